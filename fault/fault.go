@@ -1,0 +1,104 @@
+// Package fault defines the one error type that the library raises and its kinds.
+// It may not know tensors, devices or any other package of the module: it only carries what they say.
+package fault
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Kind classifies an Error by what the caller can do about it.
+type Kind uint8
+
+// The kinds of error. Their text forms are stable.
+const (
+	// Invalid: an argument is wrong (shape, dtype, device, range). Mend the call.
+	Invalid Kind = iota + 1
+	// OutOfMemory: the device or host has no room. Free memory, or make the work smaller.
+	OutOfMemory
+	// Device: the device reported a failure while it worked (assert, illegal address). The device is lost to this process.
+	Device
+	// Capture: the call is illegal while a stream is captured.
+	Capture
+	// Unsupported: the request is sound, but this build or device does not offer it.
+	Unsupported
+	// Closed: the object was closed before it was used.
+	Closed
+	// System: the operating system or a driver library failed.
+	System
+)
+
+var kindNames = [...]string{"unknown", "invalid", "out of memory", "device", "capture", "unsupported", "closed", "system"}
+
+// String returns the kind's stable name, such as "out of memory".
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return kindNames[0]
+}
+
+// Error is the error of every failed operation: what failed, on what operands, at which line of the caller, and why.
+type Error struct {
+	// Kind says what the caller can do about it.
+	Kind Kind
+	// Op is the operation as the user knows it, such as "Add"; empty where no op was under way.
+	Op string
+	// Operands describes the tensors of the call, such as "float32[3 1]".
+	Operands []string
+	// File and Line are the caller's: the first frame outside the library. Line 0 means unknown.
+	File string
+	Line int
+	// Msg is one clear sentence that names the thing and the remedy, without a trailing full stop.
+	Msg string
+	// Cause is the error beneath, or nil.
+	Cause error
+}
+
+// New returns an Error of kind k whose message is formatted by format and args.
+func New(k Kind, format string, args ...any) *Error {
+	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...)}
+}
+
+// Wrap returns an Error of kind k over cause; the message is formatted by format and args.
+// If cause already holds an *Error, its kind wins over k, so that a failure keeps its class on the way up.
+func Wrap(k Kind, cause error, format string, args ...any) *Error {
+	var inner *Error
+	if errors.As(cause, &inner) {
+		k = inner.Kind
+	}
+	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...), Cause: cause}
+}
+
+// Error returns the message, then op and operands, then the cause, then the caller's line, each where known.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Op != "" {
+		b.WriteString(e.Op)
+		if len(e.Operands) > 0 {
+			b.WriteString("(" + strings.Join(e.Operands, ", ") + ")")
+		}
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Msg)
+	if e.Cause != nil {
+		b.WriteString(": " + e.Cause.Error())
+	}
+	if e.Line > 0 {
+		fmt.Fprintf(&b, " (at %s:%d)", e.File, e.Line)
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// KindOf returns the kind of the first *Error in err's chain, or 0 if there is none.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return 0
+}

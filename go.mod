@@ -1,0 +1,3 @@
+module tenon.dev
+
+go 1.26
