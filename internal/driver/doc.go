@@ -1,0 +1,21 @@
+// Package driver is the contract between the runtime and a device: small interfaces, typed handles and result codes.
+// It may not know how a device works: libcuda and hostsim implement it and never meet.
+//
+// # Threads
+//
+// A CUDA context is bound to an operating-system thread, and a goroutine is not. So every call that needs the context, or whose
+// legality depends on a capture that some thread began, takes a [Thread] token; only [Device.Enter] makes one, and it locks the
+// goroutine to its thread until [Thread.Leave]. The hot calls (launch, event record, stream wait, asynchronous copy and memset on
+// an explicit stream, graph launch) take none and may be made from any goroutine.
+//
+// # Order
+//
+// "Stream-ordered" means: the call returns at once and its work happens after all earlier work of that stream. "Synchronous" means:
+// the effect is complete when the call returns. [StreamLegacy], handle 0, is CUDA's legacy default stream: it waits for every
+// blocking stream and they wait for it; calls on it need a token in effect and so go through the methods that take one.
+//
+// # Errors
+//
+// Every failed call returns an *[Error] that names the call and holds a [Code] with CUDA's number, so errors.Is(err, OutOfMemory)
+// works. After a device fault ([Code.Sticky]) every later call of that device returns the same code, except frees, which are silent.
+package driver

@@ -1,0 +1,274 @@
+package driver
+
+// Format names the text form of a kernel image that a driver loads.
+type Format string
+
+// The image formats.
+const (
+	// FormatPTX is NVIDIA's PTX assembly text.
+	FormatPTX Format = "ptx"
+	// FormatKIR is the kernel IR's own text, as package kir prints it.
+	FormatKIR Format = "kir"
+)
+
+// Driver opens the devices of one kind.
+type Driver interface {
+	// Name returns "libcuda" or "hostsim".
+	Name() string
+	// Version returns the driver's version as CUDA numbers it (13000 = 13.0).
+	Version() (int, error)
+	// DeviceCount returns how many devices can be opened.
+	DeviceCount() (int, error)
+	// Open opens device ordinal: its primary context is retained until Close. Codes: NoDevice, InvalidDevice, OutOfMemory.
+	Open(ordinal int) (Device, error)
+}
+
+// Thread is the right to make context-bound and capture-sensitive calls. It belongs to the goroutine that entered, which stays on
+// one operating-system thread until Leave. Tokens of one thread nest.
+type Thread interface {
+	// ID identifies the thread for capture rules: two tokens of one thread have equal ids.
+	ID() uint64
+	// Leave gives the right back. It must be called on the goroutine that entered, last entered first.
+	Leave()
+}
+
+// Device is one opened device.
+type Device interface {
+	Context
+	Memory
+	HostMemory
+	Streams
+	Events
+	Work
+	Capture
+	Graphs
+	Modules
+}
+
+// Context is the device itself.
+type Context interface {
+	// Info describes the device. It makes no driver call after Open.
+	Info() *Info
+	// Enter locks the goroutine to its thread, makes the device's context current there and returns the token.
+	Enter() Thread
+	// Synchronize blocks until all work of the device is done and returns a fault of that work, if any. Illegal in a capture.
+	Synchronize(t Thread) error
+	// Close waits for all work, frees what the device still holds and releases the context. The second call does nothing.
+	Close() error
+}
+
+// Info describes a device.
+type Info struct {
+	// Name as the vendor gives it, such as "NVIDIA H200"; the simulator's begins with "Simulated".
+	Name string
+	// Ordinal is the device's number in its driver.
+	Ordinal int
+	// UUID is the device's 16 bytes.
+	UUID [16]byte
+	// PCIBusID is "domain:bus:device.function", or "" where there is none.
+	PCIBusID string
+	// Major and Minor are the compute capability.
+	Major, Minor int
+	// TotalMemory in bytes.
+	TotalMemory uint64
+	// Multiprocessors (SMs), and the most threads resident on one.
+	Multiprocessors, MaxThreadsPerSM int
+	// MaxThreadsPerBlock and WarpSize in threads.
+	MaxThreadsPerBlock, WarpSize int
+	// SharedPerBlock is the shared memory a block may use, in bytes; SharedPerBlockOptin is the limit after SetMaxShared.
+	SharedPerBlock, SharedPerBlockOptin, SharedPerSM int
+	// L2Bytes is the size of the last-level cache.
+	L2Bytes int
+	// ClockKHz is the peak SM clock, and the rate of the kernel IR's clock.
+	ClockKHz int
+	// Image is the format that LoadModule takes.
+	Image Format
+	// Integrated says that device memory is host memory.
+	Integrated bool
+}
+
+// Ptr is an address in device memory. It is not a Go pointer and never a host address that Go code may use.
+type Ptr uint64
+
+// Memory is device memory.
+type Memory interface {
+	// MemAlloc returns n > 0 bytes, aligned to at least 512; contents are undefined. Synchronous. Legal in a capture only under
+	// CaptureRelaxed. Codes: OutOfMemory, InvalidValue.
+	MemAlloc(t Thread, n uint64) (Ptr, error)
+	// MemFree frees what MemAlloc returned; it waits for work that uses it. Synchronous. Silent after a device fault.
+	MemFree(t Thread, p Ptr) error
+	// MemInfo returns free and total bytes.
+	MemInfo(t Thread) (free, total uint64, err error)
+}
+
+// HostMemory is page-locked host memory that the device reads and writes directly.
+type HostMemory interface {
+	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous.
+	HostAlloc(t Thread, n uint64) ([]byte, error)
+	// HostFree frees what HostAlloc returned.
+	HostFree(t Thread, b []byte) error
+}
+
+// Stream is an in-order queue of work. The zero handle is the legacy default stream.
+type Stream uintptr
+
+// StreamLegacy is the legacy default stream.
+const StreamLegacy Stream = 0
+
+// Streams makes and observes streams.
+type Streams interface {
+	// StreamCreate returns a stream that does not synchronise with the legacy stream if nonBlocking. Lower priority numbers are served
+	// first; 0 is the default.
+	StreamCreate(t Thread, nonBlocking bool, priority int) (Stream, error)
+	// StreamDestroy releases the handle at once; its outstanding work still completes.
+	StreamDestroy(t Thread, s Stream) error
+	// StreamQuery reports whether all work of s is done. Illegal on a capturing stream.
+	StreamQuery(t Thread, s Stream) (bool, error)
+	// StreamSynchronize blocks until all work of s is done. Illegal on a capturing stream.
+	StreamSynchronize(t Thread, s Stream) error
+	// StreamWait makes later work of s wait for what e recorded last at the time of this call. Stream-ordered; legal in a capture,
+	// where waiting for a captured event joins s to that capture.
+	StreamWait(s Stream, e Event) error
+}
+
+// Event marks a point in a stream.
+type Event uintptr
+
+// Events makes and observes events.
+type Events interface {
+	// EventCreate returns an event; one with timing costs more to record.
+	EventCreate(t Thread, timing bool) (Event, error)
+	// EventDestroy releases the handle; pending work is not disturbed.
+	EventDestroy(t Thread, e Event) error
+	// EventRecord records e after all work queued on s so far. Stream-ordered. s may not be StreamLegacy.
+	EventRecord(e Event, s Stream) error
+	// EventQuery reports whether the work that e last recorded is done; true if e was never recorded.
+	EventQuery(t Thread, e Event) (bool, error)
+	// EventSynchronize blocks until it is.
+	EventSynchronize(t Thread, e Event) error
+	// EventElapsed returns the milliseconds from a to b. Codes: InvalidHandle (never recorded, or without timing), NotReady.
+	EventElapsed(t Thread, a, b Event) (float32, error)
+}
+
+// Func is a kernel of a loaded module.
+type Func uintptr
+
+// Launch is one kernel launch. It lives on the heap and is reused from call to call, so that launching allocates nothing.
+type Launch struct {
+	// Func is the kernel; Stream where it runs (not StreamLegacy).
+	Func   Func
+	Stream Stream
+	// Grid in blocks and Block in threads: x, y, z, each at least 1.
+	Grid, Block [3]uint32
+	// Shared is the dynamic shared memory in bytes.
+	Shared uint32
+	// Args holds the parameters packed in declaration order, each at its natural alignment, little-endian. The driver copies it
+	// before it returns.
+	Args []byte
+	// Scratch is the driver's own.
+	Scratch [8]uintptr
+}
+
+// CallbackID names a registered host function.
+type CallbackID uint64
+
+// Work is what streams do. All methods are stream-ordered, need no token, and are legal in a capture.
+type Work interface {
+	// Launch queues a kernel. Codes: InvalidValue, LaunchOutOfResources, InvalidHandle, and the device's fault.
+	Launch(l *Launch) error
+	// CopyDtoD copies n bytes between device addresses of this device.
+	CopyDtoD(dst, src Ptr, n uint64, s Stream) error
+	// CopyHtoD copies src to the device. src must be page-locked, or the call returns only after src was read. It must stay
+	// unchanged until the copy is done.
+	CopyHtoD(dst Ptr, src []byte, s Stream) error
+	// CopyDtoH copies to dst, which must stay reachable until the copy is done; pageable dst makes the call synchronous.
+	CopyDtoH(dst []byte, src Ptr, s Stream) error
+	// Memset fills n elements of width 1, 2 or 4 bytes with the low bytes of v.
+	Memset(dst Ptr, v uint32, width int, n uint64, s Stream) error
+	// Callback runs a registered function on a goroutine of the runtime when s gets there; the stream waits for its return. The
+	// function may not call the driver.
+	Callback(s Stream, id CallbackID) error
+	// RegisterCallback makes fn callable by Callback until UnregisterCallback; a captured callback runs at every replay.
+	RegisterCallback(fn func()) CallbackID
+	// UnregisterCallback forgets id.
+	UnregisterCallback(id CallbackID)
+}
+
+// CaptureMode says which calls a capture forbids: on any thread, on the capturing thread, or none.
+type CaptureMode int
+
+// The capture modes, numbered as CUDA's.
+const (
+	CaptureGlobal CaptureMode = iota
+	CaptureThreadLocal
+	CaptureRelaxed
+)
+
+// CaptureStatus is a stream's state.
+type CaptureStatus int
+
+// The capture states, numbered as CUDA's.
+const (
+	CaptureNone CaptureStatus = iota
+	CaptureActive
+	CaptureInvalidated
+)
+
+// Capture turns the work of streams into graphs.
+type Capture interface {
+	// CaptureBegin starts a capture on s. t must be held until CaptureEnd. Codes: StreamCaptureUnsupported on StreamLegacy.
+	CaptureBegin(t Thread, s Stream, mode CaptureMode) error
+	// CaptureEnd ends it and returns the graph. Codes: StreamCaptureUnmatched, StreamCaptureUnjoined, StreamCaptureInvalidated,
+	// StreamCaptureWrongThread. The stream is out of the capture after any of them.
+	CaptureEnd(t Thread, s Stream) (Graph, error)
+	// CaptureInfo returns s's state and the id of its capture (0 if none). Legal anywhere, needs no token.
+	CaptureInfo(s Stream) (CaptureStatus, uint64, error)
+	// CaptureExchangeMode sets the thread's own mode, which decides what it may call while others capture, and returns the old one.
+	CaptureExchangeMode(t Thread, mode CaptureMode) (CaptureMode, error)
+}
+
+// Graph is recorded work; GraphExec is its executable form.
+type (
+	Graph     uintptr
+	GraphExec uintptr
+)
+
+// Graphs runs recorded work.
+type Graphs interface {
+	// GraphNodes returns the number of nodes.
+	GraphNodes(g Graph) (int, error)
+	// GraphInstantiate makes an executable graph. The source may be destroyed after it.
+	GraphInstantiate(t Thread, g Graph) (GraphExec, error)
+	// GraphLaunch queues one run on s. Stream-ordered; launches of one GraphExec run one after the other.
+	GraphLaunch(e GraphExec, s Stream) error
+	// GraphDestroy and GraphExecDestroy release the handles; a running launch completes.
+	GraphDestroy(t Thread, g Graph) error
+	// GraphExecDestroy releases the executable.
+	GraphExecDestroy(t Thread, e GraphExec) error
+	// GraphDot writes the graph in DOT form to a file, for people.
+	GraphDot(t Thread, g Graph, path string) error
+}
+
+// Module is loaded kernel code.
+type Module uintptr
+
+// FuncInfo tells what a kernel uses.
+type FuncInfo struct {
+	// Registers per thread, static shared and local bytes, and the most threads a block may have.
+	Registers, SharedBytes, LocalBytes, MaxThreads int
+}
+
+// Modules loads kernel images.
+type Modules interface {
+	// LoadModule loads text of the format that Info().Image names; it may hold many kernels. Codes: InvalidPTX,
+	// UnsupportedPTXVersion, NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture under CaptureRelaxed.
+	LoadModule(t Thread, text []byte) (Module, error)
+	// UnloadModule releases it; its functions may not be running.
+	UnloadModule(t Thread, m Module) error
+	// Function finds the kernel named name and makes it ready, so that its first launch does no loading. Codes: NotFound.
+	Function(t Thread, m Module, name string) (Func, error)
+	// FuncInfo tells what f uses.
+	FuncInfo(t Thread, f Func) (FuncInfo, error)
+	// SetMaxShared allows f up to n bytes of dynamic shared memory.
+	SetMaxShared(t Thread, f Func, n int) error
+}
