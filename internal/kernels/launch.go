@@ -1,0 +1,83 @@
+// Package kernels holds the built-in kernels and the engines that choose and launch them, written in the kernel DSL.
+// It may not know tensors, autograd or drivers: it sees operands as addresses with shapes and strides, and issues launches through Issuer.
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// Operand is an array in device memory. Stride is in elements and may be 0 (broadcast) or, in internal use, negative.
+type Operand struct {
+	// Ptr is the address of the element at index 0.
+	Ptr   uint64
+	DType dtype.DType
+	// Shape and Stride have equal lengths; they are not kept after the call.
+	Shape, Stride []int
+}
+
+// Numel returns the number of elements.
+func (o *Operand) Numel() int {
+	n := 1
+	for _, d := range o.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and all that Build needs to make it. Shapes never
+// enter it, only classes of shapes.
+type Spec struct {
+	// Family selects the engine, Op the operation within it.
+	Family Family
+	Op     uint16
+	// DTypes of the operands, outputs first, and the type it computes in.
+	DTypes  [10]dtype.DType
+	Compute dtype.DType
+	// Outs and Ins count the operands.
+	Outs, Ins uint8
+	// Class is the layout class, Index the width of indexes in bits, Vec the elements per access.
+	Class, Index, Vec uint8
+	// Attr holds what else the family specialises on (tile sizes, dims, flags).
+	Attr [6]uint16
+}
+
+// Family is an engine.
+type Family uint8
+
+// Launch is one kernel launch in the making. An Issuer owns one and reuses it, so that issuing allocates nothing.
+type Launch struct {
+	Spec        Spec
+	Grid, Block [3]uint32
+	// Shared is the dynamic shared memory in bytes.
+	Shared uint32
+	// Args holds the parameters packed in declaration order, each at its natural alignment.
+	Args []byte
+}
+
+// Limits are the properties of a device that launch shapes depend on.
+type Limits struct {
+	Multiprocessors, MaxThreadsPerSM, MaxThreadsPerBlock int
+	SharedPerBlock                                       int
+	// Major and Minor are the compute capability.
+	Major, Minor int
+}
+
+// Issuer is what engines need of the runtime: the stream's order, workspace and the kernel cache lie behind it.
+type Issuer interface {
+	// NewLaunch returns the issuer's Launch, emptied, with Args of length 0.
+	NewLaunch() *Launch
+	// Issue builds the kernel of l.Spec if it is not cached, and launches it.
+	Issue(l *Launch) error
+	// Workspace returns the address of n bytes, aligned to 512, that stay valid for this stream until the operation ends.
+	Workspace(n int) (uint64, error)
+	// Limits describes the device.
+	Limits() *Limits
+	// Index32 returns the most elements that 32-bit indexes may reach; tests lower it.
+	Index32() int
+	// Memset fills n bytes with b.
+	Memset(ptr uint64, b byte, n int) error
+}
+
+// Builder makes the kernel of a Spec.
+type Builder func(s *Spec) *kernel.Kernel

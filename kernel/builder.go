@@ -1,0 +1,338 @@
+// Package kernel is the language for GPU kernels in Go: Go code calls a Builder, which records one SPMD program for the GPU and the
+// simulator alike.
+// It may not know how the program is compiled or launched. It is experimental: its API may change.
+//
+// A mistake (operands of different types, a value used outside its region) does not panic: the first one is kept with its source line
+// and returned by [Kernel.Program], and so by the first launch.
+package kernel
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+)
+
+// Kernel is a finished program, or the first mistake made while it was built.
+type Kernel struct {
+	prog *kir.Program
+	err  error
+}
+
+// Build calls f with a new Builder and returns the program it records. The name may hold letters, digits and underscores.
+func Build(name string, f func(k *Builder)) *Kernel {
+	b := &Builder{prog: &kir.Program{Name: name, Threads: 1024, Body: &kir.Block{}, Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	b.block = b.prog.Body
+	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
+		b.fail("kernel name %q may hold only letters, digits and underscores", name)
+	}
+	f(b)
+	if b.err != nil {
+		return &Kernel{err: b.err}
+	}
+	if err := kir.Verify(b.prog); err != nil {
+		return &Kernel{err: err}
+	}
+	return &Kernel{prog: b.prog}
+}
+
+// Program returns the recorded program, or the first mistake made while it was built.
+func (k *Kernel) Program() (*kir.Program, error) { return k.prog, k.err }
+
+// Builder records a program. It is valid only during the call of Build's function.
+type Builder struct {
+	prog  *kir.Program
+	block *kir.Block
+	err   error
+	locs  map[uintptr]int
+}
+
+// Value is a typed value of every thread. Values are immutable; see Var for what changes.
+type Value struct {
+	b  *Builder
+	id kir.Value
+	t  dtype.DType
+}
+
+// Type returns the element type.
+func (v Value) Type() dtype.DType { return v.t }
+
+// Builder returns the builder that made v.
+func (v Value) Builder() *Builder { return v.b }
+
+func (b *Builder) fail(format string, args ...any) {
+	if b.err != nil {
+		return
+	}
+	e := fault.New(fault.Invalid, format, args...)
+	e.Op = "kernel " + b.prog.Name
+	if l := b.prog.Locs[b.loc()]; l.Line > 0 {
+		e.File, e.Line = l.File, l.Line
+	}
+	b.err = e
+}
+
+const selfPrefix = "tenon.dev/kernel."
+
+// loc returns the index of the first caller outside this package.
+func (b *Builder) loc() int {
+	var pcs [16]uintptr
+	n := runtime.Callers(3, pcs[:])
+	for i := 0; i < n; i++ {
+		idx, ok := b.locs[pcs[i]]
+		if !ok {
+			idx = -1
+			frames := runtime.CallersFrames(pcs[i : i+1])
+			for {
+				fr, more := frames.Next()
+				if !strings.HasPrefix(fr.Function, selfPrefix) && fr.Line > 0 {
+					idx = b.addLoc(fr.File, fr.Line)
+					break
+				}
+				if !more {
+					break
+				}
+			}
+			b.locs[pcs[i]] = idx
+		}
+		if idx >= 0 {
+			return idx
+		}
+	}
+	return 0
+}
+
+// addLoc keeps the last two elements of the path, so that images do not depend on where the module lies.
+func (b *Builder) addLoc(file string, line int) int {
+	cut := len(file)
+	for range 2 {
+		i := strings.LastIndexByte(file[:cut], '/')
+		if i < 0 {
+			break
+		}
+		cut = i
+	}
+	if cut < len(file) && file[cut] == '/' {
+		cut++
+	}
+	if cut < len(file) {
+		file = file[cut:]
+	}
+	l := kir.Loc{File: file, Line: line}
+	for i, o := range b.prog.Locs {
+		if o == l {
+			return i
+		}
+	}
+	b.prog.Locs = append(b.prog.Locs, l)
+	return len(b.prog.Locs) - 1
+}
+
+func (b *Builder) value(t dtype.DType) Value {
+	b.prog.Values = append(b.prog.Values, t)
+	return Value{b, kir.Value(len(b.prog.Values) - 1), t}
+}
+
+func (b *Builder) add(in *kir.Instr) {
+	if in.Loc == 0 {
+		in.Loc = b.loc()
+	}
+	b.block.Instrs = append(b.block.Instrs, in)
+}
+
+// emit adds an instruction with one result of type res.
+func (b *Builder) emit(in *kir.Instr, res dtype.DType) Value {
+	v := b.value(res)
+	in.Res = []kir.Value{v.id}
+	b.add(in)
+	return v
+}
+
+func ids(vs ...Value) []kir.Value {
+	out := make([]kir.Value, len(vs))
+	for i, v := range vs {
+		out[i] = v.id
+	}
+	return out
+}
+
+func (b *Builder) param(p kir.Param) int {
+	for i := range b.prog.Params {
+		if b.prog.Params[i].Name == p.Name {
+			b.fail("parameter %q is declared twice", p.Name)
+		}
+	}
+	if !p.Type.Valid() || p.Type.IsComplex() {
+		b.fail("parameter %q has type %v, which kernels do not have; declare its parts", p.Name, p.Type)
+	}
+	b.prog.Params = append(b.prog.Params, p)
+	return len(b.prog.Params) - 1
+}
+
+// Scalar declares a scalar parameter and returns its value.
+func (b *Builder) Scalar(name string, t dtype.DType) Value {
+	i := b.param(kir.Param{Name: name, Kind: kir.ParamScalar, Type: t})
+	return b.emit(&kir.Instr{Op: kir.OpParam, Type: t, Sym: i}, t)
+}
+
+// Threads promises that no launch uses more than n threads a block; the default is 1024.
+func (b *Builder) Threads(n int) { b.prog.Threads = n }
+
+// FixedThreads promises that every launch uses exactly n threads a block, all in x.
+func (b *Builder) FixedThreads(n int) { b.prog.Threads, b.prog.FixedThreads = n, true }
+
+// Var is a variable of every thread.
+type Var struct {
+	b *Builder
+	i int
+	t dtype.DType
+}
+
+// Var declares a variable with an initial value.
+func (b *Builder) Var(init Value) Var {
+	v := b.VarOf(init.t)
+	v.Set(init)
+	return v
+}
+
+// VarOf declares a variable whose initial value is undefined.
+func (b *Builder) VarOf(t dtype.DType) Var {
+	b.prog.Vars = append(b.prog.Vars, t)
+	return Var{b, len(b.prog.Vars) - 1, t}
+}
+
+// Get returns the variable's value at this point of the program.
+func (v Var) Get() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpGet, Type: v.t, Sym: v.i}, v.t)
+}
+
+// Set assigns x, which must have the variable's type.
+func (v Var) Set(x Value) {
+	if x.t != v.t {
+		v.b.fail("a variable of type %v is set to a value of type %v; convert it", v.t, x.t)
+		return
+	}
+	v.b.add(&kir.Instr{Op: kir.OpSet, Type: v.t, Sym: v.i, Args: ids(x)})
+}
+
+// Axis names a dimension of the grid and of its blocks.
+type Axis int
+
+// The axes.
+const (
+	X Axis = iota
+	Y
+	Z
+)
+
+func (b *Builder) special(s kir.Sub) Value {
+	return b.emit(&kir.Instr{Op: kir.OpSpecial, Type: dtype.Int32, Sub: s}, dtype.Int32)
+}
+
+// ThreadIdx returns the thread's place in its block, Int32.
+func (b *Builder) ThreadIdx(a Axis) Value { return b.special(kir.TidX + kir.Sub(a)) }
+
+// BlockDim returns the block's size in threads, Int32.
+func (b *Builder) BlockDim(a Axis) Value { return b.special(kir.NTidX + kir.Sub(a)) }
+
+// BlockIdx returns the block's place in the grid, Int32.
+func (b *Builder) BlockIdx(a Axis) Value { return b.special(kir.CtaIDX + kir.Sub(a)) }
+
+// GridDim returns the grid's size in blocks, Int32.
+func (b *Builder) GridDim(a Axis) Value { return b.special(kir.NCtaIDX + kir.Sub(a)) }
+
+// LaneID returns the thread's place in its group of 32, Int32.
+func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
+
+// ForEach runs f for i = 0 … n-1 (n an Int64 value), one thread each; launch it with at least n threads in x.
+func (b *Builder) ForEach(n Value, f func(i Value)) {
+	i := b.BlockIdx(X).MulWide(b.BlockDim(X)).Add(b.ThreadIdx(X).Convert(dtype.Int64))
+	b.If(i.Lt(n), func() { f(i) })
+}
+
+func (b *Builder) region(f func(), params ...Value) *kir.Block {
+	outer := b.block
+	blk := &kir.Block{Params: ids(params...)}
+	b.block = blk
+	f()
+	b.block = outer
+	return blk
+}
+
+// If runs then in the threads where cond (Bool) is true.
+func (b *Builder) If(cond Value, then func()) { b.IfElse(cond, then, func() {}) }
+
+// IfElse runs then where cond (Bool) is true, and els elsewhere.
+func (b *Builder) IfElse(cond Value, then, els func()) {
+	if cond.t != dtype.Bool {
+		b.fail("a condition has type %v; compare it to get a bool", cond.t)
+		return
+	}
+	in := &kir.Instr{Op: kir.OpIf, Type: dtype.Bool, Args: ids(cond), Loc: b.loc()}
+	in.Blocks = []*kir.Block{b.region(then), b.region(els)}
+	b.add(in)
+}
+
+// For runs body with i = start, start+step, … while i < end; all Int32 or all Int64, step > 0.
+func (b *Builder) For(start, end, step Value, body func(i Value)) {
+	b.pipelined(0, start, end, step, body)
+}
+
+// Pipelined is For whose tile loads run stages-1 iterations ahead where the device can do that.
+func (b *Builder) Pipelined(stages int, start, end, step Value, body func(i Value)) {
+	b.pipelined(stages, start, end, step, body)
+}
+
+func (b *Builder) pipelined(stages int, start, end, step Value, body func(i Value)) {
+	if start.t != end.t || start.t != step.t || (start.t != dtype.Int32 && start.t != dtype.Int64) {
+		b.fail("a loop's start, end and step have types %v, %v, %v; all must be int32 or all int64", start.t, end.t, step.t)
+		return
+	}
+	in := &kir.Instr{Op: kir.OpFor, Type: start.t, Args: ids(start, end, step), Imm: uint64(stages), Loc: b.loc()}
+	i := b.value(start.t)
+	in.Blocks = []*kir.Block{b.region(func() { body(i) }, i)}
+	b.add(in)
+}
+
+// Loop runs body until Break.
+func (b *Builder) Loop(body func()) {
+	in := &kir.Instr{Op: kir.OpLoop, Loc: b.loc()}
+	in.Blocks = []*kir.Block{b.region(body)}
+	b.add(in)
+}
+
+// Break leaves the innermost For or Loop.
+func (b *Builder) Break() { b.add(&kir.Instr{Op: kir.OpBreak}) }
+
+// Continue goes on with the next turn of the innermost For or Loop.
+func (b *Builder) Continue() { b.add(&kir.Instr{Op: kir.OpContinue}) }
+
+// Return ends the thread.
+func (b *Builder) Return() { b.add(&kir.Instr{Op: kir.OpReturn}) }
+
+// Barrier waits for all threads of the block; what they wrote to shared and global memory before it is seen after it.
+func (b *Builder) Barrier() { b.add(&kir.Instr{Op: kir.OpBarrier}) }
+
+// Fence orders this thread's global accesses before its later ones, as other blocks see them.
+func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
+
+// Assert stops the device with msg and this line if cond (Bool) is false in any thread.
+func (b *Builder) Assert(cond Value, msg string) {
+	b.add(&kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Args: ids(cond), Text: msg})
+}
+
+// Clock returns the device clock in cycles, Int64.
+func (b *Builder) Clock() Value {
+	return b.emit(&kir.Instr{Op: kir.OpClock, Type: dtype.Int64}, dtype.Int64)
+}
+
+// String names the kernel.
+func (k *Kernel) String() string {
+	if k.err != nil {
+		return fmt.Sprintf("kernel(%v)", k.err)
+	}
+	return k.prog.Name
+}

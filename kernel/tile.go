@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// Tile is a matrix that the threads of a block own together. All of them must reach every tile operation.
+type Tile struct {
+	b          *Builder
+	i          int
+	t          dtype.DType
+	rows, cols int
+}
+
+// Tile declares a rows x cols tile of type t.
+func (b *Builder) Tile(name string, t dtype.DType, rows, cols int) Tile {
+	b.prog.Tiles = append(b.prog.Tiles, kir.Tile{Name: name, Type: t, Rows: rows, Cols: cols})
+	return Tile{b, len(b.prog.Tiles) - 1, t, rows, cols}
+}
+
+// Zero sets all elements to 0.
+func (t Tile) Zero() { t.b.add(&kir.Instr{Op: kir.OpTileZero, Type: t.t, Sym: t.i}) }
+
+// Groups says along which axis neighbouring elements of a tile lie side by side in memory.
+type Groups = kir.Sub
+
+// The axes of groups.
+const (
+	AlongRows = kir.AlongRows
+	AlongCols = kir.AlongCols
+)
+
+// Load fills the tile. At (row, col), Int32, f gives the buffer, the element's index (Int64) and whether it lies inside (Bool); outside
+// elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs once a group.
+func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
+	in := &kir.Instr{Op: kir.OpTileLoad, Type: t.t, Sym: t.i, Sub: g, Width: width, Loc: t.b.loc()}
+	row, col := t.b.value(dtype.Int32), t.b.value(dtype.Int32)
+	in.Blocks = []*kir.Block{t.b.region(func() {
+		u, index, inside := f(row, col)
+		if u.t != t.t {
+			t.b.fail("a tile of %v is loaded from a buffer of %v", t.t, u.t)
+		}
+		t.b.add(&kir.Instr{Op: kir.OpYield, Args: ids(u.addr, index, inside)})
+	}, row, col)}
+	t.b.add(in)
+}
+
+// Dot adds the product a x c to the tile: [M,N] += [M,K] x [K,N]. With tf32, float32 operands may be rounded to 10 fraction bits.
+func (t Tile) Dot(a, c Tile, tf32 bool) {
+	in := &kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Imm: uint64(a.i)<<32 | uint64(c.i)}
+	if tf32 {
+		in.Sub = kir.DotTF32
+	}
+	t.b.add(in)
+}
+
+// Each runs f once for every group of width adjacent columns (1, 2, 4 or 8), which begins at (row, col), Int32; col is a multiple of width.
+func (t Tile) Each(width int, f func(row, col Value, vs []Value)) {
+	in := &kir.Instr{Op: kir.OpTileEach, Type: t.t, Sym: t.i, Width: width, Loc: t.b.loc()}
+	params := []Value{t.b.value(dtype.Int32), t.b.value(dtype.Int32)}
+	for range width {
+		params = append(params, t.b.value(t.t))
+	}
+	in.Blocks = []*kir.Block{t.b.region(func() { f(params[0], params[1], params[2:]) }, params...)}
+	t.b.add(in)
+}

@@ -1,0 +1,274 @@
+package kernel
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// Const returns a constant of type t with the value v, rounded to t.
+func (b *Builder) Const(t dtype.DType, v float64) Value {
+	var bits uint64
+	switch {
+	case t == dtype.Bool:
+		if v != 0 {
+			bits = 1
+		}
+	case t == dtype.Float64:
+		bits = math.Float64bits(v)
+	case t == dtype.Float32:
+		bits = uint64(math.Float32bits(float32(v)))
+	case t == dtype.Float16:
+		bits = uint64(dtype.F16FromFloat64(v))
+	case t == dtype.BFloat16:
+		bits = uint64(dtype.BF16FromFloat64(v))
+	case v < 0:
+		return b.Bits(t, uint64(int64(v)))
+	default:
+		return b.Bits(t, uint64(v))
+	}
+	return b.Bits(t, bits)
+}
+
+// Int returns an integer constant of type t.
+func (b *Builder) Int(t dtype.DType, v int64) Value { return b.Bits(t, uint64(v)) }
+
+// Bits returns the constant of type t with the given bits; those beyond its width are dropped.
+func (b *Builder) Bits(t dtype.DType, bits uint64) Value {
+	if !t.Valid() || t.IsComplex() {
+		b.fail("kernels have no constants of type %v", t)
+		return Value{b, 0, t}
+	}
+	if s := t.Size(); s < 8 {
+		bits &= 1<<(8*s) - 1
+	}
+	return b.emit(&kir.Instr{Op: kir.OpConst, Type: t, Imm: bits}, t)
+}
+
+// I32, I64, U32, U64, F32, F64 and Bool return constants of those types.
+func (b *Builder) I32(v int) Value { return b.Bits(dtype.Int32, uint64(int64(v))) }
+
+// I64 returns an int64 constant.
+func (b *Builder) I64(v int64) Value { return b.Bits(dtype.Int64, uint64(v)) }
+
+// U32 returns a uint32 constant.
+func (b *Builder) U32(v uint32) Value { return b.Bits(dtype.Uint32, uint64(v)) }
+
+// U64 returns a uint64 constant.
+func (b *Builder) U64(v uint64) Value { return b.Bits(dtype.Uint64, v) }
+
+// F32 returns a float32 constant.
+func (b *Builder) F32(v float32) Value { return b.Bits(dtype.Float32, uint64(math.Float32bits(v))) }
+
+// F64 returns a float64 constant.
+func (b *Builder) F64(v float64) Value { return b.Bits(dtype.Float64, math.Float64bits(v)) }
+
+// Bool returns a bool constant.
+func (b *Builder) Bool(v bool) Value {
+	if v {
+		return b.Bits(dtype.Bool, 1)
+	}
+	return b.Bits(dtype.Bool, 0)
+}
+
+// Like returns a constant of v's type.
+func (v Value) Like(c float64) Value { return v.b.Const(v.t, c) }
+
+func (v Value) binary(op kir.Op, w Value) Value {
+	if v.t != w.t {
+		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
+	}
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v, w)}, v.t)
+}
+
+func (v Value) unary(op kir.Op) Value {
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v)}, v.t)
+}
+
+func (v Value) compare(op kir.Op, w Value) Value {
+	if v.t != w.t {
+		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
+	}
+	return v.b.emit(&kir.Instr{Op: op, Type: v.t, Args: ids(v, w)}, dtype.Bool)
+}
+
+// Add returns v + w; integers wrap.
+func (v Value) Add(w Value) Value { return v.binary(kir.OpAdd, w) }
+
+// Sub returns v - w; integers wrap.
+func (v Value) Sub(w Value) Value { return v.binary(kir.OpSub, w) }
+
+// Mul returns v * w; integers wrap.
+func (v Value) Mul(w Value) Value { return v.binary(kir.OpMul, w) }
+
+// Div returns v / w: floats rounded to nearest, integers truncated; an integer divided by 0 has all bits set.
+func (v Value) Div(w Value) Value { return v.binary(kir.OpDiv, w) }
+
+// Rem returns the integer remainder with v's sign; v rem 0 is v.
+func (v Value) Rem(w Value) Value { return v.binary(kir.OpRem, w) }
+
+// FMA returns v*w + c, rounded once.
+func (v Value) FMA(w, c Value) Value {
+	if v.t != w.t || v.t != c.t {
+		v.b.fail("operands have types %v, %v and %v; convert them", v.t, w.t, c.t)
+	}
+	return v.b.emit(&kir.Instr{Op: kir.OpFMA, Type: v.t, Args: ids(v, w, c)}, v.t)
+}
+
+// MulHi returns the high half of the full product of 32- or 64-bit integers.
+func (v Value) MulHi(w Value) Value { return v.binary(kir.OpMulHi, w) }
+
+// MulWide returns the full 64-bit product of 32-bit integers.
+func (v Value) MulWide(w Value) Value {
+	t := dtype.Int64
+	if v.t == dtype.Uint32 {
+		t = dtype.Uint64
+	}
+	if v.t != w.t {
+		v.b.fail("operands have types %v and %v; convert one", v.t, w.t)
+	}
+	return v.b.emit(&kir.Instr{Op: kir.OpMulWide, Type: v.t, Args: ids(v, w)}, t)
+}
+
+// Neg returns -v.
+func (v Value) Neg() Value { return v.unary(kir.OpNeg) }
+
+// Abs returns |v|.
+func (v Value) Abs() Value { return v.unary(kir.OpAbs) }
+
+// Min returns the lesser; of a float and a NaN the float.
+func (v Value) Min(w Value) Value { return v.binary(kir.OpMin, w) }
+
+// Max returns the greater; of a float and a NaN the float.
+func (v Value) Max(w Value) Value { return v.binary(kir.OpMax, w) }
+
+// Sqrt returns the square root, rounded to nearest.
+func (v Value) Sqrt() Value { return v.unary(kir.OpSqrt) }
+
+// Floor rounds down.
+func (v Value) Floor() Value { return v.unary(kir.OpFloor) }
+
+// Ceil rounds up.
+func (v Value) Ceil() Value { return v.unary(kir.OpCeil) }
+
+// Trunc rounds toward zero.
+func (v Value) Trunc() Value { return v.unary(kir.OpTrunc) }
+
+// Rint rounds to the nearest integer, ties to even.
+func (v Value) Rint() Value { return v.unary(kir.OpRint) }
+
+// And returns the bitwise or logical and.
+func (v Value) And(w Value) Value { return v.binary(kir.OpAnd, w) }
+
+// Or returns the bitwise or logical or.
+func (v Value) Or(w Value) Value { return v.binary(kir.OpOr, w) }
+
+// Xor returns the bitwise or logical exclusive or.
+func (v Value) Xor(w Value) Value { return v.binary(kir.OpXor, w) }
+
+// Not returns the complement.
+func (v Value) Not() Value { return v.unary(kir.OpNot) }
+
+// Shl shifts left by w (Int32 or Uint32, taken as unsigned); by the width or more gives 0.
+func (v Value) Shl(w Value) Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpShl, Type: v.t, Args: ids(v, w)}, v.t)
+}
+
+// Shr shifts right by w (Int32 or Uint32, taken as unsigned), arithmetically if v is signed.
+func (v Value) Shr(w Value) Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpShr, Type: v.t, Args: ids(v, w)}, v.t)
+}
+
+// Clz counts leading zeros, Int32.
+func (v Value) Clz() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpClz, Type: v.t, Args: ids(v)}, dtype.Int32)
+}
+
+// Popc counts set bits, Int32.
+func (v Value) Popc() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpPopc, Type: v.t, Args: ids(v)}, dtype.Int32)
+}
+
+// BitRev reverses the bits.
+func (v Value) BitRev() Value { return v.unary(kir.OpBitRev) }
+
+// Eq reports v == w.
+func (v Value) Eq(w Value) Value { return v.compare(kir.OpEq, w) }
+
+// Ne reports v != w; true if either is a NaN.
+func (v Value) Ne(w Value) Value { return v.compare(kir.OpNe, w) }
+
+// Lt reports v < w.
+func (v Value) Lt(w Value) Value { return v.compare(kir.OpLt, w) }
+
+// Le reports v <= w.
+func (v Value) Le(w Value) Value { return v.compare(kir.OpLe, w) }
+
+// Gt reports v > w.
+func (v Value) Gt(w Value) Value { return v.compare(kir.OpGt, w) }
+
+// Ge reports v >= w.
+func (v Value) Ge(w Value) Value { return v.compare(kir.OpGe, w) }
+
+// IsNaN reports whether v is a NaN.
+func (v Value) IsNaN() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpIsNaN, Type: v.t, Args: ids(v)}, dtype.Bool)
+}
+
+// Select returns a where v (Bool) is true, else c.
+func (v Value) Select(a, c Value) Value {
+	if v.t != dtype.Bool || a.t != c.t {
+		v.b.fail("select has a condition of type %v and values of types %v and %v; want bool and equal types", v.t, a.t, c.t)
+	}
+	return v.b.emit(&kir.Instr{Op: kir.OpSelect, Type: a.t, Args: ids(v, a, c)}, a.t)
+}
+
+// Convert returns v as type t: integers keep the low bits, floats round to nearest even, floats to integers truncate and saturate (NaN
+// gives 0), numbers to bool are v != 0.
+func (v Value) Convert(t dtype.DType) Value {
+	if v.t == t {
+		return v
+	}
+	return v.b.emit(&kir.Instr{Op: kir.OpCvt, Type: t, Args: ids(v)}, t)
+}
+
+// Bitcast returns v's bits as type t of equal size.
+func (v Value) Bitcast(t dtype.DType) Value {
+	if v.t == t {
+		return v
+	}
+	return v.b.emit(&kir.Instr{Op: kir.OpBitcast, Type: t, Args: ids(v)}, t)
+}
+
+func (v Value) shuffle(s kir.Sub, lane Value) Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpShuffle, Type: v.t, Sub: s, Args: ids(v, lane)}, v.t)
+}
+
+// Shuffle returns the value that thread lane (Int32) of the group of 32 has for v. All threads of the group must take part; so for all
+// shuffles and votes.
+func (v Value) Shuffle(lane Value) Value { return v.shuffle(kir.ShuffleIdx, lane) }
+
+// ShuffleXor returns the value of the thread whose lane differs in the bits of mask.
+func (v Value) ShuffleXor(mask int) Value { return v.shuffle(kir.ShuffleXor, v.b.I32(mask)) }
+
+// ShuffleDown returns the value of the thread delta lanes above, its own where there is none.
+func (v Value) ShuffleDown(delta int) Value { return v.shuffle(kir.ShuffleDown, v.b.I32(delta)) }
+
+// ShuffleUp returns the value of the thread delta lanes below, its own where there is none.
+func (v Value) ShuffleUp(delta int) Value { return v.shuffle(kir.ShuffleUp, v.b.I32(delta)) }
+
+// Any reports whether v (Bool) is true in any thread of the group of 32.
+func (v Value) Any() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAny, Args: ids(v)}, dtype.Bool)
+}
+
+// All reports whether v (Bool) is true in every thread of the group of 32.
+func (v Value) All() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteAll, Args: ids(v)}, dtype.Bool)
+}
+
+// Ballot returns one bit per thread of the group of 32, Uint32.
+func (v Value) Ballot() Value {
+	return v.b.emit(&kir.Instr{Op: kir.OpVote, Type: dtype.Bool, Sub: kir.VoteBallot, Args: ids(v)}, dtype.Uint32)
+}
