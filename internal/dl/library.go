@@ -1,0 +1,115 @@
+//go:build !tenon_sim && (linux || darwin || windows)
+
+package dl
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+)
+
+// Library is an open shared library.
+type Library struct {
+	name   string
+	handle uintptr
+}
+
+// Open opens the first of names that the system's loader accepts. Where none loads, the error names each with the loader's reason.
+func Open(names ...string) (*Library, error) {
+	// dlerror's text belongs to the thread that failed.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var reasons []string
+	for _, name := range names {
+		h, err := openLibrary(name)
+		if err == nil {
+			return &Library{name: name, handle: h}, nil
+		}
+		reason := err.Error()
+		if !strings.Contains(reason, name) {
+			reason = name + ": " + reason
+		}
+		reasons = append(reasons, reason)
+	}
+	if len(reasons) == 0 {
+		return nil, errors.New("dl.Open: no library name given")
+	}
+	return nil, errors.New(strings.Join(reasons, "; "))
+}
+
+// Name returns the name that Open loaded.
+func (l *Library) Name() string { return l.name }
+
+// Symbol returns the address of the function called name, or an error that names both function and library.
+func (l *Library) Symbol(name string) (Proc, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p, err := findSymbol(l.handle, name)
+	if err != nil {
+		return 0, fmt.Errorf("%s has no function %s: %w", l.name, name, err)
+	}
+	return Proc(p), nil
+}
+
+// Close gives the library back to the loader. Its functions may not be called after it.
+func (l *Library) Close() error { return closeLibrary(l.handle) }
+
+// Proc is the address of a C function; 0 is none.
+type Proc uintptr
+
+// Call calls the function with integer and pointer arguments, at most 32, and returns its integer result. An argument of the form
+// uintptr(unsafe.Pointer(p)) is kept alive, and moved to the heap, for the time of the call. It allocates its argument list.
+//
+//go:uintptrescapes
+func (p Proc) Call(args ...uintptr) uintptr {
+	r, _, _ := purego.SyscallN(uintptr(p), args...)
+	return r
+}
+
+// CallKept is Call without an allocation, for hot paths: the caller keeps what the arguments point to on the heap, and alive
+// (runtime.KeepAlive) until it returns.
+func (p Proc) CallKept(args ...uintptr) uintptr {
+	// SyscallN's argument list escapes, so it gets a copy in reused memory and the caller's stays on its stack.
+	list := argLists.Get().(*[maxArgs]uintptr)
+	n := copy(list[:len(args)], args)
+	r, _, _ := purego.SyscallN(uintptr(p), list[:n]...)
+	argLists.Put(list)
+	return r
+}
+
+// maxArgs is the most arguments that CallKept takes; cuLaunchKernel, the longest call in use, has 11.
+const maxArgs = 12
+
+var argLists = sync.Pool{New: func() any { return new([maxArgs]uintptr) }}
+
+// Callback returns the address of a C function of up to some pointer-sized parameters that runs fn, a Go function of as many
+// uintptr parameters and at most one uintptr result. It may be called on any thread. It is never released, and a process has few
+// of them (2000, on Windows 1024): make one and hand it ids.
+func Callback(fn any) uintptr { return purego.NewCallback(fn) }
+
+// Pointer turns a C address into a pointer. The address must not be Go memory.
+func Pointer(addr uintptr) unsafe.Pointer {
+	// Through memory, since vet takes a direct conversion for arithmetic on a Go pointer.
+	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
+}
+
+// Bytes returns the n bytes of C memory at addr as a slice that aliases them.
+func Bytes(addr uintptr, n int) []byte { return unsafe.Slice((*byte)(Pointer(addr)), n) }
+
+// String copies the NUL-terminated C string at addr; the null address gives "".
+func String(addr uintptr) string {
+	if addr == 0 {
+		return ""
+	}
+	p := Pointer(addr)
+	n := 0
+	for *(*byte)(unsafe.Add(p, n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice((*byte)(p), n))
+}
