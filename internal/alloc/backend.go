@@ -1,0 +1,56 @@
+package alloc
+
+import "errors"
+
+// Stream is the handle of a device stream; 0 is the default stream. Handles order streams where an order matters.
+type Stream uint64
+
+// Event is the handle of a device event without timing, as the Backend hands it out.
+type Event uint64
+
+// ErrOutOfMemory is what a Backend's error must match (errors.Is) when the device has no room. The allocator then goes on
+// to free memory and try again; any other error of a Backend ends the call that met it.
+var ErrOutOfMemory = errors.New("the device has no memory left")
+
+// Backend is what the allocator needs of one device. Its methods are called with the allocator's lock held (but for Malloc
+// under release_lock_on_cudamalloc, MemInfo at times, and Malloc and Free with caching off), so they must not call the
+// allocator. All but AcquireEvent, ReleaseEvent and Capturing may come while some stream is being captured, and must be
+// legal then (PyTorch switches the thread to the relaxed capture mode around them).
+type Backend interface {
+	// Malloc allocates size bytes of device memory, synchronously. An error that matches ErrOutOfMemory means no room.
+	Malloc(size uint64) (addr uint64, err error)
+	// Free returns memory that Malloc gave. Like cudaFree it may wait for the device's work.
+	Free(addr uint64) error
+	// MemInfo returns the device's free and total memory in bytes.
+	MemInfo() (free, total uint64, err error)
+
+	// AcquireEvent takes an event from the backend's pool of events without timing.
+	AcquireEvent() (Event, error)
+	// ReleaseEvent returns an event to that pool. It cannot fail: an event that cannot be reused is dropped.
+	ReleaseEvent(Event)
+	// RecordEvent records e on stream s. Never called while a pool diversion is active.
+	RecordEvent(e Event, s Stream) error
+	// QueryEvent says whether the work recorded by e is complete. Never called while a pool diversion is active.
+	QueryEvent(e Event) (done bool, err error)
+	// SyncEvent waits until the work recorded by e is complete.
+	SyncEvent(e Event) error
+
+	// Capturing says whether s is being captured, and the id of that capture.
+	Capturing(s Stream) (id uint64, ok bool)
+}
+
+// VirtualMemory is what a Backend offers in addition if the device can map physical pages into reserved address ranges.
+// Without it the setting expandable_segments has no effect.
+type VirtualMemory interface {
+	// Reserve reserves size bytes of addresses without memory behind them. size is a multiple of 2 MiB.
+	Reserve(size uint64) (addr uint64, err error)
+	// Unreserve returns a whole range that Reserve gave; nothing is mapped in it.
+	Unreserve(addr, size uint64) error
+	// MapPage puts new physical memory of size bytes (2 or 20 MiB) behind addr, readable and writable by the device and its
+	// peers. An error that matches ErrOutOfMemory means no room.
+	MapPage(addr, size uint64) error
+	// UnmapPage takes back what MapPage gave, address and size the same. The stream has been synchronised.
+	UnmapPage(addr, size uint64) error
+	// SyncStream waits for the work of s: unmapping, unlike freeing, does not wait by itself.
+	SyncStream(s Stream) error
+}

@@ -1,0 +1,195 @@
+package alloc
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"tenon.dev/fault"
+)
+
+// diversion sends the allocations of some streams to a private pool.
+type diversion struct {
+	pool   *privatePool
+	filter func(Stream) bool
+}
+
+var lastPoolID, lastCapturePoolID atomic.Uint64
+
+// NewPoolID returns a new id (0, n) for a private pool that the program names. Ids are unique in the process.
+func NewPoolID() PoolID { return PoolID{0, lastPoolID.Add(1)} }
+
+// NewCapturePoolID returns a new id (n, 0) for the pool of a capture that was given none.
+func NewCapturePoolID() PoolID { return PoolID{lastCapturePoolID.Add(1), 0} }
+
+// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or the default one.
+func (d *Device) choosePool(size uint64, s Stream) *pool {
+	for i := range d.diversions {
+		if d.diversions[i].filter(s) {
+			return d.ofSize(d.diversions[i].pool, size)
+		}
+	}
+	return d.ofSize(nil, size)
+}
+
+func (d *Device) findPrivate(id PoolID) *privatePool {
+	for _, p := range d.private {
+		if p.id == id {
+			return p
+		}
+	}
+	return nil
+}
+
+func (d *Device) dropPrivate(p *privatePool) {
+	if i := slices.Index(d.private, p); i >= 0 {
+		d.private = slices.Delete(d.private, i, i+1)
+	}
+}
+
+// retain returns the pool of id with one more use, making it if need be.
+func (d *Device) retain(id PoolID) (*privatePool, error) {
+	if (id[0] == 0) == (id[1] == 0) {
+		return nil, fault.New(fault.Invalid, "the pool id (%d, %d) is not one that NewPoolID or NewCapturePoolID gave", id[0], id[1])
+	}
+	p := d.findPrivate(id)
+	if p == nil {
+		p = newPrivatePool(id)
+		d.private = append(d.private, p)
+	}
+	p.uses++
+	return p, nil
+}
+
+// RetainPool adds a use to the private pool id, making it if it does not exist. ReleasePool takes the use away.
+func (d *Device) RetainPool(id PoolID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, err := d.retain(id)
+	return err
+}
+
+// ReleasePool takes one use from the private pool id. When none is left its memory can go: EmptyCache and the flush before an
+// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid.
+func (d *Device) ReleasePool(id PoolID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.findPrivate(id)
+	if p == nil || p.uses == 0 {
+		return fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
+	}
+	p.uses--
+	return nil
+}
+
+// PoolUses returns the number of uses of the private pool id, 0 if it is unknown or only waits for its memory to go.
+func (d *Device) PoolUses(id PoolID) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if p := d.findPrivate(id); p != nil {
+		return p.uses
+	}
+	return 0
+}
+
+// EmptyPool returns the unsplit free segments of the private pool id to the device, whether or not the pool is held. It
+// neither polls nor waits for events, except that a pool no one holds has its events waited for outside diversions.
+func (d *Device) EmptyPool(id PoolID) error {
+	context := d.gather(LevelAll)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.findPrivate(id)
+	if p == nil {
+		return fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
+	}
+	if p.uses == 0 && len(d.diversions) == 0 {
+		if err := d.synchronize(p, context); err != nil {
+			return err
+		}
+	}
+	return d.releasePrivate(p, context)
+}
+
+// BeginAllocateToPool adds a use to the private pool id, making it if need be, and sends the allocations of the streams that
+// filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or queried, nothing is
+// flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager work
+// StreamFilter. It is called with the allocator's lock held and must not call the allocator.
+func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.divertedTo(id) >= 0 {
+		return fault.New(fault.Invalid, "beginAllocateToPool: already recording to mempool_id (%d, %d)", id[0], id[1])
+	}
+	p, err := d.retain(id)
+	if err != nil {
+		return err
+	}
+	d.diversions = append(d.diversions, diversion{pool: p, filter: filter})
+	return nil
+}
+
+// EndAllocateToPool ends the diversion to the private pool id. The pool keeps its use: ReleasePool takes it away.
+func (d *Device) EndAllocateToPool(id PoolID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.divertedTo(id)
+	if i < 0 {
+		return fault.New(fault.Invalid, "endAllocatePool: not currently recording to mempool_id (%d, %d)", id[0], id[1])
+	}
+	d.diversions = slices.Delete(d.diversions, i, i+1)
+	return nil
+}
+
+func (d *Device) divertedTo(id PoolID) int {
+	return slices.IndexFunc(d.diversions, func(v diversion) bool { return v.pool.id == id })
+}
+
+// CaptureFilter returns the filter of a capture: it takes every stream that belongs to the capture id at the moment, forked
+// ones included.
+func (d *Device) CaptureFilter(id uint64) func(Stream) bool {
+	return func(s Stream) bool {
+		got, ok := d.backend.Capturing(s)
+		return ok && got == id
+	}
+}
+
+// StreamFilter returns the filter of an eager diversion: it takes s alone.
+func StreamFilter(s Stream) func(Stream) bool {
+	return func(other Stream) bool { return other == s }
+}
+
+// PoolLive says whether the live blocks of the private pool id are exactly those at addrs.
+func (d *Device) PoolLive(id PoolID, addrs []uint64) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.findPrivate(id)
+	if p == nil {
+		return false, fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
+	}
+	want := make(map[uint64]bool, len(addrs))
+	for _, a := range addrs {
+		want[a] = true
+	}
+	live := 0
+	for _, s := range d.segmentsOf(p) {
+		for b := s.head; b != nil; b = b.next {
+			if b.allocated {
+				if !want[b.addr] {
+					return false, nil
+				}
+				live++
+			}
+		}
+	}
+	return live == len(want), nil
+}
+
+// segmentsOf returns the segments of private pool p, by address.
+func (d *Device) segmentsOf(p *privatePool) []*segment {
+	var s []*segment
+	for _, g := range d.segments {
+		if g.silo.pool.private == p {
+			s = append(s, g)
+		}
+	}
+	return s
+}

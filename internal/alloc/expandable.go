@@ -1,0 +1,206 @@
+package alloc
+
+// An expandable segment is a large range of addresses, one per stream and pool, in which physical pages are mapped as blocks
+// need them. What is not mapped yet is a block too, with mapped false, so that a free block before it can grow into it.
+// (PyTorch: c10/cuda/CUDACachingAllocator.cpp, Note [expandable_segments].)
+
+// fitExpandable is the best fit among expandable blocks: the size of a block then counts the address space behind it into
+// which it can grow. b is the smallest that is large enough. With the setting off since, expandable blocks are passed over.
+func (d *Device) fitExpandable(l *silo, b *Block) *Block {
+	if !d.settings.ExpandableSegments {
+		for b != nil && b.expandable() {
+			b = l.free.over(b)
+		}
+		return b
+	}
+	room := func(b *Block) uint64 {
+		if b.next != nil && !b.next.mapped {
+			return b.size + b.next.size
+		}
+		return b.size
+	}
+	for b.expandable() {
+		next := l.free.over(b)
+		if next == nil || room(next) >= room(b) {
+			break
+		}
+		b = next
+	}
+	return b
+}
+
+// growExpandable maps pages until a block of r.size is there, and returns it, in no list. nil without an error means that
+// the device has no room; pages mapped by then stay in the cache.
+func (d *Device) growExpandable(r *request) (*Block, error) {
+	b, err := d.findGrowable(r)
+	if err != nil {
+		if isOutOfMemory(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if !b.mapped {
+		if ok, err := d.mapBlock(b, min(b.size, r.size), r.context); !ok {
+			return nil, err
+		}
+	}
+	for b.size < r.size { // b is free, and what follows is not mapped
+		next := b.next
+		if ok, err := d.mapBlock(next, min(r.size-b.size, next.size), r.context); !ok {
+			return nil, err
+		}
+		b = next // it has absorbed the former b
+	}
+	b.silo.free.remove(b)
+	return b, nil
+}
+
+// findGrowable returns the lowest block at which free and unmapped space together hold r.size, making a segment if there is
+// none.
+func (d *Device) findGrowable(r *request) (*Block, error) {
+	for _, b := range r.silo.unmapped {
+		if b.prev != nil && b.prev.isFree() {
+			b = b.prev
+		}
+		var room uint64
+		for n := b; n != nil && n.isFree() && room < r.size; n = n.next {
+			room += n.size
+		}
+		if room >= r.size {
+			return b, nil
+		}
+	}
+	total, err := d.deviceTotal()
+	if err != nil {
+		return nil, err
+	}
+	page := uint64(largeBuffer)
+	if r.silo.pool.kind == smallPool {
+		page = smallBuffer
+	}
+	size := (total + total/8 + page - 1) / page * page
+	addr, err := d.virtual.Reserve(size)
+	if err != nil {
+		return nil, err
+	}
+	seg := &segment{addr: addr, size: size, page: page, silo: r.silo}
+	seg.head = d.newBlock(seg, r.silo, addr, size)
+	seg.head.mapped = false
+	r.silo.insertUnmapped(seg.head)
+	d.addSegment(seg)
+	return seg.head, nil
+}
+
+// mapBlock maps the pages that hold the first size bytes of b, which is unmapped, and returns it merged with its free
+// neighbours to the free list. false without an error means that the device has no room; nothing has changed then.
+func (d *Device) mapBlock(b *Block, size uint64, context any) (bool, error) {
+	page := b.seg.page
+	size = (size + page - 1) / page * page
+	addr := b.addr
+	for at := addr; at < addr+size; at += page {
+		err := d.virtual.MapPage(at, page)
+		if err == nil {
+			continue
+		}
+		for undo := addr; undo < at; undo += page {
+			if e := d.virtual.UnmapPage(undo, page); e != nil {
+				d.mapped(b, undo, at-undo, context) // what cannot be taken back is cached
+				return false, e
+			}
+		}
+		if isOutOfMemory(err) {
+			return false, nil
+		}
+		return false, err
+	}
+	d.mapped(b, addr, size, context)
+	return true, nil
+}
+
+// mapped turns size bytes at addr of b, which is unmapped, into a free block, merged with its free neighbours.
+func (d *Device) mapped(b *Block, addr, size uint64, context any) {
+	l := b.silo
+	l.removeUnmapped(b)
+	if addr > b.addr {
+		l.insertUnmapped(d.splitFront(b, addr-b.addr))
+	}
+	if b.size > size {
+		l.insertUnmapped(d.splitBack(b, size))
+	}
+	b.mapped = true
+	d.absorb(b, b.prev)
+	d.absorb(b, b.next)
+	l.insertFree(b)
+	if b.seg.context == nil {
+		b.seg.context = context
+	}
+	if p := l.pool.private; p != nil {
+		p.reserved += size
+	}
+	d.reserved += size
+	d.stats.ReservedBytes.add(l.pool.kind, int64(size))
+	d.stats.DeviceAllocs++
+	d.record(ActionSegmentMap, addr, size, l.stream, context)
+}
+
+// unmapBlock gives the whole pages of b, a free block of an expandable segment, back to the device.
+func (d *Device) unmapBlock(b *Block, context any) error {
+	seg := b.seg
+	page := seg.page
+	from := seg.addr + (b.addr-seg.addr+page-1)/page*page
+	to := seg.addr + (b.addr+b.size-seg.addr)/page*page
+	if from >= to {
+		return nil
+	}
+	if err := d.virtual.SyncStream(b.silo.stream); err != nil {
+		return err
+	}
+	var failed error
+	for at := from; at < to; at += page {
+		if failed = d.virtual.UnmapPage(at, page); failed != nil {
+			to = at
+		}
+	}
+	if from < to {
+		d.unmapped(b, from, to-from, context)
+	}
+	return failed
+}
+
+// unmapped turns size bytes at addr of b, which is free, into address space, merged with its neighbours.
+func (d *Device) unmapped(b *Block, addr, size uint64, context any) {
+	l := b.silo
+	l.free.remove(b)
+	if addr > b.addr {
+		l.insertFree(d.splitFront(b, addr-b.addr))
+	}
+	if b.size > size {
+		l.insertFree(d.splitBack(b, size))
+	}
+	b.mapped = false
+	d.absorb(b, b.prev)
+	d.absorb(b, b.next)
+	l.insertUnmapped(b)
+	if p := l.pool.private; p != nil {
+		p.reserved -= size
+	}
+	d.reserved -= size
+	d.stats.ReservedBytes.sub(l.pool.kind, int64(size))
+	d.stats.DeviceFrees++
+	d.record(ActionSegmentUnmap, addr, size, l.stream, either(context, b.seg.context))
+}
+
+// releaseRange gives the address range of seg, an expandable segment, back if nothing is mapped in it.
+func (d *Device) releaseRange(seg *segment) error {
+	b := seg.head
+	if b.mapped || b.isSplit() {
+		return nil
+	}
+	if err := d.virtual.Unreserve(seg.addr, seg.size); err != nil {
+		return err // the range stays usable
+	}
+	b.silo.removeUnmapped(b)
+	d.dropSegment(seg)
+	d.retire(b)
+	return nil
+}

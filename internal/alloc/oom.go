@@ -1,0 +1,93 @@
+package alloc
+
+import (
+	"fmt"
+	"strings"
+
+	"tenon.dev/fault"
+)
+
+// outOfMemory is a failed allocation, gathered under the lock and reported without it.
+type outOfMemory struct {
+	wanted      uint64 // segment size
+	free, total uint64 // of the device
+	allowed     uint64
+	fractionSet bool
+	allocated   uint64 // bytes, private pools' free lists included
+	private     uint64 // bytes in private pools' free lists
+	reserved    uint64
+	observers   []OOMObserver
+	processes   func() []ProcessMemory
+}
+
+// fail gathers and counts the failure of r.
+func (d *Device) fail(r *request) (*outOfMemory, error) {
+	free, total, err := d.backend.MemInfo()
+	if err != nil {
+		return nil, err
+	}
+	d.record(ActionOOM, free, r.size, r.silo.stream, r.context)
+	d.stats.OOMs++
+	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: d.allowed, fractionSet: d.fractionSet,
+		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes}
+	for _, p := range d.private {
+		o.private += p.small.freeBytes() + p.large.freeBytes()
+	}
+	o.allocated = uint64(d.stats.AllocatedBytes.All().Current) + o.private
+	return o, nil
+}
+
+// report calls the observers and returns the error.
+func (o *outOfMemory) report(device int) error {
+	err := fault.New(fault.OutOfMemory, "%s", o.message(device))
+	allowed := o.total
+	if o.fractionSet {
+		allowed = o.allowed
+	}
+	for _, f := range o.observers {
+		f(device, o.wanted, allowed, o.free)
+	}
+	return err
+}
+
+// message returns PyTorch's text, which tools and people know; its advice on the settings string holds here too.
+func (o *outOfMemory) message(device int) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. ",
+		FormatSize(o.wanted), device, FormatSize(o.total), FormatSize(o.free))
+	if o.processes != nil {
+		for _, p := range o.processes() {
+			if p.Self {
+				fmt.Fprintf(&b, "Including non-PyTorch memory, this process has %s memory in use. ", FormatSize(p.Bytes))
+			} else {
+				fmt.Fprintf(&b, "Process %d has %s memory in use. ", p.PID, FormatSize(p.Bytes))
+			}
+		}
+	}
+	if o.fractionSet {
+		fmt.Fprintf(&b, "%s allowed; ", FormatSize(o.allowed))
+	}
+	fmt.Fprintf(&b, "Of the allocated memory %s is allocated by PyTorch, ", FormatSize(o.allocated))
+	if o.private > 0 {
+		fmt.Fprintf(&b, "with %s allocated in private pools (e.g., CUDA Graphs), ", FormatSize(o.private))
+	}
+	fmt.Fprintf(&b, "and %s is reserved by PyTorch but unallocated. ", FormatSize(o.reserved-o.allocated))
+	b.WriteString("If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " +
+		"to avoid fragmentation.  See documentation for Memory Management  (" + documentation + ")")
+	return b.String()
+}
+
+const documentation = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+
+// FormatSize writes a number of bytes as messages do: "512 bytes", "1.50 KiB", "20.00 MiB", "3.25 GiB".
+func FormatSize(n uint64) string {
+	switch {
+	case n <= 1<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n <= 1<<20:
+		return fmt.Sprintf("%.2f KiB", float64(n)/(1<<10))
+	case n <= 1<<30:
+		return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
+}

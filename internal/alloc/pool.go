@@ -1,0 +1,88 @@
+package alloc
+
+import "slices"
+
+// PoolID names a private pool: (0, n) from NewPoolID, (n, 0) from NewCapturePoolID. The zero value is the default pool.
+type PoolID [2]uint64
+
+// pool holds free blocks of one size kind, small or large: of the default pool or of a private one.
+type pool struct {
+	kind    int          // smallPool or largePool, the index of its statistics
+	private *privatePool // nil for the default pool
+	silos   []*silo      // by stream
+	last    *silo        // the one found last: most programs use one stream for long
+	lookups uint64       // searches of the free list, counted while garbage collection is on
+}
+
+func (p *pool) id() PoolID {
+	if p.private == nil {
+		return PoolID{}
+	}
+	return p.private.id
+}
+
+// silo returns the stream's silo, making it on first use.
+func (p *pool) silo(s Stream) *silo {
+	if l := p.last; l != nil && l.stream == s {
+		return l
+	}
+	i, ok := slices.BinarySearchFunc(p.silos, s, func(l *silo, s Stream) int {
+		switch {
+		case l.stream < s:
+			return -1
+		case l.stream > s:
+			return 1
+		}
+		return 0
+	})
+	if !ok {
+		p.silos = slices.Insert(p.silos, i, &silo{pool: p, stream: s})
+	}
+	p.last = p.silos[i]
+	return p.last
+}
+
+// freeBlocks returns the pool's free blocks ordered by stream, size and address.
+func (p *pool) freeBlocks() []*Block {
+	var s []*Block
+	for _, l := range p.silos {
+		s = l.free.appendAll(s)
+	}
+	return s
+}
+
+// freeBytes returns the bytes in the pool's free lists.
+func (p *pool) freeBytes() uint64 {
+	var n uint64
+	for _, b := range p.freeBlocks() {
+		n += b.size
+	}
+	return n
+}
+
+// privatePool is a pair of pools that only diverted allocations use.
+type privatePool struct {
+	id           PoolID
+	uses         int    // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
+	reserved     uint64 // bytes it has from the device
+	small, large pool
+}
+
+func newPrivatePool(id PoolID) *privatePool {
+	p := &privatePool{id: id}
+	p.small = pool{kind: smallPool, private: p}
+	p.large = pool{kind: largePool, private: p}
+	return p
+}
+
+// ofSize returns the small or large pool for a rounded size.
+func (d *Device) ofSize(p *privatePool, size uint64) *pool {
+	small, large := &d.small, &d.large
+	if p != nil {
+		small, large = &p.small, &p.large
+	}
+	if size <= smallSize {
+		return small
+	}
+	return large
+}

@@ -1,0 +1,171 @@
+package alloc
+
+import (
+	"fmt"
+	"sort"
+)
+
+// Stat follows one quantity.
+type Stat struct {
+	Current   int64 // now
+	Peak      int64 // the highest Current since the last reset of peaks
+	Allocated int64 // sum of all increases
+	Freed     int64 // sum of all decreases
+}
+
+func (s *Stat) add(n int64) {
+	s.Current += n
+	s.Allocated += n
+	s.Peak = max(s.Peak, s.Current)
+}
+
+func (s *Stat) sub(n int64) {
+	s.Current -= n
+	s.Freed += n
+}
+
+// Indices of a StatArray.
+const (
+	allPools  = 0
+	smallPool = 1
+	largePool = 2
+)
+
+// StatArray follows one quantity over all pools, the small pools and the large pools, private ones included.
+type StatArray [3]Stat
+
+// All returns the sum over small and large pools.
+func (a *StatArray) All() Stat { return a[allPools] }
+
+// Small returns the part of the small pools.
+func (a *StatArray) Small() Stat { return a[smallPool] }
+
+// Large returns the part of the large pools.
+func (a *StatArray) Large() Stat { return a[largePool] }
+
+func (a *StatArray) add(kind int, n int64) {
+	a[allPools].add(n)
+	a[kind].add(n)
+}
+
+func (a *StatArray) sub(kind int, n int64) {
+	a[allPools].sub(n)
+	a[kind].sub(n)
+}
+
+// change adds n or, where it is negative, takes -n away.
+func (a *StatArray) change(kind int, n int64) {
+	if n > 0 {
+		a.add(kind, n)
+	} else if n < 0 {
+		a.sub(kind, -n)
+	}
+}
+
+// Stats are the allocator's statistics, the quantities of torch.cuda.memory_stats. Bytes are rounded block sizes but for
+// RequestedBytes.
+type Stats struct {
+	Allocation         StatArray // live allocations
+	Segment            StatArray // live segments, expandable ones not counted
+	Active             StatArray // blocks allocated or waiting for events
+	InactiveSplit      StatArray // free blocks that share their segment, so that it cannot go back to the device
+	AllocatedBytes     StatArray // bytes handed out
+	ReservedBytes      StatArray // bytes held from the device
+	ActiveBytes        StatArray // bytes of active blocks
+	InactiveSplitBytes StatArray // bytes of inactive split blocks
+	RequestedBytes     StatArray // what callers asked for, of active blocks
+
+	OversizeAllocations Stat // live allocations of at least max_split_size
+	OversizeSegments    Stat // live segments of at least max_split_size
+
+	AllocRetries   int64 // attempts after the cache was flushed
+	OOMs           int64 // allocations that failed for want of memory
+	SyncAllStreams int64 // times all outstanding events were waited for
+	DeviceAllocs   int64 // segments allocated and ranges mapped
+	DeviceFrees    int64 // segments freed and ranges unmapped
+	MaxSplitSize   int64 // the setting in bytes, -1 when infinite
+}
+
+// StatCount is the number of keys that Flatten gives.
+const StatCount = 9*3*4 + 2*4 + 6
+
+// Flatten returns the statistics under PyTorch's keys, such as "active_bytes.all.peak": StatCount of them.
+func (s *Stats) Flatten() map[string]int64 {
+	m := make(map[string]int64, StatCount)
+	one := func(key string, v *Stat) {
+		m[key+".current"], m[key+".peak"] = v.Current, v.Peak
+		m[key+".allocated"], m[key+".freed"] = v.Allocated, v.Freed
+	}
+	for i, f := range s.families() {
+		for k, pool := range [...]string{"all", "small_pool", "large_pool"} {
+			one(familyNames[i]+"."+pool, &f[k])
+		}
+	}
+	one("oversize_allocations", &s.OversizeAllocations)
+	one("oversize_segments", &s.OversizeSegments)
+	m["num_alloc_retries"], m["num_ooms"] = s.AllocRetries, s.OOMs
+	m["num_sync_all_streams"], m["max_split_size"] = s.SyncAllStreams, s.MaxSplitSize
+	m["num_device_alloc"], m["num_device_free"] = s.DeviceAllocs, s.DeviceFrees
+	return m
+}
+
+// String returns the flattened statistics, one "key value" a line, sorted by key.
+func (s *Stats) String() string {
+	m := s.Flatten()
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	var out []byte
+	for _, k := range keys {
+		out = fmt.Appendf(out, "%s %d\n", k, m[k])
+	}
+	return string(out)
+}
+
+var familyNames = [...]string{"allocation", "segment", "active", "inactive_split", "allocated_bytes", "reserved_bytes",
+	"active_bytes", "inactive_split_bytes", "requested_bytes"}
+
+func (s *Stats) families() [9]*StatArray {
+	return [...]*StatArray{&s.Allocation, &s.Segment, &s.Active, &s.InactiveSplit, &s.AllocatedBytes, &s.ReservedBytes,
+		&s.ActiveBytes, &s.InactiveSplitBytes, &s.RequestedBytes}
+}
+
+func (s *Stats) each(f func(*Stat)) {
+	for _, a := range s.families() {
+		for k := range a {
+			f(&a[k])
+		}
+	}
+	f(&s.OversizeAllocations)
+	f(&s.OversizeSegments)
+}
+
+// Stats returns a copy of the statistics.
+func (d *Device) Stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.stats
+	s.MaxSplitSize = int64(d.settings.MaxSplitSize)
+	if d.settings.MaxSplitSize == infinite {
+		s.MaxSplitSize = -1
+	}
+	return s
+}
+
+// ResetPeakStats sets every peak to the current value.
+func (d *Device) ResetPeakStats() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.each(func(s *Stat) { s.Peak = s.Current })
+}
+
+// ResetAccumulatedStats sets the sums of increases and decreases, and the counters, to 0.
+func (d *Device) ResetAccumulatedStats() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stats.each(func(s *Stat) { s.Allocated, s.Freed = 0, 0 })
+	s := &d.stats
+	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
+}

@@ -1,0 +1,180 @@
+package alloc
+
+import (
+	"time"
+
+	"tenon.dev/fault"
+)
+
+// Action is what a TraceEntry records. Its text forms are PyTorch's.
+type Action uint8
+
+// The actions of a trace.
+const (
+	ActionAlloc         Action = iota // a block was handed out; Size is the requested size
+	ActionFreeRequested               // the owner freed it
+	ActionFreeCompleted               // no stream uses it any more: it is in the free list
+	ActionSegmentAlloc                // the device gave a segment
+	ActionSegmentFree                 // it went back
+	ActionSegmentMap                  // pages of an expandable segment were mapped
+	ActionSegmentUnmap                // and unmapped
+	ActionSnapshot                    // a snapshot was taken; Size is the active bytes
+	ActionOOM                         // an allocation failed; Addr is the device's free memory
+)
+
+var actionNames = [...]string{"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
+	"segment_unmap", "snapshot", "oom"}
+
+// String returns PyTorch's name of the action, such as "segment_alloc".
+func (a Action) String() string { return actionNames[a] }
+
+// TraceEntry is one event of a device's history.
+type TraceEntry struct {
+	Action  Action
+	Addr    uint64 // device address; for ActionOOM the device's free bytes
+	Size    uint64 // bytes
+	Stream  Stream
+	Time    int64 // microseconds since 1970
+	Context any   // what the context collector returned; nil where the context level stores none
+}
+
+// Level says how much context is gathered. Higher levels include lower ones.
+type Level uint8
+
+// The levels of context.
+const (
+	LevelNever Level = iota // none
+	LevelState              // at allocation, kept on blocks, for snapshots
+	LevelAlloc              // and stored in trace entries; those of a free repeat the allocation's
+	LevelAll                // and gathered anew at free and EmptyCache
+)
+
+// HistoryEnabled says what RecordHistory switches on.
+type HistoryEnabled uint8
+
+// The states of history recording.
+const (
+	HistoryOff   HistoryEnabled = iota // nothing is recorded, and the trace is cleared
+	HistoryState                       // blocks keep contexts; the trace holds one entry
+	HistoryAll                         // the trace holds MaxEntries
+)
+
+// History are the arguments of RecordHistory.
+type History struct {
+	Enabled    HistoryEnabled
+	Context    Level
+	MaxEntries int        // 0: unlimited
+	Collect    func() any // gathers the caller's context; called without the allocator's lock. Needed if Context is above LevelNever
+}
+
+// ParseHistory returns the history that the texts of PyTorch's torch.cuda.memory._record_memory_history name: enabled is
+// "", "state" or "all", context "", "state", "alloc" or "all".
+func ParseHistory(enabled, context string) (History, error) {
+	var h History
+	switch enabled {
+	case "":
+	case "state":
+		h.Enabled = HistoryState
+	case "all":
+		h.Enabled = HistoryAll
+	default:
+		return History{}, fault.New(fault.Invalid, "expected state to be 'state', 'all', or None")
+	}
+	switch context {
+	case "":
+	case "state":
+		h.Context = LevelState
+	case "alloc":
+		h.Context = LevelAlloc
+	case "all":
+		h.Context = LevelAll
+	default:
+		return History{}, fault.New(fault.Invalid, "expected context to be 'state', 'alloc', 'all', or None")
+	}
+	return h, nil
+}
+
+// collector is the part of the history that is read without the lock.
+type collector struct {
+	level   Level
+	collect func() any
+}
+
+// ring keeps the newest entries.
+type ring struct {
+	on      bool
+	level   Level
+	limit   int // 0: unlimited
+	entries []TraceEntry
+	next    int // where the next one goes once entries is full
+}
+
+// RecordHistory starts, changes or (HistoryOff) ends the recording of the device's history. Changing the context keeps the
+// entries so far.
+func (d *Device) RecordHistory(h History) error {
+	if h.MaxEntries < 0 {
+		return fault.New(fault.Invalid, "the history's MaxEntries is %d; it must be 0 (unlimited) or more", h.MaxEntries)
+	}
+	if h.Enabled == HistoryOff {
+		h.Context = LevelNever
+	}
+	if h.Context > LevelNever && h.Collect == nil {
+		return fault.New(fault.Invalid, "a history with contexts needs a Collect function")
+	}
+	limit := h.MaxEntries
+	if h.Enabled == HistoryState {
+		limit = 1
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.collector.Store(&collector{level: h.Context, collect: h.Collect})
+	if h.Enabled == HistoryOff {
+		d.ring = ring{}
+		return nil
+	}
+	kept := d.ring.read()
+	if limit > 0 && len(kept) > limit {
+		kept = kept[len(kept)-limit:]
+	}
+	d.ring = ring{on: true, level: h.Context, limit: limit, entries: kept}
+	return nil
+}
+
+// gather returns the caller's context if level is recorded. The lock must not be held.
+func (d *Device) gather(level Level) any {
+	c := d.collector.Load()
+	if c == nil || c.level < level {
+		return nil
+	}
+	return c.collect()
+}
+
+// record appends to the trace.
+func (d *Device) record(a Action, addr, size uint64, s Stream, context any) {
+	if !d.ring.on {
+		return
+	}
+	if d.ring.level < LevelAlloc {
+		context = nil
+	}
+	d.ring.add(TraceEntry{Action: a, Addr: addr, Size: size, Stream: s, Time: time.Now().UnixMicro(), Context: context})
+}
+
+func (r *ring) add(e TraceEntry) {
+	if r.limit == 0 || len(r.entries) < r.limit {
+		r.entries = append(r.entries, e)
+		return
+	}
+	r.entries[r.next] = e
+	r.next++
+	if r.next == r.limit {
+		r.next = 0
+	}
+}
+
+// read returns a copy of the entries, oldest first.
+func (r *ring) read() []TraceEntry {
+	s := make([]TraceEntry, 0, len(r.entries))
+	s = append(s, r.entries[r.next:]...)
+	return append(s, r.entries[:r.next]...)
+}
