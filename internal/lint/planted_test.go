@@ -1,0 +1,266 @@
+package lint
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+// planted is a tree of source files by path.
+type planted map[string]string
+
+func (p planted) fs() fstest.MapFS {
+	m := fstest.MapFS{}
+	for name, text := range p {
+		m[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return m
+}
+
+func (p planted) load(t *testing.T) *Tree {
+	t.Helper()
+	tree, err := Load(p.fs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tree
+}
+
+// want checks that the findings are as many as the wanted parts, and that each holds its part. No parts: nothing may be found.
+func want(t *testing.T, found []Finding, parts ...string) {
+	t.Helper()
+	if len(found) != len(parts) {
+		t.Errorf("%d findings, want %d: %v", len(found), len(parts), found)
+		return
+	}
+	for i, f := range found {
+		if !strings.Contains(f.String(), parts[i]) {
+			t.Errorf("finding %q does not say %q", f, parts[i])
+		}
+	}
+}
+
+func TestImportsFindsPlanted(t *testing.T) {
+	cases := []struct {
+		name  string
+		tree  planted
+		parts []string
+	}{
+		{"sound", planted{
+			"dtype/dtype.go":           "package dtype\nimport \"unsafe\"\nvar _ unsafe.Pointer",
+			"fault/fault.go":           "package fault",
+			"internal/dl/dl.go":        "package dl\nimport (\"tenon.dev/fault\"; \"github.com/ebitengine/purego\")",
+			"internal/knob/knob.go":    "package knob\nimport \"os\"\nvar a = os.Getenv(\"A\")",
+			"internal/kir/kir_test.go": "package kir\nimport (\"os\"; \"pgregory.net/rapid\"; \"tenon.dev/internal/vexec\")\nvar a = os.Getenv(\"A\")",
+		}, nil},
+		{"upward", planted{"dtype/dtype.go": "package dtype\n\nimport \"tenon.dev/internal/kir\""}, []string{"dtype/dtype.go:3: dtype may not import internal/kir"}},
+		{"unknown package", planted{"internal/novel/n.go": "package novel"}, []string{"internal/novel: package has no line"}},
+		{"purego", planted{"internal/driver/libcuda/a.go": "package libcuda\nimport \"github.com/ebitengine/purego\""}, []string{"may not import github.com/ebitengine/purego"}},
+		{"purego in a test", planted{"internal/rt/a_test.go": "package rt\nimport \"github.com/ebitengine/purego\""}, []string{"dynamic loading has one door"}},
+		{"unsafe", planted{"internal/core/a.go": "package core\nimport \"unsafe\""}, []string{"may not import unsafe"}},
+		{"cgo", planted{"internal/dl/a.go": "package dl\nimport \"C\""}, []string{"may not import C"}},
+		{"alloc and drivers", planted{"internal/alloc/a.go": "package alloc\nimport (\"tenon.dev/internal/driver/libcuda\"; \"tenon.dev/dtype\")"},
+			[]string{"internal/alloc may not import internal/driver/libcuda", "internal/alloc may not import dtype", "internal/alloc → dtype", "internal/alloc → internal/driver/libcuda"}},
+		{"alloc by a detour", planted{
+			"internal/alloc/a.go":  "package alloc\nimport \"tenon.dev/internal/driver\"",
+			"internal/driver/d.go": "package driver\nimport \"tenon.dev/dtype\"",
+		}, []string{"internal/driver may not import dtype", "internal/alloc → internal/driver → dtype"}},
+		{"back ends meet", planted{"internal/ptx/a.go": "package ptx\nimport \"tenon.dev/internal/vexec\""},
+			[]string{"internal/ptx may not import internal/vexec", "internal/ptx → internal/vexec"}},
+		{"both drivers", planted{"internal/core/a.go": "package core\nimport \"tenon.dev/internal/driver/hostsim\""}, []string{"internal/core may not import internal/driver/hostsim"}},
+		{"environment", planted{"nn/a.go": "package nn\nimport sys \"os\"\nvar a, ok = sys.LookupEnv(\"A\")"}, []string{"nn/a.go:3: sys.LookupEnv"}},
+		{"http", planted{"cuda/a.go": "package cuda\nimport \"net/http/pprof\""}, []string{"only the viewer serves pages"}},
+		{"http in its place", planted{"memviz/a.go": "package memviz\nimport \"net/http\""}, nil},
+		{"test dependency", planted{"nn/a.go": "package nn\nimport \"github.com/google/go-cmp/cmp\""}, []string{"it serves tests"}},
+		{"unknown dependency", planted{"nn/a.go": "package nn\nimport \"example.com/x\""}, []string{"no dependency of the module"}},
+		{"examples use the face", planted{"examples/digits/a.go": "package main\nimport \"tenon.dev/internal/core\""}, []string{"may not import internal/core"}},
+		{"testdata is exempt", planted{"internal/kir/testdata/a.go": "package broken\nimport \"C\"", "_old/a.go": "package a\nimport \"C\""}, nil},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { want(t, Imports(c.tree.load(t)), c.parts...) })
+	}
+}
+
+func TestImportLawNotation(t *testing.T) {
+	if _, err := parseLaw("A = x y\np: A z\nq"); err == nil || !strings.Contains(err.Error(), "line 3") {
+		t.Errorf("a line that is no rule: %v", err)
+	}
+	if _, err := parseLaw("p: a\np: b"); err == nil || !strings.Contains(err.Error(), "two lines") {
+		t.Errorf("two rules for one package: %v", err)
+	}
+	r, err := parseLaw("A = x y\np: A z\nq/...: A\nq/r/...: z\n*/s: w")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string][]string{"p": {"x", "y", "z"}, "q": {"x", "y"}, "q/a/b": {"x", "y"}, "q/r/b": {"z"}, "k/s": {"w"}} {
+		if got, ok := r.find(dir); !ok || !slices.Equal(got, want) {
+			t.Errorf("find(%s) = %v, %v, want %v", dir, got, ok, want)
+		}
+	}
+	if got, ok := r.find("other"); ok {
+		t.Errorf("find(other) = %v", got)
+	}
+}
+
+func TestExecsFindsPlanted(t *testing.T) {
+	tree := planted{
+		"exec.go":               "package tenon\ntype Exec struct{ a int }\ntype bad struct{ x *Exec }\nfunc (x *Exec) F() { var y *Exec; _ = y }\ntype Step func(x *Exec)",
+		"nn/a.go":               "package nn\nimport \"tenon.dev\"\ntype M struct {\n\tf func(*tenon.Exec)\n\tx map[string][]*tenon.Exec\n}\nvar current *tenon.Exec",
+		"optim/a.go":            "package optim\nimport (\n\tt \"tenon.dev\"\n\t\"sync/atomic\"\n)\ntype S struct {\n\tinner struct{ p atomic.Pointer[t.Exec] }\n\tt.Exec\n}",
+		"nn/a_test.go":          "package nn\nimport \"tenon.dev\"\ntype T struct { x *tenon.Exec }",
+		"internal/core/exec.go": "package core\ntype Exec struct{}\ntype session struct{ top *Exec }",
+		"data/a.go":             "package data\nimport \"os/exec\"\ntype Exec struct{}\ntype T struct { c *exec.Cmd; e *Exec }",
+	}
+	want(t, Execs(tree.load(t)),
+		"exec.go:3: a struct holds an Exec", "nn/a.go:5: a struct", "nn/a.go:7: a package variable", "optim/a.go:8: a struct", "optim/a.go:7: a struct")
+}
+
+func TestDocsFindsPlanted(t *testing.T) {
+	const doc = "// Package p is a thing. It may not know others.\npackage p\n"
+	cases := []struct {
+		name, text string
+		parts      []string
+	}{
+		{"sound", doc + `
+// T is a type.
+type T struct {
+	// A and B are fields.
+	A int
+	B int
+	c int
+}
+// Kinds of thing.
+const (
+	K1 = iota
+	K2
+)
+var V = 1 // V is a variable.
+// M does.
+func (t *T) M() {}
+func (t hidden) M() {}
+type hidden struct{ X int }
+func f() {}
+`, nil},
+		{"no package doc", "package p", []string{"p: package has no doc comment"}},
+		{"one sentence", "// Package p is a thing, e.g. this.\npackage p", []string{"one sentence"}},
+		{"function", doc + "func F() {}", []string{"p/a.go:3: exported function F"}},
+		{"empty words", doc + "// F.\nfunc F() {}", []string{"exported function F"}},
+		{"method", doc + "// T is.\ntype T[K any] struct{}\nfunc (t *T[K]) M() {}", []string{"exported function M"}},
+		{"type", doc + "type T int", []string{"exported type T"}},
+		{"types in a group", doc + "// Types.\ntype (\n\tT int\n)", []string{"exported type T"}},
+		{"values", doc + "const C = 1\nvar (\n\tA, b = 1, 2\n)", []string{"exported const C", "exported var A"}},
+		{"field", doc + "// T is.\ntype T struct {\n\t// A is.\n\tA int\n\tB int\n}", []string{"T.B has no doc comment"}},
+		{"field in the type's comment", doc + "// T is B.\ntype T struct {\n\tB int\n}", nil},
+		{"field after a gap", doc + "// T is.\ntype T struct {\n\t// A and B are.\n\tA int\n\n\tB int\n}", []string{"T.B has no doc comment"}},
+		{"interface method", doc + "// T is.\ntype T interface {\n\tM()\n}", []string{"T.M has no doc comment"}},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) { want(t, Docs(planted{"p/a.go": c.text}.load(t)), c.parts...) })
+	}
+	internal := planted{"internal/p/a.go": doc + "// T is.\ntype T struct { A int }\n// I is.\ntype I interface { M() }"}
+	want(t, Docs(internal.load(t)), "I.M has no doc comment")
+	want(t, Docs(planted{"p/a.go": doc, "p/b.go": doc}.load(t)), "second doc comment besides p/a.go")
+	want(t, Docs(planted{"p/a.go": "// Command p is a thing. It ends.\npackage main\nfunc Exported() {}", "q/q_test.go": "package q"}.load(t)))
+}
+
+func TestStyleFindsPlanted(t *testing.T) {
+	lines := func(n int) string { return strings.Repeat("\n", n) }
+	want(t, Style(planted{
+		"a/util.go":         "package a",
+		"a/helpers_test.go": "package a",
+		"b/common/x.go":     "package common",
+		"a/long.go":         "package a" + lines(801),
+		"a/fits.go":         "package a" + lines(800),
+		"a/f.go":            "package a\nfunc f() {" + lines(120) + "}\nfunc g() {" + lines(119) + "}",
+		"a/table.go":        "package a\n// t is a table.\n//\n//tenon:table one row an op\nfunc t() {" + lines(200) + "}",
+		"a/unreasoned.go":   "package a\n//tenon:table \nfunc t() {" + lines(200) + "}",
+		"a/zops.go":         "// Code generated by gen. DO NOT EDIT.\n\npackage a" + lines(2000),
+		"a/ops.go":          "// Code generated by gen. DO NOT EDIT.\n\npackage a",
+		"a/z_ops.go":        "package a",
+	}.load(t)),
+		"a/f.go:2: function f has 121 lines, the limit is 120",
+		"a/helpers_test.go: file name says nothing",
+		"a/long.go: file has 801 lines, the limit is 800",
+		"a/ops.go: generated file whose name",
+		"a/unreasoned.go:3: function t has 201 lines",
+		"a/util.go: file name says nothing",
+		"a/z_ops.go: file is named like a generated one",
+		"b/common: package name says nothing",
+	)
+}
+
+func TestWordsFindsPlanted(t *testing.T) {
+	found, err := Words(planted{
+		"a.md":         "built under /wo" + "rk/main there\nfine: net/work/x and the session of an Exec, one issue a cycle",
+		"b/c.go":       "// see iss" + "ue 2\npackage c",
+		"c.txt":        "the helper ag" + "ent made it",
+		"d.sh":         "wget https://deb.deb" + "ian.org/x",
+		"e.bin":        "\x00\x01 /wo" + "rk/main",
+		".git/config":  "/wo" + "rk/main",
+		".ci/run":      "cat ../shared/DES" + "IGN.md",
+		"go.sum":       "proxy.gol" + "ang.org",
+		"testdata/t.x": "what the last ses" + "sion left",
+	}.fs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, found, ".ci/run:1", "a.md:1", "b/c.go:1", "c.txt:1", "d.sh:1", "testdata/t.x:1")
+}
+
+func TestAPIRecordsSymbols(t *testing.T) {
+	tree := planted{
+		"a.go": `package tenon
+import "io"
+const C, d = 1, 2
+var V map[string]func(a, b int) error
+type T struct { A, b int; io.Reader; F func(x ...int) (n int, err error) }
+type I interface { io.Writer; M(a int); hidden() }
+type A = T
+type G[K comparable, V any] []V
+func F[K comparable](a, b K, rest ...*T) (x [4]int, err error) { return }
+func (t *T) M(a chan<- int) {}
+func (t hidden) M() {}
+type hidden int
+`,
+		"a_windows.go":        "package tenon\nfunc OnlyWindows() {}",
+		"b.go":                "//go:build tenon_sim\n\npackage tenon\nfunc OnlySim() {}",
+		"c_test.go":           "package tenon\nfunc OnlyTest() {}",
+		"internal/core/a.go":  "package core\nfunc Internal() {}",
+		"cmd/tenon/main.go":   "package main\nfunc Main() {}",
+		"examples/x/x.go":     "package x\nfunc X() {}",
+		"nn/internal/y/y.go":  "package y\nfunc Y() {}",
+		"nn/init.go":          "//go:build linux && !tenon_sim\n\npackage nn\nfunc Init() {}",
+		"optim/testdata/t.go": "package t\nfunc T() {}",
+	}
+	got := API(tree.load(t))
+	record := strings.Split(strings.TrimSpace(`
+pkg tenon.dev, const C
+pkg tenon.dev, func F[K comparable](K, K, ...*T) ([4]int, error)
+pkg tenon.dev, method (*T) M(chan<- int)
+pkg tenon.dev, type A = T
+pkg tenon.dev, type G[K comparable, V any] []V
+pkg tenon.dev, type I interface
+pkg tenon.dev, type I interface, M(int)
+pkg tenon.dev, type I interface, embedded io.Writer
+pkg tenon.dev, type I interface, unexported methods
+pkg tenon.dev, type T struct
+pkg tenon.dev, type T struct, A int
+pkg tenon.dev, type T struct, F func(...int) (int, error)
+pkg tenon.dev, type T struct, embedded io.Reader
+pkg tenon.dev, var V map[string]func(int, int) error
+pkg tenon.dev/nn, func Init()`), "\n")
+	if !slices.Equal(got, record) {
+		t.Errorf("API:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(record, "\n"))
+	}
+	gone, added := Difference(record[1:], append(got[:3:3], got[4:]...))
+	if !slices.Equal(gone, record[3:4]) || !slices.Equal(added, record[:1]) {
+		t.Errorf("Difference: gone %q, added %q", gone, added)
+	}
+}
+
+func TestLoadRefusesBrokenFile(t *testing.T) {
+	if _, err := Load(planted{"a/a.go": "package a\nfunc {"}.fs()); err == nil || !strings.Contains(err.Error(), "a/a.go:2") {
+		t.Errorf("broken file: %v", err)
+	}
+}

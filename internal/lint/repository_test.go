@@ -1,0 +1,74 @@
+package lint
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write api/tenon.txt anew instead of comparing")
+
+const root = "../.."
+
+func loadRepository(t *testing.T) *Tree {
+	t.Helper()
+	tree, err := Load(os.DirFS(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tree.Packages) < 3 {
+		t.Fatalf("only %d packages under %s: the laws would hold for nothing", len(tree.Packages), root)
+	}
+	return tree
+}
+
+func report(t *testing.T, found []Finding) {
+	t.Helper()
+	for _, f := range found {
+		t.Error(f)
+	}
+}
+
+func TestImportLaw(t *testing.T) { report(t, Imports(loadRepository(t))) }
+func TestExecLaw(t *testing.T)   { report(t, Execs(loadRepository(t))) }
+func TestDocsLaw(t *testing.T)   { report(t, Docs(loadRepository(t))) }
+func TestStyleLaw(t *testing.T)  { report(t, Style(loadRepository(t))) }
+
+func TestWordsLaw(t *testing.T) {
+	found, err := Words(os.DirFS(root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, found)
+}
+
+// TestAPIRecord compares the exported symbols of the public packages with api/tenon.txt. With -rewrite it writes the file.
+func TestAPIRecord(t *testing.T) {
+	name := filepath.Join(root, "api", "tenon.txt")
+	now := API(loadRepository(t))
+	if *rewrite {
+		if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(strings.Join(now, "\n")+"\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, added := Difference(strings.Split(strings.TrimSpace(string(text)), "\n"), now)
+	for _, s := range gone {
+		t.Errorf("- %s", s)
+	}
+	for _, s := range added {
+		t.Errorf("+ %s", s)
+	}
+	if t.Failed() {
+		t.Log("the public API differs from api/tenon.txt; where that is meant, run: go test ./internal/lint -run TestAPIRecord -rewrite")
+	}
+}

@@ -1,0 +1,64 @@
+package lint
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+)
+
+// foreign are words and paths that speak of how or where the project was written rather than of the project. They are put together
+// from parts, so that this file does not hold them.
+var foreign = []struct {
+	pattern *regexp.Regexp
+	what    string
+}{
+	{regexp.MustCompile(`(^|[^\w./])/(wo` + `rk|ro` + `ot|home)/\w`), "a path of somebody's machine"},
+	{regexp.MustCompile(`(?i)\b(in|of|see|per|by|for) iss` + `ue #?\d`), "the number of a plan's item"},
+	{regexp.MustCompile(`(?i)\biss` + `ue #\d`), "the number of a plan's item"},
+	{regexp.MustCompile(`(?i)\bwork` + `place\b`), "the place of work"},
+	{regexp.MustCompile(`(?i)\b(this|earlier|previous|next|last|later|another) (work(ing)? |coding |developer )?ses` + `sion('s)? (of work|did|left|will|wrote|has)`), "a sitting of work"},
+	{regexp.MustCompile(`(?i)\b(sub-?|helper |coding |AI )ag` + `ents?\b`), "who wrote it"},
+	{regexp.MustCompile(`(?i)\b(the|your|a) (brief says|brief tells|col` + `league('s)? )`), "who wrote it"},
+	{regexp.MustCompile(`(?i)proxy\.gol` + `ang\.org|registry\.np` + `mjs|deb\.deb` + `ian\.org|files\.pytho` + `nhosted|go` + `proxy\.`), "a registry's host"},
+	{regexp.MustCompile(`(?i)\.lib` + `rary/|shared/(DES` + `IGN|spec/|torch/|seeds/)`), "a path outside the repository"},
+}
+
+// skipDirs are folders of the root that belong to tools or to whoever works there.
+var skipDirs = map[string]bool{".git": true, ".carry": true, ".tools": true, ".device": true, "bin": true, "node_modules": true}
+
+// Words checks every text file of the tree, code or not: the project speaks of itself alone.
+func Words(fsys fs.FS) ([]Finding, error) {
+	var out []Finding
+	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if skipDirs[d.Name()] {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || p == "go.sum" {
+			return nil
+		}
+		text, err := fs.ReadFile(fsys, p)
+		if err != nil {
+			return err
+		}
+		if bytes.IndexByte(text[:min(len(text), 8192)], 0) >= 0 {
+			return nil
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			for _, w := range foreign {
+				if m := w.pattern.FindString(line); m != "" {
+					out = append(out, Finding{File: p, Line: i + 1, Msg: fmt.Sprintf("%q names %s: the project speaks of itself alone", strings.TrimSpace(m), w.what)})
+				}
+			}
+		}
+		return nil
+	})
+	return out, err
+}
