@@ -83,7 +83,7 @@ func (t *Tree) declDoc(d ast.Decl, fields bool) []Finding {
 					continue
 				}
 				doc := s.Doc
-				if doc == nil && !d.Lparen.IsValid() {
+				if doc == nil && (!d.Lparen.IsValid() || names(d.Doc.Text(), s.Name.Name)) {
 					doc = d.Doc
 				}
 				out = append(out, t.wantDoc(s.Name, "type", doc)...)

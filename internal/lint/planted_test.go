@@ -148,7 +148,7 @@ func f() {}
 		{"empty words", doc + "// F.\nfunc F() {}", []string{"exported function F"}},
 		{"method", doc + "// T is.\ntype T[K any] struct{}\nfunc (t *T[K]) M() {}", []string{"exported function M"}},
 		{"type", doc + "type T int", []string{"exported type T"}},
-		{"types in a group", doc + "// Types.\ntype (\n\tT int\n)", []string{"exported type T"}},
+		{"types in a group", doc + "// Types U.\ntype (\n\tT int\n\tU int\n)", []string{"exported type T"}},
 		{"values", doc + "const C = 1\nvar (\n\tA, b = 1, 2\n)", []string{"exported const C", "exported var A"}},
 		{"field", doc + "// T is.\ntype T struct {\n\t// A is.\n\tA int\n\tB int\n}", []string{"T.B has no doc comment"}},
 		{"field in the type's comment", doc + "// T is B.\ntype T struct {\n\tB int\n}", nil},
