@@ -1,6 +1,6 @@
 module tenon.dev
 
-go 1.26
+go 1.26.0
 
 require github.com/ebitengine/purego v0.11.3
 
