@@ -1,0 +1,109 @@
+package knob
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write docs/knobs.md instead of comparing with it")
+
+// withOwn gives the test a registry of its own.
+func withOwn(t *testing.T) {
+	old := registered
+	registered = nil
+	t.Cleanup(func() { registered = old })
+}
+
+func TestPage(t *testing.T) {
+	const page = "../../docs/knobs.md"
+	if *rewrite {
+		if err := os.MkdirAll("../../docs", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(page, []byte(Markdown()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != Markdown() {
+		t.Errorf("%s is stale: run go generate ./internal/knob", page)
+	}
+}
+
+func TestNames(t *testing.T) {
+	seen := map[string]bool{}
+	for _, k := range registered {
+		if seen[k.name] {
+			t.Errorf("%s is registered twice", k.name)
+		}
+		seen[k.name] = true
+		if !strings.HasSuffix(k.doc, ".") || strings.ContainsAny(k.doc, "\n|") {
+			t.Errorf("%s: the meaning must be whole sentences on one line, without |", k.name)
+		}
+	}
+}
+
+func TestBool(t *testing.T) {
+	withOwn(t)
+	k := newBool("TENON_TEST_BOOL", true, "Test.")
+	for v, want := range map[string]bool{"": true, "0": false, "1": true, "false": false, "maybe": true} {
+		t.Setenv(k.Name(), v)
+		if got := k.Get(); got != want {
+			t.Errorf("%q gives %v, want %v", v, got, want)
+		}
+	}
+}
+
+func TestInt(t *testing.T) {
+	withOwn(t)
+	k := newInt("TENON_TEST_INT", 7, 1, 9, "Test.")
+	for v, want := range map[string]int{"": 7, "1": 1, "9": 9, "0": 7, "10": 7, "x": 7} {
+		t.Setenv(k.Name(), v)
+		if got := k.Get(); got != want {
+			t.Errorf("%q gives %v, want %v", v, got, want)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	withOwn(t)
+	k := newText("TENON_TEST_TEXT", "a", "Test.")
+	for v, want := range map[string]string{"": "a", "b": "b"} {
+		t.Setenv(k.Name(), v)
+		if got := k.Get(); got != want {
+			t.Errorf("%q gives %q, want %q", v, got, want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	withOwn(t)
+	b := newBool("TENON_TEST_BOOL", false, "Test.")
+	n := newInt("TENON_TEST_INT", 7, 1, 9, "Test.")
+	newText("TENON_TEST_TEXT", "", "Test.")
+	if err := Check(); err != nil {
+		t.Errorf("nothing set: %v", err)
+	}
+	t.Setenv(b.Name(), "1")
+	t.Setenv(n.Name(), "3")
+	t.Setenv("TENON_TEST_TEXT", "anything")
+	if err := Check(); err != nil {
+		t.Errorf("all well-formed: %v", err)
+	}
+	t.Setenv(b.Name(), "maybe")
+	t.Setenv(n.Name(), "12")
+	err := Check()
+	if err == nil {
+		t.Fatal("two malformed values were accepted")
+	}
+	for _, want := range []string{b.Name(), "maybe", n.Name(), "12", "1 to 9"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q lacks %q", err, want)
+		}
+	}
+}

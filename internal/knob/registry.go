@@ -1,0 +1,16 @@
+package knob
+
+//go:generate go test -run TestPage -rewrite .
+
+// Variables of the driver.
+var (
+	// Libcuda overrides where NVIDIA's driver library is looked for.
+	Libcuda = newText("TENON_LIBCUDA", "",
+		"File of NVIDIA's driver library (`libcuda.so.1`, `nvcuda.dll`). Unset: the loader's search path, then the usual places.")
+	// LineInfo asks the driver's compiler for line information.
+	LineInfo = newBool("TENON_LINE_INFO", false,
+		"Keep the Go source lines of kernels in the compiled code, so that compute-sanitizer and debuggers name them.")
+	// VisibleDevices is NVIDIA's own; it is read for error messages alone.
+	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
+		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")
+)
