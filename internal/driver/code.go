@@ -12,26 +12,39 @@ const (
 	OutOfMemory              Code = 2
 	NotInitialized           Code = 3
 	Deinitialized            Code = 4
+	StubLibrary              Code = 34
+	DeviceUnavailable        Code = 46
 	NoDevice                 Code = 100
 	InvalidDevice            Code = 101
+	InvalidImage             Code = 200
 	InvalidContext           Code = 201
 	NoBinaryForGPU           Code = 209
+	ECCUncorrectable         Code = 214
 	InvalidPTX               Code = 218
 	UnsupportedPTXVersion    Code = 222
+	OperatingSystem          Code = 304
 	InvalidHandle            Code = 400
+	IllegalState             Code = 401
 	NotFound                 Code = 500
 	NotReady                 Code = 600
 	IllegalAddress           Code = 700
 	LaunchOutOfResources     Code = 701
 	LaunchTimeout            Code = 702
+	ContextDestroyed         Code = 709
+	Assert                   Code = 710
 	HostMemoryRegistered     Code = 712
 	HostMemoryNotRegistered  Code = 713
-	Assert                   Code = 710
+	HardwareStackError       Code = 714
 	IllegalInstruction       Code = 715
 	MisalignedAddress        Code = 716
+	InvalidAddressSpace      Code = 717
+	InvalidPC                Code = 718
 	LaunchFailed             Code = 719
 	NotPermitted             Code = 800
 	NotSupported             Code = 801
+	SystemNotReady           Code = 802
+	SystemDriverMismatch     Code = 803
+	CompatNotSupported       Code = 804
 	StreamCaptureUnsupported Code = 900
 	StreamCaptureInvalidated Code = 901
 	StreamCaptureMerge       Code = 902
@@ -50,26 +63,39 @@ var codeTexts = map[Code]string{
 	OutOfMemory:              "out of memory",
 	NotInitialized:           "initialization error",
 	Deinitialized:            "driver shutting down",
+	StubLibrary:              "CUDA driver is a stub library",
+	DeviceUnavailable:        "CUDA-capable device(s) is/are busy or unavailable",
 	NoDevice:                 "no CUDA-capable device is detected",
 	InvalidDevice:            "invalid device ordinal",
+	InvalidImage:             "device kernel image is invalid",
 	InvalidContext:           "invalid device context",
 	NoBinaryForGPU:           "no kernel image is available for execution on the device",
+	ECCUncorrectable:         "uncorrectable ECC error encountered",
 	InvalidPTX:               "a PTX JIT compilation failed",
 	UnsupportedPTXVersion:    "the provided PTX was compiled with an unsupported toolchain",
+	OperatingSystem:          "OS call failed or operation not supported on this OS",
 	InvalidHandle:            "invalid resource handle",
+	IllegalState:             "the operation cannot be performed in the present state",
 	NotFound:                 "named symbol not found",
 	NotReady:                 "device not ready",
 	IllegalAddress:           "an illegal memory access was encountered",
 	LaunchOutOfResources:     "too many resources requested for launch",
 	LaunchTimeout:            "the launch timed out and was terminated",
+	ContextDestroyed:         "context is destroyed",
+	Assert:                   "device-side assert triggered",
 	HostMemoryRegistered:     "part or all of the requested memory range is already mapped",
 	HostMemoryNotRegistered:  "pointer does not correspond to a registered memory region",
-	Assert:                   "device-side assert triggered",
+	HardwareStackError:       "hardware stack error",
 	IllegalInstruction:       "an illegal instruction was encountered",
 	MisalignedAddress:        "misaligned address",
+	InvalidAddressSpace:      "operation not supported on global/shared address space",
+	InvalidPC:                "invalid program counter",
 	LaunchFailed:             "unspecified launch failure",
 	NotPermitted:             "operation not permitted",
 	NotSupported:             "operation not supported",
+	SystemNotReady:           "system not yet initialized",
+	SystemDriverMismatch:     "system has unsupported display driver / cuda driver combination",
+	CompatNotSupported:       "forward compatibility was attempted on non supported HW",
 	StreamCaptureUnsupported: "operation not permitted when stream is capturing",
 	StreamCaptureInvalidated: "operation failed due to a previous error during capture",
 	StreamCaptureMerge:       "operation would result in a merge of separate capture sequences",
@@ -90,10 +116,17 @@ func (c Code) Error() string {
 	return fmt.Sprintf("driver error %d", int32(c))
 }
 
+// Known reports whether the contract has a sentence for the code.
+func (c Code) Known() bool {
+	_, ok := codeTexts[c]
+	return ok
+}
+
 // Sticky reports whether the code is a device fault, after which the device is lost to this process.
 func (c Code) Sticky() bool {
 	switch c {
-	case IllegalAddress, LaunchTimeout, Assert, IllegalInstruction, MisalignedAddress, LaunchFailed:
+	case ECCUncorrectable, IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,
+		InvalidAddressSpace, InvalidPC, LaunchFailed:
 		return true
 	}
 	return false
