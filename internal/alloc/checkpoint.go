@@ -1,0 +1,220 @@
+package alloc
+
+import (
+	"slices"
+
+	"tenon.dev/fault"
+)
+
+// Checkpoint is the layout of a private pool at one moment, to which Restore can bring it back, so that a graph recorded
+// later finds the same addresses free and taken.
+type Checkpoint struct {
+	pool     PoolID
+	segments [][]blockState // per segment its blocks, by address; of expandable ones each run of mapped blocks
+}
+
+type blockState struct {
+	addr, size, requested uint64
+	allocated             bool
+	uses                  []Stream
+	context               any
+}
+
+// Live returns the addresses of the blocks that were live at the checkpoint, in order of segments and addresses.
+func (c *Checkpoint) Live() []uint64 {
+	var s []uint64
+	for _, g := range c.segments {
+		for _, b := range g {
+			if b.allocated {
+				s = append(s, b.addr)
+			}
+		}
+	}
+	return s
+}
+
+// Checkpoint records the layout of the private pool id. No block of the pool may wait for events.
+func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
+	context := d.gather(LevelAll)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.findPrivate(id)
+	if p == nil {
+		return nil, fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
+	}
+	if p.uses == 0 {
+		return nil, fault.New(fault.Invalid, "Not expected to checkpoint freeable graph")
+	}
+	if len(d.diversions) == 0 {
+		if err := d.recordDeferred(context); err != nil {
+			return nil, err
+		}
+	}
+	c := &Checkpoint{pool: id}
+	for _, g := range d.segmentsOf(p) {
+		var blocks []blockState
+		for b := g.head; b != nil; b = b.next {
+			if b.events > 0 || b.deferred {
+				return nil, fault.New(fault.Invalid, "Events should have synchronized when checkpointing block")
+			}
+			if b.mapped {
+				blocks = append(blocks, blockState{b.addr, b.size, b.requested, b.allocated, slices.Clone(b.uses), b.context})
+			}
+			if len(blocks) > 0 && (b.next == nil || !b.next.mapped) {
+				c.segments = append(c.segments, blocks)
+				blocks = nil
+			}
+		}
+	}
+	return c, nil
+}
+
+// Restored is what Restore did.
+type Restored struct {
+	Freed []uint64 // addresses of the blocks that were live before, all of them freed
+	Made  []*Block // the blocks live at the checkpoint, live again; RawFree frees those that no one takes over
+}
+
+// Restore brings the pool of c back to its layout: it frees every live block of the pool, whose handles are dead from then
+// on, and hands out those that were live at the checkpoint anew. Segments made since stay as free ones. The caller sees to it
+// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion may be active.
+func (d *Device) Restore(c *Checkpoint) (Restored, error) {
+	context := d.gather(LevelAll)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.findPrivate(c.pool)
+	if p == nil {
+		return Restored{}, fault.New(fault.Invalid, "Could not find private pool id (%d, %d)", c.pool[0], c.pool[1])
+	}
+	if len(d.diversions) > 0 {
+		return Restored{}, fault.New(fault.Capture, "a pool cannot be restored while allocations are diverted; end the capture first")
+	}
+	if err := d.restorable(p, c); err != nil {
+		return Restored{}, err
+	}
+	var r Restored
+	var err error
+	if r.Freed, err = d.freeAll(p, context); err != nil {
+		return r, err
+	}
+	for _, blocks := range c.segments {
+		made, err := d.restoreSegment(p, blocks)
+		r.Made = append(r.Made, made...)
+		if err != nil {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// restorable checks that the memory of every segment of c is still there, before anything is freed.
+func (d *Device) restorable(p *privatePool, c *Checkpoint) error {
+	for _, blocks := range c.segments {
+		addr, last := blocks[0].addr, blocks[len(blocks)-1]
+		if d.mappedEnd(p, addr) < last.addr+last.size {
+			return fault.New(fault.Invalid, " could not find %#x", addr)
+		}
+	}
+	return nil
+}
+
+// mappedEnd returns the end of the run of p's mapped blocks that holds addr, 0 if there is none.
+func (d *Device) mappedEnd(p *privatePool, addr uint64) uint64 {
+	var end uint64
+	for _, g := range d.segmentsOf(p) {
+		if addr < g.addr || addr >= g.addr+g.size {
+			continue
+		}
+		for b := g.head; b != nil; b = b.next {
+			if b.addr+b.size <= addr {
+				continue
+			}
+			if !b.mapped {
+				break
+			}
+			end = b.addr + b.size
+		}
+	}
+	return end
+}
+
+// freeAll frees every live block of p and waits until all are free.
+func (d *Device) freeAll(p *privatePool, context any) ([]uint64, error) {
+	var live []*Block
+	for _, g := range d.segmentsOf(p) {
+		for b := g.head; b != nil; b = b.next {
+			if b.allocated {
+				live = append(live, b)
+			}
+		}
+	}
+	var freed []uint64
+	pending := false
+	for _, b := range live {
+		freed = append(freed, b.addr)
+		if err := d.free(b, context); err != nil {
+			return freed, err
+		}
+	}
+	for _, g := range d.segmentsOf(p) {
+		for b := g.head; b != nil; b = b.next {
+			pending = pending || b.active()
+		}
+	}
+	if pending {
+		return freed, d.synchronize(p, context)
+	}
+	return freed, nil
+}
+
+// restoreSegment carves one free segment into the blocks of the checkpoint.
+func (d *Device) restoreSegment(p *privatePool, states []blockState) ([]*Block, error) {
+	rest := d.freeBlockAt(p, states[0].addr)
+	if rest == nil {
+		return nil, fault.New(fault.Invalid, " could not find %#x", states[0].addr)
+	}
+	var made, spare []*Block
+	for _, s := range states {
+		if rest == nil || rest.addr != s.addr || rest.size < s.size {
+			return made, fault.New(fault.System, "the pool's segment at %#x no longer has the checkpoint's layout", states[0].addr)
+		}
+		rest.silo.free.remove(rest)
+		b := d.carve(rest, s.size, s.requested, rest.size > s.size, s.context)
+		if s.allocated {
+			b.uses = append(b.uses, s.uses...)
+			b.inTable = true
+			d.options.Table.add(d, b)
+			made = append(made, b)
+		} else {
+			spare = append(spare, b)
+		}
+		if rest = b.next; rest != nil && (rest.allocated || !rest.mapped) {
+			rest = nil
+		}
+	}
+	for _, b := range spare {
+		if err := d.free(b, nil); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// freeBlockAt returns the free block of p that begins at addr, or nil. What an expandable segment has mapped before it since
+// the checkpoint is cut off.
+func (d *Device) freeBlockAt(p *privatePool, addr uint64) *Block {
+	for _, g := range d.segmentsOf(p) {
+		for b := g.head; b != nil; b = b.next {
+			if addr < b.addr || addr >= b.addr+b.size || !b.isFree() || !b.mapped {
+				continue
+			}
+			if b.addr < addr {
+				b.silo.free.remove(b)
+				b.silo.insertFree(d.splitFront(b, addr-b.addr))
+				b.silo.insertFree(b)
+			}
+			return b
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package alloc
+
+// BlockState says what a block of a snapshot is doing. Its text forms are PyTorch's.
+type BlockState uint8
+
+// The states of blocks.
+const (
+	Inactive          BlockState = iota // in the free list
+	ActiveAllocated                     // owned by someone
+	ActivePendingFree                   // freed, and waiting for other streams
+)
+
+// String returns PyTorch's name of the state, such as "active_allocated".
+func (s BlockState) String() string {
+	return [...]string{"inactive", "active_allocated", "active_pending_free"}[s]
+}
+
+// BlockInfo describes a block of a snapshot.
+type BlockInfo struct {
+	Addr      uint64
+	Size      uint64 // bytes
+	Requested uint64 // what its last owner asked for
+	State     BlockState
+	Context   any // of its allocation, nil if inactive or not recorded
+}
+
+// SegmentInfo describes a segment of a snapshot; an expandable segment gives one for each run of mapped pages.
+type SegmentInfo struct {
+	Device     int
+	Addr       uint64
+	TotalSize  uint64 // bytes
+	Allocated  uint64 // bytes of blocks that are allocated
+	Active     uint64 // bytes of blocks that are allocated or pending free
+	Requested  uint64 // what was asked for of the active blocks
+	Stream     Stream
+	Large      bool   // of a large pool
+	Pool       PoolID // zero for the default pool
+	Expandable bool
+	Context    any // of the allocation that made it
+	Blocks     []BlockInfo
+}
+
+// Snapshot is the state of one device's allocator.
+type Snapshot struct {
+	Segments []SegmentInfo // by address
+	Trace    []TraceEntry  // oldest first
+	Settings Settings
+}
+
+// Segments returns the segments and their blocks, by address.
+func (d *Device) Segments() []SegmentInfo {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.segmentInfos()
+}
+
+// Snapshot returns segments, trace and settings, and then appends an ActionSnapshot entry to the trace.
+func (d *Device) Snapshot() Snapshot {
+	context := d.gather(LevelAlloc)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Snapshot{Segments: d.segmentInfos(), Trace: d.ring.read(), Settings: d.settings}
+	var active uint64
+	for i := range s.Segments {
+		active += s.Segments[i].Active
+	}
+	d.record(ActionSnapshot, 0, active, 0, context)
+	return s
+}
+
+func (d *Device) segmentInfos() []SegmentInfo {
+	infos := make([]SegmentInfo, 0, len(d.segments))
+	for _, g := range d.segments {
+		for b := g.head; b != nil; {
+			if !b.mapped {
+				b = b.next
+				continue
+			}
+			info := SegmentInfo{Device: d.options.Index, Addr: b.addr, Stream: g.silo.stream,
+				Large: g.silo.pool.kind == largePool, Pool: g.silo.pool.id(), Expandable: g.page != 0, Context: g.context}
+			for ; b != nil && b.mapped; b = b.next {
+				info.add(b)
+			}
+			infos = append(infos, info)
+		}
+	}
+	return infos
+}
+
+func (s *SegmentInfo) add(b *Block) {
+	i := BlockInfo{Addr: b.addr, Size: b.size, Requested: b.requested, Context: b.context}
+	if b.allocated {
+		i.State = ActiveAllocated
+		s.Allocated += b.size
+	} else if b.active() {
+		i.State = ActivePendingFree
+	}
+	if b.active() {
+		s.Active += b.size
+		s.Requested += b.requested
+	}
+	s.TotalSize += b.size
+	s.Blocks = append(s.Blocks, i)
+}
