@@ -1,0 +1,91 @@
+package drivertest
+
+import (
+	"flag"
+	"testing"
+
+	"tenon.dev/internal/driver"
+)
+
+// Kernels holds the suite's kernel images as text in the format that the device's Info().Image names. Each image holds one kernel
+// whose name is the field's name in lower case. Parameters are packed in the order given, each at its natural alignment.
+type Kernels struct {
+	// Saxpy is saxpy(x u64, y u64, a f32, n u32): y[i] = a*x[i] + y[i] in f32 for i = block*blockDim + thread < n. The product is
+	// rounded before the sum or not (fma): the suite uses values for which both agree.
+	Saxpy []byte
+	// Spin is spin(cycles u64): one thread reads the device's clock until cycles have passed since it began.
+	Spin []byte
+	// Illegal is illegal(p u64): one thread stores the 32-bit word 1 at p.
+	Illegal []byte
+	// Assert is assert(ok u32): one thread asserts that ok is not zero, with the message "ok != 0".
+	Assert []byte
+}
+
+// Option changes what the suite expects.
+type Option func(*suite)
+
+// Inline says that the device runs each call before it returns, so that nothing is ever pending.
+func Inline() Option { return func(s *suite) { s.inline = true } }
+
+// suite is one run of the conformance suite.
+type suite struct {
+	open   func(t *testing.T) driver.Device
+	k      Kernels
+	inline bool
+}
+
+// child names the fault program that this process was started to run. Fault programs lose the device, so each has its own process.
+var child = flag.String("drivertest.child", "", "run only this fault program of the driver's conformance suite")
+
+// Run runs every conformance program against the devices that open returns, as sub-tests of t. open may return one device many
+// times; it closes what it opened through t.Cleanup. t must be a top-level test, since the fault programs re-execute the test binary
+// with -test.run set to its name.
+func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ...Option) {
+	s := &suite{open: open, k: k}
+	for _, o := range opts {
+		o(s)
+	}
+	if *child != "" {
+		s.runChild(t, *child)
+		return
+	}
+	groups := []struct {
+		name  string
+		tests []test
+	}{
+		{"Context", contextTests},
+		{"Memory", memoryTests},
+		{"HostMemory", hostMemoryTests},
+		{"Stream", streamTests},
+		{"Event", eventTests},
+		{"Module", moduleTests},
+		{"Launch", launchTests},
+		{"Copy", copyTests},
+		{"Callback", callbackTests},
+		{"Capture", captureTests},
+		{"Graph", graphTests},
+		{"Allocs", allocsTests},
+		{"Order", orderTests},
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.tests {
+				t.Run(c.name, func(t *testing.T) {
+					if c.pending && s.inline {
+						t.Skip("nothing is ever pending on an inline device")
+					}
+					c.run(newFixture(t, s))
+				})
+			}
+		})
+	}
+	t.Run("Legality", func(t *testing.T) { legality(newFixture(t, s)) })
+	t.Run("Fault", func(t *testing.T) { s.faults(t) })
+}
+
+// test is one program of the suite; pending says that it is about work that has not finished.
+type test struct {
+	name    string
+	pending bool
+	run     func(f *fixture)
+}
