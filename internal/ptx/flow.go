@@ -1,0 +1,149 @@
+package ptx
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// block writes the instructions of a region.
+func (f *function) block(b *kir.Block) {
+	for _, in := range b.Instrs {
+		f.at(in)
+		f.instr(in)
+	}
+}
+
+// instr writes one instruction.
+//
+//tenon:table the operations and what writes them
+func (f *function) instr(in *kir.Instr) {
+	switch in.Op {
+	case kir.OpConst:
+		f.consts[in.Res[0]] = extend(in.Type, in.Imm)
+		f.op(move(classOf(in.Type)), f.def(in.Res[0]), literal(in.Type, in.Imm))
+	case kir.OpParam:
+		f.loadParam(in)
+	case kir.OpSpecial:
+		f.op("mov.u32", f.def(in.Res[0]), specials[in.Sub])
+	case kir.OpGet:
+		f.op(move(classOf(f.p.Vars[in.Sym])), f.def(in.Res[0]), f.vars[in.Sym])
+	case kir.OpSet:
+		f.op(move(classOf(f.p.Vars[in.Sym])), f.vars[in.Sym], f.names[in.Args[0]])
+	case kir.OpAdd, kir.OpSub, kir.OpMul, kir.OpMulHi, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
+		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint:
+		f.arithmetic(in)
+	case kir.OpMulWide:
+		f.op("mul.wide"+suffix(in.Type), f.def(in.Res[0]), f.names[in.Args[0]], f.names[in.Args[1]])
+	case kir.OpAnd, kir.OpOr, kir.OpXor, kir.OpNot:
+		f.bitwise(in)
+	case kir.OpShl, kir.OpShr:
+		f.shift(in)
+	case kir.OpClz, kir.OpPopc, kir.OpBitRev:
+		f.bits(in)
+	case kir.OpEq, kir.OpNe, kir.OpLt, kir.OpLe, kir.OpGt, kir.OpGe, kir.OpIsNaN:
+		f.compare(in)
+	case kir.OpSelect:
+		f.selection(in)
+	case kir.OpCvt:
+		f.convert(in)
+	case kir.OpBitcast:
+		f.bitcast(in)
+	case kir.OpLoad:
+		f.load(in)
+	case kir.OpStore:
+		f.store(in)
+	case kir.OpAtomic:
+		f.atomic(in)
+	case kir.OpPtrAdd:
+		f.pointerAdd(in)
+	case kir.OpBarrier:
+		f.barrier()
+	case kir.OpFence:
+		f.op("fence.acq_rel.gpu")
+	case kir.OpShuffle:
+		f.shuffle(in)
+	case kir.OpVote:
+		f.vote(in)
+	case kir.OpAssert:
+		f.assert(in)
+	case kir.OpClock:
+		f.op("mov.u64", f.def(in.Res[0]), "%clock64")
+	case kir.OpIf:
+		f.branch(in)
+	case kir.OpFor:
+		f.count(in)
+	case kir.OpLoop:
+		f.repeat(in)
+	case kir.OpBreak:
+		f.op("bra", f.loops[len(f.loops)-1].exit)
+	case kir.OpContinue:
+		f.op("bra", f.loops[len(f.loops)-1].next)
+	case kir.OpReturn:
+		f.op("ret")
+	default:
+		f.tileInstr(in)
+	}
+}
+
+func (f *function) barrier() { f.op("bar.sync", "0") }
+
+// branch writes OpIf.
+func (f *function) branch(in *kir.Instr) {
+	cond := f.names[in.Args[0]]
+	end := f.label()
+	hasElse := len(in.Blocks) > 1 && in.Blocks[1] != nil && len(in.Blocks[1].Instrs) > 0
+	if !hasElse {
+		f.unless(cond, "bra", end)
+		f.block(in.Blocks[0])
+		f.place(end)
+		return
+	}
+	other := f.label()
+	f.unless(cond, "bra", other)
+	f.block(in.Blocks[0])
+	f.op("bra", end)
+	f.place(other)
+	f.block(in.Blocks[1])
+	f.place(end)
+}
+
+// count writes OpFor.
+func (f *function) count(in *kir.Instr) {
+	if f.tiles.pipelined(in) {
+		f.pipeline(in)
+		return
+	}
+	f.counted(in, func() { f.block(in.Blocks[0]) })
+}
+
+// counted writes a counting loop around body. The counter's register holds the counter in the body.
+func (f *function) counted(in *kir.Instr, body func()) {
+	s := ".s32"
+	if in.Type == dtype.Int64 {
+		s = ".s64"
+	}
+	head := f.label()
+	l := loop{next: f.label(), exit: f.label()}
+	i := f.def(in.Blocks[0].Params[0])
+	f.op(move(classOf(in.Type)), i, f.names[in.Args[0]])
+	f.place(head)
+	f.when(f.to(pred, "setp.ge"+s, i, f.names[in.Args[1]]), "bra", l.exit)
+	f.loops = append(f.loops, l)
+	body()
+	f.loops = f.loops[:len(f.loops)-1]
+	f.place(l.next)
+	f.op("add"+s, i, i, f.names[in.Args[2]])
+	f.op("bra", head)
+	f.place(l.exit)
+}
+
+// repeat writes OpLoop.
+func (f *function) repeat(in *kir.Instr) {
+	l := loop{next: f.label(), exit: f.label()}
+	f.place(l.next)
+	f.loops = append(f.loops, l)
+	f.block(in.Blocks[0])
+	f.loops = f.loops[:len(f.loops)-1]
+	f.op("bra", l.next)
+	f.place(l.exit)
+}

@@ -1,0 +1,213 @@
+// Package ptx is the NVIDIA back end of the kernel IR: it turns programs into the text of one PTX module.
+// It may not know how programs are built, loaded or launched, nor the other back end.
+//
+// # Values
+//
+// A value lives in one virtual register: Bool in a predicate, 8- to 32-bit integers in 32 bits (narrow ones sign- or zero-extended, so that
+// comparisons and conversions need no masking; operations that can leave the range extend again), 64-bit integers in 64, halves in 16.
+// Every operation that rounds names its rounding, so the assembler may not fuse a multiply and an add, and nothing flushes subnormals.
+//
+// # Text
+//
+// Equal programs give equal text, byte for byte, so that the driver's cache of compiled kernels hits.
+//
+// PTX facts are from NVIDIA's "Parallel Thread Execution ISA".
+package ptx
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+)
+
+// Target is the device that PTX is made for: its compute capability.
+type Target struct {
+	// Major and Minor are the compute capability, such as 9 and 0.
+	Major, Minor int
+	// Arch allows instructions that exist on exactly this capability (PTX's "a" targets), which later devices refuse.
+	Arch bool
+}
+
+// known lists the capabilities with a PTX target, and the first PTX version that has it, as major*10+minor.
+var known = [...]struct{ cap, version int }{
+	{75, 63}, {80, 70}, {86, 71}, {87, 74}, {89, 78}, {90, 78}, {100, 86}, {101, 86}, {103, 88}, {120, 87}, {121, 88},
+}
+
+// capability returns the highest known capability that the device has, as major*10+minor, and its least PTX version.
+func (t Target) capability() (sm, version int, err error) {
+	have := t.Major*10 + t.Minor
+	for _, k := range known {
+		if k.cap <= have {
+			sm, version = k.cap, k.version
+		}
+	}
+	if sm == 0 {
+		return 0, 0, fault.New(fault.Unsupported, "compute capability %d.%d is too old; 7.5 is the least", t.Major, t.Minor)
+	}
+	return sm, version, nil
+}
+
+// Compile returns the text of a PTX module that holds all of progs as entry points under their names. Equal arguments give equal text.
+// The programs must have passed kir.Verify. Errors: Unsupported where the target lacks what a program needs, Invalid for two programs
+// of one name. A program may need dynamic shared memory beyond its own: see DynamicShared.
+func Compile(progs []*kir.Program, target Target) ([]byte, error) {
+	m, err := newModule(target)
+	if err != nil {
+		return nil, err
+	}
+	names := make(map[string]bool, len(progs))
+	for _, p := range progs {
+		if names[p.Name] {
+			return nil, fault.New(fault.Invalid, "two kernels of one module are named %s", p.Name)
+		}
+		names[p.Name] = true
+		if err := m.function(p); err != nil {
+			return nil, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be expressed in PTX", p.Name)
+		}
+	}
+	return m.text(), nil
+}
+
+// constLimit is the size of the bank that .const variables share (PTX ISA, "Constant State Space"); constTable is the most that one
+// table may take of it.
+const (
+	constLimit = 64 << 10
+	constTable = 4 << 10
+)
+
+// module is a PTX module under construction.
+type module struct {
+	target      Target
+	sm, version int
+	// arch says that an instruction needs the "a" target.
+	arch bool
+	// decls are the module's variables and external functions, body its entry points.
+	decls, body []byte
+	files       []string
+	fileIndex   map[string]int
+	symbols     map[string]bool
+	constBytes  int
+	dynamic     int
+}
+
+func newModule(target Target) (*module, error) {
+	sm, version, err := target.capability()
+	if err != nil {
+		return nil, err
+	}
+	return &module{target: target, sm: sm, version: version, fileIndex: map[string]int{}, symbols: map[string]bool{}}, nil
+}
+
+// need raises the module's PTX version to at least v.
+func (m *module) need(v int) { m.version = max(m.version, v) }
+
+func (m *module) text() []byte {
+	var b []byte
+	b = fmt.Appendf(b, ".version %d.%d\n.target sm_%d", m.version/10, m.version%10, m.sm)
+	if m.arch {
+		b = append(b, 'a')
+	}
+	b = append(b, "\n.address_size 64\n"...)
+	for i, f := range m.files {
+		b = fmt.Appendf(b, ".file %d %s\n", i+1, quote(f))
+	}
+	b = append(b, m.decls...)
+	return append(b, m.body...)
+}
+
+// file returns the number of a source file in .loc directives.
+func (m *module) file(name string) int {
+	n, ok := m.fileIndex[name]
+	if !ok {
+		m.files = append(m.files, name)
+		n = len(m.files)
+		m.fileIndex[name] = n
+	}
+	return n
+}
+
+// table declares constant data and returns its symbol and state space. Equal data share one symbol. Only tables that are read with one
+// index for the whole group go to the constant bank, which serves one address at a time.
+func (m *module) table(t *kir.Table, uniform bool) (symbol, space string) {
+	h := fnv.New64a()
+	h.Write(t.Data)
+	space = "global"
+	if uniform && len(t.Data) <= constTable {
+		space = "const"
+	}
+	symbol = fmt.Sprintf("tenon_%s_%d_%016x", space, len(t.Data), h.Sum64())
+	if m.symbols[symbol] {
+		return symbol, space
+	}
+	if space == "const" {
+		if m.constBytes+len(t.Data) > constLimit {
+			return m.table(t, false)
+		}
+		m.constBytes += len(t.Data)
+	}
+	m.symbols[symbol] = true
+	m.decls = fmt.Appendf(m.decls, ".%s .align 16 .b8 %s[%d] = {", space, symbol, len(t.Data))
+	m.bytes(t.Data)
+	return symbol, space
+}
+
+func (m *module) bytes(data []byte) {
+	for i, c := range data {
+		if i > 0 {
+			m.decls = append(m.decls, ',')
+			if i%32 == 0 {
+				m.decls = append(m.decls, '\n')
+			}
+		}
+		m.decls = strconv.AppendUint(m.decls, uint64(c), 10)
+	}
+	m.decls = append(m.decls, "};\n"...)
+}
+
+// cstring declares a zero-terminated string in global memory and returns its symbol.
+func (m *module) cstring(s string) string {
+	s += "\x00"
+	h := fnv.New64a()
+	h.Write([]byte(s))
+	symbol := fmt.Sprintf("tenon_string_%d_%016x", len(s), h.Sum64())
+	if !m.symbols[symbol] {
+		m.symbols[symbol] = true
+		m.decls = fmt.Appendf(m.decls, ".global .align 1 .b8 %s[%d] = {", symbol, len(s))
+		m.bytes([]byte(s))
+	}
+	return symbol
+}
+
+// dynamicSymbol names the shared memory that a launch brings.
+const dynamicSymbol = "tenon_dynamic"
+
+// dynamicShared declares the launch's shared memory.
+func (m *module) dynamicShared() string {
+	m.declareOnce(dynamicSymbol, ".extern .shared .align 128 .b8 "+dynamicSymbol+"[];\n")
+	return dynamicSymbol
+}
+
+// assertSymbol is the driver's function that prints a message and stops the device with error 710 (CUDA_ERROR_ASSERT). Its parameters
+// are message, file, line, function and the size of a character.
+const assertSymbol = "__assertfail"
+
+func (m *module) assertFunction() {
+	m.declareOnce(assertSymbol, ".extern .func "+assertSymbol+
+		" (.param .b64 message, .param .b64 file, .param .b32 line, .param .b64 function, .param .b64 size);\n")
+}
+
+func (m *module) declareOnce(symbol, decl string) {
+	if !m.symbols[symbol] {
+		m.symbols[symbol] = true
+		m.decls = append(m.decls, decl...)
+	}
+}
+
+// quote returns s as a PTX string, which knows C's simple escapes.
+func quote(s string) string {
+	return `"` + strings.NewReplacer(`\`, `/`, `"`, `'`, "\n", " ").Replace(s) + `"`
+}
