@@ -55,6 +55,7 @@ type Device struct {
 	mu          sync.Mutex
 	settings    Settings
 	gc          bool // garbage collection can run: threshold and fraction are set
+	expand      bool // new memory comes in expandable segments: the setting is on and the backend can
 	stats       Stats
 	reserved    uint64 // bytes held from the device
 	total       uint64 // the device's memory, 0 until asked for
@@ -80,10 +81,12 @@ type Device struct {
 
 // New returns an allocator over b that holds no memory yet.
 func New(b Backend, o Options) *Device {
-	d := &Device{backend: b, options: o, settings: DefaultSettings(), fraction: 1}
+	d := &Device{backend: b, options: o, fraction: 1}
 	d.virtual, _ = b.(VirtualMemory)
 	if o.Settings != nil {
-		d.settings = *o.Settings
+		d.apply(*o.Settings)
+	} else {
+		d.apply(DefaultSettings())
 	}
 	if d.options.Table == nil {
 		d.options.Table = new(Table)
@@ -171,7 +174,7 @@ func (d *Device) takeFree(l *silo, size uint64) *Block {
 // splits says whether block b is split to serve size bytes.
 func (d *Device) splits(b *Block, size uint64) bool {
 	rest := b.size - size
-	if b.silo.pool.kind == smallPool || d.settings.ExpandableSegments {
+	if b.silo.pool.kind == smallPool || d.expand {
 		return rest >= minBlockSize
 	}
 	return size < d.settings.MaxSplitSize && rest > smallSize
@@ -337,8 +340,13 @@ func (d *Device) EmptyCache() error {
 func (d *Device) SetSettings(s Settings) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.apply(s)
+}
+
+func (d *Device) apply(s Settings) {
 	d.settings = s
 	d.gc = d.fractionSet && s.GCThreshold > 0
+	d.expand = s.ExpandableSegments && d.virtual != nil
 }
 
 // Settings returns the settings in force.

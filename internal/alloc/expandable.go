@@ -7,7 +7,7 @@ package alloc
 // fitExpandable is the best fit among expandable blocks: the size of a block then counts the address space behind it into
 // which it can grow. b is the smallest that is large enough. With the setting off since, expandable blocks are passed over.
 func (d *Device) fitExpandable(l *silo, b *Block) *Block {
-	if !d.settings.ExpandableSegments {
+	if !d.expand {
 		for b != nil && b.expandable() {
 			b = l.free.over(b)
 		}

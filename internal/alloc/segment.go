@@ -66,7 +66,7 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	if d.fractionSet && d.reserved+r.segment > d.allowed {
 		return nil, nil
 	}
-	if d.settings.ExpandableSegments && d.virtual != nil {
+	if d.expand {
 		return d.growExpandable(r)
 	}
 	private := r.silo.pool.private
