@@ -1,0 +1,288 @@
+// Package safetensors reads and writes the safetensors file format: named arrays behind a JSON header that says where each lies.
+// It may not know tensors or devices: it hands out and takes bytes in row-major order, little-endian, with a dtype and a shape.
+//
+// The format (https://github.com/huggingface/safetensors, "Format"): eight bytes with the header's length N, little-endian; N bytes of
+// JSON, an object from name to {dtype, shape, data_offsets} and at most one entry "__metadata__" from string to string; then the data,
+// to which the offsets are relative. The arrays lie one after another and leave no gap.
+//
+// A file comes from anywhere, so everything that it says is checked when it is opened, before anything is allocated that its length
+// does not pay for. What is opened can then be read without further errors other than those of the file system.
+package safetensors
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+	"strings"
+	"unicode/utf8"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// MaxHeader is the longest header in bytes that is read or written: the limit of the format's reference implementation.
+const MaxHeader = 100_000_000
+
+// metadataKey is the one name that no array may have.
+const metadataKey = "__metadata__"
+
+// Info describes one array of a file.
+type Info struct {
+	// Name is unique in its file. DType is the element type.
+	Name  string
+	DType dtype.DType
+	// Shape holds the extents; a scalar has none.
+	Shape []int
+
+	offset, size int64
+}
+
+// Bytes returns the length of the array's data.
+func (i Info) Bytes() int64 { return i.size }
+
+// String returns the array's name, dtype and shape, such as "fc.weight float32[10 512]".
+func (i Info) String() string { return fmt.Sprintf("%s %v%v", i.Name, i.DType, i.Shape) }
+
+// formats pairs the format's names with dtypes. Complex types have none, and the format's 4- to 8-bit floats have no dtype here. The
+// order is that of the reference implementation, which writes arrays of later types first.
+var formats = []struct {
+	name string
+	d    dtype.DType
+}{
+	{"BOOL", dtype.Bool}, {"U8", dtype.Uint8}, {"I8", dtype.Int8}, {"I16", dtype.Int16}, {"U16", dtype.Uint16},
+	{"F16", dtype.Float16}, {"BF16", dtype.BFloat16}, {"I32", dtype.Int32}, {"U32", dtype.Uint32}, {"F32", dtype.Float32},
+	{"F64", dtype.Float64}, {"I64", dtype.Int64}, {"U64", dtype.Uint64},
+}
+
+// rank returns the place of d in formats, or -1.
+func rank(d dtype.DType) int {
+	for i, f := range formats {
+		if f.d == d {
+			return i
+		}
+	}
+	return -1
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, "safetensors: "+format, args...)
+}
+
+// checkedSize returns the bytes of an array, or an error if the shape cannot be one.
+func checkedSize(name string, d dtype.DType, shape []int) (int64, error) {
+	size := int64(d.Size())
+	for _, n := range shape {
+		if n < 0 {
+			return 0, invalid("array %q has the negative extent %d in its shape %v", name, n, shape)
+		}
+		if n > 0 && size > math.MaxInt64/int64(n) {
+			return 0, invalid("array %q of shape %v is too large to be addressed", name, shape)
+		}
+		size *= int64(n)
+	}
+	return size, nil
+}
+
+// parseHeader reads the JSON header of a file whose data section has the given length.
+func parseHeader(text []byte, data int64) (infos []Info, metadata map[string]string, err error) {
+	if !utf8.Valid(text) {
+		return nil, nil, invalid("the header is not UTF-8")
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	seen := map[string]bool{}
+	err = object(dec, func(name string) error {
+		if seen[name] {
+			return invalid("the header names %q twice", name)
+		}
+		seen[name] = true
+		if name == metadataKey {
+			metadata, err = parseMetadata(dec)
+			return err
+		}
+		info, err := parseInfo(dec, name)
+		infos = append(infos, info)
+		return err
+	})
+	if err != nil {
+		return nil, nil, headerError(err)
+	}
+	if rest := strings.TrimRight(string(text[dec.InputOffset():]), " \t\r\n"); rest != "" {
+		return nil, nil, invalid("the header goes on after its JSON object")
+	}
+	sort.Slice(infos, func(i, j int) bool {
+		a, b := infos[i], infos[j]
+		if a.offset != b.offset {
+			return a.offset < b.offset
+		}
+		if a.size != b.size {
+			return a.size < b.size
+		}
+		return a.Name < b.Name
+	})
+	at := int64(0)
+	for _, i := range infos {
+		switch {
+		case i.offset < at:
+			return nil, nil, invalid("array %q begins at %d, within the array before it, which ends at %d", i.Name, i.offset, at)
+		case i.offset > at:
+			return nil, nil, invalid("array %q begins at %d and leaves a gap: the array before it ends at %d", i.Name, i.offset, at)
+		}
+		at += i.size
+	}
+	if at != data {
+		return nil, nil, invalid("the arrays end at %d, but the file holds %d bytes of data: it is cut short or has something behind it", at, data)
+	}
+	return infos, metadata, nil
+}
+
+// headerError gives errors of the JSON decoder a sentence of our own.
+func headerError(err error) error {
+	if fault.KindOf(err) != 0 {
+		return err
+	}
+	return fault.Wrap(fault.Invalid, err, "safetensors: the header is not JSON of the format's form")
+}
+
+// object reads one JSON object and calls f for each key; f reads the value.
+func object(dec *json.Decoder, f func(key string) error) error {
+	if err := delim(dec, '{'); err != nil {
+		return err
+	}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		if err := f(t.(string)); err != nil {
+			return err
+		}
+	}
+	return delim(dec, '}')
+}
+
+func delim(dec *json.Decoder, want json.Delim) error {
+	t, err := dec.Token()
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return err
+	}
+	if t != want {
+		return fmt.Errorf("found %v where %v belongs", t, want)
+	}
+	return nil
+}
+
+// parseMetadata reads the entry of metadataKey: strings by key, none twice.
+func parseMetadata(dec *json.Decoder) (map[string]string, error) {
+	m := map[string]string{}
+	err := object(dec, func(key string) error {
+		t, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		v, ok := t.(string)
+		if _, twice := m[key]; twice || !ok {
+			return invalid("metadata %q is not one string", key)
+		}
+		m[key] = v
+		return nil
+	})
+	return m, err
+}
+
+// parseInfo reads the entry of one array and checks it by itself.
+func parseInfo(dec *json.Decoder, name string) (Info, error) {
+	info := Info{Name: name, Shape: []int{}}
+	var format string
+	var offsets []int64
+	had := map[string]bool{}
+	err := object(dec, func(key string) error {
+		if had[key] {
+			return invalid("array %q has %q twice", name, key)
+		}
+		had[key] = true
+		switch key {
+		case "dtype":
+			t, err := dec.Token()
+			if err != nil {
+				return err
+			}
+			s, ok := t.(string)
+			if !ok {
+				return invalid("array %q has a dtype that is no string", name)
+			}
+			format = s
+			return nil
+		case "shape":
+			return integers(dec, name, key, func(n int64) error {
+				if n > math.MaxInt {
+					return invalid("array %q has the extent %d, too large for this platform", name, n)
+				}
+				info.Shape = append(info.Shape, int(n))
+				return nil
+			})
+		case "data_offsets":
+			return integers(dec, name, key, func(n int64) error {
+				offsets = append(offsets, n)
+				return nil
+			})
+		}
+		return invalid("array %q has the unknown property %q", name, key)
+	})
+	if err != nil {
+		return info, err
+	}
+	if len(had) != 3 {
+		return info, invalid("array %q lacks one of dtype, shape and data_offsets", name)
+	}
+	var known []string
+	for _, f := range formats {
+		known = append(known, f.name)
+		if f.name == format {
+			info.DType = f.d
+		}
+	}
+	if !info.DType.Valid() {
+		return info, fault.New(fault.Unsupported, "safetensors: array %q has dtype %q; offered are %s", name, format, strings.Join(known, ", "))
+	}
+	if len(offsets) != 2 || offsets[0] > offsets[1] {
+		return info, invalid("array %q has the data_offsets %v, not a begin and an end", name, offsets)
+	}
+	info.offset, info.size = offsets[0], offsets[1]-offsets[0]
+	need, err := checkedSize(name, info.DType, info.Shape)
+	if err != nil {
+		return info, err
+	}
+	if need != info.size {
+		return info, invalid("array %q of dtype %v and shape %v needs %d bytes, but its data_offsets hold %d", name, info.DType, info.Shape, need, info.size)
+	}
+	return info, nil
+}
+
+// integers reads a JSON array of integers from 0 to 2^63-1 and hands each to f.
+func integers(dec *json.Decoder, name, key string, f func(int64) error) error {
+	if err := delim(dec, '['); err != nil {
+		return err
+	}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return err
+		}
+		num, ok := t.(json.Number)
+		n, err := num.Int64()
+		if !ok || err != nil || n < 0 {
+			return invalid("array %q has %v in %s, not an integer from 0 to 2^63-1", name, t, key)
+		}
+		if err := f(n); err != nil {
+			return err
+		}
+	}
+	return delim(dec, ']')
+}

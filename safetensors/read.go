@@ -1,0 +1,128 @@
+package safetensors
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"tenon.dev/fault"
+)
+
+// File is an opened file. Its methods are safe for concurrent use, as far as its io.ReaderAt is; Close is not.
+type File struct {
+	r        io.ReaderAt
+	closer   io.Closer
+	data     int64
+	infos    []Info
+	index    map[string]int
+	metadata map[string]string
+}
+
+// Open opens the named file and checks its header. The caller closes it.
+func Open(name string) (*File, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "safetensors: cannot open the file")
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(fault.System, err, "safetensors: cannot find the length of %s", name), f.Close())
+	}
+	s, err := New(f, st.Size())
+	if err != nil {
+		return nil, errors.Join(fault.Wrap(fault.Invalid, err, "cannot read %s", name), f.Close())
+	}
+	s.closer = f
+	return s, nil
+}
+
+// New opens what r holds in its first size bytes and checks its header. It reads no data yet.
+func New(r io.ReaderAt, size int64) (*File, error) {
+	var prefix [8]byte
+	if size < int64(len(prefix)) {
+		return nil, invalid("%d bytes are too few for a file of this format", size)
+	}
+	if err := readAt(r, prefix[:], 0); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint64(prefix[:])
+	if n > MaxHeader {
+		return nil, invalid("the header claims %d bytes, the limit is %d: this is hardly a file of this format", n, MaxHeader)
+	}
+	if n > uint64(size)-8 {
+		return nil, invalid("the header claims %d bytes, but only %d follow: the file is cut short", n, size-8)
+	}
+	text := make([]byte, n)
+	if err := readAt(r, text, 8); err != nil {
+		return nil, err
+	}
+	f := &File{r: r, data: 8 + int64(n), index: map[string]int{}}
+	var err error
+	if f.infos, f.metadata, err = parseHeader(text, size-f.data); err != nil {
+		return nil, err
+	}
+	for i, info := range f.infos {
+		f.index[info.Name] = i
+	}
+	return f, nil
+}
+
+// readAt fills dst from r at the offset.
+func readAt(r io.ReaderAt, dst []byte, offset int64) error {
+	n, err := r.ReadAt(dst, offset)
+	if n == len(dst) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return fault.Wrap(fault.System, err, "safetensors: cannot read %d bytes at offset %d", len(dst), offset)
+}
+
+// Close closes the file, if Open opened it.
+func (f *File) Close() error {
+	if f.closer == nil {
+		return nil
+	}
+	return f.closer.Close()
+}
+
+// Infos returns the arrays in the order of their data.
+func (f *File) Infos() []Info { return slices.Clone(f.infos) }
+
+// Metadata returns the header's free strings by key; empty if there are none.
+func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
+
+// Lookup returns the array of that name. A name that the file does not hold is an error.
+func (f *File) Lookup(name string) (Info, error) {
+	i, ok := f.index[name]
+	if !ok {
+		return Info{}, invalid("the file holds no array %q", name)
+	}
+	return f.infos[i], nil
+}
+
+// ReadInto fills dst with the data of the named array; dst has exactly its Bytes.
+func (f *File) ReadInto(dst []byte, name string) error {
+	info, err := f.Lookup(name)
+	if err != nil {
+		return err
+	}
+	if int64(len(dst)) != info.size {
+		return invalid("array %q has %d bytes, the buffer for it %d", name, info.size, len(dst))
+	}
+	return readAt(f.r, dst, f.data+info.offset)
+}
+
+// Read returns the data of the named array in a new slice.
+func (f *File) Read(name string) ([]byte, error) {
+	info, err := f.Lookup(name)
+	if err != nil {
+		return nil, err
+	}
+	dst := make([]byte, info.size)
+	return dst, f.ReadInto(dst, name)
+}
