@@ -1,0 +1,110 @@
+package kir
+
+import "slices"
+
+// tileRegion checks the body of a tile operation.
+func (v *verifier) tileRegion(in *Instr, vars varSet, c context) {
+	if c.tile != nil {
+		v.fail(in, "a tile operation stands inside a tile region")
+		return
+	}
+	v.block(in.Blocks[0], vars, context{tile: in})
+}
+
+// inRegion checks an instruction of a tile region: which thread runs it is the back end's choice, so nothing may depend on that.
+func (v *verifier) inRegion(in *Instr, c context) {
+	effect := false
+	switch in.Op {
+	case OpBarrier, OpShuffle, OpVote, OpReturn, OpClock:
+		v.fail(in, "%s may not stand in a tile region", in.Op)
+	case OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+		v.fail(in, "a tile operation stands inside a tile region")
+	case OpSpecial:
+		switch in.Sub {
+		case TidX, TidY, TidZ, LaneID:
+			v.fail(in, "a thread's index means nothing in a tile region")
+		}
+	case OpStore, OpAtomic, OpFence, OpAssert:
+		effect = true
+	}
+	if (in.Op == OpLoad || in.Op == OpStore) && in.Space == Local {
+		v.fail(in, "local memory may not be used in a tile region")
+	}
+	if effect && c.tile.Op == OpTileLoad {
+		v.fail(in, "the region of a tile load has an effect")
+	}
+}
+
+// flowVerifier checks the rules that need the uniformity analysis.
+type flowVerifier struct {
+	v *verifier
+	a *Analysis
+	// exited: some threads may have returned while others go on.
+	exited bool
+}
+
+func (f *flowVerifier) block(b *Block) {
+	for _, in := range b.Instrs {
+		divergent := f.a.Divergent(b)
+		switch in.Op {
+		case OpBarrier, OpShuffle, OpVote, OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+			if divergent {
+				f.v.fail(in, "a %s stands in divergent flow, where not all threads of the block take part", in.Op)
+			} else if f.exited {
+				f.v.fail(in, "a %s stands after a return that only some threads take", in.Op)
+			}
+		case OpReturn:
+			f.exited = f.exited || divergent
+		case OpFor, OpLoop:
+			// A return in one turn is before the operations of the next.
+			f.exited = f.exited || f.returns(in.Blocks[0])
+		}
+		if in.Op == OpTileLoad || in.Op == OpTileEach {
+			f.outer(in)
+		}
+		for _, sub := range in.Blocks {
+			f.block(sub)
+		}
+	}
+}
+
+// returns reports whether b holds a return that only some threads take.
+func (f *flowVerifier) returns(b *Block) bool {
+	for _, in := range b.Instrs {
+		if in.Op == OpReturn && f.a.Divergent(b) {
+			return true
+		}
+		if slices.ContainsFunc(in.Blocks, f.returns) {
+			return true
+		}
+	}
+	return false
+}
+
+// outer checks that a tile region uses only values and variables from outside that are uniform.
+func (f *flowVerifier) outer(tile *Instr) {
+	inside := map[Value]bool{}
+	var visit func(b *Block)
+	visit = func(b *Block) {
+		for _, x := range b.Params {
+			inside[x] = true
+		}
+		for _, in := range b.Instrs {
+			for _, x := range in.Args {
+				if !inside[x] && f.a.Values[x].Kind != Uniform {
+					f.v.fail(in, "a tile region uses a value from outside that differs between threads")
+				}
+			}
+			for _, x := range in.Res {
+				inside[x] = true
+			}
+			if in.Op == OpGet && f.v.outside[in.Sym] && f.a.Vars[in.Sym].Kind != Uniform {
+				f.v.fail(in, "a tile region reads a variable from outside that differs between threads")
+			}
+			for _, sub := range in.Blocks {
+				visit(sub)
+			}
+		}
+	}
+	visit(tile.Blocks[0])
+}

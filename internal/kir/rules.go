@@ -1,0 +1,344 @@
+package kir
+
+import (
+	"slices"
+
+	"tenon.dev/dtype"
+)
+
+// maxAccessBytes is the most bytes of one load or store, the widest that every device has.
+const maxAccessBytes = 16
+
+// shape checks the counts of operands, results and regions and the indexes, so that later checks can rely on them.
+func (v *verifier) shape(in *Instr) bool {
+	p, info := v.p, &infos[in.Op]
+	if info.subs != nil && int(in.Sub) >= len(info.subs) {
+		v.fail(in, "%s has no such variant", in.Op)
+		return false
+	}
+	if in.Loc < 0 || in.Loc >= max(1, len(p.Locs)) {
+		v.fail(in, "the source place %d is not declared", in.Loc)
+	}
+	args, res, blocks := int(info.args), 1, 0
+	symbols := -1
+	switch in.Op {
+	case OpParam:
+		symbols = len(p.Params)
+	case OpGet, OpSet:
+		symbols = len(p.Vars)
+	case OpTileZero, OpTileDot:
+		symbols = len(p.Tiles)
+	case OpTileLoad, OpTileEach:
+		symbols, blocks = len(p.Tiles), 1
+	case OpLoad, OpStore, OpAtomic:
+		args, res, symbols = v.accessShape(in)
+	case OpIf:
+		blocks = 2
+	case OpFor, OpLoop:
+		blocks = 1
+	case OpYield:
+		args = 3
+	}
+	if in.Op != OpLoad && in.Op != OpAtomic && p.resultType(&Instr{Op: in.Op, Type: dtype.Int32}) == dtype.Invalid {
+		res = 0
+	}
+	if in.Op == OpAtomic && len(in.Res) == 0 {
+		res = 0
+	}
+	switch {
+	case v.err != nil:
+	case len(in.Args) != args:
+		v.fail(in, "%s takes %d operands, not %d", in.Op, args, len(in.Args))
+	case len(in.Res) != res:
+		v.fail(in, "%s has %d results, not %d", in.Op, res, len(in.Res))
+	case len(in.Blocks) != blocks || slices.Contains(in.Blocks, nil):
+		v.fail(in, "%s has %d regions, not %d", in.Op, blocks, len(in.Blocks))
+	case symbols >= 0 && (in.Sym < 0 || in.Sym >= symbols):
+		v.fail(in, "%s names something that is not declared", in.Op)
+	case in.Op == OpTileDot && (in.Imm>>32 >= uint64(len(p.Tiles)) || in.Imm&0xffffffff >= uint64(len(p.Tiles))):
+		v.fail(in, "%s names something that is not declared", in.Op)
+	}
+	return v.err == nil
+}
+
+// accessShape returns the number of operands and results of a memory access and of symbols in its space (-1 for global).
+func (v *verifier) accessShape(in *Instr) (args, res, symbols int) {
+	p := v.p
+	switch in.Space {
+	case Global:
+		args, symbols = 2, -1
+	case Shared:
+		args, symbols = 1, len(p.Shared)
+	case Local:
+		args, symbols = 1, len(p.Local)
+	case Const:
+		args, symbols = 1, len(p.Tables)
+	case ParamSpace:
+		args, symbols = 1, len(p.Params)
+	default:
+		v.fail(in, "there is no such memory")
+	}
+	switch {
+	case in.Op == OpAtomic && in.Sub == AtomCAS:
+		return args + 2, 1, symbols
+	case in.Op == OpAtomic:
+		return args + 1, 1, symbols
+	}
+	switch in.Width {
+	case 1, 2, 4, 8, 16:
+	default:
+		v.fail(in, "a width of %d elements does not exist; want 1, 2, 4, 8 or 16", in.Width)
+	}
+	if in.Op == OpStore {
+		return args + in.Width, 0, symbols
+	}
+	return args, in.Width, symbols
+}
+
+// operands checks that every operand is in scope.
+func (v *verifier) operands(in *Instr) bool {
+	for _, x := range in.Args {
+		switch {
+		case x < 0 || int(x) >= len(v.p.Values):
+			v.fail(in, "an operand is missing")
+		case !v.live[x]:
+			v.fail(in, "an operand is used outside the region that defines it, or before its definition")
+		}
+	}
+	return v.err == nil
+}
+
+func (v *verifier) typeOf(x Value) Type { return v.p.Values[x] }
+
+// want checks the type of operand i.
+func (v *verifier) want(in *Instr, i int, t Type) {
+	if got := v.typeOf(in.Args[i]); got != t {
+		v.fail(in, "operand %d is %v where %v is wanted", i+1, got, t)
+	}
+}
+
+// types checks the types of operands.
+func (v *verifier) types(in *Instr) {
+	info := &infos[in.Op]
+	if info.typed && !info.types.has(in.Type) {
+		v.fail(in, "%s does not work on %v", in.Op, in.Type)
+		return
+	}
+	if !info.typed && in.Op != OpTileZero && in.Op != OpTileLoad && in.Op != OpTileDot && in.Op != OpTileEach {
+		v.implied(in)
+	}
+	switch in.Op {
+	case OpConst:
+		if s := in.Type.Size(); s < 8 && in.Imm>>(8*s) != 0 || in.Type == dtype.Bool && in.Imm > 1 {
+			v.fail(in, "the constant has bits beyond its width")
+		}
+	case OpParam:
+		if v.p.Params[in.Sym].Kind == ParamArray {
+			v.fail(in, "an array parameter has no value; load its elements")
+		}
+	case OpSet:
+		v.want(in, 0, v.p.Vars[in.Sym])
+	case OpShl, OpShr:
+		v.want(in, 0, in.Type)
+		if t := v.typeOf(in.Args[1]); t != dtype.Int32 && t != dtype.Uint32 {
+			v.fail(in, "the amount is %v; want int32 or uint32", t)
+		}
+	case OpSelect:
+		v.want(in, 0, dtype.Bool)
+		v.want(in, 1, in.Type)
+		v.want(in, 2, in.Type)
+	case OpCvt:
+		if t := v.typeOf(in.Args[0]); t == in.Type {
+			v.fail(in, "a conversion from %v to itself", t)
+		}
+	case OpBitcast:
+		if t := v.typeOf(in.Args[0]); t.Size() != in.Type.Size() || t == dtype.Bool || t == in.Type {
+			v.fail(in, "the bits of a %v are not those of a %v", t, in.Type)
+		}
+	case OpLoad, OpStore, OpAtomic:
+		v.memory(in)
+	case OpPtrAdd:
+		v.want(in, 0, dtype.Uint64)
+		v.want(in, 1, dtype.Int64)
+	case OpShuffle:
+		v.want(in, 0, in.Type)
+		v.want(in, 1, dtype.Int32)
+	case OpVote, OpAssert, OpIf:
+		v.want(in, 0, dtype.Bool)
+	case OpFor:
+		v.forLoop(in)
+	case OpLoop:
+		if len(in.Blocks[0].Params) != 0 {
+			v.fail(in, "a loop has no counter")
+		}
+	case OpTileLoad, OpTileDot, OpTileEach:
+		v.tileTypes(in)
+	case OpYield:
+		v.want(in, 0, dtype.Uint64)
+		v.want(in, 1, dtype.Int64)
+		v.want(in, 2, dtype.Bool)
+	default:
+		for i := range in.Args {
+			v.want(in, i, in.Type)
+		}
+	}
+}
+
+// implied checks Instr.Type of operations where it follows from the rest.
+func (v *verifier) implied(in *Instr) {
+	if t := v.p.impliedType(in); t != in.Type {
+		v.fail(in, "%s works on %v, not on %v", in.Op, t, in.Type)
+	}
+}
+
+func (v *verifier) forLoop(in *Instr) {
+	for i := range in.Args {
+		v.want(in, i, in.Type)
+	}
+	if b := in.Blocks[0]; len(b.Params) != 1 || b.Params[0] < 0 || int(b.Params[0]) >= len(v.p.Values) || v.typeOf(b.Params[0]) != in.Type {
+		v.fail(in, "the loop's counter is not one %v", in.Type)
+	}
+	if in.Imm > 16 {
+		v.fail(in, "a pipeline of %d stages is too long; the limit is 16", in.Imm)
+	}
+}
+
+// memory checks a load, store or atomic.
+func (v *verifier) memory(in *Instr) {
+	p := v.p
+	args := in.Args
+	element := in.Type
+	switch in.Space {
+	case Global:
+		v.want(in, 0, dtype.Uint64)
+		if a := v.params[args[0]]; a != nil && a.ReadOnly && in.Op != OpLoad {
+			v.fail(in, "the buffer %q is declared read-only", a.Name)
+		}
+		args = args[1:]
+	case Shared:
+		element = p.Shared[in.Sym].Type
+	case Local:
+		element = p.Local[in.Sym].Type
+	case Const:
+		element = p.Tables[in.Sym].Type
+	case ParamSpace:
+		element = p.Params[in.Sym].Type
+		if p.Params[in.Sym].Kind != ParamArray {
+			v.fail(in, "parameter %q is not an array", p.Params[in.Sym].Name)
+		}
+	}
+	switch {
+	case element != in.Type:
+		v.fail(in, "elements of the array are %v, not %v", element, in.Type)
+	case (in.Space == Const || in.Space == ParamSpace) && in.Op != OpLoad:
+		v.fail(in, "%s memory cannot be written", in.Space)
+	case in.Op != OpAtomic && in.Width > 1 && in.Width*in.Type.Size() > maxAccessBytes:
+		v.fail(in, "one access of %d bytes is too wide; the limit is %d", in.Width*in.Type.Size(), maxAccessBytes)
+	case in.Cache > CacheReadOnly || in.Cache != CacheDefault && (in.Space != Global || in.Op == OpAtomic):
+		v.fail(in, "the cache hint does not belong here")
+	case in.Cache == CacheReadOnly && in.Op == OpStore:
+		v.fail(in, "the cache hint does not belong here")
+	}
+	if t := v.typeOf(args[0]); t != dtype.Int32 && t != dtype.Int64 {
+		v.fail(in, "the index is %v; want int32 or int64", t)
+	}
+	for _, x := range args[1:] {
+		if t := v.typeOf(x); t != in.Type {
+			v.fail(in, "a value is %v where %v is wanted", t, in.Type)
+		}
+	}
+	if in.Op == OpAtomic {
+		v.atomic(in)
+	}
+}
+
+func (v *verifier) atomic(in *Instr) {
+	if in.Space != Global && in.Space != Shared {
+		v.fail(in, "atomics work on global and shared memory")
+	}
+	if in.Imm != 0 {
+		v.fail(in, "atomics have no constant offset")
+	}
+	switch in.Sub {
+	case AtomMin, AtomMax, AtomAnd, AtomOr, AtomXor:
+		if in.Type.IsFloat() {
+			v.fail(in, "atomic.%s does not work on %v", infos[OpAtomic].subs[in.Sub], in.Type)
+		}
+	}
+}
+
+// tileTypes checks the declared form of a tile operation.
+func (v *verifier) tileTypes(in *Instr) {
+	t := v.p.Tiles[in.Sym]
+	if in.Op == OpTileDot {
+		v.dot(in, t)
+		return
+	}
+	if in.Type != t.Type {
+		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+	}
+	params := in.Blocks[0].Params
+	want, axis := 2, t.Cols
+	if in.Op == OpTileEach {
+		want += in.Width
+	} else if in.Sub == AlongRows {
+		axis = t.Rows
+	}
+	switch in.Width {
+	case 1, 2, 4, 8, 16:
+	default:
+		v.fail(in, "a width of %d elements does not exist; want 1, 2, 4, 8 or 16", in.Width)
+		return
+	}
+	if axis%in.Width != 0 {
+		v.fail(in, "groups of %d do not divide the tile's %d", in.Width, axis)
+	}
+	if in.Op == OpTileLoad && in.Width > 1 && in.Width*t.Type.Size() > maxAccessBytes {
+		v.fail(in, "one access of %d bytes is too wide; the limit is %d", in.Width*t.Type.Size(), maxAccessBytes)
+	}
+	if len(params) != want {
+		v.fail(in, "the region has %d parameters, not %d", len(params), want)
+		return
+	}
+	for i, x := range params {
+		pt := t.Type
+		if i < 2 {
+			pt = dtype.Int32
+		}
+		if x < 0 || int(x) >= len(v.p.Values) || v.typeOf(x) != pt {
+			v.fail(in, "parameter %d of the region is not %v", i+1, pt)
+			return
+		}
+	}
+	ins := in.Blocks[0].Instrs
+	if in.Op == OpTileLoad && (len(ins) == 0 || ins[len(ins)-1] == nil || ins[len(ins)-1].Op != OpYield) {
+		v.fail(in, "the region does not end in a yield")
+	}
+}
+
+func (v *verifier) dot(in *Instr, acc Tile) {
+	a, b := v.p.Tiles[in.Imm>>32], v.p.Tiles[in.Imm&0xffffffff]
+	want := dtype.Invalid
+	switch a.Type {
+	case dtype.Float16, dtype.BFloat16, dtype.Float32:
+		want = dtype.Float32
+	case dtype.Float64:
+		want = dtype.Float64
+	case dtype.Int8:
+		want = dtype.Int32
+	}
+	switch {
+	case a.Type != b.Type || want == dtype.Invalid:
+		v.fail(in, "tiles of %v and %v cannot be multiplied", a.Type, b.Type)
+	case in.Type != a.Type:
+		v.fail(in, "tile_dot works on %v, not on %v", a.Type, in.Type)
+	case acc.Type != want:
+		v.fail(in, "products of %v are summed in %v, not in %v", a.Type, want, acc.Type)
+	case acc.Rows != a.Rows || acc.Cols != b.Cols || a.Cols != b.Rows:
+		v.fail(in, "a %dx%d tile is not the product of %dx%d and %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
+	case in.Sub == DotTF32 && a.Type != dtype.Float32:
+		v.fail(in, "tf32 is for float32 operands")
+	case in.Imm>>32 == uint64(in.Sym) || in.Imm&0xffffffff == uint64(in.Sym):
+		v.fail(in, "the accumulator is an operand too")
+	}
+}

@@ -1,0 +1,312 @@
+package kir
+
+import (
+	"fmt"
+
+	"tenon.dev/fault"
+)
+
+// MaxThreads is the most threads a block may have, on every device.
+const MaxThreads = 1024
+
+// maxParamBytes is the most bytes of packed arguments that every supported driver takes.
+const maxParamBytes = 4096
+
+// Verify checks p against the rules that each [Op] states: operand counts and types, structure, that every value is defined once and
+// used in scope, that every variable is set before it is read on every path, that collective operations are reached by all threads
+// of the block, and what tile regions may do. The error is a *fault.Error of kind Invalid with the source line where known; its sentence
+// ends in the instruction's text. A program that Verify accepts satisfies what ptx and vexec rely on.
+func Verify(p *Program) error {
+	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
+		outside: make([]bool, len(p.Vars)), params: make([]*Param, len(p.Values))}
+	v.declarations()
+	if v.err != nil {
+		return v.err
+	}
+	if p.Body == nil {
+		v.fail(nil, "the kernel has no body")
+		return v.err
+	}
+	v.block(p.Body, newVarSet(len(p.Vars)), context{})
+	if v.err == nil {
+		v.tileVariables()
+	}
+	if v.err == nil {
+		f := flowVerifier{v: v, a: Analyze(p)}
+		f.block(p.Body)
+	}
+	return v.err
+}
+
+// verifier checks one program. The first error wins.
+type verifier struct {
+	p   *Program
+	err error
+	// defined says that a value has a definition, live that it is in scope now.
+	defined, live []bool
+	// params holds the buffer whose address a value is.
+	params []*Param
+	// region is the tile region that accesses a variable, outside that code beyond tile regions does; setIn marks those set in a region.
+	region  []*Block
+	outside []bool
+	setIn   []*Instr
+}
+
+// context is where an instruction stands.
+type context struct {
+	loop *loopState
+	// tile is the enclosing OpTileLoad or OpTileEach.
+	tile *Instr
+}
+
+// loopState collects the variables defined at the breaks of a loop.
+type loopState struct{ breaks varSet }
+
+func (v *verifier) fail(in *Instr, format string, args ...any) {
+	if v.err != nil {
+		return
+	}
+	e := fault.New(fault.Invalid, "kernel %s: %s", v.p.Name, fmt.Sprintf(format, args...))
+	if in != nil {
+		e.Msg += ": " + v.p.Format(in)
+		if in.Loc > 0 && in.Loc < len(v.p.Locs) {
+			e.File, e.Line = v.p.Locs[in.Loc].File, v.p.Locs[in.Loc].Line
+		}
+	}
+	v.err = e
+}
+
+func (v *verifier) declarations() {
+	p := v.p
+	if !isIdent(p.Name) {
+		v.fail(nil, "the name %q may hold only letters, digits and underscores", p.Name)
+	}
+	if p.Threads < 1 || p.Threads > MaxThreads {
+		v.fail(nil, "blocks of %d threads do not exist; want 1 to %d", p.Threads, MaxThreads)
+	}
+	for i := range p.Params {
+		v.param(i)
+	}
+	if v.err == nil {
+		if _, size := p.ArgLayout(); size > maxParamBytes {
+			v.fail(nil, "the parameters take %d bytes; the limit is %d", size, maxParamBytes)
+		}
+	}
+	for _, a := range p.Shared {
+		v.declared("shared array", a.Name, a.Type, a.Count >= -1 && a.Count != 0)
+	}
+	for _, a := range p.Local {
+		v.declared("local array", a.Name, a.Type, a.Count > 0)
+	}
+	for _, t := range p.Tables {
+		v.declared("table", t.Name, t.Type, len(t.Data) > 0 && v.sized(t.Type) && len(t.Data)%t.Type.Size() == 0)
+	}
+	for _, t := range p.Tiles {
+		v.declared("tile", t.Name, t.Type, t.Rows > 0 && t.Cols > 0)
+	}
+	for i, t := range p.Vars {
+		v.declared("variable", fmt.Sprint(i), t, true)
+	}
+	for _, l := range p.Locs {
+		if l.Line < 0 {
+			v.fail(nil, "%s has the line %d", l.File, l.Line)
+		}
+	}
+}
+
+func (v *verifier) sized(t Type) bool { return t.Valid() && allTypes.has(t) }
+
+func (v *verifier) declared(kind, name string, t Type, sound bool) {
+	switch {
+	case !v.sized(t):
+		v.fail(nil, "%s %q has the type %v, which kernels do not have", kind, name, t)
+	case !sound:
+		v.fail(nil, "%s %q has no elements or part of one", kind, name)
+	}
+}
+
+func (v *verifier) param(i int) {
+	a := &v.p.Params[i]
+	if !isIdent(a.Name) {
+		v.fail(nil, "the parameter name %q may hold only letters, digits and underscores", a.Name)
+	}
+	for _, b := range v.p.Params[:i] {
+		if a.Name == b.Name {
+			v.fail(nil, "two parameters have the name %q", a.Name)
+		}
+	}
+	v.declared("parameter", a.Name, a.Type, a.Kind != ParamArray || a.Count > 0 && a.Count <= maxParamBytes)
+	if a.Kind > ParamArray {
+		v.fail(nil, "parameter %q has no kind", a.Name)
+	}
+	if a.Align < 0 || a.Align&(a.Align-1) != 0 {
+		v.fail(nil, "parameter %q has the alignment %d, which is not a power of two", a.Name, a.Align)
+	}
+}
+
+// varSet is the set of variables that are defined on all paths to a place; all stands for every variable, at unreachable places.
+type varSet struct {
+	words []uint64
+	all   bool
+}
+
+func newVarSet(n int) varSet { return varSet{words: make([]uint64, (n+63)/64)} }
+
+func (s varSet) has(i int) bool { return s.all || s.words[i/64]>>(i%64)&1 != 0 }
+func (s varSet) clone() varSet  { return varSet{append([]uint64(nil), s.words...), s.all} }
+
+func (s varSet) meet(o varSet) varSet {
+	switch {
+	case s.all:
+		return o
+	case o.all:
+		return s
+	}
+	r := s.clone()
+	for i := range r.words {
+		r.words[i] &= o.words[i]
+	}
+	return r
+}
+
+// block checks b and returns the variables that are defined at its end. It may change vars.
+func (v *verifier) block(b *Block, vars varSet, c context) varSet {
+	for _, x := range b.Params {
+		v.define(nil, x)
+	}
+	for i, in := range b.Instrs {
+		if v.err != nil {
+			return vars
+		}
+		if in == nil || in.Op <= OpInvalid || in.Op >= opCount {
+			v.fail(nil, "an instruction has no operation")
+			return vars
+		}
+		switch in.Op {
+		case OpBreak, OpContinue, OpReturn, OpYield:
+			if i+1 < len(b.Instrs) {
+				v.fail(b.Instrs[i+1], "an instruction follows a %s", in.Op)
+				return vars
+			}
+		}
+		vars = v.instr(in, vars, c)
+	}
+	if v.err != nil {
+		return vars
+	}
+	for _, in := range b.Instrs {
+		for _, x := range in.Res {
+			v.live[x] = false
+		}
+	}
+	for _, x := range b.Params {
+		v.live[x] = false
+	}
+	return vars
+}
+
+func (v *verifier) define(in *Instr, x Value) {
+	switch {
+	case x < 0 || int(x) >= len(v.p.Values):
+		v.fail(in, "a result is not a value of the program")
+	case v.defined[x]:
+		v.fail(in, "a value is defined twice")
+	default:
+		v.defined[x], v.live[x] = true, true
+	}
+}
+
+func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
+	if !v.shape(in) || !v.operands(in) {
+		return vars
+	}
+	v.types(in)
+	if v.err != nil {
+		return vars
+	}
+	if c.tile != nil {
+		v.inRegion(in, c)
+	}
+	switch in.Op {
+	case OpGet:
+		if !vars.has(in.Sym) {
+			v.fail(in, "variable %d is read where it may not have been set", in.Sym)
+		}
+		v.access(in, c)
+	case OpSet:
+		v.access(in, c)
+		if !vars.all {
+			vars.words[in.Sym/64] |= 1 << (in.Sym % 64)
+		}
+	}
+	v.results(in)
+	switch in.Op {
+	case OpIf:
+		then := v.block(in.Blocks[0], vars.clone(), c)
+		return then.meet(v.block(in.Blocks[1], vars, c))
+	case OpFor:
+		c.loop = &loopState{}
+		v.block(in.Blocks[0], vars.clone(), c)
+	case OpLoop:
+		l := &loopState{breaks: varSet{all: true}}
+		c.loop = l
+		v.block(in.Blocks[0], vars, c)
+		return l.breaks
+	case OpTileLoad, OpTileEach:
+		v.tileRegion(in, vars.clone(), c)
+	case OpBreak, OpContinue:
+		if c.loop == nil {
+			v.fail(in, "a %s stands outside a loop", in.Op)
+			return vars
+		}
+		if in.Op == OpBreak {
+			c.loop.breaks = c.loop.breaks.meet(vars)
+		}
+		return varSet{all: true}
+	case OpReturn:
+		return varSet{all: true}
+	case OpYield:
+		if c.tile == nil || c.tile.Op != OpTileLoad {
+			v.fail(in, "a yield stands outside a tile load")
+		}
+	}
+	return vars
+}
+
+// results defines the results after the operands are checked.
+func (v *verifier) results(in *Instr) {
+	t := v.p.resultType(in)
+	for _, x := range in.Res {
+		v.define(in, x)
+		if v.err == nil && v.p.Values[x] != t {
+			v.fail(in, "a result is declared %v but is %v", v.p.Values[x], t)
+		}
+	}
+	if in.Op == OpParam && v.err == nil && v.p.Params[in.Sym].Kind == ParamBuffer {
+		v.params[in.Res[0]] = &v.p.Params[in.Sym]
+	}
+}
+
+// access notes who uses a variable, for the rule that tile regions share none that they set.
+func (v *verifier) access(in *Instr, c context) {
+	if c.tile == nil {
+		v.outside[in.Sym] = true
+		return
+	}
+	b := c.tile.Blocks[0]
+	if v.region[in.Sym] != nil && v.region[in.Sym] != b {
+		v.outside[in.Sym] = true
+	}
+	v.region[in.Sym] = b
+	if in.Op == OpSet {
+		v.setIn = append(v.setIn, in)
+	}
+}
+
+func (v *verifier) tileVariables() {
+	for _, in := range v.setIn {
+		if v.outside[in.Sym] {
+			v.fail(in, "a variable that a tile region sets is used outside the region, where its value would depend on the layout")
+		}
+	}
+}
