@@ -1,0 +1,117 @@
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// Num is a number in a kernel: real if Im is the zero Value, else complex with parts of equal type.
+type Num struct{ Re, Im kernel.Value }
+
+// IsComplex reports whether n has an imaginary part.
+func (n Num) IsComplex() bool { return n.Im.Builder() != nil }
+
+// realNum returns a Num without imaginary part.
+func realNum(v kernel.Value) Num { return Num{Re: v} }
+
+// Type returns the element type.
+func (n Num) Type() dtype.DType {
+	if n.IsComplex() {
+		return n.Re.Type().Complex()
+	}
+	return n.Re.Type()
+}
+
+// Convert returns n as type t with PyTorch's meaning: complex to real drops the imaginary part, anything to bool asks whether it is not zero.
+func (n Num) Convert(t dtype.DType) Num {
+	switch {
+	case t.IsComplex() && n.IsComplex():
+		return Num{convertValue(n.Re, t.Real()), convertValue(n.Im, t.Real())}
+	case t.IsComplex():
+		re := convertValue(n.Re, t.Real())
+		return Num{re, re.Like(0)}
+	case n.IsComplex() && t == dtype.Bool:
+		return Num{Re: n.Re.Ne(n.Re.Like(0)).Or(n.Im.Ne(n.Im.Like(0)))}
+	}
+	return Num{Re: convertValue(n.Re, t)}
+}
+
+// convertValue converts between real types. To and from a half everything goes through float32, as PyTorch's half types do; floats become
+// uint8 through int64 and int8 and int16 through int32, so that out-of-range values wrap as they do in PyTorch on a GPU.
+func convertValue(v kernel.Value, t dtype.DType) kernel.Value {
+	from := v.Type()
+	switch {
+	case from == t:
+		return v
+	case opmath(from) != from:
+		return convertValue(v.Convert(dtype.Float32), t)
+	case opmath(t) != t:
+		return v.Convert(dtype.Float32).Convert(t)
+	case from.IsFloat() && t == dtype.Uint8:
+		return v.Convert(dtype.Int64).Convert(t)
+	case from.IsFloat() && t.IsInt() && t.Size() < 4:
+		return v.Convert(dtype.Int32).Convert(t)
+	}
+	return v.Convert(t)
+}
+
+// array is an operand within a kernel. Complex elements are pairs of reals.
+type array struct {
+	buf kernel.Buffer
+	t   dtype.DType
+}
+
+func arrayParam(k *kernel.Builder, name string, t dtype.DType) array {
+	return array{k.Buffer(name, t.Real()), t}
+}
+
+// offset returns the array that begins n elements (Int64) later.
+func (a array) offset(n kernel.Value) array {
+	if a.t.IsComplex() {
+		n = n.Add(n)
+	}
+	a.buf = a.buf.Offset(n)
+	return a
+}
+
+// load returns the vec adjacent elements at i.
+func (a array) load(i kernel.Value, vec int) []Num {
+	out := make([]Num, vec)
+	if !a.t.IsComplex() {
+		for j, v := range a.buf.LoadVec(i, vec) {
+			out[j] = Num{Re: v}
+		}
+		return out
+	}
+	vs := a.buf.LoadVec(i.Add(i), 2*vec)
+	for j := range out {
+		out[j] = Num{vs[2*j], vs[2*j+1]}
+	}
+	return out
+}
+
+// store sets adjacent elements at i, converting them to a's type.
+func (a array) store(i kernel.Value, ns ...Num) {
+	if !a.t.IsComplex() {
+		vs := make([]kernel.Value, len(ns))
+		for j, n := range ns {
+			vs[j] = n.Convert(a.t).Re
+		}
+		a.buf.StoreVec(i, vs...)
+		return
+	}
+	var vs []kernel.Value
+	for _, n := range ns {
+		c := n.Convert(a.t)
+		vs = append(vs, c.Re, c.Im)
+	}
+	a.buf.StoreVec(i.Add(i), vs...)
+}
+
+// constant returns c as a Num of type t.
+func constant(k *kernel.Builder, t dtype.DType, c float64) Num {
+	if t.IsComplex() {
+		return Num{k.Const(t.Real(), c), k.Const(t.Real(), 0)}
+	}
+	return Num{Re: k.Const(t, c)}
+}

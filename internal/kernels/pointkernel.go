@@ -1,0 +1,296 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// pointKernel builds the kernel of one pointwise spec.
+type pointKernel struct {
+	k    *kernel.Builder
+	op   *PointOp
+	s    *Spec
+	vec  int
+	outs []array
+	// ins has a zero array where the input is a scalar, whose value is then in held.
+	ins     []array
+	held    []Num
+	scalars []Num
+	// base is the linear index of the launch's first element, for ops that see indexes.
+	base kernel.Value
+}
+
+func buildPointwise(s *Spec) *kernel.Kernel {
+	op := pointOps[s.Op]
+	return kernel.Build(s.name("pw_"+op.Name), func(k *kernel.Builder) {
+		k.FixedThreads(pointThreads)
+		p := &pointKernel{k: k, op: op, s: s, vec: int(s.Vec)}
+		if op.BuildAt != nil {
+			p.base = k.Scalar("base", dtype.Int64)
+		}
+		if s.Class == classContiguous {
+			p.contiguous(k.Scalar("n", dtype.Int64))
+		} else {
+			p.strided(k.Scalar("items", dtype.Int32))
+		}
+	})
+}
+
+// params declares the operands and scalars, in the order in which the launch packs them.
+func (p *pointKernel) params() {
+	k, s := p.k, p.s
+	for i := range s.Outs {
+		p.outs = append(p.outs, arrayParam(k, fmt.Sprintf("out%d", i), s.DTypes[i]))
+	}
+	for i := range s.Ins {
+		if s.Attr[attrScalar]>>i&1 != 0 {
+			p.ins = append(p.ins, array{})
+			continue
+		}
+		p.ins = append(p.ins, arrayParam(k, fmt.Sprintf("in%d", i), s.DTypes[s.Outs+i]))
+	}
+	for i := range p.op.Scalars {
+		p.scalars = append(p.scalars, scalarParam(k, fmt.Sprintf("s%d", i), p.op.scalarType(i, s.Compute)))
+	}
+	p.held = make([]Num, s.Ins)
+	for i := range p.ins {
+		if p.ins[i].t == dtype.Invalid {
+			p.held[i] = scalarParam(k, fmt.Sprintf("in%d", i), p.op.inType(i, s.Compute))
+		}
+	}
+}
+
+func (p *pointKernel) repeats(operand int) bool { return p.s.Attr[attrRepeat]>>operand&1 != 0 }
+
+// load reads vec elements of every input at its index.
+func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
+	all := make([][]Num, len(p.ins))
+	for i, a := range p.ins {
+		t := p.op.inType(i, p.s.Compute)
+		vs := make([]Num, vec)
+		switch {
+		case a.t == dtype.Invalid:
+			for j := range vs {
+				vs[j] = p.held[i]
+			}
+		case p.repeats(len(p.outs) + i):
+			v := a.load(at[len(p.outs)+i], 1)[0].Convert(t)
+			for j := range vs {
+				vs[j] = v
+			}
+		default:
+			for j, v := range a.load(at[len(p.outs)+i], vec) {
+				vs[j] = v.Convert(t)
+			}
+		}
+		all[i] = vs
+	}
+	return all
+}
+
+// apply runs the op on vec loaded elements and stores the results. place is the linear index of the first, for ops that see it.
+func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel.Value) {
+	results := make([][]Num, len(p.outs))
+	args := make([]Num, len(in))
+	for j := range vec {
+		for i := range in {
+			args[i] = in[i][j]
+		}
+		var rs []Num
+		if p.op.BuildAt != nil {
+			rs = p.op.BuildAt(p.k, p.s.Compute, place.Add(place.Like(float64(j))), args, p.scalars)
+		} else {
+			rs = p.op.Build(p.k, p.s.Compute, args, p.scalars)
+		}
+		for o := range results {
+			results[o] = append(results[o], rs[o])
+		}
+	}
+	for o, a := range p.outs {
+		a.store(at[o], results[o]...)
+	}
+}
+
+// place turns an offset from base (Int32) into the linear index that the op sees.
+func (p *pointKernel) place(base, i kernel.Value) kernel.Value {
+	if p.op.BuildAt == nil {
+		return kernel.Value{}
+	}
+	sum := base.Add(i.Convert(dtype.Int64))
+	if p.s.Index == 32 {
+		return sum.Convert(dtype.Int32)
+	}
+	return sum
+}
+
+// contiguous: a block does a tile of adjacent elements. 64-bit arithmetic is done once, for the tile's first element; full tiles take
+// no tests, and the last one goes by vectors and, where the end cuts one, by elements.
+func (p *pointKernel) contiguous(n kernel.Value) {
+	k, vec, items := p.k, p.vec, p.op.items()
+	tile := pointThreads * vec * items
+	first := k.BlockIdx(kernel.X).MulWide(k.I32(tile))
+	p.params()
+	for i := range p.outs {
+		p.outs[i] = p.outs[i].offset(first)
+	}
+	for i := range p.ins {
+		if p.ins[i].t != dtype.Invalid && !p.repeats(len(p.outs)+i) {
+			p.ins[i] = p.ins[i].offset(first)
+		}
+	}
+	base := first
+	if p.op.BuildAt != nil {
+		base = p.base.Add(first)
+	}
+	rest := n.Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32)
+	start := k.ThreadIdx(kernel.X).Mul(k.I32(vec))
+	at := func(i kernel.Value) []kernel.Value {
+		vs := make([]kernel.Value, len(p.outs)+len(p.ins))
+		for o := range vs {
+			if vs[o] = i; p.repeats(o) {
+				vs[o] = k.I32(0)
+			}
+		}
+		return vs
+	}
+	one := func(i kernel.Value, vec int) {
+		p.apply(at(i), p.load(at(i), vec), vec, p.place(base, i))
+	}
+	k.IfElse(rest.Eq(k.I32(tile)), func() {
+		var ats [][]kernel.Value
+		var ins [][][]Num
+		var is []kernel.Value
+		for u := range items {
+			i := start.Add(k.I32(u * pointThreads * vec))
+			is, ats = append(is, i), append(ats, at(i))
+			ins = append(ins, p.load(ats[u], vec))
+		}
+		for u := range items {
+			p.apply(ats[u], ins[u], vec, p.place(base, is[u]))
+		}
+	}, func() {
+		k.For(start, rest, k.I32(pointThreads*vec), func(i kernel.Value) {
+			if vec == 1 {
+				one(i, 1)
+				return
+			}
+			k.IfElse(i.Add(k.I32(vec)).Le(rest), func() { one(i, vec) }, func() {
+				k.For(i, rest, k.I32(1), func(i kernel.Value) { one(i, 1) })
+			})
+		})
+	})
+}
+
+// strided: a thread does items vectors, a block's threads side by side; where each operand has them is found by dividing by the sizes.
+func (p *pointKernel) strided(n kernel.Value) {
+	k, items := p.k, p.op.items()
+	p.params()
+	locate := p.locator()
+	tile := pointThreads * items
+	first := k.BlockIdx(kernel.X).Mul(k.I32(tile))
+	start := first.Add(k.ThreadIdx(kernel.X))
+	base := kernel.Value{}
+	if p.op.BuildAt != nil {
+		base = p.base
+	}
+	vec := k.I32(p.vec)
+	k.IfElse(first.Add(k.I32(tile)).Le(n), func() {
+		var ats [][]kernel.Value
+		var ins [][][]Num
+		var is []kernel.Value
+		for u := range items {
+			i := start.Add(k.I32(u * pointThreads))
+			is, ats = append(is, i), append(ats, locate(i))
+			ins = append(ins, p.load(ats[u], p.vec))
+		}
+		for u := range items {
+			p.apply(ats[u], ins[u], p.vec, p.place(base, is[u].Mul(vec)))
+		}
+	}, func() {
+		k.For(start, n, k.I32(pointThreads), func(i kernel.Value) {
+			at := locate(i)
+			p.apply(at, p.load(at, p.vec), p.vec, p.place(base, i.Mul(vec)))
+		})
+	})
+}
+
+// locator declares the dimension parameters and returns what gives every operand's index for an item (Int32). Scalars get none.
+func (p *pointKernel) locator() func(item kernel.Value) []kernel.Value {
+	k, most := p.k, classDims[p.s.Class]
+	var nd kernel.Value
+	if p.s.Class == classGeneral {
+		nd = k.Scalar("nd", dtype.Int32)
+	}
+	var sizes kernel.Array
+	if most > 1 {
+		sizes = k.Params("sizes", dtype.Uint32, 3*(most-1))
+	}
+	slot, slots := make([]int, len(p.outs)+len(p.ins)), 0
+	for o := range slot {
+		slot[o] = -1
+		if o < len(p.outs) || p.ins[o-len(p.outs)].t != dtype.Invalid {
+			slot[o] = slots
+			slots++
+		}
+	}
+	strides := k.Params("strides", dtype.Int32, slots*most)
+	spread := func(at []kernel.Value) []kernel.Value {
+		out := make([]kernel.Value, len(slot))
+		for o, s := range slot {
+			if s >= 0 {
+				out[o] = at[s]
+			}
+		}
+		return out
+	}
+	if p.s.Class == classGeneral {
+		return func(item kernel.Value) []kernel.Value { return spread(p.walk(item, nd, sizes, strides, slots)) }
+	}
+	return func(item kernel.Value) []kernel.Value {
+		at := make([]kernel.Value, slots)
+		for d := range most {
+			q, r := item, item
+			if d < most-1 {
+				q, r = divide(item, sizes.Get(3*d).Bitcast(dtype.Int32), sizes.Get(3*d+1), sizes.Get(3*d+2))
+			}
+			for o := range at {
+				v := r.Mul(strides.Get(o*most + d))
+				if d > 0 {
+					v = at[o].Add(v)
+				}
+				at[o] = v
+			}
+			item = q
+		}
+		return spread(at)
+	}
+}
+
+// walk is locator's loop over any number of dimensions.
+func (p *pointKernel) walk(item, nd kernel.Value, sizes, strides kernel.Array, slots int) []kernel.Value {
+	k := p.k
+	left := k.Var(item)
+	at := make([]kernel.Var, slots)
+	for o := range at {
+		at[o] = k.Var(k.I32(0))
+	}
+	add := func(r, d kernel.Value) {
+		for o := range at {
+			at[o].Set(at[o].Get().Add(r.Mul(strides.Load(d.Add(k.I32(o * maxDims))))))
+		}
+	}
+	k.For(k.I32(0), nd.Sub(k.I32(1)), k.I32(1), func(d kernel.Value) {
+		e := d.Mul(k.I32(3))
+		q, r := divide(left.Get(), sizes.Load(e).Bitcast(dtype.Int32), sizes.Load(e.Add(k.I32(1))), sizes.Load(e.Add(k.I32(2))))
+		add(r, d)
+		left.Set(q)
+	})
+	add(left.Get(), nd.Sub(k.I32(1)))
+	out := make([]kernel.Value, slots)
+	for o := range out {
+		out[o] = at[o].Get()
+	}
+	return out
+}

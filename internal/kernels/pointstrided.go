@@ -1,0 +1,305 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+
+	"tenon.dev/dtype"
+)
+
+// pointPlan is the iteration space of a pointwise launch, innermost dimension first.
+type pointPlan struct {
+	nd     int
+	count  int // operands
+	size   [maxDims]int
+	stride [maxOperands][maxDims]int
+	ptr    [maxOperands]uint64
+	bytes  [maxOperands]int
+	// base is the linear index of the first element, for ops that see indexes.
+	base int
+}
+
+func pointStrided(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
+	var p pointPlan
+	if err := p.init(op, outs, ins); err != nil {
+		return err
+	}
+	return p.run(is, op, compute, scalars, outs, ins)
+}
+
+// init gathers the dimensions, orders them by the outputs' strides (unless op sees indexes) and merges those that lie evenly.
+func (p *pointPlan) init(op *PointOp, outs, ins []Operand) error {
+	p.count = len(outs) + len(ins)
+	shape := outs[0].Shape
+	for i := range p.count {
+		o := operandAt(outs, ins, i)
+		scalar := o.Ptr == 0 && i >= len(outs)
+		if !scalar && len(o.Stride) != len(shape) {
+			return fmt.Errorf("%s: operand %d has %d dimensions where the first output has %d", op.Name, i, len(o.Stride), len(shape))
+		}
+		p.ptr[i], p.bytes[i] = o.Ptr, max(1, o.DType.Size())
+		if !scalar && o.Ptr%uint64(p.bytes[i]) != 0 {
+			return misaligned(op, o)
+		}
+	}
+	for d := len(shape) - 1; d >= 0; d-- {
+		if shape[d] == 1 {
+			continue
+		}
+		at := p.nd
+		if op.BuildAt == nil {
+			for at > 0 && p.before(outs, ins, d, at-1) {
+				at--
+			}
+		}
+		if err := p.insert(op, outs, ins, d, at); err != nil {
+			return err
+		}
+	}
+	if p.nd == 0 {
+		p.nd, p.size[0] = 1, 1
+		for i := range len(outs) {
+			p.stride[i][0] = 1
+		}
+	}
+	return nil
+}
+
+// before reports whether dimension d of the operands belongs further in than place at: it has the smaller stride in the first operand
+// that has strides for both.
+func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
+	for i := range p.count {
+		o := operandAt(outs, ins, i)
+		if p.ptr[i] == 0 {
+			continue
+		}
+		a, b := abs(o.Stride[d]), abs(p.stride[i][at])
+		if a != 0 && b != 0 && a != b {
+			return a < b
+		}
+	}
+	return false
+}
+
+func abs(v int) int {
+	if v < 0 {
+		return -v
+	}
+	return v
+}
+
+// insert puts dimension d at place at, merging it with the neighbour within where every operand allows that.
+func (p *pointPlan) insert(op *PointOp, outs, ins []Operand, d, at int) error {
+	if p.nd == maxDims {
+		return fmt.Errorf("%s: the operands need more than %d dimensions; make them contiguous first", op.Name, maxDims)
+	}
+	copy(p.size[at+1:p.nd+1], p.size[at:p.nd])
+	p.size[at] = outs[0].Shape[d]
+	for i := range p.count {
+		copy(p.stride[i][at+1:p.nd+1], p.stride[i][at:p.nd])
+		p.stride[i][at] = 0
+		if o := operandAt(outs, ins, i); o.Ptr != 0 || i < len(outs) {
+			p.stride[i][at] = o.Stride[d]
+		}
+	}
+	p.nd++
+	return nil
+}
+
+// merge joins neighbouring dimensions that lie evenly in all operands and drops those of size 1.
+func (p *pointPlan) merge() {
+	w := -1
+	for d := range p.nd {
+		if p.size[d] == 1 && (w >= 0 || d < p.nd-1) {
+			continue
+		}
+		even := w >= 0
+		for i := 0; even && i < p.count; i++ {
+			even = p.stride[i][d] == p.stride[i][w]*p.size[w]
+		}
+		if even {
+			p.size[w] *= p.size[d]
+			continue
+		}
+		w++
+		p.size[w] = p.size[d]
+		for i := range p.count {
+			p.stride[i][w] = p.stride[i][d]
+		}
+	}
+	p.nd = w + 1
+}
+
+// run merges dimensions, splits what 32-bit indexes cannot reach, and launches.
+func (p *pointPlan) run(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
+	p.merge()
+	n := 1
+	for _, s := range p.size[:p.nd] {
+		n *= s
+	}
+	if n == 0 {
+		return nil
+	}
+	if repeat, ok := p.oneRun(len(outs)); ok {
+		return issueContiguous(is, op, compute, scalars, outs, ins, &p.ptr, p.base, n, repeat)
+	}
+	if limit := min(is.Index32(), lane32); p.reach(n) > limit {
+		return p.split(is, op, compute, scalars, outs, ins)
+	}
+	return p.issue(is, op, compute, scalars, outs, ins, n)
+}
+
+// oneRun reports whether all is one dimension of strides 1, or 0 for inputs.
+func (p *pointPlan) oneRun(outs int) (repeat uint16, ok bool) {
+	if p.nd != 1 {
+		return 0, false
+	}
+	for i := range p.count {
+		switch {
+		case p.ptr[i] == 0 || p.stride[i][0] == 1:
+		case p.stride[i][0] == 0 && i >= outs:
+			repeat |= 1 << i
+		default:
+			return 0, false
+		}
+	}
+	return repeat, true
+}
+
+// reach returns the largest of the number of elements and the operands' extents.
+func (p *pointPlan) reach(n int) int {
+	r := n
+	for i := range p.count {
+		e := 0
+		for d := range p.nd {
+			e += (p.size[d] - 1) * abs(p.stride[i][d])
+		}
+		r = max(r, e)
+	}
+	return r
+}
+
+// split halves the dimension that reaches farthest and runs both halves.
+func (p *pointPlan) split(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
+	at, far := p.nd-1, -1
+	if op.BuildAt == nil {
+		for d := range p.nd {
+			e := p.size[d] - 1
+			for i := range p.count {
+				e = max(e, (p.size[d]-1)*abs(p.stride[i][d]))
+			}
+			if p.size[d] > 1 && e >= far {
+				at, far = d, e
+			}
+		}
+	}
+	first, second := *p, *p
+	half := p.size[at] / 2
+	first.size[at] = half
+	second.size[at] = p.size[at] - half
+	for i := range p.count {
+		if p.ptr[i] != 0 {
+			second.ptr[i] += uint64(half * p.stride[i][at] * p.bytes[i])
+		}
+	}
+	inner := 1
+	for _, s := range p.size[:at] {
+		inner *= s
+	}
+	second.base += half * inner
+	if err := first.run(is, op, compute, scalars, outs, ins); err != nil {
+		return err
+	}
+	return second.run(is, op, compute, scalars, outs, ins)
+}
+
+// vector returns the most elements of an access along the innermost dimension, and the operands that repeat along it.
+func (p *pointPlan) vector(outs, most int) (vec int, repeat uint16) {
+	places := uint64(p.size[0]) | uint64(most)
+	for i := range p.count {
+		if p.ptr[i] == 0 {
+			continue
+		}
+		switch {
+		case p.stride[i][0] == 1 || p.size[0] == 1:
+			places |= p.ptr[i] / uint64(p.bytes[i])
+			for d := 1; d < p.nd; d++ {
+				places |= uint64(p.stride[i][d])
+			}
+		case p.stride[i][0] == 0 && i >= outs:
+			repeat |= 1 << i
+		default:
+			return 1, 0
+		}
+	}
+	if vec = 1 << bits.TrailingZeros64(places); vec == 1 {
+		repeat = 0
+	}
+	return vec, repeat
+}
+
+func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, n int) error {
+	l := is.NewLaunch()
+	pointSpec(&l.Spec, op, compute, outs, ins)
+	vec, repeat := p.vector(len(outs), widest(outs, ins))
+	l.Spec.Class = classStrided1
+	for classDims[l.Spec.Class] < p.nd {
+		l.Spec.Class++
+	}
+	l.Spec.Vec = uint8(vec)
+	l.Spec.Attr[attrRepeat] = repeat
+	if op.BuildAt != nil {
+		l.Spec.Index = 64
+		if p.base+n <= is.Index32() {
+			l.Spec.Index = 32
+		}
+		l.u64(uint64(p.base))
+	}
+	l.i32(n / vec)
+	for i := range p.count {
+		if p.ptr[i] != 0 {
+			l.u64(p.ptr[i])
+		}
+	}
+	l.pointScalars(op, compute, scalars, ins)
+	p.dims(l, vec)
+	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, pointThreads*op.items())), 1, 1}
+	l.Block = [3]uint32{pointThreads, 1, 1}
+	return is.Issue(l)
+}
+
+// dims appends what locate reads: for every dimension but the outermost its size, magic and shift, then for every operand its strides.
+func (p *pointPlan) dims(l *Launch, vec int) {
+	most := classDims[l.Spec.Class]
+	if l.Spec.Class == classGeneral {
+		l.i32(p.nd)
+	}
+	for d := range most - 1 {
+		size := 1
+		if d < p.nd {
+			size = p.size[d]
+		}
+		if d == 0 {
+			size /= vec
+		}
+		v := newDivider(size)
+		l.u32(uint32(size))
+		l.u32(v.magic)
+		l.u32(v.shift)
+	}
+	for i := range p.count {
+		if p.ptr[i] == 0 {
+			continue
+		}
+		for d := range most {
+			s := 0
+			if d < p.nd {
+				s = p.stride[i][d]
+			}
+			if d == 0 {
+				s *= vec
+			}
+			l.i32(s)
+		}
+	}
+}

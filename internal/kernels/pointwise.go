@@ -1,0 +1,213 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+
+	"tenon.dev/dtype"
+)
+
+const (
+	// maxOperands is the length of Spec.DTypes.
+	maxOperands = 10
+	// maxDims is how many dimensions may remain after neighbours that lie evenly in all operands are merged.
+	maxDims = 32
+	// pointThreads is the block size of pointwise kernels.
+	pointThreads = 256
+	// lane32 keeps 32-bit indexes of a launch, overshoot of its last block included, below 2^31.
+	lane32 = 1<<31 - 1<<20
+)
+
+// The layout classes of pointwise kernels.
+const (
+	// classContiguous: one run; every operand has stride 1, or 0 where Attr[0] says so.
+	classContiguous = iota
+	// classStrided1, 2, 4, 8 have that many dimensions with any strides; classGeneral up to maxDims.
+	classStrided1
+	classStrided2
+	classStrided4
+	classStrided8
+	classGeneral
+)
+
+// classDims is the number of dimensions a class's kernels are made for.
+var classDims = [...]int{classContiguous: 1, classStrided1: 1, classStrided2: 2, classStrided4: 4, classStrided8: 8, classGeneral: maxDims}
+
+// Spec.Attr of pointwise kernels: bit i of Attr[0] says that operand i (outputs first) is one element repeated along the innermost
+// dimension; bit i of Attr[1] that input i is a scalar.
+const (
+	attrRepeat = iota
+	attrScalar
+)
+
+// Pointwise applies op to corresponding elements of ins and stores the results to outs, all of one shape, with any strides; strides of 0
+// repeat an input. Inputs are converted to the type op computes in (compute; Float32 for the halves), and results to the outputs' types.
+// An output may be the same array as an input, but may not overlap one otherwise. An input whose Ptr is 0 is a scalar: its value follows
+// op's own scalars, in the order of such inputs. Nothing is launched for empty outputs.
+func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
+	if err := op.check(scalars, outs, ins); err != nil {
+		return err
+	}
+	if n, repeat, ok := contiguous(outs, ins); ok {
+		if n == 0 {
+			return nil
+		}
+		var ptr [maxOperands]uint64
+		for i := range len(outs) + len(ins) {
+			ptr[i] = operandAt(outs, ins, i).Ptr
+		}
+		return issueContiguous(is, op, compute, scalars, outs, ins, &ptr, 0, n, repeat)
+	}
+	return pointStrided(is, op, compute, scalars, outs, ins)
+}
+
+// contiguous reports whether outs[0] is dense in row-major order and every other operand has its strides or is one element; repeat has
+// the bits of the latter, n is the number of elements.
+func contiguous(outs, ins []Operand) (n int, repeat uint16, ok bool) {
+	shape, ref := outs[0].Shape, outs[0].Stride
+	n = 1
+	for d := len(shape) - 1; d >= 0; d-- {
+		if shape[d] != 1 && ref[d] != n {
+			if shape[d] == 0 {
+				return 0, 0, true
+			}
+			return n, 0, hasZero(shape)
+		}
+		n *= shape[d]
+	}
+	if n == 0 {
+		return 0, 0, true
+	}
+	for i := 1; i < len(outs)+len(ins); i++ {
+		o := operandAt(outs, ins, i)
+		if o.Ptr == 0 {
+			continue
+		}
+		same, zero := true, i >= len(outs)
+		for d, s := range o.Stride {
+			if shape[d] == 1 {
+				continue
+			}
+			same = same && s == ref[d]
+			zero = zero && s == 0
+		}
+		switch {
+		case same:
+		case zero:
+			repeat |= 1 << i
+		default:
+			return n, 0, false
+		}
+	}
+	return n, repeat, true
+}
+
+func hasZero(shape []int) bool {
+	for _, s := range shape {
+		if s == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func operandAt(outs, ins []Operand, i int) *Operand {
+	if i < len(outs) {
+		return &outs[i]
+	}
+	return &ins[i-len(outs)]
+}
+
+// widest returns the most elements of a 16-byte access of the largest operand, at most 8.
+func widest(outs, ins []Operand) int {
+	size := 1
+	for i := range outs {
+		size = max(size, outs[i].DType.Size())
+	}
+	for i := range ins {
+		if ins[i].Ptr != 0 {
+			size = max(size, ins[i].DType.Size())
+		}
+	}
+	return min(8, 16/size)
+}
+
+// pointSpec fills what all pointwise specs share.
+func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
+	s.Family, s.Op = FamilyPointwise, op.id
+	s.Compute = opmath(compute)
+	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
+	for i := range outs {
+		s.DTypes[i] = outs[i].DType
+	}
+	for i := range ins {
+		if ins[i].Ptr == 0 {
+			s.Attr[attrScalar] |= 1 << i
+			continue
+		}
+		s.DTypes[len(outs)+i] = ins[i].DType
+	}
+	s.Index = 32
+}
+
+// pointScalars appends the scalars in the kernel's order.
+func (l *Launch) pointScalars(op *PointOp, compute dtype.DType, scalars []Scalar, ins []Operand) {
+	for i := range op.Scalars {
+		l.scalar(scalars[i], op.scalarType(i, opmath(compute)))
+	}
+	next := op.Scalars
+	for i := range ins {
+		if ins[i].Ptr == 0 {
+			l.scalar(scalars[next], op.inType(i, opmath(compute)))
+			next++
+		}
+	}
+}
+
+// items returns how many vectors a thread of a pointwise kernel does.
+func (op *PointOp) items() int {
+	if op.Heavy {
+		return 1
+	}
+	return 2
+}
+
+func misaligned(op *PointOp, o *Operand) error {
+	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first", op.Name, o.DType, o.Ptr)
+}
+
+// issueContiguous launches op over one run of n elements; base is the linear index of the first, for ops that see indexes.
+func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base, n int, repeat uint16) error {
+	l := is.NewLaunch()
+	pointSpec(&l.Spec, op, compute, outs, ins)
+	l.Spec.Class = classContiguous
+	l.Spec.Attr[attrRepeat] = repeat
+	if op.BuildAt != nil {
+		if base+n > is.Index32() {
+			l.Spec.Index = 64
+		}
+		l.i64(base)
+	}
+	l.i64(n)
+	places := uint64(8)
+	for i := range len(outs) + len(ins) {
+		o := operandAt(outs, ins, i)
+		if ptr[i] == 0 && i >= len(outs) {
+			continue
+		}
+		place := ptr[i] / uint64(o.DType.Size())
+		if place*uint64(o.DType.Size()) != ptr[i] {
+			return misaligned(op, o)
+		}
+		if repeat>>i&1 == 0 {
+			places |= place
+		}
+		l.u64(ptr[i])
+	}
+	vec := min(widest(outs, ins), 1<<bits.TrailingZeros64(places))
+	l.Spec.Vec = uint8(vec)
+	l.pointScalars(op, compute, scalars, ins)
+	l.Grid = [3]uint32{uint32(ceilDiv(n, pointThreads*vec*op.items())), 1, 1}
+	l.Block = [3]uint32{pointThreads, 1, 1}
+	return is.Issue(l)
+}
