@@ -1,6 +1,7 @@
 package agree
 
 import (
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,9 @@ func TestEveryOperationAssembles(t *testing.T) {
 	as := assembler(t)
 	var progs []*kir.Program
 	for _, c := range pointCases() {
+		progs = append(progs, c.prog)
+	}
+	for _, c := range threadCases(rand.New(rand.NewPCG(1, 2))) {
 		progs = append(progs, c.prog)
 	}
 	for _, target := range []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}} {

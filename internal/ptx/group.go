@@ -127,7 +127,7 @@ func (f *function) assert(in *kir.Instr) {
 		f.op(".param " + a.kind + " argument" + itoa(i))
 		f.op("st.param"+a.kind, "[argument"+itoa(i)+"]", a.value)
 	}
-	f.op("call "+assertSymbol, "(argument0, argument1, argument2, argument3, argument4)")
+	f.op("call", assertSymbol, "(argument0, argument1, argument2, argument3, argument4)")
 	f.b = append(f.b, "\t}\n"...)
 	f.place(past)
 }
