@@ -7,7 +7,7 @@ type Op uint8
 const (
 	OpInvalid Op = iota
 
-	// OpConst: the constant whose bits are Imm.
+	// OpConst: the constant whose bits are Imm, zero-extended.
 	OpConst
 	// OpParam: the scalar Params[Sym], or the address (Uint64) of a buffer.
 	OpParam
@@ -102,6 +102,7 @@ const (
 	// stages over the tile loads of the body.
 	OpFor
 	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave or restart the innermost OpFor or OpLoop. OpReturn ends the thread.
+	// Each, and OpYield, is the last instruction of its block.
 	OpLoop
 	OpBreak
 	OpContinue
@@ -118,6 +119,8 @@ const (
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.
 	OpTileDot
 	// OpTileEach runs Blocks[0] once for every group of Width adjacent columns of tile Sym: Params row, col (Int32), then Width values. Effects are allowed.
+	// A tile region uses only values from outside that are uniform over the block, and a variable that it sets is used nowhere else. Barriers, shuffles, votes,
+	// tile operations, thread indexes, local memory and returns may not stand in it.
 	OpTileEach
 	// OpYield ends a region with results. Args.
 	OpYield

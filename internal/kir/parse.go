@@ -281,11 +281,13 @@ func (s *parser) param() Param {
 		a.Kind = ParamBuffer
 	case "array":
 		a.Kind = ParamArray
-		a.Count = s.count()
 	default:
 		s.fail("%q is not a kind of parameter", w)
 	}
 	a.Type = s.typ()
+	if a.Kind == ParamArray {
+		a.Count = s.count()
+	}
 	a.ReadOnly = s.acceptWord("readonly")
 	if s.acceptWord("align") {
 		a.Align = s.count()

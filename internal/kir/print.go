@@ -178,10 +178,12 @@ func (w *printer) param(i int, a *Param) {
 		w.s(" buffer ")
 	default:
 		w.s(" array ")
-		w.n(a.Count)
-		w.s(" ")
 	}
 	w.s(a.Type.Short())
+	if a.Kind == ParamArray {
+		w.s(" ")
+		w.n(a.Count)
+	}
 	if a.ReadOnly {
 		w.s(" readonly")
 	}
