@@ -28,6 +28,7 @@ type fakeDevice struct {
 	idle      []Event
 	lastEvent Event
 	shut      map[Stream]bool
+	opened    map[Stream]int // how often each stream was opened
 	captures  map[Stream]uint64
 	misuse    error
 }
@@ -39,7 +40,7 @@ type fakeEvent struct {
 
 func newFakeDevice(total uint64) *fakeDevice {
 	return &fakeDevice{total: total, next: 1 << 40, segments: map[uint64]uint64{}, ranges: map[uint64]uint64{},
-		pages: map[uint64]uint64{}, events: map[Event]*fakeEvent{}, shut: map[Stream]bool{}, captures: map[Stream]uint64{}}
+		pages: map[uint64]uint64{}, events: map[Event]*fakeEvent{}, shut: map[Stream]bool{}, opened: map[Stream]int{}, captures: map[Stream]uint64{}}
 }
 
 // enter starts a call; the caller unlocks.
@@ -209,6 +210,7 @@ func (f *fakeDevice) Open(s Stream) {
 
 func (f *fakeDevice) open(s Stream) {
 	delete(f.shut, s)
+	f.opened[s]++
 	for _, v := range f.events {
 		if v.stream == s {
 			v.pending = false

@@ -33,10 +33,10 @@ func (d *Device) fitExpandable(l *silo, b *Block) *Block {
 // the device has no room; pages mapped by then stay in the cache.
 func (d *Device) growExpandable(r *request) (*Block, error) {
 	b, err := d.findGrowable(r)
+	if isOutOfMemory(err) {
+		return nil, nil
+	}
 	if err != nil {
-		if isOutOfMemory(err) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	if !b.mapped {

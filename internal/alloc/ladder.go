@@ -12,6 +12,10 @@ type request struct {
 // new segment, release of oversize blocks, release of everything cached. Where the program gave a Collect function it is
 // asked before the segment and before failing. It may drop the lock in between. All results nil cannot be.
 func (d *Device) climb(r *request) (*Block, *outOfMemory, error) {
+	if p := r.silo.pool.private; p != nil {
+		p.uses++ // the pool must outlive the climb, in which the lock may be dropped
+		defer func() { p.uses-- }()
+	}
 	if d.runCallbacks() {
 		if b := d.takeFree(r.silo, r.size); b != nil {
 			return b, nil, nil

@@ -69,24 +69,20 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	if d.expand {
 		return d.growExpandable(r)
 	}
-	private := r.silo.pool.private
-	if private != nil {
-		private.reserved += r.segment // before the lock may be dropped: it keeps the pool alive
-	}
 	addr, err := d.malloc(r.segment)
+	if isOutOfMemory(err) {
+		return nil, nil
+	}
 	if err != nil {
-		if private != nil {
-			private.reserved -= r.segment
-		}
-		if isOutOfMemory(err) {
-			return nil, nil
-		}
 		return nil, err
 	}
 	seg := &segment{addr: addr, size: r.segment, silo: r.silo, context: r.context}
 	seg.head = d.newBlock(seg, r.silo, addr, r.segment)
 	d.addSegment(seg)
 	kind := r.silo.pool.kind
+	if p := r.silo.pool.private; p != nil {
+		p.reserved += r.segment
+	}
 	d.reserved += r.segment
 	d.stats.Segment.add(kind, 1)
 	d.stats.ReservedBytes.add(kind, int64(r.segment))

@@ -1,0 +1,548 @@
+package alloc
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+	"tenon.dev/fault"
+)
+
+// A program is a string of bytes that drives an allocator: each operation takes one byte and its arguments further ones.
+// It runs against a model of its own: no live block may overlap another, nor one whose readers are not done.
+type program struct {
+	code    []byte
+	confs   []string // settings strings to choose from; the first is in force at the beginning
+	changes bool     // the program may change settings, take checkpoints and restore them
+	ops     int      // done
+
+	f       *fakeDevice
+	d       *Device
+	live    []*Block
+	reading []reading
+	pools   [2]programPool
+	open    []int // pools that are diverted to
+	outcome []string
+}
+
+type programPool struct {
+	id         PoolID
+	uses       int
+	capture    bool
+	stream     Stream
+	checkpoint *Checkpoint
+}
+
+// reading is a freed piece of memory that a shut stream still reads.
+type reading struct {
+	addr, size uint64
+	stream     Stream
+	opened     int // how often the stream had been opened
+}
+
+func (p *program) byte() int {
+	if len(p.code) == 0 {
+		return 0
+	}
+	b := p.code[0]
+	p.code = p.code[1:]
+	return int(b)
+}
+
+// size draws a size of any magnitude up to 200 MiB.
+func (p *program) size() uint64 {
+	exponent, mantissa := p.byte()%28, uint64(p.byte())
+	return max(1, (256+mantissa)<<exponent>>8)
+}
+
+func newProgram(code []byte, total uint64, confs ...string) (*program, error) {
+	p := &program{code: code, confs: confs, f: newFakeDevice(total)}
+	s, err := ParseSettings(confs[0])
+	if err != nil {
+		return nil, err
+	}
+	p.d = New(p.f, Options{Settings: &s})
+	return p, nil
+}
+
+// run runs the program and then frees everything, which must leave the device empty.
+func (p *program) run() error {
+	for len(p.code) > 0 {
+		p.ops++
+		op := p.byte()
+		if err := p.step(op); err != nil {
+			return fmt.Errorf("operation %d (%d): %w", p.ops, op%20, err)
+		}
+		if err := check(p.d, p.f); err != nil {
+			return fmt.Errorf("after operation %d (%d): %w", p.ops, op%20, err)
+		}
+	}
+	return p.finish()
+}
+
+func (p *program) finish() error {
+	for len(p.open) > 0 {
+		if err := p.endPool(); err != nil {
+			return err
+		}
+	}
+	for len(p.live) > 0 {
+		if err := p.free(0); err != nil {
+			return err
+		}
+	}
+	for i := range p.pools {
+		for p.pools[i].uses > 0 {
+			if err := p.releasePool(i); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.d.EmptyCache(); err != nil {
+		return err
+	}
+	if err := check(p.d, p.f); err != nil {
+		return err
+	}
+	if st := p.d.Stats(); st.ReservedBytes.All().Current != 0 || len(p.f.segments)+len(p.f.ranges) != 0 || len(p.d.private) != 0 {
+		return fmt.Errorf("after all is freed %d bytes are held, in %d segments and %d ranges, by %d private pools",
+			st.ReservedBytes.All().Current, len(p.f.segments), len(p.f.ranges), len(p.d.private))
+	}
+	return nil
+}
+
+func (p *program) step(op int) error {
+	switch op % 20 {
+	default:
+		return p.alloc()
+	case 7, 8, 9, 10:
+		if len(p.live) == 0 {
+			return nil
+		}
+		return p.free(p.byte() % len(p.live))
+	case 11, 12:
+		if len(p.live) == 0 {
+			return nil
+		}
+		return p.d.RecordStream(p.live[p.byte()%len(p.live)], Stream(p.byte()%4))
+	case 13:
+		p.f.Shut(Stream(p.byte() % 4))
+	case 14:
+		p.f.Open(Stream(p.byte() % 4))
+	case 15:
+		return p.d.EmptyCache()
+	case 16:
+		return p.beginPool(p.byte()%2, Stream(p.byte()%4), p.byte()%2 == 0)
+	case 17:
+		return p.endPool()
+	case 18:
+		return p.releasePool(p.byte() % 2)
+	case 19:
+		if p.changes {
+			return p.change(p.byte())
+		}
+	}
+	return nil
+}
+
+func (p *program) alloc() error {
+	size, s := p.size(), Stream(p.byte()%4)
+	b, err := p.d.Alloc(size, s)
+	if fault.KindOf(err) == fault.OutOfMemory {
+		p.note("oom")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if b.Requested() != size || b.Size() < size || b.Stream() != s || b.Addr()%minBlockSize != 0 {
+		return fmt.Errorf("%d bytes on stream %d gave %d of %d at %#x on %d", size, s, b.Requested(), b.Size(), b.Addr(), b.Stream())
+	}
+	want := PoolID{}
+	for _, i := range p.open {
+		if p.pools[i].stream == s {
+			want = p.pools[i].id
+			break
+		}
+	}
+	if b.Pool() != want {
+		return fmt.Errorf("the block is of pool %v, wanted %v", b.Pool(), want)
+	}
+	p.note("alloc %d of pool %v", size, want[0]|want[1] != 0)
+	return p.admit(b)
+}
+
+// admit adds a live block, unless it overlaps what is in use.
+func (p *program) admit(b *Block) error {
+	for _, o := range p.live {
+		if b.addr < o.addr+o.size && o.addr < b.addr+b.size {
+			return fmt.Errorf("block %#x of %d bytes overlaps the live one at %#x", b.addr, b.size, o.addr)
+		}
+	}
+	kept := p.reading[:0]
+	for _, r := range p.reading {
+		if p.f.opened[r.stream] != r.opened {
+			continue
+		}
+		if b.addr < r.addr+r.size && r.addr < b.addr+b.size {
+			return fmt.Errorf("block %#x is handed out while stream %d reads it", b.addr, r.stream)
+		}
+		kept = append(kept, r)
+	}
+	p.reading = kept
+	p.live = append(p.live, b)
+	return nil
+}
+
+func (p *program) free(i int) error {
+	b := p.live[i]
+	p.live[i] = p.live[len(p.live)-1]
+	p.live = p.live[:len(p.live)-1]
+	p.forget(b)
+	p.note("free %d", b.Requested())
+	return p.d.Free(b)
+}
+
+// forget notes who reads b at the moment it is freed. What a capture reads runs later.
+func (p *program) forget(b *Block) {
+	for _, s := range b.uses {
+		captured := false
+		for _, c := range b.captureUses {
+			captured = captured || c == s
+		}
+		if p.f.shut[s] && !captured {
+			p.reading = append(p.reading, reading{b.addr, b.size, s, p.f.opened[s]})
+		}
+	}
+}
+
+func (p *program) beginPool(i int, s Stream, capture bool) error {
+	q := &p.pools[i]
+	for _, o := range p.open {
+		if o == i || p.pools[o].stream == s {
+			return nil
+		}
+	}
+	if q.uses == 0 {
+		q.id, q.checkpoint = NewPoolID(), nil
+	}
+	q.stream, q.capture = s, capture
+	filter := StreamFilter(s)
+	if capture {
+		p.f.Capture(s, q.id[1])
+		filter = p.d.CaptureFilter(q.id[1])
+	}
+	q.uses++
+	p.open = append(p.open, i)
+	return p.d.BeginAllocateToPool(q.id, filter)
+}
+
+func (p *program) endPool() error {
+	if len(p.open) == 0 {
+		return nil
+	}
+	q := &p.pools[p.open[len(p.open)-1]]
+	p.open = p.open[:len(p.open)-1]
+	if q.capture {
+		p.f.Capture(q.stream, 0)
+	}
+	return p.d.EndAllocateToPool(q.id)
+}
+
+func (p *program) releasePool(i int) error {
+	q := &p.pools[i]
+	for _, o := range p.open {
+		if o == i && q.uses == 1 {
+			return nil // a diversion needs its use
+		}
+	}
+	if q.uses == 0 {
+		return nil
+	}
+	q.uses--
+	return p.d.ReleasePool(q.id)
+}
+
+func (p *program) change(what int) error {
+	q := &p.pools[what/4%2]
+	switch what % 4 {
+	case 0:
+		s, err := p.d.Settings().Update(p.confs[what/4%len(p.confs)])
+		if err != nil {
+			return err
+		}
+		p.d.SetSettings(s)
+	case 1:
+		return p.d.SetMemoryFraction(1 - float64(what/4%8)/16)
+	case 2:
+		if q.uses == 0 {
+			return nil
+		}
+		c, err := p.d.Checkpoint(q.id)
+		if err == nil {
+			q.checkpoint = c
+		} else if !strings.Contains(err.Error(), "Events should have synchronized") && !strings.Contains(err.Error(), "Could not find pool") {
+			return err
+		}
+	case 3:
+		return p.restore(q)
+	}
+	return nil
+}
+
+func (p *program) restore(q *programPool) error {
+	if q.checkpoint == nil || q.uses == 0 || len(p.open) > 0 {
+		return nil
+	}
+	var kept, freed []*Block
+	for _, b := range p.live {
+		if b.Pool() == q.id {
+			freed = append(freed, b)
+		} else {
+			kept = append(kept, b)
+		}
+	}
+	for _, b := range freed {
+		p.forget(b)
+	}
+	r, err := p.d.Restore(q.checkpoint)
+	if err != nil {
+		return err
+	}
+	if len(r.Freed) != len(freed) || len(r.Made) != len(q.checkpoint.Live()) {
+		return fmt.Errorf("restoring freed %d and made %d blocks, wanted %d and %d", len(r.Freed), len(r.Made), len(freed), len(q.checkpoint.Live()))
+	}
+	p.live = kept
+	for i, b := range r.Made {
+		if b.Addr() != q.checkpoint.Live()[i] {
+			return fmt.Errorf("restored block %d at %#x, was at %#x", i, b.Addr(), q.checkpoint.Live()[i])
+		}
+		if err := p.admit(b); err != nil {
+			return err
+		}
+	}
+	if ok, err := p.d.PoolLive(q.id, q.checkpoint.Live()); !ok || err != nil {
+		return fmt.Errorf("the live blocks are not the checkpoint's (%v)", err)
+	}
+	return nil
+}
+
+// note adds to the outcome that must not depend on settings.
+func (p *program) note(format string, args ...any) {
+	st := p.d.Stats()
+	p.outcome = append(p.outcome, fmt.Sprintf(format, args...)+fmt.Sprintf(", live before %d", st.Allocation.All().Current))
+}
+
+var programConfs = []string{
+	"", "max_split_size_mb:32", "roundup_power2_divisions:4", "roundup_power2_divisions:[2:8,16:2,>:4]", "expandable_segments:True",
+	"garbage_collection_threshold:0.3", "max_split_size_mb:40,garbage_collection_threshold:0.6,release_lock_on_cudamalloc:True",
+	"expandable_segments:True,max_split_size_mb:64,roundup_power2_divisions:2", "expandable_segments:False",
+}
+
+func randomCode(r *rand.Rand, n int) []byte {
+	code := make([]byte, n)
+	for i := range code {
+		code[i] = byte(r.Uint32())
+	}
+	return code
+}
+
+// TestPrograms runs random programs under changing settings on devices too small for them.
+func TestPrograms(t *testing.T) {
+	ops := 0
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		confs := append([]string(nil), programConfs...)
+		r.Shuffle(len(confs), func(i, j int) { confs[i], confs[j] = confs[j], confs[i] })
+		p, err := newProgram(randomCode(r, 1200), uint64(200+r.IntN(2000))*mib, confs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.changes = true
+		if err := p.run(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		ops += p.ops
+	}
+	t.Logf("%d operations", ops)
+}
+
+// TestMetamorphic runs each random program under all settings: what it allocates must not depend on them.
+func TestMetamorphic(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 600).Draw(t, "n")
+		code := rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "code")
+		var first []string
+		for i, conf := range programConfs {
+			p, err := newProgram(code, 1<<40, conf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.run(); err != nil {
+				t.Fatalf("%q: %v", conf, err)
+			}
+			if i == 0 {
+				first = p.outcome
+				continue
+			}
+			if len(p.outcome) != len(first) {
+				t.Fatalf("%q: %d outcomes, %d under %q", conf, len(p.outcome), len(first), programConfs[0])
+			}
+			for j := range first {
+				if p.outcome[j] != first[j] {
+					t.Fatalf("%q: outcome %d is %q, under %q it is %q", conf, j, p.outcome[j], programConfs[0], first[j])
+				}
+			}
+		}
+	})
+}
+
+// FuzzAlloc runs programs that the fuzzer finds.
+func FuzzAlloc(f *testing.F) {
+	r := rand.New(rand.NewPCG(7, 7))
+	for range 8 {
+		f.Add(randomCode(r, 200))
+	}
+	f.Fuzz(func(t *testing.T, code []byte) {
+		if len(code) > 4000 {
+			return
+		}
+		p, err := newProgram(code, 500*mib, programConfs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.changes = true
+		if err := p.run(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// errInjected is a device's failure that has nothing to do with memory.
+var errInjected = errors.New("injected failure")
+
+// TestFaultWalk fails the n-th call of the device, for every n, once with a lack of memory and once with another error. The
+// allocator must be consistent after it, and the operation must succeed when it is tried again.
+func TestFaultWalk(t *testing.T) {
+	for conf, total := range map[string]uint64{"max_split_size_mb:32,garbage_collection_threshold:0.2": 400 * mib, "expandable_segments:True": 500 * mib} {
+		for _, injected := range []error{errInjected, ErrOutOfMemory} {
+			n := 0
+			for {
+				fired, err := walkOnce(conf, total, injected, n+1)
+				if err != nil {
+					t.Fatalf("%q, call %d fails with %q: %v", conf, n+1, injected, err)
+				}
+				if !fired {
+					break
+				}
+				n++
+			}
+			if n < 50 {
+				t.Errorf("%q: only %d calls", conf, n)
+			}
+			t.Logf("walk alloc %s, %v: %d", conf, injected, n)
+		}
+	}
+}
+
+func walkOnce(conf string, total uint64, injected error, n int) (fired bool, err error) {
+	p, err := newProgram(nil, total, conf)
+	if err != nil {
+		return false, err
+	}
+	calls := 0
+	p.f.fail = func(call string) error {
+		calls++
+		if calls == n {
+			fired = true
+			return injected
+		}
+		return nil
+	}
+	for i, step := range walkSteps {
+		before := fired
+		err := step(p)
+		if e := check(p.d, p.f); e != nil {
+			return fired, fmt.Errorf("step %d: %w (%v)", i, e, err)
+		}
+		if err == nil {
+			continue
+		}
+		if before || !fired {
+			return fired, fmt.Errorf("step %d: %w", i, err)
+		}
+		if injected == errInjected && !errors.Is(err, injected) {
+			return fired, fmt.Errorf("step %d: the error %q hides the device's", i, err)
+		}
+		if err := step(p); err != nil {
+			return fired, fmt.Errorf("step %d, again: %w", i, err)
+		}
+	}
+	p.f.fail = nil
+	p.f.OpenAll()
+	return fired, p.finish()
+}
+
+// allocStep allocates, and keeps the block for the steps that follow.
+func allocStep(size uint64, s Stream) func(*program) error {
+	return func(p *program) error {
+		b, err := p.d.Alloc(size, s)
+		if err != nil {
+			return err
+		}
+		return p.admit(b)
+	}
+}
+
+// freeStep frees live block i after naming the streams that use it.
+func freeStep(i int, uses ...Stream) func(*program) error {
+	return func(p *program) error {
+		if i >= len(p.live) {
+			return nil
+		}
+		for _, s := range uses {
+			if err := p.d.RecordStream(p.live[i], s); err != nil {
+				return err
+			}
+		}
+		return p.free(i)
+	}
+}
+
+var walkSteps = []func(*program) error{
+	func(p *program) error { return p.d.SetMemoryFraction(0.9) },
+	allocStep(1000, 0), allocStep(3*mib, 0), allocStep(50*mib, 0), allocStep(64*mib, 1), allocStep(40*mib, 1),
+	func(p *program) error { p.f.Shut(2); p.f.Shut(3); return nil },
+	freeStep(2, 2), freeStep(1, 2, 3), freeStep(0, 1), freeStep(0),
+	allocStep(30*mib, 0),
+	allocStep(2000, 2),
+	func(p *program) error { return p.beginPool(0, 2, true) },
+	allocStep(5*mib, 2), allocStep(100, 2), allocStep(70*mib, 2),
+	freeStep(1, 0, 3),
+	func(p *program) error {
+		if len(p.open) == 0 {
+			return nil
+		}
+		return p.endPool()
+	},
+	allocStep(90*mib, 0), allocStep(110*mib, 1), // needs what is cached
+	freeStep(0), freeStep(0, 2), freeStep(0), freeStep(0),
+	allocStep(200*mib, 3), // needs everything
+	freeStep(0, 0, 1, 2),
+	func(p *program) error { return p.releasePool(0) },
+	func(p *program) error { return p.d.EmptyCache() },
+	func(p *program) error { // all but the cache goes
+		p.f.OpenAll()
+		for len(p.live) > 0 {
+			if err := p.free(0); err != nil {
+				return err
+			}
+		}
+		return nil
+	},
+	allocStep(350*mib, 0), freeStep(0, 1),
+	func(p *program) error { return p.d.EmptyCache() },
+}
