@@ -71,8 +71,8 @@ func (p Proc) Call(args ...uintptr) uintptr {
 	return r
 }
 
-// CallKept is Call without an allocation, for hot paths: the caller keeps what the arguments point to on the heap, and alive
-// (runtime.KeepAlive) until it returns.
+// CallKept is Call without an allocation, for hot paths: pointers are passed by [Address], and the caller keeps what they point to
+// alive (runtime.KeepAlive) until it returns.
 func (p Proc) CallKept(args ...uintptr) uintptr {
 	// SyscallN's argument list escapes, so it gets a copy in reused memory and the caller's stays on its stack.
 	list := argLists.Get().(*[maxArgs]uintptr)
@@ -84,6 +84,21 @@ func (p Proc) CallKept(args ...uintptr) uintptr {
 
 // maxArgs is the most arguments that CallKept takes; cuLaunchKernel, the longest call in use, has 11.
 const maxArgs = 12
+
+// Address returns p as an argument of CallKept. It forces what p points to onto the heap, where nothing moves; it does not keep it
+// alive.
+func Address(p unsafe.Pointer) uintptr {
+	// Never true. The compiler's escape analysis does not know.
+	if leak {
+		leaked = p
+	}
+	return uintptr(p)
+}
+
+var (
+	leak   bool
+	leaked unsafe.Pointer
+)
 
 var argLists = sync.Pool{New: func() any { return new([maxArgs]uintptr) }}
 

@@ -94,7 +94,7 @@ func TestCallKeptAllocatesNothing(t *testing.T) {
 	}
 	block := new([8]uintptr)
 	n := testing.AllocsPerRun(100, func() {
-		yield.CallKept(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, uintptr(unsafe.Pointer(block)))
+		yield.CallKept(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, Address(unsafe.Pointer(block)))
 	})
 	runtime.KeepAlive(block)
 	if n != 0 {

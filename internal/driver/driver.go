@@ -26,7 +26,8 @@ type Driver interface {
 // Thread is the right to make context-bound and capture-sensitive calls. It belongs to the goroutine that entered, which stays on
 // one operating-system thread until Leave. Tokens of one thread nest.
 type Thread interface {
-	// ID identifies the thread for capture rules: two tokens of one thread have equal ids.
+	// ID identifies the thread for capture rules: two tokens of one thread have equal ids. Like every use of the token it belongs on
+	// the goroutine that entered.
 	ID() uint64
 	// Leave gives the right back. It must be called on the goroutine that entered, last entered first.
 	Leave()
@@ -92,8 +93,9 @@ type Ptr uint64
 
 // Memory is device memory.
 type Memory interface {
-	// MemAlloc returns n > 0 bytes, aligned to at least 512; contents are undefined. Synchronous. Legal in a capture only under
-	// CaptureRelaxed. Codes: OutOfMemory, InvalidValue.
+	// MemAlloc returns n > 0 bytes, aligned to at least 512; contents are undefined. Synchronous. While any stream is
+	// captured, legal on other threads unless the mode is CaptureGlobal, and on the capturing thread only under CaptureRelaxed; a
+	// thread whose own mode is relaxed (CaptureExchangeMode) may always. Else it fails with StreamCaptureUnsupported and invalidates the capture. Codes: OutOfMemory, InvalidValue.
 	MemAlloc(t Thread, n uint64) (Ptr, error)
 	// MemFree frees what MemAlloc returned; it waits for work that uses it. Synchronous. Silent after a device fault.
 	MemFree(t Thread, p Ptr) error
@@ -103,7 +105,7 @@ type Memory interface {
 
 // HostMemory is page-locked host memory that the device reads and writes directly.
 type HostMemory interface {
-	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous.
+	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous. Legal where MemAlloc is. Codes: OutOfMemory, InvalidValue.
 	HostAlloc(t Thread, n uint64) ([]byte, error)
 	// HostFree frees what HostAlloc returned.
 	HostFree(t Thread, b []byte) error
@@ -122,9 +124,10 @@ type Streams interface {
 	StreamCreate(t Thread, nonBlocking bool, priority int) (Stream, error)
 	// StreamDestroy releases the handle at once; its outstanding work still completes.
 	StreamDestroy(t Thread, s Stream) error
-	// StreamQuery reports whether all work of s is done. Illegal on a capturing stream.
+	// StreamQuery reports whether all work of s is done. Illegal on a capturing stream; while another is captured, legal where MemAlloc
+	// is.
 	StreamQuery(t Thread, s Stream) (bool, error)
-	// StreamSynchronize blocks until all work of s is done. Illegal on a capturing stream.
+	// StreamSynchronize blocks until all work of s is done. Legal where StreamQuery is.
 	StreamSynchronize(t Thread, s Stream) error
 	// StreamWait makes later work of s wait for what e recorded last at the time of this call. Stream-ordered; legal in a capture,
 	// where waiting for a captured event joins s to that capture.
@@ -142,9 +145,10 @@ type Events interface {
 	EventDestroy(t Thread, e Event) error
 	// EventRecord records e after all work queued on s so far. Stream-ordered. s may not be StreamLegacy.
 	EventRecord(e Event, s Stream) error
-	// EventQuery reports whether the work that e last recorded is done; true if e was never recorded.
+	// EventQuery reports whether the work that e last recorded is done; true if e was never recorded. While a stream is captured it
+	// is legal where MemAlloc is; for an event recorded in a capture it fails with CapturedEvent, which invalidates that capture.
 	EventQuery(t Thread, e Event) (bool, error)
-	// EventSynchronize blocks until it is.
+	// EventSynchronize blocks until it is. Legal where EventQuery is.
 	EventSynchronize(t Thread, e Event) error
 	// EventElapsed returns the milliseconds from a to b. Codes: InvalidHandle (never recorded, or without timing), NotReady.
 	EventElapsed(t Thread, a, b Event) (float32, error)
@@ -186,7 +190,7 @@ type Work interface {
 	// Memset fills n elements of width 1, 2 or 4 bytes with the low bytes of v.
 	Memset(dst Ptr, v uint32, width int, n uint64, s Stream) error
 	// Callback runs a registered function on a goroutine of the runtime when s gets there; the stream waits for its return. The
-	// function may not call the driver.
+	// function may not call the driver. Codes: InvalidValue (id is not registered).
 	Callback(s Stream, id CallbackID) error
 	// RegisterCallback makes fn callable by Callback until UnregisterCallback; a captured callback runs at every replay.
 	RegisterCallback(fn func()) CallbackID
@@ -239,7 +243,8 @@ type Graphs interface {
 	GraphNodes(g Graph) (int, error)
 	// GraphInstantiate makes an executable graph. The source may be destroyed after it.
 	GraphInstantiate(t Thread, g Graph) (GraphExec, error)
-	// GraphLaunch queues one run on s. Stream-ordered; launches of one GraphExec run one after the other.
+	// GraphLaunch queues one run on s. Stream-ordered; launches of one GraphExec run one after the other. It cannot be captured: on a
+	// capturing stream it fails with StreamCaptureUnsupported, which invalidates the capture.
 	GraphLaunch(e GraphExec, s Stream) error
 	// GraphDestroy and GraphExecDestroy release the handles; a running launch completes.
 	GraphDestroy(t Thread, g Graph) error

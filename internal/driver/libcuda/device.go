@@ -1,0 +1,282 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"tenon.dev/internal/dl"
+	"tenon.dev/internal/driver"
+)
+
+// Device is one opened GPU. All methods are safe for concurrent use.
+type Device struct {
+	lib     *library
+	info    driver.Info
+	ordinal uintptr // CUdevice
+	ctx     uintptr // the primary context
+	// lost holds the first device fault, or the fact that the device was closed; then no call reaches the driver.
+	lost atomic.Pointer[driver.Error]
+
+	closing sync.Once
+	mu      sync.Mutex
+	held    map[resource]struct{}
+	logs    words // word 0: how far the driver's error log was read
+}
+
+// resource is something that Close gives back if its owner did not.
+type resource struct {
+	kind   resourceKind
+	handle uintptr
+}
+
+type resourceKind uint8
+
+// The kinds, in the order in which Close gives them back.
+const (
+	heldGraphExec resourceKind = iota
+	heldGraph
+	heldModule
+	heldEvent
+	heldStream
+	heldHostMemory
+	heldMemory
+	heldCallback
+)
+
+// openDevice retains the primary context of a device and describes it.
+func openDevice(lib *library, ordinal int) (*Device, error) {
+	w := new(words)
+	if code := lib.call(procDeviceGet, w.at(0), uintptr(ordinal)); code != driver.Success {
+		return nil, lib.failure("Open", code)
+	}
+	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{}}
+	if err := d.describe(ordinal); err != nil {
+		return nil, err
+	}
+	// Waits are short polls and then block, so the context's own waits need not burn a core. Another library may have fixed the
+	// flags already, which does no harm.
+	const scheduleBlockingSync = 4
+	lib.call(procPrimaryCtxSetFlags, d.ordinal, scheduleBlockingSync)
+	if code := lib.call(procPrimaryCtxRetain, w.at(1), d.ordinal); code != driver.Success {
+		return nil, lib.failure("Open", code)
+	}
+	d.ctx = uintptr(w[1])
+	if logs := lib.procs[procLogsCurrent]; logs != 0 {
+		logs.CallKept(d.logs.at(0), 0)
+	}
+	return d, nil
+}
+
+// describe fills d.info.
+func (d *Device) describe(ordinal int) error {
+	buf, w := make([]byte, 256), new(words)
+	bufAt := dl.Address(unsafe.Pointer(&buf[0]))
+	defer runtime.KeepAlive(buf)
+	text := func() string { s, _, _ := strings.Cut(string(buf), "\x00"); return s }
+	in := &d.info
+	in.Ordinal, in.Image = ordinal, driver.FormatPTX
+
+	if code := d.lib.call(procDeviceGetName, bufAt, uintptr(len(buf)), d.ordinal); code != driver.Success {
+		return d.lib.failure("Open", code)
+	}
+	in.Name = text()
+	if code := d.lib.call(procDeviceGetPCIBusID, bufAt, uintptr(len(buf)), d.ordinal); code != driver.Success {
+		return d.lib.failure("Open", code)
+	}
+	in.PCIBusID = text()
+	if code := d.lib.call(procDeviceGetUUID, bufAt, d.ordinal); code != driver.Success {
+		return d.lib.failure("Open", code)
+	}
+	copy(in.UUID[:], buf)
+	if code := d.lib.call(procDeviceTotalMem, w.at(0), d.ordinal); code != driver.Success {
+		return d.lib.failure("Open", code)
+	}
+	in.TotalMemory = w[0]
+	return d.attributes(w)
+}
+
+// attributes reads the device's limits into d.info. The numbers are CUdevice_attribute's of cuda.h.
+func (d *Device) attributes(w *words) error {
+	in := &d.info
+	integrated := 0
+	for _, a := range []struct {
+		number uintptr
+		to     *int
+	}{
+		{1, &in.MaxThreadsPerBlock}, {8, &in.SharedPerBlock}, {10, &in.WarpSize}, {13, &in.ClockKHz}, {16, &in.Multiprocessors},
+		{18, &integrated}, {38, &in.L2Bytes}, {39, &in.MaxThreadsPerSM}, {75, &in.Major}, {76, &in.Minor}, {81, &in.SharedPerSM},
+		{97, &in.SharedPerBlockOptin},
+	} {
+		if code := d.lib.call(procDeviceGetAttribute, w.at(0), a.number, d.ordinal); code != driver.Success {
+			return d.lib.failure("Open", code)
+		}
+		*a.to = int(int32(w[0]))
+	}
+	in.Integrated = integrated != 0
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() *driver.Info { return &d.info }
+
+// Synchronize blocks until all work of the context is done, that of other libraries of the process included.
+func (d *Device) Synchronize(t driver.Thread) error {
+	if _, err := d.token("Synchronize", t); err != nil {
+		return err
+	}
+	return d.do("Synchronize", procCtxSynchronize)
+}
+
+// hold notes something that Close must give back, unless release comes first.
+func (d *Device) hold(kind resourceKind, handle uintptr) {
+	d.mu.Lock()
+	d.held[resource{kind, handle}] = struct{}{}
+	d.mu.Unlock()
+}
+
+// release is the common end of every free: it forgets the resource and calls p, silently where the device is lost.
+func (d *Device) release(op string, kind resourceKind, handle uintptr, p proc) error {
+	d.mu.Lock()
+	delete(d.held, resource{kind, handle})
+	d.mu.Unlock()
+	if d.lost.Load() != nil {
+		return nil
+	}
+	if code := d.lib.call(p, handle); code != driver.Success {
+		if err := d.failure(op, code); d.lost.Load() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close waits for all work, gives back what the device still holds and releases the primary context. It returns the first fault
+// of work that no earlier call has reported.
+func (d *Device) Close() error {
+	var err error
+	d.closing.Do(func() {
+		err = d.close()
+	})
+	return err
+}
+
+func (d *Device) close() error {
+	t := d.Enter()
+	defer t.Leave()
+	var err error
+	if d.lost.Load() == nil {
+		err = d.Synchronize(t)
+	}
+	d.mu.Lock()
+	rest := make([]resource, 0, len(d.held))
+	for r := range d.held {
+		rest = append(rest, r)
+	}
+	d.mu.Unlock()
+	slices.SortFunc(rest, func(a, b resource) int { return cmp.Compare(a.kind, b.kind) })
+	for _, r := range rest {
+		if r.kind == heldCallback {
+			d.UnregisterCallback(driver.CallbackID(r.handle))
+			continue
+		}
+		// What fails here goes with the context below.
+		d.release("Close", r.kind, r.handle, releaseProcs[r.kind])
+	}
+	d.lost.CompareAndSwap(nil, &driver.Error{Code: driver.Deinitialized, Detail: fmt.Sprintf("device %d was closed", d.info.Ordinal)})
+	d.lib.call(procCtxSetCurrent, 0)
+	if code := d.lib.call(procPrimaryCtxRelease, d.ordinal); code != driver.Success && !code.Sticky() && err == nil {
+		err = d.lib.failure("Close", code)
+	}
+	return err
+}
+
+var releaseProcs = [...]proc{
+	heldGraphExec:  procGraphExecDestroy,
+	heldGraph:      procGraphDestroy,
+	heldModule:     procModuleUnload,
+	heldEvent:      procEventDestroy,
+	heldStream:     procStreamDestroy,
+	heldHostMemory: procMemFreeHost,
+	heldMemory:     procMemFree,
+}
+
+// do makes a call that returns nothing but its code.
+func (d *Device) do(op string, p proc, args ...uintptr) error {
+	if lost := d.lost.Load(); lost != nil {
+		return &driver.Error{Call: op, Code: lost.Code, Detail: lost.Detail}
+	}
+	if code := d.lib.call(p, args...); code != driver.Success {
+		return d.failure(op, code)
+	}
+	return nil
+}
+
+// failure turns a code into the error of a call, with what the driver's log says about it, and remembers a fault.
+func (d *Device) failure(op string, code driver.Code) error {
+	e := d.lib.failure(op, code)
+	if e.Detail == "" {
+		e.Detail = d.log()
+	}
+	if code.Sticky() {
+		d.lost.CompareAndSwap(nil, e)
+	}
+	return e
+}
+
+// log returns what the driver wrote to its error log since the last failure; "" where this driver has no log.
+func (d *Device) log() string {
+	dump := d.lib.procs[procLogsDumpToMemory]
+	if dump == 0 || d.lib.procs[procLogsCurrent] == 0 {
+		return ""
+	}
+	buf, w := make([]byte, 4096), new(words)
+	w[0] = uint64(len(buf))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	code := dump.CallKept(d.logs.at(0), dl.Address(unsafe.Pointer(&buf[0])), w.at(0), 0)
+	runtime.KeepAlive(w)
+	runtime.KeepAlive(buf)
+	if driver.Code(int32(code)) != driver.Success {
+		return ""
+	}
+	text, _, _ := strings.Cut(string(buf), "\x00")
+	return plainLog(text)
+}
+
+// plainLog keeps the sentences of a driver log: its lines are "[time][thread][CUDA][E] sentence", and some only repeat the code.
+func plainLog(text string) string {
+	var sentences []string
+	for line := range strings.Lines(text) {
+		if _, after, ok := strings.Cut(line, "[E] "); ok {
+			line = after
+		}
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "Returning ") || line == "Sticky error detected" || slices.Contains(sentences, line) {
+			continue
+		}
+		sentences = append(sentences, line)
+	}
+	return strings.Join(sentences, "; ")
+}
+
+// failure turns a code into the error of a call.
+func (l *library) failure(op string, code driver.Code) *driver.Error {
+	e := &driver.Error{Call: op, Code: code}
+	if code.Known() {
+		return e
+	}
+	w := new(words)
+	if l.call(procGetErrorName, uintptr(uint32(code)), w.at(0)) == driver.Success {
+		l.call(procGetErrorString, uintptr(uint32(code)), w.at(1))
+		e.Detail = dl.String(uintptr(w[0])) + ": " + dl.String(uintptr(w[1]))
+	}
+	return e
+}

@@ -1,0 +1,141 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+// proc numbers a function of the driver.
+type proc int
+
+// The driver's functions, in the order of the table below.
+const (
+	procInit proc = iota
+	procDriverGetVersion
+	procGetErrorName
+	procGetErrorString
+	procLogsCurrent
+	procLogsDumpToMemory
+	procDeviceGetCount
+	procDeviceGet
+	procDeviceGetName
+	procDeviceGetUUID
+	procDeviceGetPCIBusID
+	procDeviceGetAttribute
+	procDeviceTotalMem
+	procPrimaryCtxSetFlags
+	procPrimaryCtxRetain
+	procPrimaryCtxRelease
+	procCtxGetCurrent
+	procCtxSetCurrent
+	procCtxSynchronize
+	procMemAlloc
+	procMemFree
+	procMemGetInfo
+	procMemHostAlloc
+	procMemFreeHost
+	procStreamCreate
+	procStreamDestroy
+	procStreamQuery
+	procStreamSynchronize
+	procStreamWaitEvent
+	procEventCreate
+	procEventDestroy
+	procEventRecord
+	procEventQuery
+	procEventSynchronize
+	procEventElapsedTime
+	procLaunchKernel
+	procMemcpyDtoD
+	procMemcpyHtoD
+	procMemcpyDtoH
+	procMemsetD8
+	procMemsetD16
+	procMemsetD32
+	procLaunchHostFunc
+	procStreamBeginCapture
+	procStreamEndCapture
+	procStreamGetCaptureInfo
+	procExchangeCaptureMode
+	procGraphGetNodes
+	procGraphInstantiate
+	procGraphLaunch
+	procGraphDestroy
+	procGraphExecDestroy
+	procGraphDebugDotPrint
+	procModuleLoadData
+	procModuleUnload
+	procModuleGetFunction
+	procFuncLoad
+	procFuncGetAttribute
+	procFuncSetAttribute
+	numProcs
+)
+
+// abiVersion is the CUDA version whose function signatures are asked for, and so the oldest driver that serves; 12000 is 12.0.
+const abiVersion = 12000
+
+// procTable is the list of every function in use: its name, the first CUDA version that has it where that is later than abiVersion
+// (such a function is optional, and asked for at that version), and what it is for.
+var procTable = [numProcs]struct {
+	name    string
+	since   int
+	purpose string
+}{
+	procInit:                 {"cuInit", 0, "start the driver"},
+	procDriverGetVersion:     {"cuDriverGetVersion", 0, "newest CUDA version the driver serves"},
+	procGetErrorName:         {"cuGetErrorName", 0, "name of a code that the contract lacks"},
+	procGetErrorString:       {"cuGetErrorString", 0, "sentence of a code that the contract lacks"},
+	procLogsCurrent:          {"cuLogsCurrent", 12090, "end of the driver's error log"},
+	procLogsDumpToMemory:     {"cuLogsDumpToMemory", 12090, "the driver's words about a failed call"},
+	procDeviceGetCount:       {"cuDeviceGetCount", 0, "number of devices"},
+	procDeviceGet:            {"cuDeviceGet", 0, "device of an ordinal"},
+	procDeviceGetName:        {"cuDeviceGetName", 0, "device name"},
+	procDeviceGetUUID:        {"cuDeviceGetUuid", 0, "device identity"},
+	procDeviceGetPCIBusID:    {"cuDeviceGetPCIBusId", 0, "device's place on the bus"},
+	procDeviceGetAttribute:   {"cuDeviceGetAttribute", 0, "device limits"},
+	procDeviceTotalMem:       {"cuDeviceTotalMem", 0, "device memory size"},
+	procPrimaryCtxSetFlags:   {"cuDevicePrimaryCtxSetFlags", 0, "make synchronising calls block instead of spin"},
+	procPrimaryCtxRetain:     {"cuDevicePrimaryCtxRetain", 0, "open the device"},
+	procPrimaryCtxRelease:    {"cuDevicePrimaryCtxRelease", 0, "close the device"},
+	procCtxGetCurrent:        {"cuCtxGetCurrent", 0, "what Enter finds on the thread"},
+	procCtxSetCurrent:        {"cuCtxSetCurrent", 0, "bind the context to the thread"},
+	procCtxSynchronize:       {"cuCtxSynchronize", 0, "wait for the device"},
+	procMemAlloc:             {"cuMemAlloc", 0, "device memory"},
+	procMemFree:              {"cuMemFree", 0, "give device memory back"},
+	procMemGetInfo:           {"cuMemGetInfo", 0, "free and total bytes"},
+	procMemHostAlloc:         {"cuMemHostAlloc", 0, "page-locked memory"},
+	procMemFreeHost:          {"cuMemFreeHost", 0, "give page-locked memory back"},
+	procStreamCreate:         {"cuStreamCreateWithPriority", 0, "streams"},
+	procStreamDestroy:        {"cuStreamDestroy", 0, "give a stream back"},
+	procStreamQuery:          {"cuStreamQuery", 0, "is a stream idle"},
+	procStreamSynchronize:    {"cuStreamSynchronize", 0, "wait for a stream"},
+	procStreamWaitEvent:      {"cuStreamWaitEvent", 0, "order between streams"},
+	procEventCreate:          {"cuEventCreate", 0, "events"},
+	procEventDestroy:         {"cuEventDestroy", 0, "give an event back"},
+	procEventRecord:          {"cuEventRecord", 0, "mark a point in a stream"},
+	procEventQuery:           {"cuEventQuery", 0, "has a point been reached"},
+	procEventSynchronize:     {"cuEventSynchronize", 0, "wait for a point"},
+	procEventElapsedTime:     {"cuEventElapsedTime", 0, "time between two points"},
+	procLaunchKernel:         {"cuLaunchKernel", 0, "run a kernel"},
+	procMemcpyDtoD:           {"cuMemcpyDtoDAsync", 0, "copy on the device"},
+	procMemcpyHtoD:           {"cuMemcpyHtoDAsync", 0, "copy to the device"},
+	procMemcpyDtoH:           {"cuMemcpyDtoHAsync", 0, "copy from the device"},
+	procMemsetD8:             {"cuMemsetD8Async", 0, "fill bytes"},
+	procMemsetD16:            {"cuMemsetD16Async", 0, "fill 2-byte words"},
+	procMemsetD32:            {"cuMemsetD32Async", 0, "fill 4-byte words"},
+	procLaunchHostFunc:       {"cuLaunchHostFunc", 0, "call the host in stream order"},
+	procStreamBeginCapture:   {"cuStreamBeginCapture", 0, "begin a capture"},
+	procStreamEndCapture:     {"cuStreamEndCapture", 0, "end a capture"},
+	procStreamGetCaptureInfo: {"cuStreamGetCaptureInfo", 0, "capture state and id of a stream"},
+	procExchangeCaptureMode:  {"cuThreadExchangeStreamCaptureMode", 0, "what a thread may call while others capture"},
+	procGraphGetNodes:        {"cuGraphGetNodes", 0, "number of nodes"},
+	procGraphInstantiate:     {"cuGraphInstantiateWithFlags", 0, "make a graph executable"},
+	procGraphLaunch:          {"cuGraphLaunch", 0, "run a graph"},
+	procGraphDestroy:         {"cuGraphDestroy", 0, "give a graph back"},
+	procGraphExecDestroy:     {"cuGraphExecDestroy", 0, "give an executable graph back"},
+	procGraphDebugDotPrint:   {"cuGraphDebugDotPrint", 0, "draw a graph"},
+	procModuleLoadData:       {"cuModuleLoadDataEx", 0, "compile and load PTX"},
+	procModuleUnload:         {"cuModuleUnload", 0, "give a module back"},
+	procModuleGetFunction:    {"cuModuleGetFunction", 0, "find a kernel"},
+	procFuncLoad:             {"cuFuncLoad", 12040, "load a kernel before its first launch"},
+	procFuncGetAttribute:     {"cuFuncGetAttribute", 0, "what a kernel uses"},
+	procFuncSetAttribute:     {"cuFuncSetAttribute", 0, "allow more dynamic shared memory"},
+}

@@ -1,0 +1,66 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+import (
+	"runtime"
+	"sync"
+
+	"tenon.dev/internal/driver"
+)
+
+// thread is the token that Enter makes. Tokens are reused, so one must not be used after its Leave.
+type thread struct {
+	device *Device
+	// outer is the context that Leave restores; 0 is none.
+	outer uintptr
+	// out receives the results of calls made with the token.
+	out words
+	// code is why the context could not be made current.
+	code driver.Code
+}
+
+var threads = sync.Pool{New: func() any { return new(thread) }}
+
+// Enter locks the goroutine to its thread and makes the device's context current there if it is not. Where tokens of two devices
+// nest on one goroutine, calls belong to the innermost.
+func (d *Device) Enter() driver.Thread {
+	runtime.LockOSThread()
+	t := threads.Get().(*thread)
+	t.device, t.outer, t.code = d, 0, driver.Success
+	if d.lost.Load() != nil {
+		return t
+	}
+	t.code = d.lib.call(procCtxGetCurrent, t.out.at(0))
+	if current := uintptr(t.out[0]); t.code == driver.Success && current != d.ctx {
+		t.outer = current
+		t.code = d.lib.call(procCtxSetCurrent, d.ctx)
+	}
+	return t
+}
+
+// ID returns the operating system's number of the thread.
+func (t *thread) ID() uint64 { return threadID() }
+
+// Leave restores the context of an outer token of another device and unlocks the thread. A thread that had no context keeps this
+// one, so that the next Enter on it is short.
+func (t *thread) Leave() {
+	if d := t.device; t.outer != 0 && d.lost.Load() == nil {
+		d.lib.call(procCtxSetCurrent, t.outer)
+	}
+	t.device = nil
+	threads.Put(t)
+	runtime.UnlockOSThread()
+}
+
+// token returns the token behind t, or an error if it is not one of this device or its context could not be made current.
+func (d *Device) token(op string, t driver.Thread) (*thread, error) {
+	th, ok := t.(*thread)
+	if !ok || th.device != d {
+		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread that this device's Enter made and Leave has not ended"}
+	}
+	if th.code != driver.Success {
+		return nil, d.failure(op, th.code)
+	}
+	return th, nil
+}

@@ -1,0 +1,82 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"tenon.dev/internal/dl"
+	"tenon.dev/internal/driver"
+)
+
+// The keys of cuLaunchKernel's extra list, from cuda.h.
+const (
+	launchParamEnd           = 0
+	launchParamBufferPointer = 1
+	launchParamBufferSize    = 2
+)
+
+// Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies.
+func (d *Device) Launch(l *driver.Launch) error {
+	extra := uintptr(0)
+	if len(l.Args) > 0 {
+		s := &l.Scratch
+		s[0], s[1] = launchParamBufferPointer, dl.Address(unsafe.Pointer(unsafe.SliceData(l.Args)))
+		s[2], s[3] = launchParamBufferSize, dl.Address(unsafe.Pointer(&s[5]))
+		s[4], s[5] = launchParamEnd, uintptr(len(l.Args))
+		extra = dl.Address(unsafe.Pointer(&s[0]))
+	}
+	err := d.do("Launch", procLaunchKernel, uintptr(l.Func), uintptr(l.Grid[0]), uintptr(l.Grid[1]), uintptr(l.Grid[2]),
+		uintptr(l.Block[0]), uintptr(l.Block[1]), uintptr(l.Block[2]), uintptr(l.Shared), uintptr(l.Stream), 0, extra)
+	runtime.KeepAlive(l)
+	return err
+}
+
+// CopyDtoD copies n bytes on the device; 0 bytes queue nothing.
+func (d *Device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error {
+	if n == 0 {
+		return nil
+	}
+	return d.do("CopyDtoD", procMemcpyDtoD, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+}
+
+// CopyHtoD copies src to the device; no bytes queue nothing.
+func (d *Device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
+	if len(src) == 0 {
+		return nil
+	}
+	err := d.do("CopyHtoD", procMemcpyHtoD, uintptr(dst), dl.Address(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), uintptr(s))
+	runtime.KeepAlive(src)
+	return err
+}
+
+// CopyDtoH copies len(dst) bytes from the device; no bytes queue nothing.
+func (d *Device) CopyDtoH(dst []byte, src driver.Ptr, s driver.Stream) error {
+	if len(dst) == 0 {
+		return nil
+	}
+	err := d.do("CopyDtoH", procMemcpyDtoH, dl.Address(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
+	runtime.KeepAlive(dst)
+	return err
+}
+
+// Memset fills n elements of width bytes; 0 elements queue nothing.
+func (d *Device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.Stream) error {
+	var p proc
+	switch width {
+	case 1:
+		p, v = procMemsetD8, v&0xff
+	case 2:
+		p, v = procMemsetD16, v&0xffff
+	case 4:
+		p = procMemsetD32
+	default:
+		return &driver.Error{Call: "Memset", Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
+	}
+	if n == 0 {
+		return nil
+	}
+	return d.do("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
+}
