@@ -1,0 +1,87 @@
+package recorded
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ErrNotOffered is what a runner's Call returns for an op that is not there.
+var ErrNotOffered = errors.New("the op is not offered")
+
+// valueless are the ops of the op database whose values are random or uninitialised: dtype, shape and strides are compared alone.
+var valueless = []string{"bernoulli", "empty_like", "multinomial", "normal", "rand_like", "randint", "randn"}
+
+// Outcome is what a call made of a case.
+type Outcome struct {
+	// Out is the result in the form of Case.Out.
+	Out Value
+	// Grads are the gradients in the form of Case.Grads; they are compared where the case has any.
+	Grads []*Tensor
+}
+
+// Runner runs cases through a function and compares what comes out.
+type Runner struct {
+	// Call runs one case. ErrNotOffered says that there is no such op; any other error fails the case.
+	Call func(*Case) (Outcome, error)
+	// Required are ops that must be offered: a case of one that is not fails.
+	Required []string
+	// Strides says which strides of results count. Those of gradients do not: PyTorch leaves them to the kernel.
+	Strides StrideRule
+	// Failed is told of each case that fails, and why.
+	Failed func(*Case, error)
+}
+
+// Tally counts cases.
+type Tally struct {
+	// Passed, Failed and NotOffered add up to the cases run; Gradients of those that passed also agree in their gradients.
+	Passed, Failed, NotOffered, Gradients int
+}
+
+// String returns the line that ends a run.
+func (t Tally) String() string {
+	return fmt.Sprintf("ops: %d passed, %d failed, %d not offered, %d gradients compared", t.Passed, t.Failed, t.NotOffered, t.Gradients)
+}
+
+// Run runs all cases. The error is one of the file.
+func (r *Runner) Run(cases *Cases) (Tally, error) {
+	var t Tally
+	for one, err := range cases.All() {
+		if err != nil {
+			return t, err
+		}
+		err := r.one(one)
+		switch {
+		case errors.Is(err, ErrNotOffered) && !slices.Contains(r.Required, one.Op):
+			t.NotOffered++
+		case err != nil:
+			t.Failed++
+			r.Failed(one, err)
+		default:
+			t.Passed++
+			if one.GradOut != nil {
+				t.Gradients++
+			}
+		}
+	}
+	return t, nil
+}
+
+// one runs and compares one case.
+func (r *Runner) one(c *Case) error {
+	got, err := r.Call(c)
+	if err != nil {
+		return err
+	}
+	skip := slices.Contains(valueless, c.Op)
+	errs := []error{Compare("out", got.Out, c.Out, Rule{SkipValues: skip, Strides: r.Strides})}
+	if c.GradOut != nil {
+		if len(got.Grads) != len(c.Grads) {
+			return errors.Join(errs[0], differ("grads", "length", len(got.Grads), len(c.Grads)))
+		}
+		for i, g := range c.Grads {
+			errs = append(errs, Compare(fmt.Sprintf("grads[%d]", i), got.Grads[i], g, Rule{SkipValues: skip, Strides: AnyStrides}))
+		}
+	}
+	return errors.Join(errs...)
+}
