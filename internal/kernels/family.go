@@ -14,11 +14,27 @@ const (
 	FamilyPointwise Family = iota + 1
 )
 
+// The engines over tiles.
+const (
+	// FamilyMatmul and FamilyMatmulFinish: matrix products.
+	FamilyMatmul Family = iota + 32
+	FamilyMatmulFinish
+	// FamilyConv: Op is the convKind.
+	FamilyConv
+	// FamilySumPartials adds up partial results of split depths.
+	FamilySumPartials
+)
+
 var families = [...]struct {
 	name  string
 	build func(s *Spec) *kernel.Kernel
 }{
 	FamilyPointwise: {"pointwise", buildPointwise},
+
+	FamilyMatmul:       {"matmul", buildMatmul},
+	FamilyMatmulFinish: {"matmul_finish", buildMatmulFinish},
+	FamilyConv:         {"conv", buildConv},
+	FamilySumPartials:  {"sum_partials", buildSumPartials},
 }
 
 // Build makes the kernel of s.

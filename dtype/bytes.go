@@ -1,0 +1,86 @@
+package dtype
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
+
+// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part.
+func Float64At(d DType, data []byte, i int) float64 {
+	b := data[i*d.Size():]
+	le := binary.LittleEndian
+	switch d {
+	case Bool, Uint8:
+		return float64(b[0])
+	case Int8:
+		return float64(int8(b[0]))
+	case Int16:
+		return float64(int16(le.Uint16(b)))
+	case Uint16:
+		return float64(le.Uint16(b))
+	case Int32:
+		return float64(int32(le.Uint32(b)))
+	case Uint32:
+		return float64(le.Uint32(b))
+	case Int64:
+		return float64(int64(le.Uint64(b)))
+	case Uint64:
+		return float64(le.Uint64(b))
+	case Float16:
+		return float64(F16(le.Uint16(b)).Float32())
+	case BFloat16:
+		return float64(BF16(le.Uint16(b)).Float32())
+	case Float32, Complex64:
+		return float64(math.Float32frombits(le.Uint32(b)))
+	}
+	return math.Float64frombits(le.Uint64(b))
+}
+
+// Element is a Go type that stands for an element type.
+type Element interface {
+	bool | uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | F16 | BF16 | complex64 | complex128
+}
+
+// AsBytes returns the memory of s: little-endian elements on every machine that Go programs with a GPU run on.
+func AsBytes[T Element](s []T) []byte {
+	if len(s) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
+}
+
+// Of returns the type that stands for T; Uint16 for uint16, since the halves have Go types of their own.
+func Of[T Element]() DType {
+	switch any(*new(T)).(type) {
+	case bool:
+		return Bool
+	case uint8:
+		return Uint8
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case uint16:
+		return Uint16
+	case uint32:
+		return Uint32
+	case uint64:
+		return Uint64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case F16:
+		return Float16
+	case BF16:
+		return BFloat16
+	case complex64:
+		return Complex64
+	}
+	return Complex128
+}

@@ -1,0 +1,139 @@
+// Package core is the tensor line: Exec and Tensor, the op table with its derivatives, the one funnel that every operation passes, scopes, views
+// and the tape. It may not know modules, optimizers or the compiler above it, nor the drivers below package rt.
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+)
+
+// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no current device,
+// stream or mode besides: callees get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
+//
+// A session belongs to one goroutine; Fork gives another goroutine its own. An Exec is never kept in a struct.
+type Exec struct {
+	s *session
+	m mode
+}
+
+// mode is what distinguishes the Execs of a session. It is comparable.
+type mode struct {
+	stream   *rt.Stream
+	noGrad   bool
+	autocast dtype.DType
+	// tf32 lets float32 products round their operands to 10 fraction bits where the device is faster so.
+	tf32 bool
+	// manual switches the automatic ordering between streams off.
+	manual bool
+}
+
+// session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far.
+type session struct {
+	root    *Exec
+	derived map[mode]*Exec
+	scope   *scope
+	spare   []*scope
+	frames  []*frame
+	depth   int
+	// doing counts composites: errors name the outermost.
+	doing []string
+	host  *rt.Device
+}
+
+// New returns the first Exec of a new session on dev's default stream; host is the processor's device.
+func New(dev, host *rt.Device) *Exec {
+	s := &session{derived: map[mode]*Exec{}, host: host}
+	s.root = s.exec(mode{stream: dev.DefaultStream()})
+	return s.root
+}
+
+func (s *session) exec(m mode) *Exec {
+	if x := s.derived[m]; x != nil {
+		return x
+	}
+	x := &Exec{s, m}
+	s.derived[m] = x
+	return x
+}
+
+// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
+func (x *Exec) Fork() (*Exec, error) {
+	st, err := x.m.stream.Device.Stream()
+	if err != nil {
+		return nil, err
+	}
+	y := New(st.Device, x.s.host)
+	m := x.m
+	m.stream = st
+	return y.s.exec(m), nil
+}
+
+// Device returns the device.
+func (x *Exec) Device() *rt.Device { return x.m.stream.Device }
+
+// Stream returns the stream.
+func (x *Exec) Stream() *rt.Stream { return x.m.stream }
+
+// On returns the Exec of the same modes on stream st, which may be another device's.
+func (x *Exec) On(st *rt.Stream) *Exec {
+	m := x.m
+	m.stream = st
+	return x.s.exec(m)
+}
+
+// Host returns the Exec of the same modes on the processor.
+func (x *Exec) Host() *Exec { return x.On(x.s.host.DefaultStream()) }
+
+// NoGrad returns the Exec whose operations record no gradients.
+func (x *Exec) NoGrad() *Exec {
+	m := x.m
+	m.noGrad = true
+	return x.s.exec(m)
+}
+
+// Grad returns the Exec whose operations record gradients, for use below a NoGrad.
+func (x *Exec) Grad() *Exec {
+	m := x.m
+	m.noGrad = false
+	return x.s.exec(m)
+}
+
+// GradEnabled reports whether operations record gradients.
+func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
+
+// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
+// dtype.Invalid switches it off.
+func (x *Exec) Autocast(d dtype.DType) *Exec {
+	m := x.m
+	m.autocast = d
+	return x.s.exec(m)
+}
+
+// TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
+func (x *Exec) TF32(on bool) *Exec {
+	m := x.m
+	m.tf32 = on
+	return x.s.exec(m)
+}
+
+// ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
+func (x *Exec) ManualStreams() *Exec {
+	m := x.m
+	m.manual = true
+	return x.s.exec(m)
+}
+
+// Synchronize waits for the stream's work and returns a fault of it, if any.
+func (x *Exec) Synchronize() error { return x.m.stream.Synchronize() }
+
+// WaitStream makes later work of x wait for the work that st has now.
+func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitAll(st) }
+
+// RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
+func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
+	if t.closed.Load() {
+		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+	}
+	return t.st.recordStream(st)
+}

@@ -1,0 +1,146 @@
+package core
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+
+	"tenon.dev/fault"
+)
+
+// Try runs f and returns the *fault.Error with which an operation in it stopped, or nil. Any other panic is a bug and goes on.
+func Try(f func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			e, ok := r.(*fault.Error)
+			if !ok {
+				panic(r)
+			}
+			err = e
+		}
+	}()
+	f()
+	return nil
+}
+
+// fail panics with an error of the running operation. It first brings the session back to the state before the operation.
+func (f *frame) fail(kind fault.Kind, format string, args ...any) {
+	f.stop(fault.New(kind, format, args...))
+}
+
+// check stops the operation if err is not nil.
+func (f *frame) check(err error) {
+	if err == nil {
+		return
+	}
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		e = fault.Wrap(fault.System, err, "the operation failed")
+	} else if e.Op != "" {
+		e = fault.Wrap(e.Kind, err, "the operation failed")
+	} else {
+		c := *e
+		e = &c
+	}
+	f.stop(e)
+}
+
+func (f *frame) stop(e *fault.Error) {
+	s := f.x.s
+	e.Op = f.row.Name
+	if len(s.doing) > 0 {
+		e.Op = s.doing[0]
+	}
+	for i := 0; i < f.ins; i++ {
+		if f.in[i] != nil {
+			e.Operands = append(e.Operands, describe(f.in[i]))
+		}
+	}
+	for _, t := range f.many {
+		e.Operands = append(e.Operands, describe(t))
+	}
+	e.File, e.Line = caller()
+	f.abandon()
+	panic(e)
+}
+
+// fail panics with an error of an operation that has no frame of its own.
+func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format string, args ...any) {
+	e := fault.New(kind, format, args...)
+	e.Op = op
+	if len(x.s.doing) > 0 {
+		e.Op = x.s.doing[0]
+	}
+	for _, t := range operands {
+		if t != nil {
+			e.Operands = append(e.Operands, describe(t))
+		}
+	}
+	e.File, e.Line = caller()
+	panic(e)
+}
+
+// check panics with err as an error of op.
+func (x *Exec) check(op string, err error) {
+	if err == nil {
+		return
+	}
+	var e *fault.Error
+	if errors.As(err, &e) && e.Op != "" {
+		panic(e)
+	}
+	n := fault.Wrap(fault.System, err, "the operation failed")
+	if e != nil {
+		c := *e
+		n = &c
+	}
+	n.Op = op
+	n.File, n.Line = caller()
+	panic(n)
+}
+
+// abandon undoes a call that fails: it frees workspace and outputs, releases operands and unwinds the frames.
+func (f *frame) abandon() {
+	s := f.x.s
+	// The device's own failure is already being reported.
+	_ = f.endWork()
+	for i := 0; i < f.outs; i++ {
+		if t := f.out[i]; t != nil && f.dst[i] == nil && t.scope == nil && t.st != nil {
+			t.Close()
+		}
+	}
+	for s.depth > 0 {
+		g := s.frames[s.depth-1]
+		s.leave(g)
+		if g == f {
+			break
+		}
+	}
+}
+
+const modulePrefix = "tenon.dev"
+
+// library reports whether a function belongs to the library: any package of the module but commands, examples and tests.
+func library(function, file string) bool {
+	rest, ok := strings.CutPrefix(function, modulePrefix)
+	if !ok || strings.HasSuffix(file, "_test.go") {
+		return false
+	}
+	return !strings.HasPrefix(rest, "/examples/") && !strings.HasPrefix(rest, "/cmd/") && !strings.HasPrefix(rest, "/conformance")
+}
+
+// caller returns the line of the first caller outside the library.
+func caller() (file string, line int) {
+	var pcs [64]uintptr
+	n := runtime.Callers(2, pcs[:])
+	frames := runtime.CallersFrames(pcs[:n])
+	for {
+		fr, more := frames.Next()
+		if fr.Line > 0 && !library(fr.Function, fr.File) && !strings.HasPrefix(fr.Function, "runtime.") {
+			return fr.File, fr.Line
+		}
+		if !more {
+			return "", 0
+		}
+	}
+}

@@ -1,0 +1,184 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+const (
+	maxIn  = 6
+	maxOut = 4
+)
+
+// frame is one call of an operation: operands and attributes in, outputs out. Frames belong to the session and are reused, so that a call
+// allocates nothing besides the handles it returns. A frame is also what engines issue launches through.
+type frame struct {
+	x   *Exec
+	row *row
+
+	in   [maxIn]*Tensor // absent operands are nil
+	ins  int
+	many []*Tensor // operands of operations over lists, such as Cat
+
+	// Attributes, as the row's schema orders them.
+	scalar [4]kernels.Scalar
+	// hole holds the scalars that stand for absent inputs of pointwise operations; holes has their bits, holeFloat those that are not integers.
+	hole      [3]kernels.Scalar
+	holes     uint8
+	holeFloat uint8
+	i         [8]int
+	dims      []int
+	dt        dtype.DType
+	opt       any
+
+	out  [maxOut]*Tensor
+	outs int
+	// dst are the tensors that an in-place or out= call writes to, by output.
+	dst [maxOut]*Tensor
+
+	seq    uint64
+	launch kernels.Launch
+	dl     *driver.Launch
+	work   []*alloc.Block
+
+	opers   []kernels.Operand
+	dimsB   [16]int
+	lists   [32]int
+	perm    [16]int
+	scalarB [8]kernels.Scalar
+}
+
+func (s *session) enter(x *Exec, r *row) *frame {
+	if s.depth == len(s.frames) {
+		s.frames = append(s.frames, &frame{dl: new(driver.Launch)})
+	}
+	f := s.frames[s.depth]
+	s.depth++
+	f.x, f.row = x, r
+	return f
+}
+
+func (s *session) leave(f *frame) {
+	for i := 0; i < f.ins; i++ {
+		f.in[i] = nil
+	}
+	for i := 0; i < f.outs; i++ {
+		f.out[i], f.dst[i] = nil, nil
+	}
+	for i := range f.many {
+		f.many[i] = nil
+	}
+	f.many, f.dims, f.ins, f.outs, f.opt, f.dt = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid
+	f.scalar, f.i, f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, [8]int{}, [3]kernels.Scalar{}, 0, 0
+	s.depth--
+}
+
+// frame implements kernels.Issuer.
+
+// NewLaunch returns the frame's Launch, emptied.
+func (f *frame) NewLaunch() *kernels.Launch {
+	f.launch = kernels.Launch{Args: f.launch.Args[:0]}
+	return &f.launch
+}
+
+// Issue launches l on the frame's stream.
+func (f *frame) Issue(l *kernels.Launch) error {
+	st := f.x.m.stream
+	fn, err := st.Device.Func(&l.Spec)
+	if err != nil {
+		return err
+	}
+	d := f.dl
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn, st.Handle, l.Grid, l.Block, l.Shared, l.Args
+	return rt.Wrap(st.Device.Driver().Launch(d), "the kernel could not be launched")
+}
+
+// Workspace returns memory of the caching allocator that is freed when the operation ends.
+func (f *frame) Workspace(n int) (uint64, error) {
+	st := f.x.m.stream
+	b, err := st.Device.Alloc(uint64(n), alloc.Stream(st.Handle))
+	if err != nil {
+		return 0, err
+	}
+	f.work = append(f.work, b)
+	return b.Addr(), nil
+}
+
+// Limits describes the device.
+func (f *frame) Limits() *kernels.Limits { return f.x.m.stream.Device.Limits() }
+
+// Index32 returns the most elements that 32-bit indexes may reach.
+func (f *frame) Index32() int { return f.x.m.stream.Device.Index32() }
+
+// Memset fills n bytes with b.
+func (f *frame) Memset(ptr uint64, b byte, n int) error {
+	st := f.x.m.stream
+	return rt.Wrap(st.Device.Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle), "memory could not be set")
+}
+
+// endWork frees the workspace. Reuse is ordered by the stream.
+func (f *frame) endWork() error {
+	var first error
+	for i, b := range f.work {
+		if err := f.x.m.stream.Device.Memory().Free(b); first == nil {
+			first = err
+		}
+		f.work[i] = nil
+	}
+	f.work = f.work[:0]
+	return first
+}
+
+// operand describes t with its own shape.
+func operand(t *Tensor) kernels.Operand {
+	return kernels.Operand{Ptr: t.ptr(), DType: t.dt, Shape: t.shape, Stride: t.stride}
+}
+
+// operandsOf fills the frame's operand list with outputs then inputs, all broadcast to the first output's shape.
+func (f *frame) operandsOf() (outs, ins []kernels.Operand) {
+	f.opers = f.opers[:0]
+	used := 0
+	for i := 0; i < f.outs; i++ {
+		f.opers = append(f.opers, operand(f.out[i]))
+	}
+	shape := f.out[0].shape
+	for i := 0; i < f.ins; i++ {
+		t := f.in[i]
+		if t == nil {
+			if f.holes&(1<<i) != 0 {
+				f.opers = append(f.opers, kernels.Operand{})
+			}
+			continue
+		}
+		o := operand(t)
+		if !sameShape(t.shape, shape) {
+			var st []int
+			if used+len(shape) <= len(f.lists) {
+				st = f.lists[used : used+len(shape)]
+				used += len(shape)
+			} else {
+				st = make([]int, len(shape))
+			}
+			broadcastStrides(st, t.shape, t.stride, shape)
+			o.Shape, o.Stride = shape, st
+		}
+		f.opers = append(f.opers, o)
+	}
+	return f.opers[:f.outs], f.opers[f.outs:]
+}
+
+// broadcastStrides fills st with the strides with which an array of the given shape is read as one of shape to.
+func broadcastStrides(st, shape, stride, to []int) {
+	lead := len(to) - len(shape)
+	for i := range to {
+		switch {
+		case i < lead || shape[i-lead] == 1 && to[i] != 1:
+			st[i] = 0
+		default:
+			st[i] = stride[i-lead]
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package core
+
+import "tenon.dev/fault"
+
+// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
+type Function interface {
+	// Forward computes the outputs. What Backward needs it saves in c.
+	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
+	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
+	// fails the backward pass and names the line of the forward call.
+	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
+}
+
+// FunctionContext carries what Forward leaves for Backward.
+type FunctionContext struct {
+	n     *node
+	x     *Exec
+	saves []*Tensor
+	outs  []*Tensor
+	// Value is anything else that Backward needs.
+	Value any
+}
+
+// Save keeps tensors for Backward; inputs and outputs of the function keep their history. It is called once.
+func (c *FunctionContext) Save(ts ...*Tensor) { c.saves = ts }
+
+// Saved returns what Save kept, in the scope of Backward.
+func (c *FunctionContext) Saved() []*Tensor {
+	b := &back{x: c.x, n: c.n}
+	out := make([]*Tensor, len(c.n.saved))
+	for i := range out {
+		out[i] = b.unpackSlot(&c.n.saved[i], c.n.custom.history[i])
+	}
+	return out
+}
+
+// NeedsGrad reports whether input i wants a gradient.
+func (c *FunctionContext) NeedsGrad(i int) bool { return (&back{n: c.n}).need(i) }
+
+// functionState is what a node of a user's function has besides.
+type functionState struct {
+	fn      Function
+	ctx     *FunctionContext
+	file    string
+	line    int
+	history []edge
+}
+
+func (s *functionState) close() {
+	if s != nil {
+		s.ctx.saves, s.ctx.outs = nil, nil
+	}
+}
+
+var rowFunction = define(row{Name: "Function"})
+
+func init() { rowFunction.back = backFunction }
+
+// Apply runs fn on the inputs and puts it on the tape if any input requires a gradient.
+func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
+	c := &FunctionContext{}
+	s := x.s
+	outer := s.scope
+	s.push()
+	defer s.popTo(outer)
+	outs := fn.Forward(x.NoGrad(), c, inputs...)
+	grads := false
+	for _, t := range inputs {
+		grads = grads || t != nil && t.RequiresGrad()
+	}
+	for i, o := range outs {
+		for _, in := range inputs {
+			if o == in {
+				outs[i] = x.NoGrad().Detach(o)
+			}
+		}
+		s.lift(outs[i])
+	}
+	if !grads || x.m.noGrad {
+		return outs
+	}
+	n := &node{row: rowFunction, m: x.m, seq: nodeSeq.Add(1)}
+	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
+	st := &functionState{fn: fn, ctx: c}
+	st.file, st.line = caller()
+	n.custom = st
+	c.n = n
+	for _, t := range inputs {
+		n.addEdge(t)
+	}
+	for i, o := range outs {
+		n.outs = append(n.outs, meta{o.dt, o.shape})
+		if o.dt.IsFloat() || o.dt.IsComplex() {
+			o.node, o.out = n, uint8(i)
+			n.refs.Add(1)
+		}
+	}
+	for _, t := range c.saves {
+		if t == nil {
+			x.fail("Function", fault.Invalid, inputs, "a nil tensor was given to Save")
+		}
+		e := edge{leaf: t.leaf}
+		if t.node != nil {
+			e.node, e.out = t.node, t.out
+		}
+		n.keep(0, t)
+		st.history = append(st.history, e)
+	}
+	c.saves = nil
+	return outs
+}
+
+func backFunction(b *back) {
+	st := b.n.custom
+	c := *st.ctx
+	c.x = b.x
+	gs := make([]*Tensor, len(b.n.outs))
+	for i := range gs {
+		gs[i] = b.grad(i)
+	}
+	res, err := st.fn.Backward(b.x, &c, gs...)
+	if err != nil {
+		e := fault.Wrap(fault.Invalid, err, "the function's Backward failed")
+		e.Op, e.File, e.Line = "Function", st.file, st.line
+		panic(e)
+	}
+	if len(res) != len(b.n.edges) {
+		e := fault.New(fault.Invalid, "the function's Backward returned %d gradients for %d inputs", len(res), len(b.n.edges))
+		e.Op, e.File, e.Line = "Function", st.file, st.line
+		panic(e)
+	}
+	for i, g := range res {
+		if g != nil && !sameShape(g.shape, b.shape(i)) {
+			e := fault.New(fault.Invalid, "the function's Backward returned a gradient of shape %v for input %d of shape %v", g.shape, i, b.shape(i))
+			e.Op, e.File, e.Line = "Function", st.file, st.line
+			panic(e)
+		}
+		b.set(i, g)
+	}
+}

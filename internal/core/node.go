@@ -1,0 +1,223 @@
+package core
+
+import (
+	"sync/atomic"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// node is one operation of the tape: what its derivative needs, and the edges to the operations that made its inputs. It is counted by the
+// output handles and by the edges that lead to it; with the last of them its saved tensors go.
+type node struct {
+	row  *row
+	m    mode
+	seq  uint64
+	refs atomic.Int32
+
+	edges []edge
+	outs  []meta
+	saved []slot
+
+	scalar [4]kernels.Scalar
+	hole   [3]kernels.Scalar
+	holes  uint8
+	i      [8]int
+	dims   []int
+	dt     dtype.DType
+	opt    any
+	// custom is the user's function, where row is rowFunction.
+	custom *functionState
+
+	spent bool
+	few   [3]edge
+	one   [1]meta
+	two   [2]slot
+}
+
+// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient.
+type edge struct {
+	node *node
+	out  uint8
+	leaf *leaf
+	meta meta
+}
+
+// meta is the type and shape of a tensor.
+type meta struct {
+	dt    dtype.DType
+	shape []int
+}
+
+// slot is a saved tensor: it holds its storage, in no scope.
+type slot struct {
+	which   save
+	st      *storage
+	dt      dtype.DType
+	offset  int
+	shape   []int
+	stride  []int
+	version uint32
+}
+
+// leaf accumulates the gradient of a tensor that the user made.
+type leaf struct {
+	owner *Tensor
+	grad  *Tensor
+	meta  meta
+	hooks []func(x *Exec, g *Tensor) *Tensor
+}
+
+var nodeSeq atomic.Uint64
+
+// record puts the finished operation on the tape.
+func (f *frame) record() {
+	n := &node{row: f.row, m: f.x.m, seq: nodeSeq.Add(1), scalar: f.scalar, hole: f.hole, holes: f.holes, i: f.i, dt: f.dt, opt: f.opt}
+	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
+	if len(f.dims) > 0 {
+		n.dims = append(n.dims, f.dims...)
+	}
+	for i := 0; i < f.ins; i++ {
+		n.addEdge(f.in[i])
+	}
+	for _, t := range f.many {
+		n.addEdge(t)
+	}
+	for i := 0; i < f.ins; i++ {
+		if f.row.saves&(in0<<i) != 0 && f.in[i] != nil {
+			n.keep(in0<<i, f.in[i])
+		}
+	}
+	view := f.row.flags&flagView != 0
+	for i := 0; i < f.outs; i++ {
+		t := f.out[i]
+		n.outs = append(n.outs, meta{t.dt, t.shape})
+		if f.row.saves&(out0<<i) != 0 {
+			n.keep(out0<<i, t)
+		}
+		if !t.dt.IsFloat() && !t.dt.IsComplex() {
+			continue
+		}
+		if old := t.node; old != nil { // in place: the handle leaves its former history
+			defer old.release()
+		}
+		t.node, t.out = n, uint8(i)
+		n.refs.Add(1)
+		if view {
+			t.st.gradViews.Store(true)
+		}
+	}
+}
+
+func (n *node) addEdge(t *Tensor) {
+	var e edge
+	if t != nil {
+		e.meta = meta{t.dt, t.shape}
+		switch {
+		case t.node != nil:
+			e.node, e.out = t.node, t.out
+			e.node.refs.Add(1)
+		case t.leaf != nil:
+			e.leaf = t.leaf
+		}
+	}
+	n.edges = append(n.edges, e)
+}
+
+func (n *node) keep(which save, t *Tensor) {
+	t.st.retain()
+	n.saved = append(n.saved, slot{which, t.st, t.dt, t.offset, t.shape, t.stride, t.st.version.Load()})
+}
+
+// release drops one reference. The walk down the edges is a loop, so that a long chain does not use the stack.
+func (n *node) release() {
+	var stack []*node
+	for {
+		if n.refs.Add(-1) == 0 {
+			n.spend()
+			for i := range n.edges {
+				if m := n.edges[i].node; m != nil {
+					n.edges[i].node = nil
+					stack = append(stack, m)
+				}
+			}
+		}
+		if len(stack) == 0 {
+			return
+		}
+		n, stack = stack[len(stack)-1], stack[:len(stack)-1]
+	}
+}
+
+// spend frees the saved tensors.
+func (n *node) spend() {
+	n.spent = true
+	for i := range n.saved {
+		// A free can fail only on a lost device, which the next operation reports.
+		_ = n.saved[i].st.release()
+	}
+	n.saved = nil
+	n.custom.close()
+}
+
+// RequiresGrad reports whether a gradient flows to t.
+func (t *Tensor) RequiresGrad() bool { return t.node != nil || t.leaf != nil }
+
+// IsLeaf reports whether t was made by the user rather than by a recorded operation.
+func (t *Tensor) IsLeaf() bool { return t.node == nil }
+
+// SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
+func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
+	switch {
+	case !on && t.node == nil:
+		t.leaf = nil
+	case t.node != nil && !on:
+		panicAt("SetRequiresGrad", fault.Invalid, "only leaf tensors can stop requiring grad; use Detach")
+	case t.leaf != nil || t.node != nil:
+	case !t.dt.IsFloat() && !t.dt.IsComplex():
+		panicAt("SetRequiresGrad", fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v", t.dt)
+	default:
+		t.leaf = &leaf{owner: t, meta: meta{t.dt, t.shape}}
+	}
+	return t
+}
+
+func panicAt(op string, kind fault.Kind, format string, args ...any) {
+	e := fault.New(kind, format, args...)
+	e.Op = op
+	e.File, e.Line = caller()
+	panic(e)
+}
+
+// Grad returns the accumulated gradient of a leaf, or nil. The leaf owns it.
+func (t *Tensor) Grad() *Tensor {
+	if t.leaf == nil {
+		return nil
+	}
+	return t.leaf.grad
+}
+
+// SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.
+func (t *Tensor) SetGrad(g *Tensor) {
+	if t.leaf == nil {
+		panicAt("SetGrad", fault.Invalid, "%s is not a leaf that requires grad", describe(t))
+	}
+	t.leaf.setGrad(g)
+}
+
+func (l *leaf) setGrad(g *Tensor) {
+	if l.grad != nil && l.grad != g {
+		l.grad.Close()
+	}
+	if g != nil {
+		g.own()
+	}
+	l.grad = g
+}
+
+// own takes a handle out of its scope: a struct of the library holds it and closes it.
+func (t *Tensor) own() {
+	t.scope = nil
+	t.st.loosen()
+}

@@ -1,0 +1,211 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// rows holds every operation by name.
+var rows = map[string]*row{}
+
+// define registers an operation.
+func define(r row) *row {
+	if rows[r.Name] != nil {
+		panic("core: operation " + r.Name + " is defined twice")
+	}
+	if r.point != nil && r.meta == nil {
+		r.meta = metaPoint
+	}
+	rows[r.Name] = &r
+	return &r
+}
+
+// call1Into runs an operation whose first output goes to dst.
+func (f *frame) call1Into(dst *Tensor) {
+	f.dst[0], f.outs = dst, 1
+	f.call()
+	f.x.s.leave(f)
+}
+
+// setHole makes input i the scalar v. An integral v counts as an integer for the result's type, so that it does not turn integers into floats.
+func (f *frame) setHole(i int, v float64) {
+	f.ins = max(f.ins, i+1)
+	f.in[i] = nil
+	f.holes |= 1 << i
+	if v != math.Trunc(v) || math.IsInf(v, 0) {
+		f.holeFloat |= 1 << i
+	}
+	f.hole[i] = kernels.Scalar{F: v, I: int64(v)}
+}
+
+var (
+	rowAdd = define(row{Name: "Add", Torch: "add", point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
+	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: numeric, cast: castWidest, back: backSub})
+	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1})
+	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1})
+	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
+)
+
+func backAdd(b *back) {
+	b.set(0, b.grad(0))
+	b.set(1, b.grad(0))
+}
+
+func backSub(b *back) {
+	b.set(0, b.grad(0))
+	if b.need(1) {
+		b.set(1, b.x.Neg(b.grad(0)))
+	}
+}
+
+// scaled returns t times the scalar that stood for input i of the forward call.
+func (b *back) scaled(t *Tensor, i int) *Tensor { return b.x.MulS(t, b.n.hole[i].F) }
+
+func backMul(b *back) {
+	g := b.grad(0)
+	for i := range 2 {
+		if !b.need(i) {
+			continue
+		}
+		if b.n.holes&(2>>i) != 0 {
+			b.set(i, b.scaled(g, 1-i))
+			continue
+		}
+		b.set(i, b.x.Mul(g, b.x.conjugate(b.in(1-i))))
+	}
+}
+
+func backDiv(b *back) {
+	g := b.grad(0)
+	switch {
+	case b.n.holes&2 != 0:
+		b.set(0, b.x.DivS(g, b.n.hole[1].F))
+		return
+	case b.need(0):
+		b.set(0, b.x.Div(g, b.x.conjugate(b.in(1))))
+	}
+	if b.need(1) {
+		d := b.in(1)
+		q := b.x.Div(b.in(0), d)
+		b.set(1, b.x.Neg(b.x.Mul(g, b.x.conjugate(b.x.Div(q, d)))))
+	}
+}
+
+// Add returns a + b, broadcast, in the promoted type.
+func (x *Exec) Add(a, b *Tensor) *Tensor { return x.op(rowAdd, a, b).call1() }
+
+// AddInto sets dst to a + b; dst may be a or b.
+func (x *Exec) AddInto(dst, a, b *Tensor) { x.op(rowAdd, a, b).call1Into(dst) }
+
+// AddS returns a + v.
+func (x *Exec) AddS(a *Tensor, v float64) *Tensor { return x.withScalar(rowAdd, a, v).call1() }
+
+// Sub returns a - b, broadcast, in the promoted type; not for bool.
+func (x *Exec) Sub(a, b *Tensor) *Tensor { return x.op(rowSub, a, b).call1() }
+
+// SubInto sets dst to a - b; dst may be a or b.
+func (x *Exec) SubInto(dst, a, b *Tensor) { x.op(rowSub, a, b).call1Into(dst) }
+
+// SubS returns a - v.
+func (x *Exec) SubS(a *Tensor, v float64) *Tensor { return x.withScalar(rowSub, a, v).call1() }
+
+// Mul returns a * b, broadcast, in the promoted type.
+func (x *Exec) Mul(a, b *Tensor) *Tensor { return x.op(rowMul, a, b).call1() }
+
+// MulInto sets dst to a * b; dst may be a or b.
+func (x *Exec) MulInto(dst, a, b *Tensor) { x.op(rowMul, a, b).call1Into(dst) }
+
+// MulS returns a * v.
+func (x *Exec) MulS(a *Tensor, v float64) *Tensor { return x.withScalar(rowMul, a, v).call1() }
+
+// Div returns a / b, broadcast; integers are divided as float32.
+func (x *Exec) Div(a, b *Tensor) *Tensor { return x.op(rowDiv, a, b).call1() }
+
+// DivInto sets dst to a / b; dst may be a or b.
+func (x *Exec) DivInto(dst, a, b *Tensor) { x.op(rowDiv, a, b).call1Into(dst) }
+
+// DivS returns a / v.
+func (x *Exec) DivS(a *Tensor, v float64) *Tensor { return x.withScalar(rowDiv, a, v).call1() }
+
+// Neg returns -t; not for bool.
+func (x *Exec) Neg(t *Tensor) *Tensor { return x.op(rowNeg, t).call1() }
+
+// withScalar enters a frame whose second operand is the scalar v.
+func (x *Exec) withScalar(r *row, a *Tensor, v float64) *frame {
+	f := x.op(r, a)
+	f.setHole(1, v)
+	return f
+}
+
+// conjugate returns t where it is real.
+func (x *Exec) conjugate(t *Tensor) *Tensor {
+	if t.dt.IsComplex() {
+		return x.Conj(t)
+	}
+	return t
+}
+
+// composite runs f as one operation named name: errors carry the name, and temporaries are closed when it ends.
+func (x *Exec) composite(name string, f func(x *Exec) *Tensor) *Tensor {
+	s := x.s
+	outer, doing := s.scope, len(s.doing)
+	s.doing = append(s.doing, name)
+	s.push()
+	defer func() {
+		s.popTo(outer)
+		s.doing = s.doing[:doing]
+	}()
+	t := f(x)
+	s.lift(t)
+	return t
+}
+
+// sumTo sums g over the dimensions in which shape was broadcast to g's.
+func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
+	if sameShape(g.shape, shape) {
+		return g
+	}
+	lead := len(g.shape) - len(shape)
+	var dims []int
+	for i := range g.shape {
+		if i < lead || shape[i-lead] == 1 && g.shape[i] != 1 {
+			dims = append(dims, i)
+		}
+	}
+	return x.View(x.Sum(g, dims, SumOpt{KeepDim: true}), shape...)
+}
+
+// autocast converts the operands as the operation's class says.
+func (f *frame) autocast() {
+	x := f.x
+	to := x.m.autocast
+	if f.row.cast == castFloat32 {
+		to = dtype.Float32
+	}
+	if f.row.cast == castWidest {
+		low, wide := false, false
+		for i := 0; i < f.ins; i++ {
+			if t := f.in[i]; t != nil {
+				low = low || t.dt == x.m.autocast
+				wide = wide || t.dt == dtype.Float32
+			}
+		}
+		if !low || !wide {
+			return
+		}
+		to = dtype.Float32
+	}
+	plain := x.Autocast(dtype.Invalid)
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
+			f.in[i] = plain.ToDType(t, to)
+		}
+	}
+	for i, t := range f.many {
+		if t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
+			f.many[i] = plain.ToDType(t, to)
+		}
+	}
+}

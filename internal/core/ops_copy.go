@@ -1,0 +1,82 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+var (
+	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, else in the input's memory order.
+	rowCopy = define(row{Name: "Copy", Torch: "clone", meta: metaCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
+	// rowCopyInto copies input 0, broadcast, to the destination.
+	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", meta: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
+		back: func(b *back) { b.set(0, b.grad(0)) }})
+)
+
+func metaCopy(f *frame) {
+	t := f.in[0]
+	var stride []int
+	if f.i[0] == 0 {
+		stride = f.layout(t.shape)
+	}
+	f.newOut(0, f.dt, t.shape, stride)
+}
+
+func runCopy(f *frame) error {
+	if numel(f.out[0].shape) == 0 {
+		return nil
+	}
+	outs, ins := f.operandsOf()
+	compute := f.in[0].dt
+	if f.out[0].dt.IsComplex() && !compute.IsComplex() {
+		compute = f.out[0].dt
+	}
+	return kernels.Pointwise(f, kernels.Copy, compute, nil, outs, ins)
+}
+
+func (x *Exec) copyAs(t *Tensor, dt dtype.DType, rowMajor bool) *Tensor {
+	f := x.op(rowCopy, t)
+	f.dt = dt
+	if rowMajor {
+		f.i[0] = 1
+	}
+	return f.call1()
+}
+
+// Clone returns a copy of t, in its memory order where that has no gaps.
+func (x *Exec) Clone(t *Tensor) *Tensor { return x.copyAs(t, t.dt, false) }
+
+// Contiguous returns t if it is contiguous, else a row-major copy.
+func (x *Exec) Contiguous(t *Tensor) *Tensor {
+	if t.IsContiguous() {
+		return t
+	}
+	return x.copyAs(t, t.dt, true)
+}
+
+// ToDType returns t if it has type dt, else a converted copy.
+func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
+	if t.dt == dt {
+		return t
+	}
+	return x.copyAs(t, dt, false)
+}
+
+// CopyInto sets dst's elements to src's, broadcast and converted.
+func (x *Exec) CopyInto(dst, src *Tensor) { x.op(rowCopyInto, src).call1Into(dst) }
+
+// Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
+func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
+	if t.IsContiguous() {
+		return x.View(t, shape...)
+	}
+	f := x.op(rowView, t)
+	f.dims = append(f.dims, shape...)
+	to := f.inferShape(t)
+	_, ok := viewStrides(t.shape, t.stride, to)
+	x.s.leave(f)
+	if ok {
+		return x.View(t, shape...)
+	}
+	return x.composite("Reshape", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), shape...) })
+}

@@ -1,0 +1,153 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+var (
+	rowEmpty = define(row{Name: "Empty", Torch: "empty", flags: flagFactory, meta: metaFactory, run: func(*frame) error { return nil }})
+	rowFull  = define(row{Name: "Full", Torch: "full", flags: flagFactory, meta: metaFactory, run: runFill})
+)
+
+func metaFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }
+
+func runFill(f *frame) error {
+	t := f.out[0]
+	if numel(t.shape) == 0 {
+		return nil
+	}
+	outs, _ := f.operandsOf()
+	return kernels.Pointwise(f, kernels.Fill, t.dt, f.scalar[:1], outs, nil)
+}
+
+// Empty returns a tensor with undefined elements.
+func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
+	f := x.op(rowEmpty)
+	f.dims, f.dt = append(f.dims, shape...), dt
+	return f.call1()
+}
+
+// Full returns a tensor whose elements are v, converted to dt.
+func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
+	f := x.op(rowFull)
+	f.dims, f.dt = append(f.dims, shape...), dt
+	f.scalar[0] = kernels.Scalar{F: v, I: int64(v)}
+	return f.call1()
+}
+
+// Zeros returns a tensor of zeros.
+func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor { return x.Full(shape, 0, dt) }
+
+// Ones returns a tensor of ones.
+func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor { return x.Full(shape, 1, dt) }
+
+// scalarFromHost makes a 0-d tensor of the processor one of x's device.
+func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
+	b := make([]byte, t.dt.Size())
+	x.check("To", x.readBytes(t, b))
+	c := x.Empty(nil, t.dt)
+	x.check("To", x.writeBytes(c, b))
+	return c
+}
+
+// FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
+func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
+	if want := numel(shape) * dt.Size(); want != len(data) {
+		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
+	}
+	t := x.Empty(shape, dt)
+	x.check("FromBytes", x.writeBytes(t, data))
+	return t
+}
+
+// Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
+func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
+	out := make([]byte, numel(t.shape)*t.dt.Size())
+	var err error
+	if e := Try(func() {
+		x.Scope(func(x *Exec) { err = x.readBytes(x.NoGrad().Contiguous(t), out) })
+	}); e != nil {
+		return nil, e
+	}
+	return out, err
+}
+
+// readBytes copies the elements of contiguous t to b and waits for them.
+func (x *Exec) readBytes(t *Tensor, b []byte) error {
+	if t.closed.Load() {
+		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	st := x.m.stream
+	if t.st.dev != st.Device {
+		st = t.st.dev.DefaultStream()
+	}
+	seq := st.Next()
+	if !x.m.manual {
+		if err := t.st.read(st, seq); err != nil {
+			return err
+		}
+	}
+	if err := st.Device.Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle); err != nil {
+		return rt.Wrap(err, "the tensor could not be read")
+	}
+	st.Issued(seq)
+	return st.Synchronize()
+}
+
+// writeBytes copies b to the elements of contiguous t.
+func (x *Exec) writeBytes(t *Tensor, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	st := x.m.stream
+	seq := st.Next()
+	if !x.m.manual {
+		if err := t.st.write(st, seq); err != nil {
+			return err
+		}
+	}
+	err := st.Device.Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle)
+	st.Issued(seq)
+	return rt.Wrap(err, "the tensor could not be written")
+}
+
+// From returns a tensor with a copy of data. With no shape it has one dimension.
+func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
+	if len(shape) == 0 {
+		shape = []int{len(data)}
+	}
+	return x.FromBytes(dtype.AsBytes(data), dtype.Of[T](), shape...)
+}
+
+// Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
+func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
+	if want := dtype.Of[T](); want != t.dt {
+		return nil, fault.New(fault.Invalid, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
+	}
+	b, err := x.Bytes(t)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, numel(t.shape))
+	copy(dtype.AsBytes(out), b)
+	return out, nil
+}
+
+// Item returns the only element of t as a float64. It waits for the work that makes it.
+func (x *Exec) Item(t *Tensor) (float64, error) {
+	if t.Numel() != 1 {
+		return 0, fault.New(fault.Invalid, "a tensor with %d elements cannot be converted to a scalar", t.Numel())
+	}
+	b, err := x.Bytes(t)
+	if err != nil {
+		return 0, err
+	}
+	return dtype.Float64At(t.dt, b, 0), nil
+}

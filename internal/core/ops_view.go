@@ -1,0 +1,357 @@
+package core
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// geometry is a view's shape, strides and offset over some storage.
+type geometry struct {
+	shape, stride []int
+	offset        int
+}
+
+// viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
+// derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
+func viewRow(name, torch string, view func(f *frame, g geometry) geometry) row {
+	return row{Name: name, Torch: torch, flags: flagView, back: backView, view: view, meta: func(f *frame) {
+		t := f.in[0]
+		g := view(f, geometry{t.shape, t.stride, t.offset})
+		f.viewOut(0, t, g.offset, g.shape, g.stride)
+	}}
+}
+
+func backView(b *back) {
+	f := b.x.op(rowUnview, b.grad(0))
+	f.opt, f.i = &unviewed{b.n.row, b.shape(0)}, b.n.i
+	f.dims = append(f.dims, b.n.dims...)
+	b.set(0, f.call1())
+}
+
+// unviewed is the attribute of rowUnview: which view of which shape the input is.
+type unviewed struct {
+	row   *row
+	shape []int
+}
+
+// rowUnview returns zeros of the base's shape, in which the view holds the input.
+var rowUnview = define(row{Name: "ViewBackward", meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(*unviewed).shape, nil) },
+	run: func(f *frame) error {
+		out, u := f.out[0], f.opt.(*unviewed)
+		if out.st.bytes == 0 {
+			return nil
+		}
+		g := u.row.view(f, geometry{out.shape, out.stride, out.offset})
+		if numel(g.shape) != numel(out.shape) || !dense(g.shape, g.stride) {
+			if err := f.Memset(out.ptr(), 0, out.st.bytes); err != nil {
+				return err
+			}
+		}
+		if numel(g.shape) == 0 {
+			return nil
+		}
+		dst := kernels.Operand{Ptr: out.st.ptr + uint64(g.offset*out.dt.Size()), DType: out.dt, Shape: g.shape, Stride: g.stride}
+		return kernels.Pointwise(f, kernels.Copy, out.dt, nil, []kernels.Operand{dst}, []kernels.Operand{operand(f.in[0])})
+	}})
+
+func init() {
+	rowUnview.back = func(b *back) {
+		u := b.n.opt.(*unviewed)
+		f := b.x.op(u.row, b.grad(0))
+		f.i, f.dims = b.n.i, append(f.dims, b.n.dims...)
+		b.set(0, f.call1())
+	}
+}
+
+// dim brings a dimension number into 0 … n-1.
+func (f *frame) dim(d, n int) int {
+	m := max(n, 1)
+	if d < -m || d >= m {
+		f.fail(fault.Invalid, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -m, m-1, d)
+	}
+	if d < 0 {
+		d += m
+	}
+	return d
+}
+
+var (
+	rowPermute = define(viewRow("Permute", "permute", viewPermute))
+	rowNarrow  = define(viewRow("Slice", "slice", viewSlice))
+	rowSelect  = define(viewRow("Select", "select", viewSelect))
+	rowDiag    = define(viewRow("Diagonal", "diagonal", viewDiagonal))
+	rowStrided = define(viewRow("AsStrided", "as_strided", viewStrided))
+	rowView    = define(row{Name: "View", Torch: "view", flags: flagView, meta: metaView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand  = define(row{Name: "Expand", Torch: "expand", flags: flagView, meta: metaExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowDetach  = define(row{Name: "Detach", Torch: "detach", flags: flagView, meta: func(f *frame) {
+		t := f.in[0]
+		f.viewOut(0, t, t.offset, t.shape, t.stride)
+	}})
+)
+
+func viewPermute(f *frame, g geometry) geometry {
+	n := len(g.shape)
+	if len(f.dims) != n {
+		f.fail(fault.Invalid, "permute: %d dimensions were given for a tensor of %d", len(f.dims), n)
+	}
+	out := geometry{make([]int, n), make([]int, n), g.offset}
+	var seen uint64
+	for i, d := range f.dims {
+		d = f.dim(d, n)
+		if seen&(1<<d) != 0 {
+			f.fail(fault.Invalid, "permute: dimension %d is given twice", d)
+		}
+		seen |= 1 << d
+		out.shape[i], out.stride[i] = g.shape[d], g.stride[d]
+	}
+	return out
+}
+
+// viewSlice: i = dim, start, end, step.
+func viewSlice(f *frame, g geometry) geometry {
+	if len(g.shape) == 0 {
+		f.fail(fault.Invalid, "slice() cannot be applied to a 0-dim tensor")
+	}
+	d := f.dim(f.i[0], len(g.shape))
+	start, end, step, n := f.i[1], f.i[2], f.i[3], g.shape[d]
+	if step <= 0 {
+		f.fail(fault.Invalid, "slice step must be positive, not %d", step)
+	}
+	if start < 0 {
+		start += n
+	}
+	if end < 0 {
+		end += n
+	}
+	start = min(max(start, 0), n)
+	end = min(max(end, start), n)
+	out := geometry{append([]int(nil), g.shape...), append([]int(nil), g.stride...), g.offset + start*g.stride[d]}
+	out.shape[d] = (end - start + step - 1) / step
+	out.stride[d] *= step
+	return out
+}
+
+// viewSelect: i = dim, index.
+func viewSelect(f *frame, g geometry) geometry {
+	if len(g.shape) == 0 {
+		f.fail(fault.Invalid, "select() cannot be applied to a 0-dim tensor")
+	}
+	d := f.dim(f.i[0], len(g.shape))
+	at, n := f.i[1], g.shape[d]
+	if at < -n || at >= n {
+		f.fail(fault.Invalid, "select(): index %d out of range for tensor of size %v at dimension %d", at, g.shape, d)
+	}
+	if at < 0 {
+		at += n
+	}
+	out := geometry{make([]int, 0, len(g.shape)-1), make([]int, 0, len(g.shape)-1), g.offset + at*g.stride[d]}
+	for i := range g.shape {
+		if i != d {
+			out.shape, out.stride = append(out.shape, g.shape[i]), append(out.stride, g.stride[i])
+		}
+	}
+	return out
+}
+
+// viewDiagonal: i = offset, dim1, dim2.
+func viewDiagonal(f *frame, g geometry) geometry {
+	n := len(g.shape)
+	d1, d2 := f.dim(f.i[1], n), f.dim(f.i[2], n)
+	if d1 == d2 {
+		f.fail(fault.Invalid, "diagonal dimensions cannot be identical %d, %d", f.i[1], f.i[2])
+	}
+	out := geometry{offset: g.offset}
+	for i := range g.shape {
+		if i != d1 && i != d2 {
+			out.shape, out.stride = append(out.shape, g.shape[i]), append(out.stride, g.stride[i])
+		}
+	}
+	rows, cols := g.shape[d1], g.shape[d2]
+	k := f.i[0]
+	size := max(min(rows, cols-k), 0)
+	if k < 0 {
+		size = max(min(rows+k, cols), 0)
+	}
+	if size > 0 {
+		if k >= 0 {
+			out.offset += k * g.stride[d2]
+		} else {
+			out.offset -= k * g.stride[d1]
+		}
+	}
+	out.shape, out.stride = append(out.shape, size), append(out.stride, g.stride[d1]+g.stride[d2])
+	return out
+}
+
+// viewStrided: dims = shape then strides, i[0] = offset. The storage of a gradient is laid out as that of the input.
+func viewStrided(f *frame, g geometry) geometry {
+	n := len(f.dims) / 2
+	return geometry{f.dims[:n], f.dims[n:], f.i[0]}
+}
+
+func metaView(f *frame) {
+	t := f.in[0]
+	shape := f.inferShape(t)
+	stride, ok := viewStrides(t.shape, t.stride, shape)
+	if !ok {
+		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces); use Reshape")
+	}
+	f.viewOut(0, t, t.offset, shape, stride)
+}
+
+// inferShape replaces one -1 in the frame's dims by what makes the element counts equal.
+func (f *frame) inferShape(t *Tensor) []int {
+	known, hole := 1, -1
+	for i, d := range f.dims {
+		switch {
+		case d == -1 && hole < 0:
+			hole = i
+		case d == -1:
+			f.fail(fault.Invalid, "only one dimension can be inferred")
+		case d < 0:
+			f.fail(fault.Invalid, "invalid shape dimension %d", d)
+		default:
+			known *= d
+		}
+	}
+	n := t.Numel()
+	if hole >= 0 {
+		if known == 0 || n%known != 0 {
+			f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
+		}
+		f.dims[hole] = n / known
+		known = n
+	}
+	if known != n {
+		f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
+	}
+	return f.dims
+}
+
+// viewStrides returns strides with which the same elements have shape to. Runs of dimensions that lie evenly can be cut anew; others cannot
+// be joined.
+func viewStrides(shape, stride, to []int) ([]int, bool) {
+	out := make([]int, len(to))
+	if numel(shape) == 0 || len(shape) == 0 {
+		step := 1
+		for i := len(to) - 1; i >= 0; i-- {
+			out[i] = step
+			step *= max(to[i], 1)
+		}
+		if len(shape) == len(to) && sameShape(shape, to) {
+			copy(out, stride)
+		}
+		return out, true
+	}
+	j := len(to) - 1
+	run, base := 1, stride[len(stride)-1]
+	for i := len(shape) - 1; i >= 0; i-- {
+		run *= shape[i]
+		if i > 0 && (shape[i-1] == 1 || stride[i-1] == run*base) {
+			continue
+		}
+		n := 1
+		for j >= 0 && (n < run || to[j] == 1) {
+			out[j] = n * base
+			n *= to[j]
+			j--
+		}
+		if n != run {
+			return nil, false
+		}
+		if i > 0 {
+			run, base = 1, stride[i-1]
+		}
+	}
+	return out, j == -1
+}
+
+func metaExpand(f *frame) {
+	t := f.in[0]
+	to := f.dims
+	lead := len(to) - len(t.shape)
+	if lead < 0 {
+		f.fail(fault.Invalid, "the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)", len(to), len(t.shape))
+	}
+	stride := make([]int, len(to))
+	for i := len(to) - 1; i >= 0; i-- {
+		switch {
+		case i < lead:
+			if to[i] < 0 {
+				f.fail(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)
+			}
+			if i+1 < len(to) {
+				stride[i] = stride[i+1] * to[i+1]
+			} else {
+				stride[i] = 1
+			}
+			if to[i] != 1 {
+				stride[i] = 0
+			}
+		case to[i] == -1 || to[i] == t.shape[i-lead]:
+			to[i], stride[i] = t.shape[i-lead], t.stride[i-lead]
+		case t.shape[i-lead] != 1:
+			f.fail(fault.Invalid, "The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d.  Target sizes: %v.  Tensor sizes: %v",
+				to[i], t.shape[i-lead], i, to, t.shape)
+		}
+	}
+	f.viewOut(0, t, t.offset, to, stride)
+}
+
+// dimsOp runs a view operation whose attribute is a list.
+func (x *Exec) dimsOp(r *row, t *Tensor, dims []int) *Tensor {
+	f := x.op(r, t)
+	f.dims = append(f.dims, dims...)
+	return f.call1()
+}
+
+// View returns t's elements as another shape over the same memory; one size may be -1. It fails where that needs a copy.
+func (x *Exec) View(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowView, t, shape) }
+
+// Permute returns a view whose dimension i is t's dimension dims[i].
+func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowPermute, t, dims) }
+
+// Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
+func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowExpand, t, shape) }
+
+// Detach returns a view of t without its history.
+func (x *Exec) Detach(t *Tensor) *Tensor { return x.op(rowDetach, t).call1() }
+
+// Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
+// clamped to the dimension.
+func (x *Exec) Slice(t *Tensor, dim, start, end, step int) *Tensor {
+	f := x.op(rowNarrow, t)
+	f.i = [8]int{dim, start, end, step}
+	return f.call1()
+}
+
+// Select returns the view of element index of dimension dim, which goes.
+func (x *Exec) Select(t *Tensor, dim, index int) *Tensor {
+	f := x.op(rowSelect, t)
+	f.i = [8]int{dim, index}
+	return f.call1()
+}
+
+// Diagonal returns the view of the diagonal, offset above the main one, of dimensions dim1 and dim2; it becomes the last dimension.
+func (x *Exec) Diagonal(t *Tensor, offset, dim1, dim2 int) *Tensor {
+	f := x.op(rowDiag, t)
+	f.i = [8]int{offset, dim1, dim2}
+	return f.call1()
+}
+
+// Transpose returns the view with dimensions a and b exchanged.
+func (x *Exec) Transpose(t *Tensor, a, b int) *Tensor {
+	n := len(t.shape)
+	f := x.op(rowPermute, t)
+	for i := range n {
+		f.dims = append(f.dims, i)
+	}
+	if n == 0 {
+		f.dim(a, n)
+		f.dim(b, n)
+		return f.call1()
+	}
+	a, b = f.dim(a, n), f.dim(b, n)
+	f.dims[a], f.dims[b] = b, a
+	return f.call1()
+}

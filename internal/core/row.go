@@ -1,0 +1,293 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/kernels"
+)
+
+// row describes one operation. Rows are made once, in tables beside the Exec methods that users call, and registered by name.
+type row struct {
+	// Name is the method's name, such as "Add"; Torch is PyTorch's, such as "add".
+	Name, Torch string
+	// meta decides the outputs: it calls f.newOut or f.viewOut for each. It needs no device.
+	meta func(f *frame)
+	// run issues the kernels; nil for views. point is the operation of rows that the pointwise engine runs.
+	run   func(f *frame) error
+	// view computes the geometry of view rows.
+	view func(f *frame, g geometry) geometry
+	point *kernels.PointOp
+	// rule gives the types a pointwise operation computes in and returns.
+	rule func(f *frame) (compute, out dtype.DType)
+	// back computes the gradients of the inputs, in Exec operations; nil means the operation has none.
+	back func(b *back)
+	// saves says which tensors back reads.
+	saves save
+	cast  castClass
+	flags flag
+}
+
+// save is a set of tensors kept for backward: inputs by bit, outputs above.
+type save uint16
+
+const (
+	in0 save = 1 << iota
+	in1
+	in2
+	in3
+	in4
+	in5
+	out0
+	out1
+	out2
+	out3
+)
+
+// castClass says what autocast does with the floating-point inputs of an operation.
+type castClass uint8
+
+const (
+	castNone    castClass = iota
+	castLow               // to the low-precision type
+	castFloat32           // to float32
+	castWidest            // to the widest among the inputs
+)
+
+// flag is a set of properties of an operation.
+type flag uint16
+
+const (
+	// flagView: outputs share the first input's storage; no kernel runs.
+	flagView flag = 1 << iota
+	// flagRandom: draws random numbers.
+	flagRandom
+	// flagSyncs: waits for the device and reads a result on the host.
+	flagSyncs
+	// flagNondeterministic: the order of additions may differ from run to run.
+	flagNondeterministic
+	// flagFactory: has no tensor inputs; runs on x's device.
+	flagFactory
+)
+
+// call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
+func (f *frame) call() {
+	x, r := f.x, f.row
+	st := x.m.stream
+	for i := 0; i < f.ins; i++ {
+		f.in[i] = f.operand(f.in[i])
+	}
+	for i := range f.many {
+		f.many[i] = f.operand(f.many[i])
+	}
+	if x.m.autocast != dtype.Invalid && r.cast != castNone {
+		f.autocast()
+	}
+	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
+	r.meta(f)
+	if r.flags&flagView == 0 {
+		f.checkWrites(grads)
+		seq := st.Next()
+		if !x.m.manual {
+			f.order(seq)
+		}
+		if r.run != nil {
+			f.check(r.run(f))
+		} else {
+			f.check(f.runPoint())
+		}
+		st.Issued(seq)
+		f.check(f.endWork())
+	}
+	if grads {
+		f.record()
+	}
+	for i := 0; i < f.outs; i++ {
+		if f.dst[i] == nil {
+			x.s.adopt(f.out[i])
+		}
+	}
+}
+
+// call1 runs the operation and returns its first output; the frame is left.
+func (f *frame) call1() *Tensor {
+	f.call()
+	t := f.out[0]
+	f.x.s.leave(f)
+	return t
+}
+
+// op1 enters a frame for an operation with the given tensor operands.
+func (x *Exec) op(r *row, ins ...*Tensor) *frame {
+	f := x.s.enter(x, r)
+	f.ins = copy(f.in[:], ins)
+	f.dims = f.dimsB[:0]
+	return f
+}
+
+// operand checks an input. A 0-d tensor of the processor becomes one of this device.
+func (f *frame) operand(t *Tensor) *Tensor {
+	if t == nil {
+		return nil
+	}
+	if t.closed.Load() {
+		f.fail(fault.Closed, "the operand %s was closed; keep it with Keep, or use it within its scope", describe(t))
+	}
+	dev := f.x.m.stream.Device
+	if t.st.dev == dev {
+		return t
+	}
+	if t.st.dev.Host && len(t.shape) == 0 {
+		return f.x.scalarFromHost(t)
+	}
+	f.fail(fault.Invalid, "Expected all tensors to be on the same device, but %s is on %s and the operation runs on %s; move it with x.To",
+		describe(t), t.st.dev.Info().Name, dev.Info().Name)
+	return nil
+}
+
+func (f *frame) anyRequiresGrad() bool {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && t.RequiresGrad() {
+			return true
+		}
+	}
+	for _, t := range f.many {
+		if t.RequiresGrad() {
+			return true
+		}
+	}
+	return false
+}
+
+// order makes the stream wait for what the operation's accesses depend on, and notes them.
+func (f *frame) order(seq uint64) {
+	st := f.x.m.stream
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil {
+			f.check(t.st.read(st, seq))
+		}
+	}
+	for _, t := range f.many {
+		f.check(t.st.read(st, seq))
+	}
+	for i := 0; i < f.outs; i++ {
+		f.check(f.out[i].st.write(st, seq))
+	}
+}
+
+// newOut makes output i with the given type and shape, contiguous if stride is nil, or takes the call's destination for it.
+func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
+	f.outs = max(f.outs, i+1)
+	if d := f.dst[i]; d != nil {
+		f.checkDst(d, dt, shape)
+		f.out[i] = d
+		return d
+	}
+	st := f.x.m.stream
+	n := &fresh{}
+	t := &n.Tensor
+	t.dt, t.st = dt, &n.own
+	t.setShape(shape, stride)
+	s := &n.own
+	s.dev = st.Device
+	s.refs.Store(1)
+	for _, d := range shape {
+		if d < 0 {
+			f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)
+		}
+	}
+	s.bytes = extent(t.shape, t.stride) * dt.Size()
+	if s.bytes < 0 || s.bytes/dt.Size() != extent(t.shape, t.stride) {
+		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", shape)
+	}
+	if s.bytes > 0 {
+		b, err := st.Device.Alloc(uint64(s.bytes), alloc.Stream(st.Handle))
+		f.check(err)
+		s.block, s.ptr = b, b.Addr()
+		live.Add(1)
+	}
+	f.out[i] = t
+	return t
+}
+
+// viewOut makes output i a view of t's storage.
+func (f *frame) viewOut(i int, t *Tensor, offset int, shape, stride []int) *Tensor {
+	f.outs = max(f.outs, i+1)
+	v := t.alias()
+	v.offset = offset
+	v.setShape(shape, stride)
+	f.out[i] = v
+	return v
+}
+
+// alias returns a handle of the same storage and type, in no scope and with no history.
+func (t *Tensor) alias() *Tensor {
+	v := &Tensor{st: t.st, dt: t.dt, offset: t.offset}
+	t.st.retain()
+	return v
+}
+
+// checkDst refuses a destination that cannot take the result.
+func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
+	if d.closed.Load() {
+		f.fail(fault.Closed, "the destination %s was closed", describe(d))
+	}
+	if d.st.dev != f.x.m.stream.Device {
+		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
+	}
+	if !sameShape(d.shape, shape) {
+		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)
+	}
+	if dt.Category() > d.dt.Category() {
+		f.fail(fault.Invalid, "result type %v can't be cast to the desired output type %v", dt, d.dt)
+	}
+}
+
+// checkWrites refuses in-place calls that would corrupt data or a recorded gradient, and counts their versions.
+func (f *frame) checkWrites(grads bool) {
+	for i := 0; i < f.outs; i++ {
+		d := f.dst[i]
+		if d == nil {
+			continue
+		}
+		for j, n := range d.shape {
+			if n > 1 && d.stride[j] == 0 {
+				f.fail(fault.Invalid, "the destination %s repeats elements (stride 0 in dimension %d); Clone it first", describe(d), j)
+			}
+		}
+		for j := 0; j < f.ins; j++ {
+			if t := f.in[j]; t != nil && t != d && overlaps(t, d) {
+				f.fail(fault.Invalid, "the destination overlaps operand %d, whose elements lie otherwise; Clone one of them first", j)
+			}
+		}
+		if !f.x.m.noGrad && (grads || d.RequiresGrad()) {
+			f.checkHistory(d)
+		}
+		d.st.version.Add(1)
+	}
+}
+
+// checkHistory refuses to change d in place where its gradient could not follow.
+func (f *frame) checkHistory(d *Tensor) {
+	switch {
+	case d.leaf != nil:
+		f.fail(fault.Invalid, "a leaf tensor that requires grad is used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
+	case d.st.gradViews.Load():
+		f.fail(fault.Invalid, "the destination has views, or is one, that take part in a gradient; use an operation that returns a new tensor")
+	case f.row.back == nil && d.RequiresGrad():
+		f.fail(fault.Invalid, "%s has no gradient and would cut the destination's history; Detach it first", f.row.Name)
+	}
+}
+
+// overlaps reports whether t and d share memory without being the same elements in the same order.
+func overlaps(t, d *Tensor) bool {
+	if t.st != d.st {
+		return false
+	}
+	if t.offset == d.offset && t.dt == d.dt && sameShape(t.shape, d.shape) && sameShape(t.stride, d.stride) {
+		return false
+	}
+	t0, t1 := t.offset*t.dt.Size(), (t.offset+extent(t.shape, t.stride))*t.dt.Size()
+	d0, d1 := d.offset*d.dt.Size(), (d.offset+extent(d.shape, d.stride))*d.dt.Size()
+	return t0 < d1 && d0 < t1
+}

@@ -1,0 +1,102 @@
+package core
+
+// scope is a list of handles that are closed together. The list is a strong reference: its tensors are never loose.
+type scope struct {
+	parent *scope
+	list   []*Tensor
+}
+
+// adopt gives the handle to the innermost scope, or makes it loose.
+func (s *session) adopt(t *Tensor) {
+	t.scope = s.scope
+	if s.scope == nil {
+		t.st.loosen()
+		return
+	}
+	s.scope.list = append(s.scope.list, t)
+}
+
+// push opens a scope; pop closes the innermost one and all its handles.
+func (s *session) push() {
+	var sc *scope
+	if n := len(s.spare); n > 0 {
+		sc, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		sc = &scope{}
+	}
+	sc.parent = s.scope
+	s.scope = sc
+}
+
+func (s *session) pop() {
+	sc := s.scope
+	s.scope = sc.parent
+	for i, t := range sc.list {
+		if t.scope == sc {
+			t.Close()
+		}
+		sc.list[i] = nil
+	}
+	sc.list = sc.list[:0]
+	s.spare = append(s.spare, sc)
+}
+
+// popTo closes scopes until sc is the innermost.
+func (s *session) popTo(sc *scope) {
+	for s.scope != sc {
+		s.pop()
+	}
+}
+
+// lift moves a handle of the innermost scope to its parent.
+func (s *session) lift(t *Tensor) {
+	if t == nil || s.scope == nil || t.scope != s.scope {
+		return
+	}
+	p := s.scope.parent
+	t.scope = p
+	if p == nil {
+		t.st.loosen()
+		return
+	}
+	p.list = append(p.list, t)
+}
+
+// Keep moves t from the innermost scope to the one around it and returns it; with no scope around, t becomes loose. A tensor of
+// another scope stays where it is.
+func (x *Exec) Keep(t *Tensor) *Tensor {
+	x.s.lift(t)
+	return t
+}
+
+// Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
+func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
+	s := x.s
+	outer := s.scope
+	s.push()
+	defer s.popTo(outer)
+	t := f(x)
+	s.lift(t)
+	return t
+}
+
+// WithinMany is Within for functions with several results.
+func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
+	s := x.s
+	outer := s.scope
+	s.push()
+	defer s.popTo(outer)
+	ts := f(x)
+	for _, t := range ts {
+		s.lift(t)
+	}
+	return ts
+}
+
+// Scope runs f in a new scope and closes what f made, also when f panics.
+func (x *Exec) Scope(f func(x *Exec)) {
+	outer := x.s.scope
+	x.s.push()
+	defer x.s.popTo(outer)
+	f(x)
+}

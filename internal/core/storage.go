@@ -1,0 +1,86 @@
+package core
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/rt"
+)
+
+// storage is a piece of device memory with its counts. Handles, views and saved slots each hold one reference; the block goes back to
+// the allocator with the last one. Storages with a loose handle also have a cleanup, which is the net under a dropped handle.
+type storage struct {
+	dev   *rt.Device
+	block *alloc.Block // nil for no bytes
+	ptr   uint64
+	bytes int
+
+	refs    atomic.Int32
+	version atomic.Uint32
+
+	// The last write and the last reads by other streams, packed by pack: what a new access must wait for.
+	writer  atomic.Uint64
+	readers [2]atomic.Uint64
+	// streams has one bit for every stream of the device that touched the storage, besides its block's own.
+	streams atomic.Uint64
+	// gradViews says that views of the storage take part in a gradient.
+	gradViews atomic.Bool
+
+	mu      sync.Mutex
+	cleanup *runtime.Cleanup
+}
+
+// live counts storages that hold a block, for tests of the closing law.
+var live atomic.Int64
+
+// LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
+func LiveStorages() int { return int(live.Load()) }
+
+func (s *storage) retain() { s.refs.Add(1) }
+
+// release drops one reference; the last one frees the block. The error is the device's.
+func (s *storage) release() error {
+	if s.refs.Add(-1) != 0 {
+		return nil
+	}
+	s.mu.Lock()
+	if s.cleanup != nil {
+		s.cleanup.Stop()
+		s.cleanup = nil
+	}
+	s.mu.Unlock()
+	b := s.block
+	s.block = nil
+	if b == nil {
+		return nil
+	}
+	live.Add(-1)
+	return s.dev.Memory().Free(b)
+}
+
+// loosen attaches the cleanup that frees the block once no Go value refers to the storage.
+func (s *storage) loosen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cleanup != nil || s.block == nil {
+		return
+	}
+	s.dev.Loose().Add(s.bytes)
+	c := runtime.AddCleanup(s, func(d dropped) { d.dev.Loose().Put(d.block); live.Add(-1) }, dropped{s.dev, s.block})
+	s.cleanup = &c
+}
+
+// dropped is what a cleanup needs to free memory whose last handle was garbage.
+type dropped struct {
+	dev   *rt.Device
+	block *alloc.Block
+}
+
+const seqBits = 56
+
+// pack names operation seq of the stream with number id in one word; 0 is none.
+func pack(id int, seq uint64) uint64 { return uint64(id+1)<<seqBits | seq }
+
+func unpack(v uint64) (id int, seq uint64) { return int(v>>seqBits) - 1, v & (1<<seqBits - 1) }

@@ -1,0 +1,189 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/rt"
+)
+
+// Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
+// it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
+//
+// A tensor made while a scope is open belongs to it and is closed with it; see Exec.Within. Any other is loose: Close it, or leave it to the
+// garbage collector, which is the slower net.
+type Tensor struct {
+	st     *storage
+	dt     dtype.DType
+	offset int // elements from the storage's start
+	shape  []int
+	stride []int
+	dims   [8]int // backs shape and stride up to four dimensions
+	scope  *scope
+	closed atomic.Bool
+
+	requiresGrad bool
+	out          uint8 // which output of node
+	node         *node // the operation that made it, if it takes part in a gradient
+	leaf         *leaf // the accumulator, if it is a leaf that requires one
+}
+
+// fresh is a new tensor with its storage, in one allocation.
+type fresh struct {
+	Tensor
+	own storage
+}
+
+// DType returns the element type.
+func (t *Tensor) DType() dtype.DType { return t.dt }
+
+// Shape returns the size of every dimension. The caller may not change it.
+func (t *Tensor) Shape() []int { return t.shape }
+
+// Stride returns, for every dimension, how many elements lie between neighbours. The caller may not change it.
+func (t *Tensor) Stride() []int { return t.stride }
+
+// Dim returns the number of dimensions.
+func (t *Tensor) Dim() int { return len(t.shape) }
+
+// Size returns the size of dimension i; negative i counts from the end. It panics with an index error as a slice does.
+func (t *Tensor) Size(i int) int {
+	if i < 0 {
+		i += len(t.shape)
+	}
+	return t.shape[i]
+}
+
+// Numel returns the number of elements.
+func (t *Tensor) Numel() int { return numel(t.shape) }
+
+// Offset returns the first element's place in the storage, in elements.
+func (t *Tensor) Offset() int { return t.offset }
+
+// DataPtr returns the device address of the first element. It is not a Go pointer.
+func (t *Tensor) DataPtr() uint64 { return t.ptr() }
+
+// IsContiguous reports whether the elements lie in order without gaps.
+func (t *Tensor) IsContiguous() bool { return contiguous(t.shape, t.stride) }
+
+// Device returns the device that holds the elements.
+func (t *Tensor) Device() *rt.Device { return t.st.dev }
+
+// SharesStorage reports whether t and o are views of the same memory.
+func (t *Tensor) SharesStorage(o *Tensor) bool { return t.st == o.st }
+
+// Version counts the in-place changes of the storage, which all its views share.
+func (t *Tensor) Version() int { return int(t.st.version.Load()) }
+
+// String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200".
+func (t *Tensor) String() string {
+	if t == nil {
+		return "nil tensor"
+	}
+	s := describe(t)
+	if t.closed.Load() {
+		return s + " (closed)"
+	}
+	s += " on " + t.st.dev.Info().Name
+	if t.RequiresGrad() {
+		s += " requires grad"
+	}
+	return s
+}
+
+func describe(t *Tensor) string {
+	if t == nil {
+		return "nil"
+	}
+	return t.dt.String() + strings.ReplaceAll(fmt.Sprint(t.shape), ",", " ")
+}
+
+// Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
+func (t *Tensor) Close() {
+	if t == nil || t.closed.Swap(true) {
+		return
+	}
+	if t.node != nil {
+		t.node.release()
+		t.node = nil
+	}
+	if l := t.leaf; l != nil && l.owner == t {
+		l.setGrad(nil)
+	}
+	t.leaf = nil
+	// A free can fail only on a lost device, which the next operation reports.
+	_ = t.st.release()
+}
+
+func (t *Tensor) ptr() uint64 { return t.st.ptr + uint64(t.offset*t.dt.Size()) }
+
+// setShape copies the shape and strides in; nil strides mean contiguous.
+func (t *Tensor) setShape(shape, stride []int) {
+	n := len(shape)
+	if n <= len(t.dims)/2 {
+		t.shape, t.stride = t.dims[:n:n], t.dims[4:4+n:4+n]
+	} else {
+		d := make([]int, 2*n)
+		t.shape, t.stride = d[:n:n], d[n:]
+	}
+	copy(t.shape, shape)
+	if stride != nil {
+		copy(t.stride, stride)
+		return
+	}
+	step := 1
+	for i := n - 1; i >= 0; i-- {
+		t.stride[i] = step
+		step *= max(shape[i], 1)
+	}
+}
+
+func numel(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+func contiguous(shape, stride []int) bool {
+	step := 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		if shape[i] == 0 {
+			return true
+		}
+		if shape[i] != 1 {
+			if stride[i] != step {
+				return false
+			}
+			step *= shape[i]
+		}
+	}
+	return true
+}
+
+// extent returns how many elements of storage a view reaches from its first one.
+func extent(shape, stride []int) int {
+	n := 1
+	for i, d := range shape {
+		if d == 0 {
+			return 0
+		}
+		n += (d - 1) * stride[i]
+	}
+	return n
+}
+
+func sameShape(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,369 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// Conv is a two-dimensional convolution over contiguous arrays: x [Batch, In, H, W], w [Out, In/Groups, KH, KW] and y [Batch, Out, OH, OW].
+type Conv struct {
+	Batch, In, H, W              int
+	Out, KH, KW, OH, OW          int
+	StrideH, StrideW, PadH, PadW int
+	DilationH, DilationW, Groups int
+	TF32                         bool
+}
+
+// convKind is which of the three products of a convolution a kernel computes, each as a product of matrices that are gathered as they
+// are loaded: the output from input and weight, the input's gradient, the weight's gradient.
+type convKind uint16
+
+const (
+	convForward convKind = iota
+	convData
+	convWeight
+)
+
+// ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
+func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
+	return c.issue(is, convForward, y, w, x, bias)
+}
+
+// ConvData sets dx, the gradient of the input, from w and the gradient dy of the output.
+func ConvData(is Issuer, c *Conv, dx, w, dy Operand) error {
+	return c.issue(is, convData, dx, w, dy, Operand{})
+}
+
+// ConvWeight sets dw, the gradient of the weight, from the gradient dy of the output and x.
+func ConvWeight(is Issuer, c *Conv, dw, dy, x Operand) error {
+	return c.issue(is, convWeight, dw, dy, x, Operand{})
+}
+
+// sizes returns rows, columns and depth of a kind's product within one group.
+func (c *Conv) sizes(kind convKind) (m, n, k int) {
+	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
+	switch kind {
+	case convForward:
+		return out, c.Batch * c.OH * c.OW, in * taps
+	case convData:
+		return in, c.Batch * c.H * c.W, out * taps
+	}
+	return out, in * taps, c.Batch * c.OH * c.OW
+}
+
+func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
+	if res.Numel() == 0 {
+		return nil
+	}
+	m, n, k := c.sizes(kind)
+	for _, v := range []int{c.Batch * c.In * c.H * c.W, c.Batch * c.Out * c.OH * c.OW, c.Out * c.In * c.KH * c.KW} {
+		if v >= 1<<31 {
+			return fmt.Errorf("a convolution over %d elements; each array must have fewer than 2^31", v)
+		}
+	}
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Compute, s.Op = FamilyConv, a.DType, uint16(kind)
+	s.DTypes[0], s.DTypes[1] = res.DType, bias.DType
+	lim := is.Limits()
+	tf32 := c.TF32 && a.DType == dtype.Float32
+	tile := pickTile(lim, a.DType, tf32, m, n, c.Groups)
+	t := gemmTiles[tile]
+	s.Attr[0] = uint16(tile)
+	if tf32 {
+		s.Attr[1] |= gemmTF32
+	}
+	if bias.Ptr != 0 {
+		s.Attr[1] |= gemmBias
+	}
+	s.Attr[2] = uint16(c.widthA(kind, &a))
+	s.Vec = uint8(c.widthOut(kind, &res))
+	splits := 1
+	var partial uint64
+	if kind == convWeight {
+		p := product{m: m, n: n, k: k}
+		splits = p.splits(lim, t, c.Groups)
+	}
+	if splits > 1 {
+		s.Attr[1] |= gemmSplit
+		s.Vec = 1
+		var err error
+		if partial, err = is.Workspace(splits * res.Numel() * accumulator(a.DType).Size()); err != nil {
+			return err
+		}
+	}
+	depth := ceilDiv(ceilDiv(k, t.depth), splits) * t.depth
+	out := res.Ptr
+	if splits > 1 {
+		out = partial
+	}
+	for _, p := range []uint64{out, a.Ptr, b.Ptr, bias.Ptr} {
+		l.u64(p)
+	}
+	for _, v := range []int{m, n, k, depth, c.In / c.Groups, c.H, c.W, c.Out / c.Groups, c.KH, c.KW, c.OH, c.OW,
+		c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilationH, c.DilationW, c.Groups} {
+		l.i32(v)
+	}
+	for _, d := range []int{c.KH * c.KW, c.KW, c.OH * c.OW, c.OW} {
+		v := newDivider(d)
+		l.u32(v.magic)
+		l.u32(v.shift)
+	}
+	l.Grid = [3]uint32{uint32(ceilDiv(m, t.rows) * ceilDiv(n, t.cols)), uint32(c.Groups), uint32(splits)}
+	l.Block = [3]uint32{uint32(t.threads), 1, 1}
+	if err := is.Issue(l); err != nil || splits == 1 {
+		return err
+	}
+	return sumPartials(is, res, partial, splits, accumulator(a.DType))
+}
+
+// widthA is the access width of the operand on the left: the weight, whose taps lie together, or the output's gradient, whose pixels do.
+func (c *Conv) widthA(kind convKind, a *Operand) int {
+	run := c.In / c.Groups * c.KH * c.KW
+	switch kind {
+	case convData:
+		return 1
+	case convWeight:
+		run = c.OH * c.OW
+	}
+	return fitWidth(run, a)
+}
+
+// widthOut is the width of the result's stores.
+func (c *Conv) widthOut(kind convKind, res *Operand) int {
+	run := c.OH * c.OW
+	switch kind {
+	case convData:
+		run = c.H * c.W
+	case convWeight:
+		run = c.In / c.Groups * c.KH * c.KW
+	}
+	return min(8, fitWidth(run, res))
+}
+
+func fitWidth(run int, o *Operand) int {
+	size := o.DType.Size()
+	w := 16 / size
+	for w > 1 && (run%w != 0 || o.Ptr%uint64(w*size) != 0) {
+		w /= 2
+	}
+	return w
+}
+
+// convKernel builds one of the three kernels.
+type convKernel struct {
+	*gemm
+	s                             *Spec
+	kind                          convKind
+	out, a, b, bias               kernel.Buffer
+	m, n, depthAll, step          kernel.Value
+	in, h, w, outs, kh, kw        kernel.Value
+	oh, ow                        kernel.Value
+	sh, sw, ph, pw, dh, dw        kernel.Value
+	groups                        kernel.Value
+	tapsDiv, kwDiv, pixDiv, owDiv [2]kernel.Value
+	group                         kernel.Value
+	// Of every column of the block's tile: the place of its first element, and the row and column of its window's corner.
+	colBase, colY, colX kernel.Array
+}
+
+func buildConv(s *Spec) *kernel.Kernel {
+	kind := convKind(s.Op)
+	return kernel.Build(s.gemmName([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
+		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind}
+		c.declare()
+		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
+		c.blocks(tiles(c.m, c.tile.rows), tiles(c.n, c.tile.cols))
+		c.group = k.BlockIdx(kernel.Y)
+		begin, end := k.I32(0), c.depthAll
+		if s.Attr[1]&gemmSplit != 0 {
+			begin = k.BlockIdx(kernel.Z).Mul(c.step)
+			end = begin.Add(c.step).Min(c.depthAll)
+		}
+		c.columns()
+		c.run(begin, end, c.left(end), c.right(end), int(s.Vec), c.store)
+	})
+}
+
+func (c *convKernel) declare() {
+	k, s := c.k, c.s
+	res, bias := s.DTypes[0], s.DTypes[1]
+	if s.Attr[1]&gemmSplit != 0 {
+		res = c.acc
+	}
+	if bias == dtype.Invalid {
+		bias = s.Compute
+	}
+	c.out, c.a, c.b, c.bias = k.Buffer("out", res), k.BufferRO("a", s.Compute), k.BufferRO("b", s.Compute), k.BufferRO("bias", bias)
+	for _, p := range []struct {
+		name string
+		v    *kernel.Value
+	}{{"m", &c.m}, {"n", &c.n}, {"k", &c.depthAll}, {"step", &c.step}, {"in", &c.in}, {"h", &c.h}, {"w", &c.w}, {"outs", &c.outs}, {"kh", &c.kh}, {"kw", &c.kw},
+		{"oh", &c.oh}, {"ow", &c.ow}, {"sh", &c.sh}, {"sw", &c.sw}, {"ph", &c.ph}, {"pw", &c.pw}, {"dh", &c.dh}, {"dw", &c.dw}, {"groups", &c.groups}} {
+		*p.v = k.Scalar(p.name, dtype.Int32)
+	}
+	for i, d := range []*[2]kernel.Value{&c.tapsDiv, &c.kwDiv, &c.pixDiv, &c.owDiv} {
+		d[0], d[1] = k.Scalar(fmt.Sprintf("magic%d", i), dtype.Uint32), k.Scalar(fmt.Sprintf("shift%d", i), dtype.Uint32)
+	}
+}
+
+// columns works out, once a block, what the gathered operand needs to know of each column of the tile.
+func (c *convKernel) columns() {
+	k, t := c.k, c.tile
+	c.colBase = k.Shared("col_base", dtype.Int32, t.cols)
+	c.colY, c.colX = k.Shared("col_y", dtype.Int32, t.cols), k.Shared("col_x", dtype.Int32, t.cols)
+	k.For(k.ThreadIdx(kernel.X), k.I32(t.cols), k.I32(t.threads), func(j kernel.Value) {
+		col := c.n0.Add(j).Min(c.n.Sub(k.I32(1)))
+		switch c.kind {
+		case convForward:
+			img, pix := divide(col, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
+			oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
+			c.colBase.Store(j, img.Mul(c.groups).Add(c.group).Mul(c.in).Mul(c.h).Mul(c.w))
+			c.colY.Store(j, oy.Mul(c.sh).Sub(c.ph))
+			c.colX.Store(j, ox.Mul(c.sw).Sub(c.pw))
+		case convData:
+			size := c.h.Mul(c.w)
+			img := col.Div(size)
+			pix := col.Sub(img.Mul(size))
+			iy := pix.Div(c.w)
+			c.colBase.Store(j, img.Mul(c.groups).Add(c.group).Mul(c.outs).Mul(c.oh).Mul(c.ow))
+			c.colY.Store(j, iy.Add(c.ph))
+			c.colX.Store(j, pix.Sub(iy.Mul(c.w)).Add(c.pw))
+		case convWeight:
+			ch, tap := divide(col, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
+			c.colBase.Store(j, c.group.Mul(c.in).Add(ch).Mul(c.h).Mul(c.w))
+			c.colY.Store(j, ky.Mul(c.dh).Sub(c.ph))
+			c.colX.Store(j, kx.Mul(c.dw).Sub(c.pw))
+		}
+	})
+	k.Barrier()
+}
+
+// left is the operand whose rows are the result's: the weight, or for its gradient the output's.
+func (c *convKernel) left(end kernel.Value) side {
+	k := c.k
+	width := int(c.s.Attr[2])
+	s := side{groups: kernel.AlongCols, width: width}
+	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		row, depth := c.m0.Add(p), k0.Add(d)
+		inside := row.Lt(c.m).And(depth.Lt(end))
+		var at kernel.Value
+		switch c.kind {
+		case convForward:
+			at = c.group.Mul(c.outs).Add(row).Mul(c.depthAll).Add(depth)
+		case convData:
+			co, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			at = c.group.Mul(c.outs).Add(co).Mul(c.in).Add(row).Mul(c.kh.Mul(c.kw)).Add(tap)
+		case convWeight:
+			img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
+			at = img.Mul(c.groups).Add(c.group).Mul(c.outs).Add(row).Mul(c.oh.Mul(c.ow)).Add(pix)
+		}
+		return c.a, at.Convert(dtype.Int64), inside
+	}
+	_ = k
+	return s
+}
+
+// right is the gathered operand.
+func (c *convKernel) right(end kernel.Value) side {
+	k := c.k
+	s := side{groups: kernel.AlongCols, width: 1}
+	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		depth := k0.Add(d)
+		inside := c.n0.Add(p).Lt(c.n).And(depth.Lt(end))
+		base, y, x := c.colBase.Load(p), c.colY.Load(p), c.colX.Load(p)
+		switch c.kind {
+		case convForward:
+			ch, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
+			iy, ix := y.Add(ky.Mul(c.dh)), x.Add(kx.Mul(c.dw))
+			inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
+			return c.b, base.Add(ch.Mul(c.h).Add(iy).Mul(c.w)).Add(ix).Convert(dtype.Int64), inside
+		case convData:
+			co, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
+			ty, tx := y.Sub(ky.Mul(c.dh)), x.Sub(kx.Mul(c.dw))
+			oy, ox := ty.Div(c.sh), tx.Div(c.sw)
+			zero := k.I32(0)
+			inside = inside.And(ty.Ge(zero)).And(tx.Ge(zero)).And(oy.Mul(c.sh).Eq(ty)).And(ox.Mul(c.sw).Eq(tx)).And(oy.Lt(c.oh)).And(ox.Lt(c.ow))
+			return c.b, base.Add(co.Mul(c.oh).Add(oy).Mul(c.ow)).Add(ox).Convert(dtype.Int64), inside
+		}
+		img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
+		oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
+		iy, ix := y.Add(oy.Mul(c.sh)), x.Add(ox.Mul(c.sw))
+		inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
+		at := base.Add(img.Mul(c.groups).Mul(c.in).Mul(c.h).Mul(c.w)).Add(iy.Mul(c.w)).Add(ix)
+		return c.b, at.Convert(dtype.Int64), inside
+	}
+	return s
+}
+
+// within reports 0 <= v < n with one comparison.
+func (c *convKernel) within(v, n kernel.Value) kernel.Value {
+	return v.Bitcast(dtype.Uint32).Lt(n.Bitcast(dtype.Uint32))
+}
+
+// store writes adjacent results of one row.
+func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
+	k := c.k
+	r, q := c.m0.Add(row), c.n0.Add(col)
+	k.If(r.Lt(c.m).And(q.Lt(c.n)), func() {
+		var at kernel.Value
+		switch c.kind {
+		case convForward, convData:
+			size, chans := c.oh.Mul(c.ow), c.outs
+			if c.kind == convData {
+				size, chans = c.h.Mul(c.w), c.in
+			}
+			img := q.Div(size)
+			at = img.Mul(c.groups).Add(c.group).Mul(chans).Add(r).Mul(size).Add(q.Sub(img.Mul(size))).Convert(dtype.Int64)
+		case convWeight:
+			at = c.group.Mul(c.m).Add(r).Mul(c.n).Add(q).Convert(dtype.Int64)
+			if c.s.Attr[1]&gemmSplit != 0 {
+				at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups).MulWide(c.m.Mul(c.n)))
+			}
+		}
+		res := make([]kernel.Value, len(vs))
+		for j, v := range vs {
+			if c.s.Attr[1]&gemmBias != 0 {
+				v = v.Add(c.bias.Load(c.group.Mul(c.outs).Add(r)).Convert(v.Type()))
+			}
+			res[j] = v.Convert(c.out.Type())
+		}
+		c.out.StoreVec(at, res...)
+	})
+}
+
+// sumPartials sets contiguous res to the sum of count arrays of its size in workspace, first to last.
+func sumPartials(is Issuer, res Operand, partial uint64, count int, acc dtype.DType) error {
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Compute = FamilySumPartials, acc
+	s.DTypes[0] = res.DType
+	n := res.Numel()
+	l.u64(res.Ptr)
+	l.u64(partial)
+	l.i64(n)
+	l.i32(count)
+	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
+	l.Block = [3]uint32{256, 1, 1}
+	return is.Issue(l)
+}
+
+func buildSumPartials(s *Spec) *kernel.Kernel {
+	return kernel.Build(s.gemmName("sum_partials"), func(k *kernel.Builder) {
+		k.FixedThreads(256)
+		out, in := k.Buffer("out", s.DTypes[0]), k.BufferRO("in", s.Compute)
+		n, count := k.Scalar("n", dtype.Int64), k.Scalar("count", dtype.Int32)
+		k.ForEach(n, func(i kernel.Value) {
+			sum := k.Var(k.Const(s.Compute, 0))
+			k.For(k.I32(0), count, k.I32(1), func(j kernel.Value) {
+				sum.Set(sum.Get().Add(in.Load(i.Add(n.Mul(j.Convert(dtype.Int64))))))
+			})
+			out.Store(i, sum.Get().Convert(s.DTypes[0]))
+		})
+	})
+}

@@ -1,0 +1,165 @@
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// gemmTile is the shape of the block tile of a matrix product: rows x cols of the result, depth of each step, threads a block, and stages of
+// the software pipeline.
+type gemmTile struct{ rows, cols, depth, threads, stages int }
+
+// The tiles, largest first within a group. Halves take deeper steps, since their elements are smaller.
+var gemmTiles = [...]gemmTile{
+	0: {128, 128, 32, 256, 4}, // halves
+	1: {128, 64, 32, 128, 4},
+	2: {64, 64, 32, 128, 4},
+	3: {128, 128, 16, 256, 2}, // float32
+	4: {64, 64, 16, 128, 2},
+	5: {32, 32, 16, 64, 2},    // small results of any type
+	6: {64, 64, 16, 256, 2},   // float64
+	7: {32, 128, 16, 128, 2},  // few rows
+	8: {128, 256, 64, 256, 3}, // halves, results that fill the device many times
+}
+
+// pickTile chooses the tile for a result of m x n in each of batch products: the largest whose blocks fill the device, else a smaller one.
+func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, batch int) int {
+	var order []int
+	switch {
+	case t == dtype.Float64:
+		order = []int{6, 5}
+	case t != dtype.Float32 || tf32:
+		order = []int{0, 1, 2, 5}
+		if t != dtype.Float32 && lim.Major >= 8 {
+			order = []int{8, 0, 1, 2, 5}
+		}
+	case m <= 32:
+		order = []int{7, 5}
+	default:
+		order = []int{3, 4, 5}
+	}
+	for i, c := range order {
+		g := gemmTiles[c]
+		blocks := ceilDiv(m, g.rows) * ceilDiv(n, g.cols) * batch
+		last := i == len(order)-1
+		fits := m > g.rows/2 && n > g.cols/2
+		want := lim.Multiprocessors
+		if c == 8 {
+			want *= 2
+		}
+		if last || fits && blocks >= want {
+			return c
+		}
+	}
+	return order[len(order)-1]
+}
+
+// gemm builds the body of a tiled matrix product: the block computes tile (by, bx) of the result over depths k0 to k1.
+type gemm struct {
+	k    *kernel.Builder
+	tile gemmTile
+	in   dtype.DType
+	acc  dtype.DType
+	tf32 bool
+	// m0 and n0 (Int32) are the first row and column of the block's tile.
+	m0, n0 kernel.Value
+}
+
+// accumulator returns the type that products of t are summed in.
+func accumulator(t dtype.DType) dtype.DType {
+	if t == dtype.Float64 {
+		return t
+	}
+	return dtype.Float32
+}
+
+func newGemm(k *kernel.Builder, s *Spec) *gemm {
+	g := &gemm{k: k, tile: gemmTiles[s.Attr[0]], in: s.Compute, acc: accumulator(s.Compute), tf32: s.Attr[1]&gemmTF32 != 0}
+	k.FixedThreads(g.tile.threads)
+	return g
+}
+
+// blocks sets the block's tile from the block's number: neighbours in launch order share operands, so that they meet in the cache. rowTiles and
+// colTiles (Int32) count the tiles of the result.
+func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
+	k := g.k
+	const group = 8
+	id := k.BlockIdx(kernel.X)
+	span := colTiles.Mul(k.I32(group))
+	first := id.Div(span).Mul(k.I32(group))
+	height := rowTiles.Sub(first).Min(k.I32(group))
+	in := id.Rem(span)
+	g.m0 = first.Add(in.Rem(height)).Mul(k.I32(g.tile.rows))
+	g.n0 = in.Div(height).Mul(k.I32(g.tile.cols))
+}
+
+// side is how one operand's tile is loaded.
+type side struct {
+	groups kernel.Groups
+	width  int
+	// at gives the element of a tile that begins at depth k0: p is the place along the operand's own axis, d the depth, both within the tile.
+	at func(k0, p, d kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
+}
+
+// run computes the tile and hands it to store in groups of width columns.
+func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row, col kernel.Value, vs []kernel.Value)) {
+	k, t := g.k, g.tile
+	ta := k.Tile("a", g.in, t.rows, t.depth)
+	tb := k.Tile("b", g.in, t.depth, t.cols)
+	acc := k.Tile("acc", g.acc, t.rows, t.cols)
+	acc.Zero()
+	k.Pipelined(t.stages, begin, end, k.I32(t.depth), func(k0 kernel.Value) {
+		ta.Load(a.groups, a.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return a.at(k0, row, col) })
+		tb.Load(b.groups, b.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b.at(k0, col, row) })
+		acc.Dot(ta, tb, g.tf32)
+	})
+	acc.Each(width, store)
+}
+
+// flags of Spec.Attr[1].
+const (
+	gemmTF32 = 1 << iota
+	// gemmBias: the result is alpha*product + beta*bias.
+	gemmBias
+	// gemmSplit: the depth is split over blocks in z, and partial sums go to workspace.
+	gemmSplit
+)
+
+// A side's layout, in Spec.Attr[2] (a) and Attr[3] (b): the axis along which elements are adjacent, and the width of accesses.
+const (
+	layoutDepth = iota // adjacent along the depth
+	layoutOwn          // adjacent along the operand's own axis
+	layoutNone         // neither
+)
+
+func packSide(layout, width int) uint16 { return uint16(layout<<8 | width) }
+
+// strided is a side whose element (p, d) lies at p*ps + d*ds, one of which is 1 where the layout says so. own is how many places there
+// are from the tile's first, depth how many depths in all.
+func (g *gemm) strided(attr uint16, own bool, u kernel.Buffer, p0, ps, ds, places, depth kernel.Value) side {
+	k := g.k
+	layout, width := int(attr>>8), int(attr&255)
+	s := side{width: width, groups: kernel.AlongCols}
+	// The depth is the column of a and the row of b.
+	if (layout == layoutDepth) != own {
+		s.groups = kernel.AlongRows
+	}
+	if layout == layoutNone {
+		s.groups = kernel.AlongCols
+	}
+	base := u.Offset(p0.Convert(dtype.Int64).Mul(ps))
+	left := places.Sub(p0)
+	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		d64, p64 := k0.Add(d).Convert(dtype.Int64), p.Convert(dtype.Int64)
+		if layout != layoutDepth {
+			d64 = d64.Mul(ds)
+		}
+		if layout != layoutOwn {
+			p64 = p64.Mul(ps)
+		}
+		inside := p.Lt(left).And(k0.Add(d).Lt(depth))
+		_ = k
+		return base, d64.Add(p64), inside
+	}
+	return s
+}

@@ -1,0 +1,370 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// maxBatchDims is how many batch dimensions a product keeps apart after even neighbours are merged.
+const maxBatchDims = 4
+
+// MatmulOpt are the options of Matmul.
+type MatmulOpt struct {
+	// Alpha weighs the product; Bias, if it has an address, is added with weight Beta. Its strides may be 0.
+	Alpha, Beta float64
+	Bias        Operand
+	// TF32 lets float32 operands be rounded to 10 fraction bits.
+	TF32 bool
+}
+
+// Matmul sets out [..., M, N] to a [..., M, K] times b [..., K, N]. All have the same batch dimensions, with any strides (0 repeats an
+// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, so results do not depend on
+// the device's size, but for products whose depth is split to fill it.
+func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
+	nd := len(out.Shape)
+	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
+		return fmt.Errorf("a matrix product of %d, %d and %d dimensions; want equal numbers of at least 2", nd, len(a.Shape), len(b.Shape))
+	}
+	p := product{m: out.Shape[nd-2], n: out.Shape[nd-1], k: a.Shape[nd-1], out: out, a: a, b: b, opt: opt}
+	p.s[0] = [2]int{out.Stride[nd-2], out.Stride[nd-1]}
+	p.s[1] = [2]int{a.Stride[nd-2], a.Stride[nd-1]}
+	p.s[2] = [2]int{b.Stride[nd-1], b.Stride[nd-2]}
+	if opt.Bias.Ptr != 0 {
+		p.s[3] = [2]int{opt.Bias.Stride[nd-2], opt.Bias.Stride[nd-1]}
+	}
+	if out.Numel() == 0 {
+		return nil
+	}
+	if p.s[0][1] != 1 && p.s[0][0] == 1 || p.n == 1 && p.m > 1 {
+		p.transpose()
+	}
+	if err := p.batches(nd - 2); err != nil {
+		return err
+	}
+	return p.issue(is)
+}
+
+// product is a planned matrix product. Each operand's strides are {own axis, depth}, the result's and bias's {row, column}.
+type product struct {
+	m, n, k   int
+	out, a, b Operand
+	opt       MatmulOpt
+	s         [4][2]int
+	batch     space
+}
+
+// transpose turns it into the product of the transposes.
+func (p *product) transpose() {
+	p.m, p.n = p.n, p.m
+	p.a, p.b = p.b, p.a
+	p.s[1], p.s[2] = p.s[2], p.s[1]
+	for _, i := range []int{0, 3} {
+		p.s[i][0], p.s[i][1] = p.s[i][1], p.s[i][0]
+	}
+}
+
+func (p *product) batches(nd int) error {
+	b := &p.batch
+	b.nd, b.count = 0, 4
+	for d := nd - 1; d >= 0; d-- {
+		if !b.open(b.nd, p.out.Shape[d]) {
+			return fmt.Errorf("a matrix product with more than %d batch dimensions", maxDims)
+		}
+		for i, o := range []*Operand{&p.out, &p.a, &p.b, &p.opt.Bias} {
+			if o.Ptr != 0 || i < 3 {
+				b.stride[i][b.nd-1] = o.Stride[d]
+			}
+		}
+	}
+	b.merge()
+	if b.nd > maxBatchDims {
+		return fmt.Errorf("a matrix product with %d batch dimensions that do not lie evenly; make an operand contiguous", b.nd)
+	}
+	return nil
+}
+
+// layoutOf classifies a side and finds the widest access that its strides, sizes, address and batch strides allow.
+func (p *product) layoutOf(i int, o *Operand, places int) uint16 {
+	ps, ds := p.s[i][0], p.s[i][1]
+	size := o.DType.Size()
+	switch {
+	case ds == 1 && p.k > 1 || ds == 1 && ps != 1:
+		return packSide(layoutDepth, p.width(i, o, p.k, ps, size))
+	case ps == 1:
+		return packSide(layoutOwn, p.width(i, o, places, ds, size))
+	}
+	return packSide(layoutNone, 1)
+}
+
+func (p *product) width(i int, o *Operand, count, other, size int) int {
+	w := 16 / size
+	for ; w > 1; w /= 2 {
+		ok := count%w == 0 && other%w == 0 && o.Ptr%uint64(w*size) == 0
+		for d := range p.batch.nd {
+			ok = ok && p.batch.stride[i][d]%w == 0
+		}
+		if ok {
+			break
+		}
+	}
+	return w
+}
+
+func (p *product) issue(is Issuer) error {
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Compute = FamilyMatmul, p.a.DType
+	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
+	lim := is.Limits()
+	batch := p.batch.numel()
+	c := pickTile(lim, p.a.DType, p.opt.TF32 && p.a.DType == dtype.Float32, p.m, p.n, batch)
+	t := gemmTiles[c]
+	s.Attr[0] = uint16(c)
+	if p.opt.TF32 && p.a.DType == dtype.Float32 {
+		s.Attr[1] |= gemmTF32
+	}
+	if p.opt.Bias.Ptr != 0 {
+		s.Attr[1] |= gemmBias
+	}
+	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
+	s.Vec = 1
+	if p.s[0][1] == 1 {
+		s.Vec = uint8(min(8, p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
+	}
+	splits := p.splits(lim, t, batch)
+	var partial uint64
+	if splits > 1 {
+		s.Attr[1] |= gemmSplit
+		var err error
+		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
+			return err
+		}
+	}
+	depth := ceilDiv(ceilDiv(p.k, t.depth), splits) * t.depth
+	p.args(l, t, partial, depth)
+	if err := p.grid(l, t, batch, splits); err != nil {
+		return err
+	}
+	if err := is.Issue(l); err != nil || splits == 1 {
+		return err
+	}
+	return p.finish(is, partial, splits, batch)
+}
+
+// splits says over how many blocks the depth is divided: more than one only where the result has too few tiles to fill the device and the depth is long.
+func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
+	blocks := ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols) * batch
+	if blocks*2 > lim.Multiprocessors || p.k < 8*t.depth {
+		return 1
+	}
+	return max(1, min(lim.Multiprocessors/blocks, p.k/(4*t.depth), 64))
+}
+
+func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
+	l.Grid = [3]uint32{uint32(ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols)), uint32(batch), uint32(splits)}
+	l.Block = [3]uint32{uint32(t.threads), 1, 1}
+	const most = 65535
+	if batch > most {
+		l.Grid[1] = most
+	}
+	if p.m >= 1<<31 || p.n >= 1<<31 || p.k >= 1<<31-1<<16 {
+		return fmt.Errorf("a matrix product of [%d, %d] and [%d, %d]: each size must be below 2^31", p.m, p.k, p.k, p.n)
+	}
+	return nil
+}
+
+func (p *product) args(l *Launch, t gemmTile, partial uint64, depth int) {
+	out := p.out.Ptr
+	if partial != 0 {
+		out = partial
+	}
+	l.u64(out)
+	l.u64(p.a.Ptr)
+	l.u64(p.b.Ptr)
+	l.u64(p.opt.Bias.Ptr)
+	for i := range p.s {
+		l.i64(p.s[i][0])
+		l.i64(p.s[i][1])
+	}
+	l.f64(p.opt.Alpha)
+	l.f64(p.opt.Beta)
+	for i := range 4 {
+		for d := range maxBatchDims {
+			v := 0
+			if d < p.batch.nd {
+				v = p.batch.stride[i][d]
+			}
+			l.i64(v)
+		}
+	}
+	for d := range maxBatchDims {
+		v := 1
+		if d < p.batch.nd {
+			v = p.batch.size[d]
+		}
+		l.i32(v)
+	}
+	l.i32(p.m)
+	l.i32(p.n)
+	l.i32(p.k)
+	l.i32(depth)
+	l.i32(p.batch.numel())
+}
+
+// finish adds up the partial sums of a split product and applies alpha and bias.
+func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Compute = FamilyMatmulFinish, accumulator(p.a.DType)
+	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
+	if p.opt.Bias.Ptr != 0 {
+		s.Attr[1] |= gemmBias
+	}
+	p.args(l, gemmTile{}, partial, splits)
+	l.u64(p.out.Ptr)
+	n := batch * p.m * p.n
+	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
+	l.Block = [3]uint32{256, 1, 1}
+	return is.Issue(l)
+}
+
+// productParams are the parameters that both kernels of a product share, in the order of args.
+type productParams struct {
+	out, a, b, bias        kernel.Buffer
+	om, on, am, ak, bn, bk kernel.Value
+	cm, cn                 kernel.Value
+	alpha, beta            kernel.Value
+	stride                 [4]kernel.Array
+	size                   kernel.Array
+	m, n, k, depth, batch  kernel.Value
+}
+
+func declareProduct(k *kernel.Builder, s *Spec, outType dtype.DType) *productParams {
+	bias := s.DTypes[1]
+	if bias == dtype.Invalid {
+		bias = s.Compute
+	}
+	p := &productParams{out: k.Buffer("out", outType), a: k.BufferRO("a", s.Compute), b: k.BufferRO("b", s.Compute), bias: k.BufferRO("bias", bias)}
+	i64 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int64) }
+	p.om, p.on, p.am, p.ak = i64("om"), i64("on"), i64("am"), i64("ak")
+	p.bn, p.bk, p.cm, p.cn = i64("bn"), i64("bk"), i64("cm"), i64("cn")
+	acc := accumulator(s.Compute)
+	p.alpha, p.beta = k.Scalar("alpha", dtype.Float64).Convert(acc), k.Scalar("beta", dtype.Float64).Convert(acc)
+	for i := range p.stride {
+		p.stride[i] = k.Params(fmt.Sprintf("stride%d", i), dtype.Int64, maxBatchDims)
+	}
+	p.size = k.Params("size", dtype.Int32, maxBatchDims)
+	i32 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int32) }
+	p.m, p.n, p.k, p.depth, p.batch = i32("m"), i32("n"), i32("k"), i32("depth"), i32("batch")
+	return p
+}
+
+// at returns the operands' places in batch b (Int32): result, a, b, bias.
+func (p *productParams) at(k *kernel.Builder, b kernel.Value) (off [4]kernel.Value) {
+	for i := range off {
+		off[i] = k.I64(0)
+	}
+	for d := range maxBatchDims {
+		n := p.size.Get(d)
+		r := b.Rem(n).Convert(dtype.Int64)
+		b = b.Div(n)
+		for i := range off {
+			off[i] = off[i].Add(r.Mul(p.stride[i].Get(d)))
+		}
+	}
+	return off
+}
+
+func buildMatmul(s *Spec) *kernel.Kernel {
+	return kernel.Build(s.gemmName("matmul"), func(k *kernel.Builder) {
+		g := newGemm(k, s)
+		split := s.Attr[1]&gemmSplit != 0
+		outType := s.DTypes[0]
+		if split {
+			outType = g.acc
+		}
+		p := declareProduct(k, s, outType)
+		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
+		g.blocks(tiles(p.m, g.tile.rows), tiles(p.n, g.tile.cols))
+		begin, end := k.I32(0), p.k
+		if split {
+			begin = k.BlockIdx(kernel.Z).Mul(p.depth)
+			end = begin.Add(p.depth).Min(p.k)
+		}
+		k.For(k.BlockIdx(kernel.Y), p.batch, k.GridDim(kernel.Y), func(b kernel.Value) {
+			off := p.at(k, b)
+			a := g.strided(s.Attr[2], true, p.a.Offset(off[1]), g.m0, p.am, p.ak, p.m, end)
+			bb := g.strided(s.Attr[3], false, p.b.Offset(off[2]), g.n0, p.bn, p.bk, p.n, end)
+			if split {
+				part := k.BlockIdx(kernel.Z).MulWide(p.batch).Add(b.Convert(dtype.Int64)).Mul(p.m.MulWide(p.n))
+				g.run(begin, end, a, bb, 1, func(row, col kernel.Value, vs []kernel.Value) {
+					r, c := g.m0.Add(row), g.n0.Add(col)
+					k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.out.Store(part.Add(r.MulWide(p.n)).Add(c.Convert(dtype.Int64)), vs[0]) })
+				})
+				return
+			}
+			out, bias := p.out.Offset(off[0]), p.bias.Offset(off[3])
+			g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
+				r, c := g.m0.Add(row), g.n0.Add(col)
+				k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.store(s, out, bias, r, c, vs) })
+			})
+		})
+	})
+}
+
+// store writes adjacent results of row r from column c on.
+func (p *productParams) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
+	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
+	res := make([]kernel.Value, len(vs))
+	for j, v := range vs {
+		if s.Attr[1]&gemmBias != 0 {
+			v = v.Mul(p.alpha)
+			at := r64.Mul(p.cm).Add(c64.Add(c64.Like(float64(j))).Mul(p.cn))
+			v = bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
+		}
+		res[j] = v.Convert(out.Type())
+	}
+	at := r64.Mul(p.om)
+	if len(vs) > 1 {
+		at = at.Add(c64)
+	} else {
+		at = at.Add(c64.Mul(p.on))
+	}
+	out.StoreVec(at, res...)
+}
+
+func buildMatmulFinish(s *Spec) *kernel.Kernel {
+	return kernel.Build(s.gemmName("matmul_finish"), func(k *kernel.Builder) {
+		k.FixedThreads(256)
+		p := declareProduct(k, s, s.Compute)
+		out := k.Buffer("result", s.DTypes[0])
+		size := p.m.MulWide(p.n)
+		total := size.Mul(p.batch.Convert(dtype.Int64))
+		k.ForEach(total, func(i kernel.Value) {
+			sum := k.Var(k.Const(s.Compute, 0))
+			k.For(k.I32(0), p.depth, k.I32(1), func(j kernel.Value) {
+				sum.Set(sum.Get().Add(p.out.Load(i.Add(total.Mul(j.Convert(dtype.Int64))))))
+			})
+			b := i.Div(size)
+			in := i.Sub(b.Mul(size))
+			n := p.n.Convert(dtype.Int64)
+			r := in.Div(n)
+			off := p.at(k, b.Convert(dtype.Int32))
+			p.store(s, out.Offset(off[0]), p.bias.Offset(off[3]), r.Convert(dtype.Int32), in.Sub(r.Mul(n)).Convert(dtype.Int32), []kernel.Value{sum.Get()})
+		})
+	})
+}
+
+// gemmName names the kernel of a product's or convolution's spec.
+func (s *Spec) gemmName(prefix string) string {
+	n := prefix + "_" + s.Compute.Short() + "_" + s.DTypes[0].Short()
+	if s.DTypes[1] != dtype.Invalid {
+		n += "_" + s.DTypes[1].Short()
+	}
+	for _, a := range s.Attr {
+		n += fmt.Sprintf("_%d", a)
+	}
+	return fmt.Sprintf("%s_v%d", n, s.Vec)
+}

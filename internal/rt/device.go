@@ -1,0 +1,145 @@
+// Package rt is one opened device as the tensor line sees it: its allocator, streams, kernel cache and limits.
+// It alone names both drivers; it may not know tensors.
+package rt
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/kernels"
+)
+
+// Device is one opened device. Its methods are safe for concurrent use.
+type Device struct {
+	dev    driver.Device
+	info   *driver.Info
+	mem    *alloc.Device
+	limits kernels.Limits
+	// Host says that the device is this machine's processor, whose tensors act as scalars beside any device's.
+	Host bool
+
+	loose   Loose
+	index32 atomic.Int64
+
+	funcs atomic.Pointer[map[kernels.Spec]driver.Func]
+	stats struct{ hits, built atomic.Int64 }
+
+	mu      sync.Mutex
+	modules []driver.Module
+	events  []driver.Event
+	timing  []driver.Event
+	streams []*Stream
+	next    int
+	closed  bool
+}
+
+// maxStreams bounds the streams of one device: two that the runtime keeps, and 32 that users share round-robin, as PyTorch's pool has.
+const maxStreams = 34
+
+func newDevice(dev driver.Device, host bool) (*Device, error) {
+	info := dev.Info()
+	d := &Device{dev: dev, info: info, Host: host}
+	d.limits = kernels.Limits{
+		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
+		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
+	}
+	d.index32.Store(1<<31 - 1)
+	d.funcs.Store(&map[kernels.Spec]driver.Func{})
+	d.mem = alloc.New(&backend{d}, alloc.Options{Index: info.Ordinal, Collect: d.collect})
+	if _, err := d.newStream(0); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Driver returns the driver's device.
+func (d *Device) Driver() driver.Device { return d.dev }
+
+// Info describes the device.
+func (d *Device) Info() *driver.Info { return d.info }
+
+// Memory is the caching allocator.
+func (d *Device) Memory() *alloc.Device { return d.mem }
+
+// Limits are the properties that launch shapes depend on.
+func (d *Device) Limits() *kernels.Limits { return &d.limits }
+
+// Synchronize waits for all work of the device and returns a fault of it, if any.
+func (d *Device) Synchronize() error {
+	t := d.dev.Enter()
+	defer t.Leave()
+	return wrap(d.dev.Synchronize(t), "the device failed while it worked")
+}
+
+// Close waits for all work and releases the device. The second call does nothing.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	t := d.dev.Enter()
+	first := d.dev.Synchronize(t)
+	keep := func(err error) {
+		if first == nil {
+			first = err
+		}
+	}
+	for _, e := range append(d.events, d.timing...) {
+		keep(d.dev.EventDestroy(t, e))
+	}
+	for _, s := range d.streams {
+		keep(d.dev.StreamDestroy(t, s.Handle))
+	}
+	for _, m := range d.modules {
+		keep(d.dev.UnloadModule(t, m))
+	}
+	t.Leave()
+	keep(d.mem.EmptyCache())
+	keep(d.dev.Close())
+	return wrap(first, "the device could not be closed cleanly")
+}
+
+// Alloc takes n > 0 bytes for use on s; the allocator's block is freed by Memory().Free. Blocks of garbage tensors are freed first.
+func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
+	if d.loose.full.Load() {
+		if _, err := d.FreeLoose(); err != nil {
+			return nil, err
+		}
+	}
+	return d.mem.Alloc(n, s)
+}
+
+// Index32 returns the most elements that kernels reach with 32-bit indexes.
+func (d *Device) Index32() int { return int(d.index32.Load()) }
+
+// SetIndex32 lowers that limit, so that tests reach the 64-bit path with small tensors.
+func (d *Device) SetIndex32(n int) { d.index32.Store(int64(n)) }
+
+// KernelStats returns how many launches found their kernel ready, and how many kernels were built.
+func (d *Device) KernelStats() (hits, built int64) { return d.stats.hits.Load(), d.stats.built.Load() }
+
+// Wrap gives a driver's error the kind that users act on; nil stays nil.
+func Wrap(err error, msg string) error { return wrap(err, msg) }
+
+func wrap(err error, msg string) error {
+	if err == nil {
+		return nil
+	}
+	kind := fault.System
+	if c, ok := codeOf(err); ok {
+		switch {
+		case c == driver.OutOfMemory:
+			kind = fault.OutOfMemory
+		case c.Sticky():
+			kind = fault.Device
+		case c >= driver.StreamCaptureUnsupported && c <= driver.StreamCaptureWrongThread:
+			kind = fault.Capture
+		}
+	}
+	return fault.Wrap(kind, err, "%s", msg)
+}

@@ -1,0 +1,234 @@
+package rt
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+)
+
+// Stream is an in-order queue of a device's work. Seq counts the operations issued to it, so that an access to memory is named by a stream
+// and a number; waited remembers, for every other stream, up to which number this one already waits.
+type Stream struct {
+	Device *Device
+	Handle driver.Stream
+	// ID is the stream's number in its device; 0 is the default stream.
+	ID     int
+	seq    atomic.Uint64
+	issued atomic.Uint64
+	waited [maxStreams]atomic.Uint64
+}
+
+// Next counts one operation and returns its number, starting at 1.
+func (s *Stream) Next() uint64 { return s.seq.Add(1) }
+
+// Issued says that operation seq has been handed to the driver: from now on an event recorded on s covers it.
+func (s *Stream) Issued(seq uint64) {
+	for {
+		old := s.issued.Load()
+		if old >= seq || s.issued.CompareAndSwap(old, seq) {
+			return
+		}
+	}
+}
+
+// Seq returns the number of the latest operation handed to the driver.
+func (s *Stream) Seq() uint64 { return s.issued.Load() }
+
+// WaitFor makes later work of s wait for operation seq of o, unless it already does.
+func (s *Stream) WaitFor(o *Stream, seq uint64) error {
+	if s == o || s.waited[o.ID].Load() >= seq {
+		return nil
+	}
+	return s.WaitAll(o)
+}
+
+// WaitAll makes later work of s wait for all work that o has now.
+func (s *Stream) WaitAll(o *Stream) error {
+	if s == o {
+		return nil
+	}
+	if s.Device != o.Device {
+		return fault.New(fault.Unsupported, "streams of different devices wait through copies only")
+	}
+	now := o.Seq()
+	e, err := s.Device.AcquireEvent(false)
+	if err != nil {
+		return err
+	}
+	defer s.Device.ReleaseEvent(e, false)
+	if err := s.Device.dev.EventRecord(e, o.Handle); err != nil {
+		return wrap(err, "a stream could not be made to wait for another")
+	}
+	if err := s.Device.dev.StreamWait(s.Handle, e); err != nil {
+		return wrap(err, "a stream could not be made to wait for another")
+	}
+	s.waited[o.ID].Store(now)
+	return nil
+}
+
+// Query reports whether all work of s is done.
+func (s *Stream) Query() (bool, error) {
+	t := s.Device.dev.Enter()
+	defer t.Leave()
+	ok, err := s.Device.dev.StreamQuery(t, s.Handle)
+	return ok, wrap(err, "the stream could not be queried")
+}
+
+// Synchronize waits until all work of s is done.
+func (s *Stream) Synchronize() error {
+	t := s.Device.dev.Enter()
+	defer t.Leave()
+	return wrap(s.Device.dev.StreamSynchronize(t, s.Handle), "the device failed while it worked")
+}
+
+func (d *Device) newStream(priority int) (*Stream, error) {
+	t := d.dev.Enter()
+	defer t.Leave()
+	h, err := d.dev.StreamCreate(t, true, priority)
+	if err != nil {
+		return nil, wrap(err, "a stream could not be created")
+	}
+	s := &Stream{Device: d, Handle: h, ID: len(d.streams)}
+	d.streams = append(d.streams, s)
+	return s, nil
+}
+
+// DefaultStream is where work goes unless told otherwise.
+func (d *Device) DefaultStream() *Stream { return d.streams[0] }
+
+// Stream returns a stream of the device's pool of 32, handed out in turn, so that streams far apart in time may be one.
+func (d *Device) Stream() (*Stream, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := 1 + d.next%(maxStreams-2)
+	if i < len(d.streams) {
+		d.next++
+		return d.streams[i], nil
+	}
+	s, err := d.newStream(0)
+	if err == nil {
+		d.next++
+	}
+	return s, err
+}
+
+// AcquireEvent takes an event from the device's pool, with timing or without.
+func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
+	d.mu.Lock()
+	pool := d.eventPool(timing)
+	if n := len(*pool); n > 0 {
+		e := (*pool)[n-1]
+		*pool = (*pool)[:n-1]
+		d.mu.Unlock()
+		return e, nil
+	}
+	d.mu.Unlock()
+	t := d.dev.Enter()
+	defer t.Leave()
+	e, err := d.dev.EventCreate(t, timing)
+	return e, wrap(err, "an event could not be created")
+}
+
+// ReleaseEvent gives it back.
+func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pool := d.eventPool(timing)
+	*pool = append(*pool, e)
+}
+
+func (d *Device) eventPool(timing bool) *[]driver.Event {
+	if timing {
+		return &d.timing
+	}
+	return &d.events
+}
+
+// backend is the device as its allocator sees it.
+type backend struct{ d *Device }
+
+// relaxed runs f with a token in the mode in which allocation is legal while streams are captured.
+func (b *backend) relaxed(f func(t driver.Thread) error) error {
+	dev := b.d.dev
+	t := dev.Enter()
+	defer t.Leave()
+	old, err := dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
+	if err != nil {
+		return err
+	}
+	err = f(t)
+	if _, e := dev.CaptureExchangeMode(t, old); err == nil {
+		err = e
+	}
+	return err
+}
+
+func (b *backend) Malloc(size uint64) (addr uint64, err error) {
+	err = b.relaxed(func(t driver.Thread) error {
+		p, err := b.d.dev.MemAlloc(t, size)
+		addr = uint64(p)
+		return err
+	})
+	if errors.Is(err, driver.OutOfMemory) {
+		err = errors.Join(alloc.ErrOutOfMemory, err)
+	}
+	return addr, err
+}
+
+func (b *backend) Free(addr uint64) error {
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
+}
+
+func (b *backend) MemInfo() (free, total uint64, err error) {
+	err = b.relaxed(func(t driver.Thread) (err error) {
+		free, total, err = b.d.dev.MemInfo(t)
+		return err
+	})
+	return free, total, err
+}
+
+func (b *backend) AcquireEvent() (alloc.Event, error) {
+	e, err := b.d.AcquireEvent(false)
+	return alloc.Event(e), err
+}
+
+func (b *backend) ReleaseEvent(e alloc.Event) { b.d.ReleaseEvent(driver.Event(e), false) }
+
+func (b *backend) RecordEvent(e alloc.Event, s alloc.Stream) error {
+	return b.d.dev.EventRecord(driver.Event(e), driver.Stream(s))
+}
+
+func (b *backend) QueryEvent(e alloc.Event) (done bool, err error) {
+	err = b.relaxed(func(t driver.Thread) (err error) {
+		done, err = b.d.dev.EventQuery(t, driver.Event(e))
+		return err
+	})
+	return done, err
+}
+
+func (b *backend) SyncEvent(e alloc.Event) error {
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.EventSynchronize(t, driver.Event(e)) })
+}
+
+func (b *backend) Capturing(s alloc.Stream) (uint64, bool) {
+	st, id, err := b.d.dev.CaptureInfo(driver.Stream(s))
+	return id, err == nil && st == driver.CaptureActive
+}
+
+func codeOf(err error) (driver.Code, bool) {
+	var e *driver.Error
+	if errors.As(err, &e) {
+		return e.Code, true
+	}
+	return 0, false
+}
+
+// StreamByID returns the stream with that number.
+func (d *Device) StreamByID(id int) *Stream {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.streams[id]
+}
