@@ -142,18 +142,26 @@ func (d *Device) hold(kind resourceKind, handle uintptr) {
 	d.mu.Unlock()
 }
 
-// release is the common end of every free: it forgets the resource and calls p, silently where the device is lost.
+// release is the common end of every free: it calls p and forgets the resource, silently where the device is lost.
 func (d *Device) release(op string, kind resourceKind, handle uintptr, p proc) error {
+	r := resource{kind, handle}
+	// Forgotten before the call: after it the driver may hand the same number to another goroutine.
 	d.mu.Lock()
-	delete(d.held, resource{kind, handle})
+	_, known := d.held[r]
+	delete(d.held, r)
 	d.mu.Unlock()
 	if d.lost.Load() != nil {
 		return nil
 	}
-	if code := d.lib.call(p, handle); code != driver.Success {
-		if err := d.failure(op, code); d.lost.Load() == nil {
-			return err
-		}
+	code := d.lib.call(p, handle)
+	if code == driver.Success {
+		return nil
+	}
+	if known {
+		d.hold(kind, handle)
+	}
+	if err := d.failure(op, code); d.lost.Load() == nil {
+		return err
 	}
 	return nil
 }

@@ -1,0 +1,249 @@
+//go:build !tenon_sim && linux
+
+package libcuda
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"tenon.dev/internal/dl"
+	"tenon.dev/internal/driver"
+)
+
+// fakeCUDA stands in for NVIDIA's library: its functions are C callbacks that end here. It keeps the handles that are live, so that
+// a leak or a second free shows, and fails the calls that a test names.
+type fakeCUDA struct {
+	t  *testing.T
+	mu sync.Mutex
+	// version is what cuDriverGetVersion tells; absent functions are not found.
+	version int
+	absent  map[proc]bool
+	// fail gives the code of a function; failAt, counted down by every call, that of one call.
+	fail     map[proc]driver.Code
+	failAt   int
+	failCode driver.Code
+	failed   proc
+	// closing says that the failed call came after Close had waited for the device.
+	closing bool
+	// count is how often each function was called.
+	count [numProcs]int
+	// pending is how many more queries answer NotReady.
+	pending int
+
+	next    uintptr
+	live    map[uintptr]proc
+	host    map[uintptr][]byte
+	retains int
+	current map[uint64]uintptr
+	running sync.WaitGroup
+	params  []byte
+	args    [numProcs][11]uintptr
+	log     string
+}
+
+const fakeContext = 0xc0de00
+
+func newFake(t *testing.T) *fakeCUDA {
+	f := &fakeCUDA{t: t, version: 13000, absent: map[proc]bool{}, fail: map[proc]driver.Code{}, next: 0x7000_0000_0000,
+		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1}
+	fakeNow = f
+	t.Cleanup(func() { fakeNow = nil })
+	return f
+}
+
+// fakeNow is the fake that calls go to; tests that use it do not run in parallel.
+var fakeNow *fakeCUDA
+
+type cArgs = [11]uintptr
+
+// fakeProcs are the C callbacks, made once since they cannot be given back. A callback reads 11 arguments whatever the caller
+// passed: the rest is whatever lies there.
+var fakeProcs = sync.OnceValue(func() (p [numProcs]uintptr) {
+	for i := range p {
+		p[i] = dl.Callback(func(a, b, c, d, e, f, g, h, i11, j, k uintptr) uintptr {
+			return uintptr(uint32(fakeNow.called(proc(i), &cArgs{a, b, c, d, e, f, g, h, i11, j, k})))
+		})
+	}
+	return p
+})
+
+var fakeGetProcAddress = sync.OnceValue(func() uintptr {
+	return dl.Callback(func(name, out, version, flags, status uintptr) uintptr {
+		for p := range procTable {
+			if procTable[p].name == dl.String(name) && !fakeNow.absent[proc(p)] {
+				put(out, fakeProcs()[p])
+				return 0
+			}
+		}
+		return uintptr(driver.NotFound)
+	})
+})
+
+// symbol finds the library's exported names.
+func (f *fakeCUDA) symbol(name string) (dl.Proc, error) {
+	switch name {
+	case "cuDriverGetVersion":
+		return dl.Proc(fakeProcs()[procDriverGetVersion]), nil
+	case "cuGetProcAddress_v2":
+		return dl.Proc(fakeGetProcAddress()), nil
+	}
+	return 0, fmt.Errorf("no %s", name)
+}
+
+// driver returns a driver whose library is the fake.
+func (f *fakeCUDA) driver() *cudaDriver {
+	return &cudaDriver{load: func() (*library, error) { return newLibrary("fake", f.symbol) }}
+}
+
+func (f *fakeCUDA) open() *Device {
+	f.t.Helper()
+	d, err := f.driver().Open(0)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d.(*Device)
+}
+
+func put[T uintptr | uint32 | uint64 | int32](addr uintptr, v T) { *(*T)(dl.Pointer(addr)) = v }
+
+// called answers one call.
+func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count[p]++
+	f.args[p] = *a
+	if code := f.fail[p]; code != driver.Success {
+		return code
+	}
+	if f.failAt--; f.failAt == 0 {
+		f.failed, f.closing = p, f.count[procCtxSynchronize] > 0
+		return f.failCode
+	}
+	if at, ok := fakeMakes[p]; ok {
+		f.next += 0x1000
+		h := f.next
+		if p == procMemHostAlloc {
+			b := make([]byte, a[1])
+			h = dl.Address(unsafe.Pointer(&b[0]))
+			f.host[h] = b
+		}
+		f.live[h] = p
+		put(a[at], h)
+		return driver.Success
+	}
+	if maker, ok := fakeFrees[p]; ok {
+		if made, ok := f.live[a[0]]; !ok || made != maker {
+			f.t.Errorf("%s of %#x, which is no live handle of %s", procTable[p].name, a[0], procTable[maker].name)
+			return driver.InvalidHandle
+		}
+		delete(f.live, a[0])
+		return driver.Success
+	}
+	if answer, ok := fakeAnswers[p]; ok {
+		return answer(f, a)
+	}
+	return driver.Success
+}
+
+// fakeMakes says which argument of a function receives a new handle.
+var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
+	procGraphInstantiate: 0, procModuleLoadData: 0}
+
+// fakeFrees says whose handles a function gives back.
+var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procStreamDestroy: procStreamCreate,
+	procEventDestroy: procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
+	procModuleUnload: procModuleLoadData}
+
+// fakeAnswers are the functions that return more than success.
+var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
+	procDriverGetVersion: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(f.version)); return 0 },
+	procGetErrorName:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], cString("CUDA_ERROR_NEW")); return 0 },
+	procGetErrorString:   func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], cString("a new error")); return 0 },
+	procLogsDumpToMemory: func(f *fakeCUDA, a *cArgs) driver.Code {
+		copy(dl.Bytes(a[1], 4096), f.log+"\x00")
+		f.log = ""
+		return 0
+	},
+	procDeviceGetCount: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(2)); return 0 },
+	procDeviceGet: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if int32(a[1]) < 0 || a[1] > 1 {
+			return driver.InvalidDevice
+		}
+		put(a[0], int32(a[1]))
+		return 0
+	},
+	procDeviceGetName:     func(f *fakeCUDA, a *cArgs) driver.Code { copy(dl.Bytes(a[0], int(a[1])), "Fake\x00"); return 0 },
+	procDeviceGetPCIBusID: func(f *fakeCUDA, a *cArgs) driver.Code { copy(dl.Bytes(a[0], int(a[1])), "0:1:2.0\x00"); return 0 },
+	procDeviceGetUUID:     func(f *fakeCUDA, a *cArgs) driver.Code { copy(dl.Bytes(a[0], 16), "0123456789abcdef"); return 0 },
+	procDeviceTotalMem:    func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(1<<40)); return 0 },
+	procDeviceGetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code {
+		put(a[0], int32(1000+a[1]))
+		return 0
+	},
+	procPrimaryCtxRetain: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.retains++
+		put(a[0], uintptr(fakeContext+uint32(a[1])))
+		return 0
+	},
+	procPrimaryCtxRelease: func(f *fakeCUDA, a *cArgs) driver.Code { f.retains--; return 0 },
+	procCtxGetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], f.current[threadID()]); return 0 },
+	procCtxSetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { f.current[threadID()] = a[0]; return 0 },
+	procMemGetInfo:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(7)); put(a[1], uint64(9)); return 0 },
+	procStreamQuery:       (*fakeCUDA).query,
+	procEventQuery:        (*fakeCUDA).query,
+	procEventElapsedTime:  func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(0x3fc00000)); return 0 },
+	procLaunchKernel:      (*fakeCUDA).launch,
+	procLaunchHostFunc: func(f *fakeCUDA, a *cArgs) driver.Code {
+		fn, id := dl.Proc(a[1]), a[2]
+		f.running.Go(func() { fn.Call(id) })
+		return 0
+	},
+	procStreamGetCaptureInfo: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], uint32(1)); put(a[2], uint64(77)); return 0 },
+	procExchangeCaptureMode:  func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
+	procGraphGetNodes:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(3)); return 0 },
+	procModuleGetFunction: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if dl.String(a[2]) != "kernel" {
+			return driver.NotFound
+		}
+		put(a[0], uintptr(0xf00))
+		return 0
+	},
+	procFuncGetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(10+a[1])); return 0 },
+}
+
+func (f *fakeCUDA) query(*cArgs) driver.Code {
+	if f.pending > 0 {
+		f.pending--
+		return driver.NotReady
+	}
+	return driver.Success
+}
+
+// launch reads the parameters by the extra list, as the driver does.
+func (f *fakeCUDA) launch(a *cArgs) driver.Code {
+	f.params = nil
+	if a[10] == 0 {
+		return driver.Success
+	}
+	extra := unsafe.Slice((*uintptr)(dl.Pointer(a[10])), 5)
+	if extra[0] != launchParamBufferPointer || extra[2] != launchParamBufferSize || extra[4] != launchParamEnd {
+		f.t.Errorf("extra list is %v", extra)
+		return driver.InvalidValue
+	}
+	n := binary.NativeEndian.Uint64(dl.Bytes(extra[3], 8))
+	f.params = append(f.params, dl.Bytes(extra[1], int(n))...)
+	return driver.Success
+}
+
+// cStrings keeps what cString returned alive.
+var cStrings = map[string][]byte{}
+
+func cString(s string) uintptr {
+	if cStrings[s] == nil {
+		cStrings[s] = append([]byte(s), 0)
+	}
+	return dl.Address(unsafe.Pointer(&cStrings[s][0]))
+}
