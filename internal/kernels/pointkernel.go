@@ -22,6 +22,8 @@ type pointKernel struct {
 	base kernel.Value
 }
 
+var _ = register(FamilyPointwise, buildPointwise)
+
 func buildPointwise(s *Spec) *kernel.Kernel {
 	op := pointOps[s.Op]
 	return kernel.Build(s.name("pw_"+op.Name), func(k *kernel.Builder) {
@@ -218,79 +220,25 @@ func (p *pointKernel) strided(n kernel.Value) {
 
 // locator declares the dimension parameters and returns what gives every operand's index for an item (Int32). Scalars get none.
 func (p *pointKernel) locator() func(item kernel.Value) []kernel.Value {
-	k, most := p.k, classDims[p.s.Class]
-	var nd kernel.Value
-	if p.s.Class == classGeneral {
-		nd = k.Scalar("nd", dtype.Int32)
-	}
-	var sizes kernel.Array
-	if most > 1 {
-		sizes = k.Params("sizes", dtype.Uint32, 3*(most-1))
-	}
-	slot, slots := make([]int, len(p.outs)+len(p.ins)), 0
-	for o := range slot {
-		slot[o] = -1
-		if o < len(p.outs) || p.ins[o-len(p.outs)].t != dtype.Invalid {
-			slot[o] = slots
-			slots++
+	count := len(p.outs)
+	for _, a := range p.ins {
+		if a.t != dtype.Invalid {
+			count++
 		}
 	}
-	strides := k.Params("strides", dtype.Int32, slots*most)
-	spread := func(at []kernel.Value) []kernel.Value {
-		out := make([]kernel.Value, len(slot))
-		for o, s := range slot {
-			if s >= 0 {
-				out[o] = at[s]
+	s := striderParam(p.k, "dim", int(p.s.Class), count, 32)
+	return func(item kernel.Value) []kernel.Value {
+		at := s.locate(item)
+		out := append(make([]kernel.Value, 0, len(p.outs)+len(p.ins)), at[:len(p.outs)]...)
+		next := len(p.outs)
+		for _, a := range p.ins {
+			if a.t == dtype.Invalid {
+				out = append(out, kernel.Value{})
+				continue
 			}
+			out = append(out, at[next])
+			next++
 		}
 		return out
 	}
-	if p.s.Class == classGeneral {
-		return func(item kernel.Value) []kernel.Value { return spread(p.walk(item, nd, sizes, strides, slots)) }
-	}
-	return func(item kernel.Value) []kernel.Value {
-		at := make([]kernel.Value, slots)
-		for d := range most {
-			q, r := item, item
-			if d < most-1 {
-				q, r = divide(item, sizes.Get(3*d).Bitcast(dtype.Int32), sizes.Get(3*d+1), sizes.Get(3*d+2))
-			}
-			for o := range at {
-				v := r.Mul(strides.Get(o*most + d))
-				if d > 0 {
-					v = at[o].Add(v)
-				}
-				at[o] = v
-			}
-			item = q
-		}
-		return spread(at)
-	}
-}
-
-// walk is locator's loop over any number of dimensions.
-func (p *pointKernel) walk(item, nd kernel.Value, sizes, strides kernel.Array, slots int) []kernel.Value {
-	k := p.k
-	left := k.Var(item)
-	at := make([]kernel.Var, slots)
-	for o := range at {
-		at[o] = k.Var(k.I32(0))
-	}
-	add := func(r, d kernel.Value) {
-		for o := range at {
-			at[o].Set(at[o].Get().Add(r.Mul(strides.Load(d.Add(k.I32(o * maxDims))))))
-		}
-	}
-	k.For(k.I32(0), nd.Sub(k.I32(1)), k.I32(1), func(d kernel.Value) {
-		e := d.Mul(k.I32(3))
-		q, r := divide(left.Get(), sizes.Load(e).Bitcast(dtype.Int32), sizes.Load(e.Add(k.I32(1))), sizes.Load(e.Add(k.I32(2))))
-		add(r, d)
-		left.Set(q)
-	})
-	add(left.Get(), nd.Sub(k.I32(1)))
-	out := make([]kernel.Value, slots)
-	for o := range out {
-		out[o] = at[o].Get()
-	}
-	return out
 }

@@ -7,14 +7,11 @@ import (
 	"tenon.dev/dtype"
 )
 
-// pointPlan is the iteration space of a pointwise launch, innermost dimension first.
+// pointPlan is the iteration space of a pointwise launch.
 type pointPlan struct {
-	nd     int
-	count  int // operands
-	size   [maxDims]int
-	stride [maxOperands][maxDims]int
-	ptr    [maxOperands]uint64
-	bytes  [maxOperands]int
+	space
+	ptr   [maxOperands]uint64
+	bytes [maxOperands]int
 	// base is the linear index of the first element, for ops that see indexes.
 	base int
 }
@@ -56,12 +53,6 @@ func (p *pointPlan) init(op *PointOp, outs, ins []Operand) error {
 			return err
 		}
 	}
-	if p.nd == 0 {
-		p.nd, p.size[0] = 1, 1
-		for i := range len(outs) {
-			p.stride[i][0] = 1
-		}
-	}
 	return nil
 }
 
@@ -81,69 +72,30 @@ func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
 	return false
 }
 
-func abs(v int) int {
-	if v < 0 {
-		return -v
-	}
-	return v
-}
-
-// insert puts dimension d at place at, merging it with the neighbour within where every operand allows that.
+// insert puts dimension d at place at.
 func (p *pointPlan) insert(op *PointOp, outs, ins []Operand, d, at int) error {
-	if p.nd == maxDims {
+	if !p.open(at, outs[0].Shape[d]) {
 		return fmt.Errorf("%s: the operands need more than %d dimensions; make them contiguous first", op.Name, maxDims)
 	}
-	copy(p.size[at+1:p.nd+1], p.size[at:p.nd])
-	p.size[at] = outs[0].Shape[d]
 	for i := range p.count {
-		copy(p.stride[i][at+1:p.nd+1], p.stride[i][at:p.nd])
-		p.stride[i][at] = 0
 		if o := operandAt(outs, ins, i); o.Ptr != 0 || i < len(outs) {
 			p.stride[i][at] = o.Stride[d]
 		}
 	}
-	p.nd++
 	return nil
-}
-
-// merge joins neighbouring dimensions that lie evenly in all operands and drops those of size 1.
-func (p *pointPlan) merge() {
-	w := -1
-	for d := range p.nd {
-		if p.size[d] == 1 && (w >= 0 || d < p.nd-1) {
-			continue
-		}
-		even := w >= 0
-		for i := 0; even && i < p.count; i++ {
-			even = p.stride[i][d] == p.stride[i][w]*p.size[w]
-		}
-		if even {
-			p.size[w] *= p.size[d]
-			continue
-		}
-		w++
-		p.size[w] = p.size[d]
-		for i := range p.count {
-			p.stride[i][w] = p.stride[i][d]
-		}
-	}
-	p.nd = w + 1
 }
 
 // run merges dimensions, splits what 32-bit indexes cannot reach, and launches.
 func (p *pointPlan) run(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
 	p.merge()
-	n := 1
-	for _, s := range p.size[:p.nd] {
-		n *= s
-	}
+	n := p.numel()
 	if n == 0 {
 		return nil
 	}
 	if repeat, ok := p.oneRun(len(outs)); ok {
 		return issueContiguous(is, op, compute, scalars, outs, ins, &p.ptr, p.base, n, repeat)
 	}
-	if limit := min(is.Index32(), lane32); p.reach(n) > limit {
+	if limit := min(is.Index32(), lane32); p.reach() > limit {
 		return p.split(is, op, compute, scalars, outs, ins)
 	}
 	return p.issue(is, op, compute, scalars, outs, ins, n)
@@ -156,7 +108,7 @@ func (p *pointPlan) oneRun(outs int) (repeat uint16, ok bool) {
 	}
 	for i := range p.count {
 		switch {
-		case p.ptr[i] == 0 || p.stride[i][0] == 1:
+		case p.ptr[i] == 0 || p.stride[i][0] == 1 || p.size[0] == 1:
 		case p.stride[i][0] == 0 && i >= outs:
 			repeat |= 1 << i
 		default:
@@ -164,19 +116,6 @@ func (p *pointPlan) oneRun(outs int) (repeat uint16, ok bool) {
 		}
 	}
 	return repeat, true
-}
-
-// reach returns the largest of the number of elements and the operands' extents.
-func (p *pointPlan) reach(n int) int {
-	r := n
-	for i := range p.count {
-		e := 0
-		for d := range p.nd {
-			e += (p.size[d] - 1) * abs(p.stride[i][d])
-		}
-		r = max(r, e)
-	}
-	return r
 }
 
 // split halves the dimension that reaches farthest and runs both halves.
@@ -242,10 +181,8 @@ func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars [
 	l := is.NewLaunch()
 	pointSpec(&l.Spec, op, compute, outs, ins)
 	vec, repeat := p.vector(len(outs), widest(outs, ins))
-	l.Spec.Class = classStrided1
-	for classDims[l.Spec.Class] < p.nd {
-		l.Spec.Class++
-	}
+	dims := dimsClass(p.nd)
+	l.Spec.Class = uint8(dims)
 	l.Spec.Vec = uint8(vec)
 	l.Spec.Attr[attrRepeat] = repeat
 	if op.BuildAt != nil {
@@ -256,50 +193,16 @@ func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars [
 		l.u64(uint64(p.base))
 	}
 	l.i32(n / vec)
+	slots := uint16(0)
 	for i := range p.count {
 		if p.ptr[i] != 0 {
 			l.u64(p.ptr[i])
+			slots |= 1 << i
 		}
 	}
 	l.pointScalars(op, compute, scalars, ins)
-	p.dims(l, vec)
+	p.pack(l, dims, vec, 32, slots)
 	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, pointThreads*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}
 	return is.Issue(l)
-}
-
-// dims appends what locate reads: for every dimension but the outermost its size, magic and shift, then for every operand its strides.
-func (p *pointPlan) dims(l *Launch, vec int) {
-	most := classDims[l.Spec.Class]
-	if l.Spec.Class == classGeneral {
-		l.i32(p.nd)
-	}
-	for d := range most - 1 {
-		size := 1
-		if d < p.nd {
-			size = p.size[d]
-		}
-		if d == 0 {
-			size /= vec
-		}
-		v := newDivider(size)
-		l.u32(uint32(size))
-		l.u32(v.magic)
-		l.u32(v.shift)
-	}
-	for i := range p.count {
-		if p.ptr[i] == 0 {
-			continue
-		}
-		for d := range most {
-			s := 0
-			if d < p.nd {
-				s = p.stride[i][d]
-			}
-			if d == 0 {
-				s *= vec
-			}
-			l.i32(s)
-		}
-	}
 }

@@ -7,31 +7,12 @@ import (
 	"tenon.dev/dtype"
 )
 
-const (
-	// maxOperands is the length of Spec.DTypes.
-	maxOperands = 10
-	// maxDims is how many dimensions may remain after neighbours that lie evenly in all operands are merged.
-	maxDims = 32
-	// pointThreads is the block size of pointwise kernels.
-	pointThreads = 256
-	// lane32 keeps 32-bit indexes of a launch, overshoot of its last block included, below 2^31.
-	lane32 = 1<<31 - 1<<20
-)
+// pointThreads is the block size of pointwise kernels.
+const pointThreads = 256
 
-// The layout classes of pointwise kernels.
-const (
-	// classContiguous: one run; every operand has stride 1, or 0 where Attr[0] says so.
-	classContiguous = iota
-	// classStrided1, 2, 4, 8 have that many dimensions with any strides; classGeneral up to maxDims.
-	classStrided1
-	classStrided2
-	classStrided4
-	classStrided8
-	classGeneral
-)
-
-// classDims is the number of dimensions a class's kernels are made for.
-var classDims = [...]int{classContiguous: 1, classStrided1: 1, classStrided2: 2, classStrided4: 4, classStrided8: 8, classGeneral: maxDims}
+// classContiguous is the layout class of pointwise kernels over one run, where every operand has stride 1, or 0 if Attr[0] says so. The
+// other classes are numbers of dimensions, as dimsClass gives them.
+const classContiguous = 0
 
 // Spec.Attr of pointwise kernels: bit i of Attr[0] says that operand i (outputs first) is one element repeated along the innermost
 // dimension; bit i of Attr[1] that input i is a scalar.

@@ -1,0 +1,246 @@
+package kernels
+
+import (
+	"math/bits"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+const (
+	// maxOperands is the length of Spec.DTypes.
+	maxOperands = 10
+	// maxDims is how many dimensions may remain after neighbours that lie evenly in all operands are merged.
+	maxDims = 32
+	// lane32 keeps 32-bit indexes of a launch, overshoot of its last block included, below 2^31.
+	lane32 = 1<<31 - 1<<20
+)
+
+// space is a set of dimensions over which kernels go, innermost first, with the strides of count operands.
+type space struct {
+	nd, count int
+	size      [maxDims]int
+	stride    [maxOperands][maxDims]int
+}
+
+// open makes room for a dimension of the given size at place at; the caller sets its strides. It reports whether there was room.
+func (s *space) open(at, size int) bool {
+	if s.nd == maxDims {
+		return false
+	}
+	copy(s.size[at+1:s.nd+1], s.size[at:s.nd])
+	s.size[at] = size
+	for i := range s.count {
+		copy(s.stride[i][at+1:s.nd+1], s.stride[i][at:s.nd])
+		s.stride[i][at] = 0
+	}
+	s.nd++
+	return true
+}
+
+// merge joins neighbouring dimensions that lie evenly in all operands and drops those of size 1; at least one dimension remains.
+func (s *space) merge() {
+	w := -1
+	for d := range s.nd {
+		if s.size[d] == 1 && (w >= 0 || d < s.nd-1) {
+			continue
+		}
+		even := w >= 0
+		for i := 0; even && i < s.count; i++ {
+			even = s.stride[i][d] == s.stride[i][w]*s.size[w]
+		}
+		if even {
+			s.size[w] *= s.size[d]
+			continue
+		}
+		w++
+		s.size[w] = s.size[d]
+		for i := range s.count {
+			s.stride[i][w] = s.stride[i][d]
+		}
+	}
+	if w < 0 {
+		w, s.size[0] = 0, 1
+		for i := range s.count {
+			s.stride[i][0] = 0
+		}
+	}
+	s.nd = w + 1
+}
+
+// numel returns the product of the sizes.
+func (s *space) numel() int {
+	n := 1
+	for _, d := range s.size[:s.nd] {
+		n *= d
+	}
+	return n
+}
+
+// reach returns the farthest that an operand's index gets from its first element, or the number of elements if that is more.
+func (s *space) reach() int {
+	r := s.numel()
+	for i := range s.count {
+		e := 0
+		for d := range s.nd {
+			e += (s.size[d] - 1) * abs(s.stride[i][d])
+		}
+		r = max(r, e)
+	}
+	return r
+}
+
+func abs(v int) int {
+	if v < 0 {
+		return -v
+	}
+	return v
+}
+
+// dimsClass returns the least number of dimensions, of those that kernels are made for, that holds nd.
+func dimsClass(nd int) int {
+	switch {
+	case nd <= 2:
+		return nd
+	case nd <= 4:
+		return 4
+	case nd <= 8:
+		return 8
+	}
+	return maxDims
+}
+
+// pack appends what a strider for the same number of dimensions and index width reads, for the operands whose bit in slots is set. An
+// item is vec elements along the innermost dimension.
+func (s *space) pack(l *Launch, dims, vec, index int, slots uint16) {
+	if dims == maxDims {
+		l.i32(s.nd)
+	}
+	for d := range dims - 1 {
+		size := 1
+		if d < s.nd {
+			size = s.size[d]
+		}
+		if d == 0 {
+			size /= vec
+		}
+		if index == 64 {
+			l.i64(size)
+			continue
+		}
+		v := newDivider(max(1, size))
+		l.u32(uint32(size))
+		l.u32(v.magic)
+		l.u32(v.shift)
+	}
+	for ; slots != 0; slots &= slots - 1 {
+		i := bits.TrailingZeros16(slots)
+		for d := range dims {
+			v := 0
+			if d < s.nd {
+				v = s.stride[i][d]
+			}
+			if d == 0 {
+				v *= vec
+			}
+			if index == 64 {
+				l.i64(v)
+			} else {
+				l.i32(v)
+			}
+		}
+	}
+}
+
+// strider turns the number of an item of a space into the operands' indexes, within a kernel.
+type strider struct {
+	k *kernel.Builder
+	// ix is the type of items and indexes.
+	ix             dtype.DType
+	dims, slots    int
+	nd             kernel.Value
+	sizes, strides kernel.Array
+}
+
+// striderParam declares the parameters that space.pack fills.
+func striderParam(k *kernel.Builder, name string, dims, slots, index int) *strider {
+	s := &strider{k: k, ix: dtype.Int32, dims: dims, slots: slots}
+	words, t := 3, dtype.Uint32
+	if index == 64 {
+		s.ix, words, t = dtype.Int64, 1, dtype.Int64
+	}
+	if dims == maxDims {
+		s.nd = k.Scalar(name+"_dims", dtype.Int32)
+	}
+	if dims > 1 {
+		s.sizes = k.Params(name+"_sizes", t, words*(dims-1))
+	}
+	s.strides = k.Params(name+"_strides", s.ix, slots*dims)
+	return s
+}
+
+// divmod divides item by the size of dimension d.
+func (s *strider) divmod(item, d kernel.Value) (q, r kernel.Value) {
+	if s.ix == dtype.Int64 {
+		size := s.sizes.Load(d)
+		q = item.Div(size)
+		return q, item.Sub(q.Mul(size))
+	}
+	d = d.Mul(s.k.I32(3))
+	return divide(item, s.sizes.Load(d).Bitcast(dtype.Int32), s.sizes.Load(d.Add(s.k.I32(1))), s.sizes.Load(d.Add(s.k.I32(2))))
+}
+
+// locate returns the index of every slot for an item.
+func (s *strider) locate(item kernel.Value) []kernel.Value {
+	if s.dims == maxDims {
+		return s.walk(item)
+	}
+	k := s.k
+	at := make([]kernel.Value, s.slots)
+	for d := range s.dims {
+		q, r := item, item
+		if d < s.dims-1 {
+			if s.ix == dtype.Int64 {
+				q, r = s.divmod(item, k.I32(d))
+			} else {
+				q, r = divide(item, s.sizes.Get(3*d).Bitcast(dtype.Int32), s.sizes.Get(3*d+1), s.sizes.Get(3*d+2))
+			}
+		}
+		for o := range at {
+			v := r.Mul(s.strides.Get(o*s.dims + d))
+			if d > 0 {
+				v = at[o].Add(v)
+			}
+			at[o] = v
+		}
+		item = q
+	}
+	return at
+}
+
+// walk is locate as a loop, for any number of dimensions.
+func (s *strider) walk(item kernel.Value) []kernel.Value {
+	k := s.k
+	left := k.Var(item)
+	at := make([]kernel.Var, s.slots)
+	for o := range at {
+		at[o] = k.Var(item.Like(0))
+	}
+	add := func(r, d kernel.Value) {
+		for o := range at {
+			at[o].Set(at[o].Get().Add(r.Mul(s.strides.Load(d.Add(k.I32(o * maxDims))))))
+		}
+	}
+	last := s.nd.Sub(k.I32(1))
+	k.For(k.I32(0), last, k.I32(1), func(d kernel.Value) {
+		q, r := s.divmod(left.Get(), d)
+		add(r, d)
+		left.Set(q)
+	})
+	add(left.Get(), last)
+	out := make([]kernel.Value, s.slots)
+	for o := range out {
+		out[o] = at[o].Get()
+	}
+	return out
+}
