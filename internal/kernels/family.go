@@ -8,41 +8,39 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The engines.
+// The engines. What Spec.Op means is said at each engine.
 const (
 	// FamilyPointwise: Op is a PointOp's id.
 	FamilyPointwise Family = iota + 1
-)
-
-// The engines over tiles.
-const (
-	// FamilyMatmul and FamilyMatmulFinish: matrix products.
-	FamilyMatmul Family = iota + 32
+	// FamilyReduce: Op is a ReduceOp's id.
+	FamilyReduce
+	// FamilyMatmul, FamilyMatmulFinish, FamilyConv and FamilySumPartials are the tile engines.
+	FamilyMatmul
 	FamilyMatmulFinish
-	// FamilyConv: Op is the convKind.
 	FamilyConv
-	// FamilySumPartials adds up partial results of split depths.
 	FamilySumPartials
+	familyCount
 )
 
-var families = [...]struct {
-	name  string
-	build func(s *Spec) *kernel.Kernel
-}{
-	FamilyPointwise: {"pointwise", buildPointwise},
+// families holds every engine's builder; register fills it as the package starts.
+var families [familyCount]Builder
 
-	FamilyMatmul:       {"matmul", buildMatmul},
-	FamilyMatmulFinish: {"matmul_finish", buildMatmulFinish},
-	FamilyConv:         {"conv", buildConv},
-	FamilySumPartials:  {"sum_partials", buildSumPartials},
+// register makes build the builder of family f. The result lets it stand in a variable declaration beside the engine.
+func register(f Family, build Builder) bool {
+	if families[f] != nil {
+		panic(fmt.Sprintf("kernels: family %d is registered twice", f))
+	}
+	families[f] = build
+	return true
 }
 
 // Build makes the kernel of s.
 func Build(s *Spec) *kernel.Kernel {
-	if int(s.Family) >= len(families) || families[s.Family].build == nil {
-		return kernel.Build(fmt.Sprintf("unknown family %d", s.Family), func(*kernel.Builder) {})
+	if s.Family >= familyCount || families[s.Family] == nil {
+		// An empty name is the mistake that the kernel then reports.
+		return kernel.Build("", func(*kernel.Builder) {})
 	}
-	return families[s.Family].build(s)
+	return families[s.Family](s)
 }
 
 // name returns the kernel name of s: equal specs have equal names, different ones different names.

@@ -1,0 +1,339 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+
+	"tenon.dev/dtype"
+)
+
+// The shapes of a block of a reduction: which way its threads lie.
+const (
+	// reduceRow: Attr[2] threads share an output and go along the reduced dimensions side by side.
+	reduceRow = iota + 1
+	// reduceColumn: threads lie Attr[2] outputs wide and Attr[3] reduced elements deep.
+	reduceColumn
+)
+
+// The stages of a reduction (Attr[4]).
+const (
+	// reduceWhole: elements to outputs.
+	reduceWhole = iota
+	// reducePartial: elements to states in workspace, a part of the reduced elements a block row.
+	reducePartial
+	// reduceFinal: states to outputs.
+	reduceFinal
+)
+
+const (
+	reduceRowThreads    = 512 // threads of a block that shares one output
+	reduceWarpThreads   = 256 // threads of a block whose groups of 32 have an output each
+	reduceColumnThreads = 512 // threads of a block of columns
+	// reduceWork is how many vectors a thread should have before another pass is worth its launch.
+	reduceWork = 8
+)
+
+// reducePlan is one reduction on its way to launches. Operands are outputs, then inputs.
+type reducePlan struct {
+	op        *ReduceOp
+	compute   dtype.DType
+	scalars   []Scalar
+	outs, ins []Operand
+	kept, red space
+	n, items  int // reduced elements, and vectors along them
+	outputs   int
+	vec       int
+	class     uint8
+	wide      int // Attr[2]
+	deep      int // Attr[3]
+	index     int
+	parts     int
+	chunk     int
+}
+
+// Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with
+// the marked dimensions of size 1 or left out. Each output is folded by a tree that depends on the shapes, strides, alignment and the
+// device's limits only, so results repeat. Inputs are converted to the type the op computes in (compute; Float32 for the halves). With no
+// elements to reduce the outputs get the finish of the op's identity.
+func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dims []bool) error {
+	if err := op.check(scalars, outs, ins, dims); err != nil {
+		return err
+	}
+	p := reducePlan{op: op, compute: compute, scalars: scalars, outs: outs, ins: ins, parts: 1}
+	if err := p.gather(dims); err != nil {
+		return err
+	}
+	p.n, p.outputs = p.red.numel(), p.kept.numel()
+	if p.outputs == 0 {
+		return nil
+	}
+	p.shape(is.Limits())
+	p.index = 32
+	if limit := min(is.Index32(), lane32); p.kept.reach()+p.red.reach() > limit {
+		p.index = 64
+	}
+	if p.parts == 1 {
+		return p.issue(is, reduceWhole, 0)
+	}
+	size := 0
+	for _, t := range op.states[opmath(compute)] {
+		size += p.stateBytes(t)
+	}
+	ws, err := is.Workspace(size)
+	if err != nil {
+		return err
+	}
+	if err := p.issue(is, reducePartial, ws); err != nil {
+		return err
+	}
+	return p.issue(is, reduceFinal, ws)
+}
+
+// stateBytes is the room of one state value of type t for all parts and outputs.
+func (p *reducePlan) stateBytes(t dtype.DType) int { return (t.Size()*p.parts*p.outputs + 15) &^ 15 }
+
+// gather sorts the dimensions into kept and reduced ones, each by the first input's strides unless the op counts places.
+func (p *reducePlan) gather(dims []bool) error {
+	p.kept.count = len(p.outs) + len(p.ins)
+	p.red.count = len(p.ins)
+	shape := p.ins[0].Shape
+	kept := 0
+	for _, r := range dims {
+		if !r {
+			kept++
+		}
+	}
+	for d := len(dims) - 1; d >= 0; d-- {
+		s := &p.kept
+		if dims[d] {
+			s = &p.red
+		} else {
+			kept--
+		}
+		if shape[d] == 1 {
+			continue
+		}
+		first, at := len(p.outs), s.nd
+		if dims[d] {
+			first = 0
+		}
+		if !dims[d] || !p.op.Indexed {
+			for at > 0 && abs(p.ins[0].Stride[d]) < abs(s.stride[first][at-1]) {
+				at--
+			}
+		}
+		if !s.open(at, shape[d]) {
+			return fmt.Errorf("%s: the operands need more than %d dimensions; make them contiguous first", p.op.Name, maxDims)
+		}
+		for i := range p.ins {
+			s.stride[first+i][at] = p.ins[i].Stride[d]
+		}
+		if dims[d] {
+			continue
+		}
+		for i := range p.outs {
+			if o := &p.outs[i]; len(o.Shape) == len(dims) {
+				s.stride[i][at] = o.Stride[d]
+			} else {
+				s.stride[i][at] = o.Stride[kept]
+			}
+		}
+	}
+	p.kept.merge()
+	p.red.merge()
+	return nil
+}
+
+// shape chooses how blocks lie over the work.
+func (p *reducePlan) shape(lim *Limits) {
+	most := widest(nil, p.ins)
+	along := p.rowVector(most)
+	across := p.columnVector(min(most, 4))
+	inner := abs(p.red.stride[0][0])
+	rows := p.n > 1 && (p.outputs == 1 || inner != 0 && inner < abs(p.kept.stride[len(p.outs)][0]))
+	switch {
+	case rows && (p.n/along >= 16 || p.outputs < 64*lim.Multiprocessors):
+		p.class, p.vec = reduceRow, along
+		p.items = p.n / along
+		p.wide = 32
+		if p.items > 128 && p.outputs < 16*lim.Multiprocessors {
+			p.wide = reduceRowThreads
+		}
+		p.split(lim, ceilDiv(p.outputs, p.groups()), p.wide)
+	default:
+		p.class, p.vec = reduceColumn, across
+		if rows {
+			p.vec = 1
+		}
+		p.items = p.n
+		p.wide, p.deep = reduceColumnThreads/2, 1
+		if p.n >= 32 && !rows {
+			p.wide, p.deep = 32, reduceColumnThreads/32
+		}
+		p.split(lim, ceilDiv(p.outputs, p.wide*p.vec), p.deep)
+	}
+}
+
+// groups is the number of outputs of a block of reduceRow.
+func (p *reducePlan) groups() int {
+	if p.wide == 32 {
+		return reduceWarpThreads / 32
+	}
+	return 1
+}
+
+// split cuts the reduced elements into parts where there are too few blocks to fill the device; threads is how many of a block share an output.
+func (p *reducePlan) split(lim *Limits, blocks, threads int) {
+	p.chunk = p.items
+	want := min(ceilDiv(4*lim.Multiprocessors, blocks), p.items/(threads*reduceWork), 65535)
+	if want < 2 {
+		return
+	}
+	p.chunk = ceilDiv(ceilDiv(p.items, want), threads) * threads
+	p.parts = ceilDiv(p.items, p.chunk)
+}
+
+// rowVector returns the most elements of an access along the reduced dimensions. One run may leave a rest, that is loaded singly.
+func (p *reducePlan) rowVector(most int) int {
+	places := uint64(most)
+	if p.red.nd > 1 {
+		places |= uint64(p.red.size[0])
+	}
+	for i := range p.ins {
+		if p.red.stride[i][0] != 1 {
+			return 1
+		}
+		places |= p.ins[i].Ptr / uint64(p.ins[i].DType.Size())
+		for _, s := range p.red.stride[i][1:p.red.nd] {
+			places |= uint64(s)
+		}
+		for _, s := range p.kept.stride[len(p.outs)+i][:p.kept.nd] {
+			places |= uint64(s)
+		}
+	}
+	return 1 << bits.TrailingZeros64(places)
+}
+
+// columnVector returns the most adjacent outputs whose elements a thread can load together.
+func (p *reducePlan) columnVector(most int) int {
+	places := uint64(most) | uint64(p.kept.size[0])
+	for i := range p.kept.count {
+		if p.kept.stride[i][0] != 1 {
+			return 1
+		}
+		if i < len(p.outs) {
+			continue
+		}
+		o := &p.ins[i-len(p.outs)]
+		places |= o.Ptr / uint64(o.DType.Size())
+		for _, s := range p.kept.stride[i][1:p.kept.nd] {
+			places |= uint64(s)
+		}
+	}
+	for i := range p.ins {
+		for _, s := range p.red.stride[i][:p.red.nd] {
+			places |= uint64(s)
+		}
+	}
+	return 1 << bits.TrailingZeros64(places)
+}
+
+// finalShape chooses how blocks lie over states: one column an output, or a whole block where there are few outputs.
+func (p *reducePlan) finalShape() (class uint8, wide, deep, threads, grid int) {
+	if p.outputs >= 64 {
+		return reduceColumn, 32, 8, 256, ceilDiv(p.outputs, 32)
+	}
+	return reduceRow, reduceRowThreads, 0, reduceRowThreads, p.outputs
+}
+
+// issue launches one stage; ws is the workspace of the states.
+func (p *reducePlan) issue(is Issuer, stage int, ws uint64) error {
+	op, t := p.op, opmath(p.compute)
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
+	s.Class, s.Vec, s.Index = p.class, uint8(p.vec), uint8(p.index)
+	keptDims, redDims := dimsClass(p.kept.nd), dimsClass(p.red.nd)
+	wide, deep, items, chunk := p.wide, p.deep, p.items, p.chunk
+	outputs, parts := p.outputs, p.parts
+	threads, grid := wide*max(1, deep), 0
+	switch {
+	case stage == reduceFinal:
+		s.Class, wide, deep, threads, grid = p.finalShape()
+		s.Vec, redDims = 1, 0
+		items, chunk, parts = p.parts, p.parts, 1
+	case p.class == reduceRow:
+		threads, grid = wide*p.groups(), ceilDiv(outputs, p.groups())
+	default:
+		outputs /= p.vec
+		grid = ceilDiv(outputs, wide)
+	}
+	slots := uint16(0)
+	if stage != reducePartial {
+		s.Outs = uint8(len(p.outs))
+		slots = 1<<len(p.outs) - 1
+	}
+	if stage != reduceFinal {
+		s.Ins = uint8(len(p.ins))
+		slots |= (1<<len(p.ins) - 1) << len(p.outs)
+	}
+	s.Attr = [6]uint16{uint16(keptDims), uint16(redDims), uint16(wide), uint16(deep), uint16(stage)}
+	p.args(l, ws, outputs, items, chunk)
+	p.kept.pack(l, keptDims, p.keptVec(stage), p.index, slots)
+	if stage != reduceFinal {
+		v := 1
+		if p.class == reduceRow {
+			v = p.vec
+		}
+		p.red.pack(l, redDims, v, p.index, 1<<len(p.ins)-1)
+	}
+	l.Grid = [3]uint32{uint32(grid), uint32(parts), 1}
+	l.Block = [3]uint32{uint32(threads), 1, 1}
+	return is.Issue(l)
+}
+
+// keptVec is how many outputs an item of the kept dimensions is.
+func (p *reducePlan) keptVec(stage int) int {
+	if p.class == reduceColumn && stage != reduceFinal {
+		return p.vec
+	}
+	return 1
+}
+
+// args appends the parameters up to the dimensions.
+func (p *reducePlan) args(l *Launch, ws uint64, outputs, items, chunk int) {
+	s := &l.Spec
+	l.i64(p.n)
+	for _, v := range [...]int{outputs, items, chunk} {
+		if p.index == 64 {
+			l.i64(v)
+		} else {
+			l.i32(v)
+		}
+	}
+	stage := s.Attr[4]
+	if stage != reduceFinal && p.class == reduceRow {
+		l.i32(p.n - p.items*p.vec)
+	}
+	if stage != reduceWhole {
+		for _, t := range p.op.states[s.Compute] {
+			l.u64(ws)
+			ws += uint64(p.stateBytes(t))
+		}
+	}
+	for i := range p.outs {
+		if stage != reducePartial {
+			s.DTypes[i] = p.outs[i].DType
+			l.u64(p.outs[i].Ptr)
+		}
+	}
+	for i := range p.ins {
+		if stage != reduceFinal {
+			s.DTypes[int(s.Outs)+i] = p.ins[i].DType
+			l.u64(p.ins[i].Ptr)
+		}
+	}
+	for i, v := range p.scalars {
+		l.scalar(v, p.op.scalarType(i, s.Compute))
+	}
+}

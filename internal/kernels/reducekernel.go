@@ -1,0 +1,354 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// reduceUnroll is how many vectors a thread loads before it folds them.
+const reduceUnroll = 4
+
+// reduceKernel builds the kernel of one reduction spec.
+type reduceKernel struct {
+	k     *kernel.Builder
+	op    *ReduceOp
+	s     *Spec
+	r     *Reduction
+	ix    dtype.DType
+	types []dtype.DType
+	// wide, deep and stage are as in Spec.Attr.
+	wide, deep, stage int
+	// outputs, items and chunk are of type ix, tail is Int32.
+	outputs, items, chunk, tail kernel.Value
+	states                      []kernel.Buffer
+	outs, ins                   []array
+	kept, red                   *strider
+	// accs is the number of states a thread keeps side by side: the elements of a vector.
+	accs int
+}
+
+var _ = register(FamilyReduce, buildReduce)
+
+func buildReduce(s *Spec) *kernel.Kernel {
+	op := reduceOps[s.Op]
+	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
+		b := &reduceKernel{k: k, op: op, s: s, ix: dtype.Int32, types: op.State(s.Compute), accs: int(s.Vec),
+			wide: int(s.Attr[2]), deep: int(s.Attr[3]), stage: int(s.Attr[4])}
+		if s.Index == 64 {
+			b.ix = dtype.Int64
+		}
+		b.params()
+		if s.Class == reduceRow {
+			b.row()
+		} else {
+			b.column()
+		}
+	})
+}
+
+// params declares the parameters in the order in which reducePlan packs them.
+func (b *reduceKernel) params() {
+	k, s := b.k, b.s
+	b.r = &Reduction{K: k, T: s.Compute, N: k.Scalar("n", dtype.Int64)}
+	b.outputs, b.items, b.chunk = k.Scalar("outputs", b.ix), k.Scalar("items", b.ix), k.Scalar("chunk", b.ix)
+	if s.Class == reduceRow && b.stage != reduceFinal {
+		b.tail = k.Scalar("tail", dtype.Int32)
+	}
+	if b.stage != reduceWhole {
+		for i, t := range b.types {
+			b.states = append(b.states, k.Buffer(fmt.Sprintf("state%d", i), t))
+		}
+	}
+	for i := range s.Outs {
+		b.outs = append(b.outs, arrayParam(k, fmt.Sprintf("out%d", i), s.DTypes[i]))
+	}
+	for i := range s.Ins {
+		b.ins = append(b.ins, arrayParam(k, fmt.Sprintf("in%d", i), s.DTypes[s.Outs+i]))
+	}
+	for i := range b.op.Scalars {
+		b.r.S = append(b.r.S, scalarParam(k, fmt.Sprintf("s%d", i), b.op.scalarType(i, s.Compute)))
+	}
+	b.kept = striderParam(k, "kept", int(s.Attr[0]), len(b.outs)+len(b.ins), int(s.Index))
+	if b.stage != reduceFinal {
+		b.red = striderParam(k, "red", int(s.Attr[1]), len(b.ins), int(s.Index))
+	}
+}
+
+// index turns an Int32 into the index type.
+func (b *reduceKernel) index(v kernel.Value) kernel.Value { return v.Convert(b.ix) }
+
+// lit is a constant of the index type.
+func (b *reduceKernel) lit(v int) kernel.Value { return b.k.Int(b.ix, int64(v)) }
+
+// newState returns variables that hold the identity.
+func (b *reduceKernel) newState() []kernel.Var {
+	var vars []kernel.Var
+	for _, v := range b.op.Init(b.r) {
+		vars = append(vars, b.k.Var(v))
+	}
+	return vars
+}
+
+func get(vars []kernel.Var) []kernel.Value {
+	out := make([]kernel.Value, len(vars))
+	for i, v := range vars {
+		out[i] = v.Get()
+	}
+	return out
+}
+
+func set(vars []kernel.Var, vs []kernel.Value) {
+	for i, v := range vs {
+		vars[i].Set(v)
+	}
+}
+
+// element is what a thread folds at once: for every input accs elements, or a state.
+type element struct {
+	in    [][]Num
+	state []kernel.Value
+	item  kernel.Value
+}
+
+// load reads an item (of type ix) for an output whose inputs begin at base.
+func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) element {
+	e := element{item: item}
+	if b.stage == reduceFinal {
+		at := item.Mul(b.outputs).Add(output)
+		for _, s := range b.states {
+			e.state = append(e.state, s.Load(at))
+		}
+		return e
+	}
+	at := b.red.locate(item)
+	for i, a := range b.ins {
+		vs := a.load(base[i].Add(at[i]), b.accs)
+		for j := range vs {
+			vs[j] = vs[j].Convert(b.op.inType(i, b.s.Compute))
+		}
+		e.in = append(e.in, vs)
+	}
+	return e
+}
+
+// fold adds e to the accumulators.
+func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
+	if b.stage == reduceFinal {
+		set(accs[0], b.op.Combine(b.r, get(accs[0]), e.state))
+		return
+	}
+	for j := range b.accs {
+		in := make([]Num, len(e.in))
+		for i := range in {
+			in[i] = e.in[i][j]
+		}
+		var place kernel.Value
+		if b.op.Indexed {
+			place = e.item.Convert(dtype.Int64)
+			if b.s.Class == reduceRow && b.accs > 1 {
+				place = place.Mul(b.k.I64(int64(b.accs))).Add(b.k.I64(int64(j)))
+			}
+		}
+		set(accs[j], b.op.Step(b.r, get(accs[j]), in, place))
+	}
+}
+
+// walk folds the items begin+lane, begin+lane+step, … below end.
+func (b *reduceKernel) walk(accs [][]kernel.Var, base []kernel.Value, output, lane, begin, end kernel.Value, step int) {
+	k := b.k
+	pos := k.Var(begin.Add(lane))
+	k.For(pos.Get(), end.Sub(b.lit((reduceUnroll-1)*step)), b.lit(reduceUnroll*step), func(i kernel.Value) {
+		var es []element
+		for u := range reduceUnroll {
+			es = append(es, b.load(base, output, i.Add(b.lit(u*step))))
+		}
+		for _, e := range es {
+			b.fold(accs, e)
+		}
+		pos.Set(i.Add(b.lit(reduceUnroll * step)))
+	})
+	k.For(pos.Get(), end, b.lit(step), func(i kernel.Value) { b.fold(accs, b.load(base, output, i)) })
+}
+
+// part returns the range of items of this block.
+func (b *reduceKernel) part() (begin, end kernel.Value) {
+	begin = b.index(b.k.BlockIdx(kernel.Y)).Mul(b.chunk)
+	return begin, begin.Add(b.chunk).Min(b.items)
+}
+
+// block returns this block's first output, with perBlock outputs a block.
+func (b *reduceKernel) block(perBlock int) kernel.Value {
+	return b.index(b.k.BlockIdx(kernel.X)).Mul(b.lit(perBlock))
+}
+
+// bases returns where the inputs of an output begin, and where its results go.
+func (b *reduceKernel) bases(output kernel.Value) (outs, ins []kernel.Value) {
+	at := b.kept.locate(output)
+	return at[:len(b.outs)], at[len(b.outs):]
+}
+
+// row: groups of wide threads share an output.
+func (b *reduceKernel) row() {
+	k := b.k
+	threads := b.wide
+	if b.wide == 32 {
+		threads = reduceWarpThreads
+	}
+	k.FixedThreads(threads)
+	groups := threads / b.wide
+	tid := k.ThreadIdx(kernel.X)
+	output := b.block(groups)
+	lane := tid
+	if groups > 1 {
+		output = output.Add(b.index(tid.Shr(k.I32(5))))
+		lane = tid.And(k.I32(31))
+	}
+	clamped := output.Min(b.outputs.Sub(b.lit(1)))
+	outs, ins := b.bases(clamped)
+	var accs [][]kernel.Var
+	for range b.accs {
+		accs = append(accs, b.newState())
+	}
+	begin, end := b.part()
+	b.walk(accs, ins, clamped, b.index(lane), begin, end, b.wide)
+	if b.accs > 1 && b.s.Attr[1] == 1 {
+		b.rest(accs[0], ins, lane, end)
+	}
+	state := get(accs[0])
+	for _, a := range accs[1:] {
+		state = b.op.Combine(b.r, state, get(a))
+	}
+	state = b.warp(state, min(b.wide, 32))
+	if b.wide > 32 {
+		state = b.across(state, tid)
+	}
+	k.If(lane.Eq(k.I32(0)).And(output.Lt(b.outputs)), func() { b.finish(state, output, outs, 0) })
+}
+
+// rest folds the elements beyond the last vector of a run, in the block that has that vector's end.
+func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end kernel.Value) {
+	k := b.k
+	k.If(lane.Lt(b.tail).And(end.Eq(b.items)), func() {
+		at := b.items.Mul(b.lit(b.accs)).Add(b.index(lane))
+		var in []Num
+		for i, a := range b.ins {
+			in = append(in, a.load(base[i].Add(at), 1)[0].Convert(b.op.inType(i, b.s.Compute)))
+		}
+		set(acc, b.op.Step(b.r, get(acc), in, at.Convert(dtype.Int64)))
+	})
+}
+
+// warp combines the states of n neighbouring threads; the first has the result.
+func (b *reduceKernel) warp(state []kernel.Value, n int) []kernel.Value {
+	for h := n / 2; h > 0; h /= 2 {
+		other := make([]kernel.Value, len(state))
+		for i, v := range state {
+			other[i] = v.ShuffleDown(h)
+		}
+		state = b.op.Combine(b.r, state, other)
+	}
+	return state
+}
+
+// across combines the states that the first threads of the block's groups of 32 hold; thread 0 has the result.
+func (b *reduceKernel) across(state []kernel.Value, tid kernel.Value) []kernel.Value {
+	k, n := b.k, b.wide/32
+	lane := tid.And(k.I32(31))
+	var shared []kernel.Array
+	for i, t := range b.types {
+		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", i), t, n))
+	}
+	k.If(lane.Eq(k.I32(0)), func() {
+		for i, v := range state {
+			shared[i].Store(tid.Shr(k.I32(5)), v)
+		}
+	})
+	k.Barrier()
+	for i := range state {
+		state[i] = shared[i].Load(lane.Min(k.I32(n - 1)))
+	}
+	return b.warp(state, n)
+}
+
+// column: thread (x, y) folds the items y, y+deep, … of the accs outputs at x.
+func (b *reduceKernel) column() {
+	k := b.k
+	threads := b.wide * b.deep
+	k.FixedThreads(threads)
+	x, y := k.ThreadIdx(kernel.X), k.I32(0)
+	if b.deep > 1 {
+		tid := x
+		x = tid.Rem(k.I32(b.wide))
+		y = tid.Div(k.I32(b.wide))
+	}
+	output := b.block(b.wide).Add(b.index(x))
+	clamped := output.Min(b.outputs.Sub(b.lit(1)))
+	outs, ins := b.bases(clamped)
+	var accs [][]kernel.Var
+	for range b.accs {
+		accs = append(accs, b.newState())
+	}
+	begin, end := b.part()
+	b.walk(accs, ins, clamped, b.index(y), begin, end, b.deep)
+	if b.deep > 1 {
+		b.stack(accs, x, y)
+	}
+	k.If(y.Eq(k.I32(0)).And(output.Lt(b.outputs)), func() {
+		for j, a := range accs {
+			b.finish(get(a), output, outs, j)
+		}
+	})
+}
+
+// stack combines the states of threads with equal x; those with y = 0 have the results.
+func (b *reduceKernel) stack(accs [][]kernel.Var, x, y kernel.Value) {
+	k := b.k
+	var shared []kernel.Array
+	for i, t := range b.types {
+		shared = append(shared, k.Shared(fmt.Sprintf("shared%d", i), t, b.wide*b.deep*b.accs/2))
+	}
+	for h := b.deep / 2; h > 0; h /= 2 {
+		slot := func(y kernel.Value, j int) kernel.Value {
+			return y.Mul(k.I32(b.accs)).Add(k.I32(j)).Mul(k.I32(b.wide)).Add(x)
+		}
+		k.If(y.Ge(k.I32(h)).And(y.Lt(k.I32(2*h))), func() {
+			for j, a := range accs {
+				for i, v := range get(a) {
+					shared[i].Store(slot(y.Sub(k.I32(h)), j), v)
+				}
+			}
+		})
+		k.Barrier()
+		k.If(y.Lt(k.I32(h)), func() {
+			for j, a := range accs {
+				var other []kernel.Value
+				for i := range shared {
+					other = append(other, shared[i].Load(slot(y, j)))
+				}
+				set(a, b.op.Combine(b.r, get(a), other))
+			}
+		})
+		k.Barrier()
+	}
+}
+
+// finish stores the results, or the state of this part, of output number output*accs + j (columns) or output (rows).
+func (b *reduceKernel) finish(state []kernel.Value, output kernel.Value, outs []kernel.Value, j int) {
+	if b.stage != reducePartial {
+		for i, n := range b.op.Finish(b.r, state) {
+			b.outs[i].store(outs[i].Add(b.lit(j)), n)
+		}
+		return
+	}
+	width := b.outputs
+	if b.s.Class == reduceColumn {
+		output = output.Mul(b.lit(b.accs)).Add(b.lit(j))
+		width = width.Mul(b.lit(b.accs))
+	}
+	at := b.index(b.k.BlockIdx(kernel.Y)).Mul(width).Add(output)
+	for i, s := range b.states {
+		s.Store(at, state[i])
+	}
+}

@@ -1,0 +1,124 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// ReduceOp is a reduction, run by [Reduce]: a state is started, takes elements one by one, is combined with others and finished.
+type ReduceOp struct {
+	// Name is the op's name in kernel names and messages.
+	Name string
+	// Ins, Outs and Scalars count the operands and the scalars.
+	Ins, Outs, Scalars int
+	// InTypes and ScalarTypes fix the types of leading inputs and scalars; Invalid and what is beyond their end is the compute type.
+	InTypes, ScalarTypes []dtype.DType
+	// State gives the types of a state's values where it computes in t: 32- or 64-bit numbers.
+	State func(t dtype.DType) []dtype.DType
+	// Init gives the state of no elements, the identity of Combine.
+	Init func(r *Reduction) []kernel.Value
+	// Step adds an element to state a. i is the element's place among the reduced ones, row-major, Int64; only if Indexed.
+	Step func(r *Reduction, a []kernel.Value, in []Num, i kernel.Value) []kernel.Value
+	// Combine joins two states.
+	Combine func(r *Reduction, a, b []kernel.Value) []kernel.Value
+	// Finish gives the outputs.
+	Finish func(r *Reduction, a []kernel.Value) []Num
+	// Indexed says that Step reads i; dimensions then keep their order.
+	Indexed bool
+
+	id     uint16
+	states [16][]dtype.DType
+}
+
+// Reduction is what a ReduceOp's functions see of the kernel under construction.
+type Reduction struct {
+	K *kernel.Builder
+	// T is the compute type, never a half.
+	T dtype.DType
+	// S holds the scalars, N the number of elements reduced to one output, Int64.
+	S []Num
+	N kernel.Value
+}
+
+var reduceOps []*ReduceOp
+
+// reduction registers op; the id is its place in the table.
+func reduction(op ReduceOp) *ReduceOp {
+	if op.Ins == 0 {
+		op.Ins = 1
+	}
+	if op.Outs == 0 {
+		op.Outs = 1
+	}
+	op.id = uint16(len(reduceOps))
+	for t := range op.states {
+		if d := dtype.DType(t); d.Valid() {
+			op.states[t] = op.State(d)
+		}
+	}
+	reduceOps = append(reduceOps, &op)
+	return &op
+}
+
+// ReduceOps returns all reductions, in the order of their ids.
+func ReduceOps() []*ReduceOp { return reduceOps }
+
+func (op *ReduceOp) inType(i int, t dtype.DType) dtype.DType     { return pick(op.InTypes, i, t) }
+func (op *ReduceOp) scalarType(i int, t dtype.DType) dtype.DType { return pick(op.ScalarTypes, i, t) }
+
+// check reports a call whose counts do not fit op.
+func (op *ReduceOp) check(scalars []Scalar, outs, ins []Operand, dims []bool) error {
+	if len(outs) != op.Outs || len(ins) != op.Ins || len(scalars) != op.Scalars {
+		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d",
+			op.Name, op.Outs, op.Ins, op.Scalars, len(outs), len(ins), len(scalars))
+	}
+	kept := 0
+	for _, r := range dims {
+		if !r {
+			kept++
+		}
+	}
+	for i := range ins {
+		if len(ins[i].Shape) != len(dims) {
+			return fmt.Errorf("%s: input %d has %d dimensions where %d are marked", op.Name, i, len(ins[i].Shape), len(dims))
+		}
+	}
+	for i := range outs {
+		if n := len(outs[i].Shape); n != kept && n != len(dims) {
+			return fmt.Errorf("%s: output %d has %d dimensions; want %d, or %d with the reduced ones kept", op.Name, i, n, kept, len(dims))
+		}
+	}
+	return nil
+}
+
+// stateType returns the type in which a value of t is kept in a state.
+func stateType(t dtype.DType) dtype.DType {
+	if t == dtype.Bool || t.IsInt() && t.Size() < 4 {
+		return dtype.Int32
+	}
+	return opmath(t)
+}
+
+// parts returns the state types of a number of type t.
+func parts(t dtype.DType) []dtype.DType {
+	if t.IsComplex() {
+		return []dtype.DType{t.Real(), t.Real()}
+	}
+	return []dtype.DType{stateType(t)}
+}
+
+func pack(n Num) []kernel.Value {
+	if n.IsComplex() {
+		return []kernel.Value{n.Re, n.Im}
+	}
+	return []kernel.Value{n.Re.Convert(stateType(n.Re.Type()))}
+}
+
+func unpack(a []kernel.Value) Num {
+	if len(a) == 2 {
+		return Num{a[0], a[1]}
+	}
+	return Num{Re: a[0]}
+}
