@@ -1,0 +1,363 @@
+package vexec
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// class says how a value is kept. Classes only rise while analysis iterates.
+type class uint8
+
+const (
+	unused  class = iota
+	uniform       // one scalar
+	affine        // an affinity, and a register once lanes are needed
+	span          // a range of lanes, and a register once lanes are needed
+	varying       // a register
+)
+
+// value is what compilation knows of one SSA value.
+type value struct {
+	t     dtype.DType
+	size  int
+	class class
+	// hoist: depends on the launch alone, so it is computed once a launch.
+	hoist bool
+	def   *kir.Instr
+	uses  int
+	// pos and last are the positions of the definition and of the last use.
+	pos, last int
+	// p is the pointer table's index of the scalar or register; k indexes affinities or spans.
+	p, k int32
+}
+
+// variable is what compilation knows of one variable.
+type variable struct {
+	class class
+	// home is the innermost region that holds all its uses.
+	home *kir.Block
+	p    int32
+	// sets are the positions of its OpSets.
+	sets []int
+}
+
+// region is what compilation knows of one block of instructions.
+type region struct {
+	parent *kir.Block
+	owner  *kir.Instr // the instruction that holds it; nil for the body
+	depth  int
+}
+
+// analysis classifies the values of a program for passes of one block (fused false) or of several.
+type analysis struct {
+	p       *kir.Program
+	fused   bool
+	values  []value
+	vars    []variable
+	regions map[*kir.Block]*region
+	// diverges marks loops that some lanes leave or continue alone, and ifs whose condition is not uniform.
+	diverges map[*kir.Instr]bool
+	changed  bool
+}
+
+func analyze(p *kir.Program, fused bool) *analysis {
+	a := &analysis{p: p, fused: fused, values: make([]value, len(p.Values)), vars: make([]variable, len(p.Vars)),
+		regions: map[*kir.Block]*region{}, diverges: map[*kir.Instr]bool{}}
+	for i, t := range p.Values {
+		a.values[i].t, a.values[i].size = t, t.Size()
+	}
+	a.outline(p.Body, nil, nil, 0)
+	for a.changed = true; a.changed; {
+		a.changed = false
+		a.block(p.Body)
+	}
+	for i := range a.values {
+		a.values[i].class = max(a.values[i].class, uniform) // what only reads variables that are never set
+	}
+	for i := range a.vars {
+		a.vars[i].class = max(a.vars[i].class, uniform)
+	}
+	a.countUses(p.Body)
+	return a
+}
+
+// outline records the tree of regions and the home of every variable.
+func (a *analysis) outline(b, parent *kir.Block, owner *kir.Instr, depth int) {
+	a.regions[b] = &region{parent, owner, depth}
+	for _, in := range b.Instrs {
+		for _, v := range in.Res {
+			a.values[v].def = in
+		}
+		if in.Op == kir.OpGet || in.Op == kir.OpSet {
+			v := &a.vars[in.Sym]
+			if v.home == nil {
+				v.home = b
+			}
+			x, y := v.home, b
+			for x != y {
+				if a.regions[x].depth >= a.regions[y].depth {
+					x = a.regions[x].parent
+				} else {
+					y = a.regions[y].parent
+				}
+			}
+			v.home = x
+		}
+		for _, c := range in.Blocks {
+			a.outline(c, b, in, depth+1)
+		}
+	}
+}
+
+func (a *analysis) raise(v kir.Value, c class) {
+	if c > a.values[v].class {
+		a.values[v].class = c
+		a.changed = true
+	}
+}
+
+func (a *analysis) diverge(in *kir.Instr) {
+	if !a.diverges[in] {
+		a.diverges[in] = true
+		a.changed = true
+	}
+}
+
+// divergent reports whether lanes that are together in region home may be apart in region b inside it. If home is a loop's body,
+// that loop counts too, since variables live on from turn to turn.
+func (a *analysis) divergent(b, home *kir.Block) bool {
+	for ; ; b = a.regions[b].parent {
+		o := a.regions[b].owner
+		if b == home {
+			return o != nil && o.Op != kir.OpIf && a.diverges[o]
+		}
+		if a.diverges[o] {
+			return true
+		}
+	}
+}
+
+func isLoop(in *kir.Instr) bool { return in.Op == kir.OpFor || in.Op == kir.OpLoop }
+
+func (a *analysis) block(b *kir.Block) {
+	for _, in := range b.Instrs {
+		switch in.Op {
+		case kir.OpIf:
+			if a.values[in.Args[0]].class > uniform {
+				a.diverge(in)
+			}
+		case kir.OpFor:
+			a.counter(in)
+		case kir.OpBreak, kir.OpContinue:
+			for r := b; ; r = a.regions[r].parent {
+				if o := a.regions[r].owner; isLoop(o) {
+					if a.divergent(b, r) {
+						a.diverge(o)
+					}
+					break
+				}
+			}
+		case kir.OpTileLoad, kir.OpTileEach:
+			for _, v := range in.Blocks[0].Params {
+				a.raise(v, varying)
+			}
+			a.diverge(in)
+		case kir.OpSet:
+			c := a.values[in.Args[0]].class
+			if c > uniform || a.divergent(b, a.vars[in.Sym].home) {
+				c = varying
+			}
+			if v := &a.vars[in.Sym]; c > v.class {
+				v.class = c
+				a.changed = true
+			}
+		default:
+			c := a.result(in)
+			for _, v := range in.Res {
+				a.raise(v, c)
+			}
+		}
+		for _, c := range in.Blocks {
+			a.block(c)
+		}
+	}
+}
+
+// counter classifies the counter of a for loop.
+func (a *analysis) counter(in *kir.Instr) {
+	start, end, step := a.values[in.Args[0]].class, a.values[in.Args[1]].class, a.values[in.Args[2]].class
+	c := in.Blocks[0].Params[0]
+	switch {
+	case start <= uniform && step <= uniform:
+		a.raise(c, uniform)
+	case start <= affine && end <= affine && step <= uniform:
+		a.raise(c, affine)
+	default:
+		a.raise(c, varying)
+	}
+	if start > uniform || end > uniform || step > uniform {
+		a.diverge(in)
+	}
+}
+
+// hasAffine reports whether affinities are kept for t.
+func hasAffine(t dtype.DType) bool {
+	return t == dtype.Int32 || t == dtype.Uint32 || t == dtype.Int64 || t == dtype.Uint64
+}
+
+// result returns the class of in's results.
+func (a *analysis) result(in *kir.Instr) class {
+	top := unused
+	for _, v := range in.Args {
+		top = max(top, a.values[v].class)
+	}
+	cls := func(i int) class { return a.values[in.Args[i]].class }
+	switch in.Op {
+	case kir.OpSpecial:
+		switch in.Sub {
+		case kir.TidX, kir.TidY, kir.TidZ:
+			return affine
+		case kir.LaneID:
+			return varying
+		case kir.CtaIDX:
+			if a.fused {
+				return affine
+			}
+		}
+		return uniform
+	case kir.OpGet:
+		return a.vars[in.Sym].class
+	case kir.OpAtomic:
+		return varying
+	case kir.OpLoad:
+		if in.Space == kir.Local {
+			return varying
+		}
+	case kir.OpVote:
+		if in.Sub == kir.VoteBallot {
+			return varying
+		}
+	case kir.OpShuffle:
+		top = cls(0)
+	}
+	if top <= uniform {
+		return uniform
+	}
+	if top == affine {
+		if c := a.affineResult(in, cls); c != varying {
+			return c
+		}
+	}
+	if in.Op == kir.OpAnd && in.Type == dtype.Bool && top == span {
+		return span
+	}
+	return varying
+}
+
+// affineResult classifies an operation on uniform and affine operands, at least one of them affine.
+func (a *analysis) affineResult(in *kir.Instr, cls func(int) class) class {
+	switch in.Op {
+	case kir.OpAdd, kir.OpSub, kir.OpNeg:
+		if hasAffine(in.Type) {
+			return affine
+		}
+	case kir.OpPtrAdd:
+		return affine
+	case kir.OpMul, kir.OpMulWide:
+		if hasAffine(in.Type) && (cls(0) <= uniform || cls(1) <= uniform) {
+			return affine
+		}
+	case kir.OpShl:
+		if hasAffine(in.Type) && cls(1) <= uniform {
+			return affine
+		}
+	case kir.OpCvt:
+		if hasAffine(in.Type) && hasAffine(a.values[in.Args[0]].t) {
+			return affine
+		}
+	case kir.OpLt, kir.OpLe, kir.OpGt, kir.OpGe, kir.OpEq:
+		return span
+	}
+	return varying
+}
+
+// hasEffect reports whether in must run even if its results are not used. Unused loads are dropped.
+func hasEffect(op kir.Op) bool {
+	switch op {
+	case kir.OpSet, kir.OpStore, kir.OpAtomic, kir.OpBarrier, kir.OpFence, kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop,
+		kir.OpBreak, kir.OpContinue, kir.OpReturn, kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach, kir.OpYield:
+		return true
+	}
+	return false
+}
+
+// live reports whether in is needed.
+func (a *analysis) live(in *kir.Instr) bool {
+	if hasEffect(in.Op) {
+		return true
+	}
+	for _, v := range in.Res {
+		if a.values[v].uses > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// countUses counts uses backwards, so that what only dead instructions use stays at zero, and finds what can be hoisted forwards.
+func (a *analysis) countUses(b *kir.Block) {
+	for i := len(b.Instrs) - 1; i >= 0; i-- {
+		in := b.Instrs[i]
+		for _, c := range in.Blocks {
+			a.countUses(c)
+		}
+		if a.live(in) {
+			for _, v := range in.Args {
+				a.values[v].uses++
+			}
+		}
+	}
+}
+
+// hoistable reports whether in is uniform and depends on the launch alone.
+func (a *analysis) hoistable(in *kir.Instr) bool {
+	if len(in.Res) != 1 || a.values[in.Res[0]].class != uniform {
+		return false
+	}
+	switch in.Op {
+	case kir.OpConst, kir.OpParam:
+		return true
+	case kir.OpSpecial:
+		return in.Sub >= kir.NTidX && in.Sub <= kir.NTidZ || in.Sub >= kir.NCtaIDX && in.Sub <= kir.NCtaIDZ
+	case kir.OpGet, kir.OpLoad, kir.OpClock, kir.OpAtomic, kir.OpShuffle, kir.OpVote:
+		return false
+	}
+	for _, v := range in.Args {
+		if !a.values[v].hoist {
+			return false
+		}
+	}
+	return !hasEffect(in.Op)
+}
+
+// fusable reports whether blocks of p can share a pass: no lane sees another of its block.
+func fusable(p *kir.Program) bool {
+	return len(p.Shared) == 0 && len(p.Tiles) == 0 && !contains(p.Body, kir.OpBarrier, kir.OpShuffle, kir.OpVote)
+}
+
+// contains reports whether b or a region in it has one of the operations.
+func contains(b *kir.Block, ops ...kir.Op) bool {
+	for _, in := range b.Instrs {
+		for _, op := range ops {
+			if in.Op == op {
+				return true
+			}
+		}
+		for _, c := range in.Blocks {
+			if contains(c, ops...) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,115 @@
+package vexec
+
+import (
+	"fmt"
+	"sync"
+
+	"tenon.dev/internal/kir"
+)
+
+// Module holds the kernels of one text.
+type Module struct {
+	kernels map[string]*Kernel
+}
+
+// Kernel is one compiled program. It may be run from several goroutines at once.
+type Kernel struct {
+	p                       *kir.Program
+	argBytes                int
+	sharedBytes, localBytes int
+	fusable                 bool
+
+	mu    sync.Mutex
+	plans [2]*plan
+}
+
+// Load parses the text of one or more programs, verifies and compiles them.
+func Load(text []byte) (*Module, error) {
+	ps, err := kir.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	m := &Module{kernels: make(map[string]*Kernel, len(ps))}
+	for _, p := range ps {
+		if err := kir.Verify(p); err != nil {
+			return nil, err
+		}
+		if m.kernels[p.Name] != nil {
+			return nil, fmt.Errorf("vexec: the module has two kernels named %s", p.Name)
+		}
+		k, err := Compile(p)
+		if err != nil {
+			return nil, err
+		}
+		m.kernels[p.Name] = k
+	}
+	return m, nil
+}
+
+// Kernel returns the kernel of the given name.
+func (m *Module) Kernel(name string) (*Kernel, bool) {
+	k, ok := m.kernels[name]
+	return k, ok
+}
+
+// Compile compiles a program, which must satisfy kir.Verify and must not change afterwards.
+func Compile(p *kir.Program) (*Kernel, error) {
+	k := &Kernel{p: p, fusable: fusable(p)}
+	_, k.argBytes = p.ArgLayout()
+	_, k.sharedBytes = sharedLayout(p)
+	for _, l := range p.Local {
+		k.localBytes += l.Count * l.Type.Size()
+	}
+	if _, err := k.plan(false); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// plan returns the program compiled for one block a pass or several.
+func (k *Kernel) plan(fused bool) (*plan, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := b2i(fused)
+	if k.plans[i] == nil {
+		p, err := newPlan(k, fused)
+		if err != nil {
+			return nil, err
+		}
+		k.plans[i] = p
+	}
+	return k.plans[i], nil
+}
+
+// Info describes what a launch uses: registers a thread (of 4 bytes, on this back end), static shared bytes a block, local bytes a
+// thread, and the most threads a block may have.
+func (k *Kernel) Info() (registers, sharedBytes, localBytes, maxThreads int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.plans[0].pointers {
+		if p.scalar < 0 {
+			registers += int(max(p.size*p.count, 4)) / 4
+		}
+	}
+	registers -= k.localBytes / 4
+	return max(registers, 1), k.sharedBytes, k.localBytes, k.p.Threads
+}
+
+// sharedLayout returns the offsets of the shared arrays and the size of the static ones. Dynamic shared memory follows the static.
+func sharedLayout(p *kir.Program) (offsets []int, size int) {
+	const align = 16
+	for _, s := range p.Shared {
+		if s.Count >= 0 {
+			offsets = append(offsets, size)
+			size = (size + s.Count*s.Type.Size() + align - 1) &^ (align - 1)
+		} else {
+			offsets = append(offsets, -1)
+		}
+	}
+	for i := range offsets {
+		if offsets[i] < 0 {
+			offsets[i] = size
+		}
+	}
+	return offsets, size
+}

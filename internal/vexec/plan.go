@@ -1,0 +1,455 @@
+package vexec
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// plan is a program compiled for passes of one block, or of several (fused).
+type plan struct {
+	k     *Kernel
+	fused bool
+	// prologue runs once a launch in every worker; body once a pass.
+	prologue, body []inst
+	// pointers describes the pointer table: scalars and registers.
+	pointers []pointer
+	// consts are the initial scalars.
+	consts                               []uint64
+	nAff, nSpans, nSites, nMasks, nConts int
+	// returns: lanes may return inside loops, so the dead must be remembered.
+	returns bool
+	// vars are the variables' places.
+	vars []int32
+	// cost is about how many operations a lane takes.
+	cost float64
+	pool workerPool
+}
+
+// pointer is one entry of the pointer table: scalar number scalar, or (scalar < 0) a register of size bytes a lane, or of count such.
+type pointer struct {
+	scalar int32
+	size   int32
+	count  int32
+}
+
+// emitter turns a program into a plan.
+type emitter struct {
+	*plan
+	p    *kir.Program
+	a    *analysis
+	l    *liveness
+	code *[]inst
+	// free lists registers by lane size; expiring lists values by the position of their last use, done up to released.
+	free     map[int32][]int32
+	expiring map[int][]int32
+	released int
+	// spelled are the affine and span values whose registers are sure to hold the active lanes here.
+	spelled map[kir.Value]bool
+	// loops are the open loops, innermost last.
+	loops []*control
+	// arrays are the pointer indexes of local arrays.
+	arrays  []int32
+	offsets []int // of parameters in the packed arguments
+	shared  []int // of shared arrays
+	err     error
+}
+
+func newPlan(k *Kernel, fused bool) (*plan, error) {
+	a := analyze(k.p, fused)
+	e := &emitter{plan: &plan{k: k, fused: fused}, p: k.p, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
+		spelled: map[kir.Value]bool{}}
+	e.pointers = append(e.pointers, pointer{scalar: e.scalar()}) // index 0: no operand
+	e.offsets, _ = k.p.ArgLayout()
+	e.shared, _ = sharedLayout(k.p)
+	for i := range a.vars {
+		if v := &a.vars[i]; v.class == uniform {
+			v.p = e.scalarPointer()
+		} else {
+			v.p = e.register(k.p.Vars[i].Size(), 1)
+		}
+		e.vars = append(e.vars, a.vars[i].p)
+	}
+	for _, l := range k.p.Local {
+		e.arrays = append(e.arrays, e.register(l.Type.Size(), l.Count))
+	}
+	e.code = &e.body
+	e.block(k.p.Body)
+	e.cost = cost(e.body)
+	return e.plan, e.err
+}
+
+// cost counts operations; a loop counts as turns of them.
+func cost(code []inst) float64 {
+	const turns = 16
+	var n float64
+	for i := range code {
+		n++
+		if c := code[i].ctl; c != nil && !code[i].leaves {
+			x := cost(c.then) + cost(c.els)
+			if c.loop {
+				x *= turns
+			}
+			n += x
+		}
+	}
+	return n
+}
+
+func (e *emitter) scalar() int32 {
+	e.consts = append(e.consts, 0)
+	return int32(len(e.consts) - 1)
+}
+
+func (e *emitter) scalarPointer() int32 {
+	e.pointers = append(e.pointers, pointer{scalar: e.scalar()})
+	return int32(len(e.pointers) - 1)
+}
+
+// register returns a new register of count lanes' arrays.
+func (e *emitter) register(size, count int) int32 {
+	e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(size), count: int32(count)})
+	return int32(len(e.pointers) - 1)
+}
+
+// alloc returns a free register for lanes of the size.
+func (e *emitter) alloc(size int) int32 {
+	if f := e.free[int32(size)]; len(f) > 0 {
+		e.free[int32(size)] = f[:len(f)-1]
+		return f[len(f)-1]
+	}
+	return e.register(size, 1)
+}
+
+func (e *emitter) release(p int32) {
+	s := e.pointers[p].size
+	e.free[s] = append(e.free[s], p)
+}
+
+// expire frees the registers of values that are not used after pos.
+func (e *emitter) expire(pos int) {
+	for ; e.released < pos; e.released++ {
+		for _, p := range e.expiring[e.released+1] {
+			e.release(p)
+		}
+		delete(e.expiring, e.released+1)
+	}
+}
+
+// define gives v its scalar or register.
+func (e *emitter) define(v kir.Value) ref {
+	x := &e.a.values[v]
+	switch x.class {
+	case uniform:
+		x.p = e.scalarPointer()
+	case affine:
+		x.k = int32(e.nAff)
+		e.nAff++
+		x.p = e.lanesUntil(x)
+	case span:
+		x.k = int32(e.nSpans)
+		e.nSpans++
+		x.p = e.lanesUntil(x)
+	default:
+		x.p = e.lanesUntil(x)
+	}
+	delete(e.spelled, v)
+	return e.ref(v)
+}
+
+func (e *emitter) lanesUntil(x *value) int32 {
+	p := e.alloc(x.size)
+	e.expiring[x.last] = append(e.expiring[x.last], p)
+	return p
+}
+
+func (e *emitter) ref(v kir.Value) ref {
+	x := &e.a.values[v]
+	return ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}
+}
+
+func (e *emitter) refs(vs []kir.Value) []ref {
+	out := make([]ref, len(vs))
+	for i, v := range vs {
+		out[i] = e.ref(v)
+	}
+	return out
+}
+
+func (e *emitter) add(in inst) { *e.code = append(*e.code, in) }
+
+func (e *emitter) fail(format string, args ...any) {
+	if e.err == nil {
+		e.err = fmt.Errorf("vexec: kernel %s: %s", e.p.Name, fmt.Sprintf(format, args...))
+	}
+}
+
+// isUniform reports whether v is a scalar.
+func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform }
+
+// spell makes sure at this point that v's register holds the active lanes.
+func (e *emitter) spell(vs ...kir.Value) {
+	for _, v := range vs {
+		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] {
+			e.spelled[v] = true
+			e.add(inst{exec: execSpell, aff: &affineOp{a: e.ref(v)}})
+		}
+	}
+}
+
+// within emits a region into code; what is spelled out there is not so outside.
+func (e *emitter) within(code *[]inst, b *kir.Block) {
+	outer, spelled := e.code, e.spelled
+	e.code, e.spelled = code, map[kir.Value]bool{}
+	for v := range spelled {
+		e.spelled[v] = true
+	}
+	e.block(b)
+	e.code, e.spelled = outer, spelled
+}
+
+func (e *emitter) block(b *kir.Block) {
+	for _, in := range b.Instrs {
+		if e.err != nil {
+			return
+		}
+		pos := e.l.at[in]
+		e.expire(pos - 1)
+		if e.a.live(in) {
+			e.instr(in, pos)
+		}
+	}
+}
+
+// instr emits one live instruction.
+func (e *emitter) instr(in *kir.Instr, pos int) {
+	if e.a.hoistable(in) {
+		e.a.values[in.Res[0]].hoist = true
+		outer := e.code
+		e.code = &e.prologue
+		e.scalarInstr(in)
+		e.code = outer
+		return
+	}
+	switch in.Op {
+	case kir.OpGet:
+		e.get(in)
+	case kir.OpSet:
+		e.set(in)
+	case kir.OpSpecial:
+		e.special(in)
+	case kir.OpLoad, kir.OpStore, kir.OpAtomic:
+		e.memory(in, pos)
+	case kir.OpShuffle, kir.OpVote:
+		e.exchange(in)
+	case kir.OpBarrier:
+		e.add(inst{exec: execBarrier})
+	case kir.OpFence:
+		// Lanes access memory in program order already.
+	case kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
+		e.control(in)
+	case kir.OpClock:
+		e.add(inst{exec: execClock, d: e.define(in.Res[0]).p})
+	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach:
+		e.fail("%v is not supported", in.Op)
+	default:
+		switch e.a.values[in.Res[0]].class {
+		case uniform:
+			e.scalarInstr(in)
+		case affine, span:
+			e.affine(in, pos)
+		default:
+			e.add(e.lanewise(in, pos, nil))
+		}
+	}
+}
+
+// scalarInstr emits an operation whose operands and result are scalars.
+func (e *emitter) scalarInstr(in *kir.Instr) {
+	d := e.define(in.Res[0])
+	switch in.Op {
+	case kir.OpConst:
+		e.consts[e.pointers[d.p].scalar] = in.Imm
+		return
+	case kir.OpParam:
+		e.add(inst{exec: execParam, d: d.p, acc: &access{offset: e.offsets[in.Sym], size: d.size, t: d.t}})
+		return
+	case kir.OpSpecial:
+		e.special(in)
+		return
+	}
+	i := inst{exec: execScalar, d: d.p, k: e.kernels(in, true)[0]}
+	for j, v := range in.Args {
+		*[]*int32{&i.a, &i.b, &i.c}[j] = e.a.values[v].p
+	}
+	if i.k == nil {
+		e.fail("%v of %v is not an operation", in.Op, in.Type)
+	}
+	e.add(i)
+}
+
+// kernels returns the forms of in's operation: exact ones for scalars, or the fastest.
+func (e *emitter) kernels(in *kir.Instr, exact bool) [4]kern {
+	ops, cvts := &laneOps, &laneCvts
+	if exact {
+		ops, cvts = &plainOps, &plainCvts
+	}
+	switch in.Op {
+	case kir.OpCvt:
+		return [4]kern{cvts[e.a.values[in.Args[0]].t][in.Type]}
+	case kir.OpBitcast:
+		return ops[kir.OpGet][in.Type]
+	case kir.OpPtrAdd:
+		return ops[kir.OpAdd][dtype.Uint64]
+	}
+	return ops[in.Op][in.Type]
+}
+
+// lanewise returns the instruction for an operation on lanes; d, if given, is the result's place, decided already.
+func (e *emitter) lanewise(in *kir.Instr, pos int, d *ref) inst {
+	i := inst{exec: execLanes}
+	args := append([]kir.Value(nil), in.Args...)
+	forms := e.kernels(in, false)
+	form := 0
+	var temp int32
+	switch {
+	case in.Op == kir.OpSelect:
+		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[2]))
+		if e.isUniform(args[0]) {
+			temp = e.fill(args[0])
+		}
+	case len(args) == 3:
+		if e.isUniform(args[0]) { // the factors commute
+			args[0], args[1] = args[1], args[0]
+		}
+		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[2]))
+		if e.isUniform(args[0]) {
+			temp = e.fill(args[0])
+		}
+	case len(args) == 2:
+		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[0]))
+	}
+	e.spell(args...)
+	i.k = forms[form]
+	for j, v := range args {
+		r := e.ref(v)
+		p, s := r.p, r.size
+		switch {
+		case j == 0 && temp != 0:
+			p = temp
+		case r.class == uniform:
+			s = 0
+		}
+		*[]*int32{&i.a, &i.b, &i.c}[j] = p
+		*[]*int32{&i.as, &i.bs, &i.cs}[j] = s
+	}
+	if d == nil {
+		e.expire(pos) // the result may take an operand's register
+		r := e.define(in.Res[0])
+		d = &r
+	}
+	if temp != 0 {
+		e.release(temp)
+	}
+	i.d, i.ds = d.p, d.size
+	if i.k == nil {
+		e.fail("%v of %v is not an operation", in.Op, in.Type)
+	}
+	return i
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// fill emits a register that repeats a scalar, to be released by the caller.
+func (e *emitter) fill(v kir.Value) int32 {
+	r := e.ref(v)
+	p := e.alloc(int(r.size))
+	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][r.t][1], d: p, ds: r.size, a: r.p})
+	return p
+}
+
+// affine emits an operation whose result may be a formula or a span.
+func (e *emitter) affine(in *kir.Instr, pos int) {
+	o := &affineOp{op: in.Op, t: e.a.values[in.Res[0]].t, a: e.ref(in.Args[0])}
+	if len(in.Args) > 1 {
+		o.b = e.ref(in.Args[1])
+	}
+	i := inst{exec: execAffine, aff: o}
+	switch in.Op {
+	case kir.OpCvt:
+		i.exec = execAffineCvt
+	case kir.OpLt, kir.OpLe, kir.OpGt, kir.OpGe, kir.OpEq:
+		i.exec, o.t = execAffineCompare, in.Type
+	case kir.OpAnd:
+		if in.Type == dtype.Bool {
+			i.exec = execSpanAnd
+		}
+	}
+	// The plain form spells its operands itself, so nothing is emitted for them here.
+	outer, spelled := e.code, e.spelled
+	var dropped []inst
+	e.code, e.spelled = &dropped, map[kir.Value]bool{}
+	e.expire(pos)
+	o.d = e.define(in.Res[0])
+	o.plain = e.lanewise(in, pos, &o.d)
+	e.code, e.spelled = outer, spelled
+	delete(e.spelled, in.Res[0])
+	e.add(i)
+}
+
+// get reads a variable: from its own register if nothing sets it meanwhile.
+func (e *emitter) get(in *kir.Instr) {
+	v, x := &e.a.vars[in.Sym], &e.a.values[in.Res[0]]
+	t := e.p.Vars[in.Sym]
+	if e.l.readsVar(in) {
+		x.p = v.p
+		if v.class != x.class {
+			e.fail("variable %d has two classes", in.Sym)
+		}
+		return
+	}
+	d := e.define(in.Res[0])
+	if x.class == uniform {
+		e.add(inst{exec: execScalar, k: plainOps[kir.OpGet][t][0], d: d.p, a: v.p})
+		return
+	}
+	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][t][0], d: d.p, ds: d.size, a: v.p, as: d.size})
+}
+
+// set writes a variable in the active lanes.
+func (e *emitter) set(in *kir.Instr) {
+	v, t := &e.a.vars[in.Sym], e.p.Vars[in.Sym]
+	r := e.ref(in.Args[0])
+	if v.class == uniform {
+		e.add(inst{exec: execScalar, k: plainOps[kir.OpGet][t][0], d: v.p, a: r.p})
+		return
+	}
+	e.spell(in.Args[0])
+	i := inst{exec: execSet, k: plainOps[kir.OpGet][t][b2i(r.class == uniform)], d: v.p, ds: r.size, a: r.p, as: r.size, acc: &access{scatter: maskedMoves[r.size]}}
+	if r.class == uniform {
+		i.as = 0
+	}
+	e.add(i)
+}
+
+// special emits the reading of a special register.
+func (e *emitter) special(in *kir.Instr) {
+	d := e.ref(in.Res[0])
+	if d.p == 0 {
+		d = e.define(in.Res[0])
+	}
+	i := inst{exec: execSpecial, d: d.p, acc: &access{sub: in.Sub}}
+	switch d.class {
+	case affine:
+		i.exec, i.aff = execThreadIdx, &affineOp{d: d}
+	case varying:
+		i.exec = execLaneID
+	}
+	e.add(i)
+}
