@@ -1,0 +1,8 @@
+package kernels
+
+var (
+	_ = register(FamilyMatmul, buildMatmul)
+	_ = register(FamilyMatmulFinish, buildMatmulFinish)
+	_ = register(FamilyConv, buildConv)
+	_ = register(FamilySumPartials, buildSumPartials)
+)
