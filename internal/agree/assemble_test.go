@@ -1,10 +1,12 @@
 package agree
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"tenon.dev/internal/kir"
@@ -25,6 +27,49 @@ func assembler(t *testing.T) string {
 	return path
 }
 
+// assemble runs ptxas on text and returns what it says of registers and spills.
+func assemble(t *testing.T, as string, target ptx.Target, text []byte) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "all.ptx")
+	if err := os.WriteFile(file, text, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	arch := fmt.Sprintf("sm_%d%d", target.Major, target.Minor)
+	out, err := exec.Command(as, "-v", "-arch", arch, "-o", os.DevNull, file).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%.4000s", arch, err, out)
+	}
+	return string(out)
+}
+
+var targets = []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
+
+func TestProductsAssemble(t *testing.T) {
+	as := assembler(t)
+	for _, q := range products() {
+		p, err := q.build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range targets {
+			text, err := ptx.Compile([]*kir.Program{p}, target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := assemble(t, as, target, text)
+			shared, err := ptx.DynamicShared(p, target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			used := regexp.MustCompile(`Used .*`).FindString(said)
+			t.Logf("%s sm_%d%d: %d bytes of PTX, %d dynamic shared, %s", q.name(), target.Major, target.Minor, len(text), shared, used)
+			if spill := regexp.MustCompile(`[1-9]\d* bytes spill`).FindString(said); spill != "" && target.Major > 7 {
+				t.Errorf("%s: %s", q.name(), spill)
+			}
+		}
+	}
+}
+
 func TestEveryOperationAssembles(t *testing.T) {
 	as := assembler(t)
 	var progs []*kir.Program
@@ -34,19 +79,12 @@ func TestEveryOperationAssembles(t *testing.T) {
 	for _, c := range threadCases(rand.New(rand.NewPCG(1, 2))) {
 		progs = append(progs, c.prog)
 	}
-	for _, target := range []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}} {
+	for _, target := range targets {
 		text, err := ptx.Compile(progs, target)
 		if err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(t.TempDir(), "all.ptx")
-		if err := os.WriteFile(file, text, 0o666); err != nil {
-			t.Fatal(err)
-		}
-		arch := "sm_" + string(rune('0'+target.Major)) + string(rune('0'+target.Minor))
-		if out, err := exec.Command(as, "-O1", "-arch", arch, "-o", os.DevNull, file).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%.4000s", arch, err, out)
-		}
-		t.Logf("%s: %d kernels, %d bytes of PTX", arch, len(progs), len(text))
+		assemble(t, as, target, text)
+		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
 	}
 }

@@ -9,7 +9,14 @@ import (
 func (f *function) block(b *kir.Block) {
 	for _, in := range b.Instrs {
 		f.at(in)
+		switch in.Op {
+		case kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
+			f.settle()
+		}
 		f.instr(in)
+	}
+	if len(b.Instrs) > 0 && b.Instrs[len(b.Instrs)-1].Op != kir.OpYield {
+		f.settle()
 	}
 }
 
@@ -109,8 +116,8 @@ func (f *function) branch(in *kir.Instr) {
 
 // count writes OpFor.
 func (f *function) count(in *kir.Instr) {
-	if f.tiles.pipelined(in) {
-		f.pipeline(in)
+	if q := f.tiles.loops[in]; q != nil {
+		f.pipeline(in, q)
 		return
 	}
 	f.counted(in, func() { f.block(in.Blocks[0]) })

@@ -71,7 +71,7 @@ type function struct {
 
 func (m *module) function(p *kir.Program) error {
 	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
-	plan, err := planTiles(p, m.target, m.sm)
+	plan, err := planTiles(p, m.sm)
 	if err != nil {
 		return err
 	}

@@ -1,25 +1,169 @@
 package ptx
 
 import (
-	"tenon.dev/fault"
+	"math/bits"
+
+	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
 
-const tileSymbol = "tiles"
-
-// tilePlan is where the tiles of a program live.
-type tilePlan struct{}
-
-func planTiles(p *kir.Program, t Target, sm int) (*tilePlan, error) {
-	if len(p.Tiles) > 0 {
-		return nil, fault.New(fault.Unsupported, "tiles are not there yet")
-	}
-	return &tilePlan{}, nil
+// A tile is an operand or an accumulator.
+//
+// An operand lies in shared memory as lines of elements that are adjacent in global memory: rows, or columns if it is loaded along rows.
+// For the matrix units its 16-byte chunks are permuted within each line, so that the eight lines that one instruction reads lie in
+// different banks; for plain arithmetic each line is followed by 16 bytes of padding, to the same end.
+//
+// An accumulator lies in registers, as its arrangement says.
+type tile struct {
+	kir.Tile
+	acc bool
+	// along is the axis of a line, per its elements and lines their number.
+	along      kir.Sub
+	per, lines int
+	// stride is the bytes from one line to the next, chunks the chunks that are permuted together (1 for none) and turn the factor
+	// of the line in the permutation.
+	stride, chunks, turn int
+	// offset is the place in the tiles' shared memory, or within a stage of loop.
+	offset int
+	loop   *pipeline
+	// arr and regs are an accumulator's; used says that something reads or writes it.
+	arr  *arrangement
+	regs []string
 }
 
-func (t *tilePlan) static() int                  { return 0 }
-func (t *tilePlan) dynamic() int                 { return 0 }
-func (t *tilePlan) pipelined(in *kir.Instr) bool { return false }
-func (f *function) tilePrologue()                {}
-func (f *function) pipeline(in *kir.Instr)       {}
-func (f *function) tileInstr(in *kir.Instr)      { f.fail(in, "operation %v", in.Op) }
+// bytes returns the shared memory that one copy of an operand takes.
+func (t *tile) bytes() int { return (t.lines*t.stride + 127) &^ 127 }
+
+// unit is how an accumulator's products are computed.
+type unit uint8
+
+const (
+	// plain: fused multiply-adds on blocks of registers, one thread a block.
+	plain unit = iota
+	// mma16: mma.m16n8k16 on halves. mma8: mma.m16n8k8 on tf32.
+	mma16
+	mma8
+)
+
+// arrangement says which thread holds which elements of an accumulator.
+//
+// For the matrix units the block's warps form a grid of across x along; each holds rows x cols elements as fragments of 16 x 8, of which
+// lane l has columns 2(l%4) and the next, in rows l/4 and l/4+8 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+//
+// For plain arithmetic the threads form a grid of down x across; each holds rows x cols elements in groups of rowGroup adjacent rows
+// and colGroup adjacent columns; the groups of neighbouring threads are neighbours.
+type arrangement struct {
+	unit               unit
+	down, across       int
+	rows, cols         int
+	rowGroup, colGroup int
+	// row and col are registers that hold the place of the thread's first element, idle a predicate that is true in threads that hold
+	// none, or empty.
+	row, col, idle string
+	// y and x are registers that hold the thread's (or warp's) place in the grid, inner the row within the share of row's warp.
+	y, x, inner string
+}
+
+// item is a run of adjacent columns of an accumulator in one thread's registers, at a constant distance from the thread's first element.
+type item struct {
+	row, col int
+	regs     []string
+}
+
+// items lists an accumulator's registers.
+func (t *tile) items() []item {
+	var out []item
+	a := t.arr
+	if a.unit != plain {
+		for i := range a.rows / 16 {
+			for h := range 2 {
+				for j := range a.cols / 8 {
+					n := (i*(a.cols/8)+j)*4 + 2*h
+					out = append(out, item{16*i + 8*h, 8 * j, t.regs[n : n+2]})
+				}
+			}
+		}
+		return out
+	}
+	for i := range a.rows {
+		for j := 0; j < a.cols; j += a.colGroup {
+			n := i*a.cols + j
+			out = append(out, item{a.rowAt(i), a.colAt(j), t.regs[n : n+a.colGroup]})
+		}
+	}
+	return out
+}
+
+// rowAt returns the distance of a thread's i-th row from its first, in plain arithmetic.
+func (a *arrangement) rowAt(i int) int { return i/a.rowGroup*a.rowGroup*a.down + i%a.rowGroup }
+
+// colAt returns the distance of a thread's j-th column from its first, in plain arithmetic.
+func (a *arrangement) colAt(j int) int { return j/a.colGroup*a.colGroup*a.across + j%a.colGroup }
+
+// arrange chooses the arrangement of an accumulator of rows x cols over the block.
+func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
+	if u == plain {
+		return arrangePlain(rows, cols, threads, a, b)
+	}
+	// The shared memory traffic of a warp grows with the sum of its sides, so the squarest share wins.
+	warps := threads / 32
+	var best *arrangement
+	for down := 1; down <= warps; down *= 2 {
+		for across := 1; down*across <= warps; across *= 2 {
+			r, c := rows/down, cols/across
+			if r%16 != 0 || c%8 != 0 {
+				continue
+			}
+			n := &arrangement{unit: u, down: down, across: across, rows: r, cols: c}
+			if best == nil || r*c < best.rows*best.cols || r*c == best.rows*best.cols && r+c <= best.rows+best.cols {
+				best = n
+			}
+		}
+	}
+	return best
+}
+
+// arrangePlain chooses blocks of registers that are nearly square. Operands whose lines run along the product's own axis are read four
+// neighbours at a time; the others four steps of the inner axis at a time, one line for each row or column.
+func arrangePlain(rows, cols, threads int, a, b *tile) *arrangement {
+	group := func(t *tile, along kir.Sub, n int) int {
+		if t.along != along {
+			return 1
+		}
+		return min(n&-n, 16/t.Type.Size(), 4)
+	}
+	best := &arrangement{down: 1, across: 1, rows: rows, cols: cols}
+	for down := 1; down <= threads && down <= rows; down *= 2 {
+		across := min(threads/down, cols&-cols)
+		if rows%down != 0 || across*down > threads {
+			continue
+		}
+		n := &arrangement{down: down, across: across, rows: rows / down, cols: cols / across}
+		if s, o := n.rows*n.cols, best.rows*best.cols; s < o || s == o && n.rows+n.cols <= best.rows+best.cols {
+			best = n
+		}
+	}
+	best.rowGroup = group(a, kir.AlongRows, best.rows)
+	best.colGroup = group(b, kir.AlongCols, best.cols)
+	return best
+}
+
+// unitFor returns the best way to compute a product on capability sm.
+func unitFor(in *kir.Instr, a, b *kir.Tile, sm int) unit {
+	size := a.Type.Size()
+	powers := isPower(a.Rows) && isPower(a.Cols) && isPower(b.Rows) && isPower(b.Cols)
+	if sm < 80 || !powers || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
+		return plain
+	}
+	switch {
+	case classOf(a.Type) == half:
+		return mma16
+	case a.Type == dtype.Float32 && in.Sub == kir.DotTF32:
+		return mma8
+	}
+	return plain
+}
+
+func isPower(n int) bool { return n > 0 && n&(n-1) == 0 }
+
+func log2(n int) int { return bits.Len(uint(n)) - 1 }

@@ -1,0 +1,104 @@
+package agree
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+	"tenon.dev/kernel"
+)
+
+// A product describes a matrix product kernel: c[m,n] = a[m,k] x b[k,n] with row-major c. A transposed operand is stored the other way
+// round.
+type product struct {
+	in, acc, out    kir.Type
+	bm, bn, bk      int
+	threads, stages int
+	transA, transB  bool
+	tf32            bool
+	loadVec, outVec int
+	group           int // blocks of rows that run together, for the cache's sake
+}
+
+func (q product) name() string {
+	return fmt.Sprintf("matmul_%s_%s_%dx%dx%d_%d_%d_t%d%d_v%d_%d_x%d", q.in.Short(), q.acc.Short(), q.bm, q.bn, q.bk, q.threads, q.stages, b2i(q.transA), b2i(q.transB), q.loadVec, q.outVec, b2i(q.tf32))
+}
+
+// build makes the kernel; its parameters are a, b, c, m, n, k. Rows and columns beyond the matrix are masked; the vector widths promise
+// that the lengths are multiples of them.
+func (q product) build() (*kir.Program, error) {
+	return kernel.Build(q.name(), func(k *kernel.Builder) {
+		k.FixedThreads(q.threads)
+		a, b, c := k.BufferRO("a", q.in), k.BufferRO("b", q.in), k.Buffer("c", q.out)
+		m, n, kk := k.Scalar("m", dtype.Int32), k.Scalar("n", dtype.Int32), k.Scalar("k", dtype.Int32)
+		ta, tb := k.Tile("ta", q.in, q.bm, q.bk), k.Tile("tb", q.in, q.bk, q.bn)
+		sum := k.Tile("sum", q.acc, q.bm, q.bn)
+		sum.Zero()
+		row0, col0 := q.place(k, m, n)
+		axis := func(along bool) kernel.Groups {
+			if along {
+				return kernel.AlongRows
+			}
+			return kernel.AlongCols
+		}
+		flat := func(r, c, rows, cols kernel.Value, trans bool) kernel.Value {
+			if trans {
+				return c.MulWide(rows).Add(r.Convert(dtype.Int64))
+			}
+			return r.MulWide(cols).Add(c.Convert(dtype.Int64))
+		}
+		k.Pipelined(q.stages, k.I32(0), kk, k.I32(q.bk), func(k0 kernel.Value) {
+			ta.Load(axis(q.transA), q.loadVec, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				row, col := row0.Add(r), k0.Add(c)
+				return a, flat(row, col, m, kk, q.transA), row.Lt(m).And(col.Lt(kk))
+			})
+			tb.Load(axis(q.transB), q.loadVec, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				row, col := k0.Add(r), col0.Add(c)
+				return b, flat(row, col, kk, n, q.transB), row.Lt(kk).And(col.Lt(n))
+			})
+			sum.Dot(ta, tb, q.tf32)
+		})
+		sum.Each(q.outVec, func(r, cc kernel.Value, vs []kernel.Value) {
+			row, col := row0.Add(r), col0.Add(cc)
+			k.If(row.Lt(m).And(col.Lt(n)), func() {
+				for i := range vs {
+					vs[i] = vs[i].Convert(q.out)
+				}
+				c.StoreVec(row.MulWide(n).Add(col.Convert(dtype.Int64)), vs...)
+			})
+		})
+	}).Program()
+}
+
+// place returns the first row and column of the block. Blocks run down groups of rows, so that those that run together share operands.
+func (q product) place(k *kernel.Builder, m, n kernel.Value) (row, col kernel.Value) {
+	bx := k.BlockIdx(kernel.X)
+	down := m.Add(k.I32(q.bm - 1)).Div(k.I32(q.bm))
+	across := n.Add(k.I32(q.bn - 1)).Div(k.I32(q.bn))
+	per := across.Mul(k.I32(q.group))
+	first := bx.Div(per).Mul(k.I32(q.group))
+	size := down.Sub(first).Min(k.I32(q.group))
+	in := bx.Rem(per)
+	return first.Add(in.Rem(size)).Mul(k.I32(q.bm)), in.Div(size).Mul(k.I32(q.bn))
+}
+
+// products are the combinations that are tested and measured.
+func products() []product {
+	var ps []product
+	for _, ta := range []bool{false, true} {
+		for _, tb := range []bool{false, true} {
+			ps = append(ps,
+				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.BFloat16, bm: 128, bn: 128, bk: 64, threads: 128, stages: 3, loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float16, bm: 128, bn: 256, bk: 32, threads: 256, stages: 4, loadVec: 8, outVec: 8, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 32, threads: 128, stages: 3, loadVec: 4, outVec: 4, transA: ta, transB: tb, tf32: true, group: 8},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 128, bn: 128, bk: 16, threads: 256, stages: 3, loadVec: 4, outVec: 4, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3, loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 8},
+				product{in: dtype.Int8, acc: dtype.Int32, out: dtype.Int32, bm: 64, bn: 64, bk: 32, threads: 128, stages: 2, loadVec: 16, outVec: 4, transA: ta, transB: tb, group: 8},
+				product{in: dtype.BFloat16, acc: dtype.Float32, out: dtype.Float32, bm: 64, bn: 32, bk: 32, threads: 64, stages: 1, loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float32, bm: 16, bn: 8, bk: 16, threads: 64, stages: 2, loadVec: 2, outVec: 2, transA: ta, transB: tb, group: 1},
+				product{in: dtype.Float32, acc: dtype.Float32, out: dtype.Float32, bm: 48, bn: 24, bk: 12, threads: 128, stages: 1, loadVec: 1, outVec: 1, transA: ta, transB: tb, group: 1},
+			)
+		}
+	}
+	return ps
+}

@@ -1,0 +1,149 @@
+package ptx
+
+// These write 32-bit integer arithmetic with a constant, and nothing where the constant is neutral.
+
+func (f *function) addImm(a string, n int) string {
+	if n == 0 {
+		return a
+	}
+	return f.to(word, "add.s32", a, itoa(n))
+}
+
+func (f *function) mulImm(a string, n int) string {
+	switch {
+	case n == 1:
+		return a
+	case isPower(n):
+		return f.to(word, "shl.b32", a, itoa(log2(n)))
+	}
+	return f.to(word, "mul.lo.s32", a, itoa(n))
+}
+
+func (f *function) madImm(a string, n int, c string) string {
+	return f.to(word, "mad.lo.s32", a, itoa(n), c)
+}
+
+// divImm divides a value that is not negative.
+func (f *function) divImm(a string, n int) string {
+	switch {
+	case n == 1:
+		return a
+	case isPower(n):
+		return f.to(word, "shr.u32", a, itoa(log2(n)))
+	}
+	return f.to(word, "div.u32", a, itoa(n))
+}
+
+// remImm returns the remainder of a value that is not negative.
+func (f *function) remImm(a string, n int) string {
+	if isPower(n) {
+		return f.to(word, "and.b32", a, itoa(n-1))
+	}
+	return f.to(word, "rem.u32", a, itoa(n))
+}
+
+// lane and warp return the thread's place in its group of 32, and the group's in the block.
+func (f *function) lane() string { return f.remImm(f.tiles.tid, 32) }
+func (f *function) warp() string { return f.divImm(f.tiles.tid, 32) }
+
+// tilePrologue computes at the start of the kernel what tiles need throughout.
+func (f *function) tilePrologue() {
+	plan := f.tiles
+	if len(plan.tiles) == 0 {
+		return
+	}
+	plan.tid = f.to(word, "mov.u32", "%tid.x")
+	symbol := tileSymbol
+	if plan.isDynamic {
+		symbol = f.m.dynamicShared()
+	}
+	if plan.total > 0 {
+		plan.memory = f.to(word, "mov.u32", symbol)
+	}
+	for _, t := range plan.tiles {
+		if t.acc {
+			f.arrangeRegisters(t)
+		}
+	}
+}
+
+// arrangeRegisters makes an accumulator's registers and finds the thread's place in it.
+func (f *function) arrangeRegisters(t *tile) {
+	a, plan := t.arr, f.tiles
+	for range a.rows * a.cols / map[bool]int{true: 1, false: 32}[a.unit == plain] {
+		t.regs = append(t.regs, f.reg(classOf(t.Type)))
+	}
+	places := a.down * a.across
+	if a.unit != plain {
+		lane, warp := f.lane(), f.warp()
+		if places < plan.threads/32 {
+			a.idle = f.to(pred, "setp.ge.u32", warp, itoa(places))
+		}
+		a.y, a.x = f.divImm(warp, a.across), f.remImm(warp, a.across)
+		a.inner = f.divImm(lane, 4)
+		a.row = f.madImm(a.y, a.rows, a.inner)
+		a.col = f.madImm(a.x, a.cols, f.mulImm(f.remImm(lane, 4), 2))
+		return
+	}
+	if places < plan.threads {
+		a.idle = f.to(pred, "setp.ge.u32", plan.tid, itoa(places))
+	}
+	if a.down%4 == 0 && a.across%8 == 0 { // groups of 4 x 8 threads read fewest lines
+		lane, warp := f.lane(), f.warp()
+		a.y = f.madImm(f.divImm(warp, a.across/8), 4, f.divImm(lane, 8))
+		a.x = f.madImm(f.remImm(warp, a.across/8), 8, f.remImm(lane, 8))
+	} else {
+		a.y, a.x = f.divImm(plan.tid, a.across), f.remImm(plan.tid, a.across)
+	}
+	a.row, a.col = f.mulImm(a.y, a.rowGroup), f.mulImm(a.x, a.colGroup)
+	a.inner = a.row
+}
+
+// turned returns the permutation of a tile's line as the bits that it changes in an offset: ((line*turn) / (8/chunks)) % chunks chunks.
+func (f *function) turned(t *tile, line string) string {
+	s := line
+	switch shift := log2(8/t.chunks) - log2(t.turn); {
+	case shift > 0:
+		s = f.to(word, "shr.u32", s, itoa(shift))
+	case shift < 0:
+		s = f.to(word, "shl.b32", s, itoa(-shift))
+	}
+	return f.to(word, "shl.b32", f.remImm(s, t.chunks), "4")
+}
+
+// offset returns the place of an element within a tile's memory: line and element within the line are registers.
+func (f *function) offset(t *tile, line, element string) string {
+	bytes := f.mulImm(element, t.Type.Size())
+	if t.chunks > 1 {
+		bytes = f.to(word, "xor.b32", bytes, f.turned(t, line))
+	}
+	return f.madImm(line, t.stride, bytes)
+}
+
+// operand returns the address of the copy of a tile that products read now, without the tile's own offset.
+func (f *function) operand(t *tile) string {
+	if t.loop != nil {
+		return t.loop.read
+	}
+	return f.tiles.memory
+}
+
+// settle ends a run of loads of operands: what they wrote can be read by all threads.
+func (f *function) settle() {
+	if !f.tiles.writing {
+		return
+	}
+	f.tiles.writing = false
+	if f.tiles.async {
+		f.op("cp.async.wait_all")
+	}
+	f.barrier()
+}
+
+// overwrite begins a run of loads of operands: no thread still reads what was there.
+func (f *function) overwrite() {
+	if !f.tiles.writing {
+		f.tiles.writing = true
+		f.barrier()
+	}
+}

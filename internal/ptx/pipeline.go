@@ -1,0 +1,224 @@
+package ptx
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// A pipeline runs the tile loads of a counting loop some turns ahead of the rest of its body.
+type pipeline struct {
+	stages int
+	// loads are the tile loads, and slice the instructions of the body that they need.
+	loads, slice []*kir.Instr
+	// offset is the place of the first stage in the tiles' memory, bytes the size of a stage.
+	offset, bytes int
+	// read and write are registers with the addresses of the stage that products read and of the next that loads fill.
+	read, write string
+}
+
+// sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute Capabilities").
+func sharedLimit(sm int) int {
+	switch sm {
+	case 75:
+		return 64 << 10
+	case 80, 87:
+		return 163 << 10
+	case 90, 100, 101, 103:
+		return 227 << 10
+	}
+	return 99 << 10
+}
+
+// planPipeline returns the pipeline of loop l, or nil if it asks for none or a load cannot run ahead: the body has effects, loads a tile
+// twice, leaves early, or computes what a load needs by more than arithmetic.
+func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pipeline {
+	q := &pipeline{stages: int(l.Imm)}
+	if q.stages < 2 || !plan.async || !repeatable(l.Blocks[0], false) {
+		return nil
+	}
+	body := l.Blocks[0]
+	made := map[kir.Value]*kir.Instr{}
+	inside := map[*kir.Instr]bool{}
+	bytes := 0
+	for _, in := range body.Instrs {
+		inside[in] = true
+		for _, v := range in.Res {
+			made[v] = in
+		}
+		if in.Op == kir.OpTileLoad {
+			q.loads = append(q.loads, in)
+			bytes += plan.tiles[in.Sym].bytes()
+		}
+	}
+	for _, load := range q.loads {
+		if !plan.exclusive(load, inside, u) {
+			return nil
+		}
+	}
+	free := sharedLimit(plan.sm)
+	for _, a := range p.Shared {
+		free -= max(0, a.Count) * a.Type.Size()
+	}
+	if bytes > 0 {
+		q.stages = min(q.stages, free/bytes)
+	}
+	if len(q.loads) == 0 || q.stages < 2 || !q.collect(l, made) {
+		return nil
+	}
+	return q
+}
+
+// exclusive reports whether a load's tile is loaded only there and used only by products of the same region.
+func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *tileUses) bool {
+	for _, in := range u.loads {
+		if in != load && in.Sym == load.Sym {
+			return false
+		}
+	}
+	for _, in := range u.dots {
+		a, b := dotOperands(in)
+		if (a == load.Sym || b == load.Sym) && !inside[in] {
+			return false
+		}
+	}
+	for _, in := range u.eaches {
+		if in.Sym == load.Sym {
+			return false
+		}
+	}
+	return true
+}
+
+// repeatable reports whether b has neither effects on memory nor a jump out of the loop that holds it.
+func repeatable(b *kir.Block, inner bool) bool {
+	for _, in := range b.Instrs {
+		switch in.Op {
+		case kir.OpStore, kir.OpAtomic, kir.OpFence, kir.OpBarrier, kir.OpAssert, kir.OpReturn, kir.OpTileEach:
+			return false
+		case kir.OpBreak, kir.OpContinue:
+			if !inner {
+				return false
+			}
+		}
+		for _, sub := range in.Blocks {
+			if sub != nil && !repeatable(sub, inner || in.Op == kir.OpFor || in.Op == kir.OpLoop) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// collect finds the slice: the instructions of the body that the loads' regions use, which must be arithmetic on what does not change
+// in the loop and the counter.
+func (q *pipeline) collect(l *kir.Instr, made map[kir.Value]*kir.Instr) bool {
+	set := map[int]bool{}
+	variables(l.Blocks[0], set)
+	wanted := map[*kir.Instr]bool{}
+	sound := true
+	var need func(in *kir.Instr)
+	need = func(in *kir.Instr) {
+		switch in.Op {
+		case kir.OpGet:
+			sound = sound && !set[in.Sym]
+		case kir.OpSet, kir.OpShuffle, kir.OpVote, kir.OpClock:
+			sound = false
+		}
+		for _, v := range in.Args {
+			if d := made[v]; d != nil && !wanted[d] {
+				wanted[d] = true
+				sound = sound && len(d.Blocks) == 0
+				need(d)
+			}
+		}
+		for _, b := range in.Blocks {
+			for _, sub := range b.Instrs {
+				need(sub)
+			}
+		}
+	}
+	for _, load := range q.loads {
+		need(load)
+	}
+	for _, in := range l.Blocks[0].Instrs {
+		if wanted[in] {
+			q.slice = append(q.slice, in)
+		}
+	}
+	return sound
+}
+
+// variables collects the variables that b sets.
+func variables(b *kir.Block, set map[int]bool) {
+	for _, in := range b.Instrs {
+		if in.Op == kir.OpSet {
+			set[in.Sym] = true
+		}
+		for _, sub := range in.Blocks {
+			if sub != nil {
+				variables(sub, set)
+			}
+		}
+	}
+}
+
+// pipeline writes a pipelined loop. Turn i waits for the loads of its own stage, then all threads meet, which also says that the stage of
+// turn i-1 is free, and that is the one which the loads of turn i+stages-1 fill.
+func (f *function) pipeline(in *kir.Instr, q *pipeline) {
+	f.settle()
+	f.barrier()
+	s, c := ".s32", classOf(in.Type)
+	if in.Type == dtype.Int64 {
+		s = ".s64"
+	}
+	counter := in.Blocks[0].Params[0]
+	ahead := f.to(c, move(c), f.names[in.Args[0]])
+	q.read, q.write = f.to(word, "mov.b32", f.tiles.memory), f.reg(word)
+	f.op("mov.b32", q.write, q.read)
+	if q.offset > 0 {
+		f.op("add.s32", q.read, q.read, itoa(q.offset))
+		f.op("mov.b32", q.write, q.read)
+	}
+	end := f.to(word, "add.s32", q.read, itoa(q.stages*q.bytes))
+	load := func() {
+		past := f.label()
+		f.when(f.to(pred, "setp.ge"+s, ahead, f.names[in.Args[1]]), "bra", past)
+		f.names[counter] = ahead
+		for _, x := range q.slice {
+			f.at(x)
+			f.instr(x)
+		}
+		for _, x := range q.loads {
+			f.at(x)
+			f.fill(x, q.write)
+		}
+		f.op("add"+s, ahead, ahead, f.names[in.Args[2]])
+		f.place(past)
+		f.op("cp.async.commit_group")
+		f.advance(q.write, q, end)
+	}
+	for range q.stages - 1 {
+		load()
+	}
+	f.counted(in, func() {
+		i := f.names[counter]
+		f.op("cp.async.wait_group", itoa(q.stages-2))
+		f.barrier()
+		load()
+		f.names[counter] = i
+		for _, x := range in.Blocks[0].Instrs {
+			if x.Op != kir.OpTileLoad {
+				f.at(x)
+				f.instr(x)
+			}
+		}
+		f.advance(q.read, q, end)
+	})
+	f.op("cp.async.wait_all")
+}
+
+// advance moves a register to the next stage.
+func (f *function) advance(r string, q *pipeline, end string) {
+	f.op("add.s32", r, r, itoa(q.bytes))
+	f.when(f.to(pred, "setp.eq.u32", r, end), "sub.s32", r, r, itoa(q.stages*q.bytes))
+}

@@ -1,0 +1,89 @@
+package ptx
+
+import "tenon.dev/internal/kir"
+
+// A passage takes an accumulator from registers through shared memory to the threads that run the region of a TileEach, so that each gets
+// adjacent columns and neighbours get neighbouring groups. It does so in passes of a share of the rows of every thread (or warp).
+type passage struct {
+	// share is the rows of one thread's or warp's part in a pass, rows those of all, and passes their number.
+	share, rows, passes int
+	// stride is the bytes from one row to the next. The padding of 32 bytes spreads the rows that a warp stores together over the banks.
+	stride int
+}
+
+// newPassage finds the passage with the fewest passes in room bytes.
+func newPassage(t *tile, room int) passage {
+	a := t.arr
+	unit, parts := 16, a.rows/16
+	if a.unit == plain {
+		unit, parts = a.rowGroup, a.rows/a.rowGroup
+	}
+	stride := (t.Cols*t.Type.Size()+15)&^15 + 32
+	for n := parts; ; n-- {
+		if p := (passage{unit * n, unit * n * a.down, parts / n, stride}); parts%n == 0 && (n == 1 || p.bytes() <= room) {
+			return p
+		}
+	}
+}
+
+func (p passage) bytes() int { return p.rows * p.stride }
+
+// each writes OpTileEach on an accumulator.
+func (f *function) each(in *kir.Instr, t *tile) {
+	a, plan := t.arr, f.tiles
+	p := newPassage(t, plan.stageBytes)
+	// Rows of a pass lie in shared memory in their order in the tile; a warp's share begins at y*share.
+	inner := a.inner
+	if a.unit != plain {
+		inner = f.madImm(a.y, p.share, a.inner)
+	}
+	to := f.madImm(a.col, t.Type.Size(), f.madImm(inner, p.stride, plan.memory))
+	for pass := range p.passes {
+		f.barrier()
+		past := ""
+		if a.idle != "" {
+			past = f.label()
+			f.when(a.idle, "bra", past)
+		}
+		first := pass * p.share
+		if a.unit == plain {
+			first = pass * p.rows
+		}
+		last := first + p.rows
+		if a.unit != plain {
+			last = first + p.share
+		}
+		for _, it := range t.items() {
+			if it.row >= first && it.row < last {
+				operand, v := vector(it.regs)
+				f.op("st.shared"+v+classType[classOf(t.Type)], location(to, int64(plan.stageAt+(it.row-first)*p.stride+it.col*t.Type.Size())), operand)
+			}
+		}
+		f.placeIf(past)
+		f.barrier()
+		f.groups(in, p.rows, func(row, col string) []string { return f.passed(in, t, p, row, col) }, func(row string) string {
+			if a.unit == plain || a.down == 1 {
+				return f.addImm(row, first)
+			}
+			return f.madImm(f.divImm(row, p.share), a.rows, f.addImm(f.remImm(row, p.share), first))
+		})
+	}
+}
+
+// passed loads the group at row and col of a pass.
+func (f *function) passed(in *kir.Instr, t *tile, p passage, row, col string) []string {
+	size := t.Type.Size()
+	from := f.madImm(col, size, f.madImm(row, p.stride, f.tiles.memory))
+	count, each := vectors(in.Width, size)
+	var rs []string
+	for c := range count {
+		var part []string
+		for range each {
+			part = append(part, f.reg(classOf(t.Type)))
+		}
+		operand, v := vector(part)
+		f.op("ld.shared"+v+classType[classOf(t.Type)], operand, location(from, int64(f.tiles.stageAt+c*each*size)))
+		rs = append(rs, part...)
+	}
+	return rs
+}

@@ -1,0 +1,273 @@
+package ptx
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+)
+
+// tileSymbol names the tiles' shared memory where it is static.
+const tileSymbol = "tiles"
+
+// staticLimit is the most static shared memory that a kernel may have, on every capability.
+const staticLimit = 48 << 10
+
+// tilePlan says where the tiles of a program live.
+type tilePlan struct {
+	tiles   []*tile
+	threads int
+	sm      int
+	loops   map[*kir.Instr]*pipeline
+	// total is all shared memory of tiles; stageAt and stageBytes are the part through which accumulators pass to TileEach.
+	total, stageAt, stageBytes int
+	isDynamic                  bool
+	async                      bool
+
+	// These belong to the emission: the thread's number, the address of the shared memory, whether operands were loaded since
+	// the last barrier, and what the region of a load yielded.
+	tid, memory string
+	writing     bool
+	yield       []kir.Value
+}
+
+func (t *tilePlan) static() int {
+	if t.isDynamic {
+		return 0
+	}
+	return t.total
+}
+
+// dynamic returns the bytes at the start of the launch's shared memory that tiles take.
+func (t *tilePlan) dynamic() int {
+	if t.isDynamic {
+		return t.total
+	}
+	return 0
+}
+
+// DynamicShared returns the dynamic shared memory in bytes that launches of p on target need beyond what the program declares itself:
+// tiles that do not fit into static memory take it. A launch adds this to its own amount. Errors are those of Compile.
+func DynamicShared(p *kir.Program, target Target) (int, error) {
+	if len(p.Tiles) == 0 {
+		return 0, nil
+	}
+	sm, _, err := target.capability()
+	if err != nil {
+		return 0, err
+	}
+	plan, err := planTiles(p, sm)
+	if err != nil {
+		return 0, err
+	}
+	return plan.dynamic(), nil
+}
+
+// planTiles decides where tiles live and which loops are pipelined.
+func planTiles(p *kir.Program, sm int) (*tilePlan, error) {
+	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, async: sm >= 80}
+	if len(p.Tiles) == 0 {
+		return plan, nil
+	}
+	if p.Threads%32 != 0 || !isPower(p.Threads) {
+		return nil, fault.New(fault.Unsupported, "%d threads cannot share tiles; use a power of two from 32 on", p.Threads)
+	}
+	uses := collectTiles(p)
+	if err := plan.roles(p, uses, sm); err != nil {
+		return nil, err
+	}
+	for _, l := range uses.loops {
+		if q := planPipeline(p, l, plan, uses); q != nil {
+			plan.loops[l] = q
+		}
+	}
+	plan.allocate(p, uses)
+	return plan, nil
+}
+
+// tileUses lists the tile operations of a program in order.
+type tileUses struct {
+	loads, dots, eaches []*kir.Instr
+	loops               []*kir.Instr
+	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that
+	// nothing in an operand's memory is needed when a TileEach runs.
+	reloaded bool
+}
+
+func collectTiles(p *kir.Program) *tileUses {
+	u := &tileUses{reloaded: true}
+	u.visit(p.Body)
+	return u
+}
+
+func (u *tileUses) visit(b *kir.Block) (each bool) {
+	fresh := map[int]bool{}
+	for _, in := range b.Instrs {
+		switch in.Op {
+		case kir.OpTileLoad:
+			u.loads = append(u.loads, in)
+			fresh[in.Sym] = true
+			continue
+		case kir.OpTileDot:
+			u.dots = append(u.dots, in)
+			x, y := dotOperands(in)
+			u.reloaded = u.reloaded && fresh[x] && fresh[y]
+			continue
+		case kir.OpTileEach:
+			u.eaches = append(u.eaches, in)
+			clear(fresh)
+			each = true
+			continue
+		case kir.OpFor:
+			u.loops = append(u.loops, in)
+		}
+		for _, sub := range in.Blocks {
+			if sub != nil && u.visit(sub) {
+				clear(fresh)
+				each = true
+			}
+		}
+	}
+	return each
+}
+
+func dotOperands(in *kir.Instr) (a, b int) { return int(in.Imm >> 32), int(in.Imm & 0xffffffff) }
+
+// roles finds what each tile is, the layout of operands and the arrangement of accumulators.
+func (plan *tilePlan) roles(p *kir.Program, u *tileUses, sm int) error {
+	for _, t := range p.Tiles {
+		plan.tiles = append(plan.tiles, &tile{Tile: t, acc: true, along: kir.AlongCols})
+	}
+	loaded := map[int]bool{}
+	for _, in := range u.loads {
+		t := plan.tiles[in.Sym]
+		if !loaded[in.Sym] {
+			t.along = in.Sub
+		}
+		loaded[in.Sym], t.acc = true, false
+	}
+	for _, in := range u.dots {
+		a, b := dotOperands(in)
+		if a == in.Sym || b == in.Sym {
+			return fault.New(fault.Invalid, "tile %s is added to itself in a product", p.Tiles[in.Sym].Name)
+		}
+		plan.tiles[a].acc, plan.tiles[b].acc = false, false
+	}
+	for _, in := range u.dots {
+		if t := plan.tiles[in.Sym]; !t.acc {
+			return fault.New(fault.Unsupported, "tile %s is both a sum of products and loaded or multiplied; use two tiles", t.Name)
+		}
+	}
+	units := plan.units(u, sm)
+	plan.layouts(u, units)
+	for _, in := range u.dots {
+		if t := plan.tiles[in.Sym]; t.arr == nil {
+			a, b := dotOperands(in)
+			t.arr = arrange(units[in.Sym], t.Rows, t.Cols, plan.threads, plan.tiles[a], plan.tiles[b])
+		}
+	}
+	for _, t := range plan.tiles {
+		if t.acc && t.arr == nil { // only ever zero
+			t.arr = arrangePlain(t.Rows, t.Cols, plan.threads, t, t)
+		}
+	}
+	return nil
+}
+
+// units chooses how each tile's products are computed. Tiles that meet in a product must agree, so plain arithmetic spreads.
+func (plan *tilePlan) units(u *tileUses, sm int) map[int]unit {
+	units := map[int]unit{}
+	for changed := true; changed; {
+		changed = false
+		for _, in := range u.dots {
+			a, b := dotOperands(in)
+			k := unitFor(in, &plan.tiles[a].Tile, &plan.tiles[b].Tile, sm)
+			for _, i := range []int{in.Sym, a, b} {
+				if old, ok := units[i]; ok && old == plain {
+					k = plain
+				}
+			}
+			for _, i := range []int{in.Sym, a, b} {
+				if old, ok := units[i]; !ok || old != k {
+					units[i], changed = k, true
+				}
+			}
+		}
+	}
+	return units
+}
+
+// layouts fixes how operands lie in shared memory.
+func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
+	for i, t := range plan.tiles {
+		t.per, t.lines = t.Cols, t.Rows
+		if t.along == kir.AlongRows {
+			t.per, t.lines = t.Rows, t.Cols
+		}
+		t.stride = (t.per*t.Type.Size()+15)&^15 + 16
+		t.chunks, t.turn = 1, 1
+		if units[i] != plain {
+			t.stride = t.per * t.Type.Size()
+			t.chunks = min(8, t.stride/16)
+		}
+	}
+	for _, in := range u.dots {
+		a, b := dotOperands(in)
+		if units[in.Sym] != mma8 {
+			continue
+		}
+		// Words that lie across the inner axis are read one by one, four lines at a time.
+		if plan.tiles[a].along == kir.AlongRows {
+			plan.tiles[a].turn = 2
+		}
+		if plan.tiles[b].along == kir.AlongCols {
+			plan.tiles[b].turn = 2
+		}
+	}
+}
+
+// allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach,
+// which shares memory with operands where those are dead by then.
+func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
+	for _, l := range u.loops {
+		q := plan.loops[l]
+		if q == nil {
+			continue
+		}
+		for _, in := range q.loads {
+			t := plan.tiles[in.Sym]
+			t.loop, t.offset = q, q.bytes
+			q.bytes += t.bytes()
+		}
+		q.offset = plan.total
+		plan.total += q.stages * q.bytes
+	}
+	for _, t := range plan.tiles {
+		if !t.acc && t.loop == nil {
+			t.offset = plan.total
+			plan.total += t.bytes()
+		}
+	}
+	for _, in := range u.eaches {
+		t := plan.tiles[in.Sym]
+		if !t.acc {
+			continue
+		}
+		room := 16 << 10
+		if u.reloaded {
+			room = max(room, plan.total)
+		}
+		plan.stageBytes = max(plan.stageBytes, newPassage(t, room).bytes())
+	}
+	if u.reloaded {
+		plan.total = max(plan.total, plan.stageBytes)
+	} else {
+		plan.stageAt = plan.total
+		plan.total += plan.stageBytes
+	}
+	static := 0
+	for _, a := range p.Shared {
+		if a.Count > 0 {
+			static += (a.Count*a.Type.Size() + 15) &^ 15
+		}
+	}
+	plan.isDynamic = static+plan.total > staticLimit
+}
