@@ -1,0 +1,30 @@
+// Command measurements writes docs/measurements.md from the files in bench/runs; go generate ./bench calls it.
+// It measures nothing itself.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"tenon.dev/internal/benchrun"
+)
+
+func main() {
+	if err := generate(); err != nil {
+		fmt.Fprintln(os.Stderr, "measurements:", err)
+		os.Exit(1)
+	}
+}
+
+func generate() error {
+	root, err := benchrun.Root()
+	if err != nil {
+		return err
+	}
+	names, runs, err := benchrun.Runs(filepath.Join(root, "bench", "runs"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, "docs", "measurements.md"), benchrun.Page(names, runs), 0o666)
+}

@@ -1,0 +1,209 @@
+package benchrun
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Goal is what a figure should reach: at most or at least Factor times another figure, plus Plus.
+type Goal struct {
+	// AtLeast says that more is better; otherwise less is.
+	AtLeast bool
+	// Of names the figure of the same run that Factor multiplies, "torch" PyTorch's of the same work; empty where the goal is Plus alone.
+	Of     string
+	Factor float64
+	// Plus is in the figure's unit.
+	Plus float64
+}
+
+// String returns the goal as the page shows it, such as "≤ launch + 0.8".
+func (g Goal) String() string {
+	var terms []string
+	if g.Of != "" {
+		term := strings.ReplaceAll(g.Of, "torch", "PyTorch")
+		if g.Factor != 1 {
+			term = short(g.Factor) + " × " + term
+		}
+		terms = append(terms, term)
+	}
+	if g.Plus != 0 || g.Of == "" {
+		terms = append(terms, short(g.Plus))
+	}
+	sign := "≤ "
+	if g.AtLeast {
+		sign = "≥ "
+	}
+	return sign + strings.Join(terms, " + ")
+}
+
+// Met reports whether the figure reaches the goal by its median, and whether that can be said: what the goal refers to may be missing.
+func (g Goal) Met(r *Run, f Figure) (met, known bool) {
+	bound := g.Plus
+	switch g.Of {
+	case "":
+	case "torch":
+		if f.Torch == nil {
+			return false, false
+		}
+		bound += g.Factor * f.Torch.Median
+	default:
+		i := slices.IndexFunc(r.Figures, func(o Figure) bool { return o.Name == g.Of })
+		if i < 0 || r.Figures[i].Unit != f.Unit {
+			return false, false
+		}
+		bound += g.Factor * r.Figures[i].Median
+	}
+	if g.AtLeast {
+		return f.Median >= bound, true
+	}
+	return f.Median <= bound, true
+}
+
+// short formats a number with at most four significant digits where it has decimals.
+func short(v float64) string {
+	if v >= 1000 || v <= -1000 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 4, 64)
+}
+
+func atMost(v float64) *Goal                     { return &Goal{Plus: v} }
+func atLeast(v float64) *Goal                    { return &Goal{Plus: v, AtLeast: true} }
+func over(of string, plus float64) *Goal         { return &Goal{Of: of, Factor: 1, Plus: plus} }
+func times(f float64, of string) *Goal           { return &Goal{Of: of, Factor: f} }
+func ofTorch(f float64) *Goal                    { return &Goal{Of: "torch", Factor: f, AtLeast: true} }
+func ofTorchMost(f float64) *Goal                { return &Goal{Of: "torch", Factor: f} }
+func both(f float64, of string, p float64) *Goal { return &Goal{Of: of, Factor: f, Plus: p} }
+
+// Entry describes a figure that the page of measurements knows.
+type Entry struct {
+	// Name is the figure's, Unit the unit that it has in every run.
+	Name, Unit string
+	// Title says what is measured.
+	Title string
+	// Torch is the name of PyTorch's figure for the same work in bench/torch_bench.py, where it is not Name.
+	Torch string
+	// Goal is what to reach; nil for figures that only serve as a scale.
+	Goal *Goal
+}
+
+// Section is a table of the page.
+type Section struct {
+	// Title heads the table.
+	Title   string
+	Entries []Entry
+}
+
+// Catalogue returns the known figures in the page's order. A launch's time depends on the machine, so goals for overheads are stated over
+// the bare call of the same run.
+func Catalogue() []Section { return catalogue }
+
+var catalogue = []Section{
+	{"Issue and host overhead", []Entry{
+		{"launch", "µs", "bare kernel launch through the driver contract", "", nil},
+		{"launch.allocs", "allocs/op", "the same: allocations", "", atMost(0)},
+		{"add", "µs", "small add, issue per op", "", over("launch", 0.8)},
+		{"add.allocs", "allocs/op", "the same: allocations", "", atMost(2)},
+		{"add.go", "µs", "the Go part of an add alone, on the null driver", "", atMost(0.8)},
+		{"add.go.grad", "µs", "the same, recording for backward", "", atMost(1.5)},
+		{"empty.scoped", "µs", "empty and close from cache, scoped tensor", "empty", atMost(0.4)},
+		{"empty.loose", "µs", "the same, loose tensor", "empty", atMost(0.8)},
+		{"event", "µs", "bare event record through the driver contract", "event.record.bare", nil},
+		{"event.allocs", "allocs/op", "the same: allocations", "", atMost(0)},
+		{"event.record", "µs", "event record on a stream", "", over("event", 0.3)},
+		{"stream.switch", "µs", "run the next op on another stream", "", atMost(0.05)},
+	}},
+	{"Training step", []Entry{
+		{"mlp.launches", "launches", "launches of one MLP 784-512-256-10 training step, batch 256, fused Adam", "", atMost(26)},
+		{"mlp.eager", "µs", "the step, eager", "", both(26, "launch", 26*0.8+30)},
+		{"mlp.graph", "µs", "the step as one graph", "", atMost(90)},
+		{"mlp.compiled", "µs", "the step compiled", "", atMost(65)},
+	}},
+	{"Graphs", []Entry{
+		{"graph.launch", "µs", "bare graph launch through the driver contract", "", nil},
+		{"graph.issue", "µs", "replay of a 100-node graph: issue", "", over("graph.launch", 0.5)},
+		{"graph.bare", "µs", "a 100-node graph launched bare: completion", "", nil},
+		{"graph.replay", "µs", "replay of the same graph: completion", "", times(1.02, "graph.bare")},
+	}},
+	{"Bandwidth", []Entry{
+		{"copy", "TB/s", "copy of 4 GiB f32, bytes read and written", "", ofTorch(0.97)},
+		{"add.large", "TB/s", "add of two 4 GiB f32 tensors, bytes read and written", "", ofTorch(0.97)},
+		{"sum", "TB/s", "sum of 4 GiB f32, bytes read", "", ofTorch(0.97)},
+		{"softmax", "TB/s", "softmax over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
+		{"layernorm", "TB/s", "layer norm over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
+		{"copy.time", "ms", "the copy's time", "", nil},
+		{"chain", "ms", "six-op pointwise chain on 4 GiB f32, eager", "", atMost(12)},
+		{"chain.compiled", "ms", "the same, compiled", "", times(1.03, "copy.time")},
+		{"uniform", "TB/s", "uniform_ of 4 GiB f32, bytes written", "", atLeast(4.0)},
+		{"normal", "TB/s", "normal_ of 4 GiB f32, bytes written", "", atLeast(2.5)},
+		{"cumsum", "TB/s", "cumsum of 2²⁸ f32, bytes read and written", "", atLeast(3.5)},
+		{"sort", "TB/s", "sort of 2²⁶ f32 with indices, bytes of keys read and written", "", atLeast(0.28)},
+	}},
+	{"Matrix product 8192³", []Entry{
+		{"matmul.bf16", "TFLOP/s", "bf16, best back end", "", ofTorch(0.98)},
+		{"matmul.f16", "TFLOP/s", "f16, best back end", "", ofTorch(0.98)},
+		{"matmul.f32", "TFLOP/s", "f32, exact", "", ofTorch(0.98)},
+		{"matmul.tf32", "TFLOP/s", "f32 rounded to tf32", "", ofTorch(0.98)},
+		{"matmul.bf16.mma", "TFLOP/s", "bf16, own kernel with mma", "matmul.bf16", ofTorch(0.6)},
+		{"matmul.bf16.wgmma", "TFLOP/s", "bf16, own kernel with wgmma", "matmul.bf16", ofTorch(0.85)},
+	}},
+	{"Memory", []Entry{
+		{"alloc.exact", "ns", "allocate and free from cache, exact reuse", "", atMost(120)},
+		{"alloc.split", "ns", "allocate and free from cache, split and merge", "", atMost(250)},
+		{"alloc.parallel", "Mpairs/s", "pairs of allocate and free from 8 goroutines together", "", atLeast(3)},
+		{"alloc.allocs", "allocs/op", "raw allocate and free: allocations in Go's heap", "", atMost(0)},
+		{"snapshot", "ms", "memory snapshot with 40,000 events", "", atMost(20)},
+		{"peak.chain", "MiB", "peak above start: 32 × (Linear(1024), ReLU) without gradients, 4096 rows", "", ofTorchMost(1.1)},
+		{"peak.digits", "MiB", "peak above start: training step of the digits network, batch 64", "", ofTorchMost(1.1)},
+		{"peak.encoder", "MiB", "peak above start: transformer encoder layer, forward and backward on [16, 256, 512]", "", ofTorchMost(1.1)},
+	}},
+	{"Start", []Entry{
+		{"start.cold", "s", "process start to first add on a GPU, no kernel cached", "", atMost(0.6)},
+		{"start.warm", "s", "the same with cached kernels", "", atMost(0.45)},
+		{"start.sim", "s", "process start to first add on the simulator", "", atMost(0.1)},
+	}},
+	{"Simulator", []Entry{
+		{"sim.saxpy", "GB/s", "saxpy on 64 MiB, bytes read and written", "", nil},
+		{"sim.saxpy.loop", "GB/s", "the same by a plain Go loop", "", nil},
+		{"sim.chain", "GB/s", "six-op pointwise chain on 64 MiB in one kernel, bytes read and written", "", nil},
+		{"sim.chain.loop", "GB/s", "the same by a plain Go loop", "", nil},
+		{"sim.matmul", "GFLOP/s", "f32 matrix product 1024³", "", atLeast(5)},
+		{"digits.sim", "s", "go run ./examples/digits, 20 epochs, without building", "", atMost(60)},
+	}},
+}
+
+// torchName returns the name that PyTorch's figure for the same work has.
+func torchName(name string) string {
+	for _, s := range catalogue {
+		for _, e := range s.Entries {
+			if e.Name == name && e.Torch != "" {
+				return e.Torch
+			}
+		}
+	}
+	return name
+}
+
+// unitOf returns the unit of a known figure, or "".
+func unitOf(name string) string {
+	for _, s := range catalogue {
+		for _, e := range s.Entries {
+			if e.Name == name {
+				return e.Unit
+			}
+		}
+	}
+	return ""
+}
+
+// Check returns an error if a known figure of the run is in another unit than the catalogue's.
+func (r *Run) Check() error {
+	for _, f := range r.Figures {
+		if u := unitOf(f.Name); u != "" && u != f.Unit {
+			return fmt.Errorf("figure %s is in %s, the page shows it in %s", f.Name, f.Unit, u)
+		}
+	}
+	return nil
+}

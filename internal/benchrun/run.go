@@ -1,0 +1,268 @@
+// Package benchrun keeps what tests and benchmarks showed on one machine as a file, and makes the page of measurements from such files.
+// It may not know how anything is measured, nor import anything that is: figures come to it as numbers with a name and a unit.
+package benchrun
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+
+	"tenon.dev/fault"
+)
+
+// Run is one file of bench/runs: what was measured and tested on one machine, of one state of the source.
+type Run struct {
+	// Date is the day, as 2006-01-02. Device is the device's name, Driver its driver with version, Host the processor and its threads.
+	Date   string `json:"date"`
+	Device string `json:"device"`
+	Driver string `json:"driver"`
+	Host   string `json:"host"`
+	// Go is the Go version with platform. Commit is the source's, or empty where the machine did not know it.
+	Go     string `json:"go"`
+	Commit string `json:"commit,omitempty"`
+	// Torch is the version of PyTorch that its figures come from, if there are any.
+	Torch string `json:"torch,omitempty"`
+	// Packages holds a hash of every package's source files by folder: it says what was measured even where the commit does not.
+	Packages map[string]string `json:"packages"`
+	// Figures are sorted by name, Tests by package and name.
+	Figures []Figure `json:"figures"`
+	Tests   []Test   `json:"tests,omitempty"`
+}
+
+// Figure is one measured quantity.
+type Figure struct {
+	// Name identifies the quantity in all runs; Unit is its unit, such as "µs" or "TB/s".
+	Name string `json:"name"`
+	Unit string `json:"unit"`
+	Sample
+	// Torch is PyTorch's figure for the same work, measured on the same machine on the same occasion.
+	Torch *Sample `json:"torch,omitempty"`
+	// Note says what the name does not: the method, the size.
+	Note string `json:"note,omitempty"`
+}
+
+// Sample sums up N repeated measurements.
+type Sample struct {
+	// Median, Min and Max are in the figure's unit.
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+	// N is the number of measurements.
+	N int `json:"n"`
+}
+
+// Summarize sums up measurements, of which there must be at least one.
+func Summarize(values []float64) Sample {
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	return Sample{Median: (v[(n-1)/2] + v[n/2]) / 2, Min: v[0], Max: v[n-1], N: n}
+}
+
+// Test is the result of one test function.
+type Test struct {
+	// Package is the folder within the module.
+	Package string `json:"package"`
+	Name    string `json:"name"`
+	// Result is "pass", "fail" or "skip".
+	Result string `json:"result"`
+	// Subtests counts the sub-tests by result, at every depth; nil where there are none.
+	Subtests map[string]int `json:"subtests,omitempty"`
+	// Seconds is how long it took.
+	Seconds float64 `json:"seconds"`
+}
+
+// Add puts figures into the run; one of a name that is there replaces it, but keeps PyTorch's where it brings none.
+func (r *Run) Add(figures ...Figure) {
+	for _, f := range figures {
+		i := slices.IndexFunc(r.Figures, func(g Figure) bool { return g.Name == f.Name })
+		if i < 0 {
+			r.Figures = append(r.Figures, f)
+			continue
+		}
+		if f.Torch == nil {
+			f.Torch = r.Figures[i].Torch
+		}
+		r.Figures[i] = f
+	}
+	sort.SliceStable(r.Figures, func(i, j int) bool { return r.Figures[i].Name < r.Figures[j].Name })
+}
+
+// AddTests puts test results into the run; one of the same package and name replaces the older.
+func (r *Run) AddTests(tests ...Test) {
+	for _, t := range tests {
+		r.Tests = slices.DeleteFunc(r.Tests, func(u Test) bool { return u.Package == t.Package && u.Name == t.Name })
+		r.Tests = append(r.Tests, t)
+	}
+	sort.SliceStable(r.Tests, func(i, j int) bool {
+		a, b := r.Tests[i], r.Tests[j]
+		return a.Package < b.Package || a.Package == b.Package && a.Name < b.Name
+	})
+}
+
+// FileName returns the name that the run has in bench/runs.
+func (r *Run) FileName() string {
+	slug := strings.FieldsFunc(strings.ToLower(r.Device), func(c rune) bool { return (c < 'a' || c > 'z') && (c < '0' || c > '9') })
+	return r.Date + "-" + strings.Join(slug, "-") + ".json"
+}
+
+// Read reads a run file.
+func Read(name string) (*Run, error) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "cannot read the run file")
+	}
+	r := &Run{}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(r); err != nil {
+		return nil, fault.Wrap(fault.Invalid, err, "the run file %s has another form", name)
+	}
+	return r, nil
+}
+
+// Write writes the run file, the same bytes for the same run.
+func (r *Run) Write(name string) error {
+	b, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		return fault.Wrap(fault.Invalid, err, "the run cannot be written as JSON")
+	}
+	if err := os.WriteFile(name, append(b, '\n'), 0o666); err != nil {
+		return fault.Wrap(fault.System, err, "cannot write the run file")
+	}
+	return nil
+}
+
+// Merge adds what other found, on the same device and source; another device, driver or source is an error.
+func (r *Run) Merge(other *Run) error {
+	switch {
+	case r.Device != other.Device || r.Driver != other.Driver:
+		return fault.New(fault.Invalid, "the run is of %s with %s, the new results are of %s with %s: write them to another file", r.Device, r.Driver, other.Device, other.Driver)
+	case !maps.Equal(r.Packages, other.Packages):
+		return fault.New(fault.Invalid, "the run on %s is of other source files than the new results: write them to another file", r.Device)
+	}
+	if r.Commit == "" {
+		r.Commit = other.Commit
+	}
+	r.Add(other.Figures...)
+	r.AddTests(other.Tests...)
+	return nil
+}
+
+// torchFile is what bench/torch_bench.py writes.
+type torchFile struct {
+	Torch   string `json:"torch"`
+	CUDA    string `json:"cuda"`
+	Device  string `json:"device"`
+	Figures []struct {
+		Name string `json:"name"`
+		Unit string `json:"unit"`
+		Sample
+		Note string `json:"note"`
+	} `json:"figures"`
+	Failed map[string]string `json:"failed"`
+}
+
+// MergeTorch adds PyTorch's figures from the file that bench/torch_bench.py wrote on the same machine. A figure that the run does not
+// have is left out; one in another unit is an error.
+func (r *Run) MergeTorch(name string) error {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return fault.Wrap(fault.System, err, "cannot read PyTorch's figures")
+	}
+	var t torchFile
+	if err := json.Unmarshal(b, &t); err != nil {
+		return fault.Wrap(fault.Invalid, err, "PyTorch's figures in %s have another form", name)
+	}
+	if t.Device != r.Device {
+		return fault.New(fault.Invalid, "PyTorch's figures in %s are of %s, the run is of %s", name, t.Device, r.Device)
+	}
+	r.Torch = fmt.Sprintf("%s (CUDA %s)", t.Torch, t.CUDA)
+	for _, f := range t.Figures {
+		for i := range r.Figures {
+			g := &r.Figures[i]
+			if torchName(g.Name) != f.Name {
+				continue
+			}
+			if g.Unit != f.Unit {
+				return fault.New(fault.Invalid, "figure %s is in %s here and in %s in %s", g.Name, g.Unit, f.Unit, name)
+			}
+			s := f.Sample
+			g.Torch = &s
+		}
+	}
+	return nil
+}
+
+// HashPackages returns a hash for every folder of the module at root that holds Go files: the first 12 hexadecimal digits of SHA-256 over
+// names and contents of the folder's own files, tests among them. testdata and bench/runs are left out.
+func HashPackages(root string) (map[string]string, error) {
+	files := map[string][]string{}
+	hasGo := map[string]bool{}
+	err := filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); p != root && (n[0] == '.' || n[0] == '_' || n == "testdata" || n == "bin") {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if d.Type().IsRegular() {
+			dir := filepath.Dir(p)
+			files[dir] = append(files[dir], p)
+			hasGo[dir] = hasGo[dir] || strings.HasSuffix(p, ".go")
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "cannot hash the packages")
+	}
+	out := map[string]string{}
+	for dir, list := range files {
+		if !hasGo[dir] {
+			continue
+		}
+		h := sha256.New()
+		for _, p := range list { // WalkDir goes in lexical order
+			b, err := os.ReadFile(p)
+			if err != nil {
+				return nil, fault.Wrap(fault.System, err, "cannot hash the packages")
+			}
+			fmt.Fprintf(h, "%s %d\n", filepath.Base(p), len(b))
+			h.Write(b)
+		}
+		rel, err := filepath.Rel(root, dir)
+		if err != nil {
+			return nil, fault.Wrap(fault.System, err, "cannot hash the packages")
+		}
+		out[filepath.ToSlash(rel)] = hex.EncodeToString(h.Sum(nil))[:12]
+	}
+	return out, nil
+}
+
+// Root returns the module's folder: the one with go.mod, from the current folder upwards.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, e := os.Stat(filepath.Join(dir, "go.mod")); e == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			err = errors.New("no go.mod in any folder above")
+		}
+		dir = up
+	}
+	return "", fault.Wrap(fault.System, err, "cannot find the module's folder")
+}
