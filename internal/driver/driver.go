@@ -86,6 +86,9 @@ type Info struct {
 	Image Format
 	// Integrated says that device memory is host memory.
 	Integrated bool
+	// Inline says that each call runs before it returns: nothing is ever pending, and a kernel's fault is the error of the call that
+	// launched it and of no later one.
+	Inline bool
 }
 
 // Ptr is an address in device memory. It is not a Go pointer and never a host address that Go code may use.
@@ -93,9 +96,10 @@ type Ptr uint64
 
 // Memory is device memory.
 type Memory interface {
-	// MemAlloc returns n > 0 bytes, aligned to at least 512; contents are undefined. Synchronous. While any stream is
-	// captured, legal on other threads unless the mode is CaptureGlobal, and on the capturing thread only under CaptureRelaxed; a
-	// thread whose own mode is relaxed (CaptureExchangeMode) may always. Else it fails with StreamCaptureUnsupported and invalidates the capture. Codes: OutOfMemory, InvalidValue.
+	// MemAlloc returns n > 0 bytes, aligned to at least 512; contents are undefined. Synchronous. While any stream is captured, legal
+	// on other threads unless the mode is CaptureGlobal, and on the capturing thread only under CaptureRelaxed; a thread that has set
+	// its own mode to relaxed (CaptureExchangeMode) may always. Else it fails with StreamCaptureUnsupported and invalidates the
+	// capture. Codes: OutOfMemory, InvalidValue.
 	MemAlloc(t Thread, n uint64) (Ptr, error)
 	// MemFree frees what MemAlloc returned; it waits for work that uses it. Synchronous. Silent after a device fault.
 	MemFree(t Thread, p Ptr) error

@@ -42,6 +42,9 @@ type fakeCUDA struct {
 	params  []byte
 	args    [numProcs][11]uintptr
 	log     string
+	// jitLog is what the compiler writes; options are those it was given.
+	jitLog  string
+	options map[int32]uintptr
 }
 
 const fakeContext = 0xc0de00
@@ -115,6 +118,9 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	defer f.mu.Unlock()
 	f.count[p]++
 	f.args[p] = *a
+	if p == procModuleLoadData {
+		f.readOptions(a)
+	}
 	if code := f.fail[p]; code != driver.Success {
 		return code
 	}
@@ -220,6 +226,16 @@ func (f *fakeCUDA) query(*cArgs) driver.Code {
 		return driver.NotReady
 	}
 	return driver.Success
+}
+
+// readOptions takes the compiler's options and writes its error log.
+func (f *fakeCUDA) readOptions(a *cArgs) {
+	f.options = map[int32]uintptr{}
+	keys, values := unsafe.Slice((*int32)(dl.Pointer(a[3])), int(a[2])), unsafe.Slice((*uintptr)(dl.Pointer(a[4])), int(a[2]))
+	for i, k := range keys {
+		f.options[k] = values[i]
+	}
+	copy(dl.Bytes(f.options[jitErrorLogBuffer], int(f.options[jitErrorLogBytes])), f.jitLog+"\x00")
 }
 
 // launch reads the parameters by the extra list, as the driver does.

@@ -343,9 +343,9 @@ func TestDetail(t *testing.T) {
 	}
 	_, err = d.Function(th, m, "missing")
 	wantError(t, err, "Function", driver.NotFound, `no kernel "missing"`)
-	f.fail[procModuleLoadData] = driver.InvalidImage
+	f.fail[procModuleLoadData], f.jitLog = driver.InvalidImage, "line 3: not a name\n"
 	_, err = d.LoadModule(th, []byte("x"))
-	wantError(t, err, "LoadModule", driver.InvalidPTX)
+	wantError(t, err, "LoadModule", driver.InvalidPTX, "(218): line 3: not a name")
 	_, err = d.LoadModule(th, nil)
 	wantError(t, err, "LoadModule", driver.InvalidValue, "empty")
 	f.fail[procLogsDumpToMemory] = driver.InvalidValue
@@ -355,6 +355,60 @@ func TestDetail(t *testing.T) {
 	if wantError(t, err, "MemAlloc", driver.OutOfMemory); strings.Contains(err.Error(), "unread") {
 		t.Error("a log that could not be read was printed")
 	}
+}
+
+// The knob reaches the compiler as its option.
+func TestLineInfo(t *testing.T) {
+	f := newFake(t)
+	d := f.open()
+	defer d.Close()
+	th := d.Enter()
+	defer th.Leave()
+	for _, v := range []string{"0", "1"} {
+		t.Setenv("TENON_LINE_INFO", v)
+		if _, err := d.LoadModule(th, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, on := f.options[jitGenerateLineInfo]; on != (v == "1") {
+			t.Errorf("TENON_LINE_INFO=%s: line information is %v", v, on)
+		}
+	}
+}
+
+// Results come back from where the driver writes them.
+func TestResults(t *testing.T) {
+	d := newFake(t).open()
+	defer d.Close()
+	th := d.Enter()
+	defer th.Leave()
+	if free, total, err := d.MemInfo(th); free != 7 || total != 9 || err != nil {
+		t.Errorf("MemInfo = %d, %d, %v", free, total, err)
+	}
+	if ms, err := d.EventElapsed(th, 1, 2); ms != 1.5 || err != nil {
+		t.Errorf("EventElapsed = %v, %v", ms, err)
+	}
+	if status, id, err := d.CaptureInfo(1); status != driver.CaptureActive || id != 77 || err != nil {
+		t.Errorf("CaptureInfo = %v, %d, %v", status, id, err)
+	}
+	if mode, err := d.CaptureExchangeMode(th, driver.CaptureThreadLocal); mode != driver.CaptureThreadLocal || err != nil {
+		t.Errorf("CaptureExchangeMode = %v, %v", mode, err)
+	}
+	if n, err := d.GraphNodes(1); n != 3 || err != nil {
+		t.Errorf("GraphNodes = %d, %v", n, err)
+	}
+	if info, err := d.FuncInfo(th, 1); info != (driver.FuncInfo{Registers: 14, SharedBytes: 11, LocalBytes: 13, MaxThreads: 10}) || err != nil {
+		t.Errorf("FuncInfo = %+v, %v", info, err)
+	}
+	b, err := d.HostAlloc(th, 64)
+	if err != nil || len(b) != 64 {
+		t.Fatalf("HostAlloc: %d bytes, %v", len(b), err)
+	}
+	b[63] = 1
+	if err := d.HostFree(th, b[:8]); err != nil {
+		t.Error(err)
+	}
+	_, err = d.HostAlloc(th, 0)
+	wantError(t, err, "HostAlloc", driver.InvalidValue, "at least 1")
 }
 
 func TestPlainLog(t *testing.T) {
@@ -372,6 +426,9 @@ func TestPlainLog(t *testing.T) {
 
 // Every path that the simulator cannot take is counted here: hot calls allocate nothing, whatever device there is.
 func TestHotCallsAllocateNothing(t *testing.T) {
+	if raceDetector {
+		t.Skip("under the race detector a sync.Pool drops things at random")
+	}
 	d := newFake(t).open()
 	defer d.Close()
 	c, err := dl.Open("libc.so.6")
