@@ -24,7 +24,8 @@ internal/lint:
 internal/lint/...: internal/lint
 internal/benchrun: fault
 safetensors: LEAF
-internal/opcases: LEAF safetensors
+internal/recorded: LEAF safetensors
+internal/agree:
 
 internal/dl: fault
 internal/driver: fault
