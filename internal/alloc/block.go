@@ -18,7 +18,6 @@ type Block struct {
 	allocated bool
 	mapped    bool // false only for the address space of an expandable segment without memory behind it
 	inTable   bool // reachable by address through the Table
-	deferred  bool // freed, and waiting in the deferred list for its events to be recorded
 
 	events      int32    // recorded and not yet seen complete
 	uses        []Stream // further streams that use it, to be waited for after Free

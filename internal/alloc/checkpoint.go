@@ -54,7 +54,7 @@ func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
 	for _, g := range d.segmentsOf(p) {
 		var blocks []blockState
 		for b := g.head; b != nil; b = b.next {
-			if b.events > 0 || b.deferred {
+			if !b.allocated && b.active() {
 				return nil, fault.New(fault.Invalid, "Events should have synchronized when checkpointing block")
 			}
 			if b.mapped {

@@ -261,14 +261,14 @@ func (d *Device) free(b *Block, context any) error {
 		return nil
 	}
 	if len(d.diversions) > 0 {
-		d.postpone(b)
+		d.deferred = append(d.deferred, b)
 		return nil
 	}
-	if err := d.recordEvents(b); err != nil {
-		d.postpone(b)
-		return err
+	err := d.recordEvents(b)
+	if err != nil {
+		d.deferred = append(d.deferred, b)
 	}
-	return nil
+	return err
 }
 
 // either returns the first context that is one.

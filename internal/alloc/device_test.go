@@ -392,8 +392,23 @@ func TestMaxSplitSize(t *testing.T) {
 }
 
 func TestGarbageCollection(t *testing.T) {
-	b := newBench(t, 1000*mib, "garbage_collection_threshold:0.5", Options{})
+	for _, late := range []bool{false, true} {
+		testGarbageCollection(t, late)
+	}
+}
+
+func testGarbageCollection(t *testing.T, late bool) {
+	const conf = "garbage_collection_threshold:0.5"
+	b := newBench(t, 1000*mib, conf, Options{})
+	if late {
+		b.SetSettings(DefaultSettings())
+	}
 	b.ok(b.SetMemoryFraction(0.8)) // 800 allowed, threshold 400
+	if late {
+		s, err := b.Settings().Update(conf)
+		b.ok(err)
+		b.SetSettings(s)
+	}
 	old := []*Block{b.alloc(100*mib, 0), b.alloc(100*mib, 0)}
 	b.free(old...)
 	for range 10 {
@@ -484,6 +499,11 @@ func TestUncached(t *testing.T) {
 	b.SetCaching(true)
 	b.ok(b.RawFree(addr))
 	b.SetCaching(false)
+	addr, err = b.RawAlloc(300, 0)
+	b.ok(err)
+	_, k, _ = b.options.Table.Find(addr)
+	b.free(k)
+	b.fails(b.RawFree(addr), fault.Invalid, "invalid device pointer: ")
 	b.f.Capture(3, 1)
 	_, err = b.Alloc(5, 3)
 	b.fails(err, fault.Capture, "caching is off")

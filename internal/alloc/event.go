@@ -64,12 +64,6 @@ func (d *Device) recordEvents(b *Block) error {
 	return nil
 }
 
-// postpone puts a freed block on the deferred list.
-func (d *Device) postpone(b *Block) {
-	b.deferred = true
-	d.deferred = append(d.deferred, b)
-}
-
 // recordDeferred records the events of blocks that were freed under a diversion. Streams that were added under it are
 // dropped first: the work captured there runs only in replays, whose owner keeps the memory.
 func (d *Device) recordDeferred(context any) error {
@@ -79,12 +73,10 @@ func (d *Device) recordDeferred(context any) error {
 				b.uses = slices.Delete(b.uses, i, i+1)
 			}
 		}
-		b.captureUses = b.captureUses[:0]
 		if err := d.recordEvents(b); err != nil {
 			d.deferred = slices.Delete(d.deferred, 0, i)
 			return err
 		}
-		b.deferred = false
 		if b.events == 0 {
 			d.complete(b, context)
 		}
@@ -125,7 +117,7 @@ func (d *Device) eventDone(q *eventQueue, context any) {
 	d.outstanding--
 	d.backend.ReleaseEvent(e.event)
 	e.block.events--
-	if e.block.isFree() && !e.block.deferred {
+	if e.block.isFree() {
 		d.complete(e.block, context)
 	}
 }

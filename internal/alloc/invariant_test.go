@@ -172,14 +172,11 @@ func (c *checker) pagesOf(g *segment, b *Block) error {
 func (c *checker) block(b *Block, kind int) error {
 	c.events += int(b.events)
 	w := &c.want
-	if b.deferred {
+	if !b.allocated && len(b.uses) > 0 {
 		c.deferred++
-		if b.allocated {
-			return fmt.Errorf("block %#x is live and deferred", b.addr)
+		if !slices.Contains(c.d.deferred, b) {
+			return fmt.Errorf("block %#x is freed, used by streams and not deferred", b.addr)
 		}
-	}
-	if !b.allocated && len(b.uses) > 0 && !b.deferred {
-		return fmt.Errorf("block %#x is freed, used by streams and not deferred", b.addr)
 	}
 	if b.allocated {
 		if b.events > 0 || b.requested == 0 || b.requested > b.size {

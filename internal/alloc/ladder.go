@@ -21,19 +21,18 @@ func (d *Device) climb(r *request) (*Block, *outOfMemory, error) {
 			return b, nil, nil
 		}
 	}
-	if b, err := d.collectAndSearch(r, false); b != nil || err != nil {
-		return b, nil, err
-	}
-	b, err := d.grow(r)
-	if b != nil || err != nil {
-		return b, nil, err
-	}
-	if d.collect(r, true) {
-		if err := d.poll(r.context); err != nil {
-			return nil, nil, err
+	for _, failing := range [...]bool{false, true} {
+		collected := d.collect(r, failing)
+		if collected {
+			if err := d.poll(r.context); err != nil {
+				return nil, nil, err
+			}
+			if b := d.takeFree(r.silo, r.size); b != nil {
+				return b, nil, nil
+			}
 		}
-		if b := d.takeFree(r.silo, r.size); b != nil {
-			return b, nil, nil
+		if failing && !collected {
+			break
 		}
 		if b, err := d.grow(r); b != nil || err != nil {
 			return b, nil, err
@@ -71,16 +70,6 @@ func (d *Device) collect(r *request, failing bool) bool {
 	freed := d.options.Collect(p)
 	d.mu.Lock()
 	return freed
-}
-
-func (d *Device) collectAndSearch(r *request, failing bool) (*Block, error) {
-	if !d.collect(r, failing) {
-		return nil, nil
-	}
-	if err := d.poll(r.context); err != nil {
-		return nil, err
-	}
-	return d.takeFree(r.silo, r.size), nil
 }
 
 // grow asks the device for memory, freeing more and more of the cache. nil without an error means there is none.

@@ -1,0 +1,171 @@
+package alloc
+
+import (
+	"errors"
+	"testing"
+
+	"tenon.dev/fault"
+)
+
+func TestExpandableGrows(t *testing.T) {
+	b := newBench(t, 1<<30, "expandable_segments:True", Options{})
+	k := b.alloc(30*mib, 0)
+	at := k.Addr()
+	b.want("reserved_bytes.all.current", 40*mib)
+	b.want("segment.all.current", 0)
+	b.want("num_device_alloc", 1)
+	b.free(k)
+	if k = b.alloc(70*mib, 0); k.Addr() != at { // the same place, grown
+		t.Errorf("70 MiB at %#x, want %#x", k.Addr(), at)
+	}
+	b.want("reserved_bytes.all.current", 80*mib)
+	b.want("num_device_alloc", 2)
+	small := b.alloc(512, 0)
+	if small.Addr()>>20 == at>>20 || len(b.f.ranges) != 2 {
+		t.Error("small and large requests share a range")
+	}
+	l := b.alloc(100*mib, 0)
+	b.free(k)
+	b.ok(b.EmptyCache()) // 70 MiB hold three whole pages
+	b.want("reserved_bytes.all.current", (80-60+100+2)*mib)
+	infos := b.Segments()
+	if len(infos) != 2 || infos[0].Addr != at+60*mib || !infos[0].Expandable || infos[0].TotalSize != 120*mib {
+		t.Errorf("segments %+v", infos)
+	}
+	b.free(l, small)
+	b.ok(b.EmptyCache())
+	b.want("reserved_bytes.all.current", 0)
+	if len(b.f.ranges) != 0 {
+		t.Errorf("%d ranges are left", len(b.f.ranges))
+	}
+	b.want("inactive_split.all.allocated", 0)
+}
+
+// TestExpandableMixed is CUDA-307: the option switched between allocations.
+func TestExpandableMixed(t *testing.T) {
+	b := newBench(t, 1200*mib, "max_split_size_mb:40", Options{})
+	b.ok(b.SetMemoryFraction(0.1))
+	var live []*Block
+	for _, on := range []string{"False", "True", "False"} {
+		s, err := b.Settings().Update("max_split_size_mb:40,expandable_segments:" + on)
+		b.ok(err)
+		b.SetSettings(s)
+		live = append(live, b.alloc(40*mib, 0))
+	}
+	_, err := b.Alloc(40*mib, 0)
+	b.fails(err, fault.OutOfMemory, "120.00 MiB allowed")
+	b.free(live...)
+	if k := b.alloc(120*mib, 0); k.expandable() {
+		t.Error("the option is off, the block expandable")
+	}
+}
+
+// TestExpandableOff: expandable blocks are passed over while the option is off.
+func TestExpandableOff(t *testing.T) {
+	b := newBench(t, 1<<30, "expandable_segments:True", Options{})
+	k := b.alloc(50*mib, 0)
+	at := k.Addr()
+	b.free(k)
+	b.SetSettings(DefaultSettings())
+	if k = b.alloc(50*mib, 0); k.Addr() == at || k.expandable() {
+		t.Error("an expandable block was handed out")
+	}
+	b.free(k)
+	if again := b.alloc(45*mib, 0); again.expandable() {
+		t.Error("an expandable block was handed out")
+	}
+}
+
+func TestExpandableBestFit(t *testing.T) {
+	b := newBench(t, 4<<30, "expandable_segments:True", Options{})
+	blocks := []*Block{b.alloc(60*mib, 0), b.alloc(20*mib, 0), b.alloc(40*mib, 0), b.alloc(20*mib, 0), b.alloc(20*mib, 0)}
+	at := blocks[0].Addr()
+	b.free(blocks[0], blocks[2], blocks[4]) // 60 free, 20 live, 40 free, 20 live, 20 free and room to grow
+	if k := b.alloc(15*mib, 0); k.Addr() != at+80*mib {
+		t.Errorf("15 MiB at offset %d MiB; 40 MiB is the best fit, since 20 MiB can grow", (k.Addr()-at)/mib)
+	}
+}
+
+// TestExpandableNoRoom: what cannot be mapped is undone, and what was mapped before stays cached.
+func TestExpandableNoRoom(t *testing.T) {
+	for undone := range 2 {
+		testExpandableNoRoom(t, undone)
+	}
+}
+
+func testExpandableNoRoom(t *testing.T, undone int) {
+	left := undone
+	b := newBench(t, 100*mib, "expandable_segments:True", Options{})
+	k := b.alloc(40*mib, 0)
+	_, err := b.Alloc(80*mib, 0)
+	b.fails(err, fault.OutOfMemory, "Tried to allocate 80.00 MiB")
+	b.want("reserved_bytes.all.current", 40*mib)
+	b.f.fail = func(call string) error {
+		if call == "UnmapPage" {
+			if left--; left < 0 {
+				return errInjected
+			}
+		}
+		return nil
+	}
+	if _, err := b.Alloc(80*mib, 0); !errors.Is(err, errInjected) {
+		t.Errorf("error %v", err)
+	}
+	b.want("reserved_bytes.all.current", int64(100-20*undone)*mib) // what could not be undone
+	b.f.fail = nil
+	b.ok(check(b.Device, b.f))
+	b.free(k)
+	b.alloc(100*mib, 0)
+}
+
+// TestExpandableFailingUnmap fails each page of an unmapping in turn.
+func TestExpandableFailingUnmap(t *testing.T) {
+	for _, call := range []string{"SyncStream", "UnmapPage", "Unreserve"} {
+		for n := range 3 {
+			b := newBench(t, 1<<30, "expandable_segments:True", Options{})
+			b.free(b.alloc(100*mib, 0))
+			left := n
+			b.f.fail = func(c string) error {
+				if c == call {
+					if left--; left < 0 {
+						return errInjected
+					}
+				}
+				return nil
+			}
+			err := b.EmptyCache()
+			if !errors.Is(err, errInjected) && n == 0 || call == "UnmapPage" && b.stat("reserved_bytes.all.current") != int64(100-20*n)*mib {
+				t.Errorf("%s %d: error %v", call, n, err)
+			}
+			b.ok(check(b.Device, b.f))
+			b.f.fail = nil
+			b.ok(b.EmptyCache())
+			b.want("reserved_bytes.all.current", 0)
+			if len(b.f.ranges) != 0 {
+				t.Errorf("%s %d: the range is left", call, n)
+			}
+		}
+	}
+}
+
+// plainDevice is a device without virtual memory.
+type plainDevice struct{ Backend }
+
+func TestExpandableUnsupported(t *testing.T) {
+	s, err := ParseSettings("expandable_segments:True")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFakeDevice(1 << 30)
+	d := New(plainDevice{f}, Options{Settings: &s})
+	k, err := d.Alloc(30*mib, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.segments) != 1 || k.expandable() {
+		t.Error("no segment was allocated")
+	}
+	if err := check(d, f); err != nil {
+		t.Error(err)
+	}
+}
