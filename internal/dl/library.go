@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"unsafe"
 
 	"github.com/ebitengine/purego"
 )
@@ -85,46 +84,9 @@ func (p Proc) CallKept(args ...uintptr) uintptr {
 // maxArgs is the most arguments that CallKept takes; cuLaunchKernel, the longest call in use, has 11.
 const maxArgs = 12
 
-// Address returns p as an argument of CallKept. It forces what p points to onto the heap, where nothing moves; it does not keep it
-// alive.
-func Address(p unsafe.Pointer) uintptr {
-	// Never true. The compiler's escape analysis does not know.
-	if leak {
-		leaked = p
-	}
-	return uintptr(p)
-}
-
-var (
-	leak   bool
-	leaked unsafe.Pointer
-)
-
 var argLists = sync.Pool{New: func() any { return new([maxArgs]uintptr) }}
 
 // Callback returns the address of a C function of up to some pointer-sized parameters that runs fn, a Go function of as many
 // uintptr parameters and at most one uintptr result. It may be called on any thread. It is never released, and a process has few
 // of them (2000, on Windows 1024): make one and hand it ids.
 func Callback(fn any) uintptr { return purego.NewCallback(fn) }
-
-// Pointer turns a C address into a pointer. The address must not be Go memory.
-func Pointer(addr uintptr) unsafe.Pointer {
-	// Through memory, since vet takes a direct conversion for arithmetic on a Go pointer.
-	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
-}
-
-// Bytes returns the n bytes of C memory at addr as a slice that aliases them.
-func Bytes(addr uintptr, n int) []byte { return unsafe.Slice((*byte)(Pointer(addr)), n) }
-
-// String copies the NUL-terminated C string at addr; the null address gives "".
-func String(addr uintptr) string {
-	if addr == 0 {
-		return ""
-	}
-	p := Pointer(addr)
-	n := 0
-	for *(*byte)(unsafe.Add(p, n)) != 0 {
-		n++
-	}
-	return string(unsafe.Slice((*byte)(p), n))
-}

@@ -1,0 +1,40 @@
+package dl
+
+import "unsafe"
+
+// Address returns p as an argument of CallKept. It forces what p points to onto the heap, where nothing moves; it does not keep it
+// alive.
+func Address(p unsafe.Pointer) uintptr {
+	// Never true. The compiler's escape analysis does not know.
+	if leak {
+		leaked = p
+	}
+	return uintptr(p)
+}
+
+var (
+	leak   bool
+	leaked unsafe.Pointer
+)
+
+// Pointer turns a C address into a pointer. The address must not be Go memory.
+func Pointer(addr uintptr) unsafe.Pointer {
+	// Through memory, since vet takes a direct conversion for arithmetic on a Go pointer.
+	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
+}
+
+// Bytes returns the n bytes of C memory at addr as a slice that aliases them.
+func Bytes(addr uintptr, n int) []byte { return unsafe.Slice((*byte)(Pointer(addr)), n) }
+
+// String copies the NUL-terminated C string at addr; the null address gives "".
+func String(addr uintptr) string {
+	if addr == 0 {
+		return ""
+	}
+	p := Pointer(addr)
+	n := 0
+	for *(*byte)(unsafe.Add(p, n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice((*byte)(p), n))
+}

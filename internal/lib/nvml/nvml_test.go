@@ -1,0 +1,144 @@
+//go:build !tenon_sim && linux
+
+package nvml
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"tenon.dev/internal/dl"
+)
+
+// fake is a management library of two devices in Go. fails gives a function's code.
+type fake struct {
+	fails map[string]uint32
+}
+
+var fakeNow *fake
+
+var errorText = []byte("it went wrong\x00")
+
+// fakeProcs are made once, since C callbacks cannot be given back.
+var fakeProcs = sync.OnceValue(func() map[string]dl.Proc {
+	procs := map[string]dl.Proc{}
+	for _, name := range functions {
+		procs[name] = dl.Proc(dl.Callback(func(a, b, c uintptr) uintptr { return fakeNow.called(name, a, b, c) }))
+	}
+	return procs
+})
+
+func (f *fake) called(name string, a, b, c uintptr) uintptr {
+	if code := f.fails[name]; code != 0 {
+		return uintptr(code)
+	}
+	word := func(addr uintptr) *uint32 { return (*uint32)(dl.Pointer(addr)) }
+	text := func(addr, n uintptr, s string) { copy(dl.Bytes(addr, int(n)), s+"\x00") }
+	switch name {
+	case "nvmlErrorString":
+		return dl.Address(unsafe.Pointer(&errorText[0]))
+	case "nvmlSystemGetDriverVersion":
+		text(a, b, "580.1")
+	case "nvmlDeviceGetCount_v2":
+		*word(a) = 2
+	case "nvmlDeviceGetHandleByIndex_v2":
+		*(*uintptr)(dl.Pointer(b)) = a + 100
+	case "nvmlDeviceGetName":
+		text(b, c, "Fake")
+	case "nvmlDeviceGetUUID":
+		text(b, c, []string{"GPU-00112233-4455-6677-8899-aabbccddeeff", "MIG-1"}[a-100])
+	case "nvmlDeviceGetMemoryInfo":
+		*(*[3]uint64)(dl.Pointer(b)) = [3]uint64{10, 7, 3}
+	case "nvmlDeviceGetTemperature":
+		*word(c) = 41
+	case "nvmlDeviceGetPowerUsage":
+		*word(b) = 75500
+	case "nvmlDeviceGetUtilizationRates":
+		*word(b) = 12
+	}
+	return 0
+}
+
+func symbol(name string) (dl.Proc, error) { return fakeProcs()[name], nil }
+
+func TestDevices(t *testing.T) {
+	fakeNow = &fake{fails: map[string]uint32{}}
+	l, err := open(symbol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := l.DriverVersion(); v != "580.1" || err != nil {
+		t.Errorf("DriverVersion = %q, %v", v, err)
+	}
+	fakeNow.fails["nvmlDeviceGetPowerUsage"] = 3
+	d := Device{Name: "Fake", UUID: [16]byte{0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff},
+		MemoryTotal: 10, MemoryUsed: 3, MemoryFree: 7, Celsius: 41, Watts: NotReported, Busy: 12}
+	want := []Device{d, d}
+	want[1].UUID = [16]byte{}
+	if got, err := l.Devices(); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("Devices = %+v, %v; want %+v", got, err, want)
+	}
+	fakeNow.fails = map[string]uint32{"nvmlDeviceGetTemperature": 3, "nvmlDeviceGetUtilizationRates": 3}
+	if got, err := l.Devices(); err != nil || got[0].Watts != 75.5 || got[0].Celsius != NotReported || got[0].Busy != NotReported {
+		t.Errorf("Devices = %+v, %v", got, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Every call whose failure is an error, failed once.
+func TestFailures(t *testing.T) {
+	for _, name := range functions {
+		fakeNow = &fake{fails: map[string]uint32{}}
+		l, err := open(symbol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fakeNow.fails[name] = 999
+		_, openErr := open(symbol)
+		_, versionErr := l.DriverVersion()
+		_, devicesErr := l.Devices()
+		err = errors.Join(openErr, versionErr, devicesErr, l.Close())
+		switch name {
+		case "nvmlErrorString", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates":
+			if err != nil {
+				t.Errorf("%s fails: %v", name, err)
+			}
+		default:
+			if want := name + ": it went wrong (999)"; err == nil || err.Error() != want {
+				t.Errorf("%s fails: %v, want %s", name, err, want)
+			}
+		}
+	}
+	_, err := open(func(name string) (dl.Proc, error) { return 0, errors.New("no " + name) })
+	if err == nil || !strings.Contains(err.Error(), functions[0]) {
+		t.Errorf("a library without functions: %v", err)
+	}
+}
+
+// The real library, where there is one.
+func TestReal(t *testing.T) {
+	l, err := Open()
+	if err != nil {
+		t.Skipf("needs an NVIDIA driver: %v", err)
+	}
+	defer l.Close()
+	v, err := l.DriverVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, err := l.Devices()
+	if err != nil || len(devices) == 0 {
+		t.Fatalf("%d devices: %v", len(devices), err)
+	}
+	t.Logf("%s, driver %s: %+v", l.Path(), v, devices)
+	for _, d := range devices {
+		if d.Name == "" || d.MemoryTotal == 0 || d.MemoryUsed+d.MemoryFree > d.MemoryTotal {
+			t.Errorf("%+v", d)
+		}
+	}
+}
