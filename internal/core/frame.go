@@ -48,6 +48,7 @@ type frame struct {
 	dimsB   [16]int
 	lists   [32]int
 	perm    [16]int
+	marks   [16]bool
 	scalarB [8]kernels.Scalar
 }
 

@@ -14,9 +14,9 @@ type row struct {
 	// meta decides the outputs: it calls f.newOut or f.viewOut for each. It needs no device.
 	meta func(f *frame)
 	// run issues the kernels; nil for views. point is the operation of rows that the pointwise engine runs.
-	run   func(f *frame) error
+	run func(f *frame) error
 	// view computes the geometry of view rows.
-	view func(f *frame, g geometry) geometry
+	view  func(f *frame, g geometry) geometry
 	point *kernels.PointOp
 	// rule gives the types a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)

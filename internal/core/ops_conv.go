@@ -1,0 +1,238 @@
+package core
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
+type ConvOpt struct {
+	Stride, Padding, Dilation [2]int
+	Groups                    int
+}
+
+// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch, Channels, H, W]
+// and [Out, In/Groups, KH, KW]; opt is the *kernels.Conv.
+var (
+	rowConv       = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, meta: metaConv, run: runConv})
+	rowConvData   = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, meta: metaConvData, run: runConvData})
+	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, meta: metaConvWeight, run: runConvWeight})
+)
+
+func init() {
+	rowConv.back = func(b *back) {
+		g := b.grad(0)
+		if b.need(0) {
+			b.set(0, b.x.convOp(rowConvData, b.n.opt, b.in(1), g))
+		}
+		if b.need(1) {
+			b.set(1, b.x.convOp(rowConvWeight, b.n.opt, g, b.in(0)))
+		}
+		if b.need(2) {
+			b.set(2, b.x.Sum(g, []int{0, 2, 3}, SumOpt{}))
+		}
+	}
+	// The input's gradient is linear in the weight and in the output's gradient, and so is the weight's in the gradient and the input.
+	rowConvData.back = func(b *back) {
+		gx := b.grad(0)
+		if b.need(0) {
+			b.set(0, b.x.convOp(rowConvWeight, b.n.opt, b.in(1), gx))
+		}
+		if b.need(1) {
+			b.set(1, b.x.convOp(rowConv, b.n.opt, gx, b.in(0), nil))
+		}
+	}
+	rowConvWeight.back = func(b *back) {
+		gw := b.grad(0)
+		if b.need(0) {
+			b.set(0, b.x.convOp(rowConv, b.n.opt, b.in(1), gw, nil))
+		}
+		if b.need(1) {
+			b.set(1, b.x.convOp(rowConvData, b.n.opt, gw, b.in(0)))
+		}
+	}
+}
+
+// convOp runs one of the three on contiguous operands.
+func (x *Exec) convOp(r *row, opt any, ins ...*Tensor) *Tensor {
+	return x.composite("Conv2d", func(x *Exec) *Tensor {
+		for i, t := range ins {
+			if t != nil {
+				ins[i] = x.plain(t)
+			}
+		}
+		f := x.op(r, ins...)
+		f.opt = opt
+		return f.call1()
+	})
+}
+
+// plain returns t with row-major strides.
+func (x *Exec) plain(t *Tensor) *Tensor { return x.Contiguous(t) }
+
+func metaConv(f *frame) {
+	c, t := f.opt.(*kernels.Conv), f.in[0]
+	for i := 1; i < f.ins; i++ {
+		if o := f.in[i]; o != nil && o.dt != t.dt {
+			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same", t.dt, o.dt)
+		}
+	}
+	if !t.dt.IsFloat() && !t.dt.IsComplex() {
+		f.fail(fault.Unsupported, "convolutions are not defined for %v; convert to a floating-point type first", t.dt)
+	}
+	f.newOut(0, t.dt, []int{c.Batch, c.Out, c.OH, c.OW}, nil)
+}
+
+func metaConvData(f *frame) {
+	c := f.opt.(*kernels.Conv)
+	f.newOut(0, f.in[0].dt, []int{c.Batch, c.In, c.H, c.W}, nil)
+}
+
+func metaConvWeight(f *frame) {
+	c := f.opt.(*kernels.Conv)
+	f.newOut(0, f.in[0].dt, []int{c.Out, c.In / c.Groups, c.KH, c.KW}, nil)
+}
+
+func (f *frame) conv() *kernels.Conv {
+	c := *f.opt.(*kernels.Conv)
+	c.TF32 = f.x.m.tf32
+	return &c
+}
+
+func runConv(f *frame) error {
+	var bias kernels.Operand
+	if f.in[2] != nil {
+		bias = operand(f.in[2])
+	}
+	if f.in[0].dt.IsComplex() {
+		return f.complexConv(bias, kernels.ConvForward)
+	}
+	return kernels.ConvForward(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]), bias)
+}
+
+func runConvData(f *frame) error {
+	return kernels.ConvData(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+}
+
+func runConvWeight(f *frame) error {
+	return kernels.ConvWeight(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+}
+
+// complexConv does a complex convolution as four real ones over copies of the parts.
+func (f *frame) complexConv(bias kernels.Operand, conv func(kernels.Issuer, *kernels.Conv, kernels.Operand, kernels.Operand, kernels.Operand, kernels.Operand) error) error {
+	r := f.out[0].dt.Real()
+	var parts [3][2]kernels.Operand
+	for i := range 3 {
+		if f.in[i] == nil {
+			continue
+		}
+		o := operand(f.in[i])
+		st := make([]int, len(o.Stride))
+		for d, s := range o.Stride {
+			st[d] = 2 * s
+		}
+		for im := range 2 {
+			p, err := f.Workspace(max(o.Numel()*r.Size(), 1))
+			if err != nil {
+				return err
+			}
+			parts[i][im] = kernels.Operand{Ptr: p, DType: r, Shape: o.Shape, Stride: o.Stride}
+			src := kernels.Operand{Ptr: o.Ptr + uint64(im*r.Size()), DType: r, Shape: o.Shape, Stride: st}
+			if err := kernels.Pointwise(f, kernels.Copy, r, nil, []kernels.Operand{parts[i][im]}, []kernels.Operand{src}); err != nil {
+				return err
+			}
+		}
+	}
+	out := operand(f.out[0])
+	st := make([]int, len(out.Stride))
+	for d, s := range out.Stride {
+		st[d] = 2 * s
+	}
+	for im := range 2 {
+		var half [2]kernels.Operand
+		for i := range half {
+			p, err := f.Workspace(max(out.Numel()*r.Size(), 1))
+			if err != nil {
+				return err
+			}
+			half[i] = kernels.Operand{Ptr: p, DType: r, Shape: out.Shape, Stride: out.Stride}
+		}
+		if err := conv(f, f.conv(), half[0], parts[0][0], parts[1][im], parts[2][im]); err != nil {
+			return err
+		}
+		if err := conv(f, f.conv(), half[1], parts[0][1], parts[1][1-im], kernels.Operand{}); err != nil {
+			return err
+		}
+		dst := kernels.Operand{Ptr: out.Ptr + uint64(im*r.Size()), DType: r, Shape: out.Shape, Stride: st}
+		op := kernels.Add
+		if im == 0 {
+			op = kernels.Sub
+		}
+		if err := kernels.Pointwise(f, op, r, nil, []kernels.Operand{dst}, half[:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planConv checks shapes and options and works out the output's size.
+func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv {
+	all := []*Tensor{in, w, b}
+	for i := range 2 {
+		if opt.Stride[i] == 0 {
+			opt.Stride[i] = 1
+		}
+		if opt.Dilation[i] == 0 {
+			opt.Dilation[i] = 1
+		}
+	}
+	if opt.Groups == 0 {
+		opt.Groups = 1
+	}
+	if opt.Stride[0] < 0 || opt.Stride[1] < 0 || opt.Dilation[0] < 0 || opt.Dilation[1] < 0 || opt.Padding[0] < 0 || opt.Padding[1] < 0 || opt.Groups < 0 {
+		x.fail(op, fault.Invalid, all, "stride, dilation and groups must be positive and padding not negative")
+	}
+	if len(in.shape) != 4 || len(w.shape) != 4 {
+		x.fail(op, fault.Invalid, all, "Expected 3D (unbatched) or 4D (batched) input to conv2d and a 4D weight")
+	}
+	c := &kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
+		StrideH: opt.Stride[0], StrideW: opt.Stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
+		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups}
+	if w.shape[1]*opt.Groups != c.In {
+		x.fail(op, fault.Invalid, all, "Given groups=%d, weight of size %v, expected input%v to have %d channels, but got %d channels instead",
+			opt.Groups, w.shape, in.shape, w.shape[1]*opt.Groups, c.In)
+	}
+	if c.Out%opt.Groups != 0 {
+		x.fail(op, fault.Invalid, all, "the number of output channels, %d, must be divisible by groups, %d", c.Out, opt.Groups)
+	}
+	if b != nil && (len(b.shape) != 1 || b.shape[0] != c.Out) {
+		x.fail(op, fault.Invalid, all, "Given weight of size %v, expected bias to be 1-dimensional with %d elements, but got bias of size %v instead", w.shape, c.Out, b.shape)
+	}
+	c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
+	c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
+	if c.H+2*c.PadH < c.DilationH*(c.KH-1)+1 || c.W+2*c.PadW < c.DilationW*(c.KW-1)+1 {
+		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't be greater than actual input size",
+			c.H+2*c.PadH, c.W+2*c.PadW, c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1)
+	}
+	return c
+}
+
+// Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
+func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
+	if len(in.shape) == 3 {
+		return x.composite("Conv2d", func(x *Exec) *Tensor { return x.Squeeze(x.Conv2d(x.Unsqueeze(in, 0), w, b, opt), 0) })
+	}
+	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
+}
+
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options the
+// second elements count.
+func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
+	if len(w.shape) != 3 || len(in.shape) != 2 && len(in.shape) != 3 {
+		x.fail("Conv1d", fault.Invalid, []*Tensor{in, w, b}, "Expected 2D (unbatched) or 3D (batched) input to conv1d and a 3D weight")
+	}
+	opt.Stride[0], opt.Padding[0], opt.Dilation[0] = 1, 0, 1
+	return x.composite("Conv1d", func(x *Exec) *Tensor {
+		return x.Squeeze(x.Conv2d(x.Unsqueeze(in, -2), x.Unsqueeze(w, -2), b, opt), -2)
+	})
+}

@@ -1,0 +1,275 @@
+package core
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// rowProduct is the one product of matrices: inputs a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that broadcasts to
+// the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
+var rowProduct = define(row{Name: "MatMul", Torch: "matmul", cast: castLow, meta: metaProduct, run: runProduct, saves: in0 | in1})
+
+func init() { rowProduct.back = backProduct }
+
+func metaProduct(f *frame) {
+	a, b := f.in[0], f.in[1]
+	if a.dt != b.dt {
+		f.fail(fault.Invalid, "expected m1 and m2 to have the same dtype, but got: %v != %v", a.dt, b.dt)
+	}
+	if c := f.in[2]; c != nil && c.dt != a.dt {
+		f.fail(fault.Invalid, "expected the bias to have the dtype %v of the matrices, but got %v", a.dt, c.dt)
+	}
+	if !a.dt.IsFloat() && !a.dt.IsComplex() {
+		f.fail(fault.Unsupported, "matrix products are not defined for %v; convert to a floating-point type first", a.dt)
+	}
+	n := len(a.shape)
+	if n < 2 || len(b.shape) != n || a.shape[n-1] != b.shape[n-2] {
+		f.fail(fault.Invalid, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a.shape, b.shape)
+	}
+	shape := append(f.lists[:0], a.shape[:n-1]...)
+	shape = append(shape, b.shape[n-1])
+	for i := range n - 2 {
+		if a.shape[i] != b.shape[i] {
+			f.fail(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a.shape, b.shape)
+		}
+	}
+	f.newOut(0, a.dt, shape, nil)
+}
+
+func runProduct(f *frame) error {
+	out, a, b := operand(f.out[0]), operand(f.in[0]), operand(f.in[1])
+	if out.Numel() == 0 {
+		return nil
+	}
+	opt := kernels.MatmulOpt{Alpha: f.scalar[0].F, Beta: f.scalar[1].F, TF32: f.x.m.tf32}
+	if t := f.in[2]; t != nil {
+		opt.Bias = operand(t)
+		st := make([]int, len(out.Shape))
+		broadcastStrides(st, t.shape, t.stride, out.Shape)
+		opt.Bias.Shape, opt.Bias.Stride = out.Shape, st
+	} else if opt.Alpha != 1 {
+		opt.Bias, opt.Beta = out, 0
+		if err := f.Memset(out.Ptr, 0, f.out[0].st.bytes); err != nil {
+			return err
+		}
+	}
+	if !a.DType.IsComplex() {
+		return kernels.Matmul(f, out, a, b, opt)
+	}
+	return complexProduct(f, out, a, b, opt)
+}
+
+// complexProduct does a complex product as four real ones over the parts, which lie at strides of two.
+func complexProduct(f *frame, out, a, b kernels.Operand, opt kernels.MatmulOpt) error {
+	part := func(o kernels.Operand, im int) kernels.Operand {
+		if o.Ptr == 0 {
+			return o
+		}
+		r := o.DType.Real()
+		st := make([]int, len(o.Stride))
+		for i, s := range o.Stride {
+			st[i] = 2 * s
+		}
+		return kernels.Operand{Ptr: o.Ptr + uint64(im*r.Size()), DType: r, Shape: o.Shape, Stride: st}
+	}
+	for im := range 2 {
+		dst := part(out, im)
+		first := opt
+		first.Bias = part(opt.Bias, im)
+		if err := kernels.Matmul(f, dst, part(a, 0), part(b, im), first); err != nil {
+			return err
+		}
+		second := kernels.MatmulOpt{Alpha: opt.Alpha, Beta: 1, Bias: dst, TF32: opt.TF32}
+		if im == 0 {
+			second.Alpha = -opt.Alpha
+		}
+		if err := kernels.Matmul(f, dst, part(a, 1), part(b, 1-im), second); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func backProduct(b *back) {
+	x, g := b.x, b.grad(0)
+	alpha := b.n.scalar[0].F
+	if b.need(0) {
+		b.set(0, x.product(g, x.adjoint(b.in(1)), nil, alpha, 0))
+	}
+	if b.need(1) {
+		b.set(1, x.product(x.adjoint(b.in(0)), g, nil, alpha, 0))
+	}
+	if b.need(2) {
+		if beta := b.n.scalar[1].F; beta != 1 {
+			g = x.MulS(g, beta)
+		}
+		b.set(2, g)
+	}
+}
+
+// adjoint returns the conjugate transpose of the last two dimensions.
+func (x *Exec) adjoint(t *Tensor) *Tensor { return x.conjugate(x.Transpose(t, -2, -1)) }
+
+// product runs rowProduct.
+func (x *Exec) product(a, b, bias *Tensor, alpha, beta float64) *Tensor {
+	f := x.op(rowProduct, a, b, bias)
+	f.scalar[0], f.scalar[1] = kernels.FloatScalar(alpha), kernels.FloatScalar(beta)
+	return f.call1()
+}
+
+// wantDim fails unless t has n dimensions.
+func (x *Exec) wantDim(op, name string, t *Tensor, n int) {
+	if len(t.shape) != n {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "%s must be a %d-D tensor, got %d-D", name, n, len(t.shape))
+	}
+}
+
+// MM returns the product of matrices a [M, K] and b [K, N].
+func (x *Exec) MM(a, b *Tensor) *Tensor {
+	x.wantDim("MM", "a", a, 2)
+	x.wantDim("MM", "b", b, 2)
+	return x.product(a, b, nil, 1, 0)
+}
+
+// BMM returns the products of the matrices of a [B, M, K] and b [B, K, N].
+func (x *Exec) BMM(a, b *Tensor) *Tensor {
+	x.wantDim("BMM", "batch1", a, 3)
+	x.wantDim("BMM", "batch2", b, 3)
+	return x.product(a, b, nil, 1, 0)
+}
+
+// MV returns the product of matrix a [M, K] and vector v [K].
+func (x *Exec) MV(a, v *Tensor) *Tensor {
+	x.wantDim("MV", "a", a, 2)
+	x.wantDim("MV", "v", v, 1)
+	return x.MatMul(a, v)
+}
+
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
+func (x *Exec) Dot(a, b *Tensor) *Tensor {
+	x.wantDim("Dot", "a", a, 1)
+	x.wantDim("Dot", "b", b, 1)
+	return x.MatMul(a, b)
+}
+
+// Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
+func (x *Exec) Outer(a, b *Tensor) *Tensor {
+	x.wantDim("Outer", "a", a, 1)
+	x.wantDim("Outer", "b", b, 1)
+	return x.composite("Outer", func(x *Exec) *Tensor { return x.Mul(x.Unsqueeze(a, 1), b) })
+}
+
+// AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
+func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
+	x.wantDim("AddMM", "mat1", a, 2)
+	x.wantDim("AddMM", "mat2", b, 2)
+	x.wantBroadcast("AddMM", in, a.shape[0], b.shape[1])
+	return x.product(a, b, in, alpha, beta)
+}
+
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
+func (x *Exec) BAddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
+	x.wantDim("BAddBMM", "batch1", a, 3)
+	x.wantDim("BAddBMM", "batch2", b, 3)
+	x.wantBroadcast("BAddBMM", in, a.shape[0], a.shape[1], b.shape[2])
+	return x.product(a, b, in, alpha, beta)
+}
+
+func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
+	lead := len(shape) - len(in.shape)
+	if lead < 0 {
+		x.fail(op, fault.Invalid, []*Tensor{in}, "the input has %d dimensions and cannot be expanded to %v", len(in.shape), shape)
+	}
+	for i, d := range in.shape {
+		if d != 1 && d != shape[lead+i] {
+			x.fail(op, fault.Invalid, []*Tensor{in}, "The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d", shape[lead+i], d, lead+i)
+		}
+	}
+}
+
+// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
+// over more dimensions the products of the matrices in the last two, the others broadcast.
+func (x *Exec) MatMul(a, b *Tensor) *Tensor {
+	na, nb := len(a.shape), len(b.shape)
+	if na == 0 || nb == 0 {
+		x.fail("MatMul", fault.Invalid, []*Tensor{a, b}, "both arguments to matmul need to be at least 1D, but they are %dD and %dD", na, nb)
+	}
+	if na == 2 && nb == 2 {
+		return x.product(a, b, nil, 1, 0)
+	}
+	return x.composite("MatMul", func(x *Exec) *Tensor {
+		ka, kb := a.shape[na-1], b.shape[max(nb-2, 0)]
+		if ka != kb {
+			x.fail("MatMul", fault.Invalid, []*Tensor{a, b}, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a.shape, b.shape)
+		}
+		l, r := a, b
+		if na == 1 {
+			l = x.Unsqueeze(a, 0)
+		}
+		if nb == 1 {
+			r = x.Unsqueeze(b, 1)
+		}
+		var y *Tensor
+		switch {
+		case len(l.shape) > 2 && len(r.shape) == 2:
+			lead := l.shape[:len(l.shape)-1]
+			y = x.product(x.Reshape(l, numel(lead), ka), r, nil, 1, 0)
+			y = x.View(y, append(append([]int(nil), lead...), r.shape[1])...)
+		case len(l.shape) == 2 && len(r.shape) == 2:
+			y = x.product(l, r, nil, 1, 0)
+		default:
+			y = x.batched(l, r)
+		}
+		if na == 1 {
+			y = x.Select(y, -2, 0)
+		}
+		if nb == 1 {
+			y = x.Select(y, -1, 0)
+		}
+		return y
+	})
+}
+
+// batched broadcasts the leading dimensions of l and r and multiplies.
+func (x *Exec) batched(l, r *Tensor) *Tensor {
+	nl, nr := len(l.shape)-2, len(r.shape)-2
+	n := max(nl, nr)
+	batch := make([]int, n)
+	for i := range n {
+		dl, dr := 1, 1
+		if j := i - (n - nl); j >= 0 {
+			dl = l.shape[j]
+		}
+		if j := i - (n - nr); j >= 0 {
+			dr = r.shape[j]
+		}
+		if dl != dr && dl != 1 && dr != 1 {
+			x.fail("MatMul", fault.Invalid, []*Tensor{l, r}, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", dl, dr, i)
+		}
+		batch[i] = dl
+		if dl == 1 {
+			batch[i] = dr
+		}
+	}
+	fit := func(t *Tensor) *Tensor {
+		return x.Expand(t, append(append([]int(nil), batch...), t.shape[len(t.shape)-2:]...)...)
+	}
+	return x.product(fit(l), fit(r), nil, 1, 0)
+}
+
+// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil.
+func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
+	x.wantDim("Linear", "the weight", w, 2)
+	if len(in.shape) == 0 || in.shape[len(in.shape)-1] != w.shape[1] {
+		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)", in.shape, w.shape)
+	}
+	return x.composite("Linear", func(x *Exec) *Tensor {
+		wt := x.Transpose(w, 0, 1)
+		if len(in.shape) == 2 {
+			return x.product(in, wt, b, 1, 1)
+		}
+		lead := in.shape[:len(in.shape)-1]
+		y := x.product(x.Reshape(in, numel(lead), w.shape[1]), wt, b, 1, 1)
+		return x.View(y, append(append([]int(nil), lead...), w.shape[0])...)
+	})
+}

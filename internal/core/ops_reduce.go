@@ -1,0 +1,207 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types it
+// computes in and returns; f.dt is the type asked for.
+func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
+	return row{Name: name, Torch: torch, rule: rule, saves: saves, back: back,
+		meta: func(f *frame) {
+			compute, out := rule(f)
+			f.dt = compute
+			for i := range op.Outs {
+				dt := out
+				if i > 0 {
+					dt = dtype.Int64
+				}
+				f.newOut(i, dt, f.reducedShape(f.in[0]), nil)
+			}
+		},
+		run: func(f *frame) error { return f.reduce(op) },
+	}
+}
+
+// reduced marks the frame's dims among n; no dims mark all.
+func (f *frame) reduced(n int) []bool {
+	m := f.marks[:0]
+	if n > len(f.marks) {
+		m = make([]bool, 0, n)
+	}
+	for range n {
+		m = append(m, len(f.dims) == 0)
+	}
+	for _, d := range f.dims {
+		d = f.dim(d, n)
+		if n == 0 {
+			continue
+		}
+		if m[d] {
+			f.fail(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
+		}
+		m[d] = true
+	}
+	return m
+}
+
+func (f *frame) reducedShape(t *Tensor) []int {
+	m := f.reduced(len(t.shape))
+	out := f.lists[:0]
+	for i, d := range t.shape {
+		switch {
+		case !m[i]:
+			out = append(out, d)
+		case f.i[0] == 1:
+			out = append(out, 1)
+		}
+	}
+	return out
+}
+
+func (f *frame) reduce(op *kernels.ReduceOp) error {
+	if numel(f.out[0].shape) == 0 {
+		return nil
+	}
+	f.opers = f.opers[:0]
+	for i := 0; i < f.outs; i++ {
+		f.opers = append(f.opers, operand(f.out[i]))
+	}
+	f.opers = append(f.opers, operand(f.in[0]))
+	return kernels.Reduce(f, op, f.dt, f.scalar[:op.Scalars], f.opers[:f.outs], f.opers[f.outs:], f.reduced(len(f.in[0].shape)))
+}
+
+// sumRule: integers and bool sum in int64; a requested type is computed in and returned.
+func sumRule(f *frame) (compute, out dtype.DType) {
+	if f.dt != dtype.Invalid {
+		return f.dt, f.dt
+	}
+	t := f.in[0].dt
+	if t.IsInt() || t == dtype.Bool {
+		t = dtype.Int64
+	}
+	return t, t
+}
+
+func meanRule(f *frame) (compute, out dtype.DType) {
+	t := f.dt
+	if t == dtype.Invalid {
+		t = f.in[0].dt
+	}
+	if t.IsInt() || t == dtype.Bool {
+		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %v", t)
+	}
+	return t, t
+}
+
+// sameReal keeps the input's type, for operations that complex numbers do not have.
+func sameReal(f *frame) (compute, out dtype.DType) {
+	t := f.in[0].dt
+	if t.IsComplex() {
+		f.fail(fault.Unsupported, "%s is not defined for complex tensors", f.row.Name)
+	}
+	return t, t
+}
+
+var (
+	rowSum  = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castFloat32))
+	rowMean = define(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
+		n := b.reducedCount()
+		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
+	}))
+	rowAMax = define(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme))
+	rowAMin = define(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme))
+)
+
+func withCast(r row, c castClass) row {
+	r.cast = c
+	return r
+}
+
+// reducedCount is the number of elements that went into each result.
+func (b *back) reducedCount() int {
+	shape := b.shape(0)
+	if len(b.n.dims) == 0 {
+		return numel(shape)
+	}
+	n := 1
+	for _, d := range b.n.dims {
+		if len(shape) > 0 {
+			n *= shape[(d+len(shape))%len(shape)]
+		}
+	}
+	return n
+}
+
+// kept returns t, of the result's shape, with the reduced dimensions of size 1 put back.
+func (b *back) kept(t *Tensor) *Tensor {
+	shape := b.shape(0)
+	if b.n.i[0] == 1 || len(shape) == 0 {
+		return t
+	}
+	to := append([]int(nil), shape...)
+	for _, d := range b.n.dims {
+		to[(d+len(shape))%len(shape)] = 1
+	}
+	if len(b.n.dims) == 0 {
+		for i := range to {
+			to[i] = 1
+		}
+	}
+	return b.x.Reshape(t, to...)
+}
+
+// spread returns t, of the result's shape, repeated to the input's.
+func (b *back) spread(t *Tensor) *Tensor { return b.x.Expand(b.kept(t), b.shape(0)...) }
+
+// backExtreme shares the gradient evenly among the elements that equal the extreme.
+func backExtreme(b *back) {
+	x, in := b.x, b.in(0)
+	hit := x.ToDType(x.Eq(in, b.kept(b.out(0))), in.dt)
+	n := x.Sum(hit, b.n.dims, SumOpt{KeepDim: true})
+	b.set(0, x.Mul(x.Div(hit, n), b.kept(b.grad(0))))
+}
+
+// SumOpt are the options of sums and means.
+type SumOpt struct {
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+	// DType is the type to compute in and return; the zero value is the input's, int64 for integers and bool.
+	DType dtype.DType
+}
+
+// reduceOp enters a frame of a reduction.
+func (x *Exec) reduceOp(r *row, t *Tensor, dims []int, keep bool) *frame {
+	f := x.op(r, t)
+	f.dims = append(f.dims, dims...)
+	if keep {
+		f.i[0] = 1
+	}
+	return f
+}
+
+// Sum returns the sum over dims; nil dims mean all.
+func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	f := x.reduceOp(rowSum, t, dims, opt.KeepDim)
+	f.dt = opt.DType
+	return f.call1()
+}
+
+// Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
+func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	f := x.reduceOp(rowMean, t, dims, opt.KeepDim)
+	f.dt = opt.DType
+	return f.call1()
+}
+
+// AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
+func (x *Exec) AMax(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return x.reduceOp(rowAMax, t, dims, keepDim).call1()
+}
+
+// AMin returns the least element over dims; nil dims mean all. Ties share the gradient.
+func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return x.reduceOp(rowAMin, t, dims, keepDim).call1()
+}
