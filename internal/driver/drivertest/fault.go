@@ -74,15 +74,18 @@ func (f *fixture) runFault(p faultProgram) {
 	f.fn("assert")
 	mod, err := d.LoadModule(th, f.s.k.Saxpy)
 	f.ok(err)
+	f.Cleanup(func() { d.UnloadModule(th, mod) })
 
 	err = p.launch(f, s)
-	if f.s.inline {
+	if f.d.Info().Inline {
 		f.code(err, "Launch", p.code)
-	} else {
-		f.ok(err)
-		err = d.StreamSynchronize(th, s)
-		f.code(err, "StreamSynchronize", p.code)
+		f.fill(mem, 2, 128) // the fault was that call's alone
+		f.want(other, mem, 2, 128)
+		return
 	}
+	f.ok(err)
+	err = d.StreamSynchronize(th, s)
+	f.code(err, "StreamSynchronize", p.code)
 	if c := codeOf(err); !c.Sticky() {
 		f.Errorf("code %d is not sticky", c)
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"testing"
 
 	"tenon.dev/internal/driver"
 )
@@ -127,15 +128,9 @@ func compareTables(f *fixture, want, got string) {
 			f.Errorf("the golden table has a row that no call makes: %s", w[name])
 		}
 	}
-	if f.Failed() || testVerbose() {
+	if testing.Verbose() {
 		f.Logf("the device's table:\n%s", got)
 	}
-}
-
-// testVerbose reports whether -test.v is set.
-func testVerbose() bool {
-	v := flag.Lookup("test.v")
-	return v != nil && v.Value.String() != "false"
 }
 
 // legalityCall makes one call in one situation and returns the cell's text.

@@ -49,8 +49,9 @@ func testTokensNest(f *fixture) {
 	if _, _, err := f.d.MemInfo(f.th); err != nil {
 		f.Errorf("the outer token after the inner left: %v", err)
 	}
+	id := f.th.ID() // on this thread: a token's id is asked where the token belongs
 	f.onThread(func(t driver.Thread) {
-		if t.ID() == f.th.ID() {
+		if t.ID() == id {
 			f.Errorf("two threads have one id %d", t.ID())
 		}
 	})
@@ -116,7 +117,7 @@ func testMemInfo(f *fixture) {
 	f.ok(f.d.MemFree(f.th, p))
 	after, _, err := f.d.MemInfo(f.th)
 	f.ok(err)
-	if f.s.inline {
+	if f.d.Info().Inline {
 		return // host memory has no capacity to count against
 	}
 	if free-during != n || after != free {

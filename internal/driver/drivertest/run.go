@@ -21,17 +21,10 @@ type Kernels struct {
 	Assert []byte
 }
 
-// Option changes what the suite expects.
-type Option func(*suite)
-
-// Inline says that the device runs each call before it returns, so that nothing is ever pending.
-func Inline() Option { return func(s *suite) { s.inline = true } }
-
 // suite is one run of the conformance suite.
 type suite struct {
-	open   func(t *testing.T) driver.Device
-	k      Kernels
-	inline bool
+	open func(t *testing.T) driver.Device
+	k    Kernels
 }
 
 // child names the fault program that this process was started to run. Fault programs lose the device, so each has its own process.
@@ -40,11 +33,8 @@ var child = flag.String("drivertest.child", "", "run only this fault program of 
 // Run runs every conformance program against the devices that open returns, as sub-tests of t. open may return one device many
 // times; it closes what it opened through t.Cleanup. t must be a top-level test, since the fault programs re-execute the test binary
 // with -test.run set to its name.
-func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ...Option) {
+func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels) {
 	s := &suite{open: open, k: k}
-	for _, o := range opts {
-		o(s)
-	}
 	if *child != "" {
 		s.runChild(t, *child)
 		return
@@ -71,10 +61,11 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.tests {
 				t.Run(c.name, func(t *testing.T) {
-					if c.pending && s.inline {
+					f := newFixture(t, s)
+					if c.pending && f.d.Info().Inline {
 						t.Skip("nothing is ever pending on an inline device")
 					}
-					c.run(newFixture(t, s))
+					c.run(f)
 				})
 			}
 		})

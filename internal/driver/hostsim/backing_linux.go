@@ -1,0 +1,110 @@
+package hostsim
+
+import (
+	"encoding/binary"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+)
+
+// Fresh device memory is a private mapping of one file of pattern, many times over: pages are shared until written. Each piece is a
+// mapping of its own to the kernel, which allows a process about 65,530, so the pieces are counted and what is beyond the budget
+// starts as zeros.
+const (
+	patternBytes = 4 << 20
+	pieceBudget  = 40_000
+	pattern      = 0x7FFF_7FFF
+)
+
+var pieces atomic.Int64
+
+// patternFile returns a file of patternBytes of pattern, or nil where the system makes none.
+var patternFile = sync.OnceValue(func() *os.File {
+	number := map[string]uintptr{"amd64": 319, "arm64": 279}[runtime.GOARCH] // memfd_create; package syscall has no name for it
+	name := []byte("hostsim\x00")
+	if number == 0 {
+		return nil
+	}
+	const closeOnExec = 1
+	fd, _, errno := syscall.Syscall(number, uintptr(unsafe.Pointer(&name[0])), closeOnExec, 0)
+	if errno != 0 {
+		return nil
+	}
+	f := os.NewFile(fd, "hostsim")
+	b := make([]byte, patternBytes)
+	for i := 0; i < len(b); i += 4 {
+		binary.LittleEndian.PutUint32(b[i:], pattern)
+	}
+	if _, err := f.Write(b); err != nil {
+		f.Close()
+		return nil
+	}
+	return f
+})
+
+// mapBacking returns size bytes of fresh memory, page-aligned, without touching them; plain memory is zero, other holds the pattern.
+// It reports false if the system has no room.
+func mapBacking(size uint64, plain bool) (backing, bool) {
+	if size > 1<<46 {
+		return backing{}, false
+	}
+	mem, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	if err != nil {
+		return backing{}, false
+	}
+	b := backing{mem: mem}
+	if plain {
+		if size >= 2*step {
+			syscall.Madvise(mem, 14) // MADV_HUGEPAGE: fewer faults; only advice, so its error is of no use
+		}
+		return b, true
+	}
+	f := patternFile()
+	if f == nil {
+		return b, true
+	}
+	base := uintptr(unsafe.Pointer(&mem[0]))
+	for off := uint64(0); off < size && pieces.Load() < pieceBudget; off += patternBytes {
+		n := min(patternBytes, size-off)
+		_, _, errno := syscall.Syscall6(syscall.SYS_MMAP, base+uintptr(off), uintptr(n), syscall.PROT_READ|syscall.PROT_WRITE,
+			syscall.MAP_PRIVATE|syscall.MAP_FIXED|syscall.MAP_NORESERVE, f.Fd(), 0)
+		if errno != 0 {
+			break
+		}
+		b.pieces++
+		pieces.Add(1)
+	}
+	runtime.KeepAlive(mem)
+	return b, true
+}
+
+// unmapBacking gives what mapBacking returned back.
+func unmapBacking(b backing) {
+	pieces.Add(-b.pieces)
+	if err := syscall.Munmap(b.mem); err != nil {
+		panic("hostsim: munmap: " + err.Error())
+	}
+}
+
+// mapHost returns n bytes of memory outside the Go heap, or nil.
+func mapHost(n uint64) []byte {
+	if n > 1<<46 {
+		return nil
+	}
+	b, err := syscall.Mmap(-1, 0, int(n), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
+	if err != nil {
+		return nil
+	}
+	return b[:n:n]
+}
+
+// unmapHost gives what mapHost returned back.
+func unmapHost(b []byte) {
+	if err := syscall.Munmap(b); err != nil {
+		panic("hostsim: munmap: " + err.Error())
+	}
+}

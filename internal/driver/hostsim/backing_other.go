@@ -1,0 +1,41 @@
+//go:build !linux
+
+package hostsim
+
+import "encoding/binary"
+
+// Where there is no private mapping of a pattern, memory comes from the Go heap, which the system hands out lazily, and its first
+// filledBytes are filled.
+const (
+	filledBytes = 16 << 20
+	pattern     = 0x7FFF_7FFF
+	// mostBytes is the largest request that is passed on: the Go heap ends the program when the system refuses.
+	mostBytes = 1 << 36
+)
+
+// mapBacking returns size bytes of fresh memory; plain memory is zero, other begins with the pattern. It reports false for a
+// size that no host has.
+func mapBacking(size uint64, plain bool) (backing, bool) {
+	if size > mostBytes {
+		return backing{}, false
+	}
+	b := make([]byte, size)
+	for i := 0; !plain && i+4 <= min(len(b), filledBytes); i += 4 {
+		binary.LittleEndian.PutUint32(b[i:], pattern)
+	}
+	return backing{mem: b}, true
+}
+
+// unmapBacking leaves b to the collector.
+func unmapBacking(b backing) {}
+
+// mapHost returns n bytes.
+func mapHost(n uint64) []byte {
+	if n > mostBytes {
+		return nil
+	}
+	return make([]byte, n)
+}
+
+// unmapHost leaves b to the collector.
+func unmapHost(b []byte) {}

@@ -1,0 +1,25 @@
+// Package hostsim is the embedded simulated device: it keeps CUDA's rules of streams, events, captures, memory and faults, and runs
+// kernel IR programs on the host. It may not know tensors, allocators or libcuda; who uses it sees only the driver contract and the
+// hooks for tests on [Device].
+//
+// # Time
+//
+// The device has a clock of its own. In virtual time, the default, it moves only while the host waits (a Synchronize, a copy to
+// pageable memory, a free) and by half a microsecond at each query that finds work pending. Queued work runs then, on the waiting
+// goroutine, in an order that the [Policy] decides and a seed repeats: a schedule is a function of the program and the seed alone. A
+// kernel that spins on the clock moves it, so that a spin of 50 ms takes no time, and a query between it and the next wait says "not
+// ready" with certainty. Host callbacks run on goroutines of their own; while one is queued and the host does nothing for 10 ms, the
+// device proceeds to it by itself, since the host may be waiting for the callback outside the driver.
+//
+// In real time a goroutine, started on demand, runs queued work at once, and a spin takes as long as its clock says.
+//
+// # Memory
+//
+// Device addresses lie above all host addresses, so that one cannot be taken for the other. Fresh memory holds the pattern FF 7F,
+// which is a NaN in every float format; nothing is touched before it is used, so a simulated 140 GiB costs nothing.
+//
+// # Inline
+//
+// [CPU] is the inline configuration: each call runs before it returns, there is no capacity, and a kernel's fault is the error of
+// the call that launched it and of no other.
+package hostsim

@@ -1,0 +1,124 @@
+package hostsim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"time"
+
+	"tenon.dev/internal/driver"
+)
+
+// Options describe the simulated machine. The zero value is one device "Simulated GPU" of 80 GiB in virtual time.
+type Options struct {
+	// Devices is the number of devices; 0 means 1.
+	Devices int
+	// Name is each device's name; "" means "Simulated GPU".
+	Name string
+	// Capacity is each device's memory in bytes; 0 means 80 GiB.
+	Capacity uint64
+	// Multiprocessors is each device's number of SMs; 0 means 132.
+	Multiprocessors int
+	// ClockKHz is the rate of the device clock that kernels read; 0 means 1,000,000: one cycle is one nanosecond.
+	ClockKHz int
+	// RealTime makes the device clock follow the host's, and work run by itself.
+	RealTime bool
+	// Policy orders work of different streams; the zero value is FIFO.
+	Policy Policy
+	// Addresses decides which addresses MemAlloc returns; the zero value reuses freed ones.
+	Addresses Addresses
+}
+
+// Driver is a simulated machine. Its devices share one clock and one schedule, so events order work across them. It implements
+// driver.Driver.
+type Driver struct {
+	m *machine
+
+	mu   sync.Mutex
+	open map[int]*device
+}
+
+var _ driver.Driver = (*Driver)(nil)
+
+// New returns a machine of simulated GPUs.
+func New(o Options) *Driver {
+	o.Devices = max(o.Devices, 1)
+	if o.Name == "" {
+		o.Name = "Simulated GPU"
+	}
+	if o.Capacity == 0 {
+		o.Capacity = 80 << 30
+	}
+	if o.Multiprocessors == 0 {
+		o.Multiprocessors = 132
+	}
+	if o.ClockKHz == 0 {
+		o.ClockKHz = 1_000_000
+	}
+	return newDriver(o, false)
+}
+
+// CPU returns the inline configuration: one device, the host itself, that runs each call before the call returns, in real time.
+func CPU() *Driver {
+	return newDriver(Options{Devices: 1, Name: "CPU", Multiprocessors: runtime.NumCPU(), ClockKHz: 1_000_000, RealTime: true}, true)
+}
+
+// newDriver returns a machine with complete options.
+func newDriver(o Options, inline bool) *Driver {
+	m := &machine{opts: o, inline: inline, began: time.Now(), policy: o.Policy}
+	m.changed.L = &m.mu
+	m.rng = rand.New(rand.NewPCG(o.Policy.seed, 0))
+	m.wake, m.timer, m.drainer = make(chan struct{}, 1), time.NewTimer(time.Hour), m.drain
+	m.callbacks = map[driver.CallbackID]func(){}
+	return &Driver{m: m, open: map[int]*device{}}
+}
+
+// Name returns "hostsim".
+func (d *Driver) Name() string { return "hostsim" }
+
+// Version returns the CUDA version whose rules are kept.
+func (d *Driver) Version() (int, error) { return 13000, nil }
+
+// DeviceCount returns how many devices the machine has.
+func (d *Driver) DeviceCount() (int, error) { return d.m.opts.Devices, nil }
+
+// Open opens device ordinal. Opening a device that is open returns another handle of the same device.
+func (d *Driver) Open(ordinal int) (driver.Device, error) {
+	dev, err := d.Device(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	return dev, nil
+}
+
+// Device is Open with the simulator's own type, which has hooks for tests.
+func (d *Driver) Device(ordinal int) (*Device, error) {
+	if ordinal < 0 || ordinal >= d.m.opts.Devices {
+		return nil, fail("Open", driver.InvalidDevice, fmt.Sprintf("ordinal %d of %d devices", ordinal, d.m.opts.Devices))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	dev := d.open[ordinal]
+	if dev == nil {
+		dev = newDevice(d.m, ordinal)
+		d.open[ordinal] = dev
+	}
+	dev.opened++
+	return &Device{device: dev, drv: d}, nil
+}
+
+// release gives one handle of dev back and closes dev with the last.
+func (d *Driver) release(dev *device) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if dev.opened--; dev.opened == 0 {
+		dev.close()
+		delete(d.open, dev.info.Ordinal)
+	}
+}
+
+// fail returns a call's error.
+func fail(call string, code driver.Code, detail string) error {
+	return &driver.Error{Call: call, Code: code, Detail: detail}
+}

@@ -1,0 +1,55 @@
+package hostsim
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/vexec"
+)
+
+// runKernel runs k and returns its fault as the driver's.
+func runKernel(k *vexec.Kernel, e *vexec.Env, o *op) *driver.Error {
+	err := k.Run(e, o.grid, o.block, o.shared, o.args)
+	if err == nil {
+		return nil
+	}
+	f := &driver.Error{Call: "Launch", Code: driver.Unknown, Detail: err.Error()}
+	var v *vexec.Fault
+	if errors.As(err, &v) {
+		f.Code = driver.Code(v.Code)
+	}
+	return f
+}
+
+// funcInfo returns what k uses.
+func funcInfo(k *vexec.Kernel) (i driver.FuncInfo) {
+	i.Registers, i.SharedBytes, i.LocalBytes, i.MaxThreads = k.Info()
+	return i
+}
+
+// kernelClock is the clock that a kernel reads, in cycles. In virtual time each reading moves it on by a thirty-second of what has
+// passed in this kernel, so that a spin of any length takes some hundred readings and overshoots by three parts in a hundred.
+type kernelClock struct {
+	m      *machine
+	base   int64
+	passed atomic.Int64
+}
+
+// leastTick is the least that a reading moves the clock, in cycles.
+const leastTick = 16
+
+// read returns the clock.
+func (c *kernelClock) read() int64 {
+	if c.m.inline {
+		return c.m.cycles(int64(time.Since(c.m.began)))
+	}
+	for {
+		p := c.passed.Load()
+		next := p + max(leastTick, p/32)
+		if c.passed.CompareAndSwap(p, next) {
+			return c.base + p
+		}
+	}
+}

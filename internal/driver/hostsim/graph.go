@@ -1,0 +1,208 @@
+package hostsim
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+
+	"tenon.dev/internal/driver"
+)
+
+// graph is recorded work.
+type graph struct {
+	nodes []node
+}
+
+// graphExec is a graph made ready to run: its nodes, and the state of its one run, under the machine's mu.
+// Launches are numbered and run in that order, one after the other.
+type graphExec struct {
+	nodes     []execNode
+	callbacks int    // host nodes
+	issued    uint64 // launches queued
+	done      uint64 // launches complete
+	end       int64  // when the last node that ran is complete
+
+	need  []int32 // of each node: how many it still waits for
+	at    []int64 // of each node: when it can begin
+	ready []int32 // nodes that can run
+	left  int     // nodes that have not run
+	heard int     // host nodes of this run that have
+
+	inline sync.Mutex
+}
+
+// execNode is one node, the number of nodes it waits for, and those that wait for it.
+type execNode struct {
+	op   op
+	need int32
+	next []int32
+}
+
+// start begins a run at the device time at.
+func (e *graphExec) start(at int64) {
+	e.left, e.heard, e.end = len(e.nodes), 0, at
+	e.ready = e.ready[:0]
+	for i := range e.nodes {
+		e.need[i], e.at[i] = e.nodes[i].need, at
+		if e.need[i] == 0 {
+			e.ready = append(e.ready, int32(i))
+		}
+	}
+}
+
+// begin takes node n from those that can run.
+func (e *graphExec) begin(n int32) {
+	for i, r := range e.ready {
+		if r == n {
+			e.ready = append(e.ready[:i], e.ready[i+1:]...)
+			return
+		}
+	}
+}
+
+// finish notes that node n is complete at end.
+func (e *graphExec) finish(n int32, end int64) {
+	e.left--
+	e.end = max(e.end, end)
+	if e.nodes[n].op.kind == opCallback {
+		e.heard++
+	}
+	for _, k := range e.nodes[n].next {
+		e.at[k] = max(e.at[k], end)
+		if e.need[k]--; e.need[k] == 0 {
+			e.ready = append(e.ready, k)
+		}
+	}
+}
+
+// GraphNodes returns the number of nodes.
+func (d *device) GraphNodes(g driver.Graph) (int, error) {
+	if err := d.lock("GraphNodes"); err != nil {
+		return 0, err
+	}
+	defer d.m.mu.Unlock()
+	gr := d.graphs.get(uintptr(g))
+	if gr == nil {
+		return 0, fail("GraphNodes", driver.InvalidHandle, "")
+	}
+	return len(gr.nodes), nil
+}
+
+// GraphInstantiate makes an executable graph.
+func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.GraphExec, error) {
+	if err := d.lockUnsafe("GraphInstantiate", t); err != nil {
+		return 0, err
+	}
+	defer d.m.mu.Unlock()
+	gr := d.graphs.get(uintptr(g))
+	if gr == nil {
+		return 0, fail("GraphInstantiate", driver.InvalidHandle, "")
+	}
+	n := len(gr.nodes)
+	e := &graphExec{nodes: make([]execNode, n), need: make([]int32, n), at: make([]int64, n)}
+	for i, node := range gr.nodes {
+		e.nodes[i].op, e.nodes[i].need = node.op, int32(len(node.deps))
+		for _, k := range node.deps {
+			e.nodes[k].next = append(e.nodes[k].next, int32(i))
+		}
+		if node.op.kind == opCallback {
+			e.callbacks++
+		}
+	}
+	return driver.GraphExec(d.execs.add(e)), nil
+}
+
+// GraphLaunch queues one run of e on s.
+func (d *device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
+	const call = "GraphLaunch"
+	st, err := d.admit(call, s)
+	if err != nil {
+		return err
+	}
+	x := d.execs.get(uintptr(e))
+	if x == nil {
+		return d.refuse(call, driver.InvalidHandle, "no such executable graph")
+	}
+	if st.cap != nil {
+		st.cap.invalid = true
+		return d.refuse(call, driver.StreamCaptureUnsupported, "a graph launch cannot be captured")
+	}
+	o := op{kind: opGraph, exec: x}
+	if !d.m.inline {
+		o.ticket = x.issued
+		x.issued++
+		for range x.callbacks {
+			d.m.expect()
+		}
+	}
+	return d.submit(call, st, &o)
+}
+
+// GraphDestroy releases the handle.
+func (d *device) GraphDestroy(t driver.Thread, g driver.Graph) error {
+	if d.lost() {
+		return nil
+	}
+	if _, err := d.lockThread("GraphDestroy", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	if d.graphs.remove(uintptr(g)) == nil {
+		return fail("GraphDestroy", driver.InvalidHandle, "")
+	}
+	return nil
+}
+
+// GraphExecDestroy releases the handle; queued launches run.
+func (d *device) GraphExecDestroy(t driver.Thread, e driver.GraphExec) error {
+	if d.lost() {
+		return nil
+	}
+	if err := d.lockUnsafe("GraphExecDestroy", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	if d.execs.remove(uintptr(e)) == nil {
+		return fail("GraphExecDestroy", driver.InvalidHandle, "")
+	}
+	return nil
+}
+
+// GraphDot writes the graph in DOT form to path.
+func (d *device) GraphDot(t driver.Thread, g driver.Graph, path string) error {
+	const call = "GraphDot"
+	if _, err := d.lockThread(call, t); err != nil {
+		return err
+	}
+	gr := d.graphs.get(uintptr(g))
+	d.m.mu.Unlock()
+	if gr == nil {
+		return fail(call, driver.InvalidHandle, "")
+	}
+	var b bytes.Buffer
+	b.WriteString("digraph graph_0 {\n")
+	writeDot(&b, gr.nodes)
+	b.WriteString("}\n")
+	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
+		return fail(call, driver.OperatingSystem, err.Error())
+	}
+	return nil
+}
+
+// writeDot writes nodes and their edges.
+func writeDot(b *bytes.Buffer, nodes []node) {
+	for i, n := range nodes {
+		label := opNames[n.op.kind]
+		switch n.op.kind {
+		case opKernel:
+			label = fmt.Sprintf("kernel %s grid %v block %v", n.op.fn.name, n.op.grid, n.op.block)
+		case opCopyDtoD, opCopyHtoD, opCopyDtoH, opMemset:
+			label = fmt.Sprintf("%s %d", label, n.op.n)
+		}
+		fmt.Fprintf(b, "\tn%d [label=%q];\n", i, label)
+		for _, d := range n.deps {
+			fmt.Fprintf(b, "\tn%d -> n%d;\n", d, i)
+		}
+	}
+}

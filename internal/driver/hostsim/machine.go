@@ -1,0 +1,211 @@
+package hostsim
+
+import (
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"tenon.dev/internal/driver"
+)
+
+// machine is what the devices of one driver share: the clock, the schedule, events, captures and callbacks.
+//
+// One goroutine at a time runs queued work (running is set) and leaves mu while it does, so that others can queue more. Who waits
+// sleeps on changed, which is told of every completed operation. In virtual time the waiters themselves run the work; in real time
+// the drain goroutine does.
+type machine struct {
+	opts   Options
+	inline bool
+	began  time.Time
+	host   regions
+
+	mu        sync.Mutex
+	changed   sync.Cond
+	running   bool
+	now       int64  // virtual time in nanoseconds
+	seq       uint64 // of the last queued operation
+	policy    Policy
+	rng       *rand.Rand
+	turn      uint64    // counts served operations, for the interleaving policy
+	active    []*stream // streams with queued work
+	devices   []*device
+	events    table[event]
+	records   []*record // unused ones
+	captures  []*capture
+	captureID uint64
+	callbacks map[driver.CallbackID]func()
+	lastID    driver.CallbackID
+
+	wake      chan struct{} // tells the drain goroutine of new work
+	draining  bool          // the drain goroutine runs
+	drainer   func()        // drain, made once so that starting it allocates nothing
+	timer     *time.Timer   // the drain goroutine's
+	unheard   int           // queued callbacks
+	assisting bool          // the goroutine that proceeds to callbacks runs
+	served    uint64        // operations completed, for that goroutine
+}
+
+// clock returns the device time in nanoseconds; mu is held.
+func (m *machine) clock() int64 {
+	if m.opts.RealTime {
+		return int64(time.Since(m.began))
+	}
+	return m.now
+}
+
+// cost returns ns in virtual time and 0 in real time, where work takes what it takes.
+func (m *machine) cost(ns int64) int64 {
+	if m.opts.RealTime {
+		return 0
+	}
+	return ns
+}
+
+// cycles converts a device time to cycles of the kernels' clock.
+func (m *machine) cycles(ns int64) int64 {
+	return int64(float64(ns) * (float64(m.opts.ClockKHz) / 1e6))
+}
+
+// target is what a host call waits for: all work queued up to seq on a stream or on a device, or a record.
+type target struct {
+	dev *device
+	s   *stream
+	rec *record
+	seq uint64
+}
+
+// done reports whether the work has run, and the device time at which it is complete; mu is held.
+func (w *target) done(m *machine) (bool, int64) {
+	switch {
+	case w.rec != nil:
+		return w.rec.done, w.rec.at
+	case w.s != nil:
+		return w.s.idleTo(w.seq), w.s.ready
+	}
+	for _, s := range m.active {
+		if s.dev == w.dev && !s.idleTo(w.seq) {
+			return false, 0
+		}
+	}
+	return true, w.dev.latest
+}
+
+// await blocks until w is complete. mu is held before and after, and left in between.
+func (m *machine) await(w target) {
+	for {
+		done, at := w.done(m)
+		switch {
+		case done && !m.opts.RealTime:
+			m.now = max(m.now, at)
+			return
+		case done:
+			if wait := at - m.clock(); wait > 0 {
+				m.mu.Unlock()
+				time.Sleep(time.Duration(wait))
+				m.mu.Lock()
+			}
+			return
+		case m.opts.RealTime || m.running || !m.run(farFuture):
+			m.changed.Wait()
+		}
+	}
+}
+
+// queryStep is how far a query that finds work pending moves virtual time. It is less than any operation takes, so that the first
+// query after an operation is queued never finds it done.
+const queryStep = 500
+
+// poll reports whether w is complete. In virtual time, asking moves the clock a little, so that asking often enough is a way to wait.
+func (m *machine) poll(w target) bool {
+	if done, at := w.done(m); done && at <= m.clock() {
+		return true
+	}
+	if m.opts.RealTime {
+		return false
+	}
+	m.now += queryStep
+	m.runDue()
+	done, at := w.done(m)
+	return done && at <= m.now
+}
+
+// runDue runs what begins before the present; mu is held.
+func (m *machine) runDue() {
+	for !m.running && m.run(m.now) {
+	}
+}
+
+// poke tells whoever runs work that there may be some; mu is held.
+func (m *machine) poke() {
+	m.changed.Broadcast()
+	if !m.opts.RealTime || m.inline {
+		return
+	}
+	if !m.draining {
+		m.draining = true
+		go m.drainer()
+		return
+	}
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain runs work in real time until none is queued.
+func (m *machine) drain() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.active) > 0 {
+		if m.run(m.clock() + 1) {
+			continue
+		}
+		// What is left begins later, is held, or waits for a callback.
+		pause := time.Hour
+		if _, at, ok := m.choose(farFuture); ok {
+			pause = time.Duration(max(at-m.clock(), 0))
+		}
+		m.mu.Unlock()
+		m.timer.Reset(pause)
+		select {
+		case <-m.timer.C:
+		case <-m.wake:
+		}
+		m.timer.Stop()
+		m.mu.Lock()
+	}
+	m.draining = false
+}
+
+// patience is how long the host may be silent before the device proceeds to a queued callback by itself in virtual time.
+const patience = 10 * time.Millisecond
+
+// expect notes that a callback was queued; mu is held.
+func (m *machine) expect() {
+	m.unheard++
+	if m.opts.RealTime || m.assisting {
+		return
+	}
+	m.assisting = true
+	go m.assist()
+}
+
+// assist runs queued work up to the callbacks while the host does nothing else about it.
+func (m *machine) assist() {
+	last := uint64(0)
+	for {
+		time.Sleep(patience)
+		m.mu.Lock()
+		if m.unheard == 0 {
+			m.assisting = false
+			m.mu.Unlock()
+			return
+		}
+		if m.served == last {
+			for n := m.unheard; m.unheard == n && !m.running && m.run(farFuture); {
+			}
+		}
+		last = m.served
+		m.mu.Unlock()
+	}
+}

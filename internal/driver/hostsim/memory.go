@@ -1,0 +1,396 @@
+package hostsim
+
+import (
+	"sync"
+	"unsafe"
+
+	"tenon.dev/internal/driver"
+)
+
+// The geometry of device memory, as CUDA's: memory is taken from the device in steps of 2 MiB, allocations smaller than half a step
+// share one, and each begins at a multiple of 512 bytes.
+const (
+	step      = 2 << 20
+	smallest  = step / 2
+	alignment = 512
+)
+
+// Device addresses begin above every address of a host process and lie 8 TiB apart for each ordinal.
+const (
+	firstAddress = 0xA000_0000_0000
+	addressSpace = 8 << 40
+)
+
+// Addresses decides which addresses MemAlloc returns.
+type Addresses struct {
+	never  bool
+	script []uint64
+}
+
+// NeverReuse never returns an address again, so that a stale pointer meets a fault and not another allocation.
+func NeverReuse() Addresses { return Addresses{never: true} }
+
+// Script returns the given addresses, one for each allocation, and reused ones when they are used up. Each must be a multiple of 512;
+// an allocation whose turn has an address in use fails with InvalidValue.
+func Script(addresses ...uint64) Addresses { return Addresses{script: addresses} }
+
+// memory is the memory of one device.
+type memory struct {
+	regions
+	host *regions // page-locked memory of the whole machine: devices see it at its host address
+
+	alloc    sync.Mutex // guards what stands below
+	capacity uint64     // 0: none
+	reserved uint64     // bytes taken from the device, in steps
+	policy   Addresses
+	used     int // addresses used of policy.script
+	plain    bool
+	free     spans
+	slabs    map[uint64]*slab // by address
+	large    map[uint64]backing
+	small    map[uint64]*slab // the slab of each small allocation, by address
+	current  *slab            // where the never-reuse policy goes on
+}
+
+// backing is host memory that stands for device memory; pieces counts the mappings of the pattern that it is made of.
+type backing struct {
+	mem    []byte
+	pieces int64
+}
+
+// slab is one step of memory that small allocations share.
+type slab struct {
+	base uint64
+	mem  backing
+	free spans
+	live int
+}
+
+// newMemory returns device ordinal's memory.
+func newMemory(o *Options, ordinal int, inline bool, host *regions) *memory {
+	first := firstAddress + uint64(ordinal)*addressSpace
+	m := &memory{host: host, capacity: o.Capacity, policy: o.Addresses, plain: inline, free: spans{{first, first + addressSpace}},
+		slabs: map[uint64]*slab{}, large: map[uint64]backing{}, small: map[uint64]*slab{}}
+	if inline {
+		m.capacity = 0
+	}
+	return m
+}
+
+// Resolve returns the live allocation that holds addr, which may be page-locked host memory: its bytes and its base address. It is
+// safe for concurrent use.
+func (m *memory) Resolve(addr uint64) (mem []byte, base uint64, ok bool) {
+	if addr >= firstAddress {
+		return m.resolve(addr)
+	}
+	return m.host.resolve(addr)
+}
+
+// bytes returns the n bytes at p, or nil if they do not lie in one live allocation.
+func (m *memory) bytes(p driver.Ptr, n uint64) []byte {
+	b, base, ok := m.Resolve(uint64(p))
+	off := uint64(p) - base
+	if !ok || n > uint64(len(b))-off {
+		return nil
+	}
+	return b[off : off+n : off+n]
+}
+
+// allocate returns the address of n fresh bytes.
+func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
+	m.alloc.Lock()
+	defer m.alloc.Unlock()
+	if m.used < len(m.policy.script) {
+		return m.allocateAt(m.policy.script[m.used], n)
+	}
+	if n < smallest {
+		return m.allocateSmall(n)
+	}
+	if n > addressSpace {
+		return 0, driver.OutOfMemory
+	}
+	size := (n + step - 1) &^ (step - 1)
+	b, code := m.reserve(size)
+	if code != driver.Success {
+		return 0, code
+	}
+	addr, ok := m.free.take(size, step)
+	if !ok {
+		m.unreserve(b)
+		return 0, driver.OutOfMemory
+	}
+	m.large[addr] = b
+	m.add(addr, b.mem[:n:n])
+	return driver.Ptr(addr), driver.Success
+}
+
+// allocateAt returns n bytes at the script's next address.
+func (m *memory) allocateAt(addr, n uint64) (driver.Ptr, driver.Code) {
+	m.used++
+	if addr == 0 || addr%alignment != 0 || addr < firstAddress || m.overlaps(addr, n) {
+		return 0, driver.InvalidValue
+	}
+	b, code := m.reserve((n + step - 1) &^ (step - 1))
+	if code != driver.Success {
+		return 0, code
+	}
+	m.large[addr] = b
+	m.add(addr, b.mem[:n:n])
+	return driver.Ptr(addr), driver.Success
+}
+
+// allocateSmall returns n bytes of a shared step.
+func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
+	size := (n + alignment - 1) &^ (alignment - 1)
+	place := func(s *slab) (driver.Ptr, bool) {
+		addr, ok := s.free.take(size, alignment)
+		if !ok {
+			return 0, false
+		}
+		s.live++
+		m.small[addr] = s
+		off := addr - s.base
+		m.add(addr, s.mem.mem[off:off+n:off+n])
+		return driver.Ptr(addr), true
+	}
+	if m.current != nil {
+		if p, ok := place(m.current); ok {
+			return p, driver.Success
+		}
+	}
+	if !m.policy.never {
+		for _, s := range m.slabs {
+			if p, ok := place(s); ok {
+				m.current = s
+				return p, driver.Success
+			}
+		}
+	}
+	b, code := m.reserve(step)
+	if code != driver.Success {
+		return 0, code
+	}
+	base, ok := m.free.take(step, step)
+	if !ok {
+		m.unreserve(b)
+		return 0, driver.OutOfMemory
+	}
+	s := &slab{base: base, mem: b, free: spans{{base, base + step}}}
+	m.slabs[base] = s
+	m.current = s
+	p, _ := place(s)
+	return p, driver.Success
+}
+
+// reserve takes size bytes, a multiple of step, from the device.
+func (m *memory) reserve(size uint64) (backing, driver.Code) {
+	if m.capacity != 0 && (size > m.capacity || m.reserved > m.capacity-size) {
+		return backing{}, driver.OutOfMemory
+	}
+	b, ok := mapBacking(size, m.plain)
+	if !ok {
+		return backing{}, driver.OutOfMemory
+	}
+	m.reserved += size
+	return b, driver.Success
+}
+
+// unreserve gives what reserve returned back.
+func (m *memory) unreserve(b backing) {
+	m.reserved -= uint64(len(b.mem))
+	unmapBacking(b)
+}
+
+// release frees the allocation at p.
+func (m *memory) release(p driver.Ptr) driver.Code {
+	addr := uint64(p)
+	m.alloc.Lock()
+	defer m.alloc.Unlock()
+	if _, ok := m.remove(addr); !ok {
+		return driver.InvalidValue
+	}
+	if b, ok := m.large[addr]; ok {
+		delete(m.large, addr)
+		m.unreserve(b)
+		if !m.policy.never && len(m.policy.script) == 0 {
+			m.free.put(addr, addr+uint64(len(b.mem)))
+		}
+		return driver.Success
+	}
+	s := m.small[addr]
+	delete(m.small, addr)
+	s.live--
+	if s.live == 0 {
+		delete(m.slabs, s.base)
+		if m.current == s {
+			m.current = nil
+		}
+		m.unreserve(s.mem)
+		if !m.policy.never {
+			m.free.put(s.base, s.base+step)
+		}
+		return driver.Success
+	}
+	if !m.policy.never {
+		m.reuse(s, addr)
+	}
+	return driver.Success
+}
+
+// reuse gives the range of s that begins at addr back; it ends where the next live allocation or free range begins.
+func (m *memory) reuse(s *slab, addr uint64) {
+	end := s.base + step
+	m.mu.RLock()
+	if i := m.find(addr); i < len(m.live) {
+		end = min(end, m.live[i].base)
+	}
+	m.mu.RUnlock()
+	for _, r := range s.free {
+		if r.lo > addr {
+			end = min(end, r.lo)
+			break
+		}
+	}
+	s.free.put(addr, end)
+}
+
+// close frees everything.
+func (m *memory) close() {
+	m.alloc.Lock()
+	defer m.alloc.Unlock()
+	m.mu.Lock()
+	m.live = nil
+	m.mu.Unlock()
+	for _, b := range m.large {
+		m.unreserve(b)
+	}
+	for _, s := range m.slabs {
+		m.unreserve(s.mem)
+	}
+	clear(m.large)
+	clear(m.slabs)
+	clear(m.small)
+	m.current = nil
+}
+
+// info returns free and total bytes; without a capacity both are the host's, less what is reserved.
+func (m *memory) info(hostTotal uint64) (free, total uint64) {
+	m.alloc.Lock()
+	defer m.alloc.Unlock()
+	total = m.capacity
+	if total == 0 {
+		total = hostTotal
+	}
+	return total - min(m.reserved, total), total
+}
+
+// MemAlloc returns n bytes that hold the pattern of fresh memory, or what an earlier allocation left.
+func (d *device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
+	if err := d.lockUnsafe("MemAlloc", t); err != nil {
+		return 0, err
+	}
+	d.m.mu.Unlock()
+	if n == 0 {
+		return 0, fail("MemAlloc", driver.InvalidValue, "0 bytes")
+	}
+	p, code := d.mem.allocate(n)
+	if code != driver.Success {
+		return 0, fail("MemAlloc", code, "")
+	}
+	return p, nil
+}
+
+// MemFree waits for all work of the device and frees p. Address 0 is no error.
+func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
+	if d.lost() {
+		return nil
+	}
+	if err := d.lockUnsafe("MemFree", t); err != nil {
+		return err
+	}
+	if p == 0 {
+		d.m.mu.Unlock()
+		return nil
+	}
+	if _, base, ok := d.mem.resolve(uint64(p)); !ok || base != uint64(p) {
+		d.m.mu.Unlock()
+		return fail("MemFree", driver.InvalidValue, "no allocation begins at this address")
+	}
+	d.m.await(target{dev: d, seq: d.m.seq})
+	d.m.mu.Unlock()
+	if code := d.mem.release(p); code != driver.Success {
+		return fail("MemFree", code, "freed twice")
+	}
+	return nil
+}
+
+// MemInfo returns free and total bytes; free moves in steps of 2 MiB.
+func (d *device) MemInfo(t driver.Thread) (free, total uint64, err error) {
+	if _, err := d.lockThread("MemInfo", t); err != nil {
+		return 0, 0, err
+	}
+	d.m.mu.Unlock()
+	free, total = d.mem.info(d.info.TotalMemory)
+	return free, total, nil
+}
+
+// HostAlloc returns n bytes of page-locked memory, which kernels of every device see at its host address.
+func (d *device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
+	if err := d.lockUnsafe("HostAlloc", t); err != nil {
+		return nil, err
+	}
+	d.m.mu.Unlock()
+	if n == 0 {
+		return nil, fail("HostAlloc", driver.InvalidValue, "0 bytes")
+	}
+	b := mapHost(n)
+	if b == nil {
+		return nil, fail("HostAlloc", driver.OutOfMemory, "")
+	}
+	d.m.host.add(hostAddress(b), b)
+	return b, nil
+}
+
+// HostFree waits for all work of the device and frees b. A nil b is no error.
+func (d *device) HostFree(t driver.Thread, b []byte) error {
+	if d.lost() {
+		return nil
+	}
+	if err := d.lockUnsafe("HostFree", t); err != nil {
+		return err
+	}
+	if len(b) == 0 {
+		d.m.mu.Unlock()
+		return nil
+	}
+	addr := hostAddress(b)
+	if _, base, ok := d.m.host.resolve(addr); !ok || base != addr {
+		d.m.mu.Unlock()
+		return fail("HostFree", driver.InvalidValue, "no page-locked memory begins at this address")
+	}
+	d.m.await(target{dev: d, seq: d.m.seq})
+	d.m.mu.Unlock()
+	b, ok := d.m.host.remove(addr)
+	if !ok {
+		return fail("HostFree", driver.InvalidValue, "freed twice")
+	}
+	unmapHost(b)
+	return nil
+}
+
+// lost reports whether frees are silent: the device has faulted or is closed.
+func (d *device) lost() bool {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	return d.fault != nil || d.closed
+}
+
+// hostAddress returns the address of b's first byte.
+func hostAddress(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }
+
+// pinned reports whether b lies in page-locked memory.
+func (m *machine) pinned(b []byte) bool {
+	addr := hostAddress(b)
+	mem, base, ok := m.host.resolve(addr)
+	return ok && addr-base+uint64(len(b)) <= uint64(len(mem))
+}

@@ -1,0 +1,257 @@
+package hostsim
+
+import (
+	"sync"
+
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/vexec"
+)
+
+// stream is an in-order queue. It is guarded by the machine's mu but for what perform uses.
+type stream struct {
+	dev      *device
+	handle   driver.Stream
+	legacy   bool
+	blocking bool // orders with the legacy stream
+
+	queue []op // queue[first:] is pending; its head may be running
+	first int
+	args  []byte     // the arguments of queued launches, until the queue is empty
+	busy  bool       // the head, not a graph, is running
+	graph *graphExec // the head's graph, while it runs
+	ready int64      // when all work that has run is complete
+	turn  uint64     // when it was served last
+	held  int        // gates
+
+	cap  *capture
+	deps []int32 // the captured nodes that the next one comes after
+
+	inline sync.Mutex // held while work runs in the call, where the device is inline
+	env    vexec.Env  // of the running kernel
+	clk    kernelClock
+}
+
+// stream returns the stream of a handle, or nil; mu is held.
+func (d *device) stream(s driver.Stream) *stream {
+	if s == driver.StreamLegacy {
+		return d.legacy
+	}
+	return d.streams.get(uintptr(s))
+}
+
+// head returns the oldest pending operation.
+func (s *stream) head() *op { return &s.queue[s.first] }
+
+// idleTo reports whether all work queued up to seq has run.
+func (s *stream) idleTo(seq uint64) bool { return s.first == len(s.queue) || s.head().seq > seq }
+
+// queueLimit is how many operations a stream holds before a further one waits for the device, as CUDA's launch queue does.
+const queueLimit = 1024
+
+// push queues o; mu is held, and may be left while the device makes room.
+func (s *stream) push(o *op) {
+	m := s.dev.m
+	if s.first == len(s.queue) {
+		s.queue, s.first, s.args = s.queue[:0], 0, s.args[:0]
+		m.active = append(m.active, s)
+	}
+	m.seq++
+	s.queue = append(s.queue, *o)
+	q := &s.queue[len(s.queue)-1]
+	q.seq, q.issued = m.seq, m.clock()
+	if len(o.args) > 0 {
+		at := len(s.args)
+		s.args = append(s.args, o.args...)
+		q.args = s.args[at:len(s.args):len(s.args)]
+	}
+	switch {
+	case m.opts.RealTime:
+		m.poke()
+	case len(s.queue)-s.first >= queueLimit:
+		for len(s.queue)-s.first > queueLimit/2 && !m.running && m.run(farFuture) {
+		}
+		m.now = max(m.now, s.ready)
+	}
+}
+
+// pop forgets the head, which has run.
+func (s *stream) pop(m *machine) {
+	o := s.head()
+	if o.rec != nil {
+		m.unref(o.rec)
+	}
+	*o = op{}
+	s.first++
+	if s.first < len(s.queue) {
+		if s.first >= queueLimit {
+			s.compact()
+		}
+		return
+	}
+	for i, a := range m.active {
+		if a == s {
+			m.active = append(m.active[:i], m.active[i+1:]...)
+			break
+		}
+	}
+}
+
+// compact moves what is pending to the front, so that a stream that is never idle gets its room back.
+func (s *stream) compact() {
+	n := copy(s.queue, s.queue[s.first:])
+	clear(s.queue[n:])
+	s.queue, s.first = s.queue[:n], 0
+	args := s.args[:0]
+	for i := range s.queue {
+		// In order, so that no argument is overwritten before it was moved.
+		o, at := &s.queue[i], len(args)
+		args = append(args, o.args...)
+		o.args = args[at:len(args):len(args)]
+	}
+	s.args = args
+}
+
+// drop forgets all pending work of a lost device.
+func (s *stream) drop(m *machine) {
+	for s.first < len(s.queue) {
+		o := s.head()
+		switch o.kind {
+		case opRecord:
+			o.rec.done, o.rec.at = true, m.clock()
+		case opCallback:
+			m.unheard--
+		case opGraph:
+			m.unheard -= o.exec.callbacks
+			if s.graph == o.exec {
+				m.unheard += o.exec.heard
+			}
+			o.exec.done = o.ticket + 1
+		}
+		s.pop(m)
+	}
+	s.busy, s.graph = false, nil
+}
+
+// StreamCreate returns a stream. All priorities are served alike: they are a hint.
+func (d *device) StreamCreate(t driver.Thread, nonBlocking bool, priority int) (driver.Stream, error) {
+	if _, err := d.lockThread("StreamCreate", t); err != nil {
+		return 0, err
+	}
+	defer d.m.mu.Unlock()
+	s := &stream{dev: d, blocking: !nonBlocking}
+	s.handle = driver.Stream(d.streams.add(s))
+	return s.handle, nil
+}
+
+// StreamDestroy releases the handle; outstanding work completes. A capture that s takes part in is invalidated.
+func (d *device) StreamDestroy(t driver.Thread, s driver.Stream) error {
+	if d.lost() {
+		return nil
+	}
+	if _, err := d.lockThread("StreamDestroy", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	st := d.streams.remove(uintptr(s))
+	if st == nil {
+		return fail("StreamDestroy", driver.InvalidHandle, "")
+	}
+	if c := st.cap; c != nil {
+		c.invalid = true
+		c.drop(st)
+		if c.origin == st {
+			d.m.leave(c)
+		}
+	}
+	return nil
+}
+
+// lockStream is lockThread for a call that asks about s; mu is held on success. A capture that forbids it is invalidated.
+func (d *device) lockStream(call string, t driver.Thread, s driver.Stream) (*stream, error) {
+	tok, err := d.lockThread(call, t)
+	if err != nil {
+		return nil, err
+	}
+	st := d.stream(s)
+	code := driver.Success
+	switch {
+	case st == nil:
+		code = driver.InvalidHandle
+	case st.cap != nil:
+		st.cap.invalid = true
+		code = driver.StreamCaptureUnsupported
+	case st.legacy && d.m.implicit(d, true):
+		code = driver.StreamCaptureImplicit
+	default:
+		code = d.m.forbidden(tok)
+	}
+	if code != driver.Success {
+		d.m.mu.Unlock()
+		return nil, fail(call, code, "")
+	}
+	return st, nil
+}
+
+// target returns what waiting for s means now.
+func (s *stream) target() target { return target{dev: s.dev, s: s, seq: s.dev.m.seq} }
+
+// StreamQuery reports whether all work of s is done.
+func (d *device) StreamQuery(t driver.Thread, s driver.Stream) (bool, error) {
+	st, err := d.lockStream("StreamQuery", t, s)
+	if err != nil {
+		return false, err
+	}
+	defer d.m.mu.Unlock()
+	done := d.m.poll(st.target())
+	return done, d.gone("StreamQuery")
+}
+
+// StreamSynchronize blocks until all work of s is done.
+func (d *device) StreamSynchronize(t driver.Thread, s driver.Stream) error {
+	st, err := d.lockStream("StreamSynchronize", t, s)
+	if err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	d.m.await(st.target())
+	return d.gone("StreamSynchronize")
+}
+
+// StreamWait makes later work of s wait for what e recorded last.
+func (d *device) StreamWait(s driver.Stream, e driver.Event) error {
+	const call = "StreamWait"
+	if err := d.lock(call); err != nil {
+		return err
+	}
+	m := d.m
+	defer m.mu.Unlock()
+	st, ev := d.stream(s), m.events.get(uintptr(e))
+	if st == nil || ev == nil {
+		return fail(call, driver.InvalidHandle, "")
+	}
+	if ev.cap != nil {
+		if code := m.join(st, ev); code != driver.Success {
+			return fail(call, code, "")
+		}
+		return nil
+	}
+	if c := st.cap; c != nil {
+		if c.invalid {
+			return fail(call, driver.StreamCaptureInvalidated, "")
+		}
+		if ev.rec == nil {
+			return nil
+		}
+		c.invalid = true
+		return fail(call, driver.StreamCaptureIsolation, "the event was not recorded in the capture")
+	}
+	if st.legacy && m.implicit(d, true) {
+		return fail(call, driver.StreamCaptureImplicit, "")
+	}
+	if ev.rec == nil || m.inline {
+		return nil
+	}
+	ev.rec.refs++
+	st.push(&op{kind: opWait, rec: ev.rec})
+	return nil
+}

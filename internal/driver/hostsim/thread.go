@@ -1,0 +1,54 @@
+package hostsim
+
+import (
+	"runtime"
+
+	"tenon.dev/internal/driver"
+)
+
+// token is a thread's right to make context-bound calls of one device. Tokens of one thread are one object that counts.
+type token struct {
+	dev   *device
+	id    uint64
+	depth int                // under the machine's mu
+	mode  driver.CaptureMode // under the machine's mu
+}
+
+// Enter locks the goroutine to its thread and returns the thread's token.
+func (d *device) Enter() driver.Thread {
+	runtime.LockOSThread()
+	id := threadID()
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	t := d.tokens[id]
+	if t == nil {
+		if n := len(d.spare); n > 0 {
+			t, d.spare = d.spare[n-1], d.spare[:n-1]
+		} else {
+			t = &token{dev: d}
+		}
+		t.id, t.mode = id, driver.CaptureGlobal
+		d.tokens[id] = t
+	}
+	t.depth++
+	return t
+}
+
+// ID identifies the thread.
+func (t *token) ID() uint64 { return t.id }
+
+// Leave gives the token back.
+func (t *token) Leave() {
+	m := t.dev.m
+	m.mu.Lock()
+	if t.depth == 0 {
+		m.mu.Unlock()
+		panic("hostsim: Leave without Enter")
+	}
+	if t.depth--; t.depth == 0 {
+		delete(t.dev.tokens, t.id)
+		t.dev.spare = append(t.dev.spare, t)
+	}
+	m.mu.Unlock()
+	runtime.UnlockOSThread()
+}
