@@ -110,7 +110,7 @@ var catalogue = []Section{
 		{"add.go.grad", "µs", "the same, recording for backward", "", atMost(1.5)},
 		{"empty.scoped", "µs", "empty and close from cache, scoped tensor", "empty", atMost(0.4)},
 		{"empty.loose", "µs", "the same, loose tensor", "empty", atMost(0.8)},
-		{"event", "µs", "bare event record through the driver contract", "event.record.bare", nil},
+		{"event", "µs", "bare event record through the driver contract", "", nil},
 		{"event.allocs", "allocs/op", "the same: allocations", "", atMost(0)},
 		{"event.record", "µs", "event record on a stream", "", over("event", 0.3)},
 		{"stream.switch", "µs", "run the next op on another stream", "", atMost(0.05)},

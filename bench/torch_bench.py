@@ -1,0 +1,304 @@
+#!/usr/bin/env python3
+"""Measures PyTorch's figures for the work that Tenon's page of measurements compares.
+
+    python3 bench/torch_bench.py bench/runs/<date>-<device>.torch.json
+
+Run it on the same machine and occasion as the benchmarks, when nothing else uses the GPU. It takes about 90 seconds on an H200 with
+PyTorch 2.11. Names and units are those of the catalogue in internal/benchrun. What fails or finds no time left is listed under
+"failed" with the reason; the file is written after every figure, so that a run that is cut short keeps what it has.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import time
+import timeit
+
+import torch
+import torch.nn.functional as F
+
+STARTED = time.monotonic()
+
+
+class Results:
+    """The figures measured so far, and the file that they go to."""
+
+    def __init__(self, path, deadline):
+        self.path, self.deadline = path, deadline
+        self.content = {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "device": torch.cuda.get_device_name(0),
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+            "figures": [],
+            "failed": {},
+        }
+
+    def add(self, name, unit, samples, note=""):
+        figure = {
+            "name": name,
+            "unit": unit,
+            "median": statistics.median(samples),
+            "min": min(samples),
+            "max": max(samples),
+            "n": len(samples),
+        }
+        if note:
+            figure["note"] = note
+        self.content["figures"].append(figure)
+        print(f"{time.monotonic() - STARTED:6.1f} s  {name:20} {figure['median']:10.4g} {unit}", flush=True)
+        self.write()
+
+    def write(self):
+        with open(self.path, "w", encoding="utf-8") as f:
+            json.dump(self.content, f, indent="\t", ensure_ascii=False)
+            f.write("\n")
+
+    def run(self, measure):
+        """Runs one group of measurements; a failure is listed and the next group runs."""
+        name = measure.__name__
+        if time.monotonic() - STARTED > self.deadline:
+            self.content["failed"][name] = f"no time left after {self.deadline:g} s"
+        else:
+            try:
+                measure(self)
+            except Exception as e:  # a figure that one version cannot give must not cost the others
+                self.content["failed"][name] = f"{type(e).__name__}: {e}"[:500]
+        if name in self.content["failed"]:
+            print(f"{time.monotonic() - STARTED:6.1f} s  {name}: {self.content['failed'][name]}", flush=True)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        self.write()
+
+
+def issue(statement, names, inner=1000, repeats=30):
+    """Host microseconds per execution of a statement, the device idle at the start of each repetition and not waited for."""
+    timer = timeit.Timer(statement, globals=names)
+    timer.timeit(inner)
+    torch.cuda.synchronize()
+    samples = []
+    for _ in range(repeats):
+        samples.append(timer.timeit(inner) / inner * 1e6)
+        torch.cuda.synchronize()
+    return samples
+
+
+def completion(step, inner=50, repeats=10, warm=10):
+    """Microseconds per step, from the first issue to the end of the last one's work."""
+    for _ in range(warm):
+        step()
+    torch.cuda.synchronize()
+    samples = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for _ in range(inner):
+            step()
+        torch.cuda.synchronize()
+        samples.append((time.perf_counter() - began) / inner * 1e6)
+    return samples
+
+
+def device_seconds(work, repeats=12, warm=3):
+    """Device seconds of single executions, by events."""
+    for _ in range(warm):
+        work()
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    torch.cuda.synchronize()
+    for begin, end in pairs:
+        begin.record()
+        work()
+        end.record()
+    torch.cuda.synchronize()
+    return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+
+
+def overhead(r):
+    device = torch.device("cuda", 0)
+    x, y = torch.randn(1024, device=device), torch.randn(1024, device=device)
+    r.add("add", "µs", issue("x + y", {"x": x, "y": y}), "1024 elements f32")
+    r.add("empty", "µs", issue("empty(1024, device=device)", {"empty": torch.empty, "device": device}), "1024 elements f32")
+    event = torch.cuda.Event()
+    event.record()
+    r.add("event.record", "µs", issue("event.record()", {"event": event}), "without timing")
+    names = {"stream": torch.cuda.stream, "other": torch.cuda.Stream()}
+    r.add("stream.switch", "µs", issue("with stream(other): pass", names), "there and back")
+
+
+def graphs(r):
+    x = torch.zeros(1024, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    x.add_(1)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(100):
+            x.add_(1)
+    # Few replays a repetition, so that the launch queue does not fill and the issue does not wait.
+    r.add("graph.issue", "µs", issue("replay()", {"replay": graph.replay}, inner=5, repeats=100), "100 adds of 1024 elements")
+
+    def replay_and_wait():
+        graph.replay()
+        torch.cuda.synchronize()
+
+    r.add("graph.replay", "µs", completion(replay_and_wait, inner=20, repeats=30), "100 adds of 1024 elements, each replay waited for")
+
+
+class MLP:
+    """One training step of the network 784-512-256-10 with ReLU, cross-entropy and fused Adam, batch 256, float32 without TF32."""
+
+    def __init__(self, capturable=False):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10)
+        ).cuda()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True, capturable=capturable)
+        self.x = torch.randn(256, 784, device="cuda")
+        self.y = torch.randint(0, 10, (256,), device="cuda")
+        self.loss = self.forward
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.model(x), y)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss(self.x, self.y).backward()
+        self.optimizer.step()
+
+
+def mlp_eager(r):
+    r.add("mlp.eager", "µs", completion(MLP().step))
+
+
+def mlp_graph(r):
+    m = MLP(capturable=True)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(5):
+            m.step()
+    torch.cuda.current_stream().wait_stream(side)
+    m.optimizer.zero_grad(set_to_none=True)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        m.loss(m.x, m.y).backward()
+        m.optimizer.step()
+    r.add("mlp.graph", "µs", completion(graph.replay, inner=200))
+
+
+def mlp_compiled(r):
+    m = MLP()
+    model = m.model
+
+    def forward(x, y):
+        return F.cross_entropy(model(x), y)
+
+    m.loss = torch.compile(forward)
+    r.add("mlp.compiled", "µs", completion(m.step), "torch.compile of forward and loss, fused Adam outside")
+
+
+def bandwidth(r):
+    n = r.gib << 28
+    moved = 4 * n / 1e12  # one pass over a tensor, in TB
+    a, b, c = (torch.empty(n, device="cuda") for _ in range(3))
+    a.normal_()
+    b.normal_()
+    seconds = device_seconds(lambda: c.copy_(a))
+    r.add("copy", "TB/s", [2 * moved / s for s in seconds])
+    r.add("copy.time", "ms", [s * 1e3 for s in seconds])
+    r.add("add.large", "TB/s", [3 * moved / s for s in device_seconds(lambda: torch.add(a, b, out=c))])
+    r.add("sum", "TB/s", [moved / s for s in device_seconds(lambda: torch.sum(a))])
+    rows = a.view(-1, 1024)
+    r.add("softmax", "TB/s", [2 * moved / s for s in device_seconds(lambda: torch.softmax(rows, -1))])
+    weight, bias = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")
+    r.add("layernorm", "TB/s", [2 * moved / s for s in device_seconds(lambda: F.layer_norm(rows, (1024,), weight, bias))])
+    r.add("uniform", "TB/s", [moved / s for s in device_seconds(c.uniform_)])
+    r.add("normal", "TB/s", [moved / s for s in device_seconds(c.normal_)])
+    short = a[: 1 << 28]
+    r.add("cumsum", "TB/s", [8 * short.numel() / 1e12 / s for s in device_seconds(lambda: torch.cumsum(short, 0))])
+    keys = a[: 1 << 26]
+    r.add("sort", "TB/s", [8 * keys.numel() / 1e12 / s for s in device_seconds(lambda: torch.sort(keys), repeats=8)])
+
+
+def six_ops(x):
+    """The six-op pointwise chain: two scalar ops, a maximum, a scalar op, a transcendental, a scalar op."""
+    return ((x * 1.5 + 0.25).relu() * -0.5).exp() - 1.0
+
+
+def chain_eager(r):
+    x = torch.randn(r.gib << 28, device="cuda")
+    with torch.no_grad():
+        r.add("chain", "ms", [s * 1e3 for s in device_seconds(lambda: six_ops(x))])
+
+
+def chain_compiled(r):
+    x = torch.randn(r.gib << 28, device="cuda")
+    fused = torch.compile(six_ops)
+    with torch.no_grad():
+        r.add("chain.compiled", "ms", [s * 1e3 for s in device_seconds(lambda: fused(x))])
+
+
+def matmul(r):
+    n = 8192
+    work = 2 * n**3 / 1e12
+    for name, dtype, tf32 in (
+        ("matmul.bf16", torch.bfloat16, False),
+        ("matmul.f16", torch.float16, False),
+        ("matmul.f32", torch.float32, False),
+        ("matmul.tf32", torch.float32, True),
+    ):
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        try:
+            a, b = torch.randn(n, n, device="cuda").to(dtype), torch.randn(n, n, device="cuda").to(dtype)
+            out = torch.empty(n, n, device="cuda", dtype=dtype)
+            r.add(name, "TFLOP/s", [work / s for s in device_seconds(lambda: torch.mm(a, b, out=out))], "normal random data")
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+def snapshot(r):
+    torch.cuda.memory._record_memory_history(max_entries=40000, stacks="python")
+    try:
+        for _ in range(20000):
+            torch.empty(1024, device="cuda")
+        samples = []
+        for _ in range(3):
+            began = time.perf_counter()
+            torch.cuda.memory._snapshot()
+            samples.append((time.perf_counter() - began) * 1e3)
+        r.add("snapshot", "ms", samples, "40,000 events with Python stacks")
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def start(r):
+    program = "import torch; x = torch.ones(1, device='cuda'); x = x + x; torch.cuda.synchronize()"
+    samples = []
+    for _ in range(2):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+        samples.append(time.perf_counter() - began)
+    r.add("start.warm", "s", samples)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measure PyTorch's figures for Tenon's page of measurements.")
+    parser.add_argument("file", help="where the figures go, as JSON")
+    parser.add_argument("--gib", type=int, default=4, help="size of the large tensors (default 4)")
+    parser.add_argument("--seconds", type=float, default=80, help="begin nothing new after this time (default 80)")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("torch_bench: PyTorch sees no GPU here")
+    results = Results(arguments.file, arguments.seconds)
+    results.gib = arguments.gib
+    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, chain_eager, matmul, snapshot, chain_compiled, mlp_compiled, start)
+    for group in groups:
+        results.run(group)
+    failed = results.content["failed"]
+    print(f"{time.monotonic() - STARTED:6.1f} s  {len(results.content['figures'])} figures, {len(failed)} groups failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
