@@ -2,6 +2,9 @@ package agree
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
@@ -101,4 +104,38 @@ func products() []product {
 		}
 	}
 	return ps
+}
+
+// launch makes the case of an m x k by k x n product of small integers, whose sums every format holds exactly.
+func (q product) launch(t testing.TB, rng *rand.Rand, m, n, k int) kernelCase {
+	t.Helper()
+	p, err := q.build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := func(count int) []byte {
+		var b []byte
+		for range count {
+			b = put(b, q.in, integer(q.in, rng.IntN(7)-3))
+		}
+		return b
+	}
+	grid := ((m + q.bm - 1) / q.bm) * ((n + q.bn - 1) / q.bn)
+	return kernelCase{prog: p, grid: grid, block: q.threads, args: []argument{buffer(q.in, small(m*k)), buffer(q.in, small(k*n)), zeros(q.out, m*n),
+		scalar(dtype.Int32, uint64(m)), scalar(dtype.Int32, uint64(n)), scalar(dtype.Int32, uint64(k))}}
+}
+
+// integer returns the bits of n in type t.
+func integer(t kir.Type, n int) uint64 {
+	switch t {
+	case dtype.Float16:
+		return uint64(dtype.F16FromFloat64(float64(n)))
+	case dtype.BFloat16:
+		return uint64(dtype.BF16FromFloat64(float64(n)))
+	case dtype.Float32:
+		return uint64(math.Float32bits(float32(n)))
+	case dtype.Float64:
+		return math.Float64bits(float64(n))
+	}
+	return uint64(n)
 }

@@ -15,7 +15,9 @@ func threadCases(rng *rand.Rand) []kernelCase {
 	var cs []kernelCase
 	for _, t := range allTypes {
 		for _, w := range []int{1, 2, 4, 8, 16} {
-			cs = append(cs, vectorCase(rng, t, w), sharedCase(rng, t, w))
+			if w*t.Size() <= 16 {
+				cs = append(cs, vectorCase(rng, t, w), sharedCase(rng, t, w))
+			}
 		}
 		cs = append(cs, localCase(rng, t), paramCase(rng, t), tableCase(rng, t, 40), tableCase(rng, t, 4000), variableCase(rng, t))
 	}
