@@ -12,7 +12,8 @@
 //
 // "Stream-ordered" means: the call returns at once and its work happens after all earlier work of that stream. "Synchronous" means:
 // the effect is complete when the call returns. [StreamLegacy], handle 0, is CUDA's legacy default stream: it waits for every
-// blocking stream and they wait for it; calls on it need a token in effect and so go through the methods that take one.
+// blocking stream and they wait for it. The handle alone does not tell its device, so work on it is queued only while the goroutine
+// holds a token of that device; without one a CUDA device fails with InvalidContext.
 //
 // # Errors
 //

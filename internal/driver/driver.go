@@ -118,7 +118,8 @@ type HostMemory interface {
 // Stream is an in-order queue of work. The zero handle is the legacy default stream.
 type Stream uintptr
 
-// StreamLegacy is the legacy default stream.
+// StreamLegacy is the legacy default stream. Work on it needs a token in effect on the calling goroutine: the handle alone does not
+// tell its device.
 const StreamLegacy Stream = 0
 
 // Streams makes and observes streams.
@@ -147,7 +148,7 @@ type Events interface {
 	EventCreate(t Thread, timing bool) (Event, error)
 	// EventDestroy releases the handle; pending work is not disturbed.
 	EventDestroy(t Thread, e Event) error
-	// EventRecord records e after all work queued on s so far. Stream-ordered. s may not be StreamLegacy.
+	// EventRecord records e after all work queued on s so far. Stream-ordered.
 	EventRecord(e Event, s Stream) error
 	// EventQuery reports whether the work that e last recorded is done; true if e was never recorded. While a stream is captured it
 	// is legal where MemAlloc is; for an event recorded in a capture it fails with CapturedEvent, which invalidates that capture.
@@ -163,7 +164,7 @@ type Func uintptr
 
 // Launch is one kernel launch. It lives on the heap and is reused from call to call, so that launching allocates nothing.
 type Launch struct {
-	// Func is the kernel; Stream where it runs (not StreamLegacy).
+	// Func is the kernel; Stream where it runs.
 	Func   Func
 	Stream Stream
 	// Grid in blocks and Block in threads: x, y, z, each at least 1.

@@ -66,7 +66,11 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	const scheduleBlockingSync = 4
 	lib.call(procPrimaryCtxSetFlags, d.ordinal, scheduleBlockingSync)
 	if code := lib.call(procPrimaryCtxRetain, w.at(1), d.ordinal); code != driver.Success {
-		return nil, lib.failure("Open", code)
+		err := lib.failure("Open", code)
+		if code.Sticky() {
+			err.Detail = fmt.Sprintf("an earlier fault lost device %d to this process; start a new one", ordinal)
+		}
+		return nil, err
 	}
 	d.ctx = uintptr(w[1])
 	if logs := lib.procs[procLogsCurrent]; logs != 0 {

@@ -366,6 +366,16 @@ func TestCallbackManyStreams(t *testing.T) {
 	}
 }
 
+// run is b.Run with a token of the sub-benchmark's own goroutine in g.th.
+func (g *gpu) run(b *testing.B, name string, body func(b *testing.B)) {
+	b.Run(name, func(b *testing.B) {
+		outer := g.th
+		g.th = g.Enter()
+		defer func() { g.th.Leave(); g.th = outer }()
+		body(b)
+	})
+}
+
 // batch runs call in timed batches that fit the driver's queue, and drains it untimed.
 func (g *gpu) batch(b *testing.B, call func() error) {
 	b.ReportAllocs()
@@ -407,13 +417,7 @@ func BenchmarkWork(b *testing.B) {
 		{"CaptureInfo", func() error { _, _, err := g.CaptureInfo(g.s); return err }},
 		{"MemInfo", func() error { _, _, err := g.MemInfo(g.th); return err }},
 	} {
-		b.Run(c.name, func(b *testing.B) {
-			// A sub-benchmark is a goroutine of its own.
-			outer := g.th
-			g.th = g.Enter()
-			defer func() { g.th.Leave(); g.th = outer }()
-			g.batch(b, c.call)
-		})
+		g.run(b, c.name, func(b *testing.B) { g.batch(b, c.call) })
 	}
 }
 
@@ -430,7 +434,7 @@ func BenchmarkEnter(b *testing.B) {
 		{"ThreadID", func() { threadID() }},
 		{"LockOSThread", func() { runtime.LockOSThread(); runtime.UnlockOSThread() }},
 	} {
-		b.Run(c.name, func(b *testing.B) {
+		g.run(b, c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				c.call()
@@ -442,7 +446,7 @@ func BenchmarkEnter(b *testing.B) {
 func BenchmarkMemAllocFree(b *testing.B) {
 	g := newGPU(b)
 	for _, n := range []uint64{512, 2 << 20, 64 << 20, 1 << 30} {
-		b.Run(fmt.Sprint(n>>10, "KiB"), func(b *testing.B) {
+		g.run(b, fmt.Sprint(n>>10, "KiB"), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				p, err := g.MemAlloc(g.th, n)
@@ -462,13 +466,13 @@ func BenchmarkLoadModule(b *testing.B) {
 		g.ok(err)
 		g.ok(g.UnloadModule(g.th, m))
 	}
-	b.Run("cached", func(b *testing.B) {
+	g.run(b, "cached", func(b *testing.B) {
 		load(saxpyPTX)
 		for b.Loop() {
 			load(saxpyPTX)
 		}
 	})
-	b.Run("new", func(b *testing.B) {
+	g.run(b, "new", func(b *testing.B) {
 		n := 0
 		for b.Loop() {
 			n++
@@ -483,14 +487,14 @@ func BenchmarkWait(b *testing.B) {
 	g := newGPU(b)
 	for _, us := range []int{0, 10, 100, 1000} {
 		l := g.spin(uint64(us) * uint64(g.Info().ClockKHz) / 1000)
-		b.Run(fmt.Sprint(us, "us"), func(b *testing.B) {
+		g.run(b, fmt.Sprint(us, "us"), func(b *testing.B) {
 			for b.Loop() {
 				g.ok(g.Launch(l))
 				g.ok(g.EventRecord(g.e, g.s))
 				g.ok(g.EventSynchronize(g.th, g.e))
 			}
 		})
-		b.Run(fmt.Sprint(us, "us/blocking"), func(b *testing.B) {
+		g.run(b, fmt.Sprint(us, "us/blocking"), func(b *testing.B) {
 			for b.Loop() {
 				g.ok(g.Launch(l))
 				g.ok(g.EventRecord(g.e, g.s))

@@ -170,6 +170,10 @@ func TestOpenDescribes(t *testing.T) {
 		_, err = c.Open(ordinal)
 		wantError(t, err, "Open", driver.InvalidDevice)
 	}
+	f.fail[procPrimaryCtxRetain] = driver.Assert // as the driver does after a fault, released or not
+	_, err = c.Open(0)
+	wantError(t, err, "Open", driver.Assert, "start a new one")
+	f.fail[procPrimaryCtxRetain] = 0
 	t.Setenv("TENON_LINE_INFO", "maybe")
 	_, err = c.Open(0)
 	wantError(t, err, "Open", driver.InvalidValue, "TENON_LINE_INFO")
