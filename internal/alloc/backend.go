@@ -12,6 +12,20 @@ type Event uint64
 // to free memory and try again; any other error of a Backend ends the call that met it.
 var ErrOutOfMemory = errors.New("the device has no memory left")
 
+// Events are the events that tell when streams are done with a freed block.
+type Events interface {
+	// AcquireEvent takes an event from the backend's pool of events without timing.
+	AcquireEvent() (Event, error)
+	// ReleaseEvent returns an event to that pool. It cannot fail: an event that cannot be reused is dropped.
+	ReleaseEvent(Event)
+	// RecordEvent records e on stream s. A Device never calls it while a pool diversion is active.
+	RecordEvent(e Event, s Stream) error
+	// QueryEvent says whether the work recorded by e is complete. A Device never calls it while a pool diversion is active.
+	QueryEvent(e Event) (done bool, err error)
+	// SyncEvent waits until the work recorded by e is complete.
+	SyncEvent(e Event) error
+}
+
 // Backend is what the allocator needs of one device. Its methods are called with the allocator's lock held (but for Malloc
 // under release_lock_on_cudamalloc, MemInfo at times, and Malloc and Free with caching off), so they must not call the
 // allocator. All but AcquireEvent, ReleaseEvent and Capturing may come while some stream is being captured, and must be
@@ -24,16 +38,7 @@ type Backend interface {
 	// MemInfo returns the device's free and total memory in bytes.
 	MemInfo() (free, total uint64, err error)
 
-	// AcquireEvent takes an event from the backend's pool of events without timing.
-	AcquireEvent() (Event, error)
-	// ReleaseEvent returns an event to that pool. It cannot fail: an event that cannot be reused is dropped.
-	ReleaseEvent(Event)
-	// RecordEvent records e on stream s. Never called while a pool diversion is active.
-	RecordEvent(e Event, s Stream) error
-	// QueryEvent says whether the work recorded by e is complete. Never called while a pool diversion is active.
-	QueryEvent(e Event) (done bool, err error)
-	// SyncEvent waits until the work recorded by e is complete.
-	SyncEvent(e Event) error
+	Events
 
 	// Capturing says whether s is being captured, and the id of that capture.
 	Capturing(s Stream) (id uint64, ok bool)
@@ -53,4 +58,15 @@ type VirtualMemory interface {
 	UnmapPage(addr, size uint64) error
 	// SyncStream waits for the work of s: unmapping, unlike freeing, does not wait by itself.
 	SyncStream(s Stream) error
+}
+
+// HostBackend is what the allocator of pinned host memory needs.
+type HostBackend interface {
+	// MallocHost allocates size bytes of page-locked host memory that every device can reach. An error that matches
+	// ErrOutOfMemory means no room. It is called without the allocator's lock.
+	MallocHost(size uint64) (addr uint64, err error)
+	// FreeHost returns memory that MallocHost gave. It is called without the allocator's lock.
+	FreeHost(addr uint64) error
+
+	Events
 }

@@ -1,4 +1,4 @@
-// Package alloc is the caching allocator of device memory: PyTorch's policy, decision for decision.
+// Package alloc holds the caching allocators of device and pinned host memory: PyTorch's policy, decision for decision.
 // It knows blocks, pools and streams, and may not know CUDA, drivers, tensors or dtypes: all it needs of a device is a Backend.
 //
 // # Use
@@ -13,7 +13,7 @@
 // Settings: ParseSettings, Settings.Update, SetSettings, SetMemoryFraction, SetCaching. Figures: Stats, Stats.Flatten,
 // ResetPeakStats, ResetAccumulatedStats. Private pools: NewPoolID, RetainPool, BeginAllocateToPool, EndAllocateToPool,
 // EmptyPool, ReleasePool, PoolLive, Checkpoint, Restore. History: RecordHistory, Snapshot. Out of memory:
-// Options.Collect, AddFreeMemoryCallback, AddOOMObserver.
+// Options.Collect, AddFreeMemoryCallback, AddOOMObserver. Pinned memory: NewHost, with Alloc, RecordStream, Free, EmptyCache.
 //
 // # How it works
 //

@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -351,10 +352,12 @@ func randomCode(r *rand.Rand, n int) []byte {
 	return code
 }
 
+var programs = flag.Int("programs", 500, "run `n` random programs of about 430 operations each")
+
 // TestPrograms runs random programs under changing settings on devices too small for them.
 func TestPrograms(t *testing.T) {
 	ops := 0
-	for seed := range uint64(150) {
+	for seed := range uint64(*programs) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		confs := append([]string(nil), programConfs...)
 		r.Shuffle(len(confs), func(i, j int) { confs[i], confs[j] = confs[j], confs[i] })
