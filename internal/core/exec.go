@@ -92,8 +92,8 @@ func (x *Exec) NoGrad() *Exec {
 	return x.s.exec(m)
 }
 
-// Grad returns the Exec whose operations record gradients, for use below a NoGrad.
-func (x *Exec) Grad() *Exec {
+// EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
+func (x *Exec) EnableGrad() *Exec {
 	m := x.m
 	m.noGrad = false
 	return x.s.exec(m)

@@ -52,7 +52,11 @@ func (s *functionState) close() {
 	}
 }
 
-var rowFunction = define(row{Name: "Function"})
+var rowFunction *row
+
+func init() {
+	rowFunction = define(row{Name: "Function"})
+}
 
 func init() { rowFunction.back = backFunction }
 

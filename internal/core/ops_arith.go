@@ -40,13 +40,15 @@ func (f *frame) setHole(i int, v float64) {
 	f.hole[i] = kernels.Scalar{F: v, I: int64(v)}
 }
 
-var (
+var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
+
+func init() {
 	rowAdd = define(row{Name: "Add", Torch: "add", point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
 	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: numeric, cast: castWidest, back: backSub})
 	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1})
 	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
-)
+}
 
 func backAdd(b *back) {
 	b.set(0, b.grad(0))

@@ -13,11 +13,13 @@ type ConvOpt struct {
 
 // The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch, Channels, H, W]
 // and [Out, In/Groups, KH, KW]; opt is the *kernels.Conv.
-var (
-	rowConv       = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, meta: metaConv, run: runConv})
-	rowConvData   = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, meta: metaConvData, run: runConvData})
+var rowConv, rowConvData, rowConvWeight *row
+
+func init() {
+	rowConv = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, meta: metaConv, run: runConv})
+	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, meta: metaConvData, run: runConvData})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, meta: metaConvWeight, run: runConvWeight})
-)
+}
 
 func init() {
 	rowConv.back = func(b *back) {

@@ -5,13 +5,15 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-var (
+var rowCopy, rowCopyInto *row
+
+func init() {
 	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, else in the input's memory order.
 	rowCopy = define(row{Name: "Copy", Torch: "clone", meta: metaCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
 	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", meta: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
-)
+}
 
 func metaCopy(f *frame) {
 	t := f.in[0]

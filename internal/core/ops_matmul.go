@@ -7,7 +7,11 @@ import (
 
 // rowProduct is the one product of matrices: inputs a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that broadcasts to
 // the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
-var rowProduct = define(row{Name: "MatMul", Torch: "matmul", cast: castLow, meta: metaProduct, run: runProduct, saves: in0 | in1})
+var rowProduct *row
+
+func init() {
+	rowProduct = define(row{Name: "MatMul", Torch: "matmul", cast: castLow, meta: metaProduct, run: runProduct, saves: in0 | in1})
+}
 
 func init() { rowProduct.back = backProduct }
 

@@ -105,15 +105,17 @@ func sameReal(f *frame) (compute, out dtype.DType) {
 	return t, t
 }
 
-var (
-	rowSum  = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castFloat32))
+var rowSum, rowMean, rowAMax, rowAMin *row
+
+func init() {
+	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castFloat32))
 	rowMean = define(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
 		n := b.reducedCount()
 		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
 	}))
 	rowAMax = define(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme))
 	rowAMin = define(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme))
-)
+}
 
 func withCast(r row, c castClass) row {
 	r.cast = c

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -35,24 +37,28 @@ type unviewed struct {
 }
 
 // rowUnview returns zeros of the base's shape, in which the view holds the input.
-var rowUnview = define(row{Name: "ViewBackward", meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(*unviewed).shape, nil) },
-	run: func(f *frame) error {
-		out, u := f.out[0], f.opt.(*unviewed)
-		if out.st.bytes == 0 {
-			return nil
-		}
-		g := u.row.view(f, geometry{out.shape, out.stride, out.offset})
-		if numel(g.shape) != numel(out.shape) || !dense(g.shape, g.stride) {
-			if err := f.Memset(out.ptr(), 0, out.st.bytes); err != nil {
-				return err
+var rowUnview *row
+
+func init() {
+	rowUnview = define(row{Name: "ViewBackward", meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(*unviewed).shape, nil) },
+		run: func(f *frame) error {
+			out, u := f.out[0], f.opt.(*unviewed)
+			if out.st.bytes == 0 {
+				return nil
 			}
-		}
-		if numel(g.shape) == 0 {
-			return nil
-		}
-		dst := kernels.Operand{Ptr: out.st.ptr + uint64(g.offset*out.dt.Size()), DType: out.dt, Shape: g.shape, Stride: g.stride}
-		return kernels.Pointwise(f, kernels.Copy, out.dt, nil, []kernels.Operand{dst}, []kernels.Operand{operand(f.in[0])})
-	}})
+			g := u.row.view(f, geometry{out.shape, out.stride, out.offset})
+			if numel(g.shape) != numel(out.shape) || !dense(g.shape, g.stride) {
+				if err := f.Memset(out.ptr(), 0, out.st.bytes); err != nil {
+					return err
+				}
+			}
+			if numel(g.shape) == 0 {
+				return nil
+			}
+			dst := kernels.Operand{Ptr: out.st.ptr + uint64(g.offset*out.dt.Size()), DType: out.dt, Shape: g.shape, Stride: g.stride}
+			return kernels.Pointwise(f, kernels.Copy, out.dt, nil, []kernels.Operand{dst}, []kernels.Operand{operand(f.in[0])})
+		}})
+}
 
 func init() {
 	rowUnview.back = func(b *back) {
@@ -75,19 +81,21 @@ func (f *frame) dim(d, n int) int {
 	return d
 }
 
-var (
+var rowPermute, rowNarrow, rowSelect, rowDiag, rowStrided, rowView, rowExpand, rowDetach *row
+
+func init() {
 	rowPermute = define(viewRow("Permute", "permute", viewPermute))
-	rowNarrow  = define(viewRow("Slice", "slice", viewSlice))
-	rowSelect  = define(viewRow("Select", "select", viewSelect))
-	rowDiag    = define(viewRow("Diagonal", "diagonal", viewDiagonal))
+	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
+	rowSelect = define(viewRow("Select", "select", viewSelect))
+	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
 	rowStrided = define(viewRow("AsStrided", "as_strided", viewStrided))
-	rowView    = define(row{Name: "View", Torch: "view", flags: flagView, meta: metaView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
-	rowExpand  = define(row{Name: "Expand", Torch: "expand", flags: flagView, meta: metaExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
-	rowDetach  = define(row{Name: "Detach", Torch: "detach", flags: flagView, meta: func(f *frame) {
+	rowView = define(row{Name: "View", Torch: "view", flags: flagView, meta: metaView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, meta: metaExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, meta: func(f *frame) {
 		t := f.in[0]
 		f.viewOut(0, t, t.offset, t.shape, t.stride)
 	}})
-)
+}
 
 func viewPermute(f *frame, g geometry) geometry {
 	n := len(g.shape)
@@ -355,3 +363,39 @@ func (x *Exec) Transpose(t *Tensor, a, b int) *Tensor {
 	f.dims[a], f.dims[b] = b, a
 	return f.call1()
 }
+
+var rowUnsqueeze, rowSqueeze *row
+
+func init() {
+	rowUnsqueeze = define(viewRow("Unsqueeze", "unsqueeze", func(f *frame, g geometry) geometry {
+		d := f.dim(f.i[0], len(g.shape)+1)
+		step := 1
+		if d < len(g.shape) {
+			step = g.shape[d] * g.stride[d]
+		}
+		return geometry{slices.Insert(slices.Clone(g.shape), d, 1), slices.Insert(slices.Clone(g.stride), d, step), g.offset}
+	}))
+	rowSqueeze = define(viewRow("Squeeze", "squeeze", func(f *frame, g geometry) geometry {
+		out := geometry{offset: g.offset}
+		var drop uint64
+		for _, d := range f.dims {
+			drop |= 1 << f.dim(d, len(g.shape))
+		}
+		for i, n := range g.shape {
+			if n != 1 || len(f.dims) > 0 && drop&(1<<i) == 0 {
+				out.shape, out.stride = append(out.shape, n), append(out.stride, g.stride[i])
+			}
+		}
+		return out
+	}))
+}
+
+// Unsqueeze returns the view with a dimension of size 1 inserted at dim.
+func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
+	f := x.op(rowUnsqueeze, t)
+	f.i[0] = dim
+	return f.call1()
+}
+
+// Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
+func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowSqueeze, t, dims) }

@@ -1,0 +1,33 @@
+package core
+
+import "tenon.dev/internal/kernels"
+
+// Comparisons return bool and have no gradient.
+var rowEq, rowNe, rowLt, rowLe, rowGt, rowGe *row
+
+func init() {
+	rowEq = define(row{Name: "Eq", Torch: "eq", point: kernels.Eq, rule: boolean})
+	rowNe = define(row{Name: "Ne", Torch: "ne", point: kernels.Ne, rule: boolean})
+	rowLt = define(row{Name: "Lt", Torch: "lt", point: kernels.Lt, rule: boolean})
+	rowLe = define(row{Name: "Le", Torch: "le", point: kernels.Le, rule: boolean})
+	rowGt = define(row{Name: "Gt", Torch: "gt", point: kernels.Gt, rule: boolean})
+	rowGe = define(row{Name: "Ge", Torch: "ge", point: kernels.Ge, rule: boolean})
+}
+
+// Eq returns a == b, broadcast, as bool.
+func (x *Exec) Eq(a, b *Tensor) *Tensor { return x.op(rowEq, a, b).call1() }
+
+// Ne returns a != b, broadcast, as bool; true where either is a NaN.
+func (x *Exec) Ne(a, b *Tensor) *Tensor { return x.op(rowNe, a, b).call1() }
+
+// Lt returns a < b, broadcast, as bool.
+func (x *Exec) Lt(a, b *Tensor) *Tensor { return x.op(rowLt, a, b).call1() }
+
+// Le returns a <= b, broadcast, as bool.
+func (x *Exec) Le(a, b *Tensor) *Tensor { return x.op(rowLe, a, b).call1() }
+
+// Gt returns a > b, broadcast, as bool.
+func (x *Exec) Gt(a, b *Tensor) *Tensor { return x.op(rowGt, a, b).call1() }
+
+// Ge returns a >= b, broadcast, as bool.
+func (x *Exec) Ge(a, b *Tensor) *Tensor { return x.op(rowGe, a, b).call1() }

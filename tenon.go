@@ -1,0 +1,182 @@
+// Package tenon is tensors on GPUs for Go: eager operations with autograd, device memory that is cached and explained, and the same program on
+// a simulated device where there is no GPU.
+// It may not know how anything is done: it is the face of the packages below, mostly generated from their documented methods.
+//
+// A program opens a device, and every operation runs on the Exec that Open returns:
+//
+//	x, err := tenon.Open(tenon.Best())
+//	if err != nil { … }
+//	defer x.Close()
+//	a := tenon.From(x, []float32{1, 2, 3})
+//	b, err := tenon.Read[float32](x, x.MulS(a, 2))
+//
+// Operations panic with an *[Error], because mathematics must chain; [Try] and everything that returns an error turn the panic back into one.
+package tenon
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/rt"
+)
+
+//go:generate go run ./internal/facegen internal/core zface.go
+
+// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no current device,
+// stream or mode besides: functions get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
+//
+// A session belongs to one goroutine; Fork gives another goroutine its own. Do not keep an Exec in a struct.
+type Exec core.Exec
+
+// Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
+// it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
+//
+// A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to the
+// garbage collector, which is the slower net.
+type Tensor core.Tensor
+
+// Error is the error of every failed operation: its kind, the operation and its operands, and the caller's line.
+type Error = fault.Error
+
+// The kinds of [Error].
+const (
+	Invalid     = fault.Invalid
+	OutOfMemory = fault.OutOfMemory
+	DeviceFault = fault.Device
+	Unsupported = fault.Unsupported
+	Closed      = fault.Closed
+)
+
+// DType is an element type.
+type DType = dtype.DType
+
+// The element types.
+const (
+	Bool       = dtype.Bool
+	Uint8      = dtype.Uint8
+	Int8       = dtype.Int8
+	Int16      = dtype.Int16
+	Int32      = dtype.Int32
+	Int64      = dtype.Int64
+	Float16    = dtype.Float16
+	BFloat16   = dtype.BFloat16
+	Float32    = dtype.Float32
+	Float64    = dtype.Float64
+	Complex64  = dtype.Complex64
+	Complex128 = dtype.Complex128
+)
+
+// Selector names a device to open.
+type Selector struct{ sel rt.Selector }
+
+// Best selects the first NVIDIA GPU, or the simulator where no NVIDIA device exists at all. A driver that is there and fails is an error.
+func Best() Selector { return Selector{rt.Selector{Kind: rt.Best}} }
+
+// CUDA selects the NVIDIA GPU with the given number.
+func CUDA(ordinal int) Selector { return Selector{rt.Selector{Kind: rt.CUDA, Ordinal: ordinal}} }
+
+// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory.
+func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Memory: memory}} }
+
+// CPU selects this machine's processor.
+func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
+
+// Open opens a device and returns the first Exec on it. Close it when done.
+func Open(s Selector) (*Exec, error) {
+	host, err := rt.Host()
+	if err != nil {
+		return nil, err
+	}
+	dev := host
+	if s.sel.Kind != rt.CPU {
+		if dev, err = rt.Open(s.sel); err != nil {
+			return nil, err
+		}
+	}
+	return (*Exec)(core.New(dev, host)), nil
+}
+
+// Close waits for all work of the device and releases it. Tensors of it are lost.
+func (x *Exec) Close() error {
+	d := (*core.Exec)(x).Device()
+	if d.Host {
+		return nil
+	}
+	return d.Close()
+}
+
+// Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
+func Try(f func()) error { return core.Try(f) }
+
+// From returns a tensor with a copy of data. With no shape it has one dimension.
+func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
+	return (*Tensor)(core.From((*core.Exec)(x), data, shape...))
+}
+
+// Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
+func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
+	return core.Read[T]((*core.Exec)(x), (*core.Tensor)(t))
+}
+
+// Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
+func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
+
+// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
+type Function interface {
+	// Forward computes the outputs. What Backward needs it saves in c.
+	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
+	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
+	// fails the backward pass and names the line of the forward call.
+	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
+}
+
+// FunctionContext carries what Forward leaves for Backward.
+type FunctionContext core.FunctionContext
+
+// Save keeps tensors for Backward; inputs and outputs of the function keep their history. It is called once.
+func (c *FunctionContext) Save(ts ...*Tensor) { (*core.FunctionContext)(c).Save(coreList(ts)...) }
+
+// Saved returns what Save kept.
+func (c *FunctionContext) Saved() []*Tensor { return faceList((*core.FunctionContext)(c).Saved()) }
+
+// NeedsGrad reports whether input i wants a gradient.
+func (c *FunctionContext) NeedsGrad(i int) bool { return (*core.FunctionContext)(c).NeedsGrad(i) }
+
+// Apply runs fn on the inputs and records it if any of them requires a gradient.
+func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
+	return faceList((*core.Exec)(x).Apply(function{fn}, coreList(inputs)...))
+}
+
+// function is a Function as core sees it.
+type function struct{ fn Function }
+
+func (f function) Forward(x *core.Exec, c *core.FunctionContext, inputs ...*core.Tensor) []*core.Tensor {
+	return coreList(f.fn.Forward((*Exec)(x), (*FunctionContext)(c), faceList(inputs)...))
+}
+
+func (f function) Backward(x *core.Exec, c *core.FunctionContext, grads ...*core.Tensor) ([]*core.Tensor, error) {
+	res, err := f.fn.Backward((*Exec)(x), (*FunctionContext)(c), faceList(grads)...)
+	return coreList(res), err
+}
+
+func coreList(ts []*Tensor) []*core.Tensor {
+	if ts == nil {
+		return nil
+	}
+	out := make([]*core.Tensor, len(ts))
+	for i, t := range ts {
+		out[i] = (*core.Tensor)(t)
+	}
+	return out
+}
+
+func faceList(ts []*core.Tensor) []*Tensor {
+	if ts == nil {
+		return nil
+	}
+	out := make([]*Tensor, len(ts))
+	for i, t := range ts {
+		out[i] = (*Tensor)(t)
+	}
+	return out
+}
