@@ -41,17 +41,18 @@ internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec
 internal/driver/libcuda: LEAF internal/driver internal/dl
 
 kernel: LEAF internal/kir internal/kir/math
-internal/kernels: LEAF kernel internal/kir internal/kir/math
-internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels
+internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/math
+internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
 internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
-RUNTIME = LEAF internal/driver internal/alloc internal/kernels kernel internal/kir
+RUNTIME = LEAF internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
 internal/rt: RUNTIME internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle
-internal/core: RUNTIME internal/kernels/... internal/rt cuda internal/lib/...
-internal/core/...: RUNTIME internal/kernels/... internal/core
-.: LEAF cuda kernel internal/core
+internal/core: RUNTIME internal/rt cuda internal/lib/...
+internal/core/...: RUNTIME internal/core
+.: LEAF cuda kernel internal/core internal/rt
+internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
 linalg: FACE internal/core
