@@ -119,3 +119,37 @@ func BenchmarkAllocFree(b *testing.B) {
 		wg.Wait()
 	})
 }
+
+// BenchmarkSnapshot takes a snapshot of 40,000 events and about 1,500 blocks.
+func BenchmarkSnapshot(b *testing.B) {
+	d, _ := crowded(b, 1000)
+	if err := d.RecordHistory(History{Enabled: HistoryAll, Context: LevelAll, MaxEntries: 40000, Collect: func() any { return d }}); err != nil {
+		b.Fatal(err)
+	}
+	for range 20000 {
+		pair(b, d, 4096, 0)
+	}
+	for b.Loop() {
+		if s := d.Snapshot(); len(s.Trace) != 40000 {
+			b.Fatalf("%d entries", len(s.Trace))
+		}
+	}
+}
+
+// BenchmarkReplay replays one of PyTorch's recorded runs; the metric is its operations. Decoding their JSON is part of it.
+func BenchmarkReplay(b *testing.B) {
+	run := &loadTorchRuns(b, "testdata/fuzz.json.gz")[0]
+	for b.Loop() {
+		p, err := newTorchReplay(run)
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.quick = true
+		for _, op := range run.Ops {
+			if err := p.step(op); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.N*len(run.Ops))/b.Elapsed().Seconds(), "ops/s")
+}

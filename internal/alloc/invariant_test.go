@@ -40,17 +40,16 @@ func check(d *Device, f *fakeDevice) error {
 }
 
 type checker struct {
-	d                  *Device
-	f                  *fakeDevice
-	free               map[*Block]bool // in a free list or list of unmapped space
-	events             int
-	deferred           int
-	segments, ranges   int
-	pages              uint64 // mapped bytes of expandable segments
-	reserved           uint64
-	want               Stats
-	privateBytes       map[*privatePool]uint64
-	oversize, segsOver int64
+	d                *Device
+	f                *fakeDevice
+	free             map[*Block]bool // in a free list or list of unmapped space
+	events           int
+	deferred         int
+	segments, ranges int
+	pages            uint64 // mapped bytes of expandable segments
+	reserved         uint64
+	want             Stats
+	privateBytes     map[*privatePool]uint64
 }
 
 func (c *checker) pool(p *pool) error {
