@@ -1,11 +1,13 @@
 package kernels
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
-// Arithmetic. Integers wrap; of bools Add is or, Mul and.
+// Arithmetic. Integers wrap; of bools Add is or, Mul is and, Sub is exclusive or.
 var (
 	// Copy stores its input; with outputs and inputs of different types it casts.
 	Copy = unary("copy", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x })
@@ -15,46 +17,150 @@ var (
 	Add = pairwise("add", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return a.Add(b) })
 	Sub = pairwise("sub", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return a.Sub(b) })
 	Mul = pairwise("mul", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return a.Mul(b) })
-	// AddScaled is in0 + scalar*in1, rounded twice.
+	// AddScaled is in0 + scalar·in1; real floats round once.
 	AddScaled = point(PointOp{Name: "add_scaled", Ins: 2, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
-		return []Num{in[0].Add(s[0].Mul(in[1]))}
+		return []Num{s[0].MulAdd(in[1], in[0])}
 	}})
-	// Div is true division, of floats and complex numbers; integers truncate.
+	// Div is true division, of floats and complex numbers.
 	Div = pairwise("div", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return a.Div(b) })
+	// DivTrunc rounds the quotient toward zero, DivFloor down. Integers divided by 0 have all bits set.
+	DivTrunc = pairwise("div_trunc", func(_ *kernel.Builder, t dtype.DType, a, b Num) Num {
+		if q := a.Re.Div(b.Re); t.IsFloat() {
+			return realNum(q.Trunc())
+		} else {
+			return realNum(q)
+		}
+	})
 	Neg = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
-	// Abs of a complex number has its real type as compute result, √(re²+im²).
+	// Sign is -1, 0 or 1; 0 for NaN.
+	Sign = unary("sign", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(sign(x.Re)) })
+	// Reciprocal is 1/x.
 	Reciprocal = unary("reciprocal", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Reciprocal() })
 	Square     = unary("square", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Mul(x) })
-	// ReLU is max(x, 0) with NaN passed on.
-	ReLU = unary("relu", func(_ *kernel.Builder, _ dtype.DType, x Num) Num {
-		return realNum(x.Re.Le(x.Re.Like(0)).Select(x.Re.Like(0), x.Re))
-	})
+	// Floor, Ceil, Trunc and Round (half to even) leave integers as they are.
+	Floor = rounding("floor", kernel.Value.Floor)
+	Ceil  = rounding("ceil", kernel.Value.Ceil)
+	Trunc = rounding("trunc", kernel.Value.Trunc)
+	Round = rounding("round", kernel.Value.Rint)
+	// Frac is x - trunc(x).
+	Frac = unary("frac", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(x.Re.Sub(x.Re.Trunc())) })
+	// RoundDecimals rounds to scalar 1 decimals (Int64, negative for tens and so on); scalar 0 is ten to the power of their magnitude.
+	RoundDecimals = point(PointOp{Name: "round_decimals", Ins: 1, Scalars: 2, ScalarTypes: []dtype.DType{dtype.Invalid, dtype.Int64},
+		Build: func(k *kernel.Builder, t dtype.DType, in, s []Num) []Num {
+			x, ten := in[0].Re, s[0].Re
+			if !t.IsFloat() {
+				return in
+			}
+			return []Num{realNum(s[1].Re.Lt(k.I64(0)).Select(x.Div(ten).Rint().Mul(ten), x.Mul(ten).Rint().Div(ten)))}
+		}})
 )
 
-// Comparisons. Outputs are bool before conversion; of complex numbers only Eq and Ne exist.
+// MulAdd returns n*m + c; real floats round once.
+func (n Num) MulAdd(m, c Num) Num {
+	if !n.IsComplex() && n.Re.Type().IsFloat() {
+		return Num{Re: n.Re.FMA(m.Re, c.Re)}
+	}
+	return n.Mul(m).Add(c)
+}
+
+func sign(x kernel.Value) kernel.Value {
+	if x.Type() == dtype.Bool {
+		return x
+	}
+	zero, one := x.Like(0), x.Like(1)
+	positive := x.Gt(zero).Select(one, zero)
+	if !x.Type().IsSigned() {
+		return positive
+	}
+	return x.Lt(zero).Select(x.Like(-1), positive)
+}
+
+func rounding(name string, f func(kernel.Value) kernel.Value) *PointOp {
+	return unary(name, func(_ *kernel.Builder, t dtype.DType, x Num) Num {
+		if !t.IsFloat() {
+			return x
+		}
+		return realNum(f(x.Re))
+	})
+}
+
+// Extremes.
 var (
-	Eq = pairwise("eq", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Eq(b)) })
-	Ne = pairwise("ne", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Eq(b).Not()) })
-	Lt = pairwise("lt", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(less(a.Re, b.Re)) })
-	Le = pairwise("le", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(lessEqual(a.Re, b.Re)) })
-	Gt = pairwise("gt", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(less(b.Re, a.Re)) })
-	Ge = pairwise("ge", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(lessEqual(b.Re, a.Re)) })
-	// Where is in1 where in0 (bool) is true, else in2.
-	Where = point(PointOp{Name: "where", Ins: 3, InTypes: []dtype.DType{dtype.Bool}, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
-		return []Num{choose(in[0].Re, in[1], in[2])}
+	// Maximum and Minimum pass a NaN on; FMax and FMin prefer the number.
+	Maximum = pairwise("maximum", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(maximum(a.Re, b.Re)) })
+	Minimum = pairwise("minimum", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(minimum(a.Re, b.Re)) })
+	FMax    = pairwise("fmax", func(_ *kernel.Builder, t dtype.DType, a, b Num) Num {
+		if t == dtype.Bool {
+			return a.Add(b)
+		}
+		return realNum(a.Re.Max(b.Re))
+	})
+	FMin = pairwise("fmin", func(_ *kernel.Builder, t dtype.DType, a, b Num) Num {
+		if t == dtype.Bool {
+			return a.Mul(b)
+		}
+		return realNum(a.Re.Min(b.Re))
+	})
+	// Clamp is in0 held between in1 and in2; a NaN among the three is the result. If in1 > in2, in2 wins.
+	Clamp = point(PointOp{Name: "clamp", Ins: 3, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
+		return []Num{realNum(minimum(maximum(in[0].Re, in[1].Re), in[2].Re))}
+	}})
+	// NanToNum replaces NaN, +∞ and -∞ by scalars 0, 1 and 2; integers have none.
+	NanToNum = point(PointOp{Name: "nan_to_num", Ins: 1, Scalars: 3, Build: func(_ *kernel.Builder, t dtype.DType, in, s []Num) []Num {
+		mend := func(x kernel.Value) kernel.Value {
+			y := x.Eq(x.Like(math.Inf(1))).Select(s[1].Re, x)
+			y = x.Eq(x.Like(math.Inf(-1))).Select(s[2].Re, y)
+			return x.IsNaN().Select(s[0].Re, y)
+		}
+		switch {
+		case t.IsComplex():
+			return []Num{{mend(in[0].Re), mend(in[0].Im)}}
+		case t.IsFloat():
+			return []Num{realNum(mend(in[0].Re))}
+		}
+		return in
 	}})
 )
 
-func less(a, b kernel.Value) kernel.Value {
-	if a.Type() == dtype.Bool {
-		return a.Not().And(b)
+// maximum returns the greater value, or a NaN if there is one.
+func maximum(a, b kernel.Value) kernel.Value {
+	switch {
+	case a.Type() == dtype.Bool:
+		return a.Or(b)
+	case !a.Type().IsFloat():
+		return a.Max(b)
 	}
-	return a.Lt(b)
+	return a.IsNaN().Select(a, b.IsNaN().Select(b, a.Max(b)))
 }
 
-func lessEqual(a, b kernel.Value) kernel.Value {
-	if a.Type() == dtype.Bool {
-		return a.Not().Or(b)
+// minimum returns the lesser value, or a NaN if there is one.
+func minimum(a, b kernel.Value) kernel.Value {
+	switch {
+	case a.Type() == dtype.Bool:
+		return a.And(b)
+	case !a.Type().IsFloat():
+		return a.Min(b)
 	}
-	return a.Le(b)
+	return a.IsNaN().Select(a, b.IsNaN().Select(b, a.Min(b)))
 }
+
+// Fused multiply and add.
+var (
+	// AddCMul is in0 + scalar·in1·in2, AddCDiv in0 + scalar·in1/in2.
+	AddCMul = point(PointOp{Name: "addcmul", Ins: 3, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+		return []Num{s[0].Mul(in[1]).MulAdd(in[2], in[0])}
+	}})
+	AddCDiv = point(PointOp{Name: "addcdiv", Ins: 3, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+		return []Num{s[0].MulAdd(in[1].Div(in[2]), in[0])}
+	}})
+	// Lerp is in0 + in2·(in1 - in0), from the nearer end.
+	Lerp = point(PointOp{Name: "lerp", Ins: 3, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
+		a, b, w := in[0], in[1], in[2]
+		d := b.Sub(a)
+		near := w.Re.Abs().Lt(w.Re.Like(0.5))
+		if w.IsComplex() {
+			near = w.Re.Mul(w.Re).Add(w.Im.Mul(w.Im)).Lt(w.Re.Like(0.25))
+		}
+		return []Num{choose(near, w.MulAdd(d, a), d.Neg().MulAdd(w.like(1).Sub(w), b))}
+	}})
+)

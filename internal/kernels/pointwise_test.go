@@ -1,6 +1,7 @@
 package kernels
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -74,4 +75,149 @@ func BenchmarkPointwisePlan(b *testing.B) {
 			Pointwise(p, Add, dtype.Float32, nil, outs, bias)
 		}
 	})
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// layouts gives pairs of operands a, b and out of one shape, in every class of layout.
+func layouts(h *host, rng *rand.Rand, t dtype.DType) map[string][3]Operand {
+	r := func(shape ...int) Operand { return h.random(rng, t, shape...) }
+	many := []int{2, 3, 2, 2, 2, 3, 2, 2, 2, 2}
+	rev := []int{9, 8, 7, 6, 5, 4, 3, 2, 1, 0}
+	manyRev := []int{2, 2, 2, 2, 3, 2, 2, 2, 3, 2}
+	return map[string][3]Operand{
+		"0-d":          {r(), r(), r()},
+		"one":          {r(1), r(1), r(1)},
+		"small":        {r(7), r(7), r(7)},
+		"run":          {r(5, 1031), r(5, 1031), r(5, 1031)},
+		"scalar array": {r(40, 100), expanded(r(1), 40, 100), r(40, 100)},
+		"misaligned":   {sliced(r(4000), 0, 1, 3999, 1), sliced(r(4000), 0, 2, 4000, 1), r(3998)},
+		"bias":         {r(33, 64), expanded(r(64), 33, 64), r(33, 64)},
+		"odd bias":     {r(33, 63), expanded(r(63), 33, 63), r(33, 63)},
+		"column":       {r(33, 64), expanded(r(33, 1), 33, 64), r(33, 64)},
+		"transposed":   {permuted(r(40, 30), 1, 0), r(30, 40), r(30, 40)},
+		"dense other":  {permuted(r(4, 5, 6), 2, 0, 1), permuted(r(4, 5, 6), 2, 0, 1), permuted(r(4, 5, 6), 2, 0, 1)},
+		"stepped":      {sliced(r(999), 0, 0, 999, 2), sliced(r(999), 0, 0, 999, -2), r(500)},
+		"three":        {permuted(r(8, 9, 10), 1, 2, 0), r(9, 10, 8), expandedOut(r(9, 2, 10, 8))},
+		"six":          {permuted(r(2, 3, 4, 2, 3, 4), 5, 4, 3, 2, 1, 0), r(4, 3, 2, 4, 3, 2), r(4, 3, 2, 4, 3, 2)},
+		"ten":          {permuted(r(many...), rev...), r(manyRev...), r(manyRev...)},
+		"empty":        {r(3, 0), r(3, 0), r(3, 0)},
+	}
+}
+
+// expandedOut returns o[:, 0]: a view with gaps.
+func expandedOut(o Operand) Operand {
+	v := sliced(o, 1, 0, 1, 1)
+	return Operand{Ptr: v.Ptr, DType: v.DType, Shape: []int{v.Shape[0], v.Shape[2], v.Shape[3]}, Stride: []int{v.Stride[0], v.Stride[2], v.Stride[3]}}
+}
+
+func TestPointwiseLayouts(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.Int8, dtype.Float64, dtype.Complex64, dtype.Complex128} {
+		for _, limit := range []int{1<<31 - 1, 100} {
+			h := newHost(t)
+			h.index32 = limit
+			for name, l := range layouts(h, rand.New(rand.NewPCG(1, 2)), dt) {
+				a, b := h.readComplex(l[0]), h.readComplex(l[1])
+				compute := dt
+				if err := Pointwise(h, Sub, compute, nil, []Operand{l[2]}, []Operand{l[0], l[1]}); err != nil {
+					t.Fatalf("%s %v: %v", name, dt, err)
+				}
+				got := h.readComplex(l[2])
+				for i := range got {
+					if want := a[i] - b[i]; got[i] != want && dt != dtype.Int8 || dt == dtype.Int8 && real(got[i]) != rounded(dt, real(want)) {
+						t.Fatalf("%s %v limit %d: element %d is %v, want %v - %v", name, dt, limit, i, got[i], a[i], b[i])
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestPointwiseCasts(t *testing.T) {
+	all := []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64, dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Complex64, dtype.Complex128}
+	h := newHost(t)
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, from := range all {
+		for _, to := range all {
+			in, out := h.random(rng, from, 77), h.empty(to, 77)
+			check(t, Pointwise(h, Copy, from, nil, []Operand{out}, []Operand{in}))
+			x, y := h.readComplex(in), h.readComplex(out)
+			for i := range x {
+				want := x[i]
+				switch {
+				case to == dtype.Bool:
+					want = 0
+					if x[i] != 0 {
+						want = 1
+					}
+				case to.IsComplex():
+					want = complex(rounded(to.Real(), real(x[i])), rounded(to.Real(), imag(x[i])))
+				default:
+					want = complex(rounded(to, real(x[i])), 0)
+				}
+				if y[i] != want {
+					t.Fatalf("%v to %v: %v became %v, want %v", from, to, x[i], y[i], want)
+				}
+			}
+		}
+	}
+}
+
+func TestPointwiseScalarsAndAliases(t *testing.T) {
+	h := newHost(t)
+	rng := rand.New(rand.NewPCG(5, 6))
+	x := h.random(rng, dtype.Float32, 3, 50)
+	before := h.read(x)
+	check(t, Pointwise(h, Mul, dtype.Float32, []Scalar{FloatScalar(3)}, []Operand{x}, []Operand{x, {}}))
+	check(t, Pointwise(h, Sub, dtype.Float32, []Scalar{FloatScalar(1)}, []Operand{x}, []Operand{{}, x}))
+	check(t, Pointwise(h, AddScaled, dtype.Float32, []Scalar{FloatScalar(2)}, []Operand{x}, []Operand{x, x}))
+	for i, v := range h.read(x) {
+		if want := 3 * (1 - 3*before[i]); v != want {
+			t.Fatalf("element %d is %v, want %v", i, v, want)
+		}
+	}
+	big := h.empty(dtype.Int64, 5)
+	check(t, Pointwise(h, Fill, dtype.Int64, []Scalar{IntScalar(1<<62 + 1)}, []Operand{big}, nil))
+	check(t, Pointwise(h, Sub, dtype.Int64, []Scalar{IntScalar(1 << 62)}, []Operand{big}, []Operand{big, {}}))
+	for _, v := range h.read(big) {
+		if v != 1 {
+			t.Fatalf("int64 scalars are not exact: %v", v)
+		}
+	}
+	cond := h.random(rng, dtype.Bool, 3, 50)
+	out := h.empty(dtype.Float16, 3, 50)
+	check(t, Pointwise(h, Where, dtype.Float32, []Scalar{FloatScalar(7)}, []Operand{out}, []Operand{cond, x, {}}))
+	xs, cs := h.read(x), h.read(cond)
+	for i, v := range h.read(out) {
+		want := 7.0
+		if cs[i] != 0 {
+			want = rounded(dtype.Float16, xs[i])
+		}
+		if v != want {
+			t.Fatalf("where: element %d is %v, want %v", i, v, want)
+		}
+	}
+}
+
+func TestPointwiseErrors(t *testing.T) {
+	h := newHost(t)
+	x := h.empty(dtype.Float32, 4, 4)
+	odd := Operand{Ptr: x.Ptr + 2, DType: dtype.Float32, Shape: x.Shape, Stride: x.Stride}
+	flat := h.empty(dtype.Float32, 16)
+	for name, err := range map[string]error{
+		"inputs":     Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{x}),
+		"scalars":    Pointwise(h, Add, dtype.Float32, []Scalar{{}}, []Operand{x}, []Operand{x, x}),
+		"misaligned": Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{odd, x}),
+		"strided":    Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{permuted(odd, 1, 0), x}),
+		"rank":       Pointwise(h, Add, dtype.Float32, nil, []Operand{permuted(x, 1, 0)}, []Operand{flat, x}),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
 }
