@@ -1,4 +1,4 @@
-//go:build race
+//go:build race && !tenon_sim && linux
 
 package libcuda
 
