@@ -80,6 +80,9 @@ func (l *liveness) block(b *kir.Block) {
 			for _, v := range l.loops[len(l.loops)-1].uses {
 				l.a.values[v].last = l.pos
 			}
+			for _, v := range in.Blocks[0].Params { // the counter steps at the end of every turn
+				l.a.values[v].last = l.pos
+			}
 			l.loops = l.loops[:len(l.loops)-1]
 		}
 	}
