@@ -109,7 +109,7 @@ type Memory interface {
 
 // HostMemory is page-locked host memory that the device reads and writes directly.
 type HostMemory interface {
-	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous. Legal where MemAlloc is. Codes: OutOfMemory, InvalidValue.
+	// HostAlloc returns n > 0 bytes of page-locked memory. Synchronous. Codes: OutOfMemory, InvalidValue. Legal where MemAlloc is. Codes: OutOfMemory, InvalidValue.
 	HostAlloc(t Thread, n uint64) ([]byte, error)
 	// HostFree frees what HostAlloc returned.
 	HostFree(t Thread, b []byte) error
@@ -125,7 +125,7 @@ const StreamLegacy Stream = 0
 // Streams makes and observes streams.
 type Streams interface {
 	// StreamCreate returns a stream that does not synchronise with the legacy stream if nonBlocking. Lower priority numbers are served
-	// first; 0 is the default.
+	// first; 0 is the default. Codes: OutOfMemory.
 	StreamCreate(t Thread, nonBlocking bool, priority int) (Stream, error)
 	// StreamDestroy releases the handle at once; its outstanding work still completes.
 	StreamDestroy(t Thread, s Stream) error
@@ -144,7 +144,7 @@ type Event uintptr
 
 // Events makes and observes events.
 type Events interface {
-	// EventCreate returns an event; one with timing costs more to record.
+	// EventCreate returns an event; one with timing costs more to record. Codes: OutOfMemory.
 	EventCreate(t Thread, timing bool) (Event, error)
 	// EventDestroy releases the handle; pending work is not disturbed.
 	EventDestroy(t Thread, e Event) error
@@ -246,7 +246,7 @@ type (
 type Graphs interface {
 	// GraphNodes returns the number of nodes.
 	GraphNodes(g Graph) (int, error)
-	// GraphInstantiate makes an executable graph. The source may be destroyed after it.
+	// GraphInstantiate makes an executable graph. The source may be destroyed after it. Codes: OutOfMemory.
 	GraphInstantiate(t Thread, g Graph) (GraphExec, error)
 	// GraphLaunch queues one run on s. Stream-ordered; launches of one GraphExec run one after the other. It cannot be captured: on a
 	// capturing stream it fails with StreamCaptureUnsupported, which invalidates the capture.

@@ -53,9 +53,6 @@ func newDevice(m *machine, ordinal int) *device {
 	}
 	d.mem = newMemory(o, ordinal, m.inline, &m.host)
 	d.legacy = &stream{dev: d, legacy: true}
-	m.mu.Lock()
-	m.devices = append(m.devices, d)
-	m.mu.Unlock()
 	return d
 }
 
@@ -147,14 +144,14 @@ func (d *Device) Close() error {
 func (d *device) close() {
 	m := d.m
 	m.mu.Lock()
-	m.await(target{dev: d, seq: m.seq})
-	d.closed = true
-	for i, o := range m.devices {
-		if o == d {
-			m.devices = append(m.devices[:i], m.devices[i+1:]...)
-			break
+	for _, s := range m.active {
+		if s.dev == d {
+			s.held = 0
 		}
 	}
+	m.poke()
+	m.await(target{dev: d, seq: m.seq})
+	d.closed = true
 	for i := 0; i < len(m.captures); {
 		if c := m.captures[i]; c.dev == d {
 			m.leave(c)
@@ -164,6 +161,9 @@ func (d *device) close() {
 	}
 	m.mu.Unlock()
 	d.mem.close()
+	for _, b := range m.host.removeAll(d) {
+		unmapHost(b)
+	}
 }
 
 // Hold keeps s from running until release is called: a gate for tests, in place of sleeping.

@@ -70,6 +70,8 @@ func newDriver(o Options, inline bool) *Driver {
 	m.changed.L = &m.mu
 	m.rng = rand.New(rand.NewPCG(o.Policy.seed, 0))
 	m.wake, m.timer, m.drainer = make(chan struct{}, 1), time.NewTimer(time.Hour), m.drain
+	m.assistant = time.AfterFunc(time.Hour, m.assist)
+	m.assistant.Stop()
 	m.callbacks = map[driver.CallbackID]func(){}
 	return &Driver{m: m, open: map[int]*device{}}
 }

@@ -132,9 +132,7 @@ func (d *device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
 	if !d.m.inline {
 		o.ticket = x.issued
 		x.issued++
-		for range x.callbacks {
-			d.m.expect()
-		}
+		d.m.expect(x.callbacks)
 	}
 	return d.submit(call, st, &o)
 }

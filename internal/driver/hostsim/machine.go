@@ -28,7 +28,6 @@ type machine struct {
 	rng       *rand.Rand
 	turn      uint64    // counts served operations, for the interleaving policy
 	active    []*stream // streams with queued work
-	devices   []*device
 	events    table[event]
 	records   []*record // unused ones
 	captures  []*capture
@@ -41,8 +40,9 @@ type machine struct {
 	drainer   func()        // drain, made once so that starting it allocates nothing
 	timer     *time.Timer   // the drain goroutine's
 	unheard   int           // queued callbacks
-	assisting bool          // the goroutine that proceeds to callbacks runs
-	served    uint64        // operations completed, for that goroutine
+	assistant *time.Timer   // calls assist while there are some, in virtual time
+	served    uint64        // operations completed
+	silent    uint64        // served when the assistant looked last
 }
 
 // clock returns the device time in nanoseconds; mu is held.
@@ -180,32 +180,33 @@ func (m *machine) drain() {
 // patience is how long the host may be silent before the device proceeds to a queued callback by itself in virtual time.
 const patience = 10 * time.Millisecond
 
-// expect notes that a callback was queued; mu is held.
-func (m *machine) expect() {
-	m.unheard++
-	if m.opts.RealTime || m.assisting {
-		return
+// expect notes that n callbacks were queued; mu is held.
+func (m *machine) expect(n int) {
+	if m.unheard == 0 && n > 0 && !m.opts.RealTime {
+		m.silent = m.served
+		m.assistant.Reset(patience)
 	}
-	m.assisting = true
-	go m.assist()
+	m.unheard += n
 }
 
-// assist runs queued work up to the callbacks while the host does nothing else about it.
-func (m *machine) assist() {
-	last := uint64(0)
-	for {
-		time.Sleep(patience)
-		m.mu.Lock()
-		if m.unheard == 0 {
-			m.assisting = false
-			m.mu.Unlock()
-			return
-		}
-		if m.served == last {
-			for n := m.unheard; m.unheard == n && !m.running && m.run(farFuture); {
-			}
-		}
-		last = m.served
-		m.mu.Unlock()
+// heard notes that n callbacks ran or were dropped; mu is held.
+func (m *machine) heard(n int) {
+	if m.unheard -= n; m.unheard == 0 {
+		m.assistant.Stop()
 	}
+}
+
+// assist runs queued work up to the next callback if the host did nothing about it for the length of patience.
+func (m *machine) assist() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.unheard == 0 {
+		return
+	}
+	if m.served == m.silent {
+		for n := m.unheard; m.unheard == n && !m.running && m.run(farFuture); {
+		}
+	}
+	m.silent = m.served
+	m.assistant.Reset(patience)
 }

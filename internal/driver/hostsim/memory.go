@@ -120,7 +120,7 @@ func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
 		return 0, driver.OutOfMemory
 	}
 	m.large[addr] = b
-	m.add(addr, b.mem[:n:n])
+	m.add(addr, b.mem[:n:n], nil)
 	return driver.Ptr(addr), driver.Success
 }
 
@@ -135,7 +135,7 @@ func (m *memory) allocateAt(addr, n uint64) (driver.Ptr, driver.Code) {
 		return 0, code
 	}
 	m.large[addr] = b
-	m.add(addr, b.mem[:n:n])
+	m.add(addr, b.mem[:n:n], nil)
 	return driver.Ptr(addr), driver.Success
 }
 
@@ -150,7 +150,7 @@ func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
 		s.live++
 		m.small[addr] = s
 		off := addr - s.base
-		m.add(addr, s.mem.mem[off:off+n:off+n])
+		m.add(addr, s.mem.mem[off:off+n:off+n], nil)
 		return driver.Ptr(addr), true
 	}
 	if m.current != nil {
@@ -347,7 +347,7 @@ func (d *device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	if b == nil {
 		return nil, fail("HostAlloc", driver.OutOfMemory, "")
 	}
-	d.m.host.add(hostAddress(b), b)
+	d.m.host.add(hostAddress(b), b, d)
 	return b, nil
 }
 

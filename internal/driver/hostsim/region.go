@@ -5,10 +5,11 @@ import (
 	"sync"
 )
 
-// region is one live allocation: its bytes, at the address that the device knows them by.
+// region is one live allocation: its bytes, at the address that the device knows them by, and who made it.
 type region struct {
 	base  uint64
 	bytes []byte
+	owner *device
 }
 
 // regions finds live allocations by address. It is safe for concurrent use.
@@ -22,14 +23,14 @@ func (r *regions) find(addr uint64) int {
 	return sort.Search(len(r.live), func(i int) bool { return r.live[i].base > addr })
 }
 
-// add makes b known at base.
-func (r *regions) add(base uint64, b []byte) {
+// add makes b known at base; a device's own memory needs no owner.
+func (r *regions) add(base uint64, b []byte, owner *device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	i := r.find(base)
 	r.live = append(r.live, region{})
 	copy(r.live[i+1:], r.live[i:])
-	r.live[i] = region{base, b}
+	r.live[i] = region{base, b, owner}
 }
 
 // remove forgets the region that begins at base.
@@ -43,6 +44,23 @@ func (r *regions) remove(base uint64) ([]byte, bool) {
 	b := r.live[i].bytes
 	r.live = append(r.live[:i], r.live[i+1:]...)
 	return b, true
+}
+
+// removeAll forgets what owner made and returns it.
+func (r *regions) removeAll(owner *device) (removed [][]byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	kept := r.live[:0]
+	for _, g := range r.live {
+		if g.owner == owner {
+			removed = append(removed, g.bytes)
+		} else {
+			kept = append(kept, g)
+		}
+	}
+	clear(r.live[len(kept):])
+	r.live = kept
+	return removed
 }
 
 // resolve returns the region that holds addr.

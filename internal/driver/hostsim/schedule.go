@@ -240,7 +240,7 @@ func (m *machine) call(c candidate, id driver.CallbackID, at int64) {
 		if c.node < 0 {
 			c.s.busy = false
 		}
-		m.unheard--
+		m.heard(1)
 		end := at + m.cost(callbackCost)
 		if m.opts.RealTime {
 			end = max(end, m.clock())

@@ -119,12 +119,13 @@ func (s *stream) drop(m *machine) {
 		case opRecord:
 			o.rec.done, o.rec.at = true, m.clock()
 		case opCallback:
-			m.unheard--
+			m.heard(1)
 		case opGraph:
-			m.unheard -= o.exec.callbacks
+			left := o.exec.callbacks
 			if s.graph == o.exec {
-				m.unheard += o.exec.heard
+				left -= o.exec.heard
 			}
+			m.heard(left)
 			o.exec.done = o.ticket + 1
 		}
 		s.pop(m)

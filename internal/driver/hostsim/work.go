@@ -237,7 +237,7 @@ func (d *device) Callback(s driver.Stream, id driver.CallbackID) error {
 		return d.refuse(call, driver.InvalidValue, "no function is registered under this id")
 	}
 	if st.cap == nil && !d.m.inline {
-		d.m.expect()
+		d.m.expect(1)
 	}
 	return d.submit(call, st, &op{kind: opCallback, callback: id})
 }

@@ -1,0 +1,106 @@
+package faults
+
+import (
+	"sync"
+
+	"tenon.dev/internal/driver"
+)
+
+// Live counts what was made through a Device and not yet given back.
+type Live struct {
+	// Blocks and Bytes of device memory, HostBlocks and HostBytes of page-locked memory.
+	Blocks, HostBlocks int
+	Bytes, HostBytes   uint64
+	// Handles.
+	Streams, Events, Graphs, Execs, Modules, Callbacks int
+}
+
+// Device passes calls to another device and fails the one it is told to. It implements driver.Device and is safe for concurrent use.
+type Device struct {
+	driver.Device
+
+	noFaults bool // device faults are no codes
+
+	mu     sync.Mutex
+	live   Live
+	blocks map[driver.Ptr]uint64
+	count  int         // failable calls so far
+	at     int         // the call to fail; 0: none
+	pick   int         // which of its codes
+	method string      // the call that was failed
+	code   driver.Code // and its code
+	fault  driver.Code // the device fault that all calls return, once a sticky code was returned
+}
+
+var _ driver.Device = (*Device)(nil)
+
+// New returns a decorator of d that fails nothing yet. Closing it closes d.
+func New(d driver.Device) *Device {
+	return &Device{Device: d, blocks: map[driver.Ptr]uint64{}}
+}
+
+// Arm makes the n-th failable call from now on (1 is the next) fail with the pick-th code that is listed for its method. A code that is
+// a device fault stays: every later call fails with it, and frees are silent but free. Arm(0, 0) fails nothing and ends such a fault.
+func (d *Device) Arm(n, pick int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count, d.at, d.pick, d.method, d.code, d.fault = 0, n, pick, "", driver.Success, driver.Success
+}
+
+// Fired returns the method that was failed since Arm and its code, or "" if that call was not reached or has no such code.
+func (d *Device) Fired() (method string, code driver.Code) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.method, d.code
+}
+
+// Calls returns the number of failable calls since Arm.
+func (d *Device) Calls() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.count
+}
+
+// Live returns what is live.
+func (d *Device) Live() Live {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.live
+}
+
+// fail returns the error that the method is to return, or nil to go on.
+func (d *Device) fail(method string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fault != driver.Success {
+		return &driver.Error{Call: method, Code: d.fault, Detail: "injected earlier"}
+	}
+	var list []driver.Code
+	for _, c := range codes[method] {
+		if !d.noFaults || !c.Sticky() {
+			list = append(list, c)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	d.count++
+	if d.count != d.at || d.pick >= len(list) {
+		return nil
+	}
+	d.method, d.code = method, list[d.pick]
+	if d.code.Sticky() {
+		d.fault = d.code
+	}
+	return &driver.Error{Call: method, Code: d.code, Detail: "injected"}
+}
+
+// note changes the live counts if err is nil, and returns err.
+func (d *Device) note(err error, change func(l *Live)) error {
+	if err == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		change(&d.live)
+	}
+	return err
+}
