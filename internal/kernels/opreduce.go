@@ -98,7 +98,7 @@ var (
 	Norm2 = simple("norm2", zeroInit, func(_ *Reduction, x Num) Num { return x.Mul(x) }, addNum,
 		func(_ *Reduction, a Num) Num { return Num{Re: a.Re.Sqrt()} })
 	NormInf    = simple("norminf", zeroInit, absNum, greater, nil)
-	NormNegInf = simple("normneginf", func(dtype.DType) float64 { return math.Inf(1) }, absNum, lesser, nil)
+	NormNegInf = withInit(simple("normneginf", zeroInit, absNum, lesser, nil), false)
 )
 
 // extremeInit is the identity of max (or min) of state type t.
@@ -123,7 +123,11 @@ func extreme(name string, max bool) *ReduceOp {
 	if max {
 		fold = greater
 	}
-	op := simple(name, zeroInit, nil, fold, nil)
+	return withInit(simple(name, zeroInit, nil, fold, nil), max)
+}
+
+// withInit makes op start at the identity of max (or min).
+func withInit(op *ReduceOp, max bool) *ReduceOp {
 	op.Init = func(r *Reduction) []kernel.Value { return []kernel.Value{extremeInit(r.K, stateType(r.T), max)} }
 	return op
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -193,10 +194,13 @@ func TestReduce(t *testing.T) {
 			cases := reduceCases(h, rand.New(rand.NewPCG(1, uint64(dt))), dt)
 			for _, op := range ReduceOps() {
 				ref := realReferences[op.Name]
-				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && op.Name == "mean" || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
+				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && (op.Name == "mean" || strings.HasPrefix(op.Name, "norm")) || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
 					continue
 				}
-				for _, c := range cases {
+				for i, c := range cases {
+					if dt != dtype.Float32 && op != Sum && (i+int(op.id))%4 != 0 {
+						continue
+					}
 					if err := reduceOne(h, op, dt, c, ref); err != nil {
 						t.Fatalf("%s %v of %s, limit %d: %v", op.Name, dt, c.name, limit, err)
 					}
@@ -215,9 +219,6 @@ func reduceOne(h *host, op *ReduceOp, dt dtype.DType, c reduceCase, ref func([]f
 	case noIdentity(op):
 	case !dt.IsFloat():
 		compute, outType = dtype.Int64, dtype.Int64
-		if op.Name == "norm2" {
-			return nil
-		}
 	case dt == dtype.Float16:
 		tol = 2e-3
 	}
@@ -251,4 +252,130 @@ func reduceOne(h *host, op *ReduceOp, dt dtype.DType, c reduceCase, ref func([]f
 		}
 	}
 	return nil
+}
+
+func TestReduceComplex(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.Complex64, dtype.Complex128} {
+		h := newHost(t)
+		for _, c := range reduceCases(h, rand.New(rand.NewPCG(2, 2)), dt) {
+			sum, count := h.empty(dt, outShape(c.in, c.dims)...), h.empty(dtype.Int64, outShape(c.in, c.dims)...)
+			check(t, Reduce(h, Sum, dt, nil, []Operand{sum}, []Operand{c.in}, c.dims))
+			check(t, Reduce(h, CountNonzero, dtype.Bool, nil, []Operand{count}, []Operand{c.in}, c.dims))
+			sums, counts := h.readComplex(sum), h.read(count)
+			for o, vs := range h.groups(c.in, c.dims) {
+				var want complex128
+				n := 0.0
+				for _, v := range vs {
+					want += v
+					if v != 0 {
+						n++
+					}
+				}
+				if sums[o] != want || counts[o] != n {
+					t.Fatalf("%v of %s: sum %v, count %v; want %v, %v", dt, c.name, sums[o], counts[o], want, n)
+				}
+			}
+		}
+	}
+}
+
+func TestReduceNaN(t *testing.T) {
+	h := newHost(t)
+	nan, inf := math.NaN(), math.Inf(1)
+	vs := make([]float64, 3000)
+	for i := range vs {
+		vs[i] = float64(i % 7)
+	}
+	vs[1234], vs[2000], vs[10] = nan, nan, inf
+	in := h.of(dtype.Float32, vs, len(vs))
+	for _, op := range []*ReduceOp{MaxIndex, MinIndex} {
+		v, at := h.empty(dtype.Float32), h.empty(dtype.Int64)
+		check(t, Reduce(h, op, dtype.Float32, nil, []Operand{v, at}, []Operand{in}, []bool{true}))
+		if h.read(v)[0] == h.read(v)[0] || h.read(at)[0] != 1234 {
+			t.Errorf("%s: %v at %v, want NaN at 1234", op.Name, h.read(v)[0], h.read(at)[0])
+		}
+	}
+	for _, op := range []*ReduceOp{AMax, AMin, NormInf, NormNegInf, Sum} {
+		v := h.empty(dtype.Float32)
+		check(t, Reduce(h, op, dtype.Float32, nil, []Operand{v}, []Operand{in}, []bool{true}))
+		if h.read(v)[0] == h.read(v)[0] {
+			t.Errorf("%s: %v, want NaN", op.Name, h.read(v)[0])
+		}
+	}
+	v := h.empty(dtype.Float32)
+	check(t, Reduce(h, NanSum, dtype.Float32, nil, []Operand{v}, []Operand{h.of(dtype.Float32, []float64{1, nan, 2}, 3)}, []bool{true}))
+	if h.read(v)[0] != 3 {
+		t.Errorf("nansum is %v", h.read(v)[0])
+	}
+	// An identity must not be taken for a place: the extremes of a type are values like others.
+	for _, c := range []struct {
+		op *ReduceOp
+		t  dtype.DType
+		v  float64
+	}{{MaxIndex, dtype.Uint8, 0}, {MinIndex, dtype.Uint8, 255}, {MaxIndex, dtype.Int64, math.MinInt64}, {MaxIndex, dtype.Float32, -inf}, {MinIndex, dtype.Float32, inf}} {
+		v, at := h.empty(c.t), h.empty(dtype.Int64)
+		check(t, Reduce(h, c.op, c.t, nil, []Operand{v, at}, []Operand{h.of(c.t, []float64{c.v}, 1)}, []bool{true}))
+		if h.read(v)[0] != c.v || h.read(at)[0] != 0 {
+			t.Errorf("%s of %v %v: %v at %v", c.op.Name, c.t, c.v, h.read(v)[0], h.read(at)[0])
+		}
+	}
+}
+
+func TestReduceHalf(t *testing.T) {
+	h := newHost(t)
+	ones := make([]float64, 65536)
+	for i := range ones {
+		ones[i] = 1
+	}
+	in := h.of(dtype.Float16, ones, len(ones))
+	wide, mean := h.empty(dtype.Float32), h.empty(dtype.Float16)
+	check(t, Reduce(h, Sum, dtype.Float32, nil, []Operand{wide}, []Operand{in}, []bool{true}))
+	check(t, Reduce(h, Mean, dtype.Float16, nil, []Operand{mean}, []Operand{in}, []bool{true}))
+	if h.read(wide)[0] != 65536 || h.read(mean)[0] != 1 {
+		t.Errorf("sum %v, mean %v", h.read(wide)[0], h.read(mean)[0])
+	}
+	tiny := make([]float64, 25)
+	for i := range tiny {
+		tiny[i] = float64(i) / 1e8
+	}
+	norm := h.empty(dtype.Float16)
+	check(t, Reduce(h, Norm2, dtype.Float16, nil, []Operand{norm}, []Operand{h.of(dtype.Float16, tiny, 25)}, []bool{true}))
+	if h.read(norm)[0] <= 0 {
+		t.Error("the norm of subnormals is 0")
+	}
+}
+
+func TestReduceErrorsAndAllocations(t *testing.T) {
+	h := newHost(t)
+	x, y, z := h.empty(dtype.Float32, 4, 4), h.empty(dtype.Float32, 4), h.empty(dtype.Float32, 4, 4, 4)
+	for name, err := range map[string]error{
+		"counts": Reduce(h, Sum, dtype.Float32, nil, []Operand{y, y}, []Operand{x}, []bool{true, false}),
+		"ranks":  Reduce(h, Sum, dtype.Float32, nil, []Operand{y}, []Operand{x}, []bool{true}),
+		"output": Reduce(h, Sum, dtype.Float32, nil, []Operand{z}, []Operand{x}, []bool{true, false}),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	p := newPlanner()
+	in, out := at(1<<20, dtype.Float32, 1024, 1024), at(4096, dtype.Float32, 1024)
+	all, one := []bool{true, true}, []bool{true, false}
+	total := at(4096, dtype.Float32)
+	run := func() {
+		check(t, Reduce(p, Sum, dtype.Float32, nil, []Operand{out}, []Operand{in}, one))
+		check(t, Reduce(p, Sum, dtype.Float32, nil, []Operand{total}, []Operand{in}, all))
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
+
+func BenchmarkReducePlan(b *testing.B) {
+	p := newPlanner()
+	in, out := at(1<<20, dtype.Float32, 256, 512), at(4096, dtype.Float32, 512)
+	dims := []bool{true, false}
+	for range b.N {
+		Reduce(p, Sum, dtype.Float32, nil, []Operand{out}, []Operand{in}, dims)
+	}
 }
