@@ -85,8 +85,10 @@ func pointCases() []pointCase {
 	for _, t := range allTypes {
 		add(kir.OpSelect, t, t, dtype.Bool, t, t)
 		for _, from := range allTypes {
-			add(kir.OpCvt, t, t, from)
-			if from.Size() == t.Size() && from != dtype.Bool && t != dtype.Bool {
+			if from != t {
+				add(kir.OpCvt, t, t, from)
+			}
+			if from != t && from.Size() == t.Size() && from != dtype.Bool && t != dtype.Bool {
 				add(kir.OpBitcast, t, t, from)
 			}
 		}
@@ -110,7 +112,7 @@ func unfusedCases() []pointCase {
 	for _, t := range ints {
 		for _, d := range []int64{0, 1, -1, 2, 3, 7, 10, -128} {
 			for _, op := range []kir.Op{kir.OpDiv, kir.OpRem} {
-				name := fmt.Sprintf("%v_%s_by_%d", op, t.Short(), uint64(d))
+				name := fmt.Sprintf("%v_%s_by_%d", op, t.Short(), uint8(d))
 				p := pointwise(name, t, []kir.Type{t}, func(p *program, xs []kir.Value) kir.Value {
 					return p.op(op, t, t, xs[0], p.constant(t, uint64(d)))
 				})

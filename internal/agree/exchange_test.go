@@ -39,7 +39,7 @@ func contendedCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCa
 	i := p.thread()
 	v := p.load(t, b, i)
 	at := p.op(kir.OpAnd, dtype.Int32, dtype.Int32, i, p.i32(3))
-	global := kir.Instr{Op: kir.OpAtomic, Type: t, Sub: op, Space: kir.Global, Imm: 1}
+	global := kir.Instr{Op: kir.OpAtomic, Type: t, Sub: op, Space: kir.Global}
 	if s == kir.Shared {
 		p.Shared = []kir.Array{{Name: "s", Type: t, Count: 5}}
 		tid := p.special(kir.TidX)
@@ -47,10 +47,10 @@ func contendedCase(rng *rand.Rand, t kir.Type, op kir.Sub, s kir.Space) kernelCa
 			p.do(kir.Instr{Op: kir.OpStore, Type: t, Space: kir.Shared, Width: 1}, tid, p.load(t, b, tid))
 		})
 		p.do(kir.Instr{Op: kir.OpBarrier})
-		p.do(kir.Instr{Op: kir.OpAtomic, Type: t, Sub: op, Space: kir.Shared, Imm: 1}, at, v)
+		p.do(kir.Instr{Op: kir.OpAtomic, Type: t, Sub: op, Space: kir.Shared}, at, v)
 		p.do(kir.Instr{Op: kir.OpBarrier})
 		p.when(p.op(kir.OpLt, dtype.Int32, dtype.Bool, tid, p.i32(4)), func() {
-			p.do(global, mem, tid, p.add(t, kir.Instr{Op: kir.OpLoad, Type: t, Space: kir.Shared, Width: 1, Imm: 1}, tid))
+			p.do(global, mem, tid, p.add(t, kir.Instr{Op: kir.OpLoad, Type: t, Space: kir.Shared, Width: 1}, tid))
 		})
 	} else {
 		p.do(global, mem, at, v)

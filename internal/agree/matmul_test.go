@@ -106,24 +106,68 @@ func products() []product {
 	return ps
 }
 
-// launch makes the case of an m x k by k x n product of small integers, whose sums every format holds exactly.
-func (q product) launch(t testing.TB, rng *rand.Rand, m, n, k int) kernelCase {
+// launch makes the case of an m x k by k x n product of small integers, whose sums every format holds exactly or rounds once, and what
+// must come out.
+func (q product) launch(t testing.TB, rng *rand.Rand, m, n, k int) (c kernelCase, want []byte) {
 	t.Helper()
 	p, err := q.build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	small := func(count int) []byte {
+	var as, bs []int
+	small := func(count int, numbers *[]int) []byte {
 		var b []byte
 		for range count {
-			b = put(b, q.in, integer(q.in, rng.IntN(7)-3))
+			x := rng.IntN(7) - 3
+			*numbers = append(*numbers, x)
+			b = put(b, q.in, integer(q.in, x))
 		}
 		return b
 	}
+	a, b := small(m*k, &as), small(k*n, &bs)
+	for i := range m {
+		for j := range n {
+			sum := 0
+			for l := range k {
+				x, y := as[i*k+l], bs[l*n+j]
+				if q.transA {
+					x = as[l*m+i]
+				}
+				if q.transB {
+					y = bs[j*k+l]
+				}
+				sum += x * y
+			}
+			want = put(want, q.out, integer(q.out, sum))
+		}
+	}
 	grid := ((m + q.bm - 1) / q.bm) * ((n + q.bn - 1) / q.bn)
-	return kernelCase{prog: p, grid: grid, block: q.threads, args: []argument{buffer(q.in, small(m*k)), buffer(q.in, small(k*n)), zeros(q.out, m*n),
-		scalar(dtype.Int32, uint64(m)), scalar(dtype.Int32, uint64(n)), scalar(dtype.Int32, uint64(k))}}
+	return kernelCase{prog: p, grid: grid, block: q.threads, args: []argument{buffer(q.in, a), buffer(q.in, b), zeros(q.out, m*n),
+		scalar(dtype.Int32, uint64(m)), scalar(dtype.Int32, uint64(n)), scalar(dtype.Int32, uint64(k))}}, want
 }
+
+// testProducts checks the products of matrices that do and that do not fill their tiles.
+func testProducts(t *testing.T, m *machine) {
+	rng := rand.New(rand.NewPCG(3, 5))
+	for _, q := range products() {
+		for i, size := range [][3]int{{208, 176, 80}, {256, 256, 192}, {16, 16, 16}} {
+			c, want := q.launch(t, rng, size[0], size[1], size[2])
+			if i == 0 {
+				m.load(t, []*kir.Program{c.prog})
+			}
+			got, err := m.run(c)
+			if err != nil {
+				t.Fatalf("%s %v: %v", q.name(), size, err)
+			}
+			if text := differ(q.out, want, got[2]); text != "" {
+				t.Errorf("%s %v: %s", q.name(), size, text)
+			}
+		}
+	}
+}
+
+func TestProductsOnGPU(t *testing.T)       { testProducts(t, openGPU(t)) }
+func TestProductsOnSimulator(t *testing.T) { testProducts(t, openSim(t)) }
 
 // integer returns the bits of n in type t.
 func integer(t kir.Type, n int) uint64 {

@@ -1,6 +1,8 @@
 package agree
 
 import (
+	"fmt"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
@@ -40,6 +42,7 @@ func (p *program) op(op kir.Op, t, res kir.Type, args ...kir.Value) kir.Value {
 }
 
 func (p *program) constant(t kir.Type, bits uint64) kir.Value {
+	bits &= ^uint64(0) >> (64 - 8*t.Size())
 	return p.add(t, kir.Instr{Op: kir.OpConst, Type: t, Imm: bits})
 }
 
@@ -94,7 +97,7 @@ func pointwise(name string, out kir.Type, ins []kir.Type, f func(p *program, xs 
 	dst := p.buffer("out", out)
 	var srcs []kir.Value
 	for _, t := range ins {
-		srcs = append(srcs, p.buffer("in", t))
+		srcs = append(srcs, p.buffer(fmt.Sprintf("in%d", len(srcs)), t))
 	}
 	n := p.scalar("n", dtype.Int32)
 	i := p.thread()

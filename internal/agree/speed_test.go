@@ -75,6 +75,8 @@ func BenchmarkProduct(b *testing.B) {
 		}
 		gpu.load(b, []*kir.Program{p})
 		b.Run(q.name(), func(b *testing.B) {
+			th := gpu.Enter()
+			defer th.Leave()
 			ms := timeProduct(b, gpu, th, q, p, bufs, n)
 			b.ReportMetric(2*n*n*n/ms/1e9, "TFLOP/s")
 			info, err := gpu.FuncInfo(th, gpu.funcs[p.Name])

@@ -71,7 +71,12 @@ func (p *program) add32(a, b kir.Value) kir.Value {
 func (p *program) mul32(a kir.Value, n int) kir.Value {
 	return p.op(kir.OpMul, dtype.Int32, dtype.Int32, a, p.i32(n))
 }
-func (p *program) cvt(to kir.Type, a kir.Value) kir.Value { return p.op(kir.OpCvt, to, to, a) }
+func (p *program) cvt(to kir.Type, a kir.Value) kir.Value {
+	if p.Values[a] == to {
+		return a
+	}
+	return p.op(kir.OpCvt, to, to, a)
+}
 
 // vectorCase copies vectors of w elements, through every cache hint and both index types, with displacements.
 func vectorCase(rng *rand.Rand, t kir.Type, w int) kernelCase {
