@@ -23,9 +23,16 @@ type Kernels struct {
 
 // suite is one run of the conformance suite.
 type suite struct {
-	open func(t *testing.T) driver.Device
-	k    Kernels
+	open      func(t *testing.T) driver.Device
+	k         Kernels
+	decorated bool
 }
+
+// Option changes what the suite expects.
+type Option func(*suite)
+
+// Decorated leaves out what a decorator of a device does not promise: calls without allocations.
+func Decorated() Option { return func(s *suite) { s.decorated = true } }
 
 // child names the fault program that this process was started to run. Fault programs lose the device, so each has its own process.
 var child = flag.String("drivertest.child", "", "run only this fault program of the driver's conformance suite")
@@ -33,8 +40,11 @@ var child = flag.String("drivertest.child", "", "run only this fault program of 
 // Run runs every conformance program against the devices that open returns, as sub-tests of t. open may return one device many
 // times; it closes what it opened through t.Cleanup. t must be a top-level test, since the fault programs re-execute the test binary
 // with -test.run set to its name.
-func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels) {
+func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ...Option) {
 	s := &suite{open: open, k: k}
+	for _, o := range opts {
+		o(s)
+	}
 	if *child != "" {
 		s.runChild(t, *child)
 		return
@@ -58,6 +68,9 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels) {
 		{"Order", orderTests},
 	}
 	for _, g := range groups {
+		if g.name == "Allocs" && s.decorated {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			for _, c := range g.tests {
 				t.Run(c.name, func(t *testing.T) {

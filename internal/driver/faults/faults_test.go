@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/drivertest"
 	"tenon.dev/internal/driver/hostsim"
 )
 
@@ -278,4 +279,9 @@ func TestWalkFindsWrongPrograms(t *testing.T) {
 			t.Errorf("%s: the walk says\n%s\nwant %q", c.name, text, c.want)
 		}
 	}
+}
+
+// TestTransparent runs the conformance suite on a device that nothing fails on.
+func TestTransparent(t *testing.T) {
+	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated())
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/drivertest"
 )
 
 // bench is a device with one stream and saxpy over n elements.
@@ -16,7 +17,7 @@ func bench(b *testing.B, d *Driver, n int) (*Device, driver.Thread, *driver.Laun
 	b.Cleanup(func() { dev.Close() })
 	t := dev.Enter()
 	b.Cleanup(t.Leave)
-	m, err := dev.LoadModule(t, saxpyText)
+	m, err := dev.LoadModule(t, drivertest.KIR().Saxpy)
 	if err != nil {
 		b.Fatal(err)
 	}

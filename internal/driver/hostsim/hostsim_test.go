@@ -1,25 +1,10 @@
 package hostsim
 
 import (
-	_ "embed"
 	"testing"
 
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/drivertest"
-)
-
-// The suite's kernels as kernel IR.
-var (
-	//go:embed testdata/saxpy.kir
-	saxpyText []byte
-	//go:embed testdata/spin.kir
-	spinText []byte
-	//go:embed testdata/illegal.kir
-	illegalText []byte
-	//go:embed testdata/assert.kir
-	assertText []byte
-
-	testKernels = drivertest.Kernels{Saxpy: saxpyText, Spin: spinText, Illegal: illegalText, Assert: assertText}
 )
 
 // opener returns a function that opens the first device of a new machine for each test.
@@ -39,15 +24,15 @@ func opener(d func() *Driver) func(t *testing.T) driver.Device {
 }
 
 func TestVirtual(t *testing.T) {
-	drivertest.Run(t, opener(func() *Driver { return New(Options{}) }), testKernels)
+	drivertest.Run(t, opener(func() *Driver { return New(Options{}) }), drivertest.KIR())
 }
 
 func TestRealTime(t *testing.T) {
-	drivertest.Run(t, opener(func() *Driver { return New(Options{RealTime: true}) }), testKernels)
+	drivertest.Run(t, opener(func() *Driver { return New(Options{RealTime: true}) }), drivertest.KIR())
 }
 
 func TestCPU(t *testing.T) {
-	drivertest.Run(t, opener(CPU), testKernels)
+	drivertest.Run(t, opener(CPU), drivertest.KIR())
 }
 
 func TestHazards(t *testing.T) {
@@ -63,5 +48,5 @@ func TestHazards(t *testing.T) {
 			devs[i] = dev
 		}
 		return devs
-	}, testKernels)
+	}, drivertest.KIR())
 }

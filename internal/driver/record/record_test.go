@@ -1,0 +1,150 @@
+package record
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/drivertest"
+	"tenon.dev/internal/driver/hostsim"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden recording")
+
+// open returns a recorder of a simulated device.
+func open(t *testing.T, except ...string) *Device {
+	d, err := hostsim.New(hostsim.Options{}).Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return New(d, except...)
+}
+
+// TestTransparent runs the conformance suite on a recorded device.
+func TestTransparent(t *testing.T) {
+	drivertest.Run(t, func(t *testing.T) driver.Device { return open(t) }, drivertest.KIR(), drivertest.Decorated())
+}
+
+// TestText compares the recording of one call of each kind with golden text.
+func TestText(t *testing.T) {
+	d := open(t)
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	th := d.Enter()
+	defer th.Leave()
+	m, err := d.LoadModule(th, drivertest.KIR().Spin)
+	ok(err)
+	f, err := d.Function(th, m, "spin")
+	ok(err)
+	_, err = d.FuncInfo(th, f)
+	ok(err)
+	ok(d.SetMaxShared(th, f, 2048))
+	p, err := d.MemAlloc(th, 4096)
+	ok(err)
+	q, err := d.MemAlloc(th, 512)
+	ok(err)
+	_, _, err = d.MemInfo(th)
+	ok(err)
+	h, err := d.HostAlloc(th, 512)
+	ok(err)
+	s, err := d.StreamCreate(th, true, -1)
+	ok(err)
+	s2, err := d.StreamCreate(th, false, 0)
+	ok(err)
+	e, err := d.EventCreate(th, true)
+	ok(err)
+	e2, err := d.EventCreate(th, true)
+	ok(err)
+	id := d.RegisterCallback(func() {})
+	ok(d.CopyHtoD(p+1024, h[16:], s))
+	ok(d.CopyDtoD(q, p, 512, s))
+	ok(d.CopyDtoH(make([]byte, 32), q, s))
+	ok(d.Memset(p, 0xff, 2, 8, driver.StreamLegacy))
+	l := &driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Shared: 64, Args: make([]byte, 8)}
+	ok(d.Launch(l))
+	ok(d.Callback(s, id))
+	ok(d.EventRecord(e, s))
+	ok(d.StreamWait(s2, e))
+	ok(d.EventRecord(e2, s2))
+	_, err = d.StreamQuery(th, s)
+	ok(err)
+	ok(d.StreamSynchronize(th, s2))
+	_, err = d.EventQuery(th, e)
+	ok(err)
+	ok(d.EventSynchronize(th, e))
+	_, err = d.EventElapsed(th, e, e2)
+	ok(err)
+	old, err := d.CaptureExchangeMode(th, driver.CaptureRelaxed)
+	ok(err)
+	ok(d.CaptureBegin(th, s, driver.CaptureThreadLocal))
+	_, _, err = d.CaptureInfo(s)
+	ok(err)
+	l.Shared = 0
+	ok(d.Launch(l))
+	g, err := d.CaptureEnd(th, s)
+	ok(err)
+	_, err = d.CaptureExchangeMode(th, old)
+	ok(err)
+	_, err = d.GraphNodes(g)
+	ok(err)
+	ok(d.GraphDot(th, g, filepath.Join(t.TempDir(), "g.dot")))
+	x, err := d.GraphInstantiate(th, g)
+	ok(err)
+	ok(d.GraphDestroy(th, g))
+	ok(d.GraphLaunch(x, s))
+	ok(d.Synchronize(th))
+	ok(d.GraphExecDestroy(th, x))
+	d.UnregisterCallback(id)
+	ok(d.EventDestroy(th, e))
+	ok(d.StreamDestroy(th, s2))
+	ok(d.HostFree(th, h))
+	ok(d.MemFree(th, p))
+	if d.MemFree(th, p) == nil {
+		t.Error("an allocation was freed twice")
+	}
+	if d.StreamDestroy(th, s2) == nil {
+		t.Error("a stream was destroyed twice")
+	}
+	ok(d.UnloadModule(th, m))
+	ok(d.Close())
+	golden := filepath.Join("testdata", "program.txt")
+	if *rewrite {
+		ok(os.MkdirAll("testdata", 0o755))
+		ok(os.WriteFile(golden, []byte(d.Text()), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	ok(err)
+	if got := d.Text(); got != string(want) {
+		t.Errorf("recorded\n%s\nwant\n%s", got, want)
+	}
+	if n := d.Count("Launch"); n != 2 {
+		t.Errorf("%d launches are recorded, want 2", n)
+	}
+	d.Reset()
+	if n := len(d.Calls()); n != 0 {
+		t.Errorf("%d calls are left after Reset", n)
+	}
+}
+
+func TestExcept(t *testing.T) {
+	d := open(t, "MemAlloc")
+	th := d.Enter()
+	defer th.Leave()
+	p, err := d.MemAlloc(th, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.MemFree(th, p); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := d.Text(), "MemFree mem1\n"; got != want {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+}
