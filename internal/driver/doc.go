@@ -15,6 +15,15 @@
 // blocking stream and they wait for it. The handle alone does not tell its device, so work on it is queued only while the goroutine
 // holds a token of that device; without one a CUDA device fails with InvalidContext.
 //
+// # Captures
+//
+// While a stream is captured, waiting for it, for its events or for the whole device is illegal on every thread. Calls that CUDA names
+// potentially unsafe are illegal on the thread that captures, unless it captures under [CaptureRelaxed] or has exchanged its own mode
+// for it, and on all other threads while some thread captures under [CaptureGlobal]. They are MemAlloc, MemFree, HostAlloc, HostFree,
+// StreamQuery, StreamSynchronize, EventQuery, EventSynchronize, GraphInstantiate, GraphExecDestroy and UnloadModule. An illegal call
+// fails with StreamCaptureUnsupported or the code of its cause, and invalidates the capture. drivertest/testdata/legality.txt has the
+// answer of each call in each situation, as an H200 gave it.
+//
 // # Errors
 //
 // Every failed call returns an *[Error] that names the call and holds a [Code] with CUDA's number, so errors.Is(err, OutOfMemory)

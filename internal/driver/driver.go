@@ -135,7 +135,7 @@ type Streams interface {
 	// StreamSynchronize blocks until all work of s is done. Legal where StreamQuery is.
 	StreamSynchronize(t Thread, s Stream) error
 	// StreamWait makes later work of s wait for what e recorded last at the time of this call. Stream-ordered; legal in a capture,
-	// where waiting for a captured event joins s to that capture.
+	// where waiting for a captured event joins s to that capture. e may belong to another device of the same driver.
 	StreamWait(s Stream, e Event) error
 }
 
@@ -228,7 +228,8 @@ type Capture interface {
 	// CaptureBegin starts a capture on s. t must be held until CaptureEnd. Codes: StreamCaptureUnsupported on StreamLegacy.
 	CaptureBegin(t Thread, s Stream, mode CaptureMode) error
 	// CaptureEnd ends it and returns the graph. Codes: StreamCaptureUnmatched, StreamCaptureUnjoined, StreamCaptureInvalidated,
-	// StreamCaptureWrongThread. The stream is out of the capture after any of them.
+	// StreamCaptureWrongThread; the stream is out of the capture after any of them but StreamCaptureUnmatched, which invalidates the
+	// capture for its origin to end. IllegalState if s is not captured.
 	CaptureEnd(t Thread, s Stream) (Graph, error)
 	// CaptureInfo returns s's state and the id of its capture (0 if none). Legal anywhere, needs no token.
 	CaptureInfo(s Stream) (CaptureStatus, uint64, error)
@@ -271,7 +272,7 @@ type FuncInfo struct {
 // Modules loads kernel images.
 type Modules interface {
 	// LoadModule loads text of the format that Info().Image names; it may hold many kernels. Codes: InvalidPTX,
-	// UnsupportedPTXVersion, NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture under CaptureRelaxed.
+	// UnsupportedPTXVersion, NoBinaryForGPU, with the compiler's log as detail. Synchronous; legal in a capture.
 	LoadModule(t Thread, text []byte) (Module, error)
 	// UnloadModule releases it; its functions may not be running.
 	UnloadModule(t Thread, m Module) error
