@@ -1,0 +1,107 @@
+package math
+
+import (
+	"math"
+
+	"tenon.dev/kernel"
+)
+
+// expLimits are bounds of x beyond which e^x is infinite or rounds to 0.
+func (f float) expLimits() (lo, hi float64) {
+	if f.wide() {
+		return -745.2, 709.8
+	}
+	return -104, 88.73
+}
+
+// reduceExp returns n (a float and an integer) and r with x = n log 2 + r, |r| <= 0.3466, for |x| <= limit; beyond, n is clamped.
+func (f float) reduceExp(x kernel.Value) (n kernel.Value, ni kernel.Value, r word) {
+	bound := f.either(200, 1200)
+	n = x.Mul(f.part(log2eConst, 0)).Rint().Min(bound).Max(bound.Neg())
+	r0 := n.FMA(f.minus(ln2Const, 0), x) // exact
+	hi := n.FMA(f.minus(ln2Const, 1), r0)
+	lo := n.FMA(f.minus(ln2Const, 1), r0.Sub(hi))
+	return n, n.Convert(f.bits), word{hi, lo}
+}
+
+// expTail returns e^r - 1 - r.hi for a reduced argument.
+func (f float) expTail(r word) kernel.Value {
+	return r.hi.Mul(r.hi).FMA(f.poly(expPoly, r.hi), r.lo)
+}
+
+// expWord returns e^r for a reduced argument as a double word.
+func (f float) expWord(r word) word {
+	e := fastTwoSum(r.hi, f.expTail(r))
+	s := fastTwoSum(f.c(1), e.hi)
+	return word{s.hi, s.lo.Add(e.lo)}
+}
+
+// exp returns e^x, and 0 or infinity beyond the limits that cond-values lo and hi of x stand for.
+func (f float) exp(x kernel.Value) kernel.Value {
+	_, n, r := f.reduceExp(x)
+	y := f.ldexp(r.hi.Add(f.expTail(r)).Add(f.c(1)), n)
+	return f.saturateExp(x, y)
+}
+
+func (f float) saturateExp(x, y kernel.Value) kernel.Value {
+	lo, hi := f.expLimits()
+	y = x.Gt(f.c(hi)).Select(f.inf(), y)
+	return x.Lt(f.c(lo)).Select(f.c(0), y)
+}
+
+// Exp returns e^x.
+func Exp(k *kernel.Builder, x kernel.Value) kernel.Value { return of(k, x).exp(x) }
+
+// Exp2 returns 2^x.
+func Exp2(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	bound := f.either(200, 1200)
+	n := x.Rint().Min(bound).Max(bound.Neg())
+	t := x.Sub(n) // exact
+	hi := t.Mul(f.part(ln2Const, 0))
+	lo := t.FMA(f.part(ln2Const, 1), t.FMA(f.part(ln2Const, 0), hi.Neg()))
+	r := word{hi, lo}
+	y := f.ldexp(hi.Add(f.expTail(r)).Add(f.c(1)), n.Convert(f.bits))
+	y = x.Ge(f.either(128, 1024)).Select(f.inf(), y)
+	return x.Lt(f.either(-151, -1076)).Select(f.c(0), y)
+}
+
+// Expm1 returns e^x - 1.
+func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	_, n, r := f.reduceExp(x)
+	n = n.Max(f.i(int64(-f.mantissa - 10)))
+	// 2^n (1 + r + tail) - 1 with halved powers, since 2^n may be too large.
+	t := f.pow2(n.Sub(f.i(1)))
+	y := t.FMA(r.hi, t.Sub(f.c(0.5)))
+	y = t.FMA(f.expTail(r), y)
+	y = y.Add(y)
+	_, hi := f.expLimits()
+	y = x.Gt(f.c(hi)).Select(f.inf(), y)
+	y = x.Lt(f.either(-20, -40)).Select(f.c(-1), y)
+	// Small arguments are their own results, even where half of them is not exact.
+	return x.Abs().Lt(f.c(math.Ldexp(1, -f.mantissa-2))).Select(x, y)
+}
+
+// Sigmoid returns 1/(1+e^-x).
+func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	e := f.exp(x.Abs().Neg())
+	return x.Lt(f.c(0)).Select(e, f.c(1)).Div(e.Add(f.c(1)))
+}
+
+// Softplus returns log(1+e^x).
+func Softplus(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	e := f.exp(x.Abs().Neg())
+	y := x.Max(f.c(0)).Add(f.log1p(e))
+	return x.IsNaN().Select(x, y)
+}
+
+// LogSigmoid returns log(1/(1+e^-x)) = -Softplus(-x).
+func LogSigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	e := f.exp(x.Abs().Neg())
+	y := f.log1p(e).Sub(x.Min(f.c(0))).Neg()
+	return x.IsNaN().Select(x, y)
+}

@@ -1,0 +1,211 @@
+// Package mathtest checks the functions of package math: it lists them with their references and measures errors in units in the last place.
+// It may not know how kernels are run: it compares outputs that a caller computed.
+package mathtest
+
+import (
+	"math"
+	"math/big"
+	"runtime"
+	"sync"
+
+	"tenon.dev/internal/kernels/math/bigref"
+	"tenon.dev/kernel"
+
+	kmath "tenon.dev/internal/kernels/math"
+)
+
+// Limit is the largest error allowed, in units in the last place.
+const Limit = 2
+
+// Unary is a function of one argument.
+type Unary struct {
+	Name string
+	// Build emits the function.
+	Build func(k *kernel.Builder, x kernel.Value) kernel.Value
+	// Ref is the reference in float64, with all special values; good enough to judge float32.
+	Ref func(x float64) float64
+	// Big is the reference for float64, where Ref is finite and not zero.
+	Big func(x *big.Float) *big.Float
+	// Lo and Hi bound the arguments at which Big is compared.
+	Lo, Hi float64
+}
+
+// Binary is a function of two arguments; Big as for Unary.
+type Binary struct {
+	Name  string
+	Build func(k *kernel.Builder, x, y kernel.Value) kernel.Value
+	Ref   func(x, y float64) float64
+	Big   func(x, y *big.Float) *big.Float
+}
+
+func sigmoid(x float64) float64 {
+	if x < 0 {
+		return math.Exp(x) / (1 + math.Exp(x))
+	}
+	return 1 / (1 + math.Exp(-x))
+}
+
+func softplus(x float64) float64 { return math.Max(x, 0) + math.Log1p(math.Exp(-math.Abs(x))) }
+
+func bigSoftplus(x *big.Float) *big.Float {
+	e := bigref.Log1p(bigref.Exp(new(big.Float).Neg(new(big.Float).Abs(x))))
+	if x.Sign() > 0 {
+		e.Add(e, x)
+	}
+	return e
+}
+
+func neg(x *big.Float) *big.Float { return new(big.Float).Neg(x) }
+
+func bigSigmoid(x *big.Float) *big.Float {
+	one := bigref.Of(1)
+	d := bigref.Exp(neg(x))
+	return new(big.Float).SetPrec(bigref.Prec).Quo(one, d.Add(d, one))
+}
+
+// Functions are the functions of one argument.
+var Functions = []Unary{
+	{"exp", kmath.Exp, math.Exp, bigref.Exp, -746, 710},
+	{"exp2", kmath.Exp2, math.Exp2, bigref.Exp2, -1076, 1024},
+	{"expm1", kmath.Expm1, math.Expm1, bigref.Expm1, -60, 710},
+	{"log", kmath.Log, math.Log, bigref.Log, 0, math.MaxFloat64},
+	{"log2", kmath.Log2, math.Log2, bigref.Log2, 0, math.MaxFloat64},
+	{"log10", kmath.Log10, math.Log10, bigref.Log10, 0, math.MaxFloat64},
+	{"log1p", kmath.Log1p, math.Log1p, bigref.Log1p, -1, math.MaxFloat64},
+	{"sin", kmath.Sin, math.Sin, bigref.Sin, -math.MaxFloat64, math.MaxFloat64},
+	{"cos", kmath.Cos, math.Cos, bigref.Cos, -math.MaxFloat64, math.MaxFloat64},
+	{"tan", kmath.Tan, math.Tan, bigref.Tan, -math.MaxFloat64, math.MaxFloat64},
+	{"asin", kmath.Asin, math.Asin, bigref.Asin, -1, 1},
+	{"acos", kmath.Acos, math.Acos, bigref.Acos, -1, 1},
+	{"atan", kmath.Atan, math.Atan, bigref.Atan, -math.MaxFloat64, math.MaxFloat64},
+	{"sinh", kmath.Sinh, math.Sinh, bigref.Sinh, -711, 711},
+	{"cosh", kmath.Cosh, math.Cosh, bigref.Cosh, -711, 711},
+	{"tanh", kmath.Tanh, math.Tanh, bigref.Tanh, -60, 60},
+	{"asinh", kmath.Asinh, math.Asinh, bigref.Asinh, -math.MaxFloat64, math.MaxFloat64},
+	{"acosh", kmath.Acosh, math.Acosh, bigref.Acosh, 1, math.MaxFloat64},
+	{"atanh", kmath.Atanh, math.Atanh, bigref.Atanh, -1, 1},
+	{"erf", kmath.Erf, math.Erf, bigref.Erf, -7, 7},
+	{"erfc", kmath.Erfc, math.Erfc, bigref.Erfc, -7, 28},
+	{"erfinv", kmath.Erfinv, math.Erfinv, bigref.Erfinv, -1, 1},
+	{"rsqrt", kmath.Rsqrt, func(x float64) float64 { return 1 / math.Sqrt(x) }, func(x *big.Float) *big.Float {
+		return new(big.Float).SetPrec(bigref.Prec).Quo(bigref.Of(1), bigref.Sqrt(x))
+	}, 0, math.MaxFloat64},
+	{"sigmoid", kmath.Sigmoid, sigmoid, bigSigmoid, -746, 60},
+	{"softplus", kmath.Softplus, softplus, bigSoftplus, -746, math.MaxFloat64},
+	{"log_sigmoid", kmath.LogSigmoid, func(x float64) float64 { return -softplus(-x) },
+		func(x *big.Float) *big.Float { return neg(bigSoftplus(neg(x))) }, -math.MaxFloat64, 746},
+}
+
+// Pairs are the functions of two arguments that round.
+var Pairs = []Binary{
+	{"pow", kmath.Pow, math.Pow, bigPow},
+	{"atan2", kmath.Atan2, math.Atan2, bigref.Atan2},
+	{"hypot", kmath.Hypot, math.Hypot, bigref.Hypot},
+}
+
+// bigPow takes negative x for integers y.
+func bigPow(x, y *big.Float) *big.Float {
+	if x.Sign() > 0 {
+		return bigref.Pow(x, y)
+	}
+	p := bigref.Pow(neg(x), y)
+	if n, _ := y.Int(nil); n.Bit(0) == 1 {
+		p.Neg(p)
+	}
+	return p
+}
+
+// Ulps32 returns how far got lies from want in units in the last place of float32 at want. Results beyond the largest number count as
+// 2^128. A wrong NaN or a zero of the wrong sign is infinitely far.
+func Ulps32(got float32, want float64) float64 {
+	g := float64(got)
+	switch {
+	case math.IsNaN(want) || math.IsNaN(g):
+		if math.IsNaN(want) && math.IsNaN(g) {
+			return 0
+		}
+		return math.Inf(1)
+	case g == 0 && math.Signbit(g) != math.Signbit(want):
+		return math.Inf(1)
+	}
+	const top = 1 << 128
+	g, want = max(min(g, top), -top), max(min(want, top), -top)
+	e := max(int(math.Float64bits(want)>>52&0x7ff)-1023, -126)
+	return math.Abs(g-want) * math.Float64frombits(uint64(23-e+1023)<<52)
+}
+
+// Ulps64 is Ulps32 for float64; want holds more bits.
+func Ulps64(got float64, want *big.Float) float64 {
+	switch {
+	case math.IsNaN(got):
+		return math.Inf(1)
+	case got == 0 && math.Signbit(got) != want.Signbit():
+		return math.Inf(1)
+	}
+	top := new(big.Float).SetMantExp(big.NewFloat(1), 1024)
+	g := new(big.Float).SetPrec(bigref.Prec)
+	if math.IsInf(got, 0) {
+		if g.Set(top); got < 0 {
+			g.Neg(g)
+		}
+	} else {
+		g.SetFloat64(got)
+	}
+	w := new(big.Float).SetPrec(bigref.Prec).Set(want)
+	if new(big.Float).Abs(w).Cmp(top) > 0 {
+		if w.Set(top); want.Signbit() {
+			w.Neg(w)
+		}
+	}
+	e := max(w.MantExp(nil)-1, -1022)
+	d, _ := g.Sub(g, w).Float64()
+	return math.Abs(math.Ldexp(d, 52-e))
+}
+
+// Worst is the largest error found and where.
+type Worst struct {
+	Ulps float64
+	// X is the argument, Got the result, Want the reference.
+	X, Got float32
+	Want   float64
+	// Over counts the arguments whose error is above Limit.
+	Over int
+}
+
+// Compare judges out[i], the function's float32 result for the argument with the bits first+i, on all processors.
+func (u *Unary) Compare(first uint32, out []float32) Worst {
+	n := runtime.GOMAXPROCS(0)
+	parts := make([]Worst, n)
+	var wg sync.WaitGroup
+	for p := range n {
+		lo, hi := len(out)*p/n, len(out)*(p+1)/n
+		wg.Go(func() {
+			w := &parts[p]
+			for i := lo; i < hi; i++ {
+				w.Add(u, math.Float32frombits(first+uint32(i)), out[i])
+			}
+		})
+	}
+	wg.Wait()
+	all := Worst{}
+	for _, w := range parts {
+		over := all.Over + w.Over
+		if w.Ulps > all.Ulps {
+			all = w
+		}
+		all.Over = over
+	}
+	return all
+}
+
+// Add judges one result.
+func (w *Worst) Add(u *Unary, x, got float32) {
+	want := u.Ref(float64(x))
+	e := Ulps32(got, want)
+	if e > Limit {
+		w.Over++
+	}
+	if e > w.Ulps {
+		w.Ulps, w.X, w.Got, w.Want = e, x, got, want
+	}
+}
