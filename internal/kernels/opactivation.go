@@ -1,0 +1,139 @@
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/kernel"
+)
+
+// floats registers an op on real floats with scalars.
+func floats(name string, ins, scalars int, heavy bool, f func(k *kernel.Builder, in, s []kernel.Value) kernel.Value) *PointOp {
+	return point(PointOp{Name: name, Ins: ins, Scalars: scalars, Heavy: heavy, Build: func(k *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+		a, b := make([]kernel.Value, len(in)), make([]kernel.Value, len(s))
+		for i := range in {
+			a[i] = in[i].Re
+		}
+		for i := range s {
+			b[i] = s[i].Re
+		}
+		return []Num{realNum(f(k, a, b))}
+	}})
+}
+
+// Activations. A backward op takes the gradient of the result first.
+var (
+	// ReLU is max(x, 0) with NaN passed on; of any real type.
+	ReLU = unary("relu", func(_ *kernel.Builder, _ dtype.DType, x Num) Num {
+		return realNum(x.Re.Le(x.Re.Like(0)).Select(x.Re.Like(0), x.Re))
+	})
+	// ThresholdBackward is in0 where in1 > scalar 0, else 0. With 0 it is ReLU's, of its input or result.
+	ThresholdBackward = floats("threshold_backward", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[1].Le(s[0]).Select(in[0].Like(0), in[0])
+	})
+	// LeakyReLU is x where x > 0, else scalar·x. PReLU has the slope as in1.
+	LeakyReLU = floats("leaky_relu", 1, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[0].Gt(in[0].Like(0)).Select(in[0], in[0].Mul(s[0]))
+	})
+	LeakyReLUBackward = floats("leaky_relu_backward", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[1].Gt(in[1].Like(0)).Select(in[0], in[0].Mul(s[0]))
+	})
+	PReLU = floats("prelu", 2, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[0].Gt(in[0].Like(0)).Select(in[0], in[0].Mul(in[1]))
+	})
+	// ELU is scalars (a, s, i): s·x where x > 0, else a·s·(e^(i·x) - 1).
+	ELU = floats("elu", 1, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		x := in[0]
+		return x.Gt(x.Like(0)).Select(x.Mul(s[1]), math.Expm1(k, x.Mul(s[2])).Mul(s[0].Mul(s[1])))
+	})
+	// ELUBackward is of the input, ELUBackwardResult of the result.
+	ELUBackward = floats("elu_backward", 2, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		g, x := in[0], in[1]
+		below := g.Mul(s[2]).Mul(s[0].Mul(s[1])).Mul(math.Exp(k, x.Mul(s[2])))
+		return x.Gt(x.Like(0)).Select(g.Mul(s[1]), below)
+	})
+	ELUBackwardResult = floats("elu_backward_result", 2, 3, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		g, y := in[0], in[1]
+		below := g.Mul(s[2]).Mul(y.Add(s[0].Mul(s[1])))
+		return y.Gt(y.Like(0)).Select(g.Mul(s[1]), below)
+	})
+	// HardtanhBackward is in0 where scalar 0 < in1 < scalar 1, else 0. Hardtanh is Clamp.
+	HardtanhBackward = floats("hardtanh_backward", 2, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[1].Le(s[0]).Or(in[1].Ge(s[1])).Select(in[0].Like(0), in[0])
+	})
+	// ClampBackward is in0 where in2 ≤ in1 ≤ in3 or in1 is a NaN, else 0.
+	ClampBackward = floats("clamp_backward", 4, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[1].Lt(in[2]).Or(in[1].Gt(in[3])).Select(in[0].Like(0), in[0])
+	})
+	// Softplus is log(1+e^(b·x))/b with scalars (b, threshold); x where b·x > threshold.
+	Softplus = floats("softplus", 1, 2, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		bx := in[0].Mul(s[0])
+		return bx.Gt(s[1]).Select(in[0], math.Softplus(k, bx).Div(s[0]))
+	})
+	SoftplusBackward = floats("softplus_backward", 2, 2, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		bx := in[1].Mul(s[0])
+		return bx.Gt(s[1]).Select(in[0], in[0].Mul(math.Sigmoid(k, bx)))
+	})
+	// LogSigmoid is log(1/(1+e^-x)).
+	LogSigmoid = floats("logsigmoid", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value { return math.LogSigmoid(k, in[0]) })
+	// LogSigmoidBackward is of the input.
+	LogSigmoidBackward = floats("logsigmoid_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[0].Mul(math.Sigmoid(k, in[1].Neg()))
+	})
+	// SigmoidBackward and TanhBackward are of the result.
+	SigmoidBackward = point(PointOp{Name: "sigmoid_backward", Ins: 2, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
+		y := in[1].Conj()
+		return []Num{in[0].Mul(y.like(1).Sub(y)).Mul(y)}
+	}})
+	TanhBackward = point(PointOp{Name: "tanh_backward", Ins: 2, Build: func(_ *kernel.Builder, _ dtype.DType, in, _ []Num) []Num {
+		y := in[1].Conj()
+		return []Num{in[0].Mul(y.like(1).Sub(y.Mul(y)))}
+	}})
+	// SiLU is x/(1+e^-x); its backward is of the input.
+	SiLU = unaryHeavy("silu", func(k *kernel.Builder, t dtype.DType, x Num) Num {
+		if t.IsComplex() {
+			return x.Div(complexExp(k, x.Neg()).Add(x.like(1)))
+		}
+		return realNum(x.Re.Div(math.Exp(k, x.Re.Neg()).Add(x.Re.Like(1))))
+	})
+	SiLUBackward = floats("silu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		g, x, one := in[0], in[1], in[1].Like(1)
+		y := math.Sigmoid(k, x)
+		return g.Mul(y).Mul(x.FMA(one.Sub(y), one))
+	})
+	// GELU is x·Φ(x); GELUTanh its approximation by tanh (D. Hendrycks, K. Gimpel, arXiv 1606.08415). Backward ops are of the input.
+	GELU         = floats("gelu", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value { return in[0].Mul(normalCDF(k, in[0])) })
+	GELUBackward = floats("gelu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		x := in[1]
+		density := math.Exp(k, x.Mul(x).Mul(x.Like(-0.5))).Mul(x.Like(rsqrt2Pi))
+		return in[0].Mul(x.FMA(density, normalCDF(k, x)))
+	})
+	GELUTanh = floats("gelu_tanh", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		x := in[0]
+		t := math.Tanh(k, geluInner(x))
+		return x.Like(0.5).Mul(x).Mul(t.Add(x.Like(1)))
+	})
+	GELUTanhBackward = floats("gelu_tanh_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		x, half, one := in[1], in[1].Like(0.5), in[1].Like(1)
+		t := math.Tanh(k, geluInner(x))
+		left := half.Mul(t.Add(one))
+		inner := x.Mul(x).FMA(x.Like(3*geluCubic*sqrt2OverPi), x.Like(sqrt2OverPi))
+		right := half.Mul(x).Mul(one.Sub(t.Mul(t))).Mul(inner)
+		return in[0].Mul(left.Add(right))
+	})
+)
+
+const (
+	rsqrt2      = 0.707106781186547524400844362104849039284835937688474036588339869
+	rsqrt2Pi    = 0.398942280401432677939946059934381868475858631164934657665925830
+	sqrt2OverPi = 0.797884560802865355879892119868763736951717262329869315331851659
+	geluCubic   = 0.044715
+)
+
+// normalCDF is the standard normal distribution function.
+func normalCDF(k *kernel.Builder, x kernel.Value) kernel.Value {
+	return math.Erf(k, x.Mul(x.Like(rsqrt2))).Add(x.Like(1)).Mul(x.Like(0.5))
+}
+
+func geluInner(x kernel.Value) kernel.Value {
+	return x.Mul(x).Mul(x).FMA(x.Like(geluCubic), x).Mul(x.Like(sqrt2OverPi))
+}
