@@ -54,7 +54,7 @@ var (
 	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100.
 	BCE = floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
-		no, yes := math.Log1p(k, p.Neg()).Max(least), math.Log(k, p).Max(least)
+		no, yes := maximum(math.Log1p(k, p.Neg()), least), maximum(math.Log(k, p), least)
 		return y.Sub(one).Mul(no).Sub(y.Mul(yes))
 	})
 	BCEBackward = floats("bce_backward", 3, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
