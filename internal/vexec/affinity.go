@@ -46,12 +46,12 @@ func (w *worker) affinityOf(r *ref) (affinity, bool) {
 	return affinity{}, false
 }
 
-const big = 1 << 62
+const huge = 1 << 62
 
 // bounds returns the least and greatest value over all lanes of the pass; ok is false if they are not within ±2^62.
 func (w *worker) bounds(a *affinity) (lo, hi int64, ok bool) {
 	lo, hi = a.base, a.base
-	if lo > big || lo < -big {
+	if lo > huge || lo < -huge {
 		return 0, 0, false
 	}
 	for d, c := range a.c {
@@ -59,7 +59,7 @@ func (w *worker) bounds(a *affinity) (lo, hi int64, ok bool) {
 		if n == 0 || c == 0 {
 			continue
 		}
-		if c > big>>14 || c < -big>>14 {
+		if c > huge>>14 || c < -huge>>14 {
 			return 0, 0, false
 		}
 		if c > 0 {
@@ -68,7 +68,7 @@ func (w *worker) bounds(a *affinity) (lo, hi int64, ok bool) {
 			lo += c * n
 		}
 	}
-	return lo, hi, lo >= -big && hi <= big
+	return lo, hi, lo >= -huge && hi <= huge
 }
 
 // fits reports whether all lanes of a lie in type t.
@@ -237,7 +237,7 @@ func execAffineCompare(w *worker, in *inst) {
 // comparable reports whether the formula's numbers compare as the type's.
 func (w *worker) comparable(a *affinity, t dtype.DType) bool {
 	lo, hi, ok := w.bounds(a)
-	return ok && (t != dtype.Uint64 || lo >= 0) && hi < big/8 && lo > -big/8
+	return ok && (t != dtype.Uint64 || lo >= 0) && hi < huge/8 && lo > -huge/8
 }
 
 // solve returns the lanes where least <= a <= most, if they are a range.

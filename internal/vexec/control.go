@@ -248,7 +248,7 @@ func (w *worker) forAffine(c *control) bool {
 	}
 	step := readInt(w.p[c.args[2].p], c.args[2].t)
 	_, most, _ := w.bounds(&end)
-	if step > big/8 || c.counter.size == 4 && most+step > math.MaxInt32 {
+	if step > huge/8 || c.counter.size == 4 && most+step > math.MaxInt32 {
 		return false
 	}
 	d := x // start - end; the first turn must find a range of lanes, and so then must all
