@@ -122,7 +122,7 @@ const modulePrefix = "tenon.dev"
 
 // library reports whether a function belongs to the library: any package of the module but commands, examples and tests.
 func library(function, file string) bool {
-	rest, ok := strings.CutPrefix(function, modulePrefix)
+	rest, ok := strings.CutPrefix(strings.Replace(function, "%2e", ".", 1), modulePrefix)
 	if !ok || strings.HasSuffix(file, "_test.go") {
 		return false
 	}
