@@ -81,7 +81,14 @@ func (f *function) arrangeRegisters(t *tile) {
 		}
 		a.y, a.x = f.divImm(warp, a.across), f.remImm(warp, a.across)
 		a.inner = f.divImm(lane, 4)
-		a.row = f.madImm(a.y, a.rows, a.inner)
+		share := a.rows
+		if a.unit == wgmma {
+			share = 16
+			if a.down > 4 { // the same in all lanes, which only an exchange makes plain to the assembler
+				a.block = f.to(word, "shfl.sync.idx.b32", f.divImm(plan.tid, 128), "0", "0x1F", allLanes)
+			}
+		}
+		a.row = f.madImm(a.y, share, a.inner)
 		a.col = f.madImm(a.x, a.cols, f.mulImm(f.remImm(lane, 4), 2))
 		return
 	}
@@ -114,8 +121,16 @@ func (f *function) turned(t *tile, line string) string {
 // offset returns the place of an element within a tile's memory: line and element within the line are registers.
 func (f *function) offset(t *tile, line, element string) string {
 	bytes := f.mulImm(element, t.Type.Size())
+	part := ""
+	if t.cut > 0 {
+		part = f.mulImm(f.divImm(bytes, t.stride), t.cut)
+		bytes = f.remImm(bytes, t.stride)
+	}
 	if t.chunks > 1 {
 		bytes = f.to(word, "xor.b32", bytes, f.turned(t, line))
+	}
+	if part != "" {
+		bytes = f.to(word, "add.s32", bytes, part)
 	}
 	return f.madImm(line, t.stride, bytes)
 }
@@ -137,7 +152,23 @@ func (f *function) settle() {
 	if f.tiles.async {
 		f.op("cp.async.wait_all")
 	}
+	f.publish()
 	f.barrier()
+}
+
+// publish makes this thread's writes to shared memory visible to wgmma, which reads it by another way.
+func (f *function) publish() {
+	if f.tiles.usesArch {
+		f.op("fence.proxy.async.shared::cta")
+	}
+}
+
+// drain waits for products of wgmma that may be under way.
+func (f *function) drain() {
+	if f.tiles.inflight {
+		f.op("wgmma.wait_group.sync.aligned", "0")
+		f.tiles.inflight = false
+	}
 }
 
 // overwrite begins a run of loads of operands: no thread still reads what was there.

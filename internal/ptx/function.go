@@ -71,11 +71,15 @@ type function struct {
 
 func (m *module) function(p *kir.Program) error {
 	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
-	plan, err := planTiles(p, m.sm)
+	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err
 	}
 	f.tiles = plan
+	if plan.usesArch {
+		m.arch = true
+		m.need(80)
+	}
 	f.uniform = uniformTables(p)
 	f.vars = make([]string, len(p.Vars))
 	for i, t := range p.Vars {
@@ -136,7 +140,7 @@ func (m *module) entry(f *function) {
 		b = fmt.Appendf(b, "\t.local .align 16 .b8 local%d[%d];\n", i, max(1, a.Count*a.Type.Size()))
 	}
 	if n := f.tiles.static(); n > 0 {
-		b = fmt.Appendf(b, "\t.shared .align 128 .b8 %s[%d];\n", tileSymbol, n)
+		b = fmt.Appendf(b, "\t.shared .align %d .b8 %s[%d];\n", tileAlign, tileSymbol, n)
 	}
 	b = append(b, f.b...)
 	m.body = append(b, "}\n"...)

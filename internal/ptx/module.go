@@ -187,7 +187,7 @@ const dynamicSymbol = "tenon_dynamic"
 
 // dynamicShared declares the launch's shared memory.
 func (m *module) dynamicShared() string {
-	m.declareOnce(dynamicSymbol, ".extern .shared .align 128 .b8 "+dynamicSymbol+"[];\n")
+	m.declareOnce(dynamicSymbol, fmt.Sprintf(".extern .shared .align %d .b8 %s[];\n", tileAlign, dynamicSymbol))
 	return dynamicSymbol
 }
 

@@ -8,6 +8,9 @@ import (
 // A pipeline runs the tile loads of a counting loop some turns ahead of the rest of its body.
 type pipeline struct {
 	stages int
+	// groups is the number of products by wgmma in the body. These run in the background up to the next turn's, and so keep their
+	// operands' stage for one turn more.
+	groups int
 	// loads are the tile loads, and slice the instructions of the body that they need.
 	loads, slice []*kir.Instr
 	// offset is the place of the first stage in the tiles' memory, bytes the size of a stage.
@@ -62,10 +65,23 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	if bytes > 0 {
 		q.stages = min(q.stages, free/bytes)
 	}
+	for _, in := range u.dots {
+		if inside[in] && plan.tiles[in.Sym].arr.unit == wgmma && q.stages > 2 {
+			q.groups++
+		}
+	}
 	if len(q.loads) == 0 || q.stages < 2 || !q.collect(l, made) {
 		return nil
 	}
 	return q
+}
+
+// distance is the number of turns that loads run ahead.
+func (q *pipeline) distance() int {
+	if q.groups > 0 {
+		return q.stages - 2
+	}
+	return q.stages - 1
 }
 
 // exclusive reports whether a load's tile is loaded only there and used only by products of the same region.
@@ -163,7 +179,7 @@ func variables(b *kir.Block, set map[int]bool) {
 }
 
 // pipeline writes a pipelined loop. Turn i waits for the loads of its own stage, then all threads meet, which also says that the stage of
-// turn i-1 is free, and that is the one which the loads of turn i+stages-1 fill.
+// turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	f.settle()
 	f.barrier()
@@ -197,23 +213,32 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.op("cp.async.commit_group")
 		f.advance(q.write, q, end)
 	}
-	for range q.stages - 1 {
+	for range q.distance() {
 		load()
 	}
 	f.counted(in, func() {
 		i := f.names[counter]
-		f.op("cp.async.wait_group", itoa(q.stages-2))
+		f.op("cp.async.wait_group", itoa(q.distance()-1))
+		f.publish()
 		f.barrier()
-		load()
-		f.names[counter] = i
+		f.tiles.inflight = q.groups > 0
+		f.tiles.ahead = func() {
+			load()
+			f.names[counter] = i
+		}
 		for _, x := range in.Blocks[0].Instrs {
 			if x.Op != kir.OpTileLoad {
 				f.at(x)
 				f.instr(x)
 			}
 		}
+		f.loadAhead()
+		if f.tiles.inflight {
+			f.op("wgmma.wait_group.sync.aligned", itoa(q.groups))
+		}
 		f.advance(q.read, q, end)
 	})
+	f.drain()
 	f.op("cp.async.wait_all")
 }
 

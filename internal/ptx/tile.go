@@ -11,7 +11,8 @@ import (
 //
 // An operand lies in shared memory as lines of elements that are adjacent in global memory: rows, or columns if it is loaded along rows.
 // For the matrix units its 16-byte chunks are permuted within each line, so that the eight lines that one instruction reads lie in
-// different banks; for plain arithmetic each line is followed by 16 bytes of padding, to the same end.
+// different banks; for plain arithmetic each line is followed by 16 bytes of padding, to the same end. Instructions that read shared
+// memory themselves want lines of at most 128 bytes: longer ones are cut, first parts of all lines, then second parts, and so on.
 //
 // An accumulator lies in registers, as its arrangement says.
 type tile struct {
@@ -23,6 +24,10 @@ type tile struct {
 	// stride is the bytes from one line to the next, chunks the chunks that are permuted together (1 for none) and turn the factor
 	// of the line in the permutation.
 	stride, chunks, turn int
+	// cut is the distance between parts of one line, 0 if lines are whole.
+	cut int
+	// arch says that wgmma reads it.
+	arch bool
 	// offset is the place in the tiles' shared memory, or within a stage of loop.
 	offset int
 	loop   *pipeline
@@ -32,7 +37,19 @@ type tile struct {
 }
 
 // bytes returns the shared memory that one copy of an operand takes.
-func (t *tile) bytes() int { return (t.lines*t.stride + 127) &^ 127 }
+func (t *tile) bytes() int {
+	if t.cut > 0 {
+		return t.cut * (t.per * t.Type.Size() / t.stride)
+	}
+	align := 16
+	if t.arch {
+		align = tileAlign
+	}
+	return (t.lines*t.stride + align - 1) &^ (align - 1)
+}
+
+// tileAlign is the alignment of operands of wgmma, which permutes the chunks by their addresses: that repeats every 1024 bytes.
+const tileAlign = 1024
 
 // unit is how an accumulator's products are computed.
 type unit uint8
@@ -43,12 +60,16 @@ const (
 	// mma16: mma.m16n8k16 on halves. mma8: mma.m16n8k8 on tf32.
 	mma16
 	mma8
+	// wgmma: wgmma.m64nNk16 on halves or m64nNk8 on tf32, of four warps together.
+	wgmma
 )
 
 // arrangement says which thread holds which elements of an accumulator.
 //
 // For the matrix units the block's warps form a grid of across x along; each holds rows x cols elements as fragments of 16 x 8, of which
 // lane l has columns 2(l%4) and the next, in rows l/4 and l/4+8 (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+//
+// For wgmma all warps lie below each other and share out rows 16 at a time in turn, so that four hold 64 adjacent ones.
 //
 // For plain arithmetic the threads form a grid of down x across; each holds rows x cols elements in groups of rowGroup adjacent rows
 // and colGroup adjacent columns; the groups of neighbouring threads are neighbours.
@@ -57,11 +78,15 @@ type arrangement struct {
 	down, across       int
 	rows, cols         int
 	rowGroup, colGroup int
+	// rowStep is the distance between a warp's fragments.
+	rowStep int
 	// row and col are registers that hold the place of the thread's first element, idle a predicate that is true in threads that hold
 	// none, or empty.
 	row, col, idle string
 	// y and x are registers that hold the thread's (or warp's) place in the grid, inner the row within the share of row's warp.
 	y, x, inner string
+	// block is a register with the number of the thread's four warps, where wgmma has several.
+	block string
 }
 
 // item is a run of adjacent columns of an accumulator in one thread's registers, at a constant distance from the thread's first element.
@@ -79,7 +104,7 @@ func (t *tile) items() []item {
 			for h := range 2 {
 				for j := range a.cols / 8 {
 					n := (i*(a.cols/8)+j)*4 + 2*h
-					out = append(out, item{16*i + 8*h, 8 * j, t.regs[n : n+2]})
+					out = append(out, item{a.rowStep*i + 8*h, 8 * j, t.regs[n : n+2]})
 				}
 			}
 		}
@@ -105,8 +130,12 @@ func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
 	if u == plain {
 		return arrangePlain(rows, cols, threads, a, b)
 	}
-	// The shared memory traffic of a warp grows with the sum of its sides, so the squarest share wins.
 	warps := threads / 32
+	if u == wgmma {
+		down := min(warps, rows/16)
+		return &arrangement{unit: u, down: down, across: 1, rows: rows / down, cols: cols, rowStep: 16 * down}
+	}
+	// The shared memory traffic of a warp grows with the sum of its sides, so the squarest share wins.
 	var best *arrangement
 	for down := 1; down <= warps; down *= 2 {
 		for across := 1; down*across <= warps; across *= 2 {
@@ -114,7 +143,7 @@ func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
 			if r%16 != 0 || c%8 != 0 {
 				continue
 			}
-			n := &arrangement{unit: u, down: down, across: across, rows: r, cols: c}
+			n := &arrangement{unit: u, down: down, across: across, rows: r, cols: c, rowStep: 16}
 			if best == nil || r*c < best.rows*best.cols || r*c == best.rows*best.cols && r+c <= best.rows+best.cols {
 				best = n
 			}
@@ -148,20 +177,25 @@ func arrangePlain(rows, cols, threads int, a, b *tile) *arrangement {
 	return best
 }
 
-// unitFor returns the best way to compute a product on capability sm.
-func unitFor(in *kir.Instr, a, b *kir.Tile, sm int) unit {
+// unitFor returns the best way to compute a product.
+func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	size := a.Type.Size()
 	powers := isPower(a.Rows) && isPower(a.Cols) && isPower(b.Rows) && isPower(b.Cols)
-	if sm < 80 || !powers || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
+	if plan.sm < 80 || !powers || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
 		return plain
 	}
-	switch {
-	case classOf(a.Type) == half:
-		return mma16
-	case a.Type == dtype.Float32 && in.Sub == kir.DotTF32:
-		return mma8
+	halves := classOf(a.Type) == half
+	if !halves && (a.Type != dtype.Float32 || in.Sub != kir.DotTF32) {
+		return plain
 	}
-	return plain
+	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
+	if plan.arch && plan.threads >= 128 && a.Rows >= 64 && b.Cols >= 16 && b.Cols <= 256 && (halves || inner) {
+		return wgmma
+	}
+	if halves {
+		return mma16
+	}
+	return mma8
 }
 
 func isPower(n int) bool { return n > 0 && n&(n-1) == 0 }

@@ -15,12 +15,30 @@ func (f *function) dot(in *kir.Instr) {
 		past = f.label()
 		f.when(acc.arr.idle, "bra", past)
 	}
-	if acc.arr.unit == plain {
+	switch acc.arr.unit {
+	case plain:
 		f.dotPlain(acc, a, b)
-	} else {
+	case wgmma:
+		f.dotGroup(acc, a, b)
+	default:
 		f.dotMatrix(acc, a, b)
 	}
 	f.placeIf(past)
+	f.loadAhead()
+	if acc.arr.unit == wgmma {
+		f.tiles.inflight = true
+		if a.loop == nil {
+			f.drain()
+		}
+	}
+}
+
+// loadAhead writes the loads that a pipelined loop runs ahead, once the first products of a turn are under way.
+func (f *function) loadAhead() {
+	if load := f.tiles.ahead; load != nil {
+		f.tiles.ahead = nil
+		load()
+	}
 }
 
 // A reader reads fragments of an operand for the matrix units.
@@ -176,6 +194,9 @@ func (f *function) dotMatrix(acc, a, b *tile) {
 				r, _ := vector(y)
 				f.op(name, d, l, r, d)
 			}
+		}
+		if acc.arr.idle == "" { // else threads jump over this place
+			f.loadAhead()
 		}
 	}
 }

@@ -5,8 +5,9 @@ import "tenon.dev/internal/kir"
 // A passage takes an accumulator from registers through shared memory to the threads that run the region of a TileEach, so that each gets
 // adjacent columns and neighbours get neighbouring groups. It does so in passes of a share of the rows of every thread (or warp).
 type passage struct {
-	// share is the rows of one thread's or warp's part in a pass, rows those of all, and passes their number.
-	share, rows, passes int
+	// rows is the rows of a pass, and passes their number. They are adjacent in the tile, except with mma: there each warp's share of
+	// a pass is, and the shares lie as far apart as the warps' own rows.
+	rows, passes, share int
 	// stride is the bytes from one row to the next. The padding of 32 bytes spreads the rows that a warp stores together over the banks.
 	stride int
 }
@@ -20,7 +21,11 @@ func newPassage(t *tile, room int) passage {
 	}
 	stride := (t.Cols*t.Type.Size()+15)&^15 + 32
 	for n := parts; ; n-- {
-		if p := (passage{unit * n, unit * n * a.down, parts / n, stride}); parts%n == 0 && (n == 1 || p.bytes() <= room) {
+		p := passage{rows: unit * n * a.down, passes: parts / n, stride: stride}
+		if a.unit == mma16 || a.unit == mma8 {
+			p.share = unit * n
+		}
+		if parts%n == 0 && (n == 1 || p.bytes() <= room) {
 			return p
 		}
 	}
@@ -32,12 +37,12 @@ func (p passage) bytes() int { return p.rows * p.stride }
 func (f *function) each(in *kir.Instr, t *tile) {
 	a, plan := t.arr, f.tiles
 	p := newPassage(t, plan.stageBytes)
-	// Rows of a pass lie in shared memory in their order in the tile; a warp's share begins at y*share.
-	inner := a.inner
-	if a.unit != plain {
-		inner = f.madImm(a.y, p.share, a.inner)
+	// Rows of a pass lie in shared memory in their order in the tile.
+	row, span := a.row, p.rows
+	if p.share > 0 {
+		row, span = f.madImm(a.y, p.share, a.inner), p.share
 	}
-	to := f.madImm(a.col, t.Type.Size(), f.madImm(inner, p.stride, plan.memory))
+	to := f.madImm(a.col, t.Type.Size(), f.madImm(row, p.stride, plan.memory))
 	for pass := range p.passes {
 		f.barrier()
 		past := ""
@@ -45,14 +50,7 @@ func (f *function) each(in *kir.Instr, t *tile) {
 			past = f.label()
 			f.when(a.idle, "bra", past)
 		}
-		first := pass * p.share
-		if a.unit == plain {
-			first = pass * p.rows
-		}
-		last := first + p.rows
-		if a.unit != plain {
-			last = first + p.share
-		}
+		first, last := pass*span, (pass+1)*span
 		for _, it := range t.items() {
 			if it.row >= first && it.row < last {
 				operand, v := vector(it.regs)
@@ -62,7 +60,7 @@ func (f *function) each(in *kir.Instr, t *tile) {
 		f.placeIf(past)
 		f.barrier()
 		f.groups(in, p.rows, func(row, col string) []string { return f.passed(in, t, p, row, col) }, func(row string) string {
-			if a.unit == plain || a.down == 1 {
+			if p.share == 0 || a.down == 1 {
 				return f.addImm(row, first)
 			}
 			return f.madImm(f.divImm(row, p.share), a.rows, f.addImm(f.remImm(row, p.share), first))

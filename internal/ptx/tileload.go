@@ -13,6 +13,7 @@ func (f *function) tileInstr(in *kir.Instr) {
 	}
 	switch in.Op {
 	case kir.OpTileZero:
+		f.drain()
 		f.zero(t)
 	case kir.OpTileLoad:
 		f.overwrite()
@@ -22,6 +23,7 @@ func (f *function) tileInstr(in *kir.Instr) {
 		f.dot(in)
 	case kir.OpTileEach:
 		f.settle()
+		f.drain()
 		if t.acc {
 			f.each(in, t)
 		} else {
@@ -157,34 +159,55 @@ func (f *function) copyGroup(in *kir.Instr, to, source, inside string) {
 		}
 	}
 	operand, v := vector(rs)
-	f.loadInside("ld.global"+v+kind, operand, source, inside, rs)
+	f.loadInside("ld.global"+v+kind, operand, "["+source+"]", inside, rs)
 	f.op("st.shared"+v+kind, to, operand)
 }
 
 // loadInside loads operand, made of registers rs, or zeros where inside is false.
 func (f *function) loadInside(name, operand, source, inside string, rs []string) {
 	if inside == "" {
-		f.op(name, operand, "["+source+"]")
+		f.op(name, operand, source)
 		return
 	}
 	for _, r := range rs {
 		f.op("mov.b"+map[bool]string{true: "64", false: "32"}[r[:3] == "%rd"], r, "0")
 	}
-	f.when(inside, name, operand, "["+source+"]")
+	f.when(inside, name, operand, source)
 }
 
 // scatter copies a group whose elements lie across the tile's lines, one by one.
 func (f *function) scatter(in *kir.Instr, t *tile, base, source, inside, line, element string) {
 	size := in.Type.Size()
+	async := f.tiles.async && size >= 4
 	c, kind := word, map[int]string{1: ".u8", 2: ".u16", 4: ".b32", 8: ".b64"}[size]
 	if size == 8 {
 		c = long
 	}
+	count := ""
+	if async && inside != "" {
+		count = f.to(word, "selp.b32", itoa(size), "0", inside)
+	}
+	first := ""
+	if t.chunks == 1 && t.cut == 0 {
+		first = f.to(word, "add.s32", base, f.offset(t, element, line))
+	}
 	for e := range in.Width {
+		to := location(first, int64(t.offset+e*t.stride))
+		if first == "" {
+			to = location(f.to(word, "add.s32", base, f.offset(t, f.addImm(element, e), line)), int64(t.offset))
+		}
+		from := location(source, int64(e*size))
+		if async {
+			operands := []string{to, from, itoa(size)}
+			if count != "" {
+				operands = append(operands, count)
+			}
+			f.op("cp.async.ca.shared.global", operands...)
+			continue
+		}
 		r := f.reg(c)
-		f.loadInside("ld.global"+kind, r, source+map[bool]string{true: "+" + itoa(e*size), false: ""}[e > 0], inside, []string{r})
-		at := f.to(word, "add.s32", base, f.offset(t, f.addImm(element, e), line))
-		f.op("st.shared"+kind, location(at, int64(t.offset)), r)
+		f.loadInside("ld.global"+kind, r, from, inside, []string{r})
+		f.op("st.shared"+kind, to, r)
 	}
 }
 

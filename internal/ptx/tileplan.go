@@ -20,13 +20,18 @@ type tilePlan struct {
 	// total is all shared memory of tiles; stageAt and stageBytes are the part through which accumulators pass to TileEach.
 	total, stageAt, stageBytes int
 	isDynamic                  bool
-	async                      bool
+	// async says that loads can run in the background, arch that the instructions of exactly sm_90 may be used, usesArch that they are.
+	async, arch, usesArch bool
 
 	// These belong to the emission: the thread's number, the address of the shared memory, whether operands were loaded since
 	// the last barrier, and what the region of a load yielded.
 	tid, memory string
 	writing     bool
 	yield       []kir.Value
+	// inflight says that products of wgmma may be under way, and ahead writes loads that are to follow the next product's first
+	// instructions.
+	inflight bool
+	ahead    func()
 }
 
 func (t *tilePlan) static() int {
@@ -54,7 +59,7 @@ func DynamicShared(p *kir.Program, target Target) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	plan, err := planTiles(p, sm)
+	plan, err := planTiles(p, target, sm)
 	if err != nil {
 		return 0, err
 	}
@@ -62,8 +67,9 @@ func DynamicShared(p *kir.Program, target Target) (int, error) {
 }
 
 // planTiles decides where tiles live and which loops are pipelined.
-func planTiles(p *kir.Program, sm int) (*tilePlan, error) {
+func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 	plan := &tilePlan{threads: p.Threads, sm: sm, loops: map[*kir.Instr]*pipeline{}, async: sm >= 80}
+	plan.arch = target.Arch && target.Major == 9 && target.Minor == 0
 	if len(p.Tiles) == 0 {
 		return plan, nil
 	}
@@ -71,7 +77,7 @@ func planTiles(p *kir.Program, sm int) (*tilePlan, error) {
 		return nil, fault.New(fault.Unsupported, "%d threads cannot share tiles; use a power of two from 32 on", p.Threads)
 	}
 	uses := collectTiles(p)
-	if err := plan.roles(p, uses, sm); err != nil {
+	if err := plan.roles(p, uses); err != nil {
 		return nil, err
 	}
 	for _, l := range uses.loops {
@@ -132,7 +138,7 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 func dotOperands(in *kir.Instr) (a, b int) { return int(in.Imm >> 32), int(in.Imm & 0xffffffff) }
 
 // roles finds what each tile is, the layout of operands and the arrangement of accumulators.
-func (plan *tilePlan) roles(p *kir.Program, u *tileUses, sm int) error {
+func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 	for _, t := range p.Tiles {
 		plan.tiles = append(plan.tiles, &tile{Tile: t, acc: true, along: kir.AlongCols})
 	}
@@ -156,7 +162,7 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses, sm int) error {
 			return fault.New(fault.Unsupported, "tile %s is both a sum of products and loaded or multiplied; use two tiles", t.Name)
 		}
 	}
-	units := plan.units(u, sm)
+	units := plan.units(u)
 	plan.layouts(u, units)
 	for _, in := range u.dots {
 		if t := plan.tiles[in.Sym]; t.arr == nil {
@@ -172,17 +178,17 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses, sm int) error {
 	return nil
 }
 
-// units chooses how each tile's products are computed. Tiles that meet in a product must agree, so plain arithmetic spreads.
-func (plan *tilePlan) units(u *tileUses, sm int) map[int]unit {
+// units chooses how each tile's products are computed. Tiles that meet in a product must agree, so the plainer way spreads.
+func (plan *tilePlan) units(u *tileUses) map[int]unit {
 	units := map[int]unit{}
 	for changed := true; changed; {
 		changed = false
 		for _, in := range u.dots {
 			a, b := dotOperands(in)
-			k := unitFor(in, &plan.tiles[a].Tile, &plan.tiles[b].Tile, sm)
+			k := plan.unitFor(in, plan.tiles[a], plan.tiles[b])
 			for _, i := range []int{in.Sym, a, b} {
-				if old, ok := units[i]; ok && old == plain {
-					k = plain
+				if old, ok := units[i]; ok {
+					k = min(k, old)
 				}
 			}
 			for _, i := range []int{in.Sym, a, b} {
@@ -195,8 +201,28 @@ func (plan *tilePlan) units(u *tileUses, sm int) map[int]unit {
 	return units
 }
 
+// turnPlain lays the operands of plain arithmetic along the product's own axes, however they are loaded: then a thread reads four
+// neighbours at a time for each step, which needs the fewest registers. Elements of 4 or 8 bytes can be turned while they are loaded.
+func (plan *tilePlan) turnPlain(u *tileUses, units map[int]unit) {
+	left, right := map[int]bool{}, map[int]bool{}
+	for _, in := range u.dots {
+		a, b := dotOperands(in)
+		left[a], right[b] = true, true
+	}
+	for i, t := range plan.tiles {
+		if units[i] != plain || t.Type.Size() < 4 || left[i] == right[i] {
+			continue
+		}
+		t.along = kir.AlongCols
+		if left[i] {
+			t.along = kir.AlongRows
+		}
+	}
+}
+
 // layouts fixes how operands lie in shared memory.
 func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
+	plan.turnPlain(u, units)
 	for i, t := range plan.tiles {
 		t.per, t.lines = t.Cols, t.Rows
 		if t.along == kir.AlongRows {
@@ -207,6 +233,12 @@ func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 		if units[i] != plain {
 			t.stride = t.per * t.Type.Size()
 			t.chunks = min(8, t.stride/16)
+		}
+		if units[i] == wgmma {
+			plan.usesArch, t.arch = true, true
+			if t.stride > 128 {
+				t.stride, t.cut = 128, 128*t.lines
+			}
 		}
 	}
 	for _, in := range u.dots {
@@ -237,6 +269,7 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 			t.loop, t.offset = q, q.bytes
 			q.bytes += t.bytes()
 		}
+		q.bytes = (q.bytes + 127) &^ 127
 		q.offset = plan.total
 		plan.total += q.stages * q.bytes
 	}

@@ -1,0 +1,91 @@
+package ptx
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// A descriptor tells wgmma where an operand lies in shared memory (PTX ISA, "Matrix Descriptor Format"): bits 0-13 its address, 16-29 the
+// leading and 32-45 the stride byte offset, all divided by 16, and in bits 62-63 the permutation of chunks: 1 for lines of 128 bytes, 2 for
+// 64, 3 for 32.
+//
+// Where lines run along the inner axis the stride offset is that of 8 lines, and the leading one means nothing. Where they run across it,
+// the stride offset is again that of 8 lines, which are now 8 steps of the inner axis, and the leading one that of parts of a line.
+type descriptor struct {
+	t     *tile
+	inner bool
+	// low holds bits 0-31 for the first element, high is bits 32-63.
+	low  string
+	high int
+}
+
+// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first).
+func (f *function) describe(t *tile, left bool, block string) *descriptor {
+	d := &descriptor{t: t, inner: t.along == kir.AlongRows}
+	if left {
+		d.inner = !d.inner
+	}
+	address := f.addImm(f.operand(t), t.offset)
+	if block != "" {
+		step := 64 * t.stride
+		if !d.inner {
+			step = t.cut
+			if step == 0 {
+				step = 64 * t.Type.Size()
+			}
+		}
+		address = f.madImm(block, step, address)
+	}
+	leading := 1
+	if !d.inner && t.cut > 0 {
+		leading = t.cut / 16
+	}
+	// Shared addresses have 18 bits.
+	d.low = f.to(word, "or.b32", f.divImm(address, 16), itoa(leading<<16))
+	d.high = 8*t.stride/16 | map[int]int{8: 1, 4: 2, 2: 3}[t.chunks]<<30
+	return d
+}
+
+// at returns the descriptor of the elements rows 64-row blocks and k elements of the inner axis further.
+func (f *function) descriptorAt(d *descriptor, blocks, k int) string {
+	t, size := d.t, d.t.Type.Size()
+	var bytes int
+	if d.inner {
+		bytes = blocks * 64 * t.stride
+		if t.cut > 0 {
+			bytes += k * size / t.stride * t.cut
+		}
+		bytes += k * size % t.stride
+	} else {
+		bytes = k*t.stride + blocks*t.cut
+	}
+	low := f.addImm(d.low, bytes/16)
+	return f.to(long, "mov.b64", "{"+low+", "+f.to(word, "mov.b32", fmt.Sprintf("0x%08X", uint32(d.high)))+"}")
+}
+
+// dotGroup starts a product on the matrix units by wgmma, which four warps issue together and which reads both operands from shared
+// memory in the background.
+func (f *function) dotGroup(acc, a, b *tile) {
+	arr := acc.arr
+	groups := arr.down / 4
+	left, right := f.describe(a, true, arr.block), f.describe(b, false, "")
+	name := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s", acc.Cols, a.Type.Short(), b.Type.Short())
+	step := 16
+	extra := []string{"1", "1", itoa(b2i(!left.inner)), itoa(b2i(!right.inner))}
+	if a.Type == dtype.Float32 {
+		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk8.f32.tf32.tf32", acc.Cols), 8, extra[:2]
+	}
+	add := f.to(pred, "setp.ne.b32", "1", "0")
+	f.op("wgmma.fence.sync.aligned")
+	count := acc.Cols / 2
+	for k := 0; k < a.Cols; k += step {
+		y := f.descriptorAt(right, 0, k)
+		for i := range arr.rows / 16 {
+			d, _ := vector(acc.regs[i*count : (i+1)*count])
+			f.op(name, append([]string{d, f.descriptorAt(left, i*groups, k), y, add}, extra...)...)
+		}
+	}
+	f.op("wgmma.commit_group.sync.aligned")
+}
