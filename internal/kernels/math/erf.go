@@ -56,7 +56,7 @@ func Erfinv(k *kernel.Builder, x kernel.Value) kernel.Value {
 	piece := func(p coefficients, at0 split, t kernel.Value) word {
 		return word{f.part(at0, 0), t.FMA(f.poly(p, t), f.part(at0, 1))}
 	}
-	q := piece(erfinvPoly0, erfinvAt0, w.Sub(f.c(2.5)))
+	q := piece(erfinvPoly0, erfinvAt0, w.Sub(f.c(1.5)))
 	hi, lo := k.Var(q.hi), k.Var(q.lo)
 	set := func(q word) {
 		hi.Set(q.hi)

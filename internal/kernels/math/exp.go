@@ -87,7 +87,11 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := f.exp(x.Abs().Neg())
-	return x.Lt(f.c(0)).Select(e, f.c(1)).Div(e.Add(f.c(1)))
+	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the reciprocal is kept in two words.
+	d := fastTwoSum(f.c(1), e)
+	y := f.c(1).Div(d.hi)
+	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
+	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))
 }
 
 // Softplus returns log(1+e^x).

@@ -7,8 +7,8 @@ import (
 )
 
 // sinhCosh returns what sinh and cosh of a >= 0 are made of: with a = n log 2 + r, half of sh = sinh(n log 2) and ch = cosh(n log 2), and
-// s = sinh(r) - r.hi and c = cosh(r) - 1, so that sinh(a) = r.hi ch + sh + (s ch + c sh) and cosh(a) = ch + (c ch + (r.hi + s) sh).
-func (f float) sinhCosh(a kernel.Value) (sh, ch, r, s, c kernel.Value) {
+// s = sinh(r) - r.hi and c = cosh(r) - 1, so that sinh(a) = r.hi ch + sh + (s ch + c sh) and cosh(a) = r.hi sh + ch + (s sh + c ch).
+func (f float) sinhCosh(a kernel.Value) (sh, ch word, r, s, c kernel.Value) {
 	_, n, red := f.reduceExp(a.Min(f.either(90, 712)))
 	up := f.pow2(n.Sub(f.i(2)))
 	down := f.pow2(n.Min(f.i(int64(f.mantissa + 20))).Neg().Sub(f.i(2)))
@@ -16,7 +16,7 @@ func (f float) sinhCosh(a kernel.Value) (sh, ch, r, s, c kernel.Value) {
 	z := r.Mul(r)
 	s = r.Mul(z).FMA(f.poly(sinhPoly, z), red.lo)
 	c = z.FMA(f.c(0.5), z.Mul(z).FMA(f.poly(coshPoly, z), r.Mul(red.lo)))
-	return up.Sub(down), up.Add(down), r, s, c
+	return fastTwoSum(up, down.Neg()), fastTwoSum(up, down), r, s, c
 }
 
 // Sinh returns the hyperbolic sine.
@@ -24,7 +24,7 @@ func Sinh(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	a := x.Abs()
 	sh, ch, r, s, c := f.sinhCosh(a)
-	y := ch.FMA(r, sh).Add(ch.FMA(s, c.Mul(sh)))
+	y := ch.hi.FMA(r, sh.hi).Add(ch.hi.FMA(s, c.FMA(sh.hi, sh.lo)))
 	y = f.withSign(y.Add(y), f.sign(x))
 	_, limit := f.expLimits()
 	y = a.Gt(f.c(limit+1)).Select(f.withSign(f.inf(), f.sign(x)), y)
@@ -37,7 +37,7 @@ func Cosh(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	a := x.Abs()
 	sh, ch, r, s, c := f.sinhCosh(a)
-	y := ch.Add(c.FMA(ch, r.Add(s).Mul(sh)))
+	y := sh.hi.FMA(r, ch.hi).Add(sh.hi.FMA(s, c.FMA(ch.hi, ch.lo)))
 	y = y.Add(y)
 	_, limit := f.expLimits()
 	y = a.Gt(f.c(limit+1)).Select(f.inf(), y)

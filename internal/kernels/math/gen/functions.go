@@ -136,7 +136,7 @@ type piece struct {
 }
 
 var erfinvPieces = []piece{
-	{"0", false, 2.5, variant{-2.5, 2.5, 10}, variant{-2.5, 2.5, 25}},
+	{"0", false, 1.5, variant{-1.5, 3.5, 11}, variant{-1.5, 3.5, 25}},
 	{"1", true, 3.125, variant{2.236 - 3.125, 4.08 - 3.125, 10}, variant{2.236 - 3.125, 4.0 - 3.125, 24}},
 	{"2", true, 5.0, variant{}, variant{-1, 1.12, 21}},
 }

@@ -174,28 +174,43 @@ type Worst struct {
 
 // Compare judges out[i], the function's float32 result for the argument with the bits first+i, on all processors.
 func (u *Unary) Compare(first uint32, out []float32) Worst {
+	return u.judge(out, func(i int) float32 { return math.Float32frombits(first + uint32(i)) })
+}
+
+// Judge is Compare for arguments of any kind.
+func (u *Unary) Judge(args, out []float32) Worst {
+	return u.judge(out, func(i int) float32 { return args[i] })
+}
+
+func (u *Unary) judge(out []float32, arg func(i int) float32) Worst {
 	n := runtime.GOMAXPROCS(0)
 	parts := make([]Worst, n)
 	var wg sync.WaitGroup
 	for p := range n {
 		lo, hi := len(out)*p/n, len(out)*(p+1)/n
 		wg.Go(func() {
-			w := &parts[p]
+			w := Worst{}
 			for i := lo; i < hi; i++ {
-				w.Add(u, math.Float32frombits(first+uint32(i)), out[i])
+				w.Add(u, arg(i), out[i])
 			}
+			parts[p] = w
 		})
 	}
 	wg.Wait()
 	all := Worst{}
 	for _, w := range parts {
-		over := all.Over + w.Over
-		if w.Ulps > all.Ulps {
-			all = w
-		}
-		all.Over = over
+		all.Join(w)
 	}
 	return all
+}
+
+// Join adds the findings of v.
+func (w *Worst) Join(v Worst) {
+	over := w.Over + v.Over
+	if v.Ulps > w.Ulps {
+		*w = v
+	}
+	w.Over = over
 }
 
 // Add judges one result.
