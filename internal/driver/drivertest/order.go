@@ -11,7 +11,7 @@ import (
 
 // orderTests runs the repaired twin of every ordering program, which must be right on any device.
 var orderTests = func() []test {
-	var ts []test
+	ts := []test{{"RandomPrograms", false, testRandomPrograms}}
 	for _, p := range orderPrograms {
 		ts = append(ts, test{p.name, false, func(f *fixture) {
 			devs := []*fixture{f, f}

@@ -68,7 +68,7 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 		{"Order", orderTests},
 	}
 	for _, g := range groups {
-		if g.name == "Allocs" && s.decorated {
+		if g.name == "Allocs" && (s.decorated || raceEnabled) {
 			continue
 		}
 		t.Run(g.name, func(t *testing.T) {

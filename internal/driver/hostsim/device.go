@@ -160,6 +160,8 @@ func (d *device) close() {
 		}
 	}
 	m.mu.Unlock()
+	m.mapped.Lock()
+	defer m.mapped.Unlock()
 	d.mem.close()
 	for _, b := range m.host.removeAll(d) {
 		unmapHost(b)

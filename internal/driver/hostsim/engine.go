@@ -15,9 +15,8 @@ func runKernel(k *vexec.Kernel, e *vexec.Env, o *op) *driver.Error {
 	if err == nil {
 		return nil
 	}
-	f := &driver.Error{Call: "Launch", Code: driver.Unknown, Detail: err.Error()}
-	var v *vexec.Fault
-	if errors.As(err, &v) {
+	f := &driver.Error{Call: "Launch", Code: driver.LaunchFailed, Detail: err.Error()}
+	if v, ok := errors.AsType[*vexec.Fault](err); ok {
 		f.Code = driver.Code(v.Code)
 	}
 	return f
@@ -29,8 +28,8 @@ func funcInfo(k *vexec.Kernel) (i driver.FuncInfo) {
 	return i
 }
 
-// kernelClock is the clock that a kernel reads, in cycles. In virtual time each reading moves it on by a thirty-second of what has
-// passed in this kernel, so that a spin of any length takes some hundred readings and overshoots by three parts in a hundred.
+// kernelClock is the clock that a kernel reads, in cycles. In virtual time each reading moves it on by a sixty-fourth of what has
+// passed in this kernel, so that a spin of any length takes some hundred readings and overshoots by at most four parts in a hundred.
 type kernelClock struct {
 	m      *machine
 	base   int64
@@ -47,7 +46,7 @@ func (c *kernelClock) read() int64 {
 	}
 	for {
 		p := c.passed.Load()
-		next := p + max(leastTick, p/32)
+		next := p + max(leastTick, p/64)
 		if c.passed.CompareAndSwap(p, next) {
 			return c.base + p
 		}

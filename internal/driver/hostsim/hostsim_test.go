@@ -31,6 +31,14 @@ func TestRealTime(t *testing.T) {
 	drivertest.Run(t, opener(func() *Driver { return New(Options{RealTime: true}) }), drivertest.KIR())
 }
 
+// TestSchedules runs the suite under each policy.
+func TestSchedules(t *testing.T) {
+	for name, p := range map[string]Policy{"random": Random(7), "interleave": Interleave()} {
+		open := opener(func() *Driver { return New(Options{Policy: p}) })
+		t.Run(name, func(t *testing.T) { drivertest.Run(t, open, drivertest.KIR()) })
+	}
+}
+
 func TestCPU(t *testing.T) {
 	drivertest.Run(t, opener(CPU), drivertest.KIR())
 }

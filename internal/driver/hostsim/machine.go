@@ -18,6 +18,9 @@ type machine struct {
 	inline bool
 	began  time.Time
 	host   regions
+	// mapped is held for reading by work that touches memory and for writing while memory is unmapped, so that a program which frees
+	// what its work still uses meets a fault of the device and not of the process.
+	mapped sync.RWMutex
 
 	mu        sync.Mutex
 	changed   sync.Cond

@@ -1,6 +1,8 @@
 package hostsim
 
 import (
+	"slices"
+	"sort"
 	"sync"
 	"unsafe"
 
@@ -30,8 +32,8 @@ type Addresses struct {
 // NeverReuse never returns an address again, so that a stale pointer meets a fault and not another allocation.
 func NeverReuse() Addresses { return Addresses{never: true} }
 
-// Script returns the given addresses, one for each allocation, and reused ones when they are used up. Each must be a multiple of 512;
-// an allocation whose turn has an address in use fails with InvalidValue.
+// Script returns the given addresses, one for each allocation, and others far above when they are used up. Each must be a multiple of
+// 512 from 0xA00000000000 on; an allocation whose turn has another address, or one in use, fails with InvalidValue.
 func Script(addresses ...uint64) Addresses { return Addresses{script: addresses} }
 
 // memory is the memory of one device.
@@ -46,10 +48,9 @@ type memory struct {
 	used     int // addresses used of policy.script
 	plain    bool
 	free     spans
-	slabs    map[uint64]*slab // by address
+	slabs    []*slab // by address
 	large    map[uint64]backing
 	small    map[uint64]*slab // the slab of each small allocation, by address
-	current  *slab            // where the never-reuse policy goes on
 }
 
 // backing is host memory that stands for device memory; pieces counts the mappings of the pattern that it is made of.
@@ -69,8 +70,11 @@ type slab struct {
 // newMemory returns device ordinal's memory.
 func newMemory(o *Options, ordinal int, inline bool, host *regions) *memory {
 	first := firstAddress + uint64(ordinal)*addressSpace
+	for _, a := range o.Addresses.script {
+		first = max(first, (a+1<<40)&^(step-1))
+	}
 	m := &memory{host: host, capacity: o.Capacity, policy: o.Addresses, plain: inline, free: spans{{first, first + addressSpace}},
-		slabs: map[uint64]*slab{}, large: map[uint64]backing{}, small: map[uint64]*slab{}}
+		large: map[uint64]backing{}, small: map[uint64]*slab{}}
 	if inline {
 		m.capacity = 0
 	}
@@ -100,7 +104,7 @@ func (m *memory) bytes(p driver.Ptr, n uint64) []byte {
 func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
 	m.alloc.Lock()
 	defer m.alloc.Unlock()
-	if m.used < len(m.policy.script) {
+	if m.used < len(m.policy.script) && n <= addressSpace {
 		return m.allocateAt(m.policy.script[m.used], n)
 	}
 	if n < smallest {
@@ -153,17 +157,9 @@ func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
 		m.add(addr, s.mem.mem[off:off+n:off+n], nil)
 		return driver.Ptr(addr), true
 	}
-	if m.current != nil {
-		if p, ok := place(m.current); ok {
+	for _, s := range m.slabs {
+		if p, ok := place(s); ok {
 			return p, driver.Success
-		}
-	}
-	if !m.policy.never {
-		for _, s := range m.slabs {
-			if p, ok := place(s); ok {
-				m.current = s
-				return p, driver.Success
-			}
 		}
 	}
 	b, code := m.reserve(step)
@@ -176,8 +172,8 @@ func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
 		return 0, driver.OutOfMemory
 	}
 	s := &slab{base: base, mem: b, free: spans{{base, base + step}}}
-	m.slabs[base] = s
-	m.current = s
+	i := sort.Search(len(m.slabs), func(i int) bool { return m.slabs[i].base > base })
+	m.slabs = slices.Insert(m.slabs, i, s)
 	p, _ := place(s)
 	return p, driver.Success
 }
@@ -221,10 +217,8 @@ func (m *memory) release(p driver.Ptr) driver.Code {
 	delete(m.small, addr)
 	s.live--
 	if s.live == 0 {
-		delete(m.slabs, s.base)
-		if m.current == s {
-			m.current = nil
-		}
+		i := slices.Index(m.slabs, s)
+		m.slabs = slices.Delete(m.slabs, i, i+1)
 		m.unreserve(s.mem)
 		if !m.policy.never {
 			m.free.put(s.base, s.base+step)
@@ -268,9 +262,8 @@ func (m *memory) close() {
 		m.unreserve(s.mem)
 	}
 	clear(m.large)
-	clear(m.slabs)
+	m.slabs = nil
 	clear(m.small)
-	m.current = nil
 }
 
 // info returns free and total bytes; without a capacity both are the host's, less what is reserved.
@@ -318,6 +311,8 @@ func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 	}
 	d.m.await(target{dev: d, seq: d.m.seq})
 	d.m.mu.Unlock()
+	d.m.mapped.Lock()
+	defer d.m.mapped.Unlock()
 	if code := d.mem.release(p); code != driver.Success {
 		return fail("MemFree", code, "freed twice")
 	}
@@ -370,6 +365,8 @@ func (d *device) HostFree(t driver.Thread, b []byte) error {
 	}
 	d.m.await(target{dev: d, seq: d.m.seq})
 	d.m.mu.Unlock()
+	d.m.mapped.Lock()
+	defer d.m.mapped.Unlock()
 	b, ok := d.m.host.remove(addr)
 	if !ok {
 		return fail("HostFree", driver.InvalidValue, "freed twice")

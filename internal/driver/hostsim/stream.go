@@ -230,6 +230,9 @@ func (d *device) StreamWait(s driver.Stream, e driver.Event) error {
 	if st == nil || ev == nil {
 		return fail(call, driver.InvalidHandle, "")
 	}
+	if st.legacy && !d.entered() {
+		return fail(call, driver.InvalidContext, "")
+	}
 	if ev.cap != nil {
 		if code := m.join(st, ev); code != driver.Success {
 			return fail(call, code, "")

@@ -52,3 +52,7 @@ func (t *token) Leave() {
 	m.mu.Unlock()
 	runtime.UnlockOSThread()
 }
+
+// entered reports whether the calling goroutine holds a token, without which work on the legacy stream has no device; mu is held. The
+// inline device is the only one of its machine and needs none.
+func (d *device) entered() bool { return d.m.inline || d.tokens[threadID()] != nil }

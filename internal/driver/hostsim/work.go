@@ -64,6 +64,8 @@ func (d *device) admit(call string, s driver.Stream) (*stream, error) {
 	switch {
 	case st == nil:
 		code = driver.InvalidHandle
+	case st.legacy && !d.entered():
+		code = driver.InvalidContext
 	case st.cap != nil:
 		if st.cap.invalid {
 			code = driver.StreamCaptureInvalidated
@@ -263,6 +265,14 @@ func (d *device) UnregisterCallback(id driver.CallbackID) {
 func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 	mem, m := s.dev.mem, s.dev.m
 	switch o.kind {
+	case opCallback:
+		return 0, s.performCallback(o)
+	case opGraph:
+		return 0, s.performGraph(o.exec)
+	}
+	m.mapped.RLock()
+	defer m.mapped.RUnlock()
+	switch o.kind {
 	case opKernel:
 		return s.performKernel(o, at)
 	case opCopyDtoD:
@@ -293,10 +303,6 @@ func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 		}
 		fill(dst, o.value, int(o.width))
 		return m.cost(copyCost + int64(uint64(len(dst))/deviceRate)), nil
-	case opCallback:
-		return 0, s.performCallback(o)
-	case opGraph:
-		return 0, s.performGraph(o.exec)
 	}
 	panic("hostsim: " + opNames[o.kind] + " is not work")
 }
@@ -335,6 +341,9 @@ func (s *stream) performKernel(o *op, at int64) (int64, *driver.Error) {
 		s.env.Seed = (m.policy.seed+o.seq)*0x9E3779B97F4A7C15 | 1
 	}
 	if f := runKernel(o.fn.k, &s.env, o); f != nil {
+		if !f.Code.Sticky() {
+			f.Code = driver.LaunchFailed // the back end refused what a GPU would have run into
+		}
 		return 0, f
 	}
 	return m.cost(launchCost) + int64(float64(s.clk.passed.Load())/(float64(m.opts.ClockKHz)/1e6)), nil
