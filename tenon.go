@@ -81,6 +81,9 @@ func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Mem
 // CPU selects this machine's processor.
 func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
 
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver.
+func GPUs() int { return rt.GPUs() }
+
 // Open opens a device and returns the first Exec on it. Close it when done.
 func Open(s Selector) (*Exec, error) {
 	host, err := rt.Host()

@@ -9,7 +9,11 @@ import (
 
 // open runs f on the processor and on a simulated device.
 func open(t *testing.T, f func(t *testing.T, x *tenon.Exec)) {
-	for name, sel := range map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)} {
+	devices := map[string]tenon.Selector{"cpu": tenon.CPU(), "sim": tenon.Sim(0)}
+	if tenon.GPUs() > 0 {
+		devices["cuda"] = tenon.CUDA(0)
+	}
+	for name, sel := range devices {
 		t.Run(name, func(t *testing.T) {
 			x, err := tenon.Open(sel)
 			if err != nil {

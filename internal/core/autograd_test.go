@@ -16,8 +16,12 @@ import (
 // opened runs f on the processor and on a simulated device, and checks that f left nothing behind.
 func opened(t *testing.T, f func(t *testing.T, x *Exec)) {
 	t.Helper()
-	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim}} {
-		name := map[rt.Kind]string{rt.CPU: "cpu", rt.Sim: "sim"}[sel.Kind]
+	kinds := []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim}}
+	if rt.GPUs() > 0 {
+		kinds = append(kinds, rt.Selector{Kind: rt.CUDA})
+	}
+	for _, sel := range kinds {
+		name := map[rt.Kind]string{rt.CPU: "cpu", rt.Sim: "sim", rt.CUDA: "cuda"}[sel.Kind]
 		t.Run(name, func(t *testing.T) {
 			host, err := rt.Host()
 			if err != nil {

@@ -183,9 +183,13 @@ func (r *run) step(op string, n *node) {
 			continue
 		}
 		s.lift(g)
-		r.deliver(e, g)
 	}
 	s.popTo(outer)
+	for i, g := range b.res {
+		if g != nil {
+			r.deliver(n.edges[i], g)
+		}
+	}
 	for i, g := range t.g {
 		if g != nil && r.targets == nil && g.scope == outer && outer != nil {
 			g.Close()

@@ -29,11 +29,14 @@ type Device struct {
 
 	mu      sync.Mutex
 	modules []driver.Module
-	events  []driver.Event
-	timing  []driver.Event
 	streams []*Stream
 	next    int
 	closed  bool
+
+	// eventMu is taken by the allocator, and so with mu held.
+	eventMu sync.Mutex
+	events  []driver.Event
+	timing  []driver.Event
 }
 
 // maxStreams bounds the streams of one device: two that the runtime keeps, and 32 that users share round-robin, as PyTorch's pool has.
@@ -82,13 +85,17 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	t := d.dev.Enter()
-	first := d.dev.Synchronize(t)
+	first := d.Synchronize()
 	keep := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
+	if _, err := d.FreeLoose(); err != nil {
+		keep(err)
+	}
+	keep(d.mem.EmptyCache())
+	t := d.dev.Enter()
 	for _, e := range append(d.events, d.timing...) {
 		keep(d.dev.EventDestroy(t, e))
 	}
@@ -99,7 +106,6 @@ func (d *Device) Close() error {
 		keep(d.dev.UnloadModule(t, m))
 	}
 	t.Leave()
-	keep(d.mem.EmptyCache())
 	keep(d.dev.Close())
 	return wrap(first, "the device could not be closed cleanly")
 }

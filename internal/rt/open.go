@@ -84,6 +84,15 @@ func driverOf(sel *Selector) (drv driver.Driver, host bool, err error) {
 	return nil, false, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
 }
 
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver.
+func GPUs() int {
+	n, err := libcuda.New().DeviceCount()
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
 var host struct {
 	mu  sync.Mutex
 	dev *Device

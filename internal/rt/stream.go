@@ -117,15 +117,15 @@ func (d *Device) Stream() (*Stream, error) {
 
 // AcquireEvent takes an event from the device's pool, with timing or without.
 func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
-	d.mu.Lock()
+	d.eventMu.Lock()
 	pool := d.eventPool(timing)
 	if n := len(*pool); n > 0 {
 		e := (*pool)[n-1]
 		*pool = (*pool)[:n-1]
-		d.mu.Unlock()
+		d.eventMu.Unlock()
 		return e, nil
 	}
-	d.mu.Unlock()
+	d.eventMu.Unlock()
 	t := d.dev.Enter()
 	defer t.Leave()
 	e, err := d.dev.EventCreate(t, timing)
@@ -134,8 +134,8 @@ func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
 
 // ReleaseEvent gives it back.
 func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
 	pool := d.eventPool(timing)
 	*pool = append(*pool, e)
 }
