@@ -21,6 +21,8 @@ type machine struct {
 	driver.Device
 	stream driver.Stream
 	funcs  map[string]driver.Func
+	// portable forgoes the instructions of exactly this device.
+	portable bool
 }
 
 func open(t testing.TB, d driver.Driver) *machine {
@@ -50,7 +52,7 @@ func openGPU(t testing.TB) *machine { return open(t, libcuda.New()) }
 func openSim(t testing.TB) *machine { return open(t, hostsim.CPU()) }
 
 func (m *machine) target() ptx.Target {
-	return ptx.Target{Major: m.Info().Major, Minor: m.Info().Minor, Arch: true}
+	return ptx.Target{Major: m.Info().Major, Minor: m.Info().Minor, Arch: !m.portable}
 }
 
 // load compiles and loads programs, some at a time.

@@ -166,7 +166,12 @@ func testProducts(t *testing.T, m *machine) {
 	}
 }
 
-func TestProductsOnGPU(t *testing.T)       { testProducts(t, openGPU(t)) }
+func TestProductsOnGPU(t *testing.T) { testProducts(t, openGPU(t)) }
+func TestPortableProductsOnGPU(t *testing.T) {
+	m := openGPU(t)
+	m.portable = true
+	testProducts(t, m)
+}
 func TestProductsOnSimulator(t *testing.T) { testProducts(t, openSim(t)) }
 
 // integer returns the bits of n in type t.

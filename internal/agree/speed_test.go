@@ -1,8 +1,10 @@
 package agree
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"tenon.dev/internal/ptx"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -25,6 +27,13 @@ func speeds() []product {
 		half(b, 128, 128, 64, 128, 3, true, false),
 		half(b, 128, 128, 32, 128, 4, false, true),
 		half(b, 128, 128, 64, 256, 3, false, true),
+		half(b, 128, 128, 64, 128, 4, false, true),
+		half(b, 128, 128, 128, 128, 3, false, true),
+		half(b, 256, 128, 64, 256, 4, false, true),
+		half(b, 256, 128, 64, 256, 4, false, false),
+		half(b, 128, 256, 64, 256, 4, false, false),
+		half(b, 128, 256, 64, 128, 4, false, true),
+		half(b, 64, 256, 64, 128, 4, false, true),
 		half(b, 128, 256, 64, 256, 3, false, true),
 		half(b, 128, 256, 64, 256, 4, false, true),
 		half(b, 128, 256, 64, 256, 3, false, false),
@@ -40,6 +49,11 @@ func speeds() []product {
 		f32(128, 128, 16, 256, 3, false, true, false),
 		f32(128, 128, 16, 256, 3, true, false, false),
 		f32(128, 128, 8, 256, 4, true, false, false),
+		f32(128, 256, 16, 256, 3, true, false, false),
+		f32(256, 128, 16, 256, 3, false, false, false),
+		f32(128, 128, 32, 256, 3, false, false, false),
+		f32(128, 256, 32, 256, 4, false, true, true),
+		f32(128, 128, 16, 128, 4, false, false, true),
 		f32(128, 64, 16, 128, 3, true, false, false),
 		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 128, stages: 3, loadVec: 2, outVec: 2, group: 8},
 		{in: dtype.Float64, acc: dtype.Float64, out: dtype.Float64, bm: 64, bn: 64, bk: 16, threads: 64, stages: 3, loadVec: 2, outVec: 2, group: 8},
@@ -63,7 +77,7 @@ func BenchmarkProduct(b *testing.B) {
 		defer gpu.MemFree(th, p)
 		bufs[i] = p
 	}
-	last := kir.Type(0)
+	last, last2 := kir.Type(0), []byte(nil)
 	for _, q := range speeds() {
 		if q.in != last {
 			last = q.in
@@ -73,19 +87,27 @@ func BenchmarkProduct(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		gpu.load(b, []*kir.Program{p})
-		b.Run(q.name(), func(b *testing.B) {
-			th := gpu.Enter()
-			defer th.Leave()
-			ms := timeProduct(b, gpu, th, q, p, bufs, n)
-			b.ReportMetric(2*n*n*n/ms/1e9, "TFLOP/s")
-			info, err := gpu.FuncInfo(th, gpu.funcs[p.Name])
-			if err != nil {
-				b.Fatal(err)
+		for _, portable := range []bool{false, true} {
+			gpu.portable = portable
+			if own, err := ptx.Compile([]*kir.Program{p}, gpu.target()); err != nil || portable && bytes.Equal(own, last2) {
+				continue
+			} else {
+				last2 = own
 			}
-			b.ReportMetric(float64(info.Registers), "registers")
-			b.ReportMetric(float64(info.LocalBytes), "local-B")
-		})
+			gpu.load(b, []*kir.Program{p})
+			b.Run(q.name()+map[bool]string{true: "_portable"}[portable], func(b *testing.B) {
+				th := gpu.Enter()
+				defer th.Leave()
+				ms := timeProduct(b, gpu, th, q, p, bufs, n)
+				b.ReportMetric(2*n*n*n/ms/1e9, "TFLOP/s")
+				info, err := gpu.FuncInfo(th, gpu.funcs[p.Name])
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(float64(info.Registers), "registers")
+				b.ReportMetric(float64(info.LocalBytes), "local-B")
+			})
+		}
 	}
 }
 
