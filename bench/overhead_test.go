@@ -1,0 +1,110 @@
+package bench
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/null"
+	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
+)
+
+var emptyKernel = kernel.Build("empty", func(k *kernel.Builder) {
+	n := k.Scalar("n", dtype.Int64)
+	y := k.Buffer("y", dtype.Float32)
+	k.ForEach(n, func(i kernel.Value) { y.Store(i, k.F32(0)) })
+})
+
+func TestOverhead(t *testing.T) {
+	x := onGPU(t)
+	dev := coreExec(x).Device()
+	overhead(t, "", x, dev)
+	t.Run("Driver", func(t *testing.T) { driverOverhead(t, dev) })
+}
+
+// The Go part of operations, on a driver that does nothing.
+func TestGoOverhead(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return null.New(d.Info().Image) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := (*tenon.Exec)(core.New(dev, host))
+	overhead(t, ".go", x, dev)
+}
+
+func overhead(t *testing.T, part string, x *tenon.Exec, dev *rt.Device) {
+	sync := func() error { return dev.Synchronize() }
+	add, grad, empty := "add"+part, "add"+part+".grad", "empty"+part
+	x.Scope(func(x *tenon.Exec) {
+		a, b := x.Ones([]int{16}, tenon.Float32), x.Ones([]int{16}, tenon.Float32)
+		ng := x.NoGrad()
+		perOp(t, add, 50, 20, true, sync, func() {
+			x.Scope(func(*tenon.Exec) {
+				for range 50 {
+					ng.Add(a, b)
+				}
+			})
+		})
+		g := x.Ones([]int{16}, tenon.Float32).SetRequiresGrad(true)
+		perOp(t, grad, 50, 20, true, sync, func() {
+			x.Scope(func(x *tenon.Exec) {
+				for range 50 {
+					x.Add(g, b)
+				}
+			})
+		})
+		allocs := testing.AllocsPerRun(200, func() { ng.Add(a, b).Close() })
+		record(add+".allocs", "allocs/op", []float64{allocs})
+		perCall(t, empty+".scoped", 1000, true, sync, func() { x.Empty([]int{16}, tenon.Float32).Close() })
+	})
+	perCall(t, empty+".loose", 1000, true, sync, func() { x.Empty([]int{16}, tenon.Float32).Close() })
+}
+
+func driverOverhead(t *testing.T, dev *rt.Device) {
+	f, err := dev.Load(emptyKernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := dev.Driver()
+	th := d.Enter()
+	defer th.Leave()
+	p, err := d.MemAlloc(th, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.MemFree(th, p)
+	args := make([]byte, 16)
+	args[0] = 16
+	for i := range 8 {
+		args[8+i] = byte(p >> (8 * i))
+	}
+	st := dev.DefaultStream()
+	l := &driver.Launch{Func: f, Stream: st.Handle, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}
+	sync := func() error { return d.Synchronize(th) }
+	launch := func() {
+		if err := d.Launch(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	perCall(t, "launch", 500, true, sync, launch)
+	record("launch.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, launch)})
+	e, err := dev.AcquireEvent(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.ReleaseEvent(e, false)
+	rec := func() {
+		if err := d.EventRecord(e, st.Handle); err != nil {
+			t.Fatal(err)
+		}
+	}
+	perCall(t, "event", 500, true, sync, rec)
+	record("event.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, rec)})
+}
