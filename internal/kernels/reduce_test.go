@@ -159,6 +159,8 @@ var realReferences = map[string]func(vs []float64) []float64{
 	"argmin":    func(vs []float64) []float64 { _, i := extremeOf(vs, lessThan); return []float64{i} },
 	"max_index": func(vs []float64) []float64 { v, i := extremeOf(vs, greaterThan); return []float64{v, i} },
 	"min_index": func(vs []float64) []float64 { v, i := extremeOf(vs, lessThan); return []float64{v, i} },
+	"normp":     func(vs []float64) []float64 { return []float64{sumOf(vs, math.Abs)} },
+	"logsumexp": func(vs []float64) []float64 { return []float64{math.Log(sumOf(vs, math.Exp))} },
 	"all": func(vs []float64) []float64 {
 		for _, v := range vs {
 			if v == 0 {
@@ -194,7 +196,7 @@ func TestReduce(t *testing.T) {
 			cases := reduceCases(h, rand.New(rand.NewPCG(1, uint64(dt))), dt)
 			for _, op := range ReduceOps() {
 				ref := realReferences[op.Name]
-				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && (op.Name == "mean" || strings.HasPrefix(op.Name, "norm")) || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
+				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && (op.Name == "mean" || strings.HasPrefix(op.Name, "norm") || op == LogSumExp) || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
 					continue
 				}
 				for i, c := range cases {
@@ -317,6 +319,41 @@ func TestReduceNaN(t *testing.T) {
 		check(t, Reduce(h, c.op, c.t, nil, []Operand{v, at}, []Operand{h.of(c.t, []float64{c.v}, 1)}, []bool{true}))
 		if h.read(v)[0] != c.v || h.read(at)[0] != 0 {
 			t.Errorf("%s of %v %v: %v at %v", c.op.Name, c.t, c.v, h.read(v)[0], h.read(at)[0])
+		}
+	}
+}
+
+func TestReduceTwoInputs(t *testing.T) {
+	h := newHost(t)
+	rng := rand.New(rand.NewPCG(7, 8))
+	a, b := h.random(rng, dtype.Float32, 50, 70), permuted(h.random(rng, dtype.Float32, 70, 50), 1, 0)
+	x, y := h.read(a), h.read(b)
+	squares, sum := 0.0, 0.0
+	for i := range x {
+		squares += (x[i] - y[i]) * (x[i] - y[i])
+		sum += math.Abs(x[i] - y[i])
+	}
+	for op, want := range map[*ReduceOp]float64{SquaredErrorSum: squares, SquaredErrorMean: squares / 3500, AbsoluteErrorSum: sum, AbsoluteErrorMean: sum / 3500} {
+		out := h.empty(dtype.Float32)
+		check(t, Reduce(h, op, dtype.Float32, nil, []Operand{out}, []Operand{a, b}, []bool{true, true}))
+		if got := h.read(out)[0]; !close(got, want, 1e-6) {
+			t.Errorf("%s is %v, want %v", op.Name, got, want)
+		}
+	}
+	out := h.empty(dtype.Float64, 50)
+	check(t, Reduce(h, NormP, dtype.Float64, []Scalar{FloatScalar(3)}, []Operand{out}, []Operand{a}, []bool{false, true}))
+	for i, got := range h.read(out) {
+		want := math.Cbrt(sumOf(x[70*i:70*i+70], func(v float64) float64 { return math.Abs(v * v * v) }))
+		if !close(got, want, 1e-12) {
+			t.Errorf("norm of order 3 is %v, want %v", got, want)
+		}
+	}
+	inf := math.Inf(1)
+	for want, vs := range map[float64][]float64{inf: {1, inf, 2}, -inf: {-inf, -inf}, 3: {3, -inf}} {
+		out := h.empty(dtype.Float32)
+		check(t, Reduce(h, LogSumExp, dtype.Float32, nil, []Operand{out}, []Operand{h.of(dtype.Float32, vs, len(vs))}, []bool{true}))
+		if got := h.read(out)[0]; !close(got, want, 1e-6) {
+			t.Errorf("logsumexp of %v is %v", vs, got)
 		}
 	}
 }
