@@ -56,9 +56,8 @@ type printer struct {
 	p *Program
 	b []byte
 	// num holds the printed number of each value plus one; 0 is not defined.
-	num      []int32
-	next     int32
-	headOnly bool
+	num  []int32
+	next int32
 }
 
 func (w *printer) s(s string) { w.b = append(w.b, s...) }
@@ -73,6 +72,9 @@ func (w *printer) number(b *Block) {
 		return
 	}
 	for _, in := range b.Instrs {
+		if in == nil {
+			continue
+		}
 		for _, v := range in.Res {
 			w.define(v)
 		}
@@ -239,6 +241,10 @@ func (w *printer) block(b *Block, depth int) {
 	}
 	for _, in := range b.Instrs {
 		w.indent(depth)
+		if in == nil {
+			w.s("invalid\n")
+			continue
+		}
 		w.instr(in)
 		if !in.Op.hasBlocks() {
 			w.loc(in)
@@ -403,14 +409,15 @@ func (w *printer) mnemonic(in *Instr) {
 }
 
 func (w *printer) constant(in *Instr) {
-	size := in.Type.Size()
 	bits := in.Imm
 	switch {
+	case !in.Type.Valid():
+		w.b = strconv.AppendUint(w.b, bits, 10)
 	case in.Type.IsFloat():
 		w.s("0x")
 		w.b = strconv.AppendUint(w.b, bits, 16)
-	case in.Type.IsSigned() && size > 0:
-		shift := 64 - 8*size
+	case in.Type.IsSigned():
+		shift := 64 - 8*in.Type.Size()
 		w.b = strconv.AppendInt(w.b, int64(bits<<shift)>>shift, 10)
 	default:
 		w.b = strconv.AppendUint(w.b, bits, 10)

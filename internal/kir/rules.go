@@ -163,7 +163,12 @@ func (v *verifier) types(in *Instr) {
 	case OpShuffle:
 		v.want(in, 0, in.Type)
 		v.want(in, 1, dtype.Int32)
-	case OpVote, OpAssert, OpIf:
+	case OpIf:
+		v.want(in, 0, dtype.Bool)
+		if len(in.Blocks[0].Params)+len(in.Blocks[1].Params) != 0 {
+			v.fail(in, "the regions of an if have no parameters")
+		}
+	case OpVote, OpAssert:
 		v.want(in, 0, dtype.Bool)
 	case OpFor:
 		v.forLoop(in)

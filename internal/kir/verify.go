@@ -27,6 +27,10 @@ func Verify(p *Program) error {
 		v.fail(nil, "the kernel has no body")
 		return v.err
 	}
+	if len(p.Body.Params) != 0 {
+		v.fail(nil, "the body has region parameters")
+		return v.err
+	}
 	v.block(p.Body, newVarSet(len(p.Vars)), context{})
 	if v.err == nil {
 		v.tileVariables()

@@ -31,7 +31,7 @@ func Erfc(k *kernel.Builder, x kernel.Value) kernel.Value {
 	rest := v.Neg().FMA(d.lo, v.Neg().FMA(d.hi, p.hi)).Add(p.lo)
 	quotient := word{v, rest.Div(d.hi)}
 	s := twoProd(a, a)
-	_, n, r := f.reduceExp(s.hi.Neg())
+	n, r := f.reduceExp(s.hi.Neg())
 	r = twoSum(r.hi, r.lo.Sub(s.lo))
 	e := f.expWord(r).mul(quotient)
 	far := f.ldexpWord(e, n)

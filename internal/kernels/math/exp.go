@@ -14,14 +14,14 @@ func (f float) expLimits() (lo, hi float64) {
 	return -104, 88.73
 }
 
-// reduceExp returns n (a float and an integer) and r with x = n log 2 + r, |r| <= 0.3466, for |x| <= limit; beyond, n is clamped.
-func (f float) reduceExp(x kernel.Value) (n kernel.Value, ni kernel.Value, r word) {
+// reduceExp returns an integer n and r with x = n log 2 + r, |r| <= 0.3466. Where e^x is far beyond the type, n is clamped and r means nothing.
+func (f float) reduceExp(x kernel.Value) (kernel.Value, word) {
 	bound := f.either(200, 1200)
-	n = x.Mul(f.part(log2eConst, 0)).Rint().Min(bound).Max(bound.Neg())
+	n := x.Mul(f.part(log2eConst, 0)).Rint().Min(bound).Max(bound.Neg())
 	r0 := n.FMA(f.minus(ln2Const, 0), x) // exact
 	hi := n.FMA(f.minus(ln2Const, 1), r0)
 	lo := n.FMA(f.minus(ln2Const, 1), r0.Sub(hi))
-	return n, n.Convert(f.bits), word{hi, lo}
+	return n.Convert(f.bits), word{hi, lo}
 }
 
 // expTail returns e^r - 1 - r.hi for a reduced argument.
@@ -36,13 +36,14 @@ func (f float) expWord(r word) word {
 	return word{s.hi, s.lo.Add(e.lo)}
 }
 
-// exp returns e^x, and 0 or infinity beyond the limits that cond-values lo and hi of x stand for.
+// exp returns e^x.
 func (f float) exp(x kernel.Value) kernel.Value {
-	_, n, r := f.reduceExp(x)
+	n, r := f.reduceExp(x)
 	y := f.ldexp(r.hi.Add(f.expTail(r)).Add(f.c(1)), n)
 	return f.saturateExp(x, y)
 }
 
+// saturateExp gives y = e^x the values where it is beyond the type.
 func (f float) saturateExp(x, y kernel.Value) kernel.Value {
 	lo, hi := f.expLimits()
 	y = x.Gt(f.c(hi)).Select(f.inf(), y)
@@ -69,7 +70,7 @@ func Exp2(k *kernel.Builder, x kernel.Value) kernel.Value {
 // Expm1 returns e^x - 1.
 func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
-	_, n, r := f.reduceExp(x)
+	n, r := f.reduceExp(x)
 	n = n.Max(f.i(int64(-f.mantissa - 10)))
 	// 2^n (1 + r + tail) - 1 with halved powers, since 2^n may be too large.
 	t := f.pow2(n.Sub(f.i(1)))

@@ -67,7 +67,7 @@ func (f float) i(v int64) kernel.Value { return f.k.Int(f.bits, v) }
 func (f float) inf() kernel.Value { return f.c(math.Inf(1)) }
 func (f float) nan() kernel.Value { return f.c(math.NaN()) }
 
-// part returns part j of s, times sign * 2^exp, which must be exact.
+// part returns part j of s.
 func (f float) part(s split, j int) kernel.Value {
 	if f.wide() {
 		return f.c(s.f64[j])

@@ -9,7 +9,7 @@ import (
 // sinhCosh returns what sinh and cosh of a >= 0 are made of: with a = n log 2 + r, half of sh = sinh(n log 2) and ch = cosh(n log 2), and
 // s = sinh(r) - r.hi and c = cosh(r) - 1, so that sinh(a) = r.hi ch + sh + (s ch + c sh) and cosh(a) = r.hi sh + ch + (s sh + c ch).
 func (f float) sinhCosh(a kernel.Value) (sh, ch word, r, s, c kernel.Value) {
-	_, n, red := f.reduceExp(a.Min(f.either(90, 712)))
+	n, red := f.reduceExp(a.Min(f.either(90, 712)))
 	up := f.pow2(n.Sub(f.i(2)))
 	down := f.pow2(n.Min(f.i(int64(f.mantissa + 20))).Neg().Sub(f.i(2)))
 	r = red.hi

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"testing"
-	"unsafe"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math/mathtest"
@@ -22,11 +21,6 @@ func (a arena) Resolve(addr uint64) ([]byte, uint64, bool) {
 		return nil, 0, false
 	}
 	return a[i-1], i << 32, true
-}
-
-func bytesOf[T any](s []T) []byte {
-	var t T
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(t)))
 }
 
 // mapKernel runs an elementwise program over slices in vexec: the last is the output.
@@ -57,12 +51,20 @@ func mapKernel[T any](t testing.TB, name string, dt dtype.DType, f func(k *kerne
 	var mem arena
 	var args []byte
 	for i, s := range slices {
-		mem = append(mem, bytesOf(s))
+		b, err := binary.Append(nil, binary.LittleEndian, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mem = append(mem, b)
 		args = binary.LittleEndian.AppendUint64(args, uint64(i+1)<<32)
 	}
 	n := len(slices[0])
 	args = binary.LittleEndian.AppendUint64(args, uint64(n))
 	if err := k.Run(&vexec.Env{Mem: mem}, [3]uint32{uint32(n+255) / 256, 1, 1}, [3]uint32{256, 1, 1}, 0, args); err != nil {
+		t.Fatal(err)
+	}
+	last := len(slices) - 1
+	if _, err := binary.Decode(mem[last], binary.LittleEndian, slices[last]); err != nil {
 		t.Fatal(err)
 	}
 }

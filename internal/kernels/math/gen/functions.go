@@ -27,8 +27,6 @@ func odd(name, doc string, g func(x *big.Float) *big.Float, f32, f64 variant) po
 		}}
 }
 
-func one(*big.Float) *big.Float { return bigref.Of(1) }
-
 // erfcScaled is (1+2x) exp(x²) erfc(x).
 func erfcScaled(x *big.Float) *big.Float {
 	var e *big.Float
