@@ -63,6 +63,12 @@ func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).AddS((*core.Tensor)(a), v))
 }
 
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
+// where that reaches beyond the storage.
+func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AsStrided((*core.Tensor)(t), shape, stride, offset))
+}
+
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {

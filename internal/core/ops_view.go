@@ -399,3 +399,17 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 
 // Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowSqueeze, t, dims) }
+
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
+// where that reaches beyond the storage.
+func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
+	f := x.op(rowStrided, t)
+	if len(shape) != len(stride) {
+		f.fail(fault.Invalid, "mismatch in length of strides and shape: %v and %v", stride, shape)
+	}
+	if offset < 0 || (offset+extent(shape, stride))*t.dt.Size() > t.st.bytes {
+		f.fail(fault.Invalid, "setStorage: sizes %v, strides %v, storage offset %d require more bytes than the storage's %d", shape, stride, offset, t.st.bytes)
+	}
+	f.dims, f.i[0] = append(append(f.dims, shape...), stride...), offset
+	return f.call1()
+}

@@ -1,0 +1,290 @@
+// Package conformance holds what Tenon's operations are measured by: PyTorch's recorded cases, and for each operation how a recorded call is
+// made through the public face.
+// It may not know anything that a user of the module could not: it calls tenon alone.
+package conformance
+
+import (
+	"fmt"
+
+	"tenon.dev"
+	"tenon.dev/internal/recorded"
+)
+
+// registry says how a case of an operation is called, by PyTorch's name of it. A function gets the case's arguments and returns a *tenon.Tensor,
+// a []*tenon.Tensor, or a number as recorded.Value has it.
+var registry = map[string]func(a *args) any{}
+
+// offer puts an operation into the registry.
+func offer(name string, call func(a *args) any) {
+	if registry[name] != nil {
+		panic("conformance: " + name + " is in the registry twice")
+	}
+	registry[name] = call
+}
+
+// args are the arguments of a recorded call, with its tensors on the device. Each accessor takes the argument's position, the input being
+// number 0, and its name, by which it is looked up where it was not given by position; position -1 is of an argument that has none. An
+// argument that was not given, or was None, has the default. Tensors by keyword that want a gradient are read in the operation's own order,
+// since that is the order of their gradients.
+type args struct {
+	x  *tenon.Exec
+	c  *recorded.Case
+	at []any
+	kw map[string]any
+	// leaves are the tensors that want a gradient.
+	leaves []*tenon.Tensor
+	grads  map[*tenon.Tensor]bool
+	used   map[string]bool
+}
+
+// badCase is the panic of an argument of another kind than the registry's function wants.
+type badCase struct{ msg string }
+
+// newArgs puts the case's tensors on the device.
+func newArgs(x *tenon.Exec, c *recorded.Case) *args {
+	a := &args{x: x, c: c, kw: map[string]any{}, used: map[string]bool{}, grads: map[*tenon.Tensor]bool{}}
+	a.at = append(a.at, a.convert(c.Input))
+	for _, v := range c.Args {
+		a.at = append(a.at, a.convert(v))
+	}
+	for _, v := range a.at {
+		a.claim(v)
+	}
+	for k, v := range c.Kwargs {
+		a.kw[k] = a.convert(v)
+	}
+	return a
+}
+
+// convert turns the tensors within a recorded value into tensors of the device.
+func (a *args) convert(v recorded.Value) any {
+	switch v := v.(type) {
+	case *recorded.Tensor:
+		t := load(a.x, v)
+		if v.Grad {
+			a.grads[t.SetRequiresGrad(true)] = true
+		}
+		return t
+	case recorded.List:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = a.convert(v[i])
+		}
+		return out
+	}
+	return v
+}
+
+// claim puts the tensors of v that want a gradient next in the order of gradients.
+func (a *args) claim(v any) {
+	switch v := v.(type) {
+	case *tenon.Tensor:
+		if a.grads[v] {
+			a.leaves = append(a.leaves, v)
+			delete(a.grads, v)
+		}
+	case []any:
+		for i := range v {
+			a.claim(v[i])
+		}
+	}
+}
+
+// get returns an argument, or nil.
+func (a *args) get(i int, name string) any {
+	if i >= 0 && i < len(a.at) {
+		return a.at[i]
+	}
+	v := a.kw[name]
+	a.used[name] = true
+	a.claim(v)
+	return v
+}
+
+// unused names a keyword that the function did not look at, or is empty. Where the result lies is not the operation's matter.
+func (a *args) unused() string {
+	for k := range a.kw {
+		if !a.used[k] && k != "device" && k != "requires_grad" {
+			return k
+		}
+	}
+	return ""
+}
+
+func (a *args) wrong(name string, v any) {
+	panic(badCase{fmt.Sprintf("the registry's function cannot use the argument %s, which is %T %v", name, v, v)})
+}
+
+// has reports whether an argument was given and is not None.
+func (a *args) has(i int, name string) bool { return a.get(i, name) != nil }
+
+// tensor returns a tensor, or nil.
+func (a *args) tensor(i int, name string) *tenon.Tensor {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return nil
+	case *tenon.Tensor:
+		return v
+	default:
+		a.wrong(name, v)
+		return nil
+	}
+}
+
+// isTensor reports whether an argument is a tensor, for those that may be numbers.
+func (a *args) isTensor(i int, name string) bool {
+	_, ok := a.get(i, name).(*tenon.Tensor)
+	return ok
+}
+
+// tensors returns a list of tensors.
+func (a *args) tensors(i int, name string) []*tenon.Tensor {
+	l, ok := a.get(i, name).([]any)
+	if !ok {
+		a.wrong(name, a.get(i, name))
+	}
+	out := make([]*tenon.Tensor, len(l))
+	for j, v := range l {
+		if out[j], ok = v.(*tenon.Tensor); !ok {
+			a.wrong(name, v)
+		}
+	}
+	return out
+}
+
+// float returns a real number; integers and bools are converted.
+func (a *args) float(i int, name string, def float64) float64 {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return def
+	case float64:
+		return v
+	case int64:
+		return float64(v)
+	case bool:
+		if v {
+			return 1
+		}
+		return 0
+	default:
+		a.wrong(name, v)
+		return 0
+	}
+}
+
+// complex returns a number.
+func (a *args) complex(i int, name string, def complex128) complex128 {
+	if v, ok := a.get(i, name).(complex128); ok {
+		return v
+	}
+	if a.get(i, name) == nil {
+		return def
+	}
+	return complex(a.float(i, name, 0), 0)
+}
+
+// isComplex reports whether an argument is a complex number.
+func (a *args) isComplex(i int, name string) bool {
+	_, ok := a.get(i, name).(complex128)
+	return ok
+}
+
+// int returns a whole number.
+func (a *args) int(i int, name string, def int) int {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return def
+	case int64:
+		return int(v)
+	default:
+		a.wrong(name, v)
+		return 0
+	}
+}
+
+// ints returns a list of whole numbers, for which one may stand; nil if it was not given.
+func (a *args) ints(i int, name string) []int {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return nil
+	case int64:
+		return []int{int(v)}
+	case []any:
+		out := make([]int, len(v))
+		for j := range v {
+			n, ok := v[j].(int64)
+			if !ok {
+				a.wrong(name, v)
+			}
+			out[j] = int(n)
+		}
+		return out
+	default:
+		a.wrong(name, v)
+		return nil
+	}
+}
+
+// pair returns two whole numbers, for which one may stand.
+func (a *args) pair(i int, name string, def int) [2]int {
+	switch v := a.ints(i, name); len(v) {
+	case 0:
+		return [2]int{def, def}
+	case 1:
+		return [2]int{v[0], v[0]}
+	default:
+		return [2]int{v[0], v[1]}
+	}
+}
+
+// bool returns a bool.
+func (a *args) bool(i int, name string, def bool) bool {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return def
+	case bool:
+		return v
+	default:
+		a.wrong(name, v)
+		return false
+	}
+}
+
+// str returns a string.
+func (a *args) str(i int, name, def string) string {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return def
+	case string:
+		return v
+	default:
+		a.wrong(name, v)
+		return ""
+	}
+}
+
+// dtype returns an element type; the zero value if it was not given.
+func (a *args) dtype(i int, name string) tenon.DType {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return 0
+	case tenon.DType:
+		return v
+	default:
+		a.wrong(name, v)
+		return 0
+	}
+}
+
+// memoryFormat returns a memory format, such as "channels_last"; the default is "".
+func (a *args) memoryFormat(i int, name string) string {
+	switch v := a.get(i, name).(type) {
+	case nil:
+		return ""
+	case recorded.MemoryFormat:
+		return string(v)
+	default:
+		a.wrong(name, v)
+		return ""
+	}
+}
