@@ -19,6 +19,12 @@ const (
 	FamilyMatmulFinish
 	FamilyConv
 	FamilySumPartials
+	// FamilyRows: Op is a rowOp's id.
+	FamilyRows
+	// FamilyPool: Op is a poolKind.
+	FamilyPool
+	// FamilyIndex: Op is an indexKind.
+	FamilyIndex
 	familyCount
 )
 

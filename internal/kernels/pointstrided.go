@@ -75,7 +75,7 @@ func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
 // insert puts dimension d at place at.
 func (p *pointPlan) insert(op *PointOp, outs, ins []Operand, d, at int) error {
 	if !p.open(at, outs[0].Shape[d]) {
-		return fmt.Errorf("%s: the operands need more than %d dimensions; make them contiguous first", op.Name, maxDims)
+		return fmt.Errorf("%s: %s", op.Name, spaceFull)
 	}
 	for i := range p.count {
 		if o := operandAt(outs, ins, i); o.Ptr != 0 || i < len(outs) {

@@ -60,8 +60,8 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 		return err
 	}
 	p := reducePlan{op: op, compute: compute, scalars: scalars, outs: outs, ins: ins, parts: 1}
-	if err := p.gather(dims); err != nil {
-		return err
+	if !p.gather(dims) {
+		return fmt.Errorf("%s: %s", op.Name, spaceFull)
 	}
 	p.n, p.outputs = p.red.numel(), p.kept.numel()
 	if p.outputs == 0 {
@@ -92,8 +92,9 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 // stateBytes is the room of one state value of type t for all parts and outputs.
 func (p *reducePlan) stateBytes(t dtype.DType) int { return (t.Size()*p.parts*p.outputs + 15) &^ 15 }
 
-// gather sorts the dimensions into kept and reduced ones, each by the first input's strides unless the op counts places.
-func (p *reducePlan) gather(dims []bool) error {
+// gather sorts the dimensions into kept and reduced ones, each by the first input's strides unless the op counts places. It reports
+// whether there was room for them.
+func (p *reducePlan) gather(dims []bool) bool {
 	p.kept.count = len(p.outs) + len(p.ins)
 	p.red.count = len(p.ins)
 	shape := p.ins[0].Shape
@@ -123,7 +124,7 @@ func (p *reducePlan) gather(dims []bool) error {
 			}
 		}
 		if !s.open(at, shape[d]) {
-			return fmt.Errorf("%s: the operands need more than %d dimensions; make them contiguous first", p.op.Name, maxDims)
+			return false
 		}
 		for i := range p.ins {
 			s.stride[first+i][at] = p.ins[i].Stride[d]
@@ -141,7 +142,7 @@ func (p *reducePlan) gather(dims []bool) error {
 	}
 	p.kept.merge()
 	p.red.merge()
-	return nil
+	return true
 }
 
 // shape chooses how blocks lie over the work.

@@ -23,6 +23,9 @@ type space struct {
 	stride    [maxOperands][maxDims]int
 }
 
+// spaceFull says that a space ran out of room.
+const spaceFull = "the operands need more than 32 dimensions; make them contiguous first"
+
 // open makes room for a dimension of the given size at place at; the caller sets its strides. It reports whether there was room.
 func (s *space) open(at, size int) bool {
 	if s.nd == maxDims {

@@ -1,0 +1,100 @@
+package kernels
+
+import (
+	gomath "math"
+
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/kernel"
+)
+
+var (
+	softmaxOp = rowWise(rowOp{name: "softmax", outs: []rowKind{rowFull}, ins: []rowKind{rowFull}, build: func(r *rowKernel) {
+		_, e, s := r.softmax(r.in(0))
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Div(s) }, e))
+	}})
+	logSoftmaxOp = rowWise(rowOp{name: "log_softmax", outs: []rowKind{rowFull}, ins: []rowKind{rowFull}, build: func(r *rowKernel) {
+		x := r.in(0)
+		m, _, s := r.softmax(x)
+		log := math.Log(r.k, s)
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(m).Sub(log) }, x))
+	}})
+	// in: gradient, result.
+	softmaxBackwardOp = rowWise(rowOp{name: "softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull}, build: func(r *rowKernel) {
+		g, y := r.in(0), r.in(1)
+		s := r.sum(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }, g, y))
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(s).Mul(v[1]) }, g, y))
+	}})
+	logSoftmaxBackwardOp = rowWise(rowOp{name: "log_softmax_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull}, build: func(r *rowKernel) {
+		g, y := r.in(0), r.in(1)
+		s := r.sum(g)
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(math.Exp(r.k, v[1]).Mul(s)) }, g, y))
+	}})
+	// out: y, mean, rstd; in: x, weight, bias; scalar: eps.
+	layerNormOp = rowWise(rowOp{name: "layer_norm", outs: []rowKind{rowFull, rowOne, rowOne}, ins: []rowKind{rowFull, rowFull, rowFull}, scalars: 1, build: func(r *rowKernel) {
+		x := r.in(0)
+		mean := r.mean(x)
+		d := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean) }, x)
+		rstd := math.Rsqrt(r.k, r.mean(r.each(squared, d)).Add(r.scalars[0]))
+		r.putOne(1, mean)
+		r.putOne(2, rstd)
+		y := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, d)
+		r.put(0, r.affine(y, 1, 2))
+	}})
+	// out: dx; in: dy, x, mean, rstd, weight.
+	layerNormBackwardOp = rowWise(rowOp{name: "layer_norm_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull, rowOne, rowOne, rowFull}, build: func(r *rowKernel) {
+		mean, rstd := r.one(2), r.one(3)
+		h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(mean).Mul(rstd) }, r.in(1))
+		g := r.affine(r.in(0), 4, -1)
+		a := r.mean(g)
+		b := r.mean(r.each(multiply, g, h))
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].FMA(b, a)).Mul(rstd) }, g, h))
+	}})
+	// out: y, rstd; in: x, weight; scalar: eps.
+	rmsNormOp = rowWise(rowOp{name: "rms_norm", outs: []rowKind{rowFull, rowOne}, ins: []rowKind{rowFull, rowFull}, scalars: 1, build: func(r *rowKernel) {
+		x := r.in(0)
+		rstd := math.Rsqrt(r.k, r.mean(r.each(squared, x)).Add(r.scalars[0]))
+		r.putOne(1, rstd)
+		r.put(0, r.affine(r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, x), 1, -1))
+	}})
+	// out: dx; in: dy, x, rstd, weight.
+	rmsNormBackwardOp = rowWise(rowOp{name: "rms_norm_backward", outs: []rowKind{rowFull}, ins: []rowKind{rowFull, rowFull, rowOne, rowFull}, build: func(r *rowKernel) {
+		rstd := r.one(2)
+		h := r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(rstd) }, r.in(1))
+		g := r.affine(r.in(0), 3, -1)
+		b := r.mean(r.each(multiply, g, h))
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Sub(v[1].Mul(b)).Mul(rstd) }, g, h))
+	}})
+)
+
+func squared(v ...kernel.Value) kernel.Value  { return v[0].Mul(v[0]) }
+func multiply(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }
+
+// affine multiplies s by input w and adds input b, where they are present; -1 is none.
+func (r *rowKernel) affine(s source, w, b int) source {
+	switch hasW, hasB := w >= 0 && r.has(w), b >= 0 && r.has(b); {
+	case hasW && hasB:
+		return r.each(func(v ...kernel.Value) kernel.Value { return v[0].FMA(v[1], v[2]) }, s, r.in(w), r.in(b))
+	case hasW:
+		return r.each(multiply, s, r.in(w))
+	case hasB:
+		return r.each(func(v ...kernel.Value) kernel.Value { return v[0].Add(v[1]) }, s, r.in(b))
+	}
+	return s
+}
+
+// softmax returns the greatest element of the row, e^(x-m) and the sum of that. A held row takes a pass for each; one that is read again
+// gets both from one (see LogSumExp).
+func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
+	exp := func(v ...kernel.Value) kernel.Value { return math.Exp(r.k, v[0].Sub(m)) }
+	if r.chunks == 0 {
+		state := r.fold(onlineInit(r.k, r.t), x, func(a []kernel.Value, x kernel.Value) []kernel.Value { return onlineStep(r.k, a, x) },
+			func(a, b []kernel.Value) []kernel.Value { return onlineCombine(r.k, a, b) })
+		m, s = state[0], state[1]
+		return m, r.each(exp, x), s
+	}
+	fold := func(a []kernel.Value, x kernel.Value) []kernel.Value { return []kernel.Value{maximum(a[0], x)} }
+	m = r.fold([]kernel.Value{r.k.Const(r.t, gomath.Inf(-1))}, x, fold,
+		func(a, b []kernel.Value) []kernel.Value { return []kernel.Value{maximum(a[0], b[0])} })[0]
+	e = r.each(exp, x)
+	return m, e, r.sum(e)
+}

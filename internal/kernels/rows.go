@@ -1,0 +1,226 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+
+	"tenon.dev/dtype"
+)
+
+// rowOp is an operation on whole rows: what lies along one dimension of its operands, run by runRows.
+type rowOp struct {
+	name string
+	// outs and ins tell for every operand whether it has elements along the row, or one element a row.
+	outs, ins []rowKind
+	scalars   int
+	build     func(r *rowKernel)
+	id        uint16
+}
+
+type rowKind uint8
+
+const (
+	rowFull rowKind = iota // elements along the row
+	rowOne                 // one element a row
+)
+
+var rowOps []*rowOp
+
+func rowWise(op rowOp) *rowOp {
+	op.id = uint16(len(rowOps))
+	rowOps = append(rowOps, &op)
+	return &op
+}
+
+func (op *rowOp) kind(i int) rowKind {
+	if i < len(op.outs) {
+		return op.outs[i]
+	}
+	return op.ins[i-len(op.outs)]
+}
+
+const (
+	rowWarpThreads = 256 // threads of a block whose groups of 32 have a row each
+	rowMidThreads  = 256 // threads of a block that shares a row held in registers
+	rowLongThreads = 512 // threads of a block that shares a row and reads it again for every pass
+	rowLoneThreads = 128 // threads of a block where each has its own row
+	// rowHeld is the most elements that a thread holds of an operand.
+	rowHeld = 32
+)
+
+// Spec.Attr of row kernels: the class of the kept dimensions; threads that share a row; vectors that a thread holds, 0 if it reads again;
+// a bit for every operand that is absent.
+const (
+	rowKept = iota
+	rowGroup
+	rowChunks
+	rowAbsent
+)
+
+// rowPlan is a row-wise operation on its way to a launch.
+type rowPlan struct {
+	op        *rowOp
+	outs, ins []Operand
+	kept      space
+	along     [maxOperands]int // strides along the row
+	absent    uint16
+	n, rows   int
+	vec       int
+}
+
+// runRows applies op along dimension dim. Operands have one shape (rowOne operands: size 1 at dim) with any strides; inputs whose Ptr is 0
+// are absent, where op allows that. The first full operand gives the shape.
+func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) error {
+	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
+		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
+	}
+	p := rowPlan{op: op, outs: outs, ins: ins}
+	if problem := p.gather(dim); problem != "" {
+		return fmt.Errorf("%s: %s", op.name, problem)
+	}
+	if p.rows*p.n == 0 {
+		return nil
+	}
+	return p.issue(is, compute, scalars)
+}
+
+// gather collects the kept dimensions and the strides along the row. It returns what is wrong, or "". (The caller adds the op's name: if
+// it were read here, escape analysis would put the operands' shapes on the heap.)
+func (p *rowPlan) gather(dim int) (problem string) {
+	count := len(p.outs) + len(p.ins)
+	p.kept.count = count
+	lead := 0
+	for p.op.kind(lead) != rowFull {
+		lead++
+	}
+	shape := operandAt(p.outs, p.ins, lead).Shape
+	if dim < 0 || dim >= len(shape) {
+		return "the dimension does not exist in the operands' shape"
+	}
+	for i := range count {
+		o := operandAt(p.outs, p.ins, i)
+		if o.Ptr == 0 && i >= len(p.outs) {
+			p.absent |= 1 << i
+			continue
+		}
+		if len(o.Stride) != len(shape) {
+			return "the operands differ in their number of dimensions"
+		}
+		if p.op.kind(i) == rowFull {
+			p.along[i] = o.Stride[dim]
+		}
+	}
+	p.n = shape[dim]
+	for d := len(shape) - 1; d >= 0; d-- {
+		if d == dim || shape[d] == 1 {
+			continue
+		}
+		ref := operandAt(p.outs, p.ins, lead).Stride
+		at := p.kept.nd
+		for at > 0 && abs(ref[d]) < abs(p.kept.stride[lead][at-1]) {
+			at--
+		}
+		if !p.kept.open(at, shape[d]) {
+			return spaceFull
+		}
+		for i := range count {
+			if p.absent>>i&1 == 0 {
+				p.kept.stride[i][at] = operandAt(p.outs, p.ins, i).Stride[d]
+			}
+		}
+	}
+	p.kept.merge()
+	p.rows = p.kept.numel()
+	return ""
+}
+
+// vector returns the most elements of an access along the row.
+func (p *rowPlan) vector() int {
+	places := uint64(p.n) | uint64(widest(p.outs, p.ins))
+	for i := range p.kept.count {
+		if p.absent>>i&1 != 0 || p.op.kind(i) == rowOne {
+			continue
+		}
+		if p.along[i] != 1 {
+			return 1
+		}
+		o := operandAt(p.outs, p.ins, i)
+		places |= o.Ptr / uint64(o.DType.Size())
+		for _, s := range p.kept.stride[i][:p.kept.nd] {
+			places |= uint64(s)
+		}
+	}
+	return 1 << bits.TrailingZeros64(places)
+}
+
+// group chooses how many threads share a row and how many vectors each of them holds.
+func (p *rowPlan) group() (threads, chunks int) {
+	lead := 0
+	for p.op.kind(lead) != rowFull {
+		lead++
+	}
+	if p.rows > 1 && p.n > 1 && abs(p.along[lead]) > abs(p.kept.stride[lead][0]) && p.kept.stride[lead][0] != 0 {
+		return 1, 0
+	}
+	for _, t := range [...]int{32, rowMidThreads} {
+		if need := ceilDiv(p.n, p.vec*t); need <= min(8, rowHeld/p.vec) {
+			return t, 1 << bits.Len(uint(need-1))
+		}
+	}
+	return rowLongThreads, 0
+}
+
+func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error {
+	p.vec = p.vector()
+	group, chunks := p.group()
+	index := 32
+	reach := p.kept.reach()
+	for i := range p.kept.count {
+		reach = max(reach, p.kept.reach()+(p.n-1)*abs(p.along[i]))
+	}
+	if reach > min(is.Index32(), lane32) {
+		index = 64
+	}
+	dims := dimsClass(p.kept.nd)
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
+	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
+	s.Attr = [6]uint16{rowKept: uint16(dims), rowGroup: uint16(group), rowChunks: uint16(chunks), rowAbsent: p.absent}
+	word := func(v int) {
+		if index == 64 {
+			l.i64(v)
+		} else {
+			l.i32(v)
+		}
+	}
+	word(p.rows)
+	word(p.n)
+	slots := uint16(0)
+	for i := range p.kept.count {
+		if p.absent>>i&1 != 0 {
+			continue
+		}
+		o := operandAt(p.outs, p.ins, i)
+		s.DTypes[i] = o.DType
+		slots |= 1 << i
+		l.u64(o.Ptr)
+		if p.op.kind(i) == rowFull && p.vec == 1 {
+			word(p.along[i])
+		}
+	}
+	for _, v := range scalars {
+		l.scalar(v, s.Compute)
+	}
+	p.kept.pack(l, dims, 1, index, slots)
+	threads, perBlock := group, 1
+	switch group {
+	case 1:
+		threads, perBlock = rowLoneThreads, rowLoneThreads
+	case 32:
+		threads, perBlock = rowWarpThreads, rowWarpThreads/32
+	}
+	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, perBlock)), 1, 1}
+	l.Block = [3]uint32{uint32(threads), 1, 1}
+	return is.Issue(l)
+}

@@ -1,0 +1,252 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// normal allocates an array of numbers with about two digits, which every float type holds roughly.
+func (h *host) normal(rng *rand.Rand, t dtype.DType, shape ...int) Operand {
+	o := h.empty(t, shape...)
+	h.write(o, func(int) complex128 { return complex(rng.NormFloat64(), 0) })
+	return o
+}
+
+// rowsOf returns what lies along dim for every other index, row-major.
+func (h *host) rowsOf(o Operand, dim int) [][]float64 {
+	dims := make([]bool, len(o.Shape))
+	dims[dim] = true
+	var out [][]float64
+	for _, g := range h.groups(o, dims) {
+		out = append(out, reals(g))
+	}
+	return out
+}
+
+func softmaxRef(x []float64, log bool) []float64 {
+	m := math.Inf(-1)
+	for _, v := range x {
+		m = math.Max(m, v)
+	}
+	s := sumOf(x, func(v float64) float64 { return math.Exp(v - m) })
+	out := make([]float64, len(x))
+	for i, v := range x {
+		if out[i] = math.Exp(v-m) / s; log {
+			out[i] = v - m - math.Log(s)
+		}
+	}
+	return out
+}
+
+func compareRows(t *testing.T, what string, got, want [][]float64, dt dtype.DType, tol float64) {
+	t.Helper()
+	if dt.Size() == 2 {
+		tol = math.Max(tol, 1e-2)
+	}
+	for r := range want {
+		for i := range want[r] {
+			if !close(got[r][i], want[r][i], tol) {
+				t.Fatalf("%s %v: element %d of row %d is %v, want %v", what, dt, i, r, got[r][i], want[r][i])
+			}
+		}
+	}
+}
+
+func TestSoftmax(t *testing.T) {
+	rng := rand.New(rand.NewPCG(21, 22))
+	type layout struct {
+		make func(h *host, dt dtype.DType) Operand
+		dim  int
+	}
+	dense := func(dim int, shape ...int) layout {
+		return layout{func(h *host, dt dtype.DType) Operand { return h.normal(rng, dt, shape...) }, dim}
+	}
+	layouts := map[string]layout{
+		"vector": dense(0, 10), "one": dense(1, 9, 1), "rows": dense(1, 13, 64), "odd": dense(1, 13, 67), "held": dense(2, 2, 3, 1000), "middle": dense(1, 3, 20, 33),
+		"outer": dense(0, 40, 6), "block": dense(1, 3, 5000), "long": dense(1, 2, 20001), "four": dense(3, 2, 3, 4, 5),
+		"transposed": {func(h *host, dt dtype.DType) Operand { return permuted(h.normal(rng, dt, 7, 30), 1, 0) }, 1},
+		"stepped":    {func(h *host, dt dtype.DType) Operand { return sliced(h.normal(rng, dt, 7, 300), 1, 0, 300, 3) }, 1},
+		"empty":      dense(1, 3, 0),
+	}
+	for _, limit := range []int{1<<31 - 1, 10} {
+		for name, l := range layouts {
+			for _, dt := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.Float64} {
+				if limit == 10 && dt != dtype.Float32 {
+					continue
+				}
+				h := newHost(t)
+				h.index32 = limit
+				x := l.make(h, dt)
+				for _, log := range []bool{false, true} {
+					y, g, dx := h.empty(dt, x.Shape...), h.normal(rng, dt, x.Shape...), h.empty(dt, x.Shape...)
+					check(t, Softmax(h, log, dt, y, x, l.dim))
+					xs, ys := h.rowsOf(x, l.dim), h.rowsOf(y, l.dim)
+					var want [][]float64
+					for _, r := range xs {
+						want = append(want, softmaxRef(r, log))
+					}
+					compareRows(t, "softmax "+name, ys, want, dt, 1e-6)
+					check(t, SoftmaxBackward(h, log, dt, dx, g, y, l.dim))
+					var grads [][]float64
+					gs := h.rowsOf(g, l.dim)
+					for i := range ys {
+						sum := 0.0
+						for j := range ys[i] {
+							if log {
+								sum += gs[i][j]
+							} else {
+								sum += gs[i][j] * ys[i][j]
+							}
+						}
+						row := make([]float64, len(ys[i]))
+						for j := range row {
+							if row[j] = (gs[i][j] - sum) * ys[i][j]; log {
+								row[j] = gs[i][j] - math.Exp(ys[i][j])*sum
+							}
+						}
+						grads = append(grads, row)
+					}
+					compareRows(t, "softmax backward "+name, h.rowsOf(dx, l.dim), grads, dt, 1e-4)
+				}
+			}
+		}
+	}
+}
+
+func TestSoftmaxInfinities(t *testing.T) {
+	h := newHost(t)
+	inf := math.Inf(1)
+	for _, n := range []int{4, 20000} {
+		vs := make([]float64, n)
+		for i := range vs {
+			vs[i] = -inf
+		}
+		vs[1], vs[2] = 2, 2
+		y := h.empty(dtype.Float32, n)
+		check(t, Softmax(h, false, dtype.Float32, y, h.of(dtype.Float32, vs, n), 0))
+		if got := h.read(y); got[0] != 0 || got[1] != 0.5 || got[2] != 0.5 {
+			t.Errorf("n = %d: %v", n, got[:4])
+		}
+		vs[1], vs[2] = -inf, -inf
+		check(t, Softmax(h, false, dtype.Float32, y, h.of(dtype.Float32, vs, n), 0))
+		if got := h.read(y); got[0] == got[0] {
+			t.Errorf("n = %d: a row of -inf gives %v, want NaN", n, got[0])
+		}
+	}
+}
+
+func TestNorms(t *testing.T) {
+	rng := rand.New(rand.NewPCG(23, 24))
+	for _, size := range [][2]int{{5, 64}, {7, 33}, {3, 1024}, {130, 12}, {2, 9001}, {1, 1}} {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Float64} {
+			for _, affine := range []bool{true, false} {
+				h := newHost(t)
+				rows, n := size[0], size[1]
+				st := opmath(dt)
+				x, dy := h.normal(rng, dt, rows, n), h.normal(rng, dt, rows, n)
+				var w, b, dw, db Operand
+				if affine {
+					w, b, dw, db = h.normal(rng, dt, n), h.normal(rng, dt, n), h.empty(dt, n), h.empty(dt, n)
+				}
+				y, dx, mean, rstd := h.empty(dt, rows, n), h.empty(dt, rows, n), h.empty(st, rows), h.empty(st, rows)
+				const eps = 1e-5
+				check(t, LayerNorm(h, dt, y, mean, rstd, x, w, b, eps))
+				check(t, LayerNormBackward(h, dt, dx, dw, db, dy, x, mean, rstd, w))
+				ref := normReference(h, x, dy, w, b, eps, true)
+				what := "layer norm"
+				compareRows(t, what, h.rowsOf(y, 1), ref.y, dt, 1e-4)
+				compareRows(t, what+" mean", [][]float64{h.read(mean)}, [][]float64{ref.mean}, dt, 1e-5)
+				compareRows(t, what+" rstd", [][]float64{h.read(rstd)}, [][]float64{ref.rstd}, dt, 1e-5)
+				compareRows(t, what+" dx", h.rowsOf(dx, 1), ref.dx, dt, 1e-3)
+				if affine {
+					compareRows(t, what+" dweight", [][]float64{h.read(dw)}, [][]float64{ref.dw}, dt, 1e-3)
+					compareRows(t, what+" dbias", [][]float64{h.read(db)}, [][]float64{ref.db}, dt, 1e-3)
+				}
+				check(t, RMSNorm(h, dt, y, rstd, x, w, eps))
+				check(t, RMSNormBackward(h, dt, dx, dw, dy, x, rstd, w))
+				ref = normReference(h, x, dy, w, Operand{}, eps, false)
+				what = "rms norm"
+				compareRows(t, what, h.rowsOf(y, 1), ref.y, dt, 1e-4)
+				compareRows(t, what+" dx", h.rowsOf(dx, 1), ref.dx, dt, 1e-3)
+				if affine {
+					compareRows(t, what+" dweight", [][]float64{h.read(dw)}, [][]float64{ref.dw}, dt, 1e-3)
+				}
+			}
+		}
+	}
+}
+
+type normRef struct {
+	y, dx              [][]float64
+	mean, rstd, dw, db []float64
+}
+
+// normReference computes layer norm (centred) or RMS norm of rows with all gradients.
+func normReference(h *host, x, dy, w, b Operand, eps float64, centred bool) normRef {
+	xs, gs := h.rowsOf(x, 1), h.rowsOf(dy, 1)
+	n := float64(x.Shape[1])
+	ws, bs := make([]float64, x.Shape[1]), make([]float64, x.Shape[1])
+	for i := range ws {
+		ws[i] = 1
+	}
+	if w.Ptr != 0 {
+		ws = h.read(w)
+	}
+	if b.Ptr != 0 {
+		bs = h.read(b)
+	}
+	r := normRef{dw: make([]float64, x.Shape[1]), db: make([]float64, x.Shape[1])}
+	for i, row := range xs {
+		mean := 0.0
+		if centred {
+			mean = sumOf(row, func(v float64) float64 { return v }) / n
+		}
+		rstd := 1 / math.Sqrt(sumOf(row, func(v float64) float64 { return (v - mean) * (v - mean) })/n+eps)
+		y, dx := make([]float64, len(row)), make([]float64, len(row))
+		a, c := 0.0, 0.0
+		for j, v := range row {
+			hat := (v - mean) * rstd
+			y[j] = hat*ws[j] + bs[j]
+			g := gs[i][j] * ws[j]
+			if centred {
+				a += g / n
+			}
+			c += g * hat / n
+			r.dw[j] += gs[i][j] * hat
+			r.db[j] += gs[i][j]
+		}
+		for j, v := range row {
+			dx[j] = rstd * (gs[i][j]*ws[j] - a - (v-mean)*rstd*c)
+		}
+		r.y, r.dx, r.mean, r.rstd = append(r.y, y), append(r.dx, dx), append(r.mean, mean), append(r.rstd, rstd)
+	}
+	return r
+}
+
+func TestRowsErrorsAndAllocations(t *testing.T) {
+	h := newHost(t)
+	x, y := h.empty(dtype.Float32, 3, 4), h.empty(dtype.Float32, 12)
+	if Softmax(h, false, dtype.Float32, x, x, 2) == nil {
+		t.Error("a dimension that does not exist is taken")
+	}
+	if Softmax(h, false, dtype.Float32, x, y, 1) == nil {
+		t.Error("operands of other ranks are taken")
+	}
+	if runRows(h, softmaxOp, dtype.Float32, nil, []Operand{x}, nil, 1) == nil {
+		t.Error("a missing operand is taken")
+	}
+	p := newPlanner()
+	a, w, s := at(4096, dtype.Float32, 64, 512), at(4096, dtype.Float32, 512), at(4096, dtype.Float32, 64)
+	run := func() {
+		check(t, Softmax(p, false, dtype.Float32, a, a, 1))
+		check(t, LayerNorm(p, dtype.Float32, a, s, s, a, w, w, 1e-5))
+		check(t, LayerNormBackward(p, dtype.Float32, a, w, w, a, a, s, s, w))
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}
