@@ -29,7 +29,18 @@ type value struct {
 	pos, last int
 	// p is the pointer table's index of the scalar or register; k indexes affinities or spans.
 	p, k int32
+	// dep says, in the region of a tile load, on which of the tile's axes the value depends. A value that depends on the outer axis alone
+	// has the class that it has over the places of that axis; to the lanes of the inner axis it is uniform, and cross is its scalar.
+	dep   uint8
+	cross int32
 }
+
+// The axes of a tile load: lanes run along the inner one, along which elements are adjacent.
+const (
+	depInner = 1 << iota
+	depOuter
+	depBoth = depInner | depOuter
+)
 
 // variable is what compilation knows of one variable.
 type variable struct {
@@ -58,6 +69,9 @@ type analysis struct {
 	// diverges marks loops that some lanes leave or continue alone, and ifs whose condition is not uniform.
 	diverges map[*kir.Instr]bool
 	changed  bool
+	// load is the tile load whose region is being visited; nested: within control flow there.
+	load   *kir.Instr
+	nested bool
 }
 
 func analyze(p *kir.Program, fused bool) *analysis {
@@ -158,10 +172,8 @@ func (a *analysis) block(b *kir.Block) {
 				}
 			}
 		case kir.OpTileLoad, kir.OpTileEach:
-			for _, v := range in.Blocks[0].Params {
-				a.raise(v, varying)
-			}
-			a.diverge(in)
+			a.tile(in)
+			continue
 		case kir.OpSet:
 			c := a.values[in.Args[0]].class
 			if c > uniform || a.divergent(b, a.vars[in.Sym].home) {
@@ -177,10 +189,56 @@ func (a *analysis) block(b *kir.Block) {
 				a.raise(v, c)
 			}
 		}
+		outer := a.nested
+		a.nested = a.load != nil
 		for _, c := range in.Blocks {
 			a.block(c)
 		}
+		a.nested = outer
 	}
+}
+
+// tile visits the region of a tile operation.
+func (a *analysis) tile(in *kir.Instr) {
+	a.diverge(in)
+	params := in.Blocks[0].Params
+	a.raise(params[0], affine)
+	a.raise(params[1], affine)
+	if in.Op == kir.OpTileLoad {
+		inner, outer := loadAxes(in)
+		a.values[inner].dep, a.values[outer].dep = depInner, depOuter
+		a.load = in
+	} else {
+		for _, v := range params[2:] {
+			a.raise(v, varying)
+		}
+	}
+	a.block(in.Blocks[0])
+	a.load = nil
+}
+
+// loadAxes returns a tile load's parameters: the coordinate along which elements are adjacent, and the other.
+func loadAxes(in *kir.Instr) (inner, outer kir.Value) {
+	p := in.Blocks[0].Params
+	if in.Sub == kir.AlongRows {
+		return p[0], p[1]
+	}
+	return p[1], p[0]
+}
+
+// dependence returns the axes of the tile that in's results depend on, as far as they decide when it runs.
+func (a *analysis) dependence(in *kir.Instr) uint8 {
+	if a.load == nil {
+		return 0
+	}
+	if a.nested || in.Op == kir.OpGet {
+		return depBoth
+	}
+	d := uint8(0)
+	for _, v := range in.Args {
+		d |= a.values[v].dep
+	}
+	return d
 }
 
 // counter classifies the counter of a for loop.
@@ -207,11 +265,21 @@ func hasAffine(t dtype.DType) bool {
 
 // result returns the class of in's results.
 func (a *analysis) result(in *kir.Instr) class {
-	top := unused
-	for _, v := range in.Args {
-		top = max(top, a.values[v].class)
+	dep := a.dependence(in)
+	for _, v := range in.Res {
+		a.values[v].dep = dep
 	}
-	cls := func(i int) class { return a.values[in.Args[i]].class }
+	cls := func(i int) class {
+		v := &a.values[in.Args[i]]
+		if dep == depBoth && v.dep == depOuter {
+			return min(v.class, uniform)
+		}
+		return v.class
+	}
+	top := unused
+	for i := range in.Args {
+		top = max(top, cls(i))
+	}
 	switch in.Op {
 	case kir.OpSpecial:
 		switch in.Sub {

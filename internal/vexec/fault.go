@@ -48,8 +48,12 @@ func (w *worker) fail(code, loc, lane int, format string, args ...any) {
 		l = p.Locs[loc]
 	}
 	tx, ty, tz, cx := w.coords(lane)
+	where := fmt.Sprintf(" by thread (%d,%d,%d) of block (%d,%d,%d)", tx, ty, tz, int(w.cta[0])+cx, w.cta[1], w.cta[2])
+	if w.tile != "" {
+		where = fmt.Sprintf(" for tile %s by block (%d,%d,%d)", w.tile, w.cta[0], w.cta[1], w.cta[2])
+	}
 	w.fault = &Fault{Code: code, Kernel: p.Name, File: l.File, Line: l.Line, pass: w.pass,
-		Detail: fmt.Sprintf(format, args...) + fmt.Sprintf(" by thread (%d,%d,%d) of block (%d,%d,%d)", tx, ty, tz, int(w.cta[0])+cx, w.cta[1], w.cta[2])}
+		Detail: fmt.Sprintf(format, args...) + where}
 }
 
 // coords returns a lane's thread coordinates and its block's place in the pass.

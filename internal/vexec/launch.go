@@ -124,7 +124,7 @@ func (l *launch) begin(k *Kernel, e *Env, grid, block [3]uint32, threads int, sh
 	if l.env.Clock == nil {
 		l.env.Clock = hostClock
 	}
-	l.room, l.shared = threads*int(l.perPass), k.sharedBytes+int(shared)
+	l.room, l.shared = max(threads*int(l.perPass), p.least), k.sharedBytes+int(shared)
 	l.across = int((grid[0] + l.perPass - 1) / l.perPass)
 	l.passes = l.across * int(grid[1]) * int(grid[2])
 	l.first, l.stride = order(e.Seed, l.passes)
@@ -270,7 +270,7 @@ func (w *worker) begin(l *launch) {
 	total := l.shared + 2*line
 	for _, x := range w.plan.pointers {
 		if x.scalar < 0 {
-			total += size(row * int(x.size) * int(x.count))
+			total += size(x.room(row))
 		}
 	}
 	total += (len(w.masks) + 1) * size(row)
@@ -285,7 +285,7 @@ func (w *worker) begin(l *launch) {
 	w.shared = lanes[byte](place(l.shared), l.shared)
 	for i, x := range w.plan.pointers {
 		if x.scalar < 0 {
-			w.p[i] = place(row * int(x.size) * int(x.count))
+			w.p[i] = place(x.room(row))
 		}
 	}
 	for i := range w.masks {
@@ -299,6 +299,14 @@ func (w *worker) begin(l *launch) {
 	}
 	w.m, w.lanes = mask{hi: 1}, 1
 	w.run(w.plan.prologue)
+}
+
+// room returns the bytes that the register or tile takes, at row lanes a register.
+func (x *pointer) room(row int) int {
+	if x.bytes > 0 {
+		return x.bytes
+	}
+	return row * int(x.size) * int(x.count)
 }
 
 // arenaPool keeps the memory of registers, by size in powers of two.

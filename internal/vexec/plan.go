@@ -20,6 +20,8 @@ type plan struct {
 	nAff, nSpans, nSites, nMasks, nConts int
 	// returns: lanes may return inside loops, so the dead must be remembered.
 	returns bool
+	// least is the fewest lanes that registers must have room for.
+	least int
 	// vars are the variables' places.
 	vars []int32
 	// cost is about how many operations a lane takes.
@@ -32,6 +34,8 @@ type pointer struct {
 	scalar int32
 	size   int32
 	count  int32
+	// bytes, if not 0, is the size of memory that is no register: a tile.
+	bytes int
 }
 
 // emitter turns a program into a plan.
@@ -53,7 +57,12 @@ type emitter struct {
 	arrays  []int32
 	offsets []int // of parameters in the packed arguments
 	shared  []int // of shared arrays
-	err     error
+	tiles   []tileStore
+	// load is the tile load whose region is being emitted, if any; while it is, registers are not reused, since its instructions
+	// do not run in program order. held are those to release after it.
+	load *tileLoad
+	held []int32
+	err  error
 }
 
 func newPlan(k *Kernel, fused bool) (*plan, error) {
@@ -74,6 +83,7 @@ func newPlan(k *Kernel, fused bool) (*plan, error) {
 	for _, l := range k.p.Local {
 		e.arrays = append(e.arrays, e.register(l.Type.Size(), l.Count))
 	}
+	e.placeTiles()
 	e.code = &e.body
 	e.block(k.p.Body)
 	e.cost = cost(e.body)
@@ -123,13 +133,17 @@ func (e *emitter) alloc(size int) int32 {
 }
 
 func (e *emitter) release(p int32) {
+	if e.load != nil {
+		e.held = append(e.held, p)
+		return
+	}
 	s := e.pointers[p].size
 	e.free[s] = append(e.free[s], p)
 }
 
 // expire frees the registers of values that are not used after pos.
 func (e *emitter) expire(pos int) {
-	for ; e.released < pos; e.released++ {
+	for ; e.released < pos && e.load == nil; e.released++ {
 		for _, p := range e.expiring[e.released+1] {
 			e.release(p)
 		}
@@ -166,7 +180,15 @@ func (e *emitter) lanesUntil(x *value) int32 {
 
 func (e *emitter) ref(v kir.Value) ref {
 	x := &e.a.values[v]
+	if e.crosses(v) {
+		return ref{class: uniform, t: x.t, size: int32(x.size), p: e.load.cross(e, v)}
+	}
 	return ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}
+}
+
+// crosses reports whether v belongs to the outer axis of a tile load, and the inner one is being emitted.
+func (e *emitter) crosses(v kir.Value) bool {
+	return e.load != nil && e.load.phase == depBoth && e.a.values[v].dep == depOuter
 }
 
 func (e *emitter) refs(vs []kir.Value) []ref {
@@ -186,12 +208,12 @@ func (e *emitter) fail(format string, args ...any) {
 }
 
 // isUniform reports whether v is a scalar.
-func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform }
+func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform || e.crosses(v) }
 
 // spell makes sure at this point that v's register holds the active lanes.
 func (e *emitter) spell(vs ...kir.Value) {
 	for _, v := range vs {
-		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] {
+		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] && !e.crosses(v) {
 			e.spelled[v] = true
 			e.add(inst{exec: execSpell, aff: &affineOp{a: e.ref(v)}})
 		}
@@ -252,7 +274,9 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 	case kir.OpClock:
 		e.add(inst{exec: execClock, d: e.define(in.Res[0]).p})
 	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach:
-		e.fail("%v is not supported", in.Op)
+		e.tileOp(in)
+	case kir.OpYield:
+		// The tile load around it reads the operands.
 	default:
 		switch e.a.values[in.Res[0]].class {
 		case uniform:
@@ -281,7 +305,7 @@ func (e *emitter) scalarInstr(in *kir.Instr) {
 	}
 	i := inst{exec: execScalar, d: d.p, k: e.kernels(in, true)[0]}
 	for j, v := range in.Args {
-		*[]*int32{&i.a, &i.b, &i.c}[j] = e.a.values[v].p
+		*[]*int32{&i.a, &i.b, &i.c}[j] = e.ref(v).p
 	}
 	if i.k == nil {
 		e.fail("%v of %v is not an operation", in.Op, in.Type)

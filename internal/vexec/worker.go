@@ -16,6 +16,8 @@ type inst struct {
 	acc    *access
 	ctl    *control
 	aff    *affineOp
+	tile   *tileOp
+	load   *tileLoad
 }
 
 // worker is the state of one goroutine that runs passes of a plan.
@@ -38,12 +40,13 @@ type worker struct {
 	dead  []uint8
 	cont  []mask
 	// ext are the extents of a pass: block x, y, z and blocks in the pass; cta is its first block; grid the launch's.
-	ext        [4]int64
-	cta, grid  [3]uint32
-	pass       int
-	args       []byte
-	shared     []byte
-	sharedSize int
+	ext       [4]int64
+	cta, grid [3]uint32
+	pass      int
+	args      []byte
+	shared    []byte
+	// tile names the tile whose region runs, for faults.
+	tile string
 	// arena backs the registers; its layout is for room lanes.
 	arena []uint64
 	room  int

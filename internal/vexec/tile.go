@@ -1,0 +1,184 @@
+package vexec
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// tileStore is where a tile is kept: row by row or, with byCols, column by column. Halves and Int8 are kept widened, since tiles are mostly
+// operands of products.
+type tileStore struct {
+	name       string
+	t, kept    dtype.DType
+	rows, cols int
+	byCols     bool
+	p          int32
+}
+
+func keptType(t dtype.DType) dtype.DType {
+	switch t {
+	case dtype.Float16, dtype.BFloat16:
+		return dtype.Float32
+	case dtype.Int8:
+		return dtype.Int32
+	}
+	return t
+}
+
+// tileOp is a zeroing, a product, or a visit of every element.
+type tileOp struct {
+	t *tileStore
+	// a and b are a product's operands.
+	a, b *tileStore
+	dot  dotFunc
+	// width adjacent columns are visited at a time; code is what visits do. row, col and vals are its parameters.
+	width    int
+	code     []inst
+	row, col ref
+	vals     []ref
+	narrow   kern // from the kept type, if that is another
+}
+
+// placeTiles gives every tile its memory and layout: column by column if it is only ever loaded so and only ever a left operand.
+func (e *emitter) placeTiles() {
+	if len(e.p.Tiles) == 0 {
+		return
+	}
+	e.least = maxLanes
+	e.tiles = make([]tileStore, len(e.p.Tiles))
+	loads, other := make([]int, len(e.tiles)), make([]bool, len(e.tiles))
+	var visit func(b *kir.Block)
+	visit = func(b *kir.Block) {
+		for _, in := range b.Instrs {
+			switch in.Op {
+			case kir.OpTileLoad:
+				if in.Sub == kir.AlongRows {
+					loads[in.Sym]++
+				} else {
+					other[in.Sym] = true
+				}
+			case kir.OpTileDot:
+				other[in.Sym], other[in.Imm&0xffffffff] = true, true
+			case kir.OpTileEach:
+				other[in.Sym] = true
+			}
+			for _, c := range in.Blocks {
+				visit(c)
+			}
+		}
+	}
+	visit(e.p.Body)
+	for i, t := range e.p.Tiles {
+		kept := keptType(t.Type)
+		e.pointers = append(e.pointers, pointer{scalar: -1, size: int32(kept.Size()), bytes: t.Rows*t.Cols*kept.Size() + 8*laneSlack})
+		e.tiles[i] = tileStore{name: t.Name, t: t.Type, kept: kept, rows: t.Rows, cols: t.Cols, byCols: loads[i] > 0 && !other[i], p: int32(len(e.pointers) - 1)}
+		e.least = max(e.least, t.Rows, t.Cols)
+	}
+}
+
+// tileOp emits a tile operation.
+func (e *emitter) tileOp(in *kir.Instr) {
+	o := &tileOp{t: &e.tiles[in.Sym]}
+	switch in.Op {
+	case kir.OpTileZero:
+		e.add(inst{exec: execTileZero, tile: o})
+	case kir.OpTileDot:
+		o.a, o.b = &e.tiles[in.Imm>>32], &e.tiles[in.Imm&0xffffffff]
+		o.dot = dots[o.a.kept]
+		e.add(inst{exec: execTileDot, tile: o})
+	case kir.OpTileLoad:
+		e.tileLoad(in)
+	case kir.OpTileEach:
+		e.tileEach(in, o)
+	}
+}
+
+func execTileZero(w *worker, in *inst) {
+	t := in.tile.t
+	clear(lanes[byte](w.p[t.p], t.rows*t.cols*t.kept.Size()))
+}
+
+// execTileDot adds the product of two tiles to a third.
+func execTileDot(w *worker, in *inst) {
+	o := in.tile
+	rows, cols := o.a.cols, 1
+	if o.a.byCols {
+		rows, cols = 1, o.a.rows
+	}
+	o.dot(w.p[o.t.p], w.p[o.a.p], w.p[o.b.p], o.t.rows, o.t.cols, o.a.cols, rows, cols)
+}
+
+// tileEach emits a visit of all elements.
+func (e *emitter) tileEach(in *kir.Instr, o *tileOp) {
+	b := in.Blocks[0]
+	o.width = in.Width
+	if o.t.kept != o.t.t {
+		o.narrow = plainCvts[o.t.kept][o.t.t]
+	}
+	o.row, o.col = e.define(b.Params[0]), e.define(b.Params[1])
+	for _, v := range b.Params[2:] {
+		o.vals = append(o.vals, e.define(v))
+	}
+	e.within(&o.code, b)
+	e.expire(e.l.end[in])
+	e.add(inst{exec: execTileEach, tile: o})
+}
+
+// place is what a tile region changes of the worker.
+type place struct {
+	m     mask
+	lanes int
+	ext   [4]int64
+}
+
+// enter makes nx by ny lanes active, as a tile's region sees them.
+func (w *worker) enter(nx, ny int) {
+	w.lanes = nx * ny
+	w.ext = [4]int64{int64(nx), int64(ny), 1, 1}
+	w.m = mask{hi: w.lanes}
+}
+
+// leaveTile goes back to the threads, unless a fault stopped the worker.
+func (w *worker) leaveTile(p place) {
+	w.lanes, w.ext, w.tile = p.lanes, p.ext, ""
+	if w.fault == nil {
+		w.m = p.m
+	}
+}
+
+// execTileEach runs the region over as many rows at a time as registers have room for.
+func execTileEach(w *worker, in *inst) {
+	o := in.tile
+	t := o.t
+	saved := place{w.m, w.lanes, w.ext}
+	w.tile = t.name
+	groups := t.cols / o.width
+	step := max(1, w.room/groups)
+	size := t.kept.Size()
+	for r := 0; r < t.rows && w.fault == nil; r += step {
+		n := min(step, t.rows-r)
+		w.enter(groups, n)
+		w.aff[o.row.k] = affinity{base: int64(r), c: [4]int64{0, 1}, ok: true}
+		w.aff[o.col.k] = affinity{c: [4]int64{int64(o.width)}, ok: true}
+		from := lanes[byte](w.p[t.p], t.rows*t.cols*size)[r*t.cols*size:]
+		for j := range o.vals {
+			o.split(w, from, j, groups*n)
+		}
+		w.run(o.code)
+	}
+	w.leaveTile(saved)
+}
+
+// split fills the register of the j-th of every group of columns.
+func (o *tileOp) split(w *worker, from []byte, j, n int) {
+	size := o.t.kept.Size()
+	v := &o.vals[j]
+	src := lanes[byte](pointerTo(from), len(from))[j*size:]
+	if o.narrow != nil {
+		for i := range n {
+			o.narrow(at(w.p[v.p], i*int(v.size)), pointerTo(src[i*o.width*size:]), nil, nil, 1)
+		}
+		return
+	}
+	stridedMoves[size](w.p[v.p], pointerTo(src), size, o.width*size, n)
+}
