@@ -86,7 +86,7 @@ func driverOverhead(t *testing.T, dev *rt.Device) {
 		args[8+i] = byte(p >> (8 * i))
 	}
 	st := dev.DefaultStream()
-	l := &driver.Launch{Func: f, Stream: st.Handle, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}
+	l := &driver.Launch{Func: f.Handle, Stream: st.Handle, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}
 	sync := func() error { return d.Synchronize(th) }
 	launch := func() {
 		if err := d.Launch(l); err != nil {

@@ -93,7 +93,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 		return err
 	}
 	d := f.dl
-	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn, st.Handle, l.Grid, l.Block, l.Shared, l.Args
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle, l.Grid, l.Block, l.Shared+fn.Shared, l.Args
 	return rt.Wrap(st.Device.Driver().Launch(d), "the kernel could not be launched")
 }
 

@@ -24,7 +24,7 @@ type Device struct {
 	loose   Loose
 	index32 atomic.Int64
 
-	funcs atomic.Pointer[map[kernels.Spec]driver.Func]
+	funcs atomic.Pointer[map[kernels.Spec]Func]
 	stats struct{ hits, built atomic.Int64 }
 
 	mu      sync.Mutex
@@ -50,7 +50,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
 	d.index32.Store(1<<31 - 1)
-	d.funcs.Store(&map[kernels.Spec]driver.Func{})
+	d.funcs.Store(&map[kernels.Spec]Func{})
 	d.mem = alloc.New(&backend{d}, alloc.Options{Index: info.Ordinal, Collect: d.collect})
 	if _, err := d.newStream(0); err != nil {
 		return nil, err

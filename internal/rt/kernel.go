@@ -1,6 +1,8 @@
 package rt
 
 import (
+	"errors"
+
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
@@ -9,15 +11,22 @@ import (
 	"tenon.dev/kernel"
 )
 
+// Func is a loaded kernel.
+type Func struct {
+	Handle driver.Func
+	// Shared is the dynamic shared memory in bytes that every launch needs besides its own.
+	Shared uint32
+}
+
 // Func returns the loaded kernel of s, building it on first use.
-func (d *Device) Func(s *kernels.Spec) (driver.Func, error) {
+func (d *Device) Func(s *kernels.Spec) (Func, error) {
 	if f, ok := (*d.funcs.Load())[*s]; ok {
 		return f, nil
 	}
 	return d.build(s)
 }
 
-func (d *Device) build(s *kernels.Spec) (driver.Func, error) {
+func (d *Device) build(s *kernels.Spec) (Func, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	old := *d.funcs.Load()
@@ -26,9 +35,9 @@ func (d *Device) build(s *kernels.Spec) (driver.Func, error) {
 	}
 	f, err := d.Load(kernels.Build(s))
 	if err != nil {
-		return 0, err
+		return Func{}, err
 	}
-	m := make(map[kernels.Spec]driver.Func, len(old)+1)
+	m := make(map[kernels.Spec]Func, len(old)+1)
 	for k, v := range old {
 		m[k] = v
 	}
@@ -39,34 +48,55 @@ func (d *Device) build(s *kernels.Spec) (driver.Func, error) {
 }
 
 // Load compiles k for the device and loads it; it stays loaded until Close. The caller holds d.mu or is the only user.
-func (d *Device) Load(k *kernel.Kernel) (driver.Func, error) {
+func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 	p, err := k.Program()
 	if err != nil {
-		return 0, err
+		return Func{}, err
 	}
-	text, err := d.image(p)
+	text, shared, err := d.image(p)
 	if err != nil {
-		return 0, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
+		return Func{}, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
 	}
+	f, err := d.loadImage(p, text, shared)
+	return f, wrap(err, "kernel "+p.Name+" could not be loaded")
+}
+
+func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err error) {
 	t := d.dev.Enter()
 	defer t.Leave()
 	old, err := d.dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
 	if err != nil {
-		return 0, wrap(err, "kernel "+p.Name+" could not be loaded")
+		return f, err
 	}
-	defer d.dev.CaptureExchangeMode(t, old)
+	defer func() {
+		if _, e := d.dev.CaptureExchangeMode(t, old); err == nil {
+			err = e
+		}
+	}()
 	m, err := d.dev.LoadModule(t, text)
 	if err != nil {
-		return 0, wrap(err, "kernel "+p.Name+" could not be loaded")
+		return f, err
+	}
+	f.Shared = uint32(shared)
+	if f.Handle, err = d.dev.Function(t, m, p.Name); err == nil && shared > 0 {
+		err = d.dev.SetMaxShared(t, f.Handle, shared)
+	}
+	if err != nil {
+		return f, errors.Join(err, d.dev.UnloadModule(t, m))
 	}
 	d.modules = append(d.modules, m)
-	f, err := d.dev.Function(t, m, p.Name)
-	return f, wrap(err, "kernel "+p.Name+" could not be loaded")
+	return f, nil
 }
 
-func (d *Device) image(p *kir.Program) ([]byte, error) {
+// image returns the kernel's image in the form that the driver loads, and the dynamic shared memory that its tiles take.
+func (d *Device) image(p *kir.Program) (text []byte, shared int, err error) {
 	if d.info.Image == driver.FormatKIR {
-		return kir.Print(p), nil
+		return kir.Print(p), 0, nil
 	}
-	return ptx.Compile([]*kir.Program{p}, ptx.Target{Major: d.info.Major, Minor: d.info.Minor})
+	target := ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
+	if shared, err = ptx.DynamicShared(p, target); err != nil {
+		return nil, 0, err
+	}
+	text, err = ptx.Compile([]*kir.Program{p}, target)
+	return text, shared, err
 }

@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+)
+
+// large is 4 GiB of float32.
+const large = 1 << 30
+
+// timed returns the seconds of one call of f, device work included, several times over.
+func timed(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float64 {
+	t.Helper()
+	var out []float64
+	for i := range reps + 2 {
+		if err := x.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		x.Scope(f)
+		if err := x.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		if i >= 2 {
+			out = append(out, time.Since(start).Seconds())
+		}
+	}
+	return out
+}
+
+func rate(seconds []float64, amount float64) []float64 {
+	out := make([]float64, len(seconds))
+	for i, s := range seconds {
+		out[i] = amount / s / 1e12
+	}
+	return out
+}
+
+func TestBandwidth(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	x.Scope(func(x *tenon.Exec) {
+		a, b := x.Full([]int{large}, 1.5, tenon.Float32), x.Full([]int{large}, 0.25, tenon.Float32)
+		dst := x.Empty([]int{large}, tenon.Float32)
+		bytes := 4.0 * large
+		s := timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(dst, a) })
+		record("copy", "TB/s", rate(s, 2*bytes))
+		for i := range s {
+			s[i] *= 1e3
+		}
+		record("copy.time", "ms", s)
+		record("add.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.AddInto(dst, a, b) }), 3*bytes))
+		record("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
+	})
+}
+
+func TestProducts(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	const n = 8192
+	for _, c := range []struct {
+		name string
+		dt   dtype.DType
+		tf32 bool
+		reps int
+	}{{"matmul.bf16", tenon.BFloat16, false, 10}, {"matmul.f16", tenon.Float16, false, 10}, {"matmul.tf32", tenon.Float32, true, 6}, {"matmul.f32", tenon.Float32, false, 3}} {
+		x.TF32(c.tf32).Scope(func(x *tenon.Exec) {
+			// Pseudo-random operands: on zeros the clock runs higher.
+			a, b := noise(x, n, c.dt), noise(x, n, c.dt)
+			record(c.name, "TFLOP/s", rate(timed(t, x, c.reps, func(x *tenon.Exec) { x.MM(a, b) }), 2.0*n*n*n))
+		})
+	}
+}
+
+// noise fills [n, n] with numbers that look random: products of two short random vectors' outer sums, wrapped.
+func noise(x *tenon.Exec, n int, dt dtype.DType) *tenon.Tensor {
+	return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
+		v := make([]float32, n)
+		w := make([]float32, n)
+		s := uint32(12345)
+		for i := range v {
+			s = s*1664525 + 1013904223
+			v[i] = float32(s>>8)/(1<<24)*2 - 1
+			s = s*1664525 + 1013904223
+			w[i] = float32(s>>8)/(1<<24)*2 - 1
+		}
+		return x.ToDType(x.Mul(x.Add(tenon.From(x, v, n, 1), tenon.From(x, w)), tenon.From(x, w, n, 1)), dt)
+	})
+}
