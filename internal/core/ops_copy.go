@@ -2,7 +2,9 @@ package core
 
 import (
 	"tenon.dev/dtype"
+	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 var rowCopy, rowCopyInto *row
@@ -14,6 +16,10 @@ func init() {
 	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", meta: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
+
+// copyEngineBytes is the size from which a plain copy goes to the driver: it queues a copy slower than a kernel (4.4 against 3.6 µs on an
+// H200), but its copies of gigabytes run at a higher rate than ours.
+const copyEngineBytes = 1 << 20
 
 func metaCopy(f *frame) {
 	t := f.in[0]
@@ -27,6 +33,11 @@ func metaCopy(f *frame) {
 func runCopy(f *frame) error {
 	if numel(f.out[0].shape) == 0 {
 		return nil
+	}
+	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.out[0].dt == f.in[0].dt &&
+		f.out[0].IsContiguous() && f.in[0].IsContiguous() && sameShape(f.out[0].shape, f.in[0].shape) {
+		st := f.x.m.stream
+		return rt.Wrap(st.Device.Driver().CopyDtoD(driver.Ptr(f.out[0].ptr()), driver.Ptr(f.in[0].ptr()), uint64(n), st.Handle), "the copy could not be queued")
 	}
 	outs, ins := f.operandsOf()
 	compute := f.in[0].dt
