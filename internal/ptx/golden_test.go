@@ -17,7 +17,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the golden PTX anew")
 
-// golden is a file of programs and the targets whose PTX is recorded, from its first line: "; targets 75 80".
+// golden is a file of programs and the targets whose PTX is recorded, from its first line: "; targets 75 80 90a".
 type golden struct {
 	name    string
 	progs   []*kir.Program
@@ -39,11 +39,12 @@ func goldens(t *testing.T) []golden {
 		g := golden{name: strings.TrimSuffix(file, ".kir")}
 		first, _, _ := strings.Cut(string(text), "\n")
 		for _, word := range strings.Fields(first)[2:] {
+			digits, arch := strings.CutSuffix(word, "a")
 			var sm int
-			if _, err := fmt.Sscan(word, &sm); err != nil {
+			if _, err := fmt.Sscan(digits, &sm); err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
-			g.targets = append(g.targets, Target{Major: sm / 10, Minor: sm % 10})
+			g.targets = append(g.targets, Target{Major: sm / 10, Minor: sm % 10, Arch: arch})
 		}
 		if g.progs, err = kir.Parse(text); err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -69,7 +70,7 @@ func TestGolden(t *testing.T) {
 			if err != nil || !bytes.Equal(got, again) {
 				t.Errorf("%s: a second compilation differs", g.name)
 			}
-			file := fmt.Sprintf("%s.sm%d%d.ptx", g.name, target.Major, target.Minor)
+			file := fmt.Sprintf("%s.%s.ptx", g.name, strings.Replace(architecture(target), "_", "", 1))
 			if *rewrite {
 				if err := os.WriteFile(file, got, 0o666); err != nil {
 					t.Fatal(err)
@@ -85,6 +86,15 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
+}
+
+// architecture returns ptxas's name of a target.
+func architecture(t Target) string {
+	s := fmt.Sprintf("sm_%d%d", t.Major, t.Minor)
+	if t.Arch {
+		s += "a"
+	}
+	return s
 }
 
 // firstDifference shows the first line in which two texts differ.
@@ -106,9 +116,13 @@ func TestGoldenAssembles(t *testing.T) {
 			t.Skip("no ptxas: run .ci/ptxas.sh")
 		}
 	}
+	targets := []Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
+	if help, err := exec.Command(as, "--help").Output(); err == nil && bytes.Contains(help, []byte("sm_90a")) {
+		targets = append(targets, Target{Major: 9, Arch: true})
+	}
 	spill := regexp.MustCompile(`[1-9]\d* bytes spill`)
 	for _, g := range goldens(t) {
-		for _, target := range []Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}} {
+		for _, target := range targets {
 			text, err := Compile(g.progs, target)
 			if err != nil {
 				t.Fatalf("%s: %v", g.name, err)
@@ -117,12 +131,12 @@ func TestGoldenAssembles(t *testing.T) {
 			if err := os.WriteFile(file, text, 0o666); err != nil {
 				t.Fatal(err)
 			}
-			said, err := exec.Command(as, "-v", "-arch", fmt.Sprintf("sm_%d%d", target.Major, target.Minor), "-o", os.DevNull, file).CombinedOutput()
+			said, err := exec.Command(as, "-v", "-arch", architecture(target), "-o", os.DevNull, file).CombinedOutput()
 			if err != nil {
-				t.Errorf("%s sm_%d%d: %v\n%.2000s", g.name, target.Major, target.Minor, err, said)
+				t.Errorf("%s %s: %v\n%.2000s", g.name, architecture(target), err, said)
 			}
 			if s := spill.FindString(string(said)); s != "" {
-				t.Errorf("%s sm_%d%d: %s", g.name, target.Major, target.Minor, s)
+				t.Errorf("%s %s: %s", g.name, architecture(target), s)
 			}
 		}
 	}

@@ -13,6 +13,12 @@ type pipeline struct {
 	groups int
 	// loads are the tile loads, and slice the instructions of the body that they need.
 	loads, slice []*kir.Instr
+	// guarded says that loads run beyond the loop's end and bring zeros there, which saves a jump around them, so that the assembler can
+	// mix them with products. Their regions may read no memory then. With mma it costs more registers than there are.
+	guarded bool
+	// rotated is the body's one product by mma, if that is all: the first fragments of a turn are then read in the turn before.
+	rotated *kir.Instr
+	first   *fragments
 	// offset is the place of the first stage in the tiles' memory, bytes the size of a stage.
 	offset, bytes int
 	// read and write are registers with the addresses of the stage that products read and of the next that loads fill.
@@ -65,15 +71,34 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	if bytes > 0 {
 		q.stages = min(q.stages, free/bytes)
 	}
-	for _, in := range u.dots {
-		if inside[in] && plan.tiles[in.Sym].arr.unit == wgmma && q.stages > 2 {
-			q.groups++
-		}
-	}
 	if len(q.loads) == 0 || q.stages < 2 || !q.collect(l, made) {
 		return nil
 	}
+	q.products(plan, inside, u)
 	return q
+}
+
+// products looks at the products of the body.
+func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileUses) {
+	count := 0
+	for _, in := range u.dots {
+		if !inside[in] {
+			continue
+		}
+		count++
+		switch a := plan.tiles[in.Sym].arr; {
+		case a.unit == wgmma && q.stages > 2:
+			q.groups++
+		case a.unit.fragments():
+			q.guarded = false
+			if a.unit == mma16 && a.down*a.across == plan.threads/32 { // mma8 has no registers left for it
+				q.rotated = in
+			}
+		}
+	}
+	if count != 1 {
+		q.rotated = nil
+	}
 }
 
 // distance is the number of turns that loads run ahead.
@@ -132,11 +157,14 @@ func (q *pipeline) collect(l *kir.Instr, made map[kir.Value]*kir.Instr) bool {
 	variables(l.Blocks[0], set)
 	wanted := map[*kir.Instr]bool{}
 	sound := true
+	q.guarded = true
 	var need func(in *kir.Instr)
 	need = func(in *kir.Instr) {
 		switch in.Op {
 		case kir.OpGet:
 			sound = sound && !set[in.Sym]
+		case kir.OpLoad, kir.OpIf, kir.OpLoop, kir.OpFor:
+			q.guarded = false
 		case kir.OpSet, kir.OpShuffle, kir.OpVote, kir.OpClock:
 			sound = false
 		}
@@ -196,35 +224,32 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.op("mov.b32", q.write, q.read)
 	}
 	end := f.to(word, "add.s32", q.read, itoa(q.stages*q.bytes))
-	load := func() {
-		past := f.label()
-		f.when(f.to(pred, "setp.ge"+s, ahead, f.names[in.Args[1]]), "bra", past)
-		f.names[counter] = ahead
-		for _, x := range q.slice {
-			f.at(x)
-			f.instr(x)
-		}
-		for _, x := range q.loads {
-			f.at(x)
-			f.fill(x, q.write)
-		}
-		f.op("add"+s, ahead, ahead, f.names[in.Args[2]])
-		f.place(past)
-		f.op("cp.async.commit_group")
-		f.advance(q.write, q, end)
-	}
+	load := func() { f.loadStage(in, q, ahead, s, end) }
 	for range q.distance() {
 		load()
 	}
+	if q.rotated != nil {
+		f.op("cp.async.wait_group", itoa(q.distance()-1))
+		f.barrier()
+		f.firstFragments(q.rotated)
+	}
 	f.counted(in, func() {
 		i := f.names[counter]
-		f.op("cp.async.wait_group", itoa(q.distance()-1))
-		f.publish()
-		f.barrier()
+		if q.rotated == nil {
+			f.op("cp.async.wait_group", itoa(q.distance()-1))
+			f.publish()
+			f.barrier()
+		}
 		f.tiles.inflight = q.groups > 0
 		f.tiles.ahead = func() {
 			load()
 			f.names[counter] = i
+		}
+		// With a rotated product the next stage is turned to within it.
+		f.tiles.turn = func() {
+			f.op("cp.async.wait_group", itoa(q.distance()-1))
+			f.barrier()
+			f.advance(q.read, q, end)
 		}
 		for _, x := range in.Blocks[0].Instrs {
 			if x.Op != kir.OpTileLoad {
@@ -236,10 +261,38 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		if f.tiles.inflight {
 			f.op("wgmma.wait_group.sync.aligned", itoa(q.groups))
 		}
-		f.advance(q.read, q, end)
+		if q.rotated == nil {
+			f.advance(q.read, q, end)
+		}
 	})
 	f.drain()
 	f.op("cp.async.wait_all")
+}
+
+// loadStage writes the loads of the turn with counter ahead, if that is within the loop, and moves on to the next.
+func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed, end string) {
+	within := f.to(pred, "setp.lt"+signed, ahead, f.names[in.Args[1]])
+	past := ""
+	if q.guarded {
+		f.tiles.guard = within
+	} else {
+		past = f.label()
+		f.unless(within, "bra", past)
+	}
+	f.names[in.Blocks[0].Params[0]] = ahead
+	for _, x := range q.slice {
+		f.at(x)
+		f.instr(x)
+	}
+	for _, x := range q.loads {
+		f.at(x)
+		f.fill(x, q.write)
+	}
+	f.tiles.guard = ""
+	f.placeIf(past)
+	f.when(within, "add"+signed, ahead, ahead, f.names[in.Args[2]])
+	f.op("cp.async.commit_group")
+	f.advance(q.write, q, end)
 }
 
 // advance moves a register to the next stage.

@@ -57,12 +57,15 @@ type unit uint8
 const (
 	// plain: fused multiply-adds on blocks of registers, one thread a block.
 	plain unit = iota
-	// mma16: mma.m16n8k16 on halves. mma8: mma.m16n8k8 on tf32.
+	// mma16: mma.m16n8k16 on halves, or m16n8k32 on bytes. mma8: mma.m16n8k8 on tf32.
 	mma16
 	mma8
-	// wgmma: wgmma.m64nNk16 on halves or m64nNk8 on tf32, of four warps together.
+	// wgmma: wgmma.m64nNk16 on halves, m64nNk32 on bytes or m64nNk8 on tf32, of four warps together.
 	wgmma
 )
+
+// fragments reports whether warps read operands from shared memory themselves, as fragments of 16 x 32 bytes.
+func (u unit) fragments() bool { return u == mma16 || u == mma8 }
 
 // arrangement says which thread holds which elements of an accumulator.
 //
@@ -184,18 +187,22 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	if plan.sm < 80 || !powers || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
 		return plain
 	}
-	halves := classOf(a.Type) == half
-	if !halves && (a.Type != dtype.Float32 || in.Sub != kir.DotTF32) {
+	// Only 16-bit elements can be transposed on the way to the matrix units.
+	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
+	best := mma16
+	switch {
+	case classOf(a.Type) == half:
+		inner = true
+	case a.Type == dtype.Int8 && inner:
+	case a.Type == dtype.Float32 && in.Sub == kir.DotTF32:
+		best = mma8
+	default:
 		return plain
 	}
-	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
-	if plan.arch && plan.threads >= 128 && a.Rows >= 64 && b.Cols >= 16 && b.Cols <= 256 && (halves || inner) {
+	if plan.arch && plan.threads >= 128 && a.Rows >= 64 && b.Cols >= 16 && b.Cols <= 256 && inner {
 		return wgmma
 	}
-	if halves {
-		return mma16
-	}
-	return mma8
+	return best
 }
 
 func isPower(n int) bool { return n > 0 && n&(n-1) == 0 }

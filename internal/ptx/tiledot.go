@@ -21,7 +21,7 @@ func (f *function) dot(in *kir.Instr) {
 	case wgmma:
 		f.dotGroup(acc, a, b)
 	default:
-		f.dotMatrix(acc, a, b)
+		f.dotMatrix(in, acc, a, b)
 	}
 	f.placeIf(past)
 	f.loadAhead()
@@ -110,23 +110,14 @@ func (f *function) placeOf(r *reader, lines, elements int, cache map[int]string)
 	return location(a, int64(r.offset+lines*r.t.stride))
 }
 
-// fragment reads the registers of the operand at (outer, inner): on the left 16 x step elements as 4 registers (or 2 words a lane of 32
-// bits), on the right step x 16 as 2 registers for each 8 columns, or step x 8 as 2 if narrow.
-func (f *function) fragment(r *reader, left bool, outer, inner int, narrow bool, cache map[int]string) []string {
-	n := 4
-	if narrow {
-		n = 2
-	}
+// fragment reads the registers of the operand at (outer, inner): on the left 4 registers for 16 rows of one step, on the right 4 for 16
+// columns or 2 for 8.
+func (f *function) fragment(r *reader, left bool, outer, inner int, regs []string, cache map[int]string) {
 	lines, elements := outer, inner
 	if !r.inner {
 		lines, elements = inner, outer
 	}
-	regs := make([]string, n)
-	for i := range regs {
-		regs[i] = f.reg(word)
-	}
-	size := r.t.Type.Size()
-	if size == 4 && !r.inner {
+	if r.t.Type.Size() == 4 && !r.inner {
 		for i, x := range regs {
 			// Registers go outer first on the left, inner first on the right.
 			o, k := 8*(i%2), 4*(i/2)
@@ -135,68 +126,117 @@ func (f *function) fragment(r *reader, left bool, outer, inner int, narrow bool,
 			}
 			f.op("ld.shared.b32", x, f.placeOf(r, lines+k, elements+o, cache))
 		}
-		return regs
+		return
 	}
-	name := "ldmatrix.sync.aligned.m8n8.x" + itoa(n)
+	name := "ldmatrix.sync.aligned.m8n8.x" + itoa(len(regs))
 	if !r.inner {
 		name += ".trans"
 	}
 	f.m.need(65)
 	operand, _ := vector(regs)
 	f.op(name+".shared.b16", operand, f.placeOf(r, lines, elements, cache))
-	return regs
 }
 
-// dotMatrix computes a product on the matrix units. The fragments of a step are read before the products of the step before, so that
-// the units need not wait for shared memory.
-func (f *function) dotMatrix(acc, a, b *tile) {
-	arr := acc.arr
-	step := 32 / a.Type.Size() // elements of the inner axis in one instruction: 32 bytes
-	left := f.newReader(a, true, f.mulImm(arr.y, arr.rows))
-	right := f.newReader(b, false, f.mulImm(arr.x, arr.cols))
-	leftPlaces, rightPlaces := map[int]string{}, map[int]string{}
-	type fragments struct{ left, right [][]string }
-	read := func(k int) (out fragments) {
-		for i := range arr.rows / 16 {
-			out.left = append(out.left, f.fragment(left, true, 16*i, k, false, leftPlaces))
+// fragments are the registers of one step of a product by mma: those of each 16 rows and of each 8 columns.
+type fragments struct{ left, right [][]string }
+
+// matrixReader reads the fragments of a product.
+type matrixReader struct {
+	arr         *arrangement
+	left, right *reader
+	// places hold the address registers of each operand.
+	leftPlaces, rightPlaces map[int]string
+}
+
+func (f *function) newMatrixReader(acc, a, b *tile) *matrixReader {
+	return &matrixReader{acc.arr, f.newReader(a, true, f.mulImm(acc.arr.y, acc.arr.rows)), f.newReader(b, false, f.mulImm(acc.arr.x, acc.arr.cols)),
+		map[int]string{}, map[int]string{}}
+}
+
+// read reads the fragments at k of the inner axis, into the registers of old if that is not nil.
+func (f *function) read(m *matrixReader, k int, old *fragments) *fragments {
+	out := old
+	if out == nil {
+		out = &fragments{}
+		for range m.arr.rows / 16 {
+			out.left = append(out.left, []string{f.reg(word), f.reg(word), f.reg(word), f.reg(word)})
 		}
-		for j := 0; j < arr.cols; j += 16 {
-			regs := f.fragment(right, false, j, k, arr.cols == 8, rightPlaces)
-			for len(regs) > 0 {
-				out.right = append(out.right, regs[:2])
-				regs = regs[2:]
-			}
+		for range m.arr.cols / 8 {
+			out.right = append(out.right, []string{f.reg(word), f.reg(word)})
 		}
-		if arr.unit == mma8 {
-			for _, set := range [][][]string{out.left, out.right} {
-				for _, regs := range set {
-					for _, x := range regs {
-						f.op("cvt.rna.tf32.f32", x, x)
-					}
+	}
+	for i, regs := range out.left {
+		f.fragment(m.left, true, 16*i, k, regs, m.leftPlaces)
+	}
+	for j := 0; j < len(out.right); j += 2 {
+		regs := out.right[j]
+		if j+1 < len(out.right) {
+			regs = append(regs[:2:2], out.right[j+1]...)
+		}
+		f.fragment(m.right, false, 8*j, k, regs, m.rightPlaces)
+	}
+	if m.arr.unit == mma8 {
+		for _, set := range [][][]string{out.left, out.right} {
+			for _, regs := range set {
+				for _, x := range regs {
+					f.op("cvt.rna.tf32.f32", x, x)
 				}
 			}
 		}
-		return out
 	}
-	f.m.need(70)
-	name := matrixInstruction(arr.unit, a.Type)
-	next := read(0)
+	return out
+}
+
+// firstFragments reads the first fragments of a rotated product before its loop.
+func (f *function) firstFragments(in *kir.Instr) {
+	i, j := dotOperands(in)
+	a, b := f.tiles.tiles[i], f.tiles.tiles[j]
+	a.loop.first = f.read(f.newMatrixReader(f.tiles.tiles[in.Sym], a, b), 0, nil)
+}
+
+// dotMatrix computes a product on the matrix units. The fragments of a step are read before the products of the step before, so that
+// the units need not wait for shared memory; those of a rotated product's first step even before the last of the turn before.
+func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
+	step := 32 / a.Type.Size() // elements of the inner axis in one instruction: 32 bytes
+	rotated := a.loop != nil && a.loop.rotated == in
+	m := f.newMatrixReader(acc, a, b)
+	var next *fragments
+	if rotated {
+		next = a.loop.first
+	} else {
+		next = f.read(m, 0, nil)
+	}
 	for k := 0; k < a.Cols; k += step {
-		now := next
-		if k+step < a.Cols {
-			next = read(k + step)
+		now, last := next, k+step >= a.Cols
+		if !last {
+			next = f.read(m, k+step, nil)
 		}
-		for i, x := range now.left {
-			for j, y := range now.right {
-				n := (i*len(now.right) + j) * 4
-				d, _ := vector(acc.regs[n : n+4])
-				l, _ := vector(x)
-				r, _ := vector(y)
-				f.op(name, d, l, r, d)
-			}
+		if rotated && last && k > 0 {
+			f.tiles.turn()
+			f.read(f.newMatrixReader(acc, a, b), 0, a.loop.first)
 		}
+		f.multiply(acc, a.Type, now)
 		if acc.arr.idle == "" { // else threads jump over this place
 			f.loadAhead()
+		}
+		if rotated && last && k == 0 {
+			f.tiles.turn()
+			f.read(f.newMatrixReader(acc, a, b), 0, a.loop.first)
+		}
+	}
+}
+
+// multiply adds the products of one step.
+func (f *function) multiply(acc *tile, t kir.Type, x *fragments) {
+	f.m.need(70)
+	name := matrixInstruction(acc.arr.unit, t)
+	for i, l := range x.left {
+		left, _ := vector(l)
+		for j, r := range x.right {
+			right, _ := vector(r)
+			n := (i*len(x.right) + j) * 4
+			d, _ := vector(acc.regs[n : n+4])
+			f.op(name, d, left, right, d)
 		}
 	}
 }
@@ -205,6 +245,8 @@ func matrixInstruction(u unit, t kir.Type) string {
 	switch {
 	case u == mma8:
 		return "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+	case t == dtype.Int8:
+		return "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"
 	case t == dtype.BFloat16:
 		return "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 	}

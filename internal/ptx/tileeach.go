@@ -22,7 +22,7 @@ func newPassage(t *tile, room int) passage {
 	stride := (t.Cols*t.Type.Size()+15)&^15 + 32
 	for n := parts; ; n-- {
 		p := passage{rows: unit * n * a.down, passes: parts / n, stride: stride}
-		if a.unit == mma16 || a.unit == mma8 {
+		if a.unit.fragments() {
 			p.share = unit * n
 		}
 		if parts%n == 0 && (n == 1 || p.bytes() <= room) {

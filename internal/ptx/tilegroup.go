@@ -74,7 +74,10 @@ func (f *function) dotGroup(acc, a, b *tile) {
 	name := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s", acc.Cols, a.Type.Short(), b.Type.Short())
 	step := 16
 	extra := []string{"1", "1", itoa(b2i(!left.inner)), itoa(b2i(!right.inner))}
-	if a.Type == dtype.Float32 {
+	switch a.Type {
+	case dtype.Int8:
+		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk32.s32.s8.s8", acc.Cols), 32, nil
+	case dtype.Float32:
 		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk8.f32.tf32.tf32", acc.Cols), 8, extra[:2]
 	}
 	add := f.to(pred, "setp.ne.b32", "1", "0")

@@ -128,10 +128,14 @@ func (f *function) region(in *kir.Instr, row, col string) (source, inside string
 		index = f.to(long, "shl.b64", index, itoa(log2(size)))
 	}
 	source = f.to(long, "add.s64", base, index)
+	inside = f.names[y[2]]
 	if c, ok := f.constant(y[2]); ok && c != 0 {
-		return source, ""
+		return source, f.tiles.guard
 	}
-	return source, f.names[y[2]]
+	if f.tiles.guard != "" {
+		inside = f.to(pred, "and.pred", inside, f.tiles.guard)
+	}
+	return source, inside
 }
 
 // copyGroup copies a group to shared memory, or zeros where inside is false.

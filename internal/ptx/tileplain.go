@@ -6,7 +6,7 @@ import (
 )
 
 // plainSteps is the most steps of the inner axis that one turn of the loop of a product in plain arithmetic holds.
-const plainSteps = 8
+const plainSteps = 16
 
 // dotPlain computes a product by fused multiply-adds (or multiply-adds of integers) in the order of the inner axis.
 func (f *function) dotPlain(acc, a, b *tile) {
@@ -39,6 +39,9 @@ func (f *function) dotPlain(acc, a, b *tile) {
 		x := f.plainRead(a, acc.Type, aInner, left, k, run, arr.rows, arr.rowGroup, arr.rowAt)
 		y := f.plainRead(b, acc.Type, bInner, right, k, run, arr.cols, arr.colGroup, arr.colAt)
 		f.multiplyAdd(acc, x, y, run)
+		if turns == 1 && arr.idle == "" {
+			f.loadAhead()
+		}
 	}
 	if turns > 1 {
 		f.op("add.s32", left, left, itoa(leftStep))

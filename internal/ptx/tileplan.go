@@ -32,6 +32,9 @@ type tilePlan struct {
 	// instructions.
 	inflight bool
 	ahead    func()
+	// guard is a predicate without which loads bring zeros, or ""; turn moves a pipelined loop on to its next stage.
+	guard string
+	turn  func()
 }
 
 func (t *tilePlan) static() int {
