@@ -25,6 +25,7 @@ internal/lint/...: internal/lint
 internal/benchrun: fault
 safetensors: LEAF
 internal/recorded: LEAF safetensors
+internal/mersenne:
 internal/agree:
 
 internal/dl: fault
@@ -61,10 +62,10 @@ special: FACE internal/core
 torchfile: FACE internal/core internal/pickle safetensors
 compile: FACE internal/core internal/kernels internal/kir
 dist: FACE internal/core internal/lib/nccl
-nn: FACE internal/core linalg special
+nn: FACE internal/core internal/mersenne linalg special
 nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn
-data: FACE internal/core
+data: FACE internal/core internal/rt internal/mersenne
 
 memviz: LEAF cuda internal/pickle internal/alloc internal/driver internal/driver/hostsim
 memcheck: LEAF

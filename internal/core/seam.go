@@ -1,0 +1,17 @@
+package core
+
+import "tenon.dev/fault"
+
+// What the packages above the face need besides it. They reach core by converting the face's types.
+
+// Own takes t out of its scope, so that none closes it, and returns it: a struct holds it from now on and closes it.
+func Own(t *Tensor) *Tensor {
+	t.own()
+	return t
+}
+
+// Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
+func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t.scope == x.s.scope }
+
+// Fail panics with an error of a module or another composite named op, at the caller's line.
+func Fail(op string, kind fault.Kind, format string, args ...any) { panicAt(op, kind, format, args...) }

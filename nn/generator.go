@@ -1,0 +1,61 @@
+package nn
+
+import (
+	"tenon.dev"
+	"tenon.dev/internal/mersenne"
+)
+
+// Generator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another with the
+// generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform ones are equal
+// in every bit, normal ones but for rounding. It serves one goroutine.
+type Generator struct{ mt *mersenne.Generator }
+
+// NewGenerator returns a generator in the state that the seed stands for.
+func NewGenerator(seed uint64) *Generator { return &Generator{mersenne.New(seed)} }
+
+// uniform returns a tensor of numbers between low and high.
+func (g *Generator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low, high float64) *tenon.Tensor {
+	if g == nil {
+		fail("uniform", "the device's own generator is not there yet; give a Generator")
+	}
+	if dt == tenon.Float64 {
+		v := make([]float64, numel(shape))
+		g.mt.Uniform64(v, low, high)
+		return tenon.From(x, v, shape...)
+	}
+	v := make([]float32, numel(shape))
+	g.mt.Uniform32(v, low, high)
+	return as(x, v, shape, dt)
+}
+
+// normal returns a tensor of normal numbers.
+func (g *Generator) normal(x *tenon.Exec, shape []int, dt tenon.DType, mean, std float64) *tenon.Tensor {
+	if g == nil {
+		fail("normal", "the device's own generator is not there yet; give a Generator")
+	}
+	if dt == tenon.Float64 {
+		v := make([]float64, numel(shape))
+		for i := range v {
+			v[i] = g.mt.NormalFloat64()*std + mean
+		}
+		return tenon.From(x, v, shape...)
+	}
+	v := make([]float32, numel(shape))
+	g.mt.Normal32(v, mean, std)
+	return as(x, v, shape, dt)
+}
+
+// as returns v as a tensor of type dt.
+func as(x *tenon.Exec, v []float32, shape []int, dt tenon.DType) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		return x.NoGrad().ToDType(tenon.From(x, v, shape...), dt)
+	})
+}
+
+func numel(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}

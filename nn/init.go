@@ -1,0 +1,153 @@
+package nn
+
+import (
+	"math"
+
+	"tenon.dev"
+)
+
+// The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the host; g
+// may be nil, and then the device's own generator draws them. After PyTorch's torch.nn.init.
+
+// InitUniform draws from the uniform distribution between low and high.
+func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *Generator) {
+	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
+}
+
+// InitNormal draws from the normal distribution.
+func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *Generator) {
+	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
+}
+
+// InitConstant sets every element to v.
+func InitConstant(x *tenon.Exec, t *tenon.Tensor, v float64) {
+	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return x.Full(t.Shape(), v, t.DType()) })
+}
+
+// InitEye sets a matrix to ones on the diagonal and zeros elsewhere.
+func InitEye(x *tenon.Exec, t *tenon.Tensor) {
+	if t.Dim() != 2 {
+		fail("InitEye", "Only tensors with 2 dimensions are supported, not shape %v", t.Shape())
+	}
+	v := make([]float32, t.Numel())
+	for i := range min(t.Size(0), t.Size(1)) {
+		v[i*t.Size(1)+i] = 1
+	}
+	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return as(x, v, t.Shape(), t.DType()) })
+}
+
+// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1.
+func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *Generator) {
+	in, out := fans("InitXavierUniform", t.Shape())
+	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
+	InitUniform(x, t, -bound, bound, g)
+}
+
+// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1.
+func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *Generator) {
+	in, out := fans("InitXavierNormal", t.Shape())
+	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
+}
+
+// KaimingOpt are the options of the Kaiming initialisers. The zero value is PyTorch's default.
+type KaimingOpt struct {
+	// A is the negative slope of the leaky ReLU that follows, where Nonlinearity is that.
+	A float64
+	// FanOut keeps the variance of the backward pass instead of the forward pass.
+	FanOut bool
+	// Nonlinearity is what follows, as Gain knows it; "" is "leaky_relu".
+	Nonlinearity string
+}
+
+// std returns the standard deviation gain/√fan.
+func (o KaimingOpt) std(op string, shape []int) float64 {
+	fan, out := fans(op, shape)
+	if o.FanOut {
+		fan = out
+	}
+	name := o.Nonlinearity
+	if name == "" {
+		name = "leaky_relu"
+	}
+	return Gain(name, o.A) / math.Sqrt(float64(fan))
+}
+
+// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
+func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *Generator) {
+	if t.Numel() == 0 {
+		return
+	}
+	bound := math.Sqrt(3) * opt.std("InitKaimingUniform", t.Shape())
+	InitUniform(x, t, -bound, bound, g)
+}
+
+// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
+func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *Generator) {
+	if t.Numel() == 0 {
+		return
+	}
+	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), g)
+}
+
+// Gain returns the factor by which a nonlinearity asks for larger weights, as torch.nn.init.calculate_gain does: 1 for "linear", "conv1d", "conv2d"
+// and "sigmoid", 5/3 for "tanh", √2 for "relu", √(2/(1+a²)) for "leaky_relu" with the negative slope a, 3/4 for "selu".
+func Gain(nonlinearity string, a float64) float64 {
+	switch nonlinearity {
+	case "linear", "conv1d", "conv2d", "sigmoid":
+		return 1
+	case "tanh":
+		return 5.0 / 3
+	case "relu":
+		return math.Sqrt2
+	case "leaky_relu":
+		return math.Sqrt(2 / (1 + a*a))
+	case "selu":
+		return 0.75
+	}
+	fail("Gain", "Unsupported nonlinearity %s", nonlinearity)
+	return 0
+}
+
+// fans returns how many inputs an output of the weight depends on, and how many outputs depend on an input.
+func fans(op string, shape []int) (in, out int) {
+	if len(shape) < 2 {
+		fail(op, "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions, such as shape %v", shape)
+	}
+	field := numel(shape[2:])
+	return shape[1] * field, shape[0] * field
+}
+
+// set copies what make returns to t.
+func set(x *tenon.Exec, t *tenon.Tensor, make func(x *tenon.Exec) *tenon.Tensor) {
+	x.NoGrad().Scope(func(x *tenon.Exec) { x.CopyInto(t, make(x)) })
+}
+
+// layer says how a constructor makes parameters.
+type layer struct {
+	dt tenon.DType
+	g  *Generator
+}
+
+// param returns a parameter of uniform numbers within ±bound.
+func (l layer) param(x *tenon.Exec, bound float64, shape ...int) *Param {
+	dt := l.dt
+	if dt == 0 {
+		dt = tenon.Float32
+	}
+	return NewParam(l.g.uniform(x, shape, dt, -bound, bound))
+}
+
+// weightAndBias returns the parameters that PyTorch's Linear and convolutions start with: Kaiming's uniform bound with slope √5 for the weight, and
+// 1/√fanIn for the bias of one element for each output.
+func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, bias *Param) {
+	fanIn := numel(shape[1:])
+	bound := 0.0
+	if fanIn > 0 {
+		bound = 1 / math.Sqrt(float64(fanIn))
+	}
+	weight = l.param(x, math.Sqrt(3)*Gain("leaky_relu", math.Sqrt(5))*bound, shape...)
+	if !noBias {
+		bias = l.param(x, bound, shape[0])
+	}
+	return weight, bias
+}

@@ -1,0 +1,67 @@
+package nn
+
+import "tenon.dev"
+
+// Module is a layer or network of one input and one output. Modules with more inputs have a Forward of their own, and all else of this package
+// works with them too.
+type Module interface {
+	// Forward returns the output for in, in the caller's scope; all other tensors that it made are closed.
+	Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
+}
+
+// Func makes a module of a function without parameters.
+type Func func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
+
+// Forward calls f.
+func (f Func) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return f(x, in) }
+
+// Sequential runs modules one after another. Its parameters are named by the module's place: "0.weight".
+type Sequential []Module
+
+// Forward gives in to the first module and each output to the next, and closes what lies between as soon as it was used.
+func (s Sequential) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		t := in
+		for _, m := range s {
+			out := m.Forward(x, t)
+			if t != out && temporary(x, t) {
+				t.Close()
+			}
+			t = out
+		}
+		return t
+	})
+}
+
+// Identity returns its input.
+type Identity struct{}
+
+// Forward returns in.
+func (Identity) Forward(_ *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return in }
+
+// Flatten makes dimensions From to To one; negative ones count from the end, and the zero value stands for PyTorch's 1 to -1.
+type Flatten struct{ From, To int }
+
+// Forward returns in with those dimensions as one: a view where that is possible.
+func (f Flatten) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	from, to, n := f.From, f.To, in.Dim()
+	if f == (Flatten{}) {
+		from, to = 1, -1
+	}
+	if from < 0 {
+		from += n
+	}
+	if to < 0 {
+		to += n
+	}
+	if from < 0 || to >= n || from > to {
+		fail("Flatten", "dimensions %d to %d of a tensor of shape %v cannot be made one", f.From, f.To, in.Shape())
+	}
+	shape := append([]int(nil), in.Shape()[:from]...)
+	size := 1
+	for _, d := range in.Shape()[from : to+1] {
+		size *= d
+	}
+	shape = append(append(shape, size), in.Shape()[to+1:]...)
+	return x.Reshape(in, shape...)
+}

@@ -1,0 +1,96 @@
+// Package nn is neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names and with its
+// state-dict keys.
+// It may not know optimizers or data, nor how an operation runs: modules call the operations of the Exec that they are given.
+//
+// A module is a struct whose exported fields are its parameters (*[Param]), its buffers (*[Buffer]) and other modules; [Params] and [StateDict]
+// find them. Constructors and Forward stop with a *tenon.Error as operations do.
+package nn
+
+import (
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
+
+// Param is a parameter: a stable box around a tensor that requires a gradient. Modules, optimizers and ties between modules hold the box, so
+// that moving, converting or loading a module changes what all of them see. It is not safe for concurrent use with such a change.
+type Param struct{ t *tenon.Tensor }
+
+// NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a floating-point
+// or complex type.
+func NewParam(t *tenon.Tensor) *Param {
+	p := &Param{}
+	p.Set(t.SetRequiresGrad(true))
+	return p
+}
+
+// Tensor returns the parameter's tensor, nil for a nil Param. The box owns it: do not close it.
+func (p *Param) Tensor() *tenon.Tensor {
+	if p == nil {
+		return nil
+	}
+	return p.t
+}
+
+// Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it is.
+func (p *Param) Set(t *tenon.Tensor) {
+	if p.t == t {
+		return
+	}
+	p.t.Close()
+	p.t = own(t)
+}
+
+// Grad returns the accumulated gradient, or nil. The parameter owns it.
+func (p *Param) Grad() *tenon.Tensor { return p.t.Grad() }
+
+// SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter takes g over.
+func (p *Param) SetGrad(g *tenon.Tensor) { p.t.SetGrad(g) }
+
+// SetRequiresGrad freezes the parameter (false) or lets it learn again (true).
+func (p *Param) SetRequiresGrad(on bool) {
+	if !on && p.t.RequiresGrad() {
+		p.t.SetGrad(nil)
+	}
+	p.t.SetRequiresGrad(on)
+}
+
+// Close frees the tensor and its gradient.
+func (p *Param) Close() {
+	if p != nil {
+		p.t.Close()
+	}
+}
+
+// Buffer is state of a module that is saved with it but not learned, such as a running mean: a stable box around a tensor.
+type Buffer struct{ t *tenon.Tensor }
+
+// NewBuffer returns a buffer that holds t, which it takes out of its scope.
+func NewBuffer(t *tenon.Tensor) *Buffer { return &Buffer{own(t)} }
+
+// Tensor returns the buffer's tensor, nil for a nil Buffer. The box owns it: do not close it.
+func (b *Buffer) Tensor() *tenon.Tensor {
+	if b == nil {
+		return nil
+	}
+	return b.t
+}
+
+// Set replaces the tensor and closes the former one. The box takes t over.
+func (b *Buffer) Set(t *tenon.Tensor) {
+	if b.t == t {
+		return
+	}
+	b.t.Close()
+	b.t = own(t)
+}
+
+// Close frees the tensor.
+func (b *Buffer) Close() {
+	if b != nil {
+		b.t.Close()
+	}
+}
+
+func own(t *tenon.Tensor) *tenon.Tensor {
+	return (*tenon.Tensor)(core.Own((*core.Tensor)(t)))
+}

@@ -1,0 +1,27 @@
+package nn
+
+import (
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// temporary reports whether t belongs to x's innermost scope.
+func temporary(x *tenon.Exec, t *tenon.Tensor) bool {
+	return core.Temporary((*core.Exec)(x), (*core.Tensor)(t))
+}
+
+// fail stops with an error of the module op.
+func fail(op, format string, args ...any) { core.Fail(op, fault.Invalid, format, args...) }
+
+// moved returns t on x's device: t itself if it lies there, else a copy, which goes through the host.
+func moved(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+	if t.Device() == x.Device() {
+		return t
+	}
+	b, err := x.Bytes(t)
+	if err != nil {
+		core.Fail("To", fault.KindOf(err), "%v could not be read: %v", t, err)
+	}
+	return x.FromBytes(b, t.DType(), t.Shape()...)
+}

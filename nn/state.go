@@ -1,0 +1,110 @@
+package nn
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+)
+
+// LoadOpt are the options of Load. The zero value is PyTorch's default.
+type LoadOpt struct {
+	// Partial loads what both sides have, and is silent about the rest.
+	Partial bool
+}
+
+// Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any device.
+// If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys.
+func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) error {
+	own := maps.Collect(StateDict(m))
+	var wrong []string
+	list := func(what string, keys []string) {
+		if len(keys) > 0 && !opt.Partial {
+			slices.Sort(keys)
+			wrong = append(wrong, what+` key(s) in state_dict: "`+strings.Join(keys, `", "`)+`"`)
+		}
+	}
+	var missing, unexpected []string
+	for name := range own {
+		if state[name] == nil {
+			missing = append(missing, name)
+		}
+	}
+	for name := range state {
+		if own[name] == nil {
+			unexpected = append(unexpected, name)
+		}
+	}
+	list("Missing", missing)
+	list("Unexpected", unexpected)
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		if from := state[name]; from != nil && !slices.Equal(from.Shape(), own[name].Shape()) {
+			e := fault.New(fault.Invalid, "size mismatch for %s: copying a param with shape %v from checkpoint, the shape in current model is %v",
+				name, from.Shape(), own[name].Shape())
+			wrong = append(wrong, e.Msg)
+		}
+	}
+	if len(wrong) > 0 {
+		return fault.New(fault.Invalid, "Error(s) in loading state_dict: %s", strings.Join(wrong, "; "))
+	}
+	return tenon.Try(func() {
+		x.NoGrad().Scope(func(x *tenon.Exec) {
+			for name, t := range own {
+				if from := state[name]; from != nil {
+					x.CopyInto(t, moved(x, from))
+				}
+			}
+		})
+	})
+}
+
+// To moves the parameters, their gradients and the buffers of m to x's device. What is there already stays as it is.
+func To(x *tenon.Exec, m any) error {
+	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor { return moved(x, t) })
+}
+
+// ToDType converts the floating-point parameters, their gradients and the floating-point buffers of m, which lie on x's device, to type dt.
+func ToDType(x *tenon.Exec, m any, dt tenon.DType) error {
+	if !dt.IsFloat() && !dt.IsComplex() {
+		return fault.New(fault.Invalid, "a module can be converted to floating-point and complex types only, not to %v", dt)
+	}
+	return change(x, m, func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+		if !t.DType().IsFloat() && !t.DType().IsComplex() {
+			return t
+		}
+		return x.ToDType(t, dt)
+	})
+}
+
+// change puts f of every tensor of m in its place.
+func change(x *tenon.Exec, m any, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) error {
+	return tenon.Try(func() {
+		x := x.NoGrad()
+		for _, p := range Params(m) {
+			changeParam(x, p, f)
+		}
+		for _, b := range Buffers(m) {
+			b.Set(f(x, b.t))
+		}
+	})
+}
+
+func changeParam(x *tenon.Exec, p *Param, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
+	t := f(x, p.t)
+	if t == p.t {
+		return
+	}
+	if p.t.RequiresGrad() {
+		t.SetRequiresGrad(true)
+		if g := p.Grad(); g != nil {
+			if to := f(x, g); to == g {
+				t.SetGrad(x.Clone(g))
+			} else {
+				t.SetGrad(to)
+			}
+		}
+	}
+	p.Set(t)
+}

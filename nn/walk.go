@@ -1,0 +1,221 @@
+package nn
+
+import (
+	"iter"
+	"reflect"
+	"slices"
+	"strconv"
+
+	"tenon.dev"
+)
+
+// Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's name is
+// the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps. An embedded
+// struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share comes once.
+func Params(m any) iter.Seq2[string, *Param] {
+	return func(yield func(string, *Param) bool) {
+		seen := map[*Param]bool{}
+		walk(m, func(name string, leaf any) bool {
+			p, ok := leaf.(*Param)
+			if !ok || seen[p] {
+				return true
+			}
+			seen[p] = true
+			return yield(name, p)
+		})
+	}
+}
+
+// Buffers yields the buffers of m by name, as Params does the parameters.
+func Buffers(m any) iter.Seq2[string, *Buffer] {
+	return func(yield func(string, *Buffer) bool) {
+		seen := map[*Buffer]bool{}
+		walk(m, func(name string, leaf any) bool {
+			b, ok := leaf.(*Buffer)
+			if !ok || seen[b] {
+				return true
+			}
+			seen[b] = true
+			return yield(name, b)
+		})
+	}
+}
+
+// StateDict yields the tensors of all parameters and buffers under PyTorch's keys, in the order of torch's state_dict. Shared ones come once
+// for each of their names. The tensors stay the module's.
+func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
+	return func(yield func(string, *tenon.Tensor) bool) {
+		walk(m, func(name string, leaf any) bool {
+			switch leaf := leaf.(type) {
+			case *Param:
+				return yield(name, leaf.t)
+			case *Buffer:
+				return yield(name, leaf.t)
+			}
+			return true
+		})
+	}
+}
+
+// NumParams returns how many elements the parameters of m have.
+func NumParams(m any) int {
+	n := 0
+	for _, p := range Params(m) {
+		n += p.t.Numel()
+	}
+	return n
+}
+
+// Close frees the parameters and buffers of m.
+func Close(m any) {
+	for _, p := range Params(m) {
+		p.Close()
+	}
+	for _, b := range Buffers(m) {
+		b.Close()
+	}
+}
+
+// trainer is a module that acts differently in training and in use.
+type trainer interface{ setTraining(on bool) }
+
+// Train puts m in the mode for training, in which modules are at first: Dropout drops, BatchNorm takes its statistics from the batch.
+func Train(m any) { setTraining(m, true) }
+
+// Eval puts m in the mode for use: Dropout does nothing, BatchNorm takes the running statistics.
+func Eval(m any) { setTraining(m, false) }
+
+func setTraining(m any, on bool) {
+	walk(m, func(_ string, v any) bool {
+		if t, ok := v.(trainer); ok {
+			t.setTraining(on)
+		}
+		return true
+	})
+}
+
+// walk calls visit for every *Param, *Buffer and pointer to a struct that m holds, until it returns false. Of a struct the parameters come first,
+// then the buffers, then the rest, each in the order of the fields.
+func walk(m any, visit func(name string, v any) bool) {
+	w := &walker{visit: visit}
+	w.value(reflect.ValueOf(m), "")
+}
+
+type walker struct {
+	visit func(name string, v any) bool
+	// path holds the pointers above, so that a cycle ends.
+	path []any
+}
+
+// kind is what a field holds.
+type kind uint8
+
+const (
+	isOther kind = iota
+	isParam
+	isBuffer
+)
+
+func kindOf(v reflect.Value) kind {
+	if v.Kind() == reflect.Pointer && !v.IsNil() && v.CanInterface() {
+		switch v.Interface().(type) {
+		case *Param:
+			return isParam
+		case *Buffer:
+			return isBuffer
+		}
+	}
+	return isOther
+}
+
+// value walks v, whose path is name, and reports whether to go on.
+func (w *walker) value(v reflect.Value, name string) bool {
+	if kindOf(v) != isOther {
+		return w.visit(name, v.Interface())
+	}
+	switch v.Kind() {
+	case reflect.Interface:
+		return w.value(v.Elem(), name)
+	case reflect.Pointer:
+		return w.pointer(v, name)
+	case reflect.Struct:
+		return w.fields(v, name)
+	case reflect.Slice, reflect.Array:
+		if !holds(v.Type().Elem()) {
+			return true
+		}
+		for i := range v.Len() {
+			if !w.value(v.Index(i), join(name, strconv.Itoa(i))) {
+				return false
+			}
+		}
+	case reflect.Map:
+		if v.Type().Key().Kind() != reflect.String || !holds(v.Type().Elem()) {
+			return true
+		}
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int {
+			if a.String() < b.String() {
+				return -1
+			}
+			return 1
+		})
+		for _, k := range keys {
+			if !w.value(v.MapIndex(k), join(name, k.String())) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (w *walker) pointer(v reflect.Value, name string) bool {
+	if v.IsNil() || !holds(v.Type().Elem()) || !v.CanInterface() || slices.Contains(w.path, v.Interface()) {
+		return true
+	}
+	w.path = append(w.path, v.Interface())
+	defer func() { w.path = w.path[:len(w.path)-1] }()
+	if v.Elem().Kind() == reflect.Struct && !w.visit(name, v.Interface()) {
+		return false
+	}
+	return w.value(v.Elem(), name)
+}
+
+func (w *walker) fields(v reflect.Value, name string) bool {
+	t := v.Type()
+	for _, want := range [...]kind{isParam, isBuffer, isOther} {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			tag := f.Tag.Get("torch")
+			if !f.IsExported() && !f.Anonymous || tag == "-" || kindOf(v.Field(i)) != want {
+				continue
+			}
+			path := name
+			if tag != "" {
+				path = join(name, tag)
+			} else if !f.Anonymous {
+				path = join(name, f.Name)
+			}
+			if !w.value(v.Field(i), path) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// holds reports whether a value of the type can hold modules.
+func holds(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Interface, reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return true
+	}
+	return false
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
