@@ -37,6 +37,7 @@ var (
 func init() {
 	fillTables(&plainOps, &plainCvts)
 	laneOps, laneCvts = plainOps, plainCvts
+	accelerate()
 }
 
 type integer interface {

@@ -1,5 +1,5 @@
-// Command lanegen writes the plain Go lane kernels of package vexec and the tables that find them. It may not know how a kernel is
-// called. Run it by go generate.
+// Command lanegen writes the lane kernels of package vexec, in plain Go and in assembly for amd64, and the tables that find them. It may not
+// know what a program is. Run it by go generate.
 package main
 
 import (
@@ -276,7 +276,11 @@ func main() {
 	generate(ops, table)
 	conversions(ops, table)
 	table.f("}")
-	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table} {
+	asm, stubs := generateAsm()
+	if err := os.WriteFile("zlanes_amd64.s", asm.Bytes(), 0o644); err != nil {
+		log.Fatal(err)
+	}
+	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table, "zlanes_amd64.go": stubs} {
 		src, err := format.Source(w.Bytes())
 		if err != nil {
 			log.Fatalf("%s: %v", name, err)
