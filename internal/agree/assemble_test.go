@@ -1,6 +1,7 @@
 package agree
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -35,6 +36,9 @@ func assemble(t *testing.T, as string, target ptx.Target, text []byte) string {
 		t.Fatal(err)
 	}
 	arch := fmt.Sprintf("sm_%d%d", target.Major, target.Minor)
+	if target.Arch {
+		arch += "a"
+	}
 	out, err := exec.Command(as, "-v", "-arch", arch, "-o", os.DevNull, file).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%.4000s", arch, err, out)
@@ -48,6 +52,10 @@ var targets = []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
 // where the matrix units hold its sums.
 func TestProductsAssemble(t *testing.T) {
 	as := assembler(t)
+	targets := targets
+	if help, err := exec.Command(as, "--help").Output(); err == nil && bytes.Contains(help, []byte("sm_90a")) {
+		targets = append(targets[:len(targets):len(targets)], ptx.Target{Major: 9, Arch: true})
+	}
 	used, spill := regexp.MustCompile(`Used .*`), regexp.MustCompile(`[1-9]\d* bytes spill`)
 	for _, q := range products() {
 		p, err := q.build()
@@ -55,7 +63,7 @@ func TestProductsAssemble(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, target := range targets {
-			if target.Major != 8 && (q.transA || q.transB) {
+			if target.Major != 8 && !target.Arch && (q.transA || q.transB) {
 				continue
 			}
 			text, err := ptx.Compile([]*kir.Program{p}, target)
@@ -67,7 +75,7 @@ func TestProductsAssemble(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("%s sm_%d%d: %d bytes of PTX, %d dynamic shared, %s", q.name(), target.Major, target.Minor, len(text), shared, used.FindString(said))
+			t.Logf("%s %v: %d bytes of PTX, %d dynamic shared, %s", q.name(), target, len(text), shared, used.FindString(said))
 			if s := spill.FindString(said); s != "" && target.Major > 7 {
 				t.Errorf("%s: %s", q.name(), s)
 			}

@@ -273,3 +273,19 @@ func TestSimulatorRunsEveryCase(t *testing.T) {
 		}
 	}
 }
+
+// TestDifferenceIsSeen plants differences and sees that differ tells them from agreement.
+func TestDifferenceIsSeen(t *testing.T) {
+	a := put(put(nil, dtype.Float32, 0x7fc00000), dtype.Float32, 0x3f800000)
+	b := put(put(nil, dtype.Float32, 0xffffffff), dtype.Float32, 0x3f800000)
+	if text := differ(dtype.Float32, a, b); text != "" {
+		t.Errorf("two NaNs differ: %s", text)
+	}
+	if differ(dtype.Uint32, a, b) == "" {
+		t.Error("different integers agree")
+	}
+	b[4] ^= 1
+	if text := differ(dtype.Float32, a, b); !bytes.Contains([]byte(text), []byte("1 of 2 differ: [1]")) {
+		t.Errorf("one changed bit: %q", text)
+	}
+}

@@ -24,7 +24,7 @@ type golden struct {
 	targets []Target
 }
 
-func goldens(t *testing.T) []golden {
+func goldens(t testing.TB) []golden {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.kir")
 	if err != nil || len(files) == 0 {

@@ -42,7 +42,7 @@ func sharedLimit(sm int) int {
 // twice, leaves early, or computes what a load needs by more than arithmetic.
 func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pipeline {
 	q := &pipeline{stages: int(l.Imm)}
-	if q.stages < 2 || !plan.async || !repeatable(l.Blocks[0], false) {
+	if q.stages < 2 || !plan.async || !repeatable(l.Blocks[0], false, false) {
 		return nil
 	}
 	body := l.Blocks[0]
@@ -68,8 +68,11 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	for _, a := range p.Shared {
 		free -= max(0, a.Count) * a.Type.Size()
 	}
-	if bytes > 0 {
-		q.stages = min(q.stages, free/bytes)
+	for _, other := range plan.loops {
+		free -= other.stages * other.bytes
+	}
+	if q.bytes = plan.round(bytes); bytes > 0 {
+		q.stages = min(q.stages, free/q.bytes)
 	}
 	if len(q.loads) == 0 || q.stages < 2 || !q.collect(l, made) {
 		return nil
@@ -122,7 +125,7 @@ func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *
 			return false
 		}
 	}
-	for _, in := range u.eaches {
+	for _, in := range u.others {
 		if in.Sym == load.Sym {
 			return false
 		}
@@ -130,19 +133,24 @@ func (plan *tilePlan) exclusive(load *kir.Instr, inside map[*kir.Instr]bool, u *
 	return true
 }
 
-// repeatable reports whether b has neither effects on memory nor a jump out of the loop that holds it.
-func repeatable(b *kir.Block, inner bool) bool {
+// repeatable reports whether b, the body of a loop or (nested) a region of it, perhaps in a loop of its own, has neither effects on memory
+// nor tile operations below its own level, nor jumps out of the loop.
+func repeatable(b *kir.Block, nested, loop bool) bool {
 	for _, in := range b.Instrs {
 		switch in.Op {
 		case kir.OpStore, kir.OpAtomic, kir.OpFence, kir.OpBarrier, kir.OpAssert, kir.OpReturn, kir.OpTileEach:
 			return false
 		case kir.OpBreak, kir.OpContinue:
-			if !inner {
+			if !loop {
+				return false
+			}
+		case kir.OpTileLoad, kir.OpTileDot, kir.OpTileZero:
+			if nested {
 				return false
 			}
 		}
 		for _, sub := range in.Blocks {
-			if sub != nil && !repeatable(sub, inner || in.Op == kir.OpFor || in.Op == kir.OpLoop) {
+			if sub != nil && !repeatable(sub, true, loop || in.Op == kir.OpFor || in.Op == kir.OpLoop) {
 				return false
 			}
 		}

@@ -94,8 +94,9 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 
 // tileUses lists the tile operations of a program in order.
 type tileUses struct {
-	loads, dots, eaches []*kir.Instr
-	loops               []*kir.Instr
+	loads, dots, eaches, loops []*kir.Instr
+	// others are all that touch a tile but load or multiply it.
+	others []*kir.Instr
 	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that
 	// nothing in an operand's memory is needed when a TileEach runs.
 	reloaded bool
@@ -122,9 +123,12 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 			continue
 		case kir.OpTileEach:
 			u.eaches = append(u.eaches, in)
+			u.others = append(u.others, in)
 			clear(fresh)
 			each = true
 			continue
+		case kir.OpTileZero:
+			u.others = append(u.others, in)
 		case kir.OpFor:
 			u.loops = append(u.loops, in)
 		}
@@ -259,6 +263,14 @@ func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 	}
 }
 
+// round rounds an offset up to where an operand may begin.
+func (plan *tilePlan) round(n int) int {
+	if plan.usesArch {
+		return (n + tileAlign - 1) &^ (tileAlign - 1)
+	}
+	return (n + 127) &^ 127
+}
+
 // allocate lays out the tiles' shared memory: stages of pipelined loops, other operands, and the passage of accumulators to TileEach,
 // which shares memory with operands where those are dead by then.
 func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
@@ -267,19 +279,19 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 		if q == nil {
 			continue
 		}
+		at := 0
 		for _, in := range q.loads {
 			t := plan.tiles[in.Sym]
-			t.loop, t.offset = q, q.bytes
-			q.bytes += t.bytes()
+			t.loop, t.offset = q, at
+			at += t.bytes()
 		}
-		q.bytes = (q.bytes + 127) &^ 127
-		q.offset = plan.total
-		plan.total += q.stages * q.bytes
+		q.offset = plan.round(plan.total)
+		plan.total = q.offset + q.stages*q.bytes
 	}
 	for _, t := range plan.tiles {
 		if !t.acc && t.loop == nil {
-			t.offset = plan.total
-			plan.total += t.bytes()
+			t.offset = plan.round(plan.total)
+			plan.total = t.offset + t.bytes()
 		}
 	}
 	for _, in := range u.eaches {
@@ -296,8 +308,8 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 	if u.reloaded {
 		plan.total = max(plan.total, plan.stageBytes)
 	} else {
-		plan.stageAt = plan.total
-		plan.total += plan.stageBytes
+		plan.stageAt = plan.round(plan.total)
+		plan.total = plan.stageAt + plan.stageBytes
 	}
 	static := 0
 	for _, a := range p.Shared {

@@ -1,0 +1,152 @@
+package ptx
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+)
+
+// tileProgram returns a program over tiles a (16x32), b (32x16) and c (16x16) with the given instructions.
+func tileProgram(t *testing.T, threads int, types [3]string, body string) *kir.Program {
+	t.Helper()
+	text := fmt.Sprintf(`kernel "tiles" threads %d fixed
+param0 "x" buffer %s
+tile0 "a" %s 16 32
+tile1 "b" %s 32 16
+tile2 "c" %s 16 16
+{
+  v0 = param 0
+  v1 = const.i64 0
+  v2 = const.b 1
+  %s
+}
+`, threads, types[0], types[0], types[1], types[2], strings.ReplaceAll(body, "YIELD", "yield v0, v1, v2"))
+	ps, err := kir.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	return ps[0]
+}
+
+var halves = [3]string{"f16", "f16", "f32"}
+
+func TestUnsupportedTiles(t *testing.T) {
+	for _, c := range []struct{ name, want, body string }{
+		{"threads", "96 threads cannot share tiles", "tile_zero tile2"},
+		{"loaded sum", "tile c is both a sum of products and loaded", "tile_load.cols.x1 tile2 (v3, v4) {\nYIELD\n}\ntile_dot.exact tile2, tile0, tile1"},
+		{"own operand", "tile c is added to itself", "tile_dot.exact tile2, tile2, tile1"},
+	} {
+		threads := 64
+		if c.name == "threads" {
+			threads = 96
+		}
+		types := halves
+		if c.name == "loaded sum" {
+			types[0] = "f32"
+		}
+		_, err := Compile([]*kir.Program{tileProgram(t, threads, types, c.body)}, Target{Major: 8})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
+		}
+		if _, err := DynamicShared(tileProgram(t, threads, types, c.body), Target{Major: 8}); err == nil {
+			t.Errorf("%s: DynamicShared accepts it", c.name)
+		}
+	}
+	if _, err := DynamicShared(tileProgram(t, 64, halves, "tile_zero tile2"), Target{Major: 6}); fault.KindOf(err) != fault.Unsupported {
+		t.Errorf("capability 6.0: %v", err)
+	}
+}
+
+// TestUnits sees products go to the units that suit types, layouts and devices.
+func TestUnits(t *testing.T) {
+	load := func(a, b string) string {
+		return "tile_load." + a + ".x1 tile0 (v3, v4) {\nYIELD\n}\ntile_load." + b + ".x1 tile1 (v5, v6) {\nYIELD\n}\n"
+	}
+	for _, c := range []struct {
+		types   [3]string
+		a, b    string
+		dot     string
+		target  Target
+		want    string
+		without string
+	}{
+		{halves, "cols", "cols", "exact", Target{Major: 8}, "mma.sync.aligned.m16n8k16.row.col.f32.f16", ""},
+		{[3]string{"bf16", "bf16", "f32"}, "rows", "rows", "exact", Target{Major: 9}, "mma.sync.aligned.m16n8k16.row.col.f32.bf16", "wgmma"},
+		{halves, "cols", "cols", "exact", Target{Major: 7, Minor: 5}, "fma.rn.f32", "mma.sync"},
+		{[3]string{"f32", "f32", "f32"}, "cols", "cols", "exact", Target{Major: 8}, "fma.rn.f32", "mma.sync"},
+		{[3]string{"f32", "f32", "f32"}, "cols", "cols", "tf32", Target{Major: 8}, "m16n8k8.row.col.f32.tf32", "fma.rn"},
+		{[3]string{"f64", "f64", "f64"}, "cols", "rows", "exact", Target{Major: 9}, "fma.rn.f64", ""},
+		{[3]string{"i8", "i8", "i32"}, "cols", "rows", "exact", Target{Major: 8}, "m16n8k32.row.col.s32.s8.s8.s32", "mad.lo.s32 %r1, %r1, %r1"},
+		{[3]string{"i8", "i8", "i32"}, "cols", "cols", "exact", Target{Major: 8}, "mad.lo.s32", "mma.sync"},
+	} {
+		p := tileProgram(t, 32, c.types, "tile_zero tile2\n"+load(c.a, c.b)+"tile_dot."+c.dot+" tile2, tile0, tile1\n")
+		text, err := Compile([]*kir.Program{p}, c.target)
+		if err != nil {
+			t.Errorf("%v: %v", c, err)
+			continue
+		}
+		if !strings.Contains(string(text), c.want) {
+			t.Errorf("%v: no %s", c, c.want)
+		}
+		if c.without != "" && strings.Contains(string(text), c.without) {
+			t.Errorf("%v: there is %s", c, c.without)
+		}
+	}
+}
+
+// TestPipelines sees which loops run their loads ahead.
+func TestPipelines(t *testing.T) {
+	const loads = "tile_load.cols.x8 tile0 ($, $) {\nYIELD\n}\ntile_load.cols.x8 tile1 ($, $) {\nYIELD\n}\n"
+	const dot = "tile_dot.exact tile2, tile0, tile1\n"
+	for _, c := range []struct {
+		name, body string
+		stages     int
+		ahead      bool
+	}{
+		{"two stages", loads + dot, 2, true},
+		{"one stage", loads + dot, 1, false},
+		{"store in the body", loads + dot + "store.f16 v0[v1], v3\n", 3, false},
+		{"loaded twice", loads + dot + loads, 3, false},
+		{"zeroed operand", loads + "tile_zero tile0\n" + dot, 3, false},
+		{"loaded in a branch", "if v2 {\n" + loads + "}\n" + dot, 3, false},
+		{"left early", loads + dot + "break\n", 3, false},
+		{"left by a loop within", loads + dot + "loop {\nbreak\n}\n", 3, true},
+		{"no loads", "", 3, false},
+	} {
+		body := "$ = const.f16 0x0\n$ = const.i32 0\n$ = const.i32 64\n$ = const.i32 8\ntile_zero tile2\n" +
+			fmt.Sprintf("for.i32 $ = v4, v5, v6 stages %d {\n%s}\n", c.stages, c.body)
+		for n := 3; strings.Contains(body, "$"); n++ {
+			body = strings.Replace(body, "$", fmt.Sprintf("v%d", n), 1)
+		}
+		text, err := Compile([]*kir.Program{tileProgram(t, 64, halves, body)}, Target{Major: 8})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := strings.Contains(string(text), "cp.async.commit_group"); got != c.ahead {
+			t.Errorf("%s: loads run ahead: %v, want %v", c.name, got, c.ahead)
+		}
+	}
+}
+
+func BenchmarkCompile(b *testing.B) {
+	for _, name := range []string{"saxpy", "product"} {
+		var progs []*kir.Program
+		for _, g := range goldens(b) {
+			if g.name == "testdata/"+name {
+				progs = g.progs
+			}
+		}
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for range b.N {
+				if _, err := Compile(progs, Target{Major: 9}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
