@@ -183,6 +183,14 @@ func (a *args) complex(i int, name string, def complex128) complex128 {
 	return complex(a.float(i, name, 0), 0)
 }
 
+// scalar returns a number as a 0-d tensor, for operations whose scalars are real.
+func (a *args) scalar(i int, name string, d tenon.DType) *tenon.Tensor {
+	if d == tenon.Complex128 {
+		return a.x.View(tenon.From(a.x, []complex128{a.complex(i, name, 0)}))
+	}
+	return a.x.View(a.x.ToDType(tenon.From(a.x, []complex64{complex64(a.complex(i, name, 0))}), d))
+}
+
 // isComplex reports whether an argument is a complex number.
 func (a *args) isComplex(i int, name string) bool {
 	_, ok := a.get(i, name).(complex128)

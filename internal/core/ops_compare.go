@@ -31,3 +31,21 @@ func (x *Exec) Gt(a, b *Tensor) *Tensor { return x.op(rowGt, a, b).call1() }
 
 // Ge returns a >= b, broadcast, as bool.
 func (x *Exec) Ge(a, b *Tensor) *Tensor { return x.op(rowGe, a, b).call1() }
+
+// EqS returns a == v as bool.
+func (x *Exec) EqS(a *Tensor, v float64) *Tensor { return x.withScalar(rowEq, a, v).call1() }
+
+// NeS returns a != v as bool; true where a is a NaN.
+func (x *Exec) NeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowNe, a, v).call1() }
+
+// LtS returns a < v as bool.
+func (x *Exec) LtS(a *Tensor, v float64) *Tensor { return x.withScalar(rowLt, a, v).call1() }
+
+// LeS returns a <= v as bool.
+func (x *Exec) LeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowLe, a, v).call1() }
+
+// GtS returns a > v as bool.
+func (x *Exec) GtS(a *Tensor, v float64) *Tensor { return x.withScalar(rowGt, a, v).call1() }
+
+// GeS returns a >= v as bool.
+func (x *Exec) GeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowGe, a, v).call1() }

@@ -39,9 +39,12 @@ func (f *frame) broadcast(dst []int) []int {
 
 // promoted returns the type that the operands promote to, as PyTorch's rules have it: tensors with dimensions come before 0-d tensors,
 // and those before scalars; the lower standing counts only where its category is higher.
-func (f *frame) promoted() dtype.DType {
+func (f *frame) promoted() dtype.DType { return f.promotedFrom(0) }
+
+// promotedFrom is promoted without the inputs before the given one.
+func (f *frame) promotedFrom(first int) dtype.DType {
 	var dims, zero, wrapped dtype.DType
-	for i := 0; i < f.ins; i++ {
+	for i := first; i < f.ins; i++ {
 		t := f.in[i]
 		switch {
 		case t == nil && f.holeFloat&(1<<i) != 0:

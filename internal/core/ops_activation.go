@@ -1,0 +1,213 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Activations with kernels of their own, and the rows of their derivatives, which take the gradient of the result first.
+var (
+	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus, rowLogSigmoid *row
+
+	rowSigmoidBackward, rowTanhBackward, rowThresholdBackward, rowGELUBackward, rowGELUTanhBackward, rowSiLUBackward *row
+	rowLeakyReLUBackward, rowELUBackward, rowHardtanhBackward, rowSoftplusBackward, rowLogSigmoidBackward            *row
+)
+
+func init() {
+	rowSigmoid = define(row{Name: "Sigmoid", Torch: "sigmoid", point: kernels.Sigmoid, rule: floating, saves: out0, back: viaResult(&rowSigmoidBackward)})
+	rowTanh = define(row{Name: "Tanh", Torch: "tanh", point: kernels.Tanh, rule: floating, saves: out0, back: viaResult(&rowTanhBackward)})
+	rowReLU = define(row{Name: "ReLU", Torch: "relu", point: kernels.ReLU, rule: rounded, saves: out0, back: viaResult(&rowThresholdBackward)})
+	rowGELU = define(row{Name: "GELU", Torch: "gelu", point: kernels.GELU, rule: realFloat, saves: in0, back: viaInput(&rowGELUBackward)})
+	rowGELUTanh = define(row{Name: "GELUTanh", Torch: "gelu", point: kernels.GELUTanh, rule: realFloat, saves: in0, back: viaInput(&rowGELUTanhBackward)})
+	rowSiLU = define(row{Name: "SiLU", Torch: "silu", point: kernels.SiLU, rule: divided, saves: in0, back: backSiLU})
+	rowLeakyReLU = define(row{Name: "LeakyReLU", Torch: "leaky_relu", point: kernels.LeakyReLU, rule: realFloat, saves: in0, back: viaInput(&rowLeakyReLUBackward)})
+	rowELU = define(row{Name: "ELU", Torch: "elu", point: kernels.ELU, rule: realFloat, saves: in0, back: viaInput(&rowELUBackward)})
+	rowHardtanh = define(row{Name: "Hardtanh", Torch: "hardtanh", point: kernels.Clamp, meta: metaHardtanh, saves: in0, back: backHardtanh})
+	rowSoftplus = define(row{Name: "Softplus", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
+	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
+}
+
+// Derivatives of the derivatives: in the gradient they are linear; their own slopes are second derivatives of the functions.
+func init() {
+	rowSigmoidBackward = define(row{Name: "SigmoidBackward", point: kernels.SigmoidBackward, rule: same, saves: in0 | in1, back: again(&rowSigmoidBackward,
+		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.RSubS(x.MulS(x.conjugate(y), 2), 1) })})
+	rowTanhBackward = define(row{Name: "TanhBackward", point: kernels.TanhBackward, rule: same, saves: in0 | in1, back: again(&rowTanhBackward,
+		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.MulS(x.conjugate(y), -2) })})
+	rowThresholdBackward = define(row{Name: "ThresholdBackward", point: kernels.ThresholdBackward, rule: realFloat, saves: in1, back: again(&rowThresholdBackward, nil)})
+	rowLeakyReLUBackward = define(row{Name: "LeakyReLUBackward", point: kernels.LeakyReLUBackward, rule: realFloat, saves: in1, back: again(&rowLeakyReLUBackward, nil)})
+	rowHardtanhBackward = define(row{Name: "HardtanhBackward", point: kernels.HardtanhBackward, rule: realFloat, saves: in1, back: again(&rowHardtanhBackward, nil)})
+	rowGELUBackward = define(row{Name: "GELUBackward", point: kernels.GELUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowGELUBackward, slopeGELU)})
+	rowGELUTanhBackward = define(row{Name: "GELUTanhBackward", point: kernels.GELUTanhBackward, rule: realFloat, saves: in0 | in1, back: again(&rowGELUTanhBackward, slopeGELUTanh)})
+	rowSiLUBackward = define(row{Name: "SiLUBackward", point: kernels.SiLUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowSiLUBackward, slopeSiLU)})
+	rowELUBackward = define(row{Name: "ELUBackward", point: kernels.ELUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowELUBackward, slopeELU)})
+	rowSoftplusBackward = define(row{Name: "SoftplusBackward", point: kernels.SoftplusBackward, rule: realFloat, saves: in0 | in1, back: again(&rowSoftplusBackward, slopeSoftplus)})
+	rowLogSigmoidBackward = define(row{Name: "LogSigmoidBackward", point: kernels.LogSigmoidBackward, rule: realFloat, saves: in0 | in1, back: again(&rowLogSigmoidBackward,
+		func(x *Exec, _ *node, z *Tensor) *Tensor {
+			s := x.Sigmoid(z)
+			return x.Mul(s, x.SubS(s, 1))
+		})})
+}
+
+// viaResult makes the derivative of an activation that *r computes from the gradient and the result, with the activation's scalars.
+func viaResult(r **row) func(b *back) {
+	return func(b *back) { b.set(0, b.slopeOp(*r, b.grad(0), b.out(0))) }
+}
+
+// viaInput makes the derivative of an activation that *r computes from the gradient and the input, with the activation's scalars.
+func viaInput(r **row) func(b *back) {
+	return func(b *back) { b.set(0, b.slopeOp(*r, b.grad(0), b.in(0))) }
+}
+
+func (b *back) slopeOp(r *row, g, t *Tensor) *Tensor {
+	f := b.x.op(r, g, t)
+	f.scalar = b.n.scalar
+	return f.call1()
+}
+
+// again makes the derivative of a derivative *r of gradient g and argument t: the same again with respect to g, and g times second with
+// respect to t (nil: zero).
+func again(r **row, second func(x *Exec, n *node, t *Tensor) *Tensor) func(b *back) {
+	return func(b *back) {
+		x, u, t := b.x, b.grad(0), b.in(1)
+		if b.need(0) {
+			v := u
+			if u.dt.IsComplex() {
+				t = x.Conj(t)
+			}
+			b.set(0, b.slopeOp(*r, v, t))
+		}
+		if !b.need(1) {
+			return
+		}
+		if second == nil {
+			b.set(1, x.Full(b.shape(1), 0, b.n.edges[1].meta.dt))
+			return
+		}
+		b.set(1, x.Mul(x.Mul(x.conjugate(u), b.in(0)), second(x, b.n, b.in(1))))
+	}
+}
+
+// slopeGELU: (x·Φ(x))″ = φ(x)·(2 - x²).
+func slopeGELU(x *Exec, _ *node, z *Tensor) *Tensor {
+	q := x.Mul(z, z)
+	return x.MulS(x.Mul(x.Exp(x.MulS(q, -0.5)), x.RSubS(q, 2)), 1/math.Sqrt(2*math.Pi))
+}
+
+// slopeGELUTanh: for y = x(1+tanh u)/2 with u = c(x + a·x³) and s = 1 - tanh² u, y″ = s·u′·(1 - x·u′·tanh u) + x·s·u″/2.
+func slopeGELUTanh(x *Exec, _ *node, z *Tensor) *Tensor {
+	const c, a = 0.7978845608028653558798921198687637369517172623298693, 0.044715 // √(2/π), and the cubic's factor of the approximation
+	q := x.Mul(z, z)
+	t := x.Tanh(x.MulS(x.Mul(z, x.AddS(x.MulS(q, a), 1)), c))
+	s := x.RSubS(x.Mul(t, t), 1)
+	d := x.AddS(x.MulS(q, 3*a*c), c)
+	first := x.Mul(d, x.RSubS(x.Mul(x.Mul(z, d), t), 1))
+	return x.Mul(s, x.Add(first, x.MulS(q, 3*a*c)))
+}
+
+// slopeSiLU: for s = sigmoid(x), (x·s)″ = s(1-s)·(2 + x(1-2s)).
+func slopeSiLU(x *Exec, _ *node, z *Tensor) *Tensor {
+	s := x.Sigmoid(z)
+	inner := x.AddS(x.Mul(z, x.RSubS(x.MulS(s, 2), 1)), 2)
+	return x.Mul(x.Mul(s, x.RSubS(s, 1)), inner)
+}
+
+// slopeELU: 0 above 0, else a·s·i²·e^(i·x).
+func slopeELU(x *Exec, n *node, z *Tensor) *Tensor {
+	a, s, i := n.scalar[0].F, n.scalar[1].F, n.scalar[2].F
+	return x.pick(x.GtS(z, 0), nil, 0, x.MulS(x.Exp(x.MulS(z, i)), a*s*i*i), 0)
+}
+
+// slopeSoftplus: 0 beyond the threshold, else b·s(1-s) for s = sigmoid(b·x).
+func slopeSoftplus(x *Exec, n *node, z *Tensor) *Tensor {
+	bz := x.MulS(z, n.scalar[0].F)
+	s := x.Sigmoid(bz)
+	return x.pick(x.GtS(bz, n.scalar[1].F), nil, 0, x.MulS(x.Mul(s, x.RSubS(s, 1)), n.scalar[0].F), 0)
+}
+
+func backSiLU(b *back) {
+	x, z := b.x, b.in(0)
+	if !z.dt.IsComplex() {
+		b.set(0, b.slopeOp(rowSiLUBackward, b.grad(0), z))
+		return
+	}
+	s := x.Sigmoid(z)
+	d := x.Mul(s, x.AddS(x.Mul(z, x.RSubS(s, 1)), 1))
+	b.set(0, x.Mul(b.grad(0), x.Conj(d)))
+}
+
+// metaHardtanh: the bounds, as scalars, take the input's type.
+func metaHardtanh(f *frame) {
+	t := f.in[0]
+	if !t.dt.IsFloat() && (!t.dt.IsInt() || !t.dt.IsSigned()) {
+		f.fail(fault.Unsupported, "Hardtanh is not defined for %v tensors; convert them first", t.dt)
+	}
+	if t.dt.IsInt() && f.holeFloat != 0 {
+		f.fail(fault.Invalid, "Hardtanh of integers needs whole bounds")
+	}
+	f.dt = t.dt
+	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
+}
+
+func backHardtanh(b *back) {
+	f := b.x.op(rowHardtanhBackward, b.grad(0), b.in(0))
+	f.scalar[0], f.scalar[1] = b.n.hole[1], b.n.hole[2]
+	b.set(0, f.call1())
+}
+
+func (x *Exec) scalarsOp(r *row, t *Tensor, s ...float64) *frame {
+	f := x.op(r, t)
+	for i, v := range s {
+		f.scalar[i] = kernels.FloatScalar(v)
+	}
+	return f
+}
+
+// Sigmoid returns 1/(1+exp(-t)); integers become float32.
+func (x *Exec) Sigmoid(t *Tensor) *Tensor { return x.op(rowSigmoid, t).call1() }
+
+// Tanh returns the hyperbolic tangent; integers become float32.
+func (x *Exec) Tanh(t *Tensor) *Tensor { return x.op(rowTanh, t).call1() }
+
+// ReLU returns max(t, 0), of any real type but bool; a NaN stays.
+func (x *Exec) ReLU(t *Tensor) *Tensor { return x.op(rowReLU, t).call1() }
+
+// ReLUInto sets dst to max(t, 0); dst may be t.
+func (x *Exec) ReLUInto(dst, t *Tensor) { x.op(rowReLU, t).call1Into(dst) }
+
+// GELU returns t·Φ(t), Φ being the standard normal distribution function; for floating-point tensors.
+func (x *Exec) GELU(t *Tensor) *Tensor { return x.op(rowGELU, t).call1() }
+
+// GELUTanh returns the approximation of GELU by the hyperbolic tangent; for floating-point tensors.
+func (x *Exec) GELUTanh(t *Tensor) *Tensor { return x.op(rowGELUTanh, t).call1() }
+
+// SiLU returns t·sigmoid(t); for floating-point and complex tensors.
+func (x *Exec) SiLU(t *Tensor) *Tensor { return x.op(rowSiLU, t).call1() }
+
+// LeakyReLU returns t where it is positive, else slope·t (PyTorch's default slope is 0.01); for floating-point tensors.
+func (x *Exec) LeakyReLU(t *Tensor, slope float64) *Tensor {
+	return x.scalarsOp(rowLeakyReLU, t, slope).call1()
+}
+
+// ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
+func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
+	return x.scalarsOp(rowELU, t, alpha, 1, 1).call1()
+}
+
+// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors and
+// signed integers.
+func (x *Exec) Hardtanh(t *Tensor, lo, hi float64) *Tensor {
+	f := x.op(rowHardtanh, t)
+	f.setHole(1, lo)
+	f.setHole(2, hi)
+	return f.call1()
+}
+
+// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.
+func (x *Exec) Softplus(t *Tensor, beta, threshold float64) *Tensor {
+	return x.scalarsOp(rowSoftplus, t, beta, threshold).call1()
+}
+
+// LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
+func (x *Exec) LogSigmoid(t *Tensor) *Tensor { return x.op(rowLogSigmoid, t).call1() }

@@ -1,0 +1,33 @@
+package core
+
+import "tenon.dev/internal/kernels"
+
+// Logic returns bool, bit operations their operands' type; neither has a gradient.
+var rowLogicalAnd, rowLogicalOr, rowLogicalXor, rowBitwiseAnd, rowBitwiseOr, rowBitwiseXor *row
+
+func init() {
+	rowLogicalAnd = define(row{Name: "LogicalAnd", Torch: "logical_and", point: kernels.LogicalAnd, rule: boolean})
+	rowLogicalOr = define(row{Name: "LogicalOr", Torch: "logical_or", point: kernels.LogicalOr, rule: boolean})
+	rowLogicalXor = define(row{Name: "LogicalXor", Torch: "logical_xor", point: kernels.LogicalXor, rule: boolean})
+	rowBitwiseAnd = define(row{Name: "BitwiseAnd", Torch: "bitwise_and", point: kernels.BitwiseAnd, rule: integral})
+	rowBitwiseOr = define(row{Name: "BitwiseOr", Torch: "bitwise_or", point: kernels.BitwiseOr, rule: integral})
+	rowBitwiseXor = define(row{Name: "BitwiseXor", Torch: "bitwise_xor", point: kernels.BitwiseXor, rule: integral})
+}
+
+// LogicalAnd reports where both a and b are not zero, broadcast.
+func (x *Exec) LogicalAnd(a, b *Tensor) *Tensor { return x.op(rowLogicalAnd, a, b).call1() }
+
+// LogicalOr reports where a or b is not zero, broadcast.
+func (x *Exec) LogicalOr(a, b *Tensor) *Tensor { return x.op(rowLogicalOr, a, b).call1() }
+
+// LogicalXor reports where exactly one of a and b is not zero, broadcast.
+func (x *Exec) LogicalXor(a, b *Tensor) *Tensor { return x.op(rowLogicalXor, a, b).call1() }
+
+// BitwiseAnd returns a & b, broadcast, of integers or bool.
+func (x *Exec) BitwiseAnd(a, b *Tensor) *Tensor { return x.op(rowBitwiseAnd, a, b).call1() }
+
+// BitwiseOr returns a | b, broadcast, of integers or bool.
+func (x *Exec) BitwiseOr(a, b *Tensor) *Tensor { return x.op(rowBitwiseOr, a, b).call1() }
+
+// BitwiseXor returns a ^ b, broadcast, of integers or bool.
+func (x *Exec) BitwiseXor(a, b *Tensor) *Tensor { return x.op(rowBitwiseXor, a, b).call1() }

@@ -1,0 +1,228 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Operations whose results are elements of their inputs.
+var rowWhere, rowMaskedFill, rowMaximum, rowMinimum, rowFMax, rowFMin, rowClampMin, rowClampMax, rowClamp, rowNanToNum *row
+
+func init() {
+	rowWhere = define(row{Name: "Where", Torch: "where", point: kernels.Where, rule: whereRule, saves: in0, back: backWhere})
+	// rowMaskedFill is Where of the mask, the value and the input, in the input's type and row-major.
+	rowMaskedFill = define(row{Name: "MaskedFill", Torch: "masked_fill", point: kernels.Where, meta: metaMaskedFill, saves: in0, back: backWhere})
+	rowMaximum = define(row{Name: "Maximum", Torch: "maximum", point: kernels.Maximum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Lt) }})
+	rowMinimum = define(row{Name: "Minimum", Torch: "minimum", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Gt) }})
+	rowFMax = define(row{Name: "FMax", Torch: "fmax", point: kernels.FMax, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Ge) }})
+	rowFMin = define(row{Name: "FMin", Torch: "fmin", point: kernels.FMin, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Le) }})
+	rowClampMin = define(row{Name: "ClampMin", Torch: "clamp_min", point: kernels.Maximum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
+	rowClampMax = define(row{Name: "ClampMax", Torch: "clamp_max", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
+	rowClamp = define(row{Name: "Clamp", Torch: "clamp", point: kernels.Clamp, rule: realOnly, saves: in0 | in1 | in2, back: backClamp})
+	rowNanToNum = define(row{Name: "NanToNum", Torch: "nan_to_num", point: kernels.NanToNum, rule: same, saves: in0, back: func(b *back) {
+		b.set(0, b.x.pick(b.x.IsFinite(b.in(0)), b.grad(0), 0, nil, 0))
+	}})
+}
+
+// whereRule is same for the second and third operands; the first is the condition.
+func whereRule(f *frame) (compute, out dtype.DType) {
+	if f.in[0].dt != dtype.Bool {
+		f.fail(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype %v", f.in[0].dt)
+	}
+	p := f.promotedFrom(1)
+	return p, p
+}
+
+func backWhere(b *back) {
+	g, c := b.grad(0), b.in(0)
+	if b.need(1) {
+		b.set(1, b.x.pick(c, g, 0, nil, 0))
+	}
+	if b.need(2) {
+		b.set(2, b.x.pick(c, nil, 0, g, 0))
+	}
+}
+
+func metaMaskedFill(f *frame) {
+	mask, v, t := f.in[0], f.in[1], f.in[2]
+	if mask.dt != dtype.Bool {
+		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v", mask.dt)
+	}
+	if v != nil && len(v.shape) != 0 {
+		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).", len(v.shape))
+	}
+	if v != nil && higher(t.dt, v.dt) != t.dt || v == nil && f.holeFloat != 0 && (t.dt.IsInt() || t.dt == dtype.Bool) {
+		f.fail(fault.Invalid, "value cannot be converted to type %v without loss", t.dt)
+	}
+	f.dt = t.dt
+	f.newOut(0, t.dt, f.broadcast(f.lists[:0]), nil)
+}
+
+// backExtremes: the gradient goes to the operand that is not worse than the other, and is shared where both are equal.
+func backExtremes(b *back, worse func(a, b *Tensor) *Tensor) {
+	x, g := b.x, b.grad(0)
+	half := x.pick(x.Eq(b.in(0), b.in(1)), x.MulS(g, 0.5), 0, g, 0)
+	for i := range 2 {
+		if b.need(i) {
+			b.set(i, x.pick(worse(b.in(i), b.in(1-i)), nil, 0, half, 0))
+		}
+	}
+}
+
+// backFExtremes: the gradient goes to the first operand where it is not worse than the second or that is a NaN, else to the second.
+func backFExtremes(b *back, notWorse func(a, b *Tensor) *Tensor) {
+	x, g := b.x, b.grad(0)
+	first := x.LogicalOr(notWorse(b.in(0), b.in(1)), x.IsNaN(b.in(1)))
+	b.set(0, x.pick(first, g, 0, nil, 0))
+	if b.need(1) {
+		b.set(1, x.pick(first, nil, 0, g, 0))
+	}
+}
+
+// backBound: the gradient goes to the input where it is within the bound, and to the bound where the input is beyond it.
+func backBound(b *back, within, beyond func(a, b *Tensor) *Tensor) {
+	x, g := b.x, b.grad(0)
+	t, bound := b.in(0), b.term(1)
+	b.set(0, x.pick(within(t, bound), g, 0, nil, 0))
+	if b.need(1) {
+		b.set(1, x.pick(beyond(t, bound), g, 0, nil, 0))
+	}
+}
+
+func backClamp(b *back) {
+	x, g := b.x, b.grad(0)
+	t, lo, hi := b.in(0), b.term(1), b.term(2)
+	if b.need(0) {
+		b.set(0, x.pick(x.LogicalAnd(x.Ge(t, lo), x.Le(t, hi)), g, 0, nil, 0))
+	}
+	if b.need(1) {
+		b.set(1, x.pick(x.LogicalAnd(x.Lt(t, lo), x.Lt(lo, hi)), g, 0, nil, 0))
+	}
+	if b.need(2) {
+		b.set(2, x.pick(x.LogicalOr(x.Gt(t, hi), x.Gt(lo, hi)), g, 0, nil, 0))
+	}
+}
+
+// pick is Where with numbers: av and bv stand for a and b where they are nil.
+func (x *Exec) pick(cond, a *Tensor, av float64, b *Tensor, bv float64) *Tensor {
+	f := x.op(rowWhere, cond, a, b)
+	if a == nil {
+		f.setHole(1, av)
+	}
+	if b == nil {
+		f.setHole(2, bv)
+	}
+	return f.call1()
+}
+
+// Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
+func (x *Exec) Where(cond, a, b *Tensor) *Tensor { return x.op(rowWhere, cond, a, b).call1() }
+
+// MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
+func (x *Exec) MaskedFill(t, mask, v *Tensor) *Tensor { return x.op(rowMaskedFill, mask, v, t).call1() }
+
+// MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
+func (x *Exec) MaskedFillS(t, mask *Tensor, v float64) *Tensor {
+	f := x.op(rowMaskedFill, mask, nil, t)
+	f.setHole(1, v)
+	return f.call1()
+}
+
+// MaskedFillSInto sets dst to MaskedFillS; dst may be t.
+func (x *Exec) MaskedFillSInto(dst, t, mask *Tensor, v float64) {
+	f := x.op(rowMaskedFill, mask, nil, t)
+	f.setHole(1, v)
+	f.call1Into(dst)
+}
+
+// Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+func (x *Exec) Maximum(a, b *Tensor) *Tensor { return x.op(rowMaximum, a, b).call1() }
+
+// Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+func (x *Exec) Minimum(a, b *Tensor) *Tensor { return x.op(rowMinimum, a, b).call1() }
+
+// FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
+func (x *Exec) FMax(a, b *Tensor) *Tensor { return x.op(rowFMax, a, b).call1() }
+
+// FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
+func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
+
+// Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
+func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
+	switch {
+	case lo == nil && hi == nil:
+		x.fail("Clamp", fault.Invalid, []*Tensor{t}, "At least one of 'min' or 'max' must not be None")
+	case hi == nil:
+		return x.ClampMin(t, lo)
+	case lo == nil:
+		return x.ClampMax(t, hi)
+	}
+	return x.op(rowClamp, t, lo, hi).call1()
+}
+
+// ClampS returns t held between lo and hi. Where lo > hi the result is hi.
+func (x *Exec) ClampS(t *Tensor, lo, hi float64) *Tensor { return x.clampOp(t, lo, hi).call1() }
+
+// ClampSInto sets dst to t held between lo and hi; dst may be t.
+func (x *Exec) ClampSInto(dst, t *Tensor, lo, hi float64) { x.clampOp(t, lo, hi).call1Into(dst) }
+
+func (x *Exec) clampOp(t *Tensor, lo, hi float64) *frame {
+	f := x.op(rowClamp, t)
+	f.setHole(1, lo)
+	f.setHole(2, hi)
+	return f
+}
+
+// ClampMin returns the greater of t and lo, broadcast.
+func (x *Exec) ClampMin(t, lo *Tensor) *Tensor { return x.op(rowClampMin, t, lo).call1() }
+
+// ClampMinS returns the greater of t and lo.
+func (x *Exec) ClampMinS(t *Tensor, lo float64) *Tensor {
+	return x.withScalar(rowClampMin, t, lo).call1()
+}
+
+// ClampMax returns the lesser of t and hi, broadcast.
+func (x *Exec) ClampMax(t, hi *Tensor) *Tensor { return x.op(rowClampMax, t, hi).call1() }
+
+// ClampMaxS returns the lesser of t and hi.
+func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
+	return x.withScalar(rowClampMax, t, hi).call1()
+}
+
+// NanToNumOpt are the numbers that replace others; nil is 0 for NaN, and the greatest and least number of the type for the infinities.
+type NanToNumOpt struct {
+	// NaN, PosInf and NegInf replace NaN, +∞ and -∞.
+	NaN, PosInf, NegInf *float64
+}
+
+// NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
+func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
+	f := x.op(rowNanToNum, t)
+	most := greatest(t.dt.Real())
+	for i, v := range [...]struct {
+		given *float64
+		def   float64
+	}{{opt.NaN, 0}, {opt.PosInf, most}, {opt.NegInf, -most}} {
+		f.scalar[i] = kernels.FloatScalar(v.def)
+		if v.given != nil {
+			f.scalar[i] = kernels.FloatScalar(*v.given)
+		}
+	}
+	return f.call1()
+}
+
+// greatest returns the greatest finite number of a floating-point type.
+func greatest(dt dtype.DType) float64 {
+	switch dt {
+	case dtype.Float16:
+		return 65504
+	case dtype.BFloat16:
+		return 0x1.fep127
+	case dtype.Float32:
+		return math.MaxFloat32
+	}
+	return math.MaxFloat64
+}
