@@ -1,5 +1,7 @@
 package vexec
 
+import "tenon.dev/dtype"
+
 // cpuid returns what the instruction of that name does for a leaf and sub-leaf.
 func cpuid(leaf, sub uint32) (a, b, c, d uint32)
 
@@ -33,7 +35,12 @@ func detect() (f features) {
 
 // accelerate enters the kernels that this processor can run.
 func accelerate() {
-	if detect().avx2 {
+	f := detect()
+	if f.avx2 {
 		fillAVX2(&laneOps, &laneCvts)
+		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX2, dotF64AVX2
+	}
+	if f.avx512 {
+		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX512, dotF64AVX512
 	}
 }

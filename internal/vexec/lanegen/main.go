@@ -277,13 +277,15 @@ func main() {
 	conversions(ops, table)
 	table.f("}")
 	asm, stubs := generateAsm()
-	if err := os.WriteFile("zlanes_amd64.s", asm.Bytes(), 0o644); err != nil {
-		log.Fatal(err)
-	}
-	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table, "zlanes_amd64.go": stubs} {
-		src, err := format.Source(w.Bytes())
-		if err != nil {
-			log.Fatalf("%s: %v", name, err)
+	dots, dotStubs := generateDots()
+	for name, w := range map[string]*writer{"zlanes.go": ops, "ztable.go": table, "zlanes_amd64.go": stubs, "zlanes_amd64.s": asm, "zdot_amd64.go": dotStubs,
+		"zdot_amd64.s": dots} {
+		src := w.Bytes()
+		if strings.HasSuffix(name, ".go") {
+			var err error
+			if src, err = format.Source(src); err != nil {
+				log.Fatalf("%s: %v", name, err)
+			}
 		}
 		if err := os.WriteFile(name, src, 0o644); err != nil {
 			log.Fatal(err)
