@@ -25,6 +25,13 @@ const (
 	FamilyPool
 	// FamilyIndex: Op is an indexKind.
 	FamilyIndex
+	// FamilyNLL: Op is a stage of NLL.
+	FamilyNLL
+	// FamilyMultiTensor: Op is a PointOp's id.
+	FamilyMultiTensor
+	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout and Bernoulli numbers of given probabilities.
+	FamilyRandom
+	FamilyDropout
 	familyCount
 )
 

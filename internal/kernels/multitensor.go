@@ -1,0 +1,173 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+const (
+	multiThreads = 256
+	// multiTensors is how many tensors one launch takes: their addresses as ten operands, sizes and first blocks fit into the 4 KiB that
+	// parameters may have on every device.
+	multiTensors = 32
+)
+
+// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one shape and
+// lie alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an input. It launches
+// once for every 32 tensors; what has other strides takes Pointwise.
+func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins [][]Operand) error {
+	if len(outs) != len(ins) {
+		return fmt.Errorf("%s: %d lists of outputs for %d of inputs", op.Name, len(outs), len(ins))
+	}
+	if op.BuildAt != nil {
+		return fmt.Errorf("%s sees indexes, which have no meaning over several tensors", op.Name)
+	}
+	var list [multiTensors]multiEntry
+	n := 0
+	for i := range outs {
+		if err := op.check(scalars, outs[i], ins[i]); err != nil {
+			return err
+		}
+		size, repeat, ok := contiguous(outs[i], ins[i])
+		switch {
+		case ok && size == 0:
+			continue
+		case !ok || repeat != 0:
+			if err := Pointwise(is, op, compute, scalars, outs[i], ins[i]); err != nil {
+				return err
+			}
+			continue
+		}
+		list[n] = multiEntry{outs[i], ins[i], size}
+		if n++; n == multiTensors {
+			if err := issueMulti(is, op, compute, scalars, list[:n]); err != nil {
+				return err
+			}
+			n = 0
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return issueMulti(is, op, compute, scalars, list[:n])
+}
+
+// multiEntry is one tensor of a launch.
+type multiEntry struct {
+	outs, ins []Operand
+	size      int
+}
+
+func issueMulti(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, list []multiEntry) error {
+	l := is.NewLaunch()
+	s := &l.Spec
+	pointSpec(s, op, compute, list[0].outs, list[0].ins)
+	s.Family = FamilyMultiTensor
+	count := len(list[0].outs) + len(list[0].ins)
+	places := uint64(widest(list[0].outs, list[0].ins))
+	for o := range count {
+		for i := range multiTensors {
+			if i >= len(list) {
+				l.u64(0)
+				continue
+			}
+			a := operandAt(list[i].outs, list[i].ins, o)
+			if a.DType != s.DTypes[o] {
+				return fmt.Errorf("%s: operand %d of tensor %d is %v, that of the first is %v", op.Name, o, i, a.DType, s.DTypes[o])
+			}
+			place := a.Ptr / uint64(a.DType.Size())
+			if place*uint64(a.DType.Size()) != a.Ptr {
+				return misaligned(op, a)
+			}
+			places |= place
+			l.u64(a.Ptr)
+		}
+	}
+	vec := 1 << bits.TrailingZeros64(places)
+	s.Vec = uint8(vec)
+	for i := range multiTensors {
+		if i < len(list) {
+			l.i64(list[i].size)
+		} else {
+			l.i64(0)
+		}
+	}
+	blocks := 0
+	for i := range multiTensors {
+		if i < len(list) {
+			blocks += ceilDiv(list[i].size, multiThreads*vec*op.items())
+		}
+		l.i32(blocks)
+	}
+	for i := range op.Scalars {
+		l.scalar(scalars[i], op.scalarType(i, opmath(compute)))
+	}
+	l.Grid = [3]uint32{uint32(blocks), 1, 1}
+	l.Block = [3]uint32{multiThreads, 1, 1}
+	return is.Issue(l)
+}
+
+var _ = register(FamilyMultiTensor, buildMulti)
+
+// buildMulti: each tensor has its own blocks, a tile of adjacent elements each; a block looks up whose it is.
+func buildMulti(s *Spec) *kernel.Kernel {
+	op := pointOps[s.Op]
+	return kernel.Build(s.name("mt_"+op.Name), func(k *kernel.Builder) {
+		k.FixedThreads(multiThreads)
+		vec, count := int(s.Vec), int(s.Outs+s.Ins)
+		tile := multiThreads * vec * op.items()
+		var addrs []kernel.Array
+		for o := range count {
+			addrs = append(addrs, k.Params(fmt.Sprintf("addr%d", o), dtype.Uint64, multiTensors))
+		}
+		sizes := k.Params("size", dtype.Int64, multiTensors)
+		ends := k.Params("end", dtype.Int32, multiTensors)
+		p := &pointKernel{k: k, op: op, s: s, vec: vec}
+		for i := range op.Scalars {
+			p.scalars = append(p.scalars, scalarParam(k, fmt.Sprintf("s%d", i), op.scalarType(i, s.Compute)))
+		}
+		block := k.BlockIdx(kernel.X)
+		which, start := k.Var(k.I32(0)), k.Var(k.I32(0))
+		k.Loop(func() {
+			end := ends.Load(which.Get())
+			k.If(block.Lt(end), k.Break)
+			start.Set(end)
+			which.Set(which.Get().Add(k.I32(1)))
+		})
+		i := which.Get()
+		first := block.Sub(start.Get()).MulWide(k.I32(tile))
+		for o := range count {
+			a := array{k.At(addrs[o].Load(i), s.DTypes[o].Real()), s.DTypes[o]}.offset(first)
+			if o < int(s.Outs) {
+				p.outs = append(p.outs, a)
+			} else {
+				p.ins = append(p.ins, a)
+			}
+		}
+		p.tile(sizes.Load(i).Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32))
+	})
+}
+
+// tile does the first rest elements from the operands' starts on, by vectors and, where the end cuts one, by elements.
+func (p *pointKernel) tile(rest kernel.Value) {
+	k, vec := p.k, p.vec
+	one := func(i kernel.Value, vec int) {
+		at := make([]kernel.Value, len(p.outs)+len(p.ins))
+		for o := range at {
+			at[o] = i
+		}
+		p.apply(at, p.load(at, vec), vec, kernel.Value{})
+	}
+	k.For(k.ThreadIdx(kernel.X).Mul(k.I32(vec)), rest, k.I32(multiThreads*vec), func(i kernel.Value) {
+		if vec == 1 {
+			one(i, 1)
+			return
+		}
+		k.IfElse(i.Add(k.I32(vec)).Le(rest), func() { one(i, vec) }, func() {
+			k.For(i, rest, k.I32(1), func(i kernel.Value) { one(i, 1) })
+		})
+	})
+}
