@@ -2,11 +2,7 @@
 // It may not know tensors.
 package cuda
 
-import (
-	"errors"
-
-	"tenon.dev/internal/rt"
-)
+import "tenon.dev/internal/rt"
 
 // Device is an opened device. Its methods are safe for concurrent use.
 type Device rt.Device
@@ -32,10 +28,7 @@ func (d *Device) Multiprocessors() int { return d.rt().Info().Multiprocessors }
 func (d *Device) Synchronize() error { return d.rt().Synchronize() }
 
 // EmptyCache returns cached memory that no tensor uses to the driver.
-func (d *Device) EmptyCache() error {
-	_, err := d.rt().FreeLoose()
-	return errors.Join(err, d.rt().Memory().EmptyCache())
-}
+func (d *Device) EmptyCache() error { return d.rt().EmptyCache() }
 
 // SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1.
 func (d *Device) SetMemoryFraction(f float64) error { return d.rt().Memory().SetMemoryFraction(f) }

@@ -52,6 +52,9 @@ type Error struct {
 	Line int
 	// Msg is one clear sentence that names the thing and the remedy, without a trailing full stop.
 	Msg string
+	// Suspects are the operations that may be the cause of a device fault, newest first in each stream, such as
+	// "Gather, operation 41 of stream 0". A device works behind its program, so the operation that fails is rarely at fault itself.
+	Suspects []string
 	// Cause is the error beneath, or nil.
 	Cause error
 }
@@ -71,7 +74,10 @@ func Wrap(k Kind, cause error, format string, args ...any) *Error {
 	return &Error{Kind: k, Msg: fmt.Sprintf(format, args...), Cause: cause}
 }
 
-// Error returns the message, then op and operands, then the cause, then the caller's line, each where known.
+// shownSuspects is how many suspects an error's text names.
+const shownSuspects = 8
+
+// Error returns op and operands, then the message, the cause, the suspects of a device fault and the caller's line, each where known.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -84,6 +90,12 @@ func (e *Error) Error() string {
 	b.WriteString(e.Msg)
 	if e.Cause != nil {
 		b.WriteString(": " + e.Cause.Error())
+	}
+	if n := len(e.Suspects); n > 0 {
+		b.WriteString("; the cause may be " + strings.Join(e.Suspects[:min(n, shownSuspects)], "; or "))
+		if n > shownSuspects {
+			fmt.Fprintf(&b, "; or %d others", n-shownSuspects)
+		}
 	}
 	if e.Line > 0 {
 		fmt.Fprintf(&b, " (at %s:%d)", e.File, e.Line)

@@ -5,7 +5,6 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
-	"tenon.dev/internal/rt"
 )
 
 const (
@@ -94,7 +93,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	}
 	d := f.dl
 	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle, l.Grid, l.Block, l.Shared+fn.Shared, l.Args
-	return rt.Wrap(st.Device.Driver().Launch(d), "the kernel could not be launched")
+	return st.Device.Check(st.Device.Driver().Launch(d), "the kernel could not be launched")
 }
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
@@ -117,14 +116,14 @@ func (f *frame) Index32() int { return f.x.m.stream.Device.Index32() }
 // Memset fills n bytes with b.
 func (f *frame) Memset(ptr uint64, b byte, n int) error {
 	st := f.x.m.stream
-	return rt.Wrap(st.Device.Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle), "memory could not be set")
+	return st.Device.Check(st.Device.Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle), "memory could not be set")
 }
 
 // endWork frees the workspace. Reuse is ordered by the stream.
 func (f *frame) endWork() error {
 	var first error
 	for i, b := range f.work {
-		if err := f.x.m.stream.Device.Memory().Free(b); first == nil {
+		if err := f.x.m.stream.Device.Free(b); first == nil {
 			first = err
 		}
 		f.work[i] = nil

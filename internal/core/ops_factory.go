@@ -5,7 +5,6 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
-	"tenon.dev/internal/rt"
 )
 
 var rowEmpty, rowFull *row
@@ -97,7 +96,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 		}
 	}
 	if err := st.Device.Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle); err != nil {
-		return rt.Wrap(err, "the tensor could not be read")
+		return st.Device.Check(err, "the tensor could not be read")
 	}
 	st.Issued(seq)
 	return st.Synchronize()
@@ -117,7 +116,7 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 	}
 	err := st.Device.Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle)
 	st.Issued(seq)
-	return rt.Wrap(err, "the tensor could not be written")
+	return st.Device.Check(err, "the tensor could not be written")
 }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.

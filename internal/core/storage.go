@@ -57,7 +57,7 @@ func (s *storage) release() error {
 		return nil
 	}
 	live.Add(-1)
-	return s.dev.Memory().Free(b)
+	return s.dev.Free(b)
 }
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.

@@ -10,6 +10,9 @@ var (
 	// LineInfo asks the driver's compiler for line information.
 	LineInfo = newBool("TENON_LINE_INFO", false,
 		"Keep the Go source lines of kernels in the compiled code, so that compute-sanitizer and debuggers name them.")
+	// LaunchLines makes the launch ring keep the calls of operations.
+	LaunchLines = newBool("TENON_LAUNCH_LINES", false,
+		"Keep the Go line of every operation, so that the error of a device fault names the lines of its suspects. Every operation takes longer.")
 	// VisibleDevices is NVIDIA's own; it is read for error messages alone.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")

@@ -3,6 +3,8 @@
 package rt
 
 import (
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -10,6 +12,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/knob"
 )
 
 // Device is one opened device. Its methods are safe for concurrent use.
@@ -27,9 +30,15 @@ type Device struct {
 	funcs atomic.Pointer[map[kernels.Spec]Func]
 	stats struct{ hits, built atomic.Int64 }
 
+	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
+	streams [maxStreams]atomic.Pointer[Stream]
+	lost    atomic.Pointer[fault.Error]
+	// lines says that the launch ring keeps the calls of operations.
+	lines bool
+
 	mu      sync.Mutex
 	modules []driver.Module
-	streams []*Stream
+	made    int // streams
 	next    int
 	closed  bool
 
@@ -44,7 +53,7 @@ const maxStreams = 34
 
 func newDevice(dev driver.Device, host bool) (*Device, error) {
 	info := dev.Info()
-	d := &Device{dev: dev, info: info, Host: host}
+	d := &Device{dev: dev, info: info, Host: host, lines: knob.LaunchLines.Get()}
 	d.limits = kernels.Limits{
 		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
@@ -53,7 +62,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.funcs.Store(&map[kernels.Spec]Func{})
 	d.mem = alloc.New(&backend{d}, alloc.Options{Index: info.Ordinal, Collect: d.collect})
 	if _, err := d.newStream(0); err != nil {
-		return nil, err
+		return nil, errors.Join(err, dev.Close())
 	}
 	return d, nil
 }
@@ -72,12 +81,33 @@ func (d *Device) Limits() *kernels.Limits { return &d.limits }
 
 // Synchronize waits for all work of the device and returns a fault of it, if any.
 func (d *Device) Synchronize() error {
+	var issued [maxStreams]uint64
+	for i := range d.streams {
+		if s := d.streams[i].Load(); s != nil {
+			issued[i] = s.Seq()
+		}
+	}
 	t := d.dev.Enter()
 	defer t.Leave()
-	return wrap(d.dev.Synchronize(t), "the device failed while it worked")
+	if err := d.dev.Synchronize(t); err != nil {
+		return d.Check(err, "the device could not be waited for")
+	}
+	for i := range d.streams {
+		if s := d.streams[i].Load(); s != nil {
+			s.finished(issued[i])
+		}
+	}
+	return nil
 }
 
-// Close waits for all work and releases the device. The second call does nothing.
+// EmptyCache returns cached memory that nothing uses to the driver, that of dropped tensors too.
+func (d *Device) EmptyCache() error {
+	_, err := d.FreeLoose()
+	return errors.Join(err, d.checkAlloc(d.mem.EmptyCache(), "cached memory could not be given back"))
+}
+
+// Close waits for all work and releases the device. The second call does nothing. On a device whose fault was reported before it is
+// silent, as all frees are.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,29 +115,30 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
+	known := d.lost.Load() != nil
 	first := d.Synchronize()
 	keep := func(err error) {
 		if first == nil {
 			first = err
 		}
 	}
-	if _, err := d.FreeLoose(); err != nil {
-		keep(err)
-	}
-	keep(d.mem.EmptyCache())
+	keep(d.EmptyCache())
 	t := d.dev.Enter()
-	for _, e := range append(d.events, d.timing...) {
+	for _, e := range slices.Concat(d.events, d.timing) {
 		keep(d.dev.EventDestroy(t, e))
 	}
-	for _, s := range d.streams {
-		keep(d.dev.StreamDestroy(t, s.Handle))
+	for i := range d.made {
+		keep(d.dev.StreamDestroy(t, d.streams[i].Load().Handle))
 	}
 	for _, m := range d.modules {
 		keep(d.dev.UnloadModule(t, m))
 	}
 	t.Leave()
 	keep(d.dev.Close())
-	return wrap(first, "the device could not be closed cleanly")
+	if known {
+		return nil
+	}
+	return d.Check(first, "the device could not be closed cleanly")
 }
 
 // Alloc takes n > 0 bytes for use on s; the allocator's block is freed by Memory().Free. Blocks of garbage tensors are freed first.
@@ -117,7 +148,13 @@ func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 			return nil, err
 		}
 	}
-	return d.mem.Alloc(n, s)
+	b, err := d.mem.Alloc(n, s)
+	return b, d.checkAlloc(err, "memory could not be allocated")
+}
+
+// Free gives a block back. A failure delays its reuse and loses nothing: the allocator tries again.
+func (d *Device) Free(b *alloc.Block) error {
+	return d.checkAlloc(d.mem.Free(b), "memory could not be freed")
 }
 
 // Index32 returns the most elements that kernels reach with 32-bit indexes.
@@ -129,9 +166,7 @@ func (d *Device) SetIndex32(n int) { d.index32.Store(int64(n)) }
 // KernelStats returns how many launches found their kernel ready, and how many kernels were built.
 func (d *Device) KernelStats() (hits, built int64) { return d.stats.hits.Load(), d.stats.built.Load() }
 
-// Wrap gives a driver's error the kind that users act on; nil stays nil.
-func Wrap(err error, msg string) error { return wrap(err, msg) }
-
+// wrap gives a driver's error the kind that users act on; nil stays nil.
 func wrap(err error, msg string) error {
 	if err == nil {
 		return nil

@@ -58,7 +58,7 @@ func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 		return Func{}, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
 	}
 	f, err := d.loadImage(p, text, shared)
-	return f, wrap(err, "kernel "+p.Name+" could not be loaded")
+	return f, d.Check(err, "kernel "+p.Name+" could not be loaded")
 }
 
 func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err error) {

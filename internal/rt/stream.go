@@ -19,6 +19,9 @@ type Stream struct {
 	seq    atomic.Uint64
 	issued atomic.Uint64
 	waited [maxStreams]atomic.Uint64
+	done   atomic.Uint64 // up to which operation the stream is known to be complete
+	ring   ring
+	lines  *lineRing // nil unless the device keeps calls
 }
 
 // Next counts one operation and returns its number, starting at 1.
@@ -60,10 +63,10 @@ func (s *Stream) WaitAll(o *Stream) error {
 	}
 	defer s.Device.ReleaseEvent(e, false)
 	if err := s.Device.dev.EventRecord(e, o.Handle); err != nil {
-		return wrap(err, "a stream could not be made to wait for another")
+		return s.Device.Check(err, "a stream could not be made to wait for another")
 	}
 	if err := s.Device.dev.StreamWait(s.Handle, e); err != nil {
-		return wrap(err, "a stream could not be made to wait for another")
+		return s.Device.Check(err, "a stream could not be made to wait for another")
 	}
 	s.waited[o.ID].Store(now)
 	return nil
@@ -71,17 +74,26 @@ func (s *Stream) WaitAll(o *Stream) error {
 
 // Query reports whether all work of s is done.
 func (s *Stream) Query() (bool, error) {
+	seq := s.Seq()
 	t := s.Device.dev.Enter()
 	defer t.Leave()
 	ok, err := s.Device.dev.StreamQuery(t, s.Handle)
-	return ok, wrap(err, "the stream could not be queried")
+	if ok {
+		s.finished(seq)
+	}
+	return ok, s.Device.Check(err, "the stream could not be queried")
 }
 
 // Synchronize waits until all work of s is done.
 func (s *Stream) Synchronize() error {
+	seq := s.Seq()
 	t := s.Device.dev.Enter()
 	defer t.Leave()
-	return wrap(s.Device.dev.StreamSynchronize(t, s.Handle), "the device failed while it worked")
+	if err := s.Device.dev.StreamSynchronize(t, s.Handle); err != nil {
+		return s.Device.Check(err, "the stream could not be waited for")
+	}
+	s.finished(seq)
+	return nil
 }
 
 func (d *Device) newStream(priority int) (*Stream, error) {
@@ -89,24 +101,28 @@ func (d *Device) newStream(priority int) (*Stream, error) {
 	defer t.Leave()
 	h, err := d.dev.StreamCreate(t, true, priority)
 	if err != nil {
-		return nil, wrap(err, "a stream could not be created")
+		return nil, d.Check(err, "a stream could not be created")
 	}
-	s := &Stream{Device: d, Handle: h, ID: len(d.streams)}
-	d.streams = append(d.streams, s)
+	s := &Stream{Device: d, Handle: h, ID: d.made}
+	if d.lines {
+		s.lines = &lineRing{}
+	}
+	d.streams[s.ID].Store(s)
+	d.made++
 	return s, nil
 }
 
 // DefaultStream is where work goes unless told otherwise.
-func (d *Device) DefaultStream() *Stream { return d.streams[0] }
+func (d *Device) DefaultStream() *Stream { return d.streams[0].Load() }
 
 // Stream returns a stream of the device's pool of 32, handed out in turn, so that streams far apart in time may be one.
 func (d *Device) Stream() (*Stream, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := 1 + d.next%(maxStreams-2)
-	if i < len(d.streams) {
+	if i < d.made {
 		d.next++
-		return d.streams[i], nil
+		return d.streams[i].Load(), nil
 	}
 	s, err := d.newStream(0)
 	if err == nil {
@@ -129,7 +145,7 @@ func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
 	t := d.dev.Enter()
 	defer t.Leave()
 	e, err := d.dev.EventCreate(t, timing)
-	return e, wrap(err, "an event could not be created")
+	return e, d.Check(err, "an event could not be created")
 }
 
 // ReleaseEvent gives it back.
@@ -179,6 +195,11 @@ func (b *backend) Malloc(size uint64) (addr uint64, err error) {
 }
 
 func (b *backend) Free(addr uint64) error {
+	if b.d.lost.Load() != nil { // frees are silent then, but nothing else is
+		t := b.d.dev.Enter()
+		defer t.Leave()
+		return b.d.dev.MemFree(t, driver.Ptr(addr))
+	}
 	return b.relaxed(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }
 
@@ -227,8 +248,4 @@ func codeOf(err error) (driver.Code, bool) {
 }
 
 // StreamByID returns the stream with that number.
-func (d *Device) StreamByID(id int) *Stream {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.streams[id]
-}
+func (d *Device) StreamByID(id int) *Stream { return d.streams[id].Load() }

@@ -1,0 +1,55 @@
+package rt
+
+import (
+	"errors"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+)
+
+// A device fault (a failed assertion, an illegal address) comes to light at some later call and loses the device to this process. The
+// first call that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are
+// silent. The inline device runs each call before it returns, so there a fault is that call's alone.
+
+// Check gives the error of a driver call the kind that users act on, with msg before it; nil stays nil. A device fault loses the device.
+func (d *Device) Check(err error, msg string) error {
+	if err == nil {
+		return nil
+	}
+	c, ok := codeOf(err)
+	if !ok || !c.Sticky() {
+		return wrap(err, msg)
+	}
+	if d.info.Inline {
+		if c == driver.Assert { // a wrong argument, such as an index out of range
+			return fault.Wrap(fault.Invalid, err, "%s", msg)
+		}
+		return wrap(err, msg)
+	}
+	if first := d.lost.Load(); first != nil {
+		return first
+	}
+	e := fault.Wrap(fault.Device, err, "%s", "the device failed while it worked and is lost to this process")
+	e.Suspects = d.suspects()
+	if !d.lost.CompareAndSwap(nil, e) {
+		return d.lost.Load()
+	}
+	return e
+}
+
+// Lost returns the fault that lost the device, or nil.
+func (d *Device) Lost() error {
+	if e := d.lost.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// checkAlloc is Check for errors of the allocator, whose own are complete.
+func (d *Device) checkAlloc(err error, msg string) error {
+	var own *fault.Error
+	if err == nil || errors.As(err, &own) {
+		return err
+	}
+	return d.Check(err, msg)
+}
