@@ -18,25 +18,25 @@ type pointPlan struct {
 
 func pointStrided(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand) error {
 	var p pointPlan
-	if err := p.init(op, outs, ins); err != nil {
+	if err := p.init(op.Name, op.BuildAt != nil, outs, ins); err != nil {
 		return err
 	}
 	return p.run(is, op, compute, scalars, outs, ins)
 }
 
-// init gathers the dimensions, orders them by the outputs' strides (unless op sees indexes) and merges those that lie evenly.
-func (p *pointPlan) init(op *PointOp, outs, ins []Operand) error {
+// init gathers the dimensions and orders them by the operands' strides, or leaves them row-major. name is the op's, for errors.
+func (p *pointPlan) init(name string, rowMajor bool, outs, ins []Operand) error {
 	p.count = len(outs) + len(ins)
 	shape := outs[0].Shape
 	for i := range p.count {
 		o := operandAt(outs, ins, i)
 		scalar := o.Ptr == 0 && i >= len(outs)
 		if !scalar && len(o.Stride) != len(shape) {
-			return fmt.Errorf("%s: operand %d has %d dimensions where the first output has %d", op.Name, i, len(o.Stride), len(shape))
+			return fmt.Errorf("%s: operand %d has %d dimensions where the first output has %d", name, i, len(o.Stride), len(shape))
 		}
 		p.ptr[i], p.bytes[i] = o.Ptr, max(1, o.DType.Size())
 		if !scalar && o.Ptr%uint64(p.bytes[i]) != 0 {
-			return misaligned(op, o)
+			return misaligned(name, o)
 		}
 	}
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -44,12 +44,12 @@ func (p *pointPlan) init(op *PointOp, outs, ins []Operand) error {
 			continue
 		}
 		at := p.nd
-		if op.BuildAt == nil {
+		if !rowMajor {
 			for at > 0 && p.before(outs, ins, d, at-1) {
 				at--
 			}
 		}
-		if err := p.insert(op, outs, ins, d, at); err != nil {
+		if err := p.insert(name, outs, ins, d, at); err != nil {
 			return err
 		}
 	}
@@ -73,9 +73,9 @@ func (p *pointPlan) before(outs, ins []Operand, d, at int) bool {
 }
 
 // insert puts dimension d at place at.
-func (p *pointPlan) insert(op *PointOp, outs, ins []Operand, d, at int) error {
+func (p *pointPlan) insert(name string, outs, ins []Operand, d, at int) error {
 	if !p.open(at, outs[0].Shape[d]) {
-		return fmt.Errorf("%s: %s", op.Name, spaceFull)
+		return fmt.Errorf("%s: %s", name, spaceFull)
 	}
 	for i := range p.count {
 		if o := operandAt(outs, ins, i); o.Ptr != 0 || i < len(outs) {

@@ -153,8 +153,8 @@ func (op *PointOp) items() int {
 	return 2
 }
 
-func misaligned(op *PointOp, o *Operand) error {
-	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first", op.Name, o.DType, o.Ptr)
+func misaligned(name string, o *Operand) error {
+	return fmt.Errorf("%s: an operand of %v lies at %#x, which is no multiple of its element size; copy it to aligned memory first", name, o.DType, o.Ptr)
 }
 
 // issueContiguous launches op over one run of n elements; base is the linear index of the first, for ops that see indexes.
@@ -178,7 +178,7 @@ func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scal
 		}
 		place := ptr[i] / uint64(o.DType.Size())
 		if place*uint64(o.DType.Size()) != ptr[i] {
-			return misaligned(op, o)
+			return misaligned(op.Name, o)
 		}
 		if repeat>>i&1 == 0 {
 			places |= place

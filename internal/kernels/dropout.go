@@ -1,0 +1,228 @@
+package kernels
+
+import (
+	"math/bits"
+
+	"tenon.dev/dtype"
+	"tenon.dev/kernel"
+)
+
+// What a kernel of FamilyDropout does (Spec.Op).
+const (
+	dropoutApply = iota
+	dropoutBernoulli
+)
+
+// bernoulliThreads is the block size of Bernoulli numbers of given probabilities.
+const bernoulliThreads = 512
+
+// DropoutAdvance returns by how much Dropout of n elements moves the generator's offset on.
+func DropoutAdvance(lim *Limits, n int) uint64 {
+	if n == 0 {
+		return 0
+	}
+	return uint64(ceilDiv(n, randomThreads*randomGrid(lim, n)*randomStep) * randomStep)
+}
+
+// Dropout sets mask (bool) to true with probability 1-p for every element, and out to in/(1-p) there, elsewhere to 0 (NaN where in is not
+// finite). It draws what PyTorch draws: four neighbouring elements share a step of a thread where number of elements and alignment allow,
+// or two; else as Random. All three have one shape; 0 < p < 1.
+func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, ph Philox) error {
+	var plan pointPlan
+	outs, ins := [...]Operand{out, mask}, [...]Operand{in}
+	if err := plan.init("dropout", false, outs[:], ins[:]); err != nil {
+		return err
+	}
+	plan.merge()
+	n := plan.numel()
+	if n == 0 {
+		return nil
+	}
+	t := opmath(compute)
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute = FamilyDropout, dropoutApply, t
+	s.Outs, s.Ins = 2, 1
+	s.DTypes = [maxOperands]dtype.DType{out.DType, mask.DType, in.DType}
+	s.Class, s.Index, s.Vec = uint8(dimsClass(plan.nd)), 32, 1
+	if repeat, ok := plan.oneRun(2); ok && repeat == 0 {
+		places := uint64(4 | n)
+		for _, o := range [...]Operand{out, mask, in} {
+			places |= o.Ptr / uint64(o.DType.Size())
+		}
+		s.Vec = uint8(min(1<<bits.TrailingZeros64(places), 16/max(out.DType.Size(), in.DType.Size())))
+	}
+	grid := randomGrid(is.Limits(), n)
+	if plan.reach()+grid*randomThreads*randomStep > min(is.Index32(), lane32) {
+		s.Index = 64
+	}
+	if ph.captured() {
+		s.Attr[0] = 1
+	}
+	keep, scale := 1-p, 1/(1-p)
+	if t == dtype.Float32 {
+		keep = float64(float32(keep))
+		scale = float64(1 / float32(keep))
+	}
+	l.index(int(s.Index), n)
+	l.u64(out.Ptr)
+	l.u64(mask.Ptr)
+	l.u64(in.Ptr)
+	l.philox(&ph)
+	l.scalar(Scalar{F: keep}, t)
+	l.scalar(Scalar{F: scale}, t)
+	plan.pack(l, int(s.Class), 1, int(s.Index), 7)
+	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
+	return is.Issue(l)
+}
+
+// BernoulliAdvance is by how much Bernoulli moves the generator's offset on.
+const BernoulliAdvance = 12
+
+// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0. It draws what PyTorch draws:
+// a thread takes one step for four neighbouring elements, row-major.
+func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
+	var plan pointPlan
+	outs, ins := [...]Operand{out}, [...]Operand{p}
+	if err := plan.init("bernoulli", true, outs[:], ins[:]); err != nil {
+		return err
+	}
+	plan.merge()
+	n := plan.numel()
+	if n == 0 {
+		return nil
+	}
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute = FamilyDropout, dropoutBernoulli, p.DType
+	s.Outs, s.Ins = 1, 1
+	s.DTypes = [maxOperands]dtype.DType{out.DType, p.DType}
+	s.Class, s.Index = uint8(dimsClass(plan.nd)), 32
+	if plan.reach() > min(is.Index32(), lane32) {
+		s.Index = 64
+	}
+	if ph.captured() {
+		s.Attr[0] = 1
+	}
+	l.index(int(s.Index), n)
+	l.u64(out.Ptr)
+	l.u64(p.Ptr)
+	l.philox(&ph)
+	plan.pack(l, int(s.Class), 1, int(s.Index), 3)
+	l.Grid, l.Block = [3]uint32{uint32(ceilDiv(n, bernoulliThreads*randomStep)), 1, 1}, [3]uint32{bernoulliThreads, 1, 1}
+	return is.Issue(l)
+}
+
+var _ = register(FamilyDropout, buildDropout)
+
+// dropoutKernel is what both kernels share.
+type dropoutKernel struct {
+	k              *kernel.Builder
+	s              *Spec
+	ix             dtype.DType
+	n, thread      kernel.Value
+	out, mask, in  array
+	state          philoxState
+	keep, scale    kernel.Value
+	dim            *strider
+	blockOfThreads int
+}
+
+func buildDropout(s *Spec) *kernel.Kernel {
+	name := "dropout"
+	if s.Op == dropoutBernoulli {
+		name = "bernoulli_each"
+	}
+	return kernel.Build(s.name(name), func(k *kernel.Builder) {
+		d := &dropoutKernel{k: k, s: s, ix: dtype.Int32, blockOfThreads: randomThreads}
+		if s.Op == dropoutBernoulli {
+			d.blockOfThreads = bernoulliThreads
+		}
+		k.FixedThreads(d.blockOfThreads)
+		if s.Index == 64 {
+			d.ix = dtype.Int64
+		}
+		d.n = k.Scalar("n", d.ix)
+		d.out = arrayParam(k, "out", s.DTypes[0])
+		if s.Op == dropoutApply {
+			d.mask = arrayParam(k, "mask", s.DTypes[1])
+		}
+		d.in = arrayParam(k, "in", s.DTypes[s.Outs])
+		d.thread = k.BlockIdx(kernel.X).Mul(k.I32(d.blockOfThreads)).Add(k.ThreadIdx(kernel.X))
+		d.state = philoxParams(k, s.Attr[0] != 0, d.thread)
+		if s.Op == dropoutApply {
+			d.keep, d.scale = k.Scalar("keep", s.Compute), k.Scalar("scale", s.Compute)
+		}
+		d.dim = striderParam(k, "dim", int(s.Class), int(s.Outs+s.Ins), int(s.Index))
+		switch {
+		case s.Op == dropoutBernoulli:
+			d.bernoulli()
+		case s.Vec > 1:
+			d.vectors()
+		default:
+			d.elements()
+		}
+	})
+}
+
+// apply drops vec elements at i with the given words.
+func (d *dropoutKernel) apply(at []kernel.Value, words []kernel.Value) {
+	var ys, ms []Num
+	for j, x := range d.in.load(at[2], len(words)) {
+		keep := uniform32(words[j]).Convert(d.s.Compute).Lt(d.keep)
+		v := x.Convert(d.s.Compute).Re
+		ms = append(ms, realNum(keep))
+		ys = append(ys, realNum(v.Mul(keep.Select(v.Like(1), v.Like(0))).Mul(d.scale)))
+	}
+	d.out.store(at[0], ys...)
+	d.mask.store(at[1], ms...)
+}
+
+// vectors: thread t takes elements t·vec … and steps over all threads' elements; two-element vectors use up the words of a step in turn.
+func (d *dropoutKernel) vectors() {
+	k, vec := d.k, int(d.s.Vec)
+	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads * vec)).Convert(d.ix)
+	step := k.Var(k.U64(0))
+	k.For(d.thread.Convert(d.ix).Mul(k.Int(d.ix, int64(vec))), d.n, threads, func(i kernel.Value) {
+		now := step.Get()
+		at := []kernel.Value{i, i, i}
+		if vec == 4 {
+			w := d.state.words(now)
+			d.apply(at, w[:])
+		} else {
+			w := d.state.words(now.Shr(k.I32(1)))
+			odd := now.And(k.U64(1)).Ne(k.U64(0))
+			d.apply(at, []kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])})
+		}
+		step.Set(now.Add(k.U64(1)))
+	})
+}
+
+// elements: as Random.
+func (d *dropoutKernel) elements() {
+	k := d.k
+	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads)).Convert(d.ix)
+	step := k.Var(k.U64(0))
+	k.For(d.thread.Convert(d.ix), d.n, threads.Mul(k.Int(d.ix, randomStep)), func(i kernel.Value) {
+		now := step.Get()
+		for _, w := range d.state.words(now) {
+			at := i
+			k.If(at.Lt(d.n), func() { d.apply(d.dim.locate(at), []kernel.Value{w}) })
+			i = i.Add(threads)
+		}
+		step.Set(now.Add(k.U64(1)))
+	})
+}
+
+func (d *dropoutKernel) bernoulli() {
+	k := d.k
+	i := d.thread.Convert(d.ix).Mul(k.Int(d.ix, randomStep))
+	for j, w := range d.state.words(k.U64(0)) {
+		place := i.Add(k.Int(d.ix, int64(j)))
+		k.If(place.Lt(d.n), func() {
+			at := d.dim.locate(place)
+			p := d.in.load(at[1], 1)[0].Re
+			d.out.store(at[0], realNum(uniform32(w).Convert(p.Type()).Le(p)))
+		})
+	}
+}

@@ -1,0 +1,248 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/kernel"
+)
+
+// RandomOp is a distribution, run by [Random].
+type RandomOp struct {
+	name    string
+	scalars int
+	// values makes up to four values, of the compute type t, from four Uint32s; out is the type they will be stored in.
+	values func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value
+	// narrow says that there are four values whatever the type; else Float64 and integers get two.
+	narrow bool
+	// integers says that scalars and values are Uint64.
+	integers bool
+	id       uint16
+}
+
+var randomOps []*RandomOp
+
+func distribution(op RandomOp) *RandomOp {
+	op.id = uint16(len(randomOps))
+	randomOps = append(randomOps, &op)
+	return &op
+}
+
+// uniforms makes the values of a distribution out of uniform numbers in (0, 1].
+func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value) *RandomOp {
+	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+		var vs []kernel.Value
+		if t == dtype.Float64 {
+			for i := 0; i < 4; i += 2 {
+				vs = append(vs, f(k, out, uniform64(w[i], w[i+1]), s))
+			}
+			return vs
+		}
+		for _, x := range w {
+			vs = append(vs, f(k, out, uniform32(x), s))
+		}
+		return vs
+	}})
+}
+
+// The distributions, with their scalars. They compute in Float64 for Float64 outputs, else in Float32, except the integers.
+var (
+	// RandomUniform is uniform in [from, to): scalars from, to - from, to.
+	RandomUniform = uniforms("uniform", 3, func(_ *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		v := convertValue(convertValue(u.FMA(s[1], s[0]), out), u.Type())
+		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
+	})
+	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
+	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+		vs := normals(k, t, w)
+		for i := range vs {
+			vs[i] = vs[i].FMA(s[1], s[0])
+		}
+		return vs
+	}})
+	// RandomLogNormal is e to the power of a normal number; scalars mean and standard deviation of that.
+	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+		vs := normals(k, t, w)
+		for i := range vs {
+			vs[i] = math.Exp(k, vs[i].FMA(s[1], s[0]))
+		}
+		return vs
+	}})
+	// RandomBernoulli is 1 with probability scalar 0, else 0.
+	RandomBernoulli = uniforms("bernoulli", 1, func(_ *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		return u.Lt(s[0]).Select(u.Like(1), u.Like(0))
+	})
+	// RandomExponential has rate scalar 0; the logarithm is held below 0 so that no value is 0.
+	RandomExponential = uniforms("exponential", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		half := 0x1p-24
+		if u.Type() == dtype.Float64 {
+			half = 0x1p-53
+		}
+		l := u.Ge(u.Like(1-half)).Select(u.Like(-half), math.Log(k, u))
+		return u.Like(-1).Div(s[0]).Mul(l)
+	})
+	// RandomCauchy has median and scale as scalars.
+	RandomCauchy = uniforms("cauchy", 2, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		return math.Tan(k, u.Sub(u.Like(0.5)).Mul(u.Like(pi))).FMA(s[1], s[0])
+	})
+	// RandomGeometric is the number of trials to the first success of probability scalar 0.
+	RandomGeometric = uniforms("geometric", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		return math.Log(k, u).Div(math.Log1p(k, s[0].Neg())).Ceil()
+	})
+	// RandomInt32 is scalar 1 + a 32-bit word modulo scalar 0, RandomInt64 with a 64-bit word; both as Uint64, stored as any type.
+	RandomInt32 = distribution(RandomOp{name: "int32", scalars: 2, integers: true, narrow: true, values: func(_ *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+		var vs []kernel.Value
+		for _, x := range w {
+			vs = append(vs, x.Rem(s[0].Convert(dtype.Uint32)).Convert(dtype.Uint64).Add(s[1]))
+		}
+		return vs
+	}})
+	RandomInt64 = distribution(RandomOp{name: "int64", scalars: 2, integers: true, values: func(k *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+		var vs []kernel.Value
+		for i := 0; i < 4; i += 2 {
+			x := w[i].Convert(dtype.Uint64).Shl(k.I32(32)).Or(w[i+1].Convert(dtype.Uint64))
+			vs = append(vs, x.Rem(s[0]).Add(s[1]))
+		}
+		return vs
+	}})
+)
+
+// normals returns four or two standard normal numbers, in cuRAND's order: sine before cosine.
+func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value {
+	if t == dtype.Float64 {
+		s := math.Log(k, uniform64(w[0], w[1])).Mul(k.F64(-2)).Sqrt()
+		angle := uniform64(w[2], w[3]).Mul(k.F64(2 * pi))
+		return []kernel.Value{s.Mul(math.Sin(k, angle)), s.Mul(math.Cos(k, angle))}
+	}
+	var vs []kernel.Value
+	for i := 0; i < 4; i += 2 {
+		s := math.Log(k, uniform32(w[i])).Mul(k.F32(-2)).Sqrt()
+		sin, cos := turn32(w[i+1])
+		vs = append(vs, s.Mul(sin), s.Mul(cos))
+	}
+	return vs
+}
+
+// randomThreads and randomStep are the block size and the words of a step, which PyTorch's mapping from generator to elements rests on.
+const (
+	randomThreads = 256
+	randomStep    = 4
+)
+
+// compute returns the type that op works in for outputs of type t.
+func (op *RandomOp) compute(t dtype.DType) dtype.DType {
+	switch {
+	case op.integers:
+		return dtype.Uint64
+	case t == dtype.Float64:
+		return dtype.Float64
+	}
+	return dtype.Float32
+}
+
+// unroll is how many values a step gives.
+func (op *RandomOp) unroll(t dtype.DType) int {
+	if op.narrow || op.compute(t) == dtype.Float32 {
+		return 4
+	}
+	return 2
+}
+
+// randomGrid is the number of blocks for n elements: all that the device holds at once, or fewer.
+func randomGrid(lim *Limits, n int) int {
+	return max(1, min(lim.Multiprocessors*(lim.MaxThreadsPerSM/randomThreads), ceilDiv(n, randomThreads)))
+}
+
+// Advance returns by how much filling n elements of type t moves the generator's offset on.
+func (op *RandomOp) Advance(lim *Limits, t dtype.DType, n int) uint64 {
+	if n == 0 {
+		return 0
+	}
+	return uint64(ceilDiv(n, randomThreads*randomGrid(lim, n)*op.unroll(t)) * randomStep)
+}
+
+// Random fills out with numbers of a distribution, element for element those that PyTorch draws on a device of the same limits: thread t of
+// T takes steps of four words, and value j of step i goes to element t + T·(j + unroll·i), in the order of out's memory. The caller moves
+// the generator on by op.Advance.
+func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) error {
+	if len(scalars) != op.scalars {
+		return fmt.Errorf("%s takes %d scalars; got %d", op.name, op.scalars, len(scalars))
+	}
+	var p pointPlan
+	outs := [...]Operand{out}
+	if err := p.init(op.name, false, outs[:], nil); err != nil {
+		return err
+	}
+	p.merge()
+	n := p.numel()
+	if n == 0 {
+		return nil
+	}
+	t := op.compute(out.DType)
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute, s.Outs = FamilyRandom, op.id, t, 1
+	s.DTypes[0] = out.DType
+	s.Class, s.Index = uint8(dimsClass(p.nd)), 32
+	grid := randomGrid(is.Limits(), n)
+	overshoot := grid * randomThreads * op.unroll(out.DType)
+	if p.reach()+overshoot > min(is.Index32(), lane32) {
+		s.Index = 64
+	}
+	if ph.captured() {
+		s.Attr[0] = 1
+	}
+	l.index(int(s.Index), n)
+	l.u64(out.Ptr)
+	l.philox(&ph)
+	for _, v := range scalars {
+		l.scalar(v, t)
+	}
+	p.pack(l, int(s.Class), 1, int(s.Index), 1)
+	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
+	return is.Issue(l)
+}
+
+// index appends v as an integer of the given width in bits.
+func (l *Launch) index(width, v int) {
+	if width == 64 {
+		l.i64(v)
+	} else {
+		l.i32(v)
+	}
+}
+
+var _ = register(FamilyRandom, buildRandom)
+
+func buildRandom(s *Spec) *kernel.Kernel {
+	op := randomOps[s.Op]
+	return kernel.Build(s.name("rand_"+op.name), func(k *kernel.Builder) {
+		k.FixedThreads(randomThreads)
+		ix := dtype.Int32
+		if s.Index == 64 {
+			ix = dtype.Int64
+		}
+		n := k.Scalar("n", ix)
+		out := arrayParam(k, "out", s.DTypes[0])
+		thread := k.BlockIdx(kernel.X).Mul(k.I32(randomThreads)).Add(k.ThreadIdx(kernel.X))
+		state := philoxParams(k, s.Attr[0] != 0, thread)
+		var scalars []kernel.Value
+		for i := range op.scalars {
+			v := scalarParam(k, fmt.Sprintf("s%d", i), s.Compute)
+			scalars = append(scalars, v.Re)
+		}
+		dim := striderParam(k, "dim", int(s.Class), 1, int(s.Index))
+		threads := k.GridDim(kernel.X).Mul(k.I32(randomThreads)).Convert(ix)
+		step := k.Var(k.U64(0))
+		k.For(thread.Convert(ix), n, threads.Mul(k.Int(ix, int64(op.unroll(s.DTypes[0])))), func(i kernel.Value) {
+			now := step.Get()
+			for _, v := range op.values(k, s.Compute, s.DTypes[0], state.words(now), scalars) {
+				at := i
+				k.If(at.Lt(n), func() { out.store(dim.locate(at)[0], realNum(v)) })
+				i = i.Add(threads)
+			}
+			step.Set(now.Add(k.U64(1)))
+		})
+	})
+}
