@@ -34,10 +34,7 @@ func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 
 // Full returns a tensor whose elements are v, converted to dt.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
-	f := x.op(rowFull)
-	f.dims, f.dt = append(f.dims, shape...), dt
-	f.scalar[0] = kernels.Scalar{F: v, I: int64(v)}
-	return f.call1()
+	return x.FullC(shape, complex(v, 0), dt)
 }
 
 // Zeros returns a tensor of zeros.
@@ -85,6 +82,9 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
+	if err := x.s.capture.refuse("reading a tensor"); err != nil {
+		return err
+	}
 	st := x.m.stream
 	if t.st.dev != st.Device {
 		st = t.st.dev.DefaultStream()
@@ -106,6 +106,9 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 	if len(b) == 0 {
 		return nil
+	}
+	if err := x.s.capture.refuse("copying host data to a tensor"); err != nil {
+		return err
 	}
 	st := x.m.stream
 	seq := st.Next()

@@ -1,0 +1,170 @@
+package core
+
+import (
+	"math"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// plainCrossEntropy is the weighted cross-entropy of rows of c logits and its gradient, by the definition.
+func plainCrossEntropy(v []float32, target []int64, w []float32, c int, ignore int64) (each []float64, total float64, grad []float64) {
+	grad = make([]float64, len(v))
+	each = make([]float64, len(target))
+	for i, t := range target {
+		if t == ignore {
+			continue
+		}
+		row := v[i*c : (i+1)*c]
+		sum := 0.0
+		for _, e := range row {
+			sum += math.Exp(float64(e))
+		}
+		weight := 1.0
+		if w != nil {
+			weight = float64(w[t])
+		}
+		total += weight
+		each[i] = weight * (math.Log(sum) - float64(row[t]))
+		for j, e := range row {
+			grad[i*c+j] = weight * math.Exp(float64(e)) / sum
+		}
+		grad[i*c+int(t)] -= weight
+	}
+	return each, total, grad
+}
+
+func wantNear(t *testing.T, got []float32, want []float64, scale float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("got %d numbers, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if w := want[i] * scale; math.Abs(float64(got[i])-w) > 1e-6+2e-6*math.Abs(w) {
+			t.Fatalf("element %d is %v, want %v", i, got[i], w)
+		}
+	}
+}
+
+func TestCrossEntropy(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		// 20000 rows take more than one block.
+		for _, rows := range []int{5, 20000} {
+			const c = 7
+			v := make([]float32, rows*c)
+			target := make([]int64, rows)
+			for i := range v {
+				v[i] = float32((i*7919)%101)/20 - 2
+			}
+			for i := range target {
+				target[i] = int64((i * 31) % c)
+			}
+			w := []float32{1, 2, .5, 1, 3, .25, 1}
+			for _, weighted := range []bool{false, true} {
+				var weight *Tensor
+				var ws []float32
+				if weighted {
+					weight, ws = From(x, w), w
+				}
+				each, total, grad := plainCrossEntropy(v, target, ws, c, 3)
+				sum := 0.0
+				for _, e := range each {
+					sum += e
+				}
+				for _, r := range []string{"none", "sum", "mean"} {
+					in := From(x, v, rows, c).SetRequiresGrad(true)
+					y := x.CrossEntropy(in, From(x, target), weight, CrossEntropyOpt{Ignore: true, IgnoreIndex: 3, Reduction: r})
+					scale := 1.0
+					switch r {
+					case "none":
+						wantNear(t, floats(t, x, y), each, 1)
+						y = x.Sum(y, nil, SumOpt{})
+					case "mean":
+						scale = 1 / total
+						fallthrough
+					case "sum":
+						wantNear(t, floats(t, x, y), []float64{sum}, scale)
+					}
+					if err := x.Backward(y, nil, BackwardOpt{}); err != nil {
+						t.Fatal(err)
+					}
+					wantNear(t, floats(t, x, in.Grad()), grad, scale)
+				}
+			}
+		}
+	})
+}
+
+// The fused gradient and the one in operations agree, and so do the second derivatives of a loss and of its definition.
+func TestCrossEntropySecondDerivative(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		v := []float32{.5, -1, 2, 0, 1, .25, -.5, .75, 1.5, -2, .1, .2}
+		weight := From(x, []float32{1, 2, .5})
+		for _, r := range []string{"none", "sum", "mean"} {
+			var got [2][]float32
+			for i := range got {
+				in := From(x, v, 2, 3, 2).SetRequiresGrad(true)
+				target := From(x, []int64{2, 0, -100, 1}, 2, 2)
+				var y *Tensor
+				if i == 0 {
+					y = x.CrossEntropy(in, target, weight, CrossEntropyOpt{Reduction: r})
+				} else {
+					y = x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, weight, NLLLossOpt{Reduction: r})
+				}
+				y = x.Sum(x.Mul(y, y), nil, SumOpt{})
+				g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{CreateGraph: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				plain, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{RetainGraph: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := floats(t, x, plain[0])
+				d := make([]float64, len(w))
+				for j := range w {
+					d[j] = float64(w[j])
+				}
+				wantNear(t, floats(t, x, g[0]), d, 1)
+				h, err := x.Grad([]*Tensor{x.Sum(x.Mul(g[0], g[0]), nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[i] = floats(t, x, h[0])
+			}
+			want := make([]float64, len(got[1]))
+			for i := range want {
+				want[i] = float64(got[1][i])
+			}
+			wantNear(t, got[0], want, 1)
+		}
+	})
+}
+
+func TestCrossEntropyVariants(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in := From(x, []float32{1, 2, 3})
+		lse := math.Log(math.Exp(1) + math.Exp(2) + math.Exp(3))
+		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), nil, CrossEntropyOpt{Reduction: "none"})), []float64{lse - 2}, 1)
+		p := From(x, []float32{.2, .3, .5})
+		wantNear(t, floats(t, x, x.CrossEntropy(in, p, nil, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
+		batch := x.View(in, 1, 3)
+		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), nil, CrossEntropyOpt{LabelSmoothing: .3})), []float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
+	})
+}
+
+func TestLossErrors(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in, target := x.Zeros([]int{2, 3}, dtype.Float32), From(x, []int64{0, 1})
+		bad := func(part string, f func()) {
+			t.Helper()
+			wantError(t, Try(f), fault.Invalid, part)
+		}
+		bad("is not a valid value for reduction", func() { x.CrossEntropy(in, target, nil, CrossEntropyOpt{Reduction: "avg"}) })
+		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), nil, NLLLossOpt{}) })
+		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, From(x, []float32{1, 2}), NLLLossOpt{}) })
+		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, nil, CrossEntropyOpt{LabelSmoothing: 2}) })
+		bad("expected scalar type Long", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), nil, NLLLossOpt{}) })
+	})
+}

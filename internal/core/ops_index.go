@@ -1,0 +1,381 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode.
+var rowGather, rowScatter *row
+
+// scatterMode says what a scatter does with the elements that are there.
+type scatterMode int
+
+const (
+	scatterSet scatterMode = iota
+	scatterAdd
+	scatterMultiply
+)
+
+func init() {
+	rowGather = define(row{Name: "Gather", Torch: "gather", meta: metaGather, run: runGather, saves: in1})
+	rowScatter = define(row{Name: "Scatter", Torch: "scatter", meta: metaScatter, run: runScatter, saves: in1})
+}
+
+func init() {
+	rowGather.back = func(b *back) {
+		x, g := b.x, b.grad(0)
+		zeros := x.Zeros(b.shape(0), g.dt)
+		b.set(0, x.scatter(zeros, b.in(1), g, b.n.i[0], scatterAdd).call1())
+	}
+	rowScatter.back = func(b *back) {
+		x, g, index, dim := b.x, b.grad(0), b.in(1), b.n.i[0]
+		switch scatterMode(b.n.i[1]) {
+		case scatterSet:
+			if b.need(0) {
+				b.set(0, x.scatter(g, index, x.Expand(x.Zeros(nil, g.dt), index.shape...), dim, scatterSet).call1())
+			}
+		case scatterAdd:
+			b.set(0, g)
+		case scatterMultiply:
+			x.fail("Scatter", fault.Unsupported, nil, "a scatter that multiplies has no derivative; use scatters that set or add")
+		}
+		if b.need(2) {
+			b.set(2, x.Gather(g, dim, index))
+		}
+	}
+}
+
+// at1 returns the shape and strides of t, a 0-d tensor's being those of one element in one dimension.
+func at1(t *Tensor) (shape, stride []int) {
+	if len(t.shape) == 0 {
+		return []int{1}, []int{1}
+	}
+	return t.shape, t.stride
+}
+
+// indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. limit says whether the index may be longer
+// along it.
+func (f *frame) indexDim(t, index *Tensor) int {
+	if index.dt != dtype.Int64 && index.dt != dtype.Int32 && index.Numel() > 0 {
+		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v", f.row.Torch, index.dt)
+	}
+	d := f.dim(f.i[0], len(t.shape))
+	f.i[0] = d
+	if index.Numel() == 0 {
+		return d
+	}
+	if max(len(t.shape), 1) != max(len(index.shape), 1) {
+		f.fail(fault.Invalid, "Index tensor must have the same number of dimensions as input tensor, but they have %d and %d", len(index.shape), len(t.shape))
+	}
+	shape, _ := at1(t)
+	ishape, _ := at1(index)
+	for i, n := range ishape {
+		if i != d && n > shape[i] {
+			f.fail(fault.Invalid, "Size does not match at dimension %d expected index %v to be no larger than self %v apart from dimension %d", i, index.shape, t.shape, d)
+		}
+	}
+	return d
+}
+
+func metaGather(f *frame) {
+	f.indexDim(f.in[0], f.in[1])
+	f.newOut(0, f.in[0].dt, f.in[1].shape, nil)
+}
+
+// indexed describes t, addressed along dimension d, over an iteration of the given number of dimensions.
+func indexed(t *Tensor, d int) kernels.Indexed {
+	shape, stride := at1(t)
+	r := kernels.Indexed{Operand: operand(t), Step: stride[d], Size: shape[d]}
+	st := append([]int(nil), stride...)
+	st[d] = 0
+	r.Stride = st
+	return r
+}
+
+// operand1 is operand with a 0-d tensor as one dimension.
+func operand1(t *Tensor) kernels.Operand {
+	o := operand(t)
+	o.Shape, o.Stride = at1(t)
+	return o
+}
+
+func runGather(f *frame) error {
+	if f.out[0].Numel() == 0 {
+		return nil
+	}
+	return kernels.Gather(f, operand1(f.out[0]), operand1(f.in[1]), indexed(f.in[0], f.i[0]))
+}
+
+func metaScatter(f *frame) {
+	t, index, src := f.in[0], f.in[1], f.in[2]
+	f.indexDim(t, index)
+	if src.dt != t.dt {
+		f.fail(fault.Invalid, "scatter(): Expected self.dtype to be equal to src.dtype, but got %v and %v", t.dt, src.dt)
+	}
+	if index.Numel() > 0 && !sameShape(index.shape, src.shape) {
+		f.fail(fault.Invalid, "Expected index %v to be no larger than src %v", index.shape, src.shape)
+	}
+	f.newOut(0, t.dt, t.shape, nil)
+}
+
+func runScatter(f *frame) error {
+	out, t := f.out[0], f.in[0]
+	if out.Numel() == 0 {
+		return nil
+	}
+	if out != t {
+		outs, ins := f.operandsOf()
+		if err := kernels.Pointwise(f, kernels.Copy, t.dt, nil, outs[:1], ins[:1]); err != nil {
+			return err
+		}
+	}
+	if f.in[1].Numel() == 0 {
+		return nil
+	}
+	dst, index, src := indexed(out, f.i[0]), operand1(f.in[1]), operand1(f.in[2])
+	switch scatterMode(f.i[1]) {
+	case scatterAdd:
+		return kernels.ScatterAdd(f, dst, index, src, f.i[0])
+	case scatterMultiply:
+		return kernels.ScatterMultiply(f, dst, index, src, f.i[0])
+	}
+	return kernels.Scatter(f, dst, index, src)
+}
+
+// scatter enters a frame of a scatter. Of src, the part that index covers counts.
+func (x *Exec) scatter(t, index, src *Tensor, dim int, mode scatterMode) *frame {
+	f := x.op(rowScatter, t, index, src)
+	f.i = [8]int{dim, int(mode)}
+	return f
+}
+
+// cover returns the part of src that index covers, from the first element of every dimension on.
+func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
+	if len(src.shape) != len(index.shape) || index.Numel() == 0 {
+		return src
+	}
+	for d, n := range index.shape {
+		if n > src.shape[d] {
+			x.fail(op, fault.Invalid, []*Tensor{t, index, src}, "Expected index %v to be no larger than src %v", index.shape, src.shape)
+		}
+		if n < src.shape[d] {
+			src = x.Slice(src, d, 0, n, 1)
+		}
+	}
+	return src
+}
+
+// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
+// int64 or int32, in 0 … size-1; one that is not stops the device.
+func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
+	f := x.op(rowGather, t, index)
+	f.i[0] = dim
+	return f.call1()
+}
+
+// ScatterOpt are the options of scatters.
+type ScatterOpt struct {
+	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
+	Reduce string
+}
+
+func (x *Exec) scatterMode(op string, opt ScatterOpt) scatterMode {
+	switch opt.Reduce {
+	case "":
+		return scatterSet
+	case "add":
+		return scatterAdd
+	case "multiply":
+		return scatterMultiply
+	}
+	x.fail(op, fault.Invalid, nil, "reduce argument must be either add or multiply, not %q", opt.Reduce)
+	return scatterSet
+}
+
+// Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
+// indexes name one element, either may win; with opt.Reduce they are taken in order.
+func (x *Exec) Scatter(t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) *Tensor {
+	mode := x.scatterMode("Scatter", opt)
+	return x.composite("Scatter", func(x *Exec) *Tensor {
+		return x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1()
+	})
+}
+
+// ScatterS is Scatter of the value v.
+func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
+	mode := x.scatterMode("Scatter", opt)
+	return x.composite("Scatter", func(x *Exec) *Tensor {
+		return x.scatter(t, index, x.Expand(x.Full(nil, v, t.dt), index.shape...), dim, mode).call1()
+	})
+}
+
+// ScatterInto sets dst to Scatter of t; dst may be t.
+func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) {
+	mode := x.scatterMode("Scatter", opt)
+	x.Scope(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
+}
+
+// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
+// order, so that results repeat.
+func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
+	return x.Scatter(t, dim, index, src, ScatterOpt{Reduce: "add"})
+}
+
+// ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
+func (x *Exec) ScatterAddInto(dst, t *Tensor, dim int, index, src *Tensor) {
+	x.ScatterInto(dst, t, dim, index, src, ScatterOpt{Reduce: "add"})
+}
+
+// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
+func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
+	return x.composite("IndexSelect", func(x *Exec) *Tensor {
+		if len(index.shape) > 1 {
+			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d", len(index.shape))
+		}
+		if len(t.shape) == 0 {
+			return x.Gather(t, dim, x.Reshape(index))
+		}
+		f := x.op(rowGather, t)
+		d := f.dim(dim, len(t.shape))
+		x.s.leave(f)
+		shape := append([]int(nil), t.shape...)
+		shape[d] = index.Numel()
+		line := make([]int, len(shape))
+		for i := range line {
+			line[i] = 1
+		}
+		line[d] = shape[d]
+		return x.Gather(t, d, x.Expand(x.Reshape(index, line...), shape...))
+	})
+}
+
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; with dim nil it takes from all of t, in row-major
+// order, and returns a vector.
+func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
+	return x.composite("TakeAlongDim", func(x *Exec) *Tensor {
+		if len(dim) == 0 {
+			return x.Gather(x.Reshape(t, -1), 0, x.Reshape(index, -1))
+		}
+		f := x.op(rowGather, t, index)
+		n := len(t.shape)
+		if len(index.shape) != n {
+			f.fail(fault.Invalid, "take_along_dim(): input and indices should have the same number of dimensions, but got %d dimensions for input, and %d dimensions for indices", n, len(index.shape))
+		}
+		d := f.dim(dim[0], n)
+		x.s.leave(f)
+		a, b := append([]int(nil), t.shape...), append([]int(nil), index.shape...)
+		for i := range a {
+			if i == d {
+				continue
+			}
+			if a[i] == 1 {
+				a[i] = b[i]
+			}
+			if b[i] == 1 {
+				b[i] = a[i]
+			}
+		}
+		return x.Gather(x.Expand(t, a...), d, x.Expand(index, b...))
+	})
+}
+
+// EmbeddingOpt are the options of Embedding.
+type EmbeddingOpt struct {
+	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
+	Padding    bool
+	PaddingIdx int
+	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order NormType
+	// (0 means 2).
+	MaxNorm, NormType float64
+	// ScaleGradByFreq divides the gradient of each row by how often index names it.
+	ScaleGradByFreq bool
+}
+
+// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an *EmbeddingOpt.
+var rowEmbedding *row
+
+func init() {
+	rowEmbedding = define(row{Name: "Embedding", Torch: "nn.functional.embedding", saves: in1,
+		meta: func(f *frame) {
+			w, index := f.in[0], f.in[1]
+			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {
+				f.fail(fault.Invalid, "Expected tensor for argument 'indices' to have one of the following scalar types: Long, Int; but got %v instead", index.dt)
+			}
+			f.newOut(0, w.dt, append(append(f.lists[:0], index.shape...), w.shape[1]), nil)
+		},
+		run: func(f *frame) error {
+			w, index, out := f.in[0], f.in[1], operand(f.out[0])
+			if out.Numel() == 0 {
+				return nil
+			}
+			i := operand(index)
+			shape := []int{i.Numel(), w.shape[1]}
+			out.Shape, out.Stride = shape, []int{shape[1], 1}
+			i.Shape, i.Stride = shape, []int{1, 0}
+			src := kernels.Indexed{Operand: operand(w), Step: w.stride[0], Size: w.shape[0]}
+			src.Shape, src.Stride = shape, []int{0, w.stride[1]}
+			return kernels.Gather(f, out, i, src)
+		}})
+}
+
+func init() {
+	rowEmbedding.back = func(b *back) {
+		x, opt, d := b.x, b.n.opt.(*EmbeddingOpt), b.shape(0)[1]
+		index := x.Reshape(b.in(1), -1)
+		g := x.Reshape(b.grad(0), -1, d)
+		if g.dt == dtype.Float16 || g.dt == dtype.BFloat16 {
+			// Sums over many rows lose too much in a half.
+			g = x.ToDType(g, dtype.Float32)
+		}
+		if opt.Padding {
+			keep := x.Ne(index, x.Full(nil, float64(opt.PaddingIdx), index.dt))
+			g = x.Mul(g, x.Unsqueeze(x.ToDType(keep, g.dt), 1))
+		}
+		if opt.ScaleGradByFreq {
+			counts := x.scatter(x.Zeros([]int{b.shape(0)[0]}, g.dt), index, x.Ones(index.shape, g.dt), 0, scatterAdd).call1()
+			g = x.Div(g, x.Unsqueeze(x.Gather(counts, 0, index), 1))
+		}
+		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)
+		b.set(0, x.scatter(x.Zeros(b.shape(0), g.dt), rows, g, 0, scatterAdd).call1())
+	}
+}
+
+// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
+// 0 … V-1; one that is not stops the device.
+func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
+	x.wantDim("Embedding", "the weight", weight, 2)
+	if opt.Padding {
+		v := weight.shape[0]
+		if opt.PaddingIdx < -v || opt.PaddingIdx >= v {
+			x.fail("Embedding", fault.Invalid, []*Tensor{weight}, "Padding_idx must be within num_embeddings, %d, but is %d", v, opt.PaddingIdx)
+		}
+		if opt.PaddingIdx < 0 {
+			opt.PaddingIdx += v
+		}
+	}
+	return x.composite("Embedding", func(x *Exec) *Tensor {
+		if opt.MaxNorm != 0 {
+			x.NoGrad().renorm(weight, index, opt)
+		}
+		f := x.op(rowEmbedding, weight, x.Contiguous(index))
+		f.opt = &opt
+		return f.call1()
+	})
+}
+
+// renorm rescales the rows of weight that index names to at most opt.MaxNorm.
+func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
+	order := opt.NormType
+	if order == 0 {
+		order = 2
+	}
+	norm := x.PowS(x.Sum(x.PowS(x.Abs(weight), order), []int{1}, SumOpt{KeepDim: true}), 1/order)
+	limit := x.Full(nil, opt.MaxNorm, norm.dt)
+	index = x.Reshape(index, -1)
+	named := x.ScatterS(x.Zeros([]int{weight.shape[0]}, dtype.Bool), 0, index, 1, ScatterOpt{})
+	over := x.LogicalAnd(x.Gt(norm, limit), x.Unsqueeze(named, 1))
+	scale := x.Div(limit, x.AddS(norm, 1e-7))
+	x.CopyInto(weight, x.Where(over, x.Mul(weight, scale), weight))
+}

@@ -1,0 +1,375 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// reduction says how the losses of elements become the result.
+type reduction int
+
+const (
+	reduceMean reduction = iota
+	reduceSum
+	reduceNone
+)
+
+// reductionOf reads an option; the zero value means "mean".
+func (x *Exec) reductionOf(op, name string) reduction {
+	switch name {
+	case "", "mean":
+		return reduceMean
+	case "sum":
+		return reduceSum
+	case "none":
+		return reduceNone
+	}
+	x.fail(op, fault.Invalid, nil, "%s is not a valid value for reduction; it is mean, sum or none", name)
+	return reduceMean
+}
+
+// reduceLoss applies a reduction to the losses of elements.
+func (x *Exec) reduceLoss(t *Tensor, r reduction) *Tensor {
+	switch r {
+	case reduceMean:
+		return x.Mean(t, nil, SumOpt{})
+	case reduceSum:
+		return x.Sum(t, nil, SumOpt{})
+	}
+	return t
+}
+
+// likelihood is the attribute of the rows below: the sizes of input 0 as [N, C, S] and the options. The shape of the losses is target's.
+type likelihood struct {
+	n, c, s int
+	reduce  reduction
+	ignore  int
+}
+
+// Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of weights
+// where the reduction is a mean or sum; and, of the cross-entropy, the logarithms of the sums of the exponentials, last.
+var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
+
+func init() {
+	rowNLL = define(row{Name: "NLLLoss", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, meta: metaNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, meta: metaNLL, run: runNLL})
+	rowNLLGrad = define(row{Name: "NLLLossBackward", meta: metaNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", meta: metaNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+}
+
+func init() {
+	rowNLL.back = func(b *back) { b.set(0, b.likelihoodGrad(rowNLLGrad)) }
+	rowCrossEntropy.back = func(b *back) { b.set(0, b.likelihoodGrad(rowCrossEntropyGrad)) }
+}
+
+func metaNLL(f *frame) {
+	t, p := f.in[0], f.opt.(*likelihood)
+	if !t.dt.IsFloat() {
+		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
+	}
+	if w := f.in[2]; w != nil && w.dt != t.dt {
+		f.fail(fault.Invalid, "expected scalar type %v of the weight, but got %v", t.dt, w.dt)
+	}
+	if p.reduce == reduceNone {
+		f.newOut(0, t.dt, f.in[1].shape, nil)
+	} else {
+		f.newOut(0, t.dt, nil, nil)
+	}
+	f.newOut(1, t.dt, nil, nil)
+	if f.row == rowCrossEntropy {
+		f.newOut(2, accumulated(t.dt), []int{p.n, p.s}, nil)
+	}
+}
+
+// accumulated is the type in which values of t are computed: float32 for the halves.
+func accumulated(t dtype.DType) dtype.DType {
+	if t == dtype.Float16 || t == dtype.BFloat16 {
+		return dtype.Float32
+	}
+	return t
+}
+
+func runNLL(f *frame) error {
+	p, x := f.opt.(*likelihood), operand(f.in[0])
+	k := kernels.NLL{N: p.n, C: p.c, S: p.s, Ignore: p.ignore, X: x, Target: operand(f.in[1])}
+	if w := f.in[2]; w != nil {
+		k.Weight = operand(w)
+	}
+	if f.row == rowCrossEntropy {
+		k.LSE = operand(f.out[2])
+		x.Shape, x.Stride = []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
+		if p.n*p.s > 0 {
+			if err := kernels.Reduce(f, kernels.LogSumExp, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x}, []bool{false, true, false}); err != nil {
+				return err
+			}
+		}
+	}
+	if p.reduce == reduceNone {
+		return k.Each(f, operand(f.out[0]))
+	}
+	return k.Sum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
+}
+
+// Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or nil,
+// sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
+func metaNLLGrad(f *frame) {
+	p := f.opt.(*likelihoodGrad)
+	f.newOut(0, p.dt, p.shape, nil)
+}
+
+// likelihoodGrad is the attribute of the gradients: besides the sizes, the type and shape of the result.
+type likelihoodGrad struct {
+	likelihood
+	dt    dtype.DType
+	shape []int
+}
+
+func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
+	return func(f *frame) error {
+		p, out := f.opt.(*likelihoodGrad), operand(f.out[0])
+		if out.Numel() == 0 {
+			return nil
+		}
+		shape, plain := []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
+		rows, one, class := []int{p.s, 0, 1}, []int{0, 0, 0}, []int{0, 1, 0}
+		out.Shape, out.Stride = shape, plain
+		g := rows
+		if p.reduce != reduceNone {
+			g = one
+		}
+		strides := [][]int{g, rows, class, one, plain, rows}
+		if op == kernels.CrossEntropyBackward {
+			strides[2] = rows
+		}
+		var ins []kernels.Operand
+		sc := []kernels.Scalar{kernels.IntScalar(int64(p.c)), kernels.IntScalar(int64(p.s)), kernels.IntScalar(int64(p.ignore))}
+		for i := range op.Ins {
+			if f.in[i] == nil {
+				ins, sc = append(ins, kernels.Operand{}), append(sc, kernels.FloatScalar(1))
+				continue
+			}
+			o := operand(f.in[i])
+			o.Shape, o.Stride = shape, strides[i]
+			ins = append(ins, o)
+		}
+		return kernels.Pointwise(f, op, out.DType, sc, []kernels.Operand{out}, ins)
+	}
+}
+
+// likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by
+// operations that have derivatives.
+func (b *back) likelihoodGrad(r *row) *Tensor {
+	x, p, g := b.x, b.n.opt.(*likelihood), b.grad(0)
+	target, w := b.in(1), b.in(2)
+	var total *Tensor
+	if p.reduce == reduceMean {
+		total = b.out(1)
+	}
+	if r == rowCrossEntropyGrad && w != nil {
+		w = x.NoGrad().weightOf(w, target, p.ignore)
+	}
+	if x.GradEnabled() {
+		return b.likelihoodOps(r, target, w, total)
+	}
+	ins := []*Tensor{x.Contiguous(g), target, w, total}
+	if r == rowCrossEntropyGrad {
+		ins = append(ins, b.in(0), b.out(2))
+	}
+	f := x.op(r, ins...)
+	f.opt = &likelihoodGrad{*p, b.n.edges[0].meta.dt, b.shape(0)}
+	return f.call1()
+}
+
+// likelihoodOps is the gradient in operations.
+func (b *back) likelihoodOps(r *row, target, w, total *Tensor) *Tensor {
+	x, p, g := b.x, b.n.opt.(*likelihood), b.grad(0)
+	flat := x.Reshape(target, p.n, 1, p.s)
+	ng := x.NoGrad()
+	used := ng.Ne(flat, ng.Full(nil, float64(p.ignore), flat.dt))
+	classes := ng.View(ng.Arange(0, float64(p.c), 1, dtype.Int64), 1, p.c, 1)
+	hit := ng.LogicalAnd(ng.Eq(flat, classes), used)
+	dt := b.n.edges[0].meta.dt
+	var d *Tensor
+	if r == rowCrossEntropyGrad {
+		soft := x.Softmax(x.Reshape(b.in(0), p.n, p.c, p.s), 1, SoftmaxOpt{})
+		d = x.Mul(x.Sub(soft, ng.ToDType(hit, dt)), ng.ToDType(used, dt))
+		if w != nil {
+			d = x.Mul(d, x.View(w, p.n, 1, p.s))
+		}
+	} else {
+		d = ng.Neg(ng.ToDType(hit, dt))
+		if w != nil {
+			d = x.Mul(d, x.View(w, 1, p.c, 1))
+		}
+	}
+	if p.reduce == reduceNone {
+		g = x.Reshape(g, p.n, 1, p.s)
+	}
+	d = x.Mul(d, g)
+	if total != nil {
+		d = x.Div(d, x.Detach(total))
+	}
+	return x.Reshape(d, b.shape(0)...)
+}
+
+// weightOf returns the weight of each target's class, 0 for ignored ones.
+func (x *Exec) weightOf(w, target *Tensor, ignore int) *Tensor {
+	used := x.Ne(target, x.Full(nil, float64(ignore), target.dt))
+	safe := x.Mul(target, x.ToDType(used, target.dt))
+	each := x.View(x.IndexSelect(w, 0, x.Reshape(safe, -1)), target.shape...)
+	return x.Mul(each, x.ToDType(used, w.dt))
+}
+
+// NLLLossOpt are the options of losses over classes.
+type NLLLossOpt struct {
+	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	Ignore      bool
+	IgnoreIndex int
+	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
+	Reduction string
+}
+
+// CrossEntropyOpt are the options of CrossEntropy.
+type CrossEntropyOpt struct {
+	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	Ignore      bool
+	IgnoreIndex int
+	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
+	Reduction string
+	// LabelSmoothing, from 0 to 1, is the part of the target that is spread evenly over the classes.
+	LabelSmoothing float64
+}
+
+// planLikelihood checks the shapes of t [C], [N, C] or [N, C, d1, …] and of target, t's without C.
+func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, reduction string) *likelihood {
+	all := []*Tensor{t, target, weight}
+	p := &likelihood{n: 1, s: 1, reduce: x.reductionOf(op, reduction), ignore: -100}
+	if ignore {
+		p.ignore = index
+	}
+	d := min(1, len(t.shape)-1)
+	if d < 0 {
+		x.fail(op, fault.Invalid, all, "input tensor should be 1D or more, but it has no dimensions")
+	}
+	p.c = t.shape[d]
+	if d == 1 {
+		p.n, p.s = t.shape[0], numel(t.shape[2:])
+	}
+	if want := append(append([]int(nil), t.shape[:d]...), t.shape[d+1:]...); !sameShape(want, target.shape) {
+		if len(want) > 0 && len(target.shape) > 0 && want[0] != target.shape[0] {
+			x.fail(op, fault.Invalid, all, "Expected input batch_size (%d) to match target batch_size (%d).", want[0], target.shape[0])
+		}
+		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
+	}
+	if !target.dt.IsInt() {
+		x.fail(op, fault.Invalid, all, "expected scalar type Long for the target, but got %v", target.dt)
+	}
+	if weight != nil && !sameShape(weight.shape, []int{p.c}) {
+		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
+	}
+	return p
+}
+
+// likelihoodLoss runs one of the two rows.
+func (x *Exec) likelihoodLoss(r *row, p *likelihood, t, target, weight *Tensor) *Tensor {
+	return x.composite(r.Name, func(x *Exec) *Tensor {
+		if weight != nil {
+			weight = x.Contiguous(weight)
+		}
+		f := x.op(r, x.Contiguous(t), x.Contiguous(target), weight)
+		f.opt = p
+		return f.call1()
+	})
+}
+
+// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
+// [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
+// stops the device.
+func (x *Exec) NLLLoss(t, target, weight *Tensor, opt NLLLossOpt) *Tensor {
+	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
+	return x.likelihoodLoss(rowNLL, p, t, target, weight)
+}
+
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
+// instead. weight [C] weighs the classes; nil weighs all the same.
+func (x *Exec) CrossEntropy(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v", opt.LabelSmoothing)
+	}
+	if target.dt.IsFloat() {
+		return x.probabilityLoss(t, target, weight, opt)
+	}
+	p := x.planLikelihood("CrossEntropy", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
+	if opt.LabelSmoothing > 0 {
+		return x.smoothedLoss(p, t, target, weight, opt)
+	}
+	return x.likelihoodLoss(rowCrossEntropy, p, t, target, weight)
+}
+
+// classes returns weight shaped to multiply a tensor of n dimensions whose classes are in dimension d.
+func (x *Exec) classes(weight *Tensor, n, d int) *Tensor {
+	shape := make([]int, n)
+	for i := range shape {
+		shape[i] = 1
+	}
+	shape[d] = -1
+	return x.Reshape(weight, shape...)
+}
+
+// probabilityLoss is the cross-entropy with probabilities of classes.
+func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+	r := x.reductionOf("CrossEntropy", opt.Reduction)
+	if !sameShape(t.shape, target.shape) || len(t.shape) == 0 {
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "Expected floating point type for target with class probabilities, of the input's shape, got %v", describe(target))
+	}
+	if opt.Ignore && opt.IgnoreIndex >= 0 {
+		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "ignore_index is not supported for floating point target")
+	}
+	return x.composite("CrossEntropy", func(x *Exec) *Tensor {
+		d := min(1, len(t.shape)-1)
+		c := t.shape[d]
+		y := x.LogSoftmax(t, d, SoftmaxOpt{})
+		if s := opt.LabelSmoothing; s > 0 {
+			target = x.AddS(x.MulS(target, 1-s), s/float64(c))
+		}
+		y = x.Mul(y, target)
+		if weight != nil {
+			y = x.Mul(y, x.classes(weight, len(t.shape), d))
+		}
+		if r == reduceNone {
+			return x.Neg(x.Sum(y, []int{d}, SumOpt{}))
+		}
+		y = x.Neg(x.Sum(y, nil, SumOpt{}))
+		if r == reduceMean {
+			y = x.DivS(y, float64(t.Numel()/c))
+		}
+		return y
+	})
+}
+
+// smoothedLoss is the cross-entropy with label smoothing.
+func (x *Exec) smoothedLoss(p *likelihood, t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+	return x.composite("CrossEntropy", func(x *Exec) *Tensor {
+		d := min(1, len(t.shape)-1)
+		y := x.LogSoftmax(t, d, SoftmaxOpt{})
+		nll := x.likelihoodLoss(rowNLL, p, y, target, weight)
+		weighted := y
+		if weight != nil {
+			weighted = x.Mul(y, x.classes(weight, len(t.shape), d))
+		}
+		smooth := x.Neg(x.Sum(weighted, []int{d}, SumOpt{}))
+		used := x.ToDType(x.Ne(target, x.Full(nil, float64(p.ignore), target.dt)), y.dt)
+		smooth = x.Mul(smooth, used)
+		switch p.reduce {
+		case reduceSum:
+			smooth = x.Sum(smooth, nil, SumOpt{})
+		case reduceMean:
+			if weight != nil {
+				used = x.weightOf(weight, target, p.ignore)
+			}
+			smooth = x.Div(x.Sum(smooth, nil, SumOpt{}), x.Sum(used, nil, SumOpt{}))
+		}
+		return x.Add(x.MulS(nll, 1-opt.LabelSmoothing), x.MulS(smooth, opt.LabelSmoothing/float64(p.c)))
+	})
+}

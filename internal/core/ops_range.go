@@ -1,0 +1,145 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Tensors of numbers that follow from their places, and tensors like another.
+var rowArange, rowLinspace, rowEye, rowEmptyLike, rowFullLike *row
+
+func init() {
+	rowArange = define(placesRow("Arange", "arange", kernels.Arange))
+	rowLinspace = define(placesRow("Linspace", "linspace", kernels.Linspace))
+	rowEye = define(placesRow("Eye", "eye", kernels.Eye))
+	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", meta: metaLike, run: func(*frame) error { return nil }})
+	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", meta: metaLike, run: runFill})
+}
+
+// placesRow makes the row of a factory whose elements op computes from their places.
+func placesRow(name, torch string, op *kernels.PointOp) row {
+	return row{Name: name, Torch: torch, flags: flagFactory, meta: metaFactory, run: func(f *frame) error {
+		if f.out[0].Numel() == 0 {
+			return nil
+		}
+		outs, _ := f.operandsOf()
+		return kernels.Pointwise(f, op, f.dt, f.scalar[:op.Scalars], outs, nil)
+	}}
+}
+
+// metaLike makes an output of input 0's shape, in its memory order where that has no gaps, of the frame's type.
+func metaLike(f *frame) {
+	t := f.in[0]
+	if f.dt == dtype.Invalid {
+		f.dt = t.dt
+	}
+	f.newOut(0, f.dt, t.shape, f.layout(t.shape))
+}
+
+// fillScalar is v as a scalar for tensors of type dt.
+func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
+	s := kernels.FloatScalar(real(v))
+	s.Im = imag(v)
+	if dt == dtype.Bool && v != 0 {
+		s.I = 1
+	}
+	return s
+}
+
+// FullC is Full of a complex number.
+func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
+	f := x.op(rowFull)
+	f.dims, f.dt = append(f.dims, shape...), dt
+	f.scalar[0] = fillScalar(v, dt)
+	return f.call1()
+}
+
+// LikeOpt are the options of factories after another tensor.
+type LikeOpt struct {
+	// DType is the result's type; the zero value is the other tensor's.
+	DType dtype.DType
+}
+
+// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
+func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
+	f := x.op(rowEmptyLike, t)
+	f.dt = opt.DType
+	return f.call1()
+}
+
+// FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
+func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
+	return x.FullLikeC(t, complex(v, 0), opt)
+}
+
+// FullLikeC is FullLike of a complex number.
+func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
+	f := x.op(rowFullLike, t)
+	f.dt = opt.DType
+	dt := t.dt
+	if opt.DType != dtype.Invalid {
+		dt = opt.DType
+	}
+	f.scalar[0] = fillScalar(v, dt)
+	return f.call1()
+}
+
+// ZerosLike is FullLike of 0.
+func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 0, opt) }
+
+// OnesLike is FullLike of 1.
+func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 1, opt) }
+
+// Arange returns the vector start, start+step, … before end, each computed from its place.
+func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
+	f := x.op(rowArange)
+	f.dt = dt
+	switch n := math.Ceil((end - start) / step); {
+	case step == 0:
+		f.fail(fault.Invalid, "step must be nonzero")
+	case start > end && step > 0 || start < end && step < 0:
+		f.fail(fault.Invalid, "upper bound and lower bound inconsistent with step sign: %v to %v by %v", start, end, step)
+	case n != n || n >= 1<<53:
+		f.fail(fault.Invalid, "a range from %v to %v by %v has no finite size", start, end, step)
+	case dt == dtype.Bool || dt.IsComplex():
+		f.fail(fault.Unsupported, "a range of %v is not defined", dt)
+	default:
+		f.dims = append(f.dims, int(n))
+	}
+	f.scalar[0], f.scalar[1] = kernels.FloatScalar(start), kernels.FloatScalar(step)
+	return f.call1()
+}
+
+// Linspace returns the vector of n numbers from start to end, evenly apart.
+func (x *Exec) Linspace(start, end float64, n int, dt dtype.DType) *Tensor {
+	return x.LinspaceC(complex(start, 0), complex(end, 0), n, dt)
+}
+
+// LinspaceC is Linspace between complex numbers.
+func (x *Exec) LinspaceC(start, end complex128, n int, dt dtype.DType) *Tensor {
+	f := x.op(rowLinspace)
+	if n < 0 {
+		f.fail(fault.Invalid, "number of steps must be non-negative, not %d", n)
+	}
+	if dt == dtype.Bool {
+		f.fail(fault.Unsupported, "linspace is not defined for bool")
+	}
+	f.dims, f.dt = append(f.dims, n), dt
+	step := (end - start) / complex(float64(max(n-1, 1)), 0)
+	f.scalar[0], f.scalar[1], f.scalar[2], f.scalar[3] = fillScalar(start, dt), fillScalar(end, dt), fillScalar(step, dt), kernels.IntScalar(int64(n))
+	return f.call1()
+}
+
+// Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
+func (x *Exec) Eye(n, m int, dt dtype.DType) *Tensor {
+	f := x.op(rowEye)
+	if n < 0 || m < 0 {
+		f.fail(fault.Invalid, "the sizes of eye must not be negative, but are %d and %d", n, m)
+	}
+	f.dims, f.dt = append(f.dims, n, m), dt
+	f.scalar[0] = kernels.IntScalar(int64(m))
+	return f.call1()
+}

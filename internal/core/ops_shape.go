@@ -1,0 +1,192 @@
+package core
+
+import (
+	"slices"
+
+	"tenon.dev/fault"
+)
+
+// Views and copies by shape that are made of the views of ops_view.go.
+
+// Ravel returns t's elements as a vector in row-major order: a view where that is possible, else a copy.
+func (x *Exec) Ravel(t *Tensor) *Tensor { return x.Reshape(t, -1) }
+
+// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
+// end; a 0-d tensor becomes a vector of one element.
+func (x *Exec) Flatten(t *Tensor, start, end int) *Tensor {
+	n := len(t.shape)
+	s, e := x.dimOf("Flatten", t, start), x.dimOf("Flatten", t, end)
+	if s > e {
+		x.fail("Flatten", fault.Invalid, []*Tensor{t}, "flatten() has invalid args: start_dim cannot come after end_dim")
+	}
+	if n == 0 {
+		return x.Reshape(t, 1)
+	}
+	shape := append([]int(nil), t.shape[:s]...)
+	shape = append(append(shape, numel(t.shape[s:e+1])), t.shape[e+1:]...)
+	return x.Reshape(t, shape...)
+}
+
+// Unflatten returns the view of t with dimension dim divided into the given sizes, one of which may be -1.
+func (x *Exec) Unflatten(t *Tensor, dim int, sizes ...int) *Tensor {
+	d := x.dimOf("Unflatten", t, dim)
+	if len(t.shape) == 0 || len(sizes) == 0 {
+		x.fail("Unflatten", fault.Invalid, []*Tensor{t}, "unflatten needs a dimension and sizes for it")
+	}
+	return x.View(t, slices.Replace(slices.Clone(t.shape), d, d+1, x.fitSizes("Unflatten", t, sizes, t.shape[d])...)...)
+}
+
+// fitSizes replaces one -1 in sizes so that their product is n.
+func (x *Exec) fitSizes(op string, t *Tensor, sizes []int, n int) []int {
+	sizes = slices.Clone(sizes)
+	known, hole := 1, -1
+	for i, s := range sizes {
+		if s == -1 && hole < 0 {
+			hole = i
+			continue
+		}
+		known *= s
+	}
+	if hole >= 0 && known > 0 && n%known == 0 {
+		sizes[hole] = n / known
+		known = n
+	}
+	if known != n {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Provided sizes %v don't multiply up to the size of dim, %d", sizes, n)
+	}
+	return sizes
+}
+
+// dimOf brings a dimension of t into 0 … n-1.
+func (x *Exec) dimOf(op string, t *Tensor, d int) int {
+	n := max(len(t.shape), 1)
+	if d < -n || d >= n {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
+	}
+	if d < 0 {
+		d += n
+	}
+	return d
+}
+
+// T returns the transposed view of a matrix; t itself as a view if it has fewer dimensions.
+func (x *Exec) T(t *Tensor) *Tensor {
+	switch len(t.shape) {
+	case 0, 1:
+		return x.Permute(t, dimsUpTo(len(t.shape))...)
+	case 2:
+		return x.Transpose(t, 0, 1)
+	}
+	x.fail("T", fault.Invalid, []*Tensor{t}, "t() expects a tensor with <= 2 dimensions, but self is %dD", len(t.shape))
+	return nil
+}
+
+func dimsUpTo(n int) []int {
+	d := make([]int, n)
+	for i := range d {
+		d[i] = i
+	}
+	return d
+}
+
+// MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.
+func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
+	n := len(t.shape)
+	if len(source) != len(destination) {
+		x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: Invalid source or destination dims: source (%v dims) should contain the same number of dims as destination (%v dims)", source, destination)
+	}
+	perm := make([]int, n)
+	for i := range perm {
+		perm[i] = -1
+	}
+	used := make([]bool, max(n, 1))
+	for i := range source {
+		s, d := x.dimOf("MoveDim", t, source[i]), x.dimOf("MoveDim", t, destination[i])
+		if n == 0 {
+			continue
+		}
+		if used[s] || perm[d] >= 0 {
+			x.fail("MoveDim", fault.Invalid, []*Tensor{t}, "movedim: repeated dim in `source` (%v) or `destination` (%v)", source, destination)
+		}
+		used[s], perm[d] = true, s
+	}
+	next := 0
+	for i := range perm {
+		if perm[i] >= 0 {
+			continue
+		}
+		for used[next] {
+			next++
+		}
+		perm[i] = next
+		next++
+	}
+	return x.Permute(t, perm...)
+}
+
+// ExpandAs returns the view of t expanded to o's shape.
+func (x *Exec) ExpandAs(t, o *Tensor) *Tensor { return x.Expand(t, o.shape...) }
+
+// BroadcastTo is Expand.
+func (x *Exec) BroadcastTo(t *Tensor, shape ...int) *Tensor { return x.Expand(t, shape...) }
+
+// Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
+func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
+	lead := len(times) - len(t.shape)
+	if lead < 0 {
+		x.fail("Repeat", fault.Invalid, []*Tensor{t}, "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+	}
+	return x.composite("Repeat", func(x *Exec) *Tensor {
+		// Every dimension becomes two: which copy, and the place within it.
+		var single, wide, final []int
+		for i, n := range times {
+			d := 1
+			if i >= lead {
+				d = t.shape[i-lead]
+			}
+			if n < 0 {
+				x.fail("Repeat", fault.Invalid, []*Tensor{t}, "the times to repeat must not be negative, but are %v", times)
+			}
+			single, wide, final = append(single, 1, d), append(wide, n, d), append(final, n*d)
+		}
+		return x.View(x.copyAs(x.Expand(x.Reshape(t, single...), wide...), t.dt, true), final...)
+	})
+}
+
+// Tile is Repeat where missing leading times are 1.
+func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
+	for len(times) < len(t.shape) {
+		times = append([]int{1}, times...)
+	}
+	return x.Repeat(t, times...)
+}
+
+// Narrow returns the view of length elements from start on, of dimension dim.
+func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
+	d := x.dimOf("Narrow", t, dim)
+	if len(t.shape) == 0 {
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow() cannot be applied to a 0-dim tensor.")
+	}
+	n := t.shape[d]
+	if start < -n || start > n {
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "start out of range (expected to be in range of [%d, %d], but got %d)", -n, n, start)
+	}
+	if start < 0 {
+		start += n
+	}
+	if length < 0 {
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow(): length must be non-negative.")
+	}
+	if start+length > n {
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "start (%d) + length (%d) exceeds dimension size (%d).", start, length, n)
+	}
+	return x.Slice(t, d, start, start+length, 1)
+}
+
+// AtLeast1D returns t, as a vector if it has no dimension.
+func (x *Exec) AtLeast1D(t *Tensor) *Tensor {
+	if len(t.shape) > 0 {
+		return t
+	}
+	return x.Reshape(t, 1)
+}

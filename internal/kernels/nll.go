@@ -1,0 +1,229 @@
+package kernels
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/kernel"
+)
+
+// NLL is the negative log-likelihood loss of rows of classes: x [N, C, S] contiguous, target [N, S] contiguous of classes, where rows with
+// target Ignore count as nothing. Where LSE [N, S], the logarithm of the sum of the exponentials of each row, is present, x holds logits, else
+// logarithms of probabilities. Weight [C] may be absent (Ptr 0).
+type NLL struct {
+	N, C, S int
+	Ignore  int
+	X       Operand
+	LSE     Operand
+	Target  Operand
+	Weight  Operand
+}
+
+// The stages of FamilyNLL (Spec.Op).
+const (
+	// nllEach gives the loss of each row, nllParts sums of losses and weights to workspace, nllTotal the sums of those; nllWhole does both in
+	// one block.
+	nllEach uint16 = iota
+	nllParts
+	nllTotal
+	nllWhole
+)
+
+const (
+	nllThreads = 512
+	// nllBlock is how many rows a block sums before more blocks are worth another launch.
+	nllBlock = 32 * nllThreads
+)
+
+// Attr[0] bits of these kernels.
+const (
+	nllLogits = 1 << iota
+	nllWeighted
+	nllMean
+)
+
+// Each sets loss [N, S], contiguous, to the weighted losses of the rows.
+func (p *NLL) Each(is Issuer, loss Operand) error {
+	return p.issue(is, nllEach, loss, loss, p.N*p.S, ceilDiv(p.N*p.S, nllThreads))
+}
+
+// Sum sets loss, one element, to the sum of the rows' losses and total to that of their weights; with mean, loss is divided by total. The
+// order of additions depends on the number of rows alone.
+func (p *NLL) Sum(is Issuer, mean bool, loss, total Operand) error {
+	rows := p.N * p.S
+	blocks := min(ceilDiv(rows, nllBlock), nllThreads)
+	attr := uint16(0)
+	if mean {
+		attr = nllMean
+	}
+	if blocks <= 1 {
+		return p.issueAttr(is, nllWhole, attr, loss, total, rows, 1)
+	}
+	t := opmath(p.X.DType)
+	ws, err := is.Workspace(2 * blocks * t.Size())
+	if err != nil {
+		return err
+	}
+	a := Operand{Ptr: ws, DType: t}
+	b := Operand{Ptr: ws + uint64(blocks*t.Size()), DType: t}
+	if err := p.issue(is, nllParts, a, b, rows, blocks); err != nil {
+		return err
+	}
+	last := *p
+	last.X, last.LSE, last.Target, last.Weight = a, Operand{}, b, Operand{}
+	return last.issueAttr(is, nllTotal, attr, loss, total, blocks, 1)
+}
+
+func (p *NLL) issue(is Issuer, stage uint16, loss, total Operand, rows, blocks int) error {
+	return p.issueAttr(is, stage, 0, loss, total, rows, blocks)
+}
+
+func (p *NLL) issueAttr(is Issuer, stage, attr uint16, loss, total Operand, rows, blocks int) error {
+	if rows == 0 && stage == nllEach {
+		return nil
+	}
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute = FamilyNLL, stage, opmath(p.X.DType)
+	s.Outs, s.Ins = 2, 4
+	if p.LSE.Ptr != 0 {
+		attr |= nllLogits
+	}
+	if p.Weight.Ptr != 0 {
+		attr |= nllWeighted
+	}
+	s.Attr[0] = attr
+	for i, o := range [...]*Operand{&loss, &total, &p.X, &p.LSE, &p.Target, &p.Weight} {
+		s.DTypes[i] = o.DType
+		if o.DType == dtype.Invalid {
+			s.DTypes[i] = s.Compute
+		}
+		l.u64(o.Ptr)
+	}
+	for _, v := range []int{rows, p.C, p.S, p.Ignore} {
+		l.i64(v)
+	}
+	l.Grid = [3]uint32{uint32(blocks), 1, 1}
+	l.Block = [3]uint32{nllThreads, 1, 1}
+	return is.Issue(l)
+}
+
+var _ = register(FamilyNLL, buildNLL)
+
+type nllKernel struct {
+	k                            *kernel.Builder
+	s                            *Spec
+	loss, total                  array
+	x, lse, target, weight       array
+	rows, classes, inner, ignore kernel.Value
+}
+
+func buildNLL(s *Spec) *kernel.Kernel {
+	names := []string{"nll", "nll_parts", "nll_total", "nll_sum"}
+	return kernel.Build(s.name(names[s.Op]), func(k *kernel.Builder) {
+		k.FixedThreads(nllThreads)
+		p := &nllKernel{k: k, s: s}
+		for i, a := range []struct {
+			name string
+			to   *array
+		}{{"loss", &p.loss}, {"total", &p.total}, {"x", &p.x}, {"lse", &p.lse}, {"target", &p.target}, {"weight", &p.weight}} {
+			*a.to = arrayParam(k, a.name, s.DTypes[i])
+		}
+		p.rows, p.classes, p.inner, p.ignore = k.Scalar("rows", dtype.Int64), k.Scalar("classes", dtype.Int64), k.Scalar("inner", dtype.Int64), k.Scalar("ignore", dtype.Int64)
+		first := k.BlockIdx(kernel.X).MulWide(k.I32(nllThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
+		if s.Op == nllEach {
+			k.If(first.Lt(p.rows), func() {
+				v, _ := p.row(first)
+				p.loss.store(first, realNum(v))
+			})
+			return
+		}
+		p.sum(first)
+	})
+}
+
+// row returns the loss of row i and its weight: both 0 where it is ignored.
+func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
+	k, t := p.k, p.s.Compute
+	if p.s.Op == nllTotal {
+		return p.x.load(i, 1)[0].Re, p.target.load(i, 1)[0].Re
+	}
+	c := p.target.load(i, 1)[0].Re.Convert(dtype.Int64)
+	sum, w := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
+	k.If(c.Ne(p.ignore), func() {
+		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes)), "the target is no class: not in 0 … classes-1")
+		n := i.Div(p.inner)
+		at := n.Mul(p.classes).Add(c).Mul(p.inner).Add(i.Sub(n.Mul(p.inner)))
+		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()
+		if p.s.Attr[0]&nllLogits != 0 {
+			v = p.lse.load(i, 1)[0].Convert(t).Re.Add(v)
+		}
+		w.Set(k.Const(t, 1))
+		if p.s.Attr[0]&nllWeighted != 0 {
+			w.Set(p.weight.load(c, 1)[0].Convert(t).Re)
+			v = v.Mul(w.Get())
+		}
+		sum.Set(v)
+	})
+	return sum.Get(), w.Get()
+}
+
+// sum adds the rows of this block: each thread its own in order, then threads by halves.
+func (p *nllKernel) sum(first kernel.Value) {
+	k, t := p.k, p.s.Compute
+	a, b := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
+	step := k.GridDim(kernel.X).MulWide(k.I32(nllThreads))
+	k.For(first, p.rows, step, func(i kernel.Value) {
+		v, w := p.row(i)
+		a.Set(a.Get().Add(v))
+		b.Set(b.Get().Add(w))
+	})
+	tid := k.ThreadIdx(kernel.X)
+	sa, sb := k.Shared("losses", t, nllThreads), k.Shared("weights", t, nllThreads)
+	sa.Store(tid, a.Get())
+	sb.Store(tid, b.Get())
+	for h := nllThreads / 2; h > 0; h /= 2 {
+		k.Barrier()
+		k.If(tid.Lt(k.I32(h)), func() {
+			other := tid.Add(k.I32(h))
+			sa.Store(tid, sa.Load(tid).Add(sa.Load(other)))
+			sb.Store(tid, sb.Load(tid).Add(sb.Load(other)))
+		})
+	}
+	k.If(tid.Eq(k.I32(0)), func() {
+		loss, weight := sa.Get(0), sb.Get(0)
+		if p.s.Attr[0]&nllMean != 0 {
+			loss = loss.Div(weight)
+		}
+		at := k.BlockIdx(kernel.X)
+		p.loss.store(at, realNum(loss))
+		p.total.store(at, realNum(weight))
+	})
+}
+
+// class returns which class the element of a contiguous [N, classes, inner] array with linear index i is of.
+func class(i kernel.Value, classes, inner Num) kernel.Value {
+	t := i.Type()
+	return i.Div(inner.Re.Convert(t)).Rem(classes.Re.Convert(t)).Convert(dtype.Int64)
+}
+
+var nllScalars = []dtype.DType{dtype.Int64, dtype.Int64, dtype.Int64}
+
+// Derivatives of the losses, over [N, C, S]; scalars are C, S and the ignored target.
+var (
+	// NLLBackward is of gradient, target, weight of the class and sum of weights.
+	NLLBackward = point(PointOp{Name: "nll_backward", Ins: 4, Scalars: 3, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
+		BuildAt: func(_ *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
+			t := in[1].Re
+			hit := class(i, s[0], s[1]).Eq(t).And(t.Ne(s[2].Re))
+			return []Num{choose(hit, in[0].Mul(in[2]).Neg().Div(in[3]), in[0].like(0))}
+		}})
+	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and log-sum-exp.
+	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
+		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
+			t := in[1].Re
+			p := math.Exp(k, in[4].Re.Sub(in[5].Re))
+			p = class(i, s[0], s[1]).Eq(t).Select(p.Sub(p.Like(1)), p)
+			g := in[0].Mul(in[2]).Div(in[3])
+			return []Num{choose(t.Ne(s[2].Re), realNum(p).Mul(g), in[0].like(0))}
+		}})
+)
