@@ -80,7 +80,7 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, l
 			}
 			place := a.Ptr / uint64(a.DType.Size())
 			if place*uint64(a.DType.Size()) != a.Ptr {
-				return misaligned(op, a)
+				return misaligned(op.Name, a)
 			}
 			places |= place
 			l.u64(a.Ptr)
