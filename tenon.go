@@ -124,6 +124,34 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
 
+// Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
+// it; those it read live at least as long as it does.
+type Graph core.Graph
+
+// Nodes returns how many operations the graph has.
+func (g *Graph) Nodes() int { return (*core.Graph)(g).Nodes() }
+
+// Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
+func (g *Graph) Close() error { return (*core.Graph)(g).Close() }
+
+// CaptureOpt are the options of Capture.
+type CaptureOpt struct {
+	// Share lets the graph use the memory of another one: both may then not run at the same time, and running one may overwrite what the other
+	// made.
+	Share *Graph
+}
+
+// Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
+// Read, From, Synchronize) is an error in f, which names the call's line, ends the capture and leaves the device usable.
+func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
+	g, err := (*core.Exec)(x).Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
+	return (*Graph)(g), err
+}
+
+// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
+// captured function does not run.
+func (x *Exec) Replay(g *Graph) error { return (*core.Exec)(x).Replay((*core.Graph)(g)) }
+
 // Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
 type Function interface {
 	// Forward computes the outputs. What Backward needs it saves in c.

@@ -9,6 +9,17 @@ import (
 	"tenon.dev/internal/rt"
 )
 
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size.
+type AvgPoolOpt struct {
+	Stride, Padding [2]int
+	// CeilMode rounds the output's size up instead of down.
+	CeilMode bool
+	// ExcludePadding leaves the padding out of the number of elements that an average divides by.
+	ExcludePadding bool
+	// Divisor replaces that number if it is not 0.
+	Divisor int
+}
+
 // BackwardOpt are the options of Backward and Grad.
 type BackwardOpt struct {
 	// RetainGraph keeps the saved tensors, so that backward can run again.
@@ -23,6 +34,69 @@ type BackwardOpt struct {
 type ConvOpt struct {
 	Stride, Padding, Dilation [2]int
 	Groups                    int
+}
+
+// CrossEntropyOpt are the options of CrossEntropy.
+type CrossEntropyOpt struct {
+	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	Ignore      bool
+	IgnoreIndex int
+	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
+	Reduction string
+	// LabelSmoothing, from 0 to 1, is the part of the target that is spread evenly over the classes.
+	LabelSmoothing float64
+}
+
+// EmbeddingOpt are the options of Embedding.
+type EmbeddingOpt struct {
+	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
+	Padding    bool
+	PaddingIdx int
+	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order NormType
+	// (0 means 2).
+	MaxNorm, NormType float64
+	// ScaleGradByFreq divides the gradient of each row by how often index names it.
+	ScaleGradByFreq bool
+}
+
+// LikeOpt are the options of factories after another tensor.
+type LikeOpt struct {
+	// DType is the result's type; the zero value is the other tensor's.
+	DType dtype.DType
+}
+
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1.
+type MaxPoolOpt struct {
+	Stride, Padding, Dilation [2]int
+	// CeilMode rounds the output's size up instead of down.
+	CeilMode bool
+}
+
+// NLLLossOpt are the options of losses over classes.
+type NLLLossOpt struct {
+	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	Ignore      bool
+	IgnoreIndex int
+	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
+	Reduction string
+}
+
+// NanToNumOpt are the numbers that replace others; nil is 0 for NaN, and the greatest and least number of the type for the infinities.
+type NanToNumOpt struct {
+	// NaN, PosInf and NegInf replace NaN, +∞ and -∞.
+	NaN, PosInf, NegInf *float64
+}
+
+// ScatterOpt are the options of scatters.
+type ScatterOpt struct {
+	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
+	Reduce string
+}
+
+// SoftmaxOpt are the options of softmaxes.
+type SoftmaxOpt struct {
+	// DType is the floating-point type to convert to first; the zero value keeps the input's.
+	DType dtype.DType
 }
 
 // SumOpt are the options of sums and means.
@@ -43,9 +117,50 @@ func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return (*Tensor)((*core.Exec)(x).AMin((*core.Tensor)(t), dims, keepDim))
 }
 
+// Abs returns the magnitude; of a complex tensor it is real.
+func (x *Exec) Abs(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Abs((*core.Tensor)(t)))
+}
+
+// Acos returns the arc cosine; integers become float32.
+func (x *Exec) Acos(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Acos((*core.Tensor)(t)))
+}
+
+// Acosh returns the inverse hyperbolic cosine; integers become float32.
+func (x *Exec) Acosh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Acosh((*core.Tensor)(t)))
+}
+
+// AdaptiveAvgPool2d returns means over windows of the planes of t [N, C, H, W] or [C, H, W] that cover them evenly, in planes of the given
+// height and width; 0 keeps the input's.
+func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AdaptiveAvgPool2d((*core.Tensor)(t), size))
+}
+
 // Add returns a + b, broadcast, in the promoted type.
 func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Add((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
+func (x *Exec) AddCDiv(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+}
+
+// AddCDivInto sets dst to t + value*a/b; dst may be an operand.
+func (x *Exec) AddCDivInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
+	(*core.Exec)(x).AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+}
+
+// AddCMul returns t + value*a*b, broadcast, in the promoted type.
+func (x *Exec) AddCMul(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+}
+
+// AddCMulInto sets dst to t + value*a*b; dst may be an operand.
+func (x *Exec) AddCMulInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
+	(*core.Exec)(x).AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
 }
 
 // AddInto sets dst to a + b; dst may be a or b.
@@ -63,16 +178,66 @@ func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).AddS((*core.Tensor)(a), v))
 }
 
+// AddScaled returns a + alpha*b, broadcast, in the promoted type; floats round once. For integers alpha must be whole.
+func (x *Exec) AddScaled(a *Tensor, b *Tensor, alpha float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
+}
+
+// AddScaledInto sets dst to a + alpha*b; dst may be a or b.
+func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
+	(*core.Exec)(x).AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
+}
+
+// Arange returns the vector start, start+step, … before end, each computed from its place.
+func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Arange(start, end, step, dt))
+}
+
 // AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
 // where that reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).AsStrided((*core.Tensor)(t), shape, stride, offset))
 }
 
+// Asin returns the arc sine; integers become float32.
+func (x *Exec) Asin(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Asin((*core.Tensor)(t)))
+}
+
+// Asinh returns the inverse hyperbolic sine; integers become float32.
+func (x *Exec) Asinh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Asinh((*core.Tensor)(t)))
+}
+
+// AtLeast1D returns t, as a vector if it has no dimension.
+func (x *Exec) AtLeast1D(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AtLeast1D((*core.Tensor)(t)))
+}
+
+// Atan returns the arc tangent; integers become float32.
+func (x *Exec) Atan(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Atan((*core.Tensor)(t)))
+}
+
+// Atan2 returns the angle of the point (b, a) from the first axis, between -π and π, broadcast; integers become float32.
+func (x *Exec) Atan2(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Atan2((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// Atanh returns the inverse hyperbolic tangent; integers become float32.
+func (x *Exec) Atanh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Atanh((*core.Tensor)(t)))
+}
+
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	return (*Exec)((*core.Exec)(x).Autocast(d))
+}
+
+// AvgPool2d returns the mean of each window of the planes of t [N, C, H, W] or [C, H, W]. kernel is the window's height and width.
+func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(opt)))
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
@@ -91,9 +256,74 @@ func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
 	return (*core.Exec)(x).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt))
 }
 
+// BitwiseAnd returns a & b, broadcast, of integers or bool.
+func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
+func (x *Exec) BitwiseNot(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BitwiseNot((*core.Tensor)(t)))
+}
+
+// BitwiseOr returns a | b, broadcast, of integers or bool.
+func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// BitwiseXor returns a ^ b, broadcast, of integers or bool.
+func (x *Exec) BitwiseXor(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// BroadcastTo is Expand.
+func (x *Exec) BroadcastTo(t *Tensor, shape ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BroadcastTo((*core.Tensor)(t), shape...))
+}
+
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	return (*core.Exec)(x).Bytes((*core.Tensor)(t))
+}
+
+// Ceil rounds up; integers stay.
+func (x *Exec) Ceil(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Ceil((*core.Tensor)(t)))
+}
+
+// Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
+func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Clamp((*core.Tensor)(t), (*core.Tensor)(lo), (*core.Tensor)(hi)))
+}
+
+// ClampMax returns the lesser of t and hi, broadcast.
+func (x *Exec) ClampMax(t *Tensor, hi *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ClampMax((*core.Tensor)(t), (*core.Tensor)(hi)))
+}
+
+// ClampMaxS returns the lesser of t and hi.
+func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ClampMaxS((*core.Tensor)(t), hi))
+}
+
+// ClampMin returns the greater of t and lo, broadcast.
+func (x *Exec) ClampMin(t *Tensor, lo *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ClampMin((*core.Tensor)(t), (*core.Tensor)(lo)))
+}
+
+// ClampMinS returns the greater of t and lo.
+func (x *Exec) ClampMinS(t *Tensor, lo float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ClampMinS((*core.Tensor)(t), lo))
+}
+
+// ClampS returns t held between lo and hi. Where lo > hi the result is hi.
+func (x *Exec) ClampS(t *Tensor, lo float64, hi float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ClampS((*core.Tensor)(t), lo, hi))
+}
+
+// ClampSInto sets dst to t held between lo and hi; dst may be t.
+func (x *Exec) ClampSInto(dst *Tensor, t *Tensor, lo float64, hi float64) {
+	(*core.Exec)(x).ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
 }
 
 // Clone returns a copy of t, in its memory order where that has no gaps.
@@ -127,6 +357,22 @@ func (x *Exec) CopyInto(dst *Tensor, src *Tensor) {
 	(*core.Exec)(x).CopyInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
+// Cos returns the cosine; integers become float32.
+func (x *Exec) Cos(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Cos((*core.Tensor)(t)))
+}
+
+// Cosh returns the hyperbolic cosine; integers become float32.
+func (x *Exec) Cosh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Cosh((*core.Tensor)(t)))
+}
+
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
+// instead. weight [C] weighs the classes; nil weighs all the same.
+func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
+}
+
 // Detach returns a view of t without its history.
 func (x *Exec) Detach(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Detach((*core.Tensor)(t)))
@@ -157,14 +403,35 @@ func (x *Exec) DivS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).DivS((*core.Tensor)(a), v))
 }
 
+// DivTrunc returns a / b rounded toward zero, broadcast, in the promoted type; not for bool.
+func (x *Exec) DivTrunc(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
+func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ELU((*core.Tensor)(t), alpha))
+}
+
+// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
+// 0 … V-1; one that is not stops the device.
+func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
+}
+
 // Empty returns a tensor with undefined elements.
 func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Empty(shape, dt))
+}
+
+// EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
+func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
@@ -177,15 +444,111 @@ func (x *Exec) Eq(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Eq((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// EqS returns a == v as bool.
+func (x *Exec) EqS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).EqS((*core.Tensor)(a), v))
+}
+
+// Erf returns the error function; integers become float32.
+func (x *Exec) Erf(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Erf((*core.Tensor)(t)))
+}
+
+// Erfc returns 1 - erf(t), exact for large t; integers become float32.
+func (x *Exec) Erfc(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Erfc((*core.Tensor)(t)))
+}
+
+// Erfinv returns the inverse of the error function, infinite at -1 and 1; integers become float32.
+func (x *Exec) Erfinv(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Erfinv((*core.Tensor)(t)))
+}
+
+// Exp returns e to the power of t; integers become float32.
+func (x *Exec) Exp(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Exp((*core.Tensor)(t)))
+}
+
+// Exp2 returns 2 to the power of t; integers become float32.
+func (x *Exec) Exp2(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Exp2((*core.Tensor)(t)))
+}
+
 // Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
 func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Expand((*core.Tensor)(t), shape...))
+}
+
+// ExpandAs returns the view of t expanded to o's shape.
+func (x *Exec) ExpandAs(t *Tensor, o *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ExpandAs((*core.Tensor)(t), (*core.Tensor)(o)))
+}
+
+// Expm1 returns exp(t) - 1, exact near 0; integers become float32.
+func (x *Exec) Expm1(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Expm1((*core.Tensor)(t)))
+}
+
+// Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
+func (x *Exec) Eye(n int, m int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Eye(n, m, dt))
+}
+
+// FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
+func (x *Exec) FMax(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FMax((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
+func (x *Exec) FMin(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FMin((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
+func (x *Exec) FMod(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FMod((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// FModS returns FMod by v.
+func (x *Exec) FModS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FModS((*core.Tensor)(a), v))
+}
+
+// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
+// end; a 0-d tensor becomes a vector of one element.
+func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Flatten((*core.Tensor)(t), start, end))
+}
+
+// FloatPower returns a to the power b, broadcast, computed in float64, or complex128 if either is complex.
+func (x *Exec) FloatPower(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// Floor rounds down; integers stay.
+func (x *Exec) Floor(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Floor((*core.Tensor)(t)))
+}
+
+// FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
+func (x *Exec) FloorDivide(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FloorDivide((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// FloorDivideS returns a / v rounded down.
+func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FloorDivideS((*core.Tensor)(a), v))
 }
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
 	r0, r1 := (*core.Exec)(x).Fork()
 	return (*Exec)(r0), r1
+}
+
+// Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
+func (x *Exec) Frac(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Frac((*core.Tensor)(t)))
 }
 
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
@@ -198,9 +561,45 @@ func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Full(shape, v, dt))
 }
 
+// FullC is Full of a complex number.
+func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FullC(shape, v, dt))
+}
+
+// FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
+func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
+}
+
+// FullLikeC is FullLike of a complex number.
+func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
+}
+
+// GELU returns t·Φ(t), Φ being the standard normal distribution function; for floating-point tensors.
+func (x *Exec) GELU(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).GELU((*core.Tensor)(t)))
+}
+
+// GELUTanh returns the approximation of GELU by the hyperbolic tangent; for floating-point tensors.
+func (x *Exec) GELUTanh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).GELUTanh((*core.Tensor)(t)))
+}
+
+// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
+// int64 or int32, in 0 … size-1; one that is not stops the device.
+func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Gather((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+}
+
 // Ge returns a >= b, broadcast, as bool.
 func (x *Exec) Ge(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ge((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// GeS returns a >= v as bool.
+func (x *Exec) GeS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).GeS((*core.Tensor)(a), v))
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
@@ -220,14 +619,50 @@ func (x *Exec) Gt(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Gt((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// GtS returns a > v as bool.
+func (x *Exec) GtS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).GtS((*core.Tensor)(a), v))
+}
+
+// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors and
+// signed integers.
+func (x *Exec) Hardtanh(t *Tensor, lo float64, hi float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Hardtanh((*core.Tensor)(t), lo, hi))
+}
+
 // Host returns the Exec of the same modes on the processor.
 func (x *Exec) Host() *Exec {
 	return (*Exec)((*core.Exec)(x).Host())
 }
 
+// Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
+func (x *Exec) Hypot(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Hypot((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // ImagPart returns the view of the imaginary parts of a complex tensor.
 func (x *Exec) ImagPart(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).ImagPart((*core.Tensor)(t)))
+}
+
+// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
+func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+}
+
+// IsFinite reports as bool which elements are neither infinite nor NaN, of complex ones in both parts.
+func (x *Exec) IsFinite(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).IsFinite((*core.Tensor)(t)))
+}
+
+// IsInf reports as bool which elements are infinite, of complex ones in either part.
+func (x *Exec) IsInf(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).IsInf((*core.Tensor)(t)))
+}
+
+// IsNaN reports as bool which elements are NaN, of complex ones in either part.
+func (x *Exec) IsNaN(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).IsNaN((*core.Tensor)(t)))
 }
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
@@ -246,14 +681,109 @@ func (x *Exec) Le(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Le((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// LeS returns a <= v as bool.
+func (x *Exec) LeS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LeS((*core.Tensor)(a), v))
+}
+
+// LeakyReLU returns t where it is positive, else slope·t (PyTorch's default slope is 0.01); for floating-point tensors.
+func (x *Exec) LeakyReLU(t *Tensor, slope float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LeakyReLU((*core.Tensor)(t), slope))
+}
+
+// Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.
+func (x *Exec) Lerp(a *Tensor, b *Tensor, w *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Lerp((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w)))
+}
+
+// LerpS returns a + w*(b - a).
+func (x *Exec) LerpS(a *Tensor, b *Tensor, w float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LerpS((*core.Tensor)(a), (*core.Tensor)(b), w))
+}
+
+// LerpSInto sets dst to a + w*(b - a); dst may be a or b.
+func (x *Exec) LerpSInto(dst *Tensor, a *Tensor, b *Tensor, w float64) {
+	(*core.Exec)(x).LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
+}
+
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil.
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Linear((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b)))
 }
 
+// Linspace returns the vector of n numbers from start to end, evenly apart.
+func (x *Exec) Linspace(start float64, end float64, n int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Linspace(start, end, n, dt))
+}
+
+// LinspaceC is Linspace between complex numbers.
+func (x *Exec) LinspaceC(start complex128, end complex128, n int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LinspaceC(start, end, n, dt))
+}
+
+// Log returns the natural logarithm; integers become float32.
+func (x *Exec) Log(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Log((*core.Tensor)(t)))
+}
+
+// Log10 returns the logarithm to base 10; integers become float32.
+func (x *Exec) Log10(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Log10((*core.Tensor)(t)))
+}
+
+// Log1p returns log(1 + t), exact near 0; integers become float32.
+func (x *Exec) Log1p(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Log1p((*core.Tensor)(t)))
+}
+
+// Log2 returns the logarithm to base 2; integers become float32.
+func (x *Exec) Log2(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Log2((*core.Tensor)(t)))
+}
+
+// LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
+func (x *Exec) LogAddExp(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
+func (x *Exec) LogSigmoid(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogSigmoid((*core.Tensor)(t)))
+}
+
+// LogSoftmax returns the logarithm of Softmax.
+func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+}
+
+// LogicalAnd reports where both a and b are not zero, broadcast.
+func (x *Exec) LogicalAnd(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// LogicalNot reports as bool which elements are zero.
+func (x *Exec) LogicalNot(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogicalNot((*core.Tensor)(t)))
+}
+
+// LogicalOr reports where a or b is not zero, broadcast.
+func (x *Exec) LogicalOr(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogicalOr((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// LogicalXor reports where exactly one of a and b is not zero, broadcast.
+func (x *Exec) LogicalXor(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogicalXor((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // Lt returns a < b, broadcast, as bool.
 func (x *Exec) Lt(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Lt((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// LtS returns a < v as bool.
+func (x *Exec) LtS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LtS((*core.Tensor)(a), v))
 }
 
 // MM returns the product of matrices a [M, K] and b [K, N].
@@ -271,15 +801,57 @@ func (x *Exec) ManualStreams() *Exec {
 	return (*Exec)((*core.Exec)(x).ManualStreams())
 }
 
+// MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
+func (x *Exec) MaskedFill(t *Tensor, mask *Tensor, v *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
+}
+
+// MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
+func (x *Exec) MaskedFillS(t *Tensor, mask *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).MaskedFillS((*core.Tensor)(t), (*core.Tensor)(mask), v))
+}
+
+// MaskedFillSInto sets dst to MaskedFillS; dst may be t.
+func (x *Exec) MaskedFillSInto(dst *Tensor, t *Tensor, mask *Tensor, v float64) {
+	(*core.Exec)(x).MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
+}
+
 // MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
 // over more dimensions the products of the matrices in the last two, the others broadcast.
 func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
+// kernel is the window's height and width.
+func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt)))
+}
+
+// MaxPool2dWithIndices is MaxPool2d and the place of each greatest element in its plane, row*W + column, as int64.
+func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y *Tensor, indices *Tensor) {
+	r0, r1 := (*core.Exec)(x).MaxPool2dWithIndices((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt))
+	return (*Tensor)(r0), (*Tensor)(r1)
+}
+
+// Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+func (x *Exec) Maximum(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Maximum((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
 func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Mean((*core.Tensor)(t), dims, core.SumOpt(opt)))
+}
+
+// Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+func (x *Exec) Minimum(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Minimum((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.
+func (x *Exec) MoveDim(t *Tensor, source []int, destination []int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).MoveDim((*core.Tensor)(t), source, destination))
 }
 
 // Mul returns a * b, broadcast, in the promoted type.
@@ -297,9 +869,31 @@ func (x *Exec) MulS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).MulS((*core.Tensor)(a), v))
 }
 
+// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
+// [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
+// stops the device.
+func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
+}
+
+// NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
+func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
+}
+
+// Narrow returns the view of length elements from start on, of dimension dim.
+func (x *Exec) Narrow(t *Tensor, dim int, start int, length int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Narrow((*core.Tensor)(t), dim, start, length))
+}
+
 // Ne returns a != b, broadcast, as bool; true where either is a NaN.
 func (x *Exec) Ne(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ne((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// NeS returns a != v as bool; true where a is a NaN.
+func (x *Exec) NeS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).NeS((*core.Tensor)(a), v))
 }
 
 // Neg returns -t; not for bool.
@@ -322,6 +916,11 @@ func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ones(shape, dt))
 }
 
+// OnesLike is FullLike of 1.
+func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
+}
+
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -332,9 +931,59 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Permute((*core.Tensor)(t), dims...))
 }
 
+// Positive returns t itself; it fails for bool.
+func (x *Exec) Positive(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Positive((*core.Tensor)(t)))
+}
+
+// Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
+func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Pow((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// PowS returns a to the power v. Integers have no negative whole powers.
+func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).PowS((*core.Tensor)(a), v))
+}
+
+// RDivS returns v / a; integers become float32.
+func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RDivS((*core.Tensor)(a), v))
+}
+
+// RSub returns b - a, broadcast, in the promoted type; not for bool.
+func (x *Exec) RSub(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RSub((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// RSubS returns v - a.
+func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RSubS((*core.Tensor)(a), v))
+}
+
+// Ravel returns t's elements as a vector in row-major order: a view where that is possible, else a copy.
+func (x *Exec) Ravel(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Ravel((*core.Tensor)(t)))
+}
+
+// ReLU returns max(t, 0), of any real type but bool; a NaN stays.
+func (x *Exec) ReLU(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ReLU((*core.Tensor)(t)))
+}
+
+// ReLUInto sets dst to max(t, 0); dst may be t.
+func (x *Exec) ReLUInto(dst *Tensor, t *Tensor) {
+	(*core.Exec)(x).ReLUInto((*core.Tensor)(dst), (*core.Tensor)(t))
+}
+
 // RealPart returns the view of the real parts of a complex tensor.
 func (x *Exec) RealPart(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).RealPart((*core.Tensor)(t)))
+}
+
+// Reciprocal returns 1/t; integers become float32.
+func (x *Exec) Reciprocal(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Reciprocal((*core.Tensor)(t)))
 }
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
@@ -342,9 +991,66 @@ func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 	return (*core.Exec)(x).RecordStream((*core.Tensor)(t), (*rt.Stream)(st))
 }
 
+// Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
+func (x *Exec) Remainder(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Remainder((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// RemainderS returns Remainder by v.
+func (x *Exec) RemainderS(a *Tensor, v float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RemainderS((*core.Tensor)(a), v))
+}
+
+// Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
+func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Repeat((*core.Tensor)(t), times...))
+}
+
 // Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
 func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Reshape((*core.Tensor)(t), shape...))
+}
+
+// Round rounds to the nearest whole number, halves to the even one; integers stay.
+func (x *Exec) Round(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Round((*core.Tensor)(t)))
+}
+
+// RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
+func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RoundDecimals((*core.Tensor)(t), decimals))
+}
+
+// Rsqrt returns 1/sqrt(t); integers become float32.
+func (x *Exec) Rsqrt(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Rsqrt((*core.Tensor)(t)))
+}
+
+// Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
+// indexes name one element, either may win; with opt.Reduce they are taken in order.
+func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
+}
+
+// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
+// order, so that results repeat.
+func (x *Exec) ScatterAdd(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ScatterAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
+}
+
+// ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
+func (x *Exec) ScatterAddInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor) {
+	(*core.Exec)(x).ScatterAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
+}
+
+// ScatterInto sets dst to Scatter of t; dst may be t.
+func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) {
+	(*core.Exec)(x).ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
+}
+
+// ScatterS is Scatter of the value v.
+func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
 }
 
 // Scope runs f in a new scope and closes what f made, also when f panics.
@@ -357,10 +1063,60 @@ func (x *Exec) Select(t *Tensor, dim int, index int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Select((*core.Tensor)(t), dim, index))
 }
 
+// Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
+func (x *Exec) Sgn(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sgn((*core.Tensor)(t)))
+}
+
+// SiLU returns t·sigmoid(t); for floating-point and complex tensors.
+func (x *Exec) SiLU(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).SiLU((*core.Tensor)(t)))
+}
+
+// Sigmoid returns 1/(1+exp(-t)); integers become float32.
+func (x *Exec) Sigmoid(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sigmoid((*core.Tensor)(t)))
+}
+
+// Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
+func (x *Exec) Sign(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sign((*core.Tensor)(t)))
+}
+
+// Sin returns the sine; integers become float32.
+func (x *Exec) Sin(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sin((*core.Tensor)(t)))
+}
+
+// Sinh returns the hyperbolic sine; integers become float32.
+func (x *Exec) Sinh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sinh((*core.Tensor)(t)))
+}
+
 // Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
 // clamped to the dimension.
 func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Slice((*core.Tensor)(t), dim, start, end, step))
+}
+
+// Softmax returns exp(t) over its sum along dimension dim.
+func (x *Exec) Softmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+}
+
+// Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.
+func (x *Exec) Softplus(t *Tensor, beta float64, threshold float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Softplus((*core.Tensor)(t), beta, threshold))
+}
+
+// Sqrt returns the square root; integers become float32.
+func (x *Exec) Sqrt(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Sqrt((*core.Tensor)(t)))
+}
+
+// Square returns t*t; bool becomes int64.
+func (x *Exec) Square(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Square((*core.Tensor)(t)))
 }
 
 // Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
@@ -398,9 +1154,35 @@ func (x *Exec) Synchronize() error {
 	return (*core.Exec)(x).Synchronize()
 }
 
+// T returns the transposed view of a matrix; t itself as a view if it has fewer dimensions.
+func (x *Exec) T(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).T((*core.Tensor)(t)))
+}
+
 // TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
 func (x *Exec) TF32(on bool) *Exec {
 	return (*Exec)((*core.Exec)(x).TF32(on))
+}
+
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; with dim nil it takes from all of t, in row-major
+// order, and returns a vector.
+func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
+}
+
+// Tan returns the tangent; integers become float32.
+func (x *Exec) Tan(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Tan((*core.Tensor)(t)))
+}
+
+// Tanh returns the hyperbolic tangent; integers become float32.
+func (x *Exec) Tanh(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Tanh((*core.Tensor)(t)))
+}
+
+// Tile is Repeat where missing leading times are 1.
+func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Tile((*core.Tensor)(t), times...))
 }
 
 // ToDType returns t if it has type dt, else a converted copy.
@@ -411,6 +1193,16 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 // Transpose returns the view with dimensions a and b exchanged.
 func (x *Exec) Transpose(t *Tensor, a int, b int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Transpose((*core.Tensor)(t), a, b))
+}
+
+// Trunc rounds toward zero; integers stay.
+func (x *Exec) Trunc(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Trunc((*core.Tensor)(t)))
+}
+
+// Unflatten returns the view of t with dimension dim divided into the given sizes, one of which may be -1.
+func (x *Exec) Unflatten(t *Tensor, dim int, sizes ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Unflatten((*core.Tensor)(t), dim, sizes...))
 }
 
 // Unsqueeze returns the view with a dimension of size 1 inserted at dim.
@@ -428,6 +1220,11 @@ func (x *Exec) WaitStream(st *cuda.Stream) error {
 	return (*core.Exec)(x).WaitStream((*rt.Stream)(st))
 }
 
+// Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
+func (x *Exec) Where(cond *Tensor, a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Within(func(x *core.Exec) *core.Tensor { return (*core.Tensor)(f((*Exec)(x))) }))
@@ -441,6 +1238,11 @@ func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 // Zeros returns a tensor of zeros.
 func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Zeros(shape, dt))
+}
+
+// ZerosLike is FullLike of 0.
+func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.

@@ -39,6 +39,8 @@ type session struct {
 	// doing counts composites: errors name the outermost.
 	doing []string
 	host  *rt.Device
+	// capture is the graph that is being recorded, or nil.
+	capture *capture
 }
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.
@@ -125,7 +127,12 @@ func (x *Exec) ManualStreams() *Exec {
 }
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
-func (x *Exec) Synchronize() error { return x.m.stream.Synchronize() }
+func (x *Exec) Synchronize() error {
+	if err := x.s.capture.refuse("Synchronize"); err != nil {
+		return err
+	}
+	return x.m.stream.Synchronize()
+}
 
 // WaitStream makes later work of x wait for the work that st has now.
 func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitAll(st) }

@@ -91,6 +91,9 @@ func (f *frame) call() {
 		if !x.m.manual {
 			f.order(seq)
 		}
+		if x.s.capture != nil {
+			x.s.capture.note(f)
+		}
 		if r.run != nil {
 			f.check(r.run(f))
 		} else {
@@ -103,7 +106,7 @@ func (f *frame) call() {
 		f.record()
 	}
 	for i := 0; i < f.outs; i++ {
-		if f.dst[i] == nil {
+		if f.to(i) == nil {
 			x.s.adopt(f.out[i])
 		}
 	}
@@ -177,10 +180,9 @@ func (f *frame) order(seq uint64) {
 
 // newOut makes output i with the given type and shape, contiguous if stride is nil, or takes the call's destination for it.
 func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
-	f.outs = max(f.outs, i+1)
-	if d := f.dst[i]; d != nil {
+	if d := f.to(i); d != nil {
 		f.checkDst(d, dt, shape)
-		f.out[i] = d
+		f.setOut(i, d)
 		return d
 	}
 	st := f.x.m.stream
@@ -206,17 +208,16 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 		s.block, s.ptr = b, b.Addr()
 		live.Add(1)
 	}
-	f.out[i] = t
+	f.setOut(i, t)
 	return t
 }
 
 // viewOut makes output i a view of t's storage.
 func (f *frame) viewOut(i int, t *Tensor, offset int, shape, stride []int) *Tensor {
-	f.outs = max(f.outs, i+1)
 	v := t.alias()
 	v.offset = offset
 	v.setShape(shape, stride)
-	f.out[i] = v
+	f.setOut(i, v)
 	return v
 }
 
@@ -246,7 +247,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 // checkWrites refuses in-place calls that would corrupt data or a recorded gradient, and counts their versions.
 func (f *frame) checkWrites(grads bool) {
 	for i := 0; i < f.outs; i++ {
-		d := f.dst[i]
+		d := f.to(i)
 		if d == nil {
 			continue
 		}
