@@ -18,9 +18,10 @@ const (
 
 // value is what compilation knows of one SSA value.
 type value struct {
-	t     dtype.DType
-	size  int
-	class class
+	t dtype.DType
+	// wide is how many elements of t a lane has, size the bytes of all of them.
+	wide, size int
+	class      class
 	// hoist: depends on the launch alone, so it is computed once a launch.
 	hoist bool
 	def   *kir.Instr
@@ -74,11 +75,16 @@ type analysis struct {
 	nested bool
 }
 
-func analyze(p *kir.Program, fused bool) *analysis {
+// analyze classifies p's values; wide is what optimize found, or nil.
+func analyze(p *kir.Program, fused bool, wide []int) *analysis {
 	a := &analysis{p: p, fused: fused, values: make([]value, len(p.Values)), vars: make([]variable, len(p.Vars)),
 		regions: map[*kir.Block]*region{}, diverges: map[*kir.Instr]bool{}}
 	for i, t := range p.Values {
-		a.values[i].t, a.values[i].size = t, t.Size()
+		w := 1
+		if wide != nil {
+			w = max(w, wide[i])
+		}
+		a.values[i].t, a.values[i].wide, a.values[i].size = t, w, w*t.Size()
 	}
 	a.outline(p.Body, nil, nil, 0)
 	for a.changed = true; a.changed; {
@@ -279,6 +285,9 @@ func (a *analysis) result(in *kir.Instr) class {
 	top := unused
 	for i := range in.Args {
 		top = max(top, cls(i))
+	}
+	if len(in.Res) > 0 && a.values[in.Res[0]].wide > 1 {
+		return varying
 	}
 	switch in.Op {
 	case kir.OpSpecial:

@@ -24,7 +24,7 @@ func (e *emitter) exchange(in *kir.Instr) {
 	}
 	var temp int32
 	if v.class == uniform {
-		temp = e.fill(in.Args[0])
+		temp = e.fill(in.Args[0], 1)
 		v.p, v.class = temp, varying
 	}
 	e.spell(in.Args...)

@@ -2,9 +2,10 @@ package vexec
 
 import "unsafe"
 
-// gatherFunc moves n lanes between registers and mem at off + index*size, and returns how many lanes it did before one was out of mem.
+// gatherFunc moves n lanes between registers and mem at off + index*scale, and returns how many lanes it did before one was out of mem
+// or misaligned.
 // Loads use d; stores use from, step bytes apart. Lanes whose byte in b (if not nil) is 0 are left out.
-type gatherFunc func(d, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off int64, b []uint8, n int) int
+type gatherFunc func(d, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int
 
 // scatterFunc sets the lanes of d whose byte in b is 1 to those of a, step bytes apart.
 type scatterFunc func(d, a unsafe.Pointer, step int, b []uint8)
@@ -12,28 +13,36 @@ type scatterFunc func(d, a unsafe.Pointer, step int, b []uint8)
 // stridedFunc copies n elements, dstep and step bytes apart.
 type stridedFunc func(d, a unsafe.Pointer, dstep, step, n int)
 
+// pair is the widest value of a lane.
+type pair [2]uint64
+
 var (
-	gathers = [9][2]gatherFunc{
+	gathers = [17][2]gatherFunc{
 		1: {gather[uint8, int32], gather[uint8, int64]}, 2: {gather[uint16, int32], gather[uint16, int64]},
-		4: {gather[uint32, int32], gather[uint32, int64]}, 8: {gather[uint64, int32], gather[uint64, int64]},
+		4: {gather[uint32, int32], gather[uint32, int64]}, 8: {gather[uint64, int32], gather[uint64, int64]}, 16: {gather[pair, int32], gather[pair, int64]},
 	}
-	scatters = [9][2]gatherFunc{
+	scatters = [17][2]gatherFunc{
 		1: {scatter[uint8, int32], scatter[uint8, int64]}, 2: {scatter[uint16, int32], scatter[uint16, int64]},
-		4: {scatter[uint32, int32], scatter[uint32, int64]}, 8: {scatter[uint64, int32], scatter[uint64, int64]},
+		4: {scatter[uint32, int32], scatter[uint32, int64]}, 8: {scatter[uint64, int32], scatter[uint64, int64]}, 16: {scatter[pair, int32], scatter[pair, int64]},
 	}
-	maskedMoves  = [9]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64]}
-	stridedMoves = [9]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64]}
+	maskedMoves  = [17]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64], 16: maskedMove[pair]}
+	stridedMoves = [17]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64], 16: stridedMove[pair]}
 )
 
-func gather[T raw, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Pointer, mem []byte, off int64, b []uint8, n int) int {
-	size := int64(unsafe.Sizeof(T(0)))
+func gather[T any, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {
+	var z T
+	size := int64(unsafe.Sizeof(z))
+	align := uint64(size - 1)
+	if scale == size {
+		align = 0 // the caller has looked
+	}
 	ds, is := lanes[T](d, n), lanes[I](idx, n)
 	most := uint64(int64(len(mem)) - size)
 	p := unsafe.Pointer(unsafe.SliceData(mem))
 	if b == nil {
 		for i := 0; i < n; i++ {
-			u := uint64(off + int64(is[i])*size)
-			if u > most {
+			u := uint64(off + int64(is[i])*scale)
+			if u > most || u&align != 0 {
 				return i
 			}
 			ds[i] = *(*T)(unsafe.Add(p, u))
@@ -45,8 +54,8 @@ func gather[T raw, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Point
 		if b[i] == 0 {
 			continue
 		}
-		u := uint64(off + int64(is[i])*size)
-		if u > most {
+		u := uint64(off + int64(is[i])*scale)
+		if u > most || u&align != 0 {
 			return i
 		}
 		ds[i] = *(*T)(unsafe.Add(p, u))
@@ -54,8 +63,13 @@ func gather[T raw, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Point
 	return n
 }
 
-func scatter[T raw, I int32 | int64](_, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off int64, b []uint8, n int) int {
-	size := int64(unsafe.Sizeof(T(0)))
+func scatter[T any, I int32 | int64](_, from unsafe.Pointer, step int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {
+	var z T
+	size := int64(unsafe.Sizeof(z))
+	align := uint64(size - 1)
+	if scale == size {
+		align = 0
+	}
 	is := lanes[I](idx, n)
 	most := uint64(int64(len(mem)) - size)
 	p := unsafe.Pointer(unsafe.SliceData(mem))
@@ -63,8 +77,8 @@ func scatter[T raw, I int32 | int64](_, from unsafe.Pointer, step int, idx unsaf
 		if b != nil && b[i] == 0 {
 			continue
 		}
-		u := uint64(off + int64(is[i])*size)
-		if u > most {
+		u := uint64(off + int64(is[i])*scale)
+		if u > most || u&align != 0 {
 			return i
 		}
 		*(*T)(unsafe.Add(p, u)) = *(*T)(unsafe.Add(from, i*step))
@@ -72,7 +86,7 @@ func scatter[T raw, I int32 | int64](_, from unsafe.Pointer, step int, idx unsaf
 	return n
 }
 
-func maskedMove[T raw](d, a unsafe.Pointer, step int, b []uint8) {
+func maskedMove[T any](d, a unsafe.Pointer, step int, b []uint8) {
 	ds := lanes[T](d, len(b))
 	if step == 0 {
 		v := *(*T)(a)
@@ -91,8 +105,9 @@ func maskedMove[T raw](d, a unsafe.Pointer, step int, b []uint8) {
 	}
 }
 
-func stridedMove[T raw](d, a unsafe.Pointer, dstep, step, n int) {
-	size := int(unsafe.Sizeof(T(0)))
+func stridedMove[T any](d, a unsafe.Pointer, dstep, step, n int) {
+	var z T
+	size := int(unsafe.Sizeof(z))
 	switch {
 	case step == 0:
 		v := *(*T)(a)

@@ -114,7 +114,7 @@ func (k *Kernel) refuse(code int, format string, args ...any) *Fault {
 func (l *launch) begin(k *Kernel, e *Env, grid, block [3]uint32, threads int, shared uint32, args []byte) error {
 	l.perPass = 1
 	if k.fusable {
-		l.perPass = min(uint32(maxLanes/threads), grid[0])
+		l.perPass = max(min(uint32(maxLanes/(threads*k.widest)), grid[0]), 1)
 	}
 	p, err := k.plan(l.perPass > 1)
 	if err != nil {

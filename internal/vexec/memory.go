@@ -12,8 +12,9 @@ import (
 type access struct {
 	space  kir.Space
 	t      dtype.DType
-	size   int32 // bytes of an element
-	width  int   // adjacent elements
+	scale  int32 // bytes of an element, which the index counts
+	size   int32 // bytes that a value has of a lane: one element, or all of a wide value
+	width  int   // adjacent values
 	imm    int64 // elements added to the index
 	base   ref   // global only
 	idx    ref
@@ -132,7 +133,7 @@ func (w *worker) start(c *access) *site {
 func execLoadUniform(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
-	addr := uint64(readInt(w.p[c.idx.p], c.idx.t)+c.imm) * uint64(c.size)
+	addr := uint64(readInt(w.p[c.idx.p], c.idx.t)+c.imm) * uint64(c.scale)
 	if c.space == kir.Global {
 		addr += *(*uint64)(w.p[c.base.p])
 	}
@@ -181,7 +182,7 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 		return false
 	}
 	a.base += c.imm
-	a.scale(int64(c.size))
+	a.scale(int64(c.scale))
 	if c.space == kir.Global {
 		b, ok := w.affinityOf(&c.base)
 		if !ok {
@@ -255,7 +256,7 @@ func (w *worker) run1(c *access, s *site, off uint64, stride int64, lo, hi int) 
 				c.strided(d, from, size, int(stride), n)
 			}
 			if c.t == dtype.Bool {
-				normalize(lanes[uint8](d, n))
+				normalize(lanes[uint8](d, n*size))
 			}
 		}
 		return
@@ -295,7 +296,7 @@ func (w *worker) accessIndexed(c *access, s *site) {
 	}
 	size := int(c.size)
 	if c.width == 1 && (base-s.base)%uint64(size) == 0 && len(s.mem) >= size {
-		off := int64(base-s.base) + c.imm*int64(size)
+		off := int64(base-s.base) + c.imm*int64(c.scale)
 		var b []uint8
 		if w.m.b != nil {
 			b = w.m.b
@@ -308,17 +309,17 @@ func (w *worker) accessIndexed(c *access, s *site) {
 				if v.class != uniform {
 					from, step = unsafe.Add(from, lo*size), size
 				}
-				lo += c.gather(nil, from, step, idx, s.mem, off, tail(b, lo, hi), hi-lo)
+				lo += c.gather(nil, from, step, idx, s.mem, off, int64(c.scale), tail(b, lo, hi), hi-lo)
 			} else {
-				lo += c.gather(unsafe.Add(w.p[v.p], lo*size), nil, 0, idx, s.mem, off, tail(b, lo, hi), hi-lo)
+				lo += c.gather(unsafe.Add(w.p[v.p], lo*size), nil, 0, idx, s.mem, off, int64(c.scale), tail(b, lo, hi), hi-lo)
 			}
 			if lo < hi { // this lane is elsewhere
-				if !w.one(c, s, lo, base+uint64(readInt(unsafe.Add(w.p[c.idx.p], lo*int(c.idx.size)), c.idx.t)+c.imm)*uint64(size)) {
+				if !w.one(c, s, lo, base+uint64(readInt(unsafe.Add(w.p[c.idx.p], lo*int(c.idx.size)), c.idx.t)+c.imm)*uint64(c.scale)) {
 					return
 				}
 				lo++
 				if c.space == kir.Global && w.find(s, base) {
-					off = int64(base-s.base) + c.imm*int64(size)
+					off = int64(base-s.base) + c.imm*int64(c.scale)
 				} else if lo < hi {
 					w.accessEach(c, s, lo, hi)
 					return
@@ -326,7 +327,7 @@ func (w *worker) accessIndexed(c *access, s *site) {
 			}
 		}
 		if c.t == dtype.Bool && !c.store {
-			normalize(lanes[uint8](w.p[v.p], hi)[w.m.lo:])
+			normalize(lanes[uint8](w.p[v.p], hi*size)[w.m.lo*size:])
 		}
 		return
 	}
@@ -351,7 +352,7 @@ func (w *worker) accessEach(c *access, s *site, lo, hi int) {
 		if b != nil && b[i] == 0 {
 			continue
 		}
-		if !w.one(c, s, i, base+uint64(readInt(unsafe.Add(w.p[c.idx.p], i*int(c.idx.size)), c.idx.t)+c.imm)*uint64(c.size)) {
+		if !w.one(c, s, i, base+uint64(readInt(unsafe.Add(w.p[c.idx.p], i*int(c.idx.size)), c.idx.t)+c.imm)*uint64(c.scale)) {
 			return
 		}
 	}
@@ -378,7 +379,7 @@ func (w *worker) laneAddr(c *access, i int) uint64 {
 	} else {
 		idx = readInt(unsafe.Add(w.p[c.idx.p], i*int(c.idx.size)), c.idx.t)
 	}
-	addr := uint64(idx+c.imm) * uint64(c.size)
+	addr := uint64(idx+c.imm) * uint64(c.scale)
 	if c.space == kir.Global {
 		if c.base.class == uniform {
 			addr += *(*uint64)(w.p[c.base.p])
@@ -408,7 +409,7 @@ func (w *worker) one(c *access, s *site, lane int, addr uint64) bool {
 		} else {
 			c.strided(r, m, size, size, 1)
 			if c.t == dtype.Bool {
-				normalize(lanes[uint8](r, 1))
+				normalize(lanes[uint8](r, size))
 			}
 		}
 	}
@@ -487,7 +488,8 @@ func (w *worker) localRow(c *access, v *ref, m unsafe.Pointer) {
 
 // memory emits a load, store or atomic.
 func (e *emitter) memory(in *kir.Instr, pos int) {
-	c := &access{space: in.Space, t: in.Type, size: int32(in.Type.Size()), width: max(in.Width, 1), imm: int64(in.Imm), loc: in.Loc,
+	size := int32(in.Type.Size())
+	c := &access{space: in.Space, t: in.Type, scale: size, size: size, width: max(in.Width, 1), imm: int64(in.Imm), loc: in.Loc,
 		site: e.nSites, store: in.Op == kir.OpStore, sub: in.Sub}
 	e.nSites++
 	args := in.Args
@@ -496,6 +498,9 @@ func (e *emitter) memory(in *kir.Instr, pos int) {
 		args = args[1:]
 	}
 	c.idx = e.ref(args[0])
+	if n := len(args) - 1 + len(in.Res); in.Op != kir.OpAtomic && n == 1 && c.width > 1 { // one wide value
+		c.size, c.width = size*int32(c.width), 1
+	}
 	c.strided = stridedMoves[c.size]
 	switch in.Space {
 	case kir.Shared:

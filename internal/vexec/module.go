@@ -14,7 +14,10 @@ type Module struct {
 
 // Kernel is one compiled program. It may be run from several goroutines at once.
 type Kernel struct {
-	p                       *kir.Program
+	// p is the program as given, q the optimised one, wide its wide values; widest is the most elements in one.
+	p, q                    *kir.Program
+	wide                    []int
+	widest                  int
 	argBytes                int
 	sharedBytes, localBytes int
 	fusable                 bool
@@ -54,7 +57,11 @@ func (m *Module) Kernel(name string) (*Kernel, bool) {
 
 // Compile compiles a program, which must satisfy kir.Verify and must not change afterwards.
 func Compile(p *kir.Program) (*Kernel, error) {
-	k := &Kernel{p: p, fusable: fusable(p)}
+	k := &Kernel{p: p, fusable: fusable(p), widest: 1}
+	k.q, k.wide = optimize(p)
+	for _, n := range k.wide {
+		k.widest = max(k.widest, n)
+	}
 	_, k.argBytes = p.ArgLayout()
 	_, k.sharedBytes = sharedLayout(p)
 	for _, l := range p.Local {

@@ -2,6 +2,7 @@ package vexec
 
 import (
 	"fmt"
+	"unsafe"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
@@ -66,8 +67,8 @@ type emitter struct {
 }
 
 func newPlan(k *Kernel, fused bool) (*plan, error) {
-	a := analyze(k.p, fused)
-	e := &emitter{plan: &plan{k: k, fused: fused}, p: k.p, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
+	a := analyze(k.q, fused, k.wide)
+	e := &emitter{plan: &plan{k: k, fused: fused}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
 		spelled: map[kir.Value]bool{}}
 	e.pointers = append(e.pointers, pointer{scalar: e.scalar()}) // index 0: no operand
 	e.offsets, _ = k.p.ArgLayout()
@@ -85,7 +86,7 @@ func newPlan(k *Kernel, fused bool) (*plan, error) {
 	}
 	e.placeTiles()
 	e.code = &e.body
-	e.block(k.p.Body)
+	e.block(k.q.Body)
 	e.cost = cost(e.body)
 	return e.plan, e.err
 }
@@ -271,6 +272,8 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 		// Lanes access memory in program order already.
 	case kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
 		e.control(in)
+	case opExtract:
+		e.extract(in)
 	case kir.OpClock:
 		e.add(inst{exec: execClock, d: e.define(in.Res[0]).p})
 	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach:
@@ -332,38 +335,35 @@ func (e *emitter) kernels(in *kir.Instr, exact bool) [4]kern {
 
 // lanewise returns the instruction for an operation on lanes; d, if given, is the result's place, decided already.
 func (e *emitter) lanewise(in *kir.Instr, pos int, d *ref) inst {
-	i := inst{exec: execLanes}
+	wide := e.a.values[in.Res[0]].wide
+	i := inst{exec: execLanes, wide: int32(wide)}
 	args := append([]kir.Value(nil), in.Args...)
-	forms := e.kernels(in, false)
-	form := 0
-	var temp int32
-	switch {
-	case in.Op == kir.OpSelect:
-		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[2]))
-		if e.isUniform(args[0]) {
-			temp = e.fill(args[0])
-		}
-	case len(args) == 3:
-		if e.isUniform(args[0]) { // the factors commute
-			args[0], args[1] = args[1], args[0]
-		}
-		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[2]))
-		if e.isUniform(args[0]) {
-			temp = e.fill(args[0])
-		}
-	case len(args) == 2:
-		form = b2i(e.isUniform(args[1])) + 2*b2i(e.isUniform(args[0]))
+	if len(args) == 3 && in.Op != kir.OpSelect && e.isUniform(args[0]) { // the factors commute
+		args[0], args[1] = args[1], args[0]
+	}
+	scalar := make([]bool, 3)
+	for j, v := range args {
+		scalar[j] = e.isUniform(v) && (j > 0 || len(args) == 2)
+	}
+	form := b2i(scalar[1]) + 2*b2i(scalar[2])
+	if len(args) == 2 {
+		form = b2i(scalar[1]) + 2*b2i(scalar[0])
 	}
 	e.spell(args...)
-	i.k = forms[form]
+	i.k = e.kernels(in, false)[form]
+	var temps []int32
 	for j, v := range args {
 		r := e.ref(v)
 		p, s := r.p, r.size
 		switch {
-		case j == 0 && temp != 0:
-			p = temp
-		case r.class == uniform:
+		case scalar[j]:
 			s = 0
+		case e.isUniform(v):
+			p, s = e.fill(v, wide), r.size*int32(wide)
+			temps = append(temps, p)
+		case wide > 1 && e.a.values[v].wide == 1:
+			p, s = e.repeat(v, wide), r.size*int32(wide)
+			temps = append(temps, p)
 		}
 		*[]*int32{&i.a, &i.b, &i.c}[j] = p
 		*[]*int32{&i.as, &i.bs, &i.cs}[j] = s
@@ -373,8 +373,8 @@ func (e *emitter) lanewise(in *kir.Instr, pos int, d *ref) inst {
 		r := e.define(in.Res[0])
 		d = &r
 	}
-	if temp != 0 {
-		e.release(temp)
+	for _, p := range temps {
+		e.release(p)
 	}
 	i.d, i.ds = d.p, d.size
 	if i.k == nil {
@@ -391,11 +391,38 @@ func b2i(b bool) int {
 }
 
 // fill emits a register that repeats a scalar, to be released by the caller.
-func (e *emitter) fill(v kir.Value) int32 {
+func (e *emitter) fill(v kir.Value, wide int) int32 {
 	r := e.ref(v)
-	p := e.alloc(int(r.size))
-	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][r.t][1], d: p, ds: r.size, a: r.p})
+	p := e.alloc(int(r.size) * wide)
+	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][r.t][1], d: p, ds: r.size * int32(wide), a: r.p, wide: int32(wide)})
 	return p
+}
+
+// repeat emits a register that has every lane's element wide times, to be released by the caller.
+func (e *emitter) repeat(v kir.Value, wide int) int32 {
+	r := e.ref(v)
+	p := e.alloc(int(r.size) * wide)
+	e.add(inst{exec: execRepeat, d: p, ds: r.size, a: r.p, as: r.size, wide: int32(wide), acc: &access{strided: stridedMoves[r.size]}})
+	return p
+}
+
+func execRepeat(w *worker, in *inst) {
+	lo, size, wide := w.m.lo, int(in.ds), int(in.wide)
+	for j := range wide {
+		in.acc.strided(unsafe.Add(w.p[in.d], (lo*wide+j)*size), unsafe.Add(w.p[in.a], lo*size), size*wide, size, w.m.hi-lo)
+	}
+}
+
+// extract emits one element of every lane's bundle.
+func (e *emitter) extract(in *kir.Instr) {
+	x := e.ref(in.Args[0])
+	d := e.define(in.Res[0])
+	e.add(inst{exec: execExtract, d: d.p, ds: d.size, a: x.p, as: x.size, bs: int32(in.Imm), acc: &access{strided: stridedMoves[d.size]}})
+}
+
+func execExtract(w *worker, in *inst) {
+	lo := w.m.lo
+	in.acc.strided(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)+int(in.bs*in.ds)), int(in.ds), int(in.as), w.m.hi-lo)
 }
 
 // affine emits an operation whose result may be a formula or a span.
@@ -443,7 +470,7 @@ func (e *emitter) get(in *kir.Instr) {
 		e.add(inst{exec: execScalar, k: plainOps[kir.OpGet][t][0], d: d.p, a: v.p})
 		return
 	}
-	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][t][0], d: d.p, ds: d.size, a: v.p, as: d.size})
+	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][t][0], d: d.p, ds: d.size, a: v.p, as: d.size, wide: 1})
 }
 
 // set writes a variable in the active lanes.
@@ -455,7 +482,7 @@ func (e *emitter) set(in *kir.Instr) {
 		return
 	}
 	e.spell(in.Args[0])
-	i := inst{exec: execSet, k: plainOps[kir.OpGet][t][b2i(r.class == uniform)], d: v.p, ds: r.size, a: r.p, as: r.size, acc: &access{scatter: maskedMoves[r.size]}}
+	i := inst{exec: execSet, wide: 1, k: plainOps[kir.OpGet][t][b2i(r.class == uniform)], d: v.p, ds: r.size, a: r.p, as: r.size, acc: &access{scatter: maskedMoves[r.size]}}
 	if r.class == uniform {
 		i.as = 0
 	}

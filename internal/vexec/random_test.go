@@ -196,6 +196,72 @@ func (g *progGen) store() {
 	g.out.Store(at, v)
 }
 
+// vector takes the elements of vector accesses down equal and unequal paths.
+func (g *progGen) vector() {
+	t := []dtype.DType{dtype.Float32, dtype.Float32, dtype.Int32, dtype.Uint16, dtype.Int64, dtype.Uint8, dtype.Float64}[g.Intn(7)]
+	w := 1 << (1 + g.Intn(2))
+	for w*t.Size() > 16 {
+		w /= 2
+	}
+	load := func(t dtype.DType) []kernel.Value {
+		return g.inputs[t].LoadVec(g.index(inputSize/8).Convert(dtype.Int32).Mul(g.k.I32(w)), w)
+	}
+	each := func(f func(j int) kernel.Value) []kernel.Value {
+		out := make([]kernel.Value, w)
+		for j := range out {
+			out[j] = f(j)
+		}
+		return out
+	}
+	vs := load(t)
+	for range g.Intn(8) {
+		a, common := vs, g.any(t)
+		b := each(func(int) kernel.Value { return common })
+		if g.Intn(3) == 0 {
+			b = load(t)
+		}
+		if g.Intn(4) == 0 { // fresh constants that are equal
+			c := float64(g.Intn(5))
+			b = each(func(int) kernel.Value { return g.k.Const(t, c) })
+		}
+		if g.Intn(9) == 0 {
+			b[g.Intn(w)] = g.any(t)
+		}
+		cond := g.any(dtype.Bool)
+		switch n := g.Intn(9); n {
+		case 0:
+			vs = each(func(j int) kernel.Value { return a[j].Lt(b[j]).Select(a[j], b[j]) })
+		case 1:
+			vs = each(func(j int) kernel.Value { return b[j].Sub(a[j]) })
+		case 2:
+			vs = each(func(j int) kernel.Value { return a[j].Mul(b[j]) })
+		case 3:
+			vs = each(func(j int) kernel.Value { return cond.Select(a[j], b[j]) })
+		case 4:
+			vs = each(func(j int) kernel.Value { return a[j].Convert(dtype.Float32).FMA(g.k.F32(2), b[j].Convert(dtype.Float32)).Convert(t) })
+		case 5:
+			vs = each(func(j int) kernel.Value { return a[j].Max(b[j]).Add(a[j]) })
+		case 6:
+			vs = each(func(j int) kernel.Value { return a[(j+1)%w].Add(b[j]) })
+		case 7:
+			g.keep(vs[g.Intn(w)])
+		case 8:
+			vs = each(func(j int) kernel.Value { return a[j].Div(b[j]).Min(a[j]) })
+		}
+	}
+	if g.Intn(3) == 0 {
+		g.keep(vs[g.Intn(w)])
+	}
+	bits := each(func(j int) kernel.Value { return g.bits(vs[j]).Convert(dtype.Uint32) })
+	u := g.k.At(g.out.Addr(), dtype.Uint32)
+	store := func() { u.StoreVec(g.slot.Mul(g.k.I64(2)).Add(g.k.I64(int64(4*g.Intn(outSlots/2)))), bits...) }
+	if g.Intn(3) == 0 {
+		g.k.If(g.any(dtype.Bool), store)
+	} else {
+		store()
+	}
+}
+
 func (g *progGen) stmt(depth int) {
 	g.budget--
 	if g.budget < 0 {
@@ -209,8 +275,10 @@ func (g *progGen) stmt(depth int) {
 		g.vars[i].Set(g.any(g.varTs[i]))
 	case n < 19:
 		g.keep(g.vars[g.Intn(len(g.vars))].Get())
-	case n < 21:
+	case n < 20:
 		g.store()
+	case n < 21:
+		g.vector()
 	case n < 22:
 		a := g.locals[g.Intn(len(g.locals))]
 		a.Store(g.localIndex(), g.any(dtype.Float32))

@@ -174,11 +174,19 @@ func (o *tileOp) split(w *worker, from []byte, j, n int) {
 	size := o.t.kept.Size()
 	v := &o.vals[j]
 	src := lanes[byte](pointerTo(from), len(from))[j*size:]
-	if o.narrow != nil {
+	switch {
+	case o.width > 1 && len(o.vals) == 1: // all in one wide value
+		n *= o.width
+		if o.narrow == nil {
+			copy(lanes[byte](w.p[v.p], n*size), src)
+		} else {
+			o.narrow(w.p[v.p], pointerTo(src), nil, nil, n)
+		}
+	case o.narrow == nil:
+		stridedMoves[size](w.p[v.p], pointerTo(src), size, o.width*size, n)
+	default:
 		for i := range n {
 			o.narrow(at(w.p[v.p], i*int(v.size)), pointerTo(src[i*o.width*size:]), nil, nil, 1)
 		}
-		return
 	}
-	stridedMoves[size](w.p[v.p], pointerTo(src), size, o.width*size, n)
 }

@@ -88,7 +88,7 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	}
 	e.phases(b, apart)
 	l.phase = depBoth
-	l.acc = access{t: in.Type, size: int32(in.Type.Size()), width: l.width, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]), strided: stridedMoves[in.Type.Size()],
+	l.acc = access{t: in.Type, scale: int32(in.Type.Size()), size: int32(in.Type.Size()), width: l.width, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]), strided: stridedMoves[in.Type.Size()],
 		gather: gathers[in.Type.Size()][1]}
 	e.nSites++
 	l.index, l.indexOut = e.parts(yield[1], apart)
@@ -175,7 +175,11 @@ func execTileLoad(w *worker, in *inst) {
 	if l.transposed {
 		to = w.p[l.buffer]
 	}
-	for o := 0; o < l.outer && w.fault == nil; o++ {
+	first := 0
+	if w.fault == nil && len(l.mixed) == 0 && l.widen == nil {
+		first = l.dense(w, to)
+	}
+	for o := first; o < l.outer && w.fault == nil; o++ {
 		for i := range l.crossing {
 			w.crossOver(&l.crossing[i], o)
 		}
@@ -227,6 +231,119 @@ func (w *worker) crossOver(c *crossing, o int) {
 	default:
 		*(*uint64)(d) = *(*uint64)(from)
 	}
+}
+
+// strip reads a value of the outer axis place by place.
+type strip struct {
+	base, step int64 // if lanes is nil
+	lanes      []int64
+}
+
+func (s *strip) at(o int) int64 {
+	if s.lanes != nil {
+		return s.lanes[o]
+	}
+	return s.base + s.step*int64(o)
+}
+
+// outward returns the strip of a part on the outer axis, an Int64 whose scalar is r.
+func (l *tileLoad) outward(w *worker, r *ref) strip {
+	if r.class == unused {
+		return strip{}
+	}
+	for i := range l.crossing {
+		c := &l.crossing[i]
+		if c.to != r.p {
+			continue
+		}
+		if c.from.class == affine && w.aff[c.from.k].ok {
+			a := &w.aff[c.from.k]
+			return strip{base: a.base, step: a.c[0]}
+		}
+		if c.from.class == uniform {
+			return strip{base: *(*int64)(w.p[c.from.p])}
+		}
+		return strip{lanes: lanes[int64](w.p[c.from.p], l.outer)}
+	}
+	return strip{base: *(*int64)(w.p[r.p])}
+}
+
+// outside fills d with 1 for the places of the outer axis whose rows are not loaded, if any; it returns nil if all are.
+func (l *tileLoad) outside(w *worker, d []uint8) []uint8 {
+	if l.insideOut.class == unused {
+		return nil
+	}
+	for i := range l.crossing {
+		c := &l.crossing[i]
+		if c.to != l.insideOut.p {
+			continue
+		}
+		if s, ok := w.spanOf(&c.from); ok && c.from.class == span && s.from == 0 && s.to >= l.outer {
+			return nil
+		}
+		for o := range l.outer {
+			w.crossOver(c, o)
+			d[o] = *(*uint8)(w.p[c.to]) ^ 1
+		}
+		return d[:l.outer]
+	}
+	if *(*uint8)(w.p[l.insideOut.p]) != 0 {
+		return nil
+	}
+	for o := range d[:l.outer] {
+		d[o] = 1
+	}
+	return d[:l.outer]
+}
+
+// dense loads the rows of the common case: elements adjacent along a row, rows anywhere, the same range inside in all of them that
+// are. It returns how many rows it did: it leaves off where an address is bad, and does none if the case is another.
+func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
+	x, ok := w.affinityOf(&l.index)
+	inside, inOK := w.spanOf(&l.inside)
+	base, baseOK := w.affinityOf(&l.acc.base)
+	if !ok || !inOK || !baseOK || base.c[0] != 0 || x.c[0] != int64(l.width) && l.inner > 1 {
+		return 0
+	}
+	size := l.t.t.Size()
+	group := l.width * size
+	lo, hi := inside.from*group, min(inside.to, l.inner)*group
+	n := l.inner * group
+	all := lanes[byte](to, l.outer*n)
+	if lo >= hi {
+		clear(all)
+		return l.outer
+	}
+	out := l.outside(w, w.masks[l.tb])
+	shift := l.outward(w, &l.indexOut)
+	start := uint64(base.base) + uint64(x.base)*uint64(size) + uint64(lo)
+	s := &w.sites[l.acc.site]
+	for o := range l.outer {
+		row := all[o*n:][:n]
+		if out != nil && out[o] != 0 {
+			clear(row)
+			continue
+		}
+		from := start + uint64(shift.at(o))*uint64(size)
+		off := from - s.base
+		if off >= uint64(len(s.mem)) {
+			if !w.find(s, from) {
+				return o
+			}
+			off = from - s.base
+		}
+		if uint64(hi-lo) > uint64(len(s.mem))-off || from%uint64(group) != 0 {
+			return o
+		}
+		if hi-lo == n {
+			copy(row, s.mem[off:])
+			continue
+		}
+		clear(row[:lo])
+		copy(row[lo:hi], s.mem[off:])
+		clear(row[hi:])
+	}
+	return l.outer
 }
 
 // row loads one row of groups to d: zeros where not inside.
@@ -300,7 +417,7 @@ func (l *tileLoad) scattered(w *worker, d unsafe.Pointer, m mask, shift int64) {
 		base := *(*uint64)(w.p[c.base.p])
 		if w.find(s, base) && (base-s.base)%uint64(c.size) == 0 && len(s.mem) >= int(c.size) {
 			off := int64(base-s.base) + shift*int64(c.size)
-			lo += c.gather(at(d, lo*group), nil, 0, at(w.p[l.index.p], lo*8), s.mem, off, tail(m.b, lo, m.hi), m.hi-lo)
+			lo += c.gather(at(d, lo*group), nil, 0, at(w.p[l.index.p], lo*8), s.mem, off, int64(c.scale), tail(m.b, lo, m.hi), m.hi-lo)
 		}
 	}
 	for i := lo; i < m.hi; i++ { // what is left, up to the first fault

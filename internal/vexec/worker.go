@@ -11,6 +11,8 @@ type inst struct {
 	// d, a, b, c index the pointer table; ds … cs are bytes from lane to lane, 0 for scalars.
 	d, a, b, c     int32
 	ds, as, bs, cs int32
+	// wide is how many elements of a lane the operation computes.
+	wide int32
 	// leaves: a continue, whose ctl is the loop it stands in.
 	leaves bool
 	acc    *access
@@ -67,7 +69,7 @@ func (w *worker) run(code []inst) {
 func execLanes(w *worker, in *inst) {
 	lo := w.m.lo
 	in.k(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)), unsafe.Add(w.p[in.b], lo*int(in.bs)),
-		unsafe.Add(w.p[in.c], lo*int(in.cs)), w.m.hi-lo)
+		unsafe.Add(w.p[in.c], lo*int(in.cs)), (w.m.hi-lo)*int(in.wide))
 }
 
 // execScalar computes an operation on scalars.
