@@ -2,6 +2,7 @@ package math_test
 
 import (
 	"encoding/binary"
+	"flag"
 	"math"
 	"testing"
 
@@ -120,6 +121,33 @@ func TestTwoInterpretersPairs(t *testing.T) {
 			if math.Float32bits(got) != math.Float32bits(out[i]) && (got == got || out[i] == out[i]) {
 				t.Fatalf("%s(%v, %v): vexec gives %v, the interpreter %v", u.Name, x[i], y[i], out[i], got)
 			}
+		}
+	}
+}
+
+var (
+	first = flag.Uint64("from", 0x3f7f8000, "bits of the first float32 argument of TestRange")
+	count = flag.Uint64("inputs", 1<<16, "arguments of TestRange; 4294967296 of them with -from 0 are all")
+)
+
+// TestRange judges every function at every float32 of a range.
+func TestRange(t *testing.T) {
+	const chunk = 1 << 22
+	args, out := make([]float32, min(*count, chunk)), make([]float32, min(*count, chunk))
+	for i := range mathtest.Functions {
+		u := &mathtest.Functions[i]
+		var w mathtest.Worst
+		for at := *first; at < *first+*count; at += chunk {
+			n := min(*first+*count-at, chunk)
+			for i := range n {
+				args[i] = math.Float32frombits(uint32(at + i))
+			}
+			map32(t, u, args[:n], out[:n])
+			w.Join(u.Compare(uint32(at), out[:n]))
+		}
+		t.Logf("%-12s %.3f ulp at %v", u.Name, w.Ulps, w.X)
+		if w.Over > 0 {
+			t.Errorf("%s: %d arguments are off by more than %d ulp; worst %.3g ulp: f(%v) = %v, want %v", u.Name, w.Over, mathtest.Limit, w.Ulps, w.X, w.Got, w.Want)
 		}
 	}
 }
