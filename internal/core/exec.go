@@ -41,6 +41,9 @@ type session struct {
 	host  *rt.Device
 	// capture is the graph that is being recorded, or nil.
 	capture *capture
+	// busy says that an operation runs: a second one can only be another goroutine's.
+	busy  bool
+	watch Watch
 }
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.

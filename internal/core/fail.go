@@ -99,23 +99,47 @@ func (x *Exec) check(op string, err error) {
 	panic(n)
 }
 
-// abandon undoes a call that fails: it frees workspace and outputs, releases operands and unwinds the frames.
+// abandon undoes a call that fails, and those that it made.
 func (f *frame) abandon() {
 	s := f.x.s
-	// The device's own failure is already being reported.
-	_ = f.endWork()
-	for i := 0; i < f.outs; i++ {
-		if t := f.out[i]; t != nil && f.dst[i] == nil && t.scope == nil && t.st != nil {
-			t.Close()
-		}
-	}
+	s.busy = false
 	for s.depth > 0 {
 		g := s.frames[s.depth-1]
+		g.undo()
 		s.leave(g)
 		if g == f {
 			break
 		}
 	}
+}
+
+// undo frees the call's workspace, outputs and temporaries.
+func (f *frame) undo() {
+	// The device's own failure is already being reported.
+	_ = f.endWork()
+	for i := 0; i < f.outs; i++ {
+		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
+			t.Close()
+		}
+	}
+	f.closeTemps()
+}
+
+// mark is a state of the session that it comes back to.
+type mark struct {
+	scope        *scope
+	depth, doing int
+}
+
+func (s *session) mark() mark { return mark{s.scope, s.depth, len(s.doing)} }
+
+// restore closes the scopes opened since m, and undoes the calls that a panic left in the middle.
+func (s *session) restore(m mark) {
+	if s.depth > m.depth {
+		s.frames[m.depth].abandon()
+	}
+	s.popTo(m.scope)
+	s.doing = s.doing[:m.doing]
 }
 
 const modulePrefix = "tenon.dev"
@@ -132,8 +156,12 @@ func library(function, file string) bool {
 // caller returns the line of the first caller outside the library.
 func caller() (file string, line int) {
 	var pcs [64]uintptr
-	n := runtime.Callers(2, pcs[:])
-	frames := runtime.CallersFrames(pcs[:n])
+	return callerIn(pcs[:runtime.Callers(2, pcs[:])])
+}
+
+// callerIn returns the line of the first call of a stack from outside the library.
+func callerIn(pcs []uintptr) (file string, line int) {
+	frames := runtime.CallersFrames(pcs)
 	for {
 		fr, more := frames.Next()
 		if fr.Line > 0 && !library(fr.Function, fr.File) && !strings.HasPrefix(fr.Function, "runtime.") {

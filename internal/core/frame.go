@@ -42,6 +42,7 @@ type frame struct {
 	launch kernels.Launch
 	dl     *driver.Launch
 	work   []*alloc.Block
+	temps  []*Tensor
 
 	opers   []kernels.Operand
 	dimsB   [16]int

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 // rows holds every operation by name.
@@ -18,6 +19,7 @@ func define(r row) *row {
 	if r.point != nil && r.meta == nil {
 		r.meta = metaPoint
 	}
+	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r
 	return &r
 }
@@ -152,13 +154,9 @@ func (x *Exec) conjugate(t *Tensor) *Tensor {
 // composite runs f as one operation named name: errors carry the name, and temporaries are closed when it ends.
 func (x *Exec) composite(name string, f func(x *Exec) *Tensor) *Tensor {
 	s := x.s
-	outer, doing := s.scope, len(s.doing)
+	defer s.restore(s.mark())
 	s.doing = append(s.doing, name)
 	s.push()
-	defer func() {
-		s.popTo(outer)
-		s.doing = s.doing[:doing]
-	}()
 	t := f(x)
 	s.lift(t)
 	return t
@@ -202,12 +200,12 @@ func (f *frame) autocast() {
 	plain := x.Autocast(dtype.Invalid)
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
-			f.in[i] = plain.ToDType(t, to)
+			f.in[i] = f.temp(plain.ToDType(t, to))
 		}
 	}
 	for i, t := range f.many {
 		if t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
-			f.many[i] = plain.ToDType(t, to)
+			f.many[i] = f.temp(plain.ToDType(t, to))
 		}
 	}
 }

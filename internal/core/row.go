@@ -5,6 +5,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 // row describes one operation. Rows are made once, in tables beside the Exec methods that users call, and registered by name.
@@ -26,6 +27,8 @@ type row struct {
 	saves save
 	cast  castClass
 	flags flag
+	// id names the operation in the launch ring.
+	id rt.OpID
 }
 
 // save is a set of tensors kept for backward: inputs by bit, outputs above.
@@ -73,7 +76,14 @@ const (
 // call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
 func (f *frame) call() {
 	x, r := f.x, f.row
-	st := x.m.stream
+	s := x.s
+	if s.busy {
+		f.shared()
+	}
+	s.busy = true
+	if s.watch != nil {
+		s.watch(r.Name, r.flags&flagView != 0, false)
+	}
 	for i := 0; i < f.ins; i++ {
 		f.in[i] = f.operand(f.in[i])
 	}
@@ -81,35 +91,78 @@ func (f *frame) call() {
 		f.many[i] = f.operand(f.many[i])
 	}
 	if x.m.autocast != dtype.Invalid && r.cast != castNone {
-		f.autocast()
+		f.nested(f.autocast)
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.meta(f)
 	if r.flags&flagView == 0 {
-		f.checkWrites(grads)
-		seq := st.Next()
-		if !x.m.manual {
-			f.order(seq)
-		}
-		if x.s.capture != nil {
-			x.s.capture.note(f)
-		}
-		if r.run != nil {
-			f.check(r.run(f))
-		} else {
-			f.check(f.runPoint())
-		}
-		st.Issued(seq)
-		f.check(f.endWork())
+		f.issue(grads)
 	}
 	if grads {
 		f.record()
 	}
 	for i := 0; i < f.outs; i++ {
 		if f.to(i) == nil {
-			x.s.adopt(f.out[i])
+			s.adopt(f.out[i])
 		}
 	}
+	f.closeTemps()
+	if s.watch != nil {
+		s.watch(r.Name, r.flags&flagView != 0, true)
+	}
+	s.busy = false
+}
+
+// issue orders the operation's work on the stream and hands it to the driver.
+func (f *frame) issue(grads bool) {
+	st, r := f.x.m.stream, f.row
+	f.check(st.Device.Lost())
+	f.checkWrites(grads)
+	seq := st.Next()
+	st.Began(r.id, seq)
+	if !f.x.m.manual {
+		f.order(seq)
+	}
+	if c := f.x.s.capture; c != nil {
+		c.note(f)
+	}
+	if r.run != nil {
+		f.check(r.run(f))
+	} else {
+		f.check(f.runPoint())
+	}
+	st.Issued(seq)
+	f.check(f.endWork())
+}
+
+// nested runs operations on behalf of f's, such as conversions of its operands. Should one fail, f is undone too.
+func (f *frame) nested(g func()) {
+	s, done := f.x.s, false
+	doing := len(s.doing)
+	s.doing = append(s.doing, f.row.Name)
+	s.busy = false
+	defer func() {
+		s.doing = s.doing[:doing]
+		if !done {
+			f.abandon()
+		}
+	}()
+	g()
+	s.busy, done = true, true
+}
+
+// temp notes a handle that the call made for itself; it is closed when the call ends.
+func (f *frame) temp(t *Tensor) *Tensor {
+	f.temps = append(f.temps, t)
+	return t
+}
+
+func (f *frame) closeTemps() {
+	for i, t := range f.temps {
+		t.Close()
+		f.temps[i] = nil
+	}
+	f.temps = f.temps[:0]
 }
 
 // call1 runs the operation and returns its first output; the frame is left.
@@ -141,7 +194,9 @@ func (f *frame) operand(t *Tensor) *Tensor {
 		return t
 	}
 	if t.st.dev.Host && len(t.shape) == 0 {
-		return f.x.scalarFromHost(t)
+		var c *Tensor
+		f.nested(func() { c = f.x.scalarFromHost(t) })
+		return f.temp(c)
 	}
 	f.fail(fault.Invalid, "Expected all tensors to be on the same device, but %s is on %s and the operation runs on %s; move it with x.To",
 		describe(t), t.st.dev.Info().Name, dev.Info().Name)

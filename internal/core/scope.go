@@ -72,9 +72,8 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	s := x.s
-	outer := s.scope
+	defer s.restore(s.mark())
 	s.push()
-	defer s.popTo(outer)
 	t := f(x)
 	s.lift(t)
 	return t
@@ -83,9 +82,8 @@ func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 // WithinMany is Within for functions with several results.
 func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 	s := x.s
-	outer := s.scope
+	defer s.restore(s.mark())
 	s.push()
-	defer s.popTo(outer)
 	ts := f(x)
 	for _, t := range ts {
 		s.lift(t)
@@ -95,8 +93,7 @@ func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 
 // Scope runs f in a new scope and closes what f made, also when f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
-	outer := x.s.scope
+	defer x.s.restore(x.s.mark())
 	x.s.push()
-	defer x.s.popTo(outer)
 	f(x)
 }

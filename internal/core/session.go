@@ -1,0 +1,60 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"strings"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+)
+
+// Watch sees every operation of a session: its name, whether it is a view, and whether it ends or begins. An operation that fails ends
+// without being seen.
+type Watch func(op string, view, end bool)
+
+// SetWatch makes w see the operations of x's session; nil ends that.
+func SetWatch(x *Exec, w Watch) { x.s.watch = w }
+
+// shared panics because two goroutines use one session. It names the line of the other one's call where that call is still running.
+func (f *frame) shared() {
+	s := f.x.s
+	e := fault.New(fault.Invalid, "two goroutines use one Exec at once%s; give each goroutine its own with Fork", s.otherCall())
+	e.Op = f.row.Name
+	e.File, e.Line = caller()
+	panic(e)
+}
+
+// otherCall looks for the goroutine in whose stack an operation of this session runs, apart from the calling one. A stack shows the
+// receivers of methods, and frames belong to one session.
+func (s *session) otherCall() string {
+	buf := make([]byte, 1<<20)
+	stacks := bytes.Split(buf[:runtime.Stack(buf, true)], []byte("\n\n"))
+	for _, stack := range stacks[1:] {
+		for _, f := range s.frames {
+			if !bytes.Contains(stack, fmt.Appendf(nil, "(*frame).call(%p", f)) {
+				continue
+			}
+			lines := strings.Split(string(stack), "\n")
+			for i := 1; i+1 < len(lines); i += 2 {
+				function, _, _ := strings.Cut(lines[i], "(0x")
+				place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " ")
+				file, _, _ := strings.Cut(place, ":")
+				if !library(function, file) && !strings.HasPrefix(function, "runtime.") && !strings.HasPrefix(function, "panic(") {
+					return ", the other at " + place
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func init() {
+	rt.SetCallerOf(func(pcs []uintptr) string {
+		if file, line := callerIn(pcs); line > 0 {
+			return fmt.Sprintf("%s:%d", file, line)
+		}
+		return ""
+	})
+}
