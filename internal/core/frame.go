@@ -33,7 +33,9 @@ type frame struct {
 	dt        dtype.DType
 	opt       any
 
-	out  [maxOut]*Tensor
+	// out holds the outputs; views of many parts have more than maxOut.
+	out  []*Tensor
+	outB [maxOut]*Tensor
 	outs int
 	// dst are the tensors that an in-place or out= call writes to, by output.
 	dst [maxOut]*Tensor
@@ -54,7 +56,9 @@ type frame struct {
 
 func (s *session) enter(x *Exec, r *row) *frame {
 	if s.depth == len(s.frames) {
-		s.frames = append(s.frames, &frame{dl: new(driver.Launch)})
+		n := &frame{dl: new(driver.Launch)}
+		n.out = n.outB[:]
+		s.frames = append(s.frames, n)
 	}
 	f := s.frames[s.depth]
 	s.depth++
@@ -67,14 +71,32 @@ func (s *session) leave(f *frame) {
 		f.in[i] = nil
 	}
 	for i := 0; i < f.outs; i++ {
-		f.out[i], f.dst[i] = nil, nil
+		f.out[i] = nil
 	}
+	f.dst = [maxOut]*Tensor{}
 	for i := range f.many {
 		f.many[i] = nil
 	}
 	f.many, f.dims, f.ins, f.outs, f.opt, f.dt = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid
 	f.scalar, f.i, f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, [8]int{}, [3]kernels.Scalar{}, 0, 0
 	s.depth--
+}
+
+// setOut makes t output i.
+func (f *frame) setOut(i int, t *Tensor) {
+	for i >= len(f.out) {
+		f.out = append(f.out, nil)
+	}
+	f.out[i] = t
+	f.outs = max(f.outs, i+1)
+}
+
+// to returns the tensor that the caller gave for output i, or nil.
+func (f *frame) to(i int) *Tensor {
+	if i >= maxOut {
+		return nil
+	}
+	return f.dst[i]
 }
 
 // frame implements kernels.Issuer.
