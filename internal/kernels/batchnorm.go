@@ -1,0 +1,195 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/kernel"
+)
+
+var (
+	// normStats gives mean, 1/√(biased variance + scalar 0) and the unbiased variance.
+	normStats = welfordNorm("norm_stats", 3)
+	// normMoments gives the first two of those.
+	normMoments = welfordNorm("norm_moments", 2)
+	// in: dy·, x, mean, rstd, weight; out: Σ dy·w and Σ dy·w·(x-mean)·rstd.
+	groupGradSums = sums("group_grad_sums", 5, 2, func(in []kernel.Value) []kernel.Value {
+		g := in[0].Mul(in[4])
+		return []kernel.Value{g, g.Mul(in[1].Sub(in[2]).Mul(in[3]))}
+	})
+	// in: x, mean, rstd, weight, bias.
+	normalize = floats("normalize", 5, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[0].Sub(in[1]).Mul(in[2]).FMA(in[3], in[4])
+	})
+	// in: x, mean, variance, weight, bias; scalar: eps.
+	normalizeVariance = floats("normalize_variance", 5, 1, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[0].Sub(in[1]).Mul(math.Rsqrt(k, in[2].Add(s[0]))).FMA(in[3], in[4])
+	})
+	// in: dy, x, mean, rstd, weight, Σ dy·(x-mean)·rstd, Σ dy; scalar: 1/n.
+	batchNormGrad = floats("batch_norm_grad", 7, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		h := in[1].Sub(in[2]).Mul(in[3])
+		return in[0].Sub(in[6].Mul(s[0])).Sub(h.Mul(in[5].Mul(s[0]))).Mul(in[3].Mul(in[4]))
+	})
+	// in: dy, x, mean, rstd, weight, Σ dy·w, Σ dy·w·(x-mean)·rstd; scalar: 1/n.
+	groupNormGrad = floats("group_norm_grad", 7, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		h := in[1].Sub(in[2]).Mul(in[3])
+		return in[0].Mul(in[4]).Sub(in[5].Mul(s[0])).Sub(h.Mul(in[6].Mul(s[0]))).Mul(in[3])
+	})
+	// in: running mean, running variance, mean, variance; scalar: momentum; out: both running values.
+	runningUpdate = point(PointOp{Name: "running_update", Ins: 4, Outs: 2, Scalars: 1, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
+		m := s[0].Re
+		step := func(old, now kernel.Value) Num { return realNum(m.FMA(now, old.Mul(m.Like(1).Sub(m)))) }
+		return []Num{step(in[0].Re, in[2].Re), step(in[1].Re, in[3].Re)}
+	}})
+)
+
+func welfordNorm(name string, outs int) *ReduceOp {
+	op := *Var
+	op.Name, op.Outs = name, outs
+	op.Finish = func(r *Reduction, a []kernel.Value) []Num {
+		one := a[2].Like(1)
+		rstd := math.Rsqrt(r.K, a[1].Div(a[2]).Add(r.S[0].Re))
+		return []Num{{Re: a[0]}, {Re: rstd}, {Re: a[1].Div(a[2].Sub(one))}}[:outs]
+	}
+	return reduction(op)
+}
+
+// maxRank is the most dimensions of a batch norm's input.
+const maxRank = 8
+
+// perChannel is room for the strides of a vector seen with the shape of the array whose channels it belongs to.
+type perChannel [maxRank]int
+
+// see returns the vector o, of one element a channel (dimension 1 of x), with x's shape; an absent o stays so.
+func (p *perChannel) see(o, x Operand) Operand {
+	if o.Ptr == 0 {
+		return o
+	}
+	*p = perChannel{}
+	p[1] = 1
+	if len(o.Stride) > 0 {
+		p[1] = o.Stride[0]
+	}
+	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: x.Shape, Stride: p[:len(x.Shape)]}
+}
+
+func checkChannels(name string, x Operand) error {
+	if n := len(x.Shape); n < 2 || n > maxRank {
+		return fmt.Errorf("%s takes inputs of 2 to %d dimensions; got %d", name, maxRank, n)
+	}
+	return nil
+}
+
+// allButChannels marks the dimensions that statistics are taken over.
+func allButChannels(rank int) [maxRank]bool {
+	var dims [maxRank]bool
+	for d := range rank {
+		dims[d] = d != 1
+	}
+	return dims
+}
+
+// BatchNormStats stores, for every channel (dimension 1) of x, the mean, 1/√(variance + eps) and the unbiased variance: vectors, of
+// float32 for half inputs.
+func BatchNormStats(is Issuer, compute dtype.DType, mean, rstd, variance, x Operand, eps float64) error {
+	if err := checkChannels("batch_norm", x); err != nil {
+		return err
+	}
+	dims := allButChannels(len(x.Shape))
+	outs, ins, s := [...]Operand{mean, rstd, variance}, [...]Operand{x}, [...]Scalar{FloatScalar(eps)}
+	return Reduce(is, normStats, compute, s[:], outs[:], ins[:], dims[:len(x.Shape)])
+}
+
+// BatchNormUpdate moves the running statistics, in place, by momentum towards mean and variance.
+func BatchNormUpdate(is Issuer, runningMean, runningVar, mean, variance Operand, momentum float64) error {
+	outs, ins := [...]Operand{runningMean, runningVar}, [...]Operand{runningMean, runningVar, mean, variance}
+	s := [...]Scalar{FloatScalar(momentum)}
+	return Pointwise(is, runningUpdate, opmath(mean.DType), s[:], outs[:], ins[:])
+}
+
+// affineScalars returns what stands for an absent weight and bias: 1 and 0.
+func affineScalars(s []Scalar, weight, bias Operand) []Scalar {
+	if weight.Ptr == 0 {
+		s = append(s, FloatScalar(1))
+	}
+	if bias.Ptr == 0 {
+		s = append(s, FloatScalar(0))
+	}
+	return s
+}
+
+// BatchNorm stores (x - mean)·rstd·weight + bias, each a vector of one element a channel (dimension 1); weight and bias may be absent (Ptr 0).
+func BatchNorm(is Issuer, compute dtype.DType, y, x, mean, rstd, weight, bias Operand) error {
+	if err := checkChannels("batch_norm", x); err != nil {
+		return err
+	}
+	var p [4]perChannel
+	var room [2]Scalar
+	outs, ins := [...]Operand{y}, [...]Operand{x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(bias, x)}
+	return Pointwise(is, normalize, compute, affineScalars(room[:0], weight, bias), outs[:], ins[:])
+}
+
+// BatchNormInference is BatchNorm with 1/√(variance + eps) as rstd.
+func BatchNormInference(is Issuer, compute dtype.DType, y, x, mean, variance, weight, bias Operand, eps float64) error {
+	if err := checkChannels("batch_norm", x); err != nil {
+		return err
+	}
+	var p [4]perChannel
+	room := [3]Scalar{FloatScalar(eps)}
+	outs, ins := [...]Operand{y}, [...]Operand{x, p[0].see(mean, x), p[1].see(variance, x), p[2].see(weight, x), p[3].see(bias, x)}
+	return Pointwise(is, normalizeVariance, compute, affineScalars(room[:1], weight, bias), outs[:], ins[:])
+}
+
+// BatchNormBackward stores the gradients of BatchNorm's x, through mean and rstd too, weight and bias; each may be absent (Ptr 0).
+func BatchNormBackward(is Issuer, compute dtype.DType, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
+	if err := checkChannels("batch_norm", x); err != nil {
+		return err
+	}
+	rank, t := len(x.Shape), opmath(compute)
+	shape := [1]int{x.Shape[1]}
+	stride := [1]int{1}
+	var p [5]perChannel
+	var sums [2]Operand // Σ dy·(x-mean)·rstd, Σ dy
+	for i, o := range [...]Operand{dweight, dbias} {
+		if sums[i] = o; o.Ptr == 0 || o.DType != t {
+			ws, err := is.Workspace(shape[0] * t.Size())
+			if err != nil {
+				return err
+			}
+			sums[i] = Operand{Ptr: ws, DType: t, Shape: shape[:], Stride: stride[:]}
+		}
+	}
+	seenMean, seenRstd := p[0].see(mean, x), p[1].see(rstd, x)
+	dims := allButChannels(rank)
+	ins := [...]Operand{dy, x, seenMean, seenRstd}
+	if err := Reduce(is, normAffineGrad, compute, nil, sums[:], ins[:], dims[:rank]); err != nil {
+		return err
+	}
+	if dx.Ptr != 0 {
+		n := 1
+		for d, s := range x.Shape {
+			if d != 1 {
+				n *= s
+			}
+		}
+		room := [2]Scalar{FloatScalar(1 / float64(n))}
+		s := room[:1]
+		if weight.Ptr == 0 {
+			s = append(s, FloatScalar(1))
+		}
+		outs, ins := [...]Operand{dx}, [...]Operand{dy, x, seenMean, seenRstd, p[2].see(weight, x), p[3].see(sums[0], x), p[4].see(sums[1], x)}
+		if err := Pointwise(is, batchNormGrad, compute, s, outs[:], ins[:]); err != nil {
+			return err
+		}
+	}
+	for i, o := range [...]Operand{dweight, dbias} {
+		if o.Ptr == 0 || o.Ptr == sums[i].Ptr {
+			continue
+		}
+		if err := Pointwise(is, Copy, t, nil, []Operand{o}, sums[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

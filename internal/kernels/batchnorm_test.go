@@ -1,0 +1,183 @@
+package kernels
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// normGroups normalises elements by group: group and channel give those of an element's number. All gradients are for dy.
+func normGroups(x, dy, w, b []float64, eps float64, groups int, group, channel func(n int) int) (ref normRef, variance []float64) {
+	count := make([]float64, groups)
+	ref.mean, ref.rstd, variance = make([]float64, groups), make([]float64, groups), make([]float64, groups)
+	for n, v := range x {
+		ref.mean[group(n)] += v
+		count[group(n)]++
+	}
+	for g := range ref.mean {
+		ref.mean[g] /= count[g]
+	}
+	for n, v := range x {
+		d := v - ref.mean[group(n)]
+		variance[group(n)] += d * d
+	}
+	for g := range variance {
+		ref.rstd[g] = 1 / math.Sqrt(variance[g]/count[g]+eps)
+		variance[g] /= count[g] - 1
+	}
+	a, c := make([]float64, groups), make([]float64, groups)
+	ref.dw, ref.db = make([]float64, len(w)), make([]float64, len(w))
+	y, dx := make([]float64, len(x)), make([]float64, len(x))
+	hat := func(n int) float64 { return (x[n] - ref.mean[group(n)]) * ref.rstd[group(n)] }
+	for n := range x {
+		g, ch := group(n), channel(n)
+		y[n] = hat(n)*w[ch] + b[ch]
+		a[g] += dy[n] * w[ch] / count[g]
+		c[g] += dy[n] * w[ch] * hat(n) / count[g]
+		ref.dw[ch] += dy[n] * hat(n)
+		ref.db[ch] += dy[n]
+	}
+	for n := range x {
+		dx[n] = ref.rstd[group(n)] * (dy[n]*w[channel(n)] - a[group(n)] - hat(n)*c[group(n)])
+	}
+	ref.y, ref.dx = [][]float64{y}, [][]float64{dx}
+	return ref, variance
+}
+
+// affineOf returns weight and bias and their values, ones and zeros where they are absent.
+func affineOf(h *host, rng *rand.Rand, dt dtype.DType, channels int, present bool) (w, b Operand, ws, bs []float64) {
+	if present {
+		w, b = h.normal(rng, dt, channels), h.normal(rng, dt, channels)
+		return w, b, h.read(w), h.read(b)
+	}
+	ws, bs = make([]float64, channels), make([]float64, channels)
+	for i := range ws {
+		ws[i] = 1
+	}
+	return w, b, ws, bs
+}
+
+func TestBatchNorm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 32))
+	const eps = 1e-5
+	for _, shape := range [][]int{{20, 6}, {4, 5, 33}, {3, 4, 5, 6}, {64, 8, 4, 4}} {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.Float16, dtype.Float64} {
+			for _, affine := range []bool{true, false} {
+				h := newHost(t)
+				st, c := opmath(dt), shape[1]
+				x, dy, y, dx := h.normal(rng, dt, shape...), h.normal(rng, dt, shape...), h.empty(dt, shape...), h.empty(dt, shape...)
+				if len(shape) == 4 { // channels last
+					x = permuted(h.normal(rng, dt, shape[0], shape[2], shape[3], shape[1]), 0, 3, 1, 2)
+				}
+				w, b, ws, bs := affineOf(h, rng, dt, c, affine)
+				var dw, db Operand
+				if affine {
+					dw, db = h.empty(dt, c), h.empty(dt, c)
+				}
+				mean, rstd, variance := h.empty(st, c), h.empty(st, c), h.empty(st, c)
+				places := 1
+				for _, s := range shape[2:] {
+					places *= s
+				}
+				channel := func(n int) int { return n / places % c }
+				ref, unbiased := normGroups(h.read(x), h.read(dy), ws, bs, eps, c, channel, channel)
+				check(t, BatchNormStats(h, dt, mean, rstd, variance, x, eps))
+				check(t, BatchNorm(h, dt, y, x, mean, rstd, w, b))
+				check(t, BatchNormBackward(h, dt, dx, dw, db, dy, x, mean, rstd, w))
+				one := func(what string, got Operand, want []float64, tol float64) {
+					t.Helper()
+					compareRows(t, "batch norm "+what, [][]float64{h.read(got)}, [][]float64{want}, dt, tol)
+				}
+				one("mean", mean, ref.mean, 1e-5)
+				one("rstd", rstd, ref.rstd, 1e-5)
+				one("variance", variance, unbiased, 1e-5)
+				one("y", y, ref.y[0], 1e-4)
+				one("dx", dx, ref.dx[0], 1e-4)
+				if affine {
+					one("dweight", dw, ref.dw, 2e-3)
+					one("dbias", db, ref.db, 2e-3)
+				}
+				rm, rv := h.of(st, make([]float64, c), c), h.of(st, ref.mean, c)
+				check(t, BatchNormUpdate(h, rm, rv, mean, variance, 0.25))
+				want := make([]float64, c)
+				for i := range want {
+					want[i] = 0.25 * ref.mean[i]
+				}
+				one("running mean", rm, want, 1e-5)
+				for i := range want {
+					want[i] = 0.75*ref.mean[i] + 0.25*unbiased[i]
+				}
+				one("running variance", rv, want, 1e-5)
+				check(t, BatchNormInference(h, dt, y, x, mean, variance, w, b, eps))
+				xs, got := h.read(x), h.read(y)
+				for n, v := range got {
+					i := channel(n)
+					if want := (xs[n]-ref.mean[i])/math.Sqrt(unbiased[i]+eps)*ws[i] + bs[i]; !close(v, want, 1e-2) {
+						t.Fatalf("inference %v: element %d is %v, want %v", dt, n, v, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestGroupNorm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(33, 34))
+	const eps = 1e-5
+	for _, s := range [][4]int{{2, 6, 5, 3}, {3, 8, 64, 2}, {1, 4, 1, 1}, {5, 6, 7, 6}} {
+		batch, channels, places, groups := s[0], s[1], s[2], s[3]
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			for _, affine := range []bool{true, false} {
+				h := newHost(t)
+				full := func() Operand { return h.normal(rng, dt, batch, channels, places) }
+				x, dy, y, dx := full(), full(), full(), full()
+				mean, rstd := h.empty(dtype.Float32, batch, groups), h.empty(dtype.Float32, batch, groups)
+				w, b, ws, bs := affineOf(h, rng, dt, channels, affine)
+				channel := func(n int) int { return n / places % channels }
+				ref, _ := normGroups(h.read(x), h.read(dy), ws, bs, eps, batch*groups, func(n int) int {
+					return n/(places*channels)*groups + channel(n)/(channels/groups)
+				}, channel)
+				check(t, GroupNorm(h, dt, batch, channels, places, groups, y, mean, rstd, x, w, b, eps))
+				dw, db := h.empty(dt, channels), h.empty(dt, channels)
+				check(t, GroupNormBackward(h, dt, batch, channels, places, groups, dx, dw, db, dy, x, mean, rstd, w))
+				for what, c := range map[string]struct {
+					got  Operand
+					want []float64
+				}{"y": {y, ref.y[0]}, "mean": {mean, ref.mean}, "rstd": {rstd, ref.rstd}, "dx": {dx, ref.dx[0]}, "dweight": {dw, ref.dw}, "dbias": {db, ref.db}} {
+					compareRows(t, "group norm "+what, [][]float64{h.read(c.got)}, [][]float64{c.want}, dt, 1e-3)
+				}
+				check(t, GroupNormBackward(h, dt, batch, channels, places, groups, Operand{}, dw, Operand{}, dy, x, mean, rstd, w))
+				check(t, GroupNormBackward(h, dt, batch, channels, places, groups, Operand{}, Operand{}, db, dy, x, mean, rstd, w))
+				compareRows(t, "group norm dweight alone", [][]float64{h.read(dw)}, [][]float64{ref.dw}, dt, 1e-3)
+				compareRows(t, "group norm dbias alone", [][]float64{h.read(db)}, [][]float64{ref.db}, dt, 1e-3)
+			}
+		}
+	}
+}
+
+func TestNormErrorsAndAllocations(t *testing.T) {
+	h := newHost(t)
+	x := h.empty(dtype.Float32, 4)
+	if BatchNormStats(h, dtype.Float32, x, x, x, x, 1) == nil || BatchNorm(h, dtype.Float32, x, x, x, x, x, x) == nil ||
+		BatchNormInference(h, dtype.Float32, x, x, x, x, x, x, 1) == nil || BatchNormBackward(h, dtype.Float32, x, x, x, x, x, x, x, x) == nil {
+		t.Error("batch norm takes a vector")
+	}
+	if GroupNorm(h, dtype.Float32, 1, 4, 1, 3, x, x, x, x, x, x, 1) == nil || GroupNormBackward(h, dtype.Float32, 1, 4, 1, 0, x, x, x, x, x, x, x, x) == nil {
+		t.Error("group norm takes groups that do not divide the channels")
+	}
+	p := newPlanner()
+	a, c := at(4096, dtype.Float32, 8, 16, 100), at(4096, dtype.Float32, 16)
+	run := func() {
+		check(t, BatchNormStats(p, dtype.Float32, c, c, c, a, 1e-5))
+		check(t, BatchNorm(p, dtype.Float32, a, a, c, c, c, Operand{}))
+		check(t, BatchNormBackward(p, dtype.Float32, a, c, Operand{}, a, a, c, c, Operand{}))
+		check(t, GroupNorm(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, c, c, 1e-5))
+		check(t, GroupNormBackward(p, dtype.Float32, 8, 16, 100, 4, a, c, c, a, a, c, c, c))
+	}
+	run()
+	if n := testing.AllocsPerRun(100, run); n != 0 {
+		t.Errorf("%v allocations a call", n)
+	}
+}

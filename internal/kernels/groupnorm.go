@@ -1,0 +1,111 @@
+package kernels
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+)
+
+// grouped is room for operands of group norm seen as [batch, group, channel of the group, place], and for vectors of channels.
+type grouped struct {
+	shape  [4]int
+	stride [8][4]int
+	n      int
+	split  [2]int
+}
+
+func (g *grouped) init(batch, channels, places, groups int) error {
+	if groups <= 0 || channels%groups != 0 {
+		return fmt.Errorf("group_norm: %d channels do not divide into %d groups", channels, groups)
+	}
+	g.shape = [4]int{batch, groups, channels / groups, places}
+	g.split = [2]int{channels / groups, 1}
+	return nil
+}
+
+func (g *grouped) see(o Operand, stride [4]int) Operand {
+	if o.Ptr == 0 {
+		return o
+	}
+	g.stride[g.n] = stride
+	g.n++
+	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[:], Stride: g.stride[g.n-1][:]}
+}
+
+// full sees a dense array of the input's shape, perGroup a dense matrix [batch, group], perChannel a dense vector [channel].
+func (g *grouped) full(o Operand) Operand {
+	s := g.shape
+	return g.see(o, [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1})
+}
+
+func (g *grouped) perGroup(o Operand) Operand { return g.see(o, [4]int{g.shape[1], 1, 0, 0}) }
+
+func (g *grouped) perChannel(o Operand) Operand { return g.see(o, [4]int{0, g.shape[2], 1, 0}) }
+
+// GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of neighbouring channels, then
+// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch, groups],
+// of float32 for half inputs.
+func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand, eps float64) error {
+	var g grouped
+	if err := g.init(batch, channels, places, groups); err != nil {
+		return err
+	}
+	xs, m, r := g.full(x), g.perGroup(mean), g.perGroup(rstd)
+	s := []Scalar{FloatScalar(eps)}
+	if err := Reduce(is, normMoments, compute, s, []Operand{m, r}, []Operand{xs}, []bool{false, false, true, true}); err != nil {
+		return err
+	}
+	return Pointwise(is, normalize, compute, affineScalars(s[:0], weight, bias), []Operand{g.full(y)}, []Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
+}
+
+// GroupNormBackward stores the gradients of GroupNorm's x, weight and bias; each may be absent (Ptr 0).
+func GroupNormBackward(is Issuer, compute dtype.DType, batch, channels, places, groups int, dx, dweight, dbias, dy, x, mean, rstd, weight Operand) error {
+	var g grouped
+	if err := g.init(batch, channels, places, groups); err != nil {
+		return err
+	}
+	t := opmath(compute)
+	dys, xs, m, r, w := g.full(dy), g.full(x), g.perGroup(mean), g.perGroup(rstd), g.perChannel(weight)
+	if dx.Ptr != 0 {
+		size := batch * groups * t.Size()
+		ws, err := is.Workspace(2 * size)
+		if err != nil {
+			return err
+		}
+		a, b := g.perGroup(Operand{Ptr: ws, DType: t}), g.perGroup(Operand{Ptr: ws + uint64(size), DType: t})
+		over := []bool{false, false, true, true}
+		if weight.Ptr == 0 {
+			// normAffineGrad gives the sums in the other order.
+			err = Reduce(is, normAffineGrad, compute, nil, []Operand{b, a}, []Operand{dys, xs, m, r}, over)
+		} else {
+			err = Reduce(is, groupGradSums, compute, nil, []Operand{a, b}, []Operand{dys, xs, m, r, w}, over)
+		}
+		if err != nil {
+			return err
+		}
+		s := []Scalar{FloatScalar(1 / float64(channels/groups*places))}
+		if weight.Ptr == 0 {
+			s = append(s, FloatScalar(1))
+		}
+		if err := Pointwise(is, groupNormGrad, compute, s, []Operand{g.full(dx)}, []Operand{dys, xs, m, r, w, a, b}); err != nil {
+			return err
+		}
+	}
+	if dweight.Ptr == 0 && dbias.Ptr == 0 {
+		return nil
+	}
+	over := []bool{true, false, false, true}
+	ins := []Operand{dys, xs, m, r}
+	switch {
+	case dweight.Ptr == 0:
+		return Reduce(is, Sum, compute, nil, []Operand{g.vector(dbias)}, ins[:1], over)
+	case dbias.Ptr == 0:
+		return Reduce(is, normWeightGrad, compute, nil, []Operand{g.vector(dweight)}, ins, over)
+	}
+	return Reduce(is, normAffineGrad, compute, nil, []Operand{g.vector(dweight), g.vector(dbias)}, ins, over)
+}
+
+// vector sees a dense vector [channels] as [group, channel of the group].
+func (g *grouped) vector(o Operand) Operand {
+	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[1:3], Stride: g.split[:]}
+}
