@@ -240,13 +240,17 @@ func (b *bundler) settle() {
 				x.ok, changed = false, true
 			}
 		}
-	}
-	// Backwards, since only later bundles need earlier ones.
-	for i := len(b.bundles) - 1; i >= 0; i-- {
-		x := b.bundles[i]
-		x.needed = x.ok && b.takenWhole(x, uses)
-		if !x.needed && x.ok {
-			x.ok = false
+		if changed {
+			continue
+		}
+		// Backwards, since only later bundles need earlier ones. What is dropped here runs one by one again, maybe too early for bundles
+		// that were sound as long as it did not.
+		for i := len(b.bundles) - 1; i >= 0; i-- {
+			x := b.bundles[i]
+			x.needed = x.ok && b.takenWhole(x, uses)
+			if !x.needed && x.ok {
+				x.ok, changed = false, true
+			}
 		}
 	}
 }
