@@ -15,7 +15,7 @@ const (
 	reduceColumn
 )
 
-// The stages of a reduction (Attr[4]).
+// The stages of a reduction (Attr[4]). Attr[5] has a bit for every input that is one element along a vector.
 const (
 	// reduceWhole: elements to outputs.
 	reduceWhole = iota
@@ -49,6 +49,8 @@ type reducePlan struct {
 	index     int
 	parts     int
 	chunk     int
+	// repeat has a bit for every input that is one element along a vector.
+	repeat uint16
 }
 
 // Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with
@@ -148,13 +150,13 @@ func (p *reducePlan) gather(dims []bool) bool {
 // shape chooses how blocks lie over the work.
 func (p *reducePlan) shape(lim *Limits) {
 	most := widest(nil, p.ins)
-	along := p.rowVector(most)
-	across := p.columnVector(min(most, 4))
+	along, alongRepeat := p.rowVector(most)
+	across, acrossRepeat := p.columnVector(min(most, 4))
 	inner := abs(p.red.stride[0][0])
 	rows := p.n > 1 && (p.outputs == 1 || inner != 0 && inner < abs(p.kept.stride[len(p.outs)][0]))
 	switch {
 	case rows && (p.n/along >= 16 || p.outputs < 64*lim.Multiprocessors):
-		p.class, p.vec = reduceRow, along
+		p.class, p.vec, p.repeat = reduceRow, along, alongRepeat
 		p.items = p.n / along
 		p.wide = 32
 		if p.items > 128 && p.outputs < 16*lim.Multiprocessors {
@@ -162,9 +164,9 @@ func (p *reducePlan) shape(lim *Limits) {
 		}
 		p.split(lim, ceilDiv(p.outputs, p.groups()), p.wide)
 	default:
-		p.class, p.vec = reduceColumn, across
+		p.class, p.vec, p.repeat = reduceColumn, across, acrossRepeat
 		if rows {
-			p.vec = 1
+			p.vec, p.repeat = 1, 0
 		}
 		p.items = p.n
 		p.wide, p.deep = reduceColumnThreads/2, 1
@@ -194,15 +196,21 @@ func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 	p.parts = ceilDiv(p.items, p.chunk)
 }
 
-// rowVector returns the most elements of an access along the reduced dimensions. One run may leave a rest, that is loaded singly.
-func (p *reducePlan) rowVector(most int) int {
+// rowVector returns the most elements of an access along the reduced dimensions, and the inputs that repeat along them. One run may leave a
+// rest, that is loaded singly.
+func (p *reducePlan) rowVector(most int) (vec int, repeat uint16) {
 	places := uint64(most)
 	if p.red.nd > 1 {
 		places |= uint64(p.red.size[0])
 	}
 	for i := range p.ins {
-		if p.red.stride[i][0] != 1 {
-			return 1
+		switch p.red.stride[i][0] {
+		case 0:
+			repeat |= 1 << i
+			continue
+		case 1:
+		default:
+			return 1, 0
 		}
 		places |= p.ins[i].Ptr / uint64(p.ins[i].DType.Size())
 		for _, s := range p.red.stride[i][1:p.red.nd] {
@@ -212,31 +220,45 @@ func (p *reducePlan) rowVector(most int) int {
 			places |= uint64(s)
 		}
 	}
-	return 1 << bits.TrailingZeros64(places)
+	return repeated(places, repeat)
 }
 
-// columnVector returns the most adjacent outputs whose elements a thread can load together.
-func (p *reducePlan) columnVector(most int) int {
+// repeated turns the places of accesses into the most elements of one; where that is 1, nothing needs to repeat.
+func repeated(places uint64, repeat uint16) (int, uint16) {
+	vec := 1 << bits.TrailingZeros64(places)
+	if vec == 1 {
+		repeat = 0
+	}
+	return vec, repeat
+}
+
+// columnVector returns the most adjacent outputs whose elements a thread can load together, and the inputs that repeat along them.
+func (p *reducePlan) columnVector(most int) (vec int, repeat uint16) {
 	places := uint64(most) | uint64(p.kept.size[0])
-	for i := range p.kept.count {
+	for i := range p.outs {
 		if p.kept.stride[i][0] != 1 {
-			return 1
-		}
-		if i < len(p.outs) {
-			continue
-		}
-		o := &p.ins[i-len(p.outs)]
-		places |= o.Ptr / uint64(o.DType.Size())
-		for _, s := range p.kept.stride[i][1:p.kept.nd] {
-			places |= uint64(s)
+			return 1, 0
 		}
 	}
 	for i := range p.ins {
+		stride := p.kept.stride[len(p.outs)+i][:p.kept.nd]
+		switch stride[0] {
+		case 0:
+			repeat |= 1 << i
+			continue
+		case 1:
+		default:
+			return 1, 0
+		}
+		places |= p.ins[i].Ptr / uint64(p.ins[i].DType.Size())
+		for _, s := range stride[1:] {
+			places |= uint64(s)
+		}
 		for _, s := range p.red.stride[i][:p.red.nd] {
 			places |= uint64(s)
 		}
 	}
-	return 1 << bits.TrailingZeros64(places)
+	return repeated(places, repeat)
 }
 
 // finalShape chooses how blocks lie over states: one column an output, or a whole block where there are few outputs.
@@ -278,7 +300,10 @@ func (p *reducePlan) issue(is Issuer, stage int, ws uint64) error {
 		s.Ins = uint8(len(p.ins))
 		slots |= (1<<len(p.ins) - 1) << len(p.outs)
 	}
-	s.Attr = [6]uint16{uint16(keptDims), uint16(redDims), uint16(wide), uint16(deep), uint16(stage)}
+	s.Attr = [6]uint16{uint16(keptDims), uint16(redDims), uint16(wide), uint16(deep), uint16(stage), p.repeat}
+	if stage == reduceFinal {
+		s.Attr[5] = 0
+	}
 	p.args(l, ws, outputs, items, chunk)
 	p.kept.pack(l, keptDims, p.keptVec(stage), p.index, slots)
 	if stage != reduceFinal {

@@ -124,9 +124,16 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 	}
 	at := b.red.locate(item)
 	for i, a := range b.ins {
-		vs := a.load(base[i].Add(at[i]), b.accs)
+		width := b.accs
+		if b.s.Attr[5]>>i&1 != 0 {
+			width = 1
+		}
+		vs := a.load(base[i].Add(at[i]), width)
 		for j := range vs {
 			vs[j] = vs[j].Convert(b.op.inType(i, b.s.Compute))
+		}
+		for len(vs) < b.accs {
+			vs = append(vs, vs[0])
 		}
 		e.in = append(e.in, vs)
 	}
@@ -234,7 +241,11 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 		at := b.items.Mul(b.lit(b.accs)).Add(b.index(lane))
 		var in []Num
 		for i, a := range b.ins {
-			in = append(in, a.load(base[i].Add(at), 1)[0].Convert(b.op.inType(i, b.s.Compute)))
+			from := base[i]
+			if b.s.Attr[5]>>i&1 == 0 {
+				from = from.Add(at)
+			}
+			in = append(in, a.load(from, 1)[0].Convert(b.op.inType(i, b.s.Compute)))
 		}
 		set(acc, b.op.Step(b.r, get(acc), in, at.Convert(dtype.Int64)))
 	})
