@@ -47,8 +47,11 @@ func (d *Device) Lost() error {
 
 // checkAlloc is Check for errors of the allocator, whose own are complete.
 func (d *Device) checkAlloc(err error, msg string) error {
+	if err == nil {
+		return nil // before own, which errors.As puts on the heap
+	}
 	var own *fault.Error
-	if err == nil || errors.As(err, &own) {
+	if errors.As(err, &own) {
 		return err
 	}
 	return d.Check(err, msg)
