@@ -8,11 +8,14 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// affinity is an integer base + c[0]*x + c[1]*y + c[2]*z + c[3]*b, where x, y, z are a lane's thread coordinates and b is its block's place
-// in the pass. For 32-bit types the formula is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64.
+// formula is an integer base + x*tx + y*ty + z*tz + b*block, where tx, ty, tz are a lane's thread coordinates and block is its block's place in
+// the pass. For 32-bit types it is exact for all lanes, without wrapping; for 64-bit types it holds modulo 2^64. Its fields are moved one by one,
+// since a wider move of what was just stored in parts would have to wait for the stores.
+type formula struct{ base, x, y, z, b int64 }
+
+// affinity is a value that may be a formula.
 type affinity struct {
-	base int64
-	c    [4]int64
+	formula
 	// ok: the formula holds; else the register does.
 	ok bool
 	// lo and hi are the lanes that the register already holds.
@@ -34,45 +37,59 @@ type ref struct {
 	p, k  int32
 }
 
-// affinityOf returns a uniform or affine operand's formula.
-func (w *worker) affinityOf(r *ref) (affinity, bool) {
+// formulaOf sets f to a uniform or affine operand's formula, if it has one.
+func (w *worker) formulaOf(r *ref, f *formula) bool {
 	switch r.class {
 	case uniform:
-		return affinity{base: readInt(w.p[r.p], r.t)}, true
+		f.base = readInt(w.p[r.p], r.t)
+		f.x, f.y, f.z, f.b = 0, 0, 0, 0
+		return true
 	case affine:
-		a := w.aff[r.k]
-		return a, a.ok
+		a := &w.aff[r.k]
+		f.base, f.x, f.y, f.z, f.b = a.base, a.x, a.y, a.z, a.b
+		return a.ok
 	}
-	return affinity{}, false
+	return false
+}
+
+// keep makes f the value of affinity k.
+func (w *worker) keep(k int32, f *formula) {
+	a := &w.aff[k]
+	a.base, a.x, a.y, a.z, a.b = f.base, f.x, f.y, f.z, f.b
+	a.ok, a.lo, a.hi = true, 0, 0
 }
 
 const huge = 1 << 62
 
-// bounds returns the least and greatest value over all lanes of the pass; ok is false if they are not within ±2^62.
-func (w *worker) bounds(a *affinity) (lo, hi int64, ok bool) {
-	lo, hi = a.base, a.base
-	if lo > huge || lo < -huge {
-		return 0, 0, false
+// reach adds to lo or hi how far the term with coefficient c goes over n places; ok is false if that is too far to tell.
+func reach(lo, hi *int64, c, n int64) bool {
+	if c == 0 || n == 1 {
+		return true
 	}
-	for d, c := range a.c {
-		n := w.ext[d] - 1
-		if n == 0 || c == 0 {
-			continue
-		}
-		if c > huge>>14 || c < -huge>>14 {
-			return 0, 0, false
-		}
-		if c > 0 {
-			hi += c * n
-		} else {
-			lo += c * n
-		}
+	if c > huge>>14 || c < -huge>>14 {
+		return false
 	}
-	return lo, hi, lo >= -huge && hi <= huge
+	if c > 0 {
+		*hi += c * (n - 1)
+	} else {
+		*lo += c * (n - 1)
+	}
+	return true
 }
 
-// fits reports whether all lanes of a lie in type t.
-func (w *worker) fits(a *affinity, t dtype.DType) bool {
+// bounds returns the least and greatest value over all lanes of the pass; ok is false if they are not within ±2^62.
+func (w *worker) bounds(f *formula) (lo, hi int64, ok bool) {
+	if f.base > huge || f.base < -huge {
+		return 0, 0, false
+	}
+	lo, hi = f.base, f.base
+	e := &w.ext
+	ok = reach(&lo, &hi, f.x, e[0]) && reach(&lo, &hi, f.y, e[1]) && reach(&lo, &hi, f.z, e[2]) && reach(&lo, &hi, f.b, e[3])
+	return lo, hi, ok && lo >= -huge && hi <= huge
+}
+
+// fits reports whether all lanes of f lie in type t.
+func (w *worker) fits(f *formula, t dtype.DType) bool {
 	var least, most int64
 	switch t {
 	case dtype.Int32:
@@ -82,31 +99,38 @@ func (w *worker) fits(a *affinity, t dtype.DType) bool {
 	default:
 		return true
 	}
-	lo, hi, ok := w.bounds(a)
+	lo, hi, ok := w.bounds(f)
 	return ok && lo >= least && hi <= most
 }
 
 // linear returns the stride between neighbouring lanes, if there is one.
-func (w *worker) linear(a *affinity) (int64, bool) {
+func (w *worker) linear(f *formula) (int64, bool) {
+	e := &w.ext
+	if e[1] == 1 && e[2] == 1 { // the usual case: blocks in x
+		if e[0] == 1 {
+			return f.b, true
+		}
+		return f.x, e[3] == 1 || f.b == f.x*e[0]
+	}
 	s, n := int64(0), int64(1)
-	for d, e := range w.ext {
-		if e == 1 {
+	for d, c := range [4]int64{f.x, f.y, f.z, f.b} {
+		if e[d] == 1 {
 			continue
 		}
 		if n == 1 {
-			s = a.c[d]
-		} else if a.c[d] != s*n {
+			s = c
+		} else if c != s*n {
 			return 0, false
 		}
-		n *= e
+		n *= e[d]
 	}
 	return s, true
 }
 
-// at returns a's value in a lane.
-func (w *worker) at(a *affinity, lane int) int64 {
+// at returns f's value in a lane.
+func (w *worker) at(f *formula, lane int) int64 {
 	x, y, z, b := w.coords(lane)
-	return a.base + a.c[0]*int64(x) + a.c[1]*int64(y) + a.c[2]*int64(z) + a.c[3]*int64(b)
+	return f.base + f.x*int64(x) + f.y*int64(y) + f.z*int64(z) + f.b*int64(b)
 }
 
 // affineOp is an operation that may keep its result as a formula.
@@ -120,58 +144,64 @@ type affineOp struct {
 
 func execAffine(w *worker, in *inst) {
 	o := in.aff
-	r := &w.aff[o.d.k]
-	if x, ok := w.affinityOf(&o.a); ok {
-		y, ok := affinity{}, true
-		if o.b.class != unused {
-			y, ok = w.affinityOf(&o.b)
-		}
-		if ok && combine(o.op, &x, &y, o.t) && w.fits(&x, o.t) {
-			x.ok, x.lo, x.hi = true, 0, 0
-			*r = x
-			return
-		}
+	var x, y formula
+	if w.formulaOf(&o.a, &x) && (o.b.class == unused || w.formulaOf(&o.b, &y)) && combine(o.op, &x, &y, o.t) && w.fits(&x, o.t) {
+		w.keep(o.d.k, &x)
+		return
 	}
+	w.plainly(o)
+}
+
+// plainly computes the lanes of an operation that turned out to have no formula.
+func (w *worker) plainly(o *affineOp) {
 	w.spell(&o.a)
 	w.spell(&o.b)
 	o.plain.exec(w, &o.plain)
-	r.ok, r.lo, r.hi = false, w.m.lo, w.m.hi
+	if o.d.class == affine {
+		r := &w.aff[o.d.k]
+		r.ok, r.lo, r.hi = false, w.m.lo, w.m.hi
+	} else {
+		r := &w.spans[o.d.k]
+		r.ok, r.lo, r.hi = false, w.m.lo, w.m.hi
+	}
 }
 
 // combine sets x to the result of an operation on formulas; false if it is none. t is the result's type.
-func combine(op kir.Op, x, y *affinity, t dtype.DType) bool {
+func combine(op kir.Op, x, y *formula, t dtype.DType) bool {
 	switch op {
 	case kir.OpAdd, kir.OpPtrAdd:
 		x.base += y.base
-		for d := range x.c {
-			x.c[d] += y.c[d]
-		}
+		x.x += y.x
+		x.y += y.y
+		x.z += y.z
+		x.b += y.b
 	case kir.OpSub:
 		x.base -= y.base
-		for d := range x.c {
-			x.c[d] -= y.c[d]
-		}
+		x.x -= y.x
+		x.y -= y.y
+		x.z -= y.z
+		x.b -= y.b
 	case kir.OpNeg:
 		x.scale(-1)
 	case kir.OpMul, kir.OpMulWide:
-		if y.c != [4]int64{} {
+		if y.x|y.y|y.z|y.b != 0 {
 			*x, *y = *y, *x
 		}
-		if t.Size() == 4 && !(small(x.base) && small(x.c[0]) && small(x.c[1]) && small(x.c[2]) && small(x.c[3]) && small(y.base)) {
+		if t.Size() == 4 && !(x.small() && small(y.base)) {
 			return false
 		}
 		x.scale(y.base)
 	case kir.OpShl:
 		n := uint64(y.base) & math.MaxUint32
 		if n >= uint64(8*t.Size()) {
-			*x = affinity{}
+			*x = formula{}
 			return true
 		}
-		if t.Size() == 4 && !(n < 31 && small(x.base) && small(x.c[0]) && small(x.c[1]) && small(x.c[2]) && small(x.c[3])) {
+		if t.Size() == 4 && !(n < 31 && x.small()) {
 			return false
 		}
 		x.scale(1 << n)
-	case kir.OpCvt:
+	case kir.OpCvt: // exact in the wider reading, or it does not fit
 	default:
 		return false
 	}
@@ -181,69 +211,54 @@ func combine(op kir.Op, x, y *affinity, t dtype.DType) bool {
 // small bounds a factor so that products of two do not overflow.
 func small(v int64) bool { return v < 1<<31 && v > -1<<31 }
 
-func (a *affinity) scale(f int64) {
-	a.base *= f
-	for d := range a.c {
-		a.c[d] *= f
-	}
+func (f *formula) small() bool {
+	return small(f.base) && small(f.x) && small(f.y) && small(f.z) && small(f.b)
 }
 
-// execAffineCvt converts between 32- and 64-bit integers: the formula stays if it is exact in the wider reading.
-func execAffineCvt(w *worker, in *inst) {
-	o := in.aff
-	if x, ok := w.affinityOf(&o.a); ok {
-		if w.fits(&x, o.t) {
-			x.ok, x.lo, x.hi = true, 0, 0
-			w.aff[o.d.k] = x
-			return
-		}
-	}
-	w.spell(&o.a)
-	o.plain.exec(w, &o.plain)
-	r := &w.aff[o.d.k]
-	r.ok, r.lo, r.hi = false, w.m.lo, w.m.hi
+func (f *formula) scale(k int64) {
+	f.base *= k
+	f.x *= k
+	f.y *= k
+	f.z *= k
+	f.b *= k
 }
 
 // execAffineCompare finds the lanes where a comparison of formulas holds.
 func execAffineCompare(w *worker, in *inst) {
 	o := in.aff
-	x, xok := w.affinityOf(&o.a)
-	y, yok := w.affinityOf(&o.b)
-	r := &w.spans[o.d.k]
-	if xok && yok && w.comparable(&x, o.t) && w.comparable(&y, o.t) {
-		if o.op == kir.OpGt || o.op == kir.OpGe {
-			x, y = y, x
-		}
-		combine(kir.OpSub, &x, &y, o.t)
+	var x, y formula
+	if w.formulaOf(&o.a, &x) && w.formulaOf(&o.b, &y) && w.comparable(&x, o.t) && w.comparable(&y, o.t) {
 		least := int64(math.MinInt64) // the condition is least <= x - y <= most
 		most := int64(0)
 		switch o.op {
-		case kir.OpLt, kir.OpGt:
+		case kir.OpLt:
 			most = -1
+		case kir.OpGt:
+			least, most = 1, math.MaxInt64
+		case kir.OpGe:
+			least, most = 0, math.MaxInt64
 		case kir.OpEq:
 			least = 0
 		}
+		combine(kir.OpSub, &x, &y, o.t)
 		if from, to, ok := w.solve(&x, least, most); ok {
-			*r = lanespan{from: from, to: to, ok: true}
+			w.spans[o.d.k] = lanespan{from: from, to: to, ok: true}
 			return
 		}
 	}
-	w.spell(&o.a)
-	w.spell(&o.b)
-	o.plain.exec(w, &o.plain)
-	*r = lanespan{lo: w.m.lo, hi: w.m.hi}
+	w.plainly(o)
 }
 
 // comparable reports whether the formula's numbers compare as the type's.
-func (w *worker) comparable(a *affinity, t dtype.DType) bool {
-	lo, hi, ok := w.bounds(a)
+func (w *worker) comparable(f *formula, t dtype.DType) bool {
+	lo, hi, ok := w.bounds(f)
 	return ok && (t != dtype.Uint64 || lo >= 0) && hi < huge/8 && lo > -huge/8
 }
 
-// solve returns the lanes where least <= a <= most, if they are a range.
-func (w *worker) solve(a *affinity, least, most int64) (from, to int, ok bool) {
+// solve returns the lanes where least <= f <= most, if they are a range.
+func (w *worker) solve(f *formula, least, most int64) (from, to int, ok bool) {
 	n := w.lanes
-	lo, hi, ok := w.bounds(a)
+	lo, hi, ok := w.bounds(f)
 	if !ok {
 		return 0, 0, false
 	}
@@ -253,7 +268,7 @@ func (w *worker) solve(a *affinity, least, most int64) (from, to int, ok bool) {
 	if lo > most || hi < least {
 		return 0, 0, true
 	}
-	s, ok := w.linear(a)
+	s, ok := w.linear(f)
 	if !ok || s == 0 {
 		return 0, 0, false
 	}
@@ -263,11 +278,11 @@ func (w *worker) solve(a *affinity, least, most int64) (from, to int, ok bool) {
 	}
 	// lanes up to (below-base)/s and from (above-base)/s on
 	to = n
-	if below != math.MinInt64 {
-		to = int(min(max(floorDiv(below-a.base, s)+1, 0), int64(n)))
+	if below != math.MinInt64 && below != math.MaxInt64 {
+		to = int(min(max(floorDiv(below-f.base, s)+1, 0), int64(n)))
 	}
-	if above != math.MinInt64 {
-		from = int(min(max(-floorDiv(-(above-a.base), s), 0), int64(n)))
+	if above != math.MinInt64 && above != math.MaxInt64 {
+		from = int(min(max(-floorDiv(-(above-f.base), s), 0), int64(n)))
 	}
 	if from >= to {
 		from, to = 0, 0
@@ -286,7 +301,6 @@ func floorDiv(a, b int64) int64 {
 // execSpanAnd intersects Bools that are spans or uniform.
 func execSpanAnd(w *worker, in *inst) {
 	o := in.aff
-	r := &w.spans[o.d.k]
 	x, xok := w.spanOf(&o.a)
 	y, yok := w.spanOf(&o.b)
 	if xok && yok {
@@ -294,13 +308,10 @@ func execSpanAnd(w *worker, in *inst) {
 		if from >= to {
 			from, to = 0, 0
 		}
-		*r = lanespan{from: from, to: to, ok: true}
+		w.spans[o.d.k] = lanespan{from: from, to: to, ok: true}
 		return
 	}
-	w.spell(&o.a)
-	w.spell(&o.b)
-	o.plain.exec(w, &o.plain)
-	*r = lanespan{lo: w.m.lo, hi: w.m.hi}
+	w.plainly(o)
 }
 
 // spanOf returns the range of a Bool operand.
@@ -349,20 +360,22 @@ func (w *worker) spell(r *ref) {
 // spellAffine writes lanes [a.lo, a.hi).
 func spellAffine[T uint32 | uint64](w *worker, a *affinity, p unsafe.Pointer) {
 	d := lanes[T](p, a.hi)
-	if s, ok := w.linear(a); ok {
-		v, step := T(a.base+s*int64(a.lo)), T(s)
-		for i := a.lo; i < a.hi; i++ {
-			d[i] = v
-			v += step
-		}
+	if s, ok := w.linear(&a.formula); ok {
+		count(d[a.lo:], T(a.base+s*int64(a.lo)), T(s))
 		return
 	}
 	nx := int(w.ext[0])
 	for i := a.lo; i < a.hi; {
-		v, step := T(w.at(a, i)), T(a.c[0])
-		for end := min(a.hi, i-i%nx+nx); i < end; i++ {
-			d[i] = v
-			v += step
-		}
+		end := min(a.hi, i-i%nx+nx)
+		count(d[i:end], T(w.at(&a.formula, i)), T(a.x))
+		i = end
+	}
+}
+
+// count writes v, v+step, v+2*step and so on.
+func count[T uint32 | uint64](d []T, v, step T) {
+	for i := range d {
+		d[i] = v
+		v += step
 	}
 }

@@ -396,16 +396,16 @@ func (a *analysis) countUses(b *kir.Block) {
 	}
 }
 
-// hoistable reports whether in is uniform and depends on the launch alone.
+// hoistable reports whether in is uniform or affine and is the same in every pass of a launch.
 func (a *analysis) hoistable(in *kir.Instr) bool {
-	if len(in.Res) != 1 || a.values[in.Res[0]].class != uniform {
+	if len(in.Res) != 1 || a.values[in.Res[0]].class > affine {
 		return false
 	}
 	switch in.Op {
 	case kir.OpConst, kir.OpParam:
 		return true
 	case kir.OpSpecial:
-		return in.Sub >= kir.NTidX && in.Sub <= kir.NTidZ || in.Sub >= kir.NCtaIDX && in.Sub <= kir.NCtaIDZ
+		return in.Sub <= kir.TidZ || in.Sub >= kir.NTidX && in.Sub <= kir.NTidZ || in.Sub >= kir.NCtaIDX && in.Sub <= kir.NCtaIDZ
 	case kir.OpGet, kir.OpLoad, kir.OpClock, kir.OpAtomic, kir.OpShuffle, kir.OpVote:
 		return false
 	}

@@ -31,7 +31,11 @@ func buildChain(t testing.TB, vec int) *Kernel {
 }
 
 func BenchmarkChain(b *testing.B) {
-	const n = 16 << 20
+	b.Run("64MiB", func(b *testing.B) { benchmarkChain(b, 16<<20) })
+	b.Run("128KiB", func(b *testing.B) { benchmarkChain(b, 32<<10) })
+}
+
+func benchmarkChain(b *testing.B, n int) {
 	m := newFlat()
 	xa, ya := m.alloc(4*n), m.alloc(4*n)
 	args := pack(int64(n), xa, ya)
@@ -43,7 +47,7 @@ func BenchmarkChain(b *testing.B) {
 		k := buildChain(b, vec)
 		for _, workers := range []int{1, 2} {
 			b.Run(map[int]string{1: "scalar", 4: "vec4"}[vec]+map[int]string{1: "/1", 2: "/2"}[workers], func(b *testing.B) {
-				b.SetBytes(8 * n)
+				b.SetBytes(int64(8 * n))
 				for b.Loop() {
 					if err := k.Run(&Env{Mem: m, Workers: workers}, x(n/256/vec), x(256), 0, args); err != nil {
 						b.Fatal(err)
@@ -53,7 +57,7 @@ func BenchmarkChain(b *testing.B) {
 		}
 	}
 	b.Run("loop", func(b *testing.B) {
-		b.SetBytes(8 * n)
+		b.SetBytes(int64(8 * n))
 		for b.Loop() {
 			for i, x := range xs {
 				v := float32(float32(float32(float32(x*1.5)+0.25)*x)-3) * x
@@ -65,7 +69,7 @@ func BenchmarkChain(b *testing.B) {
 		}
 	})
 	b.Run("copy", func(b *testing.B) {
-		b.SetBytes(8 * n)
+		b.SetBytes(int64(8 * n))
 		for b.Loop() {
 			copy(ys, xs)
 		}

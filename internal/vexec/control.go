@@ -241,9 +241,8 @@ func execForLanes(w *worker, in *inst) {
 
 // forAffine runs the loop with an affine counter; false if it is not, with nothing done.
 func (w *worker) forAffine(c *control) bool {
-	x, xok := w.affinityOf(&c.args[0])
-	end, eok := w.affinityOf(&c.args[1])
-	if !xok || !eok || c.args[2].class != uniform || c.counter.class == varying || !w.comparable(&x, dtype.Int64) || !w.comparable(&end, dtype.Int64) {
+	var x, end formula
+	if !w.formulaOf(&c.args[0], &x) || !w.formulaOf(&c.args[1], &end) || c.args[2].class != uniform || c.counter.class == varying || !w.comparable(&x, dtype.Int64) || !w.comparable(&end, dtype.Int64) {
 		return false
 	}
 	step := readInt(w.p[c.args[2].p], c.args[2].t)
@@ -268,7 +267,7 @@ func (w *worker) forAffine(c *control) bool {
 		if c.counter.class == uniform {
 			writeInt(w.p[c.counter.p], c.counter.size, x.base)
 		} else {
-			w.aff[c.counter.k] = affinity{base: x.base, c: x.c, ok: true}
+			w.keep(c.counter.k, &x)
 		}
 		if !w.turn(c) {
 			return true

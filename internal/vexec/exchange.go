@@ -161,13 +161,18 @@ func execSpecial(w *worker, in *inst) {
 
 // execThreadIdx sets an affinity to a thread coordinate, or to the block's.
 func execThreadIdx(w *worker, in *inst) {
-	a := &w.aff[in.aff.d.k]
-	*a = affinity{ok: true}
-	if s := in.acc.sub; s == kir.CtaIDX {
-		a.base, a.c[3] = int64(w.cta[0]), 1
-	} else {
-		a.c[s-kir.TidX] = 1
+	var f formula
+	switch in.acc.sub {
+	case kir.TidX:
+		f.x = 1
+	case kir.TidY:
+		f.y = 1
+	case kir.TidZ:
+		f.z = 1
+	default:
+		f.base, f.b = int64(w.cta[0]), 1
 	}
+	w.keep(in.aff.d.k, &f)
 }
 
 func execLaneID(w *worker, in *inst) {

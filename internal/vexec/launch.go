@@ -297,7 +297,9 @@ func (w *worker) begin(l *launch) {
 			clear(lanes[uint8](w.p[v], row))
 		}
 	}
-	w.m, w.lanes = mask{hi: 1}, 1
+	w.ext[3] = int64(l.perPass)
+	w.lanes = int(w.ext[0] * w.ext[1] * w.ext[2] * w.ext[3])
+	w.m = mask{hi: w.lanes}
 	w.run(w.plan.prologue)
 }
 

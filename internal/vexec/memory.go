@@ -177,15 +177,14 @@ func execAccess(w *worker, in *inst) {
 
 // accessAffine handles addresses that are a formula, if all of them lie in one memory; else it returns false.
 func (w *worker) accessAffine(c *access, s *site) bool {
-	a, ok := w.affinityOf(&c.idx)
-	if !ok {
+	var a, b formula
+	if !w.formulaOf(&c.idx, &a) {
 		return false
 	}
 	a.base += c.imm
 	a.scale(int64(c.scale))
 	if c.space == kir.Global {
-		b, ok := w.affinityOf(&c.base)
-		if !ok {
+		if !w.formulaOf(&c.base, &b) {
 			return false
 		}
 		combine(kir.OpAdd, &a, &b, dtype.Uint64)
@@ -193,39 +192,29 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 	n := int64(c.width) * int64(c.size)
 	lo, hi := w.m.lo, w.m.hi
 	stride, linear := w.linear(&a)
-	var least, most uint64
+	least, most := a.base, a.base
 	if linear {
-		least, most = uint64(a.base+stride*int64(lo)), uint64(a.base+stride*int64(hi-1))
+		least += stride * int64(lo)
+		most += stride * int64(hi-1)
 		if stride < 0 {
 			least, most = most, least
 		}
-		if stride%n != 0 {
+		if (least|stride)&(n-1) != 0 {
 			return false
 		}
 	} else {
-		l, h := a.base, a.base
-		for d, k := range a.c {
-			if w.ext[d] == 1 {
-				continue
-			}
-			if k%n != 0 {
-				return false
-			}
-			if k > 0 {
-				h += k * (w.ext[d] - 1)
-			} else {
-				l += k * (w.ext[d] - 1)
-			}
+		e := &w.ext
+		if !(reach(&least, &most, a.x, e[0]) && reach(&least, &most, a.y, e[1]) && reach(&least, &most, a.z, e[2]) && reach(&least, &most, a.b, e[3])) {
+			return false
 		}
-		least, most = uint64(l), uint64(h)
+		if a.base&(n-1) != 0 || e[0] > 1 && a.x&(n-1) != 0 || e[1] > 1 && a.y&(n-1) != 0 || e[2] > 1 && a.z&(n-1) != 0 || e[3] > 1 && a.b&(n-1) != 0 {
+			return false
+		}
 	}
-	if least%uint64(n) != 0 || most < least {
+	if uint64(most) < uint64(least) || c.space == kir.Global && !w.find(s, uint64(least)) {
 		return false
 	}
-	if c.space == kir.Global && !w.find(s, least) {
-		return false
-	}
-	if off := most - s.base; least < s.base || off >= uint64(len(s.mem)) || uint64(n) > uint64(len(s.mem))-off {
+	if off := uint64(most) - s.base; uint64(least) < s.base || off >= uint64(len(s.mem)) || uint64(n) > uint64(len(s.mem))-off {
 		return false
 	}
 	if linear {
@@ -235,7 +224,7 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 	nx := int(w.ext[0])
 	for i := lo; i < hi; {
 		end := min(hi, i-i%nx+nx)
-		w.run1(c, s, uint64(w.at(&a, i))-s.base, a.c[0], i, end)
+		w.run1(c, s, uint64(w.at(&a, i))-s.base, a.x, i, end)
 		i = end
 	}
 	return true

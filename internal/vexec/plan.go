@@ -173,7 +173,11 @@ func (e *emitter) define(v kir.Value) ref {
 	return e.ref(v)
 }
 
+// lanesUntil returns a register until x's last use; what is hoisted keeps its own for all passes.
 func (e *emitter) lanesUntil(x *value) int32 {
+	if x.hoist {
+		return e.register(x.size, 1)
+	}
 	p := e.alloc(x.size)
 	e.expiring[x.last] = append(e.expiring[x.last], p)
 	return p
@@ -248,10 +252,18 @@ func (e *emitter) block(b *kir.Block) {
 // instr emits one live instruction.
 func (e *emitter) instr(in *kir.Instr, pos int) {
 	if e.a.hoistable(in) {
-		e.a.values[in.Res[0]].hoist = true
+		x := &e.a.values[in.Res[0]]
+		x.hoist = true
 		outer := e.code
 		e.code = &e.prologue
-		e.scalarInstr(in)
+		switch {
+		case x.class == uniform:
+			e.scalarInstr(in)
+		case in.Op == kir.OpSpecial:
+			e.special(in)
+		default:
+			e.affine(in, pos)
+		}
 		e.code = outer
 		return
 	}
@@ -433,8 +445,6 @@ func (e *emitter) affine(in *kir.Instr, pos int) {
 	}
 	i := inst{exec: execAffine, aff: o}
 	switch in.Op {
-	case kir.OpCvt:
-		i.exec = execAffineCvt
 	case kir.OpLt, kir.OpLe, kir.OpGt, kir.OpGe, kir.OpEq:
 		i.exec, o.t = execAffineCompare, in.Type
 	case kir.OpAnd:

@@ -238,7 +238,9 @@ func (g *progGen) vector() {
 		case 3:
 			vs = each(func(j int) kernel.Value { return cond.Select(a[j], b[j]) })
 		case 4:
-			vs = each(func(j int) kernel.Value { return a[j].Convert(dtype.Float32).FMA(g.k.F32(2), b[j].Convert(dtype.Float32)).Convert(t) })
+			vs = each(func(j int) kernel.Value {
+				return a[j].Convert(dtype.Float32).FMA(g.k.F32(2), b[j].Convert(dtype.Float32)).Convert(t)
+			})
 		case 5:
 			vs = each(func(j int) kernel.Value { return a[j].Max(b[j]).Add(a[j]) })
 		case 6:

@@ -158,8 +158,8 @@ func execTileEach(w *worker, in *inst) {
 	for r := 0; r < t.rows && w.fault == nil; r += step {
 		n := min(step, t.rows-r)
 		w.enter(groups, n)
-		w.aff[o.row.k] = affinity{base: int64(r), c: [4]int64{0, 1}, ok: true}
-		w.aff[o.col.k] = affinity{c: [4]int64{int64(o.width)}, ok: true}
+		w.keep(o.row.k, &formula{base: int64(r), y: 1})
+		w.keep(o.col.k, &formula{x: int64(o.width)})
 		from := lanes[byte](w.p[t.p], t.rows*t.cols*size)[r*t.cols*size:]
 		for j := range o.vals {
 			o.split(w, from, j, groups*n)

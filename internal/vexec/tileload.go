@@ -161,12 +161,12 @@ func execTileLoad(w *worker, in *inst) {
 	w.tile = l.t.name
 	if w.fault == nil {
 		w.enter(l.outer, 1)
-		w.aff[l.out.k] = affinity{c: [4]int64{1}, ok: true}
+		w.keep(l.out.k, &formula{x: 1})
 		w.run(l.onOut)
 	}
 	if w.fault == nil {
 		w.enter(l.inner, 1)
-		w.aff[l.in.k] = affinity{c: [4]int64{int64(l.width)}, ok: true}
+		w.keep(l.in.k, &formula{x: int64(l.width)})
 		w.run(l.onIn)
 	}
 	n := l.inner * l.width
@@ -209,7 +209,7 @@ func (w *worker) crossOver(c *crossing, o int) {
 	switch c.from.class {
 	case affine:
 		if a := &w.aff[c.from.k]; a.ok {
-			*(*int64)(d) = a.base + a.c[0]*int64(o)
+			*(*int64)(d) = a.base + a.x*int64(o)
 			return
 		}
 	case span:
@@ -258,7 +258,7 @@ func (l *tileLoad) outward(w *worker, r *ref) strip {
 		}
 		if c.from.class == affine && w.aff[c.from.k].ok {
 			a := &w.aff[c.from.k]
-			return strip{base: a.base, step: a.c[0]}
+			return strip{base: a.base, step: a.x}
 		}
 		if c.from.class == uniform {
 			return strip{base: *(*int64)(w.p[c.from.p])}
@@ -299,10 +299,9 @@ func (l *tileLoad) outside(w *worker, d []uint8) []uint8 {
 // dense loads the rows of the common case: elements adjacent along a row, rows anywhere, the same range inside in all of them that
 // are. It returns how many rows it did: it leaves off where an address is bad, and does none if the case is another.
 func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
-	x, ok := w.affinityOf(&l.index)
-	inside, inOK := w.spanOf(&l.inside)
-	base, baseOK := w.affinityOf(&l.acc.base)
-	if !ok || !inOK || !baseOK || base.c[0] != 0 || x.c[0] != int64(l.width) && l.inner > 1 {
+	var x, base formula
+	inside, ok := w.spanOf(&l.inside)
+	if !ok || !w.formulaOf(&l.index, &x) || !w.formulaOf(&l.acc.base, &base) || base.x != 0 || x.x != int64(l.width) && l.inner > 1 {
 		return 0
 	}
 	size := l.t.t.Size()
@@ -378,17 +377,13 @@ func (l *tileLoad) row(w *worker, d unsafe.Pointer) {
 
 // contiguous loads a row whose active elements are adjacent in memory; false if they are not, or not all in one allocation.
 func (l *tileLoad) contiguous(w *worker, whole []byte, m mask, shift int64) bool {
-	x, ok := w.affinityOf(&l.index)
-	if !ok || m.b != nil || x.c[0] != int64(l.width) && l.inner > 1 {
-		return false
-	}
-	base, ok := w.affinityOf(&l.acc.base)
-	if !ok || base.c[0] != 0 {
+	var x, base formula
+	if m.b != nil || !w.formulaOf(&l.index, &x) || x.x != int64(l.width) && l.inner > 1 || !w.formulaOf(&l.acc.base, &base) || base.x != 0 {
 		return false
 	}
 	size := l.t.t.Size()
 	group := l.width * size
-	from := uint64(base.base) + uint64(x.base+shift+x.c[0]*int64(m.lo))*uint64(size)
+	from := uint64(base.base) + uint64(x.base+shift+x.x*int64(m.lo))*uint64(size)
 	n := (m.hi - m.lo) * group
 	s := &w.sites[l.acc.site]
 	if from%uint64(group) != 0 || !w.find(s, from) {
