@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	opsFlag    = flag.String("ops", "testdata/ops01.txt", "file of the operations that must be offered, one a line")
+	opsFlag    = flag.String("ops", "testdata/ops_a.tar.gz", "file of the recorded cases")
 	deviceFlag = flag.String("device", "cpu", "device of the operations: cpu, sim or cuda")
 	matchFlag  = flag.String("match", "", "run only the operations that match this regular expression")
 	shownFlag  = flag.Int("shown", 1, "how many failures of each operation to show")
@@ -47,11 +47,11 @@ type failures struct {
 
 // TestOps runs PyTorch's recorded calls of operations and compares values, gradients, types, shapes and strides.
 func TestOps(t *testing.T) {
-	cases, err := recorded.OpenCases("testdata/ops_a.tar.gz")
+	cases, err := recorded.OpenCases(*opsFlag)
 	if err != nil {
 		t.Fatal(err)
 	}
-	required, err := recorded.OpNames(*opsFlag)
+	required, err := recorded.OpNames("testdata/ops01.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,11 +72,7 @@ func again(r **row, second func(x *Exec, n *node, t *Tensor) *Tensor) func(b *ba
 	return func(b *back) {
 		x, u, t := b.x, b.grad(0), b.in(1)
 		if b.need(0) {
-			v := u
-			if u.dt.IsComplex() {
-				t = x.Conj(t)
-			}
-			b.set(0, b.slopeOp(*r, v, t))
+			b.set(0, b.slopeOp(*r, u, x.conjugate(t)))
 		}
 		if !b.need(1) {
 			return
@@ -137,14 +133,11 @@ func backSiLU(b *back) {
 	b.set(0, x.Mul(b.grad(0), x.Conj(d)))
 }
 
-// metaHardtanh: the bounds, as scalars, take the input's type.
+// metaHardtanh: the bounds take the input's type, so that those for integers are truncated.
 func metaHardtanh(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsFloat() && (!t.dt.IsInt() || !t.dt.IsSigned()) {
 		f.fail(fault.Unsupported, "Hardtanh is not defined for %v tensors; convert them first", t.dt)
-	}
-	if t.dt.IsInt() && f.holeFloat != 0 {
-		f.fail(fault.Invalid, "Hardtanh of integers needs whole bounds")
 	}
 	f.dt = t.dt
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))

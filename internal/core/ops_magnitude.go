@@ -52,7 +52,17 @@ func (x *Exec) Positive(t *Tensor) *Tensor {
 }
 
 // RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
+// Half types round after each of the three steps.
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
+	if t.dt.IsFloat() && t.dt.Size() == 2 {
+		ten := math.Pow(10, math.Abs(float64(decimals)))
+		return x.composite("RoundDecimals", func(x *Exec) *Tensor {
+			if decimals < 0 {
+				return x.MulS(x.Round(x.DivS(t, ten)), ten)
+			}
+			return x.DivS(x.Round(x.MulS(t, ten)), ten)
+		})
+	}
 	f := x.op(rowRoundDecimals, t)
 	f.scalar[0] = kernels.Scalar{F: math.Pow(10, math.Abs(float64(decimals)))}
 	f.scalar[1] = kernels.Scalar{I: int64(decimals)}

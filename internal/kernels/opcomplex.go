@@ -1,6 +1,9 @@
 package kernels
 
 import (
+	gomath "math"
+
+	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
 )
@@ -23,7 +26,17 @@ func complexExpm1(k *kernel.Builder, z Num) Num {
 }
 
 func complexLog(k *kernel.Builder, z Num) Num {
-	return Num{math.Log(k, math.Hypot(k, z.Re, z.Im)), math.Atan2(k, z.Im, z.Re)}
+	return Num{logMagnitude(k, z), math.Atan2(k, z.Im, z.Re)}
+}
+
+// logMagnitude returns log|z|. For float32 it goes through float64, so that it is right to the last bit near |z| = 1 too.
+func logMagnitude(k *kernel.Builder, z Num) kernel.Value {
+	if z.Re.Type() != dtype.Float32 {
+		return math.Log(k, math.Hypot(k, z.Re, z.Im))
+	}
+	x, y := z.Re.Convert(dtype.Float64), z.Im.Convert(dtype.Float64)
+	l := math.Log(k, x.Mul(x).Add(y.Mul(y))).Mul(x.Like(0.5)).Convert(dtype.Float32)
+	return isInf(z.Re).Or(isInf(z.Im)).Select(l.Like(gomath.Inf(1)), l)
 }
 
 // complexLog1p keeps precision near 0: |1+z|² = 1 + (x(2+x) + y²).
@@ -96,17 +109,10 @@ func complexAcosh(k *kernel.Builder, z Num) Num {
 }
 
 func complexAtanh(k *kernel.Builder, z Num) Num {
-	x, y := z.Re, z.Im
+	x, y := z.Re.Abs(), z.Im // of the right half plane, where log1p's argument is positive
 	one := x.Like(1)
 	d := one.Sub(x)
 	re := math.Log1p(k, x.Mul(x.Like(4)).Div(d.Mul(d).Add(y.Mul(y)))).Mul(x.Like(0.25))
 	im := math.Atan2(k, y.Add(y), d.Mul(one.Add(x)).Sub(y.Mul(y))).Mul(x.Like(0.5))
-	return Num{re, im}
-}
-
-// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0.
-func complexPow(k *kernel.Builder, a, b Num) Num {
-	zero := a.Eq(a.like(0))
-	p := complexExp(k, b.Mul(complexLog(k, a)))
-	return choose(b.Eq(b.like(0)), a.like(1), choose(zero, a.like(0), p))
+	return Num{copySign(re, z.Re), im}
 }
