@@ -1,0 +1,139 @@
+package conformance
+
+import (
+	"compress/gzip"
+	"encoding/csv"
+	"math"
+	"os"
+	"strconv"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/recorded"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// digitsRow is one training image and its label.
+type digitsRow struct {
+	pixels [64]float32
+	label  int64
+}
+
+// digitsRows reads the training rows: all but every fifth.
+func digitsRows(t *testing.T) []digitsRow {
+	t.Helper()
+	f, err := os.Open("../examples/digits/digits.csv.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := csv.NewReader(z).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []digitsRow
+	for i, text := range all {
+		if i%5 == 4 {
+			continue
+		}
+		var r digitsRow
+		for j, s := range text {
+			v, err := strconv.Atoi(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if j < 64 {
+				r.pixels[j] = float32(v) / 16
+			} else {
+				r.label = int64(v)
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// digitsNet is the recorded network with its initial weights.
+func digitsNet(t *testing.T, x *tenon.Exec, run *recorded.DigitsRun) nn.Sequential {
+	t.Helper()
+	g := nn.NewGenerator(1)
+	pad := nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
+	net := nn.Sequential{
+		nn.NewConv2d(x, 1, 16, [2]int{3, 3}, pad), nn.ReLU{},
+		nn.NewConv2d(x, 16, 32, [2]int{3, 3}, pad), nn.ReLU{},
+		nn.MaxPool2d{Kernel: [2]int{2, 2}}, nn.Flatten{},
+		nn.NewLinear(x, 512, 64, nn.LinearOpt{Generator: g}), nn.ReLU{},
+		nn.NewLinear(x, 64, 10, nn.LinearOpt{Generator: g}),
+	}
+	t.Cleanup(func() { nn.Close(net) })
+	x.Scope(func(x *tenon.Exec) {
+		state := map[string]*tenon.Tensor{}
+		for name, w := range run.Init {
+			state[name] = x.FromBytes(w.Data, w.DType, w.Shape...)
+		}
+		if err := nn.Load(x, net, state, nn.LoadOpt{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return net
+}
+
+// digitsBatch puts rows on the device.
+func digitsBatch(x *tenon.Exec, rows []digitsRow, numbers []int64) (images, labels *tenon.Tensor) {
+	var pixels []float32
+	var classes []int64
+	for _, n := range numbers {
+		pixels = append(pixels, rows[n].pixels[:]...)
+		classes = append(classes, rows[n].label)
+	}
+	return tenon.From(x, pixels, len(numbers), 1, 8, 8), tenon.From(x, classes)
+}
+
+// TestDigitsLosses trains from the recorded weights on the recorded batches and compares each step's loss with PyTorch's.
+func TestDigitsLosses(t *testing.T) {
+	run, err := recorded.OpenDigitsRun("testdata/digits_run.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := digitsRows(t)
+	x := open(t)
+	net := digitsNet(t, x, run)
+	adam, err := optim.NewAdam(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adam.Close()
+	worst, early := 0.0, 0.0
+	for step, numbers := range run.Batches {
+		x.Scope(func(x *tenon.Exec) {
+			images, labels := digitsBatch(x, rows, numbers)
+			loss := x.CrossEntropy(net.Forward(x, images), labels, nil, tenon.CrossEntropyOpt{})
+			adam.ZeroGrad()
+			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := adam.Step(x); err != nil {
+				t.Fatal(err)
+			}
+			got, err := x.Item(loss)
+			if err != nil {
+				t.Fatal(err)
+			}
+			off := math.Abs(got-run.Losses[step]) / run.Losses[step]
+			worst = max(worst, off)
+			bound := 2e-4
+			if step < 20 {
+				early, bound = max(early, off), 2e-6
+			}
+			if off > bound {
+				t.Errorf("step %d: loss %v, PyTorch's is %v: off by %.2g, the limit is %.2g", step, got, run.Losses[step], off, bound)
+			}
+		})
+	}
+	t.Logf("%d losses on %s: the first 20 within %.2g of PyTorch's, all within %.2g", len(run.Losses), x.Device().Name(), early, worst)
+}

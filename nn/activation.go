@@ -1,0 +1,116 @@
+package nn
+
+import "tenon.dev"
+
+// ReLU is max(0, x).
+type ReLU struct{}
+
+// Forward returns the function of every element.
+func (ReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.ReLU(in) }
+
+// Sigmoid is 1/(1+exp(-x)).
+type Sigmoid struct{}
+
+// Forward returns the function of every element.
+func (Sigmoid) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Sigmoid(in) }
+
+// Tanh is the hyperbolic tangent.
+type Tanh struct{}
+
+// Forward returns the function of every element.
+func (Tanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Tanh(in) }
+
+// GELU is x·Φ(x) with the normal distribution's Φ.
+type GELU struct {
+	// Tanh approximates Φ by the hyperbolic tangent.
+	Tanh bool
+}
+
+// Forward returns the function of every element.
+func (a GELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if a.Tanh {
+		return x.GELUTanh(in)
+	}
+	return x.GELU(in)
+}
+
+// SiLU is x·sigmoid(x).
+type SiLU struct{}
+
+// Forward returns the function of every element.
+func (SiLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.SiLU(in) }
+
+// LeakyReLU is x, or x times a small slope where x is negative.
+type LeakyReLU struct {
+	// Slope of the negative side; 0 is 0.01.
+	Slope float64
+}
+
+// Forward returns the function of every element.
+func (a LeakyReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.LeakyReLU(in, or(a.Slope, 0.01))
+}
+
+// ELU is x, or α·(exp(x)-1) where x is negative.
+type ELU struct {
+	// Alpha is α; 0 is 1.
+	Alpha float64
+}
+
+// Forward returns the function of every element.
+func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.ELU(in, or(a.Alpha, 1)) }
+
+// Hardtanh cuts x off at both ends.
+type Hardtanh struct {
+	// Min and Max are the ends; both 0 stand for -1 and 1.
+	Min, Max float64
+}
+
+// Forward returns the function of every element.
+func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if a.Min == 0 && a.Max == 0 {
+		return x.Hardtanh(in, -1, 1)
+	}
+	return x.Hardtanh(in, a.Min, a.Max)
+}
+
+// Softplus is log(1+exp(β·x))/β, and x itself where β·x is above a threshold.
+type Softplus struct {
+	// Beta is β; 0 is 1. Threshold 0 is 20.
+	Beta, Threshold float64
+}
+
+// Forward returns the function of every element.
+func (a Softplus) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Softplus(in, or(a.Beta, 1), or(a.Threshold, 20))
+}
+
+// LogSigmoid is log(sigmoid(x)).
+type LogSigmoid struct{}
+
+// Forward returns the function of every element.
+func (LogSigmoid) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.LogSigmoid(in) }
+
+// Softmax is exp(x) divided by its sum along a dimension.
+type Softmax struct{ Dim int }
+
+// Forward returns the function of in, along dimension Dim.
+func (a Softmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Softmax(in, a.Dim, tenon.SoftmaxOpt{})
+}
+
+// LogSoftmax is the logarithm of Softmax.
+type LogSoftmax struct{ Dim int }
+
+// Forward returns the function of in, along dimension Dim.
+func (a LogSoftmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.LogSoftmax(in, a.Dim, tenon.SoftmaxOpt{})
+}
+
+// or returns v, or def if v is 0.
+func or(v, def float64) float64 {
+	if v == 0 {
+		return def
+	}
+	return v
+}
