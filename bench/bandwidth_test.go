@@ -51,13 +51,13 @@ func TestBandwidth(t *testing.T) {
 		dst := x.Empty([]int{large}, tenon.Float32)
 		bytes := 4.0 * large
 		s := timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(dst, a) })
-		record("copy", "TB/s", rate(s, 2*bytes))
+		recordFigure("copy", "TB/s", rate(s, 2*bytes))
 		for i := range s {
 			s[i] *= 1e3
 		}
-		record("copy.time", "ms", s)
-		record("add.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.AddInto(dst, a, b) }), 3*bytes))
-		record("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
+		recordFigure("copy.time", "ms", s)
+		recordFigure("add.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.AddInto(dst, a, b) }), 3*bytes))
+		recordFigure("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
 	})
 }
 
@@ -73,7 +73,7 @@ func TestProducts(t *testing.T) {
 		x.TF32(c.tf32).Scope(func(x *tenon.Exec) {
 			// Pseudo-random operands: on zeros the clock runs higher.
 			a, b := noise(x, n, c.dt), noise(x, n, c.dt)
-			record(c.name, "TFLOP/s", rate(timed(t, x, c.reps, func(x *tenon.Exec) { x.MM(a, b) }), 2.0*n*n*n))
+			recordFigure(c.name, "TFLOP/s", rate(timed(t, x, c.reps, func(x *tenon.Exec) { x.MM(a, b) }), 2.0*n*n*n))
 		})
 	}
 }

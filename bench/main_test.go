@@ -58,13 +58,13 @@ func onGPU(t *testing.T) *tenon.Exec {
 // perOp is perCall for functions that do ops operations a call.
 func perOp(t *testing.T, name string, ops, count int, issue bool, sync func() error, f func()) float64 {
 	t.Helper()
-	return record(name, "µs", samples(t, ops*count, count, issue, sync, f))
+	return recordFigure(name, "µs", samples(t, ops*count, count, issue, sync, f))
 }
 
 // perCall times count calls of f, sync after them, over and over, and records the time of one call in µs, without the sync if issue is true.
 func perCall(t *testing.T, name string, count int, issue bool, sync func() error, f func()) float64 {
 	t.Helper()
-	return record(name, "µs", samples(t, count, count, issue, sync, f))
+	return recordFigure(name, "µs", samples(t, count, count, issue, sync, f))
 }
 
 func samples(t *testing.T, parts, count int, issue bool, sync func() error, f func()) []float64 {
@@ -92,7 +92,7 @@ func samples(t *testing.T, parts, count int, issue bool, sync func() error, f fu
 	return values
 }
 
-func record(name, unit string, values []float64) float64 {
+func recordFigure(name, unit string, values []float64) float64 {
 	s := benchrun.Summarize(values)
 	benchrun.Record(benchrun.Figure{Name: name, Unit: unit, Sample: s})
 	fmt.Printf("%-20s %10.4g %s  (%.4g … %.4g)\n", name, s.Median, unit, s.Min, s.Max)

@@ -61,7 +61,7 @@ func overhead(t *testing.T, part string, x *tenon.Exec, dev *rt.Device) {
 			})
 		})
 		allocs := testing.AllocsPerRun(200, func() { ng.Add(a, b).Close() })
-		record(add+".allocs", "allocs/op", []float64{allocs})
+		recordFigure(add+".allocs", "allocs/op", []float64{allocs})
 		perCall(t, empty+".scoped", 1000, true, sync, func() { x.Empty([]int{16}, tenon.Float32).Close() })
 	})
 	perCall(t, empty+".loose", 1000, true, sync, func() { x.Empty([]int{16}, tenon.Float32).Close() })
@@ -94,7 +94,7 @@ func driverOverhead(t *testing.T, dev *rt.Device) {
 		}
 	}
 	perCall(t, "launch", 500, true, sync, launch)
-	record("launch.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, launch)})
+	recordFigure("launch.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, launch)})
 	e, err := dev.AcquireEvent(false)
 	if err != nil {
 		t.Fatal(err)
@@ -106,5 +106,5 @@ func driverOverhead(t *testing.T, dev *rt.Device) {
 		}
 	}
 	perCall(t, "event", 500, true, sync, rec)
-	record("event.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, rec)})
+	recordFigure("event.allocs", "allocs/op", []float64{testing.AllocsPerRun(100, rec)})
 }
