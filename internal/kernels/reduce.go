@@ -276,7 +276,7 @@ func (p *reducePlan) issue(is Issuer, stage int, ws uint64) error {
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
 	s.Class, s.Vec, s.Index = p.class, uint8(p.vec), uint8(p.index)
-	keptDims, redDims := dimsClass(p.kept.nd), dimsClass(p.red.nd)
+	keptDims, redDims := reduceClass(p.kept.nd), reduceClass(p.red.nd)
 	wide, deep, items, chunk := p.wide, p.deep, p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
 	threads, grid := wide*max(1, deep), 0
@@ -316,6 +316,17 @@ func (p *reducePlan) issue(is Issuer, stage int, ws uint64) error {
 	l.Grid = [3]uint32{uint32(grid), uint32(parts), 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
+}
+
+// reduceClass is dimsClass with fewer choices, since a reduction has two spaces.
+func reduceClass(nd int) int {
+	switch {
+	case nd == 1:
+		return 1
+	case nd <= 3:
+		return 3
+	}
+	return maxDims
 }
 
 // keptVec is how many outputs an item of the kept dimensions is.
