@@ -82,7 +82,7 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 			x.fail(op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does")
 		}
 		r.visit(t.node)
-		r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: meta{t.dt, t.shape}}, r.seed(op, t, grads[i]))
+		r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: metaOf(t)}, r.seed(op, t, grads[i]))
 	}
 	slices.SortFunc(r.order, func(a, b *node) int {
 		if a.seq > b.seq {

@@ -93,7 +93,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 		n.addEdge(t)
 	}
 	for i, o := range outs {
-		n.outs = append(n.outs, meta{o.dt, o.shape})
+		n.outs = append(n.outs, metaOf(o))
 		if o.dt.IsFloat() || o.dt.IsComplex() {
 			o.node, o.out = n, uint8(i)
 			n.refs.Add(1)

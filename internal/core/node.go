@@ -48,6 +48,13 @@ type edge struct {
 type meta struct {
 	dt    dtype.DType
 	shape []int
+	// columns says that the last two dimensions lie transposed.
+	columns bool
+}
+
+func metaOf(t *Tensor) meta {
+	n := len(t.shape)
+	return meta{t.dt, t.shape, n >= 2 && t.stride[n-2] == 1 && t.stride[n-1] != 1}
 }
 
 // slot is a saved tensor: it holds its storage, in no scope.
@@ -92,7 +99,7 @@ func (f *frame) record() {
 	view := f.row.flags&flagView != 0
 	for i := 0; i < f.outs; i++ {
 		t := f.out[i]
-		n.outs = append(n.outs, meta{t.dt, t.shape})
+		n.outs = append(n.outs, metaOf(t))
 		if f.row.saves&(out0<<i) != 0 {
 			n.keep(out0<<i, t)
 		}
@@ -113,7 +120,7 @@ func (f *frame) record() {
 func (n *node) addEdge(t *Tensor) {
 	var e edge
 	if t != nil {
-		e.meta = meta{t.dt, t.shape}
+		e.meta = metaOf(t)
 		switch {
 		case t.node != nil:
 			e.node, e.out = t.node, t.out
@@ -178,7 +185,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	case !t.dt.IsFloat() && !t.dt.IsComplex():
 		panicAt("SetRequiresGrad", fault.Invalid, "only tensors of floating point or complex dtype can require gradients, not %v", t.dt)
 	default:
-		t.leaf = &leaf{owner: t, meta: meta{t.dt, t.shape}}
+		t.leaf = &leaf{owner: t, meta: metaOf(t)}
 	}
 	return t
 }

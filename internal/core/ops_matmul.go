@@ -98,10 +98,10 @@ func backProduct(b *back) {
 	x, g := b.x, b.grad(0)
 	alpha := b.n.scalar[0].F
 	if b.need(0) {
-		b.set(0, x.product(g, x.adjoint(b.in(1)), nil, alpha, 0))
+		b.set(0, x.productLike(b.n.edges[0].meta, g, x.adjoint(b.in(1)), alpha))
 	}
 	if b.need(1) {
-		b.set(1, x.product(x.adjoint(b.in(0)), g, nil, alpha, 0))
+		b.set(1, x.productLike(b.n.edges[1].meta, x.adjoint(b.in(0)), g, alpha))
 	}
 	if b.need(2) {
 		if beta := b.n.scalar[1].F; beta != 1 {
@@ -109,6 +109,15 @@ func backProduct(b *back) {
 		}
 		b.set(2, g)
 	}
+}
+
+// productLike returns the product a x b in the memory order of the operand whose gradient it is: that of a transposed weight is then made where the
+// weight's own is wanted.
+func (x *Exec) productLike(m meta, a, b *Tensor, alpha float64) *Tensor {
+	if !m.columns {
+		return x.product(a, b, nil, alpha, 0)
+	}
+	return x.Transpose(x.product(x.Transpose(b, -2, -1), x.Transpose(a, -2, -1), nil, alpha, 0), -2, -1)
 }
 
 // adjoint returns the conjugate transpose of the last two dimensions.

@@ -85,6 +85,7 @@ var rowPermute, rowNarrow, rowSelect, rowDiag, rowStrided, rowView, rowExpand, r
 
 func init() {
 	rowPermute = define(viewRow("Permute", "permute", viewPermute))
+	rowPermute.back = backPermute
 	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
 	rowSelect = define(viewRow("Select", "select", viewSelect))
 	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
@@ -113,6 +114,16 @@ func viewPermute(f *frame, g geometry) geometry {
 		out.shape[i], out.stride[i] = g.shape[d], g.stride[d]
 	}
 	return out
+}
+
+// backPermute returns a view, so that a gradient whose memory lies as the input's does stays where it is.
+func backPermute(b *back) {
+	n := len(b.n.dims)
+	inverse := make([]int, n)
+	for i, d := range b.n.dims {
+		inverse[(d+n)%n] = i
+	}
+	b.set(0, b.x.Permute(b.grad(0), inverse...))
 }
 
 // viewSlice: i = dim, start, end, step.
