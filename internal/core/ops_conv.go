@@ -9,6 +9,8 @@ import (
 type ConvOpt struct {
 	Stride, Padding, Dilation [2]int
 	Groups                    int
+	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	Same bool
 }
 
 // The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch, Channels, H, W]
@@ -219,10 +221,35 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv 
 	return c
 }
 
+// samePadding returns the input and options with which a convolution keeps the input's size. An odd number of elements to add makes a copy with
+// one more at the end.
+func (x *Exec) samePadding(in, w *Tensor, opt ConvOpt) (*Tensor, ConvOpt) {
+	opt.Same = false
+	if opt.Stride[0] > 1 || opt.Stride[1] > 1 {
+		x.fail("Conv2d", fault.Invalid, []*Tensor{in, w}, "padding='same' is not supported for strided convolutions")
+	}
+	var more [4]int
+	for i := range 2 {
+		total := max(opt.Dilation[i], 1) * (w.shape[2+i] - 1)
+		opt.Padding[i] = total / 2
+		more[3-2*i] = total % 2
+	}
+	if more != [4]int{} {
+		in = x.constantPad(in, more[:], 0)
+	}
+	return in, opt
+}
+
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
 func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	if len(in.shape) == 3 {
 		return x.composite("Conv2d", func(x *Exec) *Tensor { return x.Squeeze(x.Conv2d(x.Unsqueeze(in, 0), w, b, opt), 0) })
+	}
+	if opt.Same && len(w.shape) == 4 {
+		return x.composite("Conv2d", func(x *Exec) *Tensor {
+			in, opt := x.samePadding(in, w, opt)
+			return x.Conv2d(in, w, b, opt)
+		})
 	}
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }

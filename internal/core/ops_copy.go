@@ -9,7 +9,7 @@ import (
 var rowCopy, rowCopyInto *row
 
 func init() {
-	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, else in the input's memory order.
+	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's memory order.
 	rowCopy = define(row{Name: "Copy", Torch: "clone", meta: metaCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
 	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", meta: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
@@ -23,8 +23,11 @@ const copyEngineBytes = 1 << 20
 func metaCopy(f *frame) {
 	t := f.in[0]
 	var stride []int
-	if f.i[0] == 0 {
+	switch f.i[0] {
+	case 0:
 		stride = f.layout(t.shape)
+	case 2:
+		stride = channelsLastStrides(t.shape)
 	}
 	f.newOut(0, f.dt, t.shape, stride)
 }
@@ -64,6 +67,17 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 		return t
 	}
 	return x.copyAs(t, t.dt, true)
+}
+
+// ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
+func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
+	x.wantDim("ChannelsLast", "the tensor", t, 4)
+	if sameShape(t.stride, channelsLastStrides(t.shape)) {
+		return t
+	}
+	f := x.op(rowCopy, t)
+	f.dt, f.i[0] = t.dt, 2
+	return f.call1()
 }
 
 // ToDType returns t if it has type dt, else a converted copy.

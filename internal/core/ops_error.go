@@ -1,0 +1,200 @@
+package core
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// LossOpt are the options of losses between elements.
+type LossOpt struct {
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+// distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction. The gradient of input 0 takes the loss's
+// gradient and both; input 1's is its negative.
+type distance struct {
+	each, gradient *kernels.PointOp
+	sum, mean      *kernels.ReduceOp
+	// factor is the constant of the derivative; slope gives the derivative over it, in operations, of the difference.
+	factor float64
+	slope  func(x *Exec, d *Tensor) *Tensor
+}
+
+var rowMSE, rowL1, rowDistanceGrad *row
+
+func init() {
+	squared := &distance{each: kernels.SquaredError, gradient: kernels.SquaredErrorBackward, sum: kernels.SquaredErrorSum, mean: kernels.SquaredErrorMean, factor: 2,
+		slope: func(_ *Exec, d *Tensor) *Tensor { return d }}
+	absolute := &distance{each: kernels.AbsoluteError, gradient: kernels.AbsoluteErrorBackward, sum: kernels.AbsoluteErrorSum, mean: kernels.AbsoluteErrorMean, factor: 1,
+		slope: (*Exec).Sign}
+	rowMSE = define(distanceRow("MSELoss", "nn.functional.mse_loss", squared))
+	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
+	rowDistanceGrad = define(row{Name: "LossBackward", meta: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+}
+
+func distanceRow(name, torch string, d *distance) row {
+	return row{Name: name, Torch: torch, cast: castFloat32, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
+		meta: func(f *frame) {
+			t := f.in[0]
+			if reduction(f.i[0]) == reduceNone {
+				f.newOut(0, t.dt, t.shape, f.layout(t.shape))
+			} else {
+				f.newOut(0, t.dt, nil, nil)
+			}
+		},
+		run: func(f *frame) error {
+			n := f.in[0].Numel()
+			if reduction(f.i[0]) == reduceNone {
+				if n == 0 {
+					return nil
+				}
+				outs, ins := f.operandsOf()
+				return kernels.Pointwise(f, d.each, f.in[0].dt, nil, outs, ins)
+			}
+			op := d.mean
+			if reduction(f.i[0]) == reduceSum {
+				op = d.sum
+			}
+			f.opers = append(f.opers[:0], operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+			return kernels.Reduce(f, op, f.in[0].dt, nil, f.opers[:1], f.opers[1:], f.reduced(len(f.in[0].shape)))
+		}}
+}
+
+func runDistanceGrad(f *frame) error {
+	if f.out[0].Numel() == 0 {
+		return nil
+	}
+	outs, ins := f.operandsOf()
+	return kernels.Pointwise(f, f.opt.(*distance).gradient, f.out[0].dt, f.scalar[:1], outs, ins)
+}
+
+func backDistance(b *back, d *distance) {
+	x, g, t, u := b.x, b.grad(0), b.in(0), b.in(1)
+	factor := d.factor
+	if reduction(b.n.i[0]) == reduceMean {
+		factor /= float64(t.Numel())
+	}
+	if !x.GradEnabled() {
+		for i, c := range []float64{factor, -factor} {
+			if b.need(i) {
+				f := x.op(rowDistanceGrad, g, t, u)
+				f.opt, f.scalar[0] = d, kernels.FloatScalar(c)
+				b.set(i, f.call1())
+			}
+		}
+		return
+	}
+	y := x.Mul(x.MulS(d.slope(x, x.Sub(t, u)), factor), g)
+	b.set(0, y)
+	if b.need(1) {
+		b.set(1, x.Neg(y))
+	}
+}
+
+// distanceLoss brings both to one shape and type and runs the row.
+func (x *Exec) distanceLoss(r *row, t, target *Tensor, opt LossOpt) *Tensor {
+	how := x.reductionOf(r.Name, opt.Reduction)
+	return x.composite(r.Name, func(x *Exec) *Tensor {
+		t, target := x.alike(t, target)
+		if !t.dt.IsFloat() {
+			x.fail(r.Name, fault.Unsupported, []*Tensor{t, target}, "%s is not defined for %v; convert to a floating-point type first", r.Name, t.dt)
+		}
+		f := x.op(r, t, target)
+		f.i[0] = int(how)
+		return f.call1()
+	})
+}
+
+// alike returns a and b broadcast to one shape and converted to the type they promote to.
+func (x *Exec) alike(a, b *Tensor) (c, d *Tensor) {
+	f := x.op(rowMSE, a, b)
+	dt := f.promoted()
+	shape := a.shape
+	if !sameShape(a.shape, b.shape) {
+		shape = f.broadcast(nil)
+	}
+	x.s.leave(f)
+	if !sameShape(a.shape, shape) {
+		a = x.Expand(a, shape...)
+	}
+	if !sameShape(b.shape, shape) {
+		b = x.Expand(b, shape...)
+	}
+	return x.ToDType(a, dt), x.ToDType(b, dt)
+}
+
+// MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
+func (x *Exec) MSELoss(t, target *Tensor, opt LossOpt) *Tensor {
+	return x.distanceLoss(rowMSE, t, target, opt)
+}
+
+// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
+func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
+	if t.dt.IsComplex() || target.dt.IsComplex() {
+		how := x.reductionOf("L1Loss", opt.Reduction)
+		return x.composite("L1Loss", func(x *Exec) *Tensor { return x.reduceLoss(x.Abs(x.Sub(t, target)), how) })
+	}
+	return x.distanceLoss(rowL1, t, target, opt)
+}
+
+// rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the gradient of the
+// logits; its inputs are the loss's gradient and those.
+var rowBCELogits, rowBCELogitsGrad *row
+
+func init() {
+	rowBCELogits = define(row{Name: "BCEWithLogits", Torch: "nn.functional.binary_cross_entropy_with_logits", cast: castFloat32, point: kernels.BCEWithLogits, rule: realFloat,
+		saves: in0 | in1 | in2})
+	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", point: kernels.BCEWithLogitsBackward, rule: realFloat})
+}
+
+func init() {
+	rowBCELogits.back = func(b *back) {
+		x, g, t, y, w := b.x, b.grad(0), b.in(0), b.in(1), b.in(2)
+		if b.need(0) && !x.GradEnabled() {
+			b.set(0, x.withPositives(rowBCELogitsGrad, w, g, t, y).call1())
+		} else if b.need(0) {
+			// (1 + (w-1)*y)*sigmoid(t) - w*y
+			d := x.Sigmoid(t)
+			if w == nil {
+				d = x.Sub(d, y)
+			} else {
+				wy := x.Mul(w, y)
+				d = x.Sub(x.Mul(d, x.AddS(x.Sub(wy, y), 1)), wy)
+			}
+			b.set(0, x.Mul(g, d))
+		}
+		if b.need(1) {
+			d := x.Neg(t)
+			if w != nil {
+				d = x.Sub(d, x.Mul(x.SubS(w, 1), x.LogSigmoid(t)))
+			}
+			b.set(1, x.Mul(g, d))
+		}
+	}
+}
+
+// withPositives enters a frame whose last operand is w, or 1.
+func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
+	f := x.op(r, append(ins, w)...)
+	if w == nil {
+		f.setHole(len(ins), 1)
+	}
+	return f
+}
+
+// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
+// positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
+func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *Tensor {
+	how := x.reductionOf("BCEWithLogits", opt.Reduction)
+	if !sameShape(t.shape, target.shape) {
+		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
+	}
+	return x.composite("BCEWithLogits", func(x *Exec) *Tensor {
+		y := x.withPositives(rowBCELogits, positive, t, target).call1()
+		if weight != nil {
+			y = x.Mul(y, weight)
+		}
+		return x.reduceLoss(y, how)
+	})
+}

@@ -1,0 +1,281 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Operations between one tensor and several: i[0] is the dimension; of rowSplit, opt holds the pieces' sizes, a []int.
+var rowSplit, rowUnbind, rowCat *row
+
+func init() {
+	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView, meta: metaSplit})
+	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView, meta: metaUnbind})
+	rowCat = define(row{Name: "Cat", Torch: "cat", meta: metaCat, run: runCat})
+}
+
+func init() {
+	rowSplit.back = func(b *back) { b.set(0, b.x.Cat(b.grads(), b.n.i[0])) }
+	rowUnbind.back = func(b *back) { b.set(0, b.x.Stack(b.grads(), b.n.i[0])) }
+	rowCat.back = func(b *back) {
+		g, d, at := b.grad(0), b.n.i[0], 0
+		for i, e := range b.n.edges {
+			if legacyEmpty(e.meta.shape) {
+				b.set(i, b.x.Zeros(e.meta.shape, g.dt))
+				continue
+			}
+			n := e.meta.shape[d]
+			if b.need(i) {
+				b.set(i, b.x.Slice(g, d, at, at+n, 1))
+			}
+			at += n
+		}
+	}
+}
+
+// grads returns the gradients of all outputs, zeros for those that have none.
+func (b *back) grads() []*Tensor {
+	out := make([]*Tensor, len(b.n.outs))
+	for i := range out {
+		out[i] = b.grad(i)
+	}
+	return out
+}
+
+func metaSplit(f *frame) {
+	t, at := f.in[0], 0
+	for i, n := range f.opt.([]int) {
+		shape := append(f.lists[:0], t.shape...)
+		shape[f.i[0]] = n
+		f.viewOut(i, t, t.offset+at*t.stride[f.i[0]], shape, t.stride)
+		at += n
+	}
+}
+
+func metaUnbind(f *frame) {
+	t, d := f.in[0], f.i[0]
+	for i := range t.shape[d] {
+		f.i[1] = i
+		g := viewSelect(f, geometry{t.shape, t.stride, t.offset})
+		f.viewOut(i, t, g.offset, g.shape, g.stride)
+	}
+}
+
+// callMany runs an operation with many outputs and returns them; the frame is left.
+func (f *frame) callMany() []*Tensor {
+	f.call()
+	out := append([]*Tensor(nil), f.out[:f.outs]...)
+	f.x.s.leave(f)
+	return out
+}
+
+// pieces is the most outputs that a node numbers; longer lists are made view by view.
+const pieces = 255
+
+// SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
+func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
+	d := x.dimOf("Split", t, dim)
+	if len(t.shape) == 0 {
+		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects at least a 1-dimensional tensor")
+	}
+	sum := 0
+	for _, n := range sizes {
+		if n < 0 {
+			x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=%v", sizes)
+		}
+		sum += n
+	}
+	if sum != t.shape[d] {
+		x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes to sum exactly to %d (input tensor's size at dimension %d), but got split_sizes=%v", t.shape[d], d, sizes)
+	}
+	if len(sizes) > pieces {
+		out, at := make([]*Tensor, len(sizes)), 0
+		for i, n := range sizes {
+			out[i] = x.Slice(t, d, at, at+n, 1)
+			at += n
+		}
+		return out
+	}
+	f := x.op(rowSplit, t)
+	f.i[0], f.opt = d, append([]int(nil), sizes...)
+	return f.callMany()
+}
+
+// Split returns the views of t's pieces of the given size along dimension dim; the last may be smaller.
+func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
+	d := x.dimOf("Split", t, dim)
+	if len(t.shape) == 0 {
+		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects at least a 1-dimensional tensor")
+	}
+	n := t.shape[d]
+	if size < 0 || size == 0 && n > 0 {
+		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects split_size be positive, but got split_size=%d", size)
+	}
+	sizes := []int{min(size, n)}
+	for at := size; at < n; at += size {
+		sizes = append(sizes, min(size, n-at))
+	}
+	return x.SplitSizes(t, sizes, d)
+}
+
+// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
+func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
+	d := x.dimOf("Chunk", t, dim)
+	if len(t.shape) == 0 {
+		x.fail("Chunk", fault.Invalid, []*Tensor{t}, "chunk expects at least a 1-dimensional tensor")
+	}
+	if n <= 0 {
+		x.fail("Chunk", fault.Invalid, []*Tensor{t}, "chunk expects `chunks` to be greater than 0, got: %d", n)
+	}
+	size := (t.shape[d] + n - 1) / n
+	if size == 0 {
+		return x.SplitSizes(t, make([]int, n), d)
+	}
+	return x.Split(t, size, d)
+}
+
+// Unbind returns the views of t's elements along dimension dim, which goes.
+func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
+	d := x.dimOf("Unbind", t, dim)
+	if len(t.shape) == 0 {
+		x.fail("Unbind", fault.Invalid, []*Tensor{t}, "Dimension specified as %d but tensor has no dimensions", dim)
+	}
+	if n := t.shape[d]; n > pieces {
+		out := make([]*Tensor, n)
+		for i := range out {
+			out[i] = x.Select(t, d, i)
+		}
+		return out
+	}
+	f := x.op(rowUnbind, t)
+	f.i[0] = d
+	return f.callMany()
+}
+
+// legacyEmpty reports whether a tensor has the shape [0], which Cat skips whatever the others' shape, as PyTorch does.
+func legacyEmpty(shape []int) bool { return len(shape) == 1 && shape[0] == 0 }
+
+func metaCat(f *frame) {
+	var dt dtype.DType
+	var first *Tensor
+	last := true
+	for _, t := range f.many {
+		dt = dtype.Promote(dt, t.dt)
+		if legacyEmpty(t.shape) {
+			continue
+		}
+		if first == nil {
+			first = t
+		}
+		last = last && channelsLast(t.shape, t.stride)
+	}
+	dt = f.catType(dt)
+	if first == nil {
+		f.newOut(0, dt, []int{0}, nil)
+		return
+	}
+	d := f.dim(f.i[0], len(first.shape))
+	f.i[0] = d
+	if len(first.shape) == 0 {
+		f.fail(fault.Invalid, "zero-dimensional tensor (at position 0) cannot be concatenated")
+	}
+	shape := append([]int(nil), first.shape...)
+	shape[d] = 0
+	for i, t := range f.many {
+		if legacyEmpty(t.shape) {
+			continue
+		}
+		if len(t.shape) != len(shape) {
+			f.fail(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(t.shape))
+		}
+		for j, n := range t.shape {
+			if j != d && n != first.shape[j] {
+				f.fail(fault.Invalid, "Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list.", d, first.shape[j], n, i)
+			}
+		}
+		shape[d] += t.shape[d]
+	}
+	var stride []int
+	if last {
+		stride = channelsLastStrides(shape)
+	}
+	f.newOut(0, dt, shape, stride)
+}
+
+// catType is the type that the operands promote to: those with dimensions before those without.
+func (f *frame) catType(all dtype.DType) dtype.DType {
+	var dims, zero dtype.DType
+	for _, t := range f.many {
+		if len(t.shape) == 0 {
+			zero = dtype.Promote(zero, t.dt)
+		} else {
+			dims = dtype.Promote(dims, t.dt)
+		}
+	}
+	if dims == dtype.Invalid || zero == dtype.Invalid {
+		return all
+	}
+	return higher(dims, zero)
+}
+
+func runCat(f *frame) error {
+	out, at := f.out[0], 0
+	for _, t := range f.many {
+		if t.Numel() == 0 {
+			continue
+		}
+		dst := operand(out)
+		dst.Ptr += uint64(at * out.stride[f.i[0]] * out.dt.Size())
+		dst.Shape = t.shape
+		if err := f.copyTo(dst, operand(t)); err != nil {
+			return err
+		}
+		at += t.shape[f.i[0]]
+	}
+	return nil
+}
+
+// copyTo copies src to dst, of the same shape, converting it.
+func (f *frame) copyTo(dst, src kernels.Operand) error {
+	compute := src.DType
+	if dst.DType.IsComplex() && !compute.IsComplex() {
+		compute = dst.DType
+	}
+	return kernels.Pointwise(f, kernels.Copy, compute, nil, []kernels.Operand{dst}, []kernels.Operand{src})
+}
+
+// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0] are
+// skipped.
+func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
+	if len(ts) == 0 {
+		x.fail("Cat", fault.Invalid, nil, "torch.cat(): expected a non-empty list of Tensors")
+	}
+	f := x.op(rowCat)
+	f.many = append(f.many, ts...)
+	f.i[0] = dim
+	return f.call1()
+}
+
+// Stack returns the tensors, of equal shapes, along a new dimension dim.
+func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
+	if len(ts) == 0 {
+		x.fail("Stack", fault.Invalid, nil, "stack expects a non-empty TensorList")
+	}
+	for i, t := range ts {
+		if !sameShape(t.shape, ts[0].shape) {
+			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d", ts[0].shape, t.shape, i)
+		}
+	}
+	return x.composite("Stack", func(x *Exec) *Tensor {
+		views := make([]*Tensor, len(ts))
+		for i, t := range ts {
+			views[i] = x.Unsqueeze(t, dim)
+		}
+		n := len(ts[0].shape) + 1
+		if dim < 0 {
+			dim += n
+		}
+		return x.Cat(views, dim)
+	})
+}

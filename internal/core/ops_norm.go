@@ -1,0 +1,435 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// norm is the attribute of the normalisations: how input 0 is seen, which of those dimensions statistics are taken over, and the shape with
+// which weight and bias, as vectors of their own elements, are broadcast to it.
+type norm struct {
+	view, affine []int
+	over         []int
+	eps          float64
+	// centered says that the mean is taken off.
+	centered bool
+	backward func(f *frame, dx, dweight, dbias, dy, x, mean, rstd, weight kernels.Operand) error
+}
+
+// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the batch
+// norm the unbiased variance. Inputs of the gradient: dy, x, mean or nil, reciprocal deviation, weight or nil; its outputs are those of
+// dx, dweight and dbias that the attribute wants.
+var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
+
+func init() {
+	rowLayerNorm = define(row{Name: "LayerNorm", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, meta: metaNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runBatchNorm})
+	rowBatchNormEval = define(row{Name: "BatchNormEval", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
+		meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
+	rowNormGrad = define(row{Name: "NormBackward", meta: metaNormGrad, run: runNormGrad})
+	rowRunningStats = define(row{Name: "RunningStats",
+		meta: func(f *frame) {
+			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
+			f.newOut(1, f.in[1].dt, f.in[1].shape, nil)
+		},
+		run: func(f *frame) error {
+			return kernels.BatchNormUpdate(f, operand(f.out[0]), operand(f.out[1]), operand(f.in[2]), operand(f.in[3]), f.scalar[0].F)
+		}})
+}
+
+func init() {
+	for _, r := range []*row{rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm} {
+		r.back = backNorm
+	}
+	rowBatchNormEval.back = backBatchNormEval
+}
+
+// layoutOf is layout for an output that follows one tensor.
+func (f *frame) layoutOf(t *Tensor) []int {
+	if channelsLast(t.shape, t.stride) {
+		return channelsLastStrides(t.shape)
+	}
+	return nil
+}
+
+func metaNorm(f *frame) {
+	t, n := f.in[0], f.opt.(*norm)
+	if !t.dt.IsFloat() {
+		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
+	}
+	f.newOut(0, t.dt, t.shape, f.layoutOf(t))
+	rows := 1
+	for i, s := range n.view {
+		if !n.reduces(i) {
+			rows *= s
+		}
+	}
+	stats, acc := []int{rows}, accumulated(t.dt)
+	f.newOut(1, acc, stats, nil)
+	if n.centered {
+		f.newOut(2, acc, stats, nil)
+	}
+	if f.row == rowBatchNorm {
+		f.newOut(3, acc, stats, nil)
+	}
+}
+
+func (n *norm) reduces(dim int) bool {
+	for _, d := range n.over {
+		if d == dim {
+			return true
+		}
+	}
+	return false
+}
+
+// optional describes t, or is absent where t is nil.
+func optional(t *Tensor) kernels.Operand {
+	if t == nil {
+		return kernels.Operand{}
+	}
+	return operand(t)
+}
+
+// rows sees o, which lies without gaps, as the attribute's view.
+func (n *norm) rows(o kernels.Operand) kernels.Operand {
+	if o.Ptr == 0 {
+		return o
+	}
+	o.Shape, o.Stride = n.view, make([]int, len(n.view))
+	step := 1
+	for i := len(n.view) - 1; i >= 0; i-- {
+		o.Stride[i] = step
+		step *= n.view[i]
+	}
+	return o
+}
+
+func runLayerNorm(f *frame) error {
+	n := f.opt.(*norm)
+	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps)
+}
+
+func runRMSNorm(f *frame) error {
+	n := f.opt.(*norm)
+	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps)
+}
+
+func runGroupNorm(f *frame) error {
+	n := f.opt.(*norm)
+	v := n.view
+	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps)
+}
+
+func runBatchNorm(f *frame) error {
+	t, x := f.in[0].dt, operand(f.in[0])
+	mean, rstd := operand(f.out[1]), operand(f.out[2])
+	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(*norm).eps); err != nil {
+		return err
+	}
+	return kernels.BatchNorm(f, t, operand(f.out[0]), x, mean, rstd, optional(f.in[1]), optional(f.in[2]))
+}
+
+func runBatchNormEval(f *frame) error {
+	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(*norm).eps)
+}
+
+// normGrad is the attribute of the gradient: which of dx, dweight and dbias are wanted, and their types and shapes.
+type normGrad struct {
+	*norm
+	want [3]bool
+	meta [3]meta
+}
+
+func metaNormGrad(f *frame) {
+	n, next := f.opt.(*normGrad), 0
+	for i, want := range n.want {
+		if want {
+			var stride []int
+			if i == 0 {
+				stride = f.layoutOf(f.in[1])
+			}
+			f.newOut(next, n.meta[i].dt, n.meta[i].shape, stride)
+			next++
+		}
+	}
+}
+
+func runNormGrad(f *frame) error {
+	n, next := f.opt.(*normGrad), 0
+	var outs [3]kernels.Operand
+	for i, want := range n.want {
+		if want {
+			outs[i] = operand(f.out[next])
+			next++
+		}
+	}
+	return n.backward(f, outs[0], outs[1], outs[2], operand(f.in[0]), operand(f.in[1]), optional(f.in[2]), operand(f.in[3]), optional(f.in[4]))
+}
+
+// backNorm computes the gradients by one row of kernels, or, where they are recorded for a further derivative, in operations.
+func backNorm(b *back) {
+	n, x := b.n.opt.(*norm), b.x
+	if x.GradEnabled() {
+		b.normOps(n)
+		return
+	}
+	g := &normGrad{norm: n}
+	some := false
+	for i := range g.want {
+		g.want[i] = b.need(i)
+		some = some || g.want[i]
+		if i < len(b.n.edges) {
+			g.meta[i] = b.n.edges[i].meta
+		}
+	}
+	var mean *Tensor
+	rstd := b.out(1)
+	if n.centered {
+		mean, rstd = rstd, b.out(2)
+	}
+	dy := b.grad(0)
+	if b.n.row != rowBatchNorm {
+		dy = x.Contiguous(dy)
+	}
+	f := x.op(rowNormGrad, dy, b.in(0), mean, rstd, b.in(1))
+	f.opt = g
+	f.call()
+	next := 0
+	var res [3]*Tensor
+	for i, want := range g.want {
+		if want {
+			res[i] = f.out[next]
+			next++
+		}
+	}
+	x.s.leave(f)
+	for i, t := range res {
+		b.set(i, t)
+	}
+}
+
+// normOps is the gradient in operations.
+func (b *back) normOps(n *norm) {
+	x := b.x
+	in, w := x.Reshape(b.in(0), n.view...), b.in(1)
+	dy := x.Reshape(b.grad(0), n.view...)
+	dt := accumulated(in.dt)
+	in, dy = x.ToDType(in, dt), x.ToDType(dy, dt)
+	keep := SumOpt{KeepDim: true}
+	h := in
+	if n.centered {
+		h = x.Sub(h, x.Mean(h, n.over, keep))
+	}
+	rstd := x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), n.over, keep), n.eps))
+	h = x.Mul(h, rstd)
+	g := dy
+	if w != nil {
+		g = x.Mul(g, x.ToDType(x.Reshape(w, n.affine...), dt))
+	}
+	if b.need(0) {
+		d := x.Sub(g, x.Mul(h, x.Mean(x.Mul(g, h), n.over, keep)))
+		if n.centered {
+			d = x.Sub(d, x.Mean(g, n.over, keep))
+		}
+		b.set(0, x.Reshape(x.Mul(d, rstd), b.shape(0)...))
+	}
+	if b.need(1) {
+		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine), b.shape(1)...))
+	}
+	if b.need(2) {
+		b.set(2, x.Reshape(x.sumTo(dy, n.affine), b.shape(2)...))
+	}
+}
+
+// backBatchNormEval: the statistics are constants.
+func backBatchNormEval(b *back) {
+	n, x := b.n.opt.(*norm), b.x
+	dy := x.Reshape(b.grad(0), n.view...)
+	dt := accumulated(dy.dt)
+	dy = x.ToDType(dy, dt)
+	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine...), dt) }
+	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps))
+	if b.need(0) {
+		d := x.Mul(dy, rstd)
+		if w := b.in(1); w != nil {
+			d = x.Mul(d, channel(w))
+		}
+		b.set(0, x.Reshape(d, b.shape(0)...))
+	}
+	if b.need(1) {
+		h := x.Mul(x.Sub(x.ToDType(x.Reshape(b.in(0), n.view...), dt), channel(b.in(3))), rstd)
+		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine), b.shape(1)...))
+	}
+	if b.need(2) {
+		b.set(2, x.Reshape(x.sumTo(dy, n.affine), b.shape(2)...))
+	}
+}
+
+// normOp runs a normalisation and returns its first output.
+func (x *Exec) normOp(r *row, n *norm, t, weight, bias *Tensor) *Tensor {
+	return x.composite(r.Name, func(x *Exec) *Tensor {
+		in := x.Contiguous(t)
+		if weight != nil {
+			weight = x.Contiguous(weight)
+		}
+		if bias != nil {
+			bias = x.Contiguous(bias)
+		}
+		f := x.op(r, in, weight, bias)
+		f.opt = n
+		return f.call1()
+	})
+}
+
+// trailing checks that shape are the last dimensions of t, and weight's and bias's, and returns how many rows and elements a row that makes.
+func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
+	lead := len(t.shape) - len(shape)
+	if lead < 0 || len(shape) == 0 || !sameShape(t.shape[lead:], shape) {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %v], but got input of size %v", shape, shape, t.shape)
+	}
+	for i, p := range []*Tensor{weight, bias} {
+		if p != nil && !sameShape(p.shape, shape) {
+			x.fail(op, fault.Invalid, []*Tensor{t, p}, "Expected %s to be of same shape as normalized_shape, but got %s of shape %v and normalized_shape = %v",
+				[]string{"weight", "bias"}[i], []string{"weight", "bias"}[i], p.shape, shape)
+		}
+	}
+	return numel(t.shape[:lead]), numel(shape)
+}
+
+// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
+// multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, eps float64) *Tensor {
+	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
+	return x.normOp(rowLayerNorm, &norm{view: []int{rows, n}, affine: []int{1, n}, over: []int{1}, eps: eps, centered: true,
+		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
+			v := f.opt.(*normGrad).norm
+			return kernels.LayerNormBackward(f, in.DType, v.rows(dx), flatten(dw), flatten(db), v.rows(dy), v.rows(in), mean, rstd, flatten(w))
+		}}, t, weight, bias)
+}
+
+// flatten sees o, which lies without gaps, as a vector.
+func flatten(o kernels.Operand) kernels.Operand {
+	if o.Ptr != 0 {
+		o.Shape, o.Stride = []int{o.Numel()}, []int{1}
+	}
+	return o
+}
+
+// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and multiplies by
+// weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
+func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
+	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
+	if eps == 0 {
+		eps = epsilon(t.dt)
+	}
+	if t.dt.IsComplex() {
+		return x.composite("RMSNorm", func(x *Exec) *Tensor {
+			over := dimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
+			y := x.Mul(t, x.Rsqrt(x.AddS(x.Mean(x.Mul(t, t), over, SumOpt{KeepDim: true}), eps)))
+			if weight != nil {
+				y = x.Mul(y, weight)
+			}
+			return y
+		})
+	}
+	return x.normOp(rowRMSNorm, &norm{view: []int{rows, n}, affine: []int{1, n}, over: []int{1}, eps: eps,
+		backward: func(f *frame, dx, dw, _, dy, in, _, rstd, w kernels.Operand) error {
+			v := f.opt.(*normGrad).norm
+			return kernels.RMSNormBackward(f, in.DType, v.rows(dx), flatten(dw), v.rows(dy), v.rows(in), rstd, flatten(w))
+		}}, t, weight, nil)
+}
+
+// epsilon is the distance from 1 to the next number of a type.
+func epsilon(dt dtype.DType) float64 {
+	switch dt.Real() {
+	case dtype.Float16:
+		return 0x1p-10
+	case dtype.BFloat16:
+		return 0x1p-7
+	case dtype.Float64:
+		return 0x1p-52
+	}
+	return 0x1p-23
+}
+
+// channelsOf checks t [N, C, …] and vectors of its channels, and returns its sizes as [N, C, S].
+func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int) {
+	if len(t.shape) < 2 {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "Expected at least 2 dimensions for input tensor but received %d", len(t.shape))
+	}
+	for _, v := range vectors {
+		if v != nil && !sameShape(v.shape, []int{t.shape[1]}) {
+			x.fail(op, fault.Invalid, []*Tensor{t, v}, "expected weight, bias and statistics to be vectors of size %d (the number of channels), but got one of shape %v", t.shape[1], v.shape)
+		}
+	}
+	return t.shape[0], t.shape[1], numel(t.shape[2:])
+}
+
+// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
+// weight [C] and adds bias [C], either of which may be nil.
+func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tensor {
+	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
+	if groups <= 0 || c%groups != 0 {
+		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got input of shape %v and num_groups=%d", t.shape, groups)
+	}
+	return x.normOp(rowGroupNorm, &norm{view: []int{n, groups, c / groups, s}, affine: []int{1, groups, c / groups, 1}, over: []int{2, 3}, eps: eps, centered: true,
+		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
+			v := f.opt.(*normGrad).norm.view
+			return kernels.GroupNormBackward(f, in.DType, v[0], v[1]*v[2], v[3], v[1], dx, dw, db, dy, in, mean, rstd, w)
+		}}, t, weight, bias)
+}
+
+// BatchNormOpt are the options of BatchNorm.
+type BatchNormOpt struct {
+	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running ones
+	// are used.
+	Training bool
+}
+
+// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C] and adds
+// bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place, the new
+// variance being the unbiased one.
+func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momentum, eps float64, opt BatchNormOpt) *Tensor {
+	if t.Numel() == 0 {
+		return x.Clone(t)
+	}
+	n, c, s := x.channelsOf("BatchNorm", t, weight, bias, runningMean, runningVar)
+	a := &norm{view: []int{n, c, s}, affine: []int{1, c, 1}, over: []int{0, 2}, eps: eps, centered: true,
+		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
+			return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
+		}}
+	if !opt.Training {
+		if runningMean == nil || runningVar == nil {
+			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected running_mean and running_var to be defined when training=False")
+		}
+		f := x.op(rowBatchNormEval, t, weight, bias, runningMean, runningVar)
+		f.opt = a
+		return f.call1()
+	}
+	if (runningMean == nil) != (runningVar == nil) {
+		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "running_mean and running_var must both be given, or neither")
+	}
+	if n*s == 1 {
+		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
+	}
+	return x.composite("BatchNorm", func(x *Exec) *Tensor {
+		f := x.op(rowBatchNorm, t, weight, bias)
+		f.opt = a
+		f.call()
+		y, mean, variance := f.out[0], f.out[1], f.out[3]
+		x.s.leave(f)
+		if runningMean != nil {
+			ng := x.NoGrad()
+			u := ng.op(rowRunningStats, runningMean, runningVar, mean, variance)
+			u.scalar[0] = kernels.FloatScalar(momentum)
+			u.dst[0], u.dst[1], u.outs = runningMean, runningVar, 2
+			u.call()
+			x.s.leave(u)
+		}
+		return y
+	})
+}
