@@ -137,3 +137,81 @@ func TestDigitsLosses(t *testing.T) {
 	}
 	t.Logf("%d losses on %s: the first 20 within %.2g of PyTorch's, all within %.2g", len(run.Losses), x.Device().Name(), early, worst)
 }
+
+// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector. Each
+// run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
+func TestPeakMemory(t *testing.T) {
+	run, err := recorded.OpenDigitsRun("testdata/digits_run.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Run("mlp32_nograd_4096x1024_f32", func(t *testing.T) {
+		x := openSimulator(t)
+		g := nn.NewGenerator(0)
+		var net nn.Sequential
+		for range 32 {
+			net = append(net, nn.NewLinear(x, 1024, 1024, nn.LinearOpt{Generator: g}), nn.ReLU{})
+		}
+		defer nn.Close(net)
+		in := x.Full([]int{4096, 1024}, 1, tenon.Float32)
+		defer in.Close()
+		comparePeaks(t, x, run.Peaks["mlp32_nograd_4096x1024_f32"], func(x *tenon.Exec) { net.Forward(x.NoGrad(), in) })
+	})
+	t.Run("digits_step_b64", func(t *testing.T) {
+		x := openSimulator(t)
+		net := digitsNet(t, x, run)
+		adam, err := optim.NewAdam(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adam.Close()
+		images, labels := digitsBatch(x, digitsRows(t), run.Batches[0])
+		defer images.Close()
+		defer labels.Close()
+		comparePeaks(t, x, run.Peaks["digits_step_b64_cudnn_True"], func(x *tenon.Exec) {
+			adam.ZeroGrad()
+			loss := x.CrossEntropy(net.Forward(x, images), labels, nil, tenon.CrossEntropyOpt{})
+			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := adam.Step(x); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+func openSimulator(t *testing.T) *tenon.Exec {
+	t.Helper()
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	x.Device().SetGarbageCollection(false)
+	return x
+}
+
+// comparePeaks runs f in a scope as often as PyTorch's program was run.
+func comparePeaks(t *testing.T, x *tenon.Exec, want recorded.Peak, f func(x *tenon.Exec)) {
+	t.Helper()
+	if len(want.Runs) == 0 {
+		t.Fatal("the program was not recorded")
+	}
+	const peak, current = "allocated_bytes.all.peak", "allocated_bytes.all.current"
+	d := x.Device()
+	for i, r := range want.Runs {
+		before := d.Stats()[current]
+		d.ResetPeakStats()
+		x.Scope(f)
+		got, torch := d.Stats()[peak]-before, r[0]-r[1]
+		t.Logf("run %d: %d bytes above the start, PyTorch's %d: %.3f times", i, got, torch, float64(got)/float64(torch))
+		if float64(got) > 1.1*float64(torch) {
+			t.Errorf("run %d needs %d bytes above its start, more than 1.1 times PyTorch's %d", i, got, torch)
+		}
+	}
+}
