@@ -185,11 +185,7 @@ func (r *run) step(op string, n *node) {
 		s.lift(g)
 	}
 	s.popTo(outer)
-	for i, g := range b.res {
-		if g != nil {
-			r.deliver(n.edges[i], g)
-		}
-	}
+	// The node's own references go first, so that a leaf can take over a gradient that nobody else holds.
 	for i, g := range t.g {
 		if g != nil && r.targets == nil && g.scope == outer && outer != nil {
 			g.Close()
@@ -198,6 +194,11 @@ func (r *run) step(op string, n *node) {
 	}
 	if !r.opt.RetainGraph {
 		n.spend()
+	}
+	for i, g := range b.res {
+		if g != nil {
+			r.deliver(n.edges[i], g)
+		}
 	}
 }
 
