@@ -108,16 +108,23 @@ func (c *capture) join(st *rt.Stream) error {
 func (c *capture) note(f *frame) {
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil {
-			c.uses[t.st] = c.uses[t.st]
+			c.touch(t.st)
 		}
 	}
 	for _, t := range f.many {
-		c.uses[t.st] = c.uses[t.st]
+		c.touch(t.st)
 	}
 	for i := 0; i < f.outs; i++ {
 		c.uses[f.out[i].st] = true
 	}
 	c.streams[f.x.m.stream] = true
+}
+
+// touch notes a read.
+func (c *capture) touch(st *storage) {
+	if _, ok := c.uses[st]; !ok {
+		c.uses[st] = false
+	}
 }
 
 // refuse fails a call that cannot be recorded.

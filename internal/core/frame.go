@@ -40,7 +40,6 @@ type frame struct {
 	// dst are the tensors that an in-place or out= call writes to, by output.
 	dst [maxOut]*Tensor
 
-	seq    uint64
 	launch kernels.Launch
 	dl     *driver.Launch
 	work   []*alloc.Block

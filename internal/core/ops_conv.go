@@ -7,8 +7,10 @@ import (
 
 // ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
 type ConvOpt struct {
+	// Stride and Dilation are steps between windows and within one; Padding is zeros on both sides. Rows come first.
 	Stride, Padding, Dilation [2]int
-	Groups                    int
+	// Groups divides the channels into sets that do not meet.
+	Groups int
 	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
 	Same bool
 }

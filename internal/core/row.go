@@ -63,12 +63,6 @@ type flag uint16
 const (
 	// flagView: outputs share the first input's storage; no kernel runs.
 	flagView flag = 1 << iota
-	// flagRandom: draws random numbers.
-	flagRandom
-	// flagSyncs: waits for the device and reads a result on the host.
-	flagSyncs
-	// flagNondeterministic: the order of additions may differ from run to run.
-	flagNondeterministic
 	// flagFactory: has no tensor inputs; runs on x's device.
 	flagFactory
 )

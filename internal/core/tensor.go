@@ -24,10 +24,9 @@ type Tensor struct {
 	scope  *scope
 	closed atomic.Bool
 
-	requiresGrad bool
-	out          uint8 // which output of node
-	node         *node // the operation that made it, if it takes part in a gradient
-	leaf         *leaf // the accumulator, if it is a leaf that requires one
+	out  uint8 // which output of node
+	node *node // the operation that made it, if it takes part in a gradient
+	leaf *leaf // the accumulator, if it is a leaf that requires one
 }
 
 // fresh is a new tensor with its storage, in one allocation.

@@ -5,9 +5,6 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// narrow reports whether t is an integer of fewer bits than its register.
-func narrow(t kir.Type) bool { return t.IsInt() && t.Size() < 4 }
-
 // suffix returns the PTX type in which values of type t are computed: narrow integers in 32 bits.
 func suffix(t kir.Type) string {
 	switch {

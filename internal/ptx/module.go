@@ -91,7 +91,6 @@ type module struct {
 	fileIndex   map[string]int
 	symbols     map[string]bool
 	constBytes  int
-	dynamic     int
 }
 
 func newModule(target Target) (*module, error) {
