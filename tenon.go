@@ -190,6 +190,21 @@ func (f function) Backward(x *core.Exec, c *core.FunctionContext, grads ...*core
 	return coreList(res), err
 }
 
+// coreAny and faceAny convert a value that may be a tensor.
+func coreAny(v any) any {
+	if t, ok := v.(*Tensor); ok {
+		return (*core.Tensor)(t)
+	}
+	return v
+}
+
+func faceAny(v any) any {
+	if t, ok := v.(*core.Tensor); ok {
+		return (*Tensor)(t)
+	}
+	return v
+}
+
 func coreList(ts []*Tensor) []*core.Tensor {
 	if ts == nil {
 		return nil

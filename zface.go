@@ -30,10 +30,19 @@ type BackwardOpt struct {
 	AllowUnused bool
 }
 
+// BatchNormOpt are the options of BatchNorm.
+type BatchNormOpt struct {
+	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running ones
+	// are used.
+	Training bool
+}
+
 // ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
 type ConvOpt struct {
 	Stride, Padding, Dilation [2]int
 	Groups                    int
+	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	Same bool
 }
 
 // CrossEntropyOpt are the options of CrossEntropy.
@@ -65,6 +74,12 @@ type LikeOpt struct {
 	DType dtype.DType
 }
 
+// LossOpt are the options of losses between elements.
+type LossOpt struct {
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
 // MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
@@ -85,6 +100,14 @@ type NLLLossOpt struct {
 type NanToNumOpt struct {
 	// NaN, PosInf and NegInf replace NaN, +∞ and -∞.
 	NaN, PosInf, NegInf *float64
+}
+
+// PadOpt are the options of Pad.
+type PadOpt struct {
+	// Mode is "constant" (the zero value), "reflect", "replicate" or "circular".
+	Mode string
+	// Value is the constant.
+	Value float64
 }
 
 // ScatterOpt are the options of scatters.
@@ -245,6 +268,12 @@ func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha flo
 	return (*Tensor)((*core.Exec)(x).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
+// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
+// positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
+func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), (*core.Tensor)(positive), core.LossOpt(opt)))
+}
+
 // BMM returns the products of the matrices of a [B, M, K] and b [B, K, N].
 func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -254,6 +283,13 @@ func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 // names the operation and, where it is known, the line of its forward call.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
 	return (*core.Exec)(x).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt))
+}
+
+// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C] and adds
+// bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place, the new
+// variance being the unbiased one.
+func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt BatchNormOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BatchNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps, core.BatchNormOpt(opt)))
 }
 
 // BitwiseAnd returns a & b, broadcast, of integers or bool.
@@ -286,9 +322,25 @@ func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	return (*core.Exec)(x).Bytes((*core.Tensor)(t))
 }
 
+// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0] are
+// skipped.
+func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Cat(coreList(ts), dim))
+}
+
 // Ceil rounds up; integers stay.
 func (x *Exec) Ceil(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ceil((*core.Tensor)(t)))
+}
+
+// ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
+func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ChannelsLast((*core.Tensor)(t)))
+}
+
+// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
+func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
+	return faceList((*core.Exec)(x).Chunk((*core.Tensor)(t), n, dim))
 }
 
 // Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
@@ -520,6 +572,11 @@ func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Flatten((*core.Tensor)(t), start, end))
 }
 
+// Flip returns a copy of t with the order of the elements along the given dimensions reversed.
+func (x *Exec) Flip(t *Tensor, dims ...int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Flip((*core.Tensor)(t), dims...))
+}
+
 // FloatPower returns a to the power b, broadcast, computed in float64, or complex128 if either is complex.
 func (x *Exec) FloatPower(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -614,6 +671,12 @@ func (x *Exec) GradEnabled() bool {
 	return (*core.Exec)(x).GradEnabled()
 }
 
+// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
+// weight [C] and adds bias [C], either of which may be nil.
+func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).GroupNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), groups, eps))
+}
+
 // Gt returns a > b, broadcast, as bool.
 func (x *Exec) Gt(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Gt((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -674,6 +737,17 @@ func (x *Exec) Item(t *Tensor) (float64, error) {
 // another scope stays where it is.
 func (x *Exec) Keep(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Keep((*core.Tensor)(t)))
+}
+
+// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
+func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+}
+
+// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
+// multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, eps float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LayerNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), shape, eps))
 }
 
 // Le returns a <= b, broadcast, as bool.
@@ -789,6 +863,11 @@ func (x *Exec) LtS(a *Tensor, v float64) *Tensor {
 // MM returns the product of matrices a [M, K] and b [K, N].
 func (x *Exec) MM(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).MM((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
+func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // MV returns the product of matrix a [M, K] and vector v [K].
@@ -911,6 +990,12 @@ func (x *Exec) On(st *cuda.Stream) *Exec {
 	return (*Exec)((*core.Exec)(x).On((*rt.Stream)(st)))
 }
 
+// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is no class
+// has only zeros.
+func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).OneHot((*core.Tensor)(t), classes))
+}
+
 // Ones returns a tensor of ones.
 func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ones(shape, dt))
@@ -924,6 +1009,12 @@ func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor {
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it, and so
+// on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
+func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Pad((*core.Tensor)(t), pad, core.PadOpt(opt)))
 }
 
 // Permute returns a view whose dimension i is t's dimension dims[i].
@@ -946,9 +1037,21 @@ func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).PowS((*core.Tensor)(a), v))
 }
 
+// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
+// derivatives; outside of a backward pass it fails.
+func (x *Exec) QueueCallback(f func(x *Exec)) {
+	(*core.Exec)(x).QueueCallback(func(x *core.Exec) { f((*Exec)(x)) })
+}
+
 // RDivS returns v / a; integers become float32.
 func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).RDivS((*core.Tensor)(a), v))
+}
+
+// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and multiplies by
+// weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
+func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, eps float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RMSNorm((*core.Tensor)(t), (*core.Tensor)(weight), shape, eps))
 }
 
 // RSub returns b - a, broadcast, in the promoted type; not for bool.
@@ -1011,12 +1114,19 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Reshape((*core.Tensor)(t), shape...))
 }
 
+// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With no
+// dims, all of t moves by shifts[0] in row-major order.
+func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Roll((*core.Tensor)(t), shifts, dims))
+}
+
 // Round rounds to the nearest whole number, halves to the even one; integers stay.
 func (x *Exec) Round(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Round((*core.Tensor)(t)))
 }
 
 // RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
+// Half types round after each of the three steps.
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).RoundDecimals((*core.Tensor)(t), decimals))
 }
@@ -1024,6 +1134,15 @@ func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
 // Rsqrt returns 1/sqrt(t); integers become float32.
 func (x *Exec) Rsqrt(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Rsqrt((*core.Tensor)(t)))
+}
+
+// SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
+// history, and returns what is kept in its stead: a copy on another device, bytes, a file's name. Backward calls unpack with that, to get a
+// tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack may not change its
+// argument, nor keep it otherwise. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went through
+// hooks are not checked for changes in place.
+func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
+	(*core.Exec)(x).SavedTensorHooks(func(x *core.Exec, t *core.Tensor) any { return coreAny(pack((*Exec)(x), (*Tensor)(t))) }, func(x *core.Exec, v any) *core.Tensor { return (*core.Tensor)(unpack((*Exec)(x), faceAny(v))) }, func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
@@ -1109,6 +1228,16 @@ func (x *Exec) Softplus(t *Tensor, beta float64, threshold float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Softplus((*core.Tensor)(t), beta, threshold))
 }
 
+// Split returns the views of t's pieces of the given size along dimension dim; the last may be smaller.
+func (x *Exec) Split(t *Tensor, size int, dim int) []*Tensor {
+	return faceList((*core.Exec)(x).Split((*core.Tensor)(t), size, dim))
+}
+
+// SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
+func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
+	return faceList((*core.Exec)(x).SplitSizes((*core.Tensor)(t), sizes, dim))
+}
+
 // Sqrt returns the square root; integers become float32.
 func (x *Exec) Sqrt(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Sqrt((*core.Tensor)(t)))
@@ -1122,6 +1251,11 @@ func (x *Exec) Square(t *Tensor) *Tensor {
 // Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Squeeze((*core.Tensor)(t), dims...))
+}
+
+// Stack returns the tensors, of equal shapes, along a new dimension dim.
+func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Stack(coreList(ts), dim))
 }
 
 // Stream returns the stream.
@@ -1195,9 +1329,24 @@ func (x *Exec) Transpose(t *Tensor, a int, b int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Transpose((*core.Tensor)(t), a, b))
 }
 
+// Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal, 0 being the main one.
+func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Tril((*core.Tensor)(t), diagonal))
+}
+
+// Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
+func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Triu((*core.Tensor)(t), diagonal))
+}
+
 // Trunc rounds toward zero; integers stay.
 func (x *Exec) Trunc(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Trunc((*core.Tensor)(t)))
+}
+
+// Unbind returns the views of t's elements along dimension dim, which goes.
+func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
+	return faceList((*core.Exec)(x).Unbind((*core.Tensor)(t), dim))
 }
 
 // Unflatten returns the view of t with dimension dim divided into the given sizes, one of which may be -1.
@@ -1270,7 +1419,7 @@ func (t *Tensor) Dim() int {
 	return (*core.Tensor)(t).Dim()
 }
 
-// Grad returns the accumulated gradient of a leaf, or nil. The leaf owns it.
+// Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
 	return (*Tensor)((*core.Tensor)(t).Grad())
 }
@@ -1295,9 +1444,34 @@ func (t *Tensor) Offset() int {
 	return (*core.Tensor)(t).Offset()
 }
 
+// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates; what h
+// returns replaces it, nil leaves it. Hooks run in the order of registration, on the stream of t's operation, and see a gradient that is
+// valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
+// value after t is changed in place.
+func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
+	return (*core.Tensor)(t).RegisterHook(func(x *core.Exec, g *core.Tensor) *core.Tensor { return (*core.Tensor)(h((*Exec)(x), (*Tensor)(g))) })
+}
+
+// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient accumulated, so that an optimizer
+// can use the gradient and drop it at once. remove ends it.
+func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
+	return (*core.Tensor)(t).RegisterPostAccumulateGradHook(func(x *core.Exec, t *core.Tensor) { h((*Exec)(x), (*Tensor)(t)) })
+}
+
 // RequiresGrad reports whether a gradient flows to t.
 func (t *Tensor) RequiresGrad() bool {
 	return (*core.Tensor)(t).RequiresGrad()
+}
+
+// RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
+// hooks of t return, and follows t through changes in place. On a leaf it does nothing. t must require grad.
+func (t *Tensor) RetainGrad() {
+	(*core.Tensor)(t).RetainGrad()
+}
+
+// RetainsGrad reports whether t is no leaf and keeps its gradient.
+func (t *Tensor) RetainsGrad() bool {
+	return (*core.Tensor)(t).RetainsGrad()
 }
 
 // SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.

@@ -1,12 +1,11 @@
 package core
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 
 	"tenon.dev/fault"
-	"tenon.dev/internal/rt"
 )
 
 // BackwardOpt are the options of Backward and Grad.
@@ -41,6 +40,14 @@ func (x *Exec) Grad(outputs, inputs, grads []*Tensor, opt BackwardOpt) (res []*T
 type task struct {
 	n *node
 	g []*Tensor
+	// needed says that the node leads to something that wants a gradient; others do not run.
+	needed bool
+}
+
+// leafTask collects the gradient of a leaf: its hooks and its accumulation wait for all left edges that lead to it.
+type leafTask struct {
+	g    *Tensor
+	left int
 }
 
 // target is where Grad wants a gradient: a node's output or a leaf.
@@ -50,82 +57,131 @@ type target struct {
 	leaf *leaf
 }
 
+// run is one backward pass. Runs nest: a derivative may start another one.
 type run struct {
-	x       *Exec
-	opt     BackwardOpt
-	tasks   map[*node]*task
-	targets map[target]*Tensor // nil for Backward
-	order   []*node
+	x         *Exec
+	op        string
+	opt       BackwardOpt
+	tasks     map[*node]*task
+	leaves    map[*leaf]*leafTask
+	targets   map[target]*Tensor // nil for Backward
+	order     []*node            // newest first
+	callbacks []func(x *Exec)
+	outer     *run
 }
 
 func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardOpt) []*Tensor {
 	s := x.s
-	outer := s.scope
-	s.push()
-	defer s.popTo(outer)
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
-	r := &run{x: x, opt: opt, tasks: map[*node]*task{}}
-	if inputs != nil {
-		r.targets = map[target]*Tensor{}
-		for _, in := range inputs {
-			if !in.RequiresGrad() {
-				x.fail(op, fault.Invalid, inputs, "one of the differentiated tensors does not require grad")
-			}
-			r.targets[target{in.node, in.out, in.leaf}] = nil
+	r := &run{x: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
+	r.check(roots, inputs)
+	for _, t := range roots {
+		if t.node != nil { // user code that runs in between may close the roots
+			t.node.refs.Add(1)
+			defer t.node.release()
 		}
 	}
+	defer s.restore(s.mark())
+	s.push()
+	s.run = r
+	defer func() { s.run = r.outer }()
+	r.plan(roots)
 	for i, t := range roots {
-		if t == nil || t.closed.Load() {
-			x.fail(op, fault.Closed, nil, "the tensor to differentiate was closed")
-		}
-		if !t.RequiresGrad() {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does")
-		}
-		r.visit(t.node)
-		r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: metaOf(t)}, r.seed(op, t, grads[i]))
+		r.start(t, r.seed(t, grads[i]))
 	}
-	slices.SortFunc(r.order, func(a, b *node) int {
-		if a.seq > b.seq {
-			return -1
-		}
-		return 1
-	})
 	for _, n := range r.order {
-		r.step(op, n)
+		r.step(n)
+	}
+	for len(r.callbacks) > 0 {
+		f := r.callbacks[0]
+		r.callbacks = r.callbacks[1:]
+		f(x)
 	}
 	if inputs == nil {
 		return nil
 	}
+	return r.results(inputs)
+}
+
+// check refuses roots and inputs that cannot be differentiated.
+func (r *run) check(roots, inputs []*Tensor) {
+	x := r.x
+	if inputs != nil {
+		r.targets = map[target]*Tensor{}
+	}
+	for _, in := range inputs {
+		if in == nil || in.closed.Load() {
+			x.fail(r.op, fault.Closed, nil, "a differentiated tensor was closed")
+		}
+		if !in.RequiresGrad() {
+			x.fail(r.op, fault.Invalid, inputs, "one of the differentiated tensors does not require grad")
+		}
+		r.targets[target{in.node, in.out, in.leaf}] = nil
+	}
+	for _, t := range roots {
+		if t == nil || t.closed.Load() {
+			x.fail(r.op, fault.Closed, nil, "the tensor to differentiate was closed")
+		}
+		if !t.RequiresGrad() {
+			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does")
+		}
+	}
+}
+
+// results returns the gradients of the inputs and moves them out of the pass.
+func (r *run) results(inputs []*Tensor) []*Tensor {
 	out := make([]*Tensor, len(inputs))
 	for i, in := range inputs {
 		g := r.targets[target{in.node, in.out, in.leaf}]
-		if g == nil && !opt.AllowUnused {
-			x.fail(op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. Set AllowUnused if this is the desired behavior")
+		if g == nil && !r.opt.AllowUnused {
+			r.x.fail(r.op, fault.Invalid, []*Tensor{in}, "One of the differentiated Tensors appears to not have been used in the graph. Set AllowUnused if this is the desired behavior")
 		}
 		if g != nil {
 			out[i] = g
-			s.lift(g)
+			r.x.s.lift(g)
 		}
 	}
 	return out
 }
 
 // seed returns the gradient of a root: the caller's, or 1.
-func (r *run) seed(op string, t, g *Tensor) *Tensor {
+func (r *run) seed(t, g *Tensor) *Tensor {
 	x := r.x
 	if g != nil {
 		if !sameShape(g.shape, t.shape) {
-			x.fail(op, fault.Invalid, []*Tensor{t, g}, "the gradient has shape %v, but the tensor has shape %v", g.shape, t.shape)
+			x.fail(r.op, fault.Invalid, []*Tensor{t, g}, "the gradient has shape %v, but the tensor has shape %v", g.shape, t.shape)
 		}
 		return g
 	}
 	if t.Numel() != 1 {
-		x.fail(op, fault.Invalid, []*Tensor{t}, "grad can be implicitly created only for scalar outputs; pass one of shape %v", t.shape)
+		x.fail(r.op, fault.Invalid, []*Tensor{t}, "grad can be implicitly created only for scalar outputs; pass one of shape %v", t.shape)
 	}
-	return x.On(r.streamOf(t)).Full(t.shape, 1, t.dt)
+	return r.mode(t).Full(t.shape, 1, t.dt)
 }
 
-// visit collects the nodes that roots depend on.
+// plan collects the nodes that the roots depend on, newest first, finds those that lead to a target, and counts what leads to each leaf.
+func (r *run) plan(roots []*Tensor) {
+	for _, t := range roots {
+		r.visit(t.node)
+		if t.leaf != nil {
+			r.leaf(t.leaf).left++
+		}
+	}
+	slices.SortFunc(r.order, func(a, b *node) int { return cmp.Compare(b.seq, a.seq) })
+	for _, n := range slices.Backward(r.order) {
+		t := r.tasks[n]
+		for i := range n.edges {
+			if e := &n.edges[i]; r.wants(e) {
+				t.needed = true
+				if e.leaf != nil {
+					r.leaf(e.leaf).left++
+				}
+			}
+		}
+	}
+}
+
+// visit collects the nodes that n depends on.
 func (r *run) visit(n *node) {
 	stack := []*node{n}
 	for len(stack) > 0 {
@@ -141,139 +197,206 @@ func (r *run) visit(n *node) {
 	}
 }
 
-// mode returns the Exec that runs n's derivative: n's stream, gradients recorded only for CreateGraph.
-func (r *run) mode(n *node) *Exec {
-	m := n.m
-	m.noGrad, m.autocast = !r.opt.CreateGraph, 0
+func (r *run) leaf(l *leaf) *leafTask {
+	t := r.leaves[l]
+	if t == nil {
+		t = &leafTask{}
+		r.leaves[l] = t
+	}
+	return t
+}
+
+// wants reports whether a gradient along e is of use.
+func (r *run) wants(e *edge) bool {
+	if e.node == nil && e.leaf == nil {
+		return false
+	}
+	if r.targets == nil {
+		return true
+	}
+	if _, ok := r.targets[target{e.node, e.out, e.leaf}]; ok {
+		return true
+	}
+	return e.node != nil && r.tasks[e.node].needed
+}
+
+// exec returns the Exec that runs what belongs to the forward mode m: its stream, gradients recorded only for CreateGraph.
+func (r *run) exec(m mode) *Exec {
+	m.noGrad, m.autocast, m.saved = !r.opt.CreateGraph, 0, r.x.m.saved
+	// The pass itself crosses streams, wherever the forward calls did so by hand.
+	m.manual = false
 	return r.x.s.exec(m)
 }
 
+// mode returns the Exec that works on the gradient of t: on the stream of t's operation, for a leaf on that of its first use.
+func (r *run) mode(t *Tensor) *Exec {
+	switch {
+	case t.node != nil:
+		return r.exec(t.node.m)
+	case t.leaf != nil:
+		return r.leafMode(t.leaf)
+	}
+	return r.exec(r.x.m)
+}
+
+func (r *run) leafMode(l *leaf) *Exec {
+	m := r.x.m
+	if l.stream != nil {
+		m.stream = l.stream
+	}
+	return r.exec(m)
+}
+
+// start delivers the gradient of a root. The caller's stream may have made it by hand, which the automatic ordering does not see.
+func (r *run) start(t, g *Tensor) {
+	if to := r.mode(t).m.stream; r.x.m.manual && to.Device == r.x.m.stream.Device {
+		r.x.check(r.op, to.WaitAll(r.x.m.stream))
+	}
+	r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: metaOf(t)}, g)
+	if t.leaf != nil {
+		r.arrived(t.leaf)
+	}
+}
+
 // step runs one node's derivative in a scope of its own and delivers the results.
-func (r *run) step(op string, n *node) {
+func (r *run) step(n *node) {
 	t := r.tasks[n]
-	some := false
-	for i, g := range t.g {
-		if g != nil {
-			some = true
-			if r.targets != nil {
-				if _, ok := r.targets[target{n, uint8(i), nil}]; ok {
-					r.targets[target{n, uint8(i), nil}] = g
-				}
-			}
+	if slices.ContainsFunc(t.g, func(g *Tensor) bool { return g != nil }) {
+		r.observe(n, t)
+		if t.needed {
+			r.derive(n, t)
 		}
 	}
-	if !some {
-		return
+	for i := range n.edges {
+		if e := &n.edges[i]; e.leaf != nil && r.wants(e) {
+			r.arrived(e.leaf)
+		}
 	}
+}
+
+// derive runs n's derivative and hands its results on.
+func (r *run) derive(n *node, t *task) {
 	if n.spent {
-		r.x.fail(op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
+		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
 	}
-	x := r.mode(n)
+	x := r.exec(n.m)
 	s := x.s
-	outer := s.scope
+	outer := s.mark()
 	s.push()
-	b := &back{x: x, n: n, g: t.g, res: make([]*Tensor, len(n.edges))}
+	b := &back{x: x, n: n, r: r, g: t.g, res: make([]*Tensor, len(n.edges))}
 	if err := Try(func() { n.row.back(b) }); err != nil {
-		s.popTo(outer)
-		panic(nodeError(op, n, err))
+		s.restore(outer)
+		panic(r.failed("the derivative of "+n.row.Name, err))
 	}
 	for i, g := range b.res {
-		e := n.edges[i]
-		if g == nil || e.node == nil && e.leaf == nil {
-			continue
+		if g != nil && r.wants(&n.edges[i]) {
+			s.lift(g)
 		}
-		s.lift(g)
 	}
-	s.popTo(outer)
+	s.restore(outer)
 	// The node's own references go first, so that a leaf can take over a gradient that nobody else holds.
 	for i, g := range t.g {
-		if g != nil && r.targets == nil && g.scope == outer && outer != nil {
-			g.Close()
-		}
+		r.done(g)
 		t.g[i] = nil
 	}
 	if !r.opt.RetainGraph {
 		n.spend()
 	}
 	for i, g := range b.res {
-		if g != nil {
+		if g != nil && r.wants(&n.edges[i]) {
 			r.deliver(n.edges[i], g)
 		}
 	}
 }
 
-// nodeError names the node in an error of its derivative.
-func nodeError(op string, n *node, err error) *fault.Error {
+// done closes a gradient that the pass made and nobody needs any more.
+func (r *run) done(g *Tensor) {
+	if g == nil || g.scope == nil || g.scope != r.x.s.scope {
+		return
+	}
+	for _, kept := range r.targets {
+		if kept == g {
+			return
+		}
+	}
+	g.Close()
+}
+
+// failed names the part of the pass in which err came up.
+func (r *run) failed(what string, err error) *fault.Error {
 	var cause *fault.Error
 	if !errors.As(err, &cause) {
 		cause = fault.Wrap(fault.Invalid, err, "it failed")
 	}
-	e := &fault.Error{Kind: cause.Kind, Op: op, Msg: fmt.Sprintf("the derivative of %s failed", n.row.Name), Cause: cause}
+	e := &fault.Error{Kind: cause.Kind, Op: r.op, Msg: what + " failed", Cause: cause}
 	e.File, e.Line = caller()
 	return e
+}
+
+// sum adds two gradients on x, and closes them if nobody else needs them.
+func (r *run) sum(x *Exec, old, g *Tensor) *Tensor {
+	if old == nil {
+		return g
+	}
+	sum := x.Add(old, g)
+	r.done(old)
+	r.done(g)
+	return sum
 }
 
 // deliver adds a gradient to where e leads.
 func (r *run) deliver(e edge, g *Tensor) {
 	if e.node != nil {
 		t := r.tasks[e.node]
-		if old := t.g[e.out]; old != nil {
-			sum := r.mode(e.node).Add(old, g)
-			if r.targets == nil {
-				g.Close()
-				if old.scope == sum.scope {
-					old.Close()
-				}
-			}
-			g = sum
-		}
-		t.g[e.out] = g
+		t.g[e.out] = r.sum(r.exec(e.node.m), t.g[e.out], g)
 		return
 	}
-	if e.leaf == nil {
+	t := r.leaf(e.leaf)
+	t.g = r.sum(r.leafMode(e.leaf), t.g, g)
+}
+
+// arrived notes that one of the edges to a leaf is done with. After the last one the leaf's hooks see the whole gradient and it accumulates.
+func (r *run) arrived(l *leaf) {
+	t := r.leaf(l)
+	if t.left--; t.left > 0 || t.g == nil {
 		return
+	}
+	x, g := r.leafMode(l), t.g
+	t.g = nil
+	for _, h := range slices.Clone(l.hooks) {
+		g = r.hook(x, h, "a leaf", g)
 	}
 	if r.targets != nil {
-		k := target{nil, 0, e.leaf}
-		if old, ok := r.targets[k]; ok {
-			if old != nil {
-				g = r.accumulator(g).Add(old, g)
-			}
-			r.targets[k] = g
-		}
+		r.targets[target{nil, 0, l}] = g
 		return
 	}
-	r.accumulate(e.leaf, g)
-}
-
-func (r *run) accumulator(g *Tensor) *Exec {
-	m := r.x.m
-	m.noGrad, m.autocast = !r.opt.CreateGraph, 0
-	m.stream = r.streamOf(g)
-	return r.x.s.exec(m)
-}
-
-// accumulate adds g to a leaf: the first gradient is taken over where nobody else holds it, later ones are added in place.
-func (r *run) accumulate(l *leaf, g *Tensor) {
-	x := r.accumulator(g)
-	for _, h := range l.hooks {
-		if n := h(x, g); n != nil {
-			g = n
+	r.accumulate(x, l, g)
+	for _, h := range slices.Clone(l.after) {
+		if err := Try(func() { x.Scope(func(x *Exec) { h.f(x, l.owner) }) }); err != nil {
+			panic(r.failed("a post-accumulate hook", err))
 		}
 	}
+	if st := x.m.stream; r.x.m.manual && st.Device == r.x.m.stream.Device {
+		r.x.check(r.op, r.x.m.stream.WaitAll(st))
+	}
+}
+
+// accumulate adds g to a leaf: the first gradient is taken over where nobody else holds it, later ones are added in place. A leaf that was
+// closed has no more use for one.
+func (r *run) accumulate(x *Exec, l *leaf, g *Tensor) {
 	switch {
+	case l.owner.closed.Load():
+		r.done(g)
 	case l.grad == nil && g.st.refs.Load() == 1 && g.IsContiguous() && g.dt == l.meta.dt && g.scope == x.s.scope && g.scope != nil:
 		l.setGrad(g)
 	case l.grad == nil:
-		c := x.Clone(g)
-		l.setGrad(c)
+		l.setGrad(x.Clone(g))
+		r.done(g)
 	case r.opt.CreateGraph:
 		l.setGrad(x.Add(l.grad, g))
 	default:
 		x.AddInto(l.grad, l.grad, g)
-		if g.scope == x.s.scope && g.scope != nil {
-			g.Close()
-		}
+		r.done(g)
 	}
 }
 
@@ -281,13 +404,23 @@ func (r *run) accumulate(l *leaf, g *Tensor) {
 type back struct {
 	x   *Exec
 	n   *node
+	r   *run // nil where only the node is looked at
 	g   []*Tensor
 	res []*Tensor
+	// unpacked holds what the unpack hooks returned, by slot.
+	unpacked map[int]*Tensor
 }
 
 // need reports whether input i wants a gradient.
 func (b *back) need(i int) bool {
-	return i < len(b.n.edges) && (b.n.edges[i].node != nil || b.n.edges[i].leaf != nil)
+	if i >= len(b.n.edges) {
+		return false
+	}
+	e := &b.n.edges[i]
+	if b.r == nil {
+		return e.node != nil || e.leaf != nil
+	}
+	return b.r.wants(e)
 }
 
 // grad returns the gradient of output i; zeros if none came.
@@ -309,21 +442,29 @@ func (b *back) unpack(which save, e edge) *Tensor {
 	for i := range b.n.saved {
 		s := &b.n.saved[i]
 		if s.which == which {
-			return b.unpackSlot(s, e)
+			return b.unpackSlot(i, e)
 		}
 	}
 	return nil
 }
 
 // unpackSlot returns a handle of a saved tensor with the history e, in the derivative's scope.
-func (b *back) unpackSlot(s *slot, e edge) *Tensor {
-	if v := s.st.version.Load(); v != s.version {
-		panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at version %d; expected version %d",
-			s.dt, s.shape, v, s.version)
+func (b *back) unpackSlot(i int, e edge) *Tensor {
+	s := &b.n.saved[i]
+	var t *Tensor
+	if s.st == nil {
+		u := b.unpackHooked(i)
+		t = u.alias()
+		t.setShape(u.shape, u.stride)
+	} else {
+		if v := s.st.version.Load(); v != s.version {
+			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at version %d; expected version %d",
+				s.dt, s.shape, v, s.version)
+		}
+		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset}
+		t.setShape(s.shape, s.stride)
+		s.st.retain()
 	}
-	t := &Tensor{st: s.st, dt: s.dt, offset: s.offset}
-	t.setShape(s.shape, s.stride)
-	s.st.retain()
 	if e.node != nil {
 		t.node, t.out = e.node, e.out
 		e.node.refs.Add(1)
@@ -355,25 +496,9 @@ func (b *back) set(i int, g *Tensor) {
 // apart returns g, or another handle of it where g is already somebody else's: an incoming gradient, or the gradient of another input.
 func (b *back) apart(g *Tensor) *Tensor {
 	if slices.Contains(b.g, g) || slices.Contains(b.res, g) || g.scope != b.x.s.scope {
-		c := g.alias()
-		c.setShape(g.shape, g.stride)
-		if g.node != nil {
-			c.node, c.out = g.node, g.out
-			g.node.refs.Add(1)
-		}
-		c.leaf = g.leaf
+		c := g.twin()
 		b.x.s.adopt(c)
 		return c
 	}
 	return g
-}
-
-func (r *run) streamOf(t *Tensor) (st *rt.Stream) {
-	if t.st.dev == r.x.m.stream.Device {
-		if t.node != nil {
-			return t.node.m.stream
-		}
-		return r.x.m.stream
-	}
-	return t.st.dev.DefaultStream()
 }

@@ -24,6 +24,8 @@ type mode struct {
 	autocast dtype.DType
 	// tf32 lets float32 products round their operands to 10 fraction bits where the device is faster so.
 	tf32 bool
+	// saved are the hooks through which tensors are saved for backward, or nil.
+	saved *savedHooks
 	// manual switches the automatic ordering between streams off.
 	manual bool
 }
@@ -44,6 +46,8 @@ type session struct {
 	// busy says that an operation runs: a second one can only be another goroutine's.
 	busy  bool
 	watch Watch
+	// run is the innermost backward pass under way.
+	run *run
 }
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.

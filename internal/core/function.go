@@ -1,6 +1,10 @@
 package core
 
-import "tenon.dev/fault"
+import (
+	"slices"
+
+	"tenon.dev/fault"
+)
 
 // Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
 type Function interface {
@@ -16,7 +20,6 @@ type FunctionContext struct {
 	n     *node
 	x     *Exec
 	saves []*Tensor
-	outs  []*Tensor
 	// Value is anything else that Backward needs.
 	Value any
 }
@@ -29,7 +32,7 @@ func (c *FunctionContext) Saved() []*Tensor {
 	b := &back{x: c.x, n: c.n}
 	out := make([]*Tensor, len(c.n.saved))
 	for i := range out {
-		out[i] = b.unpackSlot(&c.n.saved[i], c.n.custom.history[i])
+		out[i] = b.unpackSlot(i, c.n.custom.history[i])
 	}
 	return out
 }
@@ -43,12 +46,12 @@ type functionState struct {
 	ctx     *FunctionContext
 	file    string
 	line    int
-	history []edge
+	history []edge // of the saved tensors; it counts their nodes, but for the function's own
 }
 
 func (s *functionState) close() {
 	if s != nil {
-		s.ctx.saves, s.ctx.outs = nil, nil
+		s.ctx.saves = nil
 	}
 }
 
@@ -64,26 +67,32 @@ func init() { rowFunction.back = backFunction }
 func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	c := &FunctionContext{}
 	s := x.s
-	outer := s.scope
+	defer s.restore(s.mark())
 	s.push()
-	defer s.popTo(outer)
 	outs := fn.Forward(x.NoGrad(), c, inputs...)
-	grads := false
-	for _, t := range inputs {
-		grads = grads || t != nil && t.RequiresGrad()
-	}
 	for i, o := range outs {
-		for _, in := range inputs {
-			if o == in {
-				outs[i] = x.NoGrad().Detach(o)
-			}
+		if o == nil || o.closed.Load() {
+			x.fail("Function", fault.Invalid, inputs, "Forward returned no tensor, or a closed one, as output %d", i)
 		}
-		s.lift(outs[i])
+		if o.scope != s.scope || o.RequiresGrad() || slices.Contains(outs[:i], o) { // not Forward's own
+			outs[i] = x.NoGrad().Detach(o)
+		}
 	}
-	if !grads || x.m.noGrad {
-		return outs
+	grads := slices.ContainsFunc(inputs, func(t *Tensor) bool { return t != nil && t.RequiresGrad() })
+	if grads && !x.m.noGrad {
+		x.record(fn, c, inputs, outs)
 	}
+	for _, o := range outs {
+		s.lift(o)
+	}
+	return outs
+}
+
+// record puts a user's function on the tape.
+func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 	n := &node{row: rowFunction, m: x.m, seq: nodeSeq.Add(1)}
+	n.refs.Add(1)
+	defer n.release()
 	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
 	st := &functionState{fn: fn, ctx: c}
 	st.file, st.line = caller()
@@ -92,6 +101,20 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	for _, t := range inputs {
 		n.addEdge(t)
 	}
+	for _, t := range c.saves {
+		if t == nil {
+			x.fail("Function", fault.Invalid, inputs, "a nil tensor was given to Save")
+		}
+		n.keep(x, 0, t)
+		e := edge{node: t.node, out: t.out, leaf: t.leaf}
+		if t.node != nil {
+			t.node.refs.Add(1)
+		} else if i := slices.Index(outs, t); i >= 0 && (t.dt.IsFloat() || t.dt.IsComplex()) {
+			e.node, e.out = n, uint8(i)
+		}
+		st.history = append(st.history, e)
+	}
+	c.saves = nil
 	for i, o := range outs {
 		n.outs = append(n.outs, metaOf(o))
 		if o.dt.IsFloat() || o.dt.IsComplex() {
@@ -99,19 +122,6 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 			n.refs.Add(1)
 		}
 	}
-	for _, t := range c.saves {
-		if t == nil {
-			x.fail("Function", fault.Invalid, inputs, "a nil tensor was given to Save")
-		}
-		e := edge{leaf: t.leaf}
-		if t.node != nil {
-			e.node, e.out = t.node, t.out
-		}
-		n.keep(0, t)
-		st.history = append(st.history, e)
-	}
-	c.saves = nil
-	return outs
 }
 
 func backFunction(b *back) {

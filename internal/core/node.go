@@ -6,6 +6,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 // node is one operation of the tape: what its derivative needs, and the edges to the operations that made its inputs. It is counted by the
@@ -30,6 +31,7 @@ type node struct {
 	// custom is the user's function, where row is rowFunction.
 	custom *functionState
 
+	extra *nodeExtra
 	spent bool
 	few   [3]edge
 	one   [1]meta
@@ -70,10 +72,12 @@ type slot struct {
 
 // leaf accumulates the gradient of a tensor that the user made.
 type leaf struct {
-	owner *Tensor
-	grad  *Tensor
-	meta  meta
-	hooks []func(x *Exec, g *Tensor) *Tensor
+	owner  *Tensor
+	grad   *Tensor
+	meta   meta
+	hooks  []*gradHook
+	after  []*leafHook
+	stream *rt.Stream // of the first operation that used it
 }
 
 var nodeSeq atomic.Uint64
@@ -91,22 +95,20 @@ func (f *frame) record() {
 	for _, t := range f.many {
 		n.addEdge(t)
 	}
-	for i := 0; i < f.ins; i++ {
-		if f.row.saves&(in0<<i) != 0 && f.in[i] != nil {
-			n.keep(in0<<i, f.in[i])
-		}
+	if n.m.saved != nil {
+		f.nested(func() { f.save(n) })
+	} else {
+		f.save(n)
 	}
 	view := f.row.flags&flagView != 0
 	for i := 0; i < f.outs; i++ {
 		t := f.out[i]
 		n.outs = append(n.outs, metaOf(t))
-		if f.row.saves&(out0<<i) != 0 {
-			n.keep(out0<<i, t)
-		}
 		if !t.dt.IsFloat() && !t.dt.IsComplex() {
 			continue
 		}
 		if old := t.node; old != nil { // in place: the handle leaves its former history
+			old.moveKept(t.out, n, uint8(i))
 			defer old.release()
 		}
 		t.node, t.out = n, uint8(i)
@@ -115,6 +117,28 @@ func (f *frame) record() {
 			t.st.gradViews.Store(true)
 		}
 	}
+}
+
+// save keeps what the derivative reads. Should a hook fail, the node is dropped.
+func (f *frame) save(n *node) {
+	done := false
+	defer func() {
+		if !done {
+			n.refs.Add(1)
+			n.release()
+		}
+	}()
+	for i := 0; i < f.ins; i++ {
+		if f.row.saves&(in0<<i) != 0 && f.in[i] != nil {
+			n.keep(f.x, in0<<i, f.in[i])
+		}
+	}
+	for i := 0; i < min(f.outs, maxOut); i++ {
+		if f.row.saves&(out0<<i) != 0 {
+			n.keep(f.x, out0<<i, f.out[i])
+		}
+	}
+	done = true
 }
 
 func (n *node) addEdge(t *Tensor) {
@@ -127,12 +151,19 @@ func (n *node) addEdge(t *Tensor) {
 			e.node.refs.Add(1)
 		case t.leaf != nil:
 			e.leaf = t.leaf
+			if t.leaf.stream == nil {
+				t.leaf.stream = n.m.stream
+			}
 		}
 	}
 	n.edges = append(n.edges, e)
 }
 
-func (n *node) keep(which save, t *Tensor) {
+func (n *node) keep(x *Exec, which save, t *Tensor) {
+	if n.m.saved != nil {
+		n.pack(x, which, t)
+		return
+	}
 	t.st.retain()
 	n.saved = append(n.saved, slot{which, t.st, t.dt, t.offset, t.shape, t.stride, t.st.version.Load()})
 }
@@ -143,11 +174,20 @@ func (n *node) release() {
 	for {
 		if n.refs.Add(-1) == 0 {
 			n.spend()
+			n.dropExtra(true)
 			for i := range n.edges {
 				if m := n.edges[i].node; m != nil {
 					n.edges[i].node = nil
 					stack = append(stack, m)
 				}
+			}
+			if n.custom != nil {
+				for _, e := range n.custom.history {
+					if e.node != nil && e.node != n {
+						stack = append(stack, e.node)
+					}
+				}
+				n.custom.history = nil
 			}
 		}
 		if len(stack) == 0 {
@@ -161,10 +201,13 @@ func (n *node) release() {
 func (n *node) spend() {
 	n.spent = true
 	for i := range n.saved {
-		// A free can fail only on a lost device, which the next operation reports.
-		_ = n.saved[i].st.release()
+		if st := n.saved[i].st; st != nil {
+			// A free can fail only on a lost device, which the next operation reports.
+			_ = st.release()
+		}
 	}
 	n.saved = nil
+	n.dropExtra(false)
 	n.custom.close()
 }
 
@@ -197,12 +240,17 @@ func panicAt(op string, kind fault.Kind, format string, args ...any) {
 	panic(e)
 }
 
-// Grad returns the accumulated gradient of a leaf, or nil. The leaf owns it.
+// Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
-	if t.leaf == nil {
-		return nil
+	switch {
+	case t.leaf != nil:
+		return t.leaf.grad
+	case t.node != nil:
+		if k := t.node.keptOf(t.out); k != nil {
+			return k.grad
+		}
 	}
-	return t.leaf.grad
+	return nil
 }
 
 // SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.

@@ -188,6 +188,9 @@ func (f *frame) operand(t *Tensor) *Tensor {
 		return t
 	}
 	if t.st.dev.Host && len(t.shape) == 0 {
+		if t.RequiresGrad() && !f.x.m.noGrad {
+			f.fail(fault.Invalid, "the operand %s is on %s and requires grad, which no gradient on %s reaches; move it with x.To", describe(t), t.st.dev.Info().Name, dev.Info().Name)
+		}
 		var c *Tensor
 		f.nested(func() { c = f.x.scalarFromHost(t) })
 		return f.temp(c)

@@ -144,8 +144,10 @@ func (g *gen) kind(t ast.Expr) (face, core string, err error) {
 		return "*cuda." + s[4:], s, nil
 	case "[]*Tensor", "...*Tensor":
 		return s, "list", nil
-	case "func(x *Exec) *Tensor", "func(x *Exec) []*Tensor", "func(x *Exec)":
-		return s, "func", nil
+	}
+	if f, ok := t.(*ast.FuncType); ok {
+		core, err = g.function(f)
+		return s, core, err
 	}
 	if g.structs[s] {
 		return s, "core." + s, nil
@@ -154,6 +156,52 @@ func (g *gen) kind(t ast.Expr) (face, core string, err error) {
 		return "", "", fmt.Errorf("the face cannot convert type %s", s)
 	}
 	return s, "", nil
+}
+
+// callee stands for the face's function in the text of the core's.
+const callee = "CALLEE"
+
+// function returns the text of a function of core that calls one of the face: arguments are converted to the face's types, the result to core's. A
+// value of type any may be a tensor.
+func (g *gen) function(f *ast.FuncType) (string, error) {
+	types := func(t ast.Expr) (face, core, spelled string, err error) {
+		if id, ok := t.(*ast.Ident); ok && id.Name == "any" {
+			return "any", "any", "any", nil
+		}
+		face, core, err = g.kind(t)
+		switch {
+		case core == "":
+			spelled = face
+		case core == "list":
+			spelled = "[]*core.Tensor"
+		case strings.HasPrefix(core, "func"):
+			err = fmt.Errorf("a function takes or returns a function")
+		default:
+			spelled = core
+		}
+		return face, core, spelled, err
+	}
+	var params, args []string
+	for _, p := range f.Params.List {
+		face, core, spelled, err := types(p.Type)
+		if err != nil {
+			return "", err
+		}
+		for _, n := range p.Names {
+			params, args = append(params, n.Name+" "+spelled), append(args, toFace(n.Name, face, core))
+		}
+	}
+	call := callee + "(" + strings.Join(args, ", ") + ")"
+	switch {
+	case f.Results == nil && len(f.Params.List) == 0:
+		return "", nil // the same in face and core
+	case f.Results == nil:
+		return "func(" + strings.Join(params, ", ") + ") { " + call + " }", nil
+	case len(f.Results.List) != 1:
+		return "", fmt.Errorf("a function has several results")
+	}
+	face, core, spelled, err := types(f.Results.List[0].Type)
+	return "func(" + strings.Join(params, ", ") + ") " + spelled + " { return " + toCore(call, face, core) + " }", err
 }
 
 // toCore converts an argument of the face.
@@ -165,14 +213,10 @@ func toCore(name, face, core string) string {
 		return "coreList(" + name + ")..."
 	case core == "list":
 		return "coreList(" + name + ")"
-	case core == "func":
-		switch face {
-		case "func(x *Exec) *Tensor":
-			return "func(x *core.Exec) *core.Tensor { return (*core.Tensor)(" + name + "((*Exec)(x))) }"
-		case "func(x *Exec) []*Tensor":
-			return "func(x *core.Exec) []*core.Tensor { return coreList(" + name + "((*Exec)(x))) }"
-		}
-		return "func(x *core.Exec) { " + name + "((*Exec)(x)) }"
+	case core == "any":
+		return "coreAny(" + name + ")"
+	case strings.HasPrefix(core, "func"):
+		return strings.ReplaceAll(core, callee, name)
 	case strings.HasPrefix(core, "*"):
 		return "(" + core + ")(" + name + ")"
 	}
@@ -186,6 +230,8 @@ func toFace(name, face, core string) string {
 		return name
 	case core == "list":
 		return "faceList(" + name + ")"
+	case core == "any":
+		return "faceAny(" + name + ")"
 	}
 	return "(" + face + ")(" + name + ")"
 }

@@ -1,0 +1,303 @@
+package core
+
+import (
+	"slices"
+
+	"tenon.dev/fault"
+)
+
+// gradHook is a user's function that sees, and may replace, the gradient of one output of a node or of a leaf.
+type gradHook struct {
+	out uint8
+	f   func(x *Exec, g *Tensor) *Tensor
+}
+
+// leafHook is a user's function that runs after a leaf accumulated.
+type leafHook struct {
+	f func(x *Exec, t *Tensor)
+}
+
+// kept is the gradient that RetainGrad keeps of one output of a node.
+type kept struct {
+	out  uint8
+	grad *Tensor
+}
+
+// nodeExtra is what few nodes have: hooks, retained gradients, and what saved-tensor hooks made of the saved tensors, by slot.
+type nodeExtra struct {
+	hooks  []*gradHook
+	kept   []*kept
+	packed []any
+}
+
+func (n *node) more() *nodeExtra {
+	if n.extra == nil {
+		n.extra = &nodeExtra{}
+	}
+	return n.extra
+}
+
+// keptOf returns what RetainGrad keeps of an output, or nil.
+func (n *node) keptOf(out uint8) *kept {
+	if n.extra == nil {
+		return nil
+	}
+	for _, k := range n.extra.kept {
+		if k.out == out {
+			return k
+		}
+	}
+	return nil
+}
+
+// without returns list without its element h.
+func without[T comparable](list []T, h T) []T {
+	i := slices.Index(list, h)
+	if i < 0 {
+		return list
+	}
+	return slices.Concat(list[:i], list[i+1:])
+}
+
+// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates; what h
+// returns replaces it, nil leaves it. Hooks run in the order of registration, on the stream of t's operation, and see a gradient that is
+// valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
+// value after t is changed in place.
+func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
+	switch {
+	case t.node != nil:
+		n, k := t.node, &gradHook{t.out, h}
+		n.more().hooks = append(n.extra.hooks, k)
+		return func() { n.extra.hooks = without(n.extra.hooks, k) }
+	case t.leaf != nil:
+		l, k := t.leaf, &gradHook{0, h}
+		l.hooks = append(l.hooks, k)
+		return func() { l.hooks = without(l.hooks, k) }
+	}
+	panicAt("RegisterHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient", describe(t))
+	return nil
+}
+
+// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient accumulated, so that an optimizer
+// can use the gradient and drop it at once. remove ends it.
+func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
+	switch {
+	case t.node != nil:
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "post accumulate grad hooks cannot be registered on non-leaf tensors such as %s", describe(t))
+	case t.leaf == nil:
+		panicAt("RegisterPostAccumulateGradHook", fault.Invalid, "cannot register a hook on %s, a tensor that doesn't require gradient", describe(t))
+	}
+	l, k := t.leaf, &leafHook{h}
+	l.after = append(l.after, k)
+	return func() { l.after = without(l.after, k) }
+}
+
+// RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
+// hooks of t return, and follows t through changes in place. On a leaf it does nothing. t must require grad.
+func (t *Tensor) RetainGrad() {
+	switch {
+	case t.node != nil:
+		if t.node.keptOf(t.out) == nil {
+			t.node.more().kept = append(t.node.extra.kept, &kept{out: t.out})
+		}
+	case t.leaf == nil:
+		panicAt("RetainGrad", fault.Invalid, "can't retain_grad on %s, a Tensor that has requires_grad=False", describe(t))
+	}
+}
+
+// RetainsGrad reports whether t is no leaf and keeps its gradient.
+func (t *Tensor) RetainsGrad() bool { return t.node != nil && t.node.keptOf(t.out) != nil }
+
+// moveKept hands what is retained of an output on to the node that replaces it in place.
+func (n *node) moveKept(out uint8, to *node, at uint8) {
+	if k := n.keptOf(out); k != nil {
+		n.extra.kept = without(n.extra.kept, k)
+		k.out = at
+		to.more().kept = append(to.extra.kept, k)
+	}
+}
+
+// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
+// derivatives; outside of a backward pass it fails.
+func (x *Exec) QueueCallback(f func(x *Exec)) {
+	if x.s.run == nil {
+		x.fail("QueueCallback", fault.Invalid, nil, "Final callbacks can only be installed during backward pass")
+	}
+	x.s.run.callbacks = append(x.s.run.callbacks, f)
+}
+
+// observe runs the hooks of n's outputs, keeps what is retained and captures targets.
+func (r *run) observe(n *node, t *task) {
+	if n.extra != nil {
+		x := r.exec(n.m)
+		for _, h := range slices.Clone(n.extra.hooks) {
+			if g := t.g[h.out]; g != nil {
+				t.g[h.out] = r.hook(x, h, n.row.Name, g)
+			}
+		}
+		for _, k := range n.extra.kept {
+			g := t.g[k.out]
+			switch {
+			case g == nil:
+			case k.grad == nil:
+				k.grad = g.twin()
+			default:
+				sum := x.Add(k.grad, g)
+				k.grad.Close()
+				sum.own()
+				k.grad = sum
+			}
+		}
+	}
+	if r.targets == nil {
+		return
+	}
+	for i, g := range t.g {
+		k := target{n, uint8(i), nil}
+		if _, ok := r.targets[k]; ok && g != nil {
+			r.targets[k] = g
+		}
+	}
+}
+
+// hook lets h see the gradient g of what, and returns what takes its place.
+func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
+	s := x.s
+	m := s.mark()
+	s.push()
+	var res *Tensor
+	err := Try(func() {
+		if res = h.f(x, g); res == nil {
+			return
+		}
+		switch {
+		case res.closed.Load():
+			panicAt("RegisterHook", fault.Closed, "the hook returned a tensor that was closed")
+		case res.dt != g.dt || res.st.dev != g.st.dev:
+			panicAt("RegisterHook", fault.Invalid, "the hook has changed the type of value (was %s got %s)", g, res)
+		case !sameShape(res.shape, g.shape):
+			panicAt("RegisterHook", fault.Invalid, "the hook has changed the size of value (was %v got %v)", g.shape, res.shape)
+		}
+	})
+	if err != nil {
+		s.restore(m)
+		panic(r.failed("a hook of "+what, err))
+	}
+	s.lift(res)
+	s.restore(m)
+	if res == nil || res == g {
+		return g
+	}
+	r.done(g)
+	return res
+}
+
+// savedHooks are the functions of one SavedTensorHooks.
+type savedHooks struct {
+	pack   func(x *Exec, t *Tensor) any
+	unpack func(x *Exec, v any) *Tensor
+}
+
+// SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
+// history, and returns what is kept in its stead: a copy on another device, bytes, a file's name. Backward calls unpack with that, to get a
+// tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack may not change its
+// argument, nor keep it otherwise. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went through
+// hooks are not checked for changes in place.
+func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
+	m := x.m
+	m.saved = &savedHooks{pack, unpack}
+	s := x.s
+	defer func() { // nobody derives these again
+		for k := range s.derived {
+			if k.saved == m.saved {
+				delete(s.derived, k)
+			}
+		}
+	}()
+	f(s.exec(m))
+}
+
+// pack saves t by way of the hooks of n's mode.
+func (n *node) pack(x *Exec, which save, t *Tensor) {
+	s, m := x.s, x.m
+	m.noGrad, m.saved = true, nil
+	defer s.restore(s.mark())
+	s.push()
+	h := t.alias()
+	h.setShape(t.shape, t.stride)
+	s.adopt(h)
+	version := t.st.version.Load()
+	v := n.m.saved.pack(s.exec(m), h)
+	if t.st.version.Load() != version {
+		panicAt(n.row.Name, fault.Invalid, "A saved tensor pack hook is modifying its input in place; Clone it first")
+	}
+	if p, ok := v.(*Tensor); ok && p != nil {
+		if p.closed.Load() {
+			panicAt(n.row.Name, fault.Closed, "the pack hook returned a tensor that was closed")
+		}
+		if p.scope == s.scope {
+			p.own()
+		} else {
+			v = p.twin()
+		}
+	}
+	for len(n.more().packed) < len(n.saved) {
+		n.extra.packed = append(n.extra.packed, nil)
+	}
+	n.extra.packed = append(n.extra.packed, v)
+	n.saved = append(n.saved, slot{which: which, dt: t.dt, shape: t.shape, stride: t.stride})
+}
+
+// unpackHooked returns the tensor of saved slot i, which pack made.
+func (b *back) unpackHooked(i int) *Tensor {
+	if t := b.unpacked[i]; t != nil {
+		return t
+	}
+	x, s := b.x, &b.n.saved[i]
+	m := x.m
+	m.noGrad = true
+	t := b.n.m.saved.unpack(x.s.exec(m), b.n.extra.packed[i])
+	switch {
+	case t == nil || t.closed.Load():
+		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
+	case t.dt != s.dt || !sameShape(t.shape, s.shape) || t.st.dev != x.m.stream.Device:
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.shape, x.m.stream.Device.Info().Name)
+	}
+	if b.unpacked == nil {
+		b.unpacked = map[int]*Tensor{}
+	}
+	b.unpacked[i] = t
+	return t
+}
+
+// dropExtra closes what spent or unreachable nodes keep of saved tensors; with all, retained gradients too.
+func (n *node) dropExtra(all bool) {
+	if n.extra == nil {
+		return
+	}
+	for _, v := range n.extra.packed {
+		if t, ok := v.(*Tensor); ok {
+			t.Close()
+		}
+	}
+	n.extra.packed = nil
+	if all {
+		for _, k := range n.extra.kept {
+			k.grad.Close()
+		}
+		n.extra.kept = nil
+	}
+}
+
+// twin returns another handle of t with the same history, in no scope.
+func (t *Tensor) twin() *Tensor {
+	c := t.alias()
+	c.setShape(t.shape, t.stride)
+	if t.node != nil {
+		c.node, c.out = t.node, t.out
+		t.node.refs.Add(1)
+	}
+	c.leaf = t.leaf
+	c.own()
+	return c
+}
