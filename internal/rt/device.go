@@ -25,6 +25,7 @@ type Device struct {
 	Host bool
 
 	loose   Loose
+	pinned  pinnedMemory
 	index32 atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
@@ -123,6 +124,7 @@ func (d *Device) Close() error {
 		}
 	}
 	keep(d.EmptyCache())
+	keep(d.pinned.host(d).EmptyCache())
 	t := d.dev.Enter()
 	for _, e := range slices.Concat(d.events, d.timing) {
 		keep(d.dev.EventDestroy(t, e))
