@@ -39,8 +39,10 @@ type BatchNormOpt struct {
 
 // ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
 type ConvOpt struct {
+	// Stride and Dilation are steps between windows and within one; Padding is zeros on both sides. Rows come first.
 	Stride, Padding, Dilation [2]int
-	Groups                    int
+	// Groups divides the channels into sets that do not meet.
+	Groups int
 	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
 	Same bool
 }
@@ -122,12 +124,20 @@ type SoftmaxOpt struct {
 	DType dtype.DType
 }
 
-// SumOpt are the options of sums and means.
+// SumOpt are the options of sums, products, means and norms.
 type SumOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
 	// DType is the type to compute in and return; the zero value is the input's, int64 for integers and bool.
 	DType dtype.DType
+}
+
+// VarOpt are the options of variances and standard deviations.
+type VarOpt struct {
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+	// Correction is what the number of elements is lessened by in the divisor; nil is 1, the unbiased variance, and 0 the biased one.
+	Correction *float64
 }
 
 // AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
@@ -211,9 +221,30 @@ func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
 	(*core.Exec)(x).AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
 }
 
+// All reports whether no element along dims is zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is true.
+func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return (*Tensor)((*core.Exec)(x).All((*core.Tensor)(t), dims, keepDim))
+}
+
+// Any reports whether an element along dims is not zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is false.
+func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Any((*core.Tensor)(t), dims, keepDim))
+}
+
 // Arange returns the vector start, start+step, … before end, each computed from its place.
 func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Arange(start, end, step, dt))
+}
+
+// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of equal
+// elements the first counts.
+func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ArgMax((*core.Tensor)(t), dims, keepDim))
+}
+
+// ArgMin returns the places of the least elements along dims, as ArgMax.
+func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return (*Tensor)((*core.Exec)(x).ArgMin((*core.Tensor)(t), dims, keepDim))
 }
 
 // AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
@@ -417,6 +448,11 @@ func (x *Exec) Cos(t *Tensor) *Tensor {
 // Cosh returns the hyperbolic cosine; integers become float32.
 func (x *Exec) Cosh(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Cosh((*core.Tensor)(t)))
+}
+
+// CountNonzero returns how many elements along dims are not zero, as int64; nil dims mean all.
+func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
+	return (*Tensor)((*core.Exec)(x).CountNonzero((*core.Tensor)(t), dims))
 }
 
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
@@ -830,6 +866,11 @@ func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
 }
 
+// LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
+func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return (*Tensor)((*core.Exec)(x).LogSumExp((*core.Tensor)(t), dims, keepDim))
+}
+
 // LogicalAnd reports where both a and b are not zero, broadcast.
 func (x *Exec) LogicalAnd(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -901,6 +942,17 @@ func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// Max returns the greatest of all elements. Equal ones share the gradient.
+func (x *Exec) Max(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Max((*core.Tensor)(t)))
+}
+
+// MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
+	r0, r1 := (*core.Exec)(x).MaxDim((*core.Tensor)(t), dim, keepDim)
+	return (*Tensor)(r0), (*Tensor)(r1)
+}
+
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
 // kernel is the window's height and width.
 func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
@@ -921,6 +973,17 @@ func (x *Exec) Maximum(a *Tensor, b *Tensor) *Tensor {
 // Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
 func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Mean((*core.Tensor)(t), dims, core.SumOpt(opt)))
+}
+
+// Min returns the least of all elements. Equal ones share the gradient.
+func (x *Exec) Min(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Min((*core.Tensor)(t)))
+}
+
+// MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
+	r0, r1 := (*core.Exec)(x).MinDim((*core.Tensor)(t), dim, keepDim)
+	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
@@ -985,6 +1048,12 @@ func (x *Exec) NoGrad() *Exec {
 	return (*Exec)((*core.Exec)(x).NoGrad())
 }
 
+// NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a matrix.
+// It is computed in float64. That of a complex tensor is real.
+func (x *Exec) NuclearNorm(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).NuclearNorm((*core.Tensor)(t), dims, core.SumOpt(opt)))
+}
+
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *cuda.Stream) *Exec {
 	return (*Exec)((*core.Exec)(x).On((*rt.Stream)(st)))
@@ -1035,6 +1104,11 @@ func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
 // PowS returns a to the power v. Integers have no negative whole powers.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).PowS((*core.Tensor)(a), v))
+}
+
+// Prod returns the product over dims; nil dims mean all.
+func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Prod((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
 // QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
@@ -1258,6 +1332,11 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Stack(coreList(ts), dim))
 }
 
+// Std returns the standard deviation over dims, the square root of Var.
+func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Std((*core.Tensor)(t), dims, core.VarOpt(opt)))
+}
+
 // Stream returns the stream.
 func (x *Exec) Stream() *cuda.Stream {
 	return (*cuda.Stream)((*core.Exec)(x).Stream())
@@ -1357,6 +1436,17 @@ func (x *Exec) Unflatten(t *Tensor, dim int, sizes ...int) *Tensor {
 // Unsqueeze returns the view with a dimension of size 1 inserted at dim.
 func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Unsqueeze((*core.Tensor)(t), dim))
+}
+
+// Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
+func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Var((*core.Tensor)(t), dims, core.VarOpt(opt)))
+}
+
+// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
+// the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
+func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(opt)))
 }
 
 // View returns t's elements as another shape over the same memory; one size may be -1. It fails where that needs a copy.

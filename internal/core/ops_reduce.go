@@ -113,8 +113,8 @@ func init() {
 		n := b.reducedCount()
 		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
 	}))
-	rowAMax = define(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme))
-	rowAMin = define(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme))
+	rowAMax = define(withElements(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme)))
+	rowAMin = define(withElements(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme)))
 }
 
 func withCast(r row, c castClass) row {
@@ -166,7 +166,7 @@ func backExtreme(b *back) {
 	b.set(0, x.Mul(x.Div(hit, n), b.kept(b.grad(0))))
 }
 
-// SumOpt are the options of sums and means.
+// SumOpt are the options of sums, products, means and norms.
 type SumOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool

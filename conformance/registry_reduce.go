@@ -1,0 +1,87 @@
+package conformance
+
+import (
+	"tenon.dev"
+)
+
+// sumLike offers a reduction with the options of sums.
+func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.SumOpt) *tenon.Tensor) {
+	offer(name, func(a *args) any {
+		return f(a.x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.SumOpt{KeepDim: a.bool(2, "keepdim", false), DType: a.dtype(-1, "dtype")})
+	})
+}
+
+// keepLike offers a reduction whose one option is to keep dimensions.
+func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, keepDim bool) *tenon.Tensor) {
+	offer(name, func(a *args) any { return f(a.x, a.tensor(0, "input"), a.ints(1, "dim"), a.bool(2, "keepdim", false)) })
+}
+
+// extreme offers max or min: of two tensors, along a dimension, or of all elements.
+func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int, keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
+	offer(name, func(a *args) any {
+		t := a.tensor(0, "input")
+		switch {
+		case a.isTensor(1, "other"):
+			return pair(a.x, t, a.tensor(1, "other"))
+		case a.has(1, "dim"):
+			v, i := along(a.x, t, a.int(1, "dim", 0), a.bool(2, "keepdim", false))
+			return []*tenon.Tensor{v, i}
+		}
+		return all(a.x, t)
+	})
+}
+
+// variance offers var or std: (input, unbiased), (input, dim, unbiased, keepdim) or with a correction.
+func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) {
+	offer(name, func(a *args) any {
+		t := a.tensor(0, "input")
+		correction := a.float(-1, "correction", 1)
+		if !a.bool(-1, "unbiased", true) {
+			correction = 0
+		}
+		opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: &correction}
+		if unbiased, ok := a.get(1, "dim").(bool); ok {
+			if !unbiased {
+				correction = 0
+			}
+			return f(a.x, t, nil, opt)
+		}
+		return f(a.x, t, a.ints(1, "dim"), opt)
+	})
+}
+
+// Reductions.
+func init() {
+	sumLike("sum", (*tenon.Exec).Sum)
+	sumLike("mean", (*tenon.Exec).Mean)
+	sumLike("prod", (*tenon.Exec).Prod)
+	keepLike("amax", (*tenon.Exec).AMax)
+	keepLike("amin", (*tenon.Exec).AMin)
+	keepLike("argmax", (*tenon.Exec).ArgMax)
+	keepLike("argmin", (*tenon.Exec).ArgMin)
+	keepLike("all", (*tenon.Exec).All)
+	keepLike("any", (*tenon.Exec).Any)
+	keepLike("logsumexp", (*tenon.Exec).LogSumExp)
+	extreme("max", (*tenon.Exec).Maximum, (*tenon.Exec).MaxDim, (*tenon.Exec).Max)
+	extreme("min", (*tenon.Exec).Minimum, (*tenon.Exec).MinDim, (*tenon.Exec).Min)
+	variance("var", (*tenon.Exec).Var)
+	variance("std", (*tenon.Exec).Std)
+	offer("count_nonzero", func(a *args) any { return a.x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
+	offer("linalg.vector_norm", func(a *args) any {
+		return a.x.VectorNorm(a.tensor(0, "input"), a.float(1, "ord", 2), a.ints(2, "dim"),
+			tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
+	})
+	offer("norm", func(a *args) any {
+		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")}
+		if s, ok := a.get(1, "p").(string); ok {
+			if s == "nuc" {
+				return a.x.NuclearNorm(t, dims, opt)
+			}
+			if s != "fro" {
+				a.wrong("p", s)
+			}
+			return a.x.VectorNorm(t, 2, dims, opt)
+		}
+		return a.x.VectorNorm(t, a.float(1, "p", 2), dims, opt)
+	})
+}

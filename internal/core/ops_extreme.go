@@ -1,0 +1,108 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Extremes of all elements or along a dimension. A NaN counts as greater and as less than any number; of equal elements the first is taken.
+var rowMax, rowMin, rowMaxDim, rowMinDim, rowArgMax, rowArgMin *row
+
+func init() {
+	rowMax = define(withElements(reduceRow("Max", "max", kernels.AMax, sameReal, in0|out0, backEvenly)))
+	rowMin = define(withElements(reduceRow("Min", "min", kernels.AMin, sameReal, in0|out0, backEvenly)))
+	rowMaxDim = define(withElements(reduceRow("MaxDim", "max", kernels.MaxIndex, sameReal, out1, backPlace)))
+	rowMinDim = define(withElements(reduceRow("MinDim", "min", kernels.MinIndex, sameReal, out1, backPlace)))
+	rowArgMax = define(withElements(reduceRow("ArgMax", "argmax", kernels.ArgMax, placeRule, 0, nil)))
+	rowArgMin = define(withElements(reduceRow("ArgMin", "argmin", kernels.ArgMin, placeRule, 0, nil)))
+}
+
+// placeRule computes in the input's type and returns int64.
+func placeRule(f *frame) (compute, out dtype.DType) {
+	compute, _ = sameReal(f)
+	return compute, dtype.Int64
+}
+
+// withElements makes a reduction refuse to reduce no elements.
+func withElements(r row) row {
+	meta := r.meta
+	r.meta = func(f *frame) {
+		shape := f.in[0].shape
+		for i, reduced := range f.reduced(len(shape)) {
+			switch {
+			case !reduced || shape[i] != 0:
+			case len(f.dims) == 0:
+				f.fail(fault.Invalid, "%s(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument.", f.row.Torch)
+			default:
+				f.fail(fault.Invalid, "%s(): Expected reduction dim %d to have non-zero size.", f.row.Torch, i)
+			}
+		}
+		meta(f)
+	}
+	return r
+}
+
+// backEvenly shares the gradient evenly among the elements that equal the extreme, or are NaN where it is.
+func backEvenly(b *back) {
+	x, in := b.x, b.in(0)
+	y := b.kept(b.out(0))
+	hit := x.LogicalOr(x.Eq(in, y), x.LogicalAnd(x.IsNaN(in), x.IsNaN(y)))
+	share := x.Div(b.kept(b.grad(0)), x.ToDType(x.Sum(hit, b.n.dims, SumOpt{KeepDim: true}), in.dt))
+	b.set(0, x.pick(hit, share, 0, nil, 0))
+}
+
+// backPlace gives the gradient to the element that was taken.
+func backPlace(b *back) {
+	shape := b.shape(0)
+	if len(shape) == 0 {
+		b.set(0, b.grad(0))
+		return
+	}
+	zero := b.x.Full(shape, 0, b.n.edges[0].meta.dt)
+	b.set(0, b.x.Scatter(zero, b.n.dims[0], b.kept(b.out(1)), b.kept(b.grad(0)), ScatterOpt{}))
+}
+
+func (x *Exec) placeOp(r *row, t *Tensor, dim int, keepDim bool) *frame {
+	f := x.op(r, t)
+	f.dims = append(f.dims, dim)
+	if keepDim {
+		f.i[0] = 1
+	}
+	return f
+}
+
+// call2 runs the operation and returns its first two outputs.
+func (f *frame) call2() (a, b *Tensor) {
+	f.call()
+	a, b = f.out[0], f.out[1]
+	f.x.s.leave(f)
+	return a, b
+}
+
+// Max returns the greatest of all elements. Equal ones share the gradient.
+func (x *Exec) Max(t *Tensor) *Tensor { return x.op(rowMax, t).call1() }
+
+// Min returns the least of all elements. Equal ones share the gradient.
+func (x *Exec) Min(t *Tensor) *Tensor { return x.op(rowMin, t).call1() }
+
+// MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
+	return x.placeOp(rowMaxDim, t, dim, keepDim).call2()
+}
+
+// MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
+	return x.placeOp(rowMinDim, t, dim, keepDim).call2()
+}
+
+// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of equal
+// elements the first counts.
+func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return x.reduceOp(rowArgMax, t, dims, keepDim).call1()
+}
+
+// ArgMin returns the places of the least elements along dims, as ArgMax.
+func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
+	return x.reduceOp(rowArgMin, t, dims, keepDim).call1()
+}

@@ -1,0 +1,73 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Variances and standard deviations; scalar 0 is the correction.
+var rowVar, rowStd *row
+
+func init() {
+	rowVar = define(withCast(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }), castFloat32))
+	rowStd = define(withCast(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
+		x, y := b.x, b.out(0)
+		b.set(0, b.deviation(x.pick(x.EqS(y, 0), nil, 0, x.Div(b.grad(0), x.MulS(y, 2)), 0)))
+	}), castFloat32))
+}
+
+func varianceRule(f *frame) (compute, out dtype.DType) {
+	t := f.in[0].dt
+	if !t.IsFloat() {
+		f.fail(fault.Invalid, "%s: only floating point and complex dtypes are supported, not %v", f.row.Torch, t)
+	}
+	return t, t
+}
+
+// deviation returns the gradient of a variance's input from that of the variance.
+func (b *back) deviation(g *Tensor) *Tensor {
+	x, in := b.x, b.in(0)
+	n := float64(b.reducedCount()) - b.n.scalar[0].F
+	if n == 0 {
+		return x.MulS(b.spread(g), math.Inf(1))
+	}
+	return x.Mul(x.MulS(b.kept(g), 2/n), x.Sub(in, x.Mean(in, b.n.dims, SumOpt{KeepDim: true})))
+}
+
+// VarOpt are the options of variances and standard deviations.
+type VarOpt struct {
+	// KeepDim keeps the reduced dimensions with size 1.
+	KeepDim bool
+	// Correction is what the number of elements is lessened by in the divisor; nil is 1, the unbiased variance, and 0 the biased one.
+	Correction *float64
+}
+
+func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
+	f := x.reduceOp(r, t, dims, opt.KeepDim)
+	f.scalar[0] = kernels.FloatScalar(1)
+	if opt.Correction != nil {
+		f.scalar[0] = kernels.FloatScalar(*opt.Correction)
+	}
+	return f.call1()
+}
+
+// Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
+func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
+	if !t.dt.IsComplex() {
+		return x.varOp(rowVar, t, dims, opt)
+	}
+	return x.composite("Var", func(x *Exec) *Tensor {
+		return x.Add(x.varOp(rowVar, x.RealPart(t), dims, opt), x.varOp(rowVar, x.ImagPart(t), dims, opt))
+	})
+}
+
+// Std returns the standard deviation over dims, the square root of Var.
+func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
+	if !t.dt.IsComplex() {
+		return x.varOp(rowStd, t, dims, opt)
+	}
+	return x.composite("Std", func(x *Exec) *Tensor { return x.Sqrt(x.Var(t, dims, opt)) })
+}

@@ -1,0 +1,99 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// rowVectorNorm reduces to the vector norm of order scalar[0].
+var rowVectorNorm, rowLogSumExp *row
+
+func init() {
+	rowVectorNorm = define(row{Name: "VectorNorm", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
+		meta: func(f *frame) {
+			if f.dt == dtype.Invalid {
+				f.dt = f.in[0].dt
+			}
+			if !f.dt.IsFloat() {
+				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.dt)
+			}
+			f.newOut(0, f.dt, f.reducedShape(f.in[0]), nil)
+		},
+		run: func(f *frame) error {
+			op, ok := normOps[f.scalar[0].F]
+			if !ok {
+				op = kernels.NormP
+			}
+			return f.reduce(op)
+		}})
+	rowLogSumExp = define(withCast(reduceRow("LogSumExp", "logsumexp", kernels.LogSumExp, realFloating, in0|out0, func(b *back) {
+		x := b.x
+		b.set(0, x.Mul(b.kept(b.grad(0)), x.Exp(x.Sub(b.in(0), b.kept(b.out(0))))))
+	}), castFloat32))
+}
+
+// normOps are the norms of orders that have a kernel of their own.
+var normOps = map[float64]*kernels.ReduceOp{
+	0: kernels.Norm0, 1: kernels.Norm1, 2: kernels.Norm2, math.Inf(1): kernels.NormInf, math.Inf(-1): kernels.NormNegInf,
+}
+
+func backVectorNorm(b *back) {
+	x, t, p := b.x, b.in(0), b.n.scalar[0].F
+	g, y := b.kept(b.grad(0)), b.kept(b.out(0))
+	switch {
+	case p == 0:
+		flat(b)
+	case p == 1:
+		b.set(0, x.Mul(g, x.Sgn(t)))
+	case p == 2:
+		b.set(0, x.Mul(t, x.pick(x.EqS(y, 0), nil, 0, x.Div(g, y), 0)))
+	case math.IsInf(p, 0):
+		m := x.Abs(t)
+		hit := x.LogicalOr(x.Eq(m, y), x.IsNaN(m))
+		count := x.ToDType(x.Sum(hit, b.n.dims, SumOpt{KeepDim: true}), t.dt)
+		b.set(0, x.Mul(x.pick(hit, x.Sgn(t), 0, nil, 0), x.Div(g, count)))
+	case p < 2:
+		power := x.Mul(x.Sgn(t), x.PowS(x.Abs(t), p-1))
+		if p < 1 {
+			power = x.pick(x.EqS(t, 0), nil, 0, power, 0)
+		}
+		b.set(0, x.Mul(power, x.pick(x.EqS(y, 0), nil, 0, x.Div(g, x.PowS(y, p-1)), 0)))
+	default:
+		power := x.Mul(t, x.PowS(x.Abs(t), p-2))
+		b.set(0, x.Mul(power, x.pick(x.EqS(y, 0), nil, 0, x.Div(g, x.PowS(y, p-1)), 0)))
+	}
+}
+
+// VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
+// the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
+func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
+	if t.dt.IsComplex() {
+		return x.composite("VectorNorm", func(x *Exec) *Tensor {
+			o := opt
+			o.DType = opt.DType.Real()
+			return x.VectorNorm(x.Abs(t), ord, dims, o)
+		})
+	}
+	f := x.reduceOp(rowVectorNorm, t, dims, opt.KeepDim)
+	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(ord)
+	return f.call1()
+}
+
+// LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
+func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
+	if !t.dt.IsComplex() {
+		return x.reduceOp(rowLogSumExp, t, dims, keepDim).call1()
+	}
+	return x.composite("LogSumExp", func(x *Exec) *Tensor {
+		top := x.AMax(x.RealPart(x.Detach(t)), dims, true)
+		top = x.pick(x.IsInf(top), nil, 0, top, 0)
+		sum := x.Log(x.Sum(x.Exp(x.Sub(t, top)), dims, SumOpt{KeepDim: keepDim}))
+		if !keepDim {
+			top = x.View(top, sum.shape...)
+		}
+		return x.Add(sum, top)
+	})
+}
