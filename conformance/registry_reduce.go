@@ -85,3 +85,14 @@ func init() {
 		return a.x.VectorNorm(t, a.float(1, "p", 2), dims, opt)
 	})
 }
+
+// Softmaxes.
+func init() {
+	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor, dim int, opt tenon.SoftmaxOpt) *tenon.Tensor{
+		"softmax": (*tenon.Exec).Softmax, "log_softmax": (*tenon.Exec).LogSoftmax,
+	} {
+		offer(name, func(a *args) any {
+			return f(a.x, a.tensor(0, "input"), a.int(1, "dim", -1), tenon.SoftmaxOpt{DType: a.dtype(-1, "dtype")})
+		})
+	}
+}
