@@ -68,6 +68,9 @@ func metaNorm(f *frame) {
 		}
 	}
 	stats, acc := []int{rows}, accumulated(t.dt)
+	if f.row == rowGroupNorm {
+		acc = t.dt // so PyTorch rounds them
+	}
 	f.newOut(1, acc, stats, nil)
 	if n.centered {
 		f.newOut(2, acc, stats, nil)

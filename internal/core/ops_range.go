@@ -128,9 +128,21 @@ func (x *Exec) LinspaceC(start, end complex128, n int, dt dtype.DType) *Tensor {
 		f.fail(fault.Unsupported, "linspace is not defined for bool")
 	}
 	f.dims, f.dt = append(f.dims, n), dt
-	step := (end - start) / complex(float64(max(n-1, 1)), 0)
+	start, end = asHalf(start, dt), asHalf(end, dt)
+	step := asHalf((end-start)/complex(float64(max(n-1, 1)), 0), dt)
 	f.scalar[0], f.scalar[1], f.scalar[2], f.scalar[3] = fillScalar(start, dt), fillScalar(end, dt), fillScalar(step, dt), kernels.IntScalar(int64(n))
 	return f.call1()
+}
+
+// asHalf returns v as a half type dt keeps it, since PyTorch takes the steps of halves in them; else v.
+func asHalf(v complex128, dt dtype.DType) complex128 {
+	switch dt {
+	case dtype.Float16:
+		return complex(float64(dtype.F16FromFloat64(real(v)).Float32()), 0)
+	case dtype.BFloat16:
+		return complex(float64(dtype.BF16FromFloat64(real(v)).Float32()), 0)
+	}
+	return v
 }
 
 // Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.

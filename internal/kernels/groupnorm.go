@@ -24,15 +24,13 @@ func (g *grouped) init(batch, channels, places, groups int) error {
 }
 
 func (g *grouped) see(o Operand, stride [4]int) Operand {
-	if o.Ptr == 0 {
-		return o
-	}
 	g.stride[g.n] = stride
 	g.n++
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: g.shape[:], Stride: g.stride[g.n-1][:]}
 }
 
-// full sees a dense array of the input's shape, perGroup a dense matrix [batch, group], perChannel a dense vector [channel].
+// full sees a dense array of the input's shape, perGroup a dense matrix [batch, group], perChannel a dense vector [channel], which may be
+// absent.
 func (g *grouped) full(o Operand) Operand {
 	s := g.shape
 	return g.see(o, [4]int{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1})
@@ -40,11 +38,16 @@ func (g *grouped) full(o Operand) Operand {
 
 func (g *grouped) perGroup(o Operand) Operand { return g.see(o, [4]int{g.shape[1], 1, 0, 0}) }
 
-func (g *grouped) perChannel(o Operand) Operand { return g.see(o, [4]int{0, g.shape[2], 1, 0}) }
+func (g *grouped) perChannel(o Operand) Operand {
+	if o.Ptr == 0 {
+		return o
+	}
+	return g.see(o, [4]int{0, g.shape[2], 1, 0})
+}
 
 // GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of neighbouring channels, then
 // multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch, groups],
-// of float32 for half inputs.
+// of any float type: y is made from what they hold (PyTorch gives them the input's type).
 func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand, eps float64) error {
 	var g grouped
 	if err := g.init(batch, channels, places, groups); err != nil {

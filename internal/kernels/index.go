@@ -28,29 +28,31 @@ const indexThreads = 256
 type Indexed struct {
 	Operand
 	Step, Size int
+	// Wrap lets indexes from -Size to -1 count from the end.
+	Wrap bool
 }
 
 // Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that is
 // not in 0 … Size-1 stops the device.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
-	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size}.run(is, out.Shape, -1)
+	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(is, out.Shape, -1)
 }
 
 // Scatter sets the elements of dst that index names to those of src; index, src and dst's strides are over one shape, and elements of dst that
 // no index names keep their value. Where two indexes name one element, either may win.
 func Scatter(is Issuer, dst Indexed, index, src Operand) error {
-	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size}.run(is, index.Shape, -1)
+	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, -1)
 }
 
 // ScatterAdd adds the elements of src to the elements of dst that index names. dim is the addressed dimension: each line along it is added
 // in order, so that results repeat.
 func ScatterAdd(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size}.run(is, index.Shape, dim)
+	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, dim)
 }
 
 // ScatterMultiply is ScatterAdd that multiplies.
 func ScatterMultiply(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size}.run(is, index.Shape, dim)
+	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, dim)
 }
 
 // indexPlan is one operation: the written array, the index and the third array.
@@ -58,6 +60,7 @@ type indexPlan struct {
 	kind       indexKind
 	ops        [3]Operand
 	step, size int
+	wrap       bool
 }
 
 // run launches a thread for every element of shape, or, where dim is not negative, for every line along dim and every one of several parts of
@@ -90,6 +93,9 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyIndex, uint16(p.kind), opmath(p.ops[0].DType)
 	s.Outs, s.Ins = 1, 2
+	if p.wrap {
+		s.Attr[0] = 1
+	}
 	for i := range p.ops {
 		s.DTypes[i] = p.ops[i].DType
 	}
@@ -186,6 +192,9 @@ type indexKernel struct {
 // indexAt returns the index at a place, Int64, checked.
 func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
 	j := p.ops[1].load(at, 1)[0].Re.Convert(dtype.Int64)
+	if p.s.Attr[0] != 0 {
+		j = j.Lt(p.k.I64(0)).Select(j.Add(p.size), j)
+	}
 	p.k.Assert(j.Ge(p.k.I64(0)).And(j.Lt(p.size)), "index out of bounds")
 	return j
 }

@@ -21,14 +21,21 @@ var (
 	Arange = indexed("arange", 0, 2, nil, func(_ *kernel.Builder, t dtype.DType, i kernel.Value, _, s []Num) Num {
 		return realNum(i.Convert(t)).MulAdd(s[1], s[0])
 	})
-	// Linspace goes from scalar 0 to scalar 1 in scalar 3 elements (Int64), scalar 2 apart; the upper half counts from the end.
+	// Linspace goes from scalar 0 to scalar 1 in scalar 3 elements (Int64), scalar 2 apart; the upper half counts from the end. Integers
+	// step in float32, as in PyTorch, and find the step themselves.
 	Linspace = indexed("linspace", 0, 4, []dtype.DType{dtype.Invalid, dtype.Invalid, dtype.Invalid, dtype.Int64},
 		func(k *kernel.Builder, t dtype.DType, i kernel.Value, _, s []Num) Num {
 			i = i.Convert(dtype.Int64)
 			n := s[3].Re
-			low := i.Lt(n.Div(k.I64(2)))
-			up := realNum(i).Convert(t).MulAdd(s[2], s[0])
-			down := realNum(n.Sub(i).Sub(k.I64(1))).Convert(t).MulAdd(s[2].Neg(), s[1])
+			low := i.Lt(n.Div(k.I64(2)).Max(k.I64(1))) // one element is the start
+			start, end, step := s[0], s[1], s[2]
+			if t.IsInt() {
+				t = dtype.Float32
+				start, end = start.Convert(t), end.Convert(t)
+				step = end.Sub(start).Div(realNum(n.Sub(k.I64(1)).Max(k.I64(1)).Convert(t)))
+			}
+			up := realNum(i).Convert(t).MulAdd(step, start)
+			down := realNum(n.Sub(i).Sub(k.I64(1))).Convert(t).MulAdd(step.Neg(), end)
 			return choose(low, up, down)
 		})
 	// Eye has ones where row = column; scalar 0 is the number of columns.

@@ -87,6 +87,9 @@ func (op *PointOp) check(scalars []Scalar, outs, ins []Operand) error {
 			held++
 		}
 	}
+	if len(outs) > 0 && hasZero(outs[0].Shape) {
+		return nil // empty operands have no address either
+	}
 	if len(outs) != op.Outs || len(ins) != op.Ins || len(scalars) != op.Scalars+held || len(outs)+len(ins) > maxOperands {
 		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars besides those that stand for inputs; got %d, %d and %d for %d such inputs",
 			op.Name, op.Outs, op.Ins, op.Scalars, len(outs), len(ins), len(scalars), held)

@@ -29,8 +29,9 @@ const (
 	reduceRowThreads    = 512 // threads of a block that shares one output
 	reduceWarpThreads   = 256 // threads of a block whose groups of 32 have an output each
 	reduceColumnThreads = 512 // threads of a block of columns
-	// reduceWork is how many vectors a thread should have before another pass is worth its launch.
-	reduceWork = 8
+	// reduceAlone is how many vectors a thread folds before another pass is worth its launch; each part then has reduceWork at least.
+	reduceAlone = 64
+	reduceWork  = 8
 )
 
 // reducePlan is one reduction on its way to launches. Operands are outputs, then inputs.
@@ -188,6 +189,9 @@ func (p *reducePlan) groups() int {
 // split cuts the reduced elements into parts where there are too few blocks to fill the device; threads is how many of a block share an output.
 func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 	p.chunk = p.items
+	if p.items < threads*reduceAlone {
+		return
+	}
 	want := min(ceilDiv(4*lim.Multiprocessors, blocks), p.items/(threads*reduceWork), 65535)
 	if want < 2 {
 		return
