@@ -28,6 +28,7 @@ func reduceCases(h *host, rng *rand.Rand, t dtype.DType) []reduceCase {
 		{"few", r(5), []bool{y}, nil},
 		{"all", r(100, 333), []bool{y, y}, nil},
 		{"all odd", sliced(r(70001), 0, 1, 70000, 1), []bool{y}, nil},
+		{"all large", sliced(r(200001), 0, 0, 199999, 1), []bool{y}, nil},
 		{"all transposed", permuted(r(33, 64), 1, 0), []bool{y, y}, nil},
 		{"all stepped", sliced(r(40001), 0, 0, 40001, 2), []bool{y}, nil},
 		{"rows", r(70, 64), []bool{n, y}, nil},
