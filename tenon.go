@@ -18,6 +18,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
 )
 
 //go:generate go run ./internal/facegen internal/core zface.go
@@ -123,6 +124,33 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
+
+// Arg is one argument of a kernel: [In], [Out], [Number] or [Integer].
+type Arg = core.Arg
+
+// LaunchShape is the grid of a launch in blocks and the block in threads.
+type LaunchShape = core.LaunchShape
+
+// In is a tensor that a kernel reads.
+func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
+
+// Out is a tensor that a kernel writes, and may read.
+func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
+
+// Number is a scalar argument; it is converted to the parameter's type.
+func Number(v float64) Arg { return core.Number(v) }
+
+// Integer is a scalar argument, exact to 64 bits.
+func Integer(v int64) Arg { return core.Integer(v) }
+
+// Over is the shape for at least n threads in x.
+func Over(n int) LaunchShape { return core.Over(n) }
+
+// Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's first
+// element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
+func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
+	(*core.Exec)(x).Launch(k, shape, args...)
+}
 
 // Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
 // it; those it read live at least as long as it does.

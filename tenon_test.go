@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/kernel"
 )
 
 // open runs f on the processor and on a simulated device.
@@ -86,6 +87,38 @@ func TestBackward(t *testing.T) {
 			if got[i] != want[i] {
 				t.Fatalf("got %v, want %v", got, want)
 			}
+		}
+	})
+}
+
+var saxpy = kernel.Build("saxpy", func(k *kernel.Builder) {
+	a, n := k.Scalar("a", tenon.Float32), k.Scalar("n", tenon.Int64)
+	x, y := k.Buffer("x", tenon.Float32), k.Buffer("y", tenon.Float32)
+	k.ForEach(n, func(i kernel.Value) { y.Store(i, a.Mul(x.Load(i)).Add(y.Load(i))) })
+})
+
+// A kernel written in Go gives the same bits on every device: a product and a sum, each rounded.
+func TestSaxpy(t *testing.T) {
+	open(t, func(t *testing.T, x *tenon.Exec) {
+		const n = 1000
+		v, w := make([]float32, n), make([]float32, n)
+		for i := range v {
+			v[i], w[i] = float32(i)/7, float32(i*i)/3
+		}
+		y := tenon.From(x, w)
+		x.Launch(saxpy, tenon.Over(n), tenon.Number(1.1), tenon.Integer(n), tenon.In(tenon.From(x, v)), tenon.Out(y))
+		got, err := tenon.Read[float32](x, y)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got {
+			if want := float32(float32(1.1)*v[i]) + w[i]; got[i] != want {
+				t.Fatalf("element %d is %v, want %v", i, got[i], want)
+			}
+		}
+		err = tenon.Try(func() { x.Launch(saxpy, tenon.Over(n), tenon.Number(1)) })
+		if err == nil || !strings.Contains(err.Error(), "kernel saxpy has 4 parameters, but 1 arguments were given") {
+			t.Fatal(err)
 		}
 	})
 }

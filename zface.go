@@ -1086,6 +1086,11 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Pad((*core.Tensor)(t), pad, core.PadOpt(opt)))
 }
 
+// PadC is Pad with a complex constant.
+func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor {
+	return (*Tensor)((*core.Exec)(x).PadC((*core.Tensor)(t), pad, v))
+}
+
 // Permute returns a view whose dimension i is t's dimension dims[i].
 func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Permute((*core.Tensor)(t), dims...))
@@ -1138,7 +1143,7 @@ func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).RSubS((*core.Tensor)(a), v))
 }
 
-// Ravel returns t's elements as a vector in row-major order: a view where that is possible, else a copy.
+// Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
 func (x *Exec) Ravel(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Ravel((*core.Tensor)(t)))
 }
@@ -1377,8 +1382,8 @@ func (x *Exec) TF32(on bool) *Exec {
 	return (*Exec)((*core.Exec)(x).TF32(on))
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; with dim nil it takes from all of t, in row-major
-// order, and returns a vector.
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
+// order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
 }

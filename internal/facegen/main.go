@@ -21,7 +21,7 @@ import (
 // byHand are exported names of core whose face is written by hand in tenon.go.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
-	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true,
+	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true,
 }
 
 func main() {

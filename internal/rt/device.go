@@ -29,6 +29,7 @@ type Device struct {
 	index32 atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
+	users sync.Map // *kernel.Kernel to Func
 	stats struct{ hits, built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.

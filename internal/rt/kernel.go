@@ -100,3 +100,20 @@ func (d *Device) image(p *kir.Program) (text []byte, shared int, err error) {
 	text, err = ptx.Compile([]*kir.Program{p}, target)
 	return text, shared, err
 }
+
+// User returns the loaded form of a user's kernel, building it on first use.
+func (d *Device) User(k *kernel.Kernel) (Func, error) {
+	if f, ok := d.users.Load(k); ok {
+		return f.(Func), nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f, ok := d.users.Load(k); ok {
+		return f.(Func), nil
+	}
+	f, err := d.Load(k)
+	if err == nil {
+		d.users.Store(k, f)
+	}
+	return f, err
+}

@@ -1,0 +1,157 @@
+package core
+
+import (
+	"encoding/binary"
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/kir"
+	"tenon.dev/kernel"
+)
+
+// Arg is one argument of a user's kernel: a tensor that it reads or writes, or a number.
+type Arg struct {
+	t      *Tensor
+	writes bool
+	number kernels.Scalar
+}
+
+// In is a tensor that the kernel reads.
+func In(t *Tensor) Arg { return Arg{t: t} }
+
+// Out is a tensor that the kernel writes, and may read.
+func Out(t *Tensor) Arg { return Arg{t: t, writes: true} }
+
+// Number is a scalar argument; it is converted to the parameter's type.
+func Number(v float64) Arg { return Arg{number: kernels.FloatScalar(v)} }
+
+// Integer is a scalar argument, exact to 64 bits.
+func Integer(v int64) Arg { return Arg{number: kernels.IntScalar(v)} }
+
+// LaunchShape is the grid of a launch in blocks and the block in threads; zero counts mean 1.
+type LaunchShape struct {
+	// Grid and Block are x, y, z.
+	Grid, Block [3]int
+	// Shared is the dynamic shared memory of a block in bytes.
+	Shared int
+}
+
+// Over is the shape for at least n threads in x, in blocks of 256.
+func Over(n int) LaunchShape {
+	return LaunchShape{Grid: [3]int{(n + 255) / 256}, Block: [3]int{256}}
+}
+
+var rowLaunch *row
+
+func init() { rowLaunch = define(row{Name: "Launch"}) }
+
+// Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
+// first element; what the kernel assumes of strides the caller ensures. It is built and loaded on its first launch on a device. No gradient is
+// recorded: give it one with a Function.
+func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
+	f := x.op(rowLaunch)
+	p, err := k.Program()
+	f.check(err)
+	if len(args) != len(p.Params) {
+		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given", p.Name, len(p.Params), len(args))
+	}
+	for i := range args {
+		if t := args[i].t; t != nil {
+			f.many = append(f.many, t)
+		}
+	}
+	f.launchArgs(p, args)
+	f.userLaunch(k, shape, args)
+	x.s.leave(f)
+}
+
+// launchArgs packs the arguments as the program's parameters want them.
+func (f *frame) launchArgs(p *kir.Program, args []Arg) {
+	l := f.NewLaunch()
+	at, size := p.ArgLayout()
+	for len(l.Args) < size {
+		l.Args = append(l.Args, 0)
+	}
+	clear(l.Args)
+	le := binary.LittleEndian
+	for i := range p.Params {
+		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
+		switch {
+		case q.Kind == kir.ParamBuffer && a.t != nil:
+			if a.t = f.operand(a.t); a.t.dt != q.Type {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, a.t.dt)
+			}
+			if a.writes && q.ReadOnly {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
+			}
+			le.PutUint64(b, a.t.ptr())
+		case q.Kind == kir.ParamScalar && a.t == nil:
+			putScalar(b, q.Type, a.number)
+		case q.Kind == kir.ParamScalar:
+			f.fail(fault.Invalid, "parameter %s of kernel %s is a number, but a tensor was given", q.Name, p.Name)
+		case q.Kind == kir.ParamBuffer:
+			f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer, but a number was given", q.Name, p.Name)
+		default:
+			f.fail(fault.Unsupported, "parameter %s of kernel %s is an array, which Launch does not pass", q.Name, p.Name)
+		}
+	}
+}
+
+func putScalar(b []byte, t dtype.DType, v kernels.Scalar) {
+	le := binary.LittleEndian
+	switch t {
+	case dtype.Float32:
+		le.PutUint32(b, math.Float32bits(float32(v.F)))
+	case dtype.Float64:
+		le.PutUint64(b, math.Float64bits(v.F))
+	case dtype.Float16:
+		le.PutUint16(b, uint16(dtype.F16FromFloat64(v.F)))
+	case dtype.BFloat16:
+		le.PutUint16(b, uint16(dtype.BF16FromFloat64(v.F)))
+	default:
+		switch t.Size() {
+		case 1:
+			b[0] = byte(v.I)
+		case 2:
+			le.PutUint16(b, uint16(v.I))
+		case 4:
+			le.PutUint32(b, uint32(v.I))
+		default:
+			le.PutUint64(b, uint64(v.I))
+		}
+	}
+}
+
+func (f *frame) userLaunch(k *kernel.Kernel, shape LaunchShape, args []Arg) {
+	st := f.x.m.stream
+	fn, err := st.Device.User(k)
+	f.check(err)
+	seq := st.Next()
+	for i := range args {
+		if t := args[i].t; t != nil && !f.x.m.manual {
+			if args[i].writes {
+				f.check(t.st.write(st, seq))
+				t.st.version.Add(1)
+			} else {
+				f.check(t.st.read(st, seq))
+			}
+			if c := f.x.s.capture; c != nil {
+				c.touch(t.st)
+				c.uses[t.st] = c.uses[t.st] || args[i].writes
+				c.streams[st] = true
+			}
+		}
+	}
+	d, l := f.dl, &f.launch
+	for i := range 3 {
+		if shape.Grid[i] < 0 || shape.Block[i] < 0 {
+			f.fail(fault.Invalid, "a launch of grid %v and block %v", shape.Grid, shape.Block)
+		}
+		d.Grid[i], d.Block[i] = uint32(max(shape.Grid[i], 1)), uint32(max(shape.Block[i], 1))
+	}
+	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle, uint32(shape.Shared)+fn.Shared, l.Args
+	f.check(st.Device.Check(st.Device.Driver().Launch(d), "the kernel could not be launched"))
+	st.Issued(seq)
+}
