@@ -6,6 +6,13 @@ import "tenon.dev/fault"
 
 // Own takes t out of its scope, so that none closes it, and returns it: a struct holds it from now on and closes it.
 func Own(t *Tensor) *Tensor {
+	// A scope that stays open for long, around a training loop, must not collect what was made in it and went.
+	if sc := t.scope; sc != nil {
+		if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
+			sc.list[n] = nil
+			sc.list = sc.list[:n]
+		}
+	}
 	t.own()
 	return t
 }

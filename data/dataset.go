@@ -1,0 +1,113 @@
+// Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the device on a
+// stream of its own while the device computes.
+// It may not know models or losses: it moves bytes with types and shapes.
+package data
+
+import (
+	"slices"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Field describes one tensor of a sample.
+type Field struct {
+	// DType is its element type.
+	DType tenon.DType
+	// Shape is its shape, without the batch's dimension.
+	Shape []int
+}
+
+// Bytes returns the size of the field's elements in bytes.
+func (f Field) Bytes() int {
+	n := f.DType.Size()
+	for _, d := range f.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Dataset is a numbered set of samples. Its methods are called by several goroutines at once.
+type Dataset interface {
+	// Len returns the number of samples.
+	Len() int
+	// Fields describes the tensors of a sample. It is the same for all samples and all calls.
+	Fields() []Field
+	// Read writes the elements of sample i, row-major and little-endian, to dst, which has a slice of the right size for each field.
+	Read(i int, dst [][]byte) error
+}
+
+// Column is one field of all samples of a Table.
+type Column struct {
+	field Field
+	data  []byte
+	rows  int
+}
+
+// NewColumn returns a column over v, which it does not copy: each sample has a tensor of the given shape, a scalar if there is none.
+func NewColumn[T dtype.Element](v []T, shape ...int) Column {
+	c := Column{field: Field{dtype.Of[T](), slices.Clone(shape)}, data: dtype.AsBytes(v), rows: -1}
+	if n := c.field.Bytes(); n > 0 && len(c.data)%n == 0 {
+		c.rows = len(c.data) / n
+	}
+	return c
+}
+
+// Table is a Dataset in memory.
+type Table struct{ columns []Column }
+
+// NewTable returns a table of the columns, which must have equally many rows.
+func NewTable(columns ...Column) (*Table, error) {
+	if len(columns) == 0 {
+		return nil, fault.New(fault.Invalid, "a table needs at least one column")
+	}
+	for i, c := range columns {
+		if c.rows < 0 {
+			return nil, fault.New(fault.Invalid, "column %d has %d bytes, which are not a whole number of samples of type %v and shape %v",
+				i, len(c.data), c.field.DType, c.field.Shape)
+		}
+		if c.rows != columns[0].rows {
+			return nil, fault.New(fault.Invalid, "column %d has %d rows, column 0 has %d; give all columns equally many", i, c.rows, columns[0].rows)
+		}
+	}
+	return &Table{slices.Clone(columns)}, nil
+}
+
+// Len returns the number of rows.
+func (t *Table) Len() int { return t.columns[0].rows }
+
+// Fields describes the columns.
+func (t *Table) Fields() []Field {
+	fs := make([]Field, len(t.columns))
+	for i, c := range t.columns {
+		fs[i] = c.field
+	}
+	return fs
+}
+
+// Read copies row i.
+func (t *Table) Read(i int, dst [][]byte) error {
+	for j, c := range t.columns {
+		n := len(dst[j])
+		copy(dst[j], c.data[i*n:])
+	}
+	return nil
+}
+
+// Subset is the part of a Dataset that a list of numbers selects.
+type Subset struct {
+	// Of is the whole.
+	Of Dataset
+	// Rows are the numbers of the samples.
+	Rows []int
+}
+
+// Len returns the number of selected samples.
+func (s Subset) Len() int { return len(s.Rows) }
+
+// Fields describes the whole's samples.
+func (s Subset) Fields() []Field { return s.Of.Fields() }
+
+// Read reads sample Rows[i] of the whole.
+func (s Subset) Read(i int, dst [][]byte) error { return s.Of.Read(s.Rows[i], dst) }

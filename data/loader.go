@@ -1,0 +1,313 @@
+package data
+
+import (
+	"iter"
+	"sync"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/mersenne"
+	"tenon.dev/internal/rt"
+)
+
+// LoaderOpt are the options of a Loader. The zero value reads single samples in order.
+type LoaderOpt struct {
+	// BatchSize is the number of samples in a batch; 0 is 1. The last batch may have fewer.
+	BatchSize int
+	// DropLast leaves out a last batch that is not full.
+	DropLast bool
+	// Shuffle gives every epoch an order of its own: the permutations that PyTorch's CPU generator draws one after another from Seed.
+	Shuffle bool
+	Seed    uint64
+	// Workers is the number of goroutines that read samples; 0 is 1.
+	Workers int
+	// Prefetch is the number of batches that are read ahead; 0 is 2.
+	Prefetch int
+}
+
+// Loader hands out the samples of a data set in batches. It serves one goroutine.
+type Loader struct {
+	ds     Dataset
+	opt    LoaderOpt
+	layout layout
+	random *mersenne.Generator
+	// side is the stream that copies, of the device that the last epoch was for.
+	side *cuda.Stream
+	home *cuda.Device
+}
+
+// Batch is some samples on the device.
+type Batch struct {
+	// Tensors has one tensor for each field, of shape [samples, field's shape]. They are closed when the loop goes on to the next batch; clone
+	// what is to stay.
+	Tensors []*tenon.Tensor
+	// Rows are the samples' numbers.
+	Rows []int
+}
+
+// NewLoader returns a loader of ds.
+func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
+	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
+		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative", opt.BatchSize, opt.Workers, opt.Prefetch)
+	}
+	fields := ds.Fields()
+	if len(fields) == 0 {
+		return nil, fault.New(fault.Invalid, "the data set's samples have no fields; give at least one")
+	}
+	opt.BatchSize, opt.Workers = max(opt.BatchSize, 1), max(opt.Workers, 1)
+	if opt.Prefetch == 0 {
+		opt.Prefetch = 2
+	}
+	return &Loader{ds: ds, opt: opt, layout: newLayout(fields, opt.BatchSize), random: mersenne.New(opt.Seed)}, nil
+}
+
+// Len returns the number of batches in an epoch.
+func (l *Loader) Len() int {
+	n := l.ds.Len()
+	if l.opt.DropLast {
+		return n / l.opt.BatchSize
+	}
+	return (n + l.opt.BatchSize - 1) / l.opt.BatchSize
+}
+
+// Epoch yields every sample once, in batches on x's device that x's operations may use at once. An error of the data set or the device comes as
+// the last pair, with a nil batch. When the loop ends, by break or panic too, all goroutines have ended and all memory is given back.
+func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
+	return func(yield func(*Batch, error) bool) {
+		if err := l.open(x); err != nil {
+			yield(nil, err)
+			return
+		}
+		e := l.start((*core.Exec)(x).Device())
+		defer e.stop()
+		for i := range e.count {
+			// The next batch goes on its way before this one is worked on.
+			b, err := e.upload(x.On(l.side), i)
+			if err == nil && i+1 < e.count && e.ready(i+1) {
+				_, err = e.upload(x.On(l.side), i+1)
+			}
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(b, nil) {
+				return
+			}
+			e.close(i)
+		}
+	}
+}
+
+// open finds the stream that copies.
+func (l *Loader) open(x *tenon.Exec) error {
+	if l.side != nil && l.home == x.Device() {
+		return nil
+	}
+	s, err := x.Device().Stream()
+	if err != nil {
+		return err
+	}
+	l.side, l.home = s, x.Device()
+	return nil
+}
+
+// order returns the samples' numbers in the order of the next epoch.
+func (l *Loader) order() []int {
+	n := l.ds.Len()
+	if l.opt.Shuffle {
+		return l.random.Perm(n)
+	}
+	rows := make([]int, n)
+	for i := range rows {
+		rows[i] = i
+	}
+	return rows
+}
+
+// epoch is one pass under way. Workers take the numbers of batches from todo, which never runs more than Prefetch ahead of the loop.
+type epoch struct {
+	l     *Loader
+	dev   *rt.Device
+	rows  []int
+	count int
+
+	todo    chan int
+	done    chan struct{}
+	workers sync.WaitGroup
+	// read has, for every batch, a channel of capacity 1 for what a worker made of it.
+	read []chan staged
+	next int // the first batch that is not in todo yet
+	// batches are those on the device and not closed yet, by number.
+	batches map[int]*Batch
+}
+
+// staged is a batch in page-locked memory, or why it is not there.
+type staged struct {
+	mem *rt.Pinned
+	err error
+}
+
+func (l *Loader) start(dev *rt.Device) *epoch {
+	e := &epoch{l: l, dev: dev, rows: l.order(), count: l.Len(), done: make(chan struct{}), batches: map[int]*Batch{}}
+	e.todo = make(chan int, l.opt.Prefetch+1)
+	e.read = make([]chan staged, e.count)
+	for i := range e.read {
+		e.read[i] = make(chan staged, 1)
+	}
+	for range min(l.opt.Prefetch+1, e.count) {
+		e.request()
+	}
+	for range l.opt.Workers {
+		e.workers.Go(e.work)
+	}
+	return e
+}
+
+// request lets the workers read one more batch.
+func (e *epoch) request() {
+	if e.next < e.count {
+		e.todo <- e.next
+		e.next++
+	}
+}
+
+// work reads batches until the epoch ends.
+func (e *epoch) work() {
+	for {
+		select {
+		case <-e.done:
+			return
+		case i := <-e.todo:
+			e.read[i] <- e.stage(i)
+		}
+	}
+}
+
+// rowsOf returns the numbers of the samples of batch i.
+func (e *epoch) rowsOf(i int) []int {
+	size := e.l.opt.BatchSize
+	return e.rows[i*size : min((i+1)*size, len(e.rows))]
+}
+
+// stage reads batch i.
+func (e *epoch) stage(i int) staged {
+	mem, err := e.dev.AllocPinned(max(e.l.layout.bytes, 1))
+	if err != nil {
+		return staged{err: err}
+	}
+	dst := make([][]byte, len(e.l.layout.fields))
+	for at, row := range e.rowsOf(i) {
+		select {
+		case <-e.done:
+			return staged{mem, nil} // nobody waits for it any more
+		default:
+		}
+		e.l.layout.sample(dst, mem.Bytes(), at)
+		if err := e.l.read(row, dst); err != nil {
+			return staged{mem, fault.Wrap(fault.Invalid, err, "sample %d could not be read", row)}
+		}
+	}
+	return staged{mem, nil}
+}
+
+// read reads one sample. A data set may stop with an error of the library's, as code that uses tensors does.
+func (l *Loader) read(row int, dst [][]byte) (err error) {
+	if stopped := tenon.Try(func() { err = l.ds.Read(row, dst) }); stopped != nil {
+		return stopped
+	}
+	return err
+}
+
+// ready reports whether upload would not wait for batch i.
+func (e *epoch) ready(i int) bool { return len(e.read[i]) > 0 }
+
+// upload returns batch i, whose copies it queues on x's stream unless it did before.
+func (e *epoch) upload(x *tenon.Exec, i int) (*Batch, error) {
+	if b := e.batches[i]; b != nil {
+		return b, nil
+	}
+	s := <-e.read[i]
+	e.request()
+	if s.err != nil {
+		if s.mem != nil {
+			_ = s.mem.Free() // the reading error is the one to report
+		}
+		return nil, s.err
+	}
+	rows := e.rowsOf(i)
+	b := &Batch{Rows: rows}
+	e.batches[i] = b
+	err := tenon.Try(func() {
+		for j, f := range e.l.layout.fields {
+			t := x.FromBytes(e.l.layout.column(s.mem.Bytes(), j, len(rows)), f.DType, append([]int{len(rows)}, f.Shape...)...)
+			b.Tensors = append(b.Tensors, (*tenon.Tensor)(core.Own((*core.Tensor)(t))))
+		}
+	})
+	if e := s.mem.Record((*core.Exec)(x).Stream()); err == nil {
+		err = e
+	}
+	if e := s.mem.Free(); err == nil {
+		err = e
+	}
+	return b, err
+}
+
+// close frees batch i.
+func (e *epoch) close(i int) {
+	for _, t := range e.batches[i].Tensors {
+		t.Close()
+	}
+	delete(e.batches, i)
+}
+
+// stop ends the workers and frees what was not used.
+func (e *epoch) stop() {
+	close(e.done)
+	e.workers.Wait()
+	for i := range e.batches {
+		e.close(i)
+	}
+	for _, c := range e.read {
+		select {
+		case s := <-c:
+			if s.mem != nil {
+				_ = s.mem.Free() // a lost device, which the loop's own work reports
+			}
+		default:
+		}
+	}
+}
+
+// layout is where the fields of a full batch lie in one piece of memory.
+type layout struct {
+	fields []Field
+	start  []int
+	bytes  int
+}
+
+func newLayout(fields []Field, samples int) layout {
+	const alignment = 256 // of the pieces that are copied
+	l := layout{fields: fields}
+	for _, f := range fields {
+		l.start = append(l.start, l.bytes)
+		l.bytes += (f.Bytes()*samples + alignment - 1) / alignment * alignment
+	}
+	return l
+}
+
+// sample sets dst to the places of the fields of the at-th sample.
+func (l *layout) sample(dst [][]byte, mem []byte, at int) {
+	for j, f := range l.fields {
+		n := f.Bytes()
+		lo := l.start[j] + at*n
+		dst[j] = mem[lo : lo+n : lo+n]
+	}
+}
+
+// column returns field j of the first n samples.
+func (l *layout) column(mem []byte, j, n int) []byte {
+	size := n * l.fields[j].Bytes()
+	return mem[l.start[j] : l.start[j]+size : l.start[j]+size]
+}
