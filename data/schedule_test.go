@@ -1,0 +1,61 @@
+package data_test
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/data"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/hostsim"
+	"tenon.dev/internal/rt"
+)
+
+// Whatever the order in which the device works on its streams, computations see the batches that they were given: copies come first, and neither
+// page-locked nor device memory is used again too early. The host never waits within the loop.
+func TestSchedules(t *testing.T) {
+	const rows = 240
+	for seed := range uint64(30) {
+		dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(other driver.Device) driver.Device {
+			if err := other.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d, err := hostsim.New(hostsim.Options{Policy: hostsim.Random(seed)}).Open(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, err := rt.Host()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := (*tenon.Exec)(core.New(dev, host))
+		l := loader(t, table(t, rows), data.LoaderOpt{BatchSize: 8, Shuffle: true, Seed: seed, Workers: 2, Prefetch: 3})
+		x.Scope(func(x *tenon.Exec) {
+			total := x.Zeros(nil, tenon.Int64)
+			for b, err := range l.Epoch(x) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				x.Scope(func(x *tenon.Exec) {
+					// Squares, so that a batch seen twice in another's stead shows.
+					x.AddInto(total, total, x.Sum(x.Mul(b.Tensors[1], b.Tensors[1]), nil, tenon.SumOpt{}))
+				})
+			}
+			got, err := x.Item(total)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := float64((rows - 1) * rows * (2*rows - 1) / 6); got != want {
+				t.Errorf("seed %d: the squares of the labels sum to %v, want %v", seed, got, want)
+			}
+		})
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
