@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
 )
 
@@ -47,6 +49,30 @@ type failures struct {
 
 // TestOps runs PyTorch's recorded calls of operations and compares values, gradients, types, shapes and strides.
 func TestOps(t *testing.T) {
+	r := &opRunner{x: open(t)}
+	t.Log(r.runAll(t))
+}
+
+// TestOpsCaptured runs the same calls as replays of captured graphs, forward and backward, where they can be captured.
+func TestOpsCaptured(t *testing.T) {
+	r := &opRunner{x: open(t), capture: true}
+	tally := r.runAll(t)
+	t.Logf("captured: %d calls, %d that cannot be", r.captured, r.refused)
+	t.Log(tally)
+	if *matchFlag == "" && r.captured < 5000 {
+		t.Errorf("only %d calls could be captured", r.captured)
+	}
+}
+
+// opRunner runs cases through the registry.
+type opRunner struct {
+	x *tenon.Exec
+	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
+	capture           bool
+	captured, refused int
+}
+
+func (r *opRunner) runAll(t *testing.T) recorded.Tally {
 	cases, err := recorded.OpenCases(*opsFlag)
 	if err != nil {
 		t.Fatal(err)
@@ -60,16 +86,15 @@ func TestOps(t *testing.T) {
 		t.Fatal(err)
 	}
 	required = slices.DeleteFunc(required, func(op string) bool { return !match.MatchString(op) })
-	x := open(t)
 	var failed []*failures
-	r := recorded.Runner{
+	runner := recorded.Runner{
 		Required: required,
 		Strides:  recorded.ExactStrides,
 		Call: func(c *recorded.Case) (recorded.Outcome, error) {
 			if !match.MatchString(c.Op) {
 				return recorded.Outcome{}, recorded.ErrNotOffered
 			}
-			return call(x, c)
+			return r.call(c)
 		},
 		Failed: func(c *recorded.Case, err error) {
 			i := slices.IndexFunc(failed, func(f *failures) bool { return f.op == c.Op })
@@ -84,7 +109,7 @@ func TestOps(t *testing.T) {
 			}
 		},
 	}
-	tally, err := r.Run(cases)
+	tally, err := runner.Run(cases)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,11 +119,11 @@ func TestOps(t *testing.T) {
 			t.Log(s)
 		}
 	}
-	t.Log(tally)
+	return tally
 }
 
 // call runs one case through the registry.
-func call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, err error) {
+func (r *opRunner) call(c *recorded.Case) (out recorded.Outcome, err error) {
 	f := registry[c.Op]
 	if f == nil {
 		return out, recorded.ErrNotOffered
@@ -114,27 +139,71 @@ func call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, err error) {
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
-	x.Scope(func(x *tenon.Exec) { out, err = run(x, c, f) })
+	r.x.Scope(func(x *tenon.Exec) {
+		if r.capture {
+			out, err = r.replay(x, c, f)
+		} else {
+			out, err = r.direct(x, c, f)
+		}
+	})
 	return out, err
 }
 
-func run(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Outcome, err error) {
-	a := newArgs(x, c)
+// direct runs a case as a user would.
+func (r *opRunner) direct(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Outcome, err error) {
+	a, grads := newArgs(x, c), loadAll(x, c.GradOut)
+	live := core.LiveStorages()
 	res := f(a)
+	if n := core.LiveStorages() - live; c.GradOut == nil && n > storages(res) {
+		return out, fmt.Errorf("the operation left %d storages for %d in its results", n, storages(res))
+	}
+	if err := backward(x, res, grads); err != nil {
+		return out, err
+	}
+	return a.outcome(res)
+}
+
+// replay captures a case and runs the graph; a call that cannot be captured is run directly.
+func (r *opRunner) replay(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Outcome, err error) {
+	a, grads := newArgs(x, c), loadAll(x, c.GradOut)
+	var res any
+	var backErr error
+	g, err := x.Capture(func(x *tenon.Exec) {
+		inner := *a
+		inner.x = x
+		res = f(&inner)
+		a.leaves = inner.leaves
+		backErr = backward(x, res, grads)
+	}, tenon.CaptureOpt{})
+	var refused *tenon.Error
+	if errors.As(errors.Join(err, backErr), &refused) && refused.Kind == fault.Capture {
+		r.refused++
+		return r.direct(x, c, f)
+	}
+	if err = errors.Join(err, backErr); err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	if err := x.Replay(g); err != nil {
+		return out, err
+	}
+	r.captured++
+	return a.outcome(res)
+}
+
+// outcome reads the results and gradients of a call.
+func (a *args) outcome(res any) (out recorded.Outcome, err error) {
 	if k := a.unused(); k != "" {
 		return out, fmt.Errorf("the registry's function does not look at the argument %s", k)
 	}
-	if out.Out, err = storeAll(x, res); err != nil || c.GradOut == nil {
-		return out, err
-	}
-	if err := backward(x, c, res); err != nil {
+	if out.Out, err = storeAll(a.x, res); err != nil || a.c.GradOut == nil {
 		return out, err
 	}
 	if len(a.grads) > 0 {
 		return out, errors.New("the registry's function does not look at an argument that wants a gradient")
 	}
 	for _, leaf := range a.leaves {
-		g, err := store(x, leaf.Grad())
+		g, err := store(a.x, leaf.Grad())
 		if err != nil {
 			return out, err
 		}
@@ -143,19 +212,39 @@ func run(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Out
 	return out, nil
 }
 
-// backward runs the derivatives of the results with the recorded gradients.
-func backward(x *tenon.Exec, c *recorded.Case, res any) error {
-	results, _ := res.([]*tenon.Tensor)
+// tensorsOf lists the tensors of a result.
+func tensorsOf(res any) []*tenon.Tensor {
 	if t, ok := res.(*tenon.Tensor); ok {
-		results = []*tenon.Tensor{t}
+		return []*tenon.Tensor{t}
 	}
-	results = slices.DeleteFunc(slices.Clone(results), func(t *tenon.Tensor) bool { return !t.DType().IsFloat() && !t.DType().IsComplex() })
-	if len(results) != len(c.GradOut) {
-		return fmt.Errorf("there are %d differentiable results, but %d recorded gradients of them", len(results), len(c.GradOut))
+	results, _ := res.([]*tenon.Tensor)
+	return results
+}
+
+// storages counts the storages of a result.
+func storages(res any) int {
+	ts := tensorsOf(res)
+	n := 0
+	for i, t := range ts {
+		if !slices.ContainsFunc(ts[:i], t.SharesStorage) {
+			n++
+		}
+	}
+	return n
+}
+
+// backward runs the derivatives of the differentiable results with the recorded gradients, if there are any.
+func backward(x *tenon.Exec, res any, grads []*tenon.Tensor) error {
+	if grads == nil {
+		return nil
+	}
+	results := slices.DeleteFunc(slices.Clone(tensorsOf(res)), func(t *tenon.Tensor) bool { return !t.DType().IsFloat() && !t.DType().IsComplex() })
+	if len(results) != len(grads) {
+		return fmt.Errorf("there are %d differentiable results, but %d recorded gradients of them", len(results), len(grads))
 	}
 	for i, t := range results {
 		opt := tenon.BackwardOpt{RetainGraph: i < len(results)-1}
-		if err := x.Backward(t, load(x, c.GradOut[i]), opt); err != nil {
+		if err := x.Backward(t, grads[i], opt); err != nil {
 			return err
 		}
 	}

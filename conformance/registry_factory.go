@@ -32,7 +32,7 @@ func (a *args) bound(i int, name string) complex128 {
 	}
 	r, err := store(a.x, a.tensor(i, name))
 	if err != nil {
-		panic(badCase{err.Error()})
+		panic(err)
 	}
 	return r.Complex(0)
 }

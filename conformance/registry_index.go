@@ -37,13 +37,15 @@ func init() {
 	})
 	offer("nn.functional.one_hot", func(a *args) any {
 		t, n := a.tensor(0, "input"), a.int(1, "num_classes", -1)
-		if n >= 0 {
-			return a.x.OneHot(t, n)
+		if n < 0 {
+			most := a.x.AMax(t, nil, false)
+			defer most.Close()
+			last, err := a.x.Item(most)
+			if err != nil {
+				panic(err)
+			}
+			n = int(last) + 1
 		}
-		classes, err := a.x.Item(a.x.AMax(t, nil, false))
-		if err != nil {
-			panic(badCase{err.Error()})
-		}
-		return a.x.OneHot(t, int(classes)+1)
+		return a.x.OneHot(t, n)
 	})
 }

@@ -150,7 +150,7 @@ func init() {
 		case a.isTensor(2, "weight"):
 			return a.x.Lerp(p, q, a.tensor(2, "weight"))
 		case a.isComplex(2, "weight"):
-			return a.x.Lerp(p, q, a.scalar(2, "weight", p.DType()))
+			return tenon.Within(a.x, func(x *tenon.Exec) *tenon.Tensor { return x.Lerp(p, q, a.scalar(2, "weight", p.DType())) })
 		}
 		return a.x.LerpS(p, q, a.float(2, "weight", 0))
 	})

@@ -60,8 +60,12 @@ func init() {
 	offer("diagonal", func(a *args) any {
 		return a.x.Diagonal(a.tensor(0, "input"), a.int(1, "offset", 0), a.int(2, "dim1", 0), a.int(3, "dim2", 1))
 	})
-	offer("contiguous", func(a *args) any { return a.inFormat(a.x.Contiguous(a.tensor(0, "input"))) })
-	offer("clone", func(a *args) any { return a.inFormat(a.x.Clone(a.tensor(0, "input"))) })
+	offer("contiguous", func(a *args) any {
+		return a.inFormat(func(x *tenon.Exec) *tenon.Tensor { return x.Contiguous(a.tensor(0, "input")) })
+	})
+	offer("clone", func(a *args) any {
+		return a.inFormat(func(x *tenon.Exec) *tenon.Tensor { return x.Clone(a.tensor(0, "input")) })
+	})
 	offer("flip", func(a *args) any { return a.x.Flip(a.tensor(0, "input"), a.sizes(1, "dims")...) })
 	offer("roll", func(a *args) any { return a.x.Roll(a.tensor(0, "input"), a.ints(1, "shifts"), a.ints(2, "dims")) })
 	offer("tril", func(a *args) any { return a.x.Tril(a.tensor(0, "input"), a.int(1, "diagonal", 0)) })
@@ -70,9 +74,14 @@ func init() {
 	offer("stack", func(a *args) any { return a.x.Stack(a.tensors(0, "tensors"), a.int(1, "dim", 0)) })
 	for name, dt := range map[string]tenon.DType{"float": tenon.Float32, "double": tenon.Float64, "half": tenon.Float16, "bfloat16": tenon.BFloat16,
 		"long": tenon.Int64, "int": tenon.Int32, "bool": tenon.Bool, "byte": tenon.Uint8} {
-		offer(name, func(a *args) any { return a.inFormat(a.x.ToDType(a.tensor(0, "input"), dt)) })
+		offer(name, func(a *args) any {
+			return a.inFormat(func(x *tenon.Exec) *tenon.Tensor { return x.ToDType(a.tensor(0, "input"), dt) })
+		})
 	}
 	offer("constant_pad_nd", func(a *args) any {
+		if a.isComplex(2, "value") {
+			return a.x.PadC(a.tensor(0, "input"), a.ints(1, "pad"), a.complex(2, "value", 0))
+		}
 		return a.x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Value: a.float(2, "value", 0)})
 	})
 	offer("nn.functional.pad", func(a *args) any {
@@ -101,18 +110,20 @@ func (a *args) item(i int, name string) int {
 	}
 	v, err := a.x.Item(a.tensor(i, name))
 	if err != nil {
-		panic(badCase{err.Error()})
+		panic(err)
 	}
 	return int(v)
 }
 
-// inFormat returns t in the memory format that the call asks for.
-func (a *args) inFormat(t *tenon.Tensor) *tenon.Tensor {
-	switch a.memoryFormat(-1, "memory_format") {
-	case "channels_last":
-		return a.x.ChannelsLast(t)
-	case "contiguous_format":
-		return a.x.Contiguous(t)
-	}
-	return t
+// inFormat returns f's result in the memory format that the call asks for.
+func (a *args) inFormat(f func(x *tenon.Exec) *tenon.Tensor) *tenon.Tensor {
+	return tenon.Within(a.x, func(x *tenon.Exec) *tenon.Tensor {
+		switch a.memoryFormat(-1, "memory_format") {
+		case "channels_last":
+			return x.ChannelsLast(f(x))
+		case "contiguous_format":
+			return x.Contiguous(f(x))
+		}
+		return f(x)
+	})
 }

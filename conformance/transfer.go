@@ -41,6 +41,18 @@ func load(x *tenon.Exec, r *recorded.Tensor) *tenon.Tensor {
 	return x.AsStrided(x.FromBytes(data, r.DType, extent), r.Shape, r.Strides, 0)
 }
 
+// loadAll loads a list; nil stays nil.
+func loadAll(x *tenon.Exec, rs []*recorded.Tensor) []*tenon.Tensor {
+	if rs == nil {
+		return nil
+	}
+	out := make([]*tenon.Tensor, len(rs))
+	for i, r := range rs {
+		out[i] = load(x, r)
+	}
+	return out
+}
+
 func rowMajor(r *recorded.Tensor) bool {
 	step := 1
 	for i := len(r.Shape) - 1; i >= 0; i-- {

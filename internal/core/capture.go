@@ -64,8 +64,16 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s.push()
 	mine := s.scope
 	s.capture = c
-	defer func() { s.capture = nil }()
+	returned := false
+	defer func() {
+		s.capture = nil
+		if !returned { // a panic that is no error of ours goes on, but leaves the device usable
+			s.popTo(outer)
+			_ = rc.Abort()
+		}
+	}()
 	err = Try(func() { f(y) })
+	returned = true
 	if err == nil {
 		err = c.join(st)
 	}
