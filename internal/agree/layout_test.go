@@ -1,0 +1,202 @@
+package agree
+
+import (
+	"math/rand/v2"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// view is a way in which an array's elements lie in memory.
+type view int
+
+const (
+	dense view = iota
+	// shifted is dense from the second element of its memory on.
+	shifted
+	// padded has 3 elements between rows, aligned has rows at multiples of 16 elements.
+	padded
+	aligned
+	// stepped takes every second element of every row, backward goes through them in the other direction.
+	stepped
+	backward
+	// turned has the dimensions in the opposite order.
+	turned
+	// repeated is one element, outerRepeated one row, innerRepeated one column for all.
+	repeated
+	outerRepeated
+	innerRepeated
+	// held is a number that comes with the launch: no array.
+	held
+)
+
+// lay returns the strides and the place of the first element of an array of the given shape, and how many elements its memory has.
+func (v view) lay(shape []int) (stride []int, first, count int) {
+	stride = make([]int, len(shape))
+	run := 1
+	order := make([]int, len(shape))
+	for i := range order {
+		order[i] = len(shape) - 1 - i
+		if v == turned {
+			order[i] = i
+		}
+	}
+	for i, d := range order {
+		step := run
+		switch {
+		case v == stepped && i == 0, v == backward && i == 0:
+			step = 2 * run
+		}
+		stride[d] = step
+		run = step * shape[d]
+		switch {
+		case v == padded && i == 0:
+			run += 3
+		case v == aligned && i == 0:
+			run = (run + 15) / 16 * 16
+		}
+		if v == repeated || v == outerRepeated && i > 0 || v == innerRepeated && i == 0 {
+			stride[d], run = 0, step
+		}
+	}
+	count = max(1, run)
+	switch v {
+	case shifted:
+		return stride, 1, count + 1
+	case backward:
+		for d, n := range shape {
+			first += max(0, n-1) * stride[d]
+			stride[d] = -stride[d]
+		}
+	}
+	return stride, first, count
+}
+
+// array is an operand of a trial.
+type array struct {
+	t      dtype.DType
+	shape  []int
+	stride []int
+	// first is the place of the first element in the array's memory, of count elements.
+	first, count int
+	// fill makes the contents; an array that is written has some as well, so that what is not written is compared too.
+	fill filling
+	out  bool
+	// at is the place in the batch's memory.
+	at int
+}
+
+// absent is an operand that is not there.
+var absent = (*array)(nil)
+
+func newArray(out bool, t dtype.DType, v view, fill filling, shape ...int) *array {
+	if v == held {
+		return absent
+	}
+	stride, first, count := v.lay(shape)
+	return &array{t: t, shape: shape, stride: stride, first: first, count: count, fill: fill, out: out}
+}
+
+// in and out return arrays that are read and written.
+func in(t dtype.DType, v view, fill filling, shape ...int) *array {
+	return newArray(false, t, v, fill, shape...)
+}
+func out(t dtype.DType, v view, shape ...int) *array { return newArray(true, t, v, anything, shape...) }
+
+// operand describes a in memory that begins at base.
+func (a *array) operand(base uint64) kernels.Operand {
+	if a == absent {
+		return kernels.Operand{}
+	}
+	return kernels.Operand{Ptr: base + uint64(a.at+a.first*a.t.Size()), DType: a.t, Shape: a.shape, Stride: a.stride}
+}
+
+// filling makes n elements of a real type.
+type filling func(rng *rand.Rand, t dtype.DType, n int) []byte
+
+// anything is the special values of the type in all combinations with other operands, then random bits, then moderate numbers.
+func anything(rng *rand.Rand, t dtype.DType, n int) []byte { return operands(rng, []dtype.DType{t}, n)[0] }
+
+// mild numbers have sums that stay finite, a few zeros and numbers of the size of subnormals among them.
+func mild(rng *rand.Rand, t dtype.DType, n int) []byte {
+	var b []byte
+	for range n {
+		x := rng.NormFloat64()
+		switch rng.IntN(40) {
+		case 0:
+			x = 0
+		case 1:
+			x *= 1e-7
+		case 2:
+			x *= 30
+		}
+		b = put(b, t, realBits(t, x))
+	}
+	return b
+}
+
+// spotted is mild with a rare infinity or NaN.
+func spotted(rng *rand.Rand, t dtype.DType, n int) []byte {
+	b := mild(rng, t, n)
+	if t.IsFloat() {
+		s := specials(t)
+		for range n/300 + 1 {
+			i := rng.IntN(n) * t.Size()
+			copy(b[i:i+t.Size()], put(nil, t, s[rng.IntN(len(s))]))
+		}
+	}
+	return b
+}
+
+// positive numbers lie in [2^-4, 4].
+func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
+	var b []byte
+	for range n {
+		b = put(b, t, realBits(t, 0.0625+rng.Float64()*3.9))
+	}
+	return b
+}
+
+// whole numbers from -3 to 3: all sums of their products are exact in every type.
+func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
+	var b []byte
+	for range n {
+		b = put(b, t, integer(t, rng.IntN(7)-3))
+	}
+	return b
+}
+
+// below makes integers from 0 to n-1.
+func below(limit int) filling {
+	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
+		var b []byte
+		for range n {
+			b = put(b, t, uint64(rng.IntN(limit)))
+		}
+		return b
+	}
+}
+
+// distinct makes lines of length elements, each of distinct integers from 0 to limit-1.
+func distinct(limit, length int) filling {
+	return func(rng *rand.Rand, t dtype.DType, n int) []byte {
+		var b []byte
+		for len(b) < n*t.Size() {
+			for _, v := range rng.Perm(limit)[:length] {
+				b = put(b, t, uint64(v))
+			}
+		}
+		return b[:n*t.Size()]
+	}
+}
+
+// exactly makes the given integers.
+func exactly(vs ...uint64) filling {
+	return func(_ *rand.Rand, t dtype.DType, n int) []byte {
+		var b []byte
+		for i := range n {
+			b = put(b, t, vs[i%len(vs)])
+		}
+		return b
+	}
+}

@@ -1,0 +1,351 @@
+package agree
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/hostsim"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/kir"
+	"tenon.dev/internal/rt"
+)
+
+// trial is one call of an engine, whose written arrays must hold the same bits afterwards on both devices.
+type trial struct {
+	name   string
+	arrays []*array
+	run    func(is kernels.Issuer, ops []kernels.Operand) error
+	// index32 lowers the most elements that 32-bit indexes reach; 0 leaves it.
+	index32 int
+	// tolerance, if not 0, is the relative difference that the numerics law's exceptions may have.
+	tolerance float64
+	// optional says that the kernel may not exist for these types.
+	optional bool
+
+	steps [2][]step
+	err   error
+}
+
+// hopper are the limits of an H200, for which launches are planned on every device.
+var hopper = kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 232448, Major: 9}
+
+const (
+	// arenaBytes is each device's memory, of which batches fill the first part; the rest is for workspaces.
+	arenaBytes = 192 << 20
+	imageBytes = 64 << 20
+	// guard is how many bytes after every array are compared as well.
+	guard = 64
+	// batchTrials bounds what is compiled and compared at a time.
+	batchTrials = 400
+)
+
+// pair runs trials on two devices and compares.
+type pair struct {
+	t     *testing.T
+	sides [2]*side
+	lib   *library
+	// limits are what launches are planned for.
+	limits kernels.Limits
+	rng    *rand.Rand
+	// threads are the processors that each device's kernels run and compile on, as far as the host has any say in it.
+	threads [2]int
+
+	batch []*trial
+	image []byte
+	// compared counts trials and elements, by what their names begin with.
+	compared map[string]*tally
+	loaded   map[string]bool
+	bad      int
+}
+
+type tally struct{ trials, elements, kernels int }
+
+// newPair opens the simulator and the GPU or, where there is none, the processor on one thread and a simulated GPU on several that takes blocks in
+// a random order.
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	p := &pair{t: t, lib: newLibrary(), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)), compared: map[string]*tally{}, loaded: map[string]bool{}}
+	n := max(2, runtime.NumCPU())
+	machines, names := [2]*machine{openSim(t)}, [2]string{"simulator", "GPU"}
+	p.threads = [2]int{n, n}
+	if rt.GPUs() > 0 {
+		machines[1] = openGPU(t)
+	} else {
+		machines[1] = open(t, hostsim.New(hostsim.Options{Policy: hostsim.Random(77)}))
+		names = [2]string{"processor", "simulated GPU"}
+		p.threads = [2]int{1, n + 1}
+	}
+	for i, m := range machines {
+		s, err := newSide(m, names[i], arenaBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.sides[i] = s
+	}
+	return p
+}
+
+// onGPU reports whether the second device is a GPU.
+func (p *pair) onGPU() bool { return p.sides[1].Info().Image == driver.FormatPTX }
+
+// try adds a trial, and runs the batch when it is full. It reports whether the kernel exists.
+func (p *pair) try(tr trial) bool {
+	size := 0
+	for _, a := range tr.arrays {
+		if a != absent {
+			size += a.count*a.t.Size() + guard + 512
+		}
+	}
+	if len(p.batch) == batchTrials || len(p.image)+size > imageBytes {
+		p.flush()
+	}
+	start := len(p.image)
+	p.place(&tr)
+	for i := range p.sides {
+		if err := p.record(&tr, i); err != nil {
+			p.image = p.image[:start]
+			if !tr.optional || !errors.Is(err, errRefused) {
+				p.t.Errorf("%s: %v", tr.name, err)
+			}
+			return false
+		}
+	}
+	p.batch = append(p.batch, &tr)
+	return true
+}
+
+// place lays the trial's arrays into the image of the batch's memory. Arrays that occur twice have one place.
+func (p *pair) place(tr *trial) {
+	h := fnv.New64()
+	h.Write([]byte(tr.name))
+	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
+	seen := map[*array]bool{absent: true}
+	for _, a := range tr.arrays {
+		if seen[a] {
+			continue
+		}
+		seen[a] = true
+		for len(p.image)%512 != 0 {
+			p.image = append(p.image, 0xa5)
+		}
+		a.at = len(p.image)
+		t, n := a.t, a.count
+		if t.IsComplex() {
+			t, n = t.Real(), 2*n
+		}
+		p.image = append(p.image, a.fill(rng, t, n)...)
+		p.image = append(p.image, bytes.Repeat([]byte{0xa5}, guard)...)
+	}
+}
+
+// record keeps the trial's launches on one device.
+func (p *pair) record(tr *trial, i int) error {
+	base := uint64(p.sides[i].arena)
+	r := &recorder{lib: p.lib, limits: p.limits, index32: 1<<31 - 1, next: base + imageBytes, end: base + arenaBytes}
+	if tr.index32 > 0 {
+		r.index32 = tr.index32
+	}
+	ops := make([]kernels.Operand, len(tr.arrays))
+	for j, a := range tr.arrays {
+		ops[j] = a.operand(base)
+	}
+	if err := tr.run(r, ops); err != nil {
+		return err
+	}
+	tr.steps[i] = r.steps
+	return nil
+}
+
+// flush runs the batch on both devices at once and compares the memory.
+func (p *pair) flush() {
+	p.t.Helper()
+	var results [2][]byte
+	var errs [2]error
+	if p.onGPU() {
+		var wg sync.WaitGroup
+		for i := range p.sides {
+			wg.Go(func() { results[i], errs[i] = p.work(i) })
+		}
+		wg.Wait()
+	} else {
+		for i := range p.sides {
+			old := runtime.GOMAXPROCS(p.threads[i])
+			results[i], errs[i] = p.work(i)
+			runtime.GOMAXPROCS(old)
+		}
+	}
+	for i, err := range errs {
+		if err != nil {
+			p.t.Fatalf("%s: %v", p.sides[i].name, err)
+		}
+	}
+	for _, tr := range p.batch {
+		p.compare(tr, results)
+	}
+	p.batch, p.image = p.batch[:0], p.image[:0]
+}
+
+// work runs the batch on one device and returns the memory afterwards.
+func (p *pair) work(i int) ([]byte, error) {
+	s := p.sides[i]
+	var progs []*kir.Program
+	seen := map[string]bool{}
+	for _, tr := range p.batch {
+		for _, st := range tr.steps[i] {
+			if st.prog != nil && !seen[st.prog.Name] {
+				seen[st.prog.Name] = true
+				progs = append(progs, st.prog)
+			}
+		}
+	}
+	if err := s.prepare(progs, runtime.GOMAXPROCS(0)); err != nil {
+		return nil, err
+	}
+	th := s.Enter()
+	defer th.Leave()
+	if len(p.image) == 0 {
+		return nil, nil
+	}
+	if err := s.CopyHtoD(s.arena, p.image, s.stream); err != nil {
+		return nil, err
+	}
+	for _, tr := range p.batch {
+		if err := s.run(th, tr.steps[i]); err != nil {
+			return nil, fmt.Errorf("%s: %w", tr.name, err)
+		}
+	}
+	after := make([]byte, len(p.image))
+	if err := s.CopyDtoH(after, s.arena, s.stream); err != nil {
+		return nil, err
+	}
+	return after, s.StreamSynchronize(th, s.stream)
+}
+
+// compare judges one trial: what was written must be equal, all else unchanged.
+func (p *pair) compare(tr *trial, results [2][]byte) {
+	kind, _, _ := strings.Cut(tr.name, " ")
+	c := p.compared[kind]
+	if c == nil {
+		c = &tally{}
+		p.compared[kind] = c
+	}
+	c.trials++
+	for _, st := range tr.steps[0] {
+		if st.prog != nil && !p.loaded[st.prog.Name] {
+			p.loaded[st.prog.Name] = true
+			c.kernels++
+		}
+	}
+	for j, a := range tr.arrays {
+		if a == absent {
+			continue
+		}
+		end := a.at + a.count*a.t.Size()
+		for i, s := range p.sides {
+			from := end
+			if !a.out {
+				from = a.at
+			}
+			if !bytes.Equal(results[i][from:end+guard], p.image[from:end+guard]) {
+				p.report(tr, fmt.Sprintf("operand %d (%v %v): %s writes to what is no result", j, a.t, a.shape, s.name))
+			}
+		}
+		if !a.out {
+			continue
+		}
+		c.elements += a.count
+		x, y := results[0][a.at:end], results[1][a.at:end]
+		text := ""
+		if tr.tolerance > 0 {
+			text = apart(a.t.Real(), x, y, tr.tolerance)
+		} else {
+			text = differ(a.t.Real(), x, y)
+		}
+		if text != "" {
+			p.report(tr, fmt.Sprintf("operand %d (%v %v %v): %s", j, a.t, a.shape, a.stride, text))
+		}
+	}
+}
+
+func (p *pair) report(tr *trial, text string) {
+	p.t.Helper()
+	if p.bad++; p.bad > 100 {
+		return
+	}
+	var names []string
+	for _, st := range tr.steps[0] {
+		if st.prog != nil {
+			names = append(names, st.prog.Name)
+		}
+	}
+	p.t.Errorf("%s [%s]: %s", tr.name, strings.Join(names, ", "), text)
+}
+
+// finish runs what is left and prints the totals.
+func (p *pair) finish() {
+	p.t.Helper()
+	p.flush()
+	var all tally
+	for _, kind := range slices.Sorted(maps.Keys(p.compared)) {
+		c := p.compared[kind]
+		p.t.Logf("%-12s %5d calls, %5d kernels, %9d elements", kind, c.trials, c.kernels, c.elements)
+		all.trials, all.kernels, all.elements = all.trials+c.trials, all.kernels+c.kernels, all.elements+c.elements
+	}
+	p.t.Logf("%s and %s: %d kernels, %d calls, %d elements compared, %d arrays differ", p.sides[0].name, p.sides[1].name, all.kernels, all.trials, all.elements, p.bad)
+	if p.bad > 100 {
+		p.t.Errorf("%d more arrays differ", p.bad-100)
+	}
+}
+
+// realBits returns x as an element of the real type t; integers get 50 times as much.
+func realBits(t dtype.DType, x float64) uint64 {
+	switch t {
+	case dtype.Float64:
+		return math.Float64bits(x)
+	case dtype.Float32:
+		return uint64(math.Float32bits(float32(x)))
+	case dtype.Float16:
+		return uint64(dtype.F16FromFloat64(x))
+	case dtype.BFloat16:
+		return uint64(dtype.BF16FromFloat64(x))
+	case dtype.Bool:
+		if x > 0 {
+			return 1
+		}
+		return 0
+	}
+	return uint64(int64(x * 50))
+}
+
+// apart describes the elements of two buffers of the real type t that differ by more than tolerance, relative to the larger of them and 1.
+func apart(t dtype.DType, a, b []byte, tolerance float64) string {
+	n, count, text := t.Size(), 0, ""
+	for i := 0; i < len(a); i += n {
+		if bytes.Equal(a[i:i+n], b[i:i+n]) {
+			continue
+		}
+		x, y := dtype.Float64At(t, a, i/n), dtype.Float64At(t, b, i/n)
+		if x != x && y != y || math.Abs(x-y) <= tolerance*max(1, math.Abs(x), math.Abs(y)) {
+			continue
+		}
+		if count++; count <= 3 {
+			text += fmt.Sprintf(" [%d] %v and %v;", i/n, x, y)
+		}
+	}
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d differ by more than %g:%s", count, len(a)/n, tolerance, text)
+}

@@ -1,0 +1,202 @@
+package agree
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// everyType lists all element types.
+var everyType = func() (ts []dtype.DType) {
+	for t := dtype.Invalid + 1; t.Valid(); t++ {
+		ts = append(ts, t)
+	}
+	return ts
+}()
+
+// layout is a shape and the ways in which a pointwise operation's operands lie; operands beyond the end take the views from the start again.
+type layout struct {
+	name      string
+	shape     []int
+	outs, ins []view
+	index32   int
+}
+
+// layouts reach every class of the pointwise engine: one run with vectors and without, with repeated and held inputs; 1, 2, 3 and 4, 5 to 8
+// and more dimensions, with vectors and without; nothing; splits at a lowered limit of 32-bit indexes.
+var layouts = []layout{
+	{name: "one_run", shape: []int{1031}, outs: []view{dense}, ins: []view{dense}},
+	{name: "shifted", shape: []int{515}, outs: []view{shifted}, ins: []view{shifted, dense}},
+	{name: "scalar", shape: []int{}, outs: []view{dense}, ins: []view{dense}},
+	{name: "nothing", shape: []int{3, 0, 5}, outs: []view{dense}, ins: []view{dense}},
+	{name: "one_repeated", shape: []int{700}, outs: []view{dense}, ins: []view{dense, repeated}},
+	{name: "first_repeated", shape: []int{333}, outs: []view{dense}, ins: []view{repeated, dense}},
+	{name: "held", shape: []int{520}, outs: []view{dense}, ins: []view{dense, held}},
+	{name: "held_first", shape: []int{9, 48}, outs: []view{aligned}, ins: []view{held, dense}},
+	{name: "aligned_rows", shape: []int{9, 56}, outs: []view{aligned}, ins: []view{aligned, dense}},
+	{name: "padded_rows", shape: []int{13, 33}, outs: []view{padded}, ins: []view{dense, padded}},
+	{name: "row_repeated", shape: []int{6, 5, 32}, outs: []view{dense}, ins: []view{dense, outerRepeated}},
+	{name: "column_repeated", shape: []int{7, 64}, outs: []view{dense}, ins: []view{innerRepeated, dense}},
+	{name: "turned", shape: []int{24, 40}, outs: []view{dense}, ins: []view{turned, dense}},
+	{name: "turned_result", shape: []int{5, 3, 20}, outs: []view{turned}, ins: []view{dense, backward}},
+	{name: "stepped", shape: []int{401}, outs: []view{stepped}, ins: []view{stepped, backward}},
+	{name: "five", shape: []int{3, 4, 2, 5, 7}, outs: []view{padded}, ins: []view{backward, stepped, turned}},
+	{name: "ten", shape: []int{2, 3, 2, 2, 2, 3, 2, 2, 2, 2}, outs: []view{dense}, ins: []view{turned, stepped, dense}},
+	{name: "split_run", shape: []int{2000}, outs: []view{dense}, ins: []view{dense}, index32: 600},
+	{name: "split", shape: []int{24, 40}, outs: []view{dense}, ins: []view{turned, dense}, index32: 100},
+	{name: "split_rows", shape: []int{30, 7, 8}, outs: []view{aligned}, ins: []view{stepped, innerRepeated}, index32: 333},
+}
+
+// opScalars are numbers for an operation's scalars, that make sense as sizes, exponents and weights.
+func opScalars(n int) []kernels.Scalar {
+	floats := []float64{0.75, 1.25, 2, 0.5, 0.9, 0.1, 1.5, 1e-3}
+	ints := []int64{3, 5, 2, 7, 1, 4, 6, 8}
+	s := make([]kernels.Scalar, n)
+	for i := range s {
+		s[i] = kernels.Scalar{F: floats[i%8], Im: floats[(i+3)%8], I: ints[i%8]}
+	}
+	return s
+}
+
+// inputType is the type of op's input i where it computes in t and other inputs have type t.
+func inputType(op *kernels.PointOp, i int, t dtype.DType) dtype.DType {
+	if i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid {
+		return op.InTypes[i]
+	}
+	return t
+}
+
+// pointTrial is op computing in t, with the given types of operands (nil: t and what op fixes).
+func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes []dtype.DType) trial {
+	tr := trial{name: fmt.Sprintf("pointwise %s %v %s %v %v", op.Name, t, l.name, outTypes, inTypes), index32: l.index32, optional: true}
+	for i := range op.Outs {
+		ot := t
+		if outTypes != nil {
+			ot = outTypes[i%len(outTypes)]
+		}
+		tr.arrays = append(tr.arrays, out(ot, l.outs[i%len(l.outs)], l.shape...))
+	}
+	s := opScalars(op.Scalars)
+	for i := range op.Ins {
+		it := inputType(op, i, t)
+		if inTypes != nil {
+			it = inTypes[i%len(inTypes)]
+		}
+		a := in(it, l.ins[i%len(l.ins)], anything, l.shape...)
+		if tr.arrays = append(tr.arrays, a); a == absent {
+			s = append(s, kernels.Scalar{F: -1.5, Im: 0.25, I: 3})
+		}
+	}
+	tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+		return kernels.Pointwise(is, op, t, s, ops[:op.Outs], ops[op.Outs:])
+	}
+	return tr
+}
+
+// manyLayouts are the operations that are tried with every layout: of none to five inputs, several results, seen indexes, fixed input types.
+var manyLayouts = []*kernels.PointOp{kernels.Copy, kernels.Add, kernels.Where, kernels.AddCMul, kernels.Fill, kernels.Arange, kernels.Tril, kernels.OneHot,
+	kernels.SGDMomentum, kernels.AdamWAMS, kernels.CrossEntropyBackward, kernels.Exp, kernels.DivFloor}
+
+// tryPointOps tries every operation with every type that it computes in, share of several layouts for each; all layouts for some. It returns how many
+// operations and types there are.
+func tryPointOps(p *pair, share int) (combinations int) {
+	many := map[*kernels.PointOp]bool{}
+	for _, op := range manyLayouts {
+		many[op] = true
+	}
+	next := 0
+	for _, op := range kernels.PointOps() {
+		types := 0
+		for _, t := range everyType {
+			if !p.try(pointTrial(op, t, layouts[0], nil, nil)) {
+				continue
+			}
+			types++
+			next++
+			for j := range share {
+				// Types of operands other than the one computed in, every other time.
+				l := layouts[1+(next*share+j)%(len(layouts)-1)]
+				var outs, ins []dtype.DType
+				if (next+j)%2 == 0 {
+					outs = []dtype.DType{everyType[(next/2+5*j)%len(everyType)]}
+				}
+				if (next+j)%4 == 0 && op.InTypes == nil {
+					ins = []dtype.DType{everyType[(next/4+3*j)%len(everyType)], t}
+				}
+				p.try(pointTrial(op, t, l, outs, ins))
+			}
+			if many[op] && (t == dtype.Float32 || t == dtype.BFloat16 || t == dtype.Int8 || t == dtype.Complex64 || share > 1) {
+				for _, l := range layouts[1:] {
+					p.try(pointTrial(op, t, l, nil, nil))
+				}
+			}
+		}
+		if combinations += types; types == 0 {
+			p.t.Errorf("pointwise %s can be built for no type", op.Name)
+		}
+	}
+	return combinations
+}
+
+// tryCopies converts every type to every other.
+func tryCopies(p *pair) {
+	for _, from := range everyType {
+		for _, to := range everyType {
+			for i := range 2 {
+				l := []layout{{name: "one_run", shape: []int{2053}, outs: []view{dense}, ins: []view{dense}}, layouts[12]}[i]
+				tr := pointTrial(kernels.Copy, from, l, []dtype.DType{to}, nil)
+				tr.optional = false
+				p.try(tr)
+			}
+		}
+	}
+}
+
+// tryInPlace writes results over inputs.
+func tryInPlace(p *pair) {
+	for _, t := range everyType {
+		for _, v := range []view{dense, shifted, stepped, turned} {
+			a, b := out(t, v, 20, 30), in(t, dense, anything, 20, 30)
+			p.try(trial{name: fmt.Sprintf("pointwise add_in_place %v %d", t, v), arrays: []*array{a, a, b}, run: func(is kernels.Issuer, ops []kernels.Operand) error {
+				return kernels.Pointwise(is, kernels.Add, t, nil, ops[:1], ops[1:])
+			}})
+		}
+	}
+}
+
+// tryMultiTensor runs optimizer steps and others over lists of tensors, more than one launch takes, some of which lie askew.
+func tryMultiTensor(p *pair) {
+	for _, op := range []*kernels.PointOp{kernels.Add, kernels.AddCMul, kernels.SGD, kernels.SGDNesterov, kernels.Adam, kernels.AdamW, kernels.AdamAMSGrad, kernels.AdamWAMS} {
+		for _, t := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16} {
+			tr := trial{name: fmt.Sprintf("multi_tensor %s %v", op.Name, t)}
+			const tensors = 37
+			for i := range tensors {
+				n, v := 1+i*i%700, dense
+				switch {
+				case i == 9:
+					n = 0
+				case i == 20:
+					n = 5000
+				case i%10 == 7 && t != dtype.Float64:
+					v = shifted
+				}
+				for range op.Outs {
+					tr.arrays = append(tr.arrays, out(t, v, n))
+				}
+				for range op.Ins {
+					tr.arrays = append(tr.arrays, in(t, v, mild, n))
+				}
+			}
+			tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+				var outs, ins [][]kernels.Operand
+				for range tensors {
+					outs, ins = append(outs, ops[:op.Outs]), append(ins, ops[op.Outs:op.Outs+op.Ins])
+					ops = ops[op.Outs+op.Ins:]
+				}
+				return kernels.MultiTensor(is, op, t, opScalars(op.Scalars), outs, ins)
+			}
+			p.try(tr)
+		}
+	}
+}
