@@ -46,9 +46,11 @@ const (
 // variable is what compilation knows of one variable.
 type variable struct {
 	class class
+	wide  int
 	// home is the innermost region that holds all its uses.
 	home *kir.Block
-	p    int32
+	// p and k are as a value's.
+	p, k int32
 	// sets are the positions of its OpSets.
 	sets []int
 }
@@ -76,15 +78,20 @@ type analysis struct {
 }
 
 // analyze classifies p's values; wide is what optimize found, or nil.
-func analyze(p *kir.Program, fused bool, wide []int) *analysis {
+func analyze(p *kir.Program, fused bool, wide *widths) *analysis {
 	a := &analysis{p: p, fused: fused, values: make([]value, len(p.Values)), vars: make([]variable, len(p.Vars)),
 		regions: map[*kir.Block]*region{}, diverges: map[*kir.Instr]bool{}}
 	for i, t := range p.Values {
 		w := 1
 		if wide != nil {
-			w = max(w, wide[i])
+			w = max(w, wide.values[i])
 		}
 		a.values[i].t, a.values[i].wide, a.values[i].size = t, w, w*t.Size()
+	}
+	for i := range p.Vars {
+		if a.vars[i].wide = 1; wide != nil && wide.vars[i] > 1 {
+			a.vars[i].wide, a.vars[i].class = wide.vars[i], varying
+		}
 	}
 	a.outline(p.Body, nil, nil, 0)
 	for a.changed = true; a.changed; {
@@ -108,7 +115,7 @@ func (a *analysis) outline(b, parent *kir.Block, owner *kir.Instr, depth int) {
 		for _, v := range in.Res {
 			a.values[v].def = in
 		}
-		if in.Op == kir.OpGet || in.Op == kir.OpSet {
+		if in.Op == kir.OpGet || in.Op == kir.OpSet || in.Op == opGetElement || in.Op == opSetElement {
 			v := &a.vars[in.Sym]
 			if v.home == nil {
 				v.home = b
@@ -181,9 +188,16 @@ func (a *analysis) block(b *kir.Block) {
 			a.tile(in)
 			continue
 		case kir.OpSet:
+			// An integer that is set to formulas may be kept as one whenever all lanes set it; what lanes set apart is not.
 			c := a.values[in.Args[0]].class
-			if c > uniform || a.divergent(b, a.vars[in.Sym].home) {
+			switch {
+			case c > affine:
 				c = varying
+			case c == affine || a.divergent(b, a.vars[in.Sym].home):
+				c = varying
+				if hasAffine(a.p.Vars[in.Sym]) {
+					c = affine
+				}
 			}
 			if v := &a.vars[in.Sym]; c > v.class {
 				v.class = c
@@ -237,7 +251,7 @@ func (a *analysis) dependence(in *kir.Instr) uint8 {
 	if a.load == nil {
 		return 0
 	}
-	if a.nested || in.Op == kir.OpGet {
+	if a.nested || in.Op == kir.OpGet || in.Op == opGetElement {
 		return depBoth
 	}
 	d := uint8(0)
@@ -304,7 +318,7 @@ func (a *analysis) result(in *kir.Instr) class {
 		return uniform
 	case kir.OpGet:
 		return a.vars[in.Sym].class
-	case kir.OpAtomic:
+	case kir.OpAtomic, opGetElement:
 		return varying
 	case kir.OpLoad:
 		if in.Space == kir.Local {
@@ -361,7 +375,7 @@ func (a *analysis) affineResult(in *kir.Instr, cls func(int) class) class {
 // hasEffect reports whether in must run even if its results are not used. Unused loads are dropped.
 func hasEffect(op kir.Op) bool {
 	switch op {
-	case kir.OpSet, kir.OpStore, kir.OpAtomic, kir.OpBarrier, kir.OpFence, kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop,
+	case kir.OpSet, opSetElement, kir.OpStore, kir.OpAtomic, kir.OpBarrier, kir.OpFence, kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop,
 		kir.OpBreak, kir.OpContinue, kir.OpReturn, kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach, kir.OpYield:
 		return true
 	}
@@ -406,7 +420,7 @@ func (a *analysis) hoistable(in *kir.Instr) bool {
 		return true
 	case kir.OpSpecial:
 		return in.Sub <= kir.TidZ || in.Sub >= kir.NTidX && in.Sub <= kir.NTidZ || in.Sub >= kir.NCtaIDX && in.Sub <= kir.NCtaIDZ
-	case kir.OpGet, kir.OpLoad, kir.OpClock, kir.OpAtomic, kir.OpShuffle, kir.OpVote:
+	case kir.OpGet, opGetElement, kir.OpLoad, kir.OpClock, kir.OpAtomic, kir.OpShuffle, kir.OpVote:
 		return false
 	}
 	for _, v := range in.Args {

@@ -75,3 +75,16 @@ func benchmarkChain(b *testing.B, n int) {
 		}
 	})
 }
+
+// BenchmarkSmallLaunch is the cost of a launch that has next to nothing to do.
+func BenchmarkSmallLaunch(b *testing.B) {
+	m := newFlat()
+	args := pack(float32(2), int64(10), m.alloc(40), m.alloc(40))
+	k := buildSaxpy(b)
+	e := &Env{Mem: m}
+	for b.Loop() {
+		if err := k.Run(e, x(1), x(256), 0, args); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

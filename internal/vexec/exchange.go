@@ -1,8 +1,6 @@
 package vexec
 
 import (
-	"unsafe"
-
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
@@ -181,14 +179,4 @@ func execLaneID(w *worker, in *inst) {
 	for i := w.m.lo; i < w.m.hi; i++ {
 		d[i] = int32(i % threads % group)
 	}
-}
-
-// execSet writes a variable's lanes.
-func execSet(w *worker, in *inst) {
-	if w.m.b == nil {
-		execLanes(w, in)
-		return
-	}
-	lo := w.m.lo
-	in.acc.scatter(unsafe.Add(w.p[in.d], lo*int(in.ds)), unsafe.Add(w.p[in.a], lo*int(in.as)), int(in.as), w.m.b[lo:w.m.hi])
 }

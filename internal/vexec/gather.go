@@ -13,8 +13,12 @@ type scatterFunc func(d, a unsafe.Pointer, step int, b []uint8)
 // stridedFunc copies n elements, dstep and step bytes apart.
 type stridedFunc func(d, a unsafe.Pointer, dstep, step, n int)
 
-// pair is the widest value of a lane.
-type pair [2]uint64
+// The lanes of wide values: what an access moves, and what operations may make of it.
+type (
+	pair [2]uint64
+	quad [4]uint64
+	oct  [8]uint64
+)
 
 var (
 	gathers = [17][2]gatherFunc{
@@ -25,8 +29,8 @@ var (
 		1: {scatter[uint8, int32], scatter[uint8, int64]}, 2: {scatter[uint16, int32], scatter[uint16, int64]},
 		4: {scatter[uint32, int32], scatter[uint32, int64]}, 8: {scatter[uint64, int32], scatter[uint64, int64]}, 16: {scatter[pair, int32], scatter[pair, int64]},
 	}
-	maskedMoves  = [17]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64], 16: maskedMove[pair]}
-	stridedMoves = [17]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64], 16: stridedMove[pair]}
+	maskedMoves  = [129]scatterFunc{1: maskedMove[uint8], 2: maskedMove[uint16], 4: maskedMove[uint32], 8: maskedMove[uint64], 16: maskedMove[pair], 32: maskedMove[quad], 64: maskedMove[oct], 128: maskedMove[[16]uint64]}
+	stridedMoves = [129]stridedFunc{1: stridedMove[uint8], 2: stridedMove[uint16], 4: stridedMove[uint32], 8: stridedMove[uint64], 16: stridedMove[pair], 32: stridedMove[quad], 64: stridedMove[oct], 128: stridedMove[[16]uint64]}
 )
 
 func gather[T any, I int32 | int64](d, _ unsafe.Pointer, _ int, idx unsafe.Pointer, mem []byte, off, scale int64, b []uint8, n int) int {

@@ -293,8 +293,8 @@ func (w *worker) begin(l *launch) {
 	}
 	w.dead = lanes[uint8](place(row), row)
 	for i, v := range w.plan.vars {
-		if w.plan.k.p.Vars[i] == dtype.Bool && w.plan.pointers[v].scalar < 0 { // even an undefined Bool is 0 or 1
-			clear(lanes[uint8](w.p[v], row))
+		if x := &w.plan.pointers[v]; w.plan.k.q.Vars[i] == dtype.Bool && x.scalar < 0 { // even an undefined Bool is 0 or 1
+			clear(lanes[uint8](w.p[v], x.room(row)))
 		}
 	}
 	w.ext[3] = int64(l.perPass)

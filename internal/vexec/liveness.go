@@ -57,7 +57,7 @@ func (l *liveness) block(b *kir.Block) {
 		for _, v := range in.Res {
 			l.define(v)
 		}
-		if in.Op == kir.OpSet {
+		if in.Op == kir.OpSet || in.Op == opSetElement {
 			l.a.vars[in.Sym].sets = append(l.a.vars[in.Sym].sets, l.pos)
 		}
 		if len(in.Blocks) == 0 {

@@ -16,7 +16,7 @@ type Module struct {
 type Kernel struct {
 	// p is the program as given, q the optimised one, wide its wide values; widest is the most elements in one.
 	p, q                    *kir.Program
-	wide                    []int
+	wide                    *widths
 	widest                  int
 	argBytes                int
 	sharedBytes, localBytes int
@@ -59,7 +59,7 @@ func (m *Module) Kernel(name string) (*Kernel, bool) {
 func Compile(p *kir.Program) (*Kernel, error) {
 	k := &Kernel{p: p, fusable: fusable(p), widest: 1}
 	k.q, k.wide = optimize(p)
-	for _, n := range k.wide {
+	for _, n := range k.wide.values {
 		k.widest = max(k.widest, n)
 	}
 	_, k.argBytes = p.ArgLayout()

@@ -77,7 +77,11 @@ func newPlan(k *Kernel, fused bool) (*plan, error) {
 		if v := &a.vars[i]; v.class == uniform {
 			v.p = e.scalarPointer()
 		} else {
-			v.p = e.register(k.p.Vars[i].Size(), 1)
+			v.p = e.register(k.q.Vars[i].Size()*v.wide, 1)
+		}
+		if a.vars[i].class == affine {
+			a.vars[i].k = int32(e.nAff)
+			e.nAff++
 		}
 		e.vars = append(e.vars, a.vars[i].p)
 	}
@@ -285,7 +289,13 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 	case kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
 		e.control(in)
 	case opExtract:
-		e.extract(in)
+		x := e.ref(in.Args[0])
+		e.extract(in, x.p, x.size)
+	case opGetElement:
+		v := &e.a.vars[in.Sym]
+		e.extract(in, v.p, int32(v.wide*in.Type.Size()))
+	case opSetElement:
+		e.setElement(in)
 	case kir.OpClock:
 		e.add(inst{exec: execClock, d: e.define(in.Res[0]).p})
 	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach:
@@ -348,7 +358,7 @@ func (e *emitter) kernels(in *kir.Instr, exact bool) [4]kern {
 // lanewise returns the instruction for an operation on lanes; d, if given, is the result's place, decided already.
 func (e *emitter) lanewise(in *kir.Instr, pos int, d *ref) inst {
 	wide := e.a.values[in.Res[0]].wide
-	i := inst{exec: execLanes, wide: int32(wide)}
+	i := inst{exec: execLanes, wide: int32(wide), lanewise: true}
 	args := append([]kir.Value(nil), in.Args...)
 	if len(args) == 3 && in.Op != kir.OpSelect && e.isUniform(args[0]) { // the factors commute
 		args[0], args[1] = args[1], args[0]
@@ -425,11 +435,10 @@ func execRepeat(w *worker, in *inst) {
 	}
 }
 
-// extract emits one element of every lane's bundle.
-func (e *emitter) extract(in *kir.Instr) {
-	x := e.ref(in.Args[0])
+// extract emits element Imm of every lane, of which register p has size bytes.
+func (e *emitter) extract(in *kir.Instr, p, size int32) {
 	d := e.define(in.Res[0])
-	e.add(inst{exec: execExtract, d: d.p, ds: d.size, a: x.p, as: x.size, bs: int32(in.Imm), acc: &access{strided: stridedMoves[d.size]}})
+	e.add(inst{exec: execExtract, d: d.p, ds: d.size, a: p, as: size, bs: int32(in.Imm), acc: &access{strided: stridedMoves[d.size]}})
 }
 
 func execExtract(w *worker, in *inst) {
@@ -461,41 +470,6 @@ func (e *emitter) affine(in *kir.Instr, pos int) {
 	o.plain = e.lanewise(in, pos, &o.d)
 	e.code, e.spelled = outer, spelled
 	delete(e.spelled, in.Res[0])
-	e.add(i)
-}
-
-// get reads a variable: from its own register if nothing sets it meanwhile.
-func (e *emitter) get(in *kir.Instr) {
-	v, x := &e.a.vars[in.Sym], &e.a.values[in.Res[0]]
-	t := e.p.Vars[in.Sym]
-	if e.l.readsVar(in) {
-		x.p = v.p
-		if v.class != x.class {
-			e.fail("variable %d has two classes", in.Sym)
-		}
-		return
-	}
-	d := e.define(in.Res[0])
-	if x.class == uniform {
-		e.add(inst{exec: execScalar, k: plainOps[kir.OpGet][t][0], d: d.p, a: v.p})
-		return
-	}
-	e.add(inst{exec: execLanes, k: laneOps[kir.OpGet][t][0], d: d.p, ds: d.size, a: v.p, as: d.size, wide: 1})
-}
-
-// set writes a variable in the active lanes.
-func (e *emitter) set(in *kir.Instr) {
-	v, t := &e.a.vars[in.Sym], e.p.Vars[in.Sym]
-	r := e.ref(in.Args[0])
-	if v.class == uniform {
-		e.add(inst{exec: execScalar, k: plainOps[kir.OpGet][t][0], d: v.p, a: r.p})
-		return
-	}
-	e.spell(in.Args[0])
-	i := inst{exec: execSet, wide: 1, k: plainOps[kir.OpGet][t][b2i(r.class == uniform)], d: v.p, ds: r.size, a: r.p, as: r.size, acc: &access{scatter: maskedMoves[r.size]}}
-	if r.class == uniform {
-		i.as = 0
-	}
 	e.add(i)
 }
 

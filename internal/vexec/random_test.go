@@ -264,6 +264,72 @@ func (g *progGen) vector() {
 	}
 }
 
+// accumulate keeps one variable, or two, for every element of vector loads in a loop, as reductions do, with disturbances.
+func (g *progGen) accumulate() {
+	t := []dtype.DType{dtype.Float32, dtype.Int32, dtype.Float64, dtype.Int64, dtype.Uint16}[g.Intn(5)]
+	w := 1 << (1 + g.Intn(2))
+	for w*t.Size() > 16 {
+		w /= 2
+	}
+	acc, low := make([]kernel.Var, w), make([]kernel.Var, w)
+	zero := g.k.Const(t, 0)
+	for j := range acc {
+		acc[j] = g.k.Var(zero)
+		low[j] = g.k.Var(zero)
+		if g.Intn(6) == 0 {
+			acc[j].Set(g.any(t))
+		}
+	}
+	at := g.index(inputSize / 16).Convert(dtype.Int32)
+	step := func(i kernel.Value) {
+		vs := g.inputs[t].LoadVec(at.Add(i).Mul(g.k.I32(w)), w)
+		odd := g.Intn(8)
+		for j, v := range vs {
+			if odd == 0 && j == w-1 {
+				v = v.Add(v)
+			}
+			old := acc[j].Get()
+			acc[j].Set(old.Add(v))
+			if odd == 1 {
+				acc[j].Set(acc[j].Get().Min(acc[(j+1)%w].Get()))
+			}
+			if odd != 2 {
+				low[j].Set(low[j].Get().Min(old.Sub(v)))
+			}
+			if odd == 3 && j == 0 {
+				acc[0].Set(acc[w-1].Get())
+			}
+		}
+		if odd == 4 {
+			g.k.If(g.any(dtype.Bool), func() { acc[g.Intn(w)].Set(zero) })
+		}
+		if odd == 5 {
+			c := g.any(dtype.Bool)
+			g.k.If(c, func() {
+				for j, v := range vs {
+					acc[j].Set(v.Max(acc[j].Get()))
+				}
+			})
+		}
+	}
+	g.loops++
+	end := g.k.I32(1 + g.Intn(5))
+	if g.Intn(2) == 0 {
+		end = g.any(dtype.Uint32).And(g.k.U32(3)).Convert(dtype.Int32)
+	}
+	g.k.For(g.k.I32(0), end, g.k.I32(1), func(i kernel.Value) { g.scope(func() { step(i) }) })
+	g.loops--
+	if g.Intn(2) == 0 { // a tail goes to the first
+		g.k.If(g.any(dtype.Bool), func() { acc[0].Set(acc[0].Get().Add(g.any(t))) })
+	}
+	sum := acc[0].Get()
+	for j := 1; j < w; j++ {
+		sum = sum.Add(acc[j].Get()).Max(low[j].Get())
+	}
+	g.keep(sum)
+	g.out.Store(g.slot.Add(g.k.I64(int64(g.Intn(outSlots)))), g.bits(sum.Add(low[0].Get())))
+}
+
 func (g *progGen) stmt(depth int) {
 	g.budget--
 	if g.budget < 0 {
@@ -279,8 +345,10 @@ func (g *progGen) stmt(depth int) {
 		g.keep(g.vars[g.Intn(len(g.vars))].Get())
 	case n < 20:
 		g.store()
-	case n < 21:
+	case n < 21 && g.Intn(2) == 0:
 		g.vector()
+	case n < 21:
+		g.accumulate()
 	case n < 22:
 		a := g.locals[g.Intn(len(g.locals))]
 		a.Store(g.localIndex(), g.any(dtype.Float32))

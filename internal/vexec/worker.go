@@ -13,6 +13,9 @@ type inst struct {
 	ds, as, bs, cs int32
 	// wide is how many elements of a lane the operation computes.
 	wide int32
+	// lanewise: an operation on lanes, which may be made to write a variable, alt, instead of d.
+	lanewise bool
+	alt      int32
 	// leaves: a continue, whose ctl is the loop it stands in.
 	leaves bool
 	acc    *access

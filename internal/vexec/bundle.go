@@ -1,0 +1,514 @@
+package vexec
+
+import (
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
+
+// bundler joins operations on the elements of vector accesses: where each of the W elements that a lane loads takes the same path, W
+// operations on a lane's elements become one on W times the lanes. Variables that hold one element each, such as the partial
+// sums of a reduction, become one wide variable.
+type bundler struct {
+	p *kir.Program
+	a *analysis
+	w widths
+	// of places every bundled value: its bundle and its element. member finds the bundle of an instruction that is one of its members.
+	of      map[kir.Value]element
+	member  map[*kir.Instr]*bundle
+	bundles []*bundle
+	joined  map[bundleKey]*bundle
+	// tuple places every variable that may be an element of a wide one.
+	tuple  map[int]*tuple
+	tuples []*tuple
+	// turn counts the reads and writes of a variable in a block so far.
+	turn map[turnKey]int
+}
+
+type element struct {
+	b *bundle
+	j int
+}
+
+// bundle is W values that become one wide value, or W writes of variables that become one.
+type bundle struct {
+	// vals are the values; none for writes. members define them one by one; none for a vector load or a tile's visit, which defines all.
+	vals    []kir.Value
+	members []*kir.Instr
+	block   *kir.Block
+	// args are the operands: of bundles, or values common to all. vars is set for reads and writes of variables.
+	args []bundleArg
+	vars *tuple
+	ok   bool
+	// at are the places of the members in their block, pos the last: there the bundle runs.
+	at  []int
+	pos int
+	v   kir.Value // the wide value
+}
+
+type bundleArg struct {
+	b *bundle
+	v kir.Value
+}
+
+// tuple is variables that may become one wide variable.
+type tuple struct {
+	vars []int
+	wide int // the wide variable's number
+	used bool
+}
+
+type bundleKey struct {
+	block *kir.Block
+	width int
+	op    kir.Op
+	t     kir.Type
+	sub   kir.Sub
+	imm   uint64
+	vars  *tuple
+	turn  int
+	args  [3]bundleArg
+}
+
+type turnKey struct {
+	block *kir.Block
+	sym   int
+	op    kir.Op
+}
+
+// bundleElements rewrites p.
+func bundleElements(p *kir.Program) *widths {
+	b := &bundler{p: p, a: analyze(p, false, nil), w: widths{make([]int, len(p.Values)), make([]int, len(p.Vars))}, of: map[kir.Value]element{},
+		member: map[*kir.Instr]*bundle{}, joined: map[bundleKey]*bundle{}, tuple: map[int]*tuple{}, turn: map[turnKey]int{}}
+	b.seeds(p.Body)
+	if len(b.bundles) == 0 {
+		return &b.w
+	}
+	b.findTuples()
+	b.joinBlock(p.Body)
+	b.settle()
+	b.rewrite()
+	return &b.w
+}
+
+// seeds finds the bundles that vector loads and tile visits make, where their values differ between lanes.
+func (b *bundler) seeds(c *kir.Block) {
+	for pos, in := range c.Instrs {
+		switch {
+		case in.Op == kir.OpLoad && in.Space == kir.Global && in.Width > 1:
+			b.seed(c, in.Res, pos)
+		case in.Op == kir.OpTileEach && in.Width > 1:
+			b.seed(in.Blocks[0], in.Blocks[0].Params[2:], -1)
+		}
+		for _, r := range in.Blocks {
+			b.seeds(r)
+		}
+	}
+}
+
+func (b *bundler) seed(block *kir.Block, vals []kir.Value, pos int) {
+	if b.a.values[vals[0]].class == uniform {
+		return
+	}
+	x := &bundle{vals: vals, block: block, ok: true, pos: pos}
+	b.bundles = append(b.bundles, x)
+	for j, v := range vals {
+		b.of[v] = element{x, j}
+	}
+}
+
+// label says that a value or variable has to do with element j of W and with no other; the zero label that nothing is known.
+type label struct{ width, j int }
+
+var mixed = label{-1, -1}
+
+func meet(a, b label) label {
+	switch {
+	case a == b || b == label{}:
+		return a
+	case a == label{}:
+		return b
+	}
+	return mixed
+}
+
+// findTuples guesses which variables belong together: those that have to do with one element each, in the order in which they are used.
+// A wrong guess costs time only.
+func (b *bundler) findTuples() {
+	values, vars := make([]label, len(b.p.Values)), make([]label, len(b.p.Vars))
+	for v, e := range b.of {
+		values[v] = label{len(e.b.vals), e.j}
+	}
+	var order []int
+	for changed := true; changed; {
+		changed = false
+		order = order[:0]
+		b.eachInstr(b.p.Body, func(_ *kir.Block, _ int, in *kir.Instr) {
+			var l label
+			for _, v := range in.Args {
+				l = meet(l, values[v])
+			}
+			switch in.Op {
+			case kir.OpSet:
+				if n := meet(vars[in.Sym], l); n != vars[in.Sym] {
+					vars[in.Sym], changed = n, true
+				}
+			case kir.OpGet:
+				l = vars[in.Sym]
+			}
+			if in.Op == kir.OpSet || in.Op == kir.OpGet {
+				order = append(order, in.Sym)
+			}
+			for _, v := range in.Res {
+				if v < 0 || in.Op == kir.OpLoad && in.Width > 1 {
+					continue
+				}
+				if n := meet(values[v], l); n != values[v] {
+					values[v], changed = n, true
+				}
+			}
+		})
+	}
+	lists := map[label][]int{}
+	seen := map[int]bool{}
+	for _, s := range order {
+		if l := vars[s]; l.width > 0 && !seen[s] {
+			seen[s] = true
+			lists[l] = append(lists[l], s)
+		}
+	}
+	for width := 2; width <= 16; width *= 2 {
+		for k, first := range lists[label{width, 0}] {
+			t := &tuple{vars: []int{first}}
+			for j := 1; j < width; j++ {
+				if l := lists[label{width, j}]; k < len(l) && b.p.Vars[l[k]] == b.p.Vars[first] {
+					t.vars = append(t.vars, l[k])
+				}
+			}
+			if len(t.vars) == width {
+				b.tuples = append(b.tuples, t)
+				for _, s := range t.vars {
+					b.tuple[s] = t
+				}
+			}
+		}
+	}
+}
+
+// joinBlock puts every instruction with its likes.
+func (b *bundler) joinBlock(c *kir.Block) {
+	for pos, in := range c.Instrs {
+		switch {
+		case in.Op == kir.OpGet || in.Op == kir.OpSet:
+			if b.tuple[in.Sym] != nil {
+				b.join(c, in, pos)
+			}
+		case pure(in.Op) && len(in.Res) == 1 && len(in.Args) > 0:
+			b.join(c, in, pos)
+		}
+		for _, r := range in.Blocks {
+			b.joinBlock(r)
+		}
+	}
+}
+
+// join adds in to the bundle of its like, if its operands are elements of one place of bundles and values common to all.
+func (b *bundler) join(c *kir.Block, in *kir.Instr, pos int) {
+	j, width := -1, 0
+	k := bundleKey{block: c, op: in.Op, t: in.Type, sub: in.Sub, imm: in.Imm}
+	if in.Op == kir.OpGet || in.Op == kir.OpSet {
+		k.vars = b.tuple[in.Sym]
+		j, width = slices.Index(k.vars.vars, in.Sym), len(k.vars.vars)
+		tk := turnKey{c, in.Sym, in.Op}
+		k.turn = b.turn[tk]
+		b.turn[tk]++
+	}
+	for i, v := range in.Args {
+		e, ok := b.of[v]
+		if !ok {
+			k.args[i] = bundleArg{v: v}
+			continue
+		}
+		if j >= 0 && (e.j != j || len(e.b.vals) != width) {
+			return
+		}
+		j, width = e.j, len(e.b.vals)
+		k.args[i] = bundleArg{b: e.b}
+	}
+	if j < 0 {
+		return
+	}
+	k.width = width
+	x := b.joined[k]
+	if x == nil {
+		x = &bundle{members: make([]*kir.Instr, width), at: make([]int, width), block: c, vars: k.vars, ok: true}
+		if len(in.Res) > 0 {
+			x.vals = make([]kir.Value, width)
+		}
+		x.args = append(x.args, k.args[:len(in.Args)]...)
+		b.joined[k] = x
+		b.bundles = append(b.bundles, x)
+	}
+	if x.members[j] != nil {
+		return
+	}
+	x.members[j], x.at[j] = in, pos
+	x.pos = max(x.pos, pos)
+	b.member[in] = x
+	if len(in.Res) > 0 {
+		x.vals[j] = in.Res[0]
+		b.of[in.Res[0]] = element{x, j}
+	}
+}
+
+// use is one use of a value, or one read or write of a variable: at place pos of the block.
+type use struct {
+	block *kir.Block
+	pos   int
+	in    *kir.Instr
+}
+
+// settle decides which bundles are made: those whose members are all there, whose operands' bundles are made, that can run where their last
+// member stands, and which something takes as a whole.
+func (b *bundler) settle() {
+	uses, touches := map[kir.Value][]use{}, map[int][]use{}
+	b.eachInstr(b.p.Body, func(c *kir.Block, pos int, in *kir.Instr) {
+		for _, v := range in.Args {
+			if _, ok := b.of[v]; ok {
+				uses[v] = append(uses[v], use{c, pos, in})
+			}
+		}
+		if in.Op == kir.OpGet || in.Op == kir.OpSet {
+			touches[in.Sym] = append(touches[in.Sym], use{c, pos, in})
+		}
+	})
+	b.soundness(uses, touches)
+	b.profit(uses)
+	b.soundness(uses, touches)
+}
+
+func (b *bundler) soundness(uses map[kir.Value][]use, touches map[int][]use) {
+	for changed := true; changed; {
+		changed = false
+		for _, x := range b.bundles {
+			if x.ok && !(b.sound(x, uses) && b.ordered(x, touches)) {
+				x.ok, changed = false, true
+			}
+		}
+	}
+}
+
+// profit dissolves what nothing takes as a whole: backwards, since only later bundles need earlier ones, but for variables, whose reads are taken
+// if the bundles that they go into are.
+func (b *bundler) profit(uses map[kir.Value][]use) {
+	needed := map[*bundle]bool{}
+	for changed := true; changed; {
+		changed = false
+		for i := len(b.bundles) - 1; i >= 0; i-- {
+			x := b.bundles[i]
+			if !x.ok || needed[x] || !b.takenWhole(x, uses, needed) {
+				continue
+			}
+			needed[x], changed = true, true
+			if x.vars != nil {
+				x.vars.used = true
+			}
+		}
+	}
+	for _, x := range b.bundles {
+		x.ok = needed[x] || x.ok && x.vars != nil && x.vars.used
+	}
+}
+
+func (b *bundler) eachInstr(c *kir.Block, f func(c *kir.Block, pos int, in *kir.Instr)) {
+	for pos, in := range c.Instrs {
+		f(c, pos, in)
+		for _, r := range in.Blocks {
+			b.eachInstr(r, f)
+		}
+	}
+}
+
+// sound reports whether x is complete and its values are not needed before it runs.
+func (b *bundler) sound(x *bundle, uses map[kir.Value][]use) bool {
+	if slices.Contains(x.members, nil) {
+		return false
+	}
+	for _, a := range x.args {
+		if a.b != nil && !a.b.ok {
+			return false
+		}
+	}
+	for _, v := range x.vals {
+		for _, u := range uses[v] {
+			if u.block == x.block && u.pos <= x.pos && !b.runsLater(u.in) {
+				return false
+			}
+			if u.block != x.block && b.positionIn(x.block, u.block) <= x.pos {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// runsLater reports whether an instruction belongs to a bundle that is made, so that it runs after those of its operands.
+func (b *bundler) runsLater(in *kir.Instr) bool {
+	x := b.member[in]
+	return x != nil && x.ok
+}
+
+// ordered reports whether reads and writes of variables stay in order if x's members all run at the last one's place.
+func (b *bundler) ordered(x *bundle, touches map[int][]use) bool {
+	if x.vars == nil {
+		return true
+	}
+	for j, in := range x.members {
+		for _, u := range touches[in.Sym] {
+			if u.in == in || u.in.Op == kir.OpGet && in.Op == kir.OpGet {
+				continue
+			}
+			pos, final := u.pos, u.pos
+			switch {
+			case u.block != x.block:
+				if pos = b.positionIn(x.block, u.block); pos < 0 {
+					continue // not inside x's block
+				}
+				final = pos
+			case b.runsLater(u.in):
+				final = b.member[u.in].pos
+			}
+			if (pos < x.at[j]) != (final < x.pos) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// positionIn returns the place in block c of the instruction that holds the nested block r, or -1.
+func (b *bundler) positionIn(c, r *kir.Block) int {
+	for b.a.regions[r].parent != c {
+		if r = b.a.regions[r].parent; r == nil {
+			return -1
+		}
+	}
+	return slices.Index(c.Instrs, b.a.regions[r].owner)
+}
+
+// takenWhole reports whether x is a write of a bundle, or a store of all of its values in order or a needed bundle takes it.
+func (b *bundler) takenWhole(x *bundle, uses map[kir.Value][]use, needed map[*bundle]bool) bool {
+	if len(x.vals) == 0 {
+		return x.args[0].b != nil
+	}
+	for _, u := range uses[x.vals[0]] {
+		if y := b.member[u.in]; b.storesWhole(u.in, x) || y != nil && needed[y] {
+			return true
+		}
+	}
+	return false
+}
+
+// storesWhole reports whether in is a store of x's values in order.
+func (b *bundler) storesWhole(in *kir.Instr, x *bundle) bool {
+	return in.Op == kir.OpStore && in.Space == kir.Global && in.Width > 1 && slices.Equal(in.Args[2:], x.vals)
+}
+
+// rewrite puts the bundles that are made into the program.
+func (b *bundler) rewrite() {
+	extracted := map[kir.Value]bool{}
+	b.eachInstr(b.p.Body, func(_ *kir.Block, _ int, in *kir.Instr) {
+		for _, v := range in.Args {
+			if e, ok := b.of[v]; ok && e.b.ok && !b.runsLater(in) && !b.storesWhole(in, e.b) {
+				extracted[v] = true
+			}
+		}
+	})
+	for _, x := range b.bundles {
+		if x.ok && len(x.vals) > 0 {
+			x.v = b.value(b.p.Values[x.vals[0]], len(x.vals))
+		}
+	}
+	for _, t := range b.tuples {
+		if t.used {
+			t.wide = len(b.p.Vars)
+			b.p.Vars = append(b.p.Vars, b.p.Vars[t.vars[0]])
+			b.w.vars = append(b.w.vars, len(t.vars))
+		}
+	}
+	b.rewriteBlock(b.p.Body, extracted)
+}
+
+func (b *bundler) value(t dtype.DType, width int) kir.Value {
+	b.p.Values = append(b.p.Values, t)
+	b.w.values = append(b.w.values, width)
+	return kir.Value(len(b.p.Values) - 1)
+}
+
+func (b *bundler) rewriteBlock(c *kir.Block, extracted map[kir.Value]bool) {
+	var out []*kir.Instr
+	extract := func(x *bundle) {
+		for j, v := range x.vals {
+			if extracted[v] {
+				out = append(out, &kir.Instr{Op: opExtract, Type: b.p.Values[v], Res: []kir.Value{v}, Args: []kir.Value{x.v}, Imm: uint64(j)})
+			}
+		}
+	}
+	if len(c.Params) > 2 {
+		if e, ok := b.of[c.Params[2]]; ok && e.b.ok {
+			c.Params = append(c.Params[:2:2], e.b.v)
+			extract(e.b)
+		}
+	}
+	for pos, in := range c.Instrs {
+		for _, r := range in.Blocks {
+			b.rewriteBlock(r, extracted)
+		}
+		switch {
+		case b.runsLater(in):
+			if x := b.member[in]; pos == x.pos {
+				out = append(out, b.wideInstr(x))
+				extract(x)
+			}
+			continue
+		case in.Op == kir.OpStore && in.Width > 1:
+			if e, ok := b.of[in.Args[len(in.Args)-1]]; ok && e.b.ok && b.storesWhole(in, e.b) {
+				in.Args = append(in.Args[:2:2], e.b.v)
+			}
+		case in.Op == kir.OpLoad && in.Width > 1:
+			if e, ok := b.of[in.Res[0]]; ok && e.b.ok {
+				in.Res = []kir.Value{e.b.v}
+				out = append(out, in)
+				extract(e.b)
+				continue
+			}
+		case in.Op == kir.OpGet || in.Op == kir.OpSet:
+			if t := b.tuple[in.Sym]; t != nil && t.used {
+				in.Imm, in.Sym = uint64(slices.Index(t.vars, in.Sym)), t.wide
+				in.Op = map[kir.Op]kir.Op{kir.OpGet: opGetElement, kir.OpSet: opSetElement}[in.Op]
+			}
+		}
+		out = append(out, in)
+	}
+	c.Instrs = out
+}
+
+// wideInstr returns the one operation that makes x.
+func (b *bundler) wideInstr(x *bundle) *kir.Instr {
+	in := *x.members[0]
+	if len(x.vals) > 0 {
+		in.Res = []kir.Value{x.v}
+	}
+	if x.vars != nil {
+		in.Sym = x.vars.wide
+	}
+	in.Args = make([]kir.Value, len(x.args))
+	for i, a := range x.args {
+		in.Args[i] = a.v
+		if a.b != nil {
+			in.Args[i] = a.b.v
+		}
+	}
+	return &in
+}
