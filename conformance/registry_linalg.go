@@ -12,9 +12,15 @@ func init() {
 	binary("dot", (*tenon.Exec).Dot)
 	binary("outer", (*tenon.Exec).Outer)
 	offer("addmm", func(a *args) any {
+		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
+			return a.x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+		}
 		return a.x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
 	offer("baddbmm", func(a *args) any {
+		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
+			return a.x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+		}
 		return a.x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
 	offer("nn.functional.linear", func(a *args) any {

@@ -25,7 +25,7 @@ type frame struct {
 	// Attributes, as the row's schema orders them.
 	scalar [4]kernels.Scalar
 	// hole holds the scalars that stand for absent inputs of pointwise operations; holes has their bits, holeFloat those that are not integers.
-	hole      [3]kernels.Scalar
+	hole      [4]kernels.Scalar
 	holes     uint8
 	holeFloat uint8
 	i         [8]int
@@ -77,7 +77,7 @@ func (s *session) leave(f *frame) {
 		f.many[i] = nil
 	}
 	f.many, f.dims, f.ins, f.outs, f.opt, f.dt = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid
-	f.scalar, f.i, f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, [8]int{}, [3]kernels.Scalar{}, 0, 0
+	f.scalar, f.i, f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, [8]int{}, [4]kernels.Scalar{}, 0, 0
 	s.depth--
 }
 

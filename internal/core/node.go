@@ -22,7 +22,7 @@ type node struct {
 	saved []slot
 
 	scalar [4]kernels.Scalar
-	hole   [3]kernels.Scalar
+	hole   [4]kernels.Scalar
 	holes  uint8
 	i      [8]int
 	dims   []int

@@ -83,7 +83,7 @@ func metaConv(f *frame) {
 			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same", t.dt, o.dt)
 		}
 	}
-	if !t.dt.IsFloat() && !t.dt.IsComplex() {
+	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "convolutions are not defined for %v; convert to a floating-point type first", t.dt)
 	}
 	f.newOut(0, t.dt, []int{c.Batch, c.Out, c.OH, c.OW}, nil)
@@ -110,9 +110,6 @@ func runConv(f *frame) error {
 	if f.in[2] != nil {
 		bias = operand(f.in[2])
 	}
-	if f.in[0].dt.IsComplex() {
-		return f.complexConv(bias, kernels.ConvForward)
-	}
 	return kernels.ConvForward(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]), bias)
 }
 
@@ -124,61 +121,23 @@ func runConvWeight(f *frame) error {
 	return kernels.ConvWeight(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 }
 
-// complexConv does a complex convolution as four real ones over copies of the parts.
-func (f *frame) complexConv(bias kernels.Operand, conv func(kernels.Issuer, *kernels.Conv, kernels.Operand, kernels.Operand, kernels.Operand, kernels.Operand) error) error {
-	r := f.out[0].dt.Real()
-	var parts [3][2]kernels.Operand
-	for i := range 3 {
-		if f.in[i] == nil {
-			continue
-		}
-		o := operand(f.in[i])
-		st := make([]int, len(o.Stride))
-		for d, s := range o.Stride {
-			st[d] = 2 * s
-		}
-		for im := range 2 {
-			p, err := f.Workspace(max(o.Numel()*r.Size(), 1))
-			if err != nil {
-				return err
+// complexConv does a complex convolution as three real ones, (a - b) + i(c - a - b) where a and b are those of the real and of the imaginary
+// parts and c that of their sums (as PyTorch does it, whose rounding that gives).
+func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
+	return x.composite("Conv2d", func(x *Exec) *Tensor {
+		parts := func(t *Tensor) (re, im, sum *Tensor) {
+			if t == nil {
+				return nil, nil, nil
 			}
-			parts[i][im] = kernels.Operand{Ptr: p, DType: r, Shape: o.Shape, Stride: o.Stride}
-			src := kernels.Operand{Ptr: o.Ptr + uint64(im*r.Size()), DType: r, Shape: o.Shape, Stride: st}
-			if err := kernels.Pointwise(f, kernels.Copy, r, nil, []kernels.Operand{parts[i][im]}, []kernels.Operand{src}); err != nil {
-				return err
-			}
+			re, im = x.RealPart(t), x.ImagPart(t)
+			return re, im, x.Add(re, im)
 		}
-	}
-	out := operand(f.out[0])
-	st := make([]int, len(out.Stride))
-	for d, s := range out.Stride {
-		st[d] = 2 * s
-	}
-	for im := range 2 {
-		var half [2]kernels.Operand
-		for i := range half {
-			p, err := f.Workspace(max(out.Numel()*r.Size(), 1))
-			if err != nil {
-				return err
-			}
-			half[i] = kernels.Operand{Ptr: p, DType: r, Shape: out.Shape, Stride: out.Stride}
-		}
-		if err := conv(f, f.conv(), half[0], parts[0][0], parts[1][im], parts[2][im]); err != nil {
-			return err
-		}
-		if err := conv(f, f.conv(), half[1], parts[0][1], parts[1][1-im], kernels.Operand{}); err != nil {
-			return err
-		}
-		dst := kernels.Operand{Ptr: out.Ptr + uint64(im*r.Size()), DType: r, Shape: out.Shape, Stride: st}
-		op := kernels.Add
-		if im == 0 {
-			op = kernels.Sub
-		}
-		if err := kernels.Pointwise(f, op, r, nil, []kernels.Operand{dst}, half[:]); err != nil {
-			return err
-		}
-	}
-	return nil
+		xr, xi, xs := parts(in)
+		wr, wi, ws := parts(w)
+		br, _, bs := parts(b)
+		p, q, r := x.Conv2d(xr, wr, br, opt), x.Conv2d(xi, wi, nil, opt), x.Conv2d(xs, ws, bs, opt)
+		return x.Add(x.partOp(rowFromPart, x.Sub(p, q), 0), x.partOp(rowFromPart, x.Sub(x.Sub(r, p), q), 1))
+	})
 }
 
 // planConv checks shapes and options and works out the output's size.
@@ -252,6 +211,9 @@ func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 			in, opt := x.samePadding(in, w, opt)
 			return x.Conv2d(in, w, b, opt)
 		})
+	}
+	if in.dt.IsComplex() && w.dt.IsComplex() && (b == nil || b.dt.IsComplex()) {
+		return x.complexConv(in, w, b, opt)
 	}
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }

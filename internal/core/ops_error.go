@@ -1,6 +1,7 @@
 package core
 
 import (
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -191,10 +192,22 @@ func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *
 		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
 	}
 	return x.composite("BCEWithLogits", func(x *Exec) *Tensor {
-		y := x.withPositives(rowBCELogits, positive, t, target).call1()
+		y := x.logitLoss(t, target, positive)
 		if weight != nil {
 			y = x.Mul(y, weight)
 		}
 		return x.reduceLoss(y, how)
 	})
+}
+
+// logitLoss returns the losses of elements. Those of halves are rounded at every step, as PyTorch's are.
+func (x *Exec) logitLoss(t, target, positive *Tensor) *Tensor {
+	if t.dt.Size() > 2 || x.m.autocast != dtype.Invalid {
+		return x.withPositives(rowBCELogits, positive, t, target).call1()
+	}
+	l := x.LogSigmoid(t)
+	if positive != nil {
+		l = x.Mul(x.AddS(x.Mul(x.SubS(positive, 1), target), 1), l)
+	}
+	return x.Sub(x.Mul(x.RSubS(target, 1), t), l)
 }

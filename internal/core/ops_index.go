@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode.
+// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode. Where i[2]
+// is 1, negative indexes count from the end.
 var rowGather, rowScatter *row
 
 // scatterMode says what a scatter does with the elements that are there.
@@ -27,7 +28,9 @@ func init() {
 	rowGather.back = func(b *back) {
 		x, g := b.x, b.grad(0)
 		zeros := x.Zeros(b.shape(0), g.dt)
-		b.set(0, x.scatter(zeros, b.in(1), g, b.n.i[0], scatterAdd).call1())
+		f := x.scatter(zeros, b.in(1), g, b.n.i[0], scatterAdd)
+		f.i[2] = b.n.i[2]
+		b.set(0, f.call1())
 	}
 	rowScatter.back = func(b *back) {
 		x, g, index, dim := b.x, b.grad(0), b.in(1), b.n.i[0]
@@ -42,7 +45,9 @@ func init() {
 			x.fail("Scatter", fault.Unsupported, nil, "a scatter that multiplies has no derivative; use scatters that set or add")
 		}
 		if b.need(2) {
-			b.set(2, x.Gather(g, dim, index))
+			f := x.op(rowGather, g, index)
+			f.i = [8]int{dim, 0, b.n.i[2]}
+			b.set(2, f.call1())
 		}
 	}
 }
@@ -84,10 +89,11 @@ func metaGather(f *frame) {
 	f.newOut(0, f.in[0].dt, f.in[1].shape, nil)
 }
 
-// indexed describes t, addressed along dimension d, over an iteration of the given number of dimensions.
-func indexed(t *Tensor, d int) kernels.Indexed {
+// indexed describes t, addressed along dimension i[0].
+func (f *frame) indexed(t *Tensor) kernels.Indexed {
+	d := f.i[0]
 	shape, stride := at1(t)
-	r := kernels.Indexed{Operand: operand(t), Step: stride[d], Size: shape[d]}
+	r := kernels.Indexed{Operand: operand(t), Step: stride[d], Size: shape[d], Wrap: f.i[2] == 1}
 	st := append([]int(nil), stride...)
 	st[d] = 0
 	r.Stride = st
@@ -105,7 +111,7 @@ func runGather(f *frame) error {
 	if f.out[0].Numel() == 0 {
 		return nil
 	}
-	return kernels.Gather(f, operand1(f.out[0]), operand1(f.in[1]), indexed(f.in[0], f.i[0]))
+	return kernels.Gather(f, operand1(f.out[0]), operand1(f.in[1]), f.indexed(f.in[0]))
 }
 
 func metaScatter(f *frame) {
@@ -134,7 +140,7 @@ func runScatter(f *frame) error {
 	if f.in[1].Numel() == 0 {
 		return nil
 	}
-	dst, index, src := indexed(out, f.i[0]), operand1(f.in[1]), operand1(f.in[2])
+	dst, index, src := f.indexed(out), operand1(f.in[1]), operand1(f.in[2])
 	switch scatterMode(f.i[1]) {
 	case scatterAdd:
 		return kernels.ScatterAdd(f, dst, index, src, f.i[0])
@@ -251,12 +257,12 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	})
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; with dim nil it takes from all of t, in row-major
-// order, and returns a vector.
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
+// order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 	return x.composite("TakeAlongDim", func(x *Exec) *Tensor {
 		if len(dim) == 0 {
-			return x.Gather(x.Reshape(t, -1), 0, x.Reshape(index, -1))
+			return x.take(x.Reshape(t, -1), 0, x.Reshape(index, -1))
 		}
 		f := x.op(rowGather, t, index)
 		n := len(t.shape)
@@ -277,8 +283,15 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 				b[i] = a[i]
 			}
 		}
-		return x.Gather(x.Expand(t, a...), d, x.Expand(index, b...))
+		return x.take(x.Expand(t, a...), d, x.Expand(index, b...))
 	})
+}
+
+// take is Gather where negative indexes count from the end.
+func (x *Exec) take(t *Tensor, dim int, index *Tensor) *Tensor {
+	f := x.op(rowGather, t, index)
+	f.i = [8]int{dim, 0, 1}
+	return f.call1()
 }
 
 // EmbeddingOpt are the options of Embedding.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -66,7 +67,7 @@ func runProduct(f *frame) error {
 // complexProduct does a complex product as four real ones over the parts, which lie at strides of two.
 func complexProduct(f *frame, out, a, b kernels.Operand, opt kernels.MatmulOpt) error {
 	part := func(o kernels.Operand, im int) kernels.Operand {
-		if o.Ptr == 0 {
+		if o.DType == dtype.Invalid {
 			return o
 		}
 		r := o.DType.Real()

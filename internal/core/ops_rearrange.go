@@ -211,12 +211,15 @@ func runPad(f *frame) error {
 	return f.copyTo(dst, src)
 }
 
-func (x *Exec) constantPad(t *Tensor, pad []int, v float64) *Tensor {
+func (x *Exec) constantPad(t *Tensor, pad []int, v complex128) *Tensor {
 	f := x.op(rowPad, t)
 	f.dims = append(f.dims, pad...)
-	f.scalar[0] = fillScalar(complex(v, 0), t.dt)
+	f.scalar[0] = fillScalar(v, t.dt)
 	return f.call1()
 }
+
+// PadC is Pad with a complex constant.
+func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor { return x.constantPad(t, pad, v) }
 
 // PadOpt are the options of Pad.
 type PadOpt struct {
@@ -231,7 +234,7 @@ type PadOpt struct {
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	switch opt.Mode {
 	case "", "constant":
-		return x.constantPad(t, pad, opt.Value)
+		return x.constantPad(t, pad, complex(opt.Value, 0))
 	case "reflect", "replicate", "circular":
 	default:
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %s", opt.Mode)
@@ -253,6 +256,11 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 
 // padDim pads one dimension: it takes elements by their places in it.
 func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
+	if mode == "circular" && min(before, after) < 0 {
+		// What is taken away goes first.
+		t = x.Slice(t, d, max(-before, 0), t.shape[d]+min(after, 0), 1)
+		before, after = max(before, 0), max(after, 0)
+	}
 	n := t.shape[d]
 	if before == 0 && after == 0 {
 		return t

@@ -8,8 +8,13 @@ import (
 
 // Views and copies by shape that are made of the views of ops_view.go.
 
-// Ravel returns t's elements as a vector in row-major order: a view where that is possible, else a copy.
-func (x *Exec) Ravel(t *Tensor) *Tensor { return x.Reshape(t, -1) }
+// Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
+func (x *Exec) Ravel(t *Tensor) *Tensor {
+	if t.IsContiguous() {
+		return x.View(t, -1)
+	}
+	return x.composite("Ravel", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), -1) })
+}
 
 // Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
 // end; a 0-d tensor becomes a vector of one element.

@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -89,7 +90,7 @@ func init() {
 	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
 	rowSelect = define(viewRow("Select", "select", viewSelect))
 	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
-	rowStrided = define(viewRow("AsStrided", "as_strided", viewStrided))
+	rowStrided = define(row{Name: "AsStrided", Torch: "as_strided", flags: flagView, meta: metaStrided, back: backStrided})
 	rowView = define(row{Name: "View", Torch: "view", flags: flagView, meta: metaView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
 	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, meta: metaExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
 	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, meta: func(f *frame) {
@@ -202,10 +203,30 @@ func viewDiagonal(f *frame, g geometry) geometry {
 	return out
 }
 
-// viewStrided: dims = shape then strides, i[0] = offset. The storage of a gradient is laid out as that of the input.
-func viewStrided(f *frame, g geometry) geometry {
-	n := len(f.dims) / 2
-	return geometry{f.dims[:n], f.dims[n:], f.i[0]}
+// metaStrided: dims = shape then strides, i[0] = offset. The derivative reads opt, the geometry of the input.
+func metaStrided(f *frame) {
+	t, n := f.in[0], len(f.dims)/2
+	f.viewOut(0, t, f.i[0], f.dims[:n], f.dims[n:])
+	f.opt = &geometry{t.shape, t.stride, t.offset}
+}
+
+// backStrided adds the gradients of all elements of the view up where they lie in storage, and takes from there those of the input's; elements
+// that are several of the input's share theirs evenly.
+func backStrided(b *back) {
+	x, g, in, n := b.x, b.grad(0), b.n.opt.(*geometry), len(b.n.dims)/2
+	out := geometry{b.n.dims[:n], b.n.dims[n:], b.n.i[0]}
+	first := min(in.offset, out.offset)
+	size := max(in.offset+extent(in.shape, in.stride), out.offset+extent(out.shape, out.stride)) - first
+	places := x.NoGrad().Arange(0, float64(size), 1, dtype.Int64)
+	at := func(g geometry) *Tensor { return x.Reshape(x.AsStrided(places, g.shape, g.stride, g.offset-first), -1) }
+	all := x.scatter(x.Zeros([]int{size}, g.dt), at(out), x.Reshape(g, -1), 0, scatterAdd).call1()
+	d := x.Gather(all, 0, at(*in))
+	if numel(in.shape) > 0 && !dense(in.shape, in.stride) {
+		ones := x.Ones([]int{numel(in.shape)}, g.dt)
+		counts := x.scatter(x.Zeros([]int{size}, g.dt), at(*in), ones, 0, scatterAdd).call1()
+		d = x.Div(d, x.Gather(counts, 0, at(*in)))
+	}
+	b.set(0, x.Reshape(d, in.shape...))
 }
 
 func metaView(f *frame) {
@@ -295,6 +316,7 @@ func metaExpand(f *frame) {
 	stride := make([]int, len(to))
 	for i := len(to) - 1; i >= 0; i-- {
 		switch {
+		case len(t.shape) == 0 && to[i] >= 0: // all strides 0
 		case i < lead:
 			if to[i] < 0 {
 				f.fail(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)

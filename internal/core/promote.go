@@ -218,7 +218,7 @@ func (f *frame) layout(shape []int) []int {
 	step := 1
 	for _, d := range perm {
 		out[d] = step
-		step *= max(shape[d], 1)
+		step *= shape[d]
 	}
 	return out
 }

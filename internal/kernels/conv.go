@@ -26,6 +26,10 @@ const (
 	convWeight
 )
 
+// convBiasApart is a bit of Attr[1] besides those of products: the sum is rounded to the result's type before the bias is added, as PyTorch does
+// but for depthwise convolutions.
+const convBiasApart = 1 << 8
+
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
 	return c.issue(is, convForward, y, w, x, bias)
@@ -77,6 +81,9 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	}
 	if bias.Ptr != 0 {
 		s.Attr[1] |= gemmBias
+		if c.Groups == 1 || c.Groups < c.In {
+			s.Attr[1] |= convBiasApart
+		}
 	}
 	s.Attr[2] = uint16(c.widthA(kind, &a))
 	s.Vec = uint8(c.widthOut(kind, &res))
@@ -329,6 +336,9 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 		res := make([]kernel.Value, len(vs))
 		for j, v := range vs {
 			if c.s.Attr[1]&gemmBias != 0 {
+				if c.s.Attr[1]&convBiasApart != 0 {
+					v = v.Convert(c.out.Type()).Convert(v.Type())
+				}
 				v = v.Add(c.bias.Load(c.group.Mul(c.outs).Add(r)).Convert(v.Type()))
 			}
 			res[j] = v.Convert(c.out.Type())

@@ -39,11 +39,12 @@ var (
 		d := in[1].Sub(in[2])
 		return d.Abs().Lt(s[0]).Select(d, sign(d).Mul(s[0])).Mul(s[1]).Mul(in[0])
 	})
-	// BCEWithLogits is the binary cross-entropy of logits in0 and targets in1, with positives weighted by in2.
+	// BCEWithLogits is the binary cross-entropy of logits in0 and targets in1, with positives weighted by in2. It rounds at every step, as
+	// PyTorch's sequence of ops does.
 	BCEWithLogits = floats("bce_with_logits", 3, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x, y, one := in[0], in[1], in[0].Like(1)
-		w := in[2].Sub(one).FMA(y, one)
-		return w.FMA(math.LogSigmoid(k, x).Neg(), one.Sub(y).Mul(x))
+		w := in[2].Sub(one).Mul(y).Add(one)
+		return one.Sub(y).Mul(x).Sub(w.Mul(math.LogSigmoid(k, x)))
 	})
 	// BCEWithLogitsBackward is of gradient, logits, targets and positive weights.
 	BCEWithLogitsBackward = floats("bce_with_logits_backward", 4, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {

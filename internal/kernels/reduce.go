@@ -152,6 +152,10 @@ func (p *reducePlan) gather(dims []bool) bool {
 func (p *reducePlan) shape(lim *Limits) {
 	most := widest(nil, p.ins)
 	along, alongRepeat := p.rowVector(most)
+	if p.n < 128 {
+		// PyTorch's order of additions, which sums that cancel show.
+		along, alongRepeat = 1, 0
+	}
 	across, acrossRepeat := p.columnVector(min(most, 4))
 	inner := abs(p.red.stride[0][0])
 	rows := p.n > 1 && (p.outputs == 1 || inner != 0 && inner < abs(p.kept.stride[len(p.outs)][0]))
