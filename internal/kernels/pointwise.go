@@ -64,6 +64,9 @@ func contiguous(outs, ins []Operand) (n int, repeat uint16, ok bool) {
 		if o.Ptr == 0 {
 			continue
 		}
+		if len(o.Stride) != len(shape) {
+			return n, 0, false
+		}
 		same, zero := true, i >= len(outs)
 		for d, s := range o.Stride {
 			if shape[d] == 1 {

@@ -214,6 +214,7 @@ func TestPointwiseErrors(t *testing.T) {
 		"scalars":    Pointwise(h, Add, dtype.Float32, []Scalar{{}}, []Operand{x}, []Operand{x, x}),
 		"misaligned": Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{odd, x}),
 		"strided":    Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{permuted(odd, 1, 0), x}),
+		"flat rank":  Pointwise(h, Add, dtype.Float32, nil, []Operand{x}, []Operand{flat, x}),
 		"rank":       Pointwise(h, Add, dtype.Float32, nil, []Operand{permuted(x, 1, 0)}, []Operand{flat, x}),
 	} {
 		if err == nil {
