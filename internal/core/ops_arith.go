@@ -92,7 +92,7 @@ func backDiv(b *back) {
 	}
 	if b.need(1) {
 		d := b.in(1)
-		q := b.x.Div(b.in(0), d)
+		q := b.x.Div(b.term(0), d)
 		b.set(1, b.x.Neg(b.x.Mul(g, b.x.conjugate(b.x.Div(q, d)))))
 	}
 }
