@@ -61,6 +61,18 @@ func TestBandwidth(t *testing.T) {
 	})
 }
 
+func TestRows(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	x.Scope(func(x *tenon.Exec) {
+		const bytes = 4.0 * large
+		a := x.View(x.Arange(0, large, 1, tenon.Float32), large/1024, 1024)
+		x.MulInto(a, a, x.Full(nil, 1e-9, tenon.Float32))
+		w, b := x.Ones([]int{1024}, tenon.Float32), x.Zeros([]int{1024}, tenon.Float32)
+		recordFigure("softmax", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Softmax(a, 1, tenon.SoftmaxOpt{}) }), 2*bytes))
+		recordFigure("layernorm", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.LayerNorm(a, w, b, []int{1024}, 1e-5) }), 2*bytes))
+	})
+}
+
 func TestProducts(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	const n = 8192
