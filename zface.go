@@ -206,6 +206,11 @@ func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float
 	return (*Tensor)((*core.Exec)(x).AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
+// AddMMC is AddMM with complex beta and alpha.
+func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+	return (*Tensor)((*core.Exec)(x).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
 // AddS returns a + v.
 func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).AddS((*core.Tensor)(a), v))
@@ -297,6 +302,11 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
+// BAddBMMC is BAddBMM with complex beta and alpha.
+func (x *Exec) BAddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+	return (*Tensor)((*core.Exec)(x).BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
