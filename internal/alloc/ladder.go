@@ -6,6 +6,7 @@ type request struct {
 	segment uint64 // bytes to ask the device for
 	silo    *silo
 	context any
+	refusal error // the backend's latest, if it had no room
 }
 
 // climb finds memory for r after its free list had none, by PyTorch's ladder: callbacks, collection of old cached blocks, a

@@ -18,6 +18,7 @@ type outOfMemory struct {
 	reserved    uint64
 	observers   []OOMObserver
 	processes   func() []ProcessMemory
+	cause       error // the backend's, nil where the fraction forbids more
 }
 
 // fail gathers and counts the failure of r.
@@ -29,7 +30,7 @@ func (d *Device) fail(r *request) (*outOfMemory, error) {
 	d.record(ActionOOM, free, r.size, r.silo.stream, r.context)
 	d.stats.OOMs++
 	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: d.allowed, fractionSet: d.fractionSet,
-		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes}
+		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, cause: r.refusal}
 	for _, p := range d.private {
 		o.private += p.small.freeBytes() + p.large.freeBytes()
 	}
@@ -40,6 +41,7 @@ func (d *Device) fail(r *request) (*outOfMemory, error) {
 // report calls the observers and returns the error.
 func (o *outOfMemory) report(device int) error {
 	err := fault.New(fault.OutOfMemory, "%s", o.message(device))
+	err.Cause = o.cause
 	allowed := o.total
 	if o.fractionSet {
 		allowed = o.allowed

@@ -71,6 +71,7 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	}
 	addr, err := d.malloc(r.segment)
 	if isOutOfMemory(err) {
+		r.refusal = err
 		return nil, nil
 	}
 	if err != nil {

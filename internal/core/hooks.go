@@ -19,8 +19,9 @@ type leafHook struct {
 
 // kept is the gradient that RetainGrad keeps of one output of a node.
 type kept struct {
-	out  uint8
-	grad *Tensor
+	out   uint8
+	owner *Tensor // whose closing drops it
+	grad  *Tensor
 }
 
 // nodeExtra is what few nodes have: hooks, retained gradients, and what saved-tensor hooks made of the saved tensors, by slot.
@@ -93,12 +94,12 @@ func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (rem
 }
 
 // RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
-// hooks of t return, and follows t through changes in place. On a leaf it does nothing. t must require grad.
+// hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
 func (t *Tensor) RetainGrad() {
 	switch {
 	case t.node != nil:
 		if t.node.keptOf(t.out) == nil {
-			t.node.more().kept = append(t.node.extra.kept, &kept{out: t.out})
+			t.node.more().kept = append(t.node.extra.kept, &kept{out: t.out, owner: t})
 		}
 	case t.leaf == nil:
 		panicAt("RetainGrad", fault.Invalid, "can't retain_grad on %s, a Tensor that has requires_grad=False", describe(t))
@@ -107,6 +108,14 @@ func (t *Tensor) RetainGrad() {
 
 // RetainsGrad reports whether t is no leaf and keeps its gradient.
 func (t *Tensor) RetainsGrad() bool { return t.node != nil && t.node.keptOf(t.out) != nil }
+
+// dropKept closes what is retained for t.
+func (n *node) dropKept(t *Tensor) {
+	if k := n.keptOf(t.out); k != nil && k.owner == t {
+		n.extra.kept = without(n.extra.kept, k)
+		k.grad.Close()
+	}
+}
 
 // moveKept hands what is retained of an output on to the node that replaces it in place.
 func (n *node) moveKept(out uint8, to *node, at uint8) {
@@ -270,8 +279,8 @@ func (b *back) unpackHooked(i int) *Tensor {
 	return t
 }
 
-// dropExtra closes what spent or unreachable nodes keep of saved tensors; with all, retained gradients too.
-func (n *node) dropExtra(all bool) {
+// dropPacked closes the tensors that pack hooks made.
+func (n *node) dropPacked() {
 	if n.extra == nil {
 		return
 	}
@@ -281,12 +290,6 @@ func (n *node) dropExtra(all bool) {
 		}
 	}
 	n.extra.packed = nil
-	if all {
-		for _, k := range n.extra.kept {
-			k.grad.Close()
-		}
-		n.extra.kept = nil
-	}
 }
 
 // twin returns another handle of t with the same history, in no scope.

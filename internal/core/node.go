@@ -174,7 +174,6 @@ func (n *node) release() {
 	for {
 		if n.refs.Add(-1) == 0 {
 			n.spend()
-			n.dropExtra(true)
 			for i := range n.edges {
 				if m := n.edges[i].node; m != nil {
 					n.edges[i].node = nil
@@ -207,7 +206,7 @@ func (n *node) spend() {
 		}
 	}
 	n.saved = nil
-	n.dropExtra(false)
+	n.dropPacked()
 	n.custom.close()
 }
 

@@ -5,6 +5,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 var rowEmpty, rowFull *row
@@ -47,9 +48,7 @@ func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor { return x.Full(shape, 
 func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
 	b := make([]byte, t.dt.Size())
 	x.check("To", x.readBytes(t, b))
-	c := x.Empty(nil, t.dt)
-	x.check("To", x.writeBytes(c, b))
-	return c
+	return x.FromBytes(b, t.dt)
 }
 
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
@@ -58,21 +57,27 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}
 	t := x.Empty(shape, dt)
-	x.check("FromBytes", x.writeBytes(t, data))
+	if err := x.writeBytes(t, data); err != nil {
+		t.Close()
+		x.check("FromBytes", err)
+	}
 	return t
 }
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	out := make([]byte, numel(t.shape)*t.dt.Size())
-	var err error
-	if e := Try(func() {
-		x.Scope(func(x *Exec) { err = x.readBytes(x.NoGrad().Contiguous(t), out) })
-	}); e != nil {
-		return nil, e
+	err := Try(func() {
+		x.Scope(func(x *Exec) { x.check("Bytes", x.readBytes(x.NoGrad().Contiguous(t), out)) })
+	})
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	return out, nil
 }
+
+// The names of copies from and to the host in the launch ring.
+var opRead, opWrite = rt.RegisterOp("Bytes"), rt.RegisterOp("FromBytes")
 
 // readBytes copies the elements of contiguous t to b and waits for them.
 func (x *Exec) readBytes(t *Tensor, b []byte) error {
@@ -90,6 +95,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 		st = t.st.dev.DefaultStream()
 	}
 	seq := st.Next()
+	st.Began(opRead, seq)
 	if !x.m.manual {
 		if err := t.st.read(st, seq); err != nil {
 			return err
@@ -112,6 +118,7 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 	}
 	st := x.m.stream
 	seq := st.Next()
+	st.Began(opWrite, seq)
 	if !x.m.manual {
 		if err := t.st.write(st, seq); err != nil {
 			return err

@@ -105,6 +105,7 @@ func (t *Tensor) Close() {
 		return
 	}
 	if t.node != nil {
+		t.node.dropKept(t)
 		t.node.release()
 		t.node = nil
 	}

@@ -34,7 +34,9 @@ type Device struct {
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [maxStreams]atomic.Pointer[Stream]
-	lost    atomic.Pointer[fault.Error]
+	// lost is the fault that lost the device; told says that a call returned it.
+	lost atomic.Pointer[fault.Error]
+	told atomic.Bool
 	// lines says that the launch ring keeps the calls of operations.
 	lines bool
 
@@ -105,7 +107,13 @@ func (d *Device) Synchronize() error {
 // EmptyCache returns cached memory that nothing uses to the driver, that of dropped tensors too.
 func (d *Device) EmptyCache() error {
 	_, err := d.FreeLoose()
-	return errors.Join(err, d.checkAlloc(d.mem.EmptyCache(), "cached memory could not be given back"))
+	if e := d.checkAlloc(d.mem.EmptyCache(), "cached memory could not be given back"); e != nil {
+		err = errors.Join(err, e)
+		if d.lost.Load() != nil { // what came to light on the way ends the waiting for events
+			_ = d.mem.EmptyCache()
+		}
+	}
+	return err
 }
 
 // Close waits for all work and releases the device. The second call does nothing. On a device whose fault was reported before it is
@@ -117,7 +125,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
-	known := d.lost.Load() != nil
+	known := d.told.Load()
 	first := d.Synchronize()
 	keep := func(err error) {
 		if first == nil {
@@ -151,13 +159,24 @@ func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 			return nil, err
 		}
 	}
+	if err := d.Lost(); err != nil {
+		return nil, err
+	}
 	b, err := d.mem.Alloc(n, s)
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
 
-// Free gives a block back. A failure delays its reuse and loses nothing: the allocator tries again.
+// Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
+// comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
-	return d.checkAlloc(d.mem.Free(b), "memory could not be freed")
+	err := d.mem.Free(b)
+	if c, ok := codeOf(err); ok {
+		if c.Sticky() && !d.info.Inline {
+			d.lose(err)
+		}
+		return nil
+	}
+	return err
 }
 
 // Index32 returns the most elements that kernels reach with 32-bit indexes.

@@ -46,7 +46,7 @@ func (d *Device) FreeLoose() (int, error) {
 	l.mu.Unlock()
 	var first error
 	for _, b := range blocks {
-		if err := d.mem.Free(b); first == nil {
+		if err := d.Free(b); first == nil {
 			first = err
 		}
 	}

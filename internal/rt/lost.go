@@ -26,20 +26,25 @@ func (d *Device) Check(err error, msg string) error {
 		}
 		return wrap(err, msg)
 	}
+	d.told.Store(true)
+	return d.lose(err)
+}
+
+// lose notes the fault that lost the device, unless it was lost before, and returns the first one.
+func (d *Device) lose(err error) *fault.Error {
 	if first := d.lost.Load(); first != nil {
 		return first
 	}
 	e := fault.Wrap(fault.Device, err, "%s", "the device failed while it worked and is lost to this process")
 	e.Suspects = d.suspects()
-	if !d.lost.CompareAndSwap(nil, e) {
-		return d.lost.Load()
-	}
-	return e
+	d.lost.CompareAndSwap(nil, e)
+	return d.lost.Load()
 }
 
 // Lost returns the fault that lost the device, or nil.
 func (d *Device) Lost() error {
 	if e := d.lost.Load(); e != nil {
+		d.told.Store(true)
 		return e
 	}
 	return nil

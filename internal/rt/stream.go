@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/fault"
-	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 )
 
@@ -161,82 +160,6 @@ func (d *Device) eventPool(timing bool) *[]driver.Event {
 		return &d.timing
 	}
 	return &d.events
-}
-
-// backend is the device as its allocator sees it.
-type backend struct{ d *Device }
-
-// relaxed runs f with a token in the mode in which allocation is legal while streams are captured.
-func (b *backend) relaxed(f func(t driver.Thread) error) error {
-	dev := b.d.dev
-	t := dev.Enter()
-	defer t.Leave()
-	old, err := dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
-	if err != nil {
-		return err
-	}
-	err = f(t)
-	if _, e := dev.CaptureExchangeMode(t, old); err == nil {
-		err = e
-	}
-	return err
-}
-
-func (b *backend) Malloc(size uint64) (addr uint64, err error) {
-	err = b.relaxed(func(t driver.Thread) error {
-		p, err := b.d.dev.MemAlloc(t, size)
-		addr = uint64(p)
-		return err
-	})
-	if errors.Is(err, driver.OutOfMemory) {
-		err = errors.Join(alloc.ErrOutOfMemory, err)
-	}
-	return addr, err
-}
-
-func (b *backend) Free(addr uint64) error {
-	if b.d.lost.Load() != nil { // frees are silent then, but nothing else is
-		t := b.d.dev.Enter()
-		defer t.Leave()
-		return b.d.dev.MemFree(t, driver.Ptr(addr))
-	}
-	return b.relaxed(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
-}
-
-func (b *backend) MemInfo() (free, total uint64, err error) {
-	err = b.relaxed(func(t driver.Thread) (err error) {
-		free, total, err = b.d.dev.MemInfo(t)
-		return err
-	})
-	return free, total, err
-}
-
-func (b *backend) AcquireEvent() (alloc.Event, error) {
-	e, err := b.d.AcquireEvent(false)
-	return alloc.Event(e), err
-}
-
-func (b *backend) ReleaseEvent(e alloc.Event) { b.d.ReleaseEvent(driver.Event(e), false) }
-
-func (b *backend) RecordEvent(e alloc.Event, s alloc.Stream) error {
-	return b.d.dev.EventRecord(driver.Event(e), driver.Stream(s))
-}
-
-func (b *backend) QueryEvent(e alloc.Event) (done bool, err error) {
-	err = b.relaxed(func(t driver.Thread) (err error) {
-		done, err = b.d.dev.EventQuery(t, driver.Event(e))
-		return err
-	})
-	return done, err
-}
-
-func (b *backend) SyncEvent(e alloc.Event) error {
-	return b.relaxed(func(t driver.Thread) error { return b.d.dev.EventSynchronize(t, driver.Event(e)) })
-}
-
-func (b *backend) Capturing(s alloc.Stream) (uint64, bool) {
-	st, id, err := b.d.dev.CaptureInfo(driver.Stream(s))
-	return id, err == nil && st == driver.CaptureActive
 }
 
 func codeOf(err error) (driver.Code, bool) {

@@ -1,0 +1,269 @@
+package core
+
+import (
+	"errors"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/faults"
+	"tenon.dev/internal/driver/hostsim"
+	"tenon.dev/internal/rt"
+)
+
+// unclosed keeps a device open over many openings by the runtime, so that what the runtime does not give back by itself is seen.
+type unclosed struct{ driver.Device }
+
+func (unclosed) Close() error { return nil }
+
+// program is what a walk runs in a session.
+type program struct {
+	name string
+	run  func(x *Exec) error
+	// memory is the simulated device's capacity; 0 is the default.
+	memory uint64
+	// recovered are the calls that the program may survive, besides allocation, which the allocator tries again.
+	recovered []string
+}
+
+func ones(x *Exec, shape ...int) *Tensor { return x.Ones(shape, dtype.Float32) }
+
+var programs = []program{
+	{name: "Open", run: func(x *Exec) error { return nil }},
+	{name: "Create", run: func(x *Exec) error {
+		return Try(func() { ones(x, 8); x.Empty([]int{1 << 20}, dtype.Float32); From(x, []float32{1, 2, 3}) })
+	}},
+	{name: "LoadKernels", run: func(x *Exec) error {
+		a := ones(x, 4, 4)
+		return Try(func() { x.Add(a, a); x.MM(a, a); x.Sum(x.ToDType(a, dtype.Float64), []int{0}, SumOpt{}) })
+	}},
+	{name: "Convolution", run: func(x *Exec) error {
+		return Try(func() {
+			in, w := x.Full([]int{1, 2, 4, 4}, 1, dtype.Complex64), x.Full([]int{1, 2, 3, 3}, 1, dtype.Complex64)
+			x.Conv2d(in, w, nil, ConvOpt{}) // takes workspace
+		})
+	}},
+	{name: "Add", run: func(x *Exec) error {
+		return Try(func() { a := ones(x, 3); x.AddInto(a, x.Add(a, a), a) })
+	}},
+	{name: "Read", run: func(x *Exec) error {
+		var err error
+		if e := Try(func() {
+			a := x.Transpose(ones(x, 2, 3), 0, 1)
+			if _, err = Read[float32](x, a); err == nil {
+				_, err = x.Item(x.Sum(a, nil, SumOpt{}))
+			}
+		}); e != nil {
+			return e
+		}
+		return err
+	}},
+	{name: "HostScalar", run: func(x *Exec) error {
+		return Try(func() {
+			a := ones(x, 3)
+			x.Add(a, x.Host().Full(nil, 2, dtype.Float32))
+			x.Autocast(dtype.Float16).MM(ones(x, 2, 2), ones(x, 2, 2))
+		})
+	}},
+	{name: "Backward", run: func(x *Exec) (err error) {
+		if e := Try(func() {
+			a, w := ones(x, 2, 3).SetRequiresGrad(true), ones(x, 3, 2).SetRequiresGrad(true)
+			a.RegisterHook(func(x *Exec, g *Tensor) *Tensor { return x.MulS(g, 2) })
+			var loss *Tensor
+			x.SavedTensorHooks(func(x *Exec, t *Tensor) any { return x.Clone(t) }, func(x *Exec, v any) *Tensor { return v.(*Tensor) }, func(x *Exec) {
+				y := x.Apply(square{}, x.MM(a, w))[0]
+				y.RetainGrad()
+				loss = x.Sum(x.Mul(y, y), nil, SumOpt{})
+			})
+			if err = x.Backward(loss, nil, BackwardOpt{RetainGraph: true}); err == nil {
+				_, err = x.Grad([]*Tensor{loss}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+			}
+		}); e != nil {
+			return e
+		}
+		return err
+	}},
+	{name: "Streams", recovered: []string{"EventCreate"}, run: func(x *Exec) error {
+		st, err := x.Device().Stream()
+		if err != nil {
+			return err
+		}
+		if err := x.WaitStream(st); err != nil {
+			return err
+		}
+		if err := x.On(st).WaitStream(x.Stream()); err != nil {
+			return err
+		}
+		if _, err := st.Query(); err != nil {
+			return err
+		}
+		y, err := x.Fork()
+		if err != nil {
+			return err
+		}
+		return errors.Join(x.Synchronize(), y.Synchronize())
+	}},
+	{name: "CrossStream", recovered: []string{"EventCreate"}, run: func(x *Exec) error {
+		st, err := x.Device().Stream()
+		if err != nil {
+			return err
+		}
+		side := x.On(st)
+		return Try(func() {
+			a := ones(x, 100)
+			b := side.MulS(a, 2) // waits, and a is used on st
+			x.AddInto(a, a, b)
+			a.Close() // held back by an event
+			x.check("RecordStream", side.RecordStream(b, x.Stream()))
+			b.Close()
+			side.Neg(ones(x, 100))
+		})
+	}},
+	{name: "EmptyCache", recovered: []string{"EventCreate"}, run: func(x *Exec) error {
+		st, err := x.Device().Stream()
+		if err != nil {
+			return err
+		}
+		err = Try(func() {
+			a := ones(x, 1<<20)
+			x.On(st).Neg(a)
+			a.Close()
+		})
+		if err != nil {
+			return err
+		}
+		return x.Device().EmptyCache()
+	}},
+	{name: "OutOfMemory", memory: 64 << 20, recovered: []string{"EventCreate"}, run: func(x *Exec) error {
+		err := Try(func() {
+			x.Scope(func(x *Exec) {
+				for range 3 { // cached afterwards
+					x.Empty([]int{4 << 20}, dtype.Float32)
+				}
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if err := Try(func() {
+			x.Scope(func(x *Exec) {
+				x.Empty([]int{12 << 20}, dtype.Float32) // fits once the cache is given back
+			})
+		}); err != nil {
+			return err
+		}
+		err = Try(func() { x.Empty([]int{20 << 20}, dtype.Float32) })
+		if fault.KindOf(err) != fault.OutOfMemory {
+			return errors.Join(errors.New("80 MiB fit in 64"), err)
+		}
+		var e *fault.Error
+		if errors.As(err, &e) && e.Cause == nil {
+			return errors.New("the error does not say what the driver said")
+		}
+		return nil
+	}},
+	{name: "Capture", run: func(x *Exec) error {
+		a := ones(x, 8)
+		g, err := x.Capture(func(x *Exec) { x.AddInto(a, a, a) }, CaptureOpt{})
+		if err != nil {
+			return err
+		}
+		err = x.Replay(g)
+		return errors.Join(err, x.Synchronize(), g.Close())
+	}},
+}
+
+// simulated returns a simulated device of the given capacity.
+func simulated(t *testing.T, memory uint64) driver.Device {
+	d, err := hostsim.New(hostsim.Options{Capacity: memory}).Open(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+// overlay opens the runtime over d.
+func overlay(d driver.Device, memory uint64) (*rt.Device, error) {
+	return rt.Open(rt.Selector{Kind: rt.Sim, Memory: memory, Wrap: func(own driver.Device) driver.Device {
+		own.Close()
+		return unclosed{d}
+	}})
+}
+
+// TestWalks opens a device, runs a program and closes the device, for every driver call and every code that it can fail with. Device faults
+// are among them: such a device gives everything back too.
+func TestWalks(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			faults.Walk(t, simulated(t, p.memory), func(d driver.Device) error {
+				dev, err := overlay(d, p.memory)
+				if err != nil {
+					return err
+				}
+				before := live.Load()
+				x := New(dev, host)
+				err = p.inScope(x)
+				if n := live.Load() - before; n != 0 {
+					t.Errorf("%d storages are left: %v", n, err)
+				}
+				return errors.Join(err, dev.Close())
+			}, faults.Recovered(append(p.recovered, "MemAlloc")...))
+		})
+	}
+}
+
+// inScope runs the program in a scope and checks that the session comes out as it went in.
+func (p *program) inScope(x *Exec) (err error) {
+	if e := Try(func() { x.Scope(func(x *Exec) { err = p.run(x) }) }); e != nil {
+		err = e
+	}
+	if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 || x.s.busy || x.s.run != nil || x.s.capture != nil {
+		err = errors.Join(err, errors.New("the session is left in the middle of something"))
+	}
+	return err
+}
+
+// TestWalksOfOneSession runs each program over and over in one session, for every call and code but device faults.
+func TestWalksOfOneSession(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range programs {
+		t.Run(p.name, func(t *testing.T) {
+			var x *Exec
+			faults.Walk(t, simulated(t, p.memory), func(d driver.Device) error {
+				if x == nil {
+					dev, err := overlay(d, p.memory)
+					if err != nil {
+						return err
+					}
+					for range 32 { // the whole pool, which only grows
+						if _, err := dev.Stream(); err != nil {
+							return err
+						}
+					}
+					x = New(dev, host)
+				}
+				before := live.Load()
+				err := p.inScope(x)
+				if n := live.Load() - before; n != 0 {
+					t.Errorf("%d storages are left: %v", n, err)
+				}
+				// Memory that the program cached is not left behind; the walk counts it.
+				return errors.Join(err, x.Device().EmptyCache())
+			}, faults.WithoutFaults(), faults.Recovered(append(p.recovered, "MemAlloc")...))
+			if x != nil {
+				if err := x.Device().Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
