@@ -33,15 +33,16 @@ func (s *session) otherCall() string {
 	stacks := bytes.Split(buf[:runtime.Stack(buf, true)], []byte("\n\n"))
 	for _, stack := range stacks[1:] {
 		for _, f := range s.frames {
-			if !bytes.Contains(stack, fmt.Appendf(nil, "(*frame).call(%p", f)) {
+			at := bytes.Index(stack, fmt.Appendf(nil, "(*frame).call(%p", f))
+			if at < 0 {
 				continue
 			}
-			lines := strings.Split(string(stack), "\n")
-			for i := 1; i+1 < len(lines); i += 2 {
+			lines := strings.Split(string(stack[at:]), "\n")
+			for i := 0; i+1 < len(lines); i += 2 {
 				function, _, _ := strings.Cut(lines[i], "(0x")
-				place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " ")
-				file, _, _ := strings.Cut(place, ":")
-				if !library(function, file) && !strings.HasPrefix(function, "runtime.") && !strings.HasPrefix(function, "panic(") {
+				place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
+				file := place[:max(strings.LastIndexByte(place, ':'), 0)]
+				if i > 0 && !library(function, file) && !strings.HasPrefix(function, "runtime.") {
 					return ", the other at " + place
 				}
 			}

@@ -170,6 +170,9 @@ func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 // comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
 	err := d.mem.Free(b)
+	if err == nil {
+		return nil
+	}
 	if c, ok := codeOf(err); ok {
 		if c.Sticky() && !d.info.Inline {
 			d.lose(err)

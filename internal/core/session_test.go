@@ -1,0 +1,81 @@
+package core
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Two goroutines on one Exec: the second one's operation fails and names both lines, and the first one's is not disturbed.
+func TestTwoGoroutines(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := ones(x, 3)
+		inside, proceed := make(chan bool), make(chan bool)
+		SetWatch(x, func(op string, view, end bool) {
+			if op == "Neg" && !end {
+				inside <- true
+				<-proceed
+			}
+		})
+		done := make(chan *Tensor)
+		line := here() + 1
+		go func() { done <- x.Neg(a) }()
+		<-inside
+		err := Try(func() { x.Add(a, a) })
+		proceed <- true
+		b := <-done
+		SetWatch(x, nil)
+		wantError(t, err, fault.Invalid, "two goroutines use one Exec at once", "Fork", "Add", "session_test.go", fmt.Sprintf("session_test.go:%d;", line))
+		want(t, x, b, -1, -1, -1)
+		want(t, x, x.Add(a, a), 2, 2, 2)
+	})
+}
+
+// here returns the caller's line.
+func here() int {
+	_, _, line, _ := runtime.Caller(1)
+	return line
+}
+
+func TestWatch(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		var seen []string
+		SetWatch(x, func(op string, view, end bool) { seen = append(seen, fmt.Sprint(op, ":", view, ":", end)) })
+		a := ones(x, 2, 2)
+		x.Autocast(dtype.Float16).MM(a, x.Transpose(a, 0, 1))
+		SetWatch(x, nil)
+		x.Neg(a)
+		got := strings.Join(seen, " ")
+		const wanted = "Full:false:false Full:false:true Permute:true:false Permute:true:true " +
+			"MatMul:false:false Copy:false:false Copy:false:true Copy:false:false Copy:false:true MatMul:false:true"
+		if got != wanted {
+			t.Errorf("seen %s, want %s", got, wanted)
+		}
+	})
+}
+
+// A panic that is a bug of a user's function leaves the session as it was where a scope was opened.
+func TestForeignPanic(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := leafOf(x, 1, 2)
+		before := live.Load()
+		func() {
+			defer func() {
+				if r := recover(); r != "foreign" {
+					t.Errorf("the panic came out as %v", r)
+				}
+			}()
+			x.Scope(func(x *Exec) {
+				x.SavedTensorHooks(func(x *Exec, t *Tensor) any { panic("foreign") }, nil, func(x *Exec) { x.Mul(a, x.Neg(a)) })
+			})
+		}()
+		if n := live.Load() - before; n != 0 || x.s.depth != 0 || x.s.busy {
+			t.Errorf("%d storages are left, depth %d", n, x.s.depth)
+		}
+		want(t, x, x.Neg(a), -1, -2)
+	})
+}
