@@ -1,0 +1,255 @@
+// Digits trains a small convolutional network on handwritten digits, on the best device there is: an NVIDIA GPU, or a simulated one.
+// It may not know more of Tenon than its users do.
+//
+//	go run ./examples/digits
+//	go run ./examples/digits -device cpu -epochs 5 -seed 1
+//
+// Every fifth image is for the test and never trained on. With the same seed PyTorch's CPU generator gives the same initial weights and the same
+// batches.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/data"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+func main() {
+	err := run(os.Args[1:], os.Stdout)
+	if err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "digits:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the command line's.
+type options struct {
+	device        string
+	epochs, batch int
+	seed          uint64
+	data, svg     string
+	shuffleLabels bool
+}
+
+func parse(args []string, out io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("digits", flag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.StringVar(&o.device, "device", "best", "best, cuda, cuda:1, …, cpu, sim, or sim:2GiB for a simulated device of that size")
+	f.IntVar(&o.epochs, "epochs", 20, "how often to go through the training images")
+	f.IntVar(&o.batch, "batch", 64, "images in a training step")
+	f.Uint64Var(&o.seed, "seed", 0, "what weights and order begin with")
+	f.StringVar(&o.data, "data", "", "CSV file with 64 pixels from 0 to 16 and a label in each line, also compressed; empty is the file within the program")
+	f.StringVar(&o.svg, "svg", "digits.svg", "file for the curves of loss and accuracy; empty is none")
+	f.BoolVar(&o.shuffleLabels, "shuffle-labels", false, "give the training images each other's labels, so that there is nothing to learn")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			f.SetOutput(out)
+			f.PrintDefaults()
+		}
+		return o, err
+	}
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("there is no argument %q; options begin with a dash, and -h lists them", f.Arg(0))
+	case o.epochs < 1:
+		return o, fmt.Errorf("-epochs is %d; give at least 1", o.epochs)
+	case o.batch < 1:
+		return o, fmt.Errorf("-batch is %d; give at least 1", o.batch)
+	}
+	return o, nil
+}
+
+// selector finds the device that the option names.
+func selector(name string) (tenon.Selector, error) {
+	kind, detail, given := strings.Cut(name, ":")
+	switch {
+	case kind == "best" && !given:
+		return tenon.Best(), nil
+	case kind == "cpu" && !given:
+		return tenon.CPU(), nil
+	case kind == "cuda" && !given:
+		return tenon.CUDA(0), nil
+	case kind == "cuda":
+		if n, err := strconv.Atoi(detail); err == nil && n >= 0 {
+			return tenon.CUDA(n), nil
+		}
+	case kind == "sim" && !given:
+		return tenon.Sim(0), nil
+	case kind == "sim":
+		for unit, bytes := range map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+			number, ok := strings.CutSuffix(detail, unit)
+			if n, err := strconv.ParseUint(number, 10, 32); ok && err == nil && n > 0 {
+				return tenon.Sim(n * bytes), nil
+			}
+		}
+	}
+	return tenon.Selector{}, fmt.Errorf("there is no device %q; give best, cuda, cuda:1, cpu, sim or sim:2GiB", name)
+}
+
+func run(args []string, out io.Writer) error {
+	o, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	sel, err := selector(o.device)
+	if err != nil {
+		return err
+	}
+	images, err := load(o.data)
+	if err != nil {
+		return err
+	}
+	train, test := split(images)
+	if len(train) < o.batch {
+		return fmt.Errorf("a batch of %d needs more than the %d training images that there are; give a smaller -batch", o.batch, len(train))
+	}
+	if o.shuffleLabels {
+		shuffleLabels(train, o.seed)
+	}
+	x, err := tenon.Open(sel)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, x.Device().Name())
+	var failed error
+	if stopped := tenon.Try(func() { failed = learn(x, o, train, test, out) }); stopped != nil {
+		failed = stopped
+	}
+	var e *tenon.Error
+	if errors.As(failed, &e) && e.Kind == tenon.OutOfMemory {
+		failed = fmt.Errorf("%s with %s is too small for a batch of %d images; give a smaller -batch or another -device",
+			x.Device().Name(), readable(int64(x.Device().TotalMemory())), o.batch)
+	}
+	return errors.Join(failed, x.Close())
+}
+
+// network is two convolutions and two linear layers.
+func network(x *tenon.Exec, seed uint64) nn.Sequential {
+	g := nn.NewGenerator(seed)
+	size, pad := [2]int{3, 3}, nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
+	return nn.Sequential{
+		nn.NewConv2d(x, 1, 16, size, pad), nn.ReLU{},
+		nn.NewConv2d(x, 16, 32, size, pad), nn.ReLU{},
+		nn.MaxPool2d{Kernel: [2]int{2, 2}}, nn.Flatten{},
+		nn.NewLinear(x, 32*4*4, 64, nn.LinearOpt{Generator: g}), nn.ReLU{},
+		nn.NewLinear(x, 64, 10, nn.LinearOpt{Generator: g}),
+	}
+}
+
+// learn trains and prints.
+func learn(x *tenon.Exec, o options, train, test []image, out io.Writer) error {
+	net := network(x, o.seed)
+	defer nn.Close(net)
+	adam, err := optim.NewAdam(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+	if err != nil {
+		return err
+	}
+	defer adam.Close()
+	samples, err := table(train)
+	if err != nil {
+		return err
+	}
+	loader, err := data.NewLoader(samples, data.LoaderOpt{BatchSize: o.batch, DropLast: true, Shuffle: true, Seed: o.seed})
+	if err != nil {
+		return err
+	}
+	testPixels, testLabels := columns(test)
+	testImages := tenon.From(x, testPixels, len(test), 1, side, side)
+	defer testImages.Close()
+
+	var losses, accuracies []float64
+	var working time.Duration
+	for epoch := 1; epoch <= o.epochs; epoch++ {
+		bar := newBar(out, fmt.Sprintf("epoch %2d/%d", epoch, o.epochs), loader.Len())
+		start, sum := time.Now(), 0.0
+		for b, err := range loader.Epoch(x) {
+			if err != nil {
+				return err
+			}
+			loss, err := step(x, net, adam, b)
+			if err != nil {
+				return err
+			}
+			sum += loss
+			bar.advance()
+		}
+		working += time.Since(start)
+		bar.clear()
+		accuracy, err := evaluate(x, net, testImages, testLabels)
+		if err != nil {
+			return err
+		}
+		losses, accuracies = append(losses, sum/float64(loader.Len())), append(accuracies, accuracy)
+		fmt.Fprintf(out, "epoch %2d/%d  loss %.4f  test accuracy %.1f %%\n", epoch, o.epochs, losses[epoch-1], 100*accuracy)
+	}
+	if o.svg != "" {
+		if err := os.WriteFile(o.svg, curves(losses, accuracies), 0o644); err != nil {
+			return fmt.Errorf("the curves cannot be written: %w", err)
+		}
+	}
+	speed := float64(o.epochs*loader.Len()*o.batch) / working.Seconds()
+	peak := x.Device().Stats()["allocated_bytes.all.peak"]
+	fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
+	return nil
+}
+
+// step learns from one batch and returns its loss.
+func step(x *tenon.Exec, net nn.Module, opt optim.Optimizer, b *data.Batch) (value float64, err error) {
+	x.Scope(func(x *tenon.Exec) {
+		loss := x.CrossEntropy(net.Forward(x, b.Tensors[0]), b.Tensors[1], nil, tenon.CrossEntropyOpt{})
+		opt.ZeroGrad()
+		if err = x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			return
+		}
+		if err = opt.Step(x); err != nil {
+			return
+		}
+		value, err = x.Item(loss)
+	})
+	return value, err
+}
+
+// evaluate returns which part of the images the network names rightly.
+func evaluate(x *tenon.Exec, net nn.Module, images *tenon.Tensor, labels []int64) (accuracy float64, err error) {
+	x.NoGrad().Scope(func(x *tenon.Exec) {
+		var scores []float32
+		if scores, err = tenon.Read[float32](x, net.Forward(x, images)); err != nil {
+			return
+		}
+		right := 0
+		for i, label := range labels {
+			best := 0
+			for class, score := range scores[10*i : 10*i+10] {
+				if score > scores[10*i+best] {
+					best = class
+				}
+			}
+			if int64(best) == label {
+				right++
+			}
+		}
+		accuracy = float64(right) / float64(len(labels))
+	})
+	return accuracy, err
+}
+
+// readable writes a size for people.
+func readable(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+}
