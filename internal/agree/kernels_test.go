@@ -12,10 +12,17 @@ func TestKernels(t *testing.T) {
 	if p.onGPU() {
 		share = 3
 	}
-	n := tryPointOps(p, share)
-	t.Logf("%d pointwise operations and types", n)
+	t.Logf("%d pointwise operations and types", tryPointOps(p, share))
 	tryCopies(p)
 	tryInPlace(p)
 	tryMultiTensor(p)
+	t.Logf("%d reductions and types", tryReductions(p, 2*share))
+	softmaxes(p)
+	norms(p)
+	channelNorms(p)
+	indexing(p)
+	pooling(p)
+	likelihoods(p)
+	randoms(p)
 	p.finish()
 }

@@ -1,0 +1,212 @@
+package agree
+
+import (
+	"fmt"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// indexing tries gather, scatter and the scatters that add and multiply, of every type.
+func indexing(p *pair) {
+	type shape struct {
+		name        string
+		rows, from  int // rows and columns addressed
+		count       int // indexes a row
+		columns     bool
+		index, data view
+		index32     int
+	}
+	shapes := []shape{
+		{name: "rows", rows: 40, from: 57, count: 33},
+		{name: "columns", rows: 40, from: 57, count: 33, columns: true},
+		{name: "turned", rows: 21, from: 30, count: 30, index: turned, data: turned},
+		{name: "stepped", rows: 5, from: 700, count: 300, index: stepped, data: backward},
+		{name: "long", rows: 2, from: 9000, count: 6000},
+		{name: "far", rows: 40, from: 57, count: 33, index32: 100},
+		{name: "nothing", rows: 4, from: 9, count: 0},
+	}
+	for _, t := range everyType {
+		for _, it := range []dtype.DType{dtype.Int64, dtype.Int32} {
+			for _, s := range shapes {
+				// Elements along a row lie one apart, those along a column as many as there are rows.
+				over, whole, dim, step := []int{s.rows, s.count}, []int{s.rows, s.from}, 1, 1
+				if s.columns {
+					over, whole, dim, step = []int{s.count, s.rows}, []int{s.from, s.rows}, 0, s.rows
+				}
+				indexed := func(o kernels.Operand) kernels.Indexed {
+					o.Stride = append([]int(nil), o.Stride...)
+					o.Stride[dim] = 0
+					return kernels.Indexed{Operand: o, Step: step, Size: s.from}
+				}
+				name := fmt.Sprintf("%v %v %s", t, it, s.name)
+				any := in(it, s.index, below(s.from), over...)
+				p.try(trial{name: "index gather " + name, index32: s.index32, arrays: []*array{out(t, s.data, over...), any, in(t, dense, anything, whole...)},
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						return kernels.Gather(is, o[0], o[1], indexed(o[2]))
+					}})
+				if once := in(it, dense, distinct(s.from, s.count), over...); !s.columns && s.count > 0 {
+					p.try(trial{name: "index scatter " + name, index32: s.index32, arrays: []*array{out(t, dense, whole...), once, in(t, s.data, anything, over...)},
+						run: func(is kernels.Issuer, o []kernels.Operand) error {
+							return kernels.Scatter(is, indexed(o[0]), o[1], o[2])
+						}})
+				}
+				for name, f := range map[string]func(kernels.Issuer, kernels.Indexed, kernels.Operand, kernels.Operand, int) error{
+					"index scatter_add " + name: kernels.ScatterAdd, "index scatter_multiply " + name: kernels.ScatterMultiply} {
+					p.try(trial{name: name, index32: s.index32, arrays: []*array{out(t, dense, whole...), any, in(t, s.data, spotted, over...)},
+						run: func(is kernels.Issuer, o []kernels.Operand) error {
+							return f(is, indexed(o[0]), o[1], o[2], dim)
+						}})
+				}
+			}
+		}
+	}
+}
+
+// pooling tries the poolings and their gradients.
+func pooling(p *pair) {
+	type window struct {
+		name string
+		pool kernels.Pool
+		h, w int
+		v    view
+		far  int
+	}
+	windows := []window{
+		{name: "2x2", pool: kernels.Pool{KH: 2, KW: 2, StrideH: 2, StrideW: 2, DilationH: 1, DilationW: 1}, h: 12, w: 14},
+		{name: "3x3", pool: kernels.Pool{KH: 3, KW: 3, StrideH: 2, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, CountPad: true}, h: 11, w: 9, v: padded},
+		{name: "dilated", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 1, StrideW: 2, PadH: 1, PadW: 1, DilationH: 2, DilationW: 3}, h: 13, w: 12, v: turned},
+		{name: "divided", pool: kernels.Pool{KH: 3, KW: 2, StrideH: 3, StrideW: 2, DilationH: 1, DilationW: 1, Divisor: 5}, h: 9, w: 8},
+		{name: "far", pool: kernels.Pool{KH: 2, KW: 3, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1}, h: 9, w: 8, far: 50},
+	}
+	size := func(n, k, s, pad, d int) int { return (n+2*pad-d*(k-1)-1)/s + 1 }
+	for _, t := range append(rowTypes, dtype.Int64, dtype.Int8, dtype.Uint8) {
+		for _, c := range windows {
+			q := c.pool
+			oh, ow := size(c.h, q.KH, q.StrideH, q.PadH, q.DilationH), size(c.w, q.KW, q.StrideW, q.PadW, q.DilationW)
+			x := in(t, c.v, spotted, 3, 4, c.h, c.w)
+			name := fmt.Sprintf("%v %s", t, c.name)
+			each := func(op string, arrays []*array, f func(is kernels.Issuer, o []kernels.Operand) error) {
+				p.try(trial{name: "pool " + op + " " + name, arrays: arrays, index32: c.far, run: f, optional: !t.IsFloat()})
+			}
+			each("max", []*array{out(t, dense, 3, 4, oh, ow), out(dtype.Int64, dense, 3, 4, oh, ow), x},
+				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.MaxPool(is, &q, o[0], o[1], o[2]) })
+			each("max_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow), in(dtype.Int64, dense, below(c.h*c.w), 3, 4, oh, ow)},
+				func(is kernels.Issuer, o []kernels.Operand) error {
+					return kernels.MaxPoolBackward(is, &q, o[0], o[1], o[2])
+				})
+			each("adaptive", []*array{out(t, dense, 3, 4, 5, 3), x}, func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AdaptiveAvgPool(is, o[0], o[1]) })
+			each("adaptive_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, 5, 3)},
+				func(is kernels.Issuer, o []kernels.Operand) error {
+					return kernels.AdaptiveAvgPoolBackward(is, o[0], o[1])
+				})
+			if q.DilationH > 1 {
+				continue
+			}
+			each("avg", []*array{out(t, dense, 3, 4, oh, ow), x}, func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AvgPool(is, &q, o[0], o[1]) })
+			each("avg_backward", []*array{out(t, c.v, 3, 4, c.h, c.w), in(t, dense, mild, 3, 4, oh, ow)},
+				func(is kernels.Issuer, o []kernels.Operand) error { return kernels.AvgPoolBackward(is, &q, o[0], o[1]) })
+		}
+	}
+}
+
+// likelihoods tries the losses over classes.
+func likelihoods(p *pair) {
+	for _, t := range rowTypes {
+		for _, s := range [][3]int{{50, 10, 1}, {7, 5, 33}, {20000, 3, 1}} {
+			for bits := range 4 {
+				n, c, inner, w := s[0], s[1], s[2], wide(t)
+				name := fmt.Sprintf("%v %v %d", t, s, bits)
+				arrays := []*array{out(w, dense, n, inner), out(w, dense), in(t, dense, mild, n, c, inner), optionally(bits&1 != 0, in(w, dense, mild, n, inner)),
+					in(dtype.Int64, dense, below(c), n, inner), optionally(bits&2 != 0, in(w, dense, positive, c))}
+				loss := func(o []kernels.Operand) *kernels.NLL {
+					return &kernels.NLL{N: n, C: c, S: inner, Ignore: 1, X: o[2], LSE: o[3], Target: o[4], Weight: o[5]}
+				}
+				p.try(trial{name: "nll each " + name, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error { return loss(o).Each(is, o[0]) }})
+				arrays = append([]*array{out(w, dense)}, arrays[1:]...)
+				for _, mean := range []bool{false, true} {
+					p.try(trial{name: fmt.Sprintf("nll sum %s %v", name, mean), arrays: arrays,
+						run: func(is kernels.Issuer, o []kernels.Operand) error { return loss(o).Sum(is, mean, o[0], o[1]) }})
+				}
+			}
+		}
+	}
+}
+
+// distribution is a RandomOp with arguments and the types that it is drawn in.
+type distribution struct {
+	name    string
+	op      *kernels.RandomOp
+	scalars []kernels.Scalar
+	ints    bool
+}
+
+func numbersOf(vs ...float64) (s []kernels.Scalar) {
+	for _, v := range vs {
+		s = append(s, kernels.FloatScalar(v))
+	}
+	return s
+}
+
+var distributions = []distribution{
+	{"uniform", kernels.RandomUniform, numbersOf(-1, 3, 2), false},
+	{"normal", kernels.RandomNormal, numbersOf(0.5, 2), false},
+	{"log_normal", kernels.RandomLogNormal, numbersOf(0.5, 0.75), false},
+	{"bernoulli", kernels.RandomBernoulli, numbersOf(0.3), false},
+	{"exponential", kernels.RandomExponential, numbersOf(1.5), false},
+	{"cauchy", kernels.RandomCauchy, numbersOf(0.5, 2), false},
+	{"geometric", kernels.RandomGeometric, numbersOf(0.2), false},
+	{"int32", kernels.RandomInt32, []kernels.Scalar{{I: 1000}, {I: -5}}, true},
+	{"int64", kernels.RandomInt64, []kernels.Scalar{{I: 1 << 40}, {I: -5}}, true},
+}
+
+// randoms tries the distributions, dropout and Bernoulli numbers, with the generator's state given or read from memory.
+func randoms(p *pair) {
+	type shape struct {
+		name    string
+		shape   []int
+		v       view
+		index32 int
+		inside  bool
+	}
+	shapes := []shape{{name: "run", shape: []int{3001}}, {name: "even", shape: []int{2048}, inside: true}, {name: "turned", shape: []int{20, 30}, v: turned},
+		{name: "stepped", shape: []int{333}, v: stepped}, {name: "more_than_threads", shape: []int{300_007}}, {name: "far", shape: []int{3001}, index32: 500, inside: true}}
+	state := func() []*array {
+		return []*array{in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
+	}
+	philox := func(inside bool, o []kernels.Operand) kernels.Philox {
+		ph := kernels.Philox{Seed: 0xfedcba987654321, Offset: 12}
+		if inside {
+			ph.SeedPtr, ph.OffsetPtr = o[0].Ptr, o[1].Ptr
+		}
+		return ph
+	}
+	for _, s := range shapes {
+		for _, d := range distributions {
+			types := rowTypes
+			if d.ints {
+				types = []dtype.DType{dtype.Int64, dtype.Int32, dtype.Uint8, dtype.Float32, dtype.Bool}
+			}
+			for _, t := range types {
+				p.try(trial{name: fmt.Sprintf("random %s %v %s", d.name, t, s.name), arrays: append(state(), out(t, s.v, s.shape...)), index32: s.index32,
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						return kernels.Random(is, d.op, d.scalars, o[2], philox(s.inside, o))
+					}})
+			}
+		}
+		for _, t := range rowTypes {
+			x, y, mask := in(t, s.v, mild, s.shape...), out(t, s.v, s.shape...), out(dtype.Bool, s.v, s.shape...)
+			p.try(trial{name: fmt.Sprintf("random dropout %v %s", t, s.name), arrays: append(state(), y, mask, x), index32: s.index32,
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return kernels.Dropout(is, t, 0.3, o[2], o[3], o[4], philox(s.inside, o))
+				}})
+			if t.Size() >= 4 {
+				probability := in(t, s.v, positive, s.shape...)
+				p.try(trial{name: fmt.Sprintf("random bernoulli_each %v %s", t, s.name), arrays: append(state(), y, probability), index32: s.index32,
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						return kernels.Bernoulli(is, o[2], o[3], philox(s.inside, o))
+					}})
+			}
+		}
+	}
+}
