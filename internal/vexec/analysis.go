@@ -30,10 +30,8 @@ type value struct {
 	pos, last int
 	// p is the pointer table's index of the scalar or register; k indexes affinities or spans.
 	p, k int32
-	// dep says, in the region of a tile load, on which of the tile's axes the value depends. A value that depends on the outer axis alone
-	// has the class that it has over the places of that axis; to the lanes of the inner axis it is uniform, and cross is its scalar.
-	dep   uint8
-	cross int32
+	// dep says, in the region of a tile load, on which of the tile's axes the value depends.
+	dep uint8
 }
 
 // The axes of a tile load: lanes run along the inner one, along which elements are adjacent.
@@ -289,13 +287,7 @@ func (a *analysis) result(in *kir.Instr) class {
 	for _, v := range in.Res {
 		a.values[v].dep = dep
 	}
-	cls := func(i int) class {
-		v := &a.values[in.Args[i]]
-		if dep == depBoth && v.dep == depOuter {
-			return min(v.class, uniform)
-		}
-		return v.class
-	}
+	cls := func(i int) class { return a.values[in.Args[i]].class }
 	top := unused
 	for i := range in.Args {
 		top = max(top, cls(i))

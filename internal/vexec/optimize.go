@@ -33,12 +33,14 @@ func optimize(p *kir.Program) (*kir.Program, *widths) {
 
 // operation identifies what an instruction without effects computes.
 type operation struct {
-	op   kir.Op
-	t    kir.Type
-	sub  kir.Sub
-	imm  uint64
-	sym  int
-	args [3]kir.Value
+	op  kir.Op
+	t   kir.Type
+	sub kir.Sub
+	imm uint64
+	sym int
+	// space tells loads apart.
+	space kir.Space
+	args  [3]kir.Value
 }
 
 // scope knows the operations done in a region and those around it.
@@ -65,6 +67,11 @@ func pure(op kir.Op) bool {
 	return !hasEffect(op)
 }
 
+// constant reports whether in loads what nothing writes while the kernel runs.
+func constant(in *kir.Instr) bool {
+	return in.Op == kir.OpLoad && (in.Space == kir.Const || in.Space == kir.ParamSpace || in.Space == kir.Global && in.Cache == kir.CacheReadOnly)
+}
+
 // shareBlock copies b without operations that same already has a value for, or an outer region does.
 func shareBlock(b *kir.Block, same []kir.Value, outer *scope) *kir.Block {
 	s := &scope{outer: outer, done: map[operation]kir.Value{}}
@@ -83,8 +90,8 @@ func shareBlock(b *kir.Block, same []kir.Value, outer *scope) *kir.Block {
 		for i, r := range in.Blocks {
 			n.Blocks[i] = shareBlock(r, same, s)
 		}
-		if pure(n.Op) && len(n.Res) == 1 && len(n.Args) <= 3 {
-			o := operation{op: n.Op, t: n.Type, sub: n.Sub, imm: n.Imm, sym: n.Sym, args: [3]kir.Value{-1, -1, -1}}
+		if (pure(n.Op) || constant(&n)) && len(n.Res) == 1 && len(n.Args) <= 3 {
+			o := operation{op: n.Op, t: n.Type, sub: n.Sub, imm: n.Imm, sym: n.Sym, space: n.Space, args: [3]kir.Value{-1, -1, -1}}
 			copy(o.args[:], n.Args)
 			if v, ok := s.find(o); ok {
 				same[n.Res[0]] = v

@@ -190,14 +190,15 @@ func (e *emitter) lanesUntil(x *value) int32 {
 func (e *emitter) ref(v kir.Value) ref {
 	x := &e.a.values[v]
 	if e.crosses(v) {
-		return ref{class: uniform, t: x.t, size: int32(x.size), p: e.load.cross(e, v)}
+		return e.load.cross(e, v)
 	}
 	return ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}
 }
 
-// crosses reports whether v belongs to the outer axis of a tile load, and the inner one is being emitted.
+// crosses reports whether v belongs to one axis of a tile load, and what mixes both is being emitted.
 func (e *emitter) crosses(v kir.Value) bool {
-	return e.load != nil && e.load.phase == depBoth && e.a.values[v].dep == depOuter
+	x := &e.a.values[v]
+	return e.load != nil && e.load.phase == depBoth && x.class > uniform && (x.dep == depOuter || x.dep == depInner)
 }
 
 func (e *emitter) refs(vs []kir.Value) []ref {
@@ -217,12 +218,12 @@ func (e *emitter) fail(format string, args ...any) {
 }
 
 // isUniform reports whether v is a scalar.
-func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform || e.crosses(v) }
+func (e *emitter) isUniform(v kir.Value) bool { return e.a.values[v].class == uniform }
 
 // spell makes sure at this point that v's register holds the active lanes.
 func (e *emitter) spell(vs ...kir.Value) {
 	for _, v := range vs {
-		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] && !e.crosses(v) {
+		if c := e.a.values[v].class; (c == affine || c == span) && !e.spelled[v] {
 			e.spelled[v] = true
 			e.add(inst{exec: execSpell, aff: &affineOp{a: e.ref(v)}})
 		}

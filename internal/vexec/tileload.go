@@ -1,6 +1,7 @@
 package vexec
 
 import (
+	"math"
 	"unsafe"
 
 	"tenon.dev/dtype"
@@ -8,23 +9,21 @@ import (
 )
 
 // tileLoad fills a tile. Its region is taken apart by the axes that values depend on: what depends on the inner one runs once over its
-// lanes, what depends on the outer one once over its places, and only what mixes them runs again for every place of the outer axis.
+// places, what depends on the outer one once over its places, and only what mixes them runs over both, many rows at a time.
 type tileLoad struct {
 	t *tileStore
-	// inner and outer count groups along the one axis and places along the other; width elements are in a group.
+	// inner counts groups of width elements along the one axis, outer places along the other.
 	inner, outer, width int
 	// phase is the axes of the instruction being emitted.
 	phase                   uint8
 	pre, onIn, onOut, mixed []inst
 	in, out                 ref
-	// crossing values of the outer axis are uniform on the inner.
-	crossing []crossing
-	// index and inside have a part on the inner axis (or both) and one on the outer.
-	index, indexOut   ref
-	inside, insideOut ref
-	// acc has the base, and what faults say.
-	acc access
-	// transposed: the rows that are loaded are the tile's columns; rows are put together in a buffer first.
+	crossing                []crossing
+	// index and inside are the region's results over both axes; base is in acc, with what faults say.
+	index, inside ref
+	acc           access
+	apart         *apart
+	// transposed: the rows that are loaded are the tile's columns; they are put together in a buffer first.
 	transposed bool
 	buffer     int32
 	// raw is a buffer for elements that are then widened.
@@ -34,22 +33,34 @@ type tileLoad struct {
 	tb, eb int
 }
 
+// crossing is a value of one axis as what mixes both sees it.
 type crossing struct {
-	v    kir.Value
-	from ref
-	to   int32
+	v        kir.Value
+	inner    bool
+	from, to ref
 }
 
-// cross returns the scalar of a value of the outer axis.
-func (l *tileLoad) cross(e *emitter, v kir.Value) int32 {
+// cross returns v as what mixes both axes sees it.
+func (l *tileLoad) cross(e *emitter, v kir.Value) ref {
 	for _, c := range l.crossing {
 		if c.v == v {
 			return c.to
 		}
 	}
 	x := &e.a.values[v]
-	to := e.scalarPointer()
-	l.crossing = append(l.crossing, crossing{v, ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}, to})
+	from := ref{class: x.class, t: x.t, size: int32(x.size), p: x.p, k: x.k}
+	to := from
+	to.p = e.alloc(x.size)
+	e.release(to.p) // after the load
+	switch x.class {
+	case affine:
+		to.k = int32(e.nAff)
+		e.nAff++
+	case span:
+		to.k = int32(e.nSpans)
+		e.nSpans++
+	}
+	l.crossing = append(l.crossing, crossing{v, x.dep == depInner, from, to})
 	return to
 }
 
@@ -66,33 +77,28 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 		l.inner, l.outer = l.t.rows/l.width, l.t.cols
 	}
 	l.transposed = (in.Sub == kir.AlongRows) != l.t.byCols
-	bytes := func(n int) int32 {
-		e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: n + 8*laneSlack})
+	buffer := func(size int) int32 {
+		e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: l.t.rows*l.t.cols*size + 8*laneSlack})
 		return int32(len(e.pointers) - 1)
 	}
 	if l.transposed {
-		l.buffer = bytes(l.t.rows * l.t.cols * l.t.kept.Size())
+		l.buffer = buffer(l.t.kept.Size())
 	}
 	if l.t.kept != l.t.t {
-		l.raw, l.widen = bytes(l.inner*l.width*l.t.t.Size()), laneCvts[l.t.t][l.t.kept]
+		l.raw, l.widen = buffer(l.t.t.Size()), laneCvts[l.t.t][l.t.kept]
 	}
 	e.load = l
 	inner, outer := loadAxes(in)
 	l.in, l.out = e.define(inner), e.define(outer)
+	e.phases(b)
 	yield := b.Instrs[len(b.Instrs)-1].Args
-	apart := map[*kir.Instr]bool{}
-	for _, v := range yield[1:] {
-		if d := e.a.values[v].def; e.apart(b, d) {
-			apart[d] = true
-		}
-	}
-	e.phases(b, apart)
+	l.apart = e.takeApart(yield)
 	l.phase = depBoth
-	l.acc = access{t: in.Type, scale: int32(in.Type.Size()), size: int32(in.Type.Size()), width: l.width, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]), strided: stridedMoves[in.Type.Size()],
-		gather: gathers[in.Type.Size()][1]}
+	size := int32(in.Type.Size())
+	group := size * int32(l.width)
+	l.acc = access{t: in.Type, scale: size, size: group, width: 1, site: e.nSites, loc: in.Loc, base: e.ref(yield[0]), strided: stridedMoves[group], gather: gathers[group][1]}
 	e.nSites++
-	l.index, l.indexOut = e.parts(yield[1], apart)
-	l.inside, l.insideOut = e.parts(yield[2], apart)
+	l.index, l.inside = e.ref(yield[1]), e.ref(yield[2])
 	e.load = nil
 	for _, p := range e.held {
 		e.release(p)
@@ -102,41 +108,13 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	e.add(inst{exec: execTileLoad, load: l})
 }
 
-// apart reports whether d, an instruction of region b, only joins a value of the outer axis to one of the inner.
-func (e *emitter) apart(b *kir.Block, d *kir.Instr) bool {
-	if d == nil || d.Op != kir.OpAdd && (d.Op != kir.OpAnd || d.Type != dtype.Bool) || e.a.values[d.Res[0]].uses != 1 {
-		return false
-	}
-	for _, in := range b.Instrs {
-		if in == d {
-			x, y := e.a.values[d.Args[0]].dep, e.a.values[d.Args[1]].dep
-			return x|y == depBoth && x != depBoth && y != depBoth
-		}
-	}
-	return false
-}
-
-// parts returns a yielded value's part on the inner axis, and its part on the outer (class unused: none).
-func (e *emitter) parts(v kir.Value, apart map[*kir.Instr]bool) (in, out ref) {
-	x := &e.a.values[v]
-	if !apart[x.def] {
-		return e.ref(v), ref{}
-	}
-	i, o := x.def.Args[0], x.def.Args[1]
-	if e.a.values[i].dep == depOuter {
-		i, o = o, i
-	}
-	return e.ref(i), e.ref(o)
-}
-
-// phases emits the region's instructions, each where its axes say, but for those that the load does itself.
-func (e *emitter) phases(b *kir.Block, apart map[*kir.Instr]bool) {
+// phases emits the region's instructions, each where its axes say.
+func (e *emitter) phases(b *kir.Block) {
 	l := e.load
-	outer := e.code
-	spelled := e.spelled
-	maps := map[uint8]map[kir.Value]bool{}
+	outer, spelled := e.code, e.spelled
+	var maps [4]map[kir.Value]bool
 	for _, in := range b.Instrs {
-		if e.err != nil || apart[in] || !e.a.live(in) {
+		if e.err != nil || !e.a.live(in) {
 			continue
 		}
 		l.phase = depBoth
@@ -169,161 +147,328 @@ func execTileLoad(w *worker, in *inst) {
 		w.keep(l.in.k, &formula{x: int64(l.width)})
 		w.run(l.onIn)
 	}
-	n := l.inner * l.width
-	size := l.t.kept.Size()
-	to := w.p[l.t.p]
+	n, size := l.inner*l.width, l.t.kept.Size()
+	kept := w.p[l.t.p]
 	if l.transposed {
-		to = w.p[l.buffer]
+		kept = w.p[l.buffer]
 	}
-	first := 0
-	if w.fault == nil && len(l.mixed) == 0 && l.widen == nil {
-		first = l.dense(w, to)
+	to := kept
+	if l.widen != nil {
+		to = w.p[l.raw]
 	}
-	for o := first; o < l.outer && w.fault == nil; o++ {
-		for i := range l.crossing {
-			w.crossOver(&l.crossing[i], o)
-		}
-		w.m = mask{hi: l.inner}
-		w.run(l.mixed)
-		row := at(to, o*n*size)
-		if l.widen != nil {
-			l.row(w, w.p[l.raw])
-			l.widen(row, w.p[l.raw], nil, nil, n)
-		} else {
-			l.row(w, row)
-		}
+	done := 0
+	if w.fault == nil && l.apart != nil {
+		done = l.dense(w, to)
 	}
-	if l.transposed && w.fault == nil {
+	step := max(1, w.room/l.inner)
+	for r := done; r < l.outer && w.fault == nil; r += step {
+		l.rows(w, to, r, min(step, l.outer-r), r == done)
+	}
+	if w.fault == nil && l.widen != nil {
+		l.widen(kept, to, nil, nil, n*l.outer)
+	}
+	if w.fault == nil && l.transposed {
 		if size == 8 {
-			transpose[uint64](w.p[l.t.p], to, l.outer, n)
+			transpose[uint64](w.p[l.t.p], kept, l.outer, n)
 		} else {
-			transpose[uint32](w.p[l.t.p], to, l.outer, n)
+			transpose[uint32](w.p[l.t.p], kept, l.outer, n)
 		}
 	}
 	w.leaveTile(saved)
 }
 
-// crossOver sets a scalar to the value at a place of the outer axis.
-func (w *worker) crossOver(c *crossing, o int) {
-	d := w.p[c.to]
+// rows loads n rows from row r on; first says that they are the first.
+func (l *tileLoad) rows(w *worker, to unsafe.Pointer, r, n int, first bool) {
+	w.enter(l.inner, n)
+	for i := range l.crossing {
+		c := &l.crossing[i]
+		if !c.inner {
+			w.crossOuter(c, r, n, l.inner)
+		} else if first {
+			w.crossInner(c, n, l.inner)
+		}
+	}
+	w.run(l.mixed)
+	if w.fault != nil {
+		return
+	}
+	w.m = mask{hi: w.lanes}
+	group := int(l.acc.size)
+	whole := lanes[byte](to, l.outer*l.inner*group)[r*l.inner*group:][:n*l.inner*group]
+	m := w.m
+	if s, ok := w.spanOf(&l.inside); ok {
+		m = m.cut(s.from, s.to)
+	} else {
+		m, _ = m.split(lanes[uint8](w.p[l.inside.p], w.lanes), w.masks[l.tb], w.masks[l.eb])
+	}
+	if m.hi == 0 || m.b != nil || !l.adjacent(w, whole, m) {
+		clear(whole)
+		l.scattered(w, whole, m)
+	}
+}
+
+// crossInner spreads a value of the inner axis over n rows.
+func (w *worker) crossInner(c *crossing, n, inner int) {
+	size := int(c.from.size)
+	d := lanes[byte](w.p[c.to.p], n*inner*size)
 	switch c.from.class {
 	case affine:
 		if a := &w.aff[c.from.k]; a.ok {
-			*(*int64)(d) = a.base + a.x*int64(o)
+			w.keep(c.to.k, &a.formula)
 			return
 		}
+		w.aff[c.to.k] = affinity{hi: n * inner}
 	case span:
-		if s := &w.spans[c.from.k]; s.ok {
-			*(*uint8)(d) = bit(o >= s.from && o < s.to)
+		s := &w.spans[c.from.k]
+		if s.ok && (s.from >= s.to || s.from == 0 && s.to >= inner) {
+			w.spans[c.to.k] = lanespan{to: min(s.to, inner) * n, ok: true}
 			return
 		}
-	case uniform:
-		o = 0
+		w.spans[c.to.k] = lanespan{hi: n * inner}
+		if s.ok {
+			clear(d[:inner])
+			for i := s.from; i < min(s.to, inner); i++ {
+				d[i] = 1
+			}
+			break
+		}
+		copy(d[:inner], lanes[byte](w.p[c.from.p], inner))
 	}
-	from := at(w.p[c.from.p], o*int(c.from.size))
-	switch c.from.size {
-	case 1:
-		*(*uint8)(d) = *(*uint8)(from)
-	case 2:
-		*(*uint16)(d) = *(*uint16)(from)
-	case 4:
-		*(*uint32)(d) = *(*uint32)(from)
-	default:
-		*(*uint64)(d) = *(*uint64)(from)
+	if c.from.class != span {
+		copy(d[:inner*size], lanes[byte](w.p[c.from.p], inner*size))
+	}
+	for have := inner * size; have < len(d); have *= 2 {
+		copy(d[have:], d[:have])
 	}
 }
 
-// strip reads a value of the outer axis place by place.
+// crossOuter spreads the places r to r+n of a value of the outer axis, each over a row.
+func (w *worker) crossOuter(c *crossing, r, n, inner int) {
+	switch c.from.class {
+	case affine:
+		if a := &w.aff[c.from.k]; a.ok {
+			w.keep(c.to.k, &formula{base: a.base + a.x*int64(r), y: a.x})
+			return
+		}
+		w.aff[c.to.k] = affinity{hi: n * inner}
+	case span:
+		if s := &w.spans[c.from.k]; s.ok {
+			from, to := min(max(s.from-r, 0), n), min(max(s.to-r, 0), n)
+			w.spans[c.to.k] = lanespan{from: from * inner, to: max(from, to) * inner, ok: true}
+			return
+		}
+		w.spans[c.to.k] = lanespan{hi: n * inner}
+	}
+	size := int(c.from.size)
+	move := stridedMoves[size]
+	for i := range n {
+		move(at(w.p[c.to.p], i*inner*size), at(w.p[c.from.p], (r+i)*size), size, 0, inner)
+	}
+}
+
+// adjacent loads rows whose groups are adjacent in memory; false if they are not, or not all in allocations and aligned.
+func (l *tileLoad) adjacent(w *worker, whole []byte, m mask) bool {
+	c := &l.acc
+	var x, base formula
+	if !w.formulaOf(&l.index, &x) || !w.formulaOf(&c.base, &base) {
+		return false
+	}
+	x.scale(int64(c.scale))
+	combine(kir.OpAdd, &x, &base, dtype.Uint64)
+	group := int(c.size)
+	if x.x != int64(group) && l.inner > 1 {
+		return false
+	}
+	s := &w.sites[c.site]
+	clear(whole[:m.lo*group])
+	for i := m.lo; i < m.hi; {
+		end := min(m.hi, i-i%l.inner+l.inner)
+		from, n := uint64(w.at(&x, i)), (end-i)*group
+		if from%uint64(group) != 0 || !w.find(s, from) || uint64(n) > uint64(len(s.mem))-(from-s.base) {
+			return false
+		}
+		copy(whole[i*group:end*group], s.mem[from-s.base:])
+		i = end
+	}
+	clear(whole[m.hi*group:])
+	return true
+}
+
+// scattered loads the active groups one by one, up to the first fault.
+func (l *tileLoad) scattered(w *worker, whole []byte, m mask) {
+	c := &l.acc
+	if m.hi == 0 {
+		return
+	}
+	s := &w.sites[c.site]
+	w.m = m
+	w.spell(&l.index)
+	w.spell(&c.base)
+	group := int(c.size)
+	lo := m.lo
+	if c.base.class == uniform && l.index.class != uniform {
+		base := *(*uint64)(w.p[c.base.p])
+		if w.find(s, base) && (base-s.base)%uint64(group) == 0 && len(s.mem) >= group {
+			lo += c.gather(pointerTo(whole[lo*group:]), nil, 0, at(w.p[l.index.p], lo*8), s.mem, int64(base-s.base), int64(c.scale), tail(m.b, lo, m.hi), m.hi-lo)
+		}
+	}
+	for i := lo; i < m.hi; i++ {
+		if m.b != nil && m.b[i] == 0 {
+			continue
+		}
+		idx, base := w.p[l.index.p], w.p[c.base.p]
+		if l.index.class != uniform {
+			idx = at(idx, i*8)
+		}
+		if c.base.class != uniform {
+			base = at(base, i*8)
+		}
+		p := w.place(c, s, i, *(*uint64)(base)+uint64(*(*int64)(idx))*uint64(c.scale))
+		if p == nil {
+			return
+		}
+		copy(whole[i*group:(i+1)*group], lanes[byte](p, group))
+	}
+}
+
+// apart is a load whose index is a sum of a part on the inner axis and one on the outer, and whose inside is a conjunction of such: the
+// common case, in which nothing needs to be computed over both. Parts that are not there have class unused.
+type apart struct {
+	indexIn, indexOut   ref
+	insideIn, insideOut ref
+	// narrow: the sum is an Int32's, which must not wrap.
+	narrow bool
+}
+
+// takeApart returns the parts of what the region yields, or nil if it is not so.
+func (e *emitter) takeApart(yield []kir.Value) *apart {
+	p := &apart{}
+	if e.a.values[yield[0]].class != uniform || e.a.values[yield[0]].dep != 0 {
+		return nil
+	}
+	index := yield[1]
+	if d := e.a.values[index].def; e.a.values[index].dep == depBoth && d.Op == kir.OpCvt && e.a.values[d.Args[0]].t == dtype.Int32 {
+		index, p.narrow = d.Args[0], true
+	}
+	var ok, both bool
+	p.indexIn, p.indexOut, ok = e.parts(index, kir.OpAdd)
+	p.insideIn, p.insideOut, both = e.parts(yield[2], kir.OpAnd)
+	if !ok || !both {
+		return nil
+	}
+	return p
+}
+
+// parts returns the parts of v that op joins.
+func (e *emitter) parts(v kir.Value, op kir.Op) (in, out ref, ok bool) {
+	x := &e.a.values[v]
+	args := []kir.Value{v}
+	if x.dep == depBoth {
+		if x.def == nil || x.def.Op != op {
+			return in, out, false
+		}
+		args = x.def.Args
+	}
+	for _, a := range args {
+		d := e.a.values[a].dep
+		e.load.phase = d // as its own axis sees it
+		switch r := e.ref(a); {
+		case d == depBoth:
+			return in, out, false
+		case d == depOuter:
+			out = r
+		default:
+			in = r
+		}
+	}
+	return in, out, true
+}
+
+// strip reads a part on the outer axis place by place.
 type strip struct {
-	base, step int64 // if lanes is nil
-	lanes      []int64
+	base, step int64 // if p is nil
+	p          unsafe.Pointer
+	size       int
+	t          dtype.DType
 }
 
 func (s *strip) at(o int) int64 {
-	if s.lanes != nil {
-		return s.lanes[o]
+	if s.p == nil {
+		return s.base + s.step*int64(o)
 	}
-	return s.base + s.step*int64(o)
+	return readInt(at(s.p, o*s.size), s.t)
 }
 
-// outward returns the strip of a part on the outer axis, an Int64 whose scalar is r.
-func (l *tileLoad) outward(w *worker, r *ref) strip {
-	if r.class == unused {
+func (w *worker) stripOf(r *ref) strip {
+	switch {
+	case r.class == unused:
 		return strip{}
+	case r.class == affine && w.aff[r.k].ok:
+		a := &w.aff[r.k]
+		return strip{base: a.base, step: a.x}
 	}
-	for i := range l.crossing {
-		c := &l.crossing[i]
-		if c.to != r.p {
-			continue
-		}
-		if c.from.class == affine && w.aff[c.from.k].ok {
-			a := &w.aff[c.from.k]
-			return strip{base: a.base, step: a.x}
-		}
-		if c.from.class == uniform {
-			return strip{base: *(*int64)(w.p[c.from.p])}
-		}
-		return strip{lanes: lanes[int64](w.p[c.from.p], l.outer)}
-	}
-	return strip{base: *(*int64)(w.p[r.p])}
+	return strip{p: w.p[r.p], size: int(r.size), t: r.t}
 }
 
-// outside fills d with 1 for the places of the outer axis whose rows are not loaded, if any; it returns nil if all are.
+// outside fills d with 1 for the places of the outer axis whose rows are not loaded; it returns nil if all are.
 func (l *tileLoad) outside(w *worker, d []uint8) []uint8 {
-	if l.insideOut.class == unused {
+	r := &l.apart.insideOut
+	if r.class == unused {
 		return nil
 	}
-	for i := range l.crossing {
-		c := &l.crossing[i]
-		if c.to != l.insideOut.p {
-			continue
-		}
-		if s, ok := w.spanOf(&c.from); ok && c.from.class == span && s.from == 0 && s.to >= l.outer {
+	d = d[:l.outer]
+	if r.class == span && w.spans[r.k].ok {
+		s := &w.spans[r.k]
+		if s.from == 0 && s.to >= l.outer {
 			return nil
 		}
-		for o := range l.outer {
-			w.crossOver(c, o)
-			d[o] = *(*uint8)(w.p[c.to]) ^ 1
+		for o := range d {
+			d[o] = bit(o < s.from || o >= s.to)
 		}
-		return d[:l.outer]
+		return d
 	}
-	if *(*uint8)(w.p[l.insideOut.p]) != 0 {
-		return nil
-	}
-	for o := range d[:l.outer] {
-		d[o] = 1
-	}
-	return d[:l.outer]
+	notBytes(d, lanes[uint8](w.p[r.p], l.outer))
+	return d
 }
 
-// dense loads the rows of the common case: elements adjacent along a row, rows anywhere, the same range inside in all of them that
-// are. It returns how many rows it did: it leaves off where an address is bad, and does none if the case is another.
+// dense loads the rows of the common case: groups adjacent along a row, rows anywhere, the same range inside in all of them that are. It
+// returns how many rows it did: it leaves off where an address is bad, and does none if the case is another.
 func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
-	var x, base formula
-	inside, ok := w.spanOf(&l.inside)
-	if !ok || !w.formulaOf(&l.index, &x) || !w.formulaOf(&l.acc.base, &base) || base.x != 0 || x.x != int64(l.width) && l.inner > 1 {
+	a, c := l.apart, &l.acc
+	var x formula
+	inside := lanespan{to: l.inner}
+	if a.indexIn.class != unused && !w.formulaOf(&a.indexIn, &x) || x.x != int64(l.width) && l.inner > 1 {
 		return 0
 	}
-	size := l.t.t.Size()
-	group := l.width * size
-	lo, hi := inside.from*group, min(inside.to, l.inner)*group
-	n := l.inner * group
+	if a.insideIn.class != unused {
+		var ok bool
+		if inside, ok = w.spanOf(&a.insideIn); !ok {
+			return 0
+		}
+	}
+	group := int(c.size)
+	lo, hi, n := inside.from*group, min(inside.to, l.inner)*group, l.inner*group
 	all := lanes[byte](to, l.outer*n)
 	if lo >= hi {
 		clear(all)
 		return l.outer
 	}
 	out := l.outside(w, w.masks[l.tb])
-	shift := l.outward(w, &l.indexOut)
-	start := uint64(base.base) + uint64(x.base)*uint64(size) + uint64(lo)
-	s := &w.sites[l.acc.site]
+	shift := w.stripOf(&a.indexOut)
+	start := *(*uint64)(w.p[c.base.p]) + uint64(x.base)*uint64(c.scale) + uint64(lo)
+	last := x.base + x.x*int64(l.inner-1)
+	s := &w.sites[c.site]
 	for o := range l.outer {
 		row := all[o*n:][:n]
 		if out != nil && out[o] != 0 {
 			clear(row)
 			continue
 		}
-		from := start + uint64(shift.at(o))*uint64(size)
+		sh := shift.at(o)
+		if a.narrow && (x.base+sh < math.MinInt32 || last+sh > math.MaxInt32) {
+			return o
+		}
+		from := start + uint64(sh)*uint64(c.scale)
 		off := from - s.base
 		if off >= uint64(len(s.mem)) {
 			if !w.find(s, from) {
@@ -343,95 +488,6 @@ func (l *tileLoad) dense(w *worker, to unsafe.Pointer) int {
 		clear(row[hi:])
 	}
 	return l.outer
-}
-
-// row loads one row of groups to d: zeros where not inside.
-func (l *tileLoad) row(w *worker, d unsafe.Pointer) {
-	size := l.t.t.Size()
-	group := l.width * size
-	whole := lanes[byte](d, l.inner*group)
-	m := mask{hi: l.inner}
-	if l.insideOut.class != unused && *(*uint8)(w.p[l.insideOut.p]) == 0 {
-		clear(whole)
-		return
-	}
-	if s, ok := w.spanOf(&l.inside); ok {
-		m = m.cut(s.from, s.to)
-	} else {
-		m, _ = m.split(lanes[uint8](w.p[l.inside.p], l.inner), w.masks[l.tb], w.masks[l.eb])
-	}
-	if m.hi == 0 {
-		clear(whole)
-		return
-	}
-	shift := int64(0)
-	if l.indexOut.class != unused {
-		shift = *(*int64)(w.p[l.indexOut.p])
-	}
-	if l.contiguous(w, whole, m, shift) {
-		return
-	}
-	clear(whole)
-	l.scattered(w, d, m, shift)
-}
-
-// contiguous loads a row whose active elements are adjacent in memory; false if they are not, or not all in one allocation.
-func (l *tileLoad) contiguous(w *worker, whole []byte, m mask, shift int64) bool {
-	var x, base formula
-	if m.b != nil || !w.formulaOf(&l.index, &x) || x.x != int64(l.width) && l.inner > 1 || !w.formulaOf(&l.acc.base, &base) || base.x != 0 {
-		return false
-	}
-	size := l.t.t.Size()
-	group := l.width * size
-	from := uint64(base.base) + uint64(x.base+shift+x.x*int64(m.lo))*uint64(size)
-	n := (m.hi - m.lo) * group
-	s := &w.sites[l.acc.site]
-	if from%uint64(group) != 0 || !w.find(s, from) {
-		return false
-	}
-	off := from - s.base
-	if uint64(n) > uint64(len(s.mem))-off {
-		return false
-	}
-	clear(whole[:m.lo*group])
-	copy(whole[m.lo*group:m.hi*group], s.mem[off:])
-	clear(whole[m.hi*group:])
-	return true
-}
-
-// scattered loads the active groups of a row one by one.
-func (l *tileLoad) scattered(w *worker, d unsafe.Pointer, m mask, shift int64) {
-	c := &l.acc
-	s := &w.sites[c.site]
-	w.m = m
-	w.spell(&l.index)
-	w.spell(&c.base)
-	group := l.width * int(c.size)
-	lo := m.lo
-	if l.width == 1 && c.base.class == uniform && l.index.class != uniform {
-		base := *(*uint64)(w.p[c.base.p])
-		if w.find(s, base) && (base-s.base)%uint64(c.size) == 0 && len(s.mem) >= int(c.size) {
-			off := int64(base-s.base) + shift*int64(c.size)
-			lo += c.gather(at(d, lo*group), nil, 0, at(w.p[l.index.p], lo*8), s.mem, off, int64(c.scale), tail(m.b, lo, m.hi), m.hi-lo)
-		}
-	}
-	for i := lo; i < m.hi; i++ { // what is left, up to the first fault
-		if m.b != nil && m.b[i] == 0 {
-			continue
-		}
-		idx, base := w.p[l.index.p], w.p[c.base.p]
-		if l.index.class != uniform {
-			idx = at(idx, i*8)
-		}
-		if c.base.class != uniform {
-			base = at(base, i*8)
-		}
-		p := w.place(c, s, i, *(*uint64)(base)+uint64(*(*int64)(idx)+shift)*uint64(c.size))
-		if p == nil {
-			return
-		}
-		copy(lanes[byte](at(d, i*group), group), lanes[byte](p, group))
-	}
 }
 
 // transpose sets d, cols rows of rows elements, to the transpose of a, rows rows of cols elements.
