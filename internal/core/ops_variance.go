@@ -12,11 +12,11 @@ import (
 var rowVar, rowStd *row
 
 func init() {
-	rowVar = define(withCast(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }), castFloat32))
-	rowStd = define(withCast(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
+	rowVar = define(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }))
+	rowStd = define(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
 		x, y := b.x, b.out(0)
 		b.set(0, b.deviation(x.pick(x.EqS(y, 0), nil, 0, x.Div(b.grad(0), x.MulS(y, 2)), 0)))
-	}), castFloat32))
+	}))
 }
 
 func varianceRule(f *frame) (compute, out dtype.DType) {
