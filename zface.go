@@ -333,6 +333,16 @@ func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *T
 	return (*Tensor)((*core.Exec)(x).BatchNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps, core.BatchNormOpt(opt)))
 }
 
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
+func (x *Exec) Bernoulli(p *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Bernoulli((*core.Tensor)(p)))
+}
+
+// BernoulliInto fills dst with 1 with probability p and else 0.
+func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
+	(*core.Exec)(x).BernoulliInto((*core.Tensor)(dst), p)
+}
+
 // BitwiseAnd returns a & b, broadcast, of integers or bool.
 func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -509,6 +519,11 @@ func (x *Exec) DivTrunc(a *Tensor, b *Tensor) *Tensor {
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
+func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Dropout((*core.Tensor)(t), p))
 }
 
 // ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
@@ -703,6 +718,11 @@ func (x *Exec) Ge(a *Tensor, b *Tensor) *Tensor {
 // GeS returns a >= v as bool.
 func (x *Exec) GeS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).GeS((*core.Tensor)(a), v))
+}
+
+// Generator returns the generator that x draws random numbers from.
+func (x *Exec) Generator() *cuda.Generator {
+	return (*cuda.Generator)((*core.Exec)(x).Generator())
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
@@ -1058,6 +1078,11 @@ func (x *Exec) NoGrad() *Exec {
 	return (*Exec)((*core.Exec)(x).NoGrad())
 }
 
+// NormalInto fills dst with normal random numbers of the given mean and standard deviation.
+func (x *Exec) NormalInto(dst *Tensor, mean float64, std float64) {
+	(*core.Exec)(x).NormalInto((*core.Tensor)(dst), mean, std)
+}
+
 // NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a matrix.
 // It is computed in float64. That of a complex tensor is real.
 func (x *Exec) NuclearNorm(t *Tensor, dims []int, opt SumOpt) *Tensor {
@@ -1151,6 +1176,21 @@ func (x *Exec) RSub(a *Tensor, b *Tensor) *Tensor {
 // RSubS returns v - a.
 func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)((*core.Exec)(x).RSubS((*core.Tensor)(a), v))
+}
+
+// Rand returns a tensor of uniform random numbers in [0, 1).
+func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).Rand(shape, dt))
+}
+
+// RandInt returns a tensor of random integers in [low, high), each as likely.
+func (x *Exec) RandInt(low int64, high int64, shape []int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RandInt(low, high, shape, dt))
+}
+
+// RandN returns a tensor of normal random numbers of mean 0 and variance 1.
+func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
+	return (*Tensor)((*core.Exec)(x).RandN(shape, dt))
 }
 
 // Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
@@ -1448,6 +1488,11 @@ func (x *Exec) Unflatten(t *Tensor, dim int, sizes ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Unflatten((*core.Tensor)(t), dim, sizes...))
 }
 
+// UniformInto fills dst with uniform random numbers in [low, high).
+func (x *Exec) UniformInto(dst *Tensor, low float64, high float64) {
+	(*core.Exec)(x).UniformInto((*core.Tensor)(dst), low, high)
+}
+
 // Unsqueeze returns the view with a dimension of size 1 inserted at dim.
 func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Unsqueeze((*core.Tensor)(t), dim))
@@ -1477,6 +1522,11 @@ func (x *Exec) WaitStream(st *cuda.Stream) error {
 // Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
 func (x *Exec) Where(cond *Tensor, a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
+func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
+	return (*Exec)((*core.Exec)(x).WithGenerator((*rt.Generator)(g)))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
@@ -1569,7 +1619,7 @@ func (t *Tensor) RequiresGrad() bool {
 }
 
 // RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
-// hooks of t return, and follows t through changes in place. On a leaf it does nothing. t must require grad.
+// hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
 func (t *Tensor) RetainGrad() {
 	(*core.Tensor)(t).RetainGrad()
 }

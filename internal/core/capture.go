@@ -13,15 +13,19 @@ type capture struct {
 	x       *Exec
 	uses    map[*storage]bool // the storages that recorded work touches; true if it writes them
 	streams map[*rt.Stream]bool
+	// generators are those that recorded work draws from.
+	generators []*captured
 }
 
 // Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it;
 // those it read live at least as long as it does.
 type Graph struct {
-	g      *rt.Graph
-	uses   []use
-	scope  *scope
-	closed bool
+	g     *rt.Graph
+	uses  []use
+	scope *scope
+	// generators are written to the device before every run.
+	generators []*captured
+	closed     bool
 }
 
 // use is a storage that the graph touches; held says that the graph keeps a reference to it.
@@ -84,7 +88,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s.capture = nil
 	s.scope = mine.parent
 	rg, err := rc.End()
-	g = &Graph{g: rg, scope: mine}
+	g = &Graph{g: rg, scope: mine, generators: c.generators}
 	if err != nil {
 		g.drop()
 		return nil, err
@@ -154,6 +158,11 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
+	for _, r := range g.generators {
+		if err := r.refill(x); err != nil {
+			return err
+		}
+	}
 	st := x.m.stream
 	seq := st.Next()
 	for _, u := range g.uses {
@@ -194,6 +203,10 @@ func (g *Graph) Close() error {
 
 // drop closes the graph's tensors.
 func (g *Graph) drop() {
+	for _, r := range g.generators {
+		r.state.Close()
+	}
+	g.generators = nil
 	for _, t := range g.scope.list {
 		if t.scope == g.scope {
 			t.Close()

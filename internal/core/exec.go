@@ -28,6 +28,8 @@ type mode struct {
 	saved *savedHooks
 	// manual switches the automatic ordering between streams off.
 	manual bool
+	// generator is where random numbers come from; nil is the device's own.
+	generator *rt.Generator
 }
 
 // session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far.

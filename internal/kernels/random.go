@@ -246,3 +246,6 @@ func buildRandom(s *Spec) *kernel.Kernel {
 		})
 	})
 }
+
+// Scalars returns how many scalars the distribution takes.
+func (op *RandomOp) Scalars() int { return op.scalars }

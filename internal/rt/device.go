@@ -29,8 +29,10 @@ type Device struct {
 	index32 atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
-	users sync.Map // *kernel.Kernel to Func
-	stats struct{ hits, built atomic.Int64 }
+	// generator is the default one.
+	generator Generator
+	users     sync.Map // *kernel.Kernel to Func
+	stats     struct{ hits, built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [maxStreams]atomic.Pointer[Stream]
@@ -63,6 +65,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
 	d.index32.Store(1<<31 - 1)
+	d.generator.seed = DefaultSeed
 	d.funcs.Store(&map[kernels.Spec]Func{})
 	d.mem = alloc.New(&backend{d}, alloc.Options{Index: info.Ordinal, Collect: d.collect})
 	if _, err := d.newStream(0); err != nil {

@@ -1,0 +1,226 @@
+package core
+
+import (
+	"encoding/binary"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+// Random numbers come from the generator of the Exec, the device's own unless WithGenerator names another, and are those that PyTorch draws on a device of
+// the same shape. In a capture the kernels read seed and offset from device memory, which every replay fills anew, so that captured and eager
+// draws interleave as if all were eager.
+
+// captured is a generator's state in a graph: 16 bytes of device memory for seed and offset, and how far one run moves the offset on.
+type captured struct {
+	g       *rt.Generator
+	state   *Tensor
+	advance uint64
+}
+
+// WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
+func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
+	m := x.m
+	m.generator = g
+	return x.s.exec(m)
+}
+
+// Generator returns the generator that x draws random numbers from.
+func (x *Exec) Generator() *rt.Generator {
+	if x.m.generator != nil {
+		return x.m.generator
+	}
+	return x.m.stream.Device.Generator()
+}
+
+// philox takes n words from the frame's generator.
+func (f *frame) philox(n uint64) kernels.Philox {
+	g := f.x.Generator()
+	c := f.x.s.capture
+	if c == nil {
+		seed, offset := g.Take(n)
+		return kernels.Philox{Seed: seed, Offset: offset}
+	}
+	var st *captured
+	f.nested(func() { st = c.generator(f.x, g) })
+	ph := kernels.Philox{SeedPtr: st.state.ptr(), OffsetPtr: st.state.ptr() + 8, Offset: st.advance}
+	st.advance += (n + 3) &^ 3
+	return ph
+}
+
+// generator returns the state of g in the graph.
+func (c *capture) generator(x *Exec, g *rt.Generator) *captured {
+	for _, st := range c.generators {
+		if st.g == g {
+			return st
+		}
+	}
+	t := x.Empty([]int{2}, dtype.Int64)
+	t.own()
+	st := &captured{g: g, state: t}
+	c.generators = append(c.generators, st)
+	return st
+}
+
+// refill writes the generator's present state to the device, in order before a replay, and moves the generator on.
+func (st *captured) refill(x *Exec) error {
+	seed, offset := st.g.Take(st.advance)
+	b := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 0, 16), seed), offset)
+	return x.writeBytes(st.state, b)
+}
+
+var rowRandom, rowBernoulli, rowDropout *row
+
+func init() {
+	rowRandom = define(row{Name: "Random", flags: flagFactory, run: runRandom, meta: func(f *frame) {
+		if f.dst[0] != nil {
+			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
+			return
+		}
+		f.newOut(0, f.dt, f.dims, nil)
+	}})
+	rowBernoulli = define(row{Name: "Bernoulli", Torch: "bernoulli", run: runBernoulli, back: flat, meta: func(f *frame) {
+		t := f.in[0]
+		if !t.dt.IsFloat() {
+			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v", t.dt)
+		}
+		f.newOut(0, t.dt, t.shape, nil)
+	}})
+	rowDropout = define(row{Name: "Dropout", Torch: "nn.functional.dropout", run: runDropout, saves: out1, meta: func(f *frame) {
+		t := f.in[0]
+		if !t.dt.IsFloat() {
+			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v", t.dt)
+		}
+		f.newOut(0, t.dt, t.shape, f.layout(t.shape))
+		f.newOut(1, dtype.Bool, t.shape, f.layout(t.shape))
+	}, back: func(b *back) {
+		keep := b.x.Mul(b.grad(0), b.out(1))
+		b.set(0, b.x.MulS(keep, 1/(1-b.n.scalar[0].F)))
+	}})
+}
+
+func runRandom(f *frame) error {
+	op, t := f.opt.(*kernels.RandomOp), f.out[0]
+	n := numel(t.shape)
+	if n == 0 {
+		return nil
+	}
+	ph := f.philox(op.Advance(f.Limits(), t.dt, n))
+	return kernels.Random(f, op, f.scalar[:op.Scalars()], operand(t), ph)
+}
+
+func runBernoulli(f *frame) error {
+	out, p := f.out[0], f.in[0]
+	n := numel(out.shape)
+	if n == 0 {
+		return nil
+	}
+	return kernels.Bernoulli(f, operand(out), operand(p), f.philox(kernels.BernoulliAdvance))
+}
+
+func runDropout(f *frame) error {
+	in, out, mask := f.in[0], f.out[0], f.out[1]
+	n := numel(in.shape)
+	if n == 0 {
+		return nil
+	}
+	ph := f.philox(kernels.DropoutAdvance(f.Limits(), n))
+	return kernels.Dropout(f, in.dt, f.scalar[0].F, operand(out), operand(mask), operand(in), ph)
+}
+
+// random runs a distribution into dst, or into a new tensor.
+func (x *Exec) random(op *kernels.RandomOp, dst *Tensor, shape []int, dt dtype.DType, scalars ...kernels.Scalar) *Tensor {
+	f := x.op(rowRandom)
+	f.opt, f.dt = op, dt
+	f.dims = append(f.dims, shape...)
+	copy(f.scalar[:], scalars)
+	if dst != nil {
+		f.call1Into(dst)
+		return dst
+	}
+	return f.call1()
+}
+
+// wantFloat fails unless dt is a real floating-point type.
+func (x *Exec) wantFloat(op string, dt dtype.DType) {
+	if !dt.IsFloat() {
+		x.fail(op, fault.Unsupported, nil, "%s draws floating-point numbers, not %v", op, dt)
+	}
+}
+
+// uniformScalars are from, to - from and to.
+func uniformScalars(low, high float64) []kernels.Scalar {
+	return []kernels.Scalar{kernels.FloatScalar(low), kernels.FloatScalar(high - low), kernels.FloatScalar(high)}
+}
+
+// Rand returns a tensor of uniform random numbers in [0, 1).
+func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
+	x.wantFloat("Rand", dt)
+	return x.random(kernels.RandomUniform, nil, shape, dt, uniformScalars(0, 1)...)
+}
+
+// RandN returns a tensor of normal random numbers of mean 0 and variance 1.
+func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
+	x.wantFloat("RandN", dt)
+	return x.random(kernels.RandomNormal, nil, shape, dt, kernels.FloatScalar(0), kernels.FloatScalar(1))
+}
+
+// RandInt returns a tensor of random integers in [low, high), each as likely.
+func (x *Exec) RandInt(low, high int64, shape []int, dt dtype.DType) *Tensor {
+	if high <= low {
+		x.fail("RandInt", fault.Invalid, nil, "random_ expects 'from' to be less than 'to', but got from=%d >= to=%d", low, high)
+	}
+	op := kernels.RandomInt32
+	if uint64(high-low) >= 1<<32 {
+		op = kernels.RandomInt64
+	}
+	return x.random(op, nil, shape, dt, kernels.IntScalar(high-low), kernels.IntScalar(low))
+}
+
+// UniformInto fills dst with uniform random numbers in [low, high).
+func (x *Exec) UniformInto(dst *Tensor, low, high float64) {
+	x.wantFloat("UniformInto", dst.dt)
+	if !(low <= high) {
+		x.fail("UniformInto", fault.Invalid, []*Tensor{dst}, "uniform_ expects to return a [from, to) range, but found from=%v > to=%v", low, high)
+	}
+	x.random(kernels.RandomUniform, dst, nil, dst.dt, uniformScalars(low, high)...)
+}
+
+// NormalInto fills dst with normal random numbers of the given mean and standard deviation.
+func (x *Exec) NormalInto(dst *Tensor, mean, std float64) {
+	x.wantFloat("NormalInto", dst.dt)
+	if !(std >= 0) {
+		x.fail("NormalInto", fault.Invalid, []*Tensor{dst}, "normal expects std >= 0.0, but found std %v", std)
+	}
+	x.random(kernels.RandomNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
+}
+
+// BernoulliInto fills dst with 1 with probability p and else 0.
+func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
+	if !(p >= 0 && p <= 1) {
+		x.fail("BernoulliInto", fault.Invalid, []*Tensor{dst}, "bernoulli_ expects p to be in [0, 1], but got p=%v", p)
+	}
+	x.random(kernels.RandomBernoulli, dst, nil, dst.dt, kernels.FloatScalar(p))
+}
+
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
+func (x *Exec) Bernoulli(p *Tensor) *Tensor { return x.op(rowBernoulli, p).call1() }
+
+// Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
+func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
+	switch {
+	case !(p >= 0 && p <= 1):
+		x.fail("Dropout", fault.Invalid, []*Tensor{t}, "dropout probability has to be between 0 and 1, but got %v", p)
+	case p == 1:
+		return x.MulS(t, 0)
+	}
+	f := x.op(rowDropout, t)
+	f.scalar[0] = kernels.FloatScalar(p)
+	f.call()
+	y, mask := f.out[0], f.out[1]
+	x.s.leave(f)
+	mask.Close()
+	return y
+}
