@@ -338,11 +338,7 @@ func (w *worker) spell(r *ref) {
 		a := &w.aff[r.k]
 		if a.ok && (a.lo > w.m.lo || a.hi < w.m.hi) {
 			a.lo, a.hi = w.m.lo, w.m.hi
-			if r.size == 4 {
-				spellAffine[uint32](w, a, w.p[r.p])
-			} else {
-				spellAffine[uint64](w, a, w.p[r.p])
-			}
+			w.spellFormula(a, r)
 		}
 	case span:
 		s := &w.spans[r.k]
@@ -357,25 +353,21 @@ func (w *worker) spell(r *ref) {
 	}
 }
 
-// spellAffine writes lanes [a.lo, a.hi).
-func spellAffine[T uint32 | uint64](w *worker, a *affinity, p unsafe.Pointer) {
-	d := lanes[T](p, a.hi)
+// spellFormula writes lanes [a.lo, a.hi).
+func (w *worker) spellFormula(a *affinity, r *ref) {
+	k := laneOps[kir.OpSpecial][r.t][0]
+	size := int(r.size)
 	if s, ok := w.linear(&a.formula); ok {
-		count(d[a.lo:], T(a.base+s*int64(a.lo)), T(s))
+		w.from, w.step = a.base+s*int64(a.lo), s
+		k(unsafe.Add(w.p[r.p], a.lo*size), unsafe.Pointer(&w.from), unsafe.Pointer(&w.step), nil, a.hi-a.lo)
 		return
 	}
 	nx := int(w.ext[0])
-	for i := a.lo; i < a.hi; {
+	w.step = a.x
+	for i := a.lo; i < a.hi; { // row by row: what a kernel writes too far, the next row puts right
 		end := min(a.hi, i-i%nx+nx)
-		count(d[i:end], T(w.at(&a.formula, i)), T(a.x))
+		w.from = w.at(&a.formula, i)
+		k(unsafe.Add(w.p[r.p], i*size), unsafe.Pointer(&w.from), unsafe.Pointer(&w.step), nil, end-i)
 		i = end
-	}
-}
-
-// count writes v, v+step, v+2*step and so on.
-func count[T uint32 | uint64](d []T, v, step T) {
-	for i := range d {
-		d[i] = v
-		v += step
 	}
 }

@@ -38,6 +38,7 @@ func accelerate() {
 	f := detect()
 	if f.avx2 {
 		fillAVX2(&laneOps, &laneCvts)
+		gathers[4] = [2]gatherFunc{gather4[int32](avxGather32), gather4[int64](avxGather64)}
 		dots[dtype.Float32], dots[dtype.Float64] = dotF32AVX2, dotF64AVX2
 	}
 	if f.avx512 {

@@ -19,7 +19,8 @@ type kern func(d, a, b, c unsafe.Pointer, n int)
 const laneSlack = 32
 
 // opTable finds the kernel of an operation on a type. The last index says which operands are scalars:
-// two operands: none, second, first; three: none, second, third, both. OpGet stands for moves: lanes, one scalar to all.
+// two operands: none, second, first; three: none, second, third, both. OpGet stands for moves: lanes, one
+// scalar to all; OpSpecial for counting from a by b.
 type opTable [64][16][4]kern
 
 // cvtTable finds the kernel that converts from the first type to the second.
@@ -63,6 +64,16 @@ func fill[T raw](d, a, _, _ unsafe.Pointer, n int) {
 	ds := lanes[T](d, n)
 	for i := range ds {
 		ds[i] = v
+	}
+}
+
+// count sets lanes to a, a+b, a+2b and so on.
+func count[T uint32 | uint64](d, a, b, _ unsafe.Pointer, n int) {
+	v, step := *(*T)(a), *(*T)(b)
+	ds := lanes[T](d, n)
+	for i := range ds {
+		ds[i] = v
+		v += step
 	}
 }
 

@@ -260,9 +260,9 @@ func (w *worker) crossOuter(c *crossing, r, n, inner int) {
 		w.spans[c.to.k] = lanespan{hi: n * inner}
 	}
 	size := int(c.from.size)
-	move := stridedMoves[size]
+	fill := laneOps[kir.OpGet][c.from.t][1] // what it writes too far, the next row puts right
 	for i := range n {
-		move(at(w.p[c.to.p], i*inner*size), at(w.p[c.from.p], (r+i)*size), size, 0, inner)
+		fill(at(w.p[c.to.p], i*inner*size), at(w.p[c.from.p], (r+i)*size), nil, nil, inner)
 	}
 }
 

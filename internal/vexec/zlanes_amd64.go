@@ -894,6 +894,54 @@ func avxOpMulWide294(d, a, b, c unsafe.Pointer, n int)
 //go:noescape
 func avxOpMulWide295(d, a, b, c unsafe.Pointer, n int)
 
+//go:noescape
+func avxOpDiv296(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv297(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv298(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem299(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem300(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem301(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv302(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv303(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpDiv304(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem305(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem306(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxOpRem307(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxCount308(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxCount309(d, a, b, c unsafe.Pointer, n int)
+
+//go:noescape
+func avxGather32(d, idx, mem, b unsafe.Pointer, n, off, limit int) int
+
+//go:noescape
+func avxGather64(d, idx, mem, b unsafe.Pointer, n, off, limit int) int
+
 // fillAVX2 enters the kernels that use AVX2, FMA and F16C.
 func fillAVX2(t *opTable, c *cvtTable) {
 	t[kir.OpAdd][dtype.Float32][0] = avxOpAdd1
@@ -1307,4 +1355,20 @@ func fillAVX2(t *opTable, c *cvtTable) {
 	t[kir.OpMulWide][dtype.Uint32][0] = avxOpMulWide293
 	t[kir.OpMulWide][dtype.Uint32][1] = avxOpMulWide294
 	t[kir.OpMulWide][dtype.Uint32][2] = avxOpMulWide295
+	t[kir.OpDiv][dtype.Int32][0] = avxOpDiv296
+	t[kir.OpDiv][dtype.Int32][1] = avxOpDiv297
+	t[kir.OpDiv][dtype.Int32][2] = avxOpDiv298
+	t[kir.OpRem][dtype.Int32][0] = avxOpRem299
+	t[kir.OpRem][dtype.Int32][1] = avxOpRem300
+	t[kir.OpRem][dtype.Int32][2] = avxOpRem301
+	t[kir.OpDiv][dtype.Uint32][0] = avxOpDiv302
+	t[kir.OpDiv][dtype.Uint32][1] = avxOpDiv303
+	t[kir.OpDiv][dtype.Uint32][2] = avxOpDiv304
+	t[kir.OpRem][dtype.Uint32][0] = avxOpRem305
+	t[kir.OpRem][dtype.Uint32][1] = avxOpRem306
+	t[kir.OpRem][dtype.Uint32][2] = avxOpRem307
+	t[kir.OpSpecial][dtype.Int32][0] = avxCount308
+	t[kir.OpSpecial][dtype.Uint32][0] = avxCount308
+	t[kir.OpSpecial][dtype.Int64][0] = avxCount309
+	t[kir.OpSpecial][dtype.Uint64][0] = avxCount309
 }

@@ -619,6 +619,10 @@ func fillTables(t *opTable, c *cvtTable) {
 	t[kir.OpFMA][dtype.Float64][1] = fma64VSV
 	t[kir.OpFMA][dtype.Float64][2] = fma64VVS
 	t[kir.OpFMA][dtype.Float64][3] = fma64VSS
+	t[kir.OpSpecial][dtype.Int32][0] = count[uint32]
+	t[kir.OpSpecial][dtype.Uint32][0] = count[uint32]
+	t[kir.OpSpecial][dtype.Int64][0] = count[uint64]
+	t[kir.OpSpecial][dtype.Uint64][0] = count[uint64]
 	t[kir.OpSelect][dtype.Float16][0] = selVVV[uint16]
 	t[kir.OpSelect][dtype.Float16][1] = selVSV[uint16]
 	t[kir.OpSelect][dtype.Float16][2] = selVVS[uint16]

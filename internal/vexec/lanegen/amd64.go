@@ -451,6 +451,123 @@ func (w *asmWriter) wide() {
 	}
 }
 
+// divisions writes quotients and remainders of 32-bit integers by way of float64, which is exact: a quotient that is no integer is further
+// from the next one than float64's precision.
+func (w *asmWriter) divisions() {
+	for _, t := range []struct{ dt, quotient string }{
+		{"Int32", "VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VCVTDQ2PD X0, Y4; VCVTDQ2PD X2, Y5; VCVTDQ2PD X1, Y6; VCVTDQ2PD X3, Y7; " +
+			"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VCVTTPD2DQY Y4, X4; VCVTTPD2DQY Y5, X5; VINSERTI128 $1, X5, Y4, Y4"},
+		// An unsigned integer in the low bits of 2^52 is 2^52 plus itself.
+		{"Uint32", "VEXTRACTI128 $1, Y0, X2; VEXTRACTI128 $1, Y1, X3; VPMOVZXDQ X0, Y4; VPMOVZXDQ X2, Y5; VPMOVZXDQ X1, Y6; VPMOVZXDQ X3, Y7; " +
+			"VPOR Y10, Y4, Y4; VPOR Y10, Y5, Y5; VPOR Y10, Y6, Y6; VPOR Y10, Y7, Y7; VSUBPD Y10, Y4, Y4; VSUBPD Y10, Y5, Y5; VSUBPD Y10, Y6, Y6; VSUBPD Y10, Y7, Y7; " +
+			"VDIVPD Y6, Y4, Y4; VDIVPD Y7, Y5, Y5; VROUNDPD $11, Y4, Y4; VROUNDPD $11, Y5, Y5; VADDPD Y10, Y4, Y4; VADDPD Y10, Y5, Y5; VSHUFPS $0x88, Y5, Y4, Y4; VPERMQ $0xd8, Y4, Y4"},
+	} {
+		for _, op := range []string{"OpDiv", "OpRem"} {
+			for form, kinds := range strings.Fields(both) {
+				name := w.begin(op)
+				step := [4]int{128, 0, 0, 0}
+				w.constant(8, 0x4330000000000000, 0)
+				for i := range 2 {
+					if kinds[i] == 'S' {
+						w.f("\tVPBROADCASTD (%s), Y%d", pointers[i], i)
+					} else {
+						step[i+1] = 128
+					}
+				}
+				w.f("l%s:", name)
+				for v := range 4 {
+					for i := range 2 {
+						if kinds[i] == 'V' {
+							w.f("\tVMOVDQU %d(%s), Y%d", 32*v, pointers[i], i)
+						}
+					}
+					// By 0 the quotient is all ones.
+					w.lines(t.quotient + "; VPXOR Y8, Y8, Y8; VPCMPEQD Y8, Y1, Y8; VPOR Y8, Y4, Y4")
+					if op == "OpRem" {
+						w.lines("VPMULLD Y1, Y4, Y4; VPSUBD Y4, Y0, Y4")
+					}
+					w.f("\tVMOVDQU Y4, %d(DI)", 32*v)
+				}
+				w.end("l"+name, step)
+				w.table.f("t[kir.%s][dtype.%s][%d] = %s", op, t.dt, form, name)
+			}
+		}
+	}
+}
+
+// counts writes the kernels that count: d = a, a + b, a + 2b and so on.
+func (w *asmWriter) counts() {
+	for _, t := range []struct {
+		types, s string
+		n        int
+	}{{"Int32 Uint32", "D", 4}, {"Int64 Uint64", "Q", 8}} {
+		name := w.begin("Count")
+		per := 32 / t.n
+		w.f("\tVPBROADCAST%[1]s (SI), Y0\n\tVPBROADCAST%[1]s (DX), Y1\n\tVPXOR Y2, Y2, Y2\n\tVPXOR Y3, Y3, Y3", t.s)
+		// Y3 becomes 0, b, 2b, …: with the multiples' bits one by one. Y2 becomes per*b.
+		for bit := 1; bit < per; bit *= 2 {
+			blend := 0
+			for i := range per {
+				if i&bit != 0 {
+					for d := range t.n / 4 {
+						blend |= 1 << (i*t.n/4 + d)
+					}
+				}
+			}
+			w.f("\tVPBLENDD $%#x, Y1, Y2, Y4\n\tVPADD%[2]s Y4, Y3, Y3\n\tVPADD%[2]s Y1, Y1, Y1", blend, t.s)
+		}
+		w.f("\tVPADD%s Y3, Y0, Y0", t.s)
+		w.f("l%s:", name)
+		for v := range t.n {
+			w.f("\tVMOVDQU Y0, %d(DI)\n\tVPADD%s Y1, Y0, Y0", 32*v, t.s)
+		}
+		w.end("l"+name, [4]int{32 * t.n})
+		for _, dt := range strings.Fields(t.types) {
+			w.table.f("t[kir.OpSpecial][dtype.%s][0] = %s", dt, name)
+		}
+	}
+}
+
+// gathers writes the gathers of 4-byte elements: d[i] = mem[idx[i] + off] for full 32s of lanes whose byte in b (if not nil) is not 0, up to
+// the 32 that has an index of limit or more. They return how many lanes they did.
+func (w *asmWriter) gathers() {
+	for _, t := range []struct {
+		name string
+		n    int
+	}{{"avxGather32", 4}, {"avxGather64", 8}} {
+		w.stubs.f("//go:noescape\nfunc %s(d, idx, mem, b unsafe.Pointer, n, off, limit int) int\n", t.name)
+		w.f("TEXT ·%s(SB), NOSPLIT, $0-64", t.name)
+		w.f("\tMOVQ d+0(FP), DI\n\tMOVQ idx+8(FP), SI\n\tMOVQ mem+16(FP), DX\n\tMOVQ b+24(FP), R8\n\tMOVQ n+32(FP), CX\n\tXORQ AX, AX")
+		w.f("\tMOVQ limit+48(FP), R9\n\tVPCMPEQD Y15, Y15, Y15")
+		if t.n == 4 {
+			w.f("\tDECQ R9\n\tVPBROADCASTD off+40(FP), Y14\n\tVMOVQ R9, X13\n\tVPBROADCASTD X13, Y13")
+		} else {
+			w.f("\tVPBROADCASTQ off+40(FP), Y14\n\tVMOVQ R9, X13\n\tVPBROADCASTQ X13, Y13")
+		}
+		w.f("loop:\n\tSUBQ $32, CX\n\tJLT done")
+		for v := range t.n {
+			per := 32 / t.n
+			// Y0 the places, Y1 the mask of lanes.
+			w.f("\tVMOVDQU %d(SI), Y0\n\tVMOVDQA Y15, Y1\n\tTESTQ R8, R8\n\tJZ all%d", 32*v, v)
+			if t.n == 4 {
+				w.f("\tVPMOVZXBD %d(R8), Y1\n\tVPXOR Y2, Y2, Y2\n\tVPCMPGTD Y2, Y1, Y1", per*v)
+			} else {
+				w.f("\tVPMOVZXBQ %d(R8), Y1\n\tVPXOR Y2, Y2, Y2\n\tVPCMPGTQ Y2, Y1, Y1", per*v)
+			}
+			w.f("all%d:", v)
+			if t.n == 4 {
+				w.f("\tVPADDD Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPMINUD Y13, Y0, Y2\n\tVPCMPEQD Y2, Y0, Y2\n\tVPMOVMSKB Y2, R10\n\tCMPL R10, $-1\n\tJNE done")
+				w.f("\tVMOVDQU %d(DI), Y3\n\tVPGATHERDD Y1, (DX)(Y0*4), Y3\n\tVMOVDQU Y3, %d(DI)", 32*v, 32*v)
+			} else {
+				w.f("\tVPADDQ Y14, Y0, Y0\n\tVPAND Y1, Y0, Y0\n\tVPCMPGTQ Y0, Y13, Y2\n\tVPCMPGTQ Y15, Y0, Y4\n\tVPAND Y4, Y2, Y2\n\tVPMOVMSKB Y2, R10\n\tCMPL R10, $-1\n\tJNE done")
+				w.f("\tVEXTRACTI128 $1, Y1, X4\n\tVSHUFPS $0x88, X4, X1, X1\n\tVMOVDQU %d(DI), X3\n\tVPGATHERQD X1, (DX)(Y0*4), X3\n\tVMOVDQU X3, %d(DI)", 16*v, 16*v)
+			}
+		}
+		w.f("\tADDQ $32, AX\n\tADDQ $128, DI\n\tADDQ $%d, SI\n\tTESTQ R8, R8\n\tJZ loop\n\tADDQ $32, R8\n\tJMP loop", 32*t.n)
+		w.f("done:\n\tMOVQ AX, ret+56(FP)\n\tVZEROUPPER\n\tRET\n")
+	}
+}
+
 func generateAsm() (asm, stubs *writer) {
 	w := &asmWriter{}
 	w.f("// Code generated by lanegen; DO NOT EDIT.\n\n#include \"textflag.h\"\n")
@@ -462,6 +579,9 @@ func generateAsm() (asm, stubs *writer) {
 	w.selects()
 	w.conversions()
 	w.wide()
+	w.divisions()
+	w.counts()
+	w.gathers()
 	s := &writer{}
 	s.f("// Code generated by lanegen; DO NOT EDIT.\n\npackage vexec\n\nimport (\n\"unsafe\"\n\n\"tenon.dev/dtype\"\n\"tenon.dev/internal/kir\"\n)\n")
 	s.Write(w.stubs.Bytes())

@@ -202,6 +202,9 @@ func generate(ops *writer, table *writer) {
 		}
 		row(l, three, false)
 	}
+	for _, dt := range []string{"Int32", "Uint32", "Int64", "Uint64"} {
+		table.f("t[kir.OpSpecial][dtype.%s][0] = count[%s]", dt, rawType(goType(dt)))
+	}
 	sel := lanewise{name: "sel", op: "OpSelect"}
 	for _, f := range three {
 		ops.loop("sel", "raw", "", []string{"uint8", "", ""}, f, "pick(a, b, c)")
