@@ -49,30 +49,28 @@ type failures struct {
 
 // TestOps runs PyTorch's recorded calls of operations and compares values, gradients, types, shapes and strides.
 func TestOps(t *testing.T) {
-	r := &opRunner{x: open(t)}
-	t.Log(r.runAll(t))
+	t.Log((&opRunner{}).runAll(t, open(t)))
 }
 
 // TestOpsCaptured runs the same calls as replays of captured graphs, forward and backward, where they can be captured.
 func TestOpsCaptured(t *testing.T) {
-	r := &opRunner{x: open(t), capture: true}
-	tally := r.runAll(t)
+	r := &opRunner{capture: true}
+	tally := r.runAll(t, open(t))
 	t.Logf("captured: %d calls, %d that cannot be", r.captured, r.refused)
 	t.Log(tally)
-	if *matchFlag == "" && r.captured < 5000 {
-		t.Errorf("only %d calls could be captured", r.captured)
+	if r.refused*20 > r.captured {
+		t.Errorf("%d calls cannot be captured, more than a twentieth", r.refused)
 	}
 }
 
 // opRunner runs cases through the registry.
 type opRunner struct {
-	x *tenon.Exec
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
 }
 
-func (r *opRunner) runAll(t *testing.T) recorded.Tally {
+func (r *opRunner) runAll(t *testing.T, x *tenon.Exec) recorded.Tally {
 	cases, err := recorded.OpenCases(*opsFlag)
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +92,7 @@ func (r *opRunner) runAll(t *testing.T) recorded.Tally {
 			if !match.MatchString(c.Op) {
 				return recorded.Outcome{}, recorded.ErrNotOffered
 			}
-			return r.call(c)
+			return r.call(x, c)
 		},
 		Failed: func(c *recorded.Case, err error) {
 			i := slices.IndexFunc(failed, func(f *failures) bool { return f.op == c.Op })
@@ -123,7 +121,7 @@ func (r *opRunner) runAll(t *testing.T) recorded.Tally {
 }
 
 // call runs one case through the registry.
-func (r *opRunner) call(c *recorded.Case) (out recorded.Outcome, err error) {
+func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, err error) {
 	f := registry[c.Op]
 	if f == nil {
 		return out, recorded.ErrNotOffered
@@ -139,7 +137,7 @@ func (r *opRunner) call(c *recorded.Case) (out recorded.Outcome, err error) {
 			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		}
 	}()
-	r.x.Scope(func(x *tenon.Exec) {
+	x.Scope(func(x *tenon.Exec) {
 		if r.capture {
 			out, err = r.replay(x, c, f)
 		} else {
@@ -150,29 +148,26 @@ func (r *opRunner) call(c *recorded.Case) (out recorded.Outcome, err error) {
 }
 
 // direct runs a case as a user would.
-func (r *opRunner) direct(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Outcome, err error) {
+func (r *opRunner) direct(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
 	a, grads := newArgs(x, c), loadAll(x, c.GradOut)
 	live := core.LiveStorages()
-	res := f(a)
+	res := f(x, a)
 	if n := core.LiveStorages() - live; c.GradOut == nil && n > storages(res) {
 		return out, fmt.Errorf("the operation left %d storages for %d in its results", n, storages(res))
 	}
 	if err := backward(x, res, grads); err != nil {
 		return out, err
 	}
-	return a.outcome(res)
+	return a.outcome(x, res)
 }
 
 // replay captures a case and runs the graph; a call that cannot be captured is run directly.
-func (r *opRunner) replay(x *tenon.Exec, c *recorded.Case, f func(a *args) any) (out recorded.Outcome, err error) {
+func (r *opRunner) replay(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
 	a, grads := newArgs(x, c), loadAll(x, c.GradOut)
 	var res any
 	var backErr error
 	g, err := x.Capture(func(x *tenon.Exec) {
-		inner := *a
-		inner.x = x
-		res = f(&inner)
-		a.leaves = inner.leaves
+		res = f(x, a)
 		backErr = backward(x, res, grads)
 	}, tenon.CaptureOpt{})
 	var refused *tenon.Error
@@ -188,22 +183,22 @@ func (r *opRunner) replay(x *tenon.Exec, c *recorded.Case, f func(a *args) any) 
 		return out, err
 	}
 	r.captured++
-	return a.outcome(res)
+	return a.outcome(x, res)
 }
 
 // outcome reads the results and gradients of a call.
-func (a *args) outcome(res any) (out recorded.Outcome, err error) {
+func (a *args) outcome(x *tenon.Exec, res any) (out recorded.Outcome, err error) {
 	if k := a.unused(); k != "" {
 		return out, fmt.Errorf("the registry's function does not look at the argument %s", k)
 	}
-	if out.Out, err = storeAll(a.x, res); err != nil || a.c.GradOut == nil {
+	if out.Out, err = storeAll(x, res); err != nil || a.c.GradOut == nil {
 		return out, err
 	}
 	if len(a.grads) > 0 {
 		return out, errors.New("the registry's function does not look at an argument that wants a gradient")
 	}
 	for _, leaf := range a.leaves {
-		g, err := store(a.x, leaf.Grad())
+		g, err := store(x, leaf.Grad())
 		if err != nil {
 			return out, err
 		}

@@ -12,10 +12,10 @@ import (
 
 // registry says how a case of an operation is called, by PyTorch's name of it. A function gets the case's arguments and returns a *tenon.Tensor,
 // a []*tenon.Tensor, or a number as recorded.Value has it.
-var registry = map[string]func(a *args) any{}
+var registry = map[string]func(x *tenon.Exec, a *args) any{}
 
 // offer puts an operation into the registry.
-func offer(name string, call func(a *args) any) {
+func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	if registry[name] != nil {
 		panic("conformance: " + name + " is in the registry twice")
 	}
@@ -27,7 +27,6 @@ func offer(name string, call func(a *args) any) {
 // argument that was not given, or was None, has the default. Tensors by keyword that want a gradient are read in the operation's own order,
 // since that is the order of their gradients.
 type args struct {
-	x  *tenon.Exec
 	c  *recorded.Case
 	at []any
 	kw map[string]any
@@ -42,25 +41,25 @@ type badCase struct{ msg string }
 
 // newArgs puts the case's tensors on the device.
 func newArgs(x *tenon.Exec, c *recorded.Case) *args {
-	a := &args{x: x, c: c, kw: map[string]any{}, used: map[string]bool{}, grads: map[*tenon.Tensor]bool{}}
-	a.at = append(a.at, a.convert(c.Input))
+	a := &args{c: c, kw: map[string]any{}, used: map[string]bool{}, grads: map[*tenon.Tensor]bool{}}
+	a.at = append(a.at, a.convert(x, c.Input))
 	for _, v := range c.Args {
-		a.at = append(a.at, a.convert(v))
+		a.at = append(a.at, a.convert(x, v))
 	}
 	for _, v := range a.at {
 		a.claim(v)
 	}
 	for k, v := range c.Kwargs {
-		a.kw[k] = a.convert(v)
+		a.kw[k] = a.convert(x, v)
 	}
 	return a
 }
 
 // convert turns the tensors within a recorded value into tensors of the device.
-func (a *args) convert(v recorded.Value) any {
+func (a *args) convert(x *tenon.Exec, v recorded.Value) any {
 	switch v := v.(type) {
 	case *recorded.Tensor:
-		t := load(a.x, v)
+		t := load(x, v)
 		if v.Grad {
 			a.grads[t.SetRequiresGrad(true)] = true
 		}
@@ -68,7 +67,7 @@ func (a *args) convert(v recorded.Value) any {
 	case recorded.List:
 		out := make([]any, len(v))
 		for i := range v {
-			out[i] = a.convert(v[i])
+			out[i] = a.convert(x, v[i])
 		}
 		return out
 	}
@@ -184,11 +183,11 @@ func (a *args) complex(i int, name string, def complex128) complex128 {
 }
 
 // scalar returns a number as a 0-d tensor, for operations whose scalars are real.
-func (a *args) scalar(i int, name string, d tenon.DType) *tenon.Tensor {
+func (a *args) scalar(x *tenon.Exec, i int, name string, d tenon.DType) *tenon.Tensor {
 	if d == tenon.Complex128 {
-		return a.x.View(tenon.From(a.x, []complex128{a.complex(i, name, 0)}))
+		return x.View(tenon.From(x, []complex128{a.complex(i, name, 0)}))
 	}
-	return a.x.View(a.x.ToDType(tenon.From(a.x, []complex64{complex64(a.complex(i, name, 0))}), d))
+	return x.View(x.ToDType(tenon.From(x, []complex64{complex64(a.complex(i, name, 0))}), d))
 }
 
 // isComplex reports whether an argument is a complex number.

@@ -26,11 +26,11 @@ func numberType(v any) tenon.DType {
 }
 
 // bound returns a number that may be a 0-d tensor.
-func (a *args) bound(i int, name string) complex128 {
+func (a *args) bound(x *tenon.Exec, i int, name string) complex128 {
 	if !a.isTensor(i, name) {
 		return a.complex(i, name, 0)
 	}
-	r, err := store(a.x, a.tensor(i, name))
+	r, err := store(x, a.tensor(i, name))
 	if err != nil {
 		panic(err)
 	}
@@ -38,18 +38,24 @@ func (a *args) bound(i int, name string) complex128 {
 }
 
 func init() {
-	offer("full", func(a *args) any {
-		return a.x.FullC(a.ints(0, "size"), a.complex(1, "fill_value", 0), a.dtypeOr(numberType(a.get(1, "fill_value"))))
+	offer("full", func(x *tenon.Exec, a *args) any {
+		return x.FullC(a.ints(0, "size"), a.complex(1, "fill_value", 0), a.dtypeOr(numberType(a.get(1, "fill_value"))))
 	})
-	offer("zeros", func(a *args) any { return a.x.Zeros(a.sizes(0, "size"), a.dtypeOr(tenon.Float32)) })
-	offer("ones", func(a *args) any { return a.x.Ones(a.sizes(0, "size"), a.dtypeOr(tenon.Float32)) })
-	offer("full_like", func(a *args) any {
-		return a.x.FullLikeC(a.tensor(0, "input"), a.complex(1, "fill_value", 0), tenon.LikeOpt{DType: a.dtypeOr(0)})
+	offer("zeros", func(x *tenon.Exec, a *args) any { return x.Zeros(a.sizes(0, "size"), a.dtypeOr(tenon.Float32)) })
+	offer("ones", func(x *tenon.Exec, a *args) any { return x.Ones(a.sizes(0, "size"), a.dtypeOr(tenon.Float32)) })
+	offer("full_like", func(x *tenon.Exec, a *args) any {
+		return x.FullLikeC(a.tensor(0, "input"), a.complex(1, "fill_value", 0), tenon.LikeOpt{DType: a.dtypeOr(0)})
 	})
-	offer("zeros_like", func(a *args) any { return a.x.ZerosLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)}) })
-	offer("ones_like", func(a *args) any { return a.x.OnesLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)}) })
-	offer("empty_like", func(a *args) any { return a.x.EmptyLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)}) })
-	offer("arange", func(a *args) any {
+	offer("zeros_like", func(x *tenon.Exec, a *args) any {
+		return x.ZerosLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)})
+	})
+	offer("ones_like", func(x *tenon.Exec, a *args) any {
+		return x.OnesLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)})
+	})
+	offer("empty_like", func(x *tenon.Exec, a *args) any {
+		return x.EmptyLike(a.tensor(0, "input"), tenon.LikeOpt{DType: a.dtypeOr(0)})
+	})
+	offer("arange", func(x *tenon.Exec, a *args) any {
 		var v []any
 		if a.has(0, "input") {
 			v = append(v, a.at...)
@@ -77,17 +83,17 @@ func init() {
 		dt = a.dtypeOr(dt)
 		switch len(n) {
 		case 1:
-			return a.x.Arange(0, n[0], 1, dt)
+			return x.Arange(0, n[0], 1, dt)
 		case 2:
-			return a.x.Arange(n[0], n[1], 1, dt)
+			return x.Arange(n[0], n[1], 1, dt)
 		}
-		return a.x.Arange(n[0], n[1], n[2], dt)
+		return x.Arange(n[0], n[1], n[2], dt)
 	})
-	offer("linspace", func(a *args) any {
-		return a.x.LinspaceC(a.bound(0, "start"), a.bound(1, "end"), a.int(2, "steps", 0), a.dtypeOr(tenon.Float32))
+	offer("linspace", func(x *tenon.Exec, a *args) any {
+		return x.LinspaceC(a.bound(x, 0, "start"), a.bound(x, 1, "end"), a.int(2, "steps", 0), a.dtypeOr(tenon.Float32))
 	})
-	offer("eye", func(a *args) any {
+	offer("eye", func(x *tenon.Exec, a *args) any {
 		n := a.int(0, "n", 0)
-		return a.x.Eye(n, a.int(1, "m", n), a.dtypeOr(tenon.Float32))
+		return x.Eye(n, a.int(1, "m", n), a.dtypeOr(tenon.Float32))
 	})
 }

@@ -11,26 +11,26 @@ func init() {
 	binary("mv", (*tenon.Exec).MV)
 	binary("dot", (*tenon.Exec).Dot)
 	binary("outer", (*tenon.Exec).Outer)
-	offer("addmm", func(a *args) any {
+	offer("addmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return a.x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.AddMMC(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
 		}
-		return a.x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.AddMM(a.tensor(0, "input"), a.tensor(1, "mat1"), a.tensor(2, "mat2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
-	offer("baddbmm", func(a *args) any {
+	offer("baddbmm", func(x *tenon.Exec, a *args) any {
 		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
-			return a.x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+			return x.BAddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
 		}
-		return a.x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+		return x.BAddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
-	offer("nn.functional.linear", func(a *args) any {
-		return a.x.Linear(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"))
+	offer("nn.functional.linear", func(x *tenon.Exec, a *args) any {
+		return x.Linear(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"))
 	})
-	offer("nn.functional.conv1d", func(a *args) any {
-		return a.x.Conv1d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
+	offer("nn.functional.conv1d", func(x *tenon.Exec, a *args) any {
+		return x.Conv1d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
 	})
-	offer("nn.functional.conv2d", func(a *args) any {
-		return a.x.Conv2d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
+	offer("nn.functional.conv2d", func(x *tenon.Exec, a *args) any {
+		return x.Conv2d(a.tensor(0, "input"), a.tensor(1, "weight"), a.tensor(2, "bias"), a.conv())
 	})
 }
 

@@ -5,51 +5,51 @@ import "tenon.dev"
 // Pooling, losses and normalisation.
 
 func init() {
-	offer("nn.functional.max_pool2d", func(a *args) any {
+	offer("nn.functional.max_pool2d", func(x *tenon.Exec, a *args) any {
 		t, kernel := a.tensor(0, "input"), a.pair(1, "kernel_size", 0)
 		opt := tenon.MaxPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0), Dilation: a.pair(4, "dilation", 1), CeilMode: a.bool(5, "ceil_mode", false)}
 		if a.bool(6, "return_indices", false) {
-			y, indices := a.x.MaxPool2dWithIndices(t, kernel, opt)
+			y, indices := x.MaxPool2dWithIndices(t, kernel, opt)
 			return []*tenon.Tensor{y, indices}
 		}
-		return a.x.MaxPool2d(t, kernel, opt)
+		return x.MaxPool2d(t, kernel, opt)
 	})
-	offer("nn.functional.avg_pool2d", func(a *args) any {
-		return a.x.AvgPool2d(a.tensor(0, "input"), a.pair(1, "kernel_size", 0), tenon.AvgPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0),
+	offer("nn.functional.avg_pool2d", func(x *tenon.Exec, a *args) any {
+		return x.AvgPool2d(a.tensor(0, "input"), a.pair(1, "kernel_size", 0), tenon.AvgPoolOpt{Stride: a.pair(2, "stride", 0), Padding: a.pair(3, "padding", 0),
 			CeilMode: a.bool(4, "ceil_mode", false), ExcludePadding: !a.bool(5, "count_include_pad", true), Divisor: a.int(6, "divisor_override", 0)})
 	})
-	offer("nn.functional.adaptive_avg_pool2d", func(a *args) any {
-		return a.x.AdaptiveAvgPool2d(a.tensor(0, "input"), a.outputSize(1, "output_size"))
+	offer("nn.functional.adaptive_avg_pool2d", func(x *tenon.Exec, a *args) any {
+		return x.AdaptiveAvgPool2d(a.tensor(0, "input"), a.outputSize(1, "output_size"))
 	})
-	offer("nn.functional.cross_entropy", func(a *args) any {
-		return a.x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.CrossEntropyOpt{Ignore: a.has(4, "ignore_index"),
+	offer("nn.functional.cross_entropy", func(x *tenon.Exec, a *args) any {
+		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.CrossEntropyOpt{Ignore: a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", ""), LabelSmoothing: a.float(7, "label_smoothing", 0)})
 	})
-	offer("nn.functional.nll_loss", func(a *args) any {
-		return a.x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.NLLLossOpt{Ignore: a.has(4, "ignore_index"),
+	offer("nn.functional.nll_loss", func(x *tenon.Exec, a *args) any {
+		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.NLLLossOpt{Ignore: a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", "")})
 	})
-	offer("nn.functional.mse_loss", func(a *args) any {
-		return a.x.MSELoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+	offer("nn.functional.mse_loss", func(x *tenon.Exec, a *args) any {
+		return x.MSELoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
 	})
-	offer("nn.functional.l1_loss", func(a *args) any {
-		return a.x.L1Loss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+	offer("nn.functional.l1_loss", func(x *tenon.Exec, a *args) any {
+		return x.L1Loss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
 	})
-	offer("nn.functional.binary_cross_entropy_with_logits", func(a *args) any {
-		return a.x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), a.tensor(6, "pos_weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
+	offer("nn.functional.binary_cross_entropy_with_logits", func(x *tenon.Exec, a *args) any {
+		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), a.tensor(6, "pos_weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
 	})
-	offer("nn.functional.batch_norm", func(a *args) any {
-		return a.x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"), a.tensor(2, "running_var"),
+	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
+		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"), a.tensor(2, "running_var"),
 			a.float(6, "momentum", 0.1), a.float(7, "eps", 1e-5), tenon.BatchNormOpt{Training: a.bool(5, "training", false)})
 	})
-	offer("nn.functional.layer_norm", func(a *args) any {
-		return a.x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"), a.float(4, "eps", 1e-5))
+	offer("nn.functional.layer_norm", func(x *tenon.Exec, a *args) any {
+		return x.LayerNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.ints(1, "normalized_shape"), a.float(4, "eps", 1e-5))
 	})
-	offer("nn.functional.rms_norm", func(a *args) any {
-		return a.x.RMSNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.ints(1, "normalized_shape"), a.float(3, "eps", 0))
+	offer("nn.functional.rms_norm", func(x *tenon.Exec, a *args) any {
+		return x.RMSNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.ints(1, "normalized_shape"), a.float(3, "eps", 0))
 	})
-	offer("nn.functional.group_norm", func(a *args) any {
-		return a.x.GroupNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.int(1, "num_groups", 0), a.float(4, "eps", 1e-5))
+	offer("nn.functional.group_norm", func(x *tenon.Exec, a *args) any {
+		return x.GroupNorm(a.tensor(0, "input"), a.tensor(2, "weight"), a.tensor(3, "bias"), a.int(1, "num_groups", 0), a.float(4, "eps", 1e-5))
 	})
 }
 

@@ -8,12 +8,12 @@ import (
 
 // unary offers an operation of one tensor.
 func unary(name string, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
-	offer(name, func(a *args) any { return f(a.x, a.tensor(0, "input")) })
+	offer(name, func(x *tenon.Exec, a *args) any { return f(x, a.tensor(0, "input")) })
 }
 
 // binary offers an operation of two tensors.
 func binary(name string, f func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor) {
-	offer(name, func(a *args) any { return f(a.x, a.tensor(0, "input"), a.tensor(1, "other")) })
+	offer(name, func(x *tenon.Exec, a *args) any { return f(x, a.tensor(0, "input"), a.tensor(1, "other")) })
 }
 
 // Operations of one input.
@@ -59,13 +59,13 @@ func init() {
 	unary("isfinite", (*tenon.Exec).IsFinite)
 	unary("logical_not", (*tenon.Exec).LogicalNot)
 	unary("bitwise_not", (*tenon.Exec).BitwiseNot)
-	offer("round", func(a *args) any {
+	offer("round", func(x *tenon.Exec, a *args) any {
 		if a.has(-1, "decimals") {
-			return a.x.RoundDecimals(a.tensor(0, "input"), a.int(-1, "decimals", 0))
+			return x.RoundDecimals(a.tensor(0, "input"), a.int(-1, "decimals", 0))
 		}
-		return a.x.Round(a.tensor(0, "input"))
+		return x.Round(a.tensor(0, "input"))
 	})
-	offer("nan_to_num", func(a *args) any {
+	offer("nan_to_num", func(x *tenon.Exec, a *args) any {
 		var opt tenon.NanToNumOpt
 		for i, to := range []**float64{&opt.NaN, &opt.PosInf, &opt.NegInf} {
 			if name := []string{"nan", "posinf", "neginf"}[i]; a.has(1+i, name) {
@@ -73,39 +73,39 @@ func init() {
 				*to = &v
 			}
 		}
-		return a.x.NanToNum(a.tensor(0, "input"), opt)
+		return x.NanToNum(a.tensor(0, "input"), opt)
 	})
 }
 
 // Operations of two inputs.
 func init() {
-	offer("add", func(a *args) any {
+	offer("add", func(x *tenon.Exec, a *args) any {
 		if a.has(-1, "alpha") {
-			return a.x.AddScaled(a.tensor(0, "input"), a.tensor(1, "other"), a.float(-1, "alpha", 1))
+			return x.AddScaled(a.tensor(0, "input"), a.tensor(1, "other"), a.float(-1, "alpha", 1))
 		}
-		return a.x.Add(a.tensor(0, "input"), a.tensor(1, "other"))
+		return x.Add(a.tensor(0, "input"), a.tensor(1, "other"))
 	})
-	offer("sub", func(a *args) any {
+	offer("sub", func(x *tenon.Exec, a *args) any {
 		if a.has(-1, "alpha") {
-			return a.x.AddScaled(a.tensor(0, "input"), a.tensor(1, "other"), -a.float(-1, "alpha", 1))
+			return x.AddScaled(a.tensor(0, "input"), a.tensor(1, "other"), -a.float(-1, "alpha", 1))
 		}
-		return a.x.Sub(a.tensor(0, "input"), a.tensor(1, "other"))
+		return x.Sub(a.tensor(0, "input"), a.tensor(1, "other"))
 	})
-	offer("rsub", func(a *args) any {
+	offer("rsub", func(x *tenon.Exec, a *args) any {
 		if a.has(-1, "alpha") {
-			return a.x.AddScaled(a.tensor(1, "other"), a.tensor(0, "input"), -a.float(-1, "alpha", 1))
+			return x.AddScaled(a.tensor(1, "other"), a.tensor(0, "input"), -a.float(-1, "alpha", 1))
 		}
-		return a.x.RSub(a.tensor(0, "input"), a.tensor(1, "other"))
+		return x.RSub(a.tensor(0, "input"), a.tensor(1, "other"))
 	})
-	offer("div", func(a *args) any {
+	offer("div", func(x *tenon.Exec, a *args) any {
 		p, q := a.tensor(0, "input"), a.tensor(1, "other")
 		switch a.str(-1, "rounding_mode", "") {
 		case "trunc":
-			return a.x.DivTrunc(p, q)
+			return x.DivTrunc(p, q)
 		case "floor":
-			return a.x.FloorDivide(p, q)
+			return x.FloorDivide(p, q)
 		}
-		return a.x.Div(p, q)
+		return x.Div(p, q)
 	})
 	binary("mul", (*tenon.Exec).Mul)
 	binary("true_divide", (*tenon.Exec).Div)
@@ -137,34 +137,36 @@ func init() {
 
 // Operations of three inputs.
 func init() {
-	offer("clamp", func(a *args) any { return a.x.Clamp(a.tensor(0, "input"), a.tensor(1, "min"), a.tensor(2, "max")) })
+	offer("clamp", func(x *tenon.Exec, a *args) any {
+		return x.Clamp(a.tensor(0, "input"), a.tensor(1, "min"), a.tensor(2, "max"))
+	})
 	binary("clamp_min", (*tenon.Exec).ClampMin)
 	binary("clamp_max", (*tenon.Exec).ClampMax)
 	// The op database records where as a method, so that the condition comes second.
-	offer("where", func(a *args) any {
-		return a.x.Where(a.tensor(1, "condition"), a.tensor(0, "input"), a.tensor(2, "other"))
+	offer("where", func(x *tenon.Exec, a *args) any {
+		return x.Where(a.tensor(1, "condition"), a.tensor(0, "input"), a.tensor(2, "other"))
 	})
-	offer("lerp", func(a *args) any {
+	offer("lerp", func(x *tenon.Exec, a *args) any {
 		p, q := a.tensor(0, "input"), a.tensor(1, "end")
 		switch {
 		case a.isTensor(2, "weight"):
-			return a.x.Lerp(p, q, a.tensor(2, "weight"))
+			return x.Lerp(p, q, a.tensor(2, "weight"))
 		case a.isComplex(2, "weight"):
-			return tenon.Within(a.x, func(x *tenon.Exec) *tenon.Tensor { return x.Lerp(p, q, a.scalar(2, "weight", p.DType())) })
+			return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.Lerp(p, q, a.scalar(x, 2, "weight", p.DType())) })
 		}
-		return a.x.LerpS(p, q, a.float(2, "weight", 0))
+		return x.LerpS(p, q, a.float(2, "weight", 0))
 	})
-	offer("addcmul", func(a *args) any {
-		return a.x.AddCMul(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
+	offer("addcmul", func(x *tenon.Exec, a *args) any {
+		return x.AddCMul(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
 	})
-	offer("addcdiv", func(a *args) any {
-		return a.x.AddCDiv(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
+	offer("addcdiv", func(x *tenon.Exec, a *args) any {
+		return x.AddCDiv(a.tensor(0, "input"), a.tensor(1, "tensor1"), a.tensor(2, "tensor2"), a.float(-1, "value", 1))
 	})
-	offer("masked_fill", func(a *args) any {
+	offer("masked_fill", func(x *tenon.Exec, a *args) any {
 		if a.isTensor(2, "value") {
-			return a.x.MaskedFill(a.tensor(0, "input"), a.tensor(1, "mask"), a.tensor(2, "value"))
+			return x.MaskedFill(a.tensor(0, "input"), a.tensor(1, "mask"), a.tensor(2, "value"))
 		}
-		return a.x.MaskedFillS(a.tensor(0, "input"), a.tensor(1, "mask"), a.float(2, "value", math.NaN()))
+		return x.MaskedFillS(a.tensor(0, "input"), a.tensor(1, "mask"), a.float(2, "value", math.NaN()))
 	})
 }
 
@@ -173,18 +175,20 @@ func init() {
 	unary("nn.functional.relu", (*tenon.Exec).ReLU)
 	unary("nn.functional.silu", (*tenon.Exec).SiLU)
 	unary("nn.functional.logsigmoid", (*tenon.Exec).LogSigmoid)
-	offer("nn.functional.gelu", func(a *args) any {
+	offer("nn.functional.gelu", func(x *tenon.Exec, a *args) any {
 		if a.str(-1, "approximate", "none") == "tanh" {
-			return a.x.GELUTanh(a.tensor(0, "input"))
+			return x.GELUTanh(a.tensor(0, "input"))
 		}
-		return a.x.GELU(a.tensor(0, "input"))
+		return x.GELU(a.tensor(0, "input"))
 	})
-	offer("nn.functional.leaky_relu", func(a *args) any { return a.x.LeakyReLU(a.tensor(0, "input"), a.float(1, "negative_slope", 0.01)) })
-	offer("nn.functional.elu", func(a *args) any { return a.x.ELU(a.tensor(0, "input"), a.float(1, "alpha", 1)) })
-	offer("nn.functional.hardtanh", func(a *args) any {
-		return a.x.Hardtanh(a.tensor(0, "input"), a.float(1, "min_val", -1), a.float(2, "max_val", 1))
+	offer("nn.functional.leaky_relu", func(x *tenon.Exec, a *args) any {
+		return x.LeakyReLU(a.tensor(0, "input"), a.float(1, "negative_slope", 0.01))
 	})
-	offer("nn.functional.softplus", func(a *args) any {
-		return a.x.Softplus(a.tensor(0, "input"), a.float(1, "beta", 1), a.float(2, "threshold", 20))
+	offer("nn.functional.elu", func(x *tenon.Exec, a *args) any { return x.ELU(a.tensor(0, "input"), a.float(1, "alpha", 1)) })
+	offer("nn.functional.hardtanh", func(x *tenon.Exec, a *args) any {
+		return x.Hardtanh(a.tensor(0, "input"), a.float(1, "min_val", -1), a.float(2, "max_val", 1))
+	})
+	offer("nn.functional.softplus", func(x *tenon.Exec, a *args) any {
+		return x.Softplus(a.tensor(0, "input"), a.float(1, "beta", 1), a.float(2, "threshold", 20))
 	})
 }

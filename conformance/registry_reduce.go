@@ -6,34 +6,36 @@ import (
 
 // sumLike offers a reduction with the options of sums.
 func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.SumOpt) *tenon.Tensor) {
-	offer(name, func(a *args) any {
-		return f(a.x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.SumOpt{KeepDim: a.bool(2, "keepdim", false), DType: a.dtype(-1, "dtype")})
+	offer(name, func(x *tenon.Exec, a *args) any {
+		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.SumOpt{KeepDim: a.bool(2, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
 }
 
 // keepLike offers a reduction whose one option is to keep dimensions.
 func keepLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, keepDim bool) *tenon.Tensor) {
-	offer(name, func(a *args) any { return f(a.x, a.tensor(0, "input"), a.ints(1, "dim"), a.bool(2, "keepdim", false)) })
+	offer(name, func(x *tenon.Exec, a *args) any {
+		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), a.bool(2, "keepdim", false))
+	})
 }
 
 // extreme offers max or min: of two tensors, along a dimension, or of all elements.
 func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor, along func(x *tenon.Exec, t *tenon.Tensor, dim int, keepDim bool) (v, i *tenon.Tensor), all func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) {
-	offer(name, func(a *args) any {
+	offer(name, func(x *tenon.Exec, a *args) any {
 		t := a.tensor(0, "input")
 		switch {
 		case a.isTensor(1, "other"):
-			return pair(a.x, t, a.tensor(1, "other"))
+			return pair(x, t, a.tensor(1, "other"))
 		case a.has(1, "dim"):
-			v, i := along(a.x, t, a.int(1, "dim", 0), a.bool(2, "keepdim", false))
+			v, i := along(x, t, a.int(1, "dim", 0), a.bool(2, "keepdim", false))
 			return []*tenon.Tensor{v, i}
 		}
-		return all(a.x, t)
+		return all(x, t)
 	})
 }
 
 // variance offers var or std: (input, unbiased), (input, dim, unbiased, keepdim) or with a correction.
 func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) {
-	offer(name, func(a *args) any {
+	offer(name, func(x *tenon.Exec, a *args) any {
 		t := a.tensor(0, "input")
 		correction := a.float(-1, "correction", 1)
 		if !a.bool(-1, "unbiased", true) {
@@ -44,9 +46,9 @@ func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, op
 			if !unbiased {
 				correction = 0
 			}
-			return f(a.x, t, nil, opt)
+			return f(x, t, nil, opt)
 		}
-		return f(a.x, t, a.ints(1, "dim"), opt)
+		return f(x, t, a.ints(1, "dim"), opt)
 	})
 }
 
@@ -66,23 +68,23 @@ func init() {
 	extreme("min", (*tenon.Exec).Minimum, (*tenon.Exec).MinDim, (*tenon.Exec).Min)
 	variance("var", (*tenon.Exec).Var)
 	variance("std", (*tenon.Exec).Std)
-	offer("count_nonzero", func(a *args) any { return a.x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
-	offer("linalg.vector_norm", func(a *args) any {
-		return a.x.VectorNorm(a.tensor(0, "input"), a.float(1, "ord", 2), a.ints(2, "dim"),
+	offer("count_nonzero", func(x *tenon.Exec, a *args) any { return x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
+	offer("linalg.vector_norm", func(x *tenon.Exec, a *args) any {
+		return x.VectorNorm(a.tensor(0, "input"), a.float(1, "ord", 2), a.ints(2, "dim"),
 			tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
-	offer("norm", func(a *args) any {
+	offer("norm", func(x *tenon.Exec, a *args) any {
 		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")}
 		if s, ok := a.get(1, "p").(string); ok {
 			if s == "nuc" {
-				return a.x.NuclearNorm(t, dims, opt)
+				return x.NuclearNorm(t, dims, opt)
 			}
 			if s != "fro" {
 				a.wrong("p", s)
 			}
-			return a.x.VectorNorm(t, 2, dims, opt)
+			return x.VectorNorm(t, 2, dims, opt)
 		}
-		return a.x.VectorNorm(t, a.float(1, "p", 2), dims, opt)
+		return x.VectorNorm(t, a.float(1, "p", 2), dims, opt)
 	})
 }
 
@@ -91,8 +93,8 @@ func init() {
 	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor, dim int, opt tenon.SoftmaxOpt) *tenon.Tensor{
 		"softmax": (*tenon.Exec).Softmax, "log_softmax": (*tenon.Exec).LogSoftmax,
 	} {
-		offer(name, func(a *args) any {
-			return f(a.x, a.tensor(0, "input"), a.int(1, "dim", -1), tenon.SoftmaxOpt{DType: a.dtype(-1, "dtype")})
+		offer(name, func(x *tenon.Exec, a *args) any {
+			return f(x, a.tensor(0, "input"), a.int(1, "dim", -1), tenon.SoftmaxOpt{DType: a.dtype(-1, "dtype")})
 		})
 	}
 }
