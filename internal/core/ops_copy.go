@@ -88,8 +88,14 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 	return x.copyAs(t, dt, false)
 }
 
-// CopyInto sets dst's elements to src's, broadcast and converted.
-func (x *Exec) CopyInto(dst, src *Tensor) { x.op(rowCopyInto, src).call1Into(dst) }
+// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
+func (x *Exec) CopyInto(dst, src *Tensor) {
+	if src.st.dev != x.m.stream.Device {
+		x.Scope(func(x *Exec) { x.CopyInto(dst, x.To(src, ToOpt{})) })
+		return
+	}
+	x.op(rowCopyInto, src).call1Into(dst)
+}
 
 // Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
 func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {

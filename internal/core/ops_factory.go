@@ -67,6 +67,9 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	out := make([]byte, numel(t.shape)*t.dt.Size())
+	if t.st.dev != x.m.stream.Device {
+		x = x.On(t.st.dev.DefaultStream())
+	}
 	err := Try(func() {
 		x.Scope(func(x *Exec) { x.check("Bytes", x.readBytes(x.NoGrad().Contiguous(t), out)) })
 	})
@@ -88,6 +91,9 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 		return nil
 	}
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
+		return err
+	}
+	if err := t.st.arrived(); err != nil {
 		return err
 	}
 	st := x.m.stream

@@ -65,6 +65,8 @@ const (
 	flagView flag = 1 << iota
 	// flagFactory: has no tensor inputs; runs on x's device.
 	flagFactory
+	// flagForeign: inputs are on other devices, and run orders the reads of them.
+	flagForeign
 )
 
 // call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
@@ -183,8 +185,11 @@ func (f *frame) operand(t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, "the operand %s was closed; keep it with Keep, or use it within its scope", describe(t))
 	}
+	if t.st.arrival.Load() != nil {
+		f.check(t.st.arrived())
+	}
 	dev := f.x.m.stream.Device
-	if t.st.dev == dev {
+	if t.st.dev == dev || f.row.flags&flagForeign != 0 {
 		return t
 	}
 	if t.st.dev.Host && len(t.shape) == 0 {
@@ -218,7 +223,7 @@ func (f *frame) anyRequiresGrad() bool {
 func (f *frame) order(seq uint64) {
 	st := f.x.m.stream
 	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil {
+		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
 			f.check(t.st.read(st, seq))
 		}
 	}
@@ -285,6 +290,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
+	f.check(d.st.arrived())
 	if d.st.dev != f.x.m.stream.Device {
 		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
 	}

@@ -27,6 +27,8 @@ type storage struct {
 	streams atomic.Uint64
 	// gradViews says that views of the storage take part in a gradient.
 	gradViews atomic.Bool
+	// arrival is the copy that fills the storage, while nobody has waited for it.
+	arrival atomic.Pointer[rt.Arrival]
 
 	mu      sync.Mutex
 	cleanup *runtime.Cleanup
@@ -51,6 +53,10 @@ func (s *storage) release() error {
 		s.cleanup = nil
 	}
 	s.mu.Unlock()
+	if a := s.arrival.Swap(nil); a != nil {
+		// The destination goes with the storage.
+		_ = a.Drop()
+	}
 	b := s.block
 	s.block = nil
 	if b == nil {
@@ -58,6 +64,19 @@ func (s *storage) release() error {
 	}
 	live.Add(-1)
 	return s.dev.Free(b)
+}
+
+// arrived completes the copy that fills the storage, if one is under way.
+func (s *storage) arrived() error {
+	a := s.arrival.Load()
+	if a == nil {
+		return nil
+	}
+	if err := a.Wait(); err != nil {
+		return err
+	}
+	s.arrival.CompareAndSwap(a, nil)
+	return nil
 }
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.
@@ -68,14 +87,21 @@ func (s *storage) loosen() {
 		return
 	}
 	s.dev.Loose().Add(s.bytes)
-	c := runtime.AddCleanup(s, func(d dropped) { d.dev.Loose().Put(d.block); live.Add(-1) }, dropped{s.dev, s.block})
+	c := runtime.AddCleanup(s, func(d dropped) {
+		if d.arrival != nil {
+			d.arrival.Forget()
+		}
+		d.dev.Loose().Put(d.block)
+		live.Add(-1)
+	}, dropped{s.dev, s.block, s.arrival.Load()})
 	s.cleanup = &c
 }
 
 // dropped is what a cleanup needs to free memory whose last handle was garbage.
 type dropped struct {
-	dev   *rt.Device
-	block *alloc.Block
+	dev     *rt.Device
+	block   *alloc.Block
+	arrival *rt.Arrival
 }
 
 const seqBits = 56

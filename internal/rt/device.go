@@ -24,9 +24,11 @@ type Device struct {
 	// Host says that the device is this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
 
-	loose   Loose
-	pinned  pinnedMemory
-	index32 atomic.Int64
+	loose  Loose
+	pinned pinnedMemory
+	// arrivals are copies from this device whose destinations are garbage.
+	arrivals arrivals
+	index32  atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
 	// generator is the default one.
@@ -135,6 +137,7 @@ func (d *Device) Close() error {
 			first = err
 		}
 	}
+	keep(d.freeForgotten())
 	keep(d.EmptyCache())
 	keep(d.pinned.host(d).EmptyCache())
 	t := d.dev.Enter()
