@@ -21,7 +21,7 @@ type mlp struct {
 }
 
 func newMLP(t *testing.T, x *tenon.Exec) *mlp {
-	opt := nn.LinearOpt{Generator: nn.NewGenerator(1)}
+	opt := nn.LinearOpt{}
 	m := &mlp{net: nn.Sequential{nn.NewLinear(x, 784, 512, opt), nn.ReLU{}, nn.NewLinear(x, 512, 256, opt), nn.ReLU{}, nn.NewLinear(x, 256, 10, opt)}}
 	var err error
 	if m.opt, err = optim.NewAdam(nn.Params(m.net), optim.AdamOpt{}); err != nil {

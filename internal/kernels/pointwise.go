@@ -8,7 +8,7 @@ import (
 )
 
 // pointThreads is the block size of pointwise kernels.
-const pointThreads = 256
+const pointThreads = 128
 
 // classContiguous is the layout class of pointwise kernels over one run, where every operand has stride 1, or 0 if Attr[0] says so. The
 // other classes are numbers of dimensions, as dimsClass gives them.
