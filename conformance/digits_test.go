@@ -61,7 +61,7 @@ func digitsRows(t *testing.T) []digitsRow {
 // digitsNet is the recorded network with its initial weights.
 func digitsNet(t *testing.T, x *tenon.Exec, run *recorded.DigitsRun) nn.Sequential {
 	t.Helper()
-	g := nn.NewGenerator(1)
+	g := nn.NewHostGenerator(1)
 	pad := nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
 	net := nn.Sequential{
 		nn.NewConv2d(x, 1, 16, [2]int{3, 3}, pad), nn.ReLU{},
@@ -147,7 +147,7 @@ func TestPeakMemory(t *testing.T) {
 	}
 	t.Run("mlp32_nograd_4096x1024_f32", func(t *testing.T) {
 		x := openSimulator(t)
-		g := nn.NewGenerator(0)
+		g := nn.NewHostGenerator(0)
 		var net nn.Sequential
 		for range 32 {
 			net = append(net, nn.NewLinear(x, 1024, 1024, nn.LinearOpt{Generator: g}), nn.ReLU{})

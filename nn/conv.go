@@ -20,8 +20,8 @@ type ConvOpt struct {
 	NoBias bool
 	// DType is the parameters' type; 0 is Float32.
 	DType tenon.DType
-	// Generator draws the initial values; nil is the device's own.
-	Generator *Generator
+	// Generator draws the initial values; nil is x's own generator, on the device.
+	Generator *HostGenerator
 }
 
 func (o ConvOpt) conv() tenon.ConvOpt {

@@ -5,18 +5,20 @@ import (
 	"tenon.dev/internal/mersenne"
 )
 
-// Generator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another with the
+// HostGenerator draws random numbers on the host: the generator of PyTorch's CPU tensors. Modules that are constructed one after another with the
 // generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform ones are equal
 // in every bit, normal ones but for rounding. It serves one goroutine.
-type Generator struct{ mt *mersenne.Generator }
+type HostGenerator struct{ mt *mersenne.Generator }
 
-// NewGenerator returns a generator in the state that the seed stands for.
-func NewGenerator(seed uint64) *Generator { return &Generator{mersenne.New(seed)} }
+// NewHostGenerator returns a generator in the state that the seed stands for.
+func NewHostGenerator(seed uint64) *HostGenerator { return &HostGenerator{mersenne.New(seed)} }
 
-// uniform returns a tensor of numbers between low and high.
-func (g *Generator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low, high float64) *tenon.Tensor {
+// uniform returns a tensor of numbers between low and high; a nil g stands for x's generator.
+func (g *HostGenerator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low, high float64) *tenon.Tensor {
 	if g == nil {
-		fail("uniform", "the device's own generator is not there yet; give a Generator")
+		t := x.Empty(shape, dt)
+		x.NoGrad().UniformInto(t, low, high)
+		return t
 	}
 	if dt == tenon.Float64 {
 		v := make([]float64, numel(shape))
@@ -28,10 +30,12 @@ func (g *Generator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low, hig
 	return as(x, v, shape, dt)
 }
 
-// normal returns a tensor of normal numbers.
-func (g *Generator) normal(x *tenon.Exec, shape []int, dt tenon.DType, mean, std float64) *tenon.Tensor {
+// normal returns a tensor of normal numbers; a nil g stands for x's generator.
+func (g *HostGenerator) normal(x *tenon.Exec, shape []int, dt tenon.DType, mean, std float64) *tenon.Tensor {
 	if g == nil {
-		fail("normal", "the device's own generator is not there yet; give a Generator")
+		t := x.Empty(shape, dt)
+		x.NoGrad().NormalInto(t, mean, std)
+		return t
 	}
 	if dt == tenon.Float64 {
 		v := make([]float64, numel(shape))

@@ -7,15 +7,15 @@ import (
 )
 
 // The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the host; g
-// may be nil, and then the device's own generator draws them. After PyTorch's torch.nn.init.
+// may be nil, and then x's generator draws them on the device. After PyTorch's torch.nn.init.
 
 // InitUniform draws from the uniform distribution between low and high.
-func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *Generator) {
+func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
 }
 
 // InitNormal draws from the normal distribution.
-func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *Generator) {
+func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
 }
 
@@ -37,14 +37,14 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 }
 
 // InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1.
-func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *Generator) {
+func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierUniform", t.Shape())
 	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
 	InitUniform(x, t, -bound, bound, g)
 }
 
 // InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1.
-func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *Generator) {
+func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierNormal", t.Shape())
 	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
 }
@@ -73,7 +73,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 }
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
-func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *Generator) {
+func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	if t.Numel() == 0 {
 		return
 	}
@@ -82,7 +82,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *Gener
 }
 
 // InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
-func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *Generator) {
+func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	if t.Numel() == 0 {
 		return
 	}
@@ -125,16 +125,20 @@ func set(x *tenon.Exec, t *tenon.Tensor, make func(x *tenon.Exec) *tenon.Tensor)
 // layer says how a constructor makes parameters.
 type layer struct {
 	dt tenon.DType
-	g  *Generator
+	g  *HostGenerator
+}
+
+// orFloat32 is a constructor's type of parameters.
+func orFloat32(dt tenon.DType) tenon.DType {
+	if dt == 0 {
+		return tenon.Float32
+	}
+	return dt
 }
 
 // param returns a parameter of uniform numbers within ±bound.
 func (l layer) param(x *tenon.Exec, bound float64, shape ...int) *Param {
-	dt := l.dt
-	if dt == 0 {
-		dt = tenon.Float32
-	}
-	return NewParam(l.g.uniform(x, shape, dt, -bound, bound))
+	return NewParam(l.g.uniform(x, shape, orFloat32(l.dt), -bound, bound))
 }
 
 // weightAndBias returns the parameters that PyTorch's Linear and convolutions start with: Kaiming's uniform bound with slope √5 for the weight, and

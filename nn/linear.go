@@ -15,8 +15,8 @@ type LinearOpt struct {
 	NoBias bool
 	// DType is the parameters' type; 0 is Float32.
 	DType tenon.DType
-	// Generator draws the initial values; nil is the device's own.
-	Generator *Generator
+	// Generator draws the initial values; nil is x's own generator, on the device.
+	Generator *HostGenerator
 }
 
 // NewLinear returns a layer from in to out features with PyTorch's initial values: uniform within ±1/√in.

@@ -27,3 +27,39 @@ type NLLLoss struct {
 func (l NLLLoss) Forward(x *tenon.Exec, logProbs, target *tenon.Tensor) *tenon.Tensor {
 	return x.NLLLoss(logProbs, target, l.Weight.Tensor(), l.Opt)
 }
+
+// MSELoss is the mean of squared differences.
+type MSELoss struct {
+	// Opt is the reduction.
+	Opt tenon.LossOpt
+}
+
+// Forward returns the loss of in for target, of shapes that broadcast.
+func (l MSELoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
+	return x.MSELoss(in, target, l.Opt)
+}
+
+// L1Loss is the mean of absolute differences.
+type L1Loss struct {
+	// Opt is the reduction.
+	Opt tenon.LossOpt
+}
+
+// Forward returns the loss of in for target, of shapes that broadcast.
+func (l L1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
+	return x.L1Loss(in, target, l.Opt)
+}
+
+// BCEWithLogitsLoss is the binary cross-entropy of logits.
+type BCEWithLogitsLoss struct {
+	// Weight weighs the elements and PosWeight those whose target is 1; each broadcasts to the target's shape, or is nil.
+	Weight    *Buffer `torch:"weight"`
+	PosWeight *Buffer `torch:"pos_weight"`
+	// Opt is the reduction.
+	Opt tenon.LossOpt `torch:"-"`
+}
+
+// Forward returns the loss of logits for target, probabilities of their shape.
+func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) *tenon.Tensor {
+	return x.BCEWithLogits(logits, target, l.Weight.Tensor(), l.PosWeight.Tensor(), l.Opt)
+}

@@ -81,7 +81,7 @@ func wantError(t *testing.T, f func(), parts ...string) {
 	}
 }
 
-func digitsNet(x *tenon.Exec, g *nn.Generator) nn.Sequential {
+func digitsNet(x *tenon.Exec, g *nn.HostGenerator) nn.Sequential {
 	pad := nn.ConvOpt{Padding: [2]int{1, 1}, Generator: g}
 	return nn.Sequential{
 		nn.NewConv2d(x, 1, 16, [2]int{3, 3}, pad), nn.Identity{},
@@ -99,7 +99,7 @@ func TestRecordedInit(t *testing.T) {
 		t.Fatal(err)
 	}
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		net := digitsNet(x, nn.NewGenerator(0))
+		net := digitsNet(x, nn.NewHostGenerator(0))
 		defer nn.Close(net)
 		var names []string
 		for name, p := range nn.Params(net) {
@@ -125,7 +125,7 @@ func TestRecordedInit(t *testing.T) {
 
 func TestLinear(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		l := nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewGenerator(0)})
+		l := nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(l)
 		state := map[string]*tenon.Tensor{
 			"weight": tenon.From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), "bias": tenon.From(x, []float32{.5, 0, -.5}),
@@ -141,7 +141,7 @@ func TestLinear(t *testing.T) {
 		}
 		wantFloats(t, x, l.Weight.Grad(), 3, -1, 3, -1, 3, -1)
 		wantFloats(t, x, l.Bias.Grad(), 2, 2, 2)
-		bare := nn.NewLinear(x, 2, 3, nn.LinearOpt{NoBias: true, DType: tenon.Float64, Generator: nn.NewGenerator(0)})
+		bare := nn.NewLinear(x, 2, 3, nn.LinearOpt{NoBias: true, DType: tenon.Float64, Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(bare)
 		if bare.Bias.Tensor() != nil || bare.Weight.Tensor().DType() != tenon.Float64 {
 			t.Errorf("got %v and %v", bare.Weight.Tensor(), bare.Bias.Tensor())
@@ -153,7 +153,7 @@ func TestLinear(t *testing.T) {
 
 func TestConv2d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2, Generator: nn.NewGenerator(0)})
+		c := nn.NewConv2d(x, 2, 4, [2]int{3, 2}, nn.ConvOpt{Stride: [2]int{2, 1}, Padding: [2]int{1, 0}, Groups: 2, Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 1)
 		nn.InitConstant(x, c.Bias.Tensor(), 0.5)
@@ -171,7 +171,7 @@ func TestConv2d(t *testing.T) {
 
 func TestConv1d(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		c := nn.NewConv1d(x, 1, 1, 2, nn.ConvOpt{Padding: [2]int{0, 1}, NoBias: true, Generator: nn.NewGenerator(0)})
+		c := nn.NewConv1d(x, 1, 1, 2, nn.ConvOpt{Padding: [2]int{0, 1}, NoBias: true, Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(c)
 		nn.InitConstant(x, c.Weight.Tensor(), 2)
 		wantFloats(t, x, c.Forward(x, tenon.From(x, []float32{1, 2, 3}, 1, 1, 3)), 2, 6, 10, 6)
@@ -201,7 +201,7 @@ func TestNames(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		param := func(n int) *nn.Param { return nn.NewParam(x.Zeros([]int{n}, tenon.Float32)) }
 		linear := func() *nn.Linear {
-			return nn.NewLinear(x, 1, 1, nn.LinearOpt{NoBias: true, Generator: nn.NewGenerator(1)})
+			return nn.NewLinear(x, 1, 1, nn.LinearOpt{NoBias: true, Generator: nn.NewHostGenerator(1)})
 		}
 		m := &stateful{common: common{param(1)}, Sub: linear(), Later: param(2), Mean: nn.NewBuffer(x.Zeros([]int{3}, tenon.Float32)),
 			Heads: []*nn.Linear{linear(), linear()}, ByName: map[string]nn.Module{"b": linear(), "a": nn.Identity{}}, Hidden: param(4), hidden: param(5)}
@@ -241,7 +241,7 @@ func TestNames(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		g := nn.NewGenerator(3)
+		g := nn.NewHostGenerator(3)
 		m := nn.Sequential{nn.NewLinear(x, 1, 2, nn.LinearOpt{Generator: g}), nn.NewLinear(x, 2, 1, nn.LinearOpt{Generator: g})}
 		defer nn.Close(m)
 		w := m[0].(*nn.Linear).Weight
@@ -274,7 +274,7 @@ func TestLoad(t *testing.T) {
 func TestToDevice(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		h := x.Host()
-		l := nn.NewLinear(h, 2, 1, nn.LinearOpt{Generator: nn.NewGenerator(0)})
+		l := nn.NewLinear(h, 2, 1, nn.LinearOpt{Generator: nn.NewHostGenerator(0)})
 		defer nn.Close(l)
 		want := floats(t, h, l.Weight.Tensor())
 		l.Bias.SetRequiresGrad(false)
@@ -304,7 +304,7 @@ func TestToDevice(t *testing.T) {
 func TestScopes(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		var l *nn.Linear
-		x.Scope(func(x *tenon.Exec) { l = nn.NewLinear(x, 2, 2, nn.LinearOpt{Generator: nn.NewGenerator(0)}) })
+		x.Scope(func(x *tenon.Exec) { l = nn.NewLinear(x, 2, 2, nn.LinearOpt{Generator: nn.NewHostGenerator(0)}) })
 		defer nn.Close(l)
 		in := x.Ones([]int{1, 2}, tenon.Float32)
 		before := core.LiveStorages()
@@ -343,7 +343,7 @@ func TestFlatten(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		g := nn.NewGenerator(5)
+		g := nn.NewHostGenerator(5)
 		w := x.Empty([]int{40, 30, 2}, tenon.Float32)
 		std := func(f func()) float64 {
 			f()

@@ -21,7 +21,7 @@ func moved(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
 	}
 	b, err := x.Bytes(t)
 	if err != nil {
-		core.Fail("To", fault.KindOf(err), "%v could not be read: %v", t, err)
+		core.FailWith("To", err, t.String()+" could not be read")
 	}
 	return x.FromBytes(b, t.DType(), t.Shape()...)
 }

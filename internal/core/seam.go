@@ -22,3 +22,11 @@ func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t
 
 // Fail panics with an error of a module or another composite named op, at the caller's line.
 func Fail(op string, kind fault.Kind, format string, args ...any) { panicAt(op, kind, format, args...) }
+
+// FailWith is Fail for an error that has a cause.
+func FailWith(op string, cause error, msg string) {
+	e := fault.Wrap(fault.System, cause, "%s", msg)
+	e.Op = op
+	e.File, e.Line = caller()
+	panic(e)
+}

@@ -1,0 +1,97 @@
+package nn
+
+import (
+	"fmt"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
+
+// BatchNorm normalises every channel over the batch: in training by the batch's own statistics, which it also collects, in use by those that it
+// collected. NewBatchNorm1d and NewBatchNorm2d make it.
+type BatchNorm struct {
+	// Weight and Bias are [C], or nil for none.
+	Weight *Param `torch:"weight"`
+	Bias   *Param `torch:"bias"`
+	// RunningMean and RunningVar are [C], and NumBatchesTracked counts the training batches (Int64); nil where statistics are not collected.
+	RunningMean       *Buffer `torch:"running_mean"`
+	RunningVar        *Buffer `torch:"running_var"`
+	NumBatchesTracked *Buffer `torch:"num_batches_tracked"`
+
+	opt      BatchNormOpt
+	name     string
+	min, max int // dimensions of the input
+	eval     bool
+}
+
+// BatchNormOpt are the options of NewBatchNorm1d and NewBatchNorm2d. The zero value is PyTorch's default.
+type BatchNormOpt struct {
+	// Eps is added to the variance; 0 is 1e-5.
+	Eps float64
+	// Momentum is the part of a batch's statistics in the collected ones; 0 is 0.1.
+	Momentum float64
+	// Cumulative collects the plain average of all batches instead. Each training step then reads the count from the device.
+	Cumulative bool
+	// NoAffine leaves weight and bias out. NoRunningStats collects nothing, and use takes the batch's statistics too.
+	NoAffine, NoRunningStats bool
+	// DType is the type of all but the count; 0 is Float32.
+	DType tenon.DType
+}
+
+// NewBatchNorm1d returns a normalisation of inputs [N, C] or [N, C, L].
+func NewBatchNorm1d(x *tenon.Exec, channels int, opt BatchNormOpt) *BatchNorm {
+	return newBatchNorm(x, "BatchNorm1d", 2, 3, channels, opt)
+}
+
+// NewBatchNorm2d returns a normalisation of inputs [N, C, H, W].
+func NewBatchNorm2d(x *tenon.Exec, channels int, opt BatchNormOpt) *BatchNorm {
+	return newBatchNorm(x, "BatchNorm2d", 4, 4, channels, opt)
+}
+
+func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchNormOpt) *BatchNorm {
+	opt.Eps, opt.Momentum, opt.DType = or(opt.Eps, 1e-5), or(opt.Momentum, 0.1), orFloat32(opt.DType)
+	b := &BatchNorm{opt: opt, name: name, min: min, max: max}
+	shape := []int{channels}
+	if !opt.NoAffine {
+		b.Weight, b.Bias = NewParam(x.Ones(shape, opt.DType)), NewParam(x.Zeros(shape, opt.DType))
+	}
+	if !opt.NoRunningStats {
+		b.RunningMean, b.RunningVar = NewBuffer(x.Zeros(shape, opt.DType)), NewBuffer(x.Ones(shape, opt.DType))
+		b.NumBatchesTracked = NewBuffer(x.Zeros(nil, tenon.Int64))
+	}
+	return b
+}
+
+func (b *BatchNorm) setTraining(on bool) { b.eval = !on }
+
+// Forward returns in, normalised. In training it changes the collected statistics.
+func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if in.Dim() < b.min || in.Dim() > b.max {
+		want := fmt.Sprintf("%dD", b.min)
+		if b.max > b.min {
+			want += fmt.Sprintf(" or %dD", b.max)
+		}
+		fail(b.name, "expected %s input (got %dD input)", want, in.Dim())
+	}
+	momentum := b.opt.Momentum
+	training := !b.eval || b.RunningMean == nil
+	if !b.eval && b.RunningMean != nil {
+		momentum = b.count(x, momentum)
+	}
+	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
+	return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps, tenon.BatchNormOpt{Training: training})
+}
+
+// count counts a training batch and returns the part that its statistics get.
+func (b *BatchNorm) count(x *tenon.Exec, momentum float64) float64 {
+	n := b.NumBatchesTracked.Tensor()
+	x.NoGrad().Scope(func(x *tenon.Exec) { x.CopyInto(n, x.AddS(n, 1)) })
+	if !b.opt.Cumulative {
+		return momentum
+	}
+	v, err := x.Item(n)
+	if err != nil {
+		core.FailWith(b.name, err, "the number of batches could not be read")
+	}
+	return 1 / v
+}

@@ -1,0 +1,27 @@
+package nn
+
+import "tenon.dev"
+
+// Dropout sets elements to zero at random while it trains, and multiplies the others by 1/(1-p). In use it does nothing.
+type Dropout struct {
+	p    float64
+	eval bool
+}
+
+// NewDropout returns a module that drops each element with probability p; PyTorch's default is 0.5.
+func NewDropout(p float64) *Dropout {
+	if !(0 <= p && p <= 1) {
+		fail("NewDropout", "dropout probability has to be between 0 and 1, but got %v", p)
+	}
+	return &Dropout{p: p}
+}
+
+func (d *Dropout) setTraining(on bool) { d.eval = !on }
+
+// Forward returns in with elements dropped; in use, in itself.
+func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if d.eval {
+		return in
+	}
+	return x.Dropout(in, d.p)
+}

@@ -1,0 +1,247 @@
+package nn_test
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/nn"
+)
+
+func seq(x *tenon.Exec, shape ...int) *tenon.Tensor {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	v := make([]float32, n)
+	for i := range v {
+		v[i] = float32(i)
+	}
+	return tenon.From(x, v, shape...)
+}
+
+func TestActivations(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		in := tenon.From(x, []float32{-2, 0, 1.5}, 1, 3)
+		e := func(v float64) float32 { return float32(math.Exp(v)) }
+		sig := func(v float64) float32 { return float32(1 / (1 + math.Exp(-v))) }
+		phi := func(v float64) float32 { return float32(v * (1 + math.Erf(v/math.Sqrt2)) / 2) }
+		approx := func(v float64) float32 {
+			return float32(v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))) / 2)
+		}
+		soft := func(b float64) func(float64) float32 {
+			return func(v float64) float32 { return float32(math.Log1p(math.Exp(b*v)) / b) }
+		}
+		sum := e(-2) + 1 + e(1.5)
+		each := func(f func(float64) float32) []float32 { return []float32{f(-2), f(0), f(1.5)} }
+		for _, c := range []struct {
+			name string
+			m    nn.Module
+			want []float32
+		}{
+			{"ReLU", nn.ReLU{}, []float32{0, 0, 1.5}},
+			{"Sigmoid", nn.Sigmoid{}, each(sig)},
+			{"Tanh", nn.Tanh{}, each(func(v float64) float32 { return float32(math.Tanh(v)) })},
+			{"GELU", nn.GELU{}, each(phi)},
+			{"GELU tanh", nn.GELU{Tanh: true}, each(approx)},
+			{"SiLU", nn.SiLU{}, each(func(v float64) float32 { return float32(v) * sig(v) })},
+			{"LeakyReLU", nn.LeakyReLU{}, []float32{-.02, 0, 1.5}},
+			{"LeakyReLU slope", nn.LeakyReLU{Slope: .5}, []float32{-1, 0, 1.5}},
+			{"ELU", nn.ELU{}, []float32{e(-2) - 1, 0, 1.5}},
+			{"ELU alpha", nn.ELU{Alpha: 2}, []float32{2*e(-2) - 2, 0, 1.5}},
+			{"Hardtanh", nn.Hardtanh{}, []float32{-1, 0, 1}},
+			{"Hardtanh ends", nn.Hardtanh{Min: 0, Max: 6}, []float32{0, 0, 1.5}},
+			{"Softplus", nn.Softplus{}, each(soft(1))},
+			{"Softplus beta", nn.Softplus{Beta: 2}, each(soft(2))},
+			{"Softplus threshold", nn.Softplus{Threshold: 1}, []float32{soft(1)(-2), soft(1)(0), 1.5}},
+			{"LogSigmoid", nn.LogSigmoid{}, each(func(v float64) float32 { return -soft(1)(-v) })},
+			{"Softmax", nn.Softmax{Dim: 1}, []float32{e(-2) / sum, 1 / sum, e(1.5) / sum}},
+			{"LogSoftmax", nn.LogSoftmax{Dim: -1}, each(func(v float64) float32 { return float32(v - math.Log(float64(sum))) })},
+			{"Identity", nn.Identity{}, []float32{-2, 0, 1.5}},
+		} {
+			t.Run(c.name, func(t *testing.T) { wantFloats(t, x, c.m.Forward(x, in), c.want...) })
+		}
+	})
+}
+
+func TestPooling(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		in := seq(x, 1, 1, 4, 4)
+		two := [2]int{2, 2}
+		wantFloats(t, x, nn.MaxPool2d{Kernel: two}.Forward(x, in), 5, 7, 13, 15)
+		wantFloats(t, x, nn.MaxPool2d{Kernel: two, Opt: tenon.MaxPoolOpt{Stride: [2]int{1, 2}}}.Forward(x, in), 5, 7, 9, 11, 13, 15)
+		wantFloats(t, x, nn.AvgPool2d{Kernel: two}.Forward(x, in), 2.5, 4.5, 10.5, 12.5)
+		wantFloats(t, x, nn.AdaptiveAvgPool2d{Size: [2]int{1, 2}}.Forward(x, in), 6.5, 8.5)
+	})
+}
+
+func TestBatchNorm(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		b := nn.NewBatchNorm1d(x, 2, nn.BatchNormOpt{Eps: 1e-30})
+		defer nn.Close(b)
+		var names []string
+		for name := range nn.StateDict(b) {
+			names = append(names, name)
+		}
+		if got := strings.Join(names, " "); got != "weight bias running_mean running_var num_batches_tracked" {
+			t.Errorf("names %s", got)
+		}
+		in := tenon.From(x, []float32{1, 10, 3, 30, 5, 50, 7, 70}, 4, 2)
+		r := float32(3 / math.Sqrt(5))
+		s := float32(1 / math.Sqrt(5))
+		wantFloats(t, x, b.Forward(x, in), -r, -r, -s, -s, s, s, r, r)
+		// One tenth of the batch's mean and unbiased variance.
+		wantFloats(t, x, b.RunningMean.Tensor(), .4, 4)
+		wantFloats(t, x, b.RunningVar.Tensor(), .9+20.0/30, .9+2000.0/30)
+		if n, err := x.Item(b.NumBatchesTracked.Tensor()); err != nil || n != 1 {
+			t.Errorf("%v batches, %v", n, err)
+		}
+		nn.Eval(nn.Sequential{b})
+		one := tenon.From(x, []float32{.4, 4}, 1, 2)
+		wantFloats(t, x, b.Forward(x, one), 0, 0)
+		wantFloats(t, x, b.RunningMean.Tensor(), .4, 4)
+		nn.Train(nn.Sequential{b})
+		b.Forward(x, in)
+		if n, err := x.Item(b.NumBatchesTracked.Tensor()); err != nil || n != 2 {
+			t.Errorf("%v batches, %v", n, err)
+		}
+		wantError(t, func() { b.Forward(x, seq(x, 1, 2, 2, 2)) }, "expected 2D or 3D input (got 4D input)")
+		wantError(t, func() { b.Forward(x, seq(x, 2, 3)) })
+	})
+}
+
+func TestBatchNormOptions(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		c := nn.NewBatchNorm2d(x, 1, nn.BatchNormOpt{Cumulative: true, NoAffine: true})
+		defer nn.Close(c)
+		if c.Weight.Tensor() != nil {
+			t.Error("there is a weight")
+		}
+		c.Forward(x, x.Full([]int{1, 1, 1, 2}, 4, tenon.Float32))
+		c.Forward(x, x.Full([]int{1, 1, 1, 2}, 8, tenon.Float32))
+		c.Forward(x, x.Full([]int{1, 1, 1, 2}, 9, tenon.Float32))
+		wantFloats(t, x, c.RunningMean.Tensor(), 7)
+		wantError(t, func() { c.Forward(x, seq(x, 2, 1)) }, "expected 4D input (got 2D input)")
+		free := nn.NewBatchNorm2d(x, 1, nn.BatchNormOpt{NoRunningStats: true})
+		defer nn.Close(free)
+		nn.Eval(free)
+		wantFloats(t, x, free.Forward(x, tenon.From(x, []float32{1, 3}, 1, 1, 1, 2)), -.999995, .999995)
+	})
+}
+
+func TestNorms(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		in := tenon.From(x, []float32{1, 3, 2, 6}, 1, 4)
+		layer := nn.NewLayerNorm(x, []int{4}, nn.NormOpt{})
+		rms := nn.NewRMSNorm(x, []int{4}, nn.NormOpt{})
+		group := nn.NewGroupNorm(x, 2, 4, nn.NormOpt{NoBias: true})
+		plain := nn.NewLayerNorm(x, []int{2, 2}, nn.NormOpt{NoAffine: true})
+		all := []any{layer, rms, group, plain}
+		defer nn.Close(all)
+		var names []string
+		for name := range nn.StateDict(all) {
+			names = append(names, name)
+		}
+		if got := strings.Join(names, " "); got != "0.weight 0.bias 1.weight 2.weight" {
+			t.Errorf("names %s", got)
+		}
+		d := float32(math.Sqrt(3.5))
+		wantFloats(t, x, layer.Forward(x, in), -2/d, 0, -1/d, 3/d)
+		q := float32(math.Sqrt(12.5))
+		wantFloats(t, x, rms.Forward(x, in), 1/q, 3/q, 2/q, 6/q)
+		wantFloats(t, x, group.Forward(x, in), -1, 1, -1, 1)
+		wantFloats(t, x, plain.Forward(x, x.View(in, 1, 2, 2)), -2/d, 0, -1/d, 3/d)
+		wantError(t, func() { nn.NewGroupNorm(x, 3, 4, nn.NormOpt{}) }, "num_channels must be divisible by num_groups")
+	})
+}
+
+func TestEmbedding(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		e := nn.NewEmbedding(x, 4, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1}, Generator: nn.NewHostGenerator(0)})
+		defer nn.Close(e)
+		w := floats(t, x, e.Weight.Tensor())
+		out := e.Forward(x, tenon.From(x, []int64{2, 3, 0, 2}, 2, 2))
+		if !slices.Equal(out.Shape(), []int{2, 2, 2}) {
+			t.Fatalf("shape %v", out.Shape())
+		}
+		wantFloats(t, x, out, w[4], w[5], 0, 0, w[0], w[1], w[4], w[5])
+		if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+			t.Fatal(err)
+		}
+		wantFloats(t, x, e.Weight.Grad(), 1, 1, 0, 0, 2, 2, 0, 0)
+		wantError(t, func() {
+			nn.NewEmbedding(x, 4, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: 4}})
+		}, "within num_embeddings")
+	})
+}
+
+func TestDropout(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		d := nn.NewDropout(.25)
+		in := x.Ones([]int{10000}, tenon.Float32)
+		zeros := 0
+		for _, v := range floats(t, x, d.Forward(x, in)) {
+			switch v {
+			case 0:
+				zeros++
+			case float32(1 / .75):
+			default:
+				t.Fatalf("an element is %v", v)
+			}
+		}
+		if zeros < 2300 || zeros > 2700 {
+			t.Errorf("%d of 10000 elements were dropped", zeros)
+		}
+		nn.Eval(d)
+		if d.Forward(x, in) != in {
+			t.Error("in use it does something")
+		}
+		wantError(t, func() { nn.NewDropout(1.5) }, "between 0 and 1, but got 1.5")
+	})
+}
+
+func TestLosses(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		logits := tenon.From(x, []float32{0, 0, 1, 0}, 2, 2)
+		classes := tenon.From(x, []int64{0, 1})
+		weight := nn.NewBuffer(tenon.From(x, []float32{1, 3}))
+		defer weight.Close()
+		ln2, other := math.Log(2), math.Log1p(math.E)
+		wantFloats(t, x, nn.CrossEntropyLoss{}.Forward(x, logits, classes), float32((ln2+other)/2))
+		wantFloats(t, x, nn.CrossEntropyLoss{Weight: weight}.Forward(x, logits, classes), float32((ln2+3*other)/4))
+		wantFloats(t, x, nn.CrossEntropyLoss{Opt: tenon.CrossEntropyOpt{Reduction: "sum"}}.Forward(x, logits, classes), float32(ln2+other))
+		wantFloats(t, x, nn.NLLLoss{}.Forward(x, logits, classes), 0)
+		a, b := tenon.From(x, []float32{1, 4}), tenon.From(x, []float32{3, 1})
+		wantFloats(t, x, nn.MSELoss{}.Forward(x, a, b), 6.5)
+		wantFloats(t, x, nn.L1Loss{Opt: tenon.LossOpt{Reduction: "none"}}.Forward(x, a, b), 2, 3)
+		wantFloats(t, x, nn.BCEWithLogitsLoss{}.Forward(x, tenon.From(x, []float32{0, 1}), tenon.From(x, []float32{1, 0})), float32((ln2+other)/2))
+		for name := range nn.StateDict(nn.BCEWithLogitsLoss{PosWeight: weight}) {
+			if name != "pos_weight" {
+				t.Errorf("name %s", name)
+			}
+		}
+	})
+}
+
+// Without a generator the device draws, and the Exec's generator decides.
+func TestDeviceInit(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		l := nn.NewLinear(x, 100, 50, nn.LinearOpt{})
+		defer nn.Close(l)
+		most := float32(0)
+		for _, v := range floats(t, x, l.Weight.Tensor()) {
+			most = max(most, v, -v)
+		}
+		if most < .099 || most > .1 || !l.Weight.Tensor().IsLeaf() {
+			t.Errorf("the largest weight is %v of at most 0.1", most)
+		}
+		w := x.Empty([]int{1000}, tenon.Float64)
+		nn.InitNormal(x, w, 5, .001, nil)
+		mean, err := x.Item(x.Mean(w, nil, tenon.SumOpt{}))
+		if err != nil || math.Abs(mean-5) > .001 {
+			t.Errorf("mean %v, %v", mean, err)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package nn
+
+import (
+	"slices"
+
+	"tenon.dev"
+)
+
+// NormOpt are the options of NewLayerNorm, NewGroupNorm and NewRMSNorm. The zero value is PyTorch's default.
+type NormOpt struct {
+	// Eps is added to the variance; 0 is 1e-5, and in RMSNorm the distance from 1 to the next number of the input's type.
+	Eps float64
+	// NoAffine leaves weight and bias out, NoBias the bias alone.
+	NoAffine, NoBias bool
+	// DType is the parameters' type; 0 is Float32.
+	DType tenon.DType
+}
+
+// affine returns a weight of ones and a bias of zeros, where they are wanted.
+func (o NormOpt) affine(x *tenon.Exec, bias bool, shape ...int) (weight, zeros *Param) {
+	if o.NoAffine {
+		return nil, nil
+	}
+	weight = NewParam(x.Ones(shape, orFloat32(o.DType)))
+	if bias && !o.NoBias {
+		zeros = NewParam(x.Zeros(shape, orFloat32(o.DType)))
+	}
+	return weight, zeros
+}
+
+// LayerNorm normalises over the last dimensions.
+type LayerNorm struct {
+	// Weight and Bias have the shape of those dimensions, or are nil.
+	Weight *Param `torch:"weight"`
+	Bias   *Param `torch:"bias"`
+
+	shape []int
+	eps   float64
+}
+
+// NewLayerNorm returns a normalisation over last dimensions of the given shape.
+func NewLayerNorm(x *tenon.Exec, shape []int, opt NormOpt) *LayerNorm {
+	n := &LayerNorm{shape: slices.Clone(shape), eps: or(opt.Eps, 1e-5)}
+	n.Weight, n.Bias = opt.affine(x, true, shape...)
+	return n
+}
+
+// Forward returns in, whose last dimensions have the layer's shape, normalised.
+func (n *LayerNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, n.eps)
+}
+
+// RMSNorm divides by the root mean square of the last dimensions.
+type RMSNorm struct {
+	// Weight has the shape of those dimensions, or is nil.
+	Weight *Param `torch:"weight"`
+
+	shape []int
+	eps   float64
+}
+
+// NewRMSNorm returns a normalisation over last dimensions of the given shape. It has no bias.
+func NewRMSNorm(x *tenon.Exec, shape []int, opt NormOpt) *RMSNorm {
+	n := &RMSNorm{shape: slices.Clone(shape), eps: opt.Eps}
+	n.Weight, _ = opt.affine(x, false, shape...)
+	return n
+}
+
+// Forward returns in, whose last dimensions have the layer's shape, normalised.
+func (n *RMSNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.RMSNorm(in, n.Weight.Tensor(), n.shape, n.eps)
+}
+
+// GroupNorm normalises over groups of channels.
+type GroupNorm struct {
+	// Weight and Bias are [C], or nil.
+	Weight *Param `torch:"weight"`
+	Bias   *Param `torch:"bias"`
+
+	groups int
+	eps    float64
+}
+
+// NewGroupNorm returns a normalisation over groups groups of channels channels in all.
+func NewGroupNorm(x *tenon.Exec, groups, channels int, opt NormOpt) *GroupNorm {
+	if groups < 1 || channels%groups != 0 {
+		fail("NewGroupNorm", "num_channels must be divisible by num_groups (%d channels, %d groups)", channels, groups)
+	}
+	n := &GroupNorm{groups: groups, eps: or(opt.Eps, 1e-5)}
+	n.Weight, n.Bias = opt.affine(x, true, channels)
+	return n
+}
+
+// Forward returns in [N, C, …], normalised.
+func (n *GroupNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, n.eps)
+}
