@@ -364,9 +364,15 @@ func (w *worker) spellFormula(a *affinity, r *ref) {
 	}
 	nx := int(w.ext[0])
 	w.step = a.x
+	plane := w.ext[2] == 1 && w.ext[3] == 1
 	for i := a.lo; i < a.hi; { // row by row: what a kernel writes too far, the next row puts right
-		end := min(a.hi, i-i%nx+nx)
-		w.from = w.at(&a.formula, i)
+		y := i / nx
+		end := min(a.hi, y*nx+nx)
+		if plane {
+			w.from = a.base + a.y*int64(y) + a.x*int64(i-y*nx)
+		} else {
+			w.from = w.at(&a.formula, i)
+		}
 		k(unsafe.Add(w.p[r.p], i*size), unsafe.Pointer(&w.from), unsafe.Pointer(&w.step), nil, end-i)
 		i = end
 	}

@@ -133,14 +133,12 @@ func meet(a, b label) label {
 	return mixed
 }
 
-// findTuples guesses which variables belong together: those that have to do with one element each, in the order in which they are used.
-// A wrong guess costs time only.
-func (b *bundler) findTuples() {
-	values, vars := make([]label, len(b.p.Values)), make([]label, len(b.p.Vars))
-	for v, e := range b.of {
-		values[v] = label{len(e.b.vals), e.j}
-	}
-	var order []int
+// labels are what is known of values and variables.
+type labels struct{ values, vars []label }
+
+// forward labels what is computed from labelled values. It returns the variables in the order of their reads and writes.
+func (b *bundler) forward(known *labels) (order []int) {
+	values, vars := known.values, known.vars
 	for changed := true; changed; {
 		changed = false
 		order = order[:0]
@@ -169,6 +167,66 @@ func (b *bundler) findTuples() {
 				}
 			}
 		})
+	}
+	return order
+}
+
+// backward labels variables that only serve one element, such as the count of a running mean, by the operations that use them. It reports
+// whether it labelled any.
+func (b *bundler) backward(known *labels) (found bool) {
+	back := labels{make([]label, len(known.values)), make([]label, len(known.vars))}
+	var instrs []*kir.Instr
+	b.eachInstr(b.p.Body, func(_ *kir.Block, _ int, in *kir.Instr) { instrs = append(instrs, in) })
+	pick := func(known, back label) label {
+		if known != (label{}) {
+			return known
+		}
+		return back
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, in := range slices.Backward(instrs) {
+			var l label
+			switch {
+			case in.Op == kir.OpSet:
+				l = pick(known.vars[in.Sym], back.vars[in.Sym])
+			case len(in.Res) == 1:
+				l = pick(known.values[in.Res[0]], back.values[in.Res[0]])
+			}
+			if l == (label{}) {
+				continue
+			}
+			for _, v := range in.Args {
+				if n := meet(back.values[v], l); n != back.values[v] {
+					back.values[v], changed = n, true
+				}
+			}
+			if in.Op == kir.OpGet {
+				if n := meet(back.vars[in.Sym], l); n != back.vars[in.Sym] {
+					back.vars[in.Sym], changed = n, true
+				}
+			}
+		}
+	}
+	for s, l := range back.vars {
+		if known.vars[s] == (label{}) && l.width > 0 {
+			known.vars[s], found = l, true
+		}
+	}
+	return found
+}
+
+// findTuples guesses which variables belong together: those that have to do with one element each, in the order in which they are used.
+// A wrong guess costs time only.
+func (b *bundler) findTuples() {
+	known := &labels{make([]label, len(b.p.Values)), make([]label, len(b.p.Vars))}
+	vars := known.vars
+	for v, e := range b.of {
+		known.values[v] = label{len(e.b.vals), e.j}
+	}
+	order := b.forward(known)
+	for b.backward(known) {
+		order = b.forward(known)
 	}
 	lists := map[label][]int{}
 	seen := map[int]bool{}

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
 )
 
 //go:generate go run ./lanegen
@@ -39,6 +40,12 @@ func init() {
 	fillTables(&plainOps, &plainCvts)
 	laneOps, laneCvts = plainOps, plainCvts
 	accelerate()
+	for _, t := range []dtype.DType{dtype.Int32, dtype.Uint32} {
+		laneOps[kir.OpDiv][t][1] = byOne[int32](laneOps[kir.OpDiv][t][1], mov[uint32])
+	}
+	for _, t := range []dtype.DType{dtype.Int64, dtype.Uint64} {
+		laneOps[kir.OpDiv][t][1] = byOne[int64](narrowDivision(laneOps[kir.OpDiv][t][1]), mov[uint64])
+	}
 }
 
 type integer interface {
@@ -89,6 +96,37 @@ func toBool[F number](d, a, _, _ unsafe.Pointer, n int) {
 	as := lanes[F](a, n)
 	for i, ds := 0, lanes[uint8](d, n); i < n; i++ {
 		ds[i] = bit(as[i] != 0)
+	}
+}
+
+// byOne returns a division by a scalar that looks for the divisor 1, which strides and dilations mostly are.
+func byOne[T int32 | int64](divide, move kern) kern {
+	return func(d, a, b, c unsafe.Pointer, n int) {
+		if *(*T)(b) == 1 {
+			move(d, a, nil, nil, n)
+			return
+		}
+		divide(d, a, b, c, n)
+	}
+}
+
+// narrowDivision returns a 64-bit division by a scalar that uses the hardware's quicker 32-bit one where the numbers allow.
+func narrowDivision(divide kern) kern {
+	return func(dp, ap, bp, _ unsafe.Pointer, n int) {
+		as := lanes[uint64](ap, n)
+		b := *(*uint64)(bp)
+		all := b
+		for _, v := range as {
+			all |= v
+		}
+		if all>>32 != 0 || b == 0 {
+			divide(dp, ap, bp, nil, n)
+			return
+		}
+		ds, b32 := lanes[uint64](dp, n), uint32(b)
+		for i, v := range as {
+			ds[i] = uint64(uint32(v) / b32)
+		}
 	}
 }
 

@@ -320,7 +320,49 @@ func (w *worker) accessIndexed(c *access, s *site) {
 		}
 		return
 	}
+	if !c.store && c.space == kir.Global && w.gatherVectors(c, s, base) {
+		return
+	}
 	w.accessEach(c, s, lo, hi)
+}
+
+// gatherVectors loads vectors that are not kept as wide values, element by element; false, and nothing of note done, if any is bad.
+func (w *worker) gatherVectors(c *access, s *site, base uint64) bool {
+	lo, hi := w.m.lo, w.m.hi
+	size := int64(c.size)
+	n := size * int64(c.width)
+	if base-s.base >= uint64(len(s.mem)) || (base-s.base)%uint64(size) != 0 {
+		return false
+	}
+	off := int64(base-s.base) + c.imm*size
+	idx := unsafe.Add(w.p[c.idx.p], lo*int(c.idx.size))
+	b := tail(w.m.b, lo, hi)
+	misaligned := int64(0)
+	if c.idx.size == 4 {
+		misaligned = unevenIndex(lanes[int32](idx, hi-lo), b, off/size, int64(c.width-1))
+	} else {
+		misaligned = unevenIndex(lanes[int64](idx, hi-lo), b, off/size, int64(c.width-1))
+	}
+	if misaligned != 0 || s.base%uint64(n) != 0 {
+		return false
+	}
+	for j := range c.vals {
+		if c.gather(unsafe.Add(w.p[c.vals[j].p], lo*int(size)), nil, 0, idx, s.mem, off+int64(j)*size, size, b, hi-lo) < hi-lo {
+			return false
+		}
+	}
+	return true
+}
+
+// unevenIndex returns the bits of mask that are set in any active index plus off.
+func unevenIndex[T int32 | int64](idx []T, b []uint8, off, mask int64) int64 {
+	bits := int64(0)
+	for i, v := range idx {
+		if b == nil || b[i] != 0 {
+			bits |= int64(v) + off
+		}
+	}
+	return bits & mask
 }
 
 func tail(b []uint8, lo, hi int) []uint8 {
