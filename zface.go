@@ -132,6 +132,12 @@ type SumOpt struct {
 	DType dtype.DType
 }
 
+// ToOpt are the options of To.
+type ToOpt struct {
+	// NonBlocking does not wait for a copy between the processor and a GPU: work that uses the result waits for it, by itself.
+	NonBlocking bool
+}
+
 // VarOpt are the options of variances and standard deviations.
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
@@ -455,7 +461,7 @@ func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Conv2d((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b), core.ConvOpt(opt)))
 }
 
-// CopyInto sets dst's elements to src's, broadcast and converted.
+// CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
 func (x *Exec) CopyInto(dst *Tensor, src *Tensor) {
 	(*core.Exec)(x).CopyInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
@@ -1451,6 +1457,12 @@ func (x *Exec) Tanh(t *Tensor) *Tensor {
 // Tile is Repeat where missing leading times are 1.
 func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Tile((*core.Tensor)(t), times...))
+}
+
+// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. Copies between two GPUs go through host
+// memory and are waited for. It cannot be captured.
+func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
+	return (*Tensor)((*core.Exec)(x).To((*core.Tensor)(t), core.ToOpt(opt)))
 }
 
 // ToDType returns t if it has type dt, else a converted copy.
