@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/hostsim"
+	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/knob"
+	"tenon.dev/internal/lib/nvml"
+	"tenon.dev/internal/rt"
+)
+
+type doctor struct{}
+
+// Run prints the report. It fails if something is there and does not work.
+func (doctor) Run(out io.Writer) error {
+	// The trial comes first, since it measures from the program's start.
+	trial, err := tryOut(tenon.Best())
+	r := report{out: out}
+	r.line(versionLine())
+	gpus, driverErr := r.drivers()
+	deviceErr := r.devices(gpus)
+	r.libraries()
+	r.trial(trial, err)
+	return errors.Join(driverErr, deviceErr, err, knob.Check())
+}
+
+// report writes sections of lines.
+type report struct{ out io.Writer }
+
+func (r *report) line(text string) { fmt.Fprintln(r.out, text) }
+
+func (r *report) section(title string) { fmt.Fprintf(r.out, "\n%s\n", title) }
+
+// item writes one line of a section.
+func (r *report) item(name, format string, args ...any) {
+	fmt.Fprintf(r.out, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
+}
+
+// drivers lists the drivers and returns the number of GPUs. A driver that is not there is no error.
+func (r *report) drivers() (gpus int, err error) {
+	r.section("drivers")
+	drv := libcuda.New()
+	gpus, err = drv.DeviceCount()
+	version, _ := drv.Version()
+	switch {
+	case errors.Is(err, driver.NoDevice):
+		r.item("libcuda", "no NVIDIA GPU: %s; programs run on the simulator", detail(err))
+		err = nil
+	case err != nil:
+		r.item("libcuda", "does not work: %s", detail(err))
+	default:
+		r.item("libcuda", "CUDA %d.%d, %s", version/1000, version%1000/10, count(gpus, "device"))
+	}
+	sim := hostsim.New(hostsim.Options{})
+	if version, e := sim.Version(); e == nil {
+		r.item("simulator", "built in; behaves like CUDA %d.%d", version/1000, version%1000/10)
+	}
+	return gpus, err
+}
+
+// detail is what a driver's error says for people.
+func detail(err error) string {
+	var e *driver.Error
+	if errors.As(err, &e) && e.Detail != "" {
+		return e.Detail
+	}
+	return err.Error()
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// devices lists every GPU, and the simulated one.
+func (r *report) devices(gpus int) error {
+	state := r.state()
+	r.section("devices")
+	var errs []error
+	for i := range gpus {
+		errs = append(errs, r.device(fmt.Sprintf("cuda:%d", i), rt.Selector{Kind: rt.CUDA, Ordinal: i}, state))
+	}
+	errs = append(errs, r.device("sim", rt.Selector{Kind: rt.Sim}, state), r.device("cpu", rt.Selector{Kind: rt.CPU}, state))
+	return errors.Join(errs...)
+}
+
+// state reads what the management library tells, by the devices' identity, and names the driver's version.
+func (r *report) state() map[[16]byte]nvml.Device {
+	lib, err := nvml.Open()
+	if err != nil {
+		return nil // the section of libraries says so
+	}
+	defer lib.Close()
+	if v, err := lib.DriverVersion(); err == nil {
+		r.item("version", "NVIDIA driver %s", v)
+	}
+	all := map[[16]byte]nvml.Device{}
+	devices, err := lib.Devices()
+	if err != nil {
+		r.item("nvml", "the devices' state cannot be read: %v", err)
+	}
+	for _, d := range devices {
+		all[d.UUID] = d
+	}
+	return all
+}
+
+// device opens and describes one device.
+func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.Device) error {
+	d, err := rt.Open(sel)
+	if err != nil {
+		r.item(name, "cannot be used: %v", err)
+		return err
+	}
+	info := d.Info()
+	t := d.Driver().Enter()
+	free, total, err := d.Driver().MemInfo(t)
+	t.Leave()
+	text := fmt.Sprintf("%s, capability %d.%d, %s", info.Name, info.Major, info.Minor, count(info.Multiprocessors, "multiprocessor"))
+	if err == nil && total > 0 {
+		text += fmt.Sprintf(", %s of %s free", gib(free), gib(total))
+	}
+	if s, ok := state[info.UUID]; ok {
+		text += reading(", %.0f °C", s.Celsius) + reading(", %.0f W", s.Watts) + reading(", %.0f %% busy", s.Busy)
+	}
+	r.item(name, "%s", text)
+	return errors.Join(err, d.Close())
+}
+
+func reading(format string, v float64) string {
+	if v == nvml.NotReported {
+		return ""
+	}
+	return fmt.Sprintf(format, v)
+}
+
+func gib(n uint64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+
+// libraries lists the optional libraries.
+func (r *report) libraries() {
+	r.section("optional libraries")
+	for i := range optionals {
+		o := &optionals[i]
+		f := o.look()
+		switch {
+		case f.leftOut:
+			r.item(o.name, "left out of this build (tag tenon_sim); %s", o.without)
+		case f.path == "":
+			r.item(o.name, "missing (%v); %s", f.err, o.without)
+		case f.version != 0:
+			r.item(o.name, "%s, version %d; %s", f.path, f.version, o.uses)
+		default:
+			r.item(o.name, "%s; %s", f.path, o.uses)
+		}
+	}
+}
+
+// outcome is what a trial measured.
+type outcome struct {
+	device      string
+	open, first time.Duration // from the program's start to the open device and to the first result
+	again       time.Duration // the same work once more
+	hits, built int64         // launches that found their kernel ready, and kernels built
+}
+
+// tryOut opens a device and works on it until it has a result, twice.
+func tryOut(sel tenon.Selector) (o outcome, err error) {
+	x, err := tenon.Open(sel)
+	if err != nil {
+		return o, err
+	}
+	o.device, o.open = x.Device().Name(), time.Since(began)
+	work := func() error {
+		var wrong error
+		err := tenon.Try(func() {
+			x.Scope(func(x *tenon.Exec) {
+				a := tenon.From(x, []float32{1, 2, 3, 4})
+				var v float64
+				if v, wrong = x.Item(x.Sum(x.Add(a, a), nil, tenon.SumOpt{})); wrong == nil && v != 20 {
+					wrong = fmt.Errorf("%s computed 2·(1+2+3+4) = %v", o.device, v)
+				}
+			})
+		})
+		return errors.Join(err, wrong)
+	}
+	if err := work(); err != nil {
+		return o, errors.Join(err, x.Close())
+	}
+	o.first = time.Since(began)
+	start := time.Now()
+	err = work()
+	o.again = time.Since(start)
+	o.hits, o.built = (*core.Exec)(x).Device().KernelStats()
+	return o, errors.Join(err, x.Close())
+}
+
+func (r *report) trial(o outcome, err error) {
+	r.section("trial")
+	if err != nil {
+		r.item("failed", "%v", err)
+		return
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	r.item("device", "%s", o.device)
+	r.item("start", "%.1f ms until it was open, %.1f ms until the first result; the same work again took %.3f ms", ms(o.open), ms(o.first), ms(o.again))
+	r.item("kernels", "%d built and loaded, %d of %d launches found theirs ready", o.built, o.hits, o.hits+o.built)
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"errors"
+	"runtime"
+	"strings"
+
+	"tenon.dev/internal/dl"
+)
+
+// optional is a library that a machine may have.
+type optional struct {
+	name string
+	// files are its names by operating system, newest first.
+	files map[string][]string
+	// uses says what Tenon does with it, without what happens when it is missing.
+	uses, without string
+	// version is a function without arguments that returns the version, or "".
+	version string
+}
+
+// optionals are the libraries that tenon doctor looks for.
+var optionals = []optional{
+	{
+		name:    "nvml",
+		files:   map[string][]string{"linux": {"libnvidia-ml.so.1"}, "windows": {"nvml.dll"}},
+		uses:    "names the driver's version, temperature, power and load",
+		without: "these are not shown; nothing runs slower",
+	},
+	{
+		name: "cublasLt",
+		files: map[string][]string{"linux": {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"},
+			"windows": {"cublasLt64_13.dll", "cublasLt64_12.dll"}},
+		uses:    notCalled,
+		without: "matrix products run in Tenon's own kernels either way",
+		version: "cublasLtGetVersion",
+	},
+	{
+		name:    "cudnn",
+		files:   map[string][]string{"linux": {"libcudnn.so.9", "libcudnn.so.8", "libcudnn.so"}, "windows": {"cudnn64_9.dll", "cudnn64_8.dll"}},
+		uses:    notCalled,
+		without: "convolutions run in Tenon's own kernels either way",
+		version: "cudnnGetVersion",
+	},
+	{
+		name:    "nccl",
+		files:   map[string][]string{"linux": {"libnccl.so.2", "libnccl.so"}},
+		uses:    notCalled,
+		without: "one process drives one GPU either way",
+	},
+	{
+		name: "cusparse",
+		files: map[string][]string{"linux": {"libcusparse.so.13", "libcusparse.so.12", "libcusparse.so"},
+			"windows": {"cusparse64_13.dll", "cusparse64_12.dll"}},
+		uses:    notCalled,
+		without: "tensors are dense either way",
+	},
+	{
+		name: "nvtx",
+		files: map[string][]string{"linux": {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1"},
+			"windows": {"nvtx3interop.dll", "nvToolsExt64_1.dll"}},
+		uses:    notCalled,
+		without: "profilers see kernels without ranges either way",
+	},
+}
+
+// notCalled is what this version does with most of them.
+const notCalled = "not called by this version"
+
+// found is the outcome of looking for a library.
+type found struct {
+	path    string
+	version uint64 // as the library numbers itself, 0 if it does not tell
+	// leftOut says that this program cannot load libraries at all.
+	leftOut bool
+	err     error
+}
+
+// toolkit is where NVIDIA's toolkit puts libraries that the loader does not find by itself.
+const toolkit = "/usr/local/cuda/lib64/"
+
+// look loads the library and lets it go again.
+func (o *optional) look() found {
+	names := o.files[runtime.GOOS]
+	if len(names) == 0 {
+		return found{err: errors.New("it does not exist for " + runtime.GOOS)}
+	}
+	so, err := dl.Open(names...)
+	if err != nil && runtime.GOOS == "linux" {
+		var there []string
+		for _, n := range names {
+			there = append(there, toolkit+n)
+		}
+		if other, miss := dl.Open(there...); miss == nil {
+			so, err = other, nil
+		}
+	}
+	if err != nil {
+		f := found{err: err, leftOut: errors.Is(err, dl.ErrLeftOut)}
+		if strings.Count(err.Error(), "No such file") == len(names) {
+			f.err = errors.New("looked for " + strings.Join(names, ", "))
+		}
+		return f
+	}
+	f := found{path: so.Path()}
+	if o.version != "" {
+		if p, err := so.Symbol(o.version); err == nil {
+			f.version = uint64(p.Call())
+		}
+	}
+	f.err = so.Close()
+	return f
+}
