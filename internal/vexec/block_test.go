@@ -247,6 +247,8 @@ func here() int {
 }
 
 // TestFaults provokes each fault in each way that memory is reached, and wants the Go line of the access.
+//
+//tenon:table of the ways to reach memory
 func TestFaults(t *testing.T) {
 	type body func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) (line int)
 	far := func(k *kernel.Builder) kernel.Value { return k.I32(1 << 20) }
@@ -525,5 +527,116 @@ func TestClock(t *testing.T) {
 	}
 	if err := k.Run(&Env{Mem: m}, x(1), x(4), 0, pack(out)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestCheck plants every kind of mistake with shared memory that the lockstep of lanes hides, and its repair.
+func TestCheck(t *testing.T) {
+	const n = 64
+	cases := []struct {
+		name, want string
+		f          func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer)
+	}{
+		{"read after write", "race: a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+			s.Store(tid, tid)
+			barrier()
+			out.Store(tid, s.Load(tid.Xor(k.I32(1))))
+		}},
+		{"write after read", "since another thread's read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+			s.Store(tid, tid)
+			k.Barrier()
+			v := s.Load(tid.Xor(k.I32(1)))
+			barrier()
+			s.Store(tid, v)
+		}},
+		{"write after write", "race: a write, with no barrier since another thread's write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+			s.Store(tid, tid)
+			barrier()
+			s.Store(k.I32(n-1).Sub(tid), tid)
+		}},
+		{"uniform read", "race: a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
+			barrier()
+			out.Store(tid, s.Load(k.I32(0)))
+		}},
+		{"atomic and store", "race: a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
+			barrier()
+			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
+			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
+		}},
+	}
+	for _, c := range cases {
+		for _, repaired := range []bool{false, true} {
+			k := build(t, "checked", func(k *kernel.Builder) {
+				k.FixedThreads(n)
+				out := k.Buffer("out", dtype.Int32)
+				s := k.Shared("s", dtype.Int32, n)
+				tid := k.ThreadIdx(kernel.X)
+				c.f(k, s, tid, func() {
+					if repaired {
+						k.Barrier()
+					}
+				}, out)
+				k.Barrier()
+				k.If(tid.Eq(k.I32(0)), func() { out.Store(tid, s.Load(k.I32(0))) })
+			})
+			for _, check := range []bool{false, true} {
+				m := newFlat()
+				err := k.Run(&Env{Mem: m, Check: check}, x(3), x(n), 0, pack(m.alloc(4*n)))
+				var f *Fault
+				switch {
+				case !check || repaired:
+					if err != nil {
+						t.Errorf("%s, repaired %v, check %v: %v", c.name, repaired, check, err)
+					}
+				case !errors.As(err, &f) || f.Code != 719 || !strings.Contains(f.Detail, c.want) || f.Line == 0:
+					t.Errorf("%s: %v, want code 719 with %q", c.name, err, c.want)
+				}
+			}
+		}
+	}
+	k := build(t, "unwritten", func(k *kernel.Builder) {
+		out, s := k.Buffer("out", dtype.Int32), k.Shared("s", dtype.Int32, -1)
+		k.If(k.BlockIdx(kernel.X).Eq(k.I32(0)), func() { s.Store(k.ThreadIdx(kernel.X), k.I32(1)) })
+		k.Barrier()
+		out.Store(k.ThreadIdx(kernel.X), s.Load(k.ThreadIdx(kernel.X)))
+	})
+	m := newFlat()
+	err := k.Run(&Env{Mem: m, Check: true, Workers: 1}, x(2), x(n), 4*n, pack(m.alloc(4*n)))
+	if err == nil || !strings.Contains(err.Error(), "uninitialised") || !strings.Contains(err.Error(), "block (1,0,0)") {
+		t.Errorf("a read of unwritten shared memory gave %v", err)
+	}
+}
+
+// TestVaryingSteps: the counter of a loop whose lanes step apart is kept for the whole turn, even if the body has no more use for it.
+func TestVaryingSteps(t *testing.T) {
+	k := build(t, "steps", func(k *kernel.Builder) {
+		out := k.Buffer("out", dtype.Int32)
+		tid := k.ThreadIdx(kernel.X)
+		turns := k.Var(k.I32(0))
+		step := tid.Rem(k.I32(5)).Add(k.I32(1))
+		k.For(tid.Rem(k.I32(3)), k.I32(40).Sub(tid.Rem(k.I32(7))), step, func(i kernel.Value) {
+			x := i.Mul(i)
+			y := tid.Rem(k.I32(11)).Mul(k.I32(1000003))
+			z := y.Xor(tid.Rem(k.I32(13)))
+			turns.Set(turns.Get().Add(z.Mul(y).Or(k.I32(1)).And(k.I32(1))).Add(x.Sub(x)))
+		})
+		out.Store(tid, turns.Get())
+	})
+	const n = 200
+	m := newFlat()
+	out := m.alloc(4 * n)
+	if err := k.Run(&Env{Mem: m}, x(1), x(n), 0, pack(out)); err != nil {
+		t.Fatal(err)
+	}
+	for i, got := range get[int32](m, out) {
+		want := int32(0)
+		for c := i % 3; c < 40-i%7; c += i%5 + 1 {
+			want++
+		}
+		if got != want {
+			t.Fatalf("thread %d took %d turns, want %d", i, got, want)
+		}
 	}
 }

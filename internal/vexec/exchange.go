@@ -139,8 +139,6 @@ func execVote(w *worker, in *inst) {
 	}
 }
 
-func execBarrier(w *worker, _ *inst) {}
-
 func execClock(w *worker, in *inst) { *(*int64)(w.p[in.d]) = w.env.Clock() }
 
 // execSpecial reads a special register that all lanes share.

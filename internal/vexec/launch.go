@@ -28,6 +28,9 @@ type Env struct {
 	Workers int
 	// Seed permutes the order of blocks; 0 is the natural order.
 	Seed uint64
+	// Check watches shared memory: two threads of a block that touch a byte with no barrier between, one of them writing and not both by atomics, and
+	// reads of bytes that the block has not written, stop the kernel with code 719. It is slow.
+	Check bool
 }
 
 // maxLanes is how many lanes a pass has at most; a block has no more threads.
@@ -211,6 +214,9 @@ func (w *worker) runPass(l *launch, i int) {
 	if w.plan.returns {
 		clear(w.dead[:w.lanes])
 	}
+	if w.shadow != nil {
+		w.shadow.begin(len(w.shared))
+	}
 	w.m = mask{hi: w.lanes}
 	w.run(w.plan.body)
 }
@@ -264,6 +270,9 @@ func (w *worker) begin(l *launch) {
 	w.ext = [4]int64{int64(l.block[0]), int64(l.block[1]), int64(l.block[2]), 1}
 	w.room = l.room
 	clear(w.cont)
+	if w.shadow = nil; l.env.Check && l.shared > 0 {
+		w.shadow = &shadow{}
+	}
 	const line = 64
 	size := func(bytes int) int { return (bytes + 2*line - 1) &^ (line - 1) } // a line more, so that registers do not share their low address bits
 	row := w.room + laneSlack

@@ -133,6 +133,9 @@ func (w *worker) start(c *access) *site {
 func execLoadUniform(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
+	if !w.watched(c) {
+		return
+	}
 	addr := uint64(readInt(w.p[c.idx.p], c.idx.t)+c.imm) * uint64(c.scale)
 	if c.space == kir.Global {
 		addr += *(*uint64)(w.p[c.base.p])
@@ -163,7 +166,7 @@ func execLoadUniform(w *worker, in *inst) {
 func execAccess(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
-	if w.accessAffine(c, s) {
+	if !w.watched(c) || w.accessAffine(c, s) {
 		return
 	}
 	w.spell(&c.idx)

@@ -50,6 +50,8 @@ type worker struct {
 	pass      int
 	args      []byte
 	shared    []byte
+	// shadow watches shared memory if Env.Check asks for it.
+	shadow *shadow
 	// from and step are operands of counting; they are here so that taking their addresses allocates nothing.
 	from, step int64
 	// tile names the tile whose region runs, for faults.
