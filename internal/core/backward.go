@@ -241,8 +241,11 @@ func (r *run) mode(t *Tensor) *Exec {
 
 func (r *run) leafMode(l *leaf) *Exec {
 	m := r.x.m
-	if l.stream != nil {
+	switch dev := l.owner.st.dev; {
+	case l.stream != nil:
 		m.stream = l.stream
+	case m.stream.Device != dev:
+		m.stream = dev.DefaultStream()
 	}
 	return r.exec(m)
 }

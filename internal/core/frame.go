@@ -44,6 +44,7 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
+	seq    uint64 // of the work under way on its stream
 
 	opers   []kernels.Operand
 	dimsB   [16]int

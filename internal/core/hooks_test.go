@@ -449,6 +449,25 @@ func TestHookStreams(t *testing.T) {
 	})
 }
 
+// Gradients cross devices with the copies, and accumulate where the leaf is.
+func TestGradientAcrossDevices(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		host := x.Host()
+		a, b := From(host, []float32{1, 2}).SetRequiresGrad(true), leafOf(x, 3, 4)
+		for i := range 2 {
+			y := x.Mul(x.Mul(x.To(a, ToOpt{}), b), x.To(a, ToOpt{}))
+			loss := host.Sum(host.To(y, ToOpt{}), nil, SumOpt{})
+			backward(t, host, loss, BackwardOpt{})
+			k := float32(i + 1)
+			want(t, host, a.Grad(), 6*k, 16*k)
+			want(t, x, b.Grad(), 1*k, 4*k)
+			if a.Grad().Device() != a.Device() || b.Grad().Device() != x.Device() {
+				t.Error("a gradient is on another device than its leaf")
+			}
+		}
+	})
+}
+
 // The temporaries of autocast and of host scalars go with the call.
 func TestTemporariesOfTheFunnel(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {

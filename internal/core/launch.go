@@ -45,7 +45,14 @@ func Over(n int) LaunchShape {
 
 var rowLaunch *row
 
-func init() { rowLaunch = define(row{Name: "Launch"}) }
+func init() { rowLaunch = define(row{Name: "Launch", meta: func(*frame) {}, run: runLaunch}) }
+
+// launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
+type launching struct {
+	k     *kernel.Kernel
+	shape LaunchShape
+	args  []Arg
+}
 
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
 // first element; what the kernel assumes of strides the caller ensures. It is built and loaded on its first launch on a device. No gradient is
@@ -62,8 +69,8 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 			f.many = append(f.many, t)
 		}
 	}
-	f.launchArgs(p, args)
-	f.userLaunch(k, shape, args)
+	f.opt = &launching{k, shape, args}
+	f.call()
 	x.s.leave(f)
 }
 
@@ -76,17 +83,20 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 	}
 	clear(l.Args)
 	le := binary.LittleEndian
+	tensors := f.many
 	for i := range p.Params {
 		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
 		switch {
 		case q.Kind == kir.ParamBuffer && a.t != nil:
-			if a.t = f.operand(a.t); a.t.dt != q.Type {
-				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, a.t.dt)
+			t := tensors[0] // a.t, or its copy on this device
+			tensors = tensors[1:]
+			if t.dt != q.Type {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, t.dt)
 			}
 			if a.writes && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
-			le.PutUint64(b, a.t.ptr())
+			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && a.t == nil:
 			putScalar(b, q.Type, a.number)
 		case q.Kind == kir.ParamScalar:
@@ -124,34 +134,35 @@ func putScalar(b []byte, t dtype.DType, v kernels.Scalar) {
 	}
 }
 
-func (f *frame) userLaunch(k *kernel.Kernel, shape LaunchShape, args []Arg) {
-	st := f.x.m.stream
-	fn, err := st.Device.User(k)
-	f.check(err)
-	seq := st.Next()
-	for i := range args {
-		if t := args[i].t; t != nil && !f.x.m.manual {
-			if args[i].writes {
-				f.check(t.st.write(st, seq))
-				t.st.version.Add(1)
-			} else {
-				f.check(t.st.read(st, seq))
-			}
-			if c := f.x.s.capture; c != nil {
-				c.touch(t.st)
-				c.uses[t.st] = c.uses[t.st] || args[i].writes
-				c.streams[st] = true
-			}
+// runLaunch issues a user's kernel.
+func runLaunch(f *frame) error {
+	c, st := f.opt.(*launching), f.x.m.stream
+	p, err := c.k.Program()
+	if err != nil {
+		return err
+	}
+	f.launchArgs(p, c.args)
+	fn, err := st.Device.User(c.k)
+	if err != nil {
+		return err
+	}
+	tensors := f.many
+	for i := range c.args {
+		if c.args[i].t == nil {
+			continue
 		}
+		if c.args[i].writes {
+			f.writes(tensors[0])
+		}
+		tensors = tensors[1:]
 	}
 	d, l := f.dl, &f.launch
 	for i := range 3 {
-		if shape.Grid[i] < 0 || shape.Block[i] < 0 {
-			f.fail(fault.Invalid, "a launch of grid %v and block %v", shape.Grid, shape.Block)
+		if c.shape.Grid[i] < 0 || c.shape.Block[i] < 0 {
+			f.fail(fault.Invalid, "a launch of grid %v and block %v", c.shape.Grid, c.shape.Block)
 		}
-		d.Grid[i], d.Block[i] = uint32(max(shape.Grid[i], 1)), uint32(max(shape.Block[i], 1))
+		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
 	}
-	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle, uint32(shape.Shared)+fn.Shared, l.Args
-	f.check(st.Device.Check(st.Device.Driver().Launch(d), "the kernel could not be launched"))
-	st.Issued(seq)
+	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle, uint32(c.shape.Shared)+fn.Shared, l.Args
+	return st.Device.Check(st.Device.Driver().Launch(d), "the kernel could not be launched")
 }

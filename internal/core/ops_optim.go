@@ -28,7 +28,6 @@ type foreach struct {
 func runForeach(f *frame) error {
 	c := f.opt.(*foreach)
 	n := len(f.many) / c.lists
-	seq := f.x.m.stream.Next()
 	outs, ins := make([][]kernels.Operand, n), make([][]kernels.Operand, n)
 	all := make([]kernels.Operand, n*(len(c.outs)+c.lists))
 	for i := range n {
@@ -39,18 +38,11 @@ func runForeach(f *frame) error {
 		}
 		for o, j := range c.outs {
 			t := f.many[j*n+i]
-			if !f.x.m.manual {
-				if err := t.st.write(f.x.m.stream, seq); err != nil {
-					return err
-				}
-			}
-			t.st.version.Add(1)
+			f.writes(t)
 			outs[i][o] = ins[i][j]
 		}
 	}
-	err := kernels.MultiTensor(f, c.op, f.many[0].dt, c.scalars, outs, ins)
-	f.x.m.stream.Issued(seq)
-	return err
+	return kernels.MultiTensor(f, c.op, f.many[0].dt, c.scalars, outs, ins)
 }
 
 // foreach runs c over the lists, whose tensors at one place have one shape and whose every list has one type.

@@ -115,6 +115,7 @@ func (f *frame) issue(grads bool) {
 	f.check(st.Device.Lost())
 	f.checkWrites(grads)
 	seq := st.Next()
+	f.seq = seq
 	st.Began(r.id, seq)
 	if !f.x.m.manual {
 		f.order(seq)
@@ -129,6 +130,17 @@ func (f *frame) issue(grads bool) {
 	}
 	st.Issued(seq)
 	f.check(f.endWork())
+}
+
+// writes notes that the operation under way changes t, which is among its operands and none of its outputs.
+func (f *frame) writes(t *Tensor) {
+	if !f.x.m.manual {
+		f.check(t.st.write(f.x.m.stream, f.seq))
+	}
+	if c := f.x.s.capture; c != nil {
+		c.uses[t.st] = true
+	}
+	t.st.version.Add(1)
 }
 
 // nested runs operations on behalf of f's, such as conversions of its operands. Should one fail, f is undone too.

@@ -3,7 +3,9 @@ package core
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"strings"
 
 	"tenon.dev/fault"
@@ -59,3 +61,60 @@ func init() {
 		return ""
 	})
 }
+
+// HeldMemory returns the addresses of the device memory that the tensors hold: their own, what the graph behind them saved, and the
+// gradients of its leaves. It is for tests of the closing law.
+func HeldMemory(ts ...*Tensor) map[uint64]bool {
+	held := map[uint64]bool{}
+	hold := func(t *Tensor) {
+		if t != nil && t.st.block != nil {
+			held[t.st.ptr] = true
+		}
+	}
+	seen := map[*node]bool{nil: true}
+	var stack []*node
+	for _, t := range ts {
+		hold(t)
+		if t.leaf != nil {
+			hold(t.leaf.grad)
+		}
+		stack = append(stack, t.node)
+	}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		if stack = stack[:len(stack)-1]; seen[n] {
+			continue
+		}
+		seen[n] = true
+		for _, s := range n.saved {
+			if s.st != nil && s.st.block != nil {
+				held[s.st.ptr] = true
+			}
+		}
+		if n.extra != nil {
+			for _, v := range n.extra.packed {
+				if t, ok := v.(*Tensor); ok {
+					hold(t)
+				}
+			}
+			for _, k := range n.extra.kept {
+				hold(k.grad)
+			}
+		}
+		for _, e := range n.edges {
+			stack = append(stack, e.node)
+			if e.leaf != nil {
+				hold(e.leaf.grad)
+			}
+		}
+		if n.custom != nil {
+			for _, e := range n.custom.history {
+				stack = append(stack, e.node)
+			}
+		}
+	}
+	return held
+}
+
+// OpNames returns the names of all operations, sorted.
+func OpNames() []string { return slices.Sorted(maps.Keys(rows)) }

@@ -1,0 +1,373 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/record"
+	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/rt"
+	"tenon.dev/kernel"
+)
+
+// sampled is how many cases of each operation and type the tests of work and memory take.
+const sampled = 2
+
+// sample calls f with some cases of every operation in the registry.
+func sample(t *testing.T, f func(c *recorded.Case, call func(x *tenon.Exec, a *args) any)) {
+	cases, err := recorded.OpenCases(*opsFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	match, err := regexp.Compile(*matchFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]int{}
+	for c, err := range cases.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := c.Op + "/" + c.Variant + "/" + c.Type
+		if registry[c.Op] == nil || seen[key] == sampled || !match.MatchString(c.Op) {
+			continue
+		}
+		seen[key]++
+		f(c, registry[c.Op])
+	}
+}
+
+// try runs f and returns its error; a bad case is one too.
+func try(f func()) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			b, ok := r.(badCase)
+			if !ok {
+				panic(r)
+			}
+			err = fmt.Errorf("%s", b.msg)
+		}
+	}()
+	return tenon.Try(f)
+}
+
+// watcher sees what each operation does to the memory of an inline device, and which driver calls it makes.
+type watcher struct {
+	dev   *rt.Device
+	inner driver.Device // unrecorded
+	rec   *record.Device
+	open  []before // of the operations under way
+	// wrong lists the operations that changed memory of which the driver knows nothing, work counts the others.
+	wrong       map[string]bool
+	work, views int
+	seen        map[string]bool
+}
+
+// before is the state when an operation began.
+type before struct {
+	calls  int
+	memory map[uint64][]byte
+}
+
+// margin is how much free memory behind a segment's last allocation is looked at: an operation's results are small, and lie there.
+const margin = 64 << 10
+
+// memory returns the contents of the device memory that the allocator has handed out or is about to, by segment.
+func (w *watcher) memory() map[uint64][]byte {
+	out := map[uint64][]byte{}
+	for _, s := range w.dev.Memory().Segments() {
+		end := uint64(0)
+		for _, b := range s.Blocks {
+			if b.State != alloc.Inactive {
+				end = b.Addr + b.Size - s.Addr
+			}
+		}
+		b := make([]byte, min(end+margin, s.TotalSize))
+		if err := w.inner.CopyDtoH(b, driver.Ptr(s.Addr), driver.Stream(s.Stream)); err != nil {
+			panic(err)
+		}
+		out[s.Addr] = b
+	}
+	return out
+}
+
+// deviceWork are the calls by which an operation may change memory.
+var deviceWork = []string{"Launch", "CopyDtoD", "CopyHtoD", "Memset", "GraphLaunch"}
+
+func (w *watcher) watch(op string, view, end bool) {
+	if !end {
+		w.open = append(w.open, before{len(w.rec.Calls()), w.memory()})
+		return
+	}
+	w.seen[op] = true
+	b := w.open[len(w.open)-1]
+	w.open = w.open[:len(w.open)-1]
+	now, changed := w.memory(), false
+	for addr, old := range b.memory {
+		n := min(len(old), len(now[addr]))
+		changed = changed || !bytes.Equal(old[:n], now[addr][:n])
+	}
+	called := slices.ContainsFunc(w.rec.Calls()[b.calls:], func(c record.Call) bool { return slices.Contains(deviceWork, c.Method) })
+	switch {
+	case changed && (view || !called):
+		w.wrong[op] = true
+	case view:
+		w.views++
+	case changed:
+		w.work++
+	}
+}
+
+// newWatcher opens the processor's device under a recorder, and watches the Exec that it returns.
+func newWatcher(t *testing.T) (*watcher, *tenon.Exec) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &watcher{wrong: map[string]bool{}, seen: map[string]bool{}}
+	w.dev, err = rt.Open(rt.Selector{Kind: rt.CPU, Wrap: func(d driver.Device) driver.Device {
+		w.inner, w.rec = d, record.New(d)
+		return w.rec
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.dev.Close() })
+	return w, (*tenon.Exec)(core.New(w.dev, host))
+}
+
+// watched runs f with the watcher on.
+func (w *watcher) watched(x *tenon.Exec, f func()) error {
+	w.rec.Reset()
+	w.open = nil
+	core.SetWatch((*core.Exec)(x), w.watch)
+	defer core.SetWatch((*core.Exec)(x), nil)
+	return try(f)
+}
+
+// TestDeviceWork holds that every operation works on the device: none changes memory without a launch, copy or memset, no view changes any,
+// and none but those whose result depends on data reads it back to the host.
+func TestDeviceWork(t *testing.T) {
+	w, x := newWatcher(t)
+	readers := map[string]bool{}
+	calls := 0
+	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
+		x.Scope(func(x *tenon.Exec) {
+			var a *args
+			var grads []*tenon.Tensor
+			if err := try(func() { a, grads = newArgs(x, c), loadAll(x, c.GradOut) }); err != nil {
+				return
+			}
+			var res any
+			if err := w.watched(x, func() { res = call(x, a) }); err != nil {
+				t.Errorf("%s: %v", c.Name(), err)
+				return
+			}
+			if w.rec.Count("CopyDtoH") > 0 {
+				readers[c.Op] = true
+			}
+			var err error
+			if e := w.watched(x, func() { err = backward(x, res, grads) }); e != nil || err != nil {
+				t.Errorf("%s: %v %v", c.Name(), err, e)
+			}
+			if w.rec.Count("CopyDtoH") > 0 {
+				t.Errorf("the derivative of %s reads the device", c.Name())
+			}
+			calls++
+		})
+	})
+	w.unrecorded(t, x)
+	for op := range w.wrong {
+		t.Errorf("%s changes device memory without a launch, copy or memset", op)
+	}
+	for op := range readers {
+		if !dependsOnData[op] {
+			t.Errorf("%s reads the device, though its result's shape does not depend on data", op)
+		}
+	}
+	t.Logf("device work: %d calls of %d operations in the registry, %d operations that changed memory, %d views; read back: %s", calls, len(registry), w.work, w.views,
+		strings.Join(slices.Sorted(maps.Keys(readers)), " "))
+	// The rule for users' functions is their operations'.
+	if unseen := slices.DeleteFunc(core.OpNames(), func(op string) bool { return w.seen[op] || op == "Function" }); len(unseen) > 0 && *matchFlag == "" {
+		t.Errorf("these operations were not reached: %s", strings.Join(unseen, " "))
+	}
+}
+
+// unrecorded runs what no recorded case of PyTorch's reaches.
+func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
+	x.Scope(func(x *tenon.Exec) {
+		a, b := x.Ones([]int{8}, tenon.Float32), x.Zeros([]int{8}, tenon.Float32)
+		add := kernel.Build("add", func(k *kernel.Builder) {
+			n, dst, src := k.Scalar("n", tenon.Int64), k.Buffer("dst", tenon.Float32), k.Buffer("src", tenon.Float32)
+			k.ForEach(n, func(i kernel.Value) { dst.Store(i, dst.Load(i).Add(src.Load(i))) })
+		})
+		err := w.watched(x, func() {
+			x.CopyInto(b, a)
+			x.Launch(add, tenon.Over(8), tenon.Integer(8), tenon.Out(b), tenon.In(a))
+			p := x.Full([]int{8}, 0.5, tenon.Float32)
+			x.Bernoulli(p)
+			x.Dropout(p, 0.5)
+			x.Rand([]int{8}, tenon.Float32)
+			core.StepSGD((*core.Exec)(x), [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}, 0.5, 0, 0, 0, false, false, true)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		// The watched device is no host of its own, so a copy to it crosses devices.
+		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32), tenon.ToOpt{}) }); err != nil {
+			t.Error(err)
+		}
+		got, err := tenon.Read[float32](x, b)
+		if err != nil || got[0] != 1.5 {
+			t.Errorf("copy, launch and step give %v, %v; want 1.5", got, err)
+		}
+	})
+}
+
+// dependsOnData are the operations that must know data on the host: their result's shape depends on it, or their recorded calls have tensors
+// for arguments that are numbers here.
+var dependsOnData = map[string]bool{"linspace": true, "narrow": true, "nn.functional.one_hot": true}
+
+// TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
+func TestDeviceWorkSeesHostLoops(t *testing.T) {
+	w, x := newWatcher(t)
+	var err error
+	x.Scope(func(x *tenon.Exec) {
+		a := x.Zeros([]int{4}, tenon.Float32)
+		err = w.watched(x, func() {
+			w.watch("Planted", false, false)
+			if err := w.inner.Memset(driver.Ptr(a.DataPtr()), 1, 1, 16, driver.Stream(w.dev.DefaultStream().Handle)); err != nil {
+				t.Fatal(err)
+			}
+			w.watch("Planted", false, true)
+			x.Neg(a)
+		})
+	})
+	if err != nil || len(w.wrong) != 1 || !w.wrong["Planted"] || w.work != 1 {
+		t.Errorf("%v, wrong %v, work %d; want the planted operation alone", err, w.wrong, w.work)
+	}
+}
+
+// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves' gradients, and
+// with its outputs closed nothing is left.
+func TestClosing(t *testing.T) {
+	x := open(t)
+	calls, graphs := 0, 0
+	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
+		x.Scope(func(x *tenon.Exec) {
+			var a *args
+			var grads []*tenon.Tensor
+			if err := try(func() { a, grads = newArgs(x, c), loadAll(x, c.GradOut) }); err != nil {
+				return
+			}
+			l := law{before: core.LiveStorages(), inputs: held(a.tensorsIn())}
+			err := try(func() {
+				var res any
+				x.Scope(func(*tenon.Exec) {
+					res = call(x, a)
+					l.check("forward", tensorsOf(res))
+					if grads != nil {
+						graphs++
+						if err := backward(x, res, grads); err != nil {
+							panic(badCase{err.Error()})
+						}
+						l.check("backward", append(tensorsOf(res), a.tensorsIn()...))
+					}
+					for _, o := range tensorsOf(res) {
+						if !slices.Contains(a.tensorsIn(), o) {
+							o.Close()
+						}
+					}
+				})
+				l.check("closing", a.tensorsIn())
+			})
+			for _, e := range l.broken {
+				t.Errorf("%s: %s", c.Name(), e)
+			}
+			if err != nil {
+				t.Errorf("%s: %v", c.Name(), err)
+			}
+			calls++
+		})
+	})
+	t.Logf("closing law: %d calls, %d of them with a backward pass", calls, graphs)
+}
+
+// tensorsIn lists the tensors among the arguments.
+func (a *args) tensorsIn() []*tenon.Tensor {
+	var out []*tenon.Tensor
+	var walk func(v any)
+	walk = func(v any) {
+		switch v := v.(type) {
+		case *tenon.Tensor:
+			out = append(out, v)
+		case []any:
+			for _, e := range v {
+				walk(e)
+			}
+		}
+	}
+	for _, v := range a.at {
+		walk(v)
+	}
+	for _, v := range a.kw {
+		walk(v)
+	}
+	return out
+}
+
+// held returns the addresses of the memory that tensors hold.
+func held(ts []*tenon.Tensor) map[uint64]bool {
+	list := make([]*core.Tensor, len(ts))
+	for i, t := range ts {
+		list[i] = (*core.Tensor)(t)
+	}
+	return core.HeldMemory(list...)
+}
+
+// law counts the storages of a call.
+type law struct {
+	before int
+	inputs map[uint64]bool
+	broken []string
+}
+
+// check compares what is live with what the tensors hold besides the inputs.
+func (l *law) check(when string, ts []*tenon.Tensor) {
+	n := 0
+	for addr := range held(ts) {
+		if !l.inputs[addr] {
+			n++
+		}
+	}
+	if live := core.LiveStorages() - l.before; live != n {
+		l.broken = append(l.broken, fmt.Sprintf("after %s %d storages live, but results, saved tensors and gradients hold %d", when, live, n))
+	}
+}
+
+// TestClosingSeesLeaks breaks the law on purpose.
+func TestClosingSeesLeaks(t *testing.T) {
+	x := open(t)
+	x.Scope(func(x *tenon.Exec) {
+		a := x.Ones([]int{4}, tenon.Float32).SetRequiresGrad(true)
+		l := law{before: core.LiveStorages(), inputs: held([]*tenon.Tensor{a})}
+		y := x.Mul(x.Exp(a), a) // saves a result of its own
+		l.check("forward", []*tenon.Tensor{y})
+		if len(l.broken) != 0 {
+			t.Errorf("a lawful call: %v", l.broken)
+		}
+		x.NoGrad().Neg(a)
+		if l.check("leak", []*tenon.Tensor{y}); len(l.broken) != 1 {
+			t.Error("a tensor that nobody closes is not seen")
+		}
+	})
+}
