@@ -110,6 +110,8 @@ type side struct {
 	// mu guards the machine's table of functions.
 	mu     sync.Mutex
 	shared map[string]uint32
+	// failed says why programs could not be loaded.
+	failed map[string]error
 	// special counts products by instructions of exactly this device.
 	special int
 }
@@ -118,7 +120,7 @@ func newSide(m *machine, name string, arena int) (*side, error) {
 	th := m.Enter()
 	defer th.Leave()
 	p, err := m.MemAlloc(th, uint64(arena))
-	return &side{machine: m, name: name, arena: p, shared: map[string]uint32{}}, err
+	return &side{machine: m, name: name, arena: p, shared: map[string]uint32{}, failed: map[string]error{}}, err
 }
 
 // image returns programs in the form that the device loads.
@@ -133,22 +135,29 @@ func (s *side) image(progs []*kir.Program) ([]byte, error) {
 	return text, err
 }
 
-// prepare loads programs that are not loaded yet, some at a time and on several threads.
-func (s *side) prepare(progs []*kir.Program, workers int) error {
+// prepare loads programs that are not loaded yet, some at a time and on several threads. Those that cannot be loaded are kept in failed.
+func (s *side) prepare(progs []*kir.Program, workers int) {
 	const together = 24
-	progs = slices.DeleteFunc(progs, func(p *kir.Program) bool { return s.funcs[p.Name] != 0 })
-	sem, errs := make(chan struct{}, workers), make([]error, (len(progs)+together-1)/together)
+	progs = slices.DeleteFunc(progs, func(p *kir.Program) bool { return s.funcs[p.Name] != 0 || s.failed[p.Name] != nil })
+	sem := make(chan struct{}, workers)
 	var wg sync.WaitGroup
-	for i := range errs {
-		part := progs[i*together : min((i+1)*together, len(progs))]
+	for part := range slices.Chunk(progs, together) {
 		sem <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-sem }()
-			errs[i] = s.loadPart(part)
+			if s.loadPart(part) == nil {
+				return
+			}
+			for i, p := range part { // one at a time, to find the guilty
+				if err := s.loadPart(part[i : i+1]); err != nil {
+					s.mu.Lock()
+					s.failed[p.Name] = err
+					s.mu.Unlock()
+				}
+			}
 		})
 	}
 	wg.Wait()
-	return errors.Join(errs...)
 }
 
 func (s *side) loadPart(progs []*kir.Program) error {
@@ -186,8 +195,13 @@ func (s *side) loadPart(progs []*kir.Program) error {
 	return nil
 }
 
-// run launches steps in order and waits for them.
+// run launches steps in order and waits for them. It does nothing if one of them could not be loaded.
 func (s *side) run(th driver.Thread, steps []step) error {
+	for _, st := range steps {
+		if st.prog != nil && s.failed[st.prog.Name] != nil {
+			return nil
+		}
+	}
 	for i := range steps {
 		st := &steps[i]
 		if st.prog == nil {

@@ -115,7 +115,9 @@ func (a *array) operand(base uint64) kernels.Operand {
 type filling func(rng *rand.Rand, t dtype.DType, n int) []byte
 
 // anything is the special values of the type in all combinations with other operands, then random bits, then moderate numbers.
-func anything(rng *rand.Rand, t dtype.DType, n int) []byte { return operands(rng, []dtype.DType{t}, n)[0] }
+func anything(rng *rand.Rand, t dtype.DType, n int) []byte {
+	return operands(rng, []dtype.DType{t}, n)[0]
+}
 
 // mild numbers have sums that stay finite, a few zeros and numbers of the size of subnormals among them.
 func mild(rng *rand.Rand, t dtype.DType, n int) []byte {

@@ -1,0 +1,438 @@
+package agree
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// exceptions names what the numerics law excepts from equality of bits, with the reason: it is compared with sums in float64 instead, exactly
+// where the operands are small whole numbers, else within the rounding of its sums.
+var exceptions = map[string]string{
+	"matmul": "tile.dot: the matrix units add in an order and with a rounding of their own",
+	"conv":   "tile.dot, likewise",
+}
+
+// numbersAt reads an operand's elements from memory, row-major.
+func numbersAt(a *array, mem []byte) []float64 {
+	n := 1
+	for _, d := range a.shape {
+		n *= d
+	}
+	vs := make([]float64, n)
+	ix := make([]int, len(a.shape))
+	data := mem[a.at:]
+	for i := range vs {
+		at := a.first
+		for d, x := range ix {
+			at += x * a.stride[d]
+		}
+		vs[i] = dtype.Float64At(a.t, data, at)
+		for d := len(ix) - 1; d >= 0; d-- {
+			if ix[d]++; ix[d] < a.shape[d] {
+				break
+			}
+			ix[d] = 0
+		}
+	}
+	return vs
+}
+
+// unit is the largest relative error of rounding to t once.
+func unit(t dtype.DType) float64 {
+	switch t {
+	case dtype.BFloat16:
+		return 0x1p-8
+	case dtype.Float16:
+		return 0x1p-11
+	case dtype.Float32:
+		return 0x1p-24
+	}
+	return 0x1p-53
+}
+
+// rounding is the bound of a sum's error.
+type rounding struct {
+	// exact says that nothing but the result is rounded.
+	exact bool
+	out   dtype.DType
+	// sum is the error of adding two numbers, in the matrix units twice that of rounding; operand that of an operand.
+	sum, operand float64
+}
+
+func roundingOf(exact bool, in, out dtype.DType, tf32 bool) rounding {
+	r := rounding{exact: exact, out: out, sum: 0x1p-23}
+	if in == dtype.Float64 {
+		r.sum = 0x1p-52
+	}
+	if tf32 {
+		r.operand = 0x1p-11
+	}
+	return r
+}
+
+// rounded returns v as the result's type holds it.
+func (r rounding) rounded(v float64) float64 {
+	return dtype.Float64At(r.out, put(nil, r.out, realBits(r.out, v)), 0)
+}
+
+// wrong says whether got is too far from want, the sum of depth products whose magnitudes add up to size; slack is a further error allowed.
+func (r rounding) wrong(got, want, size, slack float64, depth int) bool {
+	if r.exact {
+		return got != r.rounded(want)
+	}
+	// A half's smallest numbers are further apart than its relative error says.
+	least := 0.0
+	if r.out == dtype.Float16 {
+		least = 0x1p-25
+	}
+	bound := size*(float64(depth+8)*r.sum+2.1*r.operand) + math.Abs(want)*unit(r.out)*1.01 + least + slack
+	return !(math.Abs(got-want) <= bound)
+}
+
+// inParallel calls f for parts of 0 … n-1.
+func inParallel(n int, f func(from, to int)) {
+	procs := min(n, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for i := range procs {
+		wg.Go(func() { f(n*i/procs, n*(i+1)/procs) })
+	}
+	wg.Wait()
+}
+
+// matmulCase is a product of matrices.
+type matmulCase struct {
+	m, n, k, batch int
+	t, out         dtype.DType
+	tf32           bool
+	// a, b and c are how operands and result lie.
+	a, b, c view
+	// bias is how the bias lies; held: there is none.
+	bias        view
+	alpha, beta float64
+	exact       bool
+}
+
+// planes gives a batch of matrices in memory in view v.
+func planes(isOut bool, t dtype.DType, v view, fill filling, batch, rows, cols int) *array {
+	if batch == 0 {
+		return newArray(isOut, t, v, fill, rows, cols)
+	}
+	if v != turned {
+		return newArray(isOut, t, v, fill, batch, rows, cols)
+	}
+	// Each matrix turned, not the batch.
+	a := newArray(isOut, t, dense, fill, batch, cols, rows)
+	a.shape, a.stride = []int{batch, rows, cols}, []int{a.stride[0], a.stride[2], a.stride[1]}
+	return a
+}
+
+func (c matmulCase) trial() trial {
+	fill := mild
+	if c.exact {
+		fill = whole
+	}
+	y := planes(true, c.out, c.c, anything, c.batch, c.m, c.n)
+	a, b := planes(false, c.t, c.a, fill, c.batch, c.m, c.k), planes(false, c.t, c.b, fill, c.batch, c.k, c.n)
+	bias := planes(false, c.out, c.bias, fill, c.batch, c.m, c.n)
+	return trial{
+		name:   fmt.Sprintf("matmul %v %v tf32=%v %dx%dx%d batch=%d %v%v%v bias=%v exact=%v", c.t, c.out, c.tf32, c.m, c.n, c.k, c.batch, c.a, c.b, c.c, c.bias, c.exact),
+		arrays: []*array{y, a, b, bias},
+		run: func(is kernels.Issuer, o []kernels.Operand) error {
+			return kernels.Matmul(is, o[0], o[1], o[2], kernels.MatmulOpt{Alpha: c.alpha, Beta: c.beta, Bias: o[3], TF32: c.tf32})
+		},
+		judge: func(image, mem []byte) string {
+			var bs []float64
+			if bias != absent {
+				bs = numbersAt(bias, image)
+			}
+			return c.compare(numbersAt(a, image), numbersAt(b, image), bs, numbersAt(y, mem))
+		},
+	}
+}
+
+// compare computes the product in float64.
+func (c matmulCase) compare(a, b, bias, got []float64) string {
+	r := roundingOf(c.exact, c.t, c.out, c.tf32)
+	var mu sync.Mutex
+	bad, text := 0, ""
+	inParallel(max(1, c.batch)*c.m, func(from, to int) {
+		sums, sizes := make([]float64, c.n), make([]float64, c.n)
+		for row := from; row < to; row++ {
+			clear(sums)
+			clear(sizes)
+			for k := range c.k {
+				x := a[row*c.k+k]
+				line := b[(row/c.m*c.k+k)*c.n:][:c.n]
+				for j, y := range line {
+					sums[j] += x * y
+					sizes[j] += math.Abs(x * y)
+				}
+			}
+			for j, want := range sums {
+				size := sizes[j]
+				if bias != nil {
+					add := c.beta * bias[row*c.n+j]
+					want, size = c.alpha*want+add, math.Abs(c.alpha)*size+math.Abs(add)
+				}
+				if g := got[row*c.n+j]; r.wrong(g, want, size, 0, c.k) {
+					mu.Lock()
+					if bad++; bad <= 3 {
+						text += fmt.Sprintf(" [%d, %d] is %v, want %v;", row, j, g, want)
+					}
+					mu.Unlock()
+				}
+			}
+		}
+	})
+	if bad == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d are wrong:%s", bad, len(got), text)
+}
+
+// operandKind is a type of operands of products.
+type operandKind struct {
+	t    dtype.DType
+	tf32 bool
+}
+
+var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}, {dtype.Float32, true}, {dtype.Float32, false}, {dtype.Float64, false}}
+
+// productSizes reach every tile where two multiprocessors are to be filled, with widths for vectors and without, edges, and depths that are split.
+var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72}, {24, 200, 72}, {40, 24, 40},
+	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000}, {20, 30, 0}, {33, 20, 1}}
+
+// tryProducts tries products of every type and size, planned for two multiprocessors or where the depth is long for 48, with the layouts of operands in turn; all of them for the large sizes if thorough.
+func tryProducts(p *pair, thorough bool) {
+	sides := []view{dense, turned, stepped, padded}
+	next := 0
+	for _, kind := range operandKinds {
+		for i, size := range productSizes {
+			for j := range 16 {
+				if next++; !thorough && (j+i)%4 != 0 || i >= 8 && (j+i)%4 != 0 {
+					continue
+				}
+				c := matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/4], b: sides[j%4], c: dense, bias: held, alpha: 1, exact: j%2 == i%2}
+				switch next % 7 {
+				case 1:
+					c.c = turned
+				case 2:
+					c.bias, c.alpha, c.beta = outerRepeated, 2, -1
+				case 3:
+					c.batch = 3
+				case 4:
+					c.bias, c.alpha, c.beta, c.c = dense, -2, 3, padded
+				case 5:
+					c.c = stepped
+				}
+				if p.limits.Multiprocessors = 2; size[2] >= 1000 { // the depth is split where blocks are few
+					p.limits.Multiprocessors = 48
+				}
+				p.try(c.trial())
+			}
+		}
+	}
+}
+
+// convCase is a convolution.
+type convCase struct {
+	conv  kernels.Conv
+	t     dtype.DType
+	exact bool
+	bias  bool
+}
+
+var convShapes = []kernels.Conv{
+	{Batch: 2, In: 8, H: 14, W: 16, Out: 140, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 3, In: 130, H: 12, W: 12, Out: 24, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 70, H: 9, W: 11, Out: 66, KH: 3, KW: 2, StrideH: 2, StrideW: 1, PadH: 1, PadW: 0, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 12, H: 15, W: 13, Out: 8, KH: 3, KW: 3, StrideH: 2, StrideW: 3, PadH: 2, PadW: 1, DilationH: 2, DilationW: 1, Groups: 4},
+	{Batch: 1, In: 3, H: 20, W: 21, Out: 10, KH: 5, KW: 4, StrideH: 1, StrideW: 2, PadH: 2, PadW: 2, DilationH: 1, DilationW: 2, Groups: 1},
+	{Batch: 40, In: 9, H: 16, W: 16, Out: 15, KH: 2, KW: 2, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 3},
+	{Batch: 2, In: 40, H: 8, W: 12, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 6, H: 9, W: 10, Out: 12, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 6},
+}
+
+// tryConvolutions tries the three products of convolutions of every type.
+func tryConvolutions(p *pair) {
+	for i, c := range convShapes {
+		c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
+		c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
+		for j, kind := range operandKinds {
+			for _, exact := range []bool{false, true} {
+				c.TF32 = kind.tf32
+				cc := convCase{conv: c, t: kind.t, exact: exact, bias: (i+j)%2 == 0}
+				p.limits.Multiprocessors = 2
+				for product := range 3 {
+					p.try(cc.trial(product))
+				}
+				p.limits.Multiprocessors = 48 // the gradient of the weight splits its depth
+				p.try(cc.trial(2))
+			}
+		}
+	}
+}
+
+// trial is the result (product 0) of a convolution or the gradient of its input (1) or weight (2).
+func (c convCase) trial(product int) trial {
+	fill := mild
+	if c.exact {
+		fill = whole
+	}
+	v := c.conv
+	shapes := [3][]int{{v.Batch, v.Out, v.OH, v.OW}, {v.Batch, v.In, v.H, v.W}, {v.Out, v.In / v.Groups, v.KH, v.KW}} // y, x, w
+	var ops [3]*array
+	for i, s := range shapes {
+		if i == product {
+			ops[i] = out(c.t, dense, s...)
+		} else {
+			ops[i] = in(c.t, dense, fill, s...)
+		}
+	}
+	bias := optionally(c.bias && product == 0, in(c.t, dense, fill, v.Out))
+	return trial{
+		name:   fmt.Sprintf("conv %d %v %+v bias=%v exact=%v", product, c.t, v, bias != absent, c.exact),
+		arrays: append(ops[:], bias),
+		run: func(is kernels.Issuer, o []kernels.Operand) error {
+			switch product {
+			case 0:
+				return kernels.ConvForward(is, &v, o[0], o[1], o[2], o[3])
+			case 1:
+				return kernels.ConvData(is, &v, o[1], o[2], o[0])
+			}
+			return kernels.ConvWeight(is, &v, o[2], o[0], o[1])
+		},
+		judge: func(image, mem []byte) string {
+			var known [3][]float64
+			for i, a := range ops {
+				if i != product {
+					known[i] = numbersAt(a, image)
+				}
+			}
+			var bs []float64
+			if bias != absent {
+				bs = numbersAt(bias, image)
+			}
+			return c.compare(product, known, bs, numbersAt(ops[product], mem))
+		},
+	}
+}
+
+// compare adds every product of the convolution, in float64, to the result that it belongs to.
+func (c convCase) compare(product int, known [3][]float64, bias, got []float64) string {
+	v := c.conv
+	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
+	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
+	add := func(y, x, w int) {
+		at := [3]int{y, x, w}
+		term := 1.0
+		for i := range at {
+			if i != product {
+				term *= known[i][at[i]]
+			}
+		}
+		sums[at[product]] += term
+		sizes[at[product]] += math.Abs(term)
+		depths[at[product]]++
+	}
+	for b := range v.Batch {
+		for o := range v.Out {
+			for i := range perIn {
+				ch := o/perOut*perIn + i
+				for oy := range v.OH {
+					for ky := range v.KH {
+						iy := oy*v.StrideH - v.PadH + ky*v.DilationH
+						if iy < 0 || iy >= v.H {
+							continue
+						}
+						for ox := range v.OW {
+							for kx := range v.KW {
+								if ix := ox*v.StrideW - v.PadW + kx*v.DilationW; ix >= 0 && ix < v.W {
+									add(((b*v.Out+o)*v.OH+oy)*v.OW+ox, ((b*v.In+ch)*v.H+iy)*v.W+ix, ((o*perIn+i)*v.KH+ky)*v.KW+kx)
+								}
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	r := roundingOf(c.exact, c.t, c.t, v.TF32)
+	for i, want := range sums {
+		size, slack := sizes[i], 0.0
+		if bias != nil {
+			b := bias[i/(v.OH*v.OW)%v.Out]
+			if v.Groups < v.In || v.Groups == 1 { // the sum is rounded first, as in PyTorch
+				if r.exact {
+					want = r.rounded(want)
+				}
+				slack = math.Abs(want) * unit(c.t)
+			}
+			want, size = want+b, size+math.Abs(b)
+		}
+		if r.wrong(got[i], want, size, slack, depths[i]) {
+			return fmt.Sprintf("[%d] is %v, want %v", i, got[i], want)
+		}
+	}
+	return ""
+}
+
+// TestProducts compares matrix products and convolutions on two devices with sums in float64, planned for devices so small that every tile is
+// chosen for matrices of moderate size, and on a GPU for its own size too.
+func TestProducts(t *testing.T) {
+	p := newPair(t)
+	tryProducts(p, p.onGPU())
+	tryConvolutions(p)
+	if p.onGPU() {
+		p.limits = hopper
+		for _, kind := range operandKinds {
+			for i, size := range [][3]int{{2048, 4352, 320}, {1000, 1001, 515}, {512, 512, 8192}} {
+				p.try(matmulCase{m: size[0], n: size[1], k: size[2], t: kind.t, out: kind.t, tf32: kind.tf32, b: []view{dense, turned}[i%2], bias: held, alpha: 1}.trial())
+			}
+		}
+	}
+	p.finish()
+	checkReached(p)
+	if special := p.sides[1].special; p.onGPU() {
+		t.Logf("%d products by instructions of this device alone", special)
+		if p.sides[1].Info().Major == 9 && special == 0 {
+			t.Error("no product uses wgmma")
+		}
+	}
+}
+
+// checkReached sees that every tile of every type, and every way of splitting the depth, was run.
+func checkReached(p *pair) {
+	const tf32, split = 1, 4 // bits of Attr[1]
+	type use struct {
+		kind operandKind
+		what uint16
+	}
+	seen := map[use]bool{}
+	const splitProduct, splitConvolution = 100, 101
+	for s := range p.lib.programs {
+		kind := operandKind{s.Compute, s.Attr[1]&tf32 != 0}
+		switch {
+		case s.Family == kernels.FamilyMatmul && s.Attr[1]&split != 0:
+			seen[use{kind, splitProduct}] = true
+		case s.Family == kernels.FamilyConv && s.Attr[1]&split != 0:
+			seen[use{kind, splitConvolution}] = true
+		case s.Family == kernels.FamilyMatmul:
+			seen[use{kind, s.Attr[0]}] = true
+		}
+	}
+	half := []uint16{0, 1, 2, 5, 8}
+	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7}, {5, 6}} {
+		for _, what := range append(tiles, splitProduct, splitConvolution) {
+			if !seen[use{operandKinds[i], what}] {
+				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth)", operandKinds[i].t, operandKinds[i].tf32, what)
+			}
+		}
+	}
+}
