@@ -92,7 +92,10 @@ type LogSigmoid struct{}
 func (LogSigmoid) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.LogSigmoid(in) }
 
 // Softmax is exp(x) divided by its sum along a dimension.
-type Softmax struct{ Dim int }
+type Softmax struct {
+	// Dim is the dimension; negative ones count from the end.
+	Dim int
+}
 
 // Forward returns the function of in, along dimension Dim.
 func (a Softmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
@@ -100,7 +103,10 @@ func (a Softmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 }
 
 // LogSoftmax is the logarithm of Softmax.
-type LogSoftmax struct{ Dim int }
+type LogSoftmax struct {
+	// Dim is the dimension; negative ones count from the end.
+	Dim int
+}
 
 // Forward returns the function of in, along dimension Dim.
 func (a LogSoftmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {

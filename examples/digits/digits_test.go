@@ -1,0 +1,164 @@
+package main
+
+import (
+	"compress/gzip"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// write puts text in a file of its own and returns the name.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Two epochs learn something, print what they should, and draw the curves. A second run prints the same but for the speed.
+func TestRun(t *testing.T) {
+	svg := filepath.Join(t.TempDir(), "curves.svg")
+	var outs [2]string
+	speed := regexp.MustCompile(`, \d+ images/s`)
+	for i := range outs {
+		var out strings.Builder
+		if err := run([]string{"-device", "sim", "-epochs", "2", "-svg", svg}, &out); err != nil {
+			t.Fatal(err)
+		}
+		outs[i] = speed.ReplaceAllString(out.String(), ", N images/s")
+	}
+	if outs[0] != outs[1] {
+		t.Errorf("two runs differ:\n%s%s", outs[0], outs[1])
+	}
+	form := `^Simulated GPU
+epoch  1/2  loss \d\.\d{4}  test accuracy [\d.]+ %
+epoch  2/2  loss \d\.\d{4}  test accuracy [\d.]+ %
+test accuracy [5-8]\d\.\d %, N images/s, peak memory [\d.]+ MiB, Simulated GPU
+$`
+	if !regexp.MustCompile(form).MatchString(outs[0]) {
+		t.Errorf("it printed\n%s", outs[0])
+	}
+	f, err := os.Open(svg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	seen := map[string]int{}
+	d := xml.NewDecoder(f)
+	for {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e, ok := token.(xml.StartElement); ok {
+			seen[e.Name.Local]++
+		}
+	}
+	if seen["svg"] != 1 || seen["polyline"] != 2 || seen["circle"] != 4 {
+		t.Errorf("the picture has %v", seen)
+	}
+}
+
+// With the training labels shuffled there is nothing to learn.
+func TestShuffledLabels(t *testing.T) {
+	var out strings.Builder
+	if err := run([]string{"-device", "cpu", "-epochs", "2", "-svg", "", "-shuffle-labels"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	last := regexp.MustCompile(`\ntest accuracy ([\d.]+) %`).FindStringSubmatch(out.String())
+	if last == nil || len(last[1]) > 4 || last[1] >= "20" && len(last[1]) == 4 {
+		t.Errorf("it printed\n%s", out.String())
+	}
+}
+
+// Bad input gets one sentence that names it.
+func TestBadInput(t *testing.T) {
+	row := strings.Repeat("0,", 64) + "1\n"
+	good := strings.Repeat(row, 10)
+	var packed strings.Builder
+	z := gzip.NewWriter(&packed)
+	if _, err := io.WriteString(z, good); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"device", `there is no device "tpu"`, []string{"-device", "tpu"}},
+		{"GPU", "device", []string{"-device", "cuda:99"}},
+		{"size", `there is no device "sim:big"`, []string{"-device", "sim:big"}},
+		{"small device", "is too small for a batch of 1000 images; give a smaller -batch or another -device", []string{"-device", "sim:4MiB", "-batch", "1000"}},
+		{"batch", "a batch of 2000 needs more than the 1438 training images", []string{"-batch", "2000"}},
+		{"no batch", "-batch is 0", []string{"-batch", "0"}},
+		{"epochs", "-epochs is 0", []string{"-epochs", "0"}},
+		{"flag", "flag provided but not defined: -fast", []string{"-fast"}},
+		{"seed", `invalid value "x" for flag -seed`, []string{"-seed", "x"}},
+		{"argument", `there is no argument "fast"`, []string{"fast"}},
+		{"no file", "the images cannot be read: open", []string{"-data", "absent.csv"}},
+		{"letters", `line 2: value 1, "x", is no whole number`, []string{"-data", write(t, "a.csv", row+"x"+row[1:])}},
+		{"pixel", "line 1: value 64, 17, is no pixel from 0 to 16", []string{"-data", write(t, "b.csv", strings.Repeat("0,", 63)+"17,1\n")}},
+		{"label", "line 1: value 65, 10, is no label from 0 to 9", []string{"-data", write(t, "c.csv", strings.Repeat("0,", 64)+"10\n")}},
+		{"huge", "is no label from 0 to 9", []string{"-data", write(t, "d.csv", strings.Repeat("0,", 64)+"99999999999999999999\n")}},
+		{"short", "line 3: there are 2 values", []string{"-data", write(t, "e.csv", row+row+"1,2\n")}},
+		{"empty", "holds 0 images", []string{"-data", write(t, "f.csv", "")}},
+		{"cut", "after line", []string{"-data", write(t, "g.csv.gz", packed.String()[:packed.Len()-8])}},
+		{"torn", "begins like a compressed file but is none", []string{"-data", write(t, "h.csv.gz", "\x1f\x8b")}},
+		{"picture", "the curves cannot be written", []string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg", "absent/curves.svg"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			err := run(c.args, io.Discard)
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	if err := run([]string{"-data", write(t, "j.csv.gz", packed.String()), "-epochs", "1", "-batch", "4", "-device", "cpu", "-svg", ""}, io.Discard); err != nil {
+		t.Errorf("a compressed file: %v", err)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	var out strings.Builder
+	if err := run([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
+		t.Error(err)
+	}
+	for _, name := range []string{"device", "epochs", "batch", "seed", "data", "svg", "shuffle-labels"} {
+		if !strings.Contains(out.String(), "-"+name) {
+			t.Errorf("-%s is not listed in\n%s", name, out.String())
+		}
+	}
+}
+
+// Every fifth image is for the test alone.
+func TestSplit(t *testing.T) {
+	images, err := load("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	train, test := split(images)
+	if len(images) != 1797 || len(train) != 1438 || len(test) != 359 || test[0] != images[4] || train[4] != images[5] {
+		t.Errorf("%d images are split into %d and %d", len(images), len(train), len(test))
+	}
+}
+
+func TestReadable(t *testing.T) {
+	for n, want := range map[int64]string{512: "0.5 KiB", 3 << 20: "3.0 MiB", 80 << 30: "80.0 GiB"} {
+		if got := readable(n); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
