@@ -139,7 +139,12 @@ func (d *Device) Close() error {
 	}
 	keep(d.freeForgotten())
 	keep(d.EmptyCache())
-	keep(d.pinned.host(d).EmptyCache())
+	if err := d.checkAlloc(d.pinned.host(d).EmptyCache(), "page-locked memory could not be given back"); err != nil {
+		keep(err)
+		if d.lost.Load() != nil { // as in EmptyCache
+			_ = d.pinned.host(d).EmptyCache()
+		}
+	}
 	t := d.dev.Enter()
 	for _, e := range slices.Concat(d.events, d.timing) {
 		keep(d.dev.EventDestroy(t, e))

@@ -96,7 +96,15 @@ func (b *pinnedBackend) FreeHost(addr uint64) error {
 	mem := m.slices[addr]
 	delete(m.slices, addr)
 	m.mu.Unlock()
-	err := b.relaxed(func(t driver.Thread) error { return b.d.dev.HostFree(t, mem) })
+	free := func(t driver.Thread) error { return b.d.dev.HostFree(t, mem) }
+	var err error
+	if b.lost() { // as in backend.Free
+		t := b.d.dev.Enter()
+		err = free(t)
+		t.Leave()
+	} else {
+		err = b.relaxed(free)
+	}
 	if err != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
