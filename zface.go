@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size.
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns, and is 0.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -82,7 +82,8 @@ type LossOpt struct {
 	Reduction string
 }
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1.
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows and of
+// columns, and is less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
