@@ -67,7 +67,10 @@ type pair struct {
 	// compared counts trials and elements, by what their names begin with.
 	compared map[string]*tally
 	loaded   map[string]bool
-	bad      int
+	// reports are the first of what differs, which is no error if quiet; bad counts all.
+	reports []string
+	quiet   bool
+	bad     int
 }
 
 type tally struct{ trials, elements, kernels int }
@@ -309,7 +312,6 @@ func (p *pair) compare(tr *trial, results [2][]byte) {
 }
 
 func (p *pair) report(tr *trial, text string) {
-	p.t.Helper()
 	if p.bad++; p.bad > 100 {
 		return
 	}
@@ -319,7 +321,10 @@ func (p *pair) report(tr *trial, text string) {
 			names = append(names, st.prog.Name)
 		}
 	}
-	p.t.Errorf("%s [%s]: %s", tr.name, strings.Join(names, ", "), text)
+	r := fmt.Sprintf("%s [%s]: %s", tr.name, strings.Join(names, ", "), text)
+	if p.reports = append(p.reports, r); !p.quiet {
+		p.t.Error(r)
+	}
 }
 
 // finish runs what is left and prints the totals.

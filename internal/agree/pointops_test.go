@@ -107,12 +107,15 @@ func tryPointOps(p *pair, share int) (combinations int) {
 	}
 	next := 0
 	for _, op := range kernels.PointOps() {
-		types := 0
+		types, floats := 0, 0
 		for _, t := range everyType {
 			if !p.try(pointTrial(op, t, layouts[0], nil, nil)) {
 				continue
 			}
 			types++
+			if t.IsFloat() {
+				floats++
+			}
 			next++
 			for j := range share {
 				// Types of operands other than the one computed in, every other time.
@@ -132,8 +135,8 @@ func tryPointOps(p *pair, share int) (combinations int) {
 				}
 			}
 		}
-		if combinations += types; types == 0 {
-			p.t.Errorf("pointwise %s can be built for no type", op.Name)
+		if combinations += types; types == 0 || floats%4 != 0 {
+			p.t.Errorf("pointwise %s can be built for %d types, %d of the four floats", op.Name, types, floats)
 		}
 	}
 	return combinations

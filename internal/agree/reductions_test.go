@@ -103,12 +103,15 @@ func tryReductions(p *pair, share int) (combinations int) {
 	}
 	next := 0
 	for _, op := range kernels.ReduceOps() {
-		types := 0
+		types, floats := 0, 0
 		for _, t := range everyType {
 			if !p.try(reduceTrial(op, t, t, folds[0])) {
 				continue
 			}
 			types++
+			if t.IsFloat() {
+				floats++
+			}
 			next++
 			for j := range share {
 				p.try(reduceTrial(op, t, t, folds[1+(next*share+j)%(len(folds)-1)]))
@@ -123,8 +126,8 @@ func tryReductions(p *pair, share int) (combinations int) {
 		for i, from := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int16, dtype.Int32} {
 			p.try(reduceTrial(op, from, dtype.Int64, folds[(next+i*7)%len(folds)]))
 		}
-		if combinations += types; types == 0 {
-			p.t.Errorf("reduce %s can be built for no type", op.Name)
+		if combinations += types; floats != 4 {
+			p.t.Errorf("reduce %s can be built for %d types, %d of the four floats", op.Name, types, floats)
 		}
 	}
 	return combinations
