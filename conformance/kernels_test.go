@@ -1,0 +1,40 @@
+package conformance
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/recorded"
+)
+
+// TestKernels runs a sample of all recorded operations, forward and backward, for whoever looks at their kernels from outside, such as a
+// sanitizer; TestOps is about the results.
+func TestKernels(t *testing.T) {
+	x := open(t)
+	dev := (*core.Exec)(x).Device()
+	_, before := dev.KernelStats()
+	calls := 0
+	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
+		x.Scope(func(x *tenon.Exec) {
+			err := try(func() {
+				a, grads := newArgs(x, c), loadAll(x, c.GradOut)
+				if err := backward(x, call(x, a), grads); err != nil {
+					panic(badCase{err.Error()})
+				}
+				calls++
+			})
+			if err != nil {
+				t.Errorf("%s: %v", c.Name(), err)
+			}
+		})
+	})
+	if err := dev.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	_, built := dev.KernelStats()
+	if built == before {
+		t.Error("no kernel was built")
+	}
+	t.Logf("kernels: %d built, for %d calls", built-before, calls)
+}
