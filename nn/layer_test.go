@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
 	"tenon.dev/nn"
 )
 
@@ -242,6 +243,39 @@ func TestDeviceInit(t *testing.T) {
 		mean, err := x.Item(x.Mean(w, nil, tenon.SumOpt{}))
 		if err != nil || math.Abs(mean-5) > .001 {
 			t.Errorf("mean %v, %v", mean, err)
+		}
+	})
+}
+
+// Without gradients a module leaves its output and nothing else.
+func TestModulesCloseTemporaries(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		g := nn.NewHostGenerator(0)
+		image, rows := []int{2, 4, 6, 6}, []int{3, 8}
+		for _, c := range []struct {
+			m     nn.Module
+			shape []int
+		}{
+			{nn.NewLinear(x, 8, 5, nn.LinearOpt{Generator: g}), rows},
+			{nn.NewConv2d(x, 4, 4, [2]int{3, 3}, nn.ConvOpt{Groups: 2, Generator: g}), image},
+			{nn.NewConv1d(x, 3, 4, 3, nn.ConvOpt{Generator: g}), []int{2, 3, 7}},
+			{nn.NewBatchNorm2d(x, 4, nn.BatchNormOpt{}), image}, {nn.NewBatchNorm1d(x, 8, nn.BatchNormOpt{}), rows},
+			{nn.NewLayerNorm(x, []int{8}, nn.NormOpt{}), rows}, {nn.NewRMSNorm(x, []int{8}, nn.NormOpt{}), rows},
+			{nn.NewGroupNorm(x, 2, 4, nn.NormOpt{}), image}, {nn.NewDropout(.5), rows},
+			{nn.MaxPool2d{Kernel: [2]int{2, 2}}, image}, {nn.AvgPool2d{Kernel: [2]int{2, 2}}, image},
+			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image}, {nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
+			{nn.Sequential{nn.Flatten{}, nn.NewLinear(x, 144, 3, nn.LinearOpt{Generator: g}), nn.ReLU{}}, image},
+		} {
+			x.NoGrad().Scope(func(x *tenon.Exec) {
+				in := seq(x, c.shape...)
+				before := core.LiveStorages()
+				out := c.m.Forward(x, in)
+				if n := core.LiveStorages() - before; n != 1 {
+					t.Errorf("%T: %d storages are live after it, want 1", c.m, n)
+				}
+				out.Close()
+			})
+			nn.Close(c.m)
 		}
 	})
 }

@@ -68,7 +68,7 @@ var (
 )
 
 func newAdam(name string) optimizer[AdamOpt] {
-	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 { return &o.LR }}
+	return optimizer[AdamOpt]{name: name, counts: true, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 { return &o.LR }}
 }
 
 // NewAdam returns an optimizer of params, such as nn.Params(m).

@@ -50,9 +50,11 @@ func (s *state) close() {
 	*s = state{}
 }
 
-// optimizer holds the groups; names is for messages.
+// optimizer holds the groups.
 type optimizer[O any] struct {
-	name   string
+	name string
+	// counts says that a step depends on how many came before it, so that a captured one could not be repeated.
+	counts bool
 	groups []*group[O]
 	seen   map[*nn.Param]bool
 	lr     func(o *O) *float64
@@ -125,6 +127,10 @@ type batch struct {
 // Step changes every parameter that has a gradient; see [Optimizer].
 func (o *optimizer[O]) step(x *tenon.Exec, need func(opt *O, s *state) []**tenon.Tensor, update func(opt *O, x *core.Exec, b *batch)) error {
 	return tenon.Try(func() {
+		capturing := core.Capturing((*core.Exec)(x))
+		if capturing && o.counts {
+			core.Fail(o.name, fault.Capture, "Attempting CUDA graph capture of step() for an instance of %s, whose bias correction is computed on the host; step outside of the capture", o.name)
+		}
 		for _, g := range o.groups {
 			var batches []*batch
 			for i, p := range g.params {
@@ -134,6 +140,9 @@ func (o *optimizer[O]) step(x *tenon.Exec, need func(opt *O, s *state) []**tenon
 				}
 				o.check(x, t, p.Grad())
 				s := &g.states[i]
+				if capturing && s.step == 0 && len(need(&g.opt, s)) > 0 {
+					core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
+				}
 				s.step++
 				b := find(&batches, t.DType(), s.step)
 				row := []*tenon.Tensor{t, p.Grad()}

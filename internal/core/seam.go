@@ -20,6 +20,9 @@ func Own(t *Tensor) *Tensor {
 // Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
 func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t.scope == x.s.scope }
 
+// Capturing reports whether x's session is capturing a graph.
+func Capturing(x *Exec) bool { return x.s.capture != nil }
+
 // Fail panics with an error of a module or another composite named op, at the caller's line.
 func Fail(op string, kind fault.Kind, format string, args ...any) { panicAt(op, kind, format, args...) }
 
