@@ -219,7 +219,7 @@ func TestAtomicReturns(t *testing.T) {
 		old := chain.Atomic(kernel.AtomicExch, k.I32(0), ticket.Convert(dtype.Uint64).Add(k.U64(1)))
 		chain.Atomic(kernel.AtomicAdd, k.I32(1), old)
 		k.Loop(func() { // an increment by compare-and-swap
-			c := chain.Load(k.I32(2))
+			c := chain.Atomic(kernel.AtomicAdd, k.I32(2), k.U64(0))
 			got := chain.CompareAndSwap(k.I32(2), c, c.Add(k.U64(1)))
 			k.If(got.Eq(c), func() { k.Break() })
 		})

@@ -245,6 +245,9 @@ func (p *workerPool) take(l *launch) *worker {
 // give takes a worker back; it keeps no reference to the launch's memory.
 func (p *workerPool) give(w *worker) {
 	clear(w.sites)
+	for _, i := range w.plan.aliases {
+		w.p[i] = nil
+	}
 	w.args, w.env, w.fault = nil, nil, nil
 	arenas.give(w.arena)
 	w.arena = nil
@@ -278,7 +281,7 @@ func (w *worker) begin(l *launch) {
 	row := w.room + laneSlack
 	total := l.shared + 2*line
 	for _, x := range w.plan.pointers {
-		if x.scalar < 0 {
+		if x.scalar == -1 {
 			total += size(x.room(row))
 		}
 	}
@@ -293,7 +296,7 @@ func (w *worker) begin(l *launch) {
 	}
 	w.shared = lanes[byte](place(l.shared), l.shared)
 	for i, x := range w.plan.pointers {
-		if x.scalar < 0 {
+		if x.scalar == -1 {
 			w.p[i] = place(x.room(row))
 		}
 	}

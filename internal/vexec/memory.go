@@ -178,31 +178,39 @@ func execAccess(w *worker, in *inst) {
 	w.accessIndexed(c, s)
 }
 
-// accessAffine handles addresses that are a formula, if all of them lie in one memory; else it returns false.
-func (w *worker) accessAffine(c *access, s *site) bool {
-	var a, b formula
-	if !w.formulaOf(&c.idx, &a) {
+// stretch is the memory that the active lanes of an access touch: if linear, that of the i-th is at off + i*stride.
+type stretch struct {
+	off    uint64
+	stride int64
+	linear bool
+	f      formula // the lanes' addresses
+}
+
+// locate finds where the active lanes' elements lie, if their addresses are a formula, aligned, and all in the memory of one allocation, which s then is.
+func (w *worker) locate(c *access, s *site, at *stretch) bool {
+	a := &at.f
+	if !w.formulaOf(&c.idx, a) {
 		return false
 	}
 	a.base += c.imm
 	a.scale(int64(c.scale))
 	if c.space == kir.Global {
+		var b formula
 		if !w.formulaOf(&c.base, &b) {
 			return false
 		}
-		combine(kir.OpAdd, &a, &b, dtype.Uint64)
+		combine(kir.OpAdd, a, &b, dtype.Uint64)
 	}
 	n := int64(c.width) * int64(c.size)
-	lo, hi := w.m.lo, w.m.hi
-	stride, linear := w.linear(&a)
+	at.stride, at.linear = w.linear(a)
 	least, most := a.base, a.base
-	if linear {
-		least += stride * int64(lo)
-		most += stride * int64(hi-1)
-		if stride < 0 {
+	if at.linear {
+		least += at.stride * int64(w.m.lo)
+		most += at.stride * int64(w.m.hi-1)
+		if at.stride < 0 {
 			least, most = most, least
 		}
-		if (least|stride)&(n-1) != 0 {
+		if (least|at.stride)&(n-1) != 0 {
 			return false
 		}
 	} else {
@@ -220,17 +228,72 @@ func (w *worker) accessAffine(c *access, s *site) bool {
 	if off := uint64(most) - s.base; uint64(least) < s.base || off >= uint64(len(s.mem)) || uint64(n) > uint64(len(s.mem))-off {
 		return false
 	}
-	if linear {
-		w.run1(c, s, uint64(a.base+stride*int64(lo))-s.base, stride, lo, hi)
+	at.off = uint64(a.base+at.stride*int64(w.m.lo)) - s.base
+	return true
+}
+
+// accessAffine handles addresses that are a formula, if all of them lie in one memory; else it returns false.
+func (w *worker) accessAffine(c *access, s *site) bool {
+	var at stretch
+	if !w.locate(c, s, &at) {
+		return false
+	}
+	lo, hi := w.m.lo, w.m.hi
+	if at.linear {
+		w.run1(c, s, at.off, at.stride, lo, hi)
 		return true
 	}
 	nx := int(w.ext[0])
 	for i := lo; i < hi; {
 		end := min(hi, i-i%nx+nx)
-		w.run1(c, s, uint64(w.at(&a, i))-s.base, a.x, i, end)
+		w.run1(c, s, uint64(w.at(&at.f, i))-s.base, at.f.x, i, end)
 		i = end
 	}
 	return true
+}
+
+// direct returns the memory of the active lanes' elements, if operations can work on it in place of a register: from the first lane on, side by
+// side, and as many elements as kernels take at a time, so that none reaches further. wide is the elements of a lane.
+func (w *worker) direct(c *access, wide int) unsafe.Pointer {
+	if w.m.lo != 0 || w.m.hi*wide%laneSlack != 0 {
+		return nil
+	}
+	s := &w.sites[c.site]
+	var at stretch
+	if !w.locate(c, s, &at) || !at.linear || at.stride != int64(c.size) {
+		return nil
+	}
+	return unsafe.Pointer(&s.mem[at.off])
+}
+
+// execLoadDirect lets a value be read from where it lies, if it can.
+func execLoadDirect(w *worker, in *inst) {
+	if p := w.direct(in.acc, int(in.wide)); p != nil {
+		w.p[in.alt] = p
+		return
+	}
+	w.p[in.alt] = w.p[in.d]
+	execAccess(w, in)
+}
+
+// execLanesStore computes an operation into memory, if it can, and tells the store that comes next.
+func execLanesStore(w *worker, in *inst) {
+	w.stored = false
+	if w.m.b == nil {
+		if p := w.direct(in.acc, int(in.wide)); p != nil {
+			in.k(p, w.p[in.a], w.p[in.b], w.p[in.c], w.m.hi*int(in.wide))
+			w.stored = true
+			return
+		}
+	}
+	execLanes(w, in)
+}
+
+// execStoreRest is execAccess after execLanesStore.
+func execStoreRest(w *worker, in *inst) {
+	if !w.stored {
+		execAccess(w, in)
+	}
 }
 
 // run1 moves lanes [lo, hi) between registers and memory at off, off+stride, …, all of it in s.
@@ -558,6 +621,9 @@ func (e *emitter) memory(in *kir.Instr, pos int) {
 		e.spell(args[1:]...)
 		c.vals = e.refs(args[1:])
 		c.gather = scatters[c.size][b2i(c.idx.size == 8)]
+		if in.Space == kir.Global && len(c.vals) == 1 && e.storeDirect(args[1], c) {
+			i.exec = execStoreRest
+		}
 	case kir.OpAtomic:
 		e.atomic(in, c, args, pos)
 		return
@@ -568,7 +634,58 @@ func (e *emitter) memory(in *kir.Instr, pos int) {
 		c.gather = gathers[c.size][b2i(c.idx.size == 8)]
 		if c.vals[0].class == uniform {
 			i.exec = execLoadUniform
+		} else if in.Space == kir.Global && e.loadDirect(in) {
+			x := &e.a.values[in.Res[0]]
+			i.exec, i.d, i.wide = execLoadDirect, x.p, int32(x.wide)
+			x.p = e.alias()
+			i.alt = x.p
 		}
 	}
 	e.add(i)
+}
+
+// alias returns a pointer that is set while the program runs.
+func (e *emitter) alias() int32 {
+	e.pointers = append(e.pointers, pointer{scalar: aliasPointer})
+	p := int32(len(e.pointers) - 1)
+	e.aliases = append(e.aliases, p)
+	return p
+}
+
+// loadDirect reports whether a load's one value may stay in memory: all its uses come, in the same region, before anything could change that.
+func (e *emitter) loadDirect(in *kir.Instr) bool {
+	if len(in.Res) != 1 || in.Type == dtype.Bool || e.load != nil {
+		return false
+	}
+	left := e.a.values[in.Res[0]].uses
+	for _, next := range e.rest {
+		if !e.a.live(next) {
+			continue
+		}
+		for _, v := range next.Args {
+			left -= b2i(v == in.Res[0])
+		}
+		if left == 0 {
+			return true
+		}
+		if hasEffect(next.Op) && next.Op != kir.OpSet && next.Op != opSetElement {
+			return false
+		}
+	}
+	return false
+}
+
+// storeDirect makes the operation before a store of its result compute into memory, where it can.
+func (e *emitter) storeDirect(v kir.Value, c *access) bool {
+	code := *e.code
+	x := &e.a.values[v]
+	if len(code) == 0 || x.uses != 1 || x.class != varying || e.load != nil {
+		return false
+	}
+	op := &code[len(code)-1]
+	if !op.lanewise || op.d != x.p || int(op.wide) != x.wide {
+		return false
+	}
+	op.exec, op.acc = execLanesStore, c
+	return true
 }

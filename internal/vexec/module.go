@@ -94,7 +94,7 @@ func (k *Kernel) Info() (registers, sharedBytes, localBytes, maxThreads int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.plans[0].pointers {
-		if p.scalar < 0 {
+		if p.scalar == -1 && p.bytes == 0 {
 			registers += int(max(p.size*p.count, 4)) / 4
 		}
 	}

@@ -23,6 +23,8 @@ type plan struct {
 	returns bool
 	// least is the fewest lanes that registers must have room for.
 	least int
+	// aliases are the pointers that loads set.
+	aliases []int32
 	// vars are the variables' places.
 	vars []int32
 	// cost is about how many operations a lane takes.
@@ -30,7 +32,8 @@ type plan struct {
 	pool workerPool
 }
 
-// pointer is one entry of the pointer table: scalar number scalar, or (scalar < 0) a register of size bytes a lane, or of count such.
+// pointer is one entry of the pointer table: scalar number scalar, or (scalar -1) a register of size bytes a lane, or of count such, or
+// (aliasPointer) what loads set.
 type pointer struct {
 	scalar int32
 	size   int32
@@ -38,6 +41,8 @@ type pointer struct {
 	// bytes, if not 0, is the size of memory that is no register: a tile.
 	bytes int
 }
+
+const aliasPointer = -2
 
 // emitter turns a program into a plan.
 type emitter struct {
@@ -52,6 +57,8 @@ type emitter struct {
 	released int
 	// spelled are the affine and span values whose registers are sure to hold the active lanes here.
 	spelled map[kir.Value]bool
+	// rest is what follows in the region.
+	rest []*kir.Instr
 	// loops are the open loops, innermost last.
 	loops []*control
 	// arrays are the pointer indexes of local arrays.
@@ -242,10 +249,11 @@ func (e *emitter) within(code *[]inst, b *kir.Block) {
 }
 
 func (e *emitter) block(b *kir.Block) {
-	for _, in := range b.Instrs {
+	for i, in := range b.Instrs {
 		if e.err != nil {
 			return
 		}
+		e.rest = b.Instrs[i+1:]
 		pos := e.l.at[in]
 		e.expire(pos - 1)
 		if e.a.live(in) {

@@ -54,6 +54,8 @@ type worker struct {
 	shadow *shadow
 	// from and step are operands of counting; they are here so that taking their addresses allocates nothing.
 	from, step int64
+	// stored: the last operation before a store has done it.
+	stored bool
 	// tile names the tile whose region runs, for faults.
 	tile string
 	// arena backs the registers; its layout is for room lanes.
