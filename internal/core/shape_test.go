@@ -1,0 +1,234 @@
+package core
+
+import (
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+func TestShapeErrors(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a, v, zero := x.Zeros([]int{2, 3}, dtype.Float32), x.Zeros([]int{3}, dtype.Float32), x.Zeros(nil, dtype.Float32)
+		cube, index := x.Zeros([]int{2, 3, 4}, dtype.Float32), x.Zeros([]int{2, 3}, dtype.Int64)
+		for part, f := range map[string]func(){
+			"start_dim cannot come after end_dim":                                    func() { x.Flatten(cube, 2, 1) },
+			"Dimension out of range (expected to be in range of [-2, 1], but got 2)": func() { x.Flatten(a, 0, 2) },
+			"unflatten needs a dimension":                                            func() { x.Unflatten(zero, 0, 1) },
+			"don't multiply up to the size of dim, 3":                                func() { x.Unflatten(a, 1, 2, -1) },
+			"expects a tensor with <= 2 dimensions":                                  func() { x.T(cube) },
+			"should contain the same number of dims":                                 func() { x.MoveDim(a, []int{0}, nil) },
+			"repeated dim in":                                                        func() { x.MoveDim(a, []int{0, 0}, []int{0, 1}) },
+			"Number of dimensions of repeat dims":                                    func() { x.Repeat(a, 2) },
+			"the times to repeat must not be negative":                               func() { x.Repeat(v, -1) },
+			"narrow() cannot be applied to a 0-dim":                                  func() { x.Narrow(zero, 0, 0, 0) },
+			"start out of range":                                                     func() { x.Narrow(v, 0, 4, 0) },
+			"length must be non-negative":                                            func() { x.Narrow(v, 0, 0, -1) },
+			"exceeds dimension size (3)":                                             func() { x.Narrow(v, 0, -1, 2) },
+			"split_sizes have only non-negative":                                     func() { x.SplitSizes(v, []int{4, -1}, 0) },
+			"to sum exactly to 3":                                                    func() { x.SplitSizes(v, []int{1, 1}, 0) },
+			"split expects split_size be positive":                                   func() { x.Split(v, 0, 0) },
+			"split expects at least a 1-dimensional":                                 func() { x.Split(zero, 1, 0) },
+			"chunk expects `chunks` to be greater than 0":                            func() { x.Chunk(v, 0, 0) },
+			"chunk expects at least a 1-dimensional":                                 func() { x.Chunk(zero, 1, 0) },
+			"but tensor has no dimensions":                                           func() { x.Unbind(zero, 0) },
+			"expected a non-empty list of Tensors":                                   func() { x.Cat(nil, 0) },
+			"zero-dimensional tensor":                                                func() { x.Cat([]*Tensor{zero}, 0) },
+			"Tensors must have same number of dimensions":                            func() { x.Cat([]*Tensor{a, v}, 0) },
+			"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 1 for tensor number 1": func() { x.Cat([]*Tensor{a, x.Zeros([]int{1, 3}, dtype.Float32)}, 1) },
+			"stack expects a non-empty TensorList":           func() { x.Stack(nil, 0) },
+			"stack expects each tensor to be equal size":     func() { x.Stack([]*Tensor{a, v}, 0) },
+			"appears multiple times in the list of dims":     func() { x.Flip(a, 0, -2) },
+			"shifts and dimensions must align":               func() { x.Roll(a, []int{1, 2}, []int{0}) },
+			"input tensor must have at least 2 dimensions":   func() { x.Tril(v, 0) },
+			"Length of pad should be even":                   func() { x.Pad(v, []int{1}, PadOpt{}) },
+			"resulted in a negative output size":             func() { x.Pad(v, []int{-2, -2}, PadOpt{}) },
+			"Unrecognised padding mode mirror":               func() { x.Pad(v, []int{1, 1}, PadOpt{Mode: "mirror"}) },
+			"doesn't take in value argument":                 func() { x.Pad(a, []int{1, 1}, PadOpt{Mode: "reflect", Value: 1}) },
+			"Padding size should be less than":               func() { x.Pad(a, []int{3, 0}, PadOpt{Mode: "reflect"}) },
+			"wrapping around more than once":                 func() { x.Pad(a, []int{4, 0}, PadOpt{Mode: "circular"}) },
+			"is too small":                                   func() { x.Pad(a, []int{-2, -1}, PadOpt{Mode: "replicate"}) },
+			"one_hot is only applicable to index tensor":     func() { x.OneHot(a, 3) },
+			"the number of classes must be positive":         func() { x.OneHot(index, 0) },
+			"must be a 4-D tensor":                           func() { x.ChannelsLast(a) },
+			"Expected dtype int32/int64 for index":           func() { x.Gather(a, 0, a) },
+			"Index tensor must have the same number of":      func() { x.Gather(v, 0, index) },
+			"Size does not match at dimension 0":             func() { x.Gather(x.Slice(a, 0, 0, 1, 1), 1, index) },
+			"Index is supposed to be a vector":               func() { x.IndexSelect(a, 0, index) },
+			"should have the same number of dimensions":      func() { x.TakeAlongDim(v, index, 0) },
+			"self.dtype to be equal to src.dtype":            func() { x.Scatter(a, 0, index, x.ToDType(a, dtype.Float64), ScatterOpt{}) },
+			"to be no larger than src":                       func() { x.Scatter(a, 0, index, x.Slice(a, 1, 0, 2, 1), ScatterOpt{}) },
+			"reduce argument must be either add or multiply": func() { x.Scatter(a, 0, index, a, ScatterOpt{Reduce: "max"}) },
+			"the weight must be a 2-D tensor":                func() { x.Embedding(index, v, EmbeddingOpt{}) },
+			"for argument 'indices'":                         func() { x.Embedding(v, a, EmbeddingOpt{}) },
+			"Padding_idx must be within num_embeddings":      func() { x.Embedding(index, a, EmbeddingOpt{Padding: true, PaddingIdx: 2}) },
+			"step must be nonzero":                           func() { x.Arange(0, 1, 0, dtype.Int64) },
+			"inconsistent with step sign":                    func() { x.Arange(0, 1, -1, dtype.Int64) },
+			"has no finite size":                             func() { x.Arange(0, 1e300, 1, dtype.Float64) },
+			"number of steps must be non-negative":           func() { x.Linspace(0, 1, -1, dtype.Float32) },
+			"must not be negative, but are -1 and 2":         func() { x.Eye(-1, 2, dtype.Float32) },
+			"expected input with shape [*, [2]]":             func() { x.LayerNorm(a, nil, nil, []int{2}, 1e-5) },
+			"Expected bias to be of same shape":              func() { x.LayerNorm(a, nil, a, []int{3}, 1e-5) },
+			"to be divisible by num_groups":                  func() { x.GroupNorm(a, nil, nil, 2, 1e-5) },
+			"expected weight, bias and statistics":           func() { x.GroupNorm(a, x.Zeros([]int{2}, dtype.Float32), nil, 3, 1e-5) },
+			"Expected at least 2 dimensions":                 func() { x.GroupNorm(v, nil, nil, 1, 1e-5) },
+			"to be defined when training=False":              func() { x.BatchNorm(a, nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{}) },
+			"must both be given, or neither":                 func() { x.BatchNorm(a, nil, nil, v, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
+			"Expected more than 1 value per channel":         func() { x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
+			"The size of tensor a (2) must match":            func() { x.MSELoss(x.Slice(v, 0, 0, 2, 1), v, LossOpt{}) },
+			"Target size":                                    func() { x.BCEWithLogits(a, v, nil, nil, LossOpt{}) },
+		} {
+			wantError(t, Try(f), fault.Invalid, part)
+		}
+		for part, f := range map[string]func(){
+			"Only 2D, 3D, 4D, 5D padding":      func() { x.Pad(zero, []int{1, 1}, PadOpt{Mode: "reflect"}) },
+			"a range of bool is not defined":   func() { x.Arange(0, 1, 1, dtype.Bool) },
+			"linspace is not defined for bool": func() { x.Linspace(0, 1, 2, dtype.Bool) },
+			"LayerNorm is not defined for":     func() { x.LayerNorm(index, nil, nil, []int{3}, 1e-5) },
+			"MSELoss is not defined for":       func() { x.MSELoss(index, index, LossOpt{}) },
+			"softmax is not implemented for":   func() { x.Softmax(index, 0, SoftmaxOpt{}) },
+			"has no derivative": func() {
+				g := x.Scatter(a, 0, index, v2(x).SetRequiresGrad(true), ScatterOpt{Reduce: "multiply"})
+				if err := x.Backward(x.Sum(g, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+					panic(err)
+				}
+			},
+		} {
+			wantError(t, Try(f), fault.Unsupported, part)
+		}
+	})
+}
+
+func v2(x *Exec) *Tensor { return x.Ones([]int{2, 3}, dtype.Float32) }
+
+// An index out of range is a wrong argument on the processor.
+func TestIndexOutOfRange(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		if !x.Device().Host {
+			return // it loses the device
+		}
+		a := From(x, []float32{1, 2})
+		wantError(t, Try(func() { x.Gather(a, 0, From(x, []int64{2})) }), fault.Invalid, "index out of bounds")
+		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), nil, CrossEntropyOpt{}) }), fault.Invalid, "the target is no class")
+	})
+}
+
+func TestManyPieces(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		const n = 300 // more than a node numbers
+		v := numbers(n)
+		a := From(x, v).SetRequiresGrad(true)
+		for _, f := range []func() []*Tensor{
+			func() []*Tensor { return x.Unbind(a, 0) },
+			func() []*Tensor { return x.Split(a, 1, 0) },
+			func() []*Tensor { return x.Unbind(x.Slice(a, 0, 0, 100, 1), 0) },
+		} {
+			a.SetGrad(nil)
+			parts := f()
+			sum := x.Zeros(nil, dtype.Float32)
+			for i, p := range parts {
+				if !p.SharesStorage(a) {
+					t.Fatal("a piece is no view")
+				}
+				sum = x.Add(sum, x.MulS(x.Sum(p, nil, SumOpt{}), float64(i)))
+			}
+			if err := x.Backward(sum, nil, BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			for i, g := range floats(t, x, a.Grad()) {
+				if i < len(parts) && g != float32(i) {
+					t.Fatalf("gradient %d of %d is %v", i, len(parts), g)
+				}
+			}
+		}
+	})
+}
+
+func TestCatOfTypesAndLayouts(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		i, f := From(x, []int64{1, 2}), From(x, []float32{.5})
+		y := x.Cat([]*Tensor{i, f, x.Zeros([]int{0}, dtype.Float64)}, 0)
+		if y.DType() != dtype.Float64 {
+			t.Errorf("the result is %v", y.DType())
+		}
+		want(t, x, x.ToDType(y, dtype.Float32), 1, 2, .5)
+		last := x.ChannelsLast(x.Ones([]int{2, 3, 2, 2}, dtype.Float32))
+		if c := x.Cat([]*Tensor{last, last}, 1); !sameShape(c.Stride(), []int{24, 1, 12, 6}) {
+			t.Errorf("channels last became %v", c.Stride())
+		}
+		if c := x.Cat([]*Tensor{x.Zeros([]int{0}, dtype.Int32)}, 3); c.Numel() != 0 || c.DType() != dtype.Int32 {
+			t.Errorf("nothing became %v", c)
+		}
+	})
+}
+
+func TestEmbeddingOptions(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		index := x.View(From(x, []int64{1, 0, 1, 2}), 2, 2)
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16} {
+			for _, c := range []struct {
+				opt  EmbeddingOpt
+				want []float32
+			}{
+				{EmbeddingOpt{}, []float32{1, 1, 2, 2, 1, 1}},
+				{EmbeddingOpt{Padding: true, PaddingIdx: -2}, []float32{1, 1, 0, 0, 1, 1}},
+				{EmbeddingOpt{ScaleGradByFreq: true}, []float32{1, 1, 1, 1, 1, 1}},
+			} {
+				w := x.Detach(x.ToDType(From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), dt)).SetRequiresGrad(true)
+				y := x.Embedding(index, w, c.opt)
+				want(t, x, x.ToDType(y, dtype.Float32), 3, 4, 1, 2, 3, 4, 5, 6)
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+					t.Fatal(err)
+				}
+				want(t, x, x.ToDType(w.Grad(), dtype.Float32), c.want...)
+			}
+		}
+		w := From(x, []float32{3, 4, .3, .4, 30, 40}, 3, 2)
+		x.Embedding(From(x, []int64{0, 1}), w, EmbeddingOpt{MaxNorm: 1})
+		want(t, x, w, .6, .8, .3, .4, 30, 40)
+	})
+}
+
+// Batch norm's running statistics move by the momentum, towards the unbiased variance.
+func TestBatchNormRunning(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in := From(x, []float32{1, 10, 3, 30, 5, 50}, 3, 2)
+		mean, variance := From(x, []float32{1, 2}), From(x, []float32{1, 2})
+		version := mean.Version()
+		y := x.BatchNorm(in, nil, nil, mean, variance, 0.25, 0, BatchNormOpt{Training: true})
+		want(t, x, mean, .75+.25*3, 1.5+.25*30)
+		want(t, x, variance, .75+.25*4, 1.5+.25*400)
+		if mean.Version() == version {
+			t.Error("the version of the running mean has not moved")
+		}
+		const r = 1.2247449
+		want(t, x, x.Slice(y, 1, 0, 1, 1), -r, 0, r)
+		z := x.BatchNorm(in, nil, nil, From(x, []float32{1, 10}), From(x, []float32{4, 100}), 0, 0, BatchNormOpt{})
+		want(t, x, z, 0, 0, 1, 2, 2, 4)
+	})
+}
+
+// 64-bit indexes give what 32-bit ones do.
+func TestWideIndexes(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		run := func() (out []float32) {
+			in := From(x, numbers(2*3*6*6), 2, 3, 6, 6).SetRequiresGrad(true)
+			y := x.MaxPool2d(in, [2]int{2, 2}, MaxPoolOpt{Stride: [2]int{1, 1}})
+			y = x.Gather(x.Flatten(y, 1, -1), 1, x.Zeros([]int{2, 9}, dtype.Int64))
+			y = x.LogSoftmax(x.Roll(x.Flip(y, 1), []int{3}, []int{1}), 1, SoftmaxOpt{})
+			l := x.CrossEntropy(y, From(x, []int64{3, 8}), nil, CrossEntropyOpt{})
+			if err := x.Backward(l, nil, BackwardOpt{}); err != nil {
+				t.Fatal(err)
+			}
+			return append(floats(t, x, l), floats(t, x, in.Grad())...)
+		}
+		narrow := run()
+		x.Device().SetIndex32(16)
+		defer x.Device().SetIndex32(1<<31 - 1)
+		for i, v := range run() {
+			if v != narrow[i] {
+				t.Fatalf("number %d is %v, with 32-bit indexes %v", i, v, narrow[i])
+			}
+		}
+	})
+}
