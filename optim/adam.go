@@ -56,10 +56,12 @@ func (opt *AdamOpt) resolve(decay float64) error {
 	return nil
 }
 
-// Adam scales each step by running means of the gradient and of its square (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adam does.
+// Adam scales each step by running means of the gradient and of its square (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adam does. It has
+// the methods of [Optimizer] and Add.
 type Adam struct{ optimizer[AdamOpt] }
 
 // AdamW is Adam whose weight decay shrinks the parameters themselves (I. Loshchilov, F. Hutter, ICLR 2019), as torch.optim.AdamW does.
+// It has the methods of [Optimizer] and Add.
 type AdamW struct{ optimizer[AdamOpt] }
 
 var (

@@ -23,7 +23,7 @@ type SGDOpt struct {
 	Maximize bool
 }
 
-// SGD is stochastic gradient descent, with momentum as torch.optim.SGD has it.
+// SGD is stochastic gradient descent, with momentum as torch.optim.SGD has it. It has the methods of [Optimizer] and Add.
 type SGD struct{ optimizer[SGDOpt] }
 
 var _ Optimizer = (*SGD)(nil)
