@@ -14,15 +14,14 @@ part() { # name, folder, command…
 	(cd "$dir" && timeout 240 "$@") >"$run.$name.log" 2>&1
 	local rc=$?
 	printf '%-12s exit %d, %d s: %s\n' "$name" $rc $((SECONDS - start)) "$(grep -E '^(ops:|ok|PASS|FAIL|panic)' "$run.$name.log" | tail -1)"
-	grep -E -- '--- FAIL' "$run.$name.log" | head -5
+	grep -E -e '--- FAIL' "$run.$name.log" | head -5
 	[ $rc -eq 0 ] || status=1
 }
 part libcuda internal/driver/libcuda "$bin/libcuda.test" -test.v
-part core internal/core "$bin/core.test" -test.v
-part agree internal/agree "$bin/agree.test" -test.v
-part ops conformance "$bin/conformance.test" -test.v -test.run TestOps -device cuda
-part digits60 conformance "$bin/conformance.test" -test.v -test.run Digits -device cuda
-part optim optim "$bin/optim.test" -test.v
+part core internal/core "$bin/core.test" -test.v -runfile "$run" -runcommit "$commit"
+part agree internal/agree "$bin/agree.test" -test.v -runfile "$run" -runcommit "$commit"
+part conformance conformance "$bin/conformance.test" -test.v -device cuda -runfile "$run" -runcommit "$commit"
+part optim optim "$bin/optim.test" -test.v -runfile "$run" -runcommit "$commit"
 part bench bench "$bin/bench.test" -test.v -runfile "$run" -runcommit "$commit"
 grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
 python3 bench/torch_bench.py "${run%.json}.torch.json" >"$run.torch.log" 2>&1 || status=1

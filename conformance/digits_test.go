@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/benchrun"
 	"tenon.dev/internal/recorded"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -155,7 +156,7 @@ func TestPeakMemory(t *testing.T) {
 		defer nn.Close(net)
 		in := x.Full([]int{4096, 1024}, 1, tenon.Float32)
 		defer in.Close()
-		comparePeaks(t, x, run.Peaks["mlp32_nograd_4096x1024_f32"], func(x *tenon.Exec) { net.Forward(x.NoGrad(), in) })
+		comparePeaks(t, x, "peak.chain", run.Peaks["mlp32_nograd_4096x1024_f32"], func(x *tenon.Exec) { net.Forward(x.NoGrad(), in) })
 	})
 	t.Run("digits_step_b64", func(t *testing.T) {
 		x := openSimulator(t)
@@ -168,7 +169,7 @@ func TestPeakMemory(t *testing.T) {
 		images, labels := digitsBatch(x, digitsRows(t), run.Batches[0])
 		defer images.Close()
 		defer labels.Close()
-		comparePeaks(t, x, run.Peaks["digits_step_b64_cudnn_True"], func(x *tenon.Exec) {
+		comparePeaks(t, x, "peak.digits", run.Peaks["digits_step_b64_cudnn_True"], func(x *tenon.Exec) {
 			adam.ZeroGrad()
 			loss := x.CrossEntropy(net.Forward(x, images), labels, nil, tenon.CrossEntropyOpt{})
 			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
@@ -197,13 +198,14 @@ func openSimulator(t *testing.T) *tenon.Exec {
 }
 
 // comparePeaks runs f in a scope as often as PyTorch's program was run.
-func comparePeaks(t *testing.T, x *tenon.Exec, want recorded.Peak, f func(x *tenon.Exec)) {
+func comparePeaks(t *testing.T, x *tenon.Exec, name string, want recorded.Peak, f func(x *tenon.Exec)) {
 	t.Helper()
 	if len(want.Runs) == 0 {
 		t.Fatal("the program was not recorded")
 	}
 	const peak, current = "allocated_bytes.all.peak", "allocated_bytes.all.current"
 	d := x.Device()
+	var ours, theirs []float64
 	for i, r := range want.Runs {
 		before := d.Stats()[current]
 		d.ResetPeakStats()
@@ -213,5 +215,8 @@ func comparePeaks(t *testing.T, x *tenon.Exec, want recorded.Peak, f func(x *ten
 		if float64(got) > 1.1*float64(torch) {
 			t.Errorf("run %d needs %d bytes above its start, more than 1.1 times PyTorch's %d", i, got, torch)
 		}
+		ours, theirs = append(ours, float64(got)/(1<<20)), append(theirs, float64(torch)/(1<<20))
 	}
+	torch := benchrun.Summarize(theirs)
+	benchrun.Record(benchrun.Figure{Name: name, Unit: "MiB", Sample: benchrun.Summarize(ours), Torch: &torch, Note: "on the simulator; PyTorch's as recorded"})
 }
