@@ -1,10 +1,9 @@
 package vexec
 
 import (
+	"flag"
 	"fmt"
 	"math/rand"
-	"os"
-	"strconv"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -486,22 +485,16 @@ func randomProgram(seed int64) (*kir.Program, error) {
 	}).Program()
 }
 
+var (
+	seeds     = flag.Int64("seeds", 300, "random programs to try")
+	firstSeed = flag.Int64("seed", 0, "seed of the first random program")
+)
+
 // TestRandomPrograms compares random programs with the naive interpreter, bit for bit.
 func TestRandomPrograms(t *testing.T) {
-	n, first := int64(300), int64(0)
+	n, first := *seeds, *firstSeed
 	if testing.Short() {
-		n = 60
-	}
-	if s := os.Getenv("VEXEC_SEEDS"); s != "" {
-		v, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n = v
-	}
-	if s := os.Getenv("VEXEC_FIRST"); s != "" {
-		v, _ := strconv.ParseInt(s, 10, 64)
-		first = v
+		n = min(n, 60)
 	}
 	for seed := first; seed < first+n; seed++ {
 		if testing.Verbose() {
