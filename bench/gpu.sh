@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests and benchmarks on a GPU, with the binaries that bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
-# usage, in the repository's root: bench/gpu.sh BINARIES RUN-FILE COMMIT
+# Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
+# usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT
 set -uo pipefail
-bin=$(cd "$1" && pwd)
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
+tar -xzf "$1" -C "$bin"
 run=$2
 commit=$3
 mkdir -p "$(dirname "$run")"

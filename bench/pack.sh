@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Builds the test binaries that bench/gpu.sh runs, stripped, into the folder given (default .carry/gpu), for a GPU machine without Go.
+# Builds the test binaries that bench/gpu.sh runs, stripped, into binaries.tgz in the folder given (default .carry/gpu), for a GPU machine
+# without Go.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-.carry/gpu}
 mkdir -p "$out"
+bin=$(mktemp -d)
+trap 'rm -rf "$bin"' EXIT
 for pkg in internal/driver/libcuda internal/agree internal/core conformance optim bench; do
-	CGO_ENABLED=0 go test -c -ldflags='-s -w' -o "$out/$(basename "$pkg").test" "./$pkg"
+	CGO_ENABLED=0 go test -c -ldflags='-s -w' -o "$bin/$(basename "$pkg").test" "./$pkg"
 done
-CGO_ENABLED=0 go build -ldflags='-s -w' -o "$out/digits" ./examples/digits
-CGO_ENABLED=0 go build -ldflags='-s -w' -o "$out/tenon" ./cmd/tenon
-du -sh "$out"
+CGO_ENABLED=0 go build -ldflags='-s -w' -o "$bin/digits" ./examples/digits
+CGO_ENABLED=0 go build -ldflags='-s -w' -o "$bin/tenon" ./cmd/tenon
+tar -czf "$out/binaries.tgz" -C "$bin" .
+du -sh "$out/binaries.tgz"
