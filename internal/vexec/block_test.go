@@ -122,7 +122,7 @@ func TestExchange(t *testing.T) {
 				other = int64(i)
 			}
 			want := []int64{from(int(at[i])), from(3), from((i - g) ^ 5), from(i - g + 16), from(i - g - 3), from((i - g) ^ 16), from(i - g + 1),
-				int64(flag(ballot != 0)), int64(flag(ballot == all)), ballot, other, low, 7, all, int64(i % 32), int64(vs[i])}
+				int64(boolBits(ballot != 0)), int64(boolBits(ballot == all)), ballot, other, low, 7, all, int64(i % 32), int64(vs[i])}
 			for j, w := range want {
 				if got[i*16+j] != w {
 					t.Fatalf("n=%d thread %d: result %d = %d, want %d", n, i, j, got[i*16+j], w)

@@ -103,7 +103,7 @@ func fromFloat(t dtype.DType, f float64) uint64 {
 	return math.Float64bits(f)
 }
 
-func flag(b bool) uint64 {
+func boolBits(b bool) uint64 {
 	if b {
 		return 1
 	}
@@ -208,7 +208,7 @@ func (it *interp) access(in *kir.Instr) {
 			copy(buf[:], b)
 			v := binary.LittleEndian.Uint64(buf[:])
 			if in.Type == dtype.Bool {
-				v = flag(v != 0)
+				v = boolBits(v != 0)
 			}
 			it.vals[in.Res[j]] = v
 		}
@@ -273,7 +273,7 @@ func convert(from, to dtype.DType, v uint64) uint64 {
 		f := toFloat(from, v)
 		switch {
 		case to == dtype.Bool:
-			return flag(f != 0)
+			return boolBits(f != 0)
 		case to.IsFloat():
 			return fromFloat(to, f)
 		case f != f:
@@ -308,7 +308,7 @@ func convert(from, to dtype.DType, v uint64) uint64 {
 	i := sint(from, v)
 	switch {
 	case to == dtype.Bool:
-		return flag(trunc(from, v) != 0)
+		return boolBits(trunc(from, v) != 0)
 	case to.IsFloat():
 		x := new(big.Float).SetPrec(100).SetInt64(i)
 		if from == dtype.Uint64 {
@@ -373,19 +373,19 @@ func floatOp(op kir.Op, t dtype.DType, av, bv, cv uint64) uint64 {
 	case kir.OpRint:
 		return r(math.RoundToEven(a))
 	case kir.OpEq:
-		return flag(a == b)
+		return boolBits(a == b)
 	case kir.OpNe:
-		return flag(a != b)
+		return boolBits(a != b)
 	case kir.OpLt:
-		return flag(a < b)
+		return boolBits(a < b)
 	case kir.OpLe:
-		return flag(a <= b)
+		return boolBits(a <= b)
 	case kir.OpGt:
-		return flag(a > b)
+		return boolBits(a > b)
 	case kir.OpGe:
-		return flag(a >= b)
+		return boolBits(a >= b)
 	case kir.OpIsNaN:
-		return flag(a != a)
+		return boolBits(a != a)
 	}
 	panic("interp: float op " + op.String())
 }
@@ -510,17 +510,17 @@ func intOp(op kir.Op, t dtype.DType, av, bv uint64) uint64 {
 	case kir.OpBitRev:
 		return bits.Reverse64(ua) >> (64 - w)
 	case kir.OpEq:
-		return flag(ua == ub)
+		return boolBits(ua == ub)
 	case kir.OpNe:
-		return flag(ua != ub)
+		return boolBits(ua != ub)
 	case kir.OpLt:
-		return flag(less)
+		return boolBits(less)
 	case kir.OpLe:
-		return flag(less || ua == ub)
+		return boolBits(less || ua == ub)
 	case kir.OpGt:
-		return flag(!less && ua != ub)
+		return boolBits(!less && ua != ub)
 	case kir.OpGe:
-		return flag(!less)
+		return boolBits(!less)
 	}
 	panic("interp: int op " + op.String())
 }
