@@ -11,20 +11,20 @@ import (
 // TestKernels runs every built-in kernel on two devices and compares the memory afterwards bit for bit, but for NaNs' payloads and what
 // exceptions names.
 func TestKernels(t *testing.T) {
-	p := newPair(t)
-	share := 1
-	if p.onGPU() {
-		share = 2
-	}
-	t.Logf("%d pointwise operations and types", tryPointOps(p, share))
-	tryCopies(p)
-	tryInPlace(p)
-	tryMultiTensor(p)
-	t.Logf("%d reductions and types", tryReductions(p, 2*share))
-	for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, pooling, likelihoods, randoms} {
-		try(p)
-	}
-	p.finish()
+	spread(t, func(p *pair) {
+		share := 1
+		if p.onGPU() {
+			share = 2
+		}
+		t.Logf("%d pointwise operations and types", tryPointOps(p, share))
+		tryCopies(p)
+		tryInPlace(p)
+		tryMultiTensor(p)
+		t.Logf("%d reductions and types", tryReductions(p, 2*share))
+		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, pooling, likelihoods, randoms} {
+			try(p)
+		}
+	})
 }
 
 // TestPlantedDifferenceIsSeen runs trials that go wrong in one way each: other results on one device, writes beyond a result, writes to an operand.
@@ -34,8 +34,8 @@ func TestPlantedDifferenceIsSeen(t *testing.T) {
 	fill := func(is kernels.Issuer, o kernels.Operand, v float64) error {
 		return kernels.Pointwise(is, kernels.Fill, dtype.Float32, numbersOf(v), []kernels.Operand{o}, nil)
 	}
-	calls := 0
-	p.try(trial{name: "other results", arrays: []*array{out(dtype.Float32, dense, 100)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
+	calls, shared := 0, out(dtype.Float32, dense, 100) // trials may share arrays
+	p.try(trial{name: "other results", arrays: []*array{shared}, run: func(is kernels.Issuer, o []kernels.Operand) error {
 		calls++
 		return fill(is, o[0], float64(calls))
 	}})
@@ -46,7 +46,7 @@ func TestPlantedDifferenceIsSeen(t *testing.T) {
 	p.try(trial{name: "an operand", arrays: []*array{out(dtype.Float32, dense, 100), in(dtype.Float32, dense, mild, 100)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
 		return fill(is, o[1], 1)
 	}})
-	p.try(trial{name: "nothing wrong", arrays: []*array{out(dtype.Float32, dense, 100)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
+	p.try(trial{name: "nothing wrong", arrays: []*array{shared}, run: func(is kernels.Issuer, o []kernels.Operand) error {
 		return fill(is, o[0], 1)
 	}})
 	p.flush()

@@ -29,8 +29,9 @@ type trial struct {
 	run    func(is kernels.Issuer, ops []kernels.Operand) error
 	// index32 lowers the most elements that 32-bit indexes reach; 0 leaves it.
 	index32 int
-	// judge, if not nil, says what is wrong with a device's memory after the trial, before which it was image. The devices are then not compared.
-	judge func(image, mem []byte) string
+	// judge, if not nil, says what is wrong with a device's memory after the trial, before which it was image; ops are the trial's arrays in
+	// it. The devices are then not compared.
+	judge func(ops []*array, image, mem []byte) string
 	// optional says that the kernel may not exist for these types.
 	optional bool
 
@@ -62,11 +63,14 @@ type pair struct {
 	// threads are the processors that each device's kernels run and compile on, as far as the host has any say in it.
 	threads [2]int
 
+	// shard is this process's share of the trials.
+	shard shard
 	batch []*trial
 	image []byte
 	// compared counts trials and elements, by what their names begin with.
 	compared map[string]*tally
-	loaded   map[string]bool
+	// loaded holds what the names of the trials began with that first launched a kernel.
+	loaded map[string]string
 	// reports are the first of what differs, which is no error if quiet; bad counts all.
 	reports []string
 	quiet   bool
@@ -79,7 +83,7 @@ type tally struct{ trials, elements, kernels int }
 // a random order.
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	p := &pair{t: t, lib: newLibrary(), image: make([]byte, 0, imageBytes), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)), compared: map[string]*tally{}, loaded: map[string]bool{}}
+	p := &pair{t: t, lib: newLibrary(), image: make([]byte, 0, imageBytes), limits: hopper, rng: rand.New(rand.NewPCG(21, 42)), compared: map[string]*tally{}, loaded: map[string]string{}, shard: shard{0, 1}}
 	n := max(2, runtime.NumCPU())
 	machines, names := [2]*machine{openSim(t)}, [2]string{"simulator", "GPU"}
 	p.threads = [2]int{n, n}
@@ -128,12 +132,35 @@ func (p *pair) try(tr trial) bool {
 			return false
 		}
 	}
+	if !p.shard.has(&tr) {
+		p.image = p.image[:start]
+		return true
+	}
+	p.fill(&tr)
 	p.batch = append(p.batch, &tr)
 	return true
 }
 
-// place lays the trial's arrays into the image of the batch's memory. Arrays that occur twice have one place.
+// place gives the trial copies of its arrays, which other trials may have too, with room in the image of the batch's memory. Arrays that occur
+// twice have one place.
 func (p *pair) place(tr *trial) {
+	placed := map[*array]*array{absent: absent}
+	at := len(p.image)
+	arrays := make([]*array, len(tr.arrays))
+	for i, a := range tr.arrays {
+		if _, ok := placed[a]; !ok {
+			own := *a
+			own.at = (at + 511) &^ 511
+			at = own.at + own.count*own.t.Size() + guard
+			placed[a] = &own
+		}
+		arrays[i] = placed[a]
+	}
+	tr.arrays, p.image = arrays, p.image[:at]
+}
+
+// fill sets the contents of the trial's arrays and what lies between them.
+func (p *pair) fill(tr *trial) {
 	h := fnv.New64()
 	h.Write([]byte(tr.name))
 	rng := rand.New(rand.NewPCG(h.Sum64(), 1))
@@ -143,16 +170,14 @@ func (p *pair) place(tr *trial) {
 			continue
 		}
 		seen[a] = true
-		for len(p.image)%512 != 0 {
-			p.image = append(p.image, 0xa5)
-		}
-		a.at = len(p.image)
 		t, n := a.t, a.count
 		if t.IsComplex() {
 			t, n = t.Real(), 2*n
 		}
-		p.image = append(p.image, a.fill(rng, t, n)...)
-		p.image = append(p.image, bytes.Repeat([]byte{0xa5}, guard)...)
+		end := a.at + copy(p.image[a.at:], a.fill(rng, t, n))
+		for i := range guard {
+			p.image[end+i] = 0xa5
+		}
 	}
 }
 
@@ -272,8 +297,8 @@ func (p *pair) compare(tr *trial, results [2][]byte) {
 	}
 	c.trials++
 	for _, st := range tr.steps[0] {
-		if st.prog != nil && !p.loaded[st.prog.Name] {
-			p.loaded[st.prog.Name] = true
+		if st.prog != nil && p.loaded[st.prog.Name] == "" {
+			p.loaded[st.prog.Name] = kind
 			c.kernels++
 		}
 	}
@@ -298,7 +323,7 @@ func (p *pair) compare(tr *trial, results [2][]byte) {
 		x, y := results[0][a.at:end], results[1][a.at:end]
 		if tr.judge != nil {
 			for i, s := range p.sides {
-				if text := tr.judge(p.image, results[i]); text != "" {
+				if text := tr.judge(tr.arrays, p.image, results[i]); text != "" {
 					p.report(tr, s.name+": "+text)
 				}
 			}
@@ -331,16 +356,26 @@ func (p *pair) report(tr *trial, text string) {
 func (p *pair) finish() {
 	p.t.Helper()
 	p.flush()
-	var all tally
-	for _, kind := range slices.Sorted(maps.Keys(p.compared)) {
-		c := p.compared[kind]
-		p.t.Logf("%-12s %5d calls, %5d kernels, %9d elements", kind, c.trials, c.kernels, c.elements)
-		all.trials, all.kernels, all.elements = all.trials+c.trials, all.kernels+c.kernels, all.elements+c.elements
+	if p.shard.count > 1 {
+		p.print()
+		return
 	}
-	p.t.Logf("%s and %s: %d kernels, %d calls, %d elements compared, %d arrays differ", p.sides[0].name, p.sides[1].name, all.kernels, all.trials, all.elements, p.bad)
+	logTallies(p.t, p.compared, p.sides[0].name+" and "+p.sides[1].name)
 	if p.bad > 100 {
 		p.t.Errorf("%d more arrays differ", p.bad-100)
 	}
+}
+
+// logTallies prints counts and their sums.
+func logTallies(t *testing.T, tallies map[string]*tally, devices string) {
+	t.Helper()
+	var all tally
+	for _, kind := range slices.Sorted(maps.Keys(tallies)) {
+		c := tallies[kind]
+		t.Logf("%-12s %5d calls, %5d kernels, %9d elements", kind, c.trials, c.kernels, c.elements)
+		all.trials, all.kernels, all.elements = all.trials+c.trials, all.kernels+c.kernels, all.elements+c.elements
+	}
+	t.Logf("%s: %d kernels, %d calls, %d elements compared", devices, all.kernels, all.trials, all.elements)
 }
 
 // realBits returns x as an element of the real type t; integers get 50 times as much.
