@@ -260,3 +260,23 @@ func BenchmarkMatmul(b *testing.B) {
 		})
 	}
 }
+
+// TestWarmTilesAllocateNothing: neither loads, products nor visits do.
+func TestWarmTilesAllocateNothing(t *testing.T) {
+	const n = 96
+	q := matmul{in: dtype.Float16, acc: dtype.Float32, out: dtype.Float32, bm: 32, bn: 32, bk: 16, transB: true, vec: 4, outVec: 4}
+	k := q.build(t)
+	m := newFlat()
+	args := pack(m.alloc(2*n*n), m.alloc(2*n*n), m.alloc(4*n*n), int32(n), int32(n), int32(n))
+	launch := func() {
+		if err := k.Run(&Env{Mem: m, Workers: 2}, [3]uint32{n / 32, n / 32, 1}, x(128), 0, args); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		launch()
+	}
+	if got := testing.AllocsPerRun(20, launch); got != 0 {
+		t.Errorf("%v allocations a launch", got)
+	}
+}
