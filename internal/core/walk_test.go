@@ -2,7 +2,10 @@ package core
 
 import (
 	"errors"
+	"runtime"
+	"runtime/debug"
 	"testing"
+	"time"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -192,6 +195,21 @@ func overlay(d driver.Device, memory uint64) (*rt.Device, error) {
 	}})
 }
 
+// settled waits until no tensor that earlier tests dropped is left, and keeps collections from the test, so that it can count storages.
+func settled(t *testing.T) {
+	for same, last := 0, live.Load(); same < 3; {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+		if n := live.Load(); n == last {
+			same++
+		} else {
+			same, last = 0, n
+		}
+	}
+	old := debug.SetGCPercent(-1)
+	t.Cleanup(func() { debug.SetGCPercent(old) })
+}
+
 // TestWalks opens a device, runs a program and closes the device, for every driver call and every code that it can fail with. Device faults
 // are among them: such a device gives everything back too.
 func TestWalks(t *testing.T) {
@@ -199,6 +217,7 @@ func TestWalks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	settled(t)
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
 			faults.Walk(t, simulated(t, p.memory), func(d driver.Device) error {
@@ -235,6 +254,7 @@ func TestWalksOfOneSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	settled(t)
 	for _, p := range programs {
 		t.Run(p.name, func(t *testing.T) {
 			var x *Exec
@@ -263,6 +283,58 @@ func TestWalksOfOneSession(t *testing.T) {
 				if err := x.Device().Close(); err != nil {
 					t.Error(err)
 				}
+			}
+		})
+	}
+}
+
+// TestWalksOfLooseCalls fails calls outside of any scope, where only the call itself can close what it made.
+func TestWalksOfLooseCalls(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	settled(t)
+	type operands struct{ a, s, c, leaf *Tensor }
+	for name, call := range map[string]func(x *Exec, o *operands) *Tensor{
+		"From":       func(x *Exec, o *operands) *Tensor { return From(x, []float32{1, 2}) },
+		"HostScalar": func(x *Exec, o *operands) *Tensor { return x.Add(o.a, o.s) },
+		"Autocast":   func(x *Exec, o *operands) *Tensor { return x.Autocast(dtype.Float16).MM(o.a, o.a) },
+		"Composite":  func(x *Exec, o *operands) *Tensor { return x.Linear(o.a, o.a, nil) },
+		"Workspace":  func(x *Exec, o *operands) *Tensor { return x.Conv2d(o.c, o.c, nil, ConvOpt{}) },
+		"Recorded":   func(x *Exec, o *operands) *Tensor { return x.Exp(o.leaf) },
+		"Function":   func(x *Exec, o *operands) *Tensor { return x.Apply(square{}, o.leaf)[0] },
+		"ToHost":     func(x *Exec, o *operands) *Tensor { return x.Host().To(o.a, ToOpt{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var x *Exec
+			var o operands
+			faults.Walk(t, simulated(t, 0), func(d driver.Device) error {
+				if x == nil {
+					dev, err := overlay(d, 0)
+					if err != nil {
+						return err
+					}
+					x = New(dev, host)
+					o = operands{ones(x, 2, 2), x.Host().Full(nil, 2, dtype.Float32), x.Full([]int{1, 1, 3, 3}, 1, dtype.Complex64), ones(x, 2, 2).SetRequiresGrad(true)}
+				}
+				stats := x.Device().Memory().Stats()
+				storages, blocks := live.Load(), stats.Allocation.All().Current
+				err := Try(func() { call(x, &o).Close() })
+				stats = x.Device().Memory().Stats()
+				if n, b := live.Load()-storages, stats.Allocation.All().Current-blocks; n != 0 || b != 0 {
+					t.Errorf("%d storages and %d blocks are left: %v", n, b, err)
+				}
+				if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 || x.s.busy {
+					t.Errorf("the session is left in the middle of something: %v", err)
+				}
+				return err
+			}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
+			for _, t := range []*Tensor{o.a, o.s, o.c, o.leaf} {
+				t.Close()
+			}
+			if err := x.Device().Close(); err != nil {
+				t.Error(err)
 			}
 		})
 	}
