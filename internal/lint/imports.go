@@ -27,6 +27,7 @@ safetensors: LEAF
 internal/recorded: LEAF safetensors
 internal/mersenne:
 internal/agree:
+internal/sanitize:
 
 internal/dl: fault
 internal/driver: fault
