@@ -241,10 +241,9 @@ func (r *run) mode(t *Tensor) *Exec {
 
 func (r *run) leafMode(l *leaf) *Exec {
 	m := r.x.m
-	switch dev := l.owner.st.dev; {
-	case l.stream != nil:
-		m.stream = l.stream
-	case m.stream.Device != dev:
+	if st := l.stream.Load(); st != nil {
+		m.stream = st
+	} else if dev := l.owner.st.dev; m.stream.Device != dev {
 		m.stream = dev.DefaultStream()
 	}
 	return r.exec(m)

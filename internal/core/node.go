@@ -77,7 +77,7 @@ type leaf struct {
 	meta   meta
 	hooks  []*gradHook
 	after  []*leafHook
-	stream *rt.Stream // of the first operation that used it
+	stream atomic.Pointer[rt.Stream] // of the first operation that used it
 }
 
 var nodeSeq atomic.Uint64
@@ -151,8 +151,8 @@ func (n *node) addEdge(t *Tensor) {
 			e.node.refs.Add(1)
 		case t.leaf != nil:
 			e.leaf = t.leaf
-			if t.leaf.stream == nil && n.m.stream.Device == t.st.dev {
-				t.leaf.stream = n.m.stream
+			if t.leaf.stream.Load() == nil && n.m.stream.Device == t.st.dev {
+				t.leaf.stream.CompareAndSwap(nil, n.m.stream)
 			}
 		}
 	}

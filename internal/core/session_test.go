@@ -3,7 +3,9 @@ package core
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -39,6 +41,38 @@ func TestTwoGoroutines(t *testing.T) {
 func here() int {
 	_, _, line, _ := runtime.Caller(1)
 	return line
+}
+
+// Goroutines with sessions of their own share operands.
+func TestSharedOperands(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a, b := leafOf(x, 1, 2, 3), From(x, []float32{4, 5, 6})
+		if err := x.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 4 {
+			y, err := x.Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				for range 20 {
+					y.Scope(func(y *Exec) {
+						g, err := y.Grad([]*Tensor{sumOf(y, y.Mul(a, b))}, []*Tensor{a}, nil, BackwardOpt{})
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if got, err := Read[float32](y, g[0]); err != nil || !slices.Equal(got, []float32{4, 5, 6}) {
+							t.Errorf("gradient %v, %v", got, err)
+						}
+					})
+				}
+			})
+		}
+		all.Wait()
+	})
 }
 
 func TestWatch(t *testing.T) {
