@@ -31,13 +31,14 @@ func (s *session) push() {
 func (s *session) pop() {
 	sc := s.scope
 	s.scope = sc.parent
-	for i, t := range sc.list {
+	list := sc.list
+	sc.list = sc.list[:0]
+	for i, t := range list {
 		if t.scope == sc {
 			t.Close()
 		}
-		sc.list[i] = nil
+		list[i] = nil
 	}
-	sc.list = sc.list[:0]
 	s.spare = append(s.spare, sc)
 }
 

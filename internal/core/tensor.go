@@ -113,6 +113,13 @@ func (t *Tensor) Close() {
 		l.setGrad(nil)
 	}
 	t.leaf = nil
+	// A temporary that is closed in turn leaves its scope's list, which then does not grow.
+	if sc := t.scope; sc != nil {
+		if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
+			sc.list[n] = nil
+			sc.list = sc.list[:n]
+		}
+	}
 	// A free can fail only on a lost device, which the next operation reports.
 	_ = t.st.release()
 }

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	gomath "math"
+	"tenon.dev/dtype"
 
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
@@ -10,7 +11,13 @@ import (
 var (
 	softmaxOp = rowWise(rowOp{name: "softmax", outs: []rowKind{rowFull}, ins: []rowKind{rowFull}, build: func(r *rowKernel) {
 		_, e, s := r.softmax(r.in(0))
-		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Div(s) }, e))
+		if s.Type() == dtype.Float64 {
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Div(s) }, e))
+			return
+		}
+		// One division a row: an exact one for each element would take as long as reading it.
+		inverse := s.Like(1).Div(s)
+		r.put(0, r.each(func(v ...kernel.Value) kernel.Value { return v[0].Mul(inverse) }, e))
 	}})
 	logSoftmaxOp = rowWise(rowOp{name: "log_softmax", outs: []rowKind{rowFull}, ins: []rowKind{rowFull}, build: func(r *rowKernel) {
 		x := r.in(0)
