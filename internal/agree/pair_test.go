@@ -36,7 +36,6 @@ type trial struct {
 	optional bool
 
 	steps [2][]step
-	err   error
 }
 
 // hopper are the limits of an H200, for which launches are planned on every device.

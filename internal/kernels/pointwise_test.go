@@ -148,10 +148,9 @@ func TestPointwiseCasts(t *testing.T) {
 			check(t, Pointwise(h, Copy, from, nil, []Operand{out}, []Operand{in}))
 			x, y := h.readComplex(in), h.readComplex(out)
 			for i := range x {
-				want := x[i]
+				var want complex128
 				switch {
 				case to == dtype.Bool:
-					want = 0
 					if x[i] != 0 {
 						want = 1
 					}

@@ -27,14 +27,6 @@ func (m mask) same(o mask) bool {
 	return m.lo == o.lo && m.hi == o.hi && len(m.b) == len(o.b) && (len(m.b) == 0 || &m.b[0] == &o.b[0])
 }
 
-// count returns the number of active lanes.
-func (m mask) count() int {
-	if m.b == nil {
-		return m.hi - m.lo
-	}
-	return bytes.Count(m.b[m.lo:m.hi], one)
-}
-
 var one = []byte{1}
 
 // cut returns m without the lanes outside [lo, hi).

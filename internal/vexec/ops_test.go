@@ -42,11 +42,10 @@ func samples(t dtype.DType, r *rand.Rand, n int) []uint64 {
 
 // opCase is one operation on one type.
 type opCase struct {
-	op       kir.Op
-	t        dtype.DType // of the instruction
-	args     []dtype.DType
-	res      dtype.DType
-	anything bool // any operands that are NaN give some NaN
+	op   kir.Op
+	t    dtype.DType // of the instruction
+	args []dtype.DType
+	res  dtype.DType
 }
 
 func opCases() []opCase {
