@@ -1,7 +1,7 @@
 package kernels
 
 import (
-	"math"
+	"math/cmplx"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -112,7 +112,7 @@ func (c *indexCase) scatters(t *testing.T, h *host) {
 		})
 		for i := range got {
 			if f.join != nil || choices[i] == nil {
-				if got[i] != want[i] && !(math.IsNaN(got[i]) && math.IsNaN(want[i])) {
+				if got[i] != want[i] && !(cmplx.IsNaN(got[i]) && cmplx.IsNaN(want[i])) {
 					t.Fatalf("%v %s: element %d is %v, want %v", dt, name, i, got[i], want[i])
 				}
 				continue
