@@ -123,7 +123,6 @@ func exists(path string) bool {
 func TestKernelsAreClean(t *testing.T) {
 	sanitizer(t)
 	for _, s := range suites {
-		bin := testBinary(t, s.pkg)
 		for tool, clean := range tools {
 			t.Run(fmt.Sprintf("%s/%s", filepath.Base(s.pkg), tool), func(t *testing.T) {
 				t.Parallel()
@@ -132,6 +131,7 @@ func TestKernelsAreClean(t *testing.T) {
 						find(t, name, b)
 					}
 				}
+				bin := testBinary(t, s.pkg)
 				began := time.Now()
 				out := under(t, tool, filepath.Join("..", "..", s.pkg), bin, append(s.args, "-test.v")...)
 				n := s.kernels.FindStringSubmatch(out)
