@@ -43,8 +43,8 @@ var hopper = kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThre
 
 const (
 	// arenaBytes is each device's memory, of which batches fill the first part; the rest is for workspaces.
-	arenaBytes = 192 << 20
-	imageBytes = 64 << 20
+	arenaBytes = 512 << 20
+	imageBytes = 256 << 20
 	// guard is how many bytes after every array are compared as well.
 	guard = 64
 	// batchTrials bounds what is compiled and compared at a time.
