@@ -117,6 +117,9 @@ func (p *pair) try(tr trial) bool {
 			size += a.count*a.t.Size() + guard + 512
 		}
 	}
+	if size > imageBytes {
+		p.t.Fatalf("%s: %d bytes of arrays, where there is room for %d", tr.name, size, imageBytes)
+	}
 	if len(p.batch) == batchTrials || len(p.image)+size > imageBytes {
 		p.flush()
 	}
