@@ -21,7 +21,7 @@ part() { # name, folder, command…
 }
 part libcuda internal/driver/libcuda "$bin/libcuda.test" -test.v
 part core internal/core "$bin/core.test" -test.v -runfile "$run" -runcommit "$commit"
-part agree internal/agree "$bin/agree.test" -test.v -runfile "$run" -runcommit "$commit"
+part agree internal/agree "$bin/agree.test" -test.v -sweep -runfile "$run" -runcommit "$commit"
 part conformance conformance "$bin/conformance.test" -test.v -device cuda -runfile "$run" -runcommit "$commit"
 part optim optim "$bin/optim.test" -test.v -runfile "$run" -runcommit "$commit"
 part bench bench "$bin/bench.test" -test.v -runfile "$run" -runcommit "$commit"

@@ -15,7 +15,7 @@ type MatmulOpt struct {
 	// Alpha weighs the product; Bias, if it has an address, is added with weight Beta. Its strides may be 0.
 	Alpha, Beta float64
 	Bias        Operand
-	// TF32 lets float32 operands be rounded to 10 fraction bits.
+	// TF32 lets float32 operands be cut to 10 fraction bits: mma rounds them, wgmma truncates.
 	TF32 bool
 }
 
