@@ -1,0 +1,27 @@
+package tenon_test
+
+import (
+	"fmt"
+	"log"
+
+	"tenon.dev"
+)
+
+func Example() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+
+	w := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
+	loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { // temporaries are closed, the result moves out
+		return x.Sum(x.Mul(w, w), nil, tenon.SumOpt{})
+	})
+	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		log.Fatal(err)
+	}
+	grad, err := tenon.Read[float32](x, w.Grad())
+	fmt.Println(grad, err)
+	// Output: [2 4 6] <nil>
+}
