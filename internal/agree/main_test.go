@@ -1,26 +1,13 @@
 package agree
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
 	"tenon.dev/internal/benchrun"
-	"tenon.dev/internal/driver/libcuda"
 	"tenon.dev/internal/rt"
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(benchrun.Main(m, "internal/agree", device))
-}
-
-// device names the GPU, or says that there is none, and the drivers as the other packages that share a run file do.
-func device() (name, version string) {
-	version = fmt.Sprint("libcuda and hostsim, GPUs ", rt.GPUs())
-	dev, err := libcuda.New().Open(0)
-	if err != nil {
-		return "none", version
-	}
-	defer dev.Close()
-	return dev.Info().Name, version
+	os.Exit(benchrun.Main(m, "internal/agree", rt.Describe))
 }

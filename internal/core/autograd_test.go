@@ -347,13 +347,12 @@ func TestStreamsAreOrdered(t *testing.T) {
 		}
 		side := x.On(st)
 		a := From(x, []float32{1, 2, 3})
-		for i := range 50 {
+		for range 50 {
 			b := side.MulS(a, 2)                                  // reads after a write elsewhere
 			x.AddInto(a, a, b)                                    // reads b, and writes after a read elsewhere
 			side.NoGrad().AddInto(b, a, a)                        // and back
 			want(t, side, x.MulS(b, 0.5), floats(t, x, a)...)     // equal at every turn
 			x.MulInto(a, a, From(side, []float32{0.4, 0.4, 0.4})) // keeps the size
-			_ = i
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"os"
 	"testing"
 
@@ -10,19 +9,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(benchrun.Main(m, "internal/core", device))
-}
-
-// device names the GPU, or says that there is none, and the drivers as the other packages that share a run file do.
-func device() (name, version string) {
-	version = fmt.Sprint("libcuda and hostsim, GPUs ", rt.GPUs())
-	if rt.GPUs() == 0 {
-		return "none", version
-	}
-	dev, err := rt.Open(rt.Selector{Kind: rt.CUDA})
-	if err != nil {
-		return "none", version
-	}
-	defer dev.Close()
-	return dev.Info().Name, version
+	os.Exit(benchrun.Main(m, "internal/core", rt.Describe))
 }

@@ -11,8 +11,8 @@ import (
 var rowEmpty, rowFull *row
 
 func init() {
-	rowEmpty = define(row{Name: "Empty", Torch: "empty", flags: flagFactory, meta: metaFactory, run: func(*frame) error { return nil }})
-	rowFull = define(row{Name: "Full", Torch: "full", flags: flagFactory, meta: metaFactory, run: runFill})
+	rowEmpty = define(row{Name: "Empty", Torch: "empty", meta: metaFactory, run: func(*frame) error { return nil }})
+	rowFull = define(row{Name: "Full", Torch: "full", meta: metaFactory, run: runFill})
 }
 
 func metaFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }

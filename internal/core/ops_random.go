@@ -74,7 +74,7 @@ func (st *captured) refill(x *Exec) error {
 var rowRandom, rowBernoulli, rowDropout *row
 
 func init() {
-	rowRandom = define(row{Name: "Random", flags: flagFactory, run: runRandom, meta: func(f *frame) {
+	rowRandom = define(row{Name: "Random", run: runRandom, meta: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return

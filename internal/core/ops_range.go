@@ -21,7 +21,7 @@ func init() {
 
 // placesRow makes the row of a factory whose elements op computes from their places.
 func placesRow(name, torch string, op *kernels.PointOp) row {
-	return row{Name: name, Torch: torch, flags: flagFactory, meta: metaFactory, run: func(f *frame) error {
+	return row{Name: name, Torch: torch, meta: metaFactory, run: func(f *frame) error {
 		if f.out[0].Numel() == 0 {
 			return nil
 		}

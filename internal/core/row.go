@@ -63,8 +63,6 @@ type flag uint16
 const (
 	// flagView: outputs share the first input's storage; no kernel runs.
 	flagView flag = 1 << iota
-	// flagFactory: has no tensor inputs; runs on x's device.
-	flagFactory
 	// flagForeign: inputs are on other devices, and run orders the reads of them.
 	flagForeign
 )

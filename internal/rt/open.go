@@ -93,6 +93,20 @@ func GPUs() int {
 	return n
 }
 
+// Describe names the first GPU, or says "none", and the drivers: what run files say of the machine that a test binary ran on.
+func Describe() (name, drivers string) {
+	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())
+	if GPUs() == 0 {
+		return "none", drivers
+	}
+	dev, err := libcuda.New().Open(0)
+	if err != nil {
+		return "none", drivers
+	}
+	defer dev.Close()
+	return dev.Info().Name, drivers
+}
+
 var host struct {
 	mu  sync.Mutex
 	dev *Device
