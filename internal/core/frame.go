@@ -73,12 +73,17 @@ func (s *session) leave(f *frame) {
 	for i := 0; i < f.outs; i++ {
 		f.out[i] = nil
 	}
-	f.dst = [maxOut]*Tensor{}
+	for i := 0; i < min(f.outs, maxOut); i++ {
+		f.dst[i] = nil
+	}
 	for i := range f.many {
 		f.many[i] = nil
 	}
 	f.many, f.dims, f.ins, f.outs, f.opt, f.dt = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid
-	f.scalar, f.i, f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, [8]int{}, [4]kernels.Scalar{}, 0, 0
+	f.scalar, f.i = [4]kernels.Scalar{}, [8]int{}
+	if f.holes != 0 {
+		f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, 0, 0
+	}
 	s.depth--
 }
 

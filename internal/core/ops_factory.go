@@ -11,7 +11,7 @@ import (
 var rowEmpty, rowFull *row
 
 func init() {
-	rowEmpty = define(row{Name: "Empty", Torch: "empty", meta: metaFactory, run: func(*frame) error { return nil }})
+	rowEmpty = define(row{Name: "Empty", Torch: "empty", meta: metaFactory, flags: flagIdle})
 	rowFull = define(row{Name: "Full", Torch: "full", meta: metaFactory, run: runFill})
 }
 

@@ -15,7 +15,7 @@ func init() {
 	rowArange = define(placesRow("Arange", "arange", kernels.Arange))
 	rowLinspace = define(placesRow("Linspace", "linspace", kernels.Linspace))
 	rowEye = define(placesRow("Eye", "eye", kernels.Eye))
-	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", meta: metaLike, run: func(*frame) error { return nil }})
+	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", meta: metaLike, flags: flagIdle})
 	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", meta: metaLike, run: runFill})
 }
 

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -65,6 +67,8 @@ const (
 	flagView flag = 1 << iota
 	// flagForeign: inputs are on other devices, and run orders the reads of them.
 	flagForeign
+	// flagIdle: outputs are new and keep what their memory holds; no kernel runs.
+	flagIdle
 )
 
 // call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
@@ -89,7 +93,10 @@ func (f *frame) call() {
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.meta(f)
-	if r.flags&flagView == 0 {
+	switch {
+	case r.flags&flagIdle != 0:
+		f.idle()
+	case r.flags&flagView == 0:
 		f.issue(grads)
 	}
 	if grads {
@@ -128,6 +135,17 @@ func (f *frame) issue(grads bool) {
 	}
 	st.Issued(seq)
 	f.check(f.endWork())
+}
+
+// idle stands for issue where nothing runs: other streams must still come after the work that last used the outputs' memory.
+func (f *frame) idle() {
+	st := f.x.m.stream
+	for i := 0; i < f.outs; i++ {
+		f.out[i].st.writer.Store(pack(st.ID, st.Seq()))
+	}
+	if c := f.x.s.capture; c != nil {
+		c.note(f)
+	}
 }
 
 // writes notes that the operation under way changes t, which is among its operands and none of its outputs.
@@ -245,6 +263,9 @@ func (f *frame) order(seq uint64) {
 	}
 }
 
+// maxElement is the most bytes that an element has.
+const maxElement = 16
+
 // newOut makes output i with the given type and shape, contiguous if stride is nil, or takes the call's destination for it.
 func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	if d := f.to(i); d != nil {
@@ -265,10 +286,11 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 			f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)
 		}
 	}
-	s.bytes = extent(t.shape, t.stride) * dt.Size()
-	if s.bytes < 0 || s.bytes/dt.Size() != extent(t.shape, t.stride) {
+	elements := extent(t.shape, t.stride)
+	if elements < 0 || elements > math.MaxInt/maxElement {
 		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", shape)
 	}
+	s.bytes = elements * dt.Size()
 	if s.bytes > 0 {
 		b, err := st.Device.Alloc(uint64(s.bytes), alloc.Stream(st.Handle))
 		f.check(err)

@@ -2,7 +2,6 @@ package core
 
 import (
 	"runtime"
-	"sync"
 	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
@@ -30,8 +29,9 @@ type storage struct {
 	// arrival is the copy that fills the storage, while nobody has waited for it.
 	arrival atomic.Pointer[rt.Arrival]
 
-	mu      sync.Mutex
-	cleanup *runtime.Cleanup
+	// loosened says that cleanup is set, or about to be by a holder of a reference.
+	loosened atomic.Bool
+	cleanup  runtime.Cleanup
 }
 
 // live counts storages that hold a block, for tests of the closing law.
@@ -47,15 +47,14 @@ func (s *storage) release() error {
 	if s.refs.Add(-1) != 0 {
 		return nil
 	}
-	s.mu.Lock()
-	if s.cleanup != nil {
+	if s.loosened.Load() {
 		s.cleanup.Stop()
-		s.cleanup = nil
 	}
-	s.mu.Unlock()
-	if a := s.arrival.Swap(nil); a != nil {
-		// The destination goes with the storage.
-		_ = a.Drop()
+	if s.arrival.Load() != nil {
+		if a := s.arrival.Swap(nil); a != nil {
+			// The destination goes with the storage.
+			_ = a.Drop()
+		}
 	}
 	b := s.block
 	s.block = nil
@@ -81,20 +80,17 @@ func (s *storage) arrived() error {
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.
 func (s *storage) loosen() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cleanup != nil || s.block == nil {
+	if s.block == nil || s.loosened.Swap(true) {
 		return
 	}
 	s.dev.Loose().Add(s.bytes)
-	c := runtime.AddCleanup(s, func(d dropped) {
+	s.cleanup = runtime.AddCleanup(s, func(d dropped) {
 		if d.arrival != nil {
 			d.arrival.Forget()
 		}
 		d.dev.Loose().Put(d.block)
 		live.Add(-1)
 	}, dropped{s.dev, s.block, s.arrival.Load()})
-	s.cleanup = &c
 }
 
 // dropped is what a cleanup needs to free memory whose last handle was garbage.
