@@ -18,6 +18,7 @@ type Tab struct {
 	session string
 
 	mu       sync.Mutex
+	closed   bool
 	errors   []string
 	requests []string
 }
@@ -51,6 +52,12 @@ func (b *Browser) Open(url string, width, height int) (*Tab, error) {
 type args map[string]any
 
 func (t *Tab) call(method string, params args, result any) error {
+	t.mu.Lock()
+	closed := t.closed
+	t.mu.Unlock()
+	if closed { // the browser leaves commands to a tab that is going unanswered
+		return fmt.Errorf("%s: the tab is closed", method)
+	}
 	return t.b.call(t.session, method, params, result)
 }
 
@@ -270,6 +277,9 @@ func (t *Tab) Picture() (image.Image, error) {
 
 // Close closes the tab.
 func (t *Tab) Close() error {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
 	t.b.mu.Lock()
 	delete(t.b.tabs, t.session)
 	t.b.mu.Unlock()
