@@ -112,6 +112,12 @@ func TestVerifierRefusesDivergence(t *testing.T) {
 
 // TestPlanted is the other half of TestFindsPlantedBugs: it runs one kernel with a bug.
 func TestPlanted(t *testing.T) {
+	if *planted == "list" {
+		for name, b := range bugs {
+			fmt.Printf("%s:%s\n", b.tool, name)
+		}
+		return
+	}
 	b, ok := bugs[*planted]
 	if !ok {
 		t.Skip("runs under a sanitizer, in a process that TestFindsPlantedBugs starts")

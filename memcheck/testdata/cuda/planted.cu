@@ -1,16 +1,13 @@
 // CUDA programs that each hold one bug of a class that compute-sanitizer finds, and some that hold none.
 // usage: planted --list, or planted NAME
 // build: nvcc -O1 -lineinfo -o planted planted.cu -lcublas
-#include <cooperative_groups.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 
-namespace cg = cooperative_groups;
 
 __global__ void fill(float *x, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
