@@ -45,18 +45,3 @@ func (d *Device) Stats() map[string]int64 {
 
 // ResetPeakStats sets every peak to the present value.
 func (d *Device) ResetPeakStats() { d.rt().Memory().ResetPeakStats() }
-
-// Stream returns a stream of the device's pool of 32, handed out in turn.
-func (d *Device) Stream() (*Stream, error) {
-	s, err := d.rt().Stream()
-	return (*Stream)(s), err
-}
-
-// Stream is an in-order queue of work.
-type Stream rt.Stream
-
-// Query reports whether all work of s is done.
-func (s *Stream) Query() (bool, error) { return (*rt.Stream)(s).Query() }
-
-// Synchronize waits for all work of s and returns a fault of it, if any.
-func (s *Stream) Synchronize() error { return (*rt.Stream)(s).Synchronize() }

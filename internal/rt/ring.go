@@ -73,14 +73,7 @@ func (s *Stream) Recent() (names []string, seqs []uint64) {
 }
 
 // finished notes that everything up to operation seq is complete.
-func (s *Stream) finished(seq uint64) {
-	for {
-		old := s.done.Load()
-		if old >= seq || s.done.CompareAndSwap(old, seq) {
-			return
-		}
-	}
-}
+func (s *Stream) finished(seq uint64) { raise(&s.done, seq) }
 
 // suspects describes the operations that may be the cause of a fault: of each stream the latest that are not known to be complete,
 // newest first.

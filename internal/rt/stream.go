@@ -27,10 +27,13 @@ type Stream struct {
 func (s *Stream) Next() uint64 { return s.seq.Add(1) }
 
 // Issued says that operation seq has been handed to the driver: from now on an event recorded on s covers it.
-func (s *Stream) Issued(seq uint64) {
+func (s *Stream) Issued(seq uint64) { raise(&s.issued, seq) }
+
+// raise makes a at least v.
+func raise(a *atomic.Uint64, v uint64) {
 	for {
-		old := s.issued.Load()
-		if old >= seq || s.issued.CompareAndSwap(old, seq) {
+		old := a.Load()
+		if old >= v || a.CompareAndSwap(old, v) {
 			return
 		}
 	}

@@ -1,0 +1,46 @@
+package cuda
+
+import (
+	"fmt"
+	"time"
+
+	"tenon.dev/internal/rt"
+)
+
+// Event marks a point in a stream's work, for waiting and, if it was made with timing, for measuring. The driver's event is made by the first
+// Record. An Event is safe for concurrent use.
+type Event rt.Event
+
+func (e *Event) rt() *rt.Event { return (*rt.Event)(e) }
+
+// NewEvent returns an event that was never recorded. Events without timing are cheaper to record.
+func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(timing)) }
+
+// Handle is the driver's handle, 0 before the first Record.
+func (e *Event) Handle() uint64 { return e.rt().Handle() }
+
+// Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of the
+// event's device. In a capture it marks the captured work, which only other streams' Wait can use.
+func (e *Event) Record(s *Stream) error { return e.rt().Record(s.rt()) }
+
+// Query reports whether the work that e marks is done; true if e was never recorded.
+func (e *Event) Query() (bool, error) { return e.rt().Query() }
+
+// Synchronize waits until the work that e marks is done, and returns a fault of it, if any.
+func (e *Event) Synchronize() error { return e.rt().Synchronize() }
+
+// Elapsed returns the device's time from e to end, to about half a microsecond. Both must have timing, be recorded and be complete.
+func (e *Event) Elapsed(end *Event) (time.Duration, error) { return e.rt().Elapsed(end.rt()) }
+
+// Close gives the driver's event back; waits that were made with e stay. Without it the garbage collector does it. Closing twice does
+// nothing.
+func (e *Event) Close() { e.rt().Close() }
+
+// String describes the event, such as "cuda.Event(NVIDIA H200, not recorded)".
+func (e *Event) String() string {
+	state := "not recorded"
+	if h := e.Handle(); h != 0 {
+		state = fmt.Sprintf("%#x", h)
+	}
+	return fmt.Sprintf("cuda.Event(%s, %s)", e.rt().Device().Info().Name, state)
+}

@@ -1,0 +1,44 @@
+package cuda
+
+import (
+	"fmt"
+
+	"tenon.dev/internal/rt"
+)
+
+// Stream is an in-order queue of a device's work; streams run beside each other. Streams compare with ==. The tensor line orders accesses to
+// tensors by different streams itself; WaitStream and Wait are for order beyond that.
+type Stream rt.Stream
+
+func (s *Stream) rt() *rt.Stream { return (*rt.Stream)(s) }
+
+// Stream returns a stream of the device's pool, handed out in turn, so that streams got far apart in time may be one. Its
+// handle is not 0, and it does not wait for the default stream.
+func (d *Device) Stream() (*Stream, error) {
+	s, err := d.rt().Stream()
+	return (*Stream)(s), err
+}
+
+// DefaultStream is where work goes unless told otherwise. Its handle is 0.
+func (d *Device) DefaultStream() *Stream { return (*Stream)(d.rt().DefaultStream()) }
+
+// Query reports whether all work of s is done.
+func (s *Stream) Query() (bool, error) { return s.rt().Query() }
+
+// Synchronize waits for all work of s and returns a fault of it, if any.
+func (s *Stream) Synchronize() error { return s.rt().Synchronize() }
+
+// WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture.
+func (s *Stream) WaitStream(o *Stream) error { return s.rt().WaitAll(o.rt()) }
+
+// Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing. The event may be
+// another device's.
+func (s *Stream) Wait(e *Event) error { return s.rt().Wait(e.rt()) }
+
+// Record records e on s; see Event.Record.
+func (s *Stream) Record(e *Event) error { return e.rt().Record(s.rt()) }
+
+// String describes the stream, such as "cuda.Stream(NVIDIA H200, 3)".
+func (s *Stream) String() string {
+	return fmt.Sprintf("cuda.Stream(%s, %d)", s.rt().Device.Info().Name, s.rt().ID)
+}

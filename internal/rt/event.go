@@ -1,0 +1,158 @@
+package rt
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+)
+
+// Event marks a point in a stream's work. The driver's event is made by the first Record, and goes back to the device's pool with Close or
+// the garbage collector. It is safe for concurrent use.
+type Event struct {
+	dev    *Device
+	timing bool // Elapsed can be asked; it makes recording slower
+
+	mu      sync.Mutex
+	handle  driver.Event // 0 before the first Record
+	stream  *Stream      // of the latest Record
+	seq     uint64       // how much of stream's work that covers
+	closed  bool
+	cleanup runtime.Cleanup
+}
+
+// Device returns the event's device.
+func (e *Event) Device() *Device { return e.dev }
+
+// NewEvent returns an event that was never recorded.
+func (d *Device) NewEvent(timing bool) *Event { return &Event{dev: d, timing: timing} }
+
+// Handle returns the driver's event, 0 before the first Record.
+func (e *Event) Handle() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return uint64(e.handle)
+}
+
+// Record makes e mark the point after all work that s has now.
+func (e *Event) Record(s *Stream) error {
+	if s.Device != e.dev {
+		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.Device.info.Name)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.handle == 0 {
+		if err := e.create(); err != nil {
+			return err
+		}
+	}
+	seq := s.Seq() // before the driver's call: what others issue meanwhile may not be covered
+	if err := e.dev.dev.EventRecord(e.handle, s.Handle); err != nil {
+		return e.dev.Check(err, "an event could not be recorded")
+	}
+	e.stream, e.seq = s, seq
+	return nil
+}
+
+func (e *Event) create() error {
+	if e.closed {
+		return fault.New(fault.Closed, "the event was closed")
+	}
+	h, err := e.dev.AcquireEvent(e.timing)
+	if err != nil {
+		return err
+	}
+	e.handle = h
+	d, timing := e.dev, e.timing
+	e.cleanup = runtime.AddCleanup(e, func(h driver.Event) { d.ReleaseEvent(h, timing) }, h)
+	return nil
+}
+
+// Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing.
+func (s *Stream) Wait(e *Event) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.handle == 0 || e.stream == s {
+		return nil
+	}
+	if err := s.Device.dev.StreamWait(s.Handle, e.handle); err != nil {
+		return s.Device.Check(err, "a stream could not be made to wait for an event")
+	}
+	if e.stream.Device == s.Device {
+		raise(&s.waited[e.stream.ID], e.seq)
+	}
+	return nil
+}
+
+// Query reports whether the work that e marks is done; true if e was never recorded.
+func (e *Event) Query() (bool, error) {
+	h, s, seq := e.point()
+	if h == 0 {
+		return true, nil
+	}
+	t := e.dev.dev.Enter()
+	defer t.Leave()
+	done, err := e.dev.dev.EventQuery(t, h)
+	if done {
+		s.finished(seq)
+	}
+	return done, e.dev.Check(err, "an event could not be queried")
+}
+
+// Synchronize waits until the work that e marks is done.
+func (e *Event) Synchronize() error {
+	h, s, seq := e.point()
+	if h == 0 {
+		return nil
+	}
+	t := e.dev.dev.Enter()
+	defer t.Leave()
+	if err := e.dev.dev.EventSynchronize(t, h); err != nil {
+		return e.dev.Check(err, "an event could not be waited for")
+	}
+	s.finished(seq)
+	return nil
+}
+
+func (e *Event) point() (driver.Event, *Stream, uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.handle, e.stream, e.seq
+}
+
+// Elapsed returns the device's time from e to end, to about half a microsecond.
+func (e *Event) Elapsed(end *Event) (time.Duration, error) {
+	if !e.timing || !end.timing {
+		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time.")
+	}
+	if e.dev != end.dev {
+		return 0, fault.New(fault.Invalid, "Both events must be on the same device, but one is on %s and the other on %s", e.dev.info.Name, end.dev.info.Name)
+	}
+	a, _, _ := e.point()
+	b, _, _ := end.point()
+	if a == 0 || b == 0 {
+		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time.")
+	}
+	t := e.dev.dev.Enter()
+	defer t.Leave()
+	ms, err := e.dev.dev.EventElapsed(t, a, b)
+	if errors.Is(err, driver.NotReady) {
+		return 0, fault.New(fault.Invalid, "Both events must be completed before calculating elapsed time.")
+	}
+	return time.Duration(float64(ms) * float64(time.Millisecond)), e.dev.Check(err, "the time between two events could not be read")
+}
+
+// Close gives the driver's event back to the pool; waits that were made with it stay. Closing twice does nothing.
+func (e *Event) Close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+	if e.handle != 0 {
+		e.cleanup.Stop()
+		e.dev.ReleaseEvent(e.handle, e.timing)
+		e.handle, e.stream = 0, nil
+	}
+}
