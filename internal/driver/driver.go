@@ -113,6 +113,16 @@ type HostMemory interface {
 	HostAlloc(t Thread, n uint64) ([]byte, error)
 	// HostFree frees what HostAlloc returned.
 	HostFree(t Thread, b []byte) error
+	// HostRegister page-locks memory that exists already: it acts from then on as if HostAlloc had returned it, until HostUnregister, which
+	// must come before the memory goes. Memory of the Go heap must stay reachable. Legal where MemAlloc is. Codes: InvalidValue (no bytes),
+	// HostMemoryRegistered (b meets page-locked memory), OutOfMemory, NotSupported (the device would see b at another address).
+	HostRegister(t Thread, b []byte) error
+	// HostUnregister ends what HostRegister began; b begins where it began. It waits for work that uses it. Codes:
+	// HostMemoryNotRegistered. Silent after a device fault.
+	HostUnregister(t Thread, b []byte) error
+	// HostView returns the n bytes at p of device memory that is the host's own, and nil where the host cannot reach it or they do not lie
+	// in one allocation. It makes no driver call.
+	HostView(p Ptr, n uint64) []byte
 }
 
 // Stream is an in-order queue of work. The zero handle is the legacy default stream.

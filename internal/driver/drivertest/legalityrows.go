@@ -48,6 +48,14 @@ func contextRows() []legalityRow {
 			}
 			return err
 		}},
+		{name: "HostRegister", call: func(c *legalityCell) error {
+			b := make([]byte, 4096)
+			err := c.d.HostRegister(c.t, b)
+			if err == nil {
+				c.later(func() { c.d.HostUnregister(c.th, b) })
+			}
+			return err
+		}},
 	}
 }
 

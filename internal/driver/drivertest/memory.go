@@ -25,6 +25,7 @@ var memoryTests = []test{
 var hostMemoryTests = []test{
 	{"Alloc", false, testHostAlloc},
 	{"Errors", false, testHostErrors},
+	{"Register", false, testHostRegister},
 }
 
 func testInfo(f *fixture) {
@@ -214,4 +215,38 @@ func testHostErrors(f *fixture) {
 	f.code(err, "HostAlloc", driver.OutOfMemory)
 	f.code(f.d.HostFree(f.th, make([]byte, 16)), "HostFree", driver.InvalidValue)
 	f.ok(f.d.HostFree(f.th, nil))
+}
+
+// testHostRegister registers memory of the Go heap, uses it as page-locked memory is used, and takes the registration back.
+func testHostRegister(f *fixture) {
+	b := make([]byte, 3<<20)
+	f.ok(f.d.HostRegister(f.th, b))
+	f.code(f.d.HostRegister(f.th, b), "HostRegister", driver.HostMemoryRegistered)
+	f.code(f.d.HostFree(f.th, b), "HostFree", driver.InvalidValue)
+	b[0], b[len(b)-1] = 7, 9
+	p, err := f.d.MemAlloc(f.th, uint64(len(b)))
+	f.ok(err)
+	s, err := f.d.StreamCreate(f.th, true, 0)
+	f.ok(err)
+	f.ok(f.d.CopyHtoD(p, b, s))
+	f.ok(f.d.StreamSynchronize(f.th, s))
+	clear(b)
+	f.ok(f.d.CopyDtoH(b, p, s))
+	f.ok(f.d.StreamSynchronize(f.th, s))
+	if b[0] != 7 || b[len(b)-1] != 9 {
+		f.Errorf("the copies left %d and %d, want 7 and 9", b[0], b[len(b)-1])
+	}
+	f.ok(f.d.HostUnregister(f.th, b))
+	f.code(f.d.HostUnregister(f.th, b), "HostUnregister", driver.HostMemoryNotRegistered)
+	f.code(f.d.HostRegister(f.th, nil), "HostRegister", driver.InvalidValue)
+	f.ok(f.d.HostRegister(f.th, b)) // again, for Close to end
+	if v := f.d.HostView(p, 16); f.d.Info().Inline != (len(v) == 16 && v[0] == 7) {
+		f.Errorf("the host's view of device memory is %v", v)
+	}
+	if f.d.HostView(p, 1<<40) != nil {
+		f.Error("the host has a view of memory beyond the allocation")
+	}
+	f.ok(f.d.HostUnregister(f.th, b))
+	f.ok(f.d.MemFree(f.th, p))
+	f.ok(f.d.StreamDestroy(f.th, s))
 }

@@ -64,6 +64,25 @@ func (d *Device) HostFree(t driver.Thread, b []byte) error {
 	})
 }
 
+// HostRegister may fail with OutOfMemory.
+func (d *Device) HostRegister(t driver.Thread, b []byte) error {
+	if err := d.fail("HostRegister"); err != nil {
+		return err
+	}
+	return d.note(d.Device.HostRegister(t, b), func(l *Live) {
+		l.HostBlocks++
+		l.HostBytes += uint64(len(b))
+	})
+}
+
+// HostUnregister never fails by injection.
+func (d *Device) HostUnregister(t driver.Thread, b []byte) error {
+	return d.note(d.Device.HostUnregister(t, b), func(l *Live) {
+		l.HostBlocks--
+		l.HostBytes -= uint64(len(b))
+	})
+}
+
 // StreamCreate may fail with OutOfMemory.
 func (d *Device) StreamCreate(t driver.Thread, nonBlocking bool, priority int) (driver.Stream, error) {
 	if err := d.fail("StreamCreate"); err != nil {

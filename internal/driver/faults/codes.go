@@ -9,6 +9,7 @@ var codes = map[string][]driver.Code{
 	"MemAlloc":          {driver.OutOfMemory},
 	"MemInfo":           {driver.IllegalAddress},
 	"HostAlloc":         {driver.OutOfMemory},
+	"HostRegister":      {driver.OutOfMemory},
 	"StreamCreate":      {driver.OutOfMemory},
 	"StreamQuery":       {driver.IllegalAddress},
 	"StreamSynchronize": {driver.IllegalAddress, driver.Assert},

@@ -62,6 +62,11 @@ func program(d driver.Device) (err error) {
 		return err
 	}
 	undo = append(undo, func() error { return d.HostFree(t, h) })
+	own := make([]byte, 512)
+	if err := d.HostRegister(t, own); err != nil {
+		return err
+	}
+	undo = append(undo, func() error { return d.HostUnregister(t, own) })
 	s, err := d.StreamCreate(t, true, 0)
 	if err != nil {
 		return err

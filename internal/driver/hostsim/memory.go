@@ -359,9 +359,9 @@ func (d *device) HostFree(t driver.Thread, b []byte) error {
 		return nil
 	}
 	addr := hostAddress(b)
-	if _, base, ok := d.m.host.resolve(addr); !ok || base != addr {
+	if foreign, ok := d.m.host.foreign(addr); !ok || foreign {
 		d.m.mu.Unlock()
-		return fail("HostFree", driver.InvalidValue, "no page-locked memory begins at this address")
+		return fail("HostFree", driver.InvalidValue, "no page-locked memory of HostAlloc begins at this address")
 	}
 	d.m.await(target{dev: d, seq: d.m.seq})
 	d.m.mu.Unlock()
@@ -373,6 +373,52 @@ func (d *device) HostFree(t driver.Thread, b []byte) error {
 	}
 	unmapHost(b)
 	return nil
+}
+
+// HostRegister makes b page-locked memory, which kernels of every device see at its host address.
+func (d *device) HostRegister(t driver.Thread, b []byte) error {
+	if err := d.lockUnsafe("HostRegister", t); err != nil {
+		return err
+	}
+	d.m.mu.Unlock()
+	if len(b) == 0 {
+		return fail("HostRegister", driver.InvalidValue, "0 bytes")
+	}
+	if !d.m.host.register(b, d) {
+		return fail("HostRegister", driver.HostMemoryRegistered, "")
+	}
+	return nil
+}
+
+// HostUnregister waits for all work of the device and ends the registration of b.
+func (d *device) HostUnregister(t driver.Thread, b []byte) error {
+	if d.lost() {
+		return nil
+	}
+	if err := d.lockUnsafe("HostUnregister", t); err != nil {
+		return err
+	}
+	addr := hostAddress(b)
+	if foreign, ok := d.m.host.foreign(addr); !ok || !foreign {
+		d.m.mu.Unlock()
+		return fail("HostUnregister", driver.HostMemoryNotRegistered, "no registered memory begins at this address")
+	}
+	d.m.await(target{dev: d, seq: d.m.seq})
+	d.m.mu.Unlock()
+	d.m.mapped.Lock()
+	defer d.m.mapped.Unlock()
+	if _, ok := d.m.host.remove(addr); !ok {
+		return fail("HostUnregister", driver.HostMemoryNotRegistered, "unregistered twice")
+	}
+	return nil
+}
+
+// HostView returns memory of the processor's device; other devices' is behind addresses that the host does not have.
+func (d *device) HostView(p driver.Ptr, n uint64) []byte {
+	if !d.m.inline {
+		return nil
+	}
+	return d.mem.bytes(p, n)
 }
 
 // lost reports whether frees are silent: the device has faulted or is closed.

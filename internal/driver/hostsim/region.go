@@ -5,11 +5,12 @@ import (
 	"sync"
 )
 
-// region is one live allocation: its bytes, at the address that the device knows them by, and who made it.
+// region is one live allocation: its bytes, at the address that the device knows them by, and who made it or, if foreign, registered it.
 type region struct {
-	base  uint64
-	bytes []byte
-	owner *device
+	base    uint64
+	bytes   []byte
+	owner   *device
+	foreign bool
 }
 
 // regions finds live allocations by address. It is safe for concurrent use.
@@ -27,10 +28,37 @@ func (r *regions) find(addr uint64) int {
 func (r *regions) add(base uint64, b []byte, owner *device) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := r.find(base)
+	r.insert(region{base: base, bytes: b, owner: owner})
+}
+
+func (r *regions) insert(g region) {
+	i := r.find(g.base)
 	r.live = append(r.live, region{})
 	copy(r.live[i+1:], r.live[i:])
-	r.live[i] = region{base, b, owner}
+	r.live[i] = g
+}
+
+// register makes memory of others known at its own address, unless it meets a live region.
+func (r *regions) register(b []byte, owner *device) bool {
+	base := hostAddress(b)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := r.find(base+uint64(len(b))-1) - 1; i >= 0 && r.live[i].base+uint64(len(r.live[i].bytes)) > base {
+		return false
+	}
+	r.insert(region{base: base, bytes: b, owner: owner, foreign: true})
+	return true
+}
+
+// foreign says whether the region that begins at base is registered memory; ok is false if none begins there.
+func (r *regions) foreign(base uint64) (foreign, ok bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	i := r.find(base) - 1
+	if i < 0 || r.live[i].base != base {
+		return false, false
+	}
+	return r.live[i].foreign, true
 }
 
 // remove forgets the region that begins at base.
@@ -46,16 +74,17 @@ func (r *regions) remove(base uint64) ([]byte, bool) {
 	return b, true
 }
 
-// removeAll forgets what owner made and returns it.
+// removeAll forgets what owner made or registered and returns what it made.
 func (r *regions) removeAll(owner *device) (removed [][]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	kept := r.live[:0]
 	for _, g := range r.live {
-		if g.owner == owner {
-			removed = append(removed, g.bytes)
-		} else {
+		switch {
+		case g.owner != owner:
 			kept = append(kept, g)
+		case !g.foreign:
+			removed = append(removed, g.bytes)
 		}
 	}
 	clear(r.live[len(kept):])

@@ -47,6 +47,7 @@ const (
 	heldEvent
 	heldStream
 	heldHostMemory
+	heldRegistration
 	heldMemory
 	heldCallback
 )
@@ -211,13 +212,14 @@ func (d *Device) close() error {
 }
 
 var releaseProcs = [...]proc{
-	heldGraphExec:  procGraphExecDestroy,
-	heldGraph:      procGraphDestroy,
-	heldModule:     procModuleUnload,
-	heldEvent:      procEventDestroy,
-	heldStream:     procStreamDestroy,
-	heldHostMemory: procMemFreeHost,
-	heldMemory:     procMemFree,
+	heldGraphExec:    procGraphExecDestroy,
+	heldGraph:        procGraphDestroy,
+	heldModule:       procModuleUnload,
+	heldEvent:        procEventDestroy,
+	heldStream:       procStreamDestroy,
+	heldHostMemory:   procMemFreeHost,
+	heldRegistration: procMemHostUnregister,
+	heldMemory:       procMemFree,
 }
 
 // do makes a call that returns nothing but its code.

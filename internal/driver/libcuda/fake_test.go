@@ -32,6 +32,8 @@ type fakeCUDA struct {
 	count [numProcs]int
 	// pending is how many more queries answer NotReady.
 	pending int
+	// apart is how far from the host's address the device sees registered memory.
+	apart uintptr
 
 	next    uintptr
 	live    map[uintptr]proc
@@ -159,7 +161,7 @@ var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCre
 	procGraphInstantiate: 0, procModuleLoadData: 0}
 
 // fakeFrees says whose handles a function gives back.
-var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procStreamDestroy: procStreamCreate,
+var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister, procStreamDestroy: procStreamCreate,
 	procEventDestroy: procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
 	procModuleUnload: procModuleLoadData}
 
@@ -198,10 +200,18 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procCtxGetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], f.current[threadID()]); return 0 },
 	procCtxSetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { f.current[threadID()] = a[0]; return 0 },
 	procMemGetInfo:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(7)); put(a[1], uint64(9)); return 0 },
-	procStreamQuery:       (*fakeCUDA).query,
-	procEventQuery:        (*fakeCUDA).query,
-	procEventElapsedTime:  func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(0x3fc00000)); return 0 },
-	procLaunchKernel:      (*fakeCUDA).launch,
+	procMemHostRegister: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if _, ok := f.live[a[0]]; ok {
+			return driver.HostMemoryRegistered
+		}
+		f.live[a[0]] = procMemHostRegister
+		return 0
+	},
+	procMemHostGetDevicePointer: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], a[1]+f.apart); return 0 },
+	procStreamQuery:             (*fakeCUDA).query,
+	procEventQuery:              (*fakeCUDA).query,
+	procEventElapsedTime:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(0x3fc00000)); return 0 },
+	procLaunchKernel:            (*fakeCUDA).launch,
 	procLaunchHostFunc: func(f *fakeCUDA, a *cArgs) driver.Code {
 		fn, id := dl.Proc(a[1]), a[2]
 		f.running.Go(func() { fn.Call(id) })

@@ -36,6 +36,8 @@ func contractCalls() []contractCall {
 		one("MemInfo", func(d *Device, t driver.Thread) error { _, _, err := d.MemInfo(t); return err }),
 		one("HostAlloc", func(d *Device, t driver.Thread) error { _, err := d.HostAlloc(t, 1); return err }),
 		free("HostFree", func(d *Device, t driver.Thread) error { return d.HostFree(t, []byte{1}) }),
+		one("HostRegister", func(d *Device, t driver.Thread) error { return d.HostRegister(t, []byte{1}) }),
+		free("HostUnregister", func(d *Device, t driver.Thread) error { return d.HostUnregister(t, []byte{1}) }),
 		one("StreamCreate", func(d *Device, t driver.Thread) error { _, err := d.StreamCreate(t, true, 0); return err }),
 		free("StreamDestroy", func(d *Device, t driver.Thread) error { return d.StreamDestroy(t, 1) }),
 		one("StreamQuery", func(d *Device, t driver.Thread) error { _, err := d.StreamQuery(t, 1); return err }),

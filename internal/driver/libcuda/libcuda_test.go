@@ -381,7 +381,8 @@ func TestLineInfo(t *testing.T) {
 
 // Results come back from where the driver writes them.
 func TestResults(t *testing.T) {
-	d := newFake(t).open()
+	f := newFake(t)
+	d := f.open()
 	defer d.Close()
 	th := d.Enter()
 	defer th.Leave()
@@ -413,6 +414,22 @@ func TestResults(t *testing.T) {
 	}
 	_, err = d.HostAlloc(th, 0)
 	wantError(t, err, "HostAlloc", driver.InvalidValue, "at least 1")
+	if err := d.HostRegister(th, b[32:]); err != nil {
+		t.Error(err)
+	}
+	if err := d.HostUnregister(th, b[32:33]); err != nil {
+		t.Error(err)
+	}
+	wantError(t, d.HostRegister(th, nil), "HostRegister", driver.InvalidValue, "at least 1")
+	f.apart = 8
+	wantError(t, d.HostRegister(th, b), "HostRegister", driver.NotSupported, "another address")
+	f.apart = 0
+	if err := d.HostRegister(th, b); err != nil { // the failed one took its registration back
+		t.Error(err)
+	}
+	if d.HostView(8, 8) != nil {
+		t.Error("the host sees a GPU's memory")
+	}
 }
 
 func TestPlainLog(t *testing.T) {

@@ -3,6 +3,7 @@
 package libcuda
 
 import (
+	"errors"
 	"unsafe"
 
 	"tenon.dev/internal/dl"
@@ -65,5 +66,48 @@ func (d *Device) HostFree(t driver.Thread, b []byte) error {
 	if _, err := d.token("HostFree", t); err != nil && d.lost.Load() == nil {
 		return err
 	}
-	return d.release("HostFree", heldHostMemory, uintptr(unsafe.Pointer(unsafe.SliceData(b))), procMemFreeHost)
+	return d.release("HostFree", heldHostMemory, hostAddress(b), procMemFreeHost)
 }
+
+// HostRegister page-locks b for every context of the process.
+func (d *Device) HostRegister(t driver.Thread, b []byte) error {
+	th, err := d.token("HostRegister", t)
+	if err != nil {
+		return err
+	}
+	if len(b) == 0 {
+		return &driver.Error{Call: "HostRegister", Code: driver.InvalidValue, Detail: "0 bytes given; give at least 1"}
+	}
+	const portable = 1 // CU_MEMHOSTREGISTER_PORTABLE
+	addr := hostAddress(b)
+	if err := d.do("HostRegister", procMemHostRegister, addr, uintptr(len(b)), portable); err != nil {
+		return err
+	}
+	d.hold(heldRegistration, addr)
+	err = d.do("HostRegister", procMemHostGetDevicePointer, th.out.at(0), addr, 0)
+	if err == nil && uintptr(th.out[0]) != addr {
+		err = &driver.Error{Call: "HostRegister", Code: driver.NotSupported, Detail: "the device sees registered memory at another address than the host"}
+	}
+	if err != nil {
+		return errors.Join(err, d.release("HostRegister", heldRegistration, addr, procMemHostUnregister))
+	}
+	return nil
+}
+
+// HostUnregister ends the registration that began at b's start. The driver does not wait for work that uses the memory, so this does.
+func (d *Device) HostUnregister(t driver.Thread, b []byte) error {
+	if _, err := d.token("HostUnregister", t); err != nil && d.lost.Load() == nil {
+		return err
+	}
+	if d.lost.Load() == nil {
+		if err := d.do("HostUnregister", procCtxSynchronize); err != nil && d.lost.Load() == nil {
+			return err
+		}
+	}
+	return d.release("HostUnregister", heldRegistration, hostAddress(b), procMemHostUnregister)
+}
+
+// HostView returns nil: the memory of a GPU is not the host's.
+func (d *Device) HostView(driver.Ptr, uint64) []byte { return nil }
+
+func hostAddress(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }

@@ -105,6 +105,15 @@ func (d *Device) HostAlloc(_ driver.Thread, n uint64) ([]byte, error) { return m
 // HostFree returns nil.
 func (d *Device) HostFree(driver.Thread, []byte) error { return nil }
 
+// HostRegister returns nil.
+func (d *Device) HostRegister(driver.Thread, []byte) error { return nil }
+
+// HostUnregister returns nil.
+func (d *Device) HostUnregister(driver.Thread, []byte) error { return nil }
+
+// HostView returns nil.
+func (d *Device) HostView(driver.Ptr, uint64) []byte { return nil }
+
 // StreamCreate returns a handle.
 func (d *Device) StreamCreate(driver.Thread, bool, int) (driver.Stream, error) {
 	return driver.Stream(d.handle()), nil

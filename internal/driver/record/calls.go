@@ -78,6 +78,24 @@ func (d *Device) HostFree(t driver.Thread, b []byte) error {
 	return err
 }
 
+// HostRegister is recorded with the size and the new name.
+func (d *Device) HostRegister(t driver.Thread, b []byte) error {
+	err := d.Device.HostRegister(t, b)
+	d.add("HostRegister", err, func() string { return fmt.Sprint(len(b)) + d.alloc("host", hostPtr(b), uint64(len(b)), err) })
+	return err
+}
+
+// HostUnregister is recorded with the block.
+func (d *Device) HostUnregister(t driver.Thread, b []byte) error {
+	d.mu.Lock()
+	name := d.host(b)
+	d.free(hostPtr(b))
+	d.mu.Unlock()
+	err := d.Device.HostUnregister(t, b)
+	d.add("HostUnregister", err, func() string { return name })
+	return err
+}
+
 // StreamCreate is recorded with its arguments and the new name.
 func (d *Device) StreamCreate(t driver.Thread, nonBlocking bool, priority int) (driver.Stream, error) {
 	s, err := d.Device.StreamCreate(t, nonBlocking, priority)

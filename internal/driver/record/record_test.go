@@ -54,6 +54,8 @@ func TestText(t *testing.T) {
 	ok(err)
 	h, err := d.HostAlloc(th, 512)
 	ok(err)
+	own := make([]byte, 256)
+	ok(d.HostRegister(th, own))
 	s, err := d.StreamCreate(th, true, -1)
 	ok(err)
 	s2, err := d.StreamCreate(th, false, 0)
@@ -104,6 +106,7 @@ func TestText(t *testing.T) {
 	d.UnregisterCallback(id)
 	ok(d.EventDestroy(th, e))
 	ok(d.StreamDestroy(th, s2))
+	ok(d.HostUnregister(th, own))
 	ok(d.HostFree(th, h))
 	ok(d.MemFree(th, p))
 	if d.MemFree(th, p) == nil {
