@@ -23,6 +23,28 @@ func TestOverhead(t *testing.T) {
 	dev := coreExec(x).Device()
 	overhead(t, "", x, dev)
 	t.Run("Driver", func(t *testing.T) { driverOverhead(t, dev) })
+	streams(t, x)
+}
+
+// streams measures what order between streams costs.
+func streams(t *testing.T, x *tenon.Exec) {
+	dev, st := x.Device(), x.Stream()
+	e := dev.NewEvent(false)
+	defer e.Close()
+	perCall(t, "event.record", 500, true, dev.Synchronize, func() {
+		if err := e.Record(st); err != nil {
+			t.Fatal(err)
+		}
+	})
+	side, err := dev.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var on *tenon.Exec
+	perCall(t, "stream.switch", 10000, true, dev.Synchronize, func() { on = x.On(side) })
+	if on.Stream() != side {
+		t.Error("the Exec is on another stream")
+	}
 }
 
 // The Go part of operations, on a driver that does nothing.

@@ -13,8 +13,9 @@ import (
 //
 // A session belongs to one goroutine; Fork gives another goroutine its own. An Exec is never kept in a struct.
 type Exec struct {
-	s *session
-	m mode
+	s  *session
+	m  mode
+	on *Exec // what On returned last
 }
 
 // mode is what distinguishes the Execs of a session. It is comparable.
@@ -63,7 +64,7 @@ func (s *session) exec(m mode) *Exec {
 	if x := s.derived[m]; x != nil {
 		return x
 	}
-	x := &Exec{s, m}
+	x := &Exec{s: s, m: m}
 	s.derived[m] = x
 	return x
 }
@@ -88,9 +89,12 @@ func (x *Exec) Stream() *rt.Stream { return x.m.stream }
 
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *rt.Stream) *Exec {
-	m := x.m
-	m.stream = st
-	return x.s.exec(m)
+	if x.on == nil || x.on.m.stream != st {
+		m := x.m
+		m.stream = st
+		x.on = x.s.exec(m)
+	}
+	return x.on
 }
 
 // Host returns the Exec of the same modes on the processor.

@@ -140,7 +140,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	defer t.Leave()
 	ms, err := e.dev.dev.EventElapsed(t, a, b)
 	if errors.Is(err, driver.NotReady) {
-		return 0, fault.New(fault.Invalid, "Both events must be completed before calculating elapsed time.")
+		return 0, fault.Wrap(fault.Invalid, err, "Both events must be completed before calculating elapsed time")
 	}
 	return time.Duration(float64(ms) * float64(time.Millisecond)), e.dev.Check(err, "the time between two events could not be read")
 }
