@@ -1,0 +1,109 @@
+package memcheck
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// optOut is set for every process that is started, so that tests which make no sense under a checker can skip themselves.
+const optOut = "PYTORCH_CUDA_MEMCHECK=1"
+
+// pytest is a Python file of tests.
+type pytest struct {
+	file     string
+	python   string
+	discover []string
+	// script is whether one test is run as python FILE TEST and not by pytest.
+	script bool
+}
+
+// mainGuard is the line by which a file of tests runs them when it is started as a program.
+var mainGuard = regexp.MustCompile(`(?m)^if\s+__name__\s*==\s*['"]__main__['"]`)
+
+func newPytest(file string, o TargetOptions) (*pytest, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the test file: %w", err)
+	}
+	p := &pytest{file: file, python: o.Python}
+	switch o.Runner {
+	case "script", "pytest":
+		p.script = o.Runner == "script"
+	case "":
+		p.script = mainGuard.Match(text)
+	default:
+		return nil, fmt.Errorf("--runner %q: give script or pytest", o.Runner)
+	}
+	p.discover = []string{"pytest"}
+	if _, err := exec.LookPath("pytest"); err != nil || o.Python != "" {
+		p.discover = nil
+	}
+	if p.python == "" {
+		p.python = "python"
+		if _, err := exec.LookPath(p.python); err != nil {
+			p.python = "python3"
+		}
+	}
+	if p.discover == nil {
+		p.discover = []string{p.python, "-m", "pytest"}
+	}
+	return p, nil
+}
+
+func (p *pytest) String() string { return p.file }
+
+func (p *pytest) Tests(ctx context.Context) ([]Test, error) {
+	out, err := list(ctx, Command{Args: append(slices.Clone(p.discover), "--setup-only", p.file), Env: []string{optOut}})
+	tests := p.parse(out)
+	if len(tests) == 0 && err != nil {
+		return nil, err
+	}
+	return tests, nil
+}
+
+// parse reads what pytest prints in its setup-only mode: a line for each test, which names the fixtures that the test uses.
+func (p *pytest) parse(out string) []Test {
+	var tests []Test
+	for line := range strings.Lines(strings.TrimSpace(out)) {
+		node, _, fixtures := strings.Cut(strings.TrimSpace(line), "(fixtures used:")
+		if node = strings.TrimSpace(node); node == "" {
+			continue
+		}
+		word := strings.Fields(node)[0]
+		// A plain function without fixtures has no such note; pytest puts its node, and nothing else, at the eighth column.
+		if !fixtures && (p.script || !strings.HasPrefix(line, "        ") || word != node && !strings.Contains(node, "[")) {
+			continue
+		}
+		if p.script {
+			node = word // the contract's name; it is what unittest is told
+		}
+		_, id, ok := strings.Cut(node, "::")
+		if !ok {
+			continue
+		}
+		name := strings.ReplaceAll(id, "::", ".")
+		tests = append(tests, Test{Name: name, Short: name, id: id})
+	}
+	return unique(tests)
+}
+
+func (p *pytest) Command(t Test) Command {
+	if p.script {
+		return Command{Args: []string{p.python, p.file, t.Name}}
+	}
+	return Command{Args: []string{p.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", p.file + "::" + t.id}}
+}
+
+// pythonSkipped are the last lines of unittest and of pytest for one test that was skipped.
+var pythonSkipped = regexp.MustCompile(`(?m)^OK \(skipped=1\)|^(=+ )?1 skipped\b`)
+
+func (p *pytest) Skipped(_ Test, stdout, stderr string) bool {
+	return pythonSkipped.MatchString(stdout) || pythonSkipped.MatchString(stderr)
+}
+
+func (p *pytest) Close() error { return nil }

@@ -1,0 +1,162 @@
+package memcheck
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tenon.dev/internal/knob"
+)
+
+// Selection says which of a target's tests run.
+type Selection struct {
+	// KeepCPU keeps tests whose names say that they are of the processor alone.
+	KeepCPU bool
+	// Match keeps the names that it matches, and Skip drops those that it does. Nil: no filter.
+	Match, Skip *regexp.Regexp
+	// Shard is the piece that runs; the zero value is all.
+	Shard Shard
+}
+
+// Of returns the tests to run: filtered, sorted by name (by bytes), and of these the shard's piece: with n tests in pieces of
+// ceil(n/Split), those from Rank pieces on.
+func (s Selection) Of(tests []Test) []Test {
+	tests = slices.DeleteFunc(slices.Clone(tests), func(t Test) bool {
+		return !s.KeepCPU && cpuOnly(t.Short) || s.Match != nil && !s.Match.MatchString(t.Name) || s.Skip != nil && s.Skip.MatchString(t.Name)
+	})
+	slices.SortFunc(tests, func(a, b Test) int { return strings.Compare(a.Name, b.Name) })
+	if s.Shard.Split > 1 {
+		chunk := (len(tests) + s.Shard.Split - 1) / s.Shard.Split
+		tests = tests[min(len(tests), chunk*s.Shard.Rank):min(len(tests), chunk*(s.Shard.Rank+1))]
+	}
+	return tests
+}
+
+// cpuOnly reports whether a name says that its test needs no GPU: it has cpu in it and not cuda, in any case.
+func cpuOnly(name string) bool {
+	name = strings.ToLower(name)
+	return strings.Contains(name, "cpu") && !strings.Contains(name, "cuda")
+}
+
+// Shard is one of several equal pieces of a run, for several machines.
+type Shard struct {
+	// Split is the number of pieces and Rank this one's, from 0.
+	Split int `json:"split"`
+	Rank  int `json:"rank"`
+	// Source says what the shard was taken from, for people; "" for flags.
+	Source string `json:"source,omitempty"`
+}
+
+// Check returns an error that names what is wrong with the shard.
+func (s Shard) Check() error {
+	from := ""
+	if s.Source != "" {
+		from = " (from " + s.Source + ")"
+	}
+	if s.Split < 1 {
+		return fmt.Errorf("the run is split into %d pieces%s; give --split a number from 1 on", s.Split, from)
+	}
+	if s.Rank < 0 || s.Rank >= s.Split {
+		return fmt.Errorf("rank %d of %d pieces does not exist%s; ranks count from 0: set --split and --rank", s.Rank, s.Split, from)
+	}
+	return nil
+}
+
+// EnvironmentShard returns the shard that a scheduler's environment asks for, the first of: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a
+// matrix of GitHub Actions sets), a Slurm array, a Kubernetes indexed job (whose size TENON_MEMCHECK_SPLIT says), torchrun. Without
+// any it is all: {Split: 1}.
+func EnvironmentShard() (Shard, error) {
+	for _, e := range []struct {
+		split, rank, first, step *knob.Text
+		source                   string
+	}{
+		{knob.MemcheckSplit, knob.MemcheckRank, nil, nil, knob.MemcheckSplit.Name()},
+		{knob.SlurmArrayCount, knob.SlurmArrayID, knob.SlurmArrayMin, knob.SlurmArrayStep, "a Slurm array"},
+		{knob.MemcheckSplit, knob.JobCompletionIndex, nil, nil, "a Kubernetes indexed job"},
+		{knob.WorldSize, knob.Rank, nil, nil, "torchrun"},
+	} {
+		if e.split.Get() == "" || e.rank.Get() == "" {
+			continue
+		}
+		first, step := 0, 1
+		split, err1 := whole(e.split)
+		rank, err2 := whole(e.rank)
+		var err3, err4 error
+		if e.first != nil && e.first.Get() != "" {
+			first, err3 = whole(e.first)
+		}
+		if e.step != nil && e.step.Get() != "" {
+			step, err4 = whole(e.step)
+		}
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			return Shard{}, err
+		}
+		s := Shard{split, (rank - first) / max(1, step), e.source}
+		return s, s.Check()
+	}
+	for _, rank := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
+		if rank.Get() != "" {
+			return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split and --rank",
+				rank.Name(), rank.Get(), knob.MemcheckSplit.Name())
+		}
+	}
+	if knob.MemcheckSplit.Get() != "" {
+		return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --split and --rank",
+			knob.MemcheckSplit.Name(), knob.MemcheckSplit.Get(), knob.MemcheckRank.Name())
+	}
+	return Shard{Split: 1}, nil
+}
+
+// whole reads a variable that holds a whole number.
+func whole(k *knob.Text) (int, error) {
+	n, err := strconv.Atoi(k.Get())
+	if err != nil {
+		return 0, fmt.Errorf("%s is %q, which is no whole number; give --split and --rank", k.Name(), k.Get())
+	}
+	return n, nil
+}
+
+// wrongGPUs is the contract's sentence for a list of GPUs that does not fit the number of workers.
+const wrongGPUs = "Please specify GPU assignment for each process, separated by :"
+
+// AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives worker i the i-th of the visible
+// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6".
+// With no device visible and "all", every entry is "" and the variable stays as it is.
+func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
+	gpus := make([]string, n)
+	if spec == "all" || spec == "" {
+		for i := range gpus {
+			if len(visible) > 0 {
+				gpus[i] = visible[i%len(visible)]
+			}
+		}
+		return gpus, nil
+	}
+	entries := strings.Split(spec, ":")
+	if len(entries) != n {
+		return nil, fmt.Errorf("%s", wrongGPUs)
+	}
+	for i, e := range entries {
+		if strings.TrimSpace(e) == "" {
+			return nil, fmt.Errorf("--gpus %q has an empty entry for worker %d", spec, i)
+		}
+		gpus[i] = strings.ReplaceAll(e, " ", "")
+	}
+	return gpus, nil
+}
+
+// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set, else the numbers
+// of the n devices of the machine.
+func VisibleGPUs(n int) []string {
+	if list := knob.VisibleDevices.Get(); list != "" {
+		return strings.Split(strings.ReplaceAll(list, " ", ""), ",")
+	}
+	gpus := make([]string, n)
+	for i := range gpus {
+		gpus[i] = fmt.Sprint(i)
+	}
+	return gpus
+}

@@ -1,0 +1,319 @@
+package memcheck
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Test is one test of a target: what runs in a process of its own.
+type Test struct {
+	// Name is how reports, filters and the order know the test; it is unique in its target.
+	Name string
+	// Short is the part of the name that the author of the test chose, without a package's path. The CPU filter looks at it.
+	Short string
+	// id is how the target's program is told which test to run, and place tells a target of several programs which one it is.
+	id    string
+	place int
+}
+
+// Command is how a process is started: without a shell.
+type Command struct {
+	Args []string
+	// Dir is the working directory; "" is that of the caller.
+	Dir string
+	// Env is what is added to the caller's environment, as NAME=value.
+	Env []string
+}
+
+// Target is a program whose tests can be listed and run one by one.
+type Target interface {
+	// String names the target for people.
+	String() string
+	// Tests lists the tests, in the target's own order and each once. It may start processes, which end when ctx does.
+	Tests(ctx context.Context) ([]Test, error)
+	// Command returns what runs one test. The runner puts a checker before it.
+	Command(t Test) Command
+	// Skipped reports whether the end of a test's output says that the test was skipped.
+	Skipped(t Test, stdout, stderr string) bool
+	// Close removes what Tests built.
+	Close() error
+}
+
+// TargetOptions is what [OpenTarget] needs to know beside the name.
+type TargetOptions struct {
+	// Kind is "pytest", "go" (packages), "gobinary", "command", or "" to find out from the name.
+	Kind string
+	// Python starts the interpreter; "" is python, or python3 where that is not found.
+	Python string
+	// Runner says how one test of a Python file is run: "script" (python FILE TEST), "pytest" (python -m pytest FILE::TEST), or "" to
+	// choose script for files that run their tests themselves.
+	Runner string
+	// GoFlags are added to go test -c.
+	GoFlags []string
+	// List and Run are command lines for any other program, and Format is how List prints: "lines", "gtest", or "" to find out.
+	List, Run, Format string
+	// Dir is where a compiled test binary, List and Run are started; "" is the working directory.
+	Dir string
+}
+
+// OpenTarget returns the target that name stands for: a Python file, a pattern of Go packages, a compiled Go test binary; or, with
+// Run set, any program. The error says what name was taken for and what would be understood.
+func OpenTarget(name string, o TargetOptions) (Target, error) {
+	kind := o.Kind
+	if kind == "" {
+		kind = kindOf(name, o)
+	}
+	switch kind {
+	case "command":
+		return newCommandTarget(name, o)
+	case "pytest":
+		return newPytest(name, o)
+	case "gobinary":
+		if _, err := os.Stat(name); err != nil {
+			return nil, fmt.Errorf("there is no test binary %s: build one with go test -c", name)
+		}
+		return &goTarget{label: name, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
+	case "go":
+		return &goTarget{label: name, pattern: name, flags: o.GoFlags}, nil
+	}
+	return nil, fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
+		"for any other program give --list-command and --run-command", name)
+}
+
+// kindOf guesses the kind of target, or returns "".
+func kindOf(name string, o TargetOptions) string {
+	if o.Run != "" || o.List != "" {
+		return "command"
+	}
+	info, err := os.Stat(name)
+	switch {
+	case strings.HasSuffix(name, ".py"):
+		return "pytest"
+	case strings.Contains(name, "..."):
+		return "go"
+	case errors.Is(err, fs.ErrNotExist):
+		if !strings.HasPrefix(name, ".") && !filepath.IsAbs(name) && strings.Contains(name, "/") {
+			return "go" // an import path
+		}
+	case err == nil && info.IsDir():
+		if files, _ := filepath.Glob(filepath.Join(name, "*_test.go")); len(files) > 0 {
+			return "go"
+		}
+	case err == nil:
+		if _, err := buildinfo.ReadFile(name); err == nil {
+			return "gobinary"
+		}
+	}
+	return ""
+}
+
+// list runs a command that lists tests and returns its standard output. The error holds the end of what it printed.
+func list(ctx context.Context, c Command) (string, error) {
+	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(cmd.Environ(), c.Env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		said := strings.TrimSpace(errs.String())
+		if said == "" {
+			said = strings.TrimSpace(out.String())
+		}
+		return out.String(), fmt.Errorf("listing tests with %q failed: %w\n%s", strings.Join(c.Args, " "), err, tail(said, 2000))
+	}
+	return out.String(), nil
+}
+
+// tail returns the last n bytes of s, from the start of a line where one begins there.
+func tail(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	s = s[len(s)-n:]
+	if _, rest, ok := strings.Cut(s, "\n"); ok && len(rest) > n/2 {
+		s = rest
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// unique keeps the first of tests with equal names.
+func unique(tests []Test) []Test {
+	seen := make(map[string]bool, len(tests))
+	return slices.DeleteFunc(tests, func(t Test) bool {
+		if seen[t.Name] {
+			return true
+		}
+		seen[t.Name] = true
+		return false
+	})
+}
+
+// commandTarget is any program, by a command that lists its tests and one that runs one.
+type commandTarget struct {
+	label     string
+	list, run []string
+	format    string
+	dir       string
+	// placeholder is whether run says where the test's name goes; else it is the last argument.
+	placeholder bool
+}
+
+func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
+	if o.List == "" || o.Run == "" {
+		return nil, errors.New("a program of its own kind needs both commands: --list-command, which prints the names of its tests, and " +
+			"--run-command, which runs the test {test}")
+	}
+	c := &commandTarget{label: label, format: o.Format, dir: o.Dir}
+	var err error
+	if c.list, err = splitWords(o.List); err != nil {
+		return nil, fmt.Errorf("--list-command: %w", err)
+	}
+	if c.run, err = splitWords(o.Run); err != nil {
+		return nil, fmt.Errorf("--run-command: %w", err)
+	}
+	if len(c.list) == 0 || len(c.run) == 0 {
+		return nil, errors.New("--list-command and --run-command each need a program to start")
+	}
+	if !slices.Contains([]string{"", "lines", "gtest"}, c.format) {
+		return nil, fmt.Errorf("--list-format %q: give lines or gtest", c.format)
+	}
+	c.placeholder = slices.ContainsFunc(c.run, func(w string) bool { return strings.Contains(w, "{test}") })
+	if c.label == "" {
+		c.label = c.run[0]
+	}
+	return c, nil
+}
+
+func (c *commandTarget) String() string { return c.label }
+
+func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
+	out, err := list(ctx, Command{Args: c.list, Dir: c.dir, Env: []string{optOut}})
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	if c.format == "gtest" || c.format == "" && looksLikeGoogleTest(out) {
+		names = googleTests(out)
+	} else {
+		for line := range strings.Lines(out) {
+			if line = strings.TrimSpace(line); line != "" {
+				names = append(names, line)
+			}
+		}
+	}
+	var tests []Test
+	for _, n := range names {
+		tests = append(tests, Test{Name: n, Short: n, id: n})
+	}
+	return unique(tests), nil
+}
+
+func (c *commandTarget) Command(t Test) Command {
+	var args []string
+	for _, w := range c.run {
+		args = append(args, strings.ReplaceAll(w, "{test}", t.id))
+	}
+	if !c.placeholder {
+		args = append(args, t.id)
+	}
+	return Command{Args: args, Dir: c.dir}
+}
+
+// googleSkipped is GoogleTest's line for a test that called GTEST_SKIP.
+var googleSkipped = regexp.MustCompile(`(?m)^\[  SKIPPED \] `)
+
+func (c *commandTarget) Skipped(_ Test, stdout, _ string) bool {
+	return googleSkipped.MatchString(stdout)
+}
+
+func (c *commandTarget) Close() error { return nil }
+
+// looksLikeGoogleTest reports whether a listing is of the form of --gtest_list_tests: a line "Suite." followed by an indented one.
+func looksLikeGoogleTest(out string) bool {
+	suite := false
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(strings.TrimRight(line, " \r\n"), "#")
+		switch name = strings.TrimRight(name, " "); {
+		case strings.HasPrefix(name, "  "):
+			return suite
+		default:
+			suite = strings.HasSuffix(name, ".") && !strings.Contains(name, " ")
+		}
+	}
+	return false
+}
+
+// googleTests returns Suite.Test for every test of a listing by --gtest_list_tests, those that are DISABLED_ left out.
+func googleTests(out string) []string {
+	var names []string
+	suite := ""
+	for line := range strings.Lines(out) {
+		name, _, _ := strings.Cut(strings.TrimRight(line, " \r\n"), "#")
+		name = strings.TrimRight(name, " ")
+		switch {
+		case !strings.HasPrefix(name, " "):
+			suite = ""
+			if strings.HasSuffix(name, ".") && !strings.Contains(name, " ") {
+				suite = name
+			}
+		case suite != "" && strings.TrimSpace(name) != "":
+			full := suite + strings.TrimSpace(name)
+			if !strings.HasPrefix(full, "DISABLED_") && !strings.Contains(full, ".DISABLED_") && !strings.Contains(full, "/DISABLED_") {
+				names = append(names, full)
+			}
+		}
+	}
+	return names
+}
+
+// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character. It expands nothing.
+func splitWords(line string) ([]string, error) {
+	var words []string
+	var word strings.Builder
+	open := false // a word has begun, be it empty
+	var quote rune
+	escaped := false
+	for _, r := range line {
+		switch {
+		case escaped:
+			word.WriteRune(r)
+			escaped = false
+		case r == '\\' && quote != '\'':
+			escaped, open = true, true
+		case quote != 0:
+			if r == quote {
+				quote = 0
+			} else {
+				word.WriteRune(r)
+			}
+		case r == '\'' || r == '"':
+			quote, open = r, true
+		case r == ' ' || r == '\t' || r == '\n':
+			if open {
+				words = append(words, word.String())
+				word.Reset()
+			}
+			open = false
+		default:
+			word.WriteRune(r)
+			open = true
+		}
+	}
+	if quote != 0 || escaped {
+		return nil, fmt.Errorf("%q ends within a quotation", line)
+	}
+	if open {
+		words = append(words, word.String())
+	}
+	return words, nil
+}
