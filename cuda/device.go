@@ -26,22 +26,3 @@ func (d *Device) Multiprocessors() int { return d.rt().Info().Multiprocessors }
 
 // Synchronize waits for all work of the device and returns a fault of it, if any.
 func (d *Device) Synchronize() error { return d.rt().Synchronize() }
-
-// EmptyCache returns cached memory that no tensor uses to the driver.
-func (d *Device) EmptyCache() error { return d.rt().EmptyCache() }
-
-// SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1.
-func (d *Device) SetMemoryFraction(f float64) error { return d.rt().Memory().SetMemoryFraction(f) }
-
-// SetGarbageCollection says whether the allocator may run Go's garbage collector to find dropped tensors before it grows or fails; it
-// may at first.
-func (d *Device) SetGarbageCollection(on bool) { d.rt().Loose().SetCollection(on) }
-
-// Stats are the allocator's counters under PyTorch's names, such as "allocated_bytes.all.current".
-func (d *Device) Stats() map[string]int64 {
-	s := d.rt().Memory().Stats()
-	return s.Flatten()
-}
-
-// ResetPeakStats sets every peak to the present value.
-func (d *Device) ResetPeakStats() { d.rt().Memory().ResetPeakStats() }

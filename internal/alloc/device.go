@@ -349,6 +349,18 @@ func (d *Device) apply(s Settings) {
 	d.expand = s.ExpandableSegments && d.virtual != nil
 }
 
+// UpdateSettings changes the settings as text says, by PyTorch's rules (Settings.Update). A text that is wrong changes nothing.
+func (d *Device) UpdateSettings(text string) (Settings, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s, err := d.settings.Update(text)
+	if err != nil {
+		return Settings{}, err
+	}
+	d.apply(s)
+	return s, nil
+}
+
 // Settings returns the settings in force.
 func (d *Device) Settings() Settings {
 	d.mu.Lock()

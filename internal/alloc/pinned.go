@@ -35,8 +35,24 @@ type HostStats struct {
 	ActiveBytes    Stat
 	HostAllocs     int64 // calls of the backend
 	HostFrees      int64
-	HostAllocTime  Stat // microseconds in them: Current and Allocated are the sum, Peak the longest
-	HostFreeTime   Stat
+	HostAllocTime  Duration
+	HostFreeTime   Duration
+}
+
+// Duration is the time that calls of the backend took, in microseconds.
+type Duration struct {
+	Total, Max, Min int64 // of all calls, of the longest and of the shortest
+	Count           int64
+}
+
+func (s *Duration) add(d time.Duration) {
+	n := d.Microseconds()
+	if s.Count == 0 || n < s.Min {
+		s.Min = n
+	}
+	s.Total += n
+	s.Max = max(s.Max, n)
+	s.Count++
 }
 
 // Host is the caching allocator of pinned host memory, for all devices together. It rounds to powers of two, never splits
@@ -122,16 +138,9 @@ func (h *Host) malloc(size uint64) (uint64, error) {
 	h.mu.Lock()
 	if err == nil {
 		h.stats.HostAllocs++
-		h.stats.HostAllocTime.spend(took)
+		h.stats.HostAllocTime.add(took)
 	}
 	return addr, err
-}
-
-func (s *Stat) spend(d time.Duration) {
-	n := d.Microseconds()
-	s.Current += n
-	s.Allocated += n
-	s.Peak = max(s.Peak, n)
 }
 
 // RecordStream tells that work queued on s, such as a copy that does not block, uses b, so that Free waits for it.
@@ -265,7 +274,7 @@ func (h *Host) emptyCache() error {
 		h.stats.Allocations.sub(1)
 		h.stats.AllocatedBytes.sub(int64(b.size))
 		h.stats.HostFrees++
-		h.stats.HostFreeTime.spend(took)
+		h.stats.HostFreeTime.add(took)
 	}
 	return errors.Join(errs...)
 }
@@ -284,4 +293,28 @@ func (h *Host) Stats() HostStats {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.stats
+}
+
+// ResetPeakStats sets every peak to the current value.
+func (h *Host) ResetPeakStats() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.stats.all() {
+		s.Peak = s.Current
+	}
+}
+
+// ResetAccumulatedStats sets the sums of increases and decreases, the counters and the times to 0.
+func (h *Host) ResetAccumulatedStats() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.stats.all() {
+		s.Allocated, s.Freed = 0, 0
+	}
+	h.stats.HostAllocs, h.stats.HostFrees = 0, 0
+	h.stats.HostAllocTime, h.stats.HostFreeTime = Duration{}, Duration{}
+}
+
+func (s *HostStats) all() [4]*Stat {
+	return [...]*Stat{&s.Allocations, &s.AllocatedBytes, &s.ActiveRequests, &s.ActiveBytes}
 }

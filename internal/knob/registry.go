@@ -13,6 +13,14 @@ var (
 	// LaunchLines makes the launch ring keep the calls of operations.
 	LaunchLines = newBool("TENON_LAUNCH_LINES", false,
 		"Keep the Go line of every operation, so that the error of a device fault names the lines of its suspects. Every operation takes longer.")
+	// AllocConf are the settings of the caching allocator.
+	AllocConf = newText("PYTORCH_CUDA_ALLOC_CONF", "",
+		"Settings of the caching allocator in PyTorch's words, such as `expandable_segments:True,max_split_size_mb:512`. They hold for every "+
+			"device that is opened; `SetAllocatorSettings` changes them later.")
+	// NoCaching sends every allocation to the driver.
+	NoCaching = newText("PYTORCH_NO_CUDA_MEMORY_CACHING", "",
+		"Any value: device memory is allocated and freed by the driver each time, so that compute-sanitizer sees every allocation. Slow, and "+
+			"illegal in a captured graph.")
 	// VisibleDevices is NVIDIA's own; it is read for error messages alone.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")

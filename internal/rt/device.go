@@ -24,11 +24,9 @@ type Device struct {
 	// Host says that the device is this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
 
-	loose  Loose
-	pinned pinnedMemory
-	// arrivals are copies from this device whose destinations are garbage.
-	arrivals arrivals
-	index32  atomic.Int64
+	loose   Loose
+	pinned  pinnedMemory
+	index32 atomic.Int64
 
 	funcs atomic.Pointer[map[kernels.Spec]Func]
 	// generator is the default one.
@@ -69,7 +67,9 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	d.index32.Store(1<<31 - 1)
 	d.generator.seed = DefaultSeed
 	d.funcs.Store(&map[kernels.Spec]Func{})
-	d.mem = alloc.New(&backend{d}, alloc.Options{Index: info.Ordinal, Collect: d.collect})
+	if err := d.newMemory(); err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
 	if _, err := d.newStream(0); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
@@ -137,14 +137,16 @@ func (d *Device) Close() error {
 			first = err
 		}
 	}
-	keep(d.freeForgotten())
 	keep(d.EmptyCache())
+	keep(d.pinned.freeForgotten())
 	if err := d.checkAlloc(d.pinned.host(d).EmptyCache(), "page-locked memory could not be given back"); err != nil {
 		keep(err)
 		if d.lost.Load() != nil { // as in EmptyCache
 			_ = d.pinned.host(d).EmptyCache()
 		}
 	}
+	keep(d.pinned.withdraw(d))
+	d.unregisterAll()
 	t := d.dev.Enter()
 	for _, e := range slices.Concat(d.events, d.timing) {
 		keep(d.dev.EventDestroy(t, e))
@@ -180,7 +182,14 @@ func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 // Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
 // comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
-	err := d.mem.Free(b)
+	if err := d.mem.Free(b); err != nil {
+		return d.freed(err)
+	}
+	return nil
+}
+
+// freed keeps what of an error of the allocator's Free the caller is to know.
+func (d *Device) freed(err error) error {
 	if err == nil {
 		return nil
 	}

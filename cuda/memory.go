@@ -1,0 +1,168 @@
+package cuda
+
+import "tenon.dev/internal/alloc"
+
+// MemInfo returns the device's free and total memory in bytes, over all processes, as the driver tells them. Memory that the allocator
+// caches is not free.
+func (d *Device) MemInfo() (free, total uint64, err error) { return d.rt().MemInfo() }
+
+// MemoryAllocated returns the bytes of live allocations: Stats' "allocated_bytes.all.current".
+func (d *Device) MemoryAllocated() int64 {
+	s := d.rt().Memory().Stats()
+	return s.AllocatedBytes.All().Current
+}
+
+// MaxMemoryAllocated returns the most bytes that were live at once since the last ResetPeakStats.
+func (d *Device) MaxMemoryAllocated() int64 {
+	s := d.rt().Memory().Stats()
+	return s.AllocatedBytes.All().Peak
+}
+
+// MemoryReserved returns the bytes that the allocator holds from the driver, in use or cached: Stats' "reserved_bytes.all.current".
+func (d *Device) MemoryReserved() int64 {
+	s := d.rt().Memory().Stats()
+	return s.ReservedBytes.All().Current
+}
+
+// MaxMemoryReserved returns the most bytes that the allocator held at once since the last ResetPeakStats.
+func (d *Device) MaxMemoryReserved() int64 {
+	s := d.rt().Memory().Stats()
+	return s.ReservedBytes.All().Peak
+}
+
+// Stats are the allocator's counters under PyTorch's names, such as "allocated_bytes.all.current".
+func (d *Device) Stats() map[string]int64 {
+	s := d.rt().Memory().Stats()
+	return s.Flatten()
+}
+
+// ResetPeakStats sets every peak to the present value.
+func (d *Device) ResetPeakStats() { d.rt().Memory().ResetPeakStats() }
+
+// ResetAccumulatedStats sets the sums of all increases and decreases, and the counters of retries, failures and driver calls, to 0.
+func (d *Device) ResetAccumulatedStats() { d.rt().Memory().ResetAccumulatedStats() }
+
+// MemorySummary returns the statistics as a table for people, in the form of torch.cuda.memory_summary; abbreviated leaves the rows of
+// the small and large pools out.
+func (d *Device) MemorySummary(abbreviated bool) string {
+	s := d.rt().Memory().Stats()
+	return s.Summary(d.Ordinal(), abbreviated)
+}
+
+// EmptyCache returns cached memory that no tensor uses to the driver.
+func (d *Device) EmptyCache() error { return d.rt().EmptyCache() }
+
+// SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1. What it holds already stays. Where
+// the limit forbids an allocation, it fails as if the device had no more memory.
+func (d *Device) SetMemoryFraction(f float64) error { return d.rt().Memory().SetMemoryFraction(f) }
+
+// MemoryFraction returns what SetMemoryFraction set, 1 at first.
+func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFraction() }
+
+// SetAllocatorSettings changes the settings of the caching allocator from now on. text has the form of PYTORCH_CUDA_ALLOC_CONF:
+// comma-separated key:value pairs out of
+//
+//	max_split_size_mb:N                  blocks of N MiB or more are never split; N > 20
+//	roundup_power2_divisions:D           sizes are rounded up to one of D steps between powers of two; or [64:8,128:4,>:1], by MiB
+//	garbage_collection_threshold:F       above the share F of the memory fraction, old cached blocks are given back first
+//	expandable_segments:True             segments are address ranges that grow page by page
+//	release_lock_on_cudamalloc:True      the allocator's lock is dropped while the driver allocates
+//	pinned_use_cuda_host_register:True   page-locked memory is ordinary memory, locked after the fact
+//	pinned_num_register_threads:N        threads that touch its pages before; a power of two up to 128
+//	backend:native                       cannot change; cudaMallocAsync is chosen by the environment when the device is opened
+//
+// As in PyTorch, the first three go back to their defaults in every call that does not name them, and the others keep their value; the
+// texts of errors are PyTorch's. A text that is wrong changes nothing.
+func (d *Device) SetAllocatorSettings(text string) error { return d.rt().UpdateSettings(text) }
+
+// AllocatorBackend returns "native", the caching allocator, or "cudaMallocAsync", the driver's stream-ordered one.
+func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().Backend }
+
+// SetCaching switches the cache of device memory off or on again. While it is off, every allocation goes to the driver, every free waits
+// for the device and gives the memory back, neither counts in Stats, and allocating in a capture is an error. Memory keeps the way in
+// which it was allocated.
+func (d *Device) SetCaching(on bool) { d.rt().Memory().SetCaching(on) }
+
+// SetGarbageCollection says whether the allocator may run Go's garbage collector to find dropped tensors before it grows or fails; it
+// may at first.
+func (d *Device) SetGarbageCollection(on bool) { d.rt().Loose().SetCollection(on) }
+
+// RawAlloc returns the address of size bytes of device memory from the caching allocator, for work on s; 0 bytes give address 0. Their
+// content is undefined. RawFree gives them back.
+func (d *Device) RawAlloc(size uint64, s *Stream) (addr uint64, err error) {
+	return d.rt().RawAlloc(size, s.rt())
+}
+
+// RawFree gives back what RawAlloc returned, of any device; address 0 does nothing. Work queued on the stream of RawAlloc may still use
+// the memory; work on other streams must be complete.
+func (d *Device) RawFree(addr uint64) error { return d.rt().RawFree(addr) }
+
+// OOM is an allocation that failed for want of memory.
+type OOM struct {
+	Device  int    // the device's number
+	Wanted  uint64 // bytes that the allocator asked the device for
+	Allowed uint64 // bytes that it may hold: the memory fraction, or all of the device's memory
+	Free    uint64 // the device's free bytes
+}
+
+// OnOutOfMemory calls f for every allocation that fails from now on, on the goroutine whose allocation it was, before that gets its error.
+// f must not allocate on the device.
+func (d *Device) OnOutOfMemory(f func(OOM)) {
+	d.rt().Memory().AddOOMObserver(func(device int, wanted, allowed, free uint64) { f(OOM{device, wanted, allowed, free}) })
+}
+
+// Stat follows one quantity.
+type Stat struct {
+	Current, Peak    int64 // now, and the most since the peaks were reset
+	Allocated, Freed int64 // the sums of all increases and of all decreases
+}
+
+// Timing is the time that some calls took, in microseconds.
+type Timing struct {
+	Count           int64 // calls
+	Total, Max, Min int64 // of all calls, of the longest and of the shortest
+}
+
+// HostStats are the statistics of page-locked host memory. It is handed out in blocks of a power of two bytes.
+type HostStats struct {
+	Allocations    Stat // blocks held, in use or cached
+	AllocatedBytes Stat // their bytes
+	ActiveRequests Stat // blocks in use, or freed while a copy still uses them
+	ActiveBytes    Stat // their bytes
+	HostAllocs     int64
+	HostFrees      int64
+	HostAllocTime  Timing // of the calls of the driver
+	HostFreeTime   Timing
+}
+
+// Flatten returns the statistics under PyTorch's names, such as "active_bytes.peak" and "host_alloc_time.total".
+func (s HostStats) Flatten() map[string]int64 {
+	m := map[string]int64{"num_host_alloc": s.HostAllocs, "num_host_free": s.HostFrees}
+	for key, v := range map[string]Stat{"allocations": s.Allocations, "allocated_bytes": s.AllocatedBytes,
+		"active_requests": s.ActiveRequests, "active_bytes": s.ActiveBytes} {
+		m[key+".current"], m[key+".peak"] = v.Current, v.Peak
+		m[key+".allocated"], m[key+".freed"] = v.Allocated, v.Freed
+	}
+	for key, v := range map[string]Timing{"host_alloc_time": s.HostAllocTime, "host_free_time": s.HostFreeTime} {
+		m[key+".total"], m[key+".max"], m[key+".min"], m[key+".count"] = v.Total, v.Max, v.Min, v.Count
+		m[key+".avg"] = v.Total / max(v.Count, 1)
+	}
+	return m
+}
+
+// HostStats returns the statistics of the page-locked memory that this device's copies use.
+func (d *Device) HostStats() HostStats {
+	s := d.rt().PinnedMemory().Stats()
+	timing := func(d alloc.Duration) Timing { return Timing{d.Count, d.Total, d.Max, d.Min} }
+	return HostStats{Stat(s.Allocations), Stat(s.AllocatedBytes), Stat(s.ActiveRequests), Stat(s.ActiveBytes), s.HostAllocs, s.HostFrees,
+		timing(s.HostAllocTime), timing(s.HostFreeTime)}
+}
+
+// ResetPeakHostStats sets every peak of HostStats to the present value.
+func (d *Device) ResetPeakHostStats() { d.rt().PinnedMemory().ResetPeakStats() }
+
+// ResetAccumulatedHostStats sets the sums, counters and times of HostStats to 0.
+func (d *Device) ResetAccumulatedHostStats() { d.rt().PinnedMemory().ResetAccumulatedStats() }
+
+// EmptyHostCache returns cached page-locked memory that no copy uses to the system.
+func (d *Device) EmptyHostCache() error { return d.rt().EmptyHostCache() }
