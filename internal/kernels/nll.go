@@ -221,7 +221,7 @@ var (
 	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re
-			p := math.Exp(k, in[4].Re.Sub(in[5].Re))
+			p := math.ExpNonPositive(k, in[4].Re.Sub(in[5].Re))
 			p = class(i, s[0], s[1]).Eq(t).Select(p.Sub(p.Like(1)), p)
 			g := in[0].Mul(in[2]).Div(in[3])
 			return []Num{choose(t.Ne(s[2].Re), realNum(p).Mul(g), in[0].like(0))}

@@ -52,7 +52,7 @@ func onlineStep(k *kernel.Builder, a []kernel.Value, x kernel.Value) []kernel.Va
 	up := x.Gt(m)
 	// Equal infinities are 0 apart, not NaN.
 	d := x.Eq(m).Select(x.Like(0), x.Sub(m).Abs().Neg())
-	e := math.Exp(k, d)
+	e := math.ExpNonPositive(k, d)
 	return []kernel.Value{up.Select(x, m), up.Select(s.FMA(e, s.Like(1)), s.Add(e))}
 }
 
@@ -60,7 +60,7 @@ func onlineCombine(k *kernel.Builder, a, b []kernel.Value) []kernel.Value {
 	up := b[0].Gt(a[0])
 	m := up.Select(b[0], a[0])
 	d := a[0].Eq(b[0]).Select(m.Like(0), b[0].Sub(a[0]).Abs().Neg())
-	e := math.Exp(k, d)
+	e := math.ExpNonPositive(k, d)
 	large, small := up.Select(b[1], a[1]), up.Select(a[1], b[1])
 	return []kernel.Value{m, small.FMA(e, large)}
 }

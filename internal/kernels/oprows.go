@@ -92,16 +92,17 @@ func (r *rowKernel) affine(s source, w, b int) source {
 // softmax returns the greatest element of the row, e^(x-m) and the sum of that. A held row takes a pass for each; one that is read again
 // gets both from one (see LogSumExp).
 func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
-	exp := func(v ...kernel.Value) kernel.Value { return math.Exp(r.k, v[0].Sub(m)) }
+	exp := func(v ...kernel.Value) kernel.Value { return math.ExpNonPositive(r.k, v[0].Sub(m)) }
 	if r.chunks == 0 {
 		state := r.fold(onlineInit(r.k, r.t), x, func(a []kernel.Value, x kernel.Value) []kernel.Value { return onlineStep(r.k, a, x) },
 			func(a, b []kernel.Value) []kernel.Value { return onlineCombine(r.k, a, b) })
 		m, s = state[0], state[1]
 		return m, r.each(exp, x), s
 	}
-	fold := func(a []kernel.Value, x kernel.Value) []kernel.Value { return []kernel.Value{maximum(a[0], x)} }
-	m = r.fold([]kernel.Value{r.k.Const(r.t, gomath.Inf(-1))}, x, fold,
-		func(a, b []kernel.Value) []kernel.Value { return []kernel.Value{maximum(a[0], b[0])} })[0]
+	// A NaN may lose here: it turns the sum into NaN all the same.
+	m = r.fold([]kernel.Value{r.k.Const(r.t, gomath.Inf(-1))}, x,
+		func(a []kernel.Value, x kernel.Value) []kernel.Value { return []kernel.Value{a[0].Max(x)} },
+		func(a, b []kernel.Value) []kernel.Value { return []kernel.Value{a[0].Max(b[0])} })[0]
 	e = r.each(exp, x)
 	return m, e, r.sum(e)
 }

@@ -193,16 +193,17 @@ func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Val
 		acc = append(acc, k.Var(v))
 	}
 	r.walk(func(p spot) {
+		old := get(acc)
+		next := old
 		for _, x := range s(p) {
-			old := get(acc)
-			next := step(old, x)
-			if p.ok.Builder() != nil {
-				for i := range next {
-					next[i] = p.ok.Select(next[i], old[i])
-				}
-			}
-			set(acc, next)
+			next = step(next, x)
 		}
+		if p.ok.Builder() != nil { // a vector lies within the row or beyond it
+			for i := range next {
+				next[i] = p.ok.Select(next[i], old[i])
+			}
+		}
+		set(acc, next)
 	})
 	state := get(acc)
 	if r.group == 1 {

@@ -53,6 +53,25 @@ func (f float) saturateExp(x, y kernel.Value) kernel.Value {
 // Exp returns e^x.
 func Exp(k *kernel.Builder, x kernel.Value) kernel.Value { return of(k, x).exp(x) }
 
+// ExpNonPositive returns e^x for x that is not positive, or NaN; in float32 with 17 instructions, none of them a conversion, where Exp takes 30.
+// A rounding error above 0 does no harm: it is right up to x = 40.
+func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	if f.wide() {
+		return f.exp(x)
+	}
+	// Adding 1.5 * 2^23 leaves the nearest integer in the sum's low bits.
+	shift := f.c(0x1.8p23)
+	t := x.FMA(f.part(log2eConst, 0), shift)
+	n := t.Sub(shift)
+	r := n.FMA(f.minus(ln2Const, 1), n.FMA(f.minus(ln2Const, 0), x))
+	y := r.Mul(r).FMA(f.poly(expPoly, r), r).Add(f.c(1))
+	// 2^(n+64) is a number for every result that is not 0, and the second product rounds subnormal ones once.
+	up := t.Bitcast(f.bits).Shl(k.I32(f.mantissa)).Add(f.i(int64(f.bias+64) << f.mantissa)).Bitcast(f.t)
+	lo, _ := f.expLimits()
+	return x.Lt(f.c(lo)).Select(f.c(0), y.Mul(up).Mul(f.c(0x1p-64)))
+}
+
 // Exp2 returns 2^x.
 func Exp2(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
@@ -87,7 +106,7 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
-	e := f.exp(x.Abs().Neg())
+	e := ExpNonPositive(k, x.Abs().Neg())
 	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the reciprocal is kept in two words.
 	d := fastTwoSum(f.c(1), e)
 	y := f.c(1).Div(d.hi)
@@ -98,7 +117,7 @@ func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 // Softplus returns log(1+e^x).
 func Softplus(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
-	e := f.exp(x.Abs().Neg())
+	e := ExpNonPositive(k, x.Abs().Neg())
 	y := x.Max(f.c(0)).Add(f.log1p(e))
 	return x.IsNaN().Select(x, y)
 }
@@ -106,7 +125,7 @@ func Softplus(k *kernel.Builder, x kernel.Value) kernel.Value {
 // LogSigmoid returns log(1/(1+e^-x)) = -Softplus(-x).
 func LogSigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
-	e := f.exp(x.Abs().Neg())
+	e := ExpNonPositive(k, x.Abs().Neg())
 	y := f.log1p(e).Sub(x.Min(f.c(0))).Neg()
 	return x.IsNaN().Select(x, y)
 }

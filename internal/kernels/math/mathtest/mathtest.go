@@ -66,6 +66,9 @@ func bigSigmoid(x *big.Float) *big.Float {
 // Functions are the functions of one argument.
 var Functions = []Unary{
 	{"exp", kmath.Exp, math.Exp, bigref.Exp, -746, 710},
+	{"exp_nonpositive", func(k *kernel.Builder, x kernel.Value) kernel.Value { return kmath.ExpNonPositive(k, x.Abs().Neg()) },
+		func(x float64) float64 { return math.Exp(-math.Abs(x)) },
+		func(x *big.Float) *big.Float { return bigref.Exp(neg(new(big.Float).Abs(x))) }, -746, 746},
 	{"exp2", kmath.Exp2, math.Exp2, bigref.Exp2, -1076, 1024},
 	{"expm1", kmath.Expm1, math.Expm1, bigref.Expm1, -60, 710},
 	{"log", kmath.Log, math.Log, bigref.Log, 0, math.MaxFloat64},
