@@ -135,7 +135,8 @@ type SumOpt struct {
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy between the processor and a GPU: work that uses the result waits for it, by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned tensor:
+	// work that uses the result, or overwrites a pinned source, waits by itself.
 	NonBlocking bool
 }
 
@@ -460,6 +461,14 @@ func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
 func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Conv2d((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b), core.ConvOpt(opt)))
+}
+
+// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is pinned, and work
+// that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's on the GPU's default
+// stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the processor, it waits as CopyInto
+// does. It cannot be captured.
+func (x *Exec) CopyAsyncInto(dst *Tensor, src *Tensor) {
+	(*core.Exec)(x).CopyAsyncInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
 // CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
@@ -1138,6 +1147,12 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Permute((*core.Tensor)(t), dims...))
 }
 
+// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
+// x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+func (x *Exec) PinMemory(t *Tensor) *Tensor {
+	return (*Tensor)((*core.Exec)(x).PinMemory((*core.Tensor)(t)))
+}
+
 // Positive returns t itself; it fails for bool.
 func (x *Exec) Positive(t *Tensor) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Positive((*core.Tensor)(t)))
@@ -1228,6 +1243,12 @@ func (x *Exec) Reciprocal(t *Tensor) *Tensor {
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 	return (*core.Exec)(x).RecordStream((*core.Tensor)(t), (*rt.Stream)(st))
+}
+
+// RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
+// UnregisterHost.
+func (x *Exec) RegisterHost(t *Tensor) error {
+	return (*core.Exec)(x).RegisterHost((*core.Tensor)(t))
 }
 
 // Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
@@ -1506,6 +1527,11 @@ func (x *Exec) UniformInto(dst *Tensor, low float64, high float64) {
 	(*core.Exec)(x).UniformInto((*core.Tensor)(dst), low, high)
 }
 
+// UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
+func (x *Exec) UnregisterHost(t *Tensor) error {
+	return (*core.Exec)(x).UnregisterHost((*core.Tensor)(t))
+}
+
 // Unsqueeze returns the view with a dimension of size 1 inserted at dim.
 func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Unsqueeze((*core.Tensor)(t), dim))
@@ -1600,6 +1626,11 @@ func (t *Tensor) IsContiguous() bool {
 // IsLeaf reports whether t was made by the user rather than by a recorded operation.
 func (t *Tensor) IsLeaf() bool {
 	return (*core.Tensor)(t).IsLeaf()
+}
+
+// IsPinned reports whether the elements lie in page-locked host memory.
+func (t *Tensor) IsPinned() bool {
+	return (*core.Tensor)(t).IsPinned()
 }
 
 // Numel returns the number of elements.

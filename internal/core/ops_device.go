@@ -12,8 +12,12 @@ var rowTo *row
 func init() {
 	rowTo = define(row{Name: "To", Torch: "to", flags: flagForeign, run: runTo, meta: func(f *frame) {
 		t := f.in[0]
-		f.newOut(0, t.dt, t.shape, t.stride)
 		f.opt = t.st.dev
+		if f.x.m.stream.Device.Host && f.i[0] == 1 {
+			f.newLocked(0, t.dt, t.shape, t.stride, t.st.dev)
+			return
+		}
+		f.newOut(0, t.dt, t.shape, t.stride)
 	}})
 }
 
@@ -33,25 +37,23 @@ func runTo(f *frame) error {
 	if n == 0 {
 		return nil
 	}
-	from := t.st.dev.DefaultStream()
-	seq := from.Next()
-	from.Began(opRead, seq)
-	if !f.x.m.manual {
-		if err := t.st.read(from, seq); err != nil {
-			return err
-		}
+	to, from, dst, src := f.x.m.stream, t.st.dev.DefaultStream(), driver.Ptr(out.ptr()), driver.Ptr(t.ptr())
+	if out.st.locked != nil {
+		return f.reading(t, from, func() error { return out.download(from, src, out.hostBytes(n)) })
 	}
-	a, err := rt.Transfer(f.x.m.stream, driver.Ptr(out.ptr()), from, driver.Ptr(t.ptr()), n, f.i[0] == 1)
-	from.Issued(seq)
-	if a != nil {
-		out.st.arrival.Store(a)
+	if b := t.hostBytes(n); b != nil && !to.Device.Host {
+		return t.upload(to, dst, b, f.i[0] == 1)
 	}
-	return err
+	if err := t.st.arrived(); err != nil {
+		return err
+	}
+	return f.reading(t, from, func() error { return rt.Transfer(to, dst, from, src, n) })
 }
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy between the processor and a GPU: work that uses the result waits for it, by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned tensor:
+	// work that uses the result, or overwrites a pinned source, waits by itself.
 	NonBlocking bool
 }
 

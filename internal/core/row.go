@@ -150,6 +150,7 @@ func (f *frame) idle() {
 
 // writes notes that the operation under way changes t, which is among its operands and none of its outputs.
 func (f *frame) writes(t *Tensor) {
+	f.check(t.st.settled())
 	if !f.x.m.manual {
 		f.check(t.st.write(f.x.m.stream, f.seq))
 	}
@@ -213,7 +214,7 @@ func (f *frame) operand(t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, "the operand %s was closed; keep it with Keep, or use it within its scope", describe(t))
 	}
-	if t.st.arrival.Load() != nil {
+	if t.st.arrival.Load() != nil && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
 	}
 	dev := f.x.m.stream.Device
@@ -322,7 +323,9 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
-	f.check(d.st.arrived())
+	if f.row.flags&flagForeign == 0 && (d.st.locked != nil || d.st.arrival.Load() != nil) {
+		f.check(d.st.settled())
+	}
 	if d.st.dev != f.x.m.stream.Device {
 		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
 	}

@@ -27,7 +27,9 @@ type storage struct {
 	// gradViews says that views of the storage take part in a gradient.
 	gradViews atomic.Bool
 	// arrival is the copy that fills the storage, while nobody has waited for it.
-	arrival atomic.Pointer[rt.Arrival]
+	arrival atomic.Pointer[rt.Event]
+	// locked is page-locked host memory in place of a block, or nil.
+	locked *lockedMemory
 
 	// loosened says that cleanup is set, or about to be by a holder of a reference.
 	loosened atomic.Bool
@@ -52,14 +54,13 @@ func (s *storage) release() error {
 	}
 	if s.arrival.Load() != nil {
 		if a := s.arrival.Swap(nil); a != nil {
-			// The destination goes with the storage.
-			_ = a.Drop()
+			a.Close()
 		}
 	}
 	b := s.block
 	s.block = nil
 	if b == nil {
-		return nil
+		return s.locked.free()
 	}
 	live.Add(-1)
 	return s.dev.Free(b)
@@ -71,33 +72,35 @@ func (s *storage) arrived() error {
 	if a == nil {
 		return nil
 	}
-	if err := a.Wait(); err != nil {
+	if err := a.Synchronize(); err != nil {
 		return err
 	}
-	s.arrival.CompareAndSwap(a, nil)
+	if s.arrival.CompareAndSwap(a, nil) {
+		a.Close()
+	}
 	return nil
 }
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.
 func (s *storage) loosen() {
-	if s.block == nil || s.loosened.Swap(true) {
+	if s.block == nil && s.locked == nil || s.loosened.Swap(true) {
+		return
+	}
+	if s.locked != nil {
+		s.cleanup = runtime.AddCleanup(s, (*lockedMemory).forget, s.locked)
 		return
 	}
 	s.dev.Loose().Add(s.bytes)
 	s.cleanup = runtime.AddCleanup(s, func(d dropped) {
-		if d.arrival != nil {
-			d.arrival.Forget()
-		}
 		d.dev.Loose().Put(d.block)
 		live.Add(-1)
-	}, dropped{s.dev, s.block, s.arrival.Load()})
+	}, dropped{s.dev, s.block})
 }
 
 // dropped is what a cleanup needs to free memory whose last handle was garbage.
 type dropped struct {
-	dev     *rt.Device
-	block   *alloc.Block
-	arrival *rt.Arrival
+	dev   *rt.Device
+	block *alloc.Block
 }
 
 const seqBits = 56

@@ -63,10 +63,13 @@ func plural(n int) string {
 	return fmt.Sprintf("%d devices, numbered from 0", n)
 }
 
+// processors is the machine that the processor's devices are of: one, so that all of them reach the same page-locked memory.
+var processors = sync.OnceValue(hostsim.CPU)
+
 func driverOf(sel *Selector) (drv driver.Driver, host bool, err error) {
 	switch sel.Kind {
 	case CPU:
-		return hostsim.CPU(), true, nil
+		return processors(), true, nil
 	case Sim:
 		return hostsim.New(hostsim.Options{Devices: sel.Ordinal + 1, Capacity: sel.Memory}), false, nil
 	}

@@ -19,6 +19,9 @@ type Pinned struct {
 // AllocPinned returns n > 0 bytes of page-locked memory with undefined content. It is safe for concurrent use.
 func (d *Device) AllocPinned(n int) (*Pinned, error) {
 	h := d.pinned.host(d)
+	if err := d.pinned.freeForgotten(); err != nil {
+		return nil, err
+	}
 	b, err := h.Alloc(uint64(n))
 	if err != nil {
 		return nil, d.checkAlloc(err, "page-locked memory could not be allocated")
@@ -40,6 +43,69 @@ func (p *Pinned) Free() error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).Free(p.block), "page-locked memory could not be freed")
 }
 
+// Device returns the device that the memory was allocated for: streams of others cannot be recorded.
+func (p *Pinned) Device() *Device { return p.dev }
+
+// Addr returns the memory's address, at which every device and the processor's kernels see it.
+func (p *Pinned) Addr() uint64 { return p.block.Addr() }
+
+// Forget is Free for goroutines that may not call the driver, such as those of cleanups: the memory is freed with a later allocation.
+func (p *Pinned) Forget() {
+	m := &p.dev.pinned
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.forgotten = append(m.forgotten, p)
+}
+
+// freeForgotten frees what Forget noted.
+func (m *pinnedMemory) freeForgotten() (err error) {
+	m.mu.Lock()
+	list := m.forgotten
+	m.forgotten = nil
+	m.mu.Unlock()
+	for _, p := range list {
+		err = errors.Join(err, p.Free())
+	}
+	return err
+}
+
+// share lets kernels of the processor reach page-locked memory of d.
+func (d *Device) share(mem []byte) error {
+	h, err := processor(d)
+	if h == nil || err != nil {
+		return err
+	}
+	return (&backend{h}).relaxed(func(t driver.Thread) error { return h.dev.HostRegister(t, mem) })
+}
+
+// unshare ends that; it comes before the memory goes.
+func (d *Device) unshare(mem []byte) error {
+	h, err := processor(d)
+	if h == nil || err != nil {
+		return err
+	}
+	return (&backend{h}).relaxed(func(t driver.Thread) error { return h.dev.HostUnregister(t, mem) })
+}
+
+// processor returns the processor's device, or nil if that is d itself.
+func processor(d *Device) (*Device, error) {
+	if d.Host {
+		return nil, nil
+	}
+	return Host()
+}
+
+// withdraw hides the memory that is still in use from the processor's kernels, before d's driver frees it.
+func (m *pinnedMemory) withdraw(d *Device) (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, mem := range m.slices {
+		err = errors.Join(err, d.unshare(mem))
+	}
+	clear(m.slices)
+	return err
+}
+
 // PinnedStats are the statistics of the device's cache of page-locked memory.
 func (d *Device) PinnedStats() alloc.HostStats { return d.pinned.host(d).Stats() }
 
@@ -48,8 +114,9 @@ type pinnedMemory struct {
 	once  sync.Once
 	cache *alloc.Host
 
-	mu     sync.Mutex
-	slices map[uint64][]byte
+	mu        sync.Mutex
+	slices    map[uint64][]byte
+	forgotten []*Pinned
 }
 
 func (m *pinnedMemory) host(d *Device) *alloc.Host {
@@ -76,6 +143,9 @@ func (b *pinnedBackend) MallocHost(size uint64) (addr uint64, err error) {
 		if err != nil {
 			return err
 		}
+		if err := b.d.share(mem); err != nil {
+			return errors.Join(err, b.d.dev.HostFree(t, mem))
+		}
 		addr = uint64(reflect.ValueOf(mem).Pointer())
 		m := &b.d.pinned
 		m.mu.Lock()
@@ -96,7 +166,15 @@ func (b *pinnedBackend) FreeHost(addr uint64) error {
 	mem := m.slices[addr]
 	delete(m.slices, addr)
 	m.mu.Unlock()
-	free := func(t driver.Thread) error { return b.d.dev.HostFree(t, mem) }
+	free := func(t driver.Thread) error {
+		if err := b.d.unshare(mem); err != nil {
+			return err
+		}
+		if err := b.d.dev.HostFree(t, mem); err != nil {
+			return errors.Join(err, b.d.share(mem))
+		}
+		return nil
+	}
 	var err error
 	if b.lost() { // as in backend.Free
 		t := b.d.dev.Enter()

@@ -1,0 +1,347 @@
+package core
+
+import (
+	"sync"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/rt"
+)
+
+// lockedMemory is the page-locked host memory of a storage of the processor's device. Kernels of the processor use it as any memory; a GPU
+// copies from and to it while the host goes on.
+type lockedMemory struct {
+	memory *rt.Pinned
+
+	mu sync.Mutex
+	// leaving are the ends of copies that read the memory, which the next write waits for.
+	leaving []*rt.Event
+}
+
+// free gives the memory back; it is reused when the copies that use it are done. A nil receiver is no memory.
+func (l *lockedMemory) free() error {
+	if l == nil {
+		return nil
+	}
+	live.Add(-1)
+	return l.memory.Free()
+}
+
+// forget is free for cleanups.
+func (l *lockedMemory) forget() {
+	live.Add(-1)
+	l.memory.Forget()
+}
+
+// leaves notes a copy that reads the memory.
+func (l *lockedMemory) leaves(e *rt.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	kept := l.leaving[:0]
+	for _, o := range l.leaving {
+		if done, err := o.Query(); done && err == nil {
+			o.Close()
+			continue
+		}
+		kept = append(kept, o)
+	}
+	clear(l.leaving[len(kept):])
+	l.leaving = append(kept, e)
+}
+
+// left waits until no copy reads the memory.
+func (l *lockedMemory) left() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, e := range l.leaving {
+		if err := e.Synchronize(); err != nil {
+			l.leaving = l.leaving[i:]
+			return err
+		}
+		e.Close()
+	}
+	l.leaving = nil
+	return nil
+}
+
+// settled waits for the copies that fill and read the storage: after it the host may write.
+func (s *storage) settled() error {
+	if err := s.arrived(); err != nil {
+		return err
+	}
+	if s.locked != nil {
+		return s.locked.left()
+	}
+	return nil
+}
+
+// filledBefore makes later work of st come after the copy that fills the storage, if one is under way; the host waits only if that copy is
+// another device's.
+func (s *storage) filledBefore(st *rt.Stream) error {
+	a := s.arrival.Load()
+	if a == nil {
+		return nil
+	}
+	if a.Device() == st.Device {
+		return st.Wait(a)
+	}
+	return s.arrived()
+}
+
+// usedBefore is filledBefore for work that writes the storage, which comes after copies from it too.
+func (s *storage) usedBefore(st *rt.Stream) error {
+	if err := s.filledBefore(st); err != nil {
+		return err
+	}
+	s.locked.mu.Lock()
+	for _, e := range s.locked.leaving {
+		if e.Device() == st.Device {
+			if err := st.Wait(e); err != nil {
+				s.locked.mu.Unlock()
+				return err
+			}
+		}
+	}
+	s.locked.mu.Unlock()
+	return nil
+}
+
+// hostBytes returns the n bytes at t's first element if they lie in page-locked memory of the host, else nil.
+func (t *Tensor) hostBytes(n int) []byte {
+	if !t.st.dev.Host || n == 0 {
+		return nil
+	}
+	if l := t.st.locked; l != nil {
+		at := int(t.ptr() - t.st.ptr)
+		return l.memory.Bytes()[at : at+n]
+	}
+	b := t.st.dev.Driver().HostView(driver.Ptr(t.ptr()), uint64(n))
+	if !rt.HostRegistered(b) {
+		return nil
+	}
+	return b
+}
+
+// upload copies host bytes of t to address dst in to's order. Unless async is true it waits for the copy, as it does where nothing else could
+// keep the memory until then.
+func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) error {
+	if err := t.st.filledBefore(to); err != nil {
+		return err
+	}
+	e, err := to.Upload(dst, b)
+	if err != nil {
+		return err
+	}
+	if l := t.st.locked; l != nil && l.memory.Device() == to.Device {
+		if err := l.memory.Record(to); err != nil {
+			return err
+		}
+		l.leaves(e)
+		if !async {
+			return e.Synchronize()
+		}
+		return nil
+	}
+	defer e.Close()
+	return e.Synchronize()
+}
+
+// download copies from address src, in from's order, to the page-locked memory b of t.
+func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
+	l := t.st.locked
+	if err := t.st.usedBefore(from); err != nil {
+		return err
+	}
+	e, err := from.Download(b, src)
+	if err != nil {
+		return err
+	}
+	if l.memory.Device() != from.Device {
+		defer e.Close()
+		return e.Synchronize()
+	}
+	if err := l.memory.Record(from); err != nil {
+		return err
+	}
+	if old := t.st.arrival.Swap(e); old != nil {
+		old.Close()
+	}
+	return nil
+}
+
+// newLocked makes output i of the processor in page-locked memory for dev.
+func (f *frame) newLocked(i int, dt dtype.DType, shape, stride []int, dev *rt.Device) {
+	n := &fresh{}
+	t, s := &n.Tensor, &n.own
+	t.dt, t.st = dt, s
+	t.setShape(shape, stride)
+	s.dev = f.x.m.stream.Device
+	s.refs.Store(1)
+	s.bytes = extent(t.shape, t.stride) * dt.Size()
+	if s.bytes > 0 {
+		p, err := dev.AllocPinned(s.bytes)
+		f.check(err)
+		s.locked, s.ptr = &lockedMemory{memory: p}, p.Addr()
+		live.Add(1)
+	}
+	f.setOut(i, t)
+}
+
+var rowPin, rowCopyAcross *row
+
+func init() {
+	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no gaps.
+	rowPin = define(row{Name: "PinMemory", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, meta: func(f *frame) {
+		f.newLocked(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape), f.opt.(*rt.Device))
+	}})
+	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
+	// page-locked memory; opt is the stream of the other's device.
+	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign, run: runCopyAcross,
+		meta: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
+}
+
+// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
+// x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+func (x *Exec) PinMemory(t *Tensor) *Tensor {
+	dev := x.m.stream.Device
+	switch {
+	case t.closed.Load():
+		x.fail("PinMemory", fault.Closed, nil, "the tensor %s was closed", describe(t))
+	case !t.st.dev.Host:
+		x.fail("PinMemory", fault.Invalid, nil, "cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev.Info().Name)
+	case dev.Host:
+		x.fail("PinMemory", fault.Invalid, nil, "memory is pinned for a GPU; call PinMemory on an Exec of the GPU, not on the processor's")
+	case t.IsPinned():
+		return t
+	}
+	f := x.Host().op(rowPin, t)
+	f.opt = dev
+	return f.call1()
+}
+
+// IsPinned reports whether the elements lie in page-locked host memory.
+func (t *Tensor) IsPinned() bool {
+	return !t.closed.Load() && t.hostBytes(extent(t.shape, t.stride)*t.dt.Size()) != nil
+}
+
+// RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
+// UnregisterHost.
+func (x *Exec) RegisterHost(t *Tensor) error {
+	b, err := x.registrable(t)
+	if err != nil {
+		return err
+	}
+	if err := x.m.stream.Device.HostRegister(b); err != nil {
+		return err
+	}
+	t.st.retain()
+	return nil
+}
+
+// UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
+func (x *Exec) UnregisterHost(t *Tensor) error {
+	b, err := x.registrable(t)
+	if err != nil {
+		return err
+	}
+	if err := x.m.stream.Device.HostUnregister(b); err != nil {
+		return err
+	}
+	return t.st.release()
+}
+
+// registrable returns the bytes of t's storage.
+func (x *Exec) registrable(t *Tensor) ([]byte, error) {
+	switch {
+	case t.closed.Load():
+		return nil, fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+	case !t.st.dev.Host || x.m.stream.Device.Host:
+		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev.Info().Name, x.m.stream.Device.Info().Name)
+	case t.st.bytes == 0:
+		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
+	}
+	return t.st.dev.Driver().HostView(driver.Ptr(t.st.ptr), uint64(t.st.bytes)), nil
+}
+
+// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is pinned, and work
+// that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's on the GPU's default
+// stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the processor, it waits as CopyInto
+// does. It cannot be captured.
+func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
+	if dst.st.dev == src.st.dev || !dst.st.dev.Host && !src.st.dev.Host {
+		x.On(x.streamOf(dst)).CopyInto(dst, src)
+		return
+	}
+	x.composite("CopyAsyncInto", func(x *Exec) *Tensor {
+		to, from := x.On(x.streamOf(dst)), x.On(x.streamOf(src))
+		if src.st.dev.Host {
+			if to.direct(dst, src) {
+				to.copyAcross(dst, src, to.m.stream)
+			} else {
+				to.CopyInto(dst, to.To(src, ToOpt{NonBlocking: true}))
+			}
+			return nil
+		}
+		s := src
+		if dst.dt != s.dt || !sameShape(dst.shape, s.shape) || !sameShape(dst.stride, s.stride) {
+			s = from.copyAs(from.BroadcastTo(s, dst.shape...), dst.dt, true)
+		}
+		if to.direct(dst, s) {
+			to.copyAcross(dst, s, from.m.stream)
+		} else {
+			to.CopyInto(dst, to.To(s, ToOpt{}))
+		}
+		return nil
+	})
+}
+
+// streamOf returns x's stream if that is of t's device, else that device's default stream.
+func (x *Exec) streamOf(t *Tensor) *rt.Stream {
+	if x.m.stream.Device == t.st.dev {
+		return x.m.stream
+	}
+	return t.st.dev.DefaultStream()
+}
+
+// direct says that one copy of bytes does it, and that no gradient is to know.
+func (x *Exec) direct(dst, src *Tensor) bool {
+	host := dst
+	if src.st.dev.Host {
+		host = src
+	}
+	return host.st.locked != nil && dst.dt == src.dt && sameShape(dst.shape, src.shape) && sameShape(dst.stride, src.stride) && dense(dst.shape, dst.stride) &&
+		dst.Numel() > 0 && (x.m.noGrad || !dst.RequiresGrad() && !src.RequiresGrad())
+}
+
+func (x *Exec) copyAcross(dst, src *Tensor, gpu *rt.Stream) {
+	f := x.op(rowCopyAcross, src)
+	f.opt = gpu
+	f.call1Into(dst)
+}
+
+func runCopyAcross(f *frame) error {
+	src, dst, gpu := f.in[0], f.out[0], f.opt.(*rt.Stream)
+	if err := f.x.s.capture.refuse("CopyAsyncInto"); err != nil {
+		return err
+	}
+	n := dst.Numel() * dst.dt.Size()
+	if src.st.dev.Host {
+		return src.upload(gpu, driver.Ptr(dst.ptr()), src.hostBytes(n), true)
+	}
+	return f.reading(src, gpu, func() error { return dst.download(gpu, driver.Ptr(src.ptr()), dst.hostBytes(n)) })
+}
+
+// reading does a copy that reads t on stream from of its device, in order with other work on t.
+func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
+	seq := from.Next()
+	from.Began(opRead, seq)
+	if !f.x.m.manual {
+		if err := t.st.read(from, seq); err != nil {
+			return err
+		}
+	}
+	err := do()
+	from.Issued(seq)
+	return err
+}

@@ -1,0 +1,97 @@
+package rt
+
+import (
+	"reflect"
+	"slices"
+	"sort"
+	"sync"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+)
+
+// registered is the host memory that users page-locked.
+var registered registrations
+
+// registrations are pieces of page-locked host memory in the order of their addresses.
+type registrations struct {
+	mu   sync.RWMutex
+	list []registration
+}
+
+type registration struct {
+	addr  uint64
+	bytes []byte // keeps Go memory reachable
+	dev   *Device
+}
+
+func addressOf(b []byte) uint64 { return uint64(reflect.ValueOf(b).Pointer()) }
+
+// after returns the index of the first registration that begins above addr; mu is held.
+func (r *registrations) after(addr uint64) int {
+	return sort.Search(len(r.list), func(i int) bool { return r.list[i].addr > addr })
+}
+
+// HostRegister page-locks b, so that copies between it and devices go on while the host does. b must stay where it is until HostUnregister, as
+// memory of Go programs does. Where part of b is page-locked already, that is an error. It is safe for concurrent use.
+func (d *Device) HostRegister(b []byte) error {
+	back := backend{d}
+	err := back.relaxed(func(t driver.Thread) error { return d.dev.HostRegister(t, b) })
+	if err != nil {
+		return d.Check(err, "host memory could not be page-locked")
+	}
+	r := &registered
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addr := addressOf(b)
+	r.list = slices.Insert(r.list, r.after(addr), registration{addr, b, d})
+	return nil
+}
+
+// HostUnregister waits for the device's work and ends what HostRegister of the same memory began. It is safe for concurrent use.
+func (d *Device) HostUnregister(b []byte) error {
+	r := &registered
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	addr := addressOf(b)
+	i := r.after(addr) - 1
+	if i < 0 || r.list[i].addr != addr || r.list[i].dev != d {
+		return fault.New(fault.Invalid, "the memory is not registered with the device; give HostUnregister what HostRegister got")
+	}
+	end := func(t driver.Thread) error { return d.dev.HostUnregister(t, r.list[i].bytes) }
+	back := backend{d}
+	var err error
+	if back.lost() { // as in backend.Free
+		t := d.dev.Enter()
+		err = end(t)
+		t.Leave()
+	} else {
+		err = back.relaxed(end)
+	}
+	if err != nil {
+		return d.Check(err, "host memory could not be unlocked")
+	}
+	r.list = slices.Delete(r.list, i, i+1)
+	return nil
+}
+
+// HostRegistered reports whether b lies in memory that HostRegister page-locked.
+func HostRegistered(b []byte) bool {
+	if len(b) == 0 {
+		return false
+	}
+	r := &registered
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	addr := addressOf(b)
+	i := r.after(addr) - 1
+	return i >= 0 && addr-r.list[i].addr+uint64(len(b)) <= uint64(len(r.list[i].bytes))
+}
+
+// unregisterAll forgets what was registered with d, whose driver is about to close and releases it.
+func (d *Device) unregisterAll() {
+	r := &registered
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = slices.DeleteFunc(r.list, func(g registration) bool { return g.dev == d })
+}
