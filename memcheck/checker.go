@@ -1,0 +1,122 @@
+package memcheck
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Checker is a program or a mode that watches the processes of tests.
+type Checker struct {
+	// Name is as in the first line of its reports: [CheckerSanitizer], [CheckerLegacy] or [CheckerTenon].
+	Name string
+	// Path is the program; empty for Tenon's own, which is a part of the checked program.
+	Path string
+	// Leaks asks memcheck for allocations that live at exit. StreamOrder asks it for stream-ordered allocations that another stream uses with
+	// nothing to order it; cuda-memcheck cannot.
+	Leaks, StreamOrder bool
+	// Cached leaves PyTorch's and Tenon's caching allocators on. They hide accesses out of bounds from the checker, as long as those stay in a
+	// cached segment, and uses of freed memory.
+	Cached bool
+	// Options go to the program as they are.
+	Options []string
+}
+
+// Invocation is how a command runs under a checker.
+type Invocation struct {
+	// Args is the command, Env what its environment has besides.
+	Args, Env []string
+	// Report is the file that the report will be in; empty if it is mixed into the standard output.
+	Report string
+}
+
+// usual are the places of NVIDIA's checkers besides PATH, better ones first; of several that match, the last by name counts.
+var usual = map[string][]string{
+	"compute-sanitizer": {"/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/usr/local/cuda-*/bin", "/usr/local/cuda-*/compute-sanitizer", "/opt/cuda/bin",
+		"/opt/cuda/extras/compute-sanitizer", "/opt/nvidia/hpc_sdk/Linux_x86_64/*/cuda/bin", "/usr/lib/nvidia-cuda-toolkit/compute-sanitizer", "/usr/bin"},
+	"cuda-memcheck": {"/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/usr/bin"},
+}
+
+// ErrNoChecker says that none of NVIDIA's checkers was found.
+var ErrNoChecker = errors.New("neither compute-sanitizer nor cuda-memcheck is on PATH or in the usual places; they come with the CUDA toolkit")
+
+// FindChecker returns NVIDIA's checker: compute-sanitizer from PATH or the usual places, else the old cuda-memcheck. The error is ErrNoChecker.
+func FindChecker() (*Checker, error) {
+	for _, c := range []Checker{{Name: CheckerSanitizer, Path: find("compute-sanitizer")}, {Name: CheckerLegacy, Path: find("cuda-memcheck")}} {
+		if c.Path != "" {
+			return &c, nil
+		}
+	}
+	return nil, ErrNoChecker
+}
+
+// CheckerAt returns the checker whose program is at path. Its kind is told by its name: one whose name holds "cuda-memcheck" is the old one.
+func CheckerAt(path string) (*Checker, error) {
+	full, err := exec.LookPath(path)
+	if err != nil {
+		return nil, fmt.Errorf("no checker can be started as %s: %w", path, err)
+	}
+	if strings.Contains(filepath.Base(path), "cuda-memcheck") {
+		return &Checker{Name: CheckerLegacy, Path: full}, nil
+	}
+	return &Checker{Name: CheckerSanitizer, Path: full}, nil
+}
+
+// TenonChecker returns the checker of Tenon's simulator, for Go programs that use Tenon. It needs no GPU, and hides one that is there.
+func TenonChecker() *Checker { return &Checker{Name: CheckerTenon} }
+
+// find returns a program's path, or "".
+func find(name string) string {
+	if p, err := exec.LookPath(name); err == nil {
+		return p
+	}
+	for _, dir := range usual[name] {
+		found, _ := filepath.Glob(filepath.Join(dir, name)) // the patterns are constants
+		slices.Sort(found)
+		for _, p := range slices.Backward(found) {
+			if s, err := os.Stat(p); err == nil && !s.IsDir() && s.Mode()&0o111 != 0 {
+				return p
+			}
+		}
+	}
+	return ""
+}
+
+// Tools returns what the checker can look for.
+func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck, Synccheck} }
+
+// Command returns how args runs under the tool. report is a file for the report, which must not exist yet.
+func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
+	inv := Invocation{Report: report}
+	if !c.Cached {
+		inv.Env = append(inv.Env, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
+	}
+	switch c.Name {
+	case CheckerTenon:
+		inv.Args = args
+		looked := string(tool)
+		if c.Leaks && tool == Memcheck {
+			looked += ",leaks"
+		}
+		inv.Env = append(inv.Env, "CUDA_VISIBLE_DEVICES=", "TENON_CHECK="+report, "TENON_CHECK_TOOLS="+looked)
+		return inv
+	case CheckerLegacy:
+		inv.Report = "" // its grammar begins within the output
+		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1"}
+	default:
+		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--require-cuda-init", "no", "--log-file", report}
+		if c.StreamOrder && tool == Memcheck {
+			inv.Args = append(inv.Args, "--track-stream-ordered-races", "all")
+		}
+	}
+	if c.Leaks && tool == Memcheck {
+		inv.Args = append(inv.Args, "--leak-check", "full")
+	}
+	inv.Args = append(append(inv.Args, c.Options...), args...)
+	inv.Env = append(inv.Env, "TENON_LINE_INFO=1")
+	return inv
+}

@@ -1,0 +1,62 @@
+package memcheck
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Libraries are the libraries whose errors are not the user's: a finding whose host stack mentions one is ignored unless the run is strict.
+// A nil list knows none.
+type Libraries []Library
+
+// Library is a name for people, and a text that stack lines of that library have.
+type Library struct{ Name, Mark string }
+
+// DefaultLibraries returns cuBLAS (and cuBLASLt), cuDNN and cuFFT.
+func DefaultLibraries() Libraries {
+	return Libraries{{"cuBLAS", "libcublas"}, {"cuDNN", "libcudnn"}, {"cuFFT", "libcufft"}}
+}
+
+// Read adds the libraries of a list: a line holds a name and the text that marks its stack lines, apart by blanks, or one word that is both.
+// What follows a # is a comment. Bad input gives an error that names the line.
+func (l *Libraries) Read(r io.Reader) error {
+	s := bufio.NewScanner(r)
+	for n := 1; s.Scan(); n++ {
+		line, _, _ := strings.Cut(s.Text(), "#")
+		switch f := strings.Fields(line); len(f) {
+		case 0:
+		case 1:
+			*l = append(*l, Library{f[0], f[0]})
+		case 2:
+			*l = append(*l, Library{f[0], f[1]})
+		default:
+			return fmt.Errorf("line %d of the list of libraries has %d words; give a name and the text that marks its stack lines, such as: NCCL libnccl", n, len(f))
+		}
+	}
+	return s.Err()
+}
+
+// Match returns the name of the first library that one of the lines mentions, or "".
+func (l Libraries) Match(lines ...string) string {
+	for _, k := range l {
+		for _, line := range lines {
+			if strings.Contains(line, k.Mark) {
+				return k.Name
+			}
+		}
+	}
+	return ""
+}
+
+// OnlyLibraries reports whether all that the report holds is a library's: it has findings, each mentions a library, and none is left unprinted. A
+// report that could not be read fully is never ignorable; that is for the caller to know, from the error of [ParseReport].
+func (r *Report) OnlyLibraries() bool {
+	for _, f := range r.Findings {
+		if f.Library == "" {
+			return false
+		}
+	}
+	return len(r.Findings) > 0 && len(r.Findings) < MaxFindings && r.Unprinted == 0
+}

@@ -1,0 +1,222 @@
+package memcheck
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// ReportError says why a report is not complete. Its text is the contract's.
+type ReportError string
+
+// Error returns the text.
+func (e ReportError) Error() string { return string(e) }
+
+// The ways in which a report may be incomplete.
+const (
+	// ErrCount: the summary's number is no number, or not that of the errors before it.
+	ErrCount ReportError = "Number of errors does not match"
+	// ErrNoSummary: the output has no report, or one that was cut off.
+	ErrNoSummary ReportError = "No error summary found"
+)
+
+// The names in the first line of reports.
+const (
+	CheckerSanitizer = "COMPUTE-SANITIZER"
+	CheckerLegacy    = "CUDA-MEMCHECK"
+	CheckerTenon     = "TENON-CHECK"
+)
+
+const (
+	mark = "========="
+	// lineLimit is the most bytes of a line that are kept, and groupLimit the most lines of a group.
+	lineLimit  = 16 << 10
+	groupLimit = 2000
+)
+
+// ParseOptions say how a report is read.
+type ParseOptions struct {
+	// Tool is noted in the findings.
+	Tool Tool
+	// Libraries are those that findings are attributed to.
+	Libraries Libraries
+}
+
+// ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of its
+// tools, and of the old cuda-memcheck. Findings of one defect are merged, and memory stays bounded, however long the output.
+// The error is ErrCount or ErrNoSummary, beside a report of what was there, or the reader's.
+func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
+	p := &parser{opts: o, rep: &Report{}, seen: map[string]*Finding{}}
+	in := bufio.NewReaderSize(r, 64<<10)
+	for !p.ended {
+		line, err := readLine(in)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return p.rep, err
+		}
+		p.line(line)
+	}
+	if p.ended { // what follows is the program's; a pipe must be drained all the same
+		if _, err := io.Copy(io.Discard, in); err != nil {
+			return p.rep, err
+		}
+	}
+	return p.rep, p.finish()
+}
+
+// readLine returns the next line without its end, cut at lineLimit bytes.
+func readLine(in *bufio.Reader) (string, error) {
+	var b []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		if room := lineLimit - len(b); room > 0 {
+			b = append(b, part[:min(room, len(part))]...)
+		}
+		switch {
+		case err == nil || err == io.EOF && len(b) > 0:
+			return strings.TrimRight(string(b), "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return "", err
+		}
+	}
+}
+
+// parser reads one output line by line.
+type parser struct {
+	opts ParseOptions
+	rep  *Report
+	seen map[string]*Finding
+	// group holds the lines of the open group, without their mark.
+	group  []string
+	open   bool
+	legacy bool
+	// summed: there was a summary; bad: its number was none. ended: nothing more counts.
+	summed, bad, ended bool
+}
+
+// line reads one line of output.
+func (p *parser) line(s string) {
+	if p.rep.Checker == "" {
+		switch name := strings.TrimPrefix(s, mark+" "); {
+		case len(name) == len(s):
+		case name == CheckerSanitizer, name == CheckerLegacy:
+			p.rep.Checker, p.legacy = name, name == CheckerLegacy
+		}
+		return
+	}
+	rest, ok := strings.CutPrefix(s, mark)
+	if !ok || strings.HasPrefix(rest, "=") { // more of them are a program's own ornament
+		return
+	}
+	rest = strings.TrimPrefix(rest, " ")
+	switch {
+	case rest == "":
+		p.endGroup()
+	case summaries.MatchString(rest):
+		p.summary(rest)
+	case p.open && (strings.HasPrefix(rest, " ") || p.legacy):
+		if len(p.group) < groupLimit {
+			p.group = append(p.group, rest)
+		}
+	default:
+		p.endGroup()
+		p.group, p.open = append(p.group[:0], rest), true
+	}
+}
+
+var (
+	summaries = regexp.MustCompile(`^(ERROR|RACECHECK|LEAK|UNUSED MEMORY) SUMMARY: `)
+	errorSum  = regexp.MustCompile(`^ERROR SUMMARY: ([0-9]+) errors?$`)
+	unprinted = regexp.MustCompile(`^(?:ERROR|RACECHECK) SUMMARY: ([0-9]+) \w+ (?:was|were) not printed`)
+	raceSum   = regexp.MustCompile(`^RACECHECK SUMMARY: ([0-9]+) hazards? displayed \(([0-9]+) errors?, ([0-9]+) warnings?\)`)
+)
+
+// summary reads a line of totals. Those of leaks and unused memory are counted by the errors' again.
+func (p *parser) summary(s string) {
+	if p.legacy {
+		p.group, p.open = p.group[:0], false // a group that no empty line ended does not count
+	} else {
+		p.endGroup()
+	}
+	number := func(t string) int {
+		n, err := strconv.Atoi(t)
+		p.bad = p.bad || err != nil
+		return n
+	}
+	switch {
+	case strings.HasPrefix(s, "LEAK"), strings.HasPrefix(s, "UNUSED"):
+	case unprinted.MatchString(s):
+		p.rep.Unprinted += number(unprinted.FindStringSubmatch(s)[1])
+	case raceSum.MatchString(s):
+		m := raceSum.FindStringSubmatch(s)
+		errs, warnings := number(m[2]), number(m[3])
+		p.rep.Errors += errs
+		p.rep.Warnings += warnings
+		p.rep.Unprinted += errs + warnings - number(m[1])
+		p.summed = true
+	default:
+		m := errorSum.FindStringSubmatch(s)
+		if m == nil {
+			p.bad = true
+		} else {
+			p.rep.Errors += number(m[1])
+		}
+		p.summed, p.ended = true, p.legacy
+	}
+}
+
+// notices are groups that tell of the program's end and are no errors of the checker's count.
+var notices = []string{"Target application returned an error", "Error: process didn't terminate successfully",
+	"Error: Target application terminated before first instrumented API call", "No CUDA kernels were instrumented", "Internal Sanitizer"}
+
+// endGroup makes the open group a finding.
+func (p *parser) endGroup() {
+	if !p.open {
+		return
+	}
+	p.open = false
+	for _, n := range notices {
+		if strings.HasPrefix(p.group[0], n) {
+			return
+		}
+	}
+	f := newFinding(p.group)
+	f.Tool = p.opts.Tool
+	f.Library = p.opts.Libraries.Match(p.group[1:]...)
+	if f.Severity != SeverityInfo { // the summary does not count those
+		p.rep.Groups++
+	}
+	p.rep.add(p.seen, f)
+}
+
+// add merges f with an equal finding of seen, or appends it.
+func (r *Report) add(seen map[string]*Finding, f *Finding) {
+	key := f.Key()
+	if old := seen[key]; old != nil {
+		old.Count += f.Count
+		return
+	}
+	if len(r.Findings) < MaxFindings {
+		seen[key] = f
+		r.Findings = append(r.Findings, f)
+	}
+}
+
+// finish compares the summary with what was read.
+func (p *parser) finish() error {
+	if !p.legacy {
+		p.endGroup()
+	}
+	switch {
+	case !p.summed && !p.bad:
+		return ErrNoSummary
+	case p.bad || p.rep.Groups+p.rep.Unprinted != p.rep.Errors+p.rep.Warnings:
+		return ErrCount
+	}
+	return nil
+}
