@@ -60,6 +60,15 @@ type VirtualMemory interface {
 	SyncStream(s Stream) error
 }
 
+// Source is where a private pool gets its segments from in place of the Backend. Its methods are called as Malloc and Free of a
+// Backend are, so they must not call the allocator.
+type Source interface {
+	// Malloc returns size bytes, a multiple of 2 MiB, for a segment of stream s. An error that matches ErrOutOfMemory means no room.
+	Malloc(size uint64, s Stream) (addr uint64, err error)
+	// Free takes back what Malloc gave. The work of s may still use it.
+	Free(addr, size uint64, s Stream) error
+}
+
 // HostBackend is what the allocator of pinned host memory needs.
 type HostBackend interface {
 	// MallocHost allocates size bytes of page-locked host memory that every device can reach. An error that matches

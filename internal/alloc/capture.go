@@ -21,14 +21,22 @@ func NewPoolID() PoolID { return PoolID{0, lastPoolID.Add(1)} }
 // NewCapturePoolID returns a new id (n, 0) for the pool of a capture that was given none.
 func NewCapturePoolID() PoolID { return PoolID{lastCapturePoolID.Add(1), 0} }
 
-// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or the default one.
-func (d *Device) choosePool(size uint64, s Stream) *pool {
+// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or that of id. A diversion goes
+// first, so that what a capture frees is not handed out to work that the graph would overwrite.
+func (d *Device) choosePool(id PoolID, size uint64, s Stream) (*pool, error) {
 	for i := range d.diversions {
 		if d.diversions[i].filter(s) {
-			return d.ofSize(d.diversions[i].pool, size)
+			return d.ofSize(d.diversions[i].pool, size), nil
 		}
 	}
-	return d.ofSize(nil, size)
+	if id == (PoolID{}) {
+		return d.ofSize(nil, size), nil
+	}
+	p := d.findPrivate(id)
+	if p == nil || p.uses == 0 {
+		return nil, fault.New(fault.Closed, "the private pool (%d, %d) is not held; it was released", id[0], id[1])
+	}
+	return d.ofSize(p, size), nil
 }
 
 func (d *Device) findPrivate(id PoolID) *privatePool {
@@ -65,6 +73,21 @@ func (d *Device) RetainPool(id PoolID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	_, err := d.retain(id)
+	return err
+}
+
+// NewPool makes the private pool id with one use and memory from src; nil is the device. The pool must not exist yet. Memory of a
+// source is not mapped page by page, whatever the settings say.
+func (d *Device) NewPool(id PoolID, src Source) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.findPrivate(id) != nil {
+		return fault.New(fault.Invalid, "the private pool (%d, %d) exists already", id[0], id[1])
+	}
+	p, err := d.retain(id)
+	if err == nil {
+		p.source = src
+	}
 	return err
 }
 

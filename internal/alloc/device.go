@@ -100,7 +100,10 @@ func New(b Backend, o Options) *Device {
 // Under a pool diversion whose filter takes s it comes from that private pool. Size 0 gives a nil block, which Free takes.
 // If the device has no room after all caches are flushed the error is a *fault.Error of kind OutOfMemory with PyTorch's
 // message; any other failure of the backend is returned as it is. The block stays live until Free.
-func (d *Device) Alloc(size uint64, s Stream) (*Block, error) {
+func (d *Device) Alloc(size uint64, s Stream) (*Block, error) { return d.AllocFrom(PoolID{}, size, s) }
+
+// AllocFrom is Alloc from the private pool id, which must be held, unless a diversion takes s; the zero id is the default pool.
+func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	if size == 0 {
 		return nil, nil
 	}
@@ -112,7 +115,7 @@ func (d *Device) Alloc(size uint64, s Stream) (*Block, error) {
 		return d.allocUncached(size, s, context)
 	}
 	d.mu.Lock()
-	b, failed, err := d.alloc(size, s, context)
+	b, failed, err := d.alloc(id, size, s, context)
 	d.mu.Unlock()
 	if failed != nil {
 		return nil, failed.report(d.options.Index)
@@ -121,19 +124,21 @@ func (d *Device) Alloc(size uint64, s Stream) (*Block, error) {
 }
 
 // alloc is Alloc under the lock, which it may drop in between.
-func (d *Device) alloc(requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
+func (d *Device) alloc(id PoolID, requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
 	if d.outstanding+len(d.deferred) > 0 {
 		if err := d.poll(context); err != nil {
 			return nil, nil, err
 		}
 	}
 	size := d.settings.round(requested)
-	p := d.choosePool(size, s)
+	p, err := d.choosePool(id, size, s)
+	if err != nil {
+		return nil, nil, err
+	}
 	l := p.silo(s)
 	b := d.takeFree(l, size)
 	if b == nil {
 		var failed *outOfMemory
-		var err error
 		r := request{size: size, segment: segmentSize(size), silo: l, context: context}
 		if b, failed, err = d.climb(&r); b == nil {
 			return nil, failed, err

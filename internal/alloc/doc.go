@@ -11,7 +11,7 @@
 //	err = d.EmptyCache()
 //
 // Settings: ParseSettings, Settings.Update, SetSettings, SetMemoryFraction, SetCaching. Figures: Stats, Stats.Flatten,
-// ResetPeakStats, ResetAccumulatedStats. Private pools: NewPoolID, RetainPool, BeginAllocateToPool, EndAllocateToPool,
+// ResetPeakStats, ResetAccumulatedStats. Private pools: NewPoolID, NewPool, AllocFrom, RetainPool, BeginAllocateToPool, EndAllocateToPool,
 // EmptyPool, ReleasePool, PoolLive, Checkpoint, Restore. History: RecordHistory, Snapshot. Out of memory:
 // Options.Collect, AddFreeMemoryCallback, AddOOMObserver. Pinned memory: NewHost, with Alloc, RecordStream, Free, EmptyCache.
 //

@@ -21,6 +21,14 @@ func (p *pool) id() PoolID {
 	return p.private.id
 }
 
+// source is where the pool's segments come from if not from the device.
+func (p *pool) source() Source {
+	if p.private == nil {
+		return nil
+	}
+	return p.private.source
+}
+
 // silo returns the stream's silo, making it on first use.
 func (p *pool) silo(s Stream) *silo {
 	if l := p.last; l != nil && l.stream == s {
@@ -65,6 +73,7 @@ type privatePool struct {
 	id           PoolID
 	uses         int    // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
 	reserved     uint64 // bytes it has from the device
+	source       Source // where its segments come from; nil: from the device
 	small, large pool
 }
 

@@ -66,10 +66,11 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	if d.fractionSet && d.reserved+r.segment > d.allowed {
 		return nil, nil
 	}
-	if d.expand {
+	source := r.silo.pool.source()
+	if d.expand && source == nil {
 		return d.growExpandable(r)
 	}
-	addr, err := d.malloc(r.segment)
+	addr, err := d.malloc(source, r.segment, r.silo.stream)
 	if isOutOfMemory(err) {
 		r.refusal = err
 		return nil, nil
@@ -95,21 +96,30 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	return seg.head, nil
 }
 
-// malloc calls the backend, without the lock if the settings say so.
-func (d *Device) malloc(size uint64) (uint64, error) {
+// malloc calls the backend or the pool's source, without the lock if the settings say so.
+func (d *Device) malloc(source Source, size uint64, s Stream) (uint64, error) {
 	if d.settings.ReleaseLock {
 		d.mu.Unlock()
 		defer d.mu.Lock()
+	}
+	if source != nil {
+		return source.Malloc(size, s)
 	}
 	return d.backend.Malloc(size)
 }
 
 // release returns the segment of b, which is free and not split, to the device.
 func (d *Device) release(b *Block, context any) error {
-	if err := d.backend.Free(b.addr); err != nil {
+	p := b.silo.pool
+	var err error
+	if source := p.source(); source != nil {
+		err = source.Free(b.addr, b.size, b.silo.stream)
+	} else {
+		err = d.backend.Free(b.addr)
+	}
+	if err != nil {
 		return err
 	}
-	p := b.silo.pool
 	d.record(ActionSegmentFree, b.addr, b.size, b.silo.stream, either(context, b.seg.context))
 	b.silo.free.remove(b)
 	d.dropSegment(b.seg)
