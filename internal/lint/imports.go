@@ -19,6 +19,7 @@ dtype:
 fault:
 internal/knob: fault
 internal/pickle: fault
+internal/snapshot: fault internal/pickle
 internal/testkit: fault dtype
 internal/lint:
 internal/lint/...: internal/lint
@@ -50,7 +51,7 @@ internal/alloc: fault internal/knob internal/driver
 
 RUNTIME = LEAF internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
 internal/rt: RUNTIME internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
-cuda: RUNTIME internal/rt internal/pickle
+cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 internal/core: RUNTIME internal/rt cuda internal/lib/...
 internal/core/...: RUNTIME internal/core
 .: LEAF cuda kernel internal/core internal/rt
@@ -68,7 +69,8 @@ nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn
 data: FACE internal/core internal/rt internal/mersenne
 
-memviz: LEAF cuda internal/pickle internal/alloc internal/driver internal/driver/hostsim
+memviz/replay: LEAF internal/alloc internal/snapshot
+memviz: LEAF cuda internal/pickle internal/snapshot internal/alloc internal/driver internal/driver/hostsim
 memcheck: LEAF
 internal/cli: * 
 cmd/tenon: internal/cli
