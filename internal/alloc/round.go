@@ -28,6 +28,9 @@ func (s *Settings) round(n uint64) uint64 {
 	return (n + minBlockSize - 1) &^ (minBlockSize - 1)
 }
 
+// Round returns the size in bytes of the block for a request of n bytes, 0 < n < 2^60.
+func (s *Settings) Round(n uint64) uint64 { return s.round(n) }
+
 // roundPower2 rounds n up to the next of d equal steps between the powers of two around it. d is a power of two above 1.
 func roundPower2(n, d uint64) uint64 {
 	if n&(n-1) == 0 {

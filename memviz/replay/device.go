@@ -1,0 +1,205 @@
+package replay
+
+import (
+	"fmt"
+
+	"tenon.dev/internal/alloc"
+)
+
+// Unlimited is the memory of a device that never refuses.
+const Unlimited = 1 << 46
+
+// firstPseudo is the handle of the first stream that stands for the unknown users of a block.
+const firstPseudo alloc.Stream = 1 << 63
+
+// Calls counts what an allocator asked its device for.
+type Calls struct {
+	Mallocs    int64 `json:"mallocs"`    // segments allocated
+	Frees      int64 `json:"frees"`      // segments freed
+	Reserves   int64 `json:"reserves"`   // address ranges reserved for expandable segments
+	Unreserves int64 `json:"unreserves"` // address ranges returned
+	Maps       int64 `json:"maps"`       // pages of expandable segments mapped
+	Unmaps     int64 `json:"unmaps"`     // pages unmapped
+	Refusals   int64 `json:"refusals"`   // mallocs and maps that the device had no room for
+}
+
+// Total returns the number of calls, those refused included.
+func (c Calls) Total() int64 {
+	return c.Mallocs + c.Frees + c.Reserves + c.Unreserves + c.Maps + c.Unmaps + c.Refusals
+}
+
+// device is what the allocator sees of a device: its capacity, addresses, and streams whose work is done when the trace says so.
+type device struct {
+	total, used uint64
+	next        uint64            // the next address
+	held        map[uint64]uint64 // sizes of segments, ranges and pages by address
+	pages       map[uint64]uint64
+	calls       Calls
+	script      *script // where the recording's device put its segments; nil where addresses are free
+
+	streams []pseudo // by handle, from firstPseudo on
+	idle    []int    // streams that can stand for another block
+	events  map[alloc.Event]int
+	last    alloc.Event
+}
+
+// pseudo is a stream that uses one freed block. PyTorch's traces do not say which streams did, only when they were done.
+type pseudo struct {
+	done     bool // the trace says that the block is free
+	returned bool // the allocator has seen it
+}
+
+func newDevice(total, base uint64) *device {
+	return &device{total: total, next: base, held: map[uint64]uint64{}, pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
+}
+
+// refuse is the answer of a full device.
+func (d *device) refuse(size uint64) error {
+	d.calls.Refusals++
+	return fmt.Errorf("no room for %d bytes: %w", size, alloc.ErrOutOfMemory)
+}
+
+func (d *device) place(size uint64) uint64 {
+	const align = 2 << 20
+	addr := d.next
+	d.next += (size + align - 1) &^ (align - 1)
+	return addr
+}
+
+// Malloc returns a segment, at the recording's address while a script is followed.
+func (d *device) Malloc(size uint64) (uint64, error) {
+	if d.used+size > d.total {
+		return 0, d.refuse(size)
+	}
+	addr := uint64(0)
+	if d.script.following() {
+		var refused bool
+		if addr, refused = d.script.malloc(size); refused {
+			return 0, d.refuse(size)
+		}
+	}
+	if addr == 0 {
+		addr = d.place(size)
+	}
+	d.calls.Mallocs++
+	d.used += size
+	d.held[addr] = size
+	return addr, nil
+}
+
+// Free takes a segment back.
+func (d *device) Free(addr uint64) error {
+	size, ok := d.held[addr]
+	if !ok {
+		return fmt.Errorf("free of %#x, which is no segment", addr)
+	}
+	if d.script.following() {
+		d.script.release(addr, size)
+	}
+	d.calls.Frees++
+	delete(d.held, addr)
+	d.used -= size
+	return nil
+}
+
+// MemInfo returns free and total bytes.
+func (d *device) MemInfo() (free, total uint64, err error) { return d.total - d.used, d.total, nil }
+
+// Reserve returns an address range.
+func (d *device) Reserve(size uint64) (uint64, error) {
+	addr := uint64(0)
+	if d.script.following() {
+		addr = d.script.reserve()
+	}
+	if addr == 0 {
+		addr = d.place(size)
+	}
+	d.calls.Reserves++
+	d.held[addr] = size
+	return addr, nil
+}
+
+// Unreserve takes an address range back.
+func (d *device) Unreserve(addr, _ uint64) error {
+	d.calls.Unreserves++
+	delete(d.held, addr)
+	return nil
+}
+
+// MapPage maps a page.
+func (d *device) MapPage(addr, size uint64) error {
+	if d.used+size > d.total || d.script.following() && d.script.mapPage(addr, size) {
+		return d.refuse(size)
+	}
+	d.calls.Maps++
+	d.used += size
+	d.pages[addr] = size
+	return nil
+}
+
+// UnmapPage unmaps a page.
+func (d *device) UnmapPage(addr, size uint64) error {
+	if d.script.following() {
+		d.script.release(addr, size)
+	}
+	d.calls.Unmaps++
+	d.used -= size
+	delete(d.pages, addr)
+	return nil
+}
+
+// SyncStream waits for no work: there is none.
+func (d *device) SyncStream(alloc.Stream) error { return nil }
+
+// Capturing says no: captures are replayed as pools alone.
+func (d *device) Capturing(alloc.Stream) (uint64, bool) { return 0, false }
+
+// AcquireEvent returns a new event.
+func (d *device) AcquireEvent() (alloc.Event, error) {
+	d.last++
+	return d.last, nil
+}
+
+// RecordEvent notes which stand-in the event waits for.
+func (d *device) RecordEvent(e alloc.Event, s alloc.Stream) error {
+	d.events[e] = int(s - firstPseudo)
+	return nil
+}
+
+// QueryEvent says whether the trace has come to where the block was free.
+func (d *device) QueryEvent(e alloc.Event) (bool, error) { return d.streams[d.events[e]].done, nil }
+
+// SyncEvent waits for the work, which takes no time here.
+func (d *device) SyncEvent(alloc.Event) error { return nil }
+
+// ReleaseEvent ends the use of the event's stand-in.
+func (d *device) ReleaseEvent(e alloc.Event) {
+	i := d.events[e]
+	delete(d.events, e)
+	d.streams[i].returned = true
+	d.recycle(i)
+}
+
+// borrow returns a stand-in for the streams that still use a freed block.
+func (d *device) borrow() int {
+	if n := len(d.idle); n > 0 {
+		i := d.idle[n-1]
+		d.idle = d.idle[:n-1]
+		d.streams[i] = pseudo{}
+		return i
+	}
+	d.streams = append(d.streams, pseudo{})
+	return len(d.streams) - 1
+}
+
+// complete ends the work of a stand-in.
+func (d *device) complete(i int) {
+	d.streams[i].done = true
+	d.recycle(i)
+}
+
+func (d *device) recycle(i int) {
+	if d.streams[i].done && d.streams[i].returned {
+		d.idle = append(d.idle, i)
+	}
+}

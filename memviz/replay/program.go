@@ -1,0 +1,397 @@
+// Package replay runs the trace of a memory snapshot through Tenon's caching allocator again, on a simulated device of any size and under
+// any settings, to compare what they would cost. It may not know drivers, tensors or how results are shown.
+//
+// A Program is what the traced program asked of its allocator: allocations, frees, calls that empty the cache. Run replays it under given
+// settings. Check replays it under the recording's own, on a device that puts every segment where the recording's did, and says whether
+// the replay then takes the same decisions: each block at its address, each call of the driver in its turn, the same segments at the end.
+//
+// # What a trace does not tell
+//
+//   - What was before it. A trace that begins in the middle (a ring that was full, or a recording that was switched on late) says which blocks
+//     were live then, since they are freed in it or still live at its end, and which segments. Check begins with exactly these; Run under
+//     other settings allocates the live blocks anew, in the order of their addresses.
+//   - Which streams used a block besides its own; only when it was freed at last. Replays hold the block until then.
+//   - Which pool a segment was of that was returned before the snapshot: it counts as the default pool. A private pool is held throughout.
+//   - Whether the program emptied the cache or the allocator did for want of memory. Stacks tell where they were recorded; without them memory
+//     that goes back right before a new segment comes is taken as want of memory, which a replay on another device may not have.
+//   - What the program would have done without an allocation that failed, or with one that now succeeds. A failed one is repeated on a device
+//     whose size is given, and freed at once if it succeeds; the blocks that fail in a replay are left out of it.
+//   - The size of the device, and what else used it.
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/snapshot"
+)
+
+type opKind uint8
+
+const (
+	opAlloc opKind = iota // block
+	opTry                 // an allocation that failed in the recording
+	opFree                // block
+	opHold                // block is freed, and held until opDone
+	opDone                // block is used by no stream any more
+	opEmpty               // the cache is emptied
+)
+
+// op is one request to the allocator.
+type op struct {
+	size   uint64
+	addr   uint64 // where the recording put the block
+	stream alloc.Stream
+	block  uint32
+	event  uint32 // of the trace
+	pool   uint16 // index of Program.pools
+	kind   opKind
+}
+
+// Program is what a trace asks of an allocator. It is immutable: replays may run at the same time.
+type Program struct {
+	// Device is the device's number in the snapshot.
+	Device int
+	// Recorded is what the trace says itself.
+	Recorded Recorded
+	// Notes are sentences about what this trace does not tell.
+	Notes []string
+
+	settings alloc.Settings // the recording's
+	start    []alloc.SegmentInfo
+	live     []alloc.BlockInfo // of start, in order; their numbers are the first
+	streams  []alloc.Stream    // of live
+	startIn  []uint16          // pools of live
+	pools    []alloc.PoolID    // the first is the default pool
+	ops      []op
+	blocks   int // numbered
+	steps    []driverStep
+	final    []snapshot.Segment
+	base     uint64 // above every recorded address
+}
+
+// Recorded are the figures of a trace itself, without any replay. Bytes of blocks are requested bytes: a trace has no others.
+type Recorded struct {
+	Settings      string        `json:"settings"` // the settings string, as Tenon writes it
+	Events        int           `json:"events"`
+	Span          time.Duration `json:"span_ns"`
+	Allocs        int           `json:"allocs"`
+	AllocBytes    uint64        `json:"alloc_bytes"` // their sum
+	Frees         int           `json:"frees"`       // completed
+	FreeBytes     uint64        `json:"free_bytes"`
+	PeakRequested uint64        `json:"peak_requested"` // most bytes in use
+	PeakReserved  uint64        `json:"peak_reserved"`  // most bytes held from the driver
+	DriverAllocs  int           `json:"driver_allocs"`  // segments allocated, runs of pages mapped
+	DriverFrees   int           `json:"driver_frees"`
+	OOMs          int           `json:"ooms"`
+	LiveAtStart   int           `json:"live_at_start"` // blocks
+	StartBytes    uint64        `json:"start_bytes"`   // requested for them
+	StartReserved uint64        `json:"start_reserved"`
+	EndReserved   uint64        `json:"end_reserved"`
+	Private       int           `json:"private_pools"`
+	Held          int           `json:"held"` // frees that waited for other streams
+}
+
+// New reads the program out of the trace of one device of s. A snapshot without a trace of it is an error that says how to record one.
+func New(s *snapshot.Snapshot, device int) (*Program, error) {
+	if device < 0 || device >= len(s.Traces) || len(s.Traces[device]) == 0 {
+		var with []string
+		for i, t := range s.Traces {
+			if len(t) > 0 {
+				with = append(with, fmt.Sprint(i))
+			}
+		}
+		if len(with) > 0 {
+			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one with --device", device, strings.Join(with, ", "))
+		}
+		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history (in PyTorch torch.cuda.memory._record_memory_history(), in Tenon RecordMemoryHistory with HistoryAll) before the work whose memory is of interest")
+	}
+	p := &Program{Device: device, pools: []alloc.PoolID{{}}}
+	p.settings, p.Recorded.Settings = recordedSettings(s.Settings)
+	events := s.Traces[device]
+	r := reader{p: p, s: s, events: events, addr: map[uint64]uint32{}, poolOf: map[int]uint16{},
+		held: map[uint64]uint32{}, waiting: map[uint32]bool{}, index: map[alloc.PoolID]uint16{{}: 0}}
+	r.backward()
+	if err := r.forward(); err != nil {
+		return nil, err
+	}
+	for i := range s.Segments {
+		if s.Segments[i].Device == device {
+			p.final = append(p.final, s.Segments[i])
+			p.Recorded.EndReserved += s.Segments[i].TotalSize
+		}
+	}
+	slices.SortFunc(p.final, func(a, b snapshot.Segment) int {
+		if a.Addr < b.Addr {
+			return -1
+		}
+		return 1
+	})
+	p.Recorded.Private = len(p.pools) - 1
+	p.Recorded.Events = len(events)
+	p.Recorded.Span = time.Duration(events[len(events)-1].TimeUS-events[0].TimeUS) * time.Microsecond
+	r.notes()
+	return p, nil
+}
+
+// reader turns a trace into a Program.
+type reader struct {
+	p       *Program
+	s       *snapshot.Snapshot
+	events  []snapshot.Event
+	poolOf  map[int]uint16 // of allocations in private pools, by event
+	index   map[alloc.PoolID]uint16
+	addr    map[uint64]uint32 // live blocks
+	sizes   []uint64          // requested, by block
+	held    map[uint64]uint32 // freed blocks that other streams use
+	waiting map[uint32]bool   // those that were freed before the trace began
+	odd     int               // events that contradict others
+
+	emptied, pressed, unsure int // runs of memory taken back: asked for, for want of memory, told by their place alone
+	returned                 int // segments returned
+	inUse, reserved          uint64
+}
+
+// pool returns the index of a pool.
+func (r *reader) pool(id alloc.PoolID) uint16 {
+	i, ok := r.index[id]
+	if !ok {
+		i = uint16(len(r.p.pools))
+		r.index[id] = i
+		r.p.pools = append(r.p.pools, id)
+	}
+	return i
+}
+
+// backward finds what was there when the trace began.
+func (r *reader) backward() {
+	p := r.p
+	l := newLayout(r.s, p.Device)
+	for i := len(r.events) - 1; i >= 0; i-- {
+		if id := l.undo(&r.events[i]); id != (alloc.PoolID{}) {
+			r.poolOf[i] = r.pool(id)
+		}
+	}
+	p.start = l.segments(p.settings.Round, p.settings.MaxSplitSize)
+	r.odd += l.odd
+	for i := range p.start {
+		g := &p.start[i]
+		r.reserved += g.TotalSize
+		for _, b := range g.Blocks {
+			if b.State == alloc.Inactive {
+				continue
+			}
+			id := uint32(len(p.live))
+			if l.live[b.Addr].pending {
+				r.held[b.Addr] = id
+				r.waiting[id] = true
+			} else {
+				r.addr[b.Addr] = id
+			}
+			p.live = append(p.live, b)
+			p.streams = append(p.streams, g.Stream)
+			p.startIn = append(p.startIn, r.pool(g.Pool))
+			r.sizes = append(r.sizes, b.Requested)
+			r.inUse += b.Requested
+		}
+		p.base = max(p.base, g.Addr+g.TotalSize)
+	}
+	p.Recorded.LiveAtStart, p.Recorded.StartBytes, p.Recorded.StartReserved = len(p.live), r.inUse, r.reserved
+	p.Recorded.PeakRequested, p.Recorded.PeakReserved = r.inUse, r.reserved
+}
+
+// forward makes the operations.
+func (r *reader) forward() error {
+	rec := &r.p.Recorded
+	for i := range r.events {
+		e := &r.events[i]
+		if e.Action != snapshot.ActionOOM { // its address is a size
+			r.p.base = max(r.p.base, e.Addr+e.Size)
+		}
+		switch e.Action {
+		case snapshot.ActionAlloc:
+			if err := r.alloc(i, e); err != nil {
+				return err
+			}
+		case snapshot.ActionFreeRequested:
+			r.free(i, e)
+		case snapshot.ActionFreeCompleted:
+			r.done(i, e)
+		case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap:
+			rec.DriverAllocs++
+			r.reserved += e.Size
+			rec.PeakReserved = max(rec.PeakReserved, r.reserved)
+			r.p.steps = append(r.p.steps, driverStep{event: i, addr: e.Addr, size: e.Size, mapped: e.Action == snapshot.ActionSegmentMap})
+		case snapshot.ActionSegmentFree, snapshot.ActionSegmentUnmap:
+			rec.DriverFrees++
+			r.returned++
+			r.reserved -= min(e.Size, r.reserved)
+			if i > 0 && takesBack(r.events[i-1].Action) {
+				continue // takenBack has seen it
+			}
+			r.takenBack(i)
+		case snapshot.ActionOOM:
+			rec.OOMs++
+			r.p.ops = append(r.p.ops, op{kind: opTry, size: e.Size, stream: alloc.Stream(e.Stream), event: uint32(i)})
+		}
+	}
+	r.p.blocks = len(r.sizes)
+	return nil
+}
+
+func takesBack(a snapshot.Action) bool {
+	return a == snapshot.ActionSegmentFree || a == snapshot.ActionSegmentUnmap
+}
+
+func (r *reader) alloc(i int, e *snapshot.Event) error {
+	if e.Size == 0 || e.Size >= 1<<60 {
+		return fault.New(fault.Invalid, "event %d of the trace allocates %d bytes: the file is damaged", i, e.Size)
+	}
+	if old, ok := r.addr[e.Addr]; ok { // its free is missing
+		r.odd++
+		r.emit(op{kind: opFree, block: old, event: uint32(i)})
+		r.inUse -= r.sizes[old]
+	}
+	id := uint32(len(r.sizes))
+	r.addr[e.Addr] = id
+	r.sizes = append(r.sizes, e.Size)
+	r.emit(op{kind: opAlloc, block: id, size: e.Size, addr: e.Addr, stream: alloc.Stream(e.Stream), pool: r.poolOf[i], event: uint32(i)})
+	rec := &r.p.Recorded
+	rec.Allocs++
+	rec.AllocBytes += e.Size
+	r.inUse += e.Size
+	rec.PeakRequested = max(rec.PeakRequested, r.inUse)
+	return nil
+}
+
+func (r *reader) emit(o op) { r.p.ops = append(r.p.ops, o) }
+
+// free ends a block, at once or when the trace says that other streams are done with it.
+func (r *reader) free(i int, e *snapshot.Event) {
+	id, ok := r.addr[e.Addr]
+	if !ok {
+		r.odd++
+		return
+	}
+	delete(r.addr, e.Addr)
+	if i+1 < len(r.events) && r.events[i+1].Action == snapshot.ActionFreeCompleted && r.events[i+1].Addr == e.Addr {
+		r.emit(op{kind: opFree, block: id, event: uint32(i)})
+		return
+	}
+	r.p.Recorded.Held++
+	r.held[e.Addr] = id
+	r.emit(op{kind: opHold, block: id, event: uint32(i)})
+}
+
+// done follows a completed free.
+func (r *reader) done(i int, e *snapshot.Event) {
+	rec := &r.p.Recorded
+	rec.Frees++
+	rec.FreeBytes += e.Size
+	r.inUse -= min(e.Size, r.inUse)
+	if i > 0 && r.events[i-1].Action == snapshot.ActionFreeRequested && r.events[i-1].Addr == e.Addr {
+		return
+	}
+	id, ok := r.held[e.Addr]
+	if !ok {
+		r.odd++
+		return
+	}
+	delete(r.held, e.Addr)
+	kind := opDone
+	if r.waiting[id] {
+		kind = opFree
+	}
+	r.emit(op{kind: kind, block: id, event: uint32(i)})
+}
+
+// takenBack notes the run of memory that goes back to the driver from event i on, and whose wish that was.
+func (r *reader) takenBack(i int) {
+	step := driverStep{event: i}
+	asked, told := false, false
+	end := i
+	for ; end < len(r.events) && takesBack(r.events[end].Action); end++ {
+		e := &r.events[end]
+		step.back = append(step.back, span{e.Addr, e.Size})
+		told = told || e.Stack != 0
+		asked = asked || e.Stack != 0 && r.empties(e.Stack)
+	}
+	if !asked { // for want of memory it is followed by new memory, or by the failure
+		asked = end == len(r.events)
+		if !asked {
+			switch r.events[end].Action {
+			case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM:
+			default:
+				asked = true
+			}
+		}
+		if !told {
+			r.unsure++
+		}
+	}
+	step.asked = asked
+	r.p.steps = append(r.p.steps, step)
+	if asked {
+		r.emptied++
+		r.emit(op{kind: opEmpty, event: uint32(i)})
+	} else {
+		r.pressed++
+	}
+}
+
+// empties says whether a stack is that of a call to empty the cache.
+func (r *reader) empties(id snapshot.StackID) bool {
+	for f := range r.s.Stacks.All(id) {
+		if strings.Contains(f.Name, "empty_cache") || strings.Contains(f.Name, "emptyCache") || strings.Contains(f.Name, "EmptyCache") {
+			return true
+		}
+	}
+	return false
+}
+
+// notes says what the trace does not tell.
+func (r *reader) notes() {
+	rec := &r.p.Recorded
+	note := func(format string, args ...any) { r.p.Notes = append(r.p.Notes, fmt.Sprintf(format, args...)) }
+	if rec.StartReserved > 0 {
+		note("The trace begins in the middle: %s for %s requested in segments of %s were there before. Under the recording's settings "+
+			"the replay begins with these segments; under others it begins by allocating the blocks anew.",
+			count(rec.LiveAtStart, "live block"), alloc.FormatSize(rec.StartBytes), alloc.FormatSize(rec.StartReserved))
+	}
+	if rec.Held > 0 {
+		note("%s waited for other streams. The trace does not say for which, only how long; the replay holds the blocks as long.", count(rec.Held, "free"))
+	}
+	if rec.Private > 0 {
+		note("%s: held throughout the replay, since a trace does not say when a graph is dropped.", count(rec.Private, "private pool"))
+		if r.returned > 0 {
+			note("Of the %s that went back before the snapshot the pool is not known; the replay takes them as the default pool's.", count(r.returned, "segment"))
+		}
+	}
+	if r.unsure > 0 {
+		note("Memory went back to the driver %s without a stack: where a new segment followed at once it is taken as want of memory, else as a call to empty the cache.", times(r.unsure))
+	}
+	if r.pressed > 0 {
+		note("The recording's allocator returned cached memory %s for want of memory; a replay does so only if its own device is full.", times(r.pressed))
+	}
+	if r.odd > 0 {
+		note("%s of the trace contradict others (entries are missing); the replay makes the best of them.", count(r.odd, "event"))
+	}
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}

@@ -1,0 +1,398 @@
+package replay
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/snapshot"
+)
+
+// Options say under what a program is replayed.
+type Options struct {
+	// Settings is the settings string, in the grammar of PYTORCH_CUDA_ALLOC_CONF; "" means the defaults.
+	Settings string
+	// Memory is what the program can have of the device, in bytes; 0 means that the device never refuses.
+	Memory uint64
+	// Fraction of Memory that the allocator may hold, above 0 and up to 1; 0 means that none is set.
+	Fraction float64
+}
+
+// Result is what a replay cost. Bytes unless it says otherwise.
+type Result struct {
+	Settings      string  `json:"settings"`
+	Recorded      bool    `json:"recorded"` // these are the recording's settings
+	PeakAllocated uint64  `json:"peak_allocated"`
+	PeakRequested uint64  `json:"peak_requested"`
+	PeakReserved  uint64  `json:"peak_reserved"`
+	EndReserved   uint64  `json:"end_reserved"`
+	Fragmentation float64 `json:"fragmentation"` // 1 - PeakAllocated / PeakReserved
+	DriverCalls   int64   `json:"driver_calls"`
+	Calls         Calls   `json:"calls"`
+	Retries       int64   `json:"retries"` // times everything cached was returned for want of memory
+	OOMs          int64   `json:"ooms"`
+	FirstOOM      *OOM    `json:"first_oom,omitempty"`
+	Rescued       int64   `json:"rescued"` // allocations that failed in the recording, and do not here
+}
+
+// OOM is an allocation that failed in a replay.
+type OOM struct {
+	Event   int    `json:"event"` // of the trace
+	Bytes   uint64 `json:"bytes"`
+	Message string `json:"message"`
+}
+
+// Check is what a replay under the recording's own settings showed.
+type Check struct {
+	Result
+	// Allocs is the number of allocations of the trace, Equal that of those which got the recording's address.
+	Allocs int `json:"allocs"`
+	Equal  int `json:"equal"`
+	// DriverSteps is how often the trace's allocator turned to the driver (memory taken back in one go counts once), Followed how many of these
+	// the replay repeated in order before the first difference.
+	DriverSteps int `json:"driver_steps"`
+	Followed    int `json:"followed"`
+	// Segments is the number of segments in the snapshot, and FinalEqual says whether the replay ends with the same, block for block.
+	Segments   int  `json:"segments"`
+	FinalEqual bool `json:"final_equal"`
+	// Differences are sentences, one for each respect in which the replay left the recording; none if it is the recording exactly.
+	Differences []string `json:"differences"`
+}
+
+// Exact says that the replay took every decision of the recording.
+func (c *Check) Exact() bool { return len(c.Differences) == 0 }
+
+// replay is one run under way.
+type replay struct {
+	p       *Program
+	d       *alloc.Device
+	dev     *device
+	blocks  []*alloc.Block
+	waits   map[uint32]int // stand-ins of the blocks held
+	limited bool
+	result  Result
+	check   *Check // nil in a free run
+}
+
+// begin makes an empty allocator.
+func (p *Program) begin(o Options) (*replay, error) {
+	s, err := alloc.ParseSettings(o.Settings)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, err, "the settings %q", o.Settings)
+	}
+	if s.Backend != alloc.BackendNative {
+		return nil, fault.New(fault.Invalid, "the settings %q choose the driver's own allocator, whose decisions cannot be replayed; compare backend:native", o.Settings)
+	}
+	total := o.Memory
+	if total == 0 {
+		total = Unlimited
+	}
+	r := &replay{p: p, dev: newDevice(total, p.base+1<<40), blocks: make([]*alloc.Block, p.blocks), waits: map[uint32]int{}, limited: o.Memory != 0}
+	r.d = alloc.New(r.dev, alloc.Options{Index: p.Device, Settings: &s})
+	r.result.Settings, r.result.Recorded = o.Settings, o.Settings == p.Recorded.Settings
+	if o.Fraction != 0 {
+		if err := r.d.SetMemoryFraction(o.Fraction); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range p.pools[1:] {
+		if err := r.d.RetainPool(id); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Run replays the program. Settings that do not parse are an error; allocations that fail are part of the result. A run under the
+// recording's settings begins with the recorded segments, any other by allocating anew what was live.
+func (p *Program) Run(o Options) (Result, error) {
+	r, err := p.begin(o)
+	if err != nil {
+		return Result{}, err
+	}
+	if r.result.Recorded {
+		err = r.adopt()
+	} else {
+		err = r.allocStart()
+	}
+	if err == nil {
+		err = r.run()
+	}
+	if err != nil {
+		return Result{}, err
+	}
+	return r.result, nil
+}
+
+// Check replays the program under the recording's settings, on a device that gives the recording's addresses and is full where the
+// recording's was.
+func (p *Program) Check() (Check, error) {
+	r, err := p.begin(Options{Settings: p.settings.Text})
+	if err != nil {
+		return Check{}, err
+	}
+	c := &Check{Allocs: p.Recorded.Allocs, DriverSteps: len(p.steps), Segments: len(p.final)}
+	r.check = c
+	r.result.Settings, r.result.Recorded = p.Recorded.Settings, true
+	steps := slices.Clone(p.steps)
+	for i := range steps {
+		steps[i].back = slices.Clone(steps[i].back)
+	}
+	r.dev.script = &script{steps: steps}
+	if err := r.adopt(); err != nil {
+		return Check{}, err
+	}
+	if err := r.run(); err != nil {
+		return Check{}, err
+	}
+	r.conclude()
+	return *c, nil
+}
+
+// adopt begins with the segments that were there.
+func (r *replay) adopt() error {
+	live, err := r.d.Adopt(r.p.start)
+	if err != nil {
+		return fault.Wrap(fault.Invalid, err, "the segments before the trace contradict each other")
+	}
+	copy(r.blocks, live)
+	for i := range r.p.start {
+		g := &r.p.start[i]
+		r.dev.held[g.Addr] = g.TotalSize
+		r.dev.used += g.TotalSize
+	}
+	return nil
+}
+
+// allocStart begins by allocating what was live.
+func (r *replay) allocStart() error {
+	for i, b := range r.p.live {
+		if err := r.alloc(&op{block: uint32(i), size: b.Requested, stream: r.p.streams[i], pool: r.p.startIn[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run carries out the operations and gathers the figures.
+func (r *replay) run() error {
+	for i := range r.p.ops {
+		if err := r.step(&r.p.ops[i]); err != nil {
+			return fault.Wrap(fault.System, err, "event %d of the trace cannot be replayed under %q", r.p.ops[i].event, r.result.Settings)
+		}
+	}
+	st := r.d.Stats()
+	res := &r.result
+	res.PeakAllocated, res.PeakRequested = uint64(st.AllocatedBytes.All().Peak), uint64(st.RequestedBytes.All().Peak)
+	res.PeakReserved, res.EndReserved = uint64(st.ReservedBytes.All().Peak), uint64(st.ReservedBytes.All().Current)
+	if res.PeakReserved > 0 {
+		res.Fragmentation = 1 - float64(res.PeakAllocated)/float64(res.PeakReserved)
+	}
+	res.Retries, res.Calls, res.DriverCalls = st.AllocRetries, r.dev.calls, r.dev.calls.Total()
+	return nil
+}
+
+func (r *replay) step(o *op) error {
+	switch o.kind {
+	case opAlloc:
+		return r.alloc(o)
+	case opTry:
+		return r.try(o)
+	case opFree:
+		return r.d.Free(r.take(o.block))
+	case opHold:
+		b := r.take(o.block)
+		if b == nil {
+			return nil
+		}
+		i := r.dev.borrow()
+		r.waits[o.block] = i
+		if err := r.d.RecordStream(b, firstPseudo+alloc.Stream(i)); err != nil {
+			return err
+		}
+		return r.d.Free(b)
+	case opDone:
+		if i, ok := r.waits[o.block]; ok {
+			delete(r.waits, o.block)
+			r.dev.complete(i)
+		}
+	case opEmpty:
+		return r.d.EmptyCache()
+	}
+	return nil
+}
+
+// take returns a block to be freed; nil if its allocation failed here.
+func (r *replay) take(id uint32) *alloc.Block {
+	b := r.blocks[id]
+	r.blocks[id] = nil
+	return b
+}
+
+// malloc allocates in a pool. A nil block without an error means that there was no memory.
+func (r *replay) malloc(o *op) (*alloc.Block, error) {
+	b, err := r.diverted(o)
+	if fault.KindOf(err) != fault.OutOfMemory {
+		return b, err
+	}
+	if r.dev.script.following() && o.kind == opAlloc { // the recording's allocation succeeded: go on without the script
+		r.dev.script.leave("no cached block is found for %d bytes, and no new segment is taken", o.size)
+		if b, err = r.diverted(o); fault.KindOf(err) != fault.OutOfMemory {
+			return b, err
+		}
+	}
+	r.result.OOMs++
+	if r.result.FirstOOM == nil {
+		r.result.FirstOOM = &OOM{Event: int(o.event), Bytes: o.size, Message: err.Error()}
+	}
+	return nil, nil
+}
+
+// diverted allocates in the operation's pool.
+func (r *replay) diverted(o *op) (*alloc.Block, error) {
+	if o.pool == 0 {
+		return r.d.Alloc(o.size, o.stream)
+	}
+	id := r.p.pools[o.pool]
+	if err := r.d.BeginAllocateToPool(id, alloc.StreamFilter(o.stream)); err != nil {
+		return nil, err
+	}
+	b, err := r.d.Alloc(o.size, o.stream)
+	if e := r.d.EndAllocateToPool(id); e != nil {
+		return nil, e
+	}
+	if e := r.d.ReleasePool(id); e != nil { // the use of this diversion
+		return nil, e
+	}
+	return b, err
+}
+
+func (r *replay) alloc(o *op) error {
+	b, err := r.malloc(o)
+	r.blocks[o.block] = b
+	if r.check != nil && b != nil {
+		switch {
+		case b.Addr() == o.addr:
+			r.check.Equal++
+		case len(r.check.Differences) == 0:
+			r.differ("event %d: %d bytes at %#x, in the recording at %#x", o.event, o.size, b.Addr(), o.addr)
+		}
+	}
+	return err
+}
+
+// try repeats an allocation that failed in the recording. On a device that never refuses it would say nothing.
+func (r *replay) try(o *op) error {
+	if r.check == nil && !r.limited {
+		return nil
+	}
+	if s := r.dev.script; s != nil {
+		s.refused = true
+		defer func() { s.refused = false }()
+	}
+	b, err := r.malloc(o)
+	if b != nil {
+		r.result.Rescued++
+		return r.d.Free(b)
+	}
+	return err
+}
+
+func (r *replay) differ(format string, args ...any) {
+	r.check.Differences = append(r.check.Differences, fmt.Sprintf(format, args...))
+}
+
+// conclude compares the end with the snapshot's.
+func (r *replay) conclude() {
+	c, s, rec := r.check, r.dev.script, &r.p.Recorded
+	c.Result = r.result
+	c.Followed = s.at
+	if s.left != "" {
+		r.differ("at event %d the replay leaves the recording: %s", s.event, s.left)
+	} else if n := s.next(); n != nil {
+		r.differ("the replay never comes to event %d, where the recording turns to the driver", n.event)
+	}
+	if c.PeakReserved != rec.PeakReserved {
+		r.differ("peak reserved is %d bytes, in the recording %d", c.PeakReserved, rec.PeakReserved)
+	}
+	if c.PeakRequested != rec.PeakRequested {
+		r.differ("peak requested is %d bytes, in the recording %d", c.PeakRequested, rec.PeakRequested)
+	}
+	if int(c.OOMs) != rec.OOMs {
+		r.differ("%d allocations fail, in the recording %d", c.OOMs, rec.OOMs)
+	}
+	have := r.d.Segments()
+	c.FinalEqual = true
+	for i := range min(len(have), len(r.p.final)) {
+		if err := sameSegment(&have[i], &r.p.final[i]); err != nil {
+			c.FinalEqual = false
+			r.differ("at the end, %v", err)
+			break
+		}
+	}
+	if len(have) != len(r.p.final) {
+		c.FinalEqual = false
+		r.differ("it ends with %d segments, the recording with %d", len(have), len(r.p.final))
+	}
+}
+
+// sameSegment compares a segment with the snapshot's. What was once requested of a block that is free now is left open, since a trace
+// that begins in the middle does not tell it; so is whether the segment could grow.
+func sameSegment(h *alloc.SegmentInfo, w *snapshot.Segment) error {
+	kind := "small"
+	if h.Large {
+		kind = "large"
+	}
+	switch {
+	case h.Addr != w.Addr || h.TotalSize != w.TotalSize || kind != w.Type || uint64(h.Stream) != w.Stream || h.Pool != alloc.PoolID(w.Pool):
+		return fmt.Errorf("a %s segment of %d bytes at %#x, stream %d, pool %v is a %s one of %d at %#x, stream %d, pool %v in the snapshot",
+			kind, h.TotalSize, h.Addr, h.Stream, h.Pool, w.Type, w.TotalSize, w.Addr, w.Stream, w.Pool)
+	case h.Allocated != w.Allocated || h.Active != w.Active || h.Requested != w.Requested:
+		return fmt.Errorf("of the segment at %#x %d bytes are allocated, %d active, %d requested; %d, %d, %d in the snapshot",
+			h.Addr, h.Allocated, h.Active, h.Requested, w.Allocated, w.Active, w.Requested)
+	case len(h.Blocks) != len(w.Blocks):
+		return fmt.Errorf("the segment at %#x has %d blocks, %d in the snapshot", h.Addr, len(h.Blocks), len(w.Blocks))
+	}
+	for i, b := range h.Blocks {
+		v := w.Blocks[i]
+		if b.Addr != v.Addr || b.Size != v.Size || b.State.String() != v.State.String() || b.State != alloc.Inactive && b.Requested != v.Requested {
+			return fmt.Errorf("block %d of the segment at %#x is %d bytes, %d requested, %s; %d, %d, %s in the snapshot",
+				i, h.Addr, b.Size, b.Requested, b.State, v.Size, v.Requested, v.State)
+		}
+	}
+	return nil
+}
+
+// Sort orders results: fewest failures first, then the least memory reserved, then the fewest calls of the driver.
+func Sort(results []Result) {
+	slices.SortStableFunc(results, func(a, b Result) int {
+		return cmp.Or(cmp.Compare(a.OOMs, b.OOMs), cmp.Compare(a.PeakReserved, b.PeakReserved), cmp.Compare(a.DriverCalls, b.DriverCalls),
+			cmp.Compare(len(a.Settings), len(b.Settings)))
+	})
+}
+
+// Fit returns the smallest memory, in bytes and a multiple of 2 MiB, on which the program runs under the settings without a failure but
+// those of the recording. It replays the program about a dozen times.
+func (p *Program) Fit(settings string, fraction float64) (uint64, error) {
+	const step = smallPage
+	free, err := p.Run(Options{Settings: settings})
+	if err != nil {
+		return 0, err
+	}
+	low, high := free.PeakAllocated/step, (free.PeakReserved+step-1)/step // low fails or is unknown, high succeeds
+	for low < high {
+		middle := (low + high) / 2
+		r, err := p.Run(Options{Settings: settings, Memory: middle * step, Fraction: fraction})
+		if err != nil {
+			return 0, err
+		}
+		if int(r.OOMs) > p.Recorded.OOMs {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	return high * step, nil
+}

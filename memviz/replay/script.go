@@ -1,0 +1,117 @@
+package replay
+
+import "fmt"
+
+// script is the order in which the recording's device gave memory and took it back. A replay under the recording's settings
+// asks for the same; where it does not, the script ends with a word about the difference.
+type script struct {
+	steps   []driverStep
+	at      int    // the step to come
+	refused bool   // every request is: the recording's allocation failed
+	left    string // how the replay left the recording; "" while it follows
+	event   int    // the event it left at
+}
+
+// driverStep is memory given, or a run of memory taken back in an order that says nothing.
+type driverStep struct {
+	event      int // of the trace
+	addr, size uint64
+	mapped     bool // pages of an expandable segment
+	back       []span
+	asked      bool // taken back because the program emptied the cache, not because the device was full
+}
+
+// span is a piece of memory; size shrinks as pages of it are returned.
+type span struct{ addr, size uint64 }
+
+func (s *script) following() bool { return s != nil && s.left == "" }
+
+// leave ends the script.
+func (s *script) leave(format string, args ...any) {
+	if s.left != "" {
+		return
+	}
+	s.left, s.event = fmt.Sprintf(format, args...), -1
+	if s.at < len(s.steps) {
+		s.event = s.steps[s.at].event
+	}
+}
+
+// next returns the step to come, or nil.
+func (s *script) next() *driverStep {
+	if s.at == len(s.steps) {
+		return nil
+	}
+	return &s.steps[s.at]
+}
+
+// malloc returns the address for a segment, or 0 if the script ends here.
+func (s *script) malloc(size uint64) (addr uint64, refused bool) {
+	n := s.next()
+	switch {
+	case s.refused:
+		return 0, true
+	case n == nil:
+		s.leave("it asks for a segment of %d bytes where the recording has no further one", size)
+	case n.back != nil && !n.asked:
+		return 0, true // the recording's device was full: it took memory back first
+	case n.back != nil:
+		s.leave("it asks for a segment of %d bytes while the recording returns the one at %#x", size, n.back[0].addr)
+	case n.mapped || n.size != size:
+		s.leave("it asks for a segment of %d bytes, the recording for %d", size, n.size)
+	default:
+		s.at++
+		return n.addr, false
+	}
+	return 0, false
+}
+
+// reserve returns the address for a range, which begins where the recording maps next.
+func (s *script) reserve() uint64 {
+	if n := s.next(); n != nil && n.mapped {
+		return n.addr
+	}
+	return 0
+}
+
+// mapPage follows the mapping of a page and says whether it is refused.
+func (s *script) mapPage(addr, size uint64) bool {
+	n := s.next()
+	switch {
+	case s.refused, n != nil && n.back != nil && !n.asked:
+		return true
+	case n == nil || !n.mapped || n.addr != addr || n.size < size:
+		s.leave("it maps a page at %#x, which the recording does not", addr)
+		return false
+	}
+	n.addr, n.size = n.addr+size, n.size-size
+	if n.size == 0 {
+		s.at++
+	}
+	return false
+}
+
+// release follows the return of memory.
+func (s *script) release(addr, size uint64) {
+	n := s.next()
+	if n == nil || n.back == nil {
+		s.leave("it returns the memory at %#x, which the recording keeps", addr)
+		return
+	}
+	for i := range n.back {
+		b := &n.back[i]
+		if addr != b.addr || size > b.size {
+			continue
+		}
+		b.addr, b.size = b.addr+size, b.size-size
+		if b.size == 0 {
+			n.back[i] = n.back[len(n.back)-1]
+			n.back = n.back[:len(n.back)-1]
+		}
+		if len(n.back) == 0 {
+			s.at++
+		}
+		return
+	}
+	s.leave("it returns %d bytes at %#x, which the recording keeps", size, addr)
+}
