@@ -1537,6 +1537,13 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Unsqueeze((*core.Tensor)(t), dim))
 }
 
+// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
+// pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
+// device its own.
+func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
+	return (*Exec)((*core.Exec)(x).UsePool((*rt.MemPool)(p)))
+}
+
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
 func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Var((*core.Tensor)(t), dims, core.VarOpt(opt)))

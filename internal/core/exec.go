@@ -5,6 +5,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/rt"
 )
 
@@ -31,6 +32,8 @@ type mode struct {
 	manual bool
 	// generator is where random numbers come from; nil is the device's own.
 	generator *rt.Generator
+	// pool is where memory comes from on its device; nil is the default pool.
+	pool *rt.MemPool
 }
 
 // session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far.
@@ -130,6 +133,27 @@ func (x *Exec) TF32(on bool) *Exec {
 	m := x.m
 	m.tf32 = on
 	return x.s.exec(m)
+}
+
+// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
+// pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
+// device its own.
+func (x *Exec) UsePool(p *rt.MemPool) *Exec {
+	if p != nil && p.Device() != x.Device() {
+		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", p.Device().Info().Name, x.Device().Info().Name)
+	}
+	m := x.m
+	m.pool = p
+	return x.s.exec(m)
+}
+
+// alloc takes n > 0 bytes for work on x's stream.
+func (x *Exec) alloc(n int) (*alloc.Block, error) {
+	st := x.m.stream
+	if p := x.m.pool; p != nil && p.Device() == st.Device {
+		return p.Alloc(uint64(n), alloc.Stream(st.Handle))
+	}
+	return st.Device.Alloc(uint64(n), alloc.Stream(st.Handle))
 }
 
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.

@@ -126,8 +126,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
 func (f *frame) Workspace(n int) (uint64, error) {
-	st := f.x.m.stream
-	b, err := st.Device.Alloc(uint64(n), alloc.Stream(st.Handle))
+	b, err := f.x.alloc(n)
 	if err != nil {
 		return 0, err
 	}

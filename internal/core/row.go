@@ -5,7 +5,6 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
-	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -293,7 +292,7 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	}
 	s.bytes = elements * dt.Size()
 	if s.bytes > 0 {
-		b, err := st.Device.Alloc(uint64(s.bytes), alloc.Stream(st.Handle))
+		b, err := f.x.alloc(s.bytes)
 		f.check(err)
 		s.block, s.ptr = b, b.Addr()
 		live.Add(1)

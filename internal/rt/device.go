@@ -48,6 +48,9 @@ type Device struct {
 	next    int
 	closed  bool
 
+	poolMu sync.Mutex
+	pools  []*MemPool // those that the program has not closed
+
 	// eventMu is taken by the allocator, and so with mu held.
 	eventMu sync.Mutex
 	events  []driver.Event
@@ -137,6 +140,7 @@ func (d *Device) Close() error {
 			first = err
 		}
 	}
+	keep(d.closePools())
 	keep(d.EmptyCache())
 	keep(d.pinned.freeForgotten())
 	if err := d.checkAlloc(d.pinned.host(d).EmptyCache(), "page-locked memory could not be given back"); err != nil {
@@ -167,6 +171,10 @@ func (d *Device) Close() error {
 
 // Alloc takes n > 0 bytes for use on s; the allocator's block is freed by Memory().Free. Blocks of garbage tensors are freed first.
 func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
+	return d.allocFrom(alloc.PoolID{}, n, s)
+}
+
+func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.Block, error) {
 	if d.loose.full.Load() {
 		if _, err := d.FreeLoose(); err != nil {
 			return nil, err
@@ -175,7 +183,7 @@ func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 	if err := d.Lost(); err != nil {
 		return nil, err
 	}
-	b, err := d.mem.Alloc(n, s)
+	b, err := d.mem.AllocFrom(pool, n, s)
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
 

@@ -1,0 +1,109 @@
+package cuda
+
+import (
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/rt"
+)
+
+// MemPool is a private pool of a device's memory: what is allocated in it shares no segment with anything else, and goes back to it. An Exec
+// uses it through UsePool. It is safe for concurrent use.
+type MemPool rt.MemPool
+
+func (p *MemPool) rt() *rt.MemPool { return (*rt.MemPool)(p) }
+
+// Allocator is where a MemPool gets its memory from in place of the driver. The allocator of the device calls it with its own lock held: neither
+// method may allocate or free through that device, but for Malloc and Free.
+type Allocator interface {
+	// Alloc returns the device address of size bytes, a multiple of 2 MiB, aligned to 512. Address 0, or an error of kind OutOfMemory, says
+	// that there is no room: the caches are then emptied before Alloc is asked once more. s is the stream whose work will use the memory.
+	Alloc(size uint64, s *Stream) (addr uint64, err error)
+	// Free takes back what Alloc gave, size and stream the same. Work queued on s may still use it.
+	Free(addr, size uint64, s *Stream) error
+}
+
+// MemPoolOpt are the options of NewMemPool.
+type MemPoolOpt struct {
+	Allocator Allocator // nil: the driver
+}
+
+// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it.
+func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
+	var src rt.Source
+	if opt.Allocator != nil {
+		src = source{opt.Allocator}
+	}
+	p, err := d.rt().NewMemPool(src)
+	return (*MemPool)(p), err
+}
+
+// source is an Allocator as package rt sees it.
+type source struct{ a Allocator }
+
+func (s source) Alloc(size uint64, on *rt.Stream) (uint64, error) {
+	return s.a.Alloc(size, (*Stream)(on))
+}
+
+func (s source) Free(addr, size uint64, on *rt.Stream) error {
+	return s.a.Free(addr, size, (*Stream)(on))
+}
+
+// ID returns the pool's id (0, n), n > 0; ids are unique in the process.
+func (p *MemPool) ID() [2]uint64 { return p.rt().ID() }
+
+// UseCount returns how many uses the pool has: one until Close, one for each BeginAllocateToPool that no ReleasePool undid, one for each graph.
+func (p *MemPool) UseCount() int { return p.rt().Device().Memory().PoolUses(p.rt().ID()) }
+
+// PoolSegment is a piece of memory that a pool holds from the driver or its Allocator.
+type PoolSegment struct {
+	Address   uint64 // on the device
+	Size      uint64 // bytes
+	Allocated uint64 // bytes of live allocations
+	Active    uint64 // bytes of live allocations and of those that other streams still use
+	Large     bool   // for allocations above 1 MiB
+}
+
+// Segments returns what the pool holds, by address.
+func (p *MemPool) Segments() []PoolSegment { return (*Device)(p.rt().Device()).PoolSegments(p.ID()) }
+
+// Close ends the program's use of the pool. Memory that nothing uses goes back at once, the rest when its tensors are closed and EmptyCache is
+// called. Allocating from the pool is an error from then on. The second call does nothing.
+func (p *MemPool) Close() error { return p.rt().Close() }
+
+// NewPoolID returns a new id (0, n) for BeginAllocateToPool; PyTorch's graph_pool_handle.
+func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
+
+// BeginAllocateToPool sends all allocations for stream s to the private pool id, whichever goroutine makes them, until EndAllocateToPool. The pool
+// is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and
+// no cache is emptied. Exec.UsePool has neither effect on others.
+func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) error {
+	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.rt().Handle)))
+}
+
+// EndAllocateToPool ends what BeginAllocateToPool of that id began; the pool keeps its use.
+func (d *Device) EndAllocateToPool(id [2]uint64) error { return d.rt().Memory().EndAllocateToPool(id) }
+
+// ReleasePool takes one use from the private pool id. When none is left, EmptyCache returns its memory too; live tensors stay valid.
+func (d *Device) ReleasePool(id [2]uint64) error { return d.rt().Memory().ReleasePool(id) }
+
+// PoolLive reports whether the live allocations of the private pool id begin at exactly the given addresses.
+func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (bool, error) {
+	return d.rt().Memory().PoolLive(id, addrs)
+}
+
+// PoolSegments returns what the private pool id holds, by address; the zero id is the default pool.
+func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
+	var list []PoolSegment
+	for _, s := range d.rt().Memory().Segments() {
+		if s.Pool == id {
+			list = append(list, PoolSegment{s.Addr, s.TotalSize, s.Allocated, s.Active, s.Large})
+		}
+	}
+	return list
+}
+
+// Malloc takes size bytes from the driver, past the caching allocator and its statistics: for an Allocator, or memory that another library is to
+// manage. An error of kind OutOfMemory means no room.
+func (d *Device) Malloc(size uint64) (addr uint64, err error) { return d.rt().Malloc(size) }
+
+// Free gives back what Malloc took. It waits for the device's work.
+func (d *Device) Free(addr uint64) error { return d.rt().FreeMalloc(addr) }

@@ -1,0 +1,240 @@
+package cuda_test
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/fault"
+)
+
+// counted is an Allocator that passes calls to the driver and counts them.
+type counted struct {
+	d             *cuda.Device
+	allocs, frees int
+	sizes         map[uint64]uint64
+	err           error
+	none          bool
+}
+
+func (c *counted) Alloc(size uint64, s *cuda.Stream) (uint64, error) {
+	if c.none || c.err != nil {
+		return 0, c.err
+	}
+	addr, err := c.d.Malloc(size)
+	if err == nil {
+		c.allocs++
+		c.sizes[addr] = size
+	}
+	return addr, err
+}
+
+func (c *counted) Free(addr, size uint64, s *cuda.Stream) error {
+	if c.err != nil {
+		return c.err
+	}
+	if c.sizes[addr] != size || s == nil {
+		return errors.New("freed otherwise than allocated")
+	}
+	c.frees++
+	delete(c.sizes, addr)
+	return c.d.Free(addr)
+}
+
+func TestMemPool(t *testing.T) {
+	x, d := open(t, 1<<30)
+	a := &counted{d: d, sizes: map[uint64]uint64{}}
+	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{Allocator: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id := p.ID(); id[0] != 0 || id[1] == 0 || p.UseCount() != 1 {
+		t.Errorf("pool %v with %d uses", id, p.UseCount())
+	}
+	in := x.UsePool(p)
+	var kept []*tenon.Tensor
+	for i, want := range []int{1, 1, 2} {
+		kept = append(kept, in.Zeros([]int{mib}, tenon.Uint8))
+		if got := p.Segments(); len(got) != want || a.allocs != want || got[0].Size != 2*mib || got[0].Large {
+			t.Errorf("after %d tensors: %+v, %d calls", i+1, got, a.allocs)
+		}
+	}
+	out := x.Zeros([]int{mib}, tenon.Uint8)
+	if a.allocs != 2 || len(d.PoolSegments([2]uint64{})) != 1 {
+		t.Errorf("a tensor outside of the pool: %d calls, default pool %+v", a.allocs, d.PoolSegments([2]uint64{}))
+	}
+	sum := in.Add(kept[0], kept[1]) // reuses nothing: all is live
+	if a.allocs != 2 || p.Segments()[1].Allocated != 2*mib {
+		t.Errorf("%d calls, %+v", a.allocs, p.Segments())
+	}
+	if in.UsePool(nil) != x {
+		t.Error("UsePool(nil) is not the Exec without a pool")
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	err = tenon.Try(func() { in.Zeros([]int{8}, tenon.Uint8) })
+	if fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), "is not held") {
+		t.Errorf("allocating from a closed pool: %v", err)
+	}
+	for _, k := range append(kept, sum, out) {
+		k.Close()
+	}
+	if err := d.EmptyCache(); err != nil || a.frees != 2 || d.MemoryReserved() != 0 {
+		t.Errorf("%v, %d frees, %d bytes reserved", err, a.frees, d.MemoryReserved())
+	}
+}
+
+func TestMemPoolErrors(t *testing.T) {
+	x, d := open(t, 1<<30)
+	a := &counted{d: d, sizes: map[uint64]uint64{}, none: true}
+	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{Allocator: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := x.UsePool(p)
+	alloc := func() error { return tenon.Try(func() { in.Zeros([]int{8}, tenon.Uint8).Close() }) }
+	if err := alloc(); fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "Tried to allocate 2.00 MiB") {
+		t.Errorf("an allocator without room: %v", err)
+	}
+	a.err = &fault.Error{Kind: fault.OutOfMemory, Msg: "mine"}
+	if err := alloc(); fault.KindOf(err) != fault.OutOfMemory {
+		t.Errorf("an allocator that says so: %v", err)
+	}
+	a.err, a.none = errors.New("broken"), false
+	if err := alloc(); fault.KindOf(err) != fault.System || !strings.Contains(err.Error(), "could not allocate 2097152 bytes: broken") {
+		t.Errorf("an allocator that fails: %v", err)
+	}
+	a.err = nil
+	if err := alloc(); err != nil {
+		t.Error(err)
+	}
+	a.err = errors.New("stuck")
+	if err := p.Close(); err == nil || !strings.Contains(err.Error(), "could not free the 2097152 bytes at 0x") || !strings.Contains(err.Error(), "stuck") {
+		t.Errorf("closing: %v", err)
+	}
+	a.err = nil
+	if err := d.EmptyCache(); err != nil || a.frees != 1 {
+		t.Errorf("%v, %d frees", err, a.frees)
+	}
+	other, _ := open(t, 1<<30)
+	q, err := cuda.NewMemPool(other.Device(), cuda.MemPoolOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = tenon.Try(func() { x.UsePool(q) })
+	if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "the pool is memory of") {
+		t.Errorf("a pool of another device: %v", err)
+	}
+}
+
+// TestMemPoolThreads uses four pools from four goroutines at once, each of which sees only its own.
+func TestMemPoolThreads(t *testing.T) {
+	x, d := open(t, 1<<30)
+	var wg sync.WaitGroup
+	ids := make(chan [2]uint64, 4)
+	for range 4 {
+		y, err := x.Fork()
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer p.Close()
+			in := y.UsePool(p)
+			for range 20 {
+				a := in.Ones([]int{1 << 16}, tenon.Float32)
+				b := in.Add(a, a)
+				out := y.Add(a, b)
+				if s := p.Segments(); len(s) != 1 || s[0].Allocated != 512<<10 {
+					t.Errorf("pool %v holds %+v", p.ID(), s)
+				}
+				for _, k := range []*tenon.Tensor{a, b, out} {
+					k.Close()
+				}
+			}
+			ids <- p.ID()
+		})
+	}
+	wg.Wait()
+	close(ids)
+	seen := map[[2]uint64]bool{}
+	for id := range ids {
+		seen[id] = true
+	}
+	if len(seen) != 4 {
+		t.Errorf("ids %v", seen)
+	}
+}
+
+// TestPoolDiversion sends a stream's allocations to a pool by its id, as a capture does.
+func TestPoolDiversion(t *testing.T) {
+	x, d := open(t, 1<<30)
+	id := cuda.NewPoolID()
+	if err := d.EndAllocateToPool(id); err == nil || !strings.Contains(err.Error(), "endAllocatePool: not currently recording to mempool_id") {
+		t.Errorf("ending nothing: %v", err)
+	}
+	if err := d.BeginAllocateToPool(id, x.Stream()); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.BeginAllocateToPool(id, x.Stream()); err == nil || !strings.Contains(err.Error(), "beginAllocateToPool: already recording to mempool_id") {
+		t.Errorf("beginning twice: %v", err)
+	}
+	a := x.Ones([]int{4}, tenon.Float32)
+	addr := d.PoolSegments(id)[0].Address
+	if live, err := d.PoolLive(id, []uint64{addr}); !live || err != nil {
+		t.Errorf("PoolLive: %v, %v", live, err)
+	}
+	if live, err := d.PoolLive(id, nil); live || err != nil {
+		t.Errorf("PoolLive of nothing: %v, %v", live, err)
+	}
+	if err := d.EndAllocateToPool(id); err != nil {
+		t.Error(err)
+	}
+	a.Close()
+	if live, err := d.PoolLive(id, nil); !live || err != nil {
+		t.Errorf("PoolLive in the end: %v, %v", live, err)
+	}
+	if err := d.ReleasePool(id); err != nil {
+		t.Error(err)
+	}
+	if err := d.EmptyCache(); err != nil || len(d.PoolSegments(id)) != 0 {
+		t.Errorf("%v, %+v", err, d.PoolSegments(id))
+	}
+	if _, err := d.PoolLive(id, nil); err == nil || !strings.Contains(err.Error(), "Could not find pool of id") {
+		t.Errorf("PoolLive of no pool: %v", err)
+	}
+}
+
+// TestBackwardTakesTheCallersPool closes the pool of the forward pass before the backward pass.
+func TestBackwardTakesTheCallersPool(t *testing.T) {
+	x, d := open(t, 1<<30)
+	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := x.Ones([]int{4}, tenon.Float32)
+	w.SetRequiresGrad(true)
+	in := x.UsePool(p)
+	loss := in.Sum(in.Mul(w, w), nil, tenon.SumOpt{})
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := tenon.Read[float32](x, w.Grad())
+	if err != nil || g[0] != 2 {
+		t.Errorf("gradient %v, %v", g, err)
+	}
+}

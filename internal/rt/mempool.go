@@ -1,0 +1,137 @@
+package rt
+
+import (
+	"errors"
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+)
+
+// MemPool is a private pool of a device's memory that the program holds. It is safe for concurrent use.
+type MemPool struct {
+	dev *Device
+	id  alloc.PoolID
+}
+
+// Source is where a pool's memory comes from in place of the driver.
+type Source interface {
+	Alloc(size uint64, s *Stream) (addr uint64, err error)
+	Free(addr, size uint64, s *Stream) error
+}
+
+// NewMemPool makes a pool with memory from src; nil is the driver.
+func (d *Device) NewMemPool(src Source) (*MemPool, error) {
+	if err := d.Lost(); err != nil {
+		return nil, err
+	}
+	p := &MemPool{dev: d, id: alloc.NewPoolID()}
+	var from alloc.Source
+	if src != nil {
+		from = &poolSource{d, src}
+	}
+	d.poolMu.Lock()
+	defer d.poolMu.Unlock()
+	if err := d.mem.NewPool(p.id, from); err != nil {
+		return nil, err
+	}
+	d.pools = append(d.pools, p)
+	return p, nil
+}
+
+// Device returns the pool's device.
+func (p *MemPool) Device() *Device { return p.dev }
+
+// ID returns the pool's id.
+func (p *MemPool) ID() alloc.PoolID { return p.id }
+
+// Alloc is Device.Alloc from the pool.
+func (p *MemPool) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
+	return p.dev.allocFrom(p.id, n, s)
+}
+
+// Close ends the program's use of the pool and returns what is free of it; the rest goes when its tensors do. The second call does nothing.
+func (p *MemPool) Close() error {
+	d := p.dev
+	d.poolMu.Lock()
+	defer d.poolMu.Unlock()
+	i := slices.Index(d.pools, p)
+	if i < 0 {
+		return nil
+	}
+	d.pools = slices.Delete(d.pools, i, i+1)
+	if _, err := d.FreeLoose(); err != nil {
+		return err
+	}
+	if err := d.mem.ReleasePool(p.id); err != nil {
+		return err
+	}
+	return d.checkAlloc(d.mem.EmptyPool(p.id), "a pool's memory could not be given back")
+}
+
+// closePools closes the pools that the program left open.
+func (d *Device) closePools() error {
+	d.poolMu.Lock()
+	open := slices.Clone(d.pools)
+	d.poolMu.Unlock()
+	var first error
+	for _, p := range open {
+		if err := p.Close(); first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+var errNoRoom = errors.New("the pool's own allocator has no room")
+
+// poolSource is a Source as the allocator sees it.
+type poolSource struct {
+	dev *Device
+	src Source
+}
+
+func (s *poolSource) Malloc(size uint64, on alloc.Stream) (uint64, error) {
+	addr, err := s.src.Alloc(size, s.dev.streamOf(on))
+	switch {
+	case fault.KindOf(err) == fault.OutOfMemory:
+		return 0, noRoom{err}
+	case err == nil && addr == 0:
+		return 0, noRoom{errNoRoom}
+	case err != nil:
+		return 0, fault.Wrap(fault.System, err, "the pool's own allocator could not allocate %d bytes", size)
+	}
+	return addr, nil
+}
+
+func (s *poolSource) Free(addr, size uint64, on alloc.Stream) error {
+	if err := s.src.Free(addr, size, s.dev.streamOf(on)); err != nil {
+		return fault.Wrap(fault.System, err, "the pool's own allocator could not free the %d bytes at %#x", size, addr)
+	}
+	return nil
+}
+
+// streamOf returns the stream with that handle, which is one of d's.
+func (d *Device) streamOf(h alloc.Stream) *Stream {
+	for i := range d.streams {
+		if s := d.streams[i].Load(); s != nil && s.Handle == driver.Stream(h) {
+			return s
+		}
+	}
+	return nil
+}
+
+// Malloc takes size bytes from the driver, without the allocator.
+func (d *Device) Malloc(size uint64) (uint64, error) {
+	if err := d.Lost(); err != nil {
+		return 0, err
+	}
+	addr, err := (&backend{d}).Malloc(size)
+	return addr, d.Check(err, "memory could not be taken from the driver")
+}
+
+// FreeMalloc gives back what Malloc took; it waits for the device.
+func (d *Device) FreeMalloc(addr uint64) error {
+	return d.Check((&backend{d}).Free(addr), "memory could not be given back to the driver")
+}
