@@ -52,11 +52,6 @@ func runProduct(f *frame) error {
 		st := make([]int, len(out.Shape))
 		broadcastStrides(st, t.shape, t.stride, out.Shape)
 		opt.Bias.Shape, opt.Bias.Stride = out.Shape, st
-	} else if opt.Alpha != 1 {
-		opt.Bias, opt.Beta = out, 0
-		if err := f.Memset(out.Ptr, 0, f.out[0].st.bytes); err != nil {
-			return err
-		}
 	}
 	if !a.DType.IsComplex() {
 		return kernels.Matmul(f, out, a, b, opt)

@@ -251,7 +251,6 @@ func (c *convKernel) columns() {
 
 // left is the operand whose rows are the result's: the weight, or for its gradient the output's.
 func (c *convKernel) left(end kernel.Value) side {
-	k := c.k
 	width := int(c.s.Attr[2])
 	s := side{groups: kernel.AlongCols, width: width}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
@@ -270,7 +269,6 @@ func (c *convKernel) left(end kernel.Value) side {
 		}
 		return c.a, at.Convert(dtype.Int64), inside
 	}
-	_ = k
 	return s
 }
 

@@ -129,6 +129,8 @@ const (
 	gemmBias
 	// gemmSplit: the depth is split over blocks in z, and partial sums go to workspace.
 	gemmSplit
+	// gemmScale: the result is alpha*product.
+	gemmScale
 )
 
 // A side's layout, in Spec.Attr[2] (a) and Attr[3] (b): the axis along which elements are adjacent, and the width of accesses.
@@ -143,7 +145,6 @@ func packSide(layout, width int) uint16 { return uint16(layout<<8 | width) }
 // strided is a side whose element (p, d) lies at p*ps + d*ds, one of which is 1 where the layout says so. own is how many places there
 // are from the tile's first, depth how many depths in all.
 func (g *gemm) strided(attr uint16, own bool, u kernel.Buffer, p0, ps, ds, places, depth kernel.Value) side {
-	k := g.k
 	layout, width := int(attr>>8), int(attr&255)
 	s := side{width: width, groups: kernel.AlongCols}
 	// The depth is the column of a and the row of b.
@@ -164,7 +165,6 @@ func (g *gemm) strided(attr uint16, own bool, u kernel.Buffer, p0, ps, ds, place
 			p64 = p64.Mul(ps)
 		}
 		inside := p.Lt(left).And(k0.Add(d).Lt(depth))
-		_ = k
 		return base, d64.Add(p64), inside
 	}
 	return s

@@ -125,9 +125,6 @@ func (p *product) issue(is Issuer) error {
 	if p.opt.TF32 && p.a.DType == dtype.Float32 {
 		s.Attr[1] |= gemmTF32
 	}
-	if p.opt.Bias.Ptr != 0 {
-		s.Attr[1] |= gemmBias
-	}
 	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
 	s.Vec = 1
 	if p.s[0][1] == 1 {
@@ -135,7 +132,9 @@ func (p *product) issue(is Issuer) error {
 	}
 	splits := p.splits(lim, t, batch)
 	var partial uint64
-	if splits > 1 {
+	if splits == 1 {
+		s.Attr[1] |= p.after()
+	} else {
 		s.Attr[1] |= gemmSplit
 		var err error
 		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
@@ -153,13 +152,35 @@ func (p *product) issue(is Issuer) error {
 	return p.finish(is, partial, splits, batch)
 }
 
-// splits says over how many blocks the depth is divided: more than one only where the result has too few tiles to fill the device and the depth is long.
+// after returns the flags of what follows the sums.
+func (p *product) after() uint16 {
+	switch {
+	case p.opt.Bias.Ptr != 0:
+		return gemmBias
+	case p.opt.Alpha != 1:
+		return gemmScale
+	}
+	return 0
+}
+
+const (
+	// splitWarps is how many warps a multiprocessor should have at least to hide the latency of loads.
+	splitWarps = 8
+	// splitGain is how many steps of depth the pass that adds up partial sums takes. Both were found on an H200 by an MLP's training step.
+	splitGain = 16
+)
+
+// splits says over how many blocks the depth is divided: more than one only where the result has too few tiles to fill the device and the
+// depth is long enough to win more than the second pass takes.
 func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	blocks := ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols) * batch
-	if blocks*2 > lim.Multiprocessors || p.k < 8*t.depth {
+	room := lim.Multiprocessors * max(1, splitWarps*32/t.threads)
+	steps := ceilDiv(p.k, t.depth)
+	splits := max(1, min(room/blocks, steps/4, 64))
+	if steps-steps/splits < splitGain && blocks*2 > lim.Multiprocessors || steps < 8 {
 		return 1
 	}
-	return max(1, min(lim.Multiprocessors/blocks, p.k/(4*t.depth), 64))
+	return splits
 }
 
 func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
@@ -219,9 +240,7 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	s := &l.Spec
 	s.Family, s.Compute = FamilyMatmulFinish, accumulator(p.a.DType)
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
-	if p.opt.Bias.Ptr != 0 {
-		s.Attr[1] |= gemmBias
-	}
+	s.Attr[1] = p.after()
 	p.args(l, gemmTile{}, partial, splits)
 	l.u64(p.out.Ptr)
 	n := batch * p.m * p.n
@@ -319,8 +338,10 @@ func (p *productParams) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
 	res := make([]kernel.Value, len(vs))
 	for j, v := range vs {
-		if s.Attr[1]&gemmBias != 0 {
+		if s.Attr[1]&(gemmBias|gemmScale) != 0 {
 			v = v.Mul(p.alpha)
+		}
+		if s.Attr[1]&gemmBias != 0 {
 			at := r64.Mul(p.cm).Add(c64.Add(c64.Like(float64(j))).Mul(p.cn))
 			v = bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
 		}
