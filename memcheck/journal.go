@@ -1,0 +1,218 @@
+package memcheck
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
+
+// Header is the first line of a journal: what was run, and how.
+type Header struct {
+	// Type is "run", and Format the journal's version, 1.
+	Type   string `json:"type"`
+	Format int    `json:"format"`
+	Target string `json:"target"`
+	// Checker is the checker's name.
+	Checker string `json:"checker"`
+	Tools   []Tool `json:"tools"`
+	Shard   Shard  `json:"shard"`
+	// Jobs is the number of tests times tools, and Digest a hash of their names in order.
+	Jobs   int    `json:"jobs"`
+	Digest string `json:"digest"`
+	// Strict, FindingsOnly and NoHang are the rules by which outcomes were decided.
+	Strict       bool `json:"strict,omitempty"`
+	FindingsOnly bool `json:"findings_only,omitempty"`
+	NoHang       bool `json:"nohang,omitempty"`
+	// Limit is the time limit of a test, in seconds.
+	Limit float64 `json:"limit_seconds"`
+	// GPUs are the devices of each worker.
+	GPUs []string `json:"gpus"`
+	// Host is the machine's name, and Began when the run began.
+	Host  string    `json:"host,omitempty"`
+	Began time.Time `json:"began"`
+}
+
+// Digest returns the hash of jobs that a header holds.
+func Digest(jobs []Job) string {
+	h := sha256.New()
+	for _, j := range jobs {
+		fmt.Fprintf(h, "%q %q\n", j.Test.Name, j.Tool)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// differs names what makes two runs different runs, or returns "".
+func (h *Header) differs(o *Header) string {
+	switch {
+	case h.Format != o.Format:
+		return "the journal's format"
+	case h.Target != o.Target:
+		return "the target: " + o.Target
+	case h.Checker != o.Checker:
+		return "the checker: " + o.Checker
+	case !slices.Equal(h.Tools, o.Tools):
+		return fmt.Sprintf("the tools: %v", o.Tools)
+	case h.Strict != o.Strict || h.FindingsOnly != o.FindingsOnly:
+		return "what counts as a failure (--strict, --findings-only)"
+	case h.Shard.Split != o.Shard.Split:
+		return fmt.Sprintf("the number of pieces: %d", o.Shard.Split)
+	}
+	return ""
+}
+
+// ending is the last line of a journal, or of each part of one that was interrupted.
+type ending struct {
+	Type    string    `json:"type"`
+	Ended   time.Time `json:"ended"`
+	Summary *Summary  `json:"summary"`
+}
+
+// Journal is a run's record on disk, one JSON value a line: a [Header], a [Record] for every test as it ends, and the summary. A run that was
+// cut short can go on from it. It is an [Observer].
+type Journal struct {
+	file *os.File
+}
+
+// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run.
+func CreateJournal(name string, h Header) (*Journal, error) {
+	if err := os.Rename(name, name+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot keep the earlier journal: %w", err)
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the journal: %w", err)
+	}
+	h.Type, h.Format = "run", 1
+	j := &Journal{f}
+	if err := j.write(h); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return j, nil
+}
+
+// ResumeJournal goes on with a journal: it returns the counts so far and the jobs that are still to run. The error names what differs if the
+// journal is one of another run; without a file, a new journal begins.
+func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summary, left []Job, err error) {
+	h.Type, h.Format = "run", 1
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		j, err = CreateJournal(name, h)
+		return j, &Summary{}, jobs, err
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("cannot open the journal: %w", err)
+	}
+	before = &Summary{}
+	done := map[string]bool{}
+	old, last, good, err := ReadJournal(f, func(r *Record) error {
+		done[jobKey(r.Test, r.Tool)] = true
+		before.add(r)
+		return nil
+	})
+	if err == nil {
+		what := old.differs(&h)
+		if what == "" && (old.Digest != h.Digest || old.Shard.Rank != h.Shard.Rank) {
+			what = "the tests that it selects"
+		}
+		if what != "" {
+			err = fmt.Errorf("%s is of another run; it differs in %s; run without --resume, or give another --out", name, what)
+		}
+	}
+	if err == nil {
+		// A line that was being written when the runner was killed is dropped.
+		if err = f.Truncate(good); err == nil {
+			_, err = f.Seek(good, io.SeekStart)
+		}
+	}
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, f.Close())
+	}
+	if last != nil {
+		before.Seconds = last.Seconds
+	}
+	left = slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return done[jobKey(j.Test.Name, j.Tool)] })
+	return &Journal{f}, before, left, nil
+}
+
+func jobKey(test string, tool Tool) string { return string(tool) + " " + test }
+
+func (j *Journal) write(v any) error {
+	line, err := json.Marshal(v)
+	if err == nil {
+		_, err = j.file.Write(append(line, '\n')) // one call, so that a killed runner leaves at most one torn line
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the journal: %w", err)
+	}
+	return nil
+}
+
+// Begin does nothing.
+func (j *Journal) Begin(int, string, Job, time.Time) {}
+
+// End appends the record.
+func (j *Journal) End(r *Record) error { return j.write(r) }
+
+// Close appends the summary and closes the file. A nil summary is of a run that the runner itself ended.
+func (j *Journal) Close(s *Summary) error {
+	var err error
+	if s != nil {
+		err = j.write(ending{"end", time.Now(), s})
+	}
+	return errors.Join(err, j.file.Close())
+}
+
+// ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the run was killed
+// before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
+func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
+	lines := bufio.NewReaderSize(in, 64<<10)
+	for n := 1; ; n++ {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			if h == nil {
+				return nil, nil, 0, errors.New("the journal has no header: it is not one of tenon memcheck, or its run was killed at the start")
+			}
+			return h, s, good, nil
+		}
+		if err != nil {
+			return nil, nil, 0, fmt.Errorf("cannot read the journal: %w", err)
+		}
+		var kind struct {
+			Type   string `json:"type"`
+			Format int    `json:"format"`
+		}
+		if err = json.Unmarshal(line, &kind); err == nil {
+			switch {
+			case h == nil && (kind.Type != "run" || kind.Format != 1):
+				err = errors.New("is no header of format 1")
+			case kind.Type == "run":
+				h = &Header{}
+				err = json.Unmarshal(line, h)
+			case kind.Type == "test":
+				r := &Record{}
+				if err = json.Unmarshal(line, r); err == nil {
+					err = f(r)
+				}
+			case kind.Type == "end":
+				e := ending{Summary: &Summary{}}
+				err = json.Unmarshal(line, &e)
+				s = e.Summary
+			default:
+				err = fmt.Errorf("is of the unknown type %q", kind.Type)
+			}
+		}
+		if err != nil {
+			return nil, nil, 0, fmt.Errorf("line %d of the journal: %w: %.80q", n, err, bytes.TrimSpace(line))
+		}
+		good += int64(len(line))
+	}
+}

@@ -1,0 +1,23 @@
+package memcheck
+
+import (
+	"os/exec"
+	"strconv"
+	"syscall"
+)
+
+// setGroup puts the process into a new group of its own.
+func setGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
+}
+
+// killGroup kills the process and all that descend from it.
+func killGroup(pid int) { _ = exec.Command("taskkill", "/T", "/F", "/PID", strconv.Itoa(pid)).Run() }
+
+// peakMemory is not measured.
+func peakMemory(any) int64 { return 0 }
+
+func ownPeak() int64 { return 0 }
+
+// waitGroup waits until the process has ended. What it left running stays.
+func waitGroup(cmd *exec.Cmd) error { return cmd.Wait() }

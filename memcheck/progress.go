@@ -1,0 +1,210 @@
+package memcheck
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Progress shows how far a run is: on a terminal a bar with the counts and the running tests, which it redraws; elsewhere a line now and then. It is
+// an [Observer].
+type Progress struct {
+	// Out is where it is shown, and Terminal whether that understands cursor movements.
+	Out      io.Writer
+	Terminal bool
+	// Title stands before the bar; Total is the number of jobs.
+	Title string
+	Total int
+	// Rows is the most lines for running tests; 0 is 8.
+	Rows int
+
+	now  func() time.Time // in tests, a clock of theirs
+	quit chan struct{}
+	done sync.WaitGroup
+
+	mu      sync.Mutex
+	counts  Summary
+	began   time.Time
+	here    int // tests that ended in this part of the run, for the estimate
+	running map[int]running
+	lines   int // how many the last picture has
+	said    time.Time
+}
+
+type running struct {
+	name, gpu string
+	since     time.Time
+}
+
+// Start begins to draw, from the counts of an earlier part of the run; nil: there was none. Stop must follow.
+func (p *Progress) Start(before *Summary) {
+	if p.now == nil {
+		p.now = time.Now
+	}
+	if p.Rows == 0 {
+		p.Rows = 8
+	}
+	if before != nil {
+		p.counts = *before
+		p.counts.keys = nil
+	}
+	p.began, p.running, p.quit = p.now(), map[int]running{}, make(chan struct{})
+	p.said = p.began
+	every := 10 * time.Second
+	if p.Terminal {
+		every = 100 * time.Millisecond
+	}
+	p.done.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-p.quit:
+				return
+			case <-tick.C:
+				p.draw()
+			}
+		}
+	})
+}
+
+// Stop ends the drawing and takes the running tests off the screen.
+func (p *Progress) Stop() {
+	close(p.quit)
+	p.done.Wait()
+	p.mu.Lock()
+	clear(p.running)
+	p.mu.Unlock()
+	p.draw()
+}
+
+// Begin notes a running test.
+func (p *Progress) Begin(worker int, gpu string, j Job, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running[worker] = running{j.Test.Name, gpu, at}
+}
+
+// End counts a test.
+func (p *Progress) End(r *Record) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.running, r.Worker)
+	p.counts.add(r)
+	p.here++
+	return nil
+}
+
+// width is how many columns a line may have.
+const width = 79
+
+// draw writes the picture of this moment. What cannot be shown is no reason to end a run.
+func (p *Progress) draw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.Terminal {
+		fmt.Fprintf(p.Out, "%s: %s\n", p.Title, p.status())
+		return
+	}
+	var b strings.Builder
+	if p.lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA", p.lines)
+	}
+	rows := append([]string{clip(p.Title+"  "+p.status(), width), p.bar()}, p.rows()...)
+	for _, row := range rows {
+		b.WriteString("\r\x1b[2K" + row + "\n")
+	}
+	b.WriteString("\x1b[J")
+	p.lines = len(rows)
+	_, _ = io.WriteString(p.Out, b.String())
+}
+
+// status is the counts in words.
+func (p *Progress) status() string {
+	c := &p.counts
+	parts := []string{fmt.Sprintf("%d of %d", c.Ran(), p.Total)}
+	for _, x := range []struct {
+		n    int
+		what string
+	}{{c.Failed, "failed"}, {c.Timeouts, "timed out"}, {c.Ignored, "ignored"}} {
+		if x.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	elapsed := p.now().Sub(p.began)
+	parts = append(parts, span(elapsed))
+	if left := p.Total - c.Ran(); left > 0 && p.here > 0 {
+		parts = append(parts, "about "+span(elapsed/time.Duration(p.here)*time.Duration(left))+" left")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// bar is the bar: what succeeded, what did not, what is left.
+func (p *Progress) bar() string {
+	const cells = width - 7
+	bad := p.counts.Failed + p.counts.Timeouts
+	all, red := cells, 0
+	if p.Total > 0 {
+		all = cells * p.counts.Ran() / p.Total
+		red = min(all, (cells*bad+p.Total-1)/p.Total) // one failure of a thousand is seen
+	}
+	percent := 100
+	if p.Total > 0 {
+		percent = 100 * p.counts.Ran() / p.Total
+	}
+	return "\x1b[31m" + strings.Repeat("━", red) + "\x1b[32m" + strings.Repeat("━", all-red) + "\x1b[90m" + strings.Repeat("━", cells-all) +
+		fmt.Sprintf("\x1b[0m %3d %%", percent)
+}
+
+// rows are lines for the tests that run, those that run longest first.
+func (p *Progress) rows() []string {
+	var list []running
+	for _, r := range p.running {
+		list = append(list, r)
+	}
+	slices.SortFunc(list, func(a, b running) int {
+		if c := a.since.Compare(b.since); c != 0 {
+			return c
+		}
+		return strings.Compare(a.name, b.name)
+	})
+	var rows []string
+	for i, r := range list {
+		if i == p.Rows-1 && len(list) > p.Rows {
+			rows = append(rows, fmt.Sprintf("  and %d more", len(list)-i))
+			break
+		}
+		gpu := ""
+		if r.gpu != "" {
+			gpu = "GPU " + clip(r.gpu, 12) + "  "
+		}
+		rows = append(rows, fmt.Sprintf("  %7s  %s%s", span(p.now().Sub(r.since)), gpu, clip(r.name, width-12-len(gpu))))
+	}
+	return rows
+}
+
+// clip cuts a text to n columns, in the middle, where names differ least.
+func clip(s string, n int) string {
+	r := []rune(s)
+	if len(r) <= n {
+		return s
+	}
+	head := (n - 1) / 3
+	return string(r[:head]) + "…" + string(r[len(r)-(n-1-head):])
+}
+
+// span writes a time for people: 0.4s, 12s, 3m05s, 2h10m.
+func span(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+}

@@ -1,0 +1,61 @@
+package memcheck
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Log writes the contract's log: a line "Success: TEST", "Ignored: TEST", "Timeout: TEST" or "Fail: TEST" for each test, the last followed by all that
+// the test printed: standard output, the checker's report where that is apart, standard error. It is an [Observer].
+type Log struct {
+	// Out gets the log.
+	Out io.Writer
+	// Tools: the lines name the tool too, for runs under several.
+	Tools bool
+}
+
+// words are the outcomes' names in the log.
+var words = map[Outcome]string{Success: "Success", Ignored: "Ignored", Timeout: "Timeout", Fail: "Fail"}
+
+// Begin does nothing.
+func (l *Log) Begin(int, string, Job, time.Time) {}
+
+// End writes the test's lines. It copies what the test printed through a small buffer, however much that is.
+func (l *Log) End(r *Record) error {
+	name := r.Test
+	if l.Tools {
+		name += " [" + string(r.Tool) + "]"
+	}
+	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], name)
+	if err == nil && r.Outcome == Fail {
+		err = errors.Join(l.copy(r.stdout, true), l.copy(r.report, false), l.copy(r.stderr, true))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the log: %w", err)
+	}
+	return nil
+}
+
+// copy writes a file and a newline. A report may not have been written.
+func (l *Log) copy(name string, must bool) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		if !must && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(struct{ io.Writer }{l.Out}, f); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(l.Out)
+	return err
+}
