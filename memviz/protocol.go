@@ -210,7 +210,7 @@ type Segment struct {
 	ID         uint32  `json:"id"`     // in ViewCached
 	Stream     int     `json:"stream"` // index into DeviceInfo.Streams
 	Pool       int     `json:"pool"`   // index into DeviceInfo.Pools
-	Kind       string  `json:"kind"`   // "small", "large", or "" where the file does not say
+	Kind       string  `json:"kind"`   // "small", "large", or "" where that is not known
 	Expandable bool    `json:"expandable"`
 	Stack      uint32  `json:"stack"`
 	Active     uint64  `json:"active"`  // bytes
@@ -300,7 +300,7 @@ type OOM struct {
 
 // Reason is one cause for which free memory could not serve.
 type Reason struct {
-	Why     string `json:"why"`  // "too small", "other stream", "other pool", "small pool", "split limit", "whole, returned to the driver"
+	Why     string `json:"why"`  // "too small", "other stream", "other pool", "other kind", "split limit", "unexplained"
 	Text    string `json:"text"` // a sentence
 	Pieces  int    `json:"pieces"`
 	Bytes   uint64 `json:"bytes"`

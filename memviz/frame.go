@@ -1,0 +1,86 @@
+package memviz
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"tenon.dev/internal/snapshot"
+)
+
+// stackText says stacks in words. Everything is worked out when it is asked for.
+type stackText struct{ stacks *snapshot.Stacks }
+
+func newStackText(s *snapshot.Stacks) stackText { return stackText{s} }
+
+// frameText is a frame as reports write it: file:line:name with the file's last element.
+func frameText(f snapshot.Frame) string {
+	return path.Base(f.File) + ":" + decimal(f.Line) + ":" + f.Name
+}
+
+// telling reports whether a frame says where in the user's world a call came from.
+func telling(f snapshot.Frame) bool {
+	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<")
+}
+
+// label is one line for a stack: its innermost frame with a file and a line, else its innermost named one.
+func (t stackText) label(id uint32) string {
+	first := ""
+	for f := range t.stacks.All(snapshot.StackID(id)) {
+		if telling(f) {
+			return frameText(f)
+		}
+		if first == "" {
+			first = f.Name
+		}
+	}
+	if first == "" {
+		return "no stack recorded"
+	}
+	return first
+}
+
+// stack returns the whole stack.
+func (t stackText) stack(id uint32) Stack {
+	s := Stack{ID: id, Label: t.label(id), Frames: []Frame{}}
+	for f := range t.stacks.All(snapshot.StackID(id)) {
+		s.Frames = append(s.Frames, Frame{f.File, f.Line, f.Name})
+	}
+	return s
+}
+
+// matching returns, by stack, whether a word occurs in one of its frames, written file:line:name, letter case aside.
+func (t stackText) matching(word string) []bool {
+	word = strings.ToLower(word)
+	frames := make([]bool, t.stacks.FrameCount())
+	for i := range frames {
+		f := t.stacks.Frame(snapshot.FrameID(i))
+		frames[i] = strings.Contains(strings.ToLower(f.File+":"+decimal(f.Line)+":"+f.Name), word)
+	}
+	out := make([]bool, t.stacks.Len())
+	for i := range out {
+		for _, c := range t.stacks.Calls(snapshot.StackID(i)) {
+			if frames[c] {
+				out[i] = true
+				break
+			}
+		}
+	}
+	return out
+}
+
+// addrText is an address as answers write it.
+func addrText(addr uint64) string { return fmt.Sprintf("0x%x", addr) }
+
+// sizeUnits are those of sizeText.
+var sizeUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"}
+
+// sizeText writes bytes as PyTorch's reports do: one decimal and the unit, "1.5MiB".
+func sizeText(n uint64) string {
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(sizeUnits)-1 {
+		v /= 1024
+		u++
+	}
+	return fmt.Sprintf("%.1f%s", v, sizeUnits[u])
+}

@@ -1,0 +1,223 @@
+package memviz
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/snapshot"
+)
+
+// Options say how Open opens.
+type Options struct {
+	// Cache is the folder for column files, which make a snapshot that was seen before open at once. "" is a folder of the user's cache
+	// directory. Files of less than 16 MiB are not kept there: they are read anew as quickly.
+	Cache string
+	// NoCache leaves nothing behind.
+	NoCache bool
+	// Progress, if not nil, is told now and then how many bytes of the file were read; total is 0 if unknown.
+	Progress func(read, total int64)
+}
+
+const (
+	// keptFrom is the size of files from which on a column file is kept.
+	keptFrom = 16 << 20
+	// forgetAfter is how long a column file lies unused before another import removes it.
+	forgetAfter = 30 * 24 * time.Hour
+)
+
+// Open opens a snapshot file, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with gzip.
+// "-" is standard input.
+func Open(path string, o Options) (*Recording, error) {
+	if path == "-" {
+		return Import(os.Stdin, "standard input", o)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be opened")
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "the snapshot cannot be opened")
+	}
+	if st.IsDir() {
+		return nil, fault.New(fault.Invalid, "%s is a folder, not a snapshot", path)
+	}
+	if st.Size() < keptFrom || o.NoCache {
+		return importFile(f, path, st.Size(), o)
+	}
+	src, err := identify(f, st)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := columnPath(path, o.Cache)
+	if err != nil {
+		return importFile(f, path, st.Size(), o)
+	}
+	if rec := reopen(kept, path, src); rec != nil {
+		return rec, nil
+	}
+	return importTo(kept, f, path, src, o)
+}
+
+// Import reads a snapshot of unknown length; name stands for it in messages.
+func Import(r io.Reader, name string, o Options) (*Recording, error) {
+	return importStream(r, name, 0, keptFrom+1, o)
+}
+
+// identify says what a column file of this snapshot must have been made from.
+func identify(f *os.File, st os.FileInfo) (source, error) {
+	b := make([]byte, 128<<10)
+	n := min(int64(len(b)/2), st.Size())
+	_, err := f.ReadAt(b[:n], 0)
+	if err == nil {
+		_, err = f.ReadAt(b[len(b)/2:][:n], st.Size()-n)
+	}
+	if err != nil {
+		return source{}, fault.Wrap(fault.System, err, "reading %s", f.Name())
+	}
+	return source{Size: st.Size(), ModTime: st.ModTime().UnixNano(), CRC: crc32.Checksum(b, castagnoli)}, nil
+}
+
+// columnPath is where the column file of a snapshot is kept.
+func columnPath(path, folder string) (string, error) {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if folder == "" {
+		if folder, err = os.UserCacheDir(); err != nil {
+			return "", err
+		}
+		folder = filepath.Join(folder, "tenon", "memviz")
+	}
+	sum := sha256.Sum256([]byte(full))
+	return filepath.Join(folder, filepath.Base(path)+"-"+hex.EncodeToString(sum[:6])+".columns"), nil
+}
+
+// reopen opens a kept column file if it is there, sound and of this source.
+func reopen(kept, name string, src source) *Recording {
+	f, err := os.Open(kept)
+	if err != nil {
+		return nil
+	}
+	rec, err := openColumns(f, name)
+	if err != nil || rec.columns.dir.Source != src {
+		f.Close()
+		return nil
+	}
+	now := time.Now()
+	os.Chtimes(kept, now, now) // says that it is in use; no harm if it fails
+	return rec
+}
+
+// openColumns loads a column file, which the recording then owns.
+func openColumns(f *os.File, name string) (*Recording, error) {
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "the column file cannot be opened")
+	}
+	rec, err := load(name, f, st.Size())
+	if err != nil {
+		return nil, err
+	}
+	rec.close = f.Close
+	return rec, nil
+}
+
+// importTo reads a snapshot, keeps its column file and opens that. Where it cannot be kept it serves this once.
+func importTo(kept string, f *os.File, name string, src source, o Options) (*Recording, error) {
+	folder := filepath.Dir(kept)
+	if os.MkdirAll(folder, 0o700) != nil {
+		return importFile(f, name, src.Size, o)
+	}
+	forget(folder)
+	out, err := os.CreateTemp(folder, "import-*.partial")
+	if err != nil {
+		return importFile(f, name, src.Size, o)
+	}
+	err = importSnapshot(reader(f, src.Size, o), out, src)
+	if e := out.Close(); err == nil {
+		err = e
+	}
+	if err == nil {
+		err = os.Rename(out.Name(), kept)
+	}
+	if err != nil {
+		os.Remove(out.Name())
+		return nil, refused(name, err)
+	}
+	out, err = os.Open(kept)
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "the column file cannot be opened")
+	}
+	rec, err := openColumns(out, name)
+	if err != nil {
+		out.Close()
+	}
+	return rec, err
+}
+
+// forget removes column files that nobody used for long, and what interrupted imports left.
+func forget(folder string) {
+	list, _ := os.ReadDir(folder)
+	for _, e := range list {
+		if i, err := e.Info(); err == nil && e.Type().IsRegular() && time.Since(i.ModTime()) > forgetAfter {
+			os.Remove(filepath.Join(folder, e.Name()))
+		}
+	}
+}
+
+// reader is snapshot.Read of r with progress.
+func reader(r io.Reader, total int64, o Options) func(snapshot.ReadOptions) (*snapshot.Snapshot, error) {
+	return func(ro snapshot.ReadOptions) (*snapshot.Snapshot, error) {
+		if o.Progress != nil {
+			ro.Progress = func(read int64) { o.Progress(read, total) }
+		}
+		return snapshot.Read(r, ro)
+	}
+}
+
+// importFile reads a snapshot without keeping a column file.
+func importFile(f *os.File, name string, size int64, o Options) (*Recording, error) {
+	return importStream(f, name, size, size, o)
+}
+
+// importStream reads a snapshot into memory, or into a temporary file if it is large. total is for the progress.
+func importStream(r io.Reader, name string, total, size int64, o Options) (*Recording, error) {
+	read := reader(r, total, o)
+	if size < keptFrom {
+		var b bytes.Buffer
+		if err := importSnapshot(read, &b, source{}); err != nil {
+			return nil, refused(name, err)
+		}
+		return load(name, bytes.NewReader(b.Bytes()), int64(b.Len()))
+	}
+	f, err := os.CreateTemp("", "tenon-memviz-*.columns")
+	if err != nil {
+		return nil, fault.Wrap(fault.System, err, "no room for a temporary file")
+	}
+	remove := func() error { return errors.Join(f.Close(), os.Remove(f.Name())) }
+	if err := importSnapshot(read, f, source{}); err != nil {
+		return nil, errors.Join(refused(name, err), remove())
+	}
+	rec, err := openColumns(f, name)
+	if err != nil {
+		return nil, errors.Join(err, remove())
+	}
+	rec.close = remove
+	return rec, nil
+}
+
+// refused names the file in an error of reading it.
+func refused(name string, err error) error {
+	return fault.Wrap(fault.Invalid, err, "%s cannot be read as a memory snapshot", name)
+}
