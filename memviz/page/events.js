@@ -1,0 +1,81 @@
+'use strict';
+// The list of events beside the block map: only the rows in sight exist.
+
+const eventRow = 24, eventPage = 256;
+
+class EventTable {
+  constructor() {
+    this.pages = new Map();
+    this.inner = h('div', { class: 'event-rows' });
+    this.scroller = h('div', { class: 'events', tabindex: '0', role: 'listbox', 'aria-label': 'Events of the trace' }, this.inner);
+    this.scroller.addEventListener('scroll', () => this.fill(), { passive: true });
+    new ResizeObserver(() => this.fill()).observe(this.scroller);
+  }
+
+  // rows: state 0 first, then one state per event. A very long trace is scaled, since elements have a greatest height.
+  show() {
+    const d = device();
+    this.device = d.device;
+    this.total = d.states;
+    this.height = Math.min(this.total * eventRow, 8e6);
+    this.inner.style.height = `${this.height}px`;
+    this.reveal(markerState());
+  }
+
+  get topRow() {
+    const view = this.scroller.clientHeight, most = Math.max(1, this.height - view);
+    return this.height === this.total * eventRow ? this.scroller.scrollTop / eventRow : this.scroller.scrollTop / most * Math.max(0, this.total - view / eventRow);
+  }
+
+  reveal(state) {
+    const view = this.scroller.clientHeight || 400, rows = view / eventRow, top = this.topRow;
+    if (state < top + 1 || state > top + rows - 2) {
+      const want = clamp(state - rows / 2, 0, Math.max(0, this.total - rows));
+      this.scroller.scrollTop = this.height === this.total * eventRow ? want * eventRow : want / Math.max(1, this.total - rows) * (this.height - view);
+    }
+    this.fill();
+  }
+
+  async page(k) {
+    const name = `${this.device}/${k}`;
+    if (!this.pages.has(name)) {
+      this.pages.set(name, null);
+      try {
+        const list = await ask('events', { device: this.device, from: k * eventPage, count: eventPage });
+        this.pages.set(name, list.events);
+      } catch (e) {
+        this.pages.set(name, e instanceof Missing ? 'missing' : []);
+      }
+      this.fill();
+    }
+  }
+
+  event(index) {
+    const k = Math.floor(index / eventPage), p = this.pages.get(`${this.device}/${k}`);
+    if (p === undefined) this.page(k);
+    return Array.isArray(p) ? p[index - k * eventPage] : p;
+  }
+
+  fill() {
+    if (!this.scroller.isConnected || this.total === undefined) return;
+    const top = this.topRow, first = Math.max(0, Math.floor(top)), n = Math.ceil(this.scroller.clientHeight / eventRow) + 1, rows = [];
+    const marker = markerState();
+    for (let s = first; s < Math.min(this.total, first + n); s++) rows.push(this.row(s, this.scroller.scrollTop + (s - top) * eventRow, s === marker));
+    this.inner.replaceChildren(...rows);
+    this.scroller.setAttribute('aria-activedescendant', `state-${marker}`);
+  }
+
+  row(s, y, on) {
+    const look = { class: on ? 'event on' : 'event', role: 'option', id: `state-${s}`, 'aria-selected': on ? 'true' : 'false', style: { transform: `translateY(${Math.round(y)}px)` }, onclick: () => update({ state: s }) };
+    if (s === 0) return h('div', look, h('span', { class: 'index' }, '–'), h('span', { class: 'faint' }, 'before the trace'));
+    const e = this.event(s - 1);
+    if (e === 'missing') return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
+    if (!e) return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, '…'));
+    return h('div', { ...look, title: `${e.action} ${e.addr} ${bytes(e.size)} stream ${e.stream}${e.label ? `\n${e.label}` : ''}` }, h('span', { class: 'index' }, number(e.index)),
+      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.note || (e.label ? shortLabel(e.label) : e.addr)));
+  }
+}
+
+const actionText = {
+  alloc: 'alloc', free_requested: 'free asked', free_completed: 'free', segment_alloc: 'segment +', segment_free: 'segment −', segment_map: 'map', segment_unmap: 'unmap', oom: 'OOM', snapshot: 'snapshot', user_defined: 'mark',
+};
