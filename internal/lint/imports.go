@@ -20,6 +20,7 @@ fault:
 internal/knob: fault
 internal/pickle: fault
 internal/snapshot: fault internal/pickle
+internal/stack:
 internal/testkit: fault dtype
 internal/lint:
 internal/lint/...: internal/lint
@@ -50,7 +51,7 @@ internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
 RUNTIME = LEAF internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
-internal/rt: RUNTIME internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
+internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 internal/core: RUNTIME internal/rt cuda internal/lib/...
 internal/core/...: RUNTIME internal/core

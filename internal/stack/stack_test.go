@@ -1,0 +1,131 @@
+package stack
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Functions that may be inlined into each other, and some that may not.
+func leaf(t *Table) *Stack { return t.Capture() }
+
+func small(t *Table) *Stack { return leaf(t) }
+
+//go:noinline
+func deep(t *Table, n int, f func(*Table) *Stack) *Stack {
+	if n == 0 {
+		return f(t)
+	}
+	return deep(t, n-1, f)
+}
+
+func names(s *Stack) string {
+	var b strings.Builder
+	for f := range s.All() {
+		b.WriteString(f.Function[strings.LastIndexByte(f.Function, '.')+1:] + " ")
+	}
+	return b.String()
+}
+
+func TestCapture(t *testing.T) {
+	var table Table
+	s := deep(&table, 2, small)
+	if got := names(s); !strings.HasPrefix(got, "small deep deep deep TestCapture tRunner ") {
+		t.Errorf("the stack is %s", got)
+	}
+	for f := range s.All() {
+		if !strings.HasSuffix(f.File, "stack_test.go") || f.Line == 0 {
+			t.Errorf("the innermost call is at %s:%d", f.File, f.Line)
+		}
+		break
+	}
+	var again [2]*Stack
+	for i := range again {
+		again[i] = deep(&table, 3, small)
+	}
+	if again[0] != again[1] || again[0] == s || table.Len() != 2 {
+		t.Errorf("equal stacks are two objects, or different ones are one; the table has %d", table.Len())
+	}
+	if a, b := small(&table), small(&table); a == b {
+		t.Error("calls from two places are one stack")
+	}
+}
+
+// TestDeep captures a stack that is deeper than what is kept.
+func TestDeep(t *testing.T) {
+	var table Table
+	s := deep(&table, 3*maxDepth, leaf)
+	if n := strings.Count(names(s), "deep"); n != maxDepth {
+		t.Errorf("%d calls are kept, want %d", n, maxDepth)
+	}
+}
+
+// TestGrowth captures while goroutine stacks grow and move, and while others capture the same stacks.
+func TestGrowth(t *testing.T) {
+	var table Table
+	var wg sync.WaitGroup
+	all := make([]*Stack, 16)
+	for i := range all {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for n := range 100 {
+				s := deep(&table, n, func(t *Table) *Stack {
+					var room [2048]byte
+					runtime.KeepAlive(&room)
+					return leaf(t)
+				})
+				if n == 50 {
+					all[i] = s
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	for _, s := range all {
+		if s != all[0] {
+			t.Error("equal stacks of several goroutines are different objects")
+		}
+	}
+	if table.Len() != 100 {
+		t.Errorf("there are %d stacks, want 100", table.Len())
+	}
+}
+
+func TestCaptureAllocates(t *testing.T) {
+	var table Table
+	// The first run makes the stacks.
+	if n := testing.AllocsPerRun(100, func() { deep(&table, 10, small) }); n != 0 {
+		t.Errorf("a capture of a known stack allocates %v times", n)
+	}
+}
+
+func BenchmarkCapture(b *testing.B) {
+	for _, depth := range []int{5, 20, 60} {
+		b.Run(map[int]string{5: "depth5", 20: "depth20", 60: "depth60"}[depth], func(b *testing.B) {
+			var table Table
+			deep(&table, depth, func(t *Table) *Stack {
+				for b.Loop() {
+					leaf(t)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// BenchmarkCallers is what a capture without frame pointers costs, for comparison.
+func BenchmarkCallers(b *testing.B) {
+	for _, depth := range []int{5, 20, 60} {
+		b.Run(map[int]string{5: "depth5", 20: "depth20", 60: "depth60"}[depth], func(b *testing.B) {
+			var pcs [maxDepth]uintptr
+			deep(nil, depth, func(t *Table) *Stack {
+				for b.Loop() {
+					runtime.Callers(0, pcs[:])
+				}
+				return nil
+			})
+		})
+	}
+}
