@@ -36,6 +36,8 @@ type Settings struct {
 
 	PinnedHostRegister    bool // pinned memory by registering pageable memory
 	PinnedRegisterThreads int  // threads that touch the pages before that
+	// PinnedBackgroundThreads would look for freed pinned memory that is idle again beside the program. Alloc looks itself, so it has no effect.
+	PinnedBackgroundThreads bool
 
 	divided bool // some class of Roundup has more than one division
 }
@@ -200,6 +202,8 @@ func (p *settingsParser) option(key string) (err error) {
 		s.ExpandableSegments, err = p.boolean(key, "")
 	case "release_lock_on_cudamalloc":
 		s.ReleaseLock, err = p.boolean(key, "")
+	case "pinned_use_background_threads":
+		s.PinnedBackgroundThreads, err = p.boolean(key, "Error, expecting pinned_use_background_threads value")
 	case "pinned_use_cuda_host_register":
 		s.PinnedHostRegister, err = p.boolean(key, "Error, expecting pinned_use_cuda_host_register value")
 	case "pinned_num_register_threads":

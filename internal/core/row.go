@@ -287,7 +287,7 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 		}
 	}
 	elements := extent(t.shape, t.stride)
-	if elements < 0 || elements > math.MaxInt/maxElement {
+	if elements < 0 || elements > math.MaxInt/maxElement && elements > math.MaxInt/dt.Size() { // the second division is slow
 		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", shape)
 	}
 	s.bytes = elements * dt.Size()

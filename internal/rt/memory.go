@@ -59,5 +59,8 @@ func (d *Device) PinnedMemory() *alloc.Host { return d.pinned.host(d) }
 
 // EmptyHostCache returns cached page-locked memory that nothing uses to the system.
 func (d *Device) EmptyHostCache() error {
+	if err := d.pinned.freeForgotten(); err != nil {
+		return err
+	}
 	return d.checkAlloc(d.PinnedMemory().EmptyCache(), "page-locked memory could not be given back")
 }

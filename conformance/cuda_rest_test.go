@@ -1,0 +1,3 @@
+package conformance
+
+var poolTests, copyTests, historyTests, plotTests []cudaTest

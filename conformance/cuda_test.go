@@ -1,0 +1,240 @@
+package conformance
+
+import (
+	"errors"
+	"flag"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
+	"tenon.dev/kernel"
+)
+
+var longFlag = flag.Bool("long", false, "run the long forms of tests")
+
+// cudaTest is one behaviour of PyTorch's test_cuda.py. run gets an Exec of a device that nothing else uses, in a scope of its own, with
+// collection of garbage tensors off.
+type cudaTest struct {
+	name string
+	run  func(t *testing.T, x *tenon.Exec)
+	// memory is the simulated device's, in bytes; 0 is 80 GiB.
+	memory uint64
+	// simulated says why the test needs the simulator; it is skipped on a GPU then.
+	simulated string
+}
+
+// TestCUDA holds the behaviours of memory that test_cuda.py pins, under their numbers. They run on a simulated device in virtual time, or with
+// -device cuda on a GPU.
+func TestCUDA(t *testing.T) {
+	var seen []string
+	for _, c := range slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests) {
+		id, _, _ := strings.Cut(c.name, "_")
+		if slices.Contains(seen, id) {
+			t.Errorf("%s is there twice", id)
+		}
+		seen = append(seen, id)
+		t.Run(c.name, func(t *testing.T) {
+			if onGPU() && c.simulated != "" {
+				t.Skip("needs the simulator: " + c.simulated)
+			}
+			x := openGPU(t, c.memory)
+			if err := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { c.run(t, x) }) }); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// onGPU says that the tests run on a real one.
+func onGPU() bool { return *deviceFlag == "cuda" }
+
+// openGPU opens the GPU, or a simulated one of the given memory, until the test ends. What the test leaves allocated is a failure.
+func openGPU(t *testing.T, memory uint64) *tenon.Exec {
+	t.Helper()
+	sel := tenon.Sim(memory)
+	if onGPU() {
+		sel = tenon.CUDA(0)
+	}
+	x, err := tenon.Open(sel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := x.Device()
+	dev.SetGarbageCollection(false)
+	t.Cleanup(func() {
+		if err := dev.Synchronize(); err != nil {
+			t.Error(err)
+		}
+		if err := dev.EmptyCache(); err != nil {
+			t.Error(err)
+		}
+		if n := dev.MemoryAllocated(); n != 0 && !t.Failed() {
+			t.Errorf("%d bytes are still allocated at the end", n)
+		}
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// must fails the test at once with an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantError fails unless err says all of parts.
+func wantError(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error; want one that says %q", parts)
+		return
+	}
+	for _, p := range parts {
+		if !strings.Contains(err.Error(), p) {
+			t.Errorf("the error is %q; want one that says %q", err, p)
+		}
+	}
+}
+
+// wantOOM fails unless err is an out-of-memory error that says all of parts.
+func wantOOM(t *testing.T, err error, parts ...string) {
+	t.Helper()
+	var e *tenon.Error
+	if !errors.As(err, &e) || e.Kind != tenon.OutOfMemory {
+		t.Errorf("the error is %v; want an out-of-memory error", err)
+		return
+	}
+	wantError(t, err, parts...)
+}
+
+// check fails the test where two values differ.
+func check[T comparable](t *testing.T, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", what, got, want)
+	}
+}
+
+// read returns a tensor's elements.
+func read[T dtype.Element](t *testing.T, x *tenon.Exec, a *tenon.Tensor) []T {
+	t.Helper()
+	v, err := tenon.Read[T](x, a)
+	must(t, err)
+	return v
+}
+
+// allAre fails unless every element of a is v.
+func allAre(t *testing.T, x *tenon.Exec, what string, a *tenon.Tensor, v float64) {
+	t.Helper()
+	x = x.On(streamFor(x, a))
+	x.Scope(func(x *tenon.Exec) {
+		same, err := x.Item(x.ToDType(x.All(x.EqS(a, v), nil, false), tenon.Uint8))
+		must(t, err)
+		if same != 1 {
+			t.Errorf("%s: not every element is %v", what, v)
+		}
+	})
+}
+
+// equal reports whether a and b, which may be on different devices, have the same elements.
+func equal(t *testing.T, x *tenon.Exec, a, b *tenon.Tensor) bool {
+	t.Helper()
+	ab, err := x.Bytes(a)
+	must(t, err)
+	bb, err := x.Bytes(b)
+	must(t, err)
+	return slices.Equal(ab, bb)
+}
+
+// streamFor returns x's stream if a is on its device, else the processor's.
+func streamFor(x *tenon.Exec, a *tenon.Tensor) *cuda.Stream {
+	if a.Device() == x.Device() {
+		return x.Stream()
+	}
+	return x.Host().Stream()
+}
+
+// spinner keeps its stream busy for a number of cycles of the device clock.
+var spinner = kernel.Build("spin", func(k *kernel.Builder) {
+	cycles := k.Scalar("cycles", tenon.Int64)
+	start := k.Clock()
+	k.Loop(func() { k.If(k.Clock().Sub(start).Ge(cycles), func() { k.Break() }) })
+})
+
+// spin keeps x's stream busy for d: on the simulator's virtual clock, which stands still until the host waits, so that "still busy" is certain.
+func spin(x *tenon.Exec, d time.Duration) {
+	khz := (*core.Exec)(x).Device().Info().ClockKHz
+	x.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(int64(khz)*d.Milliseconds()))
+}
+
+// newStream returns a stream of x's device.
+func newStream(t *testing.T, x *tenon.Exec) *cuda.Stream {
+	t.Helper()
+	s, err := x.Device().Stream()
+	must(t, err)
+	return s
+}
+
+// busy reports whether s has work that is not done.
+func busy(t *testing.T, s *cuda.Stream) bool {
+	t.Helper()
+	done, err := s.Query()
+	must(t, err)
+	return !done
+}
+
+// stat returns one of the device's statistics.
+func stat(t *testing.T, d *cuda.Device, key string) int64 {
+	t.Helper()
+	v, ok := d.Stats()[key]
+	if !ok {
+		t.Fatalf("there is no statistic %s", key)
+	}
+	return v
+}
+
+// capped lets the device's allocator hold n bytes more than now, and no more.
+func capped(t *testing.T, d *cuda.Device, n int64) {
+	t.Helper()
+	_, total, err := d.MemInfo()
+	must(t, err)
+	allowed := n + d.MemoryReserved()
+	f := float64(allowed) / float64(total)
+	if int64(f*float64(total)) < allowed { // the fraction may fall a byte short
+		f += 0.5 / float64(total)
+	}
+	if int64(f*float64(total)) != allowed {
+		t.Fatalf("no fraction of %d bytes is %d", total, allowed)
+	}
+	must(t, d.SetMemoryFraction(f))
+}
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+// settle waits for the device and returns its cached memory.
+func settle(t *testing.T, d *cuda.Device) {
+	t.Helper()
+	must(t, d.Synchronize())
+	must(t, d.EmptyCache())
+}
+
+// sized returns the size for a GPU or the smaller one for the simulator.
+func sized(gpu, simulated int) int {
+	if onGPU() {
+		return gpu
+	}
+	return simulated
+}
