@@ -175,10 +175,10 @@ func (c matmulCase) compare(a, b, bias, got []float64) string {
 				}
 			}
 			for j, want := range sums {
-				size := sizes[j]
+				want, size := c.alpha*want, math.Abs(c.alpha)*sizes[j]
 				if bias != nil {
 					add := c.beta * bias[row*c.n+j]
-					want, size = c.alpha*want+add, math.Abs(c.alpha)*size+math.Abs(add)
+					want, size = want+add, size+math.Abs(add)
 				}
 				if g := got[row*c.n+j]; r.wrong(g, want, size, 0, c.k) {
 					mu.Lock()
@@ -230,6 +230,8 @@ func tryProducts(p *pair, thorough bool) {
 					c.bias, c.alpha, c.beta, c.c = dense, -2, 3, padded
 				case 5:
 					c.c = stepped
+				case 6:
+					c.alpha = -0.5
 				}
 				if p.limits.Multiprocessors = 2; size[2] >= 1000 { // the depth is split where blocks are few
 					p.limits.Multiprocessors = 48

@@ -25,6 +25,7 @@ var rowShapes = []rowShape{
 	{name: "odd", shape: []int{33, 77}, dim: 1, v: padded},
 	{name: "shifted", shape: []int{9, 1000}, dim: 1, v: shifted},
 	{name: "held", shape: []int{40, 1024}, dim: 1},
+	{name: "held_part", shape: []int{11, 900}, dim: 1},
 	{name: "block", shape: []int{5, 4096}, dim: 1, v: aligned},
 	{name: "read_again", shape: []int{3, 20003}, dim: 1},
 	{name: "columns", shape: []int{50, 37}, dim: 0},

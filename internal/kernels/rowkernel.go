@@ -69,19 +69,17 @@ func (r *rowKernel) params() {
 	tid := k.ThreadIdx(kernel.X)
 	block := k.BlockIdx(kernel.X).Convert(r.ix)
 	var row kernel.Value
+	r.threads = int(s.Attr[rowThreads])
 	switch r.group {
-	case 1:
-		r.threads = rowLoneThreads
-		row, r.lane = block.Mul(k.Int(r.ix, rowLoneThreads)).Add(tid.Convert(r.ix)), k.I32(0)
-	case 32:
-		r.threads = rowWarpThreads
-		row, r.lane = block.Mul(k.Int(r.ix, rowWarpThreads/32)).Add(tid.Shr(k.I32(5)).Convert(r.ix)), tid.And(k.I32(31))
-	default:
-		r.threads = r.group
+	case r.threads:
 		row, r.lane = block, tid
+	case 1:
+		row, r.lane = block.Mul(k.Int(r.ix, int64(r.threads))).Add(tid.Convert(r.ix)), k.I32(0)
+	default:
+		row, r.lane = block.Mul(k.Int(r.ix, int64(r.threads/32))).Add(tid.Shr(k.I32(5)).Convert(r.ix)), tid.And(k.I32(31))
 	}
 	k.FixedThreads(r.threads)
-	if r.group <= 32 {
+	if r.threads > r.group {
 		r.inside = row.Lt(r.rows)
 		row = row.Min(r.rows.Sub(k.Int(r.ix, 1)))
 	}
@@ -111,7 +109,11 @@ func (r *rowKernel) walk(body func(p spot)) {
 	}
 	for c := range r.chunks {
 		i := start.Add(k.Int(r.ix, int64(c*r.group*r.vec)))
-		body(spot{chunk: c, i: i, ok: i.Lt(r.n)})
+		p := spot{chunk: c, i: i}
+		if r.s.Attr[rowExact] == 0 {
+			p.ok = i.Lt(r.n)
+		}
+		body(p)
 	}
 }
 
