@@ -2,7 +2,7 @@ package memviz
 
 import (
 	"fmt"
-	"path"
+	"math"
 	"strings"
 
 	"tenon.dev/internal/snapshot"
@@ -15,7 +15,7 @@ func newStackText(s *snapshot.Stacks) stackText { return stackText{s} }
 
 // frameText is a frame as reports write it: file:line:name with the file's last element.
 func frameText(f snapshot.Frame) string {
-	return path.Base(f.File) + ":" + decimal(f.Line) + ":" + f.Name
+	return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + decimal(f.Line) + ":" + f.Name
 }
 
 // telling reports whether a frame says where in the user's world a call came from.
@@ -73,14 +73,16 @@ func (t stackText) matching(word string) []bool {
 func addrText(addr uint64) string { return fmt.Sprintf("0x%x", addr) }
 
 // sizeUnits are those of sizeText.
-var sizeUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"}
+var sizeUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"}
 
 // sizeText writes bytes as PyTorch's reports do: one decimal and the unit, "1.5MiB".
-func sizeText(n uint64) string {
-	v, u := float64(n), 0
-	for v >= 1024 && u < len(sizeUnits)-1 {
+func sizeText(n uint64) string { return signedSizeText(float64(n)) }
+
+// signedSizeText is sizeText for what may be negative.
+func signedSizeText(v float64) string {
+	u := 0
+	for ; math.Abs(v) >= 1024 && u < len(sizeUnits)-1; u++ {
 		v /= 1024
-		u++
 	}
 	return fmt.Sprintf("%.1f%s", v, sizeUnits[u])
 }
