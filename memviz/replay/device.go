@@ -7,7 +7,7 @@ import (
 )
 
 // Unlimited is the memory of a device that never refuses.
-const Unlimited = 1 << 46
+const Unlimited = 1 << 44
 
 // firstPseudo is the handle of the first stream that stands for the unknown users of a block.
 const firstPseudo alloc.Stream = 1 << 63
@@ -109,7 +109,7 @@ func (d *device) MemInfo() (free, total uint64, err error) { return d.total - d.
 func (d *device) Reserve(size uint64) (uint64, error) {
 	addr := uint64(0)
 	if d.script.following() {
-		addr = d.script.reserve()
+		addr = d.script.reserve(d.held)
 	}
 	if addr == 0 {
 		addr = d.place(size)

@@ -156,10 +156,33 @@ func (l *layout) remove(addr, size uint64) {
 	l.regions = slices.Replace(l.regions, i, i+1, rest...)
 }
 
+// ends finds where live blocks end, for those behind which the trace allocates while they live: the first address given there.
+func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
+	addrs := slices.Sorted(maps.Keys(l.live))
+	dead, ends := map[uint64]bool{}, map[uint64]uint64{}
+	for i := range events {
+		e := &events[i]
+		switch e.Action {
+		case snapshot.ActionFreeRequested:
+			dead[e.Addr] = true
+		case snapshot.ActionAlloc:
+			k, found := slices.BinarySearch(addrs, e.Addr)
+			if k == 0 || found {
+				continue
+			}
+			before := addrs[k-1]
+			if end, ok := ends[before]; !dead[before] && (!ok || e.Addr < end) {
+				ends[before] = e.Addr
+			}
+		}
+	}
+	return ends
+}
+
 // segments returns the layout as an allocator has it. A block whose size the snapshot does not show has what its request is
 // rounded to by round, and what no split would have left over: PyTorch leaves the rest of a large block with it unless it is
-// more than 1 MiB, and keeps blocks from maxSplit on whole.
-func (l *layout) segments(round func(uint64) uint64, maxSplit uint64) []alloc.SegmentInfo {
+// more than 1 MiB, and keeps blocks from maxSplit on whole. ends says where some blocks end.
+func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[uint64]uint64) []alloc.SegmentInfo {
 	addrs := slices.Sorted(maps.Keys(l.live))
 	var out []alloc.SegmentInfo
 	for i := range l.regions {
@@ -184,6 +207,9 @@ func (l *layout) segments(round func(uint64) uint64, maxSplit uint64) []alloc.Se
 			size := h.size
 			if size == 0 {
 				size = blockSize(round(h.requested), limit-a, r, maxSplit)
+				if e, ok := ends[a]; ok && e < limit && e-a >= size && e-a-size <= smallSize {
+					size = e - a
+				}
 			}
 			if size = min(size, limit-a) &^ (unit - 1); size < h.requested || size == 0 {
 				l.odd++

@@ -21,6 +21,7 @@ package replay
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -148,12 +149,13 @@ type reader struct {
 	addr    map[uint64]uint32 // live blocks
 	sizes   []uint64          // requested, by block
 	held    map[uint64]uint32 // freed blocks that other streams use
-	waiting map[uint32]bool   // those that were freed before the trace began
+	waiting map[uint32]bool   // those that were freed before the trace began, live in the replay until it says that they are free
 	odd     int               // events that contradict others
 
-	emptied, pressed, unsure int // runs of memory taken back: asked for, for want of memory, told by their place alone
-	returned                 int // segments returned
-	inUse, reserved          uint64
+	late            []op // what is done after the next allocation
+	pressed, unsure int  // runs of memory taken back for want of memory, and those whose reason only their place tells
+	returned        int  // segments returned
+	inUse, reserved uint64
 }
 
 // pool returns the index of a pool.
@@ -176,7 +178,7 @@ func (r *reader) backward() {
 			r.poolOf[i] = r.pool(id)
 		}
 	}
-	p.start = l.segments(p.settings.Round, p.settings.MaxSplitSize)
+	p.start = l.segments(p.settings.Round, p.settings.MaxSplitSize, l.ends(r.events))
 	r.odd += l.odd
 	for i := range p.start {
 		g := &p.start[i]
@@ -225,7 +227,7 @@ func (r *reader) forward() error {
 			rec.DriverAllocs++
 			r.reserved += e.Size
 			rec.PeakReserved = max(rec.PeakReserved, r.reserved)
-			r.p.steps = append(r.p.steps, driverStep{event: i, addr: e.Addr, size: e.Size, mapped: e.Action == snapshot.ActionSegmentMap})
+			r.p.steps = append(r.p.steps, driverStep{event: i, addr: e.Addr, size: e.Size, stream: alloc.Stream(e.Stream), mapped: e.Action == snapshot.ActionSegmentMap})
 		case snapshot.ActionSegmentFree, snapshot.ActionSegmentUnmap:
 			rec.DriverFrees++
 			r.returned++
@@ -236,10 +238,16 @@ func (r *reader) forward() error {
 			r.takenBack(i)
 		case snapshot.ActionOOM:
 			rec.OOMs++
-			r.p.ops = append(r.p.ops, op{kind: opTry, size: e.Size, stream: alloc.Stream(e.Stream), event: uint32(i)})
+			r.emit(op{kind: opTry, size: e.Size, stream: alloc.Stream(e.Stream), event: uint32(i)})
+			r.flush()
 		}
 	}
 	r.p.blocks = len(r.sizes)
+	var pending []op // throughout
+	for _, id := range slices.Sorted(maps.Keys(r.waiting)) {
+		pending = append(pending, op{kind: opHold, block: id})
+	}
+	r.p.ops = slices.Insert(r.p.ops, 0, pending...)
 	return nil
 }
 
@@ -260,6 +268,7 @@ func (r *reader) alloc(i int, e *snapshot.Event) error {
 	r.addr[e.Addr] = id
 	r.sizes = append(r.sizes, e.Size)
 	r.emit(op{kind: opAlloc, block: id, size: e.Size, addr: e.Addr, stream: alloc.Stream(e.Stream), pool: r.poolOf[i], event: uint32(i)})
+	r.flush()
 	rec := &r.p.Recorded
 	rec.Allocs++
 	rec.AllocBytes += e.Size
@@ -301,42 +310,73 @@ func (r *reader) done(i int, e *snapshot.Event) {
 		r.odd++
 		return
 	}
+	o := op{kind: opDone, block: id, event: uint32(i)}
+	late := r.waitedFor(i)
 	delete(r.held, e.Addr)
-	kind := opDone
 	if r.waiting[id] {
-		kind = opFree
+		o.kind = opFree
+		delete(r.waiting, id)
 	}
-	r.emit(op{kind: kind, block: id, event: uint32(i)})
+	if late {
+		r.late = append(r.late, o)
+	} else {
+		r.emit(o)
+	}
+}
+
+// waitedFor says whether the frees that complete from event i on did so because the allocator, short of memory, waited for all of them.
+// By then it had searched its cache in vain, so that the next allocation of the replay must not find them by looking at events.
+func (r *reader) waitedFor(i int) bool {
+	end := i
+	for end < len(r.events) && r.events[end].Action == snapshot.ActionFreeCompleted {
+		end++
+	}
+	if end == len(r.events) || end-i < len(r.held) {
+		return false
+	}
+	if a := r.events[end].Action; takesBack(a) {
+		_, asked, _ := r.run(end)
+		return !asked
+	} else {
+		return a == snapshot.ActionOOM
+	}
+}
+
+// flush lets go of what the allocator waited for, after the allocation that made it wait.
+func (r *reader) flush() {
+	r.p.ops = append(r.p.ops, r.late...)
+	r.late = r.late[:0]
+}
+
+// run returns the end of the run of memory taken back from event i on, whether the program asked for that, and whether stacks tell so.
+func (r *reader) run(i int) (end int, asked, told bool) {
+	for end = i; end < len(r.events) && takesBack(r.events[end].Action); end++ {
+		e := &r.events[end]
+		told = told || e.Stack != 0
+		asked = asked || e.Stack != 0 && r.empties(e.Stack)
+	}
+	if asked || end == len(r.events) {
+		return end, true, told
+	}
+	switch r.events[end].Action {
+	case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM: // for want of memory: there is new memory now, or the failure
+		return end, false, told
+	}
+	return end, true, told
 }
 
 // takenBack notes the run of memory that goes back to the driver from event i on, and whose wish that was.
 func (r *reader) takenBack(i int) {
-	step := driverStep{event: i}
-	asked, told := false, false
-	end := i
-	for ; end < len(r.events) && takesBack(r.events[end].Action); end++ {
-		e := &r.events[end]
+	end, asked, told := r.run(i)
+	step := driverStep{event: i, asked: asked}
+	for _, e := range r.events[i:end] {
 		step.back = append(step.back, span{e.Addr, e.Size})
-		told = told || e.Stack != 0
-		asked = asked || e.Stack != 0 && r.empties(e.Stack)
 	}
-	if !asked { // for want of memory it is followed by new memory, or by the failure
-		asked = end == len(r.events)
-		if !asked {
-			switch r.events[end].Action {
-			case snapshot.ActionSegmentAlloc, snapshot.ActionSegmentMap, snapshot.ActionOOM:
-			default:
-				asked = true
-			}
-		}
-		if !told {
-			r.unsure++
-		}
-	}
-	step.asked = asked
 	r.p.steps = append(r.p.steps, step)
+	if !told {
+		r.unsure++
+	}
 	if asked {
-		r.emptied++
 		r.emit(op{kind: opEmpty, event: uint32(i)})
 	} else {
 		r.pressed++
@@ -368,7 +408,7 @@ func (r *reader) notes() {
 	if rec.Private > 0 {
 		note("%s: held throughout the replay, since a trace does not say when a graph is dropped.", count(rec.Private, "private pool"))
 		if r.returned > 0 {
-			note("Of the %s that went back before the snapshot the pool is not known; the replay takes them as the default pool's.", count(r.returned, "segment"))
+			note("%s went back before the snapshot, of pools that are not known; the replay takes them as the default pool's.", count(r.returned, "segment"))
 		}
 	}
 	if r.unsure > 0 {

@@ -252,6 +252,9 @@ func (r *replay) malloc(o *op) (*alloc.Block, error) {
 
 // diverted allocates in the operation's pool.
 func (r *replay) diverted(o *op) (*alloc.Block, error) {
+	if s := r.dev.script; s != nil {
+		s.stream, s.large = o.stream, o.size > smallSize
+	}
 	if o.pool == 0 {
 		return r.d.Alloc(o.size, o.stream)
 	}
@@ -289,8 +292,8 @@ func (r *replay) try(o *op) error {
 		return nil
 	}
 	if s := r.dev.script; s != nil {
-		s.refused = true
-		defer func() { s.refused = false }()
+		s.failing = int(o.event)
+		defer func() { s.failing = 0 }()
 	}
 	b, err := r.malloc(o)
 	if b != nil {
@@ -309,7 +312,9 @@ func (r *replay) conclude() {
 	c, s, rec := r.check, r.dev.script, &r.p.Recorded
 	c.Result = r.result
 	c.Followed = s.at
-	if s.left != "" {
+	if s.left != "" && s.event < 0 {
+		r.differ("after its last driver call the replay leaves the recording: %s", s.left)
+	} else if s.left != "" {
 		r.differ("at event %d the replay leaves the recording: %s", s.event, s.left)
 	} else if n := s.next(); n != nil {
 		r.differ("the replay never comes to event %d, where the recording turns to the driver", n.event)

@@ -1,21 +1,28 @@
 package replay
 
-import "fmt"
+import (
+	"fmt"
+
+	"tenon.dev/internal/alloc"
+)
 
 // script is the order in which the recording's device gave memory and took it back. A replay under the recording's settings
 // asks for the same; where it does not, the script ends with a word about the difference.
 type script struct {
 	steps   []driverStep
-	at      int    // the step to come
-	refused bool   // every request is: the recording's allocation failed
-	left    string // how the replay left the recording; "" while it follows
-	event   int    // the event it left at
+	at      int          // the step to come
+	stream  alloc.Stream // of the operation under way
+	large   bool         // it is for a large pool
+	failing int          // the event of the allocation under way that failed in the recording; 0 if there is none
+	left    string       // how the replay left the recording; "" while it follows
+	event   int          // the event it left at
 }
 
 // driverStep is memory given, or a run of memory taken back in an order that says nothing.
 type driverStep struct {
 	event      int // of the trace
 	addr, size uint64
+	stream     alloc.Stream
 	mapped     bool // pages of an expandable segment
 	back       []span
 	asked      bool // taken back because the program emptied the cache, not because the device was full
@@ -45,11 +52,16 @@ func (s *script) next() *driverStep {
 	return &s.steps[s.at]
 }
 
+// refuses says that an allocation which failed in the recording has got all that it got there.
+func (s *script) refuses(n *driverStep) bool {
+	return s.failing > 0 && (n == nil || n.event > s.failing)
+}
+
 // malloc returns the address for a segment, or 0 if the script ends here.
 func (s *script) malloc(size uint64) (addr uint64, refused bool) {
 	n := s.next()
 	switch {
-	case s.refused:
+	case s.refuses(n):
 		return 0, true
 	case n == nil:
 		s.leave("it asks for a segment of %d bytes where the recording has no further one", size)
@@ -66,10 +78,16 @@ func (s *script) malloc(size uint64) (addr uint64, refused bool) {
 	return 0, false
 }
 
-// reserve returns the address for a range, which begins where the recording maps next.
-func (s *script) reserve() uint64 {
-	if n := s.next(); n != nil && n.mapped {
-		return n.addr
+// reserve returns the address for a range of the pool and stream that the operation under way is of: it begins where the recording maps
+// for them next. 0 if it never does again, or if that range is there.
+func (s *script) reserve(there map[uint64]uint64) uint64 {
+	for i := s.at; i < len(s.steps); i++ {
+		if n := &s.steps[i]; n.mapped && n.stream == s.stream && (n.size%largePage == 0) == s.large {
+			if there[n.addr] != 0 {
+				return 0
+			}
+			return n.addr
+		}
 	}
 	return 0
 }
@@ -78,7 +96,7 @@ func (s *script) reserve() uint64 {
 func (s *script) mapPage(addr, size uint64) bool {
 	n := s.next()
 	switch {
-	case s.refused, n != nil && n.back != nil && !n.asked:
+	case s.refuses(n), n != nil && n.back != nil && !n.asked:
 		return true
 	case n == nil || !n.mapped || n.addr != addr || n.size < size:
 		s.leave("it maps a page at %#x, which the recording does not", addr)
