@@ -1,3 +1,3 @@
 package conformance
 
-var poolTests, copyTests, historyTests, plotTests []cudaTest
+var historyTests, plotTests []cudaTest
