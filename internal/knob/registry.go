@@ -25,3 +25,13 @@ var (
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")
 )
+
+// Variables of the checker.
+var (
+	// MemoryCheck turns on the checker of simulated devices.
+	MemoryCheck = newText("TENON_CHECK", "",
+		"File to which the simulator's memory checker appends its findings as lines of JSON; `-` prints them only. Unset: no checker. `tenon memcheck` sets it.")
+	// MemoryCheckTools says what the checker looks for.
+	MemoryCheckTools = newText("TENON_CHECK_TOOLS", "memcheck,racecheck,initcheck,synccheck",
+		"What the simulator's memory checker looks for: `memcheck`, `racecheck`, `initcheck`, `synccheck` as compute-sanitizer, and `leaks`, apart by commas.")
+)

@@ -34,9 +34,6 @@ func (e *emitter) atomic(in *kir.Instr, c *access, args []kir.Value, pos int) {
 func execAtomic(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
-	if !w.watched(c) {
-		return
-	}
 	b := w.m.b
 	bits := func(r *ref, lane int) uint64 {
 		p := w.p[r.p]

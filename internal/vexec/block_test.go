@@ -2,8 +2,10 @@ package vexec
 
 import (
 	"errors"
+	"fmt"
 	"math/rand"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -530,82 +532,67 @@ func TestClock(t *testing.T) {
 	}
 }
 
-// TestCheck plants every kind of mistake with shared memory that the lockstep of lanes hides, and its repair.
-func TestCheck(t *testing.T) {
-	const n = 64
-	cases := []struct {
-		name, want string
-		f          func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer)
-	}{
-		{"read after write", "race: a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
-			s.Store(tid, tid)
-			barrier()
-			out.Store(tid, s.Load(tid.Xor(k.I32(1))))
-		}},
-		{"write after read", "since another thread's read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
-			s.Store(tid, tid)
-			k.Barrier()
-			v := s.Load(tid.Xor(k.I32(1)))
-			barrier()
-			s.Store(tid, v)
-		}},
-		{"write after write", "race: a write, with no barrier since another thread's write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
-			s.Store(tid, tid)
-			barrier()
-			s.Store(k.I32(n-1).Sub(tid), tid)
-		}},
-		{"uniform read", "race: a read", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
-			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
-			barrier()
-			out.Store(tid, s.Load(k.I32(0)))
-		}},
-		{"atomic and store", "race: a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
-			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
-			barrier()
-			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
-			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
-		}},
+// watching notes what a launch tells of itself.
+type watching struct {
+	said []string
+	last int
+}
+
+func (w *watching) Block(x, y, z uint32, shared int) {
+	w.said = append(w.said, fmt.Sprintf("block %d,%d,%d with %d shared bytes", x, y, z, shared))
+}
+
+func (w *watching) Barrier() { w.said = append(w.said, "barrier") }
+
+func (w *watching) Touch(t *Touch) {
+	w.last = t.Loc
+	what := "read"
+	switch {
+	case t.Atomic:
+		what = "atomic"
+	case t.Write:
+		what = "write"
 	}
-	for _, c := range cases {
-		for _, repaired := range []bool{false, true} {
-			k := build(t, "checked", func(k *kernel.Builder) {
-				k.FixedThreads(n)
-				out := k.Buffer("out", dtype.Int32)
-				s := k.Shared("s", dtype.Int32, n)
-				tid := k.ThreadIdx(kernel.X)
-				c.f(k, s, tid, func() {
-					if repaired {
-						k.Barrier()
-					}
-				}, out)
-				k.Barrier()
-				k.If(tid.Eq(k.I32(0)), func() { out.Store(tid, s.Load(k.I32(0))) })
-			})
-			for _, check := range []bool{false, true} {
-				m := newFlat()
-				err := k.Run(&Env{Mem: m, Check: check}, x(3), x(n), 0, pack(m.alloc(4*n)))
-				var f *Fault
-				switch {
-				case !check || repaired:
-					if err != nil {
-						t.Errorf("%s, repaired %v, check %v: %v", c.name, repaired, check, err)
-					}
-				case !errors.As(err, &f) || f.Code != 719 || !strings.Contains(f.Detail, c.want) || f.Line == 0:
-					t.Errorf("%s: %v, want code 719 with %q", c.name, err, c.want)
-				}
-			}
-		}
-	}
-	k := build(t, "unwritten", func(k *kernel.Builder) {
-		out, s := k.Buffer("out", dtype.Int32), k.Shared("s", dtype.Int32, -1)
-		k.If(k.BlockIdx(kernel.X).Eq(k.I32(0)), func() { s.Store(k.ThreadIdx(kernel.X), k.I32(1)) })
+	w.said = append(w.said, fmt.Sprintf("%s of %d bytes at %d of space %d by %d, outside %v", what, t.Size, t.Addr, t.Space, t.Lane, t.Outside))
+}
+
+// TestWatch sees every access of a launch told before it is made, in program order.
+func TestWatch(t *testing.T) {
+	k := build(t, "watched", func(k *kernel.Builder) {
+		k.FixedThreads(2)
+		out, in, s := k.Buffer("out", dtype.Int32), k.Buffer("in", dtype.Int32), k.Shared("s", dtype.Int32, 2)
+		tid := k.ThreadIdx(kernel.X)
+		s.Store(tid, in.Load(tid))
 		k.Barrier()
-		out.Store(k.ThreadIdx(kernel.X), s.Load(k.ThreadIdx(kernel.X)))
+		k.If(tid.Eq(k.I32(1)), func() { out.Atomic(kernel.AtomicAdd, k.I32(0), s.Load(k.I32(1).Sub(tid))) })
+		out.Store(tid.Add(k.I32(1000)), in.Load(k.I32(0)))
 	})
 	m := newFlat()
-	err := k.Run(&Env{Mem: m, Check: true, Workers: 1}, x(2), x(n), 4*n, pack(m.alloc(4*n)))
-	if err == nil || !strings.Contains(err.Error(), "uninitialised") || !strings.Contains(err.Error(), "block (1,0,0)") {
-		t.Errorf("a read of unwritten shared memory gave %v", err)
+	out, in := m.alloc(8), m.alloc(8)
+	w := &watching{}
+	err := k.Run(&Env{Mem: m, Watch: w}, x(2), x(2), 0, pack(out, in))
+	var f *Fault
+	if !errors.As(err, &f) || f.Code != 700 {
+		t.Fatalf("a store far outside gave %v", err)
+	}
+	a, b := out, in
+	want := []string{"block 0,0,0 with 16 shared bytes",
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b), fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b+4),
+		"write of 4 bytes at 0 of space 1 by 0, outside false", "write of 4 bytes at 4 of space 1 by 1, outside false", "barrier",
+		"read of 4 bytes at 0 of space 1 by 1, outside false", fmt.Sprintf("atomic of 4 bytes at %d of space 0 by 1, outside false", a),
+		fmt.Sprintf("read of 4 bytes at %d of space 0 by 0, outside false", b), fmt.Sprintf("read of 4 bytes at %d of space 0 by 1, outside false", b),
+		fmt.Sprintf("write of 4 bytes at %d of space 0 by 0, outside false", a+4000), fmt.Sprintf("write of 4 bytes at %d of space 0 by 1, outside false", a+4004)}
+	if !slices.Equal(w.said, want) {
+		t.Errorf("told\n%s\nwant\n%s", strings.Join(w.said, "\n"), strings.Join(want, "\n"))
+	}
+	if !k.Atomics() || k.Name() != "watched" {
+		t.Errorf("%s, atomics %v", k.Name(), k.Atomics())
+	}
+	if file, line := k.Place(w.last); file != f.File || line != f.Line || line == 0 {
+		t.Errorf("the last access is told at %s:%d, and fails at %s:%d", file, line, f.File, f.Line)
+	}
+	if file, line := k.Place(1 << 20); file != "" || line != 0 {
+		t.Errorf("a place that is not there is %s:%d", file, line)
 	}
 }
 

@@ -13,13 +13,11 @@ const (
 	codeOutOfResources    = 701
 	codeAssert            = 710
 	codeMisalignedAddress = 716
-	codeLaunchFailed      = 719
 )
 
 // Fault is why a kernel stopped.
 type Fault struct {
-	// Code is CUDA's: 700 illegal address, 710 assert, 716 misaligned address; 1 and 701 for a launch that could not begin; 719
-	// for what Env.Check finds.
+	// Code is CUDA's: 700 illegal address, 710 assert, 716 misaligned address; 1 and 701 for a launch that could not begin.
 	Code int
 	// Kernel is the program's name; File and Line are the Go source of the instruction, "" and 0 if unknown.
 	Kernel, File string

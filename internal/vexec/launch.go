@@ -28,9 +28,8 @@ type Env struct {
 	Workers int
 	// Seed permutes the order of blocks; 0 is the natural order.
 	Seed uint64
-	// Check watches shared memory: two threads of a block that touch a byte with no barrier between, one of them writing and not both by atomics, and
-	// reads of bytes that the block has not written, stop the kernel with code 719. It is slow.
-	Check bool
+	// Watch, if not nil, is told of every access. The launch then stays on the caller's goroutine, and is slow.
+	Watch Watcher
 }
 
 // maxLanes is how many lanes a pass has at most; a block has no more threads.
@@ -116,10 +115,16 @@ func (k *Kernel) refuse(code int, format string, args ...any) *Fault {
 // begin plans the passes.
 func (l *launch) begin(k *Kernel, e *Env, grid, block [3]uint32, threads int, shared uint32, args []byte) error {
 	l.perPass = 1
-	if k.fusable {
-		l.perPass = max(min(uint32(maxLanes/(threads*k.widest)), grid[0]), 1)
+	form := singlePlan
+	switch {
+	case e.Watch != nil:
+		form = watchedPlan
+	case k.fusable:
+		if l.perPass = max(min(uint32(maxLanes/(threads*k.widest)), grid[0]), 1); l.perPass > 1 {
+			form = fusedPlan
+		}
 	}
-	p, err := k.plan(l.perPass > 1)
+	p, err := k.plan(form)
 	if err != nil {
 		return k.refuse(codeInvalidValue, "%v", err)
 	}
@@ -167,7 +172,7 @@ func (l *launch) workers() int {
 		n = runtime.GOMAXPROCS(0)
 	}
 	n = min(n, l.passes)
-	if n > 1 && float64(l.passes)*float64(l.room)*l.plan.cost < parallelWork {
+	if l.env.Watch != nil || n > 1 && float64(l.passes)*float64(l.room)*l.plan.cost < parallelWork {
 		n = 1
 	}
 	l.chunk = int64(max(1, l.passes/(n*16)))
@@ -214,8 +219,8 @@ func (w *worker) runPass(l *launch, i int) {
 	if w.plan.returns {
 		clear(w.dead[:w.lanes])
 	}
-	if w.shadow != nil {
-		w.shadow.begin(len(w.shared))
+	if w.plan.watched {
+		w.env.Watch.Block(w.cta[0], w.cta[1], w.cta[2], len(w.shared))
 	}
 	w.m = mask{hi: w.lanes}
 	w.run(w.plan.body)
@@ -273,9 +278,6 @@ func (w *worker) begin(l *launch) {
 	w.ext = [4]int64{int64(l.block[0]), int64(l.block[1]), int64(l.block[2]), 1}
 	w.room = l.room
 	clear(w.cont)
-	if w.shadow = nil; l.env.Check && l.shared > 0 {
-		w.shadow = &shadow{}
-	}
 	const line = 64
 	size := func(bytes int) int { return (bytes + 2*line - 1) &^ (line - 1) } // a line more, so that registers do not share their low address bits
 	row := w.room + laneSlack

@@ -133,9 +133,6 @@ func (w *worker) start(c *access) *site {
 func execLoadUniform(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
-	if !w.watched(c) {
-		return
-	}
 	addr := uint64(readInt(w.p[c.idx.p], c.idx.t)+c.imm) * uint64(c.scale)
 	if c.space == kir.Global {
 		addr += *(*uint64)(w.p[c.base.p])
@@ -166,7 +163,7 @@ func execLoadUniform(w *worker, in *inst) {
 func execAccess(w *worker, in *inst) {
 	c := in.acc
 	s := w.start(c)
-	if !w.watched(c) || w.accessAffine(c, s) {
+	if w.accessAffine(c, s) {
 		return
 	}
 	w.spell(&c.idx)
@@ -612,6 +609,7 @@ func (e *emitter) memory(in *kir.Instr, pos int) {
 	case kir.Local:
 		c.bytes = e.p.Local[in.Sym].Count * int(c.size)
 	}
+	e.watch(c)
 	i := inst{exec: execAccess, acc: c}
 	if in.Space == kir.Local {
 		i.exec, i.a = execLocal, e.arrays[in.Sym]
@@ -654,7 +652,7 @@ func (e *emitter) alias() int32 {
 
 // loadDirect reports whether a load's one value may stay in memory: all its uses come, in the same region, before anything could change that.
 func (e *emitter) loadDirect(in *kir.Instr) bool {
-	if len(in.Res) != 1 || in.Type == dtype.Bool || e.load != nil {
+	if len(in.Res) != 1 || in.Type == dtype.Bool || e.load != nil || e.watched {
 		return false
 	}
 	left := e.a.values[in.Res[0]].uses
@@ -679,7 +677,7 @@ func (e *emitter) loadDirect(in *kir.Instr) bool {
 func (e *emitter) storeDirect(v kir.Value, c *access) bool {
 	code := *e.code
 	x := &e.a.values[v]
-	if len(code) == 0 || x.uses != 1 || x.class != varying || e.load != nil {
+	if len(code) == 0 || e.watched || x.uses != 1 || x.class != varying || e.load != nil {
 		return false
 	}
 	op := &code[len(code)-1]

@@ -23,7 +23,7 @@ type Kernel struct {
 	fusable                 bool
 
 	mu    sync.Mutex
-	plans [2]*plan
+	plans [3]*plan
 }
 
 // Load parses the text of one or more programs, verifies and compiles them.
@@ -67,19 +67,25 @@ func Compile(p *kir.Program) (*Kernel, error) {
 	for _, l := range p.Local {
 		k.localBytes += l.Count * l.Type.Size()
 	}
-	if _, err := k.plan(false); err != nil {
+	if _, err := k.plan(singlePlan); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-// plan returns the program compiled for one block a pass or several.
-func (k *Kernel) plan(fused bool) (*plan, error) {
+// The plans of a kernel: one block a pass, several, or one that is watched.
+const (
+	singlePlan = iota
+	fusedPlan
+	watchedPlan
+)
+
+// plan returns the program compiled in one of these ways.
+func (k *Kernel) plan(i int) (*plan, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	i := b2i(fused)
 	if k.plans[i] == nil {
-		p, err := newPlan(k, fused)
+		p, err := newPlan(k, i == fusedPlan, i == watchedPlan)
 		if err != nil {
 			return nil, err
 		}

@@ -8,10 +8,12 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// plan is a program compiled for passes of one block, or of several (fused).
+// plan is a program compiled for passes of one block, of several (fused), or of one that is watched.
 type plan struct {
 	k     *Kernel
 	fused bool
+	// watched: each access of global and shared memory, and each barrier, tells Env.Watch.
+	watched bool
 	// prologue runs once a launch in every worker; body once a pass.
 	prologue, body []inst
 	// pointers describes the pointer table: scalars and registers.
@@ -73,9 +75,9 @@ type emitter struct {
 	err  error
 }
 
-func newPlan(k *Kernel, fused bool) (*plan, error) {
+func newPlan(k *Kernel, fused, watched bool) (*plan, error) {
 	a := analyze(k.q, fused, k.wide)
-	e := &emitter{plan: &plan{k: k, fused: fused}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
+	e := &emitter{plan: &plan{k: k, fused: fused, watched: watched}, p: k.q, a: a, l: a.liveness(), free: map[int32][]int32{}, expiring: map[int][]int32{},
 		spelled: map[kir.Value]bool{}}
 	e.pointers = append(e.pointers, pointer{scalar: e.scalar()}) // index 0: no operand
 	e.offsets, _ = k.p.ArgLayout()
@@ -292,7 +294,9 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 	case kir.OpShuffle, kir.OpVote:
 		e.exchange(in)
 	case kir.OpBarrier:
-		e.add(inst{exec: execBarrier})
+		if e.watched { // lanes meet after every operation already
+			e.add(inst{exec: execBarrier})
+		}
 	case kir.OpFence:
 		// Lanes access memory in program order already.
 	case kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:

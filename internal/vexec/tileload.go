@@ -31,6 +31,8 @@ type tileLoad struct {
 	widen kern
 	// tb and eb are mask buffers.
 	tb, eb int
+	// watched: rows tell of what they read.
+	watched bool
 }
 
 // crossing is a value of one axis as what mixes both sees it.
@@ -92,7 +94,9 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	l.in, l.out = e.define(inner), e.define(outer)
 	e.phases(b)
 	yield := b.Instrs[len(b.Instrs)-1].Args
-	l.apart = e.takeApart(yield)
+	if l.watched = e.watched; !l.watched { // what is watched goes row by row
+		l.apart = e.takeApart(yield)
+	}
 	l.phase = depBoth
 	size := int32(in.Type.Size())
 	group := size * int32(l.width)
@@ -200,6 +204,9 @@ func (l *tileLoad) rows(w *worker, to unsafe.Pointer, r, n int, first bool) {
 		m = m.cut(s.from, s.to)
 	} else {
 		m, _ = m.split(lanes[uint8](w.p[l.inside.p], w.lanes), w.masks[l.tb], w.masks[l.eb])
+	}
+	if l.watched {
+		l.watchRows(w, m)
 	}
 	if m.hi == 0 || m.b != nil || !l.adjacent(w, whole, m) {
 		clear(whole)

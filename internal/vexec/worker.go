@@ -50,8 +50,8 @@ type worker struct {
 	pass      int
 	args      []byte
 	shared    []byte
-	// shadow watches shared memory if Env.Check asks for it.
-	shadow *shadow
+	// touch is what the watcher is told, here so that telling allocates nothing.
+	touch Touch
 	// from and step are operands of counting; they are here so that taking their addresses allocates nothing.
 	from, step int64
 	// stored: the last operation before a store has done it.

@@ -21,6 +21,7 @@ type device struct {
 	spare  []*token // left tokens, for the next Enter
 	// The times at which all work that has run is complete: of the device, and of its blocking streams.
 	latest, blocking int64
+	ordered          []*stream // those that a checker asked about
 
 	streams table[stream]
 	modules table[module]
@@ -124,6 +125,7 @@ func (d *device) Synchronize(t driver.Thread) error {
 func (d *device) poison(f *driver.Error) {
 	m := d.m
 	if d.fault == nil {
+		d.forget(true)
 		d.fault = f
 	}
 	for i := len(m.active) - 1; i >= 0; i-- {
@@ -152,6 +154,7 @@ func (d *device) close() {
 	m.poke()
 	m.await(target{dev: d, seq: m.seq})
 	d.closed = true
+	d.forget(d.fault != nil)
 	for i := 0; i < len(m.captures); {
 		if c := m.captures[i]; c.dev == d {
 			m.leave(c)

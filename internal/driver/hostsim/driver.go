@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 )
 
@@ -66,7 +67,15 @@ func CPU() *Driver {
 
 // newDriver returns a machine with complete options.
 func newDriver(o Options, inline bool) *Driver {
-	m := &machine{opts: o, inline: inline, began: time.Now(), policy: o.Policy}
+	m := &machine{inline: inline, began: time.Now(), policy: o.Policy}
+	log, err := check.Open()
+	if m.checkErr = err; log != nil {
+		m.check = check.New(log)
+		if len(o.Addresses.script) == 0 {
+			o.Addresses = NeverReuse() // so that a stale address is no other allocation's
+		}
+	}
+	m.opts = o
 	m.changed.L = &m.mu
 	m.rng = rand.New(rand.NewPCG(o.Policy.seed, 0))
 	m.wake, m.timer, m.drainer = make(chan struct{}, 1), time.NewTimer(time.Hour), m.drain
@@ -98,6 +107,9 @@ func (d *Driver) Open(ordinal int) (driver.Device, error) {
 func (d *Driver) Device(ordinal int) (*Device, error) {
 	if ordinal < 0 || ordinal >= d.m.opts.Devices {
 		return nil, fail("Open", driver.InvalidDevice, fmt.Sprintf("ordinal %d of %d devices", ordinal, d.m.opts.Devices))
+	}
+	if err := d.m.checkErr; err != nil {
+		return nil, fail("Open", driver.InvalidValue, err.Error())
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 )
 
@@ -18,6 +19,8 @@ type record struct {
 	refs int
 	done bool  // it has run
 	at   int64 // when it is complete on the device clock
+	// point is what comes before it, for a checker.
+	point *check.Point
 }
 
 // record returns a record with one reference; mu is held.
@@ -92,6 +95,7 @@ func (d *device) EventRecord(e driver.Event, s driver.Stream) error {
 	}
 	ev.forget(m)
 	ev.rec = m.record()
+	ev.rec.point = st.mark()
 	if m.inline {
 		ev.rec.done, ev.rec.at = true, m.clock()
 		return nil

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 )
 
@@ -14,10 +15,12 @@ import (
 // sleeps on changed, which is told of every completed operation. In virtual time the waiters themselves run the work; in real time
 // the drain goroutine does.
 type machine struct {
-	opts   Options
-	inline bool
-	began  time.Time
-	host   regions
+	opts     Options
+	inline   bool
+	began    time.Time
+	host     regions
+	check    *check.Checker // nil unless the environment asks for it, which may fail
+	checkErr error
 	// mapped is held for reading by work that touches memory and for writing while memory is unmapped, so that a program which frees
 	// what its work still uses meets a fault of the device and not of the process.
 	mapped sync.RWMutex
@@ -93,8 +96,14 @@ func (w *target) done(m *machine) (bool, int64) {
 	return true, w.dev.latest
 }
 
-// await blocks until w is complete. mu is held before and after, and left in between.
+// await blocks until w is complete, and the host then knows of it. mu is held before and after, and left in between.
 func (m *machine) await(w target) {
+	m.settle(w)
+	m.learn(w)
+}
+
+// settle is await for waits that a program may not rely on for order. mu is held before and after, and left in between.
+func (m *machine) settle(w target) {
 	for {
 		done, at := w.done(m)
 		switch {
@@ -120,6 +129,14 @@ const queryStep = 500
 
 // poll reports whether w is complete. In virtual time, asking moves the clock a little, so that asking often enough is a way to wait.
 func (m *machine) poll(w target) bool {
+	done := m.query(w)
+	if done {
+		m.learn(w)
+	}
+	return done
+}
+
+func (m *machine) query(w target) bool {
 	if done, at := w.done(m); done && at <= m.clock() {
 		return true
 	}

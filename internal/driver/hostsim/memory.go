@@ -290,6 +290,9 @@ func (d *device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 	if code != driver.Success {
 		return 0, fail("MemAlloc", code, "")
 	}
+	if d.m.check != nil {
+		d.m.check.Alloc(uint64(p), n)
+	}
 	return p, nil
 }
 
@@ -307,14 +310,20 @@ func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 	}
 	if _, base, ok := d.mem.resolve(uint64(p)); !ok || base != uint64(p) {
 		d.m.mu.Unlock()
+		if d.m.check != nil {
+			d.m.check.BadFree("MemFree", uint64(p))
+		}
 		return fail("MemFree", driver.InvalidValue, "no allocation begins at this address")
 	}
-	d.m.await(target{dev: d, seq: d.m.seq})
+	d.m.settle(target{dev: d, seq: d.m.seq})
 	d.m.mu.Unlock()
 	d.m.mapped.Lock()
 	defer d.m.mapped.Unlock()
 	if code := d.mem.release(p); code != driver.Success {
 		return fail("MemFree", code, "freed twice")
+	}
+	if d.m.check != nil {
+		d.m.check.Free(uint64(p))
 	}
 	return nil
 }
@@ -417,6 +426,9 @@ func (d *device) HostUnregister(t driver.Thread, b []byte) error {
 func (d *device) HostView(p driver.Ptr, n uint64) []byte {
 	if !d.m.inline {
 		return nil
+	}
+	if d.m.check != nil {
+		d.m.check.Written(uint64(p), 0)
 	}
 	return d.mem.bytes(p, n)
 }

@@ -33,6 +33,7 @@ func (d *device) LoadModule(t driver.Thread, text []byte) (driver.Module, error)
 	}
 	code, err := vexec.Load(text)
 	if err != nil {
+		d.refuseModule(err)
 		return 0, fail(call, driver.InvalidPTX, err.Error())
 	}
 	d.m.mu.Lock()

@@ -168,6 +168,7 @@ func (m *machine) run(limit int64) bool {
 	default:
 		m.running = true
 		s.busy = true
+		s.task = s.head().task
 		m.mu.Unlock()
 		ns, fault := s.perform(o, at)
 		m.mu.Lock()
@@ -228,6 +229,7 @@ func (m *machine) call(c candidate, id driver.CallbackID, at int64) {
 		c.s.busy = true
 	}
 	m.now = max(m.now, at) // the host learns that the device got here
+	m.learn(target{s: c.s})
 	go func() {
 		if fn != nil {
 			fn()

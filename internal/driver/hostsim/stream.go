@@ -3,6 +3,7 @@ package hostsim
 import (
 	"sync"
 
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/vexec"
 )
@@ -25,6 +26,9 @@ type stream struct {
 
 	cap  *capture
 	deps []int32 // the captured nodes that the next one comes after
+
+	order *check.Stream // its order to other streams, once a checker asked; task is the operation that runs
+	task  *check.Task
 
 	inline sync.Mutex // held while work runs in the call, where the device is inline
 	env    vexec.Env  // of the running kernel
@@ -256,6 +260,7 @@ func (d *device) StreamWait(s driver.Stream, e driver.Event) error {
 		return nil
 	}
 	ev.rec.refs++
+	st.follow(ev.rec.point)
 	st.push(&op{kind: opWait, rec: ev.rec})
 	return nil
 }

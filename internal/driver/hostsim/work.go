@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"runtime"
 
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/vexec"
 )
@@ -40,9 +41,10 @@ type op struct {
 	callback    driver.CallbackID
 	rec         *record
 	exec        *graphExec
-	ticket      uint64 // which launch of exec this is
-	seq         uint64 // its number on the machine
-	issued      int64  // when it was queued, on the device clock
+	ticket      uint64      // which launch of exec this is
+	task        *check.Task // for a checker; nil without one, and in nodes of graphs
+	seq         uint64      // its number on the machine
+	issued      int64       // when it was queued, on the device clock
 }
 
 // What operations take on the virtual device clock, in nanoseconds; the orders of magnitude of an H200.
@@ -93,6 +95,7 @@ func (d *device) submit(call string, s *stream, o *op) error {
 	case s.cap != nil:
 		s.cap.add(s, o)
 	case m.inline:
+		s.note(o)
 		m.mu.Unlock()
 		s.inline.Lock()
 		defer s.inline.Unlock()
@@ -102,6 +105,7 @@ func (d *device) submit(call string, s *stream, o *op) error {
 		}
 		return nil
 	default:
+		s.note(o)
 		s.push(o)
 	}
 	m.mu.Unlock()
@@ -154,8 +158,11 @@ func (d *device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 		d.m.mu.Unlock()
 		return nil
 	}
-	if d.mem.bytes(dst, n) == nil || d.mem.bytes(src, n) == nil {
-		return d.refuse(call, driver.InvalidValue, "not within one allocation")
+	if d.mem.bytes(dst, n) == nil {
+		return d.stray(call, true, dst, n)
+	}
+	if d.mem.bytes(src, n) == nil {
+		return d.stray(call, false, src, n)
 	}
 	return d.submit(call, st, &op{kind: opCopyDtoD, dst: dst, src: src, n: n})
 }
@@ -172,7 +179,7 @@ func (d *device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 		return nil
 	}
 	if d.mem.bytes(dst, uint64(len(src))) == nil {
-		return d.refuse(call, driver.InvalidValue, "not within one allocation")
+		return d.stray(call, true, dst, uint64(len(src)))
 	}
 	if st.cap == nil && !d.m.inline && !d.m.pinned(src) {
 		src = append([]byte(nil), src...)
@@ -192,7 +199,7 @@ func (d *device) CopyDtoH(dst []byte, src driver.Ptr, s driver.Stream) error {
 		return nil
 	}
 	if d.mem.bytes(src, uint64(len(dst))) == nil {
-		return d.refuse(call, driver.InvalidValue, "not within one allocation")
+		return d.stray(call, false, src, uint64(len(dst)))
 	}
 	wait := st.cap == nil && !d.m.inline && !d.m.pinned(dst)
 	err = d.submit(call, st, &op{kind: opCopyDtoH, host: dst, src: src, n: uint64(len(dst))})
@@ -223,7 +230,7 @@ func (d *device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 		return d.refuse(call, driver.InvalidValue, "the address must be a multiple of the width")
 	}
 	if n > 1<<60 || d.mem.bytes(dst, n*uint64(width)) == nil {
-		return d.refuse(call, driver.InvalidValue, "not within one allocation")
+		return d.stray(call, true, dst, n*uint64(width))
 	}
 	return d.submit(call, st, &op{kind: opMemset, dst: dst, value: v, width: uint8(width), n: n})
 }
@@ -264,6 +271,9 @@ func (d *device) UnregisterCallback(id driver.CallbackID) {
 // one goroutine at a time performs for a stream.
 func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 	mem, m := s.dev.mem, s.dev.m
+	if m.check != nil {
+		s.watch(o)
+	}
 	switch o.kind {
 	case opCallback:
 		return 0, s.performCallback(o)
@@ -330,6 +340,11 @@ func (s *stream) performKernel(o *op, at int64) (int64, *driver.Error) {
 	if s.env.Mem == nil {
 		s.clk.m = m
 		s.env = vexec.Env{Mem: s.dev.mem, Clock: s.clk.read, Workers: runtime.GOMAXPROCS(0)}
+	}
+	if m.check != nil {
+		l := m.check.Launch(s.task, o.fn.k, o.block, s.dev.mem.holds)
+		defer l.End()
+		s.env.Watch = l
 	}
 	if m.inline {
 		return 0, runKernel(o.fn.k, &s.env, o)

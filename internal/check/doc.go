@@ -1,0 +1,17 @@
+// Package check watches the memory of simulated devices for defects that leave results right by luck: accesses outside of allocations and to freed
+// ones, reads of what nothing wrote, races between threads of a kernel and between streams, allocations that are never freed.
+// It may not know a driver: who runs kernels tells it of memory, order and accesses, and it keeps shadows of them.
+//
+// # Shadow
+//
+// Each page of device memory that was touched has a bit a byte, set once the byte was written, and a cell for every four bytes (for every byte in
+// pages with smaller accesses): the epoch, thread and source line of the last write and read. Epochs number the intervals between barriers, of all blocks of all
+// launches, and every copy and fill. Two accesses in one epoch by different threads race; so do accesses of different blocks of a launch,
+// unless the kernel has atomic operations on global memory, through which blocks may order themselves.
+//
+// # Streams
+//
+// Each stream has a vector clock: of every other stream, the last operation that is known to come before. Events and the host's waits join clocks. Two
+// accesses of different operations race if neither is in the other's past. What the host knows is one clock for all
+// goroutines, and a graph's launch is one operation: both hide races and invent none.
+package check

@@ -1,0 +1,182 @@
+package check
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"runtime"
+	"strings"
+)
+
+// The classes of findings.
+const (
+	OutOfBounds   = "out-of-bounds"
+	UseAfterFree  = "use-after-free"
+	Misaligned    = "misaligned"
+	InvalidFree   = "invalid-free"
+	Leak          = "leak"
+	Uninitialized = "uninitialized"
+	Race          = "race"
+	StreamRace    = "stream-race"
+	Barrier       = "barrier"
+)
+
+// tools tells which tool finds a class; the names are compute-sanitizer's.
+var tools = map[string]string{OutOfBounds: "memcheck", UseAfterFree: "memcheck", Misaligned: "memcheck", InvalidFree: "memcheck", Leak: "leaks",
+	Uninitialized: "initcheck", Race: "racecheck", StreamRace: "racecheck", Barrier: "synccheck"}
+
+// Finding is one defect. Its JSON form is package memcheck's.
+type Finding struct {
+	Tool     string   `json:"tool"`
+	Class    string   `json:"class"`
+	Severity string   `json:"severity"`
+	Message  string   `json:"message"`
+	Details  []string `json:"details,omitempty"`
+	Kernel   string   `json:"kernel,omitempty"`
+	// Device is the place in the kernel, Other that of a race's earlier access.
+	Device []Frame `json:"device,omitempty"`
+	Other  []Frame `json:"other,omitempty"`
+	// Access is "read", "write" or "atomic", Space "global" or "shared", Size the bytes.
+	Access string `json:"access,omitempty"`
+	Space  string `json:"space,omitempty"`
+	Size   int    `json:"size,omitempty"`
+	// Address is hexadecimal text.
+	Address    string      `json:"address,omitempty"`
+	Thread     *[3]int     `json:"thread,omitempty"`
+	Block      *[3]int     `json:"block,omitempty"`
+	Allocation *Allocation `json:"allocation,omitempty"`
+	// Stack is the host's at the launch or call, innermost first, from the first frame outside of the library on.
+	Stack []Frame `json:"stack,omitempty"`
+	Count int     `json:"count"`
+}
+
+// Allocation is the one that a finding concerns.
+type Allocation struct {
+	Address  string `json:"address"`
+	Size     uint64 `json:"size"`
+	Relation string `json:"relation,omitempty"`
+	// Stack is where it was made and Freed where it was freed.
+	Stack []Frame `json:"stack,omitempty"`
+	Freed []Frame `json:"freed,omitempty"`
+}
+
+// Frame is a place in Go code.
+type Frame struct {
+	Function string `json:"function,omitempty"`
+	File     string `json:"file,omitempty"`
+	Line     int    `json:"line,omitempty"`
+	Text     string `json:"text"`
+}
+
+// newFrame names a place; file may have folders.
+func newFrame(function, file string, line int) Frame {
+	f := Frame{Function: function, Line: line, Text: function}
+	if file != "" {
+		f.File = path.Base(strings.ReplaceAll(file, `\`, "/"))
+		f.Text = fmt.Sprintf("%s in %s:%d", function, f.File, line)
+	}
+	return f
+}
+
+// key is equal for findings of one defect.
+func (f *Finding) key() string {
+	k := []string{f.Class, f.Kernel, f.Access}
+	for _, s := range [][]Frame{f.Device, f.Other} {
+		if len(s) > 0 {
+			k = append(k, s[0].Text)
+		}
+	}
+	if len(f.Device) == 0 {
+		stack := f.Stack
+		if len(stack) == 0 && f.Allocation != nil {
+			stack = f.Allocation.Stack
+		}
+		if len(stack) > 0 {
+			k = append(k, stack[0].Text)
+		}
+	}
+	return strings.Join(k, "\x1f")
+}
+
+// text is the finding for people, in the form of compute-sanitizer's reports.
+func (f *Finding) text() string {
+	var b strings.Builder
+	line := func(indent, format string, args ...any) { fmt.Fprintf(&b, "========= "+indent+format+"\n", args...) }
+	line("", "%s", f.Message)
+	for _, d := range f.Device {
+		line("    ", "at %s", d.Text)
+	}
+	if f.Thread != nil {
+		line("    ", "by thread (%d,%d,%d) in block (%d,%d,%d)", f.Thread[0], f.Thread[1], f.Thread[2], f.Block[0], f.Block[1], f.Block[2])
+	}
+	for _, d := range f.Details {
+		line("    ", "%s", d)
+	}
+	stack := func(heading string, frames []Frame) {
+		if len(frames) > 0 {
+			line("    ", "%s", heading)
+			for _, s := range frames {
+				line("        ", "Host Frame: %s", s.Text)
+			}
+		}
+	}
+	stack("Saved host backtrace at the call", f.Stack)
+	if a := f.Allocation; a != nil {
+		if a.Relation != "" {
+			line("    ", "and is %s at %s of size %d bytes", a.Relation, a.Address, a.Size)
+		}
+		stack("Saved host backtrace at the allocation", a.Stack)
+		stack("Saved host backtrace at the free", a.Freed)
+	}
+	line("", "")
+	return b.String()
+}
+
+// frameLimit is the most host frames that are kept.
+const frameLimit = 24
+
+// callers returns the program counters of the caller's callers.
+func callers() []uintptr {
+	pcs := make([]uintptr, 48)
+	return pcs[:runtime.Callers(3, pcs)]
+}
+
+// library reports whether a frame is the library's own: of the module, and in no test, example or command.
+func library(function, file string) bool {
+	if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(function, "runtime.") {
+		return strings.HasPrefix(function, "runtime.")
+	}
+	return strings.HasPrefix(function, "tenon.dev.") || strings.HasPrefix(function, "tenon.dev/") && !strings.HasPrefix(function, "tenon.dev/examples/")
+}
+
+// frames names program counters, from the first frame outside of the library on; all of them if none is outside.
+func frames(pcs []uintptr) (out []Frame) {
+	if len(pcs) == 0 {
+		return nil
+	}
+	var inner []Frame
+	for it, more := runtime.CallersFrames(pcs), true; more && len(out) < frameLimit; {
+		var f runtime.Frame
+		f, more = it.Next()
+		switch fr := newFrame(f.Function, f.File, f.Line); {
+		case f.Function == "" || f.Function == "runtime.goexit":
+		case len(out) == 0 && library(f.Function, f.File):
+			inner = append(inner, fr)
+		default:
+			out = append(out, fr)
+		}
+	}
+	if len(out) == 0 {
+		return inner
+	}
+	return out
+}
+
+// line returns v as one line of JSON.
+func line(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // the types of this package can all be written
+	}
+	return append(b, '\n')
+}

@@ -1,0 +1,280 @@
+package check
+
+import (
+	"fmt"
+
+	"tenon.dev/internal/kir"
+	"tenon.dev/internal/vexec"
+)
+
+// Launch watches one launch of a kernel; see [vexec.Watcher].
+type Launch struct {
+	c      *Checker
+	t      *Task
+	k      *vexec.Kernel
+	ext    [3]uint32
+	at     [3]uint32
+	races  bool // looked for
+	inits  bool
+	bounds bool
+	// atomics: blocks may order themselves.
+	atomics bool
+	// The epochs with which the launch and the block began.
+	launch, block uint32
+	// shared has a cell a byte.
+	shared []cell
+	// told are the places at which each kind of defect was found, so that a second thread's costs little.
+	told map[place]bool
+	// elsewhere reports whether bytes are memory that the checker was not told of.
+	elsewhere func(addr, n uint64) bool
+	// The run that the last foreign epoch belonged to, and whether it comes before: most accesses ask about the same one.
+	memo       uint32
+	memoBefore bool
+}
+
+type place struct {
+	class string
+	loc   int
+	other side
+}
+
+var _ vexec.Watcher = (*Launch)(nil)
+
+// Launch begins to watch a launch of blocks of ext threads as the operation t. Others wait until End. elsewhere reports whether n bytes at addr are memory
+// that the checker was not told of, such as page-locked host memory; nil: none is.
+func (c *Checker) Launch(t *Task, k *vexec.Kernel, ext [3]uint32, elsewhere func(addr, n uint64) bool) *Launch {
+	c.log.launched(k.Name())
+	l := &Launch{c: c, t: t, k: k, ext: ext, atomics: k.Atomics(), told: map[place]bool{}, elsewhere: elsewhere,
+		races: c.log.look(Race), inits: c.log.look(Uninitialized), bounds: c.log.look(OutOfBounds)}
+	c.mu.Lock()
+	l.launch = c.begin(t, k)
+	l.block = l.launch
+	return l
+}
+
+// End ends the launch.
+func (l *Launch) End() { l.c.mu.Unlock() }
+
+// Block begins a block.
+func (l *Launch) Block(x, y, z uint32, shared int) {
+	l.c.epoch++
+	l.block, l.at = l.c.epoch, [3]uint32{x, y, z}
+	if len(l.shared) < shared {
+		l.shared = make([]cell, shared)
+	}
+}
+
+// Barrier orders the threads of the block.
+func (l *Launch) Barrier() { l.c.epoch++ }
+
+// Touch checks an access and notes it.
+func (l *Launch) Touch(t *vexec.Touch) {
+	switch {
+	case t.Outside:
+		l.invalid(t, OutOfBounds)
+		return
+	case t.Addr%uint64(t.Size) != 0:
+		l.invalid(t, Misaligned)
+		return
+	case t.Space == kir.Shared:
+		l.touchShared(t)
+		return
+	}
+	r := l.c.find(t.Addr)
+	if r == nil || uint64(t.Size) > r.size-(t.Addr-r.base) {
+		if l.elsewhere == nil || !l.elsewhere(t.Addr, uint64(t.Size)) {
+			l.invalid(t, OutOfBounds)
+		}
+		return
+	}
+	for off, n := t.Addr-r.base, uint64(t.Size); n > 0; { // one page, unless the region begins at an odd address
+		lo := off % pageBytes
+		hi := min(lo+n, pageBytes)
+		p := r.page(off / pageBytes)
+		if l.inits {
+			l.initialised(t, p, lo, hi)
+		}
+		if l.races {
+			for cells, i := p.at(lo, hi), 0; i < len(cells); i++ {
+				l.note(t, &cells[i])
+			}
+		}
+		off += hi - lo
+		n -= hi - lo
+	}
+}
+
+// initialised checks that what is read was written, and notes what is written.
+func (l *Launch) initialised(t *vexec.Touch, p *page, lo, hi uint64) {
+	if !t.Write || t.Atomic {
+		if _, ok := p.missing(lo, hi); ok {
+			l.tell(t, Uninitialized, side{}, func(f *Finding) {
+				f.Message = fmt.Sprintf("Uninitialized __global__ memory read of size %d bytes", t.Size)
+				f.Details = append(f.Details, "Address "+hex(t.Addr))
+				if r := l.c.find(t.Addr); r != nil {
+					f.Allocation = &Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}
+				}
+			})
+		}
+	}
+	if t.Write {
+		p.set(lo, hi)
+	}
+}
+
+func (l *Launch) touchShared(t *vexec.Touch) {
+	for i := range t.Size {
+		b := &l.shared[int(t.Addr)+i]
+		if b.w.epoch < l.block { // of an earlier block or launch
+			if *b = (cell{}); l.inits && (!t.Write || t.Atomic) {
+				l.tell(t, Uninitialized, side{}, func(f *Finding) {
+					f.Message = fmt.Sprintf("Uninitialized __shared__ memory read of size %d bytes", t.Size)
+					f.Details = append(f.Details, "Address "+hex(t.Addr))
+				})
+				b.w.epoch = l.block // once
+			}
+		}
+		if l.races {
+			l.note(t, b)
+		} else if t.Write {
+			b.w.epoch = l.c.epoch
+		}
+	}
+}
+
+// note looks for a race with the cell's accesses and adds this one.
+func (l *Launch) note(t *vexec.Touch, b *cell) {
+	now := side{l.c.epoch, int16(t.Lane), uint16(t.Loc)}
+	if !l.ordered(b.w, now) && !(t.Atomic && b.atomic && b.w.epoch >= l.launch) {
+		l.race(t, b.w, true)
+	}
+	if !t.Write {
+		switch {
+		case b.r.epoch == now.epoch:
+			if b.r.thread != now.thread {
+				b.r.thread = vexec.Several
+			}
+			return
+		case !l.ordered(b.r, now) && l.ordered(b.r2, now):
+			b.r2 = b.r
+		}
+		b.r = now
+		return
+	}
+	for _, r := range [2]side{b.r, b.r2} {
+		if !l.ordered(r, now) && !(t.Atomic && r.epoch >= l.launch) {
+			l.race(t, r, false)
+			break
+		}
+	}
+	*b = cell{w: now, atomic: t.Atomic}
+}
+
+// ordered reports whether an access comes before now, or is the same thread's.
+func (l *Launch) ordered(o, now side) bool {
+	switch {
+	case o.epoch == 0:
+		return true
+	case o.epoch >= l.block:
+		return o.epoch != now.epoch || o.thread == now.thread && now.thread != vexec.Several
+	case o.epoch >= l.launch:
+		return l.atomics
+	case o.epoch != l.memo:
+		l.memo, l.memoBefore = o.epoch, l.c.runOf(o.epoch).task.before(l.t)
+	}
+	return l.memoBefore
+}
+
+// race reports that t and an earlier access have no order.
+func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
+	class := Race
+	key := side{loc: other.loc}
+	if other.epoch < l.launch {
+		class, key.epoch = StreamRace, l.c.runOf(other.epoch).first
+	}
+	l.tell(t, class, key, func(f *Finding) {
+		first, second := access(wrote, false), access(t.Write, t.Atomic)
+		o := l.c.runOf(other.epoch)
+		f.Other = []Frame{o.frame(other)}
+		what := "with no barrier between"
+		switch {
+		case class == StreamRace:
+			what = fmt.Sprintf("by %s and %s, which nothing orders", o.name(), l.k.Name())
+			f.Details = append(f.Details, fmt.Sprintf("the %s of %s was queued by %s", first, o.name(), top(o.task.pcs)))
+		case other.epoch < l.block:
+			what = "by two blocks"
+		}
+		f.Message = fmt.Sprintf("Race: a %s after a %s of __%s__ memory, %s", second, first, f.Space, what)
+		f.Details = append(f.Details, fmt.Sprintf("Address %s", hex(t.Addr)), fmt.Sprintf("%s at %s", first, f.Other[0].Text))
+	})
+}
+
+// name is what the run's operation is called.
+func (r *run) name() string {
+	if r.kernel != nil {
+		return r.kernel.Name()
+	}
+	return r.task.name
+}
+
+// frame is the place of an access of the run.
+func (r *run) frame(s side) Frame {
+	if r.kernel == nil {
+		f := top(r.task.pcs)
+		return Frame{Function: r.task.name, File: f.File, Line: f.Line, Text: fmt.Sprintf("%s in %s:%d", r.task.name, f.File, f.Line)}
+	}
+	file, line := r.kernel.Place(int(s.loc))
+	return newFrame(r.kernel.Name(), file, line)
+}
+
+// top is the innermost frame outside of the library.
+func top(pcs []uintptr) Frame {
+	if f := frames(pcs); len(f) > 0 {
+		return f[0]
+	}
+	return Frame{}
+}
+
+// String returns file:line.
+func (f Frame) String() string { return fmt.Sprintf("%s:%d", f.File, f.Line) }
+
+// invalid reports an access that the device will refuse.
+func (l *Launch) invalid(t *vexec.Touch, class string) {
+	if !l.bounds {
+		return
+	}
+	l.tell(t, class, side{}, func(f *Finding) {
+		f.Message = fmt.Sprintf("Invalid __%s__ %s of size %d bytes", f.Space, f.Access, t.Size)
+		if class == Misaligned || f.Space == "shared" {
+			what := "out of bounds"
+			if class == Misaligned {
+				what = "misaligned"
+			}
+			f.Details = append(f.Details, fmt.Sprintf("Access to %s is %s", hex(t.Addr), what))
+			return
+		}
+		l.c.relate(f, t.Addr, uint64(t.Size))
+	})
+}
+
+// tell adds a finding about t, filled in by fill, once for each place.
+func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *Finding)) {
+	key := place{class, t.Loc, other}
+	if l.told[key] {
+		return
+	}
+	l.told[key] = true
+	file, line := l.k.Place(t.Loc)
+	f := &Finding{Class: class, Kernel: l.k.Name(), Device: []Frame{newFrame(l.k.Name(), file, line)}, Access: access(t.Write, t.Atomic),
+		Space: "global", Size: t.Size, Address: hex(t.Addr), Stack: frames(l.t.pcs)}
+	if t.Space == kir.Shared {
+		f.Space = "shared"
+	}
+	f.Block = &[3]int{int(l.at[0]), int(l.at[1]), int(l.at[2])}
+	if n := t.Lane; n != vexec.Several {
+		x, y := int(l.ext[0]), int(l.ext[1])
+		f.Thread = &[3]int{n % x, n / x % y, n / x / y}
+	}
+	fill(f)
+	l.c.log.add(f)
+}

@@ -1,0 +1,204 @@
+package check
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/knob"
+)
+
+// Log is where findings go: one line of JSON each, to a file that several processes may share, and text for people. It is safe for
+// concurrent use.
+//
+// The first line of a process is {"checker":"TENON-CHECK","pid":…,"tools":[…]}. Others hold "pid" and one of: "finding", a [Finding]; "kernel", the name of
+// a kernel that was watched, once; and, where leaks are looked for, "alloc", {"id","address","size","stack"}, and "free", an id. An allocation
+// without its free is a leak if the process ended by itself.
+type Log struct {
+	mu      sync.Mutex
+	json    io.Writer
+	text    io.Writer
+	looks   map[string]bool
+	pid     int
+	begun   bool
+	seen    map[string]bool
+	kernels map[string]bool
+	count   int
+	last    uint64
+}
+
+// entry is one line.
+type entry struct {
+	Checker string    `json:"checker,omitempty"`
+	PID     int       `json:"pid"`
+	Tools   []string  `json:"tools,omitempty"`
+	Finding *Finding  `json:"finding,omitempty"`
+	Kernel  string    `json:"kernel,omitempty"`
+	Alloc   *lifetime `json:"alloc,omitempty"`
+	Free    uint64    `json:"free,omitempty"`
+}
+
+type lifetime struct {
+	ID      uint64  `json:"id"`
+	Address string  `json:"address"`
+	Size    uint64  `json:"size"`
+	Stack   []Frame `json:"stack,omitempty"`
+}
+
+// Name is the checker's, in the first line of a log.
+const Name = "TENON-CHECK"
+
+// Tools are what a log can look for, as TENON_CHECK_TOOLS names them; leaks are not looked for unless they are named.
+var Tools = []string{"memcheck", "racecheck", "initcheck", "synccheck", "leaks"}
+
+// NewLog returns a log that writes lines of JSON and text for people; either may be nil. The tools are named as in [Tools]; another name is an error.
+func NewLog(json, text io.Writer, looks ...string) (*Log, error) {
+	l := &Log{json: json, text: text, looks: map[string]bool{}, pid: os.Getpid(), seen: map[string]bool{}, kernels: map[string]bool{}}
+	for _, t := range looks {
+		if !slices.Contains(Tools, t) {
+			return nil, fault.New(fault.Invalid, "%s names the tool %q; there are %s", knob.MemoryCheckTools.Name(), t, strings.Join(Tools, ", "))
+		}
+		l.looks[t] = true
+	}
+	return l, nil
+}
+
+var process struct {
+	once sync.Once
+	log  *Log
+	err  error
+}
+
+// Open returns the process's log, as the environment asks for it; nil if it does not. An error says that it asks for what cannot be.
+func Open() (*Log, error) {
+	process.once.Do(func() { process.log, process.err = open() })
+	return process.log, process.err
+}
+
+func open() (*Log, error) {
+	name := knob.MemoryCheck.Get()
+	if name == "" {
+		return nil, nil
+	}
+	looks := strings.FieldsFunc(knob.MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' })
+	if name == "-" {
+		return NewLog(nil, os.Stderr, looks...)
+	}
+	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "%s names a file that cannot be written: %v", knob.MemoryCheck.Name(), err)
+	}
+	l, err := NewLog(f, os.Stderr, looks...)
+	if err == nil {
+		l.begin() // a log with a first line says that the checker was on
+	}
+	return l, err
+}
+
+// write appends a line; mu is held. A line is one write, so that processes do not mix theirs.
+func (l *Log) write(e entry) {
+	if l.json == nil {
+		return
+	}
+	l.begin()
+	e.PID = l.pid
+	if _, err := l.json.Write(line(e)); err != nil && l.text != nil {
+		fmt.Fprintf(l.text, "========= a finding could not be written: %v\n", err)
+	}
+}
+
+// begin writes the first line, once.
+func (l *Log) begin() {
+	if !l.begun {
+		l.begun = true
+		l.write(entry{Checker: Name, Tools: l.tools()})
+	}
+}
+
+// tools returns what is looked for.
+func (l *Log) tools() (names []string) {
+	for _, t := range Tools {
+		if l.looks[t] {
+			names = append(names, t)
+		}
+	}
+	return names
+}
+
+// look reports whether findings of a class are wanted.
+func (l *Log) look(class string) bool { return l.looks[tools[class]] }
+
+// add writes a finding, unless it was written before or is not looked for.
+func (l *Log) add(f *Finding) {
+	if !l.look(f.Class) {
+		return
+	}
+	f.Tool, f.Severity, f.Count = tools[f.Class], "error", 1
+	if f.Tool == "leaks" {
+		f.Tool = "memcheck"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := f.key()
+	if l.seen[key] {
+		return
+	}
+	l.seen[key] = true
+	l.count++
+	l.write(entry{Finding: f})
+	if l.text != nil {
+		io.WriteString(l.text, f.text())
+	}
+}
+
+// known reports whether a finding with the key was added; asking costs less than making one.
+func (l *Log) known(key string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seen[key]
+}
+
+// launched notes a kernel.
+func (l *Log) launched(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.kernels[name] {
+		l.kernels[name] = true
+		l.write(entry{Kernel: name})
+	}
+}
+
+// Counts returns how many distinct findings there were and how many kernels were watched.
+func (l *Log) Counts() (findings, kernels int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.count, len(l.kernels)
+}
+
+// born and died note the life of an allocation, and return its id.
+func (l *Log) born(addr, size uint64, pcs []uintptr) uint64 {
+	if !l.looks["leaks"] {
+		return 0
+	}
+	stack := frames(pcs)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	l.write(entry{Alloc: &lifetime{ID: l.last, Address: hex(addr), Size: size, Stack: stack}})
+	return l.last
+}
+
+func (l *Log) died(id uint64) {
+	if id == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.write(entry{Free: id})
+}
+
+func hex(addr uint64) string { return fmt.Sprintf("0x%x", addr) }

@@ -1,0 +1,130 @@
+package hostsim
+
+import (
+	"errors"
+	"strings"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/check"
+	"tenon.dev/internal/driver"
+)
+
+// The hooks of the memory checker. Each does nothing without one.
+
+// ordering returns s's place in the order of streams. The inline device has one order for all, in which its calls run.
+func (s *stream) ordering() *check.Stream {
+	if s.dev.m.inline {
+		s = s.dev.legacy
+	}
+	if s.order == nil {
+		s.order = s.dev.m.check.Stream()
+		s.dev.ordered = append(s.dev.ordered, s)
+	}
+	return s.order
+}
+
+// align orders what comes next on s after what the rules of the legacy stream say; mu is held.
+func (s *stream) align() *check.Stream {
+	o := s.ordering()
+	switch d := s.dev; {
+	case d.m.inline:
+	case s.legacy:
+		for _, b := range d.ordered {
+			if b.blocking {
+				o.Wait(b.order.Mark())
+			}
+		}
+	case s.blocking && d.legacy.order != nil:
+		o.Wait(d.legacy.order.Mark())
+	}
+	return o
+}
+
+// note makes o a task of s; mu is held.
+func (s *stream) note(o *op) {
+	if s.dev.m.check == nil {
+		return
+	}
+	name := opNames[o.kind]
+	if o.kind == opKernel {
+		name = o.fn.name
+	}
+	o.task = s.align().Enqueue(name)
+}
+
+// mark returns what comes before now on s; mu is held.
+func (s *stream) mark() *check.Point {
+	if s.dev.m.check == nil {
+		return nil
+	}
+	return s.align().Mark()
+}
+
+// follow orders later work of s after p; mu is held.
+func (s *stream) follow(p *check.Point) {
+	if s.dev.m.check != nil {
+		s.ordering().Wait(p)
+	}
+}
+
+// learn notes that the host knows that w is complete; mu is held.
+func (m *machine) learn(w target) {
+	switch {
+	case m.check == nil:
+	case w.rec != nil:
+		m.check.Sync(w.rec.point)
+	case w.s != nil:
+		m.check.Sync(w.s.mark())
+	default:
+		for _, s := range w.dev.ordered {
+			m.check.Sync(s.order.Mark())
+		}
+	}
+}
+
+// watch tells of what o does to memory, unless it is a kernel, which tells itself.
+func (s *stream) watch(o *op) {
+	if o.task != nil { // else it is a graph's node, and the task the graph's
+		s.task = o.task
+	}
+	c, dst, src := s.dev.m.check, uint64(o.dst), uint64(o.src)
+	switch o.kind {
+	case opCopyDtoD:
+		c.Copy(s.task, dst, src, o.n)
+	case opCopyHtoD:
+		c.Fill(s.task, dst, o.n)
+	case opCopyDtoH:
+		c.Read(s.task, src, o.n)
+	case opMemset:
+		c.Fill(s.task, dst, o.n*uint64(o.width))
+	}
+}
+
+// holds reports whether n bytes at addr lie in one allocation or in page-locked memory.
+func (m *memory) holds(addr, n uint64) bool { return m.bytes(driver.Ptr(addr), n) != nil }
+
+// stray refuses a call on n bytes at p that do not lie in one allocation, and leaves mu.
+func (d *device) stray(call string, write bool, p driver.Ptr, n uint64) error {
+	if d.m.check != nil {
+		d.m.check.Refused(call, write, uint64(p), n)
+	}
+	return d.refuse(call, driver.InvalidValue, "not within one allocation")
+}
+
+// forget tells that the device's memory is gone: with the device, or lost to its fault.
+func (d *device) forget(lost bool) {
+	if d.m.check != nil {
+		d.m.check.Close(func(addr uint64) bool { return d.mem.holds(addr, 1) }, lost)
+	}
+}
+
+// refuseModule tells of a barrier that not all threads reach, which the verifier finds.
+func (d *device) refuseModule(err error) {
+	f, ok := errors.AsType[*fault.Error](err)
+	if d.m.check == nil || !ok || !strings.Contains(f.Msg, "divergent flow") && !strings.Contains(f.Msg, "only some threads take") {
+		return
+	}
+	if name, why, ok := strings.Cut(strings.TrimPrefix(f.Msg, "kernel "), ": "); ok {
+		d.m.check.Divergent(name, f.File, f.Line, why)
+	}
+}

@@ -1,0 +1,131 @@
+package vexec
+
+import "tenon.dev/internal/kir"
+
+// Watcher is told what the threads of a launch are about to do to global and shared memory. The calls come one at a time, block by block. A
+// launch with a watcher runs a plan of its own, in which each access has an instruction before it that tells: other plans pay nothing.
+type Watcher interface {
+	// Block says that the launch goes on with the block at these coordinates. Its shared memory has so many bytes, and nothing has written them.
+	Block(x, y, z uint32, shared int)
+	// Barrier says that all threads of the block have met.
+	Barrier()
+	// Touch says that a thread accesses memory. t is the caller's and changes after the call.
+	Touch(t *Touch)
+}
+
+// Several is the Lane of accesses in a tile's region: which threads make them is the back end's choice.
+const Several = -1
+
+// Touch is one access of one thread.
+type Touch struct {
+	// Space is kir.Global or kir.Shared. Addr is the address, in shared memory an offset; Size the bytes.
+	Space kir.Space
+	Addr  uint64
+	Size  int
+	// Write and Atomic say what is done; neither is a read. Outside: beyond the shared array.
+	Write, Atomic, Outside bool
+	// Lane is the thread's number in its block, x first, or Several.
+	Lane int
+	// Loc is the instruction's place, see [Kernel.Place].
+	Loc int
+}
+
+// Name returns the program's name.
+func (k *Kernel) Name() string { return k.p.Name }
+
+// Place returns the source of a Touch's Loc; "" and 0 if unknown.
+func (k *Kernel) Place(loc int) (file string, line int) {
+	if loc <= 0 || loc >= len(k.p.Locs) {
+		return "", 0
+	}
+	return k.p.Locs[loc].File, k.p.Locs[loc].Line
+}
+
+// Atomics reports whether threads of the program may order themselves through atomic operations on global memory.
+func (k *Kernel) Atomics() bool { return hasGlobalAtomics(k.p.Body) }
+
+func hasGlobalAtomics(b *kir.Block) bool {
+	for _, in := range b.Instrs {
+		if in.Op == kir.OpAtomic && in.Space == kir.Global {
+			return true
+		}
+		for _, r := range in.Blocks {
+			if hasGlobalAtomics(r) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// watch emits what tells of an access.
+func (e *emitter) watch(c *access) {
+	if e.watched && (c.space == kir.Global || c.space == kir.Shared) {
+		e.add(inst{exec: execWatch, acc: c})
+	}
+}
+
+// execWatch tells of the active lanes' access.
+func execWatch(w *worker, in *inst) {
+	c := in.acc
+	w.spell(&c.idx)
+	if c.space == kir.Global {
+		w.spell(&c.base)
+	}
+	t := &w.touch
+	*t = Touch{Space: c.space, Size: c.width * int(c.size), Write: c.store, Atomic: c.atomic != nil, Loc: c.loc}
+	m, left := w.m, w.m.hi
+	if c.idx.class == uniform && (c.space != kir.Global || c.base.class == uniform) {
+		// All lanes touch one place: one stands for all, two where it counts that they are several. Equal values from all are one write.
+		left = 2
+		if c.atomic != nil || c.store && c.vals[0].class == uniform {
+			left = 1
+		}
+	}
+	limit := uint64(0)
+	if c.space == kir.Shared {
+		limit = uint64(len(w.array(c)))
+	}
+	for i := m.lo; i < m.hi && left > 0; i++ {
+		if m.b != nil && m.b[i] == 0 {
+			continue
+		}
+		left--
+		t.Addr, t.Lane = w.laneAddr(c, i), i
+		if w.tile != "" {
+			t.Lane = Several
+		}
+		if c.space == kir.Shared {
+			t.Outside = t.Addr >= limit || uint64(t.Size) > limit-t.Addr
+			t.Addr += uint64(c.offset)
+		}
+		w.env.Watch.Touch(t)
+	}
+}
+
+// watchRows tells of the groups that rows of a tile load read.
+func (l *tileLoad) watchRows(w *worker, m mask) {
+	c := &l.acc
+	saved := w.m
+	w.m = m
+	w.spell(&l.index)
+	w.spell(&c.base)
+	w.m = saved
+	w.touch = Touch{Space: kir.Global, Size: int(c.size), Loc: c.loc, Lane: Several}
+	for i := m.lo; i < m.hi; i++ {
+		if m.b != nil && m.b[i] == 0 {
+			continue
+		}
+		idx, base := w.p[l.index.p], w.p[c.base.p]
+		if l.index.class != uniform {
+			idx = at(idx, i*8)
+		}
+		if c.base.class != uniform {
+			base = at(base, i*8)
+		}
+		w.touch.Addr = *(*uint64)(base) + uint64(*(*int64)(idx))*uint64(c.scale)
+		w.env.Watch.Touch(&w.touch)
+	}
+}
+
+func execBarrier(w *worker, _ *inst) { w.env.Watch.Barrier() }
