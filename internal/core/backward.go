@@ -390,7 +390,7 @@ func (r *run) accumulate(x *Exec, l *leaf, g *Tensor) {
 	switch {
 	case l.owner.closed.Load():
 		r.done(g)
-	case l.grad == nil && g.st.refs.Load() == 1 && g.IsContiguous() && g.dt == l.meta.dt && g.scope == x.s.scope && g.scope != nil:
+	case l.grad == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == x.s.scope && g.scope != nil:
 		l.setGrad(g)
 	case l.grad == nil:
 		l.setGrad(x.Clone(g))

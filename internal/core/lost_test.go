@@ -23,7 +23,6 @@ var faulty = map[string]struct {
 	"Assert": {driver.Assert, func(x *Exec, t *Tensor) { x.Gather(t, 0, From(x, []int64{7})) }},
 	"Address": {driver.IllegalAddress, func(x *Exec, t *Tensor) {
 		st := &storage{dev: t.st.dev, ptr: 0x10, bytes: 12}
-		st.refs.Store(1)
 		bad := &Tensor{st: st, dt: dtype.Float32}
 		bad.setShape([]int{3}, nil)
 		x.Neg(bad)

@@ -177,7 +177,6 @@ func (f *frame) newLocked(i int, dt dtype.DType, shape, stride []int, dev *rt.De
 	t.dt, t.st = dt, s
 	t.setShape(shape, stride)
 	s.dev = f.x.m.stream.Device
-	s.refs.Store(1)
 	s.bytes = extent(t.shape, t.stride) * dt.Size()
 	if s.bytes > 0 {
 		p, err := dev.AllocPinned(s.bytes)

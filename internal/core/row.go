@@ -280,7 +280,6 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	t.setShape(shape, stride)
 	s := &n.own
 	s.dev = st.Device
-	s.refs.Store(1)
 	for _, d := range shape {
 		if d < 0 {
 			f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)

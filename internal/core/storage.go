@@ -16,7 +16,7 @@ type storage struct {
 	ptr   uint64
 	bytes int
 
-	refs    atomic.Int32
+	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
 	// The last write and the last reads by other streams, packed by pack: what a new access must wait for.
@@ -42,11 +42,14 @@ var live atomic.Int64
 // LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
 func LiveStorages() int { return int(live.Load()) }
 
-func (s *storage) retain() { s.refs.Add(1) }
+func (s *storage) retain() { s.others.Add(1) }
+
+// sole says that there is one reference. Only its holder may ask: nobody else can make more.
+func (s *storage) sole() bool { return s.others.Load() == 0 }
 
 // release drops one reference; the last one frees the block. The error is the device's.
 func (s *storage) release() error {
-	if s.refs.Add(-1) != 0 {
+	if !s.sole() && s.others.Add(-1) >= 0 {
 		return nil
 	}
 	if s.loosened.Load() {
