@@ -208,3 +208,6 @@ func span(d time.Duration) string {
 	}
 	return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
 }
+
+// spanOf is span of seconds.
+func spanOf(seconds float64) string { return span(time.Duration(seconds * float64(time.Second))) }

@@ -65,53 +65,68 @@ func (s Shard) Check() error {
 	return nil
 }
 
-// EnvironmentShard returns the shard that a scheduler's environment asks for, the first of: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a
-// matrix of GitHub Actions sets), a Slurm array, a Kubernetes indexed job (whose size TENON_MEMCHECK_SPLIT says), torchrun. Without
-// any it is all: {Split: 1}.
-func EnvironmentShard() (Shard, error) {
+// EnvironmentShard returns the shard that runs. A split or rank that is not nil counts; what is nil comes from the first scheduler whose environment
+// has it: TENON_MEMCHECK_SPLIT and TENON_MEMCHECK_RANK (which a matrix of GitHub Actions sets), a Slurm array, a Kubernetes indexed job (whose size
+// TENON_MEMCHECK_SPLIT says), torchrun. Without any, Split is 1 and Rank 0. An error names the variable and the remedy.
+func EnvironmentShard(split, rank *int) (Shard, error) {
+	if split != nil && rank != nil {
+		s := Shard{Split: *split, Rank: *rank}
+		return s, s.Check()
+	}
 	for _, e := range []struct {
 		split, rank, first, step *knob.Text
 		source                   string
 	}{
-		{knob.MemcheckSplit, knob.MemcheckRank, nil, nil, knob.MemcheckSplit.Name()},
+		{knob.MemcheckSplit, knob.MemcheckRank, nil, nil, "the environment"},
 		{knob.SlurmArrayCount, knob.SlurmArrayID, knob.SlurmArrayMin, knob.SlurmArrayStep, "a Slurm array"},
 		{knob.MemcheckSplit, knob.JobCompletionIndex, nil, nil, "a Kubernetes indexed job"},
 		{knob.WorldSize, knob.Rank, nil, nil, "torchrun"},
 	} {
-		if e.split.Get() == "" || e.rank.Get() == "" {
+		if split == nil && e.split.Get() == "" || rank == nil && e.rank.Get() == "" {
 			continue
 		}
-		first, step := 0, 1
-		split, err1 := whole(e.split)
-		rank, err2 := whole(e.rank)
-		var err3, err4 error
-		if e.first != nil && e.first.Get() != "" {
-			first, err3 = whole(e.first)
+		s := Shard{Source: e.source}
+		var errs [4]error
+		s.Split, errs[0] = given(split, e.split, 1)
+		s.Rank, errs[1] = given(rank, e.rank, 0)
+		if rank == nil && e.first != nil {
+			first, err1 := given(nil, e.first, 0)
+			step, err2 := given(nil, e.step, 1)
+			s.Rank, errs[2], errs[3] = (s.Rank-first)/max(1, step), err1, err2
 		}
-		if e.step != nil && e.step.Get() != "" {
-			step, err4 = whole(e.step)
-		}
-		if err := errors.Join(err1, err2, err3, err4); err != nil {
+		if err := errors.Join(errs[:]...); err != nil {
 			return Shard{}, err
 		}
-		s := Shard{split, (rank - first) / max(1, step), e.source}
 		return s, s.Check()
 	}
-	for _, rank := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
-		if rank.Get() != "" {
-			return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split and --rank",
-				rank.Name(), rank.Get(), knob.MemcheckSplit.Name())
+	if split == nil && rank == nil {
+		for _, k := range []*knob.Text{knob.MemcheckRank, knob.JobCompletionIndex} {
+			if k.Get() != "" {
+				return Shard{}, fmt.Errorf("%s is %s, and nothing says of how many pieces; set %s, or give --split", k.Name(), k.Get(), knob.MemcheckSplit.Name())
+			}
+		}
+		if k := knob.MemcheckSplit; k.Get() != "" {
+			return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --rank", k.Name(), k.Get(), knob.MemcheckRank.Name())
 		}
 	}
-	if knob.MemcheckSplit.Get() != "" {
-		return Shard{}, fmt.Errorf("%s is %s, and nothing says which piece this is; set %s, or give --split and --rank",
-			knob.MemcheckSplit.Name(), knob.MemcheckSplit.Get(), knob.MemcheckRank.Name())
+	s := Shard{Split: 1}
+	if split != nil {
+		s.Split = *split
 	}
-	return Shard{Split: 1}, nil
+	if rank != nil {
+		s.Rank = *rank
+	}
+	return s, s.Check()
 }
 
-// whole reads a variable that holds a whole number.
-func whole(k *knob.Text) (int, error) {
+// given returns the flag's value if there is one, else the variable's, else def.
+func given(flag *int, k *knob.Text, def int) (int, error) {
+	if flag != nil {
+		return *flag, nil
+	}
+	if k.Get() == "" {
+		return def, nil
+	}
 	n, err := strconv.Atoi(k.Get())
 	if err != nil {
 		return 0, fmt.Errorf("%s is %q, which is no whole number; give --split and --rank", k.Name(), k.Get())

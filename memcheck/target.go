@@ -90,6 +90,15 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		"for any other program give --list-command and --run-command", name)
 }
 
+// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or Tenon's own for
+// Go tests where there is no GPU.
+func ChooseChecker(t Target, gpus int) (*Checker, error) {
+	if _, ok := t.(*goTarget); ok && gpus == 0 {
+		return TenonChecker(), nil
+	}
+	return FindChecker()
+}
+
 // kindOf guesses the kind of target, or returns "".
 func kindOf(name string, o TargetOptions) string {
 	if o.Run != "" || o.List != "" {

@@ -3,8 +3,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -15,16 +18,39 @@ var began = time.Now()
 
 // commands is the command line.
 type commands struct {
-	Doctor  doctor  `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
-	Version version `cmd:"" help:"Print the version."`
+	Doctor   doctor           `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
+	Memcheck memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
+	Memviz   memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`
+	Version  version          `cmd:"" help:"Print the version."`
 }
 
-// Main runs the command that args name and returns the exit status: 0, or 1 after one sentence on stderr.
+// console is where a command writes: results to out, the rest to err.
+type console struct{ out, err io.Writer }
+
+// exitError ends a command with a status of its own. A nil cause says nothing, since the command has said all.
+type exitError struct {
+	status int
+	cause  error
+}
+
+// Error returns the cause's text.
+func (e *exitError) Error() string {
+	if e.cause == nil {
+		return ""
+	}
+	return e.cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *exitError) Unwrap() error { return e.cause }
+
+// Main runs the command that args name and returns the exit status: 0, or 1 or the command's own after one sentence on stderr.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
 	var c commands
 	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go."),
-		kong.Writers(stdout, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(stdout, (*io.Writer)(nil)))
+		kong.Writers(stdout, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(stdout, (*io.Writer)(nil)),
+		kong.Bind(&console{stdout, stderr}), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
 	if err != nil {
 		fmt.Fprintln(stderr, "tenon:", err)
 		return 1
@@ -35,10 +61,19 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	if err == nil {
 		err = ctx.Run()
+	} else if len(args) > 0 && args[0] == "memcheck" {
+		err = notRun(err) // its status 1 says that a test failed
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "tenon:", err)
-		return 1
+	if err == nil {
+		return 0
 	}
-	return 0
+	status := 1
+	var own *exitError
+	if errors.As(err, &own) {
+		status = own.status
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(stderr, "tenon:", text)
+	}
+	return status
 }

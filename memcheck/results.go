@@ -1,0 +1,359 @@
+package memcheck
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// JournalName is the file of a journal in a run's folder.
+const JournalName = "result.jsonl"
+
+// Results is what one run or several found, joined: what reports show.
+type Results struct {
+	Headers []*Header
+	Summary Summary
+	tests   []*result
+	// findings are distinct by key, in the order of first appearance.
+	findings []*found
+	byKey    map[string]int
+	byName   map[string]int
+	// kept is how many bytes of output tests hold.
+	kept int
+}
+
+// result is one test of the results. Its record's report is folded into findings.
+type result struct {
+	*Record
+	header   int
+	findings []hits
+}
+
+// hits says how often a finding was reported in a test.
+type hits struct{ finding, count int }
+
+// found is one distinct finding over all tests.
+type found struct {
+	*Finding
+	tests []int
+	count int
+}
+
+// Bounds of what reports hold, whatever the journals do.
+const (
+	maxKept     = 24 << 20 // bytes of output
+	maxDistinct = 5000     // findings
+)
+
+// ReadResults reads journals, or folders that hold one. Of a test that several journals hold under the same target and tool, the worst
+// outcome counts, so that a repetition hides nothing.
+func ReadResults(names ...string) (*Results, error) {
+	res := &Results{byKey: map[string]int{}, byName: map[string]int{}}
+	for _, name := range names {
+		if err := res.read(name); err != nil {
+			return nil, err
+		}
+	}
+	res.count()
+	return res, nil
+}
+
+func (res *Results) read(name string) error {
+	if info, err := os.Stat(name); err == nil && info.IsDir() {
+		name = filepath.Join(name, JournalName)
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("cannot open the journal: %w", err)
+	}
+	defer f.Close()
+	index, ran := len(res.Headers), 0
+	res.Headers = append(res.Headers, nil)
+	// The header comes first in the file, and last from ReadJournal; tests refer to it by its index, and to its target by peeking.
+	head, err := peekHeader(f)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	res.Headers[index] = head
+	_, s, _, err := ReadJournal(f, func(r *Record) error {
+		ran++
+		if head.Shard.Split > 1 {
+			r.Shard = head.Shard.Rank
+		}
+		res.add(index, r)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if s == nil {
+		s = &Summary{Interrupted: true}
+	}
+	sum := &res.Summary
+	sum.Seconds = max(sum.Seconds, s.Seconds)
+	sum.Interrupted = sum.Interrupted || s.Interrupted
+	if sum.Stopped == "" {
+		sum.Stopped = s.Stopped
+	}
+	sum.Missing = append(sum.Missing, s.Missing...)
+	if ran < head.Jobs {
+		sum.Missing = append(sum.Missing, fmt.Sprintf("%s of %s: %d of %d tests did not run", shardName(head.Shard), head.Target, head.Jobs-ran, head.Jobs))
+	}
+	sum.Planned += head.Jobs
+	return nil
+}
+
+// peekHeader reads the first line and goes back.
+func peekHeader(f *os.File) (*Header, error) {
+	h := &Header{}
+	if err := json.NewDecoder(f).Decode(h); err != nil || h.Type != "run" {
+		return nil, errors.New("it is no journal of tenon memcheck")
+	}
+	_, err := f.Seek(0, io.SeekStart)
+	return h, err
+}
+
+func shardName(s Shard) string {
+	if s.Split <= 1 {
+		return "the run"
+	}
+	return fmt.Sprintf("shard %d of %d", s.Rank, s.Split)
+}
+
+// add takes one record in.
+func (res *Results) add(header int, r *Record) {
+	key := res.Headers[header].Target + "\x1f" + jobKey(r.Test, r.Tool)
+	t := &result{Record: r, header: header}
+	at, again := res.byName[key]
+	switch {
+	case !again:
+		at = len(res.tests)
+		res.byName[key] = at
+		res.tests = append(res.tests, t)
+	case rank[r.Outcome] > rank[res.tests[at].Outcome]:
+		t.findings = res.tests[at].findings
+		res.tests[at] = t
+	default:
+		t = res.tests[at]
+	}
+	if n := len(r.Stdout) + len(r.Stderr); res.kept+n > maxKept {
+		r.Stdout, r.Stderr = "", ""
+	} else {
+		res.kept += n
+	}
+	if r.Report != nil {
+		for _, f := range r.Report.Findings {
+			res.addFinding(at, t, f)
+		}
+		r.Report = &Report{Checker: r.Report.Checker, Errors: r.Report.Errors, Warnings: r.Report.Warnings, Groups: r.Report.Groups,
+			Unprinted: r.Report.Unprinted, Kernels: r.Report.Kernels}
+	}
+}
+
+// addFinding notes a finding of the test with index at.
+func (res *Results) addFinding(at int, t *result, f *Finding) {
+	key := f.Key()
+	i, ok := res.byKey[key]
+	if !ok {
+		if len(res.findings) == maxDistinct {
+			return
+		}
+		i = len(res.findings)
+		res.byKey[key] = i
+		res.findings = append(res.findings, &found{Finding: f})
+	}
+	g := res.findings[i]
+	g.count += f.Count
+	if !slices.Contains(g.tests, at) {
+		g.tests = append(g.tests, at)
+	}
+	if h := slices.IndexFunc(t.findings, func(h hits) bool { return h.finding == i }); h >= 0 {
+		t.findings[h].count += f.Count
+	} else {
+		t.findings = append(t.findings, hits{i, f.Count})
+	}
+}
+
+// count fills the summary, and names the shards that are missing.
+func (res *Results) count() {
+	sum := &res.Summary
+	for _, t := range res.tests {
+		sum.add(t.Record)
+	}
+	for _, f := range res.findings {
+		if f.Library == "" && f.Severity == SeverityError {
+			sum.Findings++
+		}
+	}
+	if sum.Ran() > sum.Planned || len(res.Headers) > 1 && len(sum.Missing) == 0 {
+		sum.Planned = sum.Ran()
+	}
+	seen := map[string]map[int]bool{}
+	var order []string
+	for _, h := range res.Headers {
+		if h.Shard.Split <= 1 {
+			continue
+		}
+		key := fmt.Sprintf("%d shards of %s under %s %v", h.Shard.Split, h.Target, h.Checker, h.Tools)
+		if seen[key] == nil {
+			seen[key] = map[int]bool{}
+			order = append(order, key)
+		}
+		seen[key][h.Shard.Rank] = true
+	}
+	if len(res.Headers) == 1 {
+		return // a shard's own report is not to blame for the others
+	}
+	for _, key := range order {
+		var split int
+		fmt.Sscan(key, &split)
+		var lost []string
+		for r := range split {
+			if !seen[key][r] {
+				lost = append(lost, fmt.Sprint(r))
+			}
+		}
+		if len(lost) > 0 {
+			sum.Missing = append(sum.Missing, fmt.Sprintf("of %s, rank %s", key, strings.Join(lost, ", ")))
+		}
+	}
+}
+
+// Title names what was run.
+func (res *Results) Title() string {
+	var targets []string
+	for _, h := range res.Headers {
+		if !slices.Contains(targets, h.Target) {
+			targets = append(targets, h.Target)
+		}
+	}
+	if len(targets) > 3 {
+		targets = append(targets[:3], fmt.Sprintf("and %d more", len(targets)-3))
+	}
+	return strings.Join(targets, ", ")
+}
+
+// severalTools reports whether names of tests need their tool.
+func (res *Results) severalTools() bool {
+	for _, t := range res.tests {
+		if t.Tool != res.tests[0].Tool {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteLog writes the contract's log of joined results. Of a failed test it has the ends of what it printed, as journals have.
+func (res *Results) WriteLog(w io.Writer) error {
+	tools := res.severalTools()
+	for _, t := range res.tests {
+		name := t.Test
+		if tools {
+			name += " [" + string(t.Tool) + "]"
+		}
+		text := fmt.Sprintf("%s: %s\n", words[t.Outcome], name)
+		if t.Outcome == Fail {
+			text += t.Stdout + "\n" + t.Stderr + "\n"
+		}
+		if _, err := io.WriteString(w, text); err != nil {
+			return fmt.Errorf("cannot write the log: %w", err)
+		}
+	}
+	return nil
+}
+
+// JoinJournals writes one journal with the lines of all: the first's header, which counts all jobs, every test, and the summary of the results.
+func (res *Results) JoinJournals(w io.Writer, names ...string) error {
+	h := *res.Headers[0]
+	h.Shard, h.Jobs, h.Target, h.Digest = Shard{Split: 1}, res.Summary.Planned, res.Title(), ""
+	lines := json.NewEncoder(w)
+	lines.SetEscapeHTML(false)
+	if err := lines.Encode(h); err != nil {
+		return fmt.Errorf("cannot write the journal: %w", err)
+	}
+	for i, name := range names {
+		if info, err := os.Stat(name); err == nil && info.IsDir() {
+			name = filepath.Join(name, JournalName)
+		}
+		text, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("cannot open the journal: %w", err)
+		}
+		_, _, _, err = ReadJournal(text, func(r *Record) error {
+			if sh := res.Headers[i].Shard; sh.Split > 1 {
+				r.Shard = sh.Rank
+			}
+			return lines.Encode(r)
+		})
+		if err = errors.Join(err, text.Close()); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return lines.Encode(ending{Type: "end", Summary: &res.Summary})
+}
+
+// Text returns the summary for people: what was run, the counts, the findings with their places, and the tests that did not pass, the first
+// of each.
+func (res *Results) Text() string {
+	const most = 20
+	var b bytes.Buffer
+	s := &res.Summary
+	fmt.Fprintf(&b, "%s: %s in %s: %d passed", res.Title(), count(s.Ran(), "test"), spanOf(s.Seconds), s.Succeeded)
+	for _, x := range []struct {
+		n    int
+		what string
+	}{{s.Failed, "failed"}, {s.Timeouts, "timed out"}, {s.Ignored, "ignored"}, {s.Skipped, "of the passed skipped themselves"},
+		{s.Unverified, "of the passed without a report of the checker"}, {s.Planned - s.Ran(), "not run"}} {
+		if x.n > 0 {
+			fmt.Fprintf(&b, ", %d %s", x.n, x.what)
+		}
+	}
+	b.WriteString("\n")
+	for _, m := range s.Missing {
+		fmt.Fprintf(&b, "missing: %s\n", m)
+	}
+	if n := len(res.findings); n > 0 {
+		fmt.Fprintf(&b, "\n%s:\n", count(n, "finding"))
+	}
+	for i, f := range res.findings {
+		if i == most {
+			fmt.Fprintf(&b, "  and %d more\n", len(res.findings)-most)
+			break
+		}
+		fmt.Fprintf(&b, "  %-14s %s%s (%s, %s)\n", f.Class, f.Message, f.where(), count(len(f.tests), "test"), count(f.count, "report"))
+	}
+	shown, bad := 0, s.Failed+s.Timeouts
+	if bad > 0 {
+		b.WriteString("\ndid not pass:\n")
+	}
+	for _, t := range res.tests {
+		if t.Outcome != Fail && t.Outcome != Timeout {
+			continue
+		}
+		if shown++; shown > most {
+			fmt.Fprintf(&b, "  and %d more\n", bad-most)
+			break
+		}
+		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, t.Test, t.Reason)
+	}
+	return b.String()
+}
+
+// where is the place of a finding within a sentence.
+func (f *Finding) where() string {
+	switch {
+	case len(f.Device) > 0 && f.Kernel != "":
+		return " in " + f.Kernel + " at " + f.Device[0].Place()
+	case f.Kernel != "":
+		return " in " + f.Kernel
+	case f.Site() != nil:
+		return " at " + f.Site().Place()
+	}
+	return ""
+}
