@@ -1,5 +1,7 @@
 package alloc
 
+import "strconv"
+
 // BlockState says what a block of a snapshot is doing. Its text forms are PyTorch's.
 type BlockState uint8
 
@@ -54,9 +56,8 @@ func (d *Device) Segments() []SegmentInfo {
 	return d.segmentInfos()
 }
 
-// Snapshot returns segments, trace and settings, and then appends an ActionSnapshot entry to the trace.
+// Snapshot returns segments, trace and settings, and then appends an ActionSnapshot entry without context to the trace.
 func (d *Device) Snapshot() Snapshot {
-	context := d.gather(LevelAlloc)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := Snapshot{Segments: d.segmentInfos(), Trace: d.ring.read(), Settings: d.settings}
@@ -64,8 +65,27 @@ func (d *Device) Snapshot() Snapshot {
 	for i := range s.Segments {
 		active += s.Segments[i].Active
 	}
-	d.record(ActionSnapshot, 0, active, 0, context)
+	d.record(ActionSnapshot, 0, active, 0, nil)
 	return s
+}
+
+// Map returns the settings under PyTorch's names, as its snapshots hold them: values are bool, int64, float64, string, and for
+// "roundup_power2_divisions" a map from MiB to divisions.
+func (s *Settings) Map() map[string]any {
+	divisions := map[string]any{}
+	for i, n := range s.Roundup {
+		divisions[strconv.Itoa(1<<i)] = int64(n)
+	}
+	return map[string]any{
+		"PYTORCH_CUDA_ALLOC_CONF":       s.Text,
+		"max_split_size":                int64(s.MaxSplitSize), // infinite is -1
+		"garbage_collection_threshold":  s.GCThreshold,
+		"expandable_segments":           s.ExpandableSegments,
+		"pinned_num_register_threads":   int64(s.PinnedRegisterThreads),
+		"release_lock_on_cudamalloc":    s.ReleaseLock,
+		"pinned_use_cuda_host_register": s.PinnedHostRegister,
+		"roundup_power2_divisions":      divisions,
+	}
 }
 
 func (d *Device) segmentInfos() []SegmentInfo {

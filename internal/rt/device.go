@@ -31,8 +31,10 @@ type Device struct {
 	funcs atomic.Pointer[map[kernels.Spec]Func]
 	// generator is the default one.
 	generator Generator
-	users     sync.Map // *kernel.Kernel to Func
-	stats     struct{ hits, built atomic.Int64 }
+	// dump is what writes snapshots of failing allocations.
+	dump  dump
+	users sync.Map // *kernel.Kernel to Func
+	stats struct{ hits, built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [maxStreams]atomic.Pointer[Stream]

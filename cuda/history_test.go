@@ -1,0 +1,222 @@
+package cuda_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/fault"
+	"tenon.dev/nn"
+)
+
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+//go:noinline
+func makeTensor(x *tenon.Exec, n int) *tenon.Tensor { return x.Rand([]int{n}, tenon.Float32) }
+
+//go:noinline
+func dropTensor(a *tenon.Tensor) { a.Close() }
+
+// text returns a stack as lines.
+func text(frames []cuda.Frame) string {
+	var b strings.Builder
+	for _, f := range frames {
+		b.WriteString(f.Name + "\n")
+	}
+	return b.String()
+}
+
+// dump returns all stacks of a device's snapshot as text: those of the trace, and those of segments and blocks.
+func dump(t testing.TB, d *cuda.Device) (trace, blocks string, s *cuda.Snapshot) {
+	t.Helper()
+	s, err := d.Snapshot()
+	ok(t, err)
+	for _, e := range s.Trace(d.Ordinal()) {
+		trace += e.Action + "\n" + text(e.Frames)
+	}
+	for _, g := range s.Segments() {
+		blocks += text(g.Frames)
+		for _, b := range g.Blocks {
+			blocks += text(b.Frames)
+		}
+	}
+	return trace, blocks, s
+}
+
+// TestHistoryContexts checks whose stacks each level keeps, and that operations are shown only where they were asked for.
+func TestHistoryContexts(t *testing.T) {
+	for _, c := range []struct {
+		h                           cuda.History
+		maker, dropper, empty, kept bool
+		operation                   bool
+		entries                     int
+	}{
+		{cuda.History{Enabled: "all", Context: "all"}, true, true, true, true, true, 6},
+		{cuda.History{Enabled: "all", Context: "all", Stacks: "go"}, true, true, true, true, false, 6},
+		{cuda.History{Enabled: "all", Context: "alloc", Stacks: "all"}, true, false, false, true, true, 6},
+		{cuda.History{Enabled: "all", Context: "state", Stacks: "python"}, false, false, false, true, false, 6},
+		{cuda.History{Enabled: "all"}, false, false, false, false, false, 6},
+		{cuda.History{Enabled: "state", Context: "all"}, false, false, true, true, true, 1},
+		{cuda.History{}, false, false, false, false, false, 0},
+	} {
+		x, d := open(t, 1<<30)
+		ok(t, d.RecordMemoryHistory(c.h))
+		a := makeTensor(x, 1<<20)
+		_, blocks, s := dump(t, d)
+		if got := strings.Contains(blocks, "cuda_test.makeTensor"); got != c.kept {
+			t.Errorf("%+v: the maker in the blocks' stacks: %v, want %v", c.h, got, c.kept)
+		}
+		if n := len(s.Segments()); n != 1 {
+			t.Errorf("%+v: %d segments", c.h, n)
+		}
+		dropTensor(a)
+		ok(t, d.EmptyCache())
+		trace, _, s := dump(t, d)
+		for _, k := range []struct {
+			text string
+			want bool
+		}{{"cuda_test.makeTensor", c.maker}, {"cuda_test.dropTensor", c.dropper}, {"(*Device).EmptyCache", c.empty}, {"::rand", c.operation && c.maker}} {
+			if got := strings.Contains(trace, k.text); got != k.want {
+				t.Errorf("%+v: %q in the trace: %v, want %v\n%s", c.h, k.text, got, k.want, trace)
+			}
+		}
+		if n := len(s.Trace(0)); n != c.entries {
+			t.Errorf("%+v: %d entries, want %d", c.h, n, c.entries)
+		}
+		if strings.Contains(trace+blocks, "tenon.dev/internal") {
+			t.Errorf("%+v: the stacks show the library's inside:\n%s", c.h, trace)
+		}
+	}
+}
+
+// TestHistoryStack pins one stack: the operation, the module that called it, the program.
+func TestHistoryStack(t *testing.T) {
+	x, d := open(t, 1<<30)
+	x.Scope(func(x *tenon.Exec) {
+		m := nn.NewLinear(x, 64, 32, nn.LinearOpt{})
+		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
+		m.Forward(x, makeTensor(x, 64))
+		trace, _, _ := dump(t, d)
+		want := "alloc\ntenon::linear\ntenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/cuda_test.TestHistoryStack."
+		if !strings.HasPrefix(trace, want) || !strings.HasSuffix(trace, "tenon.dev/cuda_test.TestHistoryStack\ntesting.tRunner\n") {
+			t.Errorf("the stack is\n%s", trace)
+		}
+	})
+}
+
+func TestHistoryErrors(t *testing.T) {
+	_, d := open(t, 1<<30)
+	for _, c := range []struct {
+		h    cuda.History
+		want string
+	}{
+		{cuda.History{Enabled: "some"}, "expected state to be 'state', 'all', or None"},
+		{cuda.History{Enabled: "all", Context: "some"}, "expected context to be 'state', 'alloc', 'all', or None"},
+		{cuda.History{Enabled: "all", Stacks: "some"}, "expected stacks to be 'python', or 'all'"},
+		{cuda.History{Enabled: "all", MaxEntries: -1}, "MaxEntries is -1"},
+	} {
+		err := d.RecordMemoryHistory(c.h)
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: error %v, want %q", c.h, err, c.want)
+		}
+	}
+}
+
+func TestSnapshotFiles(t *testing.T) {
+	x, d := open(t, 1<<30)
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	a := makeTensor(x, 311*411)
+	defer a.Close()
+	path := filepath.Join(t.TempDir(), "snapshot.pickle")
+	ok(t, d.DumpSnapshot(path))
+	s, err := cuda.ReadSnapshotFile(path)
+	ok(t, err)
+	trace := s.Trace(0)
+	if n := len(trace); n == 0 || trace[n-1].Action != "alloc" || trace[n-1].Size != 311*411*4 || trace[n-1].Time.IsZero() {
+		t.Fatalf("the trace is %+v", trace)
+	}
+	found := false
+	for _, g := range s.Segments() {
+		for _, b := range g.Blocks {
+			found = found || b.Requested == 311*411*4 && b.State == "active_allocated" && strings.Contains(text(b.Frames), "makeTensor")
+		}
+	}
+	if !found {
+		t.Errorf("the block is not there: %+v", s.Segments())
+	}
+	if s.Settings()["max_split_size"] != int64(-1) || s.Settings()["roundup_power2_divisions"].(map[string]any)["32768"] != int64(0) {
+		t.Errorf("the settings are %v", s.Settings())
+	}
+	if s.Trace(1) != nil || s.Trace(-1) != nil {
+		t.Error("a device without a trace has one")
+	}
+	for _, bad := range []string{filepath.Join(path, "none"), filepath.Join(t.TempDir(), "none")} {
+		if _, err := cuda.ReadSnapshotFile(bad); fault.KindOf(err) != fault.System {
+			t.Errorf("reading %s: %v", bad, err)
+		}
+	}
+	if err := d.DumpSnapshot(filepath.Join(path, "none")); fault.KindOf(err) != fault.System {
+		t.Errorf("writing beneath a file: %v", err)
+	}
+	var b bytes.Buffer
+	ok(t, s.Write(&b))
+	data, err := os.ReadFile(path)
+	ok(t, err)
+	if !bytes.Equal(data, b.Bytes()) {
+		t.Error("what was read is written differently")
+	}
+}
+
+func TestDumpOnOutOfMemory(t *testing.T) {
+	x, d := open(t, 64<<20)
+	dir := t.TempDir()
+	fail := func() {
+		t.Helper()
+		if err := tenon.Try(func() { makeTensor(x, 1<<26) }); fault.KindOf(err) != fault.OutOfMemory {
+			t.Fatalf("the allocation that cannot succeed: %v", err)
+		}
+	}
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	ok(t, d.DumpOnOutOfMemory(dir))
+	fail()
+	fail()
+	ok(t, d.DumpOnOutOfMemory(filepath.Join(dir, "mine.pickle")))
+	fail()
+	ok(t, d.DumpOnOutOfMemory(""))
+	fail()
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	ok(t, err)
+	for i, f := range files {
+		files[i] = filepath.Base(f)
+	}
+	if got := strings.Join(files, " "); got != "mine.pickle oom-1.pickle oom-2.pickle" {
+		t.Errorf("the files are %s", got)
+	}
+	s, err := cuda.ReadSnapshotFile(filepath.Join(dir, "oom-1.pickle"))
+	ok(t, err)
+	trace := s.Trace(0)
+	last := trace[len(trace)-1]
+	if last.Action != "oom" || last.Size != 1<<28 || !strings.Contains(text(last.Frames), "makeTensor") {
+		t.Errorf("the last entry is %+v", last)
+	}
+	if err := d.DumpOnOutOfMemory(filepath.Join(dir, "none", "x")); fault.KindOf(err) != fault.System {
+		t.Errorf("a missing folder: %v", err)
+	}
+	ok(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
+	ok(t, d.DumpOnOutOfMemory(filepath.Join(dir, "sub")))
+	ok(t, os.Remove(filepath.Join(dir, "sub")))
+	fail()
+	if err := d.DumpOnOutOfMemory(""); fault.KindOf(err) != fault.System {
+		t.Errorf("a file that could not be written: %v", err)
+	}
+	ok(t, d.DumpOnOutOfMemory(""))
+}

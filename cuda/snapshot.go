@@ -1,0 +1,127 @@
+package cuda
+
+import (
+	"io"
+	"time"
+
+	"tenon.dev/internal/snapshot"
+)
+
+// Snapshot is what the allocators of one or more devices held at one moment, and their history. It is made by Device.Snapshot or read from a
+// file, and safe for concurrent reading.
+type Snapshot struct{ s *snapshot.Snapshot }
+
+// ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain or
+// compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and
+// one that needs more than 4 GiB of memory with one of kind OutOfMemory.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+	s, err := snapshot.Read(r, snapshot.ReadOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return &Snapshot{s: s}, nil
+}
+
+// Write writes the snapshot as a pickle of protocol 4 in PyTorch's layout, which tenon memviz, torch.cuda._memory_viz and PyTorch's viewer page
+// open.
+func (s *Snapshot) Write(w io.Writer) error { return s.s.Write(w) }
+
+// WriteProfile writes the live allocations by stack as a profile for go tool pprof: their number, their bytes as handed out, and the bytes
+// that were asked for. Allocations of which no stack was recorded stand under one name.
+func (s *Snapshot) WriteProfile(w io.Writer) error { return s.s.WriteProfile(w) }
+
+// WriteTrace writes the history as a trace in JSON that ui.perfetto.dev and Chrome's viewer open: for each device the bytes allocated and
+// reserved over time, each allocation's life, segments and failures.
+func (s *Snapshot) WriteTrace(w io.Writer) error { return s.s.WriteTrace(w) }
+
+// Frame is one call of a stack.
+type Frame struct {
+	File string // "tenon" for operations
+	Line int
+	Name string // function, or operation such as tenon::rand
+}
+
+// Segment is memory that an allocator got from the driver in one piece; an expandable segment gives one for each run of mapped pages. Sizes
+// are in bytes.
+type Segment struct {
+	Device     int
+	Addr       uint64
+	TotalSize  uint64
+	Allocated  uint64 // of blocks that are allocated
+	Active     uint64 // of blocks that are allocated or wait for other streams
+	Requested  uint64 // what was asked for of the active blocks
+	Stream     uint64 // 0 is the default stream
+	Type       string // "small" or "large"
+	Pool       [2]uint64
+	Expandable bool
+	Frames     []Frame // of the allocation that made it, innermost first; nil if not recorded
+	Blocks     []Block // by address; together they fill the segment
+}
+
+// Block is a part of a Segment.
+type Block struct {
+	Addr      uint64
+	Size      uint64  // bytes
+	Requested uint64  // bytes that its last owner asked for
+	State     string  // "active_allocated", "active_pending_free" or "inactive"
+	Frames    []Frame // of its allocation, innermost first; nil if inactive or not recorded
+}
+
+// TraceEntry is one entry of a device's history.
+type TraceEntry struct {
+	// Action is "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
+	// "snapshot", "oom" or "user_defined".
+	Action string
+	Addr   uint64 // device address; for "oom" the device's free bytes
+	Size   uint64 // bytes
+	Stream uint64 // 0 is the default stream
+	Time   time.Time
+	Frames []Frame // innermost first; nil if not recorded
+}
+
+// Segments returns the segments with their blocks, by address. Equal stacks share one slice, which the caller does not change.
+func (s *Snapshot) Segments() []Segment {
+	stacks := s.stacks()
+	out := make([]Segment, len(s.s.Segments))
+	for i := range s.s.Segments {
+		g := &s.s.Segments[i]
+		blocks := make([]Block, len(g.Blocks))
+		for k, b := range g.Blocks {
+			blocks[k] = Block{b.Addr, b.Size, b.Requested, b.State.String(), stacks(b.Stack)}
+		}
+		out[i] = Segment{g.Device, g.Addr, g.TotalSize, g.Allocated, g.Active, g.Requested, g.Stream, g.Type, g.Pool, g.Expandable,
+			stacks(g.Stack), blocks}
+	}
+	return out
+}
+
+// Trace returns the history of the device with this number, oldest first; nil if the snapshot has none. Equal stacks share one slice, which
+// the caller does not change.
+func (s *Snapshot) Trace(device int) []TraceEntry {
+	if device < 0 || device >= len(s.s.Traces) {
+		return nil
+	}
+	stacks := s.stacks()
+	out := make([]TraceEntry, len(s.s.Traces[device]))
+	for i, e := range s.s.Traces[device] {
+		out[i] = TraceEntry{e.Action.String(), e.Addr, e.Size, e.Stream, time.UnixMicro(e.TimeUS), stacks(e.Stack)}
+	}
+	return out
+}
+
+// Settings returns the allocator's settings under PyTorch's names, such as "max_split_size": values are bool, int64, float64, string and, for
+// "roundup_power2_divisions", map[string]any.
+func (s *Snapshot) Settings() map[string]any { return s.s.Settings }
+
+// stacks returns a function that names stacks, each once.
+func (s *Snapshot) stacks() func(snapshot.StackID) []Frame {
+	named := make([][]Frame, s.s.Stacks.Len())
+	return func(id snapshot.StackID) []Frame {
+		if named[id] == nil && id != 0 {
+			for f := range s.s.Stacks.All(id) {
+				named[id] = append(named[id], Frame(f))
+			}
+		}
+		return named[id]
+	}
+}

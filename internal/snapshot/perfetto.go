@@ -1,0 +1,171 @@
+package snapshot
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"tenon.dev/fault"
+)
+
+// traceEvent is one entry of the trace event format of Chrome's viewer, which ui.perfetto.dev reads too.
+type traceEvent struct {
+	Name  string         `json:"name"`
+	Phase string         `json:"ph"`
+	Time  int64          `json:"ts"` // microseconds
+	PID   int            `json:"pid"`
+	TID   uint64         `json:"tid"`
+	Kind  string         `json:"cat,omitempty"`
+	ID    string         `json:"id,omitempty"`
+	Scope string         `json:"s,omitempty"`
+	Args  map[string]any `json:"args,omitempty"`
+}
+
+// WriteTrace writes the history as a trace in JSON for ui.perfetto.dev. Each device is a process and each stream a thread of it, with counters
+// of the bytes allocated and reserved, a span for the life of each allocation and of each segment, and marks for failures, snapshots
+// and annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of what lives at the end
+// stay open.
+func (s *Snapshot) WriteTrace(w io.Writer) error {
+	b := bufio.NewWriterSize(w, 1<<16)
+	t := &tracer{s: s, w: b}
+	t.text(`{"displayTimeUnit":"ms","traceEvents":[`)
+	for device := range s.Traces {
+		t.device(device)
+	}
+	for _, a := range s.Annotations {
+		t.event(&traceEvent{Name: a.Name + " " + a.Stage, Phase: "i", Scope: "p", Time: a.TimeUS, PID: a.Device})
+	}
+	t.text("\n]}\n")
+	if t.err == nil {
+		t.err = b.Flush()
+	}
+	if t.err != nil {
+		return fault.Wrap(fault.System, t.err, "the trace cannot be written")
+	}
+	return nil
+}
+
+// tracer writes trace events.
+type tracer struct {
+	s     *Snapshot
+	w     *bufio.Writer
+	begun bool
+	err   error
+}
+
+func (t *tracer) text(s string) {
+	if t.err == nil {
+		_, t.err = t.w.WriteString(s)
+	}
+}
+
+func (t *tracer) event(e *traceEvent) {
+	if t.err != nil {
+		return
+	}
+	data, err := json.Marshal(e)
+	if err != nil {
+		t.err = err
+		return
+	}
+	if t.begun {
+		t.text(",")
+	}
+	t.begun = true
+	t.text("\n")
+	t.text(string(data))
+}
+
+// held returns the bytes allocated and reserved before the device's trace: those at the end without what the trace changed.
+func (s *Snapshot) held(device int) (allocated, reserved int64) {
+	for i := range s.Segments {
+		if g := &s.Segments[i]; g.Device == device {
+			allocated += int64(g.Requested)
+			reserved += int64(g.TotalSize)
+		}
+	}
+	for i := range s.Traces[device] {
+		a, r := s.Traces[device][i].change()
+		allocated -= a
+		reserved -= r
+	}
+	return max(allocated, 0), max(reserved, 0)
+}
+
+// change returns by how many bytes the event changes what is allocated (as requested, until no stream uses it) and reserved.
+func (e *Event) change() (allocated, reserved int64) {
+	switch n := int64(e.Size); e.Action {
+	case ActionAlloc:
+		return n, 0
+	case ActionFreeCompleted:
+		return -n, 0
+	case ActionSegmentAlloc, ActionSegmentMap:
+		return 0, n
+	case ActionSegmentFree, ActionSegmentUnmap:
+		return 0, -n
+	}
+	return 0, 0
+}
+
+func (t *tracer) device(device int) {
+	t.event(&traceEvent{Name: "process_name", Phase: "M", PID: device, Args: map[string]any{"name": fmt.Sprintf("device %d", device)}})
+	allocated, reserved := t.s.held(device)
+	// Addresses recur, so a span's name is its address and the number of the event that began it.
+	live := map[uint64]string{}
+	for i := range t.s.Traces[device] {
+		e := &t.s.Traces[device][i]
+		switch e.Action {
+		case ActionAlloc:
+			live[e.Addr] = fmt.Sprintf("%#x.%d", e.Addr, i)
+			t.span("b", "allocation", t.title(e), live[e.Addr], device, e)
+		case ActionFreeCompleted:
+			if id, ok := live[e.Addr]; ok {
+				t.span("e", "allocation", "", id, device, e)
+				delete(live, e.Addr)
+			}
+		case ActionSegmentAlloc, ActionSegmentFree, ActionSegmentMap, ActionSegmentUnmap, ActionOOM, ActionSnapshot, ActionUserDefined:
+			t.event(&traceEvent{Name: e.Action.String(), Phase: "i", Scope: "p", Time: e.TimeUS, PID: device, TID: e.Stream,
+				Args: t.args(e)})
+		}
+		if a, r := e.change(); a != 0 || r != 0 {
+			allocated += a
+			reserved += r
+			t.event(&traceEvent{Name: "memory", Phase: "C", Time: e.TimeUS, PID: device,
+				Args: map[string]any{"allocated": allocated, "reserved": reserved}})
+		}
+	}
+}
+
+func (t *tracer) span(phase, kind, name, id string, device int, e *Event) {
+	out := &traceEvent{Name: name, Phase: phase, Kind: kind, ID: id, Time: e.TimeUS, PID: device, TID: e.Stream}
+	if phase == "b" {
+		out.Args = t.args(e)
+	}
+	t.event(out)
+}
+
+// title names an allocation by its innermost call.
+func (t *tracer) title(e *Event) string {
+	for f := range t.s.Stacks.All(e.Stack) {
+		return f.Name
+	}
+	return "allocation"
+}
+
+func (t *tracer) args(e *Event) map[string]any {
+	args := map[string]any{"size": e.Size, "stream": e.Stream}
+	if e.Action == ActionOOM {
+		args["device_free"] = e.Addr
+	} else if e.Addr != 0 {
+		args["address"] = fmt.Sprintf("%#x", e.Addr)
+	}
+	if e.Stack != 0 {
+		var lines []string
+		for f := range t.s.Stacks.All(e.Stack) {
+			lines = append(lines, fmt.Sprintf("%s:%d:%s", f.File, f.Line, f.Name))
+		}
+		args["frames"] = lines
+	}
+	return args
+}
