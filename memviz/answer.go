@@ -16,6 +16,8 @@ type viewer struct {
 	rec *Recording
 	// before is what the diff compares rec with, or nil.
 	before *Recording
+	// first is the view to begin with.
+	first string
 }
 
 // Limits of what one answer holds.
@@ -190,7 +192,7 @@ func (v *viewer) stacks(ids string) ([]Stack, error) {
 // info answers what the file holds.
 func (v *viewer) info() (*Info, error) {
 	rec := v.rec
-	out := &Info{File: filepath.Base(rec.name), Settings: rec.settings, Categories: categories(), Views: []string{ViewActive, ViewCached, ViewState},
+	out := &Info{File: filepath.Base(rec.name), Settings: rec.settings, Categories: categories(), Views: []string{ViewActive, ViewCached, ViewState}, First: v.first,
 		Stacks: rec.stacks.Len(), Devices: []DeviceInfo{}}
 	if v.before != nil {
 		out.Diff = filepath.Base(v.before.name)

@@ -23,21 +23,55 @@ func telling(f snapshot.Frame) bool {
 	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<")
 }
 
-// label is one line for a stack: its innermost frame with a file and a line, else its innermost named one.
+// label is one line for a stack: its innermost frame with a file and a line. A stack of C++ alone, as PyTorch's backward has, is named by
+// the op and the autograd node that called it, else by its innermost frame that is not the recorder's or the allocator's own.
 func (t stackText) label(id uint32) string {
-	first := ""
+	op, node, first, any := "", "", "", ""
 	for f := range t.stacks.All(snapshot.StackID(id)) {
 		if telling(f) {
 			return frameText(f)
 		}
-		if first == "" {
+		if name, ok := between(f.Name, "at::_ops::"); ok && op == "" {
+			op = name
+		}
+		if name, ok := between(f.Name, "torch::autograd::generated::"); ok && node == "" {
+			node = name
+		}
+		if first == "" && !machinery(f.Name) {
 			first = f.Name
 		}
+		if any == "" {
+			any = f.Name
+		}
 	}
-	if first == "" {
-		return "no stack recorded"
+	switch {
+	case op != "" && node != "":
+		return op + " in " + node
+	case op != "" || node != "":
+		return op + node
+	case first != "":
+		return first
+	case any != "":
+		return any
 	}
-	return first
+	return "no stack recorded"
+}
+
+// between is the part of a C++ name after a prefix up to the next "::".
+func between(name, prefix string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, prefix)
+	part, _, more := strings.Cut(rest, "::")
+	return part, ok && more
+}
+
+// machinery reports whether a native frame belongs to the recording of stacks or to the allocator.
+func machinery(name string) bool {
+	for _, p := range []string{"torch::unwind::", "torch::CapturedTraceback::", "torch::cuda::(anonymous namespace)::gather", "c10::cuda::CUDACachingAllocator::"} {
+		if strings.HasPrefix(name, p) {
+			return true
+		}
+	}
+	return name == ""
 }
 
 // stack returns the whole stack.

@@ -112,6 +112,7 @@ type Info struct {
 	Categories  []string       `json:"categories"`     // names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
 	Categorised bool           `json:"categorised"`    // some allocation has one
 	Views       []string       `json:"views"`
+	First       string         `json:"first"`  // the view to begin with, one of Views
 	Stacks      int            `json:"stacks"` // number of stacks; IDs are below it
 	Static      *StaticInfo    `json:"static,omitempty"`
 }

@@ -48,7 +48,7 @@ func NewServer(rec, before *Recording) (*Server, error) {
 		return nil, fault.Wrap(fault.System, err, "the viewer cannot listen on 127.0.0.1")
 	}
 	s := &Server{listener: l, token: hex.EncodeToString(secret)}
-	s.http = http.Server{Handler: s.handler(&viewer{rec: rec, before: before}), ReadHeaderTimeout: 10 * time.Second}
+	s.http = http.Server{Handler: s.handler(&viewer{rec: rec, before: before, first: ViewActive}), ReadHeaderTimeout: 10 * time.Second}
 	return s, nil
 }
 

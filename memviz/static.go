@@ -2,6 +2,7 @@ package memviz
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
@@ -22,6 +23,8 @@ import (
 type StaticOptions struct {
 	// Bytes bounds what is embedded besides the page; 0 is 24 MiB. Tiles come from coarse to fine until it is spent.
 	Bytes int
+	// View is what the page shows first, ViewActive, ViewCached or ViewState; "" is ViewActive.
+	View string
 }
 
 // static is what WriteStatic gathers.
@@ -40,7 +43,7 @@ const (
 
 // WriteStatic writes one HTML file that shows a recording, and its comparison with before if that is not nil, without a server.
 func WriteStatic(w io.Writer, rec, before *Recording, o StaticOptions) error {
-	s := &static{v: &viewer{rec: rec, before: before}, answers: map[string]json.RawMessage{}, stacks: map[uint32]bool{}, left: o.Bytes}
+	s := &static{v: &viewer{rec: rec, before: before, first: cmp.Or(o.View, ViewActive)}, answers: map[string]json.RawMessage{}, stacks: map[uint32]bool{}, left: o.Bytes}
 	if s.left <= 0 {
 		s.left = staticBytes
 	}
