@@ -30,7 +30,7 @@ function drawAxes(v, c) {
   }
   drawStates(v, c);
   const d = device(), peak = v.greatest, y = v.y(peak);
-  if (y > gutter.top - 1 && y < gutter.top + v.plotH && !(where.only && where.q)) {
+  if (y > gutter.top - 1 && y < gutter.top + v.plotH && !v.filter) {
     c.strokeStyle = css('--peak');
     c.setLineDash([2, 3]);
     c.beginPath();
@@ -42,7 +42,12 @@ function drawAxes(v, c) {
     const w = c.measureText(text).width, x = clamp(v.x(state), gutter.left + w / 2 + 6, v.w - gutter.right - w / 2 - 6);
     c.textAlign = 'center';
     c.fillStyle = css('--peak');
+    c.strokeStyle = css('--plot');
+    c.lineWidth = 4;
+    c.lineJoin = 'round';
+    c.strokeText(text, x, Math.max(y - 9, gutter.top - 10));
     c.fillText(text, x, Math.max(y - 9, gutter.top - 10));
+    c.lineWidth = 1;
   }
   c.textAlign = 'left';
 }
@@ -59,13 +64,15 @@ function drawStates(v, c) {
     line(c, x, bottom, x, bottom + 4);
     c.fillStyle = css('--muted');
     const text = number(s), w = c.measureText(text).width / 2;
-    if (x - w < lastRight + 8 || x + w > v.w) continue;
-    lastRight = x + w;
-    c.fillText(text, x, bottom + 13);
+    const middle = Math.max(x, gutter.left + w);
+    if (middle - w < lastRight + 8 || middle + w > v.w) continue;
+    lastRight = middle + w;
+    c.fillText(text, middle, bottom + 13);
     const at = labelled && v.totalAt(Math.min(s, d.states - 1));
     if (at) {
       c.fillStyle = css('--faint');
-      c.fillText(`+${duration(Math.max(0, at.time - d.time_start_us))}`, x, bottom + 27);
+      const time = `+${duration(Math.max(0, at.time - d.time_start_us))}`;
+      c.fillText(time, Math.max(x, gutter.left + c.measureText(time).width / 2), bottom + 27);
     }
   }
   c.textAlign = 'right';
@@ -204,7 +211,7 @@ function drawMinimap(v) {
   const level = Math.max(0, d.top_level - 1), most = Math.max(v.greatest * 1.04, 1);
   const finest = info.static ? Math.max(level, info.static.finest_level[info.devices.indexOf(d)]) : level;
   for (let i = 0; i * 512 * 2 ** finest < d.states; i++) {
-    const t = tile({ device: d.device, view: v.view, level: finest, index: i }, v.later);
+    const t = tile({ device: d.device, view: v.view, level: finest, index: i, filter: v.filter }, v.later);
     if (t) silhouette(c, t, a, k, height, most);
   }
   const x0 = a + v.from * k, x1 = a + Math.min(v.to, d.states) * k;
@@ -230,13 +237,13 @@ function drawMinimap(v) {
 
 function silhouette(c, t, a, k, height, most) {
   c.beginPath();
-  c.moveTo(a + t.first * k, height);
+  c.moveTo(Math.round(a + t.first * k), height);
   for (let i = 0; i < t.columns; i++) {
     const y = height - t.peak[i] / most * height;
-    c.lineTo(a + (t.first + i * t.width) * k, y);
-    c.lineTo(a + (t.first + (i + 1) * t.width) * k, y);
+    c.lineTo(Math.round(a + (t.first + i * t.width) * k), y);
+    c.lineTo(Math.round(a + (t.first + (i + 1) * t.width) * k), y);
   }
-  c.lineTo(a + t.last * k, height);
+  c.lineTo(Math.round(a + t.last * k), height);
   c.fillStyle = css('--mini');
   c.fill();
 }

@@ -22,7 +22,7 @@ class BlockView {
   }
 
   show(place) {
-    place.replaceChildren(this.root);
+    put(place, this.root);
     this.slider.max = String(device().states - 1);
     this.table.show();
     this.load();
@@ -67,7 +67,7 @@ class BlockView {
   fillHead() {
     const m = this.map, s = markerState();
     if (!m) {
-      this.head.replaceChildren(h('span', { class: 'danger' }, this.fault));
+      put(this.head, h('span', { class: 'danger' }, this.fault));
       return;
     }
     let size = 0, active = 0, largest = 0, pools = new Set();
@@ -78,7 +78,7 @@ class BlockView {
       if (isPrivate(g)) pools.add(g.pool);
     }
     const fact = (name, value, title) => h('span', { class: 'fact', title }, h('b', {}, value), h('span', {}, name));
-    this.head.replaceChildren(
+    put(this.head,
       fact(s === 0 ? 'before the trace' : `of ${number(device().events)} events`, s === 0 ? 'state 0' : `event ${number(s - 1)}`),
       fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
       fact(m.segments.length === 1 ? 'segment' : 'segments', number(m.segments.length)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
@@ -189,7 +189,7 @@ class BlockView {
     c.textBaseline = 'middle';
     c.font = `600 12px ${css('--sans')}`;
     c.fillStyle = g.private ? css('--pool') : css('--ink');
-    const name = g.private ? `Private pool ${g.pool}` : 'Default pool';
+    const name = g.private ? `Private pool ${g.pool}` : g.pool === '' ? 'Gone before the snapshot, pool unknown' : 'Default pool';
     c.fillText(name, 0, y + 10);
     let x = c.measureText(name).width + 10;
     c.font = `12px ${css('--sans')}`;
@@ -284,7 +284,7 @@ class BlockView {
     }
     const t = stackText(b.stack, () => this.schedule());
     showTip(this.scroller, at, h('div', {}, h('b', {}, bytes(b.size)), b.pending ? ' freed, waiting for other streams' : ''),
-      t && t.label ? h('div', { class: 'tip-stack' }, h('i', { style: { background: stackColour(b.stack) } }), shortLabel(t.label)) : null, ...place);
+      t && t.label && b.stack ? h('div', { class: 'tip-stack' }, h('i', { style: { background: stackColour(b.stack) } }), h('span', {}, labelElement(t.label), callersOf(t, 3).map(x => h('div', { class: 'caller' }, x)))) : h('div', { class: 'faint' }, b.stack ? '' : 'no stack recorded'), ...place);
   }
 }
 

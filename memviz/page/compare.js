@@ -10,7 +10,7 @@ class CompareView {
   }
 
   show(place) {
-    place.replaceChildren(this.root);
+    put(place, this.root);
     this.load();
   }
 
@@ -23,15 +23,15 @@ class CompareView {
   async load() {
     const turn = this.turn = (this.turn || 0) + 1;
     if (!info.diff) {
-      this.head.replaceChildren();
-      this.body.replaceChildren(h('div', { class: 'empty' }, h('h2', {}, 'One snapshot is open'), h('p', {}, 'To see what two snapshots hold differently, by stack, name both:'), h('pre', {}, `tenon memviz ${info.file} OTHER`)));
+      put(this.head);
+      put(this.body, h('div', { class: 'empty' }, h('h2', {}, 'One snapshot is open'), h('p', {}, 'To see what two snapshots hold differently, by stack, name both:'), h('pre', {}, `tenon memviz ${info.file} OTHER`)));
       return;
     }
     try {
       const f = await ask('diff', { device: device().device, at: where.at });
       if (turn === this.turn) this.fill(f);
     } catch (e) {
-      if (turn === this.turn) this.body.replaceChildren(h('div', { class: 'empty' }, h('p', {}, e.message)));
+      if (turn === this.turn) put(this.body, h('div', { class: 'empty' }, h('p', {}, e.message)));
     }
   }
 
@@ -39,12 +39,12 @@ class CompareView {
     const change = (a, b) => h('span', { class: b > a ? 'more' : b < a ? 'less' : 'muted' }, a === b ? 'the same' : `${b > a ? '+' : ''}${bytes(b - a)}`);
     const fact = (name, a, b) => h('span', { class: 'fact' }, h('b', {}, `${bytes(a)} → ${bytes(b)}`), h('span', {}, name, ' '), change(a, b));
     const form = (k, text) => h('button', { class: 'small', 'aria-pressed': where.at === k ? 'true' : 'false', onclick: () => update({ at: k }, true) }, text);
-    this.head.replaceChildren(fact('active', f.before_active, f.after_active), fact('in segments', f.before_cached, f.after_cached), h('span', { class: 'grow' }),
+    put(this.head, fact('active', f.before_active, f.after_active), fact('in segments', f.before_cached, f.after_cached), h('span', { class: 'grow' }),
       h('span', { class: 'group', role: 'group', 'aria-label': 'When' }, form('peak', 'At the peaks'), form('end', 'At the ends')));
     const most = Math.max(...f.groups.map(g => Math.abs(g.after_bytes - g.before_bytes)), 1), rows = [];
     for (const [k, g] of f.groups.entries()) rows.push(...this.rows(g, k, most, f, change));
     if (f.rest.before_count || f.rest.after_count) rows.push(...this.rows({ ...f.rest, label: f.rest.label || 'all other stacks', frames: [] }, -1, most, f, change));
-    this.body.replaceChildren(h('p', { class: 'muted names' }, h('b', {}, f.before_file), ' compared with ', h('b', {}, f.after_file)),
+    put(this.body, h('p', { class: 'muted names' }, h('b', {}, f.before_file), ' compared with ', h('b', {}, f.after_file)),
       rows.length ? h('table', { class: 'list' }, h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Change', '', 'Before', 'After'].map((t, i) => h('th', { scope: 'col', class: i === 2 || i > 3 ? 'n' : '' }, t)))), h('tbody', {}, rows)) : h('p', { class: 'faint pad' }, 'Both hold the same.'),
       this.segments('Segments only before', f.only_before), this.segments('Segments only after', f.only_after));
   }
@@ -55,7 +55,7 @@ class CompareView {
       if (!this.open.delete(k)) this.open.add(k);
       this.fill(f);
     };
-    const line = h('tr', {}, h('td', {}, k >= 0 && g.frames.length ? h('button', { class: 'fold-button', 'aria-label': 'Stack', 'aria-expanded': open ? 'true' : 'false', onclick: toggle }, open ? '▾' : '▸') : ''), h('td', { class: 'who' }, k >= 0 ? labelElement(g.label) : h('span', { class: 'muted' }, g.label)),
+    const line = h('tr', {}, h('td', {}, k >= 0 && g.frames.length ? h('button', { class: 'fold-button', 'aria-label': 'Stack', 'aria-expanded': open ? 'true' : 'false', onclick: toggle }, open ? '▾' : '▸') : ''), h('td', { class: 'who' }, k >= 0 ? h('span', { class: 'label' }, labelElement(g.label), ' ', h('span', { class: 'callers' }, callersOf(g, 4).map(x => `‹ ${x} `))) : h('span', { class: 'muted' }, g.label)),
       h('td', { class: 'n strong' }, change(g.before_bytes, g.after_bytes)),
       h('td', { class: 'wide' }, h('div', { class: 'meter both' }, h('span', { class: delta < 0 ? 'less' : 'more', style: delta < 0 ? { right: '50%', width: `${half}%` } : { left: '50%', width: `${half}%` } }))),
       h('td', { class: 'n' }, g.before_count ? `${bytes(g.before_bytes)} · ${number(g.before_count)} ×` : '–'), h('td', { class: 'n' }, g.after_count ? `${bytes(g.after_bytes)} · ${number(g.after_count)} ×` : '–'));

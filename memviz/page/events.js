@@ -61,7 +61,7 @@ class EventTable {
     const top = this.topRow, first = Math.max(0, Math.floor(top)), n = Math.ceil(this.scroller.clientHeight / eventRow) + 1, rows = [];
     const marker = markerState();
     for (let s = first; s < Math.min(this.total, first + n); s++) rows.push(this.row(s, this.scroller.scrollTop + (s - top) * eventRow, s === marker));
-    this.inner.replaceChildren(...rows);
+    put(this.inner, ...rows);
     this.scroller.setAttribute('aria-activedescendant', `state-${marker}`);
   }
 
@@ -72,7 +72,7 @@ class EventTable {
     if (e === 'missing') return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
     if (!e) return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, '…'));
     return h('div', { ...look, title: `${e.action} ${e.addr} ${bytes(e.size)} stream ${e.stream}${e.label ? `\n${e.label}` : ''}` }, h('span', { class: 'index' }, number(e.index)),
-      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.note || (e.label ? shortLabel(e.label) : e.addr)));
+      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.note || (e.stack ? shortLabel(e.label) : e.addr)));
   }
 }
 

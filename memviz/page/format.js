@@ -12,6 +12,10 @@ function bytes(n) {
     n /= 1024;
     u++;
   }
+  if (n >= 1023.5 && u < units.length - 1) {
+    n /= 1024;
+    u++;
+  }
   const text = u === 0 ? String(Math.round(n)) : n >= 100 ? n.toFixed(0) : n >= 10 ? n.toFixed(1) : n.toFixed(2);
   return `${sign}${text.includes('.') ? text.replace(/\.?0+$/, '') : text} ${units[u]}`;
 }
@@ -41,8 +45,13 @@ function h(tag, attributes, ...children) {
     else if (v === true) e.setAttribute(k, '');
     else e.setAttribute(k, v);
   }
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
+  e.append(...children.flat(3).filter(c => c !== null && c !== undefined && c !== false));
   return e;
+}
+
+// put makes the children of an element those given; null and false are left out, lists are opened.
+function put(e, ...children) {
+  e.replaceChildren(...children.flat().filter(c => c !== null && c !== undefined && c !== false && c !== ''));
 }
 
 const byId = id => document.getElementById(id);

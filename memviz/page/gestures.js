@@ -129,7 +129,7 @@ function bindMinimap(v) {
 // showTip places the tooltip near the pointer, inside the window.
 function showTip(place, p, ...content) {
   const tip = byId('tip'), box = place.getBoundingClientRect();
-  tip.replaceChildren(...content.filter(Boolean));
+  put(tip, content);
   tip.hidden = false;
   const w = tip.offsetWidth, height = tip.offsetHeight;
   let x = box.left + p.x + 14, y = box.top + p.y + 16;

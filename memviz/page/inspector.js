@@ -21,10 +21,10 @@ async function fillInspector() {
     else content = await holdersDetails();
     if (!fresh()) return;
     const keep = document.activeElement && place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    place.replaceChildren(...content);
+    put(place, ...content);
     if (keep) place.querySelector(`[data-key="${CSS.escape(keep)}"]`)?.focus();
   } catch (e) {
-    if (fresh()) place.replaceChildren(h('div', { class: 'empty small-empty' }, h('p', {}, e.message)));
+    if (fresh()) put(place, h('div', { class: 'empty small-empty' }, h('p', {}, e.message)));
   }
 }
 
@@ -64,7 +64,7 @@ async function allocationDetails(view, id) {
       h('button', { class: 'icon', 'aria-label': 'Close the details', title: 'Close (Escape)', onclick: close, 'data-key': 'close' }, '✕')),
     h('dl', { class: 'facts-list' },
       row('lives', a.before ? 'since before the trace' : jump(a.start, `from event ${number(a.start - 1)}`), a.stays ? ' to the end' : [' to ', jump(a.end - 1, `event ${number(a.end - 1)}`)],
-        h('span', { class: 'muted' }, ` ${plural(Math.min(a.end, d.states) - a.start, 'event')}${life ? ', ' + life : ''}`)),
+        h('div', { class: 'muted' }, `${plural(Math.min(a.end, d.states) - a.start, 'event')}${life ? ', ' + life : ''}`)),
       pending ? row('freed', `asked at event ${number(a.freed - 1)}, completed ${plural(a.end - a.freed, 'event')} later`) : null,
       row('stream', streamName(a.stream)),
       a.pool ? row('pool', a.pool === '(0,0)' ? 'default' : h('span', { class: 'badge pool' }, `private ${a.pool}`)) : null,
@@ -140,11 +140,12 @@ function holderRow(g, whole) {
       v.schedule();
     }, id ? 60 : 0);
   };
-  if (g.label && !stackTexts.has(g.stack) && !embedded) stackText(g.stack);
+  const via = h('span', {});
+  if (g.stack) stackPromise(g.stack).then(s => { via.textContent = callersOf(s, 3).map(x => `‹ ${x}`).join(' '); });
   return h('li', {}, h('button', {
     class: where.stack === g.stack && g.stack ? 'holder on' : 'holder', 'data-key': `s${g.stack}`, 'aria-pressed': where.stack === g.stack ? 'true' : 'false',
     onmouseenter: hover(g.stack), onmouseleave: hover(0), onclick: () => g.stack && toggleStack(g.stack),
   }, h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }), labelElement(g.label), h('span', { class: 'amount' }, bytes(g.bytes)),
-  h('span', { class: 'share' }, h('span', { style: { width: `${100 * g.bytes / Math.max(whole, 1)}%`, background: stackColour(g.stack) } })),
-  h('span', { class: 'count' }, g.count > 1 ? `${number(g.count)} ×` : '')));
+  h('span', { class: 'callers' }, via), h('span', { class: 'count' }, g.count > 1 ? `${number(g.count)} ×` : ''),
+  h('span', { class: 'share' }, h('span', { style: { width: `${100 * g.bytes / Math.max(whole, 1)}%`, background: stackColour(g.stack) } }))));
 }

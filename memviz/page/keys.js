@@ -9,14 +9,19 @@ const keyTable = [
   ['Search', [['conv2d', 'a frame has it'], ['size>=10MiB', 'also < <= > ='], ['stream:0 pool:1,0', 'stream, private pool'], ['category:gradient', 'category'], ['-word', 'not']]],
 ];
 
+function keySection(title) {
+  const rows = keyTable.find(([t]) => t === title)[1];
+  return h('section', {}, h('h3', {}, title), h('dl', {}, rows.map(([k, text]) => [h('dt', {}, k.split(' ').map(x => x === '…' ? ' … ' : h('kbd', {}, x))), h('dd', {}, text)])));
+}
+
 function showHelp() {
   const d = byId('help');
   if (d.open) {
     d.close();
     return;
   }
-  d.replaceChildren(h('header', {}, h('h2', {}, 'Keys'), h('button', { class: 'icon', 'aria-label': 'Close', onclick: () => d.close() }, '✕')),
-    h('div', { class: 'key-columns' }, keyTable.map(([title, rows]) => h('section', {}, h('h3', {}, title), h('dl', {}, rows.map(([k, text]) => [h('dt', {}, k.split(' ').map(x => x === '…' ? ' … ' : h('kbd', {}, x))), h('dd', {}, text)]))))));
+  put(d, h('header', {}, h('h2', {}, 'Keys'), h('button', { class: 'icon', 'aria-label': 'Close', onclick: () => d.close() }, '✕')),
+    h('div', { class: 'key-columns' }, [['Views', 'Timeline', 'Search'], ['Marker and selection', 'Mouse']].map(column => h('div', {}, column.map(keySection)))));
   d.showModal();
 }
 

@@ -19,7 +19,7 @@ let shown = null;
 
 function fillTabs() {
   const tabs = byId('tabs'), d = device();
-  tabs.replaceChildren(...viewList.map((v, k) => h('button', {
+  put(tabs, ...viewList.map((v, k) => h('button', {
     role: 'tab', id: `tab-${v.name}`, 'aria-selected': where.view === v.name ? 'true' : 'false', 'aria-controls': 'view', tabindex: where.view === v.name ? '0' : '-1', title: `${v.long} (${k + 1})`,
     onclick: () => update({ view: v.name }, true),
   }, v.title, v.name === 'oom' && d.ooms.length ? h('span', { class: 'badge danger' }, String(d.ooms.length)) : null)));
@@ -59,7 +59,7 @@ function showView() {
 function fillDevices() {
   const list = info.devices;
   byId('device-label').hidden = list.length < 2;
-  byId('device').replaceChildren(...list.map(d => h('option', { value: String(d.device), selected: d === device() }, `Device ${d.device} · ${bytes(d.max_active)}`)));
+  put(byId('device'), ...list.map(d => h('option', { value: String(d.device), selected: d === device() }, `Device ${d.device} · ${bytes(d.max_active)}`)));
   byId('device').onchange = e => update({ device: e.target.value, from: 0, to: 0, lo: 0, hi: 0, state: -1, sel: -1, seg: -1, stack: 0, oom: 0 }, true);
 }
 
@@ -97,7 +97,7 @@ function follow(what) {
 
 function emptyFile() {
   byId('main').classList.add('alone');
-  byId('view').replaceChildren(h('div', { class: 'empty' }, h('h2', {}, 'The snapshot holds nothing'), h('p', {}, 'It has neither events nor segments of any device. In PyTorch, start recording before the part that you want to see:'),
+  put(byId('view'), h('div', { class: 'empty' }, h('h2', {}, 'The snapshot holds nothing'), h('p', {}, 'It has neither events nor segments of any device. In PyTorch, start recording before the part that you want to see:'),
     h('pre', {}, 'torch.cuda.memory._record_memory_history()\n…\ntorch.cuda.memory._dump_snapshot("snapshot.pickle")'), h('p', {}, 'With Tenon:'), h('pre', {}, 'device.RecordMemoryHistory(cuda.History{…})\n…\ndevice.DumpSnapshot("snapshot.pickle")')));
 }
 
@@ -111,7 +111,7 @@ async function begin() {
     info = await ask('info');
   } catch (e) {
     byId('main').classList.add('alone');
-    byId('view').replaceChildren(h('div', { class: 'empty' }, h('h2', {}, 'The snapshot could not be shown'), h('p', {}, e.message), h('button', { class: 'small', onclick: () => location.reload() }, 'Try again')));
+    put(byId('view'), h('div', { class: 'empty' }, h('h2', {}, 'The snapshot could not be shown'), h('p', {}, e.message), h('button', { class: 'small', onclick: () => location.reload() }, 'Try again')));
     return;
   }
   byId('file').textContent = baseName(info.file);

@@ -9,7 +9,7 @@ class OOMView {
   }
 
   show(place) {
-    place.replaceChildren(this.root);
+    put(place, this.root);
     this.load();
   }
 
@@ -22,8 +22,8 @@ class OOMView {
   async load() {
     const d = device(), turn = this.turn = (this.turn || 0) + 1;
     if (!d.ooms.length) {
-      this.head.replaceChildren();
-      this.body.replaceChildren(h('div', { class: 'empty good' }, h('h2', {}, 'No allocation failed'), h('p', {}, 'The trace holds no out-of-memory event. When one happens while history is recorded, this page tells why no free block could serve it and who held the memory.')));
+      put(this.head);
+      put(this.body, h('div', { class: 'empty good' }, h('h2', {}, 'No allocation failed'), h('p', {}, 'The trace holds no out-of-memory event. When one happens while history is recorded, this page tells why no free block could serve it and who held the memory.')));
       return;
     }
     const k = clamp(where.oom, 0, d.ooms.length - 1);
@@ -31,20 +31,20 @@ class OOMView {
       const o = await ask('oom', { device: d.device, index: k });
       if (turn === this.turn) this.fill(o, k);
     } catch (e) {
-      if (turn === this.turn) this.body.replaceChildren(h('div', { class: 'empty' }, h('p', {}, e.message)));
+      if (turn === this.turn) put(this.body, h('div', { class: 'empty' }, h('p', {}, e.message)));
     }
   }
 
   fill(o, k) {
     const d = device(), n = d.ooms.length;
-    this.head.replaceChildren(...[
+    put(this.head, [
       h('span', { class: 'fact' }, h('b', {}, `${k + 1} of ${n}`), h('span', {}, n === 1 ? 'failed allocation' : 'failed allocations')),
       n > 1 ? h('span', { class: 'group' }, h('button', { class: 'small', disabled: k === 0, onclick: () => update({ oom: k - 1 }) }, '← Before'), h('button', { class: 'small', disabled: k === n - 1, onclick: () => update({ oom: k + 1 }) }, 'Next →')) : null,
       h('span', { class: 'grow' }),
       h('button', { class: 'small', onclick: () => { update({ view: 'active' }, true); showState(o.state); } }, 'Show in timeline'),
-      h('button', { class: 'small', onclick: () => update({ view: 'state', state: Math.max(0, o.state - 1) }, true) }, 'Block map just before')].filter(Boolean));
+      h('button', { class: 'small', onclick: () => update({ view: 'state', state: Math.max(0, o.state - 1) }, true) }, 'Block map just before')]);
     const figure = (name, value, cls) => h('div', { class: `figure ${cls || ''}` }, h('b', {}, value), h('span', {}, name));
-    this.body.replaceChildren(
+    put(this.body,
       h('h2', { class: 'oom-title' }, 'Wanted ', h('em', {}, bytes(o.size)), ` on stream ${streamName(o.stream)}`),
       h('div', { class: 'figures' }, figure('live allocations', bytes(o.active)), figure('cached and free', bytes(o.free)), figure('left on the device', bytes(o.device_free)), figure('missing', bytes(Math.max(0, o.size - o.device_free)), 'danger')),
       this.bar(o),

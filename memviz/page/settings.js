@@ -7,7 +7,7 @@ class SettingsView {
   }
 
   show(place) {
-    place.replaceChildren(this.root);
+    put(place, this.root);
     this.fill();
   }
 
@@ -21,7 +21,7 @@ class SettingsView {
     const d = device(), settings = Object.entries(info.settings || {});
     const text = v => v && typeof v === 'object' ? Object.entries(v).map(([k, x]) => `${k}: ${x}`).join(', ') : v === '' ? '(empty)' : String(v);
     const pools = d.pools.filter(p => p !== '');
-    this.root.replaceChildren(
+    put(this.root,
       h('h2', {}, 'Allocator settings'),
       settings.length ? h('table', { class: 'list plain' }, h('tbody', {}, settings.map(([k, v]) => h('tr', {}, h('th', { scope: 'row' }, h('code', {}, k)), h('td', {}, text(v)))))) : h('p', { class: 'faint' }, 'The snapshot holds none.'),
       h('h2', {}, `Device ${d.device}`),

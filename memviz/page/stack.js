@@ -19,24 +19,26 @@ function shortLabel(label) {
 // labelElement writes a label with its parts set apart.
 function labelElement(label) {
   const { file, line, name } = splitLabel(label || '');
-  if (!label) return h('span', { class: 'label faint' }, 'no stack recorded');
+  if (!file && name === 'no stack recorded' || !label) return h('span', { class: 'label faint' }, 'no stack recorded');
   return h('span', { class: 'label', title: label }, h('span', { class: 'fn' }, name || '(no name)'), file ? h('span', { class: 'at' }, ` ${baseName(file)}${line ? `:${line}` : ''}`) : null);
 }
 
+const plumbing = /^(_?wrapped_call_impl|_call_impl|__call__|_?wrapper|wrapped|inner|_fn|decorate_\w+|profile_hook_step|_optimizer_\w+|__init__|_use_grad\w*)$/;
 const nativeFrame = f => f.file === '' || f.file === '??' || /\.(cpp|cc|cxx|c|h|hpp|cuh?|so[.\d]*|S)$/.test(f.file) || f.file.startsWith('<') && f.line === 0;
+const dullFrame = f => nativeFrame(f) || plumbing.test(f.name) && libraryFrame(f);
 const libraryFrame = f => /site-packages|dist-packages|\/lib\/python|\/usr\/local\/go\/|\/go\/src\//.test(f.file);
 
-// framesElement lists frames, innermost first; two or more native ones in a row are folded.
+// framesElement lists frames, innermost first; two or more in a row that are native or mere plumbing are folded.
 function framesElement(frames) {
   if (!frames.length) return h('p', { class: 'faint pad' }, 'No stack was recorded. In PyTorch, _record_memory_history(context="all") records one for every event.');
   const list = h('ol', { class: 'frames' });
   for (let i = 0; i < frames.length;) {
     let n = i;
-    while (n < frames.length && nativeFrame(frames[n])) n++;
+    while (n < frames.length && dullFrame(frames[n])) n++;
     if (n - i >= 2) {
       const some = frames.slice(i, n), fold = h('li', { class: 'fold' }, h('button', {
         class: 'link', onclick: () => fold.replaceWith(...some.map(frameElement)),
-      }, `${n - i} native frames`));
+      }, `${n - i} ${some.every(nativeFrame) ? 'native frames' : 'frames of plumbing'}`));
       list.append(fold);
       i = n;
     } else {
@@ -75,4 +77,19 @@ function copyButton(text) {
     setTimeout(() => { b.textContent = 'Copy'; }, 1200);
   });
   return b;
+}
+
+// callersOf names the functions that called the one of the label, nearest first, without plumbing: "mlp.py:12 forward ‹ …".
+function callersOf(s, most) {
+  if (!s || !s.frames) return [];
+  const own = splitLabel(s.label || '');
+  const frames = s.frames.filter(f => !nativeFrame(f));
+  const at = frames.findIndex(f => f.name === own.name && f.line === own.line);
+  const out = [];
+  for (const f of frames.slice(at + 1)) {
+    if (plumbing.test(f.name)) continue;
+    out.push(`${f.name} ${baseName(f.file)}:${f.line}`);
+    if (out.length === most) break;
+  }
+  return out;
 }

@@ -25,13 +25,24 @@ class Timeline {
     new ResizeObserver(() => this.schedule()).observe(this.plot);
   }
 
-  get greatest() {
+  // whole is the greatest total of the view, greatest that of what is shown, which a search may narrow.
+  get whole() {
     return this.view === 'active' ? device().max_active : device().max_cached;
+  }
+
+  get filter() {
+    return this.view === 'active' && where.only && where.q && !info.static ? where.q : undefined;
+  }
+
+  get greatest() {
+    if (!this.filter) return this.whole;
+    const d = device(), t = tile({ device: d.device, view: this.view, level: d.top_level, index: 0, filter: this.filter }, this.later);
+    return t ? t.greatest : this.whole;
   }
 
   // show puts the view into place; hide is called when another takes it.
   show(place) {
-    place.replaceChildren(this.root);
+    put(place, this.root);
     this.fillFacts();
     this.schedule();
   }
@@ -57,13 +68,13 @@ class Timeline {
     const fact = (name, value, title, go) => h('span', { class: 'fact', title }, h('b', {}, value), go ? h('button', { class: 'link', onclick: go }, name) : h('span', {}, name));
     const peak = active ? d.peak_state : d.cached_peak_state;
     const modes = colourModes.filter(([k]) => (k !== 'category' || info.categorised) && (k !== 'pool' || d.pools.length > 2) && (k !== 'stream' || d.streams.length > 1));
-    this.facts.replaceChildren(
-      fact('peak', bytes(this.greatest), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
-      active ? fact('reserved at most', bytes(d.max_cached), 'Greatest total of segments') : fact('in use at most', bytes(d.max_active), 'Greatest total of live allocations'),
-      fact('at the end', bytes(active ? d.end_active : d.end_cached)),
+    put(this.facts,
+      fact('peak', bytes(this.whole), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
+      active ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments') : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
+      fact('at end', bytes(active ? d.end_active : d.end_cached)),
       fact('events', number(d.events)),
       active ? fact('allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
-      d.time_end_us > d.time_start_us ? fact('recorded', duration(d.time_end_us - d.time_start_us)) : null,
+      d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
       h('span', { class: 'grow' }),
       where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), 'one stack ✕') : null,
       h('label', { class: 'choose' }, 'Colour by ', h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
@@ -104,7 +115,7 @@ class Timeline {
   // detail adds the parameters of vertical zoom: what is small there may be large here.
   detail() {
     const span = this.hi - this.lo;
-    if (info.static || !(span < this.greatest / 2)) return {};
+    if (info.static || !(span < this.whole / 2)) return {};
     const window = 2 ** Math.ceil(Math.log2(span * 2)), step = window / 2;
     const lo = Math.max(0, Math.floor(this.lo / step) * step);
     return { min: 2 ** Math.max(0, Math.floor(Math.log2(span / (this.plotH * 2)))), lo, hi: lo + window };
@@ -128,8 +139,7 @@ class Timeline {
     c.rect(gutter.left, gutter.top, this.plotW, this.plotH);
     c.clip();
     this.drawn = [];
-    const filter = this.view === 'active' && where.only && where.q ? where.q : undefined;
-    for (const p of this.wanted(this.from, this.to, this.plotW * this.ratio, filter)) {
+    for (const p of this.wanted(this.from, this.to, this.plotW * this.ratio, this.filter)) {
       const t = tile(p, this.later);
       if (t) this.drawTile(c, t, p);
       else this.drawSubstitute(c, p);
@@ -328,7 +338,7 @@ class Timeline {
     const till = marks >>> 25 & 1 ? 'to the end' : `for ${plural(t.end[i] - t.start[i], 'event')}`;
     const meta = [`stream ${streamName(d.streams[marks & 255])}`];
     if (pool && pool !== '(0,0)') meta.push(`private pool ${pool}`);
-    showTip(this.plot, this.pointer, h('div', {}, lines), s && s.label ? h('div', { class: 'tip-stack' }, h('i', { style: { background: rgbText(colourRGB(colourKey(t, i))) } }), shortLabel(s.label)) : null,
+    showTip(this.plot, this.pointer, h('div', {}, lines), s && s.label && t.stack[i] ? h('div', { class: 'tip-stack' }, h('i', { style: { background: rgbText(colourRGB(colourKey(t, i))) } }), h('span', {}, labelElement(s.label), callersOf(s, 3).map(x => h('div', { class: 'caller' }, x)))) : h('div', { class: 'faint' }, t.stack[i] ? '' : 'no stack recorded'),
       h('div', { class: 'tip-life' }, `${life}, ${till}`), h('div', { class: 'tip-life' }, meta.join(' · ')));
   }
 
@@ -345,7 +355,7 @@ class Timeline {
     if (info.static && this.drawn.length && this.drawn[0].level === info.static.finest_level[info.devices.indexOf(d)] && this.kx * this.drawn[0].width > 4) {
       text.push(h('span', { class: 'faint' }, 'finest level of this static file'));
     }
-    this.status.replaceChildren(...text, h('span', { class: 'grow' }), h('span', { class: 'faint keys-hint' }, 'wheel zooms · drag pans · shift-drag picks a range · ', h('button', { class: 'link', onclick: showHelp }, '? for keys')));
+    put(this.status, ...text, h('span', { class: 'grow' }), h('span', { class: 'faint keys-hint' }, 'wheel zooms · drag pans · shift-drag picks a range · ', h('button', { class: 'link', onclick: showHelp }, '? for keys')));
   }
 
   // zoomTo changes the visible range; zero bytes mean the default heights.
