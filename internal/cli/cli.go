@@ -18,10 +18,11 @@ var began = time.Now()
 
 // commands is the command line.
 type commands struct {
-	Doctor   doctor           `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
-	Memcheck memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
-	Memviz   memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`
-	Version  version          `cmd:"" help:"Print the version."`
+	Doctor    doctor           `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
+	Memcheck  memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
+	Memviz    memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`
+	Memreplay memreplay        `cmd:"" help:"Replay the trace of a memory snapshot under other allocator settings, and compare what they would cost."`
+	Version   version          `cmd:"" help:"Print the version."`
 }
 
 // console is where a command writes: results to out, the rest to err.
