@@ -24,14 +24,25 @@ func (l *lockedMemory) free() error {
 	if l == nil {
 		return nil
 	}
-	live.Add(-1)
-	return l.memory.Free()
+	l.drop()
+	return l.memory.Release()
 }
 
 // forget is free for cleanups.
 func (l *lockedMemory) forget() {
-	live.Add(-1)
+	l.drop()
 	l.memory.Forget()
+}
+
+// drop lets go of the events; the memory has its own.
+func (l *lockedMemory) drop() {
+	live.Add(-1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.leaving {
+		e.Close()
+	}
+	l.leaving = nil
 }
 
 // leaves notes a copy that reads the memory.
@@ -214,7 +225,7 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	case t.IsPinned():
 		return t
 	}
-	f := x.Host().op(rowPin, t)
+	f := x.On(t.st.dev.DefaultStream()).op(rowPin, t)
 	f.opt = dev
 	return f.call1()
 }

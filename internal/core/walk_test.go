@@ -47,6 +47,20 @@ var programs = []program{
 			x.Conv2d(in, w, nil, ConvOpt{}) // takes workspace
 		})
 	}},
+	{name: "Pinned", run: func(x *Exec) error {
+		host := x.Host()
+		return Try(func() {
+			p := x.PinMemory(From(host, []float32{1, 2}))
+			a := x.To(p, ToOpt{NonBlocking: true})
+			x.CopyAsyncInto(p, a)
+			x.CopyAsyncInto(x.ToDType(a, dtype.Float64), p)
+			host.CopyInto(p, host.To(a, ToOpt{NonBlocking: true}))
+			r := From(host, []float32{1, 2})
+			x.check("RegisterHost", x.RegisterHost(r))
+			defer func() { x.check("UnregisterHost", x.UnregisterHost(r)) }()
+			x.To(r, ToOpt{})
+		})
+	}, recovered: []string{"HostAlloc"}},
 	{name: "Add", run: func(x *Exec) error {
 		return Try(func() { a := ones(x, 3); x.AddInto(a, x.Add(a, a), a) })
 	}},

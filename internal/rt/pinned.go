@@ -43,6 +43,13 @@ func (p *Pinned) Free() error {
 	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).Free(p.block), "page-locked memory could not be freed")
 }
 
+// Release is Free for those who cannot pass an error on: as with Device.Free, one of the driver delays the reuse, and a fault of the device is
+// reported by the next call.
+func (p *Pinned) Release() error {
+	p.bytes = nil
+	return p.dev.freed(p.dev.pinned.host(p.dev).Free(p.block))
+}
+
 // Device returns the device that the memory was allocated for: streams of others cannot be recorded.
 func (p *Pinned) Device() *Device { return p.dev }
 
@@ -64,7 +71,7 @@ func (m *pinnedMemory) freeForgotten() (err error) {
 	m.forgotten = nil
 	m.mu.Unlock()
 	for _, p := range list {
-		err = errors.Join(err, p.Free())
+		err = errors.Join(err, p.Release())
 	}
 	return err
 }
