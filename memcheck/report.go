@@ -32,6 +32,8 @@ const (
 
 const (
 	mark = "========="
+	// tenonMark begins a log of Tenon's checker.
+	tenonMark = `{"checker":`
 	// lineLimit is the most bytes of a line that are kept, and groupLimit the most lines of a group.
 	lineLimit  = 16 << 10
 	groupLimit = 2000
@@ -46,11 +48,14 @@ type ParseOptions struct {
 }
 
 // ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of its
-// tools, and of the old cuda-memcheck. Findings of one defect are merged, and memory stays bounded, however long the output.
+// tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however long the output.
 // The error is ErrCount or ErrNoSummary, beside a report of what was there, or the reader's.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
-	p := &parser{opts: o, rep: &Report{}, seen: map[string]*Finding{}}
 	in := bufio.NewReaderSize(r, 64<<10)
+	if first, err := in.Peek(len(tenonMark)); err == nil && string(first) == tenonMark {
+		return parseTenon(in, o)
+	}
+	p := &parser{opts: o, rep: &Report{}, seen: map[string]*Finding{}}
 	for !p.ended {
 		line, err := readLine(in)
 		if err == io.EOF {
