@@ -106,7 +106,10 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 		return inv
 	case CheckerLegacy:
 		inv.Report = "" // its grammar begins within the output
-		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1"}
+		inv.Args = []string{c.Path, "--error-exitcode", "1"}
+		if tool != Memcheck { // its own default; the contract's command names none
+			inv.Args = append(inv.Args, "--tool", string(tool))
+		}
 	default:
 		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--require-cuda-init", "no", "--log-file", report}
 		if c.StreamOrder && tool == Memcheck {

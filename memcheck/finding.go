@@ -195,15 +195,16 @@ func (f *Finding) Key() string {
 	return strings.Join(parts, "\x1f")
 }
 
-// Site is the host frame that a reader wants first: the innermost that lies neither in the driver nor in the runtime of CUDA. Nil: no stack.
+// Site is the host frame that a reader wants first: the innermost that is neither the driver's, nor the CUDA runtime's, nor assembly. Nil: no stack.
 func (f *Finding) Site() *Frame {
 	stack := f.Stack
 	if len(stack) == 0 && f.Allocation != nil {
 		stack = f.Allocation.Stack
 	}
 	for i := range stack {
-		if m := stack[i].Module; !strings.HasPrefix(m, "libcuda.") && !strings.HasPrefix(m, "libcudart") && !strings.HasPrefix(stack[i].Function, "cuda") {
-			return &stack[i]
+		if s := &stack[i]; !strings.Contains(s.Module, "libcuda.") && !strings.Contains(s.Module, "libcudart") &&
+			!strings.HasPrefix(s.Function, "cuda") && !strings.HasSuffix(s.File, ".s") {
+			return s
 		}
 	}
 	if len(stack) > 0 {

@@ -82,7 +82,7 @@ func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 			p.Place = f.Device[0].Place()
 			p.Source = tree.around(f.Device[0])
 		}
-		if s := f.Finding.Site(); s != nil {
+		if s := f.Finding.Site(); s != nil && s.File != "" {
 			p.Site = s.Place()
 			if p.Source == nil {
 				p.Source = tree.around(*s)

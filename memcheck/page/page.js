@@ -89,7 +89,8 @@
     const tile = (name, value, note) => el("div", {}, el("dt", {}, name), el("dd", {}, value, note ? el("small", {}, " " + note) : ""));
     $("tiles").append(tile("Tests run", D.tests.length + "", notRun ? "of " + s.planned : ""),
       tile("Distinct findings", D.findings.length + "", reports ? "in " + plural(reports, "report") : ""),
-      tile("Time", span(s.seconds)), tile("Processor time", span(cpu)), tile("Largest test", memory ? bytes(memory) : "–", memory ? "of host memory" : ""));
+      tile("Time", span(s.seconds)), tile("Processor time", span(cpu)));
+    if (memory) $("tiles").append(tile("Largest test", bytes(memory), "of host memory"));
     if (s.skipped) $("tiles").append(tile("Skipped themselves", s.skipped + ""));
     if (s.unverified) $("tiles").append(tile("Without a report", s.unverified + "", "the checker said nothing"));
   }
@@ -162,7 +163,8 @@
     const names = f.tests.slice(0, 12).map(t => el("a", { href: "#t-" + t, class: "mono" }, D.tests[t].name));
     if (f.tests.length > 12) names.push(el("span", {}, "and " + (f.tests.length - 12) + " more"));
     const a = f.allocation || {};
-    const extra = (f.details || []).filter(d => !f.allocation || !a.relation || !d.includes(a.relation));
+    // What the facts beside the source say already is not said again.
+    const extra = (f.details || []).filter(d => !(a.relation && d.includes(a.relation)) && !(f.address && /^(Access to|Address) 0x[0-9a-f]+ is out of bounds$/.test(d)));
     return el("article", { class: "card " + (f.library ? "library" : f.severity), id: "f-" + i },
       el("div", { class: "head" }, el("span", { class: "badge " + kind }, f.class), el("h3", {}, f.message), el("span", { class: "seen" }, seen)),
       where.length ? el("p", { class: "where" }, where) : "", body.children.length ? body : "",
@@ -200,12 +202,13 @@
     if (at >= size) x = Math.max(x, ax + aw + 3);
     if (at + n <= 0) x = Math.min(x, ax - w - 3);
     const freed = f.class === "use-after-free";
-    const label = at >= size ? (at - size) + " past the end" : at + n <= 0 ? (-at) + " before the start" : "at +" + at;
+    const bytesAway = d => d === 0 ? "right " : plural(d, "byte") + " ";
+    const label = at >= size ? bytesAway(at - size) + (at > size ? "past" : "behind") + " the end" : at + n <= 0 ? bytesAway(-at - n) + "before the start" : "at +" + at;
     const lx = Math.min(Math.max(x + w / 2, left + 4), right - 4), anchor = lx > W * .66 ? "end" : lx < W * .33 ? "start" : "middle";
     const box = svg("rect", { x: ax, y: 30, width: aw, height: 22, rx: 3, fill: freed ? "none" : "var(--success-bg)", stroke: freed ? "var(--faint)" : "var(--success)", "stroke-dasharray": freed ? "4 3" : "none" });
     const t = (props, s) => { const e = svg("text", props); e.textContent = s; return e; };
     return svg("svg", { class: "map", viewBox: "0 0 " + W + " 72", role: "img", "aria-label": "The access is " + label },
-      box, svg("rect", { x: x, y: 26, width: w, height: 30, rx: 2, fill: "var(--fail)" }), t({ x: lx, y: 18, class: "red", "text-anchor": anchor }, (n > 1 ? n + " bytes " : "1 byte ") + label),
+      box, svg("rect", { x: x, y: 26, width: w, height: 30, rx: 2, fill: "var(--fail)" }), t({ x: lx, y: 18, class: "red", "text-anchor": anchor }, (f.access ? f.access + " of " : "") + plural(n, "byte") + ", " + label),
       t({ x: ax + 2, y: 68 }, "+0"), t({ x: ax + aw - 2, y: 68, "text-anchor": "end" }, "+" + size), aw > 190 ? t({ x: ax + aw / 2, y: 45, "text-anchor": "middle" }, freed ? "freed, " + plural(size, "byte") : plural(size, "byte")) : "");
   }
 
