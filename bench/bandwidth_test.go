@@ -2,36 +2,43 @@ package bench
 
 import (
 	"testing"
-	"time"
 
 	"tenon.dev"
+	"tenon.dev/cuda"
 	"tenon.dev/dtype"
 )
-
-// inner is how many calls are timed together, so that the wait at the end weighs little.
-const inner = 4
 
 // large is 4 GiB of float32.
 const large = 1 << 30
 
-// timed returns the seconds of one call of f, device work included, several times over.
+// timed returns the device's seconds of single calls of f, by events around them; all are queued before the first is waited for.
 func timed(t *testing.T, x *tenon.Exec, reps int, f func(x *tenon.Exec)) []float64 {
 	t.Helper()
-	var out []float64
-	for i := range reps + 2 {
-		if err := x.Synchronize(); err != nil {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
 			t.Fatal(err)
 		}
-		start := time.Now()
-		for range inner {
-			x.Scope(f)
-		}
-		if err := x.Synchronize(); err != nil {
-			t.Fatal(err)
-		}
-		if i >= 2 {
-			out = append(out, time.Since(start).Seconds()/inner)
-		}
+	}
+	for range 3 {
+		x.Scope(f)
+	}
+	must(x.Synchronize())
+	begin, end := make([]*cuda.Event, reps), make([]*cuda.Event, reps)
+	for i := range reps {
+		begin[i], end[i] = x.Device().NewEvent(true), x.Device().NewEvent(true)
+		must(begin[i].Record(x.Stream()))
+		x.Scope(f)
+		must(end[i].Record(x.Stream()))
+	}
+	must(x.Synchronize())
+	out := make([]float64, reps)
+	for i := range reps {
+		d, err := begin[i].Elapsed(end[i])
+		must(err)
+		out[i] = d.Seconds()
+		begin[i].Close()
+		end[i].Close()
 	}
 	return out
 }
