@@ -37,6 +37,8 @@ type Thread interface {
 type Device interface {
 	Context
 	Memory
+	VirtualMemory
+	PoolMemory
 	HostMemory
 	Streams
 	Events
@@ -86,6 +88,8 @@ type Info struct {
 	Image Format
 	// Integrated says that device memory is host memory.
 	Integrated bool
+	// VirtualMemory and PoolMemory say that the device has what the interfaces of these names offer.
+	VirtualMemory, PoolMemory bool
 	// Inline says that each call runs before it returns: nothing is ever pending, and a kernel's fault is the error of the call that
 	// launched it and of no later one.
 	Inline bool
@@ -105,6 +109,51 @@ type Memory interface {
 	MemFree(t Thread, p Ptr) error
 	// MemInfo returns free and total bytes.
 	MemInfo(t Thread) (free, total uint64, err error)
+}
+
+// VirtualMemory is device memory whose addresses are reserved apart from the memory behind them. Where Info.VirtualMemory is false every
+// method fails with NotSupported. All methods are synchronous and legal in a capture.
+type VirtualMemory interface {
+	// MemReserve reserves n addresses, a multiple of 2 MiB, that begin at such a multiple. No memory is behind them. Codes: OutOfMemory,
+	// InvalidValue.
+	MemReserve(t Thread, n uint64) (Ptr, error)
+	// MemUnreserve gives a whole range back, in which nothing is mapped. Silent after a device fault.
+	MemUnreserve(t Thread, p Ptr, n uint64) error
+	// MemMap puts fresh memory behind the n addresses from p on, both multiples of 2 MiB within one reserved range, where none is yet. The
+	// device reads and writes it; contents are undefined. Codes: OutOfMemory, InvalidValue.
+	MemMap(t Thread, p Ptr, n uint64) error
+	// MemUnmap takes back what one MemMap put there, p and n the same. It waits for nothing: work that uses the memory must be complete.
+	// Silent after a device fault.
+	MemUnmap(t Thread, p Ptr, n uint64) error
+}
+
+// PoolUsage is what the device's memory pool holds from the device, and what of that is allocated, now and at most, in bytes.
+type PoolUsage struct {
+	Reserved, ReservedPeak uint64
+	Used, UsedPeak         uint64
+}
+
+// PoolMemory is device memory that is allocated and freed in the order of streams, from the device's default pool. Where Info.PoolMemory is
+// false every method fails with NotSupported.
+type PoolMemory interface {
+	// MemAllocAsync returns n > 0 bytes for work queued on s from now on, and for work that comes after; contents are undefined. Legal in a
+	// capture: on a capturing stream the graph allocates at each launch, always at this address, which no one may touch before. Codes:
+	// OutOfMemory, InvalidValue.
+	MemAllocAsync(t Thread, n uint64, s Stream) (Ptr, error)
+	// MemFreeAsync frees what MemAllocAsync returned once s gets there; other streams must have finished with it by then. Legal in a
+	// capture; on a capturing stream p must come from that capture (InvalidValue, and the capture is invalidated). Memory of a graph that the
+	// graph does not free may be freed after a launch; each launch frees what the last one left. Silent after a device fault.
+	MemFreeAsync(t Thread, p Ptr, s Stream) error
+	// PoolTrim gives memory that is not allocated back to the device until at most keep bytes are held. Frees that no stream has reached yet
+	// count as allocated. Legal in a capture.
+	PoolTrim(t Thread, keep uint64) error
+	// PoolKeep sets how many bytes the pool may hold while the host waits for the device; at first 0, so that what is free goes back
+	// then. Legal in a capture.
+	PoolKeep(t Thread, n uint64) error
+	// PoolUsage returns what the pool holds. Legal in a capture.
+	PoolUsage(t Thread) (PoolUsage, error)
+	// PoolResetPeaks makes the peaks of PoolUsage the present values. Legal in a capture.
+	PoolResetPeaks(t Thread) error
 }
 
 // HostMemory is page-locked host memory that the device reads and writes directly.

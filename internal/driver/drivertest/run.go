@@ -55,6 +55,8 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 	}{
 		{"Context", contextTests},
 		{"Memory", memoryTests},
+		{"VirtualMemory", virtualTests},
+		{"PoolMemory", poolTests},
 		{"HostMemory", hostMemoryTests},
 		{"Stream", streamTests},
 		{"Event", eventTests},
@@ -75,8 +77,13 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 			for _, c := range g.tests {
 				t.Run(c.name, func(t *testing.T) {
 					f := newFixture(t, s)
-					if c.pending && f.d.Info().Inline {
+					i := f.d.Info()
+					if c.pending && i.Inline {
 						t.Skip("nothing is ever pending on an inline device")
+					}
+					if g.name == "VirtualMemory" && !i.VirtualMemory || g.name == "PoolMemory" && !i.PoolMemory {
+						testWithout(f)
+						return
 					}
 					c.run(f)
 				})

@@ -25,13 +25,7 @@ func (d *Device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 
 // MemFree never fails by injection.
 func (d *Device) MemFree(t driver.Thread, p driver.Ptr) error {
-	return d.note(d.Device.MemFree(t, p), func(l *Live) {
-		if n, ok := d.blocks[p]; ok {
-			delete(d.blocks, p)
-			l.Blocks--
-			l.Bytes -= n
-		}
-	})
+	return d.note(d.Device.MemFree(t, p), func(l *Live) { d.forget(l, p) })
 }
 
 // MemInfo may fail with a device fault.
@@ -40,6 +34,98 @@ func (d *Device) MemInfo(t driver.Thread) (free, total uint64, err error) {
 		return 0, 0, err
 	}
 	return d.Device.MemInfo(t)
+}
+
+// MemReserve may fail with OutOfMemory.
+func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
+	if err := d.fail("MemReserve"); err != nil {
+		return 0, err
+	}
+	p, err := d.Device.MemReserve(t, n)
+	return p, d.note(err, func(l *Live) { l.Ranges++ })
+}
+
+// MemUnreserve never fails by injection.
+func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
+	return d.note(d.Device.MemUnreserve(t, p, n), func(l *Live) { l.Ranges-- })
+}
+
+// MemMap may fail with OutOfMemory.
+func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
+	if err := d.fail("MemMap"); err != nil {
+		return err
+	}
+	return d.note(d.Device.MemMap(t, p, n), func(l *Live) {
+		l.Blocks++
+		l.Bytes += n
+	})
+}
+
+// MemUnmap never fails by injection.
+func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
+	return d.note(d.Device.MemUnmap(t, p, n), func(l *Live) {
+		l.Blocks--
+		l.Bytes -= n
+	})
+}
+
+// MemAllocAsync may fail with OutOfMemory.
+func (d *Device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
+	if err := d.fail("MemAllocAsync"); err != nil {
+		return 0, err
+	}
+	p, err := d.Device.MemAllocAsync(t, n, s)
+	return p, d.note(err, func(l *Live) {
+		d.blocks[p] = n
+		l.Blocks++
+		l.Bytes += n
+	})
+}
+
+// MemFreeAsync never fails by injection.
+func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) error {
+	return d.note(d.Device.MemFreeAsync(t, p, s), func(l *Live) { d.forget(l, p) })
+}
+
+// forget takes the block at p from the live ones.
+func (d *Device) forget(l *Live, p driver.Ptr) {
+	if n, ok := d.blocks[p]; ok {
+		delete(d.blocks, p)
+		l.Blocks--
+		l.Bytes -= n
+	}
+}
+
+// PoolTrim fails with an earlier device fault.
+func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
+	if err := d.fail("PoolTrim"); err != nil {
+		return err
+	}
+	return d.Device.PoolTrim(t, keep)
+}
+
+// PoolKeep fails with an earlier device fault.
+func (d *Device) PoolKeep(t driver.Thread, n uint64) error {
+	if err := d.fail("PoolKeep"); err != nil {
+		return err
+	}
+	return d.Device.PoolKeep(t, n)
+}
+
+// PoolUsage may fail with a device fault.
+func (d *Device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
+	if err := d.fail("PoolUsage"); err != nil {
+		return driver.PoolUsage{}, err
+	}
+	return d.Device.PoolUsage(t)
+}
+
+// PoolResetPeaks fails with an earlier device fault.
+func (d *Device) PoolResetPeaks(t driver.Thread) error {
+	if err := d.fail("PoolResetPeaks"); err != nil {
+		return err
+	}
+	return d.Device.PoolResetPeaks(t)
 }
 
 // HostAlloc may fail with OutOfMemory.

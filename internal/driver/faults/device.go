@@ -8,9 +8,10 @@ import (
 
 // Live counts what was made through a Device and not yet given back.
 type Live struct {
-	// Blocks and Bytes of device memory, HostBlocks and HostBytes of page-locked memory.
-	Blocks, HostBlocks int
-	Bytes, HostBytes   uint64
+	// Blocks and Bytes of device memory, mapped memory included; Ranges of reserved addresses; HostBlocks and HostBytes of page-locked
+	// memory.
+	Blocks, Ranges, HostBlocks int
+	Bytes, HostBytes           uint64
 	// Handles.
 	Streams, Events, Graphs, Execs, Modules, Callbacks int
 }

@@ -79,6 +79,9 @@ func program(d driver.Device) (err error) {
 		}
 		undo = append(undo, func() error { return d.EventDestroy(t, events[i]) })
 	}
+	if err := memoryProgram(d, t, s); err != nil {
+		return err
+	}
 	id := d.RegisterCallback(func() {})
 	undo = append(undo, func() error { d.UnregisterCallback(id); return nil })
 	l := &driver.Launch{Func: fn, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}}
@@ -106,6 +109,35 @@ func program(d driver.Device) (err error) {
 		}
 	}
 	return nil
+}
+
+// memoryProgram uses virtual memory and memory of the pool.
+func memoryProgram(d driver.Device, t driver.Thread, s driver.Stream) (err error) {
+	const n = 2 << 20
+	r, err := d.MemReserve(t, n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.MemUnreserve(t, r, n)) }()
+	if err := d.MemMap(t, r, n); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.MemUnmap(t, r, n)) }()
+	p, err := d.MemAllocAsync(t, 512, s)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.MemFreeAsync(t, p, s)) }()
+	if err := d.PoolKeep(t, n); err != nil {
+		return err
+	}
+	if err := d.PoolResetPeaks(t); err != nil {
+		return err
+	}
+	if _, err := d.PoolUsage(t); err != nil {
+		return err
+	}
+	return d.PoolTrim(t, 0)
 }
 
 // graphProgram captures and runs a graph.

@@ -63,11 +63,17 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 		}
 		return b, true
 	}
+	b.pieces = mapPattern(mem)
+	return b, true
+}
+
+// mapPattern maps the pattern over mem, as far as the budget goes, and returns how many pieces that took.
+func mapPattern(mem []byte) (count int64) {
 	f := patternFile()
 	if f == nil {
-		return b, true
+		return 0
 	}
-	base := uintptr(unsafe.Pointer(&mem[0]))
+	base, size := uintptr(unsafe.Pointer(&mem[0])), uint64(len(mem))
 	for off := uint64(0); off < size && pieces.Load() < pieceBudget; off += patternBytes {
 		n := min(patternBytes, size-off)
 		_, _, errno := syscall.Syscall6(syscall.SYS_MMAP, base+uintptr(off), uintptr(n), syscall.PROT_READ|syscall.PROT_WRITE,
@@ -75,11 +81,48 @@ func mapBacking(size uint64, plain bool) (backing, bool) {
 		if errno != 0 {
 			break
 		}
-		b.pieces++
+		count++
 		pieces.Add(1)
 	}
 	runtime.KeepAlive(mem)
-	return b, true
+	return count
+}
+
+// virtualMemory says that the functions below work.
+const virtualMemory = true
+
+// reserveHost returns size bytes of addresses that no one may touch yet.
+func reserveHost(size uint64) ([]byte, bool) {
+	if size > 1<<46 {
+		return nil, false
+	}
+	mem, err := syscall.Mmap(-1, 0, int(size), syscall.PROT_NONE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	return mem, err == nil
+}
+
+// commitHost makes a part of what reserveHost returned fresh memory, and returns the pieces of pattern in it.
+func commitHost(mem []byte) (count int64, ok bool) {
+	if syscall.Mprotect(mem, syscall.PROT_READ|syscall.PROT_WRITE) != nil {
+		return 0, false
+	}
+	return mapPattern(mem), true
+}
+
+// decommitHost gives the memory behind a part back; its addresses stay reserved.
+func decommitHost(mem []byte, count int64) {
+	_, _, errno := syscall.Syscall6(syscall.SYS_MMAP, uintptr(unsafe.Pointer(&mem[0])), uintptr(len(mem)), syscall.PROT_NONE,
+		syscall.MAP_PRIVATE|syscall.MAP_FIXED|syscall.MAP_ANON|syscall.MAP_NORESERVE, ^uintptr(0), 0)
+	if errno != 0 {
+		panic("hostsim: mmap: " + errno.Error())
+	}
+	pieces.Add(-count)
+}
+
+// releaseHost gives what reserveHost returned back.
+func releaseHost(mem []byte) {
+	if err := syscall.Munmap(mem); err != nil {
+		panic("hostsim: munmap: " + err.Error())
+	}
 }
 
 // unmapBacking gives what mapBacking returned back.

@@ -39,3 +39,18 @@ func mapHost(n uint64) []byte {
 
 // unmapHost leaves b to the collector.
 func unmapHost(b []byte) {}
+
+// virtualMemory says that the functions below work: memory of the Go heap cannot be given back piece by piece.
+const virtualMemory = false
+
+// reserveHost returns nothing.
+func reserveHost(size uint64) ([]byte, bool) { return nil, false }
+
+// commitHost is never reached.
+func commitHost(mem []byte) (count int64, ok bool) { return 0, false }
+
+// decommitHost is never reached.
+func decommitHost(mem []byte, count int64) {}
+
+// releaseHost is never reached.
+func releaseHost(mem []byte) {}

@@ -11,6 +11,7 @@ type capture struct {
 	origin  *stream
 	streams []*stream
 	nodes   []node
+	memory  *graphMemory
 	invalid bool
 	ended   bool
 }
@@ -186,15 +187,20 @@ func (d *device) CaptureEnd(t driver.Thread, s driver.Stream) (driver.Graph, err
 	}
 	joined := c.joined()
 	m.leave(c)
+	code := driver.Success
 	switch {
 	case c.invalid:
-		return 0, fail(call, driver.StreamCaptureInvalidated, "")
+		code = driver.StreamCaptureInvalidated
 	case c.mode != driver.CaptureRelaxed && c.owner != tok.id:
-		return 0, fail(call, driver.StreamCaptureWrongThread, "")
+		code = driver.StreamCaptureWrongThread
 	case !joined:
-		return 0, fail(call, driver.StreamCaptureUnjoined, "")
+		code = driver.StreamCaptureUnjoined
 	}
-	return driver.Graph(d.graphs.add(&graph{nodes: c.nodes})), nil
+	if code != driver.Success {
+		c.memory.release()
+		return 0, fail(call, code, "")
+	}
+	return driver.Graph(d.graphs.add(&graph{nodes: c.nodes, memory: c.memory})), nil
 }
 
 // joined reports whether the origin comes after every captured node.

@@ -12,6 +12,7 @@ type device struct {
 	m      *machine
 	info   driver.Info
 	mem    *memory
+	pool   pool
 	legacy *stream
 	opened int
 
@@ -42,12 +43,13 @@ var _ driver.Device = (*Device)(nil)
 // newDevice returns device ordinal of m.
 func newDevice(m *machine, ordinal int) *device {
 	o := &m.opts
-	d := &device{m: m, tokens: map[uint64]*token{}}
+	d := &device{m: m, tokens: map[uint64]*token{}, pool: pool{blocks: map[uint64]poolBlock{}}}
 	d.info = driver.Info{
 		Name: o.Name, Ordinal: ordinal, UUID: [16]byte{'h', 'o', 's', 't', 's', 'i', 'm', 15: byte(ordinal)}, Major: 9, Minor: 0,
 		TotalMemory: o.Capacity, Multiprocessors: o.Multiprocessors, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, WarpSize: 32,
 		SharedPerBlock: 48 << 10, SharedPerBlockOptin: 227 << 10, SharedPerSM: 228 << 10, L2Bytes: 50 << 20, ClockKHz: o.ClockKHz,
 		Image: driver.FormatKIR, Integrated: m.inline, Inline: m.inline,
+		VirtualMemory: virtualMemory && !m.inline, PoolMemory: !m.inline,
 	}
 	if m.inline {
 		d.info.TotalMemory = hostMemoryBytes()
@@ -118,6 +120,9 @@ func (d *device) Synchronize(t driver.Thread) error {
 		return fail("Synchronize", code, "")
 	}
 	d.m.await(target{dev: d, seq: d.m.seq})
+	if d.pool.usage.Reserved > d.pool.keep {
+		d.trim(d.pool.keep)
+	}
 	return d.gone("Synchronize")
 }
 

@@ -76,6 +76,8 @@ func TestInvalidHandles(t *testing.T) {
 			"CaptureEnd":        second(d.CaptureEnd(th, bad)),
 			"CaptureInfo":       third(d.CaptureInfo(bad)),
 			"GraphLaunch":       d.GraphLaunch(1, bad),
+			"MemAllocAsync":     second(d.MemAllocAsync(th, 8, bad)),
+			"MemFreeAsync":      d.MemFreeAsync(th, p, bad),
 		} {
 			want(t, err, call, driver.InvalidHandle)
 		}
@@ -128,6 +130,16 @@ func TestInvalidTokens(t *testing.T) {
 			"MemAlloc":            second(d.MemAlloc(th, 1)),
 			"MemFree":             d.MemFree(th, 1),
 			"MemInfo":             third(d.MemInfo(th)),
+			"MemReserve":          second(d.MemReserve(th, step)),
+			"MemUnreserve":        d.MemUnreserve(th, step, step),
+			"MemMap":              d.MemMap(th, step, step),
+			"MemUnmap":            d.MemUnmap(th, step, step),
+			"MemAllocAsync":       second(d.MemAllocAsync(th, 1, 0)),
+			"MemFreeAsync":        d.MemFreeAsync(th, 1, 0),
+			"PoolTrim":            d.PoolTrim(th, 0),
+			"PoolKeep":            d.PoolKeep(th, 0),
+			"PoolUsage":           second(d.PoolUsage(th)),
+			"PoolResetPeaks":      d.PoolResetPeaks(th),
 			"HostAlloc":           second(d.HostAlloc(th, 1)),
 			"HostFree":            d.HostFree(th, nil),
 			"StreamCreate":        second(d.StreamCreate(th, true, 0)),

@@ -11,13 +11,15 @@ import (
 
 // graph is recorded work.
 type graph struct {
-	nodes []node
+	nodes  []node
+	memory *graphMemory
 }
 
 // graphExec is a graph made ready to run: its nodes, and the state of its one run, under the machine's mu.
 // Launches are numbered and run in that order, one after the other.
 type graphExec struct {
 	nodes     []execNode
+	memory    *graphMemory
 	callbacks int    // host nodes
 	issued    uint64 // launches queued
 	done      uint64 // launches complete
@@ -100,7 +102,7 @@ func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 		return 0, fail("GraphInstantiate", driver.InvalidHandle, "")
 	}
 	n := len(gr.nodes)
-	e := &graphExec{nodes: make([]execNode, n), need: make([]int32, n), at: make([]int64, n)}
+	e := &graphExec{nodes: make([]execNode, n), memory: gr.memory.retain(), need: make([]int32, n), at: make([]int64, n)}
 	for i, node := range gr.nodes {
 		e.nodes[i].op, e.nodes[i].need = node.op, int32(len(node.deps))
 		for _, k := range node.deps {
@@ -146,9 +148,11 @@ func (d *device) GraphDestroy(t driver.Thread, g driver.Graph) error {
 		return err
 	}
 	defer d.m.mu.Unlock()
-	if d.graphs.remove(uintptr(g)) == nil {
+	gr := d.graphs.remove(uintptr(g))
+	if gr == nil {
 		return fail("GraphDestroy", driver.InvalidHandle, "")
 	}
+	gr.memory.release()
 	return nil
 }
 
@@ -161,9 +165,11 @@ func (d *device) GraphExecDestroy(t driver.Thread, e driver.GraphExec) error {
 		return err
 	}
 	defer d.m.mu.Unlock()
-	if d.execs.remove(uintptr(e)) == nil {
+	x := d.execs.remove(uintptr(e))
+	if x == nil {
 		return fail("GraphExecDestroy", driver.InvalidHandle, "")
 	}
+	x.memory.release()
 	return nil
 }
 

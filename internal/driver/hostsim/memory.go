@@ -50,6 +50,7 @@ type memory struct {
 	free     spans
 	slabs    []*slab // by address
 	large    map[uint64]backing
+	ranges   map[uint64]*reservation
 	small    map[uint64]*slab // the slab of each small allocation, by address
 }
 
@@ -74,7 +75,7 @@ func newMemory(o *Options, ordinal int, inline bool, host *regions) *memory {
 		first = max(first, (a+1<<40)&^(step-1))
 	}
 	m := &memory{host: host, capacity: o.Capacity, policy: o.Addresses, plain: inline, free: spans{{first, first + addressSpace}},
-		large: map[uint64]backing{}, small: map[uint64]*slab{}}
+		large: map[uint64]backing{}, ranges: map[uint64]*reservation{}, small: map[uint64]*slab{}}
 	if inline {
 		m.capacity = 0
 	}
@@ -262,6 +263,7 @@ func (m *memory) close() {
 		m.unreserve(s.mem)
 	}
 	clear(m.large)
+	m.closeRanges()
 	m.slabs = nil
 	clear(m.small)
 }

@@ -166,6 +166,7 @@ func (d *device) StreamDestroy(t driver.Thread, s driver.Stream) error {
 		c.drop(st)
 		if c.origin == st {
 			d.m.leave(c)
+			c.memory.release()
 		}
 	}
 	return nil

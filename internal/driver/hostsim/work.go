@@ -22,9 +22,12 @@ const (
 	opRecord
 	opWait
 	opGraph
+	opMemAlloc
+	opMemFree
 )
 
-var opNames = [...]string{"kernel", "CopyDtoD", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord", "StreamWait", "GraphLaunch"}
+var opNames = [...]string{"kernel", "CopyDtoD", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord", "StreamWait", "GraphLaunch",
+	"MemAllocAsync", "MemFreeAsync"}
 
 // op is one operation of a stream, or of a node.
 type op struct {
@@ -41,10 +44,11 @@ type op struct {
 	callback    driver.CallbackID
 	rec         *record
 	exec        *graphExec
-	ticket      uint64      // which launch of exec this is
-	task        *check.Task // for a checker; nil without one, and in nodes of graphs
-	seq         uint64      // its number on the machine
-	issued      int64       // when it was queued, on the device clock
+	freed       *pendingFree // what a MemFreeAsync frees; nil in a graph
+	ticket      uint64       // which launch of exec this is
+	task        *check.Task  // for a checker; nil without one, and in nodes of graphs
+	seq         uint64       // its number on the machine
+	issued      int64        // when it was queued, on the device clock
 }
 
 // What operations take on the virtual device clock, in nanoseconds; the orders of magnitude of an H200.
@@ -52,6 +56,7 @@ const (
 	launchCost   = 2000
 	copyCost     = 1500
 	callbackCost = 5000
+	poolCost     = 1000
 	hostRate     = 50   // bytes per nanosecond between host and device
 	deviceRate   = 4000 // bytes per nanosecond on the device
 )
@@ -283,6 +288,11 @@ func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 	m.mapped.RLock()
 	defer m.mapped.RUnlock()
 	switch o.kind {
+	case opMemAlloc, opMemFree:
+		if o.freed != nil {
+			o.freed.ran.Store(true)
+		}
+		return m.cost(poolCost), nil
 	case opKernel:
 		return s.performKernel(o, at)
 	case opCopyDtoD:

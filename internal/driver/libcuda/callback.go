@@ -69,6 +69,6 @@ func (d *Device) UnregisterCallback(id driver.CallbackID) {
 	delete(callbacks.funcs, id)
 	callbacks.mu.Unlock()
 	d.mu.Lock()
-	delete(d.held, resource{heldCallback, uintptr(id)})
+	delete(d.held, resource{kind: heldCallback, handle: uintptr(id)})
 	d.mu.Unlock()
 }

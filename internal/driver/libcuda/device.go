@@ -22,6 +22,7 @@ type Device struct {
 	info    driver.Info
 	ordinal uintptr // CUdevice
 	ctx     uintptr // the primary context
+	pool    uintptr // the device's default memory pool; 0 where there is none
 	// lost holds the first device fault, or the fact that the device was closed; then no call reaches the driver.
 	lost atomic.Pointer[driver.Error]
 
@@ -35,6 +36,7 @@ type Device struct {
 type resource struct {
 	kind   resourceKind
 	handle uintptr
+	size   uintptr // of what is named by address and size
 }
 
 type resourceKind uint8
@@ -49,6 +51,10 @@ const (
 	heldHostMemory
 	heldRegistration
 	heldMemory
+	heldPoolMemory
+	heldMapping
+	heldPhysical
+	heldRange
 	heldCallback
 )
 
@@ -111,13 +117,13 @@ func (d *Device) describe(ordinal int) error {
 // attributes reads the device's limits into d.info. The numbers are CUdevice_attribute's of cuda.h.
 func (d *Device) attributes(w *words) error {
 	in := &d.info
-	integrated := 0
+	var integrated, virtual, pools int
 	for _, a := range []struct {
 		number uintptr
 		to     *int
 	}{
 		{1, &in.MaxThreadsPerBlock}, {8, &in.SharedPerBlock}, {10, &in.WarpSize}, {13, &in.ClockKHz}, {16, &in.Multiprocessors},
-		{18, &integrated}, {38, &in.L2Bytes}, {39, &in.MaxThreadsPerSM}, {75, &in.Major}, {76, &in.Minor}, {81, &in.SharedPerSM},
+		{18, &integrated}, {102, &virtual}, {115, &pools}, {38, &in.L2Bytes}, {39, &in.MaxThreadsPerSM}, {75, &in.Major}, {76, &in.Minor}, {81, &in.SharedPerSM},
 		{97, &in.SharedPerBlockOptin},
 	} {
 		if code := d.lib.call(procDeviceGetAttribute, w.at(0), a.number, d.ordinal); code != driver.Success {
@@ -125,7 +131,13 @@ func (d *Device) attributes(w *words) error {
 		}
 		*a.to = int(int32(w[0]))
 	}
-	in.Integrated = integrated != 0
+	in.Integrated, in.VirtualMemory = integrated != 0, virtual != 0
+	if pools != 0 {
+		if code := d.lib.call(procDeviceGetDefaultMemPool, w.at(0), d.ordinal); code != driver.Success {
+			return d.lib.failure("Open", code)
+		}
+		d.pool, in.PoolMemory = uintptr(w[0]), true
+	}
 	return nil
 }
 
@@ -141,15 +153,21 @@ func (d *Device) Synchronize(t driver.Thread) error {
 }
 
 // hold notes something that Close must give back, unless release comes first.
-func (d *Device) hold(kind resourceKind, handle uintptr) {
+func (d *Device) hold(kind resourceKind, handle uintptr) { d.holdRange(kind, handle, 0) }
+
+func (d *Device) holdRange(kind resourceKind, handle, size uintptr) {
 	d.mu.Lock()
-	d.held[resource{kind, handle}] = struct{}{}
+	d.held[resource{kind, handle, size}] = struct{}{}
 	d.mu.Unlock()
 }
 
 // release is the common end of every free: it calls p and forgets the resource, silently where the device is lost.
 func (d *Device) release(op string, kind resourceKind, handle uintptr, p proc) error {
-	r := resource{kind, handle}
+	return d.giveBack(op, resource{kind: kind, handle: handle}, p, handle)
+}
+
+// giveBack is release with the arguments of the call.
+func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error {
 	// Forgotten before the call: after it the driver may hand the same number to another goroutine.
 	d.mu.Lock()
 	_, known := d.held[r]
@@ -158,12 +176,12 @@ func (d *Device) release(op string, kind resourceKind, handle uintptr, p proc) e
 	if d.lost.Load() != nil {
 		return nil
 	}
-	code := d.lib.call(p, handle)
+	code := d.lib.call(p, args...)
 	if code == driver.Success {
 		return nil
 	}
 	if known {
-		d.hold(kind, handle)
+		d.holdRange(r.kind, r.handle, r.size)
 	}
 	if err := d.failure(op, code); d.lost.Load() == nil {
 		return err
@@ -201,7 +219,7 @@ func (d *Device) close() error {
 			continue
 		}
 		// What fails here goes with the context below.
-		d.release("Close", r.kind, r.handle, releaseProcs[r.kind])
+		d.giveBack("Close", r, releaseProcs[r.kind], r.handle, r.size)
 	}
 	d.lost.CompareAndSwap(nil, &driver.Error{Code: driver.Deinitialized, Detail: fmt.Sprintf("device %d was closed", d.info.Ordinal)})
 	d.lib.call(procCtxSetCurrent, 0)
@@ -220,6 +238,10 @@ var releaseProcs = [...]proc{
 	heldHostMemory:   procMemFreeHost,
 	heldRegistration: procMemHostUnregister,
 	heldMemory:       procMemFree,
+	heldPoolMemory:   procMemFree,
+	heldMapping:      procMemUnmap,
+	heldPhysical:     procMemRelease,
+	heldRange:        procMemAddressFree,
 }
 
 // do makes a call that returns nothing but its code.

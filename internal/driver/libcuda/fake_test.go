@@ -43,7 +43,10 @@ type fakeCUDA struct {
 	running sync.WaitGroup
 	params  []byte
 	args    [numProcs][11]uintptr
-	log     string
+	set     map[uintptr]uint64 // attributes of the pool
+	// attributes of the device that are not 1000 and their number.
+	attributes map[uintptr]int32
+	log        string
 	// jitLog is what the compiler writes; options are those it was given.
 	jitLog  string
 	options map[int32]uintptr
@@ -53,7 +56,7 @@ const fakeContext = 0xc0de00
 
 func newFake(t *testing.T) *fakeCUDA {
 	f := &fakeCUDA{t: t, version: 13000, absent: map[proc]bool{}, fail: map[proc]driver.Code{}, next: 0x7000_0000_0000,
-		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1}
+		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1, set: map[uintptr]uint64{}}
 	fakeNow = f
 	t.Cleanup(func() { fakeNow = nil })
 	return f
@@ -143,7 +146,11 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 		return driver.Success
 	}
 	if maker, ok := fakeFrees[p]; ok {
-		if made, ok := f.live[a[0]]; !ok || made != maker {
+		made, ok := f.live[a[0]]
+		if made == procMemAllocAsync {
+			made = maker // cuMemFree takes it too
+		}
+		if !ok || made != maker {
 			f.t.Errorf("%s of %#x, which is no live handle of %s", procTable[p].name, a[0], procTable[maker].name)
 			return driver.InvalidHandle
 		}
@@ -158,12 +165,13 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 
 // fakeMakes says which argument of a function receives a new handle.
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
-	procGraphInstantiate: 0, procModuleLoadData: 0}
+	procGraphInstantiate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
 // fakeFrees says whose handles a function gives back.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister, procStreamDestroy: procStreamCreate,
 	procEventDestroy: procEventCreate, procGraphDestroy: procStreamEndCapture, procGraphExecDestroy: procGraphInstantiate,
-	procModuleUnload: procModuleLoadData}
+	procModuleUnload: procModuleLoadData, procMemAddressFree: procMemAddressReserve, procMemRelease: procMemCreate,
+	procMemFreeAsync: procMemAllocAsync}
 
 // fakeAnswers are the functions that return more than success.
 var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
@@ -188,7 +196,11 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procDeviceGetUUID:     func(f *fakeCUDA, a *cArgs) driver.Code { copy(dl.Bytes(a[0], 16), "0123456789abcdef"); return 0 },
 	procDeviceTotalMem:    func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(1<<40)); return 0 },
 	procDeviceGetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code {
-		put(a[0], int32(1000+a[1]))
+		v, ok := f.attributes[a[1]]
+		if !ok {
+			v = int32(1000 + a[1])
+		}
+		put(a[0], v)
 		return 0
 	},
 	procPrimaryCtxRetain: func(f *fakeCUDA, a *cArgs) driver.Code {
@@ -217,9 +229,29 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		f.running.Go(func() { fn.Call(id) })
 		return 0
 	},
-	procStreamGetCaptureInfo: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], uint32(1)); put(a[2], uint64(77)); return 0 },
-	procExchangeCaptureMode:  func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
-	procGraphGetNodes:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(3)); return 0 },
+	procStreamGetCaptureInfo:    func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], uint32(1)); put(a[2], uint64(77)); return 0 },
+	procExchangeCaptureMode:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
+	procDeviceGetDefaultMemPool: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uintptr(0x900)); return 0 },
+	procMemPoolGetAttribute:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(100+a[1])); return 0 },
+	procMemPoolSetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.set[a[1]] = binary.NativeEndian.Uint64(dl.Bytes(a[2], 8))
+		return 0
+	},
+	procMemMap: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if f.live[a[3]] != procMemCreate {
+			f.t.Errorf("cuMemMap of %#x, which is no memory", a[3])
+		}
+		f.live[a[0]+1] = procMemMap // beside the range's own address
+		return 0
+	},
+	procMemUnmap: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if f.live[a[0]+1] != procMemMap {
+			f.t.Errorf("cuMemUnmap of %#x, which is not mapped", a[0])
+		}
+		delete(f.live, a[0]+1)
+		return 0
+	},
+	procGraphGetNodes: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(3)); return 0 },
 	procModuleGetFunction: func(f *fakeCUDA, a *cArgs) driver.Code {
 		if dl.String(a[2]) != "kernel" {
 			return driver.NotFound

@@ -34,6 +34,16 @@ func contractCalls() []contractCall {
 		one("MemAlloc", func(d *Device, t driver.Thread) error { _, err := d.MemAlloc(t, 1); return err }),
 		free("MemFree", func(d *Device, t driver.Thread) error { return d.MemFree(t, 1) }),
 		one("MemInfo", func(d *Device, t driver.Thread) error { _, _, err := d.MemInfo(t); return err }),
+		one("MemReserve", func(d *Device, t driver.Thread) error { _, err := d.MemReserve(t, 1<<21); return err }),
+		free("MemUnreserve", func(d *Device, t driver.Thread) error { return d.MemUnreserve(t, 1, 1<<21) }),
+		one("MemMap", func(d *Device, t driver.Thread) error { return d.MemMap(t, 1, 1<<21) }),
+		free("MemUnmap", func(d *Device, t driver.Thread) error { return d.MemUnmap(t, 1, 1<<21) }),
+		one("MemAllocAsync", func(d *Device, t driver.Thread) error { _, err := d.MemAllocAsync(t, 1, 1); return err }),
+		free("MemFreeAsync", func(d *Device, t driver.Thread) error { return d.MemFreeAsync(t, 1, 1) }),
+		one("PoolTrim", func(d *Device, t driver.Thread) error { return d.PoolTrim(t, 1) }),
+		one("PoolKeep", func(d *Device, t driver.Thread) error { return d.PoolKeep(t, 1) }),
+		one("PoolUsage", func(d *Device, t driver.Thread) error { _, err := d.PoolUsage(t); return err }),
+		one("PoolResetPeaks", func(d *Device, t driver.Thread) error { return d.PoolResetPeaks(t) }),
 		one("HostAlloc", func(d *Device, t driver.Thread) error { _, err := d.HostAlloc(t, 1); return err }),
 		free("HostFree", func(d *Device, t driver.Thread) error { return d.HostFree(t, []byte{1}) }),
 		one("HostRegister", func(d *Device, t driver.Thread) error { return d.HostRegister(t, []byte{1}) }),
@@ -194,6 +204,10 @@ func wholeLife(c *cudaDriver) (err error) {
 	if err != nil {
 		return err
 	}
+	end, err := poolLife(d, t, s)
+	if err != nil {
+		return err
+	}
 	m, err := d.LoadModule(t, []byte("x"))
 	if err != nil {
 		return err
@@ -217,7 +231,29 @@ func wholeLife(c *cudaDriver) (err error) {
 	_, infoErr := d.FuncInfo(t, fn)
 	_, idErr := d.EventQuery(t, e)
 	return errors.Join(infoErr, idErr, d.CopyHtoD(p, host, s), d.Launch(&driver.Launch{Func: fn, Stream: s}), d.EventRecord(e, s),
-		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.MemFree(t, p), d.EventDestroy(t, e))
+		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.MemFree(t, p), d.EventDestroy(t, e), end())
+}
+
+// poolLife uses virtual memory and memory of the pool; what it returns gives one of each back and leaves another to Close.
+func poolLife(d *Device, t driver.Thread, s driver.Stream) (end func() error, err error) {
+	const n = 2 << 20
+	var p, r driver.Ptr
+	for range 2 {
+		if p, err = d.MemAllocAsync(t, n, s); err != nil {
+			return nil, err
+		}
+		if r, err = d.MemReserve(t, n); err != nil {
+			return nil, err
+		}
+		if err = d.MemMap(t, r, n); err != nil {
+			return nil, err
+		}
+	}
+	_, err = d.PoolUsage(t)
+	err = errors.Join(err, d.PoolKeep(t, n), d.PoolResetPeaks(t), d.PoolTrim(t, 0))
+	return func() error {
+		return errors.Join(d.MemFreeAsync(t, p, s), d.MemUnmap(t, r, n), d.MemUnreserve(t, r, n))
+	}, err
 }
 
 // TestFaultWalk fails each call of a device's life in turn: the failure is reported by name, nothing stays behind, and the same
@@ -244,13 +280,14 @@ func TestFaultWalk(t *testing.T) {
 			steps++
 			name := procTable[f.failed].name
 			_, frees := fakeFrees[f.failed]
+			frees = frees || f.failed == procMemUnmap
 			var silent bool
 			switch f.failed {
 			case procPrimaryCtxSetFlags, procLogsCurrent:
 				silent = true
 			case procPrimaryCtxRelease:
 				silent = code.Sticky()
-			case procCtxSetCurrent:
+			case procCtxSetCurrent, procMemRelease:
 				silent = f.closing
 			default:
 				silent = frees && (f.closing || code.Sticky())

@@ -159,7 +159,7 @@ func TestOpenDescribes(t *testing.T) {
 	}
 	want := driver.Info{Name: "Fake", Ordinal: 1, UUID: [16]byte([]byte("0123456789abcdef")), PCIBusID: "0:1:2.0", Major: 1075, Minor: 1076,
 		TotalMemory: 1 << 40, Multiprocessors: 1016, MaxThreadsPerSM: 1039, MaxThreadsPerBlock: 1001, WarpSize: 1010, SharedPerBlock: 1008,
-		SharedPerBlockOptin: 1097, SharedPerSM: 1081, L2Bytes: 1038, ClockKHz: 1013, Image: driver.FormatPTX, Integrated: true}
+		SharedPerBlockOptin: 1097, SharedPerSM: 1081, L2Bytes: 1038, ClockKHz: 1013, Image: driver.FormatPTX, Integrated: true, VirtualMemory: true, PoolMemory: true}
 	if got := *dev.Info(); got != want {
 		t.Errorf("Info = %+v, want %+v", got, want)
 	}

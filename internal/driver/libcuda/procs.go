@@ -29,6 +29,19 @@ const (
 	procMemAlloc
 	procMemFree
 	procMemGetInfo
+	procMemAddressReserve
+	procMemAddressFree
+	procMemCreate
+	procMemRelease
+	procMemMap
+	procMemUnmap
+	procMemSetAccess
+	procDeviceGetDefaultMemPool
+	procMemAllocAsync
+	procMemFreeAsync
+	procMemPoolTrimTo
+	procMemPoolSetAttribute
+	procMemPoolGetAttribute
 	procMemHostAlloc
 	procMemFreeHost
 	procMemHostRegister
@@ -104,6 +117,19 @@ var procTable = [numProcs]struct {
 	procMemAlloc:                {"cuMemAlloc", 0, "device memory"},
 	procMemFree:                 {"cuMemFree", 0, "give device memory back"},
 	procMemGetInfo:              {"cuMemGetInfo", 0, "free and total bytes"},
+	procMemAddressReserve:       {"cuMemAddressReserve", 0, "addresses without memory"},
+	procMemAddressFree:          {"cuMemAddressFree", 0, "give addresses back"},
+	procMemCreate:               {"cuMemCreate", 0, "memory without addresses"},
+	procMemRelease:              {"cuMemRelease", 0, "let memory go with its mapping"},
+	procMemMap:                  {"cuMemMap", 0, "put memory behind addresses"},
+	procMemUnmap:                {"cuMemUnmap", 0, "take it back"},
+	procMemSetAccess:            {"cuMemSetAccess", 0, "let the device use it"},
+	procDeviceGetDefaultMemPool: {"cuDeviceGetDefaultMemPool", 0, "memory pool of a device"},
+	procMemAllocAsync:           {"cuMemAllocAsync", 0, "device memory in stream order"},
+	procMemFreeAsync:            {"cuMemFreeAsync", 0, "give it back in stream order"},
+	procMemPoolTrimTo:           {"cuMemPoolTrimTo", 0, "give what a pool caches back"},
+	procMemPoolSetAttribute:     {"cuMemPoolSetAttribute", 0, "what a pool caches"},
+	procMemPoolGetAttribute:     {"cuMemPoolGetAttribute", 0, "what a pool holds"},
 	procMemHostAlloc:            {"cuMemHostAlloc", 0, "page-locked memory"},
 	procMemFreeHost:             {"cuMemFreeHost", 0, "give page-locked memory back"},
 	procMemHostRegister:         {"cuMemHostRegister", 0, "page-lock memory that exists"},

@@ -54,7 +54,7 @@ func New(image driver.Format) *Device {
 	d := &Device{info: driver.Info{
 		Name: "Null device", Major: 9, Minor: 0, TotalMemory: 141 << 30, Multiprocessors: 132, MaxThreadsPerSM: 2048,
 		MaxThreadsPerBlock: 1024, WarpSize: 32, SharedPerBlock: 48 << 10, SharedPerBlockOptin: 227 << 10, SharedPerSM: 228 << 10,
-		L2Bytes: 50 << 20, ClockKHz: 1_980_000, Image: image,
+		L2Bytes: 50 << 20, ClockKHz: 1_980_000, Image: image, VirtualMemory: true, PoolMemory: true,
 	}}
 	d.addr.Store(1 << 47)
 	return d
@@ -98,6 +98,38 @@ func (d *Device) MemFree(driver.Thread, driver.Ptr) error { return nil }
 func (d *Device) MemInfo(driver.Thread) (free, total uint64, err error) {
 	return d.info.TotalMemory, d.info.TotalMemory, nil
 }
+
+// MemReserve returns an address as MemAlloc does.
+func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) { return d.MemAlloc(t, n) }
+
+// MemUnreserve returns nil.
+func (d *Device) MemUnreserve(driver.Thread, driver.Ptr, uint64) error { return nil }
+
+// MemMap returns nil.
+func (d *Device) MemMap(driver.Thread, driver.Ptr, uint64) error { return nil }
+
+// MemUnmap returns nil.
+func (d *Device) MemUnmap(driver.Thread, driver.Ptr, uint64) error { return nil }
+
+// MemAllocAsync returns an address as MemAlloc does.
+func (d *Device) MemAllocAsync(t driver.Thread, n uint64, _ driver.Stream) (driver.Ptr, error) {
+	return d.MemAlloc(t, n)
+}
+
+// MemFreeAsync returns nil.
+func (d *Device) MemFreeAsync(driver.Thread, driver.Ptr, driver.Stream) error { return nil }
+
+// PoolTrim returns nil.
+func (d *Device) PoolTrim(driver.Thread, uint64) error { return nil }
+
+// PoolKeep returns nil.
+func (d *Device) PoolKeep(driver.Thread, uint64) error { return nil }
+
+// PoolUsage returns zeros.
+func (d *Device) PoolUsage(driver.Thread) (driver.PoolUsage, error) { return driver.PoolUsage{}, nil }
+
+// PoolResetPeaks returns nil.
+func (d *Device) PoolResetPeaks(driver.Thread) error { return nil }
 
 // HostAlloc returns n bytes of the Go heap.
 func (d *Device) HostAlloc(_ driver.Thread, n uint64) ([]byte, error) { return make([]byte, n), nil }

@@ -60,6 +60,84 @@ func (d *Device) MemInfo(t driver.Thread) (free, total uint64, err error) {
 	return free, total, err
 }
 
+// MemReserve is recorded with the size and the new name.
+func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
+	p, err := d.Device.MemReserve(t, n)
+	d.add("MemReserve", err, func() string { return fmt.Sprint(n) + d.alloc("range", p, n, err) })
+	return p, err
+}
+
+// MemUnreserve is recorded with the range.
+func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
+	d.mu.Lock()
+	name := d.ptr(p)
+	d.free(p)
+	d.mu.Unlock()
+	err := d.Device.MemUnreserve(t, p, n)
+	d.add("MemUnreserve", err, func() string { return name })
+	return err
+}
+
+// MemMap is recorded with the place in its range and the size.
+func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
+	err := d.Device.MemMap(t, p, n)
+	d.add("MemMap", err, func() string { return fmt.Sprintf("%s, %d", d.ptr(p), n) })
+	return err
+}
+
+// MemUnmap is recorded as MemMap is.
+func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
+	err := d.Device.MemUnmap(t, p, n)
+	d.add("MemUnmap", err, func() string { return fmt.Sprintf("%s, %d", d.ptr(p), n) })
+	return err
+}
+
+// MemAllocAsync is recorded with the size, the stream and the new name.
+func (d *Device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
+	p, err := d.Device.MemAllocAsync(t, n, s)
+	d.add("MemAllocAsync", err, func() string { return fmt.Sprintf("%d, %s", n, d.stream(s)) + d.alloc("mem", p, n, err) })
+	return p, err
+}
+
+// MemFreeAsync is recorded with the block and the stream.
+func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) error {
+	d.mu.Lock()
+	name := d.ptr(p)
+	d.free(p)
+	d.mu.Unlock()
+	err := d.Device.MemFreeAsync(t, p, s)
+	d.add("MemFreeAsync", err, func() string { return name + ", " + d.stream(s) })
+	return err
+}
+
+// PoolTrim is recorded with what is kept.
+func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
+	err := d.Device.PoolTrim(t, keep)
+	d.add("PoolTrim", err, func() string { return fmt.Sprint(keep) })
+	return err
+}
+
+// PoolKeep is recorded with the bytes.
+func (d *Device) PoolKeep(t driver.Thread, n uint64) error {
+	err := d.Device.PoolKeep(t, n)
+	d.add("PoolKeep", err, func() string { return fmt.Sprint(n) })
+	return err
+}
+
+// PoolUsage is recorded without its results, which depend on the device.
+func (d *Device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
+	u, err := d.Device.PoolUsage(t)
+	d.add("PoolUsage", err, func() string { return "" })
+	return u, err
+}
+
+// PoolResetPeaks is recorded without arguments.
+func (d *Device) PoolResetPeaks(t driver.Thread) error {
+	err := d.Device.PoolResetPeaks(t)
+	d.add("PoolResetPeaks", err, func() string { return "" })
+	return err
+}
+
 // HostAlloc is recorded with the size and the new name.
 func (d *Device) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	b, err := d.Device.HostAlloc(t, n)

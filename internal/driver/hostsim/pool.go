@@ -1,0 +1,308 @@
+package hostsim
+
+import (
+	"sync/atomic"
+
+	"tenon.dev/internal/driver"
+)
+
+// pool is a device's memory pool, under the machine's mu. Memory freed on a stream is reused on that stream at once, since the stream runs in
+// order, and elsewhere when the stream got there.
+type pool struct {
+	chunks  []*chunk
+	blocks  map[uint64]poolBlock // live allocations, by address
+	pending []*pendingFree
+	keep    uint64
+	usage   driver.PoolUsage
+}
+
+// chunk is memory that the pool has from the device.
+type chunk struct {
+	base, size uint64
+	free       spans
+}
+
+// poolBlock is one allocation; one of a captured graph lives as long as the graph.
+type poolBlock struct {
+	size  uint64
+	graph *graphMemory
+}
+
+// pendingFree is memory that was freed on a stream; ran says that the stream got there.
+type pendingFree struct {
+	addr, size uint64
+	on         *stream
+	ran        atomic.Bool
+}
+
+// chunkBytes is what the pool takes from the device at least.
+const chunkBytes = 32 << 20
+
+// take finds n bytes for s in what the pool holds.
+func (p *pool) take(n uint64, s *stream) (uint64, bool) {
+	p.reclaim()
+	best := -1
+	for i, f := range p.pending {
+		if f.on == s && f.size >= n && (best < 0 || f.size < p.pending[best].size) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		f := p.pending[best]
+		addr := f.addr
+		p.usage.Used -= n // its free never takes effect
+		if f.addr, f.size = f.addr+n, f.size-n; f.size == 0 {
+			p.pending = append(p.pending[:best], p.pending[best+1:]...)
+		}
+		return addr, true
+	}
+	for _, c := range p.chunks {
+		if addr, ok := c.free.take(n, alignment); ok {
+			return addr, true
+		}
+	}
+	return 0, false
+}
+
+// reclaim takes in what streams have freed.
+func (p *pool) reclaim() {
+	kept := p.pending[:0]
+	for _, f := range p.pending {
+		if !f.ran.Load() {
+			kept = append(kept, f)
+			continue
+		}
+		for _, c := range p.chunks {
+			if f.addr >= c.base && f.addr < c.base+c.size {
+				c.free.put(f.addr, f.addr+f.size)
+			}
+		}
+		p.usage.Used -= f.size
+	}
+	clear(p.pending[len(kept):])
+	p.pending = kept
+}
+
+// hold adds a chunk of size bytes.
+func (d *device) hold(size uint64) driver.Code {
+	addr, code := d.mem.allocate(size)
+	if code != driver.Success {
+		return code
+	}
+	p := &d.pool
+	p.chunks = append(p.chunks, &chunk{uint64(addr), size, spans{{uint64(addr), uint64(addr) + size}}})
+	p.usage.Reserved += size
+	p.usage.ReservedPeak = max(p.usage.ReservedPeak, p.usage.Reserved)
+	return code
+}
+
+// trim gives unused chunks back until at most keep bytes are held; mu is held.
+func (d *device) trim(keep uint64) {
+	p := &d.pool
+	p.reclaim()
+	for i := len(p.chunks) - 1; i >= 0 && p.usage.Reserved > keep; i-- {
+		c := p.chunks[i]
+		if len(c.free) != 1 || c.free[0].hi-c.free[0].lo != c.size {
+			continue
+		}
+		p.chunks = append(p.chunks[:i], p.chunks[i+1:]...)
+		p.usage.Reserved -= c.size
+		d.unback(c.base)
+	}
+}
+
+// unback gives the allocation at addr back; work of other devices may be running.
+func (d *device) unback(addr uint64) {
+	d.m.mapped.Lock()
+	defer d.m.mapped.Unlock()
+	d.mem.release(driver.Ptr(addr))
+}
+
+// poolTake returns n bytes for s, from the device if need be, and at the last by waiting for what was freed; mu is held.
+func (d *device) poolTake(n uint64, s *stream) (uint64, driver.Code) {
+	p := &d.pool
+	if addr, ok := p.take(n, s); ok {
+		return addr, driver.Success
+	}
+	if n > addressSpace {
+		return 0, driver.OutOfMemory
+	}
+	exact := (n + step - 1) &^ (step - 1)
+	code := d.hold(max(exact, chunkBytes))
+	if code == driver.OutOfMemory {
+		code = d.hold(exact)
+	}
+	if code == driver.OutOfMemory && len(p.chunks) > 0 {
+		d.m.await(target{dev: d, seq: d.m.seq})
+		if addr, ok := p.take(n, s); ok {
+			return addr, driver.Success
+		}
+		d.trim(0)
+		code = d.hold(exact)
+	}
+	if code != driver.Success {
+		return 0, code
+	}
+	addr, _ := p.take(n, s)
+	return addr, driver.Success
+}
+
+// MemAllocAsync returns memory that holds the pattern of fresh memory, or what an earlier allocation left.
+func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
+	const call = "MemAllocAsync"
+	if err := d.lockPool(call, t); err != nil {
+		return 0, err
+	}
+	d.m.mu.Unlock()
+	st, err := d.admit(call, s)
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, d.refuse(call, driver.InvalidValue, "0 bytes")
+	}
+	if st.cap != nil {
+		addr, code := d.mem.allocate(n)
+		if code != driver.Success {
+			return 0, d.refuse(call, code, "")
+		}
+		c := st.cap
+		if c.memory == nil {
+			c.memory = &graphMemory{dev: d, refs: 1}
+		}
+		c.memory.blocks = append(c.memory.blocks, uint64(addr))
+		d.pool.blocks[uint64(addr)] = poolBlock{n, c.memory}
+		return addr, d.submit(call, st, &op{kind: opMemAlloc, dst: addr, n: n})
+	}
+	defer d.m.mu.Unlock()
+	size := (n + alignment - 1) &^ (alignment - 1)
+	addr, code := d.poolTake(size, st)
+	if err := d.gone(call); err != nil {
+		return 0, err
+	}
+	if code != driver.Success {
+		return 0, fail(call, code, "")
+	}
+	p := &d.pool
+	p.blocks[addr] = poolBlock{size: size}
+	p.usage.Used += size
+	p.usage.UsedPeak = max(p.usage.UsedPeak, p.usage.Used)
+	return driver.Ptr(addr), nil
+}
+
+// MemFreeAsync frees p once s gets there.
+func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) error {
+	const call = "MemFreeAsync"
+	if d.lost() {
+		return nil
+	}
+	if err := d.lockPool(call, t); err != nil {
+		return err
+	}
+	d.m.mu.Unlock()
+	st, err := d.admit(call, s)
+	if err != nil {
+		return err
+	}
+	b, ok := d.pool.blocks[uint64(ptr)]
+	switch {
+	case !ok:
+		return d.refuse(call, driver.InvalidValue, "no allocation of the pool begins at this address")
+	case st.cap != nil:
+		if b.graph == nil || b.graph != st.cap.memory {
+			st.cap.invalid = true
+			return d.refuse(call, driver.InvalidValue, "the memory was not allocated in this capture")
+		}
+		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
+	case b.graph != nil: // the next launch frees it, or the end of the graph
+		d.m.mu.Unlock()
+		return nil
+	}
+	delete(d.pool.blocks, uint64(ptr))
+	f := &pendingFree{addr: uint64(ptr), size: b.size, on: st}
+	d.pool.pending = append(d.pool.pending, f)
+	return d.submit(call, st, &op{kind: opMemFree, dst: ptr, freed: f})
+}
+
+// lockPool is lockThread for a call on the pool.
+func (d *device) lockPool(call string, t driver.Thread) error {
+	if _, err := d.lockThread(call, t); err != nil {
+		return err
+	}
+	if !d.info.PoolMemory {
+		return d.refuse(call, driver.NotSupported, "the device has no memory pool")
+	}
+	return nil
+}
+
+// PoolTrim gives unused memory back to the device.
+func (d *device) PoolTrim(t driver.Thread, keep uint64) error {
+	if err := d.lockPool("PoolTrim", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	d.trim(keep)
+	return nil
+}
+
+// PoolKeep sets what the pool holds while the host waits for the device.
+func (d *device) PoolKeep(t driver.Thread, n uint64) error {
+	if err := d.lockPool("PoolKeep", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	d.pool.keep = n
+	return nil
+}
+
+// PoolUsage returns what the pool holds.
+func (d *device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
+	if err := d.lockPool("PoolUsage", t); err != nil {
+		return driver.PoolUsage{}, err
+	}
+	defer d.m.mu.Unlock()
+	d.pool.reclaim()
+	return d.pool.usage, nil
+}
+
+// PoolResetPeaks makes the peaks the present values.
+func (d *device) PoolResetPeaks(t driver.Thread) error {
+	if err := d.lockPool("PoolResetPeaks", t); err != nil {
+		return err
+	}
+	defer d.m.mu.Unlock()
+	u := &d.pool.usage
+	u.ReservedPeak, u.UsedPeak = u.Reserved, u.Used
+	return nil
+}
+
+// graphMemory is what a capture allocated: it lives as long as the capture, its graph or an executable of it.
+type graphMemory struct {
+	dev    *device
+	blocks []uint64
+	refs   int
+}
+
+// release drops one reference; the last one waits for the device and frees the memory. mu is held. nil is no memory.
+func (g *graphMemory) release() {
+	if g == nil {
+		return
+	}
+	if g.refs--; g.refs > 0 {
+		return
+	}
+	d := g.dev
+	d.m.await(target{dev: d, seq: d.m.seq})
+	for _, addr := range g.blocks {
+		delete(d.pool.blocks, addr)
+		d.unback(addr)
+	}
+}
+
+// retain adds a reference and returns g.
+func (g *graphMemory) retain() *graphMemory {
+	if g != nil {
+		g.refs++
+	}
+	return g
+}

@@ -1,0 +1,177 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+import (
+	"errors"
+	"runtime"
+
+	"tenon.dev/internal/driver"
+)
+
+// unsupported is the error of a call that the device has no hardware or driver for.
+func (d *Device) unsupported(op, what string) error {
+	return &driver.Error{Call: op, Code: driver.NotSupported, Detail: d.info.Name + " has no " + what}
+}
+
+// location is CUmemLocation of the device: type CU_MEM_LOCATION_TYPE_DEVICE and ordinal.
+func (d *Device) location() uint64 { return 1 | uint64(d.ordinal)<<32 }
+
+// MemReserve reserves addresses by cuMemAddressReserve.
+func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
+	th, err := d.token("MemReserve", t)
+	if err != nil {
+		return 0, err
+	}
+	if !d.info.VirtualMemory {
+		return 0, d.unsupported("MemReserve", "virtual memory")
+	}
+	if err := d.do("MemReserve", procMemAddressReserve, th.out.at(0), uintptr(n), 0, 0, 0); err != nil {
+		return 0, err
+	}
+	d.holdRange(heldRange, uintptr(th.out[0]), uintptr(n))
+	return driver.Ptr(th.out[0]), nil
+}
+
+// MemUnreserve gives a range back.
+func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
+	if _, err := d.token("MemUnreserve", t); err != nil && d.lost.Load() == nil {
+		return err
+	}
+	return d.giveBack("MemUnreserve", resource{heldRange, uintptr(p), uintptr(n)}, procMemAddressFree, uintptr(p), uintptr(n))
+}
+
+// MemMap makes memory, maps it and lets the device read and write it. The memory's handle is dropped at once, so that it goes with its mapping.
+func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
+	th, err := d.token("MemMap", t)
+	if err != nil {
+		return err
+	}
+	if !d.info.VirtualMemory {
+		return d.unsupported("MemMap", "virtual memory")
+	}
+	w := wordsPool.Get().(*words)
+	defer wordsPool.Put(w)
+	// CUmemAllocationProp: type CU_MEM_ALLOCATION_TYPE_PINNED, handle types none, location, no flags.
+	*w = words{1, d.location(), 0, 0}
+	if err := d.do("MemMap", procMemCreate, th.out.at(0), uintptr(n), w.at(0), 0); err != nil {
+		return err
+	}
+	handle := uintptr(th.out[0])
+	err = d.do("MemMap", procMemMap, uintptr(p), uintptr(n), 0, handle, 0)
+	if err == nil {
+		const readWrite = 3                       // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+		*w = words{d.location(), readWrite, 0, 0} // CUmemAccessDesc
+		if err = d.do("MemMap", procMemSetAccess, uintptr(p), uintptr(n), w.at(0), 1); err != nil {
+			d.lib.call(procMemUnmap, uintptr(p), uintptr(n))
+		}
+	}
+	runtime.KeepAlive(w)
+	if e := d.do("MemMap", procMemRelease, handle); e != nil {
+		d.hold(heldPhysical, handle)
+		if err == nil {
+			d.lib.call(procMemUnmap, uintptr(p), uintptr(n))
+			err = e
+		}
+	}
+	if err == nil {
+		d.holdRange(heldMapping, uintptr(p), uintptr(n))
+	}
+	return err
+}
+
+// MemUnmap takes a mapping back, and with it the memory.
+func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
+	if _, err := d.token("MemUnmap", t); err != nil && d.lost.Load() == nil {
+		return err
+	}
+	return d.giveBack("MemUnmap", resource{heldMapping, uintptr(p), uintptr(n)}, procMemUnmap, uintptr(p), uintptr(n))
+}
+
+// MemAllocAsync allocates by cuMemAllocAsync.
+func (d *Device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
+	th, err := d.token("MemAllocAsync", t)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case d.pool == 0:
+		return 0, d.unsupported("MemAllocAsync", "memory pools")
+	case n == 0:
+		return 0, &driver.Error{Call: "MemAllocAsync", Code: driver.InvalidValue, Detail: "0 bytes asked for; ask for at least 1"}
+	}
+	if err := d.do("MemAllocAsync", procMemAllocAsync, th.out.at(0), uintptr(n), uintptr(s)); err != nil {
+		return 0, err
+	}
+	d.hold(heldPoolMemory, uintptr(th.out[0]))
+	return driver.Ptr(th.out[0]), nil
+}
+
+// MemFreeAsync frees by cuMemFreeAsync.
+func (d *Device) MemFreeAsync(t driver.Thread, p driver.Ptr, s driver.Stream) error {
+	if _, err := d.token("MemFreeAsync", t); err != nil && d.lost.Load() == nil {
+		return err
+	}
+	return d.giveBack("MemFreeAsync", resource{kind: heldPoolMemory, handle: uintptr(p)}, procMemFreeAsync, uintptr(p), uintptr(s))
+}
+
+// PoolTrim gives unused memory of the pool back by cuMemPoolTrimTo.
+func (d *Device) PoolTrim(t driver.Thread, keep uint64) error {
+	if _, err := d.poolToken("PoolTrim", t); err != nil {
+		return err
+	}
+	return d.do("PoolTrim", procMemPoolTrimTo, d.pool, uintptr(keep))
+}
+
+// The attributes of a pool that are used, from CUmemPool_attribute of cuda.h.
+const (
+	poolReleaseThreshold = 4
+	poolReservedCurrent  = 5
+	poolReservedHigh     = 6
+	poolUsedCurrent      = 7
+	poolUsedHigh         = 8
+)
+
+// PoolKeep sets the pool's release threshold.
+func (d *Device) PoolKeep(t driver.Thread, n uint64) error {
+	th, err := d.poolToken("PoolKeep", t)
+	if err != nil {
+		return err
+	}
+	th.out[0] = n
+	return d.do("PoolKeep", procMemPoolSetAttribute, d.pool, poolReleaseThreshold, th.out.at(0))
+}
+
+// PoolUsage reads the pool's attributes.
+func (d *Device) PoolUsage(t driver.Thread) (driver.PoolUsage, error) {
+	th, err := d.poolToken("PoolUsage", t)
+	if err != nil {
+		return driver.PoolUsage{}, err
+	}
+	for i, a := range [...]uintptr{poolReservedCurrent, poolReservedHigh, poolUsedCurrent, poolUsedHigh} {
+		if err := d.do("PoolUsage", procMemPoolGetAttribute, d.pool, a, th.out.at(i)); err != nil {
+			return driver.PoolUsage{}, err
+		}
+	}
+	return driver.PoolUsage{Reserved: th.out[0], ReservedPeak: th.out[1], Used: th.out[2], UsedPeak: th.out[3]}, nil
+}
+
+// PoolResetPeaks sets the pool's high-water marks to 0, which means to the present.
+func (d *Device) PoolResetPeaks(t driver.Thread) error {
+	th, err := d.poolToken("PoolResetPeaks", t)
+	if err != nil {
+		return err
+	}
+	th.out[0] = 0
+	return errors.Join(d.do("PoolResetPeaks", procMemPoolSetAttribute, d.pool, poolReservedHigh, th.out.at(0)),
+		d.do("PoolResetPeaks", procMemPoolSetAttribute, d.pool, poolUsedHigh, th.out.at(0)))
+}
+
+// poolToken is token for a call that needs the device's pool.
+func (d *Device) poolToken(op string, t driver.Thread) (*thread, error) {
+	th, err := d.token(op, t)
+	if err == nil && d.pool == 0 {
+		err = d.unsupported(op, "memory pools")
+	}
+	return th, err
+}
