@@ -5,11 +5,13 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
-	"pgregory.net/rapid"
 	"tenon.dev/fault"
 )
 
@@ -27,7 +29,17 @@ type program struct {
 	reading []reading
 	pools   [2]programPool
 	open    []int // pools that are diverted to
-	outcome []string
+	outcome []outcome
+}
+
+// outcome is what one operation came to, as far as no setting may change it.
+type outcome struct {
+	action    string
+	bytes     uint64
+	private   bool  // of a private pool
+	live      int64 // allocations
+	active    int64 // blocks in use, or freed and read by other streams
+	requested int64 // bytes asked for of these
 }
 
 type programPool struct {
@@ -154,7 +166,7 @@ func (p *program) alloc() error {
 	size, s := p.size(), Stream(p.byte()%4)
 	b, err := p.d.Alloc(size, s)
 	if fault.KindOf(err) == fault.OutOfMemory {
-		p.note("oom")
+		p.note("oom", size, false)
 		return nil
 	}
 	if err != nil {
@@ -173,7 +185,7 @@ func (p *program) alloc() error {
 	if b.Pool() != want {
 		return fmt.Errorf("the block is of pool %v, wanted %v", b.Pool(), want)
 	}
-	p.note("alloc %d of pool %v", size, want[0]|want[1] != 0)
+	p.note("alloc", size, want != PoolID{})
 	return p.admit(b)
 }
 
@@ -204,8 +216,10 @@ func (p *program) free(i int) error {
 	p.live[i] = p.live[len(p.live)-1]
 	p.live = p.live[:len(p.live)-1]
 	p.forget(b)
-	p.note("free %d", b.Requested())
-	return p.d.Free(b)
+	size := b.Requested()
+	err := p.d.Free(b)
+	p.note("free", size, false)
+	return err
 }
 
 // forget notes who reads b at the moment it is freed. What a capture reads runs later.
@@ -332,10 +346,13 @@ func (p *program) restore(q *programPool) error {
 	return nil
 }
 
-// note adds to the outcome that must not depend on settings.
-func (p *program) note(format string, args ...any) {
-	st := p.d.Stats()
-	p.outcome = append(p.outcome, fmt.Sprintf(format, args...)+fmt.Sprintf(", live before %d", st.Allocation.All().Current))
+// note adds to the outcome.
+func (p *program) note(action string, bytes uint64, private bool) {
+	d := p.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p.outcome = append(p.outcome, outcome{action, bytes, private, d.stats.Allocation[allPools].Current, d.stats.Active[allPools].Current,
+		d.stats.RequestedBytes[allPools].Current})
 }
 
 var programConfs = []string{
@@ -374,34 +391,80 @@ func TestPrograms(t *testing.T) {
 	t.Logf("%d operations", ops)
 }
 
-// TestMetamorphic runs each random program under all settings: what it allocates must not depend on them.
+// metamorphicConfs are all that a program is run under: every setting that decides about blocks, alone and with others.
+var metamorphicConfs = append(slices.Clone(programConfs[:8]), "max_split_size_mb:21", "max_non_split_rounding_mb:100,max_split_size_mb:30",
+	"roundup_power2_divisions:16", "garbage_collection_threshold:0.0005", "expandable_segments:True,garbage_collection_threshold:0.0001")
+
+var metamorphic = flag.Int("metamorphic", 200, "run `n` random programs of about 430 operations under all settings")
+
+// TestMetamorphic runs each random program under all settings: what it allocates and frees must not depend on them. Even programs are
+// recorded as well, and the collection of old blocks has a fraction to work within.
 func TestMetamorphic(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(0, 600).Draw(t, "n")
-		code := rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "code")
-		var first []string
-		for i, conf := range programConfs {
-			p, err := newProgram(code, 1<<40, conf)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.run(); err != nil {
-				t.Fatalf("%q: %v", conf, err)
-			}
-			if i == 0 {
-				first = p.outcome
-				continue
-			}
-			if len(p.outcome) != len(first) {
-				t.Fatalf("%q: %d outcomes, %d under %q", conf, len(p.outcome), len(first), programConfs[0])
-			}
-			for j := range first {
-				if p.outcome[j] != first[j] {
-					t.Fatalf("%q: outcome %d is %q, under %q it is %q", conf, j, p.outcome[j], programConfs[0], first[j])
+	var ops atomic.Int64
+	var workers sync.WaitGroup
+	seeds := make(chan uint64)
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for seed := range seeds {
+				n, err := metamorphicRuns(seed)
+				ops.Add(int64(n))
+				if err != nil {
+					t.Errorf("seed %d: %v", seed, err)
 				}
 			}
+		})
+	}
+	for seed := range uint64(*metamorphic) {
+		seeds <- seed
+	}
+	close(seeds)
+	workers.Wait()
+	t.Logf("%d programs, %d settings, %d operations", *metamorphic, len(metamorphicConfs), ops.Load())
+	if *metamorphic >= 200 && ops.Load() < 1_000_000 {
+		t.Errorf("only %d operations", ops.Load())
+	}
+}
+
+// metamorphicRuns runs the program of one seed under all settings and returns the operations done.
+func metamorphicRuns(seed uint64) (ops int, err error) {
+	code := randomCode(rand.New(rand.NewPCG(seed, 5)), 1200)
+	var first []outcome
+	for i, conf := range metamorphicConfs {
+		p, err := newProgram(code, 1<<40, conf)
+		if err != nil {
+			return ops, err
 		}
-	})
+		if strings.Contains(conf, "garbage") {
+			err = p.d.SetMemoryFraction(1)
+		}
+		if err == nil && i%2 == 0 {
+			err = p.d.RecordHistory(History{Enabled: HistoryAll, MaxEntries: 100})
+		}
+		if err == nil {
+			err = p.run()
+		}
+		ops += p.ops
+		if err != nil {
+			return ops, fmt.Errorf("%q: %w", conf, err)
+		}
+		if i == 0 {
+			first = p.outcome
+			continue
+		}
+		for j := range min(len(p.outcome), len(first)) {
+			have, want := p.outcome[j], first[j]
+			if strings.Contains(conf, "expandable") { // unmapping waits for streams, so that blocks they read come free sooner
+				have.active, have.requested, want.active, want.requested = 0, 0, 0, 0
+			}
+			if have != want {
+				return ops, fmt.Errorf("%q: outcome %d is %+v, under %q it is %+v", conf, j, have, metamorphicConfs[0], want)
+			}
+		}
+		if len(p.outcome) != len(first) {
+			return ops, fmt.Errorf("%q: %d outcomes, %d under %q", conf, len(p.outcome), len(first), metamorphicConfs[0])
+		}
+	}
+	return ops, nil
 }
 
 // FuzzAlloc runs programs that the fuzzer finds.
