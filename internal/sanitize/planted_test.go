@@ -1,8 +1,9 @@
+//go:build planted
+
 package sanitize
 
 import (
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"runtime"
 	"slices"
@@ -10,14 +11,17 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/driver/libcuda"
 	"tenon.dev/internal/kir"
 	"tenon.dev/internal/ptx"
 	"tenon.dev/kernel"
 )
 
-// planted names the bug that this process was started to run.
-var planted = flag.String("planted", "", "run the kernel with this bug, under a sanitizer")
+// The tests of this file each run kernels with one bug, or its repaired twin, on an NVIDIA GPU or the simulator. They say what they plant, and pass:
+// finding it is the checker's business. They need the build tag planted, and a checker around them.
+
+const planted = true
 
 // here returns the caller's line.
 func here() int {
@@ -25,154 +29,523 @@ func here() int {
 	return line
 }
 
-// bug is a kernel of one block of 32 threads over buffers of 32 float32 elements: out, which was written, and in, which was not.
-type bug struct {
-	tool string
-	// says is what the tool reports of it.
-	says string
-	// build returns the program and the line of the bug.
-	build func() (p *kir.Program, line int, err error)
+// lanes is the threads of a block and the float32 elements of a buffer.
+const lanes = 32
+
+// rig is a device with what a planted test made on it.
+type rig struct {
+	t       *testing.T
+	dev     driver.Device
+	th      driver.Thread
+	buffers []driver.Ptr
 }
 
-func program(name string, f func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value)) (*kir.Program, error) {
-	return kernel.Build(name, func(k *kernel.Builder) {
-		k.Threads(32)
+// newRig opens the first GPU, or a simulated one, and closes it after the test with all that was not leaked.
+func newRig(t *testing.T) *rig {
+	dev, err := libcuda.New().Open(0)
+	if err != nil {
+		if dev, err = hostsim.New(hostsim.Options{}).Open(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &rig{t: t, dev: dev, th: dev.Enter()}
+	t.Cleanup(func() {
+		r.say("synchronise", r.dev.Synchronize(r.th))
+		for _, p := range r.buffers {
+			r.say("free", r.dev.MemFree(r.th, p))
+		}
+		r.th.Leave()
+		r.dev.Close()
+	})
+	return r
+}
+
+// say prints an error: a device may refuse what is planted, and a checker is to say so in any case.
+func (r *rig) say(what string, err error) {
+	if err != nil {
+		fmt.Printf("%s: %v\n", what, err)
+	}
+}
+
+func (r *rig) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// raw returns a buffer that nothing has written.
+func (r *rig) raw() driver.Ptr {
+	p, err := r.dev.MemAlloc(r.th, 4*lanes)
+	r.must(err)
+	r.buffers = append(r.buffers, p)
+	return p
+}
+
+// zeroed returns a buffer of zeros.
+func (r *rig) zeroed() driver.Ptr {
+	p := r.raw()
+	s := r.stream()
+	r.must(r.dev.Memset(p, 0, 4, lanes, s))
+	r.must(r.dev.StreamSynchronize(r.th, s))
+	return p
+}
+
+// free frees p now.
+func (r *rig) free(p driver.Ptr) {
+	r.buffers = slices.DeleteFunc(r.buffers, func(q driver.Ptr) bool { return p == q })
+	r.must(r.dev.MemFree(r.th, p))
+}
+
+func (r *rig) stream() driver.Stream {
+	s, err := r.dev.StreamCreate(r.th, true, 0)
+	r.must(err)
+	return s
+}
+
+// launch queues one block of the program on s.
+func (r *rig) launch(p *kir.Program, s driver.Stream, args ...driver.Ptr) {
+	text := kir.Print(p)
+	if i := r.dev.Info(); i.Image == driver.FormatPTX {
+		var err error
+		text, err = ptx.Compile([]*kir.Program{p}, ptx.Target{Major: i.Major, Minor: i.Minor})
+		r.must(err)
+	}
+	m, err := r.dev.LoadModule(r.th, text)
+	if err != nil {
+		r.say("load", err)
+		return
+	}
+	f, err := r.dev.Function(r.th, m, p.Name)
+	r.must(err)
+	var packed []byte
+	for _, a := range args {
+		packed = binary.LittleEndian.AppendUint64(packed, uint64(a))
+	}
+	r.say("launch", r.dev.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(p.Threads), 1, 1}, Args: packed}))
+}
+
+// run is launch on a stream of its own, and waits.
+func (r *rig) run(p *kir.Program, args ...driver.Ptr) {
+	s := r.stream()
+	r.launch(p, s, args...)
+	r.say("run", r.dev.StreamSynchronize(r.th, s))
+}
+
+// plants says what a test is about to do wrong.
+func plants(class, kernel string, line int) {
+	fmt.Printf("planted %s in %s at planted_test.go:%d\n", class, kernel, line)
+}
+
+// build makes a program of blocks of 32 threads with the buffers out and in.
+func build(t *testing.T, name string, f func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value)) *kir.Program {
+	t.Helper()
+	p, err := kernel.Build(name, func(k *kernel.Builder) {
+		k.FixedThreads(lanes)
 		out, in := k.Buffer("out", dtype.Float32), k.Buffer("in", dtype.Float32)
 		f(k, out, in, k.ThreadIdx(kernel.X))
 	}).Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
-var bugs = map[string]bug{
-	"OutOfBounds": {"memcheck", "Invalid __global__ write of size 4 bytes", func() (p *kir.Program, line int, err error) {
-		p, err = program("out_of_bounds", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
-			line = here() + 1
-			out.Store(tid.Add(tid.Like(1)), tid.Convert(dtype.Float32)) // the last thread's is the element after the last
-		})
-		return p, line, err
-	}},
-	"Race": {"racecheck", "Race reported between", func() (p *kir.Program, line int, err error) {
-		p, err = program("race", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
-			k.Threads(64)
-			s := k.Shared("s", dtype.Float32, 64)
-			line = here() + 1
-			s.Store(tid, tid.Convert(dtype.Float32))
-			// A barrier is missing here.
-			v := s.Load(tid.Like(63).Sub(tid))
-			k.If(tid.Lt(tid.Like(32)), func() { out.Store(tid, v) })
-		})
-		return p, line, err
-	}},
-	"Uninitialised": {"initcheck", "Uninitialized __global__ memory read of size 4 bytes", func() (p *kir.Program, line int, err error) {
-		p, err = program("uninitialised", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
-			line = here() + 1
-			v := in.Load(tid)
-			out.Store(tid, v)
-		})
-		return p, line, err
-	}},
-	"DivergentBarrier": {"synccheck", "Barrier error detected. Divergent thread(s)", func() (p *kir.Program, line int, err error) {
-		p, err = program("divergent_barrier", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
-			k.If(tid.Lt(tid.Like(16)), func() { out.Store(tid, tid.Convert(dtype.Float32)) })
-			line = here() + 1
-			k.Barrier()
-			out.Store(tid, tid.Convert(dtype.Float32).Neg())
-		})
-		if err == nil {
-			diverge(p)
-		}
-		return p, line, err
-	}},
+// twin runs body twice where a test asks for it: with the bug, or repaired.
+type twin struct {
+	name string
+	body func(t *testing.T, bug bool)
 }
 
-// diverge moves the barrier into the branch before it, which the builder refuses to make.
-func diverge(p *kir.Program) {
+var twins = []twin{
+	{"StorePast", storePast}, {"GatherBefore", gatherBefore}, {"LoopPast", loopPast},
+	{"StoreFreed", storeFreed}, {"LoadFreed", loadFreed}, {"AddFreed", addFreed},
+	{"LoadUnwritten", loadUnwritten}, {"HalfWritten", halfWritten}, {"SumUnwritten", sumUnwritten},
+	{"ReadAfterWrite", readAfterWrite}, {"WriteAfterWrite", writeAfterWrite}, {"WriteAfterRead", writeAfterRead},
+	{"StreamReadAfterWrite", streamReadAfterWrite}, {"StreamWriteAfterWrite", streamWriteAfterWrite}, {"StreamWriteAfterRead", streamWriteAfterRead},
+	{"BarrierInHalf", barrierInHalf}, {"BarrierInOdd", barrierInOdd}, {"BarrierInLoop", barrierInLoop},
+	{"LeakOne", leakOne}, {"LeakLoop", leakLoop}, {"LeakUsed", leakUsed},
+}
+
+func TestPlantedStorePast(t *testing.T)             { storePast(t, true) }
+func TestPlantedGatherBefore(t *testing.T)          { gatherBefore(t, true) }
+func TestPlantedLoopPast(t *testing.T)              { loopPast(t, true) }
+func TestPlantedStoreFreed(t *testing.T)            { storeFreed(t, true) }
+func TestPlantedLoadFreed(t *testing.T)             { loadFreed(t, true) }
+func TestPlantedAddFreed(t *testing.T)              { addFreed(t, true) }
+func TestPlantedLoadUnwritten(t *testing.T)         { loadUnwritten(t, true) }
+func TestPlantedHalfWritten(t *testing.T)           { halfWritten(t, true) }
+func TestPlantedSumUnwritten(t *testing.T)          { sumUnwritten(t, true) }
+func TestPlantedReadAfterWrite(t *testing.T)        { readAfterWrite(t, true) }
+func TestPlantedWriteAfterWrite(t *testing.T)       { writeAfterWrite(t, true) }
+func TestPlantedWriteAfterRead(t *testing.T)        { writeAfterRead(t, true) }
+func TestPlantedStreamReadAfterWrite(t *testing.T)  { streamReadAfterWrite(t, true) }
+func TestPlantedStreamWriteAfterWrite(t *testing.T) { streamWriteAfterWrite(t, true) }
+func TestPlantedStreamWriteAfterRead(t *testing.T)  { streamWriteAfterRead(t, true) }
+func TestPlantedBarrierInHalf(t *testing.T)         { barrierInHalf(t, true) }
+func TestPlantedBarrierInOdd(t *testing.T)          { barrierInOdd(t, true) }
+func TestPlantedBarrierInLoop(t *testing.T)         { barrierInLoop(t, true) }
+func TestPlantedLeakOne(t *testing.T)               { leakOne(t, true) }
+func TestPlantedLeakLoop(t *testing.T)              { leakLoop(t, true) }
+func TestPlantedLeakUsed(t *testing.T)              { leakUsed(t, true) }
+
+// TestPlantedNothing runs every repaired twin.
+func TestPlantedNothing(t *testing.T) {
+	for _, x := range twins {
+		t.Run(x.name, func(t *testing.T) { x.body(t, false) })
+	}
+}
+
+// TestPlantedHang never ends, nor does anything on the device.
+func TestPlantedHang(t *testing.T) {
+	r := newRig(t)
+	fmt.Println("planted a hang")
+	_ = r
+	select {}
+}
+
+// off is n if there is a bug, else 0.
+func off(bug bool, n int) int {
+	if bug {
+		return n
+	}
+	return 0
+}
+
+func storePast(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "store_past", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		out.Store(tid.Add(k.I32(off(bug, 1))), tid.Convert(dtype.Float32)) // the last thread's is the element after the last
+	})
+	plants("out-of-bounds", p.Name, line)
+	r.run(p, r.zeroed(), r.zeroed())
+}
+
+func gatherBefore(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "gather_before", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		at := tid.Mul(tid).Rem(k.I32(lanes)).Sub(k.I32(off(bug, 1<<18)))
+		line = here() + 1
+		v := in.Load(at)
+		out.Store(tid, v)
+	})
+	plants("out-of-bounds", p.Name, line)
+	r.run(p, r.zeroed(), r.zeroed())
+}
+
+func loopPast(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "loop_past", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		sum := k.Var(k.F32(0))
+		k.For(tid, k.I32(lanes+off(bug, lanes)), k.I32(lanes/2), func(i kernel.Value) {
+			line = here() + 1
+			sum.Set(sum.Get().Add(in.Load(i)))
+		})
+		out.Store(tid, sum.Get())
+	})
+	plants("out-of-bounds", p.Name, line)
+	r.run(p, r.zeroed(), r.zeroed())
+}
+
+func storeFreed(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "store_freed", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		out.Store(tid, tid.Convert(dtype.Float32))
+	})
+	out := r.zeroed()
+	if bug {
+		r.free(out)
+	}
+	plants("use-after-free", p.Name, line)
+	r.run(p, out, r.zeroed())
+}
+
+func loadFreed(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "load_freed", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		v := in.Load(k.I32(lanes - 1).Sub(tid))
+		out.Store(tid, v)
+	})
+	out, in := r.zeroed(), r.zeroed()
+	if bug {
+		r.free(in)
+	}
+	plants("use-after-free", p.Name, line)
+	r.run(p, out, in)
+}
+
+func addFreed(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "add_freed", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		v := in.Load(tid)
+		line = here() + 1
+		out.Atomic(kernel.AtomicAdd, k.I32(3), v)
+	})
+	out, in := r.zeroed(), r.zeroed()
+	if bug {
+		r.free(out)
+	}
+	plants("use-after-free", p.Name, line)
+	r.run(p, out, in)
+}
+
+// unwritten is a buffer that is written, unless there is a bug.
+func (r *rig) unwritten(bug bool) driver.Ptr {
+	if bug {
+		return r.raw()
+	}
+	return r.zeroed()
+}
+
+func loadUnwritten(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "load_unwritten", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		v := in.Load(tid)
+		out.Store(tid, v)
+	})
+	plants("uninitialized", p.Name, line)
+	r.run(p, r.zeroed(), r.unwritten(bug))
+}
+
+func halfWritten(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	fill := build(t, "fill_half", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		k.If(tid.Lt(k.I32(lanes-off(bug, lanes/2))), func() { out.Store(tid, k.F32(1)) })
+	})
+	p := build(t, "half_written", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		v := in.Load(tid)
+		out.Store(tid, v.Mul(v))
+	})
+	in := r.raw()
+	plants("uninitialized", p.Name, line)
+	r.run(fill, in, in)
+	r.run(p, r.zeroed(), in)
+}
+
+func sumUnwritten(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "sum_unwritten", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		sum := k.Var(k.F32(0))
+		k.For(k.I32(0), k.I32(lanes), k.I32(1), func(i kernel.Value) {
+			line = here() + 1
+			sum.Set(sum.Get().Add(in.Load(i)))
+		})
+		out.Store(tid, sum.Get())
+	})
+	plants("uninitialized", p.Name, line)
+	r.run(p, r.zeroed(), r.unwritten(bug))
+}
+
+// buildShared makes a program of blocks of 64 threads, two warps, with a shared array of an element a thread. barrier stands where the bug is.
+func buildShared(t *testing.T, name string, bug bool, f func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func())) *kir.Program {
+	t.Helper()
+	p, err := kernel.Build(name, func(k *kernel.Builder) {
+		k.FixedThreads(2 * lanes)
+		out, s := k.Buffer("out", dtype.Float32), k.Shared("s", dtype.Float32, 2*lanes)
+		tid := k.ThreadIdx(kernel.X)
+		f(k, out, s, tid, func() {
+			if !bug {
+				k.Barrier()
+			}
+		})
+	}).Program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// mirror is the thread at the other end of the block.
+func mirror(k *kernel.Builder, tid kernel.Value) kernel.Value { return k.I32(2*lanes - 1).Sub(tid) }
+
+func readAfterWrite(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := buildShared(t, "read_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+		s.Store(tid, tid.Convert(dtype.Float32))
+		barrier()
+		line = here() + 1
+		v := s.Load(mirror(k, tid))
+		k.If(tid.Lt(k.I32(lanes)), func() { out.Store(tid, v) })
+	})
+	plants("race", p.Name, line)
+	r.run(p, r.zeroed())
+}
+
+func writeAfterWrite(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := buildShared(t, "write_after_write", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+		s.Store(tid, tid.Convert(dtype.Float32))
+		barrier()
+		line = here() + 1
+		s.Store(mirror(k, tid), tid.Convert(dtype.Float32).Neg())
+		k.Barrier()
+		v := s.Load(tid)
+		k.If(tid.Lt(k.I32(lanes)), func() { out.Store(tid, v) })
+	})
+	plants("race", p.Name, line)
+	r.run(p, r.zeroed())
+}
+
+func writeAfterRead(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := buildShared(t, "write_after_read", bug, func(k *kernel.Builder, out kernel.Buffer, s kernel.Array, tid kernel.Value, barrier func()) {
+		s.Store(tid, tid.Convert(dtype.Float32))
+		k.Barrier()
+		v := s.Load(mirror(k, tid))
+		barrier()
+		line = here() + 1
+		s.Store(tid, v)
+		k.Barrier()
+		w := s.Load(tid)
+		k.If(tid.Lt(k.I32(lanes)), func() { out.Store(tid, w) })
+	})
+	plants("race", p.Name, line)
+	r.run(p, r.zeroed())
+}
+
+// crossing runs first and then second on streams of their own, over the same two buffers, with nothing to order them if there is a bug.
+func (r *rig) crossing(bug bool, first, second *kir.Program) {
+	if r.dev.Info().Image == driver.FormatPTX {
+		r.t.Skip("no tool of compute-sanitizer watches the order of streams")
+	}
+	a, b := r.stream(), r.stream()
+	out, in := r.zeroed(), r.zeroed()
+	r.launch(first, a, out, in)
+	if !bug {
+		e, err := r.dev.EventCreate(r.th, false)
+		r.must(err)
+		r.must(r.dev.EventRecord(e, a))
+		r.must(r.dev.StreamWait(b, e))
+	}
+	r.launch(second, b, out, in)
+}
+
+func streamReadAfterWrite(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	first := build(t, "stream_writer", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { in.Store(tid, k.F32(1)) })
+	second := build(t, "stream_reader", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		v := in.Load(tid)
+		out.Store(tid, v)
+	})
+	plants("stream-race", second.Name, line)
+	r.crossing(bug, first, second)
+}
+
+func streamWriteAfterWrite(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	first := build(t, "stream_writer", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, k.F32(1)) })
+	second := build(t, "stream_rewriter", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		out.Store(k.I32(lanes-1).Sub(tid), k.F32(2))
+	})
+	plants("stream-race", second.Name, line)
+	r.crossing(bug, first, second)
+}
+
+func streamWriteAfterRead(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	first := build(t, "stream_reader", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, in.Load(tid)) })
+	second := build(t, "stream_overwriter", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		line = here() + 1
+		in.Store(tid, k.F32(2))
+	})
+	plants("stream-race", second.Name, line)
+	r.crossing(bug, first, second)
+}
+
+// diverge moves the barrier into the branch or loop before it, which the verifier refuses.
+func diverge(p *kir.Program, op kir.Op) {
 	body := p.Body
 	at := slices.IndexFunc(body.Instrs, func(in *kir.Instr) bool { return in.Op == kir.OpBarrier })
-	branch := body.Instrs[at-1-slices.IndexFunc(reversed(body.Instrs[:at]), func(in *kir.Instr) bool { return in.Op == kir.OpIf })]
-	branch.Blocks[0].Instrs = append(branch.Blocks[0].Instrs, body.Instrs[at])
-	body.Instrs = slices.Delete(body.Instrs, at, at+1)
-}
-
-func reversed(ins []*kir.Instr) []*kir.Instr {
-	ins = slices.Clone(ins)
-	slices.Reverse(ins)
-	return ins
-}
-
-// TestVerifierRefusesDivergence says why the last bug is made behind the builder's back.
-func TestVerifierRefusesDivergence(t *testing.T) {
-	p, _, err := bugs["DivergentBarrier"].build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kir.Verify(p); err == nil {
-		t.Error("the verifier takes a barrier that half of a warp skips")
-	}
-}
-
-// TestPlanted is the other half of TestFindsPlantedBugs: it runs one kernel with a bug.
-func TestPlanted(t *testing.T) {
-	if *planted == "list" {
-		for name, b := range bugs {
-			fmt.Printf("%s:%s\n", b.tool, name)
+	for i := at - 1; ; i-- {
+		if in := body.Instrs[i]; in.Op == op {
+			in.Blocks[0].Instrs = append(in.Blocks[0].Instrs, body.Instrs[at])
+			body.Instrs = slices.Delete(body.Instrs, at, at+1)
+			return
 		}
-		return
 	}
-	b, ok := bugs[*planted]
-	if !ok {
-		t.Skip("runs under a sanitizer, in a process that TestFindsPlantedBugs starts")
-	}
-	p, line, err := b.build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fmt.Printf("planted at planted_test.go:%d\n", line)
-	dev, err := libcuda.New().Open(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// What the device says afterwards depends on the sanitizer; the finding is what counts.
-	if err := run(dev, p); err != nil {
-		fmt.Println("the kernel's run ended with:", err)
-	}
-	dev.Close()
 }
 
-// run launches p once.
-func run(dev driver.Device, p *kir.Program) error {
-	th := dev.Enter()
-	defer th.Leave()
-	text, err := ptx.Compile([]*kir.Program{p}, ptx.Target{Major: dev.Info().Major, Minor: dev.Info().Minor})
-	if err != nil {
-		return err
+// barrierBehind makes a kernel with a barrier that only the threads take for which cond says so, if there is a bug.
+func barrierBehind(t *testing.T, name string, bug bool, cond func(k *kernel.Builder, tid kernel.Value) kernel.Value) {
+	r, line := newRig(t), 0
+	p := build(t, name, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		k.If(cond(k, tid), func() { out.Store(tid, k.F32(1)) })
+		line = here() + 1
+		k.Barrier()
+		out.Store(tid, k.F32(2))
+	})
+	if bug {
+		diverge(p, kir.OpIf)
 	}
-	m, err := dev.LoadModule(th, text)
-	if err != nil {
-		return err
+	plants("barrier", p.Name, line)
+	r.run(p, r.zeroed(), r.zeroed())
+}
+
+func barrierInHalf(t *testing.T, bug bool) {
+	barrierBehind(t, "barrier_in_half", bug, func(k *kernel.Builder, tid kernel.Value) kernel.Value { return tid.Lt(k.I32(lanes / 2)) })
+}
+
+func barrierInOdd(t *testing.T, bug bool) {
+	barrierBehind(t, "barrier_in_odd", bug, func(k *kernel.Builder, tid kernel.Value) kernel.Value { return tid.And(k.I32(1)).Eq(k.I32(1)) })
+}
+
+func barrierInLoop(t *testing.T, bug bool) {
+	r, line := newRig(t), 0
+	p := build(t, "barrier_in_loop", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
+		k.For(k.I32(0), tid.Rem(k.I32(4)), k.I32(1), func(i kernel.Value) { out.Store(tid, i.Convert(dtype.Float32)) })
+		line = here() + 1
+		k.Barrier()
+		out.Store(tid, k.F32(2))
+	})
+	if bug {
+		diverge(p, kir.OpFor)
 	}
-	f, err := dev.Function(th, m, p.Name)
-	if err != nil {
-		return err
+	plants("barrier", p.Name, line)
+	r.run(p, r.zeroed(), r.zeroed())
+}
+
+// forget takes p from what is freed after the test, if there is a bug.
+func (r *rig) forget(bug bool, p driver.Ptr) driver.Ptr {
+	if bug {
+		r.buffers = slices.DeleteFunc(r.buffers, func(q driver.Ptr) bool { return p == q })
 	}
-	s, err := dev.StreamCreate(th, true, 0)
-	if err != nil {
-		return err
+	return p
+}
+
+// take is what leaks: the line that calls it is the place.
+func (r *rig) take(bug bool, n uint64) driver.Ptr {
+	p, err := r.dev.MemAlloc(r.th, n)
+	r.must(err)
+	r.buffers = append(r.buffers, p)
+	return r.forget(bug, p)
+}
+
+func leakOne(t *testing.T, bug bool) {
+	r := newRig(t)
+	plants("leak", "-", here()+1)
+	r.take(bug, 1000)
+}
+
+func leakLoop(t *testing.T, bug bool) {
+	r := newRig(t)
+	for range 5 {
+		plants("leak", "-", here()+1)
+		r.take(bug, 4<<20)
 	}
-	var args []byte
-	for i := range 2 {
-		b, err := dev.MemAlloc(th, 128)
-		if err != nil {
-			return err
-		}
-		if i == 0 {
-			if err := dev.Memset(b, 0, 4, 32, s); err != nil {
-				return err
-			}
-		}
-		args = binary.LittleEndian.AppendUint64(args, uint64(b))
-	}
-	if err := dev.Launch(&driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{uint32(p.Threads), 1, 1}, Args: args}); err != nil {
-		return err
-	}
-	return dev.StreamSynchronize(th, s)
+}
+
+func leakUsed(t *testing.T, bug bool) {
+	r := newRig(t)
+	p := build(t, "leak_used", func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, in.Load(tid)) })
+	in := r.zeroed()
+	plants("leak", "-", here()+1)
+	out := r.take(bug, 4*lanes)
+	r.run(p, out, in)
 }

@@ -1,0 +1,310 @@
+package sanitize
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/memcheck"
+)
+
+// fakeName makes this binary, started under it, the checker that TestMatrixNoticesLostReports needs.
+const fakeName = "fake-sanitizer"
+
+func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) == fakeName {
+		os.Exit(fake(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// plantedBinary returns a test binary that has the planted tests: this one, one beside it, or a new one.
+func plantedBinary(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if planted {
+		return self
+	}
+	if beside := filepath.Join(filepath.Dir(self), "planted.test"); exists(beside) {
+		return beside
+	}
+	out := filepath.Join(t.TempDir(), "planted.test")
+	if text, err := exec.Command("go", "test", "-c", "-tags", "planted", "-o", out, "tenon.dev/internal/sanitize").CombinedOutput(); err != nil {
+		t.Fatalf("the planted tests cannot be built: %v\n%s", err, text)
+	}
+	return out
+}
+
+// collector keeps the records of a run.
+type collector struct{ records []*memcheck.Record }
+
+func (c *collector) Begin(int, string, memcheck.Job, time.Time) {}
+
+// End keeps it.
+func (c *collector) End(r *memcheck.Record) error {
+	c.records = append(c.records, r)
+	return nil
+}
+
+// runUnder runs the tests of a binary for which keep says yes under every tool of the checker, each in a process of its own.
+func runUnder(t *testing.T, c *memcheck.Checker, bin, dir string, workers int, limit time.Duration, keep func(name string) bool) []*memcheck.Record {
+	t.Helper()
+	target, err := memcheck.OpenTarget(bin, memcheck.TargetOptions{Kind: "gobinary", Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := target.Tests(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got collector
+	run := memcheck.Run{Target: target, Checker: c, Libraries: memcheck.DefaultLibraries(), GPUs: make([]string, workers), Limit: limit,
+		Observers: []memcheck.Observer{&got}}
+	for _, test := range tests {
+		if keep(test.Name) {
+			for _, tool := range c.Tools() {
+				run.Jobs = append(run.Jobs, memcheck.Job{Test: test, Tool: tool})
+			}
+		}
+	}
+	if _, err := run.Do(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.records) != len(run.Jobs) || len(run.Jobs) == 0 {
+		t.Fatalf("%d records of %d jobs", len(got.records), len(run.Jobs))
+	}
+	return got.records
+}
+
+// bug is what a test says that it plants.
+type bug struct {
+	class  memcheck.Class
+	kernel string
+	place  string
+}
+
+var says = regexp.MustCompile(`(?m)^planted (\S+) in (\S+) at (\S+:\d+)$`)
+
+// classes are the ones as which NVIDIA's tools may report a class: they do not tell freed memory from memory outside.
+var classes = map[memcheck.Class][]memcheck.Class{
+	memcheck.UseAfterFree: {memcheck.UseAfterFree, memcheck.OutOfBounds},
+}
+
+// isOf reports whether a finding is the bug's: class, kernel and Go line.
+func isOf(f *memcheck.Finding, b bug) bool {
+	if f.Class != b.class && !slices.Contains(classes[b.class], f.Class) {
+		return false
+	}
+	if b.class == memcheck.Leak {
+		if f.Allocation == nil || len(f.Allocation.Stack) == 0 {
+			return false
+		}
+		goLines := slices.ContainsFunc(f.Allocation.Stack, func(s memcheck.Frame) bool { return strings.HasSuffix(s.File, "_test.go") })
+		return !goLines || slices.ContainsFunc(f.Allocation.Stack, func(s memcheck.Frame) bool { return s.Place() == b.place })
+	}
+	at := func(s []memcheck.Frame) bool { return len(s) > 0 && s[0].Place() == b.place }
+	return f.Kernel == b.kernel && (at(f.Device) || at(f.Other))
+}
+
+// follows reports whether a finding may come with any bug: the call that tells the host of a fault.
+func follows(f *memcheck.Finding) bool { return f.Class == memcheck.APIError }
+
+// matrix judges the records of the planted tests: it returns how many of their bugs were found as they should, and what is wrong.
+func matrix(records []*memcheck.Record) (found int, wrong []string) {
+	tests := map[string][]*memcheck.Record{}
+	for _, r := range records {
+		tests[r.Test] = append(tests[r.Test], r)
+	}
+	for name, rs := range tests {
+		var want []bug
+		skipped := false
+		var of, others []string
+		for _, r := range rs {
+			for _, m := range says.FindAllStringSubmatch(r.Stdout, -1) {
+				if b := (bug{memcheck.Class(m[1]), m[2], m[3]}); !slices.Contains(want, b) {
+					want = append(want, b)
+				}
+			}
+			skipped = skipped || r.Skipped
+			if !r.Verified {
+				wrong = append(wrong, fmt.Sprintf("%s under %s has no report: %s", name, r.Tool, r.Reason))
+			}
+		}
+		nothing := name == "TestPlantedNothing"
+		for _, r := range rs {
+			if r.Report == nil {
+				continue
+			}
+			for _, f := range r.Report.Findings {
+				switch text := fmt.Sprintf("%s %s: %s (kernel %q at %v)", r.Tool, f.Class, f.Message, f.Kernel, f.Device); {
+				case !nothing && slices.ContainsFunc(want, func(b bug) bool { return isOf(f, b) }):
+					of = append(of, text)
+				case nothing || !follows(f):
+					others = append(others, text)
+				}
+			}
+		}
+		switch {
+		case skipped || nothing && len(others) == 0:
+			if !skipped {
+				found++
+			}
+		case nothing:
+			wrong = append(wrong, fmt.Sprintf("%s: the repaired programs have findings: %s", name, strings.Join(others, "; ")))
+		case len(of) != 1 || len(others) > 0:
+			wrong = append(wrong, fmt.Sprintf("%s: %v was found %d times (%s); beside it: %s", name, want, len(of), strings.Join(of, "; "), strings.Join(others, "; ")))
+		default:
+			found++
+		}
+	}
+	slices.Sort(wrong)
+	return found, wrong
+}
+
+// isPlanted chooses the tests of the matrix.
+func isPlanted(name string) bool {
+	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang"
+}
+
+// plantedTests is how many there are: 3 of each of 7 classes, and the one that runs the repaired twins.
+const plantedTests = 22
+
+// TestMatrixOnSimulator: every class of bug in three kernels, each found exactly once, under its test, with its kernel and Go line.
+func TestMatrixOnSimulator(t *testing.T) {
+	c := memcheck.TenonChecker()
+	c.Leaks = true
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 2, time.Minute, isPlanted))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != plantedTests {
+		t.Errorf("%d of %d tests are as they should", found, plantedTests)
+	}
+	t.Logf("%d of %d tests are as they should", found, plantedTests)
+}
+
+// TestMatrixOnGPU is the same with compute-sanitizer, which has no tool for the order of streams.
+func TestMatrixOnGPU(t *testing.T) {
+	c := sanitizer(t)
+	c.Leaks = true
+	const streams = 3
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 4, 2*time.Minute, isPlanted))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != plantedTests-streams {
+		t.Errorf("%d of %d tests are as they should", found, plantedTests-streams)
+	}
+	t.Logf("%d of %d tests are as they should", found, plantedTests-streams)
+}
+
+// TestMatrixNoticesLostReports puts a checker in between that loses every second report: the matrix must not come out right.
+func TestMatrixNoticesLostReports(t *testing.T) {
+	dir := t.TempDir()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, fakeName)
+	if err := os.Symlink(self, path); err != nil {
+		t.Skip(err)
+	}
+	c := &memcheck.Checker{Name: memcheck.CheckerSanitizer, Path: path, Leaks: true, Options: []string{"--counter", filepath.Join(dir, "counter")}}
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 1, time.Minute, isPlanted))
+	if lost := plantedTests - found; lost < plantedTests/4 || len(wrong) == 0 {
+		t.Errorf("with every second report lost, %d of %d tests are as they should: %q", found, plantedTests, wrong)
+	}
+}
+
+// fake is a checker with compute-sanitizer's command line that runs Tenon's own and loses every second finding, whose count it keeps in a file.
+func fake(args []string) int {
+	options := map[string]string{}
+	for len(args) > 1 && strings.HasPrefix(args[0], "--") {
+		options[args[0]] = args[1]
+		args = args[2:]
+	}
+	report := options["--log-file"]
+	looks := options["--tool"]
+	if options["--leak-check"] != "" {
+		looks += ",leaks"
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(cmd.Environ(), "CUDA_VISIBLE_DEVICES=", "TENON_CHECK="+report+".all", "TENON_CHECK_TOOLS="+looks)
+	runErr := cmd.Run()
+	all, err := os.ReadFile(report + ".all")
+	if err == nil {
+		err = lose(all, report, options["--counter"])
+	}
+	if e, ok := errors.AsType[*exec.ExitError](runErr); ok {
+		return e.ExitCode()
+	}
+	if err = errors.Join(runErr, err); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 70
+	}
+	return 0
+}
+
+// lose copies a log without every second finding, and every second leak.
+func lose(log []byte, to, counter string) error {
+	n := 0
+	if b, err := os.ReadFile(counter); err == nil {
+		n, _ = strconv.Atoi(string(b))
+	}
+	var out bytes.Buffer
+	for lines := bufio.NewReader(bytes.NewReader(log)); ; {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			break
+		}
+		var l struct {
+			Finding json.RawMessage `json:"finding"`
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			return err
+		}
+		if l.Finding != nil {
+			if n++; n%2 == 0 {
+				continue
+			}
+		}
+		out.Write(line)
+	}
+	return errors.Join(os.WriteFile(to, out.Bytes(), 0o600), os.WriteFile(counter, []byte(strconv.Itoa(n)), 0o600))
+}
+
+// sanitizer returns NVIDIA's checker, or skips the test.
+func sanitizer(t *testing.T) *memcheck.Checker {
+	t.Helper()
+	if n, err := libcuda.New().DeviceCount(); err != nil || n == 0 {
+		t.Skipf("needs an NVIDIA GPU: %v", err)
+	}
+	c, err := memcheck.FindChecker()
+	if err != nil {
+		t.Skip(err)
+	}
+	return c
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
