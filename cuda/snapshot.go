@@ -36,31 +36,31 @@ func (s *Snapshot) WriteTrace(w io.Writer) error { return s.s.WriteTrace(w) }
 
 // Frame is one call of a stack.
 type Frame struct {
-	File string // "tenon" for operations
-	Line int
+	File string // path; "tenon" for operations
+	Line int    // from 1; 0 if not known
 	Name string // function, or operation such as tenon::rand
 }
 
 // Segment is memory that an allocator got from the driver in one piece; an expandable segment gives one for each run of mapped pages. Sizes
 // are in bytes.
 type Segment struct {
-	Device     int
-	Addr       uint64
-	TotalSize  uint64
-	Allocated  uint64 // of blocks that are allocated
-	Active     uint64 // of blocks that are allocated or wait for other streams
-	Requested  uint64 // what was asked for of the active blocks
-	Stream     uint64 // 0 is the default stream
-	Type       string // "small" or "large"
-	Pool       [2]uint64
-	Expandable bool
-	Frames     []Frame // of the allocation that made it, innermost first; nil if not recorded
-	Blocks     []Block // by address; together they fill the segment
+	Device     int       // number of the device
+	Addr       uint64    // device address
+	TotalSize  uint64    // of all blocks
+	Allocated  uint64    // of blocks that are allocated
+	Active     uint64    // of blocks that are allocated or wait for other streams
+	Requested  uint64    // what was asked for of the active blocks
+	Stream     uint64    // 0 is the default stream
+	Type       string    // "small" or "large"
+	Pool       [2]uint64 // id of the private pool; zero for the default pool
+	Expandable bool      // a run of mapped pages of an expandable segment
+	Frames     []Frame   // of the allocation that made it, innermost first; nil if not recorded
+	Blocks     []Block   // by address; together they fill the segment
 }
 
 // Block is a part of a Segment.
 type Block struct {
-	Addr      uint64
+	Addr      uint64  // device address
 	Size      uint64  // bytes
 	Requested uint64  // bytes that its last owner asked for
 	State     string  // "active_allocated", "active_pending_free" or "inactive"
@@ -72,11 +72,11 @@ type TraceEntry struct {
 	// Action is "alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap",
 	// "snapshot", "oom" or "user_defined".
 	Action string
-	Addr   uint64 // device address; for "oom" the device's free bytes
-	Size   uint64 // bytes
-	Stream uint64 // 0 is the default stream
-	Time   time.Time
-	Frames []Frame // innermost first; nil if not recorded
+	Addr   uint64    // device address; for "oom" the device's free bytes
+	Size   uint64    // bytes
+	Stream uint64    // 0 is the default stream
+	Time   time.Time // when it was recorded, to the microsecond
+	Frames []Frame   // innermost first; nil if not recorded
 }
 
 // Segments returns the segments with their blocks, by address. Equal stacks share one slice, which the caller does not change.

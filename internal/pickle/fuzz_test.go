@@ -1,0 +1,54 @@
+package pickle_test
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"tenon.dev/internal/pickle"
+)
+
+// fuzzMemory is what a fuzzed pickle may take.
+const fuzzMemory = 4 << 20
+
+// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take (the
+// multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values taken out and put back.
+func FuzzRead(f *testing.F) {
+	for _, name := range []string{"circle.pickle", "circle_dict.pickle", "ordered.pickle"} {
+		f.Add(file(f, name))
+	}
+	for p := range 6 {
+		f.Add(file(f, fmt.Sprintf("values_p%d.pickle", p))[:300])
+	}
+	for _, s := range []string{"(lp0\n(lp1\nI4\naa.", "](]\x94(K\x01eh\x00e.", "cm\nn\n(K\x01tR}b.", "\x8e\x00\x00\x10\x00\x00\x00\x00\x00abc", "(K\x01im\nC\n.", "K\x05Q."} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		d, err := pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Global: allow, Persistent: true})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8*fuzzMemory+uint64(32*len(data)) {
+			t.Errorf("%d bytes were allocated for a pickle of %d", n, len(data))
+		}
+		if err != nil {
+			return
+		}
+		if d.Used() > fuzzMemory {
+			t.Errorf("%d bytes are in use", d.Used())
+		}
+		_ = show(d, d.Root(), 3)
+		var took []pickle.Kind
+		_, err = pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Global: allow, Persistent: true,
+			Take: func(d *pickle.Data, k pickle.Kind, items []pickle.Ref) (pickle.Taken, error) {
+				values, marks, at := d.Stack()
+				if at >= len(values) && len(values) > 0 || len(marks) > 0 && marks[len(marks)-1] > len(values) {
+					t.Errorf("position %d of %d, marks at %v", at, len(values), marks)
+				}
+				took = append(took, k)
+				return pickle.Taken{Verdict: pickle.Verdict(len(took) % 3), Value: uint64(len(took))}, nil
+			}})
+		_ = err // adding to what was taken is an error
+	})
+}
