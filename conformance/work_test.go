@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/cuda"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
@@ -226,11 +227,27 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32), tenon.ToOpt{}) }); err != nil {
 			t.Error(err)
 		}
+		if err := w.watched(x, func() { w.pinned(x) }); err != nil {
+			t.Error(err)
+		}
 		got, err := tenon.Read[float32](x, b)
 		if err != nil || got[0] != 1.5 {
 			t.Errorf("copy, launch and step give %v, %v; want 1.5", got, err)
 		}
 	})
+}
+
+// pinned runs what concerns a GPU and the processor. The watched device is the processor; the GPU is simulated beside it.
+func (w *watcher) pinned(x *tenon.Exec) {
+	gpu, err := rt.Open(rt.Selector{Kind: rt.Sim})
+	if err != nil {
+		panic(err)
+	}
+	defer gpu.Close()
+	y := x.On((*cuda.Stream)(gpu.DefaultStream()))
+	a := y.PinMemory(x.Ones([]int{8}, tenon.Float32))
+	y.CopyAsyncInto(a, y.Full([]int{8}, 3, tenon.Float32))
+	a.Close()
 }
 
 // dependsOnData are the operations that must know data on the host: their result's shape depends on it, or their recorded calls have tensors

@@ -1,0 +1,290 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/internal/stack"
+	"tenon.dev/memviz"
+)
+
+// historyTests are the behaviours of the history's recording and of snapshots.
+var historyTests = []cudaTest{
+	{name: "CUDA-122_test_memory_snapshot", run: testMemorySnapshot},
+	{name: "CUDA-123_test_direct_traceback", run: testDirectTraceback},
+	{name: "CUDA-124_test_memory_snapshot_with_cpp", run: testSnapshotOperations},
+	{name: "CUDA-130_test_memory_snapshot_script", run: testSnapshotScript},
+	{name: "CUDA-132_test_cycles", run: testCycles},
+	{name: "CUDA-134_test_cpp_memory_snapshot_pickle", run: testSnapshotPickle},
+}
+
+// special is the shape whose size is easily told from others: 511284 bytes of float32.
+var special = []int{311, 411}
+
+const specialBytes = 311 * 411 * 4
+
+// keepHistory starts the recording of history and ends it with the test.
+func keepHistory(t *testing.T, x *tenon.Exec, h cuda.History) {
+	t.Helper()
+	dev := x.Device()
+	must(t, dev.RecordMemoryHistory(h))
+	t.Cleanup(func() { must(t, dev.RecordMemoryHistory(cuda.History{})) })
+}
+
+// snapshot returns the device's snapshot by way of its file form.
+func snapshot(t *testing.T, x *tenon.Exec) *cuda.Snapshot {
+	t.Helper()
+	s, err := x.Device().Snapshot()
+	must(t, err)
+	var b bytes.Buffer
+	must(t, s.Write(&b))
+	s, err = cuda.ReadSnapshot(&b)
+	must(t, err)
+	return s
+}
+
+// framesText is a stack as lines of file, line and name.
+func framesText(frames []cuda.Frame) string {
+	var b strings.Builder
+	for _, f := range frames {
+		fmt.Fprintf(&b, "%s:%d:%s\n", f.File, f.Line, f.Name)
+	}
+	return b.String()
+}
+
+// snapshotText is everything in a snapshot as text, as the seed's json.dumps gives it.
+func snapshotText(x *tenon.Exec, s *cuda.Snapshot) string {
+	var b strings.Builder
+	for _, g := range s.Segments() {
+		fmt.Fprintf(&b, "segment %d\n%s", g.TotalSize, framesText(g.Frames))
+		for _, k := range g.Blocks {
+			fmt.Fprintf(&b, "block %s %d %d\n%s", k.State, k.Size, k.Requested, framesText(k.Frames))
+		}
+	}
+	for _, e := range s.Trace(x.Device().Ordinal()) {
+		fmt.Fprintf(&b, "%s %d\n%s", e.Action, e.Size, framesText(e.Frames))
+	}
+	return b.String()
+}
+
+// find returns the block of that many requested bytes.
+func find(t *testing.T, s *cuda.Snapshot, requested uint64) cuda.Block {
+	t.Helper()
+	for _, g := range s.Segments() {
+		for _, b := range g.Blocks {
+			if b.Requested == requested && b.State == "active_allocated" {
+				return b
+			}
+		}
+	}
+	t.Fatalf("the snapshot has no live block of %d bytes", requested)
+	return cuda.Block{}
+}
+
+// lastAction returns the latest entry of a trace.
+func lastAction(t *testing.T, x *tenon.Exec, s *cuda.Snapshot) cuda.TraceEntry {
+	t.Helper()
+	trace := s.Trace(x.Device().Ordinal())
+	if len(trace) == 0 {
+		t.Fatal("the trace is empty")
+	}
+	return trace[len(trace)-1]
+}
+
+const thisFile = "cuda_history_test.go"
+
+func testMemorySnapshot(t *testing.T, x *tenon.Exec) {
+	dev := x.Device()
+	settle(t, dev)
+	keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: "go"})
+	random := func(shape ...int) *tenon.Tensor { return x.Rand(shape, tenon.Float32) }
+	// a is the second block of its segment.
+	random(2*311, 411).Close()
+	unused := random(310, 410)
+	a := random(special...)
+	// Many of the least size, which tile a segment, freed in any order: their histories are merged.
+	var many []*tenon.Tensor
+	for range 1000 {
+		many = append(many, random(128))
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for len(many) > 0 {
+		i := r.IntN(len(many))
+		many[i].Close()
+		many = slices.Delete(many, i, i+1)
+	}
+	random(128 * 5).Close()
+
+	s := snapshot(t, x)
+	b := find(t, s, specialBytes)
+	check(t, "the block's address", b.Addr, a.DataPtr())
+	if !strings.Contains(framesText(b.Frames), thisFile) {
+		t.Errorf("the block's stack is\n%s", framesText(b.Frames))
+	}
+	for _, g := range s.Segments() {
+		if !strings.Contains(framesText(g.Frames), thisFile) {
+			t.Errorf("the segment at %#x has the stack\n%s", g.Addr, framesText(g.Frames))
+		}
+		at, active := g.Addr, uint64(0)
+		for _, k := range g.Blocks {
+			check(t, "where a block begins", k.Addr, at)
+			at += k.Size
+			if k.State != "inactive" {
+				active += k.Size
+			}
+		}
+		check(t, "where the blocks end", at, g.Addr+g.TotalSize)
+		check(t, "active bytes", g.Active, active)
+	}
+	var file, usage bytes.Buffer
+	must(t, s.Write(&file))
+	must(t, memviz.WriteSegments(&usage, &file, "snapshot"))
+	if !strings.Contains(usage.String(), thisFile) || !strings.Contains(usage.String(), "active_allocated") {
+		t.Errorf("the segments' usage does not name this file:\n%s", usage.String())
+	}
+	unused.Close()
+	a.Close()
+	settle(t, dev)
+	if got := lastAction(t, x, snapshot(t, x)).Action; got != "segment_free" && got != "segment_unmap" {
+		t.Errorf("the last action is %s", got)
+	}
+}
+
+// testDirectTraceback: Go has one kind of frames. A stack that is captured cheaply and named late says the same as the runtime's own.
+func testDirectTraceback(t *testing.T, x *tenon.Exec) {
+	var table stack.Table
+	gather := func() *stack.Stack { return table.Capture() }
+	s := gather()
+	var names []string
+	var files []string
+	for f := range s.All() {
+		names, files = append(names, f.Function), append(files, path.Base(f.File))
+	}
+	if !slices.Contains(files, thisFile) || !strings.Contains(strings.Join(names, "\n"), "conformance.testDirectTraceback") {
+		t.Errorf("the stack is %v in %v", names, files)
+	}
+	pc := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])
+	var want []string
+	for {
+		f, more := frames.Next()
+		if f.Function != "runtime.goexit" {
+			want = append(want, f.Function)
+		}
+		if !more {
+			break
+		}
+	}
+	names = slices.DeleteFunc(names, func(n string) bool { return n == "runtime.goexit" })
+	if !slices.Equal(names[len(names)-len(want):], want) {
+		t.Errorf("the stack is\n%v\nthe runtime's\n%v", names, want)
+	}
+}
+
+func testSnapshotOperations(t *testing.T, x *tenon.Exec) {
+	settle(t, x.Device())
+	for stacks, operations := range map[string]bool{"all": true, "go": false} {
+		keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: stacks})
+		a := x.Rand(special, tenon.Float32)
+		text := framesText(find(t, snapshot(t, x), specialBytes).Frames)
+		check(t, "the operation in the block's stack, stacks "+stacks, strings.Contains(text, "::rand"), operations)
+		check(t, "this function in the block's stack", strings.Contains(text, "testSnapshotOperations"), true)
+		a.Close()
+	}
+}
+
+// testSnapshotScript: a Go function is compiled, and appears under its own name. It stands above the library's functions, which it called.
+func testSnapshotScript(t *testing.T, x *tenon.Exec) {
+	keepHistory(t, x, cuda.History{Enabled: "state", Context: "all", Stacks: "go"})
+	foo(x)
+	frames := find(t, snapshot(t, x), specialBytes).Frames
+	own := slices.IndexFunc(frames, func(f cuda.Frame) bool { return path.Base(f.File) == thisFile })
+	if own < 0 || !strings.HasSuffix(frames[own].Name, "conformance.foo") {
+		t.Fatalf("the stack is\n%s", framesText(frames))
+	}
+	for _, f := range frames[:own] {
+		if !strings.HasPrefix(f.Name, "tenon.") {
+			t.Errorf("%s stands below the program's function", f.Name)
+		}
+	}
+}
+
+//go:noinline
+func foo(x *tenon.Exec) *tenon.Tensor { return x.Rand(special, tenon.Float32) }
+
+// testCycles: Go's collector finds cycles as it finds all else, so they leak nothing and nobody need observe them. The history names who made what
+// it found.
+func testCycles(t *testing.T, x *tenon.Exec) {
+	dev := x.Device()
+	y, err := x.Fork() // of another session, and so not in the test's scope
+	must(t, err)
+	must(t, dev.Synchronize())
+	keepHistory(t, x, cuda.History{Enabled: "all", Context: "alloc", Stacks: "go"})
+	before := dev.MemoryAllocated()
+	knot(y)
+	check(t, "allocated bytes with the cycle", dev.MemoryAllocated()-before, 512)
+	for range 1000 {
+		runtime.GC()
+		must(t, dev.EmptyCache()) // takes what the collector found
+		if dev.MemoryAllocated() == before {
+			break
+		}
+		time.Sleep(time.Millisecond) // for the cleanup, which has a goroutine of the runtime's
+	}
+	check(t, "allocated bytes after the collection", dev.MemoryAllocated(), before)
+	for _, e := range snapshot(t, x).Trace(dev.Ordinal()) {
+		if e.Action == "free_completed" {
+			if text := framesText(e.Frames); !strings.Contains(text, "conformance.knot") {
+				t.Errorf("the stack of what was collected is\n%s", text)
+			}
+			return
+		}
+	}
+	t.Error("the trace shows no free")
+}
+
+// knot drops a closure that refers to itself and to a tensor.
+//
+//go:noinline
+func knot(x *tenon.Exec) {
+	a := x.Empty([]int{3, 4}, tenon.Float32)
+	var f func(again bool) *tenon.Tensor
+	f = func(again bool) *tenon.Tensor {
+		if again {
+			return f(false)
+		}
+		return a
+	}
+	f(true)
+}
+
+func testSnapshotPickle(t *testing.T, x *tenon.Exec) {
+	for _, context := range []string{"", "alloc"} {
+		keepHistory(t, x, cuda.History{Enabled: "all", Context: context, Stacks: "all", MaxEntries: 10})
+		for range 20 {
+			x.Empty([]int{8}, tenon.Float32).Close() // more than the ring holds
+		}
+		a := foo(x)
+		s := snapshot(t, x)
+		text := framesText(find(t, s, specialBytes).Frames)
+		for _, part := range []string{"::rand", "conformance.foo", thisFile} {
+			check(t, "context "+context+": "+part+" in the block's stack", strings.Contains(text, part), context != "")
+		}
+		last := lastAction(t, x, s)
+		check(t, "the last action", last.Action, "alloc")
+		check(t, "its size", last.Size, specialBytes)
+		check(t, "entries", len(s.Trace(x.Device().Ordinal())), 10)
+		a.Close()
+		must(t, x.Device().RecordMemoryHistory(cuda.History{}))
+		check(t, "entries after the end", len(snapshot(t, x).Trace(x.Device().Ordinal())), 0)
+	}
+}

@@ -1,3 +1,0 @@
-package conformance
-
-var historyTests, plotTests []cudaTest
