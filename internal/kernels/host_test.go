@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
+	memory "tenon.dev/internal/check"
 	"tenon.dev/internal/vexec"
 )
 
@@ -21,6 +22,9 @@ type host struct {
 	next    uint64
 	// launches counts those since the last reset.
 	launches int
+	// check is not nil where the environment asks for a memory checker; order is all launches'.
+	check *memory.Checker
+	order *memory.Stream
 }
 
 type region struct {
@@ -29,8 +33,24 @@ type region struct {
 }
 
 func newHost(t testing.TB) *host {
-	return &host{t: t, index32: 1<<31 - 1, kernels: map[Spec]*vexec.Kernel{}, next: 1 << 20,
+	h := &host{t: t, index32: 1<<31 - 1, kernels: map[Spec]*vexec.Kernel{}, next: 1 << 20,
 		limits: Limits{Multiprocessors: 2, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 48 << 10, Major: 9}}
+	log, err := memory.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log != nil {
+		h.check = memory.New(log)
+		h.order = h.check.Stream()
+	}
+	return h
+}
+
+// written tells the checker that the test wrote n bytes at ptr; 0: perhaps all of that memory.
+func (h *host) written(ptr uint64, n int) {
+	if h.check != nil {
+		h.check.Written(ptr, uint64(n))
+	}
 }
 
 func (h *host) Resolve(addr uint64) ([]byte, uint64, bool) {
@@ -50,6 +70,9 @@ func (h *host) alloc(n int) uint64 {
 	}
 	h.memory = append(h.memory, region{base, b[:n]})
 	h.next += uint64(n+8191) &^ 4095
+	if h.check != nil {
+		h.check.Alloc(base, uint64(n))
+	}
 	return base
 }
 
@@ -74,7 +97,13 @@ func (h *host) Issue(l *Launch) error {
 		h.kernels[l.Spec] = k
 	}
 	h.launches++
-	return k.Run(&vexec.Env{Mem: h}, l.Grid, l.Block, l.Shared, l.Args)
+	e := vexec.Env{Mem: h}
+	if h.check != nil {
+		w := h.check.Launch(h.order.Enqueue("launch"), k, l.Block, nil)
+		defer w.End()
+		e.Watch = w
+	}
+	return k.Run(&e, l.Grid, l.Block, l.Shared, l.Args)
 }
 
 func (h *host) Workspace(n int) (uint64, error) { return h.alloc(n), nil }
@@ -88,11 +117,18 @@ func (h *host) Memset(ptr uint64, b byte, n int) error {
 	for i := range n {
 		mem[ptr-base+uint64(i)] = b
 	}
+	h.written(ptr, n)
 	return nil
 }
 
-// bytesOf returns memory from ptr on.
+// bytesOf returns memory from ptr on, to read or write.
 func (h *host) bytesOf(ptr uint64) []byte {
+	h.written(ptr, 0)
+	return h.view(ptr)
+}
+
+// view is bytesOf for who tells of writes.
+func (h *host) view(ptr uint64) []byte {
 	mem, base, ok := h.Resolve(ptr)
 	if !ok {
 		h.t.Fatalf("nothing lies at %#x", ptr)
@@ -191,7 +227,9 @@ func offsetOf(o *Operand, ix []int) int {
 func (h *host) write(o Operand, f func(n int) complex128) {
 	size := o.DType.Size()
 	walkIndex(o.Shape, func(n int, ix []int) {
-		b := h.bytesOf(o.Ptr + uint64(offsetOf(&o, ix)*size))
+		at := o.Ptr + uint64(offsetOf(&o, ix)*size)
+		b := h.view(at)
+		h.written(at, size)
 		v := f(n)
 		if o.DType.IsComplex() {
 			putReal(b, o.DType.Real(), realPart(v))
@@ -210,7 +248,7 @@ func (h *host) readComplex(o Operand) []complex128 {
 	size := o.DType.Size()
 	var out []complex128
 	walkIndex(o.Shape, func(n int, ix []int) {
-		b := h.bytesOf(o.Ptr + uint64(offsetOf(&o, ix)*size))
+		b := h.view(o.Ptr + uint64(offsetOf(&o, ix)*size))
 		if o.DType.IsComplex() {
 			out = append(out, complex(realAt(b, o.DType.Real()), realAt(b[size/2:], o.DType.Real())))
 			return
