@@ -120,5 +120,17 @@ func TestSaxpy(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "kernel saxpy has 4 parameters, but 1 arguments were given") {
 			t.Fatal(err)
 		}
+		y.SetRequiresGrad(true)
+		write := func(x *tenon.Exec) error {
+			return tenon.Try(func() {
+				x.Launch(saxpy, tenon.Over(n), tenon.Number(1), tenon.Integer(n), tenon.In(tenon.From(x, v)), tenon.Out(y))
+			})
+		}
+		if err := write(x); err == nil || !strings.Contains(err.Error(), "a leaf tensor that requires grad is used in an in-place operation") || y.Version() != 1 {
+			t.Errorf("a kernel that writes to a leaf: %v, version %d", err, y.Version())
+		}
+		if err := write(x.NoGrad()); err != nil || y.Version() != 2 {
+			t.Errorf("without gradients: %v, version %d", err, y.Version())
+		}
 	})
 }

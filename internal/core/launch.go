@@ -56,7 +56,7 @@ type launching struct {
 
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
 // first element; what the kernel assumes of strides the caller ensures. It is built and loaded on its first launch on a device. No gradient is
-// recorded: give it one with a Function.
+// recorded, and writing to a tensor that requires one is refused: give it one with a Function.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
@@ -152,6 +152,9 @@ func runLaunch(f *frame) error {
 			continue
 		}
 		if c.args[i].writes {
+			if t := tensors[0]; !f.x.m.noGrad && t.RequiresGrad() {
+				f.checkHistory(t)
+			}
 			f.writes(tensors[0])
 		}
 		tensors = tensors[1:]

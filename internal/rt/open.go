@@ -40,6 +40,9 @@ func Open(sel Selector) (*Device, error) {
 		return nil, err
 	}
 	n, err := drv.DeviceCount()
+	if errors.Is(err, driver.NoDevice) {
+		return nil, fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
+	}
 	if err != nil {
 		return nil, wrap(err, "the devices could not be counted")
 	}
