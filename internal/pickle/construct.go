@@ -136,10 +136,7 @@ func (m *machine) newMore(k Kind, parts more) (Ref, error) {
 
 // build gives the object beneath it the value on top as state.
 func (m *machine) build() error {
-	if _, err := m.top(2); err != nil {
-		return err
-	}
-	v, err := m.under(1, KindObject)
+	v, err := m.under(1, false, KindObject)
 	if err != nil {
 		return err
 	}

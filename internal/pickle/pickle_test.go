@@ -200,7 +200,7 @@ func TestRefused(t *testing.T) {
 		{"0", "1 values are needed and 0 are there", fault.Invalid}, {"1", "a mark is missing", fault.Invalid}, {"2", "1 values", fault.Invalid},
 		{"(K\x01d.", "a key without a value", fault.Invalid}, {"}(K\x01u.", "a key without a value", fault.Invalid}, {"K\x00K\x01K\x02s.", "items are added to a int", fault.Invalid}, {"}K\x01s.", "a container is missing", fault.Invalid},
 		{"K\x01K\x02a.", "items are added to a int", fault.Invalid}, {"K\x01(K\x02e.", "items are added to a int", fault.Invalid}, {"(e.", "a container is missing", fault.Invalid},
-		{"]K\x01K\x02s.", "items are added to a list", fault.Invalid}, {"K\x01b.", "2 values are needed", fault.Invalid}, {"]K\x01b.", "items are added to a list", fault.Invalid},
+		{"]K\x01K\x02s.", "items are added to a list", fault.Invalid}, {"K\x01b.", "a container is missing", fault.Invalid}, {"()(a", "a container is missing", fault.Invalid}, {"](K\x01a.", "a container is missing", fault.Invalid}, {"(}(Nb.", "a container is missing", fault.Invalid}, {"]K\x01b.", "items are added to a list", fault.Invalid},
 		{"\x94", "1 values are needed", fault.Invalid}, {"h\x07.", "memo entry 7 does not exist", fault.Invalid}, {"gx\n.", `"x" is no memo index`, fault.Invalid},
 		{"p-1\n.", "is no memo index", fault.Invalid}, {"Ix\n.", `"x" is no integer`, fault.Invalid}, {"Fx\n.", `"x" is no float`, fault.Invalid},
 		{"Sx\n.", "is no quoted string", fault.Invalid}, {"S'\\q'\n.", "is no quoted string", fault.Invalid}, {"S'\\'\n.", "is no quoted string", fault.Invalid},

@@ -195,7 +195,7 @@ func (m *machine) rare(op byte) error {
 	case opTuple:
 		return m.gather(KindTuple)
 	case opAppend:
-		return m.extend(1)
+		return m.extend(1, false)
 	case opSetItem:
 		return m.setItem()
 	case opBinPut, opLongBinPut:

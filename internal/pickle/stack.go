@@ -393,10 +393,17 @@ func (m *machine) wrapUp(k Kind, from int) error {
 	return m.push(v)
 }
 
-// under returns the container beneath the last n values, which has one of the kinds.
-func (m *machine) under(n int, kinds ...Kind) (Ref, error) {
-	at := len(m.stack) - n - 1
-	if at < 0 {
+// under returns the container beneath the last n values, which has one of the kinds and is above all marks but, where marked says so,
+// the last.
+func (m *machine) under(n int, marked bool, kinds ...Kind) (Ref, error) {
+	at, floor := len(m.stack)-n-1, m.floor()
+	if k := len(m.marks); marked {
+		floor = 0
+		if k > 1 {
+			floor = m.marks[k-2]
+		}
+	}
+	if at < floor {
 		return 0, m.broken("a container is missing")
 	}
 	v := m.stack[at]
@@ -407,8 +414,8 @@ func (m *machine) under(n int, kinds ...Kind) (Ref, error) {
 }
 
 // extend adds the last n values to the list, set or object beneath them.
-func (m *machine) extend(n int) error {
-	v, err := m.under(n, KindList, KindSet, KindObject)
+func (m *machine) extend(n int, marked bool) error {
+	v, err := m.under(n, marked, KindList, KindSet, KindObject)
 	if err != nil {
 		return err
 	}
@@ -427,7 +434,7 @@ func (m *machine) appends() error {
 	if err != nil {
 		return err
 	}
-	if err := m.extend(n); err != nil {
+	if err := m.extend(n, true); err != nil {
 		return err
 	}
 	m.marks = m.marks[:len(m.marks)-1]
@@ -443,7 +450,7 @@ func (m *machine) setItems() error {
 	if n%2 != 0 {
 		return m.broken("a dict has a key without a value")
 	}
-	v, err := m.under(n, KindDict, KindObject)
+	v, err := m.under(n, true, KindDict, KindObject)
 	if err != nil {
 		return err
 	}
@@ -473,10 +480,7 @@ func (m *machine) setItems() error {
 
 // setItem adds one key and value to the dict or object beneath them.
 func (m *machine) setItem() error {
-	if _, err := m.top(2); err != nil {
-		return err
-	}
-	v, err := m.under(2, KindDict, KindObject)
+	v, err := m.under(2, false, KindDict, KindObject)
 	if err != nil {
 		return err
 	}
