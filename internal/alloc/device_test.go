@@ -391,6 +391,24 @@ func TestMaxSplitSize(t *testing.T) {
 	b.want("oversize_segments.freed", 4)
 }
 
+// TestOversizeInHeldPool wants a pool to keep what a recorded graph may write to, even where want of memory has the oversize blocks of
+// the default pool returned.
+func TestOversizeInHeldPool(t *testing.T) {
+	b := newBench(t, 200*mib, "max_split_size_mb:30", Options{})
+	id := NewPoolID()
+	b.ok(b.RetainPool(id))
+	b.into(id, 0, func() { b.free(b.alloc(100*mib, 0)) })
+	b.into(id, 0, func() {
+		_, err := b.Alloc(140*mib, 0)
+		b.fails(err, fault.OutOfMemory, "Tried to allocate 140.00 MiB")
+	})
+	if s := b.poolSegments(id); len(s) != 1 || s[0].TotalSize != 100*mib {
+		t.Errorf("the pool holds %+v", s)
+	}
+	b.ok(b.ReleasePool(id))
+	b.alloc(140*mib, 0)
+}
+
 func TestGarbageCollection(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		testGarbageCollection(t, late)

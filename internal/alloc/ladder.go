@@ -83,7 +83,7 @@ func (d *Device) grow(r *request) (*Block, error) {
 	if b, err := d.newSegment(r); b != nil || err != nil {
 		return b, err
 	}
-	if d.settings.MaxSplitSize != infinite {
+	if d.settings.MaxSplitSize != infinite && r.silo.pool.private == nil { // graphs write to what is free in their pools
 		enough, err := d.releaseOversize(r)
 		if err != nil {
 			return nil, err
