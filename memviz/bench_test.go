@@ -57,15 +57,21 @@ func reopenBench(b *testing.B, path string) *Recording {
 // get answers a request or fails.
 func get(t testing.TB, v *viewer, request string) []byte {
 	t.Helper()
-	u, err := url.Parse(request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, _, err := v.answer(u.Path, u.Query())
+	body, err := answerText(v, request)
 	if err != nil {
 		t.Fatalf("%s: %v", request, err)
 	}
 	return body
+}
+
+// answerText answers a request written as the page writes it.
+func answerText(v *viewer, request string) ([]byte, error) {
+	u, err := url.Parse(request)
+	if err != nil {
+		return nil, err
+	}
+	body, _, err := v.answer(u.Path, u.Query())
+	return body, err
 }
 
 // firstPicture asks for what the page asks for before it draws.

@@ -27,7 +27,7 @@ type program struct {
 // newProgram makes a program whose history goes to emit in batches.
 func newProgram(seed uint64, n int, emit func([]snapshot.Event) error) *program {
 	p := &program{rng: rand.New(rand.NewPCG(seed, 1)), n: n, emit: emit, stacks: &snapshot.Stacks{}, next: 1 << 32, free: map[uint64][]uint64{}}
-	for i := range 300 {
+	for i := range min(300, 5+n/20) {
 		var fs []snapshot.Frame
 		for d := range 3 + i%20 {
 			fs = append(fs, snapshot.Frame{File: "/src/model" + decimal(d%7) + ".go", Line: 10*d + i, Name: "layer" + decimal(i) + ".step" + decimal(d)})
@@ -38,7 +38,7 @@ func newProgram(seed uint64, n int, emit func([]snapshot.Event) error) *program 
 }
 
 func (p *program) event(e snapshot.Event) error {
-	e.TimeUS = 1_700_000_000_000_000 + int64(p.n)
+	e.TimeUS = 1_700_000_000_000_000 - int64(p.n)
 	p.events = append(p.events, e)
 	p.n--
 	if len(p.events) == 4096 {
@@ -102,7 +102,7 @@ func (p *program) release(i int) error {
 
 // run makes the history and returns the snapshot without it.
 func (p *program) run() (*snapshot.Snapshot, error) {
-	for p.n > 4000 {
+	for p.n > 40 {
 		step := min(1500, p.n/4)
 		for range step {
 			if err := p.alloc(p.size()); err != nil {

@@ -1,0 +1,282 @@
+package memviz
+
+import (
+	"bytes"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev/internal/snapshot"
+)
+
+// columnBytes is the column file of a small program.
+func columnBytes(t testing.TB, n int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	err := importSnapshot(func(o snapshot.ReadOptions) (*snapshot.Snapshot, error) {
+		return newProgram(5, n, func(batch []snapshot.Event) error { return o.Events(0, batch) }).run()
+	}, &b, source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// useAll asks a recording everything once.
+func useAll(rec *Recording) error {
+	v := &viewer{rec: rec, before: rec}
+	for _, d := range rec.devices {
+		dev := "?device=" + decimal(d.index)
+		last := decimal(d.entry.Events)
+		for _, r := range []string{"info", "tile" + dev + "&view=active", "tile" + dev + "&view=cached&level=" + decimal(d.cachedLine.topTile()), "at" + dev + "&state=" + last,
+			"blocks" + dev + "&state=" + last, "events" + dev + "&count=50", "search" + dev + "&q=size>=1k", "oom" + dev, "diff" + dev + "&at=peak", "alloc" + dev + "&view=active&id=0"} {
+			if _, err := answerText(v, r); err != nil && strings.Contains(err.Error(), "damaged") {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// A column file with any one byte changed is refused when it is opened, or when the damaged events are looked at, or says the same.
+func TestColumnDamage(t *testing.T) {
+	whole := columnBytes(t, 4500)
+	rec, err := load("whole", bytes.NewReader(whole), int64(len(whole)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := rec.devices[0].entry.Events
+	step := 401
+	if *long {
+		step = 1
+	}
+	for at := 0; at < len(whole); at += step {
+		b := slices.Clone(whole)
+		b[at] ^= 0x40
+		rec, err := load("damaged", bytes.NewReader(b), int64(len(b)))
+		if err == nil {
+			_, err = rec.event(rec.devices[0], n/2)
+		}
+		if err == nil && at >= len(columnMagic) { // the first bytes are not read
+			t.Fatalf("byte %d of %d changed: no error", at, len(b))
+		}
+	}
+	for _, cut := range []int{0, 1, 31, len(whole) / 2, len(whole) - 1} {
+		if _, err := load("cut", bytes.NewReader(whole[:cut]), int64(cut)); err == nil || !strings.Contains(err.Error(), "damaged") {
+			t.Errorf("cut to %d bytes: %v", cut, err)
+		}
+	}
+}
+
+func TestColumnVersion(t *testing.T) {
+	b := columnBytes(t, 100)
+	b[len(b)-12]++
+	if _, err := load("newer", bytes.NewReader(b), int64(len(b))); err == nil || !strings.Contains(err.Error(), "version 2, this program reads 1") {
+		t.Error(err)
+	}
+}
+
+// FuzzColumns opens damaged column files whose checksums are right, so that what is read is what is checked.
+func FuzzColumns(f *testing.F) {
+	whole := columnBytes(f, 200)
+	c, err := newColumnReader(bytes.NewReader(whole), int64(len(whole)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for i := range c.dir.Sections {
+		f.Add(uint8(i), uint32(1), uint64(1), uint8(0))
+	}
+	f.Fuzz(func(t *testing.T, section uint8, at uint32, value uint64, cut uint8) {
+		b := slices.Clone(whole)
+		c, err := newColumnReader(bytes.NewReader(b), int64(len(b)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &c.dir.Sections[int(section)%len(c.dir.Sections)]
+		if s.Length > 0 {
+			for i := range 8 {
+				b[s.Offset+(int64(at)+int64(i))%s.Length] ^= byte(value >> (8 * i))
+			}
+			s.Length -= int64(cut) % s.Length
+		}
+		// Written again with right sums, which is what an attacker would do.
+		var out bytes.Buffer
+		w := newColumnWriter(&out)
+		w.write(b[len(columnMagic):])
+		w.dir = c.dir
+		for i := range w.dir.Sections {
+			x := &w.dir.Sections[i]
+			x.CRC = crc32.Checksum(b[x.Offset:x.Offset+x.Length], castagnoli)
+		}
+		if err := w.finish(); err != nil {
+			t.Fatal(err)
+		}
+		rec, err := load("fuzzed", bytes.NewReader(out.Bytes()), int64(out.Len()))
+		if err == nil {
+			useAll(rec)
+		}
+	})
+}
+
+// FuzzColumnFile opens anything.
+func FuzzColumnFile(f *testing.F) {
+	f.Add(columnBytes(f, 200))
+	f.Add([]byte(columnMagic))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if rec, err := load("fuzzed", bytes.NewReader(b), int64(len(b))); err == nil {
+			useAll(rec)
+		}
+	})
+}
+
+// bigSnapshot writes a snapshot that is large enough for its columns to be kept.
+func bigSnapshot(t *testing.T, path string, seed uint64) {
+	t.Helper()
+	var trace []snapshot.Event
+	s, err := newProgram(seed, 400_000, func(b []snapshot.Event) error { trace = append(trace, b...); return nil }).run()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Traces[0] = trace
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := s.Write(f); err != nil {
+		t.Fatal(err)
+	}
+	if st, _ := f.Stat(); st.Size() < keptFrom {
+		t.Fatalf("the snapshot has only %d bytes", st.Size())
+	}
+}
+
+func TestOpenCache(t *testing.T) {
+	dir := t.TempDir()
+	path, cache := filepath.Join(dir, "big.pickle"), filepath.Join(dir, "cache")
+	bigSnapshot(t, path, 1)
+	old := filepath.Join(cache, "old.columns")
+	os.MkdirAll(cache, 0o700)
+	os.WriteFile(old, nil, 0o600)
+	long := time.Now().Add(-2 * forgetAfter)
+	os.Chtimes(old, long, long)
+	read := int64(0)
+	open := func(o Options) *Recording {
+		t.Helper()
+		read = 0
+		o.Progress = func(n, total int64) {
+			if n < read || n > total {
+				t.Errorf("progress went from %d to %d of %d", read, n, total)
+			}
+			read = n
+		}
+		rec, err := Open(path, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { rec.Close() })
+		return rec
+	}
+	first := open(Options{Cache: cache})
+	if read == 0 {
+		t.Error("no progress")
+	}
+	kept := columnFiles(t, cache)
+	if len(kept) != 1 || kept[0] == old {
+		t.Fatalf("the cache holds %v", kept)
+	}
+	again := open(Options{Cache: cache})
+	if read != 0 {
+		t.Error("the second time the pickle was read")
+	}
+	if a, b := get(t, &viewer{rec: first}, "info"), get(t, &viewer{rec: again}, "info"); !bytes.Equal(a, b) {
+		t.Errorf("the second time it says\n%s\nfirst\n%s", b, a)
+	}
+	// Damage, and another file under the same name, are noticed.
+	b, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-trailerSize-10] ^= 1
+	if err := os.WriteFile(kept[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if open(Options{Cache: cache}); read == 0 {
+		t.Error("a damaged column file was used")
+	}
+	bigSnapshot(t, path, 2)
+	if other := open(Options{Cache: cache}); read == 0 || bytes.Equal(get(t, &viewer{rec: other}, "info"), get(t, &viewer{rec: first}, "info")) {
+		t.Error("the column file of another snapshot was used")
+	}
+	// Nothing is left behind.
+	for _, f := range columnFiles(t, cache) {
+		os.Remove(f)
+	}
+	rec := open(Options{Cache: cache, NoCache: true})
+	if len(columnFiles(t, cache)) != 0 {
+		t.Error("NoCache left a column file")
+	}
+	name := rec.file.(*os.File).Name()
+	if err := rec.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Errorf("%s is left", name)
+	}
+	// Where the cache cannot be written the file still opens.
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	open(Options{Cache: filepath.Join(dir, "file", "below")})
+}
+
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	cut := filepath.Join(dir, "cut.pickle.gz")
+	b, err := os.ReadFile(recordedPath("extra_streams"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile(cut, b[:len(b)/2], 0o600)
+	text := filepath.Join(dir, "text.pickle")
+	os.WriteFile(text, []byte("these are not the bytes of a pickle"), 0o600)
+	empty := filepath.Join(dir, "empty.pickle")
+	os.WriteFile(empty, nil, 0o600)
+	for path, want := range map[string]string{
+		filepath.Join(dir, "absent"): "the snapshot cannot be opened",
+		dir:                          "is a folder, not a snapshot",
+		cut:                          "cut.pickle.gz cannot be read as a memory snapshot",
+		text:                         "text.pickle cannot be read as a memory snapshot",
+		empty:                        "empty.pickle cannot be read as a memory snapshot",
+	} {
+		rec, err := Open(path, Options{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+		if rec != nil {
+			t.Errorf("%s: there is a recording", path)
+		}
+	}
+	// A stream of unknown length goes through a temporary file, which vanishes.
+	rec, err := Import(bytes.NewReader(b), "pipe", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := rec.file.(*os.File).Name()
+	if err := useAll(rec); err != nil {
+		t.Error(err)
+	}
+	if err := rec.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(name); err == nil {
+		t.Errorf("%s is left", name)
+	}
+	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil || !strings.Contains(err.Error(), "pipe cannot be read") {
+		t.Error(err)
+	}
+}
