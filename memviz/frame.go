@@ -34,8 +34,8 @@ func (t stackText) label(id uint32) string {
 		if name, ok := between(f.Name, "at::_ops::"); ok && op == "" {
 			op = name
 		}
-		if name, ok := between(f.Name, "torch::autograd::generated::"); ok && node == "" {
-			node = name
+		if name, ok := between(f.Name, "torch::autograd::generated::"); ok && node == "" && strings.Contains(name, "Backward") {
+			node, _, _ = strings.Cut(name, "_apply")
 		}
 		if first == "" && !machinery(f.Name) {
 			first = f.Name

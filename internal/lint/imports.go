@@ -71,6 +71,7 @@ nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn
 data: FACE internal/core internal/rt internal/mersenne
 
+memviz/browser:
 memviz/replay: LEAF internal/alloc internal/snapshot
 memviz: LEAF cuda internal/pickle internal/snapshot internal/alloc internal/driver internal/driver/hostsim
 memcheck: LEAF

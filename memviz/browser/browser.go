@@ -86,6 +86,7 @@ func Start(dir string) (*Browser, error) {
 	cmd := exec.Command(path, "--headless", "--remote-debugging-pipe", "--user-data-dir="+dir, "--no-sandbox", "--disable-gpu",
 		"--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check", "--disable-quic", "--disable-sync", "--disable-extensions",
 		"--disable-background-networking", "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
+		"--disable-renderer-backgrounding", "--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows",
 		"--disable-features=OptimizationHints,MediaRouter,Translate", "--metrics-recording-only", "--force-color-profile=srgb",
 		"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1", "--hide-scrollbars", "about:blank")
 	cmd.ExtraFiles = []*os.File{theirIn, theirOut}

@@ -257,9 +257,12 @@ func (t *Tab) Type(text string) error {
 	return t.call("Input.insertText", args{"text": text}, nil)
 }
 
-// PNG returns a picture of the viewport as PNG.
+// PNG returns a picture of the viewport as PNG. It brings the tab to the front, since others draw nothing.
 func (t *Tab) PNG() ([]byte, error) {
 	var r struct{ Data string }
+	if err := t.call("Page.bringToFront", args{}, nil); err != nil {
+		return nil, err
+	}
 	if err := t.call("Page.captureScreenshot", args{"format": "png"}, &r); err != nil {
 		return nil, err
 	}

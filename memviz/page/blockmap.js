@@ -53,7 +53,8 @@ class BlockView {
       const map = await ask('blocks', { device: d.device, state: near });
       if (turn !== this.turn) return;
       this.map = map;
-      this.fault = near === s ? '' : `This static file holds the block map of some states only; this is state ${number(near)}.`;
+      this.fault = '';
+      if (near !== s) update({ state: near }); // a static file holds some states only; the list shows them
     } catch (e) {
       if (turn !== this.turn) return;
       this.map = null;

@@ -12,11 +12,13 @@ class EventTable {
     new ResizeObserver(() => this.fill()).observe(this.scroller);
   }
 
-  // rows: state 0 first, then one state per event. A very long trace is scaled, since elements have a greatest height.
+  // rows: state 0 first, then one state per event; in a static file the states that it holds. A very long trace is scaled, since elements
+  // have a greatest height.
   show() {
     const d = device();
     this.device = d.device;
-    this.total = d.states;
+    this.states = info.static ? info.static.states[String(d.device)] || [] : null;
+    this.total = this.states ? this.states.length : d.states;
     this.height = Math.min(this.total * eventRow, 8e6);
     this.inner.style.height = `${this.height}px`;
     this.reveal(markerState());
@@ -27,12 +29,28 @@ class EventTable {
     return this.height === this.total * eventRow ? this.scroller.scrollTop / eventRow : this.scroller.scrollTop / most * Math.max(0, this.total - view / eventRow);
   }
 
-  reveal(state) {
+  // rowOf returns the row of a state.
+  rowOf(state) {
+    return this.states ? this.states.indexOf(nearestState(state)) : state;
+  }
+
+  reveal(marked) {
+    const state = this.rowOf(marked);
     const view = this.scroller.clientHeight || 400, rows = view / eventRow, top = this.topRow;
     if (state < top + 1 || state > top + rows - 2) {
       const want = clamp(state - rows / 2, 0, Math.max(0, this.total - rows));
       this.scroller.scrollTop = this.height === this.total * eventRow ? want * eventRow : want / Math.max(1, this.total - rows) * (this.height - view);
     }
+    this.fill();
+  }
+
+  // stored fetches the event of a state that a static file holds.
+  async stored(s) {
+    const name = `${this.device}/at ${s}`;
+    if (this.pages.has(name)) return;
+    this.pages.set(name, null);
+    const at = await ask('at', { device: this.device, state: s, top: info.static.top }).catch(() => null);
+    this.pages.set(name, at && at.event ? at.event : 'missing');
     this.fill();
   }
 
@@ -51,6 +69,10 @@ class EventTable {
   }
 
   event(index) {
+    if (this.states) {
+      this.stored(index + 1);
+      return this.pages.get(`${this.device}/at ${index + 1}`);
+    }
     const k = Math.floor(index / eventPage), p = this.pages.get(`${this.device}/${k}`);
     if (p === undefined) this.page(k);
     return Array.isArray(p) ? p[index - k * eventPage] : p;
@@ -59,10 +81,10 @@ class EventTable {
   fill() {
     if (!this.scroller.isConnected || this.total === undefined) return;
     const top = this.topRow, first = Math.max(0, Math.floor(top)), n = Math.ceil(this.scroller.clientHeight / eventRow) + 1, rows = [];
-    const marker = markerState();
-    for (let s = first; s < Math.min(this.total, first + n); s++) rows.push(this.row(s, this.scroller.scrollTop + (s - top) * eventRow, s === marker));
+    const marker = this.rowOf(markerState());
+    for (let k = first; k < Math.min(this.total, first + n); k++) rows.push(this.row(this.states ? this.states[k] : k, this.scroller.scrollTop + (k - top) * eventRow, k === marker));
     put(this.inner, ...rows);
-    this.scroller.setAttribute('aria-activedescendant', `state-${marker}`);
+    this.scroller.setAttribute('aria-activedescendant', `state-${this.states ? this.states[marker] : marker}`);
   }
 
   row(s, y, on) {

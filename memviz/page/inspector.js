@@ -138,7 +138,7 @@ function holderRow(g, whole) {
     holderRow.timer = setTimeout(() => {
       v.hoverStack = id;
       v.schedule();
-    }, id ? 60 : 0);
+    }, id ? 40 : 0);
   };
   const via = h('span', {});
   if (g.stack) stackPromise(g.stack).then(s => { via.textContent = callersOf(s, 3).map(x => `‹ ${x}`).join(' '); });

@@ -73,7 +73,11 @@ function escape() {
 }
 
 function stepMarker(by) {
-  const s = clamp(markerState() + by, 0, device().states - 1);
+  let s = clamp(markerState() + by, 0, device().states - 1);
+  if (info.static && where.view === 'state') { // only some states are there: step over those
+    const list = views.state.table.states, k = list.indexOf(nearestState(markerState()));
+    s = list[clamp(k + by, 0, list.length - 1)] ?? s;
+  }
   showState(s);
   const v = timelines[where.view], total = v && v.totalAt(s);
   say(`event ${s - 1}${total ? `, ${bytes(total.total)}` : ''}`);

@@ -90,7 +90,7 @@ function follow(what) {
   if (what.has('theme')) fillTabs();
   if (['device', 'sel', 'seg', 'q', 'only', 'state', 'view', 'stack', 'theme'].some(k => what.has(k))) {
     clearTimeout(follow.timer);
-    follow.timer = setTimeout(fillInspector, what.has('state') && !what.has('sel') ? 60 : 0);
+    follow.timer = setTimeout(fillInspector, what.has('state') && !what.has('sel') ? 30 : 0);
   }
   if (what.has('q') && document.activeElement !== byId('search')) byId('search').value = where.q;
 }

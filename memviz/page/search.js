@@ -35,10 +35,11 @@ function setQuery(q) {
 async function searchDetails() {
   const d = device(), q = where.q;
   if (embedded) {
-    const n = [...stackTexts.values()].length;
+    const found = drawnMatches(q);
     return [
-      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Search'), h('p', { class: 'muted' }, `“${q}” stands out in the timeline`))),
-      h('p', { class: 'note' }, `A static file searches what is drawn, by size, stream, pool and the ${plural(n, 'stack')} that it holds. Open the snapshot with tenon memviz to search all of it.`),
+      h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, found.length ? plural(found.length, 'strip') : 'Nothing drawn matches'), h('p', { class: 'muted' }, `match “${q}”`))),
+      h('p', { class: 'note' }, 'A static file searches the strips that it draws. Open the snapshot with tenon memviz to search every allocation.'),
+      h('ul', { class: 'results' }, found.slice(0, 200).map(resultRow)),
     ];
   }
   let r;
@@ -56,10 +57,23 @@ async function searchDetails() {
     r.groups.length > 1 ? h('h3', {}, 'By stack') : null,
     r.groups.length > 1 ? h('ul', { class: 'holders' }, r.groups.slice(0, 12).map(g => holderRow(g, r.bytes))) : null,
     h('h3', {}, r.results.length < r.count ? `Largest ${r.results.length}` : 'Largest first'),
-    h('ul', { class: 'results' }, r.results.map(a => h('li', {}, h('button', { class: 'result', 'data-key': `a${a.id}`, onclick: () => selectResult(a) },
-      h('i', { class: 'swatch', style: { background: stackColour(a.stack.id) } }), h('b', {}, bytes(a.size)), labelElement(a.stack.label),
-      h('span', { class: 'count' }, a.before ? 'from before' : `event ${number(a.start - 1)}`))))),
+    h('ul', { class: 'results' }, r.results.map(resultRow)),
   ].filter(Boolean);
+}
+
+const resultRow = a => h('li', {}, h('button', { class: 'result', 'data-key': `a${a.id}`, onclick: () => selectResult(a) },
+  h('i', { class: 'swatch', style: { background: stackColour(a.stack.id) } }), h('b', {}, bytes(a.size)), labelElement(a.stack.label),
+  h('span', { class: 'count' }, a.before ? 'from before' : `event ${number(a.start - 1)}`)));
+
+// drawnMatches lists what matches among the strips on the screen, largest first.
+function drawnMatches(q) {
+  const found = new Map(), test = localFilter(q);
+  for (const t of timelines.active.drawn) {
+    for (let i = 0; i < t.strips; i++) {
+      if (!found.has(t.id[i]) && test(t, i)) found.set(t.id[i], { id: t.id[i], size: t.size[i], start: t.start[i], end: t.end[i], before: Boolean(t.marks[i] >>> 24 & 1), stack: stackTexts.get(t.stack[i]) || { id: t.stack[i], label: '' } });
+    }
+  }
+  return [...found.values()].sort((a, b) => b.size - a.size || a.id - b.id);
 }
 
 function selectResult(a) {
@@ -97,8 +111,13 @@ function localFilter(q) {
   return localFilter.test;
 }
 
+function stacksCame() {
+  timelines.active.schedule();
+  fillInspector();
+}
+
 function stackHas(id, word) {
-  const s = stackText(id, () => timelines.active.schedule());
+  const s = stackText(id, stacksCame);
   if (!s) return false;
   if (s.text === undefined) s.text = copyText(s.frames || []).toLowerCase();
   return s.text.includes(word);
