@@ -235,4 +235,3 @@ func (v *view) point(state, bytes float64) (x, y float64) {
 	v.must(v.tab.Eval(fmt.Sprintf("(t => { t.measure(); const b = t.plot.getBoundingClientRect(); return [b.left + t.x(%g), b.top + t.y(%g)] })(timelines[where.view])", state, bytes), &p))
 	return p[0], p[1]
 }
-
