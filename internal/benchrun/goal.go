@@ -153,6 +153,7 @@ var catalogue = []Section{
 		{"alloc.exact", "ns", "allocate and free from cache, exact reuse", "", atMost(120)},
 		{"alloc.split", "ns", "allocate and free from cache, split and merge", "", atMost(250)},
 		{"alloc.parallel", "Mpairs/s", "pairs of allocate and free from 8 goroutines together", "", atLeast(3)},
+		{"alloc.replay", "Mops/s", "operations of PyTorch's recorded fuzz runs", "", atLeast(0.5)},
 		{"alloc.allocs", "allocs/op", "raw allocate and free: allocations in Go's heap", "", atMost(0)},
 		{"snapshot", "ms", "memory snapshot with 40,000 events", "", atMost(20)},
 		{"peak.chain", "MiB", "peak above start: 32 × (Linear(1024), ReLU) without gradients, 4096 rows", "", ofTorchMost(1.1)},
