@@ -220,3 +220,18 @@ func TestDumpOnOutOfMemory(t *testing.T) {
 	}
 	ok(t, d.DumpOnOutOfMemory(""))
 }
+
+// TestRecordingAllocates checks that an event of a known stack allocates nothing on Go's heap.
+func TestRecordingAllocates(t *testing.T) {
+	_, d := open(t, 1<<30)
+	s, err := d.Stream()
+	ok(t, err)
+	ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all", MaxEntries: 100}))
+	if n := testing.AllocsPerRun(100, func() {
+		addr, err := d.RawAlloc(4096, s)
+		ok(t, err)
+		ok(t, d.RawFree(addr))
+	}); n != 0 {
+		t.Errorf("an allocation and its free, recorded, make %v objects", n)
+	}
+}

@@ -11,7 +11,7 @@ import (
 )
 
 // open returns an Exec of a simulated device with the given memory, and the device, until the test ends.
-func open(t *testing.T, bytes uint64) (*tenon.Exec, *cuda.Device) {
+func open(t testing.TB, bytes uint64) (*tenon.Exec, *cuda.Device) {
 	t.Helper()
 	x, err := tenon.Open(tenon.Sim(bytes))
 	if err != nil {

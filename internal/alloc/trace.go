@@ -100,14 +100,17 @@ type collector struct {
 	collect func() any
 }
 
-// ring keeps the newest entries.
+// ring keeps the newest entries. They stand in chunks, so that a trace without bound is never moved.
 type ring struct {
-	on      bool
-	level   Level
-	limit   int // 0: unlimited
-	entries []TraceEntry
-	next    int // where the next one goes once entries is full
+	on     bool
+	level  Level
+	limit  int // 0: unlimited
+	chunks []*[ringChunk]TraceEntry
+	n      int // entries
+	next   int // where the next one goes once there are limit entries
 }
+
+const ringChunk = 1 << 10
 
 // RecordHistory starts, changes or (HistoryOff) ends the recording of the device's history. Changing the context keeps the
 // entries so far.
@@ -136,7 +139,10 @@ func (d *Device) RecordHistory(h History) error {
 	if limit > 0 && len(kept) > limit {
 		kept = kept[len(kept)-limit:]
 	}
-	d.ring = ring{on: true, level: h.Context, limit: limit, entries: kept}
+	d.ring = ring{on: true, level: h.Context, limit: limit}
+	for _, e := range kept {
+		d.ring.add(e)
+	}
 	return nil
 }
 
@@ -161,20 +167,31 @@ func (d *Device) record(a Action, addr, size uint64, s Stream, context any) {
 }
 
 func (r *ring) add(e TraceEntry) {
-	if r.limit == 0 || len(r.entries) < r.limit {
-		r.entries = append(r.entries, e)
-		return
-	}
-	r.entries[r.next] = e
-	r.next++
-	if r.next == r.limit {
+	i := r.next
+	if r.limit == 0 || r.n < r.limit {
+		i = r.n
+		if i%ringChunk == 0 {
+			r.chunks = append(r.chunks, new([ringChunk]TraceEntry))
+		}
+		r.n++
+	} else if r.next++; r.next == r.limit {
 		r.next = 0
 	}
+	r.chunks[i/ringChunk][i%ringChunk] = e
 }
 
 // read returns a copy of the entries, oldest first.
 func (r *ring) read() []TraceEntry {
-	s := make([]TraceEntry, 0, len(r.entries))
-	s = append(s, r.entries[r.next:]...)
-	return append(s, r.entries[:r.next]...)
+	s := make([]TraceEntry, 0, r.n)
+	s = r.appendRange(s, r.next, r.n)
+	return r.appendRange(s, 0, r.next)
+}
+
+func (r *ring) appendRange(s []TraceEntry, from, to int) []TraceEntry {
+	for from < to {
+		end := min(to, from+ringChunk-from%ringChunk)
+		s = append(s, r.chunks[from/ringChunk][from%ringChunk:][:end-from]...)
+		from = end
+	}
+	return s
 }

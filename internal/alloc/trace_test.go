@@ -173,3 +173,38 @@ func TestSnapshot(t *testing.T) {
 		t.Errorf("settings %+v", s.Settings)
 	}
 }
+
+// TestHistoryLong fills rings of several chunks, and bounds one later.
+func TestHistoryLong(t *testing.T) {
+	for _, limit := range []int{0, 1, ringChunk - 1, ringChunk, ringChunk + 1, 5*ringChunk + 7} {
+		const n = 12*ringChunk + 5
+		r := ring{limit: limit}
+		for i := range uint64(n) {
+			r.add(TraceEntry{Size: i})
+		}
+		have := r.read()
+		want := n
+		if limit > 0 {
+			want = limit
+		}
+		if len(have) != want {
+			t.Fatalf("limit %d: %d entries, want %d", limit, len(have), want)
+		}
+		for i, e := range have {
+			if e.Size != uint64(n-want+i) {
+				t.Fatalf("limit %d: entry %d is number %d", limit, i, e.Size)
+			}
+		}
+	}
+	b := newBench(t, 1<<30, "", Options{})
+	b.ok(b.RecordHistory(History{Enabled: HistoryAll}))
+	for range 1500 {
+		b.free(b.alloc(100, 0))
+	}
+	b.ok(b.RecordHistory(History{Enabled: HistoryAll, MaxEntries: 1200}))
+	b.alloc(200, 0)
+	have := b.ring.read()
+	if len(have) != 1200 || have[1199].Size != 200 || have[1198].Action != ActionFreeCompleted {
+		t.Errorf("%d entries remain, the last are %v", len(have), have[len(have)-2:])
+	}
+}

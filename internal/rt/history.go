@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -114,6 +115,7 @@ type converter struct {
 	s      *snapshot.Snapshot
 	normal alloc.Stream // the default stream
 	stacks map[any]snapshot.StackID
+	named  map[uintptr]call
 	// last is the context converted last, and calls what a stack's frames gather in.
 	last   any
 	lastID snapshot.StackID
@@ -122,7 +124,8 @@ type converter struct {
 
 func (d *Device) convert(from alloc.Snapshot) *snapshot.Snapshot {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Settings: from.Settings.Map(), Notes: make([]snapshot.Note, 1)}
-	c := &converter{s: s, normal: alloc.Stream(d.DefaultStream().Handle), stacks: map[any]snapshot.StackID{}}
+	c := &converter{s: s, normal: alloc.Stream(d.DefaultStream().Handle), stacks: map[any]snapshot.StackID{},
+		named: map[uintptr]call{}}
 	s.Segments = make([]snapshot.Segment, len(from.Segments))
 	for i := range from.Segments {
 		c.segment(&s.Segments[i], &from.Segments[i])
@@ -184,25 +187,48 @@ func (c *converter) stack(context any) snapshot.StackID {
 	return id
 }
 
+// call is what a snapshot shows of a call.
+type call struct {
+	hidden bool // nothing
+	inside bool // the call is made inside the library: hidden, unless it is an operation
+	face   bool // it is a method of package tenon
+	frame  snapshot.FrameID
+}
+
 // name adds the calls of a stack, innermost first: those of the program, of its tests and of the library's public packages. Calls inside the
 // library say nothing to users; with operations, those that are one stand there under its name.
 func (c *converter) name(s *stack.Stack, operations bool) {
 	inside := true
-	for f := range s.All() {
-		switch {
-		case strings.HasPrefix(f.Function, "runtime."):
-		case strings.HasPrefix(f.Function, internalPrefix) && !strings.HasSuffix(f.File, "_test.go"):
-			if op := ""; operations && inside && opNameOf != nil {
-				if op = opNameOf(f.Function); op != "" {
-					c.calls = append(c.calls, c.s.Stacks.AddFrame(snapshot.Frame{File: "tenon", Name: "tenon::" + op}))
-				}
-			}
-		default:
+	for _, pc := range s.Calls() {
+		k, ok := c.named[pc]
+		if !ok {
+			k = c.describe(stack.Name(pc))
+			c.named[pc] = k
+		}
+		if !k.inside {
 			// Beyond the first call from outside there are callers of callbacks, such as a scope's.
-			inside = inside && strings.HasPrefix(f.Function, facePrefix)
-			c.calls = append(c.calls, c.s.Stacks.AddFrame(snapshot.Frame{File: f.File, Line: f.Line, Name: functionName(f.Function)}))
+			inside = inside && (k.face || k.hidden)
+		}
+		if !k.hidden && (!k.inside || operations && inside) {
+			c.calls = append(c.calls, k.frame)
 		}
 	}
+}
+
+func (c *converter) describe(f runtime.Frame) call {
+	switch {
+	case strings.HasPrefix(f.Function, "runtime."):
+		return call{hidden: true}
+	case strings.HasPrefix(f.Function, internalPrefix) && !strings.HasSuffix(f.File, "_test.go"):
+		if opNameOf != nil {
+			if op := opNameOf(f.Function); op != "" {
+				return call{inside: true, frame: c.s.Stacks.AddFrame(snapshot.Frame{File: "tenon", Name: "tenon::" + op})}
+			}
+		}
+		return call{hidden: true, inside: true}
+	}
+	return call{face: strings.HasPrefix(f.Function, facePrefix),
+		frame: c.s.Stacks.AddFrame(snapshot.Frame{File: f.File, Line: f.Line, Name: functionName(f.Function)})}
 }
 
 // functionName returns a function's name as people write it.

@@ -27,16 +27,21 @@ type Stack struct {
 	next  *Stack
 }
 
-// All yields the calls, innermost first.
+// Calls returns the calls, innermost first, each for Name. The caller does not change the slice. Stacks of any table share the numbers.
+func (s *Stack) Calls() []uintptr { return s.calls }
+
+// Name returns the function, file and line of a call.
+func Name(call uintptr) runtime.Frame {
+	// What runtime.Callers returns stands for one call each, inlined or not.
+	f, _ := runtime.CallersFrames([]uintptr{call}).Next()
+	return f
+}
+
+// All yields the calls by name, innermost first.
 func (s *Stack) All() iter.Seq[runtime.Frame] {
 	return func(yield func(runtime.Frame) bool) {
-		if len(s.calls) == 0 {
-			return
-		}
-		frames := runtime.CallersFrames(s.calls)
-		for {
-			f, more := frames.Next()
-			if !yield(f) || !more {
+		for _, c := range s.calls {
+			if !yield(Name(c)) {
 				return
 			}
 		}
