@@ -1,0 +1,81 @@
+package memviz
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"tenon.dev/memviz/browser"
+)
+
+// BenchmarkPage measures in a real browser what a person waits for: ms/first from the request of the page to its first complete picture,
+// and for a drag by a fifth of the width, at a zoom where every drag needs new tiles, ms/drawn to the next picture and ms/whole to the one
+// with all tiles.
+func BenchmarkPage(b *testing.B) {
+	rec := reopenBench(b, benchColumns(b))
+	defer rec.Close()
+	s, err := NewServer(rec, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			b.Error(err)
+		}
+	}()
+	chromium, err := browser.Start(b.TempDir())
+	if errors.Is(err, browser.ErrNotInstalled) {
+		b.Skip(err)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer chromium.Close()
+	tab, err := chromium.Open("about:blank", 1440, 900)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := tab.Go(s.URL()); err != nil {
+		b.Fatal(err)
+	}
+	const whole = "document.documentElement.dataset.ready === '1' && timelines.active.drawn.length > 0 && !timelines.active.frame && ![...tiles.map.values()].includes(null)"
+	if err := tab.Wait(whole); err != nil {
+		b.Fatal(err)
+	}
+	var first, drawn, all float64
+	if err := tab.Eval("performance.now()", &first); err != nil {
+		b.Fatal(err)
+	}
+	if err := tab.Eval("void timelines.active.zoomTo(device().states * 0.3, device().states * 0.3 + 3000)", nil); err != nil {
+		b.Fatal(err)
+	}
+	for range b.N {
+		if err := tab.Wait(whole); err != nil {
+			b.Fatal(err)
+		}
+		var ms [2]float64
+		err := tab.Eval(`(async () => {
+			const t = timelines.active, began = performance.now(), frame = () => new Promise(done => requestAnimationFrame(done));
+			t.pan(t.plotW / 5);
+			while (t.frame) await frame();
+			const drawn = performance.now();
+			while (t.frame || [...tiles.map.values()].includes(null)) await frame();
+			return [drawn - began, performance.now() - began];
+		})()`, &ms)
+		if err != nil {
+			b.Fatal(err)
+		}
+		drawn += ms[0]
+		all += ms[1]
+	}
+	b.ReportMetric(first, "ms/first")
+	b.ReportMetric(drawn/float64(b.N), "ms/drawn")
+	b.ReportMetric(all/float64(b.N), "ms/whole")
+	if e := tab.Errors(); len(e) > 0 {
+		b.Errorf("the page complained: %q", e)
+	}
+}
