@@ -80,10 +80,8 @@ func (p *process) cut(why cause) {
 }
 
 // run starts the process and waits for its end: by itself, at the limit, when it is cut, or when ctx ends. Then no process of its
-// group is left. The error says that it could not be started or waited for.
+// group is left, and the files are open still. The error says that it could not be started or waited for.
 func (p *process) run(ctx context.Context, limit time.Duration) error {
-	defer p.out.Close()
-	defer p.err.Close()
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, p.out, p.err
 	p.cmd.Env = append(p.cmd.Environ(), p.env...)

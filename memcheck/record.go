@@ -1,10 +1,7 @@
 package memcheck
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"time"
 )
@@ -60,69 +57,10 @@ type Record struct {
 	// Report is the checker's; nil if the process never started.
 	Report *Report `json:"report,omitempty"`
 
-	// The files with all that the process printed, and with the report where it is not in stdout, live until the run's observers have
-	// seen the record.
-	stdout, stderr, report string
-}
-
-// tailBytes is how much of each stream's end a record keeps.
-const tailBytes = 8 << 10
-
-// removeFiles removes what the process printed.
-func (r *Record) removeFiles() error {
-	var errs []error
-	for _, f := range []string{r.stdout, r.stderr, r.report} {
-		if f != "" {
-			if err := os.Remove(f); !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// readReport parses the checker's report: its file, or standard output where there is none, since the checker may not heed its option.
-func (r *Record) readReport(o ParseOptions) (rep *Report, reportErr, err error) {
-	f, err := os.Open(r.report)
-	if r.report == "" || errors.Is(err, fs.ErrNotExist) {
-		f, err = os.Open(r.stdout)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("cannot read the checker's report: %w", err)
-	}
-	defer f.Close()
-	rep, reportErr = ParseReport(f, o)
-	return rep, reportErr, nil
-}
-
-// readTails fills Stdout, Stderr and Printed.
-func (r *Record) readTails() error {
-	var err1, err2 error
-	var n1, n2 int64
-	r.Stdout, n1, err1 = fileTail(r.stdout)
-	r.Stderr, n2, err2 = fileTail(r.stderr)
-	r.Printed = n1 + n2
-	return errors.Join(err1, err2)
-}
-
-// fileTail returns the end of a file, and its size.
-func fileTail(name string) (string, int64, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", 0, fmt.Errorf("cannot read what a test printed: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", 0, err
-	}
-	size := info.Size()
-	text := make([]byte, min(size, tailBytes+1))
-	n, err := f.ReadAt(text, size-int64(len(text)))
-	if err != nil && err != io.EOF {
-		return "", size, err
-	}
-	return tail(string(text[:n]), tailBytes), size, nil
+	// The files with all that the process printed, and that with the report where it is not in stdout, live until the run's observers
+	// have seen the record.
+	stdout, stderr *os.File
+	report         string
 }
 
 // judge decides the outcome of a process that ended by itself. reportErr is the parser's.

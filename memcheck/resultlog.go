@@ -32,7 +32,7 @@ func (l *Log) End(r *Record) error {
 	}
 	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], name)
 	if err == nil && r.Outcome == Fail {
-		err = errors.Join(l.copy(r.stdout, true), l.copy(r.report, false), l.copy(r.stderr, true))
+		err = errors.Join(l.copy(whole(r.stdout)), l.copyReport(r.report), l.copy(whole(r.stderr)))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the log: %w", err)
@@ -40,22 +40,24 @@ func (l *Log) End(r *Record) error {
 	return nil
 }
 
-// copy writes a file and a newline. A report may not have been written.
-func (l *Log) copy(name string, must bool) error {
-	if name == "" {
+// copy writes a text and a newline.
+func (l *Log) copy(in io.Reader) error {
+	if _, err := io.Copy(struct{ io.Writer }{l.Out}, in); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(l.Out)
+	return err
+}
+
+// copyReport copies a file. The report may be none of its own, and may not have been written.
+func (l *Log) copyReport(name string) error {
+	f, err := os.Open(name)
+	if name == "" || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	f, err := os.Open(name)
 	if err != nil {
-		if !must && errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
 		return err
 	}
 	defer f.Close()
-	if _, err := io.Copy(struct{ io.Writer }{l.Out}, f); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(l.Out)
-	return err
+	return l.copy(f)
 }

@@ -160,16 +160,16 @@ func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
 	job, base := r.Jobs[i], filepath.Join(r.scratch, strconv.Itoa(i))
 	c := r.Target.Command(job.Test)
 	inv := r.Checker.Command(job.Tool, c.Args, base+".report")
-	rec := &Record{Type: "test", Test: job.Test.Name, Tool: job.Tool, Worker: worker, GPU: r.GPUs[worker],
-		stdout: base + ".out", stderr: base + ".err", report: inv.Report}
+	rec := &Record{Type: "test", Test: job.Test.Name, Tool: job.Tool, Worker: worker, GPU: r.GPUs[worker], report: inv.Report}
 	p := &process{args: inv.Args, dir: c.Dir, env: []string{optOut, r.mark.of(i)}}
 	if rec.GPU != "" {
 		p.env = append(p.env, "CUDA_VISIBLE_DEVICES="+rec.GPU)
 	}
 	p.env = append(append(p.env, c.Env...), inv.Env...)
-	if err := p.open(rec.stdout, rec.stderr); err != nil {
+	if err := p.open(base+".out", base+".err"); err != nil {
 		return nil, err
 	}
+	rec.stdout, rec.stderr = p.out, p.err
 	rec.Start = time.Now()
 	r.begin(worker, i, p, rec.Start)
 	err := p.run(ctx, r.Limit)
