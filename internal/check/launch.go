@@ -144,7 +144,7 @@ func (l *Launch) touchShared(t *vexec.Touch) {
 
 // note looks for a race with the cell's accesses and adds this one.
 func (l *Launch) note(t *vexec.Touch, b *cell) {
-	now := side{l.c.epoch, int16(t.Lane), uint16(t.Loc)}
+	now := side{l.c.epoch, int32(t.Lane), uint16(t.Loc)}
 	if !l.ordered(b.w, now) && !(t.Atomic && b.atomic && b.w.epoch >= l.launch) {
 		l.race(t, b.w, true)
 	}
@@ -271,7 +271,7 @@ func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *Fin
 		f.Space = "shared"
 	}
 	f.Block = &[3]int{int(l.at[0]), int(l.at[1]), int(l.at[2])}
-	if n := t.Lane; n != vexec.Several {
+	if n := t.Lane; n > vexec.Several {
 		x, y := int(l.ext[0]), int(l.ext[1])
 		f.Thread = &[3]int{n % x, n / x % y, n / x / y}
 	}

@@ -29,7 +29,7 @@ type page struct {
 // side is one access: when, by which thread of its block, at which place of its kernel.
 type side struct {
 	epoch  uint32
-	thread int16
+	thread int32
 	loc    uint16
 }
 

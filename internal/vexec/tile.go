@@ -133,6 +133,7 @@ type place struct {
 
 // enter makes nx by ny lanes active, as a tile's region sees them.
 func (w *worker) enter(nx, ny int) {
+	w.region++
 	w.lanes = nx * ny
 	w.ext = [4]int64{int64(nx), int64(ny), 1, 1}
 	w.m = mask{hi: w.lanes}

@@ -13,8 +13,12 @@ type Watcher interface {
 	Touch(t *Touch)
 }
 
-// Several is the Lane of accesses in a tile's region: which threads make them is the back end's choice.
+// Several is the Lane of what several threads do, and of tile loads. Lanes below it are visits of a tile's elements: which thread makes one is the
+// back end's choice, so two visits may be one thread's or two threads'; equal lanes are one visit.
 const Several = -1
+
+// visits is how many lanes a tile's region has at a time.
+const visits = 1 << 16
 
 // Touch is one access of one thread.
 type Touch struct {
@@ -24,7 +28,7 @@ type Touch struct {
 	Size  int
 	// Write and Atomic say what is done; neither is a read. Outside: beyond the shared array.
 	Write, Atomic, Outside bool
-	// Lane is the thread's number in its block, x first, or Several.
+	// Lane is the thread's number in its block, x first, or Several, or less.
 	Lane int
 	// Loc is the instruction's place, see [Kernel.Place].
 	Loc int
@@ -93,7 +97,7 @@ func execWatch(w *worker, in *inst) {
 		left--
 		t.Addr, t.Lane = w.laneAddr(c, i), i
 		if w.tile != "" {
-			t.Lane = Several
+			t.Lane = Several - 1 - w.region%(1<<14)*visits - i
 		}
 		if c.space == kir.Shared {
 			t.Outside = t.Addr >= limit || uint64(t.Size) > limit-t.Addr

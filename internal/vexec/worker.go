@@ -52,6 +52,8 @@ type worker struct {
 	shared    []byte
 	// touch is what the watcher is told, here so that telling allocates nothing.
 	touch Touch
+	// region counts the runs of tiles' regions.
+	region int
 	// from and step are operands of counting; they are here so that taking their addresses allocates nothing.
 	from, step int64
 	// stored: the last operation before a store has done it.

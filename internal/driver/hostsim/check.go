@@ -49,7 +49,14 @@ func (s *stream) note(o *op) {
 	if o.kind == opKernel {
 		name = o.fn.name
 	}
-	o.task = s.align().Enqueue(name)
+	order := s.align()
+	if o.exec != nil { // the launches of one executable come one after the other
+		order.Wait(o.exec.point)
+	}
+	o.task = order.Enqueue(name)
+	if o.exec != nil {
+		o.exec.point = order.Mark()
+	}
 }
 
 // mark returns what comes before now on s; mu is held.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 
+	"tenon.dev/internal/check"
 	"tenon.dev/internal/driver"
 )
 
@@ -20,10 +21,11 @@ type graph struct {
 type graphExec struct {
 	nodes     []execNode
 	memory    *graphMemory
-	callbacks int    // host nodes
-	issued    uint64 // launches queued
-	done      uint64 // launches complete
-	end       int64  // when the last node that ran is complete
+	callbacks int          // host nodes
+	issued    uint64       // launches queued
+	done      uint64       // launches complete
+	end       int64        // when the last node that ran is complete
+	point     *check.Point // after the last launch, for a checker
 
 	need  []int32 // of each node: how many it still waits for
 	at    []int64 // of each node: when it can begin
