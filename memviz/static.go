@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"strings"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/snapshot"
 )
 
 // StaticOptions say what a static file holds.
@@ -38,6 +40,7 @@ type static struct {
 const (
 	staticBytes  = 24 << 20
 	staticTop    = 50 // groups of a state
+	staticFrames = 12
 	staticStates = 48 // states of a device for which who holds what and the blocks are there, besides peaks and failures
 )
 
@@ -57,8 +60,8 @@ func WriteStatic(w io.Writer, rec, before *Recording, o StaticOptions) error {
 			return err
 		}
 	}
-	for id := range s.stacks {
-		if err := s.ask("stack?id=" + strconv.FormatUint(uint64(id), 10)); err != nil {
+	for _, id := range slices.Sorted(maps.Keys(s.stacks)) {
+		if err := s.stack(id); err != nil {
 			return err
 		}
 	}
@@ -77,6 +80,27 @@ func (s *static) ask(request string) error {
 		return err
 	}
 	s.store(request, body, isTile)
+	return nil
+}
+
+// stack stores a stack; once the room is spent only its frames with a file and a line, at most staticFrames.
+func (s *static) stack(id uint32) error {
+	request := "stack?id=" + strconv.FormatUint(uint64(id), 10)
+	if s.left > 0 {
+		return s.ask(request)
+	}
+	full := s.v.rec.text.stack(id)
+	short := Stack{ID: id, Label: full.Label, Frames: []Frame{}}
+	for _, f := range full.Frames {
+		if len(short.Frames) < staticFrames && telling(snapshot.Frame{File: f.File, Line: f.Line, Name: f.Name}) {
+			short.Frames = append(short.Frames, f)
+		}
+	}
+	body, err := json.Marshal([]Stack{short})
+	if err != nil {
+		return fault.Wrap(fault.Invalid, err, "the static file")
+	}
+	s.store(request, body, false)
 	return nil
 }
 
@@ -129,19 +153,9 @@ func (s *static) device(i *DeviceInfo, info *StaticInfo, share int) error {
 			}
 		}
 	}
-	states := chosenStates(i)
-	for _, state := range states {
-		st, err := s.v.rec.at(d, state, staticTop, "")
-		if err != nil {
-			return err
-		}
-		s.wantGroups(st.Groups)
-		if err := s.ask("at?" + dev + "&state=" + decimal(state) + "&top=" + decimal(staticTop)); err != nil {
-			return err
-		}
-		if err := s.ask("blocks?" + dev + "&state=" + decimal(state)); err != nil {
-			return err
-		}
+	states, err := s.states(i, d, dev, keep)
+	if err != nil {
+		return err
 	}
 	info.States[decimal(i.Device)] = states
 	finest, err := s.tiles(i, dev, keep)
@@ -156,17 +170,44 @@ func (s *static) wantGroups(groups []Group) {
 	}
 }
 
-// chosenStates are the states that a static file tells more of: both peaks, the failures, the end, and some between, ascending.
-func chosenStates(i *DeviceInfo) []int {
-	states := []int{i.PeakState, i.CachedPeak, i.Events}
+// states stores who holds what and the blocks for both peaks, the end and the failures, then for states between as long as they leave half
+// of the room to the tiles, and returns them, ascending.
+func (s *static) states(i *DeviceInfo, d *device, dev string, keep int) ([]int, error) {
+	chosen := []int{i.PeakState, i.CachedPeak, i.Events}
 	for _, o := range i.OOMs[:min(len(i.OOMs), staticStates)] {
-		states = append(states, o.State)
+		chosen = append(chosen, o.State)
 	}
+	must := len(chosen)
 	for k := range staticStates {
-		states = append(states, i.Events*k/staticStates)
+		chosen = append(chosen, i.Events*k/staticStates)
 	}
-	slices.Sort(states)
-	return slices.Compact(states)
+	half := keep + (s.left-keep)/2
+	var stored []int
+	for k, state := range chosen {
+		if slices.Contains(stored, state) || k >= must && s.left < half {
+			continue
+		}
+		stored = append(stored, state)
+		st, err := s.v.rec.at(d, state, staticTop, "")
+		if err != nil {
+			return nil, err
+		}
+		s.wantGroups(st.Groups)
+		for _, g := range s.v.rec.blocks(d, state).Segments {
+			s.stacks[g.Stack] = true
+			for _, b := range g.Blocks {
+				s.stacks[b.Stack] = true
+			}
+		}
+		if err := s.ask("at?" + dev + "&state=" + decimal(state) + "&top=" + decimal(staticTop)); err != nil {
+			return nil, err
+		}
+		if err := s.ask("blocks?" + dev + "&state=" + decimal(state)); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(stored)
+	return stored, nil
 }
 
 // tiles stores tiles of both views from coarse to fine, whole levels, as long as keep bytes remain, and returns the finest level. The
