@@ -1,0 +1,169 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// recordedSnapshot is the path of a snapshot that PyTorch wrote.
+func recordedSnapshot(name string) string {
+	return filepath.Join("..", "snapshot", "testdata", name+".pickle.gz")
+}
+
+func TestMemvizReports(t *testing.T) {
+	dir := t.TempDir()
+	gpt, res, small := recordedSnapshot("gpt2_amp_graph"), recordedSnapshot("resnet50"), recordedSnapshot("extra_streams")
+	for _, c := range []struct {
+		args []string
+		file string // "" is standard output
+		want string
+	}{
+		{[]string{"stats", gpt}, "", "total_reserved: 822.0MiB\n"},
+		{[]string{"trace", gpt}, "", "raise OutOfMemoryError # 1.0PiB requested"},
+		{[]string{"segments", gpt, "-o", "-"}, "", "stream_0;seg_"},
+		{[]string{"memory", gpt, "-o", "-"}, "", "stream_0;active_allocated;"},
+		{[]string{"compare", res, gpt, "-o", "-"}, "", "only_after;stream_0;"},
+		{[]string{"flamegraph", gpt, "-o", "-", "--at", "end"}, "", "rec.py:93:<module>;grad_scaler.py:478:step"},
+		{[]string{"segments", gpt, "-o", "s.svg"}, "s.svg", "<svg "},
+		{[]string{"memory", gpt, "-o", "m.txt"}, "m.txt", "stream_0;active_allocated;"},
+		{[]string{"compare", res, gpt, "-o", "c.svg"}, "c.svg", "only_before"},
+		{[]string{"flamegraph", gpt, "-o", "f.svg", "--device", "0"}, "f.svg", "Who held memory of device 0 at the peak"},
+		{[]string{"trace_plot", small, "-o", "t.html"}, "t.html", `"first":"active"`},
+		{[]string{"trace_plot", small, "-s", "-o", "ts.html"}, "ts.html", `"first":"cached"`},
+		{[]string{"segment_plot", small, "-o", "sp.html"}, "sp.html", `"first":"state"`},
+		{[]string{small, "--static", "a.html"}, "a.html", `id="tenon-static"`},
+		{[]string{"show", small, small, "--static", "d.html"}, "d.html", `diff?device=0`},
+	} {
+		args := append([]string{"memviz"}, c.args...)
+		for i := range args {
+			if args[i] == c.file {
+				args[i] = filepath.Join(dir, c.file)
+			}
+		}
+		out, errs, exit := run(args...)
+		if exit != 0 || errs != "" {
+			t.Errorf("%v: exit status %d: %s", args, exit, errs)
+			continue
+		}
+		if c.file != "" {
+			b, err := os.ReadFile(filepath.Join(dir, c.file))
+			if err != nil {
+				t.Error(err)
+			}
+			out = string(b)
+		}
+		if !strings.Contains(out, c.want) {
+			t.Errorf("%v: no %q in %.300s", args, c.want, out)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestMemvizErrors(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "bad.pickle")
+	if err := os.WriteFile(bad, []byte("no pickle"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	good := recordedSnapshot("extra_streams")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{}, `expected "<file> ..."`},
+		{[]string{"absent"}, "the snapshot cannot be opened"},
+		{[]string{bad}, "bad.pickle cannot be read as a memory snapshot"},
+		{[]string{good, bad}, "bad.pickle cannot be read"},
+		{[]string{bad, good}, "bad.pickle cannot be read"},
+		{[]string{good, good, good}, "takes one snapshot, or two to compare, not 3"},
+		{[]string{"stats", "absent"}, "the snapshot cannot be opened"},
+		{[]string{"stats", bad}, "bad.pickle cannot be read"},
+		{[]string{"compare", "absent", good}, "the snapshot cannot be opened"},
+		{[]string{"compare", good, "absent"}, "the snapshot cannot be opened"},
+		{[]string{"segments", bad, "-o", filepath.Join(dir, "x.svg")}, "bad.pickle cannot be read"},
+		{[]string{"segments", good, "-o", filepath.Join(dir, "no", "x.svg")}, "cannot write"},
+		{[]string{"flamegraph", bad}, "bad.pickle cannot be read"},
+		{[]string{"flamegraph", good, "--device", "7", "-o", "-"}, "has no device 7"},
+		{[]string{"flamegraph", good, "--at", "noon"}, "must be one of"},
+		{[]string{"trace_plot", bad}, "bad.pickle cannot be read"},
+	} {
+		_, errs, exit := run(append([]string{"memviz"}, c.args...)...)
+		if exit != 1 || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: exit status %d, %q; want %q", c.args, exit, errs, c.want)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.svg")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The viewer serves until it is interrupted, and ends with status 0.
+func TestMemvizServe(t *testing.T) {
+	r, w := io.Pipe()
+	exit := make(chan int, 1)
+	go func() {
+		var errs bytes.Buffer
+		exit <- Main([]string{"memviz", recordedSnapshot("extra_streams"), "--no-open"}, w, &errs)
+		w.CloseWithError(io.EOF)
+	}()
+	buf := make([]byte, 4096)
+	n, err := r.Read(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go io.Copy(io.Discard, r)
+	url := regexp.MustCompile(`http://127\.0\.0\.1:\d+/[0-9a-f]{32}/`).FindString(string(buf[:n]))
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	res, err := client.Get(url + "info")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(res.Body)
+	res.Body.Close()
+	if err != nil || !strings.Contains(string(b), `"extra_streams.pickle.gz"`) {
+		t.Errorf("%v %.200s", err, b)
+	}
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := self.Signal(os.Interrupt); err != nil {
+		t.Skip("a process cannot interrupt itself here: ", err)
+	}
+	if got := <-exit; got != 0 {
+		t.Errorf("exit status %d", got)
+	}
+}
+
+func TestImportBar(t *testing.T) {
+	var out strings.Builder
+	b := importBar{out: &out, name: "x.pickle", began: time.Now()}
+	b.advance(1, 10)
+	b.clear()
+	if out.Len() != 0 {
+		t.Errorf("a bar for what takes a moment: %q", out.String())
+	}
+	b.began = b.began.Add(-2 * time.Second)
+	b.advance(50e6, 100e6)
+	b.advance(51e6, 100e6) // too soon
+	if want := "\rreading x.pickle [███████████████···············] 50 %, 25 MB/s "; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+	out.Reset()
+	b.last = time.Time{}
+	b.advance(50e6, 0)
+	b.clear()
+	if want := "\rreading x.pickle: 50 MB, 25 MB/s \r\x1b[K"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
