@@ -74,6 +74,26 @@ func TestMemreplayJSON(t *testing.T) {
 	}
 }
 
+// The examples in the documentation are what the command prints.
+func TestMemreplayPages(t *testing.T) {
+	for _, page := range []string{"../../docs/memreplay.md", "../../README.md"} {
+		b, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, example, ok := strings.Cut(string(b), "\n$ tenon memreplay resnet50.pickle.gz ")
+		if !ok {
+			t.Errorf("%s has no example", page)
+			continue
+		}
+		args, rest, _ := strings.Cut(example, "\n")
+		want, _, _ := strings.Cut(rest, "```")
+		if out, errs, exit := run(append([]string{"memreplay", resnet50}, strings.Fields(args)...)...); exit != 0 || out != want {
+			t.Errorf("%s shows\n%s\nthe command prints, with status %d,\n%s%s", page, want, exit, out, errs)
+		}
+	}
+}
+
 // A replay that is not the recording says so, and where.
 func TestMemreplayInexact(t *testing.T) {
 	out, _, exit := run("memreplay", "../snapshot/testdata/small_p4.pickle.gz", "--conf", "expandable_segments:True")
