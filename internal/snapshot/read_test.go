@@ -317,6 +317,26 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestProfile reads a profiler's time line in the form of a snapshot: entries with categories, blocks without addresses.
+func TestProfile(t *testing.T) {
+	s := open(t, "profile")
+	counts := map[snapshot.Category]int{}
+	for _, trace := range s.Traces {
+		for _, e := range trace {
+			counts[e.Category]++
+		}
+	}
+	want := map[snapshot.Category]int{snapshot.CategoryNone: 100, snapshot.CategoryOptimizerState: 24, snapshot.CategoryUnknown: 16,
+		snapshot.CategoryActivation: 6, snapshot.CategoryGradient: 4, snapshot.CategoryParameter: 4, snapshot.CategoryTemporary: 2}
+	if !reflect.DeepEqual(counts, want) || len(s.Traces) != 2 || len(s.Traces[0]) != 124 {
+		t.Errorf("categories %v, traces %d", counts, len(s.Traces))
+	}
+	g := s.Segments[0]
+	if len(s.Segments) != 2 || g.TotalSize != 1135616 || g.Blocks[1].Addr != g.Addr+16384 {
+		t.Errorf("%d segments, the first %+v", len(s.Segments), g)
+	}
+}
+
 // TestReadErrors reads what is no snapshot.
 func TestReadErrors(t *testing.T) {
 	one := func(fields string) string { return "(dVdevice_traces\n(l(l(dVaction\nValloc\ns" + fields + "aas." }
