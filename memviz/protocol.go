@@ -105,78 +105,78 @@ type Error struct {
 
 // Info says what a file holds.
 type Info struct {
-	File        string         `json:"file"`
-	Diff        string         `json:"diff,omitempty"` // the file that it is compared with
-	Devices     []DeviceInfo   `json:"devices"`        // those with events or segments; a request's device is DeviceInfo.Device
-	Settings    map[string]any `json:"settings"`       // the allocator's, PyTorch's names
-	Categories  []string       `json:"categories"`     // names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
-	Categorised bool           `json:"categorised"`    // some allocation has one
-	Views       []string       `json:"views"`
-	First       string         `json:"first"`  // the view to begin with, one of Views
-	Stacks      int            `json:"stacks"` // number of stacks; IDs are below it
-	Static      *StaticInfo    `json:"static,omitempty"`
+	File        string         `json:"file"`             // name of the snapshot, without its folder
+	Diff        string         `json:"diff,omitempty"`   // the file that it is compared with
+	Devices     []DeviceInfo   `json:"devices"`          // those with events or segments; a request's device is DeviceInfo.Device
+	Settings    map[string]any `json:"settings"`         // the allocator's, PyTorch's names
+	Categories  []string       `json:"categories"`       // names of the categories; "" for none. PyTorch's: parameter, gradient, activation, …
+	Categorised bool           `json:"categorised"`      // some allocation has one
+	Views       []string       `json:"views"`            // what the page can show: ViewActive, ViewCached, ViewState
+	First       string         `json:"first"`            // the view to begin with, one of Views
+	Stacks      int            `json:"stacks"`           // number of stacks; IDs are below it
+	Static      *StaticInfo    `json:"static,omitempty"` // what a static file holds; nil from a server
 }
 
 // StaticInfo says what a static file holds besides info.
 type StaticInfo struct {
 	FinestLevel []int            `json:"finest_level"` // by position in Info.Devices
 	States      map[string][]int `json:"states"`       // device number to states that at and blocks are there for, ascending
-	Top         int              `json:"top"`
+	Top         int              `json:"top"`          // the parameter top of its requests at
 }
 
 // DeviceInfo says what one device's trace holds. Sizes are bytes.
 type DeviceInfo struct {
-	Device      int        `json:"device"`
-	Events      int        `json:"events"`
-	States      int        `json:"states"`    // Events+1
-	TopLevel    int        `json:"top_level"` // of tiles
-	TimeStart   int64      `json:"time_start_us"`
-	TimeEnd     int64      `json:"time_end_us"`
-	MaxActive   uint64     `json:"max_active"` // greatest total of ViewActive, which counts requested bytes where the trace does
-	PeakState   int        `json:"peak_state"` // first state with it
-	MaxCached   uint64     `json:"max_cached"` // of ViewCached
-	CachedPeak  int        `json:"cached_peak_state"`
-	EndActive   uint64     `json:"end_active"`
-	EndCached   uint64     `json:"end_cached"`
-	Allocations int        `json:"allocations"`
-	Segments    int        `json:"segments"` // of the snapshot
-	Streams     []string   `json:"streams"`  // handles, "0" is the default stream
-	Pools       []string   `json:"pools"`    // "(0,0)" is the default pool; "" stands for unknown, and is the first
-	OOMs        []OOMPoint `json:"ooms"`
-	Marks       []Mark     `json:"marks"` // annotations of the program, at most 10,000
+	Device      int        `json:"device"`            // its number
+	Events      int        `json:"events"`            // entries of the trace
+	States      int        `json:"states"`            // Events+1
+	TopLevel    int        `json:"top_level"`         // of tiles
+	TimeStart   int64      `json:"time_start_us"`     // of the first event, microseconds since 1970
+	TimeEnd     int64      `json:"time_end_us"`       // of the last event
+	MaxActive   uint64     `json:"max_active"`        // greatest total of ViewActive, which counts requested bytes where the trace does
+	PeakState   int        `json:"peak_state"`        // first state with it
+	MaxCached   uint64     `json:"max_cached"`        // of ViewCached
+	CachedPeak  int        `json:"cached_peak_state"` // first state with MaxCached
+	EndActive   uint64     `json:"end_active"`        // total of ViewActive in the last state
+	EndCached   uint64     `json:"end_cached"`        // total of ViewCached in the last state
+	Allocations int        `json:"allocations"`       // allocations of ViewActive; their IDs are below it
+	Segments    int        `json:"segments"`          // of the snapshot
+	Streams     []string   `json:"streams"`           // handles, "0" is the default stream
+	Pools       []string   `json:"pools"`             // "(0,0)" is the default pool; "" stands for unknown, and is the first
+	OOMs        []OOMPoint `json:"ooms"`              // failed allocations, oldest first, at most 10,000
+	Marks       []Mark     `json:"marks"`             // annotations of the program, at most 10,000
 }
 
 // OOMPoint is where an allocation failed.
 type OOMPoint struct {
-	State int    `json:"state"`
-	Size  uint64 `json:"size"`
+	State int    `json:"state"` // the state after the failure
+	Size  uint64 `json:"size"`  // bytes that were wanted
 }
 
 // Mark is a named range on the time axis, such as a step of the optimizer.
 type Mark struct {
-	Name  string `json:"name"`
+	Name  string `json:"name"`  // what the program calls it
 	Start int    `json:"start"` // states [Start, End)
-	End   int    `json:"end"`
+	End   int    `json:"end"`   // the state after its last; the number of states where it does not end
 }
 
 // Frame is one call of a stack.
 type Frame struct {
-	File string `json:"file"`
-	Line int    `json:"line"`
-	Name string `json:"name"`
+	File string `json:"file"` // path as recorded
+	Line int    `json:"line"` // 0 if unknown
+	Name string `json:"name"` // function or operation
 }
 
 // Stack is a stack of calls, innermost first.
 type Stack struct {
-	ID     uint32  `json:"id"`
-	Label  string  `json:"label"` // the innermost frame that says something, "file.py:12:name", for lists
-	Frames []Frame `json:"frames"`
+	ID     uint32  `json:"id"`     // for stack?id=; 0 is no stack
+	Label  string  `json:"label"`  // the innermost frame that says something, "file.py:12:name", for lists
+	Frames []Frame `json:"frames"` // innermost first
 }
 
 // State says who holds what in one state, and is the peak explainer when asked for DeviceInfo.PeakState.
 type State struct {
 	State  int     `json:"state"`
-	TimeUS int64   `json:"time_us"`
+	TimeUS int64   `json:"time_us"`         // of the event that led to it, microseconds since 1970
 	Event  *Event  `json:"event,omitempty"` // that led to it; none for state 0
 	Active uint64  `json:"active"`          // bytes of live allocations; with a filter of those that match
 	Count  int     `json:"count"`           // live allocations
@@ -188,17 +188,17 @@ type State struct {
 
 // Group is what the allocations of one stack hold.
 type Group struct {
-	Stack   uint32 `json:"stack"`
-	Label   string `json:"label"`
-	Bytes   uint64 `json:"bytes"`
-	Count   int    `json:"count"`
+	Stack   uint32 `json:"stack"`   // its number; 0 is no stack
+	Label   string `json:"label"`   // as Stack.Label
+	Bytes   uint64 `json:"bytes"`   // sum of the sizes
+	Count   int    `json:"count"`   // allocations
 	Largest uint64 `json:"largest"` // its largest allocation
 	Oldest  int    `json:"oldest"`  // start of the oldest, a state
 }
 
 // BlockMap is memory as the allocator sees it in one state.
 type BlockMap struct {
-	State    int       `json:"state"`
+	State    int       `json:"state"`    // the state that was asked for
 	Segments []Segment `json:"segments"` // by address
 	// Strays are live allocations in no segment that the file knows of.
 	Strays []Block `json:"strays"`
@@ -206,65 +206,65 @@ type BlockMap struct {
 
 // Segment is memory from the driver; what is between its blocks is free.
 type Segment struct {
-	Addr       string  `json:"addr"`
-	Size       uint64  `json:"size"`
-	ID         uint32  `json:"id"`     // in ViewCached
-	Stream     int     `json:"stream"` // index into DeviceInfo.Streams
-	Pool       int     `json:"pool"`   // index into DeviceInfo.Pools
-	Kind       string  `json:"kind"`   // "small", "large", or "" where that is not known
-	Expandable bool    `json:"expandable"`
-	Stack      uint32  `json:"stack"`
-	Active     uint64  `json:"active"`  // bytes
-	Largest    uint64  `json:"largest"` // largest free piece, bytes
-	Blocks     []Block `json:"blocks"`  // by address
+	Addr       string  `json:"addr"`       // device address
+	Size       uint64  `json:"size"`       // bytes
+	ID         uint32  `json:"id"`         // in ViewCached
+	Stream     int     `json:"stream"`     // index into DeviceInfo.Streams
+	Pool       int     `json:"pool"`       // index into DeviceInfo.Pools
+	Kind       string  `json:"kind"`       // "small", "large", or "" where that is not known
+	Expandable bool    `json:"expandable"` // pages of an expandable segment, neighbours joined
+	Stack      uint32  `json:"stack"`      // of the allocation for which the driver was asked
+	Active     uint64  `json:"active"`     // bytes
+	Largest    uint64  `json:"largest"`    // largest free piece, bytes
+	Blocks     []Block `json:"blocks"`     // by address
 }
 
 // Block is a live allocation in a segment.
 type Block struct {
-	Offset  uint64 `json:"offset"` // from the segment's address; of a stray its address as a number, which may be rounded
-	Size    uint64 `json:"size"`   // bytes, as far as the file tells: rounded by the allocator in the last state, requested elsewhere
-	ID      uint32 `json:"id"`     // in ViewActive
-	Stack   uint32 `json:"stack"`
+	Offset  uint64 `json:"offset"`  // from the segment's address; of a stray its address as a number, which may be rounded
+	Size    uint64 `json:"size"`    // bytes, as far as the file tells: rounded by the allocator in the last state, requested elsewhere
+	ID      uint32 `json:"id"`      // in ViewActive
+	Stack   uint32 `json:"stack"`   // of its allocation
 	Pending bool   `json:"pending"` // freed, waiting for other streams
 }
 
 // Event is one entry of the trace.
 type Event struct {
-	Index      int    `json:"index"`
-	Action     string `json:"action"` // PyTorch's name
-	Addr       string `json:"addr"`   // "" for oom
-	Size       uint64 `json:"size"`
+	Index      int    `json:"index"`                 // in the trace, from 0
+	Action     string `json:"action"`                // PyTorch's name
+	Addr       string `json:"addr"`                  // "" for oom
+	Size       uint64 `json:"size"`                  // bytes
 	DeviceFree uint64 `json:"device_free,omitempty"` // of oom
-	Stream     string `json:"stream"`
-	TimeUS     int64  `json:"time_us"`
-	Stack      uint32 `json:"stack"`
-	Label      string `json:"label"` // of the stack
-	Note       string `json:"note,omitempty"`
+	Stream     string `json:"stream"`                // handle; "0" is the default stream
+	TimeUS     int64  `json:"time_us"`               // microseconds since 1970
+	Stack      uint32 `json:"stack"`                 // its number; 0 is no stack
+	Label      string `json:"label"`                 // of the stack
+	Note       string `json:"note,omitempty"`        // what the program or the compiler noted
 }
 
 // EventList is a piece of the trace, for the list beside the block map.
 type EventList struct {
-	From   int     `json:"from"`
-	Total  int     `json:"total"`
-	Events []Event `json:"events"`
+	From   int     `json:"from"`   // index of the first
+	Total  int     `json:"total"`  // events of the trace
+	Events []Event `json:"events"` // in the order of the trace
 }
 
 // Allocation is all that is known of one.
 type Allocation struct {
-	ID       uint32 `json:"id"`
-	Addr     string `json:"addr"`
-	Size     uint64 `json:"size"`
-	Stream   string `json:"stream"`
-	Pool     string `json:"pool"`
-	Category string `json:"category"`
-	Start    int    `json:"start"` // states [Start, End)
-	Freed    int    `json:"freed"` // state in which the owner had freed it; End where nobody did
-	End      int    `json:"end"`
+	ID       uint32 `json:"id"`       // in its view
+	Addr     string `json:"addr"`     // device address
+	Size     uint64 `json:"size"`     // bytes requested, where the trace tells
+	Stream   string `json:"stream"`   // handle of the stream it was allocated on
+	Pool     string `json:"pool"`     // as DeviceInfo.Pools has it
+	Category string `json:"category"` // "" for none
+	Start    int    `json:"start"`    // states [Start, End)
+	Freed    int    `json:"freed"`    // state in which the owner had freed it; End where nobody did
+	End      int    `json:"end"`      // the state after its last
 	StartUS  int64  `json:"start_us"` // 0 if before the trace
 	EndUS    int64  `json:"end_us"`   // 0 if it is still there
 	Before   bool   `json:"before"`   // it was there before the trace
 	Stays    bool   `json:"stays"`    // it is there at the end
-	Stack    Stack  `json:"stack"`
+	Stack    Stack  `json:"stack"`    // of the allocation
 }
 
 // SearchResult lists allocations of ViewActive. The query language: words separated by spaces, all of which must hold; a plain word must
@@ -273,25 +273,25 @@ type Allocation struct {
 // word; stack:17 selects by the number of the stack. The same text is the filter of tiles and states: a filtered tile or state is that of a trace
 // in which only the matching allocations happen, so their strips are stacked without the others (and keep their numbers).
 type SearchResult struct {
-	Query   string       `json:"query"`
-	Count   int          `json:"count"` // of all that match
-	Bytes   uint64       `json:"bytes"`
+	Query   string       `json:"query"`   // as it was asked
+	Count   int          `json:"count"`   // of all that match
+	Bytes   uint64       `json:"bytes"`   // of all that match
 	Results []Allocation `json:"results"` // largest first, at most limit; the frames are left out
 	Groups  []Group      `json:"groups"`  // by stack, most bytes first, at most 50
 }
 
 // OOM explains why an allocation failed.
 type OOM struct {
-	State      int      `json:"state"`
+	State      int      `json:"state"`       // the state after the failure
 	Size       uint64   `json:"size"`        // wanted, rounded by the allocator
 	DeviceFree uint64   `json:"device_free"` // what the driver had left
-	Stream     string   `json:"stream"`
-	TimeUS     int64    `json:"time_us"`
-	Stack      Stack    `json:"stack"`
-	Active     uint64   `json:"active"`
-	Cached     uint64   `json:"cached"`
-	Free       uint64   `json:"free"`    // cached and not active
-	Summary    []string `json:"summary"` // sentences, the most telling first, with a remedy where there is one
+	Stream     string   `json:"stream"`      // handle of the stream that the request was for
+	TimeUS     int64    `json:"time_us"`     // microseconds since 1970
+	Stack      Stack    `json:"stack"`       // of the request
+	Active     uint64   `json:"active"`      // bytes of live allocations
+	Cached     uint64   `json:"cached"`      // bytes in segments
+	Free       uint64   `json:"free"`        // cached and not active
+	Summary    []string `json:"summary"`     // sentences, the most telling first, with a remedy where there is one
 	// Reasons groups every free piece of cached memory by why it could not serve, most bytes first.
 	Reasons []Reason `json:"reasons"`
 	// Candidates are the largest free pieces, at most 20.
@@ -301,20 +301,20 @@ type OOM struct {
 
 // Reason is one cause for which free memory could not serve.
 type Reason struct {
-	Why     string `json:"why"`  // "too small", "other stream", "other pool", "other kind", "split limit", "unexplained"
-	Text    string `json:"text"` // a sentence
-	Pieces  int    `json:"pieces"`
-	Bytes   uint64 `json:"bytes"`
-	Largest uint64 `json:"largest"`
+	Why     string `json:"why"`     // "too small", "other stream", "other pool", "other kind", "split limit", "unexplained"
+	Text    string `json:"text"`    // a sentence
+	Pieces  int    `json:"pieces"`  // how many
+	Bytes   uint64 `json:"bytes"`   // of all of them
+	Largest uint64 `json:"largest"` // bytes of the largest
 }
 
 // Candidate is a free piece.
 type Candidate struct {
-	Addr    string `json:"addr"`
-	Size    uint64 `json:"size"`
-	Stream  string `json:"stream"`
-	Pool    string `json:"pool"`
-	Kind    string `json:"kind"`
+	Addr    string `json:"addr"`    // device address
+	Size    uint64 `json:"size"`    // bytes
+	Stream  string `json:"stream"`  // handle of its segment's stream
+	Pool    string `json:"pool"`    // as DeviceInfo.Pools has it
+	Kind    string `json:"kind"`    // as Segment.Kind
 	Segment string `json:"segment"` // address of its segment
 	Why     string `json:"why"`     // as Reason.Why
 	// Before and After are the allocations that hem it in, IDs in ViewActive; -1 at the segment's ends.
@@ -324,25 +324,25 @@ type Candidate struct {
 
 // Diff compares what two files hold, by stack: "before" is the file given first.
 type Diff struct {
-	At           string      `json:"at"` // "end" or "peak"
-	BeforeFile   string      `json:"before_file"`
-	AfterFile    string      `json:"after_file"`
-	BeforeActive uint64      `json:"before_active"`
-	AfterActive  uint64      `json:"after_active"`
-	BeforeCached uint64      `json:"before_cached"`
-	AfterCached  uint64      `json:"after_cached"`
-	Groups       []DiffGroup `json:"groups"` // greatest change first, at most 500
-	Rest         DiffGroup   `json:"rest"`
-	OnlyBefore   []Segment   `json:"only_before"` // segments, known by address and size; without blocks
-	OnlyAfter    []Segment   `json:"only_after"`
+	At           string      `json:"at"`            // "end" or "peak"
+	BeforeFile   string      `json:"before_file"`   // name of the first file
+	AfterFile    string      `json:"after_file"`    // name of the second file
+	BeforeActive uint64      `json:"before_active"` // bytes of live allocations
+	AfterActive  uint64      `json:"after_active"`  // likewise
+	BeforeCached uint64      `json:"before_cached"` // bytes in segments
+	AfterCached  uint64      `json:"after_cached"`  // likewise
+	Groups       []DiffGroup `json:"groups"`        // greatest change first, at most 500
+	Rest         DiffGroup   `json:"rest"`          // all other groups together
+	OnlyBefore   []Segment   `json:"only_before"`   // segments, known by address and size; without blocks
+	OnlyAfter    []Segment   `json:"only_after"`    // likewise
 }
 
 // DiffGroup is what one stack holds in both files. Stacks are equal if their frames are.
 type DiffGroup struct {
-	Label       string  `json:"label"`
-	Frames      []Frame `json:"frames"` // innermost first
-	BeforeBytes uint64  `json:"before_bytes"`
-	AfterBytes  uint64  `json:"after_bytes"`
-	BeforeCount int     `json:"before_count"`
-	AfterCount  int     `json:"after_count"`
+	Label       string  `json:"label"`        // as Stack.Label
+	Frames      []Frame `json:"frames"`       // innermost first
+	BeforeBytes uint64  `json:"before_bytes"` // sum of the sizes
+	AfterBytes  uint64  `json:"after_bytes"`  // likewise
+	BeforeCount int     `json:"before_count"` // allocations
+	AfterCount  int     `json:"after_count"`  // likewise
 }
