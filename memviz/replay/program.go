@@ -77,24 +77,24 @@ type Program struct {
 
 // Recorded are the figures of a trace itself, without any replay. Bytes of blocks are requested bytes: a trace has no others.
 type Recorded struct {
-	Settings      string        `json:"settings"` // the settings string, as Tenon writes it
-	Events        int           `json:"events"`
-	Span          time.Duration `json:"span_ns"`
-	Allocs        int           `json:"allocs"`
-	AllocBytes    uint64        `json:"alloc_bytes"` // their sum
-	Frees         int           `json:"frees"`       // completed
-	FreeBytes     uint64        `json:"free_bytes"`
-	PeakRequested uint64        `json:"peak_requested"` // most bytes in use
+	Settings      string        `json:"settings"`       // the settings string, as Tenon writes it
+	Events        int           `json:"events"`         // entries of the trace
+	Span          time.Duration `json:"span_ns"`        // from the first to the last
+	Allocs        int           `json:"allocs"`         // allocations that succeeded
+	AllocBytes    uint64        `json:"alloc_bytes"`    // their sum
+	Frees         int           `json:"frees"`          // frees that completed
+	FreeBytes     uint64        `json:"free_bytes"`     // their sum
+	PeakRequested uint64        `json:"peak_requested"` // most bytes in use, blocks pending free included
 	PeakReserved  uint64        `json:"peak_reserved"`  // most bytes held from the driver
 	DriverAllocs  int           `json:"driver_allocs"`  // segments allocated, runs of pages mapped
-	DriverFrees   int           `json:"driver_frees"`
-	OOMs          int           `json:"ooms"`
-	LiveAtStart   int           `json:"live_at_start"` // blocks
-	StartBytes    uint64        `json:"start_bytes"`   // requested for them
-	StartReserved uint64        `json:"start_reserved"`
-	EndReserved   uint64        `json:"end_reserved"`
-	Private       int           `json:"private_pools"`
-	Held          int           `json:"held"` // frees that waited for other streams
+	DriverFrees   int           `json:"driver_frees"`   // segments freed, runs of pages unmapped
+	OOMs          int           `json:"ooms"`           // allocations that failed
+	LiveAtStart   int           `json:"live_at_start"`  // blocks in use when the trace begins
+	StartBytes    uint64        `json:"start_bytes"`    // requested for them
+	StartReserved uint64        `json:"start_reserved"` // bytes held from the driver then
+	EndReserved   uint64        `json:"end_reserved"`   // bytes held from the driver at the end
+	Private       int           `json:"private_pools"`  // private pools that the trace shows
+	Held          int           `json:"held"`           // frees that waited for other streams
 }
 
 // New reads the program out of the trace of one device of s. A snapshot without a trace of it is an error that says how to record one.

@@ -22,26 +22,26 @@ type Options struct {
 
 // Result is what a replay cost. Bytes unless it says otherwise.
 type Result struct {
-	Settings      string  `json:"settings"`
-	Recorded      bool    `json:"recorded"` // these are the recording's settings
-	PeakAllocated uint64  `json:"peak_allocated"`
-	PeakRequested uint64  `json:"peak_requested"`
-	PeakReserved  uint64  `json:"peak_reserved"`
-	EndReserved   uint64  `json:"end_reserved"`
-	Fragmentation float64 `json:"fragmentation"` // 1 - PeakAllocated / PeakReserved
-	DriverCalls   int64   `json:"driver_calls"`
-	Calls         Calls   `json:"calls"`
-	Retries       int64   `json:"retries"` // times everything cached was returned for want of memory
-	OOMs          int64   `json:"ooms"`
-	FirstOOM      *OOM    `json:"first_oom,omitempty"`
-	Rescued       int64   `json:"rescued"` // allocations that failed in the recording, and do not here
+	Settings      string  `json:"settings"`            // the settings string
+	Recorded      bool    `json:"recorded"`            // these are the recording's settings
+	PeakAllocated uint64  `json:"peak_allocated"`      // most bytes of blocks in use
+	PeakRequested uint64  `json:"peak_requested"`      // most bytes asked for of blocks in use, or pending free
+	PeakReserved  uint64  `json:"peak_reserved"`       // most bytes held from the driver
+	EndReserved   uint64  `json:"end_reserved"`        // bytes held from the driver at the end
+	Fragmentation float64 `json:"fragmentation"`       // 1 - PeakAllocated / PeakReserved
+	DriverCalls   int64   `json:"driver_calls"`        // Calls.Total
+	Calls         Calls   `json:"calls"`               // calls of the driver by kind
+	Retries       int64   `json:"retries"`             // times everything cached was returned for want of memory
+	OOMs          int64   `json:"ooms"`                // allocations that failed, in the recording or not
+	FirstOOM      *OOM    `json:"first_oom,omitempty"` // the first of them; nil if there is none
+	Rescued       int64   `json:"rescued"`             // allocations that failed in the recording, and do not here
 }
 
 // OOM is an allocation that failed in a replay.
 type OOM struct {
-	Event   int    `json:"event"` // of the trace
-	Bytes   uint64 `json:"bytes"`
-	Message string `json:"message"`
+	Event   int    `json:"event"`   // of the trace
+	Bytes   uint64 `json:"bytes"`   // requested
+	Message string `json:"message"` // the allocator's
 }
 
 // Check is what a replay under the recording's own settings showed.
