@@ -104,7 +104,7 @@ func (v *view) strips() {
 	}
 	v.must(v.tab.Eval(`(t => t.stripsAt(markerState()).filter(s => s.size * t.ky > 9).slice(0, 6).map(s => {
 		const b = t.plot.getBoundingClientRect(), c = Math.floor((markerState() - s.t.first) / s.t.width), off = s.t.offset[stepAt(s.t, s.i, c)];
-		return {id: s.id, x: b.left + t.x(markerState()) + 2, y: b.top + t.y(off + s.size / 2), h: s.size * t.ky, colour: rgbText(colourRGB(colourKey(s.t, s.i)))};
+		return {id: s.id, x: b.left + t.x(markerState()) + 2, y: b.top + t.y(off + s.size / 2), h: s.size * t.ky, colour: rgbText(stripRGB(s.t, s.i))};
 	}))(timelines[where.view])`, &list))
 	if len(list) == 0 {
 		v.Fatal("no strip is large enough to check")

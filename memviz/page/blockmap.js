@@ -68,7 +68,7 @@ class BlockView {
   fillHead() {
     const m = this.map, s = markerState();
     if (!m) {
-      put(this.head, h('span', { class: 'danger' }, this.fault));
+      headline(this.head, [h('span', { class: 'danger' }, this.fault)], []);
       return;
     }
     let size = 0, active = 0, largest = 0, pools = new Set();
@@ -79,15 +79,15 @@ class BlockView {
       if (isPrivate(g)) pools.add(g.pool);
     }
     const fact = (name, value, title) => h('span', { class: 'fact', title }, h('b', {}, value), h('span', {}, name));
-    put(this.head,
+    headline(this.head, [
       fact(s === 0 ? 'before the trace' : `of ${number(device().events)} events`, s === 0 ? 'state 0' : `event ${number(s - 1)}`),
       fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
       fact(m.segments.length === 1 ? 'segment' : 'segments', number(m.segments.length)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
-      this.fault ? h('span', { class: 'faint' }, this.fault) : null, h('span', { class: 'grow' }),
+    ], [
       h('button', { class: 'small', title: 'To the peak (p)', onclick: () => goToPeak('active') }, 'Peak'),
       h('button', { class: 'small', title: 'All segments in sight (0)', onclick: () => this.setZoom(1) }, 'Fit'),
       h('button', { class: 'small', title: 'Larger blocks (+)', 'aria-label': 'Larger', onclick: () => this.setZoom(this.zoomed * 1.5) }, '+'),
-      h('button', { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) }, '−'));
+      h('button', { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) }, '−')]);
   }
 
   setZoom(z) {

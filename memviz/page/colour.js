@@ -77,6 +77,12 @@ function colourRGB(key) {
   return c;
 }
 
+// stripRGB is the colour of strip i of a tile: that of its key, every second allocation a little lighter to tell neighbours apart.
+function stripRGB(t, i) {
+  const c = colourRGB(colourKey(t, i));
+  return t.id[i] & 1 ? mix(c, [255, 255, 255], 0.09) : c;
+}
+
 const rgbText = c => `rgb(${c[0]} ${c[1]} ${c[2]})`;
 const stackColour = id => rgbText(keyColour(id));
 

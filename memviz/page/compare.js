@@ -39,8 +39,8 @@ class CompareView {
     const change = (a, b) => h('span', { class: b > a ? 'more' : b < a ? 'less' : 'muted' }, a === b ? 'the same' : `${b > a ? '+' : ''}${bytes(b - a)}`);
     const fact = (name, a, b) => h('span', { class: 'fact' }, h('b', {}, `${bytes(a)} → ${bytes(b)}`), h('span', {}, name, ' '), change(a, b));
     const form = (k, text) => h('button', { class: 'small', 'aria-pressed': where.at === k ? 'true' : 'false', onclick: () => update({ at: k }, true) }, text);
-    put(this.head, fact('active', f.before_active, f.after_active), fact('in segments', f.before_cached, f.after_cached), h('span', { class: 'grow' }),
-      h('span', { class: 'group', role: 'group', 'aria-label': 'When' }, form('peak', 'At the peaks'), form('end', 'At the ends')));
+    headline(this.head, [fact('active', f.before_active, f.after_active), fact('in segments', f.before_cached, f.after_cached)], [
+      h('span', { class: 'group', role: 'group', 'aria-label': 'When' }, form('peak', 'At the peaks'), form('end', 'At the ends'))]);
     const most = Math.max(...f.groups.map(g => Math.abs(g.after_bytes - g.before_bytes)), 1), rows = [];
     for (const [k, g] of f.groups.entries()) rows.push(...this.rows(g, k, most, f, change));
     if (f.rest.before_count || f.rest.after_count) rows.push(...this.rows({ ...f.rest, label: f.rest.label || 'all other stacks', frames: [] }, -1, most, f, change));

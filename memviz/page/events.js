@@ -94,7 +94,7 @@ class EventTable {
     if (e === 'missing') return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
     if (!e) return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, '…'));
     return h('div', { ...look, title: `${e.action} ${e.addr} ${bytes(e.size)} stream ${e.stream}${e.label ? `\n${e.label}` : ''}` }, h('span', { class: 'index' }, number(e.index)),
-      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.note || (e.stack ? shortLabel(e.label) : e.addr)));
+      h('span', { class: `action ${e.action}` }, actionText[e.action] || e.action), h('span', { class: 'size' }, e.action === 'snapshot' ? '' : bytes(e.size)), h('span', { class: 'what' }, e.stack ? shortLabel(e.label) : e.addr, e.note ? h('span', { class: 'faint' }, ` · ${e.note}`) : null));
   }
 }
 

@@ -54,6 +54,11 @@ function put(e, ...children) {
   e.replaceChildren(...children.flat().filter(c => c !== null && c !== undefined && c !== false && c !== ''));
 }
 
+// headline fills the line above a view: facts, of which the last drop out where there is no room, and tools at the right.
+function headline(e, facts, tools) {
+  put(e, h('span', { class: 'fact-list' }, facts), h('span', { class: 'tools' }, tools));
+}
+
 const byId = id => document.getElementById(id);
 const clamp = (x, lo, hi) => Math.min(Math.max(x, lo), hi);
 

@@ -42,13 +42,13 @@ class HoldersView {
   fill(at, s, asked, filter) {
     const d = device(), fact = (name, value) => h('span', { class: 'fact' }, h('b', {}, value), h('span', {}, name));
     const form = (k, text) => h('button', { class: 'small', 'aria-pressed': where.form === k ? 'true' : 'false', onclick: () => update({ form: k }, true) }, text);
-    put(this.head, [
+    headline(this.head, [
       fact(s === d.peak_state ? 'at the peak' : s === 0 ? 'before the trace' : `after event ${number(s - 1)}`, bytes(at.active)),
       fact(at.count === 1 ? 'allocation' : 'allocations', number(at.count)), fact(at.stacks === 1 ? 'stack' : 'stacks', number(at.stacks)), fact('in segments', bytes(at.cached)),
       at.time_us && d.time_start_us ? fact('after the start', duration(Math.max(0, at.time_us - d.time_start_us))) : null,
       filter ? h('span', { class: 'chip' }, `only “${filter}”`) : null,
       asked !== s ? h('span', { class: 'faint' }, `nearest state in this static file to ${number(asked)}`) : null,
-      h('span', { class: 'grow' }),
+    ], [
       s === d.peak_state ? null : h('button', { class: 'small', onclick: () => update({ state: d.peak_state }, true), title: 'To the peak (p)' }, 'Peak'),
       h('button', { class: 'small', onclick: () => update({ state: d.states - 1 }, true) }, 'End'),
       h('span', { class: 'group', role: 'group', 'aria-label': 'Form' }, form('table', 'Table'), form('flame', 'Flame graph'))]);

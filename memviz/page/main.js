@@ -44,6 +44,7 @@ function showView() {
     const on = t.id === `tab-${where.view}`;
     t.setAttribute('aria-selected', on ? 'true' : 'false');
     t.tabIndex = on ? 0 : -1;
+    if (on) t.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
   byId('view').setAttribute('aria-labelledby', `tab-${where.view}`);
   byId('main').classList.toggle('alone', !withDetails.has(where.view));

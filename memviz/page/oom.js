@@ -37,10 +37,10 @@ class OOMView {
 
   fill(o, k) {
     const d = device(), n = d.ooms.length;
-    put(this.head, [
+    headline(this.head, [
       h('span', { class: 'fact' }, h('b', {}, `${k + 1} of ${n}`), h('span', {}, n === 1 ? 'failed allocation' : 'failed allocations')),
       n > 1 ? h('span', { class: 'group' }, h('button', { class: 'small', disabled: k === 0, onclick: () => update({ oom: k - 1 }) }, '← Before'), h('button', { class: 'small', disabled: k === n - 1, onclick: () => update({ oom: k + 1 }) }, 'Next →')) : null,
-      h('span', { class: 'grow' }),
+    ], [
       h('button', { class: 'small', onclick: () => { update({ view: 'active' }, true); showState(o.state); } }, 'Show in timeline'),
       h('button', { class: 'small', onclick: () => update({ view: 'state', state: Math.max(0, o.state - 1) }, true) }, 'Block map just before')]);
     const figure = (name, value, cls) => h('div', { class: `figure ${cls || ''}` }, h('b', {}, value), h('span', {}, name));

@@ -48,10 +48,10 @@ function picture(t, lo, hi, h, lit, stamp) {
   for (let i = 0; i < t.strips; i++) {
     const height = t.size[i] * k;
     const bright = !lit || lit(i);
-    const name = colourKey(t, i) * 2 + (bright ? 1 : 0);
+    const name = colourKey(t, i) * 4 + (t.id[i] & 1) * 2 + (bright ? 1 : 0);
     let look = looks.get(name);
     if (!look) {
-      const c = colourRGB(colourKey(t, i));
+      const c = stripRGB(t, i);
       const rgb = bright ? c : mix(c, ground, 0.84);
       const edge = mix(rgb, ground, 0.32);
       look = { rgb, colour: packed(rgb), edge, edgeColour: packed(edge) };

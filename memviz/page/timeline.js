@@ -68,19 +68,20 @@ class Timeline {
     const fact = (name, value, title, go) => h('span', { class: 'fact', title }, h('b', {}, value), go ? h('button', { class: 'link', onclick: go }, name) : h('span', {}, name));
     const peak = active ? d.peak_state : d.cached_peak_state;
     const modes = colourModes.filter(([k]) => (k !== 'category' || info.categorised) && (k !== 'pool' || d.pools.length > 2) && (k !== 'stream' || d.streams.length > 1));
-    put(this.facts,
+    const s = where.stack ? stackText(where.stack, () => this.fillFacts()) : null;
+    headline(this.facts, [
       fact('peak', bytes(this.whole), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
       active ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments') : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
       fact('at end', bytes(active ? d.end_active : d.end_cached)),
       fact('events', number(d.events)),
       active ? fact('allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
       d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
-      h('span', { class: 'grow' }),
-      where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), 'one stack ✕') : null,
+    ], [
+      where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), `${s && s.label ? splitLabel(s.label).name : 'one stack'} ✕`) : null,
       h('label', { class: 'choose' }, 'Colour by ', h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
         modes.map(([k, name]) => h('option', { value: k, selected: where.colour === k }, name)))),
       h('button', { class: 'small', title: 'Whole trace (0)', onclick: () => this.zoomTo(0, device().states, 0, 0) }, 'Whole'),
-      h('button', { class: 'small', title: 'Heights to what is visible (f)', onclick: () => this.fitHeight() }, 'Fit height'));
+      h('button', { class: 'small', title: 'Heights to what is visible (f)', onclick: () => this.fitHeight() }, 'Fit height')]);
   }
 
   // measure sets the sizes of the canvases and the scales.
