@@ -25,10 +25,10 @@ type traceEvent struct {
 // WriteTrace writes the history as a trace in JSON for ui.perfetto.dev. Each device is a process and each stream a thread of it, with counters
 // of the bytes allocated and reserved, a span for the life of each allocation and of each segment, and marks for failures, snapshots
 // and annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of what lives at the end
-// stay open.
+// stay open. Events show the innermost 16 calls of their stack.
 func (s *Snapshot) WriteTrace(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 1<<16)
-	t := &tracer{s: s, w: b}
+	t := &tracer{s: s, w: b, stacks: map[StackID]json.RawMessage{}}
 	t.text(`{"displayTimeUnit":"ms","traceEvents":[`)
 	for device := range s.Traces {
 		t.device(device)
@@ -48,10 +48,11 @@ func (s *Snapshot) WriteTrace(w io.Writer) error {
 
 // tracer writes trace events.
 type tracer struct {
-	s     *Snapshot
-	w     *bufio.Writer
-	begun bool
-	err   error
+	s      *Snapshot
+	w      *bufio.Writer
+	stacks map[StackID]json.RawMessage
+	begun  bool
+	err    error
 }
 
 func (t *tracer) text(s string) {
@@ -161,11 +162,29 @@ func (t *tracer) args(e *Event) map[string]any {
 		args["address"] = fmt.Sprintf("%#x", e.Addr)
 	}
 	if e.Stack != 0 {
-		var lines []string
-		for f := range t.s.Stacks.All(e.Stack) {
-			lines = append(lines, fmt.Sprintf("%s:%d:%s", f.File, f.Line, f.Name))
-		}
-		args["frames"] = lines
+		args["frames"] = t.lines(e.Stack)
 	}
 	return args
+}
+
+// tracedCalls is how many calls of a stack, from the innermost, each event shows: the format has no stacks that events share.
+const tracedCalls = 16
+
+// lines returns the calls of a stack as JSON.
+func (t *tracer) lines(id StackID) json.RawMessage {
+	if text, ok := t.stacks[id]; ok {
+		return text
+	}
+	calls := t.s.Stacks.Calls(id)
+	lines := make([]string, min(len(calls), tracedCalls))
+	for i := range lines {
+		f := t.s.Stacks.Frame(calls[i])
+		lines[i] = fmt.Sprintf("%s:%d:%s", f.File, f.Line, f.Name)
+	}
+	text, err := json.Marshal(lines)
+	if err != nil && t.err == nil {
+		t.err = err
+	}
+	t.stacks[id] = text
+	return text
 }
