@@ -70,6 +70,13 @@ func testCopyConversion(t *testing.T, x *tenon.Exec) {
 	check(t, "the copies wait", busy(t, x.Stream()), true)
 	check(t, "the result", read[int64](t, x, c)[0], 1)
 	check(t, "on the way", read[float32](t, x.Host(), b)[0], 1)
+	// On two streams the second copy comes after the first too.
+	side := x.On(newStream(t, x))
+	spin(x, 100*time.Millisecond)
+	x.CopyAsyncInto(b, x.Full([]int{1}, 7, tenon.Float32))
+	side.CopyAsyncInto(c, b)
+	check(t, "the result by way of another stream", read[int64](t, side, c)[0], 7)
+	x.CopyAsyncInto(b, a)
 	// A write by the processor waits until the copy has read.
 	spin(x, 100*time.Millisecond)
 	x.CopyAsyncInto(a, b)

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"tenon.dev"
 	"tenon.dev/cuda"
@@ -238,7 +237,7 @@ func testCycles(t *testing.T, x *tenon.Exec) {
 		if dev.MemoryAllocated() == before {
 			break
 		}
-		time.Sleep(time.Millisecond) // for the cleanup, which has a goroutine of the runtime's
+		runtime.Gosched() // to the cleanup, which has a goroutine of the runtime's
 	}
 	check(t, "allocated bytes after the collection", dev.MemoryAllocated(), before)
 	for _, e := range snapshot(t, x).Trace(dev.Ordinal()) {
