@@ -3,6 +3,7 @@ package memviz
 import (
 	"bytes"
 	"encoding/json"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -298,6 +299,22 @@ func TestPythonString(t *testing.T) {
 	} {
 		if got := pythonString(s); got != want {
 			t.Errorf("%q is %s, want %s", s, got, want)
+		}
+	}
+}
+
+func TestLargest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	size := make([]uint64, 20000)
+	ids := make([]uint32, len(size))
+	for i := range size {
+		size[i], ids[i] = uint64(rng.IntN(300)), uint32(i)
+	}
+	want := slices.Clone(ids)
+	slices.SortStableFunc(want, func(a, b uint32) int { return int(size[b]) - int(size[a]) })
+	for _, n := range []int{0, 1, 100, 5000, 30000} {
+		if got := largest(ids, size, n); !slices.Equal(got, want[:min(n, len(want))]) {
+			t.Errorf("the %d largest of %d are wrong", n, len(ids))
 		}
 	}
 }

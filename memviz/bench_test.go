@@ -136,6 +136,30 @@ func BenchmarkFilter(b *testing.B) {
 	}
 }
 
+// BenchmarkSearch finds allocations and lists the largest.
+func BenchmarkSearch(b *testing.B) {
+	rec := reopenBench(b, benchColumns(b))
+	defer rec.Close()
+	for b.Loop() {
+		rec.filters = nil
+		get(b, &viewer{rec: rec}, "search?device=0&q=layer&limit=100")
+	}
+}
+
+// BenchmarkState asks who holds what, and for the blocks, in states anywhere.
+func BenchmarkState(b *testing.B) {
+	rec := reopenBench(b, benchColumns(b))
+	defer rec.Close()
+	v := &viewer{rec: rec}
+	i := 0
+	for b.Loop() {
+		state := i * 7919 * 31 % rec.devices[0].entry.Events
+		get(b, v, fmt.Sprintf("at?device=0&state=%d&top=20", state))
+		get(b, v, fmt.Sprintf("blocks?device=0&state=%d", state))
+		i++
+	}
+}
+
 // BenchmarkImport reads a pickle and writes its column file; goal: 150 MB/s.
 func BenchmarkImport(b *testing.B) {
 	n := benchEvents()

@@ -230,12 +230,31 @@ func (rec *Recording) search(d *device, text string, limit int) (*SearchResult, 
 		r.Bytes += line.size[i]
 	}
 	r.Groups, _, _ = rec.group(d, ids, maxGroups)
-	size := d.active.size
-	slices.SortFunc(ids, func(a, b uint32) int { return cmp.Or(cmp.Compare(size[b], size[a]), cmp.Compare(a, b)) })
-	for _, id := range ids[:min(len(ids), limit)] {
+	for _, id := range largest(ids, d.active.size, limit) {
 		x := rec.allocation(d, ViewActive, id)
 		x.Stack.Frames = []Frame{}
 		r.Results = append(r.Results, x)
 	}
 	return r, nil
+}
+
+// largest returns the n ids of the greatest sizes, greatest first, oldest first among equals. The ids ascend.
+func largest(ids []uint32, size []uint64, n int) []uint32 {
+	var best []uint32
+	cut := func() {
+		slices.SortFunc(best, func(a, b uint32) int { return cmp.Or(cmp.Compare(size[b], size[a]), cmp.Compare(a, b)) })
+		best = best[:min(len(best), n)]
+	}
+	var least uint64 // of n that are as large; what is not larger comes after them
+	for _, id := range ids {
+		if n == 0 || least > 0 && size[id] <= least {
+			continue
+		}
+		if best = append(best, id); len(best) >= 2*n+1000 {
+			cut()
+			least = size[best[n-1]]
+		}
+	}
+	cut()
+	return best
 }
