@@ -29,6 +29,8 @@ type memvizCommand struct {
 	Flamegraph  memvizFlamegraph `cmd:"" help:"Draw a flame graph of who held memory at the peak, outermost call first."`
 	TracePlot   memvizTracePlot  `cmd:"" name:"trace_plot" help:"Write the timeline as one self-contained HTML file."`
 	SegmentPlot memvizStatePlot  `cmd:"" name:"segment_plot" help:"Write the allocator's state history as one self-contained HTML file."`
+	Pprof       memvizProfile    `cmd:"" help:"Write who holds memory at the end as a profile for go tool pprof."`
+	Perfetto    memvizPerfetto   `cmd:"" help:"Write the history as a trace for ui.perfetto.dev."`
 }
 
 // openFlags say how a snapshot is opened.

@@ -38,6 +38,8 @@ func TestMemvizReports(t *testing.T) {
 		{[]string{"trace_plot", small, "-o", "t.html"}, "t.html", `"first":"active"`},
 		{[]string{"trace_plot", small, "-s", "-o", "ts.html"}, "ts.html", `"first":"cached"`},
 		{[]string{"segment_plot", small, "-o", "sp.html"}, "sp.html", `"first":"state"`},
+		{[]string{"pprof", small, "-o", "-"}, "", "\x1f\x8b"},
+		{[]string{"perfetto", small, "-o", "p.json"}, "p.json", `"name":"segment_alloc"`},
 		{[]string{small, "--static", "a.html"}, "a.html", `id="tenon-static"`},
 		{[]string{"show", small, small, "--static", "d.html"}, "d.html", `diff?device=0`},
 	} {

@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"io"
+
+	"tenon.dev/internal/snapshot"
+)
+
+// memvizProfile writes who holds memory for go tool pprof.
+type memvizProfile struct {
+	reportInput
+	Output string `short:"o" default:"memory.pb.gz" help:"Where the profile goes; - is standard output." placeholder:"FILE"`
+}
+
+// Run writes it.
+func (c *memvizProfile) Run(con *console) error {
+	return c.export(con, c.Output, (*snapshot.Snapshot).WriteProfile)
+}
+
+// memvizPerfetto writes the history for ui.perfetto.dev.
+type memvizPerfetto struct {
+	reportInput
+	Output string `short:"o" default:"memory.json" help:"Where the trace goes; - is standard output." placeholder:"FILE"`
+}
+
+// Run writes it.
+func (c *memvizPerfetto) Run(con *console) error {
+	return c.export(con, c.Output, (*snapshot.Snapshot).WriteTrace)
+}
+
+// export reads the snapshot and writes it in another form.
+func (c *reportInput) export(con *console, output string, write func(*snapshot.Snapshot, io.Writer) error) error {
+	in, err := openInput(c.File)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	s, err := snapshot.Read(in, snapshot.ReadOptions{})
+	if err != nil {
+		return err
+	}
+	return writeOutput(output, con.out, func(w io.Writer) error { return write(s, w) })
+}
