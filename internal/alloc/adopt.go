@@ -1,26 +1,26 @@
 package alloc
 
 import (
+	"math"
 	"slices"
 
 	"tenon.dev/fault"
 )
 
-// Adopt takes over segments that the device holds already, block for block as Segments describes them, and returns their live
-// blocks in order: a replay of a history that begins in the middle starts so. The backend is not called, and nothing enters the
-// trace; the statistics count what is adopted as if it had just been allocated. Blocks pending free are taken as live. A run of
-// pages of an expandable segment becomes an ordinary segment. Each private pool gains one use. Segments that do not fit
-// together, or overlap what is held, are an error; those before them are kept.
+// Adopt takes over segments that the device holds already, by address and block for block as Segments describes them, and returns
+// their live blocks in order: a replay of a history that begins in the middle starts so. The backend is not called, and nothing
+// enters the trace; the statistics count what is adopted as if it had just been allocated. Blocks pending free are taken as live.
+// Runs of pages of one stream and pool with no other segment between them become one expandable segment, whose range goes on
+// behind them as far as a new one's would, but not into the next segment; a run of no bytes says where the range begins if that
+// is before its first page. Where the backend maps no pages they become ordinary segments. Each private pool gains one use.
+// Segments that do not fit together, or overlap what is held, are an error; those before them are kept.
 func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var live []*Block
 	retained := map[PoolID]*privatePool{}
-	for i := range segments {
-		s := &segments[i]
-		if err := d.adoptable(s); err != nil {
-			return live, err
-		}
+	for len(segments) > 0 {
+		s := &segments[0]
 		var private *privatePool
 		if s.Pool != (PoolID{}) {
 			if private = retained[s.Pool]; private == nil {
@@ -31,13 +31,63 @@ func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 				retained[s.Pool] = private
 			}
 		}
-		live = d.adopt(s, private, live)
+		n := 1
+		if s.Expandable && d.virtual != nil {
+			n = rangeLength(segments)
+		}
+		for i := range segments[:n] {
+			if err := d.adoptable(&segments[i]); err != nil {
+				return live, err
+			}
+		}
+		l := d.adoptiveSilo(s, private)
+		if s.Expandable && d.virtual != nil {
+			total, err := d.deviceTotal()
+			if err != nil {
+				return live, err
+			}
+			limit := uint64(math.MaxUint64)
+			if len(segments) > n {
+				limit = segments[n].Addr
+			}
+			live = d.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
+		} else {
+			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context}
+			d.stats.Segment.add(l.pool.kind, 1)
+			if s.TotalSize >= d.settings.MaxSplitSize {
+				d.stats.OversizeSegments.add(1)
+			}
+			d.addSegment(seg)
+			_, live = d.adopt(seg, nil, s, live)
+		}
+		segments = segments[n:]
 	}
 	return live, nil
 }
 
+// rangeLength returns how many of the segments, from the first on, are runs of pages of one expandable segment.
+func rangeLength(segments []SegmentInfo) int {
+	first := &segments[0]
+	page := uint64(smallBuffer)
+	if first.Large {
+		page = largeBuffer
+	}
+	n := 1
+	for n < len(segments) {
+		s := &segments[n]
+		if !s.Expandable || s.Stream != first.Stream || s.Pool != first.Pool || s.Large != first.Large || (s.Addr-first.Addr)%page != 0 {
+			break
+		}
+		n++
+	}
+	return n
+}
+
 // adoptable checks that the blocks of s fill it and that it overlaps no other segment.
 func (d *Device) adoptable(s *SegmentInfo) error {
+	if s.Expandable && d.virtual != nil && s.TotalSize == 0 && len(s.Blocks) == 0 {
+		return nil // where a range begins
+	}
 	at := s.Addr
 	for i := range s.Blocks {
 		b := &s.Blocks[i]
@@ -56,9 +106,9 @@ func (d *Device) adoptable(s *SegmentInfo) error {
 	return nil
 }
 
-// adopt makes one segment and appends its live blocks.
-func (d *Device) adopt(s *SegmentInfo, private *privatePool, live []*Block) []*Block {
-	kind, p := smallPool, &d.small
+// adoptiveSilo returns where the blocks of s belong.
+func (d *Device) adoptiveSilo(s *SegmentInfo, private *privatePool) *silo {
+	p := &d.small
 	switch {
 	case private != nil && s.Large:
 		p = &private.large
@@ -67,51 +117,88 @@ func (d *Device) adopt(s *SegmentInfo, private *privatePool, live []*Block) []*B
 	case s.Large:
 		p = &d.large
 	}
-	if s.Large {
-		kind = largePool
+	return p.silo(s.Stream)
+}
+
+// adoptRange makes one expandable segment of runs of pages. It ends before limit.
+func (d *Device) adoptRange(runs []SegmentInfo, l *silo, size, limit uint64, live []*Block) []*Block {
+	first, last := &runs[0], &runs[len(runs)-1]
+	seg := &segment{addr: first.Addr, page: pageSize(l), silo: l, context: first.Context}
+	if i, _ := slices.BinarySearchFunc(d.segments, last.Addr, segmentByAddr); i < len(d.segments) {
+		limit = min(limit, d.segments[i].addr)
 	}
-	l, st := p.silo(s.Stream), &d.stats
-	seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context}
+	mapped := last.Addr + last.TotalSize - first.Addr
+	seg.size = max(min(size, limit-first.Addr), mapped)
+	seg.size -= (seg.size - mapped) % seg.page
 	d.addSegment(seg)
+	var end *Block
+	at := seg.addr
+	for i := range runs {
+		if s := &runs[i]; s.TotalSize > 0 {
+			end = d.adoptUnmapped(seg, end, at, s.Addr)
+			end, live = d.adopt(seg, end, s, live)
+			at = s.Addr + s.TotalSize
+		}
+	}
+	d.adoptUnmapped(seg, end, at, seg.addr+seg.size)
+	return live
+}
+
+// adoptUnmapped appends the address space from..to behind block last of seg and returns the segment's last block.
+func (d *Device) adoptUnmapped(seg *segment, last *Block, from, to uint64) *Block {
+	if from == to {
+		return last
+	}
+	b := d.appendBlock(seg, last, from, to-from)
+	b.mapped = false
+	seg.silo.insertUnmapped(b)
+	return b
+}
+
+// appendBlock makes a block behind last, or at the head of seg.
+func (d *Device) appendBlock(seg *segment, last *Block, addr, size uint64) *Block {
+	b := d.newBlock(seg, seg.silo, addr, size)
+	b.prev = last
+	if last == nil {
+		seg.head = b
+	} else {
+		last.next = b
+	}
+	return b
+}
+
+// adopt appends the blocks of s to seg, behind last, and returns its last block and the live ones appended to live.
+func (d *Device) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block) (*Block, []*Block) {
+	l, st := seg.silo, &d.stats
+	kind := l.pool.kind
 	d.reserved += s.TotalSize
-	st.Segment.add(kind, 1)
 	st.ReservedBytes.add(kind, int64(s.TotalSize))
-	if private != nil {
-		private.reserved += s.TotalSize
+	if l.pool.private != nil {
+		l.pool.private.reserved += s.TotalSize
 	}
-	if s.TotalSize >= d.settings.MaxSplitSize {
-		st.OversizeSegments.add(1)
-	}
-	var last *Block
 	for i := range s.Blocks {
 		info := &s.Blocks[i]
-		b := d.newBlock(seg, l, info.Addr, info.Size)
-		b.requested, b.context, b.prev = info.Requested, info.Context, last
-		if last == nil {
-			seg.head = b
-		} else {
-			last.next = b
-		}
-		last = b
-		n := int64(b.size)
+		last = d.appendBlock(seg, last, info.Addr, info.Size)
+		last.requested, last.context = info.Requested, info.Context
+		n := int64(info.Size)
 		if info.State == Inactive {
-			l.insertFree(b)
-			if len(s.Blocks) > 1 {
+			l.insertFree(last)
+			if len(s.Blocks) > 1 && seg.page == 0 {
 				st.InactiveSplit.add(kind, 1)
 				st.InactiveSplitBytes.add(kind, n)
 			}
 			continue
 		}
-		b.allocated = true
+		last.allocated = true
 		st.Allocation.add(kind, 1)
 		st.AllocatedBytes.add(kind, n)
 		st.Active.add(kind, 1)
 		st.ActiveBytes.add(kind, n)
-		st.RequestedBytes.add(kind, int64(b.requested))
-		if b.size >= d.settings.MaxSplitSize {
+		st.RequestedBytes.add(kind, int64(info.Requested))
+		if last.size >= d.settings.MaxSplitSize {
 			st.OversizeAllocations.add(1)
 		}
-		live = append(live, b)
+		live = append(live, last)
 	}
-	return live
+	return last, live
 }

@@ -11,9 +11,9 @@ import (
 
 // TestAdopt takes over what random programs leave, and frees it as the programs' own allocators do.
 func TestAdopt(t *testing.T) {
-	live := 0
+	live, ranges := 0, 0
 	for seed := range uint64(40) {
-		p, err := newProgram(randomCode(rand.New(rand.NewPCG(seed, 9)), 600), 1<<40, programConfs[seed%4])
+		p, err := newProgram(randomCode(rand.New(rand.NewPCG(seed, 9)), 600), 1<<40, programConfs[seed%5])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,13 +36,30 @@ func TestAdopt(t *testing.T) {
 					s.Blocks[k].State = ActiveAllocated
 				}
 			}
-			f.segments[s.Addr], f.used = s.TotalSize, f.used+s.TotalSize
+			f.used += s.TotalSize
+			if !s.Expandable {
+				f.segments[s.Addr] = s.TotalSize
+				continue
+			}
+			page := uint64(smallBuffer)
+			if s.Large {
+				page = largeBuffer
+			}
+			for at := s.Addr; at < s.Addr+s.TotalSize; at += page {
+				f.pages[at] = page
+			}
 		}
 		settings := p.d.Settings()
 		d := New(f, Options{Settings: &settings})
 		blocks, err := d.Adopt(want)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, g := range d.segments {
+			if g.page != 0 {
+				f.ranges[g.addr] = g.size
+				ranges++
+			}
 		}
 		for i, have := range d.Segments() {
 			if !reflect.DeepEqual(have, want[i]) {
@@ -81,8 +98,8 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("seed %d: %d segments stay", seed, len(d.segments))
 		}
 	}
-	if live < 500 {
-		t.Errorf("only %d blocks were adopted", live)
+	if live < 500 || ranges < 20 {
+		t.Errorf("only %d blocks and %d ranges were adopted", live, ranges)
 	}
 }
 

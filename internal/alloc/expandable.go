@@ -74,11 +74,8 @@ func (d *Device) findGrowable(r *request) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := uint64(largeBuffer)
-	if r.silo.pool.kind == smallPool {
-		page = smallBuffer
-	}
-	size := (total + total/8 + page - 1) / page * page
+	page := pageSize(r.silo)
+	size := rangeSize(total, page)
 	addr, err := d.virtual.Reserve(size)
 	if err != nil {
 		return nil, err
@@ -90,6 +87,17 @@ func (d *Device) findGrowable(r *request) (*Block, error) {
 	d.addSegment(seg)
 	return seg.head, nil
 }
+
+// pageSize returns the bytes of a page of l's expandable segments.
+func pageSize(l *silo) uint64 {
+	if l.pool.kind == smallPool {
+		return smallBuffer
+	}
+	return largeBuffer
+}
+
+// rangeSize returns the bytes of the address range of an expandable segment on a device of total bytes.
+func rangeSize(total, page uint64) uint64 { return (total + total/8 + page - 1) / page * page }
 
 // mapBlock maps the pages that hold the first size bytes of b, which is unmapped, and returns it merged with its free
 // neighbours to the free list. false without an error means that the device has no room; nothing has changed then.
