@@ -287,7 +287,7 @@ func TestReportErrors(t *testing.T) {
 		"before":   WriteCompare(&bytes.Buffer{}, bad(), bad(), "x.pickle", "y"),
 		"after":    WriteCompare(&bytes.Buffer{}, recorded(t, "extra_streams"), bad(), "y", "x.pickle"),
 	} {
-		if err == nil || !strings.Contains(err.Error(), "x.pickle cannot be read as a memory snapshot") {
+		if err == nil || !strings.Contains(err.Error(), "x.pickle: the snapshot cannot be read") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

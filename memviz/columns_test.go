@@ -249,9 +249,9 @@ func TestOpenErrors(t *testing.T) {
 	for path, want := range map[string]string{
 		filepath.Join(dir, "absent"): "the snapshot cannot be opened",
 		dir:                          "is a folder, not a snapshot",
-		cut:                          "cut.pickle.gz cannot be read as a memory snapshot",
-		text:                         "text.pickle cannot be read as a memory snapshot",
-		empty:                        "empty.pickle cannot be read as a memory snapshot",
+		cut:                          "cut.pickle.gz: the snapshot cannot be read",
+		text:                         "text.pickle: the snapshot cannot be read",
+		empty:                        "empty.pickle: the snapshot cannot be read",
 	} {
 		rec, err := Open(path, Options{})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
@@ -276,7 +276,7 @@ func TestOpenErrors(t *testing.T) {
 	if _, err := os.Stat(name); err == nil {
 		t.Errorf("%s is left", name)
 	}
-	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil || !strings.Contains(err.Error(), "pipe cannot be read") {
+	if _, err := Import(strings.NewReader("nothing"), "pipe", Options{}); err == nil || !strings.Contains(err.Error(), "pipe: the snapshot cannot be read") {
 		t.Error(err)
 	}
 }

@@ -25,11 +25,11 @@ const (
 	flameLetter = 6.6 // width of a character
 )
 
-// flame is a frame of a flame graph with those above it.
+// flame is a frame of a flame graph with the calls it made.
 type flame struct {
 	name  string
-	bytes uint64 // of it and all above
-	above map[string]*flame
+	bytes uint64 // of it and all its calls
+	calls map[string]*flame
 }
 
 // add adds a stack, outermost frame first.
@@ -39,22 +39,22 @@ func (f *flame) add(names []string, bytes uint64) {
 		if len(names) == 0 {
 			return
 		}
-		next := f.above[names[0]]
+		next := f.calls[names[0]]
 		if next == nil {
-			if f.above == nil {
-				f.above = map[string]*flame{}
+			if f.calls == nil {
+				f.calls = map[string]*flame{}
 			}
 			next = &flame{name: names[0]}
-			f.above[names[0]] = next
+			f.calls[names[0]] = next
 		}
 		f, names = next, names[1:]
 	}
 }
 
-// depth returns the rows that a frame and those above it need at a scale of pixels a byte.
+// depth returns the rows that a frame and its calls need at a scale of pixels a byte.
 func (f *flame) depth(scale float64) int {
 	n := 0
-	for _, a := range f.above {
+	for _, a := range f.calls {
 		if float64(a.bytes)*scale >= flameLeast {
 			n = max(n, a.depth(scale))
 		}
@@ -63,7 +63,7 @@ func (f *flame) depth(scale float64) int {
 }
 
 // WriteFlameGraph reads lines of the form "outermost;…;innermost bytes", such as WriteSegments writes, and writes them as one
-// self-contained SVG: a frame is as wide as the bytes below it, a click widens it to the whole picture, and pointing at it gives its size.
+// self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the whole picture, and pointing at it gives its size.
 // Lines of 0 or fewer bytes, as PyTorch's reports have some, are left out.
 func WriteFlameGraph(w io.Writer, r io.Reader, title string) error {
 	root := &flame{name: "all"}
@@ -102,19 +102,19 @@ func (f *flame) draw(w io.Writer, title string) {
 <text x="8" y="18" font-size="14">%s</text>
 <text x="8" y="34" id="said">%s</text>
 `, flameWidth, height, flameWidth, height, html.EscapeString(title), sizeText(f.bytes))
-	f.row(w, 0, 0, rows, scale, f.bytes)
+	f.row(w, 0, 0, scale, f.bytes)
 	io.WriteString(w, "<script><![CDATA["+flameScript+"]]></script>\n</svg>\n")
 }
 
-// row writes a frame at x bytes from the left and what is above it.
-func (f *flame) row(w io.Writer, x uint64, depth, rows int, scale float64, all uint64) {
+// row writes a frame at x bytes from the left and the calls it made, below it.
+func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64) {
 	left, width := float64(x)*scale, float64(f.bytes)*scale
-	y := flameHead + (rows-1-depth)*flameRow
+	y := flameHead + depth*flameRow
 	fmt.Fprintf(w, `<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title><rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
 		left, width, depth, html.EscapeString(f.name), sizeText(f.bytes), 100*float64(f.bytes)/float64(max(all, 1)), left, y, width, flameRow-1, flameColour(f.name),
 		left+3, y+flameRow-6, html.EscapeString(fitText(f.name, width)))
-	sorted := make([]*flame, 0, len(f.above))
-	for _, a := range f.above {
+	sorted := make([]*flame, 0, len(f.calls))
+	for _, a := range f.calls {
 		sorted = append(sorted, a)
 	}
 	slices.SortFunc(sorted, func(a, b *flame) int {
@@ -122,7 +122,7 @@ func (f *flame) row(w io.Writer, x uint64, depth, rows int, scale float64, all u
 	})
 	for _, a := range sorted {
 		if float64(a.bytes)*scale >= flameLeast {
-			a.row(w, x, depth+1, rows, scale, all)
+			a.row(w, x, depth+1, scale, all)
 		}
 		x += a.bytes
 	}
@@ -154,7 +154,7 @@ func flameColour(name string) string {
 	return fmt.Sprintf("hsl(%d,%d%%,%d%%)", hue, 60+v>>8%20, 68+v>>16%12)
 }
 
-// flameScript widens a frame that is clicked; a click on the lowest goes back.
+// flameScript widens a frame that is clicked; a click on the topmost goes back.
 const flameScript = `
 const frames = [...document.querySelectorAll('.f')].map(g => ({g, x: +g.dataset.x, w: +g.dataset.w, d: +g.dataset.d,
   rect: g.querySelector('rect'), text: g.querySelector('text'), name: g.querySelector('title').textContent}));

@@ -219,5 +219,5 @@ func importStream(r io.Reader, name string, total, size int64, o Options) (*Reco
 
 // refused names the file in an error of reading it.
 func refused(name string, err error) error {
-	return fault.Wrap(fault.Invalid, err, "%s cannot be read as a memory snapshot", name)
+	return fault.Wrap(fault.Invalid, err, "reading %s", name)
 }

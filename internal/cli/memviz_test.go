@@ -83,20 +83,20 @@ func TestMemvizErrors(t *testing.T) {
 	}{
 		{[]string{}, `expected "<file> ..."`},
 		{[]string{"absent"}, "the snapshot cannot be opened"},
-		{[]string{bad}, "bad.pickle cannot be read as a memory snapshot"},
-		{[]string{good, bad}, "bad.pickle cannot be read"},
-		{[]string{bad, good}, "bad.pickle cannot be read"},
+		{[]string{bad}, "bad.pickle: the snapshot cannot be read"},
+		{[]string{good, bad}, "bad.pickle: the snapshot cannot be read"},
+		{[]string{bad, good}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{good, good, good}, "takes one snapshot, or two to compare, not 3"},
 		{[]string{"stats", "absent"}, "the snapshot cannot be opened"},
-		{[]string{"stats", bad}, "bad.pickle cannot be read"},
+		{[]string{"stats", bad}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"compare", "absent", good}, "the snapshot cannot be opened"},
 		{[]string{"compare", good, "absent"}, "the snapshot cannot be opened"},
-		{[]string{"segments", bad, "-o", filepath.Join(dir, "x.svg")}, "bad.pickle cannot be read"},
+		{[]string{"segments", bad, "-o", filepath.Join(dir, "x.svg")}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"segments", good, "-o", filepath.Join(dir, "no", "x.svg")}, "cannot write"},
-		{[]string{"flamegraph", bad}, "bad.pickle cannot be read"},
+		{[]string{"flamegraph", bad}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"flamegraph", good, "--device", "7", "-o", "-"}, "has no device 7"},
 		{[]string{"flamegraph", good, "--at", "noon"}, "must be one of"},
-		{[]string{"trace_plot", bad}, "bad.pickle cannot be read"},
+		{[]string{"trace_plot", bad}, "bad.pickle: the snapshot cannot be read"},
 	} {
 		_, errs, exit := run(append([]string{"memviz"}, c.args...)...)
 		if exit != 1 || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 {
