@@ -179,6 +179,38 @@ func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
 	return ends
 }
 
+// addBegins adds runs of no pages where the trace maps pages into what is the range of an expandable segment before its first page.
+func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.SegmentInfo {
+	var maps []*snapshot.Event
+	for i := range events {
+		if events[i].Action == snapshot.ActionSegmentMap {
+			maps = append(maps, &events[i])
+		}
+	}
+	var out []alloc.SegmentInfo
+	end := uint64(0)
+	for i := range segments {
+		s := &segments[i]
+		page := uint64(smallPage)
+		if s.Large {
+			page = largePage
+		}
+		lowest := s.Addr
+		for _, e := range maps {
+			if s.Expandable && e.Stream == uint64(s.Stream) && (e.Size%largePage == 0) == s.Large &&
+				e.Addr >= end && e.Addr < lowest && (s.Addr-e.Addr)%page == 0 {
+				lowest = e.Addr
+			}
+		}
+		if before := len(out) - 1; lowest < s.Addr && (before < 0 || out[before].Stream != s.Stream || out[before].Large != s.Large || out[before].Pool != s.Pool) {
+			out = append(out, alloc.SegmentInfo{Addr: lowest, Stream: s.Stream, Large: s.Large, Pool: s.Pool, Expandable: true})
+		}
+		out = append(out, *s)
+		end = s.Addr + s.TotalSize
+	}
+	return out
+}
+
 // segments returns the layout as an allocator has it. A block whose size the snapshot does not show has what its request is
 // rounded to by round, and what no split would have left over: PyTorch leaves the rest of a large block with it unless it is
 // more than 1 MiB, and keeps blocks from maxSplit on whole. ends says where some blocks end.
@@ -187,7 +219,7 @@ func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[u
 	var out []alloc.SegmentInfo
 	for i := range l.regions {
 		r := &l.regions[i]
-		s := alloc.SegmentInfo{Addr: r.addr, TotalSize: r.size, Stream: alloc.Stream(r.stream), Large: r.large, Pool: r.pool}
+		s := alloc.SegmentInfo{Addr: r.addr, TotalSize: r.size, Stream: alloc.Stream(r.stream), Large: r.large, Pool: r.pool, Expandable: r.expandable}
 		end, at := r.addr+r.size, r.addr
 		for ; len(addrs) > 0 && addrs[0] < end; addrs = addrs[1:] {
 			a := addrs[0]

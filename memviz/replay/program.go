@@ -178,7 +178,7 @@ func (r *reader) backward() {
 			r.poolOf[i] = r.pool(id)
 		}
 	}
-	p.start = l.segments(p.settings.Round, p.settings.MaxSplitSize, l.ends(r.events))
+	p.start = addBegins(l.segments(p.settings.Round, p.settings.MaxSplitSize, l.ends(r.events)), r.events)
 	r.odd += l.odd
 	for i := range p.start {
 		g := &p.start[i]

@@ -127,7 +127,7 @@ func (r *recorder) random(rnd *rand.Rand) {
 // which it waited for after that, a trace does not tell.
 func TestRecordings(t *testing.T) {
 	const programs = 200
-	pressed, failed, held, inexact := 0, 0, 0, 0
+	pressed, failed, held, inexact, cut := 0, 0, 0, 0, 0
 	for seed := range uint64(programs) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		conf := []string{"", "max_split_size_mb:32", "roundup_power2_divisions:4", "expandable_segments:True"}[seed%4]
@@ -135,7 +135,8 @@ func TestRecordings(t *testing.T) {
 		for range 1500 {
 			r.random(rnd)
 		}
-		p := program(t, r.snapshot())
+		recording := r.snapshot()
+		p := program(t, recording)
 		short := strings.Contains(strings.Join(p.Notes, " "), "for want of memory")
 		if c := check(t, p); !c.Exact() {
 			inexact++
@@ -143,6 +144,10 @@ func TestRecordings(t *testing.T) {
 			if !short {
 				t.Errorf("seed %d was not short of memory", seed)
 			}
+		}
+		recording.Traces[0] = recording.Traces[0][len(recording.Traces[0])/2:]
+		if c := check(t, program(t, recording)); c.Exact() {
+			cut++
 		}
 		st := r.d.Stats()
 		if p.Recorded.PeakRequested != uint64(st.RequestedBytes.All().Peak) || p.Recorded.PeakReserved != uint64(st.ReservedBytes.All().Peak) ||
@@ -157,6 +162,9 @@ func TestRecordings(t *testing.T) {
 	}
 	if inexact > programs/50 {
 		t.Errorf("%d of %d programs are not exact", inexact, programs)
+	}
+	if cut < programs*9/10 {
+		t.Errorf("only %d of %d programs are exact with the first half of their trace cut off", cut, programs)
 	}
 	if pressed < 20 || failed < 100 || held < 500 {
 		t.Errorf("only %d programs were short of memory, %d allocations failed, %d frees waited", pressed, failed, held)

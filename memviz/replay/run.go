@@ -160,7 +160,7 @@ func (r *replay) adopt() error {
 	copy(r.blocks, live)
 	for i := range r.p.start {
 		g := &r.p.start[i]
-		r.dev.held[g.Addr] = g.TotalSize
+		r.dev.held[g.Addr] = max(g.TotalSize, 1)
 		r.dev.used += g.TotalSize
 	}
 	return nil
