@@ -161,8 +161,17 @@ func testMemorySnapshot(t *testing.T, x *tenon.Exec) {
 // testDirectTraceback: Go has one kind of frames. A stack that is captured cheaply and named late says the same as the runtime's own.
 func testDirectTraceback(t *testing.T, x *tenon.Exec) {
 	var table stack.Table
-	gather := func() *stack.Stack { return table.Capture() }
-	s := gather()
+	gather, other := func() *stack.Stack { return table.Capture() }, func() *stack.Stack { return table.Capture() }
+	s, o := gather(), other()
+	if s == o {
+		t.Error("two stacks are one")
+	}
+	for range 2 { // of one place there is one
+		if again := gather(); again == s || again == o {
+			t.Error("the stack of another line is the same")
+		}
+	}
+	check(t, "different stacks", table.Len(), 3)
 	var names []string
 	var files []string
 	for f := range s.All() {
