@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// fakeTests makes the working directory one with tests that are shell scripts, and a checker that only runs them. The arguments run them.
+func fakeTests(t *testing.T, tests map[string]string) []string {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the fake checker is a shell script")
+	}
+	t.Chdir(t.TempDir())
+	var list strings.Builder
+	for name, body := range tests {
+		list.WriteString(name + "\n")
+		script(t, name+".sh", body)
+	}
+	script(t, "cuda-memcheck", "printf '========= CUDA-MEMCHECK\\n========= ERROR SUMMARY: 0 errors\\n'\nshift 2\nexec \"$@\"")
+	if err := os.WriteFile("list", []byte(list.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"TENON_MEMCHECK_SPLIT", "TENON_MEMCHECK_RANK", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "JOB_COMPLETION_INDEX", "RANK", "WORLD_SIZE"} {
+		t.Setenv(name, "")
+	}
+	return []string{"memcheck", "fake", "--list-command", "cat list", "--run-command", "sh {test}.sh", "--checker", "./cuda-memcheck", "--nproc", "2"}
+}
+
+func script(t *testing.T, name, body string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte("#!/bin/sh\n"+body+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestMemcheckUsage(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "", "b": ""})
+	if err := os.WriteFile("libs", []byte("one two three\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		"unknown flag --fast":                   {"--fast"},
+		`--filter: error parsing regexp`:        {"--filter", "("},
+		`"leakcheck" is no tool of`:             {"--tool", "leakcheck"},
+		"rank 3 of 2 pieces does not exist":     {"--split", "2", "--rank", "3"},
+		"Please specify GPU assignment":         {"--gpus", "1:2:3"},
+		"libs: line 1 of the list of libraries": {"--libraries", "libs"},
+		"no checker can be started as ./absent": {"--checker", "./absent"},
+	} {
+		out, errs, exit := run(append(base, args...)...)
+		if exit != 4 || !strings.Contains(errs, want) || out != "" {
+			t.Errorf("%v: exit status %d: %s%s", args, exit, out, errs)
+		}
+	}
+	if out, errs, exit := run(append(base, "--list", "--skip", "b")...); exit != 0 || out != "a\n" {
+		t.Errorf("--list: exit status %d: %q%s", exit, out, errs)
+	}
+	if _, errs, exit := run("memcheck", "merge", "absent"); exit != 4 || !strings.Contains(errs, "cannot open the journal") {
+		t.Errorf("exit status %d: %s", exit, errs)
+	}
+}
+
+// Two shards, whose ranks the environment says, run in folders of their own; joined they are the run.
+func TestMemcheckMerge(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7", "c": "", "d": "echo d"})
+	t.Setenv("TENON_MEMCHECK_SPLIT", "2")
+	for rank, want := range map[string]int{"0": 1, "1": 0} {
+		t.Setenv("JOB_COMPLETION_INDEX", rank)
+		if out, errs, exit := run(base...); exit != want || !strings.Contains(out, "report: shard-"+rank) {
+			t.Fatalf("exit status %d: %s%s", exit, out, errs)
+		}
+	}
+	out, errs, exit := run("memcheck", "merge", "shard-0", "shard-1", "--out", "all")
+	if exit != 1 || !strings.HasPrefix(out, "fake: 4 tests in ") || !strings.Contains(out, ": 3 passed, 1 failed\n") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	for _, name := range []string{"result.log", "result.jsonl", "result.xml", "result.html"} {
+		if text, err := os.ReadFile(filepath.Join("all", name)); err != nil || !strings.Contains(string(text), "b") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if out, errs, exit = run("memcheck", "merge", "all"); exit != 1 || !strings.Contains(out, ": 3 passed, 1 failed\n") {
+		t.Errorf("a joined journal: exit status %d: %s%s", exit, out, errs)
+	}
+	if out, errs, exit = run("memcheck", "merge", "shard-1", "shard-1/result.jsonl", "--out", "part"); exit != 2 || !strings.Contains(out, "missing: of 2 shards of fake") {
+		t.Errorf("a shard is missing: exit status %d: %s%s", exit, out, errs)
+	}
+	if out, errs, exit = run("memcheck", "merge", "shard-0", "shard-1", "--exit-zero", "--out", "all"); exit != 0 {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+}
+
+// A signal ends the run cleanly, with a summary of what ran, and --resume goes on with it.
+func TestMemcheckInterrupted(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("signals are of Unix")
+	}
+	base := fakeTests(t, map[string]string{"a": "", "b": "[ -e again ] || { touch reached; sleep 1000; }", "c": ""})
+	go func() {
+		for range 1000 {
+			if _, err := os.Stat("reached"); err == nil {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			_ = self.Signal(os.Interrupt)
+		}
+	}()
+	out, errs, exit := run(append(base, "--gpus", "0", "--nproc", "1")...)
+	if exit != 2 || !strings.Contains(out, "fake: 1 test in ") || !strings.Contains(out, ": 1 passed, 2 not run\n") || !strings.Contains(errs, "interrupted; go on with the same command and --resume") {
+		t.Fatalf("exit status %d: %s%s", exit, out, errs)
+	}
+	page, err := os.ReadFile("result.html")
+	if err != nil || !strings.Contains(string(page), `"interrupted":true`) {
+		t.Errorf("the report of the part: %v", err)
+	}
+	script(t, "again", "")
+	out, errs, exit = run(append(base, "--resume")...)
+	if exit != 0 || !strings.Contains(errs, "going on with result.jsonl: 1 of 3 tests have run") || !strings.Contains(out, ": 3 passed\n") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	log, err := os.ReadFile("result.log")
+	if err != nil || strings.Count(string(log), "Success: ") != 3 || !strings.HasPrefix(string(log), "Success: a\n") {
+		t.Errorf("%s, %v", log, err)
+	}
+}
+
+// Each test runs under each tool; a passed test without a report can be asked about.
+func TestMemcheckTools(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": ""})
+	script(t, "cuda-memcheck", "shift 2; [ \"$1\" = --tool ] && shift 2; exec \"$@\"")
+	out, errs, exit := run(append(base, "--tool", "memcheck,racecheck", "--tool", "memcheck")...)
+	if exit != 0 || !strings.Contains(out, "2 passed, 2 of the passed without a report of the checker\n") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	log, err := os.ReadFile("result.log")
+	if err != nil || !strings.Contains(string(log), "Success: a [racecheck]\n") || !strings.Contains(string(log), "Success: a [memcheck]\n") {
+		t.Errorf("%s, %v", log, err)
+	}
+	if out, errs, exit = run(append(base, "--tool", "all", "--require-report")...); exit != 6 || !strings.Contains(out, "4 passed") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+}
