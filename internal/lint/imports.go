@@ -73,7 +73,7 @@ data: FACE internal/core internal/rt internal/mersenne
 
 memviz/browser:
 memviz/replay: LEAF internal/alloc internal/snapshot
-memviz: LEAF cuda internal/pickle internal/snapshot internal/alloc internal/driver internal/driver/hostsim
+memviz: LEAF internal/snapshot
 memcheck: LEAF
 internal/cli: * 
 cmd/tenon: internal/cli
