@@ -130,7 +130,7 @@ function collectRuns(v, t, i, labels) {
   for (let s = t.step[i]; s < last; s++) {
     const x0 = v.x(t.first + t.at[s] * t.width), x1 = v.x(t.first + (s + 1 < last ? t.at[s + 1] : t.column[2 * i + 1]) * t.width);
     const best = labels.get(id);
-    if (best && best.offset === t.offset[s] && Math.abs(best.x1 - x0) < 0.5) {
+    if (best && Math.abs(best.offset - t.offset[s]) * v.ky < 1.5 && Math.abs(best.x1 - x0) < 0.5) {
       best.x1 = x1;
       continue;
     }
@@ -212,7 +212,7 @@ function drawMinimap(v) {
   const finest = info.static ? Math.max(level, info.static.finest_level[info.devices.indexOf(d)]) : level;
   for (let i = 0; i * 512 * 2 ** finest < d.states; i++) {
     const t = tile({ device: d.device, view: v.view, level: finest, index: i, filter: v.filter }, v.later);
-    if (t) silhouette(c, t, a, k, height, most);
+    if (t) silhouette(c, t, x => Math.round((a + x * k) * v.ratio) / v.ratio, height, most);
   }
   const x0 = a + v.from * k, x1 = a + Math.min(v.to, d.states) * k;
   c.fillStyle = css('--veil');
@@ -235,15 +235,15 @@ function drawMinimap(v) {
   }
 }
 
-function silhouette(c, t, a, k, height, most) {
+function silhouette(c, t, x, height, most) {
   c.beginPath();
-  c.moveTo(Math.round(a + t.first * k), height);
+  c.moveTo(x(t.first), height);
   for (let i = 0; i < t.columns; i++) {
     const y = height - t.peak[i] / most * height;
-    c.lineTo(Math.round(a + (t.first + i * t.width) * k), y);
-    c.lineTo(Math.round(a + (t.first + (i + 1) * t.width) * k), y);
+    c.lineTo(x(t.first + i * t.width), y);
+    c.lineTo(x(t.first + (i + 1) * t.width), y);
   }
-  c.lineTo(Math.round(a + t.last * k), height);
+  c.lineTo(x(t.last), height);
   c.fillStyle = css('--mini');
   c.fill();
 }

@@ -56,7 +56,7 @@ async function allocationDetails(view, id) {
   }
   const d = device(), colour = view === 'active' ? stackColour(a.stack.id) : 'var(--muted)';
   const life = a.end_us && a.start_us ? duration(a.end_us - a.start_us) : '';
-  const pending = a.freed < a.end && !a.stays;
+  const pending = a.end - a.freed > 1 && !a.stays; // other streams held it up
   const close = () => update(view === 'active' ? { sel: -1 } : { seg: -1 }, true);
   return [
     h('header', { class: 'side-head' }, h('i', { class: 'swatch', style: { background: colour } }),
@@ -73,7 +73,7 @@ async function allocationDetails(view, id) {
     h('div', { class: 'actions' },
       h('button', { class: 'small', title: 'Zoom to its life (z)', onclick: () => revealSelection(), 'data-key': 'zoom' }, 'Zoom to it'),
       view === 'active' && a.stack.id ? h('button', { class: 'small', title: 'Let all strips of this stack stand out (s)', onclick: () => toggleStack(a.stack.id), 'data-key': 'same' }, where.stack === a.stack.id ? 'All stacks' : 'Same stack') : null,
-      view === 'active' && where.view === 'active' ? h('button', { class: 'small', title: 'Where it lies in its segment (b)', onclick: () => update({ view: 'state', state: a.start }, true), 'data-key': 'block' }, 'Show block') : null,
+      view === 'active' && where.view === 'active' ? h('button', { class: 'small', title: 'Where it lies in its segment (b)', onclick: () => update({ view: 'state', state: a.start }, true), 'data-key': 'block' }, 'Block') : null,
       where.view === 'state' ? h('button', { class: 'small', onclick: () => update({ view: 'active' }, true), 'data-key': 'strip' }, 'Show in timeline') : null,
       a.stack.frames && a.stack.frames.length ? copyButton(() => copyText(a.stack.frames)) : null),
     h('h3', {}, 'Allocated by'),
