@@ -72,9 +72,12 @@ func (a *Address) UnmarshalText(text []byte) error {
 
 // Frame is one line of a stack: host code, or a place in a kernel. What the checker does not tell is empty.
 type Frame struct {
+	// Function is the name, of a kernel or of host code.
 	Function string `json:"function,omitempty"`
-	File     string `json:"file,omitempty"`
-	Line     int    `json:"line,omitempty"`
+	// File is as the checker names it, often without its folder; Line counts from 1.
+	File string `json:"file,omitempty"`
+	// Line is the line in File; 0: unknown.
+	Line int `json:"line,omitempty"`
 	// Offset is the code offset: within the function for a kernel, within the module for host code.
 	Offset Address `json:"offset,omitempty"`
 	// Module is the shared library or program.
@@ -100,6 +103,7 @@ func (f Frame) Place() string {
 
 // Allocation is the allocation that a finding concerns: the nearest one, the freed one, or the leaked one.
 type Allocation struct {
+	// Address is its first byte.
 	Address Address `json:"address,omitempty"`
 	// Size in bytes.
 	Size uint64 `json:"size,omitempty"`
@@ -112,8 +116,11 @@ type Allocation struct {
 
 // Finding is one defect, as a checker reports it. Reports of many threads of one kernel at one place are one finding with a Count.
 type Finding struct {
-	Tool     Tool     `json:"tool,omitempty"`
-	Class    Class    `json:"class"`
+	// Tool found it.
+	Tool Tool `json:"tool,omitempty"`
+	// Class is its kind.
+	Class Class `json:"class"`
+	// Severity says whether it makes its test fail.
 	Severity Severity `json:"severity"`
 	// Message is the first line of the report.
 	Message string `json:"message"`

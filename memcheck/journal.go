@@ -20,11 +20,14 @@ type Header struct {
 	// Type is "run", and Format the journal's version, 1.
 	Type   string `json:"type"`
 	Format int    `json:"format"`
+	// Target is the target's name.
 	Target string `json:"target"`
 	// Checker is the checker's name.
 	Checker string `json:"checker"`
-	Tools   []Tool `json:"tools"`
-	Shard   Shard  `json:"shard"`
+	// Tools are those that each test runs under.
+	Tools []Tool `json:"tools"`
+	// Shard is the piece of the run.
+	Shard Shard `json:"shard"`
 	// Jobs is the number of tests times tools, and Digest a hash of their names in order.
 	Jobs   int    `json:"jobs"`
 	Digest string `json:"digest"`

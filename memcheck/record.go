@@ -27,9 +27,12 @@ var rank = map[Outcome]int{Success: 0, Ignored: 1, Timeout: 2, Fail: 3}
 // Record is what is known of one test after it ran under one tool. It is one line of a journal.
 type Record struct {
 	// Type is "test".
-	Type    string  `json:"type"`
-	Test    string  `json:"test"`
-	Tool    Tool    `json:"tool"`
+	Type string `json:"type"`
+	// Test is the test's name.
+	Test string `json:"test"`
+	// Tool is what it ran under.
+	Tool Tool `json:"tool"`
+	// Outcome is how it ended.
 	Outcome Outcome `json:"outcome"`
 	// Reason says in words why the outcome is not Success.
 	Reason string `json:"reason,omitempty"`
@@ -108,11 +111,15 @@ func count(n int, what string) string {
 // Summary counts what happened in a run.
 type Summary struct {
 	// Planned is how many tests there were to run, times the tools. The outcomes' sum is less where a run was cut short.
-	Planned   int `json:"planned"`
+	Planned int `json:"planned"`
+	// Succeeded, Ignored, Timeouts and Failed count the outcomes.
 	Succeeded int `json:"succeeded"`
-	Ignored   int `json:"ignored"`
-	Timeouts  int `json:"timeouts"`
-	Failed    int `json:"failed"`
+	// Ignored: see Succeeded.
+	Ignored int `json:"ignored"`
+	// Timeouts: see Succeeded.
+	Timeouts int `json:"timeouts"`
+	// Failed: see Succeeded.
+	Failed int `json:"failed"`
 	// Skipped and Unverified are parts of Succeeded: tests that skipped themselves, and tests of whose processes the checker said nothing.
 	Skipped    int `json:"skipped"`
 	Unverified int `json:"unverified"`

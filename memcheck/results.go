@@ -17,7 +17,9 @@ const JournalName = "result.jsonl"
 
 // Results is what one run or several found, joined: what reports show.
 type Results struct {
+	// Headers are the journals'.
 	Headers []*Header
+	// Summary counts over all of them.
 	Summary Summary
 	tests   []*result
 	// findings are distinct by key, in the order of first appearance.

@@ -14,7 +14,9 @@ import (
 
 // Job is one test under one tool.
 type Job struct {
+	// Test is what runs.
 	Test Test
+	// Tool is what it runs under.
 	Tool Tool
 }
 
@@ -28,6 +30,7 @@ type Observer interface {
 
 // Run is a run of tests, each in a process of its own under a checker.
 type Run struct {
+	// Target has the tests.
 	Target Target
 	// Jobs are what runs, in this order.
 	Jobs []Job

@@ -28,6 +28,7 @@ type Test struct {
 
 // Command is how a process is started: without a shell.
 type Command struct {
+	// Args are the program and its arguments.
 	Args []string
 	// Dir is the working directory; "" is that of the caller.
 	Dir string
