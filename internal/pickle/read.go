@@ -90,13 +90,23 @@ func (m *machine) run() error {
 				return s.truncated()
 			}
 			s.at++
-			err = m.get(uint32(s.buf[s.at-1]))
+			i := uint32(s.buf[s.at-1])
+			if v := m.memo.quick(i); v != 0 && len(m.stack) < cap(m.stack) {
+				m.stack = append(m.stack, v)
+				continue
+			}
+			err = m.get(i)
 		case opLongBinGet:
 			if s.end-s.at < 4 {
 				return s.truncated()
 			}
 			s.at += 4
-			err = m.get(binary.LittleEndian.Uint32(s.buf[s.at-4:]))
+			i := binary.LittleEndian.Uint32(s.buf[s.at-4:])
+			if v := m.memo.quick(i); v != 0 && len(m.stack) < cap(m.stack) {
+				m.stack = append(m.stack, v)
+				continue
+			}
+			err = m.get(i)
 		case opMemoize:
 			err = m.put(m.memo.count)
 		case opMark:

@@ -39,6 +39,17 @@ func (t *memo) lookUp(i uint32) Ref {
 	return t.other[i]
 }
 
+// quick returns the value at i if it is one that needs no care: none that may be incomplete, and not in the map; otherwise 0.
+func (t *memo) quick(i uint32) Ref {
+	if i >= t.n {
+		return 0
+	}
+	if v := t.pages[i/memoPage][i%memoPage]; !v.container() {
+		return v
+	}
+	return 0
+}
+
 // put stores the value on top of the stack.
 func (m *machine) put(i uint32) error {
 	top, err := m.top(1)
