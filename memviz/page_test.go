@@ -606,6 +606,12 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 				t.Errorf("search says %q", text)
 			}
 			v.clean(v.origin)
+			html.Reset()
+			v.must(memviz.WriteStatic(&html, rec, nil, memviz.StaticOptions{View: memviz.ViewState}))
+			v.must(os.WriteFile(path, html.Bytes(), 0o600))
+			v.must(v.tab.Go(v.origin))
+			v.settle()
+			v.equal("the view that was asked for", v.text("document.querySelector('[aria-selected=true]').id"), "tab-state")
 			for _, r := range v.tab.Requests() {
 				if strings.HasPrefix(r, "http") {
 					t.Errorf("the static file asked for %s", r)

@@ -38,8 +38,8 @@ function bindTabs() {
 }
 
 function showView() {
-  const v = views[where.view] || views.active;
-  if (!views[where.view]) where.view = 'active';
+  if (!views[where.view]) where.view = defaults.view;
+  const v = views[where.view];
   for (const t of byId('tabs').children) {
     const on = t.id === `tab-${where.view}`;
     t.setAttribute('aria-selected', on ? 'true' : 'false');
@@ -122,6 +122,7 @@ async function begin() {
     emptyFile();
     return;
   }
+  defaults.view = info.first || 'active';
   readAddress();
   for (const v of ['active', 'cached']) timelines[v] = new Timeline(v);
   views = { ...timelines, state: new BlockView(), peak: new HoldersView(), oom: new OOMView(), compare: new CompareView(), settings: new SettingsView() };
