@@ -35,7 +35,7 @@ var (
 
 // newFinding reads a group: its message, and lines that are indented.
 func newFinding(group []string) *Finding {
-	f := &Finding{Class: OtherDefect, Severity: SeverityError, Message: group[0], Count: 1}
+	f := &Finding{Class: OtherDefect, Severity: SeverityError, Message: strings.TrimSpace(group[0]), Count: 1}
 	for prefix, s := range map[string]Severity{"Error: ": SeverityError, "Warning: ": SeverityWarning, "Warn: ": SeverityWarning, "Info: ": SeverityInfo} {
 		if rest, ok := strings.CutPrefix(f.Message, prefix); ok {
 			f.Message, f.Severity = rest, s

@@ -177,7 +177,7 @@ func (p *parser) summary(s string) {
 
 // notices are groups that tell of the program's end and are no errors of the checker's count.
 var notices = []string{"Target application returned an error", "Error: process didn't terminate successfully",
-	"Error: Target application terminated before first instrumented API call", "No CUDA kernels were instrumented", "Internal Sanitizer"}
+	"No CUDA kernels were instrumented", "Internal Sanitizer"}
 
 // endGroup makes the open group a finding.
 func (p *parser) endGroup() {
@@ -185,6 +185,10 @@ func (p *parser) endGroup() {
 		return
 	}
 	p.open = false
+	if strings.Contains(p.group[0], "terminated before first instrumented API call") { // all that is said of a program without CUDA
+		p.summed = true
+		return
+	}
 	for _, n := range notices {
 		if strings.HasPrefix(p.group[0], n) {
 			return

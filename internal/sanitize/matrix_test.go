@@ -123,8 +123,14 @@ func isOf(f *memcheck.Finding, b bug) bool {
 	return f.Kernel == b.kernel && (at(f.Device) || at(f.Other))
 }
 
-// follows reports whether a finding may come with any bug: the call that tells the host of a fault.
-func follows(f *memcheck.Finding) bool { return f.Class == memcheck.APIError }
+// follows reports whether a finding may come with a bug that loses the device: the call that tells the host of the fault, and memory that can no
+// longer be freed.
+func follows(f *memcheck.Finding, want []bug) bool {
+	lost := slices.ContainsFunc(want, func(b bug) bool {
+		return b.class == memcheck.OutOfBounds || b.class == memcheck.UseAfterFree || b.class == memcheck.Barrier
+	})
+	return lost && (f.Class == memcheck.APIError || f.Class == memcheck.Leak)
+}
 
 // matrix judges the records of the planted tests: it returns how many of their bugs were found as they should, and what is wrong.
 func matrix(records []*memcheck.Record) (found int, wrong []string) {
@@ -156,7 +162,7 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 				switch text := fmt.Sprintf("%s %s: %s (kernel %q at %v)", r.Tool, f.Class, f.Message, f.Kernel, f.Device); {
 				case !nothing && slices.ContainsFunc(want, func(b bug) bool { return isOf(f, b) }):
 					of = append(of, text)
-				case nothing || !follows(f):
+				case nothing || !follows(f, want):
 					others = append(others, text)
 				}
 			}

@@ -29,6 +29,7 @@ extern "C" __global__ void spin(volatile int *flag) { while (*flag == 0) {} }
     "half_barrier": r"""
 extern "C" __global__ void half_barrier(float *y) {
   if (threadIdx.x < 16) { y[threadIdx.x] = 1.0f; __syncthreads(); }
+  y[threadIdx.x] = 2.0f;
 }
 """,
 }
