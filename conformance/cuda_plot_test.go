@@ -66,7 +66,7 @@ func plot(t *testing.T, file []byte, view string) string {
 	defer rec.Close()
 	var page bytes.Buffer
 	must(t, memviz.WriteStatic(&page, rec, nil, memviz.StaticOptions{View: view}))
-	if s := page.String(); !strings.Contains(s, "<html") || !strings.Contains(s, view) {
+	if s := page.String(); !strings.Contains(s, "<html") || !strings.Contains(s, `"first":"`+view+`"`) {
 		t.Errorf("the page for %s is\n%.200s", view, s)
 	}
 	return page.String()
