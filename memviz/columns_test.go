@@ -212,11 +212,37 @@ func TestOpenCache(t *testing.T) {
 	if other := open(Options{Cache: cache}); read == 0 || bytes.Equal(get(t, &viewer{rec: other}, "info"), get(t, &viewer{rec: first}, "info")) {
 		t.Error("the column file of another snapshot was used")
 	}
+	// Where a column file cannot be put in its place, it serves once and goes.
+	for _, f := range columnFiles(t, cache) {
+		os.Remove(f)
+	}
+	if err := os.MkdirAll(filepath.Join(kept[0], "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	rec := open(Options{Cache: cache})
+	if err := rec.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cache, "*.partial")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+	os.RemoveAll(kept[0])
+	// An import that fails leaves nothing either.
+	bad := filepath.Join(dir, "bad.pickle")
+	if err := os.WriteFile(bad, make([]byte, keptFrom), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(bad, Options{Cache: cache}); err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
 	// Nothing is left behind.
 	for _, f := range columnFiles(t, cache) {
 		os.Remove(f)
 	}
-	rec := open(Options{Cache: cache, NoCache: true})
+	rec = open(Options{Cache: cache, NoCache: true})
 	if len(columnFiles(t, cache)) != 0 {
 		t.Error("NoCache left a column file")
 	}

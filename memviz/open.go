@@ -144,26 +144,27 @@ func importTo(kept string, f *os.File, name string, src source, o Options) (*Rec
 	if err != nil {
 		return importFile(f, name, src.Size, o)
 	}
-	err = importSnapshot(reader(f, src.Size, o), out, src)
-	if e := out.Close(); err == nil {
-		err = e
+	if err := importSnapshot(reader(f, src.Size, o), out, src); err != nil {
+		return nil, errors.Join(refused(name, err), out.Close(), os.Remove(out.Name()))
 	}
-	if err == nil {
-		err = os.Rename(out.Name(), kept)
+	at := out.Name()
+	if err := out.Close(); err != nil {
+		return nil, fault.Wrap(fault.System, err, "the column file cannot be written")
 	}
-	if err != nil {
-		os.Remove(out.Name())
-		return nil, refused(name, err)
-	}
-	out, err = os.Open(kept)
-	if err != nil {
+	if os.Rename(at, kept) == nil {
+		at = kept
+	} // else another viewer holds the old one, where the system forbids that: this one serves this once
+	if out, err = os.Open(at); err != nil {
 		return nil, fault.Wrap(fault.System, err, "the column file cannot be opened")
 	}
 	rec, err := openColumns(out, name)
 	if err != nil {
-		out.Close()
+		return nil, errors.Join(err, out.Close())
 	}
-	return rec, err
+	if at != kept {
+		rec.close = func() error { return errors.Join(out.Close(), os.Remove(at)) }
+	}
+	return rec, nil
 }
 
 // forget removes column files that nobody used for long, and what interrupted imports left.

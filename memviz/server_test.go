@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -183,4 +184,33 @@ func TestRefusedOutput(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// Requests of several pages at once get the answers that they get alone.
+func TestConcurrentRequests(t *testing.T) {
+	rec := synthetic(t, 3, 200_000)
+	v := &viewer{rec: rec, before: rec}
+	var requests []string
+	for i := range 60 {
+		state := decimal(i * 3001 % rec.devices[0].entry.Events)
+		requests = append(requests, "at?device=0&state="+state, "events?device=0&count=5&from="+state, "search?device=0&limit=3&q=layer"+decimal(i%7),
+			"tile?device=0&view=active&level=2&index="+decimal(i), "tile?device=0&view=active&level=0&index="+decimal(i)+"&filter=size>"+decimal(i%6)+"k")
+	}
+	want := map[string]string{}
+	for _, r := range requests {
+		want[r] = string(get(t, v, r))
+	}
+	rec.chunks, rec.filters = nil, nil
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range requests {
+				r := requests[(i*7+g*50)%len(requests)]
+				if got, err := answerText(v, r); err != nil || string(got) != want[r] {
+					t.Errorf("%s differs: %v", r, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
