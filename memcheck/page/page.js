@@ -90,9 +90,9 @@
     $("tiles").append(tile("Tests run", D.tests.length + "", notRun ? "of " + s.planned : ""),
       tile("Distinct findings", D.findings.length + "", reports ? "in " + plural(reports, "report") : ""),
       tile("Time", span(s.seconds)), tile("Processor time", span(cpu)));
-    if (memory) $("tiles").append(tile("Largest test", bytes(memory), "of host memory"));
-    if (s.skipped) $("tiles").append(tile("Skipped themselves", s.skipped + ""));
-    if (s.unverified) $("tiles").append(tile("Without a report", s.unverified + "", "the checker said nothing"));
+    if (memory) $("tiles").append(tile("Most host memory", bytes(memory)));
+    if (s.skipped) $("tiles").append(tile("Skipped", s.skipped + ""));
+    if (s.unverified) $("tiles").append(tile("Without a report", s.unverified + ""));
   }
 
   function chips(box, names, picked, redraw) {
@@ -189,7 +189,7 @@
   // picture draws the allocation and where the access lies.
   function picture(f) {
     const a = f.allocation;
-    if (!a || !a.address || !a.size || !f.address) return null;
+    if (!a || !a.address || !a.size || !f.address || !f.access) return null;
     const size = Number(a.size), at = Number(BigInt(f.address) - BigInt(a.address)), n = f.size || 1;
     if (!(size > 0) || Math.abs(at) > 1e15) return null;
     // The gap between access and allocation is drawn to scale up to a point, and the access is always wide enough to see.
@@ -221,7 +221,7 @@
       ["seconds", "Time", t => -t.seconds], anyMemory && ["memory", "Memory", t => -(t.memory || 0)], anyGPU && ["gpu", "GPU", t => t.gpu || ""]].filter(Boolean);
     const heads = cols.map(([k, title]) => {
       const num = k === "seconds" || k === "memory";
-      return el("th", { class: (num ? "num" : "") + (k === "memory" || k === "gpu" ? " hide" : ""), scope: "col", onclick: () => { down = key === k && !down; key = k; draw(); } }, title);
+      return el("th", { class: (num ? "num" : "") + (k === "memory" || k === "gpu" || k === "findings" ? " hide" : ""), scope: "col", onclick: () => { down = key === k && !down; key = k; draw(); } }, title);
     });
     $("test-table").querySelector("thead").append(el("tr", {}, heads));
     const update = chips($("outcomes"), worst.filter(o => byOutcome[o]).map(o => [o, words[o] + " " + byOutcome[o]]), picked, draw);
@@ -244,7 +244,7 @@
       bar.style.width = Math.max(1, 72 * t.seconds / longest) + "px";
       const cells = { outcome: el("td", {}, el("span", { class: "badge " + t.outcome }, t.skipped ? "skipped" : words[t.outcome])),
         name: el("td", { class: "name mono" }, t.name, severalTools ? " [" + t.tool + "]" : "", t.outcome === "success" ? (t.verified || t.skipped ? "" : el("small", {}, "no report of the checker")) : el("small", {}, t.reason)),
-        findings: el("td", {}, (t.findings || []).slice(0, 3).map(([f, n]) => el("a", { href: "#f-" + f, onclick: e => e.stopPropagation() }, D.findings[f].class, n > 1 ? " ×" + n + " " : " ")), (t.findings || []).length > 3 ? "…" : ""),
+        findings: el("td", { class: "kinds hide" }, (t.findings || []).slice(0, 3).map(([f, n]) => el("a", { href: "#f-" + f, onclick: e => e.stopPropagation() }, D.findings[f].class, n > 1 ? " ×" + n : "")), (t.findings || []).length > 3 ? "…" : ""),
         seconds: el("td", { class: "num took" }, span(t.seconds), bar), memory: el("td", { class: "num hide" }, t.memory ? bytes(t.memory) : "–"), gpu: el("td", { class: "hide mono" }, t.gpu || "") };
       const tr = el("tr", { class: "test", id: "t-" + t.index, tabindex: "0" }, cols.map(c => cells[c[0]]));
       tr.onclick = () => { open.has(t.index) ? open.delete(t.index) : open.add(t.index); draw(); };
@@ -299,7 +299,7 @@
         c.fillStyle = colour("line");
         c.fillRect(at(s), 0, 1, h - foot + 4);
         c.fillStyle = colour("faint");
-        if (at(s) < w - 40) c.fillText(span(s), at(s) + 3, h - 5);
+        if (at(s) < w - 40) c.fillText(s ? span(s) : "0", at(s) + 3, h - 5);
       }
       keys.forEach((k, i) => {
         const y = i * (high + 3), [head, worker] = k.split("/"), first = lanes.get(k)[0];
