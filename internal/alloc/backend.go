@@ -74,8 +74,16 @@ type HostBackend interface {
 	// MallocHost allocates size bytes of page-locked host memory that every device can reach. An error that matches
 	// ErrOutOfMemory means no room. It is called without the allocator's lock.
 	MallocHost(size uint64) (addr uint64, err error)
-	// FreeHost returns memory that MallocHost gave. It is called without the allocator's lock.
+	// FreeHost returns memory that MallocHost or RegisterHost gave. It is called without the allocator's lock.
 	FreeHost(addr uint64) error
 
 	Events
+}
+
+// HostRegisterer is what a HostBackend offers in addition if it can page-lock ordinary memory. Without it the setting
+// pinned_use_cuda_host_register has no effect.
+type HostRegisterer interface {
+	// RegisterHost allocates size bytes of ordinary memory, has that many threads touch its pages if they are more than one, and page-locks it for
+	// every device. Errors and lock are MallocHost's.
+	RegisterHost(size uint64, threads int) (addr uint64, err error)
 }

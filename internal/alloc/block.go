@@ -9,7 +9,7 @@ type Block struct {
 	requested uint64 // the caller's bytes; on a free block what its last owner asked for
 
 	silo       *silo    // the free list it belongs to for life: pool and stream
-	seg        *segment // nil with caching off
+	seg        *segment // nil with caching off and under the back end cudaMallocAsync
 	prev, next *Block   // neighbours in the segment, by address
 
 	left, right *Block // children in the silo's tree while free
@@ -18,6 +18,8 @@ type Block struct {
 	allocated bool
 	mapped    bool // false only for the address space of an expandable segment without memory behind it
 	inTable   bool // reachable by address through the Table
+	async     bool // from the device's own pool
+	captured  bool // with async: it belongs to a graph
 
 	events      int32    // recorded and not yet seen complete
 	uses        []Stream // further streams that use it, to be waited for after Free

@@ -182,6 +182,9 @@ func StreamFilter(s Stream) func(Stream) bool {
 
 // PoolLive says whether the live blocks of the private pool id are exactly those at addrs.
 func (d *Device) PoolLive(id PoolID, addrs []uint64) (bool, error) {
+	if err := d.needsNative("checkPoolLiveAllocations"); err != nil {
+		return false, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.findPrivate(id)

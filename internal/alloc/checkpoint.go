@@ -35,6 +35,9 @@ func (c *Checkpoint) Live() []uint64 {
 
 // Checkpoint records the layout of the private pool id. No block of the pool may wait for events.
 func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
+	if err := d.needsNative("getCheckpointState"); err != nil {
+		return nil, err
+	}
 	context := d.gather(LevelAll)
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -47,6 +47,7 @@ type OOMObserver func(device int, wanted, allowed, free uint64)
 type Device struct {
 	backend Backend
 	virtual VirtualMemory // nil where the backend has none
+	async   StreamOrdered // nil under the native back end
 	options Options
 
 	collector atomic.Pointer[collector]
@@ -79,7 +80,7 @@ type Device struct {
 	ranks     uint64 // state of drawRank
 }
 
-// New returns an allocator over b that holds no memory yet.
+// New returns an allocator over b that holds no memory yet. Settings that name the back end cudaMallocAsync need a b that is StreamOrdered.
 func New(b Backend, o Options) *Device {
 	d := &Device{backend: b, options: o, fraction: 1}
 	d.virtual, _ = b.(VirtualMemory)
@@ -87,6 +88,9 @@ func New(b Backend, o Options) *Device {
 		d.apply(*o.Settings)
 	} else {
 		d.apply(DefaultSettings())
+	}
+	if d.settings.Backend == BackendAsync {
+		d.async, _ = b.(StreamOrdered)
 	}
 	if d.options.Table == nil {
 		d.options.Table = new(Table)
@@ -113,6 +117,9 @@ func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	context := d.gather(LevelState)
 	if d.uncached.Load() {
 		return d.allocUncached(size, s, context)
+	}
+	if d.async != nil {
+		return d.allocAsync(size, s, context)
 	}
 	d.mu.Lock()
 	b, failed, err := d.alloc(id, size, s, context)
@@ -236,6 +243,9 @@ func (d *Device) Free(b *Block) error {
 	if b == nil {
 		return nil
 	}
+	if b.async {
+		return d.freeAsync(b)
+	}
 	context := d.gather(LevelAll)
 	if b.seg == nil && b.allocated {
 		return d.freeUncached(b)
@@ -338,6 +348,9 @@ func (d *Device) EmptyCache() error {
 	context := d.gather(LevelAll)
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.async != nil {
+		return d.emptyAsync()
+	}
 	return d.flush(context)
 }
 

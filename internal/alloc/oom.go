@@ -18,6 +18,7 @@ type outOfMemory struct {
 	reserved    uint64
 	observers   []OOMObserver
 	processes   func() []ProcessMemory
+	async       bool  // the device's own pool had no room
 	cause       error // the backend's, nil where the fraction forbids more
 }
 
@@ -30,7 +31,7 @@ func (d *Device) fail(r *request) (*outOfMemory, error) {
 	d.record(ActionOOM, free, r.size, r.silo.stream, r.context)
 	d.stats.OOMs++
 	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: d.allowed, fractionSet: d.fractionSet,
-		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, cause: r.refusal}
+		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, async: d.async != nil, cause: r.refusal}
 	for _, p := range d.private {
 		o.private += p.small.freeBytes() + p.large.freeBytes()
 	}
@@ -40,7 +41,11 @@ func (d *Device) fail(r *request) (*outOfMemory, error) {
 
 // report calls the observers and returns the error.
 func (o *outOfMemory) report(device int) error {
-	err := fault.New(fault.OutOfMemory, "%s", o.message(device))
+	text := o.message(device)
+	if o.async {
+		text = o.messageAsync(device)
+	}
+	err := fault.New(fault.OutOfMemory, "%s", text)
 	err.Cause = o.cause
 	allowed := o.total
 	if o.fractionSet {

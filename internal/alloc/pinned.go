@@ -61,6 +61,7 @@ type Host struct {
 	backend HostBackend
 
 	mu      sync.Mutex
+	threads int              // that touch the pages of registered memory; 0: memory is not registered but allocated page-locked
 	free    [64][]*HostBlock // by the logarithm of the size
 	blocks  map[uint64]*HostBlock
 	pending []pendingHostEvent // in the order they were recorded
@@ -130,10 +131,22 @@ func (h *Host) newBlock(size uint64) (*HostBlock, error) {
 	return b, nil
 }
 
+// SetRegister says how new blocks are made: page-locked from the start, or as ordinary memory that is page-locked after that many threads have
+// touched its pages, each at least one. Blocks that are cached are reused all the same.
+func (h *Host) SetRegister(on bool, threads int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.threads = 0
+	if on {
+		h.threads = max(threads, 1)
+	}
+}
+
 func (h *Host) malloc(size uint64) (uint64, error) {
+	threads := h.threads
 	h.mu.Unlock()
 	start := time.Now()
-	addr, err := h.backend.MallocHost(size)
+	addr, err := h.mallocBy(size, threads)
 	took := time.Since(start)
 	h.mu.Lock()
 	if err == nil {
@@ -141,6 +154,18 @@ func (h *Host) malloc(size uint64) (uint64, error) {
 		h.stats.HostAllocTime.add(took)
 	}
 	return addr, err
+}
+
+func (h *Host) mallocBy(size uint64, threads int) (uint64, error) {
+	r, ok := h.backend.(HostRegisterer)
+	if threads == 0 || !ok {
+		return h.backend.MallocHost(size)
+	}
+	const page = 4096
+	if size < page*uint64(threads) {
+		threads = 1
+	}
+	return r.RegisterHost(size, threads)
 }
 
 // RecordStream tells that work queued on s, such as a copy that does not block, uses b, so that Free waits for it.

@@ -147,6 +147,9 @@ func (d *Device) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.stats
+	if d.async != nil {
+		d.statsAsync(&s)
+	}
 	s.MaxSplitSize = int64(d.settings.MaxSplitSize)
 	if d.settings.MaxSplitSize == infinite {
 		s.MaxSplitSize = -1
@@ -159,6 +162,9 @@ func (d *Device) ResetPeakStats() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stats.each(func(s *Stat) { s.Peak = s.Current })
+	if d.async != nil {
+		_ = d.async.ResetPeaks() // as in Stats, a device that is lost keeps its figures
+	}
 }
 
 // ResetAccumulatedStats sets the sums of increases and decreases, and the counters, to 0.

@@ -117,13 +117,13 @@ type VirtualMemory interface {
 	// MemReserve reserves n addresses, a multiple of 2 MiB, that begin at such a multiple. No memory is behind them. Codes: OutOfMemory,
 	// InvalidValue.
 	MemReserve(t Thread, n uint64) (Ptr, error)
-	// MemUnreserve gives a whole range back, in which nothing is mapped. Silent after a device fault.
+	// MemUnreserve gives a whole range back, in which nothing is mapped. Codes: InvalidValue. Silent after a device fault.
 	MemUnreserve(t Thread, p Ptr, n uint64) error
 	// MemMap puts fresh memory behind the n addresses from p on, both multiples of 2 MiB within one reserved range, where none is yet. The
 	// device reads and writes it; contents are undefined. Codes: OutOfMemory, InvalidValue.
 	MemMap(t Thread, p Ptr, n uint64) error
 	// MemUnmap takes back what one MemMap put there, p and n the same. It waits for nothing: work that uses the memory must be complete.
-	// Silent after a device fault.
+	// Codes: InvalidValue. Silent after a device fault.
 	MemUnmap(t Thread, p Ptr, n uint64) error
 }
 
@@ -136,23 +136,23 @@ type PoolUsage struct {
 // PoolMemory is device memory that is allocated and freed in the order of streams, from the device's default pool. Where Info.PoolMemory is
 // false every method fails with NotSupported.
 type PoolMemory interface {
-	// MemAllocAsync returns n > 0 bytes for work queued on s from now on, and for work that comes after; contents are undefined. Legal in a
-	// capture: on a capturing stream the graph allocates at each launch, always at this address, which no one may touch before. Codes:
-	// OutOfMemory, InvalidValue.
+	// MemAllocAsync returns n > 0 bytes for work queued on s from now on, and for work that comes after; contents are undefined. On a
+	// capturing stream the graph allocates at each launch, always at this address, which no one may touch before; while another is captured
+	// it is legal where MemAlloc is. Codes: OutOfMemory, InvalidValue.
 	MemAllocAsync(t Thread, n uint64, s Stream) (Ptr, error)
-	// MemFreeAsync frees what MemAllocAsync returned once s gets there; other streams must have finished with it by then. Legal in a
-	// capture; on a capturing stream p must come from that capture (InvalidValue, and the capture is invalidated). Memory of a graph that the
-	// graph does not free may be freed after a launch; each launch frees what the last one left. Silent after a device fault.
+	// MemFreeAsync frees what MemAllocAsync returned once s gets there; other streams must have finished with it by then. On a capturing
+	// stream p must come from that capture; while another is captured it is legal where MemAlloc is. Memory of a graph that the graph does
+	// not free may be freed after a launch; each launch frees what the last one left. Codes: InvalidValue. Silent after a device fault.
 	MemFreeAsync(t Thread, p Ptr, s Stream) error
 	// PoolTrim gives memory that is not allocated back to the device until at most keep bytes are held. Frees that no stream has reached yet
-	// count as allocated. Legal in a capture.
+	// count as allocated. Legal where MemAlloc is, as are the following.
 	PoolTrim(t Thread, keep uint64) error
 	// PoolKeep sets how many bytes the pool may hold while the host waits for the device; at first 0, so that what is free goes back
-	// then. Legal in a capture.
+	// then.
 	PoolKeep(t Thread, n uint64) error
-	// PoolUsage returns what the pool holds. Legal in a capture.
+	// PoolUsage returns what the pool holds.
 	PoolUsage(t Thread) (PoolUsage, error)
-	// PoolResetPeaks makes the peaks of PoolUsage the present values. Legal in a capture.
+	// PoolResetPeaks makes the peaks of PoolUsage the present values.
 	PoolResetPeaks(t Thread) error
 }
 

@@ -32,10 +32,15 @@ func (b *backend) Malloc(size uint64) (addr uint64, err error) {
 		addr = uint64(p)
 		return err
 	})
+	return addr, roomless(err)
+}
+
+// roomless marks an error that means no room.
+func roomless(err error) error {
 	if errors.Is(err, driver.OutOfMemory) {
-		err = noRoom{err}
+		return noRoom{err}
 	}
-	return addr, err
+	return err
 }
 
 // noRoom is the driver's error as the allocator knows it.
@@ -45,12 +50,17 @@ func (e noRoom) Is(target error) bool { return target == alloc.ErrOutOfMemory }
 func (e noRoom) Unwrap() error        { return e.error }
 
 func (b *backend) Free(addr uint64) error {
-	if b.lost() { // frees are silent then, but nothing else is
+	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
+}
+
+// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is.
+func (b *backend) freeing(f func(t driver.Thread) error) error {
+	if b.lost() {
 		t := b.d.dev.Enter()
 		defer t.Leave()
-		return b.d.dev.MemFree(t, driver.Ptr(addr))
+		return f(t)
 	}
-	return b.relaxed(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
+	return b.relaxed(f)
 }
 
 func (b *backend) MemInfo() (free, total uint64, err error) {
@@ -108,4 +118,107 @@ func (b *backend) SyncEvent(e alloc.Event) error {
 func (b *backend) Capturing(s alloc.Stream) (uint64, bool) {
 	st, id, err := b.d.dev.CaptureInfo(driver.Stream(s))
 	return id, err == nil && st == driver.CaptureActive
+}
+
+// virtualBackend is a device that maps memory behind reserved addresses.
+type virtualBackend struct{ backend }
+
+func (b *virtualBackend) Reserve(size uint64) (addr uint64, err error) {
+	err = b.relaxed(func(t driver.Thread) error {
+		p, err := b.d.dev.MemReserve(t, size)
+		addr = uint64(p)
+		return err
+	})
+	return addr, roomless(err)
+}
+
+func (b *virtualBackend) Unreserve(addr, size uint64) error {
+	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnreserve(t, driver.Ptr(addr), size) })
+}
+
+func (b *virtualBackend) MapPage(addr, size uint64) error {
+	return roomless(b.relaxed(func(t driver.Thread) error { return b.d.dev.MemMap(t, driver.Ptr(addr), size) }))
+}
+
+func (b *virtualBackend) UnmapPage(addr, size uint64) error {
+	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
+}
+
+func (b *virtualBackend) SyncStream(s alloc.Stream) error {
+	if b.lost() {
+		return nil
+	}
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.StreamSynchronize(t, driver.Stream(s)) })
+}
+
+// orderedBackend is a device that allocates in the order of streams, from its own pool.
+type orderedBackend struct{ backend }
+
+func (b *orderedBackend) MallocAsync(size uint64, s alloc.Stream) (addr uint64, err error) {
+	err = b.relaxed(func(t driver.Thread) error {
+		p, err := b.d.dev.MemAllocAsync(t, size, driver.Stream(s))
+		addr = uint64(p)
+		return err
+	})
+	return addr, roomless(err)
+}
+
+func (b *orderedBackend) FreeAsync(addr uint64, s alloc.Stream) error {
+	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFreeAsync(t, driver.Ptr(addr), driver.Stream(s)) })
+}
+
+func (b *orderedBackend) FreeCaptured(addr uint64, s alloc.Stream) error {
+	err := b.FreeAsync(addr, s)
+	if errors.Is(err, driver.InvalidValue) { // the graph was not launched since its memory was freed last
+		return nil
+	}
+	return err
+}
+
+func (b *orderedBackend) WaitEvent(s alloc.Stream, e alloc.Event) error {
+	if b.lost() {
+		return nil
+	}
+	return b.d.dev.StreamWait(driver.Stream(s), driver.Event(e))
+}
+
+func (b *orderedBackend) FreeStream() (alloc.Stream, error) {
+	d := b.d
+	if d.freeStream == 0 && !b.lost() {
+		t := d.dev.Enter()
+		defer t.Leave()
+		s, err := d.dev.StreamCreate(t, true, 0)
+		if err != nil {
+			return 0, err
+		}
+		d.freeStream = s
+	}
+	return alloc.Stream(d.freeStream), nil
+}
+
+func (b *orderedBackend) Trim(wait bool) error {
+	if b.lost() {
+		return nil
+	}
+	if wait {
+		t := b.d.dev.Enter()
+		defer t.Leave()
+		if err := b.d.dev.Synchronize(t); err != nil {
+			return err
+		}
+	}
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.PoolTrim(t, 0) })
+}
+
+func (b *orderedBackend) Usage() (u alloc.PoolUsage, err error) {
+	err = b.relaxed(func(t driver.Thread) error {
+		v, err := b.d.dev.PoolUsage(t)
+		u = alloc.PoolUsage{Reserved: v.Reserved, ReservedPeak: v.ReservedPeak}
+		return err
+	})
+	return u, err
+}
+
+func (b *orderedBackend) ResetPeaks() error {
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.PoolResetPeaks(t) })
 }

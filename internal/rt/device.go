@@ -50,6 +50,8 @@ type Device struct {
 	next    int
 	closed  bool
 
+	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
+
 	poolMu sync.Mutex
 	pools  []*MemPool // those that the program has not closed
 
@@ -156,6 +158,9 @@ func (d *Device) Close() error {
 	t := d.dev.Enter()
 	for _, e := range slices.Concat(d.events, d.timing) {
 		keep(d.dev.EventDestroy(t, e))
+	}
+	if d.freeStream != 0 {
+		keep(d.dev.StreamDestroy(t, d.freeStream))
 	}
 	for i := range d.made {
 		keep(d.dev.StreamDestroy(t, d.streams[i].Load().Handle))

@@ -1,33 +1,97 @@
 package rt
 
 import (
+	"log/slog"
+	"math"
+	"os"
+	"sync"
+
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/knob"
+	"tenon.dev/internal/lib/nvml"
 )
 
 // newMemory makes the allocator with the settings of the environment, which are those of GPUs, real and simulated.
 func (d *Device) newMemory() error {
-	o := alloc.Options{Index: d.info.Ordinal, Collect: d.collect}
+	s := alloc.DefaultSettings()
 	if !d.Host {
 		text := knob.AllocConf.Get()
-		s, err := alloc.ParseSettings(text)
-		if err != nil {
+		var err error
+		if s, err = alloc.ParseSettings(text); err != nil {
 			return fault.Wrap(fault.Invalid, err, "%s is %q", knob.AllocConf.Name(), text)
 		}
-		o.Settings = &s
 	}
-	d.mem = alloc.New(&backend{d}, o)
+	var b alloc.Backend = &backend{d}
+	switch {
+	case s.Backend == alloc.BackendAsync:
+		if err := d.keepPool(); err != nil {
+			return err
+		}
+		b = &orderedBackend{backend{d}}
+	case d.info.VirtualMemory:
+		b = &virtualBackend{backend{d}}
+	}
+	d.mem = alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: d.processes})
 	if !d.Host {
 		d.mem.SetCaching(knob.NoCaching.Get() == "")
 	}
+	d.applied(&s)
 	return nil
+}
+
+// keepPool makes the driver's pool keep its memory, as the caching allocator does.
+func (d *Device) keepPool() error {
+	if !d.info.PoolMemory {
+		return fault.New(fault.Unsupported, "%s has no memory pool; take backend:cudaMallocAsync out of %s", d.info.Name, knob.AllocConf.Name())
+	}
+	t := d.dev.Enter()
+	defer t.Leave()
+	return wrap(d.dev.PoolKeep(t, math.MaxUint64), "the driver's memory pool could not be set up")
+}
+
+// applied applies the settings that are not the allocator's own, and logs what is asked for in vain.
+func (d *Device) applied(s *alloc.Settings) {
+	d.PinnedMemory().SetRegister(s.PinnedHostRegister && !d.Host, s.PinnedRegisterThreads)
+	if w := s.Warning(); w != "" {
+		slog.Warn(w)
+	}
 }
 
 // UpdateSettings changes the allocator's settings as text says, by PyTorch's rules; those of page-locked memory too.
 func (d *Device) UpdateSettings(text string) error {
-	_, err := d.mem.UpdateSettings(text)
-	return err
+	s, err := d.mem.UpdateSettings(text)
+	if err != nil {
+		return err
+	}
+	d.applied(&s)
+	return nil
+}
+
+// management is NVIDIA's management library, where there is one.
+var management = sync.OnceValue(func() *nvml.Library {
+	l, err := nvml.Open()
+	if err != nil {
+		return nil
+	}
+	return l
+})
+
+// processes tells who uses the device's memory, as far as the management library knows.
+func (d *Device) processes() []alloc.ProcessMemory {
+	l := management()
+	if l == nil {
+		return nil
+	}
+	list, err := l.Processes(d.info.UUID)
+	if err != nil {
+		return nil
+	}
+	var users []alloc.ProcessMemory
+	for _, p := range list {
+		users = append(users, alloc.ProcessMemory{PID: p.PID, Bytes: p.Memory, Self: p.PID == os.Getpid()})
+	}
+	return users
 }
 
 // MemInfo returns the device's free and total memory in bytes, as its driver tells them.

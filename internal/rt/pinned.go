@@ -2,9 +2,9 @@ package rt
 
 import (
 	"errors"
-	"reflect"
 	"sync"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 )
@@ -123,12 +123,13 @@ type pinnedMemory struct {
 
 	mu        sync.Mutex
 	slices    map[uint64][]byte
+	mine      map[uint64]bool // memory of mapPageable, registered with the driver
 	forgotten []*Pinned
 }
 
 func (m *pinnedMemory) host(d *Device) *alloc.Host {
 	m.once.Do(func() {
-		m.slices = map[uint64][]byte{}
+		m.slices, m.mine = map[uint64][]byte{}, map[uint64]bool{}
 		m.cache = alloc.NewHost(&pinnedBackend{backend{d}})
 	})
 	return m.cache
@@ -150,50 +151,113 @@ func (b *pinnedBackend) MallocHost(size uint64) (addr uint64, err error) {
 		if err != nil {
 			return err
 		}
-		if err := b.d.share(mem); err != nil {
+		if addr, err = b.take(mem, false); err != nil {
 			return errors.Join(err, b.d.dev.HostFree(t, mem))
 		}
-		addr = uint64(reflect.ValueOf(mem).Pointer())
-		m := &b.d.pinned
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.slices[addr] = mem
 		return nil
 	})
+	return addr, hostRoomless(err)
+}
+
+// RegisterHost page-locks ordinary memory.
+func (b *pinnedBackend) RegisterHost(size uint64, threads int) (addr uint64, err error) {
+	mem, err := mapPageable(size)
+	if err != nil {
+		return 0, errors.Join(alloc.ErrOutOfMemory, err)
+	}
+	if threads > 1 {
+		touch(mem, threads)
+	}
+	err = b.relaxed(func(t driver.Thread) error {
+		if err := b.d.dev.HostRegister(t, mem); err != nil {
+			if errors.Is(err, driver.NotSupported) {
+				return fault.Wrap(fault.Unsupported, err, "Host and device pointer dont match with cudaHostRegister. Please dont use this feature by setting "+
+					"PYTORCH_CUDA_ALLOC_CONF=pinned_use_cuda_host_register:False (default)")
+			}
+			return err
+		}
+		if addr, err = b.take(mem, true); err != nil {
+			return errors.Join(err, b.d.dev.HostUnregister(t, mem))
+		}
+		return nil
+	})
+	if err != nil {
+		err = errors.Join(hostRoomless(err), unmapPageable(mem))
+	}
+	return addr, err
+}
+
+// touch writes to every page of mem, which is zero, from several threads, since the system clears pages as they are touched.
+func touch(mem []byte, threads int) {
+	const page = 4096
+	share := (len(mem)/threads + page - 1) / page * page
+	var wg sync.WaitGroup
+	for at := 0; at < len(mem); at += share {
+		wg.Go(func() {
+			for i := at; i < min(at+share, len(mem)); i += page {
+				mem[i] = 0
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// take lets the processor's kernels reach new page-locked memory and remembers it.
+func (b *pinnedBackend) take(mem []byte, mine bool) (uint64, error) {
+	if err := b.d.share(mem); err != nil {
+		return 0, err
+	}
+	addr := addressOf(mem)
+	m := &b.d.pinned
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.slices[addr] = mem
+	if mine {
+		m.mine[addr] = true
+	}
+	return addr, nil
+}
+
+// hostRoomless marks an error that means no room.
+func hostRoomless(err error) error {
 	if errors.Is(err, driver.OutOfMemory) {
 		err = errors.Join(alloc.ErrOutOfMemory, err)
 	}
-	return addr, err
+	return err
 }
 
 // FreeHost returns it. The address is forgotten first, since the driver may hand it out again at once.
 func (b *pinnedBackend) FreeHost(addr uint64) error {
 	m := &b.d.pinned
 	m.mu.Lock()
-	mem := m.slices[addr]
+	mem, mine := m.slices[addr], m.mine[addr]
 	delete(m.slices, addr)
+	delete(m.mine, addr)
 	m.mu.Unlock()
-	free := func(t driver.Thread) error {
+	err := b.freeing(func(t driver.Thread) error {
 		if err := b.d.unshare(mem); err != nil {
 			return err
 		}
-		if err := b.d.dev.HostFree(t, mem); err != nil {
+		free := b.d.dev.HostFree
+		if mine {
+			free = b.d.dev.HostUnregister
+		}
+		if err := free(t, mem); err != nil {
 			return errors.Join(err, b.d.share(mem))
 		}
 		return nil
-	}
-	var err error
-	if b.lost() { // as in backend.Free
-		t := b.d.dev.Enter()
-		err = free(t)
-		t.Leave()
-	} else {
-		err = b.relaxed(free)
-	}
+	})
 	if err != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.slices[addr] = mem
+		if mine {
+			m.mine[addr] = true
+		}
+		return err
 	}
-	return err
+	if mine {
+		return unmapPageable(mem)
+	}
+	return nil
 }

@@ -150,11 +150,7 @@ func (d *device) poolTake(n uint64, s *stream) (uint64, driver.Code) {
 // MemAllocAsync returns memory that holds the pattern of fresh memory, or what an earlier allocation left.
 func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driver.Ptr, error) {
 	const call = "MemAllocAsync"
-	if err := d.lockPool(call, t); err != nil {
-		return 0, err
-	}
-	d.m.mu.Unlock()
-	st, err := d.admit(call, s)
+	st, err := d.admitPool(call, t, s)
 	if err != nil {
 		return 0, err
 	}
@@ -196,11 +192,7 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 	if d.lost() {
 		return nil
 	}
-	if err := d.lockPool(call, t); err != nil {
-		return err
-	}
-	d.m.mu.Unlock()
-	st, err := d.admit(call, s)
+	st, err := d.admitPool(call, t, s)
 	if err != nil {
 		return err
 	}
@@ -210,7 +202,6 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 		return d.refuse(call, driver.InvalidValue, "no allocation of the pool begins at this address")
 	case st.cap != nil:
 		if b.graph == nil || b.graph != st.cap.memory {
-			st.cap.invalid = true
 			return d.refuse(call, driver.InvalidValue, "the memory was not allocated in this capture")
 		}
 		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
@@ -224,9 +215,27 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 	return d.submit(call, st, &op{kind: opMemFree, dst: ptr, freed: f})
 }
 
-// lockPool is lockThread for a call on the pool.
+// admitPool is admit for a call that allocates or frees: off the capturing streams it is potentially unsafe, as CUDA has it.
+func (d *device) admitPool(call string, t driver.Thread, s driver.Stream) (*stream, error) {
+	tok, err := d.lockThread(call, t)
+	if err != nil {
+		return nil, err
+	}
+	if !d.info.PoolMemory {
+		return nil, d.refuse(call, driver.NotSupported, "the device has no memory pool")
+	}
+	if st := d.stream(s); st != nil && st.cap == nil {
+		if code := d.m.forbidden(tok); code != driver.Success {
+			return nil, d.refuse(call, code, "")
+		}
+	}
+	d.m.mu.Unlock()
+	return d.admit(call, s)
+}
+
+// lockPool is lockUnsafe for a call on the pool.
 func (d *device) lockPool(call string, t driver.Thread) error {
-	if _, err := d.lockThread(call, t); err != nil {
+	if err := d.lockUnsafe(call, t); err != nil {
 		return err
 	}
 	if !d.info.PoolMemory {

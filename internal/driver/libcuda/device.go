@@ -176,6 +176,9 @@ func (d *Device) giveBack(op string, r resource, p proc, args ...uintptr) error 
 	if d.lost.Load() != nil {
 		return nil
 	}
+	if !known && r.size > 0 { // the driver accepts such calls in silence
+		return &driver.Error{Call: op, Code: driver.InvalidValue, Detail: "nothing of this address and size is live"}
+	}
 	code := d.lib.call(p, args...)
 	if code == driver.Success {
 		return nil

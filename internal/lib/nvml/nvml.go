@@ -48,6 +48,76 @@ var functions = []string{
 	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates",
 }
 
+// processesFunction is not in every version of the library.
+const processesFunction = "nvmlDeviceGetComputeRunningProcesses_v3"
+
+// Process is a process that computes on a GPU.
+type Process struct {
+	PID    int    // as the system that runs the driver numbers it, which in a container is not the process's own number
+	Memory uint64 // bytes of the GPU's memory
+}
+
+// processInfo is nvmlProcessInfo_t.
+type processInfo struct {
+	pid                              uint32
+	memory                           uint64
+	gpuInstanceID, computeInstanceID uint32
+}
+
+// Processes lists the processes that compute on the GPU with that UUID, but for those whose memory the library does not tell.
+func (l *Library) Processes(uuid [16]byte) ([]Process, error) {
+	handle, err := l.byUUID(uuid)
+	if err != nil {
+		return nil, err
+	}
+	if l.procs[processesFunction] == 0 {
+		return nil, fmt.Errorf("the library lacks %s; update the driver", processesFunction)
+	}
+	for room := 64; ; room *= 2 {
+		infos, n := make([]processInfo, room), new(uint32)
+		*n = uint32(room)
+		code := uint32(l.procs[processesFunction].CallKept(handle, dl.Address(unsafe.Pointer(n)), dl.Address(unsafe.Pointer(&infos[0]))))
+		runtime.KeepAlive(infos)
+		const insufficientSize = 7 // NVML_ERROR_INSUFFICIENT_SIZE
+		if code == insufficientSize && room < 1<<16 {
+			continue
+		}
+		if code != 0 {
+			return nil, l.failure(processesFunction, code)
+		}
+		var list []Process
+		for _, p := range infos[:min(int(*n), room)] {
+			const unknown = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
+			if p.memory != unknown {
+				list = append(list, Process{int(p.pid), p.memory})
+			}
+		}
+		return list, nil
+	}
+}
+
+// byUUID returns the handle of the GPU with that UUID.
+func (l *Library) byUUID(uuid [16]byte) (uintptr, error) {
+	n := new(uint32)
+	if err := l.call("nvmlDeviceGetCount_v2", dl.Address(unsafe.Pointer(n))); err != nil {
+		return 0, err
+	}
+	for i := range *n {
+		handle := new(uintptr)
+		if err := l.call("nvmlDeviceGetHandleByIndex_v2", uintptr(i), dl.Address(unsafe.Pointer(handle))); err != nil {
+			return 0, err
+		}
+		text, err := l.text("nvmlDeviceGetUUID", *handle)
+		if err != nil {
+			return 0, err
+		}
+		if parseUUID(text) == uuid {
+			return *handle, nil
+		}
+	}
+	return 0, errors.New("the library knows no GPU of this identity")
+}
+
 // Open loads and starts the library. The error says what is missing.
 func Open() (*Library, error) {
 	names := libraryNames[runtime.GOOS]
@@ -76,6 +146,9 @@ func open(symbol func(name string) (dl.Proc, error)) (*Library, error) {
 		}
 		l.procs[name] = p
 	}
+	if p, err := symbol(processesFunction); err == nil {
+		l.procs[processesFunction] = p
+	}
 	return l, l.call("nvmlInit_v2")
 }
 
@@ -85,6 +158,10 @@ func (l *Library) call(name string, args ...uintptr) error {
 	if code == 0 {
 		return nil
 	}
+	return l.failure(name, code)
+}
+
+func (l *Library) failure(name string, code uint32) error {
 	return fmt.Errorf("%s: %s (%d)", name, dl.String(l.procs["nvmlErrorString"].CallKept(uintptr(code))), code)
 }
 

@@ -15,7 +15,8 @@ import (
 
 // fake is a management library of two devices in Go. fails gives a function's code.
 type fake struct {
-	fails map[string]uint32
+	fails     map[string]uint32
+	processes []processInfo // on the device 100
 }
 
 var fakeNow *fake
@@ -25,7 +26,7 @@ var errorText = []byte("it went wrong\x00")
 // fakeProcs are made once, since C callbacks cannot be given back.
 var fakeProcs = sync.OnceValue(func() map[string]dl.Proc {
 	procs := map[string]dl.Proc{}
-	for _, name := range functions {
+	for _, name := range append([]string{processesFunction}, functions...) {
 		procs[name] = dl.Proc(dl.Callback(func(a, b, c uintptr) uintptr { return fakeNow.called(name, a, b, c) }))
 	}
 	return procs
@@ -52,6 +53,12 @@ func (f *fake) called(name string, a, b, c uintptr) uintptr {
 		text(b, c, []string{"GPU-00112233-4455-6677-8899-aabbccddeeff", "MIG-1"}[a-100])
 	case "nvmlDeviceGetMemoryInfo":
 		*(*[3]uint64)(dl.Pointer(b)) = [3]uint64{10, 7, 3}
+	case processesFunction:
+		room := *word(b)
+		if *word(b) = uint32(len(f.processes)); int(room) < len(f.processes) {
+			return 7
+		}
+		copy(unsafe.Slice((*processInfo)(dl.Pointer(c)), room), f.processes)
 	case "nvmlDeviceGetTemperature":
 		*word(c) = 41
 	case "nvmlDeviceGetPowerUsage":
@@ -87,6 +94,36 @@ func TestDevices(t *testing.T) {
 	}
 	if err := l.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	fakeNow = &fake{fails: map[string]uint32{}, processes: []processInfo{{pid: 5, memory: 100}, {pid: 6, memory: ^uint64(0)}}}
+	l, err := open(symbol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := parseUUID("GPU-00112233-4455-6677-8899-aabbccddeeff")
+	if got, err := l.Processes(id); err != nil || !reflect.DeepEqual(got, []Process{{5, 100}}) {
+		t.Errorf("Processes = %+v, %v", got, err)
+	}
+	fakeNow.processes = make([]processInfo, 300)
+	if got, err := l.Processes(id); err != nil || len(got) != 300 {
+		t.Errorf("%d processes, %v; want 300", len(got), err)
+	}
+	if _, err := l.Processes([16]byte{1}); err == nil || !strings.Contains(err.Error(), "no GPU of this identity") {
+		t.Errorf("an unknown GPU: %v", err)
+	}
+	for _, name := range []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", processesFunction} {
+		fakeNow.fails = map[string]uint32{name: 999}
+		if _, err := l.Processes(id); err == nil || err.Error() != name+": it went wrong (999)" {
+			t.Errorf("%s fails: %v", name, err)
+		}
+	}
+	fakeNow.fails = nil
+	delete(l.procs, processesFunction)
+	if _, err := l.Processes(id); err == nil || !strings.Contains(err.Error(), "update the driver") {
+		t.Errorf("a library without the function: %v", err)
 	}
 }
 
