@@ -46,6 +46,7 @@ func (w *Writer) flush() {
 	w.buf = w.buf[:0]
 }
 
+// op writes an instruction. There is room for the longest that does not carry text.
 func (w *Writer) op(b ...byte) {
 	if len(w.buf) >= flushSize {
 		w.flush()
@@ -123,18 +124,21 @@ func (w *Writer) Float(f float64) {
 	w.buf = binary.BigEndian.AppendUint64(w.buf, math.Float64bits(f))
 }
 
-// String writes a string, the second time as a reference to the first. Text that is no UTF-8 has the replacement character.
-func (w *Writer) String(s string) {
+// String writes a string, the second time as a reference to the first, and returns its number for Get. Text that is no UTF-8 has the
+// replacement character.
+func (w *Writer) String(s string) uint32 {
 	if id, ok := w.strs[s]; ok {
 		w.Get(id)
-		return
+		return id
 	}
 	key := s
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\ufffd")
 	}
 	w.bytes(s, opShortBinUnicode, opBinUnicode, opBinUnicode8)
-	w.strs[key] = w.Memoize()
+	id := w.Memoize()
+	w.strs[key] = id
+	return id
 }
 
 // Bytes writes bytes.

@@ -50,7 +50,19 @@ type writer struct {
 	*pickle.Writer
 	s              *Snapshot
 	stacks, frames []uint32
-	err            error
+	// keys and actions are the strings of trace entries, likewise.
+	keys    [fieldBlocks + 1]uint32
+	actions [len(actionNames)]uint32
+	err     error
+}
+
+// known writes a string of the layout, whose place in the memo is kept in at.
+func (p *writer) known(at *uint32, s string) {
+	if *at != 0 {
+		p.Get(*at - 1)
+		return
+	}
+	*at = p.String(s) + 1
 }
 
 // listBatch is how many items are added to a list at a time, which is what Python does.
@@ -116,15 +128,23 @@ func (p *writer) block(b *Block) {
 func (p *writer) event(e *Event) {
 	p.EmptyDict()
 	p.Mark()
-	p.text("action", e.Action.String())
-	if e.Action == ActionOOM {
-		p.uint("device_free", e.Addr)
+	p.known(&p.keys[fieldAction], "action")
+	if int(e.Action) < len(actionNames) {
+		p.known(&p.actions[e.Action], actionNames[e.Action])
 	} else {
-		p.uint("addr", e.Addr)
+		p.String(e.Action.String())
 	}
-	p.uint("size", e.Size)
-	p.uint("stream", e.Stream)
-	p.String("time_us")
+	if e.Action == ActionOOM {
+		p.known(&p.keys[fieldDeviceFree], "device_free")
+	} else {
+		p.known(&p.keys[fieldAddr], "addr")
+	}
+	p.Uint(e.Addr)
+	p.known(&p.keys[fieldSize], "size")
+	p.Uint(e.Size)
+	p.known(&p.keys[fieldStream], "stream")
+	p.Uint(e.Stream)
+	p.known(&p.keys[fieldTime], "time_us")
 	p.Int(e.TimeUS)
 	if int(e.Note) < len(p.s.Notes) && e.Note != 0 {
 		n := &p.s.Notes[e.Note]
@@ -142,7 +162,7 @@ func (p *writer) event(e *Event) {
 
 // stack writes "frames" and the list of a stack's frames.
 func (p *writer) stack(id StackID) {
-	p.String("frames")
+	p.known(&p.keys[fieldFrames], "frames")
 	if id == 0 || int(id) >= len(p.stacks) {
 		p.EmptyList()
 		return
