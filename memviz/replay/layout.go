@@ -52,6 +52,10 @@ func newLayout(s *snapshot.Snapshot, device int) *layout {
 		if g.Device != device {
 			continue
 		}
+		if g.TotalSize == 0 || g.TotalSize > Unlimited || g.Addr+g.TotalSize < g.Addr {
+			l.odd++
+			continue
+		}
 		l.regions = append(l.regions, region{g.Addr, g.TotalSize, g.Stream, g.Type == "large", true, g.Expandable, g.Pool})
 		for _, b := range g.Blocks {
 			if b.State != snapshot.Inactive {
@@ -110,7 +114,7 @@ func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 // add brings back a region. A run of pages joins its neighbours.
 func (l *layout) add(r region) {
 	i, ok := slices.BinarySearchFunc(l.regions, r.addr, regionByAddr)
-	if ok || i > 0 && l.regions[i-1].addr+l.regions[i-1].size > r.addr || i < len(l.regions) && l.regions[i].addr < r.addr+r.size {
+	if ok || r.size == 0 || r.size > Unlimited || r.addr+r.size < r.addr || i > 0 && l.regions[i-1].addr+l.regions[i-1].size > r.addr || i < len(l.regions) && l.regions[i].addr < r.addr+r.size {
 		l.odd++
 		return
 	}

@@ -256,7 +256,7 @@ func takesBack(a snapshot.Action) bool {
 }
 
 func (r *reader) alloc(i int, e *snapshot.Event) error {
-	if e.Size == 0 || e.Size >= 1<<60 {
+	if e.Size == 0 || e.Size > Unlimited {
 		return fault.New(fault.Invalid, "event %d of the trace allocates %d bytes: the file is damaged", i, e.Size)
 	}
 	if old, ok := r.addr[e.Addr]; ok { // its free is missing
