@@ -166,6 +166,8 @@ func (p *product) after() uint16 {
 const (
 	// splitWarps is how many warps a multiprocessor should have at least to hide the latency of loads.
 	splitWarps = 8
+	// splitWide is up to how many parts that is worth the memory; to fill the device with one block a multiprocessor there may be more.
+	splitWide = 8
 	// splitGain is how many steps of depth the pass that adds up partial sums takes. Both were found on an H200 by an MLP's training step.
 	splitGain = 16
 )
@@ -174,9 +176,10 @@ const (
 // depth is long enough to win more than the second pass takes.
 func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	blocks := ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols) * batch
-	room := lim.Multiprocessors * max(1, splitWarps*32/t.threads)
 	steps := ceilDiv(p.k, t.depth)
-	splits := max(1, min(room/blocks, steps/4, 64))
+	splits := lim.Multiprocessors / blocks
+	splits = max(splits, min(lim.Multiprocessors*max(1, splitWarps*32/t.threads)/blocks, splitWide))
+	splits = max(1, min(splits, steps/4, 64))
 	if steps-steps/splits < splitGain && blocks*2 > lim.Multiprocessors || steps < 8 {
 		return 1
 	}
