@@ -89,7 +89,8 @@ func find(name string) string {
 // Tools returns what the checker can look for.
 func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck, Synccheck} }
 
-// Command returns how args runs under the tool. report is a file for the report, which must not exist yet.
+// Command returns how args runs under the tool; for Tenon's checker, which can look for all at once, the tool may be empty. report is a file for the
+// report, which must not exist yet.
 func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 	inv := Invocation{Report: report}
 	if !c.Cached {
@@ -99,7 +100,10 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 	case CheckerTenon:
 		inv.Args = args
 		looked := string(tool)
-		if c.Leaks && tool == Memcheck {
+		if tool == "" {
+			looked = "memcheck,racecheck,initcheck,synccheck"
+		}
+		if c.Leaks && (tool == Memcheck || tool == "") {
 			looked += ",leaks"
 		}
 		inv.Env = append(inv.Env, "CUDA_VISIBLE_DEVICES=", "TENON_CHECK="+report, "TENON_CHECK_TOOLS="+looked)

@@ -145,7 +145,8 @@ func (l *Launch) touchShared(t *vexec.Touch) {
 // note looks for a race with the cell's accesses and adds this one.
 func (l *Launch) note(t *vexec.Touch, b *cell) {
 	now := side{l.c.epoch, int32(t.Lane), uint16(t.Loc)}
-	if !l.ordered(b.w, now) && !(t.Atomic && b.atomic && b.w.epoch >= l.launch) {
+	raced := !l.ordered(b.w, now) && !(t.Atomic && b.atomic && b.w.epoch >= l.launch)
+	if raced {
 		l.race(t, b.w, true)
 	}
 	if !t.Write {
@@ -162,9 +163,9 @@ func (l *Launch) note(t *vexec.Touch, b *cell) {
 		return
 	}
 	for _, r := range [2]side{b.r, b.r2} {
-		if !l.ordered(r, now) && !(t.Atomic && r.epoch >= l.launch) {
+		if !raced && !l.ordered(r, now) && !(t.Atomic && r.epoch >= l.launch) {
 			l.race(t, r, false)
-			break
+			raced = true // one finding an access
 		}
 	}
 	*b = cell{w: now, atomic: t.Atomic}

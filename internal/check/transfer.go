@@ -80,19 +80,21 @@ func (c *Checker) transfer(t *Task, addr, n uint64, write bool, epoch uint32) {
 		return
 	}
 	now := side{epoch: epoch}
-	conflict := func(o side, wrote bool, at uint64) {
+	conflict := func(o side, wrote bool, at uint64) bool {
 		if o.epoch == 0 || o.epoch == epoch {
-			return
+			return false
 		}
-		if run := c.runOf(o.epoch); !run.task.before(t) {
-			c.crossing(t, run, o, write, wrote, at)
+		run := c.runOf(o.epoch)
+		if run.task.before(t) {
+			return false
 		}
+		c.crossing(t, run, o, write, wrote, at)
+		return true
 	}
 	look := func(b *cell, at uint64) {
-		conflict(b.w, true, at)
+		raced := conflict(b.w, true, at)
 		if write {
-			conflict(b.r, false, at)
-			conflict(b.r2, false, at)
+			_ = raced || conflict(b.r, false, at) || conflict(b.r2, false, at) // one finding a cell
 			*b = cell{w: now}
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +30,18 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		os.Exit(fake(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(status)
+}
+
+// built is the binary that plantedBinary made.
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
 }
 
 // plantedBinary returns a test binary that has the planted tests: this one, one beside it, or a new one.
@@ -45,11 +57,19 @@ func plantedBinary(t *testing.T) string {
 	if beside := filepath.Join(filepath.Dir(self), "planted.test"); exists(beside) {
 		return beside
 	}
-	out := filepath.Join(t.TempDir(), "planted.test")
-	if text, err := exec.Command("go", "test", "-c", "-tags", "planted", "-o", out, "tenon.dev/internal/sanitize").CombinedOutput(); err != nil {
-		t.Fatalf("the planted tests cannot be built: %v\n%s", err, text)
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "tenon-planted-"); built.err != nil {
+			return
+		}
+		text, err := exec.Command("go", "test", "-c", "-tags", "planted", "-o", filepath.Join(built.dir, "planted.test"), "tenon.dev/internal/sanitize").CombinedOutput()
+		if err != nil {
+			built.err = fmt.Errorf("the planted tests cannot be built: %w\n%s", err, text)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
 	}
-	return out
+	return filepath.Join(built.dir, "planted.test")
 }
 
 // collector keeps the records of a run.

@@ -1,0 +1,133 @@
+package sanitize
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev/memcheck"
+)
+
+var long = flag.Bool("long", false, "run the slow tests under the simulator's checker too")
+
+// testBinary returns the test binary of a package: the one beside this binary, or a new one.
+func testBinary(t *testing.T, pkg string) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Base(pkg) + ".test"
+	if beside := filepath.Join(filepath.Dir(self), name); exists(beside) {
+		return beside
+	}
+	out := filepath.Join(t.TempDir(), name)
+	if text, err := exec.Command("go", "test", "-c", "-o", out, "tenon.dev/"+pkg).CombinedOutput(); err != nil {
+		t.Fatalf("there is no %s beside this binary, and it cannot be built: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// under runs a program under a tool and returns what it printed and the report.
+func under(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, dir string, args ...string) (string, *memcheck.Report) {
+	t.Helper()
+	inv := c.Command(tool, args, filepath.Join(t.TempDir(), "report"))
+	cmd := exec.Command(inv.Args[0], inv.Args[1:]...)
+	cmd.Dir = dir
+	cmd.Env = append(cmd.Environ(), inv.Env...)
+	out, err := cmd.CombinedOutput()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		t.Fatal(err)
+	}
+	text := string(out)
+	if strings.Contains(text, "Device not supported") {
+		t.Skipf("compute-sanitizer does not support this machine's device: %.300s", text)
+	}
+	in, err := os.Open(inv.Report)
+	if err != nil {
+		t.Fatalf("no report: %v\n%.4000s", err, text)
+	}
+	defer in.Close()
+	rep, err := memcheck.ParseReport(in, memcheck.ParseOptions{Tool: tool, Libraries: memcheck.DefaultLibraries()})
+	if err != nil {
+		t.Fatalf("%v\n%.4000s", err, text)
+	}
+	return text, rep
+}
+
+// finds sees a tool find a planted bug, without which its silence means nothing.
+func finds(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, test string) {
+	t.Helper()
+	out, rep := under(t, c, tool, "", plantedBinary(t), "-test.run=^"+test+"$", "-test.v")
+	m := says.FindStringSubmatch(out)
+	if m == nil || !slices.ContainsFunc(rep.Findings, func(f *memcheck.Finding) bool { return isOf(f, bug{memcheck.Class(m[1]), m[2], m[3]}) }) {
+		t.Fatalf("%s does not find the bug of %s: %v\n%.3000s", tool, test, rep.Findings, out)
+	}
+}
+
+// proofs has a planted test for each tool.
+var proofs = map[memcheck.Tool]string{memcheck.Memcheck: "TestPlantedStorePast", memcheck.Racecheck: "TestPlantedReadAfterWrite",
+	memcheck.Initcheck: "TestPlantedLoadUnwritten", memcheck.Synccheck: "TestPlantedBarrierInHalf"}
+
+// suite is a test binary whose kernels a checker looks at: its folder, the arguments, and the line that tells how many kernels ran.
+type suite struct {
+	pkg     string
+	args    []string
+	kernels *regexp.Regexp
+}
+
+// TestKernelsAreCleanOnGPU runs the kernel tests under every tool of compute-sanitizer, and each tool's planted bug with them.
+func TestKernelsAreCleanOnGPU(t *testing.T) {
+	c := sanitizer(t)
+	for _, s := range []suite{
+		{"internal/agree", []string{"-test.run=^TestBackEndsAgree$"}, regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`)},
+		{"conformance", []string{"-test.run=^TestKernels$", "-device=cuda"}, regexp.MustCompile(`kernels: (\d+) built`)},
+	} {
+		for tool, proof := range proofs {
+			t.Run(fmt.Sprintf("%s/%s", filepath.Base(s.pkg), tool), func(t *testing.T) {
+				t.Parallel()
+				finds(t, c, tool, proof)
+				began := time.Now()
+				out, rep := under(t, c, tool, filepath.Join("..", "..", s.pkg), append(append([]string{testBinary(t, s.pkg)}, s.args...), "-test.v")...)
+				n := s.kernels.FindStringSubmatch(out)
+				if n == nil || rep.Errors != 0 || strings.Contains(out, "--- FAIL") {
+					t.Fatalf("%s over %s is not clean: %d errors\n%.6000s", tool, s.pkg, rep.Errors, out)
+				}
+				t.Logf("%s over %s: 0 errors, %s kernels, %.0f s", tool, s.pkg, n[1], time.Since(began).Seconds())
+			})
+		}
+	}
+}
+
+// TestKernelsAreCleanOnSimulator runs the tests of internal/kernels under the simulator's checker, and its planted bugs with them.
+func TestKernelsAreCleanOnSimulator(t *testing.T) {
+	c := memcheck.TenonChecker()
+	for tool, proof := range proofs {
+		finds(t, c, tool, proof)
+	}
+	args := []string{testBinary(t, "internal/kernels"), "-test.v"}
+	least := 2000
+	if !*long { // the slowest half
+		args = append(args, "-test.skip=^(TestReduce|TestMultiTensor|TestNorms|TestPointOpsOfFloats|TestBatchNorm|TestReduceComplex)$")
+		least = 800
+	}
+	out, rep := under(t, c, "", filepath.Join("..", "kernels"), args...)
+	if strings.Contains(out, "--- FAIL") || !strings.Contains(out, "\nPASS\n") {
+		t.Fatalf("the tests fail under the checker:\n%.4000s", out)
+	}
+	for _, f := range rep.Findings {
+		t.Errorf("%s in %s at %v: %s", f.Class, f.Kernel, f.Device, f.Message)
+	}
+	if rep.Kernels < least {
+		t.Errorf("only %d kernels ran", rep.Kernels)
+	}
+	t.Logf("0 findings, %d kernels", rep.Kernels)
+}
