@@ -22,12 +22,12 @@ import (
 
 // memreplay compares settings of the caching allocator on the trace of a memory snapshot.
 type memreplay struct {
-	File     string   `arg:"" help:"Memory snapshot with a trace, from PyTorch or Tenon (pickle, plain or gzip)."`
+	File     string   `arg:"" help:"Memory snapshot with a trace, from PyTorch or Tenon (pickle, plain or gzip); - is standard input."`
 	Conf     []string `sep:"none" placeholder:"SETTINGS" help:"Settings to replay under, in the grammar of PYTORCH_CUDA_ALLOC_CONF; may be given several times. \"auto\", the default, stands for a built-in set. The recording's own settings are always among them."`
 	Memory   string   `placeholder:"SIZE" help:"Device memory that the program can have, such as 24GiB; by default the device is never full."`
 	Fraction float64  `help:"Fraction of --memory that the allocator may hold, as set_per_process_memory_fraction sets it."`
 	Fit      bool     `help:"Also find the smallest --memory on which nothing more fails than in the recording."`
-	Device   int      `default:"-1" help:"Device whose trace is replayed; by default the first that has one."`
+	Device   *int     `placeholder:"N" help:"Device whose trace is replayed; by default the first that has one."`
 	JSON     bool     `name:"json" help:"Print JSON."`
 }
 
@@ -49,8 +49,11 @@ type replayResult struct {
 }
 
 // Run replays and prints.
-func (m *memreplay) Run(out io.Writer) error {
+func (m *memreplay) Run(con *console) error {
 	report := replayReport{File: filepath.Base(m.File), Fraction: m.Fraction}
+	if m.File == "-" {
+		report.File = "standard input"
+	}
 	var err error
 	if report.Memory, err = parseBytes("--memory", m.Memory); err != nil {
 		return err
@@ -58,7 +61,7 @@ func (m *memreplay) Run(out io.Writer) error {
 	if m.Fraction != 0 && report.Memory == 0 {
 		return fault.New(fault.Invalid, "--fraction is a part of the device's memory; say how much that is with --memory")
 	}
-	p, err := m.program()
+	p, err := m.program(con)
 	if err != nil {
 		return err
 	}
@@ -73,27 +76,36 @@ func (m *memreplay) Run(out io.Writer) error {
 		report.Notes = append(report.Notes, "An allocation that failed in the recording is tried again only on a device whose size --memory gives.")
 	}
 	if m.JSON {
-		e := json.NewEncoder(out)
+		e := json.NewEncoder(con.out)
 		e.SetIndent("", "\t")
 		return e.Encode(report)
 	}
-	return report.write(out)
+	return report.write(con.out)
 }
 
-// program reads the file.
-func (m *memreplay) program() (*replay.Program, error) {
-	f, err := os.Open(m.File)
-	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
+// program reads the file, showing a bar on stderr meanwhile if that is a terminal.
+func (m *memreplay) program(con *console) (*replay.Program, error) {
+	f := os.Stdin
+	if m.File != "-" {
+		var err error
+		if f, err = os.Open(m.File); err != nil {
+			return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
+		}
+		defer f.Close()
 	}
-	defer f.Close()
-	s, err := snapshot.Read(f, snapshot.ReadOptions{})
+	var o snapshot.ReadOptions
+	bar := importBar{out: con.err, began: time.Now(), name: filepath.Base(m.File)}
+	if info, err := f.Stat(); err == nil && isTerminal(con.err) {
+		o.Progress = func(read int64) { bar.advance(read, info.Size()) }
+	}
+	s, err := snapshot.Read(f, o)
+	bar.clear()
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, err, "%s is not a memory snapshot that can be read", m.File)
 	}
-	device := m.Device
-	if device < 0 {
-		device = max(0, slices.IndexFunc(s.Traces, func(t []snapshot.Event) bool { return len(t) > 0 }))
+	device := max(0, slices.IndexFunc(s.Traces, func(t []snapshot.Event) bool { return len(t) > 0 }))
+	if m.Device != nil {
+		device = *m.Device
 	}
 	return replay.New(s, device)
 }
