@@ -159,7 +159,7 @@ func TestMEMCHK(t *testing.T) {
 		"006_ci": memchkCI, "007_nohang": memchkNohang, "008_split_rank": memchkSplit, "009_environment": memchkEnvironment, "010_discovery": memchkDiscovery,
 		"011_cpu_filter": memchkCPUFilter, "012_order": memchkOrder, "013_workers": memchkWorkers, "014_command": memchkCommand, "015_timeout": memchkTimeout,
 		"016_success": memchkSuccess, "017_failure": memchkFailure, "018_log": memchkLog, "019_ignore_rule": memchkIgnoreRule, "020_report_grammar": memchkGrammar,
-		"021_report_checks": memchkReportChecks, "022_exit_zero": memchkExitZero,
+		"021_report_checks": memchkReportChecks, "022_exit_zero": memchkExitZero, "017_recorded_outputs": memchkRecorded,
 	} {
 		t.Run("MEMCHK-"+name, test)
 	}
@@ -408,6 +408,74 @@ func memchkFailure(t *testing.T) {
 	if errs != "Failure detected on cuda-memcheck\n" || strings.Contains(out, "T.b") {
 		t.Errorf("%s%s", out, errs)
 	}
+}
+
+// memchkRecorded plays what compute-sanitizer printed on an H200, with each of its tools, and the exit statuses that it ended with.
+func memchkRecorded(t *testing.T) {
+	const folder = "../memcheck/testdata/h200"
+	recordings, err := filepath.Abs(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs, err := os.ReadFile(filepath.Join(recordings, "runs.tsv"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]string{}
+	status := map[string]string{}
+	for line := range strings.Lines(string(runs)) {
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		name := strings.TrimSuffix(f[0], ".txt")
+		if _, err := os.Stat(filepath.Join(recordings, f[0])); err != nil {
+			continue // not every run was kept
+		}
+		tests[name], status[name] = "exit 0", f[1]
+	}
+	m := newMemchk(t, tests)
+	var statuses strings.Builder
+	for name, s := range status {
+		fmt.Fprintf(&statuses, "%s) exit %s;;\n", name, s)
+	}
+	m.write("bin/compute-sanitizer", "#!/bin/sh\nwhile [ \"$1\" != python ]; do [ \"$1\" = --log-file ] && log=$2; shift; done\n"+
+		"cp "+recordings+"/$3.txt $log\ncase $3 in\n"+statuses.String()+"esac", 0o755)
+	m.run(1, "test_a.py", "60", "--nproc", "2", "--keep-cpu")
+	journal, err := os.Open(memcheck.JournalName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer journal.Close()
+	ran, findings := 0, 0
+	_, _, _, err = memcheck.ReadJournal(journal, func(r *memcheck.Record) error {
+		ran++
+		want := memcheck.Success
+		if status[r.Test] != "0" {
+			want = memcheck.Fail
+		}
+		if r.Outcome != want {
+			t.Errorf("%s, whose exit status was %s: %s, %s", r.Test, status[r.Test], r.Outcome, r.Reason)
+		}
+		// The record of a test has what its own recording says.
+		text, err := os.ReadFile(filepath.Join(recordings, r.Test+".txt"))
+		if err != nil {
+			return err
+		}
+		rep, err := parse(t, string(text))
+		if r.Verified != (err == nil) || r.Report.Errors != rep.Errors || len(r.Report.Findings) != len(rep.Findings) {
+			t.Errorf("%s: %+v, verified %v; the recording has %+v, %v", r.Test, r.Report, r.Verified, rep, err)
+			return nil
+		}
+		findings += len(rep.Findings)
+		for i, f := range r.Report.Findings {
+			if f.Message != rep.Findings[i].Message || strings.Contains(r.Test, "-go-") && f.Kernel != "" && (len(f.Device) == 0 || f.Device[0].File != "planted_test.go" || f.Device[0].Line == 0) {
+				t.Errorf("%s: %+v", r.Test, f)
+			}
+		}
+		return nil
+	})
+	if err != nil || ran != len(tests) || findings < 40 {
+		t.Errorf("%d of %d recordings ran, with %d findings, %v", ran, len(tests), findings, err)
+	}
+	t.Logf("%d recorded outputs, %d findings", ran, findings)
 }
 
 func memchkLog(t *testing.T) {

@@ -1,6 +1,7 @@
 package memcheck
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -35,7 +36,7 @@ func newPytest(file string, o TargetOptions) (*pytest, error) {
 	case "script", "pytest":
 		p.script = o.Runner == "script"
 	case "":
-		p.script = mainGuard.Match(text)
+		p.script = mainGuard.Match(text) && !bytes.Contains(text, []byte("pytest.main("))
 	default:
 		return nil, fmt.Errorf("--runner %q: give script or pytest", o.Runner)
 	}

@@ -57,7 +57,7 @@ type TargetOptions struct {
 	// Python starts the interpreter; "" is python, or python3 where that is not found.
 	Python string
 	// Runner says how one test of a Python file is run: "script" (python FILE TEST), "pytest" (python -m pytest FILE::TEST), or "" to
-	// choose script for files that run their tests themselves.
+	// choose script for files that run their tests themselves, other than by pytest.
 	Runner string
 	// GoFlags are added to go test -c.
 	GoFlags []string

@@ -156,8 +156,9 @@ func TestPytestListing(t *testing.T) {
 
 func TestPytestFile(t *testing.T) {
 	dir := t.TempDir()
-	with, without := filepath.Join(dir, "test_with.py"), filepath.Join(dir, "test_without.py")
-	for file, text := range map[string]string{with: "import x\nif __name__ == '__main__':\n    run_tests()\n", without: "def test_a(): pass\n"} {
+	with, without, suite := filepath.Join(dir, "test_with.py"), filepath.Join(dir, "test_without.py"), filepath.Join(dir, "test_suite.py")
+	for file, text := range map[string]string{with: "import x\nif __name__ == '__main__':\n    run_tests()\n", without: "def test_a(): pass\n",
+		suite: "import pytest\nif __name__ == '__main__':\n    pytest.main([__file__])\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +166,7 @@ func TestPytestFile(t *testing.T) {
 	for _, c := range []struct {
 		file, runner string
 		script       bool
-	}{{with, "", true}, {without, "", false}, {with, "pytest", false}, {without, "script", true}} {
+	}{{with, "", true}, {without, "", false}, {suite, "", false}, {with, "pytest", false}, {without, "script", true}} {
 		target, err := OpenTarget(c.file, TargetOptions{Runner: c.runner})
 		if err != nil || target.(*pytest).script != c.script {
 			t.Errorf("%+v: %+v, %v", c, target, err)
