@@ -25,7 +25,8 @@ type History struct {
 
 // RecordMemoryHistory starts, changes or ends the recording of what the device's allocator does, for Snapshot to show. Changing it
 // keeps the entries so far. A recorded event takes well under a microsecond; stacks are named when a snapshot is taken. Texts that
-// History does not know are errors with PyTorch's texts, and change nothing.
+// History does not know are errors with PyTorch's texts, and change nothing. The cudaMallocAsync backend keeps no history: an error of
+// kind Unsupported.
 func (d *Device) RecordMemoryHistory(h History) error {
 	a, err := alloc.ParseHistory(h.Enabled, h.Context)
 	if err != nil {

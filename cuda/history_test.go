@@ -235,3 +235,24 @@ func TestRecordingAllocates(t *testing.T) {
 		t.Errorf("an allocation and its free, recorded, make %v objects", n)
 	}
 }
+
+// TestHistoryAsync asks for what the driver's own cache does not have.
+func TestHistoryAsync(t *testing.T) {
+	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+	_, d := open(t, 1<<30)
+	const want = "the cudaMallocAsync backend does not support histories and snapshots"
+	if err := d.RecordMemoryHistory(cuda.History{Enabled: "all"}); fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
+		t.Errorf("recording: %v", err)
+	}
+	ok(t, d.RecordMemoryHistory(cuda.History{}))
+	if _, err := d.Snapshot(); fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
+		t.Errorf("a snapshot: %v", err)
+	}
+	path := filepath.Join(t.TempDir(), "snapshot.pickle")
+	if err := d.DumpSnapshot(path); fault.KindOf(err) != fault.Unsupported {
+		t.Errorf("a file: %v", err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		t.Error("a file was left")
+	}
+}

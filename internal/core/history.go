@@ -18,8 +18,11 @@ func opNameOf(function string) string {
 	}
 	method = strings.TrimSuffix(method, "Into")
 	r := rows[method]
-	if scalar := rows[strings.TrimSuffix(method, "S")]; r == nil && scalar != nil {
-		r = scalar
+	for _, variant := range []string{"S", "C"} { // with a scalar, and with a complex one
+		base, ok := strings.CutSuffix(method, variant)
+		if r == nil && ok && rows[base] != nil {
+			r = rows[base]
+		}
 	}
 	if r != nil && r.Torch != "" {
 		return r.Torch[strings.LastIndexByte(r.Torch, '.')+1:]

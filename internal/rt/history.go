@@ -12,6 +12,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/knob"
 	"tenon.dev/internal/snapshot"
 	"tenon.dev/internal/stack"
 )
@@ -19,6 +20,11 @@ import (
 // RecordHistory starts, changes or ends the recording of the allocator's history with Go stacks as contexts; operations says whether
 // snapshots show the operations in them too.
 func (d *Device) RecordHistory(h alloc.History, operations bool) error {
+	if h.Enabled != alloc.HistoryOff {
+		if err := d.wantHistory(); err != nil {
+			return err
+		}
+	}
 	// A table of its own for every recording: those of the past go with their last entry.
 	t := new(stack.Table)
 	h.Collect = func() any { return t.Capture() }
@@ -31,10 +37,19 @@ func (d *Device) RecordHistory(h alloc.History, operations bool) error {
 // annotated is a stack that is shown with the operations in it.
 type annotated stack.Stack
 
+// wantHistory is an error where the driver caches memory itself.
+func (d *Device) wantHistory() error {
+	if b := d.mem.Settings().Backend; b != alloc.BackendNative {
+		return fault.New(fault.Unsupported, "the %s backend does not support histories and snapshots: the driver keeps its memory; take it out of %s",
+			b, knob.AllocConf.Name())
+	}
+	return nil
+}
+
 // Snapshot returns what the allocator holds and its history, in PyTorch's layout: the stream of handle 0 is the default one.
 func (d *Device) Snapshot() (*snapshot.Snapshot, error) {
-	if d.mem.Settings().Backend != alloc.BackendNative {
-		return nil, fault.New(fault.Unsupported, "the %s backend has no snapshots; they need the native one", d.mem.Settings().Backend)
+	if err := d.wantHistory(); err != nil {
+		return nil, err
 	}
 	return d.convert(d.mem.Snapshot()), nil
 }
