@@ -162,6 +162,13 @@ func (d *Device) EndAllocateToPool(id PoolID) error {
 	return nil
 }
 
+// Diverted says whether allocations of some streams are diverted, as they are in captures.
+func (d *Device) Diverted() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.diversions) > 0
+}
+
 func (d *Device) divertedTo(id PoolID) int {
 	return slices.IndexFunc(d.diversions, func(v diversion) bool { return v.pool.id == id })
 }

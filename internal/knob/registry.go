@@ -17,6 +17,13 @@ var (
 	AllocConf = newText("PYTORCH_CUDA_ALLOC_CONF", "",
 		"Settings of the caching allocator in PyTorch's words, such as `expandable_segments:True,max_split_size_mb:512`. They hold for every "+
 			"device that is opened; `SetAllocatorSettings` changes them later.")
+	// Poison fills freed memory with NaNs.
+	Poison = newBool("TENON_POISON", false,
+		"Fill device memory with NaNs when it is freed, so that what still uses it shows. Every free waits for the device.")
+	// Guard puts zones behind allocations.
+	Guard = newBool("TENON_GUARD", false,
+		"Put a guard zone behind every tensor in device memory and look at it when the tensor is freed, so that writes past the end are found. "+
+			"Every free waits for the device.")
 	// NoCaching sends every allocation to the driver.
 	NoCaching = newText("PYTORCH_NO_CUDA_MEMORY_CACHING", "",
 		"Any value: device memory is allocated and freed by the driver each time, so that compute-sanitizer sees every allocation. Slow, and "+

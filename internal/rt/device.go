@@ -52,6 +52,8 @@ type Device struct {
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
+	checks atomic.Pointer[checks] // nil unless memory checks were on
+
 	poolMu sync.Mutex
 	pools  []*MemPool // those that the program has not closed
 
@@ -153,6 +155,7 @@ func (d *Device) Close() error {
 			_ = d.pinned.host(d).EmptyCache()
 		}
 	}
+	keep(d.MemoryDefects())
 	keep(d.pinned.withdraw(d))
 	d.unregisterAll()
 	t := d.dev.Enter()
@@ -190,6 +193,10 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if err := d.Lost(); err != nil {
 		return nil, err
 	}
+	if c := d.checks.Load(); c != nil {
+		b, err := c.alloc(pool, n, s)
+		return b, d.checkAlloc(err, "memory could not be allocated")
+	}
 	b, err := d.mem.AllocFrom(pool, n, s)
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
@@ -197,6 +204,9 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 // Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
 // comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
+	if c := d.checks.Load(); c != nil {
+		return d.freed(errors.Join(c.freeing(b), d.mem.Free(b)))
+	}
 	if err := d.mem.Free(b); err != nil {
 		return d.freed(err)
 	}

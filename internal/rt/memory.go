@@ -36,6 +36,7 @@ func (d *Device) newMemory() error {
 	if !d.Host {
 		d.mem.SetCaching(knob.NoCaching.Get() == "")
 	}
+	d.checksOfEnvironment()
 	d.applied(&s)
 	return nil
 }
