@@ -131,7 +131,9 @@ func (p *program) finish() error {
 func (p *program) step(op int) error {
 	switch op % 20 {
 	default:
-		return p.alloc()
+		return p.alloc(&programPool{})
+	case 6:
+		return p.alloc(&p.pools[p.byte()%2])
 	case 7, 8, 9, 10:
 		if len(p.live) == 0 {
 			return nil
@@ -162,9 +164,14 @@ func (p *program) step(op int) error {
 	return nil
 }
 
-func (p *program) alloc() error {
+// alloc allocates in pool from, which is the default one if it is zero or not held.
+func (p *program) alloc(from *programPool) error {
 	size, s := p.size(), Stream(p.byte()%4)
-	b, err := p.d.Alloc(size, s)
+	want := PoolID{}
+	if from.uses > 0 {
+		want = from.id
+	}
+	b, err := p.d.AllocFrom(want, size, s)
 	if fault.KindOf(err) == fault.OutOfMemory {
 		p.note("oom", size, false)
 		return nil
@@ -175,7 +182,6 @@ func (p *program) alloc() error {
 	if b.Requested() != size || b.Size() < size || b.Stream() != s || b.Addr()%minBlockSize != 0 {
 		return fmt.Errorf("%d bytes on stream %d gave %d of %d at %#x on %d", size, s, b.Requested(), b.Size(), b.Addr(), b.Stream())
 	}
-	want := PoolID{}
 	for _, i := range p.open {
 		if p.pools[i].stream == s {
 			want = p.pools[i].id
