@@ -10,6 +10,10 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/record"
+	"tenon.dev/internal/rt"
 )
 
 // pinnedTests are the behaviours of page-locked memory and of its cache.
@@ -53,11 +57,40 @@ func pinTwo(x *tenon.Exec) error {
 
 func testPinnedRegister(t *testing.T, x *tenon.Exec) {
 	must(t, pinTwo(x))
-	must(t, x.Synchronize())
+	settle(t, x.Device())
 	must(t, x.Device().EmptyHostCache())
 	s := x.Device().HostStats()
 	check(t, "allocations of page-locked memory", s.HostAllocs, 2)
 	check(t, "bytes in use", s.ActiveBytes.Current, 0)
+	if !onGPU() {
+		t.Run("calls", pinnedCalls)
+	}
+}
+
+// pinnedCalls looks at the driver's calls: memory is registered where the setting says so, and allocated page-locked where it does not.
+func pinnedCalls(t *testing.T) {
+	host, err := rt.Host()
+	must(t, err)
+	var rec *record.Device
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+		rec = record.New(d)
+		return rec
+	}})
+	must(t, err)
+	x := (*tenon.Exec)(core.New(dev, host))
+	x.Scope(func(x *tenon.Exec) {
+		must(t, pinTwo(x))
+		check(t, "registered", rec.Count("HostRegister"), 2)
+		check(t, "allocated page-locked", rec.Count("HostAlloc"), 0)
+		must(t, x.Synchronize())
+		must(t, x.Device().EmptyHostCache())
+		check(t, "unregistered", rec.Count("HostUnregister"), 2)
+		must(t, x.Device().SetAllocatorSettings("pinned_use_cuda_host_register:False"))
+		x.PinMemory(x.Host().Ones([]int{20}, tenon.Float32)).Close()
+		check(t, "registered without the setting", rec.Count("HostRegister"), 2)
+		check(t, "allocated page-locked without the setting", rec.Count("HostAlloc"), 1)
+	})
+	must(t, dev.Close())
 }
 
 func testPinnedRegisterThreads(t *testing.T, x *tenon.Exec) {

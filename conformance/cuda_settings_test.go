@@ -9,6 +9,8 @@ import (
 // settingsTests are the behaviours of the allocator's settings.
 var settingsTests = []cudaTest{
 	{name: "CUDA-131_test_allocator_settings", run: testAllocatorSettings},
+	{name: "CUDA-306_test_max_split_expandable", run: testMaxSplitExpandable},
+	{name: "CUDA-307_test_garbage_collect_expandable", run: testGarbageCollectExpandable},
 }
 
 func testAllocatorSettings(t *testing.T, x *tenon.Exec) {
