@@ -2,6 +2,7 @@ package memcheck
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -323,7 +324,7 @@ func (res *Results) Text() string {
 	if n := len(res.findings); n > 0 {
 		fmt.Fprintf(&b, "\n%s:\n", count(n, "finding"))
 	}
-	for i, f := range res.findings {
+	for i, f := range res.ranked() {
 		if i == most {
 			fmt.Fprintf(&b, "  and %d more\n", len(res.findings)-most)
 			break
@@ -345,6 +346,27 @@ func (res *Results) Text() string {
 		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, t.Test, t.Reason)
 	}
 	return b.String()
+}
+
+// ranked returns the findings that matter most first: errors, then failed calls, which often only say that a kernel had failed before,
+// then warnings, then what is a library's; of equals, those of more tests.
+func (res *Results) ranked() []*found {
+	weight := func(f *found) int {
+		switch {
+		case f.Library != "":
+			return 3
+		case f.Severity != SeverityError:
+			return 2
+		case f.Class == APIError:
+			return 1
+		}
+		return 0
+	}
+	list := slices.Clone(res.findings)
+	slices.SortStableFunc(list, func(a, b *found) int {
+		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(len(b.tests), len(a.tests)))
+	})
+	return list
 }
 
 // where is the place of a finding within a sentence.

@@ -112,7 +112,8 @@
     const text = D.findings.map(f => JSON.stringify([f.class, f.message, f.kernel, f.place, f.site, f.details, f.device, f.stack, f.allocation, f.library,
       f.tests.slice(0, 200).map(i => D.tests[i].name)]).toLowerCase());
     const order = D.findings.map((f, i) => i).sort((a, b) => rank(D.findings[a]) - rank(D.findings[b]) || D.findings[b].tests.length - D.findings[a].tests.length || a - b);
-    function rank(f) { return f.library ? 2 : f.severity === "error" ? 0 : 1; }
+    // A failed call often only says that a kernel had failed before.
+    function rank(f) { return f.library ? 3 : f.severity !== "error" ? 2 : f.class === "api-error" ? 1 : 0; }
     let limit = 100;
     const update = classes.size > 1 ? chips($("classes"), [...classes].map(([c, n]) => [c, c + " " + n]), picked, draw) : () => {};
     $("find-search").oninput = draw;
@@ -164,7 +165,7 @@
     if (f.tests.length > 12) names.push(el("span", {}, "and " + (f.tests.length - 12) + " more"));
     const a = f.allocation || {};
     // What the facts beside the source say already is not said again.
-    const extra = (f.details || []).filter(d => !(a.relation && d.includes(a.relation)) && !(f.address && /^(Access to|Address) 0x[0-9a-f]+ is out of bounds$/.test(d)));
+    const extra = (f.details || []).filter(d => !(a.relation && d.includes(a.relation)) && !(f.address && /^(Access to 0x[0-9a-f]+ is out of bounds|Address 0x[0-9a-f]+)$/.test(d)));
     return el("article", { class: "card " + (f.library ? "library" : f.severity), id: "f-" + i },
       el("div", { class: "head" }, el("span", { class: "badge " + kind }, f.class), el("h3", {}, f.message), el("span", { class: "seen" }, seen)),
       where.length ? el("p", { class: "where" }, where) : "", body.children.length ? body : "",
