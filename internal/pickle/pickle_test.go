@@ -381,6 +381,10 @@ func TestWriter(t *testing.T) {
 	w.Int(1)
 	w.Int(2)
 	w.Tuple()
+	w.String("p")
+	w.Int(3)
+	w.Int(4)
+	w.Pair()
 	w.SetItems()
 	w.Get(id)
 	w.Global("m", "C")
@@ -401,7 +405,7 @@ func TestWriter(t *testing.T) {
 	for i := range 300 {
 		want += fmt.Sprintf("\"%d\", ", i)
 	}
-	want += `"299", "` + strings.Repeat("long", 1<<15) + `", b"bytes", b"` + strings.Repeat("b", 1<<17) + `", {"k": (1, 2)}, {"k": (1, 2)}, m.C(3) state {} items , persistent "storage"]`
+	want += `"299", "` + strings.Repeat("long", 1<<15) + `", b"bytes", b"` + strings.Repeat("b", 1<<17) + `", {"k": (1, 2), "p": (3, 4)}, {"k": (1, 2), "p": (3, 4)}, m.C(3) state {} items , persistent "storage"]`
 	d := read(t, b.Bytes(), pickle.Options{Global: allow, Persistent: true})
 	if got := show(d, d.Root(), 5); got != want {
 		t.Errorf("read back:\n%s\nwant\n%s", got, want)

@@ -202,6 +202,9 @@ func (w *Writer) SetItems() { w.op(opSetItems) }
 // Tuple makes a tuple of what was written since the last Mark.
 func (w *Writer) Tuple() { w.op(opTuple) }
 
+// Pair makes a tuple of the two values written last, for readers that know no longer tuples.
+func (w *Writer) Pair() { w.op(opTuple2) }
+
 // Global writes a reference to a class or function.
 func (w *Writer) Global(module, name string) {
 	w.String(module)

@@ -65,7 +65,7 @@ func (p *writer) known(at *uint32, s string) {
 	*at = p.String(s) + 1
 }
 
-// listBatch is how many items are added to a list at a time, which is what Python does.
+// listBatch is how many items are added to a list at a time, which is what Python does; PyTorch's page fails with very many.
 const listBatch = 1000
 
 func (p *writer) list(n int, item func(i int)) {
@@ -102,10 +102,9 @@ func (p *writer) segment(g *Segment) {
 	p.uint("stream", g.Stream)
 	p.text("segment_type", g.Type)
 	p.String("segment_pool_id")
-	p.Mark()
 	p.Uint(g.Pool[0])
 	p.Uint(g.Pool[1])
-	p.Tuple()
+	p.Pair()
 	p.String("is_expandable")
 	p.Bool(g.Expandable)
 	p.stack(g.Stack)
