@@ -159,6 +159,9 @@ func (v *view) strips() {
 func pageMoves(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "resnet50"), nil)
 	d := v.info.Devices[0]
+	for _, n := range []uint64{0, 1, 999, 1000, 1023, 1024, 1536, 10 << 10, 1_048_000, 1<<20 - 1, 1 << 20, 123 << 20, 1<<30 + 5<<26, 1 << 40, 3 << 50} {
+		v.equal(fmt.Sprintf("the text of %d bytes", n), v.text(fmt.Sprintf("bytes(%d)", n)), sizeText(n))
+	}
 	span := func() float64 { return v.number("(r => r.to - r.from)(range(1))") }
 	state := func(x float64) float64 {
 		return v.number(fmt.Sprintf("(t => { t.measure(); return t.stateAt(%g - t.plot.getBoundingClientRect().left) })(timelines.active)", x))
@@ -462,9 +465,13 @@ func pageViews(t *testing.T, b *browser.Browser) {
 func pageLinks(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "resnet50"), nil)
 	v.do("timelines.active.zoomTo(1000, 1500)")
-	v.press("p", "Enter")
+	v.press("p")
+	v.press("Enter")
 	link := v.text("writeAddress.flush(), location.href")
 	sel := v.number("where.sel")
+	if sel < 0 {
+		t.Fatal("nothing is selected")
+	}
 	w := &view{T: t, url: v.url, origin: v.origin, info: v.info}
 	w.open(b, link)
 	w.equal("the range", w.text("`${where.from} ${where.to}`"), v.text("`${Math.round(where.from * 100) / 100} ${Math.round(where.to * 100) / 100}`"))
@@ -533,7 +540,7 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 		}
 	}
 	var refused bool
-	v.must(v.tab.Eval("(() => { try { decodeTile(new ArrayBuffer(64)); return false } catch { return true } })()", &refused))
+	v.must(v.tab.Eval("(() => { try { decodeTile(new ArrayBuffer(128)); return false } catch { return true } })()", &refused))
 	if !refused {
 		t.Error("a tile of an unknown form was taken")
 	}
