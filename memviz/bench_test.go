@@ -124,6 +124,28 @@ func BenchmarkPan(b *testing.B) {
 	b.ReportMetric(slowest.Seconds()*1e3, "slowest-ms")
 }
 
+// BenchmarkTurnover draws the coarsest tile of the hardest kind of trace: every allocation lives about as long as a column is wide, so that
+// all of them compete for strips; and a narrow window of it.
+func BenchmarkTurnover(b *testing.B) {
+	n := benchEvents()
+	width := n / TileColumns
+	var start, end []uint32
+	var size []uint64
+	for i := 0; i+3 < n; i += 3 {
+		start, size = append(start, uint32(i+1)), append(size, uint64(512*(1+i*7919%4096)))
+		end = append(end, uint32(min(n+1, i+2+width*(100+i*31%100)/100)))
+	}
+	t := newTimeline(n+1, start, end, size, nil)
+	for name, r := range map[string]tileRequest{"whole": {min: 512}, "window": {min: 512, lo: t.max / 2, hi: t.max/2 + t.max/32}} {
+		r.level = t.topTile()
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				t.draw(r, noStack, noTime)
+			}
+		})
+	}
+}
+
 // BenchmarkFilter builds the timeline of a search, as the first tile with a filter does.
 func BenchmarkFilter(b *testing.B) {
 	rec := reopenBench(b, benchColumns(b))

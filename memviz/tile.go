@@ -1,7 +1,6 @@
 package memviz
 
 import (
-	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -40,7 +39,7 @@ type canvas struct {
 	strips      []strip
 	steps       []step
 	hidden      int
-	// crossed are candidates for strips, edges what the stack is cut at, both positions, ascending.
+	// crossed are candidates for strips, ascending within a level of the index; edges are what the stack is cut at, ascending.
 	crossed, edges []uint32
 	weights        []weight
 	// changes[b*(columns+1)+c] is by how much the bytes between edges b-1 and b change at column c; dirty[b] says that one is not 0.
@@ -127,7 +126,8 @@ func (c *canvas) cross(pos uint32) (from, to int) {
 	return from, to
 }
 
-// collect fills crossed with the allocations of at least low bytes that are in a column, oldest first, and counts the others.
+// collect fills crossed with the allocations of at least low bytes that are in a column, and counts the others. They ascend within a level
+// of the index.
 func (c *canvas) collect(low uint64) {
 	c.crossed, c.hidden = c.crossed[:0], 0
 	for lev := topLevel; lev >= c.lev; lev-- {
@@ -142,40 +142,48 @@ func (c *canvas) collect(low uint64) {
 			}
 		}
 	}
-	slices.Sort(c.crossed)
 }
 
-// narrow drops from crossed most of what does not meet the bytes [lo, hi) anywhere: it stacks TileStrips groups of neighbours and keeps
-// those whose group meets them in a column where they live.
+// narrow drops from crossed most of what does not meet the bytes [lo, hi) anywhere: it cuts the stack into about TileStrips groups of
+// neighbours and keeps what is in a group that meets them in a column where it lives.
 func (c *canvas) narrow(lo, hi uint64) {
-	each := (len(c.crossed) + TileStrips - 1) / TileStrips
 	c.edges = c.edges[:0]
-	for i := each; i < len(c.crossed); i += each {
+	for i := 0; i < len(c.crossed); i += (len(c.crossed) + TileStrips - 1) / TileStrips {
 		c.edges = append(c.edges, c.crossed[i])
 	}
-	below := zeroed(c.below, c.columns)
-	c.below = below
-	kept := 0
+	slices.Sort(c.edges)
+	c.below = zeroed(c.below, c.columns)
+	meets := make([][2]int, len(c.edges)+1) // columns [from, to) of each group
 	c.accumulate(func(b int) {
 		first, last := c.columns, -1
 		for i, off := range c.total {
-			if below[i] < hi && off > lo && off > below[i] {
+			if c.below[i] < hi && off > lo && off > c.below[i] {
 				first, last = min(first, i), i
 			}
 		}
-		copy(below, c.total)
-		for _, p := range c.crossed[b*each : min(len(c.crossed), (b+1)*each)] {
-			if from, to := c.cross(p); from <= last && to > first {
-				c.crossed[kept] = p
-				kept++
-			}
-		}
+		copy(c.below, c.total)
+		meets[b] = [2]int{first, last + 1}
 	})
+	kept, b := 0, 0
+	var before uint32
+	for _, p := range c.crossed {
+		if p < before { // the next level
+			b = 0
+		}
+		before = p
+		for b < len(c.edges) && c.edges[b] <= p {
+			b++
+		}
+		if from, to := c.cross(p); from < meets[b][1] && to > meets[b][0] {
+			c.crossed[kept] = p
+			kept++
+		}
+	}
 	c.hidden += len(c.crossed) - kept
 	c.crossed = c.crossed[:kept]
 }
 
-// choose makes strips of the TileStrips largest in crossed.
+// choose makes edges of the TileStrips largest in crossed.
 func (c *canvas) choose() {
 	c.weights = c.weights[:0]
 	for _, p := range c.crossed {
@@ -183,14 +191,55 @@ func (c *canvas) choose() {
 		c.weights = append(c.weights, weight{float64(c.t.size[p]) * float64(to-from), p})
 	}
 	if len(c.weights) > TileStrips {
-		slices.SortFunc(c.weights, func(a, b weight) int { return cmp.Or(cmp.Compare(b.area, a.area), cmp.Compare(a.pos, b.pos)) })
+		heaviest(c.weights, TileStrips)
 		c.hidden += len(c.weights) - TileStrips
 		c.weights = c.weights[:TileStrips]
-		slices.SortFunc(c.weights, func(a, b weight) int { return cmp.Compare(a.pos, b.pos) })
 	}
 	c.edges = c.edges[:0]
 	for _, w := range c.weights {
 		c.edges = append(c.edges, w.pos)
+	}
+	slices.Sort(c.edges)
+}
+
+// before reports whether a comes first among the heaviest: of equal ones the oldest.
+func (a weight) before(b weight) bool { return a.area > b.area || a.area == b.area && a.pos < b.pos }
+
+// heaviest moves the n heaviest to the front, in any order, by Hoare's selection. n is at most the length.
+func heaviest(w []weight, n int) {
+	for lo, hi := 0, len(w); hi-lo > 1 && lo < n && n < hi; {
+		// The middle of three as pivot, so that sorted runs, which crossed is made of, cost no more than others.
+		x, y, z := w[lo], w[lo+(hi-lo)/2], w[hi-1]
+		if y.before(x) {
+			x, y = y, x
+		}
+		if z.before(y) {
+			y = z
+			if y.before(x) {
+				y = x
+			}
+		}
+		i, k := lo, hi-1
+		for i <= k {
+			for w[i].before(y) {
+				i++
+			}
+			for y.before(w[k]) {
+				k--
+			}
+			if i <= k {
+				w[i], w[k] = w[k], w[i]
+				i++
+				k--
+			}
+		}
+		if n <= k {
+			hi = k + 1
+		} else if n >= i {
+			lo = i
+		} else {
+			return
+		}
 	}
 }
 

@@ -269,3 +269,30 @@ func TestTileStacks(t *testing.T) {
 		t.Errorf("marks %v, times %v", p.marks, p.time)
 	}
 }
+
+func TestHeaviest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	for range 300 {
+		w := make([]weight, 1+rng.IntN(400))
+		for i := range w {
+			w[i] = weight{float64(rng.IntN(1 + rng.IntN(100))), uint32(i)}
+			if rng.IntN(2) == 0 {
+				w[i].area = float64(i)
+			}
+		}
+		want := slices.Clone(w)
+		order := func(a, b weight) int {
+			if a.before(b) {
+				return -1
+			}
+			return 1
+		}
+		slices.SortFunc(want, order)
+		n := rng.IntN(len(w) + 1)
+		heaviest(w, n)
+		slices.SortFunc(w[:n], order)
+		if !slices.Equal(w[:n], want[:n]) {
+			t.Fatalf("the %d heaviest of %d are wrong", n, len(w))
+		}
+	}
+}
