@@ -149,7 +149,7 @@ func TestWriteTrace(t *testing.T) {
 			Events []struct {
 				Name, Ph, ID string
 				TS           int64
-				PID          int
+				PID, TID     int
 				Args         map[string]any
 			} `json:"traceEvents"`
 		}
@@ -157,14 +157,19 @@ func TestWriteTrace(t *testing.T) {
 			t.Fatal(err)
 		}
 		var allocated, reserved float64
-		begun := map[string]bool{}
+		begun, named := map[string]bool{}, map[string]bool{}
 		var begins, ends, ooms, marks int
 		for _, e := range trace.Events {
 			switch e.Ph {
 			case "C":
 				allocated, reserved = e.Args["allocated"].(float64), e.Args["reserved"].(float64)
+			case "M":
+				named[e.Args["name"].(string)] = true
 			case "b":
 				begins++
+				if e.PID != 1 || e.TID < 1 || e.TID > 3 {
+					t.Errorf("%s: a span of process %d, thread %d", c.name, e.PID, e.TID)
+				}
 				begun[e.ID] = true
 			case "e":
 				ends++
@@ -180,6 +185,9 @@ func TestWriteTrace(t *testing.T) {
 					marks++
 				}
 			}
+		}
+		if !named["device 0"] || !named["default stream"] {
+			t.Errorf("%s: the names are %v", c.name, named)
 		}
 		var active, total uint64
 		for _, g := range s.Segments {

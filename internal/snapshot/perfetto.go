@@ -15,7 +15,7 @@ type traceEvent struct {
 	Phase string         `json:"ph"`
 	Time  int64          `json:"ts"` // microseconds
 	PID   int            `json:"pid"`
-	TID   uint64         `json:"tid"`
+	TID   int            `json:"tid"`
 	Kind  string         `json:"cat,omitempty"`
 	ID    string         `json:"id,omitempty"`
 	Scope string         `json:"s,omitempty"`
@@ -23,18 +23,18 @@ type traceEvent struct {
 }
 
 // WriteTrace writes the history as a trace in JSON for ui.perfetto.dev. Each device is a process and each stream a thread of it, with counters
-// of the bytes allocated and reserved, a span for the life of each allocation and of each segment, and marks for failures, snapshots
-// and annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of what lives at the end
+// of the bytes allocated and reserved, a span for the life of each allocation, and marks for segments, failures, snapshots and
+// annotations. Counters begin at what was held before the trace, as the segments and the trace tell. Spans of what lives at the end
 // stay open. Events show the innermost 16 calls of their stack.
 func (s *Snapshot) WriteTrace(w io.Writer) error {
 	b := bufio.NewWriterSize(w, 1<<16)
 	t := &tracer{s: s, w: b, stacks: map[StackID]json.RawMessage{}}
 	t.text(`{"displayTimeUnit":"ms","traceEvents":[`)
 	for device := range s.Traces {
-		t.device(device)
+		t.trace(device)
 	}
 	for _, a := range s.Annotations {
-		t.event(&traceEvent{Name: a.Name + " " + a.Stage, Phase: "i", Scope: "p", Time: a.TimeUS, PID: a.Device})
+		t.event(&traceEvent{Name: a.Name + " " + a.Stage, Phase: "i", Scope: "p", Time: a.TimeUS, PID: a.Device + 1, TID: 1})
 	}
 	t.text("\n]}\n")
 	if t.err == nil {
@@ -46,13 +46,16 @@ func (s *Snapshot) WriteTrace(w io.Writer) error {
 	return nil
 }
 
-// tracer writes trace events.
+// tracer writes trace events. Viewers want small numbers for processes and threads, and keep 0 for themselves.
 type tracer struct {
 	s      *Snapshot
-	w      *bufio.Writer
-	stacks map[StackID]json.RawMessage
-	begun  bool
-	err    error
+	device int
+	// threads are the numbers of the device's streams.
+	threads map[uint64]int
+	w       *bufio.Writer
+	stacks  map[StackID]json.RawMessage
+	begun   bool
+	err     error
 }
 
 func (t *tracer) text(s string) {
@@ -109,8 +112,26 @@ func (e *Event) change() (allocated, reserved int64) {
 	return 0, 0
 }
 
-func (t *tracer) device(device int) {
-	t.event(&traceEvent{Name: "process_name", Phase: "M", PID: device, Args: map[string]any{"name": fmt.Sprintf("device %d", device)}})
+// thread returns the number of a stream.
+func (t *tracer) thread(stream uint64) int {
+	n, ok := t.threads[stream]
+	if !ok {
+		n = len(t.threads) + 1
+		t.threads[stream] = n
+		name := fmt.Sprintf("stream %#x", stream)
+		if stream == 0 {
+			name = "default stream"
+		}
+		t.event(&traceEvent{Name: "thread_name", Phase: "M", PID: t.device + 1, TID: n, Args: map[string]any{"name": name}})
+	}
+	return n
+}
+
+// trace writes the events of a device.
+func (t *tracer) trace(device int) {
+	t.device, t.threads = device, map[uint64]int{}
+	t.event(&traceEvent{Name: "process_name", Phase: "M", PID: device + 1, Args: map[string]any{"name": fmt.Sprintf("device %d", device)}})
+	t.thread(0)
 	allocated, reserved := t.s.held(device)
 	// Addresses recur, so a span's name is its address and the number of the event that began it.
 	live := map[uint64]string{}
@@ -119,27 +140,28 @@ func (t *tracer) device(device int) {
 		switch e.Action {
 		case ActionAlloc:
 			live[e.Addr] = fmt.Sprintf("%#x.%d", e.Addr, i)
-			t.span("b", "allocation", t.title(e), live[e.Addr], device, e)
+			t.span("b", t.title(e), live[e.Addr], e)
 		case ActionFreeCompleted:
 			if id, ok := live[e.Addr]; ok {
-				t.span("e", "allocation", "", id, device, e)
+				t.span("e", "", id, e)
 				delete(live, e.Addr)
 			}
 		case ActionSegmentAlloc, ActionSegmentFree, ActionSegmentMap, ActionSegmentUnmap, ActionOOM, ActionSnapshot, ActionUserDefined:
-			t.event(&traceEvent{Name: e.Action.String(), Phase: "i", Scope: "p", Time: e.TimeUS, PID: device, TID: e.Stream,
+			t.event(&traceEvent{Name: e.Action.String(), Phase: "i", Scope: "p", Time: e.TimeUS, PID: device + 1, TID: t.thread(e.Stream),
 				Args: t.args(e)})
 		}
 		if a, r := e.change(); a != 0 || r != 0 {
 			allocated += a
 			reserved += r
-			t.event(&traceEvent{Name: "memory", Phase: "C", Time: e.TimeUS, PID: device,
+			t.event(&traceEvent{Name: "memory", Phase: "C", Time: e.TimeUS, PID: device + 1,
 				Args: map[string]any{"allocated": allocated, "reserved": reserved}})
 		}
 	}
 }
 
-func (t *tracer) span(phase, kind, name, id string, device int, e *Event) {
-	out := &traceEvent{Name: name, Phase: phase, Kind: kind, ID: id, Time: e.TimeUS, PID: device, TID: e.Stream}
+// span begins or ends the life of an allocation.
+func (t *tracer) span(phase, name, id string, e *Event) {
+	out := &traceEvent{Name: name, Phase: phase, Kind: "allocation", ID: id, Time: e.TimeUS, PID: t.device + 1, TID: t.thread(e.Stream)}
 	if phase == "b" {
 		out.Args = t.args(e)
 	}
