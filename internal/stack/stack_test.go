@@ -1,7 +1,10 @@
 package stack
 
 import (
+	"iter"
+	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,3 +132,74 @@ func BenchmarkCallers(b *testing.B) {
 		})
 	}
 }
+
+//go:noinline
+func outerA(f func()) { f() }
+
+//go:noinline
+func outerB(f func()) { f() }
+
+// TestRoutes captures through frames that are not ordinary calls. Were one to end the walk, stacks that differ beyond it would be one.
+func TestRoutes(t *testing.T) {
+	var table Table
+	var nothing *[4096]int
+	for name, route := range map[string]func(f func()){
+		"reflection": func(f func()) { reflect.ValueOf(f).Call(nil) },
+		"method value": func(f func()) {
+			g := (caller)(f).call
+			g()
+		},
+		"deferred": func(f func()) { defer f() },
+		"panic": func(f func()) {
+			defer func() { _ = recover() }()
+			defer f()
+			panic("stop")
+		},
+		"fault": func(f func()) {
+			defer func() { _ = recover() }()
+			defer f()
+			nothing[1000]++
+		},
+		"sorting": func(f func()) {
+			slices.SortFunc([]int{2, 1}, func(a, b int) int {
+				f()
+				return a - b
+			})
+		},
+		"iterator": func(f func()) {
+			for range func(yield func() bool) { yield() } {
+				f()
+			}
+		},
+		"coroutine": func(f func()) {
+			next, stop := iter.Pull(func(yield func(int) bool) {
+				f()
+				yield(1)
+			})
+			defer stop()
+			next()
+		},
+		"once": func(f func()) { new(sync.Once).Do(f) },
+	} {
+		var a, b *Stack
+		outerA(func() { route(func() { a = leaf(&table) }) })
+		outerB(func() { route(func() { b = leaf(&table) }) })
+		if a == b || a == nil || b == nil {
+			t.Errorf("%s: two stacks are one", name)
+			continue
+		}
+		if name == "coroutine" { // has a stack of its own
+			continue
+		}
+		for s, want := range map[*Stack]string{a: "outerA", b: "outerB"} {
+			if !strings.Contains(names(s), want) {
+				t.Errorf("%s: %s is missing in %s", name, want, names(s))
+			}
+		}
+	}
+}
+
+type caller func()
+
+//go:noinline
+func (c caller) call() { c() }
