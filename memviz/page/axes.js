@@ -6,6 +6,19 @@ function niceBytes(span, n) {
   return 2 ** Math.ceil(Math.log2(Math.max(span / n, 1)));
 }
 
+// axisBytes writes a tick so that it differs from the next one, step bytes away: in the unit of the value, or else in that of the step.
+function axisBytes(b, step) {
+  const unit = n => 1024 ** Math.floor(Math.log2(Math.max(n, 1)) / 10);
+  if (b === 0) return '0';
+  return step >= unit(b) / 8 ? bytes(b) : `${number(b / unit(step))} ${units[Math.round(Math.log2(unit(step)) / 10)]}`;
+}
+
+// axisTime writes a time after the start for an axis whose ticks are about step microseconds apart.
+function axisTime(us, step) {
+  if (us < 1e6 || step > 2e4) return `+${duration(us)}`;
+  return `+${(us / 1e6).toFixed(clamp(Math.ceil(6 - Math.log10(Math.max(step, 1))), 2, 6))} s`;
+}
+
 function niceNumber(span, n) {
   const raw = span / n, p = 10 ** Math.floor(Math.log10(Math.max(raw, 1)));
   for (const m of [1, 2, 5, 10]) if (m * p >= raw) return Math.max(1, m * p);
@@ -26,7 +39,7 @@ function drawAxes(v, c) {
     c.lineTo(v.w - gutter.right, Math.round(y) + 0.5);
     c.stroke();
     c.fillStyle = css('--muted');
-    c.fillText(b === 0 ? '0' : bytes(b), gutter.left - 9, y);
+    c.fillText(axisBytes(b, step), gutter.left - 9, y);
   }
   drawStates(v, c);
   const d = device(), peak = v.greatest, y = v.y(peak);
@@ -57,6 +70,8 @@ function drawStates(v, c) {
   const d = device(), step = niceNumber(v.to - v.from, v.plotW / 110), bottom = gutter.top + v.plotH;
   c.textAlign = 'center';
   const labelled = d.time_end_us > d.time_start_us;
+  const first = v.totalAt(clamp(v.from, 0, d.states - 1)), last = v.totalAt(clamp(v.to - 1, 0, d.states - 1));
+  const apart = first && last ? (last.time - first.time) * step / (v.to - v.from) : 1e9;
   let lastRight = -1e9;
   for (let s = Math.ceil(v.from / step) * step; s <= v.to; s += step) {
     const x = v.x(s);
@@ -71,7 +86,7 @@ function drawStates(v, c) {
     const at = labelled && v.totalAt(Math.min(s, d.states - 1));
     if (at) {
       c.fillStyle = css('--faint');
-      const time = `+${duration(Math.max(0, at.time - d.time_start_us))}`;
+      const time = axisTime(Math.max(0, at.time - d.time_start_us), apart);
       c.fillText(time, Math.max(x, gutter.left + c.measureText(time).width / 2), bottom + 27);
     }
   }
@@ -169,15 +184,7 @@ function drawFlags(v, c) {
       lastRight = b;
     }
   }
-  for (const o of d.ooms) {
-    const x = v.x(o.state);
-    if (x < gutter.left || x > right) continue;
-    c.strokeStyle = css('--danger');
-    c.setLineDash([3, 3]);
-    line(c, x, gutter.top, x, gutter.top + v.plotH);
-    c.setLineDash([]);
-    flag(c, x, 'OOM', css('--danger'), right);
-  }
+  drawFailures(v, c, right);
   const m = markerState(), x = v.x(m);
   if (x >= gutter.left - 1 && x <= right + 1) {
     c.fillStyle = css('--accent');
@@ -186,6 +193,23 @@ function drawFlags(v, c) {
     c.lineTo(x + 5, gutter.top + v.plotH + 7);
     c.lineTo(x, gutter.top + v.plotH);
     c.fill();
+  }
+}
+
+// drawFailures marks failed allocations; flags that would lie on each other become one with their number.
+function drawFailures(v, c, right) {
+  const seen = device().ooms.map(o => v.x(o.state)).filter(x => x >= gutter.left && x <= right);
+  c.strokeStyle = css('--danger');
+  c.setLineDash([3, 3]);
+  c.globalAlpha = seen.length > 12 ? 0.45 : 1;
+  for (const x of seen) line(c, x, gutter.top, x, gutter.top + v.plotH);
+  c.globalAlpha = 1;
+  c.setLineDash([]);
+  for (let i = 0; i < seen.length;) {
+    let n = i + 1;
+    while (n < seen.length && (seen[n] < seen[i] + 62 || seen[i] > right - 124)) n++;
+    flag(c, seen[i], n - i > 1 ? `OOM × ${n - i}` : 'OOM', css('--danger'), right);
+    i = n;
   }
 }
 
@@ -229,10 +253,10 @@ function drawMinimap(v) {
   }
   const m = a + markerState() * k;
   c.fillRect(m - 0.5, 0, 1, height);
-  for (const o of d.ooms) {
-    c.fillStyle = css('--danger');
-    c.fillRect(a + o.state * k - 0.5, 0, 1.5, height);
-  }
+  c.fillStyle = css('--danger');
+  c.globalAlpha = d.ooms.length > 12 ? 0.5 : 1;
+  for (const o of d.ooms) c.fillRect(a + o.state * k - 0.5, 0, 1, height);
+  c.globalAlpha = 1;
 }
 
 function silhouette(c, t, x, height, most) {

@@ -21,6 +21,7 @@ class EventTable {
     this.total = this.states ? this.states.length : d.states;
     this.height = Math.min(this.total * eventRow, 8e6);
     this.inner.style.height = `${this.height}px`;
+    this.inner.style.setProperty('--index', `${number(d.states).length + 1}ch`);
     this.reveal(markerState());
   }
 

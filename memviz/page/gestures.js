@@ -7,12 +7,14 @@ function bindGestures(v) {
     const box = v.plot.getBoundingClientRect();
     return { x: e.clientX - box.left, y: e.clientY - box.top };
   };
+  bindPinch(v, c, spot);
   c.addEventListener('pointerdown', e => {
     if (e.button !== 0 || device().events === 0) return;
     c.setPointerCapture(e.pointerId);
     v.grab = { ...spot(e), moved: false, brush: e.shiftKey };
   });
   c.addEventListener('pointermove', e => {
+    if (v.pinch) return;
     const p = spot(e), g = v.grab;
     v.pointer = p;
     if (g && (g.moved || Math.hypot(p.x - g.x, p.y - g.y) > 3)) {
@@ -65,6 +67,32 @@ function bindGestures(v) {
     else v.zoom(Math.exp(clamp(dy, -160, 160) * (e.ctrlKey ? 0.012 : 0.003)), p.x);
   }, { passive: false });
   bindMinimap(v);
+}
+
+// bindPinch zooms with two fingers: what is between them stays between them.
+function bindPinch(v, c, spot) {
+  const fingers = new Map();
+  c.addEventListener('pointerdown', e => {
+    if (e.pointerType !== 'touch') return;
+    fingers.set(e.pointerId, spot(e).x);
+    v.pinch = fingers.size === 2;
+    if (v.pinch) v.grab = null;
+  });
+  c.addEventListener('pointermove', e => {
+    if (!fingers.has(e.pointerId)) return;
+    const before = [...fingers.values()];
+    fingers.set(e.pointerId, spot(e).x);
+    if (!v.pinch) return;
+    const now = [...fingers.values()], apart = x => Math.max(Math.abs(x[0] - x[1]), 8), middle = x => (x[0] + x[1]) / 2;
+    v.pan(middle(before) - middle(now));
+    v.zoom(apart(before) / apart(now), middle(now));
+  });
+  for (const end of ['pointerup', 'pointercancel']) {
+    c.addEventListener(end, e => {
+      fingers.delete(e.pointerId);
+      if (fingers.size === 0) v.pinch = false;
+    });
+  }
 }
 
 // moved redraws what follows the mouse, at most once a frame.
