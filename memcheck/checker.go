@@ -41,6 +41,10 @@ var usual = map[string][]string{
 	"cuda-memcheck": {"/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/usr/bin"},
 }
 
+// printLimit is how many errors compute-sanitizer prints. Its own limit, 100, often cuts the errors of a library short, and what is not printed
+// cannot be ignored as a library's. cuda-memcheck's own is as high.
+const printLimit = "10000"
+
 // ErrNoChecker says that none of NVIDIA's checkers was found.
 var ErrNoChecker = errors.New("neither compute-sanitizer nor cuda-memcheck is on PATH or in the usual places; they come with the CUDA toolkit")
 
@@ -115,13 +119,14 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 			inv.Args = append(inv.Args, "--tool", string(tool))
 		}
 	default:
-		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--require-cuda-init", "no", "--log-file", report}
+		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit, "--require-cuda-init", "no", "--log-file", report}
 		if c.StreamOrder && tool == Memcheck {
 			inv.Args = append(inv.Args, "--track-stream-ordered-races", "all")
 		}
 	}
 	if c.Leaks && tool == Memcheck {
 		inv.Args = append(inv.Args, "--leak-check", "full")
+		inv.Env = append(inv.Env, "TENON_CHECK_TOOLS=memcheck,leaks") // Tenon then leaves leaks to the checker when it closes a device
 	}
 	inv.Args = append(append(inv.Args, c.Options...), args...)
 	inv.Env = append(inv.Env, "TENON_LINE_INFO=1")

@@ -1,5 +1,10 @@
 package knob
 
+import (
+	"slices"
+	"strings"
+)
+
 //go:generate go test -run TestPage -rewrite .
 
 // Variables of the driver.
@@ -40,5 +45,11 @@ var (
 		"File to which the simulator's memory checker appends its findings as lines of JSON; `-` prints them only. Unset: no checker. `tenon memcheck` sets it.")
 	// MemoryCheckTools says what the checker looks for.
 	MemoryCheckTools = newText("TENON_CHECK_TOOLS", "memcheck,racecheck,initcheck,synccheck",
-		"What the simulator's memory checker looks for: `memcheck`, `racecheck`, `initcheck`, `synccheck` as compute-sanitizer, and `leaks`, apart by commas.")
+		"What the simulator's memory checker looks for: `memcheck`, `racecheck`, `initcheck`, `synccheck` as compute-sanitizer, and `leaks`, apart by commas. With "+
+			"`leaks`, closing a device leaves what was never freed to the checker, compute-sanitizer too.")
 )
+
+// LookFor reports whether MemoryCheckTools names a tool.
+func LookFor(tool string) bool {
+	return slices.Contains(strings.FieldsFunc(MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' }), tool)
+}

@@ -147,6 +147,7 @@ func isOf(f *memcheck.Finding, b bug) bool {
 // longer be freed.
 func follows(f *memcheck.Finding, want []bug) bool {
 	lost := slices.ContainsFunc(want, func(b bug) bool {
+
 		return b.class == memcheck.OutOfBounds || b.class == memcheck.UseAfterFree || b.class == memcheck.Barrier
 	})
 	return lost && (f.Class == memcheck.APIError || f.Class == memcheck.Leak)
@@ -226,19 +227,18 @@ func TestMatrixOnSimulator(t *testing.T) {
 	t.Logf("%d of %d tests are as they should", found, plantedTests)
 }
 
-// TestMatrixOnGPU is the same with compute-sanitizer, which has no tool for the order of streams.
+// TestMatrixOnGPU is the same with compute-sanitizer.
 func TestMatrixOnGPU(t *testing.T) {
 	c := sanitizer(t)
-	c.Leaks = true
-	const streams = 3
+	c.Leaks, c.StreamOrder = true, true
 	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 4, 2*time.Minute, isPlanted))
 	for _, w := range wrong {
 		t.Error(w)
 	}
-	if found != plantedTests-streams {
-		t.Errorf("%d of %d tests are as they should", found, plantedTests-streams)
+	if found != plantedTests {
+		t.Errorf("%d of %d tests are as they should", found, plantedTests)
 	}
-	t.Logf("%d of %d tests are as they should", found, plantedTests-streams)
+	t.Logf("%d of %d tests are as they should", found, plantedTests)
 }
 
 // TestMatrixNoticesLostReports puts a checker in between that loses every second report: the matrix must not come out right.
