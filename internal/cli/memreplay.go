@@ -75,6 +75,10 @@ func (m *memreplay) Run(con *console) error {
 	if p.Recorded.OOMs > 0 && report.Memory == 0 {
 		report.Notes = append(report.Notes, "An allocation that failed in the recording is tried again only on a device whose size --memory gives.")
 	}
+	collects := func(r replayResult) bool { return strings.Contains(r.Settings, "garbage_collection_threshold") }
+	if m.Fraction == 0 && slices.ContainsFunc(report.Results, collects) {
+		report.Notes = append(report.Notes, "garbage_collection_threshold acts only within a memory fraction, and a trace does not tell the recording's: give --memory and --fraction.")
+	}
 	if m.JSON {
 		e := json.NewEncoder(con.out)
 		e.SetIndent("", "\t")

@@ -7,6 +7,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
 )
 
 const (
@@ -92,6 +95,45 @@ func TestMemreplayPages(t *testing.T) {
 			t.Errorf("%s shows\n%s\nthe command prints, with status %d,\n%s%s", page, want, exit, out, errs)
 		}
 	}
+}
+
+// A snapshot that Tenon itself recorded, of a program on two streams that fails once.
+func TestMemreplayTenon(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := x.Device()
+	ok(d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	side, err := d.Stream()
+	ok(err)
+	x.Scope(func(x *tenon.Exec) {
+		for i := range 20 {
+			a := x.Ones([]int{1 << 18, 1 + i}, tenon.Float32)
+			b := x.On(side).Add(a, a)
+			a.Close()
+			if i%3 != 0 {
+				b.Close()
+			}
+		}
+		ok(d.EmptyCache())
+		if err := tenon.Try(func() { x.Empty([]int{1 << 50}, tenon.Float32) }); err == nil {
+			t.Error("4 PiB are there")
+		}
+		file := filepath.Join(t.TempDir(), "tenon.pickle")
+		ok(d.DumpSnapshot(file))
+		out, errs, exit := run("memreplay", file, "--conf", "garbage_collection_threshold:0.5")
+		if exit != 0 || !strings.Contains(out, "give --memory and --fraction") || !strings.Contains(out, "the replay is the recording: ") || !strings.Contains(out, "An allocation that failed") {
+			t.Errorf("exit status %d: %s%s", exit, out, errs)
+		}
+	})
 }
 
 // A replay that is not the recording says so, and where.

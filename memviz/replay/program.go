@@ -109,7 +109,7 @@ func New(s *snapshot.Snapshot, device int) (*Program, error) {
 		if len(with) > 0 {
 			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one with --device", device, strings.Join(with, ", "))
 		}
-		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history (in PyTorch torch.cuda.memory._record_memory_history(), in Tenon RecordMemoryHistory with HistoryAll) before the work whose memory is of interest")
+		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history (in PyTorch torch.cuda.memory._record_memory_history(), in Tenon RecordMemoryHistory with Enabled \"all\") before the work whose memory is of interest")
 	}
 	p := &Program{Device: device, pools: []alloc.PoolID{{}}}
 	p.settings, p.Recorded.Settings = recordedSettings(s.Settings)
