@@ -108,7 +108,7 @@ func driverOverhead(t *testing.T, dev *rt.Device) {
 		args[8+i] = byte(p >> (8 * i))
 	}
 	st := dev.DefaultStream()
-	l := &driver.Launch{Func: f.Handle, Stream: st.Handle, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}
+	l := &driver.Launch{Func: f.Handle, Stream: st.Handle(), Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Args: args}
 	sync := func() error { return d.Synchronize(th) }
 	launch := func() {
 		if err := d.Launch(l); err != nil {
@@ -123,7 +123,7 @@ func driverOverhead(t *testing.T, dev *rt.Device) {
 	}
 	defer dev.ReleaseEvent(e, false)
 	rec := func() {
-		if err := d.EventRecord(e, st.Handle); err != nil {
+		if err := d.EventRecord(e, st.Handle()); err != nil {
 			t.Fatal(err)
 		}
 	}

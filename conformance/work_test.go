@@ -262,7 +262,7 @@ func TestDeviceWorkSeesHostLoops(t *testing.T) {
 		a := x.Zeros([]int{4}, tenon.Float32)
 		err = w.watched(x, func() {
 			w.watch("Planted", false, false)
-			if err := w.inner.Memset(driver.Ptr(a.DataPtr()), 1, 1, 16, driver.Stream(w.dev.DefaultStream().Handle)); err != nil {
+			if err := w.inner.Memset(driver.Ptr(a.DataPtr()), 1, 1, 16, driver.Stream(w.dev.DefaultStream().Handle())); err != nil {
 				t.Fatal(err)
 			}
 			w.watch("Planted", false, true)

@@ -76,7 +76,7 @@ func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 // is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and
 // no cache is emptied. Exec.UsePool has neither effect on others.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) error {
-	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.rt().Handle)))
+	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.rt().Handle())))
 }
 
 // EndAllocateToPool ends what BeginAllocateToPool of that id began; the pool keeps its use.

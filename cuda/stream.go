@@ -22,6 +22,15 @@ func (d *Device) Stream() (*Stream, error) {
 // DefaultStream is where work goes unless told otherwise. Its handle is 0.
 func (d *Device) DefaultStream() *Stream { return (*Stream)(d.rt().DefaultStream()) }
 
+// Device returns the stream's device.
+func (s *Stream) Device() *Device { return (*Device)(s.rt().Device()) }
+
+// ID is the stream's number in its device, 0 for the default stream.
+func (s *Stream) ID() int { return s.rt().ID() }
+
+// Handle is the driver's handle, for use with other libraries: 0 for the default stream.
+func (s *Stream) Handle() uint64 { return uint64(s.rt().Handle()) }
+
 // Query reports whether all work of s is done.
 func (s *Stream) Query() (bool, error) { return s.rt().Query() }
 
@@ -40,5 +49,5 @@ func (s *Stream) Record(e *Event) error { return e.rt().Record(s.rt()) }
 
 // String describes the stream, such as "cuda.Stream(NVIDIA H200, 3)".
 func (s *Stream) String() string {
-	return fmt.Sprintf("cuda.Stream(%s, %d)", s.rt().Device.Info().Name, s.rt().ID)
+	return fmt.Sprintf("cuda.Stream(%s, %d)", s.Device().Name(), s.ID())
 }

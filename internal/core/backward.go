@@ -244,7 +244,7 @@ func (r *run) leafMode(l *leaf) *Exec {
 	m := r.x.m
 	if st := l.stream.Load(); st != nil {
 		m.stream = st
-	} else if dev := l.owner.st.dev; m.stream.Device != dev {
+	} else if dev := l.owner.st.dev; m.stream.Device() != dev {
 		m.stream = dev.DefaultStream()
 	}
 	return r.exec(m)
@@ -252,7 +252,7 @@ func (r *run) leafMode(l *leaf) *Exec {
 
 // start delivers the gradient of a root. The caller's stream may have made it by hand, which the automatic ordering does not see.
 func (r *run) start(t, g *Tensor) {
-	if to := r.mode(t).m.stream; r.x.m.manual && to.Device == r.x.m.stream.Device {
+	if to := r.mode(t).m.stream; r.x.m.manual && to.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, to.WaitAll(r.x.m.stream))
 	}
 	r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: metaOf(t)}, g)
@@ -379,7 +379,7 @@ func (r *run) arrived(l *leaf) {
 			panic(r.failed("a post-accumulate hook", err))
 		}
 	}
-	if st := x.m.stream; r.x.m.manual && st.Device == r.x.m.stream.Device {
+	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, r.x.m.stream.WaitAll(st))
 	}
 }

@@ -49,7 +49,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
-	dev := x.m.stream.Device
+	dev := x.m.stream.Device()
 	st, err := dev.Stream()
 	if err != nil {
 		return nil, err

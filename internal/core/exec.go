@@ -74,18 +74,18 @@ func (s *session) exec(m mode) *Exec {
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
-	st, err := x.m.stream.Device.Stream()
+	st, err := x.m.stream.Device().Stream()
 	if err != nil {
 		return nil, err
 	}
-	y := New(st.Device, x.s.host)
+	y := New(st.Device(), x.s.host)
 	m := x.m
 	m.stream = st
 	return y.s.exec(m), nil
 }
 
 // Device returns the device.
-func (x *Exec) Device() *rt.Device { return x.m.stream.Device }
+func (x *Exec) Device() *rt.Device { return x.m.stream.Device() }
 
 // Stream returns the stream.
 func (x *Exec) Stream() *rt.Stream { return x.m.stream }
@@ -150,10 +150,10 @@ func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 // alloc takes n > 0 bytes for work on x's stream.
 func (x *Exec) alloc(n int) (*alloc.Block, error) {
 	st := x.m.stream
-	if p := x.m.pool; p != nil && p.Device() == st.Device {
-		return p.Alloc(uint64(n), alloc.Stream(st.Handle))
+	if p := x.m.pool; p != nil && p.Device() == st.Device() {
+		return p.Alloc(uint64(n), alloc.Stream(st.Handle()))
 	}
-	return st.Device.Alloc(uint64(n), alloc.Stream(st.Handle))
+	return st.Device().Alloc(uint64(n), alloc.Stream(st.Handle()))
 }
 
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.

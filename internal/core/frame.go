@@ -115,13 +115,13 @@ func (f *frame) NewLaunch() *kernels.Launch {
 // Issue launches l on the frame's stream.
 func (f *frame) Issue(l *kernels.Launch) error {
 	st := f.x.m.stream
-	fn, err := st.Device.Func(&l.Spec)
+	fn, err := st.Device().Func(&l.Spec)
 	if err != nil {
 		return err
 	}
 	d := f.dl
-	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle, l.Grid, l.Block, l.Shared+fn.Shared, l.Args
-	return st.Device.Check(st.Device.Driver().Launch(d), "the kernel could not be launched")
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
+	return st.Device().Check(st.Device().Driver().Launch(d), "the kernel could not be launched")
 }
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
@@ -135,22 +135,22 @@ func (f *frame) Workspace(n int) (uint64, error) {
 }
 
 // Limits describes the device.
-func (f *frame) Limits() *kernels.Limits { return f.x.m.stream.Device.Limits() }
+func (f *frame) Limits() *kernels.Limits { return f.x.m.stream.Device().Limits() }
 
 // Index32 returns the most elements that 32-bit indexes may reach.
-func (f *frame) Index32() int { return f.x.m.stream.Device.Index32() }
+func (f *frame) Index32() int { return f.x.m.stream.Device().Index32() }
 
 // Memset fills n bytes with b.
 func (f *frame) Memset(ptr uint64, b byte, n int) error {
 	st := f.x.m.stream
-	return st.Device.Check(st.Device.Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle), "memory could not be set")
+	return st.Device().Check(st.Device().Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle()), "memory could not be set")
 }
 
 // endWork frees the workspace. Reuse is ordered by the stream.
 func (f *frame) endWork() error {
 	var first error
 	for i, b := range f.work {
-		if err := f.x.m.stream.Device.Free(b); first == nil {
+		if err := f.x.m.stream.Device().Free(b); first == nil {
 			first = err
 		}
 		f.work[i] = nil

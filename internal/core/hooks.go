@@ -269,8 +269,8 @@ func (b *back) unpackHooked(i int) *Tensor {
 	switch {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
-	case t.dt != s.dt || !sameShape(t.shape, s.shape) || t.st.dev != x.m.stream.Device:
-		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.shape, x.m.stream.Device.Info().Name)
+	case t.dt != s.dt || !sameShape(t.shape, s.shape) || t.st.dev != x.m.stream.Device():
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.shape, x.m.stream.Device().Info().Name)
 	}
 	if b.unpacked == nil {
 		b.unpacked = map[int]*Tensor{}

@@ -39,7 +39,7 @@ func runCopy(f *frame) error {
 	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.out[0].dt == f.in[0].dt &&
 		f.out[0].IsContiguous() && f.in[0].IsContiguous() && sameShape(f.out[0].shape, f.in[0].shape) {
 		st := f.x.m.stream
-		return st.Device.Check(st.Device.Driver().CopyDtoD(driver.Ptr(f.out[0].ptr()), driver.Ptr(f.in[0].ptr()), uint64(n), st.Handle), "the copy could not be queued")
+		return st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(f.out[0].ptr()), driver.Ptr(f.in[0].ptr()), uint64(n), st.Handle()), "the copy could not be queued")
 	}
 	outs, ins := f.operandsOf()
 	compute := f.in[0].dt
@@ -90,7 +90,7 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 
 // CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
 func (x *Exec) CopyInto(dst, src *Tensor) {
-	if src.st.dev != x.m.stream.Device {
+	if src.st.dev != x.m.stream.Device() {
 		x.Scope(func(x *Exec) { x.CopyInto(dst, x.To(src, ToOpt{})) })
 		return
 	}

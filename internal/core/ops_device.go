@@ -13,7 +13,7 @@ func init() {
 	rowTo = define(row{Name: "To", Torch: "to", flags: flagForeign, run: runTo, meta: func(f *frame) {
 		t := f.in[0]
 		f.opt = t.st.dev
-		if f.x.m.stream.Device.Host && f.i[0] == 1 {
+		if f.x.m.stream.Device().Host && f.i[0] == 1 {
 			f.newLocked(0, t.dt, t.shape, t.stride, t.st.dev)
 			return
 		}
@@ -41,7 +41,7 @@ func runTo(f *frame) error {
 	if out.st.locked != nil {
 		return f.reading(t, from, func() error { return out.download(from, src, out.hostBytes(n)) })
 	}
-	if b := t.hostBytes(n); b != nil && !to.Device.Host {
+	if b := t.hostBytes(n); b != nil && !to.Device().Host {
 		return t.upload(to, dst, b, f.i[0] == 1)
 	}
 	if err := t.st.arrived(); err != nil {
@@ -63,7 +63,7 @@ func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	switch {
 	case t.closed.Load():
 		x.fail("To", fault.Closed, nil, "the tensor %s was closed", describe(t))
-	case t.st.dev == x.m.stream.Device:
+	case t.st.dev == x.m.stream.Device():
 		return t
 	}
 	return x.composite("To", func(x *Exec) *Tensor {

@@ -67,7 +67,7 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
 	out := make([]byte, numel(t.shape)*t.dt.Size())
-	if t.st.dev != x.m.stream.Device {
+	if t.st.dev != x.m.stream.Device() {
 		x = x.On(t.st.dev.DefaultStream())
 	}
 	err := Try(func() {
@@ -97,7 +97,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 		return err
 	}
 	st := x.m.stream
-	if t.st.dev != st.Device {
+	if t.st.dev != st.Device() {
 		st = t.st.dev.DefaultStream()
 	}
 	seq := st.Next()
@@ -107,8 +107,8 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 			return err
 		}
 	}
-	if err := st.Device.Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle); err != nil {
-		return st.Device.Check(err, "the tensor could not be read")
+	if err := st.Device().Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle()); err != nil {
+		return st.Device().Check(err, "the tensor could not be read")
 	}
 	st.Issued(seq)
 	return st.Synchronize()
@@ -130,9 +130,9 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 			return err
 		}
 	}
-	err := st.Device.Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle)
+	err := st.Device().Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle())
 	st.Issued(seq)
-	return st.Device.Check(err, "the tensor could not be written")
+	return st.Device().Check(err, "the tensor could not be written")
 }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.

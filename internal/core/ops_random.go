@@ -32,7 +32,7 @@ func (x *Exec) Generator() *rt.Generator {
 	if x.m.generator != nil {
 		return x.m.generator
 	}
-	return x.m.stream.Device.Generator()
+	return x.m.stream.Device().Generator()
 }
 
 // philox takes n words from the frame's generator.

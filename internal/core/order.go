@@ -32,7 +32,7 @@ func (s *storage) write(st *rt.Stream, seq uint64) error {
 			s.readers[i].Store(0)
 		}
 	}
-	s.writer.Store(pack(st.ID, seq))
+	s.writer.Store(pack(st.ID(), seq))
 	return s.recordStream(st)
 }
 
@@ -43,7 +43,7 @@ func (s *storage) after(a *atomic.Uint64, st *rt.Stream) error {
 		return nil
 	}
 	id, seq := unpack(v)
-	if id == st.ID {
+	if id == st.ID() {
 		return nil
 	}
 	return st.WaitFor(s.dev.StreamByID(id), seq)
@@ -53,24 +53,24 @@ func (s *storage) after(a *atomic.Uint64, st *rt.Stream) error {
 func (s *storage) note(st *rt.Stream, seq uint64) {
 	for i := range s.readers {
 		v := s.readers[i].Load()
-		if id, _ := unpack(v); v == 0 || id == st.ID {
-			s.readers[i].Store(pack(st.ID, seq))
+		if id, _ := unpack(v); v == 0 || id == st.ID() {
+			s.readers[i].Store(pack(st.ID(), seq))
 			return
 		}
 	}
 	_ = s.after(&s.readers[0], st)
-	s.readers[0].Store(pack(st.ID, seq))
+	s.readers[0].Store(pack(st.ID(), seq))
 }
 
 // recordStream tells the allocator of a use by a stream that is not the block's own, once a stream.
 func (s *storage) recordStream(st *rt.Stream) error {
-	if s.block == nil || s.block.Stream() == alloc.Stream(st.Handle) {
+	if s.block == nil || s.block.Stream() == alloc.Stream(st.Handle()) {
 		return nil
 	}
-	bit := uint64(1) << st.ID
+	bit := uint64(1) << st.ID()
 	if s.streams.Load()&bit != 0 {
 		return nil
 	}
 	s.streams.Or(bit)
-	return s.dev.Memory().RecordStream(s.block, alloc.Stream(st.Handle))
+	return s.dev.Memory().RecordStream(s.block, alloc.Stream(st.Handle()))
 }

@@ -94,7 +94,7 @@ func (s *storage) filledBefore(st *rt.Stream) error {
 	if a == nil {
 		return nil
 	}
-	if a.Device() == st.Device {
+	if a.Device() == st.Device() {
 		return st.Wait(a)
 	}
 	return s.arrived()
@@ -107,7 +107,7 @@ func (s *storage) usedBefore(st *rt.Stream) error {
 	}
 	s.locked.mu.Lock()
 	for _, e := range s.locked.leaving {
-		if e.Device() == st.Device {
+		if e.Device() == st.Device() {
 			if err := st.Wait(e); err != nil {
 				s.locked.mu.Unlock()
 				return err
@@ -144,7 +144,7 @@ func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) err
 	if err != nil {
 		return err
 	}
-	if l := t.st.locked; l != nil && l.memory.Device() == to.Device {
+	if l := t.st.locked; l != nil && l.memory.Device() == to.Device() {
 		if err := l.memory.Record(to); err != nil {
 			return err
 		}
@@ -168,7 +168,7 @@ func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	if err != nil {
 		return err
 	}
-	if l.memory.Device() != from.Device {
+	if l.memory.Device() != from.Device() {
 		defer e.Close()
 		return e.Synchronize()
 	}
@@ -187,7 +187,7 @@ func (f *frame) newLocked(i int, dt dtype.DType, shape, stride []int, dev *rt.De
 	t, s := &n.Tensor, &n.own
 	t.dt, t.st = dt, s
 	t.setShape(shape, stride)
-	s.dev = f.x.m.stream.Device
+	s.dev = f.x.m.stream.Device()
 	s.bytes = extent(t.shape, t.stride) * dt.Size()
 	if s.bytes > 0 {
 		p, err := dev.AllocPinned(s.bytes)
@@ -214,7 +214,7 @@ func init() {
 // PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
 // x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
-	dev := x.m.stream.Device
+	dev := x.m.stream.Device()
 	switch {
 	case t.closed.Load():
 		x.fail("PinMemory", fault.Closed, nil, "the tensor %s was closed", describe(t))
@@ -242,7 +242,7 @@ func (x *Exec) RegisterHost(t *Tensor) error {
 	if err != nil {
 		return err
 	}
-	if err := x.m.stream.Device.HostRegister(b); err != nil {
+	if err := x.m.stream.Device().HostRegister(b); err != nil {
 		return err
 	}
 	t.st.retain()
@@ -255,7 +255,7 @@ func (x *Exec) UnregisterHost(t *Tensor) error {
 	if err != nil {
 		return err
 	}
-	if err := x.m.stream.Device.HostUnregister(b); err != nil {
+	if err := x.m.stream.Device().HostUnregister(b); err != nil {
 		return err
 	}
 	return t.st.release()
@@ -266,8 +266,8 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	switch {
 	case t.closed.Load():
 		return nil, fault.New(fault.Closed, "the tensor %s was closed", describe(t))
-	case !t.st.dev.Host || x.m.stream.Device.Host:
-		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev.Info().Name, x.m.stream.Device.Info().Name)
+	case !t.st.dev.Host || x.m.stream.Device().Host:
+		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev.Info().Name, x.m.stream.Device().Info().Name)
 	case t.st.bytes == 0:
 		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
 	}
@@ -308,7 +308,7 @@ func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 
 // streamOf returns x's stream if that is of t's device, else that device's default stream.
 func (x *Exec) streamOf(t *Tensor) *rt.Stream {
-	if x.m.stream.Device == t.st.dev {
+	if x.m.stream.Device() == t.st.dev {
 		return x.m.stream
 	}
 	return t.st.dev.DefaultStream()

@@ -116,7 +116,7 @@ func (f *frame) call() {
 // issue orders the operation's work on the stream and hands it to the driver.
 func (f *frame) issue(grads bool) {
 	st, r := f.x.m.stream, f.row
-	f.check(st.Device.Lost())
+	f.check(st.Device().Lost())
 	f.checkWrites(grads)
 	seq := st.Next()
 	f.seq = seq
@@ -140,7 +140,7 @@ func (f *frame) issue(grads bool) {
 func (f *frame) idle() {
 	st := f.x.m.stream
 	for i := 0; i < f.outs; i++ {
-		f.out[i].st.writer.Store(pack(st.ID, st.Seq()))
+		f.out[i].st.writer.Store(pack(st.ID(), st.Seq()))
 	}
 	if c := f.x.s.capture; c != nil {
 		c.note(f)
@@ -216,7 +216,7 @@ func (f *frame) operand(t *Tensor) *Tensor {
 	if t.st.arrival.Load() != nil && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
 	}
-	dev := f.x.m.stream.Device
+	dev := f.x.m.stream.Device()
 	if t.st.dev == dev || f.row.flags&flagForeign != 0 {
 		return t
 	}
@@ -279,7 +279,7 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	t.dt, t.st = dt, &n.own
 	t.setShape(shape, stride)
 	s := &n.own
-	s.dev = st.Device
+	s.dev = st.Device()
 	for _, d := range shape {
 		if d < 0 {
 			f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)
@@ -324,7 +324,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if f.row.flags&flagForeign == 0 && (d.st.locked != nil || d.st.arrival.Load() != nil) {
 		f.check(d.st.settled())
 	}
-	if d.st.dev != f.x.m.stream.Device {
+	if d.st.dev != f.x.m.stream.Device() {
 		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
 	}
 	if !sameShape(d.shape, shape) {

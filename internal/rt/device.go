@@ -166,7 +166,7 @@ func (d *Device) Close() error {
 		keep(d.dev.StreamDestroy(t, d.freeStream))
 	}
 	for i := range d.made {
-		keep(d.dev.StreamDestroy(t, d.streams[i].Load().Handle))
+		keep(d.dev.StreamDestroy(t, d.streams[i].Load().handle))
 	}
 	for _, m := range d.modules {
 		keep(d.dev.UnloadModule(t, m))

@@ -39,8 +39,8 @@ func (e *Event) Handle() uint64 {
 
 // Record makes e mark the point after all work that s has now.
 func (e *Event) Record(s *Stream) error {
-	if s.Device != e.dev {
-		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.Device.info.Name)
+	if s.dev != e.dev {
+		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -50,7 +50,7 @@ func (e *Event) Record(s *Stream) error {
 		}
 	}
 	seq := s.Seq() // before the driver's call: what others issue meanwhile may not be covered
-	if err := e.dev.dev.EventRecord(e.handle, s.Handle); err != nil {
+	if err := e.dev.dev.EventRecord(e.handle, s.handle); err != nil {
 		return e.dev.Check(err, "an event could not be recorded")
 	}
 	e.stream, e.seq = s, seq
@@ -78,11 +78,11 @@ func (s *Stream) Wait(e *Event) error {
 	if e.handle == 0 || e.stream == s {
 		return nil
 	}
-	if err := s.Device.dev.StreamWait(s.Handle, e.handle); err != nil {
-		return s.Device.Check(err, "a stream could not be made to wait for an event")
+	if err := s.dev.dev.StreamWait(s.handle, e.handle); err != nil {
+		return s.dev.Check(err, "a stream could not be made to wait for an event")
 	}
-	if e.stream.Device == s.Device {
-		raise(&s.waited[e.stream.ID], e.seq)
+	if e.stream.dev == s.dev {
+		raise(&s.waited[e.stream.id], e.seq)
 	}
 	return nil
 }

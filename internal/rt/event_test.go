@@ -43,7 +43,7 @@ func TestEvent(t *testing.T) {
 	if _, err := e.Elapsed(end); err == nil || err.Error() != "Both events must be recorded before calculating elapsed time." {
 		t.Errorf("elapsed time of nothing: %v", err)
 	}
-	release := sim.Hold(a.Handle)
+	release := sim.Hold(a.handle)
 	a.Issued(a.Next())
 	must(e.Record(a))
 	query(e, false)
@@ -54,7 +54,7 @@ func TestEvent(t *testing.T) {
 	if done, err := b.Query(); done || err != nil {
 		t.Errorf("a stream that waits for a held one is done: %v, %v", done, err)
 	}
-	if b.waited[a.ID].Load() != 1 {
+	if b.waited[a.id].Load() != 1 {
 		t.Error("the wait is not remembered")
 	}
 	release()
@@ -140,8 +140,8 @@ func TestEventFailures(t *testing.T) {
 				dd.EventDestroy(th, e)
 			}
 		}()
-		s := &Stream{Device: d, Handle: h, ID: 1}
-		o := &Stream{Device: d, ID: 0}
+		s := &Stream{dev: d, handle: h, id: 1}
+		o := &Stream{dev: d, id: 0}
 		e := d.NewEvent(true)
 		defer e.Close()
 		if err := e.Record(s); err != nil {

@@ -33,9 +33,9 @@ func fills(t *testing.T, d *Device, b *alloc.Block, v byte) {
 	t.Helper()
 	st := d.DefaultStream()
 	n := b.Requested()
-	ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), uint32(v), 1, n, st.Handle))
+	ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), uint32(v), 1, n, st.handle))
 	got := make([]byte, n)
-	ok(t, d.Driver().CopyDtoH(got, driver.Ptr(b.Addr()), st.Handle))
+	ok(t, d.Driver().CopyDtoH(got, driver.Ptr(b.Addr()), st.handle))
 	ok(t, st.Synchronize())
 	for i, x := range got {
 		if x != v {
@@ -46,7 +46,7 @@ func fills(t *testing.T, d *Device, b *alloc.Block, v byte) {
 
 func TestExpandableSegmentsGPU(t *testing.T) {
 	d := openGPU(t, "expandable_segments:True")
-	on := alloc.Stream(d.DefaultStream().Handle)
+	on := alloc.Stream(d.DefaultStream().handle)
 	before, _, err := d.MemInfo()
 	ok(t, err)
 	var blocks []*alloc.Block
@@ -85,14 +85,14 @@ func TestAsyncBackendGPU(t *testing.T) {
 	ok(t, err)
 	side, err := d.Stream()
 	ok(t, err)
-	on := alloc.Stream(main.Handle)
+	on := alloc.Stream(main.handle)
 	for range 20 {
 		b, err := d.Alloc(160<<20, on)
 		ok(t, err)
-		ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 1, 1, 160<<20, main.Handle))
+		ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 1, 1, 160<<20, main.handle))
 		ok(t, side.WaitAll(main))
-		ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 2, 1, 160<<20, side.Handle))
-		ok(t, d.Memory().RecordStream(b, alloc.Stream(side.Handle)))
+		ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 2, 1, 160<<20, side.handle))
+		ok(t, d.Memory().RecordStream(b, alloc.Stream(side.handle)))
 		ok(t, d.Free(b))
 	}
 	ok(t, d.Synchronize())
@@ -105,15 +105,15 @@ func TestAsyncBackendGPU(t *testing.T) {
 	ok(t, err)
 	out, err := d.Alloc(1<<20, on)
 	ok(t, err)
-	ok(t, d.Driver().Memset(driver.Ptr(temp.Addr()), 7, 1, 1<<20, main.Handle))
-	ok(t, d.Driver().CopyDtoD(driver.Ptr(out.Addr()), driver.Ptr(temp.Addr()), 1<<20, main.Handle))
+	ok(t, d.Driver().Memset(driver.Ptr(temp.Addr()), 7, 1, 1<<20, main.handle))
+	ok(t, d.Driver().CopyDtoD(driver.Ptr(out.Addr()), driver.Ptr(temp.Addr()), 1<<20, main.handle))
 	ok(t, d.Free(temp))
 	g, err := c.End()
 	ok(t, err)
 	got := make([]byte, 1<<20)
 	for range 3 {
 		ok(t, g.Launch(main))
-		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), main.Handle))
+		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), main.handle))
 		ok(t, main.Synchronize())
 		if got[0] != 7 || got[1<<20-1] != 7 {
 			t.Errorf("the graph wrote %d", got[0])
@@ -135,17 +135,17 @@ func TestAsyncBackendGPU(t *testing.T) {
 func TestRegisteredPinnedGPU(t *testing.T) {
 	d := openGPU(t, "pinned_use_cuda_host_register:True,pinned_num_register_threads:8")
 	st := d.DefaultStream()
-	b, err := d.Alloc(64<<20, alloc.Stream(st.Handle))
+	b, err := d.Alloc(64<<20, alloc.Stream(st.handle))
 	ok(t, err)
 	p, err := d.AllocPinned(64 << 20)
 	ok(t, err)
 	for i := range p.Bytes() {
 		p.Bytes()[i] = byte(i)
 	}
-	ok(t, d.Driver().CopyHtoD(driver.Ptr(b.Addr()), p.Bytes(), st.Handle))
+	ok(t, d.Driver().CopyHtoD(driver.Ptr(b.Addr()), p.Bytes(), st.handle))
 	ok(t, p.Record(st))
 	clear := make([]byte, 64<<20)
-	ok(t, d.Driver().CopyDtoH(clear, driver.Ptr(b.Addr()), st.Handle))
+	ok(t, d.Driver().CopyDtoH(clear, driver.Ptr(b.Addr()), st.handle))
 	ok(t, st.Synchronize())
 	for i := range clear {
 		if clear[i] != byte(i) {
@@ -162,7 +162,7 @@ func TestRegisteredPinnedGPU(t *testing.T) {
 
 func TestOutOfMemoryGPU(t *testing.T) {
 	d := openGPU(t, "")
-	_, err := d.Alloc(1<<50, alloc.Stream(d.DefaultStream().Handle))
+	_, err := d.Alloc(1<<50, alloc.Stream(d.DefaultStream().handle))
 	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of ") {
 		t.Errorf("out of memory: %v", err)
 	}

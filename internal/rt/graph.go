@@ -46,10 +46,10 @@ func (d *Device) BeginCapture(st *Stream, pool alloc.PoolID) (*Capture, error) {
 		return nil, err
 	}
 	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), pool: pool}
-	err = d.dev.CaptureBegin(c.thread, st.Handle, driver.CaptureThreadLocal)
+	err = d.dev.CaptureBegin(c.thread, st.handle, driver.CaptureThreadLocal)
 	if err == nil {
 		var n uint64
-		if _, n, err = d.dev.CaptureInfo(st.Handle); err == nil {
+		if _, n, err = d.dev.CaptureInfo(st.handle); err == nil {
 			id.Store(n)
 			return c, nil
 		}
@@ -64,7 +64,7 @@ func (d *Device) settle() {
 		s := d.streams[i].Load()
 		for j := range d.streams {
 			if o := d.streams[j].Load(); s != nil && o != nil {
-				s.waited[o.ID].Store(o.Seq())
+				s.waited[o.id].Store(o.Seq())
 			}
 		}
 	}
@@ -83,7 +83,7 @@ func (c *Capture) leave(release bool) error {
 // drop ends the driver's capture and forgets what it recorded, be it whole or broken.
 func (c *Capture) drop() {
 	// The capture is being abandoned for an error that is reported already.
-	if g, err := c.dev.dev.CaptureEnd(c.thread, c.stream.Handle); err == nil && g != 0 {
+	if g, err := c.dev.dev.CaptureEnd(c.thread, c.stream.handle); err == nil && g != 0 {
 		_ = c.dev.dev.GraphDestroy(c.thread, g)
 	}
 }
@@ -97,7 +97,7 @@ func (c *Capture) Abort() error {
 // End ends the capture and makes its work executable.
 func (c *Capture) End() (*Graph, error) {
 	d := c.dev
-	g, err := d.dev.CaptureEnd(c.thread, c.stream.Handle)
+	g, err := d.dev.CaptureEnd(c.thread, c.stream.handle)
 	if err != nil {
 		return nil, errors.Join(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
@@ -117,7 +117,7 @@ func (g *Graph) Launch(s *Stream) error {
 	if g.exec == 0 {
 		return fault.New(fault.Closed, "the graph was closed")
 	}
-	return wrap(g.dev.dev.GraphLaunch(g.exec, s.Handle), "the graph could not be launched")
+	return wrap(g.dev.dev.GraphLaunch(g.exec, s.handle), "the graph could not be launched")
 }
 
 // Nodes returns how many operations the graph has.

@@ -139,7 +139,7 @@ type converter struct {
 
 func (d *Device) convert(from alloc.Snapshot) *snapshot.Snapshot {
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Settings: from.Settings.Map(), Notes: make([]snapshot.Note, 1)}
-	c := &converter{s: s, normal: alloc.Stream(d.DefaultStream().Handle), stacks: map[any]snapshot.StackID{},
+	c := &converter{s: s, normal: alloc.Stream(d.DefaultStream().handle), stacks: map[any]snapshot.StackID{},
 		named: map[uintptr]call{}}
 	s.Segments = make([]snapshot.Segment, len(from.Segments))
 	for i := range from.Segments {

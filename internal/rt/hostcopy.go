@@ -8,21 +8,21 @@ import (
 
 // Upload copies b, page-locked memory, to address dst in s's order, and returns an event for the end of the copy. Until that b may not change.
 func (s *Stream) Upload(dst driver.Ptr, b []byte) (*Event, error) {
-	return s.queued(s.Device.dev.CopyHtoD(dst, b, s.Handle), "a tensor could not be written")
+	return s.queued(s.dev.dev.CopyHtoD(dst, b, s.handle), "a tensor could not be written")
 }
 
 // Download copies from address src to b, page-locked memory, in s's order, and returns an event for the end of the copy. Until that b is
 // undefined.
 func (s *Stream) Download(b []byte, src driver.Ptr) (*Event, error) {
-	return s.queued(s.Device.dev.CopyDtoH(b, src, s.Handle), "a tensor could not be read")
+	return s.queued(s.dev.dev.CopyDtoH(b, src, s.handle), "a tensor could not be read")
 }
 
 // queued marks the end of a copy, whose call returned err.
 func (s *Stream) queued(err error, msg string) (*Event, error) {
 	if err != nil {
-		return nil, s.Device.Check(err, msg)
+		return nil, s.dev.Check(err, msg)
 	}
-	e := s.Device.NewEvent(false)
+	e := s.dev.NewEvent(false)
 	if err := e.Record(s); err != nil { // the copy is on its way all the same, and nobody could wait for it later
 		e.Close()
 		return nil, errors.Join(err, s.Synchronize())

@@ -47,7 +47,7 @@ func TestExpandableSegments(t *testing.T) {
 	if !d.Info().VirtualMemory {
 		t.Skip("the simulator has no virtual memory on this system")
 	}
-	st := d.DefaultStream().Handle
+	st := d.DefaultStream().handle
 	on := alloc.Stream(st)
 	a, err := d.Alloc(15<<20, on)
 	ok(t, err)
@@ -84,16 +84,16 @@ func TestAsyncBackend(t *testing.T) {
 	side, err := d.Stream()
 	ok(t, err)
 	sim := rec.Device.(*hostsim.Device)
-	on := alloc.Stream(d.DefaultStream().Handle)
+	on := alloc.Stream(d.DefaultStream().handle)
 	a, err := d.Alloc(1<<20, on)
 	ok(t, err)
 	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 1<<20 || s.ReservedBytes.All().Current != 32<<20 || s.Active.All().Current != 0 {
 		t.Errorf("statistics\n%s", s.String())
 	}
-	release := sim.Hold(side.Handle)
+	release := sim.Hold(side.handle)
 	defer release()
-	ok(t, d.Memory().RecordStream(a, alloc.Stream(side.Handle)))
-	ok(t, d.Memory().RecordStream(a, alloc.Stream(side.Handle)))
+	ok(t, d.Memory().RecordStream(a, alloc.Stream(side.handle)))
+	ok(t, d.Memory().RecordStream(a, alloc.Stream(side.handle)))
 	addr := a.Addr()
 	ok(t, d.Free(a))
 	b, err := d.Alloc(1<<20, on)
@@ -135,7 +135,7 @@ func TestAsyncBackend(t *testing.T) {
 
 func TestAsyncOutOfMemory(t *testing.T) {
 	d, _ := openConf(t, "backend:cudaMallocAsync")
-	on := alloc.Stream(d.DefaultStream().Handle)
+	on := alloc.Stream(d.DefaultStream().handle)
 	a, err := d.Alloc(600<<20, on)
 	ok(t, err)
 	_, err = d.Alloc(600<<20, on)
@@ -170,16 +170,16 @@ func TestAsyncCapture(t *testing.T) {
 	d, rec := openConf(t, "backend:cudaMallocAsync")
 	st, err := d.Stream()
 	ok(t, err)
-	before, err := d.Alloc(4096, alloc.Stream(st.Handle))
+	before, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
 	c, err := d.BeginCapture(st, alloc.PoolID{})
 	ok(t, err)
-	temp, err := d.Alloc(4096, alloc.Stream(st.Handle))
+	temp, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
-	out, err := d.Alloc(4096, alloc.Stream(st.Handle))
+	out, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
-	ok(t, d.Driver().Memset(driver.Ptr(temp.Addr()), 3, 1, 4096, st.Handle))
-	ok(t, d.Driver().CopyDtoD(driver.Ptr(out.Addr()), driver.Ptr(temp.Addr()), 4096, st.Handle))
+	ok(t, d.Driver().Memset(driver.Ptr(temp.Addr()), 3, 1, 4096, st.handle))
+	ok(t, d.Driver().CopyDtoD(driver.Ptr(out.Addr()), driver.Ptr(temp.Addr()), 4096, st.handle))
 	ok(t, d.Free(temp))
 	ok(t, d.Free(before))
 	if rec.Count("MemFreeAsync") != 1 {
@@ -193,7 +193,7 @@ func TestAsyncCapture(t *testing.T) {
 	got := make([]byte, 4096)
 	for range 2 {
 		ok(t, g.Launch(st))
-		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), st.Handle))
+		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), st.handle))
 		ok(t, st.Synchronize())
 		if got[0] != 3 || got[4095] != 3 {
 			t.Errorf("read %d, %d", got[0], got[4095])
@@ -201,7 +201,7 @@ func TestAsyncCapture(t *testing.T) {
 	}
 	ok(t, d.Free(out))
 	ok(t, g.Close())
-	again, err := d.Alloc(4096, alloc.Stream(st.Handle))
+	again, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
 	if rec.Count("MemFreeAsync") != 3 {
 		t.Errorf("what was held back in the capture was not freed:\n%s", rec.Text())
@@ -259,7 +259,7 @@ func walkMemory(t *testing.T, conf string, program func(d *Device, side *Stream)
 				dd.StreamDestroy(th, d.freeStream)
 			}
 		}()
-		return program(d, &Stream{Device: d, Handle: h})
+		return program(d, &Stream{dev: d, handle: h})
 	}, append(opts, faults.WithoutFaults())...)
 }
 
@@ -278,7 +278,7 @@ func shared(d *Device, side *Stream) error {
 	}
 	var err error
 	for _, b := range blocks {
-		err = errors.Join(err, d.mem.RecordStream(b, alloc.Stream(side.Handle)), d.mem.Free(b))
+		err = errors.Join(err, d.mem.RecordStream(b, alloc.Stream(side.handle)), d.mem.Free(b))
 	}
 	if err != nil {
 		return err

@@ -115,7 +115,7 @@ func (s *poolSource) Free(addr, size uint64, on alloc.Stream) error {
 // streamOf returns the stream with that handle, which is one of d's.
 func (d *Device) streamOf(h alloc.Stream) *Stream {
 	for i := range d.streams {
-		if s := d.streams[i].Load(); s != nil && s.Handle == driver.Stream(h) {
+		if s := d.streams[i].Load(); s != nil && s.handle == driver.Stream(h) {
 			return s
 		}
 	}

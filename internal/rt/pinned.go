@@ -34,7 +34,7 @@ func (p *Pinned) Bytes() []byte { return p.bytes }
 
 // Record tells that work queued on s uses the memory: Free then keeps it from being reused until the work that s has when Free is called is done.
 func (p *Pinned) Record(s *Stream) error {
-	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.Handle)), "a use of page-locked memory could not be noted")
+	return p.dev.checkAlloc(p.dev.pinned.host(p.dev).RecordStream(p.block, alloc.Stream(s.handle)), "a use of page-locked memory could not be noted")
 }
 
 // Free gives the memory back.

@@ -37,7 +37,7 @@ func TestPinned(t *testing.T) {
 	must(err)
 	b, err := d.Alloc(1000, 0)
 	must(err)
-	must(d.Driver().CopyHtoD(driver.Ptr(b.Addr()), a.Bytes(), side.Handle))
+	must(d.Driver().CopyHtoD(driver.Ptr(b.Addr()), a.Bytes(), side.handle))
 	must(a.Record(side))
 	first := &a.Bytes()[0]
 	must(a.Free())
@@ -82,7 +82,7 @@ func TestPinnedFailures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		err = errors.Join(p.Record(&Stream{Device: d, Handle: st}), p.Free())
+		err = errors.Join(p.Record(&Stream{dev: d, handle: st}), p.Free())
 		return errors.Join(err, base.StreamSynchronize(th, st), d.pinned.host(d).EmptyCache())
 	}, faults.WithoutFaults(), faults.Recovered("HostAlloc"))
 }

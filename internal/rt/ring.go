@@ -86,7 +86,7 @@ func (d *Device) suspects() []string {
 		}
 		names, seqs := s.Recent()
 		for j := len(seqs) - 1; j >= 0 && seqs[j] > s.done.Load(); j-- {
-			text := fmt.Sprintf("%s, operation %d of stream %d", names[j], seqs[j], s.ID)
+			text := fmt.Sprintf("%s, operation %d of stream %d", names[j], seqs[j], s.id)
 			if line := s.line(seqs[j]); line != "" {
 				text += ", " + line
 			}

@@ -11,10 +11,9 @@ import (
 // Stream is an in-order queue of a device's work. Seq counts the operations issued to it, so that an access to memory is named by a stream
 // and a number; waited remembers, for every other stream, up to which number this one already waits.
 type Stream struct {
-	Device *Device
-	Handle driver.Stream
-	// ID is the stream's number in its device; 0 is the default stream.
-	ID     int
+	dev    *Device
+	handle driver.Stream
+	id     int
 	seq    atomic.Uint64
 	issued atomic.Uint64
 	waited [maxStreams]atomic.Uint64
@@ -22,6 +21,15 @@ type Stream struct {
 	ring   ring
 	lines  *lineRing // nil unless the device keeps calls
 }
+
+// Device returns the stream's device.
+func (s *Stream) Device() *Device { return s.dev }
+
+// Handle returns the driver's stream.
+func (s *Stream) Handle() driver.Stream { return s.handle }
+
+// ID returns the stream's number in its device; 0 is the default stream.
+func (s *Stream) ID() int { return s.id }
 
 // Next counts one operation and returns its number, starting at 1.
 func (s *Stream) Next() uint64 { return s.seq.Add(1) }
@@ -44,7 +52,7 @@ func (s *Stream) Seq() uint64 { return s.issued.Load() }
 
 // WaitFor makes later work of s wait for operation seq of o, unless it already does.
 func (s *Stream) WaitFor(o *Stream, seq uint64) error {
-	if s == o || s.waited[o.ID].Load() >= seq {
+	if s == o || s.waited[o.id].Load() >= seq {
 		return nil
 	}
 	return s.WaitAll(o)
@@ -55,44 +63,44 @@ func (s *Stream) WaitAll(o *Stream) error {
 	if s == o {
 		return nil
 	}
-	if s.Device != o.Device {
+	if s.dev != o.dev {
 		return fault.New(fault.Unsupported, "streams of different devices wait through copies only")
 	}
 	now := o.Seq()
-	e, err := s.Device.AcquireEvent(false)
+	e, err := s.dev.AcquireEvent(false)
 	if err != nil {
 		return err
 	}
-	defer s.Device.ReleaseEvent(e, false)
-	if err := s.Device.dev.EventRecord(e, o.Handle); err != nil {
-		return s.Device.Check(err, "a stream could not be made to wait for another")
+	defer s.dev.ReleaseEvent(e, false)
+	if err := s.dev.dev.EventRecord(e, o.handle); err != nil {
+		return s.dev.Check(err, "a stream could not be made to wait for another")
 	}
-	if err := s.Device.dev.StreamWait(s.Handle, e); err != nil {
-		return s.Device.Check(err, "a stream could not be made to wait for another")
+	if err := s.dev.dev.StreamWait(s.handle, e); err != nil {
+		return s.dev.Check(err, "a stream could not be made to wait for another")
 	}
-	s.waited[o.ID].Store(now)
+	s.waited[o.id].Store(now)
 	return nil
 }
 
 // Query reports whether all work of s is done.
 func (s *Stream) Query() (bool, error) {
 	seq := s.Seq()
-	t := s.Device.dev.Enter()
+	t := s.dev.dev.Enter()
 	defer t.Leave()
-	ok, err := s.Device.dev.StreamQuery(t, s.Handle)
+	ok, err := s.dev.dev.StreamQuery(t, s.handle)
 	if ok {
 		s.finished(seq)
 	}
-	return ok, s.Device.Check(err, "the stream could not be queried")
+	return ok, s.dev.Check(err, "the stream could not be queried")
 }
 
 // Synchronize waits until all work of s is done.
 func (s *Stream) Synchronize() error {
 	seq := s.Seq()
-	t := s.Device.dev.Enter()
+	t := s.dev.dev.Enter()
 	defer t.Leave()
-	if err := s.Device.dev.StreamSynchronize(t, s.Handle); err != nil {
-		return s.Device.Check(err, "the stream could not be waited for")
+	if err := s.dev.dev.StreamSynchronize(t, s.handle); err != nil {
+		return s.dev.Check(err, "the stream could not be waited for")
 	}
 	s.finished(seq)
 	return nil
@@ -105,11 +113,11 @@ func (d *Device) newStream(priority int) (*Stream, error) {
 	if err != nil {
 		return nil, d.Check(err, "a stream could not be created")
 	}
-	s := &Stream{Device: d, Handle: h, ID: d.made}
+	s := &Stream{dev: d, handle: h, id: d.made}
 	if d.lines {
 		s.lines = &lineRing{}
 	}
-	d.streams[s.ID].Store(s)
+	d.streams[s.id].Store(s)
 	d.made++
 	return s, nil
 }

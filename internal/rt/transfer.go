@@ -23,26 +23,26 @@ func Transfer(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) e
 // transferPart copies what fits into one piece of page-locked memory.
 func transferPart(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n int) (err error) {
 	gpu := to
-	if to.Device.Host {
+	if to.dev.Host {
 		gpu = from
 	}
-	p, err := gpu.Device.AllocPinned(n)
+	p, err := gpu.dev.AllocPinned(n)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Free()) }()
-	if err := from.Device.Check(from.Device.dev.CopyDtoH(p.bytes, src, from.Handle), "a tensor could not be read"); err != nil {
+	if err := from.dev.Check(from.dev.dev.CopyDtoH(p.bytes, src, from.handle), "a tensor could not be read"); err != nil {
 		return err
 	}
-	if !from.Device.Host {
+	if !from.dev.Host {
 		if err := errors.Join(p.recordOn(from), from.Synchronize()); err != nil {
 			return err
 		}
 	}
-	if err := to.Device.Check(to.Device.dev.CopyHtoD(dst, p.bytes, to.Handle), "a tensor could not be written"); err != nil {
+	if err := to.dev.Check(to.dev.dev.CopyHtoD(dst, p.bytes, to.handle), "a tensor could not be written"); err != nil {
 		return err
 	}
-	if from.Device.Host || to.Device.Host {
+	if from.dev.Host || to.dev.Host {
 		return p.recordOn(to)
 	}
 	// The memory is gpu's, whose events other devices do not have.
@@ -51,7 +51,7 @@ func transferPart(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n in
 
 // recordOn is Record for streams of the memory's own device; copies of the processor's device are done when they return.
 func (p *Pinned) recordOn(s *Stream) error {
-	if s.Device != p.dev {
+	if s.dev != p.dev {
 		return nil
 	}
 	return p.Record(s)
