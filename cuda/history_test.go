@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"tenon.dev"
@@ -255,4 +256,56 @@ func TestHistoryAsync(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a file was left")
 	}
+}
+
+// TestHistoryConcurrent switches the recording and takes snapshots while other goroutines allocate: each snapshot's segments add up, and its
+// trace keeps its bound.
+func TestHistoryConcurrent(t *testing.T) {
+	_, d := open(t, 1<<30)
+	s, err := d.Stream()
+	ok(t, err)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 4 {
+		wg.Go(func() {
+			for i := uint64(1); ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				addr, err := d.RawAlloc(i%100*512+uint64(g)+1, s)
+				if err == nil {
+					err = d.RawFree(addr)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 40 {
+		h := cuda.History{Enabled: []string{"all", "state", "all", ""}[i%4], Context: []string{"all", "state", "alloc"}[i%3], MaxEntries: 1000 * (i % 2)}
+		ok(t, d.RecordMemoryHistory(h))
+		snap, err := d.Snapshot()
+		ok(t, err)
+		for _, g := range snap.Segments() {
+			var sum, active uint64
+			for _, b := range g.Blocks {
+				sum += b.Size
+				if b.State != "inactive" {
+					active += b.Size
+				}
+			}
+			if sum != g.TotalSize || active != g.Active {
+				t.Errorf("blocks of %d bytes, %d active, in %+v", sum, active, g)
+			}
+		}
+		if n := len(snap.Trace(0)); h.MaxEntries > 0 && n > h.MaxEntries || h.Enabled == "" && n > 0 || h.Enabled == "state" && n > 1 {
+			t.Errorf("%+v: %d entries", h, n)
+		}
+	}
+	close(stop)
+	wg.Wait()
 }
