@@ -33,6 +33,7 @@ func TestPage(t *testing.T) {
 		{"Names", pageNames},
 		{"Faults", pageFaults},
 		{"Static", pageStatic},
+		{"Devices", pageDevices},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}
