@@ -30,7 +30,9 @@ type Device struct {
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
-	logs    words // word 0: how far the driver's error log was read
+	// physical are the handles of mapped memory, by the address of the mapping.
+	physical map[driver.Ptr]uintptr
+	logs     words // word 0: how far the driver's error log was read
 }
 
 // resource is something that Close gives back if its owner did not.
@@ -65,7 +67,7 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if code := lib.call(procDeviceGet, w.at(0), uintptr(ordinal)); code != driver.Success {
 		return nil, lib.failure("Open", code)
 	}
-	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{}}
+	d := &Device{lib: lib, ordinal: uintptr(uint32(w[0])), held: map[resource]struct{}{}, physical: map[driver.Ptr]uintptr{}}
 	if err := d.describe(ordinal); err != nil {
 		return nil, err
 	}
@@ -226,6 +228,10 @@ func (d *Device) close() error {
 			continue // it goes with the context below, and the checker that asks sees what was never freed
 		}
 		// What fails here goes with the context below.
+		if r.kind == heldMapping {
+			d.unmap("Close", r)
+			continue
+		}
 		d.giveBack("Close", r, releaseProcs[r.kind], r.handle, r.size)
 	}
 	d.lost.CompareAndSwap(nil, &driver.Error{Code: driver.Deinitialized, Detail: fmt.Sprintf("device %d was closed", d.info.Ordinal)})

@@ -287,7 +287,7 @@ func TestFaultWalk(t *testing.T) {
 				silent = true
 			case procPrimaryCtxRelease:
 				silent = code.Sticky()
-			case procCtxSetCurrent, procMemRelease:
+			case procCtxSetCurrent:
 				silent = f.closing
 			default:
 				silent = frees && (f.closing || code.Sticky())

@@ -41,7 +41,7 @@ func (d *Device) MemUnreserve(t driver.Thread, p driver.Ptr, n uint64) error {
 	return d.giveBack("MemUnreserve", resource{heldRange, uintptr(p), uintptr(n)}, procMemAddressFree, uintptr(p), uintptr(n))
 }
 
-// MemMap makes memory, maps it and lets the device read and write it. The memory's handle is dropped at once, so that it goes with its mapping.
+// MemMap makes memory, maps it and lets the device read and write it. The memory's handle is kept until MemUnmap.
 func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	th, err := d.token("MemMap", t)
 	if err != nil {
@@ -67,25 +67,36 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 		}
 	}
 	runtime.KeepAlive(w)
-	if e := d.do("MemMap", procMemRelease, handle); e != nil {
-		d.hold(heldPhysical, handle)
-		if err == nil {
-			d.lib.call(procMemUnmap, uintptr(p), uintptr(n))
-			err = e
-		}
+	if err != nil {
+		d.lib.call(procMemRelease, handle)
+		return err
 	}
-	if err == nil {
-		d.holdRange(heldMapping, uintptr(p), uintptr(n))
-	}
-	return err
+	d.holdRange(heldMapping, uintptr(p), uintptr(n))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.physical[p] = handle
+	return nil
 }
 
-// MemUnmap takes a mapping back, and with it the memory.
+// MemUnmap takes a mapping back, and the memory.
 func (d *Device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
 	if _, err := d.token("MemUnmap", t); err != nil && d.lost.Load() == nil {
 		return err
 	}
-	return d.giveBack("MemUnmap", resource{heldMapping, uintptr(p), uintptr(n)}, procMemUnmap, uintptr(p), uintptr(n))
+	return d.unmap("MemUnmap", resource{heldMapping, uintptr(p), uintptr(n)})
+}
+
+// unmap gives a mapping back and then the memory behind it.
+func (d *Device) unmap(op string, r resource) error {
+	if err := d.giveBack(op, r, procMemUnmap, r.handle, r.size); err != nil || d.lost.Load() != nil {
+		return err
+	}
+	d.mu.Lock()
+	handle := d.physical[driver.Ptr(r.handle)]
+	delete(d.physical, driver.Ptr(r.handle))
+	d.held[resource{kind: heldPhysical, handle: handle}] = struct{}{} // if the next call fails, Close tries again
+	d.mu.Unlock()
+	return d.release(op, heldPhysical, handle, procMemRelease)
 }
 
 // MemAllocAsync allocates by cuMemAllocAsync.
