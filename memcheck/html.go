@@ -2,6 +2,7 @@ package memcheck
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -24,19 +25,16 @@ var pageCSS string
 //go:embed page/page.js
 var pageJS string
 
-// pageData is what the page shows.
+// pageData is what the page shows, besides findings and tests.
 type pageData struct {
-	Title    string        `json:"title"`
-	Headers  []*Header     `json:"headers"`
-	Summary  *Summary      `json:"summary"`
-	Findings []pageFinding `json:"findings"`
-	Tests    []pageTest    `json:"tests"`
-	Written  time.Time     `json:"written"`
+	Title   string    `json:"title"`
+	Headers []*Header `json:"headers"`
+	Summary *Summary  `json:"summary"`
+	Written time.Time `json:"written"`
 }
 
 type pageFinding struct {
 	*Finding
-	Key    string       `json:"key"`
 	Place  string       `json:"place,omitempty"`
 	Site   string       `json:"site,omitempty"`
 	Tests  []int        `json:"tests"`
@@ -73,40 +71,8 @@ type pageTest struct {
 // WriteHTML writes the results as one page that needs nothing else: no other file, no network. Lines of source around the places of findings are
 // taken from the files below the folders, where a file's name is found there once.
 func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
-	data := pageData{Title: res.Title(), Headers: res.Headers, Summary: &res.Summary, Written: time.Now(),
-		Findings: []pageFinding{}, Tests: []pageTest{}}
-	tree := newSourceTree(sources)
-	for _, f := range res.findings {
-		p := pageFinding{Finding: f.Finding, Key: f.Key(), Tests: f.tests, Total: f.count}
-		if len(f.Device) > 0 {
-			p.Place = f.Device[0].Place()
-			p.Source = tree.around(f.Device[0])
-		}
-		if s := f.Finding.Site(); s != nil && s.File != "" {
-			p.Site = s.Place()
-			if p.Source == nil {
-				p.Source = tree.around(*s)
-			}
-		}
-		data.Findings = append(data.Findings, p)
-	}
-	first := make([]time.Time, len(res.Headers))
-	for _, t := range res.tests {
-		if at := first[t.header]; at.IsZero() || t.Start.Before(at) {
-			first[t.header] = t.Start
-		}
-	}
-	for _, t := range res.tests {
-		p := pageTest{Name: t.Test, Tool: t.Tool, Outcome: t.Outcome, Reason: t.Reason, Skipped: t.Skipped, Verified: t.Verified,
-			Start: t.Start.Sub(first[t.header]).Seconds(), Seconds: t.Seconds, CPU: t.CPU, Memory: t.Memory, Printed: t.Printed,
-			Worker: t.Worker, GPU: t.GPU, Header: t.header, Stdout: t.Stdout, Stderr: t.Stderr}
-		for _, h := range t.findings {
-			p.Findings = append(p.Findings, [2]int{h.finding, h.count})
-		}
-		data.Tests = append(data.Tests, p)
-	}
 	out := bufio.NewWriter(w)
-	err := writePage(out, data)
+	err := writePage(out, func() error { return res.writeData(out, newSourceTree(sources)) })
 	if err == nil {
 		err = out.Flush()
 	}
@@ -116,8 +82,73 @@ func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 	return nil
 }
 
+// writeData writes the page's data, one finding and one test after another, since together they may be large.
+func (res *Results) writeData(out *bufio.Writer, tree *sourceTree) error {
+	head, err := json.Marshal(pageData{Title: res.Title(), Headers: res.Headers, Summary: &res.Summary, Written: time.Now()})
+	if err != nil {
+		return err
+	}
+	lines := json.NewEncoder(out) // it escapes < and >, so that no text of a test ends the element
+	each := func(before string, n int, item func(i int) any) error {
+		_, err := out.WriteString(before)
+		for i := 0; i < n && err == nil; i++ {
+			if i > 0 {
+				err = out.WriteByte(',')
+			}
+			if err == nil {
+				err = lines.Encode(item(i))
+			}
+		}
+		return err
+	}
+	first := make([]time.Time, len(res.Headers))
+	for _, t := range res.tests {
+		if at := first[t.header]; at.IsZero() || t.Start.Before(at) {
+			first[t.header] = t.Start
+		}
+	}
+	if _, err = out.Write(bytes.TrimSuffix(head, []byte("}"))); err != nil {
+		return err
+	}
+	err = each(`,"findings":[`, len(res.findings), func(i int) any { return pageFindingOf(res.findings[i], tree) })
+	if err == nil {
+		err = each(`],"tests":[`, len(res.tests), func(i int) any { return pageTestOf(res.tests[i], first[res.tests[i].header]) })
+	}
+	if err == nil {
+		_, err = out.WriteString("]}")
+	}
+	return err
+}
+
+// pageFindingOf is a finding with the lines of its place.
+func pageFindingOf(f *found, tree *sourceTree) pageFinding {
+	p := pageFinding{Finding: f.Finding, Tests: f.tests, Total: f.count}
+	if len(f.Device) > 0 {
+		p.Place = f.Device[0].Place()
+		p.Source = tree.around(f.Device[0])
+	}
+	if s := f.Finding.Site(); s != nil && s.File != "" {
+		p.Site = s.Place()
+		if p.Source == nil {
+			p.Source = tree.around(*s)
+		}
+	}
+	return p
+}
+
+// pageTestOf is a test; first is when its journal's first one started.
+func pageTestOf(t *result, first time.Time) pageTest {
+	p := pageTest{Name: t.Test, Tool: t.Tool, Outcome: t.Outcome, Reason: t.Reason, Skipped: t.Skipped, Verified: t.Verified,
+		Start: t.Start.Sub(first).Seconds(), Seconds: t.Seconds, CPU: t.CPU, Memory: t.Memory, Printed: t.Printed,
+		Worker: t.Worker, GPU: t.GPU, Header: t.header, Stdout: t.Stdout, Stderr: t.Stderr}
+	for _, h := range t.findings {
+		p.Findings = append(p.Findings, [2]int{h.finding, h.count})
+	}
+	return p
+}
+
 // writePage fills the page. The policy in its head admits its own style and script, by their hashes, and nothing from anywhere.
-func writePage(out *bufio.Writer, data pageData) error {
+func writePage(out *bufio.Writer, data func() error) error {
 	policy := fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'; img-src data:", contentHash(pageCSS), contentHash(pageJS))
 	rest := pageHTML
 	for _, part := range []struct {
@@ -126,8 +157,7 @@ func writePage(out *bufio.Writer, data pageData) error {
 	}{
 		{"{{policy}}", func() error { _, err := out.WriteString(policy); return err }},
 		{"{{css}}", func() error { _, err := out.WriteString(pageCSS); return err }},
-		// Go escapes < and > in JSON, so that no text of a test ends the element.
-		{"{{data}}", func() error { return json.NewEncoder(out).Encode(data) }},
+		{"{{data}}", data},
 		{"{{js}}", func() error { _, err := out.WriteString(pageJS); return err }},
 	} {
 		before, after, _ := strings.Cut(rest, part.mark)

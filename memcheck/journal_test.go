@@ -277,12 +277,26 @@ func TestJUnit(t *testing.T) {
 	if err := res.WriteJUnit(&out); err != nil {
 		t.Fatal(err)
 	}
-	var got junitSuites
+	var got struct {
+		Tests    int    `xml:"tests,attr"`
+		Failures int    `xml:"failures,attr"`
+		Errors   int    `xml:"errors,attr"`
+		Time     string `xml:"time,attr"`
+		Suites   []struct {
+			Name     string      `xml:"name,attr"`
+			Tests    int         `xml:"tests,attr"`
+			Failures int         `xml:"failures,attr"`
+			Skipped  int         `xml:"skipped,attr"`
+			Time     string      `xml:"time,attr"`
+			Hostname string      `xml:"hostname,attr"`
+			Cases    []junitCase `xml:"testcase"`
+		} `xml:"testsuite"`
+	}
 	if err := xml.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	s := got.Suites[0]
-	if got.Tests != 6 || got.Failures != 2 || got.Errors != 1 || s.Skipped != 2 || s.Name != "t.py" || s.Time != "3.000" || got.Time != "7.000" || s.Hostname != "m" {
+	if got.Tests != 6 || got.Failures != 2 || got.Errors != 1 || s.Skipped != 2 || s.Tests != 6 || s.Failures != 2 || s.Name != "t.py" || s.Time != "3.000" || got.Time != "7.000" || s.Hostname != "m" {
 		t.Errorf("%+v", got)
 	}
 	b := s.Cases[1]

@@ -2,6 +2,7 @@ package memcheck
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -10,24 +11,43 @@ import (
 
 // The elements of JUnit's XML, in the form that CI systems read.
 type junitSuites struct {
-	XMLName  xml.Name     `xml:"testsuites"`
-	Tests    int          `xml:"tests,attr"`
-	Failures int          `xml:"failures,attr"`
-	Errors   int          `xml:"errors,attr"`
-	Time     string       `xml:"time,attr"`
-	Suites   []junitSuite `xml:"testsuite"`
+	Tests, Failures, Errors int
+	Time                    string
 }
 
 type junitSuite struct {
-	Name      string      `xml:"name,attr"`
-	Tests     int         `xml:"tests,attr"`
-	Failures  int         `xml:"failures,attr"`
-	Errors    int         `xml:"errors,attr"`
-	Skipped   int         `xml:"skipped,attr"`
-	Time      string      `xml:"time,attr"`
-	Timestamp string      `xml:"timestamp,attr,omitempty"`
-	Hostname  string      `xml:"hostname,attr,omitempty"`
-	Cases     []junitCase `xml:"testcase"`
+	Name                             string
+	Tests, Failures, Errors, Skipped int
+	Time, Timestamp, Hostname        string
+
+	took float64
+}
+
+func attribute(name string, value any) xml.Attr {
+	return xml.Attr{Name: xml.Name{Local: name}, Value: fmt.Sprint(value)}
+}
+
+func (s junitSuites) attributes() []xml.Attr {
+	return []xml.Attr{attribute("tests", s.Tests), attribute("failures", s.Failures), attribute("errors", s.Errors), attribute("time", s.Time)}
+}
+
+func (s junitSuite) attributes() []xml.Attr {
+	return []xml.Attr{attribute("name", s.Name), attribute("tests", s.Tests), attribute("failures", s.Failures), attribute("errors", s.Errors),
+		attribute("skipped", s.Skipped), attribute("time", s.Time), attribute("timestamp", s.Timestamp), attribute("hostname", s.Hostname)}
+}
+
+// count adds one test.
+func (s *junitSuite) count(t *result, noHang bool) {
+	s.Tests++
+	s.took += t.Seconds
+	switch {
+	case t.Outcome == Fail:
+		s.Failures++
+	case t.Outcome == Timeout && !noHang:
+		s.Errors++
+	case t.Outcome != Success || t.Skipped:
+		s.Skipped++
+	}
 }
 
 type junitCase struct {
@@ -50,45 +70,51 @@ type junitResult struct {
 // WriteJUnit writes the results as JUnit's XML: a suite for every journal, a failure for a failed test, an error for a timeout, and skipped
 // for tests that skipped themselves or were ignored. A timeout is skipped too where the run said that it is no failure.
 func (res *Results) WriteJUnit(w io.Writer) error {
-	all := junitSuites{Time: seconds(res.Summary.Seconds), Suites: make([]junitSuite, len(res.Headers))}
-	tools := res.severalTools()
-	took := make([]float64, len(res.Headers))
+	all := junitSuites{Time: seconds(res.Summary.Seconds)}
+	suites := make([]junitSuite, len(res.Headers))
+	tests := make([][]*result, len(suites))
 	for i, h := range res.Headers {
 		name := h.Target
 		if h.Shard.Split > 1 {
 			name += ", " + shardName(h.Shard)
 		}
-		all.Suites[i] = junitSuite{Name: name, Timestamp: h.Began.UTC().Format(time.RFC3339), Hostname: h.Host}
+		suites[i] = junitSuite{Name: name, Timestamp: h.Began.UTC().Format(time.RFC3339), Hostname: h.Host}
 	}
 	for _, t := range res.tests {
-		s := &all.Suites[t.header]
-		c := res.junitCase(t, tools)
-		s.Tests++
-		took[t.header] += t.Seconds
-		switch {
-		case c.Failure != nil:
-			s.Failures++
-		case c.Error != nil:
-			s.Errors++
-		case c.Skipped != nil:
-			s.Skipped++
-		}
-		s.Cases = append(s.Cases, c)
+		tests[t.header] = append(tests[t.header], t)
+		suites[t.header].count(t, res.Headers[t.header].NoHang)
 	}
-	for i := range all.Suites {
-		s := &all.Suites[i]
-		s.Time = seconds(took[i])
+	for i := range suites {
+		s := &suites[i]
+		s.Time = seconds(s.took)
 		all.Tests, all.Failures, all.Errors = all.Tests+s.Tests, all.Failures+s.Failures, all.Errors+s.Errors
 	}
-	if _, err := io.WriteString(w, xml.Header); err != nil {
-		return fmt.Errorf("cannot write the JUnit report: %w", err)
-	}
+	// The cases are written one by one, since their texts together may be large.
 	e := xml.NewEncoder(w)
 	e.Indent("", "\t")
-	if err := e.Encode(all); err != nil {
+	tools := res.severalTools()
+	err := e.EncodeToken(xml.ProcInst{Target: "xml", Inst: []byte(`version="1.0" encoding="UTF-8"`)})
+	err = errors.Join(err, within(e, "testsuites", all, func() (err error) {
+		for i := range suites {
+			err = errors.Join(err, within(e, "testsuite", suites[i], func() (err error) {
+				for _, t := range tests[i] {
+					err = errors.Join(err, e.EncodeElement(res.junitCase(t, tools), xml.StartElement{Name: xml.Name{Local: "testcase"}}))
+				}
+				return err
+			}))
+		}
+		return err
+	}), e.Close())
+	if err != nil {
 		return fmt.Errorf("cannot write the JUnit report: %w", err)
 	}
 	return nil
+}
+
+// within writes an element with the attributes of a and what fill writes.
+func within(e *xml.Encoder, name string, a interface{ attributes() []xml.Attr }, fill func() error) error {
+	start := xml.StartElement{Name: xml.Name{Local: name}, Attr: a.attributes()}
+	return errors.Join(e.EncodeToken(start), fill(), e.EncodeToken(start.End()))
 }
 
 // junitCase is one test.

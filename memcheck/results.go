@@ -50,8 +50,8 @@ type found struct {
 
 // Bounds of what reports hold, whatever the journals do.
 const (
-	maxKept     = 24 << 20 // bytes of output
-	maxDistinct = 5000     // findings
+	maxKept     = 8 << 20 // bytes of output
+	maxDistinct = 5000    // findings
 )
 
 // ReadResults reads journals, or folders that hold one. Of a test that several journals hold under the same target and tool, the worst
