@@ -306,3 +306,89 @@ func TestOpenErrors(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Events come back as they were, across chunks, and times find their states.
+func TestEvents(t *testing.T) {
+	var trace []snapshot.Event
+	var b bytes.Buffer
+	err := importSnapshot(func(o snapshot.ReadOptions) (*snapshot.Snapshot, error) {
+		return newProgram(9, 150_000, func(batch []snapshot.Event) error {
+			trace = append(trace, batch...)
+			return o.Events(3, batch)
+		}).run()
+	}, &b, source{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := load("events", bytes.NewReader(b.Bytes()), int64(b.Len()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := rec.device(3)
+	if err != nil || d.entry.Events != len(trace) || len(d.entry.Chunks) != 3 {
+		t.Fatalf("%v, %d events of %d", err, d.entry.Events, len(trace))
+	}
+	look := []int{0, 1, chunkEvents - 1, chunkEvents, chunkEvents + 1, 2*chunkEvents - 1, 2 * chunkEvents, len(trace) - 1}
+	for i := 0; i < len(trace); i += 997 {
+		look = append(look, i)
+	}
+	for _, i := range look {
+		e, err := rec.event(d, i)
+		if err != nil || e.Event != trace[i] {
+			t.Fatalf("event %d is %+v (%v), want %+v", i, e, err, trace[i])
+		}
+		if got := rec.timeOf(d, i+1); got != trace[i].TimeUS {
+			t.Errorf("state %d is at %d, want %d", i+1, got, trace[i].TimeUS)
+		}
+		if got := d.coarseTime(i + 1); got > trace[i].TimeUS || got < trace[max(0, i-timeEvery)].TimeUS {
+			t.Errorf("state %d is at about %d, want %d", i+1, got, trace[i].TimeUS)
+		}
+		if got := rec.stateAt(d, trace[i].TimeUS); got != i+1 {
+			t.Errorf("time %d is state %d, want %d", trace[i].TimeUS, got, i+1)
+		}
+	}
+	if got := rec.stateAt(d, trace[0].TimeUS-5); got != 1 {
+		t.Errorf("before the trace is state %d", got)
+	}
+	if got := rec.stateAt(d, trace[len(trace)-1].TimeUS+5); got != len(trace) {
+		t.Errorf("after the trace is state %d", got)
+	}
+}
+
+// Each device has its own history, also one without segments or without a trace; marks belong to their device.
+func TestDevicesAndMarks(t *testing.T) {
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 3)}
+	for d := range 2 {
+		for i := range 10 {
+			s.Traces[d] = append(s.Traces[d], snapshot.Event{Action: snapshot.ActionAlloc, Addr: uint64(4096 * (i + 1)), Size: uint64(100 * (d + 1)), TimeUS: int64(1000*d + 10*i)})
+		}
+	}
+	s.Segments = []snapshot.Segment{{Device: 2, Addr: 1 << 20, TotalSize: 2 << 20, Type: "small", Blocks: []snapshot.Block{{Addr: 1 << 20, Size: 2 << 20, Requested: 700, State: snapshot.ActiveAllocated}}}}
+	for _, a := range []struct {
+		stage, name string
+		device      int
+		us          int64
+	}{{"START", "step", 0, 15}, {"START", "inner", 0, 20}, {"START", "step", 0, 30}, {"END", "step", 0, 45}, {"START", "other", 1, 1000}, {"END", "inner", 0, 50},
+		{"END", "step", 0, 60}, {"END", "never begun", 0, 70}, {"START", "late", 0, 2000}} {
+		s.Annotations = append(s.Annotations, snapshot.Annotation{Stage: a.stage, Name: a.name, Device: a.device, TimeUS: a.us})
+	}
+	rec := recordingOf(t, s)
+	if got := rec.Devices(); !slices.Equal(got, []int{0, 1, 2}) {
+		t.Fatalf("devices %v", got)
+	}
+	for i, want := range []uint64{1000, 2000, 700} {
+		if d := rec.devices[i]; d.activeLine.max != want || d.activeLine.last != want {
+			t.Errorf("device %d holds %d, at most %d; want %d", i, d.activeLine.last, d.activeLine.max, want)
+		}
+	}
+	if err := useAll(rec); err != nil {
+		t.Error(err)
+	}
+	want := []Mark{{"step", 3, 7}, {"inner", 3, 6}, {"step", 4, 6}, {"late", 10, 11}}
+	if got := rec.devices[0].marks; !slices.Equal(got, want) {
+		t.Errorf("marks %v, want %v", got, want)
+	}
+	if got := rec.devices[1].marks; !slices.Equal(got, []Mark{{"other", 1, 11}}) {
+		t.Errorf("marks of device 1: %v", got)
+	}
+}
