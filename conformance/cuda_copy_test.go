@@ -10,12 +10,12 @@ import (
 
 // copyTests are the behaviours of copies between pinned and device memory.
 var copyTests = []cudaTest{
-	{name: "CUDA-013_test_copy_non_blocking", run: testCopyNonBlocking},
-	{name: "CUDA-014_test_copy_non_blocking_type_conversion", run: testCopyConversion},
-	{name: "CUDA-015_test_to_non_blocking", run: testToNonBlocking},
-	{name: "CUDA-016_test_to_cpu_blocking_by_default", run: testToBlocking},
-	{name: "CUDA-314_test_1d_copy", run: testCopy1D},
-	{name: "CUDA-315_test_2d_copy", run: testCopy2D},
+	{name: "CUDA-013_test_copy_non_blocking", run: testCopyNonBlocking, async: true},
+	{name: "CUDA-014_test_copy_non_blocking_type_conversion", run: testCopyConversion, async: true},
+	{name: "CUDA-015_test_to_non_blocking", run: testToNonBlocking, async: true},
+	{name: "CUDA-016_test_to_cpu_blocking_by_default", run: testToBlocking, async: true},
+	{name: "CUDA-314_test_1d_copy", run: testCopy1D, async: true},
+	{name: "CUDA-315_test_2d_copy", run: testCopy2D, async: true},
 }
 
 func testCopyNonBlocking(t *testing.T, x *tenon.Exec) {

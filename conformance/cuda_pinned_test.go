@@ -18,13 +18,13 @@ import (
 
 // pinnedTests are the behaviours of page-locked memory and of its cache.
 var pinnedTests = []cudaTest{
-	{name: "CUDA-001_test_pinned_memory_with_cudaregister", run: testPinnedRegister},
-	{name: "CUDA-002_test_pinned_memory_with_cudaregister_multithread", run: testPinnedRegisterThreads},
-	{name: "CUDA-003_test_cudart_register", run: testCudartRegister},
-	{name: "CUDA-038_test_noncontiguous_pinned_memory", run: testNoncontiguousPinned},
-	{name: "CUDA-039_test_caching_pinned_memory", run: testCachingPinned},
-	{name: "CUDA-302_test_host_memory_stats", run: testHostStats},
-	{name: "CUDA-303_test_pinned_memory_empty_cache", run: testPinnedEmptyCache},
+	{name: "CUDA-001_test_pinned_memory_with_cudaregister", run: testPinnedRegister, async: true},
+	{name: "CUDA-002_test_pinned_memory_with_cudaregister_multithread", run: testPinnedRegisterThreads, async: true},
+	{name: "CUDA-003_test_cudart_register", run: testCudartRegister, async: true},
+	{name: "CUDA-038_test_noncontiguous_pinned_memory", run: testNoncontiguousPinned, async: true},
+	{name: "CUDA-039_test_caching_pinned_memory", run: testCachingPinned, async: true},
+	{name: "CUDA-302_test_host_memory_stats", run: testHostStats, async: true},
+	{name: "CUDA-303_test_pinned_memory_empty_cache", run: testPinnedEmptyCache, async: true},
 	{name: "CUDA-304_test_pinned_memory_use_background_threads", run: testBackgroundThreads},
 }
 

@@ -22,41 +22,58 @@ var longFlag = flag.Bool("long", false, "run the long forms of tests")
 type cudaTest struct {
 	name string
 	run  func(t *testing.T, x *tenon.Exec)
-	// memory is the simulated device's, in bytes; 0 is 80 GiB.
-	memory uint64
-	// simulated says why the test needs the simulator; it is skipped on a GPU then.
-	simulated string
+	// async says that the behaviour is that of the back end cudaMallocAsync too.
+	async bool
 }
 
 // TestCUDA holds the behaviours of memory that test_cuda.py pins, under their numbers. They run on a simulated device in virtual time, or with
 // -device cuda on a GPU.
 func TestCUDA(t *testing.T) {
 	var seen []string
-	for _, c := range slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests) {
+	for _, c := range cudaTests() {
 		id, _, _ := strings.Cut(c.name, "_")
 		if slices.Contains(seen, id) {
 			t.Errorf("%s is there twice", id)
 		}
 		seen = append(seen, id)
-		t.Run(c.name, func(t *testing.T) {
-			if onGPU() && c.simulated != "" {
-				t.Skip("needs the simulator: " + c.simulated)
-			}
-			x := openGPU(t, c.memory)
-			if err := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { c.run(t, x) }) }); err != nil {
-				t.Fatal(err)
-			}
-		})
+		c.in(t)
 	}
 }
+
+// TestCUDAMallocAsync runs those behaviours that PyTorch's tests ask of the back end cudaMallocAsync too, under it.
+func TestCUDAMallocAsync(t *testing.T) {
+	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+	for _, c := range cudaTests() {
+		if c.async {
+			c.in(t)
+		}
+	}
+}
+
+func cudaTests() []cudaTest {
+	return slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests)
+}
+
+// in runs the behaviour as a sub-test.
+func (c *cudaTest) in(t *testing.T) {
+	t.Run(c.name, func(t *testing.T) {
+		x := openGPU(t)
+		if err := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { c.run(t, x) }) }); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// async reports whether x's device has the back end cudaMallocAsync.
+func async(x *tenon.Exec) bool { return x.Device().AllocatorBackend() == "cudaMallocAsync" }
 
 // onGPU says that the tests run on a real one.
 func onGPU() bool { return *deviceFlag == "cuda" }
 
-// openGPU opens the GPU, or a simulated one of the given memory, until the test ends. What the test leaves allocated is a failure.
-func openGPU(t *testing.T, memory uint64) *tenon.Exec {
+// openGPU opens the GPU, or a simulated one, until the test ends. What the test leaves allocated is a failure.
+func openGPU(t *testing.T) *tenon.Exec {
 	t.Helper()
-	sel := tenon.Sim(memory)
+	sel := tenon.Sim(0)
 	if onGPU() {
 		sel = tenon.CUDA(0)
 	}
