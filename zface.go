@@ -1271,6 +1271,15 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)((*core.Exec)(x).Reshape((*core.Tensor)(t), shape...))
 }
 
+// RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
+// memory that is live now is freed, memory that was live then is taken again. stale are the tensors whose memory was not live then or is
+// to be given up: their elements are lost, and closing them frees nothing. kept are tensors of memory that is live both then and now: they keep it. All
+// live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
+// device's RawFree frees them. Nothing else may use the pool meanwhile.
+func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tensor) ([]uint64, error) {
+	return (*core.Exec)(x).RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
+}
+
 // Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With no
 // dims, all of t moves by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {

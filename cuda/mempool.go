@@ -90,6 +90,19 @@ func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (bool, error) {
 	return d.rt().Memory().PoolLive(id, addrs)
 }
 
+// PoolCheckpoint is the layout of a private pool at one moment: which of its memory was live and which was free. Exec.RestorePool brings it back.
+type PoolCheckpoint rt.PoolCheckpoint
+
+// CheckpointPool notes the layout of the private pool id, which must be held; none of its memory may wait for other streams. The
+// cudaMallocAsync back end has no checkpoints: an error of kind Unsupported.
+func (d *Device) CheckpointPool(id [2]uint64) (*PoolCheckpoint, error) {
+	c, err := d.rt().CheckpointPool(id)
+	return (*PoolCheckpoint)(c), err
+}
+
+// Live returns the addresses of the allocations that were live at the checkpoint, by segment and address.
+func (c *PoolCheckpoint) Live() []uint64 { return (*rt.PoolCheckpoint)(c).Live() }
+
 // PoolSegments returns what the private pool id holds, by address; the zero id is the default pool.
 func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 	var list []PoolSegment

@@ -238,3 +238,68 @@ func TestBackwardTakesTheCallersPool(t *testing.T) {
 		t.Errorf("gradient %v, %v", g, err)
 	}
 }
+
+// TestPoolCheckpoint restores a pool: what lived on keeps its address and content, what came later is free again.
+func TestPoolCheckpoint(t *testing.T) {
+	x, d := open(t, 1<<30)
+	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := x.UsePool(p)
+	full := func(v float64) *tenon.Tensor { return in.Full([]int{64}, v, tenon.Float32) }
+	a, b, c := full(1), full(2), full(3)
+	b.Close()
+	state, err := d.CheckpointPool(p.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(state.Live()); n != 2 {
+		t.Errorf("%d live addresses, want 2", n)
+	}
+	layout := p.Segments()
+	late, more := full(4), full(5)
+	if _, err := x.RestorePool(state, []*tenon.Tensor{late}, []*tenon.Tensor{a}); err == nil || !strings.Contains(err.Error(), "being manually freed must be passed") {
+		t.Errorf("two live tensors were not named: %v", err)
+	}
+	if _, err := x.RestorePool(state, nil, []*tenon.Tensor{late}); err == nil || !strings.Contains(err.Error(), "pass it as stale") {
+		t.Errorf("a late tensor to be kept: %v", err)
+	}
+	if _, err := x.RestorePool(state, []*tenon.Tensor{b}, nil); err == nil || !strings.Contains(err.Error(), "has no memory of the pool") {
+		t.Errorf("a closed tensor: %v", err)
+	}
+	rest, err := x.RestorePool(state, []*tenon.Tensor{late, more, c}, []*tenon.Tensor{a})
+	if err != nil || len(rest) != 1 || rest[0] != state.Live()[1] {
+		t.Fatalf("restored: %x, %v; live then %x", rest, err, state.Live())
+	}
+	if got := p.Segments(); len(got) != len(layout) || got[0] != layout[0] {
+		t.Errorf("segments %+v, at the checkpoint %+v", got, layout)
+	}
+	v, err := tenon.Read[float32](x, a)
+	if err != nil || v[0] != 1 || v[63] != 1 {
+		t.Errorf("the kept tensor holds %v, %v", v[:2], err)
+	}
+	again := full(6) // where b was
+	v, err = tenon.Read[float32](x, a)
+	if err != nil || v[0] != 1 {
+		t.Errorf("the kept tensor was overwritten: %v, %v", v[:2], err)
+	}
+	for _, k := range []*tenon.Tensor{late, more, c, again, a} {
+		k.Close()
+	}
+	if live, err := d.PoolLive(p.ID(), rest); !live || err != nil {
+		t.Errorf("only the address without an owner should be live: %v, %v", live, err)
+	}
+	if err := d.RawFree(rest[0]); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != nil || len(d.PoolSegments(p.ID())) != 0 {
+		t.Errorf("%v, %+v", err, d.PoolSegments(p.ID()))
+	}
+	if _, err := x.RestorePool(state, nil, nil); err == nil || !strings.Contains(err.Error(), "Could not find private pool id") {
+		t.Errorf("a pool that is gone: %v", err)
+	}
+	if _, err := d.CheckpointPool(p.ID()); err == nil || !strings.Contains(err.Error(), "Could not find pool of id") {
+		t.Errorf("a checkpoint of no pool: %v", err)
+	}
+}

@@ -140,7 +140,7 @@ func (g *gen) kind(t ast.Expr) (face, core string, err error) {
 	switch s {
 	case "*Tensor", "*Exec":
 		return s, "*core." + s[1:], nil
-	case "*rt.Device", "*rt.Stream", "*rt.Generator", "*rt.MemPool":
+	case "*rt.Device", "*rt.Stream", "*rt.Generator", "*rt.MemPool", "*rt.PoolCheckpoint":
 		return "*cuda." + s[4:], s, nil
 	case "[]*Tensor", "...*Tensor":
 		return s, "list", nil

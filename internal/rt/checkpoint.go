@@ -1,0 +1,77 @@
+package rt
+
+import (
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+)
+
+// PoolCheckpoint is the layout of a private pool at one moment.
+type PoolCheckpoint struct {
+	dev *Device
+	c   *alloc.Checkpoint
+	id  alloc.PoolID
+}
+
+// CheckpointPool notes the layout of the private pool id. Blocks of garbage tensors are freed first.
+func (d *Device) CheckpointPool(id alloc.PoolID) (*PoolCheckpoint, error) {
+	if _, err := d.FreeLoose(); err != nil {
+		return nil, err
+	}
+	c, err := d.mem.Checkpoint(id)
+	if err != nil {
+		return nil, d.checkAlloc(err, "the pool's layout could not be noted")
+	}
+	return &PoolCheckpoint{d, c, id}, nil
+}
+
+// Live returns the addresses that were live at the checkpoint.
+func (c *PoolCheckpoint) Live() []uint64 { return c.c.Live() }
+
+// Device returns the pool's device.
+func (c *PoolCheckpoint) Device() *Device { return c.dev }
+
+// RestorePool brings the pool back to its layout at the checkpoint: every live block is freed, those of the checkpoint are made anew. owned are
+// the blocks whose owners know of it, all that are live now; it returns the new blocks by address. An error before anything was freed
+// changes nothing.
+func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint64]*alloc.Block, error) {
+	if c.dev != d {
+		return nil, fault.New(fault.Invalid, "the checkpoint is of a pool of another device")
+	}
+	if _, err := d.FreeLoose(); err != nil {
+		return nil, err
+	}
+	addrs := make([]uint64, 0, len(owned))
+	for _, b := range owned {
+		addrs = append(addrs, b.Addr())
+	}
+	for _, s := range d.mem.Segments() {
+		if s.Pool != c.id {
+			continue
+		}
+		for _, b := range s.Blocks {
+			if b.State == alloc.ActiveAllocated && !slices.Contains(addrs, b.Addr) {
+				return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory at %#x is live", b.Addr)
+			}
+		}
+	}
+	if k := d.checks.Load(); k != nil {
+		k.forget(owned)
+	}
+	r, err := d.mem.Restore(c.c)
+	made := map[uint64]*alloc.Block{}
+	for _, b := range r.Made {
+		made[b.Addr()] = b
+	}
+	return made, d.checkAlloc(err, "the pool's layout could not be restored")
+}
+
+// forget drops the zones of blocks that are freed unseen.
+func (c *checks) forget(blocks []*alloc.Block) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range blocks {
+		delete(c.zones, b)
+	}
+}
