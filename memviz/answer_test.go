@@ -28,7 +28,7 @@ func TestWrongRequests(t *testing.T) {
 		"tile?device=0&view=active&level=40":          "the parameter level",
 		"tile?device=0&view=active&index=99":          "the parameter index",
 		"tile?device=0&view=active&min=x":             "the parameter min",
-		"tile?device=0&view=cached&filter=a":          "only the view active can be filtered",
+		"tile?device=0&view=cached&filter=size>":      `"size>" is not a search word`,
 		"alloc?device=0&view=active&id=99999":         "the parameter id",
 		"alloc?device=0&view=active":                  "there is no number",
 		"alloc?device=0&view=x":                       `there is no view "x"`,
@@ -129,6 +129,11 @@ func TestSearch(t *testing.T) {
 	for _, wrong := range []string{"size>", "size>1x", "size>99999999999999999999999", "addr:here", "state:", "size=1kk"} {
 		if _, err := rec.search(rec.devices[0], wrong, 1); err == nil || !strings.Contains(err.Error(), "is not a search word") {
 			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+	for query, want := range map[string]int{"": 2, "pool:1,2": 1, "stream:9": 1, "size>1": 2, "category:none": 0, "category:parameter": 0, "addr:0x8000010": 1, "conv": 0} {
+		if got := must(rec.line(rec.devices[0], ViewCached, query)); len(got.start) != want {
+			t.Errorf("%q finds %d segments, want %d", query, len(got.start), want)
 		}
 	}
 	r := must(rec.search(rec.devices[0], "", 2))

@@ -14,7 +14,25 @@ import (
 // query is a parsed search: all conditions must hold.
 type query []func(id uint32) bool
 
-// holds reports whether an allocation of the active timeline is what is looked for.
+// searched is what a query looks into: the allocations or the segments of a device.
+type searched struct {
+	rec  *Recording
+	d    *device
+	l    *lives
+	pool func(id uint32) uint8
+	// categories says that l has them.
+	categories bool
+}
+
+// look returns what queries of a view look into.
+func (rec *Recording) look(d *device, view string) searched {
+	if view == ViewCached {
+		return searched{rec, d, &d.cached, func(id uint32) uint8 { return d.pool[id] }, false}
+	}
+	return searched{rec, d, &d.active, d.poolOf, true}
+}
+
+// holds reports whether an allocation, or a segment, is what is looked for.
 func (q query) holds(id uint32) bool {
 	for _, c := range q {
 		if !c(id) {
@@ -50,15 +68,15 @@ func splitQuery(text string) []string {
 	return words
 }
 
-// parseQuery parses the language of SearchResult.
-func (rec *Recording) parseQuery(d *device, text string) (query, error) {
+// parse parses the language of SearchResult.
+func (s searched) parse(text string) (query, error) {
 	var q query
 	for _, w := range splitQuery(text) {
 		word, negate := strings.CutPrefix(w, "-")
 		if word == "" {
 			continue
 		}
-		c, err := rec.condition(d, word)
+		c, err := s.condition(word)
 		if err != nil {
 			return nil, err
 		}
@@ -72,8 +90,8 @@ func (rec *Recording) parseQuery(d *device, text string) (query, error) {
 }
 
 // condition parses one word.
-func (rec *Recording) condition(d *device, word string) (func(id uint32) bool, error) {
-	a := &d.active
+func (s searched) condition(word string) (func(id uint32) bool, error) {
+	a := s.l
 	if rest, ok := strings.CutPrefix(word, "size"); ok && rest != "" && strings.ContainsRune("<>=:", rune(rest[0])) {
 		return sizeCondition(a, word, rest)
 	}
@@ -87,14 +105,14 @@ func (rec *Recording) condition(d *device, word string) (func(id uint32) bool, e
 	}
 	switch key {
 	case "stream":
-		i := slices.IndexFunc(d.entry.Streams, func(h uint64) bool { return strconv.FormatUint(h, 10) == value })
+		i := slices.IndexFunc(s.d.entry.Streams, func(h uint64) bool { return strconv.FormatUint(h, 10) == value })
 		return func(id uint32) bool { return int(a.stream[id]) == i }, nil
 	case "pool":
-		p := slices.Index(d.pools, "("+strings.Trim(value, "()")+")")
-		return func(id uint32) bool { return int(d.poolOf(id)) == p }, nil
+		p := slices.Index(s.d.pools, "("+strings.Trim(value, "()")+")")
+		return func(id uint32) bool { return int(s.pool(id)) == p }, nil
 	case "category":
 		c := slices.Index(categories(), value)
-		return func(id uint32) bool { return int(a.category[id]) == c }, nil
+		return func(id uint32) bool { return s.categories && int(a.category[id]) == c }, nil
 	case "addr":
 		n, err := number()
 		return func(id uint32) bool { return n-a.addr[id] < max(a.size[id], 1) }, err
@@ -108,7 +126,7 @@ func (rec *Recording) condition(d *device, word string) (func(id uint32) bool, e
 		n, err := number()
 		return func(id uint32) bool { return uint64(a.stack[id]) == n }, err
 	}
-	hit := rec.text.matching(word)
+	hit := s.rec.text.matching(word)
 	return func(id uint32) bool { return hit[a.stack[id]] }, nil
 }
 
@@ -167,11 +185,11 @@ func categories() []string {
 	return out
 }
 
-// filtered is the timeline of the allocations that a query finds.
+// filtered is the timeline of what a query finds.
 type filtered struct {
-	device int
-	query  string
-	line   *timeline
+	device      int
+	view, query string
+	line        *timeline
 }
 
 // keptFilters is how many filtered timelines are kept.
@@ -179,33 +197,31 @@ const keptFilters = 4
 
 // line returns the timeline of a view with a filter, "" for none.
 func (rec *Recording) line(d *device, view, filter string) (*timeline, error) {
+	whole := d.activeLine
 	switch view {
 	case ViewCached:
-		if filter != "" {
-			return nil, fault.New(fault.Invalid, "only the view %s can be filtered", ViewActive)
-		}
-		return d.cachedLine, nil
+		whole = d.cachedLine
 	case ViewActive:
 	default:
 		return nil, fault.New(fault.Invalid, "there is no view %q; the views with tiles are %s and %s", view, ViewActive, ViewCached)
 	}
 	if filter == "" {
-		return d.activeLine, nil
+		return whole, nil
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	for i, f := range rec.filters {
-		if f.device == d.index && f.query == filter {
+		if f.device == d.index && f.view == view && f.query == filter {
 			copy(rec.filters[1:i+1], rec.filters[:i])
 			rec.filters[0] = f
 			return f.line, nil
 		}
 	}
-	q, err := rec.parseQuery(d, filter)
+	q, err := rec.look(d, view).parse(filter)
 	if err != nil {
 		return nil, err
 	}
-	f := &filtered{d.index, filter, d.activeLine.subset(q.holds)}
+	f := &filtered{d.index, view, filter, whole.subset(q.holds)}
 	if len(rec.filters) < keptFilters {
 		rec.filters = append(rec.filters, nil)
 	}
