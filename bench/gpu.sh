@@ -1,32 +1,44 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
-# usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT
+# usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
+# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named) and sanitize (4 minutes).
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 tar -xzf "$1" -C "$bin"
 run=$2
 commit=$3
+parts=" ${*:4} "
+[ $# -gt 3 ] || parts=" libcuda rt core agree conformance optim bench torch digits "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
 part() { # name, folder, command…
 	local name=$1 dir=$2 start=$SECONDS
 	shift 2
-	(cd "$dir" && timeout 240 "$@") >"$run.$name.log" 2>&1
+	[[ $parts == *" $name "* ]] || return 0
+	(cd "$dir" && timeout 400 "$bin/$name.test" -test.v -runfile "$run" -runcommit "$commit" "$@") >"$run.$name.log" 2>&1
 	local rc=$?
 	printf '%-12s exit %d, %d s: %s\n' "$name" $rc $((SECONDS - start)) "$(grep -E '^(ops:|ok|PASS|FAIL|panic)' "$run.$name.log" | tail -1)"
 	grep -E -e '--- FAIL' "$run.$name.log" | head -5
 	[ $rc -eq 0 ] || status=1
 }
-part libcuda internal/driver/libcuda "$bin/libcuda.test" -test.v
-part core internal/core "$bin/core.test" -test.v -runfile "$run" -runcommit "$commit"
-part agree internal/agree "$bin/agree.test" -test.v -sweep -runfile "$run" -runcommit "$commit"
-part conformance conformance "$bin/conformance.test" -test.v -device cuda -runfile "$run" -runcommit "$commit"
-part optim optim "$bin/optim.test" -test.v -runfile "$run" -runcommit "$commit"
-part bench bench "$bin/bench.test" -test.v -runfile "$run" -runcommit "$commit"
-grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
-python3 bench/torch_bench.py "${run%.json}.torch.json" >"$run.torch.log" 2>&1 || status=1
-"$bin/digits" -epochs 20 | tail -2
-"$bin/tenon" doctor
+part libcuda internal/driver/libcuda
+part rt internal/rt
+part core internal/core
+part agree internal/agree -sweep
+part conformance conformance -device cuda
+part optim optim
+part bench bench
+part sanitize internal/sanitize
+if [[ $parts == *" bench "* ]]; then
+	grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
+fi
+if [[ $parts == *" torch "* ]]; then
+	python3 bench/torch_bench.py "${run%.json}.torch.json" >"$run.torch.log" 2>&1 || status=1
+fi
+if [[ $parts == *" digits "* ]]; then
+	"$bin/digits" -epochs 20 | tail -2
+	"$bin/tenon" doctor
+fi
 exit $status
