@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -383,14 +384,22 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// FuzzRead reads any bytes as a snapshot, and what could be read a second time as it is written.
+// FuzzRead reads any bytes as a snapshot, within a small multiple of the memory that it may take, and what could be read a second time as it
+// is written.
 func FuzzRead(f *testing.F) {
 	f.Add(unpacked(f, "small_p4")[:4000])
 	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))
 	f.Add([]byte("(l(dVaddress\nI1000\nsVtotal_size\nI30\nsVblocks\n(l(dVsize\nI10\nsVstate\nVinactive\nsasa."))
 	f.Add([]byte("(dVsegments\n(lsVallocator_settings\n(dVa\nF1.5\nss."))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := snapshot.Read(bytes.NewReader(data), snapshot.ReadOptions{MaxMemory: 4 << 20})
+		const memory = 4 << 20
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		s, err := snapshot.Read(bytes.NewReader(data), snapshot.ReadOptions{MaxMemory: memory})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 8*memory+uint64(32*len(data)) {
+			t.Errorf("%d bytes were allocated for a file of %d", n, len(data))
+		}
 		if err != nil {
 			return
 		}
