@@ -109,6 +109,13 @@ func pageDevices(t *testing.T, b *browser.Browser) {
 	if words < 300 {
 		t.Errorf("an empty trace is not explained: %d pixels of text", words)
 	}
+	dots := 0
+	for x := 80.0; x < 1000; x++ { // nothing of the other device remains in the small map
+		if y := pageHeight - 60.0; far(pixel(picture, x, y), ground) > 60 {
+			dots++
+		}
+	}
+	v.equal("pixels in the small map", dots, 0)
 	v.press("2", "4", "5", "6", "7", "ArrowRight", "1", "Enter", "p", "z", ".", "f", "+")
 	v.clean(v.origin)
 }

@@ -87,7 +87,7 @@ function drawStates(v, c) {
     if (at) {
       c.fillStyle = css('--faint');
       const time = axisTime(Math.max(0, at.time - d.time_start_us), apart);
-      c.fillText(time, Math.max(x, gutter.left + c.measureText(time).width / 2), bottom + 27);
+      c.fillText(time, clamp(x, gutter.left + c.measureText(time).width / 2, v.w - 4 - c.measureText(time).width / 2), bottom + 27);
     }
   }
   c.textAlign = 'right';

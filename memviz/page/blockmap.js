@@ -108,7 +108,7 @@ class BlockView {
     this.titles = [];
     if (!this.map || !this.scroller.isConnected) return;
     const w = this.scroller.clientWidth - 32, groups = groupSegments(this.map.segments);
-    if (w < 60) return;
+    if (w < 60 || !groups.length) return;
     const whole = this.map.segments.reduce((n, g) => n + g.size, 0);
     const lines = Math.max(3, Math.floor((this.scroller.clientHeight - 24 - groups.length * 52) / lineHeight) - groups.length);
     if (this.zoomed === 1) this.scale = this.fitScale(groups, w, lines, whole);
@@ -126,6 +126,9 @@ class BlockView {
   // fitScale finds the pixels a byte for which all lines are used, by halving.
   fitScale(groups, w, lines, whole) {
     let lo = w / Math.max(whole, 1) / 8, hi = w * lines * 2 / Math.max(whole, 1);
+    // A segment fills more than a line only where it has many blocks, or where lines are needed anyway.
+    const largest = this.map.segments.reduce((a, s) => s.size > a.size ? s : a);
+    if (whole / largest.size < lines / 2) hi = Math.min(hi, (w - 2) / largest.size * Math.max(1, largest.blocks.length / 8));
     for (let i = 0; i < 24; i++) {
       const mid = Math.sqrt(lo * hi);
       let used = 0;

@@ -67,7 +67,7 @@ function colourRGB(key) {
   if (!c) {
     const d = device();
     switch (where.colour) {
-      case 'size': c = rampColour((key / 2 - 9) / Math.max(1, Math.log2(Math.max(d.max_active, 1024)) - 11)); break;
+      case 'size': c = rampColour((key / 2 - 9) / (greatestPower() - 9)); break;
       case 'lifetime': c = rampColour(key / 2 / Math.max(1, Math.log2(Math.max(d.states, 2)))); break;
       case 'stream': case 'category': c = keyColour(key + 1); break;
       default: c = keyColour(key);
@@ -81,6 +81,22 @@ function colourRGB(key) {
 function stripRGB(t, i) {
   const c = colourRGB(colourKey(t, i));
   return t.id[i] & 1 ? mix(c, [255, 255, 255], 0.09) : c;
+}
+
+// greatestPower is the power of two of the size at the warm end of the ramp.
+const greatestPower = () => Math.max(12, Math.floor(Math.log2(Math.max(device().max_active, 1))) - 1);
+
+// colourLegend explains colours that are not those of stacks.
+function colourLegend() {
+  const d = device(), name = (key, text) => h('span', {}, h('i', { style: { background: rgbText(colourRGB(key)) } }), text);
+  const ramp = (from, to) => h('span', { class: 'ramp' }, from, h('i', { style: { background: `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(x => rgbText(rampColour(x))).join(', ')})` } }), to);
+  switch (where.colour) {
+    case 'size': return h('span', { class: 'legend' }, ramp('512 B', `${bytes(2 ** greatestPower())} and more`));
+    case 'lifetime': return h('span', { class: 'legend' }, ramp('1 event', plural(d.states, 'event')));
+    case 'stream': return h('span', { class: 'legend' }, d.streams.map((s, k) => name(k, streamName(s))));
+    case 'pool': return h('span', { class: 'legend' }, d.pools.map((p, k) => name(k, p === '' ? 'unknown' : p === '(0,0)' ? 'default' : p)));
+    default: return h('span', { class: 'legend' }, info.categories.map((c, k) => name(k, c || 'none')));
+  }
 }
 
 const rgbText = c => `rgb(${c[0]} ${c[1]} ${c[2]})`;

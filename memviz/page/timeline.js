@@ -162,6 +162,10 @@ class Timeline {
     c.fillText('The trace of this device is empty: record with history enabled to see a timeline.', this.w / 2, this.h / 2 - 10);
     c.fillText('Its segments and blocks are under “Allocator state”.', this.w / 2, this.h / 2 + 14);
     c.textAlign = 'left';
+    this.drawn = [];
+    this.drawOver();
+    this.small.getContext('2d').clearRect(0, 0, this.small.width, this.small.height);
+    put(this.status);
   }
 
   // litOf returns what stands out in a tile, with a stamp that tells one choice from another.
@@ -287,6 +291,7 @@ class Timeline {
     const c = this.over.getContext('2d');
     c.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     c.clearRect(0, 0, this.w, this.h);
+    hideTip();
     if (device().events === 0) return;
     c.save();
     c.beginPath();
@@ -313,7 +318,6 @@ class Timeline {
     c.restore();
     drawFlags(this, c);
     if (hover) this.tip(hover);
-    else hideTip();
     this.over.style.cursor = this.dragging ? 'grabbing' : hover ? 'pointer' : 'crosshair';
   }
 
@@ -344,6 +348,7 @@ class Timeline {
   }
 
   showStatus() {
+    if (device().events === 0) return;
     const at = this.pointer && this.pointer.x > gutter.left ? this.stateAt(this.pointer.x) : markerState();
     const d = device(), total = this.totalAt(at), s = clamp(Math.floor(at), 0, d.states - 1);
     const text = [h('b', {}, s === 0 ? 'before the trace' : `event ${number(s - 1)}`)];
@@ -356,7 +361,8 @@ class Timeline {
     if (info.static && this.drawn.length && this.drawn[0].level === info.static.finest_level[info.devices.indexOf(d)] && this.kx * this.drawn[0].width > 4) {
       text.push(h('span', { class: 'faint' }, 'finest level of this static file'));
     }
-    put(this.status, ...text, h('span', { class: 'grow' }), h('span', { class: 'faint keys-hint' }, 'wheel zooms · drag pans · shift-drag picks a range · ', h('button', { class: 'link', onclick: showHelp }, '? for keys')));
+    put(this.status, ...text, h('span', { class: 'grow' }),
+      where.colour === 'stack' ? h('span', { class: 'faint keys-hint' }, 'wheel zooms · drag pans · shift-drag picks a range · ', h('button', { class: 'link', onclick: showHelp }, '? for keys')) : colourLegend());
   }
 
   // zoomTo changes the visible range; zero bytes mean the default heights.
