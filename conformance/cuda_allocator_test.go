@@ -189,7 +189,9 @@ func testRecordStreamShifted(t *testing.T, x *tenon.Exec) {
 		ptr := base.DataPtr()
 		base.Close()
 		view.Close()
+		spin(a, time.Millisecond) // the device's time goes on, but not to the end of the other stream's work
 		must(t, own.Synchronize())
+		check(t, "the other stream is busy", busy(t, other), true)
 		again := a.Empty([]int{10}, tenon.Float32)
 		if moved := again.DataPtr() != ptr; moved != record && (record || !async(x)) {
 			t.Errorf("record %v: the next tensor is at %#x, the one before was at %#x", record, again.DataPtr(), ptr)
