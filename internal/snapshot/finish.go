@@ -36,7 +36,8 @@ func (b *builder) finish(d *pickle.Data) error {
 		b.s.Traces = append(b.s.Traces, nil)
 	}
 	if v, ok := d.Get(root, "allocator_settings"); ok {
-		settings, err := plain(d, v, settingsDepth)
+		left := maxSettings
+		settings, err := plain(d, v, settingsDepth, &left)
 		if err != nil {
 			return err
 		}
@@ -104,11 +105,17 @@ func (b *builder) annotations(d *pickle.Data, list pickle.Ref) error {
 	return nil
 }
 
-// settingsDepth is how deep maps of settings may be nested.
-const settingsDepth = 4
+// settingsDepth is how deep maps of settings may be nested, and maxSettings how many values they may have. A map that is shared counts each time.
+const (
+	settingsDepth = 4
+	maxSettings   = 1 << 14
+)
 
-// plain returns a setting as a Go value.
-func plain(d *pickle.Data, v pickle.Ref, depth int) (any, error) {
+// plain returns a setting as a Go value, and counts down what is left.
+func plain(d *pickle.Data, v pickle.Ref, depth int, left *int) (any, error) {
+	if *left--; *left < 0 {
+		return nil, fault.New(fault.Invalid, "allocator_settings has more than %d values", maxSettings)
+	}
 	switch v.Kind() {
 	case pickle.KindNone:
 		return nil, nil
@@ -141,7 +148,7 @@ func plain(d *pickle.Data, v pickle.Ref, depth int) (any, error) {
 			if !ok {
 				return nil, wrong(items[i], "the name of a setting")
 			}
-			value, err := plain(d, items[i+1], depth-1)
+			value, err := plain(d, items[i+1], depth-1, left)
 			if err != nil {
 				return nil, err
 			}

@@ -341,6 +341,14 @@ func TestProfile(t *testing.T) {
 // TestReadErrors reads what is no snapshot.
 func TestReadErrors(t *testing.T) {
 	one := func(fields string) string { return "(dVdevice_traces\n(l(l(dVaction\nValloc\ns" + fields + "aas." }
+	// A dict of 200 keys with these values, of which the last stands for all further ones.
+	many := func(values ...string) string {
+		var b strings.Builder
+		for i := range 200 {
+			fmt.Fprintf(&b, "V%d\n%s", i, values[min(i, len(values)-1)])
+		}
+		return b.String()
+	}
 	for _, c := range []struct {
 		data, want string
 		kind       fault.Kind
@@ -356,6 +364,7 @@ func TestReadErrors(t *testing.T) {
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dI1\nI2\nss.", "the name of a setting is a int", fault.Invalid},
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dVa\n(lss.", "a setting is a", fault.Invalid},
 		{"(dVdevice_traces\n(lsVallocator_settings\n(dVa\n(dVa\n(dVa\n(dVa\n(dsssss.", "a setting is a dict", fault.Invalid},
+		{"(dVdevice_traces\n(lsVallocator_settings\n(d" + many("(d"+many("I1\ns")+"p9\ns", "g9\ns") + "s.", "more than 16384 values", fault.Invalid},
 		{"(dVdevice_traces\n(lsVexternal_annotations\n(lI1\nas.", "an annotation is a int", fault.Invalid},
 		{"(dVdevice_traces\n(l(l(dVaction\nVnovel\nsaas.", `action is "novel"`, fault.Invalid},
 		{one("Vsize\nVx\ns"), "a trace entry's size is a string", fault.Invalid}, {one("Vaddr\nI-1\ns"), "a trace entry's addr is a int", fault.Invalid},
