@@ -53,7 +53,7 @@ func TestWrongRequests(t *testing.T) {
 }
 
 // searchFixture has allocations of known sizes, stacks, streams and pools.
-func searchFixture(t *testing.T) *Recording {
+func searchFixture(t testing.TB) *Recording {
 	t.Helper()
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}, {UserMetadata: "step 3"}}, Traces: make([][]snapshot.Event, 1)}
 	conv := s.Stacks.Add([]snapshot.Frame{{File: "/lib/nn/Conv.go", Line: 12, Name: "Conv.Forward"}, {File: "/src/main.go", Line: 5, Name: "train loop"}})
@@ -322,4 +322,25 @@ func TestLargest(t *testing.T) {
 			t.Errorf("the %d largest of %d are wrong", n, len(ids))
 		}
 	}
+}
+
+// FuzzQuery asks whatever people type; a negated word finds what the word does not.
+func FuzzQuery(f *testing.F) {
+	rec := searchFixture(f)
+	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 state:2 stack:1", "category:gradient", "size<", "size:=5"} {
+		f.Add(q)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if r, err := rec.search(rec.devices[0], text, 3); err == nil && (r.Count > 4 || len(r.Results) > 3) {
+			t.Errorf("%q finds %d of 4", text, r.Count)
+		}
+		if strings.ContainsAny(text, " \"") || strings.HasPrefix(text, "-") || text == "" {
+			return
+		}
+		with, err := rec.line(rec.devices[0], ViewActive, text)
+		without, err2 := rec.line(rec.devices[0], ViewActive, "-"+text)
+		if (err == nil) != (err2 == nil) || err == nil && len(with.start)+len(without.start) != 4 {
+			t.Errorf("%q finds %d, its opposite %d of 4 (%v, %v)", text, len(with.start), len(without.start), err, err2)
+		}
+	})
 }
