@@ -338,6 +338,35 @@ func TestProfile(t *testing.T) {
 	}
 }
 
+// TestStacks adds many stacks twice.
+func TestStacks(t *testing.T) {
+	var s snapshot.Stacks
+	add := func(i int) snapshot.StackID {
+		return s.Add([]snapshot.Frame{{File: "f", Line: i % 7, Name: "a"}, {Name: fmt.Sprint(i)}, {File: "f", Line: i % 7, Name: "a"}}[:1+i%3])
+	}
+	ids := map[snapshot.StackID]string{}
+	for range 2 {
+		for i := range 5000 {
+			id := add(i)
+			text := fmt.Sprint(s.Frames(id))
+			if old, ok := ids[id]; ok && old != text {
+				t.Fatalf("stack %d is %s and %s", id, old, text)
+			}
+			ids[id] = text
+		}
+	}
+	texts := map[string]bool{}
+	for _, text := range ids {
+		texts[text] = true
+	}
+	if len(texts) != len(ids) || s.Len() != len(ids)+1 {
+		t.Errorf("%d stacks have %d IDs, Len is %d", len(texts), len(ids), s.Len())
+	}
+	if s.Add(nil) != 0 || s.Frames(0) != nil || s.Frames(snapshot.StackID(s.Len())) != nil || s.FrameCount() < 3000 {
+		t.Error("the empty stack is none, or a stack beyond the last is one")
+	}
+}
+
 // TestReadErrors reads what is no snapshot.
 func TestReadErrors(t *testing.T) {
 	one := func(fields string) string { return "(dVdevice_traces\n(l(l(dVaction\nValloc\ns" + fields + "aas." }

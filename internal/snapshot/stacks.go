@@ -1,8 +1,9 @@
 package snapshot
 
 import (
-	"encoding/binary"
 	"iter"
+	"math/rand/v2"
+	"slices"
 )
 
 // Stacks is a set of stacks and of the frames they share: equal stacks have one StackID, equal frames one FrameID. Stack 0 is the empty one.
@@ -13,9 +14,10 @@ type Stacks struct {
 	// calls are the frames of all stacks, one stack after another; ends[i] is where those of stack i+1 end.
 	calls []FrameID
 	ends  []uint64
-	// byCalls finds a stack by its calls, four little-endian bytes each.
-	byCalls map[string]StackID
-	key     []byte
+	// slots finds a stack by its calls: a hash table with open addressing, twice as long as there are stacks or longer; 0 is a free slot.
+	slots  []StackID
+	hashes []uint64 // of the stacks, by ID - 1
+	seed   uint64
 }
 
 // Len returns the number of stacks, the empty one included: IDs are below it.
@@ -82,21 +84,45 @@ func (s *Stacks) AddCalls(calls []FrameID) StackID {
 	if len(calls) == 0 {
 		return 0
 	}
-	s.key = s.key[:0]
+	if 2*len(s.ends) >= len(s.slots) {
+		s.grow()
+	}
+	h := s.seed
 	for _, c := range calls {
-		s.key = binary.LittleEndian.AppendUint32(s.key, uint32(c))
+		h = (h ^ uint64(c)) * 0x9e3779b97f4a7c15
+		h ^= h >> 31
 	}
-	if id, ok := s.byCalls[string(s.key)]; ok {
-		return id
+	mask := uint64(len(s.slots) - 1)
+	for i := h & mask; ; i = (i + 1) & mask {
+		id := s.slots[i]
+		if id == 0 {
+			s.calls = append(s.calls, calls...)
+			s.ends = append(s.ends, uint64(len(s.calls)))
+			s.hashes = append(s.hashes, h)
+			id = StackID(len(s.ends))
+			s.slots[i] = id
+			return id
+		}
+		if s.hashes[id-1] == h && slices.Equal(s.Calls(id), calls) {
+			return id
+		}
 	}
-	if s.byCalls == nil {
-		s.byCalls = map[string]StackID{}
+}
+
+// grow doubles the hash table. Its seed differs from one Stacks to the next, so that no file can be made for which it is slow.
+func (s *Stacks) grow() {
+	if s.slots == nil {
+		s.seed = rand.Uint64()
 	}
-	s.calls = append(s.calls, calls...)
-	s.ends = append(s.ends, uint64(len(s.calls)))
-	id := StackID(len(s.ends))
-	s.byCalls[string(s.key)] = id
-	return id
+	s.slots = make([]StackID, max(64, 2*len(s.slots)))
+	mask := uint64(len(s.slots) - 1)
+	for k, h := range s.hashes {
+		i := h & mask
+		for s.slots[i] != 0 {
+			i = (i + 1) & mask
+		}
+		s.slots[i] = StackID(k + 1)
+	}
 }
 
 // Add returns the ID of the stack of these frames, innermost first, which is new if the stack is.
