@@ -92,6 +92,28 @@ func TestOrphansEnd(t *testing.T) {
 	}
 }
 
+// The end of a process is the end of its group, before anything looks for processes that left it.
+func TestGroupEnds(t *testing.T) {
+	f := newFake(t)
+	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"}, env: []string{markName + "=none/0"}}
+	if err := p.open(f.dir+"/out", f.dir+"/err"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.run(t.Context(), 0); err != nil || p.exit != 0 || p.killed != "" || p.printed() != int64(len("done\n")) {
+		t.Errorf("%v, %+v", err, p)
+	}
+	noneLeft(t)
+	if err := errors.Join(p.out.Close(), p.err.Close()); err != nil {
+		t.Error(err)
+	}
+	if err := p.open(f.dir+"/out", f.dir+"/err2"); err == nil {
+		t.Error("a file that is there was taken")
+	}
+	if err := p.open(f.dir+"/out3", f.dir+"/absent/err"); err == nil {
+		t.Error("a file in no folder was made")
+	}
+}
+
 func TestTooMuchOutput(t *testing.T) {
 	r := alone(t, "cat /dev/zero", func(r *Run) { r.MaxPrinted = 1 << 20 })
 	if r.Outcome != Fail || r.Reason != "printed more than the limit of 1048576 bytes" {
