@@ -147,14 +147,14 @@ type Timing struct {
 
 // HostStats are the statistics of page-locked host memory. It is handed out in blocks of a power of two bytes.
 type HostStats struct {
-	Allocations    Stat // blocks held, in use or cached
-	AllocatedBytes Stat // their bytes
-	ActiveRequests Stat // blocks in use, or freed while a copy still uses them
-	ActiveBytes    Stat // their bytes
-	HostAllocs     int64
-	HostFrees      int64
-	HostAllocTime  Timing // of the calls of the driver
-	HostFreeTime   Timing
+	Allocations    Stat   // blocks held, in use or cached
+	AllocatedBytes Stat   // their bytes
+	ActiveRequests Stat   // blocks in use, or freed while a copy still uses them
+	ActiveBytes    Stat   // their bytes
+	HostAllocs     int64  // calls of the driver that allocated
+	HostFrees      int64  // and that freed
+	HostAllocTime  Timing // of the calls that allocated
+	HostFreeTime   Timing // of the calls that freed
 }
 
 // Flatten returns the statistics under PyTorch's names, such as "active_bytes.peak" and "host_alloc_time.total".

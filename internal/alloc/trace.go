@@ -120,6 +120,8 @@ func (d *Device) RecordHistory(h History) error {
 	}
 	if h.Enabled == HistoryOff {
 		h.Context = LevelNever
+	} else if err := d.needsNative("recordHistory"); err != nil {
+		return err
 	}
 	if h.Context > LevelNever && h.Collect == nil {
 		return fault.New(fault.Invalid, "a history with contexts needs a Collect function")

@@ -374,3 +374,30 @@ func TestOutOfMemoryNamesProcesses(t *testing.T) {
 		t.Errorf("a simulated device is used by %+v", list)
 	}
 }
+
+// TestGuardFailures walks allocations with guard zones and poison.
+func TestGuardFailures(t *testing.T) {
+	base, err := hostsim.New(hostsim.Options{Capacity: 1 << 30}).Open(0)
+	ok(t, err)
+	defer base.Close()
+	th := base.Enter()
+	defer th.Leave()
+	h, err := base.StreamCreate(th, true, 0)
+	ok(t, err)
+	faults.Walk(t, base, func(dd driver.Device) error {
+		d := &Device{dev: dd, info: dd.Info()}
+		d.mem = alloc.New(&backend{d}, alloc.Options{})
+		d.SetMemoryChecks(MemoryChecks{Poison: true, Guard: true})
+		defer func() {
+			base.Synchronize(th)
+			d.mem.EmptyCache()
+		}()
+		b, err := d.Alloc(100, alloc.Stream(h))
+		if err != nil {
+			return err
+		}
+		c := d.checks.Load()
+		err = errors.Join(c.freeing(b), d.mem.Free(b), d.MemoryDefects())
+		return errors.Join(err, d.mem.EmptyCache())
+	}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
+}

@@ -17,7 +17,9 @@ type MemPool struct {
 
 // Source is where a pool's memory comes from in place of the driver.
 type Source interface {
+	// Alloc returns size bytes, a multiple of 2 MiB, for work of s; 0 or an error of kind OutOfMemory means no room.
 	Alloc(size uint64, s *Stream) (addr uint64, err error)
+	// Free takes back what Alloc gave.
 	Free(addr, size uint64, s *Stream) error
 }
 
