@@ -43,8 +43,8 @@ func (d *Device) RecordMemoryHistory(h History) error {
 }
 
 // Snapshot returns the segments and blocks that the device's allocator holds and, where RecordMemoryHistory is on, how that came about. The
-// trace then gets an entry "snapshot", which the next Snapshot shows. It does not wait for the device. The cudaMallocAsync backend has
-// no snapshots: an error of kind Unsupported.
+// trace then gets an entry "snapshot", which the next Snapshot shows. It makes no call of the driver, so it neither waits for the device nor
+// harms a capture. The cudaMallocAsync backend has no snapshots: an error of kind Unsupported.
 func (d *Device) Snapshot() (*Snapshot, error) {
 	s, err := d.rt().Snapshot()
 	if err != nil {
