@@ -146,10 +146,8 @@ func isOf(f *memcheck.Finding, b bug) bool {
 // follows reports whether a finding may come with a bug that loses the device: the call that tells the host of the fault, and memory that can no
 // longer be freed.
 func follows(f *memcheck.Finding, want []bug) bool {
-	lost := slices.ContainsFunc(want, func(b bug) bool {
-
-		return b.class == memcheck.OutOfBounds || b.class == memcheck.UseAfterFree || b.class == memcheck.Barrier
-	})
+	losing := []memcheck.Class{memcheck.OutOfBounds, memcheck.UseAfterFree, memcheck.Barrier, memcheck.StreamRace}
+	lost := slices.ContainsFunc(want, func(b bug) bool { return slices.Contains(losing, b.class) })
 	return lost && (f.Class == memcheck.APIError || f.Class == memcheck.Leak)
 }
 

@@ -38,6 +38,8 @@ type rig struct {
 	dev     driver.Device
 	th      driver.Thread
 	buffers []driver.Ptr
+	// pooled are buffers that were allocated in stream order, and are freed so.
+	pooled []driver.Ptr
 }
 
 // newRig opens the first GPU, or a simulated one, and closes it after the test with all that was not leaked.
@@ -54,6 +56,10 @@ func newRig(t *testing.T) *rig {
 		for _, p := range r.buffers {
 			r.say("free", r.dev.MemFree(r.th, p))
 		}
+		for _, p := range r.pooled {
+			r.say("free", r.dev.MemFreeAsync(r.th, p, r.stream()))
+		}
+		r.say("synchronise", r.dev.Synchronize(r.th))
 		r.th.Leave()
 		r.dev.Close()
 	})
@@ -416,7 +422,7 @@ func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	}
 	p, err := r.dev.MemAllocAsync(r.th, 4*lanes, s)
 	r.must(err)
-	r.buffers = append(r.buffers, p)
+	r.pooled = append(r.pooled, p)
 	r.must(r.dev.Memset(p, 0, 4, lanes, s))
 	return p
 }

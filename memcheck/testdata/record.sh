@@ -65,11 +65,11 @@ wait
 (cd "$work" && timeout 60 python3 -m pytest --setup-only -p no:cacheprovider test_planted.py) >"$work/rec/setup-only.txt" 2>&1
 if [ -n "$planted_go" ]; then
 	cp "$planted_go" "$work/planted.test"
-	export TENON_LINE_INFO=1
+	export TENON_LINE_INFO=1 TENON_CHECK_TOOLS=memcheck,leaks
 	for c in $(cd "$work" && ./planted.test -test.list '^TestPlanted' | grep -v Hang); do
 		for t in memcheck racecheck initcheck synccheck; do
 			opts=$few
-			[ $t = memcheck ] && opts="$few $leak"
+			[ $t = memcheck ] && opts="$few $leak --track-stream-ordered-races all"
 			many; one $t go "${c#TestPlanted}" 60 $opts ./planted.test -test.run "^$c\$" -test.v &
 		done
 	done
