@@ -11,8 +11,6 @@ import (
 // stackText says stacks in words. Everything is worked out when it is asked for.
 type stackText struct{ stacks *snapshot.Stacks }
 
-func newStackText(s *snapshot.Stacks) stackText { return stackText{s} }
-
 // frameText is a frame as reports write it: file:line:name with the file's last element.
 func frameText(f snapshot.Frame) string {
 	return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + decimal(f.Line) + ":" + f.Name

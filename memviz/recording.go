@@ -76,13 +76,11 @@ func load(name string, r io.ReaderAt, size int64) (*Recording, error) {
 		}
 		rec.devices = append(rec.devices, d)
 	}
-	c.buf, c.dir = nil, directory{Source: c.dir.Source, Annotations: c.dir.Annotations}
+	c.buf = nil
 	for _, d := range rec.devices {
-		if d.marks, err = rec.placeMarks(d, c.dir.Annotations); err != nil {
-			return nil, err
-		}
+		d.marks = rec.placeMarks(d, c.dir.Annotations)
 	}
-	rec.text = newStackText(rec.stacks)
+	rec.text = stackText{rec.stacks}
 	return rec, nil
 }
 
@@ -394,7 +392,7 @@ func (rec *Recording) stateAt(d *device, us int64) int {
 const keptMarks = 10000
 
 // placeMarks pairs the annotations that concern a device and finds their states.
-func (rec *Recording) placeMarks(d *device, notes []snapshot.Annotation) ([]Mark, error) {
+func (rec *Recording) placeMarks(d *device, notes []snapshot.Annotation) []Mark {
 	marks := []Mark{}
 	open := map[string][]int{}
 	for _, a := range notes {
@@ -411,7 +409,7 @@ func (rec *Recording) placeMarks(d *device, notes []snapshot.Annotation) ([]Mark
 			open[a.Name] = o[:len(o)-1]
 		}
 	}
-	return marks, nil
+	return marks
 }
 
 // Close gives back the file.
