@@ -144,7 +144,11 @@ function holderRow(g, whole) {
   if (g.stack) stackPromise(g.stack).then(s => { via.textContent = callersOf(s, 3).map(x => `‹ ${x}`).join(' '); });
   return h('li', {}, h('button', {
     class: where.stack === g.stack && g.stack ? 'holder on' : 'holder', 'data-key': `s${g.stack}`, 'aria-pressed': where.stack === g.stack ? 'true' : 'false',
-    onmouseenter: hover(g.stack), onmouseleave: hover(0), onclick: () => g.stack && toggleStack(g.stack),
+    onmouseenter: hover(g.stack), onmouseleave: hover(0), onclick: () => {
+      if (!g.stack) return;
+      if (v || where.view === 'state') toggleStack(g.stack);
+      else update({ view: 'active', stack: g.stack }, true);
+    },
   }, h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }), labelElement(g.label), h('span', { class: 'amount' }, bytes(g.bytes)),
   h('span', { class: 'callers' }, via), h('span', { class: 'count' }, g.count > 1 ? `${number(g.count)} ×` : ''),
   h('span', { class: 'share' }, h('span', { style: { width: `${100 * g.bytes / Math.max(whole, 1)}%`, background: stackColour(g.stack) } }))));

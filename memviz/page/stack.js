@@ -23,7 +23,7 @@ function labelElement(label) {
   return h('span', { class: 'label', title: label }, h('span', { class: 'fn' }, name || '(no name)'), file ? h('span', { class: 'at' }, ` ${baseName(file)}${line ? `:${line}` : ''}`) : null);
 }
 
-const plumbing = /^(_?wrapped_call_impl|_call_impl|__call__|_?wrapper|wrapped|inner|_fn|decorate_\w+|profile_hook_step|_optimizer_\w+|__init__|_use_grad\w*)$/;
+const plumbing = /^(_?wrapped_call_impl|_call_impl|__call__|_?wrapper|wrapped|inner|_fn|decorate_\w+|profile_hook_step|_optimizer_\w+|__init__|__enter__|_apply|_use_grad\w*)$/;
 const nativeFrame = f => f.file === '' || f.file === '??' || /\.(cpp|cc|cxx|c|h|hpp|cuh?|so[.\d]*|S)$/.test(f.file) || f.file.startsWith('<') && f.line === 0;
 const dullFrame = f => nativeFrame(f) || plumbing.test(f.name) && libraryFrame(f);
 const libraryFrame = f => /site-packages|dist-packages|\/lib\/python|\/usr\/local\/go\/|\/go\/src\//.test(f.file);
