@@ -26,6 +26,9 @@
 // When no free block fits, the request climbs a ladder: registered callbacks, garbage collection of old cached blocks, a new
 // segment, release of oversize blocks, wait for all events and release of everything cached; only then is it an out-of-memory.
 //
+// Settings that name the back end cudaMallocAsync leave caching to the device's own pool, which allocates in the order of streams
+// (StreamOrdered); the Device then only counts, orders frees after further streams, and keeps the fraction.
+//
 // # Concurrency
 //
 // All methods may be called from any goroutine. One lock per device is held throughout a call, also over the device's own

@@ -18,6 +18,10 @@
 // Device addresses lie above all host addresses, so that one cannot be taken for the other. Fresh memory holds the pattern FF 7F,
 // which is a NaN in every float format; nothing is touched before it is used, so a simulated 140 GiB costs nothing.
 //
+// Virtual memory is addresses of the host set aside, of which MemMap makes parts accessible; it needs Linux. The pool of stream-ordered memory
+// hands what was freed on a stream to that stream at once and to others when the stream got there; what it holds stays accessible, as on
+// a GPU. Memory that a capture allocates is accessible until its graph is gone, where a GPU has none behind it before the first launch.
+//
 // # Inline
 //
 // [CPU] is the inline configuration: each call runs before it returns, there is no capacity, and a kernel's fault is the error of
