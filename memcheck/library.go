@@ -11,8 +11,11 @@ import (
 // A nil list knows none.
 type Libraries []Library
 
-// Library is a name for people, and a text that stack lines of that library have.
-type Library struct{ Name, Mark string }
+// Library is one whose errors are not the user's.
+type Library struct {
+	// Name is for people; Mark is a text that stack lines of the library have.
+	Name, Mark string
+}
 
 // DefaultLibraries returns cuBLAS (and cuBLASLt), cuDNN and cuFFT.
 func DefaultLibraries() Libraries {

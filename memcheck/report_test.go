@@ -161,7 +161,7 @@ const legacy = `a line of the program
 ========= CUDA-MEMCHECK
 more of the program
 ========= Invalid __global__ write of size 4
-=========     at 0x00000060 in /home/user/demo.cu:6:unaligned_kernel(int*)
+=========     at 0x00000060 in ./src/demo.cu:6:unaligned_kernel(int*)
 =========     by thread (1,2,3) in block (4,5,6)
 =========     Address 0x400100001 is misaligned
 =========     Saved host backtrace up to driver entry point at kernel launch time

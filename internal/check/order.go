@@ -1,7 +1,5 @@
 package check
 
-import "tenon.dev/internal/vexec"
-
 // clock says, for every stream by number, which of its operations are in the past: all up to that number. A clock never changes.
 type clock []uint64
 
@@ -55,8 +53,6 @@ type Task struct {
 	past   clock
 	name   string
 	pcs    []uintptr
-	// kernel is the one that ran last for the task, whose Locs its cells hold.
-	kernel *vexec.Kernel
 }
 
 // Enqueue adds an operation, called name in findings, after all that the host knows of.
