@@ -252,3 +252,51 @@ func checkWalk(t *testing.T, rec *Recording, d *device, trace []snapshot.Event) 
 		}
 	}
 }
+
+// FuzzHistory imports histories that no allocator would write. Whatever comes, the columns can be read again, the totals are those of the
+// lives, and every request is answered.
+func FuzzHistory(f *testing.F) {
+	f.Add([]byte{3, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 1, 2, 0, 1, 4, 0, 1}, uint64(0))
+	f.Add([]byte{5, 0, 8, 5, 4, 8, 6, 2, 4, 0, 2, 1, 6, 9, 1, 5, 3, 3, 8, 1, 1, 10, 0, 4, 11, 1, 2}, uint64(1)<<63)
+	f.Fuzz(func(t *testing.T, program []byte, base uint64) {
+		s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1)}
+		for op := range slices.Chunk(program[:min(len(program), 600)], 3) {
+			if len(op) < 3 {
+				break
+			}
+			addr, size := base+uint64(op[1]%16)<<9, uint64(op[2])<<8
+			switch {
+			case op[0] < 10:
+				s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.Action(op[0]), Addr: addr, Size: size, Stream: uint64(op[1] >> 6)})
+			case op[0]%2 == 0:
+				s.Segments = append(s.Segments, snapshot.Segment{Addr: addr, TotalSize: size, Type: "small", Expandable: op[0]%4 == 0})
+			case len(s.Segments) > 0:
+				g := &s.Segments[len(s.Segments)-1]
+				g.Blocks = append(g.Blocks, snapshot.Block{Addr: addr, Size: size, Requested: uint64(op[2]), State: snapshot.BlockState(op[0] / 2 % 3)})
+			}
+		}
+		rec := recordingOf(t, s)
+		for _, d := range rec.devices {
+			for _, line := range []*timeline{d.activeLine, d.cachedLine} {
+				for state := range line.states {
+					if got, want := line.total(state), plainTotal(line, state); got != want {
+						t.Fatalf("state %d: %d, want %d", state, got, want)
+					}
+				}
+			}
+		}
+		if err := useAll(rec); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestImpossibleDevice(t *testing.T) {
+	for _, d := range []int{-1, maxDevice + 1} {
+		s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Segments: []snapshot.Segment{{Device: d}}}
+		err := importSnapshot(func(snapshot.ReadOptions) (*snapshot.Snapshot, error) { return s, nil }, &bytes.Buffer{}, source{})
+		if err == nil || !strings.Contains(err.Error(), "which cannot be") {
+			t.Errorf("device %d: %v", d, err)
+		}
+	}
+}

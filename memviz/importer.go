@@ -374,6 +374,9 @@ func (f *follower) earlier(addr uint64, state uint32) uint32 {
 	return none
 }
 
+// maxDevice is the greatest number of a device that is believed.
+const maxDevice = 1 << 20
+
 func devicePrefix(device int) string { return "device" + decimal(device) + "." }
 
 // importSnapshot writes the column file of what read reads.
@@ -401,6 +404,9 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 		}
 	}
 	for _, g := range s.Segments {
+		if g.Device < 0 || g.Device > maxDevice {
+			return fault.New(fault.Invalid, "a segment belongs to device %d, which cannot be", g.Device)
+		}
 		follow(g.Device)
 	}
 	for _, d := range slices.Sorted(maps.Keys(followers)) {

@@ -160,7 +160,7 @@ func (rec *Recording) loadSegments(c *columnReader) error {
 		if v[9]&1 != 0 {
 			g.Type = "small"
 		}
-		if v[10] >= stacks || v[11] > uint64(len(blocks)/blockFields) || v[0] > 1<<20 {
+		if v[10] >= stacks || v[11] > uint64(len(blocks)/blockFields) || v[0] > maxDevice {
 			return damaged("a segment names what is not there")
 		}
 		for b := range slices.Chunk(blocks[:v[11]*blockFields], blockFields) {
