@@ -189,7 +189,9 @@ func TestMerge(t *testing.T) {
 	h := func(rank int) Header {
 		return Header{Target: "t.py", Checker: CheckerLegacy, Tools: []Tool{Memcheck}, Shard: Shard{Split: 3, Rank: rank}, GPUs: []string{"0"}, Host: "m"}
 	}
-	a := journal(t, "a.jsonl", h(0), false, record("T.a", Success), record("T.b", Fail, finding("k", "Invalid write at 0x10")))
+	looked := record("T.a", Success)
+	looked.Report.Kernels = 5
+	a := journal(t, "a.jsonl", h(0), false, looked, record("T.b", Fail, finding("k", "Invalid write at 0x10")))
 	b := journal(t, "b.jsonl", h(1), false, record("T.c", Fail, finding("k", "Invalid write at 0x20"), finding("other", "Invalid read")), record("T.b", Success))
 	res, err := ReadResults(a, b)
 	if err != nil {
@@ -231,7 +233,7 @@ func TestMerge(t *testing.T) {
 		t.Errorf("%q, %v", log.String(), err)
 	}
 	text := res.Text()
-	for _, want := range []string{"t.py: 4 tests in 7.0s: 1 passed, 2 failed, 1 timed out\n", "2 findings:\n  out-of-bounds  Invalid write at 0x10 in k at k.go:3 (2 tests, 4 reports)",
+	for _, want := range []string{"t.py: 4 tests in 7.0s: 1 passed, 2 failed, 1 timed out; 5 kernels checked\n", "2 findings:\n  out-of-bounds  Invalid write at 0x10 in k at k.go:3 (2 tests, 4 reports)",
 		"did not pass:\n  fail     T.b: because of fail\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)

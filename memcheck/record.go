@@ -123,6 +123,8 @@ type Summary struct {
 	// Skipped and Unverified are parts of Succeeded: tests that skipped themselves, and tests of whose processes the checker said nothing.
 	Skipped    int `json:"skipped"`
 	Unverified int `json:"unverified"`
+	// Kernels is how many kernels the checker says it looked at; 0 if it does not say, as NVIDIA's do not.
+	Kernels int `json:"kernels,omitempty"`
 	// Findings is the number of distinct defects that are no library's.
 	Findings int `json:"findings"`
 	// Seconds is the time of the whole run; of a run that was resumed, of all its parts; of joined shards, the longest.
@@ -159,6 +161,7 @@ func (s *Summary) add(r *Record) {
 	if r.Report == nil {
 		return
 	}
+	s.Kernels += r.Report.Kernels
 	if s.keys == nil {
 		s.keys = map[string]bool{}
 	}

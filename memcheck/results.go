@@ -317,6 +317,9 @@ func (res *Results) Text() string {
 			fmt.Fprintf(&b, ", %d %s", x.n, x.what)
 		}
 	}
+	if s.Kernels > 0 {
+		fmt.Fprintf(&b, "; %s checked", count(s.Kernels, "kernel"))
+	}
 	b.WriteString("\n")
 	for _, m := range s.Missing {
 		fmt.Fprintf(&b, "missing: %s\n", m)

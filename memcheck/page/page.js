@@ -91,6 +91,7 @@
       tile("Distinct findings", D.findings.length + "", reports ? "in " + plural(reports, "report") : ""),
       tile("Time", span(s.seconds)), tile("Processor time", span(cpu)));
     if (memory) $("tiles").append(tile("Most host memory", bytes(memory)));
+    if (s.kernels) $("tiles").append(tile("Kernels checked", s.kernels.toLocaleString()));
     if (s.skipped) $("tiles").append(tile("Skipped", s.skipped + ""));
     if (s.unverified) $("tiles").append(tile("Without a report", s.unverified + ""));
   }
