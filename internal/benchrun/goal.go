@@ -163,6 +163,11 @@ var catalogue = []Section{
 		{"peak.digits", "MiB", "peak above start: training step of the digits network, batch 64", "", ofTorchMost(1.1)},
 		{"peak.encoder", "MiB", "peak above start: transformer encoder layer, forward and backward on [16, 256, 512]", "", ofTorchMost(1.1)},
 	}},
+	{"Memory viewer, a trace of 10 million events", []Entry{
+		{"viewer.import", "MB/s", "the pickle read, its column file written and opened", "", atLeast(150)},
+		{"viewer.reopen", "s", "the column file opened, the first picture answered", "", atMost(2)},
+		{"viewer.tile", "ms", "a tile of any level over HTTP, the slowest of 400", "", atMost(50)},
+	}},
 	{"Start", []Entry{
 		{"start.cold", "s", "process start to first add on a GPU, no kernel cached", "", atMost(0.6)},
 		{"start.warm", "s", "the same with cached kernels", "", atMost(0.45)},
