@@ -1,6 +1,9 @@
 package drivertest
 
 import (
+	"bytes"
+	"runtime"
+
 	"tenon.dev/internal/driver"
 )
 
@@ -10,6 +13,7 @@ var virtualTests = []test{
 	{"Map", false, testMap},
 	{"Across", false, testMapAcross},
 	{"UnmapEnd", false, testUnmapEnd},
+	{"WithoutToken", false, testMapWithoutToken},
 	{"Errors", false, testMapErrors},
 	{"OutOfMemory", false, testMapOutOfMemory},
 }
@@ -106,6 +110,44 @@ func testUnmapEnd(f *fixture) {
 	f.ok(f.d.Synchronize(f.th))
 	f.ok(f.d.MemUnmap(f.th, r, piece))
 	f.ok(f.d.MemUnmap(f.th, r+piece, piece))
+}
+
+// testMapWithoutToken copies over borders of mappings on threads that never had a context.
+func testMapWithoutToken(f *fixture) {
+	const piece = 2 * mib
+	r := f.reserve(4 * piece)
+	for i := range driver.Ptr(4) {
+		f.ok(f.d.MemMap(f.th, r+i*piece, piece))
+	}
+	s, x := f.stream(), f.alloc(3*piece)
+	host := f.host(3 * piece)
+	for i := range host {
+		host[i] = byte(i % 251)
+	}
+	got := make([]byte, 3*piece)
+	at := r + piece/2
+	for _, move := range []func() error{
+		func() error { return f.d.Memset(at, 0, 1, 3*piece, s) },
+		func() error { return f.d.CopyHtoD(at, host, s) },
+		func() error { return f.d.CopyDtoD(x, at, 3*piece, s) },
+		func() error { return f.d.CopyDtoD(at, x, 3*piece, s) },
+		func() error { return f.d.CopyDtoH(got, at, s) },
+	} {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread() // and the thread ends with the goroutine
+			done <- move()
+		}()
+		f.ok(<-done)
+	}
+	f.sync(s)
+	if !bytes.Equal(got, host) {
+		f.Error("what came back is not what was copied")
+	}
+	f.ok(f.d.Synchronize(f.th))
+	for i := range driver.Ptr(4) {
+		f.ok(f.d.MemUnmap(f.th, r+i*piece, piece))
+	}
 }
 
 func testMapErrors(f *fixture) {

@@ -30,6 +30,8 @@ type Device struct {
 	closing sync.Once
 	mu      sync.Mutex
 	held    map[resource]struct{}
+	// mappings is how many mappings there are.
+	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.
 	physical map[driver.Ptr]uintptr
 	logs     words // word 0: how far the driver's error log was read

@@ -72,6 +72,7 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 		return err
 	}
 	d.holdRange(heldMapping, uintptr(p), uintptr(n))
+	d.mappings.Add(1)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.physical[p] = handle
@@ -91,6 +92,7 @@ func (d *Device) unmap(op string, r resource) error {
 	if err := d.giveBack(op, r, procMemUnmap, r.handle, r.size); err != nil || d.lost.Load() != nil {
 		return err
 	}
+	d.mappings.Add(-1)
 	d.mu.Lock()
 	handle := d.physical[driver.Ptr(r.handle)]
 	delete(d.physical, driver.Ptr(r.handle))

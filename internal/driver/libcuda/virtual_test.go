@@ -65,6 +65,48 @@ func TestMapFails(t *testing.T) {
 	}
 }
 
+// TestCopiesOfMappedMemory makes the context current for copies while memory is mapped: without it the driver refuses those across mappings.
+func TestCopiesOfMappedMemory(t *testing.T) {
+	f := newFake(t)
+	d := f.open()
+	defer d.Close()
+	th := d.Enter()
+	r, err := d.MemReserve(th, 2<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	th.Leave()
+	moves := []func() error{
+		func() error { return d.CopyDtoD(1, 2, 3, 4) },
+		func() error { return d.CopyHtoD(1, []byte{1}, 4) },
+		func() error { return d.CopyDtoH([]byte{1}, 1, 4) },
+		func() error { return d.Memset(1, 2, 1, 3, 4) },
+	}
+	entered := func(want int) {
+		t.Helper()
+		for i, move := range moves {
+			before := f.count[procCtxGetCurrent]
+			if err := move(); err != nil {
+				t.Error(err)
+			}
+			if n := f.count[procCtxGetCurrent] - before; n != want {
+				t.Errorf("move %d entered %d times, want %d", i, n, want)
+			}
+		}
+	}
+	entered(0)
+	th = d.Enter()
+	if err := d.MemMap(th, r, 2<<20); err != nil {
+		t.Fatal(err)
+	}
+	entered(1)
+	if err := d.MemUnmap(th, r, 2<<20); err != nil {
+		t.Error(err)
+	}
+	th.Leave()
+	entered(0)
+}
+
 func TestPoolCalls(t *testing.T) {
 	f := newFake(t)
 	d := f.open()

@@ -34,12 +34,25 @@ func (d *Device) Launch(l *driver.Launch) error {
 	return err
 }
 
+// move is do for a copy or a fill. Without a current context the driver takes only the first of several mappings for allocated ("Copy
+// range not fully allocated"), so while memory is mapped the context is made current.
+func (d *Device) move(op string, p proc, args ...uintptr) error {
+	if d.mappings.Load() > 0 {
+		t := d.Enter()
+		defer t.Leave()
+		if _, err := d.token(op, t); err != nil {
+			return err
+		}
+	}
+	return d.do(op, p, args...)
+}
+
 // CopyDtoD copies n bytes on the device; 0 bytes queue nothing.
 func (d *Device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error {
 	if n == 0 {
 		return nil
 	}
-	return d.do("CopyDtoD", procMemcpyDtoD, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
+	return d.move("CopyDtoD", procMemcpyDtoD, uintptr(dst), uintptr(src), uintptr(n), uintptr(s))
 }
 
 // CopyHtoD copies src to the device; no bytes queue nothing.
@@ -47,7 +60,7 @@ func (d *Device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 	if len(src) == 0 {
 		return nil
 	}
-	err := d.do("CopyHtoD", procMemcpyHtoD, uintptr(dst), dl.Address(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), uintptr(s))
+	err := d.move("CopyHtoD", procMemcpyHtoD, uintptr(dst), dl.Address(unsafe.Pointer(unsafe.SliceData(src))), uintptr(len(src)), uintptr(s))
 	runtime.KeepAlive(src)
 	return err
 }
@@ -57,7 +70,7 @@ func (d *Device) CopyDtoH(dst []byte, src driver.Ptr, s driver.Stream) error {
 	if len(dst) == 0 {
 		return nil
 	}
-	err := d.do("CopyDtoH", procMemcpyDtoH, dl.Address(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
+	err := d.move("CopyDtoH", procMemcpyDtoH, dl.Address(unsafe.Pointer(unsafe.SliceData(dst))), uintptr(src), uintptr(len(dst)), uintptr(s))
 	runtime.KeepAlive(dst)
 	return err
 }
@@ -78,5 +91,5 @@ func (d *Device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	if n == 0 {
 		return nil
 	}
-	return d.do("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
+	return d.move("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
 }
