@@ -3,6 +3,8 @@ package memviz
 import (
 	"bytes"
 	"encoding/json"
+	"encoding/xml"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -250,6 +252,28 @@ func TestFlameGraph(t *testing.T) {
 	b.Reset()
 	if err := WriteFlameGraph(&b, strings.NewReader(""), "nothing"); err != nil || !strings.Contains(b.String(), "0.0B") {
 		t.Errorf("%v %s", err, b.String())
+	}
+}
+
+// Whatever functions are called, the picture is XML.
+func TestFlameGraphNames(t *testing.T) {
+	var b strings.Builder
+	names := "a\x00\x1b[31m <b> & \"c\" ']]>';\xff\xfe\uffff\U0010ffff;operator<<(std::ostream&)"
+	if err := WriteFlameGraph(&b, strings.NewReader(names+" 4096\n"), names); err != nil {
+		t.Fatal(err)
+	}
+	d := xml.NewDecoder(strings.NewReader(b.String()))
+	for n := 0; ; n++ {
+		_, err := d.Token()
+		if err == io.EOF {
+			if n < 20 {
+				t.Errorf("%d tokens", n)
+			}
+			return
+		}
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, b.String())
+		}
 	}
 }
 

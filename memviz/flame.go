@@ -101,7 +101,7 @@ func (f *flame) draw(w io.Writer, title string) {
 <rect width="100%%" height="100%%" fill="#fff"/>
 <text x="8" y="18" font-size="14">%s</text>
 <text x="8" y="34" id="said">%s</text>
-`, flameWidth, height, flameWidth, height, html.EscapeString(title), sizeText(f.bytes))
+`, flameWidth, height, flameWidth, height, xmlText(title), sizeText(f.bytes))
 	f.row(w, 0, 0, scale, f.bytes)
 	io.WriteString(w, "<script><![CDATA["+flameScript+"]]></script>\n</svg>\n")
 }
@@ -111,8 +111,8 @@ func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64)
 	left, width := float64(x)*scale, float64(f.bytes)*scale
 	y := flameHead + depth*flameRow
 	fmt.Fprintf(w, `<g class="f" data-x="%.2f" data-w="%.2f" data-d="%d"><title>%s: %s (%.1f%%)</title><rect x="%.2f" y="%d" width="%.2f" height="%d" fill="%s"/><text x="%.2f" y="%d">%s</text></g>`+"\n",
-		left, width, depth, html.EscapeString(f.name), sizeText(f.bytes), 100*float64(f.bytes)/float64(max(all, 1)), left, y, width, flameRow-1, flameColour(f.name),
-		left+3, y+flameRow-6, html.EscapeString(fitText(f.name, width)))
+		left, width, depth, xmlText(f.name), sizeText(f.bytes), 100*float64(f.bytes)/float64(max(all, 1)), left, y, width, flameRow-1, flameColour(f.name),
+		left+3, y+flameRow-6, xmlText(fitText(f.name, width)))
 	sorted := make([]*flame, 0, len(f.calls))
 	for _, a := range f.calls {
 		sorted = append(sorted, a)
@@ -126,6 +126,16 @@ func (f *flame) row(w io.Writer, x uint64, depth int, scale float64, all uint64)
 		}
 		x += a.bytes
 	}
+}
+
+// xmlText escapes what XML gives a meaning, and replaces what it cannot hold.
+func xmlText(s string) string {
+	return html.EscapeString(strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0xfffe || r == 0xffff {
+			return '\ufffd'
+		}
+		return r
+	}, s))
 }
 
 // fitText shortens a name to what a width holds.
