@@ -12,12 +12,12 @@ import (
 // tailBytes is how much of each stream's end a record keeps.
 const tailBytes = 8 << 10
 
-// removeFiles removes what the process printed.
+// removeFiles gives up what the process printed.
 func (r *Record) removeFiles() error {
 	var errs []error
 	for _, f := range []*os.File{r.stdout, r.stderr} {
 		if f != nil {
-			errs = append(errs, f.Close(), os.Remove(f.Name()))
+			errs = append(errs, closeOutput(f))
 		}
 	}
 	if r.report != "" {

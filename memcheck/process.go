@@ -47,18 +47,20 @@ type process struct {
 	memory       int64
 }
 
-// open makes the files that the process prints to.
+// open makes the files that the process prints to. Where the system allows it they have no name, so that nothing is left to remove.
 func (p *process) open(stdout, stderr string) (err error) {
-	const flags = os.O_CREATE | os.O_EXCL | os.O_APPEND | os.O_RDWR
-	if p.out, err = os.OpenFile(stdout, flags, 0o600); err != nil {
+	if p.out, err = openOutput(stdout); err != nil {
 		return fmt.Errorf("cannot make a file for what a test prints: %w", err)
 	}
-	if p.err, err = os.OpenFile(stderr, flags, 0o600); err != nil {
-		return errors.Join(fmt.Errorf("cannot make a file for what a test prints: %w", err), p.out.Close())
+	if p.err, err = openOutput(stderr); err != nil {
+		return errors.Join(fmt.Errorf("cannot make a file for what a test prints: %w", err), closeOutput(p.out))
 	}
 	p.cuts = make(chan cause, 1)
 	return nil
 }
+
+// outputFlags are for a file that did not exist. What is appended stays whole even if the test opens its standard output again.
+const outputFlags = os.O_CREATE | os.O_EXCL | os.O_APPEND | os.O_RDWR
 
 // printed is the size of both files.
 func (p *process) printed() int64 {

@@ -3,12 +3,29 @@
 package memcheck
 
 import (
+	"errors"
+	"os"
 	"runtime"
 	"syscall"
 )
 
 // killGroup kills every process of the group that pid leads. That none is left is no error.
 func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+
+// openUnlinked opens a new file and takes its name away.
+func openUnlinked(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, outputFlags, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(name); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// closeOutput closes a file that openOutput opened; with that it is gone.
+func closeOutput(f *os.File) error { return f.Close() }
 
 // peakMemory returns the peak of resident memory in bytes.
 func peakMemory(usage any) int64 {

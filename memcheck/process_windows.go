@@ -1,6 +1,8 @@
 package memcheck
 
 import (
+	"errors"
+	"os"
 	"os/exec"
 	"strconv"
 	"syscall"
@@ -13,6 +15,12 @@ func setGroup(cmd *exec.Cmd) {
 
 // killGroup kills the process and all that descend from it.
 func killGroup(pid int) { _ = exec.Command("taskkill", "/T", "/F", "/PID", strconv.Itoa(pid)).Run() }
+
+// openOutput opens a new file.
+func openOutput(name string) (*os.File, error) { return os.OpenFile(name, outputFlags, 0o600) }
+
+// closeOutput closes and removes a file that openOutput opened.
+func closeOutput(f *os.File) error { return errors.Join(f.Close(), os.Remove(f.Name())) }
 
 // peakMemory is not measured.
 func peakMemory(any) int64 { return 0 }
