@@ -2,6 +2,7 @@ package memviz
 
 import (
 	"bytes"
+	"compress/gzip"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -155,6 +156,25 @@ func bigSnapshot(t *testing.T, path string, seed uint64) {
 	}
 }
 
+// pack compresses a file.
+func pack(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var z bytes.Buffer
+	w := must(gzip.NewWriterLevel(&z, gzip.BestSpeed))
+	w.Write(b)
+	w.Close()
+	if z.Len() < keptFromPacked || z.Len() >= keptFrom {
+		t.Fatalf("packed it has %d bytes", z.Len())
+	}
+	if err := os.WriteFile(to, z.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestOpenCache(t *testing.T) {
 	dir := t.TempDir()
 	path, cache := filepath.Join(dir, "big.pickle"), filepath.Join(dir, "cache")
@@ -237,6 +257,20 @@ func TestOpenCache(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+	// A compressed one is kept from a smaller size on.
+	packed := filepath.Join(dir, "packed.pickle.gz")
+	pack(t, path, packed)
+	if rec, err := Open(packed, Options{Cache: cache}); err != nil {
+		t.Error(err)
+	} else {
+		rec.Close()
+	}
+	if kept := columnFiles(t, cache); len(kept) != 1 || !strings.Contains(kept[0], "packed") {
+		t.Errorf("the cache holds %v", kept)
+	}
+	for _, f := range columnFiles(t, cache) {
+		os.Remove(f)
 	}
 	// Nothing is left behind.
 	for _, f := range columnFiles(t, cache) {

@@ -27,8 +27,9 @@ type Options struct {
 }
 
 const (
-	// keptFrom is the size of files from which on a column file is kept.
-	keptFrom = 16 << 20
+	// keptFrom is the size of files from which on a column file is kept, keptFromPacked that of compressed ones, which shrink to a thirtieth.
+	keptFrom       = 16 << 20
+	keptFromPacked = keptFrom / 32
 	// forgetAfter is how long a column file lies unused before another import removes it.
 	forgetAfter = 30 * 24 * time.Hour
 )
@@ -51,7 +52,7 @@ func Open(path string, o Options) (*Recording, error) {
 	if st.IsDir() {
 		return nil, fault.New(fault.Invalid, "%s is a folder, not a snapshot", path)
 	}
-	if st.Size() < keptFrom || o.NoCache {
+	if !large(f, st.Size()) || o.NoCache {
 		return importFile(f, path, st.Size(), o)
 	}
 	src, err := identify(f, st)
@@ -68,9 +69,16 @@ func Open(path string, o Options) (*Recording, error) {
 	return importTo(kept, f, path, src, o)
 }
 
+// large reports whether what was read of a snapshot is worth keeping.
+func large(f io.ReaderAt, size int64) bool {
+	var b [2]byte
+	_, err := f.ReadAt(b[:], 0)
+	return size >= keptFrom || err == nil && b == [2]byte{0x1f, 0x8b} && size >= keptFromPacked
+}
+
 // Import reads a snapshot of unknown length; name stands for it in messages.
 func Import(r io.Reader, name string, o Options) (*Recording, error) {
-	return importStream(r, name, 0, keptFrom+1, o)
+	return importStream(r, name, 0, true, o)
 }
 
 // identify says what a column file of this snapshot must have been made from.
@@ -189,13 +197,13 @@ func reader(r io.Reader, total int64, o Options) func(snapshot.ReadOptions) (*sn
 
 // importFile reads a snapshot without keeping a column file.
 func importFile(f *os.File, name string, size int64, o Options) (*Recording, error) {
-	return importStream(f, name, size, size, o)
+	return importStream(f, name, size, large(f, size), o)
 }
 
-// importStream reads a snapshot into memory, or into a temporary file if it is large. total is for the progress.
-func importStream(r io.Reader, name string, total, size int64, o Options) (*Recording, error) {
+// importStream reads a snapshot into memory, or into a temporary file if it may be large. total is for the progress.
+func importStream(r io.Reader, name string, total int64, large bool, o Options) (*Recording, error) {
 	read := reader(r, total, o)
-	if size < keptFrom {
+	if !large {
 		var b bytes.Buffer
 		if err := importSnapshot(read, &b, source{}); err != nil {
 			return nil, refused(name, err)
