@@ -615,7 +615,7 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 			}
 			v.clean(v.origin)
 			html.Reset()
-			v.must(memviz.WriteStatic(&html, rec, nil, memviz.StaticOptions{View: memviz.ViewState}))
+			v.must(memviz.WriteStatic(&html, rec, nil, memviz.StaticOptions{View: memviz.ViewState, Bytes: 1 << 16}))
 			v.must(os.WriteFile(path, html.Bytes(), 0o600))
 			v.must(v.tab.Go(v.origin))
 			v.settle()

@@ -98,6 +98,13 @@ func TestTab(t *testing.T) {
 	if err := tab.Eval("undefined", new(int)); err == nil {
 		t.Error("an undefined value was read")
 	}
+	front, err := b.Open(server.URL+"/", 200, 100)
+	must(err)
+	must(tab.Eval("new Promise(done => requestAnimationFrame(() => done()))", nil)) // also behind another tab
+	if picture, err = tab.Picture(); err != nil || picture.Bounds().Dx() != 300 {
+		t.Errorf("a picture of a tab behind another: %v", err)
+	}
+	must(front.Close())
 	must(tab.Close())
 	if err := tab.Eval("1", nil); err == nil {
 		t.Error("a closed tab answers")

@@ -24,10 +24,10 @@ type Tab struct {
 }
 
 // Open opens url in a new tab whose viewport has the given size in CSS pixels at one device pixel each, and returns once the page's
-// load event has passed.
+// load event has passed. Each tab has a window of its own, since one behind another would draw nothing and have slow timers.
 func (b *Browser) Open(url string, width, height int) (*Tab, error) {
 	var target struct{ TargetID string }
-	if err := b.call("", "Target.createTarget", args{"url": "about:blank"}, &target); err != nil {
+	if err := b.call("", "Target.createTarget", args{"url": "about:blank", "newWindow": true}, &target); err != nil {
 		return nil, err
 	}
 	var attached struct{ SessionID string }
@@ -42,6 +42,9 @@ func (b *Browser) Open(url string, width, height int) (*Tab, error) {
 		if err := t.call(domain+".enable", args{}, nil); err != nil {
 			return nil, err
 		}
+	}
+	if err := t.call("Emulation.setFocusEmulationEnabled", args{"enabled": true}, nil); err != nil {
+		return nil, err
 	}
 	if err := t.Resize(width, height); err != nil {
 		return nil, err
@@ -257,12 +260,9 @@ func (t *Tab) Type(text string) error {
 	return t.call("Input.insertText", args{"text": text}, nil)
 }
 
-// PNG returns a picture of the viewport as PNG. It brings the tab to the front, since others draw nothing.
+// PNG returns a picture of the viewport as PNG.
 func (t *Tab) PNG() ([]byte, error) {
 	var r struct{ Data string }
-	if err := t.call("Page.bringToFront", args{}, nil); err != nil {
-		return nil, err
-	}
 	if err := t.call("Page.captureScreenshot", args{"format": "png"}, &r); err != nil {
 		return nil, err
 	}
