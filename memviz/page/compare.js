@@ -24,7 +24,7 @@ class CompareView {
     const turn = this.turn = (this.turn || 0) + 1;
     if (!info.diff) {
       put(this.head);
-      put(this.body, h('div', { class: 'empty' }, h('h2', {}, 'One snapshot is open'), h('p', {}, 'To see what two snapshots hold differently, by stack, name both:'), h('pre', {}, `tenon memviz ${info.file} OTHER`)));
+      put(this.body, h('div', { class: 'empty' }, h('h2', {}, 'One snapshot is open'), h('p', {}, 'To see what two snapshots hold differently, by stack, name both:'), h('pre', {}, `tenon memviz ${info.file} AFTER`)));
       return;
     }
     try {
