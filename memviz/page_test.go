@@ -402,6 +402,17 @@ func pageState(t *testing.T, b *browser.Browser) {
 	if s := v.number("markerState()"); s >= float64(d.Events) {
 		t.Error("a click on a row did not move the marker")
 	}
+	v.do("update({state: device().peak_state, q: 'dropout'})")
+	var found memviz.SearchResult
+	v.ask(fmt.Sprintf("search?device=0&q=dropout%%20state:%d&limit=200", d.PeakState), &found)
+	v.equal("blocks that stand out in a search", v.number("views.state.lit.size"), found.Count)
+	v.do("update({q: ''})")
+	var row [2]float64
+	v.must(v.tab.Eval("(r => [r.left + 60, r.top + 10])(document.querySelector('#inspector .holder').getBoundingClientRect())", &row))
+	v.must(v.tab.Mouse("mouseMoved", row[0], row[1], false))
+	v.must(v.tab.Wait("views.state.hoverStack > 0"))
+	v.must(v.tab.Mouse("mouseMoved", 5, 5, false))
+	v.must(v.tab.Wait("views.state.hoverStack === 0"))
 	var at [2]float64
 	v.must(v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), p = w.pieces.find(p => p.s.blocks.some(x => x.offset >= p.from && x.offset + x.size <= p.to && x.size / p.s.size > 0.3)), x = p.s.blocks.find(x => x.size / p.s.size > 0.3);
 		return [b.left + 16 + p.x + (x.offset + x.size / 2 - p.from) * p.w / (p.to - p.from), b.top + p.y + 9 - w.scroller.scrollTop] })(views.state)`, &at))

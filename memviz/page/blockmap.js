@@ -13,6 +13,7 @@ class BlockView {
     this.slider = h('input', { type: 'range', min: '0', step: '1', 'aria-label': 'State', class: 'slider', oninput: e => update({ state: Number(e.target.value) }) });
     this.root = h('div', { class: 'state-view' }, this.head, this.slider, h('div', { class: 'split' }, this.table.scroller, this.scroller));
     this.zoomed = 1;
+    this.hoverStack = 0;
     this.scroller.addEventListener('scroll', () => this.schedule(), { passive: true });
     this.scroller.addEventListener('pointermove', e => this.hover(e));
     this.scroller.addEventListener('pointerleave', () => { this.over = null; hideTip(); this.schedule(); });
@@ -37,10 +38,8 @@ class BlockView {
       this.slider.max = String(device().states - 1);
       this.table.show();
     }
-    if (what.has('state') || what.has('device')) {
-      this.table.reveal(markerState());
-      this.load();
-    }
+    if (what.has('state') || what.has('device')) this.table.reveal(markerState());
+    if (what.has('state') || what.has('device') || what.has('q')) this.load();
     this.schedule();
   }
 
@@ -53,6 +52,8 @@ class BlockView {
       const map = await ask('blocks', { device: d.device, state: near });
       if (turn !== this.turn) return;
       this.map = map;
+      this.lit = await this.matches(near);
+      if (turn !== this.turn) return;
       this.fault = '';
       if (near !== s) update({ state: near }); // a static file holds some states only; the list shows them
     } catch (e) {
@@ -63,6 +64,17 @@ class BlockView {
     this.layout();
     this.fillHead();
     this.schedule();
+  }
+
+  // matches returns the allocations of a state that the search finds, or null where nothing is searched for.
+  async matches(state) {
+    if (!where.q || embedded) return null;
+    try {
+      const found = await ask('search', { device: device().device, q: `${where.q} state:${state}`, limit: 4000 });
+      return new Set(found.results.map(a => a.id));
+    } catch {
+      return null; // the details say what is wrong with the query
+    }
   }
 
   fillHead() {
@@ -209,7 +221,7 @@ class BlockView {
     for (const b of p.s.blocks) {
       if (b.offset + b.size <= p.from || b.offset >= end) continue;
       const a = p.x + (Math.max(b.offset, p.from) - p.from) * k, z = p.x + (Math.min(b.offset + b.size, end) - p.from) * k;
-      const dim = where.stack && b.stack !== where.stack;
+      const stack = this.hoverStack || where.stack, dim = stack ? b.stack !== stack : this.lit && !this.lit.has(b.id);
       c.globalAlpha = dim ? 0.18 : 1;
       c.fillStyle = stackColour(b.stack);
       c.fillRect(a, p.y, Math.max(z - a - (z - a > 3 ? 1 : 0), 0.6), barHeight);

@@ -131,7 +131,7 @@ async function holdersDetails() {
 
 // holderRow is one stack in a list: hovering lets its strips stand out, a click keeps that.
 function holderRow(g, whole) {
-  const v = timelines[where.view];
+  const v = timelines[where.view] || (where.view === 'state' ? views.state : null);
   const hover = id => () => {
     if (!v) return;
     clearTimeout(holderRow.timer);
@@ -146,7 +146,7 @@ function holderRow(g, whole) {
     class: where.stack === g.stack && g.stack ? 'holder on' : 'holder', 'data-key': `s${g.stack}`, 'aria-pressed': where.stack === g.stack ? 'true' : 'false',
     onmouseenter: hover(g.stack), onmouseleave: hover(0), onclick: () => {
       if (!g.stack) return;
-      if (v || where.view === 'state') toggleStack(g.stack);
+      if (v) toggleStack(g.stack);
       else update({ view: 'active', stack: g.stack }, true);
     },
   }, h('i', { class: 'swatch', style: { background: stackColour(g.stack) } }), labelElement(g.label), h('span', { class: 'amount' }, bytes(g.bytes)),

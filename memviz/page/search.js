@@ -53,7 +53,7 @@ async function searchDetails() {
   if (!r.count) return [h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, 'Nothing matches'), h('p', { class: 'muted' }, `“${q}”`))), queryHelp()];
   return [
     h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, plural(r.count, 'allocation')), h('p', { class: 'muted' }, `match “${q}” · ${bytes(r.bytes)} together`)),
-      h('label', { class: 'switch', title: 'Stack only these in the timeline (o)' }, h('input', { type: 'checkbox', checked: where.only, onchange: e => update({ only: e.target.checked, lo: 0, hi: 0 }), 'data-key': 'only' }), ' only these')),
+      where.view === 'active' && h('label', { class: 'switch', title: 'Stack only these in the timeline (o)' }, h('input', { type: 'checkbox', checked: where.only, onchange: e => update({ only: e.target.checked, lo: 0, hi: 0 }), 'data-key': 'only' }), ' only these')),
     r.groups.length > 1 ? h('h3', {}, 'By stack') : null,
     r.groups.length > 1 ? h('ul', { class: 'holders' }, r.groups.slice(0, 12).map(g => holderRow(g, r.bytes))) : null,
     h('h3', {}, r.results.length < r.count ? `Largest ${r.results.length}` : 'Largest first'),
