@@ -26,7 +26,9 @@ type MemPoolOpt struct {
 	Allocator Allocator // nil: the driver
 }
 
-// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it.
+// NewMemPool returns a pool of d's memory that holds nothing yet. Close it when done; what is open when the device is closed goes with it. Under the
+// back end cudaMallocAsync, whose memory is the driver's to divide, a pool is a name without effect, and one with an Allocator an error
+// of kind Unsupported.
 func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
 	var src rt.Source
 	if opt.Allocator != nil {

@@ -205,6 +205,12 @@ func TestAsyncOutOfMemoryLadder(t *testing.T) {
 	if err := d.RecordHistory(History{Enabled: HistoryAll}); fault.KindOf(err) != fault.Unsupported {
 		t.Errorf("history: %v", err)
 	}
+	if err := d.NewPool(NewPoolID(), &fakeSource{}); fault.KindOf(err) != fault.Unsupported {
+		t.Errorf("a pool with an allocator: %v", err)
+	}
+	if err := d.NewPool(NewPoolID(), nil); err != nil {
+		t.Errorf("a pool: %v", err)
+	}
 	if err := d.RecordHistory(History{}); err != nil {
 		t.Errorf("no history: %v", err)
 	}

@@ -79,6 +79,11 @@ func (d *Device) RetainPool(id PoolID) error {
 // NewPool makes the private pool id with one use and memory from src; nil is the device. The pool must not exist yet. Memory of a
 // source is not mapped page by page, whatever the settings say.
 func (d *Device) NewPool(id PoolID, src Source) error {
+	if src != nil {
+		if err := d.needsNative("pools with an allocator of their own"); err != nil {
+			return err
+		}
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.findPrivate(id) != nil {
