@@ -264,3 +264,21 @@ func TestLoadRefusesBrokenFile(t *testing.T) {
 		t.Errorf("broken file: %v", err)
 	}
 }
+
+func TestPagesFindsPlanted(t *testing.T) {
+	tree := planted{
+		"docs/architecture.md": "# A\n```text\nno list\n```\n\n## Packages\n\n```text\ntenon (root)           the face\ninternal/{a,b} nn      more   words\n  internal/c\n```\n`d` is text\n```text\ne\n```\n\n## More\n```text\ninternal/d\n```\n",
+		"RATIONALE.md":         "# R\n\n| module | used by |\n| --- | --- |\n| `x.org/a` | `x.org/z` |\n| `x.org/b`, `x.org/c` | y |\n\n| `x.org/d` |\n",
+		"go.mod":               "module tenon.dev\n\ngo 1.26.0\n\nrequire x.org/a v1.0.0\n\nrequire (\n\tx.org/b v0.1.0 // indirect\n\tx.org/e v0.1.0\n)\n\ntool (\n\tx.org/b/cmd\n)\n",
+		"a.go":                 "package tenon",
+		"internal/a/a.go":      "package a",
+		"internal/b/b.go":      "package b",
+		"internal/d/d.go":      "package d",
+		"nn/nn.go":             "package nn",
+	}
+	want(t, Pages(tree.load(t)),
+		"package internal/d is not listed", "package internal/c is listed, but there is none", "package e is listed",
+		"dependency x.org/e is not listed", "dependency x.org/c is listed, but there is none")
+	want(t, Pages(planted{"a.go": "package tenon"}.load(t)), "docs/architecture.md: open", "go.mod: open")
+	want(t, Pages(planted{"go.mod": "require x.org/a v1.0.0"}.load(t)), "docs/architecture.md: open", "RATIONALE.md: open")
+}
