@@ -140,7 +140,7 @@ class BlockView {
     let lo = w / Math.max(whole, 1) / 8, hi = w * lines * 2 / Math.max(whole, 1);
     // A segment fills more than a line only where it has many blocks, or where lines are needed anyway.
     const largest = this.map.segments.reduce((a, s) => s.size > a.size ? s : a);
-    if (whole / largest.size < lines / 2) hi = Math.min(hi, (w - 2) / largest.size * Math.max(1, largest.blocks.length / 8));
+    if (whole / largest.size < lines / 4) hi = Math.min(hi, (w - 2) / largest.size * Math.max(1, largest.blocks.length / 8));
     for (let i = 0; i < 24; i++) {
       const mid = Math.sqrt(lo * hi);
       let used = 0;
