@@ -38,8 +38,8 @@ type rig struct {
 	dev     driver.Device
 	th      driver.Thread
 	buffers []driver.Ptr
-	// pooled are buffers that were allocated in stream order, and are freed so.
-	pooled []driver.Ptr
+	// pooled is the stream on which a buffer was allocated in its order, and is freed so.
+	pooled map[driver.Ptr]driver.Stream
 }
 
 // newRig opens the first GPU, or a simulated one, and closes it after the test with all that was not leaked.
@@ -50,14 +50,14 @@ func newRig(t *testing.T) *rig {
 			t.Fatal(err)
 		}
 	}
-	r := &rig{t: t, dev: dev, th: dev.Enter()}
+	r := &rig{t: t, dev: dev, th: dev.Enter(), pooled: map[driver.Ptr]driver.Stream{}}
 	t.Cleanup(func() {
 		r.say("synchronise", r.dev.Synchronize(r.th))
 		for _, p := range r.buffers {
 			r.say("free", r.dev.MemFree(r.th, p))
 		}
-		for _, p := range r.pooled {
-			r.say("free", r.dev.MemFreeAsync(r.th, p, r.stream()))
+		for p, s := range r.pooled {
+			r.say("free", r.dev.MemFreeAsync(r.th, p, s))
 		}
 		r.say("synchronise", r.dev.Synchronize(r.th))
 		r.th.Leave()
@@ -422,7 +422,7 @@ func (r *rig) ordered(s driver.Stream) driver.Ptr {
 	}
 	p, err := r.dev.MemAllocAsync(r.th, 4*lanes, s)
 	r.must(err)
-	r.pooled = append(r.pooled, p)
+	r.pooled[p] = s
 	r.must(r.dev.Memset(p, 0, 4, lanes, s))
 	return p
 }
@@ -434,12 +434,20 @@ func (r *rig) crossing(bug bool, first, second *kir.Program) {
 	own, other, in := r.zeroed(), r.zeroed(), r.ordered(a)
 	r.launch(first, a, own, in)
 	if !bug {
-		e, err := r.dev.EventCreate(r.th, false)
-		r.must(err)
-		r.must(r.dev.EventRecord(e, a))
-		r.must(r.dev.StreamWait(b, e))
+		r.follow(b, a)
 	}
 	r.launch(second, b, other, in)
+	if !bug {
+		r.follow(a, b) // on a the buffer is freed
+	}
+}
+
+// follow puts what comes next on s after what is on t.
+func (r *rig) follow(s, t driver.Stream) {
+	e, err := r.dev.EventCreate(r.th, false)
+	r.must(err)
+	r.must(r.dev.EventRecord(e, t))
+	r.must(r.dev.StreamWait(s, e))
 }
 
 func streamReadAfterWrite(t *testing.T, bug bool) {
