@@ -2,12 +2,14 @@ module tenon.dev
 
 go 1.26.0
 
-require github.com/ebitengine/purego v0.11.3
+require (
+	github.com/alecthomas/kong v1.17.0
+	github.com/ebitengine/purego v0.11.3
+)
 
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
-	github.com/alecthomas/kong v1.17.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da // indirect
