@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // ReportError says why a report is not complete. Its text is the contract's.
@@ -47,11 +48,16 @@ type ParseOptions struct {
 	Libraries Libraries
 }
 
+// readers are buffers for use again: most reports are shorter than what it takes to clear a new one.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10) }}
+
 // ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of its
 // tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however long the output.
 // The error is ErrCount or ErrNoSummary, beside a report of what was there, or the reader's.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
-	in := bufio.NewReaderSize(r, 64<<10)
+	in := readers.Get().(*bufio.Reader)
+	in.Reset(r)
+	defer readers.Put(in)
 	if first, err := in.Peek(len(tenonMark)); err == nil && string(first) == tenonMark {
 		return parseTenon(in, o)
 	}
