@@ -70,6 +70,9 @@ func WriteFlameGraph(w io.Writer, r io.Reader, title string) error {
 	in := bufio.NewReader(r)
 	for n := 1; ; n++ {
 		line, err := in.ReadString('\n')
+		if _, said := err.(*fault.Error); said {
+			return err
+		}
 		if err != nil && err != io.EOF {
 			return fault.Wrap(fault.System, err, "reading the lines of a flame graph")
 		}

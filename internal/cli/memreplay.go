@@ -105,7 +105,7 @@ func (m *memreplay) program(con *console) (*replay.Program, error) {
 	s, err := snapshot.Read(f, o)
 	bar.clear()
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "%s is not a memory snapshot that can be read", m.File)
+		return nil, fault.Wrap(fault.Invalid, err, "reading %s", m.File)
 	}
 	device := max(0, slices.IndexFunc(s.Traces, func(t []snapshot.Event) bool { return len(t) > 0 }))
 	if m.Device != nil {

@@ -157,8 +157,8 @@ func TestMemreplayErrors(t *testing.T) {
 	}{
 		{nil, `expected "<file>"`},
 		{[]string{"absent.pickle"}, "cannot open the snapshot"},
-		{[]string{t.TempDir()}, "is not a memory snapshot that can be read"},
-		{[]string{text}, "notes.txt is not a memory snapshot that can be read"},
+		{[]string{t.TempDir()}, "is a directory"},
+		{[]string{text}, "tenon: reading " + text + ": the snapshot cannot be read"},
 		{[]string{resnet50, "--device", "3"}, "no trace of device 3, but of 0; choose one with --device"},
 		{[]string{resnet50, "--conf", "max_split_size_mb:2"}, `the settings "max_split_size_mb:2"`},
 		{[]string{resnet50, "--conf", "backend:cudaMallocAsync"}, "whose decisions cannot be replayed"},

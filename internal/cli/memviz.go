@@ -196,8 +196,14 @@ func (c *memvizStats) Run(con *console) error { return c.print(con.out, memviz.W
 // memvizTrace is PyTorch's trace.
 type memvizTrace struct{ reportInput }
 
-// Run prints it.
-func (c *memvizTrace) Run(con *console) error { return c.print(con.out, memviz.WriteTrace) }
+// Run prints it, as PyTorch does with the end of the last line, which the report itself has not.
+func (c *memvizTrace) Run(con *console) error {
+	if err := c.print(con.out, memviz.WriteTrace); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(con.out)
+	return err
+}
 
 // print writes a report to standard output.
 func (c *reportInput) print(out io.Writer, write func(io.Writer, io.Reader, string) error) error {
@@ -289,7 +295,11 @@ func (c *memvizFlamegraph) Run(con *console) error {
 	}
 	defer rec.Close()
 	device := c.Device
-	if d := rec.Devices(); device < 0 && len(d) > 0 {
+	if device < 0 {
+		d := rec.Devices()
+		if len(d) == 0 {
+			return fault.New(fault.Invalid, "%s holds nothing of any device", c.File)
+		}
 		device = d[0]
 	}
 	return c.write(con.out, fmt.Sprintf("Who held memory of device %d at the %s, %s", device, c.At, filepath.Base(c.File)), func(w io.Writer) error {

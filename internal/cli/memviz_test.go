@@ -64,6 +64,9 @@ func TestMemvizReports(t *testing.T) {
 		if !strings.Contains(out, c.want) {
 			t.Errorf("%v: no %q in %.300s", args, c.want, out)
 		}
+		if (c.args[0] == "stats" || c.args[0] == "trace") && !strings.HasSuffix(out, "\n") {
+			t.Errorf("%v: the last line does not end: %q", args, out[len(out)-20:])
+		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, ".*")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
@@ -74,6 +77,11 @@ func TestMemvizErrors(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad.pickle")
 	if err := os.WriteFile(bad, []byte("no pickle"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A snapshot of no device.
+	none := filepath.Join(dir, "none.pickle")
+	if err := os.WriteFile(none, []byte("\x80\x04}(X\x08\x00\x00\x00segments]X\x0d\x00\x00\x00device_traces]u."), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	good := recordedSnapshot("extra_streams")
@@ -91,7 +99,9 @@ func TestMemvizErrors(t *testing.T) {
 		{[]string{"stats", bad}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"compare", "absent", good}, "the snapshot cannot be opened"},
 		{[]string{"compare", good, "absent"}, "the snapshot cannot be opened"},
-		{[]string{"segments", bad, "-o", filepath.Join(dir, "x.svg")}, "bad.pickle: the snapshot cannot be read"},
+		{[]string{"segments", bad, "-o", filepath.Join(dir, "x.svg")}, "tenon: reading " + bad + ": the snapshot cannot be read"},
+		{[]string{"pprof", bad, "-o", filepath.Join(dir, "x.pb.gz")}, "bad.pickle: the snapshot cannot be read"},
+		{[]string{"flamegraph", none, "-o", filepath.Join(dir, "x.svg")}, "none.pickle holds nothing of any device"},
 		{[]string{"segments", good, "-o", filepath.Join(dir, "no", "x.svg")}, "cannot write"},
 		{[]string{"flamegraph", bad}, "bad.pickle: the snapshot cannot be read"},
 		{[]string{"flamegraph", good, "--device", "7", "-o", "-"}, "has no device 7"},

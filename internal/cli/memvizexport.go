@@ -3,6 +3,7 @@ package cli
 import (
 	"io"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -37,7 +38,7 @@ func (c *reportInput) export(con *console, output string, write func(*snapshot.S
 	defer in.Close()
 	s, err := snapshot.Read(in, snapshot.ReadOptions{})
 	if err != nil {
-		return err
+		return fault.Wrap(fault.Invalid, err, "reading %s", c.File)
 	}
 	return writeOutput(output, con.out, func(w io.Writer) error { return write(s, w) })
 }

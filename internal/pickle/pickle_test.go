@@ -186,7 +186,7 @@ func TestRefused(t *testing.T) {
 		data, want string
 		kind       fault.Kind
 	}{
-		{"", "ends in the middle, at byte 0", fault.Invalid},
+		{"", "the pickle is empty", fault.Invalid},
 		{"hello", "memo entry 101 does not exist", fault.Invalid},
 		{"\x00", "the file is no pickle: it begins with byte 0x00", fault.Invalid},
 		{"K\x01\x00", "0x00 is no instruction", fault.Invalid},

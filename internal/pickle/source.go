@@ -58,6 +58,9 @@ func (s *source) fill(n int) error {
 }
 
 func (s *source) truncated() error {
+	if s.start+int64(s.end) == 0 {
+		return fault.New(fault.Invalid, "the pickle is empty")
+	}
 	return fault.New(fault.Invalid, "the pickle ends in the middle, at byte %d", s.start+int64(s.end))
 }
 

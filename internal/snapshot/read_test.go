@@ -382,7 +382,7 @@ func TestReadErrors(t *testing.T) {
 		data, want string
 		kind       fault.Kind
 	}{
-		{"", "ends in the middle", fault.Invalid},
+		{"", "the pickle is empty", fault.Invalid},
 		{"\x1f\x8bnonsense", "gzip", fault.Invalid},
 		{"cos\nsystem\n(S'rm'\ntR.", "os.system", fault.Invalid},
 		{"].", "neither segments nor device_traces", fault.Invalid}, {"}.", "neither segments nor device_traces", fault.Invalid},
