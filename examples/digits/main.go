@@ -192,14 +192,14 @@ func learn(x *tenon.Exec, o options, train, test []image, out io.Writer) error {
 		losses, accuracies = append(losses, sum/float64(loader.Len())), append(accuracies, accuracy)
 		fmt.Fprintf(out, "epoch %2d/%d  loss %.4f  test accuracy %.1f %%\n", epoch, o.epochs, losses[epoch-1], 100*accuracy)
 	}
+	speed := float64(o.epochs*loader.Len()*o.batch) / working.Seconds()
+	peak := x.Device().Stats()["allocated_bytes.all.peak"]
+	fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
 	if o.svg != "" {
 		if err := os.WriteFile(o.svg, curves(losses, accuracies), 0o644); err != nil {
 			return fmt.Errorf("the curves cannot be written: %w", err)
 		}
 	}
-	speed := float64(o.epochs*loader.Len()*o.batch) / working.Seconds()
-	peak := x.Device().Stats()["allocated_bytes.all.peak"]
-	fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
 	return nil
 }
 
