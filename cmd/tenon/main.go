@@ -1,4 +1,5 @@
-// Tenon looks at what Tenon finds on a machine: tenon doctor, tenon version.
+// Tenon is the command-line tools of Tenon: doctor says what a machine has, memviz shows memory snapshots, memreplay replays them under other
+// settings, memcheck runs tests under a memory checker.
 // It may not know what the commands do: package internal/cli holds them.
 package main
 

@@ -112,7 +112,7 @@ var outside = []struct {
 	{"go.uber.org/goleak", []string{"internal/testkit", "internal/driver/drivertest"}, true, "it serves tests"},
 	{"unsafe", []string{"internal/dl", "internal/driver/*", "internal/vexec/...", "internal/lib/...", "dtype"}, false,
 		"raw memory is touched by loaders, drivers and dtype alone"},
-	{"net/http", []string{"memviz/...", "internal/cli/..."}, false, "only the viewer serves pages"},
+	{"net/http", []string{"memviz/...", "internal/cli/...", "bench"}, false, "only the viewer serves pages"},
 	{"C", nil, false, "the module needs no C compiler"},
 }
 
