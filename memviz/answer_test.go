@@ -174,6 +174,10 @@ func TestCategoriesAndNotes(t *testing.T) {
 			t.Errorf("allocation %d has marks %x, want %x", i, p.marks[i], want)
 		}
 	}
+	plain := &lives{start: []uint32{1}, freed: []uint32{4}, end: []uint32{5}}
+	if m := lifeMarks(plain, 0, 9); m != 0 {
+		t.Errorf("what is freed at once has marks %x", m)
+	}
 	x := rec.allocation(rec.devices[0], ViewActive, 2)
 	if x.Category != "gradient" || x.Pool != "(0,0)" || x.Freed != 4 || x.End != 6 {
 		t.Errorf("%+v", x)

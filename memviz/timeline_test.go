@@ -130,9 +130,29 @@ func parseTile(t testing.TB, b Tile) parsed {
 	return p
 }
 
+// stacking remembers, by state, the bytes below each allocation.
+type stacking map[int][]uint64
+
+// below returns the bytes of the allocations older than pos that live in a state.
+func (o stacking) below(line *timeline, state, pos int) uint64 {
+	sums := o[state]
+	if sums == nil {
+		sums = make([]uint64, len(line.start)+1)
+		for i := range line.start {
+			sums[i+1] = sums[i]
+			if int(line.start[i]) <= state && state < int(line.end[i]) {
+				sums[i+1] += line.size[i]
+			}
+		}
+		o[state] = sums
+	}
+	return sums[pos]
+}
+
 // check compares a tile with the timeline, said simply.
 func (p parsed) check(t *testing.T, line *timeline, r tileRequest) {
 	t.Helper()
+	offsets := stacking{}
 	width := 1 << r.level
 	for c := range p.columns {
 		s := int(p.first) + c*width
@@ -167,14 +187,8 @@ func (p parsed) check(t *testing.T, line *timeline, r tileRequest) {
 			if k+1 < p.stepOf[i+1] && p.stepCols[k+1] == c {
 				k++
 			}
-			var below uint64
-			lives := false
-			for _, o := range plainLive(line, s) {
-				if o < pos {
-					below += line.size[o]
-				}
-				lives = lives || o == pos
-			}
+			below := offsets.below(line, s, int(pos))
+			lives := int(line.start[pos]) <= s && s < int(line.end[pos])
 			if !lives || math.Abs(float64(below)-p.offset[k]) > p.min/4 {
 				t.Fatalf("%+v: strip %d column %d lies at %v, want %d (lives %v)", r, id, c, p.offset[k], below, lives)
 			}
@@ -186,14 +200,23 @@ func (p parsed) check(t *testing.T, line *timeline, r tileRequest) {
 	}
 	crossing := 0
 	for i := range line.start {
+		crosses, seen := false, false
 		for c := range p.columns {
-			if s := uint32(p.first) + uint32(c*width); line.start[i] <= s && s < line.end[i] {
-				crossing++
-				if r.hi == 0 && len(p.id) < TileStrips && !drawn[uint32(i)] && line.size[i] >= uint64(p.min) && line.size[i] > 0 {
-					t.Fatalf("%+v: allocation %d of %d bytes has no strip", r, i, line.size[i])
-				}
-				break
+			state := uint32(p.first) + uint32(c*width)
+			if state < line.start[i] || line.end[i] <= state {
+				continue
 			}
+			crosses = true
+			if seen = seen || r.hi == 0; !seen {
+				below := offsets.below(line, int(state), i)
+				seen = below < r.hi && below+line.size[i] > r.lo
+			}
+		}
+		if crosses {
+			crossing++
+		}
+		if seen && len(p.id) < TileStrips && !drawn[uint32(i)] && line.size[i] >= uint64(p.min) && line.size[i] > 0 {
+			t.Fatalf("%+v: allocation %d of %d bytes has no strip", r, i, line.size[i])
 		}
 	}
 	if crossing != len(p.id)+p.hidden {
@@ -255,6 +278,23 @@ func TestTileLimit(t *testing.T) {
 	}
 	if len(p.id) != want || want == 0 {
 		t.Fatalf("%d strips in the window, want %d", len(p.id), want)
+	}
+}
+
+// With many candidates in many columns, a window still shows all that lies in it.
+func TestTileWindow(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	line := randomTimeline(rng, 700, 3*TileStrips)
+	for range 4 {
+		lo := uint64(rng.Int64N(int64(line.max)))
+		for level := range 2 {
+			r := tileRequest{level: level, min: 1, lo: lo, hi: lo + line.max/64}
+			p := parseTile(t, line.draw(r, noStack, noTime))
+			if len(p.id) == TileStrips {
+				t.Fatal("the window is too full to tell")
+			}
+			p.check(t, line, r)
+		}
 	}
 }
 
