@@ -334,7 +334,7 @@ func (res *Results) Text() string {
 		}
 		fmt.Fprintf(&b, "  %-14s %s%s (%s, %s)\n", f.Class, f.Message, f.where(), count(len(f.tests), "test"), count(f.count, "report"))
 	}
-	shown, bad := 0, s.Failed+s.Timeouts
+	shown, bad, tools := 0, s.Failed+s.Timeouts, res.severalTools()
 	if bad > 0 {
 		b.WriteString("\ndid not pass:\n")
 	}
@@ -346,12 +346,16 @@ func (res *Results) Text() string {
 			fmt.Fprintf(&b, "  and %d more\n", bad-most)
 			break
 		}
-		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, t.Test, t.Reason)
+		name := t.Test
+		if tools {
+			name += " [" + string(t.Tool) + "]"
+		}
+		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, name, t.Reason)
 	}
 	return b.String()
 }
 
-// ranked returns the findings that matter most first: errors, then failed calls, which often only say that a kernel had failed before,
+// ranked returns the findings that matter most first: errors, then leaks and failed calls, which often only say that a kernel had failed before,
 // then warnings, then what is a library's; of equals, those of more tests.
 func (res *Results) ranked() []*found {
 	weight := func(f *found) int {
@@ -360,7 +364,7 @@ func (res *Results) ranked() []*found {
 			return 3
 		case f.Severity != SeverityError:
 			return 2
-		case f.Class == APIError:
+		case f.Class == APIError || f.Class == Leak:
 			return 1
 		}
 		return 0

@@ -61,7 +61,7 @@
     $("title").textContent = D.title;
     const gpus = [...new Set(D.headers.flatMap(h => h.gpus || []).filter(Boolean))];
     const facts = [h.checker.toLowerCase() + " " + [...new Set(D.headers.flatMap(h => h.tools))].join(", "),
-      D.headers.length > 1 ? plural(D.headers.length, "shard") : plural((h.gpus || []).length, "worker"),
+      D.headers.length > 1 ? plural(D.headers.length, D.headers.some(h => h.shard.split > 1) ? "shard" : "run") : plural((h.gpus || []).length, "worker"),
       gpus.length ? "GPU " + gpus.join(", ") : "", h.limit_seconds ? "limit " + span(h.limit_seconds) : "", h.strict ? "strict" : "",
       D.headers.length === 1 && h.shard.split > 1 ? "shard " + h.shard.rank + " of " + h.shard.split : "",
       [...new Set(D.headers.map(h => h.host).filter(Boolean))].slice(0, 3).join(", "), new Date(h.began).toLocaleString()];
@@ -113,8 +113,8 @@
     const text = D.findings.map(f => JSON.stringify([f.class, f.message, f.kernel, f.place, f.site, f.details, f.device, f.stack, f.allocation, f.library,
       f.tests.slice(0, 200).map(i => D.tests[i].name)]).toLowerCase());
     const order = D.findings.map((f, i) => i).sort((a, b) => rank(D.findings[a]) - rank(D.findings[b]) || D.findings[b].tests.length - D.findings[a].tests.length || a - b);
-    // A failed call often only says that a kernel had failed before.
-    function rank(f) { return f.library ? 3 : f.severity !== "error" ? 2 : f.class === "api-error" ? 1 : 0; }
+    // Leaks do no harm by themselves, and a failed call often only says that a kernel had failed before.
+    function rank(f) { return f.library ? 3 : f.severity !== "error" ? 2 : f.class === "api-error" || f.class === "leak" ? 1 : 0; }
     let limit = 100;
     const update = classes.size > 1 ? chips($("classes"), [...classes].map(([c, n]) => [c, c + " " + n]), picked, draw) : () => {};
     $("find-search").oninput = draw;
@@ -304,9 +304,9 @@
         if (at(s) < w - 40) c.fillText(s ? span(s) : "0", at(s) + 3, h - 5);
       }
       keys.forEach((k, i) => {
-        const y = i * (high + 3), [head, worker] = k.split("/"), first = lanes.get(k)[0];
+        const y = i * (high + 3), [head, worker] = k.split("/");
         c.fillStyle = colour("soft");
-        if (high > 12 || i % 4 === 0) c.fillText((D.headers.length > 1 ? "shard " + D.headers[head].shard.rank + "." + worker : "worker " + worker) + (first.gpu && D.headers.length === 1 ? "" : ""), 0, y + high / 2 + 4);
+        if (high > 12 || i % 4 === 0) c.fillText(D.headers.length === 1 ? "worker " + worker : D.headers[head].shard.split > 1 ? "shard " + D.headers[head].shard.rank + "." + worker : "run " + head + "." + worker, 0, y + high / 2 + 4);
         for (const t of lanes.get(k)) {
           c.fillStyle = colour(t.outcome);
           c.globalAlpha = t.outcome === "success" ? .55 : 1;
