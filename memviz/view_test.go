@@ -112,12 +112,16 @@ func (v *view) ask(request string, answer any) {
 	v.must(json.Unmarshal(body, answer))
 }
 
-// settle waits until no answer is awaited and nothing is left to draw.
+// idle is true when no answer is awaited and nothing is left to draw.
+const idle = "document.documentElement.dataset.ready === '1' && pending === 0 && !follow.waits && !stackTimer && !views.state.frame && " +
+	"!Object.values(timelines).some(x => x.frame || x.overFrame) && ![...tiles.map.values()].includes(null)"
+
+// settle waits until the page has come to rest and has been idle for two frames.
 func (v *view) settle() {
 	v.Helper()
-	v.must(v.tab.Wait("document.documentElement.dataset.ready === '1' && pending === 0 && !Object.values(timelines).some(x => x.frame) && ![...tiles.map.values()].includes(null)"))
-	v.must(v.tab.Eval("new Promise(done => setTimeout(() => requestAnimationFrame(() => done()), 40))", nil))
-	v.must(v.tab.Wait("pending === 0 && !Object.values(timelines).some(x => x.frame) && ![...tiles.map.values()].includes(null)"))
+	v.must(v.tab.Wait(idle))
+	v.must(v.tab.Eval("new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => done())), 4))", nil))
+	v.must(v.tab.Wait(idle))
 }
 
 // do evaluates a statement and settles.

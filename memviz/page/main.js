@@ -91,7 +91,11 @@ function follow(what) {
   if (what.has('theme')) fillTabs();
   if (['device', 'sel', 'seg', 'q', 'only', 'state', 'view', 'stack', 'theme'].some(k => what.has(k))) {
     clearTimeout(follow.timer);
-    follow.timer = setTimeout(fillInspector, what.has('state') && !what.has('sel') ? 30 : 0);
+    follow.waits = true;
+    follow.timer = setTimeout(() => {
+      follow.waits = false;
+      fillInspector();
+    }, what.has('state') && !what.has('sel') ? 30 : 0);
   }
   if (what.has('q') && document.activeElement !== byId('search')) byId('search').value = where.q;
 }
