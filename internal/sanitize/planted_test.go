@@ -157,7 +157,7 @@ func build(t *testing.T, name string, f func(k *kernel.Builder, out, in kernel.B
 	return p
 }
 
-// twin runs body twice where a test asks for it: with the bug, or repaired.
+// twin is a test with a bug, or repaired; there are three of each class.
 type twin struct {
 	name string
 	body func(t *testing.T, bug bool)
@@ -195,8 +195,17 @@ func TestPlantedLeakOne(t *testing.T)               { leakOne(t, true) }
 func TestPlantedLeakLoop(t *testing.T)              { leakLoop(t, true) }
 func TestPlantedLeakUsed(t *testing.T)              { leakUsed(t, true) }
 
-// TestPlantedNothing runs every repaired twin.
-func TestPlantedNothing(t *testing.T) {
+// The repaired twins, of which a checker may say nothing.
+
+func TestRepairedBounds(t *testing.T)   { repaired(t, twins[0:3]) }
+func TestRepairedFreed(t *testing.T)    { repaired(t, twins[3:6]) }
+func TestRepairedWritten(t *testing.T)  { repaired(t, twins[6:9]) }
+func TestRepairedShared(t *testing.T)   { repaired(t, twins[9:12]) }
+func TestRepairedStreams(t *testing.T)  { repaired(t, twins[12:15]) }
+func TestRepairedBarriers(t *testing.T) { repaired(t, twins[15:18]) }
+func TestRepairedLeaks(t *testing.T)    { repaired(t, twins[18:]) }
+
+func repaired(t *testing.T, twins []twin) {
 	for _, x := range twins {
 		t.Run(x.name, func(t *testing.T) { x.body(t, false) })
 	}

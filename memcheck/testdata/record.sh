@@ -66,11 +66,11 @@ wait
 if [ -n "$planted_go" ]; then
 	cp "$planted_go" "$work/planted.test"
 	export TENON_LINE_INFO=1 TENON_CHECK_TOOLS=memcheck,leaks
-	for c in $(cd "$work" && ./planted.test -test.list '^TestPlanted' | grep -v Hang); do
+	for c in $(cd "$work" && ./planted.test -test.list '^Test(Planted|Repaired)' | grep -v Hang); do
 		for t in memcheck racecheck initcheck synccheck; do
 			opts=$few
 			[ $t = memcheck ] && opts="$few $leak --track-stream-ordered-races all"
-			many; one $t go "${c#TestPlanted}" 60 $opts ./planted.test -test.run "^$c\$" -test.v &
+			many; one $t go "${c#Test*ed}" 60 $opts ./planted.test -test.run "^$c\$" -test.v &
 		done
 	done
 	wait
@@ -79,7 +79,7 @@ if [ -n "$planted_go" ]; then
 	cp "$work/log.txt" "$work/rec/memcheck-logfile-StorePast.log.txt"
 fi
 # Reports of clean Go runs say no more than those of other clean runs, and folders are this machine's.
-grep -lE '^========= (ERROR SUMMARY: 0|RACECHECK SUMMARY: 0)' "$work"/rec/*-go-*.txt | grep -v Nothing | xargs -r rm
+grep -lE '^========= (ERROR SUMMARY: 0|RACECHECK SUMMARY: 0)' "$work"/rec/*-go-*.txt | grep -v Streams | xargs -r rm
 sed -i -E 's#/[^ "]*/site-packages/#site-packages/#g; s#^rootdir: .*#rootdir: /src#' "$work"/rec/*.txt
 tar -czf "$out" -C "$work/rec" .
 cut -f1-3 "$work/rec/runs.tsv" | sort
