@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"tenon.dev"
@@ -11,7 +12,6 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/driver/libcuda"
-	"tenon.dev/internal/knob"
 	"tenon.dev/internal/lib/nvml"
 	"tenon.dev/internal/rt"
 )
@@ -25,10 +25,21 @@ func (doctor) Run(out io.Writer) error {
 	r := report{out: out}
 	r.line(versionLine())
 	gpus, driverErr := r.drivers()
-	deviceErr := r.devices(gpus)
+	errs := append(r.devices(gpus), driverErr, err)
 	r.libraries()
 	r.trial(trial, err)
-	return errors.Join(driverErr, deviceErr, err, knob.Check())
+	return distinct(errs)
+}
+
+// distinct joins the errors, of equal ones the first.
+func distinct(errs []error) error {
+	var out []error
+	for _, e := range errs {
+		if e != nil && !slices.ContainsFunc(out, func(o error) bool { return o.Error() == e.Error() }) {
+			out = append(out, e)
+		}
+	}
+	return errors.Join(out...)
 }
 
 // report writes sections of lines.
@@ -81,16 +92,15 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// devices lists every GPU, and the simulated one.
-func (r *report) devices(gpus int) error {
+// devices lists every GPU, the simulated one and the processor, and returns what fails.
+func (r *report) devices(gpus int) []error {
 	state := r.state()
 	r.section("devices")
 	var errs []error
 	for i := range gpus {
 		errs = append(errs, r.device(fmt.Sprintf("cuda:%d", i), rt.Selector{Kind: rt.CUDA, Ordinal: i}, state))
 	}
-	errs = append(errs, r.device("sim", rt.Selector{Kind: rt.Sim}, state), r.device("cpu", rt.Selector{Kind: rt.CPU}, state))
-	return errors.Join(errs...)
+	return append(errs, r.device("sim", rt.Selector{Kind: rt.Sim}, state), r.device("cpu", rt.Selector{Kind: rt.CPU}, state))
 }
 
 // state reads what the management library tells, by the devices' identity, and names the driver's version.

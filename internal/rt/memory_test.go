@@ -401,3 +401,17 @@ func TestGuardFailures(t *testing.T) {
 		return errors.Join(err, d.mem.EmptyCache())
 	}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
 }
+
+// A setting that does not parse is an error whatever device is opened, the processor too, and whether the device reads it or not.
+func TestOpenSetting(t *testing.T) {
+	t.Setenv("TENON_POISON", "maybe")
+	for _, sel := range []Selector{{Kind: Best}, {Kind: CUDA}, {Kind: Sim}, {Kind: CPU}} {
+		d, err := Open(sel)
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), `TENON_POISON is "maybe"; set it to 1 or 0, or unset it`) {
+			t.Errorf("kind %d: %v", sel.Kind, err)
+		}
+		if err == nil {
+			ok(t, d.Close())
+		}
+	}
+}

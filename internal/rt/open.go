@@ -9,6 +9,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/knob"
 )
 
 // Kind is a kind of device to open.
@@ -33,8 +34,11 @@ type Selector struct {
 }
 
 // Open opens the device that sel names. A GPU whose driver is present but fails is an error that names the remedy; only where no
-// NVIDIA device exists at all does Best take the simulator.
+// NVIDIA device exists at all does Best take the simulator. An environment variable that does not parse is an error for every device.
 func Open(sel Selector) (*Device, error) {
+	if err := knob.Check(); err != nil {
+		return nil, fault.New(fault.Invalid, "%v", err)
+	}
 	drv, host, err := driverOf(&sel)
 	if err != nil {
 		return nil, err

@@ -72,9 +72,6 @@ func (c *cudaDriver) Open(ordinal int) (driver.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := knob.Check(); err != nil {
-		return nil, &driver.Error{Call: "Open", Code: driver.InvalidValue, Detail: err.Error()}
-	}
 	return openDevice(lib, ordinal)
 }
 

@@ -174,9 +174,6 @@ func TestOpenDescribes(t *testing.T) {
 	_, err = c.Open(0)
 	wantError(t, err, "Open", driver.Assert, "start a new one")
 	f.fail[procPrimaryCtxRetain] = 0
-	t.Setenv("TENON_LINE_INFO", "maybe")
-	_, err = c.Open(0)
-	wantError(t, err, "Open", driver.InvalidValue, "TENON_LINE_INFO")
 	f.fail[procDeviceGetCount] = driver.NotInitialized
 	_, err = c.DeviceCount()
 	wantError(t, err, "DeviceCount", driver.NotInitialized)
