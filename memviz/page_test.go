@@ -34,6 +34,7 @@ func TestPage(t *testing.T) {
 		{"Faults", pageFaults},
 		{"Static", pageStatic},
 		{"Devices", pageDevices},
+		{"Window", pageWindow},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}

@@ -223,10 +223,11 @@ function flag(c, x, text, colour, right) {
 
 // drawMinimap draws the whole trace small, with the visible range in it.
 function drawMinimap(v) {
-  const box = v.small.getBoundingClientRect();
-  if (box.width < 50) return;
-  sizeCanvas(v.small, Math.floor(box.width), Math.floor(box.height), v.ratio);
-  const c = v.small.getContext('2d'), w = Math.floor(box.width), height = Math.floor(box.height), d = device();
+  // The canvas keeps the size that it was given, so its place tells the width.
+  const w = v.small.parentElement.clientWidth, height = v.small.clientHeight;
+  if (w < 50) return;
+  sizeCanvas(v.small, w, height, v.ratio);
+  const c = v.small.getContext('2d'), d = device();
   c.setTransform(v.ratio, 0, 0, v.ratio, 0, 0);
   c.clearRect(0, 0, w, height);
   const a = gutter.left, plotW = w - gutter.left - gutter.right, k = plotW / Math.max(d.states, 1);
