@@ -52,7 +52,7 @@ type Record struct {
 	Worker int    `json:"worker"`
 	GPU    string `json:"gpu,omitempty"`
 	// Shard is the rank of the machine's piece of the run, set where reports are joined.
-	Shard int `json:"shard,omitempty"`
+	Shard int `json:"rank,omitempty"`
 	// Printed is how many bytes the process printed; Stdout and Stderr are their last ones, kept unless the outcome is Success.
 	Printed int64  `json:"printed_bytes,omitempty"`
 	Stdout  string `json:"stdout,omitempty"`

@@ -163,11 +163,15 @@ func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 	return gpus, nil
 }
 
-// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set, else the numbers
-// of the n devices of the machine.
+// VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set (none if it is -1), else
+// the numbers of the n devices of the machine.
 func VisibleGPUs(n int) []string {
-	if list := knob.VisibleDevices.Get(); list != "" {
-		return strings.Split(strings.ReplaceAll(list, " ", ""), ",")
+	switch list := strings.ReplaceAll(knob.VisibleDevices.Get(), " ", ""); list {
+	case "":
+	case "-1": // the custom for none
+		return nil
+	default:
+		return strings.Split(list, ",")
 	}
 	gpus := make([]string, n)
 	for i := range gpus {

@@ -96,6 +96,10 @@ func TestAssignGPUs(t *testing.T) {
 	if got := VisibleGPUs(8); strings.Join(got, " ") != "2 5" {
 		t.Errorf("visible %v", got)
 	}
+	t.Setenv(knob.VisibleDevices.Name(), "-1")
+	if got := VisibleGPUs(2); got != nil {
+		t.Errorf("visible %v", got)
+	}
 	t.Setenv(knob.VisibleDevices.Name(), "")
 	if got := VisibleGPUs(2); strings.Join(got, " ") != "0 1" {
 		t.Errorf("visible %v", got)

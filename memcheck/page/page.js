@@ -205,7 +205,7 @@
     if (at + n <= 0) x = Math.min(x, ax - w - 3);
     const freed = f.class === "use-after-free";
     const bytesAway = d => d === 0 ? "right " : plural(d, "byte") + " ";
-    const label = at >= size ? bytesAway(at - size) + (at > size ? "past" : "behind") + " the end" : at + n <= 0 ? bytesAway(-at - n) + "before the start" : "at +" + at;
+    const label = at >= size ? bytesAway(at - size) + (at > size ? "past" : "behind") + " the end" : at + n <= 0 ? (at + n === 0 ? "right " : plural(-at, "byte") + " ") + "before the start" : "at +" + at;
     const lx = Math.min(Math.max(x + w / 2, left + 4), right - 4), anchor = lx > W * .66 ? "end" : lx < W * .33 ? "start" : "middle";
     const box = svg("rect", { x: ax, y: 30, width: aw, height: 22, rx: 3, fill: freed ? "none" : "var(--success-bg)", stroke: freed ? "var(--faint)" : "var(--success)", "stroke-dasharray": freed ? "4 3" : "none" });
     const t = (props, s) => { const e = svg("text", props); e.textContent = s; return e; };
