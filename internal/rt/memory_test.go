@@ -415,3 +415,31 @@ func TestOpenSetting(t *testing.T) {
 		}
 	}
 }
+
+// TestMemPoolFailures walks the life of a private pool whose memory comes from the driver by a source of its own.
+func TestMemPoolFailures(t *testing.T) {
+	walkMemory(t, "", func(d *Device, side *Stream) error {
+		p, err := d.NewMemPool(driverSource{d})
+		if err != nil {
+			return err
+		}
+		b, err := p.Alloc(100, alloc.Stream(side.Handle()))
+		if err != nil {
+			return errors.Join(err, p.Close())
+		}
+		c, err := d.CheckpointPool(p.ID())
+		if err == nil {
+			var made map[uint64]*alloc.Block
+			if made, err = d.RestorePool(c, []*alloc.Block{b}); err == nil {
+				b = made[c.Live()[0]]
+			}
+		}
+		return errors.Join(err, d.mem.Free(b), p.Close())
+	}, faults.Recovered("MemAlloc"))
+}
+
+// driverSource takes a pool's memory from the driver.
+type driverSource struct{ d *Device }
+
+func (s driverSource) Alloc(size uint64, _ *Stream) (uint64, error) { return s.d.Malloc(size) }
+func (s driverSource) Free(addr, size uint64, _ *Stream) error      { return s.d.FreeMalloc(addr) }
