@@ -204,7 +204,7 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 	v.equal("the end after End", v.number("range(1).to"), d.States)
 	v.press("0")
 	v.equal("the range after 0", span(), d.States)
-	x, y := v.point(float64(d.States)/4, 0)
+	x, _ := v.point(float64(d.States)/4, 0)
 	x2, _ := v.point(float64(d.States)/2, 0)
 	mini := v.number("timelines.active.small.getBoundingClientRect().top + 20")
 	v.must(v.tab.Drag(x, mini, x2, mini))
@@ -240,7 +240,6 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 	v.equal("the help", v.text("String(byId('help').open)"), "false")
 	v.press("/")
 	v.equal("the focus after /", v.text("document.activeElement.id"), "search")
-	_ = y
 	v.clean(v.origin)
 }
 
