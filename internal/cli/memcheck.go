@@ -73,7 +73,7 @@ type memcheckRun struct {
 // memcheckMerge is the command line of a merge.
 type memcheckMerge struct {
 	Journals      []string `arg:"" help:"Files result.jsonl, or folders that hold one."`
-	Out           string   `default:"." help:"Folder for result.log, result.jsonl, result.xml and result.html."`
+	Out           string   `default:"merged" help:"Folder for result.log, result.jsonl, result.xml and result.html."`
 	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: this one."`
 	ExitZero      bool     `help:"Exit with status 0 also after failures and timeouts."`
 	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
