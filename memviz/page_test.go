@@ -35,6 +35,7 @@ func TestPage(t *testing.T) {
 		{"Static", pageStatic},
 		{"Devices", pageDevices},
 		{"Window", pageWindow},
+		{"Axis", pageAxis},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}

@@ -1,6 +1,10 @@
 package memviz_test
 
 import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
 	"testing"
 
 	"tenon.dev/memviz/browser"
@@ -32,6 +36,58 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 		if place != small {
 			t.Errorf("in a window of %d pixels the overview is %g wide in a place of %g", width, small, place)
 		}
+	}
+	v.clean(v.origin)
+}
+
+// pageAxis looks at the words around a timeline: an event's number stands where its effect begins, and the marker, which stands at the peak
+// at first, leaves the peak's figure readable.
+func pageAxis(t *testing.T, b *browser.Browser) {
+	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), nil)
+	d := v.info.Devices[0]
+	type word struct {
+		Text    string
+		X, Wide float64
+	}
+	words := func() (list []word) {
+		v.must(v.tab.Eval(`(() => {
+			const p = CanvasRenderingContext2D.prototype, was = p.fillText, list = [];
+			p.fillText = function (text, x, y) {
+				const wide = this.measureText(text).width;
+				if (this === timelines.active.base.getContext('2d')) list.push({text, wide, x: this.textAlign === 'center' ? x - wide / 2 : x});
+				was.call(this, text, x, y);
+			};
+			timelines.active.draw();
+			p.fillText = was;
+			return list;
+		})()`, &list))
+		return list
+	}
+	marker := v.number("timelines.active.x(markerState())")
+	found := false
+	for _, w := range words() {
+		if w.Text == "peak "+sizeText(d.MaxActive) {
+			found = true
+			if w.X-2 < marker && marker < w.X+w.Wide+2 {
+				t.Errorf("the marker at %g goes through %q, from %g to %g", marker, w.Text, w.X, w.X+w.Wide)
+			}
+		}
+	}
+	if !found {
+		t.Error("the peak's figure is not there")
+	}
+	v.do(fmt.Sprintf("timelines.active.zoomTo(%d, %d, 0, 0)", d.Events-9, d.States))
+	seen := 0
+	for _, w := range words() {
+		if e, err := strconv.Atoi(strings.ReplaceAll(w.Text, ",", "")); err == nil && e > d.Events-10 {
+			seen++
+			if x := v.number(fmt.Sprintf("timelines.active.x(%d)", e+1)); math.Abs(w.X+w.Wide/2-x) > 1 || e >= d.Events {
+				t.Errorf("event %d of %d is marked at %g, its effect begins at %g", e, d.Events, w.X+w.Wide/2, x)
+			}
+		}
+	}
+	if seen < 2 {
+		t.Errorf("%d events are marked", seen)
 	}
 	v.clean(v.origin)
 }

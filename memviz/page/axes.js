@@ -52,7 +52,9 @@ function drawAxes(v, c) {
     c.stroke();
     c.setLineDash([]);
     const text = `peak ${bytes(peak)}`, state = v.view === 'active' ? d.peak_state : d.cached_peak_state;
-    const w = c.measureText(text).width, x = clamp(v.x(state), gutter.left + w / 2 + 6, v.w - gutter.right - w / 2 - 6);
+    // Beside its state, where the marker stands at first.
+    const w = c.measureText(text).width, by = v.x(state) + w + 14 > v.w - gutter.right ? -7 - w / 2 : 7 + w / 2;
+    const x = clamp(v.x(state) + by, gutter.left + w / 2 + 6, v.w - gutter.right - w / 2 - 6);
     c.textAlign = 'center';
     c.fillStyle = css('--peak');
     c.strokeStyle = css('--plot');
@@ -65,7 +67,7 @@ function drawAxes(v, c) {
   c.textAlign = 'left';
 }
 
-// drawStates draws the horizontal axis: event numbers, and the time below them.
+// drawStates draws the horizontal axis: event numbers, where their effect begins, and the time below them.
 function drawStates(v, c) {
   const d = device(), step = niceNumber(v.to - v.from, v.plotW / 110), bottom = gutter.top + v.plotH;
   c.textAlign = 'center';
@@ -73,17 +75,17 @@ function drawStates(v, c) {
   const first = v.totalAt(clamp(v.from, 0, d.states - 1)), last = v.totalAt(clamp(v.to - 1, 0, d.states - 1));
   const apart = first && last ? (last.time - first.time) * step / (v.to - v.from) : 1e9;
   let lastRight = -1e9;
-  for (let s = Math.ceil(v.from / step) * step; s <= v.to; s += step) {
-    const x = v.x(s);
+  for (let e = Math.max(0, Math.ceil((v.from - 1) / step) * step); e < Math.min(v.to, d.events); e += step) {
+    const x = v.x(e + 1);
     c.strokeStyle = css('--line-strong');
     line(c, x, bottom, x, bottom + 4);
     c.fillStyle = css('--muted');
-    const text = number(s), w = c.measureText(text).width / 2;
+    const text = number(e), w = c.measureText(text).width / 2;
     const middle = Math.max(x, gutter.left + w);
     if (middle - w < lastRight + 8 || middle + w > v.w) continue;
     lastRight = middle + w;
     c.fillText(text, middle, bottom + 13);
-    const at = labelled && v.totalAt(Math.min(s, d.states - 1));
+    const at = labelled && v.totalAt(e + 1);
     if (at) {
       c.fillStyle = css('--faint');
       const time = axisTime(Math.max(0, at.time - d.time_start_us), apart);

@@ -92,7 +92,7 @@ class BlockView {
     }
     const fact = (name, value, title) => h('span', { class: 'fact', title }, h('b', {}, value), h('span', {}, name));
     headline(this.head, [
-      fact(s === 0 ? 'before the trace' : `of ${number(device().events)} events`, s === 0 ? 'state 0' : `event ${number(s - 1)}`),
+      fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`),
       fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
       fact(m.segments.length === 1 ? 'segment' : 'segments', number(m.segments.length)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
     ], [

@@ -73,7 +73,7 @@ class Timeline {
       fact('peak', bytes(this.whole), `State ${number(peak)}: go there (p)`, () => goToPeak(this.view)),
       active ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments') : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
       fact('at end', bytes(active ? d.end_active : d.end_cached)),
-      fact('events', number(d.events)),
+      fact(d.events === 1 ? 'event' : 'events', number(d.events)),
       active ? fact('allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
       d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
     ], [
