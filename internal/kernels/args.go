@@ -59,9 +59,6 @@ func FloatScalar(v float64) Scalar {
 // IntScalar returns v for any type of computation.
 func IntScalar(v int64) Scalar { return Scalar{F: float64(v), I: v} }
 
-// ComplexScalar returns v for complex computation.
-func ComplexScalar(v complex128) Scalar { return Scalar{F: real(v), Im: imag(v)} }
-
 // scalar appends s as a parameter that scalarParam declares for the same type.
 func (l *Launch) scalar(s Scalar, t dtype.DType) {
 	switch t {

@@ -121,13 +121,7 @@ func (h *host) Memset(ptr uint64, b byte, n int) error {
 	return nil
 }
 
-// bytesOf returns memory from ptr on, to read or write.
-func (h *host) bytesOf(ptr uint64) []byte {
-	h.written(ptr, 0)
-	return h.view(ptr)
-}
-
-// view is bytesOf for who tells of writes.
+// view returns memory from ptr on, to read, or to write for who tells of it.
 func (h *host) view(ptr uint64) []byte {
 	mem, base, ok := h.Resolve(ptr)
 	if !ok {

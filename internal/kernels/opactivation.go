@@ -45,16 +45,11 @@ var (
 		x := in[0]
 		return x.Gt(x.Like(0)).Select(x.Mul(s[1]), math.Expm1(k, x.Mul(s[2])).Mul(s[0].Mul(s[1])))
 	})
-	// ELUBackward is of the input, ELUBackwardResult of the result.
+	// ELUBackward is of the input.
 	ELUBackward = floats("elu_backward", 2, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		g, x := in[0], in[1]
 		below := g.Mul(s[2]).Mul(s[0].Mul(s[1])).Mul(math.Exp(k, x.Mul(s[2])))
 		return x.Gt(x.Like(0)).Select(g.Mul(s[1]), below)
-	})
-	ELUBackwardResult = floats("elu_backward_result", 2, 3, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
-		g, y := in[0], in[1]
-		below := g.Mul(s[2]).Mul(y.Add(s[0].Mul(s[1])))
-		return y.Gt(y.Like(0)).Select(g.Mul(s[1]), below)
 	})
 	// HardtanhBackward is in0 where scalar 0 < in1 < scalar 1, else 0. Hardtanh is Clamp.
 	HardtanhBackward = floats("hardtanh_backward", 2, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {

@@ -30,15 +30,6 @@ var (
 		d, half := in[0].Sub(in[1]).Abs(), in[0].Like(0.5)
 		return d.Lt(s[0]).Select(half.Mul(d).Mul(d), s[0].Mul(d.Sub(half.Mul(s[0]))))
 	})
-	// SmoothL1Backward is in0 times the derivative at (in1, in2), scalars (b, factor); HuberBackward likewise.
-	SmoothL1Backward = floats("smooth_l1_backward", 3, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
-		d := in[1].Sub(in[2])
-		return d.Abs().Lt(s[0]).Select(d.Div(s[0]), sign(d)).Mul(s[1]).Mul(in[0])
-	})
-	HuberBackward = floats("huber_backward", 3, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
-		d := in[1].Sub(in[2])
-		return d.Abs().Lt(s[0]).Select(d, sign(d).Mul(s[0])).Mul(s[1]).Mul(in[0])
-	})
 	// BCEWithLogits is the binary cross-entropy of logits in0 and targets in1, with positives weighted by in2. It rounds at every step, as
 	// PyTorch's sequence of ops does.
 	BCEWithLogits = floats("bce_with_logits", 3, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
@@ -62,9 +53,4 @@ var (
 		g, p, y, one := in[0], in[1], in[2], in[1].Like(1)
 		return g.Mul(p.Sub(y)).Div(one.Sub(p).Mul(p).Max(p.Like(1e-12)))
 	})
-	// MaskScale is in0·scalar where in1 (bool) is true, else 0: dropout's backward.
-	MaskScale = point(PointOp{Name: "mask_scale", Ins: 2, Scalars: 1, InTypes: []dtype.DType{dtype.Invalid, dtype.Bool},
-		Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
-			return []Num{choose(in[1].Re, in[0].Mul(s[0]), in[0].like(0))}
-		}})
 )

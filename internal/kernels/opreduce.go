@@ -60,8 +60,6 @@ var (
 	Sum  = simple("sum", zeroInit, nil, addNum, nil)
 	Mean = simple("mean", zeroInit, nil, addNum, meanOf)
 	Prod = simple("prod", oneInit, nil, mulNum, nil)
-	// SumSquares is Σx².
-	SumSquares = simple("sum_squares", zeroInit, func(_ *Reduction, x Num) Num { return x.Mul(x) }, addNum, nil)
 	// NanSum skips NaN.
 	NanSum = simple("nansum", zeroInit, func(_ *Reduction, x Num) Num { return choose(x.IsNaN(), x.like(0), x) }, addNum, nil)
 )
@@ -206,8 +204,6 @@ var (
 	Std = welford("std", func(_ *Reduction, _, v kernel.Value) []Num { return []Num{{Re: v.Sqrt()}} })
 	// VarMean gives the variance and the mean.
 	VarMean = welford("var_mean", func(_ *Reduction, m, v kernel.Value) []Num { return []Num{{Re: v}, {Re: m}} })
-	// StdMean gives the standard deviation and the mean.
-	StdMean = welford("std_mean", func(_ *Reduction, m, v kernel.Value) []Num { return []Num{{Re: v.Sqrt()}, {Re: m}} })
 )
 
 func welfordStep(a []kernel.Value, x kernel.Value) []kernel.Value {
@@ -229,7 +225,7 @@ func welfordCombine(a, b []kernel.Value) []kernel.Value {
 
 func welford(name string, finish func(r *Reduction, mean, variance kernel.Value) []Num) *ReduceOp {
 	outs := 1
-	if name == "var_mean" || name == "std_mean" {
+	if name == "var_mean" {
 		outs = 2
 	}
 	return reduction(ReduceOp{Name: name, Scalars: 1, Outs: outs,

@@ -124,7 +124,6 @@ var realReferences = map[string]func(vs []float64) []float64{
 	"mean": func(vs []float64) []float64 {
 		return []float64{sumOf(vs, func(v float64) float64 { return v }) / float64(len(vs))}
 	},
-	"sum_squares": func(vs []float64) []float64 { return []float64{sumOf(vs, func(v float64) float64 { return v * v })} },
 	"nansum":      func(vs []float64) []float64 { return []float64{sumOf(vs, func(v float64) float64 { return v })} },
 	"norm0": func(vs []float64) []float64 {
 		return []float64{sumOf(vs, func(v float64) float64 {
@@ -155,7 +154,6 @@ var realReferences = map[string]func(vs []float64) []float64{
 	"var":       func(vs []float64) []float64 { _, v := varianceOf(vs, 1); return []float64{v} },
 	"std":       func(vs []float64) []float64 { _, v := varianceOf(vs, 1); return []float64{math.Sqrt(v)} },
 	"var_mean":  func(vs []float64) []float64 { m, v := varianceOf(vs, 1); return []float64{v, m} },
-	"std_mean":  func(vs []float64) []float64 { m, v := varianceOf(vs, 1); return []float64{math.Sqrt(v), m} },
 	"amax":      func(vs []float64) []float64 { v, _ := extremeOf(vs, greaterThan); return []float64{v} },
 	"amin":      func(vs []float64) []float64 { v, _ := extremeOf(vs, lessThan); return []float64{v} },
 	"argmax":    func(vs []float64) []float64 { _, i := extremeOf(vs, greaterThan); return []float64{i} },

@@ -54,29 +54,6 @@ func (k *Bool) Get() bool {
 	return k.def
 }
 
-// Int is a variable that holds a whole number within bounds.
-type Int struct {
-	*knob
-	def, min, max int
-}
-
-func newInt(name string, def, min, max int, doc string) *Int {
-	return &Int{register(name, fmt.Sprintf("int %d to %d", min, max), strconv.Itoa(def), doc, func(v string) error {
-		if n, err := strconv.Atoi(v); err != nil || n < min || n > max {
-			return fmt.Errorf("%s is %q; set it to a whole number from %d to %d, or unset it", name, v, min, max)
-		}
-		return nil
-	}), def, min, max}
-}
-
-// Get returns the value; unset, empty, malformed or out of bounds is the default.
-func (k *Int) Get() int {
-	if n, err := strconv.Atoi(os.Getenv(k.name)); err == nil && n >= k.min && n <= k.max {
-		return n
-	}
-	return k.def
-}
-
 // Text is a variable whose form its reader judges.
 type Text struct {
 	*knob
