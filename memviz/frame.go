@@ -3,6 +3,7 @@ package memviz
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 
 	"tenon.dev/internal/snapshot"
@@ -109,6 +110,26 @@ var sizeUnits = [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"
 
 // sizeText writes bytes as PyTorch's reports do: one decimal and the unit, "1.5MiB".
 func sizeText(n uint64) string { return signedSizeText(float64(n)) }
+
+// plainSizeText writes bytes as the page does: three significant figures, "1.5 MiB", "512 B".
+func plainSizeText(n uint64) string {
+	v, u := float64(n), 0
+	for ; v >= 1023.5 && u < len(sizeUnits)-1; u++ {
+		v /= 1024
+	}
+	digits := 2
+	switch {
+	case u == 0 || v >= 100:
+		digits = 0
+	case v >= 10:
+		digits = 1
+	}
+	text := strconv.FormatFloat(v, 'f', digits, 64)
+	if digits > 0 {
+		text = strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+	}
+	return text + " " + sizeUnits[u]
+}
 
 // signedSizeText is sizeText for what may be negative.
 func signedSizeText(v float64) string {

@@ -190,13 +190,13 @@ func (o *OOM) summarise(pieces []piece, pending uint64, expandable bool) {
 	switch {
 	case o.Size > o.Cached+o.DeviceFree:
 		say("%s were asked for, more than all that this process could have had: %s in its segments and %s free in the driver. No setting helps; ask for less.",
-			sizeText(o.Size), sizeText(o.Cached), sizeText(o.DeviceFree))
+			plainSizeText(o.Size), plainSizeText(o.Cached), plainSizeText(o.DeviceFree))
 	case o.DeviceFree < segment:
 		say("%s were asked for. No free piece fitted, and the driver had only %s left for a new segment of %s.",
-			sizeText(o.Size), sizeText(o.DeviceFree), sizeText(segment))
+			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	default:
 		say("%s were asked for. No free piece fitted, and although the driver had %s free, no segment of %s was had: a memory fraction, or another process, stood in the way.",
-			sizeText(o.Size), sizeText(o.DeviceFree), sizeText(segment))
+			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	}
 	var fit, ours uint64 // free memory that only its stream, pool or kind kept back; free memory of the right ones
 	var largest uint64
@@ -211,21 +211,21 @@ func (o *OOM) summarise(pieces []piece, pending uint64, expandable bool) {
 		}
 	}
 	if ours >= o.Size && largest < o.Size {
-		text := fmt.Sprintf("The right stream and pool had %s free, in %d pieces of at most %s: enough, but in fragments.", sizeText(ours), count, sizeText(largest))
+		text := fmt.Sprintf("The right stream and pool had %s free, in %d pieces of at most %s: enough, but in fragments.", plainSizeText(ours), count, plainSizeText(largest))
 		if !expandable {
 			text += " Try expandable_segments:True, which lets free memory grow together."
 		}
 		say("%s", text)
 	}
 	if fit > 0 {
-		say("%s were free in large enough pieces that belong to another stream, pool or kind. Freeing earlier on that stream, or emptying the cache, gives whole segments back.", sizeText(fit))
+		say("%s were free in large enough pieces that belong to another stream, pool or kind. Freeing earlier on that stream, or emptying the cache, gives whole segments back.", plainSizeText(fit))
 	}
 	if pending > 0 {
-		say("%s had been freed but wait until other streams are done with them.", sizeText(pending))
+		say("%s had been freed but wait until other streams are done with them.", plainSizeText(pending))
 	}
 	if len(o.Holders) > 0 && o.Active > 0 {
 		h := o.Holders[0]
-		say("%s were in use; most of it, %s (%.0f%%), by %s.", sizeText(o.Active), sizeText(h.Bytes), 100*float64(h.Bytes)/float64(o.Active), h.Label)
+		say("%s were in use; most of it, %s (%.0f%%), by %s.", plainSizeText(o.Active), plainSizeText(h.Bytes), 100*float64(h.Bytes)/float64(o.Active), h.Label)
 	}
 }
 

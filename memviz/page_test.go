@@ -449,6 +449,9 @@ func pageViews(t *testing.T, b *browser.Browser) {
 	v.ask("oom?device=0&index=0", &oom)
 	v.equal("the failed allocation", v.of(".oom-title em"), sizeText(oom.Size))
 	v.equal("why", v.of(".summary .first"), oom.Summary[0])
+	if text := sizeText(oom.Size) + " were asked for"; !strings.HasPrefix(oom.Summary[0], text) || !strings.Contains(oom.Summary[0], sizeText(oom.DeviceFree)) {
+		t.Errorf("%q writes sizes unlike the page, which has %q", oom.Summary[0], text)
+	}
 	v.equal("reasons", v.number("document.querySelectorAll('.reason').length"), len(oom.Reasons))
 	v.press("6")
 	var diff memviz.Diff
