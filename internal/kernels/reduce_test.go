@@ -124,7 +124,7 @@ var realReferences = map[string]func(vs []float64) []float64{
 	"mean": func(vs []float64) []float64 {
 		return []float64{sumOf(vs, func(v float64) float64 { return v }) / float64(len(vs))}
 	},
-	"nansum":      func(vs []float64) []float64 { return []float64{sumOf(vs, func(v float64) float64 { return v })} },
+	"nansum": func(vs []float64) []float64 { return []float64{sumOf(vs, func(v float64) float64 { return v })} },
 	"norm0": func(vs []float64) []float64 {
 		return []float64{sumOf(vs, func(v float64) float64 {
 			if v != 0 {
