@@ -111,6 +111,12 @@ func TestHistoryStack(t *testing.T) {
 		if !strings.HasPrefix(trace, want) || !strings.HasSuffix(trace, "tenon.dev/cuda_test.TestHistoryStack\ntesting.tRunner\n") {
 			t.Errorf("the stack is\n%s", trace)
 		}
+		// An operation that has several functions is one call.
+		x.Ones([]int{3}, tenon.Float32)
+		trace, _, _ = dump(t, d)
+		if want := "alloc\ntenon::full\ntenon::ones\ntenon.(*Exec).Ones\n"; !strings.HasPrefix(trace, want) {
+			t.Errorf("the stack is\n%s", trace)
+		}
 	})
 }
 

@@ -224,7 +224,8 @@ func (c *converter) name(s *stack.Stack, operations bool) {
 			// Beyond the first call from outside there are callers of callbacks, such as a scope's.
 			inside = inside && (k.face || k.hidden)
 		}
-		if !k.hidden && (!k.inside || operations && inside) {
+		again := k.inside && len(c.calls) > 0 && c.calls[len(c.calls)-1] == k.frame // one operation, in several functions
+		if !k.hidden && !again && (!k.inside || operations && inside) {
 			c.calls = append(c.calls, k.frame)
 		}
 	}
