@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -163,6 +164,7 @@ func TestMEMCHK(t *testing.T) {
 		"011_cpu_filter": memchkCPUFilter, "012_order": memchkOrder, "013_workers": memchkWorkers, "014_command": memchkCommand, "015_timeout": memchkTimeout,
 		"016_success": memchkSuccess, "017_failure": memchkFailure, "018_log": memchkLog, "019_ignore_rule": memchkIgnoreRule, "020_report_grammar": memchkGrammar,
 		"021_report_checks": memchkReportChecks, "022_exit_zero": memchkExitZero, "017_recorded_outputs": memchkRecorded,
+		"017_fake_checkers": memchkFakes,
 	} {
 		t.Run("MEMCHK-"+name, test)
 	}
@@ -410,6 +412,47 @@ func memchkFailure(t *testing.T) {
 	out, errs := m.run(1, "test_a.py", "60", "--ci", "--nproc", "1")
 	if errs != "Failure detected on cuda-memcheck\n" || strings.Contains(out, "T.b") {
 		t.Errorf("%s%s", out, errs)
+	}
+}
+
+// memchkFakes runs a passing test under checkers that do not do their work.
+func memchkFakes(t *testing.T) {
+	for name, c := range map[string]struct {
+		body   string
+		status int
+		want   string
+		log    int64
+	}{
+		"hangs":            {"trap '' TERM INT HUP; \"$@\"; while :; do sleep 1; done", 3, "Timeout: T.a", 0},
+		"crashes":          {"\"$@\"; kill -SEGV $$", 1, "Fail: T.a", 0},
+		"crashes midway":   {"echo '========= CUDA-MEMCHECK'; echo '========= Invalid'; kill -ABRT $$", 1, "Fail: T.a", 0},
+		"prints nonsense":  {"head -c 100000 /dev/urandom; echo ======== ERROR SUMMARY; exit 1", 1, "Fail: T.a", 100_000},
+		"forks children":   {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); \"$@\"", 0, "Success: T.a", 0},
+		"forks and hangs":  {"sleep 1000 & setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); sleep 1000", 3, "Timeout: T.a", 0},
+		"prints 100 MB":    {"yes a line that is no report | head -c 100000000; exit 1", 1, "Fail: T.a", 100_000_000},
+		"is not there now": {"exec /nonexistent/checker", 1, "Fail: T.a", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemchk(t, map[string]string{"T.a": ""})
+			m.write("bin/cuda-memcheck", "#!/bin/sh\nshift 2\n"+c.body, 0o755)
+			limit := "60"
+			if strings.HasPrefix(c.want, "Timeout") {
+				limit = "300ms"
+			}
+			m.run(c.status, "test_a.py", limit, "--nproc", "1")
+			if info, err := os.Stat("result.log"); err != nil || info.Size() < c.log {
+				t.Errorf("%v: the log has not all that was printed: %+v", err, info)
+			}
+			log, err := os.Open("result.log")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			first := make([]byte, len(c.want)+1)
+			if _, err := io.ReadFull(log, first); err != nil || string(first) != c.want+"\n" {
+				t.Errorf("the log begins with %q, %v; want %q", first, err, c.want)
+			}
+		})
 	}
 }
 
