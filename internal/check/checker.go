@@ -13,6 +13,8 @@ import (
 // the machine's lock.
 type Checker struct {
 	log *Log
+	// Lasting says that the machine's memory lives as long as the process, and is never a leak.
+	Lasting bool
 
 	// The machine's lock guards these.
 	streams int
@@ -45,8 +47,10 @@ func New(log *Log) *Checker { return &Checker{log: log} }
 
 // Alloc notes n fresh bytes at addr.
 func (c *Checker) Alloc(addr, n uint64) {
-	pcs := callers()
-	id := c.log.born(addr, n, pcs)
+	pcs, id := callers(), uint64(0)
+	if !c.Lasting {
+		id = c.log.born(addr, n, pcs)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live.insert(&region{base: addr, size: n, id: id, made: pcs, pages: map[uint64]*page{}})
@@ -96,7 +100,7 @@ func (c *Checker) Close(holds func(addr uint64) bool, lost bool) {
 			continue
 		}
 		c.log.died(r.id)
-		if lost || !c.log.look(Leak) {
+		if lost || c.Lasting || !c.log.look(Leak) {
 			continue
 		}
 		c.log.add(&Finding{Class: Leak, Message: fmt.Sprintf("Leaked %d bytes at %s", r.size, hex(r.base)),

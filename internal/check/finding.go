@@ -146,6 +146,7 @@ func library(function, file string) bool {
 	if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(function, "runtime.") {
 		return strings.HasPrefix(function, "runtime.")
 	}
+	function = strings.Replace(function, "%2e", ".", 1) // how the root package's name has its dot
 	return strings.HasPrefix(function, "tenon.dev.") || strings.HasPrefix(function, "tenon.dev/") && !strings.HasPrefix(function, "tenon.dev/examples/")
 }
 

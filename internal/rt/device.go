@@ -28,7 +28,8 @@ type Device struct {
 	pinned  pinnedMemory
 	index32 atomic.Int64
 
-	funcs atomic.Pointer[map[kernels.Spec]Func]
+	funcs   atomic.Pointer[map[kernels.Spec]Func]
+	tensors tensors
 	// generator is the default one.
 	generator Generator
 	// dump is what writes snapshots of failing allocations.
@@ -73,6 +74,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
+	d.tensors = newTensors()
 	d.index32.Store(1<<31 - 1)
 	d.generator.seed = DefaultSeed
 	d.funcs.Store(&map[kernels.Spec]Func{})
@@ -146,6 +148,7 @@ func (d *Device) Close() error {
 			first = err
 		}
 	}
+	keep(d.freeTensors())
 	keep(d.closePools())
 	keep(d.EmptyCache())
 	keep(d.pinned.freeForgotten())
@@ -198,12 +201,18 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 		return b, d.checkAlloc(err, "memory could not be allocated")
 	}
 	b, err := d.mem.AllocFrom(pool, n, s)
+	if d.tensors.on && err == nil {
+		d.tensors.add(b)
+	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
 
 // Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
 // comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
+	if d.tensors.on && !d.tensors.remove(b) {
+		return nil
+	}
 	if c := d.checks.Load(); c != nil {
 		return d.freed(errors.Join(c.freeing(b), d.mem.Free(b)))
 	}

@@ -205,7 +205,7 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 
 // isPlanted chooses the tests of the matrix.
 func isPlanted(name string) bool {
-	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired")
+	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") && name != "TestRepairedTensors"
 }
 
 // plantedTests is how many there are: of each of 7 classes 3 with bugs, and one that runs the repaired twins.
@@ -223,6 +223,21 @@ func TestMatrixOnSimulator(t *testing.T) {
 		t.Errorf("%d of %d tests are as they should", found, plantedTests)
 	}
 	t.Logf("%d of %d tests are as they should", found, plantedTests)
+}
+
+// TestTensorsOnSimulator is the same of programs that use tensors.
+func TestTensorsOnSimulator(t *testing.T) {
+	c := memcheck.TenonChecker()
+	c.Leaks = true
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 2, time.Minute, func(name string) bool {
+		return strings.HasPrefix(name, "TestTensors") && name != "TestTensorsOnSimulator" || name == "TestRepairedTensors"
+	}))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != 5 {
+		t.Errorf("%d of 5 tests are as they should", found)
+	}
 }
 
 // TestMatrixOnGPU is the same with compute-sanitizer.

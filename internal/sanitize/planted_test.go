@@ -139,8 +139,10 @@ func (r *rig) run(p *kir.Program, args ...driver.Ptr) {
 }
 
 // plants says what a test is about to do wrong.
-func plants(class, kernel string, line int) {
-	fmt.Printf("planted %s in %s at planted_test.go:%d\n", class, kernel, line)
+func plants(class, kernel string, line int) { plantsIn("planted_test.go", class, kernel, line) }
+
+func plantsIn(file, class, kernel string, line int) {
+	fmt.Printf("planted %s in %s at %s:%d\n", class, kernel, file, line)
 }
 
 // build makes a program of blocks of 32 threads with the buffers out and in.
