@@ -97,7 +97,7 @@ func TestSearch(t *testing.T) {
 		"category:gradient":                  {2},
 		"addr:0x1000201":                     {1},
 		"addr:16777728":                      {1},
-		"state:3 -state:6":                   {2},
+		"event:2 -event:5":                   {2},
 		"id:1":                               {1},
 		"stack:0":                            {3},
 		"stack:2":                            {1},
@@ -128,7 +128,7 @@ func TestSearch(t *testing.T) {
 			t.Errorf("%q finds %v (%d), want %v", query, got, r.Count, want)
 		}
 	}
-	for _, wrong := range []string{"size>", "size>1x", "size>99999999999999999999999", "addr:here", "state:", "size=1kk"} {
+	for _, wrong := range []string{"size>", "size>1x", "size>99999999999999999999999", "addr:here", "event:", "size=1kk"} {
 		if _, err := rec.search(rec.devices[0], wrong, 1); err == nil || !strings.Contains(err.Error(), "is not a search word") {
 			t.Errorf("%q: %v", wrong, err)
 		}
@@ -355,7 +355,7 @@ func TestLargest(t *testing.T) {
 // FuzzQuery asks whatever people type; a negated word finds what the word does not.
 func FuzzQuery(f *testing.F) {
 	rec := searchFixture(f)
-	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 state:2 stack:1", "category:gradient", "size<", "size:=5"} {
+	for _, q := range []string{"conv size>=1k", "-stream:9", `"train loop" pool:1,2`, "addr:0x10 id:1 event:2 stack:1", "category:gradient", "size<", "size:=5"} {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

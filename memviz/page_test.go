@@ -405,7 +405,7 @@ func pageState(t *testing.T, b *browser.Browser) {
 	}
 	v.do("update({state: device().peak_state, q: 'dropout'})")
 	var found memviz.SearchResult
-	v.ask(fmt.Sprintf("search?device=0&q=dropout%%20state:%d&limit=200", d.PeakState), &found)
+	v.ask(fmt.Sprintf("search?device=0&q=dropout%%20event:%d&limit=200", d.PeakState-1), &found)
 	v.equal("blocks that stand out in a search", v.number("views.state.lit.size"), found.Count)
 	v.do("update({q: ''})")
 	var row [2]float64

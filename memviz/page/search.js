@@ -84,7 +84,7 @@ function selectResult(a) {
 
 function queryHelp() {
   const rows = [['conv2d', 'a frame of the stack has it: file, line or function'], ['"my file.py"', 'with its spaces'], ['size>=10MiB', 'also <, <=, >, ='], ['stream:0', 'on that stream'], ['pool:1,0', 'in that private pool'],
-    ['category:gradient', 'where the snapshot tells'], ['addr:0x7f…', 'at that address'], ['state:120', 'alive then'], ['stack:17', 'of that stack'], ['-backward', 'not that']];
+    ['category:gradient', 'where the snapshot tells'], ['addr:0x7f…', 'at that address'], ['event:120', 'alive after it'], ['stack:17', 'of that stack'], ['-backward', 'not that']];
   return h('dl', { class: 'query-help' }, rows.map(([a, b]) => [h('dt', {}, h('code', {}, a)), h('dd', {}, b)]));
 }
 
