@@ -80,6 +80,11 @@ func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format strin
 	panic(e)
 }
 
+// refusal is fail for operations that return their errors: op cannot be done with t.
+func (x *Exec) refusal(op string, t *Tensor, format string, args ...any) error {
+	return Try(func() { x.fail(op, fault.Invalid, []*Tensor{t}, format, args...) })
+}
+
 // check panics with err as an error of op.
 func (x *Exec) check(op string, err error) {
 	if err == nil {

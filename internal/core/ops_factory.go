@@ -146,7 +146,7 @@ func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 // Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	if want := dtype.Of[T](); want != t.dt {
-		return nil, fault.New(fault.Invalid, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
+		return nil, x.refusal("Read", t, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
 	}
 	b, err := x.Bytes(t)
 	if err != nil {
@@ -160,7 +160,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 // Item returns the only element of t as a float64. It waits for the work that makes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
 	if t.Numel() != 1 {
-		return 0, fault.New(fault.Invalid, "a tensor with %d elements cannot be converted to a scalar", t.Numel())
+		return 0, x.refusal("Item", t, "a tensor with %d elements cannot be converted to a scalar", t.Numel())
 	}
 	b, err := x.Bytes(t)
 	if err != nil {

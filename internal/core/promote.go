@@ -166,7 +166,13 @@ func (f *frame) runPoint() error {
 			sc = append(sc, f.hole[i])
 		}
 	}
-	return kernels.Pointwise(f, f.row.point, f.dt, sc, outs, ins)
+	err := kernels.Pointwise(f, f.row.point, f.dt, sc, outs, ins)
+	for i := 0; err != nil && i < f.ins; i++ {
+		if f.in[i] == nil && f.holes&(1<<i) == 0 {
+			f.fail(fault.Invalid, "operand %d is nil", i)
+		}
+	}
+	return err
 }
 
 // layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the

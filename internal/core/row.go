@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"math/bits"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -273,6 +274,7 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 		f.setOut(i, d)
 		return d
 	}
+	f.checkShape(shape)
 	st := f.x.m.stream
 	n := &fresh{}
 	t := &n.Tensor
@@ -280,11 +282,6 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	t.setShape(shape, stride)
 	s := &n.own
 	s.dev = st.Device()
-	for _, d := range shape {
-		if d < 0 {
-			f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)
-		}
-	}
 	elements := extent(t.shape, t.stride)
 	if elements < 0 || elements > math.MaxInt/maxElement && elements > math.MaxInt/dt.Size() { // the second division is slow
 		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", shape)
@@ -300,8 +297,27 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 	return t
 }
 
+// checkShape refuses negative dimensions, and more elements than an int counts. A dimension of 0 leaves none, whatever the others are.
+func (f *frame) checkShape(shape []int) {
+	n, over, negative, empty := uint64(1), uint64(0), 0, false
+	for _, d := range shape {
+		var hi uint64
+		hi, n = bits.Mul64(n, uint64(d))
+		over |= hi
+		negative |= d
+		empty = empty || d == 0
+	}
+	switch {
+	case negative < 0:
+		f.fail(fault.Invalid, "the result would have the negative dimension in shape %v", shape)
+	case (over != 0 || n > math.MaxInt) && !empty:
+		f.fail(fault.Invalid, "a tensor of shape %v has more elements than can be counted", shape)
+	}
+}
+
 // viewOut makes output i a view of t's storage.
 func (f *frame) viewOut(i int, t *Tensor, offset int, shape, stride []int) *Tensor {
+	f.checkShape(shape)
 	v := t.alias()
 	v.offset = offset
 	v.setShape(shape, stride)
