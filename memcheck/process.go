@@ -31,7 +31,7 @@ const killWait = 10 * time.Second
 type process struct {
 	args []string
 	dir  string
-	env  []string
+	env  []string // whole
 
 	out, err *os.File
 	cmd      *exec.Cmd
@@ -86,7 +86,7 @@ func (p *process) cut(why cause) {
 func (p *process) run(ctx context.Context, limit time.Duration) error {
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, p.out, p.err
-	p.cmd.Env = append(p.cmd.Environ(), p.env...)
+	p.cmd.Env = p.env
 	setGroup(p.cmd)
 	began := time.Now()
 	started, ended := make(chan error, 1), make(chan error, 1)

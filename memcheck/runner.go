@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -53,6 +55,7 @@ type Run struct {
 
 	scratch string
 	mark    runMark
+	env     []string // the runner's own
 	next    atomic.Int64
 	sweep   sweep
 
@@ -74,6 +77,8 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 	if r.mark, err = newMark(); err != nil {
 		return nil, err
 	}
+	r.env = (&exec.Cmd{}).Environ()
+	r.sweep.last = began
 	r.running = map[int]*process{}
 	r.summary = Summary{}
 	if r.Before != nil {
@@ -164,7 +169,14 @@ func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
 	c := r.Target.Command(job.Test)
 	inv := r.Checker.Command(job.Tool, c.Args, base+".report")
 	rec := &Record{Type: "test", Test: job.Test.Name, Tool: job.Tool, Worker: worker, GPU: r.GPUs[worker], report: inv.Report}
-	p := &process{args: inv.Args, dir: c.Dir, env: []string{optOut, r.mark.of(i)}}
+	p := &process{args: inv.Args, dir: c.Dir, env: append(slices.Clip(r.env), optOut, r.mark.of(i))}
+	if c.Dir != "" {
+		dir, err := filepath.Abs(c.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("cannot tell the working directory of a test: %w", err)
+		}
+		p.env = append(p.env, "PWD="+dir)
+	}
 	if rec.GPU != "" {
 		p.env = append(p.env, "CUDA_VISIBLE_DEVICES="+rec.GPU)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -95,7 +96,7 @@ func TestOrphansEnd(t *testing.T) {
 // The end of a process is the end of its group, before anything looks for processes that left it.
 func TestGroupEnds(t *testing.T) {
 	f := newFake(t)
-	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"}, env: []string{markName + "=none/0"}}
+	p := &process{args: []string{"sh", "-c", "sleep 1000 & sleep 1000 & echo done"}, env: append((&exec.Cmd{}).Environ(), markName+"=none/0")}
 	if err := p.open(f.dir+"/out", f.dir+"/err"); err != nil {
 		t.Fatal(err)
 	}
@@ -252,43 +253,46 @@ func TestObserverFails(t *testing.T) {
 	}
 }
 
-// BenchmarkInstant compares a run of instant tests with the bare processes at the same parallelism: ns/op of the two is what the runner adds.
+// BenchmarkInstant runs 1,000 tests that end at once, and the same processes with nothing around them, at the same parallelism, in turns. It reports the time
+// of one of each in microseconds, and how many times as long a run takes.
 func BenchmarkInstant(b *testing.B) {
-	const workers = 2
-	bench := func(run func(f *fake, n int)) func(*testing.B) {
-		return func(b *testing.B) {
-			dir := b.TempDir()
-			checker := filepath.Join(dir, "cuda-memcheck")
-			text := "#!/bin/sh\necho '========= CUDA-MEMCHECK'; echo '========= ERROR SUMMARY: 0 errors'\nshift 2; exec \"$@\"\n"
-			if err := os.WriteFile(checker, []byte(text), 0o755); err != nil {
-				b.Fatal(err)
-			}
-			b.ResetTimer()
-			run(&fake{dir: dir, checker: &Checker{Name: CheckerLegacy, Path: checker}}, b.N)
-		}
+	const workers, each = 2, 1000
+	dir := b.TempDir()
+	checker := &Checker{Name: CheckerLegacy, Path: filepath.Join(dir, "cuda-memcheck")}
+	text := "#!/bin/sh\necho '========= CUDA-MEMCHECK'; echo '========= ERROR SUMMARY: 0 errors'\nshift 2; exec \"$@\"\n"
+	if err := os.WriteFile(checker.Path, []byte(text), 0o755); err != nil {
+		b.Fatal(err)
 	}
-	b.Run("bare", bench(func(f *fake, n int) {
-		bareProcesses(b, n, workers, f.checker.Path, "--error-exitcode", "1", "true")
-	}))
-	b.Run("runner", bench(func(f *fake, n int) {
-		target, err := OpenTarget("", TargetOptions{List: "echo", Run: "true {test}"})
+	target, err := OpenTarget("", TargetOptions{List: "echo", Run: "true {test}"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var bare, run time.Duration
+	tests := 0
+	for b.Loop() {
+		journal, err := CreateJournal(filepath.Join(dir, JournalName), Header{})
 		if err != nil {
 			b.Fatal(err)
 		}
-		journal, err := CreateJournal(filepath.Join(f.dir, "result.jsonl"), Header{})
-		if err != nil {
-			b.Fatal(err)
-		}
-		r := &Run{Target: target, Checker: f.checker, GPUs: make([]string, workers), Limit: time.Minute, MaxPrinted: 1 << 30, Observers: []Observer{journal}}
-		for range n {
+		r := &Run{Target: target, Checker: checker, GPUs: make([]string, workers), Limit: time.Minute, MaxPrinted: 1 << 30, Observers: []Observer{journal}}
+		for range each {
 			r.Jobs = append(r.Jobs, Job{Test{Name: "a", id: "a"}, Memcheck})
 		}
+		began := time.Now()
 		s, err := r.Do(b.Context())
-		if err != nil || s.Succeeded != n {
+		run += time.Since(began)
+		if err != nil || s.Succeeded != len(r.Jobs) {
 			b.Fatal(s, err)
 		}
 		if err := journal.Close(s); err != nil {
 			b.Fatal(err)
 		}
-	}))
+		began = time.Now()
+		bareProcesses(b, len(r.Jobs), workers, checker.Path, "--error-exitcode", "1", "true")
+		bare += time.Since(began)
+		tests += len(r.Jobs)
+	}
+	b.ReportMetric(float64(bare.Microseconds())/float64(tests), "bare-µs/test")
+	b.ReportMetric(float64(run.Microseconds())/float64(tests), "run-µs/test")
+	b.ReportMetric(run.Seconds()/bare.Seconds(), "times-bare")
 }

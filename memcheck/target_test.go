@@ -234,7 +234,7 @@ func TestGoTargets(t *testing.T) {
 		"go.mod": "module example.com/m\n\ngo 1.26\n",
 		"p/p.go": "package p\n", "none/none.go": "package none\n", "p/data.txt": "here",
 		"p/p_test.go": "package p\n\nimport (\n\t\"fmt\"\n\t\"os\"\n\t\"testing\"\n)\n\n" +
-			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(\"data.txt\"); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n" +
+			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(os.Getenv(\"PWD\") + \"/data.txt\"); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n" +
 			"func TestReadsMore(t *testing.T) { t.Skip() }\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
 			"func Example() {\n\tfmt.Println(1)\n\t// Output: 1\n}\n",
 		"q/x_test.go": "package q_test\n\nimport \"testing\"\n\nfunc TestReads(t *testing.T) { t.Fail() }\n",
