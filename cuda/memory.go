@@ -68,10 +68,12 @@ func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFractio
 //	max_split_size_mb:N                  blocks of N MiB or more are never split; N > 20
 //	roundup_power2_divisions:D           sizes are rounded up to one of D steps between powers of two; or [64:8,128:4,>:1], by MiB
 //	garbage_collection_threshold:F       above the share F of the memory fraction, old cached blocks are given back first
+//	max_non_split_rounding_mb:N          a block that is never split serves requests less than N MiB smaller; N > 20, 20 at first
 //	expandable_segments:True             segments are address ranges that grow page by page
 //	release_lock_on_cudamalloc:True      the allocator's lock is dropped while the driver allocates
 //	pinned_use_cuda_host_register:True   page-locked memory is ordinary memory, locked after the fact
 //	pinned_num_register_threads:N        threads that touch its pages before; a power of two up to 128
+//	pinned_use_background_threads:True   taken, and without effect: the allocator itself looks for page-locked memory that is idle again
 //	backend:native                       cannot change; cudaMallocAsync is chosen by the environment when the device is opened
 //
 // As in PyTorch, the first three go back to their defaults in every call that does not name them, and the others keep their value; the
