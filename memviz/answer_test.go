@@ -97,6 +97,7 @@ func TestSearch(t *testing.T) {
 		"category:gradient":                  {2},
 		"addr:0x1000201":                     {1},
 		"addr:16777728":                      {1},
+		"state:3 -state:6":                   {2},
 		"event:2 -event:5":                   {2},
 		"id:1":                               {1},
 		"stack:0":                            {3},

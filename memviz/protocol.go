@@ -269,7 +269,7 @@ type Allocation struct {
 
 // SearchResult lists allocations of ViewActive. The query language: words separated by spaces, all of which must hold; a plain word must
 // occur in a frame of the stack (file:line:name, letter case ignored; "quotes" keep spaces together); size>=10MiB, size<1k, size=512 and
-// the like compare bytes; stream:0, pool:0,1, category:gradient, addr:0x7f…, event:123 (alive after it) and id:5 select; a leading - negates a
+// the like compare bytes; stream:0, pool:0,1, category:gradient, addr:0x7f…, state:123 (lives in it), event:122 (the state after it) and id:5 select; a leading - negates a
 // word; stack:17 selects by the number of the stack. The same text is the filter of tiles, also of ViewCached, and states: a filtered tile or state is that of a trace
 // in which only the matching allocations happen, so their strips are stacked without the others (and keep their numbers).
 type SearchResult struct {

@@ -116,6 +116,9 @@ func (s searched) condition(word string) (func(id uint32) bool, error) {
 	case "addr":
 		n, err := number()
 		return func(id uint32) bool { return n-a.addr[id] < max(a.size[id], 1) }, err
+	case "state":
+		n, err := number()
+		return func(id uint32) bool { return uint64(a.start[id]) <= n && n < uint64(a.end[id]) }, err
 	case "event": // alive in the state after it
 		n, err := number()
 		return func(id uint32) bool { return uint64(a.start[id]) <= n+1 && n < uint64(a.end[id])-1 }, err
