@@ -102,6 +102,7 @@ func TestBadInput(t *testing.T) {
 		{"GPU", "device", []string{"-device", "cuda:99"}},
 		{"size", `there is no device "sim:big"`, []string{"-device", "sim:big"}},
 		{"small device", "is too small for a batch of 1000 images; give a smaller -batch or another -device", []string{"-device", "sim:4MiB", "-batch", "1000"}},
+		{"tiny device", "is too small for a batch of 1 images; give another -device", []string{"-device", "sim:1MiB", "-batch", "1"}},
 		{"batch", "a batch of 2000 needs more than the 1438 training images", []string{"-batch", "2000"}},
 		{"no batch", "-batch is 0", []string{"-batch", "0"}},
 		{"epochs", "-epochs is 0", []string{"-epochs", "0"}},
@@ -124,6 +125,9 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
+	}
+	if err := run([]string{"-device", "sim:4MiB", "-batch", "1", "-epochs", "1", "-data", write(t, "k.csv", strings.Repeat(row, 1000)), "-svg", ""}, io.Discard); err != nil {
+		t.Errorf("a small batch, as the error of a small device says: %v", err)
 	}
 	var out strings.Builder
 	err := run([]string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg", "absent/curves.svg"}, &out)

@@ -127,8 +127,12 @@ func run(args []string, out io.Writer) error {
 	}
 	var e *tenon.Error
 	if errors.As(failed, &e) && e.Kind == tenon.OutOfMemory {
-		failed = fmt.Errorf("%s with %s is too small for a batch of %d images; give a smaller -batch or another -device",
-			x.Device().Name(), readable(int64(x.Device().TotalMemory())), o.batch)
+		remedy := "a smaller -batch or another -device"
+		if o.batch == 1 {
+			remedy = "another -device"
+		}
+		failed = fmt.Errorf("%s with %s is too small for a batch of %d images; give %s",
+			x.Device().Name(), readable(int64(x.Device().TotalMemory())), o.batch, remedy)
 	}
 	return errors.Join(failed, x.Close())
 }
@@ -185,7 +189,7 @@ func learn(x *tenon.Exec, o options, train, test []image, out io.Writer) error {
 		}
 		working += time.Since(start)
 		bar.clear()
-		accuracy, err := evaluate(x, net, testImages, testLabels)
+		accuracy, err := evaluate(x, net, testImages, testLabels, o.batch)
 		if err != nil {
 			return err
 		}
@@ -219,28 +223,36 @@ func step(x *tenon.Exec, net nn.Module, opt optim.Optimizer, b *data.Batch) (val
 	return value, err
 }
 
-// evaluate returns which part of the images the network names rightly.
-func evaluate(x *tenon.Exec, net nn.Module, images *tenon.Tensor, labels []int64) (accuracy float64, err error) {
-	x.NoGrad().Scope(func(x *tenon.Exec) {
-		var scores []float32
-		if scores, err = tenon.Read[float32](x, net.Forward(x, images)); err != nil {
-			return
-		}
-		right := 0
-		for i, label := range labels {
-			best := 0
-			for class, score := range scores[10*i : 10*i+10] {
-				if score > scores[10*i+best] {
-					best = class
-				}
+// evaluate returns which part of the images the network names rightly. It looks at so many at once as there are in a batch, so that a smaller batch
+// needs less memory.
+func evaluate(x *tenon.Exec, net nn.Module, images *tenon.Tensor, labels []int64, batch int) (accuracy float64, err error) {
+	right := 0
+	for first := 0; first < len(labels) && err == nil; first += batch {
+		some := labels[first:min(first+batch, len(labels))]
+		x.NoGrad().Scope(func(x *tenon.Exec) {
+			var scores []float32
+			if scores, err = tenon.Read[float32](x, net.Forward(x, x.Slice(images, 0, first, first+len(some), 1))); err == nil {
+				right += hits(scores, some)
 			}
-			if int64(best) == label {
-				right++
+		})
+	}
+	return float64(right) / float64(len(labels)), err
+}
+
+// hits counts the labels whose scores, ten for each image, are the highest.
+func hits(scores []float32, labels []int64) (n int) {
+	for i, label := range labels {
+		best := 0
+		for class, score := range scores[10*i : 10*i+10] {
+			if score > scores[10*i+best] {
+				best = class
 			}
 		}
-		accuracy = float64(right) / float64(len(labels))
-	})
-	return accuracy, err
+		if int64(best) == label {
+			n++
+		}
+	}
+	return n
 }
 
 // readable writes a size for people.
