@@ -28,6 +28,13 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 			t.Errorf("view %s: %g pixels do not fit into the window's width", key, over)
 		}
 	}
+	for width := 900; width <= 1300; width += 50 {
+		v.must(v.tab.Resize(width, 600))
+		v.settle()
+		if over := v.number("byId('tabs').scrollWidth - byId('tabs').clientWidth"); over > 0 {
+			t.Errorf("in a window of %d pixels the tabs lack %g", width, over)
+		}
+	}
 	v.press("1")
 	for _, width := range []int{1300, 1000} {
 		v.must(v.tab.Resize(width, 700))
