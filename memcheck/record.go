@@ -87,11 +87,14 @@ func (r *Record) judge(reportErr error, strict, findingsOnly bool) {
 	case rep.Errors == 0 && findingsOnly:
 		r.Outcome, r.Reason = Ignored, "the test failed by itself: "+r.ending()
 	case rep.Errors == 0:
-		r.Outcome, r.Reason = Fail, "the checker found nothing, but the test failed by itself: "+r.ending()
+		r.Outcome, r.Reason = Fail, byItself+r.ending()
 	default:
 		r.Outcome, r.Reason = Fail, count(rep.Errors, "error")
 	}
 }
+
+// byItself begins the reason of a failure that is not the checker's finding.
+const byItself = "the checker found nothing, but the test failed by itself: "
 
 // ending says how the process ended.
 func (r *Record) ending() string {

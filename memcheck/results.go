@@ -355,6 +355,16 @@ func (res *Results) Text() string {
 	return b.String()
 }
 
+// FailedAlone counts the tests that failed though the checker found nothing.
+func (res *Results) FailedAlone() (n int) {
+	for _, t := range res.tests {
+		if t.Outcome == Fail && strings.HasPrefix(t.Reason, byItself) {
+			n++
+		}
+	}
+	return n
+}
+
 // ranked returns the findings that matter most first: errors, then leaks and failed calls, which often only say that a kernel had failed before,
 // then warnings, then what is a library's; of equals, those of more tests.
 func (res *Results) ranked() []*found {

@@ -95,6 +95,21 @@ func TestMemcheckMerge(t *testing.T) {
 	}
 }
 
+// Where a test fails by itself, one line names the setting that may be the reason.
+func TestMemcheckCachedHint(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
+	const hint = "need --cached"
+	if _, errs, exit := run(base...); exit != 1 || !strings.Contains(errs, hint) {
+		t.Errorf("exit status %d: %s", exit, errs)
+	}
+	if _, errs, exit := run(append(base, "--cached")...); exit != 1 || strings.Contains(errs, hint) {
+		t.Errorf("with --cached: exit status %d: %s", exit, errs)
+	}
+	if _, errs, exit := run(append(base, "--filter", "a")...); exit != 0 || strings.Contains(errs, hint) {
+		t.Errorf("of tests that pass: exit status %d: %s", exit, errs)
+	}
+}
+
 // A signal ends the run cleanly, with a summary of what ran, and --resume goes on with it.
 func TestMemcheckInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
