@@ -22,6 +22,8 @@ func TestMisuse(t *testing.T) {
 		}{
 			{"nil", func() error { return Try(func() { x.Add(nil, a) }) }, "Add", "operand 0 is nil"},
 			{"second nil", func() error { return Try(func() { x.Add(a, nil) }) }, "Add", "operand 1 is nil"},
+			{"nil of a sum", func() error { return Try(func() { x.Sum(nil, nil, SumOpt{}) }) }, "Sum", "operand 0 is nil"},
+			{"nil in a list", func() error { return Try(func() { x.Cat([]*Tensor{a, nil}, 0) }) }, "Cat", "operand 1 is nil"},
 			{"overflow to zero", func() error { return Try(func() { x.Zeros([]int{1 << 40, 1 << 40}, dtype.Float32) }) }, "Full", "more elements than can be counted"},
 			{"overflow to one", func() error { return Try(func() { x.Empty([]int{1<<32 + 1, 1<<32 - 1, 1 << 32}, dtype.Uint8) }) }, "Empty", "more elements than can be counted"},
 			{"overflow of an int", func() error { return Try(func() { x.Empty([]int{1 << 62, 2}, dtype.Uint8) }) }, "Empty", "more elements than can be counted"},

@@ -82,11 +82,17 @@ func (f *frame) call() {
 	if s.watch != nil {
 		s.watch(r.Name, r.flags&flagView != 0, false)
 	}
+	if f.ins > 0 && f.in[0] == nil && f.holes&1 == 0 { // others may be absent
+		f.fail(fault.Invalid, "operand 0 is nil")
+	}
 	for i := 0; i < f.ins; i++ {
 		f.in[i] = f.operand(f.in[i])
 	}
-	for i := range f.many {
-		f.many[i] = f.operand(f.many[i])
+	for i, t := range f.many {
+		if t == nil {
+			f.fail(fault.Invalid, "operand %d is nil", f.ins+i)
+		}
+		f.many[i] = f.operand(t)
 	}
 	if x.m.autocast != dtype.Invalid && r.cast != castNone {
 		f.nested(f.autocast)
