@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/snapshot"
@@ -392,7 +393,11 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 		}
 		return f
 	}
-	s, err := read(snapshot.ReadOptions{Events: func(device int, batch []snapshot.Event) error { return follow(device).follow(batch) }})
+	p := newPipe(func(device int, batch []snapshot.Event) error { return follow(device).follow(batch) })
+	s, err := read(snapshot.ReadOptions{Events: p.put})
+	if e := p.close(); err == nil {
+		err = e
+	}
 	if err != nil {
 		return err
 	}
@@ -416,6 +421,60 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 	}
 	writeRest(c, s)
 	return c.finish()
+}
+
+// pipe hands batches of events to a goroutine, so that the columns are made while the snapshot is being read on: together they take half the time.
+type pipe struct {
+	full  chan batch
+	empty chan []snapshot.Event
+	done  chan struct{}
+	// failed is the error that ended the goroutine's work; the rest of what it is given is dropped.
+	failed atomic.Pointer[error]
+}
+
+// batch is some events of a device's trace, in order.
+type batch struct {
+	device int
+	events []snapshot.Event
+}
+
+func newPipe(work func(device int, events []snapshot.Event) error) *pipe {
+	const depth = 8
+	p := &pipe{full: make(chan batch, depth), empty: make(chan []snapshot.Event, depth+1), done: make(chan struct{})}
+	for range depth + 1 {
+		p.empty <- nil
+	}
+	go func() {
+		defer close(p.done)
+		for b := range p.full {
+			if p.failed.Load() == nil {
+				if err := work(b.device, b.events); err != nil {
+					p.failed.Store(&err)
+				}
+			}
+			p.empty <- b.events[:0]
+		}
+	}()
+	return p
+}
+
+// put hands over a copy of the events. It returns the error of earlier ones.
+func (p *pipe) put(device int, events []snapshot.Event) error {
+	if err := p.failed.Load(); err != nil {
+		return *err
+	}
+	p.full <- batch{device, append(<-p.empty, events...)}
+	return nil
+}
+
+// close waits until all work is done and returns its error.
+func (p *pipe) close() error {
+	close(p.full)
+	<-p.done
+	if err := p.failed.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // segmentFields is the number of columns of a segment, blockFields of a block.
