@@ -19,7 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"tenon.dev/internal/benchrun"
 	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/rt"
 	"tenon.dev/memcheck"
 )
 
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		os.Exit(fake(os.Args[1:]))
 	}
-	status := m.Run()
+	status := benchrun.Main(m, "internal/sanitize", rt.Describe)
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
