@@ -21,8 +21,6 @@ import (
 	"tenon.dev/kernel"
 )
 
-//go:generate go run ./internal/facegen internal/core zface.go
-
 // Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no current device,
 // stream or mode besides: functions get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
 //
