@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/xml"
 	"errors"
 	"flag"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -30,7 +33,7 @@ func TestRun(t *testing.T) {
 	speed := regexp.MustCompile(`, \d+ images/s`)
 	for i := range outs {
 		var out strings.Builder
-		if err := run([]string{"-device", "sim", "-epochs", "2", "-svg", svg}, &out); err != nil {
+		if err := run(t.Context(), []string{"-device", "sim", "-epochs", "2", "-svg", svg}, &out); err != nil {
 			t.Fatal(err)
 		}
 		outs[i] = speed.ReplaceAllString(out.String(), ", N images/s")
@@ -73,7 +76,7 @@ $`
 // With the training labels shuffled there is nothing to learn.
 func TestShuffledLabels(t *testing.T) {
 	var out strings.Builder
-	if err := run([]string{"-device", "cpu", "-epochs", "2", "-svg", "", "-shuffle-labels"}, &out); err != nil {
+	if err := run(t.Context(), []string{"-device", "cpu", "-epochs", "2", "-svg", "", "-shuffle-labels"}, &out); err != nil {
 		t.Fatal(err)
 	}
 	last := regexp.MustCompile(`\ntest accuracy ([\d.]+) %`).FindStringSubmatch(out.String())
@@ -114,34 +117,99 @@ func TestBadInput(t *testing.T) {
 		{"pixel", "line 1: value 64, 17, is no pixel from 0 to 16", []string{"-data", write(t, "b.csv", strings.Repeat("0,", 63)+"17,1\n")}},
 		{"label", "line 1: value 65, 10, is no label from 0 to 9", []string{"-data", write(t, "c.csv", strings.Repeat("0,", 64)+"10\n")}},
 		{"huge", "is no label from 0 to 9", []string{"-data", write(t, "d.csv", strings.Repeat("0,", 64)+"99999999999999999999\n")}},
-		{"short", "line 3: there are 2 values", []string{"-data", write(t, "e.csv", row+row+"1,2\n")}},
+		{"short", "line 3: a line has 64 pixels and a label, apart by commas, but the values here are 2", []string{"-data", write(t, "e.csv", row+row+"1,2\n")}},
 		{"empty", "holds 0 images", []string{"-data", write(t, "f.csv", "")}},
-		{"cut", "after line", []string{"-data", write(t, "g.csv.gz", packed.String()[:packed.Len()-8])}},
+		{"cut", "is cut off or damaged after line", []string{"-data", write(t, "g.csv.gz", packed.String()[:packed.Len()-8])}},
+		{"folder", "the images cannot be read: read ", []string{"-data", t.TempDir()}},
+		{"long line", "line 2 has more than 65536 bytes", []string{"-data", write(t, "l.csv", row+strings.Repeat("0,", 40000))}},
 		{"torn", "begins like a compressed file but is none", []string{"-data", write(t, "h.csv.gz", "\x1f\x8b")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := run(c.args, io.Discard)
+			err := run(t.Context(), c.args, io.Discard)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
 	}
-	if err := run([]string{"-device", "sim:4MiB", "-batch", "1", "-epochs", "1", "-data", write(t, "k.csv", strings.Repeat(row, 1000)), "-svg", ""}, io.Discard); err != nil {
+	if err := run(t.Context(), []string{"-device", "sim:4MiB", "-batch", "1", "-epochs", "1", "-data", write(t, "k.csv", strings.Repeat(row, 1000)), "-svg", ""}, io.Discard); err != nil {
 		t.Errorf("a small batch, as the error of a small device says: %v", err)
 	}
 	var out strings.Builder
-	err := run([]string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg", "absent/curves.svg"}, &out)
+	err := run(t.Context(), []string{"-epochs", "1", "-device", "cpu", "-batch", "5", "-data", write(t, "i.csv", good), "-svg", "absent/curves.svg"}, &out)
 	if err == nil || !strings.Contains(err.Error(), "the curves cannot be written") || !strings.Contains(out.String(), "\ntest accuracy ") {
 		t.Errorf("a picture in an absent folder: %v, and it printed\n%s", err, out.String())
 	}
-	if err := run([]string{"-data", write(t, "j.csv.gz", packed.String()), "-epochs", "1", "-batch", "4", "-device", "cpu", "-svg", ""}, io.Discard); err != nil {
+	odd := "\ufeff" + strings.ReplaceAll(good, "\n", "\r\n") + "\r\n\n"
+	if images, err := load(write(t, "m.csv", odd)); len(images) != 10 || err != nil {
+		t.Errorf("with a byte order mark, carriage returns and empty lines there are %d images and %v", len(images), err)
+	}
+	if err := run(t.Context(), []string{"-data", write(t, "j.csv.gz", packed.String()), "-epochs", "1", "-batch", "4", "-device", "cpu", "-svg", ""}, io.Discard); err != nil {
 		t.Errorf("a compressed file: %v", err)
+	}
+}
+
+// A signal ends the run after a step, with a sentence and nothing else; what is printed before stays.
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out strings.Builder
+	err := run(ctx, []string{"-device", "cpu", "-epochs", "3", "-svg", ""}, &out)
+	if err == nil || err.Error() != "interrupted in epoch 1 of 3" || out.String() != "CPU\n" {
+		t.Errorf("got %v, and it printed\n%s", err, out.String())
+	}
+}
+
+// full is a file on a full disk.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestFullDisk(t *testing.T) {
+	err := run(t.Context(), []string{"-device", "cpu", "-epochs", "1", "-batch", "512", "-svg", ""}, full{})
+	if err == nil || err.Error() != "the result cannot be printed: no space left on device" {
+		t.Error(err)
+	}
+}
+
+// No file of images makes the reader fail otherwise than with one sentence that names the file.
+func FuzzImages(f *testing.F) {
+	row := strings.Repeat("0,", 64) + "1\n"
+	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n", strings.Repeat("16,", 64) + "x"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		images, err := read(bytes.NewReader(text), "a.csv")
+		if err != nil && (images != nil || !strings.Contains(err.Error(), "a.csv") || strings.ContainsAny(err.Error(), "\r\n")) {
+			t.Errorf("%d images and %q", len(images), err)
+		}
+		for i, img := range images {
+			if img.label < 0 || img.label > 9 || slices.Max(img.pixels[:]) > 1 || slices.Min(img.pixels[:]) < 0 {
+				t.Fatalf("image %d is %v", i, img)
+			}
+		}
+	})
+}
+
+// The bar shows on a terminal alone.
+func TestBar(t *testing.T) {
+	var out strings.Builder
+	b := newBar(&out, "epoch", 2)
+	b.advance()
+	b.clear()
+	if out.Len() != 0 {
+		t.Errorf("what is no terminal gets %q", out.String())
+	}
+	b = &bar{out: &out, title: "epoch", total: 2}
+	b.advance()
+	b.clear()
+	if want := "\r\x1b[?7lepoch 1/2 [" + strings.Repeat("█", 15) + strings.Repeat("·", 15) + "]\x1b[?7h\r\x1b[K"; out.String() != want {
+		t.Errorf("a terminal gets %q, want %q", out.String(), want)
 	}
 }
 
 func TestHelp(t *testing.T) {
 	var out strings.Builder
-	if err := run([]string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
+	if err := run(t.Context(), []string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
 		t.Error(err)
 	}
 	for _, name := range []string{"device", "epochs", "batch", "seed", "data", "svg", "shuffle-labels"} {

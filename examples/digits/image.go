@@ -34,20 +34,26 @@ type image struct {
 
 // load reads the named file, or the embedded one.
 func load(name string) ([]image, error) {
-	var in io.Reader = bytes.NewReader(embedded)
 	if name == "" {
-		name = "the embedded file"
-	} else {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("the images cannot be read: %w", err)
-		}
-		defer f.Close()
-		in = f
+		return read(bytes.NewReader(embedded), "the embedded file")
 	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("the images cannot be read: %w", err)
+	}
+	defer f.Close()
+	return read(f, name)
+}
+
+// read reads the images of a file, which may be compressed. Empty lines do not count as images.
+func read(in io.Reader, name string) ([]image, error) {
 	buffered := bufio.NewReader(in)
 	in = buffered
-	if magic, err := buffered.Peek(2); err == nil && magic[0] == 0x1f && magic[1] == 0x8b {
+	magic, err := buffered.Peek(2)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("the images cannot be read: %w", err)
+	}
+	if string(magic) == "\x1f\x8b" {
 		z, err := gzip.NewReader(buffered)
 		if err != nil {
 			return nil, fmt.Errorf("%s begins like a compressed file but is none: %w", name, err)
@@ -55,18 +61,30 @@ func load(name string) ([]image, error) {
 		in = z
 	}
 	var images []image
-	lines := bufio.NewScanner(in)
+	lines, number := bufio.NewScanner(in), 0
 	for lines.Scan() {
-		img, err := parseImage(lines.Text())
+		number++
+		line := strings.TrimSuffix(lines.Text(), "\r")
+		if number == 1 {
+			line = strings.TrimPrefix(line, "\ufeff") // some programs begin a text with it
+		}
+		if line == "" {
+			continue
+		}
+		img, err := parseImage(line)
 		if err != nil {
-			return nil, fmt.Errorf("%s, line %d: %w", name, len(images)+1, err)
+			return nil, fmt.Errorf("%s, line %d: %w", name, number, err)
 		}
 		images = append(images, img)
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s, after line %d: %w", name, len(images), err)
-	}
-	if len(images) < 5 {
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("%s, line %d has more than %d bytes; a line has %d pixels and a label", name, number+1, bufio.MaxScanTokenSize, side*side)
+	case err != nil && in != buffered:
+		return nil, fmt.Errorf("%s is cut off or damaged after line %d: %w", name, number, err)
+	case err != nil:
+		return nil, fmt.Errorf("%s cannot be read after line %d: %w", name, number, err)
+	case len(images) < 5:
 		return nil, fmt.Errorf("%s holds %d images; give at least 5, so that one is for the test", name, len(images))
 	}
 	return images, nil
@@ -74,9 +92,9 @@ func load(name string) ([]image, error) {
 
 func parseImage(line string) (image, error) {
 	var img image
-	fields := strings.Split(strings.TrimSuffix(line, "\r"), ",")
+	fields := strings.Split(line, ",")
 	if len(fields) != len(img.pixels)+1 {
-		return img, fmt.Errorf("there are %d values; a line has %d pixels and a label", len(fields), len(img.pixels))
+		return img, fmt.Errorf("a line has %d pixels and a label, apart by commas, but the values here are %d", len(img.pixels), len(fields))
 	}
 	for i, text := range fields {
 		most, what := deepest, "pixel"
@@ -85,10 +103,10 @@ func parseImage(line string) (image, error) {
 		}
 		v, err := strconv.Atoi(strings.TrimSpace(text))
 		if err != nil && !errors.Is(err, strconv.ErrRange) {
-			return img, fmt.Errorf("value %d, %q, is no whole number", i+1, text)
+			return img, fmt.Errorf("value %d, %.20q, is no whole number", i+1, text)
 		}
 		if err != nil || v < 0 || v > most {
-			return img, fmt.Errorf("value %d, %s, is no %s from 0 to %d", i+1, text, what, most)
+			return img, fmt.Errorf("value %d, %.20s, is no %s from 0 to %d", i+1, text, what, most)
 		}
 		if i < len(img.pixels) {
 			img.pixels[i] = float32(v) / deepest

@@ -9,11 +9,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +27,9 @@ import (
 )
 
 func main() {
-	err := run(os.Args[1:], os.Stdout)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the program at once
+	err := run(ctx, os.Args[1:], os.Stdout)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "digits:", err)
 		os.Exit(1)
@@ -54,6 +58,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			f.SetOutput(out)
+			fmt.Fprintln(out, "digits trains a network on handwritten digits. Options:")
 			f.PrintDefaults()
 		}
 		return o, err
@@ -96,7 +101,8 @@ func selector(name string) (tenon.Selector, error) {
 	return tenon.Selector{}, fmt.Errorf("there is no device %q; give best, cuda, cuda:1, cpu, sim or sim:2GiB", name)
 }
 
-func run(args []string, out io.Writer) error {
+// run does what main does. When ctx ends, it stops after the step at hand.
+func run(ctx context.Context, args []string, out io.Writer) error {
 	o, err := parse(args, out)
 	if err != nil {
 		return err
@@ -122,7 +128,7 @@ func run(args []string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, x.Device().Name())
 	var failed error
-	if stopped := tenon.Try(func() { failed = learn(x, o, train, test, out) }); stopped != nil {
+	if stopped := tenon.Try(func() { failed = learn(ctx, x, o, train, test, out) }); stopped != nil {
 		failed = stopped
 	}
 	var e *tenon.Error
@@ -151,7 +157,7 @@ func network(x *tenon.Exec, seed uint64) nn.Sequential {
 }
 
 // learn trains and prints.
-func learn(x *tenon.Exec, o options, train, test []image, out io.Writer) error {
+func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, out io.Writer) error {
 	net := network(x, o.seed)
 	defer nn.Close(net)
 	adam, err := optim.NewAdam(nn.Params(net), optim.AdamOpt{LR: 1e-3})
@@ -174,37 +180,54 @@ func learn(x *tenon.Exec, o options, train, test []image, out io.Writer) error {
 	var losses, accuracies []float64
 	var working time.Duration
 	for epoch := 1; epoch <= o.epochs; epoch++ {
-		bar := newBar(out, fmt.Sprintf("epoch %2d/%d", epoch, o.epochs), loader.Len())
-		start, sum := time.Now(), 0.0
-		for b, err := range loader.Epoch(x) {
-			if err != nil {
-				return err
-			}
-			loss, err := step(x, net, adam, b)
-			if err != nil {
-				return err
-			}
-			sum += loss
-			bar.advance()
+		start := time.Now()
+		loss, err := pass(ctx, x, net, adam, loader, newBar(out, fmt.Sprintf("epoch %2d/%d", epoch, o.epochs), loader.Len()))
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted in epoch %d of %d", epoch, o.epochs)
+		}
+		if err != nil {
+			return err
 		}
 		working += time.Since(start)
-		bar.clear()
 		accuracy, err := evaluate(x, net, testImages, testLabels, o.batch)
 		if err != nil {
 			return err
 		}
-		losses, accuracies = append(losses, sum/float64(loader.Len())), append(accuracies, accuracy)
+		losses, accuracies = append(losses, loss), append(accuracies, accuracy)
 		fmt.Fprintf(out, "epoch %2d/%d  loss %.4f  test accuracy %.1f %%\n", epoch, o.epochs, losses[epoch-1], 100*accuracy)
 	}
 	speed := float64(o.epochs*loader.Len()*o.batch) / working.Seconds()
 	peak := x.Device().Stats()["allocated_bytes.all.peak"]
-	fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
+	_, err = fmt.Fprintf(out, "test accuracy %.1f %%, %.0f images/s, peak memory %s, %s\n", 100*accuracies[o.epochs-1], speed, readable(peak), x.Device().Name())
+	if err != nil {
+		return fmt.Errorf("the result cannot be printed: %w", err)
+	}
 	if o.svg != "" {
 		if err := os.WriteFile(o.svg, curves(losses, accuracies), 0o644); err != nil {
 			return fmt.Errorf("the curves cannot be written: %w", err)
 		}
 	}
 	return nil
+}
+
+// pass learns from all batches once and returns the mean of their losses.
+func pass(ctx context.Context, x *tenon.Exec, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (loss float64, err error) {
+	defer bar.clear()
+	for b, err := range loader.Epoch(x) {
+		if err != nil {
+			return 0, err
+		}
+		one, err := step(x, net, opt, b)
+		if err != nil {
+			return 0, err
+		}
+		loss += one / float64(loader.Len())
+		bar.advance()
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+	}
+	return loss, nil
 }
 
 // step learns from one batch and returns its loss.
