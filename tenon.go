@@ -100,7 +100,7 @@ func Open(s Selector) (*Exec, error) {
 
 // Close waits for all work of the device and releases it. Tensors of it are lost.
 func (x *Exec) Close() error {
-	d := (*core.Exec)(x).Device()
+	d := x.made("Close").Device()
 	if d.Host {
 		return nil
 	}
@@ -112,12 +112,12 @@ func Try(f func()) error { return core.Try(f) }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
-	return (*Tensor)(core.From((*core.Exec)(x), data, shape...))
+	return (*Tensor)(core.From(x.made("From"), data, shape...))
 }
 
 // Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
-	return core.Read[T]((*core.Exec)(x), (*core.Tensor)(t))
+	return core.Read[T](x.made("Read", t), (*core.Tensor)(t))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
@@ -147,7 +147,7 @@ func Over(n int) LaunchShape { return core.Over(n) }
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's first
 // element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
-	(*core.Exec)(x).Launch(k, shape, args...)
+	x.made("Launch").Launch(k, shape, args...)
 }
 
 // Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
@@ -170,13 +170,17 @@ type CaptureOpt struct {
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
 // Read, From, Synchronize) is an error in f, which names the call's line, ends the capture and leaves the device usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
-	g, err := (*core.Exec)(x).Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
+	c := x.made("Capture")
+	if f == nil {
+		core.NoFunction("Capture", "f")
+	}
+	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
 	return (*Graph)(g), err
 }
 
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
 // captured function does not run.
-func (x *Exec) Replay(g *Graph) error { return (*core.Exec)(x).Replay((*core.Graph)(g)) }
+func (x *Exec) Replay(g *Graph) error { return x.made("Replay").Replay((*core.Graph)(g)) }
 
 // Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
 type Function interface {
@@ -201,7 +205,11 @@ func (c *FunctionContext) NeedsGrad(i int) bool { return (*core.FunctionContext)
 
 // Apply runs fn on the inputs and records it if any of them requires a gradient.
 func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
-	return faceList((*core.Exec)(x).Apply(function{fn}, coreList(inputs)...))
+	c := x.made("Apply", inputs...)
+	if fn == nil {
+		core.NoFunction("Apply", "fn")
+	}
+	return faceList(c.Apply(function{fn}, coreList(inputs)...))
 }
 
 // function is a Function as core sees it.
@@ -214,6 +222,25 @@ func (f function) Forward(x *core.Exec, c *core.FunctionContext, inputs ...*core
 func (f function) Backward(x *core.Exec, c *core.FunctionContext, grads ...*core.Tensor) ([]*core.Tensor, error) {
 	res, err := f.fn.Backward((*Exec)(x), (*FunctionContext)(c), faceList(grads)...)
 	return coreList(res), err
+}
+
+// made returns x as core sees it. It stops the method op with an error if x is nil or no one's session, or if one of its operands is nil, a zero
+// value or closed.
+func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
+	c := core.Made((*core.Exec)(x), op)
+	for i, t := range operands {
+		core.Given(op, i, (*core.Tensor)(t))
+	}
+	return c
+}
+
+// made is the same for a method of a tensor.
+func (t *Tensor) made(op string, operands ...*Tensor) *core.Tensor {
+	c := core.MadeTensor((*core.Tensor)(t), op)
+	for i, o := range operands {
+		core.Given(op, i, (*core.Tensor)(o))
+	}
+	return c
 }
 
 // coreAny and faceAny convert a value that may be a tensor.

@@ -8,190 +8,190 @@ import (
 
 // Add returns a + b, broadcast, in the promoted type.
 func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Add((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Add", a, b).Add((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
 func (x *Exec) AddCDiv(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	return (*Tensor)(x.made("AddCDiv", t, a, b).AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
 }
 
 // AddCDivInto sets dst to t + value*a/b; dst may be an operand.
 func (x *Exec) AddCDivInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
-	(*core.Exec)(x).AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	x.made("AddCDivInto", dst, t, a, b).AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
 }
 
 // AddCMul returns t + value*a*b, broadcast, in the promoted type.
 func (x *Exec) AddCMul(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	return (*Tensor)(x.made("AddCMul", t, a, b).AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
 }
 
 // AddCMulInto sets dst to t + value*a*b; dst may be an operand.
 func (x *Exec) AddCMulInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
-	(*core.Exec)(x).AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	x.made("AddCMulInto", dst, t, a, b).AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
 }
 
 // AddInto sets dst to a + b; dst may be a or b.
 func (x *Exec) AddInto(dst *Tensor, a *Tensor, b *Tensor) {
-	(*core.Exec)(x).AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	x.made("AddInto", dst, a, b).AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // AddS returns a + v.
 func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("AddS", a).AddS((*core.Tensor)(a), v))
 }
 
 // AddScaled returns a + alpha*b, broadcast, in the promoted type; floats round once. For integers alpha must be whole.
 func (x *Exec) AddScaled(a *Tensor, b *Tensor, alpha float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
+	return (*Tensor)(x.made("AddScaled", a, b).AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
 }
 
 // AddScaledInto sets dst to a + alpha*b; dst may be a or b.
 func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
-	(*core.Exec)(x).AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
+	x.made("AddScaledInto", dst, a, b).AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
 }
 
 // Atan2 returns the angle of the point (b, a) from the first axis, between -π and π, broadcast; integers become float32.
 func (x *Exec) Atan2(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Atan2((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Atan2", a, b).Atan2((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Div returns a / b, broadcast; integers are divided as float32.
 func (x *Exec) Div(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Div((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Div", a, b).Div((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // DivInto sets dst to a / b; dst may be a or b.
 func (x *Exec) DivInto(dst *Tensor, a *Tensor, b *Tensor) {
-	(*core.Exec)(x).DivInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	x.made("DivInto", dst, a, b).DivInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // DivS returns a / v.
 func (x *Exec) DivS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).DivS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("DivS", a).DivS((*core.Tensor)(a), v))
 }
 
 // DivTrunc returns a / b rounded toward zero, broadcast, in the promoted type; not for bool.
 func (x *Exec) DivTrunc(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("DivTrunc", a, b).DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) FMod(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FMod((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("FMod", a, b).FMod((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FModS returns FMod by v.
 func (x *Exec) FModS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FModS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("FModS", a).FModS((*core.Tensor)(a), v))
 }
 
 // FloatPower returns a to the power b, broadcast, computed in float64, or complex128 if either is complex.
 func (x *Exec) FloatPower(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("FloatPower", a, b).FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
 func (x *Exec) FloorDivide(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FloorDivide((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("FloorDivide", a, b).FloorDivide((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FloorDivideS returns a / v rounded down.
 func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FloorDivideS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("FloorDivideS", a).FloorDivideS((*core.Tensor)(a), v))
 }
 
 // Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
 func (x *Exec) Hypot(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Hypot((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Hypot", a, b).Hypot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.
 func (x *Exec) Lerp(a *Tensor, b *Tensor, w *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Lerp((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w)))
+	return (*Tensor)(x.made("Lerp", a, b, w).Lerp((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w)))
 }
 
 // LerpS returns a + w*(b - a).
 func (x *Exec) LerpS(a *Tensor, b *Tensor, w float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LerpS((*core.Tensor)(a), (*core.Tensor)(b), w))
+	return (*Tensor)(x.made("LerpS", a, b).LerpS((*core.Tensor)(a), (*core.Tensor)(b), w))
 }
 
 // LerpSInto sets dst to a + w*(b - a); dst may be a or b.
 func (x *Exec) LerpSInto(dst *Tensor, a *Tensor, b *Tensor, w float64) {
-	(*core.Exec)(x).LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
+	x.made("LerpSInto", dst, a, b).LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
 }
 
 // LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
 func (x *Exec) LogAddExp(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("LogAddExp", a, b).LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Mul returns a * b, broadcast, in the promoted type.
 func (x *Exec) Mul(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Mul((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Mul", a, b).Mul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MulInto sets dst to a * b; dst may be a or b.
 func (x *Exec) MulInto(dst *Tensor, a *Tensor, b *Tensor) {
-	(*core.Exec)(x).MulInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	x.made("MulInto", dst, a, b).MulInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // MulS returns a * v.
 func (x *Exec) MulS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MulS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("MulS", a).MulS((*core.Tensor)(a), v))
 }
 
 // Neg returns -t; not for bool.
 func (x *Exec) Neg(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Neg((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Neg", t).Neg((*core.Tensor)(t)))
 }
 
 // Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
 func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Pow((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Pow", a, b).Pow((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // PowS returns a to the power v. Integers have no negative whole powers.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).PowS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("PowS", a).PowS((*core.Tensor)(a), v))
 }
 
 // RDivS returns v / a; integers become float32.
 func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RDivS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("RDivS", a).RDivS((*core.Tensor)(a), v))
 }
 
 // RSub returns b - a, broadcast, in the promoted type; not for bool.
 func (x *Exec) RSub(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RSub((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("RSub", a, b).RSub((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // RSubS returns v - a.
 func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RSubS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("RSubS", a).RSubS((*core.Tensor)(a), v))
 }
 
 // Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) Remainder(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Remainder((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Remainder", a, b).Remainder((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // RemainderS returns Remainder by v.
 func (x *Exec) RemainderS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RemainderS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("RemainderS", a).RemainderS((*core.Tensor)(a), v))
 }
 
 // Sub returns a - b, broadcast, in the promoted type; not for bool.
 func (x *Exec) Sub(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sub((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Sub", a, b).Sub((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // SubInto sets dst to a - b; dst may be a or b.
 func (x *Exec) SubInto(dst *Tensor, a *Tensor, b *Tensor) {
-	(*core.Exec)(x).SubInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	x.made("SubInto", dst, a, b).SubInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // SubS returns a - v.
 func (x *Exec) SubS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).SubS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("SubS", a).SubS((*core.Tensor)(a), v))
 }

@@ -19,20 +19,23 @@ type BackwardOpt struct {
 // Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
 // names the operation and, where it is known, the line of its forward call.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
-	return (*core.Exec)(x).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt))
+	return x.made("Backward", t).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt))
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
 // accumulate nothing.
 func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
-	r0, r1 := (*core.Exec)(x).Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
+	r0, r1 := x.made("Grad").Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
 	return faceList(r0), r1
 }
 
 // QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
 // derivatives; outside of a backward pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
-	(*core.Exec)(x).QueueCallback(func(x *core.Exec) { f((*Exec)(x)) })
+	if f == nil {
+		core.NoFunction("QueueCallback", "f")
+	}
+	x.made("QueueCallback").QueueCallback(func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
@@ -41,17 +44,26 @@ func (x *Exec) QueueCallback(f func(x *Exec)) {
 // argument, nor keep it otherwise. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went through
 // hooks are not checked for changes in place.
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
-	(*core.Exec)(x).SavedTensorHooks(func(x *core.Exec, t *core.Tensor) any { return coreAny(pack((*Exec)(x), (*Tensor)(t))) }, func(x *core.Exec, v any) *core.Tensor { return (*core.Tensor)(unpack((*Exec)(x), faceAny(v))) }, func(x *core.Exec) { f((*Exec)(x)) })
+	if pack == nil {
+		core.NoFunction("SavedTensorHooks", "pack")
+	}
+	if unpack == nil {
+		core.NoFunction("SavedTensorHooks", "unpack")
+	}
+	if f == nil {
+		core.NoFunction("SavedTensorHooks", "f")
+	}
+	x.made("SavedTensorHooks").SavedTensorHooks(func(x *core.Exec, t *core.Tensor) any { return coreAny(pack((*Exec)(x), (*Tensor)(t))) }, func(x *core.Exec, v any) *core.Tensor { return (*core.Tensor)(unpack((*Exec)(x), faceAny(v))) }, func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
-	return (*Tensor)((*core.Tensor)(t).Grad())
+	return (*Tensor)(t.made("Grad").Grad())
 }
 
 // IsLeaf reports whether t was made by the user rather than by a recorded operation.
 func (t *Tensor) IsLeaf() bool {
-	return (*core.Tensor)(t).IsLeaf()
+	return t.made("IsLeaf").IsLeaf()
 }
 
 // RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates; what h
@@ -59,37 +71,43 @@ func (t *Tensor) IsLeaf() bool {
 // valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
 // value after t is changed in place.
 func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
-	return (*core.Tensor)(t).RegisterHook(func(x *core.Exec, g *core.Tensor) *core.Tensor { return (*core.Tensor)(h((*Exec)(x), (*Tensor)(g))) })
+	if h == nil {
+		core.NoFunction("RegisterHook", "h")
+	}
+	return t.made("RegisterHook").RegisterHook(func(x *core.Exec, g *core.Tensor) *core.Tensor { return (*core.Tensor)(h((*Exec)(x), (*Tensor)(g))) })
 }
 
 // RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient accumulated, so that an optimizer
 // can use the gradient and drop it at once. remove ends it.
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
-	return (*core.Tensor)(t).RegisterPostAccumulateGradHook(func(x *core.Exec, t *core.Tensor) { h((*Exec)(x), (*Tensor)(t)) })
+	if h == nil {
+		core.NoFunction("RegisterPostAccumulateGradHook", "h")
+	}
+	return t.made("RegisterPostAccumulateGradHook").RegisterPostAccumulateGradHook(func(x *core.Exec, t *core.Tensor) { h((*Exec)(x), (*Tensor)(t)) })
 }
 
 // RequiresGrad reports whether a gradient flows to t.
 func (t *Tensor) RequiresGrad() bool {
-	return (*core.Tensor)(t).RequiresGrad()
+	return t.made("RequiresGrad").RequiresGrad()
 }
 
 // RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
 // hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
 func (t *Tensor) RetainGrad() {
-	(*core.Tensor)(t).RetainGrad()
+	t.made("RetainGrad").RetainGrad()
 }
 
 // RetainsGrad reports whether t is no leaf and keeps its gradient.
 func (t *Tensor) RetainsGrad() bool {
-	return (*core.Tensor)(t).RetainsGrad()
+	return t.made("RetainsGrad").RetainsGrad()
 }
 
 // SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.
 func (t *Tensor) SetGrad(g *Tensor) {
-	(*core.Tensor)(t).SetGrad((*core.Tensor)(g))
+	t.made("SetGrad").SetGrad((*core.Tensor)(g))
 }
 
 // SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
-	return (*Tensor)((*core.Tensor)(t).SetRequiresGrad(on))
+	return (*Tensor)(t.made("SetRequiresGrad").SetRequiresGrad(on))
 }

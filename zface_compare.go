@@ -8,90 +8,90 @@ import (
 
 // BitwiseAnd returns a & b, broadcast, of integers or bool.
 func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("BitwiseAnd", a, b).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseOr returns a | b, broadcast, of integers or bool.
 func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("BitwiseOr", a, b).BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.
 func (x *Exec) BitwiseXor(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("BitwiseXor", a, b).BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Eq returns a == b, broadcast, as bool.
 func (x *Exec) Eq(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Eq((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Eq", a, b).Eq((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // EqS returns a == v as bool.
 func (x *Exec) EqS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).EqS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("EqS", a).EqS((*core.Tensor)(a), v))
 }
 
 // Ge returns a >= b, broadcast, as bool.
 func (x *Exec) Ge(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Ge((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Ge", a, b).Ge((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // GeS returns a >= v as bool.
 func (x *Exec) GeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).GeS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("GeS", a).GeS((*core.Tensor)(a), v))
 }
 
 // Gt returns a > b, broadcast, as bool.
 func (x *Exec) Gt(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Gt((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Gt", a, b).Gt((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // GtS returns a > v as bool.
 func (x *Exec) GtS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).GtS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("GtS", a).GtS((*core.Tensor)(a), v))
 }
 
 // Le returns a <= b, broadcast, as bool.
 func (x *Exec) Le(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Le((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Le", a, b).Le((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LeS returns a <= v as bool.
 func (x *Exec) LeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LeS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("LeS", a).LeS((*core.Tensor)(a), v))
 }
 
 // LogicalAnd reports where both a and b are not zero, broadcast.
 func (x *Exec) LogicalAnd(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("LogicalAnd", a, b).LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LogicalOr reports where a or b is not zero, broadcast.
 func (x *Exec) LogicalOr(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LogicalOr((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("LogicalOr", a, b).LogicalOr((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LogicalXor reports where exactly one of a and b is not zero, broadcast.
 func (x *Exec) LogicalXor(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LogicalXor((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("LogicalXor", a, b).LogicalXor((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Lt returns a < b, broadcast, as bool.
 func (x *Exec) Lt(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Lt((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Lt", a, b).Lt((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LtS returns a < v as bool.
 func (x *Exec) LtS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LtS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("LtS", a).LtS((*core.Tensor)(a), v))
 }
 
 // Ne returns a != b, broadcast, as bool; true where either is a NaN.
 func (x *Exec) Ne(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Ne((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Ne", a, b).Ne((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // NeS returns a != v as bool; true where a is a NaN.
 func (x *Exec) NeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).NeS((*core.Tensor)(a), v))
+	return (*Tensor)(x.made("NeS", a).NeS((*core.Tensor)(a), v))
 }

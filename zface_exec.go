@@ -12,59 +12,59 @@ import (
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
-	return (*Exec)((*core.Exec)(x).Autocast(d))
+	return (*Exec)(x.made("Autocast").Autocast(d))
 }
 
 // Device returns the device.
 func (x *Exec) Device() *cuda.Device {
-	return (*cuda.Device)((*core.Exec)(x).Device())
+	return (*cuda.Device)(x.made("Device").Device())
 }
 
 // EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
-	return (*Exec)((*core.Exec)(x).EnableGrad())
+	return (*Exec)(x.made("EnableGrad").EnableGrad())
 }
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
-	r0, r1 := (*core.Exec)(x).Fork()
+	r0, r1 := x.made("Fork").Fork()
 	return (*Exec)(r0), r1
 }
 
 // GradEnabled reports whether operations record gradients.
 func (x *Exec) GradEnabled() bool {
-	return (*core.Exec)(x).GradEnabled()
+	return x.made("GradEnabled").GradEnabled()
 }
 
 // Host returns the Exec of the same modes on the processor.
 func (x *Exec) Host() *Exec {
-	return (*Exec)((*core.Exec)(x).Host())
+	return (*Exec)(x.made("Host").Host())
 }
 
 // Keep moves t from the innermost scope to the one around it and returns it; with no scope around, t becomes loose. A tensor of
 // another scope stays where it is.
 func (x *Exec) Keep(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Keep((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Keep", t).Keep((*core.Tensor)(t)))
 }
 
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
 func (x *Exec) ManualStreams() *Exec {
-	return (*Exec)((*core.Exec)(x).ManualStreams())
+	return (*Exec)(x.made("ManualStreams").ManualStreams())
 }
 
 // NoGrad returns the Exec whose operations record no gradients.
 func (x *Exec) NoGrad() *Exec {
-	return (*Exec)((*core.Exec)(x).NoGrad())
+	return (*Exec)(x.made("NoGrad").NoGrad())
 }
 
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *cuda.Stream) *Exec {
-	return (*Exec)((*core.Exec)(x).On((*rt.Stream)(st)))
+	return (*Exec)(x.made("On").On((*rt.Stream)(st)))
 }
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
-	return (*core.Exec)(x).RecordStream((*core.Tensor)(t), (*rt.Stream)(st))
+	return x.made("RecordStream", t).RecordStream((*core.Tensor)(t), (*rt.Stream)(st))
 }
 
 // RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
@@ -73,47 +73,56 @@ func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 // live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
 // device's RawFree frees them. Nothing else may use the pool meanwhile.
 func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tensor) ([]uint64, error) {
-	return (*core.Exec)(x).RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
+	return x.made("RestorePool").RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
 }
 
 // Scope runs f in a new scope and closes what f made, also when f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
-	(*core.Exec)(x).Scope(func(x *core.Exec) { f((*Exec)(x)) })
+	if f == nil {
+		core.NoFunction("Scope", "f")
+	}
+	x.made("Scope").Scope(func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // Stream returns the stream.
 func (x *Exec) Stream() *cuda.Stream {
-	return (*cuda.Stream)((*core.Exec)(x).Stream())
+	return (*cuda.Stream)(x.made("Stream").Stream())
 }
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
 func (x *Exec) Synchronize() error {
-	return (*core.Exec)(x).Synchronize()
+	return x.made("Synchronize").Synchronize()
 }
 
 // TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
 func (x *Exec) TF32(on bool) *Exec {
-	return (*Exec)((*core.Exec)(x).TF32(on))
+	return (*Exec)(x.made("TF32").TF32(on))
 }
 
 // UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
 // pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
 // device its own.
 func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
-	return (*Exec)((*core.Exec)(x).UsePool((*rt.MemPool)(p)))
+	return (*Exec)(x.made("UsePool").UsePool((*rt.MemPool)(p)))
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
 func (x *Exec) WaitStream(st *cuda.Stream) error {
-	return (*core.Exec)(x).WaitStream((*rt.Stream)(st))
+	return x.made("WaitStream").WaitStream((*rt.Stream)(st))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Within(func(x *core.Exec) *core.Tensor { return (*core.Tensor)(f((*Exec)(x))) }))
+	if f == nil {
+		core.NoFunction("Within", "f")
+	}
+	return (*Tensor)(x.made("Within").Within(func(x *core.Exec) *core.Tensor { return (*core.Tensor)(f((*Exec)(x))) }))
 }
 
 // WithinMany is Within for functions with several results.
 func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
-	return faceList((*core.Exec)(x).WithinMany(func(x *core.Exec) []*core.Tensor { return coreList(f((*Exec)(x))) }))
+	if f == nil {
+		core.NoFunction("WithinMany", "f")
+	}
+	return faceList(x.made("WithinMany").WithinMany(func(x *core.Exec) []*core.Tensor { return coreList(f((*Exec)(x))) }))
 }

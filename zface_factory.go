@@ -15,85 +15,85 @@ type LikeOpt struct {
 
 // Arange returns the vector start, start+step, … before end, each computed from its place.
 func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Arange(start, end, step, dt))
+	return (*Tensor)(x.made("Arange").Arange(start, end, step, dt))
 }
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
-	return (*core.Exec)(x).Bytes((*core.Tensor)(t))
+	return x.made("Bytes", t).Bytes((*core.Tensor)(t))
 }
 
 // Empty returns a tensor with undefined elements.
 func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Empty(shape, dt))
+	return (*Tensor)(x.made("Empty").Empty(shape, dt))
 }
 
 // EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
 func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	return (*Tensor)(x.made("EmptyLike", t).EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
 func (x *Exec) Eye(n int, m int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Eye(n, m, dt))
+	return (*Tensor)(x.made("Eye").Eye(n, m, dt))
 }
 
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FromBytes(data, dt, shape...))
+	return (*Tensor)(x.made("FromBytes").FromBytes(data, dt, shape...))
 }
 
 // Full returns a tensor whose elements are v, converted to dt.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Full(shape, v, dt))
+	return (*Tensor)(x.made("Full").Full(shape, v, dt))
 }
 
 // FullC is Full of a complex number.
 func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FullC(shape, v, dt))
+	return (*Tensor)(x.made("FullC").FullC(shape, v, dt))
 }
 
 // FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
 func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	return (*Tensor)(x.made("FullLike", t).FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
 }
 
 // FullLikeC is FullLike of a complex number.
 func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	return (*Tensor)(x.made("FullLikeC", t).FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
 }
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
-	return (*core.Exec)(x).Item((*core.Tensor)(t))
+	return x.made("Item", t).Item((*core.Tensor)(t))
 }
 
 // Linspace returns the vector of n numbers from start to end, evenly apart.
 func (x *Exec) Linspace(start float64, end float64, n int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Linspace(start, end, n, dt))
+	return (*Tensor)(x.made("Linspace").Linspace(start, end, n, dt))
 }
 
 // LinspaceC is Linspace between complex numbers.
 func (x *Exec) LinspaceC(start complex128, end complex128, n int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LinspaceC(start, end, n, dt))
+	return (*Tensor)(x.made("LinspaceC").LinspaceC(start, end, n, dt))
 }
 
 // Ones returns a tensor of ones.
 func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Ones(shape, dt))
+	return (*Tensor)(x.made("Ones").Ones(shape, dt))
 }
 
 // OnesLike is FullLike of 1.
 func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	return (*Tensor)(x.made("OnesLike", t).OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // Zeros returns a tensor of zeros.
 func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Zeros(shape, dt))
+	return (*Tensor)(x.made("Zeros").Zeros(shape, dt))
 }
 
 // ZerosLike is FullLike of 0.
 func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	return (*Tensor)(x.made("ZerosLike", t).ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }

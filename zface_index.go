@@ -27,49 +27,49 @@ type ScatterOpt struct {
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
 // 0 … V-1; one that is not stops the device.
 func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
+	return (*Tensor)(x.made("Embedding", index, weight).Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
 // int64 or int32, in 0 … size-1; one that is not stops the device.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Gather((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+	return (*Tensor)(x.made("Gather", t, index).Gather((*core.Tensor)(t), dim, (*core.Tensor)(index)))
 }
 
 // IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+	return (*Tensor)(x.made("IndexSelect", t, index).IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
 // indexes name one element, either may win; with opt.Reduce they are taken in order.
 func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
+	return (*Tensor)(x.made("Scatter", t, index, src).Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
 }
 
 // ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
 // order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ScatterAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
+	return (*Tensor)(x.made("ScatterAdd", t, index, src).ScatterAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
 }
 
 // ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
 func (x *Exec) ScatterAddInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor) {
-	(*core.Exec)(x).ScatterAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
+	x.made("ScatterAddInto", dst, t, index, src).ScatterAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
 }
 
 // ScatterInto sets dst to Scatter of t; dst may be t.
 func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) {
-	(*core.Exec)(x).ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
+	x.made("ScatterInto", dst, t, index, src).ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
 }
 
 // ScatterS is Scatter of the value v.
 func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
+	return (*Tensor)(x.made("ScatterS", t, index).ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
 }
 
 // TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
 // order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
-	return (*Tensor)((*core.Exec)(x).TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
+	return (*Tensor)(x.made("TakeAlongDim", t, index).TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
 }

@@ -35,28 +35,28 @@ type NLLLossOpt struct {
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), (*core.Tensor)(positive), core.LossOpt(opt)))
+	return (*Tensor)(x.made("BCEWithLogits", t, target).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), (*core.Tensor)(positive), core.LossOpt(opt)))
 }
 
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
 // instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
+	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
 }
 
 // L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
 func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	return (*Tensor)(x.made("L1Loss", t, target).L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
 func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	return (*Tensor)(x.made("MSELoss", t, target).MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
 // stops the device.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
+	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
 }

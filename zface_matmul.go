@@ -8,56 +8,56 @@ import (
 
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
 func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	return (*Tensor)(x.made("AddMM", in, a, b).AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddMMC is AddMM with complex beta and alpha.
 func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)((*core.Exec)(x).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	return (*Tensor)(x.made("AddMMC", in, a, b).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	return (*Tensor)(x.made("BAddBMM", in, a, b).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BAddBMMC is BAddBMM with complex beta and alpha.
 func (x *Exec) BAddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	return (*Tensor)(x.made("BAddBMMC", in, a, b).BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BMM returns the products of the matrices of a [B, M, K] and b [B, K, N].
 func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("BMM", a, b).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil.
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Linear((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Linear", in, w).Linear((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b)))
 }
 
 // MM returns the product of matrices a [M, K] and b [K, N].
 func (x *Exec) MM(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MM((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("MM", a, b).MM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MV returns the product of matrix a [M, K] and vector v [K].
 func (x *Exec) MV(a *Tensor, v *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MV((*core.Tensor)(a), (*core.Tensor)(v)))
+	return (*Tensor)(x.made("MV", a, v).MV((*core.Tensor)(a), (*core.Tensor)(v)))
 }
 
 // MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
 // over more dimensions the products of the matrices in the last two, the others broadcast.
 func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("MatMul", a, b).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Outer", a, b).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
 }

@@ -17,23 +17,23 @@ type BatchNormOpt struct {
 // bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place, the new
 // variance being the unbiased one.
 func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt BatchNormOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BatchNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps, core.BatchNormOpt(opt)))
+	return (*Tensor)(x.made("BatchNorm", t).BatchNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps, core.BatchNormOpt(opt)))
 }
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
 // weight [C] and adds bias [C], either of which may be nil.
 func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).GroupNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), groups, eps))
+	return (*Tensor)(x.made("GroupNorm", t).GroupNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), groups, eps))
 }
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
 // multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
 func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, eps float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LayerNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), shape, eps))
+	return (*Tensor)(x.made("LayerNorm", t).LayerNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), shape, eps))
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and multiplies by
 // weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
 func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, eps float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RMSNorm((*core.Tensor)(t), (*core.Tensor)(weight), shape, eps))
+	return (*Tensor)(x.made("RMSNorm", t).RMSNorm((*core.Tensor)(t), (*core.Tensor)(weight), shape, eps))
 }

@@ -11,50 +11,50 @@ import (
 
 // Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Bernoulli((*core.Tensor)(p)))
+	return (*Tensor)(x.made("Bernoulli", p).Bernoulli((*core.Tensor)(p)))
 }
 
 // BernoulliInto fills dst with 1 with probability p and else 0.
 func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
-	(*core.Exec)(x).BernoulliInto((*core.Tensor)(dst), p)
+	x.made("BernoulliInto", dst).BernoulliInto((*core.Tensor)(dst), p)
 }
 
 // Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Dropout((*core.Tensor)(t), p))
+	return (*Tensor)(x.made("Dropout", t).Dropout((*core.Tensor)(t), p))
 }
 
 // Generator returns the generator that x draws random numbers from.
 func (x *Exec) Generator() *cuda.Generator {
-	return (*cuda.Generator)((*core.Exec)(x).Generator())
+	return (*cuda.Generator)(x.made("Generator").Generator())
 }
 
 // NormalInto fills dst with normal random numbers of the given mean and standard deviation.
 func (x *Exec) NormalInto(dst *Tensor, mean float64, std float64) {
-	(*core.Exec)(x).NormalInto((*core.Tensor)(dst), mean, std)
+	x.made("NormalInto", dst).NormalInto((*core.Tensor)(dst), mean, std)
 }
 
 // Rand returns a tensor of uniform random numbers in [0, 1).
 func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Rand(shape, dt))
+	return (*Tensor)(x.made("Rand").Rand(shape, dt))
 }
 
 // RandInt returns a tensor of random integers in [low, high), each as likely.
 func (x *Exec) RandInt(low int64, high int64, shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RandInt(low, high, shape, dt))
+	return (*Tensor)(x.made("RandInt").RandInt(low, high, shape, dt))
 }
 
 // RandN returns a tensor of normal random numbers of mean 0 and variance 1.
 func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RandN(shape, dt))
+	return (*Tensor)(x.made("RandN").RandN(shape, dt))
 }
 
 // UniformInto fills dst with uniform random numbers in [low, high).
 func (x *Exec) UniformInto(dst *Tensor, low float64, high float64) {
-	(*core.Exec)(x).UniformInto((*core.Tensor)(dst), low, high)
+	x.made("UniformInto", dst).UniformInto((*core.Tensor)(dst), low, high)
 }
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
-	return (*Exec)((*core.Exec)(x).WithGenerator((*rt.Generator)(g)))
+	return (*Exec)(x.made("WithGenerator").WithGenerator((*rt.Generator)(g)))
 }

@@ -14,80 +14,80 @@ type NanToNumOpt struct {
 
 // Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
 func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Clamp((*core.Tensor)(t), (*core.Tensor)(lo), (*core.Tensor)(hi)))
+	return (*Tensor)(x.made("Clamp", t).Clamp((*core.Tensor)(t), (*core.Tensor)(lo), (*core.Tensor)(hi)))
 }
 
 // ClampMax returns the lesser of t and hi, broadcast.
 func (x *Exec) ClampMax(t *Tensor, hi *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ClampMax((*core.Tensor)(t), (*core.Tensor)(hi)))
+	return (*Tensor)(x.made("ClampMax", t, hi).ClampMax((*core.Tensor)(t), (*core.Tensor)(hi)))
 }
 
 // ClampMaxS returns the lesser of t and hi.
 func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ClampMaxS((*core.Tensor)(t), hi))
+	return (*Tensor)(x.made("ClampMaxS", t).ClampMaxS((*core.Tensor)(t), hi))
 }
 
 // ClampMin returns the greater of t and lo, broadcast.
 func (x *Exec) ClampMin(t *Tensor, lo *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ClampMin((*core.Tensor)(t), (*core.Tensor)(lo)))
+	return (*Tensor)(x.made("ClampMin", t, lo).ClampMin((*core.Tensor)(t), (*core.Tensor)(lo)))
 }
 
 // ClampMinS returns the greater of t and lo.
 func (x *Exec) ClampMinS(t *Tensor, lo float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ClampMinS((*core.Tensor)(t), lo))
+	return (*Tensor)(x.made("ClampMinS", t).ClampMinS((*core.Tensor)(t), lo))
 }
 
 // ClampS returns t held between lo and hi. Where lo > hi the result is hi.
 func (x *Exec) ClampS(t *Tensor, lo float64, hi float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ClampS((*core.Tensor)(t), lo, hi))
+	return (*Tensor)(x.made("ClampS", t).ClampS((*core.Tensor)(t), lo, hi))
 }
 
 // ClampSInto sets dst to t held between lo and hi; dst may be t.
 func (x *Exec) ClampSInto(dst *Tensor, t *Tensor, lo float64, hi float64) {
-	(*core.Exec)(x).ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
+	x.made("ClampSInto", dst, t).ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
 }
 
 // FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
 func (x *Exec) FMax(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FMax((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("FMax", a, b).FMax((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
 func (x *Exec) FMin(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).FMin((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("FMin", a, b).FMin((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
 func (x *Exec) MaskedFill(t *Tensor, mask *Tensor, v *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
+	return (*Tensor)(x.made("MaskedFill", t, mask, v).MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
 }
 
 // MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
 func (x *Exec) MaskedFillS(t *Tensor, mask *Tensor, v float64) *Tensor {
-	return (*Tensor)((*core.Exec)(x).MaskedFillS((*core.Tensor)(t), (*core.Tensor)(mask), v))
+	return (*Tensor)(x.made("MaskedFillS", t, mask).MaskedFillS((*core.Tensor)(t), (*core.Tensor)(mask), v))
 }
 
 // MaskedFillSInto sets dst to MaskedFillS; dst may be t.
 func (x *Exec) MaskedFillSInto(dst *Tensor, t *Tensor, mask *Tensor, v float64) {
-	(*core.Exec)(x).MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
+	x.made("MaskedFillSInto", dst, t, mask).MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
 }
 
 // Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
 func (x *Exec) Maximum(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Maximum((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Maximum", a, b).Maximum((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
 func (x *Exec) Minimum(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Minimum((*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Minimum", a, b).Minimum((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
 func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
-	return (*Tensor)((*core.Exec)(x).NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
+	return (*Tensor)(x.made("NanToNum", t).NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
 }
 
 // Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
 func (x *Exec) Where(cond *Tensor, a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Where", cond, a, b).Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
 }

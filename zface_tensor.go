@@ -15,57 +15,57 @@ func (t *Tensor) Close() {
 
 // DType returns the element type.
 func (t *Tensor) DType() dtype.DType {
-	return (*core.Tensor)(t).DType()
+	return t.made("DType").DType()
 }
 
 // DataPtr returns the device address of the first element. It is not a Go pointer.
 func (t *Tensor) DataPtr() uint64 {
-	return (*core.Tensor)(t).DataPtr()
+	return t.made("DataPtr").DataPtr()
 }
 
 // Device returns the device that holds the elements.
 func (t *Tensor) Device() *cuda.Device {
-	return (*cuda.Device)((*core.Tensor)(t).Device())
+	return (*cuda.Device)(t.made("Device").Device())
 }
 
 // Dim returns the number of dimensions.
 func (t *Tensor) Dim() int {
-	return (*core.Tensor)(t).Dim()
+	return t.made("Dim").Dim()
 }
 
 // IsContiguous reports whether the elements lie in order without gaps.
 func (t *Tensor) IsContiguous() bool {
-	return (*core.Tensor)(t).IsContiguous()
+	return t.made("IsContiguous").IsContiguous()
 }
 
 // Numel returns the number of elements.
 func (t *Tensor) Numel() int {
-	return (*core.Tensor)(t).Numel()
+	return t.made("Numel").Numel()
 }
 
 // Offset returns the first element's place in the storage, in elements.
 func (t *Tensor) Offset() int {
-	return (*core.Tensor)(t).Offset()
+	return t.made("Offset").Offset()
 }
 
 // Shape returns the size of every dimension. The caller may not change it.
 func (t *Tensor) Shape() []int {
-	return (*core.Tensor)(t).Shape()
+	return t.made("Shape").Shape()
 }
 
 // SharesStorage reports whether t and o are views of the same memory.
 func (t *Tensor) SharesStorage(o *Tensor) bool {
-	return (*core.Tensor)(t).SharesStorage((*core.Tensor)(o))
+	return t.made("SharesStorage", o).SharesStorage((*core.Tensor)(o))
 }
 
 // Size returns the size of dimension i; negative i counts from the end. It panics with an index error as a slice does.
 func (t *Tensor) Size(i int) int {
-	return (*core.Tensor)(t).Size(i)
+	return t.made("Size").Size(i)
 }
 
 // Stride returns, for every dimension, how many elements lie between neighbours. The caller may not change it.
 func (t *Tensor) Stride() []int {
-	return (*core.Tensor)(t).Stride()
+	return t.made("Stride").Stride()
 }
 
 // String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200".
@@ -75,5 +75,5 @@ func (t *Tensor) String() string {
 
 // Version counts the in-place changes of the storage, which all its views share.
 func (t *Tensor) Version() int {
-	return (*core.Tensor)(t).Version()
+	return t.made("Version").Version()
 }

@@ -8,216 +8,216 @@ import (
 
 // Abs returns the magnitude; of a complex tensor it is real.
 func (x *Exec) Abs(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Abs((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Abs", t).Abs((*core.Tensor)(t)))
 }
 
 // Acos returns the arc cosine; integers become float32.
 func (x *Exec) Acos(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Acos((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Acos", t).Acos((*core.Tensor)(t)))
 }
 
 // Acosh returns the inverse hyperbolic cosine; integers become float32.
 func (x *Exec) Acosh(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Acosh((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Acosh", t).Acosh((*core.Tensor)(t)))
 }
 
 // Asin returns the arc sine; integers become float32.
 func (x *Exec) Asin(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Asin((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Asin", t).Asin((*core.Tensor)(t)))
 }
 
 // Asinh returns the inverse hyperbolic sine; integers become float32.
 func (x *Exec) Asinh(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Asinh((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Asinh", t).Asinh((*core.Tensor)(t)))
 }
 
 // Atan returns the arc tangent; integers become float32.
 func (x *Exec) Atan(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Atan((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Atan", t).Atan((*core.Tensor)(t)))
 }
 
 // Atanh returns the inverse hyperbolic tangent; integers become float32.
 func (x *Exec) Atanh(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Atanh((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Atanh", t).Atanh((*core.Tensor)(t)))
 }
 
 // BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
 func (x *Exec) BitwiseNot(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).BitwiseNot((*core.Tensor)(t)))
+	return (*Tensor)(x.made("BitwiseNot", t).BitwiseNot((*core.Tensor)(t)))
 }
 
 // Ceil rounds up; integers stay.
 func (x *Exec) Ceil(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Ceil((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Ceil", t).Ceil((*core.Tensor)(t)))
 }
 
 // Conj returns the complex conjugate; a real tensor's is a copy.
 func (x *Exec) Conj(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Conj((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Conj", t).Conj((*core.Tensor)(t)))
 }
 
 // Cos returns the cosine; integers become float32.
 func (x *Exec) Cos(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Cos((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Cos", t).Cos((*core.Tensor)(t)))
 }
 
 // Cosh returns the hyperbolic cosine; integers become float32.
 func (x *Exec) Cosh(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Cosh((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Cosh", t).Cosh((*core.Tensor)(t)))
 }
 
 // Erf returns the error function; integers become float32.
 func (x *Exec) Erf(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Erf((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Erf", t).Erf((*core.Tensor)(t)))
 }
 
 // Erfc returns 1 - erf(t), exact for large t; integers become float32.
 func (x *Exec) Erfc(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Erfc((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Erfc", t).Erfc((*core.Tensor)(t)))
 }
 
 // Erfinv returns the inverse of the error function, infinite at -1 and 1; integers become float32.
 func (x *Exec) Erfinv(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Erfinv((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Erfinv", t).Erfinv((*core.Tensor)(t)))
 }
 
 // Exp returns e to the power of t; integers become float32.
 func (x *Exec) Exp(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Exp((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Exp", t).Exp((*core.Tensor)(t)))
 }
 
 // Exp2 returns 2 to the power of t; integers become float32.
 func (x *Exec) Exp2(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Exp2((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Exp2", t).Exp2((*core.Tensor)(t)))
 }
 
 // Expm1 returns exp(t) - 1, exact near 0; integers become float32.
 func (x *Exec) Expm1(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Expm1((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Expm1", t).Expm1((*core.Tensor)(t)))
 }
 
 // Floor rounds down; integers stay.
 func (x *Exec) Floor(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Floor((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Floor", t).Floor((*core.Tensor)(t)))
 }
 
 // Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
 func (x *Exec) Frac(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Frac((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Frac", t).Frac((*core.Tensor)(t)))
 }
 
 // ImagPart returns the view of the imaginary parts of a complex tensor.
 func (x *Exec) ImagPart(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).ImagPart((*core.Tensor)(t)))
+	return (*Tensor)(x.made("ImagPart", t).ImagPart((*core.Tensor)(t)))
 }
 
 // IsFinite reports as bool which elements are neither infinite nor NaN, of complex ones in both parts.
 func (x *Exec) IsFinite(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).IsFinite((*core.Tensor)(t)))
+	return (*Tensor)(x.made("IsFinite", t).IsFinite((*core.Tensor)(t)))
 }
 
 // IsInf reports as bool which elements are infinite, of complex ones in either part.
 func (x *Exec) IsInf(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).IsInf((*core.Tensor)(t)))
+	return (*Tensor)(x.made("IsInf", t).IsInf((*core.Tensor)(t)))
 }
 
 // IsNaN reports as bool which elements are NaN, of complex ones in either part.
 func (x *Exec) IsNaN(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).IsNaN((*core.Tensor)(t)))
+	return (*Tensor)(x.made("IsNaN", t).IsNaN((*core.Tensor)(t)))
 }
 
 // Log returns the natural logarithm; integers become float32.
 func (x *Exec) Log(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Log((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Log", t).Log((*core.Tensor)(t)))
 }
 
 // Log10 returns the logarithm to base 10; integers become float32.
 func (x *Exec) Log10(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Log10((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Log10", t).Log10((*core.Tensor)(t)))
 }
 
 // Log1p returns log(1 + t), exact near 0; integers become float32.
 func (x *Exec) Log1p(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Log1p((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Log1p", t).Log1p((*core.Tensor)(t)))
 }
 
 // Log2 returns the logarithm to base 2; integers become float32.
 func (x *Exec) Log2(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Log2((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Log2", t).Log2((*core.Tensor)(t)))
 }
 
 // LogicalNot reports as bool which elements are zero.
 func (x *Exec) LogicalNot(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).LogicalNot((*core.Tensor)(t)))
+	return (*Tensor)(x.made("LogicalNot", t).LogicalNot((*core.Tensor)(t)))
 }
 
 // Positive returns t itself; it fails for bool.
 func (x *Exec) Positive(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Positive((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Positive", t).Positive((*core.Tensor)(t)))
 }
 
 // RealPart returns the view of the real parts of a complex tensor.
 func (x *Exec) RealPart(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RealPart((*core.Tensor)(t)))
+	return (*Tensor)(x.made("RealPart", t).RealPart((*core.Tensor)(t)))
 }
 
 // Reciprocal returns 1/t; integers become float32.
 func (x *Exec) Reciprocal(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Reciprocal((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Reciprocal", t).Reciprocal((*core.Tensor)(t)))
 }
 
 // Round rounds to the nearest whole number, halves to the even one; integers stay.
 func (x *Exec) Round(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Round((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Round", t).Round((*core.Tensor)(t)))
 }
 
 // RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
 // Half types round after each of the three steps.
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
-	return (*Tensor)((*core.Exec)(x).RoundDecimals((*core.Tensor)(t), decimals))
+	return (*Tensor)(x.made("RoundDecimals", t).RoundDecimals((*core.Tensor)(t), decimals))
 }
 
 // Rsqrt returns 1/sqrt(t); integers become float32.
 func (x *Exec) Rsqrt(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Rsqrt((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Rsqrt", t).Rsqrt((*core.Tensor)(t)))
 }
 
 // Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
 func (x *Exec) Sgn(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sgn((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Sgn", t).Sgn((*core.Tensor)(t)))
 }
 
 // Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
 func (x *Exec) Sign(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sign((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Sign", t).Sign((*core.Tensor)(t)))
 }
 
 // Sin returns the sine; integers become float32.
 func (x *Exec) Sin(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sin((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Sin", t).Sin((*core.Tensor)(t)))
 }
 
 // Sinh returns the hyperbolic sine; integers become float32.
 func (x *Exec) Sinh(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sinh((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Sinh", t).Sinh((*core.Tensor)(t)))
 }
 
 // Sqrt returns the square root; integers become float32.
 func (x *Exec) Sqrt(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Sqrt((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Sqrt", t).Sqrt((*core.Tensor)(t)))
 }
 
 // Square returns t*t; bool becomes int64.
 func (x *Exec) Square(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Square((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Square", t).Square((*core.Tensor)(t)))
 }
 
 // Tan returns the tangent; integers become float32.
 func (x *Exec) Tan(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Tan((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Tan", t).Tan((*core.Tensor)(t)))
 }
 
 // Trunc rounds toward zero; integers stay.
 func (x *Exec) Trunc(t *Tensor) *Tensor {
-	return (*Tensor)((*core.Exec)(x).Trunc((*core.Tensor)(t)))
+	return (*Tensor)(x.made("Trunc", t).Trunc((*core.Tensor)(t)))
 }

@@ -91,23 +91,31 @@ func Parse(name string) (DType, bool) {
 	return Invalid, false
 }
 
-// Size returns the bytes of one element.
-func (d DType) Size() int { return infos[d].size }
+// info describes d; what is no type is as Invalid.
+func (d DType) info() *info {
+	if d >= count {
+		d = Invalid
+	}
+	return &infos[d]
+}
 
-// Category returns the promotion category.
-func (d DType) Category() Category { return infos[d].category }
+// Size returns the bytes of one element, 0 if d is no type.
+func (d DType) Size() int { return d.info().size }
+
+// Category returns the promotion category, 0 if d is no type.
+func (d DType) Category() Category { return d.info().category }
 
 // Valid reports whether d is a type.
 func (d DType) Valid() bool { return d > Invalid && d < count }
 
 // IsFloat reports whether d is a real floating-point type.
-func (d DType) IsFloat() bool { return infos[d].category == CategoryFloat }
+func (d DType) IsFloat() bool { return d.info().category == CategoryFloat }
 
 // IsComplex reports whether d is complex.
-func (d DType) IsComplex() bool { return infos[d].category == CategoryComplex }
+func (d DType) IsComplex() bool { return d.info().category == CategoryComplex }
 
 // IsInt reports whether d is an integer type; Bool is not.
-func (d DType) IsInt() bool { return infos[d].category == CategoryInt }
+func (d DType) IsInt() bool { return d.info().category == CategoryInt }
 
 // IsSigned reports whether d holds negative numbers.
 func (d DType) IsSigned() bool {

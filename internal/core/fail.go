@@ -10,6 +10,9 @@ import (
 
 // Try runs f and returns the *fault.Error with which an operation in it stopped, or nil. Any other panic is a bug and goes on.
 func Try(f func()) (err error) {
+	if f == nil {
+		return Try(func() { NoFunction("Try", "f") })
+	}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(*fault.Error)
@@ -63,6 +66,59 @@ func (f *frame) stop(e *fault.Error) {
 	f.abandon()
 	panic(e)
 }
+
+// Made returns x. It panics with an error of op if x is nil or did not come from a session.
+func Made(x *Exec, op string) *Exec {
+	if x == nil || x.s == nil {
+		refuse(op, fault.Invalid, "the Exec is nil or a zero value; use one that Open, or a method of another Exec, returned")
+	}
+	return x
+}
+
+// MadeTensor is Made for tensors.
+func MadeTensor(t *Tensor, op string) *Tensor {
+	if t == nil || t.st == nil {
+		refuse(op, fault.Invalid, "the tensor is nil or a zero value; use one that an operation returned")
+	}
+	return t
+}
+
+// Given panics with an error of op if t, its operand i, is nil, a zero value or closed.
+func Given(op string, i int, t *Tensor) {
+	if t == nil || t.st == nil || t.closed.Load() {
+		notGiven(op, i, t)
+	}
+}
+
+// NoFunction panics with an error of op: its argument of that name is nil.
+func NoFunction(op, name string) {
+	refuse(op, fault.Invalid, "the function %s is nil; give it one", name)
+}
+
+func notGiven(op string, i int, t *Tensor) {
+	switch {
+	case t == nil:
+		refuse(op, fault.Invalid, operandNil, i)
+	case t.st == nil:
+		refuse(op, fault.Invalid, operandZero, i)
+	}
+	refuse(op, fault.Closed, operandClosed, describe(t))
+}
+
+// refuse panics with an error of a call that has changed nothing.
+func refuse(op string, kind fault.Kind, format string, args ...any) {
+	e := fault.New(kind, format, args...)
+	e.Op = op
+	e.File, e.Line = caller()
+	panic(e)
+}
+
+// What is said of operands that are no tensors.
+const (
+	operandNil    = "operand %d is nil; give it a tensor"
+	operandZero   = "operand %d is a zero Tensor; use one that an operation returned"
+	operandClosed = "the operand %s was closed; keep it with Keep, or use it within its scope"
+)
 
 // fail panics with an error of an operation that has no frame of its own.
 func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format string, args ...any) {

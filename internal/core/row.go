@@ -83,16 +83,16 @@ func (f *frame) call() {
 		s.watch(r.Name, r.flags&flagView != 0, false)
 	}
 	if f.ins > 0 && f.in[0] == nil && f.holes&1 == 0 { // others may be absent
-		f.fail(fault.Invalid, "operand 0 is nil")
+		f.fail(fault.Invalid, operandNil, 0)
 	}
 	for i := 0; i < f.ins; i++ {
-		f.in[i] = f.operand(f.in[i])
+		f.in[i] = f.operand(i, f.in[i])
 	}
 	for i, t := range f.many {
 		if t == nil {
-			f.fail(fault.Invalid, "operand %d is nil", f.ins+i)
+			f.fail(fault.Invalid, operandNil, f.ins+i)
 		}
-		f.many[i] = f.operand(t)
+		f.many[i] = f.operand(f.ins+i, t)
 	}
 	if x.m.autocast != dtype.Invalid && r.cast != castNone {
 		f.nested(f.autocast)
@@ -212,13 +212,16 @@ func (x *Exec) op(r *row, ins ...*Tensor) *frame {
 	return f
 }
 
-// operand checks an input. A 0-d tensor of the processor becomes one of this device.
-func (f *frame) operand(t *Tensor) *Tensor {
+// operand checks input i. A 0-d tensor of the processor becomes one of this device.
+func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t == nil {
 		return nil
 	}
+	if t.st == nil {
+		f.fail(fault.Invalid, operandZero, i)
+	}
 	if t.closed.Load() {
-		f.fail(fault.Closed, "the operand %s was closed; keep it with Keep, or use it within its scope", describe(t))
+		f.fail(fault.Closed, operandClosed, describe(t))
 	}
 	if t.st.arrival.Load() != nil && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
@@ -281,6 +284,9 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 		return d
 	}
 	f.checkShape(shape)
+	if !dt.Valid() {
+		f.fail(fault.Invalid, "%v is no element type; give one such as tenon.Float32", dt)
+	}
 	st := f.x.m.stream
 	n := &fresh{}
 	t := &n.Tensor

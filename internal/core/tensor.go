@@ -78,7 +78,7 @@ func (t *Tensor) Version() int { return int(t.st.version.Load()) }
 
 // String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200".
 func (t *Tensor) String() string {
-	if t == nil {
+	if t == nil || t.st == nil {
 		return "nil tensor"
 	}
 	s := describe(t)
@@ -101,7 +101,7 @@ func describe(t *Tensor) string {
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
 func (t *Tensor) Close() {
-	if t == nil || t.closed.Swap(true) {
+	if t == nil || t.st == nil || t.closed.Swap(true) {
 		return
 	}
 	if t.node != nil {

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -29,6 +30,15 @@ import (
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true,
+}
+
+// takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it.
+var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
+
+// optional are the operands that may be nil, by their names; a method and name go before a name alone.
+var optional = map[string]bool{
+	"weight": true, "bias": true, "positive": true, "runningMean": true, "runningVar": true, "grad": true, "Embedding.weight": false,
+	"Conv1d.b": true, "Conv2d.b": true, "Linear.b": true, "Clamp.lo": true, "Clamp.hi": true, "SetGrad.g": true,
 }
 
 // families says in which family's file a small file of core is. Any other file of core is a family of its own; both go by their names without ops_.
@@ -332,6 +342,31 @@ func toFace(name, face, core string) string {
 	return "(" + face + ")(" + name + ")"
 }
 
+// operands returns the names of d's tensors that must be there: those that made refuses where they are nil, zero values or closed. Lists are core's
+// to look at.
+func operands(d *ast.FuncDecl) []string {
+	var names []string
+	for _, f := range d.Type.Params.List {
+		p, ok := f.Type.(*ast.StarExpr)
+		if !ok {
+			continue
+		}
+		if id, ok := p.X.(*ast.Ident); !ok || id.Name != "Tensor" {
+			continue
+		}
+		for _, n := range f.Names {
+			may, named := optional[d.Name.Name+"."+n.Name]
+			if !named {
+				may = optional[n.Name]
+			}
+			if !may {
+				names = append(names, n.Name)
+			}
+		}
+	}
+	return names
+}
+
 func (g *gen) method(d *ast.FuncDecl) error {
 	if d.Doc == nil {
 		return fmt.Errorf("%s has no documentation", d.Name.Name)
@@ -374,8 +409,19 @@ func (g *gen) method(d *ast.FuncDecl) error {
 	if len(results) > 1 || strings.Contains(res, " ") {
 		res = "(" + res + ")"
 	}
-	call := fmt.Sprintf("(*core.%s)(%s).%s(%s)", recv, rname, d.Name.Name, strings.Join(args, ", "))
+	made := fmt.Sprintf("%s.made(%s)", rname, strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", "))
+	if takesNil[recv+"."+d.Name.Name] {
+		made = fmt.Sprintf("(*core.%s)(%s)", recv, rname)
+	}
+	call := fmt.Sprintf("%s.%s(%s)", made, d.Name.Name, strings.Join(args, ", "))
 	fmt.Fprintf(&g.body, "func (%s *%s) %s(%s) %s {\n", rname, recv, d.Name.Name, strings.Join(params, ", "), res)
+	for _, f := range d.Type.Params.List {
+		if _, ok := f.Type.(*ast.FuncType); ok {
+			for _, n := range f.Names {
+				fmt.Fprintf(&g.body, "\tif %s == nil {\n\t\tcore.NoFunction(%q, %q)\n\t}\n", n.Name, d.Name.Name, n.Name)
+			}
+		}
+	}
 	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" })
 	switch {
 	case len(faces) == 0:
