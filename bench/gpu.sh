@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named) and sanitize (4 minutes).
+# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs)
+# and memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file).
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 tar -xzf "$1" -C "$bin"
+ln -s sanitize.test "$bin/memcheck.test"
 run=$2
 commit=$3
 parts=" ${*:4} "
@@ -30,7 +32,12 @@ part agree internal/agree -sweep
 part conformance conformance -device cuda
 part optim optim
 part bench bench
-part sanitize internal/sanitize
+part sanitize internal/sanitize -test.skip '^TestCommandOn'
+part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
+if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
+	echo "memcheck     there are no results of compute-sanitizer: $(grep -E 'needs an NVIDIA GPU|neither compute-sanitizer' "$run.memcheck.log" | head -1)"
+	status=1
+fi
 if [[ $parts == *" bench "* ]]; then
 	grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
 fi

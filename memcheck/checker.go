@@ -90,6 +90,19 @@ func find(name string) string {
 	return ""
 }
 
+// Settings names what the checker is told beside the tool, for a [Header].
+func (c *Checker) Settings() (names []string) {
+	for _, s := range []struct {
+		on   bool
+		name string
+	}{{c.Leaks, "leaks"}, {c.StreamOrder, "stream-order"}, {c.Cached, "cached"}} {
+		if s.on {
+			names = append(names, s.name)
+		}
+	}
+	return append(names, c.Options...)
+}
+
 // Tools returns what the checker can look for.
 func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck, Synccheck} }
 
@@ -119,7 +132,9 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 			inv.Args = append(inv.Args, "--tool", string(tool))
 		}
 	default:
-		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit, "--require-cuda-init", "no", "--log-file", report}
+		// Which processes it looks at by itself depends on its version; tests may do their work in children.
+		inv.Args = []string{c.Path, "--tool", string(tool), "--error-exitcode", "1", "--print-limit", printLimit, "--require-cuda-init", "no",
+			"--target-processes", "all", "--log-file", report}
 		if c.StreamOrder && tool == Memcheck {
 			inv.Args = append(inv.Args, "--track-stream-ordered-races", "all")
 		}

@@ -23,6 +23,7 @@ type goTarget struct {
 	label    string
 	pattern  string
 	flags    []string
+	args     []string // of the tests' own flags
 	binaries []goBinary
 	// built is the folder of the binaries that Tests made.
 	built string
@@ -78,7 +79,7 @@ func (g *goTarget) Tests(ctx context.Context) ([]Test, error) {
 			return nil, err
 		}
 		g.binaries[i].path = file
-		out, err := list(ctx, Command{Args: []string{file, "-test.list=."}, Dir: b.dir, Env: []string{optOut}})
+		out, err := list(ctx, Command{Args: append([]string{file, "-test.list=."}, g.args...), Dir: b.dir, Env: []string{optOut}})
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +102,7 @@ func (g *goTarget) Command(t Test) Command {
 	b := g.binaries[t.place]
 	return Command{
 		// The runner has the time limit, so that a test that hangs is a hang and not a panic.
-		Args: []string{b.path, "-test.run=^" + t.id + "$", "-test.v", "-test.count=1", "-test.timeout=0"},
+		Args: append([]string{b.path, "-test.run=^" + t.id + "$", "-test.v", "-test.count=1", "-test.timeout=0"}, g.args...),
 		Dir:  b.dir,
 		// Kernels written in Go keep their lines for the checker.
 		Env: []string{"TENON_LINE_INFO=1"},

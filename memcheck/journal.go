@@ -28,6 +28,9 @@ type Header struct {
 	Tools []Tool `json:"tools"`
 	// Shard is the piece of the run.
 	Shard Shard `json:"shard"`
+	// Args are the arguments of every test, and Options what the checker was told beside the tool: leaks, stream-order, cached, and its further options.
+	Args    []string `json:"args,omitempty"`
+	Options []string `json:"options,omitempty"`
 	// Jobs is the number of tests times tools, and Digest a hash of their names in order.
 	Jobs   int    `json:"jobs"`
 	Digest string `json:"digest"`
@@ -64,6 +67,10 @@ func (h *Header) differs(o *Header) string {
 		return "the checker: " + o.Checker
 	case !slices.Equal(h.Tools, o.Tools):
 		return fmt.Sprintf("the tools: %v", o.Tools)
+	case !slices.Equal(h.Args, o.Args):
+		return fmt.Sprintf("the arguments of tests: %q", o.Args)
+	case !slices.Equal(h.Options, o.Options):
+		return fmt.Sprintf("the options of the checker: %q", o.Options)
 	case h.Strict != o.Strict || h.FindingsOnly != o.FindingsOnly:
 		return "what counts as a failure (--strict, --findings-only)"
 	case h.Shard.Split != o.Shard.Split:

@@ -121,6 +121,8 @@ func TestResumeRefuses(t *testing.T) {
 		"the target: y":                         func(h *Header) { h.Target = "y" },
 		"the checker: COMPUTE-SANITIZER":        func(h *Header) { h.Checker = CheckerSanitizer },
 		"the tools: [racecheck]":                func(h *Header) { h.Tools = []Tool{Racecheck} },
+		`the arguments of tests: ["-x"]`:        func(h *Header) { h.Args = []string{"-x"} },
+		`the options of the checker: ["leaks"]`: func(h *Header) { h.Options = (&Checker{Leaks: true}).Settings() },
 		"what counts as a failure":              func(h *Header) { h.Strict = true },
 		"the number of pieces: 3":               func(h *Header) { h.Shard.Split = 3 },
 		"the tests that it selects":             func(h *Header) { h.Shard.Rank = 1 },

@@ -21,6 +21,7 @@ type pytest struct {
 	discover []string
 	// script is whether one test is run as python FILE TEST and not by pytest.
 	script bool
+	args   []string
 }
 
 // mainGuard is the line by which a file of tests runs them when it is started as a program.
@@ -31,7 +32,7 @@ func newPytest(file string, o TargetOptions) (*pytest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the test file: %w", err)
 	}
-	p := &pytest{file: file, python: o.Python}
+	p := &pytest{file: file, python: o.Python, args: o.Args}
 	switch o.Runner {
 	case "script", "pytest":
 		p.script = o.Runner == "script"
@@ -59,7 +60,11 @@ func newPytest(file string, o TargetOptions) (*pytest, error) {
 func (p *pytest) String() string { return p.file }
 
 func (p *pytest) Tests(ctx context.Context) ([]Test, error) {
-	out, err := list(ctx, Command{Args: append(slices.Clone(p.discover), "--setup-only", p.file), Env: []string{optOut}})
+	args := append(slices.Clone(p.discover), "--setup-only", p.file)
+	if !p.script { // else they are for the file, and pytest may not know them
+		args = append(args, p.args...)
+	}
+	out, err := list(ctx, Command{Args: args, Env: []string{optOut}})
 	tests := p.parse(out)
 	if len(tests) == 0 && err != nil {
 		return nil, err
@@ -95,9 +100,9 @@ func (p *pytest) parse(out string) []Test {
 
 func (p *pytest) Command(t Test) Command {
 	if p.script {
-		return Command{Args: []string{p.python, p.file, t.Name}}
+		return Command{Args: append([]string{p.python, p.file, t.Name}, p.args...)}
 	}
-	return Command{Args: []string{p.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", p.file + "::" + t.id}}
+	return Command{Args: append([]string{p.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", p.file + "::" + t.id}, p.args...)}
 }
 
 // pythonSkipped are the last lines of unittest and of pytest for one test that was skipped.

@@ -3,7 +3,12 @@ package memcheck
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -44,8 +49,8 @@ type expectation struct {
 	place string
 }
 
-// TestRecordedPytest: in the run over a Python file on an H200 each planted bug lies in its test, under its tool, and nowhere else.
-func TestRecordedPytest(t *testing.T) {
+// comparePytest: in the run over a Python file each planted bug lies in its test, under its tool, and nowhere else.
+func comparePytest(records []*Record) []string {
 	want := map[string]expectation{
 		"TestPlanted.test_out_of_bounds_cuda memcheck":  {Fail, OutOfBounds, "store_past", "store_past.cu:4"},
 		"TestPlanted.test_race_cuda racecheck":          {Fail, Race, "race", "race.cu:4"},
@@ -60,11 +65,11 @@ func TestRecordedPytest(t *testing.T) {
 		"TestPlanted.test_fails_cuda initcheck":         {outcome: Fail},
 		"TestPlanted.test_fails_cuda synccheck":         {outcome: Fail},
 	}
-	compareRun(t, recordedRun(t, "testdata/h200/pytest.jsonl"), want, 40)
+	return compareRun(records, want, 40)
 }
 
-// TestRecordedGo is the same of Go kernels.
-func TestRecordedGo(t *testing.T) {
+// compareGo is the same of Go kernels.
+func compareGo(records []*Record) []string {
 	want := map[string]expectation{}
 	for tool, classes := range map[Tool]map[Class]string{
 		Memcheck: {
@@ -87,11 +92,11 @@ func TestRecordedGo(t *testing.T) {
 			}
 		}
 	}
-	compareRun(t, recordedRun(t, "testdata/h200/go.jsonl"), want, 112)
+	return compareRun(records, want, 112)
 }
 
-// TestRecordedCUDA is the same of a CUDA C++ program, whose other findings only follow from these.
-func TestRecordedCUDA(t *testing.T) {
+// compareCUDA is the same of a CUDA C++ program, whose other findings only follow from these.
+func compareCUDA(records []*Record) []string {
 	want := map[string]expectation{}
 	for test, e := range map[string]expectation{
 		"oob_write memcheck":          {Fail, OutOfBounds, "store_past(float *, int)", "planted.cu:"},
@@ -131,13 +136,14 @@ func TestRecordedCUDA(t *testing.T) {
 			}
 		}
 	}
-	compareRun(t, recordedRun(t, "testdata/h200/cuda.jsonl"), want, 128)
+	return compareRun(records, want, 128)
 }
 
-func compareRun(t *testing.T, records []*Record, want map[string]expectation, jobs int) {
-	t.Helper()
+// compareRun says what is not as it must be in a run of so many jobs.
+func compareRun(records []*Record, want map[string]expectation, jobs int) (wrong []string) {
+	say := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
 	if len(records) != jobs {
-		t.Errorf("%d records, want %d", len(records), jobs)
+		say("%d records, want %d", len(records), jobs)
 	}
 	met, libraries := 0, 0
 	for _, r := range records {
@@ -149,7 +155,7 @@ func compareRun(t *testing.T, records []*Record, want map[string]expectation, jo
 			met++
 		}
 		if e.outcome != "any" && r.Outcome != e.outcome {
-			t.Errorf("%s: %s (%s), want %s", name, r.Outcome, r.Reason, e.outcome)
+			say("%s: %s (%s), want %s", name, r.Outcome, r.Reason, e.outcome)
 		}
 		n := 0
 		for _, f := range r.Report.Findings {
@@ -157,20 +163,142 @@ func compareRun(t *testing.T, records []*Record, want map[string]expectation, jo
 			case e.class == f.Class && f.Kernel == e.kernel:
 				n++
 				if e.place != "" && (len(f.Device) == 0 || !strings.HasPrefix(f.Device[0].Place(), e.place)) {
-					t.Errorf("%s: at %v, want %s", name, f.Device, e.place)
+					say("%s: at %v, want %s", name, f.Device, e.place)
 				}
 			case f.Library == "cuBLAS":
 				libraries++
 			case (e.class != "" || libraries > 0) && (f.Class == APIError || f.Class == Leak): // what follows from a lost device
 			default:
-				t.Errorf("%s: %s in %q: %s", name, f.Class, f.Kernel, f.Message)
+				say("%s: %s in %q: %s", name, f.Class, f.Kernel, f.Message)
 			}
 		}
 		if e.class != "" && n != 1 {
-			t.Errorf("%s: found %d times: %v", name, n, r.Report.Findings)
+			say("%s: found %d times: %v", name, n, r.Report.Findings)
 		}
 	}
 	if met != len(want) {
-		t.Errorf("%d of the %d expected records are there", met, len(want))
+		say("%d of the %d expected records are there", met, len(want))
+	}
+	return wrong
+}
+
+// kernelTests are those of Tenon's tests that run its kernels on a GPU, with the line by which some tell how many.
+var kernelTests = map[string]*regexp.Regexp{
+	"TestBackEndsAgree":         regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`),
+	"TestKernels":               regexp.MustCompile(`kernels: (\d+) built`),
+	"TestProductsOnGPU":         nil,
+	"TestPortableProductsOnGPU": nil,
+	"TestUnary32":               nil,
+	"TestDigitsLosses":          nil,
+}
+
+// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and one in a child process.
+func compareKernels(records []*Record) []string {
+	want := map[string]expectation{
+		"TestPlantedStorePast memcheck":       {Fail, OutOfBounds, "store_past", "planted_test.go:"},
+		"TestChildStorePast memcheck":         {Fail, OutOfBounds, "store_past", "planted_test.go:"},
+		"TestPlantedReadAfterWrite racecheck": {Fail, Race, "read_after_write", "planted_test.go:"},
+		"TestPlantedLoadUnwritten initcheck":  {Fail, Uninitialized, "load_unwritten", "planted_test.go:"},
+		"TestPlantedBarrierInHalf synccheck":  {Fail, Barrier, "barrier_in_half", "planted_test.go:"},
+	}
+	const tools, planted = 4, 5
+	wrong := compareRun(records, want, (len(kernelTests)+planted)*tools)
+	met := 0
+	for _, r := range records {
+		line, ok := kernelTests[r.Test]
+		if !ok {
+			continue
+		}
+		met++
+		name := r.Test + " " + string(r.Tool)
+		if r.Skipped || !r.Verified || r.Report.Errors != 0 {
+			wrong = append(wrong, fmt.Sprintf("%s: skipped %v, verified %v, %d errors", name, r.Skipped, r.Verified, r.Report.Errors))
+		}
+		if line == nil {
+			continue
+		}
+		n := 0
+		if m := line.FindStringSubmatch(r.Stdout); m != nil {
+			n, _ = strconv.Atoi(m[1])
+		}
+		if n < 1000 {
+			wrong = append(wrong, fmt.Sprintf("%s: only %d kernels ran", name, n))
+		}
+	}
+	if met != len(kernelTests)*tools {
+		wrong = append(wrong, fmt.Sprintf("%d records of kernel tests, want %d", met, len(kernelTests)*tools))
+	}
+	return wrong
+}
+
+// TestCompareKernels: a run that lacks a test, a finding, or kernels is not taken for a clean one.
+func TestCompareKernels(t *testing.T) {
+	made := func() (rs []*Record) {
+		places := map[string]*Finding{
+			"TestPlantedStorePast memcheck":       {Class: OutOfBounds, Kernel: "store_past"},
+			"TestChildStorePast memcheck":         {Class: OutOfBounds, Kernel: "store_past"},
+			"TestPlantedReadAfterWrite racecheck": {Class: Race, Kernel: "read_after_write"},
+			"TestPlantedLoadUnwritten initcheck":  {Class: Uninitialized, Kernel: "load_unwritten"},
+			"TestPlantedBarrierInHalf synccheck":  {Class: Barrier, Kernel: "barrier_in_half"},
+		}
+		for _, tool := range []Tool{Memcheck, Racecheck, Initcheck, Synccheck} {
+			for name := range kernelTests {
+				rs = append(rs, &Record{Test: name, Tool: tool, Outcome: Success, Verified: true, Report: &Report{}, Stdout: "1062 kernels agree, 0 buffers differ; kernels: 1755 built\n"})
+			}
+			for _, name := range strings.Fields("TestPlantedStorePast TestChildStorePast TestPlantedReadAfterWrite TestPlantedLoadUnwritten TestPlantedBarrierInHalf") {
+				r := &Record{Test: name, Tool: tool, Outcome: Success, Verified: true, Report: &Report{}}
+				if f := places[name+" "+string(tool)]; f != nil {
+					f.Device = []Frame{{File: "planted_test.go", Line: 7}}
+					r.Outcome, r.Report.Findings = Fail, []*Finding{f}
+				}
+				rs = append(rs, r)
+			}
+		}
+		return rs
+	}
+	if wrong := compareKernels(made()); len(wrong) != 0 {
+		t.Errorf("as it must be: %q", wrong)
+	}
+	of := func(rs []*Record, name string, tool Tool) *Record {
+		return rs[slices.IndexFunc(rs, func(r *Record) bool { return r.Test == name && r.Tool == tool })]
+	}
+	for what, change := range map[string]func(rs []*Record) []*Record{
+		"a test is missing":     func(rs []*Record) []*Record { return rs[1:] },
+		"a test skipped itself": func(rs []*Record) []*Record { of(rs, "TestUnary32", Racecheck).Skipped = true; return rs },
+		"a report is missing":   func(rs []*Record) []*Record { of(rs, "TestUnary32", Racecheck).Verified = false; return rs },
+		"few kernels":           func(rs []*Record) []*Record { of(rs, "TestKernels", Racecheck).Stdout = "kernels: 17 built"; return rs },
+		"a bug is not found":    func(rs []*Record) []*Record { of(rs, "TestChildStorePast", Memcheck).Report = &Report{}; return rs },
+		"a test timed out":      func(rs []*Record) []*Record { of(rs, "TestBackEndsAgree", Initcheck).Outcome = Timeout; return rs },
+		"a kernel has a finding": func(rs []*Record) []*Record {
+			of(rs, "TestKernels", Memcheck).Report.Findings = []*Finding{{Class: Race}}
+			return rs
+		},
+		"another finding instead": func(rs []*Record) []*Record {
+			of(rs, "TestPlantedStorePast", Memcheck).Report.Findings[0].Kernel = "other"
+			return rs
+		},
+	} {
+		if wrong := compareKernels(change(made())); len(wrong) == 0 {
+			t.Errorf("%s: nothing is wrong", what)
+		}
+	}
+}
+
+// TestRecordedRuns holds the journals of runs on an H200 against what was planted, each in its way; none is left out.
+func TestRecordedRuns(t *testing.T) {
+	const dir = "testdata/h200"
+	compare := map[string]func(records []*Record) []string{
+		"pytest.jsonl": comparePytest,
+		"go.jsonl":     compareGo,
+		"cuda.jsonl":   compareCUDA,
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
+	if err != nil || len(files) != len(compare) {
+		t.Errorf("%d journals are in %s, and %d are known: %q, %v", len(files), dir, len(compare), files, err)
+	}
+	for name, f := range compare {
+		for _, w := range f(recordedRun(t, filepath.Join(dir, name))) {
+			t.Errorf("%s: %s", name, w)
+		}
 	}
 }

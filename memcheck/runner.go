@@ -48,6 +48,8 @@ type Run struct {
 	// Strict counts errors of libraries. FindingsOnly ignores tests that fail by themselves, with no error found. FailFast ends the run at
 	// the first failure or, without NoHang, timeout.
 	Strict, FindingsOnly, FailFast, NoHang bool
+	// KeepOutput keeps the end of what a test prints in its record also if it succeeds.
+	KeepOutput bool
 	// Observers are told of every test.
 	Observers []Observer
 	// Before is the count of an earlier part of the same run, which is gone on with; nil: there is none.
@@ -221,7 +223,9 @@ func (r *Run) conclude(rec *Record, t Test, p *process) (err error) {
 	}
 	if rec.Outcome == Success {
 		rec.Skipped = r.Target.Skipped(t, rec.Stdout, rec.Stderr)
-		rec.Stdout, rec.Stderr = "", ""
+		if !r.KeepOutput {
+			rec.Stdout, rec.Stderr = "", ""
+		}
 	}
 	return nil
 }

@@ -65,6 +65,9 @@ type TargetOptions struct {
 	List, Run, Format string
 	// Dir is where a compiled test binary, List and Run are started; "" is the working directory.
 	Dir string
+	// Args go to the process of each test of a Python file or of Go tests, after what chooses the test, and to the one that lists them. A program
+	// of its own kind has its arguments in List and Run.
+	Args []string
 }
 
 // OpenTarget returns the target that name stands for: a Python file, a pattern of Go packages, a compiled Go test binary; or, with
@@ -83,9 +86,9 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		if _, err := os.Stat(name); err != nil {
 			return nil, fmt.Errorf("there is no test binary %s: build one with go test -c", name)
 		}
-		return &goTarget{label: name, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
+		return &goTarget{label: name, args: o.Args, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
 	case "go":
-		return &goTarget{label: name, pattern: name, flags: o.GoFlags}, nil
+		return &goTarget{label: name, args: o.Args, pattern: name, flags: o.GoFlags}, nil
 	}
 	return nil, fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
 		"for any other program give --list-command and --run-command", name)
@@ -139,9 +142,22 @@ func list(ctx context.Context, c Command) (string, error) {
 		if said == "" {
 			said = strings.TrimSpace(out.String())
 		}
-		return out.String(), fmt.Errorf("listing tests with %q failed: %w\n%s", strings.Join(c.Args, " "), err, tail(said, 2000))
+		return out.String(), fmt.Errorf("listing tests with %q failed: %w\n%s", strings.Join(c.Args, " "), err, ends(said))
 	}
 	return out.String(), nil
+}
+
+// ends returns s without its middle if it is long: what went wrong is said at the start, as by Go's package flag, or at the end, as by Python.
+func ends(s string) string {
+	const head, last = 600, 1400
+	if len(s) <= head+last {
+		return s
+	}
+	first := s[:head]
+	if i := strings.LastIndexByte(first, '\n'); i > head/2 {
+		first = first[:i]
+	}
+	return strings.ToValidUTF8(first, "") + "\n…\n" + tail(s, last)
 }
 
 // tail returns the last n bytes of s, from the start of a line where one begins there.
@@ -182,6 +198,9 @@ func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 	if o.List == "" || o.Run == "" {
 		return nil, errors.New("a program of its own kind needs both commands: --list-command, which prints the names of its tests, and " +
 			"--run-command, which runs the test {test}")
+	}
+	if len(o.Args) > 0 {
+		return nil, errors.New("arguments after -- are for Python files and Go tests: write those of a program into --run-command")
 	}
 	c := &commandTarget{label: label, format: o.Format, dir: o.Dir}
 	var err error

@@ -103,6 +103,7 @@ func TestCommandTarget(t *testing.T) {
 		"--list-command: \"'\" ends within":  {List: "'", Run: "x"},
 		"--run-command: \"'\" ends within":   {List: "x", Run: "'"},
 		"each need a program":                {List: " ", Run: "x"},
+		"write those of a program into":      {List: "x", Run: "x", Args: []string{"-v"}},
 		`--list-format "xml": give lines or`: {List: "x", Run: "x", Format: "xml"},
 	} {
 		if _, err := OpenTarget("", o); err == nil || !strings.Contains(err.Error(), want) {
@@ -161,6 +162,15 @@ func TestPytestFile(t *testing.T) {
 		suite: "import pytest\nif __name__ == '__main__':\n    pytest.main([__file__])\n"} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ file, want string }{{with, "py " + with + " C.t -x"}, {without, "py -m pytest -q -p no:cacheprovider " + without + "::C::t -x"}} {
+		target, err := OpenTarget(c.file, TargetOptions{Python: "py", Args: []string{"-x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(target.Command(Test{Name: "C.t", id: "C::t"}).Args, " "); got != c.want {
+			t.Errorf("with an argument: %s", got)
 		}
 	}
 	for _, c := range []struct {
@@ -233,9 +243,9 @@ func TestGoTargets(t *testing.T) {
 	for name, text := range map[string]string{
 		"go.mod": "module example.com/m\n\ngo 1.26\n",
 		"p/p.go": "package p\n", "none/none.go": "package none\n", "p/data.txt": "here",
-		"p/p_test.go": "package p\n\nimport (\n\t\"fmt\"\n\t\"os\"\n\t\"testing\"\n)\n\n" +
+		"p/p_test.go": "package p\n\nimport (\n\t\"flag\"\n\t\"fmt\"\n\t\"os\"\n\t\"testing\"\n)\n\n" +
 			"func TestReads(t *testing.T) {\n\tif _, err := os.ReadFile(os.Getenv(\"PWD\") + \"/data.txt\"); err != nil {\n\t\tt.Fatal(err)\n\t}\n}\n" +
-			"func TestReadsMore(t *testing.T) { t.Skip() }\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
+			"var word = flag.String(\"word\", \"\", \"\")\n\nfunc TestReadsMore(t *testing.T) { if *word != \"two words\" { t.Skip() } }\nfunc BenchmarkB(b *testing.B) {}\nfunc FuzzF(f *testing.F) { f.Fuzz(func(t *testing.T, s string) {}) }\n" +
 			"func Example() {\n\tfmt.Println(1)\n\t// Output: 1\n}\n",
 		"q/x_test.go": "package q_test\n\nimport \"testing\"\n\nfunc TestReads(t *testing.T) { t.Fail() }\n",
 	} {
@@ -290,6 +300,25 @@ func TestGoTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(target, "TestReads TestReadsMore FuzzF Example", 0, 1)
+	for name, o := range map[string]TargetOptions{"p.bin": {Dir: "p", Args: []string{"-word", "two words"}}, "./p": {Args: []string{"-word=two words"}}} {
+		if target, err = OpenTarget(name, o); err != nil {
+			t.Fatal(err)
+		}
+		want := "TestReads TestReadsMore FuzzF Example"
+		if name == "./p" {
+			want = p + strings.ReplaceAll(want, " ", " "+p)
+		}
+		run(target, want, 0, 0)
+		if err := target.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if target, err = OpenTarget("p.bin", TargetOptions{Dir: "p", Args: []string{"-wrod", "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Tests(t.Context()); err == nil || !strings.Contains(err.Error(), "flag provided but not defined: -wrod") {
+		t.Errorf("an argument that the tests do not know: %v", err)
+	}
 	for pattern, want := range map[string]string{"./none": "no package of ./none has tests", "./absent/...": "no such file or directory", "example.com/absent/x": "failed"} {
 		target, err := OpenTarget(pattern, TargetOptions{Kind: "go"})
 		if err != nil {

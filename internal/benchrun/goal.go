@@ -168,6 +168,17 @@ var catalogue = []Section{
 		{"viewer.reopen", "s", "the column file opened, the first picture answered", "", atMost(2)},
 		{"viewer.tile", "ms", "a tile of any level over HTTP, the slowest of 400", "", atMost(50)},
 	}},
+	{"Memory checker", []Entry{
+		{"memcheck.planted.sim", "tests", "planted tests, of 28, that come out right under the simulator's checker", "", atLeast(28)},
+		{"memcheck.planted.gpu", "tests", "the same under compute-sanitizer", "", atLeast(28)},
+		{"memcheck.kernels.sim", "kernels", "kernels of internal/kernels' tests under the simulator's checker, 0 findings", "", nil},
+		{"memcheck.kernels.memcheck", "kernels", "kernels under compute-sanitizer's memcheck by the command, 0 findings", "", nil},
+		{"memcheck.kernels.racecheck", "kernels", "the same under racecheck", "", nil},
+		{"memcheck.kernels.initcheck", "kernels", "the same under initcheck", "", nil},
+		{"memcheck.kernels.synccheck", "kernels", "the same under synccheck", "", nil},
+		{"memcheck.Instant:times-bare", "times-bare", "1,000 tests that end at once, of the time of the bare processes", "", atMost(1.3)},
+		{"memcheck.memory", "MiB", "the runner's peak memory while two tests print 100 MB each", "", atMost(100)},
+	}},
 	{"Start", []Entry{
 		{"start.cold", "s", "process start to first add on a GPU, no kernel cached", "", atMost(0.6)},
 		{"start.warm", "s", "the same with cached kernels", "", atMost(0.45)},

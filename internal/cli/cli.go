@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,8 +26,11 @@ type commands struct {
 	Version   version          `cmd:"" help:"Print the version."`
 }
 
-// console is where a command writes: results to out, the rest to err.
-type console struct{ out, err io.Writer }
+// console is where a command writes: results to out, the rest to err. args are what came after --, for a program that the command starts.
+type console struct {
+	out, err io.Writer
+	args     []string
+}
 
 // exitError ends a command with a status of its own. A nil cause says nothing, since the command has said all.
 type exitError struct {
@@ -48,10 +52,14 @@ func (e *exitError) Unwrap() error { return e.cause }
 // Main runs the command that args name and returns the exit status: 0, or 1 or the command's own after one sentence on stderr.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
+	con := &console{out: stdout, err: stderr}
+	if i := slices.Index(args, "--"); i >= 0 && args[0] == "memcheck" {
+		args, con.args = args[:i], args[i+1:]
+	}
 	var c commands
 	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go."),
 		kong.Writers(stdout, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(stdout, (*io.Writer)(nil)),
-		kong.Bind(&console{stdout, stderr}), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
+		kong.Bind(con), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
 	if err != nil {
 		fmt.Fprintln(stderr, "tenon:", err)
 		return 1

@@ -66,6 +66,7 @@ type memcheckRun struct {
 	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: this one."`
 	Resume        bool     `help:"Go on with the run that result.jsonl is the journal of."`
 	MaxOutput     int64    `default:"1024" help:"Kill a test that prints more than so many MiB; 0: no limit."`
+	KeepOutput    bool     `help:"Keep the end of what a test prints also if it passes, in the journal and the report."`
 	ExitZero      bool     `help:"Exit with status 0 also after failures and timeouts."`
 	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
 }
@@ -79,9 +80,10 @@ type memcheckMerge struct {
 	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
 }
 
-// Help documents the exit statuses.
+// Help documents what the command line's grammar does not show.
 func (memcheckCommands) Help() string {
-	return "Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or a merge lacks shards; " +
+	return "Arguments after -- go to every test of a Python file or of Go tests: tenon memcheck ops.test 600 -- -device=cuda\n\n" +
+		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or a merge lacks shards; " +
 		"3 no test failed and some timed out; 4 nothing ran; 5 no test is left after the filters; 6 see --require-report. docs/memcheck.md has the rest."
 }
 
@@ -94,7 +96,7 @@ func notRun(err error) error {
 }
 
 // target opens what is to be tested.
-func (c *memcheckRun) target() (memcheck.Target, error) {
+func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 	if c.Filename == "" && c.RunCommand == "" && c.ListCommand == "" {
 		return nil, errors.New("there is nothing to test: name a Python file, Go packages or a Go test binary, or give --list-command and --run-command")
 	}
@@ -106,7 +108,8 @@ func (c *memcheckRun) target() (memcheck.Target, error) {
 		return s
 	}
 	return memcheck.OpenTarget(c.Filename, memcheck.TargetOptions{Kind: auto(c.Kind), Python: c.Python, Runner: auto(c.Runner), GoFlags: flags,
-		List: c.ListCommand, Run: c.RunCommand, Format: auto(c.ListFormat), Dir: c.Dir})
+		List: c.ListCommand, Run: c.RunCommand, Format: auto(c.ListFormat), Dir: c.Dir,
+		Args: args})
 }
 
 // limit reads the timeout.
@@ -221,7 +224,7 @@ func (c *memcheckRun) Run(con *console) error {
 	if c.Nproc < 1 {
 		return notRun(fmt.Errorf("--nproc %d: at least one test must run at a time", c.Nproc))
 	}
-	target, err := c.target()
+	target, err := c.target(con.args)
 	if err != nil {
 		return notRun(err)
 	}
@@ -258,7 +261,7 @@ func (c *memcheckRun) Run(con *console) error {
 		return notRun(err)
 	}
 	run := &memcheck.Run{Target: target, Checker: checker, Libraries: libs, GPUs: gpus, Limit: limit, MaxPrinted: c.MaxOutput << 20,
-		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang}
+		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang, KeepOutput: c.KeepOutput}
 	for _, t := range selection.Of(tests) {
 		for _, tool := range tools {
 			run.Jobs = append(run.Jobs, memcheck.Job{Test: t, Tool: tool})
@@ -272,7 +275,7 @@ func (c *memcheckRun) Run(con *console) error {
 		}
 	}
 	host, _ := os.Hostname()
-	return c.run(ctx, con, run, out, memcheck.Header{Target: target.String(), Checker: checker.Name, Tools: tools, Shard: selection.Shard,
+	return c.run(ctx, con, run, out, memcheck.Header{Target: target.String(), Checker: checker.Name, Tools: tools, Args: con.args, Options: checker.Settings(), Shard: selection.Shard,
 		Jobs: len(run.Jobs), Digest: memcheck.Digest(run.Jobs), Strict: c.Strict, FindingsOnly: c.FindingsOnly, NoHang: c.Nohang,
 		Limit: limit.Seconds(), GPUs: gpus, Host: host, Began: time.Now()})
 }

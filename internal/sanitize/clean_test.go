@@ -3,15 +3,12 @@ package sanitize
 import (
 	"errors"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"tenon.dev/memcheck"
 )
@@ -77,36 +74,6 @@ func finds(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, test string) {
 var proofs = map[memcheck.Tool]string{memcheck.Memcheck: "TestPlantedStorePast", memcheck.Racecheck: "TestPlantedReadAfterWrite",
 	memcheck.Initcheck: "TestPlantedLoadUnwritten", memcheck.Synccheck: "TestPlantedBarrierInHalf"}
 
-// suite is a test binary whose kernels a checker looks at: its folder, the arguments, and the line that tells how many kernels ran.
-type suite struct {
-	pkg     string
-	args    []string
-	kernels *regexp.Regexp
-}
-
-// TestKernelsAreCleanOnGPU runs the kernel tests under every tool of compute-sanitizer, and each tool's planted bug with them.
-func TestKernelsAreCleanOnGPU(t *testing.T) {
-	c := sanitizer(t)
-	for _, s := range []suite{
-		{"internal/agree", []string{"-test.run=^TestBackEndsAgree$"}, regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`)},
-		{"conformance", []string{"-test.run=^TestKernels$", "-device=cuda"}, regexp.MustCompile(`kernels: (\d+) built`)},
-	} {
-		for tool, proof := range proofs {
-			t.Run(fmt.Sprintf("%s/%s", filepath.Base(s.pkg), tool), func(t *testing.T) {
-				t.Parallel()
-				finds(t, c, tool, proof)
-				began := time.Now()
-				out, rep := under(t, c, tool, filepath.Join("..", "..", s.pkg), append(append([]string{testBinary(t, s.pkg)}, s.args...), "-test.v")...)
-				n := s.kernels.FindStringSubmatch(out)
-				if n == nil || rep.Errors != 0 || strings.Contains(out, "--- FAIL") {
-					t.Fatalf("%s over %s is not clean: %d errors\n%.6000s", tool, s.pkg, rep.Errors, out)
-				}
-				t.Logf("%s over %s: 0 errors, %s kernels, %.0f s", tool, s.pkg, n[1], time.Since(began).Seconds())
-			})
-		}
-	}
-}
-
 // TestKernelsAreCleanOnSimulator runs the tests of internal/kernels under the simulator's checker, and its planted bugs with them.
 func TestKernelsAreCleanOnSimulator(t *testing.T) {
 	c := memcheck.TenonChecker()
@@ -130,4 +97,7 @@ func TestKernelsAreCleanOnSimulator(t *testing.T) {
 		t.Errorf("only %d kernels ran", rep.Kernels)
 	}
 	t.Logf("0 findings, %d kernels", rep.Kernels)
+	if !t.Failed() && *long {
+		recordCount("memcheck.kernels.sim", "kernels", rep.Kernels)
+	}
 }
