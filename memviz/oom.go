@@ -50,16 +50,17 @@ const (
 var reasonText = map[string]string{
 	tooSmall:    "Pieces smaller than the request; free memory is not moved together.",
 	otherStream: "Pieces large enough that belong to another stream; the allocator does not hand them over.",
-	otherPool:   "Pieces large enough in a private pool, such as a graph's, which serves only its owner.",
+	otherPool:   "Pieces large enough in another pool: a private one, such as a graph's, serves only its owner, and its owner is served by nothing else.",
 	otherKind:   "Pieces in the pool of the other kind: requests up to 1 MiB and larger ones never share segments.",
 	splitLimit:  "Pieces that max_split_size_mb keeps for larger requests, or that are so much larger that it forbids wasting them.",
-	unexplained: "Pieces that look large enough. The trace does not say which pool a request was for: it may have been a private one.",
+	unexplained: "Pieces that look large enough. The trace does not say which pool a request was for: it may have been another one.",
 }
 
 // piece is free memory in a segment.
 type piece struct {
 	Candidate
 	kindOK, streamOK, poolOK bool
+	whole                    bool // a segment of the default pool that could go back to the driver
 }
 
 // oom explains the index-th failed allocation of a device.
@@ -84,7 +85,8 @@ func (rec *Recording) oom(d *device, index int) (*OOM, error) {
 		}
 	}
 	o.Holders, _, _ = rec.group(d, live, maxHolders)
-	pieces := rec.pieces(d, state, e)
+	pool := d.requestPool(state, e.stream)
+	pieces := rec.pieces(d, state, e, pool)
 	limit := rec.splitLimit()
 	for i := range pieces {
 		p := &pieces[i]
@@ -96,12 +98,31 @@ func (rec *Recording) oom(d *device, index int) (*OOM, error) {
 		o.Candidates = append(o.Candidates, p.Candidate)
 	}
 	o.count(pieces)
-	o.summarise(pieces, pending, rec.expandable())
+	o.summarise(pieces, pending, pool, rec.expandable())
 	return o, nil
 }
 
-// pieces returns the free memory of a state, seen with a failed request's eyes.
-func (rec *Recording) pieces(d *device, state int, e traceEvent) []piece {
+// defaultPool is the name of the pool of requests that are for none in particular.
+const defaultPool = "(0,0)"
+
+// requestPool guesses the pool that a request of a stream, failed before state, was for, since the trace does not say: that of the
+// allocation of this stream before it. Streams of captures serve nothing but their pool while the capture lasts.
+func (d *device) requestPool(state int, stream uint16) string {
+	a := &d.active
+	n, _ := slices.BinarySearch(a.start, uint32(state)) // those that began before it; they are sorted
+	for i := n - 1; i >= 0 && a.start[i] > 0; i-- {
+		if a.stream[i] == stream {
+			if name := d.pools[d.poolOf(uint32(i))]; name != "" {
+				return name
+			}
+			break
+		}
+	}
+	return defaultPool
+}
+
+// pieces returns the free memory of a state, seen with the eyes of a failed request for a pool.
+func (rec *Recording) pieces(d *device, state int, e traceEvent, pool string) []piece {
 	kind := "large"
 	if e.Size <= smallRequest {
 		kind = "small"
@@ -122,7 +143,8 @@ func (rec *Recording) pieces(d *device, state int, e traceEvent) []piece {
 			if after < len(s.Blocks) {
 				p.After = int(s.Blocks[after].ID)
 			}
-			p.kindOK, p.streamOK, p.poolOK = s.Kind == kind || s.Kind == "", s.Stream == int(e.stream), p.Pool == "" || p.Pool == "(0,0)"
+			p.kindOK, p.streamOK, p.poolOK = s.Kind == kind || s.Kind == "", s.Stream == int(e.stream), p.Pool == "" || p.Pool == pool
+			p.whole = !s.Expandable && p.Before < 0 && p.After < 0 && p.Pool == defaultPool
 			out = append(out, p)
 		})
 	}
@@ -184,7 +206,7 @@ func (o *OOM) count(pieces []piece) {
 }
 
 // summarise writes the sentences.
-func (o *OOM) summarise(pieces []piece, pending uint64, expandable bool) {
+func (o *OOM) summarise(pieces []piece, pending uint64, pool string, expandable bool) {
 	say := func(format string, args ...any) { o.Summary = append(o.Summary, fmt.Sprintf(format, args...)) }
 	segment := segmentFor(o.Size)
 	switch {
@@ -199,9 +221,12 @@ func (o *OOM) summarise(pieces []piece, pending uint64, expandable bool) {
 			plainSizeText(o.Size), plainSizeText(o.DeviceFree), plainSizeText(segment))
 	}
 	var fit, ours uint64 // free memory that only its stream, pool or kind kept back; free memory of the right ones
-	var largest uint64
+	var largest, whole uint64
 	count := 0
 	for _, p := range pieces {
+		if p.whole {
+			whole += p.Size
+		}
 		if p.poolOK && p.kindOK && p.streamOK {
 			ours += p.Size
 			largest = max(largest, p.Size)
@@ -220,12 +245,18 @@ func (o *OOM) summarise(pieces []piece, pending uint64, expandable bool) {
 	if fit > 0 {
 		say("%s were free in large enough pieces that belong to another stream, pool or kind. Freeing earlier on that stream, or emptying the cache, gives whole segments back.", plainSizeText(fit))
 	}
+	if pool != defaultPool {
+		say("The allocation before it on this stream was served from the private pool %s, so the request is taken to be for that.", pool)
+	}
+	if whole > 0 && o.DeviceFree < segment && o.DeviceFree+whole >= segment {
+		say("%s lie in free segments of the default pool that the driver could have had back; while a CUDA graph is captured nothing is given back. Empty the cache before a capture.", plainSizeText(whole))
+	}
 	if pending > 0 {
 		say("%s had been freed but wait until other streams are done with them.", plainSizeText(pending))
 	}
 	if len(o.Holders) > 0 && o.Active > 0 {
 		h := o.Holders[0]
-		say("%s were in use; most of it, %s (%.0f%%), by %s.", plainSizeText(o.Active), plainSizeText(h.Bytes), 100*float64(h.Bytes)/float64(o.Active), h.Label)
+		say("%s were in use. The stack that held most, %s (%.0f %%), is %s.", plainSizeText(o.Active), plainSizeText(h.Bytes), 100*float64(h.Bytes)/float64(o.Active), h.Label)
 	}
 }
 

@@ -34,11 +34,11 @@ func twoDevices() *snapshot.Snapshot {
 	event(snapshot.ActionSegmentAlloc, a, 20*mib, 0, weights, 0)
 	event(snapshot.ActionAlloc, a, 6*mib, 0, weights, snapshot.CategoryParameter)
 	event(snapshot.ActionAlloc, a+6*mib, 6*mib, 0, work, snapshot.CategoryActivation)
-	event(snapshot.ActionAlloc, a+12*mib, 6*mib, 0, grads, snapshot.CategoryGradient)
 	event(snapshot.ActionSegmentAlloc, b, 20*mib, 9, work, 0)
 	event(snapshot.ActionAlloc, b, 12*mib, 9, work, snapshot.CategoryTemporary)
 	event(snapshot.ActionSegmentAlloc, c, 32*mib, 0, work, 0)
 	event(snapshot.ActionAlloc, c, 14*mib, 0, work, snapshot.CategoryActivation)
+	event(snapshot.ActionAlloc, a+12*mib, 6*mib, 0, grads, snapshot.CategoryGradient)
 	free(a+6*mib, 6*mib, 0)
 	free(b, 12*mib, 9)
 	free(c, 14*mib, 0)
@@ -60,14 +60,15 @@ func twoDevices() *snapshot.Snapshot {
 	return s
 }
 
-// pageDevices shows a snapshot of two devices, one of them without a history, and the colours by category.
-func pageDevices(t *testing.T, b *browser.Browser) {
-	path := filepath.Join(t.TempDir(), "two.pickle")
+// opened writes a snapshot to a file and opens it.
+func opened(t *testing.T, s *snapshot.Snapshot) *memviz.Recording {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "made.pickle")
 	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := twoDevices().Write(f); err != nil {
+	if err := s.Write(f); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {
@@ -77,7 +78,13 @@ func pageDevices(t *testing.T, b *browser.Browser) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rec.Close()
+	t.Cleanup(func() { rec.Close() })
+	return rec
+}
+
+// pageDevices shows a snapshot of two devices, one of them without a history, and the colours by category.
+func pageDevices(t *testing.T, b *browser.Browser) {
+	rec := opened(t, twoDevices())
 	v := serve(t, b, rec, nil)
 	v.equal("devices to choose from", v.number("byId('device').options.length"), 2)
 	v.equal("the peak", v.of(".fact b"), "44 MiB")
@@ -92,7 +99,7 @@ func pageDevices(t *testing.T, b *browser.Browser) {
 	v.press("3")
 	v.equal("the private pool's title", v.text("views.state.titles.filter(t => t.g.private).map(t => t.g.pool).join()"), "(1,0)")
 	v.do("byId('device').value = '1', byId('device').dispatchEvent(new Event('change'))")
-	if text := v.of(".state-view .facts"); !strings.Contains(text, "2 MiB") {
+	if text := v.of(".state-view .facts"); !strings.Contains(text, "2 MiB") || !strings.Contains(text, "without a trace") {
 		t.Errorf("the block map of device 1 says %q", text)
 	}
 	v.press("1")

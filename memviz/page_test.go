@@ -36,6 +36,7 @@ func TestPage(t *testing.T) {
 		{"Devices", pageDevices},
 		{"Window", pageWindow},
 		{"Axis", pageAxis},
+		{"Stray", pageStray},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}
@@ -584,6 +585,9 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 	v.must(tab.Wait("document.querySelector('.empty h2')"))
 	e := &view{T: t, tab: tab}
 	e.equal("an empty snapshot", e.of(".empty h2"), "The snapshot holds nothing")
+	e.equal("fields for a search of nothing", e.number("[...document.querySelectorAll('.search')].filter(x => x.offsetWidth).length"), 0)
+	e.must(tab.Eval("void byId('help-button').click()", nil))
+	e.equal("the keyboard's help", e.number("+byId('help').open"), 1)
 	e.clean("file://")
 }
 
@@ -624,6 +628,7 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 			v.press("p", "Enter")
 			v.equal("the largest at the peak", v.of("#inspector h2"), sizeText(uint64(v.number("Math.max(...timelines.active.stripsAt(markerState()).map(s => s.size))"))))
 			v.press("Escape", "3", "ArrowDown", "4", "5", "6", "7", "2", "1")
+			v.equal("strips of at least 1 k, 1 KiB and 1024 B", v.text("['1k', '1KiB', '1024'].map(x => drawnMatches('size>=' + x).length === drawnMatches('size>=1024').length && drawnMatches('-size>=' + x).length === drawnMatches('size<1024').length).join()"), "true,true,true")
 			v.do("update({q: 'forward'})")
 			if text := v.of("#inspector h2"); !strings.Contains(text, "strip") || strings.HasPrefix(text, "0") {
 				t.Errorf("search says %q", text)

@@ -11,7 +11,8 @@ class BlockView {
     this.scroller = h('div', { class: 'blocks', tabindex: '0', 'aria-label': 'Block map' }, this.canvas, this.spacer);
     this.head = h('div', { class: 'facts' });
     this.slider = h('input', { type: 'range', min: '0', step: '1', 'aria-label': 'State', class: 'slider', oninput: e => update({ state: Number(e.target.value) }) });
-    this.root = h('div', { class: 'state-view' }, this.head, this.slider, h('div', { class: 'split' }, this.table.scroller, this.scroller));
+    this.legend = h('div', { class: 'legend block-legend' });
+    this.root = h('div', { class: 'state-view' }, this.head, this.slider, h('div', { class: 'split' }, this.table.scroller, h('div', { class: 'map' }, this.scroller, this.legend)));
     this.zoomed = 1;
     this.hoverStack = 0;
     this.scroller.addEventListener('scroll', () => this.schedule(), { passive: true });
@@ -52,6 +53,7 @@ class BlockView {
       const map = await ask('blocks', { device: d.device, state: near });
       if (turn !== this.turn) return;
       this.map = map;
+      this.segments = [...map.segments, ...map.strays.map(strayed)];
       this.lit = await this.matches(near);
       if (turn !== this.turn) return;
       this.fault = '';
@@ -78,7 +80,8 @@ class BlockView {
   }
 
   fillHead() {
-    const m = this.map, s = markerState();
+    const m = this.map, s = markerState(), traced = device().events > 0;
+    this.fillLegend();
     if (!m) {
       headline(this.head, [h('span', { class: 'danger' }, this.fault)], []);
       return;
@@ -92,7 +95,7 @@ class BlockView {
     }
     const fact = (name, value, title) => h('span', { class: 'fact', title }, h('b', {}, value), h('span', {}, name));
     headline(this.head, [
-      fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`),
+      traced ? fact(s === 0 ? 'before the trace' : `of ${plural(device().events, 'event')}`, s === 0 ? 'state 0' : `event ${number(s - 1)}`) : fact('without a trace', 'the snapshot’s own state'),
       fact('in segments', bytes(size)), fact('active', `${bytes(active)} · ${percent(active, size)}`), fact('largest free piece', bytes(largest), 'An allocation larger than this needs a new segment'),
       fact(m.segments.length === 1 ? 'segment' : 'segments', number(m.segments.length)), pools.size ? fact(pools.size === 1 ? 'private pool' : 'private pools', number(pools.size)) : null,
     ], [
@@ -100,6 +103,14 @@ class BlockView {
       h('button', { class: 'small', title: 'All segments in sight (0)', onclick: () => this.setZoom(1) }, 'Fit'),
       h('button', { class: 'small', title: 'Larger blocks (+)', 'aria-label': 'Larger', onclick: () => this.setZoom(this.zoomed * 1.5) }, '+'),
       h('button', { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) }, '−')]);
+  }
+
+  // fillLegend explains what the map shows: colours are those of stacks, as in the details.
+  fillLegend() {
+    const of = test => (this.segments || []).some(test), e = this.current();
+    const name = (cls, text) => h('span', {}, h('i', { class: cls }), text);
+    put(this.legend, h('span', {}, 'Colour is the stack, as at the right'), name('free', 'free'), of(s => s.blocks.some(b => b.pending)) ? name('pending', 'freed, other streams still use it') : null,
+      of(isPrivate) ? name('private', 'private pool') : null, e ? name(frees(e.action) ? 'gone' : 'now', `this event’s ${actionText[e.action] || e.action}`) : null);
   }
 
   setZoom(z) {
@@ -119,9 +130,9 @@ class BlockView {
     this.pieces = [];
     this.titles = [];
     if (!this.map || !this.scroller.isConnected) return;
-    const w = this.scroller.clientWidth - 32, groups = groupSegments(this.map.segments);
+    const w = this.scroller.clientWidth - 32, groups = groupSegments(this.segments);
     if (w < 60 || !groups.length) return;
-    const whole = this.map.segments.reduce((n, g) => n + g.size, 0);
+    const whole = this.segments.reduce((n, g) => n + g.size, 0);
     const lines = Math.max(3, Math.floor((this.scroller.clientHeight - 24 - groups.length * 52) / lineHeight) - groups.length);
     if (this.zoomed === 1) this.scale = this.fitScale(groups, w, lines, whole);
     const k = this.scale * this.zoomed;
@@ -139,7 +150,7 @@ class BlockView {
   fitScale(groups, w, lines, whole) {
     let lo = w / Math.max(whole, 1) / 8, hi = w * lines * 2 / Math.max(whole, 1);
     // A segment fills more than a line only where it has many blocks, or where lines are needed anyway.
-    const largest = this.map.segments.reduce((a, s) => s.size > a.size ? s : a);
+    const largest = this.segments.reduce((a, s) => s.size > a.size ? s : a);
     if (whole / largest.size < lines / 4) hi = Math.min(hi, (w - 2) / largest.size * Math.max(1, largest.blocks.length / 8));
     for (let i = 0; i < 24; i++) {
       const mid = Math.sqrt(lo * hi);
@@ -194,6 +205,12 @@ class BlockView {
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
     c.clearRect(0, 0, w, height);
     c.translate(16, -top);
+    this.fillLegend();
+    if (this.map && !(this.pieces || []).length) {
+      c.font = `14px ${css('--sans')}`;
+      c.fillStyle = css('--muted');
+      c.fillText('No segment and no allocation is known in this state.', 0, 30);
+    }
     for (const { y, g } of this.titles || []) this.drawTitle(c, y, g);
     for (const p of this.pieces || []) {
       if (p.y + barHeight < top || p.y > top + height) continue;
@@ -205,12 +222,13 @@ class BlockView {
     c.textBaseline = 'middle';
     c.font = `600 12px ${css('--sans')}`;
     c.fillStyle = g.private ? css('--pool') : css('--ink');
-    const name = g.private ? `Private pool ${g.pool}` : g.pool === '' ? 'Gone before the snapshot, pool unknown' : 'Default pool';
+    const name = g.stray ? 'In no segment that the file knows' : g.private ? `Private pool ${g.pool}` : g.pool === '' ? 'Gone before the snapshot, pool unknown' : 'Default pool';
     c.fillText(name, 0, y + 10);
     let x = c.measureText(name).width + 10;
     c.font = `12px ${css('--sans')}`;
     c.fillStyle = css('--muted');
-    c.fillText(`stream ${streamName(g.stream)} · ${plural(g.segments.length, 'segment')} · ${bytes(g.size)}, ${percent(g.active, g.size)} active`, x, y + 10);
+    const text = g.stray ? `${plural(g.segments.length, 'allocation')} · ${bytes(g.size)}` : `stream ${streamName(g.stream)} · ${plural(g.segments.length, 'segment')} · ${bytes(g.size)}, ${percent(g.active, g.size)} active`;
+    c.fillText(fitText(c, text, this.scroller.clientWidth - 24 - x), x, y + 10);
   }
 
   drawPiece(c, p) {
@@ -267,7 +285,7 @@ class BlockView {
     const off = Number(e.from - p.s.base);
     if (off + e.size <= p.from || off >= p.to || off < 0) return;
     const a = p.x + (Math.max(off, p.from) - p.from) * k, z = p.x + (Math.min(off + e.size, p.to) - p.from) * k;
-    c.strokeStyle = e.action.startsWith('free') || e.action.endsWith('free') ? css('--danger') : css('--accent');
+    c.strokeStyle = frees(e.action) ? css('--danger') : css('--accent');
     c.lineWidth = 2;
     c.strokeRect(a - 1, p.y - 3, Math.max(z - a + 1, 4), barHeight + 6);
   }
@@ -291,7 +309,7 @@ class BlockView {
 
   tip(e, s, b, off) {
     const box = this.scroller.getBoundingClientRect(), d = device();
-    const segment = `segment ${s.addr} · ${bytes(s.size)}${s.kind ? ` · ${s.kind}` : ''}${s.expandable ? ' · expandable' : ''} · ${percent(s.active, s.size)} active`;
+    const segment = s.stray ? `at ${s.addr}, in no known segment` : `segment ${s.addr} · ${bytes(s.size)}${s.kind ? ` · ${s.kind}` : ''}${s.expandable ? ' · expandable' : ''} · ${percent(s.active, s.size)} active`;
     const place = [h('div', { class: 'tip-life' }, segment), isPrivate(s) ? h('div', { class: 'tip-life' }, `private pool ${d.pools[s.pool]}`) : null];
     const at = { x: e.clientX - box.left, y: e.clientY - box.top };
     if (!b) {
@@ -304,8 +322,14 @@ class BlockView {
   }
 }
 
+// frees tells events that give memory back.
+const frees = action => action.startsWith('free') || action.endsWith('free') || action.endsWith('unmap');
+
+// strayed makes an allocation in no known segment look like a segment of its own.
+const strayed = b => ({ addr: `0x${b.offset.toString(16)}`, size: b.size, active: b.size, largest: 0, stream: -1, pool: -1, kind: '', stray: true, blocks: [{ ...b, offset: 0 }] });
+
 const isPrivate = s => {
-  const name = device().pools[s.pool];
+  const name = s.stray ? '' : device().pools[s.pool];
   return name !== '' && name !== '(0,0)';
 };
 
@@ -339,7 +363,7 @@ function groupSegments(segments) {
   const d = device(), groups = new Map();
   for (const s of segments) {
     const key = `${s.pool} ${s.stream}`;
-    if (!groups.has(key)) groups.set(key, { pool: d.pools[s.pool], private: isPrivate(s), stream: d.streams[s.stream], segments: [], size: 0, active: 0 });
+    if (!groups.has(key)) groups.set(key, { stray: s.stray, pool: d.pools[s.pool], private: isPrivate(s), stream: d.streams[s.stream], segments: [], size: 0, active: 0 });
     const g = groups.get(key);
     g.segments.push(s);
     g.size += s.size;
@@ -347,5 +371,5 @@ function groupSegments(segments) {
   }
   const list = [...groups.values()];
   for (const g of list) g.segments.sort((a, b) => b.size - a.size || (a.addr < b.addr ? -1 : 1));
-  return list.sort((a, b) => a.private - b.private || b.size - a.size);
+  return list.sort((a, b) => (a.stray ? 1 : 0) - (b.stray ? 1 : 0) || a.private - b.private || b.size - a.size);
 }

@@ -44,7 +44,7 @@ class CompareView {
     const most = Math.max(...f.groups.map(g => Math.abs(g.after_bytes - g.before_bytes)), 1), rows = [];
     for (const [k, g] of f.groups.entries()) rows.push(...this.rows(g, k, most, f, change));
     if (f.rest.before_count || f.rest.after_count) rows.push(...this.rows({ ...f.rest, label: f.rest.label || 'all other stacks', frames: [] }, -1, most, f, change));
-    put(this.body, h('p', { class: 'muted names' }, h('b', {}, f.before_file), ' compared with ', h('b', {}, f.after_file)),
+    put(this.body, h('p', { class: 'muted names' }, 'From ', h('b', {}, f.before_file), ' to ', h('b', {}, f.after_file)),
       rows.length ? h('table', { class: 'list' }, h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Change', '', 'Before', 'After'].map((t, i) => h('th', { scope: 'col', class: i === 2 || i > 3 ? 'n' : '' }, t)))), h('tbody', {}, rows)) : h('p', { class: 'faint pad' }, 'Both hold the same.'),
       this.segments('Segments only before', f.only_before), this.segments('Segments only after', f.only_after));
   }

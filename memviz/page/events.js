@@ -90,7 +90,7 @@ class EventTable {
 
   row(s, y, on) {
     const look = { class: on ? 'event on' : 'event', role: 'option', id: `state-${s}`, 'aria-selected': on ? 'true' : 'false', style: { transform: `translateY(${Math.round(y)}px)` }, onclick: () => update({ state: s }) };
-    if (s === 0) return h('div', look, h('span', { class: 'index' }, '–'), h('span', { class: 'faint' }, 'before the trace'));
+    if (s === 0) return h('div', look, h('span', { class: 'index' }, '–'), h('span', { class: 'faint' }, device().events ? 'before the trace' : 'as of the snapshot'));
     const e = this.event(s - 1);
     if (e === 'missing') return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, 'not in this static file'));
     if (!e) return h('div', look, h('span', { class: 'index' }, number(s - 1)), h('span', { class: 'faint' }, '…'));

@@ -69,7 +69,7 @@ class HoldersView {
       rows.push(h('tr', { class: 'rest' }, h('td', {}), h('td', {}, `${plural(at.stacks - at.groups.length, 'other stack')}`), h('td', { class: 'n' }, bytes(at.rest.bytes)), h('td', { class: 'n' }, percent(at.rest.bytes, at.active)), h('td', { class: 'wide' }), h('td', { class: 'n' }, number(at.rest.count)), h('td', { class: 'n' }, bytes(at.rest.largest)), h('td', {})));
     }
     put(this.body, h('table', { class: 'list' }, h('caption', { class: 'hidden' }, 'Memory by stack'),
-      h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Bytes', 'Share', 'All so far', 'Count', 'Largest', 'Oldest'].map((t, i) => h('th', { scope: 'col', class: [2, 3, 5, 6, 7].includes(i) ? 'n' : '' }, t)))),
+      h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Bytes', 'Share', 'All so far', 'Count', 'Largest', 'Oldest'].map((t, i) => h('th', { scope: 'col', class: [2, 3, 5, 6, 7].includes(i) ? 'n' : '', title: t === 'Oldest' ? 'The event of its oldest allocation' : undefined }, t)))),
       h('tbody', {}, rows)));
   }
 

@@ -121,7 +121,7 @@ async function holdersDetails() {
   const at = await ask('at', { device: d.device, state: s, top, filter });
   return [
     h('header', { class: 'side-head' }, h('div', {}, h('h2', {}, bytes(at.active)),
-      h('p', { class: 'muted' }, s === d.peak_state ? 'held at the peak' : at.event ? `held after event ${number(s - 1)}, ${at.event.action}` : 'held before the trace', ` · ${plural(at.count, 'allocation')}`)),
+      h('p', { class: 'muted' }, !d.events ? 'held in the snapshot' : s === d.peak_state ? 'held at the peak' : at.event ? `held after event ${number(s - 1)}, ${at.event.action}` : 'held before the trace', ` · ${plural(at.count, 'allocation')}`)),
     h('button', { class: 'small', onclick: () => update({ view: 'peak' }, true), title: 'Table and flame graph (4)' }, 'Explain')),
     asked !== s ? h('p', { class: 'note' }, `This static file knows who holds what at some states only; the nearest is ${number(s)}.`) : null,
     at.groups.length ? h('ul', { class: 'holders' }, at.groups.map(g => holderRow(g, at.active))) : h('p', { class: 'faint pad' }, 'Nothing is allocated here.'),

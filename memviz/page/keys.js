@@ -6,7 +6,7 @@ const keyTable = [
   ['Timeline', [['← →', 'pan (with Shift a whole page)'], ['+ −', 'zoom at the marker'], ['↑ ↓', 'zoom heights'], ['0', 'the whole trace'], ['f', 'fit the height to what is visible'], ['Home End', 'to the start, to the end']]],
   ['Marker and selection', [[', .', 'marker one event back, on'], ['p', 'marker to the peak'], ['[ ]', 'select the allocation below, above at the marker'], ['Enter', 'select the largest at the marker'], ['z', 'zoom to the selection’s life'], ['s', 'highlight its stack'], ['b', 'show its block'], ['o', 'stack only what the search matches']]],
   ['Mouse', [['wheel', 'zoom at the pointer (with Alt: heights; with Shift: pan)'], ['drag', 'pan'], ['Shift drag', 'zoom to a range'], ['click', 'select, and move the marker'], ['double click', 'zoom to an allocation’s life']]],
-  ['Search', [['conv2d', 'a frame has it'], ['size>=10MiB', 'also < <= > ='], ['stream:0 pool:1,0', 'stream, private pool'], ['category:gradient', 'category'], ['-word', 'not']]],
+  ['Search', [['conv2d', 'a frame has it'], ['size>=10MiB', 'also < <= > ='], ['stream:0 pool:1,0', 'stream, private pool'], ['category:gradient', 'category'], ['addr:0x7f… event:120', 'at the address, alive after the event'], ['-word', 'not']]],
 ];
 
 function keySection(title) {
@@ -25,11 +25,15 @@ function showHelp() {
   d.showModal();
 }
 
-function bindKeys() {
+function bindHelp() {
   byId('help-button').addEventListener('click', showHelp);
   byId('help').addEventListener('click', e => {
     if (e.target === byId('help')) byId('help').close();
   });
+}
+
+function bindKeys() {
+  bindHelp();
   document.addEventListener('keydown', e => {
     if (e.ctrlKey || e.metaKey || e.altKey || byId('help').open && e.key !== '?') return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName) && e.target.type !== 'checkbox' && e.target.type !== 'range';

@@ -53,7 +53,7 @@ class OOMView {
       o.reasons.length ? this.reasons(o) : h('p', { class: 'faint' }, 'No cached memory was free.'),
       o.candidates.length ? h('h3', {}, 'Largest free pieces') : '', o.candidates.length ? this.candidates(o) : '',
       h('div', { class: 'two' },
-        h('div', {}, h('h3', {}, 'Who held memory'), h('ul', { class: 'holders' }, o.holders.map(g => holderRow(g, o.active)))),
+        h('div', {}, h('h3', {}, 'Who held memory'), o.holders.length ? h('ul', { class: 'holders' }, o.holders.map(g => holderRow(g, o.active))) : h('p', { class: 'faint' }, 'No live allocation is known.')),
         h('div', {}, h('h3', {}, 'Asked for by'), framesElement(o.stack.frames || []))));
   }
 

@@ -88,7 +88,7 @@ function queryHelp() {
   return h('dl', { class: 'query-help' }, rows.map(([a, b]) => [h('dt', {}, h('code', {}, a)), h('dd', {}, b)]));
 }
 
-const scales = { '': 1, k: 1e3, m: 1e6, g: 1e9, t: 1e12, ki: 1024, mi: 2 ** 20, gi: 2 ** 30, ti: 2 ** 40 };
+const scales = { '': 1, k: 1024, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 }; // as the server has them, with and without the i
 
 // localFilter makes a test of strips from a query, for static files: sizes, streams, pools and the stacks that are there.
 function localFilter(q) {
@@ -98,7 +98,7 @@ function localFilter(q) {
     const w = (not ? word.slice(1) : word).replaceAll('"', '').toLowerCase();
     let m, f;
     if ((m = /^size(>=|<=|>|<|=)([\d.]+)([kmgt]?i?)b?$/.exec(w))) {
-      const n = Number(m[2]) * scales[m[3]];
+      const n = Number(m[2]) * scales[m[3].replace('i', '')];
       f = { '>=': (t, i) => t.size[i] >= n, '<=': (t, i) => t.size[i] <= n, '>': (t, i) => t.size[i] > n, '<': (t, i) => t.size[i] < n, '=': (t, i) => t.size[i] === n }[m[1]];
     } else if ((m = /^stream:(.*)$/.exec(w))) f = (t, i) => device().streams[t.marks[i] & 255] === m[1];
     else if ((m = /^pool:(.*)$/.exec(w))) f = (t, i) => device().pools[t.marks[i] >> 8 & 255] === `(${m[1]})`;

@@ -74,9 +74,9 @@ class Timeline {
       active ? fact('reserved', bytes(d.max_cached), 'Greatest total of segments') : fact('in use', bytes(d.max_active), 'Greatest total of live allocations'),
       fact('at end', bytes(active ? d.end_active : d.end_cached)),
       fact(d.events === 1 ? 'event' : 'events', number(d.events)),
-      active ? fact('allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
+      active ? fact(d.allocations === 1 ? 'allocation' : 'allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
       d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
-    ], [
+    ], d.events === 0 ? [] : [
       where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), `${s && s.label ? splitLabel(s.label).name : 'one stack'} ✕`) : null,
       h('label', { class: 'choose' }, 'Colour by ', h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
         modes.map(([k, name]) => h('option', { value: k, selected: where.colour === k }, name)))),
@@ -148,6 +148,7 @@ class Timeline {
     drawDetails(this, c);
     c.restore();
     drawAxes(this, c);
+    if (this.whole === 0) this.drawWords(c, this.view === 'active' ? 'No allocation is known: none was live, and the trace holds none.' : 'No segment is known: the trace holds none, and neither does the snapshot.');
     this.drawOver();
     drawMinimap(this);
     this.showStatus();
@@ -155,13 +156,17 @@ class Timeline {
     this.cost = performance.now() - began;
   }
 
-  drawEmpty(c) {
+  // drawWords writes lines into the middle of the plot.
+  drawWords(c, ...lines) {
     c.fillStyle = css('--muted');
     c.font = `14px ${css('--sans')}`;
     c.textAlign = 'center';
-    c.fillText('The trace of this device is empty: record with history enabled to see a timeline.', this.w / 2, this.h / 2 - 10);
-    c.fillText('Its segments and blocks are under “Allocator state”.', this.w / 2, this.h / 2 + 14);
+    lines.forEach((text, k) => c.fillText(text, this.w / 2, this.h / 2 + 24 * (k - (lines.length - 1) / 2)));
     c.textAlign = 'left';
+  }
+
+  drawEmpty(c) {
+    this.drawWords(c, 'The trace of this device is empty: record with history enabled to see a timeline.', 'Its segments and blocks are under “Allocator state”.');
     this.drawn = [];
     this.drawOver();
     this.small.getContext('2d').clearRect(0, 0, this.small.width, this.small.height);

@@ -1,0 +1,41 @@
+package memviz_test
+
+import (
+	"strings"
+	"testing"
+
+	"tenon.dev/internal/snapshot"
+	"tenon.dev/memviz/browser"
+)
+
+// pageStray shows a trace that says little: one allocation in no segment. The page draws it, explains what it cannot draw, and counts it right.
+func pageStray(t *testing.T, b *browser.Browser) {
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 1)}
+	s.Traces[0] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 0x7f0000000000, Size: 1000}}
+	v := serve(t, b, opened(t, s), nil)
+	if text := v.of(".facts"); !strings.Contains(text, "1event1allocationColour") {
+		t.Errorf("above the timeline stands %q", text)
+	}
+	v.press("2")
+	picture, err := v.tab.Picture()
+	v.must(err)
+	words, ground := 0, v.colour("css('--plot')")
+	for x := 300.0; x < 900; x++ {
+		for y := 380.0; y < 520; y++ {
+			if far(pixel(picture, x, y), ground) > 60 {
+				words++
+			}
+		}
+	}
+	if words < 300 {
+		t.Errorf("a timeline of no segments is not explained: %d pixels of text", words)
+	}
+	v.press("3")
+	v.equal("the block map's titles", v.text("views.state.titles.map(t => [t.g.stray, t.g.segments.length, t.g.size].join()).join(' ')"), "true,1,1000")
+	if text := v.of(".block-legend"); !strings.Contains(text, "this event’s alloc") {
+		t.Errorf("the block map's legend is %q", text)
+	}
+	v.press(",")
+	v.equal("before the event", v.number("views.state.pieces.length"), 0)
+	v.clean(v.origin)
+}
