@@ -95,6 +95,39 @@ func TestMemcheckMerge(t *testing.T) {
 	}
 }
 
+// What stands after -- goes to the tests, and a program of its own kind refuses it. Output of passed tests is kept if asked for.
+func TestMemcheckArguments(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "echo said by a"})
+	if out, errs, exit := run(append(base, "--", "-v")...); exit != 4 || !strings.Contains(errs, "into --run-command") || out != "" {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	if _, errs, exit := run(append(base, "--keep-output")...); exit != 0 {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
+	if journal, err := os.ReadFile("result.jsonl"); err != nil || !strings.Contains(string(journal), "said by a") {
+		t.Errorf("%s, %v", journal, err)
+	}
+	if err := os.WriteFile("test_x.py", []byte("if __name__ == '__main__':\n    main()\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	script(t, "pytest", "exit 1")
+	python := []string{"memcheck", "run", "test_x.py", "60", "--python", "./python", "--checker", "./cuda-memcheck", "--keep-output", "--resume", "--", "--device", "two words"}
+	script(t, "python", "[ $1 = -m ] && { echo \"        test_x.py::test_x (fixtures used: x)\"; exit; }; for a; do echo \"<$a>\"; done")
+	if err := os.Remove("result.jsonl"); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs, exit := run(python...); exit != 0 {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
+	if journal, err := os.ReadFile("result.jsonl"); err != nil || !strings.Contains(string(journal), `"args":["--device","two words"]`) ||
+		!strings.Contains(string(journal), `\u003c--device\u003e\n\u003ctwo words\u003e`) {
+		t.Errorf("%s, %v", journal, err)
+	}
+	if _, errs, exit := run(python[:len(python)-1]...); exit != 4 || !strings.Contains(errs, `it differs in the arguments of tests: ["--device"]`) {
+		t.Errorf("exit status %d: %s", exit, errs)
+	}
+}
+
 // Where a test fails by itself, one line names the setting that may be the reason.
 func TestMemcheckCachedHint(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
