@@ -15,6 +15,8 @@ type capture struct {
 	streams map[*rt.Stream]bool
 	// generators are those that recorded work draws from.
 	generators []*captured
+	// refused is the first call that could not be recorded, in case f passes over its error.
+	refused error
 }
 
 // Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it;
@@ -42,8 +44,8 @@ type CaptureOpt struct {
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the device or
-// reads host data (Item, Bytes, From, Synchronize) is an error in f, which names the call's line, ends the capture and leaves the device
-// usable.
+// reads or brings host data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The
+// device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
 	if s.capture != nil {
@@ -56,6 +58,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	}
 	var pool alloc.PoolID
 	if opt.Share != nil {
+		if err := opt.Share.usable(); err != nil {
+			return nil, err
+		}
 		pool = opt.Share.g.Pool()
 	}
 	rc, err := dev.BeginCapture(st, pool)
@@ -78,6 +83,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	}()
 	err = Try(func() { f(y) })
 	returned = true
+	if err == nil {
+		err = c.refused
+	}
 	if err == nil {
 		err = c.join(st)
 	}
@@ -146,14 +154,17 @@ func (c *capture) refuse(what string) error {
 	}
 	e := fault.New(fault.Capture, "%s cannot be captured: it needs the device to have run; do it before or after the capture", what)
 	e.File, e.Line = caller()
+	if c.refused == nil {
+		c.refused = e
+	}
 	return e
 }
 
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device tensors only change; host code of
 // the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
-	if g.closed {
-		return fault.New(fault.Closed, "the graph was closed")
+	if err := g.usable(); err != nil {
+		return err
 	}
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
@@ -181,12 +192,28 @@ func (x *Exec) Replay(g *Graph) error {
 	return err
 }
 
-// Nodes returns how many operations the graph has.
-func (g *Graph) Nodes() int { return g.g.Nodes() }
+// usable returns why the graph cannot be used, or nil.
+func (g *Graph) usable() error {
+	switch {
+	case g == nil || g.g == nil:
+		return fault.New(fault.Invalid, "the graph is nil or a zero value; use one that Capture returned")
+	case g.closed:
+		return fault.New(fault.Closed, "the graph was closed; capture it again")
+	}
+	return nil
+}
+
+// Nodes returns how many operations the graph has, 0 for none.
+func (g *Graph) Nodes() int {
+	if g == nil || g.g == nil {
+		return 0
+	}
+	return g.g.Nodes()
+}
 
 // Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
 func (g *Graph) Close() error {
-	if g.closed {
+	if g == nil || g.g == nil || g.closed {
 		return nil
 	}
 	g.closed = true

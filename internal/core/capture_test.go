@@ -72,6 +72,11 @@ func TestCaptureRefusals(t *testing.T) {
 			}
 		}, CaptureOpt{})
 		wantError(t, err, fault.Capture, "reading a tensor")
+		g, err := x.Capture(func(x *Exec) { _, _ = x.Item(x.Sum(a, nil, SumOpt{})) }, CaptureOpt{})
+		if g != nil {
+			t.Error("a capture whose function passes over an error gave a graph")
+		}
+		wantError(t, err, fault.Capture, "reading a tensor", "capture_test.go")
 		_, err = x.Capture(func(x *Exec) { From(x, []float32{1}) }, CaptureOpt{})
 		wantError(t, err, fault.Capture, "copying host data")
 		_, err = x.Capture(func(x *Exec) { x.Add(a, x.Empty([]int{3}, a.dt)) }, CaptureOpt{})

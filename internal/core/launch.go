@@ -3,6 +3,7 @@ package core
 import (
 	"encoding/binary"
 	"math"
+	"sync"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -74,6 +75,54 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	x.s.leave(f)
 }
 
+// stored caches by program which parameters it writes.
+var stored sync.Map // *kir.Program to []bool
+
+// storesTo reports which of the parameters the program's own stores and atomic operations name as their buffer. What is written at an address
+// that was computed is not seen.
+func storesTo(p *kir.Program) []bool {
+	if v, ok := stored.Load(p); ok {
+		return v.([]bool)
+	}
+	out, param := make([]bool, len(p.Params)), map[kir.Value]int{}
+	var visit func(b *kir.Block)
+	visit = func(b *kir.Block) {
+		for _, in := range b.Instrs {
+			switch {
+			case in.Op == kir.OpParam:
+				param[in.Res[0]] = in.Sym
+			case (in.Op == kir.OpStore || in.Op == kir.OpAtomic) && in.Space == kir.Global:
+				if i, ok := param[in.Args[0]]; ok {
+					out[i] = true
+				}
+			}
+			for _, inner := range in.Blocks {
+				visit(inner)
+			}
+		}
+	}
+	visit(p.Body)
+	stored.Store(p, out)
+	return out
+}
+
+// checkBlocks refuses a grid and block that the program is not written for.
+func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
+	threads := 1
+	for i := range 3 {
+		if shape.Grid[i] < 0 || shape.Block[i] < 0 || shape.Block[i] > 1024 {
+			f.fail(fault.Invalid, "a launch of grid %v and block %v; give counts of at least 0, and of at most 1024 threads", shape.Grid, shape.Block)
+		}
+		threads *= max(shape.Block[i], 1)
+	}
+	switch exact := p.FixedThreads || len(p.Tiles) > 0; {
+	case exact && (threads != p.Threads || max(shape.Block[0], 1) != threads):
+		f.fail(fault.Invalid, "kernel %s is written for blocks of %d threads in x, but the launch has blocks of %v", p.Name, p.Threads, shape.Block)
+	case threads > p.Threads:
+		f.fail(fault.Invalid, "kernel %s is written for blocks of at most %d threads, but the launch has blocks of %v", p.Name, p.Threads, shape.Block)
+	}
+}
+
 // launchArgs packs the arguments as the program's parameters want them.
 func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 	l := f.NewLaunch()
@@ -83,7 +132,7 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 	}
 	clear(l.Args)
 	le := binary.LittleEndian
-	tensors := f.many
+	tensors, stores := f.many, storesTo(p)
 	for i := range p.Params {
 		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
 		switch {
@@ -95,6 +144,9 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 			}
 			if a.writes && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
+			}
+			if !a.writes && stores[i] {
+				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
 			}
 			le.PutUint64(b, t.ptr())
 		case q.Kind == kir.ParamScalar && a.t == nil:
@@ -141,6 +193,7 @@ func runLaunch(f *frame) error {
 	if err != nil {
 		return err
 	}
+	f.checkBlocks(p, c.shape)
 	f.launchArgs(p, c.args)
 	fn, err := st.Device().User(c.k)
 	if err != nil {
@@ -161,9 +214,6 @@ func runLaunch(f *frame) error {
 	}
 	d, l := f.dl, &f.launch
 	for i := range 3 {
-		if c.shape.Grid[i] < 0 || c.shape.Block[i] < 0 {
-			f.fail(fault.Invalid, "a launch of grid %v and block %v", c.shape.Grid, c.shape.Block)
-		}
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
 	}
 	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args

@@ -1,0 +1,51 @@
+package core
+
+import (
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/kernel"
+)
+
+// A launch that the kernel is not written for is refused where it is made, with the same sentence on every device, and the session goes on.
+func TestLaunchRefusals(t *testing.T) {
+	build := func(name string, f func(k *kernel.Builder, b kernel.Buffer)) *kernel.Kernel {
+		return kernel.Build(name, func(k *kernel.Builder) {
+			b := k.Buffer("b", dtype.Float32)
+			f(k, b)
+		})
+	}
+	one := func(k *kernel.Builder, b kernel.Buffer) { b.Store(k.ThreadIdx(kernel.X), k.F32(1)) }
+	plain := build("plain", one)
+	fixed := build("fixed", func(k *kernel.Builder, b kernel.Buffer) { k.FixedThreads(64); one(k, b) })
+	few := build("few", func(k *kernel.Builder, b kernel.Buffer) { k.Threads(64); one(k, b) })
+	masked := build("masked", func(k *kernel.Builder, b kernel.Buffer) {
+		k.If(k.ThreadIdx(kernel.X).Lt(k.I32(1)), func() { b.Atomic(kernel.AtomicAdd, k.I32(0), k.F32(1)) })
+	})
+	reader := build("reader", func(k *kernel.Builder, b kernel.Buffer) { k.Shared("s", dtype.Float32, 1).Store(k.I32(0), b.Load(k.I32(0))) })
+	block := func(x, y int) LaunchShape { return LaunchShape{Block: [3]int{x, y}} }
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.Zeros([]int{64}, dtype.Float32)
+		for _, c := range []struct {
+			name, want string
+			k          *kernel.Kernel
+			shape      LaunchShape
+			arg        Arg
+		}{
+			{"too few", "kernel fixed is written for blocks of 64 threads in x, but the launch has blocks of [32 0 0]", fixed, block(32, 0), Out(a)},
+			{"in y", "for blocks of 64 threads in x, but the launch has blocks of [1 64 0]", fixed, block(1, 64), Out(a)},
+			{"too many", "kernel few is written for blocks of at most 64 threads, but the launch has blocks of [65 0 0]", few, block(65, 0), Out(a)},
+			{"in all", "kernel plain is written for blocks of at most 1024 threads", plain, block(512, 4), Out(a)},
+			{"negative", "give counts of at least 0", plain, block(-1, 0), Out(a)},
+			{"huge", "of at most 1024 threads", plain, block(1<<40, 0), Out(a)},
+			{"input", "kernel plain writes its parameter b, but the tensor was given as an input; give it with Out", plain, block(64, 0), In(a)},
+			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
+		} {
+			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
+		}
+		x.Launch(reader, block(1, 0), In(a))
+		x.Launch(fixed, block(64, 0), Out(a))
+		want(t, x, x.Sum(a, nil, SumOpt{}), 64)
+	})
+}
