@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"testing"
 
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/kir"
 	"tenon.dev/internal/ptx"
 )
@@ -101,3 +103,65 @@ func TestEveryOperationAssembles(t *testing.T) {
 		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
 	}
 }
+
+// TestSortsAssemble assembles the kernels that sort indexes and fold by them; none may spill.
+func TestSortsAssemble(t *testing.T) {
+	as := assembler(t)
+	spill := regexp.MustCompile(`[1-9]\d* bytes spill`)
+	seen := map[string]bool{}
+	var progs []*kir.Program
+	is := &builds{f: func(s *kernels.Spec) error {
+		p, err := kernels.Build(s).Program()
+		if err == nil && !seen[p.Name] {
+			seen[p.Name] = true
+			progs = append(progs, p)
+		}
+		return err
+	}}
+	for _, width := range []int{1 << 10, 1} {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Complex64} {
+			is.index32 = 1<<31 - 1
+			if width == 1 {
+				is.index32 = 1
+			}
+			o := func(t dtype.DType, stride ...int) kernels.Operand {
+				return kernels.Operand{Ptr: 1 << 20, DType: t, Shape: []int{100, width}, Stride: stride}
+			}
+			for _, index := range []kernels.Operand{o(dtype.Int64, 1, 0), o(dtype.Int64, width, 1)} {
+				dst := kernels.Indexed{Operand: o(dt, 0, 1), Step: width, Size: 50}
+				if err := kernels.ScatterAdd(is, dst, index, o(dt, width, 1), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	for _, target := range targets {
+		text, err := ptx.Compile(progs, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := spill.FindString(assemble(t, as, target, text)); s != "" {
+			t.Error(s)
+		}
+		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
+	}
+}
+
+// builds is an Issuer that passes specifications on and launches nothing.
+type builds struct {
+	l       kernels.Launch
+	f       func(s *kernels.Spec) error
+	index32 int
+}
+
+func (b *builds) NewLaunch() *kernels.Launch {
+	b.l = kernels.Launch{}
+	return &b.l
+}
+func (b *builds) Issue(l *kernels.Launch) error { return b.f(&l.Spec) }
+func (b *builds) Workspace(int) (uint64, error) { return 1 << 30, nil }
+func (b *builds) Limits() *kernels.Limits {
+	return &kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048}
+}
+func (b *builds) Index32() int                   { return b.index32 }
+func (b *builds) Memset(uint64, byte, int) error { return nil }

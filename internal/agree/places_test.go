@@ -23,6 +23,8 @@ func indexing(p *pair) {
 		{name: "turned", rows: 21, from: 30, count: 30, index: turned, data: turned},
 		{name: "stepped", rows: 5, from: 700, count: 300, index: stepped, data: backward},
 		{name: "long", rows: 2, from: 900, count: 700},
+		{name: "alike", rows: 33, from: 300, count: 200, index: outerRepeated},
+		{name: "crowded", rows: 3, from: 2, count: 500},
 		{name: "far", rows: 40, from: 57, count: 33, index32: 100},
 		{name: "nothing", rows: 4, from: 9, count: 0},
 	}
@@ -45,13 +47,13 @@ func indexing(p *pair) {
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Gather(is, o[0], o[1], indexed(o[2]))
 					}})
-				if once := in(it, dense, distinct(s.from, s.count), over...); !s.columns && s.count > 0 {
+				if once := in(it, dense, distinct(s.from, s.count), over...); !s.columns && s.count > 0 && s.count <= s.from {
 					p.try(trial{name: "index scatter " + name, index32: s.index32, arrays: []*array{out(t, dense, whole...), once, in(t, s.data, anything, over...)},
 						run: func(is kernels.Issuer, o []kernels.Operand) error {
 							return kernels.Scatter(is, indexed(o[0]), o[1], o[2])
 						}})
 				}
-				for name, f := range map[string]func(kernels.Issuer, kernels.Indexed, kernels.Operand, kernels.Operand, int) error{
+				for name, f := range map[string]foldFunc{
 					"index scatter_add " + name: kernels.ScatterAdd, "index scatter_multiply " + name: kernels.ScatterMultiply} {
 					p.try(trial{name: name, index32: s.index32, arrays: []*array{out(t, dense, whole...), any, in(t, s.data, spotted, over...)},
 						run: func(is kernels.Issuer, o []kernels.Operand) error {
@@ -59,6 +61,23 @@ func indexing(p *pair) {
 						}})
 				}
 			}
+		}
+	}
+}
+
+type foldFunc = func(kernels.Issuer, kernels.Indexed, kernels.Operand, kernels.Operand, int) error
+
+// sorting tries sorts of several blocks and digits, by way of the scatter that adds.
+func sorting(p *pair) {
+	for _, from := range []int{200, 60_000} {
+		for _, index32 := range []int{0, 1000} {
+			p.try(trial{name: fmt.Sprintf("sort %d %d", from, index32), index32: index32,
+				arrays: []*array{out(dtype.Float32, dense, from), in(dtype.Int64, dense, below(from), 50_000), in(dtype.Float32, dense, spotted, 50_000)},
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					dst := kernels.Indexed{Operand: o[0], Step: 1, Size: from}
+					dst.Stride = []int{0}
+					return kernels.ScatterAdd(is, dst, o[1], o[2], 0)
+				}})
 		}
 	}
 }

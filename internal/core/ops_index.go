@@ -338,16 +338,12 @@ func init() {
 		x, opt, d := b.x, b.n.opt.(*EmbeddingOpt), b.shape(0)[1]
 		index := x.Reshape(b.in(1), -1)
 		g := x.Reshape(b.grad(0), -1, d)
-		if g.dt == dtype.Float16 || g.dt == dtype.BFloat16 {
-			// Sums over many rows lose too much in a half.
-			g = x.ToDType(g, dtype.Float32)
-		}
 		if opt.Padding {
 			keep := x.Ne(index, x.Full(nil, float64(opt.PaddingIdx), index.dt))
 			g = x.Mul(g, x.Unsqueeze(x.ToDType(keep, g.dt), 1))
 		}
 		if opt.ScaleGradByFreq {
-			counts := x.scatter(x.Zeros([]int{b.shape(0)[0]}, g.dt), index, x.Ones(index.shape, g.dt), 0, scatterAdd).call1()
+			counts := x.scatter(x.Zeros([]int{b.shape(0)[0]}, dtype.Int64), index, x.Ones(index.shape, dtype.Int64), 0, scatterAdd).call1()
 			g = x.Div(g, x.Unsqueeze(x.Gather(counts, 0, index), 1))
 		}
 		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)

@@ -23,8 +23,10 @@ const (
 	FamilyRows
 	// FamilyPool: Op is a poolKind.
 	FamilyPool
-	// FamilyIndex: Op is an indexKind.
+	// FamilyIndex: Op is an indexKind; FamilySort: Op is a sortStage; FamilySegment: Op is a segmentStage.
 	FamilyIndex
+	FamilySort
+	FamilySegment
 	// FamilyNLL: Op is a stage of NLL.
 	FamilyNLL
 	// FamilyMultiTensor: Op is a PointOp's id.

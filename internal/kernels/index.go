@@ -2,7 +2,6 @@ package kernels
 
 import (
 	"fmt"
-	"math/bits"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -44,15 +43,26 @@ func Scatter(is Issuer, dst Indexed, index, src Operand) error {
 	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, -1)
 }
 
-// ScatterAdd adds the elements of src to the elements of dst that index names. dim is the addressed dimension: each line along it is added
-// in order, so that results repeat.
+// ScatterAdd adds the elements of src to the elements of dst that index names. dim is the addressed dimension. The order of the additions
+// depends on index alone, so that results repeat; sums of halves are rounded once.
 func ScatterAdd(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, dim)
+	return indexPlan{kind: indexAdd, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(is, index.Shape, dim)
 }
 
 // ScatterMultiply is ScatterAdd that multiplies.
 func ScatterMultiply(is Issuer, dst Indexed, index, src Operand, dim int) error {
-	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, dim)
+	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(is, index.Shape, dim)
+}
+
+// foldLine is the longest line that a thread folds alone; beyond it, sorting the indexes first is faster.
+const foldLine = 64
+
+// fold adds or multiplies along dim.
+func (p indexPlan) fold(is Issuer, shape []int, dim int) error {
+	if t := p.ops[0].DType; shape[dim] <= foldLine && opmath(t) == t {
+		return p.run(is, shape, dim)
+	}
+	return p.segments(is, shape, dim)
 }
 
 // indexPlan is one operation: the written array, the index and the third array.
@@ -63,8 +73,7 @@ type indexPlan struct {
 	wrap       bool
 }
 
-// run launches a thread for every element of shape, or, where dim is not negative, for every line along dim and every one of several parts of
-// the destination, which share out the indexes among them.
+// run launches a thread for every element of shape, or, where dim is not negative, for every line along dim.
 func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	sp := space{count: len(p.ops)}
 	line := 1
@@ -99,17 +108,13 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	for i := range p.ops {
 		s.DTypes[i] = p.ops[i].DType
 	}
-	parts := 1
-	if dim >= 0 {
-		parts = p.parts(is.Limits(), n, line)
-	}
 	dims := dimsClass(sp.nd)
 	s.Class, s.Index = uint8(dims), 32
 	far := sp.reach() + p.step*p.size
 	for i := range p.ops {
 		far = max(far, sp.reach()+line*abs(along[i]))
 	}
-	if max(far, n*parts) > min(is.Index32(), lane32) {
+	if far > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
 	for i := range p.ops {
@@ -120,25 +125,14 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	l.i64(p.size)
 	if p.kind >= indexAdd {
 		l.i64(line)
-		l.i64(parts)
 		for _, v := range along {
 			l.i64(v)
 		}
 	}
 	sp.pack(l, dims, 1, int(s.Index), 1<<len(p.ops)-1)
-	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), uint32(parts), 1}
+	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
 	return is.Issue(l)
-}
-
-// parts returns how many threads share a line, a power of two: each reads all its indexes but adds only those of its own part of the
-// destination.
-func (p indexPlan) parts(lim *Limits, lines, line int) int {
-	want := min(lim.Multiprocessors*lim.MaxThreadsPerSM/max(1, lines), line/4, p.size, 1<<15)
-	if want < 2 {
-		return 1
-	}
-	return 1 << (bits.Len(uint(want)) - 1)
 }
 
 var _ = register(FamilyIndex, buildIndex)
@@ -158,7 +152,7 @@ func buildIndex(s *Spec) *kernel.Kernel {
 		n := wide("n")
 		p.step, p.size = wide("step").Convert(p.ix), wide("size")
 		if kind >= indexAdd {
-			p.line, p.parts = wide("line").Convert(p.ix), wide("parts")
+			p.line = wide("line").Convert(p.ix)
 			for i, name := range []string{"along_written", "along_index", "along_other"} {
 				p.along[i] = wide(name).Convert(p.ix)
 			}
@@ -180,13 +174,13 @@ func buildIndex(s *Spec) *kernel.Kernel {
 }
 
 type indexKernel struct {
-	k           *kernel.Builder
-	s           *Spec
-	ix          dtype.DType
-	ops         [3]array
-	step, size  kernel.Value
-	line, parts kernel.Value
-	along       [3]kernel.Value
+	k          *kernel.Builder
+	s          *Spec
+	ix         dtype.DType
+	ops        [3]array
+	step, size kernel.Value
+	line       kernel.Value
+	along      [3]kernel.Value
 }
 
 // indexAt returns the index at a place, Int64, checked.
@@ -199,24 +193,22 @@ func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
 	return j
 }
 
-// fold goes along the thread's line and adds or multiplies what belongs to its part.
+// fold goes along the thread's line and adds or multiplies.
 func (p *indexKernel) fold(at []kernel.Value, kind indexKind) {
 	k := p.k
-	part := k.BlockIdx(kernel.Y).Convert(dtype.Int64)
-	mask := p.parts.Sub(k.I64(1))
 	k.For(k.Int(p.ix, 0), p.line, k.Int(p.ix, 1), func(i kernel.Value) {
-		j := p.indexAt(at[1].Add(i.Mul(p.along[1])))
-		k.If(j.And(mask).Eq(part), func() {
-			to := at[0].Add(j.Convert(p.ix).Mul(p.step))
-			v := p.ops[2].load(at[2].Add(i.Mul(p.along[2])), 1)[0].Convert(p.s.Compute)
-			old := p.ops[0].load(to, 1)[0].Convert(p.s.Compute)
-			if kind == indexMultiply {
-				p.ops[0].store(to, old.Mul(v))
-				return
-			}
-			p.ops[0].store(to, old.Add(v))
-		})
+		to := at[0].Add(p.indexAt(at[1].Add(i.Mul(p.along[1]))).Convert(p.ix).Mul(p.step))
+		v := p.ops[2].load(at[2].Add(i.Mul(p.along[2])), 1)[0].Convert(p.s.Compute)
+		p.ops[0].store(to, kind.join(p.ops[0].load(to, 1)[0].Convert(p.s.Compute), v))
 	})
+}
+
+// join adds or multiplies.
+func (kind indexKind) join(a, b Num) Num {
+	if kind == indexMultiply {
+		return a.Mul(b)
+	}
+	return a.Add(b)
 }
 
 func tooManyDims(op string) error {

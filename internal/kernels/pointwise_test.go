@@ -77,7 +77,7 @@ func BenchmarkPointwisePlan(b *testing.B) {
 	})
 }
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
