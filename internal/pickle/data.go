@@ -101,7 +101,8 @@ type Data struct {
 	objs    []object
 	free    []uint32
 	used    int64
-	limit   int64
+	limit   int64        // of used, as far as it was asked for
+	bound   func() int64 // the limit now; nil where it stays
 
 	stack []Ref
 	marks []int // heights of the stack
@@ -117,12 +118,17 @@ func (d *Data) Used() int64 { return d.used }
 // charge counts n bytes that are about to be allocated.
 func (d *Data) charge(n int) error {
 	if d.used += int64(n); d.used > d.limit {
+		if d.bound != nil {
+			if d.limit = d.bound(); d.used <= d.limit {
+				return nil
+			}
+		}
 		return fault.New(fault.OutOfMemory, "the pickle needs more than the %d bytes of memory that it may take", d.limit)
 	}
 	return nil
 }
 
-// Charge counts n bytes that Options.Take needs for what it keeps. Beyond Options.MaxMemory it is an error of kind fault.OutOfMemory.
+// Charge counts n bytes that Options.Take needs for what it keeps. Beyond Options.MaxMemory or Options.Bound it is an error of kind fault.OutOfMemory.
 func (d *Data) Charge(n int) error { return d.charge(n) }
 
 // Stack returns the reading machine's stack while Options.Take runs, for those who must know where in the pickle they are: the values, the

@@ -2,6 +2,7 @@ package pickle_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"testing"
@@ -12,8 +13,11 @@ import (
 // fuzzMemory is what a fuzzed pickle may take.
 const fuzzMemory = 4 << 20
 
-// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take (the
-// multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values taken out and put back.
+// fuzzBound is what a fuzzed pickle may take of which read bytes were read.
+func fuzzBound(read int64) int64 { return 1<<18 + 64*read }
+
+// FuzzRead reads any bytes as a pickle: no input crashes the reader, or makes it allocate more than a small multiple of what it may take, which
+// grows with its length (the multiple is what Go's growing of slices leaves as garbage). What reads well reads the same with values taken out and put back.
 func FuzzRead(f *testing.F) {
 	for _, name := range []string{"circle.pickle", "circle_dict.pickle", "ordered.pickle"} {
 		f.Add(file(f, name))
@@ -21,21 +25,26 @@ func FuzzRead(f *testing.F) {
 	for p := range 6 {
 		f.Add(file(f, fmt.Sprintf("values_p%d.pickle", p))[:300])
 	}
+	paged := []byte("N")
+	for i := range uint32(200) { // memo entries that take a page each
+		paged = binary.LittleEndian.AppendUint32(append(paged, 'r'), i*4095)
+	}
+	f.Add(append(paged, '.'))
 	for _, s := range []string{"(lp0\n(lp1\nI4\naa.", "](]\x94(K\x01eh\x00e.", "cm\nn\n(K\x01tR}b.", "\x8e\x00\x00\x10\x00\x00\x00\x00\x00abc", "(K\x01im\nC\n.", "K\x05Q."} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		d, err := pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Global: allow, Persistent: true})
+		d, err := pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Bound: fuzzBound, Global: allow, Persistent: true})
 		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > 8*fuzzMemory+uint64(32*len(data)) {
+		if n := after.TotalAlloc - before.TotalAlloc; n > uint64(2<<20+8*min(fuzzMemory, fuzzBound(int64(len(data))))) {
 			t.Errorf("%d bytes were allocated for a pickle of %d", n, len(data))
 		}
 		if err != nil {
 			return
 		}
-		if d.Used() > fuzzMemory {
+		if d.Used() > min(fuzzMemory, fuzzBound(int64(len(data)))) {
 			t.Errorf("%d bytes are in use", d.Used())
 		}
 		_ = show(d, d.Root(), 3)

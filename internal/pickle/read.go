@@ -12,6 +12,9 @@ import (
 type Options struct {
 	// MaxMemory bounds the bytes of memory that the values, and what Take charges, may take; 0 is 1 GiB.
 	MaxMemory int64
+	// Bound, if not nil, gives the bytes of memory that a pickle may take of which read bytes were read, so that a short one cannot take
+	// what a long one may; MaxMemory bounds it. It does not fall as read grows.
+	Bound func(read int64) int64
 	// Global says whether the pickle may name this class or function. They are never looked up or called: what the pickle would make with one
 	// is a value of KindObject. Nil allows none.
 	Global func(module, name string) bool
@@ -51,12 +54,16 @@ type machine struct {
 }
 
 // Read reads one pickle of any protocol up to 5 from r, which may be read beyond its end. What is broken, needs code to run, or is larger
-// than MaxMemory is an error.
+// than MaxMemory or Bound allow is an error.
 func Read(r io.Reader, o Options) (*Data, error) {
 	if o.MaxMemory == 0 {
 		o.MaxMemory = 1 << 30
 	}
 	m := &machine{Data: &Data{limit: o.MaxMemory, strID: map[string]uint32{}}, o: o}
+	if o.Bound != nil {
+		m.limit = 0 // until something is needed
+		m.bound = func() int64 { return min(o.MaxMemory, o.Bound(m.src.start+int64(m.src.end))) }
+	}
 	m.src = source{r: r, buf: make([]byte, window), progress: o.Progress}
 	if err := m.run(); err != nil {
 		return nil, err
@@ -260,7 +267,7 @@ func (m *machine) sized(n int, use func([]byte) error) error {
 		}
 		return use(b)
 	}
-	if size > uint64(m.limit-m.used) {
+	if size > uint64(m.o.MaxMemory-m.used) {
 		return m.charge(int(min(size, math.MaxInt64/2)))
 	}
 	// The length is a claim until the bytes are there, so the memory grows with them.

@@ -18,12 +18,19 @@ type ReadOptions struct {
 	Events func(device int, batch []Event) error
 	// Progress, if not nil, is told now and then how many bytes of the reader were used.
 	Progress func(read int64)
-	// MaxMemory bounds the memory in bytes that Read may hold; 0 is 4 GiB. A file that needs more is an error.
+	// MaxMemory bounds the memory in bytes that Read may hold; 0 is 4 GiB. Whatever it is, a file may take 16 MiB and 32 bytes for each
+	// byte of its pickle, or 512 for each byte that is compressed. A file that needs more is an error.
 	MaxMemory int64
 }
 
-// defaultMemory is the bound on memory where ReadOptions gives none.
-const defaultMemory = 4 << 30
+// The bounds on memory. PyTorch's snapshots and ours take up to 5 bytes for each of the pickle and 36 for each compressed one, while
+// instructions of a pickle that are a few bytes long can ask for kilobytes, and gzip packs a thousand bytes into one.
+const (
+	defaultMemory = 4 << 30  // where ReadOptions gives none
+	floorMemory   = 16 << 20 // what any file may take
+	pickleFactor  = 32       // what each byte of a pickle allows
+	fileFactor    = 512      // what each byte of a file allows
+)
 
 // Read reads a snapshot from a pickle of protocol 0 to 5, plain or compressed with gzip. What is no snapshot is an error of kind
 // fault.Invalid that says why; a pickle that names code is refused with the name. The calls of ReadOptions are made by the calling goroutine.
@@ -42,7 +49,8 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 		src = z
 	}
 	b := newBuilder(o)
-	po := pickle.Options{MaxMemory: o.MaxMemory, Take: b.take}
+	po := pickle.Options{MaxMemory: o.MaxMemory, Take: b.take,
+		Bound: func(read int64) int64 { return floorMemory + min(pickleFactor*read, fileFactor*counted.n) }}
 	if o.Progress != nil {
 		po.Progress = func(int64) { o.Progress(counted.n) }
 	}

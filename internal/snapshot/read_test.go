@@ -3,6 +3,7 @@ package snapshot_test
 import (
 	"bytes"
 	"compress/gzip"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -414,10 +415,64 @@ func TestReadErrors(t *testing.T) {
 	if _, err := snapshot.Read(bytes.NewReader(unpacked(t, "resnet50")), snapshot.ReadOptions{MaxMemory: 100 << 10}); fault.KindOf(err) != fault.OutOfMemory {
 		t.Errorf("a file for which there is no memory: %v", err)
 	}
+	// Memo entries far apart take a page each, and a thousand of gzip's bytes become a million; neither takes what a large file may.
+	for _, data := range []string{"N" + strided(8000) + "0.", packed("(" + strings.Repeat("]", 8<<20))} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := snapshot.Read(strings.NewReader(data), snapshot.ReadOptions{})
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; fault.KindOf(err) != fault.OutOfMemory || n > 128<<20 {
+			t.Errorf("a file of %d bytes took %d: %v", len(data), n, err)
+		}
+	}
 	data := unpacked(t, "extra_streams")
 	for n := 0; n < len(data); n += 997 {
 		if _, err := snapshot.Read(bytes.NewReader(data[:n]), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid {
 			t.Fatalf("the first %d bytes: %v", n, err)
+		}
+	}
+}
+
+// strided puts the top of the stack into n entries of the memo, each as far from the one before as the memo's pages are long.
+func strided(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteByte('r')
+		var at [4]byte
+		binary.LittleEndian.PutUint32(at[:], uint32(i)*4095)
+		b.Write(at[:])
+	}
+	return b.String()
+}
+
+// packed compresses with gzip.
+func packed(s string) string {
+	var b strings.Builder
+	z := gzip.NewWriter(&b)
+	io.WriteString(z, s)
+	z.Close()
+	return b.String()
+}
+
+// TestHonest reads a snapshot that says much in few bytes: a stack and names that a hundred thousand events share, compressed.
+func TestHonest(t *testing.T) {
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 1)}
+	var fs []snapshot.Frame
+	for i := range 100 {
+		fs = append(fs, snapshot.Frame{File: "model.py", Line: i, Name: strings.Repeat("f", 100)})
+	}
+	id := s.Stacks.Add(fs)
+	for range 100_000 {
+		s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.ActionAlloc, Addr: 1 << 40, Size: 512, Stack: id, TimeUS: 1})
+	}
+	var b strings.Builder
+	if err := s.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{b.String(), packed(b.String())} {
+		got, err := snapshot.Read(strings.NewReader(data), snapshot.ReadOptions{})
+		if err != nil || len(got.Traces[0]) != 100_000 || len(got.Stacks.Frames(got.Traces[0][99_999].Stack)) != 100 {
+			t.Errorf("a file of %d bytes: %v", len(data), err)
 		}
 	}
 }
@@ -430,7 +485,7 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("(l(dVaddress\nI1000\nsVtotal_size\nI30\nsVblocks\n(l(dVsize\nI10\nsVstate\nVinactive\nsasa."))
 	f.Add([]byte("(dVsegments\n(lsVallocator_settings\n(dVa\nF1.5\nss."))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		const memory = 4 << 20
+		const memory = 4 << 20 // less than a file of any length may take
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		s, err := snapshot.Read(bytes.NewReader(data), snapshot.ReadOptions{MaxMemory: memory})
