@@ -40,7 +40,12 @@ func Build(name string, f func(k *Builder)) *Kernel {
 }
 
 // Program returns the recorded program, or the first mistake made while it was built.
-func (k *Kernel) Program() (*kir.Program, error) { return k.prog, k.err }
+func (k *Kernel) Program() (*kir.Program, error) {
+	if k == nil || k.prog == nil && k.err == nil {
+		return nil, fault.New(fault.Invalid, "the kernel is nil or a zero value; use one that Build returned")
+	}
+	return k.prog, k.err
+}
 
 // Builder records a program. It is valid only during the call of Build's function.
 type Builder struct {
@@ -331,8 +336,8 @@ func (b *Builder) Clock() Value {
 
 // String names the kernel.
 func (k *Kernel) String() string {
-	if k.err != nil {
-		return fmt.Sprintf("kernel(%v)", k.err)
+	if _, err := k.Program(); err != nil {
+		return fmt.Sprintf("kernel(%v)", err)
 	}
 	return k.prog.Name
 }

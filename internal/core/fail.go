@@ -70,7 +70,7 @@ func (f *frame) stop(e *fault.Error) {
 // Made returns x. It panics with an error of op if x is nil or did not come from a session.
 func Made(x *Exec, op string) *Exec {
 	if x == nil || x.s == nil {
-		refuse(op, fault.Invalid, "the Exec is nil or a zero value; use one that Open, or a method of another Exec, returned")
+		panicAt(op, fault.Invalid, "the Exec is nil or a zero value; use one that Open, or a method of another Exec, returned")
 	}
 	return x
 }
@@ -78,7 +78,7 @@ func Made(x *Exec, op string) *Exec {
 // MadeTensor is Made for tensors.
 func MadeTensor(t *Tensor, op string) *Tensor {
 	if t == nil || t.st == nil {
-		refuse(op, fault.Invalid, "the tensor is nil or a zero value; use one that an operation returned")
+		panicAt(op, fault.Invalid, "the tensor is nil or a zero value; use one that an operation returned")
 	}
 	return t
 }
@@ -92,25 +92,30 @@ func Given(op string, i int, t *Tensor) {
 
 // NoFunction panics with an error of op: its argument of that name is nil.
 func NoFunction(op, name string) {
-	refuse(op, fault.Invalid, "the function %s is nil; give it one", name)
+	panicAt(op, fault.Invalid, "the function %s is nil; give it one", name)
 }
 
 func notGiven(op string, i int, t *Tensor) {
 	switch {
 	case t == nil:
-		refuse(op, fault.Invalid, operandNil, i)
+		panicAt(op, fault.Invalid, operandNil, i)
 	case t.st == nil:
-		refuse(op, fault.Invalid, operandZero, i)
+		panicAt(op, fault.Invalid, operandZero, i)
 	}
-	refuse(op, fault.Closed, operandClosed, describe(t))
+	panicAt(op, fault.Closed, operandClosed, describe(t))
 }
 
-// refuse panics with an error of a call that has changed nothing.
-func refuse(op string, kind fault.Kind, format string, args ...any) {
+// Refusal returns an error of op at the caller's line.
+func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Error {
 	e := fault.New(kind, format, args...)
 	e.Op = op
 	e.File, e.Line = caller()
-	panic(e)
+	return e
+}
+
+// panicAt panics with an error of a call that needs no session, or has changed nothing of it.
+func panicAt(op string, kind fault.Kind, format string, args ...any) {
+	panic(Refusal(op, kind, format, args...))
 }
 
 // What is said of operands that are no tensors.

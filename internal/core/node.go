@@ -232,13 +232,6 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return t
 }
 
-func panicAt(op string, kind fault.Kind, format string, args ...any) {
-	e := fault.New(kind, format, args...)
-	e.Op = op
-	e.File, e.Line = caller()
-	panic(e)
-}
-
 // Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
 	switch {

@@ -65,7 +65,7 @@ func (b *back) term(i int) *Tensor {
 func scaledRule(f *frame) (compute, out dtype.DType) {
 	p := f.promoted()
 	if v := f.scalar[0].F; v != math.Trunc(v) && !p.IsFloat() && !p.IsComplex() {
-		f.fail(fault.Invalid, "For integral input tensors, argument alpha must not be a floating point number.")
+		f.fail(fault.Invalid, "For integral input tensors, argument alpha must not be a floating point number")
 	}
 	return p, p
 }
@@ -163,7 +163,7 @@ func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
 	if a.dt.IsInt() && v < 0 && v == math.Trunc(v) {
-		f.fail(fault.Invalid, "Integers to negative integer powers are not allowed.")
+		f.fail(fault.Invalid, "Integers to negative integer powers are not allowed")
 	}
 	return f.call1()
 }

@@ -119,6 +119,9 @@ func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
 	return x.SplitSizes(t, sizes, d)
 }
 
+// maxEmpty bounds the pieces that Chunk makes of nothing.
+const maxEmpty = 1 << 20
+
 // Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
 func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 	d := x.dimOf("Chunk", t, dim)
@@ -128,10 +131,13 @@ func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 	if n <= 0 {
 		x.fail("Chunk", fault.Invalid, []*Tensor{t}, "chunk expects `chunks` to be greater than 0, got: %d", n)
 	}
-	size := (t.shape[d] + n - 1) / n
-	if size == 0 {
+	if t.shape[d] == 0 {
+		if n > maxEmpty {
+			x.fail("Chunk", fault.Invalid, []*Tensor{t}, "%d pieces of a dimension without elements are too many; ask for at most %d", n, maxEmpty)
+		}
 		return x.SplitSizes(t, make([]int, n), d)
 	}
+	size := (t.shape[d]-1)/n + 1
 	return x.Split(t, size, d)
 }
 
@@ -191,7 +197,7 @@ func metaCat(f *frame) {
 		}
 		for j, n := range t.shape {
 			if j != d && n != first.shape[j] {
-				f.fail(fault.Invalid, "Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list.", d, first.shape[j], n, i)
+				f.fail(fault.Invalid, "Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list", d, first.shape[j], n, i)
 			}
 		}
 		shape[d] += t.shape[d]

@@ -258,7 +258,7 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 	}
 	if want := append(append([]int(nil), t.shape[:d]...), t.shape[d+1:]...); !sameShape(want, target.shape) {
 		if len(want) > 0 && len(target.shape) > 0 && want[0] != target.shape[0] {
-			x.fail(op, fault.Invalid, all, "Expected input batch_size (%d) to match target batch_size (%d).", want[0], target.shape[0])
+			x.fail(op, fault.Invalid, all, "Expected input batch_size (%d) to match target batch_size (%d)", want[0], target.shape[0])
 		}
 		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
 	}

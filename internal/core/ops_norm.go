@@ -398,6 +398,11 @@ type BatchNormOpt struct {
 // variance being the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momentum, eps float64, opt BatchNormOpt) *Tensor {
 	if t.Numel() == 0 {
+		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {
+			if o != nil {
+				Given("BatchNorm", i+1, o)
+			}
+		}
 		return x.Clone(t)
 	}
 	n, c, s := x.channelsOf("BatchNorm", t, weight, bias, runningMean, runningVar)

@@ -166,13 +166,13 @@ func metaPad(f *frame) {
 	t := f.in[0]
 	shape := append([]int(nil), t.shape...)
 	if len(f.dims)%2 != 0 || len(f.dims)/2 > len(shape) {
-		f.fail(fault.Invalid, "Length of pad should be even and no more than twice the number of dimensions of the input. Pad length is %d while the input has %d dimensions.", len(f.dims), len(shape))
+		f.fail(fault.Invalid, "Length of pad should be even and no more than twice the number of dimensions of the input. Pad length is %d while the input has %d dimensions", len(f.dims), len(shape))
 	}
 	for i := 0; i < len(f.dims); i += 2 {
 		d := len(shape) - 1 - i/2
 		shape[d] += f.dims[i] + f.dims[i+1]
 		if shape[d] < 0 {
-			f.fail(fault.Invalid, "The input size %d, plus negative padding %d and %d, resulted in a negative output size, which is invalid. Check dimension %d of your input.", t.shape[d], f.dims[i], f.dims[i+1], d)
+			f.fail(fault.Invalid, "The input size %d, plus negative padding %d and %d, resulted in a negative output size, which is invalid. Check dimension %d of your input", t.shape[d], f.dims[i], f.dims[i+1], d)
 		}
 	}
 	var stride []int
@@ -270,7 +270,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
 	case mode == "reflect" && (before >= n || after >= n):
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding size should be less than the corresponding input dimension, but got: padding (%d, %d) at dimension %d of input %v", before, after, d, t.shape)
 	case mode == "circular" && (before > n || after > n):
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding value causes wrapping around more than once.")
+		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding value causes wrapping around more than once")
 	case length < 0 || length < 1 && mode != "circular":
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
 	}
@@ -290,7 +290,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
 func metaOneHot(f *frame) {
 	t := f.in[0]
 	if t.dt != dtype.Int64 && t.dt != dtype.Int32 {
-		f.fail(fault.Invalid, "one_hot is only applicable to index tensor of type LongTensor, not %v.", t.dt)
+		f.fail(fault.Invalid, "one_hot is only applicable to index tensor of type LongTensor, not %v", t.dt)
 	}
 	if f.i[0] < 1 {
 		f.fail(fault.Invalid, "the number of classes must be positive, not %d", f.i[0])

@@ -52,7 +52,7 @@ func metaMaskedFill(f *frame) {
 		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v", mask.dt)
 	}
 	if v != nil && len(v.shape) != 0 {
-		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s).", len(v.shape))
+		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s)", len(v.shape))
 	}
 	if v != nil && higher(t.dt, v.dt) != t.dt || v == nil && f.holeFloat != 0 && (t.dt.IsInt() || t.dt == dtype.Bool) {
 		f.fail(fault.Invalid, "value cannot be converted to type %v without loss", t.dt)

@@ -170,7 +170,7 @@ func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
 func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 	d := x.dimOf("Narrow", t, dim)
 	if len(t.shape) == 0 {
-		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow() cannot be applied to a 0-dim tensor.")
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow() cannot be applied to a 0-dim tensor")
 	}
 	n := t.shape[d]
 	if start < -n || start > n {
@@ -180,10 +180,10 @@ func (x *Exec) Narrow(t *Tensor, dim, start, length int) *Tensor {
 		start += n
 	}
 	if length < 0 {
-		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow(): length must be non-negative.")
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "narrow(): length must be non-negative")
 	}
 	if start+length > n {
-		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "start (%d) + length (%d) exceeds dimension size (%d).", start, length, n)
+		x.fail("Narrow", fault.Invalid, []*Tensor{t}, "start (%d) + length (%d) exceeds dimension size (%d)", start, length, n)
 	}
 	return x.Slice(t, d, start, start+length, 1)
 }
