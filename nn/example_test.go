@@ -3,6 +3,8 @@ package nn_test
 import (
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 
 	"tenon.dev"
 	"tenon.dev/nn"
@@ -32,4 +34,31 @@ func ExampleSequential() {
 	// 0.weight [3 4]
 	// 0.bias [3]
 	// 2.weight [2 3]
+}
+
+// What one network has learned is saved and loaded into another of the same shape.
+func ExampleSaveFile() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	folder, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(folder)
+	file := filepath.Join(folder, "model.safetensors")
+
+	learned, fresh := nn.NewLinear(x, 2, 1, nn.LinearOpt{}), nn.NewLinear(x, 2, 1, nn.LinearOpt{})
+	defer nn.Close(learned)
+	defer nn.Close(fresh)
+	nn.InitConstant(x, learned.Weight.Tensor(), 0.5)
+	if err := nn.SaveFile(x, learned, file); err != nil {
+		log.Fatal(err)
+	}
+	if err := nn.LoadFile(x, fresh, file, nn.LoadOpt{}); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(tenon.Read[float32](x, fresh.Weight.Tensor()))
+	// Output: [0.5 0.5] <nil>
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -60,25 +59,25 @@ func Save(name string, metadata map[string]string, arrays []Info, data func(Info
 	if err != nil {
 		return writeError(err)
 	}
-	err = Write(f, metadata, arrays, data)
-	if err == nil {
-		if err = f.Chmod(0o644); err == nil {
-			err = f.Sync()
+	saved := false
+	defer func() { // when data panics too
+		if !saved {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
 		}
-		if err != nil {
-			err = writeError(err)
+	}()
+	if err := Write(f, metadata, arrays, data); err != nil {
+		return err
+	}
+	for _, finish := range []func() error{
+		func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), name) },
+	} {
+		if err := finish(); err != nil {
+			return writeError(err)
 		}
 	}
-	if e := f.Close(); err == nil && e != nil {
-		err = writeError(e)
-	}
-	if err == nil {
-		if err = os.Rename(f.Name(), name); err == nil {
-			return nil
-		}
-		err = writeError(err)
-	}
-	return errors.Join(err, os.Remove(f.Name()))
+	saved = true
+	return nil
 }
 
 // layOut checks the arrays and metadata, orders and places the arrays, and returns them with the header.

@@ -66,7 +66,7 @@ special: FACE internal/core
 torchfile: FACE internal/core internal/pickle safetensors
 compile: FACE internal/core internal/kernels internal/kir
 dist: FACE internal/core internal/lib/nccl
-nn: FACE internal/core internal/mersenne linalg special
+nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn
 data: FACE internal/core internal/rt internal/mersenne

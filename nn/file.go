@@ -1,0 +1,59 @@
+package nn
+
+import (
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/safetensors"
+)
+
+// SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it with
+// safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the new one is complete.
+func SaveFile(x *tenon.Exec, m any, name string) error {
+	var failed error
+	stopped := tenon.Try(func() {
+		state := map[string]*tenon.Tensor{}
+		var arrays []safetensors.Info
+		for key, t := range StateDict(m) {
+			state[key] = t
+			arrays = append(arrays, safetensors.Info{Name: key, DType: t.DType(), Shape: t.Shape()})
+		}
+		failed = safetensors.Save(name, nil, arrays, func(a safetensors.Info) ([]byte, error) { return x.Bytes(state[a.Name]) })
+	})
+	if stopped != nil {
+		failed = stopped
+	}
+	if failed != nil {
+		return fault.Wrap(fault.Invalid, failed, "cannot save %s", name)
+	}
+	return nil
+}
+
+// LoadFile is Load from a file in the safetensors format, such as SaveFile or Python's safetensors.torch.save_file writes.
+func LoadFile(x *tenon.Exec, m any, name string, opt LoadOpt) error {
+	f, err := safetensors.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var failed error
+	stopped := tenon.Try(func() {
+		x.Host().Scope(func(host *tenon.Exec) {
+			state := map[string]*tenon.Tensor{}
+			for _, a := range f.Infos() {
+				var bytes []byte
+				if bytes, failed = f.Read(a.Name); failed != nil {
+					return
+				}
+				state[a.Name] = host.FromBytes(bytes, a.DType, a.Shape...)
+			}
+			failed = Load(x, m, state, opt)
+		})
+	})
+	if stopped != nil {
+		failed = stopped
+	}
+	if failed != nil {
+		return fault.Wrap(fault.Invalid, failed, "cannot load %s", name)
+	}
+	return nil
+}
