@@ -80,6 +80,31 @@ func TestRows(t *testing.T) {
 	})
 }
 
+// TestIndexed adds by index: the gradient of an embedding, and single elements.
+func TestIndexed(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	milliseconds := func(s []float64) []float64 {
+		for i := range s {
+			s[i] *= 1e3
+		}
+		return s
+	}
+	x.Scope(func(x *tenon.Exec) {
+		const words, width, tokens = 50257, 768, 1 << 15
+		x.Device().Generator().SetSeed(1)
+		index := x.RandInt(0, words, []int{tokens}, tenon.Int64)
+		rows, part := x.Expand(x.Unsqueeze(index, 1), tokens, width), x.Ones([]int{tokens, width}, tenon.Float32)
+		recordFigure("embedding.backward", "ms", milliseconds(timed(t, x, 10, func(x *tenon.Exec) {
+			zeros := x.Zeros([]int{words, width}, tenon.Float32)
+			x.ScatterAddInto(zeros, zeros, 0, rows, part)
+		})))
+		const places, count = 1 << 20, 1 << 24
+		index, part = x.RandInt(0, places, []int{count}, tenon.Int64), x.Ones([]int{count}, tenon.Float32)
+		sums := x.Zeros([]int{places}, tenon.Float32)
+		recordFigure("scatter.add", "ms", milliseconds(timed(t, x, 10, func(x *tenon.Exec) { x.ScatterAddInto(sums, sums, 0, index, part) })))
+	})
+}
+
 func TestProducts(t *testing.T) {
 	x := onGPU(t).NoGrad()
 	const n = 8192

@@ -221,6 +221,18 @@ def bandwidth(r):
     r.add("sort", "TB/s", [8 * keys.numel() / 1e12 / s for s in device_seconds(lambda: torch.sort(keys), repeats=8)])
 
 
+def indexed(r):
+    words, width, tokens = 50257, 768, 1 << 15
+    index = torch.randint(0, words, (tokens,), device="cuda")
+    part = torch.ones(tokens, width, device="cuda")
+    backward = torch.ops.aten.embedding_dense_backward
+    r.add("embedding.backward", "ms", [s * 1e3 for s in device_seconds(lambda: backward(part, index, words, -1, False))])
+    places, count = 1 << 20, 1 << 24
+    index, part = torch.randint(0, places, (count,), device="cuda"), torch.ones(count, device="cuda")
+    sums = torch.zeros(places, device="cuda")
+    r.add("scatter.add", "ms", [s * 1e3 for s in device_seconds(lambda: sums.scatter_add_(0, index, part))], "in no fixed order")
+
+
 def six_ops(x):
     """The six-op pointwise chain: two scalar ops, a maximum, a scalar op, a transcendental, a scalar op."""
     return ((x * 1.5 + 0.25).relu() * -0.5).exp() - 1.0
@@ -292,7 +304,7 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, chain_eager, matmul, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, indexed, chain_eager, matmul, snapshot, chain_compiled, mlp_compiled, start)
     for group in groups:
         results.run(group)
     failed = results.content["failed"]

@@ -141,6 +141,10 @@ var catalogue = []Section{
 		{"cumsum", "TB/s", "cumsum of 2²⁸ f32, bytes read and written", "", atLeast(3.5)},
 		{"sort", "TB/s", "sort of 2²⁶ f32 with indices, bytes of keys read and written", "", atLeast(0.28)},
 	}},
+	{"Sums by index", []Entry{
+		{"embedding.backward", "ms", "gradient of an embedding [50257, 768] f32 for 32,768 words", "", ofTorchMost(1.5)},
+		{"scatter.add", "ms", "2²⁴ f32 added to 2²⁰ places drawn at random; Tenon's sums repeat bit for bit, PyTorch's do not", "", nil},
+	}},
 	{"Matrix product 8192³", []Entry{
 		{"matmul.bf16", "TFLOP/s", "bf16, best back end", "", ofTorch(0.98)},
 		{"matmul.f16", "TFLOP/s", "f16, best back end", "", ofTorch(0.98)},

@@ -27,10 +27,7 @@ func init() {
 func init() {
 	rowGather.back = func(b *back) {
 		x, g := b.x, b.grad(0)
-		zeros := x.Zeros(b.shape(0), g.dt)
-		f := x.scatter(zeros, b.in(1), g, b.n.i[0], scatterAdd)
-		f.i[2] = b.n.i[2]
-		b.set(0, f.call1())
+		b.set(0, x.sumAt(b.shape(0), b.n.i[0], b.in(1), g, b.n.i[2]))
 	}
 	rowScatter.back = func(b *back) {
 		x, g, index, dim := b.x, b.grad(0), b.in(1), b.n.i[0]
@@ -155,6 +152,15 @@ func (x *Exec) scatter(t, index, src *Tensor, dim int, mode scatterMode) *frame 
 	f := x.op(rowScatter, t, index, src)
 	f.i = [8]int{dim, int(mode)}
 	return f
+}
+
+// sumAt returns a tensor of zeros to which src is added at index along dim; with wrap 1 negative indexes count from the end.
+func (x *Exec) sumAt(shape []int, dim int, index, src *Tensor, wrap int) *Tensor {
+	t := x.Zeros(shape, src.dt)
+	f := x.scatter(t, index, src, dim, scatterAdd)
+	f.i[2] = wrap
+	f.call1Into(t)
+	return t
 }
 
 // cover returns the part of src that index covers, from the first element of every dimension on.
@@ -343,11 +349,11 @@ func init() {
 			g = x.Mul(g, x.Unsqueeze(x.ToDType(keep, g.dt), 1))
 		}
 		if opt.ScaleGradByFreq {
-			counts := x.scatter(x.Zeros([]int{b.shape(0)[0]}, dtype.Int64), index, x.Ones(index.shape, dtype.Int64), 0, scatterAdd).call1()
+			counts := x.sumAt(b.shape(0)[:1], 0, index, x.Ones(index.shape, dtype.Int64), 0)
 			g = x.Div(g, x.Unsqueeze(x.Gather(counts, 0, index), 1))
 		}
 		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)
-		b.set(0, x.scatter(x.Zeros(b.shape(0), g.dt), rows, g, 0, scatterAdd).call1())
+		b.set(0, x.sumAt(b.shape(0), 0, rows, g, 0))
 	}
 }
 
