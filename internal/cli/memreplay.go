@@ -3,7 +3,6 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"tenon.dev/fault"
-	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/snapshot"
 	"tenon.dev/memviz/replay"
 )
@@ -27,7 +25,7 @@ type memreplay struct {
 	Memory   string   `placeholder:"SIZE" help:"Device memory that the program can have, such as 24GiB; by default the device is never full."`
 	Fraction float64  `help:"Fraction of --memory that the allocator may hold, as set_per_process_memory_fraction sets it."`
 	Fit      bool     `help:"Also find the smallest --memory on which nothing more fails than in the recording."`
-	Device   *int     `placeholder:"N" help:"Device whose trace is replayed; by default the first that has one."`
+	Device   *int     `placeholder:"N" help:"Device whose trace is replayed; by default the one with the most events."`
 	JSON     bool     `name:"json" help:"Print JSON."`
 }
 
@@ -35,12 +33,19 @@ type memreplay struct {
 type replayReport struct {
 	File     string          `json:"file"`
 	Device   int             `json:"device"`
-	Memory   uint64          `json:"memory"` // bytes; 0: never full
+	Devices  []deviceTrace   `json:"devices"` // that have a trace
+	Memory   uint64          `json:"memory"`  // bytes; 0: never full
 	Fraction float64         `json:"fraction"`
 	Recorded replay.Recorded `json:"recorded"`
 	Check    replay.Check    `json:"check"`
 	Notes    []string        `json:"notes"`
 	Results  []replayResult  `json:"results"` // best first
+}
+
+// deviceTrace is one device's trace.
+type deviceTrace struct {
+	Device int `json:"device"` // its number
+	Events int `json:"events"` // entries of its trace
 }
 
 type replayResult struct {
@@ -61,11 +66,17 @@ func (m *memreplay) Run(con *console) error {
 	if m.Fraction != 0 && report.Memory == 0 {
 		return fault.New(fault.Invalid, "--fraction is a part of the device's memory; say how much that is with --memory")
 	}
-	p, err := m.program(con)
+	p, devices, err := m.program(con)
 	if err != nil {
 		return err
 	}
-	report.Device, report.Recorded, report.Notes = p.Device, p.Recorded, p.Notes
+	if p.Recorded.Allocs+p.Recorded.OOMs == 0 {
+		return fault.New(fault.Invalid, "the trace of device %d has %s but no allocation; there is nothing to replay", p.Device, counted(p.Recorded.Events, "event"))
+	}
+	report.Device, report.Devices, report.Recorded, report.Notes = p.Device, devices, p.Recorded, p.Notes
+	if len(devices) > 1 {
+		report.Notes = append(report.Notes, otherDevices(p.Device, devices))
+	}
 	if report.Check, err = p.Check(); err != nil {
 		return err
 	}
@@ -87,13 +98,24 @@ func (m *memreplay) Run(con *console) error {
 	return report.write(con.out)
 }
 
-// program reads the file, showing a bar on stderr meanwhile if that is a terminal.
-func (m *memreplay) program(con *console) (*replay.Program, error) {
+// otherDevices says which traces were left.
+func otherDevices(chosen int, devices []deviceTrace) string {
+	var others []string
+	for _, d := range devices {
+		if d.Device != chosen {
+			others = append(others, fmt.Sprintf("%d (%s)", d.Device, counted(d.Events, "event")))
+		}
+	}
+	return fmt.Sprintf("The snapshot has traces of other devices too: %s. --device chooses one.", strings.Join(others, ", "))
+}
+
+// program reads the file, showing a bar on stderr meanwhile if that is a terminal, and returns which devices have a trace.
+func (m *memreplay) program(con *console) (*replay.Program, []deviceTrace, error) {
 	f := os.Stdin
 	if m.File != "-" {
 		var err error
 		if f, err = os.Open(m.File); err != nil {
-			return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
+			return nil, nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
 		}
 		defer f.Close()
 	}
@@ -105,13 +127,23 @@ func (m *memreplay) program(con *console) (*replay.Program, error) {
 	s, err := snapshot.Read(f, o)
 	bar.clear()
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "reading %s", m.File)
+		return nil, nil, fault.Wrap(fault.Invalid, err, "reading %s", m.File)
 	}
-	device := max(0, slices.IndexFunc(s.Traces, func(t []snapshot.Event) bool { return len(t) > 0 }))
+	device, longest := 0, 0
+	var devices []deviceTrace
+	for i, t := range s.Traces {
+		if len(t) > 0 {
+			devices = append(devices, deviceTrace{i, len(t)})
+		}
+		if len(t) > longest {
+			device, longest = i, len(t)
+		}
+	}
 	if m.Device != nil {
 		device = *m.Device
 	}
-	return replay.New(s, device)
+	p, err := replay.New(s, device)
+	return p, devices, err
 }
 
 // settings returns the strings to compare, the recording's first.
@@ -181,113 +213,4 @@ func parseBytes(flag, text string) (uint64, error) {
 		return uint64(n), nil
 	}
 	return 0, fault.New(fault.Invalid, "%s is %q; give a number of bytes of at most 16TiB, such as 24GiB or 81559MiB", flag, text)
-}
-
-// write prints the report for people.
-func (r *replayReport) write(out io.Writer) error {
-	var b strings.Builder
-	rec := &r.Recorded
-	fmt.Fprintf(&b, "%s, device %d: %d events in %s, %d allocations of %s in all, recorded under %s\n", r.File, r.Device, rec.Events,
-		rec.Span.Round(time.Millisecond), rec.Allocs, alloc.FormatSize(rec.AllocBytes), settingsName(rec.Settings))
-	c := &r.Check
-	if c.Exact() {
-		fmt.Fprintf(&b, "check: under those settings the replay is the recording: %d of %d blocks at their addresses, %d of %d turns to the driver, the same %d segments at the end\n",
-			c.Equal, c.Allocs, c.Followed, c.DriverSteps, c.Segments)
-	} else {
-		fmt.Fprintf(&b, "check: under those settings the replay is near the recording: %d of %d blocks at their addresses, %d of %d turns to the driver\n", c.Equal, c.Allocs, c.Followed, c.DriverSteps)
-		for _, d := range c.Differences {
-			fmt.Fprintf(&b, "       %s\n", d)
-		}
-	}
-	if r.Memory > 0 {
-		fmt.Fprintf(&b, "device: %s", alloc.FormatSize(r.Memory))
-		if r.Fraction > 0 {
-			fmt.Fprintf(&b, ", of which the allocator may hold %s", alloc.FormatSize(uint64(r.Fraction*float64(r.Memory))))
-		}
-		b.WriteString("\n")
-	} else {
-		b.WriteString("device: never full\n")
-	}
-	b.WriteString("\n")
-	r.table(&b)
-	for _, n := range r.Notes {
-		fmt.Fprintf(&b, "\nnote: %s", n)
-	}
-	if len(r.Notes) > 0 {
-		b.WriteString("\n")
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
-}
-
-// table prints the results, best first.
-func (r *replayReport) table(b *strings.Builder) {
-	rows := [][]string{{"", "settings", "peak allocated", "peak reserved", "against recording", "fragmentation", "driver calls", "flushes", "OOMs"}}
-	fit := len(r.Results) > 0 && r.Results[0].FitsInto > 0
-	if fit {
-		rows[0] = append(rows[0], "fits into")
-	}
-	var failures []string
-	for i := range r.Results {
-		v := &r.Results[i]
-		name := settingsName(v.Settings)
-		if v.Recorded {
-			name += " (the recording's)"
-		}
-		row := []string{strconv.Itoa(i + 1), name, alloc.FormatSize(v.PeakAllocated), alloc.FormatSize(v.PeakReserved),
-			change(v.PeakReserved, r.Recorded.PeakReserved), fmt.Sprintf("%.1f %%", 100*v.Fragmentation), strconv.FormatInt(v.DriverCalls, 10),
-			strconv.FormatInt(v.Retries, 10), strconv.FormatInt(v.OOMs, 10)}
-		if fit {
-			row = append(row, alloc.FormatSize(v.FitsInto))
-		}
-		rows = append(rows, row)
-		if v.FirstOOM != nil {
-			failures = append(failures, fmt.Sprintf("%d: first fails at event %d of %d, for %s", i+1, v.FirstOOM.Event, r.Recorded.Events, alloc.FormatSize(v.FirstOOM.Bytes)))
-		}
-		if v.Rescued > 0 {
-			failures = append(failures, fmt.Sprintf("%d: %d that failed in the recording succeed", i+1, v.Rescued))
-		}
-	}
-	writeRows(b, rows)
-	for _, f := range failures {
-		fmt.Fprintf(b, "%s\n", f)
-	}
-}
-
-// writeRows aligns the second column to the left, all others to the right.
-func writeRows(b *strings.Builder, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for k, cell := range row {
-			widths[k] = max(widths[k], len(cell))
-		}
-	}
-	for _, row := range rows {
-		for k, cell := range row {
-			if k > 0 {
-				b.WriteString("  ")
-			}
-			if k == 1 {
-				fmt.Fprintf(b, "%-*s", widths[k], cell)
-			} else {
-				fmt.Fprintf(b, "%*s", widths[k], cell)
-			}
-		}
-		b.WriteString("\n")
-	}
-}
-
-// change writes how much more or less n is than the recording's.
-func change(n, recorded uint64) string {
-	if recorded == 0 {
-		return "-"
-	}
-	return fmt.Sprintf("%+.1f %%", 100*(float64(n)/float64(recorded)-1))
-}
-
-func settingsName(s string) string {
-	if s == "" {
-		return "the defaults"
-	}
-	return s
 }

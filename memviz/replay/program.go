@@ -418,7 +418,7 @@ func (r *reader) notes() {
 		note("The recording's allocator returned cached memory %s for want of memory; a replay does so only if its own device is full.", times(r.pressed))
 	}
 	if r.odd > 0 {
-		note("%s of the trace contradict others (entries are missing); the replay makes the best of them.", count(r.odd, "event"))
+		note("The trace contradicts itself in %s, since entries are missing; the replay makes the best of it.", count(r.odd, "event"))
 	}
 }
 

@@ -256,7 +256,7 @@ func TestNotes(t *testing.T) {
 	s.Segments[0].Pool = [2]uint64{1, 0}
 	want(s, "1 free waited", "1 private pool: held throughout", "1 segment went back before the snapshot", "returned cached memory once", "once without a stack")
 	s.Traces[0] = append(s.Traces[0], snapshot.Event{Action: snapshot.ActionFreeRequested, Addr: 4096, Size: 100})
-	want(s, "1 free waited", "1 private pool", "1 segment went back", "returned cached memory once", "once without a stack", "contradict others")
+	want(s, "1 free waited", "1 private pool", "1 segment went back", "returned cached memory once", "once without a stack", "contradicts itself in ")
 }
 
 // TestSettings reads the recording's settings from the map where the string is not ours or not up to date.

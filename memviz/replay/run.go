@@ -23,7 +23,7 @@ type Options struct {
 // Result is what a replay cost. Bytes unless it says otherwise.
 type Result struct {
 	Settings      string  `json:"settings"`            // the settings string
-	Recorded      bool    `json:"recorded"`            // these are the recording's settings
+	Recorded      bool    `json:"recorded"`            // these are the recording's settings, or have the same effect
 	PeakAllocated uint64  `json:"peak_allocated"`      // most bytes of blocks in use
 	PeakRequested uint64  `json:"peak_requested"`      // most bytes asked for of blocks in use, or pending free
 	PeakReserved  uint64  `json:"peak_reserved"`       // most bytes held from the driver
@@ -76,6 +76,13 @@ type replay struct {
 	check   *Check // nil in a free run
 }
 
+// effect returns what decides about device memory in s, so that two strings with the same effect compare equal.
+func effect(s alloc.Settings) alloc.Settings {
+	s.Text, s.ReleaseLock = "", false
+	s.PinnedHostRegister, s.PinnedRegisterThreads, s.PinnedBackgroundThreads = false, 0, false
+	return s
+}
+
 // begin makes an empty allocator.
 func (p *Program) begin(o Options) (*replay, error) {
 	s, err := alloc.ParseSettings(o.Settings)
@@ -91,7 +98,7 @@ func (p *Program) begin(o Options) (*replay, error) {
 	}
 	r := &replay{p: p, dev: newDevice(total, p.base+1<<40), blocks: make([]*alloc.Block, p.blocks), waits: map[uint32]int{}, limited: o.Memory != 0}
 	r.d = alloc.New(r.dev, alloc.Options{Index: p.Device, Settings: &s})
-	r.result.Settings, r.result.Recorded = o.Settings, o.Settings == p.Recorded.Settings
+	r.result.Settings, r.result.Recorded = o.Settings, o.Settings == p.Recorded.Settings || effect(s) == effect(p.settings)
 	if o.Fraction != 0 {
 		if err := r.d.SetMemoryFraction(o.Fraction); err != nil {
 			return nil, err
