@@ -34,7 +34,8 @@ type Exec core.Exec
 // garbage collector, which is the slower net.
 type Tensor core.Tensor
 
-// Error is the error of every failed operation: its kind, the operation and its operands, and the caller's line.
+// Error is the error of every failed operation. Its fields are Kind, such as [OutOfMemory]; Op, the operation; Operands, their types and shapes; Msg;
+// File and Line of the call; and Cause. Find it with errors.As.
 type Error = fault.Error
 
 // The kinds of [Error].
@@ -126,10 +127,11 @@ func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
 // Arg is one argument of a kernel: [In], [Out], [Number] or [Integer].
 type Arg = core.Arg
 
-// LaunchShape is the grid of a launch in blocks and the block in threads.
+// LaunchShape is the grid of a launch in blocks and the block in threads: its fields Grid and Block have three ints each, x, y and z, of which 0
+// means 1, and Shared is the dynamic shared memory of a block in bytes.
 type LaunchShape = core.LaunchShape
 
-// In is a tensor that a kernel reads.
+// In is a tensor that a kernel reads. A launch whose kernel writes it is refused.
 func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 
 // Out is a tensor that a kernel writes, and may read.
@@ -168,7 +170,7 @@ type CaptureOpt struct {
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
-// Read, From, Synchronize) is an error in f, which names the call's line, ends the capture and leaves the device usable.
+// Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 	c := x.made("Capture")
 	if f == nil {

@@ -16,6 +16,8 @@ type ConvOpt struct {
 	// Stride, Padding and Dilation are for height and width; NewConv1d uses the last element. A zero Stride, Dilation or Groups means 1.
 	Stride, Padding, Dilation [2]int
 	Groups                    int
+	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	Same bool
 	// NoBias leaves the bias out.
 	NoBias bool
 	// DType is the parameters' type; 0 is Float32.
@@ -25,7 +27,7 @@ type ConvOpt struct {
 }
 
 func (o ConvOpt) conv() tenon.ConvOpt {
-	return tenon.ConvOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups}
+	return tenon.ConvOpt{Stride: o.Stride, Padding: o.Padding, Dilation: o.Dilation, Groups: o.Groups, Same: o.Same}
 }
 
 // check refuses what no convolution can be, and returns the input channels of a group.

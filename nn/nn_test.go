@@ -162,6 +162,11 @@ func TestConv2d(t *testing.T) {
 		}
 		in := tenon.From(x, []float32{1, 2, 3, 4, 5, 6, 10, 20, 30, 40, 50, 60}, 1, 2, 2, 3)
 		wantFloats(t, x, c.Forward(x, in), 12.5, 16.5, 12.5, 16.5, 120.5, 160.5, 120.5, 160.5)
+		same := nn.NewConv2d(x, 2, 4, [2]int{4, 3}, nn.ConvOpt{Same: true})
+		defer nn.Close(same)
+		if shape := same.Forward(x, x.Ones([]int{1, 2, 5, 7}, tenon.Float32)).Shape(); !slices.Equal(shape, []int{1, 4, 5, 7}) {
+			t.Errorf("with Same an input of [1 2 5 7] becomes %v", shape)
+		}
 		wantError(t, func() { nn.NewConv2d(x, 3, 4, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "in_channels must be divisible by groups")
 		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "out_channels must be divisible by groups")
 		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 0}, nn.ConvOpt{}) }, "kernel of size [1 0]")
