@@ -12,11 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"tenon.dev/internal/benchrun"
+	"tenon.dev/internal/rt"
 )
 
 // TestMain looks for processes that the tests of this package left running.
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := benchrun.Main(m, "memcheck", rt.Describe)
 	if left := marked(); len(left) > 0 {
 		fmt.Printf("FAIL: processes of tests are left: %v\n", left)
 		status = 1

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"tenon.dev/internal/benchrun"
 )
 
 // say is a script that prints a text and ends with a status.
@@ -153,6 +155,7 @@ func TestLargeOutput(t *testing.T) {
 	if grown := ownPeak() - before; grown > 60<<20 {
 		t.Errorf("the runner's peak grew by %d MiB", grown>>20)
 	}
+	benchrun.Record(benchrun.Figure{Name: "memcheck.memory", Unit: "MiB", Sample: benchrun.Summarize([]float64{float64(ownPeak()) / (1 << 20)})})
 }
 
 func TestMemoryAndTime(t *testing.T) {

@@ -103,13 +103,14 @@ func GPUs() int {
 	return n
 }
 
-// Describe names the first GPU, or says "none", and the drivers: what run files say of the machine that a test binary ran on.
+// Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test binary ran on.
 func Describe() (name, drivers string) {
 	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())
+	var all driver.Driver = libcuda.New()
 	if GPUs() == 0 {
-		return "none", drivers
+		all = hostsim.New(hostsim.Options{})
 	}
-	dev, err := libcuda.New().Open(0)
+	dev, err := all.Open(0)
 	if err != nil {
 		return "none", drivers
 	}
