@@ -43,7 +43,7 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	return (*Tensor)(x.made("FromBytes").FromBytes(data, dt, shape...))
 }
 
-// Full returns a tensor whose elements are v, converted to dt.
+// Full returns a tensor whose elements are v, converted to dt: fractions are cut for integers. A v beyond the numbers of dt is an error.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
 	return (*Tensor)(x.made("Full").Full(shape, v, dt))
 }

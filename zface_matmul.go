@@ -16,7 +16,7 @@ func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha c
 	return (*Tensor)(x.made("AddMMC", in, a, b).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	return (*Tensor)(x.made("BAddBMM", in, a, b).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
@@ -36,7 +36,8 @@ func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil.
+// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
+// dimension for it, with b of shape [].
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Linear", in, w).Linear((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b)))
 }

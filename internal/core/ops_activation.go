@@ -109,17 +109,17 @@ func slopeSiLU(x *Exec, _ *node, z *Tensor) *Tensor {
 	return x.Mul(x.Mul(s, x.RSubS(s, 1)), inner)
 }
 
-// slopeELU: 0 above 0, else a·s·i²·e^(i·x).
+// slopeELU: 0 from 0 on, else a·s·i²·e^(i·x).
 func slopeELU(x *Exec, n *node, z *Tensor) *Tensor {
 	a, s, i := n.scalar[0].F, n.scalar[1].F, n.scalar[2].F
-	return x.pick(x.GtS(z, 0), nil, 0, x.MulS(x.Exp(x.MulS(z, i)), a*s*i*i), 0)
+	return x.pick(x.GeS(z, 0), nil, 0, x.MulS(x.Exp(x.MulS(z, i)), a*s*i*i), 0)
 }
 
-// slopeSoftplus: 0 beyond the threshold, else b·s(1-s) for s = sigmoid(b·x).
+// slopeSoftplus: 0 from the threshold on, else b·s(1-s) for s = sigmoid(b·x).
 func slopeSoftplus(x *Exec, n *node, z *Tensor) *Tensor {
 	bz := x.MulS(z, n.scalar[0].F)
 	s := x.Sigmoid(bz)
-	return x.pick(x.GtS(bz, n.scalar[1].F), nil, 0, x.MulS(x.Mul(s, x.RSubS(s, 1)), n.scalar[0].F), 0)
+	return x.pick(x.GeS(bz, n.scalar[1].F), nil, 0, x.MulS(x.Mul(s, x.RSubS(s, 1)), n.scalar[0].F), 0)
 }
 
 func backSiLU(b *back) {

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -46,10 +47,32 @@ var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
 	rowAdd = define(row{Name: "Add", Torch: "add", point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
-	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: numeric, cast: castWidest, back: backSub})
+	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: differenceRule, cast: castWidest, back: backSub})
 	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1})
 	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
+}
+
+// differenceRule is same where no operand is bool.
+func differenceRule(f *frame) (compute, out dtype.DType) {
+	bools, others := 0, 0
+	for i := 0; i < f.ins; i++ {
+		switch t := f.in[i]; {
+		case t == nil:
+			others++
+		case t.dt == dtype.Bool:
+			bools++
+		default:
+			others++
+		}
+	}
+	switch {
+	case bools > 0 && others > 0:
+		f.fail(fault.Unsupported, "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, use LogicalNot instead.")
+	case bools > 0:
+		f.fail(fault.Unsupported, "Subtraction, the `-` operator, with two bool tensors is not supported. Use LogicalXor instead.")
+	}
+	return same(f)
 }
 
 func backAdd(b *back) {

@@ -162,7 +162,7 @@ func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 // PowS returns a to the power v. Integers have no negative whole powers.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
-	if a.dt.IsInt() && v < 0 && v == math.Trunc(v) {
+	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) {
 		f.fail(fault.Invalid, "Integers to negative integer powers are not allowed")
 	}
 	return f.call1()

@@ -33,7 +33,7 @@ func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 	return f.call1()
 }
 
-// Full returns a tensor whose elements are v, converted to dt.
+// Full returns a tensor whose elements are v, converted to dt: fractions are cut for integers. A v beyond the numbers of dt is an error.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
 	return x.FullC(shape, complex(v, 0), dt)
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
 
@@ -18,7 +19,7 @@ func init() {
 			}
 		}
 	}})
-	rowAddCDiv = define(row{Name: "AddCDiv", Torch: "addcdiv", point: kernels.AddCDiv, rule: divided, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
+	rowAddCDiv = define(row{Name: "AddCDiv", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
 	rowLerp = define(row{Name: "Lerp", Torch: "lerp", point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
 }
 
@@ -29,6 +30,14 @@ func divided(f *frame) (compute, out dtype.DType) {
 		return realFloat(f)
 	}
 	return p, p
+}
+
+// quotientRule is divided; of the two that are divided one must not be of integers.
+func quotientRule(f *frame) (compute, out dtype.DType) {
+	if whole := func(t *Tensor) bool { return t.dt.IsInt() || t.dt == dtype.Bool }; f.in[1] != nil && f.in[2] != nil && whole(f.in[1]) && whole(f.in[2]) {
+		f.fail(fault.Unsupported, "Integer division with addcdiv is no longer supported; convert one of the tensors to a floating-point type first")
+	}
+	return divided(f)
 }
 
 func backAddCDiv(b *back) {

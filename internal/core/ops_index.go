@@ -247,6 +247,9 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d", len(index.shape))
 		}
 		if len(t.shape) == 0 {
+			if n := index.Numel(); n != 1 {
+				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
+			}
 			return x.Gather(t, dim, x.Reshape(index))
 		}
 		f := x.op(rowGather, t)

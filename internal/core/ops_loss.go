@@ -268,7 +268,15 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 	if weight != nil && !sameShape(weight.shape, []int{p.c}) {
 		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
 	}
+	x.constant(op, "weight", weight)
 	return p
+}
+
+// constant fails where a gradient is wanted of t, an operand without a derivative; nil has none.
+func (x *Exec) constant(op, name string, t *Tensor) {
+	if t != nil && x.GradEnabled() && t.RequiresGrad() {
+		x.fail(op, fault.Unsupported, []*Tensor{t}, "the derivative for '%s' is not implemented; detach it", name)
+	}
 }
 
 // likelihoodLoss runs one of the two rows.
@@ -360,7 +368,7 @@ func (x *Exec) smoothedLoss(p *likelihood, t, target, weight *Tensor, opt CrossE
 		}
 		smooth := x.Neg(x.Sum(weighted, []int{d}, SumOpt{}))
 		used := x.ToDType(x.Ne(target, x.Full(nil, float64(p.ignore), target.dt)), y.dt)
-		smooth = x.Mul(smooth, used)
+		smooth = x.pick(x.EqS(used, 0), nil, 0, smooth, 0) // a product would keep NaN
 		switch p.reduce {
 		case reduceSum:
 			smooth = x.Sum(smooth, nil, SumOpt{})

@@ -47,7 +47,7 @@ func runProduct(f *frame) error {
 		return nil
 	}
 	opt := kernels.MatmulOpt{Alpha: f.scalar[0].F, Beta: f.scalar[1].F, TF32: f.x.m.tf32}
-	if t := f.in[2]; t != nil {
+	if t := f.in[2]; t != nil && opt.Beta != 0 { // 0 times it is 0, of NaN too
 		opt.Bias = operand(t)
 		st := make([]int, len(out.Shape))
 		broadcastStrides(st, t.shape, t.stride, out.Shape)
@@ -176,7 +176,7 @@ func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	return x.product(a, b, in, alpha, beta)
 }
 
-// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N].
+// BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
 func (x *Exec) BAddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
@@ -266,13 +266,23 @@ func (x *Exec) batched(l, r *Tensor) *Tensor {
 	return x.product(fit(l), fit(r), nil, 1, 0)
 }
 
-// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil.
+// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
+// dimension for it, with b of shape [].
 func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
-	x.wantDim("Linear", "the weight", w, 2)
-	if len(in.shape) == 0 || in.shape[len(in.shape)-1] != w.shape[1] {
+	if len(w.shape) != 1 {
+		x.wantDim("Linear", "the weight", w, 2)
+	}
+	if len(in.shape) == 0 || in.shape[len(in.shape)-1] != w.shape[len(w.shape)-1] {
 		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)", in.shape, w.shape)
 	}
 	return x.composite("Linear", func(x *Exec) *Tensor {
+		if len(w.shape) == 1 {
+			if b != nil {
+				x.wantDim("Linear", "the bias of a weight with one dimension", b, 0)
+				return x.Add(x.MatMul(in, w), b)
+			}
+			return x.MatMul(in, w)
+		}
 		wt := x.Transpose(w, 0, 1)
 		if len(in.shape) == 2 {
 			return x.product(in, wt, b, 1, 1)

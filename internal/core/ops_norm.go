@@ -112,11 +112,17 @@ func (n *norm) rows(o kernels.Operand) kernels.Operand {
 }
 
 func runLayerNorm(f *frame) error {
+	if f.in[0].Numel() == 0 {
+		return nil
+	}
 	n := f.opt.(*norm)
 	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps)
 }
 
 func runRMSNorm(f *frame) error {
+	if f.in[0].Numel() == 0 {
+		return nil
+	}
 	n := f.opt.(*norm)
 	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps)
 }
@@ -173,10 +179,11 @@ func runNormGrad(f *frame) error {
 	return n.backward(f, outs[0], outs[1], outs[2], operand(f.in[0]), operand(f.in[1]), optional(f.in[2]), operand(f.in[3]), optional(f.in[4]))
 }
 
-// backNorm computes the gradients by one row of kernels, or, where they are recorded for a further derivative, in operations.
+// backNorm computes the gradients by one row of kernels, or, where they are recorded for a further derivative or are those of nothing, in
+// operations.
 func backNorm(b *back) {
 	n, x := b.n.opt.(*norm), b.x
-	if x.GradEnabled() {
+	if x.GradEnabled() || b.in(0).Numel() == 0 {
 		b.normOps(n)
 		return
 	}
@@ -406,6 +413,8 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		return x.Clone(t)
 	}
 	n, c, s := x.channelsOf("BatchNorm", t, weight, bias, runningMean, runningVar)
+	x.constant("BatchNorm", "running_mean", runningMean)
+	x.constant("BatchNorm", "running_var", runningVar)
 	a := &norm{view: []int{n, c, s}, affine: []int{1, c, 1}, over: []int{0, 2}, eps: eps, centered: true,
 		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
 			return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)

@@ -49,9 +49,49 @@ func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 	return s
 }
 
+// torchNames are the names of types in PyTorch's messages about numbers.
+var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int", dtype.Int64: "int64_t",
+	dtype.Float16: "at::Half", dtype.BFloat16: "at::BFloat16", dtype.Float32: "float", dtype.Float64: "double"}
+
+// fits fails where v is beyond the numbers of type dt. Fractions are cut; uint8 takes negative whole numbers, too, which wrap; bool takes all.
+func (f *frame) fits(v complex128, dt dtype.DType) {
+	var most float64
+	if !dt.Valid() {
+		return // what makes the tensor refuses that
+	}
+	switch dt.Real() {
+	case dtype.Float16:
+		most = 65504
+	case dtype.BFloat16:
+		most = 0x1.fep127
+	case dtype.Float32:
+		most = math.MaxFloat32
+	case dtype.Bool, dtype.Float64:
+		return
+	default:
+		re, bits := real(v), 8*dt.Size()
+		low, high := -math.Ldexp(1, bits-1), math.Ldexp(1, bits-1)
+		if !dt.IsSigned() {
+			low, high = 0, math.Ldexp(1, bits)
+			if re == math.Trunc(re) {
+				low = 1 - high
+			}
+		}
+		if !(re >= low && re < high) || imag(v) != 0 {
+			f.fail(fault.Invalid, "value cannot be converted to type %s without overflow: %v", torchNames[dt], v)
+		}
+		return
+	}
+	over := func(p float64) bool { return math.Abs(p) > most && !math.IsInf(p, 0) }
+	if over(real(v)) || over(imag(v)) {
+		f.fail(fault.Invalid, "value cannot be converted to type %s without overflow: %v", torchNames[dt.Real()], v)
+	}
+}
+
 // FullC is Full of a complex number.
 func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 	f := x.op(rowFull)
+	f.fits(v, dt)
 	f.dims, f.dt = append(f.dims, shape...), dt
 	f.scalar[0] = fillScalar(v, dt)
 	return f.call1()
@@ -83,6 +123,7 @@ func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
 	if opt.DType != dtype.Invalid {
 		dt = opt.DType
 	}
+	f.fits(v, dt)
 	f.scalar[0] = fillScalar(v, dt)
 	return f.call1()
 }
@@ -98,7 +139,7 @@ func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
 	f := x.op(rowArange)
 	f.dt = dt
 	switch n := math.Ceil((end - start) / step); {
-	case step == 0:
+	case step == 0 || dt.IsInt() && math.Abs(step) < 1:
 		f.fail(fault.Invalid, "step must be nonzero")
 	case start > end && step > 0 || start < end && step < 0:
 		f.fail(fault.Invalid, "upper bound and lower bound inconsistent with step sign: %v to %v by %v", start, end, step)

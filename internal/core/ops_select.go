@@ -54,8 +54,12 @@ func metaMaskedFill(f *frame) {
 	if v != nil && len(v.shape) != 0 {
 		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s)", len(v.shape))
 	}
-	if v != nil && higher(t.dt, v.dt) != t.dt || v == nil && f.holeFloat != 0 && (t.dt.IsInt() || t.dt == dtype.Bool) {
-		f.fail(fault.Invalid, "value cannot be converted to type %v without loss", t.dt)
+	switch {
+	case v == nil:
+		f.fits(complex(f.hole[1].F, f.hole[1].Im), t.dt)
+		f.hole[1] = fillScalar(complex(f.hole[1].F, f.hole[1].Im), t.dt)
+	case v.dt.IsComplex() && !t.dt.IsComplex():
+		f.fail(fault.Invalid, "value cannot be converted to type %v without loss of its imaginary part", t.dt)
 	}
 	f.dt = t.dt
 	f.newOut(0, t.dt, f.broadcast(f.lists[:0]), nil)

@@ -48,7 +48,7 @@ func metaSoftmax(f *frame) {
 		f.fail(fault.Unsupported, "%s is not implemented for %v; give a floating-point DType", f.row.Torch, t.dt)
 	}
 	f.i[0] = f.dim(f.i[0], len(t.shape))
-	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
+	f.newOut(0, t.dt, t.shape, nil)
 }
 
 func runSoftmax(log bool) func(f *frame) error {

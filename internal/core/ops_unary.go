@@ -93,7 +93,7 @@ func init() {
 	rowSinh = define(row{Name: "Sinh", Torch: "sinh", point: kernels.Sinh, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Cosh(z) })})
 	rowCosh = define(row{Name: "Cosh", Torch: "cosh", point: kernels.Cosh, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Sinh(z) })})
 	rowAsinh = define(row{Name: "Asinh", Torch: "asinh", point: kernels.Asinh, rule: floating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Rsqrt(x.AddS(x.Mul(z, z), 1)) })})
-	rowAcosh = define(row{Name: "Acosh", Torch: "acosh", point: kernels.Acosh, rule: floating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Mul(x.Rsqrt(x.SubS(z, 1)), x.Rsqrt(x.AddS(z, 1))) })})
+	rowAcosh = define(row{Name: "Acosh", Torch: "acosh", point: kernels.Acosh, rule: floating, saves: in0, back: times(in0, slopeAcosh)})
 	rowAtanh = define(row{Name: "Atanh", Torch: "atanh", point: kernels.Atanh, rule: floating, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.RSubS(x.Mul(z, z), 1) })})
 	rowErf = define(row{Name: "Erf", Torch: "erf", point: kernels.Erf, rule: realFloating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), 2/math.Sqrt(math.Pi)) })})
 	rowErfc = define(row{Name: "Erfc", Torch: "erfc", point: kernels.Erfc, rule: realFloating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), -2/math.Sqrt(math.Pi)) })})
@@ -172,6 +172,14 @@ func (x *Exec) Cosh(t *Tensor) *Tensor { return x.op(rowCosh, t).call1() }
 
 // Asinh returns the inverse hyperbolic sine; integers become float32.
 func (x *Exec) Asinh(t *Tensor) *Tensor { return x.op(rowAsinh, t).call1() }
+
+// slopeAcosh: a product of two roots keeps the branch of complex numbers; of real ones, one root is finite outside of the domain, too.
+func slopeAcosh(x *Exec, z, _ *Tensor) *Tensor {
+	if z.dt.IsComplex() {
+		return x.Mul(x.Rsqrt(x.SubS(z, 1)), x.Rsqrt(x.AddS(z, 1)))
+	}
+	return x.Rsqrt(x.SubS(x.Mul(z, z), 1))
+}
 
 // Acosh returns the inverse hyperbolic cosine; integers become float32.
 func (x *Exec) Acosh(t *Tensor) *Tensor { return x.op(rowAcosh, t).call1() }

@@ -20,7 +20,11 @@ func init() {
 			if !f.dt.IsFloat() {
 				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.dt)
 			}
-			f.newOut(0, f.dt, f.reducedShape(f.in[0]), nil)
+			shape := f.reducedShape(f.in[0])
+			if p := f.scalar[0].F; (p < 0 || math.IsInf(p, 1)) && numel(shape) > 0 {
+				f.wantIdentity(p)
+			}
+			f.newOut(0, f.dt, shape, nil)
 		},
 		run: func(f *frame) error {
 			op, ok := normOps[f.scalar[0].F]
@@ -33,6 +37,19 @@ func init() {
 		x := b.x
 		b.set(0, x.Mul(b.kept(b.grad(0)), x.Exp(x.Sub(b.in(0), b.kept(b.out(0))))))
 	}), castFloat32))
+}
+
+// wantIdentity fails where a norm of order p, which has no value of no elements, is over none.
+func (f *frame) wantIdentity(p float64) {
+	t := f.in[0]
+	if len(f.dims) == 0 && t.Numel() == 0 {
+		f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on an empty tensor because the operation does not have an identity", p)
+	}
+	for _, d := range f.dims {
+		if d = f.dim(d, len(t.shape)); d < len(t.shape) && t.shape[d] == 0 {
+			f.fail(fault.Invalid, "linalg.vector_norm cannot compute the %v norm on the dimension %d because this dimension is empty and the operation does not have an identity", p, d)
+		}
+	}
 }
 
 // normOps are the norms of orders that have a kernel of their own.

@@ -90,13 +90,14 @@ func (r *rowKernel) affine(s source, w, b int) source {
 }
 
 // softmax returns the greatest element of the row, e^(x-m) and the sum of that. A held row takes a pass for each; one that is read again
-// gets both from one (see LogSumExp).
+// gets both from one (see LogSumExp), and then the sum is made NaN where m is infinite, as e^(m-m) makes it in passes.
 func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
 	exp := func(v ...kernel.Value) kernel.Value { return math.ExpNonPositive(r.k, v[0].Sub(m)) }
 	if r.chunks == 0 {
 		state := r.fold(onlineInit(r.k, r.t), x, func(a []kernel.Value, x kernel.Value) []kernel.Value { return onlineStep(r.k, a, x) },
 			func(a, b []kernel.Value) []kernel.Value { return onlineCombine(r.k, a, b) })
 		m, s = state[0], state[1]
+		s = s.Add(m.Sub(m))
 		return m, r.each(exp, x), s
 	}
 	// A NaN may lose here: it turns the sum into NaN all the same.

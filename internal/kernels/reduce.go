@@ -150,7 +150,10 @@ func (p *reducePlan) gather(dims []bool) bool {
 
 // shape chooses how blocks lie over the work.
 func (p *reducePlan) shape(lim *Limits) {
-	most := widest(nil, p.ins)
+	most := 1
+	if p.n > 0 { // else nothing is loaded, and inputs without memory do not count as wide
+		most = widest(nil, p.ins)
+	}
 	along, alongRepeat := p.rowVector(most)
 	if p.n < 128 {
 		// PyTorch's order of additions, which sums that cancel show.

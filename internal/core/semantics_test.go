@@ -1,0 +1,211 @@
+package core
+
+import (
+	"math"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// The figures and refusals in this file are PyTorch's, at places that its recorded cases leave out.
+
+var nan, inf = float32(math.NaN()), float32(math.Inf(1))
+
+// wantBits is want where NaN equals NaN.
+func wantBits(t *testing.T, x *Exec, got *Tensor, v ...float32) {
+	t.Helper()
+	g := floats(t, x, got)
+	if len(g) != len(v) {
+		t.Fatalf("got %v, want %v", g, v)
+	}
+	for i := range v {
+		if g[i] != v[i] && (g[i] == g[i] || v[i] == v[i]) {
+			t.Fatalf("got %v, want %v", g, v)
+		}
+	}
+}
+
+// A softmax of a row with an infinity above has no value, whichever way the row lies.
+func TestSoftmaxOfInfinity(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1, 2, inf, 3}, 2, 2)
+		wantBits(t, x, x.Softmax(a, 0, SoftmaxOpt{}), nan, 0.26894143, nan, 0.7310586)
+		wantBits(t, x, x.Softmax(a, 1, SoftmaxOpt{}), 0.26894143, 0.7310586, nan, nan)
+		wantBits(t, x, x.Softmax(From(x, []float32{-inf, 0, -inf, 0}, 2, 2), 0, SoftmaxOpt{}), nan, 0.5, nan, 0.5)
+		wantBits(t, x, x.Slice(x.LogSoftmax(a, 0, SoftmaxOpt{}), 1, 0, 1, 1), nan, nan)
+		wantBits(t, x, x.LogSumExp(a, []int{0}, false), inf, 3.3132617)
+		if s := x.Softmax(x.Transpose(a, 0, 1), 0, SoftmaxOpt{}).Stride(); s[0] != 2 || s[1] != 1 {
+			t.Errorf("the softmax of a transposed matrix has strides %v; it is row-major", s)
+		}
+	})
+}
+
+// Sums over no elements take wide types, too.
+func TestWideSumsOfNothing(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Float64, dtype.Int64, dtype.Complex128} {
+			none := x.Zeros([]int{3, 0, 4}, dt)
+			want(t, x, x.ToDType(x.Sum(none, []int{0, 1}, SumOpt{}), dtype.Float32), 0, 0, 0, 0)
+			want(t, x, x.ToDType(x.Any(none, []int{1}, false), dtype.Float32), make([]float32, 12)...)
+		}
+	})
+}
+
+// With factor 0 an input of a product is not read.
+func TestAddMMIgnoresInput(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.Complex64} {
+			a, bad := x.Ones([]int{1, 2, 2}, dt), x.ToDType(From(x, []float32{nan, inf}), dt)
+			want(t, x, x.ToDType(x.BAddBMM(bad, a, a, 0, 3), dtype.Float32), 6, 6, 6, 6)
+			a = x.Select(a, 0, 0)
+			want(t, x, x.ToDType(x.AddMM(bad, a, a, 0, 1), dtype.Float32), 2, 2, 2, 2)
+		}
+		l := From(x, []float32{nan, 1}).SetRequiresGrad(true)
+		a := x.Ones([]int{2, 2}, dtype.Float32)
+		backward(t, x, x.Sum(x.AddMM(l, a, a, 0, 1), nil, SumOpt{}), BackwardOpt{})
+		want(t, x, l.Grad(), 0, 0)
+	})
+}
+
+// Layers over rows without elements, and over no rows.
+func TestLayerNormOfNothing(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, shape := range [][]int{{0}, {0, 4}, {2, 0}, {2, 2, 0, 1}} {
+			k := min(len(shape), 2)
+			if shape[0] == 0 && len(shape) > 1 {
+				k = 1
+			}
+			over := shape[len(shape)-k:]
+			for _, affine := range []bool{false, true} {
+				in := x.Zeros(shape, dtype.Float32).SetRequiresGrad(true)
+				var w, bias *Tensor
+				if affine {
+					w, bias = x.Ones(over, dtype.Float32).SetRequiresGrad(true), x.Zeros(over, dtype.Float32).SetRequiresGrad(true)
+				}
+				y := x.Add(x.LayerNorm(in, w, bias, over, 1e-5), x.RMSNorm(in, w, over, 1e-5))
+				if y.Numel() != 0 || len(y.shape) != len(shape) {
+					t.Errorf("%v: got shape %v", shape, y.shape)
+				}
+				backward(t, x, x.Sum(y, nil, SumOpt{}), BackwardOpt{})
+				if in.Grad().Numel() != 0 {
+					t.Errorf("%v: the gradient has shape %v", shape, in.Grad().shape)
+				}
+				if affine {
+					want(t, x, w.Grad(), make([]float32, numel(over))...)
+					want(t, x, bias.Grad(), make([]float32, numel(over))...)
+				}
+			}
+		}
+	})
+}
+
+// slopes returns the first and second derivatives of f at v.
+func slopes(t *testing.T, x *Exec, v []float32, f func(t *Tensor) *Tensor) (first, second []float32) {
+	t.Helper()
+	in := From(x, v).SetRequiresGrad(true)
+	y := x.Sum(f(in), nil, SumOpt{})
+	g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{CreateGraph: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return floats(t, x, g[0]), floats(t, x, h[0])
+}
+
+// Derivatives at kinks and outside of a function's domain.
+func TestKinks(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		at0 := []float32{0}
+		if _, h := slopes(t, x, at0, func(v *Tensor) *Tensor { return x.ELU(v, 2) }); h[0] != 0 {
+			t.Errorf("the second derivative of elu at 0 is %v", h)
+		}
+		if _, h := slopes(t, x, []float32{2, 2.5}, func(v *Tensor) *Tensor { return x.Softplus(v, 1, 2) }); h[0] != 0 || h[1] != 0 {
+			t.Errorf("the second derivatives of softplus at the threshold and above it are %v", h)
+		}
+		if g, _ := slopes(t, x, []float32{-2, 0}, x.Acosh); math.Abs(float64(g[0])-0.57735026919) > 1e-6 || g[1] == g[1] {
+			t.Errorf("the derivatives of acosh at -2 and 0 are %v, want 0.57735 and NaN", g)
+		}
+		// A variance without degrees of freedom is NaN; so is its derivative along a dimension, while that of the whole is infinite.
+		l := leafOf(x, 3)
+		backward(t, x, x.Var(l, []int{0}, VarOpt{}), BackwardOpt{})
+		wantBits(t, x, l.Grad(), nan)
+		l = leafOf(x, 3)
+		backward(t, x, x.Var(l, nil, VarOpt{}), BackwardOpt{})
+		wantBits(t, x, l.Grad(), inf)
+	})
+}
+
+func TestRefusals(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		yes, one := x.Ones([]int{2}, dtype.Bool), x.Ones([]int{2}, dtype.Int32)
+		real, none := x.Ones([]int{2}, dtype.Float32), x.Zeros([]int{2, 0}, dtype.Float32)
+		leaf, class := x.Ones([]int{2}, dtype.Float32).SetRequiresGrad(true), x.Zeros([]int{2}, dtype.Int64)
+		rows := x.Ones([]int{2, 2}, dtype.Float32)
+		const minus = "Subtraction, the `-` operator, with "
+		for _, c := range []struct {
+			f    func()
+			kind fault.Kind
+			want string
+		}{
+			{func() { x.Sub(yes, yes) }, fault.Unsupported, minus + "two bool tensors is not supported"},
+			{func() { x.Sub(one, yes) }, fault.Unsupported, minus + "a bool tensor is not supported"},
+			{func() { x.RSub(real, yes) }, fault.Unsupported, minus + "a bool tensor"},
+			{func() { x.SubS(yes, 0.5) }, fault.Unsupported, minus + "a bool tensor"},
+			{func() { x.RSubS(yes, 1) }, fault.Unsupported, minus + "a bool tensor"},
+			{func() { x.AddCDiv(real, one, one, 1) }, fault.Unsupported, "Integer division with addcdiv is no longer supported"},
+			{func() { x.Arange(0, 3, 0.5, dtype.Int32) }, fault.Invalid, "step must be nonzero"},
+			{func() { x.Full([]int{1}, 300, dtype.Int8) }, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
+			{func() { x.FullLike(one, math.Inf(1), LikeOpt{}) }, fault.Invalid, "value cannot be converted to type int without overflow"},
+			{func() { x.Full([]int{1}, 1e6, dtype.Float16) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
+			{func() { x.MaskedFillS(one, yes, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
+			{func() { x.MaskedFill(real, yes, x.FullC(nil, 1i, dtype.Complex64)) }, fault.Invalid, "value cannot be converted to type float32 without"},
+			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an empty tensor because the operation does not have an identity"},
+			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
+			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
+			{func() { x.NLLLoss(rows, class, leaf, NLLLossOpt{}) }, fault.Unsupported, "the derivative for 'weight' is not implemented"},
+			{func() { x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{}) }, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
+			{func() { x.Linear(rows, x.Ones([]int{3}, dtype.Float32), nil) }, fault.Invalid, "shapes cannot be multiplied"},
+		} {
+			wantError(t, Try(c.f), c.kind, c.want)
+		}
+		// What PyTorch lets pass: negative numbers wrap in uint8, fractions are cut, infinities stay, no slice of no dimension is taken.
+		want(t, x, x.ToDType(x.Full([]int{1}, -1, dtype.Uint8), dtype.Float32), 255)
+		want(t, x, x.ToDType(x.Full([]int{1}, 127.5, dtype.Int8), dtype.Float32), 127)
+		want(t, x, x.Full([]int{1}, math.Inf(-1), dtype.Float32), -inf)
+		want(t, x, x.ToDType(x.MaskedFillS(one, yes, -1.5), dtype.Float32), -1, -1)
+		want(t, x, x.ToDType(x.MaskedFill(one, yes, x.Full(nil, 2.75, dtype.Float64)), dtype.Float32), 2, 2)
+		want(t, x, x.ToDType(x.MaskedFill(yes, yes, x.Full(nil, 2, dtype.Int32)), dtype.Float32), 1, 1)
+		if n := x.VectorNorm(x.Zeros([]int{0, 2}, dtype.Float32), math.Inf(1), []int{1}, SumOpt{}).Numel(); n != 0 {
+			t.Errorf("the norms of no rows are %d", n)
+		}
+	})
+}
+
+// A weight with one dimension is a linear layer of one output without a dimension for it.
+func TestLinearVector(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in, w := From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), From(x, []float32{10, 1})
+		want(t, x, x.Linear(in, w, nil), 12, 34, 56)
+		y := x.Linear(x.Reshape(in, 1, 3, 2), w, x.Full(nil, 1, dtype.Float32))
+		want(t, x, y, 13, 35, 57)
+		if len(y.shape) != 2 {
+			t.Errorf("got shape %v", y.shape)
+		}
+		want(t, x, x.Linear(x.Select(in, 0, 0), w, nil), 12)
+	})
+}
+
+// What an ignored target stands for is not looked at, infinities included.
+func TestSmoothedCrossEntropyIgnores(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		in := From(x, []float32{0, inf, 1, 1}, 2, 2)
+		y := x.CrossEntropy(in, From(x, []int64{0, 1}), nil, CrossEntropyOpt{Ignore: true, LabelSmoothing: 0.2})
+		if got := floats(t, x, y); math.Abs(float64(got[0])-math.Ln2) > 1e-6 {
+			t.Errorf("got %v, want log 2", got)
+		}
+	})
+}
