@@ -177,12 +177,14 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 		core.NoFunction("Capture", "f")
 	}
 	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
-	return (*Graph)(g), err
+	return (*Graph)(g), core.Located("Capture", err)
 }
 
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
 // captured function does not run.
-func (x *Exec) Replay(g *Graph) error { return x.made("Replay").Replay((*core.Graph)(g)) }
+func (x *Exec) Replay(g *Graph) error {
+	return core.Located("Replay", x.made("Replay").Replay((*core.Graph)(g)))
+}
 
 // Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
 type Function interface {

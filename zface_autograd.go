@@ -19,14 +19,14 @@ type BackwardOpt struct {
 // Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
 // names the operation and, where it is known, the line of its forward call.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
-	return x.made("Backward", t).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt))
+	return core.Located("Backward", x.made("Backward", t).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
 // accumulate nothing.
 func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
 	r0, r1 := x.made("Grad").Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
-	return faceList(r0), r1
+	return faceList(r0), core.Located("Grad", r1)
 }
 
 // QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and

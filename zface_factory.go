@@ -20,7 +20,8 @@ func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) 
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
-	return x.made("Bytes", t).Bytes((*core.Tensor)(t))
+	r0, r1 := x.made("Bytes", t).Bytes((*core.Tensor)(t))
+	return r0, core.Located("Bytes", r1)
 }
 
 // Empty returns a tensor with undefined elements.
@@ -65,7 +66,8 @@ func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
-	return x.made("Item", t).Item((*core.Tensor)(t))
+	r0, r1 := x.made("Item", t).Item((*core.Tensor)(t))
+	return r0, core.Located("Item", r1)
 }
 
 // Linspace returns the vector of n numbers from start to end, evenly apart.

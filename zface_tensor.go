@@ -58,7 +58,7 @@ func (t *Tensor) SharesStorage(o *Tensor) bool {
 	return t.made("SharesStorage", o).SharesStorage((*core.Tensor)(o))
 }
 
-// Size returns the size of dimension i; negative i counts from the end. It panics with an index error as a slice does.
+// Size returns the size of dimension i; negative i counts from the end.
 func (t *Tensor) Size(i int) int {
 	return t.made("Size").Size(i)
 }

@@ -2,12 +2,46 @@
 // It may not know tensors.
 package cuda
 
-import "tenon.dev/internal/rt"
+import (
+	"errors"
+	"go/token"
+	"runtime"
+	"strings"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+)
 
 // Device is an opened device. Its methods are safe for concurrent use.
 type Device rt.Device
 
-func (d *Device) rt() *rt.Device { return (*rt.Device)(d) }
+func (d *Device) rt() *rt.Device { return receiver((*rt.Device)(d)) }
+
+// receiver returns v, whose method was called. A nil or a zero value has no error to return to: it panics with one that names the method and the
+// caller's line, as operations do.
+func receiver[T interface{ Usable() error }](v T) T {
+	if err := v.Usable(); err != nil {
+		panic(misused(err))
+	}
+	return v
+}
+
+// misused completes an error of a receiver.
+func misused(err error) error {
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	var pcs [8]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for fr, more := frames.Next(); more && e.Op == ""; fr, more = frames.Next() {
+		if name := fr.Function[strings.LastIndexByte(fr.Function, '.')+1:]; token.IsExported(name) {
+			e.Op = name
+		}
+	}
+	rt.Locate(e)
+	return e
+}
 
 // Name returns the name that the vendor gave the device, such as "NVIDIA H200"; a simulated device's begins with "Simulated".
 func (d *Device) Name() string { return d.rt().Info().Name }

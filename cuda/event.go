@@ -11,7 +11,7 @@ import (
 // Record. An Event is safe for concurrent use.
 type Event rt.Event
 
-func (e *Event) rt() *rt.Event { return (*rt.Event)(e) }
+func (e *Event) rt() *rt.Event { return receiver((*rt.Event)(e)) }
 
 // NewEvent returns an event that was never recorded. Events without timing are cheaper to record.
 func (d *Device) NewEvent(timing bool) *Event { return (*Event)(d.rt().NewEvent(timing)) }
@@ -21,7 +21,7 @@ func (e *Event) Handle() uint64 { return e.rt().Handle() }
 
 // Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of the
 // event's device. In a capture it marks the captured work, which only other streams' Wait can use.
-func (e *Event) Record(s *Stream) error { return e.rt().Record(s.rt()) }
+func (e *Event) Record(s *Stream) error { return e.rt().Record((*rt.Stream)(s)) }
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
 func (e *Event) Query() (bool, error) { return e.rt().Query() }
@@ -30,7 +30,7 @@ func (e *Event) Query() (bool, error) { return e.rt().Query() }
 func (e *Event) Synchronize() error { return e.rt().Synchronize() }
 
 // Elapsed returns the device's time from e to end, to about half a microsecond. Both must have timing, be recorded and be complete.
-func (e *Event) Elapsed(end *Event) (time.Duration, error) { return e.rt().Elapsed(end.rt()) }
+func (e *Event) Elapsed(end *Event) (time.Duration, error) { return e.rt().Elapsed((*rt.Event)(end)) }
 
 // Close gives the driver's event back; waits that were made with e stay. Without it the garbage collector does it. Closing twice does
 // nothing.

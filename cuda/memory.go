@@ -114,7 +114,7 @@ func (d *Device) SetGarbageCollection(on bool) { d.rt().Loose().SetCollection(on
 // RawAlloc returns the address of size bytes of device memory from the caching allocator, for work on s; 0 bytes give address 0. Their
 // content is undefined. RawFree gives them back.
 func (d *Device) RawAlloc(size uint64, s *Stream) (addr uint64, err error) {
-	return d.rt().RawAlloc(size, s.rt())
+	return d.rt().RawAlloc(size, (*rt.Stream)(s))
 }
 
 // RawFree gives back what RawAlloc returned, of any device; address 0 does nothing. Work queued on the stream of RawAlloc may still use

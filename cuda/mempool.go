@@ -9,7 +9,7 @@ import (
 // uses it through UsePool. It is safe for concurrent use.
 type MemPool rt.MemPool
 
-func (p *MemPool) rt() *rt.MemPool { return (*rt.MemPool)(p) }
+func (p *MemPool) rt() *rt.MemPool { return receiver((*rt.MemPool)(p)) }
 
 // Allocator is where a MemPool gets its memory from in place of the driver. The allocator of the device calls it with its own lock held: neither
 // method may allocate or free through that device, but for Malloc and Free.
@@ -33,6 +33,9 @@ func NewMemPool(d *Device, opt MemPoolOpt) (*MemPool, error) {
 	var src rt.Source
 	if opt.Allocator != nil {
 		src = source{opt.Allocator}
+	}
+	if err := (*rt.Device)(d).Usable(); err != nil {
+		return nil, err
 	}
 	p, err := d.rt().NewMemPool(src)
 	return (*MemPool)(p), err
@@ -78,7 +81,10 @@ func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 // is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and
 // no cache is emptied. Exec.UsePool has neither effect on others.
 func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) error {
-	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.rt().Handle())))
+	if err := (*rt.Stream)(s).Usable(); err != nil {
+		return err
+	}
+	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.Handle())))
 }
 
 // EndAllocateToPool ends what BeginAllocateToPool of that id began; the pool keeps its use.
@@ -103,7 +109,7 @@ func (d *Device) CheckpointPool(id [2]uint64) (*PoolCheckpoint, error) {
 }
 
 // Live returns the addresses of the allocations that were live at the checkpoint, by segment and address.
-func (c *PoolCheckpoint) Live() []uint64 { return (*rt.PoolCheckpoint)(c).Live() }
+func (c *PoolCheckpoint) Live() []uint64 { return receiver((*rt.PoolCheckpoint)(c)).Live() }
 
 // PoolSegments returns what the private pool id holds, by address; the zero id is the default pool.
 func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {

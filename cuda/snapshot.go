@@ -4,6 +4,7 @@ import (
 	"io"
 	"time"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -11,10 +12,20 @@ import (
 // file, and safe for concurrent reading.
 type Snapshot struct{ s *snapshot.Snapshot }
 
+func (s *Snapshot) data() *snapshot.Snapshot {
+	if s == nil || s.s == nil {
+		panic(misused(fault.New(fault.Invalid, "the snapshot is nil or a zero value; use one that Device.Snapshot or ReadSnapshot returned")))
+	}
+	return s.s
+}
+
 // ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain or
 // compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and
 // one that needs more than 4 GiB of memory with one of kind OutOfMemory.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+	if r == nil {
+		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
+	}
 	s, err := snapshot.Read(r, snapshot.ReadOptions{})
 	if err != nil {
 		return nil, err
@@ -24,15 +35,30 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 
 // Write writes the snapshot as a pickle of protocol 4 in PyTorch's layout, which tenon memviz, torch.cuda._memory_viz and PyTorch's viewer page
 // open.
-func (s *Snapshot) Write(w io.Writer) error { return s.s.Write(w) }
+func (s *Snapshot) Write(w io.Writer) error {
+	if w == nil {
+		return fault.New(fault.Invalid, "the writer is nil; give it one")
+	}
+	return s.data().Write(w)
+}
 
 // WriteProfile writes the live allocations by stack as a profile for go tool pprof: their number, their bytes as handed out, and the bytes
 // that were asked for. Allocations of which no stack was recorded stand under one name.
-func (s *Snapshot) WriteProfile(w io.Writer) error { return s.s.WriteProfile(w) }
+func (s *Snapshot) WriteProfile(w io.Writer) error {
+	if w == nil {
+		return fault.New(fault.Invalid, "the writer is nil; give it one")
+	}
+	return s.data().WriteProfile(w)
+}
 
 // WriteTrace writes the history as a trace in JSON that ui.perfetto.dev and Chrome's viewer open: for each device the bytes allocated and
 // reserved over time, each allocation's life, segments and failures.
-func (s *Snapshot) WriteTrace(w io.Writer) error { return s.s.WriteTrace(w) }
+func (s *Snapshot) WriteTrace(w io.Writer) error {
+	if w == nil {
+		return fault.New(fault.Invalid, "the writer is nil; give it one")
+	}
+	return s.data().WriteTrace(w)
+}
 
 // Frame is one call of a stack.
 type Frame struct {
@@ -82,9 +108,9 @@ type TraceEntry struct {
 // Segments returns the segments with their blocks, by address. Equal stacks share one slice, which the caller does not change.
 func (s *Snapshot) Segments() []Segment {
 	stacks := s.stacks()
-	out := make([]Segment, len(s.s.Segments))
-	for i := range s.s.Segments {
-		g := &s.s.Segments[i]
+	out := make([]Segment, len(s.data().Segments))
+	for i := range s.data().Segments {
+		g := &s.data().Segments[i]
 		blocks := make([]Block, len(g.Blocks))
 		for k, b := range g.Blocks {
 			blocks[k] = Block{b.Addr, b.Size, b.Requested, b.State.String(), stacks(b.Stack)}
@@ -98,12 +124,12 @@ func (s *Snapshot) Segments() []Segment {
 // Trace returns the history of the device with this number, oldest first; nil if the snapshot has none. Equal stacks share one slice, which
 // the caller does not change.
 func (s *Snapshot) Trace(device int) []TraceEntry {
-	if device < 0 || device >= len(s.s.Traces) {
+	if device < 0 || device >= len(s.data().Traces) {
 		return nil
 	}
 	stacks := s.stacks()
-	out := make([]TraceEntry, len(s.s.Traces[device]))
-	for i, e := range s.s.Traces[device] {
+	out := make([]TraceEntry, len(s.data().Traces[device]))
+	for i, e := range s.data().Traces[device] {
 		out[i] = TraceEntry{e.Action.String(), e.Addr, e.Size, e.Stream, time.UnixMicro(e.TimeUS), stacks(e.Stack)}
 	}
 	return out
@@ -111,14 +137,14 @@ func (s *Snapshot) Trace(device int) []TraceEntry {
 
 // Settings returns the allocator's settings under PyTorch's names, such as "max_split_size": values are bool, int64, float64, string and, for
 // "roundup_power2_divisions", map[string]any.
-func (s *Snapshot) Settings() map[string]any { return s.s.Settings }
+func (s *Snapshot) Settings() map[string]any { return s.data().Settings }
 
 // stacks returns a function that names stacks, each once.
 func (s *Snapshot) stacks() func(snapshot.StackID) []Frame {
-	named := make([][]Frame, s.s.Stacks.Len())
+	named := make([][]Frame, s.data().Stacks.Len())
 	return func(id snapshot.StackID) []Frame {
 		if named[id] == nil && id != 0 {
-			for f := range s.s.Stacks.All(id) {
+			for f := range s.data().Stacks.All(id) {
 				named[id] = append(named[id], Frame(f))
 			}
 		}

@@ -10,7 +10,7 @@ import (
 // tensors by different streams itself; WaitStream and Wait are for order beyond that.
 type Stream rt.Stream
 
-func (s *Stream) rt() *rt.Stream { return (*rt.Stream)(s) }
+func (s *Stream) rt() *rt.Stream { return receiver((*rt.Stream)(s)) }
 
 // Stream returns a stream of the device's pool, handed out in turn, so that streams got far apart in time may be one. Its
 // handle is not 0, and it does not wait for the default stream.
@@ -38,14 +38,19 @@ func (s *Stream) Query() (bool, error) { return s.rt().Query() }
 func (s *Stream) Synchronize() error { return s.rt().Synchronize() }
 
 // WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture.
-func (s *Stream) WaitStream(o *Stream) error { return s.rt().WaitAll(o.rt()) }
+func (s *Stream) WaitStream(o *Stream) error { return s.rt().WaitAll((*rt.Stream)(o)) }
 
 // Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing. The event may be
 // another device's.
-func (s *Stream) Wait(e *Event) error { return s.rt().Wait(e.rt()) }
+func (s *Stream) Wait(e *Event) error { return s.rt().Wait((*rt.Event)(e)) }
 
 // Record records e on s; see Event.Record.
-func (s *Stream) Record(e *Event) error { return e.rt().Record(s.rt()) }
+func (s *Stream) Record(e *Event) error {
+	if err := (*rt.Event)(e).Usable(); err != nil {
+		return err
+	}
+	return e.Record(s)
+}
 
 // String describes the stream, such as "cuda.Stream(NVIDIA H200, 3)".
 func (s *Stream) String() string {

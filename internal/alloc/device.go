@@ -112,7 +112,7 @@ func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 		return nil, nil
 	}
 	if size >= sizeLimit {
-		return nil, fault.New(fault.OutOfMemory, "CUDA out of memory. Tried to allocate more than 1EB memory.")
+		return nil, fault.New(fault.OutOfMemory, "CUDA out of memory. Tried to allocate more than 1EB memory")
 	}
 	context := d.gather(LevelState)
 	if d.uncached.Load() {

@@ -240,7 +240,7 @@ func TestOOM(t *testing.T) {
 		b.Stats() // the lock is free
 	})
 	_, err := b.Alloc(8000000000<<30, 0)
-	b.fails(err, fault.OutOfMemory, "CUDA out of memory. Tried to allocate more than 1EB memory.")
+	b.fails(err, fault.OutOfMemory, "CUDA out of memory. Tried to allocate more than 1EB memory")
 	_, err = b.Alloc(800000000<<30, 0)
 	b.fails(err, fault.OutOfMemory, "Tried to allocate 800000000.00 GiB")
 	half := b.alloc(600*mib, 0)

@@ -93,6 +93,7 @@ func (x *Exec) Stream() *rt.Stream { return x.m.stream }
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *rt.Stream) *Exec {
 	if x.on == nil || x.on.m.stream != st {
+		x.check("On", st.Usable())
 		m := x.m
 		m.stream = st
 		x.on = x.s.exec(m)
@@ -123,6 +124,11 @@ func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
+	switch d {
+	case dtype.Invalid, dtype.Float16, dtype.BFloat16:
+	default:
+		x.fail("Autocast", fault.Invalid, nil, "autocast computes in float16 or bfloat16, not in %v; dtype.Invalid switches it off", d)
+	}
 	m := x.m
 	m.autocast = d
 	return x.s.exec(m)
@@ -139,6 +145,9 @@ func (x *Exec) TF32(on bool) *Exec {
 // pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
 // device its own.
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
+	if p != nil {
+		x.check("UsePool", p.Usable())
+	}
 	if p != nil && p.Device() != x.Device() {
 		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", p.Device().Info().Name, x.Device().Info().Name)
 	}
@@ -178,6 +187,9 @@ func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitAll(st) }
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 	if t.closed.Load() {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
+	}
+	if err := st.Usable(); err != nil {
+		return err
 	}
 	return t.st.recordStream(st)
 }

@@ -105,6 +105,22 @@ func notGiven(op string, i int, t *Tensor) {
 	panicAt(op, fault.Closed, operandClosed, describe(t))
 }
 
+// Located returns err, which the method op of the face returns, with the operation and the caller's line if it has neither.
+func Located(op string, err error) error {
+	e, ok := err.(*fault.Error)
+	if !ok || e.Op != "" && e.Line > 0 {
+		return err
+	}
+	c := *e
+	if c.Op == "" {
+		c.Op = op
+	}
+	if c.Line == 0 {
+		c.File, c.Line = caller()
+	}
+	return &c
+}
+
 // Refusal returns an error of op at the caller's line.
 func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Error {
 	e := fault.New(kind, format, args...)

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
@@ -53,6 +55,9 @@ func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
 
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
+	if i := slices.IndexFunc(shape, func(n int) bool { return n < 0 }); i >= 0 {
+		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension", shape)
+	}
 	if want := numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}

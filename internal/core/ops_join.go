@@ -269,6 +269,7 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 		x.fail("Stack", fault.Invalid, nil, "stack expects a non-empty TensorList")
 	}
 	for i, t := range ts {
+		Given("Stack", i, t)
 		if !sameShape(t.shape, ts[0].shape) {
 			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d", ts[0].shape, t.shape, i)
 		}

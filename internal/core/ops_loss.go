@@ -25,7 +25,7 @@ func (x *Exec) reductionOf(op, name string) reduction {
 	case "none":
 		return reduceNone
 	}
-	x.fail(op, fault.Invalid, nil, "%s is not a valid value for reduction; it is mean, sum or none", name)
+	x.fail(op, fault.Invalid, nil, "%q is not a valid value for reduction; it is mean, sum or none", name)
 	return reduceMean
 }
 

@@ -206,7 +206,14 @@ func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
 }
 
 // Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
-func (x *Exec) Bernoulli(p *Tensor) *Tensor { return x.op(rowBernoulli, p).call1() }
+func (x *Exec) Bernoulli(p *Tensor) *Tensor {
+	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
+		return x.op(rowBernoulli, p).call1()
+	}
+	return x.composite("Bernoulli", func(x *Exec) *Tensor { // halves are compared as float32
+		return x.ToDType(x.op(rowBernoulli, x.ToDType(p, dtype.Float32)).call1(), p.dt)
+	})
+}
 
 // Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {

@@ -237,7 +237,7 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 		return x.constantPad(t, pad, complex(opt.Value, 0))
 	case "reflect", "replicate", "circular":
 	default:
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %s", opt.Mode)
+		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %q; it is constant, reflect, replicate or circular", opt.Mode)
 	}
 	if opt.Value != 0 {
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding mode %q doesn't take in value argument", opt.Mode)

@@ -17,10 +17,16 @@ func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint6
 	if err := x.s.capture.refuse("RestorePool"); err != nil {
 		return nil, err
 	}
+	if err := c.Usable(); err != nil {
+		return nil, err
+	}
 	live := c.Live()
 	var owned []*alloc.Block
 	take := func(ts []*Tensor, keep bool) error {
-		for _, t := range ts {
+		for i, t := range ts {
+			if t == nil || t.st == nil {
+				return fault.New(fault.Invalid, "tensor %d of a list is nil or a zero value; leave it out", i)
+			}
 			b := t.st.block
 			if t.closed.Load() || b == nil || t.st.dev != c.Device() {
 				return fault.New(fault.Invalid, "the tensor %s has no memory of the pool; leave it out", describe(t))

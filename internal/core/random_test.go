@@ -132,3 +132,21 @@ func TestRandomInGraphs(t *testing.T) {
 		}
 	})
 }
+
+// Probabilities in half precision are compared with the numbers that float32 ones are.
+func TestBernoulliOfHalves(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		p := x.Full([]int{4, 300}, 0.25, dtype.Float32)
+		draw := func(p *Tensor) *Tensor { return x.WithGenerator(rt.NewGenerator(3)).Bernoulli(p) }
+		want := doubles(t, x, draw(p))
+		for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16} {
+			got := draw(x.ToDType(p, dt))
+			if got.DType() != dt {
+				t.Errorf("probabilities of %v give %v", dt, got.DType())
+			}
+			if v := doubles(t, x, got); !slices.Equal(v, want) {
+				t.Errorf("%v draws otherwise than float32", dt)
+			}
+		}
+	})
+}

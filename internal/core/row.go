@@ -238,8 +238,12 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 		f.nested(func() { c = f.x.scalarFromHost(t) })
 		return f.temp(c)
 	}
+	name := t.st.dev.Info().Name
+	if name == dev.Info().Name {
+		name = "another " + name
+	}
 	f.fail(fault.Invalid, "Expected all tensors to be on the same device, but %s is on %s and the operation runs on %s; move it with x.To",
-		describe(t), t.st.dev.Info().Name, dev.Info().Name)
+		describe(t), name, dev.Info().Name)
 	return nil
 }
 

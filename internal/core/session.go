@@ -53,14 +53,7 @@ func (s *session) otherCall() string {
 	return ""
 }
 
-func init() {
-	rt.SetCallerOf(func(pcs []uintptr) string {
-		if file, line := callerIn(pcs); line > 0 {
-			return fmt.Sprintf("%s:%d", file, line)
-		}
-		return ""
-	})
-}
+func init() { rt.SetCallerOf(callerIn) }
 
 // HeldMemory returns the addresses of the device memory that the tensors hold: their own, what the graph behind them saved, and the
 // gradients of its leaves. It is for tests of the closing law.

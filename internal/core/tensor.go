@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
 	"tenon.dev/internal/rt"
 )
 
@@ -47,12 +48,16 @@ func (t *Tensor) Stride() []int { return t.stride }
 // Dim returns the number of dimensions.
 func (t *Tensor) Dim() int { return len(t.shape) }
 
-// Size returns the size of dimension i; negative i counts from the end. It panics with an index error as a slice does.
+// Size returns the size of dimension i; negative i counts from the end.
 func (t *Tensor) Size(i int) int {
-	if i < 0 {
-		i += len(t.shape)
+	d := i
+	if d < 0 {
+		d += len(t.shape)
 	}
-	return t.shape[i]
+	if d < 0 || d >= len(t.shape) {
+		panicAt("Size", fault.Invalid, "%s has no dimension %d; it has %d, numbered from 0", describe(t), i, len(t.shape))
+	}
+	return t.shape[d]
 }
 
 // Numel returns the number of elements.

@@ -422,8 +422,11 @@ func (g *gen) method(d *ast.FuncDecl) error {
 			}
 		}
 	}
-	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" })
+	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" }) && !slices.Contains(faces, "error")
+	located := func(v string) string { return fmt.Sprintf("core.Located(%q, %s)", d.Name.Name, v) }
 	switch {
+	case len(faces) == 1 && faces[0] == "error":
+		fmt.Fprintf(&g.body, "\treturn %s\n", located(call))
 	case len(faces) == 0:
 		fmt.Fprintf(&g.body, "\t%s\n", call)
 	case plain:
@@ -435,6 +438,10 @@ func (g *gen) method(d *ast.FuncDecl) error {
 		for i := range faces {
 			v := fmt.Sprintf("r%d", i)
 			vars = append(vars, v)
+			if faces[i] == "error" {
+				rets = append(rets, located(v))
+				continue
+			}
 			rets = append(rets, toFace(v, faces[i], cores[i]))
 		}
 		fmt.Fprintf(&g.body, "\t%s := %s\n\treturn %s\n", strings.Join(vars, ", "), call, strings.Join(rets, ", "))

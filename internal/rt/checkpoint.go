@@ -26,6 +26,14 @@ func (d *Device) CheckpointPool(id alloc.PoolID) (*PoolCheckpoint, error) {
 	return &PoolCheckpoint{d, c, id}, nil
 }
 
+// Usable returns why the checkpoint cannot be used, or nil.
+func (c *PoolCheckpoint) Usable() error {
+	if c == nil || c.dev == nil {
+		return fault.New(fault.Invalid, "the checkpoint is nil or a zero value; use one that CheckpointPool returned")
+	}
+	return nil
+}
+
 // Live returns the addresses that were live at the checkpoint.
 func (c *PoolCheckpoint) Live() []uint64 { return c.c.Live() }
 

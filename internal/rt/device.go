@@ -87,6 +87,14 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	return d, nil
 }
 
+// Usable returns why the device cannot be used, or nil.
+func (d *Device) Usable() error {
+	if d == nil || d.dev == nil {
+		return fault.New(fault.Invalid, "the device is nil or a zero value; use one that an Exec's Device returned")
+	}
+	return nil
+}
+
 // Driver returns the driver's device.
 func (d *Device) Driver() driver.Device { return d.dev }
 

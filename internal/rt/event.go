@@ -24,6 +24,14 @@ type Event struct {
 	cleanup runtime.Cleanup
 }
 
+// Usable returns why the event cannot be used, or nil.
+func (e *Event) Usable() error {
+	if e == nil || e.dev == nil {
+		return fault.New(fault.Invalid, "the event is nil or a zero value; use one that the device's NewEvent returned")
+	}
+	return nil
+}
+
 // Device returns the event's device.
 func (e *Event) Device() *Device { return e.dev }
 
@@ -39,6 +47,9 @@ func (e *Event) Handle() uint64 {
 
 // Record makes e mark the point after all work that s has now.
 func (e *Event) Record(s *Stream) error {
+	if err := s.Usable(); err != nil {
+		return err
+	}
 	if s.dev != e.dev {
 		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
 	}
@@ -73,6 +84,9 @@ func (e *Event) create() error {
 
 // Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing.
 func (s *Stream) Wait(e *Event) error {
+	if err := e.Usable(); err != nil {
+		return err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.handle == 0 || e.stream == s {
@@ -125,6 +139,9 @@ func (e *Event) point() (driver.Event, *Stream, uint64) {
 
 // Elapsed returns the device's time from e to end, to about half a microsecond.
 func (e *Event) Elapsed(end *Event) (time.Duration, error) {
+	if err := end.Usable(); err != nil {
+		return 0, err
+	}
 	if !e.timing || !end.timing {
 		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time.")
 	}

@@ -23,6 +23,14 @@ func NewGenerator(seed uint64) *Generator { return &Generator{seed: seed} }
 // Generator is the device's default generator.
 func (d *Device) Generator() *Generator { return &d.generator }
 
+// Usable returns why the generator cannot be used, or nil.
+func (g *Generator) Usable() error {
+	if g == nil {
+		return fault.New(fault.Invalid, "the generator is nil; use one that NewGenerator or a device's Generator returned")
+	}
+	return nil
+}
+
 // Seed returns the seed.
 func (g *Generator) Seed() uint64 {
 	g.mu.Lock()

@@ -106,6 +106,9 @@ func (d *Device) MemInfo() (free, total uint64, err error) {
 
 // RawAlloc takes memory by its address alone; size 0 gives address 0.
 func (d *Device) RawAlloc(size uint64, s *Stream) (uint64, error) {
+	if err := s.Usable(); err != nil {
+		return 0, err
+	}
 	if s.dev != d {
 		return 0, fault.New(fault.Invalid, "the stream belongs to another device; memory is allocated for a stream of its own device")
 	}

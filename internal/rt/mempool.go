@@ -42,6 +42,14 @@ func (d *Device) NewMemPool(src Source) (*MemPool, error) {
 	return p, nil
 }
 
+// Usable returns why the pool cannot be used, or nil.
+func (p *MemPool) Usable() error {
+	if p == nil || p.dev == nil {
+		return fault.New(fault.Invalid, "the pool is nil or a zero value; use one that NewMemPool returned")
+	}
+	return nil
+}
+
 // Device returns the pool's device.
 func (p *MemPool) Device() *Device { return p.dev }
 

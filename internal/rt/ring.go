@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"tenon.dev/fault"
 )
 
 // OpID is a small number for an operation's name, so that the launch ring needs one word an entry.
@@ -107,11 +109,22 @@ func (s *Stream) line(seq uint64) string {
 	if len(pcs) == 0 || callerOf == nil {
 		return ""
 	}
-	return callerOf(pcs)
+	if file, line := callerOf(pcs); line > 0 {
+		return fmt.Sprintf("%s:%d", file, line)
+	}
+	return ""
 }
 
 // callerOf turns a stack into the line of the first caller outside the library. The tensor line, which knows who its callers are, sets it.
-var callerOf func(pcs []uintptr) string
+var callerOf func(pcs []uintptr) (file string, line int)
 
 // SetCallerOf sets how a kept stack becomes a line of the user's code.
-func SetCallerOf(f func(pcs []uintptr) string) { callerOf = f }
+func SetCallerOf(f func(pcs []uintptr) (file string, line int)) { callerOf = f }
+
+// Locate gives e the line of the first caller outside the library.
+func Locate(e *fault.Error) {
+	var pcs [64]uintptr
+	if callerOf != nil {
+		e.File, e.Line = callerOf(pcs[:runtime.Callers(2, pcs[:])])
+	}
+}

@@ -22,6 +22,14 @@ type Stream struct {
 	lines  *lineRing // nil unless the device keeps calls
 }
 
+// Usable returns why the stream cannot be used, or nil.
+func (s *Stream) Usable() error {
+	if s == nil || s.dev == nil {
+		return fault.New(fault.Invalid, "the stream is nil or a zero value; use one that the device's Stream or DefaultStream returned")
+	}
+	return nil
+}
+
 // Device returns the stream's device.
 func (s *Stream) Device() *Device { return s.dev }
 
@@ -62,6 +70,9 @@ func (s *Stream) WaitFor(o *Stream, seq uint64) error {
 func (s *Stream) WaitAll(o *Stream) error {
 	if s == o {
 		return nil
+	}
+	if err := o.Usable(); err != nil {
+		return err
 	}
 	if s.dev != o.dev {
 		return fault.New(fault.Unsupported, "streams of different devices wait through copies only")

@@ -1,0 +1,388 @@
+package tenon_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/kernel"
+)
+
+// walk calls functions of the public API by reflection with arguments that are wrong in some way. A call may succeed or be refused by a
+// *fault.Error with a sentence, a kind and, where it panics, the operation and a line; anything else fails the test.
+type walk struct {
+	t      *testing.T
+	rand   *rand.Rand
+	x      *tenon.Exec
+	other  *tenon.Exec // of another device
+	values map[reflect.Type][]value
+	// said collects the sentences, for a person to read.
+	said map[string]string
+	// told are the findings so far.
+	told map[string]bool
+}
+
+// value makes an argument.
+type value struct {
+	name string
+	make func(x *tenon.Exec) any
+	// wrong says that a call that gets it may not succeed.
+	wrong bool
+}
+
+func good(name string, v any) value {
+	return value{name: name, make: func(*tenon.Exec) any { return v }}
+}
+
+func bad(name string, v any) value {
+	return value{name: name, make: func(*tenon.Exec) any { return v }, wrong: true}
+}
+
+// profiles are the shapes and types of tensors that a call of sound arguments gets, in turn.
+var profiles = []struct {
+	name  string
+	shape []int
+	dt    tenon.DType
+}{
+	{"matrix", []int{2, 2}, tenon.Float32}, {"vector", []int{3}, tenon.Float32}, {"image", []int{2, 2, 3, 3}, tenon.Float32}, {"number", nil, tenon.Float64},
+	{"integers", []int{2, 2}, tenon.Int64}, {"complex", []int{2, 2}, tenon.Complex64}, {"empty", []int{0, 2}, tenon.Float32}, {"batch", []int{2, 2, 2}, tenon.BFloat16},
+	{"truth", []int{2, 2}, tenon.Bool},
+}
+
+func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
+	w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 2)), x: x, other: other, values: map[reflect.Type][]value{}, said: map[string]string{}, told: map[string]bool{}}
+	tensor := func(name string, f func(x *tenon.Exec) any, wrong bool) value { return value{name, f, wrong} }
+	var tensors []value
+	for _, p := range profiles {
+		tensors = append(tensors, tensor(p.name, func(x *tenon.Exec) any { return x.Ones(p.shape, p.dt) }, false))
+	}
+	tensors = append(tensors,
+		tensor("nil", func(*tenon.Exec) any { return (*tenon.Tensor)(nil) }, true),
+		tensor("zero", func(*tenon.Exec) any { return new(tenon.Tensor) }, true),
+		tensor("closed", func(x *tenon.Exec) any { a := x.Ones([]int{2, 2}, tenon.Float32); a.Close(); return a }, true),
+		tensor("foreign", func(*tenon.Exec) any { return other.Ones([]int{2, 2}, tenon.Float32) }, true),
+		tensor("expanded", func(x *tenon.Exec) any { return x.Expand(x.Ones([]int{1}, tenon.Float32), 2, 2) }, false),
+		tensor("leaf", func(x *tenon.Exec) any { return x.Ones([]int{2, 2}, tenon.Float32).SetRequiresGrad(true) }, false),
+		tensor("row", func(x *tenon.Exec) any { return x.Ones([]int{1, 7}, tenon.Float32) }, false),
+		tensor("deep", func(x *tenon.Exec) any { return x.Ones([]int{1, 2, 1, 2, 1, 2, 1}, tenon.Float32) }, false),
+		tensor("far index", func(x *tenon.Exec) any { return x.Full([]int{2, 2}, 1e9, tenon.Int64) }, false),
+	)
+	w.add((*tenon.Tensor)(nil), tensors...)
+	var lists []value
+	for _, v := range tensors {
+		lists = append(lists, tensor("list of "+v.name, func(x *tenon.Exec) any { return []*tenon.Tensor{v.make(x).(*tenon.Tensor)} }, v.wrong))
+	}
+	w.add([]*tenon.Tensor(nil), append(lists[:len(profiles):len(profiles)],
+		append(lists[len(profiles):], good("nil", []*tenon.Tensor(nil)), good("none", []*tenon.Tensor{}))...)...)
+	w.add(0, good("0", 0), good("1", 1), good("-1", -1), good("2", 2), good("7", 7), good("-9", -9), good("max", math.MaxInt), good("min", math.MinInt))
+	w.add(int64(0), good("0", int64(0)), good("3", int64(3)), good("-3", int64(-3)), good("max", int64(math.MaxInt64)), good("min", int64(math.MinInt64)))
+	w.add(uint64(0), good("0", uint64(0)), good("7", uint64(7)), good("max", uint64(math.MaxUint64)))
+	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("huge", 1e300))
+	w.add(complex(0, 0), good("i", 1i), good("0", 0i), good("NaN", complex(math.NaN(), math.Inf(1))))
+	w.add(false, good("false", false), good("true", true))
+	w.add("", good("empty", ""), good("nonsense", "nonsense\x00"))
+	w.add([]int(nil), good("nil", []int(nil)), good("0", []int{0}), good("2 2", []int{2, 2}), good("0 1", []int{0, 1}), good("-1", []int{-1}), good("none", []int{}), good("9", []int{9}),
+		good("twice", []int{1, 1}), good("negative", []int{-5, 3}), good("max", []int{math.MaxInt}), good("min", []int{math.MinInt, 2}), good("huge", []int{1 << 60}),
+		good("many", []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), good("zero", []int{0, 0, 0, 0}))
+	w.add([2]int{}, good("1", [2]int{1, 1}), good("0", [2]int{}), good("2", [2]int{2, 2}), good("-1", [2]int{-1, 1}), good("max", [2]int{math.MaxInt, math.MaxInt}), good("min", [2]int{math.MinInt, 1}))
+	w.add([3]int{}, good("1", [3]int{1, 1, 1}), good("0", [3]int{}), good("-1", [3]int{-1, 1, 1}), good("max", [3]int{math.MaxInt, 1, 1}))
+	w.add([]byte(nil), good("nil", []byte(nil)), good("none", []byte{}), good("3", make([]byte, 3)), good("16", make([]byte, 16)))
+	w.add(tenon.Float32, good("float32", tenon.Float32), good("int64", tenon.Int64), good("bool", tenon.Bool), good("complex64", tenon.Complex64), good("float16", tenon.Float16),
+		good("Invalid", dtype.Invalid), good("unknown", tenon.DType(200)))
+	w.add((*cuda.Stream)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Stream() }}, bad("nil", (*cuda.Stream)(nil)), bad("zero", new(cuda.Stream)), good("foreign", other.Stream()))
+	w.add((*cuda.Generator)(nil), good("new", cuda.NewGenerator(1)), good("zero", new(cuda.Generator)), good("nil", (*cuda.Generator)(nil)))
+	w.add((*cuda.Device)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Device() }}, bad("nil", (*cuda.Device)(nil)), bad("zero", new(cuda.Device)), good("foreign", other.Device()))
+	w.add((*cuda.MemPool)(nil), good("nil", (*cuda.MemPool)(nil)), bad("zero", new(cuda.MemPool)))
+	w.add((*cuda.PoolCheckpoint)(nil), bad("nil", (*cuda.PoolCheckpoint)(nil)), bad("zero", new(cuda.PoolCheckpoint)))
+	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(true) }}, bad("nil", (*cuda.Event)(nil)), bad("zero", new(cuda.Event)),
+		value{name: "foreign", make: func(*tenon.Exec) any { return other.Device().NewEvent(false) }})
+	w.add((*tenon.Graph)(nil), bad("nil", (*tenon.Graph)(nil)), bad("zero", new(tenon.Graph)))
+	w.add((*kernel.Kernel)(nil), bad("nil", (*kernel.Kernel)(nil)), bad("zero", new(kernel.Kernel)))
+	w.add((*tenon.Function)(nil), value{name: "nil", make: func(*tenon.Exec) any { return nil }, wrong: true}, good("of nothing", ofNothing{}))
+	w.add([]tenon.Arg(nil), good("nil", []tenon.Arg(nil)), bad("zero", []tenon.Arg{{}}), bad("nil tensor", []tenon.Arg{tenon.In(nil)}))
+	w.add((*tenon.Exec)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x }}, bad("nil", (*tenon.Exec)(nil)), bad("zero", new(tenon.Exec)))
+	return w
+}
+
+// ofNothing is a function with no outputs.
+type ofNothing struct{}
+
+func (ofNothing) Forward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor) []*tenon.Tensor {
+	return nil
+}
+
+func (ofNothing) Backward(*tenon.Exec, *tenon.FunctionContext, ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	return nil, nil
+}
+
+// add says which values arguments of a sample's type take; *Interface stands for an interface.
+func (w *walk) add(sample any, vs ...value) {
+	t := reflect.TypeOf(sample)
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Interface {
+		t = t.Elem()
+	}
+	w.values[t] = vs
+}
+
+// of returns the values of a type; those of structures and functions are made up.
+func (w *walk) of(t reflect.Type) []value {
+	if vs := w.values[t]; vs != nil {
+		return vs
+	}
+	var vs []value
+	switch t.Kind() {
+	case reflect.Struct:
+		vs = append(vs, good("zero", reflect.Zero(t).Interface()))
+		for i := range 6 {
+			if t.NumField() > 0 && t.Field(0).IsExported() {
+				v := reflect.New(t).Elem()
+				vs = append(vs, value{name: fmt.Sprint("filled ", i), make: func(x *tenon.Exec) any {
+					for k := range v.NumField() {
+						if f := v.Field(k); f.CanSet() {
+							all := w.of(f.Type())
+							set(f, all[(i*7+k)%len(all)].make(x))
+						}
+					}
+					return v.Interface()
+				}})
+			}
+		}
+	case reflect.Func:
+		vs = append(vs, good("stub", reflect.MakeFunc(t, func([]reflect.Value) []reflect.Value {
+			var out []reflect.Value
+			for i := range t.NumOut() {
+				out = append(out, reflect.Zero(t.Out(i)))
+			}
+			return out
+		}).Interface()), value{name: "nil", make: func(*tenon.Exec) any { return reflect.Zero(t).Interface() }, wrong: true})
+	case reflect.Pointer:
+		vs = append(vs, value{name: "nil", make: func(*tenon.Exec) any { return reflect.Zero(t).Interface() }})
+		for _, v := range w.of(t.Elem()) {
+			vs = append(vs, value{name: "to " + v.name, make: func(x *tenon.Exec) any {
+				p := reflect.New(t.Elem())
+				set(p.Elem(), v.make(x))
+				return p.Interface()
+			}})
+		}
+	default:
+		if t.Kind() != reflect.Interface || t.NumMethod() > 0 {
+			w.t.Fatalf("no values for arguments of type %v", t)
+		}
+		vs = append(vs, value{name: "nil", make: func(*tenon.Exec) any { return nil }}, good("0", 0), good("text", "text"))
+	}
+	w.values[t] = vs
+	return vs
+}
+
+func set(v reflect.Value, to any) {
+	if to == nil {
+		v.SetZero()
+		return
+	}
+	v.Set(reflect.ValueOf(to))
+}
+
+// mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
+var mayBe = map[string]map[string]string{
+	"nil": {
+		"BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
+	},
+	"foreign": {
+		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "ExpandAs": "2", "Keep": "1",
+		"Positive": "1", "RecordStream": "1", "SharesStorage": "1", "To": "1", "ToDType": "1",
+	},
+}
+
+func allowed(name string, i int, kind string) bool {
+	if i == 0 && (kind == "closed" || kind == "foreign" || name == "tenon.Tensor.Close" || name == "tenon.Tensor.String") {
+		return true // a tensor can be asked about itself
+	}
+	_, method, _ := strings.Cut(strings.TrimPrefix(name, "tenon."), ".")
+	return slices.Contains(strings.Fields(mayBe[kind][method]), strconv.Itoa(i))
+}
+
+// function walks one function, given as a value: every argument takes each of its values while the others are sound, in every profile; then
+// come calls with values at random.
+func (w *walk) function(name string, f reflect.Value) {
+	t := f.Type()
+	args := make([]value, t.NumIn())
+	sound := func(profile int) {
+		for i := range args {
+			vs := w.of(t.In(i))
+			args[i] = vs[0]
+			if in := t.In(i); in == reflect.TypeFor[*tenon.Tensor]() || in == reflect.TypeFor[[]*tenon.Tensor]() {
+				args[i] = vs[profile]
+			}
+		}
+	}
+	for p := range profiles {
+		sound(p)
+		w.call(name, f, args, "")
+		for i := range args {
+			for _, v := range w.of(t.In(i)) {
+				sound(p)
+				args[i] = v
+				must := ""
+				if key := fmt.Sprintf("%s %d %s", name, i, v.name); v.wrong && !allowed(name, i, v.name) {
+					must = key
+				}
+				w.call(name, f, args, must)
+			}
+		}
+	}
+	for range 20 {
+		for i := range args {
+			vs := w.of(t.In(i))
+			args[i] = vs[w.rand.IntN(len(vs))]
+		}
+		w.call(name, f, args, "")
+	}
+}
+
+// call makes one call. must names the argument for which it may not succeed, if there is one.
+func (w *walk) call(name string, f reflect.Value, args []value, must string) {
+	names := make([]string, len(args))
+	for i, a := range args {
+		names[i] = a.name
+	}
+	what := name + "(" + strings.Join(names, ", ") + ")"
+	hung := time.AfterFunc(20*time.Second, func() { panic("hangs: " + what) })
+	defer hung.Stop()
+	err := w.made(what, func(x *tenon.Exec) error {
+		in := make([]reflect.Value, len(args))
+		for i, a := range args {
+			in[i] = reflect.New(f.Type().In(i)).Elem()
+			set(in[i], a.make(x))
+		}
+		var out []reflect.Value
+		if f.Type().IsVariadic() {
+			out = f.CallSlice(in)
+		} else {
+			out = f.Call(in)
+		}
+		for _, o := range out {
+			if err, ok := o.Interface().(error); ok {
+				return returned{err}
+			}
+		}
+		return nil
+	})
+	w.judge(what, err, must)
+}
+
+// returned is an error that a function returned, in place of a panic.
+type returned struct{ error }
+
+// made runs f in a scope and turns its panic into an error.
+func (w *walk) made(what string, f func(x *tenon.Exec) error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *fault.Error:
+			err = r
+		default:
+			err = errRuntime
+			w.report(panicked(), "%s: panics with %v\n%s", what, r, panicked())
+		}
+	}()
+	w.x.Scope(func(x *tenon.Exec) { err = f(x) })
+	return err
+}
+
+// panicked returns the lines of the library that a panic came from.
+func panicked() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	var lines []string
+	for fr, more := frames.Next(); more && len(lines) < 4; fr, more = frames.Next() {
+		if strings.HasPrefix(fr.Function, "tenon") && !strings.HasSuffix(fr.File, "_test.go") {
+			lines = append(lines, fmt.Sprintf("\t%s:%d", fr.File, fr.Line))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// errRuntime stands for a panic that has been reported.
+var errRuntime = errors.New("a panic of the runtime")
+
+// report fails the test, once for each key.
+func (w *walk) report(key, format string, args ...any) {
+	if !w.told[key] {
+		w.told[key] = true
+		w.t.Errorf(format, args...)
+	}
+}
+
+// judge fails the test unless err, which a call ended with, is what a user can act on.
+func (w *walk) judge(what string, err error, must string) {
+	switch {
+	case err == errRuntime || err == nil && must == "":
+		return
+	case err == nil:
+		w.report(must, "%s succeeds; wrong is %s", what, must)
+		return
+	}
+	var r returned
+	result := errors.As(err, &r)
+	if result {
+		err = r.error
+	}
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		w.report(err.Error(), "%s: the error is no *fault.Error: %v", what, err)
+		return
+	}
+	if e.Kind == 0 || len(e.Msg) < 10 || strings.HasSuffix(e.Msg, ".") {
+		w.report(e.Msg, "%s: the error says %q, kind %v", what, e.Msg, e.Kind)
+	}
+	if (!result || strings.HasPrefix(what, "tenon.")) && (e.Op == "" || e.Line == 0) {
+		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
+	}
+	if w.said[e.Msg] == "" {
+		w.said[e.Msg] = what
+	}
+}
+
+// methods walks the exported methods of the type of a sample, called on every value of that type.
+func (w *walk) methods(sample any, leave ...string) {
+	t := reflect.TypeOf(sample)
+	for i := range t.NumMethod() {
+		m := t.Method(i)
+		skip := false
+		for _, l := range leave {
+			skip = skip || l == m.Name
+		}
+		if !skip {
+			w.function(strings.TrimPrefix(t.String(), "*")+"."+m.Name, m.Func)
+		}
+	}
+}
+
+// TestMisuseWalk: whatever the operations are called with, no call ends in a panic of Go's runtime, hangs, or takes what is no tensor for one.
+func TestMisuseWalk(t *testing.T) {
+	open(t, func(t *testing.T, x *tenon.Exec) {
+		other, err := tenon.Open(tenon.Sim(1 << 30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		w := newWalk(t, x, other)
+		w.methods(x, "Close")
+		w.methods((*tenon.Tensor)(nil))
+		for msg, what := range w.said {
+			t.Logf("%s\n\t\t%s", msg, what)
+		}
+	})
+}
