@@ -209,3 +209,15 @@ func TestSmoothedCrossEntropyIgnores(t *testing.T) {
 		}
 	})
 }
+
+// Complex 0 to a power with a negative real part is infinite.
+func TestComplexPowOfZero(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Complex64, dtype.Complex128} {
+			zero := x.Zeros([]int{4}, dt)
+			y := x.Pow(zero, x.ToDType(From(x, []complex64{-2, -1 + 1i, 0, 2 + 1i}), dt))
+			wantBits(t, x, x.ToDType(x.RealPart(y), dtype.Float32), inf, inf, 1, 0)
+			wantBits(t, x, x.ToDType(x.ImagPart(y), dtype.Float32), nan, nan, 0, 0)
+		}
+	})
+}

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/kernel"
 )
 
-// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0. The real part of b log a, whose rounding error the result multiplies by its
+// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0, or infinite with an undefined angle where b's real part is negative. The real part of b log a, whose rounding error the result multiplies by its
 // size, is kept with its rounding error; the angles round as those of other libraries do, since a base's angle times a large power is as
 // far from the truth in every one that computes in the type itself.
 func complexPow(k *kernel.Builder, a, b Num) Num {
@@ -21,7 +21,9 @@ func complexPow(k *kernel.Builder, a, b Num) Num {
 	m = m.Mul(lo).Abs().Lt(m.Like(gomath.Inf(1))).Select(m.FMA(lo, m), m)
 	flat := q.Eq(q.Like(0))
 	r := Num{flat.Select(m, m.Mul(math.Cos(k, q))), flat.Select(q, m.Mul(math.Sin(k, q)))}
-	return choose(b.Eq(b.like(0)), a.like(1), choose(a.Eq(a.like(0)), a.like(0), r))
+	pole := b.Re.Lt(b.Re.Like(0))
+	zero := Num{pole.Select(m.Like(gomath.Inf(1)), m.Like(0)), pole.Select(m.Like(gomath.NaN()), m.Like(0))}
+	return choose(b.Eq(b.like(0)), a.like(1), choose(a.Eq(a.like(0)), zero, r))
 }
 
 // anglePoly is (atan(t) - t)/t³ at z = t², for 0 <= t <= 1; the error relative to atan is 2^-25.8. By Remez's algorithm, as the polynomials of
