@@ -8,7 +8,7 @@ import (
 )
 
 func Example() {
-	x, err := tenon.Open(tenon.CPU())
+	x, err := tenon.Open(tenon.Best()) // the first NVIDIA GPU, or the simulator where there is none
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func Example() {
 	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
 		log.Fatal(err)
 	}
-	grad, err := tenon.Read[float32](x, w.Grad())
+	grad, err := tenon.Read[float32](x, w.Grad()) // [2 4 6]
 	fmt.Println(grad, err)
 	// Output: [2 4 6] <nil>
 }

@@ -282,3 +282,21 @@ func TestPagesFindsPlanted(t *testing.T) {
 	want(t, Pages(planted{"a.go": "package tenon"}.load(t)), "docs/architecture.md: open", "go.mod: open")
 	want(t, Pages(planted{"go.mod": "require x.org/a v1.0.0"}.load(t)), "docs/architecture.md: open", "RATIONALE.md: open")
 }
+
+func TestSnippetsFindsPlanted(t *testing.T) {
+	page := func(blocks ...string) string {
+		return "text\n```sh\nno(Go)\n```\n```go\n" + strings.Join(blocks, "```\n```go\n") + "```\n"
+	}
+	test := "package a\n\nfunc Example() {\n\tx := f() // what f gives\n\tif x {\n\t\tg(x)\n\t}\n\th()\n\tk()\n}\n"
+	table := "| PyTorch | Tenon |\n| --- | --- |\n| `a + b` | `x.Add(a, b)`, the same; `TENON_A=1` |\n| `c` | `x.C(a…)` or `x.C(a\\|b)` |\n\n| PyTorch | other |\n| `a(b)` | `x.D()` |\n"
+	tree := planted{
+		"README.md":              page("x := f()\nif x {\n  g(x)\n", "x := f() // something else\n\nh()\n", "x := f()\n…\nk()\n", "h()\n…\nx := f()\n", "x := f()\nh()\n"),
+		"docs/from-pytorch.md":   table,
+		"docs/other.md":          table,
+		"a/a_test.go":            test,
+		"a/a.go":                 "package a\n\nfunc b() {\n\tx := f()\n\th()\n}\n",
+		"from_pytorch_test.go":   "package a\n\nfunc TestA() {\n\tx.Add(a, b)\n\tx.C(a, b)\n}\n",
+		".git/hidden/ignored.md": page("z()\n"),
+	}
+	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in from_pytorch_test.go")
+}

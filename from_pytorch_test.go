@@ -1,0 +1,313 @@
+package tenon_test
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/data"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// The tests of this file hold the code of the tables in docs/from-pytorch.md, word for word.
+
+func openSim(t *testing.T) *tenon.Exec {
+	t.Helper()
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	must(t, err)
+	t.Cleanup(func() { must(t, x.Close()) })
+	return x
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantItem(t *testing.T, x *tenon.Exec, a *tenon.Tensor, want float64) {
+	t.Helper()
+	if v, err := x.Item(a); v != want || err != nil {
+		t.Fatalf("got %v and %v, want %v", v, err, want)
+	}
+}
+
+func TestFromPyTorchExec(t *testing.T) {
+	x := openSim(t)
+	a, b, c := x.Full(nil, 2, tenon.Float32), x.Full(nil, 3, tenon.Float32), x.Empty(nil, tenon.Float32)
+	wantItem(t, x, x.Add(a, b), 5)
+	wantItem(t, x, x.MulS(a, 2), 4)
+	x.AddInto(c, a, b)
+	wantItem(t, x, c, 5)
+	x.AddInto(a, a, b)
+	v, err := x.Item(a)
+	if v != 5 || err != nil {
+		t.Error(v, err)
+	}
+	s, err := x.Device().Stream()
+	must(t, err)
+	if x.On(s).Stream() != s || x.NoGrad().GradEnabled() {
+		t.Error("the modes do not follow")
+	}
+	m := x.Ones([]int{2, 2}, tenon.Float32)
+	if got := x.Autocast(tenon.BFloat16).MM(m, m).DType(); got != tenon.BFloat16 {
+		t.Error("autocast gave", got)
+	}
+	{
+		err := tenon.Try(func() { x.Add(m, x.Ones([]int{3}, tenon.Float32)) })
+		if err == nil {
+			t.Error("shapes that do not fit were added")
+		}
+	}
+	if v, err := tenon.Read[float32](x, a); len(v) != 1 || v[0] != 5 || err != nil {
+		t.Error(v, err)
+	}
+	wantItem(t, x, x.Sum(tenon.From(x, []int64{1, 2, 3, 4}, 2, 2), nil, tenon.SumOpt{}), 10)
+	wantItem(t, x, x.Sum(x.Zeros([]int{2, 3}, tenon.Float32), nil, tenon.SumOpt{}), 0)
+	text, err := x.Format(a)
+	if text != "5 float32[] on Simulated GPU" || err != nil {
+		t.Error(text, err)
+	}
+	for _, view := range []*tenon.Tensor{x.Transpose(m, 0, 1), x.Slice(m, 0, 0, 1, 1), x.Select(m, 0, 1)} {
+		if !view.SharesStorage(m) {
+			t.Error(view, "is no view")
+		}
+	}
+}
+
+func TestFromPyTorchMemory(t *testing.T) {
+	x := openSim(t)
+	a := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Ones([]int{1000}, tenon.Float32), 1) })
+	if n := x.Device().MemoryAllocated(); n != 4096 || x.Device().Stats()["allocated_bytes.all.current"] != n || x.Device().MaxMemoryReserved() != 2<<20 {
+		t.Error("allocated", n)
+	}
+	a.Close()
+	if x.Device().MemoryAllocated() != 0 || x.Device().MemorySummary(false) == "" || x.Device().HostStats().Flatten() == nil {
+		t.Error("closing freed nothing")
+	}
+	if free, total, err := x.Device().MemInfo(); free >= total || err != nil {
+		t.Error(free, total, err)
+	}
+	must(t, x.Device().EmptyCache())
+	must(t, x.Device().EmptyHostCache())
+	x.Device().ResetPeakStats()
+	x.Device().ResetAccumulatedStats()
+	s := "max_split_size_mb:64"
+	must(t, x.Device().SetAllocatorSettings(s))
+	if x.Device().AllocatorBackend() != "native" {
+		t.Error(x.Device().AllocatorBackend())
+	}
+	x.Device().SetCaching(false)
+	x.Device().SetCaching(true)
+	seen := 0
+	x.Device().OnOutOfMemory(func(o cuda.OOM) { seen++ })
+	must(t, x.Device().SetMemoryFraction(0.5))
+	if err := tenon.Try(func() { x.Empty([]int{600 << 20}, tenon.Uint8) }); err == nil || seen != 1 {
+		t.Error(err, seen)
+	}
+	n := uint64(1000)
+	addr, err := x.Device().RawAlloc(n, x.Stream())
+	must(t, err)
+	must(t, x.Device().RawFree(addr))
+}
+
+func TestFromPyTorchHostMemory(t *testing.T) {
+	x := openSim(t)
+	a := x.Host().Zeros([]int{3}, tenon.Float32)
+	must(t, x.RegisterHost(a))
+	must(t, x.UnregisterHost(a))
+	b := make([]byte, 4096)
+	must(t, x.Device().HostRegister(b))
+	must(t, x.Device().HostUnregister(b))
+	a = x.PinMemory(a)
+	if !a.IsPinned() {
+		t.Error("not pinned")
+	}
+	{
+		b := x.Ones([]int{3}, tenon.Float32)
+		x.CopyAsyncInto(a, b)
+		wantItem(t, x, x.Sum(x.To(a, tenon.ToOpt{NonBlocking: true}), nil, tenon.SumOpt{}), 3)
+		s, err := x.Device().Stream()
+		must(t, err)
+		a := b
+		must(t, x.RecordStream(a, s))
+	}
+}
+
+// counting is memory of the driver's.
+type counting struct{ d *cuda.Device }
+
+func (c counting) Alloc(size uint64, s *cuda.Stream) (uint64, error) { return c.d.Malloc(size) }
+func (c counting) Free(addr, size uint64, s *cuda.Stream) error      { return c.d.Free(addr) }
+
+func TestFromPyTorchPoolsAndHistory(t *testing.T) {
+	x := openSim(t)
+	a := counting{x.Device()}
+	pool, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{Allocator: a})
+	must(t, err)
+	x.UsePool(pool).Ones([]int{3}, tenon.Float32).Close()
+	must(t, pool.Close())
+	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	s, err := x.Device().Snapshot()
+	must(t, err)
+	f := filepath.Join(t.TempDir(), "snapshot.pickle")
+	must(t, x.Device().DumpSnapshot(f))
+	if read, err := cuda.ReadSnapshotFile(f); err != nil || len(read.Segments()) != len(s.Segments()) {
+		t.Error(err)
+	}
+}
+
+// twice is an operation with a derivative of its own.
+type twice struct{}
+
+func (twice) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {
+	return []*tenon.Tensor{x.MulS(in[0], 2)}
+}
+
+func (twice) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	return []*tenon.Tensor{x.MulS(grads[0], 2)}, nil
+}
+
+func TestFromPyTorchAutograd(t *testing.T) {
+	x := openSim(t)
+	a := x.Full(nil, 3, tenon.Float32)
+	a.SetRequiresGrad(true)
+	loss := x.Mul(a, a)
+	err := x.Backward(loss, nil, tenon.BackwardOpt{})
+	must(t, err)
+	wantItem(t, x, a.Grad(), 6)
+
+	ys, xs := []*tenon.Tensor{x.Mul(a, x.Mul(a, a))}, []*tenon.Tensor{a}
+	gs, err := x.Grad(ys, xs, nil, tenon.BackwardOpt{CreateGraph: true})
+	must(t, err)
+	ys = gs
+	must(t, x.Backward(ys[0], nil, tenon.BackwardOpt{RetainGraph: true}))
+	{
+		gs, err := x.Grad(ys, xs, nil, tenon.BackwardOpt{})
+		must(t, err)
+		wantItem(t, x, gs[0], 18)
+	}
+	f, inputs := twice{}, []*tenon.Tensor{a}
+	loss = x.Apply(f, inputs...)[0]
+	{
+		f := func(x *tenon.Exec, g *tenon.Tensor) *tenon.Tensor { return x.MulS(g, 10) }
+		t := loss
+		remove := t.RegisterHook(f)
+		remove()
+		t.RetainGrad()
+	}
+	called := 0
+	{
+		f := func(x *tenon.Exec, p *tenon.Tensor) { called++ }
+		p := a
+		p.RegisterPostAccumulateGradHook(f)
+	}
+	loss.RegisterHook(func(x *tenon.Exec, g *tenon.Tensor) *tenon.Tensor {
+		f := func(x *tenon.Exec) { called++ }
+		x.QueueCallback(f)
+		return nil
+	})
+	a.SetGrad(nil)
+	must(t, x.Backward(loss, nil, tenon.BackwardOpt{}))
+	wantItem(t, x, a.Grad(), 2)
+	if called != 2 || loss.Grad() == nil {
+		t.Error("the hooks were called", called, "times")
+	}
+	pack := func(x *tenon.Exec, t *tenon.Tensor) any { called++; return x.Clone(t) }
+	unpack := func(x *tenon.Exec, v any) *tenon.Tensor { return v.(*tenon.Tensor) }
+	x.SavedTensorHooks(pack, unpack, func(x *tenon.Exec) { x.Mul(a, a) })
+	if called != 4 {
+		t.Error("the saved tensors were packed", called-2, "times")
+	}
+}
+
+func TestFromPyTorchModules(t *testing.T) {
+	x := openSim(t)
+	m := nn.NewLinear(x, 64, 10, nn.LinearOpt{})
+	defer nn.Close(m)
+	in := x.Ones([]int{5, 64}, tenon.Float32)
+	if shape := m.Forward(x, in).Shape(); !slices.Equal(shape, []int{5, 10}) {
+		t.Error(shape)
+	}
+	d := map[string]*tenon.Tensor{}
+	for name, v := range nn.StateDict(m) {
+		d[name] = v
+	}
+	must(t, nn.Load(x, m, d, nn.LoadOpt{}))
+	f := filepath.Join(t.TempDir(), "m.safetensors")
+	must(t, nn.SaveFile(x, m, f))
+	must(t, nn.LoadFile(x, m, f, nn.LoadOpt{}))
+	nn.Train(m)
+	nn.Eval(m)
+	for _, p := range nn.Params(m) {
+		nn.InitUniform(x, p.Tensor(), -1, 1, nil)
+	}
+	opt, err := optim.NewAdam(nn.Params(m), optim.AdamOpt{LR: 1e-3})
+	must(t, err)
+	defer opt.Close()
+	opt.ZeroGrad()
+	must(t, x.Backward(x.Sum(m.Forward(x, in), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	{
+		err := opt.Step(x)
+		must(t, err)
+	}
+	opt.SetLR(0, 1e-4)
+	if opt.LR(0) != 1e-4 {
+		t.Error(opt.LR(0))
+	}
+
+	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))
+	must(t, err)
+	loader, err := data.NewLoader(ds, data.LoaderOpt{BatchSize: 4, Shuffle: true})
+	must(t, err)
+	batches := 0
+	for b, err := range loader.Epoch(x) {
+		must(t, err)
+		batches += len(b.Tensors)
+	}
+	if batches != 3 {
+		t.Error(batches)
+	}
+}
+
+func TestFromPyTorchDevices(t *testing.T) {
+	if tenon.GPUs() > 0 {
+		x, err := tenon.Open(tenon.CUDA(0))
+		must(t, err)
+		must(t, x.Close())
+	}
+	best, err := tenon.Open(tenon.Best())
+	must(t, err)
+	must(t, best.Close())
+	x := openSim(t)
+	a := x.Host().Ones([]int{3}, tenon.Float32)
+	a = x.To(a, tenon.ToOpt{})
+	wantItem(t, x.Host(), x.Host().Sum(x.Host().To(a, tenon.ToOpt{}), nil, tenon.SumOpt{}), 3)
+	must(t, x.Device().Synchronize())
+	var y *tenon.Tensor
+	g, err := x.Capture(func(x *tenon.Exec) { y = x.MulS(a, 2) }, tenon.CaptureOpt{})
+	must(t, err)
+	must(t, x.Replay(g))
+	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 6)
+	must(t, g.Close())
+	x.Device().Generator().SetSeed(5)
+	r := x.Rand([]int{2}, tenon.Float32)
+	q := x.WithGenerator(cuda.NewGenerator(5)).Rand([]int{2}, tenon.Float32)
+	wantItem(t, x, x.Max(x.Abs(x.Sub(r, q))), 0)
+	nn.InitUniform(x, r, 2, 3, nn.NewHostGenerator(5))
+	wantItem(t, x, x.Floor(x.Min(r)), 2)
+	start, end := x.Device().NewEvent(true), x.Device().NewEvent(true)
+	must(t, start.Record(x.Stream()))
+	must(t, end.Record(x.Stream()))
+	must(t, end.Synchronize())
+	if d, err := start.Elapsed(end); d < 0 || err != nil {
+		t.Error(d, err)
+	}
+	s, err := x.Device().Stream()
+	must(t, err)
+	must(t, x.On(s).WaitStream(x.Stream()))
+}

@@ -1,0 +1,150 @@
+package lint
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+)
+
+// comparison is the page whose tables say what is called what, and comparisonTest the test that runs the code in them.
+const (
+	comparison     = "docs/from-pytorch.md"
+	comparisonTest = "from_pytorch_test.go"
+)
+
+// Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with ```go stand
+// in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
+// from_pytorch_test.go. In both, "…" stands for any text, and so does an empty line. Indentation and comments at the ends of lines do not count.
+func Snippets(t *Tree) []Finding {
+	var tests []string
+	var compared string
+	for _, p := range t.Packages {
+		for _, f := range p.Files {
+			if !f.Test {
+				continue
+			}
+			tests = append(tests, plain(string(f.Text)))
+			if f.Path == comparisonTest {
+				compared = plain(string(f.Text))
+			}
+		}
+	}
+	var out []Finding
+	_ = fs.WalkDir(t.FS, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			out = append(out, Finding{File: name, Msg: err.Error()})
+			return nil
+		}
+		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && name != "." {
+			return fs.SkipDir
+		}
+		if path.Ext(name) != ".md" {
+			return nil
+		}
+		text, err := fs.ReadFile(t.FS, name)
+		if err != nil {
+			out = append(out, Finding{File: name, Msg: err.Error()})
+			return nil
+		}
+		for _, s := range goBlocks(string(text)) {
+			if !anyHolds(tests, plain(s.code)) {
+				out = append(out, Finding{name, s.line, "no test has the lines of this block; make it the text of an Example, so that it is known to run"})
+			}
+		}
+		if name == comparison {
+			for _, s := range tableCode(string(text)) {
+				if !holds(compared, plain(s.code)) {
+					out = append(out, Finding{name, s.line, fmt.Sprintf("%s is not in %s; put it there, so that it is known to run", s.code, comparisonTest)})
+				}
+			}
+		}
+		return nil
+	})
+	return out
+}
+
+// plain returns the text without indentation, empty lines and comments at the ends of lines.
+func plain(text string) string {
+	var out []string
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, " // ")
+		if line = strings.TrimSpace(line); line != "" {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func anyHolds(texts []string, code string) bool {
+	for _, text := range texts {
+		if holds(text, code) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether the pieces of code between "…" occur in text one after another.
+func holds(text, code string) bool {
+	for _, piece := range strings.Split(code, "…") {
+		_, after, found := strings.Cut(text, strings.TrimSpace(piece))
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return true
+}
+
+// snippet is code between backquotes.
+type snippet struct {
+	line int
+	code string
+}
+
+// goBlocks returns the blocks of Go in a page, with the line that begins each. An empty line within a block becomes "…".
+func goBlocks(page string) []snippet {
+	var out []snippet
+	number, inside := 0, false
+	for line := range strings.Lines(page) {
+		number++
+		switch word := strings.TrimSpace(line); {
+		case !inside && word == "```go":
+			out, inside = append(out, snippet{line: number}), true
+		case word == "```":
+			inside = false
+		case inside && word == "":
+			out[len(out)-1].code += "…\n"
+		case inside:
+			out[len(out)-1].code += line
+		}
+	}
+	return out
+}
+
+// tableCode returns what looks like Go in the second columns of the tables whose head says Tenon there: settings and commands do not.
+func tableCode(page string) []snippet {
+	var out []snippet
+	number, inside := 0, false
+	for line := range strings.Lines(page) {
+		number++
+		cells := strings.Split(strings.ReplaceAll(line, `\|`, "¦"), "|")
+		if len(cells) < 4 {
+			inside = false
+			continue
+		}
+		if strings.TrimSpace(cells[2]) == "Tenon" {
+			inside = true
+		}
+		if !inside {
+			continue
+		}
+		for i, code := range strings.Split(cells[2], "`") {
+			if i%2 == 1 && strings.ContainsAny(code, "({") {
+				out = append(out, snippet{number, code})
+			}
+		}
+	}
+	return out
+}
