@@ -21,7 +21,7 @@ func TestKernels(t *testing.T) {
 		tryInPlace(p)
 		tryMultiTensor(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
-		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, pooling, likelihoods, randoms} {
+		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, randoms} {
 			try(p)
 		}
 	})

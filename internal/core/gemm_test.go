@@ -237,3 +237,34 @@ func checkConvGrads(t *testing.T, what string, dt dtype.DType, x, w, g, dx, dw [
 	near(t, what+" dx", dt, dx, wx, 100)
 	near(t, what+" dw", dt, dw, ww, 300)
 }
+
+// TestTF32Sides: products in tf32 large enough for the matrix units' largest tile agree with those of f32 however their operands lie; the numbers
+// have few bits, so that both are exact.
+func TestTF32Sides(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(7, 4))
+		const m, n, k = 2048, 2304, 90
+		a, _ := randomOf(x, r, dtype.Float32, 2, m, k)
+		b, _ := randomOf(x, r, dtype.Float32, 2, k, n)
+		want := x.TF32(false).MatMul(a, b)
+		for form := range 6 {
+			x.Scope(func(x *Exec) {
+				a, b, want := a, b, want
+				if form&1 != 0 {
+					a = x.Transpose(x.Contiguous(x.Transpose(a, 1, 2)), 1, 2)
+				}
+				if form&2 != 0 {
+					b = x.Transpose(x.Contiguous(x.Transpose(b, 1, 2)), 1, 2)
+				}
+				if form >= 4 { // one right side for both left ones
+					b = x.Expand(x.Slice(b, 0, 0, 1, 1), 2, k, n)
+					want = x.TF32(false).MatMul(a, b)
+				}
+				same, err := x.Item(x.All(x.Eq(x.TF32(true).MatMul(a, b), want), nil, false))
+				if err != nil || same != 1.0 {
+					t.Errorf("form %d: the products differ (%v, %v)", form, same, err)
+				}
+			})
+		}
+	})
+}

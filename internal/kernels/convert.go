@@ -83,7 +83,7 @@ func (a array) load(i kernel.Value, vec int) []Num {
 		}
 		return out
 	}
-	vs := a.buf.LoadVec(i.Add(i), 2*vec)
+	vs := a.buf.LoadVec(pairAt(i), 2*vec)
 	for j := range out {
 		out[j] = Num{vs[2*j], vs[2*j+1]}
 	}
@@ -105,7 +105,15 @@ func (a array) store(i kernel.Value, ns ...Num) {
 		c := n.Convert(a.t)
 		vs = append(vs, c.Re, c.Im)
 	}
-	a.buf.StoreVec(i.Add(i), vs...)
+	a.buf.StoreVec(pairAt(i), vs...)
+}
+
+// pairAt returns the index of the first part of complex element i, which may be beyond 32 bits where i is not.
+func pairAt(i kernel.Value) kernel.Value {
+	if i.Type() == dtype.Int32 {
+		return i.MulWide(i.Like(2))
+	}
+	return i.Add(i)
 }
 
 // constant returns c as a Num of type t.

@@ -12,6 +12,8 @@ import (
 const (
 	// FamilyPointwise: Op is a PointOp's id.
 	FamilyPointwise Family = iota + 1
+	// FamilyTurn: copies whose operands have their dimensions in different orders.
+	FamilyTurn
 	// FamilyReduce: Op is a ReduceOp's id.
 	FamilyReduce
 	// FamilyMatmul, FamilyMatmulFinish, FamilyConv and FamilySumPartials are the tile engines.

@@ -11,23 +11,26 @@ type gemmTile struct{ rows, cols, depth, threads, stages int }
 
 // The tiles. Those of halves and tf32 were chosen by products of 8192³ on an H200: 128x256x64 in four stages gave 646-672 TFLOP/s in bf16.
 var gemmTiles = [...]gemmTile{
-	0: {128, 128, 32, 256, 4}, // halves
-	1: {128, 64, 32, 128, 4},
-	2: {64, 64, 32, 128, 4},
-	3: {128, 128, 16, 256, 3}, // float32
-	4: {64, 64, 16, 128, 2},
-	5: {32, 32, 16, 64, 2},    // small results of any type
-	6: {64, 64, 16, 64, 3},    // float64
-	7: {32, 128, 16, 128, 2},  // few rows
-	8: {128, 256, 64, 256, 4}, // halves, results that fill the device many times
-	9: {128, 256, 32, 256, 4}, // tf32, likewise
+	0:        {128, 128, 32, 256, 4}, // halves
+	1:        {128, 64, 32, 128, 4},
+	2:        {64, 64, 32, 128, 4},
+	3:        {128, 128, 16, 256, 3}, // float32
+	4:        {64, 64, 16, 128, 2},
+	5:        {32, 32, 16, 64, 2},    // small results of any type
+	6:        {64, 64, 16, 64, 3},    // float64
+	7:        {32, 128, 16, 128, 2},  // few rows
+	8:        {128, 256, 64, 256, 4}, // halves, results that fill the device many times
+	tileTF32: {128, 256, 32, 256, 4},
 }
+
+// tileTF32 is the tile of tf32 for results that fill the device many times; wgmma computes it where both operands lie along the depth.
+const tileTF32 = 9
 
 // The orders in which tiles are tried: the largest first.
 var (
 	tilesDouble = []int{6, 5}
 	tilesHalf   = []int{8, 0, 1, 2, 5}
-	tilesTF32   = []int{9, 0, 1, 2, 5}
+	tilesTF32   = []int{tileTF32, 0, 1, 2, 5}
 	tilesFew    = []int{7, 5}
 	tilesSingle = []int{3, 4, 5}
 )

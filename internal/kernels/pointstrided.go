@@ -98,6 +98,9 @@ func (p *pointPlan) run(is Issuer, op *PointOp, compute dtype.DType, scalars []S
 	if limit := min(is.Index32(), lane32); p.reach() > limit {
 		return p.split(is, op, compute, scalars, outs, ins)
 	}
+	if d := p.turned(op, outs, ins); d > 0 {
+		return p.turn(is, d)
+	}
 	return p.issue(is, op, compute, scalars, outs, ins, n)
 }
 

@@ -1,0 +1,73 @@
+package kernels
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// TestTurnedCopies: copies between orders of dimensions are exact for every size of elements, by one launch of the kernel for them.
+func TestTurnedCopies(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 1))
+	for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.BFloat16, dtype.Float16, dtype.Float32, dtype.Int64, dtype.Complex64, dtype.Complex128} {
+		h := newHost(t)
+		for name, c := range map[string]struct {
+			in, out Operand
+			turns   bool
+		}{
+			"square":      {permuted(h.random(rng, dt, 64, 64), 1, 0), h.random(rng, dt, 64, 64), true},
+			"odd":         {permuted(h.random(rng, dt, 35, 47), 1, 0), h.random(rng, dt, 47, 35), true},
+			"least":       {permuted(h.random(rng, dt, 16, 16), 1, 0), h.random(rng, dt, 16, 16), true},
+			"narrow":      {permuted(h.random(rng, dt, 300, 15), 1, 0), h.random(rng, dt, 15, 300), false},
+			"channels":    {permuted(h.random(rng, dt, 3, 17, 20, 18), 0, 2, 3, 1), h.random(rng, dt, 3, 20, 18, 17), true},
+			"to channels": {permuted(h.random(rng, dt, 3, 17, 6, 19), 0, 3, 1, 2), h.random(rng, dt, 3, 19, 17, 6), true},
+			"gaps":        {sliced(permuted(h.random(rng, dt, 40, 70), 1, 0), 0, 3, 63, 1), sliced(h.random(rng, dt, 60, 50), 1, 4, 44, 1), true},
+			"both turned": {permuted(h.random(rng, dt, 40, 70), 1, 0), permuted(h.random(rng, dt, 40, 70), 1, 0), false},
+			"repeated":    {expanded(h.random(rng, dt, 40, 1), 40, 70), h.random(rng, dt, 40, 70), false},
+		} {
+			want := h.readComplex(c.in)
+			h.launches = 0
+			check(t, Pointwise(h, Copy, dt, nil, []Operand{c.out}, []Operand{c.in}))
+			if h.launches != 1 || (h.l.Spec.Family == FamilyTurn) != c.turns {
+				t.Errorf("%v %s: %d launches, the last of family %d", dt, name, h.launches, h.l.Spec.Family)
+			}
+			for i, v := range h.readComplex(c.out) {
+				if v != want[i] {
+					t.Fatalf("%v %s: element %d is %v, want %v", dt, name, i, v, want[i])
+				}
+			}
+		}
+		h.index32 = 1000 // split into parts
+		in, out := permuted(h.random(rng, dt, 70, 80), 1, 0), h.random(rng, dt, 80, 70)
+		want := h.readComplex(in)
+		check(t, Pointwise(h, Copy, dt, nil, []Operand{out}, []Operand{in}))
+		for i, v := range h.readComplex(out) {
+			if v != want[i] {
+				t.Fatalf("%v in parts: element %d is %v, want %v", dt, i, v, want[i])
+			}
+		}
+	}
+}
+
+// TestFarComplexElements: the parts of complex elements are reached where twice an index of 32 bits has 33.
+func TestFarComplexElements(t *testing.T) {
+	h := newHost(t)
+	const far = 5 << 28
+	in := Operand{Ptr: 1 << 40, DType: dtype.Complex64, Shape: []int{2, 3}, Stride: []int{far, 2}}
+	for i := range 2 {
+		at := in.Ptr + uint64(i*far*8)
+		h.memory = append(h.memory, region{at, make([]byte, 64)})
+		if h.check != nil {
+			h.check.Alloc(at, 64)
+		}
+	}
+	h.write(in, func(n int) complex128 { return complex(float64(n), -float64(n)) })
+	out := h.empty(dtype.Complex64, 2, 3)
+	check(t, Pointwise(h, Copy, dtype.Complex64, nil, []Operand{out}, []Operand{in}))
+	for n, v := range h.readComplex(out) {
+		if v != complex(float64(n), -float64(n)) {
+			t.Errorf("element %d is %v", n, v)
+		}
+	}
+}
