@@ -65,6 +65,11 @@ func TestBandwidth(t *testing.T) {
 		recordFigure("copy.time", "ms", s)
 		recordFigure("add.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.AddInto(dst, a, b) }), 3*bytes))
 		recordFigure("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
+		recordFigure("uniform", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.UniformInto(dst, 0, 1) }), bytes))
+		recordFigure("normal", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.NormalInto(dst, 0, 1) }), bytes))
+		square := x.Transpose(x.View(a, large>>15, 1<<15), 0, 1)
+		turned := x.View(dst, 1<<15, large>>15)
+		recordFigure("turn", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(turned, square) }), 2*bytes))
 	})
 }
 

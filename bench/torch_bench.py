@@ -209,6 +209,8 @@ def bandwidth(r):
     r.add("copy.time", "ms", [s * 1e3 for s in seconds])
     r.add("add.large", "TB/s", [3 * moved / s for s in device_seconds(lambda: torch.add(a, b, out=c))])
     r.add("sum", "TB/s", [moved / s for s in device_seconds(lambda: torch.sum(a))])
+    square, turned = a.view(-1, 1 << 15).t(), c.view(1 << 15, -1)
+    r.add("turn", "TB/s", [2 * moved / s for s in device_seconds(lambda: turned.copy_(square))])
     rows = a.view(-1, 1024)
     r.add("softmax", "TB/s", [2 * moved / s for s in device_seconds(lambda: torch.softmax(rows, -1))])
     weight, bias = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")
