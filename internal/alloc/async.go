@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 )
@@ -41,17 +42,17 @@ type StreamOrdered interface {
 
 // allocAsync is Alloc under the back end cudaMallocAsync.
 func (d *Device) allocAsync(size uint64, s Stream, context any) (*Block, error) {
-	d.mu.Lock()
 	b, failed, err := d.tryAsync(size, s, context)
-	d.mu.Unlock()
 	if failed != nil {
 		return nil, failed.report(d.options.Index)
 	}
 	return b, err
 }
 
-// tryAsync is allocAsync under the lock, which it may drop in between.
+// tryAsync is allocAsync but for the report of a failure. It takes the lock, which it may drop in between.
 func (d *Device) tryAsync(size uint64, s Stream, context any) (*Block, *outOfMemory, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if err := d.freeDeferredAsync(); err != nil {
 		return nil, nil, err
 	}
@@ -81,6 +82,9 @@ func (d *Device) tryAsync(size uint64, s Stream, context any) (*Block, *outOfMem
 	d.stats.AllocatedBytes[allPools].add(int64(size))
 	return b, nil, nil
 }
+
+// asyncDiversion is the device whose allocations are diverted under the back end cudaMallocAsync: in the whole process there is one at most.
+var asyncDiversion atomic.Pointer[Device]
 
 // errFraction is what the memory fraction forbids.
 var errFraction = fmt.Errorf("the memory fraction forbids more: %w", ErrOutOfMemory)

@@ -16,6 +16,7 @@ type Block struct {
 	rank        uint8  // height in that tree, drawn once
 
 	allocated bool
+	oversize  bool // counted in Stats.OversizeAllocations while allocated
 	mapped    bool // false only for the address space of an expandable segment without memory behind it
 	inTable   bool // reachable by address through the Table
 	async     bool // from the device's own pool

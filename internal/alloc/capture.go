@@ -140,15 +140,20 @@ func (d *Device) EmptyPool(id PoolID) error {
 // BeginAllocateToPool adds a use to the private pool id, making it if need be, and sends the allocations of the streams that
 // filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or queried, nothing is
 // flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager work
-// StreamFilter. It is called with the allocator's lock held and must not call the allocator.
+// StreamFilter. It is called with the allocator's lock held and must not call the allocator. Under the back end cudaMallocAsync there is one
+// diversion at a time in the process, as in PyTorch; a second is an error of kind fault.Capture.
 func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.divertedTo(id) >= 0 {
 		return fault.New(fault.Invalid, "beginAllocateToPool: already recording to mempool_id (%d, %d)", id[0], id[1])
 	}
+	if d.async != nil && !asyncDiversion.CompareAndSwap(nil, d) {
+		return fault.New(fault.Capture, "Only one capture at a time is allowed in a process. That is so with backend:cudaMallocAsync; end the other first, or use backend:native")
+	}
 	p, err := d.retain(id)
 	if err != nil {
+		asyncDiversion.CompareAndSwap(d, nil)
 		return err
 	}
 	d.diversions = append(d.diversions, diversion{pool: p, filter: filter})
@@ -164,7 +169,16 @@ func (d *Device) EndAllocateToPool(id PoolID) error {
 		return fault.New(fault.Invalid, "endAllocatePool: not currently recording to mempool_id (%d, %d)", id[0], id[1])
 	}
 	d.diversions = slices.Delete(d.diversions, i, i+1)
+	asyncDiversion.CompareAndSwap(d, nil)
 	return nil
+}
+
+// Abandon ends all diversions of a device that goes away; their pools keep their uses.
+func (d *Device) Abandon() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.diversions = nil
+	asyncDiversion.CompareAndSwap(d, nil)
 }
 
 // Diverted says whether allocations of some streams are diverted, as they are in captures.

@@ -121,17 +121,18 @@ func (d *Device) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
 	if d.async != nil {
 		return d.allocAsync(size, s, context)
 	}
-	d.mu.Lock()
 	b, failed, err := d.alloc(id, size, s, context)
-	d.mu.Unlock()
 	if failed != nil {
 		return nil, failed.report(d.options.Index)
 	}
 	return b, err
 }
 
-// alloc is Alloc under the lock, which it may drop in between.
+// alloc is AllocFrom but for the report of a failure. It takes the lock, which it may drop in between; whatever function of the program it calls
+// may panic, and leaves the allocator usable.
 func (d *Device) alloc(id PoolID, requested uint64, s Stream, context any) (*Block, *outOfMemory, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.outstanding+len(d.deferred) > 0 {
 		if err := d.poll(context); err != nil {
 			return nil, nil, err
@@ -220,6 +221,7 @@ func (d *Device) carve(b *Block, size, requested uint64, split bool, context any
 		}
 	}
 	b.allocated = true
+	b.oversize = b.size >= d.settings.MaxSplitSize
 	b.requested = requested
 	b.context = context
 	d.record(ActionAlloc, b.addr, requested, b.silo.stream, context)
@@ -229,7 +231,7 @@ func (d *Device) carve(b *Block, size, requested uint64, split bool, context any
 	st.Active.add(kind, 1)
 	st.ActiveBytes.add(kind, n)
 	st.RequestedBytes.add(kind, int64(requested))
-	if b.size >= d.settings.MaxSplitSize {
+	if b.oversize {
 		st.OversizeAllocations.add(1)
 	}
 	return b
@@ -267,7 +269,7 @@ func (d *Device) free(b *Block, context any) error {
 	b.allocated = false
 	d.stats.Allocation.sub(kind, 1)
 	d.stats.AllocatedBytes.sub(kind, int64(b.size))
-	if b.size >= d.settings.MaxSplitSize {
+	if b.oversize {
 		d.stats.OversizeAllocations.sub(1)
 	}
 	d.record(ActionFreeRequested, b.addr, b.requested, b.silo.stream, either(context, b.context))

@@ -50,11 +50,11 @@ func (d *Device) runCallbacks() bool {
 	}
 	callbacks := d.callbacks
 	d.mu.Unlock()
+	defer d.mu.Lock()
 	freed := false
 	for _, f := range callbacks {
 		freed = f() || freed
 	}
-	d.mu.Lock()
 	return freed
 }
 
@@ -68,9 +68,8 @@ func (d *Device) collect(r *request, failing bool) bool {
 	}
 	p := Pressure{Wanted: r.segment, Reserved: d.reserved, Failing: failing}
 	d.mu.Unlock()
-	freed := d.options.Collect(p)
-	d.mu.Lock()
-	return freed
+	defer d.mu.Lock()
+	return d.options.Collect(p)
 }
 
 // grow asks the device for memory, freeing more and more of the cache. nil without an error means there is none.

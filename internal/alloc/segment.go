@@ -10,6 +10,8 @@ type segment struct {
 	silo    *silo
 	head    *Block // the block at addr
 	context any    // of the allocation that made it
+
+	oversize bool // counted in Stats.OversizeSegments
 }
 
 func segmentByAddr(s *segment, addr uint64) int {
@@ -78,7 +80,7 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	seg := &segment{addr: addr, size: r.segment, silo: r.silo, context: r.context}
+	seg := &segment{addr: addr, size: r.segment, silo: r.silo, context: r.context, oversize: r.segment >= d.settings.MaxSplitSize}
 	seg.head = d.newBlock(seg, r.silo, addr, r.segment)
 	d.addSegment(seg)
 	kind := r.silo.pool.kind
@@ -88,7 +90,7 @@ func (d *Device) newSegment(r *request) (*Block, error) {
 	d.reserved += r.segment
 	d.stats.Segment.add(kind, 1)
 	d.stats.ReservedBytes.add(kind, int64(r.segment))
-	if r.segment >= d.settings.MaxSplitSize {
+	if seg.oversize {
 		d.stats.OversizeSegments.add(1)
 	}
 	d.stats.DeviceAllocs++
@@ -129,7 +131,7 @@ func (d *Device) release(b *Block, context any) error {
 	d.reserved -= b.size
 	d.stats.Segment.sub(p.kind, 1)
 	d.stats.ReservedBytes.sub(p.kind, int64(b.size))
-	if b.size >= d.settings.MaxSplitSize {
+	if b.seg.oversize {
 		d.stats.OversizeSegments.sub(1)
 	}
 	d.stats.DeviceFrees++
@@ -196,7 +198,7 @@ func (d *Device) releasePrivate(p *privatePool, context any) error {
 	if err := d.releasePool(&p.large, context); err != nil {
 		return err
 	}
-	if p.uses == 0 && p.reserved == 0 {
+	if p.uses == 0 && p.reserved == 0 && d.divertedTo(p.id) < 0 {
 		d.dropPrivate(p)
 	}
 	return nil

@@ -75,8 +75,9 @@ func (d *Device) RawFree(addr uint64) error {
 		return fault.New(fault.Invalid, "invalid device pointer: %#x; free only what RawAlloc returned, and once", addr)
 	}
 	e.block.inTable = false
+	uncached := e.block.seg == nil && !e.block.async
 	err := e.device.Free(e.block)
-	if err != nil && e.block.seg == nil { // with caching off a failed free leaves the block live
+	if err != nil && uncached { // a failed free leaves the block live; any other is dead
 		e.block.inTable = true
 		e.device.options.Table.add(e.device, e.block)
 	}

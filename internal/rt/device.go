@@ -149,6 +149,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	d.closed = true
+	d.mem.Abandon()
 	known := d.told.Load()
 	first := d.Synchronize()
 	keep := func(err error) {
