@@ -217,22 +217,11 @@ func allowed(name string, i int, kind string) bool {
 // come calls with values at random.
 func (w *walk) function(name string, f reflect.Value) {
 	t := f.Type()
-	args := make([]value, t.NumIn())
-	sound := func(profile int) {
-		for i := range args {
-			vs := w.of(t.In(i))
-			args[i] = vs[0]
-			if in := t.In(i); in == reflect.TypeFor[*tenon.Tensor]() || in == reflect.TypeFor[[]*tenon.Tensor]() {
-				args[i] = vs[profile]
-			}
-		}
-	}
 	for p := range profiles {
-		sound(p)
-		w.call(name, f, args, "")
-		for i := range args {
+		w.call(name, f, w.sound(t, p), "")
+		for i := range t.NumIn() {
 			for _, v := range w.of(t.In(i)) {
-				sound(p)
+				args := w.sound(t, p)
 				args[i] = v
 				must := ""
 				if key := fmt.Sprintf("%s %d %s", name, i, v.name); v.wrong && !allowed(name, i, v.name) {
@@ -243,6 +232,7 @@ func (w *walk) function(name string, f reflect.Value) {
 		}
 	}
 	for range 20 {
+		args := make([]value, t.NumIn())
 		for i := range args {
 			vs := w.of(t.In(i))
 			args[i] = vs[w.rand.IntN(len(vs))]
@@ -251,35 +241,63 @@ func (w *walk) function(name string, f reflect.Value) {
 	}
 }
 
+// sound returns arguments of a function of type t with which it may do its work; tensors are of a profile.
+func (w *walk) sound(t reflect.Type, profile int) []value {
+	args := make([]value, t.NumIn())
+	for i := range args {
+		vs := w.of(t.In(i))
+		args[i] = vs[0]
+		if in := t.In(i); in == reflect.TypeFor[*tenon.Tensor]() || in == reflect.TypeFor[[]*tenon.Tensor]() {
+			args[i] = vs[profile]
+		}
+	}
+	return args
+}
+
 // call makes one call. must names the argument for which it may not succeed, if there is one.
 func (w *walk) call(name string, f reflect.Value, args []value, must string) {
+	w.run(describe(name, args), must, func(x *tenon.Exec) error { return invoke(f, arguments(x, f, args)) })
+}
+
+func describe(name string, args []value) string {
 	names := make([]string, len(args))
 	for i, a := range args {
 		names[i] = a.name
 	}
-	what := name + "(" + strings.Join(names, ", ") + ")"
+	return name + "(" + strings.Join(names, ", ") + ")"
+}
+
+// arguments makes the arguments of f.
+func arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect.Value {
+	in := make([]reflect.Value, len(args))
+	for i, a := range args {
+		in[i] = reflect.New(f.Type().In(i)).Elem()
+		set(in[i], a.make(x))
+	}
+	return in
+}
+
+// invoke calls f and returns its error result.
+func invoke(f reflect.Value, in []reflect.Value) error {
+	var out []reflect.Value
+	if f.Type().IsVariadic() {
+		out = f.CallSlice(in)
+	} else {
+		out = f.Call(in)
+	}
+	for _, o := range out {
+		if err, ok := o.Interface().(error); ok {
+			return returned{err}
+		}
+	}
+	return nil
+}
+
+// run runs f in a scope and judges how it ends.
+func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
 	hung := time.AfterFunc(20*time.Second, func() { panic("hangs: " + what) })
 	defer hung.Stop()
-	err := w.made(what, func(x *tenon.Exec) error {
-		in := make([]reflect.Value, len(args))
-		for i, a := range args {
-			in[i] = reflect.New(f.Type().In(i)).Elem()
-			set(in[i], a.make(x))
-		}
-		var out []reflect.Value
-		if f.Type().IsVariadic() {
-			out = f.CallSlice(in)
-		} else {
-			out = f.Call(in)
-		}
-		for _, o := range out {
-			if err, ok := o.Interface().(error); ok {
-				return returned{err}
-			}
-		}
-		return nil
-	})
-	w.judge(what, err, must)
+	w.judge(what, w.made(what, f), must)
 }
 
 // returned is an error that a function returned, in place of a panic.
@@ -355,17 +373,12 @@ func (w *walk) judge(what string, err error, must string) {
 	}
 }
 
-// methods walks the exported methods of the type of a sample, called on every value of that type.
-func (w *walk) methods(sample any, leave ...string) {
+// methods calls do with the exported methods of the type of a sample, but those to leave.
+func methods(sample any, do func(name string, f reflect.Value), leave ...string) {
 	t := reflect.TypeOf(sample)
 	for i := range t.NumMethod() {
-		m := t.Method(i)
-		skip := false
-		for _, l := range leave {
-			skip = skip || l == m.Name
-		}
-		if !skip {
-			w.function(strings.TrimPrefix(t.String(), "*")+"."+m.Name, m.Func)
+		if m := t.Method(i); !slices.Contains(leave, m.Name) {
+			do(strings.TrimPrefix(t.String(), "*")+"."+m.Name, m.Func)
 		}
 	}
 }
@@ -379,10 +392,99 @@ func TestMisuseWalk(t *testing.T) {
 		}
 		defer other.Close()
 		w := newWalk(t, x, other)
-		w.methods(x, "Close")
-		w.methods((*tenon.Tensor)(nil))
+		methods(x, w.function, "Close")
+		methods((*tenon.Tensor)(nil), w.function)
 		for msg, what := range w.said {
 			t.Logf("%s\n\t\t%s", msg, what)
 		}
 	})
+}
+
+// Every call is sound or refused while a graph is captured, and the device works on after it.
+func TestMisuseInCapture(t *testing.T) {
+	open(t, func(t *testing.T, x *tenon.Exec) {
+		other, err := tenon.Open(tenon.Sim(1 << 30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		w := newWalk(t, x, other)
+		one := x.Ones([]int{1}, tenon.Float32)
+		methods(x, func(name string, f reflect.Value) {
+			for p := range profiles {
+				what := "captured " + describe(name, w.sound(f.Type(), p))
+				w.x = x
+				w.run(what, "", func(x *tenon.Exec) error {
+					g, err := x.Capture(func(y *tenon.Exec) {
+						w.x = y
+						w.call(name, f, w.sound(f.Type(), p), "")
+					}, tenon.CaptureOpt{})
+					if err != nil {
+						return returned{err}
+					}
+					return g.Close()
+				})
+				if v, err := x.Item(x.AddS(one, 1)); err != nil || v != 2 {
+					t.Fatalf("after %s: 1+1 = %v, %v", what, v, err)
+				}
+			}
+		}, "Close")
+	})
+}
+
+// calls makes arguments for every operation, and returns what calls it.
+func (w *walk) calls() []func() {
+	var later []func()
+	prepare := func(name string, f reflect.Value) {
+		for p := range profiles {
+			args := w.sound(f.Type(), p)
+			in := arguments(w.x, f, args)
+			later = append(later, func() { w.run(describe(name, args), "", func(*tenon.Exec) error { return invoke(f, in) }) })
+		}
+	}
+	methods(w.x, prepare, "Close")
+	methods((*tenon.Tensor)(nil), prepare)
+	return later
+}
+
+// Nothing but an error comes of a device that was closed, or lost to a fault.
+func TestMisuseOfDeadDevice(t *testing.T) {
+	for name, kill := range map[string]func(t *testing.T, x *tenon.Exec){
+		"closed": func(t *testing.T, x *tenon.Exec) {
+			if err := x.Close(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"lost": func(t *testing.T, x *tenon.Exec) {
+			a := x.Ones([]int{2}, tenon.Float32)
+			if err := tenon.Try(func() { x.Gather(a, 0, x.Full([]int{1}, 7, tenon.Int64)) }); err == nil {
+				err = x.Synchronize()
+				if fault.KindOf(err) != fault.Device {
+					t.Fatalf("an index that is out of range: %v", err)
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, err := tenon.Open(tenon.Sim(1 << 30))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			other, err := tenon.Open(tenon.Sim(1 << 30))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer other.Close()
+			w := newWalk(t, x, other)
+			calls := w.calls()
+			kill(t, x)
+			for _, f := range calls {
+				f()
+			}
+			for msg, what := range w.said {
+				t.Logf("%s\n\t\t%s", msg, what)
+			}
+		})
+	}
 }

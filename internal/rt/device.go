@@ -39,7 +39,7 @@ type Device struct {
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [maxStreams]atomic.Pointer[Stream]
-	// lost is the fault that lost the device; told says that a call returned it.
+	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
 	// lines says that the launch ring keeps the calls of operations.
@@ -185,10 +185,13 @@ func (d *Device) Close() error {
 	}
 	t.Leave()
 	keep(d.dev.Close())
-	if known {
-		return nil
+	if !known {
+		first = d.Check(first, "the device could not be closed cleanly")
+	} else {
+		first = nil
 	}
-	return d.Check(first, "the device could not be closed cleanly")
+	d.lost.CompareAndSwap(nil, fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again"))
+	return first
 }
 
 // Alloc takes n > 0 bytes for use on s; the allocator's block is freed by Memory().Free. Blocks of garbage tensors are freed first.

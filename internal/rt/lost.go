@@ -16,6 +16,9 @@ func (d *Device) Check(err error, msg string) error {
 	if err == nil {
 		return nil
 	}
+	if e := d.lost.Load(); e != nil && e.Kind == fault.Closed {
+		return e
+	}
 	c, ok := codeOf(err)
 	if !ok || !c.Sticky() {
 		return wrap(err, msg)
@@ -41,7 +44,7 @@ func (d *Device) lose(err error) *fault.Error {
 	return d.lost.Load()
 }
 
-// Lost returns the fault that lost the device, or nil.
+// Lost returns the fault that lost the device, an error of kind Closed if it was closed, or nil.
 func (d *Device) Lost() error {
 	if e := d.lost.Load(); e != nil {
 		d.told.Store(true)
