@@ -49,6 +49,34 @@ func (e *exitError) Error() string {
 // Unwrap returns the cause.
 func (e *exitError) Unwrap() error { return e.cause }
 
+// inFull returns the command line that args stand for: nothing and "help" ask for help, of a command where one follows.
+func inFull(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "help":
+		return append(args[1:len(args):len(args)], "--help")
+	case args[0] == "--version":
+		return append([]string{"version"}, args[1:]...)
+	}
+	return args
+}
+
+// withHelp adds to an error of the command line where help is.
+func withHelp(err error) error {
+	command := ""
+	var e *kong.ParseError
+	if errors.As(err, &e) {
+		for _, p := range e.Context.Path {
+			if p.Command != nil {
+				command = " " + p.Command.Name // the outermost
+				break
+			}
+		}
+	}
+	return fmt.Errorf("%w; \"tenon%s --help\" says what there is", err, command)
+}
+
 // Main runs the command that args name and returns the exit status: 0, or 1 or the command's own after one sentence on stderr.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
@@ -64,9 +92,12 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "tenon:", err)
 		return 1
 	}
-	ctx, err := parser.Parse(args)
+	ctx, err := parser.Parse(inFull(args))
 	if exit >= 0 {
 		return exit // --help did it
+	}
+	if err != nil {
+		err = withHelp(err)
 	}
 	if err == nil {
 		err = ctx.Run()

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
@@ -58,9 +61,14 @@ func TestCommandLine(t *testing.T) {
 		exit int
 		want string
 	}{
-		{nil, 1, `expected one of "doctor", `},
-		{[]string{"doktor"}, 1, `did you mean "doctor"?`},
-		{[]string{"version", "--deep"}, 1, "unknown flag --deep"},
+		{nil, 0, "Usage: tenon <command>"},
+		{[]string{"help"}, 0, "Usage: tenon <command>"},
+		{[]string{"help", "doctor"}, 0, "Usage: tenon doctor"},
+		{[]string{"help", "doktor"}, 1, `did you mean "doctor"?`},
+		{[]string{"--version"}, 0, "tenon "},
+		{[]string{"doktor"}, 1, `unexpected argument doktor, did you mean "doctor"?; "tenon --help" says what there is`},
+		{[]string{"version", "--deep"}, 1, `"tenon version --help" says what there is`},
+		{[]string{"memviz", "stats"}, 1, `expected "<file>"; "tenon memviz --help" says what there is`},
 		{[]string{"--help"}, 0, "Usage: tenon <command>"},
 	} {
 		out, errs, exit := run(c.args...)
@@ -70,6 +78,47 @@ func TestCommandLine(t *testing.T) {
 		if exit == 1 && strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: more than one line: %s", c.args, errs)
 		}
+	}
+}
+
+// A failure that the driver tells and a device too is said once, the longer way.
+func TestDistinct(t *testing.T) {
+	short, long, other := errors.New("no symbol"), errors.New("a GPU cannot be used: no symbol"), errors.New("another")
+	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil || err.Error() != "a GPU cannot be used: no symbol\nanother" {
+		t.Error(err)
+	}
+	if err := distinct([]error{nil, nil}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestKernelCache(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("HOME", home)
+	t.Setenv("CUDA_CACHE_PATH", "")
+	t.Setenv("CUDA_CACHE_DISABLE", "")
+	file := filepath.Join(home, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := func(c kernelCache, text string) {
+		t.Helper()
+		var out strings.Builder
+		(&report{out: &out}).kernelCache(c)
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("%+v gives %q, not %q", c, out.String(), text)
+		}
+	}
+	if runtime.GOOS != "windows" { // which has no HOME
+		want(cacheOf("linux"), "kept by the driver in "+filepath.Join(home, ".nv", "ComputeCache"))
+	}
+	want(cacheOf("plan9"), "cache      kept by the driver\n")
+	t.Setenv("CUDA_CACHE_PATH", file)
+	want(cacheOf("linux"), "file cannot be written, so every start compiles its kernels anew")
+	t.Setenv("CUDA_CACHE_DISABLE", "1")
+	want(cacheOf("linux"), "switched off by CUDA_CACHE_DISABLE, so every start")
+	if left, err := os.ReadDir(home); len(left) != 1 || err != nil {
+		t.Errorf("looking left %v, %v", left, err)
 	}
 }
 

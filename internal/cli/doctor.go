@@ -4,7 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"tenon.dev"
@@ -12,6 +17,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/hostsim"
 	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/knob"
 	"tenon.dev/internal/lib/nvml"
 	"tenon.dev/internal/rt"
 )
@@ -26,16 +32,26 @@ func (doctor) Run(out io.Writer) error {
 	r.line(versionLine())
 	gpus, driverErr := r.drivers()
 	errs := append(r.devices(gpus), driverErr, err)
+	if gpus > 0 {
+		r.kernelCache(cacheOf(runtime.GOOS))
+	}
 	r.libraries()
 	r.trial(trial, err)
 	return distinct(errs)
 }
 
-// distinct joins the errors, of equal ones the first.
+// distinct joins the errors, but leaves out those whose text is part of another's: the report shows them all where they belong.
 func distinct(errs []error) error {
 	var out []error
-	for _, e := range errs {
-		if e != nil && !slices.ContainsFunc(out, func(o error) bool { return o.Error() == e.Error() }) {
+	for i, e := range errs {
+		if e == nil {
+			continue
+		}
+		said := slices.ContainsFunc(errs[:i], func(o error) bool { return o != nil && strings.Contains(o.Error(), e.Error()) }) ||
+			slices.ContainsFunc(errs[i+1:], func(o error) bool {
+				return o != nil && o.Error() != e.Error() && strings.Contains(o.Error(), e.Error())
+			})
+		if !said {
 			out = append(out, e)
 		}
 	}
@@ -66,6 +82,8 @@ func (r *report) drivers() (gpus int, err error) {
 		err = nil
 	case err != nil:
 		r.item("libcuda", "does not work: %s", detail(err))
+	case gpus == 0:
+		r.item("libcuda", "CUDA %d.%d, but no GPU; programs run on the simulator", version/1000, version%1000/10)
 	default:
 		r.item("libcuda", "CUDA %d.%d, %s", version/1000, version%1000/10, count(gpus, "device"))
 	}
@@ -144,6 +162,49 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	}
 	r.item(name, "%s", text)
 	return errors.Join(err, d.Close())
+}
+
+// kernelCache is where NVIDIA's driver keeps the kernels that it compiled, so that the next start need not.
+type kernelCache struct {
+	dir string // empty: not known
+	off bool   // by the environment
+}
+
+// cacheOf returns the driver's cache on an operating system, by NVIDIA's documentation of just-in-time compilation.
+func cacheOf(system string) kernelCache {
+	c := kernelCache{dir: knob.CacheDir.Get(), off: knob.CacheDisable.Get()}
+	if home, err := os.UserHomeDir(); c.dir == "" && err == nil && system == "linux" {
+		c.dir = filepath.Join(home, ".nv", "ComputeCache")
+	}
+	return c
+}
+
+// kernelCache says whether compiled kernels are kept from one start to the next.
+func (r *report) kernelCache(c kernelCache) {
+	const cost = "so every start compiles its kernels anew, some milliseconds each"
+	r.section("compiled kernels")
+	switch {
+	case c.off:
+		r.item("cache", "switched off by %s, %s", knob.CacheDisable.Name(), cost)
+	case c.dir == "":
+		r.item("cache", "kept by the driver")
+	case !writable(c.dir):
+		r.item("cache", "%s cannot be written, %s; set %s to a folder that can", c.dir, cost, knob.CacheDir.Name())
+	default:
+		r.item("cache", "kept by the driver in %s", c.dir)
+	}
+}
+
+// writable reports whether files can be made in the folder, or in the one that it would be made in.
+func writable(dir string) bool {
+	f, err := os.CreateTemp(dir, "tenon-*")
+	if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+		return writable(filepath.Dir(dir))
+	}
+	if err != nil {
+		return false
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name())) == nil
 }
 
 func reading(format string, v float64) string {

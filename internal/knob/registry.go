@@ -36,6 +36,11 @@ var (
 	// VisibleDevices is NVIDIA's own; it is read for error messages alone.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")
+	// CacheDir and CacheDisable are NVIDIA's own; tenon doctor says what they do.
+	CacheDir = newText("CUDA_CACHE_PATH", "",
+		"The folder in which NVIDIA's driver keeps compiled kernels. The driver applies it; `tenon doctor` looks whether it can be written.")
+	CacheDisable = newBool("CUDA_CACHE_DISABLE", false,
+		"NVIDIA's switch against keeping compiled kernels. The driver applies it; `tenon doctor` says what it costs.")
 )
 
 // Variables of the checker.

@@ -64,7 +64,10 @@ func Open(sel Selector) (*Device, error) {
 }
 
 func plural(n int) string {
-	if n == 1 {
+	switch n {
+	case 0:
+		return "none"
+	case 1:
 		return "1 device, number 0"
 	}
 	return fmt.Sprintf("%d devices, numbered from 0", n)
@@ -84,11 +87,11 @@ func driverOf(sel *Selector) (drv driver.Driver, host bool, err error) {
 	if sel.Kind == CUDA {
 		return gpu, false, nil
 	}
-	_, err = gpu.DeviceCount()
+	n, err := gpu.DeviceCount()
 	switch {
-	case err == nil:
+	case err == nil && n > 0:
 		return gpu, false, nil
-	case errors.Is(err, driver.NoDevice):
+	case err == nil || errors.Is(err, driver.NoDevice):
 		return hostsim.New(hostsim.Options{Devices: sel.Ordinal + 1, Capacity: sel.Memory}), false, nil
 	}
 	return nil, false, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
