@@ -21,7 +21,8 @@ func (s *Snapshot) data() *snapshot.Snapshot {
 
 // ReadSnapshot reads a snapshot that Write, torch.cuda.memory._dump_snapshot or pickle.dump of torch.cuda.memory._snapshot() wrote, plain or
 // compressed with gzip. The file is only data: a pickle that names code is refused with the name, as an error of kind Invalid, and
-// one that needs more than 4 GiB of memory with one of kind OutOfMemory.
+// one that needs more memory than its length accounts for (16 MiB and 32 bytes for each byte of the pickle, or 512 for each that is compressed;
+// 4 GiB at most) with one of kind OutOfMemory.
 func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	if r == nil {
 		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
