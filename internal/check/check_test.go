@@ -34,7 +34,7 @@ func newBench(t *testing.T) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Checker = New(log)
+	b.Checker = New(log, func(addr, n uint64) bool { return addr == 0x30000 })
 	for base, m := range b.mem {
 		b.Alloc(base, uint64(len(m)))
 	}
@@ -65,7 +65,7 @@ func (b *bench) run(s *Stream, blocks, n int, f func(k *kernel.Builder, out, in 
 		b.t.Fatal(err)
 	}
 	ext := [3]uint32{uint32(n), 1, 1}
-	l := b.Launch(s.Enqueue("k"), k, ext, func(addr, n uint64) bool { return addr == 0x30000 })
+	l := b.Launch(s.Enqueue("k"), k, ext)
 	defer l.End()
 	args := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, out), in)
 	// An error is what a device would give too.
@@ -132,7 +132,7 @@ func TestShared(t *testing.T) {
 			barrier()
 			out.Store(tid, s.Load(k.I32(0)))
 		}},
-		"atomic and store": {"a atomic after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
+		"atomic and store": {"an atomic after a write", func(k *kernel.Builder, s kernel.Array, tid kernel.Value, barrier func(), out kernel.Buffer) {
 			k.If(tid.Eq(k.I32(3)), func() { s.Store(k.I32(0), tid) })
 			barrier()
 			s.Atomic(kernel.AtomicAdd, k.I32(0), tid)
@@ -312,7 +312,9 @@ func TestTransfers(t *testing.T) {
 	b.run(other, 1, 32, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { in.Store(tid, tid) })
 	b.expect("a kernel on a page that was filled", StreamRace)
 	b.Read(b.Stream().Enqueue("H"), 0x999, 4)
-	b.expect("memory that is not there")
+	b.expect("memory that is not there", OutOfBounds)
+	b.Fill(b.Stream().Enqueue("I"), 0x30000, 4)
+	b.expect("memory that the checker is not told of")
 }
 
 // TestLives: frees, leaks and lost devices.
@@ -352,7 +354,7 @@ func TestLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := New(l)
+	c := New(l, func(uint64, uint64) bool { return false })
 	c.Alloc(out, 64)
 	c.BadFree("MemFree", 5)
 	for range 3 {

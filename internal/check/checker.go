@@ -12,7 +12,8 @@ import (
 // Checker watches one machine: devices whose memory has distinct addresses. Memory and accesses may come from any goroutine; order ([Stream]) is under
 // the machine's lock.
 type Checker struct {
-	log *Log
+	log       *Log
+	elsewhere func(addr, n uint64) bool
 	// Lasting says that the machine's memory lives as long as the process, and is never a leak.
 	Lasting bool
 
@@ -42,8 +43,11 @@ type run struct {
 // freedLimit is how many freed regions are remembered.
 const freedLimit = 1 << 14
 
-// New returns a checker whose findings go to log.
-func New(log *Log) *Checker { return &Checker{log: log} }
+// New returns a checker whose findings go to log. elsewhere reports whether n bytes at addr are memory that it is not told of, such as page-locked host
+// memory.
+func New(log *Log, elsewhere func(addr, n uint64) bool) *Checker {
+	return &Checker{log: log, elsewhere: elsewhere}
+}
 
 // Alloc notes n fresh bytes at addr.
 func (c *Checker) Alloc(addr, n uint64) {
@@ -58,15 +62,19 @@ func (c *Checker) Alloc(addr, n uint64) {
 
 // Free notes that the allocation at addr is freed.
 func (c *Checker) Free(addr uint64) {
+	pcs := callers()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.live.remove(addr)
-	if r == nil {
-		return
+	if r := c.live.remove(addr); r != nil {
+		c.bury(r, pcs)
 	}
+}
+
+// bury remembers a region that was freed at the place pcs; mu is held.
+func (c *Checker) bury(r *region, pcs []uintptr) {
 	c.log.died(r.id)
 	c.last = nil
-	r.pages, r.gone = nil, callers()
+	r.pages, r.gone = nil, pcs
 	if len(c.freed) == freedLimit {
 		c.freed = slices.Delete(c.freed, 0, freedLimit/2)
 	}

@@ -14,4 +14,6 @@
 // Each stream has a vector clock: of every other stream, the last operation that is known to come before. Events and the host's waits join clocks. Two
 // accesses of different operations race if neither is in the other's past. What the host knows is one clock for all
 // goroutines, and a graph's launch is one operation: both hide races and invent none.
+//
+// An allocation in the order of a stream counts as a write of all its bytes, which leaves them unwritten, and its free as another.
 package check

@@ -25,8 +25,6 @@ type Launch struct {
 	shared []cell
 	// told are the places at which each kind of defect was found, so that a second thread's costs little.
 	told map[place]bool
-	// elsewhere reports whether bytes are memory that the checker was not told of.
-	elsewhere func(addr, n uint64) bool
 	// The run that the last foreign epoch belonged to, and whether it comes before: most accesses ask about the same one.
 	memo       uint32
 	memoBefore bool
@@ -40,11 +38,10 @@ type place struct {
 
 var _ vexec.Watcher = (*Launch)(nil)
 
-// Launch begins to watch a launch of blocks of ext threads as the operation t. Others wait until End. elsewhere reports whether n bytes at addr are memory
-// that the checker was not told of, such as page-locked host memory; nil: none is.
-func (c *Checker) Launch(t *Task, k *vexec.Kernel, ext [3]uint32, elsewhere func(addr, n uint64) bool) *Launch {
+// Launch begins to watch a launch of blocks of ext threads as the operation t. Others wait until End.
+func (c *Checker) Launch(t *Task, k *vexec.Kernel, ext [3]uint32) *Launch {
 	c.log.launched(k.Name())
-	l := &Launch{c: c, t: t, k: k, ext: ext, atomics: k.Atomics(), told: map[place]bool{}, elsewhere: elsewhere,
+	l := &Launch{c: c, t: t, k: k, ext: ext, atomics: k.Atomics(), told: map[place]bool{},
 		races: c.log.look(Race), inits: c.log.look(Uninitialized), bounds: c.log.look(OutOfBounds)}
 	c.mu.Lock()
 	l.launch = c.begin(t, k)
@@ -82,7 +79,7 @@ func (l *Launch) Touch(t *vexec.Touch) {
 	}
 	r := l.c.find(t.Addr)
 	if r == nil || uint64(t.Size) > r.size-(t.Addr-r.base) {
-		if l.elsewhere == nil || !l.elsewhere(t.Addr, uint64(t.Size)) {
+		if !l.c.elsewhere(t.Addr, uint64(t.Size)) {
 			l.invalid(t, OutOfBounds)
 		}
 		return
@@ -194,8 +191,8 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 		class, key.epoch = StreamRace, l.c.runOf(other.epoch).first
 	}
 	l.tell(t, class, key, func(f *Finding) {
-		first, second := access(wrote, false), access(t.Write, t.Atomic)
 		o := l.c.runOf(other.epoch)
+		first, second := o.task.verb(wrote), access(t.Write, t.Atomic)
 		f.Other = []Frame{o.frame(other)}
 		what := "with no barrier between"
 		switch {
@@ -205,7 +202,7 @@ func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
 		case other.epoch < l.block:
 			what = "by two blocks"
 		}
-		f.Message = fmt.Sprintf("Race: a %s after a %s of __%s__ memory, %s", second, first, f.Space, what)
+		f.Message = raceText(second, first, f.Space, what)
 		f.Details = append(f.Details, fmt.Sprintf("Address %s", hex(t.Addr)), fmt.Sprintf("%s at %s", first, f.Other[0].Text))
 	})
 }

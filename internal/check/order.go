@@ -31,6 +31,12 @@ func (c clock) join(o clock) clock {
 // Point is a moment in a stream: everything that comes before it.
 type Point struct{ past clock }
 
+// Site is the place of a call whose operation comes later, such as one that a graph records.
+type Site struct{ pcs []uintptr }
+
+// Here returns the place of the caller's caller.
+func Here() *Site { return &Site{callers()} }
+
 // Stream is a queue of operations. It and what follows are for one goroutine at a time: a machine's lock guards them.
 type Stream struct {
 	c      *Checker
@@ -53,6 +59,17 @@ type Task struct {
 	past   clock
 	name   string
 	pcs    []uintptr
+}
+
+// verb is what an operation that is no kernel does to memory.
+func (a *Task) verb(write bool) string {
+	switch a.name {
+	case allocAsync:
+		return "allocation"
+	case freeAsync:
+		return "free"
+	}
+	return access(write, false)
 }
 
 // Enqueue adds an operation, called name in findings, after all that the host knows of.

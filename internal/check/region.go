@@ -11,6 +11,8 @@ type region struct {
 	id         uint64
 	made, gone []uintptr
 	pages      map[uint64]*page
+	// birth is the epoch of the operation that allocated it in the order of its stream; 0: it was there before all operations.
+	birth uint32
 }
 
 // pageBytes is what one page of a shadow covers.
@@ -45,7 +47,7 @@ const coarse = 2
 func (r *region) page(i uint64) *page {
 	p := r.pages[i]
 	if p == nil {
-		p = &page{shift: coarse}
+		p = &page{shift: coarse, all: cell{w: side{epoch: r.birth}}}
 		r.pages[i] = p
 	}
 	return p

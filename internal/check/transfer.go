@@ -2,14 +2,25 @@ package check
 
 import "fmt"
 
+// each calls f for the pages of the live memory at addr, with the address of the page and the range in it. Mappings that lie side by side are one stretch.
+func (c *Checker) each(addr, n uint64, f func(p *page, at, lo, hi uint64)) {
+	for n > 0 {
+		r := c.find(addr)
+		if r == nil {
+			return
+		}
+		part := min(n, r.size-(addr-r.base))
+		r.each(addr-r.base, part, func(p *page, base, lo, hi uint64) { f(p, r.base+base, lo, hi) })
+		addr, n = addr+part, n-part
+	}
+}
+
 // Fill notes that t writes n bytes at dst.
 func (c *Checker) Fill(t *Task, dst, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.transfer(t, dst, n, true, c.begin(t, nil))
-	if r := c.find(dst); r != nil {
-		r.each(dst-r.base, n, func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
-	}
+	c.each(dst, n, func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
 }
 
 // Read notes that t copies n bytes at src to the host.
@@ -17,18 +28,18 @@ func (c *Checker) Read(t *Task, src, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.transfer(t, src, n, false, c.begin(t, nil))
-	r := c.find(src)
-	if r == nil || !c.log.look(Uninitialized) {
+	if !c.log.look(Uninitialized) {
 		return
 	}
 	var at uint64
 	missing := false
-	r.each(src-r.base, n, func(p *page, base, lo, hi uint64) {
+	c.each(src, n, func(p *page, base, lo, hi uint64) {
 		if i, ok := p.missing(lo, hi); ok && !missing {
-			at, missing = r.base+base+i, true
+			at, missing = base+i, true
 		}
 	})
 	if missing {
+		r := c.find(at)
 		c.log.add(&Finding{Class: Uninitialized, Message: fmt.Sprintf("Host API memory access error at host access to %s of size %d bytes", hex(src), n),
 			Details: []string{fmt.Sprintf("Uninitialized access to %s on access by %s source", hex(at), t.name)}, Kernel: t.name, Access: "read", Space: "global",
 			Address: hex(at), Stack: frames(t.pcs), Allocation: &Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}})
@@ -42,21 +53,13 @@ func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 	epoch := c.begin(t, nil)
 	c.transfer(t, src, n, false, epoch)
 	c.transfer(t, dst, n, true, epoch)
-	from, to := c.live.find(src), c.live.find(dst)
-	if from == nil || to == nil {
-		if to != nil { // from page-locked memory
-			to.each(dst-to.base, n, func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
-		}
-		return
-	}
-	if from == to && dst < src+n && src < dst+n {
-		to.each(dst-to.base, n, func(p *page, _, lo, hi uint64) { p.set(lo, hi) })
-		return
-	}
-	shift := src - from.base - (dst - to.base)
-	to.each(dst-to.base, n, func(p *page, base, lo, hi uint64) {
+	overlaps := dst < src+n && src < dst+n
+	c.each(dst, n, func(p *page, at, lo, hi uint64) {
 		p.set(lo, hi)
-		from.each(base+lo+shift, hi-lo, func(q *page, qbase, qlo, qhi uint64) {
+		if overlaps {
+			return
+		}
+		c.each(at+lo-dst+src, hi-lo, func(q *page, qat, qlo, qhi uint64) { // nothing of page-locked memory, which counts as written
 			for i := qlo; i < qhi; {
 				miss, ok := q.missing(i, qhi)
 				if !ok {
@@ -66,7 +69,7 @@ func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 				for end < qhi && q.written[end/64]>>(end%64)&1 == 0 {
 					end++
 				}
-				p.unset(qbase+miss-shift-base, qbase+end-shift-base)
+				p.unset(qat+miss-src+dst-at, qat+end-src+dst-at)
 				i = end
 			}
 		})
@@ -75,53 +78,81 @@ func (c *Checker) Copy(t *Task, dst, src, n uint64) {
 
 // transfer looks for races of a copy or fill with what others did, and notes it.
 func (c *Checker) transfer(t *Task, addr, n uint64, write bool, epoch uint32) {
-	r := c.find(addr)
-	if r == nil || !c.log.look(StreamRace) {
+	if c.find(addr) == nil {
+		if !c.elsewhere(addr, n) {
+			c.stale(t, addr, n, write)
+		}
 		return
 	}
-	now := side{epoch: epoch}
-	conflict := func(o side, wrote bool, at uint64) bool {
-		if o.epoch == 0 || o.epoch == epoch {
-			return false
-		}
-		run := c.runOf(o.epoch)
-		if run.task.before(t) {
-			return false
-		}
-		c.crossing(t, run, o, write, wrote, at)
-		return true
+	if !c.log.look(StreamRace) {
+		return
 	}
-	look := func(b *cell, at uint64) {
-		raced := conflict(b.w, true, at)
-		if write {
-			_ = raced || conflict(b.r, false, at) || conflict(b.r2, false, at) // one finding a cell
-			*b = cell{w: now}
-			return
-		}
-		if o := b.r; o.epoch != 0 && o.epoch != epoch && !c.runOf(o.epoch).task.before(t) {
-			b.r2 = o
-		}
-		b.r = now
-	}
-	r.each(addr-r.base, min(n, r.size-(addr-r.base)), func(p *page, base, lo, hi uint64) {
+	c.each(addr, n, func(p *page, at, lo, hi uint64) {
 		if lo == 0 && hi == pageBytes {
 			if p.cells == nil {
-				look(&p.all, r.base+base)
+				c.passing(t, &p.all, write, at, epoch)
 				return
 			}
 			if write {
 				for i := range p.cells {
-					look(&p.cells[i], r.base+base+uint64(i)<<p.shift)
+					c.passing(t, &p.cells[i], true, at+uint64(i)<<p.shift, epoch)
 				}
-				p.cells, p.shift, p.all = nil, coarse, cell{w: now}
+				p.cells, p.shift, p.all = nil, coarse, cell{w: side{epoch: epoch}}
 				return
 			}
 		}
 		cells := p.at(lo, hi)
 		for i := range cells {
-			look(&cells[i], r.base+base+lo+uint64(i)<<p.shift)
+			c.passing(t, &cells[i], write, at+lo+uint64(i)<<p.shift, epoch)
 		}
 	})
+}
+
+// stale reports a copy or fill of memory that another stream freed in its order before it ran, or has not allocated yet.
+func (c *Checker) stale(t *Task, addr, n uint64, write bool) {
+	f := &Finding{Class: OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n, t.name), Kernel: t.name,
+		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(t.pcs)}
+	c.relate(f, addr, n)
+	c.log.add(f)
+}
+
+// conflict looks for a race of t with one earlier access, and reports it.
+func (c *Checker) conflict(t *Task, o side, write, wrote bool, at uint64, epoch uint32) bool {
+	if o.epoch == 0 || o.epoch == epoch {
+		return false
+	}
+	run := c.runOf(o.epoch)
+	if run.task.before(t) {
+		return false
+	}
+	c.crossing(t, run, o, write, wrote, at)
+	return true
+}
+
+// passing looks for races of t with a cell's accesses, one at most, and notes that t reads or writes it.
+func (c *Checker) passing(t *Task, b *cell, write bool, at uint64, epoch uint32) {
+	now := side{epoch: epoch}
+	raced := c.conflict(t, b.w, write, true, at, epoch)
+	if write {
+		_ = raced || c.conflict(t, b.r, true, false, at, epoch) || c.conflict(t, b.r2, true, false, at, epoch)
+		*b = cell{w: now}
+		return
+	}
+	if o := b.r; o.epoch != 0 && o.epoch != epoch && !c.runOf(o.epoch).task.before(t) {
+		b.r2 = o
+	}
+	b.r = now
+}
+
+// raceText is the message of a race of two operations on memory of a space.
+func raceText(second, first, space, why string) string {
+	article := func(verb string) string {
+		if verb == "allocation" || verb == "atomic" {
+			return "an " + verb
+		}
+		return "a " + verb
+	}
+	return fmt.Sprintf("Race: %s after %s of __%s__ memory, %s", article(second), article(first), space, why)
 }
 
 // crossing reports that t and an access of another stream have no order.
@@ -132,7 +163,7 @@ func (c *Checker) crossing(t *Task, o *run, s side, write, wrote bool, at uint64
 		return
 	}
 	f.Stack = frames(t.pcs)
-	f.Message = fmt.Sprintf("Race: a %s after a %s of __global__ memory, by %s and %s, which nothing orders", f.Access, access(wrote, false), o.name(), t.name)
-	f.Details = []string{"Address " + f.Address, fmt.Sprintf("%s at %s", access(wrote, false), f.Other[0].Text)}
+	f.Message = raceText(t.verb(write), o.task.verb(wrote), f.Space, fmt.Sprintf("by %s and %s, which nothing orders", o.name(), t.name))
+	f.Details = []string{"Address " + f.Address, fmt.Sprintf("%s at %s", o.task.verb(wrote), f.Other[0].Text)}
 	c.log.add(f)
 }

@@ -40,7 +40,7 @@ func newHost(t testing.TB) *host {
 		t.Fatal(err)
 	}
 	if log != nil {
-		h.check = memory.New(log)
+		h.check = memory.New(log, func(uint64, uint64) bool { return false })
 		h.order = h.check.Stream()
 	}
 	return h
@@ -99,7 +99,7 @@ func (h *host) Issue(l *Launch) error {
 	h.launches++
 	e := vexec.Env{Mem: h}
 	if h.check != nil {
-		w := h.check.Launch(h.order.Enqueue("launch"), k, l.Block, nil)
+		w := h.check.Launch(h.order.Enqueue("launch"), k, l.Block)
 		defer w.End()
 		e.Watch = w
 	}

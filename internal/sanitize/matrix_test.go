@@ -207,7 +207,7 @@ func matrix(records []*memcheck.Record) (found int, wrong []string) {
 
 // isPlanted chooses the tests of the matrix.
 func isPlanted(name string) bool {
-	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") && name != "TestRepairedTensors"
+	return strings.HasPrefix(name, "TestPlanted") && name != "TestPlantedHang" || strings.HasPrefix(name, "TestRepaired") && name != "TestRepairedTensors" && name != "TestRepairedPooled"
 }
 
 // plantedTests is how many there are: of each of 7 classes 3 with bugs, and one that runs the repaired twins.
@@ -240,6 +240,21 @@ func TestTensorsOnSimulator(t *testing.T) {
 	}
 	if found != 5 {
 		t.Errorf("%d of 5 tests are as they should", found)
+	}
+}
+
+// TestMatrixOfPools is the same of memory that is allocated in the order of streams, and of mappings, which the simulator's checker sees into.
+func TestMatrixOfPools(t *testing.T) {
+	c := memcheck.TenonChecker()
+	c.Leaks = true
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 2, time.Minute, func(name string) bool {
+		return strings.HasPrefix(name, "TestPooled") || name == "TestRepairedPooled"
+	}))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != 8 {
+		t.Errorf("%d of 8 tests are as they should", found)
 	}
 }
 

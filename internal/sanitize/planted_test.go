@@ -53,19 +53,22 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	r := &rig{t: t, dev: dev, th: dev.Enter(), pooled: map[driver.Ptr]driver.Stream{}}
-	t.Cleanup(func() {
-		r.say("synchronise", r.dev.Synchronize(r.th))
-		for _, p := range r.buffers {
-			r.say("free", r.dev.MemFree(r.th, p))
-		}
-		for p, s := range r.pooled {
-			r.say("free", r.dev.MemFreeAsync(r.th, p, s))
-		}
-		r.say("synchronise", r.dev.Synchronize(r.th))
-		r.th.Leave()
-		r.dev.Close()
-	})
+	t.Cleanup(r.close)
 	return r
+}
+
+// close frees what was not leaked, and closes the device.
+func (r *rig) close() {
+	r.say("synchronise", r.dev.Synchronize(r.th))
+	for _, p := range r.buffers {
+		r.say("free", r.dev.MemFree(r.th, p))
+	}
+	for p, s := range r.pooled {
+		r.say("free", r.dev.MemFreeAsync(r.th, p, s))
+	}
+	r.say("synchronise", r.dev.Synchronize(r.th))
+	r.th.Leave()
+	r.dev.Close()
 }
 
 // say prints an error: a device may refuse what is planted, and a checker is to say so in any case.

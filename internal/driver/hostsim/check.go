@@ -104,11 +104,55 @@ func (s *stream) watch(o *op) {
 		c.Read(s.task, src, o.n)
 	case opMemset:
 		c.Fill(s.task, dst, o.n*uint64(o.width))
+	case opMemAlloc:
+		c.AllocAsync(s.task, dst, o.n, o.site)
+	case opMemFree:
+		c.FreeAsync(s.task, dst)
 	}
 }
 
 // holds reports whether n bytes at addr lie in one allocation or in page-locked memory.
 func (m *memory) holds(addr, n uint64) bool { return m.bytes(driver.Ptr(addr), n) != nil }
+
+// watched makes log's checker watch the machine. It is not told of page-locked memory.
+func (m *machine) watched(log *check.Log) {
+	m.check = check.New(log, func(addr, n uint64) bool {
+		b, base, ok := m.host.resolve(addr)
+		return ok && n <= uint64(len(b))-(addr-base)
+	})
+}
+
+// born tells of memory that is allocated in the order of s, now; mu is held.
+func (s *stream) born(addr, n uint64) {
+	if c := s.dev.m.check; c != nil {
+		c.AllocAsync(s.align().Enqueue(opNames[opMemAlloc]), addr, n, nil)
+	}
+}
+
+// site returns the place of a captured call, for a checker.
+func (m *machine) site() *check.Site {
+	if m.check == nil {
+		return nil
+	}
+	return check.Here()
+}
+
+// poolFresh returns n bytes that no other allocation had, since a checker tells memory by its addresses; mu is held.
+func (d *device) poolFresh(n uint64) (uint64, driver.Code) {
+	d.trim(0)
+	code := d.hold(n)
+	if code == driver.OutOfMemory {
+		d.m.await(target{dev: d, seq: d.m.seq})
+		d.trim(0)
+		code = d.hold(n)
+	}
+	if code != driver.Success {
+		return 0, code
+	}
+	c := d.pool.chunks[len(d.pool.chunks)-1]
+	c.free = nil
+	return c.base, code
+}
 
 // stray refuses a call on n bytes at p that do not lie in one allocation, and leaves mu.
 func (d *device) stray(call string, write bool, p driver.Ptr, n uint64) error {

@@ -32,7 +32,7 @@ func watch(t *testing.T, d *Driver) *watched {
 	w := &watched{t: t}
 	log, err := check.NewLog(&w.log, nil, check.Tools...)
 	must(t, err)
-	d.m.check = check.New(log)
+	d.m.watched(log)
 	w.Device, w.th = enter(t, d, 0)
 	w.p, err = w.MemAlloc(w.th, 4096)
 	must(t, err)
@@ -239,5 +239,239 @@ func TestCheckerThatCannotBe(t *testing.T) {
 	d.m.checkErr = errors.New("no such tool")
 	if _, err := d.Open(0); err == nil || !strings.Contains(err.Error(), "no such tool") {
 		t.Errorf("%v", err)
+	}
+}
+
+// pooled allocates n bytes in the order of s.
+func (w *watched) pooled(n uint64, s driver.Stream) driver.Ptr {
+	w.t.Helper()
+	p, err := w.MemAllocAsync(w.th, n, s)
+	must(w.t, err)
+	return p
+}
+
+// TestCheckedPool holds what stream-ordered memory may be used for, by whom, and until when.
+func TestCheckedPool(t *testing.T) {
+	event := func(w *watched, from, to driver.Stream) {
+		e, err := w.EventCreate(w.th, false)
+		must(w.t, err)
+		must(w.t, w.EventRecord(e, from))
+		must(w.t, w.StreamWait(to, e))
+	}
+	const n = 1000 // no multiple of what the pool rounds to
+	for name, c := range map[string]struct {
+		do   func(w *watched, a, b driver.Stream)
+		want []string
+	}{
+		"used in order": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			event(w, a, b)
+			must(w.t, w.CopyDtoD(w.p, p, n, b))
+			event(w, b, a)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}},
+		"freed on another stream in order": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			event(w, a, b)
+			must(w.t, w.MemFreeAsync(w.th, p, b))
+		}},
+		"used before the allocation": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, b))
+			event(w, b, a)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}, want: []string{check.StreamRace}},
+		"freed once the host saw the use end": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			event(w, a, b)
+			must(w.t, w.CopyDtoD(w.p, p, n, b))
+			must(w.t, w.StreamSynchronize(w.th, b))
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}},
+		"freed while another stream may use it": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			event(w, a, b)
+			must(w.t, w.CopyDtoD(w.p, p, n, b))
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}, want: []string{check.StreamRace}},
+		"used by another stream that may come after the free": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			event(w, a, b)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+			must(w.t, w.CopyDtoD(w.p, p, n, b))
+		}, want: []string{check.UseAfterFree}},
+		"allocated and freed with nothing to order it": {do: func(w *watched, a, b driver.Stream) { must(w.t, w.MemFreeAsync(w.th, w.pooled(n, a), b)) },
+			want: []string{check.StreamRace}},
+		"never written": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.CopyDtoH(make([]byte, n), p, a))
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}, want: []string{check.Uninitialized}},
+		"what an earlier one wrote": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+			q := w.pooled(n, a)
+			must(w.t, w.CopyDtoH(make([]byte, n), q, a))
+			must(w.t, w.MemFreeAsync(w.th, q, a))
+		}, want: []string{check.Uninitialized}},
+		"freed before": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+			must(w.t, w.Memset(p, 1, 1, n, a))
+			must(w.t, w.StreamSynchronize(w.th, a))
+			must(w.t, w.CopyDtoH(make([]byte, n), p, a))
+		}, want: []string{check.UseAfterFree, check.UseAfterFree}},
+		"past its end": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			want(w.t, w.Memset(p, 1, 1, n+1, a), "Memset", driver.InvalidValue)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+		}, want: []string{check.OutOfBounds}},
+		"freed twice, and what is no pool's": {do: func(w *watched, a, b driver.Stream) {
+			p := w.pooled(n, a)
+			must(w.t, w.MemFreeAsync(w.th, p, a))
+			must(w.t, w.StreamSynchronize(w.th, a))
+			want(w.t, w.MemFreeAsync(w.th, p, a), "MemFreeAsync", driver.InvalidValue)
+			want(w.t, w.MemFreeAsync(w.th, w.p, a), "MemFreeAsync", driver.InvalidValue)
+		}, want: []string{check.InvalidFree, check.InvalidFree}},
+		"never freed":    {do: func(w *watched, a, b driver.Stream) { w.pooled(n, a) }, want: []string{check.Leak}},
+		"freed by force": {do: func(w *watched, a, b driver.Stream) { must(w.t, w.MemFree(w.th, w.pooled(n, a))) }},
+	} {
+		w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
+		s := streams(t, w.Device, w.th, 2)
+		c.do(w, s[0], s[1])
+		must(t, w.Synchronize(w.th))
+		must(t, w.MemFree(w.th, w.p))
+		must(t, w.Close())
+		if got := w.found(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: found %v, want %v\n%s", name, got, c.want, w.log.String())
+		}
+	}
+}
+
+// TestCheckedPoolIsBounded: memory that was freed is given back, though its addresses are not, and what is freed on one stream waits for it.
+func TestCheckedPoolIsBounded(t *testing.T) {
+	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 64 << 20})
+	s := streams(t, w.Device, w.th, 1)[0]
+	seen := map[driver.Ptr]bool{}
+	for range 20 {
+		p := w.pooled(20<<20, s)
+		if seen[p] {
+			t.Errorf("%#x came twice", p)
+		}
+		seen[p] = true
+		must(t, w.Memset(p, 1, 1, 20<<20, s))
+		must(t, w.MemFreeAsync(w.th, p, s))
+	}
+	if _, err := w.MemAllocAsync(w.th, 80<<20, s); err == nil {
+		t.Error("80 MiB of 64 were allocated")
+	}
+	must(t, w.Synchronize(w.th))
+	if u, err := w.PoolUsage(w.th); err != nil || u.Used != 0 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if got := w.found(); len(got) != 0 {
+		t.Errorf("found %v", got)
+	}
+}
+
+// TestCheckedGraphMemory: each launch of a graph allocates anew, and between its free and the next launch the memory is nobody's.
+func TestCheckedGraphMemory(t *testing.T) {
+	const n = 1000
+	for name, c := range map[string]struct {
+		write, free   bool
+		before, after func(w *watched, p driver.Ptr, s driver.Stream)
+		want          []string
+	}{
+		"as it should be":                 {write: true, free: true},
+		"left to the next launch":         {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.CopyDtoH(make([]byte, n), p, s)) }},
+		"freed after the launch":          {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.MemFreeAsync(w.th, p, s)) }},
+		"read in the graph, not written":  {free: true, want: []string{check.Uninitialized}},
+		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) }, want: []string{check.UseAfterFree}},
+		"on a stream without order": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
+			b := streams(w.t, w.Device, w.th, 1)[0]
+			release := w.Hold(b)
+			must(w.t, w.Memset(p, 0, 1, n, b))
+			must(w.t, w.StreamSynchronize(w.th, s))
+			release()
+		}, want: []string{check.StreamRace}},
+		"on a stream that comes before": {write: true, free: true, before: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) },
+			want: []string{check.OutOfBounds}},
+	} {
+		w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
+		s := streams(t, w.Device, w.th, 1)[0]
+		host, err := w.HostAlloc(w.th, n)
+		must(t, err)
+		must(t, w.CaptureBegin(w.th, s, driver.CaptureThreadLocal))
+		p := w.pooled(n, s)
+		if c.write {
+			must(t, w.Memset(p, 1, 1, n, s))
+		}
+		must(t, w.CopyDtoH(host, p, s))
+		if c.free {
+			must(t, w.MemFreeAsync(w.th, p, s))
+		}
+		g, err := w.CaptureEnd(w.th, s)
+		must(t, err)
+		e, err := w.GraphInstantiate(w.th, g)
+		must(t, err)
+		if c.before != nil {
+			c.before(w, p, s)
+		}
+		for range 2 {
+			must(t, w.GraphLaunch(e, s))
+		}
+		if c.after != nil {
+			c.after(w, p, s)
+		}
+		must(t, w.Synchronize(w.th))
+		must(t, w.HostFree(w.th, host))
+		must(t, w.GraphExecDestroy(w.th, e))
+		must(t, w.GraphDestroy(w.th, g))
+		must(t, w.MemFree(w.th, w.p))
+		must(t, w.Close())
+		if got := w.found(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: found %v, want %v\n%s", name, got, c.want, w.log.String())
+		}
+	}
+}
+
+// TestCheckedMappings: a mapping is an allocation, and several side by side are one stretch.
+func TestCheckedMappings(t *testing.T) {
+	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
+	if !w.Info().VirtualMemory {
+		t.Skip("no virtual memory here")
+	}
+	s := streams(t, w.Device, w.th, 2)
+	base, err := w.MemReserve(w.th, 8<<20)
+	must(t, err)
+	must(t, w.MemMap(w.th, base, 2<<20))
+	must(t, w.MemMap(w.th, base+2<<20, 2<<20))
+	must(t, w.MemFree(w.th, w.p))
+	host := make([]byte, 2<<20)
+	must(t, w.Memset(base+1<<20, 1, 4, 1<<19, s[0]))       // over both
+	must(t, w.CopyDtoH(host, base+1<<20, s[0]))            // all of it
+	must(t, w.CopyDtoD(base+2<<20, base, 1<<20+512, s[0])) // mostly unwritten
+	must(t, w.CopyDtoH(host[:512], base+3<<20, s[0]))      // written
+	if got := w.found(); len(got) != 0 {
+		t.Errorf("found %v", got)
+	}
+	must(t, w.CopyDtoH(host[:512], base+3<<20-512, s[0])) // not
+	if got := w.found(); !slices.Equal(got, []string{check.Uninitialized}) {
+		t.Errorf("found %v", got)
+	}
+	must(t, w.Memset(base, 1, 4, 16, s[1]))
+	must(t, w.Memset(base, 2, 4, 16, s[0]))
+	must(t, w.Synchronize(w.th))
+	must(t, w.MemUnmap(w.th, base, 2<<20))
+	want(t, w.Memset(base, 1, 4, 16, s[0]), "Memset", driver.InvalidValue)
+	must(t, w.Close())
+	if got, want := w.found(), []string{check.Leak, check.StreamRace, check.Uninitialized, check.UseAfterFree}; !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v\n%s", got, want, w.log.String())
 	}
 }

@@ -70,7 +70,7 @@ func newDriver(o Options, inline bool) *Driver {
 	m := &machine{inline: inline, began: time.Now(), policy: o.Policy}
 	log, err := check.Open()
 	if m.checkErr = err; log != nil {
-		m.check = check.New(log)
+		m.watched(log)
 		m.check.Lasting = inline // the processor's device is never closed
 		if len(o.Addresses.script) == 0 {
 			o.Addresses = NeverReuse() // so that a stale address is no other allocation's

@@ -298,7 +298,7 @@ func (d *device) MemAlloc(t driver.Thread, n uint64) (driver.Ptr, error) {
 	return p, nil
 }
 
-// MemFree waits for all work of the device and frees p. Address 0 is no error.
+// MemFree waits for all work of the device and frees p; memory of the pool it frees without waiting. Address 0 is no error.
 func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 	if d.lost() {
 		return nil
@@ -310,7 +310,12 @@ func (d *device) MemFree(t driver.Thread, p driver.Ptr) error {
 		d.m.mu.Unlock()
 		return nil
 	}
-	if _, base, ok := d.mem.resolve(uint64(p)); !ok || base != uint64(p) {
+	if b, ok := d.pool.blocks[uint64(p)]; ok {
+		d.poolFree(uint64(p), b)
+		d.m.mu.Unlock()
+		return nil
+	}
+	if _, base, ok := d.mem.resolve(uint64(p)); !ok || base != uint64(p) || d.pool.holds(uint64(p)) {
 		d.m.mu.Unlock()
 		if d.m.check != nil {
 			d.m.check.BadFree("MemFree", uint64(p))

@@ -1,6 +1,7 @@
 package hostsim
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"tenon.dev/internal/driver"
@@ -121,11 +122,14 @@ func (d *device) unback(addr uint64) {
 // poolTake returns n bytes for s, from the device if need be, and at the last by waiting for what was freed; mu is held.
 func (d *device) poolTake(n uint64, s *stream) (uint64, driver.Code) {
 	p := &d.pool
-	if addr, ok := p.take(n, s); ok {
-		return addr, driver.Success
-	}
 	if n > addressSpace {
 		return 0, driver.OutOfMemory
+	}
+	if d.m.check != nil {
+		return d.poolFresh(n)
+	}
+	if addr, ok := p.take(n, s); ok {
+		return addr, driver.Success
 	}
 	exact := (n + step - 1) &^ (step - 1)
 	code := d.hold(max(exact, chunkBytes))
@@ -168,10 +172,13 @@ func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driv
 		}
 		c.memory.blocks = append(c.memory.blocks, uint64(addr))
 		d.pool.blocks[uint64(addr)] = poolBlock{n, c.memory}
-		return addr, d.submit(call, st, &op{kind: opMemAlloc, dst: addr, n: n})
+		return addr, d.submit(call, st, &op{kind: opMemAlloc, dst: addr, n: n, site: d.m.site()})
 	}
 	defer d.m.mu.Unlock()
 	size := (n + alignment - 1) &^ (alignment - 1)
+	if d.m.check != nil {
+		size = n // so that its end is a bound
+	}
 	addr, code := d.poolTake(size, st)
 	if err := d.gone(call); err != nil {
 		return 0, err
@@ -180,6 +187,7 @@ func (d *device) MemAllocAsync(t driver.Thread, n uint64, s driver.Stream) (driv
 		return 0, fail(call, code, "")
 	}
 	p := &d.pool
+	st.born(addr, n)
 	p.blocks[addr] = poolBlock{size: size}
 	p.usage.Used += size
 	p.usage.UsedPeak = max(p.usage.UsedPeak, p.usage.Used)
@@ -199,20 +207,41 @@ func (d *device) MemFreeAsync(t driver.Thread, ptr driver.Ptr, s driver.Stream) 
 	b, ok := d.pool.blocks[uint64(ptr)]
 	switch {
 	case !ok:
+		if d.m.check != nil {
+			d.m.check.BadFree(call, uint64(ptr))
+		}
 		return d.refuse(call, driver.InvalidValue, "no allocation of the pool begins at this address")
 	case st.cap != nil:
 		if b.graph == nil || b.graph != st.cap.memory {
 			return d.refuse(call, driver.InvalidValue, "the memory was not allocated in this capture")
 		}
 		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
-	case b.graph != nil: // the next launch frees it, or the end of the graph
-		d.m.mu.Unlock()
-		return nil
+	case b.graph != nil: // what is behind it stays until the next launch, or the end of the graph
+		return d.submit(call, st, &op{kind: opMemFree, dst: ptr})
 	}
 	delete(d.pool.blocks, uint64(ptr))
 	f := &pendingFree{addr: uint64(ptr), size: b.size, on: st}
 	d.pool.pending = append(d.pool.pending, f)
 	return d.submit(call, st, &op{kind: opMemFree, dst: ptr, freed: f})
+}
+
+// poolFree frees the block at addr whatever still uses it. mu is held.
+func (d *device) poolFree(addr uint64, b poolBlock) {
+	if d.m.check != nil {
+		d.m.check.Free(addr)
+	}
+	if b.graph != nil { // what is behind it stays until the end of the graph
+		return
+	}
+	delete(d.pool.blocks, addr)
+	f := &pendingFree{addr: addr, size: b.size}
+	f.ran.Store(true)
+	d.pool.pending = append(d.pool.pending, f)
+}
+
+// holds reports whether addr is in the pool's memory, used or not.
+func (p *pool) holds(addr uint64) bool {
+	return slices.ContainsFunc(p.chunks, func(c *chunk) bool { return addr-c.base < c.size })
 }
 
 // admitPool is admit for a call that allocates or frees: off the capturing streams it is potentially unsafe, as CUDA has it.
@@ -303,6 +332,9 @@ func (g *graphMemory) release() {
 	d := g.dev
 	d.m.await(target{dev: d, seq: d.m.seq})
 	for _, addr := range g.blocks {
+		if d.m.check != nil {
+			d.m.check.Free(addr)
+		}
 		delete(d.pool.blocks, addr)
 		d.unback(addr)
 	}

@@ -47,6 +47,39 @@ func TestPoolReuse(t *testing.T) {
 	}
 }
 
+// TestPoolFreedAtOnce frees memory of the pool by MemFree, which does not wait: the pool has it again, and the chunk stays the pool's.
+func TestPoolFreedAtOnce(t *testing.T) {
+	d, th := enter(t, New(Options{Capacity: 1 << 30}), 0)
+	s := streams(t, d, th, 1)[0]
+	must(t, d.PoolKeep(th, 1<<40))
+	p, err := d.MemAllocAsync(th, 4096, s)
+	must(t, err)
+	q, err := d.MemAllocAsync(th, 4096, s)
+	must(t, err)
+	must(t, d.MemFree(th, p))
+	want(t, d.MemFree(th, p), "MemFree", driver.InvalidValue)
+	want(t, d.MemFree(th, q+8), "MemFree", driver.InvalidValue)
+	if u, err := d.PoolUsage(th); err != nil || u.Used != 4096 || u.Reserved != chunkBytes {
+		t.Errorf("usage %+v, %v", u, err)
+	}
+	if again, err := d.MemAllocAsync(th, 4096, s); err != nil || again != p {
+		t.Errorf("%#x, %v; want %#x", again, err, p)
+	}
+	must(t, d.CaptureBegin(th, s, driver.CaptureRelaxed))
+	r, err := d.MemAllocAsync(th, 4096, s)
+	must(t, err)
+	g, err := d.CaptureEnd(th, s)
+	must(t, err)
+	x, err := d.GraphInstantiate(th, g)
+	must(t, err)
+	must(t, d.GraphDestroy(th, g))
+	must(t, d.GraphLaunch(x, s))
+	must(t, d.MemFree(th, r))
+	must(t, d.GraphLaunch(x, s))
+	must(t, d.GraphExecDestroy(th, x))
+	must(t, d.Close())
+}
+
 // TestPoolWaitsForFrees takes the last memory from frees that have not run yet.
 func TestPoolWaitsForFrees(t *testing.T) {
 	d, th := enter(t, New(Options{Capacity: 64 << 20}), 0)

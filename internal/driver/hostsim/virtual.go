@@ -188,7 +188,11 @@ func (d *device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	if err := d.rangeCall("MemMap", t, p, n); err != nil {
 		return err
 	}
-	return failure("MemMap", d.mem.mapRange(uint64(p), n), "")
+	code := d.mem.mapRange(uint64(p), n)
+	if code == driver.Success && d.m.check != nil {
+		d.m.check.Alloc(uint64(p), n)
+	}
+	return failure("MemMap", code, "")
 }
 
 // MemUnmap takes it back at once: work that still uses it meets a fault.
@@ -201,5 +205,9 @@ func (d *device) MemUnmap(t driver.Thread, p driver.Ptr, n uint64) error {
 	}
 	d.m.mapped.Lock()
 	defer d.m.mapped.Unlock()
-	return failure("MemUnmap", d.mem.unmapRange(uint64(p), n), "no MemMap of this size began here")
+	code := d.mem.unmapRange(uint64(p), n)
+	if code == driver.Success && d.m.check != nil {
+		d.m.check.Free(uint64(p))
+	}
+	return failure("MemUnmap", code, "no MemMap of this size began here")
 }

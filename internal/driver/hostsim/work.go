@@ -45,6 +45,7 @@ type op struct {
 	rec         *record
 	exec        *graphExec
 	freed       *pendingFree // what a MemFreeAsync frees; nil in a graph
+	site        *check.Site  // of a captured MemAllocAsync, for a checker
 	ticket      uint64       // which launch of exec this is
 	task        *check.Task  // for a checker; nil without one, and in nodes of graphs
 	seq         uint64       // its number on the machine
@@ -352,7 +353,7 @@ func (s *stream) performKernel(o *op, at int64) (int64, *driver.Error) {
 		s.env = vexec.Env{Mem: s.dev.mem, Clock: s.clk.read, Workers: runtime.GOMAXPROCS(0)}
 	}
 	if m.check != nil {
-		l := m.check.Launch(s.task, o.fn.k, o.block, s.dev.mem.holds)
+		l := m.check.Launch(s.task, o.fn.k, o.block)
 		defer l.End()
 		s.env.Watch = l
 	}
