@@ -294,6 +294,18 @@ func TestCatalogue(t *testing.T) {
 	}
 }
 
+func TestAgainst(t *testing.T) {
+	torch := one(4)
+	for unit, want := range map[string]string{"µs": "2.00 × as fast", "s": "2.00 × as fast", "GB/s": "0.50 × as fast", "TFLOP/s": "0.50 × as fast", "MiB": "0.50 × the memory", "ns": "2.00 × as fast"} {
+		if got := against(Figure{Unit: unit, Sample: one(2), Torch: &torch}); got != want {
+			t.Errorf("%s: %s, want %s", unit, got, want)
+		}
+	}
+	if got := against(Figure{Unit: "s", Sample: one(0.001), Torch: &torch}); got != "4000 × as fast" {
+		t.Error(got)
+	}
+}
+
 func TestPage(t *testing.T) {
 	if p := string(Page(nil, nil)); !strings.Contains(p, "No run has been recorded yet") {
 		t.Errorf("empty page:\n%s", p)
@@ -315,11 +327,13 @@ func TestPage(t *testing.T) {
 	gpu := &Run{Device: "NVIDIA H200", Driver: "580", Go: "go1.26", Commit: "0123456789abcdef"}
 	gpu.Add(Figure{Name: "launch", Unit: "µs", Sample: Sample{3, 2.5, 4, 7}}, Figure{Name: "add", Unit: "µs", Sample: one(5)}, Figure{Name: "copy", Unit: "TB/s", Sample: one(4.2)})
 	write(gpu, "2026-01-01")
-	gpu.Add(Figure{Name: "add", Unit: "µs", Sample: one(3.5), Note: "two | threads"}, Figure{Name: "internal/x.Y", Unit: "ns/op", Sample: one(9)})
+	gpu.Add(Figure{Name: "add", Unit: "µs", Sample: one(3.5), Note: "two | threads"}, Figure{Name: "internal/x.Y", Unit: "ns/op", Sample: one(9)},
+		Figure{Name: "err.sin", Unit: "ulp", Sample: Sample{1, 1, 1, 9}, Note: "largest of all"}, Figure{Name: "err.cos", Unit: "ulp", Sample: one(2), Note: "largest of all"},
+		Figure{Name: "copy.time", Unit: "ms", Sample: one(2)})
 	gpu.AddTests(Test{"internal/x", "TestP", "pass", map[string]int{"pass": 4}, 1}, Test{"internal/x", "TestS", "skip", nil, 1}, Test{"internal/x", "TestF", "fail", nil, 1})
 	second := write(gpu, "2026-01-02")
 	torch := strings.TrimSuffix(second, ".json") + ".torch.json"
-	file(torch, `{"torch":"2.11.0","cuda":"13.0","device":"NVIDIA H200","figures":[{"name":"copy","unit":"TB/s","median":4.4,"min":4.3,"max":4.5,"n":9},{"name":"other","unit":"s","median":1,"min":1,"max":1,"n":1}],"failed":{}}`)
+	file(torch, `{"torch":"2.11.0","cuda":"13.0","device":"NVIDIA H200","figures":[{"name":"copy","unit":"TB/s","median":4.4,"min":4.3,"max":4.5,"n":9},{"name":"copy.time","unit":"ms","median":3,"min":3,"max":3,"n":1},{"name":"other","unit":"s","median":1,"min":1,"max":1,"n":1}],"failed":{}}`)
 	sim := &Run{Device: "simulator", Figures: []Figure{{Name: "sim.matmul", Unit: "GFLOP/s", Sample: one(7)}, {Name: "add", Unit: "µs", Sample: one(1)}}}
 	write(sim, "2026-01-01")
 	file(filepath.Join(dir, "README.md"), "no run")
@@ -329,13 +343,18 @@ func TestPage(t *testing.T) {
 	}
 	page := string(Page(names, runs))
 	for _, line := range []string{
-		"| bare kernel launch through the driver contract (`launch`) |  | 3 µs (2.5–4, n 7) |  |  |  | 2026-01-02-nvidia-h200.json |",
-		"| small add, issue per op (`add`); two \\| threads | ≤ launch + 0.8 | 3.5 µs |  |  | yes | 2026-01-02-nvidia-h200.json |",
-		"| copy of 4 GiB f32, bytes read and written (`copy`) | ≥ 0.97 × PyTorch | 4.2 TB/s | 4.4 TB/s (4.3–4.5, n 9) | 0.9545 | **no** | 2026-01-02-nvidia-h200.json |",
-		"| small add, issue per op (`add`) | ≤ launch + 0.8 | 1 µs |  |  | not known | 2026-01-01-simulator.json |",
-		"| internal/x.Y | 9 ns/op |  | 2026-01-02-nvidia-h200.json |",
-		"| 2026-01-02-nvidia-h200.json | NVIDIA H200 | 580 |  | go1.26 | 2.11.0 (CUDA 13.0) | `0123456789ab` | 4 | 1 passed, 1 failed, 1 skipped |",
-		"| 2026-01-01-simulator.json | simulator |  |  |  |  | by the hashes of its packages | 2 |  |",
+		"- Run 1: 2026-01-01, go1.26.\n- Run 3: 2026-01-02, go1.26, PyTorch 2.11.0 (CUDA 13.0).",
+		"| work | Tenon | goal | met | run |\n| --- | --- | --- | --- | --- |",
+		"| bare kernel launch through the driver contract (`launch`) | 3 µs (2.5–4, n 7) |  |  | 3 |",
+		"| small add, issue per op (`add`); two \\| threads | 3.5 µs | ≤ launch + 0.8 µs | yes | 3 |",
+		"| work | Tenon | PyTorch | against PyTorch | goal | met | run |\n| --- | --- | --- | --- | --- | --- | --- |",
+		"| copy of 4 GiB f32, bytes read and written (`copy`) | 4.2 TB/s | 4.4 TB/s (4.3–4.5, n 9) | 0.95 × as fast | ≥ 0.97 × PyTorch | **no** | 3 |",
+		"| copy of 4 GiB f32 (`copy.time`) | 2 ms | 3 ms | 1.50 × as fast |  |  | 3 |",
+		"| small add, issue per op (`add`) | 1 µs | ≤ launch + 0.8 µs | not known | 2 |",
+		"### Further benchmarks\n\n| benchmark | Tenon | run |\n| --- | --- | --- |\n| internal/x.Y | 9 ns/op | 3 |",
+		"### err: largest of all\n\n| benchmark | Tenon | run |\n| --- | --- | --- |\n| err.cos | 2 ulp | 3 |\n| err.sin | 1 ulp | 3 |",
+		"| 3 | [2026-01-02-nvidia-h200.json](../bench/runs/2026-01-02-nvidia-h200.json) | NVIDIA H200 | 580 |  | go1.26 | 2.11.0 (CUDA 13.0) | `0123456789ab` | 7 | 1 passed, 1 failed, 1 skipped |",
+		"| 2 | [2026-01-01-simulator.json](../bench/runs/2026-01-01-simulator.json) | simulator |  |  |  |  | by the hashes of its packages | 2 |  |",
 		"| internal/x | 3 | 4 | TestF | TestS | 3 |",
 	} {
 		if !strings.Contains(page, line+"\n") {

@@ -18,8 +18,11 @@ type Goal struct {
 	Plus float64
 }
 
-// String returns the goal as the page shows it, such as "≤ launch + 0.8".
-func (g Goal) String() string {
+// String returns the goal without its unit, such as "≤ launch + 0.8".
+func (g Goal) String() string { return g.text("") }
+
+// text returns the goal as the page shows it, such as "≤ launch + 0.8 µs"; a number of things has no unit beyond its title.
+func (g Goal) text(unit string) string {
 	var terms []string
 	if g.Of != "" {
 		term := strings.ReplaceAll(g.Of, "torch", "PyTorch")
@@ -29,7 +32,11 @@ func (g Goal) String() string {
 		terms = append(terms, term)
 	}
 	if g.Plus != 0 || g.Of == "" {
-		terms = append(terms, short(g.Plus))
+		term := short(g.Plus)
+		if unit != "" {
+			term += " " + unit
+		}
+		terms = append(terms, term)
 	}
 	sign := "≤ "
 	if g.AtLeast {
@@ -103,29 +110,33 @@ func Catalogue() []Section { return catalogue }
 var catalogue = []Section{
 	{"Issue and host overhead", []Entry{
 		{"launch", "µs", "bare kernel launch through the driver contract", "", nil},
-		{"launch.allocs", "allocs/op", "the same: allocations", "", atMost(0)},
+		{"launch.allocs", "allocs/op", "bare kernel launch: allocations", "", atMost(0)},
 		{"add", "µs", "small add, issue per op", "", over("launch", 0.8)},
-		{"add.allocs", "allocs/op", "the same: allocations", "", atMost(2)},
+		{"add.allocs", "allocs/op", "small add: allocations", "", atMost(2)},
 		{"add.go", "µs", "the Go part of an add alone, on the null driver", "", atMost(0.8)},
-		{"add.go.grad", "µs", "the same, recording for backward", "", atMost(1.5)},
+		{"add.go.grad", "µs", "the Go part of an add that records for backward", "", atMost(1.5)},
+		{"add.go.allocs", "allocs/op", "the Go part of an add: allocations", "", nil},
+		{"add.grad", "µs", "small add that records for backward, issue per op", "", nil},
 		{"empty.scoped", "µs", "empty and close from cache, scoped tensor", "empty", atMost(0.4)},
-		{"empty.loose", "µs", "the same, loose tensor", "empty", atMost(0.8)},
+		{"empty.loose", "µs", "empty and close from cache, loose tensor", "empty", atMost(0.8)},
+		{"empty.go.scoped", "µs", "empty and close from cache on the null driver, scoped tensor", "", nil},
+		{"empty.go.loose", "µs", "empty and close from cache on the null driver, loose tensor", "", nil},
 		{"event", "µs", "bare event record through the driver contract", "", nil},
-		{"event.allocs", "allocs/op", "the same: allocations", "", atMost(0)},
+		{"event.allocs", "allocs/op", "bare event record: allocations", "", atMost(0)},
 		{"event.record", "µs", "event record on a stream", "", over("event", 0.3)},
 		{"stream.switch", "µs", "run the next op on another stream", "", atMost(0.05)},
 	}},
 	{"Training step", []Entry{
 		{"mlp.launches", "launches", "launches of one MLP 784-512-256-10 training step, batch 256, fused Adam", "", atMost(26)},
-		{"mlp.eager", "µs", "the step, eager", "", both(26, "launch", 26*0.8+30)},
-		{"mlp.graph", "µs", "the step as one graph", "", atMost(90)},
-		{"mlp.compiled", "µs", "the step compiled", "", atMost(65)},
+		{"mlp.eager", "µs", "the MLP's training step, eager", "", both(26, "launch", 26*0.8+30)},
+		{"mlp.graph", "µs", "the MLP's training step as one graph", "", atMost(90)},
+		{"mlp.compiled", "µs", "the MLP's training step, compiled", "", atMost(65)},
 	}},
 	{"Graphs", []Entry{
 		{"graph.launch", "µs", "bare graph launch through the driver contract", "", nil},
 		{"graph.issue", "µs", "replay of a 100-node graph: issue", "", over("graph.launch", 0.5)},
 		{"graph.bare", "µs", "a 100-node graph launched bare: completion", "", nil},
-		{"graph.replay", "µs", "replay of the same graph: completion", "", times(1.02, "graph.bare")},
+		{"graph.replay", "µs", "replay of a 100-node graph: completion", "", times(1.02, "graph.bare")},
 	}},
 	{"Bandwidth", []Entry{
 		{"copy", "TB/s", "copy of 4 GiB f32, bytes read and written", "", ofTorch(0.97)},
@@ -134,9 +145,9 @@ var catalogue = []Section{
 		{"turn", "TB/s", "copy of a transposed matrix of 4 GiB f32, bytes read and written", "", ofTorch(1)},
 		{"softmax", "TB/s", "softmax over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
 		{"layernorm", "TB/s", "layer norm over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
-		{"copy.time", "ms", "the copy's time", "", nil},
+		{"copy.time", "ms", "copy of 4 GiB f32", "", nil},
 		{"chain", "ms", "six-op pointwise chain on 4 GiB f32, eager", "", atMost(12)},
-		{"chain.compiled", "ms", "the same, compiled", "", times(1.03, "copy.time")},
+		{"chain.compiled", "ms", "six-op pointwise chain on 4 GiB f32, compiled", "", times(1.03, "copy.time")},
 		{"uniform", "TB/s", "uniform_ of 4 GiB f32, bytes written", "", atLeast(4.0)},
 		{"normal", "TB/s", "normal_ of 4 GiB f32, bytes written", "", atLeast(2.5)},
 		{"cumsum", "TB/s", "cumsum of 2²⁸ f32, bytes read and written", "", atLeast(3.5)},
@@ -147,8 +158,8 @@ var catalogue = []Section{
 		{"scatter.add", "ms", "2²⁴ f32 added to 2²⁰ places drawn at random; Tenon's sums repeat bit for bit, PyTorch's do not", "", nil},
 	}},
 	{"Matrix product 8192³", []Entry{
-		{"matmul.bf16", "TFLOP/s", "bf16, best back end", "", ofTorch(0.98)},
-		{"matmul.f16", "TFLOP/s", "f16, best back end", "", ofTorch(0.98)},
+		{"matmul.bf16", "TFLOP/s", "bf16", "", ofTorch(0.98)},
+		{"matmul.f16", "TFLOP/s", "f16", "", ofTorch(0.98)},
 		{"matmul.f32", "TFLOP/s", "f32, exact", "", ofTorch(0.98)},
 		{"matmul.tf32", "TFLOP/s", "f32 rounded to tf32", "", ofTorch(0.98)},
 		{"matmul.bf16.mma", "TFLOP/s", "bf16, own kernel with mma", "matmul.bf16", ofTorch(0.6)},
@@ -162,8 +173,8 @@ var catalogue = []Section{
 		{"alloc.allocs", "allocs/op", "raw allocate and free: allocations in Go's heap", "", atMost(0)},
 		{"history.event", "ns", "recording: what it adds to an event of the allocator", "", atMost(1000)},
 		{"snapshot", "ms", "memory snapshot with 40,000 events", "", atMost(20)},
-		{"snapshot.write", "ms", "the same, and written as a pickle", "", atMost(20)},
-		{"snapshot.read", "MB/s", "the pickle read, its events streamed", "", atLeast(150)},
+		{"snapshot.write", "ms", "memory snapshot with 40,000 events, and written as a pickle", "", atMost(20)},
+		{"snapshot.read", "MB/s", "a snapshot's pickle read, its events streamed", "", atLeast(150)},
 		{"peak.chain", "MiB", "peak above start: 32 × (Linear(1024), ReLU) without gradients, 4096 rows", "", ofTorchMost(1.1)},
 		{"peak.digits", "MiB", "peak above start: training step of the digits network, batch 64", "", ofTorchMost(1.1)},
 		{"peak.encoder", "MiB", "peak above start: transformer encoder layer, forward and backward on [16, 256, 512]", "", ofTorchMost(1.1)},
@@ -175,25 +186,25 @@ var catalogue = []Section{
 	}},
 	{"Memory checker", []Entry{
 		{"memcheck.planted.sim", "tests", "planted tests, of 28, that come out right under the simulator's checker", "", atLeast(28)},
-		{"memcheck.planted.gpu", "tests", "the same under compute-sanitizer", "", atLeast(28)},
+		{"memcheck.planted.gpu", "tests", "planted tests, of 28, that come out right under compute-sanitizer", "", atLeast(28)},
 		{"memcheck.kernels.sim", "kernels", "kernels of internal/kernels' tests under the simulator's checker, 0 findings", "", nil},
 		{"memcheck.kernels.memcheck", "kernels", "kernels under compute-sanitizer's memcheck by the command, 0 findings", "", nil},
-		{"memcheck.kernels.racecheck", "kernels", "the same under racecheck", "", nil},
-		{"memcheck.kernels.initcheck", "kernels", "the same under initcheck", "", nil},
-		{"memcheck.kernels.synccheck", "kernels", "the same under synccheck", "", nil},
+		{"memcheck.kernels.racecheck", "kernels", "kernels under racecheck by the command, 0 findings", "", nil},
+		{"memcheck.kernels.initcheck", "kernels", "kernels under initcheck by the command, 0 findings", "", nil},
+		{"memcheck.kernels.synccheck", "kernels", "kernels under synccheck by the command, 0 findings", "", nil},
 		{"memcheck.Instant:times-bare", "times-bare", "1,000 tests that end at once, of the time of the bare processes", "", atMost(1.3)},
 		{"memcheck.memory", "MiB", "the runner's peak memory while two tests print 100 MB each", "", atMost(100)},
 	}},
 	{"Start", []Entry{
 		{"start.cold", "s", "process start to first add on a GPU, no kernel cached", "", atMost(0.6)},
-		{"start.warm", "s", "the same with cached kernels", "", atMost(0.45)},
+		{"start.warm", "s", "process start to first add on a GPU, kernels cached by the driver", "", atMost(0.45)},
 		{"start.sim", "s", "process start to first add on the simulator", "", atMost(0.1)},
 	}},
 	{"Simulator", []Entry{
 		{"sim.saxpy", "GB/s", "saxpy on 64 MiB, bytes read and written", "", nil},
-		{"sim.saxpy.loop", "GB/s", "the same by a plain Go loop", "", nil},
+		{"sim.saxpy.loop", "GB/s", "saxpy on 64 MiB by a plain Go loop", "", nil},
 		{"sim.chain", "GB/s", "six-op pointwise chain on 64 MiB in one kernel, bytes read and written", "", nil},
-		{"sim.chain.loop", "GB/s", "the same by a plain Go loop", "", nil},
+		{"sim.chain.loop", "GB/s", "six-op pointwise chain on 64 MiB by a plain Go loop", "", nil},
 		{"sim.matmul", "GFLOP/s", "f32 matrix product 1024³", "", atLeast(5)},
 		{"digits.sim", "s", "go run ./examples/digits, 20 epochs, without building", "", atMost(60)},
 	}},
