@@ -218,6 +218,14 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.Bernoulli(p)
 			x.Dropout(p, 0.5)
 			x.Rand([]int{8}, tenon.Float32)
+			// A change in place of a view, whose derivatives are operations of their own.
+			w := x.Ones([]int{8}, tenon.Float32).SetRequiresGrad(true)
+			y := x.MulS(w, 2)
+			v, head := x.View(y, 2, 4), x.Slice(y, 0, 0, 4, 1)
+			x.MulInto(head, head, x.Slice(w, 0, 4, 8, 1))
+			if err := x.Backward(x.Add(x.Sum(v, nil, tenon.SumOpt{}), x.Sum(y, nil, tenon.SumOpt{})), nil, tenon.BackwardOpt{}); err != nil {
+				t.Error(err)
+			}
 			core.StepSGD((*core.Exec)(x), [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}, 0.5, 0, 0, 0, false, false, true)
 		})
 		if err != nil {

@@ -113,6 +113,7 @@ func (r *run) check(roots, inputs []*Tensor) {
 		if in == nil || in.closed.Load() {
 			x.fail(r.op, fault.Closed, nil, "a differentiated tensor was closed")
 		}
+		in.settle(r.op)
 		if !in.RequiresGrad() {
 			x.fail(r.op, fault.Invalid, inputs, "one of the differentiated tensors does not require grad")
 		}
@@ -122,6 +123,7 @@ func (r *run) check(roots, inputs []*Tensor) {
 		if t == nil || t.closed.Load() {
 			x.fail(r.op, fault.Closed, nil, "the tensor to differentiate was closed")
 		}
+		t.settle(r.op)
 		if !t.RequiresGrad() {
 			x.fail(r.op, fault.Invalid, []*Tensor{t}, "the tensor does not require grad and was not made by an operation that does")
 		}

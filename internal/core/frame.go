@@ -44,6 +44,11 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
+	// before holds copies of inputs that the derivative reads and the call overwrites; wrote are storages that the work changes, besides outputs;
+	// queued says that some of the work is in the stream.
+	before [maxIn]*Tensor
+	wrote  []*storage
+	queued bool
 	seq    uint64 // of the work under way on its stream
 
 	opers   []kernels.Operand
@@ -74,8 +79,12 @@ func (s *session) leave(f *frame) {
 		f.out[i] = nil
 	}
 	for i := 0; i < min(f.outs, maxOut); i++ {
-		f.dst[i] = nil
+		if f.dst[i] != nil {
+			f.dst[i], f.before = nil, [maxIn]*Tensor{}
+		}
 	}
+	clear(f.wrote)
+	f.wrote, f.queued = f.wrote[:0], false
 	for i := range f.many {
 		f.many[i] = nil
 	}
@@ -121,7 +130,11 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	}
 	d := f.dl
 	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
-	return st.Device().Check(st.Device().Driver().Launch(d), "the kernel could not be launched")
+	if err := st.Device().Driver().Launch(d); err != nil {
+		return st.Device().Check(err, "the kernel could not be launched")
+	}
+	f.queued = true
+	return nil
 }
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
@@ -143,7 +156,11 @@ func (f *frame) Index32() int { return f.x.m.stream.Device().Index32() }
 // Memset fills n bytes with b.
 func (f *frame) Memset(ptr uint64, b byte, n int) error {
 	st := f.x.m.stream
-	return st.Device().Check(st.Device().Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle()), "memory could not be set")
+	if err := st.Device().Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle()); err != nil {
+		return st.Device().Check(err, "memory could not be set")
+	}
+	f.queued = true
+	return nil
 }
 
 // endWork frees the workspace. Reuse is ordered by the stream.

@@ -76,6 +76,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 		}
 		if o.scope != s.scope || o.RequiresGrad() || slices.Contains(outs[:i], o) { // not Forward's own
 			outs[i] = x.NoGrad().Detach(o)
+			outs[i].descend(&lineage{}, o, viewFunction)
 		}
 	}
 	grads := slices.ContainsFunc(inputs, func(t *Tensor) bool { return t != nil && t.RequiresGrad() })
@@ -99,12 +100,16 @@ func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 	n.custom = st
 	c.n = n
 	for _, t := range inputs {
+		if t != nil {
+			t.settle("Function")
+		}
 		n.addEdge(t)
 	}
 	for _, t := range c.saves {
 		if t == nil {
 			x.fail("Function", fault.Invalid, inputs, "a nil tensor was given to Save")
 		}
+		t.settle("Function")
 		n.keep(x, 0, t)
 		e := edge{node: t.node, out: t.out, leaf: t.leaf}
 		if t.node != nil {
@@ -120,6 +125,9 @@ func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 		if o.dt.IsFloat() || o.dt.IsComplex() {
 			o.node, o.out = n, uint8(i)
 			n.refs.Add(1)
+			if o.view != nil {
+				o.view.kind = viewFunction
+			}
 		}
 	}
 }

@@ -65,6 +65,7 @@ func without[T comparable](list []T, h T) []T {
 // valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
 // value after t is changed in place.
 func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
+	t.settle("RegisterHook")
 	switch {
 	case t.node != nil:
 		n, k := t.node, &gradHook{t.out, h}
@@ -96,6 +97,7 @@ func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (rem
 // RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
 // hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
 func (t *Tensor) RetainGrad() {
+	t.settle("RetainGrad")
 	switch {
 	case t.node != nil:
 		if t.node.keptOf(t.out) == nil {
@@ -292,9 +294,9 @@ func (n *node) dropPacked() {
 	n.extra.packed = nil
 }
 
-// twin returns another handle of t with the same history, in no scope.
+// twin returns another handle of t with the same history, in no scope. To changes in place it is a view of t.
 func (t *Tensor) twin() *Tensor {
-	c := t.alias()
+	c := t.sibling(viewPlain)
 	c.setShape(t.shape, t.stride)
 	if t.node != nil {
 		c.node, c.out = t.node, t.out

@@ -205,7 +205,7 @@ func runLaunch(f *frame) error {
 			continue
 		}
 		if c.args[i].writes {
-			if t := tensors[0]; !f.x.m.noGrad && t.RequiresGrad() {
+			if t := tensors[0]; !f.x.m.noGrad && t.inherits() {
 				f.checkHistory(t)
 			}
 			f.writes(tensors[0])

@@ -100,22 +100,22 @@ func (f *frame) record() {
 	} else {
 		f.save(n)
 	}
-	view := f.row.flags&flagView != 0
 	for i := 0; i < f.outs; i++ {
 		t := f.out[i]
 		n.outs = append(n.outs, metaOf(t))
 		if !t.dt.IsFloat() && !t.dt.IsComplex() {
 			continue
 		}
-		if old := t.node; old != nil { // in place: the handle leaves its former history
-			old.moveKept(t.out, n, uint8(i))
-			defer old.release()
+		if f.to(i) != nil {
+			t.changed(n, uint8(i))
+			continue
 		}
 		t.node, t.out = n, uint8(i)
 		n.refs.Add(1)
-		if view {
-			t.st.gradViews.Store(true)
-		}
+	}
+	if n.refs.Load() == 0 { // no output takes part, as where there is none
+		n.refs.Add(1)
+		n.release()
 	}
 }
 
@@ -129,8 +129,12 @@ func (f *frame) save(n *node) {
 		}
 	}()
 	for i := 0; i < f.ins; i++ {
-		if f.row.saves&(in0<<i) != 0 && f.in[i] != nil {
-			n.keep(f.x, in0<<i, f.in[i])
+		switch t := f.in[i]; {
+		case !f.saving(i):
+		case f.before[i] != nil:
+			n.keep(f.x, in0<<i, f.before[i])
+		default:
+			n.keep(f.x, in0<<i, t)
 		}
 	}
 	for i := 0; i < min(f.outs, maxOut); i++ {
@@ -139,6 +143,41 @@ func (f *frame) save(n *node) {
 		}
 	}
 	done = true
+}
+
+// saving reports whether the derivative reads input i.
+func (f *frame) saving(i int) bool {
+	if f.in[i] == nil || f.row.saves&(in0<<i) == 0 {
+		return false
+	}
+	if f.row.cross&(in0<<i) == 0 {
+		return true
+	}
+	for j := 0; j < f.ins; j++ {
+		if t := f.in[j]; j != i && t != nil && t.RequiresGrad() {
+			return true
+		}
+	}
+	return false
+}
+
+// keepBefore copies the inputs that the derivative reads and the call overwrites.
+func (f *frame) keepBefore() {
+	for i := 0; i < f.ins; i++ {
+		if f.saving(i) && f.overwrites(f.in[i]) {
+			f.nested(func() { f.before[i] = f.temp(f.x.NoGrad().Autocast(dtype.Invalid).Clone(f.in[i])) })
+		}
+	}
+}
+
+// overwrites reports whether the elements of t are a destination's.
+func (f *frame) overwrites(t *Tensor) bool {
+	for i := 0; i < f.outs; i++ {
+		if d := f.to(i); d != nil && d.st == t.st && d.offset*d.dt.Size() == t.offset*t.dt.Size() {
+			return true
+		}
+	}
+	return false
 }
 
 func (n *node) addEdge(t *Tensor) {
@@ -211,13 +250,16 @@ func (n *node) spend() {
 }
 
 // RequiresGrad reports whether a gradient flows to t.
-func (t *Tensor) RequiresGrad() bool { return t.node != nil || t.leaf != nil }
+func (t *Tensor) RequiresGrad() bool {
+	return t.node != nil || t.leaf != nil || t.stale() && t.view.kind != viewNoGrad
+}
 
 // IsLeaf reports whether t was made by the user rather than by a recorded operation.
-func (t *Tensor) IsLeaf() bool { return t.node == nil }
+func (t *Tensor) IsLeaf() bool { return t.leaf != nil || !t.RequiresGrad() }
 
 // SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
+	t.settle("SetRequiresGrad")
 	switch {
 	case !on && t.node == nil:
 		t.leaf = nil

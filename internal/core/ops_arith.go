@@ -48,8 +48,8 @@ var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 func init() {
 	rowAdd = define(row{Name: "Add", Torch: "add", point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
 	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: differenceRule, cast: castWidest, back: backSub})
-	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1})
-	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1})
+	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 

@@ -10,8 +10,8 @@ import (
 var rowSplit, rowUnbind, rowCat *row
 
 func init() {
-	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView, meta: metaSplit})
-	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView, meta: metaUnbind})
+	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView | flagParts, meta: metaSplit})
+	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView | flagParts, meta: metaUnbind})
 	rowCat = define(row{Name: "Cat", Torch: "cat", meta: metaCat, run: runCat})
 }
 

@@ -210,23 +210,26 @@ func metaStrided(f *frame) {
 	f.opt = &geometry{t.shape, t.stride, t.offset}
 }
 
-// backStrided adds the gradients of all elements of the view up where they lie in storage, and takes from there those of the input's; elements
-// that are several of the input's share theirs evenly.
 func backStrided(b *back) {
-	x, g, in, n := b.x, b.grad(0), b.n.opt.(*geometry), len(b.n.dims)/2
-	out := geometry{b.n.dims[:n], b.n.dims[n:], b.n.i[0]}
+	n := len(b.n.dims) / 2
+	b.set(0, b.x.stridedGrad(b.grad(0), *b.n.opt.(*geometry), geometry{b.n.dims[:n], b.n.dims[n:], b.n.i[0]}))
+}
+
+// stridedGrad returns the gradient of an input whose storage is seen as out, with the gradient g. It adds the gradients of all elements of out up where
+// they lie in storage, and takes from there those of the input's; elements that are several of the input's share theirs evenly.
+func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
 	size := max(in.offset+extent(in.shape, in.stride), out.offset+extent(out.shape, out.stride)) - first
 	places := x.NoGrad().Arange(0, float64(size), 1, dtype.Int64)
 	at := func(g geometry) *Tensor { return x.Reshape(x.AsStrided(places, g.shape, g.stride, g.offset-first), -1) }
-	all := x.scatter(x.Zeros([]int{size}, g.dt), at(out), x.Reshape(g, -1), 0, scatterAdd).call1()
-	d := x.Gather(all, 0, at(*in))
+	all := x.sumAt([]int{size}, 0, at(out), x.Reshape(g, -1), 0)
+	d := x.Gather(all, 0, at(in))
 	if numel(in.shape) > 0 && !dense(in.shape, in.stride) {
 		ones := x.Ones([]int{numel(in.shape)}, g.dt)
-		counts := x.scatter(x.Zeros([]int{size}, g.dt), at(*in), ones, 0, scatterAdd).call1()
-		d = x.Div(d, x.Gather(counts, 0, at(*in)))
+		counts := x.sumAt([]int{size}, 0, at(in), ones, 0)
+		d = x.Div(d, x.Gather(counts, 0, at(in)))
 	}
-	b.set(0, x.Reshape(d, in.shape...))
+	return x.Reshape(d, in.shape...)
 }
 
 func metaView(f *frame) {

@@ -25,8 +25,9 @@ type row struct {
 	rule func(f *frame) (compute, out dtype.DType)
 	// back computes the gradients of the inputs, in Exec operations; nil means the operation has none.
 	back func(b *back)
-	// saves says which tensors back reads.
+	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
 	saves save
+	cross save
 	cast  castClass
 	flags flag
 	// id names the operation in the launch ring.
@@ -69,6 +70,8 @@ const (
 	flagForeign
 	// flagIdle: outputs are new and keep what their memory holds; no kernel runs.
 	flagIdle
+	// flagParts: the views that come out are several, and cannot be changed in place where that is recorded.
+	flagParts
 )
 
 // call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
@@ -103,6 +106,9 @@ func (f *frame) call() {
 	case r.flags&flagIdle != 0:
 		f.idle()
 	case r.flags&flagView == 0:
+		if grads && f.to(0) != nil && r.saves != 0 {
+			f.keepBefore()
+		}
 		f.issue(grads)
 	}
 	if grads {
@@ -134,13 +140,30 @@ func (f *frame) issue(grads bool) {
 	if c := f.x.s.capture; c != nil {
 		c.note(f)
 	}
+	var err error
 	if r.run != nil {
-		f.check(r.run(f))
+		err = r.run(f)
 	} else {
-		f.check(f.runPoint())
+		err = f.runPoint()
 	}
+	if err == nil || f.queued {
+		f.countVersions()
+	}
+	f.check(err)
 	st.Issued(seq)
 	f.check(f.endWork())
+}
+
+// countVersions counts the change of what the operation under way writes in place. One that failed before it queued any work changed nothing.
+func (f *frame) countVersions() {
+	for i := 0; i < f.outs; i++ {
+		if d := f.to(i); d != nil {
+			d.st.version.Add(1)
+		}
+	}
+	for _, st := range f.wrote {
+		st.version.Add(1)
+	}
 }
 
 // idle stands for issue where nothing runs: other streams must still come after the work that last used the outputs' memory.
@@ -163,7 +186,7 @@ func (f *frame) writes(t *Tensor) {
 	if c := f.x.s.capture; c != nil {
 		c.uses[t.st] = true
 	}
-	t.st.version.Add(1)
+	f.wrote = append(f.wrote, t.st)
 }
 
 // nested runs operations on behalf of f's, such as conversions of its operands. Should one fail, f is undone too.
@@ -247,18 +270,25 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	return nil
 }
 
+// anyRequiresGrad reports whether the call is to be recorded. It brings the histories of the operands up to date.
 func (f *frame) anyRequiresGrad() bool {
+	requires := false
 	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil && t.RequiresGrad() {
-			return true
+		if t := f.in[i]; t != nil {
+			f.settle(t)
+			requires = requires || t.node != nil || t.leaf != nil
 		}
 	}
 	for _, t := range f.many {
-		if t.RequiresGrad() {
-			return true
+		f.settle(t)
+		requires = requires || t.node != nil || t.leaf != nil
+	}
+	for i := 0; i < f.outs; i++ { // destinations
+		if d := f.to(i); d != nil {
+			requires = requires || d.inherits()
 		}
 	}
-	return false
+	return requires
 }
 
 // order makes the stream wait for what the operation's accesses depend on, and notes them.
@@ -334,7 +364,17 @@ func (f *frame) checkShape(shape []int) {
 // viewOut makes output i a view of t's storage.
 func (f *frame) viewOut(i int, t *Tensor, offset int, shape, stride []int) *Tensor {
 	f.checkShape(shape)
-	v := t.alias()
+	var v *Tensor
+	switch {
+	case !t.dt.IsFloat() && !t.dt.IsComplex() || f.row == rowDetach:
+		v = t.alias()
+	case f.x.m.noGrad:
+		v = t.sibling(viewNoGrad)
+	case f.row.flags&flagParts != 0:
+		v = t.sibling(viewPart)
+	default:
+		v = t.sibling(viewPlain)
+	}
 	v.offset = offset
 	v.setShape(shape, stride)
 	f.setOut(i, v)
@@ -367,7 +407,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	}
 }
 
-// checkWrites refuses in-place calls that would corrupt data or a recorded gradient, and counts their versions.
+// checkWrites refuses in-place calls that would corrupt data or a recorded gradient.
 func (f *frame) checkWrites(grads bool) {
 	for i := 0; i < f.outs; i++ {
 		d := f.to(i)
@@ -375,7 +415,7 @@ func (f *frame) checkWrites(grads bool) {
 			continue
 		}
 		for j, n := range d.shape {
-			if n > 1 && d.stride[j] == 0 {
+			if n > 1 && d.stride[j] == 0 && d.Numel() > 0 {
 				f.fail(fault.Invalid, "the destination %s repeats elements (stride 0 in dimension %d); Clone it first", describe(d), j)
 			}
 		}
@@ -384,22 +424,9 @@ func (f *frame) checkWrites(grads bool) {
 				f.fail(fault.Invalid, "the destination overlaps operand %d, whose elements lie otherwise; Clone one of them first", j)
 			}
 		}
-		if !f.x.m.noGrad && (grads || d.RequiresGrad()) {
+		if !f.x.m.noGrad && (grads || d.inherits()) {
 			f.checkHistory(d)
 		}
-		d.st.version.Add(1)
-	}
-}
-
-// checkHistory refuses to change d in place where its gradient could not follow.
-func (f *frame) checkHistory(d *Tensor) {
-	switch {
-	case d.leaf != nil:
-		f.fail(fault.Invalid, "a leaf tensor that requires grad is used in an in-place operation; use NoGrad, or an operation that returns a new tensor")
-	case d.st.gradViews.Load():
-		f.fail(fault.Invalid, "the destination has views, or is one, that take part in a gradient; use an operation that returns a new tensor")
-	case f.row.back == nil && d.RequiresGrad():
-		f.fail(fault.Invalid, "%s has no gradient and would cut the destination's history; Detach it first", f.row.Name)
 	}
 }
 

@@ -71,7 +71,7 @@ func HeldMemory(ts ...*Tensor) map[uint64]bool {
 		if t.leaf != nil {
 			hold(t.leaf.grad)
 		}
-		stack = append(stack, t.node)
+		stack = append(stack, t.node, t.root().node)
 	}
 	for len(stack) > 0 {
 		n := stack[len(stack)-1]

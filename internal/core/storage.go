@@ -24,8 +24,6 @@ type storage struct {
 	readers [2]atomic.Uint64
 	// streams has one bit for every stream of the device that touched the storage, besides its block's own.
 	streams atomic.Uint64
-	// gradViews says that views of the storage take part in a gradient.
-	gradViews atomic.Bool
 	// arrival is the copy that fills the storage, while nobody has waited for it.
 	arrival atomic.Pointer[rt.Event]
 	// locked is page-locked host memory in place of a block, or nil.

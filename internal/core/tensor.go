@@ -18,16 +18,21 @@ import (
 type Tensor struct {
 	st     *storage
 	dt     dtype.DType
+	out    uint8 // which output of node
+	closed atomic.Bool
 	offset int // elements from the storage's start
+	// Of a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.
+	views  atomic.Int32
+	gen    atomic.Uint32
 	shape  []int
 	stride []int
 	dims   [8]int // backs shape and stride up to four dimensions
 	scope  *scope
-	closed atomic.Bool
 
-	out  uint8 // which output of node
-	node *node // the operation that made it, if it takes part in a gradient
-	leaf *leaf // the accumulator, if it is a leaf that requires one
+	// The history: that of a view may be stale, see derive.
+	node *node    // the operation that made it, if it takes part in a gradient
+	leaf *leaf    // the accumulator, if it is a leaf that requires one
+	view *lineage // of a view whose base's history matters
 }
 
 // fresh is a new tensor with its storage, in one allocation.
@@ -111,13 +116,16 @@ func (t *Tensor) Close() {
 	}
 	if t.node != nil {
 		t.node.dropKept(t)
-		t.node.release()
-		t.node = nil
 	}
 	if l := t.leaf; l != nil && l.owner == t {
 		l.setGrad(nil)
 	}
-	t.leaf = nil
+	if t.view != nil {
+		t.forget()
+		t.view.base.unshare()
+	} else {
+		t.unshare()
+	}
 	// A temporary that is closed in turn leaves its scope's list, which then does not grow.
 	if sc := t.scope; sc != nil {
 		if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
