@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"tenon.dev/internal/checklog"
 )
 
 // ReportError says why a report is not complete. Its text is the contract's.
@@ -28,7 +30,7 @@ const (
 const (
 	CheckerSanitizer = "COMPUTE-SANITIZER"
 	CheckerLegacy    = "CUDA-MEMCHECK"
-	CheckerTenon     = "TENON-CHECK"
+	CheckerTenon     = checklog.Name // TENON-CHECK
 )
 
 const (

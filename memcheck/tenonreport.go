@@ -2,28 +2,13 @@ package memcheck
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-)
 
-// tenonLine is one line of the log that the checker of Tenon's simulator writes: a header for every process, findings, the names of the kernels that it
-// watched, and, if leaks are looked for, the lives of allocations.
-type tenonLine struct {
-	Checker string   `json:"checker"`
-	PID     int      `json:"pid"`
-	Finding *Finding `json:"finding"`
-	Kernel  string   `json:"kernel"`
-	Alloc   *struct {
-		ID      uint64  `json:"id"`
-		Address Address `json:"address"`
-		Size    uint64  `json:"size"`
-		Stack   []Frame `json:"stack"`
-	} `json:"alloc"`
-	Free uint64 `json:"free"`
-}
+	"tenon.dev/internal/checklog"
+)
 
 // owner names an allocation of one of several processes.
 type owner struct {
@@ -49,22 +34,28 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		if err != nil {
 			return rep, err
 		}
-		var l tenonLine
-		if json.Unmarshal([]byte(text), &l) != nil {
+		l, err := checklog.Decode([]byte(text))
+		if err != nil {
 			return rep, ErrNoSummary
 		}
 		switch {
 		case l.Checker != "":
 			rep.Checker = l.Checker
 		case l.Finding != nil:
-			add(l.Finding)
+			f, err := tenonFinding(l.Finding)
+			if err != nil {
+				return rep, ErrNoSummary
+			}
+			add(f)
 		case l.Kernel != "":
 			kernels[l.Kernel] = true
 		case l.Alloc != nil:
-			a := l.Alloc
-			live[owner{l.PID, a.ID}] = &Finding{Tool: o.Tool, Class: Leak, Severity: SeverityError, Count: 1,
-				Message:    fmt.Sprintf("Leaked %d bytes at %s", a.Size, a.Address),
-				Allocation: &Allocation{Address: a.Address, Size: a.Size, Stack: a.Stack}}
+			a, err := tenonAllocation(&checklog.Allocation{Address: l.Alloc.Address, Size: l.Alloc.Size, Stack: l.Alloc.Stack})
+			if err != nil {
+				return rep, ErrNoSummary
+			}
+			live[owner{l.PID, l.Alloc.ID}] = &Finding{Tool: o.Tool, Class: Leak, Severity: SeverityError, Count: 1,
+				Message: fmt.Sprintf("Leaked %d bytes at %s", a.Size, a.Address), Allocation: a}
 		case l.Free != 0:
 			delete(live, owner{l.PID, l.Free})
 		}
@@ -82,4 +73,33 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		return rep, ErrNoSummary
 	}
 	return rep, nil
+}
+
+// tenonFinding returns a finding of a log's line. The error is that of an address that is none.
+func tenonFinding(l *checklog.Finding) (*Finding, error) {
+	f := &Finding{Tool: Tool(l.Tool), Class: Class(l.Class), Severity: Severity(l.Severity), Message: l.Message, Details: l.Details, Kernel: l.Kernel,
+		Device: tenonFrames(l.Device), Other: tenonFrames(l.Other), Access: l.Access, Space: l.Space, Size: l.Size, Thread: l.Thread, Block: l.Block,
+		Stack: tenonFrames(l.Stack), Count: l.Count}
+	var err error
+	if l.Address != "" {
+		err = f.Address.UnmarshalText([]byte(l.Address))
+	}
+	if err == nil && l.Allocation != nil {
+		f.Allocation, err = tenonAllocation(l.Allocation)
+	}
+	return f, err
+}
+
+// tenonAllocation is the same of an allocation.
+func tenonAllocation(l *checklog.Allocation) (*Allocation, error) {
+	a := &Allocation{Size: l.Size, Relation: l.Relation, Stack: tenonFrames(l.Stack), Freed: tenonFrames(l.Freed)}
+	return a, a.Address.UnmarshalText([]byte(l.Address))
+}
+
+// tenonFrames is the same of a stack.
+func tenonFrames(l []checklog.Frame) (stack []Frame) {
+	for _, f := range l {
+		stack = append(stack, Frame{Function: f.Function, File: f.File, Line: f.Line, Text: f.Text})
+	}
+	return stack
 }

@@ -3,6 +3,8 @@ package check
 import (
 	"maps"
 	"slices"
+
+	"tenon.dev/internal/checklog"
 )
 
 // The operations that allocate and free in the order of a stream, by the driver's names.
@@ -37,7 +39,7 @@ func (c *Checker) FreeAsync(t *Task, addr uint64) {
 	if r == nil {
 		return
 	}
-	if epoch := c.begin(t, nil); c.log.look(StreamRace) {
+	if epoch := c.begin(t, nil); c.log.look(checklog.StreamRace) {
 		if r.birth != 0 { // also where no page was touched
 			c.conflict(t, side{epoch: r.birth}, true, true, addr, epoch)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/vexec"
 	"tenon.dev/kernel"
 )
@@ -73,10 +74,10 @@ func (b *bench) run(s *Stream, blocks, n int, f func(k *kernel.Builder, out, in 
 }
 
 // found returns the classes of the findings since the last call, sorted, and the findings.
-func (b *bench) found() (classes []string, all []*Finding) {
+func (b *bench) found() (classes []string, all []*checklog.Finding) {
 	b.t.Helper()
 	for line := range bytes.Lines(b.json.Bytes()) {
-		var e entry
+		var e checklog.Line
 		if err := json.Unmarshal(line, &e); err != nil {
 			b.t.Fatal(err)
 		}
@@ -90,13 +91,13 @@ func (b *bench) found() (classes []string, all []*Finding) {
 }
 
 // expect compares the findings since the last call.
-func (b *bench) expect(what string, want ...string) []*Finding {
+func (b *bench) expect(what string, want ...string) []*checklog.Finding {
 	b.t.Helper()
 	got, all := b.found()
 	if !slices.Equal(got, want) {
 		b.t.Errorf("%s: found %v, want %v", what, got, want)
 		for _, f := range all {
-			b.t.Logf("%s", f.text())
+			b.t.Logf("%s", textOf(f))
 		}
 	}
 	return all
@@ -153,8 +154,8 @@ func TestShared(t *testing.T) {
 			})
 			if repaired {
 				b.expect(name + ", repaired")
-			} else if all := b.expect(name, Race); len(all) == 1 && (!strings.Contains(all[0].Message, c.says) || all[0].Space != "shared" || all[0].Device[0].Line == 0 || all[0].Other[0].Line == 0) {
-				t.Errorf("%s: %s", name, all[0].text())
+			} else if all := b.expect(name, checklog.Race); len(all) == 1 && (!strings.Contains(all[0].Message, c.says) || all[0].Space != "shared" || all[0].Device[0].Line == 0 || all[0].Other[0].Line == 0) {
+				t.Errorf("%s: %s", name, textOf(all[0]))
 			}
 		}
 	}
@@ -171,16 +172,16 @@ func TestGlobal(t *testing.T) {
 		want []string
 	}{
 		"every thread its own": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(global(k, tid), tid) }, nil},
-		"all threads the same": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Xor(tid), tid) }, []string{Race}},
-		"blocks overlap":       {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, tid) }, []string{Race}},
+		"all threads the same": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Xor(tid), tid) }, []string{checklog.Race}},
+		"blocks overlap":       {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid, tid) }, []string{checklog.Race}},
 		"blocks meet in atomic": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(tid, tid)
 			in.Atomic(kernel.AtomicAdd, k.I32(0), tid)
-		}, []string{Uninitialized}},
+		}, []string{checklog.Uninitialized}},
 		"neighbours unordered": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(global(k, tid), tid)
 			out.Store(global(k, tid), out.Load(global(k, tid.Xor(k.I32(1)))))
-		}, []string{Race, Race}},
+		}, []string{checklog.Race, checklog.Race}},
 		"neighbours ordered": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(global(k, tid), tid)
 			k.Barrier()
@@ -190,14 +191,14 @@ func TestGlobal(t *testing.T) {
 		}, nil},
 		"unwritten": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			out.Store(global(k, tid), in.Load(tid))
-		}, []string{Uninitialized}},
-		"beyond": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Add(k.I32(1000)), tid) }, []string{OutOfBounds}},
+		}, []string{checklog.Uninitialized}},
+		"beyond": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { out.Store(tid.Add(k.I32(1000)), tid) }, []string{checklog.OutOfBounds}},
 		"beyond shared": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			k.Shared("s", dtype.Int32, 31).Store(tid, tid)
-		}, []string{OutOfBounds}},
+		}, []string{checklog.OutOfBounds}},
 		"misaligned": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			k.At(out.Addr().Add(k.U64(2)), dtype.Int32).Store(tid, tid)
-		}, []string{Misaligned}},
+		}, []string{checklog.Misaligned}},
 		"page-locked": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			k.If(tid.Eq(k.I32(0)), func() { k.At(k.U64(0x30000), dtype.Int32).Store(k.I32(0), tid) })
 		}, nil},
@@ -207,7 +208,7 @@ func TestGlobal(t *testing.T) {
 		"bytes that meet": {func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) {
 			k.At(out.Addr(), dtype.Uint8).Store(global(k, tid), tid.Convert(dtype.Uint8))
 			k.At(out.Addr(), dtype.Uint8).Store(global(k, tid.Xor(k.I32(1))), tid.Convert(dtype.Uint8))
-		}, []string{Race}},
+		}, []string{checklog.Race}},
 	} {
 		b := newBench(t)
 		b.run(b.Stream(), 2, 32, c.f)
@@ -224,8 +225,8 @@ func TestBlocksBegin(t *testing.T) {
 		k.Barrier()
 		out.Store(k.BlockIdx(kernel.X).Mul(k.I32(32)).Add(tid), s.Load(tid))
 	})
-	if all := b.expect("unwritten shared memory", Uninitialized); len(all) == 1 && (*all[0].Block != [3]int{1, 0, 0} || all[0].Space != "shared") {
-		t.Errorf("%s", all[0].text())
+	if all := b.expect("unwritten shared memory", checklog.Uninitialized); len(all) == 1 && (*all[0].Block != [3]int{1, 0, 0} || all[0].Space != "shared") {
+		t.Errorf("%s", textOf(all[0]))
 	}
 }
 
@@ -241,18 +242,18 @@ func TestOrder(t *testing.T) {
 		order func(b *bench, s, other *Stream)
 		want  []string
 	}{
-		"nothing":          {func(*bench, *Stream, *Stream) {}, []string{StreamRace}},
+		"nothing":          {func(*bench, *Stream, *Stream) {}, []string{checklog.StreamRace}},
 		"event":            {func(_ *bench, s, other *Stream) { other.Wait(s.Mark()) }, nil},
-		"no event":         {func(_ *bench, s, other *Stream) { other.Wait(nil) }, []string{StreamRace}},
+		"no event":         {func(_ *bench, s, other *Stream) { other.Wait(nil) }, []string{checklog.StreamRace}},
 		"host":             {func(b *bench, s, _ *Stream) { b.Sync(s.Mark()) }, nil},
-		"host of no point": {func(b *bench, _, _ *Stream) { b.Sync(nil) }, []string{StreamRace}},
+		"host of no point": {func(b *bench, _, _ *Stream) { b.Sync(nil) }, []string{checklog.StreamRace}},
 		"third stream": {func(b *bench, s, other *Stream) {
 			x := b.Stream()
 			x.Wait(s.Mark())
 			x.Enqueue("x")
 			other.Wait(x.Mark())
 		}, nil},
-		"other's past": {func(b *bench, s, other *Stream) { s.Wait(other.Mark()) }, []string{StreamRace}},
+		"other's past": {func(b *bench, s, other *Stream) { s.Wait(other.Mark()) }, []string{checklog.StreamRace}},
 	} {
 		b := newBench(t)
 		s, other := b.Stream(), b.Stream()
@@ -261,7 +262,7 @@ func TestOrder(t *testing.T) {
 		b.run(other, 1, 32, load)
 		all := b.expect(name, c.want...)
 		if len(all) == 1 && (all[0].Kernel != "k" || len(all[0].Stack) == 0 || all[0].Stack[0].File != "check_test.go" || all[0].Other[0].Line == 0) {
-			t.Errorf("%s: %s", name, all[0].text())
+			t.Errorf("%s: %s", name, textOf(all[0]))
 		}
 	}
 	b := newBench(t)
@@ -271,7 +272,7 @@ func TestOrder(t *testing.T) {
 	late := b.Stream()
 	late.Wait(mark) // of before the kernel
 	b.run(late, 1, 32, store)
-	b.expect("an event that was recorded too early", StreamRace)
+	b.expect("an event that was recorded too early", checklog.StreamRace)
 }
 
 // TestTransfers: copies and fills race and initialise as kernels do.
@@ -282,37 +283,37 @@ func TestTransfers(t *testing.T) {
 	b.Read(s.Enqueue("CopyDtoH"), in+100, 5000)
 	b.expect("what was filled is read")
 	b.Read(s.Enqueue("CopyDtoH"), in+99, 5000)
-	if all := b.expect("a byte before it", Uninitialized); len(all) == 1 && all[0].Address != "0x20063" {
-		t.Errorf("%s", all[0].text())
+	if all := b.expect("a byte before it", checklog.Uninitialized); len(all) == 1 && all[0].Address != "0x20063" {
+		t.Errorf("%s", textOf(all[0]))
 	}
 	b.Read(s.Enqueue("CopyDtoH2"), in+200, 4901)
-	if all := b.expect("a byte after it", Uninitialized); len(all) == 1 && all[0].Address != "0x213ec" {
-		t.Errorf("%s", all[0].text())
+	if all := b.expect("a byte after it", checklog.Uninitialized); len(all) == 1 && all[0].Address != "0x213ec" {
+		t.Errorf("%s", textOf(all[0]))
 	}
 	b.Copy(s.Enqueue("CopyDtoD"), out, in+90, 1000) // its first 10 bytes are not written
 	b.Read(s.Enqueue("A"), out+10, 990)
 	b.expect("what was copied is read")
 	b.Read(s.Enqueue("B"), out+9, 1)
-	b.expect("what was not written is not by its copy", Uninitialized)
+	b.expect("what was not written is not by its copy", checklog.Uninitialized)
 	b.Copy(s.Enqueue("CopyDtoD"), out+10, out+20, 100)
 	b.Copy(s.Enqueue("CopyDtoD"), out, 0x30000, 10) // from memory that is not watched
 	b.Read(s.Enqueue("C"), out, 900)
 	b.expect("overlapping, and from page-locked memory")
 	b.Fill(other.Enqueue("Other"), out+500, 4)
-	b.expect("another stream's fill", StreamRace)
+	b.expect("another stream's fill", checklog.StreamRace)
 	b.Read(s.Enqueue("D"), out+400, 4)
 	b.expect("elsewhere")
 	b.Read(s.Enqueue("E"), out+500, 4)
-	b.expect("a read of it", StreamRace)
+	b.expect("a read of it", checklog.StreamRace)
 	b.Sync(s.Mark())
 	b.Sync(other.Mark())
 	b.Fill(other.Enqueue("F"), in, 8192) // whole pages
 	b.Fill(s.Enqueue("G"), in, 8192)
-	b.expect("whole pages", StreamRace)
+	b.expect("whole pages", checklog.StreamRace)
 	b.run(other, 1, 32, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { in.Store(tid, tid) })
-	b.expect("a kernel on a page that was filled", StreamRace)
+	b.expect("a kernel on a page that was filled", checklog.StreamRace)
 	b.Read(b.Stream().Enqueue("H"), 0x999, 4)
-	b.expect("memory that is not there", OutOfBounds)
+	b.expect("memory that is not there", checklog.OutOfBounds)
 	b.Fill(b.Stream().Enqueue("I"), 0x30000, 4)
 	b.expect("memory that the checker is not told of")
 }
@@ -323,18 +324,18 @@ func TestLives(t *testing.T) {
 	b.Free(out)
 	b.Free(out + 4) // no allocation's, which the driver says
 	b.run(b.Stream(), 1, 32, store)
-	if all := b.expect("a kernel on freed memory", UseAfterFree); len(all) == 1 && (all[0].Allocation == nil || len(all[0].Allocation.Freed) == 0 || len(all[0].Allocation.Stack) == 0) {
-		t.Errorf("%s", all[0].text())
+	if all := b.expect("a kernel on freed memory", checklog.UseAfterFree); len(all) == 1 && (all[0].Allocation == nil || len(all[0].Allocation.Freed) == 0 || len(all[0].Allocation.Stack) == 0) {
+		t.Errorf("%s", textOf(all[0]))
 	}
 	b.BadFree("MemFree", out)
-	b.expect("a second free", InvalidFree)
+	b.expect("a second free", checklog.InvalidFree)
 	b.Refused("CopyDtoH", false, in+8190, 4)
 	b.Refused("CopyHtoD", true, out, 4)
-	b.expect("calls that reach beyond", OutOfBounds, UseAfterFree)
+	b.expect("calls that reach beyond", checklog.OutOfBounds, checklog.UseAfterFree)
 	b.Divergent("k", "x.go", 3, "a barrier")
-	b.expect("a barrier", Barrier)
+	b.expect("a barrier", checklog.Barrier)
 	b.Close(func(addr uint64) bool { return addr == in }, false)
-	b.expect("closing", Leak)
+	b.expect("closing", checklog.Leak)
 	b.Alloc(in, 10)
 	b.Close(func(addr uint64) bool { return true }, true)
 	b.expect("a lost device's memory is no leak")
@@ -358,7 +359,7 @@ func TestLog(t *testing.T) {
 	c.Alloc(out, 64)
 	c.BadFree("MemFree", 5)
 	for range 3 {
-		l.add(&Finding{Class: Race, Message: "Race", Kernel: "k", Device: []Frame{newFrame("k", "/a/b.go", 3)}})
+		l.add(&checklog.Finding{Class: checklog.Race, Message: "Race", Kernel: "k", Device: []checklog.Frame{newFrame("k", "/a/b.go", 3)}})
 	}
 	lines := strings.Split(strings.TrimSpace(js.String()), "\n")
 	if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"checker":"TENON-CHECK","pid":`) || !strings.Contains(lines[0], `"tools":["racecheck"]`) ||
@@ -377,11 +378,11 @@ func TestOpen(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "log")
 	t.Setenv("TENON_CHECK", file)
-	if l, err := open(); err != nil || !l.look(OutOfBounds) || !l.look(Barrier) || l.look(Leak) {
+	if l, err := open(); err != nil || !l.look(checklog.OutOfBounds) || !l.look(checklog.Barrier) || l.look(checklog.Leak) {
 		t.Errorf("%v, %v", l, err)
 	}
 	t.Setenv("TENON_CHECK_TOOLS", "leaks, memcheck")
-	if l, err := open(); err != nil || !l.look(OutOfBounds) || l.look(Race) || !l.look(Leak) {
+	if l, err := open(); err != nil || !l.look(checklog.OutOfBounds) || l.look(checklog.Race) || !l.look(checklog.Leak) {
 		t.Errorf("%v, %v", l, err)
 	}
 	t.Setenv("TENON_CHECK", filepath.Join(file, "x"))
@@ -425,5 +426,5 @@ func TestTiles(t *testing.T) {
 	b.run(s, 1, 128, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { region(k, out, 0) })
 	b.expect("in place")
 	b.run(s, 1, 128, func(k *kernel.Builder, out, in kernel.Buffer, tid kernel.Value) { region(k, out, 1) })
-	b.expect("the neighbour", Race)
+	b.expect("the neighbour", checklog.Race)
 }

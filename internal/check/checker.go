@@ -6,6 +6,7 @@ import (
 	"sort"
 	"sync"
 
+	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/vexec"
 )
 
@@ -108,11 +109,11 @@ func (c *Checker) Close(holds func(addr uint64) bool, lost bool) {
 			continue
 		}
 		c.log.died(r.id)
-		if lost || c.Lasting || !c.log.look(Leak) {
+		if lost || c.Lasting || !c.log.look(checklog.Leak) {
 			continue
 		}
-		c.log.add(&Finding{Class: Leak, Message: fmt.Sprintf("Leaked %d bytes at %s", r.size, hex(r.base)),
-			Allocation: &Allocation{Address: hex(r.base), Size: r.size, Stack: frames(r.made)}})
+		c.log.add(&checklog.Finding{Class: checklog.Leak, Message: fmt.Sprintf("Leaked %d bytes at %s", r.size, hex(r.base)),
+			Allocation: &checklog.Allocation{Address: hex(r.base), Size: r.size, Stack: frames(r.made)}})
 	}
 	clear(c.live[len(kept):])
 	c.live = kept
@@ -122,7 +123,7 @@ func (c *Checker) Close(holds func(addr uint64) bool, lost bool) {
 func (c *Checker) BadFree(call string, addr uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &Finding{Class: InvalidFree, Message: fmt.Sprintf("Invalid free of %s by %s", hex(addr), call), Address: hex(addr), Stack: frames(callers())}
+	f := &checklog.Finding{Class: checklog.InvalidFree, Message: fmt.Sprintf("Invalid free of %s by %s", hex(addr), call), Address: hex(addr), Stack: frames(callers())}
 	c.relate(f, addr, 1)
 	c.log.add(f)
 }
@@ -131,7 +132,7 @@ func (c *Checker) BadFree(call string, addr uint64) {
 func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := &Finding{Class: OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n, call), Kernel: call,
+	f := &checklog.Finding{Class: checklog.OutOfBounds, Message: fmt.Sprintf("Invalid %s of %d bytes by %s", access(write, false), n, call), Kernel: call,
 		Access: access(write, false), Space: "global", Address: hex(addr), Stack: frames(callers())}
 	c.relate(f, addr, n)
 	c.log.add(f)
@@ -139,7 +140,7 @@ func (c *Checker) Refused(call string, write bool, addr, n uint64) {
 
 // Divergent reports a kernel that the verifier refuses for an operation that not all threads reach.
 func (c *Checker) Divergent(kernel, file string, line int, why string) {
-	c.log.add(&Finding{Class: Barrier, Message: "Barrier error detected. " + why, Kernel: kernel, Device: []Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
+	c.log.add(&checklog.Finding{Class: checklog.Barrier, Message: "Barrier error detected. " + why, Kernel: kernel, Device: []checklog.Frame{newFrame(kernel, file, line)}, Stack: frames(callers())})
 }
 
 func access(write, atomic bool) string {
@@ -153,10 +154,10 @@ func access(write, atomic bool) string {
 }
 
 // relate says of a bad address how it lies to allocations, and makes the finding a use after free if it was freed; mu is held.
-func (c *Checker) relate(f *Finding, addr, n uint64) {
+func (c *Checker) relate(f *checklog.Finding, addr, n uint64) {
 	if r := c.live.find(addr); r != nil {
 		f.Details = append(f.Details, fmt.Sprintf("Access to %s is out of bounds", hex(addr)))
-		f.Allocation = &Allocation{Address: hex(r.base), Size: r.size, Stack: frames(r.made),
+		f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Stack: frames(r.made),
 			Relation: fmt.Sprintf("%d bytes beyond the end of the allocation", addr+n-r.base-r.size)}
 		if addr+n <= r.base+r.size {
 			f.Allocation.Relation = "inside the allocation"
@@ -165,11 +166,11 @@ func (c *Checker) relate(f *Finding, addr, n uint64) {
 	}
 	for _, r := range slices.Backward(c.freed) {
 		if addr-r.base < r.size {
-			if f.Class == OutOfBounds {
-				f.Class = UseAfterFree
+			if f.Class == checklog.OutOfBounds {
+				f.Class = checklog.UseAfterFree
 			}
 			f.Details = append(f.Details, fmt.Sprintf("Access to %s is to freed memory", hex(addr)))
-			f.Allocation = &Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the freed allocation", Stack: frames(r.made), Freed: frames(r.gone)}
+			f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the freed allocation", Stack: frames(r.made), Freed: frames(r.gone)}
 			return
 		}
 	}
@@ -187,7 +188,7 @@ func (c *Checker) relate(f *Finding, addr, n uint64) {
 		gap = best.base - addr
 	}
 	if best != nil {
-		f.Allocation = &Allocation{Address: hex(best.base), Size: best.size, Stack: frames(best.made),
+		f.Allocation = &checklog.Allocation{Address: hex(best.base), Size: best.size, Stack: frames(best.made),
 			Relation: fmt.Sprintf("%d bytes %s the nearest allocation", gap, where)}
 	}
 }

@@ -1,76 +1,21 @@
 package check
 
 import (
-	"encoding/json"
 	"fmt"
 	"path"
 	"runtime"
 	"strings"
-)
 
-// The classes of findings.
-const (
-	OutOfBounds   = "out-of-bounds"
-	UseAfterFree  = "use-after-free"
-	Misaligned    = "misaligned"
-	InvalidFree   = "invalid-free"
-	Leak          = "leak"
-	Uninitialized = "uninitialized"
-	Race          = "race"
-	StreamRace    = "stream-race"
-	Barrier       = "barrier"
+	"tenon.dev/internal/checklog"
 )
 
 // tools tells which tool finds a class; the names are compute-sanitizer's.
-var tools = map[string]string{OutOfBounds: "memcheck", UseAfterFree: "memcheck", Misaligned: "memcheck", InvalidFree: "memcheck", Leak: "leaks",
-	Uninitialized: "initcheck", Race: "racecheck", StreamRace: "racecheck", Barrier: "synccheck"}
-
-// Finding is one defect. Its JSON form is package memcheck's.
-type Finding struct {
-	Tool     string   `json:"tool"`
-	Class    string   `json:"class"`
-	Severity string   `json:"severity"`
-	Message  string   `json:"message"`
-	Details  []string `json:"details,omitempty"`
-	Kernel   string   `json:"kernel,omitempty"`
-	// Device is the place in the kernel, Other that of a race's earlier access.
-	Device []Frame `json:"device,omitempty"`
-	Other  []Frame `json:"other,omitempty"`
-	// Access is "read", "write" or "atomic", Space "global" or "shared", Size the bytes.
-	Access string `json:"access,omitempty"`
-	Space  string `json:"space,omitempty"`
-	Size   int    `json:"size,omitempty"`
-	// Address is hexadecimal text.
-	Address    string      `json:"address,omitempty"`
-	Thread     *[3]int     `json:"thread,omitempty"`
-	Block      *[3]int     `json:"block,omitempty"`
-	Allocation *Allocation `json:"allocation,omitempty"`
-	// Stack is the host's at the launch or call, innermost first, from the first frame outside of the library on.
-	Stack []Frame `json:"stack,omitempty"`
-	Count int     `json:"count"`
-}
-
-// Allocation is the one that a finding concerns.
-type Allocation struct {
-	Address  string `json:"address"`
-	Size     uint64 `json:"size"`
-	Relation string `json:"relation,omitempty"`
-	// Stack is where it was made and Freed where it was freed.
-	Stack []Frame `json:"stack,omitempty"`
-	Freed []Frame `json:"freed,omitempty"`
-}
-
-// Frame is a place in Go code.
-type Frame struct {
-	Function string `json:"function,omitempty"`
-	File     string `json:"file,omitempty"`
-	Line     int    `json:"line,omitempty"`
-	Text     string `json:"text"`
-}
+var tools = map[string]string{checklog.OutOfBounds: "memcheck", checklog.UseAfterFree: "memcheck", checklog.Misaligned: "memcheck", checklog.InvalidFree: "memcheck", checklog.Leak: "leaks",
+	checklog.Uninitialized: "initcheck", checklog.Race: "racecheck", checklog.StreamRace: "racecheck", checklog.Barrier: "synccheck"}
 
 // newFrame names a place; file may have folders.
-func newFrame(function, file string, line int) Frame {
-	f := Frame{Function: function, Line: line, Text: function}
+func newFrame(function, file string, line int) checklog.Frame {
+	f := checklog.Frame{Function: function, Line: line, Text: function}
 	if file != "" {
 		f.File = path.Base(strings.ReplaceAll(file, `\`, "/"))
 		f.Text = fmt.Sprintf("%s in %s:%d", function, f.File, line)
@@ -78,10 +23,10 @@ func newFrame(function, file string, line int) Frame {
 	return f
 }
 
-// key is equal for findings of one defect.
-func (f *Finding) key() string {
+// keyOf is equal for findings of one defect.
+func keyOf(f *checklog.Finding) string {
 	k := []string{f.Class, f.Kernel, f.Access}
-	for _, s := range [][]Frame{f.Device, f.Other} {
+	for _, s := range [][]checklog.Frame{f.Device, f.Other} {
 		if len(s) > 0 {
 			k = append(k, s[0].Text)
 		}
@@ -98,8 +43,8 @@ func (f *Finding) key() string {
 	return strings.Join(k, "\x1f")
 }
 
-// text is the finding for people, in the form of compute-sanitizer's reports.
-func (f *Finding) text() string {
+// textOf is the finding for people, in the form of compute-sanitizer's reports.
+func textOf(f *checklog.Finding) string {
 	var b strings.Builder
 	line := func(indent, format string, args ...any) { fmt.Fprintf(&b, "========= "+indent+format+"\n", args...) }
 	line("", "%s", f.Message)
@@ -112,7 +57,7 @@ func (f *Finding) text() string {
 	for _, d := range f.Details {
 		line("    ", "%s", d)
 	}
-	stack := func(heading string, frames []Frame) {
+	stack := func(heading string, frames []checklog.Frame) {
 		if len(frames) > 0 {
 			line("    ", "%s", heading)
 			for _, s := range frames {
@@ -151,11 +96,11 @@ func library(function, file string) bool {
 }
 
 // frames names program counters, from the first frame outside of the library on; all of them if none is outside.
-func frames(pcs []uintptr) (out []Frame) {
+func frames(pcs []uintptr) (out []checklog.Frame) {
 	if len(pcs) == 0 {
 		return nil
 	}
-	var inner []Frame
+	var inner []checklog.Frame
 	for it, more := runtime.CallersFrames(pcs), true; more && len(out) < frameLimit; {
 		var f runtime.Frame
 		f, more = it.Next()
@@ -171,13 +116,4 @@ func frames(pcs []uintptr) (out []Frame) {
 		return inner
 	}
 	return out
-}
-
-// line returns v as one line of JSON.
-func line(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // the types of this package can all be written
-	}
-	return append(b, '\n')
 }

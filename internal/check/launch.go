@@ -3,6 +3,7 @@ package check
 import (
 	"fmt"
 
+	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/kir"
 	"tenon.dev/internal/vexec"
 )
@@ -42,7 +43,7 @@ var _ vexec.Watcher = (*Launch)(nil)
 func (c *Checker) Launch(t *Task, k *vexec.Kernel, ext [3]uint32) *Launch {
 	c.log.launched(k.Name())
 	l := &Launch{c: c, t: t, k: k, ext: ext, atomics: k.Atomics(), told: map[place]bool{},
-		races: c.log.look(Race), inits: c.log.look(Uninitialized), bounds: c.log.look(OutOfBounds)}
+		races: c.log.look(checklog.Race), inits: c.log.look(checklog.Uninitialized), bounds: c.log.look(checklog.OutOfBounds)}
 	c.mu.Lock()
 	l.launch = c.begin(t, k)
 	l.block = l.launch
@@ -68,10 +69,10 @@ func (l *Launch) Barrier() { l.c.epoch++ }
 func (l *Launch) Touch(t *vexec.Touch) {
 	switch {
 	case t.Outside:
-		l.invalid(t, OutOfBounds)
+		l.invalid(t, checklog.OutOfBounds)
 		return
 	case t.Addr%uint64(t.Size) != 0:
-		l.invalid(t, Misaligned)
+		l.invalid(t, checklog.Misaligned)
 		return
 	case t.Space == kir.Shared:
 		l.touchShared(t)
@@ -80,7 +81,7 @@ func (l *Launch) Touch(t *vexec.Touch) {
 	r := l.c.find(t.Addr)
 	if r == nil || uint64(t.Size) > r.size-(t.Addr-r.base) {
 		if !l.c.elsewhere(t.Addr, uint64(t.Size)) {
-			l.invalid(t, OutOfBounds)
+			l.invalid(t, checklog.OutOfBounds)
 		}
 		return
 	}
@@ -105,11 +106,11 @@ func (l *Launch) Touch(t *vexec.Touch) {
 func (l *Launch) initialised(t *vexec.Touch, p *page, lo, hi uint64) {
 	if !t.Write || t.Atomic {
 		if _, ok := p.missing(lo, hi); ok {
-			l.tell(t, Uninitialized, side{}, func(f *Finding) {
+			l.tell(t, checklog.Uninitialized, side{}, func(f *checklog.Finding) {
 				f.Message = fmt.Sprintf("Uninitialized __global__ memory read of size %d bytes", t.Size)
 				f.Details = append(f.Details, "Address "+hex(t.Addr))
 				if r := l.c.find(t.Addr); r != nil {
-					f.Allocation = &Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}
+					f.Allocation = &checklog.Allocation{Address: hex(r.base), Size: r.size, Relation: "inside the allocation", Stack: frames(r.made)}
 				}
 			})
 		}
@@ -124,7 +125,7 @@ func (l *Launch) touchShared(t *vexec.Touch) {
 		b := &l.shared[int(t.Addr)+i]
 		if b.w.epoch < l.block { // of an earlier block or launch
 			if *b = (cell{}); l.inits && (!t.Write || t.Atomic) {
-				l.tell(t, Uninitialized, side{}, func(f *Finding) {
+				l.tell(t, checklog.Uninitialized, side{}, func(f *checklog.Finding) {
 					f.Message = fmt.Sprintf("Uninitialized __shared__ memory read of size %d bytes", t.Size)
 					f.Details = append(f.Details, "Address "+hex(t.Addr))
 				})
@@ -185,18 +186,18 @@ func (l *Launch) ordered(o, now side) bool {
 
 // race reports that t and an earlier access have no order.
 func (l *Launch) race(t *vexec.Touch, other side, wrote bool) {
-	class := Race
+	class := checklog.Race
 	key := side{loc: other.loc}
 	if other.epoch < l.launch {
-		class, key.epoch = StreamRace, l.c.runOf(other.epoch).first
+		class, key.epoch = checklog.StreamRace, l.c.runOf(other.epoch).first
 	}
-	l.tell(t, class, key, func(f *Finding) {
+	l.tell(t, class, key, func(f *checklog.Finding) {
 		o := l.c.runOf(other.epoch)
 		first, second := o.task.verb(wrote), access(t.Write, t.Atomic)
-		f.Other = []Frame{o.frame(other)}
+		f.Other = []checklog.Frame{o.frame(other)}
 		what := "with no barrier between"
 		switch {
-		case class == StreamRace:
+		case class == checklog.StreamRace:
 			what = fmt.Sprintf("by %s and %s, which nothing orders", o.name(), l.k.Name())
 			f.Details = append(f.Details, fmt.Sprintf("the %s of %s was queued by %s", first, o.name(), top(o.task.pcs)))
 		case other.epoch < l.block:
@@ -216,36 +217,33 @@ func (r *run) name() string {
 }
 
 // frame is the place of an access of the run.
-func (r *run) frame(s side) Frame {
+func (r *run) frame(s side) checklog.Frame {
 	if r.kernel == nil {
 		f := top(r.task.pcs)
-		return Frame{Function: r.task.name, File: f.File, Line: f.Line, Text: fmt.Sprintf("%s in %s:%d", r.task.name, f.File, f.Line)}
+		return checklog.Frame{Function: r.task.name, File: f.File, Line: f.Line, Text: fmt.Sprintf("%s in %s:%d", r.task.name, f.File, f.Line)}
 	}
 	file, line := r.kernel.Place(int(s.loc))
 	return newFrame(r.kernel.Name(), file, line)
 }
 
 // top is the innermost frame outside of the library.
-func top(pcs []uintptr) Frame {
+func top(pcs []uintptr) checklog.Frame {
 	if f := frames(pcs); len(f) > 0 {
 		return f[0]
 	}
-	return Frame{}
+	return checklog.Frame{}
 }
-
-// String returns file:line.
-func (f Frame) String() string { return fmt.Sprintf("%s:%d", f.File, f.Line) }
 
 // invalid reports an access that the device will refuse.
 func (l *Launch) invalid(t *vexec.Touch, class string) {
 	if !l.bounds {
 		return
 	}
-	l.tell(t, class, side{}, func(f *Finding) {
+	l.tell(t, class, side{}, func(f *checklog.Finding) {
 		f.Message = fmt.Sprintf("Invalid __%s__ %s of size %d bytes", f.Space, f.Access, t.Size)
-		if class == Misaligned || f.Space == "shared" {
+		if class == checklog.Misaligned || f.Space == "shared" {
 			what := "out of bounds"
-			if class == Misaligned {
+			if class == checklog.Misaligned {
 				what = "misaligned"
 			}
 			f.Details = append(f.Details, fmt.Sprintf("Access to %s is %s", hex(t.Addr), what))
@@ -256,14 +254,14 @@ func (l *Launch) invalid(t *vexec.Touch, class string) {
 }
 
 // tell adds a finding about t, filled in by fill, once for each place.
-func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *Finding)) {
+func (l *Launch) tell(t *vexec.Touch, class string, other side, fill func(f *checklog.Finding)) {
 	key := place{class, t.Loc, other}
 	if l.told[key] {
 		return
 	}
 	l.told[key] = true
 	file, line := l.k.Place(t.Loc)
-	f := &Finding{Class: class, Kernel: l.k.Name(), Device: []Frame{newFrame(l.k.Name(), file, line)}, Access: access(t.Write, t.Atomic),
+	f := &checklog.Finding{Class: class, Kernel: l.k.Name(), Device: []checklog.Frame{newFrame(l.k.Name(), file, line)}, Access: access(t.Write, t.Atomic),
 		Space: "global", Size: t.Size, Address: hex(t.Addr), Stack: frames(l.t.pcs)}
 	if t.Space == kir.Shared {
 		f.Space = "shared"

@@ -9,15 +9,12 @@ import (
 	"sync"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/knob"
 )
 
 // Log is where findings go: one line of JSON each, to a file that several processes may share, and text for people. It is safe for
-// concurrent use.
-//
-// The first line of a process is {"checker":"TENON-CHECK","pid":…,"tools":[…]}. Others hold "pid" and one of: "finding", a [Finding]; "kernel", the name of
-// a kernel that was watched, once; and, where leaks are looked for, "alloc", {"id","address","size","stack"}, and "free", an id. An allocation
-// without its free is a leak if the process ended by itself.
+// concurrent use. Package checklog says what a line holds.
 type Log struct {
 	mu      sync.Mutex
 	json    io.Writer
@@ -30,27 +27,6 @@ type Log struct {
 	count   int
 	last    uint64
 }
-
-// entry is one line.
-type entry struct {
-	Checker string    `json:"checker,omitempty"`
-	PID     int       `json:"pid"`
-	Tools   []string  `json:"tools,omitempty"`
-	Finding *Finding  `json:"finding,omitempty"`
-	Kernel  string    `json:"kernel,omitempty"`
-	Alloc   *lifetime `json:"alloc,omitempty"`
-	Free    uint64    `json:"free,omitempty"`
-}
-
-type lifetime struct {
-	ID      uint64  `json:"id"`
-	Address string  `json:"address"`
-	Size    uint64  `json:"size"`
-	Stack   []Frame `json:"stack,omitempty"`
-}
-
-// Name is the checker's, in the first line of a log.
-const Name = "TENON-CHECK"
 
 // Tools are what a log can look for, as TENON_CHECK_TOOLS names them; leaks are not looked for unless they are named.
 var Tools = []string{"memcheck", "racecheck", "initcheck", "synccheck", "leaks"}
@@ -100,13 +76,13 @@ func open() (*Log, error) {
 }
 
 // write appends a line; mu is held. A line is one write, so that processes do not mix theirs.
-func (l *Log) write(e entry) {
+func (l *Log) write(e checklog.Line) {
 	if l.json == nil {
 		return
 	}
 	l.begin()
 	e.PID = l.pid
-	if _, err := l.json.Write(line(e)); err != nil && l.text != nil {
+	if _, err := l.json.Write(e.Encode()); err != nil && l.text != nil {
 		fmt.Fprintf(l.text, "========= a finding could not be written: %v\n", err)
 	}
 }
@@ -115,7 +91,7 @@ func (l *Log) write(e entry) {
 func (l *Log) begin() {
 	if !l.begun {
 		l.begun = true
-		l.write(entry{Checker: Name, Tools: l.tools()})
+		l.write(checklog.Line{Checker: checklog.Name, Tools: l.tools()})
 	}
 }
 
@@ -133,7 +109,7 @@ func (l *Log) tools() (names []string) {
 func (l *Log) look(class string) bool { return l.looks[tools[class]] }
 
 // add writes a finding, unless it was written before or is not looked for.
-func (l *Log) add(f *Finding) {
+func (l *Log) add(f *checklog.Finding) {
 	if !l.look(f.Class) {
 		return
 	}
@@ -143,15 +119,15 @@ func (l *Log) add(f *Finding) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key := f.key()
+	key := keyOf(f)
 	if l.seen[key] {
 		return
 	}
 	l.seen[key] = true
 	l.count++
-	l.write(entry{Finding: f})
+	l.write(checklog.Line{Finding: f})
 	if l.text != nil {
-		io.WriteString(l.text, f.text())
+		io.WriteString(l.text, textOf(f))
 	}
 }
 
@@ -168,7 +144,7 @@ func (l *Log) launched(name string) {
 	defer l.mu.Unlock()
 	if !l.kernels[name] {
 		l.kernels[name] = true
-		l.write(entry{Kernel: name})
+		l.write(checklog.Line{Kernel: name})
 	}
 }
 
@@ -188,7 +164,7 @@ func (l *Log) born(addr, size uint64, pcs []uintptr) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
-	l.write(entry{Alloc: &lifetime{ID: l.last, Address: hex(addr), Size: size, Stack: stack}})
+	l.write(checklog.Line{Alloc: &checklog.Lifetime{ID: l.last, Address: hex(addr), Size: size, Stack: stack}})
 	return l.last
 }
 
@@ -198,7 +174,7 @@ func (l *Log) died(id uint64) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.write(entry{Free: id})
+	l.write(checklog.Line{Free: id})
 }
 
 func hex(addr uint64) string { return fmt.Sprintf("0x%x", addr) }

@@ -21,6 +21,7 @@ internal/knob: fault
 internal/pickle: fault
 internal/snapshot: fault internal/pickle
 internal/stack:
+internal/checklog:
 internal/testkit: fault dtype
 internal/lint:
 internal/lint/...: internal/lint
@@ -41,7 +42,7 @@ internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/kir internal/kir/math
 internal/vexec: LEAF internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
-internal/check: LEAF internal/kir internal/vexec
+internal/check: LEAF internal/checklog internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl
 
@@ -74,7 +75,7 @@ data: FACE internal/core internal/rt internal/mersenne
 memviz/browser:
 memviz/replay: LEAF internal/alloc internal/snapshot
 memviz: LEAF internal/snapshot
-memcheck: LEAF
+memcheck: LEAF internal/checklog
 internal/cli: * 
 cmd/tenon: internal/cli
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tenon.dev/internal/check"
+	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/drivertest"
 )
@@ -48,7 +49,7 @@ func (w *watched) found() (classes []string) {
 	defer w.m.mu.Unlock()
 	for line := range bytes.Lines(w.log.Bytes()) {
 		var e struct {
-			Finding *check.Finding `json:"finding"`
+			Finding *checklog.Finding `json:"finding"`
 		}
 		must(w.t, json.Unmarshal(line, &e))
 		if e.Finding != nil {
@@ -130,7 +131,7 @@ func TestCheckedOrder(t *testing.T) {
 		c.order(w, s[0], s[1])
 		must(t, w.Memset(w.p+512, 2, 4, 256, s[1]))
 		must(t, w.Synchronize(w.th))
-		if got := slices.Contains(w.found(), check.StreamRace); got != c.races || len(w.found()) > 1 {
+		if got := slices.Contains(w.found(), checklog.StreamRace); got != c.races || len(w.found()) > 1 {
 			t.Errorf("%s: found %v, want a race: %v", name, w.found(), c.races)
 		}
 	}
@@ -164,7 +165,7 @@ func TestCheckedGraph(t *testing.T) {
 	}
 	must(t, w.GraphLaunch(other, s[2]))
 	must(t, w.Synchronize(w.th))
-	if got := w.found(); !slices.Equal(got, []string{check.StreamRace}) {
+	if got := w.found(); !slices.Equal(got, []string{checklog.StreamRace}) {
 		t.Errorf("two executables: %v", got)
 	}
 }
@@ -191,7 +192,7 @@ func TestCheckedCalls(t *testing.T) {
 	}
 	must(t, w.Close())
 	got := w.found()
-	if want := []string{check.InvalidFree, check.Leak, check.OutOfBounds, check.OutOfBounds, check.Uninitialized, check.UseAfterFree, check.UseAfterFree, check.UseAfterFree}; !slices.Equal(got, want) {
+	if want := []string{checklog.InvalidFree, checklog.Leak, checklog.OutOfBounds, checklog.OutOfBounds, checklog.Uninitialized, checklog.UseAfterFree, checklog.UseAfterFree, checklog.UseAfterFree}; !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
 	}
 }
@@ -212,7 +213,7 @@ func TestCheckedFault(t *testing.T) {
 		if !d.m.inline { // else the device is not lost, and has leaked
 			must(t, w.Close())
 		}
-		if got := w.found(); !slices.Equal(got, []string{check.OutOfBounds}) || !strings.Contains(w.log.String(), `"kernel":"illegal"`) ||
+		if got := w.found(); !slices.Equal(got, []string{checklog.OutOfBounds}) || !strings.Contains(w.log.String(), `"kernel":"illegal"`) ||
 			!strings.Contains(w.log.String(), "1 bytes after the nearest allocation") {
 			t.Errorf("%s: %v\n%s", name, got, w.log.String())
 		}
@@ -282,7 +283,7 @@ func TestCheckedPool(t *testing.T) {
 			must(w.t, w.Memset(p, 1, 1, n, b))
 			event(w, b, a)
 			must(w.t, w.MemFreeAsync(w.th, p, a))
-		}, want: []string{check.StreamRace}},
+		}, want: []string{checklog.StreamRace}},
 		"freed once the host saw the use end": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.Memset(p, 1, 1, n, a))
@@ -297,21 +298,21 @@ func TestCheckedPool(t *testing.T) {
 			event(w, a, b)
 			must(w.t, w.CopyDtoD(w.p, p, n, b))
 			must(w.t, w.MemFreeAsync(w.th, p, a))
-		}, want: []string{check.StreamRace}},
+		}, want: []string{checklog.StreamRace}},
 		"used by another stream that may come after the free": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.Memset(p, 1, 1, n, a))
 			event(w, a, b)
 			must(w.t, w.MemFreeAsync(w.th, p, a))
 			must(w.t, w.CopyDtoD(w.p, p, n, b))
-		}, want: []string{check.UseAfterFree}},
+		}, want: []string{checklog.UseAfterFree}},
 		"allocated and freed with nothing to order it": {do: func(w *watched, a, b driver.Stream) { must(w.t, w.MemFreeAsync(w.th, w.pooled(n, a), b)) },
-			want: []string{check.StreamRace}},
+			want: []string{checklog.StreamRace}},
 		"never written": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.CopyDtoH(make([]byte, n), p, a))
 			must(w.t, w.MemFreeAsync(w.th, p, a))
-		}, want: []string{check.Uninitialized}},
+		}, want: []string{checklog.Uninitialized}},
 		"what an earlier one wrote": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.Memset(p, 1, 1, n, a))
@@ -319,27 +320,27 @@ func TestCheckedPool(t *testing.T) {
 			q := w.pooled(n, a)
 			must(w.t, w.CopyDtoH(make([]byte, n), q, a))
 			must(w.t, w.MemFreeAsync(w.th, q, a))
-		}, want: []string{check.Uninitialized}},
+		}, want: []string{checklog.Uninitialized}},
 		"freed before": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.MemFreeAsync(w.th, p, a))
 			must(w.t, w.Memset(p, 1, 1, n, a))
 			must(w.t, w.StreamSynchronize(w.th, a))
 			must(w.t, w.CopyDtoH(make([]byte, n), p, a))
-		}, want: []string{check.UseAfterFree, check.UseAfterFree}},
+		}, want: []string{checklog.UseAfterFree, checklog.UseAfterFree}},
 		"past its end": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			want(w.t, w.Memset(p, 1, 1, n+1, a), "Memset", driver.InvalidValue)
 			must(w.t, w.MemFreeAsync(w.th, p, a))
-		}, want: []string{check.OutOfBounds}},
+		}, want: []string{checklog.OutOfBounds}},
 		"freed twice, and what is no pool's": {do: func(w *watched, a, b driver.Stream) {
 			p := w.pooled(n, a)
 			must(w.t, w.MemFreeAsync(w.th, p, a))
 			must(w.t, w.StreamSynchronize(w.th, a))
 			want(w.t, w.MemFreeAsync(w.th, p, a), "MemFreeAsync", driver.InvalidValue)
 			want(w.t, w.MemFreeAsync(w.th, w.p, a), "MemFreeAsync", driver.InvalidValue)
-		}, want: []string{check.InvalidFree, check.InvalidFree}},
-		"never freed":    {do: func(w *watched, a, b driver.Stream) { w.pooled(n, a) }, want: []string{check.Leak}},
+		}, want: []string{checklog.InvalidFree, checklog.InvalidFree}},
+		"never freed":    {do: func(w *watched, a, b driver.Stream) { w.pooled(n, a) }, want: []string{checklog.Leak}},
 		"freed by force": {do: func(w *watched, a, b driver.Stream) { must(w.t, w.MemFree(w.th, w.pooled(n, a))) }},
 	} {
 		w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
@@ -391,17 +392,17 @@ func TestCheckedGraphMemory(t *testing.T) {
 		"as it should be":                 {write: true, free: true},
 		"left to the next launch":         {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.CopyDtoH(make([]byte, n), p, s)) }},
 		"freed after the launch":          {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.MemFreeAsync(w.th, p, s)) }},
-		"read in the graph, not written":  {free: true, want: []string{check.Uninitialized}},
-		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) }, want: []string{check.UseAfterFree}},
+		"read in the graph, not written":  {free: true, want: []string{checklog.Uninitialized}},
+		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) }, want: []string{checklog.UseAfterFree}},
 		"on a stream without order": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
 			b := streams(w.t, w.Device, w.th, 1)[0]
 			release := w.Hold(b)
 			must(w.t, w.Memset(p, 0, 1, n, b))
 			must(w.t, w.StreamSynchronize(w.th, s))
 			release()
-		}, want: []string{check.StreamRace}},
+		}, want: []string{checklog.StreamRace}},
 		"on a stream that comes before": {write: true, free: true, before: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) },
-			want: []string{check.OutOfBounds}},
+			want: []string{checklog.OutOfBounds}},
 	} {
 		w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
 		s := streams(t, w.Device, w.th, 1)[0]
@@ -462,7 +463,7 @@ func TestCheckedMappings(t *testing.T) {
 		t.Errorf("found %v", got)
 	}
 	must(t, w.CopyDtoH(host[:512], base+3<<20-512, s[0])) // not
-	if got := w.found(); !slices.Equal(got, []string{check.Uninitialized}) {
+	if got := w.found(); !slices.Equal(got, []string{checklog.Uninitialized}) {
 		t.Errorf("found %v", got)
 	}
 	must(t, w.Memset(base, 1, 4, 16, s[1]))
@@ -471,7 +472,7 @@ func TestCheckedMappings(t *testing.T) {
 	must(t, w.MemUnmap(w.th, base, 2<<20))
 	want(t, w.Memset(base, 1, 4, 16, s[0]), "Memset", driver.InvalidValue)
 	must(t, w.Close())
-	if got, want := w.found(), []string{check.Leak, check.StreamRace, check.Uninitialized, check.UseAfterFree}; !slices.Equal(got, want) {
+	if got, want := w.found(), []string{checklog.Leak, checklog.StreamRace, checklog.Uninitialized, checklog.UseAfterFree}; !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v\n%s", got, want, w.log.String())
 	}
 }

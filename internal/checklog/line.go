@@ -1,0 +1,118 @@
+// Package checklog is the log of the simulator's memory checker as data: one JSON value a line.
+// It may not know who finds defects nor who reads of them: package check writes these lines and package memcheck reads them.
+package checklog
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Name is the checker's, in the first line of a process.
+const Name = "TENON-CHECK"
+
+// The classes of findings.
+const (
+	OutOfBounds   = "out-of-bounds"
+	UseAfterFree  = "use-after-free"
+	Misaligned    = "misaligned"
+	InvalidFree   = "invalid-free"
+	Leak          = "leak"
+	Uninitialized = "uninitialized"
+	Race          = "race"
+	StreamRace    = "stream-race"
+	Barrier       = "barrier"
+)
+
+// Line is one line. Besides PID, the process that wrote it, it has one of: Checker with Tools, once at the start of each process; Finding; Kernel; and, where leaks are
+// looked for, Alloc and Free. An allocation without its free is a leak if the process ended by itself.
+type Line struct {
+	// Checker is Name, and Tools what is looked for.
+	Checker string   `json:"checker,omitempty"`
+	PID     int      `json:"pid"`
+	Tools   []string `json:"tools,omitempty"`
+	// Finding is a defect, written once.
+	Finding *Finding `json:"finding,omitempty"`
+	// Kernel is the name of a kernel that was watched, written once.
+	Kernel string `json:"kernel,omitempty"`
+	// Alloc is an allocation that was made, and Free the id of one that ended.
+	Alloc *Lifetime `json:"alloc,omitempty"`
+	Free  uint64    `json:"free,omitempty"`
+}
+
+// Lifetime is an allocation whose end is told by its id, which counts from 1 in each process.
+type Lifetime struct {
+	ID uint64 `json:"id"`
+	// Address is hexadecimal text, Size bytes, and Stack where it was made, innermost first.
+	Address string  `json:"address"`
+	Size    uint64  `json:"size"`
+	Stack   []Frame `json:"stack,omitempty"`
+}
+
+// Finding is one defect.
+type Finding struct {
+	// Tool is the one that finds the class, by compute-sanitizer's names; Severity is "error".
+	Tool     string `json:"tool"`
+	Class    string `json:"class"`
+	Severity string `json:"severity"`
+	// Message is one line, Details are further ones.
+	Message string   `json:"message"`
+	Details []string `json:"details,omitempty"`
+	// Kernel is the name of the kernel, or of the driver's call.
+	Kernel string `json:"kernel,omitempty"`
+	// Device is the place in the kernel, Other that of a race's earlier access.
+	Device []Frame `json:"device,omitempty"`
+	Other  []Frame `json:"other,omitempty"`
+	// Access is "read", "write" or "atomic", Space "global" or "shared", Size the bytes.
+	Access string `json:"access,omitempty"`
+	Space  string `json:"space,omitempty"`
+	Size   int    `json:"size,omitempty"`
+	// Address is hexadecimal text.
+	Address string `json:"address,omitempty"`
+	// Thread and Block are the indices of the first that was seen.
+	Thread     *[3]int     `json:"thread,omitempty"`
+	Block      *[3]int     `json:"block,omitempty"`
+	Allocation *Allocation `json:"allocation,omitempty"`
+	// Stack is the host's at the launch or call, innermost first, from the first frame outside of the library on.
+	Stack []Frame `json:"stack,omitempty"`
+	Count int     `json:"count"`
+}
+
+// Allocation is the one that a finding concerns.
+type Allocation struct {
+	// Address is hexadecimal text, Size bytes.
+	Address string `json:"address"`
+	Size    uint64 `json:"size"`
+	// Relation is how the access lies to it, in words.
+	Relation string `json:"relation,omitempty"`
+	// Stack is where it was made and Freed where it was freed.
+	Stack []Frame `json:"stack,omitempty"`
+	Freed []Frame `json:"freed,omitempty"`
+}
+
+// Frame is a place in Go code.
+type Frame struct {
+	Function string `json:"function,omitempty"`
+	// File is without folders, Line counts from 1.
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"`
+	// Text is all of it for people.
+	Text string `json:"text"`
+}
+
+// String returns file:line.
+func (f Frame) String() string { return fmt.Sprintf("%s:%d", f.File, f.Line) }
+
+// Encode returns the line with its end, for one write.
+func (l *Line) Encode() []byte {
+	b, err := json.Marshal(l)
+	if err != nil {
+		panic(err) // these types can all be written
+	}
+	return append(b, '\n')
+}
+
+// Decode reads a line; fields that it does not know are ignored. The error is the JSON decoder's.
+func Decode(line []byte) (l Line, err error) {
+	err = json.Unmarshal(line, &l)
+	return l, err
+}
