@@ -1,8 +1,10 @@
 package core
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -440,5 +442,56 @@ func overlaps(t, d *Tensor) bool {
 	}
 	t0, t1 := t.offset*t.dt.Size(), (t.offset+extent(t.shape, t.stride))*t.dt.Size()
 	d0, d1 := d.offset*d.dt.Size(), (d.offset+extent(d.shape, d.stride))*d.dt.Size()
-	return t0 < d1 && d0 < t1
+	return t0 < d1 && d0 < t1 && (t.dt.Size() != d.dt.Size() || meet(t, d))
+}
+
+// meet reports whether t and d, of one storage and element size, may have an element in common, as columns of one matrix do not. It looks for places i
+// in t and j in d with i·t.stride - j·d.stride equal to the distance of the first elements, the longest strides first, and gives up after many steps.
+func meet(t, d *Tensor) bool {
+	type term struct{ stride, lo, hi int }
+	var b [16]term
+	terms := b[:0]
+	add := func(stride, lo, hi int) {
+		for i := range terms {
+			if terms[i].stride == stride {
+				terms[i].lo, terms[i].hi = terms[i].lo+lo, terms[i].hi+hi
+				return
+			}
+		}
+		terms = append(terms, term{stride, lo, hi})
+	}
+	for i, n := range t.shape {
+		if n > 1 && t.stride[i] > 0 {
+			add(t.stride[i], 0, n-1)
+		}
+	}
+	for i, n := range d.shape {
+		if n > 1 {
+			add(d.stride[i], 1-n, 0)
+		}
+	}
+	slices.SortFunc(terms, func(a, b term) int { return cmp.Compare(b.stride, a.stride) })
+	steps := 0
+	var search func(terms []term, want int) bool
+	search = func(terms []term, want int) bool {
+		if len(terms) == 0 {
+			return want == 0
+		}
+		if steps++; steps > 1000 {
+			return true
+		}
+		lo, hi := 0, 0 // what the shorter strides reach
+		for _, r := range terms[1:] {
+			lo, hi = lo+r.lo*r.stride, hi+r.hi*r.stride
+		}
+		s := terms[0].stride
+		// k·s + [lo, hi] must hold want; the division rounds toward zero, so that one more on either side is tried.
+		for k := max(terms[0].lo, (want-hi)/s-1); k <= min(terms[0].hi, (want-lo)/s+1); k++ {
+			if rest := want - k*s; lo <= rest && rest <= hi && search(terms[1:], rest) {
+				return true
+			}
+		}
+		return false
+	}
+	return search(terms, d.offset-t.offset)
 }
