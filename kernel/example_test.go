@@ -28,3 +28,49 @@ func ExampleBuild() {
 	fmt.Println(tenon.Read[float32](x, q))
 	// Output: [12 14 16] <nil>
 }
+
+// product is c[rows,columns] = a[rows,inner] x b[inner,columns], a block for each 64 x 64 of c. On a GPU the tiles live in shared memory and
+// registers, Dot runs on the matrix units, and the loop loads two turns ahead.
+var product = kernel.Build("product", func(k *kernel.Builder) {
+	const size, depth = 64, 16
+	k.FixedThreads(128)
+	a, b, c := k.BufferRO("a", tenon.Float32), k.BufferRO("b", tenon.Float32), k.Buffer("c", tenon.Float32)
+	rows, columns, inner := k.Scalar("rows", tenon.Int32), k.Scalar("columns", tenon.Int32), k.Scalar("inner", tenon.Int32)
+	left, right, sum := k.Tile("left", tenon.Float32, size, depth), k.Tile("right", tenon.Float32, depth, size), k.Tile("sum", tenon.Float32, size, size)
+	row0, column0 := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size))
+	at := func(row, column, width kernel.Value) kernel.Value {
+		return row.MulWide(width).Add(column.Convert(tenon.Int64))
+	}
+	sum.Zero()
+	k.Pipelined(3, k.I32(0), inner, k.I32(depth), func(i kernel.Value) {
+		left.Load(kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			row, column := row0.Add(r), i.Add(c)
+			return a, at(row, column, inner), row.Lt(rows).And(column.Lt(inner))
+		})
+		right.Load(kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			row, column := i.Add(r), column0.Add(c)
+			return b, at(row, column, columns), row.Lt(inner).And(column.Lt(columns))
+		})
+		sum.Dot(left, right, false)
+	})
+	sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
+		row, column := row0.Add(r), column0.Add(col)
+		k.If(row.Lt(rows).And(column.Lt(columns)), func() { c.Store(at(row, column, columns), v[0]) })
+	})
+})
+
+// A matrix product of tiles.
+func ExampleBuilder_Tile() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	const rows, columns, inner = 100, 70, 33
+	a, b := x.RandN([]int{rows, inner}, tenon.Float32), x.RandN([]int{inner, columns}, tenon.Float32)
+	c := x.Empty([]int{rows, columns}, tenon.Float32)
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}, Block: [3]int{128}}
+	x.Launch(product, blocks, tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
+	difference, err := x.Item(x.Max(x.Abs(x.Sub(c, x.MatMul(a, b)))))
+	fmt.Println(difference < 1e-4, err)
+	// Output: true <nil>
+}

@@ -62,3 +62,54 @@ func ExampleSaveFile() {
 	fmt.Println(tenon.Read[float32](x, fresh.Weight.Tensor()))
 	// Output: [0.5 0.5] <nil>
 }
+
+// classifier is a network of images: its fields are its modules, and the tags are PyTorch's names.
+type classifier struct {
+	Conv *nn.Conv2d    `torch:"conv"`
+	Norm *nn.BatchNorm `torch:"bn"`
+	Drop *nn.Dropout
+	Out  *nn.Linear `torch:"fc"`
+}
+
+func (c *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	h := x.ReLU(c.Norm.Forward(x, c.Conv.Forward(x, in)))
+	h = x.MaxPool2d(h, [2]int{2, 2}, tenon.MaxPoolOpt{})
+	return c.Out.Forward(x, c.Drop.Forward(x, x.Flatten(h, 1, -1)))
+}
+
+// A network of one's own is a struct. Eval switches what differs between training and use, here the dropout and the batch's statistics.
+func ExampleEval() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	net := &classifier{
+		Conv: nn.NewConv2d(x, 1, 4, [2]int{3, 3}, nn.ConvOpt{Same: true}),
+		Norm: nn.NewBatchNorm2d(x, 4, nn.BatchNormOpt{}),
+		Drop: nn.NewDropout(0.5),
+		Out:  nn.NewLinear(x, 4*4*4, 10, nn.LinearOpt{}),
+	}
+	defer nn.Close(net)
+	x.Scope(func(x *tenon.Exec) {
+		images := x.RandN([]int{2, 1, 8, 8}, tenon.Float32)
+		net.Forward(x, images) // in training: the running statistics move
+		nn.Eval(net)
+		a, b := net.Forward(x, images), net.Forward(x, images)
+		same, err := x.Item(x.All(x.Eq(a, b), nil, false))
+		fmt.Println(a.Shape(), same == 1, err)
+	})
+	for name := range nn.StateDict(net) {
+		fmt.Println(name)
+	}
+	// Output:
+	// [2 10] true <nil>
+	// conv.weight
+	// conv.bias
+	// bn.weight
+	// bn.bias
+	// bn.running_mean
+	// bn.running_var
+	// bn.num_batches_tracked
+	// fc.weight
+	// fc.bias
+}

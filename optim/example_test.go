@@ -49,3 +49,36 @@ func ExampleSGD() {
 	fmt.Printf("%.2f x + %.2f\n", slope, offset)
 	// Output: 2.00 x + 1.00
 }
+
+// The learning rate can change at any step; here it falls by a tenth every ten steps.
+func ExampleAdam() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	w := nn.NewParam(tenon.From(x, []float32{3}))
+	defer w.Close()
+	adam, err := optim.NewAdam(func(yield func(string, *nn.Param) bool) { yield("w", w) }, optim.AdamOpt{LR: 0.5})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer adam.Close()
+	for i := range 100 {
+		if i%10 == 9 {
+			adam.SetLR(0, 0.9*adam.LR(0))
+		}
+		x.Scope(func(x *tenon.Exec) {
+			loss := x.Square(w.Tensor())
+			adam.ZeroGrad()
+			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+				log.Fatal(err)
+			}
+			if err := adam.Step(x); err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	v, err := x.Item(w.Tensor())
+	fmt.Printf("%.2f after 100 steps, learning rate %.2f, %v\n", v*v, adam.LR(0), err)
+	// Output: 0.00 after 100 steps, learning rate 0.17, <nil>
+}
