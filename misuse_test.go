@@ -176,15 +176,35 @@ func (w *walk) of(t reflect.Type) []value {
 				return p.Interface()
 			}})
 		}
-	default:
-		if t.Kind() != reflect.Interface || t.NumMethod() > 0 {
-			w.t.Fatalf("no values for arguments of type %v", t)
+	case reflect.Slice:
+		vs = append(vs, value{name: "nil", make: func(*tenon.Exec) any { return reflect.Zero(t).Interface() }})
+		for _, v := range w.of(t.Elem()) {
+			vs = append(vs, value{name: "one " + v.name, make: func(x *tenon.Exec) any {
+				s := reflect.MakeSlice(t, 1, 1)
+				set(s.Index(0), v.make(x))
+				return s.Interface()
+			}, wrong: v.wrong})
 		}
-		vs = append(vs, value{name: "nil", make: func(*tenon.Exec) any { return nil }}, good("0", 0), good("text", "text"))
+	case reflect.Interface:
+		vs = append(vs, value{name: "nil", make: func(*tenon.Exec) any { return nil }})
+		if t.NumMethod() == 0 {
+			vs = append(vs, good("0", 0), good("text", "text"))
+		}
+	default:
+		vs = append(vs, good("zero", reflect.Zero(t).Interface()))
+		if like := w.values[basic[t.Kind()]]; like != nil && t != basic[t.Kind()] {
+			for _, v := range like {
+				vs = append(vs, good(v.name, reflect.ValueOf(v.make(nil)).Convert(t).Interface()))
+			}
+		}
 	}
 	w.values[t] = vs
 	return vs
 }
+
+// basic are the types whose values a named type of their kind gets.
+var basic = map[reflect.Kind]reflect.Type{reflect.Int: reflect.TypeFor[int](), reflect.String: reflect.TypeFor[string](), reflect.Uint64: reflect.TypeFor[uint64](),
+	reflect.Int64: reflect.TypeFor[int64](), reflect.Float64: reflect.TypeFor[float64]()}
 
 func set(v reflect.Value, to any) {
 	if to == nil {
@@ -197,9 +217,14 @@ func set(v reflect.Value, to any) {
 // mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
 var mayBe = map[string]map[string]string{
 	"nil": {
+		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Out": "0", "SetGrad": "1", "Nodes": "0", "Close": "0", "OnOutOfMemory": "1", "Forward": "2", "String": "0",
 		"BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
 	},
+	"zero": {
+		"In": "0", "Out": "0", "Nodes": "0", "Close": "0", "Forward": "2", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
+	},
 	"foreign": {
+		"Read": "1", "Set": "1", "Forward": "2", "NewBuffer": "0", "NewParam": "0",
 		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "ExpandAs": "2", "Keep": "1",
 		"Positive": "1", "RecordStream": "1", "SharesStorage": "1", "To": "1", "ToDType": "1",
 	},
@@ -209,7 +234,7 @@ func allowed(name string, i int, kind string) bool {
 	if i == 0 && (kind == "closed" || kind == "foreign" || name == "tenon.Tensor.Close" || name == "tenon.Tensor.String") {
 		return true // a tensor can be asked about itself
 	}
-	_, method, _ := strings.Cut(strings.TrimPrefix(name, "tenon."), ".")
+	method := name[strings.LastIndexByte(name, '.')+1:]
 	return slices.Contains(strings.Fields(mayBe[kind][method]), strconv.Itoa(i))
 }
 
@@ -289,6 +314,13 @@ func invoke(f reflect.Value, in []reflect.Value) error {
 		if err, ok := o.Interface().(error); ok {
 			return returned{err}
 		}
+		if o.Type().CanSeq2() && o.Kind() == reflect.Func {
+			for _, v := range o.Seq2() {
+				if err, ok := v.Interface().(error); ok && err != nil {
+					return returned{err}
+				}
+			}
+		}
 	}
 	return nil
 }
@@ -359,10 +391,13 @@ func (w *walk) judge(what string, err error, must string) {
 	}
 	var e *fault.Error
 	if !errors.As(err, &e) {
+		if strings.HasPrefix(what, "memcheck.") && len(err.Error()) > 10 {
+			return // a tool's, which gives plain errors
+		}
 		w.report(err.Error(), "%s: the error is no *fault.Error: %v", what, err)
 		return
 	}
-	if e.Kind == 0 || len(e.Msg) < 10 || strings.HasSuffix(e.Msg, ".") {
+	if e.Kind == 0 || len(e.Error()) < 10 || strings.HasSuffix(e.Msg, ".") {
 		w.report(e.Msg, "%s: the error says %q, kind %v", what, e.Msg, e.Kind)
 	}
 	if (!result || strings.HasPrefix(what, "tenon.")) && (e.Op == "" || e.Line == 0) {

@@ -75,10 +75,18 @@ func NewTable(columns ...Column) (*Table, error) {
 }
 
 // Len returns the number of rows.
-func (t *Table) Len() int { return t.columns[0].rows }
+func (t *Table) Len() int {
+	if t == nil || len(t.columns) == 0 {
+		return 0
+	}
+	return t.columns[0].rows
+}
 
 // Fields describes the columns.
 func (t *Table) Fields() []Field {
+	if t == nil {
+		return nil
+	}
 	fs := make([]Field, len(t.columns))
 	for i, c := range t.columns {
 		fs[i] = c.field
@@ -88,8 +96,17 @@ func (t *Table) Fields() []Field {
 
 // Read copies row i.
 func (t *Table) Read(i int, dst [][]byte) error {
+	if i < 0 || i >= t.Len() {
+		return fault.New(fault.Invalid, "there is no row %d; the table has %d, numbered from 0", i, t.Len())
+	}
+	if len(dst) != len(t.columns) {
+		return fault.New(fault.Invalid, "%d places were given for the row's %d columns", len(dst), len(t.columns))
+	}
 	for j, c := range t.columns {
-		n := len(dst[j])
+		n := c.field.Bytes()
+		if len(dst[j]) != n {
+			return fault.New(fault.Invalid, "the place for column %d has %d bytes, and its samples have %d", j, len(dst[j]), n)
+		}
 		copy(dst[j], c.data[i*n:])
 	}
 	return nil
@@ -107,7 +124,20 @@ type Subset struct {
 func (s Subset) Len() int { return len(s.Rows) }
 
 // Fields describes the whole's samples.
-func (s Subset) Fields() []Field { return s.Of.Fields() }
+func (s Subset) Fields() []Field {
+	if s.Of == nil {
+		return nil
+	}
+	return s.Of.Fields()
+}
 
 // Read reads sample Rows[i] of the whole.
-func (s Subset) Read(i int, dst [][]byte) error { return s.Of.Read(s.Rows[i], dst) }
+func (s Subset) Read(i int, dst [][]byte) error {
+	if s.Of == nil {
+		return fault.New(fault.Invalid, "the subset is of no data set; set Of")
+	}
+	if i < 0 || i >= len(s.Rows) {
+		return fault.New(fault.Invalid, "there is no sample %d; the subset has %d, numbered from 0", i, len(s.Rows))
+	}
+	return s.Of.Read(s.Rows[i], dst)
+}

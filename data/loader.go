@@ -52,6 +52,9 @@ func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
 		return nil, fault.New(fault.Invalid, "batch size %d, %d workers and %d batches ahead: none of these may be negative", opt.BatchSize, opt.Workers, opt.Prefetch)
 	}
+	if ds == nil {
+		return nil, fault.New(fault.Invalid, "the data set is nil; give one, such as a Table")
+	}
 	fields := ds.Fields()
 	if len(fields) == 0 {
 		return nil, fault.New(fault.Invalid, "the data set's samples have no fields; give at least one")
@@ -65,6 +68,9 @@ func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 
 // Len returns the number of batches in an epoch.
 func (l *Loader) Len() int {
+	if l == nil || l.ds == nil {
+		return 0
+	}
 	n := l.ds.Len()
 	if l.opt.DropLast {
 		return n / l.opt.BatchSize
@@ -76,6 +82,10 @@ func (l *Loader) Len() int {
 // the last pair, with a nil batch. When the loop ends, by break or panic too, all goroutines have ended and all memory is given back.
 func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
+		if l == nil || l.ds == nil {
+			yield(nil, fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned"))
+			return
+		}
 		if err := l.open(x); err != nil {
 			yield(nil, err)
 			return
@@ -102,6 +112,9 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 
 // open finds the stream that copies.
 func (l *Loader) open(x *tenon.Exec) error {
+	if err := tenon.Try(func() { core.Made((*core.Exec)(x), "Epoch") }); err != nil {
+		return err
+	}
 	if l.side != nil && l.home == x.Device() {
 		return nil
 	}
@@ -151,15 +164,16 @@ type staged struct {
 
 func (l *Loader) start(dev *rt.Device) *epoch {
 	e := &epoch{l: l, dev: dev, rows: l.order(), count: l.Len(), done: make(chan struct{}), batches: map[int]*Batch{}}
-	e.todo = make(chan int, l.opt.Prefetch+1)
+	ahead := min(l.opt.Prefetch, e.count)
+	e.todo = make(chan int, ahead+1)
 	e.read = make([]chan staged, e.count)
 	for i := range e.read {
 		e.read[i] = make(chan staged, 1)
 	}
-	for range min(l.opt.Prefetch+1, e.count) {
+	for range min(ahead+1, e.count) {
 		e.request()
 	}
-	for range l.opt.Workers {
+	for range min(l.opt.Workers, e.count) {
 		e.workers.Go(e.work)
 	}
 	return e

@@ -6,9 +6,14 @@ import (
 	"unsafe"
 )
 
-// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part.
+// Float64At returns element i of little-endian data of type d as a float64; of a complex element the real part. Where data have no such element, or
+// d is no type, it is NaN.
 func Float64At(d DType, data []byte, i int) float64 {
-	b := data[i*d.Size():]
+	size := d.Size()
+	if size == 0 || i < 0 || i >= len(data)/size {
+		return math.NaN()
+	}
+	b := data[i*size:]
 	le := binary.LittleEndian
 	switch d {
 	case Bool, Uint8:

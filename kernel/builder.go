@@ -29,7 +29,11 @@ func Build(name string, f func(k *Builder)) *Kernel {
 	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "" {
 		b.fail("kernel name %q may hold only letters, digits and underscores", name)
 	}
-	f(b)
+	if f == nil {
+		b.fail("the function that builds kernel %s is nil; give it one", name)
+	} else {
+		f(b)
+	}
 	if b.err != nil {
 		return &Kernel{err: b.err}
 	}

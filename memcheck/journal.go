@@ -184,6 +184,9 @@ func (j *Journal) Close(s *Summary) error {
 // ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the run was killed
 // before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
 func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
+	if in == nil || f == nil {
+		return nil, nil, 0, errors.New("the journal's reader, or the function that takes its records, is nil; give both")
+	}
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')

@@ -57,6 +57,9 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10
 // tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however long the output.
 // The error is ErrCount or ErrNoSummary, beside a report of what was there, or the reader's.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
+	if r == nil {
+		return nil, errors.New("the report's reader is nil; give it one")
+	}
 	in := readers.Get().(*bufio.Reader)
 	in.Reset(r)
 	defer readers.Put(in)

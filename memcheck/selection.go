@@ -137,11 +137,14 @@ func given(flag *int, k *knob.Text, def int) (int, error) {
 // wrongGPUs is the contract's sentence for a list of GPUs that does not fit the number of workers.
 const wrongGPUs = "Please specify GPU assignment for each process, separated by :"
 
+// maxGPUs bounds what a list of GPUs has.
+const maxGPUs = 1 << 16
+
 // AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives worker i the i-th of the visible
 // devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6".
 // With no device visible and "all", every entry is "" and the variable stays as it is.
 func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
-	gpus := make([]string, n)
+	gpus := make([]string, min(max(n, 0), maxGPUs))
 	if spec == "all" || spec == "" {
 		for i := range gpus {
 			if len(visible) > 0 {
@@ -173,7 +176,7 @@ func VisibleGPUs(n int) []string {
 	default:
 		return strings.Split(list, ",")
 	}
-	gpus := make([]string, n)
+	gpus := make([]string, min(max(n, 0), maxGPUs))
 	for i := range gpus {
 		gpus[i] = fmt.Sprint(i)
 	}

@@ -66,6 +66,9 @@ func (f *flame) depth(scale float64) int {
 // self-contained SVG, outermost call on top: a frame is as wide as the bytes that it and its calls hold, a click widens it to the whole picture, and pointing at it gives its size.
 // Lines of 0 or fewer bytes, as PyTorch's reports have some, are left out.
 func WriteFlameGraph(w io.Writer, r io.Reader, title string) error {
+	if r == nil {
+		return fault.New(fault.Invalid, "the reader is nil; give it one")
+	}
 	root := &flame{name: "all"}
 	in := bufio.NewReader(r)
 	for n := 1; ; n++ {

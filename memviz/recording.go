@@ -288,8 +288,19 @@ func (d *device) poolOf(id uint32) uint8 {
 	return 0
 }
 
+// usable returns why the recording cannot be used, or nil.
+func (rec *Recording) usable() error {
+	if rec == nil || rec.stacks == nil {
+		return fault.New(fault.Invalid, "the recording is nil or a zero value; use one that Open or Import returned")
+	}
+	return nil
+}
+
 // device returns the one with a number.
 func (rec *Recording) device(n int) (*device, error) {
+	if err := rec.usable(); err != nil {
+		return nil, err
+	}
 	for _, d := range rec.devices {
 		if d.index == n {
 			return d, nil

@@ -30,6 +30,9 @@ func readReport(r io.Reader, name string, events bool) (*snapshot.Snapshot, erro
 
 // lines calls write with a buffered writer.
 func lines(w io.Writer, write func(b *bufio.Writer)) error {
+	if w == nil {
+		return fault.New(fault.Invalid, "the writer is nil; give it one")
+	}
 	b := bufio.NewWriter(w)
 	write(b)
 	if err := b.Flush(); err != nil {

@@ -41,6 +41,9 @@ type Server struct {
 
 // NewServer listens on a free port of 127.0.0.1. before is what the recording is compared with, or nil. Serve answers.
 func NewServer(rec, before *Recording) (*Server, error) {
+	if err := rec.usable(); err != nil {
+		return nil, err
+	}
 	secret := make([]byte, 16)
 	rand.Read(secret) // never fails
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

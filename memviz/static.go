@@ -46,6 +46,9 @@ const (
 
 // WriteStatic writes one HTML file that shows a recording, and its comparison with before if that is not nil, without a server.
 func WriteStatic(w io.Writer, rec, before *Recording, o StaticOptions) error {
+	if err := rec.usable(); err != nil {
+		return err
+	}
 	s := &static{v: &viewer{rec: rec, before: before, first: cmp.Or(o.View, ViewActive)}, answers: map[string]json.RawMessage{}, stacks: map[uint32]bool{}, left: o.Bytes}
 	if s.left <= 0 {
 		s.left = staticBytes

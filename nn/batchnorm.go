@@ -66,6 +66,9 @@ func (b *BatchNorm) setTraining(on bool) { b.eval = !on }
 
 // Forward returns in, normalised. In training it changes the collected statistics.
 func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if made(b, "BatchNorm").name == "" {
+		fail("BatchNorm", "the module is a zero value; use one that NewBatchNorm1d or NewBatchNorm2d returned")
+	}
 	if in.Dim() < b.min || in.Dim() > b.max {
 		want := fmt.Sprintf("%dD", b.min)
 		if b.max > b.min {

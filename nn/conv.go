@@ -60,6 +60,7 @@ func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opt ConvOpt) *Conv2d {
 
 // Forward maps in [N, In, H, W], or [In, H, W], to as many output channels.
 func (c *Conv2d) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(c, "Conv2d")
 	return x.Conv2d(in, c.Weight.Tensor(), c.Bias.Tensor(), c.Opt)
 }
 
@@ -83,5 +84,6 @@ func NewConv1d(x *tenon.Exec, in, out, kernel int, opt ConvOpt) *Conv1d {
 
 // Forward maps in [N, In, L], or [In, L], to as many output channels.
 func (c *Conv1d) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(c, "Conv1d")
 	return x.Conv1d(in, c.Weight.Tensor(), c.Bias.Tensor(), c.Opt)
 }

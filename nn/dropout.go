@@ -20,6 +20,7 @@ func (d *Dropout) setTraining(on bool) { d.eval = !on }
 
 // Forward returns in with elements dropped; in use, in itself.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(d, "Dropout")
 	if d.eval {
 		return in
 	}

@@ -38,5 +38,6 @@ func NewEmbedding(x *tenon.Exec, count, size int, opt EmbeddingOpt) *Embedding {
 
 // Forward maps index, whole numbers in 0 … V-1 of any shape, to [index's shape, D].
 func (e *Embedding) Forward(x *tenon.Exec, index *tenon.Tensor) *tenon.Tensor {
+	made(e, "Embedding")
 	return x.Embedding(index, e.Weight.Tensor(), e.Opt)
 }

@@ -13,6 +13,24 @@ type HostGenerator struct{ mt *mersenne.Generator }
 // NewHostGenerator returns a generator in the state that the seed stands for.
 func NewHostGenerator(seed uint64) *HostGenerator { return &HostGenerator{mersenne.New(seed)} }
 
+// count returns how many numbers a tensor of the shape takes, and refuses more than a host can draw, and a generator that was never seeded.
+func (g *HostGenerator) count(shape []int) int {
+	if g.mt == nil {
+		fail("HostGenerator", "the generator is a zero value; use one that NewHostGenerator returned")
+	}
+	n := 1
+	for _, d := range shape {
+		if d < 0 || d > 0 && n > maxDrawn/d {
+			fail("HostGenerator", "the host cannot draw a tensor of shape %v; a nil Generator draws it on the device", shape)
+		}
+		n *= d
+	}
+	return n
+}
+
+// maxDrawn bounds the numbers of one tensor: 512 GiB of float64.
+const maxDrawn = 1 << 36
+
 // uniform returns a tensor of numbers between low and high; a nil g stands for x's generator.
 func (g *HostGenerator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low, high float64) *tenon.Tensor {
 	if g == nil {
@@ -21,11 +39,11 @@ func (g *HostGenerator) uniform(x *tenon.Exec, shape []int, dt tenon.DType, low,
 		return t
 	}
 	if dt == tenon.Float64 {
-		v := make([]float64, numel(shape))
+		v := make([]float64, g.count(shape))
 		g.mt.Uniform64(v, low, high)
 		return tenon.From(x, v, shape...)
 	}
-	v := make([]float32, numel(shape))
+	v := make([]float32, g.count(shape))
 	g.mt.Uniform32(v, low, high)
 	return as(x, v, shape, dt)
 }
@@ -38,13 +56,13 @@ func (g *HostGenerator) normal(x *tenon.Exec, shape []int, dt tenon.DType, mean,
 		return t
 	}
 	if dt == tenon.Float64 {
-		v := make([]float64, numel(shape))
+		v := make([]float64, g.count(shape))
 		for i := range v {
 			v[i] = g.mt.NormalFloat64()*std + mean
 		}
 		return tenon.From(x, v, shape...)
 	}
-	v := make([]float32, numel(shape))
+	v := make([]float32, g.count(shape))
 	g.mt.Normal32(v, mean, std)
 	return as(x, v, shape, dt)
 }

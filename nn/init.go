@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
 )
 
 // The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the host; g
@@ -74,6 +75,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
 func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
+	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	if t.Numel() == 0 {
 		return
 	}
@@ -83,6 +85,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostG
 
 // InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
 func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
+	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	if t.Numel() == 0 {
 		return
 	}

@@ -31,5 +31,6 @@ func NewLinear(x *tenon.Exec, in, out int, opt LinearOpt) *Linear {
 
 // Forward maps in [..., In] to [..., Out].
 func (l *Linear) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(l, "Linear")
 	return x.Linear(in, l.Weight.Tensor(), l.Bias.Tensor())
 }

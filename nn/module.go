@@ -13,7 +13,12 @@ type Module interface {
 type Func func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor
 
 // Forward calls f.
-func (f Func) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return f(x, in) }
+func (f Func) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	if f == nil {
+		fail("Func", "the function is nil; give it one")
+	}
+	return f(x, in)
+}
 
 // Sequential runs modules one after another. Its parameters are named by the module's place: "0.weight".
 type Sequential []Module
@@ -22,7 +27,10 @@ type Sequential []Module
 func (s Sequential) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		t := in
-		for _, m := range s {
+		for i, m := range s {
+			if m == nil {
+				fail("Sequential", "module %d is nil; leave it out", i)
+			}
 			out := m.Forward(x, t)
 			if t != out && temporary(x, t) {
 				t.Close()

@@ -47,6 +47,7 @@ func NewLayerNorm(x *tenon.Exec, shape []int, opt NormOpt) *LayerNorm {
 
 // Forward returns in, whose last dimensions have the layer's shape, normalised.
 func (n *LayerNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(n, "LayerNorm")
 	return x.LayerNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.shape, n.eps)
 }
 
@@ -68,6 +69,7 @@ func NewRMSNorm(x *tenon.Exec, shape []int, opt NormOpt) *RMSNorm {
 
 // Forward returns in, whose last dimensions have the layer's shape, normalised.
 func (n *RMSNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(n, "RMSNorm")
 	return x.RMSNorm(in, n.Weight.Tensor(), n.shape, n.eps)
 }
 
@@ -93,5 +95,6 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opt NormOpt) *GroupNorm {
 
 // Forward returns in [N, C, …], normalised.
 func (n *GroupNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(n, "GroupNorm")
 	return x.GroupNorm(in, n.Weight.Tensor(), n.Bias.Tensor(), n.groups, n.eps)
 }

@@ -18,9 +18,7 @@ type Param struct{ t *tenon.Tensor }
 // NewParam returns a parameter that holds t, which it takes out of its scope and makes require a gradient; t must be a leaf of a floating-point
 // or complex type.
 func NewParam(t *tenon.Tensor) *Param {
-	p := &Param{}
-	p.Set(t.SetRequiresGrad(true))
-	return p
+	return &Param{own("NewParam", t.SetRequiresGrad(true))}
 }
 
 // Tensor returns the parameter's tensor, nil for a nil Param. The box owns it: do not close it.
@@ -33,21 +31,24 @@ func (p *Param) Tensor() *tenon.Tensor {
 
 // Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it is.
 func (p *Param) Set(t *tenon.Tensor) {
+	made(p, "Param.Set")
 	if p.t == t {
 		return
 	}
+	t = own("Param.Set", t)
 	p.t.Close()
-	p.t = own(t)
+	p.t = t
 }
 
 // Grad returns the accumulated gradient, or nil. The parameter owns it.
-func (p *Param) Grad() *tenon.Tensor { return p.t.Grad() }
+func (p *Param) Grad() *tenon.Tensor { return made(p, "Param.Grad").t.Grad() }
 
 // SetGrad replaces the accumulated gradient and closes the former one; nil drops it. The parameter takes g over.
-func (p *Param) SetGrad(g *tenon.Tensor) { p.t.SetGrad(g) }
+func (p *Param) SetGrad(g *tenon.Tensor) { made(p, "Param.SetGrad").t.SetGrad(g) }
 
 // SetRequiresGrad freezes the parameter (false) or lets it learn again (true).
 func (p *Param) SetRequiresGrad(on bool) {
+	made(p, "Param.SetRequiresGrad")
 	if !on && p.t.RequiresGrad() {
 		p.t.SetGrad(nil)
 	}
@@ -65,7 +66,7 @@ func (p *Param) Close() {
 type Buffer struct{ t *tenon.Tensor }
 
 // NewBuffer returns a buffer that holds t, which it takes out of its scope.
-func NewBuffer(t *tenon.Tensor) *Buffer { return &Buffer{own(t)} }
+func NewBuffer(t *tenon.Tensor) *Buffer { return &Buffer{own("NewBuffer", t)} }
 
 // Tensor returns the buffer's tensor, nil for a nil Buffer. The box owns it: do not close it.
 func (b *Buffer) Tensor() *tenon.Tensor {
@@ -77,11 +78,13 @@ func (b *Buffer) Tensor() *tenon.Tensor {
 
 // Set replaces the tensor and closes the former one. The box takes t over.
 func (b *Buffer) Set(t *tenon.Tensor) {
+	made(b, "Buffer.Set")
 	if b.t == t {
 		return
 	}
+	t = own("Buffer.Set", t)
 	b.t.Close()
-	b.t = own(t)
+	b.t = t
 }
 
 // Close frees the tensor.
@@ -91,6 +94,9 @@ func (b *Buffer) Close() {
 	}
 }
 
-func own(t *tenon.Tensor) *tenon.Tensor {
-	return (*tenon.Tensor)(core.Own((*core.Tensor)(t)))
+// own takes t, given to op, out of its scope.
+func own(op string, t *tenon.Tensor) *tenon.Tensor {
+	c := (*core.Tensor)(t)
+	core.Given(op, 0, c)
+	return (*tenon.Tensor)(core.Own(c))
 }

@@ -29,29 +29,29 @@ type AdamOpt struct {
 }
 
 // resolve fills in the defaults and refuses what cannot be.
-func (opt *AdamOpt) resolve(decay float64) error {
+func (opt *AdamOpt) resolve(refuse func(kind fault.Kind, format string, args ...any) error, decay float64) error {
 	opt.LR, opt.Eps = or(opt.LR, 1e-3), or(opt.Eps, 1e-8)
 	if opt.Betas == [2]float64{} {
 		opt.Betas = [2]float64{0.9, 0.999}
 	}
 	if opt.NoWeightDecay && opt.WeightDecay != 0 {
-		return fault.New(fault.Invalid, "NoWeightDecay is set beside a WeightDecay of %v; leave one out", opt.WeightDecay)
+		return refuse(fault.Invalid, "NoWeightDecay is set beside a WeightDecay of %v; leave one out", opt.WeightDecay)
 	}
 	if !opt.NoWeightDecay {
 		opt.WeightDecay = or(opt.WeightDecay, decay)
 	}
 	for i, b := range opt.Betas {
 		if !(0 <= b && b < 1) {
-			return fault.New(fault.Invalid, "Invalid beta parameter at index %d: %v", i, b)
+			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v", i, b)
 		}
 	}
 	switch {
-	case opt.LR < 0:
-		return fault.New(fault.Invalid, "Invalid learning rate: %v", opt.LR)
-	case opt.Eps < 0:
-		return fault.New(fault.Invalid, "Invalid epsilon value: %v", opt.Eps)
-	case opt.WeightDecay < 0:
-		return fault.New(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
+	case !(opt.LR >= 0):
+		return refuse(fault.Invalid, "Invalid learning rate: %v", opt.LR)
+	case !(opt.Eps >= 0):
+		return refuse(fault.Invalid, "Invalid epsilon value: %v", opt.Eps)
+	case !(opt.WeightDecay >= 0):
+		return refuse(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
 	}
 	return nil
 }
@@ -93,7 +93,10 @@ func NewAdamW(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*AdamW, error) 
 
 // Add appends a group of parameters with options of its own.
 func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
-	if err := opt.resolve(0); err != nil {
+	if o == nil {
+		return missing("Adam")
+	}
+	if err := opt.resolve(o.refuse, 0); err != nil {
 		return err
 	}
 	return o.add(params, opt)
@@ -101,17 +104,30 @@ func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
 
 // Add appends a group of parameters with options of its own.
 func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
-	if err := opt.resolve(1e-2); err != nil {
+	if o == nil {
+		return missing("AdamW")
+	}
+	if err := opt.resolve(o.refuse, 1e-2); err != nil {
 		return err
 	}
 	return o.add(params, opt)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
-func (o *Adam) Step(x *tenon.Exec) error { return stepAdam(&o.optimizer, x, false) }
+func (o *Adam) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("Adam")
+	}
+	return stepAdam(&o.optimizer, x, false)
+}
 
 // Step changes every parameter that has a gradient; see [Optimizer].
-func (o *AdamW) Step(x *tenon.Exec) error { return stepAdam(&o.optimizer, x, true) }
+func (o *AdamW) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("AdamW")
+	}
+	return stepAdam(&o.optimizer, x, true)
+}
 
 func stepAdam(o *optimizer[AdamOpt], x *tenon.Exec, decoupled bool) error {
 	return o.step(x, func(opt *AdamOpt, s *state) []**tenon.Tensor {

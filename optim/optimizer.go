@@ -3,6 +3,7 @@
 package optim
 
 import (
+	"cmp"
 	"iter"
 
 	"tenon.dev"
@@ -62,23 +63,32 @@ type optimizer[O any] struct {
 
 // add appends a group.
 func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
+	if params == nil {
+		return o.refuse(fault.Invalid, "the parameters are nil; give those of a module with nn.Params")
+	}
+	if o.seen == nil {
+		return o.refuse(fault.Invalid, "the optimizer is a zero value; use one that its New function returned")
+	}
 	g := &group[O]{opt: opt}
 	fresh := map[*nn.Param]bool{}
 	for name, p := range params {
 		t := p.Tensor()
+		if err := tenon.Try(func() { core.Given(o.name, len(g.params), (*core.Tensor)(t)) }); err != nil {
+			return o.refuse(fault.KindOf(err), "parameter %s has no tensor, or one that was closed", name)
+		}
 		switch {
 		case o.seen[p] || fresh[p]:
-			return fault.New(fault.Invalid, "some parameters appear in more than one parameter group: %s", name)
+			return o.refuse(fault.Invalid, "some parameters appear in more than one parameter group: %s", name)
 		case !t.IsLeaf():
-			return fault.New(fault.Invalid, "can't optimize a non-leaf Tensor: %s", name)
+			return o.refuse(fault.Invalid, "can't optimize a non-leaf Tensor: %s", name)
 		case !t.DType().IsFloat():
-			return fault.New(fault.Unsupported, "%s is %v; %s updates floating-point parameters only", name, t.DType(), o.name)
+			return o.refuse(fault.Unsupported, "%s is %v; %s updates floating-point parameters only", name, t.DType(), o.name)
 		}
 		fresh[p] = true
 		g.params = append(g.params, p)
 	}
 	if len(g.params) == 0 {
-		return fault.New(fault.Invalid, "optimizer got an empty parameter list")
+		return o.refuse(fault.Invalid, "optimizer got an empty parameter list")
 	}
 	g.states = make([]state, len(g.params))
 	o.groups = append(o.groups, g)
@@ -89,10 +99,18 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 }
 
 // LR returns the learning rate of a group; groups are numbered from 0 in the order they were added.
-func (o *optimizer[O]) LR(group int) float64 { return *o.lr(&o.groups[group].opt) }
+func (o *optimizer[O]) LR(group int) float64 { return *o.rate(group) }
+
+// rate is where the learning rate of a group stands.
+func (o *optimizer[O]) rate(group int) *float64 {
+	if group < 0 || group >= len(o.groups) {
+		core.Fail(cmp.Or(o.name, "Optimizer"), fault.Invalid, "there is no group %d; the optimizer has %d, numbered from 0", group, len(o.groups))
+	}
+	return o.lr(&o.groups[group].opt)
+}
 
 // SetLR sets the learning rate of a group from the next step on.
-func (o *optimizer[O]) SetLR(group int, lr float64) { *o.lr(&o.groups[group].opt) = lr }
+func (o *optimizer[O]) SetLR(group int, lr float64) { *o.rate(group) = lr }
 
 // Groups returns the number of groups.
 func (o *optimizer[O]) Groups() int { return len(o.groups) }
@@ -126,7 +144,11 @@ type batch struct {
 
 // Step changes every parameter that has a gradient; see [Optimizer].
 func (o *optimizer[O]) step(x *tenon.Exec, need func(opt *O, s *state) []**tenon.Tensor, update func(opt *O, x *core.Exec, b *batch)) error {
+	if len(o.groups) == 0 {
+		return o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
+	}
 	return tenon.Try(func() {
+		core.Made((*core.Exec)(x), o.name)
 		capturing := core.Capturing((*core.Exec)(x))
 		if capturing && o.counts {
 			core.Fail(o.name, fault.Capture, "Attempting CUDA graph capture of step() for an instance of %s, whose bias correction is computed on the host; step outside of the capture", o.name)
@@ -190,6 +212,16 @@ func (b *batch) add(row []*tenon.Tensor) {
 	for j, t := range row {
 		b.lists[j] = append(b.lists[j], (*core.Tensor)(t))
 	}
+}
+
+// missing is the error of a call of a nil optimizer, such as one whose constructor's error nobody looked at.
+func missing(name string) error {
+	return core.Refusal(name, fault.Invalid, "the optimizer is nil; look at the error of the function that was to make it")
+}
+
+// refuse returns an error of the optimizer at the caller's line.
+func (o *optimizer[O]) refuse(kind fault.Kind, format string, args ...any) error {
+	return core.Refusal(cmp.Or(o.name, "Optimizer"), kind, format, args...)
 }
 
 func own(t *tenon.Tensor) *tenon.Tensor { return (*tenon.Tensor)(core.Own((*core.Tensor)(t))) }

@@ -39,22 +39,28 @@ func NewSGD(params iter.Seq2[string, *nn.Param], opt SGDOpt) (*SGD, error) {
 
 // Add appends a group of parameters with options of its own.
 func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opt SGDOpt) error {
+	if o == nil {
+		return missing("SGD")
+	}
 	opt.LR = or(opt.LR, 1e-3)
 	switch {
-	case opt.LR < 0:
-		return fault.New(fault.Invalid, "Invalid learning rate: %v", opt.LR)
-	case opt.Momentum < 0:
-		return fault.New(fault.Invalid, "Invalid momentum value: %v", opt.Momentum)
-	case opt.WeightDecay < 0:
-		return fault.New(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
-	case opt.Nesterov && (opt.Momentum <= 0 || opt.Dampening != 0):
-		return fault.New(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
+	case !(opt.LR >= 0):
+		return o.refuse(fault.Invalid, "Invalid learning rate: %v", opt.LR)
+	case !(opt.Momentum >= 0):
+		return o.refuse(fault.Invalid, "Invalid momentum value: %v", opt.Momentum)
+	case !(opt.WeightDecay >= 0):
+		return o.refuse(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
+	case opt.Nesterov && (opt.Momentum == 0 || opt.Dampening != 0):
+		return o.refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
 	}
 	return o.add(params, opt)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
 func (o *SGD) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("SGD")
+	}
 	return o.step(x, func(opt *SGDOpt, s *state) []**tenon.Tensor {
 		if opt.Momentum == 0 {
 			return nil

@@ -41,6 +41,9 @@ func Open(name string) (*File, error) {
 
 // New opens what r holds in its first size bytes and checks its header. It reads no data yet.
 func New(r io.ReaderAt, size int64) (*File, error) {
+	if r == nil {
+		return nil, invalid("the reader is nil; give it one")
+	}
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
 		return nil, invalid("%d bytes are too few for a file of this format", size)
@@ -84,20 +87,33 @@ func readAt(r io.ReaderAt, dst []byte, offset int64) error {
 
 // Close closes the file, if Open opened it.
 func (f *File) Close() error {
-	if f.closer == nil {
+	if f == nil || f.closer == nil {
 		return nil
 	}
 	return f.closer.Close()
 }
 
 // Infos returns the arrays in the order of their data.
-func (f *File) Infos() []Info { return slices.Clone(f.infos) }
+func (f *File) Infos() []Info {
+	if f == nil {
+		return nil
+	}
+	return slices.Clone(f.infos)
+}
 
 // Metadata returns the header's free strings by key; empty if there are none.
-func (f *File) Metadata() map[string]string { return maps.Clone(f.metadata) }
+func (f *File) Metadata() map[string]string {
+	if f == nil {
+		return nil
+	}
+	return maps.Clone(f.metadata)
+}
 
 // Lookup returns the array of that name. A name that the file does not hold is an error.
 func (f *File) Lookup(name string) (Info, error) {
+	if f == nil || f.r == nil {
+		return Info{}, invalid("the file is nil or a zero value; use one that Open or New returned")
+	}
 	i, ok := f.index[name]
 	if !ok {
 		return Info{}, invalid("the file holds no array %q", name)

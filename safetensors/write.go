@@ -19,6 +19,9 @@ import (
 // needs to be in memory. The same arrays and metadata give the same bytes, those that the reference implementation writes: wider types
 // come first, which aligns every array to its element, then names in byte order, and spaces pad the header to a multiple of eight.
 func Write(w io.Writer, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) error {
+	if w == nil || data == nil && len(arrays) > 0 {
+		return invalid("the writer or the function that gives the data is nil; give both")
+	}
 	arrays, header, err := layOut(metadata, arrays)
 	if err != nil {
 		return err

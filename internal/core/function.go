@@ -25,10 +25,16 @@ type FunctionContext struct {
 }
 
 // Save keeps tensors for Backward; inputs and outputs of the function keep their history. It is called once.
-func (c *FunctionContext) Save(ts ...*Tensor) { c.saves = ts }
+func (c *FunctionContext) Save(ts ...*Tensor) {
+	if c == nil {
+		panicAt("Save", fault.Invalid, "the context is nil; use the one that Forward is given")
+	}
+	c.saves = ts
+}
 
 // Saved returns what Save kept, in the scope of Backward.
 func (c *FunctionContext) Saved() []*Tensor {
+	c.recorded("Saved")
 	b := &back{x: c.x, n: c.n}
 	out := make([]*Tensor, len(c.n.saved))
 	for i := range out {
@@ -38,7 +44,20 @@ func (c *FunctionContext) Saved() []*Tensor {
 }
 
 // NeedsGrad reports whether input i wants a gradient.
-func (c *FunctionContext) NeedsGrad(i int) bool { return (&back{n: c.n}).need(i) }
+func (c *FunctionContext) NeedsGrad(i int) bool {
+	c.recorded("NeedsGrad")
+	if i < 0 || i >= len(c.n.edges) {
+		panicAt("NeedsGrad", fault.Invalid, "there is no input %d; the function has %d, numbered from 0", i, len(c.n.edges))
+	}
+	return (&back{n: c.n}).need(i)
+}
+
+// recorded refuses what only the context of a recorded call can tell.
+func (c *FunctionContext) recorded(op string) {
+	if c == nil || c.n == nil {
+		panicAt(op, fault.Invalid, "the context is not that of a recorded call; ask the one that Backward is given")
+	}
+}
 
 // functionState is what a node of a user's function has besides.
 type functionState struct {

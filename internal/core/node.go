@@ -292,6 +292,12 @@ func (t *Tensor) SetGrad(g *Tensor) {
 	if t.leaf == nil {
 		panicAt("SetGrad", fault.Invalid, "%s is not a leaf that requires grad", describe(t))
 	}
+	if g != nil {
+		Given("SetGrad", 0, g)
+		if !sameShape(g.shape, t.shape) || g.st.dev != t.st.dev {
+			panicAt("SetGrad", fault.Invalid, "the gradient %v cannot be that of %v: it must have its shape and lie on its device", g, t)
+		}
+	}
 	t.leaf.setGrad(g)
 }
 

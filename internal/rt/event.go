@@ -143,7 +143,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 		return 0, err
 	}
 	if !e.timing || !end.timing {
-		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time.")
+		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time")
 	}
 	if e.dev != end.dev {
 		return 0, fault.New(fault.Invalid, "Both events must be on the same device, but one is on %s and the other on %s", e.dev.info.Name, end.dev.info.Name)
@@ -151,7 +151,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	a, _, _ := e.point()
 	b, _, _ := end.point()
 	if a == 0 || b == 0 {
-		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time.")
+		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time")
 	}
 	t := e.dev.dev.Enter()
 	defer t.Leave()

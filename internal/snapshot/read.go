@@ -35,6 +35,9 @@ const (
 // Read reads a snapshot from a pickle of protocol 0 to 5, plain or compressed with gzip. What is no snapshot is an error of kind
 // fault.Invalid that says why; a pickle that names code is refused with the name. The calls of ReadOptions are made by the calling goroutine.
 func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
+	if r == nil {
+		return nil, fault.New(fault.Invalid, "the snapshot's reader is nil; give it one")
+	}
 	if o.MaxMemory == 0 {
 		o.MaxMemory = defaultMemory
 	}

@@ -1,0 +1,239 @@
+package tenon_test
+
+import (
+	"bufio"
+	"io"
+	"iter"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/data"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/kernel"
+	"tenon.dev/memcheck"
+	"tenon.dev/memviz"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+	"tenon.dev/safetensors"
+)
+
+// functions are those of the public packages that TestMisuseOfPackages calls. Generic ones stand for one of their types.
+var functions = map[string]any{
+	"tenon.CUDA": tenon.CUDA, "tenon.From": tenon.From[float32], "tenon.In": tenon.In, "tenon.Integer": tenon.Integer, "tenon.Number": tenon.Number,
+	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.Try": tenon.Try,
+	"tenon.Within": tenon.Within, "tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.GPUs": tenon.GPUs,
+
+	"cuda.NewGenerator": cuda.NewGenerator, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
+	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile,
+
+	"nn.Buffers": nn.Buffers, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
+	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,
+	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
+	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d, "nn.NewDropout": nn.NewDropout,
+	"nn.NewEmbedding": nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator, "nn.NewLayerNorm": nn.NewLayerNorm,
+	"nn.NewLinear": nn.NewLinear, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm, "nn.NumParams": nn.NumParams, "nn.Params": nn.Params,
+	"nn.StateDict": nn.StateDict, "nn.To": nn.To, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
+
+	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,
+
+	"data.NewColumn": data.NewColumn[float32], "data.NewLoader": data.NewLoader, "data.NewTable": data.NewTable,
+
+	"safetensors.New": safetensors.New, "safetensors.Open": safetensors.Open, "safetensors.Save": safetensors.Save, "safetensors.Write": safetensors.Write,
+
+	"dtype.AsBytes": dtype.AsBytes[float32], "dtype.BF16FromFloat32": dtype.BF16FromFloat32, "dtype.BF16FromFloat64": dtype.BF16FromFloat64,
+	"dtype.F16FromFloat32": dtype.F16FromFloat32, "dtype.F16FromFloat64": dtype.F16FromFloat64, "dtype.Float64At": dtype.Float64At, "dtype.Of": dtype.Of[float32],
+	"dtype.Parse": dtype.Parse, "dtype.Promote": dtype.Promote,
+
+	"fault.KindOf": fault.KindOf, "kernel.Build": kernel.Build,
+
+	"memcheck.AssignGPUs": memcheck.AssignGPUs, "memcheck.CheckerAt": memcheck.CheckerAt, "memcheck.ChooseChecker": memcheck.ChooseChecker,
+	"memcheck.CreateJournal": memcheck.CreateJournal, "memcheck.DefaultLibraries": memcheck.DefaultLibraries, "memcheck.Digest": memcheck.Digest,
+	"memcheck.EnvironmentShard": memcheck.EnvironmentShard, "memcheck.FindChecker": memcheck.FindChecker, "memcheck.OpenTarget": memcheck.OpenTarget,
+	"memcheck.ParseReport": memcheck.ParseReport, "memcheck.ReadJournal": memcheck.ReadJournal, "memcheck.ReadResults": memcheck.ReadResults,
+	"memcheck.ResumeJournal": memcheck.ResumeJournal, "memcheck.TenonChecker": memcheck.TenonChecker, "memcheck.VisibleGPUs": memcheck.VisibleGPUs,
+
+	"memviz.Import": memviz.Import, "memviz.Open": memviz.Open, "memviz.WriteCompare": memviz.WriteCompare,
+	"memviz.WriteFlameGraph": memviz.WriteFlameGraph, "memviz.WriteHolders": memviz.WriteHolders, "memviz.WriteMemory": memviz.WriteMemory,
+	"memviz.WriteSegments": memviz.WriteSegments, "memviz.WriteStatic": memviz.WriteStatic, "memviz.WriteStats": memviz.WriteStats, "memviz.WriteTrace": memviz.WriteTrace,
+}
+
+// types are samples of those whose methods it calls; pointers are nil.
+var types = []any{
+	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil), (*cuda.PoolCheckpoint)(nil), (*cuda.Snapshot)(nil),
+	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil),
+	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.LayerNorm)(nil),
+	(*nn.Linear)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
+	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.Identity{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{}, nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{},
+	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
+	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil),
+	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
+	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
+}
+
+// TestMisuseOfPackages: what TestMisuseWalk says of operations holds of the public packages.
+func TestMisuseOfPackages(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	other, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	t.Chdir(t.TempDir())
+	w := newWalk(t, x, other)
+	w.packages()
+	for _, name := range slices.Sorted(maps.Keys(functions)) {
+		w.function(name, reflect.ValueOf(functions[name]))
+	}
+	for _, sample := range types {
+		methods(sample, w.function)
+	}
+	step := func(f func(x *tenon.Exec) error) {
+		w.run("a nil optimizer's method", "a nil optimizer", func(x *tenon.Exec) error { return returned{f(x)} })
+	}
+	step((*optim.SGD)(nil).Step)
+	step((*optim.Adam)(nil).Step)
+	step((*optim.AdamW)(nil).Step)
+	step(func(x *tenon.Exec) error { return (*optim.SGD)(nil).Add(nil, optim.SGDOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.Adam)(nil).Add(nil, optim.AdamOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.AdamW)(nil).Add(nil, optim.AdamOpt{}) })
+	for msg, what := range w.said {
+		t.Logf("%s\n\t\t%s", msg, what)
+	}
+}
+
+// packages adds values of the packages' types.
+func (w *walk) packages() {
+	made := func(name string, f func(x *tenon.Exec) any) value { return value{name: name, make: f} }
+	linear := func(x *tenon.Exec) *nn.Linear { return nn.NewLinear(x, 2, 2, nn.LinearOpt{}) }
+	w.add((*nn.Linear)(nil), made("made", func(x *tenon.Exec) any { return linear(x) }), bad("nil", (*nn.Linear)(nil)), good("zero", new(nn.Linear)))
+	w.add((*nn.Conv1d)(nil), made("made", func(x *tenon.Exec) any { return nn.NewConv1d(x, 2, 2, 1, nn.ConvOpt{}) }), bad("nil", (*nn.Conv1d)(nil)), good("zero", new(nn.Conv1d)))
+	w.add((*nn.Param)(nil), made("made", func(x *tenon.Exec) any { return nn.NewParam(x.Ones([]int{2}, tenon.Float32)) }), good("nil", (*nn.Param)(nil)), good("zero", new(nn.Param)))
+	w.add((*nn.Buffer)(nil), made("made", func(x *tenon.Exec) any { return nn.NewBuffer(x.Ones([]int{2}, tenon.Float32)) }), good("nil", (*nn.Buffer)(nil)), good("zero", new(nn.Buffer)))
+	w.add((*any)(nil), made("module", func(x *tenon.Exec) any { return linear(x) }), made("nil", func(*tenon.Exec) any { return nil }), good("nil module", (*nn.Linear)(nil)),
+		good("zero module", new(nn.Linear)), good("number", 3), good("empty parameter", &nn.Linear{Weight: new(nn.Param)}))
+	w.add((*nn.Module)(nil), made("module", func(x *tenon.Exec) any { return linear(x) }), made("nil", func(*tenon.Exec) any { return nil }), good("nil module", (*nn.Linear)(nil)))
+	type params = iter.Seq2[string, *nn.Param]
+	of := func(name string, f func(x *tenon.Exec) *nn.Param) value {
+		return made(name, func(x *tenon.Exec) any {
+			p := f(x)
+			return params(func(yield func(string, *nn.Param) bool) { yield("p", p) })
+		})
+	}
+	w.add(params(nil), made("module's", func(x *tenon.Exec) any { return nn.Params(linear(x)) }), bad("nil", params(nil)),
+		of("nil one", func(*tenon.Exec) *nn.Param { return nil }), of("zero one", func(*tenon.Exec) *nn.Param { return new(nn.Param) }),
+		of("closed one", func(x *tenon.Exec) *nn.Param { p := nn.NewParam(x.Ones([]int{2}, tenon.Float32)); p.Close(); return p }),
+		of("complex one", func(x *tenon.Exec) *nn.Param { return nn.NewParam(x.Ones([]int{2}, tenon.Complex64)) }))
+	sgd := func(x *tenon.Exec) any {
+		l := linear(x)
+		l.Weight.SetGrad(x.Ones([]int{2, 2}, tenon.Float32))
+		o, err := optim.NewSGD(nn.Params(l), optim.SGDOpt{Momentum: 0.9})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return o
+	}
+	w.add((*optim.SGD)(nil), made("made", sgd), good("zero", new(optim.SGD)))
+	w.add((*optim.Adam)(nil), good("zero", new(optim.Adam)))
+	w.add((*optim.AdamW)(nil), good("zero", new(optim.AdamW)))
+	table, err := data.NewTable(data.NewColumn([]float32{1, 2, 3, 4}, 2))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.add((*data.Dataset)(nil), good("table", table), made("nil", func(*tenon.Exec) any { return nil }), good("nil table", (*data.Table)(nil)), good("zero table", new(data.Table)),
+		good("rows that are not there", data.Subset{Of: table, Rows: []int{0, 7, -1}}), good("subset of nothing", data.Subset{Rows: []int{0}}))
+	w.add((*data.Table)(nil), good("table", table), bad("nil", (*data.Table)(nil)), good("zero", new(data.Table)))
+	w.add((*data.Loader)(nil), made("made", func(*tenon.Exec) any {
+		l, err := data.NewLoader(table, data.LoaderOpt{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return l
+	}), bad("nil", (*data.Loader)(nil)), good("zero", new(data.Loader)))
+	w.add((*io.Reader)(nil), good("empty", strings.NewReader("")), good("text", strings.NewReader("nonsense\x80\x04")), made("nil", func(*tenon.Exec) any { return nil }))
+	w.add((*io.ReaderAt)(nil), good("empty", strings.NewReader("")), good("text", strings.NewReader("nonsense\x80\x04")), made("nil", func(*tenon.Exec) any { return nil }))
+	w.add((*io.Writer)(nil), good("discard", io.Discard), made("nil", func(*tenon.Exec) any { return nil }))
+	w.add(map[string]*tenon.Tensor(nil), good("nil", map[string]*tenon.Tensor(nil)), made("tensor", func(x *tenon.Exec) any {
+		return map[string]*tenon.Tensor{"weight": x.Ones([]int{2, 2}, tenon.Float32)}
+	}), good("nil tensor", map[string]*tenon.Tensor{"weight": nil, "bias": new(tenon.Tensor)}))
+	w.add([]float32(nil), good("nil", []float32(nil)), good("3", []float32{1, 2, 3}))
+	w.add((*fault.Error)(nil), good("new", fault.New(fault.Invalid, "the thing is wrong; mend it")), bad("zero", new(fault.Error)))
+	w.add((*safetensors.File)(nil), bad("nil", (*safetensors.File)(nil)), bad("zero", new(safetensors.File)))
+	w.add((*cuda.Snapshot)(nil), made("own", func(x *tenon.Exec) any {
+		s, err := x.Device().Snapshot()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return s
+	}), bad("nil", (*cuda.Snapshot)(nil)), bad("zero", new(cuda.Snapshot)))
+}
+
+// apart are functions and methods that no walk calls, and why.
+var apart = map[string]string{
+	"tenon.Exec.Close": "tested on the devices that the walks open",
+	"kernel.Builder":   "valid within Build alone, whose errors TestMistakes of package kernel walks",
+	"kernel.Array":     "as Builder",
+	"kernel.Buffer":    "as Builder",
+	"kernel.Tile":      "as Builder",
+	"kernel.Value":     "as Builder",
+	"kernel.Var":       "as Builder",
+	"fault.New":        "makes errors of what it is given",
+	"fault.Wrap":       "as New",
+	"memviz.NewServer": "opens a port; tested in its package",
+	"memcheck":         "methods of plain data, tested in their package",
+	"memviz":           "methods of what Open and NewServer return, tested in their package",
+}
+
+// TestMisuseIsWhole: the walks call every function and method that api/tenon.txt records of the packages.
+func TestMisuseIsWhole(t *testing.T) {
+	walked := map[string]bool{}
+	note := func(name string, _ reflect.Value) { walked[name] = true }
+	for name := range functions {
+		walked[name] = true
+	}
+	for _, sample := range append(types, (*tenon.Exec)(nil), (*tenon.Tensor)(nil)) {
+		methods(sample, note)
+	}
+	f, err := os.Open(filepath.Join("api", "tenon.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		pkg, decl, _ := strings.Cut(strings.TrimPrefix(in.Text(), "pkg tenon.dev"), ", ")
+		pkg = path.Base("/tenon" + pkg)
+		kind, rest, _ := strings.Cut(decl, " ")
+		name := ""
+		switch kind {
+		case "func":
+			name = pkg + "." + rest[:strings.IndexAny(rest, "([")]
+		case "method":
+			recv, method, _ := strings.Cut(strings.TrimLeft(rest, "(*"), ") ")
+			name = pkg + "." + recv + "." + method[:strings.IndexByte(method, '(')]
+			if apart[pkg] != "" || apart[pkg+"."+recv] != "" {
+				continue
+			}
+		default:
+			continue
+		}
+		if !walked[name] && apart[name] == "" && pkg != "browser" && pkg != "replay" {
+			t.Errorf("no walk calls %s: name it among functions or types", name)
+		}
+	}
+	if err := in.Err(); err != nil {
+		t.Fatal(err)
+	}
+}
