@@ -1,6 +1,7 @@
 package data_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"log"
 
@@ -34,4 +35,48 @@ func ExampleLoader() {
 	// [4 0] [2 2] [2]
 	// [1 3] [2 2] [2]
 	// [2] [1 2] [1]
+}
+
+// squares is a data set of one's own: sample i is the number i and its square, made when they are asked for.
+type squares int
+
+func (s squares) Len() int { return int(s) }
+
+func (s squares) Fields() []data.Field {
+	return []data.Field{{DType: tenon.Int64}, {DType: tenon.Int64}}
+}
+
+func (s squares) Read(i int, dst [][]byte) error {
+	binary.LittleEndian.PutUint64(dst[0], uint64(i))
+	binary.LittleEndian.PutUint64(dst[1], uint64(i*i))
+	return nil
+}
+
+// Every fifth sample of a data set is left for a test.
+func ExampleSubset() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	all := squares(10)
+	var rows []int
+	for i := range all.Len() {
+		if i%5 == 4 {
+			rows = append(rows, i)
+		}
+	}
+	test, err := data.NewLoader(data.Subset{Of: all, Rows: rows}, data.LoaderOpt{BatchSize: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for batch, err := range test.Epoch(x) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(x.Format(batch.Tensors[0]))
+		fmt.Println(x.Format(batch.Tensors[1]))
+	}
+	// Output:
+	// [4 9] int64[2] on CPU <nil>
+	// [16 81] int64[2] on CPU <nil>
 }
