@@ -300,3 +300,12 @@ func TestSnippetsFindsPlanted(t *testing.T) {
 	}
 	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in from_pytorch_test.go")
 }
+
+func TestLinksFindsPlanted(t *testing.T) {
+	tree := planted{
+		"a.go":      "package a",
+		"README.md": "[a](docs/a.md) ![p](p.png)\n\n[x](https://x.org/y) [here](#there) [b](docs/b.md#c)\n",
+		"docs/a.md": "[up](../README.md) [folder](../docs) and [gone](README.md)\n",
+	}
+	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere", "docs/a.md:1: the link to README.md")
+}

@@ -37,6 +37,7 @@ func TestDocsLaw(t *testing.T)   { report(t, Docs(loadRepository(t))) }
 func TestStyleLaw(t *testing.T)  { report(t, Style(loadRepository(t))) }
 func TestPagesLaw(t *testing.T)  { report(t, Pages(loadRepository(t))) }
 func TestSnippets(t *testing.T)  { report(t, Snippets(loadRepository(t))) }
+func TestLinks(t *testing.T)     { report(t, Links(loadRepository(t))) }
 
 func TestWordsLaw(t *testing.T) {
 	found, err := Words(os.DirFS(root))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -30,35 +31,65 @@ func Snippets(t *Tree) []Finding {
 			}
 		}
 	}
-	var out []Finding
-	_ = fs.WalkDir(t.FS, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			out = append(out, Finding{File: name, Msg: err.Error()})
-			return nil
-		}
-		if d.IsDir() && strings.HasPrefix(d.Name(), ".") && name != "." {
-			return fs.SkipDir
-		}
-		if path.Ext(name) != ".md" {
-			return nil
-		}
-		text, err := fs.ReadFile(t.FS, name)
-		if err != nil {
-			out = append(out, Finding{File: name, Msg: err.Error()})
-			return nil
-		}
-		for _, s := range goBlocks(string(text)) {
+	return t.eachPage(func(name, text string) (out []Finding) {
+		for _, s := range goBlocks(text) {
 			if !anyHolds(tests, plain(s.code)) {
 				out = append(out, Finding{name, s.line, "no test has the lines of this block; make it the text of an Example, so that it is known to run"})
 			}
 		}
 		if name == comparison {
-			for _, s := range tableCode(string(text)) {
+			for _, s := range tableCode(text) {
 				if !holds(compared, plain(s.code)) {
 					out = append(out, Finding{name, s.line, fmt.Sprintf("%s is not in %s; put it there, so that it is known to run", s.code, comparisonTest)})
 				}
 			}
 		}
+		return out
+	})
+}
+
+// link is a link or picture of Markdown.
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+// Links checks that the files exist to which the pages link.
+func Links(t *Tree) []Finding {
+	return t.eachPage(func(name, text string) (out []Finding) {
+		number := 0
+		for line := range strings.Lines(text) {
+			number++
+			for _, m := range link.FindAllStringSubmatch(line, -1) {
+				file, _, _ := strings.Cut(m[1], "#")
+				if file == "" || strings.Contains(file, "://") {
+					continue
+				}
+				if _, err := fs.Stat(t.FS, path.Join(path.Dir(name), file)); err != nil {
+					out = append(out, Finding{name, number, "the link to " + m[1] + " leads nowhere"})
+				}
+			}
+		}
+		return out
+	})
+}
+
+// eachPage calls f with every page in Markdown.
+func (t *Tree) eachPage(f func(name, text string) []Finding) []Finding {
+	var out []Finding
+	_ = fs.WalkDir(t.FS, ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && strings.HasPrefix(d.Name(), ".") && name != "." {
+			return fs.SkipDir
+		}
+		if err == nil && path.Ext(name) != ".md" {
+			return nil
+		}
+		var text []byte
+		if err == nil {
+			text, err = fs.ReadFile(t.FS, name)
+		}
+		if err != nil {
+			out = append(out, Finding{File: name, Msg: err.Error()})
+			return nil
+		}
+		out = append(out, f(name, string(text))...)
 		return nil
 	})
 	return out
