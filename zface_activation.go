@@ -49,6 +49,12 @@ func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	return (*Tensor)(x.made("LogSoftmax", t).LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
 }
 
+// PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
+// dimension 1 of t. Both have the same floating-point type, but under autocast.
+func (x *Exec) PReLU(t *Tensor, slopes *Tensor) *Tensor {
+	return (*Tensor)(x.made("PReLU", t, slopes).PReLU((*core.Tensor)(t), (*core.Tensor)(slopes)))
+}
+
 // ReLU returns max(t, 0), of any real type but bool; a NaN stays.
 func (x *Exec) ReLU(t *Tensor) *Tensor {
 	return (*Tensor)(x.made("ReLU", t).ReLU((*core.Tensor)(t)))

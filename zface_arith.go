@@ -126,6 +126,11 @@ func (x *Exec) LogAddExp(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("LogAddExp", a, b).LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
+func (x *Exec) LogAddExp2(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)(x.made("LogAddExp2", a, b).LogAddExp2((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // Mul returns a * b, broadcast, in the promoted type.
 func (x *Exec) Mul(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Mul", a, b).Mul((*core.Tensor)(a), (*core.Tensor)(b)))

@@ -11,9 +11,20 @@ func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("BitwiseAnd", a, b).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give 0.
+func (x *Exec) BitwiseLeftShift(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)(x.made("BitwiseLeftShift", a, b).BitwiseLeftShift((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
 // BitwiseOr returns a | b, broadcast, of integers or bool.
 func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("BitwiseOr", a, b).BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as many as
+// a number has bits, give 0, or -1 for negative a.
+func (x *Exec) BitwiseRightShift(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)(x.made("BitwiseRightShift", a, b).BitwiseRightShift((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.

@@ -17,6 +17,15 @@ type CrossEntropyOpt struct {
 	LabelSmoothing float64
 }
 
+// KLDivOpt are the options of KLDiv.
+type KLDivOpt struct {
+	// Reduction is "mean" of all elements (the zero value), "batchmean" (the sum over the size of dimension 0, the divergence by its
+	// definition), "sum" or "none".
+	Reduction string
+	// LogTarget says that the target holds logarithms of probabilities.
+	LogTarget bool
+}
+
 // LossOpt are the options of losses between elements.
 type LossOpt struct {
 	// Reduction is "mean" (the zero value), "sum" or "none".
@@ -32,6 +41,13 @@ type NLLLossOpt struct {
 	Reduction string
 }
 
+// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
+// held above -100, so that a certain mistake costs 100; beyond 0 and 1 the loss is NaN. weight, which broadcasts to t, multiplies each loss; nil
+// is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
+func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("BCE", t, target).BCE((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.LossOpt(opt)))
+}
+
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
@@ -42,6 +58,18 @@ func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive
 // instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
+}
+
+// HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
+// broadcast, in the promoted floating-point type. delta must be positive (PyTorch's default is 1).
+func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("HuberLoss", t, target).HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(opt)))
+}
+
+// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
+// target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
+func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt KLDivOpt) *Tensor {
+	return (*Tensor)(x.made("KLDiv", t, target).KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(opt)))
 }
 
 // L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
@@ -59,4 +87,10 @@ func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 // stops the device.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
 	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
+}
+
+// SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
+// broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
+func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("SmoothL1Loss", t, target).SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(opt)))
 }

@@ -19,14 +19,34 @@ func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
 	x.made("BernoulliInto", dst).BernoulliInto((*core.Tensor)(dst), p)
 }
 
+// CauchyInto fills dst with random numbers of the Cauchy distribution of the given median and scale.
+func (x *Exec) CauchyInto(dst *Tensor, median float64, scale float64) {
+	x.made("CauchyInto", dst).CauchyInto((*core.Tensor)(dst), median, scale)
+}
+
 // Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	return (*Tensor)(x.made("Dropout", t).Dropout((*core.Tensor)(t), p))
 }
 
+// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none is 0.
+func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
+	x.made("ExponentialInto", dst).ExponentialInto((*core.Tensor)(dst), rate)
+}
+
 // Generator returns the generator that x draws random numbers from.
 func (x *Exec) Generator() *cuda.Generator {
 	return (*cuda.Generator)(x.made("Generator").Generator())
+}
+
+// GeometricInto fills dst, of any real type but bool, with how many trials of success probability p it takes to succeed, 1 at least.
+func (x *Exec) GeometricInto(dst *Tensor, p float64) {
+	x.made("GeometricInto", dst).GeometricInto((*core.Tensor)(dst), p)
+}
+
+// LogNormalInto fills dst with e to the power of normal random numbers of the given mean and standard deviation.
+func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
+	x.made("LogNormalInto", dst).LogNormalInto((*core.Tensor)(dst), mean, std)
 }
 
 // NormalInto fills dst with normal random numbers of the given mean and standard deviation.

@@ -91,6 +91,11 @@ func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
+// NanSum returns the sum over dims of what is not NaN; nil dims mean all.
+func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	return (*Tensor)(x.made("NanSum", t).NanSum((*core.Tensor)(t), dims, core.SumOpt(opt)))
+}
+
 // NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a matrix.
 // It is computed in float64. That of a complex tensor is real.
 func (x *Exec) NuclearNorm(t *Tensor, dims []int, opt SumOpt) *Tensor {
@@ -115,6 +120,12 @@ func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
 func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
 	return (*Tensor)(x.made("Var", t).Var((*core.Tensor)(t), dims, core.VarOpt(opt)))
+}
+
+// VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
+func (x *Exec) VarMean(t *Tensor, dims []int, opt VarOpt) (variance *Tensor, mean *Tensor) {
+	r0, r1 := x.made("VarMean", t).VarMean((*core.Tensor)(t), dims, core.VarOpt(opt))
+	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and

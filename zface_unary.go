@@ -21,6 +21,12 @@ func (x *Exec) Acosh(t *Tensor) *Tensor {
 	return (*Tensor)(x.made("Acosh", t).Acosh((*core.Tensor)(t)))
 }
 
+// Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
+// float32.
+func (x *Exec) Angle(t *Tensor) *Tensor {
+	return (*Tensor)(x.made("Angle", t).Angle((*core.Tensor)(t)))
+}
+
 // Asin returns the arc sine; integers become float32.
 func (x *Exec) Asin(t *Tensor) *Tensor {
 	return (*Tensor)(x.made("Asin", t).Asin((*core.Tensor)(t)))

@@ -35,6 +35,18 @@ func init() {
 	offer("nn.functional.l1_loss", func(x *tenon.Exec, a *args) any {
 		return x.L1Loss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
 	})
+	offer("nn.functional.smooth_l1_loss", func(x *tenon.Exec, a *args) any {
+		return x.SmoothL1Loss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(5, "beta", 1), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+	})
+	offer("nn.functional.huber_loss", func(x *tenon.Exec, a *args) any {
+		return x.HuberLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(3, "delta", 1), tenon.LossOpt{Reduction: a.str(2, "reduction", "")})
+	})
+	offer("nn.functional.binary_cross_entropy", func(x *tenon.Exec, a *args) any {
+		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
+	})
+	offer("nn.functional.kl_div", func(x *tenon.Exec, a *args) any {
+		return x.KLDiv(a.tensor(0, "input"), a.tensor(1, "target"), tenon.KLDivOpt{Reduction: a.str(4, "reduction", ""), LogTarget: a.bool(5, "log_target", false)})
+	})
 	offer("nn.functional.binary_cross_entropy_with_logits", func(x *tenon.Exec, a *args) any {
 		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), a.tensor(6, "pos_weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
 	})

@@ -23,6 +23,7 @@ func init() {
 	unary("positive", (*tenon.Exec).Positive)
 	unary("sign", (*tenon.Exec).Sign)
 	unary("sgn", (*tenon.Exec).Sgn)
+	unary("angle", (*tenon.Exec).Angle)
 	unary("reciprocal", (*tenon.Exec).Reciprocal)
 	unary("sqrt", (*tenon.Exec).Sqrt)
 	unary("rsqrt", (*tenon.Exec).Rsqrt)
@@ -121,6 +122,7 @@ func init() {
 	binary("atan2", (*tenon.Exec).Atan2)
 	binary("hypot", (*tenon.Exec).Hypot)
 	binary("logaddexp", (*tenon.Exec).LogAddExp)
+	binary("logaddexp2", (*tenon.Exec).LogAddExp2)
 	binary("eq", (*tenon.Exec).Eq)
 	binary("ne", (*tenon.Exec).Ne)
 	binary("lt", (*tenon.Exec).Lt)
@@ -133,6 +135,8 @@ func init() {
 	binary("bitwise_and", (*tenon.Exec).BitwiseAnd)
 	binary("bitwise_or", (*tenon.Exec).BitwiseOr)
 	binary("bitwise_xor", (*tenon.Exec).BitwiseXor)
+	binary("bitwise_left_shift", (*tenon.Exec).BitwiseLeftShift)
+	binary("bitwise_right_shift", (*tenon.Exec).BitwiseRightShift)
 }
 
 // Operations of three inputs.
@@ -175,6 +179,7 @@ func init() {
 	unary("nn.functional.relu", (*tenon.Exec).ReLU)
 	unary("nn.functional.silu", (*tenon.Exec).SiLU)
 	unary("nn.functional.logsigmoid", (*tenon.Exec).LogSigmoid)
+	offer("nn.functional.prelu", func(x *tenon.Exec, a *args) any { return x.PReLU(a.tensor(0, "input"), a.tensor(1, "weight")) })
 	offer("nn.functional.gelu", func(x *tenon.Exec, a *args) any {
 		if a.str(-1, "approximate", "none") == "tanh" {
 			return x.GELUTanh(a.tensor(0, "input"))

@@ -33,28 +33,34 @@ func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Te
 	})
 }
 
-// variance offers var or std: (input, unbiased), (input, dim, unbiased, keepdim) or with a correction.
+// variance offers var or std.
 func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
-		t := a.tensor(0, "input")
-		correction := a.float(-1, "correction", 1)
-		if !a.bool(-1, "unbiased", true) {
+		return varianceCall(a, func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor { return f(x, t, dims, opt) })
+	})
+}
+
+// varianceCall reads the arguments of a variance: (input, unbiased), (input, dim, unbiased, keepdim) or with a correction.
+func varianceCall(a *args, f func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) *tenon.Tensor {
+	t := a.tensor(0, "input")
+	correction := a.float(-1, "correction", 1)
+	if !a.bool(-1, "unbiased", true) {
+		correction = 0
+	}
+	opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: &correction}
+	if unbiased, ok := a.get(1, "dim").(bool); ok {
+		if !unbiased {
 			correction = 0
 		}
-		opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: &correction}
-		if unbiased, ok := a.get(1, "dim").(bool); ok {
-			if !unbiased {
-				correction = 0
-			}
-			return f(x, t, nil, opt)
-		}
-		return f(x, t, a.ints(1, "dim"), opt)
-	})
+		return f(t, nil, opt)
+	}
+	return f(t, a.ints(1, "dim"), opt)
 }
 
 // Reductions.
 func init() {
 	sumLike("sum", (*tenon.Exec).Sum)
+	sumLike("nansum", (*tenon.Exec).NanSum)
 	sumLike("mean", (*tenon.Exec).Mean)
 	sumLike("prod", (*tenon.Exec).Prod)
 	keepLike("amax", (*tenon.Exec).AMax)
@@ -68,6 +74,15 @@ func init() {
 	extreme("min", (*tenon.Exec).Minimum, (*tenon.Exec).MinDim, (*tenon.Exec).Min)
 	variance("var", (*tenon.Exec).Var)
 	variance("std", (*tenon.Exec).Std)
+	offer("var_mean", func(x *tenon.Exec, a *args) any {
+		var all []*tenon.Tensor
+		varianceCall(a, func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor {
+			v, m := x.VarMean(t, dims, opt)
+			all = []*tenon.Tensor{v, m}
+			return v
+		})
+		return all
+	})
 	offer("count_nonzero", func(x *tenon.Exec, a *args) any { return x.CountNonzero(a.tensor(0, "input"), a.ints(1, "dim")) })
 	offer("linalg.vector_norm", func(x *tenon.Exec, a *args) any {
 		return x.VectorNorm(a.tensor(0, "input"), a.float(1, "ord", 2), a.ints(2, "dim"),

@@ -51,6 +51,34 @@ func (a LeakyReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	return x.LeakyReLU(in, or(a.Slope, 0.01))
 }
 
+// PReLU is x, or x times a learned slope where x is negative.
+type PReLU struct {
+	// Weight holds the slopes: one, or one for each channel, which dimension 1 counts.
+	Weight *Param `torch:"weight"`
+}
+
+// PReLUOpt are the options of NewPReLU. The zero value is PyTorch's default.
+type PReLUOpt struct {
+	// Init is the slopes' first value; 0 is 0.25.
+	Init float64
+	// DType is the slopes' type; 0 is Float32.
+	DType tenon.DType
+}
+
+// NewPReLU returns an activation with count slopes: 1, or as many as there are channels.
+func NewPReLU(x *tenon.Exec, count int, opt PReLUOpt) *PReLU {
+	if count < 1 {
+		fail("NewPReLU", "%d slopes were asked for; give 1 or the number of channels", count)
+	}
+	return &PReLU{Weight: NewParam(x.Full([]int{count}, or(opt.Init, 0.25), orFloat32(opt.DType)))}
+}
+
+// Forward returns the function of every element.
+func (a *PReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	made(a, "PReLU")
+	return x.PReLU(in, a.Weight.Tensor())
+}
+
 // ELU is x, or α·(exp(x)-1) where x is negative.
 type ELU struct {
 	// Alpha is α; 0 is 1.

@@ -67,6 +67,32 @@ func TestActivations(t *testing.T) {
 	})
 }
 
+func TestPReLU(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		in := tenon.From(x, []float32{-2, 1, -4, 3}, 1, 2, 2)
+		one := nn.NewPReLU(x, 1, nn.PReLUOpt{})
+		defer nn.Close(one)
+		wantFloats(t, x, one.Forward(x, in), -.5, 1, -1, 3)
+		each := nn.NewPReLU(x, 2, nn.PReLUOpt{Init: .5, DType: tenon.Float64})
+		defer nn.Close(each)
+		if err := nn.ToDType(x, each, tenon.Float32); err != nil {
+			t.Fatal(err)
+		}
+		y := each.Forward(x, in)
+		wantFloats(t, x, y, -1, 1, -2, 3)
+		if err := x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+			t.Fatal(err)
+		}
+		for name, p := range nn.Params(each) {
+			if name != "weight" {
+				t.Errorf("name %s", name)
+			}
+			wantFloats(t, x, p.Grad(), -2, -4)
+		}
+		wantError(t, func() { nn.NewPReLU(x, 0, nn.PReLUOpt{}) }, "0 slopes were asked for")
+	})
+}
+
 func TestPooling(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		in := seq(x, 1, 1, 4, 4)
@@ -218,6 +244,14 @@ func TestLosses(t *testing.T) {
 		wantFloats(t, x, nn.MSELoss{}.Forward(x, a, b), 6.5)
 		wantFloats(t, x, nn.L1Loss{Opt: tenon.LossOpt{Reduction: "none"}}.Forward(x, a, b), 2, 3)
 		wantFloats(t, x, nn.BCEWithLogitsLoss{}.Forward(x, tenon.From(x, []float32{0, 1}), tenon.From(x, []float32{1, 0})), float32((ln2+other)/2))
+		wantFloats(t, x, nn.SmoothL1Loss{}.Forward(x, a, b), 2)
+		wantFloats(t, x, nn.SmoothL1Loss{Beta: 4, Opt: tenon.LossOpt{Reduction: "none"}}.Forward(x, a, b), .5, 9./8)
+		wantFloats(t, x, nn.HuberLoss{Delta: 2}.Forward(x, a, b), 3)
+		wantFloats(t, x, nn.HuberLoss{Opt: tenon.LossOpt{Reduction: "sum"}}.Forward(x, a, b), 4)
+		half, yes := tenon.From(x, []float32{.5, .5}), tenon.From(x, []float32{1, 1})
+		wantFloats(t, x, nn.BCELoss{}.Forward(x, half, yes), float32(ln2))
+		wantFloats(t, x, nn.BCELoss{Weight: weight}.Forward(x, half, yes), float32(2*ln2))
+		wantFloats(t, x, nn.KLDivLoss{Opt: tenon.KLDivOpt{Reduction: "batchmean"}}.Forward(x, x.Log(half), yes), float32(ln2))
 		for name := range nn.StateDict(nn.BCEWithLogitsLoss{PosWeight: weight}) {
 			if name != "pos_weight" {
 				t.Errorf("name %s", name)

@@ -63,3 +63,53 @@ type BCEWithLogitsLoss struct {
 func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) *tenon.Tensor {
 	return x.BCEWithLogits(logits, target, l.Weight.Tensor(), l.PosWeight.Tensor(), l.Opt)
 }
+
+// SmoothL1Loss is the mean of differences that are squared where they are small.
+type SmoothL1Loss struct {
+	// Beta is where the square ends; 0 is 1. (L1Loss has no square.)
+	Beta float64
+	// Opt is the reduction.
+	Opt tenon.LossOpt
+}
+
+// Forward returns the loss of in for target, of shapes that broadcast.
+func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
+	return x.SmoothL1Loss(in, target, or(l.Beta, 1), l.Opt)
+}
+
+// HuberLoss is SmoothL1Loss times where the square ends.
+type HuberLoss struct {
+	// Delta is where the square ends; 0 is 1.
+	Delta float64
+	// Opt is the reduction.
+	Opt tenon.LossOpt
+}
+
+// Forward returns the loss of in for target, of shapes that broadcast.
+func (l HuberLoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
+	return x.HuberLoss(in, target, or(l.Delta, 1), l.Opt)
+}
+
+// BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, of what goes into the sigmoid, keeps more digits.
+type BCELoss struct {
+	// Weight weighs the elements; it broadcasts to the target's shape, or is nil.
+	Weight *Buffer `torch:"weight"`
+	// Opt is the reduction.
+	Opt tenon.LossOpt `torch:"-"`
+}
+
+// Forward returns the loss of probabilities for target, probabilities of their shape.
+func (l BCELoss) Forward(x *tenon.Exec, probabilities, target *tenon.Tensor) *tenon.Tensor {
+	return x.BCE(probabilities, target, l.Weight.Tensor(), l.Opt)
+}
+
+// KLDivLoss is the Kullback-Leibler divergence.
+type KLDivLoss struct {
+	// Opt are the reduction and whether the target holds logarithms.
+	Opt tenon.KLDivOpt
+}
+
+// Forward returns the divergence of log-probabilities from target, of shapes that broadcast.
+func (l KLDivLoss) Forward(x *tenon.Exec, logProbs, target *tenon.Tensor) *tenon.Tensor {
+	return x.KLDiv(logProbs, target, l.Opt)
+}

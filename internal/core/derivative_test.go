@@ -67,6 +67,15 @@ func pointwise() []differentiable {
 		two("floor_divide", 0.5, 2, false, (*Exec).FloorDivide), two("div trunc", 0.5, 2, false, (*Exec).DivTrunc),
 		two("maximum", -1, 1, false, (*Exec).Maximum), two("minimum", -1, 1, false, (*Exec).Minimum), two("fmax", -1, 1, false, (*Exec).FMax),
 		two("fmin", -1, 1, false, (*Exec).FMin), two("atan2", 0.5, 2, false, (*Exec).Atan2), two("hypot", 0.5, 2, false, (*Exec).Hypot),
+		one("angle", 0.5, 2, true, (*Exec).Angle), two("logaddexp2", -1, 1, false, (*Exec).LogAddExp2),
+		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }), two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
+		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, 0.5, LossOpt{}) }),
+		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: "none"}) }),
+		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.BCE(a, b, From(x, []float64{1, 2, 3}), LossOpt{}) }),
+		two("kl_div", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.KLDiv(a, b, KLDivOpt{Reduction: "batchmean"}) }),
+		two("kl_div of logarithms", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor {
+			return x.KLDiv(a, b, KLDivOpt{LogTarget: true, Reduction: "none"})
+		}),
 		two("logaddexp", -1, 1, true, (*Exec).LogAddExp), two("clamp_min", -1, 1, false, (*Exec).ClampMin), two("clamp_max", -1, 1, false, (*Exec).ClampMax),
 		{name: "clamp tensors", lo: -1, hi: 1, ins: 3, f: func(x *Exec, in []*Tensor) *Tensor { return x.Clamp(in[0], in[1], in[2]) }},
 		{name: "lerp", lo: -1, hi: 1, ins: 3, complex: true, f: func(x *Exec, in []*Tensor) *Tensor { return x.Lerp(in[0], in[1], in[2]) }},
@@ -100,6 +109,12 @@ func reductions() []differentiable {
 		over("min dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MinDim(t, 0, true); return v }),
 		over("var", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Var(t, rows, VarOpt{}) }),
 		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: new(float64)}) }),
+		over("nansum", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NanSum(t, rows, SumOpt{}) }),
+		over("var_mean", -1, 1, true, func(x *Exec, t *Tensor) *Tensor {
+			v, m := x.VarMean(t, rows, VarOpt{})
+			return x.Add(x.Mul(v, v), x.Mul(m, m))
+		}),
+		over("mean of var_mean", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { _, m := x.VarMean(t, nil, VarOpt{KeepDim: true}); return m }),
 		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, false) }),
 		over("nuclear norm", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NuclearNorm(t, nil, keep) }),
 		over("softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softmax(t, 1, SoftmaxOpt{}) }),

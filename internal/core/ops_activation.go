@@ -3,13 +3,14 @@ package core
 import (
 	"math"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
 
 // Activations with kernels of their own, and the rows of their derivatives, which take the gradient of the result first.
 var (
-	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus, rowLogSigmoid *row
+	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus, rowLogSigmoid, rowPReLU *row
 
 	rowSigmoidBackward, rowTanhBackward, rowThresholdBackward, rowGELUBackward, rowGELUTanhBackward, rowSiLUBackward *row
 	rowLeakyReLUBackward, rowELUBackward, rowHardtanhBackward, rowSoftplusBackward, rowLogSigmoidBackward            *row
@@ -27,6 +28,7 @@ func init() {
 	rowHardtanh = define(row{Name: "Hardtanh", Torch: "hardtanh", point: kernels.Clamp, meta: metaHardtanh, saves: in0, back: backHardtanh})
 	rowSoftplus = define(row{Name: "Softplus", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
 	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
+	rowPReLU = define(row{Name: "PReLU", Torch: "prelu", point: kernels.PReLU, rule: realFloat, cast: castLow, saves: in0 | in1, back: backPReLU})
 }
 
 // Derivatives of the derivatives: in the gradient they are linear; their own slopes are second derivatives of the functions.
@@ -204,3 +206,48 @@ func (x *Exec) Softplus(t *Tensor, beta, threshold float64) *Tensor {
 
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
 func (x *Exec) LogSigmoid(t *Tensor) *Tensor { return x.op(rowLogSigmoid, t).call1() }
+
+// backPReLU: the slope is w at 0, too, and w's own is t there.
+func backPReLU(b *back) {
+	x, g, t, w := b.x, b.grad(0), b.in(0), b.in(1)
+	above := x.GtS(t, 0)
+	if b.need(0) {
+		b.set(0, x.pick(above, g, 0, x.Mul(g, w), 0))
+	}
+	if b.need(1) {
+		b.set(1, x.pick(above, nil, 0, x.Mul(g, t), 0))
+	}
+}
+
+// PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
+// dimension 1 of t. Both have the same floating-point type, but under autocast.
+func (x *Exec) PReLU(t, slopes *Tensor) *Tensor {
+	both := []*Tensor{t, slopes}
+	if t.dt != slopes.dt && x.m.autocast == dtype.Invalid {
+		x.fail("PReLU", fault.Invalid, both, "prelu: Type promoting not supported. Got %v and %v", t.dt, slopes.dt)
+	}
+	if len(slopes.shape) > 1 {
+		x.fail("PReLU", fault.Invalid, both, "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = %d", len(slopes.shape))
+	}
+	n := slopes.Numel()
+	if n == 1 && len(t.shape) > 0 && len(slopes.shape) == 1 {
+		return x.op(rowPReLU, t, slopes).call1()
+	}
+	return x.composite("PReLU", func(x *Exec) *Tensor {
+		if n == 1 {
+			return x.op(rowPReLU, t, x.Reshape(slopes)).call1()
+		}
+		channels := 1
+		switch len(t.shape) {
+		case 0:
+			x.fail("PReLU", fault.Invalid, both, "Not allow zero-dim input tensor: it has no channels")
+		case 1:
+		default:
+			channels = t.shape[1]
+		}
+		if n != channels {
+			x.fail("PReLU", fault.Invalid, both, "Mismatch of parameter numbers and input channel size. Found parameter numbers = %d and channel size = %d", n, channels)
+		}
+		return x.op(rowPReLU, t, x.classes(slopes, len(t.shape), 1)).call1()
+	})
+}

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp *row
+var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp, rowLogAddExp2 *row
 
 func init() {
 	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
@@ -39,6 +39,13 @@ func init() {
 		for i := range 2 {
 			if b.need(i) {
 				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp(b.x.Sub(b.in(1-i), b.in(i))), 1)))
+			}
+		}
+	}})
+	rowLogAddExp2 = define(row{Name: "LogAddExp2", Torch: "logaddexp2", point: kernels.LogAddExp2, rule: realFloat, cast: castWidest, saves: in0 | in1, back: func(b *back) {
+		for i := range 2 {
+			if b.need(i) {
+				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp2(b.x.Sub(b.in(1-i), b.in(i))), 1)))
 			}
 		}
 	}})
@@ -210,3 +217,6 @@ func (x *Exec) LogAddExp(a, b *Tensor) *Tensor {
 		return x.Add(top, x.Log1p(x.Exp(x.Sub(low, top))))
 	})
 }
+
+// LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
+func (x *Exec) LogAddExp2(a, b *Tensor) *Tensor { return x.op(rowLogAddExp2, a, b).call1() }

@@ -139,6 +139,62 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.distanceLoss(rowL1, t, target, opt)
 }
 
+// rowSmoothL1 and rowHuber are losses of elements; scalar 0 is where the parabola ends.
+var rowSmoothL1, rowHuber *row
+
+func init() {
+	rowSmoothL1 = define(row{Name: "SmoothL1Loss", Torch: "nn.functional.smooth_l1_loss", point: kernels.SmoothL1, rule: realFloat, cast: castFloat32, saves: in0 | in1,
+		back: func(b *back) { backBent(b, b.n.scalar[0].F) }})
+	rowHuber = define(row{Name: "HuberLoss", Torch: "nn.functional.huber_loss", point: kernels.Huber, rule: realFloat, cast: castFloat32, saves: in0 | in1,
+		back: func(b *back) { backBent(b, 1) }})
+}
+
+// backBent: the slope is the difference held within scalar 0, over unit.
+func backBent(b *back, unit float64) {
+	x, bound := b.x, b.n.scalar[0].F
+	d := x.Sub(b.in(0), b.in(1))
+	s := x.ClampS(d, -bound, bound)
+	if x.GradEnabled() {
+		// At its ends, which are straight already, the slope has derivative 0, unlike that of Clamp.
+		s = x.pick(x.GeS(x.Abs(d), bound), x.MulS(x.Sign(d), bound), 0, d, 0)
+	}
+	y := x.Mul(x.DivS(s, unit), b.grad(0))
+	b.set(0, y)
+	if b.need(1) {
+		b.set(1, x.Neg(y))
+	}
+}
+
+func (x *Exec) bentLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *Tensor {
+	how := x.reductionOf(r.Name, opt.Reduction)
+	return x.composite(r.Name, func(x *Exec) *Tensor {
+		f := x.op(r, t, target)
+		f.scalar[0] = kernels.FloatScalar(bound)
+		return x.reduceLoss(f.call1(), how)
+	})
+}
+
+// SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
+// broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
+func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tensor {
+	if !(beta >= 0) {
+		x.fail("SmoothL1Loss", fault.Invalid, []*Tensor{t, target}, "smooth_l1_loss does not support negative values for beta, got %v", beta)
+	}
+	if beta == 0 {
+		return x.L1Loss(t, target, opt)
+	}
+	return x.bentLoss(rowSmoothL1, t, target, beta, opt)
+}
+
+// HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
+// broadcast, in the promoted floating-point type. delta must be positive (PyTorch's default is 1).
+func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor {
+	if !(delta > 0) {
+		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)
+	}
+	return x.bentLoss(rowHuber, t, target, delta, opt)
+}
+
 // rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the gradient of the
 // logits; its inputs are the loss's gradient and those.
 var rowBCELogits, rowBCELogitsGrad *row

@@ -1,9 +1,13 @@
 package core
 
-import "tenon.dev/internal/kernels"
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
 
 // Logic returns bool, bit operations their operands' type; neither has a gradient.
-var rowLogicalAnd, rowLogicalOr, rowLogicalXor, rowBitwiseAnd, rowBitwiseOr, rowBitwiseXor *row
+var rowLogicalAnd, rowLogicalOr, rowLogicalXor, rowBitwiseAnd, rowBitwiseOr, rowBitwiseXor, rowLeftShift, rowRightShift *row
 
 func init() {
 	rowLogicalAnd = define(row{Name: "LogicalAnd", Torch: "logical_and", point: kernels.LogicalAnd, rule: boolean})
@@ -12,6 +16,17 @@ func init() {
 	rowBitwiseAnd = define(row{Name: "BitwiseAnd", Torch: "bitwise_and", point: kernels.BitwiseAnd, rule: integral})
 	rowBitwiseOr = define(row{Name: "BitwiseOr", Torch: "bitwise_or", point: kernels.BitwiseOr, rule: integral})
 	rowBitwiseXor = define(row{Name: "BitwiseXor", Torch: "bitwise_xor", point: kernels.BitwiseXor, rule: integral})
+	rowLeftShift = define(row{Name: "BitwiseLeftShift", Torch: "bitwise_left_shift", point: kernels.LeftShift, rule: shiftRule})
+	rowRightShift = define(row{Name: "BitwiseRightShift", Torch: "bitwise_right_shift", point: kernels.RightShift, rule: shiftRule})
+}
+
+// shiftRule is same for integers only.
+func shiftRule(f *frame) (compute, out dtype.DType) {
+	p := f.promoted()
+	if !p.IsInt() {
+		f.fail(fault.Unsupported, "%s is defined for integer tensors only, not %v", f.row.Name, p)
+	}
+	return p, p
 }
 
 // LogicalAnd reports where both a and b are not zero, broadcast.
@@ -31,3 +46,10 @@ func (x *Exec) BitwiseOr(a, b *Tensor) *Tensor { return x.op(rowBitwiseOr, a, b)
 
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.
 func (x *Exec) BitwiseXor(a, b *Tensor) *Tensor { return x.op(rowBitwiseXor, a, b).call1() }
+
+// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give 0.
+func (x *Exec) BitwiseLeftShift(a, b *Tensor) *Tensor { return x.op(rowLeftShift, a, b).call1() }
+
+// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as many as
+// a number has bits, give 0, or -1 for negative a.
+func (x *Exec) BitwiseRightShift(a, b *Tensor) *Tensor { return x.op(rowRightShift, a, b).call1() }

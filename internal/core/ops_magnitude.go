@@ -8,12 +8,13 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-var rowAbs, rowSgn, rowRoundDecimals *row
+var rowAbs, rowAngle, rowSgn, rowRoundDecimals *row
 
 func init() {
 	rowAbs = define(row{Name: "Abs", Torch: "abs", point: kernels.Abs, rule: absRule, saves: in0, back: func(b *back) {
 		b.set(0, b.x.Mul(b.grad(0), b.x.Sgn(b.in(0))))
 	}})
+	rowAngle = define(row{Name: "Angle", Torch: "angle", point: kernels.Angle, rule: angleRule, saves: in0, back: backAngle})
 	rowSgn = define(row{Name: "Sgn", Torch: "sgn", point: kernels.Sgn, rule: same, saves: in0 | out0, back: backSgn})
 	rowRoundDecimals = define(row{Name: "RoundDecimals", Torch: "round", point: kernels.RoundDecimals, rule: rounded, back: flat})
 }
@@ -22,6 +23,25 @@ func init() {
 func absRule(f *frame) (compute, out dtype.DType) {
 	p := f.promoted()
 	return p, p.Real()
+}
+
+// angleRule is floating; angles of complex numbers are real.
+func angleRule(f *frame) (compute, out dtype.DType) {
+	p, _ := floating(f)
+	return p, p.Real()
+}
+
+// backAngle: the angle of z grows along i·z, by 1/|z|; of 0 it has derivative 0, as of real numbers.
+func backAngle(b *back) {
+	x := b.x
+	if !b.n.edges[0].meta.dt.IsComplex() {
+		flat(b)
+		return
+	}
+	z := b.in(0)
+	m := x.Abs(z)
+	turned := x.Mul(z, x.FullC(nil, 1i, z.dt))
+	b.set(0, x.Mul(b.grad(0), x.pick(x.EqS(m, 0), nil, 0, x.Div(turned, x.Mul(m, m)), 0)))
 }
 
 // backSgn: for s = z/|z|, ds = (dz - s·Re(s̄ dz)) / |z|, which is its own adjoint.
@@ -39,6 +59,10 @@ func backSgn(b *back) {
 
 // Abs returns the magnitude; of a complex tensor it is real.
 func (x *Exec) Abs(t *Tensor) *Tensor { return x.op(rowAbs, t).call1() }
+
+// Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
+// float32.
+func (x *Exec) Angle(t *Tensor) *Tensor { return x.op(rowAngle, t).call1() }
 
 // Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
 func (x *Exec) Sgn(t *Tensor) *Tensor { return x.op(rowSgn, t).call1() }

@@ -205,6 +205,44 @@ func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
 	x.random(kernels.RandomBernoulli, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
 
+// LogNormalInto fills dst with e to the power of normal random numbers of the given mean and standard deviation.
+func (x *Exec) LogNormalInto(dst *Tensor, mean, std float64) {
+	x.wantFloat("LogNormalInto", dst.dt)
+	if !(std > 0) {
+		x.fail("LogNormalInto", fault.Invalid, []*Tensor{dst}, "log_normal_ expects std > 0.0, but found std=%v", std)
+	}
+	x.random(kernels.RandomLogNormal, dst, nil, dst.dt, kernels.FloatScalar(mean), kernels.FloatScalar(std))
+}
+
+// ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none is 0.
+func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
+	x.wantFloat("ExponentialInto", dst.dt)
+	if !(rate > 0) {
+		x.fail("ExponentialInto", fault.Invalid, []*Tensor{dst}, "exponential_ expects lambda > 0.0, but found lambda=%v", rate)
+	}
+	x.random(kernels.RandomExponential, dst, nil, dst.dt, kernels.FloatScalar(rate))
+}
+
+// CauchyInto fills dst with random numbers of the Cauchy distribution of the given median and scale.
+func (x *Exec) CauchyInto(dst *Tensor, median, scale float64) {
+	x.wantFloat("CauchyInto", dst.dt)
+	if !(scale > 0) {
+		x.fail("CauchyInto", fault.Invalid, []*Tensor{dst}, "cauchy_ expects sigma > 0.0, but found sigma=%v", scale)
+	}
+	x.random(kernels.RandomCauchy, dst, nil, dst.dt, kernels.FloatScalar(median), kernels.FloatScalar(scale))
+}
+
+// GeometricInto fills dst, of any real type but bool, with how many trials of success probability p it takes to succeed, 1 at least.
+func (x *Exec) GeometricInto(dst *Tensor, p float64) {
+	if !(p > 0 && p < 1) {
+		x.fail("GeometricInto", fault.Invalid, []*Tensor{dst}, "geometric_ expects p to be in (0, 1), but got p=%v", p)
+	}
+	if dst.dt == dtype.Bool || dst.dt.IsComplex() {
+		x.fail("GeometricInto", fault.Unsupported, []*Tensor{dst}, "GeometricInto draws real numbers, not %v", dst.dt)
+	}
+	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
+}
+
 // Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {

@@ -105,10 +105,13 @@ func sameReal(f *frame) (compute, out dtype.DType) {
 	return t, t
 }
 
-var rowSum, rowMean, rowAMax, rowAMin *row
+var rowSum, rowNanSum, rowMean, rowAMax, rowAMin *row
 
 func init() {
 	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castFloat32))
+	rowNanSum = define(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
+		b.set(0, b.x.pick(b.x.IsNaN(b.in(0)), nil, 0, b.kept(b.grad(0)), 0))
+	}))
 	rowMean = define(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
 		n := b.reducedCount()
 		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
@@ -187,6 +190,13 @@ func (x *Exec) reduceOp(r *row, t *Tensor, dims []int, keep bool) *frame {
 // Sum returns the sum over dims; nil dims mean all.
 func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	f := x.reduceOp(rowSum, t, dims, opt.KeepDim)
+	f.dt = opt.DType
+	return f.call1()
+}
+
+// NanSum returns the sum over dims of what is not NaN; nil dims mean all.
+func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	f := x.reduceOp(rowNanSum, t, dims, opt.KeepDim)
 	f.dt = opt.DType
 	return f.call1()
 }

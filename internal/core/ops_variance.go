@@ -9,7 +9,7 @@ import (
 )
 
 // Variances and standard deviations; scalar 0 is the correction.
-var rowVar, rowStd *row
+var rowVar, rowStd, rowVarMean *row
 
 func init() {
 	rowVar = define(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }))
@@ -17,6 +17,28 @@ func init() {
 		x, y := b.x, b.out(0)
 		b.set(0, b.deviation(x.pick(x.EqS(y, 0), nil, 0, x.Div(b.grad(0), x.MulS(y, 2)), 0)))
 	}))
+	r := reduceRow("VarMean", "var_mean", kernels.VarMean, varianceRule, in0, func(b *back) {
+		var g *Tensor
+		if b.g[0] != nil {
+			g = b.deviation(b.g[0])
+		}
+		if b.g[1] != nil {
+			mean := b.x.DivS(b.spread(b.g[1]), float64(b.reducedCount()))
+			if g == nil {
+				g = mean
+			} else {
+				g = b.x.Add(g, mean)
+			}
+		}
+		b.set(0, g)
+	})
+	r.meta = func(f *frame) {
+		f.dt, _ = varianceRule(f)
+		for i := range 2 {
+			f.newOut(i, f.dt, f.reducedShape(f.in[0]), nil)
+		}
+	}
+	rowVarMean = define(r)
 }
 
 func varianceRule(f *frame) (compute, out dtype.DType) {
@@ -47,12 +69,16 @@ type VarOpt struct {
 }
 
 func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
+	return x.varFrame(r, t, dims, opt).call1()
+}
+
+func (x *Exec) varFrame(r *row, t *Tensor, dims []int, opt VarOpt) *frame {
 	f := x.reduceOp(r, t, dims, opt.KeepDim)
 	f.scalar[0] = kernels.FloatScalar(1)
 	if opt.Correction != nil {
 		f.scalar[0] = kernels.FloatScalar(*opt.Correction)
 	}
-	return f.call1()
+	return f
 }
 
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
@@ -71,4 +97,16 @@ func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
 		return x.varOp(rowStd, t, dims, opt)
 	}
 	return x.composite("Std", func(x *Exec) *Tensor { return x.Sqrt(x.Var(t, dims, opt)) })
+}
+
+// VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
+func (x *Exec) VarMean(t *Tensor, dims []int, opt VarOpt) (variance, mean *Tensor) {
+	if t.dt.IsComplex() {
+		return x.Var(t, dims, opt), x.Mean(t, dims, SumOpt{KeepDim: opt.KeepDim})
+	}
+	f := x.varFrame(rowVarMean, t, dims, opt)
+	f.call()
+	variance, mean = f.out[0], f.out[1]
+	x.s.leave(f)
+	return variance, mean
 }

@@ -220,6 +220,13 @@ func (f *frame) layout(shape []int) []int {
 			}
 		}
 	}
+	plain = true
+	for i, d := range perm {
+		plain = plain && d == n-1-i
+	}
+	if plain {
+		return nil
+	}
 	out := make([]int, n)
 	step := 1
 	for _, d := range perm {

@@ -63,6 +63,26 @@ func TestDistributions(t *testing.T) {
 		if v := doubles(t, x, x.RandInt(-3, 4, []int{n}, dtype.Int64)); math.Abs(mean(v)) > 0.1 || slices.Min(v) != -3 || slices.Max(v) != 3 {
 			t.Errorf("integers in [-3, 4): mean %v, from %v to %v", mean(v), slices.Min(v), slices.Max(v))
 		}
+		x.ExponentialInto(z, 0.5)
+		if v := doubles(t, x, z); math.Abs(mean(v)-2) > 0.1 || slices.Min(v) <= 0 {
+			t.Errorf("exponential of rate 0.5: mean %v, least %v", mean(v), slices.Min(v))
+		}
+		x.LogNormalInto(z, 1, 0.25)
+		if v := doubles(t, x, x.Log(z)); math.Abs(mean(v)-1) > 0.02 {
+			t.Errorf("logarithms of log-normal numbers of mean 1: %v", mean(v))
+		}
+		x.CauchyInto(z, -3, 2)
+		if v := doubles(t, x, z); true {
+			slices.Sort(v)
+			if math.Abs(v[n/2]+3) > 0.15 || math.Abs(v[n/4]+5) > 0.3 || math.Abs(v[3*n/4]+1) > 0.3 {
+				t.Errorf("quartiles of cauchy numbers around -3 of scale 2: %v, %v, %v", v[n/4], v[n/2], v[3*n/4])
+			}
+		}
+		k := x.Empty([]int{n}, dtype.Int32)
+		x.GeometricInto(k, 0.25)
+		if v := doubles(t, x, k); math.Abs(mean(v)-4) > 0.15 || slices.Min(v) != 1 {
+			t.Errorf("geometric of 0.25: mean %v, least %v", mean(v), slices.Min(v))
+		}
 		p := x.Full([]int{n}, 0.75, dtype.Float32)
 		if m := mean(doubles(t, x, x.Bernoulli(p))); math.Abs(m-0.75) > 0.02 {
 			t.Errorf("bernoulli of 0.75: %v", m)

@@ -129,8 +129,26 @@ func TestKinks(t *testing.T) {
 		if g, _ := slopes(t, x, []float32{-2, 0}, x.Acosh); math.Abs(float64(g[0])-0.57735026919) > 1e-6 || g[1] == g[1] {
 			t.Errorf("the derivatives of acosh at -2 and 0 are %v, want 0.57735 and NaN", g)
 		}
+		// Straight parts of losses begin at their bounds, and the slope of prelu at 0 is the weight.
+		zero := From(x, []float32{0})
+		if g, h := slopes(t, x, []float32{0.5}, func(v *Tensor) *Tensor { return x.SmoothL1Loss(v, zero, 0.5, LossOpt{}) }); g[0] != 1 || h[0] != 0 {
+			t.Errorf("the derivatives of smooth l1 at its bound are %v and %v", g, h)
+		}
+		if g, h := slopes(t, x, []float32{-2}, func(v *Tensor) *Tensor { return x.HuberLoss(v, zero, 2, LossOpt{}) }); g[0] != -2 || h[0] != 0 {
+			t.Errorf("the derivatives of huber at its bound are %v and %v", g, h)
+		}
+		l := leafOf(x, 0, 1)
+		backward(t, x, x.Sum(x.PReLU(l, x.Full(nil, 0.25, dtype.Float32)), nil, SumOpt{}), BackwardOpt{})
+		want(t, x, l.Grad(), 0.25, 1)
+		// Certain mistakes have bounded derivatives.
+		for _, y := range []float32{0, 1} {
+			target := From(x, []float32{y, y})
+			if g, _ := slopes(t, x, []float32{0, 1}, func(v *Tensor) *Tensor { return x.BCE(v, target, nil, LossOpt{Reduction: "sum"}) }); math.Abs(float64(g[0])+float64(y)*1e12) > 1e5 || math.Abs(float64(g[1])-float64(1-y)*1e12) > 1e5 {
+				t.Errorf("the derivatives of bce at 0 and 1 for target %v are %v", y, g)
+			}
+		}
 		// A variance without degrees of freedom is NaN; so is its derivative along a dimension, while that of the whole is infinite.
-		l := leafOf(x, 3)
+		l = leafOf(x, 3)
 		backward(t, x, x.Var(l, []int{0}, VarOpt{}), BackwardOpt{})
 		wantBits(t, x, l.Grad(), nan)
 		l = leafOf(x, 3)
@@ -145,6 +163,7 @@ func TestRefusals(t *testing.T) {
 		real, none := x.Ones([]int{2}, dtype.Float32), x.Zeros([]int{2, 0}, dtype.Float32)
 		leaf, class := x.Ones([]int{2}, dtype.Float32).SetRequiresGrad(true), x.Zeros([]int{2}, dtype.Int64)
 		rows := x.Ones([]int{2, 2}, dtype.Float32)
+		cube, half := x.Ones([]int{2, 3, 2}, dtype.Float32), x.Ones([]int{2}, dtype.Float16)
 		const minus = "Subtraction, the `-` operator, with "
 		for _, c := range []struct {
 			f    func()
@@ -168,6 +187,30 @@ func TestRefusals(t *testing.T) {
 			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
 			{func() { x.NLLLoss(rows, class, leaf, NLLLossOpt{}) }, fault.Unsupported, "the derivative for 'weight' is not implemented"},
 			{func() { x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{}) }, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
+			{func() { x.PReLU(cube, real) }, fault.Invalid, "Mismatch of parameter numbers and input channel size. Found parameter numbers = 2 and channel size = 3"},
+			{func() { x.PReLU(real, real) }, fault.Invalid, "Found parameter numbers = 2 and channel size = 1"},
+			{func() { x.PReLU(x.Select(real, 0, 0), real) }, fault.Invalid, "Not allow zero-dim input tensor"},
+			{func() { x.PReLU(cube, rows) }, fault.Invalid, "Expected `weight` to be a scalar or 1D tensor, but got: ndim = 2"},
+			{func() { x.PReLU(real, half) }, fault.Invalid, "Type promoting not supported. Got float32 and float16"},
+			{func() { x.PReLU(one, x.Slice(one, 0, 0, 1, 1)) }, fault.Unsupported, "PReLU is defined for floating-point tensors only"},
+			{func() { x.SmoothL1Loss(real, real, -1, LossOpt{}) }, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
+			{func() { x.SmoothL1Loss(real, real, 1, LossOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
+			{func() { x.SmoothL1Loss(one, one, 1, LossOpt{}) }, fault.Unsupported, "floating-point tensors only"},
+			{func() { x.HuberLoss(real, real, 0, LossOpt{}) }, fault.Invalid, "huber_loss does not support non-positive values for delta"},
+			{func() { x.BCE(real, rows, nil, LossOpt{}) }, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
+			{func() { x.BCE(real, half, nil, LossOpt{}) }, fault.Invalid, "Found dtype float16 but expected float32"},
+			{func() { x.Autocast(dtype.Float16).BCE(real, real, nil, LossOpt{}) }, fault.Unsupported, "binary_cross_entropy is unsafe to autocast"},
+			{func() { x.KLDiv(real, real, KLDivOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
+			{func() { x.BitwiseLeftShift(yes, yes) }, fault.Unsupported, "BitwiseLeftShift is defined for integer tensors only, not bool"},
+			{func() { x.BitwiseRightShift(one, real) }, fault.Unsupported, "BitwiseRightShift is defined for integer tensors only, not float32"},
+			{func() { x.LogAddExp2(one, one) }, fault.Unsupported, "floating-point tensors only"},
+			{func() { x.VarMean(one, nil, VarOpt{}) }, fault.Invalid, "only floating point and complex dtypes are supported"},
+			{func() { x.LogNormalInto(real, 0, 0) }, fault.Invalid, "log_normal_ expects std > 0.0, but found std=0"},
+			{func() { x.ExponentialInto(real, -1) }, fault.Invalid, "exponential_ expects lambda > 0.0, but found lambda=-1"},
+			{func() { x.ExponentialInto(one, 1) }, fault.Unsupported, "draws floating-point numbers, not int32"},
+			{func() { x.CauchyInto(real, 0, math.NaN()) }, fault.Invalid, "cauchy_ expects sigma > 0.0, but found sigma=NaN"},
+			{func() { x.GeometricInto(real, 1) }, fault.Invalid, "geometric_ expects p to be in (0, 1), but got p=1"},
+			{func() { x.GeometricInto(yes, 0.5) }, fault.Unsupported, "GeometricInto draws real numbers, not bool"},
 			{func() { x.Linear(rows, x.Ones([]int{3}, dtype.Float32), nil) }, fault.Invalid, "shapes cannot be multiplied"},
 		} {
 			wantError(t, Try(c.f), c.kind, c.want)
@@ -219,5 +262,41 @@ func TestComplexPowOfZero(t *testing.T) {
 			wantBits(t, x, x.ToDType(x.RealPart(y), dtype.Float32), inf, inf, 1, 0)
 			wantBits(t, x, x.ToDType(x.ImagPart(y), dtype.Float32), nan, nan, 0, 0)
 		}
+	})
+}
+
+// What operations that the recorded cases leave out give.
+func TestLossValues(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a, b := From(x, []float32{0, 1, 4}), From(x, []float32{0.5, 1, 1})
+		want(t, x, x.SmoothL1Loss(a, b, 1, LossOpt{Reduction: "none"}), 0.125, 0, 2.5)
+		want(t, x, x.SmoothL1Loss(a, b, 0, LossOpt{Reduction: "sum"}), 3.5)
+		want(t, x, x.HuberLoss(a, b, 2, LossOpt{Reduction: "none"}), 0.125, 0, 4)
+		want(t, x, x.BCE(From(x, []float32{0, 1, 0, 1}), From(x, []float32{0, 1, 1, 0}), From(x, []float32{1, 1, 1, 2}), LossOpt{Reduction: "none"}), 0, 0, 100, 200)
+		p := x.ToDType(From(x, []float32{0, 1, 0.5}), dtype.Float16)
+		got := floats(t, x, x.ToDType(x.BCE(p, x.Ones([]int{3}, dtype.Float16), nil, LossOpt{Reduction: "none"}), dtype.Float32))
+		if got[0] != 100 || got[1] != 0 || math.Abs(float64(got[2])-math.Ln2) > 1e-3 {
+			t.Errorf("bce of halves: %v", got)
+		}
+		ln := From(x, []float32{0, float32(-math.Ln2)}, 2, 1)
+		want(t, x, x.KLDiv(ln, From(x, []float32{0, 1}, 2, 1), KLDivOpt{Reduction: "none"}), 0, math.Ln2)
+		want(t, x, x.KLDiv(ln, From(x, []float32{0, 1}, 2, 1), KLDivOpt{Reduction: "batchmean"}), math.Ln2/2)
+		if y := x.Autocast(dtype.Float16).KLDiv(x.ToDType(ln, dtype.Float16), x.ToDType(ln, dtype.Float16), KLDivOpt{LogTarget: true}); y.dt != dtype.Float32 {
+			t.Errorf("a divergence under autocast has type %v", y.dt)
+		}
+		want(t, x, x.NanSum(From(x, []float32{1, nan, 2}), nil, SumOpt{}), 3)
+		want(t, x, x.Angle(From(x, []float32{-1, 1, 0})), math.Pi, 0, 0)
+		i := From(x, []int32{1, -8, 3})
+		want(t, x, x.ToDType(x.BitwiseLeftShift(i, From(x, []int32{4, 1, 32})), dtype.Float32), 16, -16, 0)
+		want(t, x, x.ToDType(x.BitwiseRightShift(i, From(x, []int32{1, 1, -1})), dtype.Float32), 0, -4, 0)
+		v, m := x.VarMean(From(x, []float32{1, 2, 3, 6}, 2, 2), []int{1}, VarOpt{KeepDim: true})
+		want(t, x, v, 0.5, 4.5)
+		want(t, x, m, 1.5, 4.5)
+		if len(v.shape) != 2 || len(m.shape) != 2 {
+			t.Errorf("shapes %v and %v", v.shape, m.shape)
+		}
+		w := From(x, []float32{0.5, 2, 4})
+		want(t, x, x.PReLU(From(x, []float32{-1, 1, -1, 1, -1, 1}, 1, 3, 2), w), -0.5, 1, -2, 1, -4, 1)
+		want(t, x, x.PReLU(x.Full(nil, -3, dtype.Float32), x.Slice(w, 0, 1, 2, 1)), -6)
 	})
 }

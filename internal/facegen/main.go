@@ -50,6 +50,7 @@ var families = map[string]string{
 	"magnitude": "unary", "complex": "unary",
 	"softmax": "activation",
 	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce", "nuclear": "reduce",
+	"entropy": "loss",
 	"error":   "loss",
 	"matmulc": "matmul",
 	"pool":    "conv",

@@ -55,10 +55,6 @@ var (
 	HardtanhBackward = floats("hardtanh_backward", 2, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Le(s[0]).Or(in[1].Ge(s[1])).Select(in[0].Like(0), in[0])
 	})
-	// ClampBackward is in0 where in2 ≤ in1 ≤ in3 or in1 is a NaN, else 0.
-	ClampBackward = floats("clamp_backward", 4, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
-		return in[1].Lt(in[2]).Or(in[1].Gt(in[3])).Select(in[0].Like(0), in[0])
-	})
 	// Softplus is log(1+e^(b·x))/b with scalars (b, threshold); x where b·x > threshold.
 	Softplus = floats("softplus", 1, 2, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		bx := in[0].Mul(s[0])

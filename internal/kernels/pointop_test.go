@@ -107,7 +107,6 @@ var floatReferences = map[*PointOp]func(v []float64) float64{
 		return v[0] * slope(v[1], func(x float64) float64 { return eluRef(x, v[2], v[3], v[4]) })
 	},
 	HardtanhBackward: func(v []float64) float64 { return v[0] * truthRef(v[1] > v[2] && v[1] < v[3]) },
-	ClampBackward:    func(v []float64) float64 { return v[0] * truthRef(v[1] >= v[2] && v[1] <= v[3]) },
 	Softplus:         func(v []float64) float64 { return softplusRef(v[0], v[1], v[2]) },
 	SoftplusBackward: func(v []float64) float64 {
 		if v[1]*v[2] > v[3] {

@@ -1,0 +1,125 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// rowBCE is the binary cross-entropy of elements: inputs probabilities and targets. rowBCEGrad is the gradient of the probabilities; its inputs
+// are the loss's gradient and those.
+var rowBCE, rowBCEGrad *row
+
+func init() {
+	rowBCE = define(row{Name: "BCE", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
+	rowBCEGrad = define(row{Name: "BCEBackward", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
+}
+
+// leastVariance stands for p(1-p) below it in derivatives, as in PyTorch.
+const leastVariance = 1e-12
+
+func init() {
+	rowBCE.back = func(b *back) {
+		x, g, p := b.x, b.grad(0), b.in(0)
+		if b.need(0) {
+			b.set(0, x.op(rowBCEGrad, g, p, b.in(1)).call1())
+		}
+		if b.need(1) {
+			no, yes := x.ClampMinS(x.Log(x.RSubS(p, 1)), -100), x.ClampMinS(x.Log(p), -100)
+			b.set(1, x.Mul(g, x.Sub(no, yes)))
+		}
+	}
+	// Of g·(p-y)/(p(1-p)): by p it is g·(p² - 2py + y)/(p(1-p))², by y -g/(p(1-p)).
+	rowBCEGrad.back = func(b *back) {
+		x, u, g, p, y := b.x, b.grad(0), b.in(0), b.in(1), b.in(2)
+		if b.need(0) {
+			b.set(0, x.op(rowBCEGrad, u, p, y).call1())
+		}
+		if !b.need(1) && !b.need(2) {
+			return
+		}
+		ug := x.Mul(u, g)
+		if b.need(1) {
+			v := x.Mul(x.AddS(p, leastVariance), x.AddS(x.RSubS(p, 1), leastVariance))
+			top := x.Add(x.Mul(p, x.Sub(p, x.MulS(y, 2))), y)
+			b.set(1, x.Mul(ug, x.Div(top, x.Mul(v, v))))
+		}
+		if b.need(2) {
+			b.set(2, x.Neg(x.Div(ug, x.ClampMinS(x.Mul(p, x.RSubS(p, 1)), leastVariance))))
+		}
+	}
+}
+
+// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
+// held above -100, so that a certain mistake costs 100; beyond 0 and 1 the loss is NaN. weight, which broadcasts to t, multiplies each loss; nil
+// is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
+func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
+	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
+	switch {
+	case x.m.autocast != dtype.Invalid:
+		x.fail("BCE", fault.Unsupported, both, "binary_cross_entropy is unsafe to autocast; use BCEWithLogits, which takes what goes into the sigmoid")
+	case !sameShape(t.shape, target.shape):
+		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
+	case t.dt != target.dt:
+		x.fail("BCE", fault.Invalid, both, "Found dtype %v but expected %v", target.dt, t.dt)
+	}
+	return x.composite("BCE", func(x *Exec) *Tensor {
+		y := x.op(rowBCE, t, target).call1()
+		if t.dt.Size() == 2 {
+			// PyTorch rounds halves at every step.
+			v := x.NoGrad()
+			no, yes := v.ClampMinS(v.Log1p(v.Neg(t)), -100), v.ClampMinS(v.Log(t), -100)
+			steps := v.Sub(v.Mul(v.SubS(target, 1), no), v.Mul(target, yes))
+			y = x.Add(y, v.Sub(steps, y))
+		}
+		if weight != nil {
+			y = x.Mul(y, weight)
+		}
+		return x.reduceLoss(y, how)
+	})
+}
+
+// KLDivOpt are the options of KLDiv.
+type KLDivOpt struct {
+	// Reduction is "mean" of all elements (the zero value), "batchmean" (the sum over the size of dimension 0, the divergence by its
+	// definition), "sum" or "none".
+	Reduction string
+	// LogTarget says that the target holds logarithms of probabilities.
+	LogTarget bool
+}
+
+// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
+// target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
+func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
+	batch := opt.Reduction == "batchmean"
+	if batch {
+		opt.Reduction = "sum"
+	}
+	how := x.reductionOf("KLDiv", opt.Reduction)
+	return x.composite("KLDiv", func(x *Exec) *Tensor {
+		if x.m.autocast != dtype.Invalid {
+			x = x.Autocast(dtype.Invalid)
+			t, target = x.widened(t), x.widened(target)
+		}
+		var y *Tensor
+		if opt.LogTarget {
+			y = x.Mul(x.Exp(target), x.Sub(target, t))
+		} else {
+			entropy := x.pick(x.EqS(target, 0), nil, 0, x.Mul(target, x.Log(target)), 0)
+			y = x.Sub(entropy, x.Mul(target, t))
+		}
+		y = x.reduceLoss(y, how)
+		if batch && len(t.shape) > 0 {
+			y = x.DivS(y, float64(t.shape[0]))
+		}
+		return y
+	})
+}
+
+// widened returns t, as float32 where it is of a half type.
+func (x *Exec) widened(t *Tensor) *Tensor {
+	if t.dt != accumulated(t.dt) {
+		return x.ToDType(t, accumulated(t.dt))
+	}
+	return t
+}
