@@ -81,6 +81,16 @@ func TestFromPyTorchExec(t *testing.T) {
 
 func TestFromPyTorchMemory(t *testing.T) {
 	x := openSim(t)
+	var kept *tenon.Tensor
+	x.Scope(func(x *tenon.Exec) {
+		a := x.Ones([]int{1000}, tenon.Float32)
+		kept = x.Keep(a)
+		x.AddS(a, 1)
+	})
+	kept.Close()
+	if n := x.Device().MemoryAllocated(); n != 0 {
+		t.Error("the scope left", n)
+	}
 	a := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Ones([]int{1000}, tenon.Float32), 1) })
 	if n := x.Device().MemoryAllocated(); n != 4096 || x.Device().Stats()["allocated_bytes.all.current"] != n || x.Device().MaxMemoryReserved() != 2<<20 {
 		t.Error("allocated", n)
