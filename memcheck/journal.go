@@ -92,8 +92,25 @@ type Journal struct {
 	file *os.File
 }
 
-// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run.
+// errShared is of a journal that another run has open.
+var errShared = errors.New("another run is writing to it")
+
+// lock makes f this run's alone, until it is closed or the process ends. The error names the journal and the remedy.
+func lock(f *os.File, name string) error {
+	if err := lockFile(f); err != nil {
+		return fmt.Errorf("%s: %w; wait for it, or give another --out", name, err)
+	}
+	return nil
+}
+
+// CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run; one that another run is
+// still writing is an error.
 func CreateJournal(name string, h Header) (*Journal, error) {
+	if old, err := os.Open(name); err == nil {
+		if err := errors.Join(lock(old, name), old.Close()); err != nil {
+			return nil, err
+		}
+	}
 	if err := os.Rename(name, name+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot keep the earlier journal: %w", err)
 	}
@@ -101,8 +118,16 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the journal: %w", err)
 	}
+	return newJournal(f, name, h)
+}
+
+// newJournal writes the header to an empty file, which it closes if that fails.
+func newJournal(f *os.File, name string, h Header) (*Journal, error) {
 	h.Type, h.Format = "run", 1
 	j := &Journal{f}
+	if err := lock(f, name); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
 	if err := j.write(h); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -110,7 +135,7 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 }
 
 // ResumeJournal goes on with a journal: it returns the counts so far and the jobs that are still to run. The error names what differs if the
-// journal is one of another run; without a file, a new journal begins.
+// journal is one of another run; without a file, or with one whose run was killed before it wrote a line, a new journal begins.
 func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summary, left []Job, err error) {
 	h.Type, h.Format = "run", 1
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
@@ -121,6 +146,9 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("cannot open the journal: %w", err)
 	}
+	if err := lock(f, name); err != nil {
+		return nil, nil, nil, errors.Join(err, f.Close())
+	}
 	before = &Summary{}
 	done := map[string]bool{}
 	old, last, good, err := ReadJournal(f, func(r *Record) error {
@@ -128,7 +156,19 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 		before.add(r)
 		return nil
 	})
-	if err == nil {
+	switch {
+	case errors.Is(err, errNoHeader):
+		if err = f.Truncate(0); err == nil {
+			_, err = f.Seek(0, io.SeekStart)
+		}
+		if err != nil {
+			return nil, nil, nil, errors.Join(err, f.Close())
+		}
+		j, err = newJournal(f, name, h)
+		return j, before, jobs, err
+	case err != nil:
+		err = fmt.Errorf("%s: %w; run without --resume, or give another --out", name, err)
+	default:
 		what := old.differs(&h)
 		if what == "" && (old.Digest != h.Digest || old.Shard.Rank != h.Shard.Rank) {
 			what = "the tests that it selects"
@@ -181,6 +221,9 @@ func (j *Journal) Close(s *Summary) error {
 	return errors.Join(err, j.file.Close())
 }
 
+// errNoHeader is of a journal without a whole line.
+var errNoHeader = errors.New("the journal has no header: it is not one of tenon memcheck, or its run was killed at the start")
+
 // ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the run was killed
 // before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
 func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
@@ -192,7 +235,7 @@ func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, go
 		line, err := lines.ReadBytes('\n')
 		if err == io.EOF {
 			if h == nil {
-				return nil, nil, 0, errors.New("the journal has no header: it is not one of tenon memcheck, or its run was killed at the start")
+				return nil, nil, 0, errNoHeader
 			}
 			return h, s, good, nil
 		}

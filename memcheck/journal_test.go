@@ -3,9 +3,11 @@ package memcheck
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +157,49 @@ func TestResumeRefuses(t *testing.T) {
 	}
 	if text, err := os.ReadFile(path + ".old"); err != nil || !bytes.Contains(text, []byte(`"test":"a"`)) {
 		t.Errorf("the old journal: %s, %v", text, err)
+	}
+}
+
+// A folder takes one run at a time, and a journal without a whole line is begun again.
+func TestJournalIsOneRuns(t *testing.T) {
+	jobs := []Job{{Test{Name: "a"}, Memcheck}}
+	h := Header{Target: "x", Tools: []Tool{Memcheck}, Digest: Digest(jobs), Shard: Shard{Split: 1}, Jobs: 1}
+	path := filepath.Join(t.TempDir(), JournalName)
+	first, err := CreateJournal(path, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = CreateJournal(path, h)
+	_, _, _, err2 := ResumeJournal(path, h, jobs)
+	if runtime.GOOS != "windows" && (err == nil || !strings.Contains(err.Error(), "another run is writing to it") || err2 == nil || !strings.Contains(err2.Error(), "another --out")) {
+		t.Errorf("a second run: %v, %v", err, err2)
+	}
+	if err := first.Close(nil); err != nil {
+		t.Error(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || bytes.Count(text, []byte("\n")) != 1 {
+		t.Errorf("%s, %v", text, err)
+	}
+	for _, torn := range []string{"", `{"type":"ru`} {
+		if err := os.WriteFile(path, []byte(torn), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		j, before, left, err := ResumeJournal(path, h, jobs)
+		if err != nil || len(left) != 1 || before.Ran() != 0 {
+			t.Fatalf("%q: %+v, %v, %v", torn, before, left, err)
+		}
+		if err := errors.Join(j.End(record("a", Success)), j.Close(nil)); err != nil {
+			t.Error(err)
+		}
+		if res, err := ReadResults(path); err != nil || res.Summary.Succeeded != 1 {
+			t.Errorf("%q: %+v, %v", torn, res, err)
+		}
+	}
+	if err := os.WriteFile(path, []byte("something else\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := ResumeJournal(path, h, jobs); err == nil || !strings.Contains(err.Error(), path+": line 1 of the journal") || !strings.Contains(err.Error(), "without --resume") {
+		t.Errorf("no journal: %v", err)
 	}
 }
 

@@ -24,6 +24,14 @@ func openUnlinked(name string) (*os.File, error) {
 	return f, nil
 }
 
+// lockFile locks f against other processes; the error is errShared. A file system without locks has none to offer.
+func lockFile(f *os.File) error {
+	if errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), syscall.EWOULDBLOCK) {
+		return errShared
+	}
+	return nil
+}
+
 // closeOutput closes a file that openOutput opened; with that it is gone.
 func closeOutput(f *os.File) error { return f.Close() }
 

@@ -92,7 +92,7 @@ func (p *pytest) parse(out string) []Test {
 		if !ok {
 			continue
 		}
-		name := strings.ReplaceAll(id, "::", ".")
+		name := printable(strings.ReplaceAll(id, "::", "."))
 		tests = append(tests, Test{Name: name, Short: name, id: id})
 	}
 	return unique(tests)
@@ -100,7 +100,7 @@ func (p *pytest) parse(out string) []Test {
 
 func (p *pytest) Command(t Test) Command {
 	if p.script {
-		return Command{Args: append([]string{p.python, p.file, t.Name}, p.args...)}
+		return Command{Args: append([]string{p.python, p.file, strings.ReplaceAll(t.id, "::", ".")}, p.args...)}
 	}
 	return Command{Args: append([]string{p.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", p.file + "::" + t.id}, p.args...)}
 }

@@ -55,6 +55,7 @@ type Run struct {
 	// Before is the count of an earlier part of the same run, which is gone on with; nil: there is none.
 	Before *Summary
 
+	began   time.Time
 	scratch string
 	mark    runMark
 	env     []string // the runner's own
@@ -71,7 +72,7 @@ type Run struct {
 // Do runs the jobs and returns the counts. When ctx ends, running tests are killed, with every process that they started, and the
 // summary says that it was interrupted. An error is one of the runner itself: a test's failure is none.
 func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
-	began := time.Now()
+	r.began = time.Now()
 	if r.scratch, err = os.MkdirTemp("", "tenon-memcheck-"); err != nil {
 		return nil, fmt.Errorf("cannot make a folder for what tests print: %w", err)
 	}
@@ -80,7 +81,7 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 		return nil, err
 	}
 	r.env = (&exec.Cmd{}).Environ()
-	r.sweep.last = began
+	r.sweep.last = r.began
 	r.running = map[int]*process{}
 	r.summary = Summary{}
 	if r.Before != nil {
@@ -101,7 +102,7 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 	stop()
 	<-watched
 	r.sweep.now(r.mark, func(int) bool { return false })
-	r.summary.Seconds = before + time.Since(began).Seconds()
+	r.summary.Seconds = before + time.Since(r.began).Seconds()
 	r.summary.Interrupted = ctx.Err() != nil && r.summary.Ran() < r.summary.Planned
 	return &r.summary, r.err
 }
@@ -187,7 +188,7 @@ func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
 		return nil, err
 	}
 	rec.stdout, rec.stderr = p.out, p.err
-	rec.Start = time.Now()
+	rec.Start = r.began.Add(time.Since(r.began)) // whatever the wall clock does meanwhile
 	r.begin(worker, i, p, rec.Start)
 	err := p.run(ctx, r.Limit)
 	if p.killed == byEnd {

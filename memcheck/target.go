@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Test is one test of a target: what runs in a process of its own.
@@ -89,6 +91,11 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		return &goTarget{label: name, args: o.Args, binaries: []goBinary{{path: name, dir: o.Dir}}}, nil
 	case "go":
 		return &goTarget{label: name, args: o.Args, pattern: name, flags: o.GoFlags}, nil
+	}
+	if f, err := os.Open(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read the target: %w", err)
+	} else if err == nil {
+		f.Close()
 	}
 	return nil, fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
 		"for any other program give --list-command and --run-command", name)
@@ -242,10 +249,34 @@ func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
 	}
 	var tests []Test
 	for _, n := range names {
-		tests = append(tests, Test{Name: n, Short: n, id: n})
+		shown := printable(n)
+		tests = append(tests, Test{Name: shown, Short: shown, id: n})
 	}
 	return unique(tests), nil
 }
+
+// printable returns a name as terminals, journals and XML can show it: control characters and bytes that are no UTF-8 are written \x1b.
+func printable(name string) string {
+	if utf8.ValidString(name) && !strings.ContainsFunc(name, unprintable) {
+		return name
+	}
+	var b strings.Builder
+	for len(name) > 0 {
+		r, n := utf8.DecodeRuneInString(name)
+		if r == utf8.RuneError && n == 1 || unprintable(r) {
+			for _, c := range []byte(name[:n]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		} else {
+			b.WriteString(name[:n])
+		}
+		name = name[n:]
+	}
+	return b.String()
+}
+
+// unprintable reports whether a character controls a terminal or may not be in XML.
+func unprintable(r rune) bool { return unicode.IsControl(r) || r == 0xFFFE || r == 0xFFFF }
 
 func (c *commandTarget) Command(t Test) Command {
 	var args []string
@@ -305,19 +336,21 @@ func googleTests(out string) []string {
 	return names
 }
 
-// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character. It expands nothing.
+// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character, within " only before what has
+// a meaning there. It expands nothing.
 func splitWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
 	open := false // a word has begun, be it empty
 	var quote rune
 	escaped := false
-	for _, r := range line {
+	next := func(i int, any string) bool { return i+1 < len(line) && strings.IndexByte(any, line[i+1]) >= 0 }
+	for i, r := range line {
 		switch {
 		case escaped:
 			word.WriteRune(r)
 			escaped = false
-		case r == '\\' && quote != '\'':
+		case r == '\\' && quote == 0 || r == '\\' && quote == '"' && next(i, "$`\"\\\n"):
 			escaped, open = true, true
 		case quote != 0:
 			if r == quote {

@@ -14,6 +14,7 @@ func TestSplitWords(t *testing.T) {
 		"":                      nil,
 		"  a\tb  ":              {"a", "b"},
 		`a 'b c' "d e"f ''`:     {"a", "b c", "d ef", ""},
+		`"a\nb\$c\\" \n`:        {`a\nb$c\`, "n"},
 		`a\ b "c\"d" 'e\f' \\`:  {"a b", `c"d`, `e\f`, `\`},
 		`--filter='x y' {test}`: {"--filter=x y", "{test}"},
 	} {
@@ -60,6 +61,26 @@ Typed/0.  # TypeParam = float
 DISABLED_Suite.
   Never
 `
+
+// Names are shown without what a terminal or XML would stumble over, and stay apart; the program gets them as they are.
+func TestOddNames(t *testing.T) {
+	f := newFake(t)
+	listing := f.file("listing", "a b\nünï\n$(x)\nbad\xff\nbad\xfe\n\x1b[31mred\nzero\x00\n\ufffe\n")
+	f.script("show", "printf '%s' \"$1\" | od -An -tx1; exit 1")
+	target, err := OpenTarget("", TargetOptions{List: "cat " + listing, Run: f.dir + "/show"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := target.Tests(t.Context())
+	if want := `a b ünï $(x) bad\xff bad\xfe \x1b[31mred zero\x00 \xef\xbf\xbe`; err != nil || names(tests) != want {
+		t.Errorf("%s, %v, want %s", names(tests), err, want)
+	}
+	k := &keeper{}
+	r := &Run{Target: target, Checker: f.checker, GPUs: []string{""}, Observers: []Observer{k}, Jobs: []Job{{tests[3], Memcheck}, {tests[5], Memcheck}}}
+	if _, err := r.Do(t.Context()); err != nil || strings.TrimSpace(k.records[0].Stdout) != "62 61 64 ff" || !strings.HasPrefix(strings.TrimSpace(k.records[1].Stdout), "1b 5b") {
+		t.Errorf("%+v, %v", k.records, err)
+	}
+}
 
 func TestGoogleListing(t *testing.T) {
 	if !looksLikeGoogleTest(googleListing) || looksLikeGoogleTest("a.\nb.\n") || looksLikeGoogleTest("TestA\n  TestB\n") {
@@ -345,6 +366,12 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	if _, err := OpenTarget("absent", TargetOptions{}); err == nil || !strings.Contains(err.Error(), "neither a Python file") {
+		t.Error(err)
+	}
+	if err := os.Chmod(text, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenTarget(text, TargetOptions{}); err == nil || os.Getuid() != 0 && !strings.Contains(err.Error(), "cannot read the target") {
 		t.Error(err)
 	}
 	if _, err := OpenTarget("absent", TargetOptions{Kind: "gobinary"}); err == nil || !strings.Contains(err.Error(), "go test -c") {

@@ -262,7 +262,11 @@ func (c *memcheckRun) Run(con *console) error {
 	}
 	run := &memcheck.Run{Target: target, Checker: checker, Libraries: libs, GPUs: gpus, Limit: limit, MaxPrinted: c.MaxOutput << 20,
 		Strict: c.Strict, FindingsOnly: c.FindingsOnly, FailFast: c.CI, NoHang: c.Nohang, KeepOutput: c.KeepOutput}
-	for _, t := range selection.Of(tests) {
+	selected := selection.Of(tests)
+	if len(selected) == 0 {
+		fmt.Fprintf(con.err, "no test is left: %s has %d, before the filters for names and the processor, and the split\n", target, len(tests))
+	}
+	for _, t := range selected {
 		for _, tool := range tools {
 			run.Jobs = append(run.Jobs, memcheck.Job{Test: t, Tool: tool})
 		}
@@ -335,7 +339,11 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 		progress.Stop()
 		err = errors.Join(err, file.Close())
 	}
-	if err = errors.Join(err, journal.Close(summary)); err != nil {
+	if err != nil { // the journal's or the log's, or the runner's own: no summary is to claim more
+		_ = journal.Close(nil)
+		return notRun(fmt.Errorf("the run stopped: %w; when that is mended, the same command with --resume goes on", err))
+	}
+	if err = journal.Close(summary); err != nil {
 		return notRun(err)
 	}
 	res, err := writeReports(con, out, c.Source, name)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -125,6 +126,30 @@ func TestMemcheckArguments(t *testing.T) {
 	}
 	if _, errs, exit := run(python[:len(python)-1]...); exit != 4 || !strings.Contains(errs, `it differs in the arguments of tests: ["--device"]`) {
 		t.Errorf("exit status %d: %s", exit, errs)
+	}
+}
+
+// A run of nothing says so, and one whose results cannot be written says how to go on, which it then does.
+func TestMemcheckStops(t *testing.T) {
+	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
+	if out, errs, exit := run(append(base, "--filter", "none")...); exit != 5 || !strings.Contains(errs, "no test is left: fake has 2") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
+	base = append(base, "--nproc", "1", "--out", "full")
+	if err := errors.Join(os.Mkdir("full", 0o755), os.Symlink("/dev/full", filepath.Join("full", "result.log"))); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := run(base...); exit != 4 || !strings.Contains(errs, "the run stopped: cannot write the log") || !strings.Contains(errs, "--resume") || out != "" {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	if err := os.Remove(filepath.Join("full", "result.log")); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := run(append(base, "--resume")...); exit != 1 || !strings.Contains(errs, "1 of 2 tests have run") || !strings.Contains(out, "1 passed, 1 failed") {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 }
 
