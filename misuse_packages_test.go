@@ -32,7 +32,7 @@ var functions = map[string]any{
 	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.Try": tenon.Try,
 	"tenon.Within": tenon.Within, "tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.GPUs": tenon.GPUs,
 
-	"cuda.NewGenerator": cuda.NewGenerator, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
+	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile,
 
 	"nn.Buffers": nn.Buffers, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
@@ -180,15 +180,69 @@ func (w *walk) packages() {
 	}), bad("nil", (*cuda.Snapshot)(nil)), bad("zero", new(cuda.Snapshot)))
 }
 
+// kernelTypes are samples of the types that kernels are built with.
+var kernelTypes = []any{(*kernel.Builder)(nil), kernel.Array{}, kernel.Buffer{}, kernel.Tile{}, kernel.Value{}, kernel.Var{}}
+
+// TestMisuseOfKernels: a mistake in a kernel is an error of the kernel, whatever the builder is called with.
+func TestMisuseOfKernels(t *testing.T) {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	w := newWalk(t, x, x)
+	var k *kernel.Builder // of the kernel that is being built
+	now := func(name string, f func() any) value {
+		return value{name: name, make: func(*tenon.Exec) any { return f() }}
+	}
+	w.add((*kernel.Builder)(nil), now("own", func() any { return k }))
+	w.add(kernel.Value{}, now("int", func() any { return k.I32(1) }), now("float", func() any { return k.F32(1) }), now("bool", func() any { return k.Bool(true) }),
+		now("thread", func() any { return k.ThreadIdx(0) }), now("half", func() any { return k.Const(dtype.Float16, 1) }), good("zero", kernel.Value{}),
+		now("double", func() any { return k.F64(1) }))
+	w.add(kernel.Var{}, now("var", func() any { return k.Var(k.I32(1)) }), good("zero", kernel.Var{}))
+	w.add(kernel.Buffer{}, now("buffer", func() any { return k.Buffer("p", tenon.Float32) }), now("read-only", func() any { return k.BufferRO("q", tenon.Int64) }), good("zero", kernel.Buffer{}))
+	w.add(kernel.Array{}, now("shared", func() any { return k.Shared("s", tenon.Float32, 8) }), now("local", func() any { return k.Local("l", tenon.Float32, 4) }),
+		now("params", func() any { return k.Params("a", tenon.Int32, 4) }), now("table", func() any { return k.TableF32("t", []float32{1, 2}) }), good("zero", kernel.Array{}))
+	w.add(kernel.Tile{}, now("tile", func() any { return k.Tile("m", tenon.Float32, 16, 16) }), good("zero", kernel.Tile{}))
+	call := func(name string, f reflect.Value, args []value) {
+		w.run(describe(name, args), "", func(x *tenon.Exec) (err error) {
+			_, bad := kernel.Build("k", func(b *kernel.Builder) {
+				k = b
+				err = invoke(f, arguments(x, f, args))
+			}).Program()
+			if bad != nil {
+				return returned{bad}
+			}
+			return err
+		})
+	}
+	for _, sample := range kernelTypes {
+		methods(sample, func(name string, f reflect.Value) {
+			for i := range f.Type().NumIn() {
+				for _, v := range w.of(f.Type().In(i)) {
+					args := w.sound(f.Type(), 0)
+					args[i] = v
+					call(name, f, args)
+				}
+			}
+			for range 20 {
+				args := w.sound(f.Type(), 0)
+				for i := range args {
+					vs := w.of(f.Type().In(i))
+					args[i] = vs[w.rand.IntN(len(vs))]
+				}
+				call(name, f, args)
+			}
+		})
+	}
+	for msg, what := range w.said {
+		t.Logf("%s\n\t\t%s", msg, what)
+	}
+}
+
 // apart are functions and methods that no walk calls, and why.
 var apart = map[string]string{
 	"tenon.Exec.Close": "tested on the devices that the walks open",
-	"kernel.Builder":   "valid within Build alone, whose errors TestMistakes of package kernel walks",
-	"kernel.Array":     "as Builder",
-	"kernel.Buffer":    "as Builder",
-	"kernel.Tile":      "as Builder",
-	"kernel.Value":     "as Builder",
-	"kernel.Var":       "as Builder",
 	"fault.New":        "makes errors of what it is given",
 	"fault.Wrap":       "as New",
 	"memviz.NewServer": "opens a port; tested in its package",
@@ -203,7 +257,7 @@ func TestMisuseIsWhole(t *testing.T) {
 	for name := range functions {
 		walked[name] = true
 	}
-	for _, sample := range append(types, (*tenon.Exec)(nil), (*tenon.Tensor)(nil)) {
+	for _, sample := range slices.Concat(types, kernelTypes, []any{(*tenon.Exec)(nil), (*tenon.Tensor)(nil)}) {
 		methods(sample, note)
 	}
 	f, err := os.Open(filepath.Join("api", "tenon.txt"))

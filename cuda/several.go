@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -14,6 +15,9 @@ func SnapshotOf(devices ...*Device) (*Snapshot, error) {
 	}
 	parts := make([]*snapshot.Snapshot, len(devices))
 	for i, d := range devices {
+		if err := (*rt.Device)(d).Usable(); err != nil {
+			return nil, err
+		}
 		s, err := d.Snapshot()
 		if err != nil {
 			return nil, err

@@ -32,7 +32,7 @@ func Build(name string, f func(k *Builder)) *Kernel {
 	if f == nil {
 		b.fail("the function that builds kernel %s is nil; give it one", name)
 	} else {
-		f(b)
+		b.record(f)
 	}
 	if b.err != nil {
 		return &Kernel{err: b.err}
@@ -41,6 +41,45 @@ func Build(name string, f func(k *Builder)) *Kernel {
 		return &Kernel{err: err}
 	}
 	return &Kernel{prog: b.prog}
+}
+
+// record calls f. What it does with values that are none of b's, which have nowhere else to say so, becomes b's error.
+func (b *Builder) record(f func(k *Builder)) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case *fault.Error:
+			if r.Op != astray {
+				panic(r)
+			}
+			if b.err == nil {
+				r.Op = "kernel " + b.prog.Name
+				b.err = r
+			}
+		default:
+			panic(r)
+		}
+	}()
+	f(b)
+}
+
+// astray is the operation of errors that have no kernel.
+const astray = "kernel"
+
+// stray panics with an error at the caller's line.
+func stray(msg string) {
+	b := &Builder{prog: &kir.Program{Locs: []kir.Loc{{}}}, locs: map[uintptr]int{}}
+	e := fault.New(fault.Invalid, "%s", msg)
+	l := b.prog.Locs[b.loc()]
+	e.Op, e.File, e.Line = astray, l.File, l.Line
+	panic(e)
+}
+
+// own refuses a nil Builder, which is that of zero values.
+func (b *Builder) own() {
+	if b == nil {
+		stray("a value, variable or memory of the kernel is a zero value; use what the kernel's Builder returned")
+	}
 }
 
 // Program returns the recorded program, or the first mistake made while it was built.
@@ -73,6 +112,7 @@ func (v Value) Type() dtype.DType { return v.t }
 func (v Value) Builder() *Builder { return v.b }
 
 func (b *Builder) fail(format string, args ...any) {
+	b.own()
 	if b.err != nil {
 		return
 	}
@@ -88,6 +128,7 @@ const selfPrefix = "tenon.dev/kernel."
 
 // loc returns the index of the first caller outside this package.
 func (b *Builder) loc() int {
+	b.own()
 	var pcs [16]uintptr
 	n := runtime.Callers(3, pcs[:])
 	for i := 0; i < n; i++ {
@@ -141,6 +182,7 @@ func (b *Builder) addLoc(file string, line int) int {
 }
 
 func (b *Builder) value(t dtype.DType) Value {
+	b.own()
 	b.prog.Values = append(b.prog.Values, t)
 	return Value{b, kir.Value(len(b.prog.Values) - 1), t}
 }
@@ -163,6 +205,9 @@ func (b *Builder) emit(in *kir.Instr, res dtype.DType) Value {
 func ids(vs ...Value) []kir.Value {
 	out := make([]kir.Value, len(vs))
 	for i, v := range vs {
+		if v.b.own(); v.b != vs[0].b {
+			stray("a value of one kernel is used in another; build it there")
+		}
 		out[i] = v.id
 	}
 	return out
@@ -258,9 +303,15 @@ func (b *Builder) LaneID() Value { return b.special(kir.LaneID) }
 
 // ForEach runs f for i = 0 … n-1 (n an Int64 value), one thread each; launch it with at least n threads in x.
 func (b *Builder) ForEach(n Value, f func(i Value)) {
+	if f == nil {
+		b.fail(noBody)
+		return
+	}
 	i := b.BlockIdx(X).MulWide(b.BlockDim(X)).Add(b.ThreadIdx(X).Convert(dtype.Int64))
 	b.If(i.Lt(n), func() { f(i) })
 }
+
+const noBody = "a function that records a part of the kernel is nil; give it one"
 
 func (b *Builder) region(f func(), params ...Value) *kir.Block {
 	outer := b.block
@@ -276,6 +327,10 @@ func (b *Builder) If(cond Value, then func()) { b.IfElse(cond, then, func() {}) 
 
 // IfElse runs then where cond (Bool) is true, and els elsewhere.
 func (b *Builder) IfElse(cond Value, then, els func()) {
+	if then == nil || els == nil {
+		b.fail(noBody)
+		return
+	}
 	if cond.t != dtype.Bool {
 		b.fail("a condition has type %v; compare it to get a bool", cond.t)
 		return
@@ -296,6 +351,10 @@ func (b *Builder) Pipelined(stages int, start, end, step Value, body func(i Valu
 }
 
 func (b *Builder) pipelined(stages int, start, end, step Value, body func(i Value)) {
+	if body == nil {
+		b.fail(noBody)
+		return
+	}
 	if start.t != end.t || start.t != step.t || (start.t != dtype.Int32 && start.t != dtype.Int64) {
 		b.fail("a loop's start, end and step have types %v, %v, %v; all must be int32 or all int64", start.t, end.t, step.t)
 		return
@@ -308,6 +367,10 @@ func (b *Builder) pipelined(stages int, start, end, step Value, body func(i Valu
 
 // Loop runs body until Break.
 func (b *Builder) Loop(body func()) {
+	if body == nil {
+		b.fail(noBody)
+		return
+	}
 	in := &kir.Instr{Op: kir.OpLoop, Loc: b.loc()}
 	in.Blocks = []*kir.Block{b.region(body)}
 	b.add(in)

@@ -86,7 +86,14 @@ func (u Buffer) StoreVec(i Value, vs ...Value) {
 	u.b.add(&kir.Instr{Op: kir.OpStore, Type: u.t, Space: kir.Global, Cache: c, Width: len(vs), Args: append(ids(u.addr, i), ids(vs...)...)})
 }
 
+// maxWidth bounds the elements that one access takes.
+const maxWidth = 16
+
 func (b *Builder) many(in *kir.Instr, n int, t dtype.DType) []Value {
+	if n < 1 || n > maxWidth {
+		b.fail("an access cannot take %d elements at once; give 1 to %d", n, maxWidth)
+		n = 1
+	}
 	out := make([]Value, n)
 	for j := range out {
 		out[j] = b.value(t)

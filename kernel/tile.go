@@ -34,6 +34,11 @@ const (
 // Load fills the tile. At (row, col), Int32, f gives the buffer, the element's index (Int64) and whether it lies inside (Bool); outside
 // elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs once a group.
 func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
+	t.b.own()
+	if f == nil {
+		t.b.fail(noBody)
+		return
+	}
 	in := &kir.Instr{Op: kir.OpTileLoad, Type: t.t, Sym: t.i, Sub: g, Width: width, Loc: t.b.loc()}
 	row, col := t.b.value(dtype.Int32), t.b.value(dtype.Int32)
 	in.Blocks = []*kir.Block{t.b.region(func() {
@@ -57,6 +62,15 @@ func (t Tile) Dot(a, c Tile, tf32 bool) {
 
 // Each runs f once for every group of width adjacent columns (1, 2, 4 or 8), which begins at (row, col), Int32; col is a multiple of width.
 func (t Tile) Each(width int, f func(row, col Value, vs []Value)) {
+	t.b.own()
+	if f == nil {
+		t.b.fail(noBody)
+		return
+	}
+	if width < 1 || width > maxWidth {
+		t.b.fail("a tile cannot be visited %d elements at a time; give 1 to %d", width, maxWidth)
+		return
+	}
 	in := &kir.Instr{Op: kir.OpTileEach, Type: t.t, Sym: t.i, Width: width, Loc: t.b.loc()}
 	params := []Value{t.b.value(dtype.Int32), t.b.value(dtype.Int32)}
 	for range width {
