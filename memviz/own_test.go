@@ -64,7 +64,7 @@ func TestOwnSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Size != 36<<20 || o.Active != s.Active || !strings.Contains(strings.Join(o.Summary, " "), "by own_test.go:") {
+	if o.Size != 36<<20 || o.Active != s.Active || !strings.Contains(strings.Join(o.Summary, " "), "is own_test.go:") {
 		t.Errorf("%+v", o)
 	}
 	// What was there before the recording is there, in its segment, in every state.

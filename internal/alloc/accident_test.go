@@ -182,3 +182,34 @@ func TestAsyncOneCapture(t *testing.T) {
 	wants(d.EndAllocateToPool(a), "")
 	wants(native.ReleasePool(b), "")
 }
+
+// TestRequestBeyondRange asks for more than an expandable segment has addresses for, on a device that does not refuse: nothing is mapped.
+func TestRequestBeyondRange(t *testing.T) {
+	b := newBench(t, 64*mib, "expandable_segments:True", Options{})
+	k := b.alloc(3*mib, 0)
+	b.f.total = 1 << 41
+	if _, err := b.Alloc(1<<40, 0); fault.KindOf(err) != fault.OutOfMemory {
+		t.Errorf("error %v", err)
+	}
+	b.want("reserved_bytes.all.peak", largeBuffer)
+	b.free(k)
+	b.ok(b.EmptyCache())
+	b.want("reserved_bytes.all.current", 0)
+}
+
+// TestAdoptOversize adopts what counts as oversize, and frees it.
+func TestAdoptOversize(t *testing.T) {
+	from := newBench(t, 1<<30, "max_split_size_mb:32", Options{})
+	from.free(from.alloc(40*mib, 0))
+	k := from.alloc(50*mib, 0)
+	to := New(from.f, Options{Settings: &from.settings})
+	live, err := to.Adopt(from.Segments())
+	from.ok(err)
+	for _, l := range live {
+		from.ok(to.Free(l))
+	}
+	if s := to.Stats(); s.OversizeAllocations != (Stat{Peak: 1, Allocated: 1, Freed: 1}) || s.OversizeSegments.Current != 2 {
+		t.Errorf("%+v, %+v", s.OversizeAllocations, s.OversizeSegments)
+	}
+	from.free(k)
+}

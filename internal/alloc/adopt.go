@@ -52,9 +52,9 @@ func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 			}
 			live = d.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
 		} else {
-			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context}
+			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context, oversize: s.TotalSize >= d.settings.MaxSplitSize}
 			d.stats.Segment.add(l.pool.kind, 1)
-			if s.TotalSize >= d.settings.MaxSplitSize {
+			if seg.oversize {
 				d.stats.OversizeSegments.add(1)
 			}
 			d.addSegment(seg)
@@ -195,7 +195,7 @@ func (d *Device) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block)
 		st.Active.add(kind, 1)
 		st.ActiveBytes.add(kind, n)
 		st.RequestedBytes.add(kind, int64(info.Requested))
-		if last.size >= d.settings.MaxSplitSize {
+		if last.oversize = last.size >= d.settings.MaxSplitSize; last.oversize {
 			st.OversizeAllocations.add(1)
 		}
 		live = append(live, last)

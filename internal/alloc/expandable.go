@@ -39,6 +39,9 @@ func (d *Device) growExpandable(r *request) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
+	if b.seg.addr+b.seg.size-b.addr < r.size { // more than the device has
+		return nil, nil
+	}
 	if !b.mapped {
 		if ok, err := d.mapBlock(b, min(b.size, r.size), r.context); !ok {
 			return nil, err

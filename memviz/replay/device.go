@@ -31,8 +31,10 @@ func (c Calls) Total() int64 {
 // device is what the allocator sees of a device: its capacity, addresses, and streams whose work is done when the trace says so.
 type device struct {
 	total, used uint64
+	reported    uint64            // the total that the allocator is told; 0: total
 	next        uint64            // the next address
-	held        map[uint64]uint64 // sizes of segments, ranges and pages by address
+	held        map[uint64]uint64 // sizes of segments and ranges by address
+	ranges      map[uint64]uint64 // sizes of ranges by address
 	pages       map[uint64]uint64
 	calls       Calls
 	script      *script // where the recording's device put its segments; nil where addresses are free
@@ -50,7 +52,7 @@ type pseudo struct {
 }
 
 func newDevice(total, base uint64) *device {
-	return &device{total: total, next: base, held: map[uint64]uint64{}, pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
+	return &device{total: total, next: base, held: map[uint64]uint64{}, ranges: map[uint64]uint64{}, pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
 }
 
 // refuse is the answer of a full device.
@@ -103,19 +105,24 @@ func (d *device) Free(addr uint64) error {
 }
 
 // MemInfo returns free and total bytes.
-func (d *device) MemInfo() (free, total uint64, err error) { return d.total - d.used, d.total, nil }
+func (d *device) MemInfo() (free, total uint64, err error) {
+	if d.reported != 0 {
+		return d.total - d.used, d.reported, nil
+	}
+	return d.total - d.used, d.total, nil
+}
 
 // Reserve returns an address range.
 func (d *device) Reserve(size uint64) (uint64, error) {
 	addr := uint64(0)
 	if d.script.following() {
-		addr = d.script.reserve(d.held)
+		addr = d.script.reserve(d.held, d.ranges)
 	}
 	if addr == 0 {
 		addr = d.place(size)
 	}
 	d.calls.Reserves++
-	d.held[addr] = size
+	d.held[addr], d.ranges[addr] = size, size
 	return addr, nil
 }
 
@@ -123,6 +130,7 @@ func (d *device) Reserve(size uint64) (uint64, error) {
 func (d *device) Unreserve(addr, _ uint64) error {
 	d.calls.Unreserves++
 	delete(d.held, addr)
+	delete(d.ranges, addr)
 	return nil
 }
 

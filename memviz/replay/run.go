@@ -148,6 +148,7 @@ func (p *Program) Check() (Check, error) {
 		steps[i].back = slices.Clone(steps[i].back)
 	}
 	r.dev.script = &script{steps: steps}
+	r.dev.reported = rangeMemory(p.start, p.steps)
 	if err := r.adopt(); err != nil {
 		return Check{}, err
 	}
@@ -169,6 +170,14 @@ func (r *replay) adopt() error {
 		g := &r.p.start[i]
 		r.dev.held[g.Addr] = max(g.TotalSize, 1)
 		r.dev.used += g.TotalSize
+		if g.Expandable {
+			_, total, _ := r.dev.MemInfo()
+			size := total / 8 * 9
+			if i+1 < len(r.p.start) {
+				size = min(size, r.p.start[i+1].Addr-g.Addr)
+			}
+			r.dev.ranges[g.Addr] = size
+		}
 	}
 	return nil
 }

@@ -79,12 +79,17 @@ func (s *script) malloc(size uint64) (addr uint64, refused bool) {
 }
 
 // reserve returns the address for a range of the pool and stream that the operation under way is of: it begins where the recording maps
-// for them next. 0 if it never does again, or if that range is there.
-func (s *script) reserve(there map[uint64]uint64) uint64 {
+// for them next. 0 if it never does again, or if that is taken: a range for an allocation that fails has no place in the recording.
+func (s *script) reserve(held, ranges map[uint64]uint64) uint64 {
 	for i := s.at; i < len(s.steps); i++ {
 		if n := &s.steps[i]; n.mapped && n.stream == s.stream && (n.size%largePage == 0) == s.large {
-			if there[n.addr] != 0 {
+			if held[n.addr] != 0 {
 				return 0
+			}
+			for addr, size := range ranges {
+				if n.addr >= addr && n.addr-addr < size {
+					return 0
+				}
 			}
 			return n.addr
 		}
