@@ -261,6 +261,8 @@ func TestFromPyTorchModules(t *testing.T) {
 	defer opt.Close()
 	opt.ZeroGrad()
 	must(t, x.Backward(x.Sum(m.Forward(x, in), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	norm := nn.ClipGradNorm(x, nn.Params(m), 1, nn.ClipOpt{})
+	wantItem(t, x, x.GtS(norm, 1), 1)
 	{
 		err := opt.Step(x)
 		must(t, err)

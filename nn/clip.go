@@ -1,0 +1,56 @@
+package nn
+
+import (
+	"iter"
+
+	"tenon.dev"
+)
+
+// ClipOpt are the options of ClipGradNorm. The zero value is PyTorch's default.
+type ClipOpt struct {
+	// Norm is the norm's order, math.Inf(1) for the largest magnitude; 0 is 2.
+	Norm float64
+}
+
+// ClipGradNorm scales the gradients of params, in place and all by one factor, so that their norm as one vector is at most maxNorm, and returns the norm
+// before. Parameters without a gradient do not count. It neither waits nor records, as torch.nn.utils.clip_grad_norm_ does; call it between
+// Backward and the optimizer's Step.
+func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opt ClipOpt) *tenon.Tensor {
+	if !(maxNorm >= 0) || opt.Norm < 0 {
+		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", opt.Norm, maxNorm)
+	}
+	order := opt.Norm
+	if order == 0 {
+		order = 2
+	}
+	return x.NoGrad().Within(func(x *tenon.Exec) *tenon.Tensor {
+		var grads, norms []*tenon.Tensor
+		for _, p := range params {
+			if g := p.Grad(); g != nil {
+				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil, tenon.SumOpt{}))
+			}
+		}
+		if grads == nil {
+			return x.Zeros(nil, tenon.Float32)
+		}
+		norm := x.VectorNorm(x.Stack(norms, 0), order, nil, tenon.SumOpt{})
+		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
+		for _, g := range grads {
+			x.MulInto(g, g, factor)
+		}
+		return norm
+	})
+}
+
+// ClipGradValue cuts every element of the gradients of params to at most limit in magnitude, in place, as torch.nn.utils.clip_grad_value_ does.
+func ClipGradValue(x *tenon.Exec, params iter.Seq2[string, *Param], limit float64) {
+	if !(limit >= 0) {
+		fail("ClipGradValue", "no magnitude is at most %v; give a number that is not negative", limit)
+	}
+	x = x.NoGrad()
+	for _, p := range params {
+		if g := p.Grad(); g != nil {
+			x.ClampSInto(g, g, -limit, limit)
+		}
+	}
+}
