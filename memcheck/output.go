@@ -28,6 +28,20 @@ func (r *Record) removeFiles() error {
 	return errors.Join(errs...)
 }
 
+// cutFiles shortens what the process printed to n bytes a stream.
+func (r *Record) cutFiles(n int64) error {
+	for _, f := range []*os.File{r.stdout, r.stderr} {
+		info, err := f.Stat()
+		if err == nil && info.Size() > n {
+			err = f.Truncate(n)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot cut what a test printed: %w", err)
+		}
+	}
+	return nil
+}
+
 // whole reads a file from its start, wherever its process stopped writing.
 func whole(f *os.File) io.Reader { return io.NewSectionReader(f, 0, math.MaxInt64) }
 
@@ -56,30 +70,28 @@ func (r *Record) readReport(o ParseOptions) (rep *Report, reportErr, err error) 
 	return rep, reportErr, nil
 }
 
-// readTails fills Stdout, Stderr and Printed.
+// readTails fills Stdout and Stderr.
 func (r *Record) readTails() error {
 	var err1, err2 error
-	var n1, n2 int64
-	r.Stdout, n1, err1 = fileTail(r.stdout)
-	r.Stderr, n2, err2 = fileTail(r.stderr)
-	r.Printed = n1 + n2
+	r.Stdout, err1 = fileTail(r.stdout)
+	r.Stderr, err2 = fileTail(r.stderr)
 	return errors.Join(err1, err2)
 }
 
-// fileTail returns the end of a file, and its size.
-func fileTail(f *os.File) (string, int64, error) {
+// fileTail returns the end of a file.
+func fileTail(f *os.File) (string, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return "", 0, fmt.Errorf("cannot read what a test printed: %w", err)
+		return "", fmt.Errorf("cannot read what a test printed: %w", err)
 	}
 	size := info.Size()
 	text := make([]byte, min(size, tailBytes+1))
 	if size == 0 {
-		return "", 0, nil
+		return "", nil
 	}
 	n, err := f.ReadAt(text, size-int64(len(text)))
 	if err != nil && err != io.EOF {
-		return "", size, fmt.Errorf("cannot read what a test printed: %w", err)
+		return "", fmt.Errorf("cannot read what a test printed: %w", err)
 	}
-	return tail(string(text[:n]), tailBytes), size, nil
+	return tail(string(text[:n]), tailBytes), nil
 }

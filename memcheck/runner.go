@@ -208,9 +208,16 @@ func (r *Run) conclude(rec *Record, t Test, p *process) (err error) {
 	if rec.Report, reportErr, err = rec.readReport(ParseOptions{Tool: rec.Tool, Libraries: r.Libraries}); err != nil {
 		return err
 	}
+	printed := p.printed()
+	if p.killed == bySize { // what it printed until that was noticed is no one's to keep
+		if err = rec.cutFiles(r.MaxPrinted); err != nil {
+			return err
+		}
+	}
 	if err = rec.readTails(); err != nil {
 		return err
 	}
+	rec.Printed = printed
 	switch p.killed {
 	case byLimit:
 		rec.Outcome, rec.Reason = Timeout, fmt.Sprintf("still running after %v", r.Limit)

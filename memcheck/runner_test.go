@@ -1,6 +1,7 @@
 package memcheck
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -117,9 +118,16 @@ func TestGroupEnds(t *testing.T) {
 }
 
 func TestTooMuchOutput(t *testing.T) {
-	r := alone(t, "cat /dev/zero", func(r *Run) { r.MaxPrinted = 1 << 20 })
-	if r.Outcome != Fail || r.Reason != "printed more than the limit of 1048576 bytes" {
-		t.Errorf("%+v", r)
+	var log bytes.Buffer
+	r := alone(t, "cat /dev/zero", func(r *Run) {
+		r.MaxPrinted = 1 << 20
+		r.Observers = append(r.Observers, &Log{Out: &log})
+	})
+	if r.Outcome != Fail || r.Reason != "printed more than the limit of 1048576 bytes" || r.Printed <= 1<<20 || len(r.Stdout) > tailBytes {
+		t.Errorf("%s, %s, %d bytes printed", r.Outcome, r.Reason, r.Printed)
+	}
+	if n := log.Len(); n < 1<<20 || n > 1<<20+100 {
+		t.Errorf("%d bytes are in the log, want what is within the limit", n)
 	}
 }
 
