@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 )
@@ -164,15 +165,7 @@ type silo struct {
 	unmapped []*Block // address space of expandable segments without memory, by address
 }
 
-func byAddr(b *Block, addr uint64) int {
-	switch {
-	case b.addr < addr:
-		return -1
-	case b.addr > addr:
-		return 1
-	}
-	return 0
-}
+func byAddr(b *Block, addr uint64) int { return cmp.Compare(b.addr, addr) }
 
 func (l *silo) insertUnmapped(b *Block) {
 	i, _ := slices.BinarySearchFunc(l.unmapped, b.addr, byAddr)

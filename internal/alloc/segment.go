@@ -1,6 +1,9 @@
 package alloc
 
-import "slices"
+import (
+	"cmp"
+	"slices"
+)
 
 // segment is one allocation of the device, or one range of addresses whose pages are mapped on demand.
 type segment struct {
@@ -14,15 +17,7 @@ type segment struct {
 	oversize bool // counted in Stats.OversizeSegments
 }
 
-func segmentByAddr(s *segment, addr uint64) int {
-	switch {
-	case s.addr < addr:
-		return -1
-	case s.addr > addr:
-		return 1
-	}
-	return 0
-}
+func segmentByAddr(s *segment, addr uint64) int { return cmp.Compare(s.addr, addr) }
 
 func (d *Device) addSegment(s *segment) {
 	i, _ := slices.BinarySearchFunc(d.segments, s.addr, segmentByAddr)

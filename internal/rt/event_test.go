@@ -40,7 +40,7 @@ func TestEvent(t *testing.T) {
 	if h := e.Handle(); h != 0 {
 		t.Errorf("an event that was never recorded has the handle %#x", h)
 	}
-	if _, err := e.Elapsed(end); err == nil || err.Error() != "Both events must be recorded before calculating elapsed time." {
+	if _, err := e.Elapsed(end); err == nil || err.Error() != "Both events must be recorded before calculating elapsed time" {
 		t.Errorf("elapsed time of nothing: %v", err)
 	}
 	release := sim.Hold(a.handle)
@@ -119,10 +119,10 @@ func TestEventOfAnotherDevice(t *testing.T) {
 	}
 }
 
-// Whatever call fails, the error names it and the event can be used afterwards.
-func TestEventFailures(t *testing.T) {
-	drv := hostsim.New(hostsim.Options{Devices: 1})
-	base, err := drv.Open(0)
+// walkFailures runs f on a simulated device once for each call that it makes, which fails. f gets a Device of nothing but the driver's, a stream, and
+// what waits for that stream without being walked.
+func walkFailures(t *testing.T, f func(d *Device, s *Stream, th driver.Thread, wait func() error) error, opts ...faults.Option) {
+	base, err := hostsim.New(hostsim.Options{Devices: 1}).Open(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +135,18 @@ func TestEventFailures(t *testing.T) {
 	}
 	faults.Walk(t, base, func(dd driver.Device) error {
 		d := &Device{dev: dd, info: dd.Info()}
+		return f(d, &Stream{dev: d, handle: h, id: 1}, th, func() error { return base.StreamSynchronize(th, h) })
+	}, opts...)
+}
+
+// Whatever call fails, the error names it and the event can be used afterwards.
+func TestEventFailures(t *testing.T) {
+	walkFailures(t, func(d *Device, s *Stream, th driver.Thread, _ func() error) error {
 		defer func() {
 			for _, e := range d.timing {
-				dd.EventDestroy(th, e)
+				d.dev.EventDestroy(th, e)
 			}
 		}()
-		s := &Stream{dev: d, handle: h, id: 1}
 		o := &Stream{dev: d, id: 0}
 		e := d.NewEvent(true)
 		defer e.Close()

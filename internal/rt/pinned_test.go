@@ -6,7 +6,6 @@ import (
 
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/faults"
-	"tenon.dev/internal/driver/hostsim"
 )
 
 func TestPinned(t *testing.T) {
@@ -56,33 +55,20 @@ func TestPinned(t *testing.T) {
 
 // Whatever call fails, the error names it, and no block or event is lost.
 func TestPinnedFailures(t *testing.T) {
-	drv := hostsim.New(hostsim.Options{Devices: 1})
-	base, err := drv.Open(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer base.Close()
-	th := base.Enter()
-	defer th.Leave()
-	st, err := base.StreamCreate(th, true, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	faults.Walk(t, base, func(dd driver.Device) error {
-		d := &Device{dev: dd, info: dd.Info()}
+	walkFailures(t, func(d *Device, s *Stream, th driver.Thread, wait func() error) error {
 		defer func() {
-			base.StreamSynchronize(th, st)
+			wait()
 			d.pinned.host(d).EmptyCache()
 			d.pinned.host(d).EmptyCache() // the first one may have met the failure
 			for _, e := range d.events {
-				dd.EventDestroy(th, e)
+				d.dev.EventDestroy(th, e)
 			}
 		}()
 		p, err := d.AllocPinned(100)
 		if err != nil {
 			return err
 		}
-		err = errors.Join(p.Record(&Stream{dev: d, handle: st}), p.Free())
-		return errors.Join(err, base.StreamSynchronize(th, st), d.pinned.host(d).EmptyCache())
+		err = errors.Join(p.Record(s), p.Free())
+		return errors.Join(err, wait(), d.pinned.host(d).EmptyCache())
 	}, faults.WithoutFaults(), faults.Recovered("HostAlloc"))
 }
