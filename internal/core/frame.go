@@ -73,18 +73,19 @@ func (s *session) enter(x *Exec, r *row) *frame {
 
 func (s *session) leave(f *frame) {
 	for i := 0; i < f.ins; i++ {
-		f.in[i] = nil
+		f.in[i], f.before[i] = nil, nil
 	}
 	for i := 0; i < f.outs; i++ {
 		f.out[i] = nil
 	}
 	for i := 0; i < min(f.outs, maxOut); i++ {
-		if f.dst[i] != nil {
-			f.dst[i], f.before = nil, [maxIn]*Tensor{}
-		}
+		f.dst[i] = nil
 	}
-	clear(f.wrote)
-	f.wrote, f.queued = f.wrote[:0], false
+	f.queued = false
+	if len(f.wrote) > 0 {
+		clear(f.wrote)
+		f.wrote = f.wrote[:0]
+	}
 	for i := range f.many {
 		f.many[i] = nil
 	}

@@ -220,7 +220,7 @@ func (f *frame) checkHistory(d *Tensor) {
 
 // inherits reports whether t, the destination of a call in place, has a history or is a view of a tensor that has one.
 func (t *Tensor) inherits() bool {
-	return t.RequiresGrad() || t.root().node != nil || t.root().leaf != nil
+	return t.node != nil || t.leaf != nil || t.view != nil && (t.view.base.node != nil || t.view.base.leaf != nil)
 }
 
 // distinct reports whether every element of a tensor is surely at a place of its own: the dimensions can be put in an order in which each steps over

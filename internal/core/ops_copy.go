@@ -105,7 +105,7 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	f := x.op(rowView, t)
 	f.dims = append(f.dims, shape...)
 	to := f.inferShape(t)
-	_, ok := viewStrides(t.shape, t.stride, to)
+	_, ok := viewStrides(f.lists[:0], t.shape, t.stride, to)
 	x.s.leave(f)
 	if ok {
 		return x.View(t, shape...)

@@ -70,6 +70,12 @@ func init() {
 	}
 }
 
+// scratch returns an empty geometry at offset, whose lists lie in the frame where they are short.
+func (f *frame) scratch(offset int) geometry {
+	n := len(f.lists) / 2
+	return geometry{f.lists[:0:n], f.lists[n:n], offset}
+}
+
 // dim brings a dimension number into 0 … n-1.
 func (f *frame) dim(d, n int) int {
 	m := max(n, 1)
@@ -104,15 +110,15 @@ func viewPermute(f *frame, g geometry) geometry {
 	if len(f.dims) != n {
 		f.fail(fault.Invalid, "permute: %d dimensions were given for a tensor of %d", len(f.dims), n)
 	}
-	out := geometry{make([]int, n), make([]int, n), g.offset}
+	out := f.scratch(g.offset)
 	var seen uint64
-	for i, d := range f.dims {
+	for _, d := range f.dims {
 		d = f.dim(d, n)
 		if seen&(1<<d) != 0 {
 			f.fail(fault.Invalid, "permute: dimension %d is given twice", d)
 		}
 		seen |= 1 << d
-		out.shape[i], out.stride[i] = g.shape[d], g.stride[d]
+		out.shape, out.stride = append(out.shape, g.shape[d]), append(out.stride, g.stride[d])
 	}
 	return out
 }
@@ -145,7 +151,8 @@ func viewSlice(f *frame, g geometry) geometry {
 	}
 	start = min(max(start, 0), n)
 	end = min(max(end, start), n)
-	out := geometry{append([]int(nil), g.shape...), append([]int(nil), g.stride...), g.offset + start*g.stride[d]}
+	out := f.scratch(g.offset + start*g.stride[d])
+	out.shape, out.stride = append(out.shape, g.shape...), append(out.stride, g.stride...)
 	out.shape[d] = (end - start + step - 1) / step
 	out.stride[d] *= step
 	return out
@@ -164,7 +171,7 @@ func viewSelect(f *frame, g geometry) geometry {
 	if at < 0 {
 		at += n
 	}
-	out := geometry{make([]int, 0, len(g.shape)-1), make([]int, 0, len(g.shape)-1), g.offset + at*g.stride[d]}
+	out := f.scratch(g.offset + at*g.stride[d])
 	for i := range g.shape {
 		if i != d {
 			out.shape, out.stride = append(out.shape, g.shape[i]), append(out.stride, g.stride[i])
@@ -180,7 +187,7 @@ func viewDiagonal(f *frame, g geometry) geometry {
 	if d1 == d2 {
 		f.fail(fault.Invalid, "diagonal dimensions cannot be identical %d, %d", f.i[1], f.i[2])
 	}
-	out := geometry{offset: g.offset}
+	out := f.scratch(g.offset)
 	for i := range g.shape {
 		if i != d1 && i != d2 {
 			out.shape, out.stride = append(out.shape, g.shape[i]), append(out.stride, g.stride[i])
@@ -235,7 +242,7 @@ func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 func metaView(f *frame) {
 	t := f.in[0]
 	shape := f.inferShape(t)
-	stride, ok := viewStrides(t.shape, t.stride, shape)
+	stride, ok := viewStrides(f.lists[:0], t.shape, t.stride, shape)
 	if !ok {
 		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces); use Reshape")
 	}
@@ -271,10 +278,10 @@ func (f *frame) inferShape(t *Tensor) []int {
 	return f.dims
 }
 
-// viewStrides returns strides with which the same elements have shape to. Runs of dimensions that lie evenly can be cut anew; others cannot
+// viewStrides appends to buf strides with which the same elements have shape to. Runs of dimensions that lie evenly can be cut anew; others cannot
 // be joined.
-func viewStrides(shape, stride, to []int) ([]int, bool) {
-	out := make([]int, len(to))
+func viewStrides(buf, shape, stride, to []int) ([]int, bool) {
+	out := append(buf, to...) // of this length
 	if numel(shape) == 0 || len(shape) == 0 {
 		step := 1
 		for i := len(to) - 1; i >= 0; i-- {
@@ -412,7 +419,7 @@ func init() {
 		return geometry{slices.Insert(slices.Clone(g.shape), d, 1), slices.Insert(slices.Clone(g.stride), d, step), g.offset}
 	}))
 	rowSqueeze = define(viewRow("Squeeze", "squeeze", func(f *frame, g geometry) geometry {
-		out := geometry{offset: g.offset}
+		out := f.scratch(g.offset)
 		var drop uint64
 		for _, d := range f.dims {
 			drop |= 1 << f.dim(d, len(g.shape))

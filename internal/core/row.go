@@ -277,7 +277,9 @@ func (f *frame) anyRequiresGrad() bool {
 	requires := false
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil {
-			f.settle(t)
+			if t.view != nil {
+				f.settle(t)
+			}
 			requires = requires || t.node != nil || t.leaf != nil
 		}
 	}
@@ -286,8 +288,8 @@ func (f *frame) anyRequiresGrad() bool {
 		requires = requires || t.node != nil || t.leaf != nil
 	}
 	for i := 0; i < f.outs; i++ { // destinations
-		if d := f.to(i); d != nil {
-			requires = requires || d.inherits()
+		if d := f.to(i); d != nil && !requires {
+			requires = d.inherits()
 		}
 	}
 	return requires
@@ -426,7 +428,7 @@ func (f *frame) checkWrites(grads bool) {
 				f.fail(fault.Invalid, "the destination overlaps operand %d, whose elements lie otherwise; Clone one of them first", j)
 			}
 		}
-		if !f.x.m.noGrad && (grads || d.inherits()) {
+		if grads || f.row.back == nil && !f.x.m.noGrad && d.inherits() {
 			f.checkHistory(d)
 		}
 	}
