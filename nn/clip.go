@@ -16,6 +16,9 @@ type ClipOpt struct {
 // before. Parameters without a gradient do not count. It neither waits nor records, as torch.nn.utils.clip_grad_norm_ does; call it between
 // Backward and the optimizer's Step.
 func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opt ClipOpt) *tenon.Tensor {
+	if params == nil {
+		fail("ClipGradNorm", "the parameters are nil; give such as nn.Params(m)")
+	}
 	if !(maxNorm >= 0) || opt.Norm < 0 {
 		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", opt.Norm, maxNorm)
 	}
@@ -44,6 +47,9 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 
 // ClipGradValue cuts every element of the gradients of params to at most limit in magnitude, in place, as torch.nn.utils.clip_grad_value_ does.
 func ClipGradValue(x *tenon.Exec, params iter.Seq2[string, *Param], limit float64) {
+	if params == nil {
+		fail("ClipGradValue", "the parameters are nil; give such as nn.Params(m)")
+	}
 	if !(limit >= 0) {
 		fail("ClipGradValue", "no magnitude is at most %v; give a number that is not negative", limit)
 	}

@@ -40,6 +40,8 @@ func TestClipGrad(t *testing.T) {
 		if m.C.Grad() != nil {
 			t.Error("a parameter without a gradient has got one")
 		}
+		wantError(t, func() { nn.ClipGradNorm(x, nil, 1, nn.ClipOpt{}) }, "the parameters are nil")
+		wantError(t, func() { nn.ClipGradValue(x, nil, 1) }, "the parameters are nil")
 		wantError(t, func() { nn.ClipGradNorm(x, params, -1, nn.ClipOpt{}) }, "ClipGradNorm", "at most -1")
 		wantError(t, func() { nn.ClipGradNorm(x, params, math.NaN(), nn.ClipOpt{}) }, "not negative")
 		wantError(t, func() { nn.ClipGradValue(x, params, math.NaN()) }, "ClipGradValue")
