@@ -7,7 +7,8 @@ import (
 )
 
 // SaveFile writes the parameters and buffers of m to the named file in the safetensors format, under the keys of StateDict; Python reads it with
-// safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the new one is complete.
+// safetensors.torch.load_file. The tensors lie on x's device or the processor. An older file of that name stays as it was until the new one is complete. A
+// module without parameters and buffers is an error: its fields may not be exported.
 func SaveFile(x *tenon.Exec, m any, name string) error {
 	var failed error
 	stopped := tenon.Try(func() {
@@ -16,6 +17,9 @@ func SaveFile(x *tenon.Exec, m any, name string) error {
 		for key, t := range StateDict(m) {
 			state[key] = t
 			arrays = append(arrays, safetensors.Info{Name: key, DType: t.DType(), Shape: t.Shape()})
+		}
+		if arrays == nil {
+			fail("SaveFile", "%T has no parameters or buffers to save; they are found in exported fields", m)
 		}
 		failed = safetensors.Save(name, nil, arrays, func(a safetensors.Info) ([]byte, error) { return x.Bytes(state[a.Name]) })
 	})

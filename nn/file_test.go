@@ -111,6 +111,9 @@ func TestFileErrors(t *testing.T) {
 	if err := nn.SaveFile(x, a, filepath.Join(folder, "absent", "m")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
+	if err := nn.SaveFile(x, struct{ linear nn.Module }{a}, path); err == nil || !strings.Contains(err.Error(), "has no parameters or buffers to save; they are found in exported fields") {
+		t.Errorf("a module whose fields are not exported: %v", err)
+	}
 	a[0].(*nn.Linear).Bias.Tensor().Close()
 	if err := nn.SaveFile(x, a, path); err == nil || !strings.Contains(err.Error(), "closed") {
 		t.Errorf("a closed parameter: %v", err)
