@@ -386,12 +386,14 @@ func TestCheckedGraphMemory(t *testing.T) {
 	const n = 1000
 	for name, c := range map[string]struct {
 		write, free   bool
+		late          bool // used after the graph's end
 		before, after func(w *watched, p driver.Ptr, s driver.Stream)
 		want          []string
 	}{
 		"as it should be":                 {write: true, free: true},
 		"left to the next launch":         {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.CopyDtoH(make([]byte, n), p, s)) }},
 		"freed after the launch":          {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.MemFreeAsync(w.th, p, s)) }},
+		"used after the graph's end":      {write: true, late: true, want: []string{checklog.UseAfterFree}},
 		"read in the graph, not written":  {free: true, want: []string{checklog.Uninitialized}},
 		"used after the graph's own free": {write: true, free: true, after: func(w *watched, p driver.Ptr, s driver.Stream) { must(w.t, w.Memset(p, 0, 1, n, s)) }, want: []string{checklog.UseAfterFree}},
 		"on a stream without order": {write: true, after: func(w *watched, p driver.Ptr, s driver.Stream) {
@@ -435,6 +437,9 @@ func TestCheckedGraphMemory(t *testing.T) {
 		must(t, w.GraphExecDestroy(w.th, e))
 		must(t, w.GraphDestroy(w.th, g))
 		must(t, w.MemFree(w.th, w.p))
+		if c.late {
+			want(t, w.Memset(p, 0, 1, n, s), "Memset", driver.InvalidValue)
+		}
 		must(t, w.Close())
 		if got := w.found(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: found %v, want %v\n%s", name, got, c.want, w.log.String())
@@ -457,6 +462,7 @@ func TestCheckedMappings(t *testing.T) {
 	host := make([]byte, 2<<20)
 	must(t, w.Memset(base+1<<20, 1, 4, 1<<19, s[0]))       // over both
 	must(t, w.CopyDtoH(host, base+1<<20, s[0]))            // all of it
+	must(t, w.CopyDtoH(host[:512], base+2<<20, s[0]))      // of the second alone
 	must(t, w.CopyDtoD(base+2<<20, base, 1<<20+512, s[0])) // mostly unwritten
 	must(t, w.CopyDtoH(host[:512], base+3<<20, s[0]))      // written
 	if got := w.found(); len(got) != 0 {
