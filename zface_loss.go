@@ -61,7 +61,7 @@ func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt Cross
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
-// broadcast, in the promoted floating-point type. delta must be positive (PyTorch's default is 1).
+// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
 func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt LossOpt) *Tensor {
 	return (*Tensor)(x.made("HuberLoss", t, target).HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(opt)))
 }

@@ -25,8 +25,7 @@ func init() {
 			b.set(0, x.op(rowBCEGrad, g, p, b.in(1)).call1())
 		}
 		if b.need(1) {
-			no, yes := x.ClampMinS(x.Log(x.RSubS(p, 1)), -100), x.ClampMinS(x.Log(p), -100)
-			b.set(1, x.Mul(g, x.Sub(no, yes)))
+			b.set(1, x.Mul(g, x.Sub(x.Log(x.RSubS(p, 1)), x.Log(p)))) // not held, in PyTorch either
 		}
 	}
 	// Of g·(p-y)/(p(1-p)): by p it is g·(p² - 2py + y)/(p(1-p))², by y -g/(p(1-p)).

@@ -170,7 +170,11 @@ func (x *Exec) bentLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *
 	return x.composite(r.Name, func(x *Exec) *Tensor {
 		f := x.op(r, t, target)
 		f.scalar[0] = kernels.FloatScalar(bound)
-		return x.reduceLoss(f.call1(), how)
+		y := f.call1()
+		if r == rowHuber && y.dt != t.dt && x.m.autocast == dtype.Invalid {
+			y = x.ToDType(y, t.dt)
+		}
+		return x.reduceLoss(y, how)
 	})
 }
 
@@ -187,7 +191,7 @@ func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tenso
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
-// broadcast, in the promoted floating-point type. delta must be positive (PyTorch's default is 1).
+// broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
 func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor {
 	if !(delta > 0) {
 		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)

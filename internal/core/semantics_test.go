@@ -272,6 +272,12 @@ func TestLossValues(t *testing.T) {
 		want(t, x, x.SmoothL1Loss(a, b, 1, LossOpt{Reduction: "none"}), 0.125, 0, 2.5)
 		want(t, x, x.SmoothL1Loss(a, b, 0, LossOpt{Reduction: "sum"}), 3.5)
 		want(t, x, x.HuberLoss(a, b, 2, LossOpt{Reduction: "none"}), 0.125, 0, 4)
+		if y := x.HuberLoss(x.ToDType(a, dtype.Float16), x.ToDType(b, dtype.Float64), 2, LossOpt{}); y.dt != dtype.Float16 {
+			t.Errorf("huber of a half against doubles has type %v", y.dt)
+		}
+		target := From(x, []float32{0.5}).SetRequiresGrad(true)
+		backward(t, x, x.BCE(From(x, []float32{0}), target, nil, LossOpt{}), BackwardOpt{})
+		wantBits(t, x, target.Grad(), inf)
 		want(t, x, x.BCE(From(x, []float32{0, 1, 0, 1}), From(x, []float32{0, 1, 1, 0}), From(x, []float32{1, 1, 1, 2}), LossOpt{Reduction: "none"}), 0, 0, 100, 200)
 		p := x.ToDType(From(x, []float32{0, 1, 0.5}), dtype.Float16)
 		got := floats(t, x, x.ToDType(x.BCE(p, x.Ones([]int{3}, dtype.Float16), nil, LossOpt{Reduction: "none"}), dtype.Float32))
