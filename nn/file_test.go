@@ -111,8 +111,11 @@ func TestFileErrors(t *testing.T) {
 	if err := nn.SaveFile(x, a, filepath.Join(folder, "absent", "m")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no folder: %v", err)
 	}
-	if err := nn.SaveFile(x, struct{ linear nn.Module }{a}, path); err == nil || !strings.Contains(err.Error(), "has no parameters or buffers to save; they are found in exported fields") {
+	if err := nn.SaveFile(x, struct{ linear nn.Module }{a}, path); err == nil || !strings.Contains(err.Error(), "field linear of struct { linear nn.Module } holds a module or parameter, but is not exported") {
 		t.Errorf("a module whose fields are not exported: %v", err)
+	}
+	if err := nn.SaveFile(x, struct{ A nn.ReLU }{}, path); err == nil || !strings.Contains(err.Error(), "struct { A nn.ReLU } has no parameters or buffers to save") {
+		t.Errorf("a module without parameters: %v", err)
 	}
 	a[0].(*nn.Linear).Bias.Tensor().Close()
 	if err := nn.SaveFile(x, a, path); err == nil || !strings.Contains(err.Error(), "closed") {

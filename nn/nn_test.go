@@ -195,7 +195,7 @@ type stateful struct {
 	Hidden *nn.Param `torch:"-"`
 	Loop   *stateful
 	None   *nn.Linear
-	hidden *nn.Param
+	hidden *nn.Param `torch:"-"`
 	Sizes  []int
 }
 

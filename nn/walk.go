@@ -5,13 +5,15 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"sync"
 
 	"tenon.dev"
 )
 
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's name is
 // the path to it, joined by dots: the tag `torch:"name"` or else the field's name, and the index or key in slices, arrays and maps. An embedded
-// struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share comes once.
+// struct without a tag adds nothing to the path, and the tag "-" leaves a field out. A parameter that several places share comes once. A field with a
+// module that is not exported cannot be looked into; it is an error, unless it is left out by its tag.
 func Params(m any) iter.Seq2[string, *Param] {
 	return func(yield func(string, *Param) bool) {
 		seen := map[*Param]bool{}
@@ -187,6 +189,9 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 		for i := range t.NumField() {
 			f := t.Field(i)
 			tag := f.Tag.Get("torch")
+			if !f.IsExported() && !f.Anonymous && tag != "-" && !v.Field(i).IsZero() && reaches(f.Type) {
+				fail("Params", "field %s of %s holds a module or parameter, but is not exported, so that it would not be found; export it, or tag it `torch:\"-\"` to leave it out", f.Name, t)
+			}
 			if !f.IsExported() && !f.Anonymous || tag == "-" || kindOf(v.Field(i)) != want {
 				continue
 			}
@@ -209,6 +214,43 @@ func holds(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Interface, reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
 		return true
+	}
+	return false
+}
+
+// reached caches by type what reaches answers.
+var reached sync.Map
+
+// reaches reports whether a value of the type may hold a *Param or *Buffer, as far as its type tells; an interface does if it is a Module.
+func reaches(t reflect.Type) bool {
+	if v, ok := reached.Load(t); ok {
+		return v.(bool)
+	}
+	r := reachesBeside(t, map[reflect.Type]bool{})
+	reached.Store(t, r)
+	return r
+}
+
+// reachesBeside is reaches without the types that are looked at already.
+func reachesBeside(t reflect.Type, seen map[reflect.Type]bool) bool {
+	if t == reflect.TypeFor[*Param]() || t == reflect.TypeFor[*Buffer]() {
+		return true
+	}
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	switch t.Kind() {
+	case reflect.Interface:
+		return t.Implements(reflect.TypeFor[Module]())
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return reachesBeside(t.Elem(), seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if f := t.Field(i); f.Tag.Get("torch") != "-" && reachesBeside(f.Type, seen) {
+				return true
+			}
+		}
 	}
 	return false
 }

@@ -69,10 +69,20 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 	if o.seen == nil {
 		return o.refuse(fault.Invalid, "the optimizer is a zero value; use one that its New function returned")
 	}
+	var names []string
+	var list []*nn.Param
+	err := tenon.Try(func() { // a module whose parameters cannot be found stops
+		for name, p := range params {
+			names, list = append(names, name), append(list, p)
+		}
+	})
+	if err != nil {
+		return err
+	}
 	g := &group[O]{opt: opt}
 	fresh := map[*nn.Param]bool{}
-	for name, p := range params {
-		t := p.Tensor()
+	for i, p := range list {
+		t, name := p.Tensor(), names[i]
 		if err := tenon.Try(func() { core.Given(o.name, len(g.params), (*core.Tensor)(t)) }); err != nil {
 			return o.refuse(fault.KindOf(err), "parameter %s has no tensor, or one that was closed", name)
 		}
