@@ -405,6 +405,29 @@ func TestInPlaceOfViewsCaptured(t *testing.T) {
 	})
 }
 
+// The derivative of filling a tensor row by row does not copy the whole gradient for every row.
+func TestInPlaceFillByRows(t *testing.T) {
+	const rows, width = 64, 1024
+	opened(t, func(t *testing.T, x *Exec) {
+		w := x.Ones([]int{width}, dtype.Float32).SetRequiresGrad(true)
+		b := x.Zeros([]int{rows, width}, dtype.Float32)
+		for i := range rows {
+			x.CopyInto(x.Select(b, 0, i), x.MulS(w, float64(i)))
+		}
+		y := sumOf(x, x.Mul(b, b))
+		taken := func() int64 {
+			stats := x.Device().Memory().Stats()
+			return stats.AllocatedBytes.All().Allocated
+		}
+		before := taken()
+		backward(t, x, y, BackwardOpt{})
+		if n, whole := taken()-before, int64(rows*width*4); n > 10*whole {
+			t.Errorf("the backward pass took %d bytes, for a tensor of %d", n, whole)
+		}
+		want(t, x, x.Slice(w.Grad(), 0, 0, 1, 1), 2*85344)
+	})
+}
+
 // Columns of one matrix lie among each other, yet share nothing; rows that do share something are refused.
 func TestInPlaceOfNeighbours(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
