@@ -32,7 +32,7 @@ func pageStray(t *testing.T, b *browser.Browser) {
 	}
 	v.press("3")
 	v.equal("the block map's titles", v.text("views.state.titles.map(t => [t.g.stray, t.g.segments.length, t.g.size].join()).join(' ')"), "true,1,1000")
-	if text := v.of(".block-legend"); !strings.Contains(text, "this event’s alloc") {
+	if text := v.of(".block-legend"); !strings.Contains(text, "made by this event") {
 		t.Errorf("the block map's legend is %q", text)
 	}
 	v.press(",")

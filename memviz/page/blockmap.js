@@ -105,12 +105,16 @@ class BlockView {
       h('button', { class: 'small', title: 'Smaller blocks (−)', 'aria-label': 'Smaller', onclick: () => this.setZoom(this.zoomed / 1.5) }, '−')]);
   }
 
-  // fillLegend explains what the map shows: colours are those of stacks, as in the details.
+  // fillLegend explains what the map shows, as far as that occurs in it.
   fillLegend() {
     const of = test => (this.segments || []).some(test), e = this.current();
+    const pending = of(s => s.blocks.some(b => b.pending)), pools = of(isPrivate), event = e ? (frees(e.action) ? 'gone' : 'now') : '';
+    const key = `${pending} ${pools} ${event}`;
+    if (this.explained === key) return;
+    this.explained = key;
     const name = (cls, text) => h('span', {}, h('i', { class: cls }), text);
-    put(this.legend, h('span', {}, 'Colour is the stack, as at the right'), name('free', 'free'), of(s => s.blocks.some(b => b.pending)) ? name('pending', 'freed, other streams still use it') : null,
-      of(isPrivate) ? name('private', 'private pool') : null, e ? name(frees(e.action) ? 'gone' : 'now', `this event’s ${actionText[e.action] || e.action}`) : null);
+    put(this.legend, h('span', {}, 'Colour is the stack'), name('free', 'free'), pending ? name('pending', 'freed, still in use elsewhere') : null, pools ? name('private', 'private pool') : null,
+      event ? name(event, event === 'gone' ? 'freed by this event' : 'made by this event') : null);
   }
 
   setZoom(z) {
