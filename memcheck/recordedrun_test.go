@@ -192,7 +192,8 @@ var kernelTests = map[string]*regexp.Regexp{
 	"TestDigitsLosses":          nil,
 }
 
-// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and one in a child process.
+// compareKernels says what is not as it must be in a run over Tenon's kernel tests and, in the same run, a planted bug for each tool and one in a child process:
+// in the file RUN.kernels.jsonl that bench/gpu.sh leaves.
 func compareKernels(records []*Record) []string {
 	want := map[string]expectation{
 		"TestPlantedStorePast memcheck":       {Fail, OutOfBounds, "store_past", "planted_test.go:"},
