@@ -43,13 +43,18 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 	}
 	counted := &counter{r: r}
 	in := bufio.NewReaderSize(counted, 1<<16)
-	var src io.Reader = in
+	src := in
 	if head, _ := in.Peek(2); len(head) == 2 && head[0] == 0x1f && head[1] == 0x8b {
 		z, err := gzip.NewReader(in)
 		if err != nil {
 			return nil, fault.Wrap(fault.Invalid, err, "the snapshot's gzip wrapping is broken")
 		}
-		src = z
+		src = bufio.NewReaderSize(z, 1<<16)
+	}
+	if head, _ := src.Peek(4); len(head) == 4 {
+		if what := foreign(head); what != "" {
+			return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is %s, not a pickle; torch.cuda.memory._dump_snapshot and DumpSnapshot write what can be read", what)
+		}
 	}
 	b := newBuilder(o)
 	po := pickle.Options{MaxMemory: o.MaxMemory, Take: b.take,
@@ -67,7 +72,23 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 	if errors.Is(err, b.stopped) && b.stopped != nil {
 		return nil, b.stopped
 	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: the compressed file ends in the middle; it was not written or copied to its end")
+	}
 	return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be read")
+}
+
+// foreign names what people have beside snapshots, by how it begins: no pickle begins so. "" is anything else.
+func foreign(head []byte) string {
+	switch {
+	case head[0] == '{' || head[0] == '[':
+		return "JSON"
+	case head[0] == '<':
+		return "HTML or XML"
+	case string(head) == "PK\x03\x04":
+		return "a zip archive, such as torch.save writes"
+	}
+	return ""
 }
 
 // counter counts what was read.

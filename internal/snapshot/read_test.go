@@ -425,6 +425,14 @@ func TestReadErrors(t *testing.T) {
 			t.Errorf("a file of %d bytes took %d: %v", len(data), n, err)
 		}
 	}
+	for _, c := range []struct{ data, want string }{
+		{`{"traceEvents": []}`, "it is JSON, not a pickle"}, {packed(`[{"a": 1}]`), "it is JSON, not a pickle"}, {"<!doctype html>", "it is HTML or XML, not a pickle"},
+		{"PK\x03\x04archive/data.pkl", "such as torch.save writes, not a pickle"}, {packed(string(unpacked(t, "extra_streams")))[:3000], "the compressed file ends in the middle"},
+	} {
+		if _, err := snapshot.Read(strings.NewReader(c.data), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v, want %q", c.data[:min(len(c.data), 20)], err, c.want)
+		}
+	}
 	data := unpacked(t, "extra_streams")
 	for n := 0; n < len(data); n += 997 {
 		if _, err := snapshot.Read(bytes.NewReader(data[:n]), snapshot.ReadOptions{}); fault.KindOf(err) != fault.Invalid {
