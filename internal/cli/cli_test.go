@@ -122,6 +122,20 @@ func TestKernelCache(t *testing.T) {
 	}
 }
 
+func TestSettings(t *testing.T) {
+	t.Setenv("TENON_POISON", "1")
+	t.Setenv("TENON_POSION", "1")
+	out, errs, exit := run("doctor")
+	if want := "  TENON_POSION=1: nothing reads this variable; docs/knobs.md lists those that there are\n"; exit != 0 || !strings.Contains(out, "\nenvironment\n") ||
+		!strings.Contains(out, "  TENON_POISON=1\n"+want) {
+		t.Errorf("exit status %d: %s%s", exit, out, errs)
+	}
+	var b strings.Builder
+	if (&report{out: &b}).settings(nil); b.Len() != 0 {
+		t.Errorf("nothing set gives %q", b.String())
+	}
+}
+
 func TestLook(t *testing.T) {
 	if f := (&optional{}).look(); f.err == nil || f.path != "" {
 		t.Errorf("a library for no system: %+v", f)

@@ -36,6 +36,7 @@ func (doctor) Run(out io.Writer) error {
 		r.kernelCache(cacheOf(runtime.GOOS))
 	}
 	r.libraries()
+	r.settings(knob.Settings())
 	r.trial(trial, err)
 	return distinct(errs)
 }
@@ -172,7 +173,7 @@ type kernelCache struct {
 
 // cacheOf returns the driver's cache on an operating system, by NVIDIA's documentation of just-in-time compilation.
 func cacheOf(system string) kernelCache {
-	c := kernelCache{dir: knob.CacheDir.Get(), off: knob.CacheDisable.Get()}
+	c := kernelCache{dir: knob.CacheDir.Get(), off: knob.CacheDisable.Get() == "1"}
 	if home, err := os.UserHomeDir(); c.dir == "" && err == nil && system == "linux" {
 		c.dir = filepath.Join(home, ".nv", "ComputeCache")
 	}
@@ -232,6 +233,21 @@ func (r *report) libraries() {
 		default:
 			r.item(o.name, "%s; %s", f.path, o.uses)
 		}
+	}
+}
+
+// settings lists the environment variables that are set, if any is.
+func (r *report) settings(all []knob.Setting) {
+	if len(all) == 0 {
+		return
+	}
+	r.section("environment")
+	for _, s := range all {
+		text := fmt.Sprintf("%s=%s", s.Name, s.Value)
+		if !s.Known {
+			text += ": nothing reads this variable; docs/knobs.md lists those that there are"
+		}
+		r.line("  " + text)
 	}
 }
 

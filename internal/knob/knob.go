@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -81,6 +82,27 @@ func Check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Setting is a variable that is set.
+type Setting struct {
+	Name, Value string
+	// Known says that Tenon reads it; otherwise it only begins with TENON_, most often by a slip of the pen.
+	Known bool
+}
+
+// Settings returns the registered variables that are set, and every other that begins with TENON_, by name.
+func Settings() []Setting {
+	var out []Setting
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		known := slices.ContainsFunc(registered, func(k *knob) bool { return k.name == name })
+		if value != "" && (known || strings.HasPrefix(name, "TENON_")) {
+			out = append(out, Setting{name, value, known})
+		}
+	}
+	slices.SortFunc(out, func(a, b Setting) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Markdown returns the page docs/knobs.md.

@@ -3,6 +3,7 @@ package knob
 import (
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -94,5 +95,26 @@ func TestCheck(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q lacks %q", err, want)
 		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	withOwn(t)
+	newText("TENON_TEST_TEXT", "", "Test.")
+	newText("OTHER_TEST_TEXT", "", "Test.")
+	t.Setenv("TENON_TEST_TEXT", "a=b")
+	t.Setenv("OTHER_TEST_TEXT", "c")
+	t.Setenv("TENON_TSET_TEXT", "d")
+	t.Setenv("TENON_TEST_EMPTY", "")
+	t.Setenv("FOREIGN_TEST_TEXT", "e")
+	var got []Setting
+	for _, s := range Settings() {
+		if strings.Contains(s.Name, "_TEST_") || strings.Contains(s.Name, "_TSET_") {
+			got = append(got, s)
+		}
+	}
+	want := []Setting{{"OTHER_TEST_TEXT", "c", true}, {"TENON_TEST_TEXT", "a=b", true}, {"TENON_TSET_TEXT", "d", false}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -39,8 +39,8 @@ var (
 	// CacheDir and CacheDisable are NVIDIA's own; tenon doctor says what they do.
 	CacheDir = newText("CUDA_CACHE_PATH", "",
 		"The folder in which NVIDIA's driver keeps compiled kernels. The driver applies it; `tenon doctor` looks whether it can be written.")
-	CacheDisable = newBool("CUDA_CACHE_DISABLE", false,
-		"NVIDIA's switch against keeping compiled kernels. The driver applies it; `tenon doctor` says what it costs.")
+	CacheDisable = newText("CUDA_CACHE_DISABLE", "",
+		"With `1`, NVIDIA's switch against keeping compiled kernels. The driver applies it; `tenon doctor` says what it costs.")
 )
 
 // Variables of the checker.
