@@ -141,8 +141,8 @@ const wrongGPUs = "Please specify GPU assignment for each process, separated by 
 const maxGPUs = 1 << 16
 
 // AssignGPUs returns the value of CUDA_VISIBLE_DEVICES for each of n workers. The spec "all" (or "") gives worker i the i-th of the visible
-// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6".
-// With no device visible and "all", every entry is "" and the variable stays as it is.
+// devices, in turn; otherwise it is a list with one entry a worker, separated by colons, where an entry may name several: "1,2:3,4:5,6". The error names an entry
+// that is none. With no device visible and "all", every entry is "" and the variable stays as it is.
 func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 	gpus := make([]string, min(max(n, 0), maxGPUs))
 	if spec == "all" || spec == "" {
@@ -162,9 +162,17 @@ func AssignGPUs(spec string, n int, visible []string) ([]string, error) {
 			return nil, fmt.Errorf("--gpus %q has an empty entry for worker %d", spec, i)
 		}
 		gpus[i] = strings.ReplaceAll(e, " ", "")
+		for _, g := range strings.Split(gpus[i], ",") {
+			if !gpuName.MatchString(g) {
+				return nil, fmt.Errorf("--gpus: %q of worker %d names no GPU; give numbers, or identifiers that begin with GPU- or MIG-", g, i)
+			}
+		}
 	}
 	return gpus, nil
 }
+
+// gpuName is how CUDA_VISIBLE_DEVICES names a device; what it does not understand would leave the tests without one.
+var gpuName = regexp.MustCompile(`^([0-9]+|(GPU|MIG)-[0-9A-Za-z/-]+)$`)
 
 // VisibleGPUs returns the devices that this process may use, as CUDA_VISIBLE_DEVICES names them: its entries where it is set (none if it is -1), else
 // the numbers of the n devices of the machine.

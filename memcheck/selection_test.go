@@ -86,6 +86,10 @@ func TestAssignGPUs(t *testing.T) {
 		{"1", 1, "0", "1", ""},
 		{"1:2", 3, "0", "", wrongGPUs},
 		{"1:", 2, "0", "", "empty entry for worker 1"},
+		{"GPU-5a:MIG-0b/1/0,2", 2, "0", "GPU-5a MIG-0b/1/0,2", ""},
+		{"all:1", 2, "0", "", `"all" of worker 0 names no GPU`},
+		{"0:1,,2", 2, "0", "", `"" of worker 1 names no GPU`},
+		{"-1", 1, "0", "", `"-1" of worker 0 names no GPU`},
 	} {
 		got, err := AssignGPUs(c.spec, c.n, strings.Fields(c.visible))
 		if strings.Join(got, " ") != c.want && c.err == "" || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {

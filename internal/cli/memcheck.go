@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -114,7 +115,7 @@ func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 
 // limit reads the timeout.
 func (c *memcheckRun) limit() (time.Duration, error) {
-	if n, err := strconv.Atoi(c.Timeout); err == nil && n > 0 {
+	if n, err := strconv.Atoi(c.Timeout); err == nil && n > 0 && n <= int(math.MaxInt64/time.Second) {
 		return time.Duration(n) * time.Second, nil
 	}
 	if d, err := time.ParseDuration(c.Timeout); err == nil && d > 0 {
@@ -223,6 +224,9 @@ func (c *memcheckRun) Run(con *console) error {
 	}
 	if c.Nproc < 1 {
 		return notRun(fmt.Errorf("--nproc %d: at least one test must run at a time", c.Nproc))
+	}
+	if c.MaxOutput < 0 || c.MaxOutput > math.MaxInt64>>20 {
+		return notRun(fmt.Errorf("--max-output %d is no number of MiB; 0 is no limit", c.MaxOutput))
 	}
 	target, err := c.target(con.args)
 	if err != nil {

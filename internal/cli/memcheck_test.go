@@ -52,6 +52,9 @@ func TestMemcheckUsage(t *testing.T) {
 		"Please specify GPU assignment":         {"--gpus", "1:2:3"},
 		"libs: line 1 of the list of libraries": {"--libraries", "libs"},
 		"no checker can be started as ./absent": {"--checker", "./absent"},
+		`"99999999999999" is no timeout`:        {"99999999999999"},
+		"--max-output -3 is no number of MiB":   {"--max-output=-3"},
+		`"all" of worker 1 names no GPU`:        {"--gpus", "1:all"},
 	} {
 		out, errs, exit := run(append(base, args...)...)
 		if exit != 4 || !strings.Contains(errs, want) || out != "" {
