@@ -37,7 +37,7 @@ var functions = map[string]any{
 
 	"nn.Buffers": nn.Buffers, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
 	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,
-	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
+	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.ClipGradNorm": nn.ClipGradNorm, "nn.ClipGradValue": nn.ClipGradValue, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
 	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d, "nn.NewDropout": nn.NewDropout,
 	"nn.NewEmbedding": nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator, "nn.NewLayerNorm": nn.NewLayerNorm,
 	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm, "nn.NumParams": nn.NumParams, "nn.Params": nn.Params,
@@ -81,25 +81,30 @@ var types = []any{
 
 // TestMisuseOfPackages: what TestMisuseWalk says of operations holds of the public packages.
 func TestMisuseOfPackages(t *testing.T) {
-	x, err := tenon.Open(tenon.Sim(1 << 30))
-	if err != nil {
-		t.Fatal(err)
+	fresh := func() *tenon.Exec {
+		x, err := tenon.Open(tenon.Sim(1 << 30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { x.Close() })
+		return x
 	}
-	defer x.Close()
-	other, err := tenon.Open(tenon.Sim(1 << 30))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
 	t.Chdir(t.TempDir())
-	w := newWalk(t, x, other)
+	w := newWalk(t, fresh(), fresh())
+	w.again = fresh
 	w.packages()
 	for _, name := range slices.Sorted(maps.Keys(functions)) {
 		w.function(name, reflect.ValueOf(functions[name]))
 	}
 	for _, sample := range types {
-		methods(sample, w.function)
+		methods(sample, func(name string, f reflect.Value) {
+			if _, ok := sample.(*cuda.Device); ok {
+				w.x = fresh() // its settings change
+			}
+			w.function(name, f)
+		})
 	}
+	w.x = fresh()
 	step := func(f func(x *tenon.Exec) error) {
 		w.run("a nil optimizer's method", "a nil optimizer", func(x *tenon.Exec) error { return returned{f(x)} })
 	}
@@ -208,7 +213,7 @@ func TestMisuseOfKernels(t *testing.T) {
 		w.run(describe(name, args), "", func(x *tenon.Exec) (err error) {
 			_, bad := kernel.Build("k", func(b *kernel.Builder) {
 				k = b
-				err = invoke(f, arguments(x, f, args))
+				err = invoke(f, w.arguments(x, f, args))
 			}).Program()
 			if bad != nil {
 				return returned{bad}

@@ -32,6 +32,10 @@ type walk struct {
 	said map[string]string
 	// told are the findings so far.
 	told map[string]bool
+	// again opens another device in the place of one that a call has lost, such as with an index that is out of range.
+	again func() *tenon.Exec
+	// few makes fewer calls, where they are slow.
+	few bool
 }
 
 // value makes an argument.
@@ -104,11 +108,36 @@ func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
 	w.add((*cuda.Stream)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Stream() }}, bad("nil", (*cuda.Stream)(nil)), bad("zero", new(cuda.Stream)), good("foreign", other.Stream()))
 	w.add((*cuda.Generator)(nil), good("new", cuda.NewGenerator(1)), good("zero", new(cuda.Generator)), good("nil", (*cuda.Generator)(nil)))
 	w.add((*cuda.Device)(nil), value{name: "own", make: func(x *tenon.Exec) any { return x.Device() }}, bad("nil", (*cuda.Device)(nil)), bad("zero", new(cuda.Device)), good("foreign", other.Device()))
-	w.add((*cuda.MemPool)(nil), good("nil", (*cuda.MemPool)(nil)), bad("zero", new(cuda.MemPool)))
+	pool := func(name string, close bool) value {
+		return value{name: name, make: func(x *tenon.Exec) any {
+			p, err := cuda.NewMemPool(x.Device(), cuda.MemPoolOpt{})
+			if err == nil && close {
+				err = p.Close()
+			}
+			if err != nil {
+				return (*cuda.MemPool)(nil)
+			}
+			return p
+		}}
+	}
+	w.add((*cuda.MemPool)(nil), pool("own", false), pool("closed", true), good("nil", (*cuda.MemPool)(nil)), bad("zero", new(cuda.MemPool)))
 	w.add((*cuda.PoolCheckpoint)(nil), bad("nil", (*cuda.PoolCheckpoint)(nil)), bad("zero", new(cuda.PoolCheckpoint)))
 	w.add((*cuda.Event)(nil), value{name: "new", make: func(x *tenon.Exec) any { return x.Device().NewEvent(true) }}, bad("nil", (*cuda.Event)(nil)), bad("zero", new(cuda.Event)),
 		value{name: "foreign", make: func(*tenon.Exec) any { return other.Device().NewEvent(false) }})
-	w.add((*tenon.Graph)(nil), bad("nil", (*tenon.Graph)(nil)), bad("zero", new(tenon.Graph)))
+	graph := func(name string, close bool) value {
+		return value{name: name, make: func(x *tenon.Exec) any {
+			a := x.Ones([]int{2}, tenon.Float32)
+			g, err := x.Capture(func(x *tenon.Exec) { x.AddS(a, 1) }, tenon.CaptureOpt{})
+			if err == nil && close {
+				err = g.Close()
+			}
+			if err != nil {
+				return (*tenon.Graph)(nil)
+			}
+			return g
+		}, wrong: close}
+	}
+	w.add((*tenon.Graph)(nil), graph("own", false), graph("closed", true), bad("nil", (*tenon.Graph)(nil)), bad("zero", new(tenon.Graph)))
 	w.add((*kernel.Kernel)(nil), bad("nil", (*kernel.Kernel)(nil)), bad("zero", new(kernel.Kernel)))
 	w.add((*tenon.Function)(nil), value{name: "nil", make: func(*tenon.Exec) any { return nil }, wrong: true}, good("of nothing", ofNothing{}))
 	w.add([]tenon.Arg(nil), good("nil", []tenon.Arg(nil)), bad("zero", []tenon.Arg{{}}), bad("nil tensor", []tenon.Arg{tenon.In(nil)}))
@@ -217,14 +246,19 @@ func set(v reflect.Value, to any) {
 // mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
 var mayBe = map[string]map[string]string{
 	"nil": {
-		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Out": "0", "SetGrad": "1", "Nodes": "0", "Close": "0", "OnOutOfMemory": "1", "Forward": "2", "String": "0",
-		"BCE": "3", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
+		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Out": "0", "SetGrad": "1", "Nodes": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0",
+		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
+		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
 	},
 	"zero": {
-		"In": "0", "Out": "0", "Nodes": "0", "Close": "0", "Forward": "2", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
+		"In": "0", "Out": "0", "Nodes": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
+		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
+	},
+	"closed": {
+		"Func.Forward": "2", "Identity.Forward": "2", "Sequential.Forward": "2", "UsePool": "1",
 	},
 	"foreign": {
-		"Read": "1", "Set": "1", "Forward": "2", "NewBuffer": "0", "NewParam": "0",
+		"Read": "1", "Set": "1", "Func.Forward": "2", "Identity.Forward": "2", "Sequential.Forward": "2", "NewBuffer": "0", "NewParam": "0",
 		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "ExpandAs": "2", "Keep": "1",
 		"Positive": "1", "RecordStream": "1", "SharesStorage": "1", "To": "1", "ToDType": "1",
 	},
@@ -235,15 +269,23 @@ func allowed(name string, i int, kind string) bool {
 		return true // a tensor can be asked about itself
 	}
 	method := name[strings.LastIndexByte(name, '.')+1:]
-	return slices.Contains(strings.Fields(mayBe[kind][method]), strconv.Itoa(i))
+	_, typed, _ := strings.Cut(name, ".")
+	return slices.Contains(strings.Fields(mayBe[kind][method]+" "+mayBe[kind][typed]), strconv.Itoa(i))
 }
 
-// function walks one function, given as a value: every argument takes each of its values while the others are sound, in every profile; then
-// come calls with values at random.
+// function walks one function, given as a value: every argument takes each of its values while the others are sound, in the first profiles; all
+// are sound in the others; then come calls with values at random.
 func (w *walk) function(name string, f reflect.Value) {
 	t := f.Type()
+	hostile, random := 4, 10
+	if w.few {
+		hostile, random = 2, 5
+	}
 	for p := range profiles {
 		w.call(name, f, w.sound(t, p), "")
+		if p >= hostile {
+			continue
+		}
 		for i := range t.NumIn() {
 			for _, v := range w.of(t.In(i)) {
 				args := w.sound(t, p)
@@ -256,7 +298,7 @@ func (w *walk) function(name string, f reflect.Value) {
 			}
 		}
 	}
-	for range 20 {
+	for range random {
 		args := make([]value, t.NumIn())
 		for i := range args {
 			vs := w.of(t.In(i))
@@ -281,7 +323,7 @@ func (w *walk) sound(t reflect.Type, profile int) []value {
 
 // call makes one call. must names the argument for which it may not succeed, if there is one.
 func (w *walk) call(name string, f reflect.Value, args []value, must string) {
-	w.run(describe(name, args), must, func(x *tenon.Exec) error { return invoke(f, arguments(x, f, args)) })
+	w.run(describe(name, args), must, func(x *tenon.Exec) error { return invoke(f, w.arguments(x, f, args)) })
 }
 
 func describe(name string, args []value) string {
@@ -293,9 +335,20 @@ func describe(name string, args []value) string {
 }
 
 // arguments makes the arguments of f.
-func arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect.Value {
+func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect.Value {
 	in := make([]reflect.Value, len(args))
+	now := 0
+	defer func() {
+		if r := recover(); r != nil {
+			e, _ := r.(*fault.Error)
+			if e == nil || e.Kind != fault.Device {
+				w.report(args[now].name, "the argument %s of %s cannot be made: %v", args[now].name, f.Type(), r)
+			}
+			panic(r)
+		}
+	}()
 	for i, a := range args {
+		now = i
 		in[i] = reflect.New(f.Type().In(i)).Elem()
 		set(in[i], a.make(x))
 	}
@@ -329,7 +382,11 @@ func invoke(f reflect.Value, in []reflect.Value) error {
 func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
 	hung := time.AfterFunc(20*time.Second, func() { panic("hangs: " + what) })
 	defer hung.Stop()
-	w.judge(what, w.made(what, f), must)
+	err := w.made(what, f)
+	w.judge(what, err, must)
+	if fault.KindOf(err) == fault.Device && w.again != nil {
+		w.x = w.again()
+	}
 }
 
 // returned is an error that a function returned, in place of a panic.
@@ -427,6 +484,17 @@ func TestMisuseWalk(t *testing.T) {
 		}
 		defer other.Close()
 		w := newWalk(t, x, other)
+		if t.Name() == "TestMisuseWalk/sim" {
+			w.few = true
+			w.again = func() *tenon.Exec {
+				x, err := tenon.Open(tenon.Sim(0))
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { x.Close() })
+				return x
+			}
+		}
 		methods(x, w.function, "Close")
 		methods((*tenon.Tensor)(nil), w.function)
 		for msg, what := range w.said {
@@ -473,12 +541,13 @@ func (w *walk) calls() []func() {
 	prepare := func(name string, f reflect.Value) {
 		for p := range profiles {
 			args := w.sound(f.Type(), p)
-			in := arguments(w.x, f, args)
+			in := w.arguments(w.x, f, args)
 			later = append(later, func() { w.run(describe(name, args), "", func(*tenon.Exec) error { return invoke(f, in) }) })
 		}
 	}
-	methods(w.x, prepare, "Close")
-	methods((*tenon.Tensor)(nil), prepare)
+	for _, sample := range []any{w.x, (*tenon.Tensor)(nil), (*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.MemPool)(nil), (*tenon.Graph)(nil)} {
+		methods(sample, prepare)
+	}
 	return later
 }
 

@@ -57,7 +57,7 @@ func (d *Device) EmptyCache() error { return d.rt().EmptyCache() }
 
 // SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1. What it holds already stays. Where
 // the limit forbids an allocation, it fails as if the device had no more memory.
-func (d *Device) SetMemoryFraction(f float64) error { return d.rt().Memory().SetMemoryFraction(f) }
+func (d *Device) SetMemoryFraction(f float64) error { return d.rt().SetMemoryFraction(f) }
 
 // MemoryFraction returns what SetMemoryFraction set, 1 at first.
 func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFraction() }

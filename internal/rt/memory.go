@@ -119,6 +119,11 @@ func (d *Device) RawAlloc(size uint64, s *Stream) (uint64, error) {
 	return addr, d.checkAlloc(err, "memory could not be allocated")
 }
 
+// SetMemoryFraction limits what the allocator holds to a fraction of the device's memory.
+func (d *Device) SetMemoryFraction(f float64) error {
+	return d.checkAlloc(d.mem.SetMemoryFraction(f), "the device's memory could not be asked for")
+}
+
 // RawFree gives back what RawAlloc returned. Errors of the driver are as in Free.
 func (d *Device) RawFree(addr uint64) error { return d.freed(d.mem.RawFree(addr)) }
 
