@@ -289,7 +289,12 @@ func (r *run) derive(n *node, t *task) {
 	outer := s.mark()
 	s.push()
 	b := &back{x: x, n: n, r: r, g: t.g, res: make([]*Tensor, len(n.edges))}
-	if err := Try(func() { n.row.back(b) }); err != nil {
+	err := Try(func() {
+		if !r.addWithin(n, t.g) {
+			n.row.back(b)
+		}
+	})
+	if err != nil {
 		s.restore(outer)
 		panic(r.failed("the derivative of "+n.row.Name, err))
 	}
@@ -312,6 +317,56 @@ func (r *run) derive(n *node, t *task) {
 			r.deliver(n.edges[i], g)
 		}
 	}
+}
+
+// addWithin adds the gradient of the view n to that of what n is a view of, where there is one that may be overwritten: that takes as long as the view has
+// elements, not as long as the other has. It runs in the scope of n's derivative.
+func (r *run) addWithin(n *node, g []*Tensor) bool {
+	u, region := n.opt.(*region)
+	region = region && n.row == rowRegion
+	if len(g) != 1 || !region && n.row.view == nil {
+		return false
+	}
+	e := &n.edges[0]
+	x, old := r.x, (*Tensor)(nil)
+	if e.node != nil {
+		x, old = r.exec(e.node.m), r.tasks[e.node].g[e.out]
+	} else {
+		x, old = r.leafMode(e.leaf), r.leaf(e.leaf).g
+	}
+	if old == nil || g[0].dt != old.dt || 2*g[0].Numel() > old.Numel() || !r.own(old) || !distinct(old.shape, old.stride) {
+		return false
+	}
+	var part *Tensor
+	switch {
+	case !region:
+		f := x.op(n.row, old)
+		f.i, f.dims = n.i, append(f.dims, n.dims...)
+		part = f.call1()
+	case u.part.dt == u.base.dt && u.lies(old) && u.inside() && distinct(u.part.shape, u.part.stride):
+		part = old.alias()
+		part.offset += u.offset
+		part.setShape(u.part.shape, u.part.stride)
+		x.s.adopt(part)
+	default:
+		return false
+	}
+	x.AddInto(part, part, g[0])
+	return true
+}
+
+// own reports whether the pass alone holds g, a gradient that has reached a node or a leaf, and nobody looks at it any more, so that it may be overwritten.
+// It is asked in the scope of a derivative.
+func (r *run) own(g *Tensor) bool {
+	if r.opt.CreateGraph || g.scope == nil || g.scope != r.x.s.scope.parent || !g.st.sole() {
+		return false
+	}
+	for _, kept := range r.targets {
+		if kept == g {
+			return false
+		}
+	}
+	return true
 }
 
 // done closes a gradient that the pass made and nobody needs any more.

@@ -428,6 +428,43 @@ func TestInPlaceFillByRows(t *testing.T) {
 	})
 }
 
+// The gradients of views add up where the first of them lies; what is kept of them, and what the caller gave, is not touched.
+func TestGradientsOfRowsAddUp(t *testing.T) {
+	const rows, width = 64, 1024
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.Ones([]int{rows, width}, dtype.Float32).SetRequiresGrad(true)
+		y := x.Zeros([]int{width}, dtype.Float32)
+		for i := range rows {
+			y = x.Add(y, x.MulS(x.Select(a, 0, i), float64(i)))
+		}
+		stats := x.Device().Memory().Stats()
+		before := stats.AllocatedBytes.All().Allocated
+		backward(t, x, sumOf(x, y), BackwardOpt{})
+		stats = x.Device().Memory().Stats()
+		if n, whole := stats.AllocatedBytes.All().Allocated-before, int64(rows*width*4); n > 10*whole {
+			t.Errorf("the backward pass took %d bytes, for a tensor of %d", n, whole)
+		}
+		want(t, x, x.Sum(a.Grad(), nil, SumOpt{}), width*rows*(rows-1)/2)
+
+		m := matrix(x)
+		b := x.MulS(m, 2)
+		seed := x.Ones([]int{2, 3}, dtype.Float32)
+		top := x.Select(b, 0, 0)
+		top.RetainGrad()
+		b.RetainGrad()
+		gs, err := x.Grad([]*Tensor{b, x.Transpose(b, 0, 1), top, x.Select(b, 1, 2)}, []*Tensor{b, m, top},
+			[]*Tensor{seed, x.Transpose(seed, 0, 1), x.Select(seed, 0, 1), x.Select(seed, 1, 0)}, BackwardOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(t, x, seed, 1, 1, 1, 1, 1, 1)
+		want(t, x, gs[0], 3, 3, 4, 2, 2, 3)
+		want(t, x, gs[1], 6, 6, 8, 4, 4, 6)
+		want(t, x, gs[2], 1, 1, 1)
+		want(t, x, b.Grad(), 3, 3, 4, 2, 2, 3)
+	})
+}
+
 // Columns of one matrix lie among each other, yet share nothing; rows that do share something are refused.
 func TestInPlaceOfNeighbours(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {

@@ -94,25 +94,12 @@ func backOverlay(b *back) {
 		return
 	}
 	f := b.x.regionOp(rowHollow, g, u)
-	if b.own(g) && g.dt == u.base.dt && u.lies(g) {
+	if b.r != nil && b.r.own(g) && g.dt == u.base.dt && u.lies(g) {
 		f.call1Into(g)
 		b.set(0, g)
 		return
 	}
 	b.set(0, f.call1())
-}
-
-// own reports whether the pass alone holds g, an incoming gradient, and nobody looks at it any more, so that it may be overwritten.
-func (b *back) own(g *Tensor) bool {
-	if b.r == nil || b.r.opt.CreateGraph || g.scope == nil || g.scope != b.x.s.scope.parent || !g.st.sole() {
-		return false
-	}
-	for _, kept := range b.r.targets {
-		if kept == g {
-			return false
-		}
-	}
-	return true
 }
 
 // fromRegion returns zeros of the base's shape with g in the region. Elements of the base that are several of the region's get the sum.

@@ -101,6 +101,19 @@ var programs = []program{
 		}
 		return err
 	}},
+	{name: "InPlace", run: func(x *Exec) (err error) {
+		if e := Try(func() {
+			a := ones(x, 4, 3).SetRequiresGrad(true)
+			b := x.MulS(a, 2)
+			turned, row, next := x.Transpose(b, 0, 1), x.Select(b, 0, 0), x.Select(b, 0, 1)
+			x.MulInto(row, row, next) // keeps a copy of row
+			y := x.Add(sumOf(x, turned), x.Add(sumOf(x, x.Exp(row)), sumOf(x, x.Exp(next))))
+			err = x.Backward(x.Add(y, sumOf(x, x.Exp(x.Select(b, 0, 2)))), nil, BackwardOpt{})
+		}); e != nil {
+			return e
+		}
+		return err
+	}},
 	{name: "Streams", recovered: []string{"EventCreate"}, run: func(x *Exec) error {
 		st, err := x.Device().Stream()
 		if err != nil {
