@@ -41,7 +41,8 @@ func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
 	return faceList(x.made("Chunk", t).Chunk((*core.Tensor)(t), n, dim))
 }
 
-// Detach returns a view of t without its history.
+// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of t for backward
+// then counts as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor {
 	return (*Tensor)(x.made("Detach", t).Detach((*core.Tensor)(t)))
 }

@@ -365,7 +365,8 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowPerm
 // Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
 func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowExpand, t, shape) }
 
-// Detach returns a view of t without its history.
+// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of t for backward
+// then counts as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor { return x.op(rowDetach, t).call1() }
 
 // Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
