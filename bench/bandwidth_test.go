@@ -127,6 +127,30 @@ func TestProducts(t *testing.T) {
 	}
 }
 
+// TestConvolutions takes one layer of a ResNet, forward and both gradients.
+func TestConvolutions(t *testing.T) {
+	x := onGPU(t)
+	x.Device().Generator().SetSeed(2)
+	x.Scope(func(x *tenon.Exec) {
+		const batch, channels, side = 64, 256, 56
+		random := func(shape ...int) *tenon.Tensor { return x.NoGrad().RandN(shape, tenon.BFloat16) }
+		in, w, grad := random(batch, channels, side, side), random(channels, channels, 3, 3), random(batch, channels, side, side)
+		opt := tenon.ConvOpt{Padding: [2]int{1, 1}}
+		const work = 2.0 * batch * side * side * channels * channels * 9
+		recordFigure("conv.forward", "TFLOP/s", rate(timed(t, x.NoGrad(), 10, func(x *tenon.Exec) { x.Conv2d(in, w, nil, opt) }), work))
+		for name, of := range map[string]*tenon.Tensor{"conv.input": in, "conv.weight": w} {
+			of.SetRequiresGrad(true)
+			y := x.Conv2d(in, w, nil, opt)
+			recordFigure(name, "TFLOP/s", rate(timed(t, x, 10, func(x *tenon.Exec) {
+				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{of}, []*tenon.Tensor{grad}, tenon.BackwardOpt{RetainGraph: true}); err != nil {
+					t.Error(err)
+				}
+			}), work))
+			of.SetRequiresGrad(false)
+		}
+	})
+}
+
 // noise fills [n, n] with numbers that look random: products of two short random vectors' outer sums, wrapped.
 func noise(x *tenon.Exec, n int, dt dtype.DType) *tenon.Tensor {
 	return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {

@@ -271,6 +271,21 @@ def matmul(r):
             torch.set_float32_matmul_precision("highest")
 
 
+def convolution(r):
+    batch, channels, side = 64, 256, 56
+    x, grad = (torch.randn(batch, channels, side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    w = torch.randn(channels, channels, 3, 3, device="cuda", dtype=torch.bfloat16)
+    work = 2 * batch * side * side * channels * channels * 9 / 1e12
+    rest = None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1
+    backward = torch.ops.aten.convolution_backward
+    for name, f in (
+        ("conv.forward", lambda: F.conv2d(x, w, padding=1)),
+        ("conv.input", lambda: backward(grad, x, w, *rest, [True, False, False])),
+        ("conv.weight", lambda: backward(grad, x, w, *rest, [False, True, False])),
+    ):
+        r.add(name, "TFLOP/s", [work / s for s in device_seconds(f)], "cuDNN, channels first")
+
+
 def snapshot(r):
     torch.cuda.memory._record_memory_history(max_entries=40000, stacks="python")
     try:
@@ -306,7 +321,7 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, indexed, chain_eager, matmul, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, indexed, chain_eager, matmul, convolution, snapshot, chain_compiled, mlp_compiled, start)
     for group in groups:
         results.run(group)
     failed = results.content["failed"]

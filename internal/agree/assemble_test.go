@@ -161,7 +161,7 @@ func (b *builds) NewLaunch() *kernels.Launch {
 func (b *builds) Issue(l *kernels.Launch) error { return b.f(&l.Spec) }
 func (b *builds) Workspace(int) (uint64, error) { return 1 << 30, nil }
 func (b *builds) Limits() *kernels.Limits {
-	return &kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048}
+	return &kernels.Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, SharedPerBlock: 227 << 10}
 }
 func (b *builds) Index32() int                   { return b.index32 }
 func (b *builds) Memset(uint64, byte, int) error { return nil }

@@ -165,6 +165,11 @@ var catalogue = []Section{
 		{"matmul.bf16.mma", "TFLOP/s", "bf16, own kernel with mma", "matmul.bf16", ofTorch(0.6)},
 		{"matmul.bf16.wgmma", "TFLOP/s", "bf16, own kernel with wgmma", "matmul.bf16", ofTorch(0.85)},
 	}},
+	{"Convolution [64, 256, 56, 56] with [256, 256, 3, 3], bf16", []Entry{
+		{"conv.forward", "TFLOP/s", "forward", "", ofTorch(0.6)},
+		{"conv.input", "TFLOP/s", "gradient of the input", "", ofTorch(0.6)},
+		{"conv.weight", "TFLOP/s", "gradient of the weight", "", ofTorch(0.6)},
+	}},
 	{"Memory", []Entry{
 		{"alloc.exact", "ns", "allocate and free from cache, exact reuse", "", atMost(120)},
 		{"alloc.split", "ns", "allocate and free from cache, split and merge", "", atMost(250)},

@@ -14,7 +14,19 @@ type Conv struct {
 	StrideH, StrideW, PadH, PadW int
 	DilationH, DilationW, Groups int
 	TF32                         bool
+	// Turn decides whether operands are copied to where channels lie side by side; the zero value leaves that to the sizes.
+	Turn ConvTurn
 }
+
+// ConvTurn says when a convolution copies its operands.
+type ConvTurn int8
+
+const (
+	// TurnWhereGood does it where the product is large enough, TurnWherePossible always where the numbers of channels allow it.
+	TurnWhereGood ConvTurn = iota
+	TurnWherePossible
+	TurnNever
+)
 
 // convKind is which of the three products of a convolution a kernel computes, each as a product of matrices that are gathered as they
 // are loaded: the output from input and weight, the input's gradient, the weight's gradient.
@@ -29,6 +41,13 @@ const (
 // convBiasApart is a bit of Attr[1] besides those of products: the sum is rounded to the result's type before the bias is added, as PyTorch does
 // but for depthwise convolutions.
 const convBiasApart = 1 << 8
+
+// convLast is a bit of Attr[1]: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without
+// it pixels and taps lie side by side, of which no two need be wanted together.
+const convLast = 1 << 9
+
+// convTurnFrom is from how many multiplications on the copies cost little beside the product.
+const convTurnFrom = 1 << 29
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
@@ -57,10 +76,97 @@ func (c *Conv) sizes(kind convKind) (m, n, k int) {
 	return out, in * taps, c.Batch * c.OH * c.OW
 }
 
+// channels returns how many channels of a group the gathered operand has.
+func (c *Conv) channels(kind convKind) int {
+	if kind == convData {
+		return c.Out / c.Groups
+	}
+	return c.In / c.Groups
+}
+
+// turns reports whether the operands are copied.
+func (c *Conv) turns(kind convKind, t dtype.DType) bool {
+	width := 16 / t.Size()
+	if c.channels(kind)%width != 0 || kind == convWeight && c.Out/c.Groups%width != 0 {
+		return false
+	}
+	m, n, k := c.sizes(kind)
+	return c.Turn == TurnWherePossible || c.Turn == TurnWhereGood && m >= 32 && c.channels(kind) >= 16 && m*n*k*c.Groups >= convTurnFrom
+}
+
+// channelsLast copies o [batch, channels, pixels] to workspace as [batch, pixels, channels].
+func channelsLast(is Issuer, o Operand, batch, channels, pixels int) (Operand, error) {
+	return turnedCopy(is, o, []int{batch, channels, pixels}, []int{channels * pixels, 1, channels})
+}
+
+// turnedCopy copies the contiguous o, seen with the given shape, to workspace with the given strides, without gaps.
+func turnedCopy(is Issuer, o Operand, shape, stride []int) (Operand, error) {
+	from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: shape, Stride: make([]int, len(shape))}
+	n := 1
+	for d := len(shape) - 1; d >= 0; d-- {
+		from.Stride[d] = n
+		n *= shape[d]
+	}
+	ws, err := is.Workspace(n * o.DType.Size())
+	if err != nil {
+		return o, err
+	}
+	to := Operand{Ptr: ws, DType: o.DType, Shape: shape, Stride: stride}
+	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from})
+}
+
+// turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW, In/Groups] or, for
+// the input's gradient, [In, KH, KW, Out/Groups].
+func (c *Conv) turn(is Issuer, kind convKind, a, b Operand) (_, _ Operand, err error) {
+	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
+	switch kind {
+	case convForward:
+		if a, err = turnedCopy(is, a, []int{c.Out, in, taps}, []int{in * taps, 1, in}); err == nil {
+			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W)
+		}
+	case convData:
+		if a, err = turnedCopy(is, a, []int{c.Groups, out, in, taps}, []int{out * in * taps, 1, out * taps, out}); err == nil {
+			b, err = channelsLast(is, b, c.Batch, c.Out, c.OH*c.OW)
+		}
+	case convWeight:
+		if a, err = channelsLast(is, a, c.Batch, c.Out, c.OH*c.OW); err == nil {
+			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W)
+		}
+	}
+	return a, b, err
+}
+
+// issue computes one of the products. The weight's gradient in turned form, [Out, KH, KW, In/Groups], is turned back.
 func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if res.Numel() == 0 {
 		return nil
 	}
+	if !c.turns(kind, a.DType) {
+		return c.product(is, kind, false, res, a, b, bias)
+	}
+	a, b, err := c.turn(is, kind, a, b)
+	if err != nil || kind != convWeight {
+		if err == nil {
+			err = c.product(is, kind, true, res, a, b, bias)
+		}
+		return err
+	}
+	in, taps := c.In/c.Groups, c.KH*c.KW
+	last := res
+	if last.Ptr, err = is.Workspace(res.Numel() * res.DType.Size()); err != nil {
+		return err
+	}
+	if err := c.product(is, kind, true, last, a, b, bias); err != nil {
+		return err
+	}
+	shape := []int{c.Out, in, taps}
+	last.Shape, last.Stride = shape, []int{in * taps, 1, in}
+	res.Shape, res.Stride = shape, []int{in * taps, taps, 1}
+	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{last})
+}
+
+// product launches the product of a and b; last says that their channels lie side by side.
+func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Operand) error {
 	m, n, k := c.sizes(kind)
 	for _, v := range []int{c.Batch * c.In * c.H * c.W, c.Batch * c.Out * c.OH * c.OW, c.Out * c.In * c.KH * c.KW} {
 		if v >= 1<<31 {
@@ -73,7 +179,11 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	s.DTypes[0], s.DTypes[1] = res.DType, bias.DType
 	lim := is.Limits()
 	tf32 := c.TF32 && a.DType == dtype.Float32
-	tile := pickTile(lim, a.DType, tf32, m, n, c.Groups)
+	split := 0
+	if kind == convWeight {
+		split = k
+	}
+	tile := pickTile(lim, a.DType, tf32, m, n, split, c.Groups)
 	t := gemmTiles[tile]
 	s.Attr[0] = uint16(tile)
 	if tf32 {
@@ -86,6 +196,12 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 		}
 	}
 	s.Attr[2] = uint16(c.widthA(kind, &a))
+	inner := c.KH * c.KW // the faster of a depth's or column's two parts
+	if last {
+		s.Attr[1] |= convLast
+		s.Attr[2] = uint16(16 / a.DType.Size())
+		inner = c.channels(kind)
+	}
 	s.Vec = uint8(c.widthOut(kind, &res))
 	splits := 1
 	var partial uint64
@@ -113,7 +229,7 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 		c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilationH, c.DilationW, c.Groups} {
 		l.i32(v)
 	}
-	for _, d := range []int{c.KH * c.KW, c.KW, c.OH * c.OW, c.OW} {
+	for _, d := range []int{inner, c.KW, c.OH * c.OW, c.OW} {
 		v := newDivider(d)
 		l.u32(v.magic)
 		l.u32(v.shift)
@@ -162,16 +278,18 @@ func fitWidth(run int, o *Operand) int {
 // convKernel builds one of the three kernels.
 type convKernel struct {
 	*gemm
-	s                             *Spec
-	kind                          convKind
-	out, a, b, bias               kernel.Buffer
-	m, n, depthAll, step          kernel.Value
-	in, h, w, outs, kh, kw        kernel.Value
-	oh, ow                        kernel.Value
-	sh, sw, ph, pw, dh, dw        kernel.Value
-	groups                        kernel.Value
-	tapsDiv, kwDiv, pixDiv, owDiv [2]kernel.Value
-	group                         kernel.Value
+	s                      *Spec
+	kind                   convKind
+	out, a, b, bias        kernel.Buffer
+	m, n, depthAll, step   kernel.Value
+	in, h, w, outs, kh, kw kernel.Value
+	oh, ow                 kernel.Value
+	sh, sw, ph, pw, dh, dw kernel.Value
+	groups                 kernel.Value
+	last                   bool
+	// innerDiv divides by the taps, or where channels are last by their number.
+	innerDiv, kwDiv, pixDiv, owDiv [2]kernel.Value
+	group                          kernel.Value
 	// Of every column of the block's tile: the place of its first element, and the row and column of its window's corner.
 	colBase, colY, colX kernel.Array
 }
@@ -179,7 +297,7 @@ type convKernel struct {
 func buildConv(s *Spec) *kernel.Kernel {
 	kind := convKind(s.Op)
 	return kernel.Build(s.gemmName([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
-		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind}
+		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Attr[1]&convLast != 0}
 		c.declare()
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		c.blocks(tiles(c.m, c.tile.rows), tiles(c.n, c.tile.cols))
@@ -211,7 +329,7 @@ func (c *convKernel) declare() {
 		{"oh", &c.oh}, {"ow", &c.ow}, {"sh", &c.sh}, {"sw", &c.sw}, {"ph", &c.ph}, {"pw", &c.pw}, {"dh", &c.dh}, {"dw", &c.dw}, {"groups", &c.groups}} {
 		*p.v = k.Scalar(p.name, dtype.Int32)
 	}
-	for i, d := range []*[2]kernel.Value{&c.tapsDiv, &c.kwDiv, &c.pixDiv, &c.owDiv} {
+	for i, d := range []*[2]kernel.Value{&c.innerDiv, &c.kwDiv, &c.pixDiv, &c.owDiv} {
 		d[0], d[1] = k.Scalar(fmt.Sprintf("magic%d", i), dtype.Uint32), k.Scalar(fmt.Sprintf("shift%d", i), dtype.Uint32)
 	}
 }
@@ -227,7 +345,7 @@ func (c *convKernel) columns() {
 		case convForward:
 			img, pix := divide(col, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
 			oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
-			c.colBase.Store(j, img.Mul(c.groups).Add(c.group).Mul(c.in).Mul(c.h).Mul(c.w))
+			c.colBase.Store(j, c.image(img, c.in, c.h.Mul(c.w)))
 			c.colY.Store(j, oy.Mul(c.sh).Sub(c.ph))
 			c.colX.Store(j, ox.Mul(c.sw).Sub(c.pw))
 		case convData:
@@ -235,13 +353,17 @@ func (c *convKernel) columns() {
 			img := col.Div(size)
 			pix := col.Sub(img.Mul(size))
 			iy := pix.Div(c.w)
-			c.colBase.Store(j, img.Mul(c.groups).Add(c.group).Mul(c.outs).Mul(c.oh).Mul(c.ow))
+			c.colBase.Store(j, c.image(img, c.outs, c.oh.Mul(c.ow)))
 			c.colY.Store(j, iy.Add(c.ph))
 			c.colX.Store(j, pix.Sub(iy.Mul(c.w)).Add(c.pw))
 		case convWeight:
-			ch, tap := divide(col, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			ch, tap := c.channelAndTap(col)
 			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			c.colBase.Store(j, c.group.Mul(c.in).Add(ch).Mul(c.h).Mul(c.w))
+			base := c.group.Mul(c.in).Add(ch)
+			if !c.last {
+				base = base.Mul(c.h).Mul(c.w)
+			}
+			c.colBase.Store(j, base)
 			c.colY.Store(j, ky.Mul(c.dh).Sub(c.ph))
 			c.colX.Store(j, kx.Mul(c.dw).Sub(c.pw))
 		}
@@ -249,21 +371,61 @@ func (c *convKernel) columns() {
 	k.Barrier()
 }
 
+// channelAndTap takes a depth, or a column of the weight's gradient, apart.
+func (c *convKernel) channelAndTap(v kernel.Value) (channel, tap kernel.Value) {
+	if c.last {
+		tap, channel = divide(v, c.channels(), c.innerDiv[0], c.innerDiv[1])
+		return channel, tap
+	}
+	return divide(v, c.kh.Mul(c.kw), c.innerDiv[0], c.innerDiv[1])
+}
+
+// channels is the number of channels of a group of the gathered operand.
+func (c *convKernel) channels() kernel.Value {
+	if c.kind == convData {
+		return c.outs
+	}
+	return c.in
+}
+
+// image returns the place of the first element of the group's channels, so many, in an image of the given pixels.
+func (c *convKernel) image(img, channels, pixels kernel.Value) kernel.Value {
+	if c.last {
+		return img.Mul(pixels).Mul(c.groups).Add(c.group).Mul(channels)
+	}
+	return img.Mul(c.groups).Add(c.group).Mul(channels).Mul(pixels)
+}
+
+// pixel returns the place of channel ch at (y, x) of an image of width w, of height h, whose group's channels begin at base.
+func (c *convKernel) pixel(base, ch, y, x, h, w kernel.Value) kernel.Value {
+	if c.last {
+		return base.Add(y.Mul(w).Add(x).Mul(c.groups.Mul(c.channels()))).Add(ch)
+	}
+	return base.Add(ch.Mul(h).Add(y).Mul(w)).Add(x)
+}
+
 // left is the operand whose rows are the result's: the weight, or for its gradient the output's.
 func (c *convKernel) left(end kernel.Value) side {
 	width := int(c.s.Attr[2])
 	s := side{groups: kernel.AlongCols, width: width}
+	if c.last && c.kind == convWeight {
+		s.groups = kernel.AlongRows
+	}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		row, depth := c.m0.Add(p), k0.Add(d)
 		inside := row.Lt(c.m).And(depth.Lt(end))
 		var at kernel.Value
-		switch c.kind {
-		case convForward:
+		switch {
+		case c.last && c.kind == convWeight:
+			at = depth.Mul(c.groups).Add(c.group).Mul(c.outs).Add(row)
+		case c.kind == convForward:
 			at = c.group.Mul(c.outs).Add(row).Mul(c.depthAll).Add(depth)
-		case convData:
-			co, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+		case c.last:
+			at = c.group.Mul(c.in).Add(row).Mul(c.depthAll).Add(depth)
+		case c.kind == convData:
+			co, tap := c.channelAndTap(depth)
 			at = c.group.Mul(c.outs).Add(co).Mul(c.in).Add(row).Mul(c.kh.Mul(c.kw)).Add(tap)
-		case convWeight:
+		default:
 			img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
 			at = img.Mul(c.groups).Add(c.group).Mul(c.outs).Add(row).Mul(c.oh.Mul(c.ow)).Add(pix)
 		}
@@ -276,31 +438,40 @@ func (c *convKernel) left(end kernel.Value) side {
 func (c *convKernel) right(end kernel.Value) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}
+	if c.last {
+		s.width = int(c.s.Attr[2])
+		if c.kind != convWeight {
+			s.groups = kernel.AlongRows
+		}
+	}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		depth := k0.Add(d)
 		inside := c.n0.Add(p).Lt(c.n).And(depth.Lt(end))
 		base, y, x := c.colBase.Load(p), c.colY.Load(p), c.colX.Load(p)
 		switch c.kind {
 		case convForward:
-			ch, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			ch, tap := c.channelAndTap(depth)
 			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
 			iy, ix := y.Add(ky.Mul(c.dh)), x.Add(kx.Mul(c.dw))
 			inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
-			return c.b, base.Add(ch.Mul(c.h).Add(iy).Mul(c.w)).Add(ix).Convert(dtype.Int64), inside
+			return c.b, c.pixel(base, ch, iy, ix, c.h, c.w).Convert(dtype.Int64), inside
 		case convData:
-			co, tap := divide(depth, c.kh.Mul(c.kw), c.tapsDiv[0], c.tapsDiv[1])
+			co, tap := c.channelAndTap(depth)
 			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
 			ty, tx := y.Sub(ky.Mul(c.dh)), x.Sub(kx.Mul(c.dw))
 			oy, ox := ty.Div(c.sh), tx.Div(c.sw)
 			zero := k.I32(0)
 			inside = inside.And(ty.Ge(zero)).And(tx.Ge(zero)).And(oy.Mul(c.sh).Eq(ty)).And(ox.Mul(c.sw).Eq(tx)).And(oy.Lt(c.oh)).And(ox.Lt(c.ow))
-			return c.b, base.Add(co.Mul(c.oh).Add(oy).Mul(c.ow)).Add(ox).Convert(dtype.Int64), inside
+			return c.b, c.pixel(base, co, oy, ox, c.oh, c.ow).Convert(dtype.Int64), inside
 		}
 		img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
 		oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
 		iy, ix := y.Add(oy.Mul(c.sh)), x.Add(ox.Mul(c.sw))
 		inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
 		at := base.Add(img.Mul(c.groups).Mul(c.in).Mul(c.h).Mul(c.w)).Add(iy.Mul(c.w)).Add(ix)
+		if c.last {
+			at = base.Add(img.Mul(c.h).Add(iy).Mul(c.w).Add(ix).Mul(c.groups.Mul(c.in)))
+		}
 		return c.b, at.Convert(dtype.Int64), inside
 	}
 	return s

@@ -35,9 +35,12 @@ var (
 	tilesSingle = []int{3, 4, 5}
 )
 
+// splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums.
+const splitLong = 2048
+
 // pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks fill the
-// device and whose stages fit in shared memory.
-func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, batch int) int {
+// device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
+func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) int {
 	order := tilesSingle
 	switch {
 	case t == dtype.Float64:
@@ -56,7 +59,10 @@ func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, batch int) int {
 			want *= 2
 		}
 		blocks := ceilDiv(m, g.rows) * ceilDiv(n, g.cols) * batch
-		if m > g.rows/2 && n > g.cols/2 && blocks >= want && (g.rows+g.cols)*g.depth*t.Size()*g.stages <= lim.SharedPerBlock {
+		// Parts of the depth fill the device too, but for a fifth at most.
+		parts := min(lim.Multiprocessors/blocks, depth/splitLong, mostSplits)
+		fills := blocks >= want || parts > 1 && 5*parts*blocks >= 4*lim.Multiprocessors
+		if m > g.rows/2 && n > g.cols/2 && fills && (g.rows+g.cols)*g.depth*t.Size()*g.stages <= lim.SharedPerBlock {
 			return c
 		}
 	}

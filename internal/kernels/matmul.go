@@ -115,7 +115,7 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
-	c := pickTile(lim, p.a.DType, p.opt.TF32 && p.a.DType == dtype.Float32, p.m, p.n, batch)
+	c := pickTile(lim, p.a.DType, p.opt.TF32 && p.a.DType == dtype.Float32, p.m, p.n, p.k, batch)
 	t := gemmTiles[c]
 	if c == tileTF32 && lim.Major == 9 {
 		if err := p.alongDepth(is); err != nil {
@@ -212,6 +212,8 @@ const (
 	splitWarps = 8
 	// splitWide is up to how many parts that is worth the memory; to fill the device with one block a multiprocessor there may be more.
 	splitWide = 8
+	// mostSplits is the most parts.
+	mostSplits = 64
 	// splitGain is how many steps of depth the pass that adds up partial sums takes. Both were found on an H200 by an MLP's training step.
 	splitGain = 16
 )
@@ -223,7 +225,7 @@ func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 	steps := ceilDiv(p.k, t.depth)
 	splits := lim.Multiprocessors / blocks
 	splits = max(splits, min(lim.Multiprocessors*max(1, splitWarps*32/t.threads)/blocks, splitWide))
-	splits = max(1, min(splits, steps/4, 64))
+	splits = max(1, min(splits, steps/4, mostSplits))
 	if steps-steps/splits < splitGain && blocks*2 > lim.Multiprocessors || steps < 8 {
 		return 1
 	}

@@ -106,7 +106,7 @@ func buildTurn(s *Spec) *kernel.Kernel {
 			k.If(i.Lt(width).And(j.Lt(height)), func() {
 				vs := make([]kernel.Value, parts)
 				for n := range vs {
-					vs[n] = tile[n].Load(x.Mul(k.I32(turnSide+1)).Add(line))
+					vs[n] = tile[n].Load(x.Mul(k.I32(turnSide + 1)).Add(line))
 				}
 				out.StoreVec(at(base[0].Add(i).Add(j.Mul(outStep))), vs...)
 			})
