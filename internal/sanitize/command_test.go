@@ -177,7 +177,7 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 // TestCommandOnGPU is the command as people use it, over the tests that run Tenon's kernels on a GPU, with compute-sanitizer's four tools.
 func TestCommandOnGPU(t *testing.T) {
 	sanitizer(t)
-	dir, records := commandOver(t, "compute-sanitizer", 200*time.Second, nil, []job{
+	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, []job{
 		{pkg: "conformance", tests: "^(TestKernels|TestDigitsLosses)$", args: []string{"-device=cuda"}, nproc: 8},
 		{pkg: "internal/agree", tests: "^(TestBackEndsAgree|TestProductsOnGPU|TestPortableProductsOnGPU|TestUnary32)$", nproc: 6},
 		plantedJob(),
