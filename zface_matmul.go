@@ -31,7 +31,8 @@ func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("BMM", a, b).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
+// of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }

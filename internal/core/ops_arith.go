@@ -232,3 +232,15 @@ func (f *frame) autocast() {
 		}
 	}
 }
+
+// widest runs f on a and b, both as float32 where autocast finds its own type beside that.
+func (x *Exec) widest(name string, a, b *Tensor, f func(x *Exec, a, b *Tensor) *Tensor) *Tensor {
+	low := x.m.autocast
+	if low == dtype.Invalid || !(a.dt == low && b.dt == dtype.Float32 || a.dt == dtype.Float32 && b.dt == low) {
+		return f(x, a, b)
+	}
+	return x.composite(name, func(x *Exec) *Tensor {
+		plain := x.Autocast(dtype.Invalid)
+		return f(x, plain.ToDType(a, dtype.Float32), plain.ToDType(b, dtype.Float32))
+	})
+}

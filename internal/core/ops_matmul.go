@@ -154,11 +154,12 @@ func (x *Exec) MV(a, v *Tensor) *Tensor {
 	return x.MatMul(a, v)
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
+// of its operands' types.
 func (x *Exec) Dot(a, b *Tensor) *Tensor {
 	x.wantDim("Dot", "a", a, 1)
 	x.wantDim("Dot", "b", b, 1)
-	return x.MatMul(a, b)
+	return x.widest("Dot", a, b, func(x *Exec, a, b *Tensor) *Tensor { return x.Autocast(dtype.Invalid).MatMul(a, b) })
 }
 
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
