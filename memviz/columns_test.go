@@ -407,6 +407,9 @@ func TestDevicesAndMarks(t *testing.T) {
 		s.Annotations = append(s.Annotations, snapshot.Annotation{Stage: a.stage, Name: a.name, Device: a.device, TimeUS: a.us})
 	}
 	rec := recordingOf(t, s)
+	if got := rec.MainDevice(); got != 0 {
+		t.Errorf("the longest trace is that of device %d", got)
+	}
 	if got := rec.Devices(); !slices.Equal(got, []int{0, 1, 2}) {
 		t.Fatalf("devices %v", got)
 	}

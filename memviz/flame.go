@@ -213,6 +213,17 @@ func WriteHolders(w io.Writer, rec *Recording, number int, at string) error {
 	})
 }
 
+// MainDevice returns the number of the device with the longest trace, the lowest of several; -1 if the recording has no device.
+func (rec *Recording) MainDevice() int {
+	number, longest := -1, -1
+	for _, d := range rec.devices {
+		if d.entry.Events > longest {
+			number, longest = d.index, d.entry.Events
+		}
+	}
+	return number
+}
+
 // Devices returns the numbers of the devices that the recording has, ascending.
 func (rec *Recording) Devices() []int {
 	var out []int

@@ -8,11 +8,14 @@ import (
 	"tenon.dev/memviz/browser"
 )
 
-// pageStray shows a trace that says little: one allocation in no segment. The page draws it, explains what it cannot draw, and counts it right.
+// pageStray shows a trace that says little: one allocation in no segment, of the second device, which the page begins with since the first has
+// no trace. The page draws it, explains what it cannot draw, and counts it right.
 func pageStray(t *testing.T, b *browser.Browser) {
-	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 1)}
-	s.Traces[0] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 0x7f0000000000, Size: 1000}}
+	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: make([]snapshot.Note, 1), Traces: make([][]snapshot.Event, 2)}
+	s.Segments = []snapshot.Segment{{Addr: 1 << 40, TotalSize: 2 << 20, Type: "small", Blocks: []snapshot.Block{{Addr: 1 << 40, Size: 2 << 20}}}}
+	s.Traces[1] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 0x7f0000000000, Size: 1000}}
 	v := serve(t, b, opened(t, s), nil)
+	v.equal("the device that it begins with", v.number("device().device"), 1)
 	if text := v.of(".facts"); !strings.Contains(text, "1event1allocationColour") {
 		t.Errorf("above the timeline stands %q", text)
 	}

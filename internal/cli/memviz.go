@@ -282,7 +282,7 @@ func (c *memvizCompare) Run(con *console) error {
 type memvizFlamegraph struct {
 	File   string `arg:"" help:"Snapshot; - is standard input."`
 	At     string `default:"peak" enum:"peak,end" help:"Moment: ${enum}."`
-	Device int    `default:"-1" help:"Device (default: the first that the snapshot has)."`
+	Device int    `default:"-1" help:"Device (default: the one with the longest trace)."`
 	graphOutput
 	openFlags
 }
@@ -296,11 +296,9 @@ func (c *memvizFlamegraph) Run(con *console) error {
 	defer rec.Close()
 	device := c.Device
 	if device < 0 {
-		d := rec.Devices()
-		if len(d) == 0 {
+		if device = rec.MainDevice(); device < 0 {
 			return fault.New(fault.Invalid, "%s holds nothing of any device", c.File)
 		}
-		device = d[0]
 	}
 	return c.write(con.out, fmt.Sprintf("Who held memory of device %d at the %s, %s", device, c.At, filepath.Base(c.File)), func(w io.Writer) error {
 		return memviz.WriteHolders(w, rec, device, c.At)

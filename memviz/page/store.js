@@ -8,7 +8,8 @@ const where = { ...defaults };
 const listeners = new Set();
 let theme = 'system';
 
-const device = () => info.devices.find(d => String(d.device) === where.device) || info.devices[0];
+// device is the one chosen, or that with the longest trace.
+const device = () => info.devices.find(d => String(d.device) === where.device) || info.devices.reduce((a, b) => b.events > a.events ? b : a);
 
 // markerState is the state that all views show: the one picked, or the peak.
 function markerState() {
