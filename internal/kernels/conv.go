@@ -22,9 +22,11 @@ type Conv struct {
 type ConvTurn int8
 
 const (
-	// TurnWhereGood does it where the product is large enough, TurnWherePossible always where the numbers of channels allow it.
+	// TurnWhereGood does it where the product is large enough.
 	TurnWhereGood ConvTurn = iota
+	// TurnWherePossible does it wherever the numbers of channels allow it, TurnNever nowhere: for tests.
 	TurnWherePossible
+	// TurnNever leaves all as it is.
 	TurnNever
 )
 
