@@ -235,6 +235,27 @@ func TestFromPyTorchAutograd(t *testing.T) {
 	}
 }
 
+func TestFromPyTorchInPlace(t *testing.T) {
+	x := openSim(t)
+	a, w := x.Ones([]int{4, 2}, tenon.Float32).SetRequiresGrad(true), x.Full(nil, 2, tenon.Float32).SetRequiresGrad(true)
+	y := x.MulS(a, 3)
+	x.CopyInto(x.Select(y, 1, 0), w)
+	{
+		v := x.Slice(y, 0, 1, 3, 1)
+		x.MulInto(v, v, w)
+	}
+	{
+		v := x.View(y, -1)
+		x.AddInto(v, v, w)
+	}
+	mask := x.GtS(y, 7)
+	x.MaskedFillSInto(y, y, mask, 0)
+	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 4+5+6+6+4+5)
+	must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	wantItem(t, x, w.Grad(), 2+1+5+5+2+1)
+	wantItem(t, x, x.Sum(a.Grad(), nil, tenon.SumOpt{}), 3+3)
+}
+
 func TestFromPyTorchModules(t *testing.T) {
 	x := openSim(t)
 	m := nn.NewLinear(x, 64, 10, nn.LinearOpt{})

@@ -328,7 +328,8 @@ func (r *run) addWithin(n *node, g []*Tensor) bool {
 		return false
 	}
 	e := &n.edges[0]
-	x, old := r.x, (*Tensor)(nil)
+	var x *Exec
+	var old *Tensor
 	if e.node != nil {
 		x, old = r.exec(e.node.m), r.tasks[e.node].g[e.out]
 	} else {
