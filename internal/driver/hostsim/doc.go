@@ -20,7 +20,7 @@
 //
 // Virtual memory is addresses of the host set aside, of which MemMap makes parts accessible; it needs Linux. The pool of stream-ordered memory
 // hands what was freed on a stream to that stream at once and to others when the stream got there; what it holds stays accessible, as on
-// a GPU. Memory that a capture allocates is accessible until its graph is gone, where a GPU has none behind it before the first launch.
+// a GPU. Under a memory checker it takes each allocation from the device, at addresses of its own. Memory that a capture allocates is accessible until its graph is gone, where a GPU has none behind it before the first launch.
 //
 // # Inline
 //
