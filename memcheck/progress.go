@@ -110,6 +110,7 @@ func (p *Progress) draw() {
 		return
 	}
 	var b strings.Builder
+	b.WriteString("\x1b[?7l") // a row that is too long is cut by the terminal: one that wrapped would shift the next picture
 	if p.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", p.lines)
 	}
@@ -117,7 +118,7 @@ func (p *Progress) draw() {
 	for _, row := range rows {
 		b.WriteString("\r\x1b[2K" + row + "\n")
 	}
-	b.WriteString("\x1b[J")
+	b.WriteString("\x1b[J\x1b[?7h")
 	p.lines = len(rows)
 	_, _ = io.WriteString(p.Out, b.String())
 }

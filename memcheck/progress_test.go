@@ -24,7 +24,7 @@ func TestProgress(t *testing.T) {
 	}
 	clock = clock.Add(100 * time.Second)
 	p.draw()
-	picture := regexp.MustCompile("\x1b\\[[0-9;]*[a-zA-Z]|\r").ReplaceAllString(out.String(), "")
+	picture := regexp.MustCompile("\x1b\\[[0-9;?]*[a-zA-Z]|\r").ReplaceAllString(out.String(), "")
 	want := "t.py  4 of 10, 1 failed, 1 timed out, 1 ignored, 1m40s, about 2m30s left\n" + strings.Repeat("━", 72) + "  40 %\n" +
 		"    1m40s  GPU 0  T.first\n    1m39s  GPU 1,2  T.second\n  and 2 more\n"
 	if picture != want {
@@ -35,7 +35,7 @@ func TestProgress(t *testing.T) {
 	}
 	out.Reset()
 	p.draw()
-	if !strings.HasPrefix(out.String(), "\x1b[5A") {
+	if !strings.HasPrefix(out.String(), "\x1b[?7l\x1b[5A") || !strings.HasSuffix(out.String(), "\x1b[?7h") {
 		t.Errorf("the second picture does not go over the first: %q", out.String()[:20])
 	}
 	p.Rows = 9
