@@ -97,10 +97,23 @@ var errShared = errors.New("another run is writing to it")
 
 // lock makes f this run's alone, until it is closed or the process ends. The error names the journal and the remedy.
 func lock(f *os.File, name string) error {
-	if err := lockFile(f); err != nil {
-		return fmt.Errorf("%s: %w; wait for it, or give another --out", name, err)
+	err := lockFile(f)
+	if err == nil { // another run may have renamed it before it was locked
+		mine, err1 := f.Stat()
+		there, err2 := os.Stat(name)
+		if err1 != nil || err2 != nil || !os.SameFile(mine, there) {
+			err = errShared
+		}
 	}
-	return nil
+	return shared(err, name)
+}
+
+// shared adds to errShared the journal and the remedy.
+func shared(err error, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w; wait for it, or give another --out", name, err)
 }
 
 // CreateJournal begins a journal. A file of that name is renamed to name.old, since it may be all that is left of a long run; one that another run is
@@ -115,6 +128,9 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 		return nil, fmt.Errorf("cannot keep the earlier journal: %w", err)
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) { // made since the renaming
+		return nil, shared(errShared, name)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot make the journal: %w", err)
 	}
