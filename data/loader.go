@@ -47,6 +47,9 @@ type Batch struct {
 	Rows []int
 }
 
+// maxBatch bounds the bytes of one field of a batch.
+const maxBatch = 1 << 40
+
 // NewLoader returns a loader of ds.
 func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 	if opt.BatchSize < 0 || opt.Workers < 0 || opt.Prefetch < 0 {
@@ -60,6 +63,11 @@ func NewLoader(ds Dataset, opt LoaderOpt) (*Loader, error) {
 		return nil, fault.New(fault.Invalid, "the data set's samples have no fields; give at least one")
 	}
 	opt.BatchSize, opt.Workers = max(opt.BatchSize, 1), max(opt.Workers, 1)
+	for i, f := range fields {
+		if n := f.Bytes(); n < 0 || n > 0 && opt.BatchSize > maxBatch/n {
+			return nil, fault.New(fault.Invalid, "a batch of %d samples has more than %d bytes of field %d; give a smaller BatchSize", opt.BatchSize, maxBatch, i)
+		}
+	}
 	if opt.Prefetch == 0 {
 		opt.Prefetch = 2
 	}
@@ -75,7 +83,10 @@ func (l *Loader) Len() int {
 	if l.opt.DropLast {
 		return n / l.opt.BatchSize
 	}
-	return (n + l.opt.BatchSize - 1) / l.opt.BatchSize
+	if n <= 0 {
+		return 0
+	}
+	return (n-1)/l.opt.BatchSize + 1
 }
 
 // Epoch yields every sample once, in batches on x's device that x's operations may use at once. An error of the data set or the device comes as

@@ -211,7 +211,13 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 
 func jobKey(test string, tool Tool) string { return string(tool) + " " + test }
 
+// errNoJournal is of a journal that no function opened.
+var errNoJournal = errors.New("the journal is nil or a zero value; use one that CreateJournal or ResumeJournal returned")
+
 func (j *Journal) write(v any) error {
+	if j == nil || j.file == nil {
+		return errNoJournal
+	}
 	line, err := json.Marshal(v)
 	if err == nil {
 		_, err = j.file.Write(append(line, '\n')) // one call, so that a killed runner leaves at most one torn line
@@ -230,6 +236,9 @@ func (j *Journal) End(r *Record) error { return j.write(r) }
 
 // Close appends the summary and closes the file. A nil summary is of a run that the runner itself ended.
 func (j *Journal) Close(s *Summary) error {
+	if j == nil || j.file == nil {
+		return errNoJournal
+	}
 	var err error
 	if s != nil {
 		err = j.write(ending{"end", time.Now(), s})

@@ -72,6 +72,9 @@ type Run struct {
 // Do runs the jobs and returns the counts. When ctx ends, running tests are killed, with every process that they started, and the
 // summary says that it was interrupted. An error is one of the runner itself: a test's failure is none.
 func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
+	if r == nil || ctx == nil || r.Target == nil || r.Checker == nil {
+		return nil, errors.New("a run needs a context, a Target and a Checker, and one of them is nil")
+	}
 	r.began = time.Now()
 	if r.scratch, err = os.MkdirTemp("", "tenon-memcheck-"); err != nil {
 		return nil, fmt.Errorf("cannot make a folder for what tests print: %w", err)

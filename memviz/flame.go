@@ -226,6 +226,9 @@ func (rec *Recording) MainDevice() int {
 
 // Devices returns the numbers of the devices that the recording has, ascending.
 func (rec *Recording) Devices() []int {
+	if rec == nil {
+		return nil
+	}
 	var out []int
 	for _, d := range rec.devices {
 		out = append(out, d.index)

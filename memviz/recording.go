@@ -424,4 +424,9 @@ func (rec *Recording) placeMarks(d *device, notes []snapshot.Annotation) []Mark 
 }
 
 // Close gives back the file.
-func (rec *Recording) Close() error { return rec.close() }
+func (rec *Recording) Close() error {
+	if err := rec.usable(); err != nil {
+		return err
+	}
+	return rec.close()
+}

@@ -56,10 +56,18 @@ func NewServer(rec, before *Recording) (*Server, error) {
 }
 
 // URL is the page's address.
-func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + "/" + s.token + "/" }
+func (s *Server) URL() string {
+	if s == nil || s.listener == nil {
+		return ""
+	}
+	return "http://" + s.listener.Addr().String() + "/" + s.token + "/"
+}
 
 // Serve answers until ctx ends, then lets requests under way finish for at most a second.
 func (s *Server) Serve(ctx context.Context) error {
+	if s == nil || s.listener == nil || ctx == nil {
+		return fault.New(fault.Invalid, "the server is none that NewServer returned, or the context is nil")
+	}
 	done := make(chan error, 1)
 	go func() { done <- s.http.Serve(s.listener) }()
 	select {

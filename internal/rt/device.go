@@ -216,6 +216,9 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if d.tensors.on && err == nil {
 		d.tensors.add(b)
 	}
+	if err != nil && d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
+		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; close tensors that are done with, or make the work smaller", alloc.FormatSize(n))
+	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
 
