@@ -67,6 +67,28 @@ func TestInPlaceOfParts(t *testing.T) {
 	})
 }
 
+func TestInPlaceOfTypes(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Complex64, dtype.Complex128} {
+			a := matrix(x)
+			b := x.Clone(x.ToDType(a, dt))
+			turned, column := x.Transpose(b, 0, 1), x.Select(b, 1, 1)
+			x.MulInto(column, column, x.Select(b, 1, 0)) // 2·1 and 5·4
+			y := x.Select(turned, 0, 1)
+			if dt.IsComplex() {
+				y = x.RealPart(y)
+			}
+			backward(t, x, sumOf(x, y), BackwardOpt{})
+			want(t, x, a.Grad(), 2, 1, 0, 5, 4, 0)
+		}
+		n := x.Zeros([]int{2, 2}, dtype.Int64)
+		x.CopyInto(x.Select(n, 0, 0), x.Slice(x.Select(matrix(x), 0, 0), 0, 0, 2, 1))
+		if n.RequiresGrad() || n.Version() != 1 {
+			t.Errorf("integers require grad: %v, version %d", n.RequiresGrad(), n.Version())
+		}
+	})
+}
+
 // An expansion is derived afresh as any view is; elements of a view that share memory get the sum of their gradients.
 func TestInPlaceBesideRepeats(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
@@ -146,7 +168,6 @@ func TestInPlaceViewRefusals(t *testing.T) {
 			{"overlapping view", double(x.AsStrided(b(), []int{2, 2}, []int{1, 1}, 0)), []string{"may share memory"}},
 			{"view of an expansion", scaled(x.Select(x.Detach(x.Expand(row(base), 2, 3)), 0, 0)), []string{"may share memory"}},
 			{"view beyond its base", scaled(reaching), []string{"reaches beyond"}},
-			{"no derivative", func() { x.UniformInto(row(made), 0, 1) }, []string{"Random has no gradient"}},
 			{"kernel, leaf", write(leaf), []string{"a leaf Variable"}},
 			{"kernel, view of a leaf", write(row(leaf)), []string{viewOfLeaf}},
 			{"kernel, hidden view of a leaf", write(hiddenRow(leaf)), []string{noGrad}},
@@ -271,6 +292,11 @@ func TestInPlaceKeepsOperand(t *testing.T) {
 		x.MulInto(c, c, c)
 		backward(t, x, sumOf(x, c), BackwardOpt{})
 		want(t, x, a.Grad(), 18, 0)
+		a.SetGrad(nil)
+		u := x.MulS(a, 3)
+		x.UniformInto(x.Slice(u, 0, 1, 2, 1), 5, 6)
+		backward(t, x, sumOf(x, x.MulS(u, 2)), BackwardOpt{})
+		want(t, x, a.Grad(), 6, 0)
 		a.SetGrad(nil)
 		d := x.MulS(a, 3)
 		x.CopyInto(d, w.Grad()) // no gradient comes from there, and none goes on

@@ -74,7 +74,8 @@ func (st *captured) refill(x *Exec) error {
 var rowRandom, rowBernoulli, rowDropout *row
 
 func init() {
-	rowRandom = define(row{Name: "Random", run: runRandom, meta: func(f *frame) {
+	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
+	rowRandom = define(row{Name: "Random", run: runRandom, back: func(*back) {}, meta: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return
