@@ -14,6 +14,8 @@
 package tenon
 
 import (
+	"fmt"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -198,7 +200,7 @@ type Function interface {
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
-// FunctionContext carries what Forward leaves for Backward.
+// FunctionContext carries what Forward leaves for Backward: the tensors that Save keeps, and anything else in its field Value, of type any.
 type FunctionContext core.FunctionContext
 
 // Save keeps tensors for Backward; inputs and outputs of the function keep their history. It is called once.
@@ -221,6 +223,9 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 
 // function is a Function as core sees it.
 type function struct{ fn Function }
+
+// String names the user's type.
+func (f function) String() string { return fmt.Sprintf("%T", f.fn) }
 
 func (f function) Forward(x *core.Exec, c *core.FunctionContext, inputs ...*core.Tensor) []*core.Tensor {
 	return coreList(f.fn.Forward((*Exec)(x), (*FunctionContext)(c), faceList(inputs)...))

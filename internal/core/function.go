@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 
 	"tenon.dev/fault"
@@ -151,6 +152,14 @@ func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 	}
 }
 
+// functionName is what errors call a user's function: its type, or what its String returns.
+func functionName(f Function) string {
+	if s, ok := f.(fmt.Stringer); ok {
+		return s.String()
+	}
+	return fmt.Sprintf("%T", f)
+}
+
 func backFunction(b *back) {
 	st := b.n.custom
 	c := *st.ctx
@@ -160,21 +169,19 @@ func backFunction(b *back) {
 		gs[i] = b.grad(i)
 	}
 	res, err := st.fn.Backward(b.x, &c, gs...)
-	if err != nil {
-		e := fault.Wrap(fault.Invalid, err, "the function's Backward failed")
+	stop := func(e *fault.Error) {
 		e.Op, e.File, e.Line = "Function", st.file, st.line
 		panic(e)
 	}
+	if err != nil {
+		stop(fault.Wrap(fault.Invalid, err, "Backward of %s failed", functionName(st.fn)))
+	}
 	if len(res) != len(b.n.edges) {
-		e := fault.New(fault.Invalid, "the function's Backward returned %d gradients for %d inputs", len(res), len(b.n.edges))
-		e.Op, e.File, e.Line = "Function", st.file, st.line
-		panic(e)
+		stop(fault.New(fault.Invalid, "Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none", functionName(st.fn), len(res), len(b.n.edges)))
 	}
 	for i, g := range res {
 		if g != nil && !sameShape(g.shape, b.shape(i)) {
-			e := fault.New(fault.Invalid, "the function's Backward returned a gradient of shape %v for input %d of shape %v", g.shape, i, b.shape(i))
-			e.Op, e.File, e.Line = "Function", st.file, st.line
-			panic(e)
+			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn), g.shape, i, b.shape(i)))
 		}
 		b.set(i, g)
 	}

@@ -1,0 +1,47 @@
+package tenon_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+)
+
+// faulty is a function whose Backward is wrong in the way that its Value says.
+type faulty struct{ how string }
+
+func (f faulty) Forward(x *tenon.Exec, c *tenon.FunctionContext, in ...*tenon.Tensor) []*tenon.Tensor {
+	c.Value = f.how
+	return []*tenon.Tensor{x.Neg(in[0])}
+}
+
+func (faulty) Backward(x *tenon.Exec, c *tenon.FunctionContext, g ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	switch c.Value {
+	case "error":
+		return nil, errors.New("no derivative here")
+	case "two":
+		return []*tenon.Tensor{g[0], g[0]}, nil
+	}
+	return []*tenon.Tensor{x.Zeros([]int{7}, tenon.Float32)}, nil
+}
+
+// An error in a user's derivative names the user's type and the line of the forward call.
+func TestFunctionErrors(t *testing.T) {
+	x := openSim(t)
+	for how, want := range map[string]string{
+		"error": "Backward of tenon_test.faulty failed: no derivative here",
+		"two":   "Backward of tenon_test.faulty returned 2 gradients, but Forward got 1 inputs; return one for each",
+		"shape": "Backward of tenon_test.faulty returned a gradient of shape [7] for input 0 of shape [3]",
+	} {
+		a := x.Ones([]int{3}, tenon.Float32).SetRequiresGrad(true)
+		out := x.Sum(x.Apply(faulty{how}, a)[0], nil, tenon.SumOpt{})
+		err := x.Backward(out, nil, tenon.BackwardOpt{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Count(err.Error(), "function_test.go:") != 2 {
+			t.Errorf("%s: %v", how, err)
+		}
+		if a.Grad() != nil {
+			t.Errorf("%s: a failed pass left a gradient", how)
+		}
+	}
+}
