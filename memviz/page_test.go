@@ -37,6 +37,7 @@ func TestPage(t *testing.T) {
 		{"Window", pageWindow},
 		{"Axis", pageAxis},
 		{"Stray", pageStray},
+		{"GoNames", pageGoNames},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, b) })
 	}
@@ -348,6 +349,12 @@ func pageSearch(t *testing.T, b *browser.Browser) {
 func pageState(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), nil)
 	d := v.info.Devices[0]
+	// The marked row is in sight as soon as the view is, though what stands above and beside the list takes its place after it.
+	v.do("update({view: 'state', state: device().states - 1}, true)")
+	if low := v.number("(r => r ? Math.max(0, r.bottom - views.state.table.scroller.getBoundingClientRect().bottom) : 1e9)(document.querySelector('.event.on')?.getBoundingClientRect())"); low > 1 {
+		t.Errorf("the marked row stands %g pixels below the list", low)
+	}
+	v.do("update({view: 'active', state: -1}, true)")
 	v.press("3")
 	check := func(state int) {
 		t.Helper()
@@ -527,6 +534,19 @@ func pageNames(t *testing.T, b *browser.Browser) {
 			t.Errorf("Tab does not reach %s; it reaches %v", want, reached)
 		}
 	}
+	v.clean(v.origin)
+}
+
+// pageGoNames looks at how functions of Go are written: without their packages' paths.
+func pageGoNames(t *testing.T, b *browser.Browser) {
+	v := serve(t, b, opened(t, twoDevices()), nil)
+	for _, c := range [][2]string{
+		{"{name: 'example.com/mod/pkg.(*T).Func', file: '/src/a.go'}", "pkg.(*T).Func"}, {"{name: 'main.main', file: 'main.go'}", "main.main"},
+		{"{name: 'a.b/pkg.Map[go.shape.struct { a/b.X int }]', file: 'x.go'}", "pkg.Map[go.shape.struct { a/b.X int }]"}, {"{name: 'at::native::div/', file: 'x.cpp'}", "at::native::div/"},
+	} {
+		v.equal(c[0], v.text("callName("+c[0]+")"), c[1])
+	}
+	v.equal("a label", v.text("shortLabel('/src/model.go:12:example.com/net/model.weights')"), "model.weights  model.go:12")
 	v.clean(v.origin)
 }
 

@@ -254,7 +254,7 @@ class BlockView {
         c.font = `11px ${css('--sans')}`;
         c.textBaseline = 'middle';
         const text = bytes(b.size), s = z - a > 120 && stackText(b.stack, () => this.schedule());
-        c.fillText(fitText(c, s && s.label ? `${text}  ${splitLabel(s.label).name}` : text, z - a - 10), a + 5, p.y + barHeight / 2 + 0.5);
+        c.fillText(fitText(c, s && s.label ? `${text}  ${callName(splitLabel(s.label))}` : text, z - a - 10), a + 5, p.y + barHeight / 2 + 0.5);
       }
       if (where.sel === b.id || this.over && this.over.b === b) {
         c.strokeStyle = css('--ink');

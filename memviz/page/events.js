@@ -9,7 +9,8 @@ class EventTable {
     this.inner = h('div', { class: 'event-rows' });
     this.scroller = h('div', { class: 'events', tabindex: '0', role: 'listbox', 'aria-label': 'Events of the trace' }, this.inner);
     this.scroller.addEventListener('scroll', () => this.fill(), { passive: true });
-    new ResizeObserver(() => this.fill()).observe(this.scroller);
+    // Until somebody scrolls the marked row stays in sight, also when what stands around the list takes its place.
+    new ResizeObserver(() => this.scroller.scrollTop === this.placed ? this.reveal(markerState()) : this.fill()).observe(this.scroller);
   }
 
   // rows: state 0 first, then one state per event; in a static file the states that it holds. A very long trace is scaled, since elements
@@ -42,6 +43,7 @@ class EventTable {
       const want = clamp(state - rows / 2, 0, Math.max(0, this.total - rows));
       this.scroller.scrollTop = this.height === this.total * eventRow ? want * eventRow : want / Math.max(1, this.total - rows) * (this.height - view);
     }
+    this.placed = this.scroller.scrollTop;
     this.fill();
   }
 

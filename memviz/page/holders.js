@@ -147,7 +147,7 @@ function flameTree(at, stacks, native) {
     if (!frames.length) frames = [g.label ? { file: splitLabel(g.label).file, line: splitLabel(g.label).line, name: splitLabel(g.label).name } : { file: '', line: 0, name: '(no stack)' }];
     for (const f of frames) {
       const key = `${f.file}:${f.line}:${f.name}`;
-      if (!n.children.has(key)) n.children.set(key, node(f.name || '(no name)', `${f.file}${f.line ? `:${f.line}` : ''}`, n));
+      if (!n.children.has(key)) n.children.set(key, node(callName(f) || '(no name)', `${f.file}${f.line ? `:${f.line}` : ''}`, n));
       n = n.children.get(key);
       n.bytes += g.bytes;
       n.count += g.count;

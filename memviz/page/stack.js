@@ -7,18 +7,25 @@ function splitLabel(label) {
   return m ? { file: m[1], line: Number(m[2]), name: m[3] } : { file: '', line: 0, name: label };
 }
 
+// callName writes a function without the path that Go's package names have: "example.com/mod/pkg.Func" is "pkg.Func".
+function callName(f) {
+  if (!f.file.endsWith('.go')) return f.name;
+  const path = f.name.split('[', 1)[0];
+  return f.name.slice(path.lastIndexOf('/') + 1);
+}
+
 const baseName = path => path.slice(Math.max(path.lastIndexOf('/'), path.lastIndexOf('\\')) + 1);
 
 // shortLabel writes a label as "name  file.py:12".
 function shortLabel(label) {
-  const { file, line, name } = splitLabel(label);
+  const { file, line } = splitLabel(label), name = callName(splitLabel(label));
   if (!file) return name;
   return `${name || '(no name)'}  ${baseName(file)}${line ? `:${line}` : ''}`;
 }
 
 // labelElement writes a label with its parts set apart.
 function labelElement(label) {
-  const { file, line, name } = splitLabel(label || '');
+  const { file, line } = splitLabel(label || ''), name = callName(splitLabel(label || ''));
   if (!file && name === 'no stack recorded' || !label) return h('span', { class: 'label faint' }, 'no stack recorded');
   return h('span', { class: 'label', title: label }, h('span', { class: 'fn' }, name || '(no name)'), file ? h('span', { class: 'at' }, ` ${baseName(file)}${line ? `:${line}` : ''}`) : null);
 }
@@ -88,7 +95,7 @@ function callersOf(s, most) {
   const out = [];
   for (const f of frames.slice(at + 1)) {
     if (plumbing.test(f.name)) continue;
-    out.push(`${f.name} ${baseName(f.file)}:${f.line}`);
+    out.push(`${callName(f)} ${baseName(f.file)}:${f.line}`);
     if (out.length === most) break;
   }
   return out;

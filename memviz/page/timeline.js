@@ -77,7 +77,7 @@ class Timeline {
       active ? fact(d.allocations === 1 ? 'allocation' : 'allocations', number(d.allocations)) : fact('segments at the end', number(d.segments)),
       d.time_end_us > d.time_start_us ? fact('', duration(d.time_end_us - d.time_start_us), 'From the first event to the last') : null,
     ], d.events === 0 ? [] : [
-      where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), `${s && s.label ? splitLabel(s.label).name : 'one stack'} ✕`) : null,
+      where.stack ? h('button', { class: 'chip', title: 'Stop highlighting this stack (Escape)', onclick: () => update({ stack: 0 }) }, h('i', { style: { background: stackColour(where.stack) } }), `${s && s.label ? callName(splitLabel(s.label)) : 'one stack'} ✕`) : null,
       h('label', { class: 'choose' }, 'Colour by ', h('select', { onchange: e => update({ colour: e.target.value }), id: 'colour' },
         modes.map(([k, name]) => h('option', { value: k, selected: where.colour === k }, name)))),
       h('button', { class: 'small', title: 'Whole trace (0)', onclick: () => this.zoomTo(0, device().states, 0, 0) }, 'Whole'),
