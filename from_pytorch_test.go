@@ -313,6 +313,12 @@ func TestFromPyTorchDevices(t *testing.T) {
 		must(t, err)
 		must(t, x.Close())
 	}
+	cpu, err := tenon.Open(tenon.CPU())
+	must(t, err)
+	must(t, cpu.Close())
+	sim, err := tenon.Open(tenon.Sim(24 << 30))
+	must(t, err)
+	must(t, sim.Close())
 	best, err := tenon.Open(tenon.Best())
 	must(t, err)
 	must(t, best.Close())
