@@ -198,11 +198,26 @@ type memvizTrace struct{ reportInput }
 
 // Run prints it, as PyTorch does with the end of the last line, which the report itself has not.
 func (c *memvizTrace) Run(con *console) error {
-	if err := c.print(con.out, memviz.WriteTrace); err != nil {
+	out := measured{to: con.out}
+	if err := c.print(&out, memviz.WriteTrace); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(con.out)
+	if err == nil && out.bytes == 0 {
+		_, err = fmt.Fprintf(con.err, "%s holds no trace, so nothing is printed; the history must be recorded before the work that matters\n", c.File)
+	}
 	return err
+}
+
+// measured counts what is written.
+type measured struct {
+	to    io.Writer
+	bytes int
+}
+
+func (m *measured) Write(p []byte) (int, error) {
+	m.bytes += len(p)
+	return m.to.Write(p)
 }
 
 // print writes a report to standard output.

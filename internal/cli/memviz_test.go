@@ -113,6 +113,9 @@ func TestMemvizErrors(t *testing.T) {
 			t.Errorf("%v: exit status %d, %q; want %q", c.args, exit, errs, c.want)
 		}
 	}
+	if out, errs, exit := run("memviz", "trace", none); exit != 0 || out != "\n" || !strings.Contains(errs, "none.pickle holds no trace") {
+		t.Errorf("the trace of no history: exit status %d, %q, %q", exit, out, errs)
+	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "*.svg")); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
