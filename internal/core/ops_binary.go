@@ -14,7 +14,7 @@ func init() {
 	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
 	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", point: kernels.DivTrunc, rule: rounded, cast: castWidest, back: flatPair})
 	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", point: kernels.DivFloor, rule: rounded, cast: castWidest, back: flatPair})
-	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, rule: numeric, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
+	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: numeric, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {
@@ -82,6 +82,19 @@ func backAddScaled(b *back) {
 	if b.need(1) {
 		b.set(1, b.x.MulS(b.grad(0), b.n.scalar[0].F))
 	}
+}
+
+// runPow: powers of ±1/2 are roots, which differ from others at -0 and -∞.
+func runPow(f *frame) error {
+	if f.holes&2 == 0 || !f.dt.IsFloat() && !f.dt.IsComplex() || math.Abs(f.hole[1].F) != 0.5 || f.hole[1].Im != 0 || f.out[0].Numel() == 0 {
+		return f.runPoint()
+	}
+	op := kernels.Sqrt
+	if f.hole[1].F < 0 {
+		op = kernels.Rsqrt
+	}
+	outs, ins := f.operandsOf()
+	return kernels.Pointwise(f, op, f.dt, nil, outs, ins[:1])
 }
 
 func backPow(b *back) {
@@ -169,7 +182,7 @@ func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 // PowS returns a to the power v. Integers have no negative whole powers.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
-	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) {
+	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) && !math.IsInf(v, 0) {
 		f.fail(fault.Invalid, "Integers to negative integer powers are not allowed")
 	}
 	return f.call1()

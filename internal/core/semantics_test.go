@@ -306,3 +306,23 @@ func TestLossValues(t *testing.T) {
 		want(t, x, x.PReLU(x.Full(nil, -3, dtype.Float32), x.Slice(w, 0, 1, 2, 1)), -6)
 	})
 }
+
+// Powers of a half are roots.
+func TestPowersOfHalf(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{-inf, -1, 4, inf})
+		wantBits(t, x, x.PowS(a, 0.5), nan, nan, 2, inf)
+		wantBits(t, x, x.PowS(a, -0.5), nan, nan, 0.5, 0)
+		zero := x.Neg(x.Zeros([]int{1}, dtype.Float32))
+		wantBits(t, x, x.PowS(zero, -0.5), -inf)
+		if !math.Signbit(float64(floats(t, x, x.PowS(zero, 0.5))[0])) {
+			t.Error("the root of -0 is 0")
+		}
+		want(t, x, x.PowS(From(x, []int32{4, 9}), 0.5), 2, 3)
+		want(t, x, x.PowS(x.Zeros([]int{0}, dtype.Float32), 0.5))
+		want(t, x, x.PowS(From(x, []int32{2, 1}), math.Inf(-1)), 0, 1)
+		l := leafOf(x, 4)
+		backward(t, x, x.PowS(l, 0.5), BackwardOpt{})
+		want(t, x, l.Grad(), 0.25)
+	})
+}
