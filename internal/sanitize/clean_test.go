@@ -15,24 +15,6 @@ import (
 
 var long = flag.Bool("long", false, "run the slow tests under the simulator's checker too")
 
-// testBinary returns the test binary of a package: the one beside this binary, or a new one.
-func testBinary(t *testing.T, pkg string) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Base(pkg) + ".test"
-	if beside := filepath.Join(filepath.Dir(self), name); exists(beside) {
-		return beside
-	}
-	out := filepath.Join(t.TempDir(), name)
-	if text, err := exec.Command("go", "test", "-c", "-o", out, "tenon.dev/"+pkg).CombinedOutput(); err != nil {
-		t.Fatalf("there is no %s beside this binary, and it cannot be built: %v\n%s", name, err, text)
-	}
-	return out
-}
-
 // under runs a program under a tool and returns what it printed and the report.
 func under(t *testing.T, c *memcheck.Checker, tool memcheck.Tool, dir string, args ...string) (string, *memcheck.Report) {
 	t.Helper()

@@ -44,23 +44,6 @@ func plantedJob() job {
 	return job{pkg: "internal/sanitize", tests: "^(" + strings.Join(append(names, inChild), "|") + ")$", nproc: 3, planted: true}
 }
 
-// command is the program tenon: the one beside this binary, or a new one.
-func command(t *testing.T) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if beside := filepath.Join(filepath.Dir(self), "tenon"); exists(beside) {
-		return beside
-	}
-	out := filepath.Join(t.TempDir(), "tenon")
-	if text, err := exec.Command("go", "build", "-o", out, "tenon.dev/cmd/tenon").CombinedOutput(); err != nil {
-		t.Fatalf("there is no tenon beside this binary, and it cannot be built: %v\n%s", err, text)
-	}
-	return out
-}
-
 // started is how a command ended, and what it printed.
 type started struct {
 	status int
@@ -85,7 +68,7 @@ func start(t *testing.T, dir string, env []string, args ...string) started {
 // folder, which it returns with the records. The exit statuses must say that the planted tests failed and all others passed, each with a report.
 func commandOver(t *testing.T, checker string, limit time.Duration, env []string, jobs []job) (dir string, records []*memcheck.Record) {
 	t.Helper()
-	tenon, root := command(t), t.TempDir()
+	tenon, root := program(t, "tenon", "build", "tenon.dev/cmd/tenon"), t.TempDir()
 	module, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +195,7 @@ func TestCommandOnSimulator(t *testing.T) {
 	}
 	onPath := []string{"PATH=" + dir + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	for checker, env := range map[string][]string{"tenon": nil, fakeName: onPath} {
-		_, records := commandOver(t, checker, time.Minute, env, []job{{pkg: "internal/kernels", tests: "^(TestNLL|TestPooling)$", args: []string{"-test.short"}, nproc: 2}, plantedJob()})
+		_, records := commandOver(t, checker, time.Minute, env, []job{{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}, plantedJob()})
 		for tool, n := range judge(t, records) {
 			if n == 0 {
 				t.Errorf("no kernel ran under %s of %s", tool, checker)

@@ -39,39 +39,57 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// built is the binary that plantedBinary made.
+// built is the folder of the programs that program made.
 var built struct {
-	once sync.Once
-	dir  string
-	err  error
+	mu  sync.Mutex
+	dir string
 }
 
-// plantedBinary returns a test binary that has the planted tests: this one, one beside it, or a new one.
-func plantedBinary(t *testing.T) string {
+// program returns a program: the one of this name beside this binary, or what the go command makes of the arguments, once.
+func program(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if planted {
-		return self
-	}
-	if beside := filepath.Join(filepath.Dir(self), "planted.test"); exists(beside) {
+	if beside := filepath.Join(filepath.Dir(self), name); exists(beside) {
 		return beside
 	}
-	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "tenon-planted-"); built.err != nil {
-			return
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if built.dir == "" {
+		if built.dir, err = os.MkdirTemp("", "tenon-sanitize-"); err != nil {
+			t.Fatal(err)
 		}
-		text, err := exec.Command("go", "test", "-c", "-tags", "planted", "-o", filepath.Join(built.dir, "planted.test"), "tenon.dev/internal/sanitize").CombinedOutput()
-		if err != nil {
-			built.err = fmt.Errorf("the planted tests cannot be built: %w\n%s", err, text)
-		}
-	})
-	if built.err != nil {
-		t.Fatal(built.err)
 	}
-	return filepath.Join(built.dir, "planted.test")
+	out := filepath.Join(built.dir, name)
+	if exists(out) {
+		return out
+	}
+	args = slices.Insert(slices.Clone(args), len(args)-1, "-o", out)
+	if text, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("there is no %s beside this binary, and it cannot be built: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// plantedBinary returns a test binary that has the planted tests: this one, one beside it, or a new one.
+func plantedBinary(t *testing.T) string {
+	t.Helper()
+	if planted {
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return self
+	}
+	return program(t, "planted.test", "test", "-c", "-tags", "planted", "tenon.dev/internal/sanitize")
+}
+
+// testBinary returns the test binary of a package.
+func testBinary(t *testing.T, pkg string) string {
+	t.Helper()
+	return program(t, filepath.Base(pkg)+".test", "test", "-c", "tenon.dev/"+pkg)
 }
 
 // collector keeps the records of a run.
