@@ -1,5 +1,7 @@
 // Package cuda is what users see of a device: its properties, streams, events and memory.
 // It may not know tensors.
+//
+// The Device method of an Exec (package tenon) gives the device that it runs on.
 package cuda
 
 import (

@@ -2,6 +2,8 @@
 // simulator alike.
 // It may not know how the program is compiled or launched. It is experimental: its API may change.
 //
+// An Exec of package tenon runs a kernel with its method Launch. The examples show one over elements, and one with tiles.
+//
 // A mistake (operands of different types, a value used outside its region) does not panic: the first one is kept with its source line
 // and returned by [Kernel.Program], and so by the first launch.
 package kernel
