@@ -38,6 +38,9 @@ if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
 	echo "memcheck     there are no results of compute-sanitizer: $(grep -E 'needs an NVIDIA GPU|neither compute-sanitizer' "$run.memcheck.log" | head -1)"
 	status=1
 fi
+if [[ $parts == *" memcheck "* ]]; then
+	grep -E '0 findings, |\.test: [0-9]+ tests? in ' "$run.memcheck.log"
+fi
 if [[ $parts == *" bench "* ]]; then
 	grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
 fi
