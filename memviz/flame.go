@@ -215,6 +215,9 @@ func WriteHolders(w io.Writer, rec *Recording, number int, at string) error {
 
 // MainDevice returns the number of the device with the longest trace, the lowest of several; -1 if the recording has no device.
 func (rec *Recording) MainDevice() int {
+	if rec == nil {
+		return -1
+	}
 	number, longest := -1, -1
 	for _, d := range rec.devices {
 		if d.entry.Events > longest {

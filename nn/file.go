@@ -27,7 +27,7 @@ func SaveFile(x *tenon.Exec, m any, name string) error {
 		failed = stopped
 	}
 	if failed != nil {
-		return fault.Wrap(fault.Invalid, failed, "cannot save %s", name)
+		return fault.Wrap(fault.Invalid, failed, "cannot save %q", name)
 	}
 	return nil
 }

@@ -382,7 +382,7 @@ func TestInit(t *testing.T) {
 		wantFloats(t, x, m, 1, 0, 0, 0, 1, 0)
 		wantError(t, func() { nn.InitEye(x, w) }, "2 dimensions")
 		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), 1, g) }, "fewer than 2 dimensions")
-		wantError(t, func() { nn.Gain("cube", 0) }, "Unsupported nonlinearity cube")
+		wantError(t, func() { nn.Gain("cube", 0) }, `Unsupported nonlinearity "cube"`)
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
 		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{}, g)
 		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{}, g)

@@ -42,16 +42,16 @@ func (opt *AdamOpt) resolve(refuse func(kind fault.Kind, format string, args ...
 	}
 	for i, b := range opt.Betas {
 		if !(0 <= b && b < 1) {
-			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v", i, b)
+			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
 		}
 	}
 	switch {
 	case !(opt.LR >= 0):
-		return refuse(fault.Invalid, "Invalid learning rate: %v", opt.LR)
+		return refuse(fault.Invalid, "Invalid learning rate: %v; give a number that is not negative", opt.LR)
 	case !(opt.Eps >= 0):
-		return refuse(fault.Invalid, "Invalid epsilon value: %v", opt.Eps)
+		return refuse(fault.Invalid, "Invalid epsilon value: %v; give a number that is not negative", opt.Eps)
 	case !(opt.WeightDecay >= 0):
-		return refuse(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
+		return refuse(fault.Invalid, "Invalid weight_decay value: %v; give a number that is not negative", opt.WeightDecay)
 	}
 	return nil
 }

@@ -45,11 +45,11 @@ func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opt SGDOpt) error {
 	opt.LR = or(opt.LR, 1e-3)
 	switch {
 	case !(opt.LR >= 0):
-		return o.refuse(fault.Invalid, "Invalid learning rate: %v", opt.LR)
+		return o.refuse(fault.Invalid, "Invalid learning rate: %v; give a number that is not negative", opt.LR)
 	case !(opt.Momentum >= 0):
-		return o.refuse(fault.Invalid, "Invalid momentum value: %v", opt.Momentum)
+		return o.refuse(fault.Invalid, "Invalid momentum value: %v; give a number that is not negative", opt.Momentum)
 	case !(opt.WeightDecay >= 0):
-		return o.refuse(fault.Invalid, "Invalid weight_decay value: %v", opt.WeightDecay)
+		return o.refuse(fault.Invalid, "Invalid weight_decay value: %v; give a number that is not negative", opt.WeightDecay)
 	case opt.Nesterov && (opt.Momentum == 0 || opt.Dampening != 0):
 		return o.refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
 	}

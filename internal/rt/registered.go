@@ -35,6 +35,9 @@ func (r *registrations) after(addr uint64) int {
 // HostRegister page-locks b, so that copies between it and devices go on while the host does. b must stay where it is until HostUnregister, as
 // memory of Go programs does. Where part of b is page-locked already, that is an error. It is safe for concurrent use.
 func (d *Device) HostRegister(b []byte) error {
+	if len(b) == 0 {
+		return fault.New(fault.Invalid, "no memory was given to page-lock; give at least a byte")
+	}
 	back := backend{d}
 	err := back.relaxed(func(t driver.Thread) error { return d.dev.HostRegister(t, b) })
 	if err != nil {

@@ -75,7 +75,7 @@ func (s *Stream) WaitAll(o *Stream) error {
 		return err
 	}
 	if s.dev != o.dev {
-		return fault.New(fault.Unsupported, "streams of different devices wait through copies only")
+		return fault.New(fault.Unsupported, "streams of different devices wait through copies only; copy what is to be shared with To or CopyInto")
 	}
 	now := o.Seq()
 	e, err := s.dev.AcquireEvent(false)
