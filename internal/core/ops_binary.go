@@ -14,7 +14,7 @@ func init() {
 	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
 	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", point: kernels.DivTrunc, rule: rounded, cast: castWidest, back: flatPair})
 	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", point: kernels.DivFloor, rule: rounded, cast: castWidest, back: flatPair})
-	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: numeric, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
+	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {
@@ -82,6 +82,15 @@ func backAddScaled(b *back) {
 	if b.need(1) {
 		b.set(1, b.x.MulS(b.grad(0), b.n.scalar[0].F))
 	}
+}
+
+// powerRule is numeric; an exponent that is a number must be such as the promoted type, or what it is computed in, has.
+func powerRule(f *frame) (compute, out dtype.DType) {
+	p, out := numeric(f)
+	if f.holes&2 != 0 {
+		f.fits(complex(f.hole[1].F, f.hole[1].Im), accumulated(p))
+	}
+	return p, out
 }
 
 // runPow: powers of ±1/2 are roots, which differ from others at -0 and -∞.

@@ -19,9 +19,9 @@ func init() {
 	rowMinimum = define(row{Name: "Minimum", Torch: "minimum", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Gt) }})
 	rowFMax = define(row{Name: "FMax", Torch: "fmax", point: kernels.FMax, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Ge) }})
 	rowFMin = define(row{Name: "FMin", Torch: "fmin", point: kernels.FMin, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Le) }})
-	rowClampMin = define(row{Name: "ClampMin", Torch: "clamp_min", point: kernels.Maximum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
-	rowClampMax = define(row{Name: "ClampMax", Torch: "clamp_max", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
-	rowClamp = define(row{Name: "Clamp", Torch: "clamp", point: kernels.Clamp, rule: realOnly, saves: in0 | in1 | in2, back: backClamp})
+	rowClampMin = define(row{Name: "ClampMin", Torch: "clamp_min", point: kernels.Maximum, rule: boundRule, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
+	rowClampMax = define(row{Name: "ClampMax", Torch: "clamp_max", point: kernels.Minimum, rule: boundRule, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
+	rowClamp = define(row{Name: "Clamp", Torch: "clamp", point: kernels.Clamp, rule: boundRule, saves: in0 | in1 | in2, back: backClamp})
 	rowNanToNum = define(row{Name: "NanToNum", Torch: "nan_to_num", point: kernels.NanToNum, rule: same, saves: in0, back: func(b *back) {
 		b.set(0, b.x.pick(b.x.IsFinite(b.in(0)), b.grad(0), 0, nil, 0))
 	}})
@@ -44,6 +44,17 @@ func backWhere(b *back) {
 	if b.need(2) {
 		b.set(2, b.x.pick(c, nil, 0, g, 0))
 	}
+}
+
+// boundRule is realOnly; numbers must be such as the promoted type, or what it is computed in, has.
+func boundRule(f *frame) (compute, out dtype.DType) {
+	p, out := realOnly(f)
+	for i := 1; i < f.ins; i++ {
+		if f.in[i] == nil && f.holes&(1<<i) != 0 {
+			f.fits(complex(f.hole[i].F, 0), accumulated(p))
+		}
+	}
+	return p, out
 }
 
 func metaMaskedFill(f *frame) {

@@ -182,6 +182,9 @@ func TestRefusals(t *testing.T) {
 			{func() { x.Full([]int{1}, 1e6, dtype.Float16) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
 			{func() { x.MaskedFillS(one, yes, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
 			{func() { x.MaskedFill(real, yes, x.FullC(nil, 1i, dtype.Complex64)) }, fault.Invalid, "value cannot be converted to type float32 without"},
+			{func() { x.ClampS(x.Ones([]int{1}, dtype.Uint8), -300, 3) }, fault.Invalid, "value cannot be converted to type uint8_t without overflow"},
+			{func() { x.ClampMaxS(one, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
+			{func() { x.PowS(x.Ones([]int{1}, dtype.Int8), 200) }, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
 			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an empty tensor because the operation does not have an identity"},
 			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
 			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
@@ -218,6 +221,7 @@ func TestRefusals(t *testing.T) {
 		// What PyTorch lets pass: negative numbers wrap in uint8, fractions are cut, infinities stay, no slice of no dimension is taken.
 		want(t, x, x.ToDType(x.Full([]int{1}, -1, dtype.Uint8), dtype.Float32), 255)
 		want(t, x, x.ToDType(x.Full([]int{1}, 127.5, dtype.Int8), dtype.Float32), 127)
+		want(t, x, x.ToDType(x.ClampMaxS(half, 1e10), dtype.Float32), 1, 1)
 		want(t, x, x.Full([]int{1}, math.Inf(-1), dtype.Float32), -inf)
 		want(t, x, x.ToDType(x.MaskedFillS(one, yes, -1.5), dtype.Float32), -1, -1)
 		want(t, x, x.ToDType(x.MaskedFill(one, yes, x.Full(nil, 2.75, dtype.Float64)), dtype.Float32), 2, 2)
