@@ -125,8 +125,14 @@ func freeText(free, rounding uint64) string {
 	return fmt.Sprintf("%s (%.1f%% internal)", sizeText(free+rounding), float64(rounding)/float64(free+rounding)*100)
 }
 
+// maxLetters is what a segment may take in characters, more than any device has: 80 TiB.
+const maxLetters = 1 << 22
+
 // pageLetters draws a segment, a character for each 20 MiB.
 func pageLetters(g *snapshot.Segment) string {
+	if g.TotalSize > maxLetters*statsPage {
+		return "larger than any device"
+	}
 	n := (g.TotalSize + statsPage - 1) / statsPage
 	pages := []byte(strings.Repeat(" ", int(n)))
 	full := make([]float64, n)
@@ -137,7 +143,10 @@ func pageLetters(g *snapshot.Segment) string {
 			at += b.Size
 			continue
 		}
-		end := min(at+requested(b), g.TotalSize)
+		if at >= g.TotalSize { // only in a file that no allocator wrote
+			break
+		}
+		end := at + min(requested(b), g.TotalSize-at)
 		for p := at / statsPage; p*statsPage < end; p++ {
 			full[p] += float64(min(end, (p+1)*statsPage)-max(at, p*statsPage)) / statsPage
 			if pages[p] == ' ' {
