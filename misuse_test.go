@@ -505,15 +505,21 @@ func TestMisuseWalk(t *testing.T) {
 
 // Every call is sound or refused while a graph is captured, and the device works on after it.
 func TestMisuseInCapture(t *testing.T) {
-	open(t, func(t *testing.T, x *tenon.Exec) {
-		other, err := tenon.Open(tenon.Sim(1 << 30))
+	fresh := func() *tenon.Exec {
+		x, err := tenon.Open(tenon.Sim(0))
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer other.Close()
-		w := newWalk(t, x, other)
-		one := x.Ones([]int{1}, tenon.Float32)
-		methods(x, func(name string, f reflect.Value) {
+		t.Cleanup(func() { x.Close() })
+		return x
+	}
+	x := fresh()
+	w := newWalk(t, x, fresh())
+	for _, sample := range []any{x, (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.MemPool)(nil), (*cuda.Generator)(nil), (*cuda.Device)(nil)} {
+		methods(sample, func(name string, f reflect.Value) {
+			if _, ok := sample.(*cuda.Device); ok {
+				x = fresh() // its settings change
+			}
 			for p := range 4 {
 				what := "captured " + describe(name, w.sound(f.Type(), p))
 				w.x = x
@@ -527,12 +533,14 @@ func TestMisuseInCapture(t *testing.T) {
 					}
 					return g.Close()
 				})
+				one := x.Ones([]int{1}, tenon.Float32)
 				if v, err := x.Item(x.AddS(one, 1)); err != nil || v != 2 {
 					t.Fatalf("after %s: 1+1 = %v, %v", what, v, err)
 				}
+				one.Close()
 			}
 		}, "Close")
-	})
+	}
 }
 
 // calls makes arguments for every operation, and returns what calls it.

@@ -31,13 +31,7 @@ func (p *Param) Tensor() *tenon.Tensor {
 
 // Set replaces the tensor and closes the former one with its gradient. The box takes t over; whether t requires a gradient is left as it is.
 func (p *Param) Set(t *tenon.Tensor) {
-	made(p, "Param.Set")
-	if p.t == t {
-		return
-	}
-	t = own("Param.Set", t)
-	p.t.Close()
-	p.t = t
+	replace("Param.Set", &made(p, "Param.Set").t, t)
 }
 
 // Grad returns the accumulated gradient, or nil. The parameter owns it.
@@ -78,13 +72,7 @@ func (b *Buffer) Tensor() *tenon.Tensor {
 
 // Set replaces the tensor and closes the former one. The box takes t over.
 func (b *Buffer) Set(t *tenon.Tensor) {
-	made(b, "Buffer.Set")
-	if b.t == t {
-		return
-	}
-	t = own("Buffer.Set", t)
-	b.t.Close()
-	b.t = t
+	replace("Buffer.Set", &made(b, "Buffer.Set").t, t)
 }
 
 // Close frees the tensor.
@@ -92,6 +80,16 @@ func (b *Buffer) Close() {
 	if b != nil {
 		b.t.Close()
 	}
+}
+
+// replace puts t in a box in place of the former tensor, which it closes.
+func replace(op string, box **tenon.Tensor, t *tenon.Tensor) {
+	if *box == t {
+		return
+	}
+	t = own(op, t)
+	(*box).Close()
+	*box = t
 }
 
 // own takes t, given to op, out of its scope.
