@@ -155,7 +155,13 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	free, total, err := d.Driver().MemInfo(t)
 	t.Leave()
 	text := fmt.Sprintf("%s, capability %d.%d, %s", info.Name, info.Major, info.Minor, count(info.Multiprocessors, "multiprocessor"))
-	if err == nil && total > 0 {
+	switch {
+	case err != nil || total == 0:
+	case sel.Kind == rt.CPU:
+		text += fmt.Sprintf(", %s of memory, shared with all programs", gib(total))
+	case sel.Kind == rt.Sim:
+		text += fmt.Sprintf(", %s of simulated memory, which takes this machine's where it is written", gib(total))
+	default:
 		text += fmt.Sprintf(", %s of %s free", gib(free), gib(total))
 	}
 	if s, ok := state[info.UUID]; ok {
