@@ -155,6 +155,9 @@ func (r *report) device(name string, sel rt.Selector, state map[[16]byte]nvml.De
 	free, total, err := d.Driver().MemInfo(t)
 	t.Leave()
 	text := fmt.Sprintf("%s, capability %d.%d, %s", info.Name, info.Major, info.Minor, count(info.Multiprocessors, "multiprocessor"))
+	if sel.Kind == rt.CPU {
+		text = info.Name + ", " + count(info.Multiprocessors, "thread")
+	}
 	switch {
 	case err != nil || total == 0:
 	case sel.Kind == rt.CPU:
