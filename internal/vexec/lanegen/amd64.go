@@ -423,19 +423,24 @@ func (w *asmWriter) conversions() {
 	}
 }
 
+// scalars loads those of two 32-bit operands that are one number, before the loop, and makes the others' pointers advance in it.
+func (w *asmWriter) scalars(kinds string, step *[4]int) {
+	for i := range 2 {
+		if kinds[i] == 'S' {
+			w.f("\tVPBROADCASTD (%s), Y%d", pointers[i], i)
+		} else {
+			step[i+1] = 128
+		}
+	}
+}
+
 // wide writes the 32 by 32 to 64 bit products.
 func (w *asmWriter) wide() {
 	for _, t := range []struct{ dt, extend, mul string }{{"Int32", "VPMOVSXDQ", "VPMULDQ"}, {"Uint32", "VPMOVZXDQ", "VPMULUDQ"}} {
 		for form, kinds := range strings.Fields(both) {
 			name := w.begin("OpMulWide")
 			step := [4]int{256, 0, 0, 0}
-			for i := range 2 {
-				if kinds[i] == 'S' {
-					w.f("\tVPBROADCASTD (%s), Y%d", pointers[i], i)
-				} else {
-					step[i+1] = 128
-				}
-			}
+			w.scalars(kinds, &step)
 			w.f("l%s:", name)
 			for v := range 8 {
 				for i := range 2 {
@@ -467,13 +472,7 @@ func (w *asmWriter) divisions() {
 				name := w.begin(op)
 				step := [4]int{128, 0, 0, 0}
 				w.constant(8, 0x4330000000000000, 0)
-				for i := range 2 {
-					if kinds[i] == 'S' {
-						w.f("\tVPBROADCASTD (%s), Y%d", pointers[i], i)
-					} else {
-						step[i+1] = 128
-					}
-				}
+				w.scalars(kinds, &step)
 				w.f("l%s:", name)
 				for v := range 4 {
 					for i := range 2 {
