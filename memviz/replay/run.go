@@ -336,10 +336,10 @@ func (r *replay) conclude() {
 		r.differ("the replay never comes to event %d, where the recording turns to the driver", n.event)
 	}
 	if c.PeakReserved != rec.PeakReserved {
-		r.differ("peak reserved is %d bytes, in the recording %d", c.PeakReserved, rec.PeakReserved)
+		r.differ("peak reserved is %s, in the recording %s", sizes(c.PeakReserved, rec.PeakReserved)...)
 	}
 	if c.PeakRequested != rec.PeakRequested {
-		r.differ("peak requested is %d bytes, in the recording %d", c.PeakRequested, rec.PeakRequested)
+		r.differ("peak requested is %s, in the recording %s", sizes(c.PeakRequested, rec.PeakRequested)...)
 	}
 	if int(c.OOMs) != rec.OOMs {
 		r.differ("%d allocations fail, in the recording %d", c.OOMs, rec.OOMs)
@@ -357,6 +357,14 @@ func (r *replay) conclude() {
 		c.FinalEqual = false
 		r.differ("it ends with %d segments, the recording with %d", len(have), len(r.p.final))
 	}
+}
+
+// sizes writes two numbers of bytes with units, or in full where that would hide how they differ.
+func sizes(a, b uint64) []any {
+	if x, y := alloc.FormatSize(a), alloc.FormatSize(b); x != y {
+		return []any{x, y}
+	}
+	return []any{fmt.Sprintf("%d bytes", a), fmt.Sprint(b)}
 }
 
 // sameSegment compares a segment with the snapshot's. What was once requested of a block that is free now is left open, since a trace
