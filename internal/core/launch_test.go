@@ -23,7 +23,9 @@ func TestLaunchRefusals(t *testing.T) {
 	masked := build("masked", func(k *kernel.Builder, b kernel.Buffer) {
 		k.If(k.ThreadIdx(kernel.X).Lt(k.I32(1)), func() { b.Atomic(kernel.AtomicAdd, k.I32(0), k.F32(1)) })
 	})
-	reader := build("reader", func(k *kernel.Builder, b kernel.Buffer) { k.Shared("s", dtype.Float32, 1).Store(k.I32(0), b.Load(k.I32(0))) })
+	reader := build("reader", func(k *kernel.Builder, b kernel.Buffer) {
+		k.Shared("s", dtype.Float32, 1).Store(k.I32(0), b.Load(k.I32(0)))
+	})
 	block := func(x, y int) LaunchShape { return LaunchShape{Block: [3]int{x, y}} }
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{64}, dtype.Float32)
