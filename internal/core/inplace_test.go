@@ -144,6 +144,14 @@ func TestInPlaceViewRefusals(t *testing.T) {
 		}{
 			{"leaf", double(leaf), []string{"a leaf Variable that requires grad is being used in an in-place operation"}},
 			{"view of a leaf", double(row(leaf)), []string{viewOfLeaf}},
+			{"view of a closed leaf", func() {
+				m := matrix(x)
+				v := row(m)
+				m.Close()
+				other := x.Neg(v) // keeps the graph
+				x.MulInto(x.Select(v, 0, 0), x.Select(v, 0, 0), x.Select(v, 0, 1))
+				other.Close()
+			}, []string{viewOfLeaf}},
 			{"view of a leaf without grad", double(hiddenRow(leaf)), []string{noGrad + direct}},
 			{"view of a view that is a leaf", double(row(leafRow(plain()))), []string{viewOfLeaf}},
 			{"view that is a leaf", double(leafRow(plain())), []string{"a leaf Variable"}},

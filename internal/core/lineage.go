@@ -87,7 +87,6 @@ func (t *Tensor) forget() {
 		t.node.release()
 		t.node = nil
 	}
-	t.leaf = nil
 }
 
 // stale reports whether the base's history is a newer one than that from which the history of the view t was derived.

@@ -123,6 +123,7 @@ func (t *Tensor) Close() {
 	if l := t.leaf; l != nil && l.owner == t {
 		l.setGrad(nil)
 	}
+	t.leaf = nil
 	if t.view != nil {
 		t.forget()
 		t.view.base.unshare()
