@@ -356,7 +356,18 @@ func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect
 }
 
 // invoke calls f and returns its error result.
-func invoke(f reflect.Value, in []reflect.Value) error {
+func invoke(f reflect.Value, in []reflect.Value) (err error) {
+	if n := f.Type().NumOut(); n > 0 && f.Type().Out(n-1) == reflect.TypeFor[error]() {
+		defer func() {
+			if r := recover(); r != nil {
+				e, ok := r.(*fault.Error)
+				if !ok {
+					panic(r)
+				}
+				err = thrown{e}
+			}
+		}()
+	}
 	var out []reflect.Value
 	if f.Type().IsVariadic() {
 		out = f.CallSlice(in)
@@ -377,6 +388,11 @@ func invoke(f reflect.Value, in []reflect.Value) error {
 	}
 	return nil
 }
+
+// thrown is an error with which a function panicked that could have returned it.
+type thrown struct{ error }
+
+func (t thrown) Unwrap() error { return t.error }
 
 // run runs f in a scope and judges how it ends.
 func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
@@ -456,6 +472,10 @@ func (w *walk) judge(what string, err error, must string) {
 	}
 	if e.Kind == 0 || len(e.Error()) < 10 || strings.HasSuffix(e.Msg, ".") {
 		w.report(e.Msg, "%s: the error says %q, kind %v", what, e.Msg, e.Kind)
+	}
+	var t thrown
+	if errors.As(err, &t) && !strings.HasPrefix(what, "cuda.") { // where a nil receiver is told so by a panic
+		w.report(what, "%s panics with %v, and should return it", what, e)
 	}
 	if (!result || strings.HasPrefix(what, "tenon.")) && (e.Op == "" || e.Line == 0) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)

@@ -106,7 +106,11 @@ func Open(s Selector) (*Exec, error) {
 
 // Close waits for all work of the device and releases it. Tensors of it are lost.
 func (x *Exec) Close() error {
-	d := x.made("Close").Device()
+	c, err := x.found("Close")
+	if err != nil {
+		return err
+	}
+	d := c.Device()
 	if d.Host {
 		return nil
 	}
@@ -123,7 +127,11 @@ func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 
 // Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
-	return core.Read[T](x.made("Read", t), (*core.Tensor)(t))
+	c, err := x.found("Read", t)
+	if err != nil {
+		return nil, err
+	}
+	return core.Read[T](c, (*core.Tensor)(t))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
@@ -177,9 +185,12 @@ type CaptureOpt struct {
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
 // Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
-	c := x.made("Capture")
-	if f == nil {
-		core.NoFunction("Capture", "f")
+	c, err := x.found("Capture")
+	if err == nil && f == nil {
+		err = core.Try(func() { core.NoFunction("Capture", "f") })
+	}
+	if err != nil {
+		return nil, err
 	}
 	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
 	return (*Graph)(g), core.Located("Capture", err)
@@ -188,7 +199,11 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
 // captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
-	return core.Located("Replay", x.made("Replay").Replay((*core.Graph)(g)))
+	c, err := x.found("Replay")
+	if err != nil {
+		return err
+	}
+	return core.Located("Replay", c.Replay((*core.Graph)(g)))
 }
 
 // Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
@@ -244,6 +259,12 @@ func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 		core.Given(op, i, (*core.Tensor)(t))
 	}
 	return c
+}
+
+// found is made for a method that returns an error.
+func (x *Exec) found(op string, operands ...*Tensor) (c *core.Exec, err error) {
+	err = core.Try(func() { c = x.made(op, operands...) })
+	return c, err
 }
 
 // made is the same for a method of a tensor.

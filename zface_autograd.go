@@ -19,13 +19,21 @@ type BackwardOpt struct {
 // Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
 // names the operation and, where it is known, the line of its forward call.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
-	return core.Located("Backward", x.made("Backward", t).Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
+	on, err := x.found("Backward", t)
+	if err != nil {
+		return err
+	}
+	return core.Located("Backward", on.Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
 // accumulate nothing.
 func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
-	r0, r1 := x.made("Grad").Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
+	on, err := x.found("Grad")
+	if err != nil {
+		return nil, err
+	}
+	r0, r1 := on.Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
 	return faceList(r0), core.Located("Grad", r1)
 }
 

@@ -51,7 +51,11 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 // RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
 // UnregisterHost.
 func (x *Exec) RegisterHost(t *Tensor) error {
-	return core.Located("RegisterHost", x.made("RegisterHost", t).RegisterHost((*core.Tensor)(t)))
+	on, err := x.found("RegisterHost", t)
+	if err != nil {
+		return err
+	}
+	return core.Located("RegisterHost", on.RegisterHost((*core.Tensor)(t)))
 }
 
 // Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
@@ -72,7 +76,11 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 
 // UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
 func (x *Exec) UnregisterHost(t *Tensor) error {
-	return core.Located("UnregisterHost", x.made("UnregisterHost", t).UnregisterHost((*core.Tensor)(t)))
+	on, err := x.found("UnregisterHost", t)
+	if err != nil {
+		return err
+	}
+	return core.Located("UnregisterHost", on.UnregisterHost((*core.Tensor)(t)))
 }
 
 // IsPinned reports whether the elements lie in page-locked host memory.

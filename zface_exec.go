@@ -27,7 +27,11 @@ func (x *Exec) EnableGrad() *Exec {
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
-	r0, r1 := x.made("Fork").Fork()
+	on, err := x.found("Fork")
+	if err != nil {
+		return nil, err
+	}
+	r0, r1 := on.Fork()
 	return (*Exec)(r0), core.Located("Fork", r1)
 }
 
@@ -64,7 +68,11 @@ func (x *Exec) On(st *cuda.Stream) *Exec {
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
-	return core.Located("RecordStream", x.made("RecordStream", t).RecordStream((*core.Tensor)(t), (*rt.Stream)(st)))
+	on, err := x.found("RecordStream", t)
+	if err != nil {
+		return err
+	}
+	return core.Located("RecordStream", on.RecordStream((*core.Tensor)(t), (*rt.Stream)(st)))
 }
 
 // RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
@@ -73,7 +81,11 @@ func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 // live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
 // device's RawFree frees them. Nothing else may use the pool meanwhile.
 func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tensor) ([]uint64, error) {
-	r0, r1 := x.made("RestorePool").RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
+	on, err := x.found("RestorePool")
+	if err != nil {
+		return nil, err
+	}
+	r0, r1 := on.RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
 	return r0, core.Located("RestorePool", r1)
 }
 
@@ -92,7 +104,11 @@ func (x *Exec) Stream() *cuda.Stream {
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
 func (x *Exec) Synchronize() error {
-	return core.Located("Synchronize", x.made("Synchronize").Synchronize())
+	on, err := x.found("Synchronize")
+	if err != nil {
+		return err
+	}
+	return core.Located("Synchronize", on.Synchronize())
 }
 
 // TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
@@ -109,7 +125,11 @@ func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
 
 // WaitStream makes later work of x wait for the work that st has now.
 func (x *Exec) WaitStream(st *cuda.Stream) error {
-	return core.Located("WaitStream", x.made("WaitStream").WaitStream((*rt.Stream)(st)))
+	on, err := x.found("WaitStream")
+	if err != nil {
+		return err
+	}
+	return core.Located("WaitStream", on.WaitStream((*rt.Stream)(st)))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.

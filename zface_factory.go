@@ -20,7 +20,11 @@ func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) 
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
-	r0, r1 := x.made("Bytes", t).Bytes((*core.Tensor)(t))
+	on, err := x.found("Bytes", t)
+	if err != nil {
+		return nil, err
+	}
+	r0, r1 := on.Bytes((*core.Tensor)(t))
 	return r0, core.Located("Bytes", r1)
 }
 
@@ -66,7 +70,11 @@ func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
-	r0, r1 := x.made("Item", t).Item((*core.Tensor)(t))
+	on, err := x.found("Item", t)
+	if err != nil {
+		return 0, err
+	}
+	r0, r1 := on.Item((*core.Tensor)(t))
 	return r0, core.Located("Item", r1)
 }
 

@@ -17,7 +17,14 @@ type LoadOpt struct {
 
 // Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any device.
 // If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys.
-func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) error {
+func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) (err error) {
+	if e := tenon.Try(func() { err = load(x, m, state, opt) }); e != nil {
+		return e
+	}
+	return err
+}
+
+func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) error {
 	own := maps.Collect(StateDict(m))
 	var wrong []string
 	list := func(what string, keys []string) {

@@ -32,7 +32,7 @@ var byHand = map[string]bool{
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true,
 }
 
-// takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it.
+// takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
 var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 
 // optional are the operands that may be nil, by their names; a method and name go before a name alone.
@@ -343,6 +343,19 @@ func toFace(name, face, core string) string {
 	return "(" + face + ")(" + name + ")"
 }
 
+// zero returns how the zero value of a type is spelled.
+func zero(face string) string {
+	switch {
+	case strings.HasPrefix(face, "*"), strings.HasPrefix(face, "["), strings.HasPrefix(face, "func"), face == "any":
+		return "nil"
+	case face == "bool":
+		return "false"
+	case face == "string":
+		return `""`
+	}
+	return "0"
+}
+
 // operands returns the names of d's tensors that must be there: those that made refuses where they are nil, zero values or closed. Lists are core's
 // to look at.
 func operands(d *ast.FuncDecl) []string {
@@ -410,9 +423,14 @@ func (g *gen) method(d *ast.FuncDecl) error {
 	if len(results) > 1 || strings.Contains(res, " ") {
 		res = "(" + res + ")"
 	}
-	made := fmt.Sprintf("%s.made(%s)", rname, strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", "))
-	if takesNil[recv+"."+d.Name.Name] {
+	given := strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", ")
+	made := fmt.Sprintf("%s.made(%s)", rname, given)
+	fails := len(faces) > 0 && faces[len(faces)-1] == "error"
+	switch {
+	case takesNil[recv+"."+d.Name.Name]:
 		made = fmt.Sprintf("(*core.%s)(%s)", recv, rname)
+	case fails:
+		made = "on"
 	}
 	call := fmt.Sprintf("%s.%s(%s)", made, d.Name.Name, strings.Join(args, ", "))
 	fmt.Fprintf(&g.body, "func (%s *%s) %s(%s) %s {\n", rname, recv, d.Name.Name, strings.Join(params, ", "), res)
@@ -422,6 +440,13 @@ func (g *gen) method(d *ast.FuncDecl) error {
 				fmt.Fprintf(&g.body, "\tif %s == nil {\n\t\tcore.NoFunction(%q, %q)\n\t}\n", n.Name, d.Name.Name, n.Name)
 			}
 		}
+	}
+	if fails {
+		var zeros []string
+		for _, f := range faces[:len(faces)-1] {
+			zeros = append(zeros, zero(f)+", ")
+		}
+		fmt.Fprintf(&g.body, "\ton, err := %s.found(%s)\n\tif err != nil {\n\t\treturn %serr\n\t}\n", rname, given, strings.Join(zeros, ""))
 	}
 	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" }) && !slices.Contains(faces, "error")
 	located := func(v string) string { return fmt.Sprintf("core.Located(%q, %s)", d.Name.Name, v) }
