@@ -225,6 +225,10 @@ func TestDiff(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	other := must(compare(before, recordingOf(t, &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Segments: []snapshot.Segment{{Device: 3, Addr: 1 << 30, TotalSize: 1 << 21, Type: "small"}}}), 3, atEnd))
+	if other.BeforeDevice != 0 || other.AfterDevice != 3 || other.BeforeActive != d.BeforeActive || other.AfterCached != 1<<21 {
+		t.Errorf("device 0 against device 3: %+v", other)
+	}
 	many := &Diff{}
 	for i := range maxDiffGroups + 7 {
 		many.Groups = append(many.Groups, DiffGroup{BeforeBytes: uint64(i), BeforeCount: 1})

@@ -30,10 +30,14 @@ func (d *device) moment(at string) (int, error) {
 	return 0, fault.New(fault.Invalid, "a comparison is at %s or %s, not at %q", atEnd, atPeak, at)
 }
 
-// compare says what two recordings hold on a device, by stack.
+// compare says what two recordings hold on a device, by stack. Where before has no such device, as the recordings of two processes that used one
+// each, its main device is taken.
 func compare(before, after *Recording, number int, at string) (*Diff, error) {
 	out := &Diff{At: at, BeforeFile: filepath.Base(before.name), AfterFile: filepath.Base(after.name), Groups: []DiffGroup{}, OnlyBefore: []Segment{}, OnlyAfter: []Segment{}}
 	b, err := before.device(number)
+	if main := before.MainDevice(); err != nil && main >= 0 {
+		b, err = before.device(main)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +45,7 @@ func compare(before, after *Recording, number int, at string) (*Diff, error) {
 	if err != nil {
 		return nil, err
 	}
+	out.BeforeDevice, out.AfterDevice = b.index, a.index
 	index := map[string]int{}
 	add := func(rec *Recording, d *device, active, cached *uint64, count func(g *DiffGroup, bytes uint64)) error {
 		state, err := d.moment(at)

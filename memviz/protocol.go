@@ -327,6 +327,8 @@ type Diff struct {
 	At           string      `json:"at"`            // "end" or "peak"
 	BeforeFile   string      `json:"before_file"`   // name of the first file
 	AfterFile    string      `json:"after_file"`    // name of the second file
+	BeforeDevice int         `json:"before_device"` // number; another one only where the first file lacks the second's
+	AfterDevice  int         `json:"after_device"`  // number
 	BeforeActive uint64      `json:"before_active"` // bytes of live allocations
 	AfterActive  uint64      `json:"after_active"`  // likewise
 	BeforeCached uint64      `json:"before_cached"` // bytes in segments

@@ -41,10 +41,11 @@ class CompareView {
     const form = (k, text) => h('button', { class: 'small', 'aria-pressed': where.at === k ? 'true' : 'false', onclick: () => update({ at: k }, true) }, text);
     headline(this.head, [fact('active', f.before_active, f.after_active), fact('in segments', f.before_cached, f.after_cached)], [
       h('span', { class: 'group', role: 'group', 'aria-label': 'When' }, form('peak', 'At the peaks'), form('end', 'At the ends'))]);
+    const of = device => f.before_device === f.after_device ? '' : ` (device ${device})`;
     const most = Math.max(...f.groups.map(g => Math.abs(g.after_bytes - g.before_bytes)), 1), rows = [];
     for (const [k, g] of f.groups.entries()) rows.push(...this.rows(g, k, most, f, change));
     if (f.rest.before_count || f.rest.after_count) rows.push(...this.rows({ ...f.rest, label: f.rest.label || 'all other stacks', frames: [] }, -1, most, f, change));
-    put(this.body, h('p', { class: 'muted names' }, 'From ', h('b', {}, f.before_file), ' to ', h('b', {}, f.after_file)),
+    put(this.body, h('p', { class: 'muted names' }, 'From ', h('b', {}, f.before_file), of(f.before_device), ' to ', h('b', {}, f.after_file), of(f.after_device)),
       rows.length ? h('table', { class: 'list' }, h('thead', {}, h('tr', {}, ['', 'Allocated by', 'Change', '', 'Before', 'After'].map((t, i) => h('th', { scope: 'col', class: i === 2 || i > 3 ? 'n' : '' }, t)))), h('tbody', {}, rows)) : h('p', { class: 'faint pad' }, 'Both hold the same.'),
       this.segments('Segments only before', f.only_before), this.segments('Segments only after', f.only_after));
   }
