@@ -443,3 +443,16 @@ type driverSource struct{ d *Device }
 
 func (s driverSource) Alloc(size uint64, _ *Stream) (uint64, error) { return s.d.Malloc(size) }
 func (s driverSource) Free(addr, size uint64, _ *Stream) error      { return s.d.FreeMalloc(addr) }
+
+// A processor without room speaks of the host, not of a GPU.
+func TestHostOutOfMemory(t *testing.T) {
+	d, err := Open(Selector{Kind: CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	_, err = d.Alloc(1<<46, 0)
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; close tensors") {
+		t.Errorf("got %v", err)
+	}
+}
