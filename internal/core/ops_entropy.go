@@ -62,6 +62,9 @@ func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	case t.dt != target.dt:
 		x.fail("BCE", fault.Invalid, both, "Found dtype %v but expected %v", target.dt, t.dt)
 	}
+	if weight != nil {
+		x.wantBroadcast("BCE", weight, t.shape...)
+	}
 	return x.composite("BCE", func(x *Exec) *Tensor {
 		y := x.op(rowBCE, t, target).call1()
 		if t.dt.Size() == 2 {

@@ -251,6 +251,11 @@ func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *
 	if !sameShape(t.shape, target.shape) {
 		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
 	}
+	for _, w := range []*Tensor{weight, positive} {
+		if w != nil {
+			x.wantBroadcast("BCEWithLogits", w, t.shape...)
+		}
+	}
 	return x.composite("BCEWithLogits", func(x *Exec) *Tensor {
 		y := x.logitLoss(t, target, positive)
 		if weight != nil {

@@ -246,6 +246,9 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 		if len(index.shape) > 1 {
 			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d", len(index.shape))
 		}
+		if index.dt != dtype.Int32 && index.dt != dtype.Int64 {
+			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got %v", index.dt)
+		}
 		if len(t.shape) == 0 {
 			if n := index.Numel(); n != 1 {
 				x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index to scalar can have only 1 value, got %d value(s)", n)
@@ -290,6 +293,9 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 			}
 			if b[i] == 1 {
 				b[i] = a[i]
+			}
+			if a[i] != b[i] {
+				x.fail("TakeAlongDim", fault.Invalid, []*Tensor{t, index}, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", a[i], b[i], i)
 			}
 		}
 		return x.take(x.Expand(t, a...), d, x.Expand(index, b...))

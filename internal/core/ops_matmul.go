@@ -38,7 +38,20 @@ func metaProduct(f *frame) {
 			f.fail(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a.shape, b.shape)
 		}
 	}
+	if c := f.in[2]; c != nil {
+		f.fitsInto("the bias", c, shape)
+	}
 	f.newOut(0, a.dt, shape, nil)
+}
+
+// fitsInto fails unless t broadcasts to shape.
+func (f *frame) fitsInto(name string, t *Tensor, shape []int) {
+	lead := len(shape) - len(t.shape)
+	for i, d := range t.shape {
+		if lead < 0 || d != 1 && d != shape[lead+i] {
+			f.fail(fault.Invalid, "%s of shape %v does not broadcast to %v", name, t.shape, shape)
+		}
+	}
 }
 
 func runProduct(f *frame) error {

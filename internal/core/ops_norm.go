@@ -386,6 +386,9 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tens
 	if groups <= 0 || c%groups != 0 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected number of channels in input to be divisible by num_groups, but got input of shape %v and num_groups=%d", t.shape, groups)
 	}
+	if n*c/groups*s == 1 {
+		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
+	}
 	return x.normOp(rowGroupNorm, &norm{view: []int{n, groups, c / groups, s}, affine: []int{1, groups, c / groups, 1}, over: []int{2, 3}, eps: eps, centered: true,
 		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
 			v := f.opt.(*normGrad).norm.view

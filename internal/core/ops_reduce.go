@@ -34,9 +34,12 @@ func (f *frame) reduced(n int) []bool {
 	for range n {
 		m = append(m, len(f.dims) == 0)
 	}
-	for _, d := range f.dims {
+	for i, d := range f.dims {
 		d = f.dim(d, n)
 		if n == 0 {
+			if i > 0 {
+				f.fail(fault.Invalid, "dim 0 appears multiple times in the list of dims")
+			}
 			continue
 		}
 		if m[d] {
