@@ -163,6 +163,9 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv 
 	c := &kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
 		StrideH: opt.Stride[0], StrideW: opt.Stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
 		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups}
+	if w.shape[2] == 0 || w.shape[3] == 0 {
+		x.fail(op, fault.Invalid, all, "kernel size should be greater than zero, but got a weight of size %v", w.shape)
+	}
 	if w.shape[1]*opt.Groups != c.In {
 		x.fail(op, fault.Invalid, all, "Given groups=%d, weight of size %v, expected input%v to have %d channels, but got %d channels instead",
 			opt.Groups, w.shape, in.shape, w.shape[1]*opt.Groups, c.In)
