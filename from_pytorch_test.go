@@ -162,6 +162,9 @@ func TestFromPyTorchPoolsAndHistory(t *testing.T) {
 	x.UsePool(pool).Ones([]int{3}, tenon.Float32).Close()
 	must(t, pool.Close())
 	must(t, x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "all"}))
+	devices := []*cuda.Device{x.Device()}
+	_, err = cuda.SnapshotOf(devices...)
+	must(t, err)
 	s, err := x.Device().Snapshot()
 	must(t, err)
 	f := filepath.Join(t.TempDir(), "snapshot.pickle")
