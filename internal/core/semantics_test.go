@@ -193,8 +193,12 @@ func TestRefusals(t *testing.T) {
 			{func() { x.BCE(real, real, rows, LossOpt{}) }, fault.Invalid, "the input has 2 dimensions and cannot be expanded to [2]"},
 			{func() { x.BCEWithLogits(real, real, nil, x.Ones([]int{3}, dtype.Float32), LossOpt{}) }, fault.Invalid, "The expanded size of the tensor (2) must match the existing size (3)"},
 			{func() { x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5) }, fault.Invalid, "Expected more than 1 value per channel when training"},
-			{func() { x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, ConvOpt{}) }, fault.Invalid, "kernel size should be greater than zero"},
-			{func() { x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, ConvOpt{}) }, fault.Invalid, "kernel size should be greater than zero"},
+			{func() {
+				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, ConvOpt{})
+			}, fault.Invalid, "kernel size should be greater than zero"},
+			{func() {
+				x.Conv1d(x.Ones([]int{1, 2, 3}, dtype.Float32), x.Ones([]int{2, 2, 0}, dtype.Float32), nil, ConvOpt{})
+			}, fault.Invalid, "kernel size should be greater than zero"},
 			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an empty tensor because the operation does not have an identity"},
 			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
 			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
