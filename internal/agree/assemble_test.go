@@ -3,11 +3,14 @@ package agree
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"testing"
 
 	"tenon.dev/dtype"
@@ -102,6 +105,32 @@ func TestEveryOperationAssembles(t *testing.T) {
 		assemble(t, as, target, text)
 		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
 	}
+}
+
+// assembleKernels assembles every so many of the kernels that were built, by name. A few wide ones spill some bytes; none may spill more.
+func assembleKernels(t *testing.T, lib *library, each int) {
+	t.Helper()
+	as := assembler(t)
+	const most = 32
+	spills := regexp.MustCompile(`(\d+) bytes spill stores`)
+	var progs []*kir.Program
+	for i, name := range slices.Sorted(maps.Keys(lib.names)) {
+		if i%each == 0 {
+			progs = append(progs, lib.programs[lib.names[name]])
+		}
+	}
+	for part := range slices.Chunk(progs, 150) {
+		text, err := ptx.Compile(part, ptx.Target{Major: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range spills.FindAllStringSubmatch(assemble(t, as, ptx.Target{Major: 9}, text), -1) {
+			if n, err := strconv.Atoi(m[1]); err != nil || n > most {
+				t.Errorf("one of the kernels %s to %s: %s", part[0].Name, part[len(part)-1].Name, m[0])
+			}
+		}
+	}
+	t.Logf("%d of %d kernels assembled for sm_90", len(progs), len(lib.programs))
 }
 
 // TestSortsAssemble assembles the kernels that sort indexes and fold by them; none may spill.

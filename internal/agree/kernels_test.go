@@ -24,6 +24,9 @@ func TestKernels(t *testing.T) {
 		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, randoms} {
 			try(p)
 		}
+		if !p.onGPU() { // which assembles all of them
+			t.Run("assemble", func(t *testing.T) { assembleKernels(t, p.lib, 10) })
+		}
 	})
 }
 
