@@ -67,7 +67,7 @@ func TestCaptureRefusals(t *testing.T) {
 			if _, err := x.Item(x.Sum(a, nil, SumOpt{})); err == nil {
 				t.Error("a capture let a read pass")
 			} else {
-				wantError(t, err, fault.Capture, "cannot be captured", "capture_test.go")
+				wantError(t, err, fault.Capture, "Item: ", "cannot be captured", "capture_test.go")
 				panic(err)
 			}
 		}, CaptureOpt{})

@@ -70,13 +70,16 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 }
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
-func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
+func (x *Exec) Bytes(t *Tensor) ([]byte, error) { return x.bytesFor("Bytes", t) }
+
+// bytesFor is Bytes for the operation op, which errors name.
+func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
 	out := make([]byte, numel(t.shape)*t.dt.Size())
 	if t.st.dev != x.m.stream.Device() {
 		x = x.On(t.st.dev.DefaultStream())
 	}
 	err := Try(func() {
-		x.Scope(func(x *Exec) { x.check("Bytes", x.readBytes(x.NoGrad().Contiguous(t), out)) })
+		x.Scope(func(x *Exec) { x.check(op, x.readBytes(x.NoGrad().Contiguous(t), out)) })
 	})
 	if err != nil {
 		return nil, err
@@ -153,7 +156,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	if want := dtype.Of[T](); want != t.dt {
 		return nil, x.refusal("Read", t, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
 	}
-	b, err := x.Bytes(t)
+	b, err := x.bytesFor("Read", t)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +170,7 @@ func (x *Exec) Item(t *Tensor) (float64, error) {
 	if t.Numel() != 1 {
 		return 0, x.refusal("Item", t, "a tensor with %d elements cannot be converted to a scalar", t.Numel())
 	}
-	b, err := x.Bytes(t)
+	b, err := x.bytesFor("Item", t)
 	if err != nil {
 		return 0, err
 	}
