@@ -48,7 +48,7 @@ const convBiasApart = 1 << 8
 // it pixels and taps lie side by side, of which no two need be wanted together.
 const convLast = 1 << 9
 
-// convTurnFrom is from how many multiplications on the copies cost little beside the product.
+// convTurnFrom is from how many multiplications on operands are copied. An estimate: the product then takes about ten launches' time.
 const convTurnFrom = 1 << 29
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
@@ -109,12 +109,7 @@ func turnedCopy(is Issuer, o Operand, shape, stride []int) (Operand, error) {
 		from.Stride[d] = n
 		n *= shape[d]
 	}
-	ws, err := is.Workspace(n * o.DType.Size())
-	if err != nil {
-		return o, err
-	}
-	to := Operand{Ptr: ws, DType: o.DType, Shape: shape, Stride: stride}
-	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from})
+	return layOut(is, from, stride, n)
 }
 
 // turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW, In/Groups] or, for
@@ -147,11 +142,11 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 		return c.product(is, kind, false, res, a, b, bias)
 	}
 	a, b, err := c.turn(is, kind, a, b)
-	if err != nil || kind != convWeight {
-		if err == nil {
-			err = c.product(is, kind, true, res, a, b, bias)
-		}
+	if err != nil {
 		return err
+	}
+	if kind != convWeight {
+		return c.product(is, kind, true, res, a, b, bias)
 	}
 	in, taps := c.In/c.Groups, c.KH*c.KW
 	last := res

@@ -134,14 +134,11 @@ func buildDropout(s *Spec) *kernel.Kernel {
 		name = "bernoulli_each"
 	}
 	return kernel.Build(s.name(name), func(k *kernel.Builder) {
-		d := &dropoutKernel{k: k, s: s, ix: dtype.Int32, blockOfThreads: randomThreads}
+		d := &dropoutKernel{k: k, s: s, ix: indexType(int(s.Index)), blockOfThreads: randomThreads}
 		if s.Op == dropoutBernoulli {
 			d.blockOfThreads = bernoulliThreads
 		}
 		k.FixedThreads(d.blockOfThreads)
-		if s.Index == 64 {
-			d.ix = dtype.Int64
-		}
 		d.n = k.Scalar("n", d.ix)
 		d.out = arrayParam(k, "out", s.DTypes[0])
 		if s.Op == dropoutApply {

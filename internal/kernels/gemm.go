@@ -35,7 +35,7 @@ var (
 	tilesSingle = []int{3, 4, 5}
 )
 
-// splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums.
+// splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
 const splitLong = 2048
 
 // pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks fill the

@@ -174,24 +174,19 @@ func (p *product) alongDepth(is Issuer) error {
 		row := ceilDiv(p.k, 4) * 4
 		size := places * row
 		from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{places, p.k}, Stride: p.s[i][:]}
-		to := Operand{DType: o.DType, Shape: from.Shape, Stride: []int{row, 1}}
+		stride := []int{row, 1}
 		for d := range p.batch.nd {
 			if s := &p.batch.stride[i][d]; *s != 0 {
 				from.Shape = append([]int{p.batch.size[d]}, from.Shape...)
-				from.Stride, to.Stride = append([]int{*s}, from.Stride...), append([]int{size}, to.Stride...)
+				from.Stride, stride = append([]int{*s}, from.Stride...), append([]int{size}, stride...)
 				*s, size = size, size*p.batch.size[d]
 			}
 		}
-		to.Shape = from.Shape
-		ws, err := is.Workspace(size * o.DType.Size())
+		to, err := layOut(is, from, stride, size)
 		if err != nil {
 			return err
 		}
-		to.Ptr = ws
-		if err := Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from}); err != nil {
-			return err
-		}
-		o.Ptr, p.s[i] = ws, [2]int{row, 1}
+		o.Ptr, p.s[i] = to.Ptr, [2]int{row, 1}
 	}
 	return nil
 }

@@ -95,11 +95,7 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	for i := range ops {
 		l.u64(ops[i].Ptr)
 	}
-	if s.Index == 64 {
-		l.i64(n)
-	} else {
-		l.i32(n)
-	}
+	l.index(int(s.Index), n)
 	sp.pack(l, 4, 1, int(s.Index), 1<<sp.count-1)
 	for i := range ops {
 		l.i64(ops[i].Stride[2])
@@ -150,10 +146,7 @@ func buildPool(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name(poolNames[kind]), func(k *kernel.Builder) {
 		k.FixedThreads(poolThreads)
 		p := &poolKernel{k: k, s: s, kind: kind}
-		ix := dtype.Int32
-		if s.Index == 64 {
-			ix = dtype.Int64
-		}
+		ix := indexType(int(s.Index))
 		for i := range s.Outs + s.Ins {
 			p.ops = append(p.ops, arrayParam(k, "op"+string(rune('0'+i)), s.DTypes[i]))
 		}

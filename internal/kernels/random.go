@@ -219,10 +219,7 @@ func buildRandom(s *Spec) *kernel.Kernel {
 	op := randomOps[s.Op]
 	return kernel.Build(s.name("rand_"+op.name), func(k *kernel.Builder) {
 		k.FixedThreads(randomThreads)
-		ix := dtype.Int32
-		if s.Index == 64 {
-			ix = dtype.Int64
-		}
+		ix := indexType(int(s.Index))
 		n := k.Scalar("n", ix)
 		out := arrayParam(k, "out", s.DTypes[0])
 		thread := k.BlockIdx(kernel.X).Mul(k.I32(randomThreads)).Add(k.ThreadIdx(kernel.X))

@@ -34,11 +34,8 @@ var _ = register(FamilyReduce, buildReduce)
 func buildReduce(s *Spec) *kernel.Kernel {
 	op := reduceOps[s.Op]
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
-		b := &reduceKernel{k: k, op: op, s: s, ix: dtype.Int32, types: op.State(s.Compute), accs: int(s.Vec),
+		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
 			wide: int(s.Attr[2]), deep: int(s.Attr[3]), stage: int(s.Attr[4])}
-		if s.Index == 64 {
-			b.ix = dtype.Int64
-		}
 		b.params()
 		if s.Class == reduceRow {
 			b.row()

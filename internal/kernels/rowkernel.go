@@ -34,10 +34,7 @@ var _ = register(FamilyRows, buildRows)
 func buildRows(s *Spec) *kernel.Kernel {
 	op := rowOps[s.Op]
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
-		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: dtype.Int32, group: int(s.Attr[rowGroup]), chunks: int(s.Attr[rowChunks]), vec: int(s.Vec)}
-		if s.Index == 64 {
-			r.ix = dtype.Int64
-		}
+		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Attr[rowGroup]), chunks: int(s.Attr[rowChunks]), vec: int(s.Vec)}
 		r.params()
 		op.build(r)
 	})

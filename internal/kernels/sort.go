@@ -94,14 +94,6 @@ func (s *keySort) launch(is Issuer, stage sortStage, blocks, threads int) *Launc
 	return l
 }
 
-// indexType returns the integer type of the given width.
-func indexType(width int) dtype.DType {
-	if width == 64 {
-		return dtype.Int64
-	}
-	return dtype.Int32
-}
-
 var _ = register(FamilySort, buildSort)
 
 func buildSort(s *Spec) *kernel.Kernel {

@@ -146,11 +146,7 @@ func (s *space) pack(l *Launch, dims, vec, index int, slots uint16) {
 			if d == 0 {
 				v *= vec
 			}
-			if index == 64 {
-				l.i64(v)
-			} else {
-				l.i32(v)
-			}
+			l.index(index, v)
 		}
 	}
 }
@@ -165,12 +161,20 @@ type strider struct {
 	sizes, strides kernel.Array
 }
 
+// indexType returns the type of indexes of the given width in bits.
+func indexType(width int) dtype.DType {
+	if width == 64 {
+		return dtype.Int64
+	}
+	return dtype.Int32
+}
+
 // striderParam declares the parameters that space.pack fills.
 func striderParam(k *kernel.Builder, name string, dims, slots, index int) *strider {
-	s := &strider{k: k, ix: dtype.Int32, dims: dims, slots: slots}
+	s := &strider{k: k, ix: indexType(index), dims: dims, slots: slots}
 	words, t := 3, dtype.Uint32
 	if index == 64 {
-		s.ix, words, t = dtype.Int64, 1, dtype.Int64
+		words, t = 1, dtype.Int64
 	}
 	if dims == maxDims {
 		s.nd = k.Scalar(name+"_dims", dtype.Int32)

@@ -52,6 +52,16 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	return is.Issue(l)
 }
 
+// layOut copies o to workspace of size elements, where it has the given strides.
+func layOut(is Issuer, o Operand, stride []int, size int) (Operand, error) {
+	ws, err := is.Workspace(size * o.DType.Size())
+	if err != nil {
+		return o, err
+	}
+	to := Operand{Ptr: ws, DType: o.DType, Shape: o.Shape, Stride: stride}
+	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{o})
+}
+
 // bitsType returns the unsigned type of an element's bytes; of 16 it takes two.
 func bitsType(bytes int) dtype.DType {
 	switch bytes {
