@@ -139,7 +139,7 @@ func TestMemcheckStops(t *testing.T) {
 		t.Errorf("exit status %d: %s%s", exit, out, errs)
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {
-		t.Skip(err)
+		t.Skip("this system has no /dev/full to stand for a full disk")
 	}
 	base = append(base, "--nproc", "1", "--out", "full")
 	if err := errors.Join(os.Mkdir("full", 0o755), os.Symlink("/dev/full", filepath.Join("full", "result.log"))); err != nil {

@@ -451,7 +451,7 @@ func TestCheckedGraphMemory(t *testing.T) {
 func TestCheckedMappings(t *testing.T) {
 	w := newWatched(t, Options{Addresses: NeverReuse(), Capacity: 1 << 30})
 	if !w.Info().VirtualMemory {
-		t.Skip("no virtual memory here")
+		t.Skip("the simulator has virtual memory on Linux only")
 	}
 	s := streams(t, w.Device, w.th, 2)
 	base, err := w.MemReserve(w.th, 8<<20)
