@@ -33,6 +33,15 @@ func show(d *pickle.Data, r pickle.Ref, depth int) string {
 		}
 		return open + strings.Join(parts, ", ") + end
 	}
+	part := func(p pickle.Ref) string { // a state may be its own object
+		switch k := p.Kind(); {
+		case k != pickle.KindObject && k != pickle.KindPersistent:
+			return show(d, p, depth)
+		case depth == 0:
+			return "…"
+		}
+		return show(d, p, depth-1)
+	}
 	switch r.Kind() {
 	case pickle.KindBool:
 		b, _ := d.Bool(r)
@@ -65,10 +74,10 @@ func show(d *pickle.Data, r pickle.Ref, depth int) string {
 		return list("{", "}", 2)
 	case pickle.KindObject:
 		callee, args, state, _ := d.Object(r)
-		return show(d, callee, depth) + show(d, args, depth) + " state " + show(d, state, depth) + " items " + list("", "", 1)
+		return part(callee) + part(args) + " state " + part(state) + " items " + list("", "", 1)
 	case pickle.KindPersistent:
 		id, _ := d.Persistent(r)
-		return "persistent " + show(d, id, depth)
+		return "persistent " + part(id)
 	}
 	return r.Kind().String()
 }
