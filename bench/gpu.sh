@@ -48,7 +48,7 @@ if [[ $parts == *" torch "* ]]; then
 	python3 bench/torch_bench.py "${run%.json}.torch.json" >"$run.torch.log" 2>&1 || status=1
 fi
 if [[ $parts == *" digits "* ]]; then
-	"$bin/digits" -epochs 20 | tail -2
+	"$bin/digits" -epochs 20 -svg "$run.digits.svg" | tail -2
 	"$bin/tenon" doctor
 fi
 exit $status

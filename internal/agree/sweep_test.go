@@ -103,8 +103,9 @@ func (s *side) sweepOn(p *kir.Program, sp span) (m measured, ms float64, err err
 	defer th.Leave()
 	base := uint64(s.arena)
 	var args []byte
-	for i := range 3 {
-		args = binary.LittleEndian.AppendUint64(args, base+uint64(i*8*threads))
+	// The buffers lie one behind the other: what is copied back is all written.
+	for _, at := range []int{0, 16 * threads, 8 * threads} {
+		args = binary.LittleEndian.AppendUint64(args, base+uint64(at))
 	}
 	args = binary.LittleEndian.AppendUint32(args, sp.first)
 	args = binary.LittleEndian.AppendUint32(args, sp.step)
@@ -125,7 +126,7 @@ func (s *side) sweepOn(p *kir.Program, sp span) (m measured, ms float64, err err
 	if err = s.EventRecord(ev[1], s.stream); err != nil {
 		return m, 0, err
 	}
-	mem := make([]byte, 3*8*threads)
+	mem := make([]byte, 20*threads)
 	if err = s.CopyDtoH(mem, s.arena, s.stream); err != nil {
 		return m, 0, err
 	}
@@ -136,9 +137,9 @@ func (s *side) sweepOn(p *kir.Program, sp span) (m measured, ms float64, err err
 	m.ulps = -1
 	for i := range threads {
 		if u := math.Float64frombits(binary.LittleEndian.Uint64(mem[8*i:])); u > m.ulps {
-			m.ulps, m.at = u, math.Float32frombits(binary.LittleEndian.Uint32(mem[8*threads+4*i:]))
+			m.ulps, m.at = u, math.Float32frombits(binary.LittleEndian.Uint32(mem[16*threads+4*i:]))
 		}
-		m.over += int(binary.LittleEndian.Uint64(mem[16*threads+8*i:]))
+		m.over += int(binary.LittleEndian.Uint64(mem[8*threads+8*i:]))
 	}
 	return m, float64(t), err
 }

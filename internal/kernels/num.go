@@ -83,7 +83,7 @@ func (n Num) Div(m Num) Num {
 	}
 	flat := m.Re.Abs().Ge(m.Im.Abs())
 	big, small := flat.Select(m.Re, m.Im), flat.Select(m.Im, m.Re)
-	zero := big.Eq(big.Like(0))
+	zero := flat.And(big.Eq(big.Like(0))) // without flat: of a NaN and a zero
 	ratio := zero.Select(big.Like(0), small.Div(big))
 	scale := big.Like(1).Div(big.Add(small.Mul(ratio)))
 	scale = zero.Select(big.Like(1).Div(big.Abs()), scale)
