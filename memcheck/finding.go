@@ -165,6 +165,8 @@ type Report struct {
 	Unprinted int `json:"unprinted,omitempty"`
 	// Kernels is how many kernels the checker says it looked at; 0 where it does not say.
 	Kernels int `json:"kernels,omitempty"`
+	// NoCalls: the checker says that the process ended before it called CUDA, and says nothing else.
+	NoCalls bool `json:"no_calls,omitempty"`
 }
 
 // MaxFindings bounds the distinct findings that a Report keeps; later ones are counted in Groups alone.

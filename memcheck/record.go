@@ -39,7 +39,7 @@ type Record struct {
 	// Exit is the exit status, -1 if a signal ended the process, whose name is then in Signal.
 	Exit   int    `json:"exit"`
 	Signal string `json:"signal,omitempty"`
-	// Skipped: the test said that it skipped itself. Verified: a whole report of the checker was read.
+	// Skipped: the test said that it skipped itself. Verified: a whole report of the checker was read, of a process that called CUDA.
 	Skipped  bool `json:"skipped,omitempty"`
 	Verified bool `json:"verified"`
 	// Start is when the process was started, Seconds how long it ran, CPU the processor time of it and its children, in seconds.
@@ -70,7 +70,7 @@ type Record struct {
 // judge decides the outcome of a process that ended by itself. reportErr is the parser's.
 func (r *Record) judge(reportErr error, strict, findingsOnly bool) {
 	rep := r.Report
-	r.Verified = reportErr == nil && rep.Checker != ""
+	r.Verified = reportErr == nil && rep.Checker != "" && !rep.NoCalls
 	libraries := reportErr == nil && rep.Errors > 0 && rep.OnlyLibraries()
 	failed := r.Exit != 0
 	switch {

@@ -113,6 +113,8 @@ type parser struct {
 	legacy bool
 	// summed: there was a summary; bad: its number was none. ended: nothing more counts.
 	summed, bad, ended bool
+	// idle: a process ended before it called CUDA.
+	idle bool
 }
 
 // line reads one line of output.
@@ -197,7 +199,7 @@ func (p *parser) endGroup() {
 	}
 	p.open = false
 	if strings.Contains(p.group[0], "terminated before first instrumented API call") { // all that is said of a program without CUDA
-		p.summed = true
+		p.idle = true
 		return
 	}
 	for _, n := range notices {
@@ -232,8 +234,9 @@ func (p *parser) finish() error {
 	if !p.legacy {
 		p.endGroup()
 	}
+	p.rep.NoCalls = p.idle && !p.summed
 	switch {
-	case !p.summed && !p.bad:
+	case !p.summed && !p.idle && !p.bad:
 		return ErrNoSummary
 	case p.bad || p.rep.Groups+p.rep.Unprinted != p.rep.Errors+p.rep.Warnings:
 		return ErrCount

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -199,6 +200,7 @@ func TestLegacy(t *testing.T) {
 // TestReportChecks are the contract's: the count, the summary, the group that nothing ends.
 func TestReportChecks(t *testing.T) {
 	const group = "========= Invalid __global__ read of size 4\n=========     Saved host backtrace\n=========     Host Frame:libcudnn.so\n"
+	const noCall = "========= Error: Target application terminated before first instrumented API call\n"
 	for name, c := range map[string]struct {
 		text   string
 		want   error
@@ -223,11 +225,13 @@ func TestReportChecks(t *testing.T) {
 		"not printed": {"========= COMPUTE-SANITIZER\n" + group + "========= \n========= ERROR SUMMARY: 3 errors\n" +
 			"========= ERROR SUMMARY: 2 errors were not printed. Use --print-limit option to adjust the number of printed errors\n", nil, 1},
 		"program failed": {"========= COMPUTE-SANITIZER\n========= Target application returned an error\n========= ERROR SUMMARY: 0 errors\n", nil, 0},
-		"no call":        {"========= COMPUTE-SANITIZER\n========= Error: Target application terminated before first instrumented API call\n", nil, 0},
+		"no call":        {"========= COMPUTE-SANITIZER\n" + noCall, nil, 0},
+		"two without":    {"========= COMPUTE-SANITIZER\n" + noCall + noCall, nil, 0},
+		"one of two":     {"========= COMPUTE-SANITIZER\n" + noCall + group + "========= \n========= ERROR SUMMARY: 1 error\n", nil, 1},
 	} {
 		r, err := parse(Memcheck, c.text)
-		if !errors.Is(err, c.want) || r.Groups != c.groups {
-			t.Errorf("%s: %d groups and %v, want %d and %v", name, r.Groups, err, c.groups, c.want)
+		if !errors.Is(err, c.want) || r.Groups != c.groups || r.NoCalls != slices.Contains([]string{"no call", "two without"}, name) {
+			t.Errorf("%s: %d groups, no calls %v and %v, want %d and %v", name, r.Groups, r.NoCalls, err, c.groups, c.want)
 		}
 	}
 	if ErrCount.Error() != "Number of errors does not match" || ErrNoSummary.Error() != "No error summary found" {

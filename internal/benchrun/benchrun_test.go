@@ -69,7 +69,7 @@ func TestRunFile(t *testing.T) {
 		t.Errorf("another driver: %v", err)
 	}
 	more.Driver, more.Packages["a"] = "580", "2"
-	if err := back.Merge(more); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "other source files") {
+	if err := back.Merge(more); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "other source files than the new results, in a:") {
 		t.Errorf("another source: %v", err)
 	}
 	if _, err := Read(filepath.Join(dir, "none")); fault.KindOf(err) != fault.System {

@@ -148,7 +148,7 @@ func (r *Run) Merge(other *Run) error {
 	case r.Device != other.Device || r.Driver != other.Driver:
 		return fault.New(fault.Invalid, "the run is of %s with %s, the new results are of %s with %s: write them to another file", r.Device, r.Driver, other.Device, other.Driver)
 	case !maps.Equal(r.Packages, other.Packages):
-		return fault.New(fault.Invalid, "the run on %s is of other source files than the new results: write them to another file", r.Device)
+		return fault.New(fault.Invalid, "the run on %s is of other source files than the new results, in %s: write them to another file", r.Device, differing(r.Packages, other.Packages))
 	}
 	if r.Commit == "" {
 		r.Commit = other.Commit
@@ -156,6 +156,14 @@ func (r *Run) Merge(other *Run) error {
 	r.Add(other.Figures...)
 	r.AddTests(other.Tests...)
 	return nil
+}
+
+// differing names the folders of which two sets of hashes do not say the same.
+func differing(a, b map[string]string) string {
+	both := maps.Clone(a)
+	maps.Copy(both, b)
+	maps.DeleteFunc(both, func(dir, _ string) bool { return a[dir] == b[dir] })
+	return strings.Join(slices.Sorted(maps.Keys(both)), ", ")
 }
 
 // torchFile is what bench/torch_bench.py writes.

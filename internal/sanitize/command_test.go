@@ -29,19 +29,30 @@ type job struct {
 	nproc      int
 	// planted: its tests have bugs, and are to fail.
 	planted bool
+	// inShell: the binary is no target of its own, but started by a shell that is one.
+	inShell bool
 }
 
-// inChild is the planted test that does its work in a process of its own.
-const inChild = "TestChildStorePast"
+// inChild is the planted test whose process a shell starts.
+const inChild = "TestPlantedLoopPast"
 
-// plantedJob has a planted test for every tool, and one whose bug is in a child.
-func plantedJob() job {
+// plantedJobs have a planted test for every tool, and one whose bug is in a child.
+func plantedJobs() []job {
 	var names []string
 	for _, name := range proofs {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	return job{pkg: "internal/sanitize", tests: "^(" + strings.Join(append(names, inChild), "|") + ")$", nproc: 3, planted: true}
+	return []job{{pkg: "internal/sanitize", tests: "^(" + strings.Join(names, "|") + ")$", nproc: 3, planted: true},
+		{pkg: "internal/sanitize", tests: inChild, nproc: 2, planted: true, inShell: true}}
+}
+
+// target is what the command is given to test of a job's binary, and how.
+func (j job) target(bin, folder string) (target string, options []string) {
+	if j.inShell {
+		return "child", []string{"--list-command", "echo " + j.tests, "--run-command", "sh -c '" + bin + " -test.v -test.run=^{test}$; exit 0'"}
+	}
+	return filepath.Base(bin), []string{"--kind", "gobinary", "--dir", folder, "--filter", j.tests}
 }
 
 // started is how a command ended, and what it printed.
@@ -86,9 +97,10 @@ func commandOver(t *testing.T, checker string, limit time.Duration, env []string
 		out := filepath.Join(root, strconv.Itoa(i))
 		merge = append(merge, out)
 		wg.Go(func() {
-			ended[i] = start(t, filepath.Dir(bin), env, append([]string{tenon, "memcheck", "run", filepath.Base(bin), limit.String(), "--kind", "gobinary",
-				"--dir", filepath.Join(module, j.pkg), "--source", module, "--checker", checker, "--tool", "all",
-				"--filter", j.tests, "--nproc", strconv.Itoa(j.nproc), "--split", "1", "--rank", "0", "--keep-output", "--require-report", "--out", out, "--"}, j.args...)...)
+			target, options := j.target(bin, filepath.Join(module, j.pkg))
+			args := append([]string{tenon, "memcheck", "run", target, limit.String(), "--source", module, "--checker", checker, "--tool", "all",
+				"--nproc", strconv.Itoa(j.nproc), "--split", "1", "--rank", "0", "--keep-output", "--require-report", "--out", out}, options...)
+			ended[i] = start(t, filepath.Dir(bin), env, append(append(args, "--"), j.args...)...)
 		})
 	}
 	wg.Wait()
@@ -131,7 +143,7 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 	kernels := map[memcheck.Tool]int{}
 	var bugs []*memcheck.Record
 	for _, r := range records {
-		if r.Test == inChild || strings.HasPrefix(r.Test, "TestPlanted") {
+		if strings.HasPrefix(r.Test, "TestPlanted") {
 			bugs = append(bugs, r)
 			continue
 		}
@@ -160,11 +172,9 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 // TestCommandOnGPU is the command as people use it, over the tests that run Tenon's kernels on a GPU, with compute-sanitizer's four tools.
 func TestCommandOnGPU(t *testing.T) {
 	sanitizer(t)
-	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, []job{
-		{pkg: "conformance", tests: "^(TestKernels|TestDigitsLosses)$", args: []string{"-device=cuda"}, nproc: 8},
-		{pkg: "internal/agree", tests: "^(TestBackEndsAgree|TestProductsOnGPU|TestPortableProductsOnGPU|TestUnary32)$", nproc: 6},
-		plantedJob(),
-	})
+	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, append(plantedJobs(),
+		job{pkg: "conformance", tests: "^(TestKernels|TestDigitsLosses)$", args: []string{"-device=cuda"}, nproc: 8},
+		job{pkg: "internal/agree", tests: "^(TestBackEndsAgree|TestProductsOnGPU|TestPortableProductsOnGPU|TestUnary32)$", nproc: 6}))
 	if *resultsFlag != "" {
 		for _, name := range []string{memcheck.JournalName, "result.html", "result.log"} {
 			if err := copyFile(filepath.Join(dir, name), *resultsFlag+filepath.Ext(name)); err != nil {
@@ -195,7 +205,7 @@ func TestCommandOnSimulator(t *testing.T) {
 	}
 	onPath := []string{"PATH=" + dir + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	for checker, env := range map[string][]string{"tenon": nil, fakeName: onPath} {
-		_, records := commandOver(t, checker, time.Minute, env, []job{{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}, plantedJob()})
+		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(), job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
 		for tool, n := range judge(t, records) {
 			if n == 0 {
 				t.Errorf("no kernel ran under %s of %s", tool, checker)

@@ -5,8 +5,6 @@ package sanitize
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"testing"
@@ -216,12 +214,6 @@ func repaired(t *testing.T, twins []twin) {
 	for _, x := range twins {
 		t.Run(x.name, func(t *testing.T) { x.body(t, false) })
 	}
-}
-
-// TestChildStorePast does its work in a process of its own, as tests do that spread it.
-func TestChildStorePast(t *testing.T) {
-	out, err := exec.Command(os.Args[0], "-test.run=^TestPlantedStorePast$", "-test.v").CombinedOutput()
-	fmt.Printf("%sthe child: %v\n", out, err)
 }
 
 // TestPlantedHang never ends, nor does anything on the device.
