@@ -289,9 +289,10 @@ func TestCompareKernels(t *testing.T) {
 func TestRecordedRuns(t *testing.T) {
 	const dir = "testdata/h200"
 	compare := map[string]func(records []*Record) []string{
-		"pytest.jsonl": comparePytest,
-		"go.jsonl":     compareGo,
-		"cuda.jsonl":   compareCUDA,
+		"pytest.jsonl":  comparePytest,
+		"go.jsonl":      compareGo,
+		"cuda.jsonl":    compareCUDA,
+		"kernels.jsonl": compareKernels,
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
 	if err != nil || len(files) != len(compare) {
