@@ -3,12 +3,14 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -30,6 +32,35 @@ type commands struct {
 type console struct {
 	out, err io.Writer
 	args     []string
+}
+
+// output remembers the first error of writing, which prints pass over.
+type output struct {
+	to io.Writer
+
+	mu  sync.Mutex
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.to.Write(p)
+	if err != nil {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.err = cmp.Or(o.err, err)
+	}
+	return n, err
+}
+
+// failed returns an error if not all was written.
+func (o *output) failed() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		return nil
+	}
+	return fmt.Errorf("the output is not whole: %w", o.err)
 }
 
 // exitError ends a command with a status of its own. A nil cause says nothing, since the command has said all.
@@ -80,32 +111,37 @@ func withHelp(err error) error {
 // Main runs the command that args name and returns the exit status: 0, or 1 or the command's own after one sentence on stderr.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
-	con := &console{out: stdout, err: stderr}
+	out := &output{to: stdout}
+	con := &console{out: out, err: stderr}
 	if i := slices.Index(args, "--"); i >= 0 && args[0] == "memcheck" {
 		args, con.args = args[:i], args[i+1:]
 	}
 	var c commands
 	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go."),
-		kong.Writers(stdout, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(stdout, (*io.Writer)(nil)),
+		kong.Writers(out, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(out, (*io.Writer)(nil)),
 		kong.Bind(con), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
 	if err != nil {
 		fmt.Fprintln(stderr, "tenon:", err)
 		return 1
 	}
 	ctx, err := parser.Parse(inFull(args))
-	if exit >= 0 {
-		return exit // --help did it
-	}
-	if err != nil {
+	done := false
+	switch {
+	case exit >= 0: // --help did it
+		err = nil
+	case err != nil:
 		err = withHelp(err)
+	default:
+		err, done = ctx.Run(), true
+	}
+	if lost := out.failed(); lost != nil && (err == nil || !done) {
+		err, done = lost, false
 	}
 	if err == nil {
-		err = ctx.Run()
-	} else if len(args) > 0 && args[0] == "memcheck" {
+		return max(exit, 0)
+	}
+	if !done && len(args) > 0 && args[0] == "memcheck" {
 		err = notRun(err) // its status 1 says that a test failed
-	}
-	if err == nil {
-		return 0
 	}
 	status := 1
 	var own *exitError

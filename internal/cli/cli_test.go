@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 
 	"tenon.dev"
@@ -82,6 +83,32 @@ func TestCommandLine(t *testing.T) {
 }
 
 // A failure that the driver tells and a device too is said once, the longer way.
+// full is a disk without room after so many bytes.
+type full int
+
+func (f *full) Write(p []byte) (int, error) {
+	if *f -= full(len(p)); *f < 0 {
+		return 0, syscall.ENOSPC
+	}
+	return len(p), nil
+}
+
+func TestOutputThatIsLost(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want int
+	}{{[]string{"version"}, 1}, {[]string{"--help"}, 1}, {[]string{"doctor"}, 1}, {[]string{"memcheck", "run", "--help"}, 4}} {
+		var errs strings.Builder
+		if exit := Main(c.args, new(full), &errs); exit != c.want || !strings.Contains(errs.String(), "tenon: the output is not whole: ") || strings.Count(errs.String(), "\n") != 1 {
+			t.Errorf("%q on a full disk: status %d, want %d, and %q", c.args, exit, c.want, errs.String())
+		}
+		enough := full(1 << 20)
+		if exit := Main(c.args, &enough, &errs); exit != 0 {
+			t.Errorf("%q with enough room: status %d", c.args, exit)
+		}
+	}
+}
+
 func TestDistinct(t *testing.T) {
 	short, long, other := errors.New("no symbol"), errors.New("a GPU cannot be used: no symbol"), errors.New("another")
 	if err := distinct([]error{nil, short, long, other, long, short, nil}); err == nil || err.Error() != "a GPU cannot be used: no symbol\nanother" {
