@@ -1,14 +1,18 @@
 package kernels
 
 import (
+	"math/bits"
+
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
 const (
-	// turnSide is the side of the square tiles in which a turned copy goes through shared memory; a block moves turnRows rows of one at a time.
-	turnSide = 32
-	turnRows = 8
+	// turnThreads is the size of the blocks of a turned copy. Each takes a square tile through shared memory, of side turnSide or, of elements
+	// beyond 4 bytes, turnSideLarge.
+	turnThreads   = 256
+	turnSide      = 64
+	turnSideLarge = 32
 	// turnLeast is the least size of both dimensions for which that is worth its while.
 	turnLeast = 16
 )
@@ -29,27 +33,57 @@ func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
 
 // turn launches a copy that is turned along dimension d.
 func (p *pointPlan) turn(is Issuer, d int) error {
+	l := is.NewLaunch()
+	l.Spec = Spec{Family: FamilyTurn, Compute: bitsType(p.bytes[0]), Vec: uint8(max(1, p.bytes[0]/8)), Index: 32}
+	give := 16 / p.bytes[0]
+	take := min(4, give)
+	if !p.evenly(1, d, take) {
+		take = 1
+	}
+	if !p.evenly(0, 0, give) {
+		give = 1
+	}
+	l.Spec.Attr = [6]uint16{attrTake: uint16(take), attrGive: uint16(give)}
+	t := turnOf(&l.Spec)
 	rest := space{count: 2}
 	for e := 1; e < p.nd; e++ {
 		if e != d {
 			rest.open(rest.nd, p.size[e])
-			rest.stride[0][rest.nd-1], rest.stride[1][rest.nd-1] = p.stride[0][e], p.stride[1][e]
+			rest.stride[0][rest.nd-1], rest.stride[1][rest.nd-1] = p.stride[0][e]/t.pack, p.stride[1][e]/t.inPack
 		}
 	}
 	rest.merge()
 	dims := dimsClass(rest.nd)
-	l := is.NewLaunch()
-	l.Spec = Spec{Family: FamilyTurn, Compute: bitsType(p.bytes[0]), Vec: uint8(max(1, p.bytes[0]/8)), Class: uint8(dims), Index: 32}
+	l.Spec.Class = uint8(dims)
 	l.u64(p.ptr[0])
 	l.u64(p.ptr[1])
-	across, down := ceilDiv(p.size[0], turnSide), ceilDiv(p.size[d], turnSide)
-	for _, v := range []int{p.size[0], p.size[d], across, down, p.stride[0][d], p.stride[1][0]} {
+	for _, v := range []int{p.size[0], p.size[d], p.stride[0][d] / t.pack, p.stride[1][0] / t.inPack} {
 		l.i32(v)
 	}
+	blocks := rest.numel()
+	for _, size := range []int{p.size[0], p.size[d]} {
+		n := ceilDiv(size, t.side)
+		blocks *= n
+		v := newDivider(n)
+		l.i32(n)
+		l.u32(v.magic)
+		l.u32(v.shift)
+	}
 	rest.pack(l, dims, 1, 32, 3)
-	l.Grid = [3]uint32{uint32(across * down * rest.numel()), 1, 1}
-	l.Block = [3]uint32{turnSide * turnRows, 1, 1}
+	l.Grid = [3]uint32{uint32(blocks), 1, 1}
+	l.Block = [3]uint32{turnThreads, 1, 1}
 	return is.Issue(l)
+}
+
+// evenly reports whether the elements of operand i that lie side by side along dimension d can be accessed n at a time.
+func (p *pointPlan) evenly(i, d, n int) bool {
+	places := p.ptr[i]/uint64(p.bytes[i]) | uint64(p.size[d])
+	for e := range p.nd {
+		if e != d {
+			places |= uint64(p.stride[i][e])
+		}
+	}
+	return places%uint64(n) == 0
 }
 
 // layOut copies o to workspace of size elements, where it has the given strides.
@@ -77,49 +111,146 @@ func bitsType(bytes int) dtype.DType {
 
 var _ = register(FamilyTurn, buildTurn)
 
-// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. A column more in shared memory keeps the
-// threads that read a column of it in different banks.
+// Places in Spec.Attr of turned copies: the elements of a read and of a write.
+const (
+	attrTake = iota
+	attrGive
+)
+
+// turn is how a turned copy goes through shared memory.
+type turn struct {
+	// take and give are the elements of a read and of a write, parts the values of an element.
+	side, take, give, parts int
+	// A cell of shared memory has pack elements that lie side by side in the output, a unit of the input inPack elements.
+	cell, unit   dtype.DType
+	pack, inPack int
+}
+
+func turnOf(s *Spec) turn {
+	t := turn{side: turnSide, take: int(s.Attr[attrTake]), give: int(s.Attr[attrGive]), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
+	bytes := s.Compute.Size()
+	if bytes > 4 {
+		t.side = turnSideLarge
+	}
+	if bytes < 4 && t.give > 1 {
+		t.cell, t.pack = dtype.Uint32, 4/bytes
+		if t.take > 1 {
+			t.unit, t.inPack = t.cell, t.pack
+		}
+	}
+	return t
+}
+
+// spread gives every thread n places from (x, y) on of lines of size places, and of every step-th line after that. A group of 32 threads takes n lines
+// of 32 places: neither such a patch nor one across it has two places in one bank of shared memory.
+func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step int) {
+	lanes := min(32, size) / n
+	across := size / (lanes * n)
+	lane, group := k.ThreadIdx(kernel.X).And(k.I32(31)), k.ThreadIdx(kernel.X).Shr(k.I32(5))
+	x = group.And(k.I32(across - 1)).Mul(k.I32(lanes)).Add(lane.And(k.I32(lanes - 1))).Mul(k.I32(n))
+	y = group.Shr(log2(k, across)).Mul(k.I32(32 / lanes)).Add(lane.Shr(log2(k, lanes)))
+	return x, y, turnThreads * n / size
+}
+
+// log2 returns the logarithm of n, a power of two.
+func log2(k *kernel.Builder, n int) kernel.Value { return k.I32(bits.TrailingZeros(uint(n))) }
+
+// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. For what lies outside, the last elements inside
+// are read again, so that all reads are under way at once and none waits for a comparison. A line in shared memory has a word more than it
+// needs, which puts the columns in different banks.
 func buildTurn(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("turn"), func(k *kernel.Builder) {
-		k.FixedThreads(turnSide * turnRows)
-		t, parts := s.Compute, int(s.Vec)
-		out, in := k.Buffer("out", t), k.BufferRO("in", t)
+		k.FixedThreads(turnThreads)
+		t := turnOf(s)
+		out, in := k.Buffer("out", t.cell), k.BufferRO("in", t.unit)
 		i32 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int32) }
-		width, height, across, down := i32("width"), i32("height"), i32("across"), i32("down")
-		outStep, inStep := i32("out_step"), i32("in_step")
-		st := striderParam(k, "dim", int(s.Class), 2, 32)
-		tile := make([]kernel.Array, parts)
-		for i := range tile {
-			tile[i] = k.Shared([]string{"low", "high"}[i], t, turnSide*(turnSide+1))
+		width, height, outStep, inStep := i32("width"), i32("height"), i32("out_step"), i32("in_step")
+		split := func(n kernel.Value, by string) (q, r kernel.Value) {
+			return divide(n, i32(by), k.Scalar(by+"_magic", dtype.Uint32), k.Scalar(by+"_shift", dtype.Uint32))
 		}
-		tid, id := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
-		x, y := tid.And(k.I32(turnSide-1)), tid.Div(k.I32(turnSide))
-		row := id.Div(across)
-		batch := row.Div(down)
-		left := id.Sub(row.Mul(across)).Mul(k.I32(turnSide))
-		top := row.Sub(batch.Mul(down)).Mul(k.I32(turnSide))
-		base := st.locate(batch)
-		at := func(i kernel.Value) kernel.Value { return i.MulWide(k.I32(parts)) }
-		for r := 0; r < turnSide; r += turnRows {
-			line := y.Add(k.I32(r)) // along the output's innermost dimension
-			i, j := left.Add(line), top.Add(x)
-			k.If(i.Lt(width).And(j.Lt(height)), func() {
-				for n, v := range in.LoadVec(at(base[1].Add(i.Mul(inStep)).Add(j)), parts) {
-					tile[n].Store(line.Mul(k.I32(turnSide+1)).Add(x), v)
-				}
-			})
+		row, left := split(k.BlockIdx(kernel.X), "across")
+		batch, top := split(row, "down")
+		left, top = left.Mul(k.I32(t.side)), top.Mul(k.I32(t.side))
+		base := striderParam(k, "dim", int(s.Class), 2, 32).locate(batch)
+		at := func(i kernel.Value) kernel.Value {
+			if t.parts == 1 {
+				return i
+			}
+			return i.MulWide(k.I32(t.parts))
+		}
+		pitch := t.side + max(1, 4/t.cell.Size())
+		tile := make([]kernel.Array, t.parts)
+		for i := range tile {
+			tile[i] = k.Shared([]string{"low", "high"}[i], t.cell, t.side/t.pack*pitch)
+		}
+
+		x, y, step := t.spread(k, t.side, t.take)
+		from := base[1].Add(top.Add(x).Min(height.Sub(k.I32(t.take))).Shr(log2(k, t.inPack)))
+		var lines [][]kernel.Value
+		for i := 0; i < t.side/t.pack; i += step {
+			first := left.Add(y.Add(k.I32(i)).Mul(k.I32(t.pack))).Min(width.Sub(k.I32(t.pack)))
+			index := from.Add(first.Mul(inStep))
+			for range t.pack {
+				lines = append(lines, in.LoadVec(at(index), t.take/t.inPack*t.parts))
+				index = index.Add(inStep)
+			}
+		}
+		place := y.Mul(k.I32(pitch)).Add(x)
+		for i := range len(lines) / t.pack {
+			for n, v := range cells(lines[i*t.pack : (i+1)*t.pack]) {
+				tile[n%t.parts].Store(place.Add(k.I32(i*step*pitch+n/t.parts)), v)
+			}
 		}
 		k.Barrier()
-		for r := 0; r < turnSide; r += turnRows {
-			line := y.Add(k.I32(r)) // along the input's
-			i, j := left.Add(x), top.Add(line)
-			k.If(i.Lt(width).And(j.Lt(height)), func() {
-				vs := make([]kernel.Value, parts)
-				for n := range vs {
-					vs[n] = tile[n].Load(x.Mul(k.I32(turnSide + 1)).Add(line))
-				}
-				out.StoreVec(at(base[0].Add(i).Add(j.Mul(outStep))), vs...)
-			})
+
+		x, y, step = t.spread(k, t.side/t.pack, t.give/t.pack)
+		column := left.Shr(log2(k, t.pack)).Add(x)
+		index := base[0].Add(column).Add(top.Add(y).Mul(outStep))
+		// The lines from the thread's first on: none to the right of the last column.
+		inside := column.Mul(k.I32(t.pack)).Lt(width).Select(height.Sub(top).Sub(y), k.I32(0))
+		place = x.Mul(k.I32(pitch)).Add(y)
+		for j := 0; j < t.side; j += step {
+			var vs []kernel.Value
+			for n := range t.give / t.pack * t.parts {
+				vs = append(vs, tile[n%t.parts].Load(place.Add(k.I32(n/t.parts*pitch+j))))
+			}
+			k.If(inside.Gt(k.I32(j)), func() { out.StoreVec(at(index), vs...) })
+			index = index.Add(outStep.Mul(k.I32(step)))
 		}
 	})
+}
+
+// cells returns the columns of lines: elements of one line, else words that have an element of each line.
+func cells(lines [][]kernel.Value) []kernel.Value {
+	if len(lines) == 1 {
+		return lines[0]
+	}
+	k := lines[0][0].Builder()
+	width := 32 / len(lines)
+	if lines[0][0].Type() != dtype.Uint32 {
+		word := lines[0][0].Convert(dtype.Uint32)
+		for i, line := range lines[1:] {
+			word = word.Or(line[0].Convert(dtype.Uint32).Shl(k.I32((i + 1) * width)))
+		}
+		return []kernel.Value{word}
+	}
+	var out []kernel.Value
+	for n := range lines[0] {
+		words := make([]kernel.Value, len(lines))
+		for i := range words {
+			words[i] = lines[i][n]
+		}
+		// Squares of half the side, a quarter and so on change places with those across the diagonal.
+		for far := len(words) / 2; far > 0; far /= 2 {
+			shift, low := k.I32(far*width), k.U32(^uint32(0)/(1<<(far*width)+1))
+			for i := range words {
+				if i&far == 0 {
+					a, b := words[i], words[i+far]
+					words[i], words[i+far] = a.And(low).Or(b.And(low).Shl(shift)), a.Shr(shift).And(low).Or(b.And(low.Not()))
+				}
+			}
+		}
+		out = append(out, words...)
+	}
+	return out
 }

@@ -50,6 +50,47 @@ func TestTurnedCopies(t *testing.T) {
 	}
 }
 
+// TestTurnedAccesses: where lengths, steps and addresses allow it, several elements are read and written at a time, on either side alone as well;
+// tiles that are cut off are right then too, and so are those of several batches.
+func TestTurnedAccesses(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 2))
+	for dt, most := range map[dtype.DType][2]uint16{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4}, dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {
+		h := newHost(t)
+		for name, c := range map[string]struct {
+			in, out    Operand
+			take, give bool
+		}{
+			"both":          {permuted(h.random(rng, dt, 112, 76), 1, 0), h.random(rng, dt, 76, 112), true, true},
+			"batches":       {permuted(h.random(rng, dt, 2, 144, 3, 20), 2, 3, 0, 1), h.random(rng, dt, 3, 20, 2, 144), true, true},
+			"apart":         {permuted(h.random(rng, dt, 4, 5, 16, 16), 1, 0, 3, 2), h.random(rng, dt, 5, 4, 16, 16), true, true},
+			"odd width":     {permuted(h.random(rng, dt, 81, 68), 1, 0), h.random(rng, dt, 68, 81), true, false},
+			"odd height":    {permuted(h.random(rng, dt, 80, 67), 1, 0), h.random(rng, dt, 67, 80), false, true},
+			"odd batch":     {sliced(permuted(h.random(rng, dt, 3, 33, 32), 0, 2, 1), 2, 0, 32, 1), h.random(rng, dt, 3, 32, 32), true, true},
+			"odd in step":   {sliced(permuted(h.random(rng, dt, 64, 69), 1, 0), 0, 0, 68, 1), h.random(rng, dt, 68, 64), false, true},
+			"odd out step":  {permuted(h.random(rng, dt, 64, 68), 1, 0), sliced(h.random(rng, dt, 68, 65), 1, 0, 64, 1), true, false},
+			"odd in start":  {sliced(permuted(h.random(rng, dt, 64, 80), 1, 0), 0, 1, 65, 1), h.random(rng, dt, 64, 64), false, true},
+			"odd out start": {permuted(h.random(rng, dt, 64, 64), 1, 0), sliced(h.random(rng, dt, 64, 80), 1, 1, 65, 1), true, false},
+		} {
+			want := h.readComplex(c.in)
+			check(t, Pointwise(h, Copy, dt, nil, []Operand{c.out}, []Operand{c.in}))
+			for i, side := range []bool{c.take, c.give} {
+				n := uint16(1)
+				if side {
+					n = most[i]
+				}
+				if got := h.l.Spec.Attr[i]; h.l.Spec.Family != FamilyTurn || got != n {
+					t.Errorf("%v %s: family %d, %d elements at a time on side %d, want %d", dt, name, h.l.Spec.Family, got, i, n)
+				}
+			}
+			for i, v := range h.readComplex(c.out) {
+				if v != want[i] {
+					t.Fatalf("%v %s: element %d is %v, want %v", dt, name, i, v, want[i])
+				}
+			}
+		}
+	}
+}
+
 // TestFarComplexElements: the parts of complex elements are reached where twice an index of 32 bits has 33.
 func TestFarComplexElements(t *testing.T) {
 	h := newHost(t)
