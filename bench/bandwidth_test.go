@@ -70,6 +70,9 @@ func TestBandwidth(t *testing.T) {
 		square := x.Transpose(x.View(a, large>>15, 1<<15), 0, 1)
 		turned := x.View(dst, 1<<15, large>>15)
 		recordFigure("turn", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(turned, square) }), 2*bytes))
+		images := x.Ones([]int{64, 256, 56 * 56}, tenon.BFloat16)
+		rows, last := x.Transpose(images, 1, 2), x.Empty([]int{64, 56 * 56, 256}, tenon.BFloat16)
+		recordFigure("turn.half", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(last, rows) }), 2*2*64*256*56*56))
 	})
 }
 

@@ -211,6 +211,8 @@ def bandwidth(r):
     r.add("sum", "TB/s", [moved / s for s in device_seconds(lambda: torch.sum(a))])
     square, turned = a.view(-1, 1 << 15).t(), c.view(1 << 15, -1)
     r.add("turn", "TB/s", [2 * moved / s for s in device_seconds(lambda: turned.copy_(square))])
+    images = torch.ones(64, 256, 56 * 56, device="cuda", dtype=torch.bfloat16)
+    r.add("turn.half", "TB/s", [4 * images.numel() / 1e12 / s for s in device_seconds(lambda: images.permute(0, 2, 1).contiguous())])
     rows = a.view(-1, 1024)
     r.add("softmax", "TB/s", [2 * moved / s for s in device_seconds(lambda: torch.softmax(rows, -1))])
     weight, bias = torch.randn(1024, device="cuda"), torch.randn(1024, device="cuda")

@@ -143,6 +143,7 @@ var catalogue = []Section{
 		{"add.large", "TB/s", "add of two 4 GiB f32 tensors, bytes read and written", "", ofTorch(0.97)},
 		{"sum", "TB/s", "sum of 4 GiB f32, bytes read", "", ofTorch(0.97)},
 		{"turn", "TB/s", "copy of a transposed matrix of 4 GiB f32, bytes read and written", "", ofTorch(1)},
+		{"turn.half", "TB/s", "copy of 64 images of 256 channels, 56 × 56 bf16, to channels last, bytes read and written", "", ofTorch(1)},
 		{"softmax", "TB/s", "softmax over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
 		{"layernorm", "TB/s", "layer norm over rows of 1024, 4 GiB f32, bytes read and written", "", atLeast(4.1)},
 		{"copy.time", "ms", "copy of 4 GiB f32", "", nil},
