@@ -7,15 +7,13 @@ import (
 	"tenon.dev/kernel"
 )
 
-const (
-	// turnThreads is the size of the blocks of a turned copy. Each takes a square tile through shared memory, of side turnSide or, of elements
-	// beyond 4 bytes, turnSideLarge.
-	turnThreads   = 256
-	turnSide      = 64
-	turnSideLarge = 32
-	// turnLeast is the least size of both dimensions for which that is worth its while.
-	turnLeast = 16
-)
+// turnLeast is the least size of both dimensions of a turned copy for which a way through shared memory is worth its while.
+const turnLeast = 16
+
+// turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes of one.
+var turnSides = [...]int{128, 64, 64, 32, 32}
+
+const turnBytes = 32
 
 // turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them so
 // along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
@@ -43,7 +41,11 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	if !p.evenly(0, 0, give) {
 		give = 1
 	}
-	l.Spec.Attr = [6]uint16{attrTake: uint16(take), attrGive: uint16(give)}
+	side := turnSides[bits.TrailingZeros(uint(p.bytes[0]))]
+	if short := side / 2; short >= 32 && min(p.size[0], p.size[d]) <= short {
+		side = short
+	}
+	l.Spec.Attr = [6]uint16{attrSide: uint16(side), attrTake: uint16(take), attrGive: uint16(give)}
 	t := turnOf(&l.Spec)
 	rest := space{count: 2}
 	for e := 1; e < p.nd; e++ {
@@ -71,7 +73,7 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	}
 	rest.pack(l, dims, 1, 32, 3)
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
-	l.Block = [3]uint32{turnThreads, 1, 1}
+	l.Block = [3]uint32{uint32(t.threads), 1, 1}
 	return is.Issue(l)
 }
 
@@ -111,27 +113,26 @@ func bitsType(bytes int) dtype.DType {
 
 var _ = register(FamilyTurn, buildTurn)
 
-// Places in Spec.Attr of turned copies: the elements of a read and of a write.
+// Places in Spec.Attr of turned copies: the side of the tiles, the elements of a read and of a write.
 const (
-	attrTake = iota
+	attrSide = iota
+	attrTake
 	attrGive
 )
 
 // turn is how a turned copy goes through shared memory.
 type turn struct {
 	// take and give are the elements of a read and of a write, parts the values of an element.
-	side, take, give, parts int
+	side, take, give, parts, threads int
 	// A cell of shared memory has pack elements that lie side by side in the output, a unit of the input inPack elements.
 	cell, unit   dtype.DType
 	pack, inPack int
 }
 
 func turnOf(s *Spec) turn {
-	t := turn{side: turnSide, take: int(s.Attr[attrTake]), give: int(s.Attr[attrGive]), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
+	t := turn{side: int(s.Attr[attrSide]), take: int(s.Attr[attrTake]), give: int(s.Attr[attrGive]), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
 	bytes := s.Compute.Size()
-	if bytes > 4 {
-		t.side = turnSideLarge
-	}
+	t.threads = t.side * t.side * bytes * t.parts / turnBytes
 	if bytes < 4 && t.give > 1 {
 		t.cell, t.pack = dtype.Uint32, 4/bytes
 		if t.take > 1 {
@@ -149,7 +150,7 @@ func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step i
 	lane, group := k.ThreadIdx(kernel.X).And(k.I32(31)), k.ThreadIdx(kernel.X).Shr(k.I32(5))
 	x = group.And(k.I32(across - 1)).Mul(k.I32(lanes)).Add(lane.And(k.I32(lanes - 1))).Mul(k.I32(n))
 	y = group.Shr(log2(k, across)).Mul(k.I32(32 / lanes)).Add(lane.Shr(log2(k, lanes)))
-	return x, y, turnThreads * n / size
+	return x, y, t.threads * n / size
 }
 
 // log2 returns the logarithm of n, a power of two.
@@ -160,8 +161,8 @@ func log2(k *kernel.Builder, n int) kernel.Value { return k.I32(bits.TrailingZer
 // needs, which puts the columns in different banks.
 func buildTurn(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("turn"), func(k *kernel.Builder) {
-		k.FixedThreads(turnThreads)
 		t := turnOf(s)
+		k.FixedThreads(t.threads)
 		out, in := k.Buffer("out", t.cell), k.BufferRO("in", t.unit)
 		i32 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int32) }
 		width, height, outStep, inStep := i32("width"), i32("height"), i32("out_step"), i32("in_step")

@@ -78,7 +78,7 @@ func TestTurnedAccesses(t *testing.T) {
 				if side {
 					n = most[i]
 				}
-				if got := h.l.Spec.Attr[i]; h.l.Spec.Family != FamilyTurn || got != n {
+				if got := h.l.Spec.Attr[attrTake+i]; h.l.Spec.Family != FamilyTurn || got != n {
 					t.Errorf("%v %s: family %d, %d elements at a time on side %d, want %d", dt, name, h.l.Spec.Family, got, i, n)
 				}
 			}
