@@ -85,7 +85,7 @@ func sorting(p *pair) {
 // turning tries copies from one order of dimensions to another, of every size of elements.
 func turning(p *pair) {
 	for _, t := range everyType {
-		for _, shape := range [][]int{{64, 96}, {35, 47}, {76, 112}, {68, 81}, {67, 80}, {33, 5, 18}, {36, 3, 48}} {
+		for _, shape := range [][]int{{64, 96}, {35, 47}, {76, 112}, {68, 81}, {67, 80}, {33, 5, 18}, {36, 3, 48}, {9, 4, 40}, {40, 4, 9}} {
 			for _, v := range []view{dense, padded} {
 				for _, index32 := range []int{0, 1000} {
 					p.try(trial{name: fmt.Sprintf("turn %v %v %d %d", t, shape, v, index32), index32: index32, arrays: []*array{out(t, v, shape...), in(t, turned, anything, shape...)},

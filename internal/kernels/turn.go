@@ -7,8 +7,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// turnLeast is the least size of both dimensions of a turned copy for which a way through shared memory is worth its while.
-const turnLeast = 16
+// turnLeast is how many places of a square of 32 by 32 the two dimensions of a turned copy must fill for a way through shared memory to be worth its while.
+const turnLeast = 256
 
 // turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes of one.
 var turnSides = [...]int{128, 64, 64, 32, 32}
@@ -18,11 +18,11 @@ const turnBytes = 32
 // turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them so
 // along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
 func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
-	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 || p.size[0] < turnLeast {
+	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 {
 		return 0
 	}
 	for d := 1; d < p.nd; d++ {
-		if p.stride[1][d] == 1 && p.size[d] >= turnLeast {
+		if p.stride[1][d] == 1 && min(32, p.size[0])*min(32, p.size[d]) >= turnLeast {
 			return d
 		}
 	}
