@@ -7,8 +7,12 @@ import (
 	"tenon.dev/kernel"
 )
 
-// turnLeast is how many places of a square of 32 by 32 the two dimensions of a turned copy must fill for a way through shared memory to be worth its while.
-const turnLeast = 256
+// A copy is worth its way through shared memory if the output's innermost dimension has turnWidth elements, below which neighbouring threads of a
+// plain copy share what they read, and the two dimensions fill turnLeast places of a square of 32 by 32.
+const (
+	turnWidth = 16
+	turnLeast = 256
+)
 
 // turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes of one.
 var turnSides = [...]int{128, 64, 64, 32, 32}
@@ -18,7 +22,7 @@ const turnBytes = 32
 // turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them so
 // along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
 func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
-	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 {
+	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 || p.size[0] < turnWidth {
 		return 0
 	}
 	for d := 1; d < p.nd; d++ {
@@ -143,7 +147,7 @@ func turnOf(s *Spec) turn {
 }
 
 // spread gives every thread n places from (x, y) on of lines of size places, and of every step-th line after that. A group of 32 threads takes n lines
-// of 32 places: neither such a patch nor one across it has two places in one bank of shared memory.
+// of 32 places: of 32-bit cells, neither such a patch nor one across it has two in one bank of shared memory.
 func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step int) {
 	lanes := min(32, size) / n
 	across := size / (lanes * n)

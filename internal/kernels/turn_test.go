@@ -20,7 +20,7 @@ func TestTurnedCopies(t *testing.T) {
 			"odd":         {permuted(h.random(rng, dt, 35, 47), 1, 0), h.random(rng, dt, 47, 35), true},
 			"least":       {permuted(h.random(rng, dt, 16, 16), 1, 0), h.random(rng, dt, 16, 16), true},
 			"flat":        {permuted(h.random(rng, dt, 300, 8), 1, 0), h.random(rng, dt, 8, 300), true},
-			"high":        {permuted(h.random(rng, dt, 9, 300), 1, 0), h.random(rng, dt, 300, 9), true},
+			"high":        {permuted(h.random(rng, dt, 9, 300), 1, 0), h.random(rng, dt, 300, 9), false},
 			"narrow":      {permuted(h.random(rng, dt, 300, 7), 1, 0), h.random(rng, dt, 7, 300), false},
 			"small":       {permuted(h.random(rng, dt, 40, 15, 16), 0, 2, 1), h.random(rng, dt, 40, 16, 15), false},
 			"channels":    {permuted(h.random(rng, dt, 3, 17, 20, 18), 0, 2, 3, 1), h.random(rng, dt, 3, 20, 18, 17), true},
