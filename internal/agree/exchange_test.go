@@ -178,6 +178,21 @@ func specialCase() kernelCase {
 	return kernelCase{prog: p.Program, grid: 3, block: threads, args: []argument{zeros(dtype.Int32, 13*3*threads)}}
 }
 
+// productCase takes both halves of products of 32-bit integers, in either order.
+func productCase(rng *rand.Rand, t kir.Type) kernelCase {
+	p := named("product_%v", t)
+	out, in := p.buffer("out", t), p.buffer("in", t)
+	i := p.thread()
+	a, b := p.load(t, in, i), p.load(t, in, p.add32(i, p.i32(threads)))
+	for j, op := range []kir.Op{kir.OpMul, kir.OpMulHi, kir.OpMulHi, kir.OpMul} {
+		if j == 2 {
+			a, b = b, p.op(kir.OpXor, t, t, a, b)
+		}
+		p.store(t, out, p.add32(i, p.i32(j*threads)), p.op(op, t, t, a, b))
+	}
+	return kernelCase{prog: p.Program, grid: 1, block: threads, args: []argument{zeros(t, 4*threads), buffer(t, random(rng, t, 2*threads))}}
+}
+
 // dynamicCase reverses a block through the launch's dynamic shared memory.
 func dynamicCase(rng *rand.Rand) kernelCase {
 	p := named("dynamic")

@@ -42,7 +42,8 @@ func threadCases(rng *rand.Rand) []kernelCase {
 			}
 		}
 	}
-	return append(cs, voteCase(rng), loopCase(dtype.Int32), loopCase(dtype.Int64), nestCase(), pointerCase(rng), specialCase(), dynamicCase(rng), clockCase())
+	return append(cs, voteCase(rng), loopCase(dtype.Int32), loopCase(dtype.Int64), nestCase(), pointerCase(rng), specialCase(), dynamicCase(rng), clockCase(),
+		productCase(rng, dtype.Int32), productCase(rng, dtype.Uint32))
 }
 
 func random(rng *rand.Rand, t kir.Type, n int) []byte {

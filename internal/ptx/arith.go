@@ -79,6 +79,48 @@ func (f *function) arithmetic(in *kir.Instr) {
 	}
 }
 
+// pairProducts finds the products of 32-bit integers in a block of which both halves are wanted: one multiplication gives both, at the cost
+// that the upper half has alone.
+func (f *function) pairProducts(b *kir.Block) {
+	type product struct {
+		t    kir.Type
+		a, b kir.Value
+	}
+	var seen [2]map[product]*kir.Instr
+	for _, in := range b.Instrs {
+		if in.Op != kir.OpMul && in.Op != kir.OpMulHi || !in.Type.IsInt() || in.Type.Size() != 4 {
+			continue
+		}
+		mine, its := 0, 1
+		if in.Op == kir.OpMulHi {
+			mine, its = 1, 0
+		}
+		p := product{in.Type, in.Args[0], in.Args[1]}
+		if other := seen[its][p]; other != nil {
+			f.halves[in], f.halves[other] = other, in
+			delete(seen[its], p)
+			continue
+		}
+		if seen[mine] == nil {
+			seen[mine] = map[product]*kir.Instr{}
+		}
+		seen[mine][p] = in
+	}
+}
+
+// wholeProduct writes both halves of a product where the first of them is.
+func (f *function) wholeProduct(in, other *kir.Instr) {
+	if f.names[in.Res[0]] != "" {
+		return
+	}
+	low, high := f.def(in.Res[0]), f.def(other.Res[0])
+	if in.Op == kir.OpMulHi {
+		low, high = high, low
+	}
+	whole := f.to(long, "mul.wide"+suffix(in.Type), f.names[in.Args[0]], f.names[in.Args[1]])
+	f.op("mov.b64", "{"+low+", "+high+"}", whole)
+}
+
 func (f *function) single(in *kir.Instr) {
 	t, a := in.Type, f.names[in.Args[0]]
 	r := f.def(in.Res[0])

@@ -7,6 +7,7 @@ import (
 
 // block writes the instructions of a region.
 func (f *function) block(b *kir.Block) {
+	f.pairProducts(b)
 	for _, in := range b.Instrs {
 		f.at(in)
 		switch in.Op {
@@ -36,7 +37,13 @@ func (f *function) instr(in *kir.Instr) {
 		f.op(move(classOf(f.p.Vars[in.Sym])), f.def(in.Res[0]), f.vars[in.Sym])
 	case kir.OpSet:
 		f.op(move(classOf(f.p.Vars[in.Sym])), f.vars[in.Sym], f.names[in.Args[0]])
-	case kir.OpAdd, kir.OpSub, kir.OpMul, kir.OpMulHi, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
+	case kir.OpMul, kir.OpMulHi:
+		if other := f.halves[in]; other != nil {
+			f.wholeProduct(in, other)
+			return
+		}
+		f.arithmetic(in)
+	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
 		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint:
 		f.arithmetic(in)
 	case kir.OpMulWide:
