@@ -42,6 +42,15 @@ func Cos(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return f.quadrant(x, k.I32(1))
 }
 
+// SinCosSmall returns sine and cosine of |x| <= π/4.
+func SinCosSmall(k *kernel.Builder, x kernel.Value) (sin, cos kernel.Value) {
+	f := of(k, x)
+	z := x.Mul(x)
+	sin = x.Mul(z).FMA(f.poly(sinPoly, z), x)
+	cos = f.poly(cosPoly, z).FMA(z, f.c(-0.5)).FMA(z, f.c(1))
+	return sin, cos
+}
+
 // Tan returns the tangent of x in radians, accurate for all x.
 func Tan(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)

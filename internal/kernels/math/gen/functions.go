@@ -62,14 +62,8 @@ func polynomials() []polynomial {
 			f:      func(r *big.Float) *big.Float { return quo(sub(bigref.Expm1(r), r), mul(r, r)) },
 			weight: func(r *big.Float) *big.Float { return quo(mul(r, r), bigref.Exp(r)) },
 			f32:    variant{-half, half, 5}, f64: variant{-half, half, 11}},
-		{name: "logPoly", doc: "(log(1+f) - f + f²/2)/f³",
-			f: func(f *big.Float) *big.Float {
-				d := sub(bigref.Log1p(f), f)
-				d.Add(d, mul(bigref.Of(0.5), mul(f, f)))
-				return quo(d, mul(f, mul(f, f)))
-			},
-			weight: func(f *big.Float) *big.Float { return abs(quo(mul(f, mul(f, f)), bigref.Log1p(f))) },
-			f32:    variant{lo, hi, 9}, f64: variant{lo, hi, 21}},
+		logTail("logPoly", variant{lo, hi, 9}, variant{lo, hi, 21}),
+		logTail("logShortPoly", variant{-1.0 / 3, 1.0 / 3, 8}, variant{}),
 		{name: "powPoly", doc: "(atanh(s)/s - 1 - z/3)/z² at z = s²; error relative to atanh(s)",
 			f: func(z *big.Float) *big.Float {
 				s := sqrtOf(z)
@@ -115,6 +109,17 @@ func polynomials() []polynomial {
 			weight: func(*big.Float) *big.Float { return bigref.Of(1 / erfcP0) },
 			f32:    variant{erfcArg(0.5), erfcArg(10.2), 11}, f64: variant{erfcArg(0.5), erfcArg(27.5), 24}},
 	}, erfinvPolynomials()...)
+}
+
+// logTail is what of log(1+f) is behind f - f²/2.
+func logTail(name string, f32, f64 variant) polynomial {
+	return polynomial{name: name, doc: "(log(1+f) - f + f²/2)/f³", f32: f32, f64: f64,
+		f: func(f *big.Float) *big.Float {
+			d := sub(bigref.Log1p(f), f)
+			d.Add(d, mul(bigref.Of(0.5), mul(f, f)))
+			return quo(d, mul(f, mul(f, f)))
+		},
+		weight: func(f *big.Float) *big.Float { return abs(quo(mul(f, mul(f, f)), bigref.Log1p(f))) }}
 }
 
 // erfTail is -log(erfc(x)) at t = x - 1; its error counts erfc/erf times.

@@ -63,6 +63,33 @@ func bigSigmoid(x *big.Float) *big.Float {
 	return new(big.Float).SetPrec(bigref.Prec).Quo(one, d.Add(d, one))
 }
 
+// positive brings arguments of functions that take normal numbers above 0 into their domain, and positiveRef does so for the reference.
+func positive(x kernel.Value) kernel.Value {
+	return x.Abs().Min(x.Like(math.MaxFloat32)).Max(x.Like(0x1p-126))
+}
+
+func positiveRef(x float64) float64 {
+	if x != x {
+		return math.MaxFloat32
+	}
+	return max(min(math.Abs(x), math.MaxFloat32), 0x1p-126)
+}
+
+// quarter is π/4 in float32, rounded down.
+const quarter = 0x1.921fb4p-1
+
+// small brings arguments between -π/4 and π/4, and makes -0 0.
+func small(x kernel.Value) kernel.Value {
+	return x.Min(x.Like(quarter)).Max(x.Like(-quarter)).Add(x.Like(0))
+}
+
+func smallRef(x float64) float64 {
+	if x != x {
+		return quarter
+	}
+	return max(min(x, quarter), -quarter) + 0
+}
+
 // Functions are the functions of one argument.
 var Functions = []Unary{
 	{"exp", kmath.Exp, math.Exp, bigref.Exp, -746, 710},
@@ -72,6 +99,9 @@ var Functions = []Unary{
 	{"exp2", kmath.Exp2, math.Exp2, bigref.Exp2, -1076, 1024},
 	{"expm1", kmath.Expm1, math.Expm1, bigref.Expm1, -60, 710},
 	{"log", kmath.Log, math.Log, bigref.Log, 0, math.MaxFloat64},
+	{"log_positive", func(k *kernel.Builder, x kernel.Value) kernel.Value {
+		return kmath.LogPositive(k, positive(x), -2).Mul(x.Like(-0.5)).Add(x.Like(0)) // -0 is 0
+	}, func(x float64) float64 { return math.Log(positiveRef(x)) }, bigref.Log, 0x1p-126, math.MaxFloat32},
 	{"log2", kmath.Log2, math.Log2, bigref.Log2, 0, math.MaxFloat64},
 	{"log10", kmath.Log10, math.Log10, bigref.Log10, 0, math.MaxFloat64},
 	{"log1p", kmath.Log1p, math.Log1p, bigref.Log1p, -1, math.MaxFloat64},
@@ -90,6 +120,18 @@ var Functions = []Unary{
 	{"erf", kmath.Erf, math.Erf, bigref.Erf, -7, 7},
 	{"erfc", kmath.Erfc, math.Erfc, bigref.Erfc, -7, 28},
 	{"erfinv", kmath.Erfinv, math.Erfinv, bigref.Erfinv, -1, 1},
+	{"sqrt_positive", func(k *kernel.Builder, x kernel.Value) kernel.Value {
+		return kmath.SqrtPositive(k, x.Eq(x.Like(0)).Select(x, positive(x)))
+	}, func(x float64) float64 {
+		if x == 0 {
+			return x
+		}
+		return math.Sqrt(positiveRef(x))
+	}, bigref.Sqrt, 0x1p-126, math.MaxFloat32},
+	{"sin_small", func(k *kernel.Builder, x kernel.Value) kernel.Value { s, _ := kmath.SinCosSmall(k, small(x)); return s },
+		func(x float64) float64 { return math.Sin(smallRef(x)) }, bigref.Sin, -quarter, quarter},
+	{"cos_small", func(k *kernel.Builder, x kernel.Value) kernel.Value { _, c := kmath.SinCosSmall(k, small(x)); return c },
+		func(x float64) float64 { return math.Cos(smallRef(x)) }, bigref.Cos, -quarter, quarter},
 	{"rsqrt", kmath.Rsqrt, func(x float64) float64 { return 1 / math.Sqrt(x) }, func(x *big.Float) *big.Float {
 		return new(big.Float).SetPrec(bigref.Prec).Quo(bigref.Of(1), bigref.Sqrt(x))
 	}, 0, math.MaxFloat64},
