@@ -184,10 +184,10 @@ func (d *dropoutKernel) vectors() {
 		now := step.Get()
 		at := []kernel.Value{i, i, i}
 		if vec == 4 {
-			w := d.state.words(now)
+			w := d.state.words(d.state.block.Add(now), d.state.keys())
 			d.apply(at, w[:])
 		} else {
-			w := d.state.words(now.Shr(k.I32(1)))
+			w := d.state.words(d.state.block.Add(now.Shr(k.I32(1))), d.state.keys())
 			odd := now.And(k.U64(1)).Ne(k.U64(0))
 			d.apply(at, []kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])})
 		}
@@ -202,7 +202,7 @@ func (d *dropoutKernel) elements() {
 	step := k.Var(k.U64(0))
 	k.For(d.thread.Convert(d.ix), d.n, threads.Mul(k.Int(d.ix, randomStep)), func(i kernel.Value) {
 		now := step.Get()
-		for _, w := range d.state.words(now) {
+		for _, w := range d.state.words(d.state.block.Add(now), d.state.keys()) {
 			at := i
 			k.If(at.Lt(d.n), func() { d.apply(d.dim.locate(at), []kernel.Value{w}) })
 			i = i.Add(threads)
@@ -214,7 +214,7 @@ func (d *dropoutKernel) elements() {
 func (d *dropoutKernel) bernoulli() {
 	k := d.k
 	i := d.thread.Convert(d.ix).Mul(k.Int(d.ix, randomStep))
-	for j, w := range d.state.words(k.U64(0)) {
+	for j, w := range d.state.words(d.state.block, d.state.keys()) {
 		place := i.Add(k.Int(d.ix, int64(j)))
 		k.If(place.Lt(d.n), func() {
 			at := d.dim.locate(place)

@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
 )
 
@@ -32,10 +33,12 @@ func (l *Launch) philox(p *Philox) {
 // philoxState is a thread's place in its sequence, within a kernel.
 type philoxState struct {
 	k *kernel.Builder
-	// key holds the seed's halves, subsequence is Uint32, block (Uint64) counts groups of four words.
-	key         [2]kernel.Value
-	subsequence kernel.Value
-	block       kernel.Value
+	// key holds the seed's halves, mul the factors of a round.
+	key, mul [2]kernel.Value
+	// first is the product with the subsequence in the first round, low half and high, which is the same in all blocks.
+	first [2]kernel.Value
+	// block (Uint64) counts groups of four words.
+	block kernel.Value
 }
 
 // philoxParams declares the generator's parameters; subsequence is an Int32.
@@ -49,7 +52,15 @@ func philoxParams(k *kernel.Builder, captured bool, subsequence kernel.Value) ph
 		seed, offset = k.Scalar("seed", dtype.Uint64), k.Scalar("offset", dtype.Uint64)
 	}
 	low, high := halves(seed)
-	return philoxState{k: k, key: [2]kernel.Value{low, high}, subsequence: subsequence.Bitcast(dtype.Uint32), block: offset.Shr(k.I32(2))}
+	p := philoxState{k: k, key: [2]kernel.Value{low, high}, mul: [2]kernel.Value{k.U32(0xD2511F53), k.U32(0xCD9E8D57)}, block: offset.Shr(k.I32(2))}
+	return p.of(subsequence)
+}
+
+// of returns the state of another subsequence, an Int32, at the same block.
+func (p philoxState) of(subsequence kernel.Value) philoxState {
+	third := subsequence.Bitcast(dtype.Uint32)
+	p.first = [2]kernel.Value{p.mul[1].Mul(third), p.mul[1].MulHi(third)}
+	return p
 }
 
 // halves returns the low and high 32 bits of a Uint64.
@@ -57,20 +68,31 @@ func halves(v kernel.Value) (low, high kernel.Value) {
 	return v.Convert(dtype.Uint32), v.Shr(v.Builder().I32(32)).Convert(dtype.Uint32)
 }
 
-// words returns the four Uint32s of step i (Uint64) of the sequence.
-func (p *philoxState) words(i kernel.Value) [4]kernel.Value {
+// philoxKeys holds the keys of the rounds.
+type philoxKeys [10][2]kernel.Value
+
+// keys computes the rounds' keys. Before a loop that costs registers, within it instructions.
+func (p *philoxState) keys() (keys philoxKeys) {
 	k := p.k
-	low, high := halves(p.block.Add(i))
-	c := [4]kernel.Value{low, high, p.subsequence, k.U32(0)}
-	k0, k1 := p.key[0], p.key[1]
-	m0, m1 := k.U32(0xD2511F53), k.U32(0xCD9E8D57)
-	for round := range 10 {
+	low, high := p.key[0], p.key[1]
+	for i := range keys {
+		keys[i] = [2]kernel.Value{low, high}
+		low, high = low.Add(k.U32(0x9E3779B9)), high.Add(k.U32(0xBB67AE85))
+	}
+	return keys
+}
+
+// words returns the four Uint32s of a block (Uint64) of the sequence.
+func (p *philoxState) words(block kernel.Value, keys philoxKeys) [4]kernel.Value {
+	low, high := halves(block)
+	c := [4]kernel.Value{low, high, {}, p.k.U32(0)}
+	for round, key := range keys {
+		l0, h0 := p.mul[0].Mul(c[0]), p.mul[0].MulHi(c[0])
+		l1, h1 := p.first[0], p.first[1]
 		if round > 0 {
-			k0, k1 = k0.Add(k.U32(0x9E3779B9)), k1.Add(k.U32(0xBB67AE85))
+			l1, h1 = p.mul[1].Mul(c[2]), p.mul[1].MulHi(c[2])
 		}
-		h0, h1 := m0.MulHi(c[0]), m1.MulHi(c[2])
-		l0, l1 := m0.Mul(c[0]), m1.Mul(c[2])
-		c = [4]kernel.Value{h1.Xor(c[1]).Xor(k0), l1, h0.Xor(c[3]).Xor(k1), l0}
+		c = [4]kernel.Value{h1.Xor(key[0]).Xor(c[1]), l1, h0.Xor(c[3]).Xor(key[1]), l0}
 	}
 	return c
 }
@@ -87,27 +109,14 @@ func uniform64(x, y kernel.Value) kernel.Value {
 	return z.Convert(dtype.Float64).FMA(k.F64(0x1p-53), k.F64(0x1p-54))
 }
 
-// turn32 returns sine and cosine of 2π(y + ½)/2³² for a Uint32 y: the nearest quarter turn comes from the top bits exactly, the rest, at
-// most π/4, by the series of both functions, whose next terms are below 2e-9.
-func turn32(y kernel.Value) (sin, cos kernel.Value) {
+// turn32 returns sine and cosine of 2π(y + ½)/2³² for a Uint32 y, both without the sign that the half turn gives, the top bit of half. The
+// nearest quarter turn is in the top two bits of y + 2²⁹; the rest, at most π/4 either way, is in the others, which are a signed number once
+// the two are shifted out.
+func turn32(y kernel.Value) (sin, cos, half kernel.Value) {
 	k := y.Builder()
-	shifted := y.Add(k.U32(1 << 29))
-	quarter := shifted.Shr(k.I32(30))
-	rest := shifted.And(k.U32(1<<30 - 1)).Bitcast(dtype.Int32).Sub(k.I32(1 << 29))
-	x := rest.Convert(dtype.Float32).Add(k.F32(0.5)).Mul(k.F32(2 * pi / (1 << 32)))
-	x2 := x.Mul(x)
-	series := func(cs ...float32) kernel.Value {
-		p := k.F32(cs[0])
-		for _, c := range cs[1:] {
-			p = p.FMA(x2, k.F32(c))
-		}
-		return p
-	}
-	s := series(1./362880, -1./5040, 1./120, -1./6).Mul(x2).FMA(x, x)
-	c := series(-1./3628800, 1./40320, -1./720, 1./24, -1./2, 1)
-	swap := quarter.And(k.U32(1)).Ne(k.U32(0))
-	sin, cos = swap.Select(c, s), swap.Select(s, c)
-	sin = quarter.And(k.U32(2)).Ne(k.U32(0)).Select(sin.Neg(), sin)
-	cos = quarter.Add(k.U32(1)).And(k.U32(2)).Ne(k.U32(0)).Select(cos.Neg(), cos)
-	return sin, cos
+	rest := y.Shl(k.I32(2)).Bitcast(dtype.Int32).Convert(dtype.Float32)
+	s, c := math.SinCosSmall(k, rest.FMA(k.F32(2*pi/(1<<34)), k.F32(pi/(1<<32))))
+	quarter := y.Add(k.U32(1 << 29))
+	odd := quarter.And(k.U32(1 << 30)).Ne(k.U32(0))
+	return odd.Select(c, s), odd.Select(s.Neg(), c), quarter.And(k.U32(1 << 31))
 }

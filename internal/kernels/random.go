@@ -18,7 +18,9 @@ type RandomOp struct {
 	narrow bool
 	// integers says that scalars and values are Uint64.
 	integers bool
-	id       uint16
+	// short says that in Float32 the values take few enough instructions for a kernel to hold those of four subsequences.
+	short bool
+	id    uint16
 }
 
 var randomOps []*RandomOp
@@ -31,7 +33,7 @@ func distribution(op RandomOp) *RandomOp {
 
 // uniforms makes the values of a distribution out of uniform numbers in (0, 1].
 func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value) *RandomOp {
-	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	return distribution(RandomOp{name: name, scalars: scalars, short: name == "uniform" || name == "bernoulli", values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		var vs []kernel.Value
 		if t == dtype.Float64 {
 			for i := 0; i < 4; i += 2 {
@@ -54,7 +56,7 @@ var (
 		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
 	})
 	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
-	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, short: true, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
 		for i := range vs {
 			vs[i] = vs[i].FMA(s[1], s[0])
@@ -79,7 +81,7 @@ var (
 		if u.Type() == dtype.Float64 {
 			half = 0x1p-53
 		}
-		l := u.Ge(u.Like(1-half)).Select(u.Like(-half), math.Log(k, u))
+		l := u.Ge(u.Like(1-half)).Select(u.Like(-half), math.LogPositive(k, u, 1))
 		return u.Like(-1).Div(s[0]).Mul(l)
 	})
 	// RandomCauchy has median and scale as scalars.
@@ -110,15 +112,15 @@ var (
 
 // normals returns four or two standard normal numbers, in cuRAND's order: sine before cosine.
 func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value {
+	radius := func(u kernel.Value) kernel.Value { return math.SqrtPositive(k, math.LogPositive(k, u, -2)) }
 	if t == dtype.Float64 {
-		s := math.Log(k, uniform64(w[0], w[1])).Mul(k.F64(-2)).Sqrt()
-		angle := uniform64(w[2], w[3]).Mul(k.F64(2 * pi))
+		s, angle := radius(uniform64(w[0], w[1])), uniform64(w[2], w[3]).Mul(k.F64(2*pi))
 		return []kernel.Value{s.Mul(math.Sin(k, angle)), s.Mul(math.Cos(k, angle))}
 	}
 	var vs []kernel.Value
 	for i := 0; i < 4; i += 2 {
-		s := math.Log(k, uniform32(w[i])).Mul(k.F32(-2)).Sqrt()
-		sin, cos := turn32(w[i+1])
+		sin, cos, half := turn32(w[i+1])
+		s := radius(uniform32(w[i])).Bitcast(dtype.Uint32).Xor(half).Bitcast(dtype.Float32)
 		vs = append(vs, s.Mul(sin), s.Mul(cos))
 	}
 	return vs
@@ -128,6 +130,13 @@ func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value
 const (
 	randomThreads = 256
 	randomStep    = 4
+)
+
+// randomVec is how many of PyTorch's threads a thread stands in for where the elements lie side by side, so that it stores vectors, and
+// randomSteps how many of their steps it takes. Blocks that come in the order of memory, and end, keep all of the device busy to the end.
+const (
+	randomVec   = 4
+	randomSteps = 8
 )
 
 // compute returns the type that op works in for outputs of type t.
@@ -186,12 +195,16 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	s.DTypes[0] = out.DType
 	s.Class, s.Index = uint8(dimsClass(p.nd)), 32
 	grid := randomGrid(is.Limits(), n)
-	overshoot := grid * randomThreads * op.unroll(out.DType)
+	unroll := op.unroll(out.DType)
+	overshoot := grid * randomThreads * unroll
 	if p.reach()+overshoot > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
 	if ph.captured() {
 		s.Attr[0] = 1
+	}
+	if op.short && t == dtype.Float32 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
+		s.Vec = randomVec
 	}
 	l.index(int(s.Index), n)
 	l.u64(out.Ptr)
@@ -199,8 +212,16 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	for _, v := range scalars {
 		l.scalar(v, t)
 	}
-	p.pack(l, int(s.Class), 1, int(s.Index), 1)
-	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
+	if s.Vec == 0 {
+		p.pack(l, int(s.Class), 1, int(s.Index), 1)
+		l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
+		return is.Issue(l)
+	}
+	steps := ceilDiv(n, overshoot)
+	each := max(randomSteps, ceilDiv(steps, 1<<16-1))
+	l.i32(steps)
+	l.i32(each)
+	l.Grid, l.Block = [3]uint32{uint32(grid), uint32(ceilDiv(steps, each)), 1}, [3]uint32{randomThreads / randomVec, 1, 1}
 	return is.Issue(l)
 }
 
@@ -218,28 +239,64 @@ var _ = register(FamilyRandom, buildRandom)
 func buildRandom(s *Spec) *kernel.Kernel {
 	op := randomOps[s.Op]
 	return kernel.Build(s.name("rand_"+op.name), func(k *kernel.Builder) {
-		k.FixedThreads(randomThreads)
+		vec := max(1, int(s.Vec))
+		k.FixedThreads(randomThreads / vec)
 		ix := indexType(int(s.Index))
 		n := k.Scalar("n", ix)
 		out := arrayParam(k, "out", s.DTypes[0])
-		thread := k.BlockIdx(kernel.X).Mul(k.I32(randomThreads)).Add(k.ThreadIdx(kernel.X))
+		thread := k.BlockIdx(kernel.X).Mul(k.I32(randomThreads / vec)).Add(k.ThreadIdx(kernel.X)).Mul(k.I32(vec))
 		state := philoxParams(k, s.Attr[0] != 0, thread)
 		var scalars []kernel.Value
 		for i := range op.scalars {
 			v := scalarParam(k, fmt.Sprintf("s%d", i), s.Compute)
 			scalars = append(scalars, v.Re)
 		}
-		dim := striderParam(k, "dim", int(s.Class), 1, int(s.Index))
 		threads := k.GridDim(kernel.X).Mul(k.I32(randomThreads)).Convert(ix)
-		step := k.Var(k.U64(0))
-		k.For(thread.Convert(ix), n, threads.Mul(k.Int(ix, int64(op.unroll(s.DTypes[0])))), func(i kernel.Value) {
-			now := step.Get()
-			for _, v := range op.values(k, s.Compute, s.DTypes[0], state.words(now), scalars) {
-				at := i
-				k.If(at.Lt(n), func() { out.store(dim.locate(at)[0], realNum(v)) })
-				i = i.Add(threads)
+		apart := threads.Mul(k.Int(ix, int64(op.unroll(s.DTypes[0]))))
+		keys := state.keys()
+		draw := func(p *philoxState, step kernel.Value) []kernel.Value {
+			return op.values(k, s.Compute, s.DTypes[0], p.words(p.block.Add(step), keys), scalars)
+		}
+		if vec == 1 {
+			dim := striderParam(k, "dim", int(s.Class), 1, int(s.Index))
+			step := k.Var(k.U64(0))
+			k.For(thread.Convert(ix), n, apart, func(i kernel.Value) {
+				now := step.Get()
+				for _, v := range draw(&state, now) {
+					at := i
+					k.If(at.Lt(n), func() { out.store(dim.locate(at)[0], realNum(v)) })
+					i = i.Add(threads)
+				}
+				step.Set(now.Add(k.U64(1)))
+			})
+			return
+		}
+		lanes := make([]philoxState, vec)
+		for q := range lanes {
+			lanes[q] = state.of(thread.Add(k.I32(q)))
+		}
+		steps, each := k.Scalar("steps", dtype.Int32), k.Scalar("each", dtype.Int32)
+		first := k.BlockIdx(kernel.Y).Mul(each)
+		k.For(first, steps.Min(first.Add(each)), k.I32(1), func(step kernel.Value) {
+			rows := make([][]Num, op.unroll(s.DTypes[0]))
+			for q := range lanes {
+				for j, v := range draw(&lanes[q], step.Convert(dtype.Uint64)) {
+					rows[j] = append(rows[j], realNum(v))
+				}
 			}
-			step.Set(now.Add(k.U64(1)))
+			i := apart.Mul(step.Convert(ix)).Add(thread.Convert(ix))
+			at := func(j, q int) kernel.Value { return i.Add(threads.Mul(k.Int(ix, int64(j)))).Add(k.Int(ix, int64(q))) }
+			k.IfElse(at(len(rows)-1, vec-1).Lt(n), func() {
+				for j, row := range rows {
+					out.store(at(j, 0), row...)
+				}
+			}, func() {
+				for j, row := range rows {
+					for q, v := range row {
+						k.If(at(j, q).Lt(n), func() { out.store(at(j, q), v) })
+					}
+				}
+			})
 		})
 	})
 }

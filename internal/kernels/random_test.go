@@ -146,7 +146,7 @@ func TestRandomForms(t *testing.T) {
 	state := h.of(dtype.Int64, []float64{99, 12}, 2)
 	ph := Philox{SeedPtr: state.Ptr, OffsetPtr: state.Ptr + 8, Offset: 4}
 	h.index32 = 1000
-	for name, out := range map[string]Operand{"vector": h.empty(dtype.Float32, 5000), "matrix": h.empty(dtype.Float32, 50, 100), "gaps": sliced(h.empty(dtype.Float32, 10000), 0, 0, 10000, 2)} {
+	for name, out := range map[string]Operand{"vector": h.empty(dtype.Float32, 5000), "matrix": h.empty(dtype.Float32, 50, 100), "unaligned": sliced(h.empty(dtype.Float32, 5001), 0, 1, 5001, 1), "gaps": sliced(h.empty(dtype.Float32, 10000), 0, 0, 10000, 2)} {
 		check(t, Random(h, RandomUniform, scalars, out, ph))
 		for i, v := range h.read(out) {
 			if v != want[i] {
@@ -157,6 +157,34 @@ func TestRandomForms(t *testing.T) {
 	check(t, Random(h, RandomUniform, scalars, h.empty(dtype.Float32, 0), ph))
 	if Random(h, RandomUniform, nil, h.empty(dtype.Float32, 1), ph) == nil {
 		t.Error("missing scalars are taken")
+	}
+}
+
+// TestNormalsAreNear checks a million normal numbers against those of the same words in float64.
+func TestNormalsAreNear(t *testing.T) {
+	const n, threads = 1 << 20, 2 * 8 * 256
+	g := &generator{h: newHost(t), seed: 31}
+	z := g.normal(dtype.Float32, n, 0, 1)
+	worst := 0.0
+	for thread := range threads {
+		for block := range n / threads / 4 {
+			w := philoxRef(g.seed, uint64(block), uint64(thread))
+			for j := range w {
+				u := float64(float32(float64(float32(w[j&^1]))*0x1p-32 + 0x1p-33))
+				radius := math.Sqrt(-2 * math.Log(u))
+				sin, cos := math.Sincos(2 * math.Pi * (float64(w[j|1]) + 0.5) * 0x1p-32)
+				want := radius * sin
+				if j&1 == 1 {
+					want = radius * cos
+				}
+				got := z[thread+threads*(j+4*block)]
+				worst = max(worst, math.Abs(got-want)/math.Abs(want))
+			}
+		}
+	}
+	t.Logf("relative error up to %.3g units of 2^-24", worst*0x1p24)
+	if worst > 0x1p-21 {
+		t.Errorf("relative error of %.3g", worst)
 	}
 }
 
