@@ -133,7 +133,8 @@ const (
 )
 
 // randomVec is how many of PyTorch's threads a thread stands in for where the elements lie side by side, so that it stores vectors, and
-// randomSteps how many of their steps it takes. Blocks that come in the order of memory, and end, keep all of the device busy to the end.
+// randomSteps how many of their steps it takes, where there are enough of them. Blocks that come in the order of memory, and end, keep all of
+// the device busy: where every thread stays to the end, the scheduler lets some run far ahead.
 const (
 	randomVec   = 4
 	randomSteps = 8
@@ -218,7 +219,8 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 		return is.Issue(l)
 	}
 	steps := ceilDiv(n, overshoot)
-	each := max(randomSteps, ceilDiv(steps, 1<<16-1))
+	// Four rows of blocks fill the device, and a grid has 65535 rows at most.
+	each := max(min(randomSteps, ceilDiv(steps, 4)), ceilDiv(steps, 1<<16-1))
 	l.i32(steps)
 	l.i32(each)
 	l.Grid, l.Block = [3]uint32{uint32(grid), uint32(ceilDiv(steps, each)), 1}, [3]uint32{randomThreads / randomVec, 1, 1}
