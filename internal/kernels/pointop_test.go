@@ -273,7 +273,11 @@ func TestPointOpsOfIntegers(t *testing.T) {
 			return r
 		},
 	}
-	for op, f := range refs {
+	for _, op := range PointOps() {
+		f, ok := refs[op]
+		if !ok {
+			continue
+		}
 		for _, dt := range []dtype.DType{dtype.Uint8, dtype.Int8, dtype.Int16, dtype.Int32, dtype.Int64} {
 			a, b, out := h.random(rng, dt, 99), h.random(rng, dt, 99), h.empty(dt, 99)
 			h.write(b, func(n int) complex128 {
@@ -418,7 +422,11 @@ func TestPointOpsOfComplexNumbers(t *testing.T) {
 	}
 	h := newHost(t)
 	rng := rand.New(rand.NewPCG(15, 16))
-	for op, ref := range refs {
+	for _, op := range PointOps() {
+		ref, ok := refs[op]
+		if !ok {
+			continue
+		}
 		for _, dt := range []dtype.DType{dtype.Complex64, dtype.Complex128} {
 			tol := 2e-4
 			if dt == dtype.Complex128 {
