@@ -131,6 +131,10 @@ func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 		}
 		s.DTypes[len(outs)+i] = ins[i].DType
 	}
+	if op == Copy && s.DTypes[0] == s.DTypes[1] && s.DTypes[0] != opmath(s.DTypes[0]) {
+		s.Compute = dtype.Uint16 // through float32 a NaN would lose its bits
+		s.DTypes[0], s.DTypes[1] = s.Compute, s.Compute
+	}
 	s.Index = 32
 }
 

@@ -221,3 +221,30 @@ func TestPointwiseErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestCopiesKeepBits: a copy to the same type moves what is there, NaNs of any bits among it.
+func TestCopiesKeepBits(t *testing.T) {
+	for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64, dtype.Complex64} {
+		h := newHost(t)
+		size := dt.Size()
+		in, out := h.empty(dt, 300, 40), h.empty(dt, 300, 40)
+		bytes := h.view(in.Ptr)[:12000*size]
+		for i := range bytes {
+			bytes[i] = byte(i * 37 >> 3) // halves and words of it are NaNs of both kinds, among others
+		}
+		for i := range 500 {
+			copy(bytes[(24*i+7)*size:], []byte{byte(i), 0xf0 | byte(i), byte(i), 0xff, byte(i), 0xff, 0xf0 | byte(i), 0x7f}[8-min(size, 8):])
+		}
+		h.written(in.Ptr, len(bytes))
+		strided := func(o Operand) Operand {
+			return Operand{Ptr: o.Ptr, DType: dt, Shape: []int{300, 20}, Stride: []int{40, 2}}
+		}
+		check(t, Pointwise(h, Copy, dt, nil, []Operand{strided(out)}, []Operand{strided(in)}))
+		got := h.view(out.Ptr)
+		for i := 0; i < 12000; i += 2 {
+			if string(got[i*size:(i+1)*size]) != string(bytes[i*size:(i+1)*size]) {
+				t.Fatalf("%v: element %d is %x, want %x", dt, i, got[i*size:(i+1)*size], bytes[i*size:(i+1)*size])
+			}
+		}
+	}
+}
