@@ -260,6 +260,7 @@ var convShapes = []kernels.Conv{
 	{Batch: 2, In: 40, H: 8, W: 12, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 	{Batch: 2, In: 6, H: 9, W: 10, Out: 12, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 6},
 	{Batch: 3, In: 32, H: 11, W: 13, Out: 48, KH: 3, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 2, Groups: 2},
+	{Batch: 2, In: 32, H: 9, W: 7, Out: 48, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 3, PadW: 5, DilationH: 2, DilationW: 2, Groups: 2},
 }
 
 // tryConvolutions tries the three products of convolutions of every type.
@@ -411,17 +412,20 @@ func TestProducts(t *testing.T) {
 
 // checkReached sees that every tile of every type, and every way of splitting the depth, was run.
 func checkReached(p *pair) {
-	const tf32, split, last = 1, 4, 1 << 9 // bits of Attr[1]
+	const tf32, split, last, unit = 1, 4, 1 << 9, 1 << 10 // bits of Attr[1]
 	type use struct {
 		kind operandKind
 		what uint16
 	}
 	seen := map[use]bool{}
-	const splitProduct, splitConvolution, lastConvolution = 100, 101, 102
+	const splitProduct, splitConvolution, lastConvolution, unitConvolution = 100, 101, 102, 105
 	for s := range p.lib.programs {
 		kind := operandKind{s.Compute, s.Attr[1]&tf32 != 0}
 		if s.Family == kernels.FamilyConv && s.Attr[1]&last != 0 {
 			seen[use{kind, lastConvolution + s.Op}] = true
+			if s.Attr[1]&unit != 0 {
+				seen[use{kind, unitConvolution}] = true
+			}
 		}
 		switch {
 		case s.Family == kernels.FamilyMatmul && s.Attr[1]&split != 0:
@@ -434,9 +438,9 @@ func checkReached(p *pair) {
 	}
 	half := []uint16{0, 1, 2, 5, 8}
 	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7}, {5, 6}} {
-		for _, what := range append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2) {
+		for _, what := range append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution) {
 			if !seen[use{operandKinds[i], what}] {
-				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth; 102 to 104: a convolution with channels last)", operandKinds[i].t, operandKinds[i].tf32, what)
+				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth; 102 to 104: a convolution with channels last; 105: of unit stride)", operandKinds[i].t, operandKinds[i].tf32, what)
 			}
 		}
 	}

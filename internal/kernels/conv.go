@@ -48,6 +48,10 @@ const convBiasApart = 1 << 8
 // it pixels and taps lie side by side, of which no two need be wanted together.
 const convLast = 1 << 9
 
+// convUnit is a bit of Attr[1] of the input's gradient: both strides are 1, so that every place within the output is one that the input's element
+// reached.
+const convUnit = 1 << 10
+
 // convTurnFrom is from how many multiplications on operands are copied. An estimate: the product then takes about ten launches' time.
 const convTurnFrom = 1 << 29
 
@@ -192,6 +196,9 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 			s.Attr[1] |= convBiasApart
 		}
 	}
+	if kind == convData && c.StrideH == 1 && c.StrideW == 1 {
+		s.Attr[1] |= convUnit
+	}
 	s.Attr[2] = uint16(c.widthA(kind, &a))
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
@@ -226,7 +233,11 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 		c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilationH, c.DilationW, c.Groups} {
 		l.i32(v)
 	}
-	for _, d := range []int{inner, c.KW, c.OH * c.OW, c.OW} {
+	height, width := c.OH, c.OW
+	if kind == convData {
+		height, width = c.H, c.W
+	}
+	for _, d := range []int{inner, c.KW, height * width, width, c.StrideH, c.StrideW} {
 		v := newDivider(d)
 		l.u32(v.magic)
 		l.u32(v.shift)
@@ -284,10 +295,12 @@ type convKernel struct {
 	sh, sw, ph, pw, dh, dw kernel.Value
 	groups                 kernel.Value
 	last                   bool
-	// innerDiv divides by the taps, or where channels are last by their number.
-	innerDiv, kwDiv, pixDiv, owDiv [2]kernel.Value
-	group                          kernel.Value
-	// Of every column of the block's tile: the place of its first element, and the row and column of its window's corner.
+	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images whose
+	// elements are columns of the product, or for the weight's gradient its depths.
+	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv [2]kernel.Value
+	group                                         kernel.Value
+	// Of every column of the block's tile: the place in the gathered operand to which its depths' distances are added, and the row and column that
+	// theirs are added to.
 	colBase, colY, colX kernel.Array
 }
 
@@ -326,44 +339,51 @@ func (c *convKernel) declare() {
 		{"oh", &c.oh}, {"ow", &c.ow}, {"sh", &c.sh}, {"sw", &c.sw}, {"ph", &c.ph}, {"pw", &c.pw}, {"dh", &c.dh}, {"dw", &c.dw}, {"groups", &c.groups}} {
 		*p.v = k.Scalar(p.name, dtype.Int32)
 	}
-	for i, d := range []*[2]kernel.Value{&c.innerDiv, &c.kwDiv, &c.pixDiv, &c.owDiv} {
+	for i, d := range []*[2]kernel.Value{&c.innerDiv, &c.kwDiv, &c.pixDiv, &c.rowDiv, &c.shDiv, &c.swDiv} {
 		d[0], d[1] = k.Scalar(fmt.Sprintf("magic%d", i), dtype.Uint32), k.Scalar(fmt.Sprintf("shift%d", i), dtype.Uint32)
 	}
 }
 
-// columns works out, once a block, what the gathered operand needs to know of each column of the tile.
+// columns works out, once a block, what the gathered operand needs to know of each column of the tile. Those beyond the result, which are not
+// stored, repeat the last that a load may begin with.
 func (c *convKernel) columns() {
 	k, t := c.k, c.tile
 	c.colBase = k.Shared("col_base", dtype.Int32, t.cols)
 	c.colY, c.colX = k.Shared("col_y", dtype.Int32, t.cols), k.Shared("col_x", dtype.Int32, t.cols)
+	last := 1
+	if c.last && c.kind == convWeight {
+		last = int(c.s.Attr[2])
+	}
 	k.For(k.ThreadIdx(kernel.X), k.I32(t.cols), k.I32(t.threads), func(j kernel.Value) {
-		col := c.n0.Add(j).Min(c.n.Sub(k.I32(1)))
+		col := c.n0.Add(j).Min(c.n.Sub(k.I32(last)))
+		var base, y, x kernel.Value
 		switch c.kind {
 		case convForward:
 			img, pix := divide(col, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
-			oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
-			c.colBase.Store(j, c.image(img, c.in, c.h.Mul(c.w)))
-			c.colY.Store(j, oy.Mul(c.sh).Sub(c.ph))
-			c.colX.Store(j, ox.Mul(c.sw).Sub(c.pw))
+			oy, ox := divide(pix, c.ow, c.rowDiv[0], c.rowDiv[1])
+			y, x = oy.Mul(c.sh).Sub(c.ph), ox.Mul(c.sw).Sub(c.pw)
+			base = c.image(img, c.in, c.h.Mul(c.w)).Add(c.distance(y, x))
 		case convData:
-			size := c.h.Mul(c.w)
-			img := col.Div(size)
-			pix := col.Sub(img.Mul(size))
-			iy := pix.Div(c.w)
-			c.colBase.Store(j, c.image(img, c.outs, c.oh.Mul(c.ow)))
-			c.colY.Store(j, iy.Add(c.ph))
-			c.colX.Store(j, pix.Sub(iy.Mul(c.w)).Add(c.pw))
+			img, pix := divide(col, c.h.Mul(c.w), c.pixDiv[0], c.pixDiv[1])
+			iy, ix := divide(pix, c.w, c.rowDiv[0], c.rowDiv[1])
+			y, x = iy.Add(c.ph), ix.Add(c.pw)
+			base = c.image(img, c.outs, c.oh.Mul(c.ow))
+			if c.unit() {
+				base = base.Add(c.distance(y, x))
+			}
 		case convWeight:
 			ch, tap := c.channelAndTap(col)
 			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			base := c.group.Mul(c.in).Add(ch)
+			y, x = ky.Mul(c.dh).Sub(c.ph), kx.Mul(c.dw).Sub(c.pw)
+			base = c.group.Mul(c.in).Add(ch)
 			if !c.last {
 				base = base.Mul(c.h).Mul(c.w)
 			}
-			c.colBase.Store(j, base)
-			c.colY.Store(j, ky.Mul(c.dh).Sub(c.ph))
-			c.colX.Store(j, kx.Mul(c.dw).Sub(c.pw))
+			base = base.Add(c.distance(y, x))
 		}
+		c.colBase.Store(j, base)
+		c.colY.Store(j, y)
+		c.colX.Store(j, x)
 	})
 	k.Barrier()
 }
@@ -393,45 +413,66 @@ func (c *convKernel) image(img, channels, pixels kernel.Value) kernel.Value {
 	return img.Mul(c.groups).Add(c.group).Mul(channels).Mul(pixels)
 }
 
-// pixel returns the place of channel ch at (y, x) of an image of width w, of height h, whose group's channels begin at base.
-func (c *convKernel) pixel(base, ch, y, x, h, w kernel.Value) kernel.Value {
-	if c.last {
-		return base.Add(y.Mul(w).Add(x).Mul(c.groups.Mul(c.channels()))).Add(ch)
+// distance returns how far y rows and x columns of an image of the gathered operand are.
+func (c *convKernel) distance(y, x kernel.Value) kernel.Value {
+	w := c.w
+	if c.kind == convData {
+		w = c.ow
 	}
-	return base.Add(ch.Mul(h).Add(y).Mul(w)).Add(x)
+	d := y.Mul(w).Add(x)
+	if c.last {
+		d = d.Mul(c.groups.Mul(c.channels()))
+	}
+	return d
 }
 
-// left is the operand whose rows are the result's: the weight, or for its gradient the output's.
+// channelDistance returns how far ch channels are.
+func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
+	switch {
+	case c.last:
+		return ch
+	case c.kind == convData:
+		return ch.Mul(c.oh).Mul(c.ow)
+	}
+	return ch.Mul(c.h).Mul(c.w)
+}
+
+// unit reports whether the input's gradient is that of a convolution of unit stride.
+func (c *convKernel) unit() bool { return c.s.Attr[1]&convUnit != 0 }
+
+// left is the operand whose rows are the result's: the weight, or for its gradient the output's. Rows beyond the result repeat its last.
 func (c *convKernel) left(end kernel.Value) side {
 	width := int(c.s.Attr[2])
 	s := side{groups: kernel.AlongCols, width: width}
+	last := 1
 	if c.last && c.kind == convWeight {
-		s.groups = kernel.AlongRows
+		s.groups, last = kernel.AlongRows, width
 	}
+	size := c.oh.Mul(c.ow)
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-		row, depth := c.m0.Add(p), k0.Add(d)
-		inside := row.Lt(c.m).And(depth.Lt(end))
-		var at kernel.Value
+		row, depth := c.m0.Add(p).Min(c.m.Sub(c.k.I32(last))), k0.Add(d)
+		var at, far kernel.Value // of the row and of the depth
 		switch {
 		case c.last && c.kind == convWeight:
-			at = depth.Mul(c.groups).Add(c.group).Mul(c.outs).Add(row)
+			at, far = c.group.Mul(c.outs).Add(row), depth.Mul(c.groups.Mul(c.outs))
 		case c.kind == convForward:
-			at = c.group.Mul(c.outs).Add(row).Mul(c.depthAll).Add(depth)
+			at, far = c.group.Mul(c.outs).Add(row).Mul(c.depthAll), depth
 		case c.last:
-			at = c.group.Mul(c.in).Add(row).Mul(c.depthAll).Add(depth)
+			at, far = c.group.Mul(c.in).Add(row).Mul(c.depthAll), depth
 		case c.kind == convData:
 			co, tap := c.channelAndTap(depth)
-			at = c.group.Mul(c.outs).Add(co).Mul(c.in).Add(row).Mul(c.kh.Mul(c.kw)).Add(tap)
+			taps := c.kh.Mul(c.kw)
+			at, far = row.Mul(taps), c.group.Mul(c.outs).Add(co).Mul(c.in).Mul(taps).Add(tap)
 		default:
-			img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
-			at = img.Mul(c.groups).Add(c.group).Mul(c.outs).Add(row).Mul(c.oh.Mul(c.ow)).Add(pix)
+			img, pix := divide(depth, size, c.pixDiv[0], c.pixDiv[1])
+			at, far = c.group.Mul(c.outs).Add(row).Mul(size), img.Mul(c.groups.Mul(c.outs)).Mul(size).Add(pix)
 		}
-		return c.a, at.Convert(dtype.Int64), inside
+		return c.a, at.Convert(dtype.Int64).Add(far.Convert(dtype.Int64)), depth.Lt(end)
 	}
 	return s
 }
 
-// right is the gathered operand.
+// right is the gathered operand. A depth says how far from a column's place the element lies.
 func (c *convKernel) right(end kernel.Value) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}
@@ -443,33 +484,37 @@ func (c *convKernel) right(end kernel.Value) side {
 	}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		depth := k0.Add(d)
-		inside := c.n0.Add(p).Lt(c.n).And(depth.Lt(end))
+		inside := depth.Lt(end)
 		base, y, x := c.colBase.Load(p), c.colY.Load(p), c.colX.Load(p)
-		switch c.kind {
-		case convForward:
+		h, w := c.h, c.w
+		var dy, dx, far kernel.Value
+		if c.kind == convWeight {
+			img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
+			oy, ox := divide(pix, c.ow, c.rowDiv[0], c.rowDiv[1])
+			dy, dx = oy.Mul(c.sh), ox.Mul(c.sw)
+			far = img.Mul(c.groups.Mul(c.in).Mul(h).Mul(w))
+		} else {
 			ch, tap := c.channelAndTap(depth)
 			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			iy, ix := y.Add(ky.Mul(c.dh)), x.Add(kx.Mul(c.dw))
-			inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
-			return c.b, c.pixel(base, ch, iy, ix, c.h, c.w).Convert(dtype.Int64), inside
-		case convData:
-			co, tap := c.channelAndTap(depth)
-			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			ty, tx := y.Sub(ky.Mul(c.dh)), x.Sub(kx.Mul(c.dw))
-			oy, ox := ty.Div(c.sh), tx.Div(c.sw)
+			dy, dx = ky.Mul(c.dh), kx.Mul(c.dw)
+			far = c.channelDistance(ch)
+		}
+		if c.kind == convData {
+			h, w = c.oh, c.ow
+			dy, dx = dy.Neg(), dx.Neg()
+		}
+		y, x = y.Add(dy), x.Add(dx)
+		if c.kind == convData && !c.unit() {
 			zero := k.I32(0)
-			inside = inside.And(ty.Ge(zero)).And(tx.Ge(zero)).And(oy.Mul(c.sh).Eq(ty)).And(ox.Mul(c.sw).Eq(tx)).And(oy.Lt(c.oh)).And(ox.Lt(c.ow))
-			return c.b, c.pixel(base, co, oy, ox, c.oh, c.ow).Convert(dtype.Int64), inside
+			inside = inside.And(y.Ge(zero)).And(x.Ge(zero))
+			var ry, rx kernel.Value
+			y, ry = divide(y, c.sh, c.shDiv[0], c.shDiv[1])
+			x, rx = divide(x, c.sw, c.swDiv[0], c.swDiv[1])
+			inside = inside.And(ry.Or(rx).Eq(zero))
+			dy, dx = y, x
 		}
-		img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
-		oy, ox := divide(pix, c.ow, c.owDiv[0], c.owDiv[1])
-		iy, ix := y.Add(oy.Mul(c.sh)), x.Add(ox.Mul(c.sw))
-		inside = inside.And(c.within(iy, c.h)).And(c.within(ix, c.w))
-		at := base.Add(img.Mul(c.groups).Mul(c.in).Mul(c.h).Mul(c.w)).Add(iy.Mul(c.w)).Add(ix)
-		if c.last {
-			at = base.Add(img.Mul(c.h).Add(iy).Mul(c.w).Add(ix).Mul(c.groups.Mul(c.in)))
-		}
-		return c.b, at.Convert(dtype.Int64), inside
+		inside = inside.And(c.within(y, h)).And(c.within(x, w))
+		return c.b, base.Convert(dtype.Int64).Add(far.Add(c.distance(dy, dx)).Convert(dtype.Int64)), inside
 	}
 	return s
 }
@@ -491,8 +536,8 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 			if c.kind == convData {
 				size, chans = c.h.Mul(c.w), c.in
 			}
-			img := q.Div(size)
-			at = img.Mul(c.groups).Add(c.group).Mul(chans).Add(r).Mul(size).Add(q.Sub(img.Mul(size))).Convert(dtype.Int64)
+			img, pix := divide(q, size, c.pixDiv[0], c.pixDiv[1])
+			at = img.Mul(c.groups).Add(c.group).Mul(chans).Add(r).Mul(size).Add(pix).Convert(dtype.Int64)
 		case convWeight:
 			at = c.group.Mul(c.m).Add(r).Mul(c.n).Add(q).Convert(dtype.Int64)
 			if c.s.Attr[1]&gemmSplit != 0 {
