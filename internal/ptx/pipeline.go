@@ -23,6 +23,7 @@ type pipeline struct {
 	offset, bytes int
 	// read and write are registers with the addresses of the stage that products read and of the next that loads fill.
 	read, write string
+	reuse       *reuse
 }
 
 // sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -232,6 +233,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.op("mov.b32", q.write, q.read)
 	}
 	end := f.to(word, "add.s32", q.read, itoa(q.stages*q.bytes))
+	q.reuse = f.newReuse(in, q)
 	load := func() { f.loadStage(in, q, ahead, s, end) }
 	for range q.distance() {
 		load()
@@ -292,10 +294,14 @@ func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed, end stri
 		f.at(x)
 		f.instr(x)
 	}
+	if f.tiles.reuse = q.reuse; q.reuse != nil {
+		q.reuse.fresh = map[reuseKey][]string{}
+	}
 	for _, x := range q.loads {
 		f.at(x)
 		f.fill(x, q.write)
 	}
+	f.tiles.reuse = nil
 	f.tiles.guard = ""
 	f.placeIf(past)
 	f.when(within, "add"+signed, ahead, ahead, f.names[in.Args[2]])

@@ -132,6 +132,77 @@ func TestPipelines(t *testing.T) {
 	}
 }
 
+// gathered is a program of a product by wgmma, whose right operand has 4 groups of lines and 2 parts of lines for every thread. A column's
+// place lies in shared memory; a line's is a remainder.
+const gathered = `kernel "gathered" threads 128 fixed
+param0 "a" buffer bf16 readonly
+param1 "b" buffer bf16 readonly
+param2 "k" scalar i32
+shared0 "places" i32 128
+tile0 "a" bf16 64 64
+tile1 "b" bf16 64 128
+tile2 "c" f32 64 128
+{
+  v0 = param 0
+  v1 = param 1
+  v2 = param 2
+  tile_zero tile2
+  v3 = const.i32 0
+  v4 = const.i32 64
+  for.i32 v5 = v3, v2, v4 stages %d {
+    tile_load.cols.x8 tile0 (v6, v7) {
+      v8 = mulwide.i32 v6, v2
+      v9 = add.i32 v7, v5
+      v10 = cvt.i64 v9
+      v11 = add.i64 v8, v10
+      v12 = lt.i32 v9, v2
+      yield v0, v11, v12
+    }
+    tile_load.cols.x8 tile1 (v13, v14) {
+      v15 = load.i32 shared0[v14]
+      v16 = add.i32 v13, v5
+      v17 = rem.i32 v16, v2
+      v18 = cvt.i64 v15
+      v19 = cvt.i64 v17
+      v20 = add.i64 v18, v19
+      v21 = lt.i32 v16, v2
+      yield v1, v20, v21
+    }
+    tile_dot.exact tile2, tile0, tile1
+  }
+}
+`
+
+// TestReuse sees that a thread works out what belongs to a line or a column once for all its groups, and once for all turns what does not change;
+// and that its loads are then started before a turn's products.
+func TestReuse(t *testing.T) {
+	for _, c := range []struct{ stages, loads, remainders, multiplications, comparisons, before int }{
+		// Loads are written 3 times, for two turns before the loop and in it. Each has 1 depth of a and 4 of b, and a bound of the loop.
+		{4, 2, 3 * 4, 4 + 3*5, 3 * (5 + 1), 12},
+		// Products that do not run on have no registers to spare: the 4 groups of a and 8 of b share nothing.
+		{2, 2 * 8, 2 * 8, 2 * 4, 2 * (4 + 8 + 1), 0},
+	} {
+		ps, err := kir.Parse(fmt.Appendf(nil, gathered, c.stages))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := Compile(ps, Target{Major: 9, Arch: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for what, want := range map[string]int{"ld.shared.b32": c.loads, "rem.s32": c.remainders, "mul.wide.s32": c.multiplications, "setp.lt.s32": c.comparisons} {
+			if got := strings.Count(string(text), what); got != want {
+				t.Errorf("%d stages: %s %d times, want %d", c.stages, what, got, want)
+			}
+		}
+		before, _, _ := strings.Cut(string(text), "wgmma.fence.sync.aligned")
+		turn := before[strings.LastIndex(before, "bar.sync"):]
+		if got := strings.Count(turn, "cp.async.cg"); got != c.before {
+			t.Errorf("%d stages: %d loads before products, want %d", c.stages, got, c.before)
+		}
+	}
+}
+
 func BenchmarkCompile(b *testing.B) {
 	for _, name := range []string{"saxpy", "product"} {
 		var progs []*kir.Program

@@ -81,6 +81,10 @@ func (f *function) dotGroup(acc, a, b *tile) {
 		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk8.f32.tf32.tf32", acc.Cols), 8, extra[:2]
 	}
 	add := f.to(pred, "setp.ne.b32", "1", "0")
+	// The instructions wait until the units take them: loads that followed would find the units idle.
+	if a.loop != nil && a.loop.reuse != nil {
+		f.loadAhead()
+	}
 	f.op("wgmma.fence.sync.aligned")
 	count := acc.Cols / 2
 	for k := 0; k < a.Cols; k += step {

@@ -70,64 +70,119 @@ func (f *function) placeIf(label string) {
 	}
 }
 
-// fill writes the copy of a tile load to the memory at register base. The threads take the groups in turn, so that neighbours read
-// neighbouring addresses.
-func (f *function) fill(in *kir.Instr, base string) {
+// filling is how a thread fills its share of a tile: the groups that it loads, and the register with the place of the first in the tile's memory,
+// from which the others lie at constant distances, or "" if they do not.
+type filling struct {
+	start  string
+	groups []fillGroup
+}
+
+// fillGroup is a group of a filling: what writes registers with its line and its first element, and its distance from the start. Threads from the
+// before-th on have none.
+type fillGroup struct {
+	place            func() (line, element string)
+	distance, before int
+}
+
+// share shares out the groups of a tile load. The threads take them in turn, so that neighbours read neighbouring addresses: line by line, or where
+// the lines are cut, part by part of all lines, which leaves each thread the fewest lines and places, at constant distances.
+func (f *function) share(in *kir.Instr) *filling {
 	t, plan := f.tiles.tiles[in.Sym], f.tiles
-	line, lines := t.Cols, t.Rows
+	length, lines := t.Cols, t.Rows
 	if in.Sub == kir.AlongRows {
-		line, lines = t.Rows, t.Cols
+		length, lines = t.Rows, t.Cols
 	}
-	per := line / in.Width // groups of a line
-	count := per * lines
-	simple := isPower(per) && per <= plan.threads
-	var first, place, start string
-	if simple {
-		first, place = f.divImm(plan.tid, per), f.mulImm(f.remImm(plan.tid, per), in.Width)
-		if in.Sub == t.along {
-			start = f.to(word, "add.s32", base, f.offset(t, first, place))
+	per, parts := length/in.Width, 1 // groups of a part of a line, and parts
+	if t.cut > 0 && in.Sub == t.along {
+		n := t.stride / (in.Width * t.Type.Size())
+		if step := plan.threads / n; step <= lines && step%8 == 0 {
+			per, parts = n, per/n
 		}
 	}
-	step := plan.threads / max(1, min(per, plan.threads)) // lines from one turn to the next
+	count := per * lines // groups of a part
+	s := &filling{}
+	if !isPower(per) || per > plan.threads {
+		for i := 0; i*plan.threads < count; i++ {
+			s.groups = append(s.groups, fillGroup{func() (line, element string) {
+				g := f.addImm(plan.tid, i*plan.threads)
+				return f.divImm(g, per), f.mulImm(f.remImm(g, per), in.Width)
+			}, 0, count - i*plan.threads})
+		}
+		return s
+	}
+	first, place := f.divImm(plan.tid, per), f.mulImm(f.remImm(plan.tid, per), in.Width)
+	step := plan.threads / per                               // lines from one turn to the next
+	if in.Sub == t.along && (t.chunks == 1 || step%8 == 0) { // the permutation repeats every 8 lines
+		s.start = f.offset(t, first, place)
+	}
+	elements := make([]string, parts) // those of the first lines are written first, and serve all
 	for i := 0; i*plan.threads < count; i++ {
-		past := f.skipBeyond(plan.tid, count-i*plan.threads, plan.threads)
-		l, e := first, place
-		if simple {
-			l = f.addImm(first, i*step)
-		} else {
-			g := f.addImm(plan.tid, i*plan.threads)
-			l, e = f.divImm(g, per), f.mulImm(f.remImm(g, per), in.Width)
+		line := ""
+		for j := range parts {
+			s.groups = append(s.groups, fillGroup{func() (string, string) {
+				if j == 0 {
+					line = f.addImm(first, i*step)
+				}
+				if i == 0 {
+					elements[j] = f.addImm(place, j*per*in.Width)
+				}
+				return line, elements[j]
+			}, i*step*t.stride + j*t.cut, count - i*plan.threads})
 		}
-		row, col := l, e
-		if in.Sub == kir.AlongRows {
-			row, col = e, l
-		}
-		source, inside := f.region(in, row, col)
+	}
+	return s
+}
+
+// fill writes the copy of a tile load to the memory at register base.
+func (f *function) fill(in *kir.Instr, base string) {
+	t := f.tiles.tiles[in.Sym]
+	s := f.tiles.reuse.filling(in)
+	if s == nil {
+		s = f.share(in)
+	}
+	start := ""
+	if s.start != "" {
+		start = f.to(word, "add.s32", base, s.start)
+	}
+	for _, g := range s.groups {
+		past := f.skipBeyond(f.tiles.tid, g.before, f.tiles.threads)
+		line, element := g.place()
+		source, inside := f.region(in, line, element)
 		f.at(in)
 		switch {
 		case in.Sub != t.along:
-			f.scatter(in, t, base, source, inside, l, e)
-		case simple && (t.chunks == 1 || step%8 == 0): // the permutation repeats every 8 lines
-			f.copyGroup(in, location(start, int64(t.offset+i*step*t.stride)), source, inside)
+			f.scatter(in, t, base, source, inside, line, element)
+		case start != "":
+			f.copyGroup(in, location(start, int64(t.offset+g.distance)), source, inside)
 		default:
-			at := f.to(word, "add.s32", base, f.offset(t, l, e))
+			at := f.to(word, "add.s32", base, f.offset(t, line, element))
 			f.copyGroup(in, location(at, int64(t.offset)), source, inside)
 		}
 		f.placeIf(past)
 	}
 }
 
-// region writes the region of a tile load for one group and returns the address of the group and the predicate, "" if it is always true.
-func (f *function) region(in *kir.Instr, row, col string) (source, inside string) {
+// begin names the parameters of a tile load's region for one group.
+func (f *function) begin(in *kir.Instr, line, element string) {
+	row, col := line, element
+	if in.Sub == kir.AlongRows {
+		row, col = element, line
+	}
 	b := in.Blocks[0]
 	f.names[b.Params[0]], f.names[b.Params[1]] = row, col
-	f.block(b)
-	y := f.tiles.yield
-	base, index := f.names[y[0]], f.names[y[1]]
-	if size := in.Type.Size(); size > 1 {
-		index = f.to(long, "shl.b64", index, itoa(log2(size)))
+}
+
+// region writes the region of a tile load for one group and returns the address of the group and the predicate, "" if it is always true.
+func (f *function) region(in *kir.Instr, line, element string) (source, inside string) {
+	b := in.Blocks[0]
+	f.begin(in, line, element)
+	if r := f.tiles.reuse; r != nil {
+		f.reused(b, r)
+	} else {
+		f.block(b)
 	}
-	source = f.to(long, "add.s64", base, index)
+	y := f.tiles.yield
+	source = f.elementAddress(b, y[0], y[1], in.Type.Size())
 	inside = f.names[y[2]]
 	if c, ok := f.constant(y[2]); ok && c != 0 {
 		return source, f.tiles.guard
@@ -136,6 +191,41 @@ func (f *function) region(in *kir.Instr, row, col string) (source, inside string
 		inside = f.to(pred, "and.pred", inside, f.tiles.guard)
 	}
 	return source, inside
+}
+
+// elementAddress returns base + index*size at the end of region b.
+func (f *function) elementAddress(b *kir.Block, base, index kir.Value, size int) string {
+	if r := f.tiles.reuse; r != nil {
+		if add, still, moving := r.split(b, base, index); add != nil {
+			start := r.starts[reuseKey{add, f.names[base] + " " + f.names[still]}]
+			step := reuseKey{add, f.names[moving]}
+			if r.fresh[step] == nil {
+				r.fresh[step] = []string{f.scaled(b, "", moving, size)}
+			}
+			return f.to(long, "add.s64", start, r.fresh[step][0])
+		}
+	}
+	return f.scaled(b, f.names[base], index, size)
+}
+
+// scaled returns base + index*size, or without base the product. An index that was a word is widened and multiplied by one instruction.
+func (f *function) scaled(b *kir.Block, base string, index kir.Value, size int) string {
+	for _, in := range b.Instrs {
+		if in.Op == kir.OpCvt && in.Res[0] == index && f.p.Values[in.Args[0]] == dtype.Int32 {
+			if base == "" {
+				return f.to(long, "mul.wide.s32", f.names[in.Args[0]], itoa(size))
+			}
+			return f.to(long, "mad.wide.s32", f.names[in.Args[0]], itoa(size), base)
+		}
+	}
+	bytes := f.names[index]
+	if size > 1 {
+		bytes = f.to(long, "shl.b64", bytes, itoa(log2(size)))
+	}
+	if base == "" {
+		return bytes
+	}
+	return f.to(long, "add.s64", base, bytes)
 }
 
 // copyGroup copies a group to shared memory, or zeros where inside is false.

@@ -35,6 +35,8 @@ type tilePlan struct {
 	// guard is a predicate without which loads bring zeros, or ""; turn moves a pipelined loop on to its next stage.
 	guard string
 	turn  func()
+	// reuse is that of the pipelined loop whose loads are being written, or nil.
+	reuse *reuse
 }
 
 func (t *tilePlan) static() int {
