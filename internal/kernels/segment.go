@@ -1,39 +1,56 @@
 package kernels
 
 import (
+	"math/bits"
+
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
-// Folding by index: the indexes are sorted, so that those that name one element form a run in their first order, and runs are folded in parts:
-// a part ends with its run and at every segmentPart-th place of the sorted order. The order of operations depends on the indexes alone.
-
-// segmentPart is the length of a part: a long run takes about segmentPart steps for its parts and then one for each of them.
-const segmentPart = 64
+// Folding by index: the indexes are sorted, so that those that name one element form a run in their first order. The sorted order is cut into
+// parts of fixed length. What a run has within a part is folded at once; of a run that goes on beyond a part that becomes an element of a list,
+// in which each part has two places, and which is folded like the sorted order itself, until there is one part. The order of operations
+// depends on the indexes alone.
+const (
+	// rowPart and rowPartNext are the lengths of parts, in the sorted order and in lists, where a group of 32 threads goes along a run with
+	// the elements of many lines at a time. Parts limit how long a thread goes on alone; each list is one launch more.
+	rowPart     = 64
+	rowPartNext = 256
+	// scanPart is the length of parts where a group of 32 threads folds as many places of the sorted order at a time.
+	scanPart = 256
+	// rowWidth is how many lines an index must stand for to be worth a group of threads.
+	rowWidth = 16
+	// rowsAtOnce is how many elements of a run a thread has on the way at a time.
+	rowsAtOnce = 4
+)
 
 // segmentStage is what a kernel of FamilySegment does; it is Spec.Op.
 type segmentStage uint16
 
 const (
-	// segmentKeys checks the indexes and writes them as keys, with their positions.
+	// segmentKeys checks the indexes and writes them as keys, with the elements' positions or values.
 	segmentKeys segmentStage = iota
-	// segmentAdd and segmentMultiply fold parts: a run of one part goes to the destination, what belongs to a longer one to workspace.
-	segmentAdd
-	segmentMultiply
-	// segmentJoinAdd and segmentJoinMultiply fold the parts of runs that have several.
-	segmentJoinAdd
-	segmentJoinMultiply
+	segmentRowsAdd
+	segmentRowsMultiply
+	segmentScanAdd
+	segmentScanMultiply
 )
 
-var segmentNames = []string{"segment_keys", "segment_add", "segment_multiply", "segment_join_add", "segment_join_multiply"}
+var segmentNames = []string{"segment_keys", "segment_rows_add", "segment_rows_multiply", "segment_scan_add", "segment_scan_multiply"}
 
-// kind returns what is done with the elements.
-func (g segmentStage) kind() indexKind {
-	if g == segmentMultiply || g == segmentJoinMultiply {
-		return indexMultiply
-	}
-	return indexAdd
-}
+// segmentFrom says where the elements to be folded come from; it is Spec.Attr[0].
+type segmentFrom uint16
+
+const (
+	// fromShared: each key stands for an element of every line; sorted with it is the position along the line.
+	fromShared segmentFrom = iota
+	// fromPosition: lines have keys of their own; sorted with each is the element's number.
+	fromPosition
+	// fromValue: the same, with the element's bits.
+	fromValue
+	// fromList: elements are those of a list.
+	fromList
+)
 
 // segmentPlan is a fold by sorted indexes.
 type segmentPlan struct {
@@ -43,18 +60,20 @@ type segmentPlan struct {
 	lines   space
 	n, line int
 	along   int // the stride of the other array along the line
-	alike   bool
-	heads   uint64
-	tails   uint64
+	from    segmentFrom
+	// vec is how many neighbouring lines a thread takes.
+	vec int
 }
 
-// segments folds along dim. The lines share one sort where their indexes are alike.
+// segments folds along dim. The lines share one sort where their indexes are alike; else a key has the line above the index, which alone is
+// sorted by: elements are in the order of lines, so that equal keys come to lie side by side.
 func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
-	g := segmentPlan{indexPlan: p, line: shape[dim], along: p.ops[2].Stride[dim], alike: true}
+	g := segmentPlan{indexPlan: p, line: shape[dim], along: p.ops[2].Stride[dim], vec: 1}
 	g.lines.count = 2
-	keys := space{count: 1}
+	keys := space{count: 2}
 	keys.open(0, shape[dim])
-	keys.stride[0][0] = p.ops[1].Stride[dim]
+	keys.stride[0][0], keys.stride[1][0] = p.ops[1].Stride[dim], g.along
+	alike := true
 	for d := len(shape) - 1; d >= 0; d-- {
 		if d == dim {
 			continue
@@ -64,35 +83,36 @@ func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
 		}
 		at := g.lines.nd - 1
 		g.lines.stride[0][at], g.lines.stride[1][at] = p.ops[0].Stride[d], p.ops[2].Stride[d]
-		keys.stride[0][at+1] = p.ops[1].Stride[d]
-		g.alike = g.alike && (shape[d] == 1 || p.ops[1].Stride[d] == 0)
+		keys.stride[0][at+1], keys.stride[1][at+1] = p.ops[1].Stride[d], p.ops[2].Stride[d]
+		alike = alike && (shape[d] == 1 || p.ops[1].Stride[d] == 0)
 	}
 	g.lines.merge()
 	g.n = g.lines.numel()
 	if g.n == 0 || g.line == 0 {
 		return nil
 	}
-	if g.alike {
+	if alike = alike && g.n > 1; alike {
 		keys.nd = 1
 	}
 	keys.merge()
-	g.count, g.keySort.size, g.index = keys.numel(), p.size, 32
-	far := max(keys.reach(), p.size, g.n*g.line, g.lines.reach()+max(abs(p.step)*p.size, abs(g.along)*g.line))
+	g.count, g.bits, g.index = keys.numel(), bits.Len(uint(max(p.size-1, 0))), 32
+	far := max(keys.reach(), g.n*g.line, g.lines.reach()+max(abs(p.step)*p.size, abs(g.along)*g.line))
+	if !alike {
+		far = max(far, g.n<<g.bits)
+	}
 	if far > min(is.Index32(), lane32) {
 		g.index = 64
 	}
+	switch t := p.ops[2].DType; {
+	case alike:
+		g.vec = g.vector()
+	case !t.IsComplex() && t.Size() <= g.index/8:
+		g.from = fromValue
+	default:
+		g.from = fromPosition
+	}
 	if err := g.prepare(is); err != nil {
 		return err
-	}
-	parts := ceilDiv(g.count, segmentPart)
-	if parts > 1 {
-		size := parts * g.width() * opmath(p.ops[0].DType).Size()
-		size = ceilDiv(size, 512) * 512
-		ws, err := is.Workspace(2 * size)
-		if err != nil {
-			return err
-		}
-		g.heads, g.tails = ws, ws+uint64(size)
 	}
 	if err := g.keysOf(is, &keys); err != nil {
 		return err
@@ -100,64 +120,137 @@ func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
 	if err := g.sort(is); err != nil {
 		return err
 	}
-	stage, join := segmentAdd, segmentJoinAdd
-	if p.kind == indexMultiply {
-		stage, join = segmentMultiply, segmentJoinMultiply
+	list := segmentList{keys: g.keys[0], with: g.with[0], from: g.from, count: g.count}
+	for list.count > 0 {
+		next, err := g.fold(is, list)
+		if err != nil {
+			return err
+		}
+		list = next
 	}
-	if err := g.issue(is, stage, g.count); err != nil || parts < 2 {
-		return err
-	}
-	return g.issue(is, join, parts-1)
+	return nil
+}
+
+// segmentList is elements to be folded: keys, and with each what from says.
+type segmentList struct {
+	keys, with uint64
+	from       segmentFrom
+	count      int
 }
 
 // width is how many lines each key stands for.
 func (g *segmentPlan) width() int {
-	if g.alike {
+	if g.from == fromShared {
 		return g.n
 	}
 	return 1
+}
+
+// rows reports whether a group of threads goes along each run with many lines at a time.
+func (g *segmentPlan) rows() bool { return g.width() >= rowWidth }
+
+// segmentPart returns the length of parts.
+func segmentPart(rows bool, from segmentFrom) int {
+	switch {
+	case !rows:
+		return scanPart
+	case from == fromList:
+		return rowPartNext
+	}
+	return rowPart
+}
+
+// vector returns how many neighbouring lines lie side by side and aligned in the written and the other array, at most 16 bytes and 8 lines.
+func (g *segmentPlan) vector() int {
+	vec := min(16/g.ops[0].DType.Size(), 8)
+	for ; vec > 1; vec /= 2 {
+		fits := g.lines.size[0]%vec == 0 && g.step%vec == 0 && g.along%vec == 0
+		for i, o := range []*Operand{&g.ops[0], &g.ops[2]} {
+			fits = fits && g.lines.stride[i][0] == 1 && o.Ptr%uint64(vec*o.DType.Size()) == 0
+			for d := 1; d < g.lines.nd; d++ {
+				fits = fits && g.lines.stride[i][d]%vec == 0
+			}
+		}
+		if fits {
+			break
+		}
+	}
+	return max(vec, 1)
 }
 
 func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	l := is.NewLaunch()
 	s := &l.Spec
 	dims := dimsClass(sp.nd)
-	*s = Spec{Family: FamilySegment, Op: uint16(segmentKeys), Compute: indexType(g.index), Ins: 1, Class: uint8(dims), Index: uint8(g.index)}
-	s.DTypes[0] = g.ops[1].DType
-	if g.wrap {
-		s.Attr[0] = 1
+	*s = Spec{Family: FamilySegment, Op: uint16(segmentKeys), Compute: indexType(g.index), Ins: 2, Class: uint8(dims), Index: uint8(g.index)}
+	s.DTypes[0], s.DTypes[1] = g.ops[1].DType, g.ops[2].DType
+	s.Attr[0] = uint16(g.from)
+	if g.from != fromValue {
+		s.DTypes[1] = dtype.Invalid
 	}
-	l.u64(g.ops[1].Ptr)
-	l.u64(g.keys[0])
-	l.u64(g.at[0])
-	l.i64(g.count)
-	l.i64(g.keySort.size)
-	sp.pack(l, dims, 1, g.index, 1)
+	if g.wrap {
+		s.Attr[1] = 1
+	}
+	for _, p := range []uint64{g.ops[1].Ptr, g.ops[2].Ptr, g.keys[0], g.with[0]} {
+		l.u64(p)
+	}
+	for _, v := range []int{g.count, g.size, g.line, g.bits} {
+		l.i64(v)
+	}
+	sp.pack(l, dims, 1, g.index, 3)
 	l.Grid = [3]uint32{uint32(ceilDiv(g.count, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
 	return is.Issue(l)
 }
 
-// issue launches a thread for each of items and each line that they stand for.
-func (g *segmentPlan) issue(is Issuer, stage segmentStage, items int) error {
+// fold folds the parts of a list and returns the next list, which is empty after the only part.
+func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err error) {
+	stage, vec, rows := segmentScanAdd, 1, g.rows()
+	if rows {
+		stage, vec = segmentRowsAdd, g.vec
+	}
+	next.from = fromList
+	parts := ceilDiv(list.count, segmentPart(rows, list.from))
+	if parts > 1 {
+		next.count = 2 * parts
+		keys := ceilDiv(next.count*g.index/8, 512) * 512
+		ws, err := is.Workspace(keys + next.count*g.width()*opmath(g.ops[0].DType).Size())
+		if err != nil {
+			return next, err
+		}
+		next.keys, next.with = ws, ws+uint64(keys)
+	}
+	if g.kind == indexMultiply {
+		stage++
+	}
+	from := g.ops[2].DType
+	if list.from == fromList {
+		from = opmath(from)
+	}
 	l := is.NewLaunch()
 	s := &l.Spec
 	dims := dimsClass(g.lines.nd)
-	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Class: uint8(dims), Index: uint8(g.index)}
-	s.DTypes[0], s.DTypes[1] = g.ops[0].DType, g.ops[2].DType
-	if g.alike {
-		s.Attr[0] = 1
+	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Class: uint8(dims), Index: uint8(g.index), Vec: uint8(vec)}
+	s.DTypes[0], s.DTypes[1] = g.ops[0].DType, from
+	s.Attr[0] = uint16(list.from)
+	if g.width() > 1 {
+		s.Attr[1] = 1
 	}
-	for _, p := range []uint64{g.ops[0].Ptr, g.ops[2].Ptr, g.keys[0], g.at[0], g.heads, g.tails} {
+	for _, p := range []uint64{g.ops[0].Ptr, g.ops[2].Ptr, list.keys, list.with, next.keys, next.with} {
 		l.u64(p)
 	}
-	for _, v := range []int{items * g.width(), g.count, g.width(), g.line, g.step, g.along} {
+	for _, v := range []int{list.count, g.width() / vec, g.line, g.bits, g.step, g.along} {
 		l.i64(v)
 	}
-	g.lines.pack(l, dims, 1, g.index, 3)
-	l.Grid = [3]uint32{uint32(ceilDiv(items*g.width(), indexThreads)), 1, 1}
+	g.lines.pack(l, dims, vec, g.index, 3)
+	// A group of threads takes a place of the order, or a part of it.
+	groups, across := parts, g.width()
+	if rows {
+		groups, across = list.count, min(ceilDiv(g.width(), 32*vec), 1<<15)
+	}
+	l.Grid = [3]uint32{uint32(ceilDiv(groups, indexThreads/32)), uint32(across), 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
-	return is.Issue(l)
+	return next, is.Issue(l)
 }
 
 var _ = register(FamilySegment, buildSegment)
@@ -167,43 +260,80 @@ func buildSegment(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name(segmentNames[stage]), func(k *kernel.Builder) {
 		k.FixedThreads(indexThreads)
 		ix := indexType(int(s.Index))
-		i := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
 		if stage == segmentKeys {
-			p := &indexKernel{k: k, s: s, ix: ix}
-			p.ops[1] = array{k.BufferRO("index", s.DTypes[0]), s.DTypes[0]}
-			keys, at, n := k.Buffer("keys", ix), k.Buffer("at", ix), k.Scalar("n", dtype.Int64)
-			p.size = k.Scalar("size", dtype.Int64)
-			st := striderParam(k, "dim", int(s.Class), 1, int(s.Index))
-			k.If(i.Lt(n), func() {
-				keys.Store(i, p.indexAt(st.locate(i.Convert(ix))[0]).Convert(ix))
-				at.Store(i, i.Convert(ix))
-			})
+			buildSegmentKeys(k, s, ix)
 			return
 		}
-		g := &segmentKernel{k: k, s: s, ix: ix, kind: stage.kind()}
+		g := &segmentKernel{k: k, s: s, ix: ix, from: segmentFrom(s.Attr[0]), kind: indexAdd}
+		if stage == segmentRowsMultiply || stage == segmentScanMultiply {
+			g.kind = indexMultiply
+		}
 		g.written, g.other = arrayParam(k, "written", s.DTypes[0]), arrayParam(k, "other", s.DTypes[1])
-		g.keys, g.at = k.BufferRO("keys", ix), k.BufferRO("at", ix)
-		g.heads, g.tails = arrayParam(k, "heads", s.Compute), arrayParam(k, "tails", s.Compute)
-		n := k.Scalar("n", dtype.Int64)
+		g.keys = k.BufferRO("keys", ix)
+		if g.from == fromList {
+			g.other = arrayParam(k, "with", s.DTypes[1])
+		} else {
+			g.with = k.BufferRO("with", ix)
+		}
+		g.nextKeys, g.next = k.Buffer("next_keys", ix), arrayParam(k, "next", s.Compute)
 		for _, v := range []struct {
 			to   *kernel.Value
 			name string
-		}{{&g.count, "count"}, {&g.width, "width"}, {&g.line, "line"}, {&g.step, "step"}, {&g.along, "along"}} {
+		}{{&g.count, "count"}, {&g.width, "width"}, {&g.line, "line"}, {&g.bits, "bits"}, {&g.step, "step"}, {&g.along, "along"}} {
 			*v.to = k.Scalar(v.name, dtype.Int64).Convert(ix)
 		}
 		g.st = striderParam(k, "dim", int(s.Class), 2, int(s.Index))
-		k.If(i.Lt(n), func() {
-			item, line := i.Convert(ix), k.Int(ix, 0)
-			if s.Attr[0] != 0 {
-				q := item.Div(g.width)
-				item, line = q, item.Sub(q.Mul(g.width))
-			}
-			if stage >= segmentJoinAdd {
-				g.join(item.Add(g.lit(1)), line)
-				return
-			}
-			g.fold(item, line)
-		})
+		g.lane = k.LaneID()
+		group := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads / 32)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)).Convert(dtype.Int64))
+		rows := stage == segmentRowsAdd || stage == segmentRowsMultiply
+		g.part = segmentPart(rows, g.from)
+		if rows {
+			k.If(group.Lt(g.count.Convert(dtype.Int64)), func() { g.rows(group.Convert(ix), int(s.Vec)) })
+			return
+		}
+		g.scan(group.Convert(ix))
+	})
+}
+
+// ofBits returns the element of which v has the bits.
+func (g *segmentKernel) ofBits(v kernel.Value) Num {
+	t := g.s.DTypes[1]
+	v = v.Convert(bitsType(t.Size()))
+	switch {
+	case t == dtype.Bool:
+		return Num{Re: v.Convert(t)}
+	case v.Type() == t:
+		return Num{Re: v}
+	}
+	return Num{Re: v.Bitcast(t)}
+}
+
+func buildSegmentKeys(k *kernel.Builder, s *Spec, ix dtype.DType) {
+	p := &indexKernel{k: k, s: &Spec{Attr: [6]uint16{s.Attr[1]}}, ix: ix}
+	p.ops[1] = array{k.BufferRO("index", s.DTypes[0]), s.DTypes[0]}
+	from := segmentFrom(s.Attr[0])
+	t := ix
+	if from == fromValue {
+		t = bitsType(s.DTypes[1].Size())
+	}
+	other := k.BufferRO("other", t)
+	keys, with, n := k.Buffer("keys", ix), k.Buffer("with", ix), k.Scalar("n", dtype.Int64)
+	p.size = k.Scalar("size", dtype.Int64)
+	line, low := k.Scalar("line", dtype.Int64), k.Scalar("bits", dtype.Int64).Convert(dtype.Int32)
+	st := striderParam(k, "dim", int(s.Class), 2, int(s.Index))
+	i := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
+	k.If(i.Lt(n), func() {
+		item := i.Convert(ix)
+		off := st.locate(item)
+		key := p.indexAt(off[0]).Convert(ix)
+		if from != fromShared {
+			key = key.Or(item.Div(line.Convert(ix)).Shl(low))
+		}
+		keys.Store(i, key)
+		if from == fromValue {
+			item = other.Load(off[1]).Convert(ix)
+		}
+		with.Store(i, item)
 	})
 }
 
@@ -212,119 +342,262 @@ type segmentKernel struct {
 	k              *kernel.Builder
 	s              *Spec
 	ix             dtype.DType
+	from           segmentFrom
 	kind           indexKind
 	written, other array
-	keys, at       kernel.Buffer
-	heads, tails   array
-	count, width   kernel.Value
-	line           kernel.Value
+	keys, with     kernel.Buffer
+	nextKeys       kernel.Buffer
+	next           array
+	count          kernel.Value
+	part           int
+	width          kernel.Value // in vectors
+	line, bits     kernel.Value
 	step, along    kernel.Value
 	st             *strider
+	lane           kernel.Value
 }
 
 func (g *segmentKernel) lit(v int) kernel.Value { return g.k.Int(g.ix, int64(v)) }
 
-// lineAt returns the line of the element at place p where lines have indexes of their own.
-func (g *segmentKernel) lineAt(p kernel.Value) kernel.Value { return g.at.Load(p).Div(g.line) }
-
-// same reports whether the element at place p belongs to the run of a key and line.
-func (g *segmentKernel) same(p, key, line kernel.Value) kernel.Value {
-	is := g.keys.Load(p).Eq(key)
-	if g.s.Attr[0] != 0 {
-		return is
-	}
-	both := g.k.Var(is)
-	g.k.If(is, func() { both.Set(g.lineAt(p).Eq(line)) })
-	return both.Get()
+// keyIf returns the key of place p where cond holds, else -1, which is none.
+func (g *segmentKernel) keyIf(cond, p kernel.Value) kernel.Value {
+	key := g.k.Var(g.lit(-1))
+	g.k.If(cond, func() { key.Set(g.keys.Load(p)) })
+	return key.Get()
 }
 
-// sameIf is same where cond holds, else false.
-func (g *segmentKernel) sameIf(cond, p, key, line kernel.Value) kernel.Value {
-	is := g.k.Var(g.k.Bool(false))
-	g.k.If(cond, func() { is.Set(g.same(p, key, line)) })
-	return is.Get()
+// nums are variables of the type that is computed in.
+type nums []kernel.Var
+
+func (g *segmentKernel) nums(n int) nums {
+	t := g.s.Compute
+	if t.IsComplex() {
+		n *= 2
+	}
+	v := make(nums, n)
+	for i := range v {
+		v[i] = g.k.Var(g.k.Const(t.Real(), 0))
+	}
+	return v
 }
 
-// numVar declares a variable of the type that is computed in.
-func (g *segmentKernel) numVar() (get func() Num, set func(Num)) {
-	re := g.k.VarOf(g.s.Compute.Real())
-	if !g.s.Compute.IsComplex() {
-		return func() Num { return Num{Re: re.Get()} }, func(v Num) { re.Set(v.Re) }
-	}
-	im := g.k.VarOf(g.s.Compute.Real())
-	return func() Num { return Num{re.Get(), im.Get()} }, func(v Num) {
-		re.Set(v.Re)
-		im.Set(v.Im)
-	}
-}
-
-// fold folds the part that begins at place p, if one does.
-func (g *segmentKernel) fold(p, line kernel.Value) {
-	k := g.k
-	key := g.keys.Load(p)
-	own := g.lit(0) // the position of the line's first element
-	if g.s.Attr[0] == 0 {
-		line = g.lineAt(p)
-		own = line.Mul(g.line)
-	}
-	zero, one := g.lit(0), g.lit(1)
-	first := g.sameIf(p.Gt(zero), p.Sub(one), key, line).Not()
-	cut := p.And(g.lit(segmentPart - 1)).Eq(zero)
-	k.If(first.Or(cut), func() {
-		off := g.st.locate(line)
-		to := off[0].Add(key.Mul(g.step))
-		get, set := g.numVar()
-		item := func(q kernel.Value) Num {
-			return g.other.load(off[1].Add(g.at.Load(q).Sub(own).Mul(g.along)), 1)[0].Convert(g.s.Compute)
+func (v nums) get(t dtype.DType) []Num {
+	var ns []Num
+	for i := 0; i < len(v); i++ {
+		n := Num{Re: v[i].Get()}
+		if t.IsComplex() {
+			i++
+			n.Im = v[i].Get()
 		}
-		k.IfElse(first, func() {
-			set(g.kind.join(g.written.load(to, 1)[0].Convert(g.s.Compute), item(p)))
-		}, func() { set(item(p)) })
-		q, on := k.Var(p.Add(one)), k.Var(k.Bool(false))
-		k.Loop(func() {
-			on.Set(g.sameIf(q.Get().Lt(g.count), q.Get(), key, line))
-			k.If(on.Get().Not().Or(q.Get().And(g.lit(segmentPart-1)).Eq(zero)), k.Break)
-			set(g.kind.join(get(), item(q.Get())))
-			q.Set(q.Get().Add(one))
-		})
-		slot := p.Div(g.lit(segmentPart)).Mul(g.width)
-		if g.s.Attr[0] != 0 {
-			slot = slot.Add(line)
+		ns = append(ns, n)
+	}
+	return ns
+}
+
+func (v nums) set(ns ...Num) {
+	for i, n := range ns {
+		if n.IsComplex() {
+			v[2*i].Set(n.Re)
+			v[2*i+1].Set(n.Im)
+			continue
 		}
-		k.IfElse(first.And(on.Get().Not()), func() { g.written.store(to, get()) }, func() {
-			k.IfElse(cut, func() { g.heads.store(slot, get()) }, func() { g.tails.store(slot, get()) })
+		v[i].Set(n.Re)
+	}
+}
+
+// moved returns what a shuffle brings of v. Bools and small integers are widened for it.
+func moved(v Num, shuffle func(part kernel.Value) kernel.Value) Num {
+	switch {
+	case v.IsComplex():
+		return Num{shuffle(v.Re), shuffle(v.Im)}
+	case v.Re.Type().Size() < 4:
+		return Num{Re: shuffle(v.Re.Convert(dtype.Int32)).Convert(v.Re.Type())}
+	}
+	return Num{Re: shuffle(v.Re)}
+}
+
+func (g *segmentKernel) join(a, b []Num) []Num {
+	ns := make([]Num, len(a))
+	for i := range ns {
+		ns[i] = g.kind.join(a[i], b[i])
+	}
+	return ns
+}
+
+func (g *segmentKernel) convert(ns []Num) []Num {
+	for i := range ns {
+		ns[i] = ns[i].Convert(g.s.Compute)
+	}
+	return ns
+}
+
+// bounds says what the runs of a part's first and last place have to do with the parts before and after: the keys of those that go on
+// there, or -1, and whether they are one run.
+func (g *segmentKernel) bounds(start, end kernel.Value) (before, after, whole kernel.Value) {
+	k, one := g.k, g.lit(1)
+	beyond := func(cond, p, next kernel.Value) kernel.Value {
+		key := k.Var(g.lit(-1))
+		k.If(cond, func() {
+			own := g.keys.Load(p)
+			k.If(own.Eq(g.keys.Load(next)), func() { key.Set(own) })
 		})
+		return key.Get()
+	}
+	before = beyond(start.Gt(g.lit(0)).And(start.Lt(end)), start, start.Sub(one))
+	after = beyond(end.Lt(g.count), end.Sub(one), end)
+	return before, after, before.Eq(after).And(before.Ge(g.lit(0)))
+}
+
+// passKeys writes a part's two keys to the next list, if there is one.
+func (g *segmentKernel) passKeys(slot, before, after kernel.Value) {
+	g.k.If(g.count.Gt(g.lit(g.part)), func() {
+		g.nextKeys.Store(slot, before)
+		g.nextKeys.Store(slot.Add(g.lit(1)), after)
 	})
 }
 
-// join folds the parts of the run whose second part begins with block b of the sorted order, if there is one.
-func (g *segmentKernel) join(b, line kernel.Value) {
-	k := g.k
-	part, zero, one := g.lit(segmentPart), g.lit(0), g.lit(1)
-	p := b.Mul(part)
+// rows folds what the run of place p has from there on in its part, if it or the part begins there, or the part's second half where all of
+// the part is of a longer run: such a part gives two elements to the next list.
+func (g *segmentKernel) rows(p kernel.Value, vec int) {
+	k, zero, one := g.k, g.lit(0), g.lit(1)
+	most := min(vec, 16/g.s.Compute.Size()) // elements in an access of the lists
 	key := g.keys.Load(p)
-	column := line
-	if g.s.Attr[0] == 0 {
-		line = g.lineAt(p)
-		column = zero
-	}
-	slot := func(b kernel.Value) kernel.Value { return b.Mul(g.width).Add(column) }
-	k.If(g.same(p.Sub(one), key, line), func() {
-		prev := p.Sub(part)
-		whole := g.same(prev, key, line) // the block before belongs to the run as well
-		earlier := g.sameIf(whole.And(prev.Gt(zero)), prev.Sub(one), key, line)
-		k.If(earlier.Not(), func() {
-			get, set := g.numVar()
-			k.IfElse(whole, func() { set(g.heads.load(slot(b.Sub(one)), 1)[0]) }, func() { set(g.tails.load(slot(b.Sub(one)), 1)[0]) })
-			c := k.Var(b)
-			k.Loop(func() {
-				set(g.kind.join(get(), g.heads.load(slot(c.Get()), 1)[0]))
-				c.Set(c.Get().Add(one))
-				next := c.Get().Mul(part)
-				k.If(g.sameIf(next.Lt(g.count), next, key, line).Not(), k.Break)
+	first := g.keyIf(p.Gt(zero), p.Sub(one)).Ne(key)
+	within := p.And(g.lit(g.part - 1))
+	start, slot := p.Sub(within), p.Sub(within).Div(g.lit(g.part/2))
+	stop := start.Add(g.lit(g.part)).Min(g.count)
+	begins, end, head := k.Var(first), k.Var(stop), within.Eq(zero)
+	k.If(p.And(g.lit(g.part/2-1)).Eq(zero), func() {
+		before, after, whole := g.bounds(start, stop)
+		begins.Set(head.Or(first).Or(whole))
+		k.If(head, func() {
+			k.If(whole, func() { end.Set(p.Add(g.lit(g.part / 2))) })
+			k.If(g.lane.Eq(k.I32(0)).And(k.BlockIdx(kernel.Y).Eq(k.I32(0))), func() { g.passKeys(slot, before, after) })
+		})
+	})
+	k.If(begins.Get().And(key.Ge(zero)), func() {
+		end, groups := end.Get(), k.GridDim(kernel.Y).Convert(g.ix).Mul(g.lit(32))
+		column := k.BlockIdx(kernel.Y).Convert(g.ix).Mul(g.lit(32)).Add(g.lane.Convert(g.ix))
+		k.For(column, g.width, groups, func(column kernel.Value) {
+			off := g.st.locate(column)
+			item := func(q kernel.Value) []Num {
+				if g.from == fromList {
+					at := q.Mul(g.width).Add(column).Mul(g.lit(vec))
+					var ns []Num
+					for len(ns) < vec {
+						ns = append(ns, g.other.load(at.Add(g.lit(len(ns))), most)...)
+					}
+					return ns
+				}
+				return g.convert(g.other.load(off[1].Add(g.with.Load(q).Mul(g.along)), vec))
+			}
+			to := off[0].Add(key.Mul(g.step))
+			old, sum := g.nums(vec), g.nums(vec)
+			k.If(first, func() { old.set(g.convert(g.written.load(to, vec))...) })
+			sum.set(item(p)...)
+			q := k.Var(p.Add(one))
+			// Equal keys lie side by side, so that the last of some says that all are the run's.
+			along := func(n int) {
+				k.Loop(func() {
+					last := q.Get().Add(g.lit(n - 1))
+					k.If(g.keyIf(last.Lt(end), last).Ne(key), k.Break)
+					vs := make([][]Num, n)
+					for i := range vs {
+						vs[i] = item(q.Get().Add(g.lit(i)))
+					}
+					for _, v := range vs {
+						sum.set(g.join(sum.get(g.s.Compute), v)...)
+					}
+					q.Set(q.Get().Add(g.lit(n)))
+				})
+			}
+			along(rowsAtOnce)
+			along(1)
+			ends := g.keyIf(q.Get().Lt(g.count), q.Get()).Ne(key)
+			k.IfElse(first.And(ends), func() { g.written.store(to, g.join(old.get(g.s.Compute), sum.get(g.s.Compute))...) }, func() {
+				slot := slot.Add(head.And(first.Not()).Select(zero, one))
+				at, ns := slot.Mul(g.width).Add(column).Mul(g.lit(vec)), sum.get(g.s.Compute)
+				for i := 0; i < vec; i += most {
+					g.next.store(at.Add(g.lit(i)), ns[i:i+most]...)
+				}
 			})
-			off := g.st.locate(line)
-			g.written.store(off[0].Add(key.Mul(g.step)), get())
 		})
 	})
+}
+
+// scan folds the part that begins at place p, 32 places at a time, in a tree that ends at the runs' bounds. Of a part that is all of a longer
+// run, each half gives an element to the next list.
+func (g *segmentKernel) scan(part kernel.Value) {
+	k, zero, one, t := g.k, g.lit(0), g.lit(1), g.s.Compute
+	shared := g.s.Attr[1] != 0
+	start := part.Mul(g.lit(g.part))
+	end := start.Add(g.lit(g.part)).Min(g.count)
+	before, after, whole := g.bounds(start, end)
+	column := zero
+	writesKeys := g.lane.Eq(k.I32(0)).And(start.Lt(end))
+	if shared {
+		column = k.BlockIdx(kernel.Y).Convert(g.ix)
+		writesKeys = writesKeys.And(k.BlockIdx(kernel.Y).Eq(k.I32(0)))
+	}
+	head := part.Add(part)
+	k.If(writesKeys, func() { g.passKeys(head, before, after) })
+	pass := func(slot kernel.Value, v []Num) {
+		if shared {
+			slot = slot.Mul(g.width).Add(column)
+		}
+		g.next.store(slot, v...)
+	}
+	// place returns the line and the index that a key stands for.
+	place := func(key kernel.Value) (line, index kernel.Value) {
+		if shared {
+			return column, key
+		}
+		low := g.bits.Convert(dtype.Int32)
+		line = key.Shr(low)
+		return line, key.Sub(line.Shl(low))
+	}
+	item := func(q, key kernel.Value) []Num {
+		switch g.from {
+		case fromList:
+			if shared {
+				q = q.Mul(g.width).Add(column)
+			}
+			return g.other.load(q, 1)
+		case fromValue:
+			return []Num{g.ofBits(g.with.Load(q)).Convert(t)}
+		}
+		line, _ := place(key)
+		at := g.with.Load(q)
+		if !shared {
+			at = at.Sub(line.Mul(g.line))
+		}
+		return g.convert(g.other.load(g.st.locate(line)[1].Add(at.Mul(g.along)), 1))
+	}
+	carry, carried := g.nums(1), k.Var(g.lit(-1))
+	k.For(zero, g.lit(g.part), g.lit(32), func(done kernel.Value) {
+		q := start.Add(done).Add(g.lane.Convert(g.ix))
+		key := g.keyIf(q.Lt(end), q)
+		follows := g.keyIf(q.Lt(end.Min(g.count.Sub(one))), q.Add(one))
+		sum := g.nums(1)
+		k.If(key.Ge(zero), func() { sum.set(item(q, key)...) })
+		for h := 1; h < 32; h *= 2 {
+			same := key.ShuffleUp(h).Eq(key).And(g.lane.Ge(k.I32(h)))
+			v := sum.get(t)[0]
+			below := moved(v, func(part kernel.Value) kernel.Value { return part.ShuffleUp(h) })
+			sum.set(choose(same, g.kind.join(below, v), v))
+		}
+		k.If(key.Eq(carried.Get()), func() { sum.set(g.join(carry.get(t), sum.get(t))...) })
+		k.If(key.Ge(zero).And(key.Ne(follows)), func() {
+			k.IfElse(key.Eq(before), func() { pass(head, sum.get(t)) }, func() {
+				line, index := place(key)
+				to := g.st.locate(line)[0].Add(index.Mul(g.step))
+				g.written.store(to, g.join(g.convert(g.written.load(to, 1)), sum.get(t))...)
+			})
+		})
+		middle := whole.And(done.Eq(g.lit(g.part/2 - 32)))
+		k.If(middle.And(g.lane.Eq(k.I32(31))), func() { pass(head, sum.get(t)) })
+		carried.Set(middle.Select(g.lit(-1), key.Shuffle(k.I32(31))))
+		carry.set(moved(sum.get(t)[0], func(part kernel.Value) kernel.Value { return part.Shuffle(k.I32(31)) }))
+	})
+	k.If(after.Ge(zero).And(g.lane.Eq(k.I32(0))), func() { pass(head.Add(one), carry.get(t)) })
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -32,7 +33,7 @@ func TestKeySort(t *testing.T) {
 				for name, draw := range draws {
 					h := newHost(t)
 					h.limits.Multiprocessors = 1 + rng.IntN(9)
-					s := keySort{count: count, size: size, index: index}
+					s := keySort{count: count, bits: bits.Len(uint(size - 1)), index: index}
 					check(t, s.prepare(h))
 					width := index / 8
 					put := func(p uint64, i, v int) {
@@ -55,14 +56,14 @@ func TestKeySort(t *testing.T) {
 					for i := range want {
 						want[i] = element{draw(rng, i, count, size), i}
 						put(s.keys[0], i, want[i].key)
-						put(s.at[0], i, i)
+						put(s.with[0], i, i)
 					}
 					h.written(s.keys[0], count*width)
-					h.written(s.at[0], count*width)
+					h.written(s.with[0], count*width)
 					slices.SortStableFunc(want, func(a, b element) int { return cmp.Compare(a.key, b.key) })
 					check(t, s.sort(h))
 					for i, w := range want {
-						if g := (element{get(s.keys[0], i), get(s.at[0], i)}); g != w {
+						if g := (element{get(s.keys[0], i), get(s.with[0], i)}); g != w {
 							t.Fatalf("%d bits, %d %s keys below %d: element %d is %v, want %v", index, count, name, size, i, g, w)
 						}
 					}
@@ -75,12 +76,16 @@ func TestKeySort(t *testing.T) {
 // TestFoldBySegments: sums of whole numbers are exact for every length of runs and of lines, with and without an index that lines share.
 func TestFoldBySegments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 1))
-	for _, alike := range []bool{false, true} {
-		for _, count := range []int{1, 64, 65, 128, 129, 700} {
+	for _, lines := range []int{-40, -17, -5, 1, 5} { // less than 0: with an index that they share
+		alike := lines < 0
+		lines = max(lines, -lines)
+		for _, count := range []int{1, 64, 65, 128, 129, 255, 700, 9000, 40_000} {
+			if count > 1000 && lines != 1 && lines != 40 || count > 10_000 && lines > 1 {
+				continue
+			}
 			for _, size := range []int{1, 3, 300} {
 				for name, draw := range draws {
 					h := newHost(t)
-					const lines = 5
 					index := h.empty(dtype.Int64, lines, count)
 					drawn := make([]int, count)
 					h.write(index, func(n int) complex128 {

@@ -1,22 +1,24 @@
 package kernels
 
 import (
-	"math/bits"
-
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
 // The sort of indexes: keys with their positions, stable, by digits from the lowest on. A pass counts the digits of each block's part, turns
-// the counts into places by a running sum over digits and then blocks, and moves the elements there. (Satish, Harris and Garland, “Designing
+// the counts into places by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and Garland, “Designing
 // efficient sorting algorithms for manycore GPUs”, 2009.)
 const (
 	sortDigit   = 8
 	sortBins    = 1 << sortDigit
 	sortThreads = 512
 	sortWarps   = sortThreads / 32
-	scanThreads = 1024
+	// sortCounts is how many keys a thread that counts has on the way at a time.
+	sortCounts = 4
 )
+
+// sortItems is how many elements of a tile a thread has: a block's tile is exchanged in 16 KiB of shared memory.
+func sortItems(index int) int { return 8 * 32 / index }
 
 // sortStage is what a kernel of FamilySort does; it is Spec.Op.
 type sortStage uint16
@@ -27,70 +29,74 @@ const (
 	sortPlace
 )
 
-// keySort sorts count keys in 0 … size-1.
+// keySort sorts count keys, of which the low bits count, together with a number each, such as their position.
 type keySort struct {
-	count, size int
-	// index is the width of keys and positions in bits, 32 or 64.
+	count, bits int
+	// index is the width of keys and numbers in bits, 32 or 64.
 	index int
-	// per is how many elements a group of 32 threads has, blocks how many blocks there are.
+	// per is how many elements a block has, blocks how many blocks there are.
 	per, blocks int
-	// keys and at hold two arrays of count keys and positions each, of which the first is the input and, after sort, the result; table
-	// has a count for each digit and block.
-	keys, at [2]uint64
-	table    uint64
+	// keys and with hold two arrays of count keys and numbers each, of which the first is the input and, after sort, the result; table
+	// has a count for each digit and block, and then one for each digit.
+	keys, with [2]uint64
+	table      uint64
 }
 
 // prepare takes workspace.
 func (s *keySort) prepare(is Issuer) error {
-	lim := is.Limits()
-	s.per = 32 * ceilDiv(s.count, 32*sortWarps*min(2*lim.Multiprocessors, ceilDiv(s.count, 4*sortThreads)))
-	s.blocks = ceilDiv(s.count, s.per*sortWarps)
+	tile := sortThreads * sortItems(s.index)
+	tiles := ceilDiv(s.count, tile)
+	s.per = tile * ceilDiv(tiles, min(2*is.Limits().Multiprocessors, tiles))
+	s.blocks = ceilDiv(s.count, s.per)
 	part := ceilDiv(s.count*s.index/8, 512) * 512
-	ws, err := is.Workspace(4*part + sortBins*s.blocks*s.index/8)
+	ws, err := is.Workspace(4*part + sortBins*(s.blocks+1)*s.index/8)
 	s.keys = [2]uint64{ws, ws + uint64(part)}
-	s.at = [2]uint64{ws + 2*uint64(part), ws + 3*uint64(part)}
+	s.with = [2]uint64{ws + 2*uint64(part), ws + 3*uint64(part)}
 	s.table = ws + 4*uint64(part)
 	return err
 }
 
 // sort sorts the first arrays.
 func (s *keySort) sort(is Issuer) error {
-	for shift := 0; shift < bits.Len(uint(max(s.size-1, 0))); shift += sortDigit {
-		l := s.launch(is, sortCount, s.blocks, sortThreads)
+	for shift := 0; shift < s.bits; shift += sortDigit {
+		mask := 1<<min(sortDigit, s.bits-shift) - 1
+		l := s.launch(is, sortCount, s.blocks)
 		l.u64(s.keys[0])
 		l.u64(s.table)
 		l.i64(s.count)
-		l.i64(s.per * sortWarps)
+		l.i64(s.per)
 		l.i32(shift)
+		l.i32(mask)
 		if err := is.Issue(l); err != nil {
 			return err
 		}
-		l = s.launch(is, sortScan, 1, scanThreads)
+		l = s.launch(is, sortScan, sortBins/sortWarps)
 		l.u64(s.table)
-		l.i32(sortBins * s.blocks)
+		l.i32(s.blocks)
 		if err := is.Issue(l); err != nil {
 			return err
 		}
-		l = s.launch(is, sortPlace, s.blocks, sortThreads)
-		for _, p := range []uint64{s.keys[0], s.at[0], s.keys[1], s.at[1], s.table} {
+		l = s.launch(is, sortPlace, s.blocks)
+		for _, p := range []uint64{s.keys[0], s.with[0], s.keys[1], s.with[1], s.table} {
 			l.u64(p)
 		}
 		l.i64(s.count)
 		l.i64(s.per)
 		l.i32(shift)
+		l.i32(mask)
 		if err := is.Issue(l); err != nil {
 			return err
 		}
 		s.keys[0], s.keys[1] = s.keys[1], s.keys[0]
-		s.at[0], s.at[1] = s.at[1], s.at[0]
+		s.with[0], s.with[1] = s.with[1], s.with[0]
 	}
 	return nil
 }
 
-func (s *keySort) launch(is Issuer, stage sortStage, blocks, threads int) *Launch {
+func (s *keySort) launch(is Issuer, stage sortStage, blocks int) *Launch {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilySort, Op: uint16(stage), Compute: indexType(s.index), Index: uint8(s.index)}
-	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{uint32(threads), 1, 1}
+	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{sortThreads, 1, 1}
 	return l
 }
 
@@ -104,117 +110,188 @@ func buildSort(s *Spec) *kernel.Kernel {
 	case sortScan:
 		return kernel.Build(s.name("sort_scan"), func(k *kernel.Builder) { buildSortScan(k, ix) })
 	}
-	return kernel.Build(s.name("sort_place"), func(k *kernel.Builder) { buildSortPlace(k, ix) })
+	return kernel.Build(s.name("sort_place"), func(k *kernel.Builder) { buildSortPlace(k, ix, sortItems(int(s.Index))) })
 }
 
-// digitOf returns the digit of a key from bit shift on, Int32.
-func digitOf(k *kernel.Builder, key, shift kernel.Value) kernel.Value {
-	return key.Shr(shift).Convert(dtype.Int32).And(k.I32(sortBins - 1))
+// sumUpTo returns the sum of v over the lanes up to each.
+func sumUpTo(k *kernel.Builder, v kernel.Value) kernel.Value {
+	lane := k.LaneID()
+	for h := 1; h < 32; h *= 2 {
+		v = v.Add(lane.Ge(k.I32(h)).Select(v.ShuffleUp(h), v.Like(0)))
+	}
+	return v
 }
 
 // buildSortCount counts the digits in each block's part.
 func buildSortCount(k *kernel.Builder, ix dtype.DType) {
 	k.FixedThreads(sortThreads)
 	keys, table := k.BufferRO("keys", ix), k.Buffer("table", ix)
-	n, per, shift := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32)
+	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
 	counts := k.Shared("counts", dtype.Int32, sortBins)
 	tid, block := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
 	mine := tid.Lt(k.I32(sortBins))
 	k.If(mine, func() { counts.Store(tid, k.I32(0)) })
 	k.Barrier()
+	count := func(key kernel.Value) {
+		counts.Atomic(kernel.AtomicAdd, key.Shr(shift).Convert(dtype.Int32).And(mask), k.I32(1))
+	}
 	start := block.Convert(dtype.Int64).Mul(per)
-	k.For(start.Add(tid.Convert(dtype.Int64)), start.Add(per).Min(n), k.I64(sortThreads), func(i kernel.Value) {
-		counts.Atomic(kernel.AtomicAdd, digitOf(k, keys.Load(i), shift), k.I32(1))
+	end := start.Add(per).Min(n)
+	const step = sortThreads * sortCounts
+	whole := end.Sub(end.Sub(start).And(k.I64(step - 1)))
+	wide := tid.Convert(dtype.Int64)
+	k.For(start, whole, k.I64(step), func(i kernel.Value) {
+		var at [sortCounts]kernel.Value
+		for j := range at {
+			at[j] = keys.LoadAt(i.Add(wide), j*sortThreads)
+		}
+		for _, key := range at {
+			count(key)
+		}
 	})
+	k.For(whole.Add(wide), end, k.I64(sortThreads), func(i kernel.Value) { count(keys.Load(i)) })
 	k.Barrier()
 	k.If(mine, func() { table.Store(tid.Mul(k.GridDim(kernel.X)).Add(block), counts.Load(tid).Convert(ix)) })
 }
 
-// buildSortScan replaces each of n numbers by the sum of those before it, in one block.
+// buildSortScan replaces each count of a digit by the sum of those of the blocks before, and writes the digit's sum: a group of 32 threads
+// has a digit.
 func buildSortScan(k *kernel.Builder, ix dtype.DType) {
-	k.FixedThreads(scanThreads)
-	table, n := k.Buffer("table", ix), k.Scalar("n", dtype.Int32)
-	sums := k.Shared("sums", ix, scanThreads/32)
-	zero := k.Int(ix, 0)
-	tid, lane := k.ThreadIdx(kernel.X), k.LaneID()
-	per := n.Add(k.I32(scanThreads - 1)).Div(k.I32(scanThreads))
-	start := tid.Mul(per)
-	end := start.Add(per).Min(n)
-	own := k.Var(zero)
-	k.For(start, end, k.I32(1), func(i kernel.Value) { own.Set(own.Get().Add(table.Load(i))) })
-	before := func(v kernel.Value) kernel.Value { // the sum over the lanes up to this one
-		for h := 1; h < 32; h *= 2 {
-			v = v.Add(lane.Ge(k.I32(h)).Select(v.ShuffleUp(h), zero))
-		}
-		return v
-	}
-	upTo := before(own.Get())
-	warp := tid.Shr(k.I32(5))
-	k.If(lane.Eq(k.I32(31)), func() { sums.Store(warp, upTo) })
-	k.Barrier()
-	warps := before(sums.Load(lane))
-	// The lane below this thread's group has the sum of all groups before it.
-	last := warps.Shuffle(warp.Sub(k.I32(1)).Max(k.I32(0)))
-	run := k.Var(upTo.Sub(own.Get()).Add(warp.Gt(k.I32(0)).Select(last, zero)))
-	k.For(start, end, k.I32(1), func(i kernel.Value) {
-		v := table.Load(i)
-		table.Store(i, run.Get())
-		run.Set(run.Get().Add(v))
+	k.FixedThreads(sortThreads)
+	table, blocks := k.Buffer("table", ix), k.Scalar("blocks", dtype.Int32)
+	lane := k.LaneID()
+	digit := k.BlockIdx(kernel.X).Mul(k.I32(sortWarps)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)))
+	row := digit.Mul(blocks)
+	sum := k.Var(k.Int(ix, 0))
+	k.For(k.I32(0), blocks, k.I32(32), func(b kernel.Value) {
+		at := b.Add(lane)
+		inside := at.Lt(blocks)
+		own := k.Var(k.Int(ix, 0))
+		k.If(inside, func() { own.Set(table.Load(row.Add(at))) })
+		upTo := sumUpTo(k, own.Get()).Add(sum.Get())
+		k.If(inside, func() { table.Store(row.Add(at), upTo.Sub(own.Get())) })
+		sum.Set(upTo.Shuffle(k.I32(31)))
 	})
+	k.If(lane.Eq(k.I32(0)), func() { table.Store(blocks.Mul(k.I32(sortBins)).Add(digit), sum.Get()) })
 }
 
-// buildSortPlace moves each element to where the table and those before it of its digit say. A group of 32 threads has adjacent elements, and
-// takes 32 of them at a time.
-func buildSortPlace(k *kernel.Builder, ix dtype.DType) {
+// buildSortPlace moves each element to where the table and those before it of its digit say, a tile at a time, of which each group of 32
+// threads has adjacent elements. The tile is put in order in shared memory first, so that neighbours are written by neighbouring threads.
+func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 	k.FixedThreads(sortThreads)
-	keys, at := k.BufferRO("keys", ix), k.BufferRO("at", ix)
-	toKeys, toAt, table := k.Buffer("to_keys", ix), k.Buffer("to_at", ix), k.BufferRO("table", ix)
-	n, per, shift := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32)
-	places := k.Shared("places", ix, sortWarps*sortBins)
+	keys, with := k.BufferRO("keys", ix), k.BufferRO("with", ix)
+	toKeys, toWith, table := k.Buffer("to_keys", ix), k.Buffer("to_with", ix), k.BufferRO("table", ix)
+	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
+	tile := sortThreads * items
+	places := k.Shared("places", dtype.Int32, sortWarps*sortBins) // in the tile, for each group of threads and digit
+	moves := k.Shared("moves", ix, sortBins)                      // from there to the result, for each digit
+	sums := k.Shared("sums", ix, sortBins/32)
+	exchange := k.Shared("exchange", ix, tile)
 	tid, block, lane := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X), k.LaneID()
 	warp := tid.Shr(k.I32(5))
 	bins := warp.Mul(k.I32(sortBins))
-	k.For(tid, k.I32(sortWarps*sortBins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.Int(ix, 0)) })
-	k.Barrier()
-	start := block.Mul(k.I32(sortWarps)).Add(warp).Convert(dtype.Int64).Mul(per)
-	lane64 := lane.Convert(dtype.Int64)
-	k.For(start.Add(lane64), start.Add(per).Min(n), k.I64(32), func(i kernel.Value) {
-		places.Atomic(kernel.AtomicAdd, bins.Add(digitOf(k, keys.Load(i), shift)), k.Int(ix, 1))
+	digitOf := func(key kernel.Value) kernel.Value { return key.Shr(shift).Convert(dtype.Int32).And(mask) }
+	clear := func() {
+		k.For(tid, k.I32(sortWarps*sortBins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.I32(0)) })
+	}
+	// before returns, to the first threads, the sum of v over the digits below the thread's.
+	mine := tid.Lt(k.I32(sortBins))
+	before := func(v kernel.Value) kernel.Value {
+		upTo := sumUpTo(k, v)
+		k.If(mine.And(lane.Eq(k.I32(31))), func() { sums.Store(warp, upTo) })
+		k.Barrier()
+		sum := upTo.Sub(v)
+		for w := range sortBins/32 - 1 {
+			sum = sum.Add(warp.Gt(k.I32(w)).Select(sums.Load(k.I32(w)), sum.Like(0)))
+		}
+		k.Barrier()
+		return sum
+	}
+	digits, row, total := k.GridDim(kernel.X).Mul(k.I32(sortBins)), k.Var(k.Int(ix, 0)), k.Var(k.Int(ix, 0))
+	k.If(mine, func() {
+		total.Set(table.Load(digits.Add(tid)))
+		row.Set(table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
 	})
+	next := k.Var(before(total.Get()).Add(row.Get()))
+	clear()
 	k.Barrier()
-	k.If(tid.Lt(k.I32(sortBins)), func() { // counts become places, for one digit a thread
-		next := k.Var(table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
-		k.For(tid, k.I32(sortWarps*sortBins), k.I32(sortBins), func(i kernel.Value) {
-			v := places.Load(i)
-			places.Store(i, next.Get())
-			next.Set(next.Get().Add(v))
-		})
-	})
-	k.Barrier()
+	first := block.Convert(dtype.Int64).Mul(per)
 	one := k.U32(1)
 	below := one.Shl(lane).Sub(one)
-	k.For(k.I64(0), per, k.I64(32), func(r kernel.Value) {
-		i := start.Add(r).Add(lane64)
-		inside := i.Lt(n)
-		from := i.Min(n.Sub(k.I64(1)))
-		key := keys.Load(from)
-		digit := digitOf(k, key, shift)
-		same := inside.Ballot() // the threads with this thread's digit
-		for b := range sortDigit {
-			set := digit.And(k.I32(1 << b)).Ne(k.I32(0))
-			votes := set.Ballot()
-			same = same.And(set.Select(votes, votes.Not()))
+	k.For(first, first.Add(per).Min(n), k.I64(int64(tile)), func(start kernel.Value) {
+		inTile := n.Sub(start).Min(k.I64(int64(tile))).Convert(dtype.Int32)
+		from := warp.Mul(k.I32(32 * items)).Add(lane)
+		type item struct{ at, inside, key, with, digit, rank kernel.Value }
+		its := make([]item, items)
+		for j := range its {
+			it := &its[j]
+			at := from.Add(k.I32(32 * j))
+			it.inside = at.Lt(inTile)
+			it.at = start.Add(at.Min(inTile.Sub(k.I32(1))).Convert(dtype.Int64))
+			it.key = keys.Load(it.at)
 		}
-		rank := same.And(below).Popc()
-		first := k.Var(k.Int(ix, 0))
-		k.If(inside.And(rank.Eq(k.I32(0))), func() {
-			first.Set(places.Atomic(kernel.AtomicAdd, bins.Add(digit), same.Popc().Convert(ix)))
+		for j := range its {
+			it := &its[j]
+			it.digit = digitOf(it.key)
+			same := it.inside.Ballot() // the threads with this thread's digit
+			for b := range sortDigit {
+				set := it.digit.And(k.I32(1 << b)).Ne(k.I32(0))
+				votes := set.Ballot()
+				same = same.And(set.Select(votes, votes.Not()))
+			}
+			rank := same.And(below).Popc()
+			old := k.Var(k.I32(0))
+			k.If(it.inside.And(rank.Eq(k.I32(0))), func() {
+				old.Set(places.Atomic(kernel.AtomicAdd, bins.Add(it.digit), same.Popc()))
+			})
+			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
+			it.rank = old.Get().Shuffle(leader).Add(rank)
+		}
+		for j := range its {
+			its[j].with = with.Load(its[j].at)
+		}
+		k.Barrier()
+		inDigit := k.Var(k.I32(0))
+		k.If(mine, func() {
+			for w := range sortWarps {
+				inDigit.Set(inDigit.Get().Add(places.Load(tid.Add(k.I32(w * sortBins)))))
+			}
 		})
-		leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
-		to := first.Get().Shuffle(leader).Add(rank.Convert(ix))
-		k.If(inside, func() {
-			toKeys.Store(to, key)
-			toAt.Store(to, at.Load(from))
+		began := before(inDigit.Get().Convert(ix))
+		k.If(mine, func() { // counts become places, for one digit a thread
+			moves.Store(tid, next.Get().Sub(began))
+			next.Set(next.Get().Add(inDigit.Get().Convert(ix)))
+			to := began.Convert(dtype.Int32)
+			for w := range sortWarps {
+				at := tid.Add(k.I32(w * sortBins))
+				v := places.Load(at)
+				places.Store(at, to)
+				to = to.Add(v)
+			}
 		})
+		k.Barrier()
+		for j := range its {
+			it := &its[j]
+			it.rank = it.rank.Add(places.Load(bins.Add(it.digit)))
+			k.If(it.inside, func() { exchange.Store(it.rank, it.key) })
+		}
+		k.Barrier()
+		to := make([]kernel.Value, items)
+		for j := range to {
+			at := tid.Add(k.I32(j * sortThreads))
+			key := exchange.Load(at.Min(inTile.Sub(k.I32(1))))
+			to[j] = at.Convert(ix).Add(moves.Load(digitOf(key)))
+			k.If(at.Lt(inTile), func() { toKeys.Store(to[j], key) })
+		}
+		k.Barrier()
+		for _, it := range its {
+			k.If(it.inside, func() { exchange.Store(it.rank, it.with) })
+		}
+		clear()
+		k.Barrier()
+		for j := range to {
+			at := tid.Add(k.I32(j * sortThreads))
+			k.If(at.Lt(inTile), func() { toWith.Store(to[j], exchange.Load(at)) })
+		}
 	})
 }
