@@ -9,10 +9,10 @@ import (
 // the counts into places by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and Garland, “Designing
 // efficient sorting algorithms for manycore GPUs”, 2009.)
 const (
-	sortDigit   = 8
-	sortBins    = 1 << sortDigit
-	sortThreads = 512
-	sortWarps   = sortThreads / 32
+	// sortDigitLeast and sortDigitMost bound the bits of a digit.
+	sortDigitLeast, sortDigitMost = 5, 8
+	sortThreads                   = 512
+	sortWarps                     = sortThreads / 32
 	// sortCounts is how many keys a thread that counts has on the way at a time.
 	sortCounts = 4
 )
@@ -34,6 +34,8 @@ type keySort struct {
 	count, bits int
 	// index is the width of keys and numbers in bits, 32 or 64.
 	index int
+	// digit is how many bits a pass sorts by.
+	digit int
 	// per is how many elements a block has, blocks how many blocks there are.
 	per, blocks int
 	// keys and with hold two arrays of count keys and numbers each, of which the first is the input and, after sort, the result; table
@@ -48,8 +50,10 @@ func (s *keySort) prepare(is Issuer) error {
 	tiles := ceilDiv(s.count, tile)
 	s.per = tile * ceilDiv(tiles, min(2*is.Limits().Multiprocessors, tiles))
 	s.blocks = ceilDiv(s.count, s.per)
+	// Digits of equal length: the fewer values, the longer the runs that are written.
+	s.digit = max(ceilDiv(s.bits, max(ceilDiv(s.bits, sortDigitMost), 1)), sortDigitLeast)
 	part := ceilDiv(s.count*s.index/8, 512) * 512
-	ws, err := is.Workspace(4*part + sortBins*(s.blocks+1)*s.index/8)
+	ws, err := is.Workspace(4*part + (s.blocks+1)<<s.digit*s.index/8)
 	s.keys = [2]uint64{ws, ws + uint64(part)}
 	s.with = [2]uint64{ws + 2*uint64(part), ws + 3*uint64(part)}
 	s.table = ws + 4*uint64(part)
@@ -58,8 +62,8 @@ func (s *keySort) prepare(is Issuer) error {
 
 // sort sorts the first arrays.
 func (s *keySort) sort(is Issuer) error {
-	for shift := 0; shift < s.bits; shift += sortDigit {
-		mask := 1<<min(sortDigit, s.bits-shift) - 1
+	for shift := 0; shift < s.bits; shift += s.digit {
+		mask := 1<<min(s.digit, s.bits-shift) - 1
 		l := s.launch(is, sortCount, s.blocks)
 		l.u64(s.keys[0])
 		l.u64(s.table)
@@ -70,7 +74,7 @@ func (s *keySort) sort(is Issuer) error {
 		if err := is.Issue(l); err != nil {
 			return err
 		}
-		l = s.launch(is, sortScan, sortBins/sortWarps)
+		l = s.launch(is, sortScan, 1<<s.digit/sortWarps)
 		l.u64(s.table)
 		l.i32(s.blocks)
 		if err := is.Issue(l); err != nil {
@@ -95,7 +99,7 @@ func (s *keySort) sort(is Issuer) error {
 
 func (s *keySort) launch(is Issuer, stage sortStage, blocks int) *Launch {
 	l := is.NewLaunch()
-	l.Spec = Spec{Family: FamilySort, Op: uint16(stage), Compute: indexType(s.index), Index: uint8(s.index)}
+	l.Spec = Spec{Family: FamilySort, Op: uint16(stage), Compute: indexType(s.index), Class: uint8(s.digit), Index: uint8(s.index)}
 	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{sortThreads, 1, 1}
 	return l
 }
@@ -106,11 +110,11 @@ func buildSort(s *Spec) *kernel.Kernel {
 	ix := s.Compute
 	switch sortStage(s.Op) {
 	case sortCount:
-		return kernel.Build(s.name("sort_count"), func(k *kernel.Builder) { buildSortCount(k, ix) })
+		return kernel.Build(s.name("sort_count"), func(k *kernel.Builder) { buildSortCount(k, ix, 1<<s.Class) })
 	case sortScan:
-		return kernel.Build(s.name("sort_scan"), func(k *kernel.Builder) { buildSortScan(k, ix) })
+		return kernel.Build(s.name("sort_scan"), func(k *kernel.Builder) { buildSortScan(k, ix, 1<<s.Class) })
 	}
-	return kernel.Build(s.name("sort_place"), func(k *kernel.Builder) { buildSortPlace(k, ix, sortItems(int(s.Index))) })
+	return kernel.Build(s.name("sort_place"), func(k *kernel.Builder) { buildSortPlace(k, ix, int(s.Class), sortItems(int(s.Index))) })
 }
 
 // sumUpTo returns the sum of v over the lanes up to each.
@@ -123,13 +127,13 @@ func sumUpTo(k *kernel.Builder, v kernel.Value) kernel.Value {
 }
 
 // buildSortCount counts the digits in each block's part.
-func buildSortCount(k *kernel.Builder, ix dtype.DType) {
+func buildSortCount(k *kernel.Builder, ix dtype.DType, bins int) {
 	k.FixedThreads(sortThreads)
 	keys, table := k.BufferRO("keys", ix), k.Buffer("table", ix)
 	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
-	counts := k.Shared("counts", dtype.Int32, sortBins)
+	counts := k.Shared("counts", dtype.Int32, bins)
 	tid, block := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
-	mine := tid.Lt(k.I32(sortBins))
+	mine := tid.Lt(k.I32(bins))
 	k.If(mine, func() { counts.Store(tid, k.I32(0)) })
 	k.Barrier()
 	count := func(key kernel.Value) {
@@ -156,7 +160,7 @@ func buildSortCount(k *kernel.Builder, ix dtype.DType) {
 
 // buildSortScan replaces each count of a digit by the sum of those of the blocks before, and writes the digit's sum: a group of 32 threads
 // has a digit.
-func buildSortScan(k *kernel.Builder, ix dtype.DType) {
+func buildSortScan(k *kernel.Builder, ix dtype.DType, bins int) {
 	k.FixedThreads(sortThreads)
 	table, blocks := k.Buffer("table", ix), k.Scalar("blocks", dtype.Int32)
 	lane := k.LaneID()
@@ -172,47 +176,47 @@ func buildSortScan(k *kernel.Builder, ix dtype.DType) {
 		k.If(inside, func() { table.Store(row.Add(at), upTo.Sub(own.Get())) })
 		sum.Set(upTo.Shuffle(k.I32(31)))
 	})
-	k.If(lane.Eq(k.I32(0)), func() { table.Store(blocks.Mul(k.I32(sortBins)).Add(digit), sum.Get()) })
+	k.If(lane.Eq(k.I32(0)), func() { table.Store(blocks.Mul(k.I32(bins)).Add(digit), sum.Get()) })
 }
 
 // buildSortPlace moves each element to where the table and those before it of its digit say, a tile at a time, of which each group of 32
 // threads has adjacent elements. The tile is put in order in shared memory first, so that neighbours are written by neighbouring threads.
-func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
+func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 	k.FixedThreads(sortThreads)
 	keys, with := k.BufferRO("keys", ix), k.BufferRO("with", ix)
 	toKeys, toWith, table := k.Buffer("to_keys", ix), k.Buffer("to_with", ix), k.BufferRO("table", ix)
 	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
-	tile := sortThreads * items
-	places := k.Shared("places", dtype.Int32, sortWarps*sortBins) // in the tile, for each group of threads and digit
-	moves := k.Shared("moves", ix, sortBins)                      // from there to the result, for each digit
-	sums := k.Shared("sums", ix, sortBins/32)
+	tile, bins := sortThreads*items, 1<<digit
+	places := k.Shared("places", dtype.Int32, sortWarps*bins) // in the tile, for each group of threads and digit
+	moves := k.Shared("moves", ix, bins)                      // from there to the result, for each digit
+	sums := k.Shared("sums", ix, bins/32)
 	exchange := k.Shared("exchange", ix, tile)
 	tid, block, lane := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X), k.LaneID()
 	warp := tid.Shr(k.I32(5))
-	bins := warp.Mul(k.I32(sortBins))
+	row := warp.Mul(k.I32(bins))
 	digitOf := func(key kernel.Value) kernel.Value { return key.Shr(shift).Convert(dtype.Int32).And(mask) }
 	clear := func() {
-		k.For(tid, k.I32(sortWarps*sortBins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.I32(0)) })
+		k.For(tid, k.I32(sortWarps*bins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.I32(0)) })
 	}
 	// before returns, to the first threads, the sum of v over the digits below the thread's.
-	mine := tid.Lt(k.I32(sortBins))
+	mine := tid.Lt(k.I32(bins))
 	before := func(v kernel.Value) kernel.Value {
 		upTo := sumUpTo(k, v)
 		k.If(mine.And(lane.Eq(k.I32(31))), func() { sums.Store(warp, upTo) })
 		k.Barrier()
 		sum := upTo.Sub(v)
-		for w := range sortBins/32 - 1 {
+		for w := range bins/32 - 1 {
 			sum = sum.Add(warp.Gt(k.I32(w)).Select(sums.Load(k.I32(w)), sum.Like(0)))
 		}
 		k.Barrier()
 		return sum
 	}
-	digits, row, total := k.GridDim(kernel.X).Mul(k.I32(sortBins)), k.Var(k.Int(ix, 0)), k.Var(k.Int(ix, 0))
+	began, total := k.Var(k.Int(ix, 0)), k.Var(k.Int(ix, 0))
 	k.If(mine, func() {
-		total.Set(table.Load(digits.Add(tid)))
-		row.Set(table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
+		total.Set(table.Load(k.GridDim(kernel.X).Mul(k.I32(bins)).Add(tid)))
+		began.Set(table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
 	})
-	next := k.Var(before(total.Get()).Add(row.Get()))
+	next := k.Var(before(total.Get()).Add(began.Get()))
 	clear()
 	k.Barrier()
 	first := block.Convert(dtype.Int64).Mul(per)
@@ -221,20 +225,23 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 	k.For(first, first.Add(per).Min(n), k.I64(int64(tile)), func(start kernel.Value) {
 		inTile := n.Sub(start).Min(k.I64(int64(tile))).Convert(dtype.Int32)
 		from := warp.Mul(k.I32(32 * items)).Add(lane)
-		type item struct{ at, inside, key, with, digit, rank kernel.Value }
+		type item struct{ inside, key, digit, rank kernel.Value }
 		its := make([]item, items)
+		own := start.Add(from.Convert(dtype.Int64))
+		load := func(b kernel.Buffer, j int) kernel.Value {
+			v := k.Var(k.Int(ix, 0))
+			k.If(from.Add(k.I32(32*j)).Lt(inTile), func() { v.Set(b.LoadAt(own, 32*j)) })
+			return v.Get()
+		}
 		for j := range its {
-			it := &its[j]
-			at := from.Add(k.I32(32 * j))
-			it.inside = at.Lt(inTile)
-			it.at = start.Add(at.Min(inTile.Sub(k.I32(1))).Convert(dtype.Int64))
-			it.key = keys.Load(it.at)
+			its[j].key = load(keys, j)
 		}
 		for j := range its {
 			it := &its[j]
+			it.inside = from.Add(k.I32(32 * j)).Lt(inTile)
 			it.digit = digitOf(it.key)
 			same := it.inside.Ballot() // the threads with this thread's digit
-			for b := range sortDigit {
+			for b := range digit {
 				set := it.digit.And(k.I32(1 << b)).Ne(k.I32(0))
 				votes := set.Ballot()
 				same = same.And(set.Select(votes, votes.Not()))
@@ -242,19 +249,16 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 			rank := same.And(below).Popc()
 			old := k.Var(k.I32(0))
 			k.If(it.inside.And(rank.Eq(k.I32(0))), func() {
-				old.Set(places.Atomic(kernel.AtomicAdd, bins.Add(it.digit), same.Popc()))
+				old.Set(places.Atomic(kernel.AtomicAdd, row.Add(it.digit), same.Popc()))
 			})
 			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
 			it.rank = old.Get().Shuffle(leader).Add(rank)
-		}
-		for j := range its {
-			its[j].with = with.Load(its[j].at)
 		}
 		k.Barrier()
 		inDigit := k.Var(k.I32(0))
 		k.If(mine, func() {
 			for w := range sortWarps {
-				inDigit.Set(inDigit.Get().Add(places.Load(tid.Add(k.I32(w * sortBins)))))
+				inDigit.Set(inDigit.Get().Add(places.Load(tid.Add(k.I32(w * bins)))))
 			}
 		})
 		began := before(inDigit.Get().Convert(ix))
@@ -263,7 +267,7 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 			next.Set(next.Get().Add(inDigit.Get().Convert(ix)))
 			to := began.Convert(dtype.Int32)
 			for w := range sortWarps {
-				at := tid.Add(k.I32(w * sortBins))
+				at := tid.Add(k.I32(w * bins))
 				v := places.Load(at)
 				places.Store(at, to)
 				to = to.Add(v)
@@ -272,11 +276,15 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 		k.Barrier()
 		for j := range its {
 			it := &its[j]
-			it.rank = it.rank.Add(places.Load(bins.Add(it.digit)))
+			it.rank = it.rank.Add(places.Load(row.Add(it.digit)))
 			k.If(it.inside, func() { exchange.Store(it.rank, it.key) })
 		}
 		k.Barrier()
-		to := make([]kernel.Value, items)
+		// The numbers are on their way while the keys go out.
+		numbers, to := make([]kernel.Value, items), make([]kernel.Value, items)
+		for j := range numbers {
+			numbers[j] = load(with, j)
+		}
 		for j := range to {
 			at := tid.Add(k.I32(j * sortThreads))
 			key := exchange.Load(at.Min(inTile.Sub(k.I32(1))))
@@ -284,8 +292,8 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, items int) {
 			k.If(at.Lt(inTile), func() { toKeys.Store(to[j], key) })
 		}
 		k.Barrier()
-		for _, it := range its {
-			k.If(it.inside, func() { exchange.Store(it.rank, it.with) })
+		for j, it := range its {
+			k.If(it.inside, func() { exchange.Store(it.rank, numbers[j]) })
 		}
 		clear()
 		k.Barrier()
