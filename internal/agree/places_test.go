@@ -24,6 +24,9 @@ func indexing(p *pair) {
 		{name: "stepped", rows: 5, from: 700, count: 300, index: stepped, data: backward},
 		{name: "long", rows: 2, from: 900, count: 700},
 		{name: "alike", rows: 33, from: 300, count: 200, index: outerRepeated},
+		{name: "shared", rows: 48, from: 30, count: 150, columns: true, index: innerRepeated},
+		{name: "shared_odd", rows: 19, from: 3, count: 150, columns: true, index: innerRepeated, data: padded},
+		{name: "shared_few", rows: 3, from: 2, count: 300, columns: true, index: innerRepeated},
 		{name: "crowded", rows: 3, from: 2, count: 500},
 		{name: "far", rows: 40, from: 57, count: 33, index32: 100},
 		{name: "nothing", rows: 4, from: 9, count: 0},
@@ -67,15 +70,27 @@ func indexing(p *pair) {
 
 type foldFunc = func(kernels.Issuer, kernels.Indexed, kernels.Operand, kernels.Operand, int) error
 
-// sorting tries sorts of several blocks and digits, by way of the scatter that adds.
+// sorting tries sorts of several blocks and digits and folds of several lists, by way of the scatter that adds.
 func sorting(p *pair) {
-	for _, from := range []int{200, 60_000} {
-		for _, index32 := range []int{0, 1000} {
-			p.try(trial{name: fmt.Sprintf("sort %d %d", from, index32), index32: index32,
-				arrays: []*array{out(dtype.Float32, dense, from), in(dtype.Int64, dense, below(from), 50_000), in(dtype.Float32, dense, spotted, 50_000)},
+	for _, t := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Complex64, dtype.Int8} {
+		for _, from := range []int{1, 200, 60_000, 1_200_000} {
+			for _, index32 := range []int{0, 1000} {
+				p.try(trial{name: fmt.Sprintf("sort %v %d %d", t, from, index32), index32: index32,
+					arrays: []*array{out(t, dense, from), in(dtype.Int64, dense, below(from), 50_000), in(t, dense, spotted, 50_000)},
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						dst := kernels.Indexed{Operand: o[0], Step: 1, Size: from}
+						dst.Stride = []int{0}
+						return kernels.ScatterAdd(is, dst, o[1], o[2], 0)
+					}})
+			}
+		}
+		for _, from := range []int{1, 300} {
+			const width = 16
+			p.try(trial{name: fmt.Sprintf("sort rows %v %d", t, from),
+				arrays: []*array{out(t, dense, from, width), in(dtype.Int64, innerRepeated, below(from), 9000, width), in(t, dense, spotted, 9000, width)},
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
-					dst := kernels.Indexed{Operand: o[0], Step: 1, Size: from}
-					dst.Stride = []int{0}
+					dst := kernels.Indexed{Operand: o[0], Step: width, Size: from}
+					dst.Stride = []int{0, 1}
 					return kernels.ScatterAdd(is, dst, o[1], o[2], 0)
 				}})
 		}
