@@ -73,46 +73,104 @@ func TestKeySort(t *testing.T) {
 	}
 }
 
-// TestFoldBySegments: sums of whole numbers are exact for every length of runs and of lines, with and without an index that lines share.
+// TestFoldBySegments: sums and products of small whole numbers are exact for every length of runs and lists, with indexes of each line's own
+// and with such that lines share.
 func TestFoldBySegments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 1))
-	for _, lines := range []int{-40, -17, -5, 1, 5} { // less than 0: with an index that they share
-		alike := lines < 0
-		lines = max(lines, -lines)
+	for _, c := range []struct {
+		lines  int
+		shared bool
+		dim    int // along which the lines lie; those along the first have neighbours side by side
+		dt     dtype.DType
+		most   int
+	}{
+		{1, false, 0, dtype.Float32, 40_000},
+		{5, false, 1, dtype.Float32, 700},
+		{5, false, 0, dtype.Float64, 700},
+		{5, true, 1, dtype.Float32, 700},
+		{5, true, 0, dtype.Complex64, 700},
+		{17, true, 0, dtype.Float32, 700},
+		{40, true, 1, dtype.Float32, 700},
+		{16, true, 0, dtype.Float32, 9000},
+		{40, true, 0, dtype.Float16, 700},
+	} {
 		for _, count := range []int{1, 64, 65, 128, 129, 255, 700, 9000, 40_000} {
-			if count > 1000 && lines != 1 && lines != 40 || count > 10_000 && lines > 1 {
-				continue
-			}
 			for _, size := range []int{1, 3, 300} {
 				for name, draw := range draws {
+					if count > c.most {
+						continue
+					}
 					h := newHost(t)
-					index := h.empty(dtype.Int64, lines, count)
-					drawn := make([]int, count)
-					h.write(index, func(n int) complex128 {
-						i := n % count
-						if !alike || n < count {
-							drawn[i] = draw(rng, i, count, size)
+					if size == 3 {
+						h.index32 = 100
+					}
+					kind := indexAdd
+					if count == 129 || count == 9000 && size == 1 {
+						kind = indexMultiply
+					}
+					shape := func(n int) []int {
+						if c.dim == 0 {
+							return []int{n, c.lines}
 						}
-						return complex(float64(drawn[i]), 0)
+						return []int{c.lines, n}
+					}
+					// split returns the line of element n of an array of lines of length m, and the place on it.
+					split := func(n, m int) (line, i int) {
+						if c.dim == 0 {
+							return n % c.lines, n / c.lines
+						}
+						return n / m, n % m
+					}
+					drawn := make([]int, c.lines*count)
+					for line := range c.lines {
+						for i := range count {
+							drawn[line*count+i] = draw(rng, i, count, size)
+							if c.shared {
+								drawn[line*count+i] = drawn[i]
+							}
+						}
+					}
+					index := h.empty(dtype.Int64, shape(count)...)
+					h.write(index, func(n int) complex128 {
+						line, i := split(n, count)
+						return complex(float64(drawn[line*count+i]), 0)
 					})
-					if alike {
-						index = expanded(Operand{Ptr: index.Ptr, DType: index.DType, Shape: []int{1, count}, Stride: []int{count, 1}}, lines, count)
+					if c.shared {
+						index.Stride = append([]int(nil), index.Stride...)
+						index.Stride[1-c.dim] = 0
 					}
-					part, dst := h.random(rng, dtype.Float32, lines, count), h.random(rng, dtype.Float32, lines, size)
-					whole := func(o Operand) {
-						h.write(o, func(int) complex128 { return complex(float64(rng.IntN(9)-4), 0) })
+					part, dst := h.empty(c.dt, shape(count)...), h.empty(c.dt, shape(size)...)
+					least, span := -1, 3
+					if kind == indexMultiply {
+						least, span = 1, 1
 					}
-					whole(part)
-					whole(dst)
-					want, at, v := h.read(dst), h.read(index), h.read(part)
+					h.write(part, func(n int) complex128 {
+						if v := least + rng.IntN(span); kind == indexAdd || rng.IntN(2) == 0 {
+							return complex(float64(v), 0)
+						}
+						return -1
+					})
+					h.write(dst, func(int) complex128 { return complex(float64(rng.IntN(9)-4), 0) })
+					want, v := h.read(dst), h.read(part)
 					for n := range v {
-						want[n/count*size+int(at[n])] += v[n]
+						line, i := split(n, count)
+						to := drawn[line*count+i]
+						if c.dim == 0 {
+							to = to*c.lines + line
+						} else {
+							to += line * size
+						}
+						if kind == indexAdd {
+							want[to] += v[n]
+						} else {
+							want[to] *= v[n]
+						}
 					}
-					g := indexPlan{kind: indexAdd, ops: [3]Operand{addressed(dst, 1).Operand, index, part}, step: 1, size: size}
-					check(t, g.segments(h, index.Shape, 1))
+					g := indexPlan{kind: kind, ops: [3]Operand{addressed(dst, c.dim).Operand, index, part}, step: addressed(dst, c.dim).Step, size: size}
+					check(t, g.segments(h, index.Shape, c.dim))
 					for i, got := range h.read(dst) {
 						if got != want[i] {
-							t.Fatalf("%d %s indexes below %d, alike %v: element %d is %v, want %v", count, name, size, alike, i, got, want[i])
+							t.Fatalf("%+v, %d %s indexes below %d: element %d is %v, want %v", c, count, name, size, i, got, want[i])
 						}
 					}
 				}
