@@ -235,6 +235,12 @@ def indexed(r):
     index, part = torch.randint(0, places, (count,), device="cuda"), torch.ones(count, device="cuda")
     sums = torch.zeros(places, device="cuda")
     r.add("scatter.add", "ms", [s * 1e3 for s in device_seconds(lambda: sums.scatter_add_(0, index, part))], "in no fixed order")
+    torch.use_deterministic_algorithms(True)
+    try:
+        seconds = device_seconds(lambda: sums.scatter_add_(0, index, part))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    r.add("scatter.add.fixed", "ms", [s * 1e3 for s in seconds], "with deterministic algorithms")
 
 
 def six_ops(x):
