@@ -28,7 +28,7 @@ const (
 type segmentStage uint16
 
 const (
-	// segmentKeys checks the indexes and writes them as keys, with the elements' positions or values.
+	// segmentKeys checks the indexes and writes them as keys, with the elements' positions or, unless they lie ready, values.
 	segmentKeys segmentStage = iota
 	segmentRowsAdd
 	segmentRowsMultiply
@@ -108,6 +108,9 @@ func (p indexPlan) segments(is Issuer, shape []int, dim int) error {
 		g.vec = g.vector()
 	case !t.IsComplex() && t.Size() <= g.index/8:
 		g.from = fromValue
+		if t.Size() == g.index/8 && keys.nd == 1 && keys.stride[1][0] == 1 {
+			g.given = p.ops[2].Ptr
+		}
 	default:
 		g.from = fromPosition
 	}
@@ -187,6 +190,12 @@ func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	s.Attr[0] = uint16(g.from)
 	if g.from != fromValue {
 		s.DTypes[1] = dtype.Invalid
+	}
+	if g.given != 0 {
+		s.Attr[2] = 1
+	}
+	if g.from != fromShared && g.n > 1 {
+		s.Attr[3] = 1
 	}
 	if g.wrap {
 		s.Attr[1] = 1
@@ -326,10 +335,13 @@ func buildSegmentKeys(k *kernel.Builder, s *Spec, ix dtype.DType) {
 		item := i.Convert(ix)
 		off := st.locate(item)
 		key := p.indexAt(off[0]).Convert(ix)
-		if from != fromShared {
+		if s.Attr[3] != 0 {
 			key = key.Or(item.Div(line.Convert(ix)).Shl(low))
 		}
 		keys.Store(i, key)
+		if s.Attr[2] != 0 {
+			return
+		}
 		if from == fromValue {
 			item = other.Load(off[1]).Convert(ix)
 		}

@@ -14,7 +14,7 @@ const (
 	sortThreads                   = 512
 	sortWarps                     = sortThreads / 32
 	// sortCounts is how many keys a thread that counts has on the way at a time.
-	sortCounts = 4
+	sortCounts = 8
 )
 
 // sortItems is how many elements of a tile a thread has: a block's tile is exchanged in 16 KiB of shared memory.
@@ -38,10 +38,12 @@ type keySort struct {
 	digit int
 	// per is how many elements a block has, blocks how many blocks there are.
 	per, blocks int
-	// keys and with hold two arrays of count keys and numbers each, of which the first is the input and, after sort, the result; table
-	// has a count for each digit and block, and then one for each digit.
+	// keys and with hold two arrays of count keys and numbers each, of which the first is the input and, after sort, the result. Numbers
+	// that lie at given, if it is not 0, are the input instead, and are left as they are.
 	keys, with [2]uint64
-	table      uint64
+	given      uint64
+	// table has a count for each digit and block, and then one for each digit.
+	table uint64
 }
 
 // prepare takes workspace.
@@ -81,7 +83,11 @@ func (s *keySort) sort(is Issuer) error {
 			return err
 		}
 		l = s.launch(is, sortPlace, s.blocks)
-		for _, p := range []uint64{s.keys[0], s.with[0], s.keys[1], s.with[1], s.table} {
+		with := s.with[0]
+		if s.given != 0 {
+			with, s.given = s.given, 0
+		}
+		for _, p := range []uint64{s.keys[0], with, s.keys[1], s.with[1], s.table} {
 			l.u64(p)
 		}
 		l.i64(s.count)
@@ -93,6 +99,9 @@ func (s *keySort) sort(is Issuer) error {
 		}
 		s.keys[0], s.keys[1] = s.keys[1], s.keys[0]
 		s.with[0], s.with[1] = s.with[1], s.with[0]
+	}
+	if s.given != 0 {
+		s.with[0] = s.given
 	}
 	return nil
 }
