@@ -12,14 +12,13 @@ import (
 // in which each part has two places, and which is folded like the sorted order itself, until there is one part. The order of operations
 // depends on the indexes alone.
 const (
-	// rowPart and rowPartNext are the lengths of parts, in the sorted order and in lists, where a group of 32 threads goes along a run with
-	// the elements of many lines at a time. Parts limit how long a thread goes on alone; each list is one launch more.
-	rowPart     = 64
-	rowPartNext = 256
+	// rowPart is the length of parts where a group of 32 threads goes along a run with the elements of many lines at a time. It limits how
+	// long a thread goes on alone; each list is one launch more.
+	rowPart = 64
 	// scanPart is the length of parts where a group of 32 threads folds as many places of the sorted order at a time.
 	scanPart = 256
 	// rowWidth is how many lines an index must stand for to be worth a group of threads.
-	rowWidth = 16
+	rowWidth = 32
 	// rowsAtOnce is how many elements of a run a thread has on the way at a time.
 	rowsAtOnce = 4
 )
@@ -153,14 +152,11 @@ func (g *segmentPlan) width() int {
 func (g *segmentPlan) rows() bool { return g.width() >= rowWidth }
 
 // segmentPart returns the length of parts.
-func segmentPart(rows bool, from segmentFrom) int {
-	switch {
-	case !rows:
-		return scanPart
-	case from == fromList:
-		return rowPartNext
+func segmentPart(rows bool) int {
+	if rows {
+		return rowPart
 	}
-	return rowPart
+	return scanPart
 }
 
 // vector returns how many neighbouring lines lie side by side and aligned in the written and the other array, at most 16 bytes and 8 lines.
@@ -219,7 +215,7 @@ func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err e
 		stage, vec = segmentRowsAdd, g.vec
 	}
 	next.from = fromList
-	parts := ceilDiv(list.count, segmentPart(rows, list.from))
+	parts := ceilDiv(list.count, segmentPart(rows))
 	if parts > 1 {
 		next.count = 2 * parts
 		keys := ceilDiv(next.count*g.index/8, 512) * 512
@@ -295,7 +291,7 @@ func buildSegment(s *Spec) *kernel.Kernel {
 		g.lane = k.LaneID()
 		group := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads / 32)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)).Convert(dtype.Int64))
 		rows := stage == segmentRowsAdd || stage == segmentRowsMultiply
-		g.part = segmentPart(rows, g.from)
+		g.part = segmentPart(rows)
 		if rows {
 			k.If(group.Lt(g.count.Convert(dtype.Int64)), func() { g.rows(group.Convert(ix), int(s.Vec)) })
 			return
@@ -586,12 +582,29 @@ func (g *segmentKernel) scan(part kernel.Value) {
 		return g.convert(g.other.load(g.st.locate(line)[1].Add(at.Mul(g.along)), 1))
 	}
 	carry, carried := g.nums(1), k.Var(g.lit(-1))
+	// The next places are on their way while some are folded. Of those after the part the first is looked at.
+	nextKey, nextItem := k.Var(g.lit(-1)), g.nums(1)
+	last := end.Min(g.count.Sub(one))
+	load := func(q kernel.Value) {
+		key := g.keyIf(q.Le(last), q)
+		nextKey.Set(key)
+		fetch := q.Lt(end)
+		if g.from == fromList {
+			fetch = fetch.And(key.Ge(zero)) // other elements are not written
+		}
+		k.If(fetch, func() { nextItem.set(item(q, key)...) })
+	}
+	lane := g.lane.Convert(g.ix)
+	load(start.Add(lane))
 	k.For(zero, g.lit(g.part), g.lit(32), func(done kernel.Value) {
-		q := start.Add(done).Add(g.lane.Convert(g.ix))
-		key := g.keyIf(q.Lt(end), q)
-		follows := g.keyIf(q.Lt(end.Min(g.count.Sub(one))), q.Add(one))
+		q := start.Add(done).Add(lane)
+		fetched := nextKey.Get()
+		key := q.Lt(end).Select(fetched, g.lit(-1))
 		sum := g.nums(1)
-		k.If(key.Ge(zero), func() { sum.set(item(q, key)...) })
+		sum.set(nextItem.get(t)...)
+		load(q.Add(g.lit(32)))
+		beyond := nextKey.Get().Shuffle(k.I32(0))
+		follows := g.lane.Eq(k.I32(31)).Select(beyond, fetched.ShuffleDown(1))
 		for h := 1; h < 32; h *= 2 {
 			same := key.ShuffleUp(h).Eq(key).And(g.lane.Ge(k.I32(h)))
 			v := sum.get(t)[0]

@@ -176,13 +176,26 @@ func buildSortScan(k *kernel.Builder, ix dtype.DType, bins int) {
 	digit := k.BlockIdx(kernel.X).Mul(k.I32(sortWarps)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)))
 	row := digit.Mul(blocks)
 	sum := k.Var(k.Int(ix, 0))
-	k.For(k.I32(0), blocks, k.I32(32), func(b kernel.Value) {
-		at := b.Add(lane)
-		inside := at.Lt(blocks)
-		own := k.Var(k.Int(ix, 0))
-		k.If(inside, func() { own.Set(table.Load(row.Add(at))) })
-		upTo := sumUpTo(k, own.Get()).Add(sum.Get())
-		k.If(inside, func() { table.Store(row.Add(at), upTo.Sub(own.Get())) })
+	const per = 8 // neighbours that a thread takes
+	k.For(k.I32(0), blocks, k.I32(32*per), func(b kernel.Value) {
+		first := b.Add(lane.Mul(k.I32(per)))
+		var own [per]kernel.Value
+		sums := k.Int(ix, 0)
+		for j := range own {
+			v, at := k.Var(k.Int(ix, 0)), first.Add(k.I32(j))
+			k.If(at.Lt(blocks), func() { v.Set(table.Load(row.Add(at))) })
+			own[j] = v.Get()
+		}
+		for _, v := range own {
+			sums = sums.Add(v)
+		}
+		upTo := sumUpTo(k, sums).Add(sum.Get())
+		next := upTo.Sub(sums)
+		for j, v := range own {
+			at := first.Add(k.I32(j))
+			k.If(at.Lt(blocks), func() { table.Store(row.Add(at), next) })
+			next = next.Add(v)
+		}
 		sum.Set(upTo.Shuffle(k.I32(31)))
 	})
 	k.If(lane.Eq(k.I32(0)), func() { table.Store(blocks.Mul(k.I32(bins)).Add(digit), sum.Get()) })
@@ -245,24 +258,34 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 		for j := range its {
 			its[j].key = load(keys, j)
 		}
+		// The first thread of each digit adds to the group's count; the votes of the next elements lie between that and its use, and keep
+		// the additions in order.
+		var old kernel.Var
+		var same kernel.Value
+		hear := func(it *item) {
+			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
+			it.rank = old.Get().Shuffle(leader).Add(it.rank)
+		}
 		for j := range its {
 			it := &its[j]
 			it.inside = from.Add(k.I32(32 * j)).Lt(inTile)
 			it.digit = digitOf(it.key)
-			same := it.inside.Ballot() // the threads with this thread's digit
+			peers := it.inside.Ballot() // the threads with this thread's digit
 			for b := range digit {
 				set := it.digit.And(k.I32(1 << b)).Ne(k.I32(0))
 				votes := set.Ballot()
-				same = same.And(set.Select(votes, votes.Not()))
+				peers = peers.And(set.Select(votes, votes.Not()))
 			}
-			rank := same.And(below).Popc()
-			old := k.Var(k.I32(0))
-			k.If(it.inside.And(rank.Eq(k.I32(0))), func() {
-				old.Set(places.Atomic(kernel.AtomicAdd, row.Add(it.digit), same.Popc()))
+			if j > 0 {
+				hear(&its[j-1])
+			}
+			it.rank = peers.And(below).Popc()
+			same, old = peers, k.Var(k.I32(0))
+			k.If(it.inside.And(it.rank.Eq(k.I32(0))), func() {
+				old.Set(places.Atomic(kernel.AtomicAdd, row.Add(it.digit), peers.Popc()))
 			})
-			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
-			it.rank = old.Get().Shuffle(leader).Add(rank)
 		}
+		hear(&its[items-1])
 		k.Barrier()
 		inDigit := k.Var(k.I32(0))
 		k.If(mine, func() {
