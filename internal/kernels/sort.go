@@ -50,7 +50,7 @@ type keySort struct {
 func (s *keySort) prepare(is Issuer) error {
 	tile := sortThreads * sortItems(s.index)
 	tiles := ceilDiv(s.count, tile)
-	s.per = tile * ceilDiv(tiles, min(2*is.Limits().Multiprocessors, tiles))
+	s.per = tile * ceilDiv(tiles, min(1024/sortThreads*is.Limits().Multiprocessors, tiles))
 	s.blocks = ceilDiv(s.count, s.per)
 	// Digits of equal length: the fewer values, the longer the runs that are written.
 	s.digit = max(ceilDiv(s.bits, max(ceilDiv(s.bits, sortDigitMost), 1)), sortDigitLeast)
