@@ -147,7 +147,7 @@ func TestSortsAssemble(t *testing.T) {
 		}
 		return err
 	}}
-	for _, width := range []int{1 << 10, 1} {
+	for _, width := range []int{1 << 10, 8, 1} {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Complex64} {
 			is.index32 = 1<<31 - 1
 			if width == 1 {
