@@ -157,9 +157,11 @@ func TestSortsAssemble(t *testing.T) {
 				return kernels.Operand{Ptr: 1 << 20, DType: t, Shape: []int{100, width}, Stride: stride}
 			}
 			for _, index := range []kernels.Operand{o(dtype.Int64, 1, 0), o(dtype.Int64, width, 1)} {
-				dst := kernels.Indexed{Operand: o(dt, 0, 1), Step: width, Size: 50}
-				if err := kernels.ScatterAdd(is, dst, index, o(dt, width, 1), 0); err != nil {
-					t.Fatal(err)
+				for _, size := range []int{20, 50, 100, 200} { // of 5 to 8 bits
+					dst := kernels.Indexed{Operand: o(dt, 0, 1), Step: width, Size: size}
+					if err := kernels.ScatterAdd(is, dst, index, o(dt, width, 1), 0); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 		}

@@ -242,14 +242,16 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 	clear()
 	k.Barrier()
 	first := block.Convert(dtype.Int64).Mul(per)
+	keys, with = keys.Offset(first), with.Offset(first)
+	count := n.Sub(first).Min(per).Convert(dtype.Int32)
 	one := k.U32(1)
 	below := one.Shl(lane).Sub(one)
-	k.For(first, first.Add(per).Min(n), k.I64(int64(tile)), func(start kernel.Value) {
-		inTile := n.Sub(start).Min(k.I64(int64(tile))).Convert(dtype.Int32)
+	k.For(k.I32(0), count, k.I32(tile), func(start kernel.Value) {
+		inTile := count.Sub(start).Min(k.I32(tile))
 		from := warp.Mul(k.I32(32 * items)).Add(lane)
 		type item struct{ inside, key, digit, rank kernel.Value }
 		its := make([]item, items)
-		own := start.Add(from.Convert(dtype.Int64))
+		own := start.Add(from)
 		load := func(b kernel.Buffer, j int) kernel.Value {
 			v := k.Var(k.Int(ix, 0))
 			k.If(from.Add(k.I32(32*j)).Lt(inTile), func() { v.Set(b.LoadAt(own, 32*j)) })
@@ -264,7 +266,7 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 		var same kernel.Value
 		hear := func(it *item) {
 			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
-			it.rank = old.Get().Shuffle(leader).Add(it.rank)
+			it.rank = old.Get().Shuffle(leader).Add(it.rank).Or(it.digit.Shl(k.I32(16)))
 		}
 		for j := range its {
 			it := &its[j]
@@ -285,30 +287,27 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 				old.Set(places.Atomic(kernel.AtomicAdd, row.Add(it.digit), peers.Popc()))
 			})
 		}
-		hear(&its[items-1])
+		hear(&its[items-1]) // ranks have the digits above them, to take one register
 		k.Barrier()
 		inDigit := k.Var(k.I32(0))
 		k.If(mine, func() {
-			for w := range sortWarps {
-				inDigit.Set(inDigit.Get().Add(places.Load(tid.Add(k.I32(w * bins)))))
-			}
+			k.For(tid, k.I32(sortWarps*bins), k.I32(bins), func(at kernel.Value) { inDigit.Set(inDigit.Get().Add(places.Load(at))) })
 		})
 		began := before(inDigit.Get().Convert(ix))
-		k.If(mine, func() { // counts become places, for one digit a thread
+		k.If(mine, func() { // counts become places, for one digit a thread; unrolled, these loops cost more registers than there are
 			moves.Store(tid, next.Get().Sub(began))
 			next.Set(next.Get().Add(inDigit.Get().Convert(ix)))
-			to := began.Convert(dtype.Int32)
-			for w := range sortWarps {
-				at := tid.Add(k.I32(w * bins))
+			to := k.Var(began.Convert(dtype.Int32))
+			k.For(tid, k.I32(sortWarps*bins), k.I32(bins), func(at kernel.Value) {
 				v := places.Load(at)
-				places.Store(at, to)
-				to = to.Add(v)
-			}
+				places.Store(at, to.Get())
+				to.Set(to.Get().Add(v))
+			})
 		})
 		k.Barrier()
 		for j := range its {
 			it := &its[j]
-			it.rank = it.rank.Add(places.Load(row.Add(it.digit)))
+			it.rank = it.rank.And(k.I32(1<<16 - 1)).Add(places.Load(row.Add(it.rank.Shr(k.I32(16)))))
 			k.If(it.inside, func() { exchange.Store(it.rank, it.key) })
 		}
 		k.Barrier()
