@@ -157,6 +157,7 @@ var catalogue = []Section{
 	{"Sums by index", []Entry{
 		{"embedding.backward", "ms", "gradient of an embedding [50257, 768] f32 for 32,768 words", "", ofTorchMost(1.5)},
 		{"scatter.add", "ms", "2²⁴ f32 added to 2²⁰ places drawn at random; Tenon's sums repeat bit for bit, PyTorch's do not", "", nil},
+		{"scatter.add.fixed", "ms", "the same; PyTorch with deterministic algorithms, whose sums repeat too", "", nil},
 	}},
 	{"Matrix product 8192³", []Entry{
 		{"matmul.bf16", "TFLOP/s", "bf16", "", ofTorch(0.98)},

@@ -201,6 +201,39 @@ func buildSortScan(k *kernel.Builder, ix dtype.DType, bins int) {
 	k.If(lane.Eq(k.I32(0)), func() { table.Store(blocks.Mul(k.I32(bins)).Add(digit), sum.Get()) })
 }
 
+// sortItem is an element of a tile in a thread's registers.
+type sortItem struct{ inside, key, digit, rank kernel.Value }
+
+// rankInGroup gives each item its rank among those of its digit in the group of 32 threads, item by item and thread by thread, with the digit above it,
+// to take one register. add adds to the group's count of a digit and returns what it was. The first thread of each digit adds; the votes of the next items lie
+// between that and its use, and keep the additions in order.
+func rankInGroup(k *kernel.Builder, its []sortItem, bits int, add func(digit, n kernel.Value) kernel.Value) {
+	one := k.U32(1)
+	below := one.Shl(k.LaneID()).Sub(one)
+	var old kernel.Var
+	var same kernel.Value
+	hear := func(it *sortItem) {
+		leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
+		it.rank = old.Get().Shuffle(leader).Add(it.rank).Or(it.digit.Shl(k.I32(16)))
+	}
+	for j := range its {
+		it := &its[j]
+		peers := it.inside.Ballot() // the threads with this thread's digit
+		for b := range bits {
+			set := it.digit.And(k.I32(1 << b)).Ne(k.I32(0))
+			votes := set.Ballot()
+			peers = peers.And(set.Select(votes, votes.Not()))
+		}
+		if j > 0 {
+			hear(&its[j-1])
+		}
+		it.rank = peers.And(below).Popc()
+		same, old = peers, k.Var(k.I32(0))
+		k.If(it.inside.And(it.rank.Eq(k.I32(0))), func() { old.Set(add(it.digit, peers.Popc())) })
+	}
+	hear(&its[len(its)-1])
+}
+
 // buildSortPlace moves each element to where the table and those before it of its digit say, a tile at a time, of which each group of 32
 // threads has adjacent elements. The tile is put in order in shared memory first, so that neighbours are written by neighbouring threads.
 func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
@@ -244,13 +277,10 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 	first := block.Convert(dtype.Int64).Mul(per)
 	keys, with = keys.Offset(first), with.Offset(first)
 	count := n.Sub(first).Min(per).Convert(dtype.Int32)
-	one := k.U32(1)
-	below := one.Shl(lane).Sub(one)
 	k.For(k.I32(0), count, k.I32(tile), func(start kernel.Value) {
 		inTile := count.Sub(start).Min(k.I32(tile))
 		from := warp.Mul(k.I32(32 * items)).Add(lane)
-		type item struct{ inside, key, digit, rank kernel.Value }
-		its := make([]item, items)
+		its := make([]sortItem, items)
 		own := start.Add(from)
 		load := func(b kernel.Buffer, j int) kernel.Value {
 			v := k.Var(k.Int(ix, 0))
@@ -260,34 +290,12 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 		for j := range its {
 			its[j].key = load(keys, j)
 		}
-		// The first thread of each digit adds to the group's count; the votes of the next elements lie between that and its use, and keep
-		// the additions in order.
-		var old kernel.Var
-		var same kernel.Value
-		hear := func(it *item) {
-			leader := same.And(same.Not().Add(one)).Sub(one).Popc().And(k.I32(31))
-			it.rank = old.Get().Shuffle(leader).Add(it.rank).Or(it.digit.Shl(k.I32(16)))
-		}
 		for j := range its {
-			it := &its[j]
-			it.inside = from.Add(k.I32(32 * j)).Lt(inTile)
-			it.digit = digitOf(it.key)
-			peers := it.inside.Ballot() // the threads with this thread's digit
-			for b := range digit {
-				set := it.digit.And(k.I32(1 << b)).Ne(k.I32(0))
-				votes := set.Ballot()
-				peers = peers.And(set.Select(votes, votes.Not()))
-			}
-			if j > 0 {
-				hear(&its[j-1])
-			}
-			it.rank = peers.And(below).Popc()
-			same, old = peers, k.Var(k.I32(0))
-			k.If(it.inside.And(it.rank.Eq(k.I32(0))), func() {
-				old.Set(places.Atomic(kernel.AtomicAdd, row.Add(it.digit), peers.Popc()))
-			})
+			its[j].inside, its[j].digit = from.Add(k.I32(32*j)).Lt(inTile), digitOf(its[j].key)
 		}
-		hear(&its[items-1]) // ranks have the digits above them, to take one register
+		rankInGroup(k, its, digit, func(digit, n kernel.Value) kernel.Value {
+			return places.Atomic(kernel.AtomicAdd, row.Add(digit), n)
+		})
 		k.Barrier()
 		inDigit := k.Var(k.I32(0))
 		k.If(mine, func() {
