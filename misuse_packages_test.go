@@ -187,7 +187,7 @@ func (w *walk) packages() {
 }
 
 // kernelTypes are samples of the types that kernels are built with.
-var kernelTypes = []any{(*kernel.Builder)(nil), kernel.Array{}, kernel.Buffer{}, kernel.Tile{}, kernel.Value{}, kernel.Var{}}
+var kernelTypes = []any{(*kernel.Builder)(nil), kernel.Array{}, kernel.Buffer{}, kernel.TensorMap{}, kernel.Tile{}, kernel.Value{}, kernel.Var{}}
 
 // TestMisuseOfKernels: a mistake in a kernel is an error of the kernel, whatever the builder is called with.
 func TestMisuseOfKernels(t *testing.T) {
@@ -209,6 +209,7 @@ func TestMisuseOfKernels(t *testing.T) {
 	w.add(kernel.Buffer{}, now("buffer", func() any { return k.Buffer("p", tenon.Float32) }), now("read-only", func() any { return k.BufferRO("q", tenon.Int64) }), bad("zero", kernel.Buffer{}))
 	w.add(kernel.Array{}, now("shared", func() any { return k.Shared("s", tenon.Float32, 8) }), now("local", func() any { return k.Local("l", tenon.Float32, 4) }),
 		now("params", func() any { return k.Params("a", tenon.Int32, 4) }), now("table", func() any { return k.TableF32("t", []float32{1, 2}) }), bad("zero", kernel.Array{}))
+	w.add(kernel.TensorMap{}, now("map", func() any { return k.TensorMap("m") }), bad("zero", kernel.TensorMap{}))
 	w.add(kernel.Tile{}, now("tile", func() any { return k.Tile("m", tenon.Float32, 16, 16) }), bad("zero", kernel.Tile{}))
 	handed := []string{"Type", "Builder", "Streaming", "Addr", "At"} // hand on what they are given; its use is refused
 	call := func(name string, f reflect.Value, args []value, must string) {

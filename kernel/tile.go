@@ -34,12 +34,38 @@ const (
 // Load fills the tile. At (row, col), Int32, f gives the buffer, the element's index (Int64) and whether it lies inside (Bool); outside
 // elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs once a group.
 func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
+	t.load(&kir.Instr{}, g, width, f)
+}
+
+// TensorMap is a launch parameter that describes an array of matrices to a device's copy engine: 128 bytes in the device's own format. The launches of
+// built-in kernels fill it in.
+type TensorMap struct {
+	b *Builder
+	i int
+}
+
+// TensorMap declares a tensor map.
+func (b *Builder) TensorMap(name string) TensorMap {
+	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
+}
+
+// LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the groups and
+// across them. A device may copy the tile from there instead of running f, which must mean the same.
+func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
+	t.b.own()
+	if m.b != t.b {
+		stray("a tensor map of one kernel is used in another, or is a zero value; declare it there")
+	}
+	t.load(&kir.Instr{Args: ids(along, across, matrix), Imm: uint64(m.i)}, g, width, f)
+}
+
+func (t Tile) load(in *kir.Instr, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if f == nil {
 		t.b.fail(noBody)
 		return
 	}
-	in := &kir.Instr{Op: kir.OpTileLoad, Type: t.t, Sym: t.i, Sub: g, Width: width, Loc: t.b.loc()}
+	in.Op, in.Type, in.Sym, in.Sub, in.Width, in.Loc = kir.OpTileLoad, t.t, t.i, g, width, t.b.loc()
 	row, col := t.b.value(dtype.Int32), t.b.value(dtype.Int32)
 	in.Blocks = []*kir.Block{t.b.region(func() {
 		u, index, inside := f(row, col)

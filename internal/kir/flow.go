@@ -61,6 +61,11 @@ func (f *flowVerifier) block(b *Block) {
 		}
 		if in.Op == OpTileLoad || in.Op == OpTileEach {
 			f.outer(in)
+			for _, x := range in.Args {
+				if f.a.Values[x].Kind != Uniform {
+					f.v.fail(in, "the place in a tensor map differs between threads")
+				}
+			}
 		}
 		for _, sub := range in.Blocks {
 			f.block(sub)

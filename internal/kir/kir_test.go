@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"tenon.dev/dtype"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
@@ -204,4 +207,14 @@ func benchText() []byte {
 	}
 	t.WriteString("}\n}\n")
 	return []byte(t.String())
+}
+
+// TestMapPlace: tensor maps lie where the assembler puts them for sm_90, at 48 modulo 64.
+func TestMapPlace(t *testing.T) {
+	m := Param{Kind: ParamArray, Type: dtype.Uint64, Count: MapWords, Align: MapAlign}
+	p := &Program{Params: []Param{{Type: dtype.Int32}, m, m, {Type: dtype.Int32}, m}}
+	offsets, size := p.ArgLayout()
+	if want := []int{0, 48, 176, 304, 368}; !slices.Equal(offsets, want) || size != 496 {
+		t.Errorf("parameters at %v, %d bytes in all; want %v and 496", offsets, size, want)
+	}
 }

@@ -114,6 +114,9 @@ const (
 	// element is base[index], or 0 where not inside. Sub says along which axis Width elements form a group: groups are aligned to Width in that coordinate, their
 	// addresses are consecutive and aligned to Width*size, inside is the same for all; the region runs once a group, with the first element's coordinates.
 	// The region has no effects and uses only values that are uniform over the block.
+	//
+	// Args are none, or the place (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along the groups, across
+	// them, and among the array's matrices. A device that copies by tensor maps may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.

@@ -276,6 +276,12 @@ func (s *parser) tileOp(in *Instr) {
 		s.expect(',')
 		in.Imm = uint64(a)<<32 | uint64(s.tile())
 	case OpTileLoad, OpTileEach:
+		if in.Op == OpTileLoad && s.acceptWord("map") {
+			in.Imm = uint64(s.index("map", len(s.p.Params)))
+			s.expect('[')
+			in.Args = s.uses(3)
+			s.expect(']')
+		}
 		s.expect('(')
 		b := &Block{Params: s.define(2, dtype.Int32)}
 		for s.err == nil && in.Op == OpTileEach && s.accept(',') {

@@ -469,6 +469,13 @@ func (w *printer) tileOp(in *Instr) {
 		w.s(", tile")
 		w.n(int(in.Imm & 0xffffffff))
 	case OpTileLoad, OpTileEach:
+		if len(in.Args) > 0 {
+			w.s(" map ")
+			w.n(int(in.Imm))
+			w.s("[")
+			w.vs(in.Args)
+			w.s("]")
+		}
 		w.s(" (")
 		w.params(in)
 		w.s(")")

@@ -58,7 +58,7 @@ type Program struct {
 type ParamKind uint8
 
 // The kinds of parameter. In the packed arguments each lies at its natural alignment: a scalar as its type (Bool one byte), a buffer as
-// an 8-byte address, an array as Count elements.
+// an 8-byte address, an array as Count elements. A tensor map lies as said at MapPlace.
 const (
 	ParamScalar ParamKind = iota
 	ParamBuffer
@@ -75,8 +75,21 @@ type Param struct {
 	Count int
 	// ReadOnly promises that the kernel does not write the buffer, nor does any other work while the kernel runs.
 	ReadOnly bool
-	// Align promises the buffer's alignment in bytes; 0 means the element size.
+	// Align promises the buffer's alignment in bytes, and is MapAlign of a tensor map; 0 means the element size.
 	Align int
+}
+
+// A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be aligned to
+// MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at MapPlace modulo MapAlign.
+const (
+	MapWords = 16
+	MapAlign = 64
+	MapPlace = 48
+)
+
+// isMap reports whether p can hold a tensor map.
+func (p *Param) isMap() bool {
+	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
 }
 
 // Bytes returns the size of p in the packed arguments, and its alignment.
@@ -85,6 +98,9 @@ func (p *Param) Bytes() (size, align int) {
 	case ParamBuffer:
 		return 8, 8
 	case ParamArray:
+		if p.isMap() {
+			return MapWords * 8, MapAlign
+		}
 		return p.Count * p.Type.Size(), p.Type.Size()
 	}
 	return p.Type.Size(), p.Type.Size()
@@ -94,7 +110,11 @@ func (p *Param) Bytes() (size, align int) {
 func (p *Program) ArgLayout() (offsets []int, size int) {
 	for i := range p.Params {
 		n, a := p.Params[i].Bytes()
-		size = (size + a - 1) / a * a
+		if p.Params[i].isMap() {
+			size += (MapPlace - size) & (MapAlign - 1)
+		} else {
+			size = (size + a - 1) / a * a
+		}
 		offsets = append(offsets, size)
 		size += n
 	}

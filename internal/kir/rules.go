@@ -30,6 +30,9 @@ func (v *verifier) shape(in *Instr) bool {
 		symbols = len(p.Tiles)
 	case OpTileLoad, OpTileEach:
 		symbols, blocks = len(p.Tiles), 1
+		if in.Op == OpTileLoad && len(in.Args) > 0 {
+			args = 3
+		}
 	case OpLoad, OpStore, OpAtomic:
 		args, res, symbols = v.accessShape(in)
 	case OpIf:
@@ -313,6 +316,14 @@ func (v *verifier) tileTypes(in *Instr) {
 		if x < 0 || int(x) >= len(v.p.Values) || v.typeOf(x) != pt {
 			v.fail(in, "parameter %d of the region is not %v", i+1, pt)
 			return
+		}
+	}
+	if len(in.Args) > 0 {
+		if in.Imm >= uint64(len(v.p.Params)) || !v.p.Params[in.Imm].isMap() {
+			v.fail(in, "parameter %d is not a tensor map", in.Imm)
+		}
+		for i := range in.Args {
+			v.want(in, i, dtype.Int32)
 		}
 	}
 	ins := in.Blocks[0].Instrs

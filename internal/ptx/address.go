@@ -65,6 +65,7 @@ func (f *function) tilePrologue() {
 			f.arrangeRegisters(t)
 		}
 	}
+	f.mapPrologue()
 }
 
 // arrangeRegisters makes an accumulator's registers and finds the thread's place in it.

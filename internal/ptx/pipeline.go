@@ -1,6 +1,8 @@
 package ptx
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
@@ -21,9 +23,15 @@ type pipeline struct {
 	first   *fragments
 	// offset is the place of the first stage in the tiles' memory, bytes the size of a stage.
 	offset, bytes int
-	// read and write are registers with the addresses of the stage that products read and of the next that loads fill.
-	read, write string
-	reuse       *reuse
+	// read and write are registers with the addresses of the stage that products read and of the next that loads fill, end one with that
+	// behind the last stage.
+	read, write, end string
+	reuse            *reuse
+	// mapped says that loads are copies by tensor maps. barriers is the place of the stages' barriers in the tiles' memory; full and filling are
+	// registers with the addresses of those of read and write, lastBarrier that behind the last one, phase the phase that full is in.
+	mapped                            bool
+	barriers                          int
+	full, filling, lastBarrier, phase string
 }
 
 // sharedLimit returns the shared memory in bytes that a block may use on capability sm (CUDA C++ Programming Guide, "Compute Capabilities").
@@ -72,6 +80,11 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	for _, other := range plan.loops {
 		free -= other.stages * other.bytes
 	}
+	for _, in := range q.loads {
+		if len(in.Args) > 0 {
+			free -= mapRoom
+		}
+	}
 	if q.bytes = plan.round(bytes); bytes > 0 {
 		q.stages = min(q.stages, free/q.bytes)
 	}
@@ -79,6 +92,9 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 		return nil
 	}
 	q.products(plan, inside, u)
+	if q.mapped = q.mappable(plan); q.mapped {
+		plan.mapped = append(plan.mapped, q)
+	}
 	return q
 }
 
@@ -216,25 +232,34 @@ func variables(b *kir.Block, set map[int]bool) {
 }
 
 // pipeline writes a pipelined loop. Turn i waits for the loads of its own stage, then all threads meet, which also says that the stage of
-// turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill.
+// turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill. Threads that
+// wait for copies by tensor maps need not meet before products, only before the next copy.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	f.settle()
+	if q.mapped {
+		f.publish()
+	}
 	f.barrier()
 	s, c := ".s32", classOf(in.Type)
 	if in.Type == dtype.Int64 {
 		s = ".s64"
 	}
-	counter := in.Blocks[0].Params[0]
 	ahead := f.to(c, move(c), f.names[in.Args[0]])
-	q.read, q.write = f.to(word, "mov.b32", f.tiles.memory), f.reg(word)
-	f.op("mov.b32", q.write, q.read)
-	if q.offset > 0 {
-		f.op("add.s32", q.read, q.read, itoa(q.offset))
-		f.op("mov.b32", q.write, q.read)
+	if q.mapped {
+		f.op("mov.b32", q.filling, q.full)
+	} else {
+		q.read, q.write = f.to(word, "mov.b32", f.tiles.memory), f.reg(word)
+		if q.offset > 0 {
+			f.op("add.s32", q.read, q.read, itoa(q.offset))
+		}
+		q.end = f.reg(word)
 	}
-	end := f.to(word, "add.s32", q.read, itoa(q.stages*q.bytes))
-	q.reuse = f.newReuse(in, q)
-	load := func() { f.loadStage(in, q, ahead, s, end) }
+	f.op("mov.b32", q.write, q.read)
+	if !q.mapped {
+		f.op("add.s32", q.end, q.read, itoa(q.stages*q.bytes))
+		q.reuse = f.newReuse(in, q)
+	}
+	load := func() { f.loadStage(in, q, ahead, s) }
 	for range q.distance() {
 		load()
 	}
@@ -244,22 +269,28 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.firstFragments(q.rotated)
 	}
 	f.counted(in, func() {
-		i := f.names[counter]
-		if q.rotated == nil {
+		switch {
+		case q.mapped:
+			f.awaitStage(q)
+		case q.rotated == nil:
 			f.op("cp.async.wait_group", itoa(q.distance()-1))
 			f.publish()
 			f.barrier()
 		}
 		f.tiles.inflight = q.groups > 0
 		f.tiles.ahead = func() {
+			if q.mapped {
+				f.barrier()
+			}
+			names := slices.Clone(f.names) // of this turn
 			load()
-			f.names[counter] = i
+			f.names = names
 		}
 		// With a rotated product the next stage is turned to within it.
 		f.tiles.turn = func() {
 			f.op("cp.async.wait_group", itoa(q.distance()-1))
 			f.barrier()
-			f.advance(q.read, q, end)
+			f.advance(q.read, q)
 		}
 		for _, x := range in.Blocks[0].Instrs {
 			if x.Op != kir.OpTileLoad {
@@ -272,16 +303,29 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			f.op("wgmma.wait_group.sync.aligned", itoa(q.groups))
 		}
 		if q.rotated == nil {
-			f.advance(q.read, q, end)
+			f.advance(q.read, q)
+		}
+		if q.mapped {
+			f.when(f.advanceBarrier(q.full, q), "xor.b32", q.phase, q.phase, "1")
 		}
 	})
 	f.drain()
-	f.op("cp.async.wait_all")
+	if !q.mapped {
+		f.op("cp.async.wait_all")
+	}
 }
 
 // loadStage writes the loads of the turn with counter ahead, if that is within the loop, and moves on to the next.
-func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed, end string) {
+func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed string) {
 	within := f.to(pred, "setp.lt"+signed, ahead, f.names[in.Args[1]])
+	f.names[in.Blocks[0].Params[0]] = ahead
+	if q.mapped {
+		f.copyStage(q, within)
+		f.when(within, "add"+signed, ahead, ahead, f.names[in.Args[2]])
+		f.advance(q.write, q)
+		f.advanceBarrier(q.filling, q)
+		return
+	}
 	past := ""
 	if q.guarded {
 		f.tiles.guard = within
@@ -289,7 +333,6 @@ func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed, end stri
 		past = f.label()
 		f.unless(within, "bra", past)
 	}
-	f.names[in.Blocks[0].Params[0]] = ahead
 	for _, x := range q.slice {
 		f.at(x)
 		f.instr(x)
@@ -306,11 +349,11 @@ func (f *function) loadStage(in *kir.Instr, q *pipeline, ahead, signed, end stri
 	f.placeIf(past)
 	f.when(within, "add"+signed, ahead, ahead, f.names[in.Args[2]])
 	f.op("cp.async.commit_group")
-	f.advance(q.write, q, end)
+	f.advance(q.write, q)
 }
 
 // advance moves a register to the next stage.
-func (f *function) advance(r string, q *pipeline, end string) {
+func (f *function) advance(r string, q *pipeline) {
 	f.op("add.s32", r, r, itoa(q.bytes))
-	f.when(f.to(pred, "setp.eq.u32", r, end), "sub.s32", r, r, itoa(q.stages*q.bytes))
+	f.when(f.to(pred, "setp.eq.u32", r, q.end), "sub.s32", r, r, itoa(q.stages*q.bytes))
 }

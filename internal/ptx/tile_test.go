@@ -203,6 +203,41 @@ func TestReuse(t *testing.T) {
 	}
 }
 
+// TestMapped sees which loads are copies by tensor maps: those of a loop that all have one, where wgmma reads the tiles.
+func TestMapped(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		target Target
+		mapped bool
+		change func(loop *kir.Instr)
+	}{
+		{"both", Target{Major: 9, Arch: true}, true, func(*kir.Instr) {}},
+		{"portable", Target{Major: 9}, false, func(*kir.Instr) {}},
+		{"later", Target{Major: 10, Arch: true}, false, func(*kir.Instr) {}},
+		{"one", Target{Major: 9, Arch: true}, false, func(loop *kir.Instr) { loop.Blocks[0].Instrs[1].Args = nil }},
+		{"no pipeline", Target{Major: 9, Arch: true}, false, func(loop *kir.Instr) { loop.Imm = 1 }},
+	} {
+		for _, g := range goldens(t) {
+			if g.name != "testdata/mapped" {
+				continue
+			}
+			body := g.progs[0].Body.Instrs
+			for _, in := range body[len(body)-1].Blocks[0].Instrs {
+				if in.Op == kir.OpFor {
+					c.change(in)
+				}
+			}
+			text, err := Compile(g.progs, c.target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(text), "cp.async.bulk.tensor"); got != c.mapped {
+				t.Errorf("%s: loads by tensor maps: %v, want %v", c.name, got, c.mapped)
+			}
+		}
+	}
+}
+
 func BenchmarkCompile(b *testing.B) {
 	for _, name := range []string{"saxpy", "product"} {
 		var progs []*kir.Program

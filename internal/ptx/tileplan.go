@@ -37,6 +37,9 @@ type tilePlan struct {
 	turn  func()
 	// reuse is that of the pipelined loop whose loads are being written, or nil.
 	reuse *reuse
+	// mapped are the pipelines that copy by tensor maps; leader is a predicate that is true in the thread that starts the copies.
+	mapped []*pipeline
+	leader string
 }
 
 func (t *tilePlan) static() int {
@@ -312,6 +315,10 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 	} else {
 		plan.stageAt = plan.round(plan.total)
 		plan.total = plan.stageAt + plan.stageBytes
+	}
+	for _, q := range plan.mapped {
+		q.barriers = (plan.total + 15) &^ 15
+		plan.total = q.barriers + q.stages*barrierBytes
 	}
 	static := 0
 	for _, a := range p.Shared {

@@ -1,0 +1,108 @@
+package ptx
+
+// With tensor maps the device's copy engine fetches the tiles of a pipelined loop: one thread starts it, and it lays the chunks out as wgmma
+// reads them, permuted, and brings zeros for what lies outside the array. Each stage has a barrier in shared memory (PTX ISA, "mbarrier") that
+// changes its phase when the stage's bytes have arrived.
+
+// mapLine is the longest line in bytes that the copy engine permutes; longer ones are fetched in parts, as wgmma wants them.
+const mapLine = 128
+
+// barrierBytes is the size of a barrier, mapRoom what each mapped load sets aside for those of its loop.
+const (
+	barrierBytes = 8
+	mapRoom      = 128
+)
+
+// mappable reports whether all loads of the pipeline can be copies by tensor maps: products read them by wgmma alone, and the maps' lines are
+// those of the tiles.
+func (q *pipeline) mappable(plan *tilePlan) bool {
+	if !plan.arch || q.groups == 0 {
+		return false
+	}
+	for _, in := range q.loads {
+		t := plan.tiles[in.Sym]
+		if len(in.Args) == 0 || !t.arch || in.Sub != t.along || t.lines > 256 {
+			return false
+		}
+	}
+	return true
+}
+
+// mapPrologue prepares the barriers of all pipelines that copy by tensor maps. Their phases go on through all runs of a loop, so the
+// registers that follow them are set here once.
+func (f *function) mapPrologue() {
+	plan := f.tiles
+	past := ""
+	for _, q := range plan.mapped {
+		f.m.need(80)
+		if past == "" {
+			plan.leader = f.to(pred, "setp.eq.s32", plan.tid, "0")
+			past = f.label()
+			f.unless(plan.leader, "bra", past)
+		}
+		for s := range q.stages {
+			f.op("mbarrier.init.shared::cta.b64", location(plan.memory, int64(q.barriers+s*barrierBytes)), "1")
+		}
+	}
+	if past == "" {
+		return
+	}
+	f.op("fence.mbarrier_init.release.cluster")
+	f.place(past)
+	for _, q := range plan.mapped {
+		q.read = f.to(word, "add.s32", plan.memory, itoa(q.offset))
+		q.end = f.to(word, "add.s32", q.read, itoa(q.stages*q.bytes))
+		q.write = f.reg(word)
+		q.full, q.filling = f.to(word, "add.s32", plan.memory, itoa(q.barriers)), f.reg(word)
+		q.lastBarrier = f.to(word, "add.s32", q.full, itoa(q.stages*barrierBytes))
+		q.phase = f.to(word, "mov.b32", "0")
+	}
+	f.barrier()
+}
+
+// mapAddress returns a register with the address of tensor map parameter i.
+func (f *function) mapAddress(i int) string {
+	return f.to(long, "cvta.param.u64", f.to(long, "mov.b64", f.param(i)))
+}
+
+// copyStage starts the copies of the turn with counter ahead, if predicate within says that there is one.
+func (f *function) copyStage(q *pipeline, within string) {
+	past := f.label()
+	f.unless(f.to(pred, "and.pred", within, f.tiles.leader), "bra", past)
+	bytes := 0
+	for _, in := range q.loads {
+		t := f.tiles.tiles[in.Sym]
+		bytes += t.Rows * t.Cols * t.Type.Size()
+	}
+	for _, x := range q.slice {
+		f.at(x)
+		f.instr(x)
+	}
+	f.op("mbarrier.arrive.expect_tx.shared::cta.b64", "_", "["+q.filling+"]", itoa(bytes))
+	for _, in := range q.loads {
+		f.at(in)
+		t, m := f.tiles.tiles[in.Sym], f.mapAddress(int(in.Imm))
+		per := min(t.per*t.Type.Size(), mapLine) / t.Type.Size()
+		for i := 0; i*per < t.per; i++ {
+			at := f.addImm(f.names[in.Args[0]], i*per)
+			f.op("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes", location(q.write, int64(t.offset+i*t.cut)),
+				"["+m+", {"+at+", "+f.names[in.Args[1]]+", "+f.names[in.Args[2]]+"}]", "["+q.filling+"]")
+		}
+	}
+	f.place(past)
+}
+
+// awaitStage waits until the stage that products read next has arrived.
+func (f *function) awaitStage(q *pipeline) {
+	again := f.label()
+	f.place(again)
+	f.unless(f.to(pred, "mbarrier.try_wait.parity.shared::cta.b64", "["+q.full+"]", q.phase), "bra", again)
+}
+
+// advanceBarrier moves r on to the barrier of the next stage and returns a predicate that is true where that is the first again.
+func (f *function) advanceBarrier(r string, q *pipeline) (wrapped string) {
+	f.op("add.s32", r, r, itoa(barrierBytes))
+	wrapped = f.to(pred, "setp.eq.u32", r, q.lastBarrier)
+	f.when(wrapped, "sub.s32", r, r, itoa(q.stages*barrierBytes))
+	return wrapped
+}
