@@ -410,17 +410,20 @@ func TestProducts(t *testing.T) {
 	})
 }
 
-// checkReached sees that every tile of every type, and every way of splitting the depth, was run.
+// checkReached sees that every tile of every type, every way of splitting the depth, and operands fetched by tensor maps were run.
 func checkReached(p *pair) {
-	const tf32, split, last, unit = 1, 4, 1 << 9, 1 << 10 // bits of Attr[1]
+	const tf32, split, mapped, last, unit = 1, 4, 16, 1 << 9, 1 << 10 // bits of Attr[1]
 	type use struct {
 		kind operandKind
 		what uint16
 	}
 	seen := map[use]bool{}
-	const splitProduct, splitConvolution, lastConvolution, unitConvolution = 100, 101, 102, 105
+	const splitProduct, splitConvolution, lastConvolution, unitConvolution, mappedProduct = 100, 101, 102, 105, 110
 	for s := range p.lib.programs {
 		kind := operandKind{s.Compute, s.Attr[1]&tf32 != 0}
+		if s.Family == kernels.FamilyMatmul && s.Attr[1]&mapped != 0 {
+			seen[use{kind, mappedProduct}] = true
+		}
 		if s.Family == kernels.FamilyConv && s.Attr[1]&last != 0 {
 			seen[use{kind, lastConvolution + s.Op}] = true
 			if s.Attr[1]&unit != 0 {
@@ -437,10 +440,14 @@ func checkReached(p *pair) {
 		}
 	}
 	half := []uint16{0, 1, 2, 5, 8}
-	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7}, {5, 6}} {
-		for _, what := range append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution) {
+	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7, 10}, {5, 6}} {
+		tiles = append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution)
+		if i <= 2 {
+			tiles = append(tiles, mappedProduct)
+		}
+		for _, what := range tiles {
 			if !seen[use{operandKinds[i], what}] {
-				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth; 102 to 104: a convolution with channels last; 105: of unit stride)", operandKinds[i].t, operandKinds[i].tf32, what)
+				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth; 102 to 104: a convolution with channels last; 105: of unit stride; 110: tensor maps)", operandKinds[i].t, operandKinds[i].tf32, what)
 			}
 		}
 	}

@@ -11,20 +11,29 @@ type gemmTile struct{ rows, cols, depth, threads, stages int }
 
 // The tiles. Those of halves and tf32 were chosen by products of 8192³ on an H200: 128x256x64 in four stages gave 646-672 TFLOP/s in bf16.
 var gemmTiles = [...]gemmTile{
-	0:        {128, 128, 32, 256, 4}, // halves
-	1:        {128, 64, 32, 128, 4},
-	2:        {64, 64, 32, 128, 4},
-	3:        {128, 128, 16, 256, 3}, // float32
-	4:        {64, 64, 16, 128, 2},
-	5:        {32, 32, 16, 64, 2},    // small results of any type
-	6:        {64, 64, 16, 64, 3},    // float64
-	7:        {32, 128, 16, 128, 2},  // few rows
-	8:        {128, 256, 64, 256, 4}, // halves, results that fill the device many times
-	tileTF32: {128, 256, 32, 256, 4},
+	0:          {128, 128, 32, 256, 4}, // halves
+	1:          {128, 64, 32, 128, 4},
+	2:          {64, 64, 32, 128, 4},
+	tileSingle: {128, 128, 16, 256, 3}, // float32
+	4:          {64, 64, 16, 128, 2},
+	5:          {32, 32, 16, 64, 2},    // small results of any type
+	6:          {64, 64, 16, 64, 3},    // float64
+	7:          {32, 128, 16, 128, 2},  // few rows
+	8:          {128, 256, 64, 256, 4}, // halves, results that fill the device many times
+	tileTF32:   {128, 256, 32, 256, 4},
+	tileWide:   {128, 256, 16, 256, 3},
 }
 
 // tileTF32 is the tile of tf32 for results that fill the device many times; wgmma computes it where both operands lie along the depth.
 const tileTF32 = 9
+
+// tileSingle is the large tile of exact float32, and tileWide that of products that fill the device many times: 8 x 16 sums a thread read less shared
+// memory for each than 8 x 8, which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and
+// have no registers left for it.
+const (
+	tileSingle = 3
+	tileWide   = 10
+)
 
 // The orders in which tiles are tried: the largest first.
 var (
@@ -32,7 +41,8 @@ var (
 	tilesHalf   = []int{8, 0, 1, 2, 5}
 	tilesTF32   = []int{tileTF32, 0, 1, 2, 5}
 	tilesFew    = []int{7, 5}
-	tilesSingle = []int{3, 4, 5}
+	tilesSingle = []int{tileSingle, 4, 5}
+	tilesWide   = []int{tileWide, tileSingle}
 )
 
 // splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
@@ -52,6 +62,11 @@ func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) int
 	case m <= 32:
 		order = tilesFew
 	}
+	return fitTile(order, lim, t, m, n, depth, batch)
+}
+
+// fitTile chooses among the tiles of order.
+func fitTile(order []int, lim *Limits, t dtype.DType, m, n, depth, batch int) int {
 	for _, c := range order[:len(order)-1] {
 		g := gemmTiles[c]
 		want := lim.Multiprocessors
@@ -114,6 +129,20 @@ type side struct {
 	width  int
 	// at gives the element of a tile that begins at depth k0: p is the place along the operand's own axis, d the depth, both within the tile.
 	at func(k0, p, d kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
+	// place, if there is one, gives the place of the tile that begins at depth k0 in a matrix of the array that the tensor map describes.
+	place     func(k0 kernel.Value) (along, across kernel.Value)
+	tensorMap kernel.TensorMap
+	matrix    kernel.Value
+}
+
+// load loads a tile of the operand; at is at by the tile's rows and columns.
+func (s *side) load(t kernel.Tile, k0 kernel.Value, at func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value)) {
+	if s.place == nil {
+		t.Load(s.groups, s.width, at)
+		return
+	}
+	along, across := s.place(k0)
+	t.LoadMapped(s.tensorMap, along, across, s.matrix, s.groups, s.width, at)
 }
 
 // run computes the tile and hands it to store in groups of width columns.
@@ -124,8 +153,8 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row
 	acc := k.Tile("acc", g.acc, t.rows, t.cols)
 	acc.Zero()
 	k.Pipelined(t.stages, begin, end, k.I32(t.depth), func(k0 kernel.Value) {
-		ta.Load(a.groups, a.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return a.at(k0, row, col) })
-		tb.Load(b.groups, b.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b.at(k0, col, row) })
+		a.load(ta, k0, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return a.at(k0, row, col) })
+		b.load(tb, k0, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) { return b.at(k0, col, row) })
 		acc.Dot(ta, tb, g.tf32)
 	})
 	acc.Each(width, store)
@@ -140,6 +169,8 @@ const (
 	gemmSplit
 	// gemmScale: the result is alpha*product.
 	gemmScale
+	// gemmMapped: tensor maps describe the operands.
+	gemmMapped
 )
 
 // A side's layout, in Spec.Attr[2] (a) and Attr[3] (b): the axis along which elements are adjacent, and the width of accesses.
@@ -150,6 +181,17 @@ const (
 )
 
 func packSide(layout, width int) uint16 { return uint16(layout<<8 | width) }
+
+// mapped gives s, a strided side of the given layout whose tile begins at p0, its tensor map.
+func (s *side) mapped(attr uint16, m kernel.TensorMap, p0, matrix kernel.Value) {
+	s.tensorMap, s.matrix = m, matrix
+	s.place = func(k0 kernel.Value) (along, across kernel.Value) {
+		if attr>>8 == layoutDepth {
+			return k0, p0
+		}
+		return p0, k0
+	}
+}
 
 // strided is a side whose element (p, d) lies at p*ps + d*ds, one of which is 1 where the layout says so. own is how many places there
 // are from the tile's first, depth how many depths in all.

@@ -116,6 +116,9 @@ func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
 	c := pickTile(lim, p.a.DType, p.opt.TF32 && p.a.DType == dtype.Float32, p.m, p.n, p.k, batch)
+	if c == tileSingle {
+		c = fitTile(tilesWide, lim, p.a.DType, p.m, p.n, p.k, batch)
+	}
 	t := gemmTiles[c]
 	if c == tileTF32 && lim.Major == 9 {
 		if err := p.alongDepth(is); err != nil {
@@ -148,6 +151,11 @@ func (p *product) issue(is Issuer) error {
 	}
 	depth := ceilDiv(ceilDiv(p.k, t.depth), splits) * t.depth
 	p.args(l, t, partial, depth)
+	if p.mappable(lim, s, t) {
+		s.Attr[1] |= gemmMapped
+		p.tensorMap(l, 1, &p.a, p.m, t.rows, t.depth)
+		p.tensorMap(l, 2, &p.b, p.n, t.cols, t.depth)
+	}
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
 	}
@@ -349,6 +357,10 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			outType = g.acc
 		}
 		p := declareProduct(k, s, outType)
+		var maps [2]kernel.TensorMap
+		if s.Attr[1]&gemmMapped != 0 {
+			maps = [2]kernel.TensorMap{k.TensorMap("amap"), k.TensorMap("bmap")}
+		}
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		g.blocks(tiles(p.m, g.tile.rows), tiles(p.n, g.tile.cols))
 		begin, end := k.I32(0), p.k
@@ -360,6 +372,10 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			off := p.at(k, b)
 			a := g.strided(s.Attr[2], true, p.a.Offset(off[1]), g.m0, p.am, p.ak, p.m, end)
 			bb := g.strided(s.Attr[3], false, p.b.Offset(off[2]), g.n0, p.bn, p.bk, p.n, end)
+			if s.Attr[1]&gemmMapped != 0 {
+				a.mapped(s.Attr[2], maps[0], g.m0, b)
+				bb.mapped(s.Attr[3], maps[1], g.n0, b)
+			}
 			if split {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch).Add(b.Convert(dtype.Int64)).Mul(p.m.MulWide(p.n))
 				g.run(begin, end, a, bb, 1, func(row, col kernel.Value, vs []kernel.Value) {
