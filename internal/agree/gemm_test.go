@@ -206,7 +206,7 @@ var operandKinds = []operandKind{{dtype.BFloat16, false}, {dtype.Float16, false}
 
 // productSizes reach every tile where two multiprocessors are to be filled, with widths for vectors and without, edges, and depths that are split.
 var productSizes = [][3]int{{200, 304, 72}, {256, 512, 256}, {200, 136, 72}, {200, 56, 72}, {56, 96, 72}, {24, 24, 72}, {24, 200, 72}, {40, 24, 40},
-	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000}, {20, 30, 0}, {33, 20, 1}}
+	{201, 301, 67}, {131, 129, 33}, {61, 67, 45}, {7, 5, 3}, {1, 300, 70}, {300, 1, 70}, {17, 129, 50}, {60, 60, 4096}, {64, 64, 1000}, {20, 30, 0}, {33, 20, 1}, {136, 200, 72}, {136, 2052, 40}}
 
 // tryProducts tries products of every type and size, planned for two multiprocessors or where the depth is long for 48, with the layouts of operands in turn; all of them for the large sizes if thorough.
 func tryProducts(p *pair, thorough bool) {
@@ -439,7 +439,7 @@ func checkReached(p *pair) {
 			seen[use{kind, s.Attr[0]}] = true
 		}
 	}
-	half := []uint16{0, 1, 2, 5, 8}
+	half := []uint16{0, 1, 2, 5, 8, 11}
 	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7, 10}, {5, 6}} {
 		tiles = append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution)
 		if i <= 2 {

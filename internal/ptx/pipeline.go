@@ -123,7 +123,7 @@ func (q *pipeline) products(plan *tilePlan, inside map[*kir.Instr]bool, u *tileU
 
 // distance is the number of turns that loads run ahead.
 func (q *pipeline) distance() int {
-	if q.groups > 0 {
+	if q.groups > 0 && !q.mapped {
 		return q.stages - 2
 	}
 	return q.stages - 1
@@ -233,7 +233,7 @@ func variables(b *kir.Block, set map[int]bool) {
 
 // pipeline writes a pipelined loop. Turn i waits for the loads of its own stage, then all threads meet, which also says that the stage of
 // turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill. Threads that
-// wait for copies by tensor maps need not meet before products, only before the next copy.
+// wait for copies by tensor maps need not meet before products but after them, when those of turn i-1 are done: then that stage is free.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	f.settle()
 	if q.mapped {
@@ -279,7 +279,8 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		}
 		f.tiles.inflight = q.groups > 0
 		f.tiles.ahead = func() {
-			if q.mapped {
+			if q.mapped { // all but this turn's first products are done, so the stage of the turn before is free
+				f.op("wgmma.wait_group.sync.aligned", "1")
 				f.barrier()
 			}
 			names := slices.Clone(f.names) // of this turn
@@ -299,7 +300,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			}
 		}
 		f.loadAhead()
-		if f.tiles.inflight {
+		if f.tiles.inflight && !q.mapped {
 			f.op("wgmma.wait_group.sync.aligned", itoa(q.groups))
 		}
 		if q.rotated == nil {
