@@ -187,6 +187,7 @@ var kernelTests = map[string]*regexp.Regexp{
 	"TestBackEndsAgree":         regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`),
 	"TestKernels":               regexp.MustCompile(`kernels: (\d+) built`),
 	"TestProductsOnGPU":         nil,
+	"TestProducts":              nil,
 	"TestPortableProductsOnGPU": nil,
 	"TestUnary32":               nil,
 	"TestDigitsLosses":          nil,

@@ -50,6 +50,9 @@ func spread(t *testing.T, trials func(p *pair)) {
 	}
 	trials(p)
 	p.finish()
+	if *shardFlag != "" {
+		t.Logf("kernels of this share: %d", len(p.loaded))
+	}
 }
 
 // runShards runs this test in n processes at once and adds up what they print.

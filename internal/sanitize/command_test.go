@@ -134,7 +134,7 @@ func commandOver(t *testing.T, checker string, limit time.Duration, env []string
 }
 
 // ran are the lines by which tests tell how many kernels they ran.
-var ran = []*regexp.Regexp{regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`), regexp.MustCompile(`kernels: (\d+) built`)}
+var ran = []*regexp.Regexp{regexp.MustCompile(`(\d+) kernels agree, 0 buffers differ`), regexp.MustCompile(`kernels: (\d+) built`), regexp.MustCompile(`kernels of this share: (\d+)`)}
 
 // judge holds records of the command against what was planted: each planted bug is found once, under its tool alone, and nothing else is found. It returns how
 // many kernels ran under each tool without a finding, as the checker or the tests say.
@@ -174,6 +174,7 @@ func TestCommandOnGPU(t *testing.T) {
 	sanitizer(t)
 	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, append(plantedJobs(),
 		job{pkg: "conformance", tests: "^(TestKernels|TestDigitsLosses)$", args: []string{"-device=cuda"}, nproc: 8},
+		job{pkg: "internal/agree", tests: "^TestProducts$", args: []string{"-shard=0/24"}, nproc: 4},
 		job{pkg: "internal/agree", tests: "^(TestBackEndsAgree|TestProductsOnGPU|TestPortableProductsOnGPU|TestUnary32)$", nproc: 6}))
 	if *resultsFlag != "" {
 		for _, name := range []string{memcheck.JournalName, "result.html", "result.log"} {
