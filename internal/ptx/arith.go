@@ -98,6 +98,7 @@ func (f *function) pairProducts(b *kir.Block) {
 		p := product{in.Type, in.Args[0], in.Args[1]}
 		if other := seen[its][p]; other != nil {
 			f.halves[in], f.halves[other] = other, in
+			f.names[in.Res[0]], f.names[other.Res[0]] = "", "" // of the last time that the block was written
 			delete(seen[its], p)
 			continue
 		}

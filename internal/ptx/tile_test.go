@@ -238,6 +238,37 @@ func TestMapped(t *testing.T) {
 	}
 }
 
+// TestPairsInRegions: a region that is written for several groups has products of its own for each.
+func TestPairsInRegions(t *testing.T) {
+	text := `kernel "pairs" threads 32 fixed
+param0 "a" buffer f32
+tile0 "a" f32 16 16
+{
+  v0 = param 0
+  v1 = const.i32 77
+  tile_load.cols.x4 tile0 (v2, v3) {
+    v4 = mul.i32 v2, v1
+    v5 = mulhi.i32 v2, v1
+    v6 = add.i32 v4, v5
+    v7 = cvt.i64 v6
+    v8 = const.b 1
+    yield v0, v7, v8
+  }
+}
+`
+	ps, err := kir.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := Compile(ps, Target{Major: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Count(string(out), "mul.wide.s32"); got != 2 {
+		t.Errorf("two groups have %d products, not 2", got)
+	}
+}
+
 func BenchmarkCompile(b *testing.B) {
 	for _, name := range []string{"saxpy", "product"} {
 		var progs []*kir.Program
