@@ -2,7 +2,6 @@ package benchrun
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -56,11 +55,11 @@ func (g Goal) Met(r *Run, f Figure) (met, known bool) {
 		}
 		bound += g.Factor * f.Torch.Median
 	default:
-		i := slices.IndexFunc(r.Figures, func(o Figure) bool { return o.Name == g.Of })
-		if i < 0 || r.Figures[i].Unit != f.Unit {
+		o, ok := r.figure(g.Of)
+		if !ok || o.Unit != f.Unit {
 			return false, false
 		}
-		bound += g.Factor * r.Figures[i].Median
+		bound += g.Factor * o.Median
 	}
 	if g.AtLeast {
 		return f.Median >= bound, true

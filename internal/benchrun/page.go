@@ -51,7 +51,8 @@ func Page(names []string, runs []*Run) []byte {
 		"greatest in brackets; a device's section shows the newest of each figure, and the medians of earlier runs. PyTorch's figures are from the same machine, measured\n" +
 		"right before or after with `bench/torch_bench.py`. Goals are the project's own; one that names another figure, such as `launch + 0.8 µs`, means that of the\n" +
 		"same run. Two machines of one kind differ up to 2.4 times, so ratios and differences within a run count, not times alone.\n" +
-		"[CONTRIBUTING.md](../CONTRIBUTING.md) says how a run is made.\n")
+		"A GPU's run is made by `bench/pack.sh` and `bench/gpu.sh`, one without a GPU by `bench/sim.sh`; the last tables list the tests of each, which `go test\n" +
+		"./FOLDER -run NAME -v` repeats. [CONTRIBUTING.md](../CONTRIBUTING.md) says more.\n")
 	if len(runs) == 0 {
 		b.WriteString("\nNo run has been recorded yet.\n")
 		return []byte(b.String())

@@ -31,9 +31,15 @@ func distribution(op RandomOp) *RandomOp {
 	return &op
 }
 
+// inVectors says that op is short.
+func (op *RandomOp) inVectors() *RandomOp {
+	op.short = true
+	return op
+}
+
 // uniforms makes the values of a distribution out of uniform numbers in (0, 1].
 func uniforms(name string, scalars int, f func(k *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value) *RandomOp {
-	return distribution(RandomOp{name: name, scalars: scalars, short: name == "uniform" || name == "bernoulli", values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	return distribution(RandomOp{name: name, scalars: scalars, values: func(k *kernel.Builder, t, out dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		var vs []kernel.Value
 		if t == dtype.Float64 {
 			for i := 0; i < 4; i += 2 {
@@ -54,15 +60,15 @@ var (
 	RandomUniform = uniforms("uniform", 3, func(_ *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		v := convertValue(convertValue(u.FMA(s[1], s[0]), out), u.Type())
 		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
-	})
+	}).inVectors()
 	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
-	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, short: true, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
+	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
 		for i := range vs {
 			vs[i] = vs[i].FMA(s[1], s[0])
 		}
 		return vs
-	}})
+	}}).inVectors()
 	// RandomLogNormal is e to the power of a normal number; scalars mean and standard deviation of that.
 	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
@@ -74,7 +80,7 @@ var (
 	// RandomBernoulli is 1 with probability scalar 0, else 0.
 	RandomBernoulli = uniforms("bernoulli", 1, func(_ *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		return u.Lt(s[0]).Select(u.Like(1), u.Like(0))
-	})
+	}).inVectors()
 	// RandomExponential has rate scalar 0; the logarithm is held below 0 so that no value is 0.
 	RandomExponential = uniforms("exponential", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		half := 0x1p-24

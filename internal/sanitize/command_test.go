@@ -196,15 +196,7 @@ func TestCommandOnGPU(t *testing.T) {
 
 // TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is found on PATH.
 func TestCommandOnSimulator(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(dir, fakeName)); err != nil {
-		t.Skipf("this user may not make symbolic links, by which the fake checker is found: %v", err)
-	}
-	onPath := []string{"PATH=" + dir + string(filepath.ListSeparator) + os.Getenv("PATH")}
+	onPath := []string{"PATH=" + filepath.Dir(fakeChecker(t)) + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	for checker, env := range map[string][]string{"tenon": nil, fakeName: onPath} {
 		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(), job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
 		for tool, n := range judge(t, records) {
@@ -213,6 +205,20 @@ func TestCommandOnSimulator(t *testing.T) {
 			}
 		}
 	}
+}
+
+// fakeChecker returns the path of this binary under the name by which it is a checker.
+func fakeChecker(t *testing.T) string {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), fakeName)
+	if err := errors.Join(copyFile(self, path), os.Chmod(path, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // recordCount keeps a count for the run file.

@@ -293,15 +293,8 @@ func TestMatrixOnGPU(t *testing.T) {
 
 // TestMatrixNoticesLostReports puts a checker in between that loses every second report: the matrix must not come out right.
 func TestMatrixNoticesLostReports(t *testing.T) {
-	dir := t.TempDir()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, fakeName)
-	if err := os.Symlink(self, path); err != nil {
-		t.Skip(err)
-	}
+	path := fakeChecker(t)
+	dir := filepath.Dir(path)
 	c := &memcheck.Checker{Name: memcheck.CheckerSanitizer, Path: path, Leaks: true, Options: []string{"--counter", filepath.Join(dir, "counter")}}
 	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 1, time.Minute, isPlanted))
 	if lost := plantedTests - found; lost < plantedTests/4 || len(wrong) == 0 {
