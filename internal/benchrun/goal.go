@@ -213,6 +213,8 @@ var catalogue = []Section{
 		{"sim.chain.loop", "GB/s", "six-op pointwise chain on 64 MiB by a plain Go loop", "", nil},
 		{"sim.matmul", "GFLOP/s", "f32 matrix product 1024³", "", atLeast(5)},
 		{"digits.sim", "s", "go run ./examples/digits, 20 epochs, without building", "", atMost(60)},
+		{"digits.accuracy", "%", "the same with seeds 0 to 4 (`-seed 0` …), mean of the test accuracies", "", atLeast(97.2)},
+		{"digits.shuffled", "%", "test accuracy with `-shuffle-labels`", "", atMost(20)},
 	}},
 }
 
