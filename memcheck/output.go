@@ -7,19 +7,192 @@ import (
 	"io/fs"
 	"math"
 	"os"
+	"sync"
+	"sync/atomic"
+	"time"
 )
 
-// tailBytes is how much of each stream's end a record keeps.
-const tailBytes = 8 << 10
+const (
+	// tailBytes is how much of each stream's end a record keeps.
+	tailBytes = 8 << 10
+	// memoryBytes is how much of a stream is held in memory. What is longer goes to a file.
+	memoryBytes = 64 << 10
+	// pipeBytes is more than a pipe holds: who reads what is left in one and finds more than that reads what is being written.
+	pipeBytes = 1 << 20
+	// readAfter is how long a process runs before somebody reads what it prints. Most that end sooner print less than a pipe holds, and two readers
+	// cost more than all else that the runner does for a test.
+	readAfter = 5 * time.Millisecond
+)
+
+// room is how much a process may still print, on both its streams.
+type room struct {
+	left atomic.Int64
+	// over is called when that is too much, or when it cannot be kept.
+	over func()
+}
+
+// newRoom is room for max bytes; 0: for all.
+func newRoom(maximum int64, over func()) *room {
+	r := &room{over: over}
+	if maximum == 0 {
+		maximum = math.MaxInt64
+	}
+	r.left.Store(maximum)
+	return r
+}
+
+// take returns how many of n bytes there is room for.
+func (r *room) take(n int) int {
+	left := r.left.Add(-int64(n))
+	if left >= 0 {
+		return n
+	}
+	r.over()
+	return int(max(0, left+int64(n)))
+}
+
+// output is one stream of what a process prints: a pipe, whose contents are kept in memory and, when that is full, in a file, so that they cost the
+// runner little however long they are. A pipe costs a fifth of what a file costs, and most of what is printed is short.
+type output struct {
+	room *room
+	name string
+	// write is the process's end of the pipe, read the runner's.
+	read, write *os.File
+	// reading is closed when nobody reads any more what a running process prints; nil: nobody did.
+	reading chan struct{}
+
+	mu      sync.Mutex // of what follows, while somebody reads
+	memory  []byte
+	file    *os.File // has it all, once memory does not
+	size    int64    // of what is kept
+	printed int64
+	given   bool // up: what comes now is not kept
+	err     error
+}
+
+// openOutput makes a pipe. name is for the file, if there is need of one.
+func openOutput(name string, r *room) (*output, error) {
+	o := &output{room: r, name: name}
+	var err error
+	if o.read, o.write, err = os.Pipe(); err != nil {
+		return nil, fmt.Errorf("cannot make a pipe for what a test prints: %w", err)
+	}
+	return o, nil
+}
+
+// started gives up the end of the pipe that the process has.
+func (o *output) started() { _ = o.write.Close() }
+
+// chunks are buffers to read into.
+var chunks = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+
+// start reads what a running process prints. A process that prints more than the pipe holds waits until then.
+func (o *output) start() {
+	o.reading = make(chan struct{})
+	go func() {
+		defer close(o.reading)
+		b := chunks.Get().(*[64 << 10]byte)
+		defer chunks.Put(b)
+		for {
+			n, err := o.read.Read(b[:])
+			o.keep(b[:n])
+			if err != nil { // the end, or nobody wants more
+				return
+			}
+		}
+	}()
+}
+
+// keep adds to what is kept.
+func (o *output) keep(b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.given || len(b) == 0 {
+		return
+	}
+	o.printed += int64(len(b))
+	b = b[:o.room.take(len(b))]
+	if o.err != nil || len(b) == 0 {
+		return
+	}
+	if o.file == nil && len(o.memory)+len(b) <= memoryBytes {
+		o.memory = append(o.memory, b...)
+		o.size += int64(len(b))
+		return
+	}
+	if o.err = o.spill(b); o.err != nil {
+		o.room.over()
+	}
+}
+
+// spill adds to the file, which is made at need.
+func (o *output) spill(b []byte) (err error) {
+	if o.file == nil {
+		if o.file, err = openUnlinked(o.name); err != nil {
+			return fmt.Errorf("cannot make a file for what a test prints: %w", err)
+		}
+		if _, err = o.file.Write(o.memory); err != nil {
+			return fmt.Errorf("cannot keep what a test prints: %w", err)
+		}
+		o.memory = nil
+	}
+	n, err := o.file.Write(b)
+	o.size += int64(n)
+	if err != nil {
+		return fmt.Errorf("cannot keep what a test prints: %w", err)
+	}
+	return nil
+}
+
+// finish reads what an ended process left in the pipe, and closes it. What others do that still have it is theirs.
+func (o *output) finish() error {
+	err := o.rest()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return errors.Join(o.err, err)
+}
+
+// close gives it all up.
+func (o *output) close() error {
+	if o == nil || o.file == nil {
+		return nil
+	}
+	return closeUnlinked(o.file)
+}
+
+// ReadAt reads what is kept.
+func (o *output) ReadAt(b []byte, at int64) (n int, err error) {
+	if o.file != nil {
+		return o.file.ReadAt(b, at)
+	}
+	if at < int64(len(o.memory)) {
+		n = copy(b, o.memory[at:])
+	}
+	if n < len(b) {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// whole reads it from its start.
+func (o *output) whole() io.Reader { return io.NewSectionReader(o, 0, o.size) }
+
+// tail returns the end of it.
+func (o *output) tail() (string, error) {
+	text := make([]byte, min(o.size, tailBytes+1))
+	n, err := o.ReadAt(text, o.size-int64(len(text)))
+	if err != nil && err != io.EOF {
+		return "", fmt.Errorf("cannot read what a test printed: %w", err)
+	}
+	return tail(string(text[:n]), tailBytes), nil
+}
+
+// fileFlags are for a file that did not exist.
+const fileFlags = os.O_CREATE | os.O_EXCL | os.O_RDWR
 
 // removeFiles gives up what the process printed.
 func (r *Record) removeFiles() error {
-	var errs []error
-	for _, f := range []*os.File{r.stdout, r.stderr} {
-		if f != nil {
-			errs = append(errs, closeOutput(f))
-		}
-	}
+	errs := []error{r.stdout.close(), r.stderr.close()}
 	if r.report != "" {
 		if err := os.Remove(r.report); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
@@ -27,23 +200,6 @@ func (r *Record) removeFiles() error {
 	}
 	return errors.Join(errs...)
 }
-
-// cutFiles shortens what the process printed to n bytes a stream.
-func (r *Record) cutFiles(n int64) error {
-	for _, f := range []*os.File{r.stdout, r.stderr} {
-		info, err := f.Stat()
-		if err == nil && info.Size() > n {
-			err = f.Truncate(n)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot cut what a test printed: %w", err)
-		}
-	}
-	return nil
-}
-
-// whole reads a file from its start, wherever its process stopped writing.
-func whole(f *os.File) io.Reader { return io.NewSectionReader(f, 0, math.MaxInt64) }
 
 // openReport opens the checker's report: its file, or standard output where there is none, since the checker may not heed its option.
 func (r *Record) openReport() (io.ReadCloser, error) {
@@ -56,7 +212,7 @@ func (r *Record) openReport() (io.ReadCloser, error) {
 			return nil, fmt.Errorf("cannot read the checker's report: %w", err)
 		}
 	}
-	return io.NopCloser(whole(r.stdout)), nil
+	return io.NopCloser(r.stdout.whole()), nil
 }
 
 // readReport parses the checker's report.
@@ -73,25 +229,7 @@ func (r *Record) readReport(o ParseOptions) (rep *Report, reportErr, err error) 
 // readTails fills Stdout and Stderr.
 func (r *Record) readTails() error {
 	var err1, err2 error
-	r.Stdout, err1 = fileTail(r.stdout)
-	r.Stderr, err2 = fileTail(r.stderr)
+	r.Stdout, err1 = r.stdout.tail()
+	r.Stderr, err2 = r.stderr.tail()
 	return errors.Join(err1, err2)
-}
-
-// fileTail returns the end of a file.
-func fileTail(f *os.File) (string, error) {
-	info, err := f.Stat()
-	if err != nil {
-		return "", fmt.Errorf("cannot read what a test printed: %w", err)
-	}
-	size := info.Size()
-	text := make([]byte, min(size, tailBytes+1))
-	if size == 0 {
-		return "", nil
-	}
-	n, err := f.ReadAt(text, size-int64(len(text)))
-	if err != nil && err != io.EOF {
-		return "", fmt.Errorf("cannot read what a test printed: %w", err)
-	}
-	return tail(string(text[:n]), tailBytes), nil
 }

@@ -1,14 +1,10 @@
 package memcheck
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -25,113 +21,151 @@ const (
 )
 
 // killWait is how long a killed process may take to vanish. One that waits for a broken device may never.
-const killWait = 10 * time.Second
+var killWait = 10 * time.Second
 
-// process is one started test: a process group of its own, whose output goes to files, so that it costs the runner no memory.
+// endGroup is killGroup, but for tests of what cannot be killed.
+var endGroup = killGroup
+
+// process is one started test: a process group of its own, on which one thread waits. What it prints goes through pipes.
 type process struct {
 	args []string
 	dir  string
 	env  []string // whole
+	// done is called once, when the process has ended, or when it was killed and did not end. The error says that it could not be started or waited for.
+	done func(err error)
 
-	out, err *os.File
+	out, err *output
 	cmd      *exec.Cmd
-	cuts     chan cause
+	began    time.Time
+
+	mu    sync.Mutex
+	timer *time.Timer
+	// started and over say where it stands: between them its number is its own.
+	started, over bool
+	killed        cause
+	// stuck: it was killed and did not vanish; what follows is then unknown.
+	stuck bool
 
 	// Set when run returns.
-	killed cause
-	// stuck: it was killed and did not vanish; what follows is then unknown.
-	stuck        bool
 	exit         int
 	signal       string
 	seconds, cpu float64
 	memory       int64
 }
 
-// open makes the files that the process prints to. Where the system allows it they have no name, so that nothing is left to remove.
-func (p *process) open(stdout, stderr string) (err error) {
-	if p.out, err = openOutput(stdout); err != nil {
-		return fmt.Errorf("cannot make a file for what a test prints: %w", err)
+// open makes the pipes that the process prints to, for so many bytes, 0: without limit. The names are for files, where it prints much.
+func (p *process) open(stdout, stderr string, maximum int64) (err error) {
+	r := newRoom(maximum, func() { p.kill(bySize) })
+	if p.out, err = openOutput(stdout, r); err != nil {
+		return err
 	}
-	if p.err, err = openOutput(stderr); err != nil {
-		return errors.Join(fmt.Errorf("cannot make a file for what a test prints: %w", err), closeOutput(p.out))
+	if p.err, err = openOutput(stderr, r); err != nil {
+		p.out.started()
+		return errors.Join(err, p.out.finish())
 	}
-	p.cuts = make(chan cause, 1)
 	return nil
 }
 
-// outputFlags are for a file that did not exist. What is appended stays whole even if the test opens its standard output again.
-const outputFlags = os.O_CREATE | os.O_EXCL | os.O_APPEND | os.O_RDWR
+// printed is the size of both streams, also of what was not kept.
+func (p *process) printed() int64 { return p.out.printed + p.err.printed }
 
-// printed is the size of both files.
-func (p *process) printed() int64 {
-	var n int64
-	for _, f := range []*os.File{p.out, p.err} {
-		if info, err := f.Stat(); err == nil { // closed: it ended meanwhile
-			n += info.Size()
-		}
+// kill ends the process and its group, or keeps it from starting. One that does not vanish is left behind.
+func (p *process) kill(why cause) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || p.killed != "" {
+		return
 	}
-	return n
-}
-
-// cut asks for the process to be killed.
-func (p *process) cut(why cause) {
-	select {
-	case p.cuts <- why:
-	default:
+	p.killed = why
+	if p.started {
+		endGroup(p.cmd.Process.Pid)
+		p.timer.Stop()
+		p.timer = time.AfterFunc(killWait, p.abandon)
 	}
 }
 
-// run starts the process and waits for its end: by itself, at the limit, when it is cut, or when ctx ends. Then no process of its
-// group is left, and the files are open still. The error says that it could not be started or waited for.
-func (p *process) run(ctx context.Context, limit time.Duration) error {
-	p.cmd = exec.Command(p.args[0], p.args[1:]...)
-	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, p.out, p.err
-	p.cmd.Env = p.env
-	setGroup(p.cmd)
-	began := time.Now()
-	started, ended := make(chan error, 1), make(chan error, 1)
-	go func() {
-		// The system kills the process when the thread that started it ends, so that none outlives a runner that is killed.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			ended <- waitGroup(p.cmd)
-		}
-	}()
-	if err := <-started; err != nil {
-		return err
+// abandon leaves a killed process behind. The thread that waits for it goes on waiting.
+func (p *process) abandon() {
+	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		return
 	}
-	var alarm <-chan time.Time
-	if limit > 0 {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		alarm = timer.C
-	}
-	var err error
-	select {
-	case err = <-ended:
-	case <-alarm:
-		p.killed = byLimit
-	case p.killed = <-p.cuts:
-	case <-ctx.Done():
-		p.killed = byEnd
-	}
+	p.over, p.stuck, p.exit = true, true, -1
+	p.mu.Unlock()
+	p.seconds = time.Since(p.began).Seconds()
+	p.done(nil)
+}
+
+// start starts the process, unless it was killed before.
+func (p *process) start(limit time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.err.started()
+	defer p.out.started()
+	p.began = time.Now()
 	if p.killed != "" {
-		killGroup(p.cmd.Process.Pid)
-		select {
-		case err = <-ended:
-		case <-time.After(killWait):
-			p.stuck, p.exit = true, -1
-		}
-	}
-	p.seconds = time.Since(began).Seconds()
-	if p.stuck {
 		return nil
 	}
-	return p.measure(err)
+	p.cmd = exec.Command(p.args[0], p.args[1:]...)
+	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = p.dir, p.out.write, p.err.write
+	p.cmd.Env = p.env
+	setGroup(p.cmd)
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	p.started = true
+	after := readAfter
+	if limit > 0 {
+		after = min(after, limit)
+	}
+	p.timer = time.AfterFunc(after, func() { p.goesOn(limit) })
+	return nil
 }
+
+// goesOn has what the process prints read from now on, and limits its time.
+func (p *process) goesOn(limit time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over || p.killed != "" {
+		return
+	}
+	p.out.start()
+	p.err.start()
+	if limit > 0 {
+		p.timer = time.AfterFunc(limit-time.Since(p.began), func() { p.kill(byLimit) })
+	}
+}
+
+// ended says that the process ended. It reports false if nobody waits for that any more.
+func (p *process) ended() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	p.over = true
+	return !p.stuck
+}
+
+// run starts the process on this thread, waits for its end, and calls done: no process of its group is left then. It reports false if somebody else
+// called done, because the process did not end when it was killed.
+//
+// The system kills the process when the thread that started it ends, so that none outlives a runner that is killed.
+func (p *process) run(limit time.Duration) bool {
+	if err := p.start(limit); err != nil || !p.started {
+		p.done(err)
+		return true
+	}
+	var mine bool
+	err := waitGroup(p.cmd, func() { mine = p.ended() })
+	if mine {
+		p.seconds = time.Since(p.began).Seconds()
+		p.done(p.measure(err))
+	}
+	return mine
+}
+
+// finish reads what is left of what the process printed. The error is of what could not be kept.
+func (p *process) finish() error { return errors.Join(p.out.finish(), p.err.finish()) }
 
 // measure notes how the process ended and what it took.
 func (p *process) measure(err error) error {

@@ -3,7 +3,6 @@
 package memcheck
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 )
@@ -11,12 +10,10 @@ import (
 // setGroup puts the process into a new group of its own.
 func setGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// openOutput opens a new file.
-func openOutput(name string) (*os.File, error) { return openUnlinked(name) }
-
-// waitGroup waits until the process has ended and kills what is left of its group.
-func waitGroup(cmd *exec.Cmd) error {
+// waitGroup waits until the process has ended, says so, and kills what is left of its group.
+func waitGroup(cmd *exec.Cmd, ended func()) error {
 	err := cmd.Wait()
+	ended()
 	killGroup(cmd.Process.Pid)
 	return err
 }

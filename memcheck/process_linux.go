@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"syscall"
 )
@@ -14,24 +13,16 @@ func setGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// openOutput opens a new file, without a name where the file system has such files: they cost half.
-func openOutput(name string) (*os.File, error) {
-	const unnamed = 0x400000 | syscall.O_DIRECTORY // O_TMPFILE
-	if f, err := os.OpenFile(filepath.Dir(name), unnamed|os.O_APPEND|os.O_RDWR, 0o600); err == nil {
-		return f, nil
-	}
-	return openUnlinked(name)
-}
-
-// waitGroup waits until the process has ended, kills what is left of its group, and then gives up its number: until then no other group
+// waitGroup waits until the process has ended, says so, kills what is left of its group, and then gives up its number: until then no other group
 // can have it.
-func waitGroup(cmd *exec.Cmd) error {
+func waitGroup(cmd *exec.Cmd, ended func()) error {
 	const byPid, exited, leave = 1, 0x4, 0x1000000 // P_PID, WEXITED, WNOWAIT
 	for {
 		if _, _, e := syscall.Syscall6(syscall.SYS_WAITID, byPid, uintptr(cmd.Process.Pid), 0, exited|leave, 0, 0); e != syscall.EINTR {
 			break
 		}
 	}
+	ended()
 	killGroup(cmd.Process.Pid)
 	return cmd.Wait()
 }

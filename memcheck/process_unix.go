@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 // killGroup kills every process of the group that pid leads. That none is left is no error.
@@ -14,7 +15,7 @@ func killGroup(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
 
 // openUnlinked opens a new file and takes its name away.
 func openUnlinked(name string) (*os.File, error) {
-	f, err := os.OpenFile(name, outputFlags, 0o600)
+	f, err := os.OpenFile(name, fileFlags, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -32,8 +33,44 @@ func lockFile(f *os.File) error {
 	return nil
 }
 
-// closeOutput closes a file that openOutput opened; with that it is gone.
-func closeOutput(f *os.File) error { return f.Close() }
+// closeUnlinked closes a file that openUnlinked opened; with that it is gone.
+func closeUnlinked(f *os.File) error { return f.Close() }
+
+// rest reads what is in the pipe, without waiting for more: a process that left the group may still have the other end.
+func (o *output) rest() error {
+	if o.reading != nil {
+		if err := o.read.SetReadDeadline(time.Unix(1, 0)); err != nil { // in the past: the reader stops
+			return errors.Join(err, o.read.Close())
+		}
+		<-o.reading
+		if err := o.read.SetReadDeadline(time.Time{}); err != nil {
+			return errors.Join(err, o.read.Close())
+		}
+	}
+	pipe, err := o.read.SyscallConn()
+	if err != nil {
+		return errors.Join(err, o.read.Close())
+	}
+	b := chunks.Get().(*[64 << 10]byte)
+	defer chunks.Put(b)
+	for total := 0; total < pipeBytes; {
+		n := 0
+		_ = pipe.Read(func(fd uintptr) bool {
+			for {
+				var e error
+				if n, e = syscall.Read(int(fd), b[:]); e != syscall.EINTR {
+					return true
+				}
+			}
+		})
+		if n <= 0 { // the end, or nothing more as yet
+			break
+		}
+		o.keep(b[:n])
+		total += n
+	}
+	return o.read.Close()
+}
 
 // peakMemory returns the peak of resident memory in bytes.
 func peakMemory(usage any) int64 {

@@ -3,11 +3,12 @@
 package memcheck
 
 import (
+	"io"
 	"os"
 	"testing"
 )
 
-// Where a file cannot be made without a name, it loses its name.
+// A file loses its name at once, and with its last user itself.
 func TestOpenUnlinked(t *testing.T) {
 	name := t.TempDir() + "/named"
 	f, err := openUnlinked(name)
@@ -20,14 +21,11 @@ func TestOpenUnlinked(t *testing.T) {
 	if _, err := f.WriteString("text"); err != nil {
 		t.Error(err)
 	}
-	if text, err := fileTail(f); err != nil || text != "text" {
+	if text, err := io.ReadAll(io.NewSectionReader(f, 0, 10)); err != nil || string(text) != "text" {
 		t.Errorf("%q, %v", text, err)
 	}
-	if err := closeOutput(f); err != nil {
+	if err := closeUnlinked(f); err != nil {
 		t.Error(err)
-	}
-	if _, err := fileTail(f); err == nil {
-		t.Error("a closed file was read")
 	}
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)

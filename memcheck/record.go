@@ -2,7 +2,6 @@ package memcheck
 
 import (
 	"fmt"
-	"os"
 	"time"
 )
 
@@ -61,9 +60,8 @@ type Record struct {
 	// Report is the checker's; nil if the process never started.
 	Report *Report `json:"report,omitempty"`
 
-	// The files with all that the process printed, and that with the report where it is not in stdout, live until the run's observers
-	// have seen the record.
-	stdout, stderr *os.File
+	// All that the process printed, and the file with the report where it is not in stdout, live until the run's observers have seen the record.
+	stdout, stderr *output
 	report         string
 }
 

@@ -32,7 +32,7 @@ func (l *Log) End(r *Record) error {
 	}
 	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], name)
 	if err == nil && r.Outcome == Fail {
-		err = errors.Join(l.copy(whole(r.stdout)), l.copyReport(r.report), l.copy(whole(r.stderr)))
+		err = errors.Join(l.copy(r.stdout.whole()), l.copyReport(r.report), l.copy(r.stderr.whole()))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the log: %w", err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -60,6 +61,7 @@ type Run struct {
 	mark    runMark
 	env     []string // the runner's own
 	next    atomic.Int64
+	workers sync.WaitGroup
 	sweep   sweep
 
 	mu      sync.Mutex
@@ -95,15 +97,12 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 	inner, stop := context.WithCancel(ctx)
 	defer stop()
 	r.stop = stop
-	var workers sync.WaitGroup
+	defer context.AfterFunc(inner, r.kill)()
+	r.workers.Add(len(r.GPUs))
 	for w := range r.GPUs {
-		workers.Go(func() { r.work(inner, w) })
+		go r.work(inner, w)
 	}
-	watched := make(chan struct{})
-	go func() { defer close(watched); r.watch(inner) }()
-	workers.Wait()
-	stop()
-	<-watched
+	r.workers.Wait()
 	r.sweep.now(r.mark, func(int) bool { return false })
 	r.summary.Seconds = before + time.Since(r.began).Seconds()
 	r.summary.Interrupted = ctx.Err() != nil && r.summary.Ran() < r.summary.Planned
@@ -112,17 +111,27 @@ func (r *Run) Do(ctx context.Context) (s *Summary, err error) {
 
 // work runs the next job until none is left. All workers share one index.
 func (r *Run) work(ctx context.Context, worker int) {
+	// Every process is started and waited for by its worker's thread: handing it to another one costs more than all that is done with its output.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	for ctx.Err() == nil {
 		i := int(r.next.Add(1)) - 1
 		if i >= len(r.Jobs) {
-			return
+			break
 		}
-		rec, err := r.one(ctx, worker, i)
-		r.end(i, rec, err)
-		if rec != nil && rec.Outcome == Timeout {
-			r.sweep.now(r.mark, r.isRunning)
+		if !r.one(ctx, worker, i) {
+			return // another thread has taken over
 		}
-		r.sweep.due(r.mark, r.isRunning)
+	}
+	r.workers.Done()
+}
+
+// kill ends the processes that run.
+func (r *Run) kill() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.running {
+		p.kill(byEnd)
 	}
 }
 
@@ -133,10 +142,13 @@ func (r *Run) isRunning(i int) bool {
 }
 
 // begin notes a job that starts.
-func (r *Run) begin(worker, i int, p *process, at time.Time) {
+func (r *Run) begin(ctx context.Context, worker, i int, p *process, at time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running[i] = p
+	if ctx.Err() != nil { // kill may not have seen it
+		p.kill(byEnd)
+	}
 	for _, o := range r.Observers {
 		o.Begin(worker, r.GPUs[worker], r.Jobs[i], at)
 	}
@@ -145,7 +157,6 @@ func (r *Run) begin(worker, i int, p *process, at time.Time) {
 // end tells the observers of a job's record. A nil record is of a test that the end of the run cut short.
 func (r *Run) end(i int, rec *Record, err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	delete(r.running, i)
 	if rec != nil && err == nil && r.summary.Stopped == "" {
 		r.summary.add(rec)
@@ -167,10 +178,15 @@ func (r *Run) end(i int, rec *Record, err error) {
 		r.err = errors.Join(r.err, err)
 		r.stop()
 	}
+	r.mu.Unlock()
+	if rec != nil && rec.Outcome == Timeout {
+		r.sweep.now(r.mark, r.isRunning)
+	}
+	r.sweep.due(r.mark, r.isRunning)
 }
 
-// one runs one job. The record is nil if the run ended before the test did.
-func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
+// one runs one job. It reports false if its process did not end when it was killed: then another thread has ended the job and gone on with the next.
+func (r *Run) one(ctx context.Context, worker, i int) bool {
 	job, base := r.Jobs[i], filepath.Join(r.scratch, strconv.Itoa(i))
 	c := r.Target.Command(job.Test)
 	inv := r.Checker.Command(job.Tool, c.Args, base+".report")
@@ -179,7 +195,8 @@ func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
 	if c.Dir != "" {
 		dir, err := filepath.Abs(c.Dir)
 		if err != nil {
-			return nil, fmt.Errorf("cannot tell the working directory of a test: %w", err)
+			r.end(i, nil, fmt.Errorf("cannot tell the working directory of a test: %w", err))
+			return true
 		}
 		p.env = append(p.env, "PWD="+dir)
 	}
@@ -187,47 +204,48 @@ func (r *Run) one(ctx context.Context, worker, i int) (*Record, error) {
 		p.env = append(p.env, "CUDA_VISIBLE_DEVICES="+rec.GPU)
 	}
 	p.env = append(append(p.env, c.Env...), inv.Env...)
-	if err := p.open(base+".out", base+".err"); err != nil {
-		return nil, err
+	if err := p.open(base+".out", base+".err", r.MaxPrinted); err != nil {
+		r.end(i, nil, err)
+		return true
 	}
 	rec.stdout, rec.stderr = p.out, p.err
+	p.done = func(failed error) {
+		if err := p.finish(); err != nil || p.killed == byEnd {
+			r.end(i, nil, errors.Join(err, rec.removeFiles()))
+		} else {
+			r.end(i, rec, r.conclude(rec, job.Test, p, failed))
+		}
+		if p.stuck {
+			go r.work(ctx, worker)
+		}
+	}
 	rec.Start = r.began.Add(time.Since(r.began)) // whatever the wall clock does meanwhile
-	r.begin(worker, i, p, rec.Start)
-	err := p.run(ctx, r.Limit)
-	if p.killed == byEnd {
-		return nil, rec.removeFiles()
-	}
-	rec.Seconds, rec.CPU, rec.Memory, rec.Exit, rec.Signal = p.seconds, p.cpu, p.memory, p.exit, p.signal
-	if err != nil {
-		rec.Outcome, rec.Reason, rec.Exit = Fail, "the test's process failed: "+err.Error(), -1
-		return rec, nil
-	}
-	return rec, r.conclude(rec, job.Test, p)
+	r.begin(ctx, worker, i, p, rec.Start)
+	return p.run(r.Limit)
 }
 
-// conclude reads what a process left and decides the outcome.
-func (r *Run) conclude(rec *Record, t Test, p *process) (err error) {
+// conclude reads what a process left and decides the outcome. failed says that it could not be started or waited for; the error is the runner's.
+func (r *Run) conclude(rec *Record, t Test, p *process, failed error) (err error) {
+	rec.Seconds, rec.CPU, rec.Memory, rec.Exit, rec.Signal = p.seconds, p.cpu, p.memory, p.exit, p.signal
+	if failed != nil {
+		rec.Outcome, rec.Reason, rec.Exit = Fail, "the test's process failed: "+failed.Error(), -1
+		return nil
+	}
 	var reportErr error
 	if rec.Report, reportErr, err = rec.readReport(ParseOptions{Tool: rec.Tool, Libraries: r.Libraries}); err != nil {
 		return err
 	}
-	printed := p.printed()
-	if p.killed == bySize { // what it printed until that was noticed is no one's to keep
-		if err = rec.cutFiles(r.MaxPrinted); err != nil {
-			return err
-		}
-	}
 	if err = rec.readTails(); err != nil {
 		return err
 	}
-	rec.Printed = printed
-	switch p.killed {
-	case byLimit:
+	rec.Printed = p.printed()
+	switch {
+	case p.killed == byLimit:
 		rec.Outcome, rec.Reason = Timeout, fmt.Sprintf("still running after %v", r.Limit)
 		if p.stuck {
 			rec.Reason += "; it did not end when it was killed, and was left behind"
 		}
-	case bySize:
+	case r.MaxPrinted > 0 && rec.Printed > r.MaxPrinted:
 		rec.Outcome, rec.Reason = Fail, fmt.Sprintf("printed more than the limit of %d bytes", r.MaxPrinted)
 	default:
 		rec.judge(reportErr, r.Strict, r.FindingsOnly)
@@ -239,27 +257,4 @@ func (r *Run) conclude(rec *Record, t Test, p *process) (err error) {
 		}
 	}
 	return nil
-}
-
-// watch looks at running tests now and then: one that prints too much is killed.
-func (r *Run) watch(ctx context.Context) {
-	if r.MaxPrinted == 0 {
-		return
-	}
-	tick := time.NewTicker(250 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		r.mu.Lock()
-		for _, p := range r.running {
-			if p.printed() > r.MaxPrinted {
-				p.cut(bySize)
-			}
-		}
-		r.mu.Unlock()
-	}
 }
