@@ -2,7 +2,8 @@
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
 # The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs)
-# and memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file).
+# memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
+# (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, see memcheck/testdata/runs.sh).
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
@@ -40,6 +41,9 @@ if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
 fi
 if [[ $parts == *" memcheck "* ]]; then
 	grep -E '0 findings, |\.test: [0-9]+ tests? in ' "$run.memcheck.log"
+fi
+if [[ $parts == *" planted "* ]]; then
+	memcheck/testdata/runs.sh "$(dirname "$run")" "$bin/tenon" "$bin/sanitize.test" || status=1
 fi
 if [[ $parts == *" bench "* ]]; then
 	grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"
