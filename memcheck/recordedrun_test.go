@@ -92,7 +92,7 @@ func compareGo(records []*Record) []string {
 			}
 		}
 	}
-	return compareRun(records, want, 112)
+	return compareRun(records, want, 120)
 }
 
 // compareCUDA is the same of a CUDA C++ program, whose other findings only follow from these.

@@ -17,7 +17,7 @@ nvcc -O1 -lineinfo -arch=native -o planted planted.cu -lcublas || exit 2
 run() { # name, arguments…: tests fail, so the status must be 1
 	local name=$1 began=$SECONDS
 	shift
-	"$tenon" memcheck run "$@" --tool all --gpus 0:0:0:0:0:0:0:0 --out "$name" >"$name.log" 2>&1
+	"$tenon" memcheck run "$@" --tool all --nproc 8 --gpus 0:0:0:0:0:0:0:0 --out "$name" >"$name.log" 2>&1
 	local status=$?
 	cp "$name/result.jsonl" "$out/$name.jsonl"
 	cp "$name/result.html" "$out/$name.html"
