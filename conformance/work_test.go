@@ -226,7 +226,9 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			if err := x.Backward(x.Add(x.Sum(v, nil, tenon.SumOpt{}), x.Sum(y, nil, tenon.SumOpt{})), nil, tenon.BackwardOpt{}); err != nil {
 				t.Error(err)
 			}
-			core.StepSGD((*core.Exec)(x), [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}, 0.5, 0, 0, 0, false, false, true)
+			x := (*core.Exec)(x)
+			x.Step(&core.Step{Op: core.SGD, Numbers: []float64{0.5, 1, 0}, Rows: x.Zeros([]int{1, core.StepRow}, tenon.Float64), Which: []int32{0},
+				Lists: [][]*core.Tensor{{(*core.Tensor)(b)}, {(*core.Tensor)(a)}}})
 		})
 		if err != nil {
 			t.Error(err)

@@ -12,49 +12,69 @@ import (
 // AdamOpt are the options of Adam and AdamW. The zero value is PyTorch's default.
 type AdamOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
-	LR float64
+	LR float64 `json:"lr"`
 	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
-	Betas [2]float64
+	Betas [2]float64 `json:"betas"`
 	// Eps is added to the root of the mean square; 0 is 1e-8.
-	Eps float64
+	Eps float64 `json:"eps"`
 	// WeightDecay is added to the gradient as that multiple of the parameter by Adam, and shrinks the parameter by that part of the learning rate
 	// in AdamW, where 0 is 1e-2.
-	WeightDecay float64
+	WeightDecay float64 `json:"weight_decay"`
 	// NoWeightDecay switches AdamW's weight decay off.
-	NoWeightDecay bool
+	NoWeightDecay bool `json:"-"`
 	// AMSGrad divides by the largest mean square so far (S. Reddi, S. Kale, S. Kumar, ICLR 2018).
-	AMSGrad bool
+	AMSGrad bool `json:"amsgrad"`
 	// Maximize goes up the gradient.
-	Maximize bool
+	Maximize bool `json:"maximize"`
 }
 
-// resolve fills in the defaults and refuses what cannot be.
-func (opt *AdamOpt) resolve(refuse func(kind fault.Kind, format string, args ...any) error, decay float64) error {
-	opt.LR, opt.Eps = or(opt.LR, 1e-3), or(opt.Eps, 1e-8)
-	if opt.Betas == [2]float64{} {
-		opt.Betas = [2]float64{0.9, 0.999}
+// resolveAdam fills in the defaults and refuses what cannot be.
+func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
+	return func(opt *AdamOpt, refuse refusal) error {
+		opt.LR, opt.Eps = or(opt.LR, 1e-3), or(opt.Eps, 1e-8)
+		if opt.NoWeightDecay && opt.WeightDecay != 0 {
+			return refuse(fault.Invalid, "NoWeightDecay is set beside a WeightDecay of %v; leave one out", opt.WeightDecay)
+		}
+		if !opt.NoWeightDecay {
+			opt.WeightDecay = or(opt.WeightDecay, decay)
+		}
+		if err := checkBetas(&opt.Betas, refuse); err != nil {
+			return err
+		}
+		return notNegative(refuse, "learning rate", opt.LR, "epsilon value", opt.Eps, "weight_decay value", opt.WeightDecay)
 	}
-	if opt.NoWeightDecay && opt.WeightDecay != 0 {
-		return refuse(fault.Invalid, "NoWeightDecay is set beside a WeightDecay of %v; leave one out", opt.WeightDecay)
+}
+
+// checkBetas fills in and checks the parts that running means keep.
+func checkBetas(betas *[2]float64, refuse refusal) error {
+	if *betas == [2]float64{} {
+		*betas = [2]float64{0.9, 0.999}
 	}
-	if !opt.NoWeightDecay {
-		opt.WeightDecay = or(opt.WeightDecay, decay)
-	}
-	for i, b := range opt.Betas {
+	for i, b := range betas {
 		if !(0 <= b && b < 1) {
 			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
 		}
 	}
-	switch {
-	case !(opt.LR >= 0):
-		return refuse(fault.Invalid, "Invalid learning rate: %v; give a number that is not negative", opt.LR)
-	case !(opt.Eps >= 0):
-		return refuse(fault.Invalid, "Invalid epsilon value: %v; give a number that is not negative", opt.Eps)
-	case !(opt.WeightDecay >= 0):
-		return refuse(fault.Invalid, "Invalid weight_decay value: %v; give a number that is not negative", opt.WeightDecay)
+	return nil
+}
+
+// notNegative refuses negative numbers and NaNs; what holds names and numbers in turn.
+func notNegative(refuse refusal, what ...any) error {
+	for i := 0; i < len(what); i += 2 {
+		if v := what[i+1].(float64); !(v >= 0) {
+			return refuse(fault.Invalid, "Invalid %s: %v; give a number that is not negative", what[i], v)
+		}
 	}
 	return nil
 }
+
+// numbersOfAdam are the options as the steps take them.
+func numbersOfAdam(opt *AdamOpt) []float64 {
+	return []float64{opt.LR, signOf(opt.Maximize), opt.WeightDecay, opt.Betas[0], opt.Betas[1], opt.Eps}
+}
+
+// moments are the state of Adam and most of its kin.
+var moments = []slot{{name: "exp_avg"}, {name: "exp_avg_sq"}}
 
 // Adam scales each step by running means of the gradient and of its square (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adam does. It has
 // the methods of [Optimizer] and Add.
@@ -69,13 +89,19 @@ var (
 	_ Optimizer = (*AdamW)(nil)
 )
 
-func newAdam(name string) optimizer[AdamOpt] {
-	return optimizer[AdamOpt]{name: name, counts: true, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 { return &o.LR }}
+func newAdam(name string, decay float64, op, amsgrad *core.StepOp) optimizer[AdamOpt] {
+	return optimizer[AdamOpt]{name: name, seen: map[*nn.Param]bool{}, lr: func(o *AdamOpt) *float64 { return &o.LR }, resolve: resolveAdam(decay),
+		plan: func(o *AdamOpt) plan {
+			if o.AMSGrad {
+				return plan{amsgrad, numbersOfAdam(o), append(moments[:2:2], slot{name: "max_exp_avg_sq"}), stepOnly}
+			}
+			return plan{op, numbersOfAdam(o), moments, stepOnly}
+		}}
 }
 
 // NewAdam returns an optimizer of params, such as nn.Params(m).
 func NewAdam(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*Adam, error) {
-	o := &Adam{newAdam("Adam")}
+	o := &Adam{newAdam("Adam", 0, core.Adam, core.AdamAMSGrad)}
 	if err := o.Add(params, opt); err != nil {
 		return nil, err
 	}
@@ -84,7 +110,7 @@ func NewAdam(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*Adam, error) {
 
 // NewAdamW returns an optimizer of params, such as nn.Params(m).
 func NewAdamW(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*AdamW, error) {
-	o := &AdamW{newAdam("AdamW")}
+	o := &AdamW{newAdam("AdamW", 1e-2, core.AdamW, core.AdamWAMSGrad)}
 	if err := o.Add(params, opt); err != nil {
 		return nil, err
 	}
@@ -96,9 +122,6 @@ func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
 	if o == nil {
 		return missing("Adam")
 	}
-	if err := opt.resolve(o.refuse, 0); err != nil {
-		return err
-	}
 	return o.add(params, opt)
 }
 
@@ -106,9 +129,6 @@ func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
 func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
 	if o == nil {
 		return missing("AdamW")
-	}
-	if err := opt.resolve(o.refuse, 1e-2); err != nil {
-		return err
 	}
 	return o.add(params, opt)
 }
@@ -118,7 +138,7 @@ func (o *Adam) Step(x *tenon.Exec) error {
 	if o == nil {
 		return missing("Adam")
 	}
-	return stepAdam(&o.optimizer, x, false)
+	return o.step(x, nil)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -126,16 +146,5 @@ func (o *AdamW) Step(x *tenon.Exec) error {
 	if o == nil {
 		return missing("AdamW")
 	}
-	return stepAdam(&o.optimizer, x, true)
-}
-
-func stepAdam(o *optimizer[AdamOpt], x *tenon.Exec, decoupled bool) error {
-	return o.step(x, func(opt *AdamOpt, s *state) []**tenon.Tensor {
-		if opt.AMSGrad {
-			return []**tenon.Tensor{&s.first, &s.second, &s.most}
-		}
-		return []**tenon.Tensor{&s.first, &s.second}
-	}, func(opt *AdamOpt, x *core.Exec, b *batch) {
-		core.StepAdam(x, b.lists, opt.LR, opt.Betas[0], opt.Betas[1], opt.Eps, opt.WeightDecay, decoupled, opt.Maximize, b.step)
-	})
+	return o.step(x, nil)
 }

@@ -73,6 +73,15 @@ type setup struct {
 		AMSGrad     bool
 		Betas       [2]float64
 		Eps         float64
+		Decoupled   bool    `json:"decoupled_weight_decay"`
+		LRDecay     float64 `json:"lr_decay"`
+		Initial     float64 `json:"initial_accumulator_value"`
+		Rho         float64
+		T0          float64
+		Alpha       float64
+		Centered    bool
+		Etas        [2]float64
+		StepSizes   [2]float64 `json:"step_sizes"`
 	}
 	Steps, Params int
 }
@@ -89,6 +98,24 @@ func (s *setup) make(t *testing.T, ps []*nn.Param) optim.Optimizer {
 		o, err = optim.NewAdam(list(ps...), adam)
 	case "AdamW":
 		o, err = optim.NewAdamW(list(ps...), adam)
+	case "NAdam":
+		o, err = optim.NewNAdam(list(ps...), optim.NAdamOpt{LR: h.LR, Betas: h.Betas, WeightDecay: h.WeightDecay, DecoupledWeightDecay: h.Decoupled})
+	case "RAdam":
+		o, err = optim.NewRAdam(list(ps...), optim.RAdamOpt{LR: h.LR, WeightDecay: h.WeightDecay})
+	case "Adamax":
+		o, err = optim.NewAdamax(list(ps...), optim.AdamaxOpt{LR: h.LR, WeightDecay: h.WeightDecay})
+	case "Adagrad":
+		o, err = optim.NewAdagrad(list(ps...), optim.AdagradOpt{LR: h.LR, LRDecay: h.LRDecay, WeightDecay: h.WeightDecay, InitialAccumulator: h.Initial})
+	case "Adadelta":
+		o, err = optim.NewAdadelta(list(ps...), optim.AdadeltaOpt{LR: h.LR, Rho: h.Rho, WeightDecay: h.WeightDecay})
+	case "ASGD":
+		o, err = optim.NewASGD(list(ps...), optim.ASGDOpt{LR: h.LR, T0: h.T0})
+	case "RMSprop":
+		o, err = optim.NewRMSprop(list(ps...), optim.RMSpropOpt{LR: h.LR, Alpha: h.Alpha, Centered: h.Centered, Momentum: h.Momentum, WeightDecay: h.WeightDecay})
+	case "Rprop":
+		o, err = optim.NewRprop(list(ps...), optim.RpropOpt{LR: h.LR, Etas: h.Etas, StepSizes: h.StepSizes})
+	default:
+		t.Fatalf("there is no optimizer %s", s.Optimizer)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +145,7 @@ func openRecorded(t *testing.T) *safetensors.File {
 	return s
 }
 
-// Every recorded step of PyTorch's SGD, Adam and AdamW.
+// Every recorded step of PyTorch's optimizers.
 func TestTorchSteps(t *testing.T) {
 	file := openRecorded(t)
 	var setups []setup
@@ -138,9 +165,6 @@ func TestTorchSteps(t *testing.T) {
 		return b, info
 	}
 	for _, s := range setups {
-		if s.Optimizer != "SGD" && s.Optimizer != "Adam" && s.Optimizer != "AdamW" {
-			continue // not offered
-		}
 		t.Run(fmt.Sprintf("%d %s", s.ID, s.Optimizer), func(t *testing.T) {
 			onDevices(t, func(t *testing.T, x *tenon.Exec) {
 				tensor := func(format string, args ...any) *tenon.Tensor {
@@ -256,8 +280,8 @@ func TestStrides(t *testing.T) {
 	})
 }
 
-// One launch steps all parameters.
-func TestOneLaunch(t *testing.T) {
+// Two launches step all parameters: one counts, one changes them.
+func TestTwoLaunches(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		var ps []*nn.Param
 		for i := range 20 {
@@ -279,67 +303,244 @@ func TestOneLaunch(t *testing.T) {
 			hits, built := (*core.Exec)(x).Device().KernelStats()
 			launches[i] = hits + built
 		}
-		if n := launches[2] - launches[1]; n != 1 {
+		if n := launches[2] - launches[1]; n != 2 {
 			t.Errorf("a step takes %d launches", n)
 		}
 	})
 }
 
-// SGD can be captured once its state is there; Adam cannot, since each step has its own bias correction.
+// makers makes an optimizer of each kind and form.
+var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error){
+	"SGD": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewSGD(ps, optim.SGDOpt{LR: .1})
+	},
+	"SGD momentum": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewSGD(ps, optim.SGDOpt{LR: .1, Momentum: .9, Dampening: .5})
+	},
+	"SGD Nesterov": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewSGD(ps, optim.SGDOpt{LR: .1, Momentum: .9, Nesterov: true})
+	},
+	"Adam": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, Betas: [2]float64{.8, .7}})
+	},
+	"Adam AMSGrad": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdam(ps, optim.AdamOpt{LR: .1, AMSGrad: true})
+	},
+	"AdamW": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdamW(ps, optim.AdamOpt{LR: .1})
+	},
+	"AdamW AMSGrad": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdamW(ps, optim.AdamOpt{LR: .1, AMSGrad: true})
+	},
+	"NAdam": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewNAdam(ps, optim.NAdamOpt{LR: .1, WeightDecay: .1})
+	},
+	"NAdam decoupled": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewNAdam(ps, optim.NAdamOpt{LR: .1, WeightDecay: .1, DecoupledWeightDecay: true})
+	},
+	"RAdam": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRAdam(ps, optim.RAdamOpt{LR: .1})
+	},
+	"RAdam decoupled": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRAdam(ps, optim.RAdamOpt{LR: .1, WeightDecay: .1, DecoupledWeightDecay: true, Maximize: true})
+	},
+	"Adamax": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdamax(ps, optim.AdamaxOpt{LR: .1})
+	},
+	"Adagrad": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdagrad(ps, optim.AdagradOpt{LR: .1, LRDecay: .1, InitialAccumulator: .5})
+	},
+	"Adadelta": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewAdadelta(ps, optim.AdadeltaOpt{})
+	},
+	"ASGD": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewASGD(ps, optim.ASGDOpt{LR: .1, T0: 3})
+	},
+	"RMSprop": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRMSprop(ps, optim.RMSpropOpt{LR: .1})
+	},
+	"RMSprop momentum": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRMSprop(ps, optim.RMSpropOpt{LR: .1, Momentum: .5})
+	},
+	"RMSprop centered": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRMSprop(ps, optim.RMSpropOpt{LR: .1, Centered: true})
+	},
+	"RMSprop both": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRMSprop(ps, optim.RMSpropOpt{LR: .1, Centered: true, Momentum: .5})
+	},
+	"Rprop": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
+		return optim.NewRprop(ps, optim.RpropOpt{LR: .1})
+	},
+}
+
+// training is an optimizer over three parameters, one of which is a transposed matrix, with gradients of which the last of each step is 0-d.
+type training struct {
+	ps []*nn.Param
+	o  optim.Optimizer
+}
+
+func newTraining(t *testing.T, x *tenon.Exec, kind string) *training {
+	t.Helper()
+	tr := &training{}
+	x.Generator().SetSeed(7)
+	for _, v := range []*tenon.Tensor{x.RandN([]int{5, 5}, tenon.Float32), x.Transpose(x.RandN([]int{6, 3}, tenon.Float32), 0, 1), x.RandN(nil, tenon.Float32)} {
+		tr.ps = append(tr.ps, nn.NewParam(v))
+	}
+	var err error
+	if tr.o, err = makers[kind](list(tr.ps...)); err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+func (tr *training) close() {
+	tr.o.Close()
+	for _, p := range tr.ps {
+		p.Close()
+	}
+}
+
+// gradient sets the gradients of step i, in place where there are some.
+func (tr *training) gradient(x *tenon.Exec, i int) {
+	x.Generator().SetSeed(uint64(100 + i))
+	for _, p := range tr.ps {
+		g := x.RandN(p.Tensor().Shape(), tenon.Float32)
+		if p.Grad() == nil {
+			p.SetGrad(g)
+		} else {
+			x.CopyInto(p.Grad(), g)
+		}
+	}
+}
+
+func (tr *training) values(t *testing.T, x *tenon.Exec) (all []float32) {
+	t.Helper()
+	for _, p := range tr.ps {
+		v, err := tenon.Read[float32](x, p.Tensor())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, v...)
+	}
+	return all
+}
+
+// Every optimizer's step can be captured once the first has made its state, and each replay is then the step that it would have been.
 func TestCapture(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		if x.Host().Device() == x.Device() {
 			return // the processor has no graphs
 		}
-		p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
-		defer p.Close()
-		p.SetGrad(x.Ones([]int{1}, tenon.Float32))
-		sgd, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1, Momentum: .5})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer sgd.Close()
-		adam, err := optim.NewAdam(list(p), optim.AdamOpt{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer adam.Close()
-		capture := func(o optim.Optimizer) (*tenon.Graph, error) {
-			var failed error
-			g, err := x.Capture(func(x *tenon.Exec) { failed = o.Step(x) }, tenon.CaptureOpt{})
-			if failed != nil && g != nil {
-				if err := g.Close(); err != nil {
-					t.Error(err)
+		for kind := range makers {
+			plain, captured := newTraining(t, x, kind), newTraining(t, x, kind)
+			const warm, steps = 2, 7
+			for i := range steps {
+				plain.gradient(x, i)
+				if err := plain.o.Step(x); err != nil {
+					t.Fatal(err)
 				}
 			}
-			if err == nil {
-				err = failed
+			capture := func() (*tenon.Graph, error) {
+				var failed error
+				g, err := x.Capture(func(x *tenon.Exec) { failed = captured.o.Step(x) }, tenon.CaptureOpt{})
+				if failed != nil && g != nil {
+					err = errors.Join(failed, g.Close())
+				}
+				return g, err
 			}
-			return g, err
+			captured.gradient(x, 0)
+			if _, err := capture(); fault.KindOf(err) != fault.Capture || !strings.Contains(err.Error(), "first step") {
+				t.Errorf("%s: got %v", kind, err)
+			}
+			for i := range warm {
+				captured.gradient(x, i)
+				if err := captured.o.Step(x); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g, err := capture()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := warm; i < steps; i++ {
+				captured.gradient(x, i)
+				if err := x.Replay(g); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, want := captured.values(t, x), plain.values(t, x); !slices.Equal(got, want) {
+				t.Errorf("%s: got %v, want %v", kind, got, want)
+			}
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+			plain.close()
+			captured.close()
 		}
-		if _, err := capture(adam); fault.KindOf(err) != fault.Capture || !strings.Contains(err.Error(), "Attempting CUDA graph capture of step() for an instance of Adam") {
-			t.Errorf("got %v", err)
-		}
-		if _, err := capture(sgd); fault.KindOf(err) != fault.Capture || !strings.Contains(err.Error(), "first step") {
-			t.Errorf("got %v", err)
-		}
-		if err := sgd.Step(x); err != nil { // to -1, with a buffer of 1
-			t.Fatal(err)
-		}
-		g, err := capture(sgd)
+	})
+}
+
+// A learning rate in a tensor is read at every step and every replay.
+func TestLRTensor(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		p := nn.NewParam(x.Zeros([]int{2}, tenon.Float32))
+		defer p.Close()
+		p.SetGrad(x.Ones([]int{2}, tenon.Float32))
+		o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for range 2 {
-			if err := x.Replay(g); err != nil {
+		defer o.Close()
+		at := func(want float64) {
+			t.Helper()
+			if got, err := tenon.Read[float32](x, p.Tensor()); err != nil || float64(got[0]) != want || float64(got[1]) != want {
+				t.Errorf("at %v, %v, want %v", got, err, want)
+			}
+		}
+		step := func() {
+			t.Helper()
+			if err := o.Step(x); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if v, err := x.Item(p.Tensor()); err != nil || v != -1-1.5-1.75 {
-			t.Errorf("got %v, %v", v, err)
+		step()
+		at(-1)
+		rate := x.Full(nil, .5, tenon.Float64)
+		if err := o.SetLRTensor(0, rate); err != nil {
+			t.Fatal(err)
 		}
-		if err := g.Close(); err != nil {
-			t.Error(err)
+		step()
+		at(-1.5)
+		x.CopyInto(rate, x.Full(nil, .25, tenon.Float64))
+		step()
+		at(-1.75)
+		if x.Host().Device() != x.Device() {
+			g, err := x.Capture(func(x *tenon.Exec) { err = o.Step(x) }, tenon.CaptureOpt{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.CopyInto(rate, x.Full(nil, 1, tenon.Float64))
+			if err := x.Replay(g); err != nil {
+				t.Fatal(err)
+			}
+			at(-2.75)
+			if err := g.Close(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			x.CopyInto(rate, x.Full(nil, 1, tenon.Float64))
+			step()
+		}
+		o.SetLR(0, .25)
+		step()
+		at(-3)
+		for _, bad := range []*tenon.Tensor{x.Zeros([]int{2}, tenon.Float32), x.Zeros(nil, tenon.Int64)} {
+			if err := o.SetLRTensor(0, bad); err == nil || !strings.Contains(err.Error(), "one floating-point number") {
+				t.Errorf("got %v", err)
+			}
+		}
+		if err := o.SetLRTensor(0, nil); err == nil {
+			t.Error("a nil tensor became the rate")
 		}
 	})
 }

@@ -14,8 +14,9 @@ import (
 
 // Optimizer is what all optimizers have in common. An optimizer serves one goroutine.
 type Optimizer interface {
-	// Step changes every parameter that has a gradient, on x's stream, and records nothing. Parameters, gradients and state must lie on x's
-	// device. After an error some parameters may be changed and others not.
+	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters, gradients and state
+	// must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each replay is then a step. After an
+	// error some parameters may be changed and others not.
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.
 	ZeroGrad()
@@ -32,34 +33,46 @@ type Optimizer interface {
 // group is a set of parameters with options O and, for each parameter, state.
 type group[O any] struct {
 	opt    O
+	names  []string
 	params []*nn.Param
-	states []state
+	// lr stands for the learning rate of opt unless it is nil.
+	lr *tenon.Tensor
+	// rows [parameters, core.StepRow] counts the steps of each parameter on the device; nil before the first step. states has the tensors of each
+	// parameter that plan names; those of one that was not stepped are nil.
+	rows   *tenon.Tensor
+	states [][]*tenon.Tensor
 }
 
-// state is what an optimizer remembers of one parameter. Tensors that the optimizer has no use for are nil.
-type state struct {
-	// step counts the steps of this parameter.
-	step int
-	// first and second are momentum buffer, or mean and mean of squares; most is the largest mean of squares.
-	first, second, most *tenon.Tensor
+// plan says how a group is stepped.
+type plan struct {
+	op *core.StepOp
+	// numbers are the options as op takes them.
+	numbers []float64
+	// slots are the tensors of each parameter, in op's order.
+	slots []slot
+	// counts names what a row remembers, in PyTorch's words: "step" first.
+	counts []string
 }
 
-func (s *state) close() {
-	for _, t := range []*tenon.Tensor{s.first, s.second, s.most} {
-		t.Close()
-	}
-	*s = state{}
+// slot is a tensor of a parameter's state: PyTorch's name for it and what it is filled with at first.
+type slot struct {
+	name  string
+	start float64
 }
 
 // optimizer holds the groups.
 type optimizer[O any] struct {
-	name string
-	// counts says that a step depends on how many came before it, so that a captured one could not be repeated.
-	counts bool
+	name   string
 	groups []*group[O]
 	seen   map[*nn.Param]bool
 	lr     func(o *O) *float64
+	plan   func(o *O) plan
+	// resolve fills in the defaults of options and refuses what cannot be.
+	resolve func(o *O, refuse refusal) error
 }
+
+// refusal makes an error of the optimizer.
+type refusal func(kind fault.Kind, format string, args ...any) error
 
 // add appends a group.
 func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
@@ -79,7 +92,10 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 	if err != nil {
 		return err
 	}
-	g := &group[O]{opt: opt}
+	if err := o.resolve(&opt, o.refuse); err != nil {
+		return err
+	}
+	g := &group[O]{opt: opt, names: names}
 	fresh := map[*nn.Param]bool{}
 	for i, p := range list {
 		t, name := p.Tensor(), names[i]
@@ -100,7 +116,7 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 	if len(g.params) == 0 {
 		return o.refuse(fault.Invalid, "optimizer got an empty parameter list")
 	}
-	g.states = make([]state, len(g.params))
+	g.states = make([][]*tenon.Tensor, len(g.params))
 	o.groups = append(o.groups, g)
 	for p := range fresh {
 		o.seen[p] = true
@@ -119,8 +135,25 @@ func (o *optimizer[O]) rate(group int) *float64 {
 	return o.lr(&o.groups[group].opt)
 }
 
-// SetLR sets the learning rate of a group from the next step on.
-func (o *optimizer[O]) SetLR(group int, lr float64) { *o.rate(group) = lr }
+// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, see SetLRTensor.
+func (o *optimizer[O]) SetLR(group int, lr float64) {
+	*o.rate(group) = lr
+	o.groups[group].lr = nil
+}
+
+// SetLRTensor has the steps of a group read their learning rate from t, until SetLR: a floating-point tensor of one element on the parameters' device, which
+// a captured step reads at each replay. The optimizer does not own it.
+func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
+	o.rate(group)
+	if err := tenon.Try(func() { core.Given(o.name, 0, (*core.Tensor)(t)) }); err != nil {
+		return err
+	}
+	if t.Numel() != 1 || !t.DType().IsFloat() {
+		return o.refuse(fault.Invalid, "a learning rate is one floating-point number, not %v of type %v", t.Shape(), t.DType())
+	}
+	o.groups[group].lr = t
+	return nil
+}
 
 // Groups returns the number of groups.
 func (o *optimizer[O]) Groups() int { return len(o.groups) }
@@ -139,58 +172,90 @@ func (o *optimizer[O]) ZeroGrad() {
 // Close frees the state, not the parameters.
 func (o *optimizer[O]) Close() {
 	for _, g := range o.groups {
-		for i := range g.states {
-			g.states[i].close()
-		}
+		g.close()
 	}
 }
 
-// batch is a set of parameters that are updated together: equal in type and number of steps.
+func (g *group[O]) close() {
+	g.rows.Close()
+	g.rows = nil
+	for i, ts := range g.states {
+		for _, t := range ts {
+			t.Close()
+		}
+		g.states[i] = nil
+	}
+}
+
+// batch is a set of parameters of one type, which are updated together.
 type batch struct {
 	dt    tenon.DType
-	step  int
+	which []int32
 	lists [][]*core.Tensor
 }
 
-// Step changes every parameter that has a gradient; see [Optimizer].
-func (o *optimizer[O]) step(x *tenon.Exec, need func(opt *O, s *state) []**tenon.Tensor, update func(opt *O, x *core.Exec, b *batch)) error {
-	if len(o.groups) == 0 {
+// step changes every parameter that has a gradient, unless found is there and not 0; see [Optimizer].
+func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
+	if o == nil || len(o.groups) == 0 {
 		return o.refuse(fault.Invalid, "the optimizer has no parameters; use one that its New function returned")
 	}
 	return tenon.Try(func() {
 		core.Made((*core.Exec)(x), o.name)
-		capturing := core.Capturing((*core.Exec)(x))
-		if capturing && o.counts {
-			core.Fail(o.name, fault.Capture, "Attempting CUDA graph capture of step() for an instance of %s, whose bias correction is computed on the host; step outside of the capture", o.name)
-		}
 		for _, g := range o.groups {
-			var batches []*batch
-			for i, p := range g.params {
-				t := p.Tensor()
-				if !t.RequiresGrad() || p.Grad() == nil {
-					continue
-				}
-				o.check(x, t, p.Grad())
-				s := &g.states[i]
-				if capturing && s.step == 0 && len(need(&g.opt, s)) > 0 {
-					core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
-				}
-				s.step++
-				b := find(&batches, t.DType(), s.step)
-				row := []*tenon.Tensor{t, p.Grad()}
-				for _, slot := range need(&g.opt, s) {
-					if *slot == nil {
-						*slot = own(x.NoGrad().Zeros(t.Shape(), t.DType()))
-					}
-					row = append(row, *slot)
-				}
-				b.add(row)
-			}
-			for _, b := range batches {
-				update(&g.opt, (*core.Exec)(x), b)
+			plan := o.plan(&g.opt)
+			for _, b := range o.batches(x, g, &plan) {
+				(*core.Exec)(x).Step(&core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
+					LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
 			}
 		}
 	})
+}
+
+// batches gathers what is to be stepped, and makes state that is missing.
+func (o *optimizer[O]) batches(x *tenon.Exec, g *group[O], plan *plan) (batches []*batch) {
+	for i, p := range g.params {
+		t, grad := p.Tensor(), p.Grad()
+		if !t.RequiresGrad() || grad == nil {
+			continue
+		}
+		o.check(x, t, grad)
+		if g.rows == nil || g.states[i] == nil {
+			o.makeState(x, g, plan, i)
+		}
+		var b *batch
+		for _, other := range batches {
+			if other.dt == t.DType() {
+				b = other
+			}
+		}
+		if b == nil {
+			b = &batch{dt: t.DType(), lists: make([][]*core.Tensor, 2+len(plan.slots))}
+			batches = append(batches, b)
+		}
+		b.which = append(b.which, int32(i))
+		b.lists[0], b.lists[1] = append(b.lists[0], (*core.Tensor)(t)), append(b.lists[1], (*core.Tensor)(grad))
+		for j, s := range g.states[i] {
+			b.lists[2+j] = append(b.lists[2+j], (*core.Tensor)(s))
+		}
+	}
+	return batches
+}
+
+// makeState makes the rows of a group and the state of one of its parameters.
+func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) {
+	if core.Capturing((*core.Exec)(x)) {
+		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
+	}
+	x = x.NoGrad()
+	if g.rows == nil {
+		g.rows = own(x.Zeros([]int{len(g.params), core.StepRow}, tenon.Float64))
+	}
+	if g.states[i] == nil {
+		g.states[i] = make([]*tenon.Tensor, len(plan.slots))
+		for j, s := range plan.slots {
+			g.states[i][j] = own(x.FullLike(g.params[i].Tensor(), s.start, tenon.LikeOpt{}))
+		}
+	}
 }
 
 // check refuses what a kernel could not update.
@@ -200,27 +265,6 @@ func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
 	}
 	if grad.DType() != t.DType() {
 		core.Fail(o.name, fault.Invalid, "a parameter of type %v has a gradient of type %v; convert it", t.DType(), grad.DType())
-	}
-}
-
-func find(batches *[]*batch, dt tenon.DType, step int) *batch {
-	for _, b := range *batches {
-		if b.dt == dt && b.step == step {
-			return b
-		}
-	}
-	b := &batch{dt: dt, step: step}
-	*batches = append(*batches, b)
-	return b
-}
-
-// add appends one parameter with what belongs to it.
-func (b *batch) add(row []*tenon.Tensor) {
-	if b.lists == nil {
-		b.lists = make([][]*core.Tensor, len(row))
-	}
-	for j, t := range row {
-		b.lists[j] = append(b.lists[j], (*core.Tensor)(t))
 	}
 }
 
@@ -242,4 +286,15 @@ func or(v, def float64) float64 {
 		return def
 	}
 	return v
+}
+
+// stepOnly is what most optimizers count.
+var stepOnly = []string{"step"}
+
+// signOf is the factor of the gradient.
+func signOf(maximize bool) float64 {
+	if maximize {
+		return -1
+	}
+	return 1
 }

@@ -12,15 +12,16 @@ import (
 // SGDOpt are the options of SGD. The zero value is PyTorch's default.
 type SGDOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
-	LR float64
+	LR float64 `json:"lr"`
 	// Momentum keeps that part of the last step, and Dampening leaves that part of the gradient out of it.
-	Momentum, Dampening float64
+	Momentum  float64 `json:"momentum"`
+	Dampening float64 `json:"dampening"`
 	// WeightDecay adds that multiple of the parameter to the gradient.
-	WeightDecay float64
+	WeightDecay float64 `json:"weight_decay"`
 	// Nesterov takes the gradient at the place where the momentum leads; it needs Momentum and no Dampening.
-	Nesterov bool
+	Nesterov bool `json:"nesterov"`
 	// Maximize goes up the gradient.
-	Maximize bool
+	Maximize bool `json:"maximize"`
 }
 
 // SGD is stochastic gradient descent, with momentum as torch.optim.SGD has it. It has the methods of [Optimizer] and Add.
@@ -28,9 +29,31 @@ type SGD struct{ optimizer[SGDOpt] }
 
 var _ Optimizer = (*SGD)(nil)
 
+func newSGD() optimizer[SGDOpt] {
+	return optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *float64 { return &o.LR },
+		resolve: func(o *SGDOpt, refuse refusal) error {
+			o.LR = or(o.LR, 1e-3)
+			if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
+				return refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
+			}
+			return notNegative(refuse, "learning rate", o.LR, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *SGDOpt) plan {
+			p := plan{op: core.SGD, numbers: []float64{o.LR, signOf(o.Maximize), o.WeightDecay}, counts: stepOnly}
+			if o.Momentum != 0 {
+				p.op, p.slots = core.SGDMomentum, []slot{{name: "momentum_buffer"}}
+				p.numbers = append(p.numbers, o.Momentum, 1-o.Dampening)
+			}
+			if o.Nesterov {
+				p.op = core.SGDNesterov
+			}
+			return p
+		}}
+}
+
 // NewSGD returns an optimizer of params, such as nn.Params(m).
 func NewSGD(params iter.Seq2[string, *nn.Param], opt SGDOpt) (*SGD, error) {
-	o := &SGD{optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *float64 { return &o.LR }}}
+	o := &SGD{newSGD()}
 	if err := o.Add(params, opt); err != nil {
 		return nil, err
 	}
@@ -42,17 +65,6 @@ func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opt SGDOpt) error {
 	if o == nil {
 		return missing("SGD")
 	}
-	opt.LR = or(opt.LR, 1e-3)
-	switch {
-	case !(opt.LR >= 0):
-		return o.refuse(fault.Invalid, "Invalid learning rate: %v; give a number that is not negative", opt.LR)
-	case !(opt.Momentum >= 0):
-		return o.refuse(fault.Invalid, "Invalid momentum value: %v; give a number that is not negative", opt.Momentum)
-	case !(opt.WeightDecay >= 0):
-		return o.refuse(fault.Invalid, "Invalid weight_decay value: %v; give a number that is not negative", opt.WeightDecay)
-	case opt.Nesterov && (opt.Momentum == 0 || opt.Dampening != 0):
-		return o.refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
-	}
 	return o.add(params, opt)
 }
 
@@ -61,12 +73,5 @@ func (o *SGD) Step(x *tenon.Exec) error {
 	if o == nil {
 		return missing("SGD")
 	}
-	return o.step(x, func(opt *SGDOpt, s *state) []**tenon.Tensor {
-		if opt.Momentum == 0 {
-			return nil
-		}
-		return []**tenon.Tensor{&s.first}
-	}, func(opt *SGDOpt, x *core.Exec, b *batch) {
-		core.StepSGD(x, b.lists, opt.LR, opt.Momentum, opt.Dampening, opt.WeightDecay, opt.Nesterov, opt.Maximize, b.step == 1)
-	})
+	return o.step(x, nil)
 }

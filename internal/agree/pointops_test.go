@@ -2,6 +2,7 @@ package agree
 
 import (
 	"fmt"
+	"math/rand/v2"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels"
@@ -96,7 +97,7 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 
 // manyLayouts are the operations that are tried with every layout: of none to five inputs, several results, seen indexes, fixed input types.
 var manyLayouts = []*kernels.PointOp{kernels.Copy, kernels.Add, kernels.Where, kernels.AddCMul, kernels.Fill, kernels.Arange, kernels.Tril, kernels.OneHot,
-	kernels.SGDMomentum, kernels.AdamWAMS, kernels.CrossEntropyBackward, kernels.Exp, kernels.DivFloor}
+	kernels.SGDMomentum.PointOp, kernels.AdamWAMS.PointOp, kernels.CrossEntropyBackward, kernels.Exp, kernels.DivFloor}
 
 // tryPointOps tries every operation with every type that it computes in, share of several layouts for each; all layouts for some. It returns how many
 // operations and types there are.
@@ -170,7 +171,11 @@ func tryInPlace(p *pair) {
 
 // tryMultiTensor runs optimizer steps and others over lists of tensors, more than one launch takes, some of which lie askew.
 func tryMultiTensor(p *pair) {
-	for _, op := range []*kernels.PointOp{kernels.Add, kernels.AddCMul, kernels.SGD, kernels.SGDNesterov, kernels.Adam, kernels.AdamW, kernels.AdamAMSGrad, kernels.AdamWAMS} {
+	ops := []*kernels.PointOp{kernels.Add, kernels.AddCMul}
+	for _, s := range kernels.StepOps() {
+		ops = append(ops, s.PointOp)
+	}
+	for _, op := range ops {
 		for _, t := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.Float16, dtype.BFloat16} {
 			tr := trial{name: fmt.Sprintf("multi_tensor %s %v", op.Name, t)}
 			const tensors = 37
@@ -191,15 +196,57 @@ func tryMultiTensor(p *pair) {
 					tr.arrays = append(tr.arrays, in(t, v, mild, n))
 				}
 			}
+			tr.arrays = append(tr.arrays, in(dtype.Float64, dense, stepRows, 3, kernels.RowLen))
 			tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
 				var outs, ins [][]kernels.Operand
-				for range tensors {
+				rows := kernels.Rows{Ptr: ops[len(ops)-1].Ptr}
+				for i := range tensors {
 					outs, ins = append(outs, ops[:op.Outs]), append(ins, ops[op.Outs:op.Outs+op.Ins])
 					ops = ops[op.Outs+op.Ins:]
+					rows.Which = append(rows.Which, int32(i%3))
 				}
-				return kernels.MultiTensor(is, op, t, opScalars(op.Scalars), outs, ins)
+				return kernels.MultiTensor(is, op, t, rows, outs, ins)
 			}
 			p.try(tr)
 		}
 	}
+	for _, op := range kernels.StepOps() {
+		for _, t := range []dtype.DType{dtype.Float32, dtype.Float64} {
+			found := func(rng *rand.Rand, t dtype.DType, n int) []byte { return make([]byte, n*t.Size()) } // nothing
+			if t == dtype.Float64 {
+				found = mild
+			}
+			tr := trial{name: fmt.Sprintf("advance %s %v", op.Name, t), arrays: []*array{newArray(true, dtype.Float64, dense, stepRows, 700, kernels.RowLen),
+				in(t, dense, mild, 1), in(dtype.Float32, dense, found, 1)}}
+			tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+				rows := kernels.Rows{Ptr: ops[0].Ptr}
+				for i := range 650 {
+					rows.Which = append(rows.Which, int32(i*3%700))
+				}
+				numbers := []float64{.01, -1, .1, .8, .95, 1e-6, .004}[:op.Numbers]
+				if err := kernels.Advance(is, op, numbers, rows, ops[1], ops[2]); err != nil {
+					return err
+				}
+				rows.Which = rows.Which[:40]
+				return kernels.Advance(is, op, numbers, rows, kernels.Operand{}, kernels.Operand{})
+			}
+			p.try(tr)
+		}
+	}
+}
+
+// stepRows fills rows of optimizers: counts from 0 up, numbers between 0 and 2, and every third row to be skipped.
+func stepRows(rng *rand.Rand, t dtype.DType, n int) []byte {
+	var b []byte
+	for i := range n {
+		v := 2 * rng.Float64()
+		switch i % kernels.RowLen {
+		case 0:
+			v = float64(i / kernels.RowLen)
+		case kernels.RowMemory:
+			v = float64(i / kernels.RowLen % 3 / 2)
+		}
+		b = put(b, t, realBits(t, v))
+	}
+	return b
 }

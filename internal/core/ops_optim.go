@@ -1,127 +1,198 @@
 package core
 
 import (
-	"math"
+	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
 
-// The steps of optimizers, for package optim. They change lists of tensors in place, in one launch for every 32 tensors that lie without gaps, and
-// record nothing.
+// The steps of optimizers and the scaling of gradients, for package optim. They change lists of tensors in place, in one launch for every 32 tensors, and
+// record nothing. All numbers that change from step to step lie in device memory: a step does not wait for the device, and can be captured.
 
-var rowForeach *row
+// StepOp is the step of one kind of optimizer.
+type StepOp = kernels.StepOp
+
+// The steps that there are; package kernels says what inputs and numbers each takes.
+var (
+	SGD, SGDMomentum, SGDNesterov            = kernels.SGD, kernels.SGDMomentum, kernels.SGDNesterov
+	Adam, AdamAMSGrad                        = kernels.Adam, kernels.AdamAMSGrad
+	AdamW, AdamWAMSGrad                      = kernels.AdamW, kernels.AdamWAMS
+	NAdam, NAdamW, RAdam, RAdamW             = kernels.NAdam, kernels.NAdamW, kernels.RAdam, kernels.RAdamW
+	Adamax, Adagrad, Adadelta, Rprop, ASGD   = kernels.Adamax, kernels.Adagrad, kernels.Adadelta, kernels.Rprop, kernels.ASGD
+	RMSprop, RMSpropCentered                 = kernels.RMSprop, kernels.RMSpropCentered
+	RMSpropMomentum, RMSpropCenteredMomentum = kernels.RMSpropMomentum, kernels.RMSpropCenteredMomentum
+)
+
+// StepRow is how many float64 an optimizer's row has for each parameter: what it remembers, of which the first is the number of steps taken, and behind
+// that the scalars of the step under way.
+const StepRow = kernels.RowLen
+
+var rowForeach, rowAdvance *row
 
 func init() {
 	rowForeach = define(row{Name: "Foreach", meta: func(*frame) {}, run: runForeach})
+	rowAdvance = define(row{Name: "Advance", meta: func(*frame) {}, run: runAdvance})
 }
 
-// foreach is a call of rowForeach: the lists of operands, which are the frame's many in order, and which of them the outputs are.
+// foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, and last the rows.
 type foreach struct {
-	op      *kernels.PointOp
-	lists   int
-	outs    []int
-	scalars []kernels.Scalar
+	op    *kernels.PointOp
+	lists int
+	// outs says which lists the outputs are, and which names the rows of the tensors.
+	outs  []int
+	which []int32
 }
 
-// runForeach: of a call over n tensors the frame's many holds n first operands, then n second ones, and so on.
 func runForeach(f *frame) error {
 	c := f.opt.(*foreach)
-	n := len(f.many) / c.lists
+	n := (len(f.many) - 1) / c.lists
 	outs, ins := make([][]kernels.Operand, n), make([][]kernels.Operand, n)
 	all := make([]kernels.Operand, n*(len(c.outs)+c.lists))
 	for i := range n {
 		outs[i], all = all[:len(c.outs):len(c.outs)], all[len(c.outs):]
 		ins[i], all = all[:c.lists:c.lists], all[c.lists:]
 		for j := range c.lists {
-			ins[i][j] = operand(f.many[j*n+i])
+			ins[i][j] = inLine(f.many[j*n+i])
 		}
 		for o, j := range c.outs {
-			t := f.many[j*n+i]
-			f.writes(t)
+			f.writes(f.many[j*n+i])
 			outs[i][o] = ins[i][j]
 		}
 	}
-	return kernels.MultiTensor(f, c.op, f.many[0].dt, c.scalars, outs, ins)
+	return kernels.MultiTensor(f, c.op, f.many[0].dt, kernels.Rows{Ptr: operand(f.many[len(f.many)-1]).Ptr, Which: c.which}, outs, ins)
 }
 
-// foreach runs c over the lists, whose tensors at one place have one shape and whose every list has one type.
-func (x *Exec) foreach(name string, c *foreach, lists [][]*Tensor) {
-	if len(lists[0]) == 0 {
+// inLine is the operand of a tensor without gaps, whatever the order of its dimensions.
+func inLine(t *Tensor) kernels.Operand {
+	o := operand(t)
+	o.Shape, o.Stride = []int{o.Numel()}, []int{1}
+	return o
+}
+
+// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip.
+type advance struct {
+	op          *kernels.StepOp
+	numbers     []float64
+	which       []int32
+	rate, found bool
+}
+
+func runAdvance(f *frame) error {
+	c := f.opt.(*advance)
+	rows, rest := f.many[0], f.many[1:]
+	f.writes(rows)
+	var lr, found kernels.Operand
+	if c.rate {
+		lr, rest = operand(rest[0]), rest[1:]
+	}
+	if c.found {
+		found = operand(rest[0])
+	}
+	return kernels.Advance(f, c.op, c.numbers, kernels.Rows{Ptr: operand(rows).Ptr, Which: c.which}, lr, found)
+}
+
+// Step is a step of an optimizer.
+type Step struct {
+	Op *StepOp
+	// Numbers are what the optimizer was given.
+	Numbers []float64
+	// Rows [parameters, StepRow] float64 are the rows of all parameters, zeros before the first step, and Which names those of this step's.
+	Rows  *Tensor
+	Which []int32
+	// LR, a float of one element, stands for the first of the numbers; the step is skipped if Found, a float32 of one element, is not 0. Either may be nil.
+	LR, Found *Tensor
+	// Lists are parameters, gradients and state: tensors at one place have one shape, those of one list one type.
+	Lists [][]*Tensor
+}
+
+// Step does it.
+func (x *Exec) Step(s *Step) {
+	if len(s.Which) == 0 {
 		return
 	}
-	c.lists = len(lists)
-	f := x.NoGrad().op(rowForeach)
-	for _, l := range lists {
-		f.many = append(f.many, l...)
+	x = x.NoGrad()
+	x.advance(s)
+	x.foreach(&foreach{op: s.Op.PointOp, lists: len(s.Lists), outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows)
+}
+
+// stepOuts: the outputs are the inputs but the gradient.
+func stepOuts(op *kernels.PointOp) []int {
+	outs := []int{0}
+	for j := 2; j <= op.Outs; j++ {
+		outs = append(outs, j)
 	}
-	for j, l := range lists {
-		for i, t := range l {
-			if !sameShape(t.shape, lists[0][i].shape) {
-				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", name, j, t.shape, lists[0][i].shape)
-			}
+	return outs
+}
+
+func (x *Exec) advance(s *Step) {
+	f := x.op(rowAdvance)
+	f.many = append(f.many, s.Rows)
+	for _, t := range []*Tensor{s.LR, s.Found} {
+		if t != nil {
+			f.many = append(f.many, t)
 		}
 	}
-	f.opt = c
+	f.opt = &advance{s.Op, s.Numbers, s.Which, s.LR != nil, s.Found != nil}
 	f.call()
 	x.s.leave(f)
 }
 
-func floatScalars(vs ...float64) []kernels.Scalar {
-	out := make([]kernels.Scalar, len(vs))
-	for i, v := range vs {
-		out[i] = kernels.FloatScalar(v)
-	}
-	return out
-}
-
-// signOf is the factor of the gradient.
-func signOf(maximize bool) float64 {
-	if maximize {
-		return -1
-	}
-	return 1
-}
-
-// StepSGD does a step of stochastic gradient descent as torch.optim.SGD does. lists are parameters, gradients and, if momentum is not 0, buffers,
-// which hold zeros before the first step.
-func StepSGD(x *Exec, lists [][]*Tensor, lr, momentum, dampening, decay float64, nesterov, maximize, first bool) {
-	c := &foreach{op: kernels.SGD, outs: []int{0}, scalars: floatScalars(signOf(maximize), decay, -lr)}
-	if momentum != 0 {
-		c.op, c.outs = kernels.SGDMomentum, []int{0, 2}
-		keep, take := momentum, 1-dampening
-		if first {
-			keep, take = 0, 1
+// foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do.
+func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
+	f := x.op(rowForeach)
+	var gaps []int
+	for i, p := range lists[0] {
+		same := dense(p.shape, p.stride)
+		for j, l := range lists {
+			if !sameShape(l[i].shape, p.shape) {
+				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j, l[i].shape, p.shape)
+			}
+			same = same && sameLayout(p.shape, l[i].stride, p.stride)
 		}
-		c.scalars = append(c.scalars, floatScalars(keep, take)...)
-		if nesterov {
-			c.op = kernels.SGDNesterov
-			c.scalars = append(c.scalars, floatScalars(momentum)...)
+		if !same {
+			gaps = append(gaps, i)
 		}
 	}
-	x.foreach("SGD", c, lists)
+	if gaps == nil {
+		f.foreach(c, lists, rows)
+		return
+	}
+	x.s.leave(f)
+	x.Scope(func(x *Exec) {
+		copies := make([][]*Tensor, len(lists))
+		for j, l := range lists {
+			copies[j] = slices.Clone(l)
+			for _, i := range gaps {
+				copies[j][i] = x.Empty(l[i].shape, l[i].dt)
+				x.CopyInto(copies[j][i], l[i])
+			}
+		}
+		x.op(rowForeach).foreach(c, copies, rows)
+		for _, j := range c.outs {
+			for _, i := range gaps {
+				x.CopyInto(lists[j][i], copies[j][i])
+			}
+		}
+	})
 }
 
-// StepAdam does step number step, from 1 on, of Adam, or of AdamW if the decay is decoupled, as torch.optim does. lists are parameters, gradients,
-// means and means of squares, and for AMSGrad the largest of the latter; all but the first two hold zeros before the first step.
-func StepAdam(x *Exec, lists [][]*Tensor, lr, beta1, beta2, eps, decay float64, decoupled, maximize bool, step int) {
-	c := &foreach{op: kernels.Adam, outs: []int{0, 2, 3}}
-	amsgrad := len(lists) == 5
-	switch {
-	case decoupled && amsgrad:
-		c.op = kernels.AdamWAMS
-	case decoupled:
-		c.op = kernels.AdamW
-	case amsgrad:
-		c.op = kernels.AdamAMSGrad
+func (f *frame) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
+	for _, l := range lists {
+		f.many = append(f.many, l...)
 	}
-	if amsgrad {
-		c.outs = append(c.outs, 4)
+	f.many = append(f.many, rows)
+	f.opt = c
+	f.call()
+	f.x.s.leave(f)
+}
+
+// sameLayout reports whether strides a and b place the elements of shape alike.
+func sameLayout(shape, a, b []int) bool {
+	for d, n := range shape {
+		if n > 1 && a[d] != b[d] {
+			return false
+		}
 	}
-	if decoupled {
-		decay = 1 - lr*decay
-	}
-	correction1, correction2 := 1-math.Pow(beta1, float64(step)), 1-math.Pow(beta2, float64(step))
-	c.scalars = floatScalars(signOf(maximize), decay, 1-beta1, beta2, 1-beta2, -lr/correction1, math.Sqrt(correction2), eps)
-	x.foreach("Adam", c, lists)
+	return true
 }

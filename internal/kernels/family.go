@@ -31,8 +31,9 @@ const (
 	FamilySegment
 	// FamilyNLL: Op is a stage of NLL.
 	FamilyNLL
-	// FamilyMultiTensor: Op is a PointOp's id.
+	// FamilyMultiTensor: Op is a PointOp's id; FamilyAdvance: Op is a StepOp's.
 	FamilyMultiTensor
+	FamilyAdvance
 	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout and Bernoulli numbers of given probabilities.
 	FamilyRandom
 	FamilyDropout

@@ -15,12 +15,12 @@ const (
 	multiTensors = 32
 )
 
-// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one shape and
-// lie alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an input. It launches
-// once for every 32 tensors; what has other strides takes Pointwise.
-func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins [][]Operand) error {
-	if len(outs) != len(ins) {
-		return fmt.Errorf("%s: %d lists of outputs for %d of inputs", op.Name, len(outs), len(ins))
+// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one shape and lie
+// alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an input. The scalars are those of
+// the tensors' rows, and tensors whose rows are marked to be skipped stay as they are. It launches once for every 32 tensors.
+func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error {
+	if len(outs) != len(ins) || len(rows.Which) != len(ins) {
+		return fmt.Errorf("%s: %d lists of outputs and %d rows for %d of inputs", op.Name, len(outs), len(rows.Which), len(ins))
 	}
 	if op.BuildAt != nil {
 		return fmt.Errorf("%s sees indexes, which have no meaning over several tensors", op.Name)
@@ -28,22 +28,19 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, 
 	var list [multiTensors]multiEntry
 	n := 0
 	for i := range outs {
-		if err := op.check(scalars, outs[i], ins[i]); err != nil {
-			return err
+		if len(outs[i]) != op.Outs || len(ins[i]) != op.Ins {
+			return fmt.Errorf("%s takes %d outputs and %d inputs, got %d and %d", op.Name, op.Outs, op.Ins, len(outs[i]), len(ins[i]))
 		}
 		size, repeat, ok := contiguous(outs[i], ins[i])
 		switch {
 		case ok && size == 0:
 			continue
 		case !ok || repeat != 0:
-			if err := Pointwise(is, op, compute, scalars, outs[i], ins[i]); err != nil {
-				return err
-			}
-			continue
+			return fmt.Errorf("%s: the operands of tensor %d do not lie alike without gaps", op.Name, i)
 		}
-		list[n] = multiEntry{outs[i], ins[i], size}
+		list[n] = multiEntry{outs[i], ins[i], size, rows.Which[i]}
 		if n++; n == multiTensors {
-			if err := issueMulti(is, op, compute, scalars, list[:n]); err != nil {
+			if err := issueMulti(is, op, compute, rows.Ptr, list[:n]); err != nil {
 				return err
 			}
 			n = 0
@@ -52,16 +49,17 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, 
 	if n == 0 {
 		return nil
 	}
-	return issueMulti(is, op, compute, scalars, list[:n])
+	return issueMulti(is, op, compute, rows.Ptr, list[:n])
 }
 
 // multiEntry is one tensor of a launch.
 type multiEntry struct {
 	outs, ins []Operand
 	size      int
+	row       int32
 }
 
-func issueMulti(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, list []multiEntry) error {
+func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows uint64, list []multiEntry) error {
 	l := is.NewLaunch()
 	s := &l.Spec
 	pointSpec(s, op, compute, list[0].outs, list[0].ins)
@@ -102,8 +100,15 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, l
 		}
 		l.i32(blocks)
 	}
-	for i := range op.Scalars {
-		l.scalar(scalars[i], op.scalarType(i, opmath(compute)))
+	if op.Scalars > 0 {
+		l.u64(rows)
+		for i := range multiTensors {
+			if i < len(list) {
+				l.i32(int(list[i].row))
+			} else {
+				l.i32(0)
+			}
+		}
 	}
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{multiThreads, 1, 1}
@@ -126,18 +131,20 @@ func buildMulti(s *Spec) *kernel.Kernel {
 		sizes := k.Params("size", dtype.Int64, multiTensors)
 		ends := k.Params("end", dtype.Int32, multiTensors)
 		p := &pointKernel{k: k, op: op, s: s, vec: vec}
-		for i := range op.Scalars {
-			p.scalars = append(p.scalars, scalarParam(k, fmt.Sprintf("s%d", i), op.scalarType(i, s.Compute)))
+		var rows kernel.Buffer
+		var which kernel.Array
+		if op.Scalars > 0 {
+			rows, which = k.BufferRO("rows", dtype.Float64), k.Params("row", dtype.Int32, multiTensors)
 		}
 		block := k.BlockIdx(kernel.X)
-		which, start := k.Var(k.I32(0)), k.Var(k.I32(0))
+		tensor, start := k.Var(k.I32(0)), k.Var(k.I32(0))
 		k.Loop(func() {
-			end := ends.Load(which.Get())
+			end := ends.Load(tensor.Get())
 			k.If(block.Lt(end), k.Break)
 			start.Set(end)
-			which.Set(which.Get().Add(k.I32(1)))
+			tensor.Set(tensor.Get().Add(k.I32(1)))
 		})
-		i := which.Get()
+		i := tensor.Get()
 		first := block.Sub(start.Get()).MulWide(k.I32(tile))
 		for o := range count {
 			a := array{k.At(addrs[o].Load(i), s.DTypes[o].Real()), s.DTypes[o]}.offset(first)
@@ -147,7 +154,18 @@ func buildMulti(s *Spec) *kernel.Kernel {
 				p.ins = append(p.ins, a)
 			}
 		}
-		p.tile(sizes.Load(i).Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32))
+		rest := sizes.Load(i).Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32)
+		if op.Scalars == 0 {
+			p.tile(rest)
+			return
+		}
+		at := which.Load(i).Mul(k.I32(RowLen))
+		k.If(rows.LoadAt(at, rowSkip).Eq(k.F64(0)), func() {
+			for j := range op.Scalars {
+				p.scalars = append(p.scalars, realNum(rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, s.Compute)))
+			}
+			p.tile(rest)
+		})
 	})
 }
 

@@ -1,0 +1,70 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// AdadeltaOpt are the options of Adadelta. The zero value is PyTorch's default.
+type AdadeltaOpt struct {
+	// LR is the learning rate; 0 is 1.
+	LR float64 `json:"lr"`
+	// Rho is the part that the running means keep in each step; 0 is 0.9.
+	Rho float64 `json:"rho"`
+	// Eps is added to the means before their roots are taken; 0 is 1e-6.
+	Eps float64 `json:"eps"`
+	// WeightDecay adds that multiple of the parameter to the gradient.
+	WeightDecay float64 `json:"weight_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// Adadelta scales each step by the ratio of the sizes of past steps and gradients (M. Zeiler, arXiv:1212.5701), as torch.optim.Adadelta does. It has the
+// methods of [Optimizer] and Add.
+type Adadelta struct{ optimizer[AdadeltaOpt] }
+
+var _ Optimizer = (*Adadelta)(nil)
+
+// NewAdadelta returns an optimizer of params, such as nn.Params(m).
+func NewAdadelta(params iter.Seq2[string, *nn.Param], opt AdadeltaOpt) (*Adadelta, error) {
+	o := &Adadelta{newAdadelta()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *Adadelta) Add(params iter.Seq2[string, *nn.Param], opt AdadeltaOpt) error {
+	if o == nil {
+		return missing("Adadelta")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *Adadelta) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("Adadelta")
+	}
+	return o.step(x, nil)
+}
+
+func newAdadelta() optimizer[AdadeltaOpt] {
+	return optimizer[AdadeltaOpt]{name: "Adadelta", seen: map[*nn.Param]bool{}, lr: func(o *AdadeltaOpt) *float64 { return &o.LR },
+		resolve: func(o *AdadeltaOpt, refuse refusal) error {
+			o.LR, o.Rho, o.Eps = or(o.LR, 1), or(o.Rho, 0.9), or(o.Eps, 1e-6)
+			if !(0 <= o.Rho && o.Rho <= 1) {
+				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", o.Rho)
+			}
+			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *AdadeltaOpt) plan {
+			return plan{core.Adadelta, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Rho, o.Eps}, []slot{{name: "square_avg"}, {name: "acc_delta"}}, stepOnly}
+		},
+	}
+}

@@ -1,0 +1,69 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// AdagradOpt are the options of Adagrad. The zero value is PyTorch's default.
+type AdagradOpt struct {
+	// LR is the learning rate; 0 is 1e-2.
+	LR float64 `json:"lr"`
+	// LRDecay makes the rate smaller: at step t it is LR/(1+(t-1)·LRDecay).
+	LRDecay float64 `json:"lr_decay"`
+	// WeightDecay adds that multiple of the parameter to the gradient.
+	WeightDecay float64 `json:"weight_decay"`
+	// InitialAccumulator is what the sums of squares begin with.
+	InitialAccumulator float64 `json:"initial_accumulator_value"`
+	// Eps is added to the root of the sum; 0 is 1e-10.
+	Eps float64 `json:"eps"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// Adagrad scales each step by the root of the sum of all squares of the gradient (J. Duchi, E. Hazan, Y. Singer, JMLR 2011), as torch.optim.Adagrad does.
+// It has the methods of [Optimizer] and Add.
+type Adagrad struct{ optimizer[AdagradOpt] }
+
+var _ Optimizer = (*Adagrad)(nil)
+
+// NewAdagrad returns an optimizer of params, such as nn.Params(m).
+func NewAdagrad(params iter.Seq2[string, *nn.Param], opt AdagradOpt) (*Adagrad, error) {
+	o := &Adagrad{newAdagrad()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *Adagrad) Add(params iter.Seq2[string, *nn.Param], opt AdagradOpt) error {
+	if o == nil {
+		return missing("Adagrad")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *Adagrad) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("Adagrad")
+	}
+	return o.step(x, nil)
+}
+
+func newAdagrad() optimizer[AdagradOpt] {
+	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *float64 { return &o.LR },
+		resolve: func(o *AdagradOpt, refuse refusal) error {
+			o.LR, o.Eps = or(o.LR, 1e-2), or(o.Eps, 1e-10)
+			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
+				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)
+		},
+		plan: func(o *AdagradOpt) plan {
+			return plan{core.Adagrad, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.LRDecay, o.Eps}, []slot{{"sum", o.InitialAccumulator}}, stepOnly}
+		},
+	}
+}

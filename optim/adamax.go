@@ -1,0 +1,69 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// AdamaxOpt are the options of Adamax. The zero value is PyTorch's default.
+type AdamaxOpt struct {
+	// LR is the learning rate; 0 is 2e-3.
+	LR float64 `json:"lr"`
+	// Betas are the parts that the running mean of the gradient and its largest magnitude keep in each step; both 0 stand for 0.9 and 0.999.
+	Betas [2]float64 `json:"betas"`
+	// Eps is added to the magnitude; 0 is 1e-8.
+	Eps float64 `json:"eps"`
+	// WeightDecay adds that multiple of the parameter to the gradient.
+	WeightDecay float64 `json:"weight_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// Adamax is Adam with the largest magnitude in place of the mean of squares (D. Kingma, J. Ba, ICLR 2015), as torch.optim.Adamax has it. It has the
+// methods of [Optimizer] and Add.
+type Adamax struct{ optimizer[AdamaxOpt] }
+
+var _ Optimizer = (*Adamax)(nil)
+
+// NewAdamax returns an optimizer of params, such as nn.Params(m).
+func NewAdamax(params iter.Seq2[string, *nn.Param], opt AdamaxOpt) (*Adamax, error) {
+	o := &Adamax{newAdamax()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *Adamax) Add(params iter.Seq2[string, *nn.Param], opt AdamaxOpt) error {
+	if o == nil {
+		return missing("Adamax")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *Adamax) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("Adamax")
+	}
+	return o.step(x, nil)
+}
+
+func newAdamax() optimizer[AdamaxOpt] {
+	return optimizer[AdamaxOpt]{name: "Adamax", seen: map[*nn.Param]bool{}, lr: func(o *AdamaxOpt) *float64 { return &o.LR },
+		resolve: func(o *AdamaxOpt, refuse refusal) error {
+			o.LR, o.Eps = or(o.LR, 2e-3), or(o.Eps, 1e-8)
+			if err := checkBetas(&o.Betas, refuse); err != nil {
+				return err
+			}
+			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *AdamaxOpt) plan {
+			return plan{core.Adamax, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps}, []slot{{name: "exp_avg"}, {name: "exp_inf"}}, stepOnly}
+		},
+	}
+}

@@ -1,0 +1,68 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// ASGDOpt are the options of ASGD. The zero value is PyTorch's default.
+type ASGDOpt struct {
+	// LR is the learning rate; 0 is 1e-2.
+	LR float64 `json:"lr"`
+	// Lambda makes parameters and rate smaller from step to step; 0 is 1e-4.
+	Lambda float64 `json:"lambd"`
+	// Alpha is the power by which the rate falls; 0 is 0.75.
+	Alpha float64 `json:"alpha"`
+	// T0 is the step after which averages are taken; 0 is 1e6.
+	T0 float64 `json:"t0"`
+	// WeightDecay adds that multiple of the parameter to the gradient.
+	WeightDecay float64 `json:"weight_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// ASGD is stochastic gradient descent that also keeps the averages of the parameters (B. Polyak, A. Juditsky, SIAM J. Control Optim. 1992), as
+// torch.optim.ASGD does; they are its state "ax". It has the methods of [Optimizer] and Add.
+type ASGD struct{ optimizer[ASGDOpt] }
+
+var _ Optimizer = (*ASGD)(nil)
+
+// NewASGD returns an optimizer of params, such as nn.Params(m).
+func NewASGD(params iter.Seq2[string, *nn.Param], opt ASGDOpt) (*ASGD, error) {
+	o := &ASGD{newASGD()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *ASGD) Add(params iter.Seq2[string, *nn.Param], opt ASGDOpt) error {
+	if o == nil {
+		return missing("ASGD")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *ASGD) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("ASGD")
+	}
+	return o.step(x, nil)
+}
+
+func newASGD() optimizer[ASGDOpt] {
+	return optimizer[ASGDOpt]{name: "ASGD", seen: map[*nn.Param]bool{}, lr: func(o *ASGDOpt) *float64 { return &o.LR },
+		resolve: func(o *ASGDOpt, refuse refusal) error {
+			o.LR, o.Lambda, o.Alpha, o.T0 = or(o.LR, 1e-2), or(o.Lambda, 1e-4), or(o.Alpha, 0.75), or(o.T0, 1e6)
+			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *ASGDOpt) plan {
+			return plan{core.ASGD, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Lambda, o.Alpha, o.T0}, []slot{{name: "ax"}}, []string{"step", "eta", "mu"}}
+		},
+	}
+}

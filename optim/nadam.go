@@ -1,0 +1,76 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// NAdamOpt are the options of NAdam. The zero value is PyTorch's default.
+type NAdamOpt struct {
+	// LR is the learning rate; 0 is 2e-3.
+	LR float64 `json:"lr"`
+	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
+	Betas [2]float64 `json:"betas"`
+	// Eps is added to the root of the mean square; 0 is 1e-8.
+	Eps float64 `json:"eps"`
+	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that part of the
+	// learning rate.
+	WeightDecay          float64 `json:"weight_decay"`
+	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
+	// MomentumDecay is how fast the momentum grows to its full size; 0 is 4e-3.
+	MomentumDecay float64 `json:"momentum_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// NAdam is Adam with Nesterov's momentum (T. Dozat, ICLR Workshop 2016), as torch.optim.NAdam has it. It has the methods of [Optimizer] and Add.
+type NAdam struct{ optimizer[NAdamOpt] }
+
+var _ Optimizer = (*NAdam)(nil)
+
+// NewNAdam returns an optimizer of params, such as nn.Params(m).
+func NewNAdam(params iter.Seq2[string, *nn.Param], opt NAdamOpt) (*NAdam, error) {
+	o := &NAdam{newNAdam()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *NAdam) Add(params iter.Seq2[string, *nn.Param], opt NAdamOpt) error {
+	if o == nil {
+		return missing("NAdam")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *NAdam) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("NAdam")
+	}
+	return o.step(x, nil)
+}
+
+func newNAdam() optimizer[NAdamOpt] {
+	return optimizer[NAdamOpt]{name: "NAdam", seen: map[*nn.Param]bool{}, lr: func(o *NAdamOpt) *float64 { return &o.LR },
+		resolve: func(o *NAdamOpt, refuse refusal) error {
+			o.LR, o.Eps, o.MomentumDecay = or(o.LR, 2e-3), or(o.Eps, 1e-8), or(o.MomentumDecay, 4e-3)
+			if err := checkBetas(&o.Betas, refuse); err != nil {
+				return err
+			}
+			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay, "momentum_decay value", o.MomentumDecay)
+		},
+		plan: func(o *NAdamOpt) plan {
+			p := plan{core.NAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps, o.MomentumDecay}, moments, []string{"step", "mu_product"}}
+			if o.DecoupledWeightDecay {
+				p.op = core.NAdamW
+			}
+			return p
+		},
+	}
+}

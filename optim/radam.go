@@ -1,0 +1,75 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// RAdamOpt are the options of RAdam. The zero value is PyTorch's default.
+type RAdamOpt struct {
+	// LR is the learning rate; 0 is 1e-3.
+	LR float64 `json:"lr"`
+	// Betas are the parts that the running means of gradient and square keep in each step; both 0 stand for 0.9 and 0.999.
+	Betas [2]float64 `json:"betas"`
+	// Eps is added to the root of the mean square; 0 is 1e-8.
+	Eps float64 `json:"eps"`
+	// WeightDecay adds that multiple of the parameter to the gradient, or, if DecoupledWeightDecay is set, shrinks the parameter by that part of the
+	// learning rate.
+	WeightDecay          float64 `json:"weight_decay"`
+	DecoupledWeightDecay bool    `json:"decoupled_weight_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// RAdam is Adam whose first steps, when the mean of squares is not yet to be trusted, are rectified (L. Liu and others, ICLR 2020), as torch.optim.RAdam
+// has it. It has the methods of [Optimizer] and Add.
+type RAdam struct{ optimizer[RAdamOpt] }
+
+var _ Optimizer = (*RAdam)(nil)
+
+// NewRAdam returns an optimizer of params, such as nn.Params(m).
+func NewRAdam(params iter.Seq2[string, *nn.Param], opt RAdamOpt) (*RAdam, error) {
+	o := &RAdam{newRAdam()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *RAdam) Add(params iter.Seq2[string, *nn.Param], opt RAdamOpt) error {
+	if o == nil {
+		return missing("RAdam")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *RAdam) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("RAdam")
+	}
+	return o.step(x, nil)
+}
+
+func newRAdam() optimizer[RAdamOpt] {
+	return optimizer[RAdamOpt]{name: "RAdam", seen: map[*nn.Param]bool{}, lr: func(o *RAdamOpt) *float64 { return &o.LR },
+		resolve: func(o *RAdamOpt, refuse refusal) error {
+			o.LR, o.Eps = or(o.LR, 1e-3), or(o.Eps, 1e-8)
+			if err := checkBetas(&o.Betas, refuse); err != nil {
+				return err
+			}
+			return notNegative(refuse, "learning rate", o.LR, "epsilon value", o.Eps, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *RAdamOpt) plan {
+			p := plan{core.RAdam, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Betas[0], o.Betas[1], o.Eps}, moments, stepOnly}
+			if o.DecoupledWeightDecay {
+				p.op = core.RAdamW
+			}
+			return p
+		},
+	}
+}

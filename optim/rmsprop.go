@@ -1,0 +1,80 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// RMSpropOpt are the options of RMSprop. The zero value is PyTorch's default.
+type RMSpropOpt struct {
+	// LR is the learning rate; 0 is 1e-2.
+	LR float64 `json:"lr"`
+	// Alpha is the part that the running means keep in each step; 0 is 0.99.
+	Alpha float64 `json:"alpha"`
+	// Eps is added to the root of the mean square; 0 is 1e-8.
+	Eps float64 `json:"eps"`
+	// Momentum keeps that part of the last step.
+	Momentum float64 `json:"momentum"`
+	// Centered takes the variance of the gradient in place of its mean square.
+	Centered bool `json:"centered"`
+	// WeightDecay adds that multiple of the parameter to the gradient.
+	WeightDecay float64 `json:"weight_decay"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// RMSprop scales each step by the root of a running mean of the gradient's squares (T. Tieleman, G. Hinton, 2012; centered: A. Graves, arXiv:1308.0850), as
+// torch.optim.RMSprop does. It has the methods of [Optimizer] and Add.
+type RMSprop struct{ optimizer[RMSpropOpt] }
+
+var _ Optimizer = (*RMSprop)(nil)
+
+// NewRMSprop returns an optimizer of params, such as nn.Params(m).
+func NewRMSprop(params iter.Seq2[string, *nn.Param], opt RMSpropOpt) (*RMSprop, error) {
+	o := &RMSprop{newRMSprop()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *RMSprop) Add(params iter.Seq2[string, *nn.Param], opt RMSpropOpt) error {
+	if o == nil {
+		return missing("RMSprop")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *RMSprop) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("RMSprop")
+	}
+	return o.step(x, nil)
+}
+
+func newRMSprop() optimizer[RMSpropOpt] {
+	return optimizer[RMSpropOpt]{name: "RMSprop", seen: map[*nn.Param]bool{}, lr: func(o *RMSpropOpt) *float64 { return &o.LR },
+		resolve: func(o *RMSpropOpt, refuse refusal) error {
+			o.LR, o.Alpha, o.Eps = or(o.LR, 1e-2), or(o.Alpha, 0.99), or(o.Eps, 1e-8)
+			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
+		},
+		plan: func(o *RMSpropOpt) plan {
+			p := plan{core.RMSprop, []float64{o.LR, signOf(o.Maximize), o.WeightDecay, o.Alpha, o.Eps, o.Momentum}, []slot{{name: "square_avg"}}, stepOnly}
+			if o.Centered {
+				p.op, p.slots = core.RMSpropCentered, append(p.slots, slot{name: "grad_avg"})
+			}
+			if o.Momentum != 0 {
+				p.slots = append(p.slots, slot{name: "momentum_buffer"})
+				if p.op = core.RMSpropMomentum; o.Centered {
+					p.op = core.RMSpropCenteredMomentum
+				}
+			}
+			return p
+		},
+	}
+}

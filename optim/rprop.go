@@ -1,0 +1,75 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// RpropOpt are the options of Rprop. The zero value is PyTorch's default.
+type RpropOpt struct {
+	// LR is the first step size; 0 is 1e-2.
+	LR float64 `json:"lr"`
+	// Etas multiply the step size where the gradient turned and where it kept its sign; both 0 stand for 0.5 and 1.2.
+	Etas [2]float64 `json:"etas"`
+	// StepSizes are the smallest and the largest step size; both 0 stand for 1e-6 and 50.
+	StepSizes [2]float64 `json:"step_sizes"`
+	// Maximize goes up the gradient.
+	Maximize bool `json:"maximize"`
+}
+
+// Rprop steps by the signs of the gradient, with a step size of each element's own (M. Riedmiller, H. Braun, ICNN 1993), as torch.optim.Rprop does. It has the
+// methods of [Optimizer] and Add.
+type Rprop struct{ optimizer[RpropOpt] }
+
+var _ Optimizer = (*Rprop)(nil)
+
+// NewRprop returns an optimizer of params, such as nn.Params(m).
+func NewRprop(params iter.Seq2[string, *nn.Param], opt RpropOpt) (*Rprop, error) {
+	o := &Rprop{newRprop()}
+	if err := o.Add(params, opt); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// Add appends a group of parameters with options of its own.
+func (o *Rprop) Add(params iter.Seq2[string, *nn.Param], opt RpropOpt) error {
+	if o == nil {
+		return missing("Rprop")
+	}
+	return o.add(params, opt)
+}
+
+// Step changes every parameter that has a gradient; see [Optimizer].
+func (o *Rprop) Step(x *tenon.Exec) error {
+	if o == nil {
+		return missing("Rprop")
+	}
+	return o.step(x, nil)
+}
+
+func newRprop() optimizer[RpropOpt] {
+	return optimizer[RpropOpt]{name: "Rprop", seen: map[*nn.Param]bool{}, lr: func(o *RpropOpt) *float64 { return &o.LR },
+		resolve: func(o *RpropOpt, refuse refusal) error {
+			o.LR = or(o.LR, 1e-2)
+			if o.Etas == [2]float64{} {
+				o.Etas = [2]float64{0.5, 1.2}
+			}
+			if o.StepSizes == [2]float64{} {
+				o.StepSizes = [2]float64{1e-6, 50}
+			}
+			if !(0 < o.Etas[0] && o.Etas[0] < 1 && 1 < o.Etas[1]) {
+				return refuse(fault.Invalid, "Invalid eta values: %v, %v; give one between 0 and 1 and one above 1", o.Etas[0], o.Etas[1])
+			}
+			return notNegative(refuse, "learning rate", o.LR)
+		},
+		plan: func(o *RpropOpt) plan {
+			return plan{core.Rprop, []float64{o.LR, signOf(o.Maximize), 0, o.Etas[0], o.Etas[1], o.StepSizes[0], o.StepSizes[1]},
+				[]slot{{name: "prev"}, {"step_size", o.LR}}, stepOnly}
+		},
+	}
+}
