@@ -295,6 +295,28 @@ func TestFromPyTorchModules(t *testing.T) {
 	if opt.LR(0) != 1e-4 {
 		t.Error(opt.LR(0))
 	}
+	{
+		scaler, err := optim.NewGradScaler(optim.GradScalerOpt{})
+		must(t, err)
+		defer scaler.Close()
+		opt.ZeroGrad()
+		loss := x.Sum(m.Forward(x, in), nil, tenon.SumOpt{})
+		must(t, x.Backward(scaler.Scale(x, loss), nil, tenon.BackwardOpt{}))
+		must(t, scaler.Unscale(x, opt))
+		must(t, scaler.Step(x, opt))
+		must(t, scaler.Update(x))
+		state, err := scaler.State(x)
+		must(t, err)
+		if state.Scale != 65536 || state.GrowthTracker != 1 {
+			t.Errorf("%+v", state)
+		}
+		lr := x.Full(nil, 1e-3, tenon.Float32)
+		must(t, opt.SetLRTensor(0, lr))
+		must(t, opt.Step(x))
+		f := filepath.Join(t.TempDir(), "adam.safetensors")
+		must(t, optim.SaveFile(x, opt, f))
+		must(t, optim.LoadFile(x, opt, f))
+	}
 
 	ds, err := data.NewTable(data.NewColumn(make([]float32, 640), 64))
 	must(t, err)

@@ -82,3 +82,48 @@ func ExampleAdam() {
 	fmt.Printf("%.2f after 100 steps, learning rate %.2f, %v\n", v*v, adam.LR(0), err)
 	// Output: 0.00 after 100 steps, learning rate 0.17, <nil>
 }
+
+// A step of mixed precision: the loss is scaled, so that the half-precision gradients do not vanish, and a step whose gradients overflow is left out.
+func ExampleGradScaler() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	line := nn.NewLinear(x, 1, 1, nn.LinearOpt{})
+	defer nn.Close(line)
+	adam, err := optim.NewAdam(nn.Params(line), optim.AdamOpt{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer adam.Close()
+	scaler, err := optim.NewGradScaler(optim.GradScalerOpt{InitScale: 1 << 20})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer scaler.Close()
+	for _, in := range []float32{1, 2} {
+		x.Scope(func(x *tenon.Exec) {
+			out := line.Forward(x.Autocast(tenon.Float16), tenon.From(x, []float32{in, in}, 2, 1))
+			loss := scaler.Scale(x, x.Mean(out, nil, tenon.SumOpt{}))
+			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+				log.Fatal(err)
+			}
+			if err := scaler.Step(x, adam); err != nil {
+				log.Fatal(err)
+			}
+			if err := scaler.Update(x); err != nil {
+				log.Fatal(err)
+			}
+			adam.ZeroGrad()
+		})
+		state, err := scaler.State(x)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(state.Scale)
+	}
+	// Output:
+	// 524288
+	// 262144
+}

@@ -158,6 +158,19 @@ func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 // Groups returns the number of groups.
 func (o *optimizer[O]) Groups() int { return len(o.groups) }
 
+// Params yields the parameters of all groups.
+func (o *optimizer[O]) Params() iter.Seq[*nn.Param] {
+	return func(yield func(*nn.Param) bool) {
+		for _, g := range o.groups {
+			for _, p := range g.params {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // ZeroGrad drops the gradients of all parameters.
 func (o *optimizer[O]) ZeroGrad() {
 	for _, g := range o.groups {

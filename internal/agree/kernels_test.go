@@ -20,6 +20,7 @@ func TestKernels(t *testing.T) {
 		tryCopies(p)
 		tryInPlace(p)
 		tryMultiTensor(p)
+		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
 		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, randoms} {
 			try(p)

@@ -235,6 +235,38 @@ func tryMultiTensor(p *pair) {
 	}
 }
 
+// tryScale divides gradients by a scale, and updates one.
+func tryScale(p *pair) {
+	zeros := func(rng *rand.Rand, t dtype.DType, n int) []byte { return make([]byte, n*t.Size()) }
+	scales := func(scale float32, steps int) filling {
+		return func(_ *rand.Rand, t dtype.DType, _ int) (b []byte) {
+			for _, v := range kernels.ScaleRow(scale, steps) {
+				b = put(b, t, realBits(t, v))
+			}
+			return b
+		}
+	}
+	for _, t := range []dtype.DType{dtype.Float32, dtype.Float64, dtype.BFloat16} {
+		for i, fill := range []filling{mild, spotted, anything} {
+			a := newArray(true, t, dense, fill, 70*(i*i*10+1))
+			flag := newArray(true, dtype.Float32, dense, zeros, 1)
+			p.try(trial{name: fmt.Sprintf("unscale %v %d", t, i), arrays: []*array{a, flag, in(dtype.Float64, dense, scales(12, 0), kernels.RowLen)},
+				run: func(is kernels.Issuer, ops []kernels.Operand) error {
+					rows := kernels.Rows{Ptr: ops[2].Ptr, Which: []int32{0}, Flag: ops[1].Ptr}
+					return kernels.MultiTensor(is, kernels.Unscale, t, rows, [][]kernels.Operand{ops[:1]}, [][]kernels.Operand{ops[:1]})
+				}})
+		}
+	}
+	for i, row := range []filling{scales(12, 0), scales(65536, 6), scales(3e38, 6), scales(1e-40, 3)} {
+		for _, flags := range []filling{zeros, mild} {
+			p.try(trial{name: fmt.Sprintf("update_scale %d", i), arrays: []*array{newArray(true, dtype.Float64, dense, row, kernels.RowLen), out(dtype.Float32, dense, 1),
+				newArray(true, dtype.Float32, dense, flags, 3)}, run: func(is kernels.Issuer, ops []kernels.Operand) error {
+				return kernels.UpdateScale(is, ops[0], ops[1], []uint64{ops[2].Ptr, ops[2].Ptr + 4, ops[2].Ptr + 8}, 2, .3, 7)
+			}})
+		}
+	}
+}
+
 // stepRows fills rows of optimizers: counts from 0 up, numbers between 0 and 2, and every third row to be skipped.
 func stepRows(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte

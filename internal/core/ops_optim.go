@@ -28,14 +28,16 @@ var (
 // that the scalars of the step under way.
 const StepRow = kernels.RowLen
 
-var rowForeach, rowAdvance *row
+var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
 	rowForeach = define(row{Name: "Foreach", meta: func(*frame) {}, run: runForeach})
 	rowAdvance = define(row{Name: "Advance", meta: func(*frame) {}, run: runAdvance})
+	rowUpdateScale = define(row{Name: "UpdateScale", meta: func(*frame) {}, run: runUpdateScale})
 }
 
-// foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, and last the rows.
+// foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
+// flag.
 type foreach struct {
 	op    *kernels.PointOp
 	lists int
@@ -46,7 +48,7 @@ type foreach struct {
 
 func runForeach(f *frame) error {
 	c := f.opt.(*foreach)
-	n := (len(f.many) - 1) / c.lists
+	n := len(c.which)
 	outs, ins := make([][]kernels.Operand, n), make([][]kernels.Operand, n)
 	all := make([]kernels.Operand, n*(len(c.outs)+c.lists))
 	for i := range n {
@@ -60,7 +62,13 @@ func runForeach(f *frame) error {
 			outs[i][o] = ins[i][j]
 		}
 	}
-	return kernels.MultiTensor(f, c.op, f.many[0].dt, kernels.Rows{Ptr: operand(f.many[len(f.many)-1]).Ptr, Which: c.which}, outs, ins)
+	rest := f.many[n*c.lists:]
+	rows := kernels.Rows{Ptr: operand(rest[0]).Ptr, Which: c.which}
+	if c.op.Raise != nil {
+		f.writes(rest[1])
+		rows.Flag = operand(rest[1]).Ptr
+	}
+	return kernels.MultiTensor(f, c.op, f.many[0].dt, rows, outs, ins)
 }
 
 // inLine is the operand of a tensor without gaps, whatever the order of its dimensions.
@@ -113,7 +121,7 @@ func (x *Exec) Step(s *Step) {
 	}
 	x = x.NoGrad()
 	x.advance(s)
-	x.foreach(&foreach{op: s.Op.PointOp, lists: len(s.Lists), outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows)
+	x.foreach(&foreach{op: s.Op.PointOp, lists: len(s.Lists), outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows, nil)
 }
 
 // stepOuts: the outputs are the inputs but the gradient.
@@ -139,7 +147,7 @@ func (x *Exec) advance(s *Step) {
 }
 
 // foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do.
-func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
+func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
 	for i, p := range lists[0] {
@@ -155,7 +163,7 @@ func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
 		}
 	}
 	if gaps == nil {
-		f.foreach(c, lists, rows)
+		f.foreach(c, lists, rows, flag)
 		return
 	}
 	x.s.leave(f)
@@ -168,7 +176,7 @@ func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
 				x.CopyInto(copies[j][i], l[i])
 			}
 		}
-		x.op(rowForeach).foreach(c, copies, rows)
+		x.op(rowForeach).foreach(c, copies, rows, flag)
 		for _, j := range c.outs {
 			for _, i := range gaps {
 				x.CopyInto(lists[j][i], copies[j][i])
@@ -177,11 +185,14 @@ func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
 	})
 }
 
-func (f *frame) foreach(c *foreach, lists [][]*Tensor, rows *Tensor) {
+func (f *frame) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	for _, l := range lists {
 		f.many = append(f.many, l...)
 	}
 	f.many = append(f.many, rows)
+	if flag != nil {
+		f.many = append(f.many, flag)
+	}
 	f.opt = c
 	f.call()
 	f.x.s.leave(f)
@@ -195,4 +206,45 @@ func sameLayout(shape, a, b []int) bool {
 		}
 	}
 	return true
+}
+
+// ScaleRow is the state of a scale of losses that has stood for so many steps, for a tensor of float64.
+func ScaleRow(scale float32, steps int) []float64 {
+	row := kernels.ScaleRow(scale, steps)
+	return row[:]
+}
+
+// Unscale divides gradients by the scale of row, in place, and sets found, a float32, to 1 where one is infinite or NaN.
+func (x *Exec) Unscale(grads []*Tensor, row, found *Tensor) {
+	if len(grads) == 0 {
+		return
+	}
+	x.NoGrad().foreach(&foreach{op: kernels.Unscale, lists: 1, outs: []int{0}, which: make([]int32, len(grads))}, [][]*Tensor{grads}, row, found)
+}
+
+// updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.
+type updateScale struct {
+	growth, backoff float64
+	interval        int
+}
+
+func runUpdateScale(f *frame) error {
+	c := f.opt.(*updateScale)
+	var flags []uint64
+	for i, t := range f.many {
+		f.writes(t)
+		if i >= 2 {
+			flags = append(flags, operand(t).Ptr)
+		}
+	}
+	return kernels.UpdateScale(f, operand(f.many[0]), operand(f.many[1]), flags, c.growth, c.backoff, c.interval)
+}
+
+// UpdateScale ends a step of scaled losses: row and scale, a float32, follow from the flags, which are cleared.
+func (x *Exec) UpdateScale(row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
+	f := x.NoGrad().op(rowUpdateScale)
+	f.many = append(append(f.many, row, scale), found...)
+	f.opt = &updateScale{growth, backoff, interval}
+	f.call()
+	f.x.s.leave(f)
 }

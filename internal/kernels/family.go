@@ -34,6 +34,8 @@ const (
 	// FamilyMultiTensor: Op is a PointOp's id; FamilyAdvance: Op is a StepOp's.
 	FamilyMultiTensor
 	FamilyAdvance
+	// FamilyScale: the update of the scale of losses.
+	FamilyScale
 	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout and Bernoulli numbers of given probabilities.
 	FamilyRandom
 	FamilyDropout

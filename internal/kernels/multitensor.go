@@ -2,6 +2,7 @@ package kernels
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 
 	"tenon.dev/dtype"
@@ -14,6 +15,14 @@ const (
 	// parameters may have on every device.
 	multiTensors = 32
 )
+
+// Rows are rows of numbers in device memory, RowLen float64 each, see [StepOp]: Ptr is the address of the first, and Which names that of each tensor of
+// a call. Flag is the address of a float32 that a call with an op that raises sets to 1.
+type Rows struct {
+	Ptr   uint64
+	Which []int32
+	Flag  uint64
+}
 
 // MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one shape and lie
 // alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an input. The scalars are those of
@@ -40,7 +49,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 		}
 		list[n] = multiEntry{outs[i], ins[i], size, rows.Which[i]}
 		if n++; n == multiTensors {
-			if err := issueMulti(is, op, compute, rows.Ptr, list[:n]); err != nil {
+			if err := issueMulti(is, op, compute, &rows, list[:n]); err != nil {
 				return err
 			}
 			n = 0
@@ -49,7 +58,7 @@ func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, i
 	if n == 0 {
 		return nil
 	}
-	return issueMulti(is, op, compute, rows.Ptr, list[:n])
+	return issueMulti(is, op, compute, &rows, list[:n])
 }
 
 // multiEntry is one tensor of a launch.
@@ -59,7 +68,7 @@ type multiEntry struct {
 	row       int32
 }
 
-func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows uint64, list []multiEntry) error {
+func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []multiEntry) error {
 	l := is.NewLaunch()
 	s := &l.Spec
 	pointSpec(s, op, compute, list[0].outs, list[0].ins)
@@ -101,7 +110,7 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows uint64, list [
 		l.i32(blocks)
 	}
 	if op.Scalars > 0 {
-		l.u64(rows)
+		l.u64(rows.Ptr)
 		for i := range multiTensors {
 			if i < len(list) {
 				l.i32(int(list[i].row))
@@ -109,6 +118,9 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows uint64, list [
 				l.i32(0)
 			}
 		}
+	}
+	if op.Raise != nil {
+		l.u64(rows.Flag)
 	}
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{multiThreads, 1, 1}
@@ -135,6 +147,10 @@ func buildMulti(s *Spec) *kernel.Kernel {
 		var which kernel.Array
 		if op.Scalars > 0 {
 			rows, which = k.BufferRO("rows", dtype.Float64), k.Params("row", dtype.Int32, multiTensors)
+		}
+		if op.Raise != nil {
+			flag := k.Buffer("flag", dtype.Uint32) // its bits: there are no atomic operations that set a float
+			p.raise = func() { flag.Atomic(kernel.AtomicOr, k.I32(0), k.U32(math.Float32bits(1))) }
 		}
 		block := k.BlockIdx(kernel.X)
 		tensor, start := k.Var(k.I32(0)), k.Var(k.I32(0))

@@ -18,6 +18,8 @@ type pointKernel struct {
 	ins     []array
 	held    []Num
 	scalars []Num
+	// raise sets the flag of ops that have one; nil in engines without flags.
+	raise func()
 	// base is the linear index of the launch's first element, for ops that see indexes.
 	base kernel.Value
 }
@@ -96,9 +98,17 @@ func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel.Value) {
 	results := make([][]Num, len(p.outs))
 	args := make([]Num, len(in))
+	var raised kernel.Value
 	for j := range vec {
 		for i := range in {
 			args[i] = in[i][j]
+		}
+		if p.raise != nil {
+			r := p.op.Raise(args)
+			if j > 0 {
+				r = r.Or(raised)
+			}
+			raised = r
 		}
 		var rs []Num
 		if p.op.BuildAt != nil {
@@ -112,6 +122,9 @@ func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel
 	}
 	for o, a := range p.outs {
 		a.store(at[o], results[o]...)
+	}
+	if p.raise != nil {
+		p.k.If(raised, p.raise)
 	}
 }
 

@@ -22,6 +22,8 @@ type PointOp struct {
 	InTypes, ScalarTypes []dtype.DType
 	// Heavy says that the op takes many instructions, so that its kernels do fewer elements a thread.
 	Heavy bool
+	// Raise, if there is one, says of an element whether MultiTensor sets the flag of the call. Other engines leave it out.
+	Raise func(in []Num) kernel.Value
 
 	id uint16
 }

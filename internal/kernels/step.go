@@ -50,12 +50,6 @@ const (
 	advanceFound             // whether to skip is, too
 )
 
-// Rows are the rows of an optimizer's parameters: Ptr is the address of the first, and Which names that of each tensor of a call.
-type Rows struct {
-	Ptr   uint64
-	Which []int32
-}
-
 // Advance begins a step of the parameters whose rows are named: it counts it and writes the scalars. lr, if its address is not 0, is a float that stands
 // for the first number. If found (float32) is there and not 0, the rows are marked to be skipped, and nothing is counted.
 func Advance(is Issuer, op *StepOp, numbers []float64, rows Rows, lr, found Operand) error {

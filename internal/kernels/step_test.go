@@ -125,7 +125,7 @@ func TestAdvance(t *testing.T) {
 					})
 					skip = found
 				}
-				if err := Advance(h, op, numbers, Rows{rows.Ptr, []int32{1}}, rate, skip); err != nil {
+				if err := Advance(h, op, numbers, Rows{Ptr: rows.Ptr, Which: []int32{1}}, rate, skip); err != nil {
 					t.Fatal(err)
 				}
 				got := h.read(rows)[RowLen:]
@@ -158,7 +158,7 @@ func TestAdvanceMany(t *testing.T) {
 	for i := n - 1; i >= 0; i -= 2 {
 		which = append(which, int32(i))
 	}
-	if err := Advance(h, SGD, []float64{1, 1, 0}, Rows{rows.Ptr, which}, Operand{}, Operand{}); err != nil {
+	if err := Advance(h, SGD, []float64{1, 1, 0}, Rows{Ptr: rows.Ptr, Which: which}, Operand{}, Operand{}); err != nil {
 		t.Fatal(err)
 	}
 	if h.launches != 2 {
@@ -183,7 +183,7 @@ func TestMultiTensorSkips(t *testing.T) {
 		p, g := h.of(dtype.Float32, []float64{1, 2, 3}, 3), h.of(dtype.Float32, []float64{1, 1, math.NaN()}, 3)
 		outs, ins = append(outs, []Operand{p}), append(ins, []Operand{p, g})
 	}
-	if err := MultiTensor(h, SGD.PointOp, dtype.Float32, Rows{table.Ptr, []int32{0, 1}}, outs, ins); err != nil {
+	if err := MultiTensor(h, SGD.PointOp, dtype.Float32, Rows{Ptr: table.Ptr, Which: []int32{0, 1}}, outs, ins); err != nil {
 		t.Fatal(err)
 	}
 	if got := h.read(outs[0][0]); got[0] != 0 || got[1] != 1 || !math.IsNaN(got[2]) {

@@ -1,0 +1,348 @@
+package optim
+
+import (
+	"iter"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+)
+
+// GradScalerOpt are the options of a GradScaler. The zero value is PyTorch's default.
+type GradScalerOpt struct {
+	// InitScale is the first scale; 0 is 65536.
+	InitScale float64
+	// GrowthFactor multiplies the scale after GrowthInterval steps without an infinite or undefined gradient, and BackoffFactor after a step with one; 0 is
+	// 2, 2000 and 0.5.
+	GrowthFactor, BackoffFactor float64
+	GrowthInterval              int
+	// Disabled leaves losses and gradients alone.
+	Disabled bool
+}
+
+// GradScaler multiplies losses so that gradients of half precision do not vanish, divides the gradients again before the optimizer's step, leaves a step
+// out whose gradients are infinite or undefined, and finds a scale that avoids that (P. Micikevicius and others, ICLR 2018), as torch.amp.GradScaler
+// does. Its state lies on the device, where the decisions are taken too: with optimizers of this package nothing waits for the device, and all of it can be
+// captured in a graph, once an iteration has made the state. A scaler serves one goroutine and one device.
+//
+//	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
+//	err := x.Backward(loss, nil, tenon.BackwardOpt{})
+//	err = scaler.Step(x, o)
+//	err = scaler.Update(x)
+type GradScaler struct {
+	opt GradScalerOpt
+	// growth is the number of steps that a loaded scale has stood, until the state is on the device.
+	growth int
+	// row is the state, see core.ScaleRow, and scale the scale as a float32; nil before the first use.
+	row, scale *tenon.Tensor
+	opts       map[Optimizer]*scaled
+	order      []*scaled
+}
+
+// stage is how far an iteration has come with an optimizer.
+type stage int
+
+const (
+	ready stage = iota
+	unscaled
+	stepped
+)
+
+// scaled is what the scaler knows of an optimizer.
+type scaled struct {
+	stage stage
+	// found is not 0 if a gradient was infinite or NaN; checked says that gradients were looked at since the last update.
+	found   *tenon.Tensor
+	checked bool
+}
+
+// held is what the scaler needs of an optimizer that is not of this package.
+type held interface {
+	Optimizer
+	// Params yields the parameters of all groups.
+	Params() iter.Seq[*nn.Param]
+}
+
+// skipper is an optimizer whose steps the device can leave out.
+type skipper interface {
+	step(x *tenon.Exec, found *tenon.Tensor) error
+}
+
+const scalerName = "GradScaler"
+
+// NewGradScaler returns a scaler.
+func NewGradScaler(opt GradScalerOpt) (*GradScaler, error) {
+	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = or(opt.InitScale, 65536), or(opt.GrowthFactor, 2), or(opt.BackoffFactor, 0.5)
+	if opt.GrowthInterval == 0 {
+		opt.GrowthInterval = 2000
+	}
+	if err := checkScaler(&opt); err != nil {
+		return nil, err
+	}
+	return &GradScaler{opt: opt, opts: map[Optimizer]*scaled{}}, nil
+}
+
+func checkScaler(opt *GradScalerOpt) error {
+	switch {
+	case !(opt.GrowthFactor > 1):
+		return refuseScaler("The growth factor must be > 1.0; it is %v", opt.GrowthFactor)
+	case !(opt.BackoffFactor < 1 && opt.BackoffFactor > 0):
+		return refuseScaler("The backoff factor must be < 1.0 and positive; it is %v", opt.BackoffFactor)
+	case opt.GrowthInterval < 0:
+		return refuseScaler("the growth interval is %d steps; give a positive number", opt.GrowthInterval)
+	case !(opt.InitScale > 0) || opt.InitScale > 3.4e38:
+		return refuseScaler("the scale is %v; give a positive number that float32 can hold", opt.InitScale)
+	}
+	return nil
+}
+
+func refuseScaler(format string, args ...any) error {
+	return core.Refusal(scalerName, fault.Invalid, format, args...)
+}
+
+// Enabled reports whether the scaler does anything.
+func (s *GradScaler) Enabled() bool { return !s.opt.Disabled }
+
+// Close frees the state.
+func (s *GradScaler) Close() {
+	s.row.Close()
+	s.scale.Close()
+	for _, o := range s.order {
+		o.found.Close()
+	}
+	s.row, s.scale, s.opts, s.order = nil, nil, map[Optimizer]*scaled{}, nil
+}
+
+// ready makes the state on x's device.
+func (s *GradScaler) ready(x *tenon.Exec) {
+	core.Made((*core.Exec)(x), scalerName)
+	if s.row != nil {
+		return
+	}
+	if core.Capturing((*core.Exec)(x)) {
+		core.Fail(scalerName, fault.Capture, "the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
+	}
+	s.setState(x.NoGrad())
+}
+
+// setState writes the options' scale and growth to the device.
+func (s *GradScaler) setState(x *tenon.Exec) {
+	x.Scope(func(x *tenon.Exec) {
+		row := tenon.From(x, core.ScaleRow(float32(s.opt.InitScale), s.growth))
+		scale := x.Full(nil, s.opt.InitScale, tenon.Float32)
+		if s.row == nil {
+			s.row, s.scale = own(row), own(scale)
+			return
+		}
+		x.CopyInto(s.row, row)
+		x.CopyInto(s.scale, scale)
+	})
+}
+
+// Scale returns t times the scale; it is recorded for the backward pass as any product is.
+func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+	if s.opt.Disabled {
+		return t
+	}
+	s.ready(x)
+	return x.Mul(t, s.scale)
+}
+
+// of returns what is known of an optimizer.
+func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
+	st := s.opts[o]
+	if st == nil {
+		if core.Capturing((*core.Exec)(x)) {
+			core.Fail(scalerName, fault.Capture, "the first step of an optimizer makes its flag and cannot be captured; run an iteration before the capture")
+		}
+		st = &scaled{found: own(x.NoGrad().Zeros(nil, tenon.Float32))}
+		s.opts[o] = st
+		s.order = append(s.order, st)
+	}
+	return st
+}
+
+// Unscale divides the gradients of o's parameters by the scale, in place, and notes whether one is infinite or undefined; Step does it unless this was
+// called. Between the two gradients can be looked at, or clipped.
+func (s *GradScaler) Unscale(x *tenon.Exec, o Optimizer) error {
+	if s.opt.Disabled {
+		return nil
+	}
+	return tenon.Try(func() { s.unscale(x, o) })
+}
+
+func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
+	fail := func(kind fault.Kind, format string, args ...any) { core.Fail(scalerName, kind, format, args...) }
+	h, ok := o.(held)
+	if !ok {
+		fail(fault.Unsupported, "%T does not say which parameters it has; give it a method Params() iter.Seq[*nn.Param]", o)
+	}
+	core.Made((*core.Exec)(x), scalerName)
+	if s.row == nil {
+		fail(fault.Invalid, "Attempted unscale but the scale is nil. This may indicate your program did not use Scale on the loss or outputs earlier in the iteration")
+	}
+	st := s.of(x, o)
+	switch st.stage {
+	case unscaled:
+		fail(fault.Invalid, "Unscale has already been called on this optimizer since the last update")
+	case stepped:
+		fail(fault.Invalid, "Unscale is being called after Step")
+	}
+	byType := map[tenon.DType][]*core.Tensor{}
+	var types []tenon.DType
+	for p := range h.Params() {
+		g := p.Grad()
+		if g == nil {
+			continue
+		}
+		dt := g.DType()
+		switch {
+		case dt == tenon.Float16:
+			fail(fault.Invalid, "Attempting to unscale FP16 gradients; keep the parameters in float32 and run the forward pass under Autocast")
+		case !dt.IsFloat():
+			fail(fault.Unsupported, "a gradient is %v; real floating-point gradients can be unscaled", dt)
+		}
+		if byType[dt] == nil {
+			types = append(types, dt)
+		}
+		byType[dt] = append(byType[dt], (*core.Tensor)(g))
+	}
+	for _, dt := range types {
+		(*core.Exec)(x).Unscale(byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
+	}
+	st.stage, st.checked = unscaled, types != nil
+	return st
+}
+
+// Step is o.Step unless a gradient is infinite or undefined; the gradients are divided by the scale first if Unscale has not done it. An optimizer of this
+// package leaves its step out on the device; another's is called after waiting for what was found.
+func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
+	if s.opt.Disabled {
+		return o.Step(x)
+	}
+	var failed error
+	if err := tenon.Try(func() { failed = s.step(x, o) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
+	st := s.opts[o]
+	if st != nil && st.stage == stepped {
+		core.Fail(scalerName, fault.Invalid, "Step has already been called since the last update")
+	}
+	if st == nil || st.stage == ready {
+		st = s.unscale(x, o)
+	}
+	if !st.checked {
+		core.Fail(scalerName, fault.Invalid, "No inf checks were recorded for this optimizer: none of its parameters has a gradient")
+	}
+	if sk, ok := o.(skipper); ok {
+		st.stage = stepped
+		return sk.step(x, st.found)
+	}
+	found, err := x.Item(st.found)
+	if err != nil {
+		return err
+	}
+	st.stage = stepped
+	if found != 0 {
+		return nil
+	}
+	return o.Step(x)
+}
+
+// Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without one.
+func (s *GradScaler) Update(x *tenon.Exec) error {
+	if s.opt.Disabled {
+		return nil
+	}
+	return tenon.Try(func() {
+		core.Made((*core.Exec)(x), scalerName)
+		var found []*core.Tensor
+		for _, st := range s.order {
+			if st.checked {
+				found = append(found, (*core.Tensor)(st.found))
+			}
+		}
+		if found == nil {
+			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer whose parameters have gradients")
+		}
+		(*core.Exec)(x).UpdateScale((*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
+		s.restart()
+	})
+}
+
+// restart begins an iteration.
+func (s *GradScaler) restart() {
+	for _, st := range s.order {
+		st.stage, st.checked = ready, false
+	}
+}
+
+// GradScalerState is what a scaler remembers; as JSON it has the keys of PyTorch's state_dict.
+type GradScalerState struct {
+	// Scale is the scale of now.
+	Scale float64 `json:"scale"`
+	// GrowthFactor, BackoffFactor and GrowthInterval are the options.
+	GrowthFactor   float64 `json:"growth_factor"`
+	BackoffFactor  float64 `json:"backoff_factor"`
+	GrowthInterval int     `json:"growth_interval"`
+	// GrowthTracker counts the steps since the scale changed last.
+	GrowthTracker int `json:"_growth_tracker"`
+}
+
+// State returns what the scaler remembers, the scale among it: the zero value if it is disabled. It waits for the device.
+func (s *GradScaler) State(x *tenon.Exec) (GradScalerState, error) {
+	if s.opt.Disabled {
+		return GradScalerState{}, nil
+	}
+	st := GradScalerState{s.opt.InitScale, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval, s.growth}
+	if s.row != nil {
+		row, err := tenon.Read[float64](x, s.row)
+		if err != nil {
+			return GradScalerState{}, err
+		}
+		st.Scale, st.GrowthTracker = row[0], int(row[1])
+	}
+	return st, nil
+}
+
+// SetState makes the scaler what State described. It may be called between iterations; a scale that a captured graph uses changes with it.
+func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
+	if s.opt.Disabled {
+		return nil
+	}
+	if st == (GradScalerState{}) {
+		return refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler")
+	}
+	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
+	if err := checkScaler(&opt); err != nil {
+		return err
+	}
+	s.opt, s.growth = opt, st.GrowthTracker
+	return s.write(x)
+}
+
+// SetScale sets the scale and leaves the count of steps as it is.
+func (s *GradScaler) SetScale(x *tenon.Exec, scale float64) error {
+	st, err := s.State(x)
+	if err != nil || s.opt.Disabled {
+		return err
+	}
+	st.Scale = scale
+	return s.SetState(x, st)
+}
+
+// write puts the state on the device if it is there already, and begins an iteration.
+func (s *GradScaler) write(x *tenon.Exec) error {
+	return tenon.Try(func() {
+		core.Made((*core.Exec)(x), scalerName)
+		s.restart()
+		if s.row != nil {
+			s.setState(x.NoGrad())
+		}
+	})
+}
