@@ -44,6 +44,8 @@ var functions = map[string]any{
 	"nn.StateDict": nn.StateDict, "nn.To": nn.To, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
 
 	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,
+	"optim.NewNAdam": optim.NewNAdam, "optim.NewRAdam": optim.NewRAdam, "optim.NewAdamax": optim.NewAdamax, "optim.NewAdagrad": optim.NewAdagrad, "optim.NewAdadelta": optim.NewAdadelta, "optim.NewASGD": optim.NewASGD, "optim.NewRMSprop": optim.NewRMSprop, "optim.NewRprop": optim.NewRprop,
+	"optim.NewGradScaler": optim.NewGradScaler, "optim.SaveFile": optim.SaveFile, "optim.LoadFile": optim.LoadFile,
 
 	"data.NewColumn": data.NewColumn[float32], "data.NewLoader": data.NewLoader, "data.NewTable": data.NewTable,
 
@@ -74,7 +76,8 @@ var types = []any{
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{}, nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{}, nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{}, nn.SmoothL1Loss{},
 	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
-	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil),
+	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
+	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
@@ -112,9 +115,25 @@ func TestMisuseOfPackages(t *testing.T) {
 	step((*optim.SGD)(nil).Step)
 	step((*optim.Adam)(nil).Step)
 	step((*optim.AdamW)(nil).Step)
+	step((*optim.NAdam)(nil).Step)
+	step((*optim.RAdam)(nil).Step)
+	step((*optim.Adamax)(nil).Step)
+	step((*optim.Adagrad)(nil).Step)
+	step((*optim.Adadelta)(nil).Step)
+	step((*optim.ASGD)(nil).Step)
+	step((*optim.RMSprop)(nil).Step)
+	step((*optim.Rprop)(nil).Step)
 	step(func(x *tenon.Exec) error { return (*optim.SGD)(nil).Add(nil, optim.SGDOpt{}) })
 	step(func(x *tenon.Exec) error { return (*optim.Adam)(nil).Add(nil, optim.AdamOpt{}) })
 	step(func(x *tenon.Exec) error { return (*optim.AdamW)(nil).Add(nil, optim.AdamOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.NAdam)(nil).Add(nil, optim.NAdamOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.RAdam)(nil).Add(nil, optim.RAdamOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.Adamax)(nil).Add(nil, optim.AdamaxOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.Adagrad)(nil).Add(nil, optim.AdagradOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.Adadelta)(nil).Add(nil, optim.AdadeltaOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.ASGD)(nil).Add(nil, optim.ASGDOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.RMSprop)(nil).Add(nil, optim.RMSpropOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.Rprop)(nil).Add(nil, optim.RpropOpt{}) })
 	for msg, what := range w.said {
 		t.Logf("%s\n\t\t%s", msg, what)
 	}
@@ -154,6 +173,23 @@ func (w *walk) packages() {
 	w.add((*optim.SGD)(nil), made("made", sgd), good("zero", new(optim.SGD)))
 	w.add((*optim.Adam)(nil), good("zero", new(optim.Adam)))
 	w.add((*optim.AdamW)(nil), good("zero", new(optim.AdamW)))
+	w.add((*optim.NAdam)(nil), good("zero", new(optim.NAdam)))
+	w.add((*optim.RAdam)(nil), good("zero", new(optim.RAdam)))
+	w.add((*optim.Adamax)(nil), good("zero", new(optim.Adamax)))
+	w.add((*optim.Adagrad)(nil), good("zero", new(optim.Adagrad)))
+	w.add((*optim.Adadelta)(nil), good("zero", new(optim.Adadelta)))
+	w.add((*optim.ASGD)(nil), good("zero", new(optim.ASGD)))
+	w.add((*optim.RMSprop)(nil), good("zero", new(optim.RMSprop)))
+	w.add((*optim.Rprop)(nil), good("zero", new(optim.Rprop)))
+	w.add((*optim.GradScaler)(nil), made("made", func(x *tenon.Exec) any {
+		s, err := optim.NewGradScaler(optim.GradScalerOpt{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		s.Scale(x, x.Ones(nil, tenon.Float32))
+		return s
+	}), bad("nil", (*optim.GradScaler)(nil)), bad("zero", new(optim.GradScaler)))
+	w.add((*optim.Optimizer)(nil), made("SGD", sgd), made("nil", func(*tenon.Exec) any { return nil }), good("nil SGD", (*optim.SGD)(nil)), good("zero SGD", new(optim.SGD)))
 	table, err := data.NewTable(data.NewColumn([]float32{1, 2, 3, 4}, 2))
 	if err != nil {
 		w.t.Fatal(err)

@@ -36,6 +36,9 @@ type filed interface {
 // PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as JSON. Parameters are not
 // in it, see nn.SaveFile. It waits for the device. An older file of that name stays as it was until the new one is complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
+	if isNil(o) {
+		return missing("SaveFile")
+	}
 	s, ok := o.(filed)
 	if !ok {
 		return core.Refusal("SaveFile", fault.Unsupported, "%T is no optimizer of package optim; save what it remembers by its own means", o)
@@ -53,6 +56,9 @@ func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 // LoadFile gives o the state and the options of a file that SaveFile wrote. The optimizer must be of the same kind, with the same numbers of parameters in
 // its groups, of the same shapes; if anything does not fit, nothing is changed.
 func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
+	if isNil(o) {
+		return missing("LoadFile")
+	}
 	s, ok := o.(filed)
 	if !ok {
 		return core.Refusal("LoadFile", fault.Unsupported, "%T is no optimizer of package optim; load what it remembers by its own means", o)

@@ -5,6 +5,7 @@ package optim
 import (
 	"cmp"
 	"iter"
+	"reflect"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -144,8 +145,10 @@ func (o *optimizer[O]) SetLR(group int, lr float64) {
 // SetLRTensor has the steps of a group read their learning rate from t, until SetLR: a floating-point tensor of one element on the parameters' device, which
 // a captured step reads at each replay. The optimizer does not own it.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
-	o.rate(group)
-	if err := tenon.Try(func() { core.Given(o.name, 0, (*core.Tensor)(t)) }); err != nil {
+	if err := tenon.Try(func() {
+		o.rate(group)
+		core.Given(o.name, 0, (*core.Tensor)(t))
+	}); err != nil {
 		return err
 	}
 	if t.Numel() != 1 || !t.DType().IsFloat() {
@@ -284,6 +287,12 @@ func (o *optimizer[O]) check(x *tenon.Exec, t, grad *tenon.Tensor) {
 // missing is the error of a call of a nil optimizer, such as one whose constructor's error nobody looked at.
 func missing(name string) error {
 	return core.Refusal(name, fault.Invalid, "the optimizer is nil; look at the error of the function that was to make it")
+}
+
+// isNil reports whether o is nil, or a nil pointer, whose methods cannot be called.
+func isNil(o Optimizer) bool {
+	v := reflect.ValueOf(o)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // refuse returns an error of the optimizer at the caller's line.

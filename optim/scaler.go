@@ -101,11 +101,37 @@ func refuseScaler(format string, args ...any) error {
 	return core.Refusal(scalerName, fault.Invalid, format, args...)
 }
 
+// made stops unless s is a scaler that NewGradScaler returned.
+func (s *GradScaler) made() {
+	if s == nil || s.opts == nil {
+		core.Fail(scalerName, fault.Invalid, "the scaler is nil or a zero value; use one that NewGradScaler returned")
+	}
+}
+
 // Enabled reports whether the scaler does anything.
-func (s *GradScaler) Enabled() bool { return !s.opt.Disabled }
+func (s *GradScaler) Enabled() bool {
+	s.made()
+	return !s.opt.Disabled
+}
+
+// try runs f, unless the scaler is disabled, and returns the error with which it stopped.
+func (s *GradScaler) try(f func() error) error {
+	var failed error
+	if err := tenon.Try(func() {
+		if s.made(); !s.opt.Disabled {
+			failed = f()
+		}
+	}); err != nil {
+		return err
+	}
+	return failed
+}
 
 // Close frees the state.
 func (s *GradScaler) Close() {
+	if s == nil || s.opts == nil {
+		return
+	}
 	s.row.Close()
 	s.scale.Close()
 	for _, o := range s.order {
@@ -142,6 +168,7 @@ func (s *GradScaler) setState(x *tenon.Exec) {
 
 // Scale returns t times the scale; it is recorded for the backward pass as any product is.
 func (s *GradScaler) Scale(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+	s.made()
 	if s.opt.Disabled {
 		return t
 	}
@@ -166,10 +193,10 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 // Unscale divides the gradients of o's parameters by the scale, in place, and notes whether one is infinite or undefined; Step does it unless this was
 // called. Between the two gradients can be looked at, or clipped.
 func (s *GradScaler) Unscale(x *tenon.Exec, o Optimizer) error {
-	if s.opt.Disabled {
+	return s.with(o, func() error {
+		s.unscale(x, o)
 		return nil
-	}
-	return tenon.Try(func() { s.unscale(x, o) })
+	})
 }
 
 func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
@@ -215,17 +242,21 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	return st
 }
 
+// with is try of what is done to an optimizer.
+func (s *GradScaler) with(o Optimizer, f func() error) error {
+	if isNil(o) {
+		return missing(scalerName)
+	}
+	return s.try(f)
+}
+
 // Step is o.Step unless a gradient is infinite or undefined; the gradients are divided by the scale first if Unscale has not done it. An optimizer of this
 // package leaves its step out on the device; another's is called after waiting for what was found.
 func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
-	if s.opt.Disabled {
+	if s != nil && s.opt.Disabled && !isNil(o) {
 		return o.Step(x)
 	}
-	var failed error
-	if err := tenon.Try(func() { failed = s.step(x, o) }); err != nil {
-		return err
-	}
-	return failed
+	return s.with(o, func() error { return s.step(x, o) })
 }
 
 func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
@@ -256,10 +287,7 @@ func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
 
 // Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without one.
 func (s *GradScaler) Update(x *tenon.Exec) error {
-	if s.opt.Disabled {
-		return nil
-	}
-	return tenon.Try(func() {
+	return s.try(func() error {
 		core.Made((*core.Exec)(x), scalerName)
 		var found []*core.Tensor
 		for _, st := range s.order {
@@ -272,6 +300,7 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 		}
 		(*core.Exec)(x).UpdateScale((*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
 		s.restart()
+		return nil
 	})
 }
 
@@ -295,38 +324,42 @@ type GradScalerState struct {
 }
 
 // State returns what the scaler remembers, the scale among it: the zero value if it is disabled. It waits for the device.
-func (s *GradScaler) State(x *tenon.Exec) (GradScalerState, error) {
-	if s.opt.Disabled {
-		return GradScalerState{}, nil
-	}
-	st := GradScalerState{s.opt.InitScale, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval, s.growth}
-	if s.row != nil {
-		row, err := tenon.Read[float64](x, s.row)
-		if err != nil {
-			return GradScalerState{}, err
+func (s *GradScaler) State(x *tenon.Exec) (st GradScalerState, err error) {
+	err = s.try(func() error {
+		st = GradScalerState{s.opt.InitScale, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval, s.growth}
+		if s.row == nil {
+			return nil
 		}
-		st.Scale, st.GrowthTracker = row[0], int(row[1])
-	}
-	return st, nil
+		row, err := tenon.Read[float64](x, s.row)
+		if err == nil {
+			st.Scale, st.GrowthTracker = row[0], int(row[1])
+		}
+		return err
+	})
+	return st, err
 }
 
 // SetState makes the scaler what State described. It may be called between iterations; a scale that a captured graph uses changes with it.
 func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
-	if s.opt.Disabled {
+	return s.try(func() error {
+		if st == (GradScalerState{}) {
+			return refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler")
+		}
+		opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
+		if err := checkScaler(&opt); err != nil {
+			return err
+		}
+		core.Made((*core.Exec)(x), scalerName)
+		s.opt, s.growth = opt, st.GrowthTracker
+		s.restart()
+		if s.row != nil {
+			s.setState(x.NoGrad())
+		}
 		return nil
-	}
-	if st == (GradScalerState{}) {
-		return refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler")
-	}
-	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
-	if err := checkScaler(&opt); err != nil {
-		return err
-	}
-	s.opt, s.growth = opt, st.GrowthTracker
-	return s.write(x)
+	})
 }
 
-// SetScale sets the scale and leaves the count of steps as it is.
+// SetScale sets the scale and leaves the count of steps as it is. It waits for the device.
 func (s *GradScaler) SetScale(x *tenon.Exec, scale float64) error {
 	st, err := s.State(x)
 	if err != nil || s.opt.Disabled {
@@ -334,15 +367,4 @@ func (s *GradScaler) SetScale(x *tenon.Exec, scale float64) error {
 	}
 	st.Scale = scale
 	return s.SetState(x, st)
-}
-
-// write puts the state on the device if it is there already, and begins an iteration.
-func (s *GradScaler) write(x *tenon.Exec) error {
-	return tenon.Try(func() {
-		core.Made((*core.Exec)(x), scalerName)
-		s.restart()
-		if s.row != nil {
-			s.setState(x.NoGrad())
-		}
-	})
 }
