@@ -2,6 +2,7 @@ package optim
 
 import (
 	"iter"
+	"reflect"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -246,6 +247,9 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 func (s *GradScaler) with(o Optimizer, f func() error) error {
 	if isNil(o) {
 		return missing(scalerName)
+	}
+	if !reflect.ValueOf(o).Comparable() {
+		return refuseScaler("a %T cannot be told from another; give a pointer to it", o)
 	}
 	return s.try(f)
 }

@@ -97,6 +97,12 @@ type another struct {
 
 func (o *another) Params() iter.Seq[*nn.Param] { return slices.Values(o.params) }
 
+// byValue cannot be compared.
+type byValue struct {
+	optim.Optimizer
+	params []*nn.Param
+}
+
 func (o *another) Step(x *tenon.Exec) error {
 	o.steps++
 	return o.Optimizer.Step(x)
@@ -271,6 +277,7 @@ func TestScalerErrors(t *testing.T) {
 		fails(s.Step(x, struct{ optim.Optimizer }{o}), "does not say which parameters it has")
 		fails(s.Step(x, nil), "the optimizer is nil")
 		fails(s.Unscale(x, (*optim.Adam)(nil)), "the optimizer is nil")
+		fails(s.Step(x, byValue{Optimizer: o, params: []*nn.Param{p}}), "optim_test.byValue cannot be told from another; give a pointer to it")
 		half := nn.NewParam(x.Ones([]int{2}, tenon.Float16))
 		defer half.Close()
 		half.SetGrad(x.Ones([]int{2}, tenon.Float16))
