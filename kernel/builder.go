@@ -84,7 +84,9 @@ func (b *Builder) own() {
 	}
 }
 
-// Program returns the recorded program, or the first mistake made while it was built.
+// Program returns the recorded program, which Launch takes from it, or the first mistake made while it was built.
+//
+//tenon:internal the runtime takes the program; users are told the mistake
 func (k *Kernel) Program() (*kir.Program, error) {
 	if k == nil || k.prog == nil && k.err == nil {
 		return nil, fault.New(fault.Invalid, "the kernel is nil or a zero value; use one that Build returned")

@@ -35,20 +35,20 @@ func TestDamagedPrograms(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				damageSegment(s, rng)
 			}
-			if program, err := replay.New(s, 0); err == nil {
-				_, _ = program.Check() // contradictions are errors
-				for _, conf := range confs {
-					if r, err := program.Run(replay.Options{Settings: conf, Memory: 200 << 20}); err == nil && (r.Fragmentation < 0 || r.Fragmentation > 1) {
-						t.Errorf("%q: %+v", conf, r)
-					}
-				}
-			}
 			if rec := recordingOf(t, s); useAll(rec) != nil {
 				t.Errorf("a request is refused: %v", useAll(rec))
 			}
 			var raw bytes.Buffer
 			if err := s.Write(&raw); err != nil {
 				t.Fatal(err)
+			}
+			if program, err := replay.Read(bytes.NewReader(raw.Bytes()), replay.ReadOptions{}); err == nil {
+				_, _ = program.Check() // contradictions are errors
+				for _, conf := range confs {
+					if r, err := program.Run(replay.Options{Settings: conf, Memory: 200 << 20}); err == nil && (r.Fragmentation < 0 || r.Fragmentation > 1) {
+						t.Errorf("%q: %+v", conf, r)
+					}
+				}
 			}
 			for _, write := range []func(io.Writer, io.Reader, string) error{WriteStats, WriteSegments, WriteMemory, WriteTrace} {
 				if err := write(io.Discard, bytes.NewReader(raw.Bytes()), "damaged"); err != nil {

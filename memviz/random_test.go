@@ -418,7 +418,11 @@ func checkReports(t *testing.T, s *snapshot.Snapshot, raw, before []byte) {
 // checkReplay replays the program under all settings, on a device that is too small now and then.
 func checkReplay(t *testing.T, s *snapshot.Snapshot, confs []string) {
 	t.Helper()
-	p, err := replay.New(s, 0)
+	var raw bytes.Buffer
+	if err := s.Write(&raw); err != nil {
+		t.Fatal(err)
+	}
+	p, err := replay.Read(&raw, replay.ReadOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

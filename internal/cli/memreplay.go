@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"tenon.dev/fault"
-	"tenon.dev/internal/snapshot"
 	"tenon.dev/memviz/replay"
 )
 
@@ -33,19 +32,13 @@ type memreplay struct {
 type replayReport struct {
 	File     string          `json:"file"`
 	Device   int             `json:"device"`
-	Devices  []deviceTrace   `json:"devices"` // that have a trace
+	Devices  []replay.Trace  `json:"devices"` // that have a trace
 	Memory   uint64          `json:"memory"`  // bytes; 0: never full
 	Fraction float64         `json:"fraction"`
 	Recorded replay.Recorded `json:"recorded"`
 	Check    replay.Check    `json:"check"`
 	Notes    []string        `json:"notes"`
 	Results  []replayResult  `json:"results"` // best first
-}
-
-// deviceTrace is one device's trace.
-type deviceTrace struct {
-	Device int `json:"device"` // its number
-	Events int `json:"events"` // entries of its trace
 }
 
 type replayResult struct {
@@ -66,16 +59,16 @@ func (m *memreplay) Run(con *console) error {
 	if m.Fraction != 0 && report.Memory == 0 {
 		return fault.New(fault.Invalid, "--fraction is a part of the device's memory; say how much that is with --memory")
 	}
-	p, devices, err := m.program(con)
+	p, err := m.program(con)
 	if err != nil {
 		return err
 	}
 	if p.Recorded.Allocs+p.Recorded.OOMs == 0 {
 		return fault.New(fault.Invalid, "the trace of device %d has %s but no allocation; there is nothing to replay", p.Device, counted(p.Recorded.Events, "event"))
 	}
-	report.Device, report.Devices, report.Recorded, report.Notes = p.Device, devices, p.Recorded, p.Notes
-	if len(devices) > 1 {
-		report.Notes = append(report.Notes, otherDevices(p.Device, devices))
+	report.Device, report.Devices, report.Recorded, report.Notes = p.Device, p.Traces, p.Recorded, p.Notes
+	if len(p.Traces) > 1 {
+		report.Notes = append(report.Notes, otherDevices(p))
 	}
 	if report.Check, err = p.Check(); err != nil {
 		return err
@@ -99,51 +92,37 @@ func (m *memreplay) Run(con *console) error {
 }
 
 // otherDevices says which traces were left.
-func otherDevices(chosen int, devices []deviceTrace) string {
+func otherDevices(p *replay.Program) string {
 	var others []string
-	for _, d := range devices {
-		if d.Device != chosen {
-			others = append(others, fmt.Sprintf("%d (%s)", d.Device, counted(d.Events, "event")))
+	for _, t := range p.Traces {
+		if t.Device != p.Device {
+			others = append(others, fmt.Sprintf("%d (%s)", t.Device, counted(t.Events, "event")))
 		}
 	}
 	return fmt.Sprintf("The snapshot has traces of other devices too: %s. --device chooses one.", strings.Join(others, ", "))
 }
 
-// program reads the file, showing a bar on stderr meanwhile if that is a terminal, and returns which devices have a trace.
-func (m *memreplay) program(con *console) (*replay.Program, []deviceTrace, error) {
+// program reads the file, showing a bar on stderr meanwhile if that is a terminal.
+func (m *memreplay) program(con *console) (*replay.Program, error) {
 	f := os.Stdin
 	if m.File != "-" {
 		var err error
 		if f, err = os.Open(m.File); err != nil {
-			return nil, nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
+			return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
 		}
 		defer f.Close()
 	}
-	var o snapshot.ReadOptions
+	o := replay.ReadOptions{Device: m.Device}
 	bar := importBar{out: con.err, began: time.Now(), name: filepath.Base(m.File)}
 	if info, err := f.Stat(); err == nil && isTerminal(con.err) {
 		o.Progress = func(read int64) { bar.advance(read, info.Size()) }
 	}
-	s, err := snapshot.Read(f, o)
+	p, err := replay.Read(f, o)
 	bar.clear()
 	if err != nil {
-		return nil, nil, fault.Wrap(fault.Invalid, err, "reading %s", m.File)
+		return nil, fault.Wrap(fault.Invalid, err, "reading %s", m.File)
 	}
-	device, longest := 0, 0
-	var devices []deviceTrace
-	for i, t := range s.Traces {
-		if len(t) > 0 {
-			devices = append(devices, deviceTrace{i, len(t)})
-		}
-		if len(t) > longest {
-			device, longest = i, len(t)
-		}
-	}
-	if m.Device != nil {
-		device = *m.Device
-	}
-	p, err := replay.New(s, device)
-	return p, devices, err
+	return p, nil
 }
 
 // settings returns the strings to compare, the recording's first.

@@ -73,7 +73,7 @@ func TestMemreplayJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Devices) != 1 || r.Devices[0] != (deviceTrace{0, 15198}) || r.File != "gpt2_amp_graph.pickle.gz" || r.Memory != 4<<40 || r.Recorded.Events != 15198 || !r.Check.Exact() || len(r.Notes) != 3 ||
+	if len(r.Devices) != 1 || r.Devices[0] != (replay.Trace{Device: 0, Events: 15198}) || r.File != "gpt2_amp_graph.pickle.gz" || r.Memory != 4<<40 || r.Recorded.Events != 15198 || !r.Check.Exact() || len(r.Notes) != 3 ||
 		len(r.Results) != 2 || r.Results[0].Settings != "" || !r.Results[0].Recorded || r.Results[0].PeakReserved != r.Recorded.PeakReserved ||
 		r.Results[1].Settings != "max_split_size_mb:128" || r.Results[1].OOMs != 1 || r.Results[1].FirstOOM.Bytes != 1<<50 || r.Results[1].Calls.Mallocs == 0 {
 		t.Errorf("%+v", r)
@@ -241,7 +241,7 @@ func TestMemreplayErrors(t *testing.T) {
 		{[]string{"absent.pickle"}, "cannot open the snapshot"},
 		{[]string{t.TempDir()}, "is a directory"},
 		{[]string{text}, "tenon: reading " + text + ": the snapshot cannot be read"},
-		{[]string{resnet50, "--device", "3"}, "no trace of device 3, but of 0; choose one with --device"},
+		{[]string{resnet50, "--device", "3"}, "no trace of device 3, but of 0; choose one of these"},
 		{[]string{resnet50, "--conf", "max_split_size_mb:2"}, `the settings "max_split_size_mb:2"`},
 		{[]string{resnet50, "--conf", "backend:cudaMallocAsync"}, "whose decisions cannot be replayed"},
 		{[]string{resnet50, "--memory", "lots"}, `--memory is "lots"; give a number of bytes`},

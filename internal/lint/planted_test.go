@@ -259,6 +259,56 @@ pkg tenon.dev/nn, func Init()`), "\n")
 	}
 }
 
+func TestNameableFindsPlanted(t *testing.T) {
+	tree := planted{
+		"internal/core/core.go": "package core\ntype T struct{ U *U }\ntype U struct{}\ntype V struct{ n int }\ntype K int\nconst (\n\tA K = iota\n\tB\n)\nfunc (T) M() *V { return nil }",
+		"a.go": `package tenon
+import (
+	"io"
+	c "tenon.dev/internal/core"
+)
+type Alias = c.T
+type Defined c.T
+type Closed c.V
+const Two = c.B
+var Func = func(*Alias, ...map[string]chan c.V) {}
+type S struct {
+	hidden
+	c.V
+	F []func(hidden)
+	g c.U
+	Map map[string]Alias
+}
+type I interface {
+	io.Reader
+	N(c.U)
+	own(c.U)
+}
+type hidden struct{ X c.V }
+func (s *S) In(...c.T) {}
+// Free is.
+//
+//tenon:internal it is for the module's own
+func Free() c.U { panic(0) }
+// Bare is.
+//
+//tenon:internal
+func Bare() (a int, u [4]*c.U) { panic(0) }
+func Generic[P ~int | c.K](p P, g G[c.U]) {}
+type G[P any] struct{ P P }
+func unexported(c.U) {}
+`,
+		"nn/nn.go":         "package nn\nimport (\n\t\"tenon.dev\"\n\t\"tenon.dev/internal/core\"\n)\nfunc F(core.T) tenon.Closed { panic(0) }",
+		"nn/nn_windows.go": "package nn\nimport \"tenon.dev/internal/core\"\nfunc Windows(core.U) {}",
+		"nn/nn_test.go":    "package nn\nimport \"tenon.dev/internal/core\"\nfunc Test(core.U) {}",
+	}
+	want(t, Nameable(tree.load(t)),
+		"core.go:10: tenon.Alias.M has to do with core.V, which users cannot name", "core.go:2: tenon.Alias.U has to do with core.U",
+		"a.go:32: tenon.Bare has to do with core.U", "core.go:2: tenon.Defined.U has to do with core.U", "a.go:10: tenon.Func has to do with core.V",
+		"a.go:33: tenon.Generic has to do with core.U", "a.go:33: tenon.Generic has to do with core.K", "a.go:20: tenon.I.N has to do with core.U",
+		"a.go:13: tenon.S.V has to do with core.V", "a.go:14: tenon.S.F has to do with tenon.hidden", "a.go:9: tenon.Two has to do with core.K")
+}
+
 func TestLoadRefusesBrokenFile(t *testing.T) {
 	if _, err := Load(planted{"a/a.go": "package a\nfunc {"}.fs()); err == nil || !strings.Contains(err.Error(), "a/a.go:2") {
 		t.Errorf("broken file: %v", err)

@@ -58,7 +58,7 @@ func (t *Tree) fileStyle(f *File) []Finding {
 	}
 	for _, d := range f.Syntax.Decls {
 		fn, ok := d.(*ast.FuncDecl)
-		if !ok || isTable(fn) {
+		if !ok || marked(fn.Doc, tableMark) {
 			continue
 		}
 		if n := t.Fset.Position(fn.End()).Line - t.Fset.Position(fn.Pos()).Line + 1; n > MaxFunction {
@@ -68,13 +68,13 @@ func (t *Tree) fileStyle(f *File) []Finding {
 	return out
 }
 
-// isTable reports whether the function's comment holds tableMark with a reason.
-func isTable(fn *ast.FuncDecl) bool {
-	if fn.Doc == nil {
+// marked reports whether a comment holds the mark with a reason.
+func marked(doc *ast.CommentGroup, mark string) bool {
+	if doc == nil {
 		return false
 	}
-	for _, c := range fn.Doc.List {
-		if reason, ok := strings.CutPrefix(c.Text, tableMark); ok && strings.TrimSpace(reason) != "" {
+	for _, c := range doc.List {
+		if reason, ok := strings.CutPrefix(c.Text, mark); ok && strings.TrimSpace(reason) != "" {
 			return true
 		}
 	}

@@ -18,7 +18,7 @@ func TestDamaged(t *testing.T) {
 			s := *whole
 			s.Traces = [][]snapshot.Event{damage(rnd, whole.Traces[0])}
 			s.Segments = damageSegments(rnd, whole.Segments)
-			p, err := New(&s, 0)
+			p, err := newProgram(&s, nil)
 			if err != nil {
 				failed++
 				continue

@@ -21,6 +21,7 @@ package replay
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -57,6 +58,8 @@ type op struct {
 type Program struct {
 	// Device is the device's number in the snapshot.
 	Device int
+	// Traces are all that the snapshot has, by device.
+	Traces []Trace
 	// Recorded is what the trace says itself.
 	Recorded Recorded
 	// Notes are sentences about what this trace does not tell.
@@ -73,6 +76,12 @@ type Program struct {
 	steps    []driverStep
 	final    []snapshot.Segment
 	base     uint64 // above every recorded address
+}
+
+// Trace is the history of one device.
+type Trace struct {
+	Device int `json:"device"` // its number
+	Events int `json:"events"` // entries
 }
 
 // Recorded are the figures of a trace itself, without any replay. Bytes of blocks are requested bytes: a trace has no others.
@@ -97,21 +106,47 @@ type Recorded struct {
 	Held          int           `json:"held"`           // frees that waited for other streams
 }
 
-// New reads the program out of the trace of one device of s. A snapshot without a trace of it is an error that says how to record one.
-func New(s *snapshot.Snapshot, device int) (*Program, error) {
-	if device < 0 || device >= len(s.Traces) || len(s.Traces[device]) == 0 {
-		var with []string
-		for i, t := range s.Traces {
-			if len(t) > 0 {
-				with = append(with, fmt.Sprint(i))
-			}
+// ReadOptions say how Read reads.
+type ReadOptions struct {
+	// Device is the number of the device whose trace is wanted; nil is the one with the most events.
+	Device *int
+	// Progress, if not nil, is told now and then how many bytes of the reader were used.
+	Progress func(read int64)
+}
+
+// Read reads a memory snapshot, a pickle as torch.cuda.memory._dump_snapshot or Tenon's DumpSnapshot writes it, plain or compressed with gzip,
+// and returns the program in the trace of one of its devices. A file that is no snapshot is an error that says why, one without a trace of the
+// device an error that says how to record it.
+func Read(r io.Reader, o ReadOptions) (*Program, error) {
+	s, err := snapshot.Read(r, snapshot.ReadOptions{Progress: o.Progress})
+	if err != nil {
+		return nil, err
+	}
+	return newProgram(s, o.Device)
+}
+
+func newProgram(s *snapshot.Snapshot, wanted *int) (*Program, error) {
+	var traces []Trace
+	var with []string
+	device, longest := 0, 0
+	for i, t := range s.Traces {
+		if len(t) > 0 {
+			traces = append(traces, Trace{i, len(t)})
+			with = append(with, fmt.Sprint(i))
 		}
-		if len(with) > 0 {
-			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one with --device", device, strings.Join(with, ", "))
+		if len(t) > longest {
+			device, longest = i, len(t)
 		}
+	}
+	if longest == 0 {
 		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history (in PyTorch torch.cuda.memory._record_memory_history(), in Tenon RecordMemoryHistory with Enabled \"all\") before the work whose memory is of interest")
 	}
-	p := &Program{Device: device, pools: []alloc.PoolID{{}}}
+	if wanted != nil {
+		if device = *wanted; !slices.ContainsFunc(traces, func(t Trace) bool { return t.Device == device }) {
+			return nil, fault.New(fault.Invalid, "the snapshot has no trace of device %d, but of %s; choose one of these", device, strings.Join(with, ", "))
+		}
+	}
+	p := &Program{Device: device, Traces: traces, pools: []alloc.PoolID{{}}}
 	p.settings, p.Recorded.Settings = recordedSettings(s.Settings)
 	events := s.Traces[device]
 	r := reader{p: p, s: s, events: events, addr: map[uint64]uint32{}, poolOf: map[int]uint16{},

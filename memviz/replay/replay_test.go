@@ -2,6 +2,7 @@ package replay
 
 import (
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func open(t testing.TB, name string) *snapshot.Snapshot {
 
 func program(t testing.TB, s *snapshot.Snapshot) *Program {
 	t.Helper()
-	p, err := New(s, 0)
+	p, err := newProgram(s, new(0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,14 +230,14 @@ func TestErrors(t *testing.T) {
 			t.Errorf("error %v, want %q", err, part)
 		}
 	}
-	_, err := New(s, 0)
+	_, err := newProgram(s, nil)
 	fails(err, "holds no trace; record the history")
 	s.Traces[1] = []snapshot.Event{{Action: snapshot.ActionAlloc, Addr: 512}}
 	for _, device := range []int{0, -1, 2} {
-		_, err = New(s, device)
-		fails(err, "but of 1; choose one with --device")
+		_, err = newProgram(s, &device)
+		fails(err, "no trace of device "+strconv.Itoa(device)+", but of 1; choose one of these")
 	}
-	_, err = New(s, 1)
+	_, err = newProgram(s, nil)
 	fails(err, "event 0 of the trace allocates 0 bytes: the file is damaged")
 	p := program(t, open(t, "extra_streams"))
 	_, err = p.Run(Options{Settings: "max_split_size_mb:2"})
@@ -247,4 +248,19 @@ func TestErrors(t *testing.T) {
 	fails(err, "Invalid fraction value")
 	_, err = p.Fit("nonsense:1", 0)
 	fails(err, "Unrecognized CachingAllocator option: nonsense")
+	for _, none := range []*Program{nil, {}} {
+		_, err = none.Run(Options{})
+		fails(err, "the program is nil or a zero value; use one that Read returned")
+		_, err = none.Check()
+		fails(err, "the program is nil")
+		_, err = none.Fit("", 0)
+		fails(err, "the program is nil")
+		if len(none.AutoSettings(true)) == 0 {
+			t.Error("no settings")
+		}
+	}
+	_, err = Read(nil, ReadOptions{})
+	fails(err, "the snapshot's reader is nil")
+	_, err = Read(strings.NewReader("{\"a\": 1}"), ReadOptions{})
+	fails(err, "it is JSON, not a pickle")
 }

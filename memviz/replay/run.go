@@ -62,7 +62,7 @@ type Check struct {
 }
 
 // Exact says that the replay took every decision of the recording.
-func (c *Check) Exact() bool { return len(c.Differences) == 0 }
+func (c Check) Exact() bool { return len(c.Differences) == 0 }
 
 // replay is one run under way.
 type replay struct {
@@ -81,6 +81,13 @@ func effect(s alloc.Settings) alloc.Settings {
 	s.Text, s.ReleaseLock = "", false
 	s.PinnedHostRegister, s.PinnedRegisterThreads, s.PinnedBackgroundThreads = false, 0, false
 	return s
+}
+
+func (p *Program) usable() error {
+	if p == nil || p.pools == nil {
+		return fault.New(fault.Invalid, "the program is nil or a zero value; use one that Read returned")
+	}
+	return nil
 }
 
 // begin makes an empty allocator.
@@ -115,6 +122,9 @@ func (p *Program) begin(o Options) (*replay, error) {
 // Run replays the program. Settings that do not parse are an error; allocations that fail are part of the result. A run under the
 // recording's settings begins with the recorded segments, any other by allocating anew what was live.
 func (p *Program) Run(o Options) (Result, error) {
+	if err := p.usable(); err != nil {
+		return Result{}, err
+	}
 	r, err := p.begin(o)
 	if err != nil {
 		return Result{}, err
@@ -136,6 +146,9 @@ func (p *Program) Run(o Options) (Result, error) {
 // Check replays the program under the recording's settings, on a device that gives the recording's addresses and is full where the
 // recording's was.
 func (p *Program) Check() (Check, error) {
+	if err := p.usable(); err != nil {
+		return Check{}, err
+	}
 	r, err := p.begin(Options{Settings: p.settings.Text})
 	if err != nil {
 		return Check{}, err

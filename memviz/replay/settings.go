@@ -103,7 +103,11 @@ var collecting = []string{
 // AutoSettings returns settings strings worth comparing for the program: its own first, then a built-in set. Those that collect cached
 // blocks are among them only with a memory fraction, without which they do nothing.
 func (p *Program) AutoSettings(fraction bool) []string {
-	set := append([]string{p.Recorded.Settings}, autoSettings...)
+	var set []string
+	if p != nil {
+		set = append(set, p.Recorded.Settings)
+	}
+	set = append(set, autoSettings...)
 	if fraction {
 		set = append(set, collecting...)
 	}
