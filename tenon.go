@@ -137,7 +137,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
 func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
 
-// Arg is one argument of a kernel: [In], [Out], [Number] or [Integer].
+// Arg is one argument of a kernel: [In], [Out], [Mapped], [Number] or [Integer].
 type Arg = core.Arg
 
 // LaunchShape is the grid of a launch in blocks and the block in threads: its fields Grid and Block have three ints each, x, y and z, of which 0
@@ -149,6 +149,10 @@ func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 
 // Out is a tensor that a kernel writes, and may read.
 func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
+
+// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions, of Float16, BFloat16 or
+// Float32. The elements of its last dimension are adjacent, and its address and other strides are multiples of 16 bytes; another one is refused.
+func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
 // Number is a scalar argument; it is converted to the parameter's type.
 func Number(v float64) Arg { return core.Number(v) }

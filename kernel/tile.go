@@ -37,20 +37,22 @@ func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index,
 	t.load(&kir.Instr{}, g, width, f)
 }
 
-// TensorMap is a launch parameter that describes an array of matrices to a device's copy engine: 128 bytes in the device's own format. The launches of
-// built-in kernels fill it in.
+// TensorMap is a launch parameter that describes an array of matrices to a device's copy engine. The launch fills it in from a tensor, given with
+// tenon.Mapped, whose last dimension is along the lines, the one before across them, and a third among the matrices.
 type TensorMap struct {
 	b *Builder
 	i int
 }
 
-// TensorMap declares a tensor map.
+// TensorMap declares a tensor map. All tiles that are loaded by it have one shape.
 func (b *Builder) TensorMap(name string) TensorMap {
 	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
 }
 
 // LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the groups and
-// across them. A device may copy the tile from there instead of running f, which must mean the same.
+// across them; what lies outside the array is 0. A device may copy the tile from there instead of running f, which must mean the same: the
+// simulator runs f and stops where it does not. GPUs of compute capability 9.0 copy in a Pipelined loop of three stages or more, all of whose loads have maps,
+// where the matrix units read the tiles from shared memory: blocks of 128 threads or more, products of at least 64 rows and 16 columns.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if m.b != t.b {

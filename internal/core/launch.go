@@ -14,9 +14,9 @@ import (
 
 // Arg is one argument of a user's kernel: a tensor that it reads or writes, or a number.
 type Arg struct {
-	t      *Tensor
-	writes bool
-	number kernels.Scalar
+	t              *Tensor
+	writes, mapped bool
+	number         kernels.Scalar
 }
 
 // In is a tensor that the kernel reads.
@@ -24,6 +24,9 @@ func In(t *Tensor) Arg { return Arg{t: t} }
 
 // Out is a tensor that the kernel writes, and may read.
 func Out(t *Tensor) Arg { return Arg{t: t, writes: true} }
+
+// Mapped is a tensor that the kernel reads by a tensor map.
+func Mapped(t *Tensor) Arg { return Arg{t: t, mapped: true} }
 
 // Number is a scalar argument; it is converted to the parameter's type.
 func Number(v float64) Arg { return Arg{number: kernels.FloatScalar(v)} }
@@ -75,16 +78,22 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	x.s.leave(f)
 }
 
-// stored caches by program which parameters it writes.
-var stored sync.Map // *kir.Program to []bool
+// paramUse is what a launch must know of how a program uses its parameters.
+type paramUse struct {
+	// stored says which are buffers that the program's own stores and atomic operations name. What is written at an address that was computed is not seen.
+	stored []bool
+	// tiles are what is loaded by tensor maps.
+	tiles []kir.MapTile
+}
 
-// storesTo reports which of the parameters the program's own stores and atomic operations name as their buffer. What is written at an address
-// that was computed is not seen.
-func storesTo(p *kir.Program) []bool {
-	if v, ok := stored.Load(p); ok {
-		return v.([]bool)
+// paramUses caches them.
+var paramUses sync.Map // *kir.Program to paramUse
+
+func paramsOf(p *kir.Program) paramUse {
+	if v, ok := paramUses.Load(p); ok {
+		return v.(paramUse)
 	}
-	out, param := make([]bool, len(p.Params)), map[kir.Value]int{}
+	use, param := paramUse{make([]bool, len(p.Params)), p.MapTiles()}, map[kir.Value]int{}
 	var visit func(b *kir.Block)
 	visit = func(b *kir.Block) {
 		for _, in := range b.Instrs {
@@ -93,7 +102,7 @@ func storesTo(p *kir.Program) []bool {
 				param[in.Res[0]] = in.Sym
 			case (in.Op == kir.OpStore || in.Op == kir.OpAtomic) && in.Space == kir.Global:
 				if i, ok := param[in.Args[0]]; ok {
-					out[i] = true
+					use.stored[i] = true
 				}
 			}
 			for _, inner := range in.Blocks {
@@ -102,8 +111,8 @@ func storesTo(p *kir.Program) []bool {
 		}
 	}
 	visit(p.Body)
-	stored.Store(p, out)
-	return out
+	paramUses.Store(p, use)
+	return use
 }
 
 // checkBlocks refuses a grid and block that the program is not written for.
@@ -132,10 +141,18 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 	}
 	clear(l.Args)
 	le := binary.LittleEndian
-	tensors, stores := f.many, storesTo(p)
+	tensors, use := f.many, paramsOf(p)
 	for i := range p.Params {
 		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
 		switch {
+		case q.IsMap():
+			if !a.mapped || a.t == nil {
+				f.fail(fault.Invalid, "parameter %s of kernel %s is a tensor map; give it a tensor with Mapped", q.Name, p.Name)
+			}
+			f.tensorMap(p, q, use.tiles[i], tensors[0], b)
+			tensors = tensors[1:]
+		case a.mapped:
+			f.fail(fault.Invalid, "parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name, p.Name)
 		case q.Kind == kir.ParamBuffer && a.t != nil:
 			t := tensors[0] // a.t, or its copy on this device
 			tensors = tensors[1:]
@@ -145,7 +162,7 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 			if a.writes && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
-			if !a.writes && stores[i] {
+			if !a.writes && use.stored[i] {
 				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
 			}
 			le.PutUint64(b, t.ptr())
@@ -159,6 +176,41 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 			f.fail(fault.Unsupported, "parameter %s of kernel %s is an array, which Launch does not pass", q.Name, p.Name)
 		}
 	}
+}
+
+// tensorMap fills in parameter q, a tensor map of t by which tiles are loaded.
+func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Tensor, b []byte) {
+	if tile.Type == dtype.Invalid {
+		return // no tile is loaded by it
+	}
+	if t.dt != tile.Type || !kir.Mappable(t.dt) {
+		f.fail(fault.Invalid, "tensor map %s of kernel %s loads tiles of %v, but a tensor of %v was given; give one of the same type, which float16, bfloat16 and float32 can be",
+			q.Name, p.Name, tile.Type, t.dt)
+	}
+	n := len(t.shape)
+	if n != 2 && n != 3 || t.Numel() == 0 {
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; give a matrix, or an array of matrices in 3 dimensions, that has elements", q.Name, p.Name, t.shape)
+	}
+	size := t.dt.Size()
+	m := kir.TensorMap{Addr: t.ptr(), Dims: [3]int{t.shape[n-1], t.shape[n-2], 1}, Strides: [2]int{16, 16}, Tile: tile}
+	if n == 3 {
+		m.Dims[2] = t.shape[0]
+	}
+	sound := m.Addr%16 == 0 && (t.stride[n-1] == 1 || t.shape[n-1] == 1)
+	for d := range m.Strides {
+		if m.Dims[d+1] > 1 {
+			m.Strides[d] = t.stride[n-2-d] * size
+		}
+		sound = sound && m.Strides[d] > 0 && m.Strides[d]%16 == 0 && m.Strides[d] < 1<<40
+	}
+	for _, d := range m.Dims {
+		sound = sound && d <= 1<<32
+	}
+	if !sound {
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v and strides %v that begins at %#x; the elements of the last dimension must be adjacent, and its lines and matrices begin at "+
+			"multiples of 16 bytes: give a copy of it whose last dimension is padded to a multiple of %d", q.Name, p.Name, t.shape, t.stride, m.Addr, 16/size)
+	}
+	m.Append(b[:0])
 }
 
 func putScalar(b []byte, t dtype.DType, v kernels.Scalar) {

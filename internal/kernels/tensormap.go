@@ -1,11 +1,6 @@
 package kernels
 
-import (
-	"math/bits"
-
-	"tenon.dev/dtype"
-	"tenon.dev/internal/kir"
-)
+import "tenon.dev/internal/kir"
 
 // mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma must
 // compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
@@ -37,30 +32,7 @@ func (p *product) lineStride(i int) int {
 	return p.s[i][1]
 }
 
-// Fields of the third word of a tensor map.
-const (
-	mapRank      = 4  // the number of dimensions less 1
-	mapTypeShift = 7  // the type of elements
-	mapSwizzle   = 13 // 1, 2, 3: chunks are permuted within 32, 64, 128 bytes
-	mapPromote   = 17 // 2: the L2 cache fetches 128 bytes
-)
-
-// mapType returns the number of an element type.
-func mapType(t dtype.DType) uint32 {
-	switch t {
-	case dtype.Float16:
-		return 6
-	case dtype.BFloat16:
-		return 10
-	}
-	return 7 // float32
-}
-
-// mapLine is the longest line in bytes of a box; tiles with longer ones are copied in parts.
-const mapLine = 128
-
-// tensorMap appends the tensor map of operand o, product.s[i], for tiles of places x depth. The format is that of sm_90, as
-// cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the same 128 bytes.
+// tensorMap appends the tensor map of operand o, product.s[i], for tiles of places x depth.
 func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth int) {
 	size := o.DType.Size()
 	// Dimensions and box: along lines, across them, matrices.
@@ -75,23 +47,9 @@ func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth i
 	if dims[2] > 1 {
 		matrices = p.batch.stride[i][0] * size
 	}
-	line = min(line, mapLine/size)
-	swizzle := bits.TrailingZeros(uint(line*size)) - 4
-	var w [2 * kir.MapWords]uint32
-	w[0], w[1] = uint32(o.Ptr), uint32(o.Ptr>>32)
-	w[2] = 2<<mapRank | mapType(o.DType)<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
-	// Distances of lines and of matrices, in 16 bytes; the seventh word holds the bits that have no room.
-	w[3], w[4], w[7] = uint32(across>>4), uint32(matrices>>4), uint32(across>>36|matrices>>36<<4)
-	for d, n := range dims {
-		w[8+d] = uint32(n - 1)
-	}
-	w[13], w[14] = uint32(line-1)<<24, uint32(lines-1)
-	// What the driver adds: the bytes of a box, and the alignment that its permutation wants.
-	w[16], w[18] = uint32(line*lines*size), uint32(8*line*size)
+	m := kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines}}
 	for len(l.Args)%kir.MapAlign != kir.MapPlace {
 		l.Args = append(l.Args, 0)
 	}
-	for _, v := range w {
-		l.u32(v)
-	}
+	l.Args = m.Append(l.Args)
 }

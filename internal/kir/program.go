@@ -79,26 +79,13 @@ type Param struct {
 	Align int
 }
 
-// A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be aligned to
-// MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at MapPlace modulo MapAlign.
-const (
-	MapWords = 16
-	MapAlign = 64
-	MapPlace = 48
-)
-
-// isMap reports whether p can hold a tensor map.
-func (p *Param) isMap() bool {
-	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
-}
-
 // Bytes returns the size of p in the packed arguments, and its alignment.
 func (p *Param) Bytes() (size, align int) {
 	switch p.Kind {
 	case ParamBuffer:
 		return 8, 8
 	case ParamArray:
-		if p.isMap() {
+		if p.IsMap() {
 			return MapWords * 8, MapAlign
 		}
 		return p.Count * p.Type.Size(), p.Type.Size()
@@ -110,7 +97,7 @@ func (p *Param) Bytes() (size, align int) {
 func (p *Program) ArgLayout() (offsets []int, size int) {
 	for i := range p.Params {
 		n, a := p.Params[i].Bytes()
-		if p.Params[i].isMap() {
+		if p.Params[i].IsMap() {
 			size += (MapPlace - size) & (MapAlign - 1)
 		} else {
 			size = (size + a - 1) / a * a

@@ -319,9 +319,15 @@ func (v *verifier) tileTypes(in *Instr) {
 		}
 	}
 	if len(in.Args) > 0 {
-		if in.Imm >= uint64(len(v.p.Params)) || !v.p.Params[in.Imm].isMap() {
+		if in.Imm >= uint64(len(v.p.Params)) || !v.p.Params[in.Imm].IsMap() {
 			v.fail(in, "parameter %d is not a tensor map", in.Imm)
+			return
 		}
+		t := v.p.mapTile(in)
+		if old, ok := v.maps[in.Imm]; ok && old != t {
+			v.fail(in, "tensor map %s loads tiles of %d lines of %d %v and of %d lines of %d %v; declare one for each", v.p.Params[in.Imm].Name, old.Lines, old.Line, old.Type, t.Lines, t.Line, t.Type)
+		}
+		v.maps[in.Imm] = t
 		for i := range in.Args {
 			v.want(in, i, dtype.Int32)
 		}

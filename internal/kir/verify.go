@@ -18,7 +18,7 @@ const maxParamBytes = 4096
 // ends in the instruction's text. A program that Verify accepts satisfies what ptx and vexec rely on.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
-		outside: make([]bool, len(p.Vars)), params: make([]*Param, len(p.Values))}
+		outside: make([]bool, len(p.Vars)), params: make([]*Param, len(p.Values)), maps: map[uint64]MapTile{}}
 	v.declarations()
 	if v.err != nil {
 		return v.err
@@ -50,6 +50,8 @@ type verifier struct {
 	defined, live []bool
 	// params holds the buffer whose address a value is.
 	params []*Param
+	// maps holds the shape of the tiles that a parameter loads as a tensor map.
+	maps map[uint64]MapTile
 	// region is the tile region that accesses a variable, outside that code beyond tile regions does; setIn marks those set in a region.
 	region  []*Block
 	outside []bool

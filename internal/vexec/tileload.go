@@ -33,6 +33,8 @@ type tileLoad struct {
 	tb, eb int
 	// watched: rows tell of what they read.
 	watched bool
+	// mapped is what is known of the load's tensor map, if it has one.
+	mapped *mappedLoad
 }
 
 // crossing is a value of one axis as what mixes both sees it.
@@ -104,6 +106,7 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 	e.nSites++
 	l.index, l.inside = e.ref(yield[1]), e.ref(yield[2])
 	e.load = nil
+	l.mapped = e.mappedLoad(in)
 	for _, p := range e.held {
 		e.release(p)
 	}
@@ -167,6 +170,9 @@ func execTileLoad(w *worker, in *inst) {
 	step := max(1, w.room/l.inner)
 	for r := done; r < l.outer && w.fault == nil; r += step {
 		l.rows(w, to, r, min(step, l.outer-r), r == done)
+	}
+	if w.fault == nil && l.mapped != nil {
+		l.compare(w, to)
 	}
 	if w.fault == nil && l.widen != nil {
 		l.widen(kept, to, nil, nil, n*l.outer)

@@ -1,0 +1,139 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+	"tenon.dev/internal/ptx"
+	"tenon.dev/kernel"
+)
+
+// mappedProduct is c[z] = a[z] x b[z] in float32 for matrices of dt, in blocks of 64 x 64, whose tiles are loaded by tensor maps; b is turned, with columns
+// as lines, where the matrix units of sm_90 want it so.
+func mappedProduct(dt dtype.DType) (k *kernel.Kernel, turned bool) {
+	const size, depth = 64, 32
+	width := 16 / dt.Size()
+	turned = dt == dtype.Float32
+	return kernel.Build("mapped_"+dt.String(), func(k *kernel.Builder) {
+		k.FixedThreads(128)
+		am, bm := k.TensorMap("am"), k.TensorMap("bm")
+		a, b, c := k.BufferRO("a", dt), k.BufferRO("b", dt), k.Buffer("c", dtype.Float32)
+		rows, columns, inner := k.Scalar("rows", dtype.Int32), k.Scalar("columns", dtype.Int32), k.Scalar("inner", dtype.Int32)
+		left, right, sum := k.Tile("left", dt, size, depth), k.Tile("right", dt, depth, size), k.Tile("sum", dtype.Float32, size, size)
+		row0, column0, z := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size)), k.BlockIdx(kernel.Z)
+		at := func(line, place, lines, length kernel.Value) kernel.Value {
+			return z.Mul(lines).Add(line).MulWide(length).Add(place.Convert(dtype.Int64))
+		}
+		sum.Zero()
+		k.Pipelined(3, k.I32(0), inner, k.I32(depth), func(i kernel.Value) {
+			left.LoadMapped(am, i, row0, z, kernel.AlongCols, width, func(r, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				row, d := row0.Add(r), i.Add(d)
+				return a, at(row, d, rows, inner), row.Lt(rows).And(d.Lt(inner))
+			})
+			along, across, groups := column0, i, kernel.AlongCols
+			if turned {
+				along, across, groups = i, column0, kernel.AlongRows
+			}
+			right.LoadMapped(bm, along, across, z, groups, width, func(d, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				d, column := i.Add(d), column0.Add(col)
+				inside := d.Lt(inner).And(column.Lt(columns))
+				if turned {
+					return b, at(column, d, columns, inner), inside
+				}
+				return b, at(d, column, inner, columns), inside
+			})
+			sum.Dot(left, right, turned)
+		})
+		sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
+			row, column := row0.Add(r), column0.Add(col)
+			k.If(row.Lt(rows).And(column.Lt(columns)), func() { c.Store(at(row, column, rows, columns), v[0]) })
+		})
+	}), turned
+}
+
+// A user's kernel loads tiles by tensor maps. Operands are small integers, so that every device gives the same.
+func TestTensorMaps(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
+			k, turned := mappedProduct(dt)
+			p, err := k.Program()
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, err := ptx.Compile([]*kir.Program{p}, ptx.Target{Major: 9, Arch: true})
+			if err != nil || strings.Count(string(text), "cp.async.bulk.tensor") < 2 {
+				t.Errorf("%v: a GPU does not copy by tensor maps: %v", dt, err)
+			}
+			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 100, 72, 40}, {3, 65, 128, 96}, {1, 1, 8, 8}} {
+				n := max(c.matrices, 1)
+				filled := func(lines, length int) *Tensor {
+					v := x.ToDType(x.RandInt(-8, 9, []int{n, lines, length}, dtype.Int32), dt)
+					if c.matrices == 0 {
+						v = x.Reshape(v, lines, length)
+					}
+					return v
+				}
+				a, b := filled(c.rows, c.inner), filled(c.inner, c.columns)
+				want := x.MatMul(x.ToDType(a, dtype.Float32), x.ToDType(b, dtype.Float32))
+				if turned {
+					b = x.Contiguous(x.Transpose(b, -2, -1))
+				}
+				got := x.Full(want.Shape(), -1, dtype.Float32)
+				grid := LaunchShape{Grid: [3]int{(c.columns + 63) / 64, (c.rows + 63) / 64, n}, Block: [3]int{128}}
+				x.Launch(k, grid, Mapped(a), Mapped(b), In(a), In(b), Out(got), Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
+				if d := floats(t, x, x.Max(x.Abs(x.Sub(got, want)))); d[0] != 0 {
+					t.Errorf("%v %+v: the product differs by %v", dt, c, d[0])
+				}
+			}
+		}
+	})
+}
+
+func TestTensorMapRefusals(t *testing.T) {
+	build := func(name string, dt dtype.DType) *kernel.Kernel {
+		return kernel.Build(name, func(k *kernel.Builder) {
+			k.FixedThreads(32)
+			m, b, tile := k.TensorMap("m"), k.BufferRO("b", dt), k.Tile("tile", dt, 16, 16)
+			tile.LoadMapped(m, k.I32(0), k.I32(0), k.I32(0), kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+				return b, k.I64(0), k.Bool(false)
+			})
+		})
+	}
+	half, bytes := build("half", dtype.Float16), build("bytes", dtype.Int8)
+	unused := kernel.Build("unused", func(k *kernel.Builder) { k.TensorMap("m") })
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.Zeros([]int{16, 16}, dtype.Float16)
+		b, i := x.Zeros([]int{16, 16}, dtype.Float32), x.Zeros([]int{16, 16}, dtype.Int8)
+		shape := LaunchShape{Block: [3]int{32}}
+		placed := "the elements of the last dimension must be adjacent, and its lines and matrices begin at multiples of 16 bytes: give a copy"
+		for _, c := range []struct {
+			name, want string
+			k          *kernel.Kernel
+			args       []Arg
+		}{
+			{"not mapped", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{In(a), In(a)}},
+			{"number", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{Integer(1), In(a)}},
+			{"nil", "parameter m of kernel half is a tensor map; give it a tensor with Mapped", half, []Arg{Mapped(nil), In(a)}},
+			{"buffer", "parameter b of kernel half is no tensor map, but Mapped was given", half, []Arg{Mapped(a), Mapped(a)}},
+			{"type", "tensor map m of kernel half loads tiles of float16, but a tensor of float32 was given", half, []Arg{Mapped(b), In(a)}},
+			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and float32 can be", bytes, []Arg{Mapped(i), In(i)}},
+			{"vector", "was given a tensor of shape [256]; give a matrix, or an array of matrices", half, []Arg{Mapped(x.Reshape(a, 256)), In(a)}},
+			{"deep", "was given a tensor of shape [2 2 4 16]", half, []Arg{Mapped(x.Reshape(a, 2, 2, 4, 16)), In(a)}},
+			{"empty", "was given a tensor of shape [0 16]", half, []Arg{Mapped(x.Narrow(a, 0, 0, 0)), In(a)}},
+			{"turned", placed, half, []Arg{Mapped(x.Transpose(a, 0, 1)), In(a)}},
+			{"expanded", placed, half, []Arg{Mapped(x.Expand(x.Narrow(a, 0, 0, 1), 4, 16)), In(a)}},
+			{"begins between", placed, half, []Arg{Mapped(x.Narrow(a, 1, 1, 8)), In(a)}},
+			{"lines begin between", placed + " of it whose last dimension is padded to a multiple of 8", half, []Arg{Mapped(x.Zeros([]int{4, 12}, dtype.Float16)), In(a)}},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				wantError(t, Try(func() { x.Launch(c.k, shape, c.args...) }), fault.Invalid, c.want, "tensormap_test.go")
+			})
+		}
+		x.Launch(half, shape, Mapped(x.Narrow(a, 0, 3, 1)), In(a))
+		x.Launch(half, shape, Mapped(x.Narrow(a, 1, 8, 1)), In(a))
+		x.Launch(unused, shape, Mapped(b))
+	})
+}

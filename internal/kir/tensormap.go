@@ -1,0 +1,120 @@
+package kir
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"tenon.dev/dtype"
+)
+
+// A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be aligned to
+// MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at MapPlace modulo MapAlign.
+const (
+	MapWords = 16
+	MapAlign = 64
+	MapPlace = 48
+)
+
+// IsMap reports whether p can hold a tensor map.
+func (p *Param) IsMap() bool {
+	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
+}
+
+// TensorMap is what a tensor map says: an array of matrices with lines of adjacent elements, and the tile that is loaded from it.
+type TensorMap struct {
+	// Addr is where the array begins, a multiple of 16.
+	Addr uint64
+	// Dims counts the elements of a line, the lines of a matrix and the matrices, each from 1 to 1<<32.
+	Dims [3]int
+	// Strides are the distances of lines and of matrices in bytes, multiples of 16 below 1<<40.
+	Strides [2]int
+	// Tile is what is loaded from it; lines longer than mapLine bytes are copied in parts.
+	Tile MapTile
+}
+
+// Fields of the third word of a tensor map.
+const (
+	mapRank      = 4  // the number of dimensions less 1
+	mapTypeShift = 7  // the type of elements
+	mapSwizzle   = 13 // 1, 2, 3: chunks are permuted within 32, 64, 128 bytes
+	mapPromote   = 17 // 2: the L2 cache fetches 128 bytes
+)
+
+// mapTypes are the numbers of element types.
+var mapTypes = map[Type]uint32{dtype.Float16: 6, dtype.Float32: 7, dtype.BFloat16: 10}
+
+// Mappable reports whether tensor maps are written for elements of type t: Float16, BFloat16 and Float32.
+func Mappable(t Type) bool { return mapTypes[t] != 0 }
+
+// mapLine is the longest line in bytes of a box; tiles with longer ones are copied in parts.
+const mapLine = 128
+
+// Append appends the map in the format of sm_90, as cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the same 128
+// bytes.
+func (m *TensorMap) Append(b []byte) []byte {
+	size := m.Tile.Type.Size()
+	line := min(m.Tile.Line, mapLine/size)
+	swizzle := max(bits.TrailingZeros(uint(line*size))-4, 0) // tiles of shorter lines are not copied so
+	var w [2 * MapWords]uint32
+	w[0], w[1] = uint32(m.Addr), uint32(m.Addr>>32)
+	w[2] = 2<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
+	// Distances of lines and of matrices, in 16 bytes; the seventh word holds the bits that have no room.
+	w[3], w[4], w[7] = uint32(m.Strides[0]>>4), uint32(m.Strides[1]>>4), uint32(m.Strides[0]>>36|m.Strides[1]>>36<<4)
+	for d, n := range m.Dims {
+		w[8+d] = uint32(n - 1)
+	}
+	w[13], w[14] = uint32(line-1)<<24, uint32(m.Tile.Lines-1)
+	// What the driver adds: the bytes of a box, and the alignment that its permutation wants.
+	w[16], w[18] = uint32(line*m.Tile.Lines*size), uint32(8*line*size)
+	for _, v := range w {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// ParseTensorMap returns the address, dimensions and distances of a map that Append wrote, and false for one that was not filled in.
+func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
+	word := func(i int) int { return int(binary.LittleEndian.Uint32(b[4*i:])) }
+	if word(2) == 0 {
+		return m, false
+	}
+	m.Addr = binary.LittleEndian.Uint64(b)
+	m.Strides = [2]int{word(3)<<4 | word(7)&15<<36, word(4)<<4 | word(7)>>4&15<<36}
+	for d := range m.Dims {
+		m.Dims[d] = word(8+d) + 1
+	}
+	return m, true
+}
+
+// MapTile is the shape of the tiles that a tensor map loads: elements of a line, which are adjacent in memory, and lines.
+type MapTile struct {
+	Type        Type
+	Line, Lines int
+}
+
+// mapTile returns the shape of the tile that a load fills.
+func (p *Program) mapTile(in *Instr) MapTile {
+	t := &p.Tiles[in.Sym]
+	if in.Sub == AlongRows {
+		return MapTile{t.Type, t.Rows, t.Cols}
+	}
+	return MapTile{t.Type, t.Cols, t.Rows}
+}
+
+// MapTiles returns the shape of the tiles that each parameter loads as a tensor map; that of others is zero.
+func (p *Program) MapTiles() []MapTile {
+	out := make([]MapTile, len(p.Params))
+	var visit func(b *Block)
+	visit = func(b *Block) {
+		for _, in := range b.Instrs {
+			if in.Op == OpTileLoad && len(in.Args) > 0 {
+				out[in.Imm] = p.mapTile(in)
+			}
+			for _, inner := range in.Blocks {
+				visit(inner)
+			}
+		}
+	}
+	visit(p.Body)
+	return out
+}

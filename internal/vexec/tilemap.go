@@ -1,0 +1,73 @@
+package vexec
+
+import (
+	"bytes"
+	"unsafe"
+
+	"tenon.dev/internal/kir"
+)
+
+// mappedLoad is what a tile load knows of its tensor map.
+type mappedLoad struct {
+	name   string // of the parameter
+	offset int    // in the arguments
+	// place is that of the tile's first element: along lines, across them, among matrices.
+	place [3]ref
+	site  int
+}
+
+// mappedLoad returns what in's load is to be compared with, or nil if that is nothing.
+func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
+	if len(in.Args) == 0 {
+		return nil
+	}
+	m := &mappedLoad{name: e.p.Params[in.Imm].Name, offset: e.offsets[in.Imm], site: e.nSites}
+	e.nSites++
+	for i, v := range in.Args {
+		if !e.isUniform(v) { // to this analysis, which knows less
+			return nil
+		}
+		m.place[i] = e.ref(v)
+	}
+	return m
+}
+
+// compare stops the worker where the elements that the region gave, lines of raw elements, are others than those that a device would copy by the
+// tensor map. A map that is not filled in says nothing.
+func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
+	m, ok := kir.ParseTensorMap(w.args[l.mapped.offset:])
+	if !ok {
+		return
+	}
+	var place [3]int
+	for i := range place {
+		place[i] = int(*(*int32)(w.p[l.mapped.place[i].p]))
+	}
+	n, size := l.inner*l.width, l.t.t.Size()
+	s := &w.sites[l.mapped.site]
+	want := make([]byte, n*size)
+	from, to := min(max(0, -place[0]), n), min(n, m.Dims[0]-place[0])
+	for r := range l.outer {
+		clear(want)
+		across := place[1] + r
+		if from < to && 0 <= across && across < m.Dims[1] && 0 <= place[2] && place[2] < m.Dims[2] {
+			addr := m.Addr + uint64(place[2]*m.Strides[1]+across*m.Strides[0]+(place[0]+from)*size)
+			if !w.find(s, addr) || len(s.mem)-int(addr-s.base) < (to-from)*size {
+				w.fail(codeIllegalAddress, l.acc.loc, 0, "tensor map %s: invalid %d-byte global read at %#x", l.mapped.name, (to-from)*size, addr)
+				return
+			}
+			copy(want[from*size:], s.mem[addr-s.base:][:(to-from)*size])
+		}
+		row := lanes[byte](at(got, r*n*size), n*size)
+		if bytes.Equal(row, want) {
+			continue
+		}
+		i := 0
+		for row[i] == want[i] {
+			i++
+		}
+		w.fail(codeAssert, l.acc.loc, 0, "the function of LoadMapped gives another element than tensor map %s at line %d, place %d; both must mean the same",
+			l.mapped.name, r, i/size)
+		return
+	}
+}

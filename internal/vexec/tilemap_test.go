@@ -1,0 +1,96 @@
+package vexec
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+	"tenon.dev/kernel"
+)
+
+// TestTensorMaps: the simulator stops where the function of a load gives another tile than its tensor map. The array is 2 matrices of 5 lines of 12
+// elements, at distances of 16 and 100 elements; tiles of 4 x 8 hang over on all sides.
+func TestTensorMaps(t *testing.T) {
+	const matrices, lines, line, pitch, apart = 2, 5, 12, 16, 96
+	m := newFlat()
+	data := make([]float32, matrices*apart+8)
+	for i := range data {
+		data[i] = float32(i + 1)
+	}
+	addr := put(m, data)
+	tensorMap := kir.TensorMap{Addr: addr, Dims: [3]int{line, lines, matrices}, Strides: [2]int{pitch * 4, apart * 4}, Tile: kir.MapTile{Type: dtype.Float32, Line: 8, Lines: 4}}
+	for name, c := range map[string]struct {
+		groups  kernel.Groups
+		width   int
+		pitch   int
+		edge    int // how many of a line's elements the function takes for inside
+		further int // element that the function begins at
+		filled  bool
+		want    string
+	}{
+		"sound":        {kernel.AlongCols, 1, pitch, line, 0, true, ""},
+		"turned":       {kernel.AlongRows, 1, pitch, line, 0, true, ""},
+		"groups":       {kernel.AlongCols, 4, pitch, line, 0, true, ""},
+		"pitch":        {kernel.AlongCols, 1, line, line, 0, true, "gives another element than tensor map m at line 1, place 7; both must mean the same for tile t by block (0,0,0)"},
+		"edge":         {kernel.AlongCols, 1, pitch, line - 1, 0, true, "gives another element than tensor map m at line 0, place 2; both"},
+		"place":        {kernel.AlongRows, 1, pitch, line, 1, true, "gives another element than tensor map m at line 0, place 7; both"},
+		"nothing said": {kernel.AlongCols, 1, line, line, 0, false, ""},
+	} {
+		k := build(t, "mapped", func(k *kernel.Builder) {
+			k.FixedThreads(32)
+			tm, b := k.TensorMap("m"), k.Buffer("b", dtype.Float32)
+			rows, cols := 4, 8
+			if c.groups == kernel.AlongRows {
+				rows, cols = cols, rows
+			}
+			tile := k.Tile("t", dtype.Float32, rows, cols)
+			k.For(k.I32(0), k.I32(matrices), k.I32(1), func(z kernel.Value) {
+				k.For(k.I32(0), k.I32(lines), k.I32(4), func(across kernel.Value) {
+					k.For(k.I32(-8), k.I32(line), k.I32(8), func(along kernel.Value) {
+						if c.width == 1 {
+							along = along.Add(k.I32(1)) // from -7 on
+						}
+						tile.LoadMapped(tm, along, across, z, c.groups, c.width, func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+							if c.groups == kernel.AlongRows {
+								row, col = col, row
+							}
+							place, l := along.Add(col), across.Add(row)
+							inside := place.Ge(k.I32(0)).And(place.Lt(k.I32(c.edge))).And(l.Lt(k.I32(lines)))
+							index := z.Mul(k.I32(apart)).Add(l.Mul(k.I32(c.pitch))).Add(place).Add(k.I32(c.further))
+							return b, index.Convert(dtype.Int64), inside
+						})
+					})
+				})
+			})
+		})
+		text := make([]byte, kir.MapPlace, kir.MapPlace+kir.MapWords*8)
+		if c.filled {
+			text = tensorMap.Append(text)
+		} else {
+			text = append(text, make([]byte, kir.MapWords*8)...)
+		}
+		args := append(text, pack(addr)...)
+		err := k.Run(&Env{Mem: m}, x(1), x(32), 0, args)
+		var f *Fault
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.want != "" && (!errors.As(err, &f) || f.Code != codeAssert || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	gone := tensorMap
+	gone.Addr += 1 << 40
+	if got, ok := kir.ParseTensorMap(gone.Append(nil)); !ok || got.Addr != gone.Addr || got.Dims != gone.Dims || got.Strides != gone.Strides {
+		t.Errorf("%+v is read as %+v", gone, got)
+	}
+	far := kir.TensorMap{Dims: [3]int{1 << 32, 1 << 32, 1}, Strides: [2]int{1<<40 - 16, 1<<39 + 32}, Tile: tensorMap.Tile}
+	if got, ok := kir.ParseTensorMap(far.Append(nil)); !ok || got.Dims != far.Dims || got.Strides != far.Strides {
+		t.Errorf("%+v is read as %+v", far, got)
+	}
+	if _, ok := kir.ParseTensorMap(make([]byte, kir.MapWords*8)); ok {
+		t.Error("an empty map is read as one")
+	}
+}
