@@ -474,7 +474,7 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error says %q, kind %v", what, e.Msg, e.Kind)
 	}
 	var t thrown
-	if errors.As(err, &t) && !strings.HasPrefix(what, "cuda.") { // where a nil receiver is told so by a panic
+	if errors.As(err, &t) {
 		w.report(what, "%s panics with %v, and should return it", what, e)
 	}
 	if (!result || strings.HasPrefix(what, "tenon.")) && (e.Op == "" || e.Line == 0) {

@@ -19,13 +19,24 @@ type Device rt.Device
 
 func (d *Device) rt() *rt.Device { return receiver((*rt.Device)(d)) }
 
-// receiver returns v, whose method was called. A nil or a zero value has no error to return to: it panics with one that names the method and the
-// caller's line, as operations do.
+// receiver returns v, whose method was called. A nil or a zero value panics with an error that names the method and the caller's line, as operations
+// do; methods that return an error return it.
 func receiver[T interface{ Usable() error }](v T) T {
 	if err := v.Usable(); err != nil {
 		panic(misused(err))
 	}
 	return v
+}
+
+// returned gives a method its error of receiver to return.
+func returned(err *error) {
+	switch r := recover().(type) {
+	case nil:
+	case *fault.Error:
+		*err = r
+	default:
+		panic(r)
+	}
 }
 
 // misused completes an error of a receiver.
@@ -61,4 +72,7 @@ func (d *Device) TotalMemory() uint64 { return d.rt().Info().TotalMemory }
 func (d *Device) Multiprocessors() int { return d.rt().Info().Multiprocessors }
 
 // Synchronize waits for all work of the device and returns a fault of it, if any.
-func (d *Device) Synchronize() error { return d.rt().Synchronize() }
+func (d *Device) Synchronize() (err error) {
+	defer returned(&err)
+	return d.rt().Synchronize()
+}

@@ -21,16 +21,28 @@ func (e *Event) Handle() uint64 { return e.rt().Handle() }
 
 // Record makes e mark the point after all work that s has now, instead of what it marked before; it returns at once. The stream must be of the
 // event's device. In a capture it marks the captured work, which only other streams' Wait can use.
-func (e *Event) Record(s *Stream) error { return e.rt().Record((*rt.Stream)(s)) }
+func (e *Event) Record(s *Stream) (err error) {
+	defer returned(&err)
+	return e.rt().Record((*rt.Stream)(s))
+}
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
-func (e *Event) Query() (bool, error) { return e.rt().Query() }
+func (e *Event) Query() (ok bool, err error) {
+	defer returned(&err)
+	return e.rt().Query()
+}
 
 // Synchronize waits until the work that e marks is done, and returns a fault of it, if any.
-func (e *Event) Synchronize() error { return e.rt().Synchronize() }
+func (e *Event) Synchronize() (err error) {
+	defer returned(&err)
+	return e.rt().Synchronize()
+}
 
 // Elapsed returns the device's time from e to end, to about half a microsecond. Both must have timing, be recorded and be complete.
-func (e *Event) Elapsed(end *Event) (time.Duration, error) { return e.rt().Elapsed((*rt.Event)(end)) }
+func (e *Event) Elapsed(end *Event) (t time.Duration, err error) {
+	defer returned(&err)
+	return e.rt().Elapsed((*rt.Event)(end))
+}
 
 // Close gives the driver's event back; waits that were made with e stay. Without it the garbage collector does it. Closing twice does
 // nothing.
@@ -38,6 +50,9 @@ func (e *Event) Close() { e.rt().Close() }
 
 // String describes the event, such as "cuda.Event(NVIDIA H200, not recorded)".
 func (e *Event) String() string {
+	if err := (*rt.Event)(e).Usable(); err != nil {
+		return fmt.Sprintf("cuda.Event(%v)", err)
+	}
 	state := "not recorded"
 	if h := e.Handle(); h != 0 {
 		state = fmt.Sprintf("%#x", h)

@@ -23,7 +23,10 @@ func (g *Generator) Offset() uint64 { return g.rt().Offset() }
 func (g *Generator) State() []byte { return g.rt().State() }
 
 // SetState sets what State returned; 8 bytes set the seed and put the offset to 0.
-func (g *Generator) SetState(b []byte) error { return g.rt().SetState(b) }
+func (g *Generator) SetState(b []byte) (err error) {
+	defer returned(&err)
+	return g.rt().SetState(b)
+}
 
 // Generator is the device's default generator.
 func (d *Device) Generator() *Generator { return (*Generator)(d.rt().Generator()) }

@@ -27,7 +27,9 @@ type History struct {
 // keeps the entries so far. A recorded event takes well under a microsecond; stacks are named when a snapshot is taken. Texts that
 // History does not know are errors with PyTorch's texts, and change nothing. The cudaMallocAsync backend keeps no history: an error of
 // kind Unsupported.
-func (d *Device) RecordMemoryHistory(h History) error {
+func (d *Device) RecordMemoryHistory(h History) (err error) {
+	defer returned(&err)
+	r := d.rt()
 	a, err := alloc.ParseHistory(h.Enabled, h.Context)
 	if err != nil {
 		return err
@@ -35,9 +37,9 @@ func (d *Device) RecordMemoryHistory(h History) error {
 	a.MaxEntries = h.MaxEntries
 	switch h.Stacks {
 	case "", "all":
-		return d.rt().RecordHistory(a, true)
+		return r.RecordHistory(a, true)
 	case "go", "python":
-		return d.rt().RecordHistory(a, false)
+		return r.RecordHistory(a, false)
 	}
 	return fault.New(fault.Invalid, "expected stacks to be 'python', or 'all'; 'go' means 'python'")
 }
@@ -45,23 +47,30 @@ func (d *Device) RecordMemoryHistory(h History) error {
 // Snapshot returns the segments and blocks that the device's allocator holds and, where RecordMemoryHistory is on, how that came about. The
 // trace then gets an entry "snapshot", which the next Snapshot shows. It makes no call of the driver, so it neither waits for the device nor
 // harms a capture. The cudaMallocAsync backend has no snapshots: an error of kind Unsupported.
-func (d *Device) Snapshot() (*Snapshot, error) {
-	s, err := d.rt().Snapshot()
+func (d *Device) Snapshot() (s *Snapshot, err error) {
+	defer returned(&err)
+	data, err := d.rt().Snapshot()
 	if err != nil {
 		return nil, err
 	}
-	return &Snapshot{s: s}, nil
+	return &Snapshot{s: data}, nil
 }
 
 // DumpSnapshot writes a Snapshot to a file, which tenon memviz, PyTorch's torch.cuda._memory_viz and its viewer page open.
-func (d *Device) DumpSnapshot(path string) error { return d.rt().DumpSnapshot(path) }
+func (d *Device) DumpSnapshot(path string) (err error) {
+	defer returned(&err)
+	return d.rt().DumpSnapshot(path)
+}
 
 // DumpOnOutOfMemory makes every allocation that fails from now on for want of memory write a snapshot, on the goroutine whose allocation it
 // was and before that gets its error. The file is path, with the number of the failure, from 1, in place of a "*" in its last part; without
 // "*" a later failure replaces the file of an earlier one. If path is a folder the files are named oom-*.pickle in it. A folder that is
 // missing or cannot be written is an error at once. The empty path ends this, and returns the first error of a file that could not be
 // written meanwhile.
-func (d *Device) DumpOnOutOfMemory(path string) error { return d.rt().DumpOnOutOfMemory(path) }
+func (d *Device) DumpOnOutOfMemory(path string) (err error) {
+	defer returned(&err)
+	return d.rt().DumpOnOutOfMemory(path)
+}
 
 // ReadSnapshotFile reads a snapshot from a file that DumpSnapshot or PyTorch wrote, as ReadSnapshot does.
 func ReadSnapshotFile(path string) (*Snapshot, error) {

@@ -7,7 +7,10 @@ import (
 
 // MemInfo returns the device's free and total memory in bytes, over all processes, as the driver tells them. Memory that the allocator
 // caches is not free.
-func (d *Device) MemInfo() (free, total uint64, err error) { return d.rt().MemInfo() }
+func (d *Device) MemInfo() (free, total uint64, err error) {
+	defer returned(&err)
+	return d.rt().MemInfo()
+}
 
 // MemoryAllocated returns the bytes of live allocations: Stats' "allocated_bytes.all.current".
 func (d *Device) MemoryAllocated() int64 {
@@ -53,11 +56,17 @@ func (d *Device) MemorySummary(abbreviated bool) string {
 }
 
 // EmptyCache returns cached memory that no tensor uses to the driver.
-func (d *Device) EmptyCache() error { return d.rt().EmptyCache() }
+func (d *Device) EmptyCache() (err error) {
+	defer returned(&err)
+	return d.rt().EmptyCache()
+}
 
 // SetMemoryFraction limits what the allocator may hold to fraction f of the device's memory, 0 to 1. What it holds already stays. Where
 // the limit forbids an allocation, it fails as if the device had no more memory.
-func (d *Device) SetMemoryFraction(f float64) error { return d.rt().SetMemoryFraction(f) }
+func (d *Device) SetMemoryFraction(f float64) (err error) {
+	defer returned(&err)
+	return d.rt().SetMemoryFraction(f)
+}
 
 // MemoryFraction returns what SetMemoryFraction set, 1 at first.
 func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFraction() }
@@ -78,7 +87,10 @@ func (d *Device) MemoryFraction() float64 { return d.rt().Memory().MemoryFractio
 //
 // As in PyTorch, the first three go back to their defaults in every call that does not name them, and the others keep their value; the
 // texts of errors are PyTorch's. A text that is wrong changes nothing.
-func (d *Device) SetAllocatorSettings(text string) error { return d.rt().UpdateSettings(text) }
+func (d *Device) SetAllocatorSettings(text string) (err error) {
+	defer returned(&err)
+	return d.rt().UpdateSettings(text)
+}
 
 // AllocatorBackend returns "native", the caching allocator, or "cudaMallocAsync", the driver's stream-ordered one.
 func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().Backend }
@@ -105,7 +117,10 @@ func (d *Device) SetMemoryChecks(c MemoryChecks) { d.rt().SetMemoryChecks(rt.Mem
 // MemoryDefects returns what the memory checks found since it was called last, or nil: for each allocation that was written past its end, an
 // error with its address, its size and, where RecordMemoryHistory is on, the line that allocated it. What no one asked about is the error of
 // the next allocation, or of closing the device.
-func (d *Device) MemoryDefects() error { return d.rt().MemoryDefects() }
+func (d *Device) MemoryDefects() (err error) {
+	defer returned(&err)
+	return d.rt().MemoryDefects()
+}
 
 // SetGarbageCollection says whether the allocator may run Go's garbage collector to find dropped tensors before it grows or fails; it
 // may at first.
@@ -114,12 +129,16 @@ func (d *Device) SetGarbageCollection(on bool) { d.rt().Loose().SetCollection(on
 // RawAlloc returns the address of size bytes of device memory from the caching allocator, for work on s; 0 bytes give address 0. Their
 // content is undefined. RawFree gives them back.
 func (d *Device) RawAlloc(size uint64, s *Stream) (addr uint64, err error) {
+	defer returned(&err)
 	return d.rt().RawAlloc(size, (*rt.Stream)(s))
 }
 
 // RawFree gives back what RawAlloc returned, of any device; address 0 does nothing. Work queued on the stream of RawAlloc may still use
 // the memory; work on other streams must be complete.
-func (d *Device) RawFree(addr uint64) error { return d.rt().RawFree(addr) }
+func (d *Device) RawFree(addr uint64) (err error) {
+	defer returned(&err)
+	return d.rt().RawFree(addr)
+}
 
 // OOM is an allocation that failed for want of memory.
 type OOM struct {
@@ -189,4 +208,7 @@ func (d *Device) ResetPeakHostStats() { d.rt().PinnedMemory().ResetPeakStats() }
 func (d *Device) ResetAccumulatedHostStats() { d.rt().PinnedMemory().ResetAccumulatedStats() }
 
 // EmptyHostCache returns cached page-locked memory that no copy uses to the system.
-func (d *Device) EmptyHostCache() error { return d.rt().EmptyHostCache() }
+func (d *Device) EmptyHostCache() (err error) {
+	defer returned(&err)
+	return d.rt().EmptyHostCache()
+}

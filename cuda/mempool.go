@@ -72,7 +72,10 @@ func (p *MemPool) Segments() []PoolSegment { return (*Device)(p.rt().Device()).P
 
 // Close ends the program's use of the pool. Memory that nothing uses goes back at once, the rest when its tensors are closed and EmptyCache is
 // called. Allocating from the pool is an error from then on. The second call does nothing.
-func (p *MemPool) Close() error { return p.rt().Close() }
+func (p *MemPool) Close() (err error) {
+	defer returned(&err)
+	return p.rt().Close()
+}
 
 // NewPoolID returns a new id (0, n) for BeginAllocateToPool; PyTorch's graph_pool_handle.
 func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
@@ -80,21 +83,30 @@ func NewPoolID() [2]uint64 { return alloc.NewPoolID() }
 // BeginAllocateToPool sends all allocations for stream s to the private pool id, whichever goroutine makes them, until EndAllocateToPool. The pool
 // is made if it does not exist, and gains a use, which ReleasePool takes away. Meanwhile no memory that other streams used is reused, and
 // no cache is emptied. Exec.UsePool has neither effect on others.
-func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) error {
+func (d *Device) BeginAllocateToPool(id [2]uint64, s *Stream) (err error) {
+	defer returned(&err)
+	r := d.rt()
 	if err := (*rt.Stream)(s).Usable(); err != nil {
 		return err
 	}
-	return d.rt().Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.Handle())))
+	return r.Memory().BeginAllocateToPool(id, alloc.StreamFilter(alloc.Stream(s.Handle())))
 }
 
 // EndAllocateToPool ends what BeginAllocateToPool of that id began; the pool keeps its use.
-func (d *Device) EndAllocateToPool(id [2]uint64) error { return d.rt().Memory().EndAllocateToPool(id) }
+func (d *Device) EndAllocateToPool(id [2]uint64) (err error) {
+	defer returned(&err)
+	return d.rt().Memory().EndAllocateToPool(id)
+}
 
 // ReleasePool takes one use from the private pool id. When none is left, EmptyCache returns its memory too; live tensors stay valid.
-func (d *Device) ReleasePool(id [2]uint64) error { return d.rt().Memory().ReleasePool(id) }
+func (d *Device) ReleasePool(id [2]uint64) (err error) {
+	defer returned(&err)
+	return d.rt().Memory().ReleasePool(id)
+}
 
 // PoolLive reports whether the live allocations of the private pool id begin at exactly the given addresses.
-func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (bool, error) {
+func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (ok bool, err error) {
+	defer returned(&err)
 	return d.rt().Memory().PoolLive(id, addrs)
 }
 
@@ -103,9 +115,10 @@ type PoolCheckpoint rt.PoolCheckpoint
 
 // CheckpointPool notes the layout of the private pool id, which must be held; none of its memory may wait for other streams. The
 // cudaMallocAsync back end has no checkpoints: an error of kind Unsupported.
-func (d *Device) CheckpointPool(id [2]uint64) (*PoolCheckpoint, error) {
-	c, err := d.rt().CheckpointPool(id)
-	return (*PoolCheckpoint)(c), err
+func (d *Device) CheckpointPool(id [2]uint64) (c *PoolCheckpoint, err error) {
+	defer returned(&err)
+	made, err := d.rt().CheckpointPool(id)
+	return (*PoolCheckpoint)(made), err
 }
 
 // Live returns the addresses of the allocations that were live at the checkpoint, by segment and address.
@@ -124,7 +137,13 @@ func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 
 // Malloc takes size bytes from the driver, past the caching allocator and its statistics: for an Allocator, or memory that another library is to
 // manage. An error of kind OutOfMemory means no room.
-func (d *Device) Malloc(size uint64) (addr uint64, err error) { return d.rt().Malloc(size) }
+func (d *Device) Malloc(size uint64) (addr uint64, err error) {
+	defer returned(&err)
+	return d.rt().Malloc(size)
+}
 
 // Free gives back what Malloc took. It waits for the device's work.
-func (d *Device) Free(addr uint64) error { return d.rt().FreeMalloc(addr) }
+func (d *Device) Free(addr uint64) (err error) {
+	defer returned(&err)
+	return d.rt().FreeMalloc(addr)
+}

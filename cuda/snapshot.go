@@ -36,29 +36,35 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 
 // Write writes the snapshot as a pickle of protocol 4 in PyTorch's layout, which tenon memviz, torch.cuda._memory_viz and PyTorch's viewer page
 // open.
-func (s *Snapshot) Write(w io.Writer) error {
+func (s *Snapshot) Write(w io.Writer) (err error) {
+	defer returned(&err)
+	data := s.data()
 	if w == nil {
 		return fault.New(fault.Invalid, "the writer is nil; give it one")
 	}
-	return s.data().Write(w)
+	return data.Write(w)
 }
 
 // WriteProfile writes the live allocations by stack as a profile for go tool pprof: their number, their bytes as handed out, and the bytes
 // that were asked for. Allocations of which no stack was recorded stand under one name.
-func (s *Snapshot) WriteProfile(w io.Writer) error {
+func (s *Snapshot) WriteProfile(w io.Writer) (err error) {
+	defer returned(&err)
+	data := s.data()
 	if w == nil {
 		return fault.New(fault.Invalid, "the writer is nil; give it one")
 	}
-	return s.data().WriteProfile(w)
+	return data.WriteProfile(w)
 }
 
 // WriteTrace writes the history as a trace in JSON that ui.perfetto.dev and Chrome's viewer open: for each device the bytes allocated and
 // reserved over time, each allocation's life, segments and failures.
-func (s *Snapshot) WriteTrace(w io.Writer) error {
+func (s *Snapshot) WriteTrace(w io.Writer) (err error) {
+	defer returned(&err)
+	data := s.data()
 	if w == nil {
 		return fault.New(fault.Invalid, "the writer is nil; give it one")
 	}
-	return s.data().WriteTrace(w)
+	return data.WriteTrace(w)
 }
 
 // Frame is one call of a stack.

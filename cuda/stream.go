@@ -14,9 +14,10 @@ func (s *Stream) rt() *rt.Stream { return receiver((*rt.Stream)(s)) }
 
 // Stream returns a stream of the device's pool, handed out in turn, so that streams got far apart in time may be one. Its
 // handle is not 0, and it does not wait for the default stream.
-func (d *Device) Stream() (*Stream, error) {
-	s, err := d.rt().Stream()
-	return (*Stream)(s), err
+func (d *Device) Stream() (s *Stream, err error) {
+	defer returned(&err)
+	next, err := d.rt().Stream()
+	return (*Stream)(next), err
 }
 
 // DefaultStream is where work goes unless told otherwise. Its handle is 0.
@@ -32,20 +33,34 @@ func (s *Stream) ID() int { return s.rt().ID() }
 func (s *Stream) Handle() uint64 { return uint64(s.rt().Handle()) }
 
 // Query reports whether all work of s is done.
-func (s *Stream) Query() (bool, error) { return s.rt().Query() }
+func (s *Stream) Query() (ok bool, err error) {
+	defer returned(&err)
+	return s.rt().Query()
+}
 
 // Synchronize waits for all work of s and returns a fault of it, if any.
-func (s *Stream) Synchronize() error { return s.rt().Synchronize() }
+func (s *Stream) Synchronize() (err error) {
+	defer returned(&err)
+	return s.rt().Synchronize()
+}
 
 // WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture.
-func (s *Stream) WaitStream(o *Stream) error { return s.rt().WaitAll((*rt.Stream)(o)) }
+func (s *Stream) WaitStream(o *Stream) (err error) {
+	defer returned(&err)
+	return s.rt().WaitAll((*rt.Stream)(o))
+}
 
 // Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing. The event may be
 // another device's.
-func (s *Stream) Wait(e *Event) error { return s.rt().Wait((*rt.Event)(e)) }
+func (s *Stream) Wait(e *Event) (err error) {
+	defer returned(&err)
+	return s.rt().Wait((*rt.Event)(e))
+}
 
 // Record records e on s; see Event.Record.
-func (s *Stream) Record(e *Event) error {
+func (s *Stream) Record(e *Event) (err error) {
+	defer returned(&err)
+	s.rt()
 	if err := (*rt.Event)(e).Usable(); err != nil {
 		return err
 	}
@@ -54,5 +69,8 @@ func (s *Stream) Record(e *Event) error {
 
 // String describes the stream, such as "cuda.Stream(NVIDIA H200, 3)".
 func (s *Stream) String() string {
+	if err := (*rt.Stream)(s).Usable(); err != nil {
+		return fmt.Sprintf("cuda.Stream(%v)", err)
+	}
 	return fmt.Sprintf("cuda.Stream(%s, %d)", s.Device().Name(), s.ID())
 }
