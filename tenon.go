@@ -144,7 +144,8 @@ type Arg = core.Arg
 // means 1, and Shared is the dynamic shared memory of a block in bytes.
 type LaunchShape = core.LaunchShape
 
-// In is a tensor that a kernel reads. A launch whose kernel writes it is refused.
+// In is a tensor that a kernel reads. A launch is refused whose kernel writes it at an address made of the parameter's, whatever way that takes through
+// the kernel; what is written at an address that the kernel loads from device memory is not seen.
 func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 
 // Out is a tensor that a kernel writes, and may read.

@@ -80,39 +80,19 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 
 // paramUse is what a launch must know of how a program uses its parameters.
 type paramUse struct {
-	// stored says which are buffers that the program's own stores and atomic operations name. What is written at an address that was computed is not seen.
-	stored []bool
-	// tiles are what is loaded by tensor maps.
-	tiles []kir.MapTile
+	writes []bool        // buffers that the program may write
+	tiles  []kir.MapTile // what is loaded by tensor maps
 }
 
 // paramUses caches them.
 var paramUses sync.Map // *kir.Program to paramUse
 
 func paramsOf(p *kir.Program) paramUse {
-	if v, ok := paramUses.Load(p); ok {
-		return v.(paramUse)
+	use, ok := paramUses.Load(p)
+	if !ok {
+		use, _ = paramUses.LoadOrStore(p, paramUse{p.Writes(), p.MapTiles()})
 	}
-	use, param := paramUse{make([]bool, len(p.Params)), p.MapTiles()}, map[kir.Value]int{}
-	var visit func(b *kir.Block)
-	visit = func(b *kir.Block) {
-		for _, in := range b.Instrs {
-			switch {
-			case in.Op == kir.OpParam:
-				param[in.Res[0]] = in.Sym
-			case (in.Op == kir.OpStore || in.Op == kir.OpAtomic) && in.Space == kir.Global:
-				if i, ok := param[in.Args[0]]; ok {
-					use.stored[i] = true
-				}
-			}
-			for _, inner := range in.Blocks {
-				visit(inner)
-			}
-		}
-	}
-	visit(p.Body)
-	paramUses.Store(p, use)
-	return use
+	return use.(paramUse)
 }
 
 // checkBlocks refuses a grid and block that the program is not written for.
@@ -162,7 +142,7 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 			if a.writes && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
-			if !a.writes && use.stored[i] {
+			if !a.writes && use.writes[i] {
 				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
 			}
 			le.PutUint64(b, t.ptr())

@@ -26,6 +26,13 @@ func TestLaunchRefusals(t *testing.T) {
 	reader := build("reader", func(k *kernel.Builder, b kernel.Buffer) {
 		k.Shared("s", dtype.Float32, 1).Store(k.I32(0), b.Load(k.I32(0)))
 	})
+	moved := build("moved", func(k *kernel.Builder, b kernel.Buffer) {
+		at := k.Var(b.Offset(k.I64(1)).Addr())
+		k.For(k.I32(0), k.I32(2), k.I32(1), func(kernel.Value) {
+			one(k, k.At(at.Get(), dtype.Float32))
+			at.Set(at.Get().Add(k.U64(4)))
+		})
+	})
 	block := func(x, y int) LaunchShape { return LaunchShape{Block: [3]int{x, y}} }
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{64}, dtype.Float32)
@@ -42,11 +49,13 @@ func TestLaunchRefusals(t *testing.T) {
 			{"negative", "give counts of at least 0", plain, block(-1, 0), Out(a)},
 			{"huge", "of at most 1024 threads", plain, block(1<<40, 0), Out(a)},
 			{"input", "kernel plain writes its parameter b, but the tensor was given as an input; give it with Out", plain, block(64, 0), In(a)},
+			{"moved", "kernel moved writes its parameter b, but the tensor was given as an input; give it with Out", moved, block(1, 0), In(a)},
 			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
 		} {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
 		}
 		x.Launch(reader, block(1, 0), In(a))
+		x.Launch(moved, block(1, 0), Out(a))
 		x.Launch(fixed, block(64, 0), Out(a))
 		want(t, x, x.Sum(a, nil, SumOpt{}), 64)
 	})

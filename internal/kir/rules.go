@@ -219,9 +219,6 @@ func (v *verifier) memory(in *Instr) {
 	switch in.Space {
 	case Global:
 		v.want(in, 0, dtype.Uint64)
-		if a := v.params[args[0]]; a != nil && a.ReadOnly && in.Op != OpLoad {
-			v.fail(in, "the buffer %q is declared read-only", a.Name)
-		}
 		args = args[1:]
 	case Shared:
 		element = p.Shared[in.Sym].Type

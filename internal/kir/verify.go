@@ -2,6 +2,7 @@ package kir
 
 import (
 	"fmt"
+	"slices"
 
 	"tenon.dev/fault"
 )
@@ -18,7 +19,7 @@ const maxParamBytes = 4096
 // ends in the instruction's text. A program that Verify accepts satisfies what ptx and vexec rely on.
 func Verify(p *Program) error {
 	v := &verifier{p: p, defined: make([]bool, len(p.Values)), live: make([]bool, len(p.Values)), region: make([]*Block, len(p.Vars)),
-		outside: make([]bool, len(p.Vars)), params: make([]*Param, len(p.Values)), maps: map[uint64]MapTile{}}
+		outside: make([]bool, len(p.Vars)), maps: map[uint64]MapTile{}}
 	v.declarations()
 	if v.err != nil {
 		return v.err
@@ -39,6 +40,9 @@ func Verify(p *Program) error {
 		f := flowVerifier{v: v, a: Analyze(p)}
 		f.block(p.Body)
 	}
+	if v.err == nil {
+		v.readOnly()
+	}
 	return v.err
 }
 
@@ -48,8 +52,6 @@ type verifier struct {
 	err error
 	// defined says that a value has a definition, live that it is in scope now.
 	defined, live []bool
-	// params holds the buffer whose address a value is.
-	params []*Param
 	// maps holds the shape of the tiles that a parameter loads as a tensor map.
 	maps map[uint64]MapTile
 	// region is the tile region that accesses a variable, outside that code beyond tile regions does; setIn marks those set in a region.
@@ -288,8 +290,16 @@ func (v *verifier) results(in *Instr) {
 			v.fail(in, "a result is declared %v but is %v", v.p.Values[x], t)
 		}
 	}
-	if in.Op == OpParam && v.err == nil && v.p.Params[in.Sym].Kind == ParamBuffer {
-		v.params[in.Res[0]] = &v.p.Params[in.Sym]
+}
+
+// readOnly checks that no buffer that is declared so is written.
+func (v *verifier) readOnly() {
+	if slices.ContainsFunc(v.p.Params, func(p Param) bool { return p.ReadOnly }) {
+		findOrigins(v.p).stores(v.p.Body, func(in *Instr, i int) {
+			if v.p.Params[i].ReadOnly {
+				v.fail(in, "the buffer %q is declared read-only", v.p.Params[i].Name)
+			}
+		})
 	}
 }
 
