@@ -2,6 +2,7 @@ package memcheck
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -14,6 +15,16 @@ import (
 type owner struct {
 	pid int
 	id  uint64
+}
+
+// tenonLine is a line of the log, with what it tells of in this package's types: their form in JSON is the log's.
+type tenonLine struct {
+	checklog.Line
+	Finding *Finding `json:"finding"`
+	Alloc   *struct {
+		ID uint64 `json:"id"`
+		Allocation
+	} `json:"alloc"`
 }
 
 // parseTenon reads a log. The error is ErrNoSummary where a line is broken or no process wrote a header. An allocation that no process freed is a leak.
@@ -34,28 +45,20 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		if err != nil {
 			return rep, err
 		}
-		l, err := checklog.Decode([]byte(text))
-		if err != nil {
+		var l tenonLine
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			return rep, ErrNoSummary
 		}
 		switch {
 		case l.Checker != "":
 			rep.Checker = l.Checker
 		case l.Finding != nil:
-			f, err := tenonFinding(l.Finding)
-			if err != nil {
-				return rep, ErrNoSummary
-			}
-			add(f)
+			add(l.Finding)
 		case l.Kernel != "":
 			kernels[l.Kernel] = true
 		case l.Alloc != nil:
-			a, err := tenonAllocation(&checklog.Allocation{Address: l.Alloc.Address, Size: l.Alloc.Size, Stack: l.Alloc.Stack})
-			if err != nil {
-				return rep, ErrNoSummary
-			}
 			live[owner{l.PID, l.Alloc.ID}] = &Finding{Tool: o.Tool, Class: Leak, Severity: SeverityError, Count: 1,
-				Message: fmt.Sprintf("Leaked %d bytes at %s", a.Size, a.Address), Allocation: a}
+				Message: fmt.Sprintf("Leaked %d bytes at %s", l.Alloc.Size, l.Alloc.Address), Allocation: &l.Alloc.Allocation}
 		case l.Free != 0:
 			delete(live, owner{l.PID, l.Free})
 		}
@@ -73,33 +76,4 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		return rep, ErrNoSummary
 	}
 	return rep, nil
-}
-
-// tenonFinding returns a finding of a log's line. The error is that of an address that is none.
-func tenonFinding(l *checklog.Finding) (*Finding, error) {
-	f := &Finding{Tool: Tool(l.Tool), Class: Class(l.Class), Severity: Severity(l.Severity), Message: l.Message, Details: l.Details, Kernel: l.Kernel,
-		Device: tenonFrames(l.Device), Other: tenonFrames(l.Other), Access: l.Access, Space: l.Space, Size: l.Size, Thread: l.Thread, Block: l.Block,
-		Stack: tenonFrames(l.Stack), Count: l.Count}
-	var err error
-	if l.Address != "" {
-		err = f.Address.UnmarshalText([]byte(l.Address))
-	}
-	if err == nil && l.Allocation != nil {
-		f.Allocation, err = tenonAllocation(l.Allocation)
-	}
-	return f, err
-}
-
-// tenonAllocation is the same of an allocation.
-func tenonAllocation(l *checklog.Allocation) (*Allocation, error) {
-	a := &Allocation{Size: l.Size, Relation: l.Relation, Stack: tenonFrames(l.Stack), Freed: tenonFrames(l.Freed)}
-	return a, a.Address.UnmarshalText([]byte(l.Address))
-}
-
-// tenonFrames is the same of a stack.
-func tenonFrames(l []checklog.Frame) (stack []Frame) {
-	for _, f := range l {
-		stack = append(stack, Frame{Function: f.Function, File: f.File, Line: f.Line, Text: f.Text})
-	}
-	return stack
 }

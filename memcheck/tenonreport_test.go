@@ -16,12 +16,14 @@ func TestTenonFinding(t *testing.T) {
 	all := &checklog.Finding{Tool: "racecheck", Class: checklog.StreamRace, Severity: "error", Message: "m", Details: []string{"d"}, Kernel: "k", Device: at, Other: at,
 		Access: "read", Space: "global", Size: 4, Address: "0x10", Thread: &[3]int{1, 2, 3}, Block: &[3]int{4, 5, 6}, Stack: at, Count: 2,
 		Allocation: &checklog.Allocation{Address: "0x20", Size: 8, Relation: "inside", Stack: at, Freed: at}}
-	f, err := tenonFinding(all)
-	if err != nil {
-		t.Fatal(err)
+	log := (&checklog.Line{Checker: checklog.Name, PID: 1}).Encode()
+	log = append(log, (&checklog.Line{PID: 1, Finding: all}).Encode()...)
+	rep, err := ParseReport(bytes.NewReader(log), ParseOptions{})
+	if err != nil || len(rep.Findings) != 1 {
+		t.Fatalf("%+v, %v", rep, err)
 	}
 	want, err1 := json.Marshal(all)
-	got, err2 := json.Marshal(f)
+	got, err2 := json.Marshal(rep.Findings[0])
 	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%s\nwant\n%s, %v", got, want, err)
 	}
@@ -33,9 +35,12 @@ func TestTenonFinding(t *testing.T) {
 	}
 }
 
-// TestTenonReportBroken: a line that is no JSON, or has an address that is none, makes the report incomplete.
+// TestTenonReportBroken: what a line has besides is no error, but a line that is no JSON, or has an address that is none, makes the report incomplete.
 func TestTenonReportBroken(t *testing.T) {
 	head := string((&checklog.Line{Checker: checklog.Name, PID: 1}).Encode())
+	if rep, err := ParseReport(strings.NewReader(head+`{"pid":1,"new":2,"kernel":"k"}`+"\n"), ParseOptions{}); err != nil || rep.Kernels != 1 {
+		t.Errorf("%+v, %v", rep, err)
+	}
 	for _, line := range []string{"{", `{"pid":1,"finding":{"class":"race","address":"here"}}`, `{"pid":1,"finding":{"class":"leak","allocation":{"address":"x"}}}`,
 		`{"pid":1,"alloc":{"id":1,"address":"x"}}`} {
 		if _, err := ParseReport(strings.NewReader(head+line+"\n"), ParseOptions{}); !errors.Is(err, ErrNoSummary) {

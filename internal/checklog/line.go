@@ -23,7 +23,7 @@ const (
 	Barrier       = "barrier"
 )
 
-// Line is one line. Besides PID, the process that wrote it, it has one of: Checker with Tools, once at the start of each process; Finding; Kernel; and, where leaks are
+// Line is one line, in JSON. Besides PID, the process that wrote it, it has one of: Checker with Tools, once at the start of each process; Finding; Kernel; and, where leaks are
 // looked for, Alloc and Free. An allocation without its free is a leak if the process ended by itself.
 type Line struct {
 	// Checker is Name, and Tools what is looked for.
@@ -109,10 +109,4 @@ func (l *Line) Encode() []byte {
 		panic(err) // these types can all be written
 	}
 	return append(b, '\n')
-}
-
-// Decode reads a line; fields that it does not know are ignored. The error is the JSON decoder's.
-func Decode(line []byte) (l Line, err error) {
-	err = json.Unmarshal(line, &l)
-	return l, err
 }
