@@ -29,28 +29,33 @@ type job struct {
 	nproc      int
 	// planted: its tests have bugs, and are to fail.
 	planted bool
-	// inShell: the binary is no target of its own, but started by a shell that is one.
-	inShell bool
+	// parent, if not empty, starts the binary, which then is no target of its own, and ends well however that ends: "%s" stands for the binary with its
+	// arguments.
+	parent string
 }
 
-// inChild is the planted test whose process a shell starts.
+// inChild is the planted test whose process a parent starts.
 const inChild = "TestPlantedLoopPast"
 
-// plantedJobs have a planted test for every tool, and one whose bug is in a child.
-func plantedJobs() []job {
+// shell is a parent that compute-sanitizer follows to its children. It does not follow those of a Go program, so the GPU's test needs a shell.
+const shell = "sh -c '%s; exit 0'"
+
+// plantedJobs have a planted test for every tool, and one whose bug is in the child of a parent.
+func plantedJobs(parent string) []job {
 	var names []string
 	for _, name := range proofs {
 		names = append(names, name)
 	}
 	slices.Sort(names)
 	return []job{{pkg: "internal/sanitize", tests: "^(" + strings.Join(names, "|") + ")$", nproc: 3, planted: true},
-		{pkg: "internal/sanitize", tests: inChild, nproc: 2, planted: true, inShell: true}}
+		{pkg: "internal/sanitize", tests: inChild, nproc: 2, planted: true, parent: parent}}
 }
 
 // target is what the command is given to test of a job's binary, and how.
 func (j job) target(bin, folder string) (target string, options []string) {
-	if j.inShell {
-		return "child", []string{"--list-command", "echo " + j.tests, "--run-command", "sh -c '" + bin + " -test.v -test.run=^{test}$; exit 0'"}
+	if j.parent != "" {
+		bin = filepath.ToSlash(bin) // a backslash quotes
+		return "child", []string{"--list-command", bin + " -test.list=^" + j.tests + "$", "--run-command", fmt.Sprintf(j.parent, bin+" -test.v -test.run=^{test}$")}
 	}
 	return filepath.Base(bin), []string{"--kind", "gobinary", "--dir", folder, "--filter", j.tests}
 }
@@ -172,7 +177,7 @@ func judge(t *testing.T, records []*memcheck.Record) map[memcheck.Tool]int {
 // TestCommandOnGPU is the command as people use it, over the tests that run Tenon's kernels on a GPU, with compute-sanitizer's four tools.
 func TestCommandOnGPU(t *testing.T) {
 	sanitizer(t)
-	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, append(plantedJobs(),
+	dir, records := commandOver(t, "compute-sanitizer", 260*time.Second, nil, append(plantedJobs(shell),
 		job{pkg: "conformance", tests: "^(TestKernels|TestDigitsLosses)$", args: []string{"-device=cuda"}, nproc: 8},
 		job{pkg: "internal/agree", tests: "^TestProducts$", args: []string{"-shard=0/24"}, nproc: 4},
 		job{pkg: "internal/agree", tests: "^(TestBackEndsAgree|TestProductsOnGPU|TestPortableProductsOnGPU|TestUnary32)$", nproc: 6}))
@@ -194,11 +199,16 @@ func TestCommandOnGPU(t *testing.T) {
 	}
 }
 
-// TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is found on PATH.
+// TestCommandOnSimulator is the same with the simulator's checker, and with a program that has compute-sanitizer's command line and is found on PATH. Both are
+// told of by the environment, which any child has, so the parent is this binary.
 func TestCommandOnSimulator(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	onPath := []string{"PATH=" + filepath.Dir(fakeChecker(t)) + string(filepath.ListSeparator) + os.Getenv("PATH")}
 	for checker, env := range map[string][]string{"tenon": nil, fakeName: onPath} {
-		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(), job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
+		_, records := commandOver(t, checker, time.Minute, env, append(plantedJobs(filepath.ToSlash(self)+" "+parentArg+" %s"), job{pkg: "internal/kernels", tests: "^TestNLL$", args: []string{"-test.short"}, nproc: 2}))
 		for tool, n := range judge(t, records) {
 			if n == 0 {
 				t.Errorf("no kernel ran under %s of %s", tool, checker)
