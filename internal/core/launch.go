@@ -14,25 +14,35 @@ import (
 
 // Arg is one argument of a user's kernel: a tensor that it reads or writes, or a number.
 type Arg struct {
-	t              *Tensor
-	writes, mapped bool
-	number         kernels.Scalar
+	kind   argKind
+	t      *Tensor
+	number kernels.Scalar
 }
 
+type argKind uint8
+
+const (
+	noArg argKind = iota
+	argNumber
+	argIn
+	argOut
+	argMapped
+)
+
 // In is a tensor that the kernel reads.
-func In(t *Tensor) Arg { return Arg{t: t} }
+func In(t *Tensor) Arg { return Arg{kind: argIn, t: t} }
 
 // Out is a tensor that the kernel writes, and may read.
-func Out(t *Tensor) Arg { return Arg{t: t, writes: true} }
+func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 
 // Mapped is a tensor that the kernel reads by a tensor map.
-func Mapped(t *Tensor) Arg { return Arg{t: t, mapped: true} }
+func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
 // Number is a scalar argument; it is converted to the parameter's type.
-func Number(v float64) Arg { return Arg{number: kernels.FloatScalar(v)} }
+func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatScalar(v)} }
 
 // Integer is a scalar argument, exact to 64 bits.
-func Integer(v int64) Arg { return Arg{number: kernels.IntScalar(v)} }
+func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScalar(v)} }
 
 // LaunchShape is the grid of a launch in blocks and the block in threads; zero counts mean 1.
 type LaunchShape struct {
@@ -69,8 +79,13 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 		f.fail(fault.Invalid, "kernel %s has %d parameters, but %d arguments were given", p.Name, len(p.Params), len(args))
 	}
 	for i := range args {
-		if t := args[i].t; t != nil {
-			f.many = append(f.many, t)
+		switch a := &args[i]; {
+		case a.kind == noArg:
+			f.fail(fault.Invalid, "argument %d of kernel %s is a zero value; make it with In, Out, Mapped, Number or Integer", i, p.Name)
+		case a.kind != argNumber && a.t == nil:
+			f.fail(fault.Invalid, "argument %d of kernel %s is a nil tensor; give it one", i, p.Name)
+		case a.kind != argNumber:
+			f.many = append(f.many, a.t)
 		}
 	}
 	f.opt = &launching{k, shape, args}
@@ -126,27 +141,27 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
 		switch {
 		case q.IsMap():
-			if !a.mapped || a.t == nil {
+			if a.kind != argMapped {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is a tensor map; give it a tensor with Mapped", q.Name, p.Name)
 			}
 			f.tensorMap(p, q, use.tiles[i], tensors[0], b)
 			tensors = tensors[1:]
-		case a.mapped:
+		case a.kind == argMapped:
 			f.fail(fault.Invalid, "parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name, p.Name)
-		case q.Kind == kir.ParamBuffer && a.t != nil:
+		case q.Kind == kir.ParamBuffer && a.kind != argNumber:
 			t := tensors[0] // a.t, or its copy on this device
 			tensors = tensors[1:]
 			if t.dt != q.Type {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, t.dt)
 			}
-			if a.writes && q.ReadOnly {
+			if a.kind == argOut && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
-			if !a.writes && use.writes[i] {
+			if a.kind == argIn && use.writes[i] {
 				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
 			}
 			le.PutUint64(b, t.ptr())
-		case q.Kind == kir.ParamScalar && a.t == nil:
+		case q.Kind == kir.ParamScalar && a.kind == argNumber:
 			putScalar(b, q.Type, a.number)
 		case q.Kind == kir.ParamScalar:
 			f.fail(fault.Invalid, "parameter %s of kernel %s is a number, but a tensor was given", q.Name, p.Name)
@@ -236,7 +251,7 @@ func runLaunch(f *frame) error {
 		if c.args[i].t == nil {
 			continue
 		}
-		if c.args[i].writes {
+		if c.args[i].kind == argOut {
 			if t := tensors[0]; !f.x.m.noGrad && t.inherits() {
 				f.checkHistory(t)
 			}

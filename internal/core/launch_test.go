@@ -33,6 +33,7 @@ func TestLaunchRefusals(t *testing.T) {
 			at.Set(at.Get().Add(k.U64(4)))
 		})
 	})
+	number := kernel.Build("number", func(k *kernel.Builder) { k.Scalar("n", dtype.Float32) })
 	block := func(x, y int) LaunchShape { return LaunchShape{Block: [3]int{x, y}} }
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{64}, dtype.Float32)
@@ -50,6 +51,9 @@ func TestLaunchRefusals(t *testing.T) {
 			{"huge", "of at most 1024 threads", plain, block(1<<40, 0), Out(a)},
 			{"input", "kernel plain writes its parameter b, but the tensor was given as an input; give it with Out", plain, block(64, 0), In(a)},
 			{"moved", "kernel moved writes its parameter b, but the tensor was given as an input; give it with Out", moved, block(1, 0), In(a)},
+			{"nil", "argument 0 of kernel plain is a nil tensor; give it one", plain, block(1, 0), Out(nil)},
+			{"nil for a number", "argument 0 of kernel number is a nil tensor; give it one", number, block(1, 0), In(nil)},
+			{"zero", "argument 0 of kernel plain is a zero value; make it with In, Out, Mapped, Number or Integer", plain, block(1, 0), Arg{}},
 			{"atomic", "kernel masked writes its parameter b", masked, block(64, 0), In(a)},
 		} {
 			wantError(t, Try(func() { x.Launch(c.k, c.shape, c.arg) }), fault.Invalid, c.want, "launch_test.go")
