@@ -74,3 +74,49 @@ func ExampleBuilder_Tile() {
 	fmt.Println(difference < 1e-4, err)
 	// Output: true <nil>
 }
+
+// mapped is the product of bfloat16 matrices whose tiles are loaded by tensor maps: an H200's copy engine fetches them, every other device runs the
+// functions.
+var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
+	const size, depth = 64, 64
+	k.FixedThreads(128)
+	am, bm := k.TensorMap("am"), k.TensorMap("bm")
+	a, b, c := k.BufferRO("a", tenon.BFloat16), k.BufferRO("b", tenon.BFloat16), k.Buffer("c", tenon.Float32)
+	rows, columns, inner := k.Scalar("rows", tenon.Int32), k.Scalar("columns", tenon.Int32), k.Scalar("inner", tenon.Int32)
+	left, right, sum := k.Tile("left", tenon.BFloat16, size, depth), k.Tile("right", tenon.BFloat16, depth, size), k.Tile("sum", tenon.Float32, size, size)
+	row0, column0 := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size))
+	at := func(row, column, width kernel.Value) kernel.Value {
+		return row.MulWide(width).Add(column.Convert(tenon.Int64))
+	}
+	sum.Zero()
+	k.Pipelined(3, k.I32(0), inner, k.I32(depth), func(i kernel.Value) {
+		left.LoadMapped(am, i, row0, k.I32(0), kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			row, column := row0.Add(r), i.Add(c)
+			return a, at(row, column, inner), row.Lt(rows).And(column.Lt(inner))
+		})
+		right.LoadMapped(bm, column0, i, k.I32(0), kernel.AlongCols, 8, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			row, column := i.Add(r), column0.Add(c)
+			return b, at(row, column, columns), row.Lt(inner).And(column.Lt(columns))
+		})
+		sum.Dot(left, right, false)
+	})
+	sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
+		row, column := row0.Add(r), column0.Add(col)
+		k.If(row.Lt(rows).And(column.Lt(columns)), func() { c.Store(at(row, column, columns), v[0]) })
+	})
+})
+
+// A matrix product whose tiles are loaded by tensor maps: each operand is given as a map and as a buffer.
+func ExampleTile_LoadMapped() {
+	x, err := tenon.Open(tenon.Best())
+	if err != nil {
+		log.Fatal(err)
+	}
+	const rows, columns, inner = 100, 72, 40
+	a, b := x.Full([]int{rows, inner}, 2, tenon.BFloat16), x.Full([]int{inner, columns}, 3, tenon.BFloat16)
+	c := x.Empty([]int{rows, columns}, tenon.Float32)
+	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}, Block: [3]int{128}}
+	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
+	fmt.Println(x.Item(x.Sum(c, nil, tenon.SumOpt{})))
+	// Output: 1.728e+06 <nil>
+}
