@@ -101,6 +101,7 @@ type Data struct {
 	objs    []object
 	free    []uint32
 	used    int64
+	size    int64
 	limit   int64        // of used, as far as it was asked for
 	bound   func() int64 // the limit now; nil where it stays
 
@@ -111,6 +112,9 @@ type Data struct {
 
 // Root returns the value that the pickle is.
 func (d *Data) Root() Ref { return d.root }
+
+// Size returns how many bytes of its reader the pickle takes: another may follow.
+func (d *Data) Size() int64 { return d.size }
 
 // Used returns how many bytes the values are charged with.
 func (d *Data) Used() int64 { return d.used }

@@ -164,7 +164,7 @@ func (m *machine) stop() error {
 	if len(m.stack) != 1 || len(m.marks) > 0 {
 		return m.broken("it ends with %d values and %d open marks", len(m.stack), len(m.marks))
 	}
-	m.root = m.stack[0]
+	m.root, m.size = m.stack[0], m.src.offset()
 	return nil
 }
 

@@ -15,19 +15,26 @@ import (
 // flushSize is how much output is gathered before it is written.
 const flushSize = 1 << 16
 
-// Writer writes a pickle of protocol 4, an instruction at a time: a list is EmptyList, Mark, its items, Appends; a dict is EmptyDict, Mark, keys
+// Writer writes a pickle, an instruction at a time: a list is EmptyList, Mark, its items, Appends; a dict is EmptyDict, Mark, keys
 // and values in turn, SetItems. The first error stops the output and is what Close returns. A Writer serves one goroutine.
 type Writer struct {
 	w    io.Writer
 	buf  []byte
 	memo uint32
 	strs map[string]uint32
-	err  error
+	// two: the instructions of protocol 2 only.
+	two bool
+	err error
 }
 
-// NewWriter returns a Writer to w.
+// NewWriter returns a Writer of protocol 4 to w.
 func NewWriter(w io.Writer) *Writer {
 	return &Writer{w: w, buf: append(make([]byte, 0, flushSize+1<<10), opProto, 4), strs: map[string]uint32{}}
+}
+
+// NewWriter2 returns a Writer of protocol 2 to w, for readers that know no later one, as that of PyTorch's files. It cannot write bytes.
+func NewWriter2(w io.Writer) *Writer {
+	return &Writer{w: w, buf: append(make([]byte, 0, flushSize+1<<10), opProto, 2), strs: map[string]uint32{}, two: true}
 }
 
 // Close ends the pickle, whose value is the one thing that was written, and returns the first error. It does not close the io.Writer.
@@ -135,14 +142,25 @@ func (w *Writer) String(s string) uint32 {
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\ufffd")
 	}
-	w.bytes(s, opShortBinUnicode, opBinUnicode, opBinUnicode8)
+	if w.two && len(s) < 1<<8 {
+		w.op(opBinUnicode, byte(len(s)), 0, 0, 0)
+		w.buf = append(w.buf, s...)
+	} else {
+		w.bytes(s, opShortBinUnicode, opBinUnicode, opBinUnicode8)
+	}
 	id := w.Memoize()
 	w.strs[key] = id
 	return id
 }
 
 // Bytes writes bytes.
-func (w *Writer) Bytes(b []byte) { w.bytes(string(b), opShortBytes, opBinBytes, opBinBytes8) }
+func (w *Writer) Bytes(b []byte) {
+	if w.two {
+		w.fail("bytes cannot be written to a pickle of protocol 2; write a string, or a tensor")
+		return
+	}
+	w.bytes(string(b), opShortBytes, opBinBytes, opBinBytes8)
+}
 
 // bytes writes a text with the instruction for lengths of one, four or eight bytes.
 func (w *Writer) bytes(s string, short, long, huge byte) {
@@ -170,9 +188,17 @@ func (w *Writer) bytes(s string, short, long, huge byte) {
 
 // Memoize lets Get refer to the value just written (or, for an empty list or dict, just begun), and returns its number.
 func (w *Writer) Memoize() uint32 {
-	w.op(opMemoize)
+	id := w.memo
 	w.memo++
-	return w.memo - 1
+	switch {
+	case !w.two:
+		w.op(opMemoize)
+	case id < 1<<8:
+		w.op(opBinPut, byte(id))
+	default:
+		w.op(opLongBinPut, byte(id), byte(id>>8), byte(id>>16), byte(id>>24))
+	}
+	return id
 }
 
 // Get writes the value with this number again: the same object, not a copy.
@@ -207,6 +233,11 @@ func (w *Writer) Pair() { w.op(opTuple2) }
 
 // Global writes a reference to a class or function.
 func (w *Writer) Global(module, name string) {
+	if w.two {
+		w.op(opGlobal)
+		w.buf = append(w.buf, module+"\n"+name+"\n"...)
+		return
+	}
 	w.String(module)
 	w.String(name)
 	w.op(opStackGlobal)

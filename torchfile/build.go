@@ -1,0 +1,281 @@
+package torchfile
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"tenon.dev/internal/pickle"
+)
+
+// builder turns a pickle into values.
+type builder struct {
+	d *pickle.Data
+	// find returns a storage of at least n bytes.
+	find func(key string, n int64) (*storage, error)
+	made map[pickle.Ref]any
+	// doing holds the values that are being made: one that is met again contains itself.
+	doing map[pickle.Ref]bool
+}
+
+func newBuilder(d *pickle.Data, find func(key string, n int64) (*storage, error)) *builder {
+	return &builder{d: d, find: find, made: map[pickle.Ref]any{}, doing: map[pickle.Ref]bool{}}
+}
+
+// value makes the value of r, once.
+func (b *builder) value(r pickle.Ref) (any, error) {
+	d := b.d
+	switch r.Kind() {
+	case pickle.KindNone:
+		return nil, nil
+	case pickle.KindBool:
+		v, _ := d.Bool(r)
+		return v, nil
+	case pickle.KindInt:
+		if v, ok := d.Int(r); ok {
+			return v, nil
+		}
+		v, _ := d.Big(r)
+		return v, nil
+	case pickle.KindFloat:
+		v, _ := d.Float(r)
+		return v, nil
+	case pickle.KindString:
+		v, _ := d.Str(r)
+		return v, nil
+	case pickle.KindBytes:
+		v, _ := d.Bytes(r)
+		return v, nil
+	case pickle.KindGlobal:
+		return b.global(r), nil
+	}
+	if v, ok := b.made[r]; ok {
+		return v, nil
+	}
+	if b.doing[r] {
+		return nil, refuse("a %v contains itself, which has no form here", r.Kind())
+	}
+	b.doing[r] = true
+	v, err := b.container(r)
+	if err != nil {
+		return nil, err
+	}
+	delete(b.doing, r)
+	b.made[r] = v
+	return v, nil
+}
+
+func (b *builder) global(r pickle.Ref) Global {
+	module, name, _ := b.d.Global(r)
+	return Global{module, name}
+}
+
+func (b *builder) container(r pickle.Ref) (any, error) {
+	switch r.Kind() {
+	case pickle.KindList, pickle.KindSet:
+		return b.list(b.d.Items(r))
+	case pickle.KindTuple:
+		l, err := b.list(b.d.Items(r))
+		return Tuple(l), err
+	case pickle.KindDict:
+		return b.dict(b.d.Items(r))
+	case pickle.KindPersistent:
+		return b.storage(r)
+	case pickle.KindObject:
+		return b.object(r)
+	}
+	return nil, refuse("the file holds a %v, which has no form here", r.Kind())
+}
+
+func (b *builder) list(items []pickle.Ref) ([]any, error) {
+	out := make([]any, len(items))
+	for i, r := range items {
+		v, err := b.value(r)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// dict makes a dict of keys and values in turn.
+func (b *builder) dict(items []pickle.Ref) (*Dict, error) {
+	l, err := b.list(items)
+	if err != nil {
+		return nil, err
+	}
+	out := &Dict{}
+	for i := 0; i+1 < len(l); i += 2 {
+		out.Keys, out.Values = append(out.Keys, l[i]), append(out.Values, l[i+1])
+	}
+	return out, nil
+}
+
+// stored is a storage with its element type, "" for bytes.
+type stored struct {
+	*storage
+	typ, device string
+}
+
+// storage makes a storage of a persistent id: ("storage", class, key, device, number of elements, …).
+func (b *builder) storage(r pickle.Ref) (any, error) {
+	id, _ := b.d.Persistent(r)
+	v, err := b.value(id)
+	if err != nil {
+		return nil, err
+	}
+	parts, ok := v.(Tuple)
+	if !ok || len(parts) < 5 || parts[0] != "storage" {
+		return nil, refuse("what should name a storage is %s", show(v))
+	}
+	class, ok1 := parts[1].(Global)
+	key, ok2 := parts[2].(string)
+	device, ok3 := parts[3].(string)
+	n, ok4 := parts[4].(int64)
+	typ, ok5 := typeOfStorage(class)
+	if !ok1 || !ok2 || !ok3 || !ok4 || n < 0 {
+		return nil, refuse("what should name a storage is %s", show(v))
+	}
+	if !ok5 {
+		return nil, refuse("storage %q is of the class %v, which is not known", key, class)
+	}
+	size := int64(1)
+	if typ != "" {
+		size = int64(types[typ].size)
+	}
+	if n > math.MaxInt64/size {
+		return nil, refuse("storage %q claims %d elements", key, n)
+	}
+	s, err := b.find(key, n*size)
+	if err != nil {
+		return nil, err
+	}
+	return stored{s, typ, device}, nil
+}
+
+// object makes what a call gives: tensors, parameters, dicts and sizes; else an Object.
+func (b *builder) object(r pickle.Ref) (any, error) {
+	callee, args, state, _ := b.d.Object(r)
+	l, err := b.list(b.d.Items(args))
+	if err != nil {
+		return nil, err
+	}
+	class := b.global(callee)
+	switch class.String() {
+	case "torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2":
+		return rebuild(l, 4, "")
+	case "torch._utils._rebuild_tensor_v3":
+		if g, ok := at(l, 6).(Global); ok {
+			return rebuild(l, 7, g.Name)
+		}
+		return nil, refuse("a tensor has no type: %s", show(Tuple(l)))
+	case "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state", "torch.nn.parameter.Parameter":
+		t, ok := at(l, 0).(*Tensor)
+		if !ok {
+			return nil, refuse("a parameter is made of %s", show(at(l, 0)))
+		}
+		p := *t
+		p.Parameter = true
+		p.RequiresGrad, _ = at(l, 1).(bool)
+		return &p, nil
+	case "collections.OrderedDict":
+		if len(l) == 0 {
+			return b.dict(b.d.Items(r))
+		}
+	case "torch.Size":
+		if t, ok := at(l, 0).(Tuple); ok {
+			return t, nil
+		}
+	}
+	o := &Object{Class: class, Args: Tuple(l)}
+	if o.State, err = b.value(state); err != nil {
+		return nil, err
+	}
+	o.Items, err = b.list(b.d.Items(r))
+	return o, err
+}
+
+func at(l []any, i int) any {
+	if i < len(l) {
+		return l[i]
+	}
+	return nil
+}
+
+// rebuild makes a tensor of storage, offset, shape, strides, and with more arguments whether it requires grad.
+func rebuild(l []any, least int, typ string) (*Tensor, error) {
+	s, ok1 := at(l, 0).(stored)
+	offset, ok2 := at(l, 1).(int64)
+	shape, ok3 := ints(at(l, 2))
+	stride, ok4 := ints(at(l, 3))
+	if len(l) < least || !ok1 || !ok2 || !ok3 || !ok4 || len(shape) != len(stride) || offset != int64(int(offset)) {
+		return nil, refuse("a tensor is made of %s", show(Tuple(l)))
+	}
+	if typ == "" {
+		typ = s.typ
+	}
+	t := &Tensor{Type: typ, Shape: shape, Stride: stride, Device: s.device, storage: s.storage, offset: int(offset)}
+	info, ok := types[typ]
+	if !ok {
+		return nil, refuse("a tensor has the element type %q, which is not known", typ)
+	}
+	t.DType, t.size = info.dt, info.size
+	t.RequiresGrad, _ = at(l, 4).(bool)
+	return t, t.check()
+}
+
+// ints returns the numbers of a tuple or size.
+func ints(v any) ([]int, bool) {
+	l, ok := v.(Tuple)
+	if !ok {
+		return nil, false
+	}
+	out := make([]int, len(l))
+	for i, e := range l {
+		n, ok := e.(int64)
+		if !ok || n != int64(int(n)) {
+			return nil, false
+		}
+		out[i] = int(n)
+	}
+	return out, true
+}
+
+// nameOf names the kind of a value in Python's words.
+func nameOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool:
+		return "bool"
+	case int64:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case []byte:
+		return "bytes"
+	case []any:
+		return "list"
+	case Tuple:
+		return "tuple"
+	case *Dict:
+		return "dict"
+	case *Tensor:
+		return "tensor"
+	case *Object:
+		return v.Class.String()
+	}
+	return fmt.Sprintf("%T", v)
+}
+
+// show writes a value for a message, cut where it is long.
+func show(v any) string {
+	r := []rune(fmt.Sprintf("%v", v))
+	if len(r) > 100 {
+		r = append(slices.Clip(r[:100]), '…')
+	}
+	return nameOf(v) + " " + string(r)
+}

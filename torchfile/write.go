@@ -1,0 +1,345 @@
+package torchfile
+
+import (
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/pickle"
+)
+
+const (
+	// alignment is that of storages in the file, so that they can be mapped.
+	alignment = 64
+	// deepest is how many containers may lie in each other: a slice can contain itself.
+	deepest = 1000
+)
+
+// Save writes v to the named file as torch.save does; torch.load reads it, with weights_only too. v and what it holds may be nil, bool, any int, float32, float64,
+// string, []any, Tuple, *Dict, map[string]any and map[string]*tenon.Tensor (in the order of their keys), *tenon.Tensor on x's device or the processor, and
+// Global for constants such as torch.float32. A tensor that is there twice is written once and is one tensor again when it is loaded; views are written as
+// tensors of their own. It waits for the device. An older file of that name stays as it was until the new one is complete.
+func Save(x *tenon.Exec, name string, v any) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".partial-*")
+	if err != nil {
+		return fault.Wrap(fault.System, err, "torchfile: cannot save %q", name)
+	}
+	saved := false
+	defer func() { // when reading a tensor panics too
+		if !saved {
+			_ = f.Close()
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := Write(x, f, v); err != nil {
+		return err
+	}
+	for _, finish := range []func() error{
+		func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), name) },
+	} {
+		if err := finish(); err != nil {
+			return fault.Wrap(fault.System, err, "torchfile: cannot save %q", name)
+		}
+	}
+	saved = true
+	return nil
+}
+
+// Write is Save to a writer.
+func Write(x *tenon.Exec, out io.Writer, v any) error {
+	if out == nil {
+		return refuse("the writer is nil; give one")
+	}
+	var failed error
+	if err := tenon.Try(func() {
+		core.Made((*core.Exec)(x), "torchfile.Save")
+		failed = write(x, out, v)
+	}); err != nil {
+		return err
+	}
+	return failed
+}
+
+// archive is a zip file whose entries are stored, and where bytes were counted.
+type archive struct {
+	z   *zip.Writer
+	out *bufio.Writer
+	n   int64
+}
+
+func (a *archive) Write(b []byte) (int, error) {
+	n, err := a.out.Write(b)
+	a.n += int64(n)
+	return n, err
+}
+
+// entry writes an entry, whose data is aligned.
+func (a *archive) entry(name string, data []byte) error {
+	name = "archive/" + name
+	if err := a.z.Flush(); err != nil {
+		return err
+	}
+	// A local header has 30 bytes, the name and the extra field, which begins with four bytes of its own.
+	pad := alignment - (a.n+30+int64(len(name))+4)%alignment
+	extra := append([]byte{'F', 'B', byte(pad), 0}, make([]byte, pad)...)
+	size := uint64(len(data))
+	// With sizes and sum known beforehand nothing stands between an entry and the next.
+	w, err := a.z.CreateRaw(&zip.FileHeader{Name: name, Method: zip.Store, Extra: extra, CRC32: crc32.ChecksumIEEE(data), CompressedSize64: size, UncompressedSize64: size})
+	if err == nil {
+		_, err = w.Write(data)
+	}
+	return err
+}
+
+func write(x *tenon.Exec, out io.Writer, v any) error {
+	a := &archive{out: bufio.NewWriterSize(out, 1<<20)}
+	a.z = zip.NewWriter(a)
+	fail := func(err error) error {
+		if _, ok := err.(*fault.Error); ok {
+			return err
+		}
+		return fault.Wrap(fault.System, err, "torchfile: cannot write")
+	}
+	var data bytes.Buffer
+	w := &writer{p: pickle.NewWriter2(&data), seen: map[identity]uint32{}}
+	if err := w.value(v, 0); err != nil {
+		return err
+	}
+	if err := w.p.Close(); err != nil {
+		return fail(err)
+	}
+	if err := a.entry("data.pkl", data.Bytes()); err != nil {
+		return fail(err)
+	}
+	for _, e := range [][2]string{{".format_version", "1"}, {".storage_alignment", fmt.Sprint(alignment)}, {"byteorder", "little"}} {
+		if err := a.entry(e[0], []byte(e[1])); err != nil {
+			return fail(err)
+		}
+	}
+	for i, t := range w.tensors {
+		b, err := x.Bytes(t)
+		if err != nil {
+			return err
+		}
+		if err := a.entry(fmt.Sprintf("data/%d", i), b); err != nil {
+			return fail(err)
+		}
+	}
+	if err := a.entry("version", []byte("3\n")); err != nil {
+		return fail(err)
+	}
+	if err := a.z.Close(); err != nil {
+		return fail(err)
+	}
+	if err := a.out.Flush(); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// identity is what makes two tensors one in a file.
+type identity struct {
+	ptr           uint64
+	device        string
+	dt            dtype.DType
+	shape, stride string
+	grad          bool
+}
+
+// writer writes a value and gathers its tensors.
+type writer struct {
+	p       *pickle.Writer
+	tensors []*tenon.Tensor
+	// seen has the number of each tensor in the pickle's memo.
+	seen map[identity]uint32
+}
+
+func (w *writer) value(v any, depth int) error {
+	if depth > deepest {
+		return refuse("a value lies in more than %d others, or contains itself", deepest)
+	}
+	switch v := v.(type) {
+	case nil:
+		w.p.None()
+	case bool:
+		w.p.Bool(v)
+	case int:
+		w.p.Int(int64(v))
+	case int8:
+		w.p.Int(int64(v))
+	case int16:
+		w.p.Int(int64(v))
+	case int32:
+		w.p.Int(int64(v))
+	case int64:
+		w.p.Int(v)
+	case uint:
+		w.p.Uint(uint64(v))
+	case uint8:
+		w.p.Int(int64(v))
+	case uint16:
+		w.p.Int(int64(v))
+	case uint32:
+		w.p.Int(int64(v))
+	case uint64:
+		w.p.Uint(v)
+	case *big.Int:
+		if v == nil {
+			return refuse("a *big.Int is nil; use nil itself for None")
+		}
+		w.p.Big(v)
+	case float32:
+		w.p.Float(float64(v))
+	case float64:
+		w.p.Float(v)
+	case string:
+		w.p.String(v)
+	case Global:
+		w.p.Global(v.Module, v.Name)
+	case []any:
+		w.p.EmptyList()
+		w.p.Mark()
+		for _, e := range v {
+			if err := w.value(e, depth+1); err != nil {
+				return err
+			}
+		}
+		w.p.Appends()
+	case Tuple:
+		w.p.Mark()
+		for _, e := range v {
+			if err := w.value(e, depth+1); err != nil {
+				return err
+			}
+		}
+		w.p.Tuple()
+	case *Dict:
+		return w.dict(v, depth)
+	case map[string]any:
+		d := &Dict{}
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			d.Keys, d.Values = append(d.Keys, k), append(d.Values, v[k])
+		}
+		return w.dict(d, depth)
+	case map[string]*tenon.Tensor:
+		d := &Dict{}
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			d.Keys, d.Values = append(d.Keys, k), append(d.Values, v[k])
+		}
+		return w.dict(d, depth)
+	case *tenon.Tensor:
+		return w.tensor(v)
+	default:
+		return refuse("a %T cannot be saved; use nil, bool, numbers, strings, tensors, and lists, tuples and dicts of them", v)
+	}
+	return nil
+}
+
+func (w *writer) dict(d *Dict, depth int) error {
+	if d == nil || len(d.Keys) != len(d.Values) {
+		return refuse("a dict is nil, or has another number of keys than of values")
+	}
+	w.p.EmptyDict()
+	w.p.Mark()
+	for i := range d.Keys {
+		switch d.Keys[i].(type) {
+		case nil, bool, int, int64, float64, string, Tuple:
+		default:
+			return refuse("a %T cannot be the key of a dict; use strings or numbers", d.Keys[i])
+		}
+		if err := w.value(d.Keys[i], depth+1); err != nil {
+			return err
+		}
+		if err := w.value(d.Values[i], depth+1); err != nil {
+			return err
+		}
+	}
+	w.p.SetItems()
+	return nil
+}
+
+// classes are the classes of storages by element type.
+var classes = func() map[dtype.DType]string {
+	m := map[dtype.DType]string{}
+	for class, typ := range storageTypes {
+		if typ != "" {
+			m[types[typ].dt] = class
+		}
+	}
+	return m
+}()
+
+// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order.
+func (w *writer) tensor(t *tenon.Tensor) error {
+	core.Given("torchfile.Save", 0, (*core.Tensor)(t))
+	id := identity{t.DataPtr(), t.Device().Name(), t.DType(), fmt.Sprint(t.Shape()), fmt.Sprint(t.Stride()), t.RequiresGrad()}
+	if n, ok := w.seen[id]; ok && t.Numel() > 0 {
+		w.p.Get(n)
+		return nil
+	}
+	p := w.p
+	class, ok := classes[t.DType()]
+	untyped := !ok
+	if untyped {
+		class = "UntypedStorage"
+		p.Global("torch._utils", "_rebuild_tensor_v3")
+	} else {
+		p.Global("torch._utils", "_rebuild_tensor_v2")
+	}
+	p.Mark()
+	p.Mark()
+	p.String("storage")
+	if untyped {
+		p.Global("torch.storage", class)
+	} else {
+		p.Global("torch", class)
+	}
+	p.String(fmt.Sprint(len(w.tensors)))
+	p.String("cpu")
+	if n := int64(t.Numel()); untyped {
+		p.Int(n * int64(t.DType().Size()))
+	} else {
+		p.Int(n)
+	}
+	p.Tuple()
+	p.Persistent()
+	p.Int(0)
+	shape := t.Shape()
+	stride := make([]int, len(shape))
+	for d, n := len(shape)-1, 1; d >= 0; d-- {
+		stride[d] = n
+		n *= max(shape[d], 1)
+	}
+	for _, l := range [][]int{shape, stride} {
+		p.Mark()
+		for _, n := range l {
+			p.Int(int64(n))
+		}
+		p.Tuple()
+	}
+	p.Bool(t.RequiresGrad())
+	p.Global("collections", "OrderedDict")
+	p.Mark()
+	p.Tuple()
+	p.Reduce()
+	if untyped {
+		p.Global("torch", t.DType().String())
+	}
+	p.Tuple()
+	p.Reduce()
+	w.seen[id] = p.Memoize()
+	w.tensors = append(w.tensors, t)
+	return nil
+}
