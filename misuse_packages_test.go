@@ -47,6 +47,11 @@ var functions = map[string]any{
 	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,
 	"optim.NewNAdam": optim.NewNAdam, "optim.NewRAdam": optim.NewRAdam, "optim.NewAdamax": optim.NewAdamax, "optim.NewAdagrad": optim.NewAdagrad, "optim.NewAdadelta": optim.NewAdadelta, "optim.NewASGD": optim.NewASGD, "optim.NewRMSprop": optim.NewRMSprop, "optim.NewRprop": optim.NewRprop,
 	"optim.NewGradScaler": optim.NewGradScaler, "optim.SaveFile": optim.SaveFile, "optim.LoadFile": optim.LoadFile,
+	"optim.NewSchedule": optim.NewSchedule, "optim.NewReduceLROnPlateau": optim.NewReduceLROnPlateau, "optim.LambdaLR": optim.LambdaLR,
+	"optim.MultiplicativeLR": optim.MultiplicativeLR, "optim.StepLR": optim.StepLR, "optim.MultiStepLR": optim.MultiStepLR, "optim.ConstantLR": optim.ConstantLR,
+	"optim.LinearLR": optim.LinearLR, "optim.ExponentialLR": optim.ExponentialLR, "optim.PolynomialLR": optim.PolynomialLR, "optim.CosineAnnealingLR": optim.CosineAnnealingLR,
+	"optim.CosineAnnealingWarmRestarts": optim.CosineAnnealingWarmRestarts, "optim.OneCycleLR": optim.OneCycleLR, "optim.CyclicLR": optim.CyclicLR,
+	"optim.SequentialLR": optim.SequentialLR, "optim.ChainedScheduler": optim.ChainedScheduler,
 
 	"data.NewColumn": data.NewColumn[float32], "data.NewLoader": data.NewLoader, "data.NewTable": data.NewTable,
 
@@ -81,6 +86,7 @@ var types = []any{
 	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
 	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
+	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
@@ -101,7 +107,11 @@ func TestMisuseOfPackages(t *testing.T) {
 	w.again = fresh
 	w.packages()
 	for _, name := range slices.Sorted(maps.Keys(functions)) {
-		w.function(name, reflect.ValueOf(functions[name]))
+		f := reflect.ValueOf(functions[name])
+		if f.Type().NumOut() == 1 && f.Type().Out(0) == reflect.TypeFor[optim.Rule]() {
+			f = w.scheduled(f)
+		}
+		w.function(name, f)
 	}
 	for _, sample := range types {
 		methods(sample, func(name string, f reflect.Value) {
@@ -193,6 +203,21 @@ func (w *walk) packages() {
 		return s
 	}), bad("nil", (*optim.GradScaler)(nil)), bad("zero", new(optim.GradScaler)))
 	w.add((*optim.Optimizer)(nil), made("SGD", sgd), made("nil", func(*tenon.Exec) any { return nil }), good("nil SGD", (*optim.SGD)(nil)), good("zero SGD", new(optim.SGD)))
+	w.add(optim.Rule{}, good("sound", optim.StepLR(2, 0.5)), bad("zero", optim.Rule{}), bad("unsound", optim.StepLR(0, 0.5)))
+	w.add((*optim.Schedule)(nil), made("made", func(x *tenon.Exec) any {
+		s, err := optim.NewSchedule(sgd(x).(optim.Optimizer), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{}))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return s
+	}), bad("nil", (*optim.Schedule)(nil)), bad("zero", new(optim.Schedule)))
+	w.add((*optim.ReduceLROnPlateau)(nil), made("made", func(x *tenon.Exec) any {
+		s, err := optim.NewReduceLROnPlateau(sgd(x).(optim.Optimizer), 0, optim.PlateauOpt{})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		return s
+	}), bad("nil", (*optim.ReduceLROnPlateau)(nil)), bad("zero", new(optim.ReduceLROnPlateau)))
 	table, err := data.NewTable(data.NewColumn([]float32{1, 2, 3, 4}, 2))
 	if err != nil {
 		w.t.Fatal(err)
@@ -223,6 +248,26 @@ func (w *walk) packages() {
 		}
 		return s
 	}), bad("nil", (*cuda.Snapshot)(nil)), bad("zero", new(cuda.Snapshot)))
+}
+
+// scheduled returns a function with the arguments of f, which returns a rule, that applies the rule for a few steps; what is wrong shows there.
+func (w *walk) scheduled(f reflect.Value) reflect.Value {
+	var in []reflect.Type
+	for i := range f.Type().NumIn() {
+		in = append(in, f.Type().In(i))
+	}
+	of := w.of(reflect.TypeFor[optim.Optimizer]())[0]
+	return reflect.MakeFunc(reflect.FuncOf(in, []reflect.Type{reflect.TypeFor[error]()}, f.Type().IsVariadic()), func(args []reflect.Value) []reflect.Value {
+		call := f.Call
+		if f.Type().IsVariadic() {
+			call = f.CallSlice
+		}
+		s, err := optim.NewSchedule(of.make(w.x).(optim.Optimizer), call(args)[0].Interface().(optim.Rule))
+		for i := 0; i < 3 && err == nil; i++ {
+			err = s.Step()
+		}
+		return []reflect.Value{reflect.ValueOf(&err).Elem()}
+	})
 }
 
 // kernelTypes are samples of the types that kernels are built with.

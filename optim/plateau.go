@@ -1,0 +1,174 @@
+package optim
+
+import (
+	"math"
+	"slices"
+	"strconv"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// PlateauOpt are the options of ReduceLROnPlateau. The zero value is PyTorch's default.
+type PlateauOpt struct {
+	// Mode is "min" if less is better, "max" if more is; empty is "min".
+	Mode string
+	// Factor is what rates are multiplied by; 0 is 0.1.
+	Factor float64
+	// Threshold is how much better than the best a metric must be to count; 0 is 1e-4, and a number like 1e-300 asks for any gain.
+	Threshold float64
+	// ThresholdMode is "rel" for a threshold that is a part of the best metric, "abs" for a difference from it; empty is "rel".
+	ThresholdMode string
+	// Cooldown is the number of steps after a reduction in which none counts as bad.
+	Cooldown int
+	// MinLR is the least rate, one for all groups or one for each; none is 0.
+	MinLR []float64
+	// Eps is what a reduction must exceed to be made; 0 is 1e-8.
+	Eps float64
+}
+
+// ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not become better for more steps than its patience, as
+// torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). In mode "min" a metric is better than the best so far if it is below
+// best · (1 - Threshold), or below best - Threshold; in mode "max" if it is above best · (1 + Threshold), or above best + Threshold. NaN is never better.
+// It serves one goroutine.
+type ReduceLROnPlateau struct {
+	o        Optimizer
+	patience int
+	opt      PlateauOpt
+	best     float64
+	// bad counts the steps since the best, cooldown those that are left to wait.
+	bad, cooldown int
+}
+
+// NewReduceLROnPlateau returns a schedule of o's learning rates that reduces them after more than patience bad steps in a row. PyTorch's default is 10.
+func NewReduceLROnPlateau(o Optimizer, patience int, opt PlateauOpt) (*ReduceLROnPlateau, error) {
+	const name = "ReduceLROnPlateau"
+	if err := schedulable(name, o); err != nil {
+		return nil, err
+	}
+	opt.Factor, opt.Threshold, opt.Eps = or(opt.Factor, 0.1), or(opt.Threshold, 1e-4), or(opt.Eps, 1e-8)
+	opt.MinLR = slices.Clone(opt.MinLR)
+	if len(opt.MinLR) == 0 {
+		opt.MinLR = []float64{0}
+	}
+	bad := unmet(
+		need(patience >= 0, "patience is %d; give a number of steps, 0 or more", patience),
+		need(opt.Cooldown >= 0, "Cooldown is %d; give a number of steps, 0 or more", opt.Cooldown),
+		need(opt.Factor < 1, "Factor should be < 1.0. It is %v", opt.Factor),
+		factor("Factor", opt.Factor), factor("Threshold", opt.Threshold), factor("Eps", opt.Eps), rates("MinLR", opt.MinLR),
+		need(opt.Mode == "" || opt.Mode == "min" || opt.Mode == "max", `mode %q is unknown; give "min" or "max"`, opt.Mode),
+		need(opt.ThresholdMode == "" || opt.ThresholdMode == "rel" || opt.ThresholdMode == "abs", `threshold mode %q is unknown; give "rel" or "abs"`, opt.ThresholdMode))
+	if bad != "" {
+		return nil, core.Refusal(name, fault.Invalid, "%s", bad)
+	}
+	s := &ReduceLROnPlateau{o: o, patience: patience, opt: opt, best: math.Inf(1)}
+	if opt.Mode == "max" {
+		s.best = math.Inf(-1)
+	}
+	if err := s.usable(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *ReduceLROnPlateau) refuse(format string, args ...any) error {
+	return core.Refusal("ReduceLROnPlateau", fault.Invalid, format, args...)
+}
+
+func (s *ReduceLROnPlateau) usable() error {
+	if s == nil || s.o == nil {
+		return s.refuse("the schedule is nil or a zero value; use one that NewReduceLROnPlateau returned")
+	}
+	if n, groups := len(s.opt.MinLR), s.o.Groups(); n != 1 && n != groups {
+		return s.refuse("expected %d min_lrs, got %d; give MinLR one number for each group, or one for all", groups, n)
+	}
+	return nil
+}
+
+// better reports whether a metric is better than the best so far.
+func (s *ReduceLROnPlateau) better(metric float64) bool {
+	best, t := s.best, s.opt.Threshold
+	switch abs := s.opt.ThresholdMode == "abs"; {
+	case s.opt.Mode == "max" && abs:
+		return metric > best+t
+	case s.opt.Mode == "max":
+		return metric > float64(best*(t+1))
+	case abs:
+		return metric < best-t
+	}
+	return metric < float64(best*(1-t))
+}
+
+// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The only errors are of a schedule
+// that its New function did not return, and of groups added since where MinLR has one number for each.
+func (s *ReduceLROnPlateau) Step(metric float64) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	if s.better(metric) {
+		s.best, s.bad = metric, 0
+	} else {
+		s.bad++
+	}
+	if s.cooldown > 0 {
+		s.cooldown--
+		s.bad = 0
+	}
+	if s.bad > s.patience {
+		for g := range s.o.Groups() {
+			old := s.o.LR(g)
+			if lr := max(float64(old*s.opt.Factor), of(s.opt.MinLR, g)); old-lr > s.opt.Eps {
+				s.o.SetLR(g, lr)
+			}
+		}
+		s.cooldown, s.bad = s.opt.Cooldown, 0
+	}
+	return nil
+}
+
+// PlateauState is what a [ReduceLROnPlateau] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob
+// keep to the bit.
+type PlateauState struct {
+	// Best is the best metric as text, since before the first it is infinite, which is no number in JSON.
+	Best string
+	// Bad counts the bad steps since the best, Cooldown those that will not count.
+	Bad, Cooldown int
+	// Rates are the optimizer's learning rates.
+	Rates []float64
+}
+
+// State returns what training needs to go on from here.
+func (s *ReduceLROnPlateau) State() (PlateauState, error) {
+	if err := s.usable(); err != nil {
+		return PlateauState{}, err
+	}
+	st := PlateauState{Best: strconv.FormatFloat(s.best, 'g', -1, 64), Bad: s.bad, Cooldown: s.cooldown}
+	for g := range s.o.Groups() {
+		st.Rates = append(st.Rates, s.o.LR(g))
+	}
+	return st, nil
+}
+
+// SetState takes over what State returned of a schedule with the same options, and sets the optimizer's rates. All further rates are what they would
+// have been there. An error leaves all as it was.
+func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	best, err := strconv.ParseFloat(st.Best, 64)
+	switch {
+	case err != nil || math.IsNaN(best):
+		return s.refuse("the state's best metric is %q; give a state that State returned", st.Best)
+	case st.Bad < 0 || st.Cooldown < 0:
+		return s.refuse("the state counts %d and %d steps; give one that State returned", st.Bad, st.Cooldown)
+	case len(st.Rates) != s.o.Groups():
+		return s.refuse("the state is of an optimizer with %d groups, this one has %d; give it as many", len(st.Rates), s.o.Groups())
+	case !finite(st.Rates...):
+		return s.refuse("the state has the rates %v; give one that State returned", st.Rates)
+	}
+	s.best, s.bad, s.cooldown = best, st.Bad, st.Cooldown
+	for g, lr := range st.Rates {
+		s.o.SetLR(g, lr)
+	}
+	return nil
+}

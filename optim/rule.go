@@ -1,0 +1,305 @@
+package optim
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// A Rule says how learning rates change from step to step. Functions such as [StepLR] return one, [SequentialLR] and [ChainedScheduler] make one of
+// several, and [NewSchedule] applies it to an optimizer and refuses one with bad arguments. Names and formulas are those of torch.optim.lr_scheduler. Most
+// formulas make a rate of the one that stands, as there, so that a change by hand between two steps lasts. In their comments lr is that rate, t the
+// number of steps, 0 when the schedule is made, and initial the rate before.
+type Rule struct {
+	name string
+	// bad says what is wrong with the arguments, if anything is.
+	bad string
+	// rate is the learning rate at a place, momentum the momentum there, or nil.
+	rate, momentum func(p place) float64
+	// start makes other initial rates of those that there are, nil before the first rule; nil leaves them alone.
+	start func(initial []float64, groups int) []float64
+	// total is the last step, or 0.
+	total int
+	// lists are the arguments that may have a value for each group.
+	lists []list
+	// onward goes on from the rate that stands when a sequence comes to the rule; otherwise the formula has the initial one.
+	onward bool
+	// parts are those of a chain, or of a sequence if there are milestones, which are not nil then.
+	parts      []Rule
+	milestones []int
+}
+
+// list is an argument with n values.
+type list struct {
+	name string
+	n    int
+}
+
+// place is where a rate is wanted.
+type place struct {
+	step, group int
+	// first is the step that makes the schedule.
+	first bool
+	// initial is the rate before the schedule, last the one that stands.
+	initial, last float64
+}
+
+// check refuses bad arguments.
+func (r *Rule) check(groups int) error {
+	if r.name == "" {
+		return core.Refusal("NewSchedule", fault.Invalid, "the rule is a zero value; use one that a function such as StepLR returned")
+	}
+	if r.bad != "" {
+		return core.Refusal(r.name, fault.Invalid, "%s", r.bad)
+	}
+	for _, l := range r.lists {
+		if l.n != 1 && l.n != groups {
+			return core.Refusal(r.name, fault.Invalid, "%s must have the same length as the optimizer's groups. It has %d values for %d groups; give one for each, or one for all", l.name, l.n, groups)
+		}
+	}
+	for i := range r.parts {
+		if err := r.parts[i].check(groups); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cycles reports whether the rule or a part of it changes the momentum.
+func (r *Rule) cycles() bool {
+	for i := range r.parts {
+		if r.parts[i].cycles() {
+			return true
+		}
+	}
+	return r.momentum != nil
+}
+
+// of returns the value of a group, which may be the one for all.
+func of[T any](list []T, group int) T {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return list[group]
+}
+
+// demand is what an argument must be.
+type demand struct {
+	ok     bool
+	format string
+	args   []any
+}
+
+func need(ok bool, format string, args ...any) demand { return demand{ok, format, args} }
+
+// unmet is the sentence of the first demand that does not hold, or empty.
+func unmet(demands ...demand) string {
+	for _, d := range demands {
+		if !d.ok {
+			return fmt.Sprintf(d.format, d.args...)
+		}
+	}
+	return ""
+}
+
+func finite(vs ...float64) bool {
+	for _, v := range vs {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// factor demands a number that rates can be multiplied by.
+func factor(name string, v float64) demand {
+	return need(finite(v) && v >= 0, "%s is %v; give a number that is not negative", name, v)
+}
+
+// length demands a number of steps.
+func length(name string, n int) demand {
+	return need(n > 0, "Expected positive integer %s, but got %d; give the number of steps", name, n)
+}
+
+// LambdaLR sets the rate to a function of the number of steps: initial · f(t). It gets one function for all groups, or one for each.
+func LambdaLR(f ...func(step int) float64) Rule {
+	f = slices.Clone(f)
+	return Rule{name: "LambdaLR", bad: functions(f), lists: []list{{"f", len(f)}},
+		rate: func(p place) float64 { return p.initial * of(f, p.group)(p.step) }}
+}
+
+// MultiplicativeLR multiplies the rate by a function of the number of steps: lr · f(t), for t > 0. It gets one function for all groups, or one for
+// each. When a sequence comes to it, it goes on from the rate that stands, and multiplies that by f(0).
+func MultiplicativeLR(f ...func(step int) float64) Rule {
+	f = slices.Clone(f)
+	return Rule{name: "MultiplicativeLR", bad: functions(f), lists: []list{{"f", len(f)}}, onward: true,
+		rate: func(p place) float64 {
+			if p.first {
+				return p.last
+			}
+			return p.last * of(f, p.group)(p.step)
+		}}
+}
+
+func functions(fs []func(int) float64) string {
+	for i, f := range fs {
+		if f == nil {
+			return fmt.Sprintf("function %d is nil; give one", i)
+		}
+	}
+	return ""
+}
+
+// StepLR multiplies the rate by gamma every so many steps: lr · gamma if stepSize divides t > 0. PyTorch's default of gamma is 0.1.
+func StepLR(stepSize int, gamma float64) Rule {
+	return Rule{name: "StepLR", bad: unmet(length("stepSize", stepSize), factor("gamma", gamma)),
+		rate: func(p place) float64 {
+			if p.step == 0 || p.step%stepSize != 0 {
+				return p.last
+			}
+			return p.last * gamma
+		}}
+}
+
+// MultiStepLR multiplies the rate by gamma at each milestone: lr · gamma^n, where n of milestones are t. PyTorch's default of gamma is 0.1.
+func MultiStepLR(milestones []int, gamma float64) Rule {
+	count := map[int]int{}
+	bad := unmet(factor("gamma", gamma))
+	for _, m := range milestones {
+		count[m]++
+		if m < 0 && bad == "" {
+			bad = fmt.Sprintf("milestone %d is negative; give numbers of steps", m)
+		}
+	}
+	return Rule{name: "MultiStepLR", bad: bad,
+		rate: func(p place) float64 {
+			if n := count[p.step]; n > 0 {
+				return p.last * pow(gamma, float64(n))
+			}
+			return p.last
+		}}
+}
+
+// ConstantLR has factor times the rate for the first totalIters steps: lr · factor at t = 0, lr / factor at t = totalIters. PyTorch's defaults are 1/3 and 5.
+func ConstantLR(factor float64, totalIters int) Rule {
+	return Rule{name: "ConstantLR", bad: unmet(
+		need(0 <= factor && factor <= 1, "Constant multiplicative factor expected to be between 0 and 1. It is %v", factor),
+		need(factor != 0, "the factor is 0, by which the rate cannot be divided at the end; give a small one"),
+		length("totalIters", totalIters)),
+		rate: func(p place) float64 {
+			switch p.step {
+			case 0:
+				return p.last * factor
+			case totalIters:
+				return p.last * (1 / factor)
+			}
+			return p.last
+		}}
+}
+
+// LinearLR has a factor that goes from startFactor to endFactor in totalIters steps: lr · startFactor at t = 0, then
+// lr · (1 + (endFactor - startFactor) / (totalIters·startFactor + (t - 1)(endFactor - startFactor))) to t = totalIters. PyTorch's defaults are 1/3, 1 and 5.
+func LinearLR(startFactor, endFactor float64, totalIters int) Rule {
+	return Rule{name: "LinearLR", bad: unmet(
+		need(0 < startFactor && startFactor <= 1, "Starting multiplicative factor expected to be greater than 0 and less or equal to 1. It is %v", startFactor),
+		need(0 <= endFactor && endFactor <= 1, "Ending multiplicative factor expected to be between 0 and 1. It is %v", endFactor),
+		length("totalIters", totalIters)),
+		rate: func(p place) float64 {
+			switch {
+			case p.step == 0:
+				return p.last * startFactor
+			case p.step > totalIters:
+				return p.last
+			}
+			rise := endFactor - startFactor
+			return p.last * (1 + rise/(float64(float64(totalIters)*startFactor)+float64(float64(p.step-1)*rise)))
+		}}
+}
+
+// ExponentialLR multiplies the rate by gamma in every step: lr · gamma.
+func ExponentialLR(gamma float64) Rule {
+	return Rule{name: "ExponentialLR", bad: unmet(factor("gamma", gamma)),
+		rate: func(p place) float64 {
+			if p.step == 0 {
+				return p.last
+			}
+			return p.last * gamma
+		}}
+}
+
+// PolynomialLR lets the rate fall to 0 in totalIters steps as a polynomial: lr · ((1 - t/totalIters) / (1 - (t-1)/totalIters))^power, for 0 < t ≤ totalIters.
+// PyTorch's defaults are 5 and 1.
+func PolynomialLR(totalIters int, power float64) Rule {
+	return Rule{name: "PolynomialLR", bad: unmet(length("totalIters", totalIters), factor("power", power)),
+		rate: func(p place) float64 {
+			if p.step == 0 || p.step > totalIters {
+				return p.last
+			}
+			left := 1 - float64(p.step)/float64(totalIters)
+			return p.last * pow(left/(1-float64(p.step-1)/float64(totalIters)), power)
+		}}
+}
+
+// CosineAnnealingLR takes the rate from the initial one to etaMin in half a cosine wave of tMax steps, and then on along the wave (I. Loshchilov,
+// F. Hutter, ICLR 2017, without restarts): etaMin + (lr - etaMin) · (1 + cos(πt/tMax)) / (1 + cos(π(t-1)/tMax)), and where the divisor is 0
+// lr + (initial - etaMin) · (1 - cos(π/tMax)) / 2. PyTorch's default of etaMin is 0.
+func CosineAnnealingLR(tMax int, etaMin float64) Rule {
+	return Rule{name: "CosineAnnealingLR", bad: unmet(length("tMax", tMax), factor("etaMin", etaMin)),
+		rate: func(p place) float64 {
+			wave := func(t int) float64 { return 1 + cos(math.Pi*float64(t)/float64(tMax)) }
+			switch {
+			case p.first:
+				return p.last
+			case p.step == 0:
+				return etaMin + (p.initial - etaMin)
+			case (p.step-1)%tMax == 0 && (p.step-1)/tMax%2 == 1:
+				return p.last + float64((p.initial-etaMin)*(1-cos(math.Pi/float64(tMax))))/2
+			}
+			return float64(wave(p.step)/wave(p.step-1)*(p.last-etaMin)) + etaMin
+		}}
+}
+
+// CosineAnnealingWarmRestarts takes the rate from the initial one towards etaMin in half a cosine wave, again and again, first in t0
+// steps and each time in tMult times as many (I. Loshchilov, F. Hutter, ICLR 2017): etaMin + (initial - etaMin) · (1 + cos(πc/n)) / 2, after c of a
+// wave's n steps. PyTorch's defaults of tMult and etaMin are 1 and 0.
+func CosineAnnealingWarmRestarts(t0, tMult int, etaMin float64) Rule {
+	return Rule{name: "CosineAnnealingWarmRestarts", bad: unmet(
+		need(t0 > 0, "Expected positive integer T_0, but got %d; give t0 a number of steps", t0),
+		need(tMult > 0, "Expected integer T_mult >= 1, but got %d; give tMult a positive number", tMult),
+		factor("etaMin", etaMin)),
+		rate: func(p place) float64 {
+			c, n := p.step, t0
+			if tMult == 1 {
+				c %= n
+			}
+			for c >= n {
+				c -= n
+				n = int(min(float64(n)*float64(tMult), 1<<62)) // longer than any training
+			}
+			return etaMin + float64((p.initial-etaMin)*(1+cos(math.Pi*float64(c)/float64(n))))/2
+		}}
+}
+
+// SequentialLR applies one rule after the other: the first until the number of steps is the first milestone, and so on. Each starts from the initial
+// rate, but for [MultiplicativeLR]. There is one milestone less than there are rules.
+func SequentialLR(milestones []int, rules ...Rule) Rule {
+	ms := append([]int{}, milestones...)
+	bad := unmet(
+		need(len(rules) > 0, "SequentialLR expects at least one scheduler, but got no scheduler; give it rules"),
+		need(len(ms) == len(rules)-1, "Sequential Schedulers expects number of schedulers provided to be one more than the number of milestone points, but got number of schedulers %d and the number of milestones to be equal to %d", len(rules), len(ms)))
+	for i, m := range ms {
+		if least := append([]int{1}, ms...)[i]; m < least && bad == "" {
+			bad = fmt.Sprintf("milestone %d is %d; give positive numbers, none below the one before", i, m)
+		}
+	}
+	return Rule{name: "SequentialLR", bad: bad, parts: slices.Clone(rules), milestones: ms}
+}
+
+// ChainedScheduler applies all rules in every step, each to the rate that the one before gave.
+func ChainedScheduler(rules ...Rule) Rule {
+	return Rule{name: "ChainedScheduler", parts: slices.Clone(rules),
+		bad: unmet(need(len(rules) > 0, "ChainedScheduler expects at least one scheduler to be chained, but got no scheduler; give it rules"))}
+}
