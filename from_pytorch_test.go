@@ -295,6 +295,27 @@ func TestFromPyTorchModules(t *testing.T) {
 	if opt.LR(0) != 1e-4 {
 		t.Error(opt.LR(0))
 	}
+	sched, err := optim.NewSchedule(opt, optim.StepLR(30, 0.5))
+	must(t, err)
+	plateau, err := optim.NewReduceLROnPlateau(opt, 3, optim.PlateauOpt{})
+	must(t, err)
+	for range 30 {
+		err := sched.Step()
+		must(t, err)
+	}
+	for _, loss := range []float64{1, 2, 2, 2, 2} {
+		err := plateau.Step(loss)
+		must(t, err)
+	}
+	st, err := sched.State()
+	must(t, err)
+	{
+		err := sched.SetState(st)
+		must(t, err)
+	}
+	if opt.LR(0) != 1e-4*0.5*0.1 {
+		t.Error(opt.LR(0))
+	}
 	{
 		scaler, err := optim.NewGradScaler(optim.GradScalerOpt{})
 		must(t, err)
