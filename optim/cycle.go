@@ -32,10 +32,10 @@ func OneCycleLR(maxLR []float64, totalSteps int, opt OneCycleOpt) Rule {
 	base, most := or(opt.BaseMomentum, 0.85), or(opt.MaxMomentum, 0.95)
 	steps := float64(totalSteps)
 	// The first phase ends at step up, and what turn is 0 or 1 of a pair of rates or momenta holds at the phases' ends.
-	up := pct*steps - 1
+	up := float64(pct*steps) - 1
 	ends, turn := []float64{0, up, steps - 1}, [][2]int{{0, 0}, {1, 1}, {2, 0}}
 	if opt.ThreePhase {
-		ends, turn = []float64{0, up, 2*pct*steps - 2, steps - 1}, [][2]int{{0, 0}, {1, 1}, {0, 0}, {2, 0}}
+		ends, turn = []float64{0, up, float64(2*pct*steps) - 2, steps - 1}, [][2]int{{0, 0}, {1, 1}, {0, 0}, {2, 0}}
 	}
 	anneal := func(step int, at func(end int) float64) float64 {
 		t, i := float64(step), 1
