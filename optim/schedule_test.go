@@ -404,6 +404,54 @@ func TestScheduleEnds(t *testing.T) {
 	}
 }
 
+// A captured step reads its rate from a tensor, which is filled with that of the schedule between replays.
+func TestScheduleOfCapturedSteps(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		if x.Host().Device() == x.Device() {
+			return // the processor has no graphs
+		}
+		p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
+		defer p.Close()
+		p.SetGrad(x.Ones([]int{1}, tenon.Float32))
+		o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		s := schedule(t, o, optim.ExponentialLR(0.5))
+		rate := x.Full(nil, o.LR(0), tenon.Float64)
+		if err := o.SetLRTensor(0, rate); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Step(x); err != nil { // makes the state
+			t.Fatal(err)
+		}
+		g, err := x.Capture(func(x *tenon.Exec) {
+			if err := o.Step(x); err != nil {
+				t.Error(err)
+			}
+		}, tenon.CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := s.Step(); err != nil {
+				t.Fatal(err)
+			}
+			x.CopyInto(rate, x.Full(nil, o.LR(0), tenon.Float64))
+			if err := x.Replay(g); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := x.Item(p.Tensor()); err != nil || got != -(1+0.5+0.25+0.125) {
+			t.Errorf("%v, %v", got, err)
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // SGD that has begun without momentum keeps no tensor for one.
 func TestScheduleMomentumRefused(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
