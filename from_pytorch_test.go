@@ -10,6 +10,7 @@ import (
 	"tenon.dev/data"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
+	"tenon.dev/torchfile"
 )
 
 // The tests of this file hold the code of the tables in docs/from-pytorch.md, word for word.
@@ -334,6 +335,19 @@ func TestFromPyTorchModules(t *testing.T) {
 		lr := x.Full(nil, 1e-3, tenon.Float32)
 		must(t, opt.SetLRTensor(0, lr))
 		must(t, opt.Step(x))
+		{
+			f := filepath.Join(t.TempDir(), "model.pt")
+			must(t, torchfile.Save(x, f, map[string]any{"epoch": 3, "model": torchfile.Tensors(nn.StateDict(m))}))
+			file, err := torchfile.Open(f)
+			must(t, err)
+			defer file.Close()
+			if epoch, _ := file.Root().(*torchfile.Dict).Get("epoch"); epoch != int64(3) {
+				t.Errorf("epoch %v", epoch)
+			}
+			state, err := file.StateDict(x, "model")
+			must(t, err)
+			must(t, nn.Load(x, m, state, nn.LoadOpt{}))
+		}
 		f := filepath.Join(t.TempDir(), "adam.safetensors")
 		must(t, optim.SaveFile(x, opt, f))
 		must(t, optim.LoadFile(x, opt, f))

@@ -25,6 +25,7 @@ import (
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/safetensors"
+	"tenon.dev/torchfile"
 )
 
 // functions are those of the public packages that TestMisuseOfPackages calls. Generic ones stand for one of their types.
@@ -69,6 +70,8 @@ var functions = map[string]any{
 	"memcheck.ParseReport": memcheck.ParseReport, "memcheck.ReadJournal": memcheck.ReadJournal, "memcheck.ReadResults": memcheck.ReadResults,
 	"memcheck.ResumeJournal": memcheck.ResumeJournal, "memcheck.TenonChecker": memcheck.TenonChecker, "memcheck.VisibleGPUs": memcheck.VisibleGPUs,
 
+	"torchfile.New": torchfile.New, "torchfile.Open": torchfile.Open, "torchfile.Save": torchfile.Save, "torchfile.Tensors": torchfile.Tensors, "torchfile.Write": torchfile.Write,
+
 	"memviz.Import": memviz.Import, "memviz.Open": memviz.Open, "memviz.WriteCompare": memviz.WriteCompare,
 	"memviz.WriteFlameGraph": memviz.WriteFlameGraph, "memviz.WriteHolders": memviz.WriteHolders, "memviz.WriteMemory": memviz.WriteMemory,
 	"replay.Read": replay.Read, "replay.Sort": replay.Sort,
@@ -88,6 +91,7 @@ var types = []any{
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
+	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
 }
@@ -240,6 +244,9 @@ func (w *walk) packages() {
 	}), good("nil tensor", map[string]*tenon.Tensor{"weight": nil, "bias": new(tenon.Tensor)}))
 	w.add([]float32(nil), good("nil", []float32(nil)), good("3", []float32{1, 2, 3}))
 	w.add((*fault.Error)(nil), good("new", fault.New(fault.Invalid, "the thing is wrong; mend it")), bad("zero", new(fault.Error)))
+	w.add((*torchfile.File)(nil), bad("nil", (*torchfile.File)(nil)), good("zero", new(torchfile.File)))
+	w.add((*torchfile.Tensor)(nil), bad("nil", (*torchfile.Tensor)(nil)), good("zero", new(torchfile.Tensor)))
+	w.add((*torchfile.Dict)(nil), good("new", &torchfile.Dict{Keys: []any{"a"}, Values: []any{1}}), good("nil", (*torchfile.Dict)(nil)), good("zero", new(torchfile.Dict)))
 	w.add((*safetensors.File)(nil), bad("nil", (*safetensors.File)(nil)), bad("zero", new(safetensors.File)))
 	w.add((*cuda.Snapshot)(nil), made("own", func(x *tenon.Exec) any {
 		s, err := x.Device().Snapshot()

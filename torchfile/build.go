@@ -3,7 +3,8 @@ package torchfile
 import (
 	"fmt"
 	"math"
-	"slices"
+	"strconv"
+	"strings"
 
 	"tenon.dev/internal/pickle"
 )
@@ -265,17 +266,37 @@ func nameOf(v any) string {
 		return "dict"
 	case *Tensor:
 		return "tensor"
+	case stored:
+		return "storage"
 	case *Object:
 		return v.Class.String()
 	}
 	return fmt.Sprintf("%T", v)
 }
 
-// show writes a value for a message, cut where it is long.
+// show says for a message what a value is. It does not look into what lies within: a few bytes of a file can name a value as often as they like.
 func show(v any) string {
-	r := []rune(fmt.Sprintf("%v", v))
-	if len(r) > 100 {
-		r = append(slices.Clip(r[:100]), '…')
+	switch v := v.(type) {
+	case bool, int64, float64, Global:
+		return fmt.Sprint(v)
+	case string:
+		if r := []rune(v); len(r) > 40 {
+			v = string(r[:40]) + "…"
+		}
+		return strconv.Quote(v)
+	case Tuple:
+		var parts []string
+		for _, e := range v[:min(len(v), 10)] {
+			if inner, ok := e.(Tuple); ok {
+				parts = append(parts, fmt.Sprintf("a tuple of %d", len(inner)))
+			} else {
+				parts = append(parts, show(e))
+			}
+		}
+		if len(v) > 10 {
+			parts = append(parts, "…")
+		}
+		return "(" + strings.Join(parts, ", ") + ")"
 	}
-	return nameOf(v) + " " + string(r)
+	return nameOf(v)
 }

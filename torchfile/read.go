@@ -29,7 +29,7 @@ const (
 	// maxPickle bounds the memory that the values around tensors may take.
 	maxPickle = 1 << 30
 	// maxExpanded bounds a tensor whose elements share memory: a file of a few bytes can claim any size.
-	maxExpanded = 1 << 30
+	maxExpanded = 64 << 20
 	// legacyMagic begins files of PyTorch before 1.6.
 	legacyMagic = "119547037146038801333356"
 )
@@ -89,7 +89,7 @@ func (f *File) Close() error {
 // Root returns the value that was saved.
 func (f *File) Root() any {
 	if f == nil {
-		return nil
+		core.Fail("Root", fault.Invalid, "the file is nil; look at the error of the function that was to open it")
 	}
 	return f.root
 }
@@ -342,6 +342,9 @@ func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 // StateDict returns the tensors of a dict by their keys, on x's device, as nn.Load takes them. path names dicts within dicts: with none the file's value is the
 // dict, with "model" the value of its key "model".
 func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tensor, error) {
+	if f == nil {
+		return nil, refuse("the file is nil; look at the error of the function that was to open it")
+	}
 	at, where := f.Root(), "the file's value"
 	for _, key := range path {
 		d, ok := at.(*Dict)

@@ -7,6 +7,8 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
 )
 
 // The values in files are Go's nil, bool, int64, *big.Int (beyond 64 bits), float64, string and []byte, []any for lists and sets, and the types below.
@@ -37,6 +39,9 @@ func (d *Dict) Get(key string) (any, bool) {
 
 // Set adds a key and its value, or replaces the value of one that is there.
 func (d *Dict) Set(key string, value any) {
+	if d == nil {
+		core.Fail("Set", fault.Invalid, "the Dict is nil; use &torchfile.Dict{}")
+	}
 	for i, k := range d.Keys {
 		if s, ok := k.(string); ok && s == key {
 			d.Values[i] = value
@@ -48,10 +53,10 @@ func (d *Dict) Set(key string, value any) {
 
 // Tensors is the Dict of named tensors, such as nn.StateDict yields.
 func Tensors(seq iter.Seq2[string, *tenon.Tensor]) *Dict {
-	d := &Dict{}
 	if seq == nil {
-		return d
+		core.Fail("Tensors", fault.Invalid, "the tensors are nil; give those of a module with nn.StateDict")
 	}
+	d := &Dict{}
 	for name, t := range seq {
 		d.Keys, d.Values = append(d.Keys, name), append(d.Values, t)
 	}
@@ -94,7 +99,12 @@ type Tensor struct {
 }
 
 // String describes the tensor, such as float32[3 4].
-func (t *Tensor) String() string { return fmt.Sprintf("%s%v", t.Type, t.Shape) }
+func (t *Tensor) String() string {
+	if t == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("%s%v", t.Type, t.Shape)
+}
 
 // storage is an array of bytes in the file.
 type storage struct {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/pickle"
@@ -449,5 +450,45 @@ func TestWriterErrors(t *testing.T) {
 	w.Big(new(big.Int).Lsh(big.NewInt(1), 3000))
 	if err := w.Close(); fault.KindOf(err) != fault.Unsupported || !strings.Contains(err.Error(), "376 bytes") {
 		t.Errorf("a huge integer: %v", err)
+	}
+}
+
+// Protocol 2 has no instructions of later ones, which some readers do not know.
+func TestWriter2(t *testing.T) {
+	var b bytes.Buffer
+	w := pickle.NewWriter2(&b)
+	w.EmptyList()
+	w.Mark()
+	for i := range 300 {
+		w.String(fmt.Sprint(i))
+	}
+	w.String("7")
+	w.String(strings.Repeat("x", 1000))
+	w.Global("torch", "FloatStorage")
+	w.EmptyDict()
+	id := w.Memoize()
+	w.Get(id)
+	w.Appends()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if b.Bytes()[1] != 2 || bytes.ContainsFunc(b.Bytes(), func(r rune) bool { return r == utf8.RuneError }) {
+		t.Errorf("instructions of a later protocol: %q", b.Bytes())
+	}
+	d := read(t, b.Bytes(), pickle.Options{Global: allow})
+	items := d.Items(d.Root())
+	if len(items) != 305 {
+		t.Fatalf("%d items", len(items))
+	}
+	if s, _ := d.Str(items[300]); s != "7" {
+		t.Errorf("item 300 is %q", s)
+	}
+	if items[303] != items[304] {
+		t.Error("the dict is two")
+	}
+	w = pickle.NewWriter2(&b)
+	w.Bytes(nil)
+	if err := w.Close(); err == nil {
+		t.Error("bytes were written")
 	}
 }
