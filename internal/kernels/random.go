@@ -210,7 +210,7 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	if ph.captured() {
 		s.Attr[0] = 1
 	}
-	if op.short && t == dtype.Float32 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
+	if op.short && t == dtype.Float32 && out.DType.Size() <= 4 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
 		s.Vec = randomVec
 	}
 	l.index(int(s.Index), n)

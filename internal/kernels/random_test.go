@@ -160,6 +160,20 @@ func TestRandomForms(t *testing.T) {
 	}
 }
 
+// TestBernoulliOfEveryType checks that the type changes nothing of what is drawn, where a vector of four is wider than an access, too.
+func TestBernoulliOfEveryType(t *testing.T) {
+	g := &generator{h: newHost(t), seed: 99}
+	want := g.draw(RandomBernoulli, dtype.Float32, 5000, FloatScalar(0.3))
+	for _, dt := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Float16, dtype.Int32, dtype.Int64, dtype.Complex64} {
+		g.offset = 0
+		for i, v := range g.draw(RandomBernoulli, dt, 5000, FloatScalar(0.3)) {
+			if v != want[i] {
+				t.Fatalf("%v: element %d is %v, want %v", dt, i, v, want[i])
+			}
+		}
+	}
+}
+
 // TestNormalsAreNear checks a million normal numbers against those of the same words in float64.
 func TestNormalsAreNear(t *testing.T) {
 	const n, threads = 1 << 20, 2 * 8 * 256
