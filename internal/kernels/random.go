@@ -90,8 +90,12 @@ var (
 		l := u.Ge(u.Like(1-half)).Select(u.Like(-half), math.LogPositive(k, u, 1))
 		return u.Like(-1).Div(s[0]).Mul(l)
 	})
-	// RandomCauchy has median and scale as scalars.
+	// RandomCauchy has median and scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the tangent's
+	// argument would round to ±π/2 and beyond.
 	RandomCauchy = uniforms("cauchy", 2, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
+		if u.Type() == dtype.Float32 {
+			u = u.Min(u.Like(1 - 0x1p-23)).Max(u.Like(0x1p-23))
+		}
 		return math.Tan(k, u.Sub(u.Like(0.5)).Mul(u.Like(pi))).FMA(s[1], s[0])
 	})
 	// RandomGeometric is the number of trials to the first success of probability scalar 0.

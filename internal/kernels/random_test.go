@@ -174,6 +174,24 @@ func TestBernoulliOfEveryType(t *testing.T) {
 	}
 }
 
+// TestCauchyKeepsFromTheEnds draws with words that give uniform numbers within 2^-23 of 1 and of 0.
+func TestCauchyKeepsFromTheEnds(t *testing.T) {
+	g := &generator{h: newHost(t), seed: 3}
+	for _, c := range []struct {
+		block uint64
+		sign  float64
+	}{{2350790, 1}, {4595281, -1}} {
+		g.offset = 4 * c.block
+		u := g.uniform(dtype.Float32, 1, 0, 1)[0]
+		g.offset = 4 * c.block
+		v := g.draw(RandomCauchy, dtype.Float32, 1, FloatScalar(0), FloatScalar(1))[0]
+		want := math.Tan(float64(float32(c.sign * (0.5 - 0x1p-23) * float64(float32(math.Pi)))))
+		if math.Abs(0.5-math.Abs(u-0.5)) > 0x1p-24 || !close(v, want, 1e-6) {
+			t.Errorf("%v gives %v, want %v", u, v, want)
+		}
+	}
+}
+
 // TestNormalsAreNear checks a million normal numbers against those of the same words in float64.
 func TestNormalsAreNear(t *testing.T) {
 	const n, threads = 1 << 20, 2 * 8 * 256
