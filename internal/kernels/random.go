@@ -18,8 +18,8 @@ type RandomOp struct {
 	narrow bool
 	// integers says that scalars and values are Uint64.
 	integers bool
-	// short says that in Float32 the values take few enough instructions for a kernel to hold those of four subsequences.
-	short bool
+	// setup, if not nil, makes of the scalars, once a thread, what values gets in their place.
+	setup func(k *kernel.Builder, s []kernel.Value) []kernel.Value
 	id    uint16
 }
 
@@ -31,9 +31,9 @@ func distribution(op RandomOp) *RandomOp {
 	return &op
 }
 
-// inVectors says that op is short.
-func (op *RandomOp) inVectors() *RandomOp {
-	op.short = true
+// after sets op's setup.
+func (op *RandomOp) after(setup func(k *kernel.Builder, s []kernel.Value) []kernel.Value) *RandomOp {
+	op.setup = setup
 	return op
 }
 
@@ -60,7 +60,7 @@ var (
 	RandomUniform = uniforms("uniform", 3, func(_ *kernel.Builder, out dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		v := convertValue(convertValue(u.FMA(s[1], s[0]), out), u.Type())
 		return v.Eq(convertValue(convertValue(s[2], out), u.Type())).Select(s[0], v)
-	}).inVectors()
+	})
 	// RandomNormal has mean and standard deviation as scalars (G. Box, M. Muller, 1958).
 	RandomNormal = distribution(RandomOp{name: "normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
@@ -68,7 +68,7 @@ var (
 			vs[i] = vs[i].FMA(s[1], s[0])
 		}
 		return vs
-	}}).inVectors()
+	}})
 	// RandomLogNormal is e to the power of a normal number; scalars mean and standard deviation of that.
 	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
@@ -80,7 +80,7 @@ var (
 	// RandomBernoulli is 1 with probability scalar 0, else 0.
 	RandomBernoulli = uniforms("bernoulli", 1, func(_ *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		return u.Lt(s[0]).Select(u.Like(1), u.Like(0))
-	}).inVectors()
+	})
 	// RandomExponential has rate scalar 0; the logarithm is held below 0 so that no value is 0.
 	RandomExponential = uniforms("exponential", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		half := 0x1p-24
@@ -88,7 +88,9 @@ var (
 			half = 0x1p-53
 		}
 		l := u.Ge(u.Like(1-half)).Select(u.Like(-half), math.LogPositive(k, u, 1))
-		return u.Like(-1).Div(s[0]).Mul(l)
+		return s[0].Mul(l)
+	}).after(func(_ *kernel.Builder, s []kernel.Value) []kernel.Value {
+		return []kernel.Value{s[0].Like(-1).Div(s[0])}
 	})
 	// RandomCauchy has median and scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the tangent's
 	// argument would round to ±π/2 and beyond.
@@ -96,11 +98,27 @@ var (
 		if u.Type() == dtype.Float32 {
 			u = u.Min(u.Like(1 - 0x1p-23)).Max(u.Like(0x1p-23))
 		}
-		return math.Tan(k, u.Sub(u.Like(0.5)).Mul(u.Like(pi))).FMA(s[1], s[0])
+		return math.TanHalfTurn(k, u.Sub(u.Like(0.5)).Mul(u.Like(pi))).FMA(s[1], s[0])
 	})
 	// RandomGeometric is the number of trials to the first success of probability scalar 0.
 	RandomGeometric = uniforms("geometric", 1, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
-		return math.Log(k, u).Div(math.Log1p(k, s[0].Neg())).Ceil()
+		l := math.LogPositive(k, u, 1)
+		if u.Type() == dtype.Float64 {
+			return l.Div(s[0]).Ceil()
+		}
+		// The rounded quotient, from the divisor's reciprocal (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000
+		// processor", IBM Journal of Research and Development 34, 1990).
+		q := l.Mul(s[1])
+		q = q.Neg().FMA(s[0], l).FMA(s[1], q)
+		return q.Mul(q.Like(geometricScale)).Ceil()
+	}).after(func(k *kernel.Builder, s []kernel.Value) []kernel.Value {
+		d := math.Log1p(k, s[0].Neg())
+		if d.Type() == dtype.Float64 {
+			return []kernel.Value{d}
+		}
+		// An infinite divisor, of 1, has the reciprocal -0 and stands aside.
+		d = d.Mul(d.Like(geometricScale))
+		return []kernel.Value{isInf(d).Select(d.Like(-1), d), d.Like(1).Div(d)}
 	})
 	// RandomInt32 is scalar 1 + a 32-bit word modulo scalar 0, RandomInt64 with a 64-bit word; both as Uint64, stored as any type.
 	RandomInt32 = distribution(RandomOp{name: "int32", scalars: 2, integers: true, narrow: true, values: func(_ *kernel.Builder, _, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
@@ -135,6 +153,9 @@ func normals(k *kernel.Builder, t dtype.DType, w [4]kernel.Value) []kernel.Value
 	}
 	return vs
 }
+
+// geometricScale is a power of two that takes any float32 divisor of geometric numbers to where it has a reciprocal.
+const geometricScale = 1 << 48
 
 // randomThreads and randomStep are the block size and the words of a step, which PyTorch's mapping from generator to elements rests on.
 const (
@@ -214,7 +235,7 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	if ph.captured() {
 		s.Attr[0] = 1
 	}
-	if op.short && t == dtype.Float32 && out.DType.Size() <= 4 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
+	if t == dtype.Float32 && out.DType.Size() <= 4 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
 		s.Vec = randomVec
 	}
 	l.index(int(s.Index), n)
@@ -262,6 +283,9 @@ func buildRandom(s *Spec) *kernel.Kernel {
 		for i := range op.scalars {
 			v := scalarParam(k, fmt.Sprintf("s%d", i), s.Compute)
 			scalars = append(scalars, v.Re)
+		}
+		if op.setup != nil {
+			scalars = op.setup(k, scalars)
 		}
 		threads := k.GridDim(kernel.X).Mul(k.I32(randomThreads)).Convert(ix)
 		apart := threads.Mul(k.Int(ix, int64(op.unroll(s.DTypes[0]))))

@@ -174,6 +174,34 @@ func TestBernoulliOfEveryType(t *testing.T) {
 	}
 }
 
+// TestRandomVectors checks that vectors hold what is drawn one by one, the last ones cut short.
+func TestRandomVectors(t *testing.T) {
+	g := &generator{h: newHost(t), seed: 99}
+	h := g.h
+	ph := Philox{Seed: g.seed, Offset: 8}
+	for _, op := range randomOps {
+		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Int64, dtype.Uint8} {
+			if op.integers {
+				continue
+			}
+			scalars := []Scalar{FloatScalar(0.25), FloatScalar(0.5), FloatScalar(0.75)}[:op.scalars]
+			const n = 41001
+			vectors, single := h.empty(dt, n), sliced(h.empty(dt, n+1), 0, 1, n+1, 1)
+			check(t, Random(h, op, scalars, vectors, ph))
+			if vec := h.l.Spec.Vec; (vec == randomVec) != (dt.Size() <= 4) {
+				t.Errorf("%s of %v takes vectors of %d", op.name, dt, vec)
+			}
+			check(t, Random(h, op, scalars, single, ph))
+			want := h.read(single)
+			for i, v := range h.read(vectors) {
+				if v != want[i] {
+					t.Fatalf("%s of %v: element %d is %v, want %v", op.name, dt, i, v, want[i])
+				}
+			}
+		}
+	}
+}
+
 // TestCauchyKeepsFromTheEnds draws with words that give uniform numbers within 2^-23 of 1 and of 0.
 func TestCauchyKeepsFromTheEnds(t *testing.T) {
 	g := &generator{h: newHost(t), seed: 3}
@@ -188,6 +216,32 @@ func TestCauchyKeepsFromTheEnds(t *testing.T) {
 		want := math.Tan(float64(float32(c.sign * (0.5 - 0x1p-23) * float64(float32(math.Pi)))))
 		if math.Abs(0.5-math.Abs(u-0.5)) > 0x1p-24 || !close(v, want, 1e-6) {
 			t.Errorf("%v gives %v, want %v", u, v, want)
+		}
+	}
+}
+
+// TestGeometricNumbersAreQuotients checks that they are those of a division, whatever the divisor. An exponential number of rate 1 is the
+// logarithm's negative; the divisor's logarithm may be off by a unit in the last place.
+func TestGeometricNumbersAreQuotients(t *testing.T) {
+	const n = 1 << 15
+	g := &generator{h: newHost(t), seed: 17}
+	logs := g.draw(RandomExponential, dtype.Float32, n, FloatScalar(1))
+	for _, p := range []float64{1e-45, 1e-39, 1e-30, 1e-7, 1e-3, 0.2, 0.25, 0.3, 0.5, 0.75, 0.9, 1 - 0x1p-24, 1 - 1e-12} {
+		g.offset = 0
+		got := g.draw(RandomGeometric, dtype.Float32, n, FloatScalar(p))
+		d := float32(-math.Log1p(-float64(float32(p))))
+		wrong := n
+		for _, d := range []float32{d, math.Nextafter32(d, 0), math.Nextafter32(d, 100)} {
+			bad := 0
+			for i, l := range logs {
+				if l != 0x1p-24 && float64(float32(math.Ceil(float64(float32(l)/d)))) != got[i] {
+					bad++
+				}
+			}
+			wrong = min(wrong, bad)
+		}
+		if wrong > 0 {
+			t.Errorf("p %v: %d numbers of %d are no quotients", p, wrong, n)
 		}
 	}
 }

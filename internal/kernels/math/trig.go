@@ -1,6 +1,10 @@
 package math
 
-import "tenon.dev/kernel"
+import (
+	"math"
+
+	"tenon.dev/kernel"
+)
 
 // sinWord returns sin(r) for |r| <= π/4.
 func (f float) sinWord(r word, z kernel.Value) kernel.Value {
@@ -65,6 +69,28 @@ func Tan(k *kernel.Builder, x kernel.Value) kernel.Value {
 	odd := n.And(k.I32(1)).Ne(k.I32(0))
 	y = odd.Select(y, t.hi)
 	return f.withSign(a.Lt(f.inf()).Select(y, f.nan()), f.sign(x))
+}
+
+// TanHalfTurn returns the tangent of |x| < π/2, in float32 without what larger x take and without a branch.
+func TanHalfTurn(k *kernel.Builder, x kernel.Value) kernel.Value {
+	f := of(k, x)
+	if f.wide() {
+		return Tan(k, x)
+	}
+	a := x.Abs()
+	far := a.Gt(f.c(math.Pi / 4))
+	r := word{far.Select(f.part(halfPi, 0).Sub(a), a), far.Select(f.part(halfPi, 1), f.c(0))}
+	z := r.hi.Mul(r.hi)
+	t := fastTwoSum(r.hi, r.hi.Mul(z).FMA(f.poly(tanPoly, z), r.lo))
+	// 1/t: a line in the logarithms, two steps that leave the cube of what is missing from 1, and one for the low part.
+	y := f.i(0x7ef311c3).Sub(t.hi.Bitcast(f.bits)).Bitcast(f.t)
+	missing := func() kernel.Value { return t.hi.Neg().FMA(y, f.c(1)) }
+	for range 2 {
+		e := missing()
+		y = y.FMA(e.FMA(e, e), y)
+	}
+	y = y.FMA(t.lo.Neg().FMA(y, missing()), y)
+	return f.withSign(far.Select(y, t.hi), f.sign(x))
 }
 
 // asinTail returns s and w with asin(a) = s + w for a <= 1/2 (big false), else π/2 - 2(s + w).

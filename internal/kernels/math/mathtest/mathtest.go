@@ -90,6 +90,16 @@ func smallRef(x float64) float64 {
 	return max(min(x, quarter), -quarter) + 0
 }
 
+// half is the greatest float32 below π/2.
+const half = 0x1.921fb4p+0
+
+func halfRef(x float64) float64 {
+	if x != x {
+		return half
+	}
+	return max(min(x, half), -half)
+}
+
 // Functions are the functions of one argument.
 var Functions = []Unary{
 	{"exp", kmath.Exp, math.Exp, bigref.Exp, -746, 710},
@@ -108,6 +118,9 @@ var Functions = []Unary{
 	{"sin", kmath.Sin, math.Sin, bigref.Sin, -math.MaxFloat64, math.MaxFloat64},
 	{"cos", kmath.Cos, math.Cos, bigref.Cos, -math.MaxFloat64, math.MaxFloat64},
 	{"tan", kmath.Tan, math.Tan, bigref.Tan, -math.MaxFloat64, math.MaxFloat64},
+	{"tan_half_turn", func(k *kernel.Builder, x kernel.Value) kernel.Value {
+		return kmath.TanHalfTurn(k, x.Min(x.Like(half)).Max(x.Like(-half)))
+	}, func(x float64) float64 { return math.Tan(halfRef(x)) }, bigref.Tan, -half, half},
 	{"asin", kmath.Asin, math.Asin, bigref.Asin, -1, 1},
 	{"acos", kmath.Acos, math.Acos, bigref.Acos, -1, 1},
 	{"atan", kmath.Atan, math.Atan, bigref.Atan, -math.MaxFloat64, math.MaxFloat64},
