@@ -155,6 +155,57 @@ func (w *watcher) watched(x *tenon.Exec, f func()) error {
 	return try(f)
 }
 
+// TestLaunchesOfGradients holds that these functions take one launch, and one for the gradient of each input.
+func TestLaunchesOfGradients(t *testing.T) {
+	w, x := newWatcher(t)
+	count := func(f func()) int {
+		w.rec.Reset()
+		f()
+		n := 0
+		for _, m := range deviceWork {
+			n += w.rec.Count(m)
+		}
+		return n
+	}
+	list := map[string]func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor{
+		"PReLU": func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.PReLU(x.View(a, 2, 4), b) },
+	}
+	for _, how := range []string{"none", "sum", "mean"} {
+		opt := tenon.LossOpt{Reduction: how}
+		list["MSELoss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MSELoss(a, b, opt) }
+		list["L1Loss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.L1Loss(a, b, opt) }
+		list["SmoothL1Loss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.SmoothL1Loss(a, b, 0.5, opt) }
+		list["HuberLoss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.HuberLoss(a, b, 0.5, opt) }
+	}
+	for name, f := range list {
+		for inputs := 1; inputs <= 2; inputs++ {
+			x.Scope(func(x *tenon.Exec) {
+				a, b := tenon.From(x, []float32{-1, 0.25, 2, 3, 1, -0.5, -2, 1}), tenon.From(x, []float32{0.5, 0, 1, 4})
+				if name != "PReLU" {
+					a = x.Narrow(a, 0, 0, 4)
+				}
+				of := []*tenon.Tensor{a.SetRequiresGrad(true)}
+				if inputs == 2 {
+					of = append(of, b.SetRequiresGrad(true))
+				}
+				var y *tenon.Tensor
+				if n := count(func() { y = f(x, a, b) }); n != 1 {
+					t.Errorf("%s takes %d launches", name, n)
+				}
+				g := x.OnesLike(y, tenon.LikeOpt{})
+				n := count(func() {
+					if _, err := x.Grad([]*tenon.Tensor{y}, of, []*tenon.Tensor{g}, tenon.BackwardOpt{}); err != nil {
+						t.Error(err)
+					}
+				})
+				if n != inputs {
+					t.Errorf("the gradients of %d inputs of %s take %d launches", inputs, name, n)
+				}
+			})
+		}
+	}
+}
+
 // TestDeviceWork holds that every operation works on the device: none changes memory without a launch, copy or memset, no view changes any,
 // and none but those whose result depends on data reads it back to the host.
 func TestDeviceWork(t *testing.T) {

@@ -14,6 +14,8 @@ var (
 
 	rowSigmoidBackward, rowTanhBackward, rowThresholdBackward, rowGELUBackward, rowGELUTanhBackward, rowSiLUBackward *row
 	rowLeakyReLUBackward, rowELUBackward, rowHardtanhBackward, rowSoftplusBackward, rowLogSigmoidBackward            *row
+
+	rowPReLUBackward, rowPReLUSlope *row
 )
 
 func init() {
@@ -29,6 +31,27 @@ func init() {
 	rowSoftplus = define(row{Name: "Softplus", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
 	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
 	rowPReLU = define(row{Name: "PReLU", Torch: "prelu", point: kernels.PReLU, rule: realFloat, cast: castLow, saves: in0 | in1, back: backPReLU})
+}
+
+func init() {
+	rowPReLUBackward = define(row{Name: "PReLUBackward", point: kernels.PReLUBackward, rule: realFloat})
+	// rowPReLUSlope is the gradient of the slopes: inputs gradient and input; dims are the slopes' shape, in as many dimensions, or of one element.
+	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", meta: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
+}
+
+func runPReLUSlope(f *frame) error {
+	t, sum := f.in[1], operand(f.out[0])
+	all := make([]bool, len(t.shape))
+	if n := f.out[0].Numel(); n == 0 {
+		return nil
+	} else if n == 1 {
+		sum.Shape, sum.Stride = nil, nil
+	}
+	for i := range all {
+		all[i] = sum.Shape == nil || sum.Shape[i] == 1
+	}
+	f.opers = append(f.opers[:0], sum, operand(f.in[0]), operand(t))
+	return kernels.Reduce(f, kernels.PReLUSlopeSum, t.dt, nil, f.opers[:1], f.opers[1:], all)
 }
 
 // Derivatives of the derivatives: in the gradient they are linear; their own slopes are second derivatives of the functions.
@@ -210,6 +233,17 @@ func (x *Exec) LogSigmoid(t *Tensor) *Tensor { return x.op(rowLogSigmoid, t).cal
 // backPReLU: the slope is w at 0, too, and w's own is t there.
 func backPReLU(b *back) {
 	x, g, t, w := b.x, b.grad(0), b.in(0), b.in(1)
+	if !x.GradEnabled() {
+		if b.need(0) {
+			b.set(0, x.op(rowPReLUBackward, g, t, w).call1())
+		}
+		if b.need(1) {
+			f := x.op(rowPReLUSlope, g, t)
+			f.dims = append(f.dims, w.shape...)
+			b.set(1, f.call1())
+		}
+		return
+	}
 	above := x.GtS(t, 0)
 	if b.need(0) {
 		b.set(0, x.pick(above, g, 0, x.Mul(g, w), 0))

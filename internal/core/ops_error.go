@@ -12,26 +12,36 @@ type LossOpt struct {
 	Reduction string
 }
 
-// distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction. The gradient of input 0 takes the loss's
-// gradient and both; input 1's is its negative.
+// distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction, scalar 0 the bound of losses that have one. The
+// gradient of input 0 takes the loss's gradient and both; input 1's is its negative.
 type distance struct {
 	each, gradient *kernels.PointOp
 	sum, mean      *kernels.ReduceOp
 	// factor is the constant of the derivative; slope gives the derivative over it, in operations, of the difference.
 	factor float64
-	slope  func(x *Exec, d *Tensor) *Tensor
+	slope  func(x *Exec, d *Tensor, bound float64) *Tensor
 }
 
-var rowMSE, rowL1, rowDistanceGrad *row
+var rowMSE, rowL1, rowSmoothL1, rowHuber, rowDistanceGrad *row
 
 func init() {
 	squared := &distance{each: kernels.SquaredError, gradient: kernels.SquaredErrorBackward, sum: kernels.SquaredErrorSum, mean: kernels.SquaredErrorMean, factor: 2,
-		slope: func(_ *Exec, d *Tensor) *Tensor { return d }}
+		slope: func(_ *Exec, d *Tensor, _ float64) *Tensor { return d }}
 	absolute := &distance{each: kernels.AbsoluteError, gradient: kernels.AbsoluteErrorBackward, sum: kernels.AbsoluteErrorSum, mean: kernels.AbsoluteErrorMean, factor: 1,
-		slope: (*Exec).Sign}
+		slope: func(x *Exec, d *Tensor, _ float64) *Tensor { return x.Sign(d) }}
+	smooth := &distance{each: kernels.SmoothL1, gradient: kernels.SmoothL1Backward, sum: kernels.SmoothL1Sum, mean: kernels.SmoothL1Mean, factor: 1,
+		slope: func(x *Exec, d *Tensor, beta float64) *Tensor { return x.DivS(x.held(d, beta), beta) }}
+	huber := &distance{each: kernels.Huber, gradient: kernels.HuberBackward, sum: kernels.HuberSum, mean: kernels.HuberMean, factor: 1, slope: (*Exec).held}
 	rowMSE = define(distanceRow("MSELoss", "nn.functional.mse_loss", squared))
 	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
+	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
+	rowHuber = define(distanceRow("HuberLoss", "nn.functional.huber_loss", huber))
 	rowDistanceGrad = define(row{Name: "LossBackward", meta: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+}
+
+// held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
+func (x *Exec) held(d *Tensor, bound float64) *Tensor {
+	return x.pick(x.GeS(x.Abs(d), bound), x.MulS(x.Sign(d), bound), 0, d, 0)
 }
 
 func distanceRow(name, torch string, d *distance) row {
@@ -51,14 +61,14 @@ func distanceRow(name, torch string, d *distance) row {
 					return nil
 				}
 				outs, ins := f.operandsOf()
-				return kernels.Pointwise(f, d.each, f.in[0].dt, nil, outs, ins)
+				return kernels.Pointwise(f, d.each, f.in[0].dt, f.scalar[:d.each.Scalars], outs, ins)
 			}
 			op := d.mean
 			if reduction(f.i[0]) == reduceSum {
 				op = d.sum
 			}
 			f.opers = append(f.opers[:0], operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
-			return kernels.Reduce(f, op, f.in[0].dt, nil, f.opers[:1], f.opers[1:], f.reduced(len(f.in[0].shape)))
+			return kernels.Reduce(f, op, f.in[0].dt, f.scalar[:op.Scalars], f.opers[:1], f.opers[1:], f.reduced(len(f.in[0].shape)))
 		}}
 }
 
@@ -67,12 +77,13 @@ func runDistanceGrad(f *frame) error {
 		return nil
 	}
 	outs, ins := f.operandsOf()
-	return kernels.Pointwise(f, f.opt.(*distance).gradient, f.out[0].dt, f.scalar[:1], outs, ins)
+	op := f.opt.(*distance).gradient
+	return kernels.Pointwise(f, op, f.out[0].dt, f.scalar[:op.Scalars], outs, ins)
 }
 
 func backDistance(b *back, d *distance) {
 	x, g, t, u := b.x, b.grad(0), b.in(0), b.in(1)
-	factor := d.factor
+	factor, bound := d.factor, b.n.scalar[0]
 	if reduction(b.n.i[0]) == reduceMean {
 		factor /= float64(t.Numel())
 	}
@@ -80,13 +91,13 @@ func backDistance(b *back, d *distance) {
 		for i, c := range []float64{factor, -factor} {
 			if b.need(i) {
 				f := x.op(rowDistanceGrad, g, t, u)
-				f.opt, f.scalar[0] = d, kernels.FloatScalar(c)
+				f.opt, f.scalar[0], f.scalar[1] = d, kernels.FloatScalar(c), bound
 				b.set(i, f.call1())
 			}
 		}
 		return
 	}
-	y := x.Mul(x.MulS(d.slope(x, x.Sub(t, u)), factor), g)
+	y := x.Mul(x.MulS(d.slope(x, x.Sub(t, u), bound.F), factor), g)
 	b.set(0, y)
 	if b.need(1) {
 		b.set(1, x.Neg(y))
@@ -94,7 +105,7 @@ func backDistance(b *back, d *distance) {
 }
 
 // distanceLoss brings both to one shape and type and runs the row.
-func (x *Exec) distanceLoss(r *row, t, target *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) distanceLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *Tensor {
 	how := x.reductionOf(r.Name, opt.Reduction)
 	return x.composite(r.Name, func(x *Exec) *Tensor {
 		t, target := x.alike(t, target)
@@ -102,7 +113,7 @@ func (x *Exec) distanceLoss(r *row, t, target *Tensor, opt LossOpt) *Tensor {
 			x.fail(r.Name, fault.Unsupported, []*Tensor{t, target}, "%s is not defined for %v; convert to a floating-point type first", r.Name, t.dt)
 		}
 		f := x.op(r, t, target)
-		f.i[0] = int(how)
+		f.i[0], f.scalar[0] = int(how), kernels.FloatScalar(bound)
 		return f.call1()
 	})
 }
@@ -127,7 +138,7 @@ func (x *Exec) alike(a, b *Tensor) (c, d *Tensor) {
 
 // MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
 func (x *Exec) MSELoss(t, target *Tensor, opt LossOpt) *Tensor {
-	return x.distanceLoss(rowMSE, t, target, opt)
+	return x.distanceLoss(rowMSE, t, target, 0, opt)
 }
 
 // L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
@@ -136,46 +147,7 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 		how := x.reductionOf("L1Loss", opt.Reduction)
 		return x.composite("L1Loss", func(x *Exec) *Tensor { return x.reduceLoss(x.Abs(x.Sub(t, target)), how) })
 	}
-	return x.distanceLoss(rowL1, t, target, opt)
-}
-
-// rowSmoothL1 and rowHuber are losses of elements; scalar 0 is where the parabola ends.
-var rowSmoothL1, rowHuber *row
-
-func init() {
-	rowSmoothL1 = define(row{Name: "SmoothL1Loss", Torch: "nn.functional.smooth_l1_loss", point: kernels.SmoothL1, rule: realFloat, cast: castFloat32, saves: in0 | in1,
-		back: func(b *back) { backBent(b, b.n.scalar[0].F) }})
-	rowHuber = define(row{Name: "HuberLoss", Torch: "nn.functional.huber_loss", point: kernels.Huber, rule: realFloat, cast: castFloat32, saves: in0 | in1,
-		back: func(b *back) { backBent(b, 1) }})
-}
-
-// backBent: the slope is the difference held within scalar 0, over unit.
-func backBent(b *back, unit float64) {
-	x, bound := b.x, b.n.scalar[0].F
-	d := x.Sub(b.in(0), b.in(1))
-	s := x.ClampS(d, -bound, bound)
-	if x.GradEnabled() {
-		// At its ends, which are straight already, the slope has derivative 0, unlike that of Clamp.
-		s = x.pick(x.GeS(x.Abs(d), bound), x.MulS(x.Sign(d), bound), 0, d, 0)
-	}
-	y := x.Mul(x.DivS(s, unit), b.grad(0))
-	b.set(0, y)
-	if b.need(1) {
-		b.set(1, x.Neg(y))
-	}
-}
-
-func (x *Exec) bentLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *Tensor {
-	how := x.reductionOf(r.Name, opt.Reduction)
-	return x.composite(r.Name, func(x *Exec) *Tensor {
-		f := x.op(r, t, target)
-		f.scalar[0] = kernels.FloatScalar(bound)
-		y := f.call1()
-		if r == rowHuber && y.dt != t.dt && x.m.autocast == dtype.Invalid {
-			y = x.ToDType(y, t.dt)
-		}
-		return x.reduceLoss(y, how)
-	})
+	return x.distanceLoss(rowL1, t, target, 0, opt)
 }
 
 // SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
@@ -187,7 +159,7 @@ func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tenso
 	if beta == 0 {
 		return x.L1Loss(t, target, opt)
 	}
-	return x.bentLoss(rowSmoothL1, t, target, beta, opt)
+	return x.distanceLoss(rowSmoothL1, t, target, beta, opt)
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
@@ -196,7 +168,13 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 	if !(delta > 0) {
 		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)
 	}
-	return x.bentLoss(rowHuber, t, target, delta, opt)
+	return x.composite("HuberLoss", func(x *Exec) *Tensor {
+		y := x.distanceLoss(rowHuber, t, target, delta, opt)
+		if y.dt != t.dt && x.m.autocast == dtype.Invalid {
+			y = x.ToDType(y, t.dt)
+		}
+		return y
+	})
 }
 
 // rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the gradient of the

@@ -9,15 +9,17 @@ import (
 // floats registers an op on real floats with scalars.
 func floats(name string, ins, scalars int, heavy bool, f func(k *kernel.Builder, in, s []kernel.Value) kernel.Value) *PointOp {
 	return point(PointOp{Name: name, Ins: ins, Scalars: scalars, Heavy: heavy, Build: func(k *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
-		a, b := make([]kernel.Value, len(in)), make([]kernel.Value, len(s))
-		for i := range in {
-			a[i] = in[i].Re
-		}
-		for i := range s {
-			b[i] = s[i].Re
-		}
-		return []Num{realNum(f(k, a, b))}
+		return []Num{realNum(f(k, realParts(in), realParts(s)))}
 	}})
+}
+
+// realParts returns the real parts.
+func realParts(ns []Num) []kernel.Value {
+	vs := make([]kernel.Value, len(ns))
+	for i := range ns {
+		vs[i] = ns[i].Re
+	}
+	return vs
 }
 
 // Activations. A backward op takes the gradient of the result first.
@@ -39,6 +41,10 @@ var (
 	})
 	PReLU = floats("prelu", 2, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Gt(in[0].Like(0)).Select(in[0], in[0].Mul(in[1]))
+	})
+	// PReLUBackward is the gradient of the input: of gradient, input and slope.
+	PReLUBackward = floats("prelu_backward", 3, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return in[1].Gt(in[1].Like(0)).Select(in[0], in[0].Mul(in[2]))
 	})
 	// ELU is scalars (a, s, i): s·x where x > 0, else a·s·(e^(i·x) - 1).
 	ELU = floats("elu", 1, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {

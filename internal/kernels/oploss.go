@@ -1,7 +1,6 @@
 package kernels
 
 import (
-	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
 )
@@ -9,26 +8,26 @@ import (
 // Losses element by element. A backward op takes the gradient of the result first.
 var (
 	// SquaredError is (in0-in1)², AbsoluteError |in0-in1|.
-	SquaredError = pairwise("squared_error", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num {
-		d := a.Sub(b)
-		return d.Mul(d)
-	})
-	AbsoluteError = pairwise("absolute_error", func(_ *kernel.Builder, _ dtype.DType, a, b Num) Num { return realNum(a.Re.Sub(b.Re).Abs()) })
-	// SquaredErrorBackward is scalar·in0·(in1-in2), AbsoluteErrorBackward scalar·in0·sign(in1-in2).
+	SquaredError  = difference("squared_error", 0, squaredError)
+	AbsoluteError = difference("absolute_error", 0, absoluteError)
+	// SmoothL1 is d²/(2b) for d = |in0-in1| < b = scalar 0, else d - b/2. Huber is the same times b.
+	SmoothL1 = difference("smooth_l1", 1, smoothL1)
+	Huber    = difference("huber", 1, huber)
+	// Their derivatives, of the gradient and both inputs, times scalar 0: of d = in1-in2, b = scalar 1 and the gradient g they are d·g (half of it is
+	// in the scalar), sign(d)·g, d·g/b, at most g either way, and d·g, at most b·g.
 	SquaredErrorBackward = floats("squared_error_backward", 3, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Sub(in[2]).Mul(s[0]).Mul(in[0])
 	})
 	AbsoluteErrorBackward = floats("absolute_error_backward", 3, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return sign(in[1].Sub(in[2])).Mul(s[0]).Mul(in[0])
 	})
-	// SmoothL1 is d²/(2b) for d = |in0-in1| < b = scalar 0, else d - b/2. Huber is the same times b.
-	SmoothL1 = floats("smooth_l1", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
-		d, half := in[0].Sub(in[1]).Abs(), in[0].Like(0.5)
-		return d.Lt(s[0]).Select(half.Mul(d).Mul(d).Div(s[0]), d.Sub(half.Mul(s[0])))
+	SmoothL1Backward = floats("smooth_l1_backward", 3, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		d, b := in[1].Sub(in[2]), s[1]
+		return d.Abs().Gt(b).Select(sign(d).Mul(s[0]).Mul(in[0]), s[0].Mul(d).Mul(in[0]).Div(b))
 	})
-	Huber = floats("huber", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
-		d, half := in[0].Sub(in[1]).Abs(), in[0].Like(0.5)
-		return d.Lt(s[0]).Select(half.Mul(d).Mul(d), s[0].Mul(d.Sub(half.Mul(s[0]))))
+	HuberBackward = floats("huber_backward", 3, 2, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		d, b := in[1].Sub(in[2]), s[1]
+		return d.Abs().Gt(b).Select(sign(d).Mul(s[0]).Mul(in[0]).Mul(b), s[0].Mul(d).Mul(in[0]))
 	})
 	// BCEWithLogits is the binary cross-entropy of logits in0 and targets in1, with positives weighted by in2. It rounds at every step, as
 	// PyTorch's sequence of ops does.
@@ -54,3 +53,25 @@ var (
 		return g.Mul(p.Sub(y)).Div(one.Sub(p).Mul(p).Max(p.Like(1e-12)))
 	})
 )
+
+// difference registers a loss of two inputs.
+func difference(name string, scalars int, f func(in, s []kernel.Value) kernel.Value) *PointOp {
+	return floats(name, 2, scalars, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value { return f(in, s) })
+}
+
+func squaredError(in, _ []kernel.Value) kernel.Value {
+	d := in[0].Sub(in[1])
+	return d.Mul(d)
+}
+
+func absoluteError(in, _ []kernel.Value) kernel.Value { return in[0].Sub(in[1]).Abs() }
+
+func smoothL1(in, s []kernel.Value) kernel.Value {
+	d, half := in[0].Sub(in[1]).Abs(), in[0].Like(0.5)
+	return d.Lt(s[0]).Select(half.Mul(d).Mul(d).Div(s[0]), d.Sub(half.Mul(s[0])))
+}
+
+func huber(in, s []kernel.Value) kernel.Value {
+	d, half := in[0].Sub(in[1]).Abs(), in[0].Like(0.5)
+	return d.Lt(s[0]).Select(half.Mul(d).Mul(d), s[0].Mul(d.Sub(half.Mul(s[0]))))
+}

@@ -35,11 +35,19 @@ var (
 			return []Num{realNum(a[0].Add(math.Log(r.K, a[1])))}
 		},
 	})
-	// SquaredErrorSum and SquaredErrorMean reduce (in0-in1)², the other two |in0-in1|.
-	SquaredErrorSum   = errorReduction("squared_error_sum", squaredError, nil)
-	SquaredErrorMean  = errorReduction("squared_error_mean", squaredError, meanOf)
-	AbsoluteErrorSum  = errorReduction("absolute_error_sum", absoluteError, nil)
-	AbsoluteErrorMean = errorReduction("absolute_error_mean", absoluteError, meanOf)
+	// Sums and means of the pointwise ops of these names, with their scalars.
+	SquaredErrorSum   = errorReduction("squared_error_sum", 0, squaredError, nil)
+	SquaredErrorMean  = errorReduction("squared_error_mean", 0, squaredError, meanOf)
+	AbsoluteErrorSum  = errorReduction("absolute_error_sum", 0, absoluteError, nil)
+	AbsoluteErrorMean = errorReduction("absolute_error_mean", 0, absoluteError, meanOf)
+	SmoothL1Sum       = errorReduction("smooth_l1_sum", 1, smoothL1, nil)
+	SmoothL1Mean      = errorReduction("smooth_l1_mean", 1, smoothL1, meanOf)
+	HuberSum          = errorReduction("huber_sum", 1, huber, nil)
+	HuberMean         = errorReduction("huber_mean", 1, huber, meanOf)
+	// PReLUSlopeSum is the gradient of PReLU's slope: the sum of in0·in1, in0 being the gradient and in1 the input, where in1 is not above 0.
+	PReLUSlopeSum = errorReduction("prelu_slope_sum", 0, func(in, _ []kernel.Value) kernel.Value {
+		return in[1].Gt(in[1].Like(0)).Select(in[0].Like(0), in[0].Mul(in[1]))
+	}, nil)
 )
 
 // onlineInit, onlineStep and onlineCombine keep (m, s): the greatest number so far and Σ e^(x-m). Of no elements m is -∞.
@@ -65,18 +73,12 @@ func onlineCombine(k *kernel.Builder, a, b []kernel.Value) []kernel.Value {
 	return []kernel.Value{m, small.FMA(e, large)}
 }
 
-func squaredError(a, b Num) Num {
-	d := a.Sub(b)
-	return d.Mul(d)
-}
-
-func absoluteError(a, b Num) Num { return Num{Re: a.Re.Sub(b.Re).Abs()} }
-
-func errorReduction(name string, f func(a, b Num) Num, finish func(r *Reduction, a Num) Num) *ReduceOp {
+// errorReduction registers the sum of f of two inputs and scalars, finished.
+func errorReduction(name string, scalars int, f func(in, s []kernel.Value) kernel.Value, finish func(r *Reduction, a Num) Num) *ReduceOp {
 	op := simple(name, zeroInit, nil, addNum, finish)
-	op.Ins = 2
-	op.Step = func(_ *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
-		return pack(unpack(a).Add(f(in[0], in[1])))
+	op.Ins, op.Scalars = 2, scalars
+	op.Step = func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
+		return []kernel.Value{a[0].Add(f(realParts(in), realParts(r.S)))}
 	}
 	return op
 }

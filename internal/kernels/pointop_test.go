@@ -132,7 +132,15 @@ var floatReferences = map[*PointOp]func(v []float64) float64{
 	AbsoluteErrorBackward: func(v []float64) float64 { return v[3] * v[0] * signRef(v[1]-v[2]) },
 	SmoothL1:              func(v []float64) float64 { return smoothRef(v[0]-v[1], v[2]) },
 	Huber:                 func(v []float64) float64 { return smoothRef(v[0]-v[1], v[2]) * v[2] },
-	BCEWithLogits:         func(v []float64) float64 { return bceRef(v[0], v[1], v[2]) },
+	SmoothL1Backward:      func(v []float64) float64 { return v[3] * v[0] * max(-1, min((v[1]-v[2])/v[4], 1)) },
+	HuberBackward:         func(v []float64) float64 { return v[3] * v[0] * max(-v[4], min(v[1]-v[2], v[4])) },
+	PReLUBackward: func(v []float64) float64 {
+		if v[1] > 0 {
+			return v[0]
+		}
+		return v[0] * v[2]
+	},
+	BCEWithLogits: func(v []float64) float64 { return bceRef(v[0], v[1], v[2]) },
 	BCEWithLogitsBackward: func(v []float64) float64 {
 		return v[0] * slope(v[1], func(x float64) float64 { return bceRef(x, v[2], v[3]) })
 	},

@@ -333,14 +333,18 @@ func TestReduceTwoInputs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	a, b := h.random(rng, dtype.Float32, 50, 70), permuted(h.random(rng, dtype.Float32, 70, 50), 1, 0)
 	x, y := h.read(a), h.read(b)
-	squares, sum := 0.0, 0.0
+	squares, sum, smooth, slopes := 0.0, 0.0, 0.0, 0.0
+	const bound = 0.75
 	for i := range x {
 		squares += (x[i] - y[i]) * (x[i] - y[i])
 		sum += math.Abs(x[i] - y[i])
+		smooth += smoothRef(x[i]-y[i], bound)
+		slopes += x[i] * min(y[i], 0)
 	}
-	for op, want := range map[*ReduceOp]float64{SquaredErrorSum: squares, SquaredErrorMean: squares / 3500, AbsoluteErrorSum: sum, AbsoluteErrorMean: sum / 3500} {
+	for op, want := range map[*ReduceOp]float64{SquaredErrorSum: squares, SquaredErrorMean: squares / 3500, AbsoluteErrorSum: sum, AbsoluteErrorMean: sum / 3500,
+		SmoothL1Sum: smooth, SmoothL1Mean: smooth / 3500, HuberSum: smooth * bound, HuberMean: smooth * bound / 3500, PReLUSlopeSum: slopes} {
 		out := h.empty(dtype.Float32)
-		check(t, Reduce(h, op, dtype.Float32, nil, []Operand{out}, []Operand{a, b}, []bool{true, true}))
+		check(t, Reduce(h, op, dtype.Float32, []Scalar{FloatScalar(bound)}[:op.Scalars], []Operand{out}, []Operand{a, b}, []bool{true, true}))
 		if got := h.read(out)[0]; !close(got, want, 1e-6) {
 			t.Errorf("%s is %v, want %v", op.Name, got, want)
 		}
