@@ -142,6 +142,40 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 	})
 }
 
+// TestCrossEntropyOfInfiniteLogits holds that the loss and its gradient, each of one kernel, have a NaN where those of the definition have one: in
+// the loss of a row with an infinity above all, and in all of its gradient, ignored or not.
+func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	opened(t, func(t *testing.T, x *Exec) {
+		v := []float32{1, 2, 3, inf, 0, 1, 1, inf, 0, inf, inf, 1, -inf, 1, 2, 1, -inf, 2, -inf, -inf, -inf, 1, 2, nan, inf, 1, 2, 1, nan, 3, 1, 2, 3}
+		target := From(x, []int64{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0})
+		losses := [2]func(x *Exec, in *Tensor, r string) *Tensor{
+			func(x *Exec, in *Tensor, r string) *Tensor {
+				return x.CrossEntropy(in, target, nil, CrossEntropyOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
+			},
+			func(x *Exec, in *Tensor, r string) *Tensor {
+				return x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, nil, NLLLossOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
+			},
+		}
+		for _, r := range []string{"none", "sum", "mean"} {
+			var got [2][]float32
+			for i, f := range losses {
+				in := From(x, v, 11, 3).SetRequiresGrad(true)
+				y := f(x, in, r)
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+					t.Fatal(err)
+				}
+				got[i] = append(floats(t, x, y), floats(t, x, in.Grad())...)
+			}
+			for i, want := range got[1] {
+				if g := got[0][i]; (g != g) != (want != want) || g == g && g != want && math.Abs(float64(g-want)) > 1e-6 {
+					t.Errorf("%s: number %d is %v, want %v", r, i, g, want)
+				}
+			}
+		}
+	})
+}
+
 func TestCrossEntropyVariants(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 2, 3})

@@ -48,7 +48,7 @@ type likelihood struct {
 }
 
 // Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of weights
-// where the reduction is a mean or sum; and, of the cross-entropy, the logarithms of the sums of the exponentials, last.
+// where the reduction is a mean or sum; and, of the cross-entropy, the normalizers of the rows, last.
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
@@ -100,7 +100,7 @@ func runNLL(f *frame) error {
 		k.LSE = operand(f.out[2])
 		x.Shape, x.Stride = []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
 		if p.n*p.s > 0 {
-			if err := kernels.Reduce(f, kernels.LogSumExp, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x}, []bool{false, true, false}); err != nil {
+			if err := kernels.Reduce(f, kernels.LogNormalizer, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x}, []bool{false, true, false}); err != nil {
 				return err
 			}
 		}

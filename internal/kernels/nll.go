@@ -7,7 +7,7 @@ import (
 )
 
 // NLL is the negative log-likelihood loss of rows of classes: x [N, C, S] contiguous, target [N, S] contiguous of classes, where rows with
-// target Ignore count as nothing. Where LSE [N, S], the logarithm of the sum of the exponentials of each row, is present, x holds logits, else
+// target Ignore count as nothing. Where LSE [N, S], the LogNormalizer of each row, is present, x holds logits, else
 // logarithms of probabilities. Weight [C] may be absent (Ptr 0).
 type NLL struct {
 	N, C, S int
@@ -217,13 +217,15 @@ var (
 			hit := class(i, s[0], s[1]).Eq(t).And(t.Ne(s[2].Re))
 			return []Num{choose(hit, in[0].Mul(in[2]).Neg().Div(in[3]), in[0].like(0))}
 		}})
-	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and log-sum-exp.
+	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and LogNormalizer. A row that is ignored has
+	// gradient 0, but NaN where the normalizer is.
 	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re
 			p := math.ExpNonPositive(k, in[4].Re.Sub(in[5].Re))
-			p = class(i, s[0], s[1]).Eq(t).Select(p.Sub(p.Like(1)), p)
+			used := t.Ne(s[2].Re)
+			p = class(i, s[0], s[1]).Eq(t).And(used).Select(p.Sub(p.Like(1)), p)
 			g := in[0].Mul(in[2]).Div(in[3])
-			return []Num{choose(t.Ne(s[2].Re), realNum(p).Mul(g), in[0].like(0))}
+			return []Num{realNum(p).Mul(choose(used, g, g.like(0)))}
 		}})
 )

@@ -24,17 +24,9 @@ var (
 	})
 	// LogSumExp is log Σ e^x, kept as the greatest element and the sum of exponentials relative to it (M. Milakov, N. Gimelshein, "Online
 	// normalizer calculation for softmax", arXiv 1805.02867).
-	LogSumExp = reduction(ReduceOp{Name: "logsumexp",
-		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t)} },
-		Init:  func(r *Reduction) []kernel.Value { return onlineInit(r.K, r.T) },
-		Step: func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
-			return onlineStep(r.K, a, in[0].Re)
-		},
-		Combine: func(r *Reduction, a, b []kernel.Value) []kernel.Value { return onlineCombine(r.K, a, b) },
-		Finish: func(r *Reduction, a []kernel.Value) []Num {
-			return []Num{realNum(a[0].Add(math.Log(r.K, a[1])))}
-		},
-	})
+	LogSumExp = logSumExp("logsumexp", func(k *kernel.Builder, m, s kernel.Value) kernel.Value { return m.Add(math.Log(k, s)) })
+	// LogNormalizer is what LogSoftmax subtracts: LogSumExp, but NaN where the greatest element is infinite, as that less itself is.
+	LogNormalizer = logSumExp("log_normalizer", func(k *kernel.Builder, m, s kernel.Value) kernel.Value { return m.Add(math.Log(k, s.Add(m.Sub(m)))) })
 	// Sums and means of the pointwise ops of these names, with their scalars.
 	SquaredErrorSum   = errorReduction("squared_error_sum", 0, squaredError, nil)
 	SquaredErrorMean  = errorReduction("squared_error_mean", 0, squaredError, meanOf)
@@ -49,6 +41,19 @@ var (
 		return in[1].Gt(in[1].Like(0)).Select(in[0].Like(0), in[0].Mul(in[1]))
 	}, nil)
 )
+
+// logSumExp registers a reduction to the greatest element m and the sum s of exponentials relative to it, finished by f.
+func logSumExp(name string, f func(k *kernel.Builder, m, s kernel.Value) kernel.Value) *ReduceOp {
+	return reduction(ReduceOp{Name: name,
+		State: func(t dtype.DType) []dtype.DType { return []dtype.DType{opmath(t), opmath(t)} },
+		Init:  func(r *Reduction) []kernel.Value { return onlineInit(r.K, r.T) },
+		Step: func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
+			return onlineStep(r.K, a, in[0].Re)
+		},
+		Combine: func(r *Reduction, a, b []kernel.Value) []kernel.Value { return onlineCombine(r.K, a, b) },
+		Finish:  func(r *Reduction, a []kernel.Value) []Num { return []Num{realNum(f(r.K, a[0], a[1]))} },
+	})
+}
 
 // onlineInit, onlineStep and onlineCombine keep (m, s): the greatest number so far and Σ e^(x-m). Of no elements m is -∞.
 func onlineInit(k *kernel.Builder, t dtype.DType) []kernel.Value {

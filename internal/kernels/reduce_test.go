@@ -162,6 +162,12 @@ var realReferences = map[string]func(vs []float64) []float64{
 	"min_index": func(vs []float64) []float64 { v, i := extremeOf(vs, lessThan); return []float64{v, i} },
 	"normp":     func(vs []float64) []float64 { return []float64{sumOf(vs, math.Abs)} },
 	"logsumexp": func(vs []float64) []float64 { return []float64{math.Log(sumOf(vs, math.Exp))} },
+	"log_normalizer": func(vs []float64) []float64 {
+		if len(vs) == 0 {
+			return []float64{math.NaN()}
+		}
+		return []float64{math.Log(sumOf(vs, math.Exp))}
+	},
 	"all": func(vs []float64) []float64 {
 		for _, v := range vs {
 			if v == 0 {
@@ -197,7 +203,7 @@ func TestReduce(t *testing.T) {
 			cases := reduceCases(h, rand.New(rand.NewPCG(1, uint64(dt))), dt)
 			for _, op := range ReduceOps() {
 				ref := realReferences[op.Name]
-				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && (op.Name == "mean" || strings.HasPrefix(op.Name, "norm") || op == LogSumExp) || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
+				if ref == nil || !dt.IsFloat() && op.Scalars > 0 || !dt.IsFloat() && (op.Name == "mean" || strings.HasPrefix(op.Name, "norm") || op == LogSumExp || op == LogNormalizer) || limit == 50 && (dt != dtype.Float32 || op != Sum && op != MaxIndex) {
 					continue
 				}
 				for i := range cases {
@@ -363,6 +369,10 @@ func TestReduceTwoInputs(t *testing.T) {
 		check(t, Reduce(h, LogSumExp, dtype.Float32, nil, []Operand{out}, []Operand{h.of(dtype.Float32, vs, len(vs))}, []bool{true}))
 		if got := h.read(out)[0]; !close(got, want, 1e-6) {
 			t.Errorf("logsumexp of %v is %v", vs, got)
+		}
+		check(t, Reduce(h, LogNormalizer, dtype.Float32, nil, []Operand{out}, []Operand{h.of(dtype.Float32, vs, len(vs))}, []bool{true}))
+		if got := h.read(out)[0]; math.IsNaN(got) != math.IsInf(want, 0) {
+			t.Errorf("the normalizer of %v is %v", vs, got)
 		}
 	}
 }
