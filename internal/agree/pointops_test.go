@@ -90,6 +90,11 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 		}
 	}
 	tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {
+		for i := range ops { // as operands that promote to a half do
+			if (t == dtype.Float16 || t == dtype.BFloat16) && outTypes != nil && ops[i].DType != t && ops[i].Ptr != 0 {
+				ops[i].Via = t
+			}
+		}
 		return kernels.Pointwise(is, op, t, s, ops[:op.Outs], ops[op.Outs:])
 	}
 	return tr

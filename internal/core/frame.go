@@ -28,10 +28,12 @@ type frame struct {
 	hole      [4]kernels.Scalar
 	holes     uint8
 	holeFloat uint8
-	i         [8]int
-	dims      []int
-	dt        dtype.DType
-	opt       any
+	// hosts has the bits of inputs that were 0-d tensors of the processor.
+	hosts uint8
+	i     [8]int
+	dims  []int
+	dt    dtype.DType
+	opt   any
 
 	// out holds the outputs; views of many parts have more than maxOut.
 	out  []*Tensor
@@ -89,7 +91,7 @@ func (s *session) leave(f *frame) {
 	for i := range f.many {
 		f.many[i] = nil
 	}
-	f.many, f.dims, f.ins, f.outs, f.opt, f.dt = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid
+	f.many, f.dims, f.ins, f.outs, f.opt, f.dt, f.hosts = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid, 0
 	f.scalar, f.i = [4]kernels.Scalar{}, [8]int{}
 	if f.holes != 0 {
 		f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, 0, 0

@@ -46,10 +46,10 @@ func (f *frame) setHole(i int, v float64) {
 var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
-	rowAdd = define(row{Name: "Add", Torch: "add", point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
-	rowSub = define(row{Name: "Sub", Torch: "sub", point: kernels.Sub, rule: differenceRule, cast: castWidest, back: backSub})
-	rowMul = define(row{Name: "Mul", Torch: "mul", point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1, cross: in0 | in1})
-	rowDiv = define(row{Name: "Div", Torch: "div", point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1, cross: in0})
+	rowAdd = define(row{Name: "Add", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
+	rowSub = define(row{Name: "Sub", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, cast: castWidest, back: backSub})
+	rowMul = define(row{Name: "Mul", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 

@@ -11,9 +11,9 @@ import (
 var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp, rowLogAddExp2 *row
 
 func init() {
-	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
-	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", point: kernels.DivTrunc, rule: rounded, cast: castWidest, back: flatPair})
-	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", point: kernels.DivFloor, rule: rounded, cast: castWidest, back: flatPair})
+	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
+	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, cast: castWidest, back: flatPair})
+	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, cast: castWidest, back: flatPair})
 	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
@@ -49,6 +49,18 @@ func init() {
 			}
 		}
 	}})
+}
+
+// runDivTrunc: of halves the quotient is a half before it is rounded toward zero, unless PyTorch takes the divisor as a number.
+func runDivTrunc(f *frame) error {
+	switch {
+	case f.hosts&2 != 0:
+	case f.dt == dtype.Float16:
+		return f.runOp(kernels.DivTruncF16)
+	case f.dt == dtype.BFloat16:
+		return f.runOp(kernels.DivTruncBF16)
+	}
+	return f.runPoint()
 }
 
 // flatPair is flat for operations of two inputs.

@@ -20,7 +20,7 @@ func init() {
 		}
 	}})
 	rowAddCDiv = define(row{Name: "AddCDiv", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
-	rowLerp = define(row{Name: "Lerp", Torch: "lerp", point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
+	rowLerp = define(row{Name: "Lerp", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
 }
 
 // divided is same for floating-point and complex types.

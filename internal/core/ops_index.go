@@ -359,10 +359,10 @@ func init() {
 		}
 		if opt.ScaleGradByFreq {
 			counts := x.sumAt(b.shape(0)[:1], 0, index, x.Ones(index.shape, dtype.Int64), 0)
-			g = x.Div(g, x.Unsqueeze(x.Gather(counts, 0, index), 1))
+			g = x.Div(x.widened(g), x.Unsqueeze(x.Gather(counts, 0, index), 1)) // a half holds no large counts
 		}
 		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)
-		b.set(0, x.sumAt(b.shape(0), 0, rows, g, 0))
+		b.set(0, x.ToDType(x.sumAt(b.shape(0), 0, rows, g, 0), b.n.edges[0].meta.dt))
 	}
 }
 

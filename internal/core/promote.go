@@ -1,6 +1,8 @@
 package core
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -152,27 +154,68 @@ func metaPoint(f *frame) {
 }
 
 // runPoint launches the pointwise engine on the frame's operands.
-func (f *frame) runPoint() error {
+func (f *frame) runPoint() error { return f.runOp(f.row.point) }
+
+// runOp is runPoint with another operation than the row's.
+func (f *frame) runOp(op *kernels.PointOp) error {
 	if numel(f.out[0].shape) == 0 {
 		return nil
 	}
 	outs, ins := f.operandsOf()
+	half := accumulated(f.dt) != f.dt
+	if half {
+		f.viaHalf(op, outs, ins)
+	}
 	sc := f.scalarB[:0]
-	for i := range f.row.point.Scalars {
+	for i := range op.Scalars {
 		sc = append(sc, f.scalar[i])
 	}
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] == nil && f.holes&(1<<i) != 0 {
 			sc = append(sc, f.hole[i])
+			if half && f.row.wideNumbers&(in0<<i) == 0 {
+				sc[len(sc)-1].F = halved(f.hole[i].F, f.dt)
+			}
 		}
 	}
-	err := kernels.Pointwise(f, f.row.point, f.dt, sc, outs, ins)
+	err := kernels.Pointwise(f, op, f.dt, sc, outs, ins)
 	for i := 0; err != nil && i < f.ins; i++ {
 		if f.in[i] == nil && f.holes&(1<<i) == 0 {
 			f.fail(fault.Invalid, "operand %d is nil", i)
 		}
 	}
 	return err
+}
+
+// viaHalf makes operands and results of other types go via the half type that the operands promote to, as PyTorch's conversions do, though the
+// computation is in float32.
+func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
+	for i := range outs {
+		if t := outs[i].DType; t != f.dt && t != dtype.Bool {
+			outs[i].Via = f.dt
+		}
+	}
+	for i := range ins {
+		switch t := ins[i].DType; {
+		case ins[i].Ptr == 0 || t == f.dt || i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid:
+		case t == dtype.Bool || t == dtype.Int8 || t == dtype.Uint8: // which a half holds
+		case f.hosts&(1<<i) != 0 && f.row.wideHosts&(in0<<i) != 0:
+		default:
+			ins[i].Via = f.dt
+		}
+	}
+}
+
+// halved returns v as the half type dt has it; one beyond its range stays.
+func halved(v float64, dt dtype.DType) float64 {
+	h := float64(dtype.BF16FromFloat64(v).Float32())
+	if dt == dtype.Float16 {
+		h = float64(dtype.F16FromFloat64(v).Float32())
+	}
+	if math.IsInf(h, 0) {
+		return v
+	}
+	return h
 }
 
 // layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the

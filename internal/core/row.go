@@ -30,6 +30,10 @@ type row struct {
 	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
 	saves save
 	cross save
+	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is a half.
+	// PyTorch hands those to the computation in float32; others it makes halves first.
+	wideNumbers, wideHosts save
+
 	cast  castClass
 	flags flag
 	// id names the operation in the launch ring.
@@ -261,6 +265,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 		}
 		var c *Tensor
 		f.nested(func() { c = f.x.scalarFromHost(t) })
+		f.hosts |= 1 << i
 		return f.temp(c)
 	}
 	name := t.st.dev.Info().Name

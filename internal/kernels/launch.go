@@ -14,6 +14,8 @@ type Operand struct {
 	DType dtype.DType
 	// Shape and Stride have equal lengths; they are not kept after the call.
 	Shape, Stride []int
+	// Via, where it is valid, is a half type that pointwise kernels round elements to on their way from or to DType.
+	Via dtype.DType
 }
 
 // Numel returns the number of elements.

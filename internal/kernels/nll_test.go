@@ -47,7 +47,7 @@ func checkNLL(t *testing.T, h *host, p *NLL) {
 		}
 		v := -x[(i/p.S*p.C+k)*p.S+i%p.S]
 		if p.LSE.Ptr != 0 {
-			v += h.read(sliced(Operand{p.LSE.Ptr, p.LSE.DType, []int{p.N * p.S}, []int{1}}, 0, i, i+1, 1))[0]
+			v += h.read(sliced(Operand{Ptr: p.LSE.Ptr, DType: p.LSE.DType, Shape: []int{p.N * p.S}, Stride: []int{1}}, 0, i, i+1, 1))[0]
 		}
 		want[i] = w * v
 		sum += want[i]

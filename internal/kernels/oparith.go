@@ -31,7 +31,10 @@ var (
 			return realNum(q)
 		}
 	})
-	Neg = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
+	// DivTruncF16 and DivTruncBF16 round the quotient to a half first.
+	DivTruncF16  = divTruncVia("div_trunc_f16", dtype.Float16)
+	DivTruncBF16 = divTruncVia("div_trunc_bf16", dtype.BFloat16)
+	Neg          = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
 	// Sign is -1, 0 or 1; 0 for NaN.
 	Sign = unary("sign", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(sign(x.Re)) })
 	// Reciprocal is 1/x.
@@ -54,6 +57,12 @@ var (
 			return []Num{realNum(s[1].Re.Lt(k.I64(0)).Select(x.Div(ten).Rint().Mul(ten), x.Mul(ten).Rint().Div(ten)))}
 		}})
 )
+
+func divTruncVia(name string, half dtype.DType) *PointOp {
+	return floats(name, 2, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		return convertValue(convertValue(in[0].Div(in[1]), half), in[0].Type()).Trunc()
+	})
+}
 
 // MulAdd returns n*m + c; real floats round once.
 func (n Num) MulAdd(m, c Num) Num {

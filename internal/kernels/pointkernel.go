@@ -68,6 +68,14 @@ func (p *pointKernel) params() {
 
 func (p *pointKernel) repeats(operand int) bool { return p.s.Attr[attrRepeat]>>operand&1 != 0 }
 
+// via rounds v on the way from or to an operand, where that goes via a half type.
+func (p *pointKernel) via(operand int, v Num) Num {
+	if p.s.Attr[attrVia]>>operand&1 != 0 {
+		return v.Convert(dtype.DType(p.s.Attr[attrHalf]))
+	}
+	return v
+}
+
 // load reads vec elements of every input at its index.
 func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 	all := make([][]Num, len(p.ins))
@@ -80,13 +88,13 @@ func (p *pointKernel) load(at []kernel.Value, vec int) [][]Num {
 				vs[j] = p.held[i]
 			}
 		case p.repeats(len(p.outs) + i):
-			v := a.load(at[len(p.outs)+i], 1)[0].Convert(t)
+			v := p.via(len(p.outs)+i, a.load(at[len(p.outs)+i], 1)[0]).Convert(t)
 			for j := range vs {
 				vs[j] = v
 			}
 		default:
 			for j, v := range a.load(at[len(p.outs)+i], vec) {
-				vs[j] = v.Convert(t)
+				vs[j] = p.via(len(p.outs)+i, v).Convert(t)
 			}
 		}
 		all[i] = vs
@@ -117,7 +125,7 @@ func (p *pointKernel) apply(at []kernel.Value, in [][]Num, vec int, place kernel
 			rs = p.op.Build(p.k, p.s.Compute, args, p.scalars)
 		}
 		for o := range results {
-			results[o] = append(results[o], rs[o])
+			results[o] = append(results[o], p.via(o, rs[o]))
 		}
 	}
 	for o, a := range p.outs {

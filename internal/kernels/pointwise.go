@@ -15,10 +15,12 @@ const pointThreads = 128
 const classContiguous = 0
 
 // Spec.Attr of pointwise kernels: bit i of Attr[0] says that operand i (outputs first) is one element repeated along the innermost
-// dimension; bit i of Attr[1] that input i is a scalar.
+// dimension; bit i of Attr[1] that input i is a scalar; bit i of Attr[2] that operand i goes via the type in Attr[3].
 const (
 	attrRepeat = iota
 	attrScalar
+	attrVia
+	attrHalf
 )
 
 // Pointwise applies op to corresponding elements of ins and stores the results to outs, all of one shape, with any strides; strides of 0
@@ -121,6 +123,12 @@ func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Family, s.Op = FamilyPointwise, op.id
 	s.Compute = opmath(compute)
 	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
+	for i := range len(outs) + len(ins) {
+		if via := operandAt(outs, ins, i).Via; via != dtype.Invalid {
+			s.Attr[attrVia] |= 1 << i
+			s.Attr[attrHalf] = uint16(via)
+		}
+	}
 	for i := range outs {
 		s.DTypes[i] = outs[i].DType
 	}

@@ -248,3 +248,34 @@ func TestCopiesKeepBits(t *testing.T) {
 		}
 	}
 }
+
+// TestPointwiseVia checks that operands and results go via a half, in runs and in strides, repeated or not.
+func TestPointwiseVia(t *testing.T) {
+	h := newHost(t)
+	a := h.of(dtype.BFloat16, []float64{1, 2, 3, 4}, 4)
+	for _, b := range []Operand{h.of(dtype.Float32, []float64{0x1.01p0}, 1), h.of(dtype.Int32, []float64{257, 257, 257, 257}, 4), sliced(h.of(dtype.Int64, make([]float64, 8), 8), 0, 0, 8, 2)} {
+		b.Shape, b.Via = []int{4}, dtype.BFloat16
+		if b.DType == dtype.Float32 {
+			b.Stride = []int{0}
+		}
+		v := float64(float32(h.read(b)[0]))
+		if v == 257 {
+			v = 256
+		}
+		if v == 0x1.01p0 {
+			v = 1
+		}
+		wide, via := h.empty(dtype.Float32, 4), h.empty(dtype.Float32, 4)
+		via.Via = dtype.BFloat16
+		check(t, Pointwise(h, Mul, dtype.BFloat16, nil, []Operand{wide}, []Operand{a, b}))
+		check(t, Pointwise(h, AddScaled, dtype.BFloat16, []Scalar{FloatScalar(0x1p-9)}, []Operand{via}, []Operand{a, a}))
+		for i, x := range h.read(a) {
+			if got := h.read(wide)[i]; got != x*v {
+				t.Errorf("%v times %v is %v", x, b.DType, got)
+			}
+			if got := h.read(via)[i]; got != x {
+				t.Errorf("%v with its 512th part is %v in bfloat16", x, got)
+			}
+		}
+	}
+}
