@@ -41,6 +41,22 @@ func (r *recordedBits) tensor(x *tenon.Exec) *tenon.Tensor {
 	return x.FromBytes(b, dt, r.S...)
 }
 
+// readRecorded decodes a compressed file.
+func readRecorded(t *testing.T, path string, into any) {
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(z).Decode(into); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // mixedOps takes the operands as tensors, or nil where a number stands.
 var mixedOps = map[string]func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor{
 	"add": func(x *tenon.Exec, a, b *tenon.Tensor, v float64) *tenon.Tensor {
@@ -170,19 +186,8 @@ func (c *mixedCase) run(t *testing.T, x, cpu *tenon.Exec) *tenon.Tensor {
 
 // TestMixedOperands does what PyTorch did with halves and operands of other types, and wants its bits.
 func TestMixedOperands(t *testing.T) {
-	f, err := os.Open("testdata/mixed.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var recorded struct{ Mixed []mixedCase }
-	if err := json.NewDecoder(z).Decode(&recorded); err != nil {
-		t.Fatal(err)
-	}
+	readRecorded(t, "testdata/mixed.json.gz", &recorded)
 	cpu, err := tenon.Open(tenon.CPU())
 	if err != nil {
 		t.Fatal(err)
