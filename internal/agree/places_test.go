@@ -223,7 +223,7 @@ func randoms(p *pair) {
 		inside  bool
 	}
 	shapes := []shape{{name: "run", shape: []int{3001}}, {name: "even", shape: []int{2048}, inside: true}, {name: "turned", shape: []int{20, 30}, v: turned},
-		{name: "stepped", shape: []int{333}, v: stepped}, {name: "more_than_threads", shape: []int{300_007}}, {name: "far", shape: []int{3001}, index32: 500, inside: true}}
+		{name: "stepped", shape: []int{333}, v: stepped}, {name: "more_than_threads", shape: []int{300_007}}, {name: "several_steps", shape: []int{300_008}}, {name: "far", shape: []int{3001}, index32: 500, inside: true}}
 	state := func() []*array {
 		return []*array{in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
 	}

@@ -13,6 +13,14 @@ const (
 	dropoutBernoulli
 )
 
+// mostDropoutSteps is the greatest number that dropoutSteps gives.
+const mostDropoutSteps = 4
+
+// dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or 4.
+func dropoutSteps(s *Spec) int {
+	return min(mostDropoutSteps, 32/(int(s.Vec)*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
+}
+
 // bernoulliThreads is the block size of Bernoulli numbers of given probabilities.
 const bernoulliThreads = 512
 
@@ -53,7 +61,7 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 		s.Vec = uint8(min(1<<bits.TrailingZeros64(places), 16/max(out.DType.Size(), in.DType.Size())))
 	}
 	grid := randomGrid(is.Limits(), n)
-	if plan.reach()+grid*randomThreads*randomStep > min(is.Index32(), lane32) {
+	if plan.reach()+grid*randomThreads*randomStep*mostDropoutSteps > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
 	if ph.captured() {
@@ -71,8 +79,14 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	l.philox(&ph)
 	l.scalar(Scalar{F: keep}, t)
 	l.scalar(Scalar{F: scale}, t)
-	plan.pack(l, int(s.Class), 1, int(s.Index), 7)
 	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
+	if s.Vec > 1 {
+		steps := ceilDiv(n, grid*randomThreads*int(s.Vec))
+		l.i32(steps)
+		l.Grid[1] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1))
+	} else {
+		plan.pack(l, int(s.Class), 1, int(s.Index), 7)
+	}
 	return is.Issue(l)
 }
 
@@ -150,22 +164,23 @@ func buildDropout(s *Spec) *kernel.Kernel {
 		if s.Op == dropoutApply {
 			d.keep, d.scale = k.Scalar("keep", s.Compute), k.Scalar("scale", s.Compute)
 		}
-		d.dim = striderParam(k, "dim", int(s.Class), int(s.Outs+s.Ins), int(s.Index))
-		switch {
-		case s.Op == dropoutBernoulli:
-			d.bernoulli()
-		case s.Vec > 1:
+		if s.Vec > 1 {
 			d.vectors()
-		default:
+			return
+		}
+		d.dim = striderParam(k, "dim", int(s.Class), int(s.Outs+s.Ins), int(s.Index))
+		if s.Op == dropoutBernoulli {
+			d.bernoulli()
+		} else {
 			d.elements()
 		}
 	})
 }
 
-// apply drops vec elements at i with the given words.
-func (d *dropoutKernel) apply(at []kernel.Value, words []kernel.Value) {
+// apply drops the elements xs, which go to at, with the given words.
+func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value) {
 	var ys, ms []Num
-	for j, x := range d.in.load(at[2], len(words)) {
+	for j, x := range xs {
 		keep := uniform32(words[j]).Convert(d.s.Compute).Lt(d.keep)
 		v := x.Convert(d.s.Compute).Re
 		ms = append(ms, realNum(keep))
@@ -175,23 +190,48 @@ func (d *dropoutKernel) apply(at []kernel.Value, words []kernel.Value) {
 	d.mask.store(at[1], ms...)
 }
 
-// vectors: thread t takes elements t·vec … and steps over all threads' elements; two-element vectors use up the words of a step in turn.
+// vectors: in step s thread t of T takes the vector t + T·s. A block does dropoutSteps of them, whose loads are on the way together, and blocks
+// come in the order of memory; vectors of two use up the words of a step of the generator in turn.
 func (d *dropoutKernel) vectors() {
-	k, vec := d.k, int(d.s.Vec)
+	k, vec, each := d.k, int(d.s.Vec), dropoutSteps(d.s)
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads * vec)).Convert(d.ix)
-	step := k.Var(k.U64(0))
-	k.For(d.thread.Convert(d.ix).Mul(k.Int(d.ix, int64(vec))), d.n, threads, func(i kernel.Value) {
-		now := step.Get()
-		at := []kernel.Value{i, i, i}
-		if vec == 4 {
-			w := d.state.words(d.state.block.Add(now), d.state.keys())
-			d.apply(at, w[:])
-		} else {
-			w := d.state.words(d.state.block.Add(now.Shr(k.I32(1))), d.state.keys())
-			odd := now.And(k.U64(1)).Ne(k.U64(0))
-			d.apply(at, []kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])})
+	steps := k.Scalar("steps", dtype.Int32)
+	lane := d.thread.Convert(d.ix).Mul(k.Int(d.ix, int64(vec)))
+	keys, share := d.state.keys(), randomStep/vec
+	words := func(step kernel.Value) [4]kernel.Value {
+		return d.state.words(d.state.block.Add(step.Shr(k.I32(share-1)).Convert(dtype.Uint64)), keys)
+	}
+	k.For(k.BlockIdx(kernel.Y).Mul(k.I32(each)), steps, k.GridDim(kernel.Y).Mul(k.I32(each)), func(first kernel.Value) {
+		start := threads.Mul(first.Convert(d.ix)).Add(lane)
+		at := func(u int) []kernel.Value {
+			i := start.Add(threads.Mul(k.Int(d.ix, int64(u))))
+			return []kernel.Value{i, i, i}
 		}
-		step.Set(now.Add(k.U64(1)))
+		k.IfElse(at(each - 1)[0].Lt(d.n), func() {
+			xs := make([][]Num, each)
+			for u := range xs {
+				xs[u] = d.in.load(at(u)[2], vec)
+			}
+			var w [4]kernel.Value
+			for u, x := range xs {
+				if u%share == 0 {
+					w = words(first.Add(k.I32(u)))
+				}
+				d.apply(at(u), x, w[u%share*vec:][:vec])
+			}
+		}, func() {
+			k.For(first, steps.Min(first.Add(k.I32(each))), k.I32(1), func(step kernel.Value) {
+				i := threads.Mul(step.Convert(d.ix)).Add(lane)
+				k.If(i.Lt(d.n), func() {
+					w := words(step)
+					if share == 2 {
+						odd := step.And(k.I32(1)).Ne(k.I32(0))
+						w = [4]kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])}
+					}
+					d.apply([]kernel.Value{i, i, i}, d.in.load(i, vec), w[:vec])
+				})
+			})
+		})
 	})
 }
 
@@ -204,7 +244,10 @@ func (d *dropoutKernel) elements() {
 		now := step.Get()
 		for _, w := range d.state.words(d.state.block.Add(now), d.state.keys()) {
 			at := i
-			k.If(at.Lt(d.n), func() { d.apply(d.dim.locate(at), []kernel.Value{w}) })
+			k.If(at.Lt(d.n), func() {
+				place := d.dim.locate(at)
+				d.apply(place, d.in.load(place[2], 1), []kernel.Value{w})
+			})
 			i = i.Add(threads)
 		}
 		step.Set(now.Add(k.U64(1)))
