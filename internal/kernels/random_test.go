@@ -350,17 +350,21 @@ func TestDropoutForms(t *testing.T) {
 		20000: func(i int) float64 { return word(i/4%threads, i/4/threads*4+i%4) },
 		20002: func(i int) float64 { return word(i/2%threads, i/2/threads*2+i%2) },
 		20001: func(i int) float64 { return word(i%threads, i/threads) },
+		80000: func(i int) float64 { return word(i/4%threads, i/4/threads*4+i%4) },
+		80002: func(i int) float64 { return word(i/2%threads, i/2/threads*2+i%2) },
 	} {
 		for _, limit := range []int{1<<31 - 1, 100} {
 			h.index32 = limit
-			in := h.random(rand.New(rand.NewPCG(1, 1)), dtype.Float32, n)
-			out, mask := h.empty(dtype.Float32, n), h.empty(dtype.Bool, n)
-			check(t, Dropout(h, dtype.Float32, 0.25, out, mask, in, Philox{Seed: 77, Offset: 8}))
-			x, y, m := h.read(in), h.read(out), h.read(mask)
-			for i := range y {
-				keep := truthRef(word(i) < 0.75)
-				if m[i] != keep || !close(y[i], x[i]*keep/0.75, 1e-6) {
-					t.Fatalf("n %d: element %d of %v is %v with %v, want %v", n, i, x[i], y[i], m[i], keep)
+			for dt, tolerance := range map[dtype.DType]float64{dtype.Float32: 1e-6, dtype.BFloat16: 1e-2} {
+				in := h.random(rand.New(rand.NewPCG(1, 1)), dt, n)
+				out, mask := h.empty(dt, n), h.empty(dtype.Bool, n)
+				check(t, Dropout(h, dt, 0.25, out, mask, in, Philox{Seed: 77, Offset: 8}))
+				x, y, m := h.read(in), h.read(out), h.read(mask)
+				for i := range y {
+					keep := truthRef(word(i) < 0.75)
+					if m[i] != keep || !close(y[i], x[i]*keep/0.75, tolerance) {
+						t.Fatalf("n %d of %v: element %d of %v is %v with %v, want %v", n, dt, i, x[i], y[i], m[i], keep)
+					}
 				}
 			}
 		}
