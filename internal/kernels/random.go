@@ -73,7 +73,7 @@ var (
 	RandomLogNormal = distribution(RandomOp{name: "log_normal", scalars: 2, values: func(k *kernel.Builder, t, _ dtype.DType, w [4]kernel.Value, s []kernel.Value) []kernel.Value {
 		vs := normals(k, t, w)
 		for i := range vs {
-			vs[i] = math.Exp(k, vs[i].FMA(s[1], s[0]))
+			vs[i] = math.ExpNumber(k, vs[i].FMA(s[1], s[0]))
 		}
 		return vs
 	}})

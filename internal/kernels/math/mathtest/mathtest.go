@@ -106,6 +106,14 @@ var Functions = []Unary{
 	{"exp_nonpositive", func(k *kernel.Builder, x kernel.Value) kernel.Value { return kmath.ExpNonPositive(k, x.Abs().Neg()) },
 		func(x float64) float64 { return math.Exp(-math.Abs(x)) },
 		func(x *big.Float) *big.Float { return bigref.Exp(neg(new(big.Float).Abs(x))) }, -746, 746},
+	{"exp_number", func(k *kernel.Builder, x kernel.Value) kernel.Value {
+		return kmath.ExpNumber(k, x.IsNaN().Select(x.Like(0), x))
+	}, func(x float64) float64 {
+		if x != x {
+			return 1
+		}
+		return math.Exp(x)
+	}, bigref.Exp, -746, 710},
 	{"exp2", kmath.Exp2, math.Exp2, bigref.Exp2, -1076, 1024},
 	{"expm1", kmath.Expm1, math.Expm1, bigref.Expm1, -60, 710},
 	{"log", kmath.Log, math.Log, bigref.Log, 0, math.MaxFloat64},
