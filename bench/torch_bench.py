@@ -243,6 +243,41 @@ def indexed(r):
     r.add("scatter.add.fixed", "ms", [s * 1e3 for s in seconds], "with deterministic algorithms")
 
 
+def optimizers(r):
+    def parameters(n, elements):
+        ps = [torch.ones(elements, device="cuda", requires_grad=True) for _ in range(n)]
+        for p in ps:
+            p.grad = torch.full_like(p, 1e-3)
+        return ps
+
+    large = parameters(64, 1 << 22)
+    elements = 64 * (1 << 22)
+    adam = torch.optim.AdamW(large, fused=True)
+    r.add("adamw.large", "TB/s", [28 * elements / 1e12 / s for s in device_seconds(adam.step)], "fused")
+    del adam
+    sgd = torch.optim.SGD(large, momentum=0.9, fused=True)
+    r.add("sgd.large", "TB/s", [20 * elements / 1e12 / s for s in device_seconds(sgd.step)], "fused")
+    del sgd, large
+    small = torch.optim.AdamW(parameters(200, 1000), fused=True)
+    scaler = torch.amp.GradScaler(growth_interval=1 << 30)
+    scaler.scale(torch.ones((), device="cuda"))
+
+    def scaled():
+        scaler.step(small)
+        scaler.update()
+
+    for name, step in (("adamw.small", small.step), ("adamw.scaled", scaled)):
+        samples = []
+        for _ in range(10):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(50):
+                step()
+            torch.cuda.synchronize()
+            samples.append((time.perf_counter() - began) * 1e6 / 50)
+        r.add(name, "µs", samples[2:], "fused")
+
+
 def six_ops(x):
     """The six-op pointwise chain: two scalar ops, a maximum, a scalar op, a transcendental, a scalar op."""
     return ((x * 1.5 + 0.25).relu() * -0.5).exp() - 1.0
@@ -329,7 +364,7 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, indexed, chain_eager, matmul, convolution, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, optimizers, indexed, chain_eager, matmul, convolution, snapshot, chain_compiled, mlp_compiled, start)
     for group in groups:
         results.run(group)
     failed = results.content["failed"]

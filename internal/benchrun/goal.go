@@ -153,6 +153,12 @@ var catalogue = []Section{
 		{"cumsum", "TB/s", "cumsum of 2²⁸ f32, bytes read and written", "", atLeast(3.5)},
 		{"sort", "TB/s", "sort of 2²⁶ f32 with indices, bytes of keys read and written", "", atLeast(0.28)},
 	}},
+	{"Optimizers", []Entry{
+		{"adamw.large", "TB/s", "step of AdamW over 2²⁸ f32 in 64 tensors, bytes read and written", "", ofTorch(0.97)},
+		{"sgd.large", "TB/s", "step of SGD with momentum over the same", "", ofTorch(0.97)},
+		{"adamw.small", "µs", "step of AdamW over 200 tensors of 1,000 f32, one after the other", "", ofTorchMost(1)},
+		{"adamw.scaled", "µs", "the same with gradients that a GradScaler scaled, and its update", "", ofTorchMost(1)},
+	}},
 	{"Sums by index", []Entry{
 		{"embedding.backward", "ms", "gradient of an embedding [50257, 768] f32 for 32,768 words", "", ofTorchMost(1.5)},
 		{"scatter.add", "ms", "2²⁴ f32 added to 2²⁰ places drawn at random; Tenon's sums repeat bit for bit, PyTorch's do not", "", nil},

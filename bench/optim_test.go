@@ -1,0 +1,80 @@
+package bench
+
+import (
+	"fmt"
+	"iter"
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// params makes n parameters of so many elements, with gradients.
+func params(t *testing.T, x *tenon.Exec, n, elements int) iter.Seq2[string, *nn.Param] {
+	t.Helper()
+	ps := make([]*nn.Param, n)
+	for i := range ps {
+		ps[i] = nn.NewParam(x.Full([]int{elements}, 1, tenon.Float32))
+		ps[i].SetGrad(x.Full([]int{elements}, 1e-3, tenon.Float32))
+		t.Cleanup(ps[i].Close)
+	}
+	return func(yield func(string, *nn.Param) bool) {
+		for i, p := range ps {
+			if !yield(fmt.Sprint(i), p) {
+				return
+			}
+		}
+	}
+}
+
+// TestOptimizers takes steps of 2²⁸ elements, which are as fast as memory, and of 200 small tensors, where it is the issuing that counts.
+func TestOptimizers(t *testing.T) {
+	x := onGPU(t)
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const many, elements = 64, 1 << 22
+	large := params(t, x, many, elements)
+	adam, err := optim.NewAdamW(large, optim.AdamOpt{})
+	ok(err)
+	defer adam.Close()
+	// Parameter, gradient and two means are read, all but the gradient written.
+	recordFigure("adamw.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { ok(adam.Step(x)) }), 7*4*many*elements))
+	sgd, err := optim.NewSGD(large, optim.SGDOpt{Momentum: 0.9})
+	ok(err)
+	defer sgd.Close()
+	recordFigure("sgd.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { ok(sgd.Step(x)) }), 5*4*many*elements))
+
+	small, err := optim.NewAdamW(params(t, x, 200, 1000), optim.AdamOpt{})
+	ok(err)
+	defer small.Close()
+	scaler, err := optim.NewGradScaler(optim.GradScalerOpt{GrowthInterval: 1 << 30})
+	ok(err)
+	defer scaler.Close()
+	x.Scope(func(x *tenon.Exec) { scaler.Scale(x, x.Ones(nil, tenon.Float32)) })
+	// Steps follow each other without a wait, as in training: the time of one is that of the host or the device, whichever takes longer.
+	steps := func(name string, step func()) {
+		const reps = 50
+		var us []float64
+		for range 10 {
+			ok(x.Synchronize())
+			began := time.Now()
+			for range reps {
+				step()
+			}
+			ok(x.Synchronize())
+			us = append(us, time.Since(began).Seconds()*1e6/reps)
+		}
+		recordFigure(name, "µs", us[2:])
+	}
+	steps("adamw.small", func() { ok(small.Step(x)) })
+	steps("adamw.scaled", func() {
+		ok(scaler.Step(x, small))
+		ok(scaler.Update(x))
+	})
+}
