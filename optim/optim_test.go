@@ -598,3 +598,34 @@ func TestErrors(t *testing.T) {
 		}
 	})
 }
+
+// A step allocates nothing for a parameter.
+func TestStepAllocatesNothing(t *testing.T) {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	allocations := func(n int) float64 {
+		var ps []*nn.Param
+		for range n {
+			p := nn.NewParam(x.Ones([]int{3}, tenon.Float32))
+			defer p.Close()
+			p.SetGrad(x.Ones([]int{3}, tenon.Float32))
+			ps = append(ps, p)
+		}
+		o, err := optim.NewAdamW(list(ps...), optim.AdamOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer o.Close()
+		return testing.AllocsPerRun(20, func() {
+			if err := o.Step(x); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	if few, more := allocations(2), allocations(32); more > few {
+		t.Errorf("%v allocations for 2 parameters, %v for 32", few, more)
+	}
+}

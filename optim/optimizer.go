@@ -42,6 +42,8 @@ type group[O any] struct {
 	// parameter that plan names; those of one that was not stepped are nil.
 	rows   *tenon.Tensor
 	states [][]*tenon.Tensor
+	// batches are those of the step before, emptied, for use again.
+	batches []*batch
 }
 
 // plan says how a group is stepped.
@@ -219,7 +221,9 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 		core.Made((*core.Exec)(x), o.name)
 		for _, g := range o.groups {
 			plan := o.plan(&g.opt)
-			for _, b := range o.batches(x, g, &plan) {
+			defer g.empty() // of gradients above all
+			o.gather(x, g, &plan)
+			for _, b := range g.batches {
 				(*core.Exec)(x).Step(&core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
 					LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
 			}
@@ -227,8 +231,19 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	})
 }
 
-// batches gathers what is to be stepped, and makes state that is missing.
-func (o *optimizer[O]) batches(x *tenon.Exec, g *group[O], plan *plan) (batches []*batch) {
+// empty takes the tensors out of the batches.
+func (g *group[O]) empty() {
+	for _, b := range g.batches {
+		b.which = b.which[:0]
+		for j, l := range b.lists {
+			clear(l)
+			b.lists[j] = l[:0]
+		}
+	}
+}
+
+// gather puts what is to be stepped into the batches, and makes state that is missing.
+func (o *optimizer[O]) gather(x *tenon.Exec, g *group[O], plan *plan) {
 	for i, p := range g.params {
 		t, grad := p.Tensor(), p.Grad()
 		if !t.RequiresGrad() || grad == nil {
@@ -238,23 +253,25 @@ func (o *optimizer[O]) batches(x *tenon.Exec, g *group[O], plan *plan) (batches 
 		if g.rows == nil || g.states[i] == nil {
 			o.makeState(x, g, plan, i)
 		}
-		var b *batch
-		for _, other := range batches {
-			if other.dt == t.DType() {
-				b = other
-			}
-		}
-		if b == nil {
-			b = &batch{dt: t.DType(), lists: make([][]*core.Tensor, 2+len(plan.slots))}
-			batches = append(batches, b)
-		}
+		b := g.batch(t.DType(), 2+len(plan.slots))
 		b.which = append(b.which, int32(i))
 		b.lists[0], b.lists[1] = append(b.lists[0], (*core.Tensor)(t)), append(b.lists[1], (*core.Tensor)(grad))
 		for j, s := range g.states[i] {
 			b.lists[2+j] = append(b.lists[2+j], (*core.Tensor)(s))
 		}
 	}
-	return batches
+}
+
+// batch returns the batch of a type with so many lists.
+func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
+	for _, b := range g.batches {
+		if b.dt == dt && len(b.lists) == lists {
+			return b
+		}
+	}
+	b := &batch{dt: dt, lists: make([][]*core.Tensor, lists)}
+	g.batches = append(g.batches, b)
+	return b
 }
 
 // makeState makes the rows of a group and the state of one of its parameters.

@@ -43,7 +43,9 @@ type session struct {
 	scope   *scope
 	spare   []*scope
 	frames  []*frame
-	depth   int
+	// lists holds the operands of the last operation over lists, for use again.
+	lists foreachOperands
+	depth int
 	// doing counts composites: errors name the outermost.
 	doing []string
 	host  *rt.Device

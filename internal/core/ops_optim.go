@@ -49,13 +49,13 @@ type foreach struct {
 func runForeach(f *frame) error {
 	c := f.opt.(*foreach)
 	n := len(c.which)
-	outs, ins := make([][]kernels.Operand, n), make([][]kernels.Operand, n)
-	all := make([]kernels.Operand, n*(len(c.outs)+c.lists))
+	outs, ins, sizes := f.x.s.lists.take(n, len(c.outs), c.lists)
 	for i := range n {
-		outs[i], all = all[:len(c.outs):len(c.outs)], all[len(c.outs):]
-		ins[i], all = all[:c.lists:c.lists], all[c.lists:]
+		sizes[i] = numel(f.many[i].shape)
 		for j := range c.lists {
-			ins[i][j] = inLine(f.many[j*n+i])
+			ins[i][j] = operand(f.many[j*n+i])
+			// They have no gaps, whatever the order of their dimensions.
+			ins[i][j].Shape, ins[i][j].Stride = sizes[i:i+1], adjacent
 		}
 		for o, j := range c.outs {
 			f.writes(f.many[j*n+i])
@@ -71,12 +71,27 @@ func runForeach(f *frame) error {
 	return kernels.MultiTensor(f, c.op, f.many[0].dt, rows, outs, ins)
 }
 
-// inLine is the operand of a tensor without gaps, whatever the order of its dimensions.
-func inLine(t *Tensor) kernels.Operand {
-	o := operand(t)
-	o.Shape, o.Stride = []int{o.Numel()}, []int{1}
-	return o
+// foreachOperands are what runForeach hands to the kernels.
+type foreachOperands struct {
+	outs, ins [][]kernels.Operand
+	all       []kernels.Operand
+	sizes     []int
 }
+
+// take returns room for n tensors of so many outputs and inputs.
+func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Operand, sizes []int) {
+	o.outs, o.ins = slices.Grow(o.outs[:0], n)[:n], slices.Grow(o.ins[:0], n)[:n]
+	o.all, o.sizes = slices.Grow(o.all[:0], n*(outs+ins))[:n*(outs+ins)], slices.Grow(o.sizes[:0], n)[:n]
+	all := o.all
+	for i := range n {
+		o.outs[i], all = all[:outs], all[outs:]
+		o.ins[i], all = all[:ins], all[ins:]
+	}
+	return o.outs, o.ins, o.sizes
+}
+
+// adjacent is the stride of a list of elements.
+var adjacent = []int{1}
 
 // advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip.
 type advance struct {
