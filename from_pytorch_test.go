@@ -348,6 +348,16 @@ func TestFromPyTorchModules(t *testing.T) {
 			must(t, err)
 			must(t, nn.Load(x, m, state, nn.LoadOpt{}))
 		}
+		{
+			f := filepath.Join(t.TempDir(), "checkpoint.pt")
+			d, err := optim.StateDict(x, opt)
+			must(t, err)
+			must(t, torchfile.Save(x, f, map[string]any{"optimizer": d}))
+			file, err := torchfile.Open(f)
+			must(t, err)
+			defer file.Close()
+			must(t, optim.LoadStateDict(x, opt, file, "optimizer"))
+		}
 		f := filepath.Join(t.TempDir(), "adam.safetensors")
 		must(t, optim.SaveFile(x, opt, f))
 		must(t, optim.LoadFile(x, opt, f))

@@ -47,7 +47,7 @@ var functions = map[string]any{
 
 	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,
 	"optim.NewNAdam": optim.NewNAdam, "optim.NewRAdam": optim.NewRAdam, "optim.NewAdamax": optim.NewAdamax, "optim.NewAdagrad": optim.NewAdagrad, "optim.NewAdadelta": optim.NewAdadelta, "optim.NewASGD": optim.NewASGD, "optim.NewRMSprop": optim.NewRMSprop, "optim.NewRprop": optim.NewRprop,
-	"optim.NewGradScaler": optim.NewGradScaler, "optim.SaveFile": optim.SaveFile, "optim.LoadFile": optim.LoadFile,
+	"optim.NewGradScaler": optim.NewGradScaler, "optim.SaveFile": optim.SaveFile, "optim.LoadFile": optim.LoadFile, "optim.StateDict": optim.StateDict, "optim.LoadStateDict": optim.LoadStateDict,
 	"optim.NewSchedule": optim.NewSchedule, "optim.NewReduceLROnPlateau": optim.NewReduceLROnPlateau, "optim.LambdaLR": optim.LambdaLR,
 	"optim.MultiplicativeLR": optim.MultiplicativeLR, "optim.StepLR": optim.StepLR, "optim.MultiStepLR": optim.MultiStepLR, "optim.ConstantLR": optim.ConstantLR,
 	"optim.LinearLR": optim.LinearLR, "optim.ExponentialLR": optim.ExponentialLR, "optim.PolynomialLR": optim.PolynomialLR, "optim.CosineAnnealingLR": optim.CosineAnnealingLR,

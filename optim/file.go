@@ -1,9 +1,11 @@
 package optim
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"tenon.dev"
@@ -29,7 +31,26 @@ type savedGroup struct {
 // filed is an optimizer of this package.
 type filed interface {
 	save(x *tenon.Exec, name string) error
-	load(x *tenon.Exec, f *safetensors.File) error
+	load(x *tenon.Exec, from *savedState) error
+	groupTexts() ([]json.RawMessage, error)
+	// each calls f for all that is remembered of the parameters, by their numbers over all groups.
+	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
+}
+
+// savedState is what a file holds of an optimizer.
+type savedState struct {
+	// kind is the optimizer's name; "" if the file does not say.
+	kind string
+	// groups are the options of the groups and a savedGroup each, in one JSON object.
+	groups []json.RawMessage
+	// arrays have what is remembered, under stateKey.
+	arrays map[string]savedArray
+}
+
+type savedArray struct {
+	dt    tenon.DType
+	shape []int
+	read  func() ([]byte, error)
 }
 
 // SaveFile writes what o remembers, and its options, to the named file in the safetensors format, so that training can go on from there: the tensors of
@@ -69,7 +90,20 @@ func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 	}
 	defer f.Close()
 	var failed error
-	if err := tenon.Try(func() { failed = s.load(x, f) }); err != nil {
+	if err := tenon.Try(func() {
+		from := &savedState{kind: f.Metadata()[metaOptimizer], arrays: map[string]savedArray{}}
+		if from.kind == "" {
+			from.kind = "none"
+		}
+		if err := json.Unmarshal([]byte(f.Metadata()[metaGroups]), &from.groups); err != nil {
+			failed = fmt.Errorf("its param_groups cannot be read: %w", err)
+			return
+		}
+		for _, a := range f.Infos() {
+			from.arrays[a.Name] = savedArray{a.DType, a.Shape, func() ([]byte, error) { return f.Read(a.Name) }}
+		}
+		failed = s.load(x, from)
+	}); err != nil {
 		failed = err
 	}
 	if failed != nil {
@@ -79,45 +113,26 @@ func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 }
 
 func (o *optimizer[O]) save(x *tenon.Exec, name string) error {
-	var groups []json.RawMessage
-	var arrays []safetensors.Info
-	data := map[string]func() ([]byte, error){}
-	number := 0
-	for _, g := range o.groups {
-		saved := savedGroup{Names: g.names}
-		plan := o.plan(&g.opt)
-		rows, err := g.readRows(x)
-		if err != nil {
-			return err
-		}
-		for i := range g.params {
-			saved.Params = append(saved.Params, number)
-			add := func(what string, t tenon.DType, shape []int, read func() ([]byte, error)) {
-				a := safetensors.Info{Name: stateKey(number, what), DType: t, Shape: shape}
-				arrays, data[a.Name] = append(arrays, a), read
-			}
-			for j, t := range g.states[i] {
-				add(plan.slots[j].name, t.DType(), t.Shape(), func() ([]byte, error) { return x.Bytes(t) })
-			}
-			if g.states[i] != nil {
-				for j, what := range plan.counts {
-					b := rows[(i*core.StepRow+j)*8:][:8]
-					add(what, tenon.Float64, nil, func() ([]byte, error) { return b, nil })
-				}
-			}
-			number++
-		}
-		text, err := json.Marshal(g.opt)
-		if err != nil {
-			return fmt.Errorf("the options of a group: %w; a number that is not finite cannot be saved", err)
-		}
-		more, err := json.Marshal(saved)
-		if err != nil {
-			return err
-		}
-		groups = append(groups, json.RawMessage(string(text[:len(text)-1])+","+string(more[1:])))
+	groups, err := o.groupTexts()
+	if err != nil {
+		return err
 	}
 	text, err := json.Marshal(groups)
+	if err != nil {
+		return err
+	}
+	var arrays []safetensors.Info
+	data := map[string]func() ([]byte, error){}
+	err = o.each(x, func(number int, what string, t *tenon.Tensor, v float64) error {
+		a := safetensors.Info{Name: stateKey(number, what), DType: tenon.Float64}
+		data[a.Name] = func() ([]byte, error) { return binary.LittleEndian.AppendUint64(nil, math.Float64bits(v)), nil }
+		if t != nil {
+			a.DType, a.Shape = t.DType(), t.Shape()
+			data[a.Name] = func() ([]byte, error) { return x.Bytes(t) }
+		}
+		arrays = append(arrays, a)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -125,30 +140,68 @@ func (o *optimizer[O]) save(x *tenon.Exec, name string) error {
 		func(a safetensors.Info) ([]byte, error) { return data[a.Name]() })
 }
 
-func stateKey(number int, what string) string { return fmt.Sprintf("state.%d.%s", number, what) }
-
-// readRows copies the rows from the device; there are zeros before the first step.
-func (g *group[O]) readRows(x *tenon.Exec) ([]byte, error) {
-	if g.rows == nil {
-		return make([]byte, len(g.params)*core.StepRow*8), nil
+// groupTexts gives the options of each group, its parameters' numbers and their names, as a JSON object.
+func (o *optimizer[O]) groupTexts() (groups []json.RawMessage, err error) {
+	number := 0
+	for _, g := range o.groups {
+		saved := savedGroup{Names: g.names}
+		for range g.params {
+			saved.Params = append(saved.Params, number)
+			number++
+		}
+		text, err := json.Marshal(g.opt)
+		if err != nil {
+			return nil, fmt.Errorf("the options of a group: %w; a number that is not finite cannot be saved", err)
+		}
+		more, err := json.Marshal(saved)
+		if err != nil {
+			return nil, err
+		}
+		groups = append(groups, json.RawMessage(string(text[:len(text)-1])+","+string(more[1:])))
 	}
-	return x.Bytes(g.rows)
+	return groups, nil
 }
 
-func (o *optimizer[O]) load(x *tenon.Exec, f *safetensors.File) (err error) {
-	if kind := f.Metadata()[metaOptimizer]; kind != o.name {
-		return fmt.Errorf("the file is of the optimizer %q, this is %s", kind, o.name)
+// each calls f for the tensors of every parameter that was stepped, and for the numbers that its row remembers.
+func (o *optimizer[O]) each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error {
+	first := 0
+	for _, g := range o.groups {
+		plan := o.plan(&g.opt)
+		var rows []float64
+		if g.rows != nil {
+			var err error
+			if rows, err = tenon.Read[float64](x, g.rows); err != nil {
+				return err
+			}
+		}
+		for i, state := range g.states {
+			if state == nil {
+				continue
+			}
+			for j, t := range state {
+				if err := f(first+i, plan.slots[j].name, t, 0); err != nil {
+					return err
+				}
+			}
+			for j, what := range plan.counts {
+				if err := f(first+i, what, nil, rows[i*core.StepRow+j]); err != nil {
+					return err
+				}
+			}
+		}
+		first += len(g.params)
 	}
-	var texts []json.RawMessage
-	if err := json.Unmarshal([]byte(f.Metadata()[metaGroups]), &texts); err != nil {
-		return fmt.Errorf("its param_groups cannot be read: %w", err)
+	return nil
+}
+
+func stateKey(number int, what string) string { return fmt.Sprintf("state.%d.%s", number, what) }
+
+func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
+	if from.kind != "" && from.kind != o.name {
+		return fmt.Errorf("the file is of the optimizer %q, this is %s", from.kind, o.name)
 	}
-	if len(texts) != len(o.groups) {
-		return fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(texts), len(o.groups))
-	}
-	keys := map[string]bool{}
-	for _, a := range f.Infos() {
-		keys[a.Name] = true
+	if len(from.groups) != len(o.groups) {
+		return fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(from.groups), len(o.groups))
 	}
 	var fresh []*group[O]
 	defer func() {
@@ -158,16 +211,15 @@ func (o *optimizer[O]) load(x *tenon.Exec, f *safetensors.File) (err error) {
 			}
 		}
 	}()
-	number := 0
 	for i, g := range o.groups {
 		var saved savedGroup
 		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, states: make([][]*tenon.Tensor, len(g.params))}
 		fresh = append(fresh, n)
 		opt := &n.opt
-		if err := json.Unmarshal(texts[i], &saved); err != nil {
+		if err := json.Unmarshal(from.groups[i], &saved); err != nil {
 			return fmt.Errorf("parameter group %d cannot be read: %w", i, err)
 		}
-		if err := json.Unmarshal(texts[i], opt); err != nil {
+		if err := json.Unmarshal(from.groups[i], opt); err != nil {
 			return fmt.Errorf("the options of parameter group %d cannot be read: %w", i, err)
 		}
 		checked := *opt
@@ -178,12 +230,12 @@ func (o *optimizer[O]) load(x *tenon.Exec, f *safetensors.File) (err error) {
 			return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: group %d has %d parameters, here %d",
 				i, len(saved.Params), len(g.params))
 		}
-		if err := o.loadGroup(x, f, n, &number, keys); err != nil {
+		if err := o.loadGroup(x, from, n, saved.Params); err != nil {
 			return err
 		}
 	}
-	if len(keys) > 0 {
-		return fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(keys)))
+	if len(from.arrays) > 0 {
+		return fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
 	}
 	for i, g := range o.groups {
 		g.close()
@@ -192,26 +244,26 @@ func (o *optimizer[O]) load(x *tenon.Exec, f *safetensors.File) (err error) {
 	return nil
 }
 
-// loadGroup reads the state of a group's parameters, whose numbers go on from number, and takes what it read out of keys.
-func (o *optimizer[O]) loadGroup(x *tenon.Exec, f *safetensors.File, g *group[O], number *int, keys map[string]bool) error {
+// loadGroup reads the state of a group's parameters, which have these numbers in the file, and takes what it read out of it.
+func (o *optimizer[O]) loadGroup(x *tenon.Exec, from *savedState, g *group[O], numbers []int) error {
 	plan := o.plan(&g.opt)
 	rows := make([]float64, len(g.params)*core.StepRow)
 	x = x.NoGrad()
 	for i, p := range g.params {
 		read := func(what string, shape []int) ([]byte, tenon.DType, error) {
-			a, err := f.Lookup(stateKey(*number, what))
-			if err != nil {
-				return nil, 0, fmt.Errorf("parameter %s: %w", g.names[i], err)
+			key := stateKey(numbers[i], what)
+			a, ok := from.arrays[key]
+			if !ok {
+				return nil, 0, fmt.Errorf("parameter %s: %s is not there", g.names[i], key)
 			}
-			if !slices.Equal(a.Shape, shape) || !a.DType.IsFloat() {
-				return nil, 0, fmt.Errorf("%s of parameter %s is of type %v and shape %v, here it has shape %v", what, g.names[i], a.DType, a.Shape, shape)
+			if !slices.Equal(a.shape, shape) || !a.dt.IsFloat() {
+				return nil, 0, fmt.Errorf("%s of parameter %s is of type %v and shape %v, here it has shape %v", what, g.names[i], a.dt, a.shape, shape)
 			}
-			delete(keys, a.Name)
-			b, err := f.Read(a.Name)
-			return b, a.DType, err
+			delete(from.arrays, key)
+			b, err := a.read()
+			return b, a.dt, err
 		}
-		if !keys[stateKey(*number, plan.counts[0])] { // it was never stepped
-			*number++
+		if _, ok := from.arrays[stateKey(numbers[i], plan.counts[0])]; !ok { // it was never stepped
 			continue
 		}
 		t := p.Tensor()
@@ -234,7 +286,6 @@ func (o *optimizer[O]) loadGroup(x *tenon.Exec, f *safetensors.File, g *group[O]
 			}
 			rows[i*core.StepRow+j] = dtype.Float64At(dt, b, 0)
 		}
-		*number++
 	}
 	x.Scope(func(x *tenon.Exec) { g.rows = own(tenon.From(x, rows, len(g.params), core.StepRow)) })
 	return nil

@@ -69,7 +69,7 @@ compile: FACE internal/core internal/kernels internal/kir
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special
-optim: FACE internal/core nn safetensors
+optim: FACE internal/core nn safetensors torchfile
 data: FACE internal/core internal/rt internal/mersenne
 
 memviz/browser:
