@@ -71,7 +71,7 @@ func (st *captured) refill(x *Exec) error {
 	return x.writeBytes(st.state, b)
 }
 
-var rowRandom, rowBernoulli, rowDropout *row
+var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
@@ -97,9 +97,18 @@ func init() {
 		f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 		f.newOut(1, dtype.Bool, t.shape, f.layout(t.shape))
 	}, back: func(b *back) {
-		keep := b.x.Mul(b.grad(0), b.out(1))
-		b.set(0, b.x.MulS(keep, 1/(1-b.n.scalar[0].F)))
+		b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
 	}})
+	// Inputs are the gradient and the mask; scalar 0 multiplies what the mask leaves.
+	rowDropoutBackward = define(row{Name: "DropoutBackward", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
+		b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
+	}})
+}
+
+func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
+	f := x.op(rowDropoutBackward, g, mask)
+	f.scalar[0] = scale
+	return f.call1()
 }
 
 func runRandom(f *frame) error {

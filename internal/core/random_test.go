@@ -112,6 +112,20 @@ func TestDropout(t *testing.T) {
 			t.Errorf("%d of 4000 elements are kept", kept)
 		}
 		want(t, x, x.Dropout(From(x, []float32{1, 2}), 1), 0, 0)
+		y = x.Dropout(a, 0.25)
+		if g, err = x.Grad([]*Tensor{x.Sum(x.Mul(y, x.Mul(y, y)), nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true}); err != nil {
+			t.Fatal(err)
+		}
+		h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, gv = floats(t, x, y), floats(t, x, h[0])
+		for i := range v { // of y³
+			if want := float64(v[i]) * 6 * 16 / 9; math.Abs(float64(gv[i])-want) > 1e-5*want {
+				t.Fatalf("element %d of %v has the second derivative %v, want %v", i, v[i], gv[i], want)
+			}
+		}
 	})
 }
 

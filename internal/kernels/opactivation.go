@@ -46,6 +46,10 @@ var (
 	PReLUBackward = floats("prelu_backward", 3, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[1].Gt(in[1].Like(0)).Select(in[0], in[0].Mul(in[2]))
 	})
+	// MaskedScale is in0·scalar where in1 is 1, and in0·0 where it is 0.
+	MaskedScale = floats("masked_scale", 2, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
+		return in[0].Mul(in[1]).Mul(s[0])
+	})
 	// ELU is scalars (a, s, i): s·x where x > 0, else a·s·(e^(i·x) - 1).
 	ELU = floats("elu", 1, 3, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		x := in[0]

@@ -134,6 +134,7 @@ var floatReferences = map[*PointOp]func(v []float64) float64{
 	Huber:                 func(v []float64) float64 { return smoothRef(v[0]-v[1], v[2]) * v[2] },
 	SmoothL1Backward:      func(v []float64) float64 { return v[3] * v[0] * max(-1, min((v[1]-v[2])/v[4], 1)) },
 	HuberBackward:         func(v []float64) float64 { return v[3] * v[0] * max(-v[4], min(v[1]-v[2], v[4])) },
+	MaskedScale:           func(v []float64) float64 { return v[0] * v[1] * v[2] },
 	PReLUBackward: func(v []float64) float64 {
 		if v[1] > 0 {
 			return v[0]
