@@ -96,11 +96,11 @@ func backAddScaled(b *back) {
 	}
 }
 
-// powerRule is numeric; an exponent that is a number must be such as the promoted type, or what it is computed in, has.
+// powerRule is numeric; an exponent that is a number must be such as the promoted type has.
 func powerRule(f *frame) (compute, out dtype.DType) {
 	p, out := numeric(f)
 	if f.holes&2 != 0 {
-		f.fits(complex(f.hole[1].F, f.hole[1].Im), accumulated(p))
+		f.fits(complex(f.hole[1].F, f.hole[1].Im), p)
 	}
 	return p, out
 }

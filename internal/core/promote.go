@@ -1,8 +1,6 @@
 package core
 
 import (
-	"math"
-
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -206,16 +204,12 @@ func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	}
 }
 
-// halved returns v as the half type dt has it; one beyond its range stays.
+// halved returns v as the half type dt has it, by way of float32 as in PyTorch.
 func halved(v float64, dt dtype.DType) float64 {
-	h := float64(dtype.BF16FromFloat64(v).Float32())
 	if dt == dtype.Float16 {
-		h = float64(dtype.F16FromFloat64(v).Float32())
+		return float64(dtype.F16FromFloat32(float32(v)).Float32())
 	}
-	if math.IsInf(h, 0) {
-		return v
-	}
-	return h
+	return float64(dtype.BF16FromFloat32(float32(v)).Float32())
 }
 
 // layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the

@@ -180,6 +180,7 @@ func TestRefusals(t *testing.T) {
 			{func() { x.Full([]int{1}, 300, dtype.Int8) }, fault.Invalid, "value cannot be converted to type int8_t without overflow"},
 			{func() { x.FullLike(one, math.Inf(1), LikeOpt{}) }, fault.Invalid, "value cannot be converted to type int without overflow"},
 			{func() { x.Full([]int{1}, 1e6, dtype.Float16) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
+			{func() { x.PowS(half, 1e9) }, fault.Invalid, "value cannot be converted to type at::Half without overflow"},
 			{func() { x.MaskedFillS(one, yes, 1e10) }, fault.Invalid, "value cannot be converted to type int without overflow"},
 			{func() { x.MaskedFill(real, yes, x.FullC(nil, 1i, dtype.Complex64)) }, fault.Invalid, "value cannot be converted to type float32 without"},
 			{func() { x.ClampS(x.Ones([]int{1}, dtype.Uint8), -300, 3) }, fault.Invalid, "value cannot be converted to type uint8_t without overflow"},
