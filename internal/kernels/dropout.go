@@ -13,12 +13,19 @@ const (
 	dropoutBernoulli
 )
 
+// Spec.Attr of these kernels: whether the generator's state is read by the kernel, and how many of PyTorch's threads a thread stands in for where it takes
+// vectors, so that an access has 16 bytes of halves, too.
+const (
+	dropoutCaptured = iota
+	dropoutThreads
+)
+
 // mostDropoutSteps is the greatest number that dropoutSteps gives.
 const mostDropoutSteps = 4
 
 // dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or 4.
 func dropoutSteps(s *Spec) int {
-	return min(mostDropoutSteps, 32/(int(s.Vec)*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
+	return min(mostDropoutSteps, 32/(int(s.Vec)*int(s.Attr[dropoutThreads])*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
 }
 
 // bernoulliThreads is the block size of Bernoulli numbers of given probabilities.
@@ -54,18 +61,21 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	s.DTypes = [maxOperands]dtype.DType{out.DType, mask.DType, in.DType}
 	s.Class, s.Index, s.Vec = uint8(dimsClass(plan.nd)), 32, 1
 	if repeat, ok := plan.oneRun(2); ok && repeat == 0 {
-		places := uint64(4 | n)
+		places := uint64(2*randomStep | n)
 		for _, o := range [...]Operand{out, mask, in} {
 			places |= o.Ptr / uint64(o.DType.Size())
 		}
-		s.Vec = uint8(min(1<<bits.TrailingZeros64(places), 16/max(out.DType.Size(), in.DType.Size())))
+		vec := min(1<<bits.TrailingZeros64(places), 16/max(out.DType.Size(), in.DType.Size()))
+		if s.Vec = uint8(min(vec, randomStep)); vec > 1 {
+			s.Attr[dropoutThreads] = uint16(vec / int(s.Vec))
+		}
 	}
 	grid := randomGrid(is.Limits(), n)
 	if plan.reach()+grid*randomThreads*randomStep*mostDropoutSteps > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
 	if ph.captured() {
-		s.Attr[0] = 1
+		s.Attr[dropoutCaptured] = 1
 	}
 	keep, scale := 1-p, 1/(1-p)
 	if t == dtype.Float32 {
@@ -83,7 +93,7 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	if s.Vec > 1 {
 		steps := ceilDiv(n, grid*randomThreads*int(s.Vec))
 		l.i32(steps)
-		l.Grid[1] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1))
+		l.Grid[1], l.Block[0] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1)), uint32(randomThreads/int(s.Attr[dropoutThreads]))
 	} else {
 		plan.pack(l, int(s.Class), 1, int(s.Index), 7)
 	}
@@ -116,7 +126,7 @@ func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 		s.Index = 64
 	}
 	if ph.captured() {
-		s.Attr[0] = 1
+		s.Attr[dropoutCaptured] = 1
 	}
 	l.index(int(s.Index), n)
 	l.u64(out.Ptr)
@@ -152,15 +162,16 @@ func buildDropout(s *Spec) *kernel.Kernel {
 		if s.Op == dropoutBernoulli {
 			d.blockOfThreads = bernoulliThreads
 		}
-		k.FixedThreads(d.blockOfThreads)
+		each := max(1, int(s.Attr[dropoutThreads]))
+		k.FixedThreads(d.blockOfThreads / each)
 		d.n = k.Scalar("n", d.ix)
 		d.out = arrayParam(k, "out", s.DTypes[0])
 		if s.Op == dropoutApply {
 			d.mask = arrayParam(k, "mask", s.DTypes[1])
 		}
 		d.in = arrayParam(k, "in", s.DTypes[s.Outs])
-		d.thread = k.BlockIdx(kernel.X).Mul(k.I32(d.blockOfThreads)).Add(k.ThreadIdx(kernel.X))
-		d.state = philoxParams(k, s.Attr[0] != 0, d.thread)
+		d.thread = k.BlockIdx(kernel.X).Mul(k.I32(d.blockOfThreads / each)).Add(k.ThreadIdx(kernel.X)).Mul(k.I32(each))
+		d.state = philoxParams(k, s.Attr[dropoutCaptured] != 0, d.thread)
 		if s.Op == dropoutApply {
 			d.keep, d.scale = k.Scalar("keep", s.Compute), k.Scalar("scale", s.Compute)
 		}
@@ -198,8 +209,18 @@ func (d *dropoutKernel) vectors() {
 	steps := k.Scalar("steps", dtype.Int32)
 	lane := d.thread.Convert(d.ix).Mul(k.Int(d.ix, int64(vec)))
 	keys, share := d.state.keys(), randomStep/vec
-	words := func(step kernel.Value) [4]kernel.Value {
-		return d.state.words(d.state.block.Add(step.Shr(k.I32(share-1)).Convert(dtype.Uint64)), keys)
+	lanes := make([]philoxState, d.s.Attr[dropoutThreads])
+	for q := range lanes {
+		lanes[q] = d.state.of(d.thread.Add(k.I32(q)))
+	}
+	wide := vec * len(lanes)
+	// words are those of the vectors of a step of the generator, one after the other; of vectors of two there are two.
+	words := func(step kernel.Value) (ws []kernel.Value) {
+		for _, p := range lanes {
+			w := p.words(p.block.Add(step.Shr(k.I32(share-1)).Convert(dtype.Uint64)), keys)
+			ws = append(ws, w[:]...)
+		}
+		return ws
 	}
 	k.For(k.BlockIdx(kernel.Y).Mul(k.I32(each)), steps, k.GridDim(kernel.Y).Mul(k.I32(each)), func(first kernel.Value) {
 		start := threads.Mul(first.Convert(d.ix)).Add(lane)
@@ -210,14 +231,14 @@ func (d *dropoutKernel) vectors() {
 		k.IfElse(at(each - 1)[0].Lt(d.n), func() {
 			xs := make([][]Num, each)
 			for u := range xs {
-				xs[u] = d.in.load(at(u)[2], vec)
+				xs[u] = d.in.load(at(u)[2], wide)
 			}
-			var w [4]kernel.Value
+			var w []kernel.Value
 			for u, x := range xs {
 				if u%share == 0 {
 					w = words(first.Add(k.I32(u)))
 				}
-				d.apply(at(u), x, w[u%share*vec:][:vec])
+				d.apply(at(u), x, w[u%share*vec:][:wide])
 			}
 		}, func() {
 			k.For(first, steps.Min(first.Add(k.I32(each))), k.I32(1), func(step kernel.Value) {
@@ -226,9 +247,9 @@ func (d *dropoutKernel) vectors() {
 					w := words(step)
 					if share == 2 {
 						odd := step.And(k.I32(1)).Ne(k.I32(0))
-						w = [4]kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])}
+						w = []kernel.Value{odd.Select(w[2], w[0]), odd.Select(w[3], w[1])}
 					}
-					d.apply([]kernel.Value{i, i, i}, d.in.load(i, vec), w[:vec])
+					d.apply([]kernel.Value{i, i, i}, d.in.load(i, wide), w[:wide])
 				})
 			})
 		})
