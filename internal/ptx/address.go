@@ -89,6 +89,10 @@ func (f *function) arrangeRegisters(t *tile) {
 				a.block = f.to(word, "shfl.sync.idx.b32", f.divImm(plan.tid, 128), "0", "0x1F", allLanes)
 			}
 		}
+		if a.turned {
+			a.row, a.col = f.mulImm(f.remImm(lane, 4), 2), f.turnedCol(a)
+			return
+		}
 		a.row = f.madImm(a.y, share, a.inner)
 		a.col = f.madImm(a.x, a.cols, f.mulImm(f.remImm(lane, 4), 2))
 		return
@@ -105,6 +109,17 @@ func (f *function) arrangeRegisters(t *tile) {
 	}
 	a.row, a.col = f.mulImm(a.y, a.rowGroup), f.mulImm(a.x, a.colGroup)
 	a.inner = a.row
+}
+
+// turnedCol returns the column of a tile that the lane's first row of fragments is, in the arrangement that wgmma computes transposed. The next row,
+// 8 further in the fragment, is the next column. Of the numbers of lane/4 the lowest bit counts for 2 columns, the second for 16 and the third for 4;
+// then the 16 lanes that read two columns each of four lines together, which differ in the lowest bits of their chunks' places, meet in no bank.
+func (f *function) turnedCol(a *arrangement) string {
+	n := f.mulImm(f.remImm(a.inner, 2), 2)
+	n = f.madImm(f.remImm(f.divImm(a.inner, 2), 2), 16, n)
+	n = f.madImm(f.divImm(a.inner, 4), 4, n)
+	n = f.madImm(f.remImm(a.y, 2), 8, n)
+	return f.madImm(f.divImm(a.y, 2), 32, n)
 }
 
 // turned returns the permutation of a tile's line as the bits that it changes in an offset: ((line*turn) / (8/chunks)) % chunks chunks.
@@ -157,9 +172,9 @@ func (f *function) settle() {
 	f.barrier()
 }
 
-// publish makes this thread's writes to shared memory visible to wgmma, which reads it by another way.
+// publish makes this thread's writes to shared memory visible to wgmma and the copy engine, which come to it by another way.
 func (f *function) publish() {
-	if f.tiles.usesArch {
+	if f.tiles.usesArch || len(f.tiles.mapped) > 0 {
 		f.op("fence.proxy.async.shared::cta")
 	}
 }

@@ -280,7 +280,9 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 		f.tiles.inflight = q.groups > 0
 		f.tiles.ahead = func() {
 			if q.mapped { // all but this turn's first products are done, so the stage of the turn before is free
-				f.op("wgmma.wait_group.sync.aligned", "1")
+				if q.groups > 0 {
+					f.op("wgmma.wait_group.sync.aligned", "1")
+				}
 				f.barrier()
 			}
 			names := slices.Clone(f.names) // of this turn

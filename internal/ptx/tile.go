@@ -26,8 +26,9 @@ type tile struct {
 	stride, chunks, turn int
 	// cut is the distance between parts of one line, 0 if lines are whole.
 	cut int
-	// arch says that wgmma reads it.
-	arch bool
+	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, bare that the copy engine brings lines for plain
+	// arithmetic: as they are, without padding.
+	arch, mapped, bare bool
 	// offset is the place in the tiles' shared memory, or within a stage of loop.
 	offset int
 	loop   *pipeline
@@ -74,10 +75,15 @@ func (u unit) fragments() bool { return u == mma16 || u == mma8 }
 //
 // For wgmma all warps lie below each other and share out rows 16 at a time in turn, so that four hold 64 adjacent ones.
 //
+// Turned, wgmma computes the transposed product, as it takes 32-bit elements that do not lie along the inner axis from registers alone, and those on
+// its left: rows and columns of the arrangement are then the tile's columns and rows. Fragments' rows are so dealt out over the columns that the lanes
+// of a warp find their elements in different banks (turnedCol).
+//
 // For plain arithmetic the threads form a grid of down x across; each holds rows x cols elements in groups of rowGroup adjacent rows
 // and colGroup adjacent columns; the groups of neighbouring threads are neighbours.
 type arrangement struct {
 	unit               unit
+	turned             bool
 	down, across       int
 	rows, cols         int
 	rowGroup, colGroup int
@@ -102,6 +108,17 @@ type item struct {
 func (t *tile) items() []item {
 	var out []item
 	a := t.arr
+	if a.turned {
+		for i := range a.rows / 16 {
+			for j := range a.cols / 8 {
+				for e := range 2 {
+					n := (i*(a.cols/8)+j)*4 + e
+					out = append(out, item{8*j + e, a.rowStep * i, []string{t.regs[n], t.regs[n+2]}})
+				}
+			}
+		}
+		return out
+	}
 	if a.unit != plain {
 		for i := range a.rows / 16 {
 			for h := range 2 {
@@ -135,8 +152,12 @@ func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
 	}
 	warps := threads / 32
 	if u == wgmma {
+		turned := a.Type.Size() == 4 && b.along == kir.AlongCols
+		if turned {
+			rows, cols = cols, rows
+		}
 		down := min(warps, rows/16)
-		return &arrangement{unit: u, down: down, across: 1, rows: rows / down, cols: cols, rowStep: 16 * down}
+		return &arrangement{unit: u, turned: turned, down: down, across: 1, rows: rows / down, cols: cols, rowStep: 16 * down}
 	}
 	// The shared memory traffic of a warp grows with the sum of its sides, so the squarest share wins.
 	var best *arrangement
@@ -183,24 +204,33 @@ func arrangePlain(rows, cols, threads int, a, b *tile) *arrangement {
 // unitFor returns the best way to compute a product.
 func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	size := a.Type.Size()
-	powers := isPower(a.Rows) && isPower(a.Cols) && isPower(b.Rows) && isPower(b.Cols)
-	if plan.sm < 80 || !powers || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
+	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
 		return plain
 	}
 	// Only 16-bit elements can be transposed on the way to the matrix units.
 	inner := a.along == kir.AlongCols && b.along == kir.AlongRows
 	best := mma16
+	turned := size == 4 && a.along == kir.AlongCols && b.along == kir.AlongCols && b.mapped && isPower(b.Cols) && b.Cols >= max(64, plan.threads/2)
 	switch {
 	case classOf(a.Type) == half:
 		inner = true
 	case a.Type == dtype.Int8 && inner:
 	case a.Type == dtype.Float32 && in.Sub == kir.DotTF32:
 		best = mma8
+		inner = inner || turned
 	default:
 		return plain
 	}
-	if plan.arch && plan.threads >= 128 && a.Rows >= 64 && b.Cols >= 16 && b.Cols <= 256 && inner {
+	// Warps share the rows, and lines are cut into parts of 128 bytes: of 192 places of the right operand those are whole ones.
+	rows, cols := a.Rows, b.Cols
+	if turned {
+		rows, cols = cols, rows
+	}
+	if plan.arch && plan.threads >= 128 && isPower(rows) && rows >= 64 && cols >= 16 && cols <= 256 && (isPower(cols) || cols == 192) && inner {
 		return wgmma
+	}
+	if !isPower(a.Rows) || !isPower(b.Cols) {
+		return plain
 	}
 	return best
 }

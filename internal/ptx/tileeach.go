@@ -16,12 +16,16 @@ type passage struct {
 func newPassage(t *tile, room int) passage {
 	a := t.arr
 	unit, parts := 16, a.rows/16
-	if a.unit == plain {
+	stride, down := (t.Cols*t.Type.Size()+15)&^15+32, a.down
+	switch {
+	case a.turned:
+		unit, parts, down = 8, t.Rows/8, 1
+		stride -= 16
+	case a.unit == plain:
 		unit, parts = a.rowGroup, a.rows/a.rowGroup
 	}
-	stride := (t.Cols*t.Type.Size()+15)&^15 + 32
 	for n := parts; ; n-- {
-		p := passage{rows: unit * n * a.down, passes: parts / n, stride: stride}
+		p := passage{rows: unit * n * down, passes: parts / n, stride: stride}
 		if a.unit.fragments() {
 			p.share = unit * n
 		}

@@ -69,6 +69,10 @@ func (f *function) descriptorAt(d *descriptor, blocks, k int) string {
 // memory in the background.
 func (f *function) dotGroup(acc, a, b *tile) {
 	arr := acc.arr
+	if arr.turned {
+		f.dotTurned(acc, a, b)
+		return
+	}
 	groups := arr.down / 4
 	left, right := f.describe(a, true, arr.block), f.describe(b, false, "")
 	name := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s", acc.Cols, a.Type.Short(), b.Type.Short())
@@ -92,6 +96,45 @@ func (f *function) dotGroup(acc, a, b *tile) {
 		for i := range arr.rows / 16 {
 			d, _ := vector(acc.regs[i*count : (i+1)*count])
 			f.op(name, append([]string{d, f.descriptorAt(left, i*groups, k), y, add}, extra...)...)
+		}
+	}
+	f.op("wgmma.commit_group.sync.aligned")
+}
+
+// dotTurned starts a product that wgmma computes transposed: its left operand are the columns of b, which a thread reads from shared memory into
+// registers, and its right the rows of a. The products of the turn before are done by then, as they may still be reading the same registers; other warps'
+// keep the unit busy meanwhile.
+func (f *function) dotTurned(acc, a, b *tile) {
+	const step = 8
+	arr := acc.arr
+	right := f.describe(a, true, "")
+	lane := f.remImm(f.lane(), 4)
+	low := f.to(word, "add.s32", f.operand(b), f.offset(b, lane, arr.col))
+	high := f.to(word, "add.s32", f.operand(b), f.offset(b, f.addImm(lane, step/2), arr.col))
+	f.op("wgmma.wait_group.sync.aligned", "0")
+	var left []string
+	for k := 0; k < a.Cols; k += step {
+		for i := range arr.rows / 16 {
+			at := int64(b.offset + k*b.stride + i*arr.rowStep*b.Type.Size()/b.stride*b.cut)
+			regs := []string{f.reg(word), f.reg(word), f.reg(word), f.reg(word)}
+			for half, from := range []string{low, high} {
+				operand, _ := vector(regs[2*half : 2*half+2])
+				f.op("ld.shared.v2.b32", operand, location(from, at))
+			}
+			operand, _ := vector(regs)
+			left = append(left, operand)
+		}
+	}
+	name := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk8.f32.tf32.tf32", a.Rows)
+	add := f.to(pred, "setp.ne.b32", "1", "0")
+	count := a.Rows / 2
+	f.op("wgmma.fence.sync.aligned")
+	for k := 0; k < a.Cols; k += step {
+		y := f.descriptorAt(right, 0, k)
+		for i := range arr.rows / 16 {
+			d, _ := vector(acc.regs[i*count : (i+1)*count])
+			f.op(name, d, left[0], y, add, "1", "1")
+			left = left[1:]
 		}
 	}
 	f.op("wgmma.commit_group.sync.aligned")

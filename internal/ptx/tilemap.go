@@ -7,6 +7,9 @@ package ptx
 // mapLine is the longest line in bytes that the copy engine permutes; longer ones are fetched in parts, as wgmma wants them.
 const mapLine = 128
 
+// maxBox is the most elements of a copy along each axis.
+const maxBox = 256
+
 // barrierBytes is the size of a barrier, mapRoom what each mapped load sets aside for those of its loop.
 const (
 	barrierBytes = 8
@@ -16,12 +19,12 @@ const (
 // mappable reports whether all loads of the pipeline can be copies by tensor maps: products read them by wgmma alone, and the maps' lines are
 // those of the tiles.
 func (q *pipeline) mappable(plan *tilePlan) bool {
-	if !plan.arch || q.groups == 0 {
+	if !plan.arch {
 		return false
 	}
 	for _, in := range q.loads {
 		t := plan.tiles[in.Sym]
-		if len(in.Args) == 0 || !t.arch || in.Sub != t.along || t.lines > 256 {
+		if len(in.Args) == 0 || !(t.arch && q.groups > 0 || t.bare) || in.Sub != t.along || t.lines > maxBox {
 			return false
 		}
 	}
@@ -42,6 +45,9 @@ func (f *function) mapPrologue() {
 		}
 		for s := range q.stages {
 			f.op("mbarrier.init.shared::cta.b64", location(plan.memory, int64(q.barriers+s*barrierBytes)), "1")
+		}
+		for _, in := range q.loads {
+			f.op("prefetch.tensormap", "["+f.mapAddress(int(in.Imm))+"]")
 		}
 	}
 	if past == "" {
@@ -82,7 +88,10 @@ func (f *function) copyStage(q *pipeline, within string) {
 	for _, in := range q.loads {
 		f.at(in)
 		t, m := f.tiles.tiles[in.Sym], f.mapAddress(int(in.Imm))
-		per := min(t.per*t.Type.Size(), mapLine) / t.Type.Size()
+		per := t.per
+		if t.arch {
+			per = min(per, mapLine/t.Type.Size())
+		}
 		for i := 0; i*per < t.per; i++ {
 			at := f.addImm(f.names[in.Args[0]], i*per)
 			f.op("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes", location(q.write, int64(t.offset+i*t.cut)),

@@ -33,14 +33,29 @@ func (f *function) dotPlain(acc, a, b *tile) {
 	if turns > 1 {
 		count, head = f.reg(word), f.label()
 		f.op("mov.b32", count, itoa(turns))
+		if a.loop != nil && a.loop.mapped && arr.idle == "" {
+			f.loadAhead()
+		}
 		f.place(head)
 	}
+	read := func(k int) (x, y [][]string) {
+		x = f.plainRead(a, acc.Type, aInner, left, k, run, arr.rows, arr.rowGroup, arr.rowAt)
+		return x, f.plainRead(b, acc.Type, bInner, right, k, run, arr.cols, arr.colGroup, arr.colAt)
+	}
+	// Threads meet where they start copies by tensor maps, and then have the operands of the next step.
+	meets := a.loop != nil && a.loop.mapped
+	x, y := read(0)
 	for k := 0; k < steps; k += run {
-		x := f.plainRead(a, acc.Type, aInner, left, k, run, arr.rows, arr.rowGroup, arr.rowAt)
-		y := f.plainRead(b, acc.Type, bInner, right, k, run, arr.cols, arr.colGroup, arr.colAt)
-		f.multiplyAdd(acc, x, y, run)
+		nowX, nowY := x, y
+		if meets && k+run < steps {
+			x, y = read(k + run)
+		}
+		f.multiplyAdd(acc, nowX, nowY, run)
 		if turns == 1 && arr.idle == "" {
 			f.loadAhead()
+		}
+		if !meets && k+run < steps {
+			x, y = read(k + run)
 		}
 	}
 	if turns > 1 {

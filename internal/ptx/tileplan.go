@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
 )
@@ -161,6 +162,7 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 			t.along = in.Sub
 		}
 		loaded[in.Sym], t.acc = true, false
+		t.mapped = len(in.Args) > 0
 	}
 	for _, in := range u.dots {
 		a, b := dotOperands(in)
@@ -242,6 +244,9 @@ func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 		}
 		t.stride = (t.per*t.Type.Size()+15)&^15 + 16
 		t.chunks, t.turn = 1, 1
+		if t.bare = units[i] == plain && plan.arch && t.mapped && t.per <= maxBox && t.Type == dtype.Float32; t.bare {
+			t.stride -= 16
+		}
 		if units[i] != plain {
 			t.stride = t.per * t.Type.Size()
 			t.chunks = min(8, t.stride/16)
