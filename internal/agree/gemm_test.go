@@ -116,6 +116,8 @@ type matmulCase struct {
 	bias        view
 	alpha, beta float64
 	exact       bool
+	// tile is that of kernels.MatmulOpt.
+	tile int
 }
 
 // planes gives a batch of matrices in memory in view v.
@@ -141,10 +143,10 @@ func (c matmulCase) trial() trial {
 	a, b := planes(false, c.t, c.a, fill, c.batch, c.m, c.k), planes(false, c.t, c.b, fill, c.batch, c.k, c.n)
 	bias := planes(false, c.out, c.bias, fill, c.batch, c.m, c.n)
 	return trial{
-		name:   fmt.Sprintf("matmul %v %v tf32=%v %dx%dx%d batch=%d %v%v%v bias=%v exact=%v", c.t, c.out, c.tf32, c.m, c.n, c.k, c.batch, c.a, c.b, c.c, c.bias, c.exact),
+		name:   fmt.Sprintf("matmul %v %v tf32=%v %dx%dx%d batch=%d %v%v%v bias=%v exact=%v tile=%d", c.t, c.out, c.tf32, c.m, c.n, c.k, c.batch, c.a, c.b, c.c, c.bias, c.exact, c.tile),
 		arrays: []*array{y, a, b, bias},
 		run: func(is kernels.Issuer, o []kernels.Operand) error {
-			return kernels.Matmul(is, o[0], o[1], o[2], kernels.MatmulOpt{Alpha: c.alpha, Beta: c.beta, Bias: o[3], TF32: c.tf32})
+			return kernels.Matmul(is, o[0], o[1], o[2], kernels.MatmulOpt{Alpha: c.alpha, Beta: c.beta, Bias: o[3], TF32: c.tf32, Tile: c.tile})
 		},
 		judge: func(o []*array, image, mem []byte) string {
 			var bs []float64
@@ -241,6 +243,34 @@ func tryProducts(p *pair, thorough bool) {
 		}
 	}
 }
+
+// tryTiles tries every tile whose operands tensor maps fetch, with the layouts of operands in turn, and with depths that are divided.
+func tryTiles(p *pair) {
+	p.limits = hopper
+	sides := []view{dense, turned}
+	for _, kind := range operandKinds {
+		for tile := 1; tile <= mostTiles && kind.t != dtype.Float64; tile++ {
+			for j := range 4 {
+				c := matmulCase{m: 520, n: 648, k: 200, t: kind.t, out: kind.t, tf32: kind.tf32, a: sides[j/2], b: sides[j%2], c: dense, bias: held, alpha: 1, exact: tile%2 == j%2, tile: tile}
+				switch (tile + j) % 4 {
+				case 0:
+					if c.m, c.n, c.k = 88, 776, 1400; tile%2 == 1 {
+						c.n, c.k = 4000, 200
+					}
+				case 1:
+					c.batch, c.m, c.n = 3, 136, 600
+					c.k = 1000
+				case 2:
+					c.bias, c.alpha, c.beta, c.n = outerRepeated, 2, -1, 1000
+				}
+				p.try(c.trial())
+			}
+		}
+	}
+}
+
+// mostTiles is the most tiles that a type of products has costs for.
+const mostTiles = 6
 
 // convCase is a convolution.
 type convCase struct {
@@ -394,6 +424,7 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 func TestProducts(t *testing.T) {
 	spread(t, func(p *pair) {
 		tryProducts(p, p.onGPU())
+		tryTiles(p)
 		tryConvolutions(p)
 		if p.onGPU() {
 			p.limits = hopper
@@ -439,10 +470,10 @@ func checkReached(p *pair) {
 			seen[use{kind, s.Attr[0]}] = true
 		}
 	}
-	half := []uint16{0, 1, 2, 5, 8, 11}
-	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9}, {3, 4, 5, 7, 10}, {5, 6}} {
+	half := []uint16{0, 1, 2, 5, 8, 11, 12, 13, 14, 15}
+	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9, 16, 17, 18, 19, 20, 21}, {3, 4, 5, 7, 10, 22, 23, 24, 25, 26, 27}, {5, 6}} {
 		tiles = append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution)
-		if i <= 2 {
+		if i <= 3 {
 			tiles = append(tiles, mappedProduct)
 		}
 		for _, what := range tiles {

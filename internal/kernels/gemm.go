@@ -22,10 +22,29 @@ var gemmTiles = [...]gemmTile{
 	5:          {32, 32, 16, 64, 2},    // small results of any type
 	6:          {64, 64, 16, 64, 3},    // float64
 	7:          {32, 128, 16, 128, 2},  // few rows
-	8:          {128, 256, 64, 256, 4}, // halves, results that fill the device many times
+	tileLarge:  {128, 256, 64, 256, 4}, // halves, results that fill the device many times
 	tileTF32:   {128, 256, 32, 256, 4},
 	tileWide:   {128, 256, 16, 256, 3},
-	tileMapped: {128, 128, 64, 256, 3},
+	// For operands that tensor maps fetch: halves,
+	11: {128, 128, 64, 256, 3},
+	12: {128, 192, 64, 256, 5},
+	13: {64, 128, 64, 128, 4},
+	14: {64, 64, 64, 128, 4},
+	15: {64, 64, 64, 128, 8},
+	// tf32,
+	16: {128, 192, 32, 256, 5},
+	17: {128, 128, 32, 256, 3},
+	18: {64, 128, 32, 128, 4},
+	19: {64, 64, 32, 128, 6},
+	20: {256, 128, 32, 256, 4},
+	21: {192, 128, 32, 256, 5},
+	// float32.
+	22: {128, 64, 32, 128, 3},
+	23: {128, 256, 32, 256, 3},
+	24: {128, 192, 16, 256, 3},
+	25: {128, 128, 32, 128, 3},
+	26: {64, 64, 16, 128, 4},
+	27: {64, 128, 16, 128, 4},
 }
 
 // tileTF32 is the tile of tf32 for results that fill the device many times; wgmma computes it where both operands lie along the depth.
@@ -39,21 +58,19 @@ const (
 	tileWide   = 10
 )
 
-// tileHalf is the second tile of halves. Where tensor maps fetch the operands tileMapped takes its place: its step is twice as deep, and two blocks
-// share a multiprocessor.
+// tileLarge is the largest tile of halves, tileHalf the next of those that fetch operands by cp.async.
 const (
-	tileHalf   = 0
-	tileMapped = 11
+	tileLarge = 8
+	tileHalf  = 0
 )
 
 // The orders in which tiles are tried: the largest first.
 var (
 	tilesDouble = []int{6, 5}
-	tilesHalf   = []int{8, 0, 1, 2, 5}
+	tilesHalf   = []int{tileLarge, tileHalf, 1, 2, 5}
 	tilesTF32   = []int{tileTF32, 0, 1, 2, 5}
 	tilesFew    = []int{7, 5}
 	tilesSingle = []int{tileSingle, 4, 5}
-	tilesWide   = []int{tileWide, tileSingle}
 )
 
 // splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
@@ -127,11 +144,13 @@ func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
 	const group = 8
 	id := k.BlockIdx(kernel.X)
 	span := colTiles.Mul(k.I32(group))
-	first := id.Div(span).Mul(k.I32(group))
+	band := id.Div(span)
+	first := band.Mul(k.I32(group))
 	height := rowTiles.Sub(first).Min(k.I32(group))
-	in := id.Rem(span)
-	g.m0 = first.Add(in.Rem(height)).Mul(k.I32(g.tile.rows))
-	g.n0 = in.Div(height).Mul(k.I32(g.tile.cols))
+	in := id.Sub(band.Mul(span))
+	col := in.Div(height)
+	g.m0 = first.Add(in.Sub(col.Mul(height))).Mul(k.I32(g.tile.rows))
+	g.n0 = col.Mul(k.I32(g.tile.cols))
 }
 
 // side is how one operand's tile is loaded.

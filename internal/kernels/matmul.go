@@ -17,11 +17,15 @@ type MatmulOpt struct {
 	Bias        Operand
 	// TF32 lets float32 operands be cut to 10 fraction bits: mma rounds them, wgmma truncates.
 	TF32 bool
+	// Tile is the number from 1 of one of the tiles that serve the product, for tests, and then the right operand is turned late if it can be; 0 leaves
+	// the choice to the sizes.
+	Tile int
 }
 
 // Matmul sets out [..., M, N] to a [..., M, K] times b [..., K, N]. All have the same batch dimensions, with any strides (0 repeats an
-// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, so results do not depend on
-// the device's size, but for products whose depth is split to fill it.
+// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, or in parts of the depth that are
+// added in order. Parts that fill the device depend on its size in small products and in those whose operands tensor maps cannot fetch, but for large ones
+// in Float32; else on the product alone.
 func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 	nd := len(out.Shape)
 	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
@@ -115,54 +119,40 @@ func (p *product) width(i int, o *Operand, count, other, size int) int {
 func (p *product) issue(is Issuer) error {
 	lim := is.Limits()
 	batch := p.batch.numel()
-	c := pickTile(lim, p.a.DType, p.opt.TF32 && p.a.DType == dtype.Float32, p.m, p.n, p.k, batch)
-	if c == tileSingle {
-		c = fitTile(tilesWide, lim, p.a.DType, p.m, p.n, p.k, batch)
-	}
-	t := gemmTiles[c]
-	var err error
-	switch {
-	case c == tileTF32 && lim.Major == 9:
-		err = p.layAlong(is, 1, turnGain)
-	case c == tileWide:
-		err = p.layAlong(is, 0, turnGainWide)
-	}
-	if err != nil {
+	tf32 := p.opt.TF32 && p.a.DType == dtype.Float32
+	if err := p.layOperands(is, lim, tf32); err != nil {
 		return err
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
-	s.Family, s.Compute = FamilyMatmul, p.a.DType
+	s.Family, s.Compute, s.Class = FamilyMatmul, p.a.DType, p.batchDims()
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
-	if p.opt.TF32 && p.a.DType == dtype.Float32 {
+	if tf32 {
 		s.Attr[1] |= gemmTF32
 	}
 	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
-	mapped := p.mappable(lim, s, t)
-	if m := gemmTiles[tileMapped]; c == tileHalf && mapped && p.a.DType.Size() == 2 && m.shared(2) <= lim.SharedPerBlock {
-		c, t = tileMapped, m
-	}
-	s.Attr[0] = uint16(c)
-	s.Vec = 1
+	c, splits, depth := p.plan(lim, s, tf32)
+	t := gemmTiles[c]
+	s.Attr[0], s.Vec = uint16(c), 1
 	if p.s[0][1] == 1 {
 		s.Vec = uint8(min(8, p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
 	}
-	splits := p.splits(lim, t, batch)
 	var partial uint64
 	if splits == 1 {
 		s.Attr[1] |= p.after()
 	} else {
 		s.Attr[1] |= gemmSplit
+		s.Vec = uint8(p.partialWidth())
+		var err error
 		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
 			return err
 		}
 	}
-	depth := ceilDiv(ceilDiv(p.k, t.depth), splits) * t.depth
 	p.args(l, t, partial, depth)
-	if mapped {
-		s.Attr[1] |= gemmMapped
-		p.tensorMap(l, 1, &p.a, p.m, t.rows, t.depth)
-		p.tensorMap(l, 2, &p.b, p.n, t.cols, t.depth)
+	if s.Attr[1]&gemmMapped != 0 {
+		plain := mapPlain(p.a.DType, tf32)
+		p.tensorMap(l, 1, &p.a, p.m, t.rows, t.depth, plain)
+		p.tensorMap(l, 2, &p.b, p.n, t.cols, t.depth, plain)
 	}
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
@@ -173,42 +163,32 @@ func (p *product) issue(is Issuer) error {
 	return p.finish(is, partial, splits, batch)
 }
 
-// turnGain is the least size of one side for which it pays to turn the other: a copy moves 8 bytes for each element of that, and saves about half of
-// the product's time, of two operations for each element and each place of the first side.
-const turnGain = 512
-
-// turnGainWide is that for exact float32, whose products take ten times as long but gain a twentieth to a tenth, by an estimate from such figures.
-const turnGainWide = 2048
-
-// layAlong copies operands that do not lie along an axis, 0 their own or 1 the depth, to workspace where they do, if the other side has least places. wgmma
-// wants those of 32 bits along the depth; plain arithmetic along their own axis, or each element is copied to shared memory by itself.
-func (p *product) layAlong(is Issuer, axis, least int) error {
-	for i := 1; i <= 2; i++ {
-		o, places, other := &p.a, p.m, p.n
-		if i == 2 {
-			o, places, other = &p.b, p.n, p.m
-		}
-		if p.s[i][axis] == 1 || other < least {
-			continue
-		}
-		shape := [2]int{places, p.k}
-		row := ceilDiv(shape[axis], 4) * 4
-		size := shape[1-axis] * row
-		from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{shape[1-axis], shape[axis]}, Stride: []int{p.s[i][1-axis], p.s[i][axis]}}
-		stride := []int{row, 1}
-		for d := range p.batch.nd {
-			if s := &p.batch.stride[i][d]; *s != 0 {
-				from.Shape = append([]int{p.batch.size[d]}, from.Shape...)
-				from.Stride, stride = append([]int{*s}, from.Stride...), append([]int{size}, stride...)
-				*s, size = size, size*p.batch.size[d]
-			}
-		}
-		to, err := layOut(is, from, stride, size)
-		if err != nil {
-			return err
-		}
-		o.Ptr, p.s[i][axis], p.s[i][1-axis] = to.Ptr, 1, row
+// layAlong copies operand i, 1 or 2, to workspace if it does not lie along an axis, 0 its own or 1 the depth, and the other has least places.
+func (p *product) layAlong(is Issuer, i, axis, least int) error {
+	o, places, other := &p.a, p.m, p.n
+	if i == 2 {
+		o, places, other = &p.b, p.n, p.m
 	}
+	if p.s[i][axis] == 1 || other < least {
+		return nil
+	}
+	shape := [2]int{places, p.k}
+	row := ceilDiv(shape[axis], 4) * 4
+	size := shape[1-axis] * row
+	from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{shape[1-axis], shape[axis]}, Stride: []int{p.s[i][1-axis], p.s[i][axis]}}
+	stride := []int{row, 1}
+	for d := range p.batch.nd {
+		if s := &p.batch.stride[i][d]; *s != 0 {
+			from.Shape = append([]int{p.batch.size[d]}, from.Shape...)
+			from.Stride, stride = append([]int{*s}, from.Stride...), append([]int{size}, stride...)
+			*s, size = size, size*p.batch.size[d]
+		}
+	}
+	to, err := layOut(is, from, stride, size)
+	if err != nil {
+		return err
+	}
+	o.Ptr, p.s[i][axis], p.s[i][1-axis] = to.Ptr, 1, row
 	return nil
 }
 
@@ -246,6 +226,14 @@ func (p *product) splits(lim *Limits, t gemmTile, batch int) int {
 		return 1
 	}
 	return splits
+}
+
+// batchDims returns the number of batch dimensions for which kernels are specialised: without any they spare finding the operands' places.
+func (p *product) batchDims() uint8 {
+	if p.batch.numel() == 1 {
+		return 0
+	}
+	return uint8(p.batch.nd)
 }
 
 func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
@@ -299,16 +287,23 @@ func (p *product) args(l *Launch, t gemmTile, partial uint64, depth int) {
 	l.i32(p.batch.numel())
 }
 
+// partialWidth returns how many adjacent partial sums are stored and loaded together.
+func (p *product) partialWidth() int { return min(16/accumulator(p.a.DType).Size(), p.n&-p.n) }
+
 // finish adds up the partial sums of a split product and applies alpha and bias.
 func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	s.Family, s.Compute = FamilyMatmulFinish, accumulator(p.a.DType)
+	s.Vec = 1
+	if p.s[0][1] == 1 {
+		s.Vec = uint8(min(p.partialWidth(), p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
+	}
+	s.Family, s.Compute, s.Class = FamilyMatmulFinish, accumulator(p.a.DType), p.batchDims()
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
 	s.Attr[1] = p.after()
 	p.args(l, gemmTile{}, partial, splits)
 	l.u64(p.out.Ptr)
-	n := batch * p.m * p.n
+	n := batch * p.m * p.n / int(s.Vec)
 	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
 	l.Block = [3]uint32{256, 1, 1}
 	return is.Issue(l)
@@ -345,12 +340,12 @@ func declareProduct(k *kernel.Builder, s *Spec, outType dtype.DType) *productPar
 	return p
 }
 
-// at returns the operands' places in batch b (Int32): result, a, b, bias.
-func (p *productParams) at(k *kernel.Builder, b kernel.Value) (off [4]kernel.Value) {
+// at returns the operands' places in batch b (Int32) of dims dimensions: result, a, b, bias.
+func (p *productParams) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]kernel.Value) {
 	for i := range off {
 		off[i] = k.I64(0)
 	}
-	for d := range maxBatchDims {
+	for d := range dims {
 		n := p.size.Get(d)
 		r := b.Rem(n).Convert(dtype.Int64)
 		b = b.Div(n)
@@ -372,7 +367,11 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		p := declareProduct(k, s, outType)
 		var maps [2]kernel.TensorMap
 		if s.Attr[1]&gemmMapped != 0 {
-			maps = [2]kernel.TensorMap{k.TensorMap("amap"), k.TensorMap("bmap")}
+			declare := k.TensorMap
+			if mapPlain(s.DTypes[1], s.Attr[1]&gemmTF32 != 0) {
+				declare = k.PlainTensorMap
+			}
+			maps = [2]kernel.TensorMap{declare("amap"), declare("bmap")}
 		}
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		g.blocks(tiles(p.m, g.tile.rows), tiles(p.n, g.tile.cols))
@@ -381,8 +380,8 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			begin = k.BlockIdx(kernel.Z).Mul(p.depth)
 			end = begin.Add(p.depth).Min(p.k)
 		}
-		k.For(k.BlockIdx(kernel.Y), p.batch, k.GridDim(kernel.Y), func(b kernel.Value) {
-			off := p.at(k, b)
+		one := func(b kernel.Value) {
+			off := p.at(k, b, int(s.Class))
 			a := g.strided(s.Attr[2], true, p.a.Offset(off[1]), g.m0, p.am, p.ak, p.m, end)
 			bb := g.strided(s.Attr[3], false, p.b.Offset(off[2]), g.n0, p.bn, p.bk, p.n, end)
 			if s.Attr[1]&gemmMapped != 0 {
@@ -391,9 +390,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			}
 			if split {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch).Add(b.Convert(dtype.Int64)).Mul(p.m.MulWide(p.n))
-				g.run(begin, end, a, bb, 1, func(row, col kernel.Value, vs []kernel.Value) {
+				g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
 					r, c := g.m0.Add(row), g.n0.Add(col)
-					k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.out.Store(part.Add(r.MulWide(p.n)).Add(c.Convert(dtype.Int64)), vs[0]) })
+					k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.out.StoreVec(part.Add(r.MulWide(p.n)).Add(c.Convert(dtype.Int64)), vs...) })
 				})
 				return
 			}
@@ -402,7 +401,12 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				r, c := g.m0.Add(row), g.n0.Add(col)
 				k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.store(s, out, bias, r, c, vs) })
 			})
-		})
+		}
+		if s.Class == 0 {
+			one(k.I32(0))
+			return
+		}
+		k.For(k.BlockIdx(kernel.Y), p.batch, k.GridDim(kernel.Y), one)
 	})
 }
 
@@ -434,19 +438,39 @@ func buildMatmulFinish(s *Spec) *kernel.Kernel {
 		k.FixedThreads(256)
 		p := declareProduct(k, s, s.Compute)
 		out := k.Buffer("result", s.DTypes[0])
+		width := int(s.Vec)
 		size := p.m.MulWide(p.n)
 		total := size.Mul(p.batch.Convert(dtype.Int64))
-		k.ForEach(total, func(i kernel.Value) {
-			sum := k.Var(k.Const(s.Compute, 0))
-			k.For(k.I32(0), p.depth, k.I32(1), func(j kernel.Value) {
-				sum.Set(sum.Get().Add(p.out.Load(i.Add(total.Mul(j.Convert(dtype.Int64))))))
-			})
+		k.ForEach(total.Div(total.Like(float64(width))), func(i kernel.Value) {
+			i = i.Mul(i.Like(float64(width)))
+			sums := make([]kernel.Var, width)
+			for e := range sums {
+				sums[e] = k.Var(k.Const(s.Compute, 0))
+			}
+			// Parts are added in their order, but several loads are under way together.
+			add := func(j kernel.Value, parts int) {
+				var vs [][]kernel.Value
+				for q := range parts {
+					vs = append(vs, p.out.LoadVec(i.Add(total.Mul(j.Add(k.I32(q)).Convert(dtype.Int64))), width))
+				}
+				for _, v := range vs {
+					for e := range sums {
+						sums[e].Set(sums[e].Get().Add(v[e]))
+					}
+				}
+			}
+			whole := p.depth.And(k.I32(^3))
+			k.For(k.I32(0), whole, k.I32(4), func(j kernel.Value) { add(j, 4) })
+			k.For(whole, p.depth, k.I32(1), func(j kernel.Value) { add(j, 1) })
 			b := i.Div(size)
-			in := i.Sub(b.Mul(size))
-			n := p.n.Convert(dtype.Int64)
-			r := in.Div(n)
-			off := p.at(k, b.Convert(dtype.Int32))
-			p.store(s, out.Offset(off[0]), p.bias.Offset(off[3]), r.Convert(dtype.Int32), in.Sub(r.Mul(n)).Convert(dtype.Int32), []kernel.Value{sum.Get()})
+			in := i.Sub(b.Mul(size)).Convert(dtype.Int32)
+			r := in.Div(p.n)
+			off := p.at(k, b.Convert(dtype.Int32), int(s.Class))
+			var vs []kernel.Value
+			for _, v := range sums {
+				vs = append(vs, v.Get())
+			}
+			p.store(s, out.Offset(off[0]), p.bias.Offset(off[3]), r, in.Sub(r.Mul(p.n)), vs)
 		})
 	})
 }
@@ -460,5 +484,5 @@ func (s *Spec) gemmName(prefix string) string {
 	for _, a := range s.Attr {
 		n += fmt.Sprintf("_%d", a)
 	}
-	return fmt.Sprintf("%s_v%d", n, s.Vec)
+	return fmt.Sprintf("%s_%d_v%d", n, s.Class, s.Vec)
 }

@@ -1,16 +1,28 @@
 package kernels
 
-import "tenon.dev/internal/kir"
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+)
 
 // mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma must
 // compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
-func (p *product) mappable(lim *Limits, s *Spec, t gemmTile) bool {
-	if lim.Major != 9 || lim.Minor != 0 || t.threads < 128 || t.rows < 64 || p.batch.nd > 1 {
+func (p *product) mappable(lim *Limits, s *Spec) bool {
+	if lim.Major != 9 || lim.Minor != 0 || p.batch.nd > 1 || p.k == 0 {
 		return false
 	}
 	size := p.a.DType.Size()
-	along := s.Attr[2]>>8 == layoutDepth && s.Attr[3]>>8 == layoutDepth
-	if size != 2 && (s.Attr[1]&gemmTF32 == 0 || !along) {
+	switch along, bAlong := s.Attr[2]>>8 == layoutDepth, s.Attr[3]>>8 == layoutDepth; {
+	case size == 2:
+	case size == 4 && s.Attr[1]&gemmTF32 != 0:
+		if !along {
+			return false
+		}
+	case size == 4:
+		if along || bAlong {
+			return false
+		}
+	default:
 		return false
 	}
 	for i := 1; i <= 2; i++ {
@@ -32,8 +44,11 @@ func (p *product) lineStride(i int) int {
 	return p.s[i][1]
 }
 
+// mapPlain reports whether the tiles of a product are read by plain arithmetic: lines are then copied as they lie in memory.
+func mapPlain(t dtype.DType, tf32 bool) bool { return t.Size() == 4 && !tf32 }
+
 // tensorMap appends the tensor map of operand o, product.s[i], for tiles of places x depth.
-func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth int) {
+func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth int, plain bool) {
 	size := o.DType.Size()
 	// Dimensions and box: along lines, across them, matrices.
 	dims := [3]int{p.k, count, p.batch.numel()}
@@ -47,7 +62,7 @@ func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth i
 	if dims[2] > 1 {
 		matrices = p.batch.stride[i][0] * size
 	}
-	m := kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines}}
+	m := kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines, Plain: plain}}
 	for len(l.Args)%kir.MapAlign != kir.MapPlace {
 		l.Args = append(l.Args, 0)
 	}

@@ -18,22 +18,25 @@ func TestTensorMap(t *testing.T) {
 		count, k, batch    int
 		own, depth, matrix int
 		places, depths     int
+		plain              bool
 		want               []uint32
 	}{
-		{"bf16 [30, 2000, 1000], 4096 and 8192000 bytes, box [1, 128, 64]", dtype.BFloat16, 2000, 1000, 30, 2048, 1, 2048 * 2000, 128, 64,
+		{"bf16 [30, 2000, 1000], 4096 and 8192000 bytes, box [1, 128, 64]", dtype.BFloat16, 2000, 1000, 30, 2048, 1, 2048 * 2000, 128, 64, false,
 			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
-		{"the same, turned, in parts", dtype.BFloat16, 1000, 2000, 30, 1, 2048, 2048 * 2000, 256, 128,
+		{"the same, turned, in parts", dtype.BFloat16, 1000, 2000, 30, 1, 2048, 2048 * 2000, 256, 128, false,
 			[]uint32{0xee000000, 0x7f19, 0x46520, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 0x1d, 0, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
-		{"f16, matrices 2^38 bytes apart, lines of 64 bytes", dtype.Float16, 2000, 1000, 31, 2048, 1, 1 << 37, 64, 32,
+		{"f16, matrices 2^38 bytes apart, lines of 64 bytes", dtype.Float16, 2000, 1000, 31, 2048, 1, 1 << 37, 64, 32, false,
 			[]uint32{0xee000000, 0x7f19, 0x44320, 0x100, 0, 0, 0, 0x40, 0x3e7, 0x7cf, 0x1e, 0, 0, 0x1f000000, 0x3f, 0, 0x1000, 0, 0x200}},
-		{"f32", dtype.Float32, 2000, 1000, 2, 1024, 1, 1024 * 2000, 256, 32,
+		{"f32", dtype.Float32, 2000, 1000, 2, 1024, 1, 1024 * 2000, 256, 32, false,
 			[]uint32{0xee000000, 0x7f19, 0x463a0, 0x100, 0x7d000, 0, 0, 0, 0x3e7, 0x7cf, 1, 0, 0, 0x1f000000, 0xff, 0, 0x8000, 0, 0x400}},
+		{"f32 [1, 4096, 8192], not permuted, box [1, 16, 256]", dtype.Float32, 8192, 4096, 1, 1, 8192, 8192 * 4096, 256, 16, true,
+			[]uint32{0xee000000, 0x7f19, 0x403a0, 0x800, 0x800, 0, 0, 0, 0x1fff, 0xfff, 0, 0, 0, 0xff000000, 0xf, 0, 0x4000, 0, 0x10}},
 	} {
 		p := product{k: c.k}
 		p.s[1] = [2]int{c.own, c.depth}
 		p.batch.nd, p.batch.size[0], p.batch.stride[1][0] = 1, c.batch, c.matrix
 		l := &Launch{Args: make([]byte, 4)}
-		p.tensorMap(l, 1, &Operand{Ptr: ptr, DType: c.t}, c.count, c.places, c.depths)
+		p.tensorMap(l, 1, &Operand{Ptr: ptr, DType: c.t}, c.count, c.places, c.depths, c.plain)
 		var got []uint32
 		for at := 48; at < len(l.Args); at += 4 {
 			got = append(got, binary.LittleEndian.Uint32(l.Args[at:]))

@@ -292,6 +292,7 @@ func (s *parser) param() Param {
 	if s.acceptWord("align") {
 		a.Align = s.count()
 	}
+	a.Plain = s.acceptWord("plain")
 	return a
 }
 

@@ -193,6 +193,9 @@ func (w *printer) param(i int, a *Param) {
 		w.s(" align ")
 		w.n(a.Align)
 	}
+	if a.Plain {
+		w.s(" plain")
+	}
 	w.s("\n")
 }
 

@@ -77,6 +77,8 @@ type Param struct {
 	ReadOnly bool
 	// Align promises the buffer's alignment in bytes, and is MapAlign of a tensor map; 0 means the element size.
 	Align int
+	// Plain says of a tensor map that its tiles' lines are copied as they lie in memory, for plain arithmetic, and not as matrix units read them.
+	Plain bool
 }
 
 // Bytes returns the size of p in the packed arguments, and its alignment.

@@ -46,15 +46,21 @@ var mapTypes = map[Type]uint32{dtype.Float16: 6, dtype.Float32: 7, dtype.BFloat1
 // Mappable reports whether tensor maps are written for elements of type t: Float16, BFloat16 and Float32.
 func Mappable(t Type) bool { return mapTypes[t] != 0 }
 
-// mapLine is the longest line in bytes of a box; tiles with longer ones are copied in parts.
+// mapLine is the longest line in bytes of a box that is permuted; tiles with longer ones are copied in parts.
 const mapLine = 128
+
+// maxBox is the most elements of a copy along each axis.
+const maxBox = 256
 
 // Append appends the map in the format of sm_90, as cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the same 128
 // bytes.
 func (m *TensorMap) Append(b []byte) []byte {
 	size := m.Tile.Type.Size()
-	line := min(m.Tile.Line, mapLine/size)
-	swizzle := max(bits.TrailingZeros(uint(line*size))-4, 0) // tiles of shorter lines are not copied so
+	line, swizzle, align := min(m.Tile.Line, maxBox), 0, 16 // tiles of longer lines are not copied so
+	if !m.Tile.Plain {
+		line = min(line, mapLine/size)
+		swizzle, align = max(bits.TrailingZeros(uint(line*size))-4, 0), 8*line*size // nor are those of shorter ones
+	}
 	var w [2 * MapWords]uint32
 	w[0], w[1] = uint32(m.Addr), uint32(m.Addr>>32)
 	w[2] = 2<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
@@ -65,7 +71,7 @@ func (m *TensorMap) Append(b []byte) []byte {
 	}
 	w[13], w[14] = uint32(line-1)<<24, uint32(m.Tile.Lines-1)
 	// What the driver adds: the bytes of a box, and the alignment that its permutation wants.
-	w[16], w[18] = uint32(line*m.Tile.Lines*size), uint32(8*line*size)
+	w[16], w[18] = uint32(line*m.Tile.Lines*size), uint32(align)
 	for _, v := range w {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
@@ -90,15 +96,17 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 type MapTile struct {
 	Type        Type
 	Line, Lines int
+	// Plain: chunks of lines are not permuted, see Param.
+	Plain bool
 }
 
 // mapTile returns the shape of the tile that a load fills.
 func (p *Program) mapTile(in *Instr) MapTile {
-	t := &p.Tiles[in.Sym]
+	t, plain := &p.Tiles[in.Sym], p.Params[in.Imm].Plain
 	if in.Sub == AlongRows {
-		return MapTile{t.Type, t.Rows, t.Cols}
+		return MapTile{t.Type, t.Rows, t.Cols, plain}
 	}
-	return MapTile{t.Type, t.Cols, t.Rows}
+	return MapTile{t.Type, t.Cols, t.Rows, plain}
 }
 
 // MapTiles returns the shape of the tiles that each parameter loads as a tensor map; that of others is zero.

@@ -147,6 +147,9 @@ func (v *verifier) param(i int) {
 	if a.Kind > ParamArray {
 		v.fail(nil, "parameter %q has no kind", a.Name)
 	}
+	if a.Plain && !a.IsMap() {
+		v.fail(nil, "parameter %q is plain, which tensor maps alone can be", a.Name)
+	}
 	if a.Align < 0 || a.Align&(a.Align-1) != 0 {
 		v.fail(nil, "parameter %q has the alignment %d, which is not a power of two", a.Name, a.Align)
 	}

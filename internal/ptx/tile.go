@@ -26,9 +26,9 @@ type tile struct {
 	stride, chunks, turn int
 	// cut is the distance between parts of one line, 0 if lines are whole.
 	cut int
-	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, bare that the copy engine brings lines for plain
-	// arithmetic: as they are, without padding.
-	arch, mapped, bare bool
+	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, plainly that a plain one does, bare that the copy engine
+	// brings lines for plain arithmetic: as they are, without padding.
+	arch, mapped, plainly, bare bool
 	// offset is the place in the tiles' shared memory, or within a stage of loop.
 	offset int
 	loop   *pipeline

@@ -24,7 +24,7 @@ func (q *pipeline) mappable(plan *tilePlan) bool {
 	}
 	for _, in := range q.loads {
 		t := plan.tiles[in.Sym]
-		if len(in.Args) == 0 || !(t.arch && q.groups > 0 || t.bare) || in.Sub != t.along || t.lines > maxBox {
+		if len(in.Args) == 0 || !(t.arch && t.mapped && q.groups > 0 || t.bare) || in.Sub != t.along || t.lines > maxBox {
 			return false
 		}
 	}

@@ -162,7 +162,10 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 			t.along = in.Sub
 		}
 		loaded[in.Sym], t.acc = true, false
-		t.mapped = len(in.Args) > 0
+		if len(in.Args) > 0 {
+			plain := p.Params[in.Imm].Plain
+			t.mapped, t.plainly = !plain, plain
+		}
 	}
 	for _, in := range u.dots {
 		a, b := dotOperands(in)
@@ -244,7 +247,7 @@ func (plan *tilePlan) layouts(u *tileUses, units map[int]unit) {
 		}
 		t.stride = (t.per*t.Type.Size()+15)&^15 + 16
 		t.chunks, t.turn = 1, 1
-		if t.bare = units[i] == plain && plan.arch && t.mapped && t.per <= maxBox && t.Type == dtype.Float32; t.bare {
+		if t.bare = units[i] == plain && plan.arch && t.plainly && t.per <= maxBox && t.Type == dtype.Float32; t.bare {
 			t.stride -= 16
 		}
 		if units[i] != plain {

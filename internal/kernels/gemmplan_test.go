@@ -1,0 +1,75 @@
+package kernels
+
+import (
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// planned returns how the dense product of m x k by k x n is planned.
+func planned(t dtype.DType, tf32, columns bool, m, k, n, multiprocessors int) (tile gemmTile, splits, depth int) {
+	p := product{m: m, k: k, n: n}
+	p.a.DType, p.b.DType, p.out.DType = t, t, t
+	p.s = [4][2]int{{n, 1}, {k, 1}, {1, n}}
+	if columns { // b lies along the depth
+		p.s[2] = [2]int{k, 1}
+	}
+	s := &Spec{}
+	if tf32 {
+		s.Attr[1] = gemmTF32
+	}
+	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, m), p.layoutOf(2, &p.b, n)
+	c, splits, depth := p.plan(&Limits{Multiprocessors: multiprocessors, SharedPerBlock: 227 << 10, Major: 9}, s, tf32)
+	return gemmTiles[c], splits, depth
+}
+
+// TestProductTiles compares the chosen tiles with those that were fastest on an H200.
+func TestProductTiles(t *testing.T) {
+	for _, c := range []struct {
+		t          dtype.DType
+		tf32, cols bool
+		m, k, n    int
+		rows       int
+		across     int
+		splits     int
+	}{
+		{dtype.BFloat16, false, false, 512, 512, 512, 64, 64, 1},
+		{dtype.BFloat16, false, false, 1024, 1024, 1024, 64, 128, 1},
+		{dtype.BFloat16, false, true, 1536, 1536, 1536, 128, 192, 1},
+		{dtype.Float16, false, false, 2048, 2048, 2048, 128, 256, 1},
+		{dtype.Float16, false, false, 3072, 3072, 3072, 128, 192, 1},
+		{dtype.BFloat16, false, false, 4096, 1024, 4096, 128, 128, 1},
+		{dtype.Float32, true, true, 1024, 1024, 1024, 64, 128, 1},
+		{dtype.Float32, true, false, 1536, 1536, 1536, 192, 128, 1},
+		{dtype.Float32, true, false, 4096, 4096, 4096, 256, 128, 1},
+		{dtype.Float32, false, false, 128, 4096, 4096, 64, 128, 4},
+	} {
+		if tile, splits, _ := planned(c.t, c.tf32, c.cols, c.m, c.k, c.n, 132); tile.rows != c.rows || tile.cols != c.across || splits != c.splits {
+			t.Errorf("%v, tf32 %v, %d x %d x %d: a tile of %dx%d, %d parts; want %dx%d, %d", c.t, c.tf32, c.m, c.k, c.n, tile.rows, tile.cols, splits, c.rows, c.across, c.splits)
+		}
+	}
+}
+
+// TestPartsDependOnTheProduct divides depths for devices of many sizes: the bits of a result follow from the parts.
+func TestPartsDependOnTheProduct(t *testing.T) {
+	divided := 0
+	for _, c := range [][3]int{{128, 4096, 4096}, {64, 65536, 64}, {256, 16384, 128}, {768, 768, 768}, {1536, 1536, 1536}} {
+		for _, kind := range []struct {
+			t    dtype.DType
+			tf32 bool
+		}{{dtype.BFloat16, false}, {dtype.Float32, true}, {dtype.Float32, false}} {
+			_, splits, depth := planned(kind.t, kind.tf32, true, c[0], c[1], c[2], notional)
+			if splits > 1 {
+				divided++
+			}
+			for _, n := range []int{2, 20, 78, 144} {
+				if _, s, d := planned(kind.t, kind.tf32, true, c[0], c[1], c[2], n); s != splits || d != depth {
+					t.Errorf("%v, tf32 %v, %v: %d parts of %d on %d multiprocessors, %d of %d on %d", kind.t, kind.tf32, c, s, d, n, splits, depth, notional)
+				}
+			}
+		}
+	}
+	if divided < 5 {
+		t.Errorf("only %d products were divided", divided)
+	}
+}
