@@ -314,6 +314,28 @@ def matmul(r):
             torch.set_float32_matmul_precision("highest")
 
 
+def matmul_sizes(r):
+    sizes = [(n, n, n) for n in (256, 512, 768, 1024, 1536, 2048, 3072, 4096)]
+    sizes += [(4096, 1024, 4096), (128, 4096, 4096), (4096, 4096, 128), (8192, 64, 8192), (2048, 8192, 2048)]
+    for kind, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("tf32", torch.float32), ("f32", torch.float32)):
+        torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
+        try:
+            for m, k, n in sizes:
+                a, b = torch.randn(m, k, device="cuda").to(dtype), torch.randn(k, n, device="cuda").to(dtype)
+                out = torch.empty(m, n, device="cuda", dtype=dtype)
+                work = 2 * m * k * n
+                calls = max(1, min(20, int(4e11 / work)))
+                torch.mm(a, b, out=out)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    for _ in range(calls):
+                        torch.mm(a, b, out=out)
+                name = f"matmul.{kind}.{m}" if m == k == n else f"matmul.{kind}.{m}x{k}x{n}"
+                r.add(name, "TFLOP/s", [work * calls / 1e12 / s for s in device_seconds(graph.replay)], "normal random data, from a graph")
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
 def convolution(r):
     batch, channels, side = 64, 256, 56
     x, grad = (torch.randn(batch, channels, side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -364,7 +386,8 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, optimizers, indexed, chain_eager, matmul, convolution, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, bandwidth, optimizers, indexed, chain_eager, matmul, matmul_sizes, convolution, snapshot, chain_compiled,
+              mlp_compiled, start)
     for group in groups:
         results.run(group)
     failed = results.content["failed"]

@@ -172,6 +172,7 @@ var catalogue = []Section{
 		{"matmul.bf16.mma", "TFLOP/s", "bf16, own kernel with mma", "matmul.bf16", ofTorch(0.6)},
 		{"matmul.bf16.wgmma", "TFLOP/s", "bf16, own kernel with wgmma", "matmul.bf16", ofTorch(0.85)},
 	}},
+	{"Matrix products by size, replayed from a graph", productEntries()},
 	{"Convolution [64, 256, 56, 56] with [256, 256, 3, 3], bf16", []Entry{
 		{"conv.forward", "TFLOP/s", "forward", "", ofTorch(0.6)},
 		{"conv.input", "TFLOP/s", "gradient of the input", "", ofTorch(0.6)},

@@ -1,0 +1,41 @@
+package bench
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/benchrun"
+)
+
+// TestProductSizes multiplies matrices of many sizes, replayed from a graph, so that small ones do not wait for the host.
+func TestProductSizes(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	x.Device().Generator().SetSeed(3)
+	for _, p := range benchrun.Products() {
+		dt := map[string]tenon.DType{"bf16": tenon.BFloat16, "f16": tenon.Float16}[p.Type]
+		if p.Type == "f32" || p.Type == "tf32" {
+			dt = tenon.Float32
+		}
+		x.TF32(p.Type == "tf32").Scope(func(x *tenon.Exec) {
+			a, b := x.RandN([]int{p.M, p.K}, dt), x.RandN([]int{p.K, p.N}, dt)
+			work := 2 * float64(p.M) * float64(p.K) * float64(p.N)
+			calls := max(1, min(20, int(4e11/work)))
+			x.Scope(func(x *tenon.Exec) { x.MM(a, b) })
+			g, err := x.Capture(func(x *tenon.Exec) {
+				for range calls {
+					x.Scope(func(x *tenon.Exec) { x.MM(a, b) })
+				}
+			}, tenon.CaptureOpt{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer g.Close()
+			s := timed(t, x, 10, func(x *tenon.Exec) {
+				if err := x.Replay(g); err != nil {
+					t.Error(err)
+				}
+			})
+			recordFigure(p.Name(), "TFLOP/s", rate(s, work*float64(calls)))
+		})
+	}
+}

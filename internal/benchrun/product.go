@@ -1,0 +1,35 @@
+package benchrun
+
+import "fmt"
+
+// Product is a product of matrices [M, K] and [K, N] whose speed is measured, in one of the types bf16, f16, tf32 and f32.
+type Product struct {
+	Type    string
+	M, K, N int
+}
+
+// Products returns those that are measured beside the large ones, by type.
+func Products() (out []Product) {
+	for _, t := range []string{"bf16", "f16", "tf32", "f32"} {
+		for _, n := range []int{256, 512, 768, 1024, 1536, 2048, 3072, 4096} {
+			out = append(out, Product{t, n, n, n})
+		}
+		out = append(out, Product{t, 4096, 1024, 4096}, Product{t, 128, 4096, 4096}, Product{t, 4096, 4096, 128}, Product{t, 8192, 64, 8192}, Product{t, 2048, 8192, 2048})
+	}
+	return out
+}
+
+// Name returns the figure's name: the type and the one size or all three.
+func (p Product) Name() string {
+	if p.M == p.K && p.K == p.N {
+		return fmt.Sprintf("matmul.%s.%d", p.Type, p.M)
+	}
+	return fmt.Sprintf("matmul.%s.%dx%dx%d", p.Type, p.M, p.K, p.N)
+}
+
+func productEntries() (out []Entry) {
+	for _, p := range Products() {
+		out = append(out, Entry{p.Name(), "TFLOP/s", fmt.Sprintf("%s, [%d, %d] by [%d, %d]", p.Type, p.M, p.K, p.K, p.N), "", nil})
+	}
+	return out
+}
