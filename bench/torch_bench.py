@@ -3,7 +3,7 @@
 
     python3 bench/torch_bench.py bench/runs/<date>-<device>.torch.json
 
-Run it on the same machine and occasion as the benchmarks, when nothing else uses the GPU. It takes about 90 seconds on an H200 with
+Run it on the same machine and occasion as the benchmarks, when nothing else uses the GPU. It takes about two minutes on an H200 with
 PyTorch 2.11. Names and units are those of the catalogue in internal/benchrun. What fails or finds no time left is listed under
 "failed" with the reason; the file is written after every figure, so that a run that is cut short keeps what it has.
 """
@@ -380,7 +380,7 @@ def main():
     parser = argparse.ArgumentParser(description="Measure PyTorch's figures for Tenon's page of measurements.")
     parser.add_argument("file", help="where the figures go, as JSON")
     parser.add_argument("--gib", type=int, default=4, help="size of the large tensors (default 4)")
-    parser.add_argument("--seconds", type=float, default=80, help="begin nothing new after this time (default 80)")
+    parser.add_argument("--seconds", type=float, default=120, help="begin nothing new after this time (default 120)")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("torch_bench: PyTorch sees no GPU here")

@@ -58,8 +58,8 @@ func (b *Builder) PlainTensorMap(name string) TensorMap {
 // LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the groups and
 // across them; what lies outside the array is 0. A device may copy the tile from there instead of running f, which must mean the same: the
 // simulator runs f and stops where it does not. GPUs of compute capability 9.0 copy in a Pipelined loop of three stages or more, all of whose loads have maps,
-// where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at least 64 rows and 16 columns), or, by a plain map, where
-// exact products of float32 do.
+// where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at least 64 rows and 16 columns), or, by plain
+// maps, where exact products of float32 do: the left tile along its rows and the right one along its columns.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if m.b != t.b {

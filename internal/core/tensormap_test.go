@@ -11,15 +11,39 @@ import (
 	"tenon.dev/kernel"
 )
 
-// mappedProduct is c[z] = a[z] x b[z] in float32 for matrices of dt, in blocks of 64 x 64, whose tiles are loaded by tensor maps; b is turned, with columns
-// as lines, where the matrix units of sm_90 want it so.
-func mappedProduct(dt dtype.DType) (k *kernel.Kernel, turned bool) {
+// mappedForm is a way of mappedProduct. Turned, rows of a or columns of b are not lines, but places in them, or the other way round; tf32 rounds float32 operands
+// for the matrix units, and plain maps serve exact products. mapped says that sm_90 copies the tiles by the maps.
+type mappedForm struct {
+	name                  string
+	dt                    dtype.DType
+	aTurned, turned, tf32 bool
+	plain, mapped         bool
+}
+
+var mappedForms = []mappedForm{
+	{name: "bf16", dt: dtype.BFloat16, mapped: true},
+	{name: "bf16_turned", dt: dtype.BFloat16, turned: true, mapped: true},
+	{name: "f16", dt: dtype.Float16, mapped: true},
+	{name: "tf32", dt: dtype.Float32, tf32: true, mapped: true},
+	{name: "tf32_turned", dt: dtype.Float32, tf32: true, turned: true, mapped: true},
+	{name: "f32", dt: dtype.Float32, plain: true},
+	{name: "f32_a_turned", dt: dtype.Float32, aTurned: true, plain: true, mapped: true},
+	{name: "f32_other_map", dt: dtype.Float32, aTurned: true},
+	{name: "tf32_other_map", dt: dtype.Float32, tf32: true, turned: true, plain: true},
+}
+
+// mappedProduct is c[z] = a[z] x b[z] in float32, in blocks of 64 x 64, whose tiles are loaded by tensor maps.
+func mappedProduct(f mappedForm) *kernel.Kernel {
 	const size, depth = 64, 32
+	dt, turned := f.dt, f.turned
 	width := 16 / dt.Size()
-	turned = dt == dtype.Float32
-	return kernel.Build("mapped_"+dt.String(), func(k *kernel.Builder) {
+	return kernel.Build("mapped_"+f.name, func(k *kernel.Builder) {
 		k.FixedThreads(128)
-		am, bm := k.TensorMap("am"), k.TensorMap("bm")
+		declare := k.TensorMap
+		if f.plain {
+			declare = k.PlainTensorMap
+		}
+		am, bm := declare("am"), declare("bm")
 		a, b, c := k.BufferRO("a", dt), k.BufferRO("b", dt), k.Buffer("c", dtype.Float32)
 		rows, columns, inner := k.Scalar("rows", dtype.Int32), k.Scalar("columns", dtype.Int32), k.Scalar("inner", dtype.Int32)
 		left, right, sum := k.Tile("left", dt, size, depth), k.Tile("right", dt, depth, size), k.Tile("sum", dtype.Float32, size, size)
@@ -29,11 +53,19 @@ func mappedProduct(dt dtype.DType) (k *kernel.Kernel, turned bool) {
 		}
 		sum.Zero()
 		k.Pipelined(3, k.I32(0), inner, k.I32(depth), func(i kernel.Value) {
-			left.LoadMapped(am, i, row0, z, kernel.AlongCols, width, func(r, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			along, across, groups := i, row0, kernel.AlongCols
+			if f.aTurned {
+				along, across, groups = row0, i, kernel.AlongRows
+			}
+			left.LoadMapped(am, along, across, z, groups, width, func(r, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				row, d := row0.Add(r), i.Add(d)
-				return a, at(row, d, rows, inner), row.Lt(rows).And(d.Lt(inner))
+				inside := row.Lt(rows).And(d.Lt(inner))
+				if f.aTurned {
+					return a, at(d, row, inner, rows), inside
+				}
+				return a, at(row, d, rows, inner), inside
 			})
-			along, across, groups := column0, i, kernel.AlongCols
+			along, across, groups = column0, i, kernel.AlongCols
 			if turned {
 				along, across, groups = i, column0, kernel.AlongRows
 			}
@@ -45,29 +77,29 @@ func mappedProduct(dt dtype.DType) (k *kernel.Kernel, turned bool) {
 				}
 				return b, at(d, column, inner, columns), inside
 			})
-			sum.Dot(left, right, turned)
+			sum.Dot(left, right, f.tf32)
 		})
 		sum.Each(1, func(r, col kernel.Value, v []kernel.Value) {
 			row, column := row0.Add(r), column0.Add(col)
 			k.If(row.Lt(rows).And(column.Lt(columns)), func() { c.Store(at(row, column, rows, columns), v[0]) })
 		})
-	}), turned
+	})
 }
 
 // A user's kernel loads tiles by tensor maps. Operands are small integers, so that every device gives the same.
 func TestTensorMaps(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
-		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
-			k, turned := mappedProduct(dt)
+		for _, form := range mappedForms {
+			k, dt, turned := mappedProduct(form), form.dt, form.turned
 			p, err := k.Program()
 			if err != nil {
 				t.Fatal(err)
 			}
 			text, err := ptx.Compile([]*kir.Program{p}, ptx.Target{Major: 9, Arch: true})
-			if err != nil || strings.Count(string(text), "cp.async.bulk.tensor") < 2 {
-				t.Errorf("%v: a GPU does not copy by tensor maps: %v", dt, err)
+			if err != nil || strings.Contains(string(text), "cp.async.bulk.tensor") != form.mapped {
+				t.Errorf("%s: copied by tensor maps: %v, %v", form.name, !form.mapped, err)
 			}
-			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 100, 72, 40}, {3, 65, 128, 96}, {1, 1, 8, 8}} {
+			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 104, 72, 40}, {3, 72, 128, 96}, {1, 8, 8, 8}} {
 				n := max(c.matrices, 1)
 				filled := func(lines, length int) *Tensor {
 					v := x.ToDType(x.RandInt(-8, 9, []int{n, lines, length}, dtype.Int32), dt)
@@ -78,6 +110,9 @@ func TestTensorMaps(t *testing.T) {
 				}
 				a, b := filled(c.rows, c.inner), filled(c.inner, c.columns)
 				want := x.MatMul(x.ToDType(a, dtype.Float32), x.ToDType(b, dtype.Float32))
+				if form.aTurned {
+					a = x.Contiguous(x.Transpose(a, -2, -1))
+				}
 				if turned {
 					b = x.Contiguous(x.Transpose(b, -2, -1))
 				}
@@ -85,7 +120,7 @@ func TestTensorMaps(t *testing.T) {
 				grid := LaunchShape{Grid: [3]int{(c.columns + 63) / 64, (c.rows + 63) / 64, n}, Block: [3]int{128}}
 				x.Launch(k, grid, Mapped(a), Mapped(b), In(a), In(b), Out(got), Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
 				if d := floats(t, x, x.Max(x.Abs(x.Sub(got, want)))); d[0] != 0 {
-					t.Errorf("%v %+v: the product differs by %v", dt, c, d[0])
+					t.Errorf("%s %+v: the product differs by %v", form.name, c, d[0])
 				}
 			}
 		}
