@@ -48,9 +48,10 @@ var (
 	}
 	// costsPlain are those of float32 with operands that threads copy.
 	costsPlain = []gemmCost{
-		{tileWide, 1, 3000, 2850, 2850},
-		{24, 1, 3000, 2250, 2250},
-		{27, 3, 2000, 1060, 700},
+		{tileWide, 1, 7500, 2850, 2850},
+		{24, 1, 6000, 2250, 2250},
+		{27, 3, 6500, 1060, 700},
+		{26, 4, 4000, 620, 500},
 	}
 )
 
@@ -106,7 +107,7 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile, splits, depth int
 		parting = costsSingle
 	}
 	tile, splits, _ = p.choose(parting, notionalShared, notional, 0)
-	if lim.Multiprocessors != notional || lim.SharedPerBlock < notionalShared || len(costs) == 0 || &costs[0] != &parting[0] {
+	if lim.Multiprocessors != notional || lim.SharedPerBlock < notionalShared || len(costs) != len(parting) || len(costs) > 0 && &costs[0] != &parting[0] {
 		tile, splits, _ = p.choose(costs, lim.SharedPerBlock, lim.Multiprocessors, splits)
 	}
 	if splits == 0 {
@@ -193,7 +194,7 @@ const (
 	turnGain = 512
 	// turnGainFew is that on devices of fewer than fewMultiprocessors: the processor takes as long for a copied element as for some hundred products. It is
 	// also where exact products take more than mostCopied elements of memory for copies.
-	turnGainFew, fewMultiprocessors, mostCopied = 2048, 32, 4 << 20
+	turnGainFew, fewMultiprocessors, mostCopied = 2048, 32, 19 << 18
 )
 
 // layOperands copies operands of large products of 32 bits to where the product wants them: exact ones along their own axis, as threads read neighbours of
@@ -209,8 +210,8 @@ func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
 	axis := 0
 	if tf32 {
 		axis = 1
-	} else if min(p.m, p.n) < least {
-		return nil
+	} else if p.s[1][0] != 1 && p.n < least || p.s[2][0] != 1 && p.m < least {
+		return nil // tensor maps need both
 	}
 	if err := p.layAlong(is, 1, axis, least); err != nil || tf32 && p.turnsLate() {
 		return err
