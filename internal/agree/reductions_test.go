@@ -122,8 +122,11 @@ func tryReductions(p *pair, share int) (combinations int) {
 				}
 			}
 		}
-		// Integers and bool sum in int64.
+		// Integers and bool sum in int64; what takes two operands are losses, which are of floats.
 		for i, from := range []dtype.DType{dtype.Bool, dtype.Uint8, dtype.Int16, dtype.Int32} {
+			if op.Ins > 1 {
+				break
+			}
 			p.try(reduceTrial(op, from, dtype.Int64, folds[(next+i*7)%len(folds)]))
 		}
 		if combinations += types; floats != 4 {

@@ -368,7 +368,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		var maps [2]kernel.TensorMap
 		if s.Attr[1]&gemmMapped != 0 {
 			declare := k.TensorMap
-			if mapPlain(s.DTypes[1], s.Attr[1]&gemmTF32 != 0) {
+			if mapPlain(s.Compute, s.Attr[1]&gemmTF32 != 0) {
 				declare = k.PlainTensorMap
 			}
 			maps = [2]kernel.TensorMap{declare("amap"), declare("bmap")}

@@ -47,3 +47,36 @@ func TestTensorMap(t *testing.T) {
 		}
 	}
 }
+
+// The maps that a product's kernel declares are those that its launch fills in.
+func TestTensorMapsOfProducts(t *testing.T) {
+	for _, c := range []struct {
+		dt    dtype.DType
+		tf32  bool
+		plain bool
+	}{{dtype.BFloat16, false, false}, {dtype.Float32, true, false}, {dtype.Float32, false, true}} {
+		is := newCollector()
+		is.limits = Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
+		square := Operand{Ptr: 1 << 20, DType: c.dt, Shape: []int{8192, 8192}, Stride: []int{8192, 1}}
+		check(t, Matmul(is, square, square, square, MatmulOpt{TF32: c.tf32}))
+		mapped := 0
+		for s := range is.specs {
+			if s.Family != FamilyMatmul {
+				continue
+			}
+			p, err := Build(&s).Program()
+			check(t, err)
+			for i := range p.Params {
+				if q := &p.Params[i]; q.IsMap() {
+					mapped++
+					if q.Plain != c.plain {
+						t.Errorf("%v, tf32 %v: map %s is plain: %v", c.dt, c.tf32, q.Name, q.Plain)
+					}
+				}
+			}
+		}
+		if mapped != 2 {
+			t.Errorf("%v, tf32 %v: %d tensor maps", c.dt, c.tf32, mapped)
+		}
+	}
+}
