@@ -224,7 +224,7 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 			defer g.empty() // of gradients above all
 			o.gather(x, g, &plan)
 			for _, b := range g.batches {
-				(*core.Exec)(x).Step(&core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
+				core.TakeStep((*core.Exec)(x), &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
 					LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
 			}
 		}

@@ -237,7 +237,7 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 		byType[dt] = append(byType[dt], (*core.Tensor)(g))
 	}
 	for _, dt := range types {
-		(*core.Exec)(x).Unscale(byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
+		core.Unscale((*core.Exec)(x), byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
 	}
 	st.stage, st.checked = unscaled, types != nil
 	return st
@@ -302,7 +302,7 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 		if found == nil {
 			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer whose parameters have gradients")
 		}
-		(*core.Exec)(x).UpdateScale((*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
+		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
 		s.restart()
 		return nil
 	})

@@ -26,10 +26,10 @@ import (
 	"strings"
 )
 
-// byHand are exported names of core whose face is written by hand in tenon.go.
+// byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
-	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true,
+	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
 }
 
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.

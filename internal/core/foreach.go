@@ -129,8 +129,8 @@ type Step struct {
 	Lists [][]*Tensor
 }
 
-// Step does it.
-func (x *Exec) Step(s *Step) {
+// TakeStep does it.
+func TakeStep(x *Exec, s *Step) {
 	if len(s.Which) == 0 {
 		return
 	}
@@ -230,7 +230,7 @@ func ScaleRow(scale float32, steps int) []float64 {
 }
 
 // Unscale divides gradients by the scale of row, in place, and sets found, a float32, to 1 where one is infinite or NaN.
-func (x *Exec) Unscale(grads []*Tensor, row, found *Tensor) {
+func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	if len(grads) == 0 {
 		return
 	}
@@ -256,7 +256,7 @@ func runUpdateScale(f *frame) error {
 }
 
 // UpdateScale ends a step of scaled losses: row and scale, a float32, follow from the flags, which are cleared.
-func (x *Exec) UpdateScale(row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
+func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	f := x.NoGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
 	f.opt = &updateScale{growth, backoff, interval}
