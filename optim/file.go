@@ -37,6 +37,18 @@ type filed interface {
 	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
 }
 
+// filedOf returns o as one of this package's, or an error of operation op.
+func filedOf(op string, o Optimizer) (filed, error) {
+	if isNil(o) {
+		return nil, missing(op)
+	}
+	s, ok := o.(filed)
+	if !ok {
+		return nil, core.Refusal(op, fault.Unsupported, "%T is no optimizer of package optim; save and load what it remembers by its own means", o)
+	}
+	return s, nil
+}
+
 // savedState is what a file holds of an optimizer.
 type savedState struct {
 	// kind is the optimizer's name; "" if the file does not say.
@@ -57,12 +69,9 @@ type savedArray struct {
 // PyTorch's state_dict as state.NUMBER.NAME, such as state.0.exp_avg, and in the metadata the optimizer's name and the param_groups as JSON. Parameters are not
 // in it, see nn.SaveFile. It waits for the device. An older file of that name stays as it was until the new one is complete.
 func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
-	if isNil(o) {
-		return missing("SaveFile")
-	}
-	s, ok := o.(filed)
-	if !ok {
-		return core.Refusal("SaveFile", fault.Unsupported, "%T is no optimizer of package optim; save what it remembers by its own means", o)
+	s, err := filedOf("SaveFile", o)
+	if err != nil {
+		return err
 	}
 	var failed error
 	if err := tenon.Try(func() { failed = s.save(x, name) }); err != nil {
@@ -77,12 +86,9 @@ func SaveFile(x *tenon.Exec, o Optimizer, name string) error {
 // LoadFile gives o the state and the options of a file that SaveFile wrote. The optimizer must be of the same kind, with the same numbers of parameters in
 // its groups, of the same shapes; if anything does not fit, nothing is changed.
 func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
-	if isNil(o) {
-		return missing("LoadFile")
-	}
-	s, ok := o.(filed)
-	if !ok {
-		return core.Refusal("LoadFile", fault.Unsupported, "%T is no optimizer of package optim; load what it remembers by its own means", o)
+	s, err := filedOf("LoadFile", o)
+	if err != nil {
+		return err
 	}
 	f, err := safetensors.Open(name)
 	if err != nil {

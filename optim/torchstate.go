@@ -19,12 +19,9 @@ import (
 // StateDict returns what o remembers, and its options, as PyTorch's state_dict has them, for torchfile.Save: alone or beside a model's parameters. The tensors are
 // the optimizer's own, and the numbers of steps float32 tensors of the processor in x's scope. It waits for the device.
 func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
-	if isNil(o) {
-		return nil, missing("StateDict")
-	}
-	s, ok := o.(filed)
-	if !ok {
-		return nil, core.Refusal("StateDict", fault.Unsupported, "%T is no optimizer of package optim; save what it remembers by its own means", o)
+	s, err := filedOf("StateDict", o)
+	if err != nil {
+		return nil, err
 	}
 	state, groups := &torchfile.Dict{}, []any{}
 	var failed error
@@ -97,12 +94,9 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 // "optimizer" in a checkpoint with that key. Groups and parameters must be as many, and of the same shapes; if anything does not fit, nothing is changed.
 // Options that Tenon has no use for, such as fused, are passed over.
 func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string) error {
-	if isNil(o) {
-		return missing("LoadStateDict")
-	}
-	s, ok := o.(filed)
-	if !ok {
-		return core.Refusal("LoadStateDict", fault.Unsupported, "%T is no optimizer of package optim; load what it remembers by its own means", o)
+	s, err := filedOf("LoadStateDict", o)
+	if err != nil {
+		return err
 	}
 	var failed error
 	if err := tenon.Try(func() {

@@ -366,8 +366,8 @@ func TestSave(t *testing.T) {
 		if !get("grad").(*torchfile.Tensor).RequiresGrad || get("one").(*torchfile.Tensor).RequiresGrad {
 			t.Error("which tensors require grad was not kept")
 		}
-		if got, want := fmt.Sprintf("%#v", get("values")), fmt.Sprintf("%#v", values); strings.ReplaceAll(got, "&", "") == "" || len(got) < 100 || !equalValues(get("values"), values) {
-			t.Errorf("got %s, want %s", got, want)
+		if got := get("values"); !equalValues(got, values) {
+			t.Errorf("got %#v, want %#v", got, values)
 		}
 		if got := get("type"); got != (torchfile.Global{Module: "torch", Name: "float32"}) {
 			t.Errorf("got %v", got)

@@ -211,40 +211,47 @@ func (w *writer) value(v any, depth int) error {
 	case []any:
 		w.p.EmptyList()
 		w.p.Mark()
-		for _, e := range v {
-			if err := w.value(e, depth+1); err != nil {
-				return err
-			}
+		if err := w.values(v, depth); err != nil {
+			return err
 		}
 		w.p.Appends()
 	case Tuple:
 		w.p.Mark()
-		for _, e := range v {
-			if err := w.value(e, depth+1); err != nil {
-				return err
-			}
+		if err := w.values(v, depth); err != nil {
+			return err
 		}
 		w.p.Tuple()
 	case *Dict:
 		return w.dict(v, depth)
 	case map[string]any:
-		d := &Dict{}
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			d.Keys, d.Values = append(d.Keys, k), append(d.Values, v[k])
-		}
-		return w.dict(d, depth)
+		return w.dict(sorted(v), depth)
 	case map[string]*tenon.Tensor:
-		d := &Dict{}
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			d.Keys, d.Values = append(d.Keys, k), append(d.Values, v[k])
-		}
-		return w.dict(d, depth)
+		return w.dict(sorted(v), depth)
 	case *tenon.Tensor:
 		return w.tensor(v)
 	default:
 		return refuse("a %T cannot be saved; use nil, bool, numbers, strings, tensors, and lists, tuples and dicts of them", v)
 	}
 	return nil
+}
+
+// values writes what a list or tuple has.
+func (w *writer) values(vs []any, depth int) error {
+	for _, v := range vs {
+		if err := w.value(v, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sorted is the Dict of m, in the order of its keys.
+func sorted[T any](m map[string]T) *Dict {
+	d := &Dict{}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		d.Keys, d.Values = append(d.Keys, k), append(d.Values, m[k])
+	}
+	return d
 }
 
 func (w *writer) dict(d *Dict, depth int) error {

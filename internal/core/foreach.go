@@ -136,7 +136,7 @@ func TakeStep(x *Exec, s *Step) {
 	}
 	x = x.NoGrad()
 	x.advance(s)
-	x.foreach(&foreach{op: s.Op.PointOp, lists: len(s.Lists), outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows, nil)
+	x.foreach(&foreach{op: s.Op.PointOp, outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows, nil)
 }
 
 // stepOuts: the outputs are the inputs but the gradient.
@@ -208,6 +208,7 @@ func (f *frame) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	if flag != nil {
 		f.many = append(f.many, flag)
 	}
+	c.lists = len(lists)
 	f.opt = c
 	f.call()
 	f.x.s.leave(f)
@@ -234,7 +235,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	if len(grads) == 0 {
 		return
 	}
-	x.NoGrad().foreach(&foreach{op: kernels.Unscale, lists: 1, outs: []int{0}, which: make([]int32, len(grads))}, [][]*Tensor{grads}, row, found)
+	x.NoGrad().foreach(&foreach{op: kernels.Unscale, outs: []int{0}, which: make([]int32, len(grads))}, [][]*Tensor{grads}, row, found)
 }
 
 // updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.
