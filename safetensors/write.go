@@ -6,13 +6,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/wholefile"
 )
 
 // Write writes a file of the described arrays to w. It asks data once for the bytes of each, in the order of the file, so that only one
@@ -58,29 +57,7 @@ func writeError(err error) error { return fault.Wrap(fault.System, err, "safeten
 // Save writes the named file as Write does. Until it is complete it has another name in the same folder, so that a failure leaves an
 // older file of that name as it was.
 func Save(name string, metadata map[string]string, arrays []Info, data func(Info) ([]byte, error)) error {
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".partial-*")
-	if err != nil {
-		return writeError(err)
-	}
-	saved := false
-	defer func() { // when data panics too
-		if !saved {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := Write(f, metadata, arrays, data); err != nil {
-		return err
-	}
-	for _, finish := range []func() error{
-		func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), name) },
-	} {
-		if err := finish(); err != nil {
-			return writeError(err)
-		}
-	}
-	saved = true
-	return nil
+	return wholefile.Write("safetensors", name, func(w io.Writer) error { return Write(w, metadata, arrays, data) })
 }
 
 // layOut checks the arrays and metadata, orders and places the arrays, and returns them with the header.

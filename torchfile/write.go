@@ -9,8 +9,6 @@ import (
 	"io"
 	"maps"
 	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"tenon.dev"
@@ -18,6 +16,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/pickle"
+	"tenon.dev/internal/wholefile"
 )
 
 const (
@@ -31,30 +30,8 @@ const (
 // string, []any, Tuple, *Dict, map[string]any and map[string]*tenon.Tensor (in the order of their keys), *tenon.Tensor on x's device or the processor, and
 // Global for constants such as torch.float32. A tensor that is there twice is written once and is one tensor again when it is loaded; views are written as
 // tensors of their own. It waits for the device. An older file of that name stays as it was until the new one is complete.
-func Save(x *tenon.Exec, name string, v any) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".partial-*")
-	if err != nil {
-		return fault.Wrap(fault.System, err, "torchfile: cannot save %q", name)
-	}
-	saved := false
-	defer func() { // when reading a tensor panics too
-		if !saved {
-			_ = f.Close()
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if err := Write(x, f, v); err != nil {
-		return err
-	}
-	for _, finish := range []func() error{
-		func() error { return f.Chmod(0o644) }, f.Sync, f.Close, func() error { return os.Rename(f.Name(), name) },
-	} {
-		if err := finish(); err != nil {
-			return fault.Wrap(fault.System, err, "torchfile: cannot save %q", name)
-		}
-	}
-	saved = true
-	return nil
+func Save(x *tenon.Exec, name string, v any) error {
+	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
 
 // Write is Save to a writer.

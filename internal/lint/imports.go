@@ -26,7 +26,8 @@ internal/testkit: fault dtype
 internal/lint:
 internal/lint/...: internal/lint
 internal/benchrun: fault
-safetensors: LEAF
+internal/wholefile: fault
+safetensors: LEAF internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
 internal/agree:
@@ -64,7 +65,7 @@ FACE = LEAF . cuda kernel
 linalg: FACE internal/core
 fft: FACE internal/core
 special: FACE internal/core
-torchfile: FACE internal/core internal/pickle safetensors
+torchfile: FACE internal/core internal/pickle internal/wholefile
 compile: FACE internal/core internal/kernels internal/kir
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
