@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs)
+# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
-# (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, see memcheck/testdata/runs.sh).
+# (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
+# and their pages there).
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
 tar -xzf "$1" -C "$bin"
-ln -s sanitize.test "$bin/memcheck.test"
 run=$2
 commit=$3
 parts=" ${*:4} "
@@ -16,11 +16,11 @@ parts=" ${*:4} "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
-part() { # name, folder, command…
+part() { # name, folder, arguments…; the test binary has the folder's name
 	local name=$1 dir=$2 start=$SECONDS
 	shift 2
 	[[ $parts == *" $name "* ]] || return 0
-	(cd "$dir" && timeout 400 "$bin/$name.test" -test.v -runfile "$run" -runcommit "$commit" "$@") >"$run.$name.log" 2>&1
+	(cd "$dir" && timeout 400 "$bin/$(basename "$dir").test" -test.v -runfile "$run" -runcommit "$commit" "$@") >"$run.$name.log" 2>&1
 	local rc=$?
 	printf '%-12s exit %d, %d s: %s\n' "$name" $rc $((SECONDS - start)) "$(grep -E '^(ops:|ok|PASS|FAIL|panic)' "$run.$name.log" | tail -1)"
 	grep -E -e '--- FAIL' "$run.$name.log" | head -5
@@ -44,6 +44,8 @@ if [[ $parts == *" memcheck "* ]]; then
 fi
 if [[ $parts == *" planted "* ]]; then
 	memcheck/testdata/runs.sh "$(dirname "$run")" "$bin/tenon" "$bin/sanitize.test" || status=1
+	part planted memcheck -test.run '^TestPlantedRuns$' -journals "$(dirname "$run")"
+	grep -E 'runs as planted' "$run.planted.log"
 fi
 if [[ $parts == *" bench "* ]]; then
 	grep -E '(µs|TB/s|TFLOP/s|ms|launches|allocs/op) +\(' "$run.bench.log"

@@ -3,6 +3,7 @@ package memcheck
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"tenon.dev/internal/benchrun"
 )
+
+var journals = flag.String("journals", "", "TestPlantedRuns judges the journals that testdata/runs.sh left in this folder")
 
 // recordedRun reads the journal of a run on an H200.
 func recordedRun(t *testing.T, file string) []*Record {
@@ -302,6 +307,24 @@ func TestRecordedRuns(t *testing.T) {
 	for name, f := range compare {
 		for _, w := range f(recordedRun(t, filepath.Join(dir, name))) {
 			t.Errorf("%s: %s", name, w)
+		}
+	}
+}
+
+// TestPlantedRuns holds a new run over the planted programs, on a GPU, against what was planted.
+func TestPlantedRuns(t *testing.T) {
+	if *journals == "" {
+		t.Skip("-journals names no folder; bench/gpu.sh's part planted makes one on a machine with a GPU")
+	}
+	for name, f := range map[string]func(records []*Record) []string{"pytest": comparePytest, "go": compareGo, "cuda": compareCUDA} {
+		records := recordedRun(t, filepath.Join(*journals, name+".jsonl"))
+		wrong := f(records)
+		for _, w := range wrong {
+			t.Errorf("%s: %s", name, w)
+		}
+		if len(wrong) == 0 {
+			t.Logf("%s: %d runs as planted", name, len(records))
+			benchrun.Record(benchrun.Figure{Name: "memcheck.planted." + name, Unit: "runs", Sample: benchrun.Summarize([]float64{float64(len(records))})})
 		}
 	}
 }

@@ -200,6 +200,9 @@ var catalogue = []Section{
 	{"Memory checker", []Entry{
 		{"memcheck.planted.sim", "tests", "planted tests, of 28, that come out right under the simulator's checker", "", atLeast(28)},
 		{"memcheck.planted.gpu", "tests", "planted tests, of 28, that come out right under compute-sanitizer", "", atLeast(28)},
+		{"memcheck.planted.pytest", "runs", "tests of a Python file with planted bugs × compute-sanitizer's tools, of 40 runs those with what was planted (`bench/gpu.sh … planted`)", "", atLeast(40)},
+		{"memcheck.planted.cuda", "runs", "the same of a CUDA C++ program, of 128", "", atLeast(128)},
+		{"memcheck.planted.go", "runs", "the same of Go tests, of 120", "", atLeast(120)},
 		{"memcheck.kernels.sim", "kernels", "kernels of internal/kernels' tests under the simulator's checker, 0 findings", "", nil},
 		{"memcheck.kernels.memcheck", "kernels", "kernels under compute-sanitizer's memcheck by the command, 0 findings", "", nil},
 		{"memcheck.kernels.racecheck", "kernels", "kernels under racecheck by the command, 0 findings", "", nil},
