@@ -3,6 +3,7 @@ package tenon_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -66,6 +67,9 @@ var profiles = []struct {
 }
 
 func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing
+	t.Cleanup(func() { slog.SetDefault(before) })
 	w := &walk{t: t, rand: rand.New(rand.NewPCG(1, 2)), x: x, other: other, values: map[reflect.Type][]value{}, said: map[string]string{}, told: map[string]bool{}}
 	tensor := func(name string, f func(x *tenon.Exec) any, wrong bool) value { return value{name, f, wrong} }
 	var tensors []value
@@ -246,12 +250,12 @@ func set(v reflect.Value, to any) {
 // mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
 var mayBe = map[string]map[string]string{
 	"nil": {
-		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0", "SetGrad": "1", "Nodes": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0",
+		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0", "SetGrad": "1", "Nodes": "0", "Pool": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
 	},
 	"zero": {
-		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
+		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
 	},
 	"closed": {

@@ -16,6 +16,7 @@ package tenon
 import (
 	"fmt"
 
+	"tenon.dev/cuda"
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -171,24 +172,40 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 }
 
 // Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
-// it; those it read live at least as long as it does.
+// it, unless Exec.Keep took them out; those it read live at least as long as it does.
 type Graph core.Graph
 
-// Nodes returns how many operations the graph has.
+// Nodes returns how many operations the graph has, 0 for none.
 func (g *Graph) Nodes() int { return (*core.Graph)(g).Nodes() }
+
+// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture returned.
+func (g *Graph) Pool() [2]uint64 { return (*core.Graph)(g).Pool() }
+
+// Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
+func (g *Graph) Dump(path string) error { return core.Located("Dump", (*core.Graph)(g).Dump(path)) }
 
 // Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
 func (g *Graph) Close() error { return (*core.Graph)(g).Close() }
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: both may then not run at the same time, and running one may overwrite what the other
-	// made.
+	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured first should
+	// run first. Runs of graphs that share memory wait for each other, unless ManualStreams switched that off.
 	Share *Graph
+	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
+	Pool [2]uint64
+	// Stream is where f's work is recorded: not the default stream. Nil is one of the device's.
+	Stream *cuda.Stream
+	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
+	Mode cuda.CaptureMode
+	// Debug keeps the graph as it was recorded, for Dump.
+	Debug bool
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
-// Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable.
+// Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable. The Exec
+// that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on f's. Memory comes from the graph's own pool.
+// Random numbers are drawn anew by every Replay, from where the generator then is.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 	c, err := x.found("Capture")
 	if err == nil && f == nil {
@@ -197,7 +214,8 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share)})
+	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share), Pool: opt.Pool, Stream: (*rt.Stream)(opt.Stream),
+		Mode: rt.CaptureMode(opt.Mode), Debug: opt.Debug})
 	return (*Graph)(g), core.Located("Capture", err)
 }
 

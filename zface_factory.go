@@ -43,6 +43,16 @@ func (x *Exec) Eye(n int, m int, dt dtype.DType) *Tensor {
 	return (*Tensor)(x.made("Eye").Eye(n, m, dt))
 }
 
+// FillInto makes every element of dst v, converted to dst's type as by Full.
+func (x *Exec) FillInto(dst *Tensor, v float64) {
+	x.made("FillInto", dst).FillInto((*core.Tensor)(dst), v)
+}
+
+// FillIntoC is FillInto for complex v.
+func (x *Exec) FillIntoC(dst *Tensor, v complex128) {
+	x.made("FillIntoC", dst).FillIntoC((*core.Tensor)(dst), v)
+}
+
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	return (*Tensor)(x.made("FromBytes").FromBytes(data, dt, shape...))

@@ -32,6 +32,9 @@ func (s *Stream) ID() int { return s.rt().ID() }
 // Handle is the driver's handle, for use with other libraries: 0 for the default stream.
 func (s *Stream) Handle() uint64 { return uint64(s.rt().Handle()) }
 
+// Capturing reports whether the work of s is being recorded as a graph.
+func (s *Stream) Capturing() bool { return s.rt().Capturing() }
+
 // Query reports whether all work of s is done.
 func (s *Stream) Query() (ok bool, err error) {
 	defer returned(&err)

@@ -137,6 +137,29 @@ func (d *Device) EmptyPool(id PoolID) error {
 	return d.releasePrivate(p, context)
 }
 
+// EmptyReleased returns what private pools that no one holds have free to the device: nothing else could use it. While a diversion is active it does
+// nothing.
+func (d *Device) EmptyReleased() error {
+	context := d.gather(LevelAll)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.diversions) > 0 {
+		return nil
+	}
+	for _, p := range slices.Clone(d.private) {
+		if p.uses > 0 {
+			continue
+		}
+		if err := d.synchronize(p, context); err != nil {
+			return err
+		}
+		if err := d.releasePrivate(p, context); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // BeginAllocateToPool adds a use to the private pool id, making it if need be, and sends the allocations of the streams that
 // filter takes to it until EndAllocateToPool; the use stays. Earlier diversions are asked first. Meanwhile no events are recorded or queried, nothing is
 // flushed, and blocks freed with further streams are held back. For a capture the filter is CaptureFilter, for eager work

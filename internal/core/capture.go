@@ -11,7 +11,9 @@ import (
 // capture is the session's state while it records a graph.
 type capture struct {
 	x       *Exec
-	uses    map[*storage]bool // the storages that recorded work touches; true if it writes them
+	pool    alloc.PoolID
+	async   bool             // the driver's pool gives the memory, and blocks name no pool
+	uses    map[*storage]use // what recorded work touches
 	streams map[*rt.Stream]bool
 	// generators are those that recorded work draws from.
 	generators []*captured
@@ -19,28 +21,64 @@ type capture struct {
 	refused error
 }
 
-// Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it;
-// those it read live at least as long as it does.
+// Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
+// Keep took them out; those it read live at least as long as it does.
 type Graph struct {
 	g     *rt.Graph
 	uses  []use
 	scope *scope
-	// generators are written to the device before every run.
+	// generators are those that the graph draws from.
 	generators []*captured
 	closed     bool
 }
 
-// use is a storage that the graph touches; held says that the graph keeps a reference to it.
+// use is how the graph touches a storage.
 type use struct {
 	st     *storage
 	writes bool
-	held   bool
+	// held says that the graph keeps a reference, since the memory is not its own: the storage may be closed while the capture goes on.
+	held bool
 }
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: both may then not run at the same time, and running one may overwrite what the other made.
+	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured first should
+	// run first. Runs of graphs that share memory wait for each other.
 	Share *Graph
+	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
+	Pool alloc.PoolID
+	// Stream is where f's work is recorded: not the default stream. Nil is one of the device's.
+	Stream *rt.Stream
+	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
+	Mode rt.CaptureMode
+	// Debug keeps the graph as it was recorded, for Dump.
+	Debug bool
+}
+
+// where returns the stream that is captured, and how.
+func (opt *CaptureOpt) where(x *Exec) (st *rt.Stream, spec rt.CaptureSpec, err error) {
+	dev := x.m.stream.Device()
+	spec = rt.CaptureSpec{Pool: opt.Pool, Mode: opt.Mode, Source: opt.Debug}
+	if opt.Share != nil {
+		if err := opt.Share.usable(); err != nil {
+			return nil, spec, err
+		}
+		if opt.Pool != (alloc.PoolID{}) && opt.Pool != opt.Share.g.Pool() {
+			return nil, spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
+		}
+		spec.Pool = opt.Share.g.Pool()
+	}
+	if opt.Stream == nil {
+		st, err = dev.Stream()
+		return st, spec, err
+	}
+	if err := opt.Stream.Usable(); err != nil {
+		return nil, spec, err
+	}
+	if opt.Stream.Device() != dev {
+		return nil, spec, fault.New(fault.Invalid, "the stream to capture is of %s, and this Exec works on %s", opt.Stream.Device().Info().Name, dev.Info().Name)
+	}
+	return opt.Stream, spec, nil
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the device or
@@ -51,24 +89,17 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
-	dev := x.m.stream.Device()
-	st, err := dev.Stream()
+	st, spec, err := opt.where(x)
 	if err != nil {
 		return nil, err
 	}
-	var pool alloc.PoolID
-	if opt.Share != nil {
-		if err := opt.Share.usable(); err != nil {
-			return nil, err
-		}
-		pool = opt.Share.g.Pool()
-	}
-	rc, err := dev.BeginCapture(st, pool)
+	dev := st.Device()
+	rc, err := dev.BeginCapture(st, spec)
 	if err != nil {
 		return nil, err
 	}
 	y := x.On(st)
-	c := &capture{x: y, uses: map[*storage]bool{}, streams: map[*rt.Stream]bool{}}
+	c := &capture{x: y, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, uses: map[*storage]use{}, streams: map[*rt.Stream]bool{}}
 	outer := s.scope
 	s.push()
 	mine := s.scope
@@ -78,10 +109,14 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		s.capture = nil
 		if !returned { // a panic that is no error of ours goes on, but leaves the device usable
 			s.popTo(outer)
-			_ = rc.Abort()
+			_ = c.leaveGenerators(true)
+			_ = errors.Join(c.letGo(), rc.Abort())
 		}
 	}()
-	err = Try(func() { f(y) })
+	err = Try(func() {
+		c.generator(y.Generator())
+		f(y)
+	})
 	returned = true
 	if err == nil {
 		err = c.refused
@@ -89,9 +124,13 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err == nil {
 		err = c.join(st)
 	}
+	if err == nil {
+		err = Try(c.advance)
+	}
+	err = errors.Join(err, c.leaveGenerators(err != nil))
 	if err != nil {
 		s.popTo(outer)
-		return nil, errors.Join(err, rc.Abort())
+		return nil, errors.Join(err, c.letGo(), rc.Abort())
 	}
 	s.capture = nil
 	s.scope = mine.parent
@@ -99,17 +138,22 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	g = &Graph{g: rg, scope: mine, generators: c.generators}
 	if err != nil {
 		g.drop()
-		return nil, err
+		return nil, errors.Join(err, c.letGo())
 	}
-	for storage, writes := range c.uses {
-		u := use{st: storage, writes: writes}
-		if storage.block != nil && storage.block.Pool() != rg.Pool() {
-			storage.retain()
-			u.held = true
-		}
+	for _, u := range c.uses {
 		g.uses = append(g.uses, u)
 	}
 	return g, nil
+}
+
+// letGo gives up the references of a capture that failed.
+func (c *capture) letGo() (err error) {
+	for _, u := range c.uses {
+		if u.held {
+			err = errors.Join(err, u.st.release())
+		}
+	}
+	return err
 }
 
 // join makes the capturing stream wait for every stream that the capture spread to.
@@ -124,27 +168,46 @@ func (c *capture) join(st *rt.Stream) error {
 	return nil
 }
 
-// note keeps what an operation touches.
-func (c *capture) note(f *frame) {
-	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil {
-			c.touch(t.st)
+// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their memory must be the
+// graph's too.
+func (c *capture) reach(f *frame) {
+	st := f.x.m.stream
+	if c.streams[st] || st == c.x.m.stream || f.x.m.manual || f.row.flags&flagForeign != 0 {
+		return
+	}
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range ts {
+			if t != nil && c.uses[t.st].writes {
+				f.check(t.st.after(&t.st.writer, st))
+			}
 		}
 	}
-	for _, t := range f.many {
-		c.touch(t.st)
+}
+
+// note keeps what an operation touches.
+func (c *capture) note(f *frame) {
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range ts {
+			if t != nil {
+				c.touch(t.st, false, false)
+			}
+		}
 	}
 	for i := 0; i < f.outs; i++ {
-		c.uses[f.out[i].st] = true
+		c.touch(f.out[i].st, true, f.to(i) == nil)
 	}
 	c.streams[f.x.m.stream] = true
 }
 
-// touch notes a read.
-func (c *capture) touch(st *storage) {
-	if _, ok := c.uses[st]; !ok {
-		c.uses[st] = false
+// touch notes an access; fresh says that the operation under way made the storage.
+func (c *capture) touch(st *storage, writes, fresh bool) {
+	u, ok := c.uses[st]
+	if !ok && st.block != nil && st.block.Pool() != c.pool && !(fresh && c.async) {
+		st.retain()
+		u.held = true
 	}
+	u.st, u.writes = st, u.writes || writes
+	c.uses[st] = u
 }
 
 // refuse fails a call that cannot be recorded.
@@ -169,8 +232,14 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
-	for _, r := range g.generators {
-		if err := r.refill(x); err != nil {
+	if len(g.generators) > 0 {
+		generatorMu.Lock()
+		defer generatorMu.Unlock()
+		if err := Try(func() {
+			for _, r := range g.generators {
+				r.refill(x)
+			}
+		}); err != nil {
 			return err
 		}
 	}
@@ -178,17 +247,24 @@ func (x *Exec) Replay(g *Graph) error {
 	seq := st.Next()
 	for _, u := range g.uses {
 		var err error
-		if u.writes {
+		switch {
+		case x.m.manual:
+			err = u.st.recordStream(st)
+		case u.writes:
 			err = u.st.write(st, seq)
-		} else {
+		default:
 			err = u.st.read(st, seq)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	err := g.g.Launch(st)
-	st.Issued(seq)
+	err := g.g.Launch(st, seq, !x.m.manual)
+	if err != nil {
+		for _, r := range g.generators {
+			r.state.known = false
+		}
+	}
 	return err
 }
 
@@ -211,6 +287,25 @@ func (g *Graph) Nodes() int {
 	return g.g.Nodes()
 }
 
+// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture returned.
+func (g *Graph) Pool() [2]uint64 {
+	if g == nil || g.g == nil {
+		return [2]uint64{}
+	}
+	return g.g.Pool()
+}
+
+// Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
+func (g *Graph) Dump(path string) error {
+	if err := g.usable(); err != nil {
+		return err
+	}
+	return g.g.Dump(path)
+}
+
+// Capturing reports whether the work of x's stream is being recorded as a graph.
+func (x *Exec) Capturing() bool { return x.m.stream.Capturing() }
+
 // Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.g == nil || g.closed {
@@ -231,7 +326,7 @@ func (g *Graph) Close() error {
 // drop closes the graph's tensors.
 func (g *Graph) drop() {
 	for _, r := range g.generators {
-		r.state.Close()
+		r.state.leave()
 	}
 	g.generators = nil
 	for _, t := range g.scope.list {

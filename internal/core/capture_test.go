@@ -1,9 +1,12 @@
 package core
 
 import (
+	"slices"
 	"testing"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
 )
 
 func TestCapture(t *testing.T) {
@@ -109,6 +112,198 @@ func TestCaptureForks(t *testing.T) {
 		want(t, x, y, 8, 16)
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// captureOf captures f on a simulated device or another and closes the graph at the end of the test's scope.
+func captureOf(t *testing.T, x *Exec, opt CaptureOpt, f func(x *Exec)) *Graph {
+	t.Helper()
+	g, err := x.Capture(f, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func mustReplay(t *testing.T, x *Exec, g *Graph) {
+	t.Helper()
+	if err := x.Replay(g); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a capture makes on a further stream, and closes, is memory of the graph: eager work does not get it.
+func TestCaptureForkedMemory(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		st, err := x.Device().Stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := From(x, []float32{1, 2})
+		var y *Tensor
+		var temp uint64
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) {
+			b := x.MulS(a, 2)
+			c := x.On(st).MulS(b, 3)
+			temp = c.DataPtr()
+			y = x.Add(b, c)
+			c.Close()
+		})
+		side := x.On(st)
+		for range 4 {
+			if p := side.Full([]int{2}, 9, a.dt).DataPtr(); p == temp {
+				t.Fatalf("eager work got the graph's memory %#x", p)
+			}
+		}
+		mustReplay(t, x, g)
+		want(t, x, y, 8, 16)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// An operand that is closed during the capture, or after it, lives as long as the graph.
+func TestCaptureKeepsOperands(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a, b := From(x, []float32{1, 2}), From(x, []float32{3, 4})
+		held := map[uint64]bool{a.DataPtr(): true, b.DataPtr(): true}
+		var y *Tensor
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) {
+			y = x.Add(a, b)
+			a.Close()
+		})
+		b.Close()
+		for range 4 {
+			if p := x.Full([]int{2}, 9, dtype.Float32).DataPtr(); held[p] {
+				t.Fatalf("a new tensor got an operand's memory %#x", p)
+			}
+		}
+		mustReplay(t, x, g)
+		want(t, x, y, 4, 6)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// A capture that fails keeps nothing.
+		c := From(x, []float32{1})
+		_, err := x.Capture(func(x *Exec) {
+			x.Add(c, c)
+			c.Close()
+			_ = x.Synchronize()
+		}, CaptureOpt{})
+		wantError(t, err, fault.Capture, "Synchronize cannot be captured")
+	})
+}
+
+// Keep takes a result out of the graph: it outlives it.
+func TestCaptureKeep(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1, 2})
+		var y, z *Tensor
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) {
+			z = x.MulS(a, 2)
+			y = x.Keep(x.AddS(z, 1))
+		})
+		mustReplay(t, x, g)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		want(t, x, y, 3, 5)
+		wantError(t, Try(func() { x.Add(z, z) }), fault.Closed, "closed")
+	})
+}
+
+// Runs of graphs that share memory wait for each other on whatever streams they are; those of others do not.
+func TestReplaysOfOnePool(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		if x.Device().Host {
+			t.Skip("the processor has one stream")
+		}
+		s0, err := x.Device().Stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s1, err := x.Device().Stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := x.Full([]int{1 << 16}, 1, dtype.Float32)
+		sum := func(y **Tensor, v float64) func(x *Exec) {
+			return func(x *Exec) {
+				b := a
+				for range 8 {
+					c := x.AddS(b, v)
+					if b != a {
+						b.Close()
+					}
+					b = c
+				}
+				*y = b
+			}
+		}
+		var y0, y1 *Tensor
+		g0 := captureOf(t, x, CaptureOpt{}, sum(&y0, 1))
+		g1 := captureOf(t, x, CaptureOpt{Share: g0}, sum(&y1, 2))
+		for range 50 {
+			mustReplay(t, x.On(s0), g0)
+			r0 := x.On(s0).Sum(y0, nil, SumOpt{})
+			mustReplay(t, x.On(s1), g1)
+			r1 := x.On(s1).Sum(y1, nil, SumOpt{})
+			want(t, x, r0, 9<<16)
+			want(t, x, r1, 17<<16)
+		}
+		for _, g := range []*Graph{g1, g0} {
+			if err := g.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Replays one after another write nothing for their random numbers; a draw or a seed in between is made good.
+func TestReplaysOfDraws(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		gen := rt.NewGenerator(1)
+		var y *Tensor
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) { y = x.WithGenerator(gen).Rand([]int{8}, dtype.Float32) })
+		var filled int
+		SetWatch(x, func(op string, _, end bool) {
+			if end && op == "FillInto" {
+				filled++
+			}
+		})
+		defer SetWatch(x, nil)
+		step := func(what string, want int) {
+			t.Helper()
+			filled = 0
+			mustReplay(t, x, g)
+			if filled != want {
+				t.Errorf("%s: %d fillings, want %d", what, filled, want)
+			}
+		}
+		step("the first replay", 2)
+		step("the next", 0)
+		step("the one after", 0)
+		x.WithGenerator(gen).Rand([]int{8}, dtype.Float32)
+		step("after a draw", 1)
+		if err := gen.SetSeed(1); err != nil {
+			t.Fatal(err)
+		}
+		step("after the same seed", 1)
+		first := x.Clone(y)
+		if err := gen.SetSeed(2); err != nil {
+			t.Fatal(err)
+		}
+		step("after another seed", 2)
+		if slices.Equal(floats(t, x, y), floats(t, x, first)) {
+			t.Error("another seed draws the same")
+		}
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if gen.Kept(x.Device()) != nil {
+			t.Error("the generator keeps memory for graphs that are gone")
 		}
 	})
 }

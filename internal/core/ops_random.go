@@ -1,8 +1,6 @@
 package core
 
 import (
-	"encoding/binary"
-
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -10,15 +8,7 @@ import (
 )
 
 // Random numbers come from the generator of the Exec, the device's own unless WithGenerator names another, and are those that PyTorch draws on a device of
-// the same shape. In a capture the kernels read seed and offset from device memory, which every replay fills anew, so that captured and eager
-// draws interleave as if all were eager.
-
-// captured is a generator's state in a graph: 16 bytes of device memory for seed and offset, and how far one run moves the offset on.
-type captured struct {
-	g       *rt.Generator
-	state   *Tensor
-	advance uint64
-}
+// the same shape.
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
@@ -38,37 +28,11 @@ func (x *Exec) Generator() *rt.Generator {
 // philox takes n words from the frame's generator.
 func (f *frame) philox(n uint64) kernels.Philox {
 	g := f.x.Generator()
-	c := f.x.s.capture
-	if c == nil {
-		seed, offset := g.Take(n)
-		return kernels.Philox{Seed: seed, Offset: offset}
+	if c := f.x.s.capture; c != nil {
+		return c.generator(g).take(n)
 	}
-	var st *captured
-	f.nested(func() { st = c.generator(f.x, g) })
-	ph := kernels.Philox{SeedPtr: st.state.ptr(), OffsetPtr: st.state.ptr() + 8, Offset: st.advance}
-	st.advance += (n + 3) &^ 3
-	return ph
-}
-
-// generator returns the state of g in the graph.
-func (c *capture) generator(x *Exec, g *rt.Generator) *captured {
-	for _, st := range c.generators {
-		if st.g == g {
-			return st
-		}
-	}
-	t := x.Empty([]int{2}, dtype.Int64)
-	t.own()
-	st := &captured{g: g, state: t}
-	c.generators = append(c.generators, st)
-	return st
-}
-
-// refill writes the generator's present state to the device, in order before a replay, and moves the generator on.
-func (st *captured) refill(x *Exec) error {
-	seed, offset := st.g.Take(st.advance)
-	b := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(make([]byte, 0, 16), seed), offset)
-	return x.writeBytes(st.state, b)
+	seed, offset := g.Take(n)
+	return kernels.Philox{Seed: seed, Offset: offset}
 }
 
 var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row

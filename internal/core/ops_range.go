@@ -9,7 +9,7 @@ import (
 )
 
 // Tensors of numbers that follow from their places, and tensors like another.
-var rowArange, rowLinspace, rowEye, rowEmptyLike, rowFullLike *row
+var rowArange, rowLinspace, rowEye, rowEmptyLike, rowFullLike, rowFill *row
 
 func init() {
 	rowArange = define(placesRow("Arange", "arange", kernels.Arange))
@@ -17,6 +17,10 @@ func init() {
 	rowEye = define(placesRow("Eye", "eye", kernels.Eye))
 	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", meta: metaLike, flags: flagIdle})
 	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", meta: metaLike, run: runFill})
+	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
+	rowFill = define(row{Name: "FillInto", Torch: "fill_", run: runFill, back: func(*back) {}, meta: func(f *frame) {
+		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
+	}})
 }
 
 // placesRow makes the row of a factory whose elements op computes from their places.
@@ -95,6 +99,20 @@ func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 	f.dims, f.dt = append(f.dims, shape...), dt
 	f.scalar[0] = fillScalar(v, dt)
 	return f.call1()
+}
+
+// FillInto makes every element of dst v, converted to dst's type as by Full.
+func (x *Exec) FillInto(dst *Tensor, v float64) { x.FillIntoC(dst, complex(v, 0)) }
+
+// FillIntoC is FillInto for complex v.
+func (x *Exec) FillIntoC(dst *Tensor, v complex128) {
+	f := x.op(rowFill)
+	if dst == nil {
+		f.fail(fault.Invalid, operandNil, 0)
+	}
+	f.fits(v, dst.dt)
+	f.scalar[0] = fillScalar(v, dst.dt)
+	f.call1Into(dst)
 }
 
 // LikeOpt are the options of factories after another tensor.

@@ -15,7 +15,9 @@ func (s *storage) read(st *rt.Stream, seq uint64) error {
 	if err := s.after(&s.writer, st); err != nil {
 		return err
 	}
-	s.note(st, seq)
+	if err := s.note(st, seq); err != nil {
+		return err
+	}
 	return s.recordStream(st)
 }
 
@@ -50,16 +52,19 @@ func (s *storage) after(a *atomic.Uint64, st *rt.Stream) error {
 }
 
 // note keeps the latest reads of two streams; a third reader waits for the one it displaces, so that waiting for it covers both.
-func (s *storage) note(st *rt.Stream, seq uint64) {
+func (s *storage) note(st *rt.Stream, seq uint64) error {
 	for i := range s.readers {
 		v := s.readers[i].Load()
 		if id, _ := unpack(v); v == 0 || id == st.ID() {
 			s.readers[i].Store(pack(st.ID(), seq))
-			return
+			return nil
 		}
 	}
-	_ = s.after(&s.readers[0], st)
+	if err := s.after(&s.readers[0], st); err != nil {
+		return err
+	}
 	s.readers[0].Store(pack(st.ID(), seq))
+	return nil
 }
 
 // recordStream tells the allocator of a use by a stream that is not the block's own, once a stream.

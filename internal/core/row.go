@@ -106,6 +106,9 @@ func (f *frame) call() {
 	if x.m.autocast != dtype.Invalid && r.cast != castNone {
 		f.nested(f.autocast)
 	}
+	if s.capture != nil {
+		s.capture.reach(f)
+	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.meta(f)
 	switch {
@@ -190,7 +193,7 @@ func (f *frame) writes(t *Tensor) {
 		f.check(t.st.write(f.x.m.stream, f.seq))
 	}
 	if c := f.x.s.capture; c != nil {
-		c.uses[t.st] = true
+		c.touch(t.st, true, false)
 	}
 	f.wrote = append(f.wrote, t.st)
 }

@@ -137,7 +137,7 @@ func (t *Tensor) Close() {
 			sc.list = sc.list[:n]
 		}
 	}
-	// A free can fail only on a lost device, which the next operation reports.
+	// A free fails on a lost device, which the next operation reports, or for want of an event, which the allocator then makes good.
 	_ = t.st.release()
 }
 

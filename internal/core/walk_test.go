@@ -202,6 +202,24 @@ var programs = []program{
 		err = x.Replay(g)
 		return errors.Join(err, x.Synchronize(), g.Close())
 	}},
+	{name: "CaptureOfDraws", run: func(x *Exec) error { // on two streams, in a pool of two graphs, with what was recorded kept
+		a := ones(x, 8)
+		side, err := x.Device().Stream()
+		if err != nil {
+			return err
+		}
+		f := func(x *Exec) { x.AddInto(a, a, x.Keep(x.On(side).Add(x.Rand([]int{8}, dtype.Float32), a))) }
+		g, err := x.Capture(f, CaptureOpt{Debug: true})
+		if err != nil {
+			return err
+		}
+		h, err := x.Capture(f, CaptureOpt{Share: g})
+		if err != nil {
+			return errors.Join(err, g.Close())
+		}
+		err = errors.Join(x.Replay(g), x.Replay(h))
+		return errors.Join(err, x.Synchronize(), g.Close(), h.Close())
+	}, recovered: []string{"EventCreate", "EventRecord"}}, // of frees, which the allocator makes good later
 }
 
 // simulated returns a simulated device of the given capacity.

@@ -47,9 +47,11 @@ type Device struct {
 
 	mu      sync.Mutex
 	modules []driver.Module
-	made    int // streams
-	next    int
-	closed  bool
+	// graphPools are the private pools that graphs hold.
+	graphPools map[alloc.PoolID]*graphPool
+	made       int // streams
+	next       int
+	closed     bool
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
@@ -75,6 +77,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
 	d.tensors = newTensors()
+	d.graphPools = map[alloc.PoolID]*graphPool{}
 	d.index32.Store(1<<31 - 1)
 	d.generator.seed = DefaultSeed
 	d.funcs.Store(&map[kernels.Spec]Func{})

@@ -15,6 +15,12 @@ const DefaultSeed = 67280421310721
 type Generator struct {
 	mu           sync.Mutex
 	seed, offset uint64
+
+	// captures counts the captures under way that draw from it; refused is the first change that was asked for meanwhile.
+	captures int
+	refused  error
+	// kept is what the tensor line keeps for the graphs of a device that draw from it.
+	kept map[*Device]any
 }
 
 // NewGenerator returns a generator with the given seed, at offset 0.
@@ -38,11 +44,73 @@ func (g *Generator) Seed() uint64 {
 	return g.seed
 }
 
-// SetSeed sets the seed and puts the offset to 0.
-func (g *Generator) SetSeed(seed uint64) {
+// Clone returns a generator of its own that goes on from g's seed and offset.
+func (g *Generator) Clone() *Generator {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return &Generator{seed: g.seed, offset: g.offset}
+}
+
+// SetSeed sets the seed and puts the offset to 0. While a capture draws from g it is an error and changes nothing.
+func (g *Generator) SetSeed(seed uint64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.change("set_current_seed"); err != nil {
+		return err
+	}
 	g.seed, g.offset = seed, 0
+	return nil
+}
+
+// change refuses PyTorch's call while a capture draws from g: what is recorded draws where the generator is at each replay.
+func (g *Generator) change(call string) error {
+	if g.captures == 0 {
+		return nil
+	}
+	err := fault.New(fault.Capture, "Cannot call CUDAGeneratorImpl::%s during CUDA graph capture: a replay draws from where the generator is then; set it before the capture or before a Replay", call)
+	if g.refused == nil {
+		g.refused = err
+	}
+	return err
+}
+
+// BeginCapture says that a capture draws from g from now on.
+func (g *Generator) BeginCapture() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.captures == 0 {
+		g.refused = nil
+	}
+	g.captures++
+}
+
+// EndCapture says that the capture is over. The error is that of a change of g that was refused meanwhile.
+func (g *Generator) EndCapture() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.captures--
+	return g.refused
+}
+
+// Kept returns what Keep kept for d, or nil.
+func (g *Generator) Kept(d *Device) any {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.kept[d]
+}
+
+// Keep keeps v for d; nil forgets it.
+func (g *Generator) Keep(d *Device, v any) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if v == nil {
+		delete(g.kept, d)
+		return
+	}
+	if g.kept == nil {
+		g.kept = map[*Device]any{}
+	}
+	g.kept[d] = v
 }
 
 // Offset returns how many words each thread has drawn.
@@ -68,7 +136,7 @@ func (g *Generator) State() []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, g.seed), g.offset)
 }
 
-// SetState sets what State returned; 8 bytes set the seed and put the offset to 0.
+// SetState sets what State returned; 8 bytes set the seed and put the offset to 0. While a capture draws from g it is an error.
 func (g *Generator) SetState(b []byte) error {
 	if len(b) != 8 && len(b) != 16 {
 		return fault.New(fault.Invalid, "RNG state is wrong size: it has 16 bytes, not %d", len(b))
@@ -82,6 +150,9 @@ func (g *Generator) SetState(b []byte) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if err := g.change("set_state"); err != nil {
+		return err
+	}
 	g.seed, g.offset = binary.LittleEndian.Uint64(b), offset
 	return nil
 }

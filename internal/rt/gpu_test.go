@@ -99,7 +99,7 @@ func TestAsyncBackendGPU(t *testing.T) {
 	if s := d.Memory().Stats(); s.AllocatedBytes.All().Current != 0 || s.AllocatedBytes.All().Peak != 160<<20 || s.ReservedBytes.All().Peak < 160<<20 {
 		t.Errorf("statistics\n%s", s.String())
 	}
-	c, err := d.BeginCapture(main, alloc.PoolID{})
+	c, err := d.BeginCapture(main, CaptureSpec{})
 	ok(t, err)
 	temp, err := d.Alloc(1<<20, on)
 	ok(t, err)
@@ -112,7 +112,7 @@ func TestAsyncBackendGPU(t *testing.T) {
 	ok(t, err)
 	got := make([]byte, 1<<20)
 	for range 3 {
-		ok(t, g.Launch(main))
+		ok(t, g.Launch(main, main.Next(), true))
 		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), main.handle))
 		ok(t, main.Synchronize())
 		if got[0] != 7 || got[1<<20-1] != 7 {

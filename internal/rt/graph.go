@@ -2,6 +2,8 @@ package rt
 
 import (
 	"errors"
+	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"tenon.dev/fault"
@@ -9,33 +11,103 @@ import (
 	"tenon.dev/internal/driver"
 )
 
+// CaptureMode says which calls that could disturb a capture end it.
+type CaptureMode int
+
+const (
+	// CaptureThreadLocal forbids such calls to the thread that captures.
+	CaptureThreadLocal CaptureMode = iota
+	// CaptureGlobal forbids them to all threads of the process.
+	CaptureGlobal
+	// CaptureRelaxed forbids them to none.
+	CaptureRelaxed
+)
+
+// driverModes are the driver's names for the modes.
+var driverModes = [...]driver.CaptureMode{driver.CaptureThreadLocal, driver.CaptureGlobal, driver.CaptureRelaxed}
+
+// CaptureSpec says how a capture is made.
+type CaptureSpec struct {
+	// Pool is the private pool; zero is a new one.
+	Pool alloc.PoolID
+	Mode CaptureMode
+	// Source keeps the graph as it was recorded, for Dump.
+	Source bool
+}
+
 // Capture is a capture under way: the work of its stream, and of streams that join it, is recorded instead of run. The goroutine that began
 // it is bound to its thread until End or Abort.
 type Capture struct {
 	dev    *Device
 	stream *Stream
 	thread driver.Thread
-	pool   alloc.PoolID
+	spec   CaptureSpec
 }
 
 // Graph is recorded work, ready to run again and again. It holds the private pool of its capture.
 type Graph struct {
-	dev   *Device
-	exec  driver.GraphExec
-	pool  alloc.PoolID
-	nodes int
+	dev    *Device
+	exec   driver.GraphExec
+	source driver.Graph // 0 unless it was to be kept
+	pool   alloc.PoolID
+	shared *graphPool
+	nodes  int
 }
 
-// BeginCapture waits for the device, sends the allocations of the capture to the private pool, a new one if pool is zero, and begins
-// to record the work of st. Other threads may go on allocating meanwhile.
-func (d *Device) BeginCapture(st *Stream, pool alloc.PoolID) (*Capture, error) {
+// graphPool orders the runs of graphs that share a pool: what one run leaves in the memory the next one may overwrite.
+type graphPool struct {
+	graphs int // under the device's mu
+
+	mu   sync.Mutex
+	last *Stream // of the latest run
+	seq  uint64
+}
+
+// sharedPool returns what orders the runs of the pool's graphs, for one graph more.
+func (d *Device) sharedPool(id alloc.PoolID) *graphPool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.graphPools[id]
+	if p == nil {
+		p = &graphPool{}
+		d.graphPools[id] = p
+	}
+	p.graphs++
+	return p
+}
+
+// leavePool says that a graph of the pool is gone.
+func (d *Device) leavePool(id alloc.PoolID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.graphPools[id]
+	if p.graphs--; p.graphs == 0 {
+		delete(d.graphPools, id)
+	}
+}
+
+// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the private pool and begins to record the work of st, which must not be the
+// default stream. Other threads may go on allocating meanwhile.
+func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
+	switch {
+	case st == d.DefaultStream():
+		return nil, fault.New(fault.Capture, "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the default stream.)")
+	case spec.Mode < 0 || int(spec.Mode) >= len(driverModes):
+		return nil, fault.New(fault.Invalid, "%d is no capture mode; use cuda.CaptureThreadLocal, CaptureGlobal or CaptureRelaxed", spec.Mode)
+	case st.Capturing():
+		return nil, fault.New(fault.Capture, "the stream is being captured already; end that capture first")
+	}
 	if err := d.Synchronize(); err != nil {
 		return nil, err
 	}
 	d.settle()
-	if pool == (alloc.PoolID{}) {
-		pool = alloc.NewCapturePoolID()
+	if err := d.mem.EmptyReleased(); err != nil { // or graphs captured one after another would each leave a pool's memory behind
+		return nil, err
 	}
+	if spec.Pool == (alloc.PoolID{}) {
+		spec.Pool = alloc.NewCapturePoolID()
+	}
+	pool := spec.Pool
 	var id atomic.Uint64
 	b := &backend{d}
 	err := d.mem.BeginAllocateToPool(pool, func(s alloc.Stream) bool {
@@ -45,8 +117,8 @@ func (d *Device) BeginCapture(st *Stream, pool alloc.PoolID) (*Capture, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), pool: pool}
-	err = d.dev.CaptureBegin(c.thread, st.handle, driver.CaptureThreadLocal)
+	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec}
+	err = d.dev.CaptureBegin(c.thread, st.handle, driverModes[spec.Mode])
 	if err == nil {
 		var n uint64
 		if _, n, err = d.dev.CaptureInfo(st.handle); err == nil {
@@ -73,9 +145,9 @@ func (d *Device) settle() {
 // leave ends the diversion and the thread's hold; release gives the pool up as well.
 func (c *Capture) leave(release bool) error {
 	c.thread.Leave()
-	err := c.dev.mem.EndAllocateToPool(c.pool)
+	err := c.dev.mem.EndAllocateToPool(c.spec.Pool)
 	if release {
-		err = errors.Join(err, c.dev.mem.ReleasePool(c.pool))
+		err = errors.Join(err, c.dev.mem.ReleasePool(c.spec.Pool))
 	}
 	return err
 }
@@ -87,6 +159,9 @@ func (c *Capture) drop() {
 		_ = c.dev.dev.GraphDestroy(c.thread, g)
 	}
 }
+
+// Pool returns the id of the private pool.
+func (c *Capture) Pool() alloc.PoolID { return c.spec.Pool }
 
 // Abort ends the capture and forgets what it recorded.
 func (c *Capture) Abort() error {
@@ -101,23 +176,60 @@ func (c *Capture) End() (*Graph, error) {
 	if err != nil {
 		return nil, errors.Join(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
-	out := &Graph{dev: d, pool: c.pool}
+	out := &Graph{dev: d, pool: c.spec.Pool}
 	if out.nodes, err = d.dev.GraphNodes(g); err == nil {
 		out.exec, err = d.dev.GraphInstantiate(c.thread, g)
 	}
-	err = errors.Join(err, d.dev.GraphDestroy(c.thread, g))
+	if err == nil && c.spec.Source {
+		out.source = g
+	} else {
+		err = errors.Join(err, d.dev.GraphDestroy(c.thread, g))
+	}
 	if err != nil {
+		if out.exec != 0 {
+			_ = d.dev.GraphExecDestroy(c.thread, out.exec)
+		}
 		return nil, errors.Join(wrap(err, "the graph could not be made executable"), c.leave(true))
 	}
+	if out.nodes == 0 {
+		slog.Warn("The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.")
+	}
+	out.shared = d.sharedPool(out.pool)
 	return out, c.leave(false)
 }
 
-// Launch queues one run on s.
-func (g *Graph) Launch(s *Stream) error {
+// Launch queues one run on s as its operation seq. If ordered, it waits for the latest run of a graph of the same pool on another stream.
+func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
 	if g.exec == 0 {
 		return fault.New(fault.Closed, "the graph was closed")
 	}
-	return wrap(g.dev.dev.GraphLaunch(g.exec, s.handle), "the graph could not be launched")
+	p := g.shared
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ordered && p.last != nil {
+		if err := s.WaitFor(p.last, p.seq); err != nil {
+			return err
+		}
+	}
+	if err := g.dev.dev.GraphLaunch(g.exec, s.handle); err != nil {
+		return wrap(err, "the graph could not be launched")
+	}
+	s.Issued(seq)
+	p.last, p.seq = s, seq
+	return nil
+}
+
+// Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows of each node.
+func (g *Graph) Dump(path string) error {
+	switch {
+	case g.exec == 0:
+		return fault.New(fault.Closed, "the graph was closed")
+	case g.source == 0:
+		return fault.New(fault.Invalid, "the graph was not kept as it was recorded; capture it with CaptureOpt{Debug: true}")
+	}
+	t := g.dev.dev.Enter()
+	defer t.Leave()
+	return wrap(g.dev.dev.GraphDot(t, g.source, path), "the graph could not be written to "+path)
 }
 
 // Nodes returns how many operations the graph has.
@@ -133,7 +245,11 @@ func (g *Graph) Close() error {
 	}
 	t := g.dev.dev.Enter()
 	err := g.dev.dev.GraphExecDestroy(t, g.exec)
+	if g.source != 0 {
+		err = errors.Join(err, g.dev.dev.GraphDestroy(t, g.source))
+	}
 	t.Leave()
-	g.exec = 0
+	g.exec, g.source = 0, 0
+	g.dev.leavePool(g.pool)
 	return errors.Join(wrap(err, "the graph could not be released"), g.dev.mem.ReleasePool(g.pool))
 }

@@ -172,7 +172,7 @@ func TestAsyncCapture(t *testing.T) {
 	ok(t, err)
 	before, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
-	c, err := d.BeginCapture(st, alloc.PoolID{})
+	c, err := d.BeginCapture(st, CaptureSpec{})
 	ok(t, err)
 	temp, err := d.Alloc(4096, alloc.Stream(st.handle))
 	ok(t, err)
@@ -192,7 +192,7 @@ func TestAsyncCapture(t *testing.T) {
 	}
 	got := make([]byte, 4096)
 	for range 2 {
-		ok(t, g.Launch(st))
+		ok(t, g.Launch(st, st.Next(), true))
 		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), st.handle))
 		ok(t, st.Synchronize())
 		if got[0] != 3 || got[4095] != 3 {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 )
 
@@ -91,6 +92,12 @@ func (s *Stream) WaitAll(o *Stream) error {
 	}
 	s.waited[o.id].Store(now)
 	return nil
+}
+
+// Capturing reports whether the work of s is being recorded as a graph.
+func (s *Stream) Capturing() bool {
+	_, capturing := (&backend{s.dev}).Capturing(alloc.Stream(s.handle))
+	return capturing
 }
 
 // Query reports whether all work of s is done.
