@@ -420,3 +420,52 @@ func TestFromPyTorchDevices(t *testing.T) {
 	must(t, err)
 	must(t, x.On(s).WaitStream(x.Stream()))
 }
+
+func TestFromPyTorchGraphs(t *testing.T) {
+	x := openSim(t)
+	a := x.Ones([]int{3}, tenon.Float32)
+	s, err := x.Device().Stream()
+	must(t, err)
+	var kept *tenon.Tensor
+	g, err := x.Capture(func(x *tenon.Exec) {
+		if !x.Capturing() {
+			t.Error("x.Capturing() is false in a capture")
+		}
+		t := x.MulS(a, 2)
+		kept = x.Keep(t)
+	}, tenon.CaptureOpt{Debug: true})
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "graph.dot")
+	must(t, g.Dump(path))
+	for _, opt := range []tenon.CaptureOpt{tenon.CaptureOpt{Share: g}, {Pool: g.Pool()}, {Pool: cuda.NewPoolID()}, tenon.CaptureOpt{Stream: s, Mode: cuda.CaptureRelaxed}} {
+		h, err := x.Capture(func(x *tenon.Exec) { x.AddS(a, 1) }, opt)
+		must(t, err)
+		must(t, x.Replay(h))
+		must(t, h.Close())
+	}
+	must(t, x.Replay(g))
+	must(t, g.Close())
+	wantItem(t, x, x.Sum(kept, nil, tenon.SumOpt{}), 6)
+
+	gen := x.Generator()
+	{
+		s := gen.Clone()
+		b, c := x.Rand([]int{2}, tenon.Float32), x.WithGenerator(s).Rand([]int{2}, tenon.Float32)
+		wantItem(t, x, x.Max(x.Abs(x.Sub(b, c))), 0)
+	}
+
+	m := nn.NewLinear(x, 3, 2, nn.LinearOpt{})
+	defer nn.Close(m)
+	sample := x.Ones([]int{4, 3}, tenon.Float32)
+	graphed, err := nn.Graph(x, m, sample, nn.GraphOpt{})
+	must(t, err)
+	wantItem(t, x, x.Max(x.Abs(x.Sub(graphed.Forward(x, sample), m.Forward(x, sample)))), 0)
+	must(t, graphed.Close())
+	callables := []nn.Callable{{Samples: []*tenon.Tensor{a}, Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
+		return []*tenon.Tensor{x.AddS(in[0], 1)}
+	}}}
+	functions, err := nn.GraphCallables(x, callables, nn.GraphOpt{})
+	must(t, err)
+	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil, tenon.SumOpt{}), 6)
+	must(t, functions[0].Close())
+}

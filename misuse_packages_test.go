@@ -39,7 +39,7 @@ var functions = map[string]any{
 
 	"nn.Buffers": nn.Buffers, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
 	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,
-	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.ClipGradNorm": nn.ClipGradNorm, "nn.ClipGradValue": nn.ClipGradValue, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
+	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.ClipGradNorm": nn.ClipGradNorm, "nn.Graph": nn.Graph, "nn.GraphCallables": nn.GraphCallables, "nn.ClipGradValue": nn.ClipGradValue, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
 	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d, "nn.NewDropout": nn.NewDropout,
 	"nn.NewEmbedding": nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator, "nn.NewLayerNorm": nn.NewLayerNorm,
 	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm, "nn.NumParams": nn.NumParams, "nn.Params": nn.Params,
@@ -83,7 +83,7 @@ var functions = map[string]any{
 var types = []any{
 	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil), (*cuda.PoolCheckpoint)(nil), (*cuda.Snapshot)(nil),
 	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil),
-	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.LayerNorm)(nil),
+	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil),
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{}, nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{}, nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{}, nn.SmoothL1Loss{},
 	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},

@@ -33,6 +33,8 @@ var graphTests = []cudaTest{
 	{name: "CUDA-104_test_graph_three_successive", run: testGraphThree, async: true},
 	{name: "CUDA-105_test_graph_memory_stats_and_use_result_after_destroy_graph", run: testGraphMemory},
 	{name: "CUDA-106_test_graph_record_stream", run: testGraphRecordStream},
+	{name: "CUDA-108_test_graph_make_graphed_callables", run: testGraphCallables},
+	{name: "CUDA-109_test_graph_make_graphed_callables_same_pool", run: testGraphCallablesSamePool},
 	{name: "CUDA-113_test_cuda_graph_error_options", run: testGraphModes, async: true},
 	{name: "CUDA-114_test_cuda_graph_allocator_propagates_stream", run: testGraphForkedMemory},
 }

@@ -63,6 +63,7 @@ func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchN
 }
 
 func (b *BatchNorm) setTraining(on bool) { b.eval = !on }
+func (b *BatchNorm) training() bool      { return !b.eval }
 
 // Forward returns in, normalised. In training it changes the collected statistics.
 func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {

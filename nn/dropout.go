@@ -17,6 +17,7 @@ func NewDropout(p float64) *Dropout {
 }
 
 func (d *Dropout) setTraining(on bool) { d.eval = !on }
+func (d *Dropout) training() bool      { return !d.eval }
 
 // Forward returns in with elements dropped; in use, in itself.
 func (d *Dropout) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {

@@ -79,7 +79,10 @@ func Close(m any) {
 }
 
 // trainer is a module that acts differently in training and in use.
-type trainer interface{ setTraining(on bool) }
+type trainer interface {
+	setTraining(on bool)
+	training() bool
+}
 
 // Train puts m in the mode for training, in which modules are at first: Dropout drops, BatchNorm takes its statistics from the batch.
 func Train(m any) { setTraining(m, true) }

@@ -134,6 +134,7 @@ var catalogue = []Section{
 	{"Graphs", []Entry{
 		{"graph.launch", "µs", "bare graph launch through the driver contract", "", nil},
 		{"graph.issue", "µs", "replay of a 100-node graph: issue", "", over("graph.launch", 0.5)},
+		{"graph.allocs", "allocs/op", "replay of a 100-node graph: allocations", "", atMost(0)},
 		{"graph.bare", "µs", "a 100-node graph launched bare: completion", "", nil},
 		{"graph.replay", "µs", "replay of a 100-node graph: completion", "", times(1.02, "graph.bare")},
 	}},

@@ -1,0 +1,102 @@
+package bench
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/cuda"
+	"tenon.dev/internal/driver"
+)
+
+// addHundred adds to a 100 times, in as many launches.
+func addHundred(x *tenon.Exec, a, b *tenon.Tensor) {
+	for range 100 {
+		x.AddInto(a, a, b)
+	}
+}
+
+// TestGraphs measures the replay of a graph of 100 small additions, and beside it the same graph captured and launched through the driver contract.
+func TestGraphs(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	dev := coreExec(x).Device()
+	d := dev.Driver()
+	a, b := x.Zeros([]int{1024}, tenon.Float32), x.Ones([]int{1024}, tenon.Float32)
+	addHundred(x, a, b) // loads the kernel
+	if err := x.Synchronize(); err != nil {
+		t.Fatal(err)
+	}
+	st, err := dev.Stream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := d.Enter()
+	defer th.Leave()
+	if err := d.CaptureBegin(th, st.Handle(), driver.CaptureThreadLocal); err != nil {
+		t.Fatal(err)
+	}
+	addHundred(x.ManualStreams().On((*cuda.Stream)(st)), a, b)
+	recorded, err := d.CaptureEnd(th, st.Handle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare, err := d.GraphInstantiate(th, recorded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.GraphExecDestroy(th, bare)
+	if err := d.GraphDestroy(th, recorded); err != nil {
+		t.Fatal(err)
+	}
+	graph, err := x.Capture(func(x *tenon.Exec) { addHundred(x, a, b) }, tenon.CaptureOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer graph.Close()
+	if n := graph.Nodes(); n != 100 {
+		t.Errorf("the graph has %d nodes", n)
+	}
+	main := dev.DefaultStream().Handle()
+	launch := func() {
+		if err := d.GraphLaunch(bare, main); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replay := func() {
+		if err := x.Replay(graph); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Few launches at a time, so that the queue does not fill and the issue does not wait.
+	perCall(t, "graph.launch", 5, true, x.Synchronize, launch)
+	perCall(t, "graph.issue", 5, true, x.Synchronize, replay)
+	recordFigure("graph.allocs", "allocs/op", []float64{testing.AllocsPerRun(20, replay)})
+	waited := func(f func()) func() {
+		return func() {
+			f()
+			if err := x.Synchronize(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	perCall(t, "graph.bare", 100, false, x.Synchronize, waited(launch))
+	perCall(t, "graph.replay", 100, false, x.Synchronize, waited(replay))
+}
+
+// TestMLPGraph measures the training step as one graph.
+func TestMLPGraph(t *testing.T) {
+	x := onGPU(t)
+	m := newMLP(t, x)
+	for range 3 { // the optimizer's state is made
+		m.step(t, x)
+	}
+	graph, err := x.Capture(func(x *tenon.Exec) { m.step(t, x) }, tenon.CaptureOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer graph.Close()
+	perCall(t, "mlp.graph", 200, false, x.Synchronize, func() {
+		if err := x.Replay(graph); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
