@@ -446,6 +446,12 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	must(t, x.Replay(g))
 	must(t, g.Close())
 	wantItem(t, x, x.Sum(kept, nil, tenon.SumOpt{}), 6)
+	y := kept
+	x.AddSInto(y, y, 1)
+	x.MulSInto(y, y, 2)
+	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 18)
+	x.FillInto(y, 0)
+	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 0)
 
 	gen := x.Generator()
 	{

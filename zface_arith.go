@@ -41,6 +41,11 @@ func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)(x.made("AddS", a).AddS((*core.Tensor)(a), v))
 }
 
+// AddSInto sets dst to a + v; dst may be a.
+func (x *Exec) AddSInto(dst *Tensor, a *Tensor, v float64) {
+	x.made("AddSInto", dst, a).AddSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+}
+
 // AddScaled returns a + alpha*b, broadcast, in the promoted type; floats round once. For integers alpha must be whole.
 func (x *Exec) AddScaled(a *Tensor, b *Tensor, alpha float64) *Tensor {
 	return (*Tensor)(x.made("AddScaled", a, b).AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
@@ -69,6 +74,11 @@ func (x *Exec) DivInto(dst *Tensor, a *Tensor, b *Tensor) {
 // DivS returns a / v.
 func (x *Exec) DivS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)(x.made("DivS", a).DivS((*core.Tensor)(a), v))
+}
+
+// DivSInto sets dst to a / v; dst may be a.
+func (x *Exec) DivSInto(dst *Tensor, a *Tensor, v float64) {
+	x.made("DivSInto", dst, a).DivSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
 // DivTrunc returns a / b rounded toward zero, broadcast, in the promoted type; not for bool.
@@ -146,6 +156,11 @@ func (x *Exec) MulS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)(x.made("MulS", a).MulS((*core.Tensor)(a), v))
 }
 
+// MulSInto sets dst to a * v; dst may be a.
+func (x *Exec) MulSInto(dst *Tensor, a *Tensor, v float64) {
+	x.made("MulSInto", dst, a).MulSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+}
+
 // Neg returns -t; not for bool.
 func (x *Exec) Neg(t *Tensor) *Tensor {
 	return (*Tensor)(x.made("Neg", t).Neg((*core.Tensor)(t)))
@@ -199,4 +214,9 @@ func (x *Exec) SubInto(dst *Tensor, a *Tensor, b *Tensor) {
 // SubS returns a - v.
 func (x *Exec) SubS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)(x.made("SubS", a).SubS((*core.Tensor)(a), v))
+}
+
+// SubSInto sets dst to a - v; dst may be a.
+func (x *Exec) SubSInto(dst *Tensor, a *Tensor, v float64) {
+	x.made("SubSInto", dst, a).SubSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }

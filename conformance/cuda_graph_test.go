@@ -363,7 +363,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 				must(t, gen.SetSeed(seed))
 				draw(x)
 				for i, a := range got {
-					if equal(t, x, a, want[i]) {
+					if !async(x) && equal(t, x, a, want[i]) { // there the memory comes with the first run
 						t.Errorf("%s, seed %d: the graph has drawn number %d before it ran", what, seed, i)
 					}
 				}

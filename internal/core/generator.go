@@ -136,7 +136,7 @@ func (c *capture) advance() {
 			continue
 		}
 		x := c.x.NoGrad().ManualStreams()
-		x.withScalar(rowAdd, r.state.offset, float64(r.advance)).call1Into(r.state.offset)
+		x.AddSInto(r.state.offset, r.state.offset, float64(r.advance))
 		c.touch(r.state.seed.st, false, false)
 	}
 }

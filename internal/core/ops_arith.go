@@ -129,6 +129,9 @@ func (x *Exec) AddInto(dst, a, b *Tensor) { x.op(rowAdd, a, b).call1Into(dst) }
 // AddS returns a + v.
 func (x *Exec) AddS(a *Tensor, v float64) *Tensor { return x.withScalar(rowAdd, a, v).call1() }
 
+// AddSInto sets dst to a + v; dst may be a.
+func (x *Exec) AddSInto(dst, a *Tensor, v float64) { x.withScalar(rowAdd, a, v).call1Into(dst) }
+
 // Sub returns a - b, broadcast, in the promoted type; not for bool.
 func (x *Exec) Sub(a, b *Tensor) *Tensor { return x.op(rowSub, a, b).call1() }
 
@@ -137,6 +140,9 @@ func (x *Exec) SubInto(dst, a, b *Tensor) { x.op(rowSub, a, b).call1Into(dst) }
 
 // SubS returns a - v.
 func (x *Exec) SubS(a *Tensor, v float64) *Tensor { return x.withScalar(rowSub, a, v).call1() }
+
+// SubSInto sets dst to a - v; dst may be a.
+func (x *Exec) SubSInto(dst, a *Tensor, v float64) { x.withScalar(rowSub, a, v).call1Into(dst) }
 
 // Mul returns a * b, broadcast, in the promoted type.
 func (x *Exec) Mul(a, b *Tensor) *Tensor { return x.op(rowMul, a, b).call1() }
@@ -147,6 +153,9 @@ func (x *Exec) MulInto(dst, a, b *Tensor) { x.op(rowMul, a, b).call1Into(dst) }
 // MulS returns a * v.
 func (x *Exec) MulS(a *Tensor, v float64) *Tensor { return x.withScalar(rowMul, a, v).call1() }
 
+// MulSInto sets dst to a * v; dst may be a.
+func (x *Exec) MulSInto(dst, a *Tensor, v float64) { x.withScalar(rowMul, a, v).call1Into(dst) }
+
 // Div returns a / b, broadcast; integers are divided as float32.
 func (x *Exec) Div(a, b *Tensor) *Tensor { return x.op(rowDiv, a, b).call1() }
 
@@ -155,6 +164,9 @@ func (x *Exec) DivInto(dst, a, b *Tensor) { x.op(rowDiv, a, b).call1Into(dst) }
 
 // DivS returns a / v.
 func (x *Exec) DivS(a *Tensor, v float64) *Tensor { return x.withScalar(rowDiv, a, v).call1() }
+
+// DivSInto sets dst to a / v; dst may be a.
+func (x *Exec) DivSInto(dst, a *Tensor, v float64) { x.withScalar(rowDiv, a, v).call1Into(dst) }
 
 // Neg returns -t; not for bool.
 func (x *Exec) Neg(t *Tensor) *Tensor { return x.op(rowNeg, t).call1() }
