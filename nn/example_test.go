@@ -113,3 +113,38 @@ func ExampleEval() {
 	// fc.weight
 	// fc.bias
 }
+
+// A module is graphed once: after that its forward and backward passes are one launch each.
+func ExampleGraph() {
+	x, err := tenon.Open(tenon.Best())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	net := nn.Sequential{nn.NewLinear(x, 4, 8, nn.LinearOpt{}), nn.ReLU{}, nn.NewLinear(x, 8, 2, nn.LinearOpt{})}
+	defer nn.Close(net)
+	graphed, err := nn.Graph(x, net, x.Zeros([]int{16, 4}, tenon.Float32), nn.GraphOpt{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer graphed.Close()
+	x.Scope(func(x *tenon.Exec) {
+		in := x.RandN([]int{16, 4}, tenon.Float32)
+		plain, out := net.Forward(x, in), graphed.Forward(x, in)
+		fmt.Println(out.Shape())
+		fmt.Println(x.Item(x.Max(x.Abs(x.Sub(out, plain)))))
+		if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+			log.Fatal(err)
+		}
+	})
+	for name, p := range nn.Params(graphed) {
+		fmt.Println(name, p.Grad().Shape())
+	}
+	// Output:
+	// [16 2]
+	// 0 <nil>
+	// 0.weight [8 4]
+	// 0.bias [8]
+	// 2.weight [2 8]
+	// 2.bias [2]
+}
