@@ -194,7 +194,7 @@ type CaptureOpt struct {
 	Share *Graph
 	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
 	Pool [2]uint64
-	// Stream is where f's work is recorded: not the default stream. Nil is one of the device's.
+	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
 	Stream *cuda.Stream
 	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
 	Mode cuda.CaptureMode

@@ -118,9 +118,12 @@ func (g *grapher) capture(x *tenon.Exec, cs []Callable, graphed []*GraphedCallab
 	if err := x.Device().Synchronize(); err != nil {
 		return err
 	}
-	if g.stream, err = x.Device().Stream(); err != nil {
+	st, giveBack, err := core.CaptureStream((*core.Exec)(x))
+	if err != nil {
 		return err
 	}
+	defer giveBack()
+	g.stream = (*cuda.Stream)(st)
 	for i, c := range cs {
 		for range g.opt.Warmup {
 			if err := g.warm(x.On(g.stream), c, graphed[i]); err != nil {

@@ -47,7 +47,7 @@ type CaptureOpt struct {
 	Share *Graph
 	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
 	Pool alloc.PoolID
-	// Stream is where f's work is recorded: not the default stream. Nil is one of the device's.
+	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
 	Stream *rt.Stream
 	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
 	Mode rt.CaptureMode
@@ -55,30 +55,28 @@ type CaptureOpt struct {
 	Debug bool
 }
 
-// where returns the stream that is captured, and how.
-func (opt *CaptureOpt) where(x *Exec) (st *rt.Stream, spec rt.CaptureSpec, err error) {
-	dev := x.m.stream.Device()
+// spec returns how the capture is to be made.
+func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 	spec = rt.CaptureSpec{Pool: opt.Pool, Mode: opt.Mode, Source: opt.Debug}
 	if opt.Share != nil {
 		if err := opt.Share.usable(); err != nil {
-			return nil, spec, err
+			return spec, err
 		}
 		if opt.Pool != (alloc.PoolID{}) && opt.Pool != opt.Share.g.Pool() {
-			return nil, spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
+			return spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
 		}
 		spec.Pool = opt.Share.g.Pool()
 	}
 	if opt.Stream == nil {
-		st, err = dev.Stream()
-		return st, spec, err
+		return spec, nil
 	}
 	if err := opt.Stream.Usable(); err != nil {
-		return nil, spec, err
+		return spec, err
 	}
 	if opt.Stream.Device() != dev {
-		return nil, spec, fault.New(fault.Invalid, "the stream to capture is of %s, and this Exec works on %s", opt.Stream.Device().Info().Name, dev.Info().Name)
+		return spec, fault.New(fault.Invalid, "the stream to capture is of %s, and this Exec works on %s", opt.Stream.Device().Info().Name, dev.Info().Name)
 	}
-	return opt.Stream, spec, nil
+	return spec, nil
 }
 
 // Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the device or
@@ -89,11 +87,18 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
-	st, spec, err := opt.where(x)
+	dev := x.m.stream.Device()
+	spec, err := opt.spec(dev)
 	if err != nil {
 		return nil, err
 	}
-	dev := st.Device()
+	st := opt.Stream
+	if st == nil {
+		if st, err = dev.CaptureStream(); err != nil {
+			return nil, err
+		}
+		defer dev.ReturnCaptureStream(st)
+	}
 	rc, err := dev.BeginCapture(st, spec)
 	if err != nil {
 		return nil, err

@@ -245,13 +245,16 @@ func TestReplaysOfOnePool(t *testing.T) {
 		var y0, y1 *Tensor
 		g0 := captureOf(t, x, CaptureOpt{}, sum(&y0, 1))
 		g1 := captureOf(t, x, CaptureOpt{Share: g0}, sum(&y1, 2))
-		for range 50 {
+		slow := x.On(s0).Full([]int{1 << 20}, 1, dtype.Float32)
+		for range 20 {
+			for range 8 { // the second graph would overtake the first
+				x.On(s0).AddInto(slow, slow, slow)
+			}
 			mustReplay(t, x.On(s0), g0)
-			r0 := x.On(s0).Sum(y0, nil, SumOpt{})
 			mustReplay(t, x.On(s1), g1)
-			r1 := x.On(s1).Sum(y1, nil, SumOpt{})
-			want(t, x, r0, 9<<16)
-			want(t, x, r1, 17<<16)
+			want(t, x, x.On(s1).Sum(y1, nil, SumOpt{}), 17<<16)
+			mustReplay(t, x.On(s1), g0)
+			want(t, x, x.On(s1).Sum(y0, nil, SumOpt{}), 9<<16)
 		}
 		for _, g := range []*Graph{g1, g0} {
 			if err := g.Close(); err != nil {
@@ -304,6 +307,48 @@ func TestReplaysOfDraws(t *testing.T) {
 		}
 		if gen.Kept(x.Device()) != nil {
 			t.Error("the generator keeps memory for graphs that are gone")
+		}
+	})
+}
+
+// The stream of a capture is nobody else's meanwhile, however many streams others ask for, and captures take turns with it.
+func TestCaptureStreamIsAlone(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := From(x, []float32{1})
+		var used []*rt.Stream
+		for range 3 {
+			g := captureOf(t, x, CaptureOpt{}, func(x *Exec) {
+				used = append(used, x.Stream())
+				for range 80 {
+					if st, err := x.Device().Stream(); err != nil || st == x.Stream() {
+						t.Fatalf("another user has the capture's stream %d, %v", st.ID(), err)
+					}
+				}
+				x.Add(a, a)
+			})
+			if err := g.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if used[1] != used[0] || used[2] != used[0] {
+			t.Errorf("three captures one after another took the streams %d, %d and %d", used[0].ID(), used[1].ID(), used[2].ID())
+		}
+		var held []func()
+		for range 31 {
+			_, back, err := CaptureStream(x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, back)
+		}
+		_, err := x.Capture(func(x *Exec) { x.Add(a, a) }, CaptureOpt{})
+		wantError(t, err, fault.Capture, "31 captures are under way")
+		for _, back := range held {
+			back()
+		}
+		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) { x.Add(a, a) })
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
 		}
 	})
 }

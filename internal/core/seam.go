@@ -1,6 +1,9 @@
 package core
 
-import "tenon.dev/fault"
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+)
 
 // What the packages above the face need besides it. They reach core by converting the face's types.
 
@@ -22,6 +25,13 @@ func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t
 
 // Capturing reports whether x's session is capturing a graph.
 func Capturing(x *Exec) bool { return x.s.capture != nil }
+
+// CaptureStream returns a stream of x's device for several captures that nobody else has until it is given back.
+func CaptureStream(x *Exec) (st *rt.Stream, giveBack func(), err error) {
+	dev := x.Device()
+	st, err = dev.CaptureStream()
+	return st, func() { dev.ReturnCaptureStream(st) }, err
+}
 
 // Fail panics with an error of a module or another composite named op, at the caller's line.
 func Fail(op string, kind fault.Kind, format string, args ...any) { panicAt(op, kind, format, args...) }

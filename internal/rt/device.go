@@ -49,7 +49,9 @@ type Device struct {
 	modules []driver.Module
 	// graphPools are the private pools that graphs hold.
 	graphPools map[alloc.PoolID]*graphPool
-	made       int // streams
+	made       int       // default and users' streams
+	capturing  int       // streams that were made for captures
+	idle       []*Stream // those of them that no capture has
 	next       int
 	closed     bool
 
@@ -66,8 +68,14 @@ type Device struct {
 	timing  []driver.Event
 }
 
-// maxStreams bounds the streams of one device: two that the runtime keeps, and 32 that users share round-robin, as PyTorch's pool has.
-const maxStreams = 34
+// The streams of one device: the default one, those that users share round-robin, as many as PyTorch's pool has, and those of captures under way, which must
+// be nobody else's: work that another goroutine queued there would be recorded. Sets of streams are bits of a word.
+const (
+	userStreams    = 32
+	firstCapture   = 1 + userStreams
+	maxStreams     = 64
+	capturesAtOnce = maxStreams - firstCapture
+)
 
 func newDevice(dev driver.Device, host bool) (*Device, error) {
 	info := dev.Info()
@@ -84,6 +92,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 	if err := d.newMemory(); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
+	d.made = 1
 	if _, err := d.newStream(0); err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
@@ -180,8 +189,10 @@ func (d *Device) Close() error {
 	if d.freeStream != 0 {
 		keep(d.dev.StreamDestroy(t, d.freeStream))
 	}
-	for i := range d.made {
-		keep(d.dev.StreamDestroy(t, d.streams[i].Load().handle))
+	for i := range d.streams {
+		if s := d.streams[i].Load(); s != nil {
+			keep(d.dev.StreamDestroy(t, s.handle))
+		}
 	}
 	for _, m := range d.modules {
 		keep(d.dev.UnloadModule(t, m))

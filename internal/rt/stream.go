@@ -124,19 +124,18 @@ func (s *Stream) Synchronize() error {
 	return nil
 }
 
-func (d *Device) newStream(priority int) (*Stream, error) {
+func (d *Device) newStream(id int) (*Stream, error) {
 	t := d.dev.Enter()
 	defer t.Leave()
-	h, err := d.dev.StreamCreate(t, true, priority)
+	h, err := d.dev.StreamCreate(t, true, 0)
 	if err != nil {
 		return nil, d.Check(err, "a stream could not be created")
 	}
-	s := &Stream{dev: d, handle: h, id: d.made}
+	s := &Stream{dev: d, handle: h, id: id}
 	if d.lines {
 		s.lines = &lineRing{}
 	}
 	d.streams[s.id].Store(s)
-	d.made++
 	return s, nil
 }
 
@@ -147,16 +146,43 @@ func (d *Device) DefaultStream() *Stream { return d.streams[0].Load() }
 func (d *Device) Stream() (*Stream, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	i := 1 + d.next%(maxStreams-2)
+	i := 1 + d.next%userStreams
 	if i < d.made {
 		d.next++
 		return d.streams[i].Load(), nil
 	}
-	s, err := d.newStream(0)
+	s, err := d.newStream(i)
 	if err == nil {
+		d.made++
 		d.next++
 	}
 	return s, err
+}
+
+// CaptureStream returns a stream that nobody else has until ReturnCaptureStream gives it back.
+func (d *Device) CaptureStream() (*Stream, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := len(d.idle); n > 0 {
+		s := d.idle[n-1]
+		d.idle = d.idle[:n-1]
+		return s, nil
+	}
+	if d.capturing == capturesAtOnce {
+		return nil, fault.New(fault.Capture, "%d captures are under way on the device, and there are streams for no more; end one first, or name a stream", capturesAtOnce)
+	}
+	s, err := d.newStream(firstCapture + d.capturing)
+	if err == nil {
+		d.capturing++
+	}
+	return s, err
+}
+
+// ReturnCaptureStream gives a stream of CaptureStream back.
+func (d *Device) ReturnCaptureStream(s *Stream) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.idle = append(d.idle, s)
 }
 
 // AcquireEvent takes an event from the device's pool, with timing or without.
