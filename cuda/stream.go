@@ -12,15 +12,16 @@ type Stream rt.Stream
 
 func (s *Stream) rt() *rt.Stream { return receiver((*rt.Stream)(s)) }
 
-// Stream returns a stream of the device's pool, handed out in turn, so that streams got far apart in time may be one. Its
-// handle is not 0, and it does not wait for the default stream.
+// Stream returns a stream of the device's pool, handed out in turn, so that streams got far apart in time may be one. It
+// does not wait for the default stream.
 func (d *Device) Stream() (s *Stream, err error) {
 	defer returned(&err)
 	next, err := d.rt().Stream()
 	return (*Stream)(next), err
 }
 
-// DefaultStream is where work goes unless told otherwise. Its handle is 0.
+// DefaultStream is where work goes unless told otherwise. Its ID is 0. It is a stream like any other, that can be captured, and not CUDA's legacy default
+// stream.
 func (d *Device) DefaultStream() *Stream { return (*Stream)(d.rt().DefaultStream()) }
 
 // Device returns the stream's device.
@@ -29,7 +30,7 @@ func (s *Stream) Device() *Device { return (*Device)(s.rt().Device()) }
 // ID is the stream's number in its device, 0 for the default stream.
 func (s *Stream) ID() int { return s.rt().ID() }
 
-// Handle is the driver's handle, for use with other libraries: 0 for the default stream.
+// Handle is the driver's handle, for use with other libraries. It is not 0, the default stream's neither.
 func (s *Stream) Handle() uint64 { return uint64(s.rt().Handle()) }
 
 // Capturing reports whether the work of s is being recorded as a graph.

@@ -65,6 +65,12 @@ func (d *Device) RawAlloc(size uint64, s Stream) (uint64, error) {
 	return b.addr, nil
 }
 
+// RawHeld reports whether addr is a live raw allocation, of any device that shares d's Table.
+func (d *Device) RawHeld(addr uint64) bool {
+	_, _, ok := d.options.Table.Find(addr)
+	return ok
+}
+
 // RawFree ends a raw allocation, of any device that shares d's Table. Address 0 does nothing.
 func (d *Device) RawFree(addr uint64) error {
 	if addr == 0 {

@@ -42,6 +42,9 @@ type Device struct {
 	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
+	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
+	traces  atomic.Pointer[[]*Trace]
+	traceMu sync.Mutex
 	// lines says that the launch ring keeps the calls of operations.
 	lines bool
 
@@ -121,6 +124,7 @@ func (d *Device) Limits() *kernels.Limits { return &d.limits }
 
 // Synchronize waits for all work of the device and returns a fault of it, if any.
 func (d *Device) Synchronize() error {
+	d.trace(deviceSynchronization, 0, 0)
 	var issued [maxStreams]uint64
 	for i := range d.streams {
 		if s := d.streams[i].Load(); s != nil {
@@ -224,13 +228,20 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	}
 	if c := d.checks.Load(); c != nil {
 		b, err := c.alloc(pool, n, s)
+		if err == nil {
+			d.trace(memoryAllocation, b.Addr(), 0)
+		}
 		return b, d.checkAlloc(err, "memory could not be allocated")
 	}
 	b, err := d.mem.AllocFrom(pool, n, s)
-	if d.tensors.on && err == nil {
-		d.tensors.add(b)
+	if err == nil {
+		if d.tensors.on {
+			d.tensors.add(b)
+		}
+		d.trace(memoryAllocation, b.Addr(), 0)
+		return b, nil
 	}
-	if err != nil && d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
+	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
 		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; close tensors that are done with, or make the work smaller", alloc.FormatSize(n))
 	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
@@ -242,6 +253,7 @@ func (d *Device) Free(b *alloc.Block) error {
 	if d.tensors.on && !d.tensors.remove(b) {
 		return nil
 	}
+	d.trace(memoryDeallocation, b.Addr(), 0)
 	if c := d.checks.Load(); c != nil {
 		return d.freed(errors.Join(c.freeing(b), d.mem.Free(b)))
 	}

@@ -53,19 +53,32 @@ func (e *Event) Record(s *Stream) error {
 	if s.dev != e.dev {
 		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
 	}
+	h, created, err := e.record(s)
+	if created {
+		e.dev.trace(eventCreation, uint64(h), 0)
+	}
+	if err == nil {
+		e.dev.trace(eventRecord, uint64(h), uint64(s.handle))
+	}
+	return err
+}
+
+// record also returns the driver's event, and whether it was made for this.
+func (e *Event) record(s *Stream) (h driver.Event, created bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.handle == 0 {
 		if err := e.create(); err != nil {
-			return err
+			return 0, false, err
 		}
+		created = true
 	}
 	seq := s.Seq() // before the driver's call: what others issue meanwhile may not be covered
 	if err := e.dev.dev.EventRecord(e.handle, s.handle); err != nil {
-		return e.dev.Check(err, "an event could not be recorded")
+		return e.handle, created, e.dev.Check(err, "an event could not be recorded")
 	}
 	e.stream, e.seq = s, seq
-	return nil
+	return e.handle, created, nil
 }
 
 func (e *Event) create() error {
@@ -78,8 +91,14 @@ func (e *Event) create() error {
 	}
 	e.handle = h
 	d, timing := e.dev, e.timing
-	e.cleanup = runtime.AddCleanup(e, func(h driver.Event) { d.ReleaseEvent(h, timing) }, h)
+	e.cleanup = runtime.AddCleanup(e, func(h driver.Event) { d.deleteEvent(h, timing) }, h)
 	return nil
+}
+
+// deleteEvent gives the driver's event of an Event back to the pool. It is told before, since the next Event may get it.
+func (d *Device) deleteEvent(h driver.Event, timing bool) {
+	d.trace(eventDeletion, uint64(h), 0)
+	d.ReleaseEvent(h, timing)
 }
 
 // Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing.
@@ -87,18 +106,27 @@ func (s *Stream) Wait(e *Event) error {
 	if err := e.Usable(); err != nil {
 		return err
 	}
+	h, err := s.wait(e)
+	if h != 0 && err == nil {
+		s.dev.trace(eventWait, uint64(h), uint64(s.handle))
+	}
+	return err
+}
+
+// wait also returns the driver's event.
+func (s *Stream) wait(e *Event) (driver.Event, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.handle == 0 || e.stream == s {
-		return nil
+		return e.handle, nil
 	}
 	if err := s.dev.dev.StreamWait(s.handle, e.handle); err != nil {
-		return s.dev.Check(err, "a stream could not be made to wait for an event")
+		return e.handle, s.dev.Check(err, "a stream could not be made to wait for an event")
 	}
 	if e.stream.dev == s.dev {
 		raise(&s.waited[e.stream.id], e.seq)
 	}
-	return nil
+	return e.handle, nil
 }
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
@@ -122,6 +150,7 @@ func (e *Event) Synchronize() error {
 	if h == 0 {
 		return nil
 	}
+	e.dev.trace(eventSynchronization, uint64(h), 0)
 	t := e.dev.dev.Enter()
 	defer t.Leave()
 	if err := e.dev.dev.EventSynchronize(t, h); err != nil {
@@ -164,12 +193,19 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 
 // Close gives the driver's event back to the pool; waits that were made with it stay. Closing twice does nothing.
 func (e *Event) Close() {
+	if h := e.take(); h != 0 {
+		e.dev.deleteEvent(h, e.timing)
+	}
+}
+
+// take takes the driver's event away for good and returns it.
+func (e *Event) take() (h driver.Event) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
 	if e.handle != 0 {
 		e.cleanup.Stop()
-		e.dev.ReleaseEvent(e.handle, e.timing)
-		e.handle, e.stream = 0, nil
+		h, e.handle, e.stream = e.handle, 0, nil
 	}
+	return h
 }

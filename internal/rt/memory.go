@@ -116,6 +116,9 @@ func (d *Device) RawAlloc(size uint64, s *Stream) (uint64, error) {
 		return 0, err
 	}
 	addr, err := d.mem.RawAlloc(size, alloc.Stream(s.handle))
+	if addr != 0 && err == nil {
+		d.trace(memoryAllocation, addr, 0)
+	}
 	return addr, d.checkAlloc(err, "memory could not be allocated")
 }
 
@@ -125,7 +128,12 @@ func (d *Device) SetMemoryFraction(f float64) error {
 }
 
 // RawFree gives back what RawAlloc returned. Errors of the driver are as in Free.
-func (d *Device) RawFree(addr uint64) error { return d.freed(d.mem.RawFree(addr)) }
+func (d *Device) RawFree(addr uint64) error {
+	if d.traces.Load() != nil && d.mem.RawHeld(addr) {
+		d.trace(memoryDeallocation, addr, 0)
+	}
+	return d.freed(d.mem.RawFree(addr))
+}
 
 // PinnedMemory is the cache of page-locked memory.
 func (d *Device) PinnedMemory() *alloc.Host { return d.pinned.host(d) }

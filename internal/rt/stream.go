@@ -91,6 +91,7 @@ func (s *Stream) WaitAll(o *Stream) error {
 		return s.dev.Check(err, "a stream could not be made to wait for another")
 	}
 	s.waited[o.id].Store(now)
+	s.dev.traceWait(uint64(e), uint64(o.handle), uint64(s.handle))
 	return nil
 }
 
@@ -114,6 +115,7 @@ func (s *Stream) Query() (bool, error) {
 
 // Synchronize waits until all work of s is done.
 func (s *Stream) Synchronize() error {
+	s.dev.trace(streamSynchronization, uint64(s.handle), 0)
 	seq := s.Seq()
 	t := s.dev.dev.Enter()
 	defer t.Leave()
@@ -144,38 +146,56 @@ func (d *Device) DefaultStream() *Stream { return d.streams[0].Load() }
 
 // Stream returns a stream of the device's pool of 32, handed out in turn, so that streams far apart in time may be one.
 func (d *Device) Stream() (*Stream, error) {
+	s, created, err := d.nextStream()
+	if created {
+		d.trace(streamCreation, uint64(s.handle), 0)
+	}
+	return s, err
+}
+
+// nextStream also returns whether the stream was made for this.
+func (d *Device) nextStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	i := 1 + d.next%userStreams
 	if i < d.made {
 		d.next++
-		return d.streams[i].Load(), nil
+		return d.streams[i].Load(), false, nil
 	}
-	s, err := d.newStream(i)
-	if err == nil {
-		d.made++
-		d.next++
+	if s, err = d.newStream(i); err != nil {
+		return nil, false, err
 	}
-	return s, err
+	d.made++
+	d.next++
+	return s, true, nil
 }
 
 // CaptureStream returns a stream that nobody else has until ReturnCaptureStream gives it back.
 func (d *Device) CaptureStream() (*Stream, error) {
+	s, created, err := d.nextCaptureStream()
+	if created {
+		d.trace(streamCreation, uint64(s.handle), 0)
+	}
+	return s, err
+}
+
+// nextCaptureStream also returns whether the stream was made for this.
+func (d *Device) nextCaptureStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if n := len(d.idle); n > 0 {
 		s := d.idle[n-1]
 		d.idle = d.idle[:n-1]
-		return s, nil
+		return s, false, nil
 	}
 	if d.capturing == capturesAtOnce {
-		return nil, fault.New(fault.Capture, "%d captures are under way on the device, and there are streams for no more; end one first, or name a stream", capturesAtOnce)
+		return nil, false, fault.New(fault.Capture, "%d captures are under way on the device, and there are streams for no more; end one first, or name a stream", capturesAtOnce)
 	}
-	s, err := d.newStream(firstCapture + d.capturing)
-	if err == nil {
-		d.capturing++
+	if s, err = d.newStream(firstCapture + d.capturing); err != nil {
+		return nil, false, err
 	}
-	return s, err
+	d.capturing++
+	return s, true, nil
 }
 
 // ReturnCaptureStream gives a stream of CaptureStream back.

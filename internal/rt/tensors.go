@@ -48,6 +48,7 @@ func (d *Device) freeTensors() error {
 	t.mu.Unlock()
 	var first error
 	for b := range live {
+		d.trace(memoryDeallocation, b.Addr(), 0)
 		if err := d.freed(d.mem.Free(b)); first == nil {
 			first = err
 		}
