@@ -26,7 +26,7 @@ type cudaTest struct {
 	async bool
 }
 
-// TestCUDA holds the behaviours of memory, and of optimizers in graphs, that test_cuda.py pins, under their numbers. They run on a simulated device in virtual time, or with
+// TestCUDA holds the behaviours of memory, of streams, and of optimizers in graphs, that test_cuda.py pins, under their numbers. They run on a simulated device in virtual time, or with
 // -device cuda on a GPU.
 func TestCUDA(t *testing.T) {
 	var seen []string
@@ -51,7 +51,7 @@ func TestCUDAMallocAsync(t *testing.T) {
 }
 
 func cudaTests() []cudaTest {
-	return slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests, optimTests, graphTests)
+	return slices.Concat(allocatorTests, settingsTests, poolTests, pinnedTests, copyTests, historyTests, plotTests, optimTests, graphTests, streamTests)
 }
 
 // in runs the behaviour as a sub-test.

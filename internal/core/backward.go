@@ -429,6 +429,7 @@ func (r *run) arrived(l *leaf) {
 	}
 	if r.targets != nil {
 		r.targets[target{nil, 0, l}] = g
+		r.join(x)
 		return
 	}
 	r.accumulate(x, l, g)
@@ -437,6 +438,12 @@ func (r *run) arrived(l *leaf) {
 			panic(r.failed("a post-accumulate hook", err))
 		}
 	}
+	r.join(x)
+}
+
+// join makes the caller's stream wait for x's, where a gradient is ready that the caller gets. The automatic ordering would do so when it is used, but the
+// caller may order streams by hand.
+func (r *run) join(x *Exec) {
 	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, r.x.m.stream.WaitAll(st))
 	}

@@ -167,6 +167,7 @@ func (r *run) observe(n *node, t *task) {
 		k := target{n, uint8(i), nil}
 		if _, ok := r.targets[k]; ok && g != nil {
 			r.targets[k] = g
+			r.join(r.exec(n.m))
 		}
 	}
 }
