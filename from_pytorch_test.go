@@ -37,6 +37,27 @@ func wantItem(t *testing.T, x *tenon.Exec, a *tenon.Tensor, want float64) {
 	}
 }
 
+func TestFromPyTorchQueries(t *testing.T) {
+	sel, err := tenon.ParseSelector("cuda:0")
+	must(t, err)
+	if x, err := tenon.Open(sel); err == nil { // there is a GPU
+		must(t, x.Close())
+	}
+	x := openSim(t)
+	kernels, memory, err := x.Device().Utilization()
+	if kernels != 0 || memory != 0 || err == nil {
+		t.Error(kernels, memory, err)
+	}
+	const code = 2
+	err = cuda.CheckError(code)
+	if err == nil {
+		t.Error("code 2 is no error")
+	}
+	f := func(event, stream uint64) {}
+	remove := x.Device().Trace(cuda.TraceCallbacks{EventRecorded: f})
+	remove()
+}
+
 func TestFromPyTorchExec(t *testing.T) {
 	x := openSim(t)
 	a, b, c := x.Full(nil, 2, tenon.Float32), x.Full(nil, 3, tenon.Float32), x.Empty(nil, tenon.Float32)

@@ -15,6 +15,8 @@ package tenon
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"tenon.dev/cuda"
 	"tenon.dev/dtype"
@@ -87,7 +89,37 @@ func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Mem
 // CPU selects this machine's processor.
 func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
 
-// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver.
+// ParseSelector returns the Selector that a text names, such as a program's option: "best", "cuda", "cuda:1", "cpu", "sim", or "sim:2GiB" with a number of KiB,
+// MiB or GiB.
+func ParseSelector(device string) (Selector, error) {
+	kind, detail, given := strings.Cut(device, ":")
+	switch {
+	case kind == "best" && !given:
+		return Best(), nil
+	case kind == "cpu" && !given:
+		return CPU(), nil
+	case kind == "cuda" && !given:
+		return CUDA(0), nil
+	case kind == "cuda":
+		if n, err := strconv.Atoi(detail); err == nil && n >= 0 {
+			return CUDA(n), nil
+		}
+	case kind == "sim" && !given:
+		return Sim(0), nil
+	case kind == "sim":
+		for unit, bytes := range map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
+			number, ok := strings.CutSuffix(detail, unit)
+			if n, err := strconv.ParseUint(number, 10, 32); ok && err == nil && n > 0 {
+				return Sim(n * bytes), nil
+			}
+		}
+	}
+	err := fault.New(fault.Invalid, "Invalid device string: '%s'; give best, cuda, cuda:1, cpu, sim or sim:2GiB", device)
+	return Selector{}, core.Located("ParseSelector", err)
+}
+
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until this process uses a GPU the count follows CUDA_VISIBLE_DEVICES,
+// also where that changes, if NVIDIA's management library is there; the first use fixes it.
 func GPUs() int { return rt.GPUs() }
 
 // Open opens a device and returns the first Exec on it. Close it when done.

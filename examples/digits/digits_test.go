@@ -101,9 +101,9 @@ func TestBadInput(t *testing.T) {
 		name, want string
 		args       []string
 	}{
-		{"device", `there is no device "tpu"`, []string{"-device", "tpu"}},
+		{"device", "Invalid device string: 'tpu'", []string{"-device", "tpu"}},
 		{"GPU", "device", []string{"-device", "cuda:99"}},
-		{"size", `there is no device "sim:big"`, []string{"-device", "sim:big"}},
+		{"size", "Invalid device string: 'sim:big'", []string{"-device", "sim:big"}},
 		{"small device", "is too small for a batch of 1000 images; give a smaller -batch or another -device", []string{"-device", "sim:4MiB", "-batch", "1000"}},
 		{"tiny device", "is too small for a batch of 1 images; give another -device", []string{"-device", "sim:1MiB", "-batch", "1"}},
 		{"batch", "a batch of 2000 needs more than the 1438 training images", []string{"-batch", "2000"}},

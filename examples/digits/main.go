@@ -16,8 +16,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"time"
 
 	"tenon.dev"
@@ -74,40 +72,13 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	return o, nil
 }
 
-// selector finds the device that the option names.
-func selector(name string) (tenon.Selector, error) {
-	kind, detail, given := strings.Cut(name, ":")
-	switch {
-	case kind == "best" && !given:
-		return tenon.Best(), nil
-	case kind == "cpu" && !given:
-		return tenon.CPU(), nil
-	case kind == "cuda" && !given:
-		return tenon.CUDA(0), nil
-	case kind == "cuda":
-		if n, err := strconv.Atoi(detail); err == nil && n >= 0 {
-			return tenon.CUDA(n), nil
-		}
-	case kind == "sim" && !given:
-		return tenon.Sim(0), nil
-	case kind == "sim":
-		for unit, bytes := range map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-			number, ok := strings.CutSuffix(detail, unit)
-			if n, err := strconv.ParseUint(number, 10, 32); ok && err == nil && n > 0 {
-				return tenon.Sim(n * bytes), nil
-			}
-		}
-	}
-	return tenon.Selector{}, fmt.Errorf("there is no device %q; give best, cuda, cuda:1, cpu, sim or sim:2GiB", name)
-}
-
 // run does what main does. When ctx ends, it stops after the step at hand.
 func run(ctx context.Context, args []string, out io.Writer) error {
 	o, err := parse(args, out)
 	if err != nil {
 		return err
 	}
-	sel, err := selector(o.device)
+	sel, err := tenon.ParseSelector(o.device)
 	if err != nil {
 		return err
 	}

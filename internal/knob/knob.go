@@ -73,6 +73,9 @@ func (k *Text) Get() string {
 	return k.def
 }
 
+// Lookup returns the value, and whether the variable is set, be it to nothing.
+func (k *Text) Lookup() (string, bool) { return os.LookupEnv(k.name) }
+
 // Check returns an error that names every registered variable whose value does not parse and says what would, or nil.
 func Check() error {
 	var errs []error

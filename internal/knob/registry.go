@@ -33,9 +33,10 @@ var (
 	NoCaching = newText("PYTORCH_NO_CUDA_MEMORY_CACHING", "",
 		"Any value: device memory is allocated and freed by the driver each time, so that compute-sanitizer sees every allocation. Slow, and "+
 			"illegal in a captured graph.")
-	// VisibleDevices is NVIDIA's own; it is read for error messages alone.
+	// VisibleDevices is NVIDIA's own.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
-		"NVIDIA's list of the devices that a process may see. The driver applies it; Tenon names it where no device is found.")
+		"NVIDIA's list of the devices that a process may see. The driver applies it when it is started, by the first device that is opened; until then "+
+			"Tenon counts by it. Tenon also names it where no device is found.")
 	// CacheDir and CacheDisable are NVIDIA's own; tenon doctor says what they do.
 	CacheDir = newText("CUDA_CACHE_PATH", "",
 		"The folder in which NVIDIA's driver keeps compiled kernels. The driver applies it; `tenon doctor` looks whether it can be written.")

@@ -166,5 +166,6 @@ func TestOutOfMemoryGPU(t *testing.T) {
 	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of ") {
 		t.Errorf("out of memory: %v", err)
 	}
-	t.Logf("process %d: %v; processes %+v", os.Getpid(), err, d.processes())
+	users, usersErr := d.Processes()
+	t.Logf("process %d: %v; processes %+v, %v", os.Getpid(), err, users, usersErr)
 }

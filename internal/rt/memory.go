@@ -3,13 +3,10 @@ package rt
 import (
 	"log/slog"
 	"math"
-	"os"
-	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/knob"
-	"tenon.dev/internal/lib/nvml"
 )
 
 // newMemory makes the allocator with the settings of the environment, which are those of GPUs, real and simulated.
@@ -32,7 +29,10 @@ func (d *Device) newMemory() error {
 	case d.info.VirtualMemory:
 		b = &virtualBackend{backend{d}}
 	}
-	d.mem = alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: d.processes})
+	d.mem = alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: func() []alloc.ProcessMemory {
+		list, _ := d.Processes() // where nobody knows, the message says nothing of them
+		return list
+	}})
 	if !d.Host {
 		d.mem.SetCaching(knob.NoCaching.Get() == "")
 	}
@@ -67,32 +67,6 @@ func (d *Device) UpdateSettings(text string) error {
 	}
 	d.applied(&s)
 	return nil
-}
-
-// management is NVIDIA's management library, where there is one.
-var management = sync.OnceValue(func() *nvml.Library {
-	l, err := nvml.Open()
-	if err != nil {
-		return nil
-	}
-	return l
-})
-
-// processes tells who uses the device's memory, as far as the management library knows.
-func (d *Device) processes() []alloc.ProcessMemory {
-	l := management()
-	if l == nil {
-		return nil
-	}
-	list, err := l.Processes(d.info.UUID)
-	if err != nil {
-		return nil
-	}
-	var users []alloc.ProcessMemory
-	for _, p := range list {
-		users = append(users, alloc.ProcessMemory{PID: p.PID, Bytes: p.Memory, Self: p.PID == os.Getpid()})
-	}
-	return users
 }
 
 // MemInfo returns the device's free and total memory in bytes, as its driver tells them.

@@ -367,14 +367,6 @@ func TestRegisteredElsewhere(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryNamesProcesses is about the form alone: the list comes from the management library.
-func TestOutOfMemoryNamesProcesses(t *testing.T) {
-	d, _ := openConf(t, "")
-	if list := d.processes(); list != nil {
-		t.Errorf("a simulated device is used by %+v", list)
-	}
-}
-
 // TestGuardFailures walks allocations with guard zones and poison.
 func TestGuardFailures(t *testing.T) {
 	base, err := hostsim.New(hostsim.Options{Capacity: 1 << 30}).Open(0)

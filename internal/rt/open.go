@@ -97,15 +97,6 @@ func driverOf(sel *Selector) (drv driver.Driver, host bool, err error) {
 	return nil, false, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
 }
 
-// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver.
-func GPUs() int {
-	n, err := libcuda.New().DeviceCount()
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
 // Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test binary ran on.
 func Describe() (name, drivers string) {
 	drivers = fmt.Sprint("libcuda and hostsim, GPUs ", GPUs())

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"tenon.dev/internal/dl"
@@ -38,7 +39,23 @@ type cudaDriver struct {
 }
 
 // process is the driver of this process: cuInit runs at most once.
-var process = &cudaDriver{load: sync.OnceValues(loadLibrary)}
+var process = &cudaDriver{load: sync.OnceValues(func() (*library, error) {
+	started.Store(true)
+	return loadLibrary()
+})}
+
+var started atomic.Bool
+
+// Started reports whether the driver was asked for anything in this process, and so whether it has fixed which devices it shows.
+func Started() bool { return started.Load() }
+
+// Loads reports whether the driver's library is there. It does not start it.
+func Loads() bool { return loads() }
+
+var loads = sync.OnceValue(func() bool {
+	_, err := openLibrary()
+	return err == nil
+})
 
 // New returns the process's libcuda driver. The library is loaded by the first method that needs it. Where no NVIDIA driver is
 // installed, or it sees no GPU, methods fail with driver.NoDevice; with any other code a driver is there but does not work, and the
@@ -77,17 +94,7 @@ func (c *cudaDriver) Open(ordinal int) (driver.Device, error) {
 
 // loadLibrary finds, loads and starts the driver.
 func loadLibrary() (*library, error) {
-	names := libraryNames
-	if file := knob.Libcuda.Get(); file != "" {
-		names = []string{file}
-	}
-	so, err := dl.Open(names[0])
-	if err != nil && len(names) > 1 {
-		// Where the other places fail too, the loader's words about the first say it all.
-		if elsewhere, miss := dl.Open(names[1:]...); miss == nil {
-			so, err = elsewhere, nil
-		}
-	}
+	so, err := openLibrary()
 	if err != nil {
 		return nil, absent(err, deviceFile)
 	}
@@ -97,6 +104,22 @@ func loadLibrary() (*library, error) {
 		return nil, err
 	}
 	return lib, nil
+}
+
+// openLibrary finds and loads the driver.
+func openLibrary() (*dl.Library, error) {
+	names := libraryNames
+	if file := knob.Libcuda.Get(); file != "" {
+		names = []string{file}
+	}
+	so, err := dl.Open(names[0])
+	if err != nil && len(names) > 1 {
+		// Where the other places fail too, the loader's words about the first say it all.
+		if elsewhere, miss := dl.Open(names[1:]...); miss == nil {
+			return elsewhere, nil
+		}
+	}
+	return so, err
 }
 
 // absent is the error for a library that did not load. Where the kernel driver's device file exists, a GPU is there and cannot be

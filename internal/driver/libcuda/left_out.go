@@ -9,6 +9,12 @@ type leftOut struct{}
 // New returns a driver without devices: every method fails with driver.NoDevice and says that this program was built without libcuda.
 func New() driver.Driver { return leftOut{} }
 
+// Started reports that no library is asked before this driver is.
+func Started() bool { return true }
+
+// Loads reports that there is no library.
+func Loads() bool { return false }
+
 func (leftOut) Name() string { return "libcuda" }
 
 func (leftOut) Version() (int, error) { return 0, errLeftOut("Version") }

@@ -45,78 +45,14 @@ var libraryNames = map[string][]string{
 var functions = []string{
 	"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount_v2",
 	"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetTemperature",
-	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates",
+	"nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetClockInfo",
 }
 
-// processesFunction is not in every version of the library.
-const processesFunction = "nvmlDeviceGetComputeRunningProcesses_v3"
-
-// Process is a process that computes on a GPU.
-type Process struct {
-	PID    int    // as the system that runs the driver numbers it, which in a container is not the process's own number
-	Memory uint64 // bytes of the GPU's memory
-}
-
-// processInfo is nvmlProcessInfo_t.
-type processInfo struct {
-	pid                              uint32
-	memory                           uint64
-	gpuInstanceID, computeInstanceID uint32
-}
-
-// Processes lists the processes that compute on the GPU with that UUID, but for those whose memory the library does not tell.
-func (l *Library) Processes(uuid [16]byte) ([]Process, error) {
-	handle, err := l.byUUID(uuid)
-	if err != nil {
-		return nil, err
-	}
-	if l.procs[processesFunction] == 0 {
-		return nil, fmt.Errorf("the library lacks %s; update the driver", processesFunction)
-	}
-	for room := 64; ; room *= 2 {
-		infos, n := make([]processInfo, room), new(uint32)
-		*n = uint32(room)
-		code := uint32(l.procs[processesFunction].CallKept(handle, dl.Address(unsafe.Pointer(n)), dl.Address(unsafe.Pointer(&infos[0]))))
-		runtime.KeepAlive(infos)
-		const insufficientSize = 7 // NVML_ERROR_INSUFFICIENT_SIZE
-		if code == insufficientSize && room < 1<<16 {
-			continue
-		}
-		if code != 0 {
-			return nil, l.failure(processesFunction, code)
-		}
-		var list []Process
-		for _, p := range infos[:min(int(*n), room)] {
-			const unknown = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
-			if p.memory != unknown {
-				list = append(list, Process{int(p.pid), p.memory})
-			}
-		}
-		return list, nil
-	}
-}
-
-// byUUID returns the handle of the GPU with that UUID.
-func (l *Library) byUUID(uuid [16]byte) (uintptr, error) {
-	n := new(uint32)
-	if err := l.call("nvmlDeviceGetCount_v2", dl.Address(unsafe.Pointer(n))); err != nil {
-		return 0, err
-	}
-	for i := range *n {
-		handle := new(uintptr)
-		if err := l.call("nvmlDeviceGetHandleByIndex_v2", uintptr(i), dl.Address(unsafe.Pointer(handle))); err != nil {
-			return 0, err
-		}
-		text, err := l.text("nvmlDeviceGetUUID", *handle)
-		if err != nil {
-			return 0, err
-		}
-		if parseUUID(text) == uuid {
-			return *handle, nil
-		}
-	}
-	return 0, errors.New("the library knows no GPU of this identity")
-}
+// Not every version of the library has these.
+const (
+	processesFunction = "nvmlDeviceGetComputeRunningProcesses_v3"
+	sliceFunction     = "nvmlDeviceGetMigMode"
+)
 
 // Open loads and starts the library. The error says what is missing.
 func Open() (*Library, error) {
@@ -146,8 +82,10 @@ func open(symbol func(name string) (dl.Proc, error)) (*Library, error) {
 		}
 		l.procs[name] = p
 	}
-	if p, err := symbol(processesFunction); err == nil {
-		l.procs[processesFunction] = p
+	for _, name := range []string{processesFunction, sliceFunction} {
+		if p, err := symbol(name); err == nil {
+			l.procs[name] = p
+		}
 	}
 	return l, l.call("nvmlInit_v2")
 }
@@ -191,55 +129,19 @@ func (l *Library) text(name string, args ...uintptr) (string, error) {
 
 // Devices reads every GPU that this process may see, in the library's order, which is that of the bus and not CUDA's: match them by UUID.
 func (l *Library) Devices() ([]Device, error) {
-	n := new(uint32)
-	if err := l.call("nvmlDeviceGetCount_v2", dl.Address(unsafe.Pointer(n))); err != nil {
+	gpus, err := l.gpus()
+	if err != nil {
 		return nil, err
 	}
 	var devices []Device
-	for i := range *n {
-		handle := new(uintptr)
-		if err := l.call("nvmlDeviceGetHandleByIndex_v2", uintptr(i), dl.Address(unsafe.Pointer(handle))); err != nil {
-			return nil, err
-		}
-		d, err := l.device(*handle)
+	for _, g := range gpus {
+		d, err := g.read()
 		if err != nil {
 			return nil, err
 		}
 		devices = append(devices, d)
 	}
 	return devices, nil
-}
-
-// device reads one GPU. Temperature, power and load are not there on every device, and their absence is no error.
-func (l *Library) device(handle uintptr) (Device, error) {
-	d := Device{Celsius: NotReported, Watts: NotReported, Busy: NotReported}
-	var err error
-	if d.Name, err = l.text("nvmlDeviceGetName", handle); err != nil {
-		return d, err
-	}
-	uuid, err := l.text("nvmlDeviceGetUUID", handle)
-	if err != nil {
-		return d, err
-	}
-	d.UUID = parseUUID(uuid)
-	memory := new([3]uint64) // nvmlMemory_t: total, free, used
-	if err := l.call("nvmlDeviceGetMemoryInfo", handle, dl.Address(unsafe.Pointer(memory))); err != nil {
-		return d, err
-	}
-	d.MemoryTotal, d.MemoryFree, d.MemoryUsed = memory[0], memory[1], memory[2]
-
-	const sensorGPU = 0 // NVML_TEMPERATURE_GPU
-	v := new([2]uint32)
-	if l.call("nvmlDeviceGetTemperature", handle, sensorGPU, dl.Address(unsafe.Pointer(v))) == nil {
-		d.Celsius = float64(v[0])
-	}
-	if l.call("nvmlDeviceGetPowerUsage", handle, dl.Address(unsafe.Pointer(v))) == nil {
-		d.Watts = float64(v[0]) / 1000
-	}
-	if l.call("nvmlDeviceGetUtilizationRates", handle, dl.Address(unsafe.Pointer(v))) == nil {
-		d.Busy = float64(v[0])
-	}
-	return d, nil
 }
 
 // parseUUID reads "GPU-5c6e8ae8-9cd6-8d25-d0ef-be721e5f66d9"; what has another form gives zeros.

@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 type fake struct {
 	fails     map[string]uint32
 	processes []processInfo // on the device 100
+	slices    uint32        // whether the devices are divided
 }
 
 var fakeNow *fake
@@ -26,7 +28,7 @@ var errorText = []byte("it went wrong\x00")
 // fakeProcs are made once, since C callbacks cannot be given back.
 var fakeProcs = sync.OnceValue(func() map[string]dl.Proc {
 	procs := map[string]dl.Proc{}
-	for _, name := range append([]string{processesFunction}, functions...) {
+	for _, name := range append([]string{processesFunction, sliceFunction}, functions...) {
 		procs[name] = dl.Proc(dl.Callback(func(a, b, c uintptr) uintptr { return fakeNow.called(name, a, b, c) }))
 	}
 	return procs
@@ -59,12 +61,19 @@ func (f *fake) called(name string, a, b, c uintptr) uintptr {
 			return 7
 		}
 		copy(unsafe.Slice((*processInfo)(dl.Pointer(c)), room), f.processes)
+	case sliceFunction:
+		*word(b), *word(c) = f.slices, 0
+	case "nvmlDeviceGetClockInfo":
+		if b != 1 { // multiprocessors
+			return 2
+		}
+		*word(c) = 1980
 	case "nvmlDeviceGetTemperature":
 		*word(c) = 41
 	case "nvmlDeviceGetPowerUsage":
 		*word(b) = 75500
 	case "nvmlDeviceGetUtilizationRates":
-		*word(b) = 12
+		*(*[2]uint32)(dl.Pointer(b)) = [2]uint32{12, 34}
 	}
 	return 0
 }
@@ -104,26 +113,82 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := parseUUID("GPU-00112233-4455-6677-8899-aabbccddeeff")
-	if got, err := l.Processes(id); err != nil || !reflect.DeepEqual(got, []Process{{5, 100}}) {
+	processes := func(id [16]byte) ([]Process, error) {
+		g, err := l.GPU(id)
+		if err != nil {
+			return nil, err
+		}
+		return g.Processes()
+	}
+	if got, err := processes(id); err != nil || !reflect.DeepEqual(got, []Process{{5, 100}}) {
 		t.Errorf("Processes = %+v, %v", got, err)
 	}
 	fakeNow.processes = make([]processInfo, 300)
-	if got, err := l.Processes(id); err != nil || len(got) != 300 {
+	if got, err := processes(id); err != nil || len(got) != 300 {
 		t.Errorf("%d processes, %v; want 300", len(got), err)
 	}
-	if _, err := l.Processes([16]byte{1}); err == nil || !strings.Contains(err.Error(), "no GPU of this identity") {
+	if _, err := processes([16]byte{1}); err == nil || !strings.Contains(err.Error(), "no GPU of this identity") {
 		t.Errorf("an unknown GPU: %v", err)
 	}
 	for _, name := range []string{"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", processesFunction} {
 		fakeNow.fails = map[string]uint32{name: 999}
-		if _, err := l.Processes(id); err == nil || err.Error() != name+": it went wrong (999)" {
+		if _, err := processes(id); err == nil || err.Error() != name+": it went wrong (999)" {
 			t.Errorf("%s fails: %v", name, err)
 		}
 	}
 	fakeNow.fails = nil
 	delete(l.procs, processesFunction)
-	if _, err := l.Processes(id); err == nil || !strings.Contains(err.Error(), "update the driver") {
+	if _, err := processes(id); err == nil || !strings.Contains(err.Error(), "update the driver") {
 		t.Errorf("a library without the function: %v", err)
+	}
+}
+
+// What is read of one GPU, and the errors of what cannot be.
+func TestGPU(t *testing.T) {
+	fakeNow = &fake{}
+	l, err := open(symbol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := l.GPU(parseUUID("GPU-00112233-4455-6677-8899-aabbccddeeff"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reads := []struct {
+		function, want string
+		read           func() (any, error)
+	}{
+		{"nvmlDeviceGetTemperature", "41", func() (any, error) { return g.Temperature() }},
+		{"nvmlDeviceGetPowerUsage", "75.5", func() (any, error) { return g.Power() }},
+		{"nvmlDeviceGetClockInfo", "1980", func() (any, error) { return g.Clock() }},
+		{"nvmlDeviceGetUtilizationRates", "[12 34]", func() (any, error) { a, b, err := g.Utilization(); return []int{a, b}, err }},
+		{"nvmlDeviceGetMemoryInfo", "[10 3 7]", func() (any, error) { a, b, c, err := g.Memory(); return []uint64{a, b, c}, err }},
+		{"nvmlDeviceGetUUID", "[GPU-00112233-4455-6677-8899-aabbccddeeff MIG-1]", func() (any, error) { ids, _, err := l.UUIDs(); return ids, err }},
+	}
+	for _, r := range reads {
+		fakeNow.fails = nil
+		if got, err := r.read(); err != nil || fmt.Sprint(got) != r.want {
+			t.Errorf("%s: %v, %v; want %s", r.function, got, err, r.want)
+		}
+		fakeNow.fails = map[string]uint32{r.function: 3}
+		if _, err := r.read(); err == nil || err.Error() != r.function+": it went wrong (3)" {
+			t.Errorf("%s fails: %v", r.function, err)
+		}
+	}
+	fakeNow.fails = nil
+	for _, slices := range []uint32{0, 1} {
+		fakeNow.slices = slices
+		if _, sliced, err := l.UUIDs(); err != nil || sliced != (slices == 1) {
+			t.Errorf("slices %d: sliced %v, %v", slices, sliced, err)
+		}
+	}
+	fakeNow.fails = map[string]uint32{sliceFunction: 3} // not divisible
+	if _, sliced, err := l.UUIDs(); err != nil || sliced {
+		t.Errorf("a GPU that cannot be divided is: %v", err)
+	}
+	delete(l.procs, sliceFunction)
+	if _, sliced, err := l.UUIDs(); err != nil || sliced {
+		t.Errorf("a library that knows no slices has some: %v", err)
 	}
 }
 
@@ -141,7 +206,7 @@ func TestFailures(t *testing.T) {
 		_, devicesErr := l.Devices()
 		err = errors.Join(openErr, versionErr, devicesErr, l.Close())
 		switch name {
-		case "nvmlErrorString", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates":
+		case "nvmlErrorString", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTemperature", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates":
 			if err != nil {
 				t.Errorf("%s fails: %v", name, err)
 			}
@@ -177,5 +242,18 @@ func TestReal(t *testing.T) {
 		if d.Name == "" || d.MemoryTotal == 0 || d.MemoryUsed+d.MemoryFree > d.MemoryTotal {
 			t.Errorf("%+v", d)
 		}
+		g, err := l.GPU(d.UUID)
+		if err != nil {
+			t.Errorf("a device is not found again: %v", err)
+			continue
+		}
+		clock, clockErr := g.Clock()
+		kernels, memory, err := g.Utilization()
+		t.Logf("%d MHz, %v; %d %% and %d %%, %v", clock, clockErr, kernels, memory, err)
+	}
+	texts, sliced, err := l.UUIDs()
+	t.Logf("%q, sliced %v", texts, sliced)
+	if err != nil || len(texts) != len(devices) {
+		t.Errorf("%q for %d devices: %v", texts, len(devices), err)
 	}
 }

@@ -1,0 +1,160 @@
+package rt
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/knob"
+	"tenon.dev/internal/lib/nvml"
+)
+
+// management is NVIDIA's management library, where there is one.
+var management = sync.OnceValues(nvml.Open)
+
+// sensed returns what the management library says of the device.
+func sensed[T any](d *Device, what string, read func(g nvml.GPU) (T, error)) (v T, err error) {
+	if d.Host {
+		return v, fault.New(fault.Invalid, "Expected a cuda device, but got: cpu")
+	}
+	if d.info.PCIBusID == "" {
+		return v, fault.New(fault.Unsupported, "%s has no %s: it is no device on this machine's bus", d.info.Name, what)
+	}
+	l, err := management()
+	if err == nil {
+		var g nvml.GPU
+		if g, err = l.GPU(d.info.UUID); err == nil {
+			v, err = read(g)
+		}
+	}
+	if err != nil {
+		return v, fault.Wrap(fault.Unsupported, err, "the %s of %s cannot be read", what, d.info.Name)
+	}
+	return v, nil
+}
+
+// Temperature returns the chip's, in °C.
+func (d *Device) Temperature() (int, error) { return sensed(d, "temperature", nvml.GPU.Temperature) }
+
+// PowerDraw returns the draw in watts.
+func (d *Device) PowerDraw() (float64, error) { return sensed(d, "power draw", nvml.GPU.Power) }
+
+// ClockRate returns the multiprocessors' present clock in MHz.
+func (d *Device) ClockRate() (int, error) { return sensed(d, "clock rate", nvml.GPU.Clock) }
+
+// Utilization returns the percentages of the last moments in which a kernel ran and in which memory was read or written.
+func (d *Device) Utilization() (kernels, memory int, err error) {
+	v, err := sensed(d, "utilization", func(g nvml.GPU) (v [2]int, err error) {
+		v[0], v[1], err = g.Utilization()
+		return v, err
+	})
+	return v[0], v[1], err
+}
+
+// MemoryUsed returns the bytes of the device's memory that are in use, over all processes.
+func (d *Device) MemoryUsed() (uint64, error) {
+	return sensed(d, "memory in use", func(g nvml.GPU) (uint64, error) {
+		_, used, _, err := g.Memory()
+		return used, err
+	})
+}
+
+// Processes tells who uses the device's memory.
+func (d *Device) Processes() ([]alloc.ProcessMemory, error) {
+	list, err := sensed(d, "list of processes", nvml.GPU.Processes)
+	var users []alloc.ProcessMemory
+	for _, p := range list {
+		users = append(users, alloc.ProcessMemory{PID: p.PID, Bytes: p.Memory, Self: p.PID == os.Getpid()})
+	}
+	return users, err
+}
+
+// CheckCode gives one of CUDA's result codes the error that Tenon's own calls have; 0 is nil.
+func CheckCode(code int) error {
+	if code == int(driver.Success) {
+		return nil
+	}
+	return wrap(&driver.Error{Call: "CUDA", Code: driver.Code(code)}, "a call of CUDA failed")
+}
+
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until the driver is started, which fixes what
+// CUDA_VISIBLE_DEVICES says, the management library is asked where there is one.
+func GPUs() int {
+	if !libcuda.Started() {
+		if n, ok := gpusBeforeStart(); ok {
+			return n
+		}
+	}
+	n, err := libcuda.New().DeviceCount()
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// gpusBeforeStart counts the GPUs that the driver would show once it is started, if that can be known.
+func gpusBeforeStart() (n int, ok bool) {
+	l, err := management()
+	if err != nil || !libcuda.Loads() {
+		return 0, false
+	}
+	uuids, sliced, err := l.UUIDs()
+	if err != nil || sliced {
+		return 0, false
+	}
+	list, set := knob.VisibleDevices.Lookup()
+	return visible(uuids, list, set)
+}
+
+// visible returns how many of the GPUs with these UUIDs CUDA shows to a process whose CUDA_VISIBLE_DEVICES is list, by the rules of the CUDA programming
+// guide: numbers, or beginnings of UUIDs that fit one GPU alone, up to the first that names none; a GPU named twice makes all invisible. Of slices of GPUs
+// only the driver knows.
+func visible(uuids []string, list string, set bool) (n int, ok bool) {
+	if !set {
+		return len(uuids), true
+	}
+	if strings.Contains(list, "MIG-") {
+		return 0, false
+	}
+	seen := map[int]bool{}
+	for entry := range strings.SplitSeq(list, ",") {
+		i := gpuNamed(uuids, strings.TrimSpace(entry))
+		if i < 0 {
+			break
+		}
+		if seen[i] {
+			return 0, true
+		}
+		seen[i] = true
+	}
+	return len(seen), true
+}
+
+// gpuNamed returns the place of the GPU that an entry of CUDA_VISIBLE_DEVICES names, or -1. Of a number only the first digits count, as in C.
+func gpuNamed(uuids []string, entry string) int {
+	if strings.HasPrefix(entry, "GPU-") {
+		found := -1
+		for i, u := range uuids {
+			if strings.HasPrefix(u, entry) {
+				if found >= 0 {
+					return -1
+				}
+				found = i
+			}
+		}
+		return found
+	}
+	digits := strings.TrimPrefix(entry, "+")
+	if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
+		digits = digits[:end]
+	}
+	if i, err := strconv.Atoi(digits); err == nil && i < len(uuids) {
+		return i
+	}
+	return -1
+}
