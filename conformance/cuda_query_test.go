@@ -13,6 +13,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/cuda/nvtx"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/dl"
 	"tenon.dev/internal/driver/libcuda"
@@ -25,6 +26,7 @@ var queryTests = []cudaTest{
 	{name: "CUDA-007_test_cuda_get_device_capability", run: testDeviceCapability},
 	{name: "CUDA-012_test_uuid", run: testUUID},
 	{name: "CUDA-030_test_get_device_index", run: testDeviceIndex},
+	{name: "CUDA-050_test_nvtx", run: testRanges},
 	{name: "CUDA-119_test_lazy_init", run: testLazyInit},
 	{name: "CUDA-121_test_device_count_not_cached_pre_init", run: testDeviceCount},
 	{name: "CUDA-137_test_nvml_get_handler", run: sensor(testHandler)},
@@ -109,6 +111,26 @@ func testDeviceIndex(t *testing.T, x *tenon.Exec) {
 	_, err = host.Device().Temperature()
 	wantError(t, err, "Expected a cuda device")
 	check(t, "the device's number", x.Device().Ordinal(), 0)
+}
+
+// testRanges has a kernel within a range, so that a profiler that this runs under has something to show.
+func testRanges(t *testing.T, x *tenon.Exec) {
+	outer := nvtx.Push("foo")
+	x.Neg(x.Ones([]int{5}, tenon.Float32))
+	must(t, x.Synchronize())
+	nvtx.Mark("bar")
+	inner := nvtx.Push("within")
+	check(t, "the depth of the inner range's end", nvtx.Pop(), inner)
+	check(t, "the depth of the outer range's end", nvtx.Pop(), outer)
+	r := nvtx.Start("range_start")
+	r.End()
+	nvtx.Range{}.End()
+	if t.Logf("a profiler listens: %v; depths %d and %d", nvtx.Listening(), outer, inner); nvtx.Listening() {
+		check(t, "the inner depth", inner, max(outer+1, inner))
+		return
+	}
+	check(t, "the depths are negative", outer < 0 && inner < 0, true)
+	check(t, "a range that nobody hears of", r, nvtx.Range{})
 }
 
 // sensor runs f with what NVIDIA's management library knows of x's device. A simulated one is an error, whatever is asked.

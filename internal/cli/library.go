@@ -55,13 +55,6 @@ var optionals = []optional{
 		uses:    notCalled,
 		without: "nothing is lost: there are no sparse tensors yet",
 	},
-	{
-		name: "nvtx",
-		files: map[string][]string{"linux": {"libnvtx3interop.so.1", "libnvtx3interop.so", "libnvToolsExt.so.1"},
-			"windows": {"nvtx3interop.dll", "nvToolsExt64_1.dll"}},
-		uses:    notCalled,
-		without: "nothing is lost: profilers are not told of ranges yet",
-	},
 }
 
 // notCalled is what this version does with most of them.

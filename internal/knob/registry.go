@@ -37,6 +37,9 @@ var (
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it when it is started, by the first device that is opened; until then "+
 			"Tenon counts by it. Tenon also names it where no device is found.")
+	// NVTXInjection is NVIDIA's own.
+	NVTXInjection = newText("NVTX_INJECTION64_PATH", "",
+		"The library through which a profiler hears of the ranges and marks of package `cuda/nvtx`. The profiler sets it.")
 	// CacheDir and CacheDisable are NVIDIA's own; tenon doctor says what they do.
 	CacheDir = newText("CUDA_CACHE_PATH", "",
 		"The folder in which NVIDIA's driver keeps compiled kernels. The driver applies it; `tenon doctor` looks whether it can be written.")

@@ -56,6 +56,7 @@ internal/alloc: fault internal/knob internal/driver
 RUNTIME = LEAF internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
 internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
+cuda/nvtx: internal/lib/nvtx
 internal/core: RUNTIME internal/rt cuda internal/lib/...
 internal/core/...: RUNTIME internal/core
 .: LEAF cuda kernel internal/core internal/rt
