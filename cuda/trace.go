@@ -18,7 +18,8 @@ type TraceCallbacks struct {
 	EventRecorded func(event, stream uint64)
 	// EventWaited is called after a stream was made to wait for an event that was recorded, be it on the same stream.
 	EventWaited func(event, stream uint64)
-	// MemoryAllocated is called after the allocator gave a block, from its cache or fresh: to a tensor, to an operation for its own use, or to RawAlloc.
+	// MemoryAllocated is called after the allocator gave a block of device memory, from its cache or fresh: to a tensor, to an operation for its own use, or to
+	// RawAlloc.
 	MemoryAllocated func(ptr uint64)
 	// MemoryFreed is called before a block is given back, which is when its last user closes it or, for garbage, with a later allocation. When the
 	// allocator returns memory to the driver is not told.

@@ -4,7 +4,6 @@ package rt
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -187,7 +186,7 @@ func (d *Device) Close() error {
 	keep(d.pinned.withdraw(d))
 	d.unregisterAll()
 	t := d.dev.Enter()
-	for _, e := range slices.Concat(d.events, d.timing) {
+	for _, e := range d.takeEvents() {
 		keep(d.dev.EventDestroy(t, e))
 	}
 	if d.freeStream != 0 {

@@ -53,32 +53,28 @@ func (e *Event) Record(s *Stream) error {
 	if s.dev != e.dev {
 		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
 	}
-	h, created, err := e.record(s)
+	e.mu.Lock()
+	created := e.handle == 0
+	if created {
+		if err := e.create(); err != nil {
+			e.mu.Unlock()
+			return err
+		}
+	}
+	h, seq := e.handle, s.Seq() // before the driver's call: what others issue meanwhile may not be covered
+	err := e.dev.dev.EventRecord(h, s.handle)
+	if err == nil {
+		e.stream, e.seq = s, seq
+	}
+	e.mu.Unlock()
 	if created {
 		e.dev.trace(eventCreation, uint64(h), 0)
 	}
-	if err == nil {
-		e.dev.trace(eventRecord, uint64(h), uint64(s.handle))
+	if err != nil {
+		return e.dev.Check(err, "an event could not be recorded")
 	}
-	return err
-}
-
-// record also returns the driver's event, and whether it was made for this.
-func (e *Event) record(s *Stream) (h driver.Event, created bool, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.handle == 0 {
-		if err := e.create(); err != nil {
-			return 0, false, err
-		}
-		created = true
-	}
-	seq := s.Seq() // before the driver's call: what others issue meanwhile may not be covered
-	if err := e.dev.dev.EventRecord(e.handle, s.handle); err != nil {
-		return e.handle, created, e.dev.Check(err, "an event could not be recorded")
-	}
-	e.stream, e.seq = s, seq
-	return e.handle, created, nil
+	e.dev.trace(eventRecord, uint64(h), uint64(s.handle))
+	return nil
 }
 
 func (e *Event) create() error {

@@ -2,6 +2,7 @@ package rt
 
 import (
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"tenon.dev/fault"
@@ -228,6 +229,15 @@ func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
 	defer d.eventMu.Unlock()
 	pool := d.eventPool(timing)
 	*pool = append(*pool, e)
+}
+
+// takeEvents empties the pool, to which the collector may be giving events back.
+func (d *Device) takeEvents() []driver.Event {
+	d.eventMu.Lock()
+	defer d.eventMu.Unlock()
+	all := slices.Concat(d.events, d.timing)
+	d.events, d.timing = nil, nil
+	return all
 }
 
 func (d *Device) eventPool(timing bool) *[]driver.Event {
