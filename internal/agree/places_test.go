@@ -266,3 +266,39 @@ func randoms(p *pair) {
 		}
 	}
 }
+
+// multinomials tries draws from rows of one part and of several, and the places of greatest elements.
+func multinomials(p *pair) {
+	for _, size := range [][3]int{{1, 4, 300}, {7, 100, 33}, {2, 5000, 100}, {1, 70_001, 1000}, {65_537, 2, 1}} {
+		rows, n, samples := size[0], size[1], size[2]
+		for i, t := range rowTypes {
+			if rows > 7 && i > 0 {
+				break
+			}
+			shapes := func(from dtype.DType) []*array {
+				return []*array{out(dtype.Int64, dense, rows, samples), in(from, dense, positive, rows, n), in(dtype.Int64, dense, exactly(0x123456789abcdef), 1), in(dtype.Int64, dense, exactly(64), 1)}
+			}
+			p.try(trial{name: fmt.Sprintf("multinomial draw %v %v", t, size), arrays: shapes(t), run: func(is kernels.Issuer, o []kernels.Operand) error {
+				ph := kernels.Philox{Seed: 0xfedcba987654321, Offset: 12}
+				if i == 1 {
+					ph.SeedPtr, ph.OffsetPtr = o[2].Ptr, o[3].Ptr
+				}
+				return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Draw(is, ph)
+			}})
+			if t.Size() >= 4 && samples <= n {
+				p.try(trial{name: fmt.Sprintf("multinomial greatest %v %v", t, size), arrays: shapes(t), run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return (&kernels.Multinomial{Rows: rows, N: n, Samples: samples, P: o[1], Out: o[0]}).Greatest(is)
+				}})
+			}
+		}
+	}
+}
+
+// assertions tries assertions that hold, of every type.
+func assertions(p *pair) {
+	for _, t := range everyType {
+		p.try(trial{name: fmt.Sprintf("assert %v", t), arrays: []*array{in(t, dense, exactly(1), 1)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
+			return kernels.Assert(is, o[0])
+		}})
+	}
+}

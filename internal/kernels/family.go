@@ -39,6 +39,10 @@ const (
 	// FamilyRandom: Op is a RandomOp's id; FamilyDropout: dropout and Bernoulli numbers of given probabilities.
 	FamilyRandom
 	FamilyDropout
+	// FamilyMultinomial: Op is a stage of Multinomial.
+	FamilyMultinomial
+	// FamilyAssert: the assertion that a number is not zero.
+	FamilyAssert
 	familyCount
 )
 
