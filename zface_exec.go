@@ -9,6 +9,13 @@ import (
 	"tenon.dev/internal/rt"
 )
 
+// AssertAsync stops the device if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing, so the fault
+// comes from a later call, with this one among its suspects, and the device is lost to the process, but for the processor's, which fails at once. In a capture it
+// becomes part of the graph. How many elements there are is looked at in the call.
+func (x *Exec) AssertAsync(t *Tensor) {
+	x.made("AssertAsync", t).AssertAsync((*core.Tensor)(t))
+}
+
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {

@@ -6,6 +6,12 @@ import (
 	"tenon.dev/internal/core"
 )
 
+// BinCountOpt are the options of BinCount.
+type BinCountOpt struct {
+	// MinLength is the least number of bins.
+	MinLength int
+}
+
 // EmbeddingOpt are the options of Embedding.
 type EmbeddingOpt struct {
 	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
@@ -22,6 +28,14 @@ type EmbeddingOpt struct {
 type ScatterOpt struct {
 	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
 	Reduce string
+}
+
+// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest number and one more, or
+// opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those elements of t that are i, in an order that
+// depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
+// for it and cannot be captured.
+func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
+	return (*Tensor)(x.made("BinCount", t).BinCount((*core.Tensor)(t), (*core.Tensor)(weight), core.BinCountOpt(opt)))
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in

@@ -9,6 +9,12 @@ import (
 	"tenon.dev/internal/rt"
 )
 
+// MultinomialOpt are the options of Multinomial.
+type MultinomialOpt struct {
+	// Replacement lets a category be drawn more than once.
+	Replacement bool
+}
+
 // Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	return (*Tensor)(x.made("Bernoulli", p).Bernoulli((*core.Tensor)(p)))
@@ -47,6 +53,17 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 // LogNormalInto fills dst with e to the power of normal random numbers of the given mean and standard deviation.
 func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 	x.made("LogNormalInto", dst).LogNormalInto((*core.Tensor)(dst), mean, std)
+}
+
+// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
+// categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of probability 0 is never drawn. The
+// numbers are PyTorch's.
+//
+// With replacement, and more than one sample, nothing is waited for: a probability that is negative, infinite or NaN, or a row of zeros, stops the
+// device. Otherwise the probabilities are looked at first, which waits for them and cannot be captured, and those are errors. So are, without replacement, more
+// samples than a row has probabilities other than 0.
+func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
+	return (*Tensor)(x.made("Multinomial", p).Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(opt)))
 }
 
 // NormalInto fills dst with normal random numbers of the given mean and standard deviation.

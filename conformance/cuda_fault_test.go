@@ -3,6 +3,7 @@ package conformance
 import (
 	"errors"
 	"flag"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -17,6 +18,8 @@ var loseFlag = flag.String("lose", "", "which program TestLostInChild loses its 
 // faultTests are the behaviours of what stops a device.
 var faultTests = []cudaTest{
 	{name: "CUDA-047_test_index_out_of_bounds_exception_cuda", run: testIndexBounds},
+	{name: "CUDA-046_test_multinomial_invalid_probs_cuda", run: testMultinomialInvalid},
+	{name: "CUDA-061_test_fixed_cuda_assert_async", run: testAssertAsync},
 }
 
 // faulty are the programs that stop a device, by name, with what the assertion that stops it says.
@@ -26,6 +29,29 @@ var faulty = map[string]struct {
 }{
 	"index_11": {func(x *tenon.Exec) { pickOne(x, 11) }, "index out of bounds"},
 	"index_-1": {func(x *tenon.Exec) { pickOne(x, -1) }, "index out of bounds"},
+
+	"probability_-1":   {func(x *tenon.Exec) { drawFrom(x, 1, -1, 1) }, noProbability},
+	"probability_inf":  {func(x *tenon.Exec) { drawFrom(x, 1, inf, 1) }, noProbability},
+	"probability_-inf": {func(x *tenon.Exec) { drawFrom(x, 1, -inf, 1) }, noProbability},
+	"probability_nan":  {func(x *tenon.Exec) { drawFrom(x, 1, 1, float32(math.NaN())) }, noProbability},
+	"probabilities_0":  {func(x *tenon.Exec) { drawFrom(x, 0, 0, 0) }, "the probabilities of a row are all 0"},
+
+	"assert_int":     {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Int64)) }, isZero},
+	"assert_float":   {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Float32)) }, isZero},
+	"assert_bool":    {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Bool)) }, isZero},
+	"assert_complex": {func(x *tenon.Exec) { x.AssertAsync(x.FullC(nil, 0, tenon.Complex64)) }, isZero},
+}
+
+const (
+	noProbability = "a probability is negative, infinite or NaN"
+	isZero        = "the value is zero"
+)
+
+var inf = float32(math.Inf(1))
+
+// drawFrom draws two categories of the given probabilities.
+func drawFrom(x *tenon.Exec, p ...float32) *tenon.Tensor {
+	return x.Multinomial(tenon.From(x, p, len(p)), 2, tenon.MultinomialOpt{Replacement: true})
 }
 
 // pickOne takes element i of 0 … 9.
@@ -92,4 +118,25 @@ func testIndexBounds(t *testing.T, x *tenon.Exec) {
 	must(t, err)
 	check(t, "an index within bounds", strings.HasPrefix(text, "[1] int64[1] on "), true)
 	stops(t, "index_11", "index_-1")
+}
+
+func testMultinomialInvalid(t *testing.T, x *tenon.Exec) {
+	stops(t, "probability_-1", "probability_inf", "probability_-inf", "probability_nan", "probabilities_0")
+	// Without replacement the probabilities are looked at first, and the device goes on.
+	for _, p := range [][]float32{{1, -1, 1}, {1, inf, 1}, {1, -inf, 1}, {1, 1, float32(math.NaN())}} {
+		wantError(t, tenon.Try(func() { x.Multinomial(tenon.From(x, p, 3), 2, tenon.MultinomialOpt{}) }), "probability tensor contains either `inf`, `nan` or element < 0")
+	}
+	wantError(t, tenon.Try(func() { x.Multinomial(x.Zeros([]int{3}, tenon.Float32), 1, tenon.MultinomialOpt{}) }), "invalid multinomial distribution (sum of probabilities <= 0)")
+	check(t, "categories drawn afterwards", drawFrom(x, 1, 2, 3).Numel(), 2)
+}
+
+func testAssertAsync(t *testing.T, x *tenon.Exec) {
+	wantError(t, tenon.Try(func() { x.AssertAsync(x.Empty([]int{0}, tenon.Float32)) }), "Boolean value of Tensor with no values is ambiguous")
+	wantError(t, tenon.Try(func() { x.AssertAsync(x.Zeros([]int{2}, tenon.Int64)) }), "Boolean value of Tensor with more than one value is ambiguous")
+	for _, a := range []*tenon.Tensor{x.Full(nil, 1, tenon.Int64), x.Full(nil, 0.1, tenon.Float32), x.Full(nil, -0.1, tenon.Float32), x.Full(nil, 1, tenon.Bool),
+		x.FullC(nil, 0.1i, tenon.Complex64), x.Full([]int{1, 1}, 6e-8, tenon.Float16), x.Full(nil, math.NaN(), tenon.Float64)} {
+		x.AssertAsync(a)
+	}
+	must(t, x.Synchronize())
+	stops(t, "assert_int", "assert_float", "assert_bool", "assert_complex")
 }

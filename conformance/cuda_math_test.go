@@ -2,6 +2,8 @@ package conformance
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"tenon.dev"
@@ -18,6 +20,7 @@ var mathTests = []cudaTest{
 	{name: "CUDA-044_test_prod_large", run: testProdLarge},
 	{name: "CUDA-048_test_huge_index", run: testHugeIndex},
 	{name: "CUDA-049_test_min_max_inits", run: testMinMaxInits},
+	{name: "CUDA-051_test_bincount_ext", run: testBinCount},
 	{name: "CUDA-052_test_tiny_half_norm_", run: testTinyHalfNorm},
 	{name: "CUDA-053_test_norm_type_conversion", run: testNormConversion},
 	{name: "CUDA-055_test_cuda_kernel_loop_overflow", run: testLoopOverflow},
@@ -173,6 +176,47 @@ func testMinMaxInits(t *testing.T, x *tenon.Exec) {
 		check(t, what+": place", item(t, x, i), 0)
 		check(t, what+": shape", len(v.Shape())+len(i.Shape()), 0)
 	}
+}
+
+// testBinCount counts few numbers and many, with weights and without, and compares with the processor and with Go.
+func testBinCount(t *testing.T, x *tenon.Exec) {
+	host, n := x.Host(), sized(100_000, 20_000)
+	w := x.RandN([]int{n}, tenon.Float64)
+	weights := read[float64](t, x, w)
+	hw := host.To(w, tenon.ToOpt{})
+	for _, c := range []struct {
+		high int64
+		dt   tenon.DType
+	}{{50, tenon.Int8}, {50_000, tenon.Int64}, {50, tenon.Uint8}, {300, tenon.Int16}, {1000, tenon.Int32}} {
+		a := x.RandInt(0, c.high, []int{n}, c.dt)
+		ha := host.To(a, tenon.ToOpt{})
+		counts, sums := x.BinCount(a, nil, tenon.BinCountOpt{}), x.BinCount(a, w, tenon.BinCountOpt{})
+		what := fmt.Sprintf("%v below %d", c.dt, c.high)
+		check(t, what+": as on the processor", equal(t, x, counts, host.BinCount(ha, nil, tenon.BinCountOpt{})), true)
+		check(t, what+": weights, as on the processor", equal(t, x, sums, host.BinCount(ha, hw, tenon.BinCountOpt{})), true)
+		check(t, what+": weights, again", equal(t, x, sums, x.BinCount(a, w, tenon.BinCountOpt{})), true)
+		bins, want := make([]int64, counts.Numel()), make([]float64, sums.Numel())
+		for i, v := range read[int64](t, x, x.ToDType(a, tenon.Int64)) {
+			bins[v]++
+			want[v] += weights[i]
+		}
+		check(t, what+": counts", slices.Equal(read[int64](t, x, counts), bins), true)
+		for i, v := range read[float64](t, x, sums) {
+			if math.Abs(v-want[i]) > 1e-11 {
+				t.Errorf("%s: the weights of %d add up to %v, want %v", what, i, v, want[i])
+			}
+		}
+		if len(bins) != len(want) || bins[len(bins)-1] == 0 {
+			t.Errorf("%s: there are %d bins of counts and %d of weights", what, len(bins), len(want))
+		}
+	}
+	// 35488 · 65536 is no int32.
+	a := x.Zeros([]int{10}, tenon.Int32)
+	x.CopyInto(x.Narrow(a, 0, 0, 1), x.Full([]int{1}, 35488, tenon.Int32))
+	counts := x.BinCount(a, nil, tenon.BinCountOpt{MinLength: 65536})
+	check(t, "bins", counts.Numel(), 65536)
+	check(t, "counted", item(t, x, x.Sum(counts, nil, tenon.SumOpt{})), 10)
+	check(t, "the far bin", item(t, x, x.Select(counts, 0, 35488)), 1)
 }
 
 func testTinyHalfNorm(t *testing.T, x *tenon.Exec) {

@@ -11,6 +11,7 @@ import (
 var randomTests = []cudaTest{
 	{name: "CUDA-027_test_torch_manual_seed_seeds_cuda_devices", run: testSeed},
 	{name: "CUDA-028_test_manual_seed", run: testSeedDraws},
+	{name: "CUDA-045_test_multinomial_ext", run: testMultinomial},
 }
 
 // testSeed draws from the device's generator and from one of its own, which a seed sets alike.
@@ -43,4 +44,48 @@ func testSeedDraws(t *testing.T, x *tenon.Exec) {
 	check(t, "uniform numbers are the same", equal(t, x, numbers[0], numbers[1]), true)
 	check(t, "coins are the same", equal(t, x, coins[0], coins[1]), true)
 	check(t, "seed after draws", g.Seed(), 2)
+}
+
+// testMultinomial looks for categories of probability 0 among what is drawn.
+func testMultinomial(t *testing.T, x *tenon.Exec) {
+	g := x.Device().Generator()
+	// least is the least probability that was drawn.
+	least := func(p, drawn *tenon.Tensor) float64 { return item(t, x, x.AMin(x.Gather(p, len(p.Shape())-1, drawn), nil, false)) }
+
+	// A few in the middle of 150 have a chance, the last not being one of them.
+	freqs := make([]float32, 150)
+	for i := 40; i < 110; i++ {
+		freqs[i] = float32(i%3) * 0.031
+	}
+	p := tenon.From(x, freqs, len(freqs))
+	g.SetSeed(11042)
+	if v := least(p, x.Multinomial(p, 1000, tenon.MultinomialOpt{Replacement: true})); !(v > 0) {
+		t.Errorf("a category of the probability %v was drawn", v)
+	}
+	few := x.Multinomial(p, 46, tenon.MultinomialOpt{})
+	if v := least(p, few); !(v > 0) {
+		t.Errorf("without replacement a category of the probability %v was drawn", v)
+	}
+	seen := map[int64]bool{}
+	for _, c := range read[int64](t, x, few) {
+		if seen[c] {
+			t.Errorf("without replacement category %d was drawn twice", c)
+		}
+		seen[c] = true
+	}
+	wantError(t, tenon.Try(func() { x.Multinomial(p, 48, tenon.MultinomialOpt{}) }), "fewer than 48")
+
+	pairs := x.Expand(tenon.From(x, []float32{0, 1}, 2), 3421, 2)
+	for _, opt := range []tenon.MultinomialOpt{{}, {Replacement: true}} {
+		g.SetSeed(5214)
+		allAre(t, x, "the only category", x.Multinomial(pairs, 1, opt), 1)
+	}
+	allAre(t, x, "the only category, twice", x.Multinomial(pairs, 2, tenon.MultinomialOpt{Replacement: true}), 1)
+
+	g.SetSeed(33)
+	n := sized(1_000_000, 20_000)
+	many := x.MulS(x.ClampMinS(x.RandN([]int{n}, tenon.Float32), 0), 3e-5)
+	if v := least(many, x.Multinomial(many, n, tenon.MultinomialOpt{Replacement: true})); !(v > 0) {
+		t.Errorf("of %d categories one of the probability %v was drawn", n, v)
+	}
 }

@@ -1,0 +1,28 @@
+package core
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// rowAssert has no results.
+var rowAssert *row
+
+func init() {
+	rowAssert = define(row{Name: "AssertAsync", Torch: "_assert_async", meta: func(*frame) {}, run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0])) }})
+}
+
+// AssertAsync stops the device if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing, so the fault
+// comes from a later call, with this one among its suspects, and the device is lost to the process, but for the processor's, which fails at once. In a capture it
+// becomes part of the graph. How many elements there are is looked at in the call.
+func (x *Exec) AssertAsync(t *Tensor) {
+	switch n := t.Numel(); {
+	case n == 0:
+		x.fail("AssertAsync", fault.Invalid, []*Tensor{t}, "Boolean value of Tensor with no values is ambiguous")
+	case n > 1:
+		x.fail("AssertAsync", fault.Invalid, []*Tensor{t}, "Boolean value of Tensor with more than one value is ambiguous")
+	}
+	f := x.op(rowAssert, t)
+	f.call()
+	x.s.leave(f)
+}

@@ -1,0 +1,52 @@
+package core
+
+import (
+	"encoding/binary"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// BinCountOpt are the options of BinCount.
+type BinCountOpt struct {
+	// MinLength is the least number of bins.
+	MinLength int
+}
+
+// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest number and one more, or
+// opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those elements of t that are i, in an order that
+// depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
+// for it and cannot be captured.
+func (x *Exec) BinCount(t, weight *Tensor, opt BinCountOpt) *Tensor {
+	const op = "BinCount"
+	switch {
+	case len(t.shape) != 1 || !t.dt.IsInt():
+		x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, not %v of shape %v", t.dt, t.shape)
+	case opt.MinLength < 0:
+		x.fail(op, fault.Invalid, []*Tensor{t}, "minlength should be >= 0, but is %d", opt.MinLength)
+	case weight != nil && !sameShape(weight.shape, t.shape):
+		x.fail(op, fault.Invalid, []*Tensor{t, weight}, "weights should be 1-d and have the same length as input, but have shape %v for %v", weight.shape, t.shape)
+	case weight != nil && weight.dt.IsComplex():
+		x.fail(op, fault.Unsupported, []*Tensor{t, weight}, "weights are real numbers, not %v", weight.dt)
+	}
+	return x.NoGrad().composite(op, func(x *Exec) *Tensor {
+		bins := opt.MinLength
+		if t.Numel() > 0 {
+			t = x.ToDType(t, dtype.Int64)
+			b, err := x.Bytes(x.Stack([]*Tensor{x.AMin(t, nil, false), x.AMax(t, nil, false)}, 0))
+			x.check(op, err)
+			least, most := int64(binary.LittleEndian.Uint64(b)), int(binary.LittleEndian.Uint64(b[8:]))
+			if least < 0 {
+				x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, but the least element is %d", least)
+			}
+			bins = max(bins, most+1)
+		}
+		switch {
+		case weight == nil || t.Numel() == 0:
+			weight = x.Expand(x.Ones(nil, dtype.Int64), t.shape...)
+		case weight.dt != dtype.Float32:
+			weight = x.ToDType(weight, dtype.Float64)
+		}
+		return x.sumAt([]int{bins}, 0, t, weight, 0)
+	})
+}

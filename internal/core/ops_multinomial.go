@@ -1,0 +1,115 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// Input 0 of both is a contiguous matrix with a row of probabilities, or of numbers to be compared, for each row of the result, which has i[0] columns.
+var rowMultinomial, rowGreatest *row
+
+func init() {
+	of := func(f *frame) (kernels.Multinomial, bool) {
+		p, out := f.in[0], f.out[0]
+		return kernels.Multinomial{Rows: p.shape[0], N: p.shape[1], Samples: f.i[0], P: operand(p), Out: operand(out)}, out.Numel() > 0
+	}
+	meta := func(f *frame) { f.newOut(0, dtype.Int64, []int{f.in[0].shape[0], f.i[0]}, nil) }
+	rowMultinomial = define(row{Name: "Multinomial", Torch: "multinomial", meta: meta, run: func(f *frame) error {
+		m, some := of(f)
+		if !some {
+			return nil
+		}
+		return m.Draw(f, f.philox(m.Advance()))
+	}})
+	rowGreatest = define(row{Name: "MultinomialGreatest", meta: meta, run: func(f *frame) error {
+		m, some := of(f)
+		if !some {
+			return nil
+		}
+		return m.Greatest(f)
+	}})
+}
+
+// maxCategories is how many categories Multinomial draws from: its uniform numbers have as many values.
+const maxCategories = 1 << 24
+
+// MultinomialOpt are the options of Multinomial.
+type MultinomialOpt struct {
+	// Replacement lets a category be drawn more than once.
+	Replacement bool
+}
+
+// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
+// categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of probability 0 is never drawn. The
+// numbers are PyTorch's.
+//
+// With replacement, and more than one sample, nothing is waited for: a probability that is negative, infinite or NaN, or a row of zeros, stops the
+// device. Otherwise the probabilities are looked at first, which waits for them and cannot be captured, and those are errors. So are, without replacement, more
+// samples than a row has probabilities other than 0.
+func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
+	const op = "Multinomial"
+	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }
+	if !p.dt.IsFloat() {
+		refuse("multinomial only supports floating-point dtypes for input, got: %v", p.dt)
+	}
+	if len(p.shape) != 1 && len(p.shape) != 2 {
+		refuse("prob_dist must be 1 or 2 dim, but has %d", len(p.shape))
+	}
+	n := p.shape[len(p.shape)-1]
+	switch {
+	case samples <= 0:
+		refuse("cannot sample n_sample <= 0 samples, but got %d", samples)
+	case !opt.Replacement && samples > n:
+		refuse("cannot sample n_sample > prob_dist.size(-1) samples without replacement: %d of %d", samples, n)
+	case n == 0:
+		refuse("there are no categories in %v", p.shape)
+	case n > maxCategories:
+		refuse("number of categories cannot exceed 2^24, but is %d", n)
+	case samples > 1<<31/max(p.Numel()/n, 1):
+		refuse("at most 2^31 categories are drawn at a time, but %d of each row are more", samples)
+	}
+	return x.NoGrad().composite(op, func(x *Exec) *Tensor {
+		rows := x.Contiguous(x.View(p, append([]int{p.Numel() / n}, n)...))
+		var out *Tensor
+		if opt.Replacement && samples > 1 {
+			out = x.columns(rowMultinomial, rows, samples)
+		} else {
+			out = x.drawDistinct(rows, samples)
+		}
+		return x.View(out, append(p.shape[:len(p.shape)-1:len(p.shape)-1], samples)...)
+	})
+}
+
+// columns enters a frame of one of the rows above.
+func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
+	f := x.op(r, t)
+	f.i[0] = n
+	return f.call1()
+}
+
+// drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance to be the first is the
+// category's share of the sum, and so on with the others.
+func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
+	const op = "Multinomial"
+	p = x.widened(p)
+	bad := x.LogicalNot(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false))
+	few := x.Any(x.LtS(x.CountNonzero(p, []int{1}), float64(samples)), nil, false)
+	b, err := x.Bytes(x.Stack([]*Tensor{bad, few}, 0))
+	x.check(op, err)
+	switch {
+	case b[0] != 0:
+		x.fail(op, fault.Invalid, []*Tensor{p}, "probability tensor contains either `inf`, `nan` or element < 0")
+	case b[1] != 0 && samples == 1:
+		x.fail(op, fault.Invalid, []*Tensor{p}, "invalid multinomial distribution (sum of probabilities <= 0)")
+	case b[1] != 0:
+		x.fail(op, fault.Invalid, []*Tensor{p}, "invalid multinomial distribution: a row has fewer than %d probabilities other than 0 to draw from without replacement", samples)
+	}
+	q := x.EmptyLike(p, LikeOpt{})
+	x.ExponentialInto(q, 1)
+	x.DivInto(q, p, q)
+	if samples == 1 {
+		return x.ArgMax(q, []int{1}, true)
+	}
+	return x.columns(rowGreatest, q, samples)
+}
