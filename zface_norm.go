@@ -20,6 +20,15 @@ func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *T
 	return (*Tensor)(x.made("BatchNorm", t).BatchNorm((*core.Tensor)(t), (*core.Tensor)(weight), (*core.Tensor)(bias), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps, core.BatchNormOpt(opt)))
 }
 
+// BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and invStd [W, C] are the
+// means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W] or one number for all of them, how many
+// elements a channel has in each. It returns both for the whole batch, vectors [C], of float32 for halves. runningMean and runningVar [C] may be
+// nil; else they become old*(1-momentum) + new*momentum, in place, the new variance being the unbiased one. It has no derivative.
+func (x *Exec) BatchNormGatherStats(mean *Tensor, invStd *Tensor, count *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64) (wholeMean *Tensor, wholeInvStd *Tensor) {
+	r0, r1 := x.made("BatchNormGatherStats", mean, invStd, count).BatchNormGatherStats((*core.Tensor)(mean), (*core.Tensor)(invStd), (*core.Tensor)(count), (*core.Tensor)(runningMean), (*core.Tensor)(runningVar), momentum, eps)
+	return (*Tensor)(r0), (*Tensor)(r1)
+}
+
 // GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
 // weight [C] and adds bias [C], either of which may be nil.
 func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {

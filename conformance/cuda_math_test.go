@@ -27,6 +27,7 @@ var mathTests = []cudaTest{
 	{name: "CUDA-056_test_cuda_kernel_loop_overflow_large", run: testLoopOverflowLarge},
 	{name: "CUDA-088_test_max_large_axis", run: testMaxLargeAxis},
 	{name: "CUDA-089_test_to_numpy", run: testToArray},
+	{name: "CUDA-115_test_batch_norm_gather_stats", run: testGatherStats},
 	{name: "CUDA-118_test_matmul_device_mismatch", run: testDeviceMismatch},
 }
 
@@ -298,6 +299,46 @@ func testDeviceMismatch(t *testing.T, x *tenon.Exec) {
 			must(t, addmm)
 		} else {
 			wantError(t, addmm, text)
+		}
+	}
+}
+
+// testGatherStats puts statistics of ones together, and those of the two halves of a batch, with which it moves running ones.
+func testGatherStats(t *testing.T, x *tenon.Exec) {
+	ones, two := x.Ones([]int{2, 3}, tenon.Float32), x.Full(nil, 2, tenon.Float32)
+	m, s := x.BatchNormGatherStats(ones, ones, two, nil, nil, 0.1, 1e-5)
+	for what, v := range map[string]*tenon.Tensor{"mean": m, "reciprocal deviation": s} {
+		check(t, "shape of the "+what, fmt.Sprint(v.Shape()), "[3]")
+		for _, e := range read[float32](t, x, v) {
+			if math.Abs(float64(e)-1) > 1.3e-6 {
+				t.Errorf("the %s is %v, want 1", what, e)
+			}
+		}
+	}
+
+	const n, c, eps = 48, 3, 1e-5
+	batch := x.RandN([]int{n, c}, tenon.Float32)
+	stats := func(part *tenon.Tensor) (mean, invStd *tenon.Tensor) {
+		v, mean := x.VarMean(part, []int{0}, tenon.VarOpt{})
+		biased := x.MulS(v, float64(part.Shape()[0]-1)/float64(part.Shape()[0]))
+		return x.Unsqueeze(mean, 0), x.Unsqueeze(x.Rsqrt(x.AddS(biased, eps)), 0)
+	}
+	m1, s1 := stats(x.Narrow(batch, 0, 0, 16))
+	m2, s2 := stats(x.Narrow(batch, 0, 16, n-16))
+	running := func() (mean, variance *tenon.Tensor) {
+		return x.Zeros([]int{c}, tenon.Float32), x.Ones([]int{c}, tenon.Float32)
+	}
+	rm, rv := running()
+	wm, wv := running()
+	x.BatchNorm(batch, nil, nil, wm, wv, 0.1, eps, tenon.BatchNormOpt{Training: true})
+	m, s = x.BatchNormGatherStats(x.Cat([]*tenon.Tensor{m1, m2}, 0), x.Cat([]*tenon.Tensor{s1, s2}, 0), tenon.From(x, []int64{16, n - 16}, 2), rm, rv, 0.1, eps)
+	wholeMean, wholeStd := stats(batch)
+	for what, v := range map[string][2]*tenon.Tensor{"mean": {m, x.Select(wholeMean, 0, 0)}, "reciprocal deviation": {s, x.Select(wholeStd, 0, 0)}, "running mean": {rm, wm}, "running variance": {rv, wv}} {
+		got, want := read[float32](t, x, v[0]), read[float32](t, x, v[1])
+		for i := range want {
+			if math.Abs(float64(got[i]-want[i])) > 2e-6 {
+				t.Errorf("%s: channel %d has %v, want %v", what, i, got[i], want[i])
+			}
 		}
 	}
 }

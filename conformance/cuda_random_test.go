@@ -50,7 +50,9 @@ func testSeedDraws(t *testing.T, x *tenon.Exec) {
 func testMultinomial(t *testing.T, x *tenon.Exec) {
 	g := x.Device().Generator()
 	// least is the least probability that was drawn.
-	least := func(p, drawn *tenon.Tensor) float64 { return item(t, x, x.AMin(x.Gather(p, len(p.Shape())-1, drawn), nil, false)) }
+	least := func(p, drawn *tenon.Tensor) float64 {
+		return item(t, x, x.AMin(x.Gather(p, len(p.Shape())-1, drawn), nil, false))
+	}
 
 	// A few in the middle of 150 have a chance, the last not being one of them.
 	freqs := make([]float32, 150)

@@ -129,6 +129,11 @@ func channelNorms(p *pair) {
 				run: func(is kernels.Issuer, o []kernels.Operand) error {
 					return kernels.BatchNormStats(is, t, o[0], o[1], o[2], o[3], 1e-5)
 				}})
+			p.try(trial{name: "norm batch_gather " + name, index32: s.index32, arrays: []*array{out(w, dense, c), out(w, dense, c), out(w, dense, c),
+				in(t, s.v, mild, s.shape[0], c), in(t, dense, positive, s.shape[0], c), in(w, innerRepeated, positive, s.shape[0], c)},
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return kernels.BatchNormGather(is, t, o[0], o[1], o[2], o[3], o[4], o[5], 1e-5)
+				}})
 			for _, affine := range []bool{false, true} {
 				weight, bias := optionally(affine, in(t, dense, mild, c)), optionally(affine, in(t, dense, mild, c))
 				dw, db := optionally(affine, out(t, dense, c)), optionally(affine, out(t, dense, c))

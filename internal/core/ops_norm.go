@@ -430,9 +430,7 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		f.opt = a
 		return f.call1()
 	}
-	if (runningMean == nil) != (runningVar == nil) {
-		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "running_mean and running_var must both be given, or neither")
-	}
+	x.bothRunning("BatchNorm", runningMean, runningVar)
 	if n*s == 1 {
 		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
@@ -442,14 +440,26 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		f.call()
 		y, mean, variance := f.out[0], f.out[1], f.out[3]
 		x.s.leave(f)
-		if runningMean != nil {
-			ng := x.NoGrad()
-			u := ng.op(rowRunningStats, runningMean, runningVar, mean, variance)
-			u.scalar[0] = kernels.FloatScalar(momentum)
-			u.dst[0], u.dst[1], u.outs = runningMean, runningVar, 2
-			u.call()
-			x.s.leave(u)
-		}
+		x.NoGrad().moveStats(runningMean, runningVar, mean, variance, momentum)
 		return y
 	})
+}
+
+// bothRunning fails where there is one of the running statistics alone.
+func (x *Exec) bothRunning(op string, runningMean, runningVar *Tensor) {
+	if (runningMean == nil) != (runningVar == nil) {
+		x.fail(op, fault.Invalid, []*Tensor{runningMean, runningVar}, "running_mean and running_var must both be given, or neither")
+	}
+}
+
+// moveStats moves the running statistics, if there are any, towards those of a batch.
+func (x *Exec) moveStats(runningMean, runningVar, mean, variance *Tensor, momentum float64) {
+	if runningMean == nil {
+		return
+	}
+	f := x.op(rowRunningStats, runningMean, runningVar, mean, variance)
+	f.scalar[0] = kernels.FloatScalar(momentum)
+	f.dst[0], f.dst[1], f.outs = runningMean, runningVar, 2
+	f.call()
+	x.s.leave(f)
 }

@@ -57,6 +57,7 @@ var families = map[string]string{
 	"range":       "factory",
 	"multinomial": "random",
 	"bincount":    "index",
+	"normgather":  "norm",
 	"device":      "copy", "pinned": "copy",
 	"view": "shape", "join": "shape", "rearrange": "shape",
 }

@@ -13,6 +13,8 @@ var (
 	normStats = welfordNorm("norm_stats", 3)
 	// normMoments gives the first two of those.
 	normMoments = welfordNorm("norm_moments", 2)
+	// normGather is normStats of parts. in: mean, 1/√(biased variance + scalar 0) and number of elements of each.
+	normGather = gatherNorm()
 	// in: dy·, x, mean, rstd, weight; out: Σ dy·w and Σ dy·w·(x-mean)·rstd.
 	groupGradSums = sums("group_grad_sums", 5, 2, func(in []kernel.Value) []kernel.Value {
 		g := in[0].Mul(in[4])
@@ -51,6 +53,16 @@ func welfordNorm(name string, outs int) *ReduceOp {
 		one := a[2].Like(1)
 		rstd := math.Rsqrt(r.K, a[1].Div(a[2]).Add(r.S[0].Re))
 		return []Num{{Re: a[0]}, {Re: rstd}, {Re: a[1].Div(a[2].Sub(one))}}[:outs]
+	}
+	return reduction(op)
+}
+
+func gatherNorm() *ReduceOp {
+	op := *normStats
+	op.Name, op.Ins = "norm_gather", 3
+	op.Step = func(r *Reduction, a []kernel.Value, in []Num, _ kernel.Value) []kernel.Value {
+		mean, deviation, n := in[0].Re, in[1].Reciprocal().Re, in[2].Re
+		return welfordCombine(a, []kernel.Value{mean, deviation.Mul(deviation).Sub(r.S[0].Re).Mul(n), n})
 	}
 	return reduction(op)
 }
@@ -99,6 +111,13 @@ func BatchNormStats(is Issuer, compute dtype.DType, mean, rstd, variance, x Oper
 	dims := allButChannels(len(x.Shape))
 	outs, ins, s := [...]Operand{mean, rstd, variance}, [...]Operand{x}, [...]Scalar{FloatScalar(eps)}
 	return Reduce(is, normStats, compute, s[:], outs[:], ins[:], dims[:len(x.Shape)])
+}
+
+// BatchNormGather stores what BatchNormStats of the whole batch would, where its parts, one for each row of the matrices means, rstds and counts, have those
+// statistics and numbers of elements a channel. The order of additions depends on the shape alone.
+func BatchNormGather(is Issuer, compute dtype.DType, mean, rstd, variance, means, rstds, counts Operand, eps float64) error {
+	outs, ins, s := [...]Operand{mean, rstd, variance}, [...]Operand{means, rstds, counts}, [...]Scalar{FloatScalar(eps)}
+	return Reduce(is, normGather, compute, s[:], outs[:], ins[:], []bool{true, false})
 }
 
 // BatchNormUpdate moves the running statistics, in place, by momentum towards mean and variance.

@@ -181,3 +181,46 @@ func TestNormErrorsAndAllocations(t *testing.T) {
 		t.Errorf("%v allocations a call", n)
 	}
 }
+
+// TestBatchNormGather takes the statistics of parts and of the whole.
+func TestBatchNormGather(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	const parts, channels, eps = 5, 3, 1e-3
+	for dt, tol := range map[dtype.DType]float64{dtype.Float32: 1e-5, dtype.Float64: 1e-13} {
+		h := newHost(t)
+		counts := []float64{2, 7, 1, 30, 4}
+		means, rstds := h.empty(dt, parts, channels), h.empty(dt, parts, channels)
+		whole := make([][]float64, channels)
+		moments := func(v []float64) (mean, squares float64) {
+			mean = sumOf(v, func(v float64) float64 { return v }) / float64(len(v))
+			return mean, sumOf(v, func(v float64) float64 { return (v - mean) * (v - mean) })
+		}
+		var ms, rs [parts * channels]float64
+		for w, n := range counts {
+			for c := range channels {
+				part := make([]float64, int(n))
+				for i := range part {
+					part[i] = rng.NormFloat64() + float64(c*w)
+				}
+				m, q := moments(part)
+				ms[w*channels+c], rs[w*channels+c] = m, 1/math.Sqrt(q/n+eps)
+				whole[c] = append(whole[c], part...)
+			}
+		}
+		h.write(means, func(i int) complex128 { return complex(ms[i], 0) })
+		h.write(rstds, func(i int) complex128 { return complex(rs[i], 0) })
+		count := h.of(dt, counts, parts)
+		count.Shape, count.Stride = []int{parts, channels}, []int{1, 0}
+		mean, rstd, variance := h.empty(dt, channels), h.empty(dt, channels), h.empty(dt, channels)
+		check(t, BatchNormGather(h, dt, mean, rstd, variance, means, rstds, count, eps))
+		for c := range channels {
+			m, q := moments(whole[c])
+			n := float64(len(whole[c]))
+			for what, v := range map[string][2]float64{"mean": {h.read(mean)[c], m}, "deviation": {h.read(rstd)[c], 1 / math.Sqrt(q/n+eps)}, "variance": {h.read(variance)[c], q / (n - 1)}} {
+				if !close(v[0], v[1], tol) {
+					t.Errorf("%v: the %s of channel %d is %v, want %v", dt, what, c, v[0], v[1])
+				}
+			}
+		}
+	}
+}
