@@ -118,9 +118,15 @@ func (x *Exec) Synchronize() error {
 	return core.Located("Synchronize", on.Synchronize())
 }
 
-// TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
+// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
+// either way, as are those of halves.
 func (x *Exec) TF32(on bool) *Exec {
 	return (*Exec)(x.made("TF32").TF32(on))
+}
+
+// TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
+func (x *Exec) TF32Enabled() bool {
+	return x.made("TF32Enabled").TF32Enabled()
 }
 
 // UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default

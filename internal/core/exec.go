@@ -136,12 +136,16 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 	return x.s.exec(m)
 }
 
-// TF32 returns the Exec whose float32 products may round their operands to tf32. PyTorch's default, and Tenon's, is exact.
+// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
+// either way, as are those of halves.
 func (x *Exec) TF32(on bool) *Exec {
 	m := x.m
 	m.tf32 = on
 	return x.s.exec(m)
 }
+
+// TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
+func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 
 // UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
 // pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
