@@ -495,4 +495,33 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	must(t, err)
 	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil, tenon.SumOpt{}), 6)
 	must(t, functions[0].Close())
+func TestFromPyTorchNumbers(t *testing.T) {
+	x := openSim(t)
+	x.Device().Generator().SetSeed(5)
+	if x.Device().Generator().Seed() != 5 {
+		t.Error("the seed is another")
+	}
+	p := tenon.From(x, []float32{0, 1, 0}, 3)
+	wantItem(t, x, x.Sum(x.Multinomial(p, 100, tenon.MultinomialOpt{Replacement: true}), nil, tenon.SumOpt{}), 100)
+	a, w := tenon.From(x, []int64{1, 3, 3}, 3), tenon.From(x, []float32{1, 2, 3}, 3)
+	wantItem(t, x, x.Select(x.BinCount(a, w, tenon.BinCountOpt{MinLength: 10}), 0, 3), 5)
+	y := x.TF32(true)
+	if !y.TF32Enabled() || x.TF32(false).TF32Enabled() {
+		t.Error("the switch of tf32 has no effect")
+	}
+	mean := x.Ones([]int{2, 3}, tenon.Float32)
+	invStd, counts := mean, tenon.From(x, []float32{2, 2}, 2)
+	m, s := x.BatchNormGatherStats(mean, invStd, counts, nil, nil, 0.1, 1e-5)
+	wantItem(t, x, x.Max(m), 1)
+	wantItem(t, x, x.RoundDecimals(x.Max(s), 4), 1)
+	a = x.Ones([]int{1}, tenon.Float32)
+	x.AssertAsync(a)
+	v, err := tenon.Read[float32](x, a)
+	must(t, err)
+	if v[0] != 1 {
+		t.Error(v)
+	}
+	if _, err := tenon.Read[int64](x, a); err == nil {
+		t.Error("a float32 tensor was read as int64")
+	}
 }
