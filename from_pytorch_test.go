@@ -495,6 +495,23 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	must(t, err)
 	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil, tenon.SumOpt{}), 6)
 	must(t, functions[0].Close())
+func TestFromPyTorchFiles(t *testing.T) {
+	x := openSim(t)
+	f := filepath.Join(t.TempDir(), "shared.pt")
+	whole := x.Ones([]int{4}, tenon.Float32)
+	must(t, torchfile.Save(x, f, []any{whole, x.Narrow(whole, 0, 1, 2)}))
+	file, err := torchfile.Open(f)
+	must(t, err)
+	defer file.Close()
+	l := file.Root().([]any)
+	a, b := l[0].(*torchfile.Tensor), l[1].(*torchfile.Tensor)
+	ts, err := file.LoadAll(x, a, b)
+	must(t, err)
+	if !ts[0].SharesStorage(ts[1]) {
+		t.Error("what shared memory does not share it again")
+	}
+}
+
 func TestFromPyTorchNumbers(t *testing.T) {
 	x := openSim(t)
 	x.Device().Generator().SetSeed(5)

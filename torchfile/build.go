@@ -74,10 +74,17 @@ func (b *builder) global(r pickle.Ref) Global {
 func (b *builder) container(r pickle.Ref) (any, error) {
 	switch r.Kind() {
 	case pickle.KindList, pickle.KindSet:
-		return b.list(b.d.Items(r))
+		l, err := b.list(b.d.Items(r))
+		if err != nil {
+			return nil, err
+		}
+		return l, whole(l)
 	case pickle.KindTuple:
 		l, err := b.list(b.d.Items(r))
-		return Tuple(l), err
+		if err != nil {
+			return nil, err
+		}
+		return Tuple(l), whole(l)
 	case pickle.KindDict:
 		return b.dict(b.d.Items(r))
 	case pickle.KindPersistent:
@@ -106,6 +113,9 @@ func (b *builder) dict(items []pickle.Ref) (*Dict, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := whole(l); err != nil {
+		return nil, err
+	}
 	out := &Dict{}
 	for i := 0; i+1 < len(l); i += 2 {
 		out.Keys, out.Values = append(out.Keys, l[i]), append(out.Values, l[i+1])
@@ -117,6 +127,38 @@ func (b *builder) dict(items []pickle.Ref) (*Dict, error) {
 type stored struct {
 	*storage
 	typ, device string
+	elements    int64
+}
+
+// whole replaces storages that stand by themselves among values by tensors of all their elements.
+func whole(l []any) error {
+	for i, v := range l {
+		s, ok := v.(stored)
+		if !ok {
+			continue
+		}
+		t := &Tensor{Type: s.typ, Device: s.device, Shape: []int{int(s.elements)}, Stride: []int{1}, storage: s.storage}
+		if t.Type == "" {
+			t.Type = "uint8"
+		}
+		t.DType, t.size = types[t.Type].dt, types[t.Type].size
+		if err := t.check(); err != nil {
+			return err
+		}
+		l[i] = t
+	}
+	return nil
+}
+
+// root makes the value of a file.
+func (b *builder) root() (any, error) {
+	v, err := b.value(b.d.Root())
+	if err != nil {
+		return nil, err
+	}
+	l := []any{v}
+	err = whole(l)
+	return l[0], err
 }
 
 // storage makes a storage of a persistent id: ("storage", class, key, device, number of elements, …).
@@ -152,7 +194,7 @@ func (b *builder) storage(r pickle.Ref) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stored{s, typ, device}, nil
+	return stored{s, typ, device, n}, nil
 }
 
 // object makes what a call gives: tensors, parameters, dicts and sizes; else an Object.

@@ -162,7 +162,7 @@ func (f *File) readZip(size int64) error {
 	if err != nil {
 		return err
 	}
-	f.root, err = newBuilder(p, find).value(p.Root())
+	f.root, err = newBuilder(p, find).root()
 	return err
 }
 
@@ -217,7 +217,7 @@ func (f *File) readLegacy(size int64) error {
 			sizes[key] = n
 		}
 		return storages[key], nil
-	}).value(p.Root())
+	}).root()
 	if err != nil {
 		return err
 	}
@@ -278,10 +278,18 @@ func (t *Tensor) check() error {
 	return nil
 }
 
+// opened refuses what Open and New did not return.
+func (f *File) opened() error {
+	if f == nil || f.in == nil {
+		return refuse("the file is nil or a zero value; use one that Open or New returned")
+	}
+	return nil
+}
+
 // Bytes returns the elements of t, one of this file's tensors, in row-major order, little-endian; bool has one byte each.
 func (f *File) Bytes(t *Tensor) ([]byte, error) {
-	if f == nil || f.in == nil {
-		return nil, refuse("the file is nil or a zero value; use one that Open or New returned")
+	if err := f.opened(); err != nil {
+		return nil, err
 	}
 	if t == nil || t.storage == nil {
 		return nil, refuse("the tensor is nil or a zero value; use one of the file's")

@@ -82,7 +82,7 @@ type Object struct {
 	Items []any
 }
 
-// Tensor is a tensor of a file.
+// Tensor is a tensor of a file. A storage that stands by itself is one, too: a vector of all its elements, of uint8 where it has no type.
 type Tensor struct {
 	// DType is the element type; Invalid where Tenon has none, as for float8_e4m3fn. Type is PyTorch's name without the prefix.
 	DType dtype.DType

@@ -28,8 +28,8 @@ const (
 
 // Save writes v to the named file as torch.save does; torch.load reads it, with weights_only too. v and what it holds may be nil, bool, any int, float32, float64,
 // string, []any, Tuple, *Dict, map[string]any and map[string]*tenon.Tensor (in the order of their keys), *tenon.Tensor on x's device or the processor, and
-// Global for constants such as torch.float32. A tensor that is there twice is written once and is one tensor again when it is loaded; views are written as
-// tensors of their own. It waits for the device. An older file of that name stays as it was until the new one is complete.
+// Global for constants such as torch.float32. A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that
+// share memory share it again: that from the first to the last of their elements is written once. It waits for the device. An older file of that name stays as it was until the new one is complete.
 func Save(x *tenon.Exec, name string, v any) error {
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
@@ -90,8 +90,11 @@ func write(x *tenon.Exec, out io.Writer, v any) error {
 		return fault.Wrap(fault.System, err, "torchfile: cannot write")
 	}
 	var data bytes.Buffer
-	w := &writer{p: pickle.NewWriter2(&data), seen: map[identity]uint32{}}
-	if err := w.value(v, 0); err != nil {
+	w := &writer{p: pickle.NewWriter2(&data), seen: map[identity]uint32{}, memory: map[memory]*stretch{}}
+	if err := w.note(v, 0); err != nil {
+		return err
+	}
+	if err := w.value(v); err != nil {
 		return err
 	}
 	if err := w.p.Close(); err != nil {
@@ -105,8 +108,8 @@ func write(x *tenon.Exec, out io.Writer, v any) error {
 			return fail(err)
 		}
 	}
-	for i, t := range w.tensors {
-		b, err := x.Bytes(t)
+	for i, r := range w.written {
+		b, err := r.bytes(x)
 		if err != nil {
 			return err
 		}
@@ -135,18 +138,21 @@ type identity struct {
 	grad          bool
 }
 
+func identityOf(t *tenon.Tensor) identity {
+	return identity{t.DataPtr(), t.Device().Name(), t.DType(), fmt.Sprint(t.Shape()), fmt.Sprint(t.Stride()), t.RequiresGrad()}
+}
+
 // writer writes a value and gathers its tensors.
 type writer struct {
-	p       *pickle.Writer
-	tensors []*tenon.Tensor
+	p *pickle.Writer
+	// memory has what is written of the memory of the value's tensors, and written what was named so far, in that order.
+	memory  map[memory]*stretch
+	written []*stretch
 	// seen has the number of each tensor in the pickle's memo.
 	seen map[identity]uint32
 }
 
-func (w *writer) value(v any, depth int) error {
-	if depth > deepest {
-		return refuse("a value lies in more than %d others, or contains itself", deepest)
-	}
+func (w *writer) value(v any) error {
 	switch v := v.(type) {
 	case nil:
 		w.p.None()
@@ -188,22 +194,22 @@ func (w *writer) value(v any, depth int) error {
 	case []any:
 		w.p.EmptyList()
 		w.p.Mark()
-		if err := w.values(v, depth); err != nil {
+		if err := w.values(v); err != nil {
 			return err
 		}
 		w.p.Appends()
 	case Tuple:
 		w.p.Mark()
-		if err := w.values(v, depth); err != nil {
+		if err := w.values(v); err != nil {
 			return err
 		}
 		w.p.Tuple()
 	case *Dict:
-		return w.dict(v, depth)
+		return w.dict(v)
 	case map[string]any:
-		return w.dict(sorted(v), depth)
+		return w.dict(sorted(v))
 	case map[string]*tenon.Tensor:
-		return w.dict(sorted(v), depth)
+		return w.dict(sorted(v))
 	case *tenon.Tensor:
 		return w.tensor(v)
 	default:
@@ -213,9 +219,9 @@ func (w *writer) value(v any, depth int) error {
 }
 
 // values writes what a list or tuple has.
-func (w *writer) values(vs []any, depth int) error {
+func (w *writer) values(vs []any) error {
 	for _, v := range vs {
-		if err := w.value(v, depth+1); err != nil {
+		if err := w.value(v); err != nil {
 			return err
 		}
 	}
@@ -231,7 +237,7 @@ func sorted[T any](m map[string]T) *Dict {
 	return d
 }
 
-func (w *writer) dict(d *Dict, depth int) error {
+func (w *writer) dict(d *Dict) error {
 	if d == nil || len(d.Keys) != len(d.Values) {
 		return refuse("a dict is nil, or has another number of keys than of values")
 	}
@@ -243,10 +249,10 @@ func (w *writer) dict(d *Dict, depth int) error {
 		default:
 			return refuse("a %T cannot be the key of a dict; use strings or numbers", d.Keys[i])
 		}
-		if err := w.value(d.Keys[i], depth+1); err != nil {
+		if err := w.value(d.Keys[i]); err != nil {
 			return err
 		}
-		if err := w.value(d.Values[i], depth+1); err != nil {
+		if err := w.value(d.Values[i]); err != nil {
 			return err
 		}
 	}
@@ -265,13 +271,20 @@ var classes = func() map[dtype.DType]string {
 	return m
 }()
 
-// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order.
+// tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order or with what it shares with others.
 func (w *writer) tensor(t *tenon.Tensor) error {
-	core.Given("torchfile.Save", 0, (*core.Tensor)(t))
-	id := identity{t.DataPtr(), t.Device().Name(), t.DType(), fmt.Sprint(t.Shape()), fmt.Sprint(t.Stride()), t.RequiresGrad()}
+	id := identityOf(t)
 	if n, ok := w.seen[id]; ok && t.Numel() > 0 {
 		w.p.Get(n)
 		return nil
+	}
+	r := w.memory[memoryOf(t)]
+	if r == nil || t.Numel() == 0 {
+		r = &stretch{only: t}
+	}
+	if !r.written {
+		r.written, r.key = true, len(w.written)
+		w.written = append(w.written, r)
 	}
 	p := w.p
 	class, ok := classes[t.DType()]
@@ -290,23 +303,18 @@ func (w *writer) tensor(t *tenon.Tensor) error {
 	} else {
 		p.Global("torch", class)
 	}
-	p.String(fmt.Sprint(len(w.tensors)))
+	p.String(fmt.Sprint(r.key))
 	p.String("cpu")
-	if n := int64(t.Numel()); untyped {
+	if n := int64(r.count()); untyped {
 		p.Int(n * int64(t.DType().Size()))
 	} else {
 		p.Int(n)
 	}
 	p.Tuple()
 	p.Persistent()
-	p.Int(0)
-	shape := t.Shape()
-	stride := make([]int, len(shape))
-	for d, n := len(shape)-1, 1; d >= 0; d-- {
-		stride[d] = n
-		n *= max(shape[d], 1)
-	}
-	for _, l := range [][]int{shape, stride} {
+	offset, stride := r.place(t)
+	p.Int(int64(offset))
+	for _, l := range [][]int{t.Shape(), stride} {
 		p.Mark()
 		for _, n := range l {
 			p.Int(int64(n))
@@ -324,6 +332,5 @@ func (w *writer) tensor(t *tenon.Tensor) error {
 	p.Tuple()
 	p.Reduce()
 	w.seen[id] = p.Memoize()
-	w.tensors = append(w.tensors, t)
 	return nil
 }

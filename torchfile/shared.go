@@ -1,0 +1,225 @@
+package torchfile
+
+import (
+	"slices"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// memory names what tensors share: the start of a storage, its device, and the type as which they see it.
+type memory struct {
+	base   uint64
+	device string
+	dt     dtype.DType
+}
+
+func memoryOf(t *tenon.Tensor) memory {
+	return memory{t.DataPtr() - uint64(t.Offset()*t.DType().Size()), t.Device().Name(), t.DType()}
+}
+
+// stretch is what is written as one storage: a tensor, or all from the first to the last element of several that share memory.
+type stretch struct {
+	// only is the one tensor, written in row-major order; else one of several is any.
+	only, any *tenon.Tensor
+	// first and end are where the elements of several begin and end, in elements of the storage.
+	first, end int
+	// key is the storage's number in the file, once it is written there.
+	key     int
+	written bool
+}
+
+// extentOf returns from where to where the elements of t, which has some, lie in its storage.
+func extentOf(t *tenon.Tensor) (first, end int) {
+	first, end = t.Offset(), t.Offset()+1
+	for d, n := range t.Shape() {
+		end += (n - 1) * t.Stride()[d]
+	}
+	return first, end
+}
+
+// add counts t in.
+func (r *stretch) add(t *tenon.Tensor) {
+	first, end := extentOf(t)
+	switch {
+	case r.any == nil:
+		r.only, r.any, r.first, r.end = t, t, first, end
+		return
+	case r.only != nil && identityOf(r.only) != identityOf(t):
+		r.only = nil
+	}
+	r.first, r.end = min(r.first, first), max(r.end, end)
+}
+
+// count is how many elements are written.
+func (r *stretch) count() int {
+	if r.only != nil {
+		return r.only.Numel()
+	}
+	return r.end - r.first
+}
+
+// place is where t begins in what is written, and with which strides.
+func (r *stretch) place(t *tenon.Tensor) (offset int, stride []int) {
+	if r.only == nil {
+		return t.Offset() - r.first, t.Stride()
+	}
+	shape := t.Shape()
+	stride = make([]int, len(shape))
+	for d, n := len(shape)-1, 1; d >= 0; d-- {
+		stride[d] = n
+		n *= max(shape[d], 1)
+	}
+	return 0, stride
+}
+
+// bytes reads the elements.
+func (r *stretch) bytes(x *tenon.Exec) (b []byte, err error) {
+	if r.only != nil {
+		return x.Bytes(r.only)
+	}
+	if r.any.Device() != x.Device() {
+		x = x.Host()
+	}
+	failed := tenon.Try(func() {
+		x.NoGrad().Scope(func(x *tenon.Exec) { b, err = x.Bytes(x.AsStrided(r.any, []int{r.count()}, []int{1}, r.first)) })
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	return b, err
+}
+
+// note looks for tensors in a value and finds out which share memory.
+func (w *writer) note(v any, depth int) error {
+	if depth > deepest {
+		return refuse("a value lies in more than %d others, or contains itself", deepest)
+	}
+	all := func(vs []any) error {
+		for _, v := range vs {
+			if err := w.note(v, depth+1); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	switch v := v.(type) {
+	case []any:
+		return all(v)
+	case Tuple:
+		return all(v)
+	case *Dict:
+		if v != nil {
+			return all(v.Values)
+		}
+	case map[string]any:
+		for _, v := range v {
+			if err := w.note(v, depth+1); err != nil {
+				return err
+			}
+		}
+	case map[string]*tenon.Tensor:
+		for _, v := range v {
+			if err := w.note(v, depth+1); err != nil {
+				return err
+			}
+		}
+	case *tenon.Tensor:
+		core.Given("torchfile.Save", 0, (*core.Tensor)(v))
+		if v.Numel() == 0 {
+			return nil
+		}
+		at := memoryOf(v)
+		if w.memory[at] == nil {
+			w.memory[at] = &stretch{}
+		}
+		w.memory[at].add(v)
+	}
+	return nil
+}
+
+// LoadAll returns several of this file's tensors on x's device, of which those of one type that share a storage in the file share memory: a change of one in
+// place shows in the others. Those have the file's strides, and the memory from the first to the last of their elements; all others are as Load returns them.
+func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err error) {
+	defer func() {
+		if err != nil {
+			for _, t := range out {
+				t.Close()
+			}
+			out = nil
+		}
+	}()
+	if err := f.opened(); err != nil {
+		return nil, err
+	}
+	if err := tenon.Try(func() { core.Made((*core.Exec)(x), "torchfile.LoadAll") }); err != nil {
+		return nil, err
+	}
+	type shared struct {
+		s  *storage
+		dt dtype.DType
+	}
+	with := map[shared][]*Tensor{}
+	for _, t := range ts {
+		if t != nil && t.storage != nil && slices.Min(append([]int{1}, t.Shape...)) > 0 {
+			k := shared{t.storage, t.DType}
+			with[k] = append(with[k], t)
+		}
+	}
+	bases := map[shared]*base{}
+	defer func() {
+		for _, b := range bases {
+			b.t.Close()
+		}
+	}()
+	for _, t := range ts {
+		var k shared
+		if t != nil {
+			k = shared{t.storage, t.DType}
+		}
+		if len(with[k]) < 2 || t.DType == dtype.Invalid {
+			one, err := f.Load(x, t)
+			if err != nil {
+				return out, err
+			}
+			out = append(out, one)
+			continue
+		}
+		if bases[k] == nil {
+			b, err := f.base(x, with[k])
+			if err != nil {
+				return out, err
+			}
+			bases[k] = b
+		}
+		b := bases[k]
+		if err := tenon.Try(func() { out = append(out, x.AsStrided(b.t, t.Shape, t.Stride, t.offset-b.first)) }); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
+}
+
+// base is the memory that tensors of a file share, from element first of their storage on.
+type base struct {
+	t     *tenon.Tensor
+	first int
+}
+
+// base brings what tensors of one storage and type share to x's device.
+func (f *File) base(x *tenon.Exec, ts []*Tensor) (*base, error) {
+	all := *ts[0]
+	end := 0
+	for _, t := range ts {
+		n, _, _ := t.extent()
+		all.offset, end = min(all.offset, t.offset), max(end, t.offset+int(n))
+	}
+	all.Shape, all.Stride = []int{end - all.offset}, []int{1}
+	t, err := f.Load(x, &all)
+	if err != nil {
+		return nil, fault.Wrap(fault.KindOf(err), err, "the memory of %d tensors", len(ts))
+	}
+	return &base{t, all.offset}, nil
+}
