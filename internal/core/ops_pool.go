@@ -1,6 +1,8 @@
 package core
 
 import (
+	"math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -147,7 +149,9 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) *poolin
 		x.fail(op, fault.Invalid, []*Tensor{t}, "kernel size, stride and dilation must be greater than zero")
 	}
 	size := func(in, k, s, pad, d int) int {
+		x.wantInt32(op, t, in, k, s, pad, d)
 		reach := d*(k-1) + 1
+		x.wantInt32(op, t, in+2*pad+reach-1)
 		if pad < 0 || pad > reach/2 {
 			x.fail(op, fault.Invalid, []*Tensor{t}, "pad should be at most half of effective kernel size, but got pad=%d, kernel_size=%d and dilation=%d", pad, k, d)
 		}
@@ -170,6 +174,15 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) *poolin
 		x.fail(op, fault.Invalid, []*Tensor{t}, "Given input size: %v. Calculated output size: (%dx%dx%d). Output size is too small", t.shape[1:], t.shape[1], r.out[0], r.out[1])
 	}
 	return r
+}
+
+// wantInt32 fails unless kernels can count n, which are not negative, in 32 bits.
+func (x *Exec) wantInt32(op string, t *Tensor, n ...int) {
+	for _, v := range n {
+		if v > math.MaxInt32 {
+			x.fail(op, fault.Invalid, []*Tensor{t}, "integer out of range: rows, columns and windows of pooling are below 2^31, but here is %d", v)
+		}
+	}
 }
 
 // planes runs f on t as [N, C, H, W] and takes a batch dimension that t lacks from the results again.
@@ -224,6 +237,7 @@ func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y
 	out := x.planes("MaxPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := x.planPool("MaxPool2d", t, kernels.Pool{KH: kernel[0], KW: kernel[1], StrideH: opt.Stride[0], StrideW: opt.Stride[1],
 			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: opt.Dilation[0], DilationW: opt.Dilation[1]}, opt.CeilMode)
+		x.wantInt32("MaxPool2d", t, p.in[0]*p.in[1])
 		f := x.poolOp(rowMaxPool, p, t)
 		f.call()
 		y, places := f.out[0], f.out[1]
@@ -238,6 +252,7 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 	return x.planes("AvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
 		p := x.planPool("AvgPool2d", t, kernels.Pool{KH: kernel[0], KW: kernel[1], StrideH: opt.Stride[0], StrideW: opt.Stride[1],
 			PadH: opt.Padding[0], PadW: opt.Padding[1], DilationH: 1, DilationW: 1, CountPad: !opt.ExcludePadding, Divisor: opt.Divisor}, opt.CeilMode)
+		x.wantInt32("AvgPool2d", t, p.KH*p.KW, max(opt.Divisor, -opt.Divisor))
 		return []*Tensor{x.poolOp(rowAvgPool, p, t).call1()}
 	})[0]
 }
@@ -254,7 +269,9 @@ func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 			if p.out[i] == 0 {
 				p.out[i] = p.in[i]
 			}
+			x.wantInt32("AdaptiveAvgPool2d", t, p.in[i], p.out[i])
 		}
+		x.wantInt32("AdaptiveAvgPool2d", t, (p.in[0]/p.out[0]+2)*(p.in[1]/p.out[1]+2))
 		return []*Tensor{x.poolOp(rowAdaptivePool, p, t).call1()}
 	})[0]
 }
