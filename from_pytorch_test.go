@@ -79,6 +79,15 @@ func TestFromPyTorchExec(t *testing.T) {
 	if got := x.Autocast(tenon.BFloat16).MM(m, m).DType(); got != tenon.BFloat16 {
 		t.Error("autocast gave", got)
 	}
+	x.Scope(func(x *tenon.Exec) {
+		if x.AutocastDType() != 0 || !x.AutocastCached() {
+			t.Error("autocast is on at the beginning, or keeps nothing")
+		}
+		y := x.Autocast(tenon.Float16).AutocastCache(false)
+		if y.AutocastDType() != tenon.Float16 || y.AutocastCached() || y.Autocast(tenon.DType(0)).AutocastDType() != 0 {
+			t.Error("autocast's modes do not follow")
+		}
+	})
 	{
 		err := tenon.Try(func() { x.Add(m, x.Ones([]int{3}, tenon.Float32)) })
 		if err == nil {
@@ -495,6 +504,8 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	must(t, err)
 	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil, tenon.SumOpt{}), 6)
 	must(t, functions[0].Close())
+}
+
 func TestFromPyTorchFiles(t *testing.T) {
 	x := openSim(t)
 	f := filepath.Join(t.TempDir(), "shared.pt")

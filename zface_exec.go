@@ -17,9 +17,31 @@ func (x *Exec) AssertAsync(t *Tensor) {
 }
 
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
-// dtype.Invalid switches it off.
+// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come back in
+// the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of compute capability 8.0.
+//
+// Float32 leaves that require grad, which are parameters, are converted to d once: the copies are kept until the scope closes that is the innermost one when
+// Autocast is called or, where none is open then, the outermost one that is open at the conversion; with no scope open nothing is kept. Autocast of an Exec
+// that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and the copies go with it. A parameter that was changed in
+// place is converted again. A graph converts the parameters that it uses itself, each time it runs, and leaves no copy behind. AutocastCache switches the
+// copies off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	return (*Exec)(x.made("Autocast").Autocast(d))
+}
+
+// AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, as it does from the beginning, or not.
+func (x *Exec) AutocastCache(on bool) *Exec {
+	return (*Exec)(x.made("AutocastCache").AutocastCache(on))
+}
+
+// AutocastCached reports whether autocast keeps the copies of parameters that it makes.
+func (x *Exec) AutocastCached() bool {
+	return x.made("AutocastCached").AutocastCached()
+}
+
+// AutocastDType returns the type in which products run under autocast, or dtype.Invalid where it is off.
+func (x *Exec) AutocastDType() dtype.DType {
+	return x.made("AutocastDType").AutocastDType()
 }
 
 // Device returns the device.

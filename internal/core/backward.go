@@ -225,7 +225,7 @@ func (r *run) wants(e *edge) bool {
 // exec returns the Exec that runs what belongs to the forward mode m: its stream, gradients recorded only for CreateGraph, memory from the caller's
 // pool, since the forward call's may be closed.
 func (r *run) exec(m mode) *Exec {
-	m.noGrad, m.autocast, m.saved, m.pool = !r.opt.CreateGraph, 0, r.x.m.saved, r.x.m.pool
+	m.noGrad, m.autocast, m.casts, m.saved, m.pool = !r.opt.CreateGraph, 0, nil, r.x.m.saved, r.x.m.pool
 	// The pass itself crosses streams, wherever the forward calls did so by hand.
 	m.manual = false
 	return r.x.s.exec(m)

@@ -17,6 +17,8 @@ type Exec struct {
 	s  *session
 	m  mode
 	on *Exec // what On returned last
+	// off is x without autocast.
+	off *Exec
 }
 
 // mode is what distinguishes the Execs of a session. It is comparable.
@@ -24,6 +26,9 @@ type mode struct {
 	stream   *rt.Stream
 	noGrad   bool
 	autocast dtype.DType
+	// casts is the scope that keeps parameters which autocast converted, if it is open; noCasts says that none are kept.
+	casts   *scope
+	noCasts bool
 	// tf32 lets float32 products round their operands to 10 fraction bits where the device is faster so.
 	tf32 bool
 	// saved are the hooks through which tensors are saved for backward, or nil.
@@ -82,7 +87,7 @@ func (x *Exec) Fork() (*Exec, error) {
 	}
 	y := New(st.Device(), x.s.host)
 	m := x.m
-	m.stream = st
+	m.stream, m.casts = st, nil
 	return y.s.exec(m), nil
 }
 
@@ -122,19 +127,6 @@ func (x *Exec) EnableGrad() *Exec {
 
 // GradEnabled reports whether operations record gradients.
 func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
-
-// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
-// dtype.Invalid switches it off.
-func (x *Exec) Autocast(d dtype.DType) *Exec {
-	switch d {
-	case dtype.Invalid, dtype.Float16, dtype.BFloat16:
-	default:
-		x.fail("Autocast", fault.Invalid, nil, "autocast computes in float16 or bfloat16, not in %v; dtype.Invalid switches it off", d)
-	}
-	m := x.m
-	m.autocast = d
-	return x.s.exec(m)
-}
 
 // TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
 // either way, as are those of halves.

@@ -235,9 +235,9 @@ func (n *node) release() {
 	}
 }
 
-// spend frees the saved tensors.
+// spend frees the saved tensors. A node that saved none can be passed again, such as the conversion of a parameter that several losses share.
 func (n *node) spend() {
-	n.spent = true
+	n.spent = n.spent || len(n.saved) > 0 || n.custom != nil
 	for i := range n.saved {
 		if st := n.saved[i].st; st != nil {
 			// A free can fail only on a lost device, which the next operation reports.

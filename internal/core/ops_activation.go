@@ -30,7 +30,7 @@ func init() {
 	rowHardtanh = define(row{Name: "Hardtanh", Torch: "hardtanh", point: kernels.Clamp, meta: metaHardtanh, saves: in0, back: backHardtanh})
 	rowSoftplus = define(row{Name: "Softplus", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
 	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
-	rowPReLU = define(row{Name: "PReLU", Torch: "prelu", point: kernels.PReLU, rule: realFloat, cast: castLow, saves: in0 | in1, back: backPReLU})
+	rowPReLU = define(row{Name: "PReLU", Torch: "prelu", point: kernels.PReLU, rule: realFloat, saves: in0 | in1, back: backPReLU})
 }
 
 func init() {
@@ -256,8 +256,11 @@ func backPReLU(b *back) {
 // PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
 // dimension 1 of t. Both have the same floating-point type, but under autocast.
 func (x *Exec) PReLU(t, slopes *Tensor) *Tensor {
+	if x.m.autocast != dtype.Invalid {
+		return x.composite("PReLU", func(x *Exec) *Tensor { return x.casting("PReLU", castLow, &t, &slopes).PReLU(t, slopes) })
+	}
 	both := []*Tensor{t, slopes}
-	if t.dt != slopes.dt && x.m.autocast == dtype.Invalid {
+	if t.dt != slopes.dt {
 		x.fail("PReLU", fault.Invalid, both, "prelu: Type promoting not supported. Got %v and %v", t.dt, slopes.dt)
 	}
 	if len(slopes.shape) > 1 {

@@ -46,10 +46,10 @@ func (f *frame) setHole(i int, v float64) {
 var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
-	rowAdd = define(row{Name: "Add", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, cast: castWidest, back: backAdd})
-	rowSub = define(row{Name: "Sub", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, cast: castWidest, back: backSub})
-	rowMul = define(row{Name: "Mul", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, cast: castWidest, back: backMul, saves: in0 | in1, cross: in0 | in1})
-	rowDiv = define(row{Name: "Div", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, cast: castWidest, back: backDiv, saves: in0 | in1, cross: in0})
+	rowAdd = define(row{Name: "Add", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
+	rowSub = define(row{Name: "Sub", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
+	rowMul = define(row{Name: "Mul", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 
@@ -210,49 +210,4 @@ func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
 		}
 	}
 	return x.View(x.Sum(g, dims, SumOpt{KeepDim: true}), shape...)
-}
-
-// autocast converts the operands as the operation's class says.
-func (f *frame) autocast() {
-	x := f.x
-	to := x.m.autocast
-	if f.row.cast == castFloat32 {
-		to = dtype.Float32
-	}
-	if f.row.cast == castWidest {
-		low, wide := false, false
-		for i := 0; i < f.ins; i++ {
-			if t := f.in[i]; t != nil {
-				low = low || t.dt == x.m.autocast
-				wide = wide || t.dt == dtype.Float32
-			}
-		}
-		if !low || !wide {
-			return
-		}
-		to = dtype.Float32
-	}
-	plain := x.Autocast(dtype.Invalid)
-	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil && t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
-			f.in[i] = f.temp(plain.ToDType(t, to))
-		}
-	}
-	for i, t := range f.many {
-		if t.dt != to && t.dt.IsFloat() && t.dt != dtype.Float64 {
-			f.many[i] = f.temp(plain.ToDType(t, to))
-		}
-	}
-}
-
-// widest runs f on a and b, both as float32 where autocast finds its own type beside that.
-func (x *Exec) widest(name string, a, b *Tensor, f func(x *Exec, a, b *Tensor) *Tensor) *Tensor {
-	low := x.m.autocast
-	if low == dtype.Invalid || !(a.dt == low && b.dt == dtype.Float32 || a.dt == dtype.Float32 && b.dt == low) {
-		return f(x, a, b)
-	}
-	return x.composite(name, func(x *Exec) *Tensor {
-		plain := x.Autocast(dtype.Invalid)
-		return f(x, plain.ToDType(a, dtype.Float32), plain.ToDType(b, dtype.Float32))
-	})
 }

@@ -11,9 +11,9 @@ import (
 var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp, rowLogAddExp2 *row
 
 func init() {
-	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, cast: castWidest, back: backAddScaled})
-	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, cast: castWidest, back: flatPair})
-	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, cast: castWidest, back: flatPair})
+	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, back: backAddScaled})
+	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, back: flatPair})
+	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, back: flatPair})
 	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
@@ -28,21 +28,21 @@ func init() {
 		}
 	}})
 	rowAtan2 = define(row{Name: "Atan2", Torch: "atan2", point: kernels.Atan2, rule: realFloating, cast: castWidest, saves: in0 | in1, back: backAtan2})
-	rowHypot = define(row{Name: "Hypot", Torch: "hypot", point: kernels.Hypot, rule: realFloat, cast: castWidest, saves: in0 | in1 | out0, back: func(b *back) {
+	rowHypot = define(row{Name: "Hypot", Torch: "hypot", point: kernels.Hypot, rule: realFloat, saves: in0 | in1 | out0, back: func(b *back) {
 		for i := range 2 {
 			if b.need(i) {
 				b.set(i, b.x.Mul(b.grad(0), b.x.Div(b.in(i), b.out(0))))
 			}
 		}
 	}})
-	rowLogAddExp = define(row{Name: "LogAddExp", Torch: "logaddexp", point: kernels.LogAddExp, rule: realFloat, cast: castWidest, saves: in0 | in1, back: func(b *back) {
+	rowLogAddExp = define(row{Name: "LogAddExp", Torch: "logaddexp", point: kernels.LogAddExp, rule: realFloat, saves: in0 | in1, back: func(b *back) {
 		for i := range 2 {
 			if b.need(i) {
 				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp(b.x.Sub(b.in(1-i), b.in(i))), 1)))
 			}
 		}
 	}})
-	rowLogAddExp2 = define(row{Name: "LogAddExp2", Torch: "logaddexp2", point: kernels.LogAddExp2, rule: realFloat, cast: castWidest, saves: in0 | in1, back: func(b *back) {
+	rowLogAddExp2 = define(row{Name: "LogAddExp2", Torch: "logaddexp2", point: kernels.LogAddExp2, rule: realFloat, saves: in0 | in1, back: func(b *back) {
 		for i := range 2 {
 			if b.need(i) {
 				b.set(i, b.x.Div(b.grad(0), b.x.AddS(b.x.Exp2(b.x.Sub(b.in(1-i), b.in(i))), 1)))

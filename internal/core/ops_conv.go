@@ -229,6 +229,7 @@ func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	}
 	opt.Stride[0], opt.Padding[0], opt.Dilation[0] = 1, 0, 1
 	return x.composite("Conv1d", func(x *Exec) *Tensor {
+		x = x.casting("Conv1d", castLow, &in, &w, &b)
 		return x.Squeeze(x.Conv2d(x.Unsqueeze(in, -2), x.Unsqueeze(w, -2), b, opt), -2)
 	})
 }

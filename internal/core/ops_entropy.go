@@ -56,7 +56,7 @@ func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
 	switch {
 	case x.m.autocast != dtype.Invalid:
-		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast; use BCEWithLogits, which takes what goes into the sigmoid")
+		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use BCEWithLogits, which takes what goes into the sigmoid")
 	case !sameShape(t.shape, target.shape):
 		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
 	case t.dt != target.dt:
@@ -99,10 +99,7 @@ func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
 	}
 	how := x.reductionOf("KLDiv", opt.Reduction)
 	return x.composite("KLDiv", func(x *Exec) *Tensor {
-		if x.m.autocast != dtype.Invalid {
-			x = x.Autocast(dtype.Invalid)
-			t, target = x.widened(t), x.widened(target)
-		}
+		x = x.casting("KLDiv", castFloat32, &t, &target)
 		var y *Tensor
 		if opt.LogTarget {
 			y = x.Mul(x.Exp(target), x.Sub(target, t))

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -45,7 +44,7 @@ func (x *Exec) held(d *Tensor, bound float64) *Tensor {
 }
 
 func distanceRow(name, torch string, d *distance) row {
-	return row{Name: name, Torch: torch, cast: castFloat32, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
+	return row{Name: name, Torch: torch, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
 		meta: func(f *frame) {
 			t := f.in[0]
 			if reduction(f.i[0]) == reduceNone {
@@ -108,6 +107,7 @@ func backDistance(b *back, d *distance) {
 func (x *Exec) distanceLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *Tensor {
 	how := x.reductionOf(r.Name, opt.Reduction)
 	return x.composite(r.Name, func(x *Exec) *Tensor {
+		x = x.casting(r.Name, castFloat32, &t, &target)
 		t, target := x.alike(t, target)
 		if !t.dt.IsFloat() {
 			x.fail(r.Name, fault.Unsupported, []*Tensor{t, target}, "%s is not defined for %v; convert to a floating-point type first", r.Name, t.dt)
@@ -145,7 +145,10 @@ func (x *Exec) MSELoss(t, target *Tensor, opt LossOpt) *Tensor {
 func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	if t.dt.IsComplex() || target.dt.IsComplex() {
 		how := x.reductionOf("L1Loss", opt.Reduction)
-		return x.composite("L1Loss", func(x *Exec) *Tensor { return x.reduceLoss(x.Abs(x.Sub(t, target)), how) })
+		return x.composite("L1Loss", func(x *Exec) *Tensor {
+			x = x.casting("L1Loss", castFloat32, &t, &target)
+			return x.reduceLoss(x.Abs(x.Sub(t, target)), how)
+		})
 	}
 	return x.distanceLoss(rowL1, t, target, 0, opt)
 }
@@ -169,8 +172,9 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 		x.fail("HuberLoss", fault.Invalid, []*Tensor{t, target}, "huber_loss does not support non-positive values for delta, got %v", delta)
 	}
 	return x.composite("HuberLoss", func(x *Exec) *Tensor {
+		x = x.casting("HuberLoss", castFloat32, &t, &target)
 		y := x.distanceLoss(rowHuber, t, target, delta, opt)
-		if y.dt != t.dt && x.m.autocast == dtype.Invalid {
+		if y.dt != t.dt {
 			y = x.ToDType(y, t.dt)
 		}
 		return y
@@ -182,7 +186,7 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 var rowBCELogits, rowBCELogitsGrad *row
 
 func init() {
-	rowBCELogits = define(row{Name: "BCEWithLogits", Torch: "nn.functional.binary_cross_entropy_with_logits", cast: castFloat32, point: kernels.BCEWithLogits, rule: realFloat,
+	rowBCELogits = define(row{Name: "BCEWithLogits", Torch: "nn.functional.binary_cross_entropy_with_logits", point: kernels.BCEWithLogits, rule: realFloat,
 		saves: in0 | in1 | in2})
 	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", point: kernels.BCEWithLogitsBackward, rule: realFloat})
 }
@@ -235,6 +239,7 @@ func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *
 		}
 	}
 	return x.composite("BCEWithLogits", func(x *Exec) *Tensor {
+		x = x.casting("BCEWithLogits", castFloat32, &t, &target, &weight, &positive)
 		y := x.logitLoss(t, target, positive)
 		if weight != nil {
 			y = x.Mul(y, weight)
@@ -245,7 +250,7 @@ func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *
 
 // logitLoss returns the losses of elements. Those of halves are rounded at every step, as PyTorch's are.
 func (x *Exec) logitLoss(t, target, positive *Tensor) *Tensor {
-	if t.dt.Size() > 2 || x.m.autocast != dtype.Invalid {
+	if t.dt.Size() > 2 {
 		return x.withPositives(rowBCELogits, positive, t, target).call1()
 	}
 	l := x.LogSigmoid(t)

@@ -232,7 +232,9 @@ func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt Scat
 // ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
 // order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
-	return x.widest("ScatterAdd", t, src, func(x *Exec, t, src *Tensor) *Tensor { return x.Scatter(t, dim, index, src, ScatterOpt{Reduce: "add"}) })
+	return x.composite("ScatterAdd", func(x *Exec) *Tensor {
+		return x.casting("ScatterAdd", castWidest, &t, &src).Scatter(t, dim, index, src, ScatterOpt{Reduce: "add"})
+	})
 }
 
 // ScatterAddInto sets dst to ScatterAdd of t; dst may be t.

@@ -172,7 +172,7 @@ func (x *Exec) MV(a, v *Tensor) *Tensor {
 func (x *Exec) Dot(a, b *Tensor) *Tensor {
 	x.wantDim("Dot", "a", a, 1)
 	x.wantDim("Dot", "b", b, 1)
-	return x.widest("Dot", a, b, func(x *Exec, a, b *Tensor) *Tensor { return x.Autocast(dtype.Invalid).MatMul(a, b) })
+	return x.composite("Dot", func(x *Exec) *Tensor { return x.casting("Dot", castWidest, &a, &b).MatMul(a, b) })
 }
 
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
@@ -221,6 +221,7 @@ func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 		return x.product(a, b, nil, 1, 0)
 	}
 	return x.composite("MatMul", func(x *Exec) *Tensor {
+		x = x.casting("MatMul", castLow, &a, &b)
 		ka, kb := a.shape[na-1], b.shape[max(nb-2, 0)]
 		if ka != kb {
 			x.fail("MatMul", fault.Invalid, []*Tensor{a, b}, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a.shape, b.shape)
@@ -290,6 +291,7 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 		x.fail("Linear", fault.Invalid, []*Tensor{in, w}, "mat1 and mat2 shapes cannot be multiplied (%v and %v transposed)", in.shape, w.shape)
 	}
 	return x.composite("Linear", func(x *Exec) *Tensor {
+		x = x.casting("Linear", castLow, &in, &w, &b)
 		if len(w.shape) == 1 {
 			if b != nil {
 				x.wantDim("Linear", "the bias of a weight with one dimension", b, 0)

@@ -20,6 +20,7 @@ func (x *Exec) BAddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 
 func (x *Exec) weighed(op string, in, a, b *Tensor, beta, alpha complex128) *Tensor {
 	return x.composite(op, func(x *Exec) *Tensor {
+		x = x.casting(op, castLow, &in, &a, &b)
 		y := x.Mul(x.product(a, b, nil, 1, 0), x.FullC(nil, alpha, a.dt))
 		if beta == 0 {
 			return y

@@ -64,10 +64,11 @@ func (x *Exec) NuclearNorm(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	if len(dims) != 2 {
 		x.fail("NuclearNorm", fault.Invalid, []*Tensor{t}, "nuclear norm can only be computed over exactly two dimensions of a tensor, not over %v of %d", dims, n)
 	}
-	if !t.dt.IsComplex() && t.dt != dtype.Float32 && t.dt != dtype.Float64 {
+	if !t.dt.IsComplex() && t.dt != dtype.Float32 && t.dt != dtype.Float64 && x.m.autocast == dtype.Invalid {
 		x.fail("NuclearNorm", fault.Unsupported, []*Tensor{t}, "the nuclear norm is not implemented for %v; convert the tensor to float32 first", t.dt)
 	}
 	return x.composite("NuclearNorm", func(x *Exec) *Tensor {
+		x = x.casting("NuclearNorm", castFloat32, &t)
 		high, out := dtype.Float64, opt.DType
 		if t.dt.IsComplex() {
 			high = dtype.Complex128

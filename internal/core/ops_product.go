@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels"
 )
 
@@ -73,6 +74,9 @@ func (x *Exec) shifted(t *Tensor, by int) *Tensor {
 
 // Prod returns the product over dims; nil dims mean all.
 func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
+	if opt.DType != dtype.Invalid {
+		x = x.uncast()
+	}
 	f := x.reduceOp(rowProd, t, dims, opt.KeepDim)
 	f.dt = opt.DType
 	return f.call1()

@@ -111,7 +111,7 @@ func sameReal(f *frame) (compute, out dtype.DType) {
 var rowSum, rowNanSum, rowMean, rowAMax, rowAMin *row
 
 func init() {
-	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castFloat32))
+	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castResult))
 	rowNanSum = define(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
 		b.set(0, b.x.pick(b.x.IsNaN(b.in(0)), nil, 0, b.kept(b.grad(0)), 0))
 	}))

@@ -85,6 +85,9 @@ type SoftmaxOpt struct {
 
 // softmax converts and runs one of the two.
 func (x *Exec) softmax(r *row, t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
+	if opt.DType != dtype.Invalid {
+		x = x.uncast()
+	}
 	if opt.DType == dtype.Invalid || opt.DType == t.dt {
 		return x.softmaxOp(r, dim, t)
 	}

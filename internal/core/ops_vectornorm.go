@@ -94,6 +94,9 @@ func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tenso
 			return x.VectorNorm(x.Abs(t), ord, dims, o)
 		})
 	}
+	if opt.DType != dtype.Invalid {
+		x = x.uncast()
+	}
 	f := x.reduceOp(rowVectorNorm, t, dims, opt.KeepDim)
 	f.dt, f.scalar[0] = opt.DType, kernels.FloatScalar(ord)
 	return f.call1()

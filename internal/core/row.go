@@ -56,16 +56,6 @@ const (
 	out3
 )
 
-// castClass says what autocast does with the floating-point inputs of an operation.
-type castClass uint8
-
-const (
-	castNone    castClass = iota
-	castLow               // to the low-precision type
-	castFloat32           // to float32
-	castWidest            // to the widest among the inputs
-)
-
 // flag is a set of properties of an operation.
 type flag uint16
 
@@ -103,7 +93,7 @@ func (f *frame) call() {
 		}
 		f.many[i] = f.operand(f.ins+i, t)
 	}
-	if x.m.autocast != dtype.Invalid && r.cast != castNone {
+	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
 	if s.capture != nil {

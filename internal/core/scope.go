@@ -4,6 +4,11 @@ package core
 type scope struct {
 	parent *scope
 	list   []*Tensor
+	// capture is the graph that was being recorded when the scope was opened.
+	capture *capture
+	// casts are parameters that autocast converted, and castAt says where.
+	casts  []keptCast
+	castAt map[castKey]int
 }
 
 // adopt gives the handle to the innermost scope, or makes it loose.
@@ -24,7 +29,7 @@ func (s *session) push() {
 	} else {
 		sc = &scope{}
 	}
-	sc.parent = s.scope
+	sc.parent, sc.capture = s.scope, s.capture
 	s.scope = sc
 }
 
@@ -38,6 +43,9 @@ func (s *session) pop() {
 			t.Close()
 		}
 		list[i] = nil
+	}
+	if len(sc.casts) > 0 {
+		sc.dropCasts()
 	}
 	s.spare = append(s.spare, sc)
 }
