@@ -261,6 +261,19 @@ func TestFromPyTorchAutograd(t *testing.T) {
 	if called != 2 || loss.Grad() == nil {
 		t.Error("the hooks were called", called, "times")
 	}
+	{
+		var f func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor
+		f = func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
+			return []*tenon.Tensor{x.Mul(ins[0], ins[1])}
+		}
+		a, b := x.Full(nil, 2, tenon.Float32).SetRequiresGrad(true), x.Full(nil, 3, tenon.Float32)
+		y := x.Checkpoint(f, a, b)[0]
+		must(t, x.Backward(y, nil, tenon.BackwardOpt{}))
+		wantItem(t, x, a.Grad(), 3)
+		m := nn.ReLU{}
+		net := nn.Sequential{m, m}
+		wantItem(t, x, x.Sum(x.Add(nn.Checkpoint(x, m, a), nn.CheckpointSequential(x, net, 2, a)), nil, tenon.SumOpt{}), 4)
+	}
 	pack := func(x *tenon.Exec, t *tenon.Tensor) any { called++; return x.Clone(t) }
 	unpack := func(x *tenon.Exec, v any) *tenon.Tensor { return v.(*tenon.Tensor) }
 	x.SavedTensorHooks(pack, unpack, func(x *tenon.Exec) { x.Mul(a, a) })

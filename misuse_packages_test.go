@@ -39,7 +39,7 @@ var functions = map[string]any{
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
 
-	"nn.Buffers": nn.Buffers, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
+	"nn.Buffers": nn.Buffers, "nn.Checkpoint": nn.Checkpoint, "nn.CheckpointSequential": nn.CheckpointSequential, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
 	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,
 	"nn.InitXavierNormal": nn.InitXavierNormal, "nn.InitXavierUniform": nn.InitXavierUniform, "nn.ClipGradNorm": nn.ClipGradNorm, "nn.Graph": nn.Graph, "nn.GraphCallables": nn.GraphCallables, "nn.ClipGradValue": nn.ClipGradValue, "nn.Load": nn.Load, "nn.LoadFile": nn.LoadFile, "nn.SaveFile": nn.SaveFile, "nn.NewBatchNorm1d": nn.NewBatchNorm1d,
 	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d, "nn.NewDropout": nn.NewDropout,

@@ -261,13 +261,22 @@ func (x *Exec) Replay(g *Graph) error {
 	return core.Located("Replay", c.Replay((*core.Graph)(g)))
 }
 
-// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
+// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run under the
+// autocast of the Exec that Apply is a method of, and Forward gets its inputs as they are; see [CastsInputs].
 type Function interface {
 	// Forward computes the outputs. What Backward needs it saves in c.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
 	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
 	// fails the backward pass and names the line of the forward call.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
+}
+
+// CastsInputs is a [Function] that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs returns, and
+// Forward and Backward run without autocast. Gradients go back in the types that the inputs had. Without autocast it is as any other, and so it is with the
+// zero type.
+type CastsInputs interface {
+	Function
+	CastInputs() DType
 }
 
 // FunctionContext carries what Forward leaves for Backward: the tensors that Save keeps, and anything else in its field Value, of type any.
@@ -304,6 +313,14 @@ func (f function) Forward(x *core.Exec, c *core.FunctionContext, inputs ...*core
 func (f function) Backward(x *core.Exec, c *core.FunctionContext, grads ...*core.Tensor) ([]*core.Tensor, error) {
 	res, err := f.fn.Backward((*Exec)(x), (*FunctionContext)(c), faceList(grads)...)
 	return coreList(res), err
+}
+
+// CastInputs is 0 where the function says nothing.
+func (f function) CastInputs() DType {
+	if c, ok := f.fn.(CastsInputs); ok {
+		return c.CastInputs()
+	}
+	return 0
 }
 
 // made returns x as core sees it. It stops the method op with an error if x is nil or no one's session, or if one of its operands is nil, a zero

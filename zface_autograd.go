@@ -26,6 +26,22 @@ func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
 	return core.Located("Backward", on.Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
 }
 
+// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
+// f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
+// inputs' device memory, and that of one segment at a time, is then what a sequence of segments takes, for one more forward pass.
+//
+// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random numbers if they come from
+// the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not depend on what has changed since, and tensors that
+// it uses besides the inputs must be open in the backward pass. What it changes besides, such as collected statistics, it changes twice. An input, or another
+// tensor that f saved and did not make, that was changed in place since is an error of the backward pass; so are another number of saved tensors, or others. With
+// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
+func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
+	if f == nil {
+		core.NoFunction("Checkpoint", "f")
+	}
+	return faceList(x.made("Checkpoint").Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
+}
+
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
 // accumulate nothing.
 func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {

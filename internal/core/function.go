@@ -4,16 +4,25 @@ import (
 	"fmt"
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 )
 
-// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
+// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run under the
+// autocast of the call's Exec, and Forward gets its inputs as they are.
 type Function interface {
 	// Forward computes the outputs. What Backward needs it saves in c.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
 	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
 	// fails the backward pass and names the line of the forward call.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
+}
+
+// CastsInputs is a Function that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs, and Forward and
+// Backward run without autocast. Without autocast it is as any other. A zero type converts nothing.
+type CastsInputs interface {
+	Function
+	CastInputs() dtype.DType
 }
 
 // FunctionContext carries what Forward leaves for Backward.
@@ -89,7 +98,8 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	s := x.s
 	defer s.restore(s.mark())
 	s.push()
-	outs := fn.Forward(x.NoGrad(), c, inputs...)
+	y, ins := x.forFunction(fn, inputs)
+	outs := fn.Forward(y.NoGrad(), c, ins...)
 	for i, o := range outs {
 		if o == nil || o.closed.Load() {
 			x.fail("Function", fault.Invalid, inputs, "Forward returned no tensor, or a closed one, as output %d", i)
@@ -101,12 +111,34 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	}
 	grads := slices.ContainsFunc(inputs, func(t *Tensor) bool { return t != nil && t.RequiresGrad() })
 	if grads && !x.m.noGrad {
-		x.record(fn, c, inputs, outs)
+		y.record(fn, c, inputs, outs)
 	}
 	for _, o := range outs {
 		s.lift(o)
 	}
 	return outs
+}
+
+// forFunction returns the Exec and the inputs with which fn is called.
+func (x *Exec) forFunction(fn Function, inputs []*Tensor) (*Exec, []*Tensor) {
+	f, casts := fn.(CastsInputs)
+	if !casts || x.m.autocast == dtype.Invalid {
+		return x, inputs
+	}
+	to := f.CastInputs()
+	switch {
+	case to == dtype.Invalid:
+		return x, inputs
+	case !to.IsFloat():
+		x.fail("Function", fault.Invalid, inputs, "%s wants its inputs as %v, which is no floating-point type", functionName(fn), to)
+	}
+	y, ins := x.uncast(), slices.Clone(inputs)
+	for i, t := range ins {
+		if x.castable(t) && t.dt != to {
+			ins[i] = y.NoGrad().ToDType(t, to)
+		}
+	}
+	return y, ins
 }
 
 // record puts a user's function on the tape.
@@ -162,13 +194,15 @@ func functionName(f Function) string {
 
 func backFunction(b *back) {
 	st := b.n.custom
+	m := b.x.m
+	m.autocast, m.casts, m.noCasts = b.n.m.autocast, b.n.m.casts, b.n.m.noCasts
 	c := *st.ctx
-	c.x = b.x
+	c.x = b.x.s.exec(m)
 	gs := make([]*Tensor, len(b.n.outs))
 	for i := range gs {
 		gs[i] = b.grad(i)
 	}
-	res, err := st.fn.Backward(b.x, &c, gs...)
+	res, err := st.fn.Backward(c.x, &c, gs...)
 	stop := func(e *fault.Error) {
 		e.Op, e.File, e.Line = "Function", st.file, st.line
 		panic(e)

@@ -218,15 +218,17 @@ type savedHooks struct {
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
 	m := x.m
 	m.saved = &savedHooks{pack, unpack}
-	s := x.s
-	defer func() { // nobody derives these again
-		for k := range s.derived {
-			if k.saved == m.saved {
-				delete(s.derived, k)
-			}
+	defer x.s.forget(m.saved)
+	f(x.s.exec(m))
+}
+
+// forget drops the Execs that save by way of h, which nobody derives again.
+func (s *session) forget(h *savedHooks) {
+	for k := range s.derived {
+		if k.saved == h {
+			delete(s.derived, k)
 		}
-	}()
-	f(s.exec(m))
+	}
 }
 
 // pack saves t by way of the hooks of n's mode.
@@ -288,8 +290,11 @@ func (n *node) dropPacked() {
 		return
 	}
 	for _, v := range n.extra.packed {
-		if t, ok := v.(*Tensor); ok {
-			t.Close()
+		switch v := v.(type) {
+		case *Tensor:
+			v.Close()
+		case recomputed:
+			v.drop()
 		}
 	}
 	n.extra.packed = nil

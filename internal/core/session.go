@@ -86,8 +86,12 @@ func HeldMemory(ts ...*Tensor) map[uint64]bool {
 		}
 		if n.extra != nil {
 			for _, v := range n.extra.packed {
-				if t, ok := v.(*Tensor); ok {
-					hold(t)
+				switch v := v.(type) {
+				case *Tensor:
+					hold(v)
+				case recomputed:
+					stack = append(stack, v.c.inputs)
+					hold(v.c.saved[v.i].again)
 				}
 			}
 			for _, k := range n.extra.kept {

@@ -43,8 +43,7 @@ var optional = map[string]bool{
 
 // families says in which family's file a small file of core is. Any other file of core is a family of its own; both go by their names without ops_.
 var families = map[string]string{
-	"backward": "autograd", "node": "autograd", "hooks": "autograd",
-	"scope": "exec", "poolstate": "exec", "assert": "exec", "autocast": "exec",
+	"backward": "autograd", "node": "autograd", "hooks": "autograd", "scope": "exec", "poolstate": "exec", "assert": "exec", "autocast": "exec", "checkpoint": "autograd",
 	"fused": "arith", "binary": "arith",
 	"logic":     "compare",
 	"magnitude": "unary", "complex": "unary",

@@ -1,0 +1,250 @@
+package core
+
+import (
+	"bytes"
+	"weak"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+)
+
+// A checkpointed segment saves its inputs alone. Its operations are recorded as any others, so that gradients take the way that they would take, but what they
+// save is a number: the first derivative that asks for one of these tensors runs the segment again, which saves the same tensors in the same order.
+
+// checkpoint is a segment and what is known of its first run.
+type checkpoint struct {
+	f func(x *Exec, ins []*Tensor) []*Tensor
+	m mode
+	// inputs holds them as a node holds what it saved, by way of the hooks outside of the segment; needs are those that want a gradient.
+	inputs *node
+	needs  []bool
+	rng    draws
+	// saved are the tensors that the first run saved.
+	saved []forgotten
+	left  int // how many of them the graph still holds
+}
+
+// forgotten is a tensor that the first run saved.
+type forgotten struct {
+	// st is its storage, which may be gone, at that version.
+	st      weak.Pointer[storage]
+	version uint32
+	meta    meta
+	dropped bool
+	// again is the tensor that the last run saved in its stead, or nil.
+	again *Tensor
+}
+
+// recomputed is what a node keeps in place of saved tensor i.
+type recomputed struct {
+	c *checkpoint
+	i int
+}
+
+// drop notes that the graph needs the tensor no more.
+func (r recomputed) drop() {
+	s := &r.c.saved[r.i]
+	s.again.Close()
+	s.again, s.dropped = nil, true
+	if r.c.left--; r.c.left == 0 {
+		r.c.inputs.release()
+	}
+}
+
+var rowCheckpoint *row
+
+func init() { rowCheckpoint = define(row{Name: "Checkpoint"}) }
+
+// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
+// f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
+// inputs' device memory, and that of one segment at a time, is then what a sequence of segments takes, for one more forward pass.
+//
+// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random numbers if they come from
+// the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not depend on what has changed since, and tensors that
+// it uses besides the inputs must be open in the backward pass. What it changes besides, such as collected statistics, it changes twice. An input, or another
+// tensor that f saved and did not make, that was changed in place since is an error of the backward pass; so are another number of saved tensors, or others. With
+// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
+func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
+	if x.m.noGrad {
+		return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
+	}
+	c := &checkpoint{f: f, m: x.m, inputs: &node{row: rowCheckpoint, m: x.m}, left: 1}
+	c.inputs.refs.Add(1)
+	defer recomputed{c, c.first()}.drop()
+	for i, t := range ins {
+		Given("Checkpoint", i, t)
+		if dev := x.Device(); t.st.dev != dev {
+			x.fail("Checkpoint", fault.Invalid, ins, "input %d is on %s, but the segment runs on %s; move it with x.To", i, t.st.dev.Info().Name, dev.Info().Name)
+		}
+		t.settle("Checkpoint")
+		c.needs = append(c.needs, t.RequiresGrad())
+		c.inputs.keep(x, 0, t)
+	}
+	c.rng.begin(x)
+	m := x.m
+	m.saved = &savedHooks{pack: c.pack, unpack: c.unpack}
+	defer x.s.forget(m.saved)
+	outs := x.s.exec(m).WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
+	c.rng.end()
+	return outs
+}
+
+// first makes an entry that stands for the first run itself, so that the inputs stay until it is over.
+func (c *checkpoint) first() int {
+	c.saved = append(c.saved, forgotten{})
+	return 0
+}
+
+func (c *checkpoint) pack(_ *Exec, t *Tensor) any {
+	c.saved = append(c.saved, forgotten{st: weak.Make(t.st), version: t.st.version.Load(), meta: metaOf(t)})
+	c.left++
+	return recomputed{c, len(c.saved) - 1}
+}
+
+func (c *checkpoint) unpack(x *Exec, v any) *Tensor {
+	s := &c.saved[v.(recomputed).i]
+	if s.again == nil {
+		c.again(x)
+	}
+	return s.again
+}
+
+// again runs the segment and keeps what it saves until the backward pass under way is over.
+func (c *checkpoint) again(x *Exec) {
+	s, m, n := x.s, c.m, 1
+	m.noGrad, m.pool = false, x.m.pool
+	done := false
+	defer func() {
+		if !done {
+			c.forget()
+		}
+	}()
+	m.saved = &savedHooks{pack: func(_ *Exec, t *Tensor) any {
+		c.collect(n, t)
+		n++
+		return nil
+	}}
+	defer s.forget(m.saved)
+	m.generator = c.rng.rewind(x, m.generator)
+	defer c.rng.wind(x)
+	s.exec(m).Scope(func(x *Exec) {
+		b := &back{x: x, n: c.inputs}
+		ins := make([]*Tensor, len(c.needs))
+		for i := range ins {
+			ins[i] = b.unpackSlot(i, edge{})
+			if t := ins[i]; c.needs[i] {
+				// It stands for a tensor that need not be a leaf, and is nobody's parameter.
+				t.leaf = &leaf{owner: &Tensor{st: t.st, dt: t.dt}, meta: metaOf(t)}
+			}
+		}
+		c.f(x, ins)
+	})
+	if n != len(c.saved) {
+		c.differ("it saved %d tensors for backward, and %d before", n-1, len(c.saved)-1)
+	}
+	done = true
+	if s.run != nil {
+		s.run.callbacks = append(s.run.callbacks, func(*Exec) { c.forget() })
+	}
+}
+
+// collect takes t, which the new run saves as tensor i.
+func (c *checkpoint) collect(i int, t *Tensor) {
+	if i >= len(c.saved) || c.saved[i].dropped {
+		return
+	}
+	old := &c.saved[i]
+	if t.dt != old.meta.dt || !sameShape(t.shape, old.meta.shape) {
+		c.differ("tensor %d that it saved for backward is %s, and was %v%v before", i, describe(t), old.meta.dt, old.meta.shape)
+	}
+	if old.st.Value() == t.st && t.st.version.Load() != old.version {
+		panicAt("Checkpoint", fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %s is at version %d; expected version %d",
+			describe(t), t.st.version.Load(), old.version)
+	}
+	k := t.alias()
+	k.setShape(t.shape, t.stride)
+	k.own()
+	old.again.Close()
+	old.again = k
+}
+
+// forget closes what the last run saved and nobody has used up.
+func (c *checkpoint) forget() {
+	for i := range c.saved {
+		c.saved[i].again.Close()
+		c.saved[i].again = nil
+	}
+}
+
+// differ fails because the second run is not like the first.
+func (c *checkpoint) differ(format string, args ...any) {
+	e := fault.New(fault.Invalid, format, args...)
+	panicAt("Checkpoint", fault.Invalid, "the function did not do the same when it was run again for backward: %s", e.Msg)
+}
+
+// draws is where a generator stood at the beginning of a segment.
+type draws struct {
+	g *rt.Generator
+	// state is that of the generator; in a graph, capture and advance say how far its run had moved the generator on.
+	state   []byte
+	capture *capture
+	advance uint64
+	drew    bool
+	// now is advance outside of a segment that runs again.
+	now uint64
+}
+
+func (d *draws) begin(x *Exec) {
+	d.g, d.capture = x.Generator(), x.s.capture
+	d.state, d.advance = d.g.State(), d.advanced()
+}
+
+func (d *draws) end() {
+	d.drew = d.advanced() != d.advance || d.capture == nil && !bytes.Equal(d.g.State(), d.state)
+}
+
+// captured returns the generator's state in the graph, or nil.
+func (d *draws) captured() *captured {
+	if d.capture != nil {
+		for _, st := range d.capture.generators {
+			if st.g == d.g {
+				return st
+			}
+		}
+	}
+	return nil
+}
+
+// advanced returns how far one run of the graph moves the generator on.
+func (d *draws) advanced() uint64 {
+	if st := d.captured(); st != nil {
+		return st.advance
+	}
+	return 0
+}
+
+// rewind returns the generator from which the segment draws the same numbers again; x's own is g.
+func (d *draws) rewind(x *Exec, g *rt.Generator) *rt.Generator {
+	if !d.drew {
+		return g
+	}
+	if d.capture != x.s.capture {
+		panicAt("Checkpoint", fault.Capture, "the segment drew random numbers, and was not run in the graph, or outside of it, where its backward pass is; capture both or neither")
+	}
+	if st := d.captured(); st != nil {
+		d.now, st.advance = st.advance, d.advance
+		return g
+	}
+	c := rt.NewGenerator(0)
+	if err := c.SetState(d.state); err != nil {
+		x.fail("Checkpoint", fault.Invalid, nil, "the generator's state cannot be set: %v", err)
+	}
+	return c
+}
+
+// wind undoes rewind.
+func (d *draws) wind(x *Exec) {
+	if st := d.captured(); d.drew && st != nil && d.capture == x.s.capture {
+		st.advance = d.now
+	}
+}
