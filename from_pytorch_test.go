@@ -89,6 +89,15 @@ func TestFromPyTorchExec(t *testing.T) {
 		}
 	})
 	{
+		a, b := m, x.MulS(m, 2)
+		wantItem(t, x, x.TensorDot(a, b, []int{-2, -1}, []int{0, 1}), 8)
+		wantItem(t, x, x.Sum(x.MultiDot([]*tenon.Tensor{a, b, a}), nil, tenon.SumOpt{}), 32)
+		same, err := x.Equal(a, b)
+		if same || err != nil {
+			t.Error(same, err)
+		}
+	}
+	{
 		err := tenon.Try(func() { x.Add(m, x.Ones([]int{3}, tenon.Float32)) })
 		if err == nil {
 			t.Error("shapes that do not fit were added")

@@ -32,12 +32,42 @@ type LossOpt struct {
 	Reduction string
 }
 
+// MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
+type MultiMarginLossOpt struct {
+	// Squared takes the squares of what is summed. Margin 0 is 1.
+	Squared bool
+	Margin  float64
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
 // NLLLossOpt are the options of losses over classes.
 type NLLLossOpt struct {
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
+	Reduction string
+}
+
+// PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
+type PoissonNLLLossOpt struct {
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, 0 being 1e-8.
+	Plain bool
+	Eps   float64
+	// Full adds Stirling's approximation of log(target!) where target is above 1.
+	Full bool
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+// TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
+type TripletMarginLossOpt struct {
+	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being 1e-6.
+	Margin, P, Eps float64
+	// Swap takes the distance from positive to negative where it is less than that from the anchor.
+	Swap bool
+	// Reduction is "mean" (the zero value), "sum" or "none".
 	Reduction string
 }
 
@@ -54,10 +84,33 @@ func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive
 	return (*Tensor)(x.made("BCEWithLogits", t, target).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), (*core.Tensor)(positive), core.LossOpt(opt)))
 }
 
+// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
+// the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("CosineEmbeddingLoss", a, b, target).CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+}
+
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps where they are less.
+// PyTorch's defaults are 1 and 1e-8.
+func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Tensor {
+	return (*Tensor)(x.made("CosineSimilarity", a, b).CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), dim, eps))
+}
+
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
 // instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
+}
+
+// Dist returns the vector norm of order p of all elements of a - b, broadcast.
+func (x *Exec) Dist(a *Tensor, b *Tensor, p float64) *Tensor {
+	return (*Tensor)(x.made("Dist", a, b).Dist((*core.Tensor)(a), (*core.Tensor)(b), p))
+}
+
+// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is -1; broadcast.
+// PyTorch's default margin is 1.
+func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("HingeEmbeddingLoss", t, target).HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
@@ -82,6 +135,19 @@ func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 	return (*Tensor)(x.made("MSELoss", t, target).MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
+// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1 where a ought to be
+// the greater, and -1 where b ought to. PyTorch's default margin is 0.
+func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("MarginRankingLoss", a, b, target).MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+}
+
+// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if that is negative,
+// over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
+// is 1.
+func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
+	return (*Tensor)(x.made("MultiMarginLoss", t, target).MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.MultiMarginLossOpt(opt)))
+}
+
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
 // stops the device.
@@ -89,8 +155,41 @@ func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt
 	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
 }
 
+// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
+func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
+	return (*Tensor)(x.made("Normalize", t).Normalize((*core.Tensor)(t), p, dim, eps))
+}
+
+// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and 1e-6. keepDim keeps
+// that dimension with size 1.
+func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, p float64, eps float64, keepDim bool) *Tensor {
+	return (*Tensor)(x.made("PairwiseDistance", a, b).PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), p, eps, keepDim))
+}
+
+// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson distributions of which
+// t are the logarithms of the rates, without its last term; broadcast.
+func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
+	return (*Tensor)(x.made("PoissonNLLLoss", t, target).PoissonNLLLoss((*core.Tensor)(t), (*core.Tensor)(target), core.PoissonNLLLossOpt(opt)))
+}
+
+// Renorm returns t with each of its slices along dimension dim scaled so that its vector norm of order p is at most maxNorm.
+func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
+	return (*Tensor)(x.made("Renorm", t).Renorm((*core.Tensor)(t), p, dim, maxNorm))
+}
+
 // SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt LossOpt) *Tensor {
 	return (*Tensor)(x.made("SmoothL1Loss", t, target).SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(opt)))
+}
+
+// SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
+func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+	return (*Tensor)(x.made("SoftMarginLoss", t, target).SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+}
+
+// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
+// PairwiseDistance, of vectors in the last dimension, broadcast.
+func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
+	return (*Tensor)(x.made("TripletMarginLoss", anchor, negative).TripletMarginLoss((*core.Tensor)(anchor), (*core.Tensor)(positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
 }

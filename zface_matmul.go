@@ -6,6 +6,17 @@ import (
 	"tenon.dev/internal/core"
 )
 
+// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With beta 0, in is not
+// read.
+func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+	return (*Tensor)(x.made("AddBMM", in, a, b).AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
+// AddBMMC is AddBMM with complex beta and alpha.
+func (x *Exec) AddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+	return (*Tensor)(x.made("AddBMMC", in, a, b).AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
 func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	return (*Tensor)(x.made("AddMM", in, a, b).AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
@@ -14,6 +25,22 @@ func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float
 // AddMMC is AddMM with complex beta and alpha.
 func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
 	return (*Tensor)(x.made("AddMMC", in, a, b).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
+// AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
+func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, beta float64, alpha float64) *Tensor {
+	return (*Tensor)(x.made("AddMV", in, a, v).AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha))
+}
+
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not read. Of
+// bools + is or and * is and.
+func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
+	return (*Tensor)(x.made("AddR", in, a, b).AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+}
+
+// AddRC is AddR with complex beta and alpha.
+func (x *Exec) AddRC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
+	return (*Tensor)(x.made("AddRC", in, a, b).AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
@@ -31,10 +58,25 @@ func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("BMM", a, b).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if it is not nil.
+func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
+	return (*Tensor)(x.made("Bilinear", a, b, w).Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), (*core.Tensor)(bias)))
+}
+
+// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast.
+func (x *Exec) Cross(a *Tensor, b *Tensor, dim int) *Tensor {
+	return (*Tensor)(x.made("Cross", a, b).Cross((*core.Tensor)(a), (*core.Tensor)(b), dim))
+}
+
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
 // of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their product.
+func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)(x.made("Inner", a, b).Inner((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
@@ -59,7 +101,29 @@ func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("MatMul", a, b).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a vector, which
+// stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
+func (x *Exec) MultiDot(ts []*Tensor) *Tensor {
+	return (*Tensor)(x.made("MultiDot").MultiDot(coreList(ts)))
+}
+
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Outer", a, b).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b, of equal sizes or
+// of size 1. The result has a's other dimensions and then b's.
+func (x *Exec) TensorDot(a *Tensor, b *Tensor, dimsA []int, dimsB []int) *Tensor {
+	return (*Tensor)(x.made("TensorDot", a, b).TensorDot((*core.Tensor)(a), (*core.Tensor)(b), dimsA, dimsB))
+}
+
+// VDot is Dot with the elements of a conjugated.
+func (x *Exec) VDot(a *Tensor, b *Tensor) *Tensor {
+	return (*Tensor)(x.made("VDot", a, b).VDot((*core.Tensor)(a), (*core.Tensor)(b)))
+}
+
+// VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast.
+func (x *Exec) VecDot(a *Tensor, b *Tensor, dim int) *Tensor {
+	return (*Tensor)(x.made("VecDot", a, b).VecDot((*core.Tensor)(a), (*core.Tensor)(b), dim))
 }

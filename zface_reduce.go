@@ -59,6 +59,16 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return (*Tensor)(x.made("CountNonzero", t).CountNonzero((*core.Tensor)(t), dims))
 }
 
+// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work that makes them.
+func (x *Exec) Equal(a *Tensor, b *Tensor) (same bool, err error) {
+	on, err := x.found("Equal", a, b)
+	if err != nil {
+		return false, err
+	}
+	r0, r1 := on.Equal((*core.Tensor)(a), (*core.Tensor)(b))
+	return r0, core.Located("Equal", r1)
+}
+
 // LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
 func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return (*Tensor)(x.made("LogSumExp", t).LogSumExp((*core.Tensor)(t), dims, keepDim))

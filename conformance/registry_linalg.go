@@ -44,3 +44,68 @@ func (a *args) conv() tenon.ConvOpt {
 	opt.Padding = a.pair(4, "padding", 0)
 	return opt
 }
+
+func init() {
+	offer("addmv", func(x *tenon.Exec, a *args) any {
+		return x.AddMV(a.tensor(0, "input"), a.tensor(1, "mat"), a.tensor(2, "vec"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+	})
+	offer("addr", func(x *tenon.Exec, a *args) any {
+		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
+			return x.AddRC(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+		}
+		return x.AddR(a.tensor(0, "input"), a.tensor(1, "vec1"), a.tensor(2, "vec2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+	})
+	offer("addbmm", func(x *tenon.Exec, a *args) any {
+		if a.isComplex(-1, "beta") || a.isComplex(-1, "alpha") {
+			return x.AddBMMC(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.complex(-1, "beta", 1), a.complex(-1, "alpha", 1))
+		}
+		return x.AddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
+	})
+	binary("vdot", (*tenon.Exec).VDot)
+	binary("inner", (*tenon.Exec).Inner)
+	offer("linalg.vecdot", func(x *tenon.Exec, a *args) any {
+		return x.VecDot(a.tensor(0, "input"), a.tensor(1, "y"), a.int(-1, "dim", -1))
+	})
+	offer("linalg.multi_dot", func(x *tenon.Exec, a *args) any { return x.MultiDot(a.tensors(0, "tensors")) })
+	offer("chain_matmul", func(x *tenon.Exec, a *args) any {
+		ts := make([]*tenon.Tensor, len(a.at))
+		for i := range ts {
+			ts[i] = a.tensor(i, "matrices")
+		}
+		return x.MultiDot(ts)
+	})
+	cross := func(first bool) func(x *tenon.Exec, a *args) any {
+		return func(x *tenon.Exec, a *args) any {
+			t, dim := a.tensor(0, "input"), -1
+			if first && !a.has(2, "dim") {
+				for dim = 0; t.Size(dim) != 3; dim++ {
+				}
+			}
+			return x.Cross(t, a.tensor(1, "other"), a.int(2, "dim", dim))
+		}
+	}
+	offer("cross", cross(true))
+	offer("linalg.cross", cross(false))
+	offer("tensordot", func(x *tenon.Exec, a *args) any {
+		t, u := a.tensor(0, "a"), a.tensor(1, "b")
+		if l, ok := a.get(2, "dims").([]any); ok {
+			b := &args{at: l}
+			return x.TensorDot(t, u, b.ints(0, "dims"), b.ints(1, "dims"))
+		}
+		var over, of []int
+		for i := range a.int(2, "dims", 2) {
+			over, of = append(over, i-a.int(2, "dims", 2)), append(of, i)
+		}
+		return x.TensorDot(t, u, over, of)
+	})
+	offer("nn.functional.bilinear", func(x *tenon.Exec, a *args) any {
+		return x.Bilinear(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "weight"), a.tensor(3, "bias"))
+	})
+	offer("equal", func(x *tenon.Exec, a *args) any {
+		same, err := x.Equal(a.tensor(0, "input"), a.tensor(1, "other"))
+		if err != nil {
+			panic(err)
+		}
+		return same
+	})
+}

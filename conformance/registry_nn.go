@@ -79,3 +79,47 @@ func (a *args) outputSize(i int, name string) [2]int {
 	}
 	return out
 }
+
+// Distances, and the losses that are made of other operations.
+func init() {
+	offer("dist", func(x *tenon.Exec, a *args) any {
+		return x.Dist(a.tensor(0, "input"), a.tensor(1, "other"), a.float(2, "p", 2))
+	})
+	offer("renorm", func(x *tenon.Exec, a *args) any {
+		return x.Renorm(a.tensor(0, "input"), a.float(1, "p", 0), a.int(2, "dim", 0), a.float(3, "maxnorm", 0))
+	})
+	offer("nn.functional.normalize", func(x *tenon.Exec, a *args) any {
+		return x.Normalize(a.tensor(0, "input"), a.float(1, "p", 2), a.int(2, "dim", 1), a.float(3, "eps", 1e-12))
+	})
+	offer("nn.functional.pairwise_distance", func(x *tenon.Exec, a *args) any {
+		return x.PairwiseDistance(a.tensor(0, "x1"), a.tensor(1, "x2"), a.float(2, "p", 2), a.float(3, "eps", 1e-6), a.bool(4, "keepdim", false))
+	})
+	offer("nn.functional.cosine_similarity", func(x *tenon.Exec, a *args) any {
+		return x.CosineSimilarity(a.tensor(0, "x1"), a.tensor(1, "x2"), a.int(2, "dim", 1), a.float(3, "eps", 1e-8))
+	})
+	loss := func(a *args) tenon.LossOpt { return tenon.LossOpt{Reduction: a.str(-1, "reduction", "")} }
+	offer("nn.functional.cosine_embedding_loss", func(x *tenon.Exec, a *args) any {
+		return x.CosineEmbeddingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"), a.float(3, "margin", 0), loss(a))
+	})
+	offer("nn.functional.hinge_embedding_loss", func(x *tenon.Exec, a *args) any {
+		return x.HingeEmbeddingLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(2, "margin", 1), loss(a))
+	})
+	offer("nn.functional.poisson_nll_loss", func(x *tenon.Exec, a *args) any {
+		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true), Full: a.bool(3, "full", false),
+			Eps: a.float(-1, "eps", 0), Reduction: a.str(-1, "reduction", "")})
+	})
+	offer("nn.functional.margin_ranking_loss", func(x *tenon.Exec, a *args) any {
+		return x.MarginRankingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"), a.float(3, "margin", 0), loss(a))
+	})
+	offer("nn.functional.triplet_margin_loss", func(x *tenon.Exec, a *args) any {
+		return x.TripletMarginLoss(a.tensor(0, "anchor"), a.tensor(1, "positive"), a.tensor(2, "negative"), tenon.TripletMarginLossOpt{
+			Margin: a.float(3, "margin", 0), P: a.float(4, "p", 0), Eps: a.float(5, "eps", 0), Swap: a.bool(6, "swap", false), Reduction: a.str(-1, "reduction", "")})
+	})
+	offer("nn.functional.soft_margin_loss", func(x *tenon.Exec, a *args) any {
+		return x.SoftMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), loss(a))
+	})
+	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
+		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(-1, "weight"), tenon.MultiMarginLossOpt{Squared: a.int(2, "p", 1) == 2,
+			Margin: a.float(3, "margin", 0), Reduction: a.str(-1, "reduction", "")})
+	})
+}

@@ -38,3 +38,23 @@ func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
 func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return x.reduceOp(rowCountNonzero, t, dims, false).call1()
 }
+
+// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work that makes them.
+func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
+	for _, t := range []*Tensor{a, b} {
+		if t.st.dev != x.Device() {
+			return false, x.refusal("Equal", t, "Expected all tensors to be on the same device, %s; move it with x.To", x.Device().Info().Name)
+		}
+	}
+	if !sameShape(a.shape, b.shape) {
+		return false, nil
+	}
+	err = Try(func() {
+		x.NoGrad().Scope(func(x *Exec) {
+			v, err := x.Item(x.All(x.Eq(a, b), nil, false))
+			x.check("Equal", err)
+			same = v != 0
+		})
+	})
+	return same, err
+}

@@ -43,15 +43,15 @@ var optional = map[string]bool{
 
 // families says in which family's file a small file of core is. Any other file of core is a family of its own; both go by their names without ops_.
 var families = map[string]string{
-	"backward": "autograd", "node": "autograd", "hooks": "autograd", "scope": "exec", "poolstate": "exec", "assert": "exec", "autocast": "exec", "checkpoint": "autograd",
+	"backward": "autograd", "node": "autograd", "hooks": "autograd", "checkpoint": "autograd",
+	"scope": "exec", "poolstate": "exec", "assert": "exec", "autocast": "exec", "capture": "exec",
 	"fused": "arith", "binary": "arith",
 	"logic":     "compare",
 	"magnitude": "unary", "complex": "unary",
 	"softmax": "activation",
 	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce", "nuclear": "reduce",
-	"entropy":     "loss",
-	"error":       "loss",
-	"matmulc":     "matmul",
+	"entropy": "loss", "error": "loss", "distance": "loss",
+	"matmulc": "matmul", "contract": "matmul",
 	"pool":        "conv",
 	"range":       "factory",
 	"multinomial": "random",

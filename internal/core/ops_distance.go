@@ -1,0 +1,256 @@
+package core
+
+import (
+	"math"
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Distances, and losses that are made of other operations.
+
+// Dist returns the vector norm of order p of all elements of a - b, broadcast.
+func (x *Exec) Dist(a, b *Tensor, p float64) *Tensor {
+	return x.composite("Dist", func(x *Exec) *Tensor {
+		x = x.casting("Dist", castFloat32, &a, &b)
+		return x.VectorNorm(x.Sub(a, b), p, nil, SumOpt{})
+	})
+}
+
+// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and 1e-6. keepDim keeps
+// that dimension with size 1.
+func (x *Exec) PairwiseDistance(a, b *Tensor, p, eps float64, keepDim bool) *Tensor {
+	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
+		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
+		if len(d.shape) == 0 {
+			x.fail("PairwiseDistance", fault.Invalid, []*Tensor{a, b}, "pairwise distances are those of vectors; give tensors of one dimension or more")
+		}
+		return x.VectorNorm(d, p, []int{-1}, SumOpt{KeepDim: keepDim})
+	})
+}
+
+// fractional returns t, as float32 where it is of integers or bools.
+func (x *Exec) fractional(t *Tensor) *Tensor {
+	if t.dt.IsInt() || t.dt == dtype.Bool {
+		return x.ToDType(t, dtype.Float32)
+	}
+	return t
+}
+
+// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
+func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
+	return x.composite("Normalize", func(x *Exec) *Tensor {
+		return x.Div(t, x.ClampMinS(x.VectorNorm(t, p, []int{dim}, SumOpt{KeepDim: true}), eps))
+	})
+}
+
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps where they are less.
+// PyTorch's defaults are 1 and 1e-8.
+func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
+	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
+		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
+		a, b := x.alike(a, b)
+		unit := func(t *Tensor) *Tensor {
+			n := x.Clone(x.VectorNorm(t, 2, []int{dim}, SumOpt{KeepDim: true}))
+			x.NoGrad().ClampSInto(n, n, eps, math.Inf(1)) // the gradient does not see it
+			return x.Div(t, n)
+		}
+		return x.Sum(x.Mul(unit(a), unit(b)), []int{dim}, SumOpt{})
+	})
+}
+
+// Renorm returns t with each of its slices along dimension dim scaled so that its vector norm of order p is at most maxNorm.
+func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
+	n := len(t.shape)
+	switch {
+	case n < 2:
+		x.fail("Renorm", fault.Invalid, []*Tensor{t}, "renorm: input needs at least 2 dimensions, got %d dimensions", n)
+	case !(p > 0):
+		x.fail("Renorm", fault.Invalid, []*Tensor{t}, "renorm: non-positive-norm not supported")
+	case !(maxNorm >= 0):
+		x.fail("Renorm", fault.Invalid, []*Tensor{t}, "renorm: expected maxnorm to be >= 0 but got %v", maxNorm)
+	}
+	over := without1(n, x.dimsOf("Renorm", t, []int{dim}))
+	return x.composite("Renorm", func(x *Exec) *Tensor {
+		x = x.casting("Renorm", castFloat32, &t)
+		wide := dtype.Invalid
+		if t.dt != accumulated(t.dt) {
+			wide = accumulated(t.dt)
+		}
+		norm := x.VectorNorm(t, p, over, SumOpt{KeepDim: true, DType: wide})
+		factor := x.pick(x.GtS(norm, maxNorm), x.RDivS(x.AddS(norm, 1e-7), maxNorm), 0, nil, 1)
+		if !t.dt.IsComplex() {
+			factor = x.ToDType(factor, t.dt)
+		}
+		return x.Mul(t, factor)
+	})
+}
+
+// marginLoss runs a loss of elements, under autocast on operands of float32, and reduces it.
+func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Exec) *Tensor) *Tensor {
+	how := x.reductionOf(op, opt.Reduction)
+	return x.composite(op, func(x *Exec) *Tensor {
+		x = x.casting(op, castFloat32, ts...)
+		return x.reduceLoss(each(x), how)
+	})
+}
+
+// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
+// the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	n := len(a.shape)
+	if n != 1 && n != 2 || len(b.shape) != n || len(target.shape) != n-1 {
+		x.fail("CosineEmbeddingLoss", fault.Invalid, []*Tensor{a, b, target}, "%dD target tensor expects %dD input tensors, but found inputs with sizes %v and %v", len(target.shape), len(target.shape)+1, a.shape, b.shape)
+	}
+	return x.marginLoss("CosineEmbeddingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
+		dims := []int{n - 1}
+		sum := func(a, b *Tensor) *Tensor { return x.Sum(x.Mul(a, b), dims, SumOpt{}) }
+		const least = 1e-12
+		norms := x.Sqrt(x.Mul(x.AddS(sum(a, a), least), x.AddS(sum(b, b), least)))
+		c := x.Div(sum(a, b), norms)
+		like := x.pick(x.EqS(target, 1), x.RSubS(c, 1), 0, nil, 0)
+		unlike := x.pick(x.EqS(target, -1), x.ClampMinS(x.SubS(c, margin), 0), 0, nil, 0)
+		return x.Add(like, unlike)
+	})
+}
+
+// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is -1; broadcast.
+// PyTorch's default margin is 1.
+func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	return x.marginLoss("HingeEmbeddingLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+		t := x.fractional(t)
+		apart := x.Sub(x.Full(nil, margin, t.dt), t) // PyTorch rounds the margin too
+		far := x.pick(x.NeS(target, 1), x.ClampMinS(apart, 0), 0, nil, 0)
+		near := x.pick(x.NeS(target, -1), t, 0, nil, 0)
+		return x.Add(far, near)
+	})
+}
+
+// PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
+type PoissonNLLLossOpt struct {
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, 0 being 1e-8.
+	Plain bool
+	Eps   float64
+	// Full adds Stirling's approximation of log(target!) where target is above 1.
+	Full bool
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson distributions of which
+// t are the logarithms of the rates, without its last term; broadcast.
+func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
+	eps := opt.Eps
+	if eps == 0 {
+		eps = 1e-8
+	}
+	return x.marginLoss("PoissonNLLLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+		var y *Tensor
+		if opt.Plain {
+			y = x.Sub(t, x.Mul(target, x.Log(x.AddS(t, eps))))
+		} else {
+			y = x.Sub(x.Exp(t), x.Mul(target, t))
+		}
+		if opt.Full {
+			s := x.Add(x.Sub(x.Mul(target, x.Log(target)), target), x.MulS(x.Log(x.MulS(target, 2*math.Pi)), 0.5))
+			y = x.Add(y, x.pick(x.LeS(target, 1), nil, 0, s, 0))
+		}
+		return y
+	})
+}
+
+// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1 where a ought to be
+// the greater, and -1 where b ought to. PyTorch's default margin is 0.
+func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
+	return x.marginLoss("MarginRankingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
+		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), margin), 0)
+	})
+}
+
+// TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
+type TripletMarginLossOpt struct {
+	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being 1e-6.
+	Margin, P, Eps float64
+	// Swap takes the distance from positive to negative where it is less than that from the anchor.
+	Swap bool
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
+// PairwiseDistance, of vectors in the last dimension, broadcast.
+func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
+	or := func(v, def float64) float64 {
+		if v == 0 {
+			return def
+		}
+		return v
+	}
+	margin, p, eps := or(opt.Margin, 1), or(opt.P, 2), or(opt.Eps, 1e-6)
+	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative}, func(x *Exec) *Tensor {
+		near, far := x.PairwiseDistance(anchor, positive, p, eps, false), x.PairwiseDistance(anchor, negative, p, eps, false)
+		if opt.Swap {
+			far = x.Minimum(far, x.PairwiseDistance(positive, negative, p, eps, false))
+		}
+		return x.ClampMinS(x.Sub(x.AddS(near, margin), far), 0)
+	})
+}
+
+// SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
+func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
+	return x.marginLoss("SoftMarginLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
+		return x.Log1p(x.Exp(x.Mul(x.Neg(t), target)))
+	})
+}
+
+// MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
+type MultiMarginLossOpt struct {
+	// Squared takes the squares of what is summed. Margin 0 is 1.
+	Squared bool
+	Margin  float64
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if that is negative,
+// over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
+// is 1.
+func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
+	all, n := []*Tensor{t, target, weight}, len(t.shape)
+	want, c := []int{}, 1 // of no dimensions is one class
+	if n > 0 {
+		want, c = t.shape[:n-1], t.shape[n-1]
+	}
+	if n > 2 || n == 2 && !sameShape(target.shape, want) || len(target.shape) > 1 || n < 2 && target.Numel() != 1 {
+		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent target size, expected %v but got %v", want, target.shape)
+	}
+	if !t.dt.IsFloat() || !target.dt.IsInt() {
+		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and %v", t.dt, target.dt)
+	}
+	if weight != nil && !sameShape(weight.shape, []int{c}) {
+		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)
+	}
+	margin, out := opt.Margin, t.dt
+	if margin == 0 {
+		margin = 1
+	}
+	how := x.reductionOf("MultiMarginLoss", opt.Reduction)
+	return x.composite("MultiMarginLoss", func(x *Exec) *Tensor {
+		if x.m.autocast != dtype.Invalid && out != dtype.Float64 {
+			out = dtype.Float32
+		}
+		x = x.casting("MultiMarginLoss", castFloat32, &t, &weight)
+		in, y := x.Reshape(x.widened(t), append(slices.Clone(want), c)...), x.Reshape(target, append(slices.Clone(want), 1)...)
+		z := x.ClampMinS(x.AddS(x.Sub(in, x.Gather(in, -1, y)), margin), 0)
+		if opt.Squared {
+			z = x.Square(z)
+		}
+		if weight != nil {
+			z = x.Mul(z, x.Reshape(x.IndexSelect(x.widened(weight), 0, x.Reshape(target, -1)), y.shape...))
+		}
+		own := x.Eq(y, x.Arange(0, float64(c), 1, target.dt))
+		z = x.DivS(x.Sum(x.pick(own, nil, 0, z, 0), []int{-1}, SumOpt{}), float64(c))
+		return x.ToDType(x.reduceLoss(z, how), out)
+	})
+}
