@@ -44,6 +44,11 @@ func (x *Exec) AutocastDType() dtype.DType {
 	return x.made("AutocastDType").AutocastDType()
 }
 
+// Capturing reports whether the work of x's stream is being recorded as a graph.
+func (x *Exec) Capturing() bool {
+	return x.made("Capturing").Capturing()
+}
+
 // Device returns the device.
 func (x *Exec) Device() *cuda.Device {
 	return (*cuda.Device)(x.made("Device").Device())

@@ -207,7 +207,7 @@ func (d *draws) end() {
 func (d *draws) captured() *captured {
 	if d.capture != nil {
 		for _, st := range d.capture.generators {
-			if st.g == d.g {
+			if st.state.g == d.g {
 				return st
 			}
 		}
