@@ -399,10 +399,9 @@ func testProductsOfGoroutines(t *testing.T, x *tenon.Exec) {
 	weight := x.Ones([]int{size, size}, tenon.Float32)
 	must(t, x.Device().Synchronize())
 	goroutines(t, x, func(x *tenon.Exec) (float64, error) {
-		divisor := x.Full(nil, float64(size), tenon.Float32)
 		return stepped(x, []int{size, size}, times, func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 			a = x.MatMul(a, weight)
-			x.DivInto(a, a, divisor)
+			x.DivSInto(a, a, float64(size))
 			return a
 		})
 	}, float64(size*size))
@@ -413,10 +412,9 @@ func testConvolutionsOfGoroutines(t *testing.T, x *tenon.Exec) {
 	weight := x.Ones([]int{1, 1, 2, 2}, tenon.Float32)
 	must(t, x.Device().Synchronize())
 	goroutines(t, x, func(x *tenon.Exec) (float64, error) {
-		divisor := x.Full(nil, 4, tenon.Float32)
 		return stepped(x, []int{1, 1, size, size}, times, func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 			a = x.Conv2d(a, weight, nil, tenon.ConvOpt{})
-			x.DivInto(a, a, divisor)
+			x.DivSInto(a, a, 4)
 			return a
 		})
 	}, float64((size-times)*(size-times)))

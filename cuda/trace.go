@@ -24,7 +24,7 @@ type TraceCallbacks struct {
 	// MemoryFreed is called before a block is given back, which is when its last user closes it or, for garbage, with a later allocation. When the
 	// allocator returns memory to the driver is not told.
 	MemoryFreed func(ptr uint64)
-	// StreamCreated is called after a stream was made for Device.Stream, which hands those that it has made out again.
+	// StreamCreated is called after a stream was made for Device.Stream or a capture, which hand out again what they have made.
 	StreamCreated func(stream uint64)
 	// DeviceSynchronized is called before the host waits for the whole device. A capture begins with that too.
 	DeviceSynchronized func()
