@@ -53,8 +53,9 @@ func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt Ba
 	return faceList(r0), core.Located("Grad", r1)
 }
 
-// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
-// derivatives; outside of a backward pass it fails.
+// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their gradients, and
+// the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and derivatives; outside of a backward
+// pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if f == nil {
 		core.NoFunction("QueueCallback", "f")

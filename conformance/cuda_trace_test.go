@@ -217,6 +217,18 @@ func testTraceStreamCreation(t *testing.T, x *tenon.Exec) {
 		newStream(t, x)
 	}
 	check(t, "streams made, of 40 that were asked for", len(c.told()), 31)
+	// Captures have streams of their own, which they hand on.
+	captured := func() uint64 {
+		var h uint64
+		g, err := x.Capture(func(x *tenon.Exec) { h = x.Stream().Handle(); x.Ones([]int{1}, tenon.Float32) }, tenon.CaptureOpt{})
+		must(t, err)
+		must(t, g.Close())
+		return h
+	}
+	h := captured()
+	check(t, "a capture's stream is told", slices.Contains(c.told(), call("stream creation", h)), true)
+	check(t, "the next capture's stream", captured(), h)
+	check(t, "it is told again", slices.Contains(c.told(), call("stream creation", h)), false)
 }
 
 func testTraceDeviceSynchronization(t *testing.T, x *tenon.Exec) {

@@ -128,8 +128,9 @@ func (n *node) moveKept(out uint8, to *node, at uint8) {
 	}
 }
 
-// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller. It is for hooks and
-// derivatives; outside of a backward pass it fails.
+// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their gradients, and
+// the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and derivatives; outside of a backward
+// pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if x.s.run == nil {
 		x.fail("QueueCallback", fault.Invalid, nil, "Final callbacks can only be installed during backward pass")
