@@ -92,6 +92,7 @@ func TestFromPyTorchExec(t *testing.T) {
 		a, b := m, x.MulS(m, 2)
 		wantItem(t, x, x.TensorDot(a, b, []int{-2, -1}, []int{0, 1}), 8)
 		wantItem(t, x, x.Sum(x.MultiDot([]*tenon.Tensor{a, b, a}), nil, tenon.SumOpt{}), 32)
+		wantItem(t, x, x.Sum(x.Einsum("ij,jk->ik", a, b), nil, tenon.SumOpt{}), 16)
 		same, err := x.Equal(a, b)
 		if same || err != nil {
 			t.Error(same, err)

@@ -74,6 +74,14 @@ func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
+// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand has its letters
+// between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the arrow, and sums are taken over all others. A
+// letter that an operand has twice names its diagonal. "..." stands for the dimensions without letters, which are broadcast. Without an arrow the result has
+// the ellipsis and the letters that come once, sorted. Operands are multiplied from the left, each pair as one product of matrices.
+func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
+	return (*Tensor)(x.made("Einsum").Einsum(equation, coreList(ts)...))
+}
+
 // Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their product.
 func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Inner", a, b).Inner((*core.Tensor)(a), (*core.Tensor)(b)))

@@ -61,6 +61,9 @@ func init() {
 		}
 		return x.AddBMM(a.tensor(0, "input"), a.tensor(1, "batch1"), a.tensor(2, "batch2"), a.float(-1, "beta", 1), a.float(-1, "alpha", 1))
 	})
+	offer("einsum", func(x *tenon.Exec, a *args) any {
+		return x.Einsum(a.str(1, "equation", ""), a.tensors(0, "operands")...)
+	})
 	binary("vdot", (*tenon.Exec).VDot)
 	binary("inner", (*tenon.Exec).Inner)
 	offer("linalg.vecdot", func(x *tenon.Exec, a *args) any {

@@ -33,7 +33,7 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 		x.fail("Autocast", fault.Invalid, nil, "autocast computes in float16 or bfloat16, not in %v; dtype.Invalid switches it off", d)
 	}
 	if dev := x.Device(); d == dtype.BFloat16 && !dev.Host && dev.Info().Major < 8 {
-		x.fail("Autocast", fault.Unsupported, nil, "Current CUDA Device does not support bfloat16. Please switch dtype to float16.")
+		x.fail("Autocast", fault.Unsupported, nil, "Current CUDA Device does not support bfloat16. Please switch dtype to float16")
 	}
 	m := x.m
 	m.autocast = d

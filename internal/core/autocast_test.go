@@ -296,7 +296,7 @@ func TestAutocastOnOldDevices(t *testing.T) {
 	}
 	x := New(dev, host)
 	x.Autocast(dtype.Float16)
-	wantError(t, Try(func() { x.Autocast(dtype.BFloat16) }), fault.Unsupported, "Current CUDA Device does not support bfloat16. Please switch dtype to float16.")
+	wantError(t, Try(func() { x.Autocast(dtype.BFloat16) }), fault.Unsupported, "Current CUDA Device does not support bfloat16. Please switch dtype to float16")
 	x.Host().Autocast(dtype.BFloat16)
 	if err := dev.Close(); err != nil {
 		t.Fatal(err)

@@ -117,7 +117,7 @@ func (x *Exec) wantBatches(in, a, b *Tensor) {
 	x.wantDim("AddBMM", "batch1", a, 3)
 	x.wantDim("AddBMM", "batch2", b, 3)
 	if n, k := a.shape[0], a.shape[2]; b.shape[0] != n || b.shape[1] != k {
-		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d].", n, k, b.shape[0], b.shape[1])
+		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "Expected size for first two dimensions of batch2 tensor to be: [%d, %d] but got: [%d, %d]", n, k, b.shape[0], b.shape[1])
 	}
 	x.wantBroadcast("AddBMM", in, a.shape[1], b.shape[2])
 }
