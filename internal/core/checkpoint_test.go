@@ -25,8 +25,22 @@ func newLadder(x *Exec, n int) ladder {
 func (l ladder) segment(i int) func(x *Exec, ins []*Tensor) []*Tensor {
 	return func(x *Exec, ins []*Tensor) []*Tensor {
 		h := x.Dropout(x.Tanh(x.Linear(ins[0], l[i], nil)), 0.25)
-		return []*Tensor{x.Tanh(x.Linear(h, l[i], nil))}
+		return x.Apply(softened{}, x.Linear(h, l[i], nil))
 	}
+}
+
+// softened is tanh with a derivative of its own.
+type softened struct{}
+
+func (softened) Forward(x *Exec, c *FunctionContext, ins ...*Tensor) []*Tensor {
+	y := x.Tanh(ins[0])
+	c.Save(ins[0], y)
+	return []*Tensor{y}
+}
+
+func (softened) Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error) {
+	y := c.Saved()[1]
+	return []*Tensor{x.Mul(grads[0], x.RSubS(x.Mul(y, y), 1))}, nil
 }
 
 // forward runs the segments with the given way to run one.
