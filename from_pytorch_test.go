@@ -272,8 +272,7 @@ func TestFromPyTorchAutograd(t *testing.T) {
 		t.Error("the hooks were called", called, "times")
 	}
 	{
-		var f func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor
-		f = func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
+		f := func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 			return []*tenon.Tensor{x.Mul(ins[0], ins[1])}
 		}
 		a, b := x.Full(nil, 2, tenon.Float32).SetRequiresGrad(true), x.Full(nil, 3, tenon.Float32)
