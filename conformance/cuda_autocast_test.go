@@ -216,7 +216,10 @@ func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	check(t, "on, on another stream", y.NoGrad().AutocastDType(), tenon.Float16)
 	check(t, "off again", y.Autocast(0).AutocastDType(), 0)
 	check(t, "outside", x.AutocastDType(), 0)
-	// Linear of a vector's weight adds the bias after the product: within it nothing promotes the sum to the bias' type.
+	// Products are in float16, but not the one that sums of float32 products are made of.
+	m := x.Full([]int{4, 4}, 0.3, tenon.Float32)
+	check(t, "a product's type", y.MM(m, m).DType(), tenon.Float16)
+	check(t, "a sum of products' type", y.TensorDot(m, m, []int{1}, []int{0}).DType(), tenon.Float32)
 	in, w := x.Full([]int{2, 8}, 0.3, tenon.Float32).SetRequiresGrad(true), x.Full([]int{8}, 0.7, tenon.Float32).SetRequiresGrad(true)
 	bias := x.Full(nil, 0.1, tenon.Float32).SetRequiresGrad(true)
 	out := y.Linear(in, w, bias)
