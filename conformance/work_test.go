@@ -317,9 +317,9 @@ func (w *watcher) pinned(x *tenon.Exec) {
 	a.Close()
 }
 
-// dependsOnData are the operations that must know data on the host: their result's shape depends on it, or their recorded calls have tensors
+// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or their recorded calls have tensors
 // for arguments that are numbers here.
-var dependsOnData = map[string]bool{"linspace": true, "narrow": true, "nn.functional.one_hot": true}
+var dependsOnData = map[string]bool{"equal": true, "linspace": true, "narrow": true, "nn.functional.one_hot": true}
 
 // TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
 func TestDeviceWorkSeesHostLoops(t *testing.T) {

@@ -51,9 +51,8 @@ func (r recomputed) drop() {
 	}
 }
 
-var rowCheckpoint *row
-
-func init() { rowCheckpoint = define(row{Name: "Checkpoint"}) }
+// rowCheckpoint names segments in errors; it is no operation.
+var rowCheckpoint = &row{Name: "Checkpoint"}
 
 // Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
 // f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
