@@ -50,7 +50,10 @@ var families = map[string]string{
 	"magnitude": "unary", "complex": "unary",
 	"softmax": "activation",
 	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce", "nuclear": "reduce",
-	"entropy": "loss", "error": "loss", "distance": "loss", "matmulc": "matmul", "contract": "matmul", "pool": "conv", "range": "factory", "multinomial": "random", "bincount": "index", "normgather": "norm", "device": "copy", "pinned": "copy", "einsum": "matmul",
+	"entropy": "loss", "error": "loss", "distance": "loss",
+	"matmulc": "matmul", "contract": "matmul", "einsum": "matmul",
+	"pool": "conv", "range": "factory", "multinomial": "random", "bincount": "index", "normgather": "norm",
+	"device": "copy", "pinned": "copy",
 	"view": "shape", "join": "shape", "rearrange": "shape",
 }
 
