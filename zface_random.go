@@ -57,7 +57,8 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 
 // Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
 // categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of probability 0 is never drawn. The
-// numbers are PyTorch's.
+// numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those before it that their roundings differ: the sums are float64
+// here.
 //
 // With replacement, and more than one sample, nothing is waited for: a probability that is negative, infinite or NaN, or a row of zeros, stops the
 // device. Otherwise the probabilities are looked at first, which waits for them and cannot be captured, and those are errors. So are, without replacement, more

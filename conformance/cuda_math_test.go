@@ -84,6 +84,9 @@ func testGatherBool(t *testing.T, x *tenon.Exec) {
 	got := x.Gather(a, 1, tenon.From(x, []int64{0, 0, 1, 0}, 2, 2))
 	check(t, "type", got.DType(), tenon.Bool)
 	check(t, "equal", equal(t, x, got, tenon.From(x, []bool{false, false, true, true}, 2, 2)), true)
+	a = tenon.From(x, []bool{false, true, false, false, false, true}, 2, 3)
+	got = x.Gather(a, 1, tenon.From(x, []int32{1, 2, 2, 1}, 2, 2))
+	check(t, "equal, of three columns", equal(t, x, got, tenon.From(x, []bool{true, false, true, false}, 2, 2)), true)
 }
 
 func testReductionAccess(t *testing.T, x *tenon.Exec) {
@@ -251,8 +254,8 @@ func testLoopOverflowLarge(t *testing.T, x *tenon.Exec) {
 	wantError(t, tenon.Try(func() { x.MaxPool2d(x.Expand(one, 1, 1, 1<<16, 1<<15), [2]int{2, 2}, tenon.MaxPoolOpt{}) }), "integer out of range")
 	wantError(t, tenon.Try(func() { x.AdaptiveAvgPool2d(x.Expand(one, 1, 1, 1<<16, 1<<15), [2]int{1, 1}) }), "integer out of range")
 
-	const low = 1 << 10
-	defer lowIndex32(x, low)()
+	const low = 1 << 12
+	defer lowIndex32(x, low/2)()
 	poolRow(t, x, sized(1<<31, low)-1)
 }
 
