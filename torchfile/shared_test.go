@@ -59,13 +59,23 @@ func TestShared(t *testing.T) {
 		l := f.Root().([]any)
 		at := func(i int) *torchfile.Tensor { return l[i].(*torchfile.Tensor) }
 		wantShared(f, at(0), at(2), at(3), at(4))
+		part, err := f.LoadAll(x, at(3), at(3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.CopyInto(part[0], x.AddS(part[0], 1))
+		for i, v := range floats(t, f, l[3]) {
+			if got := read(part[1])[i]; got != v+1 {
+				t.Errorf("element %d of a part of a storage is %v, want %v", i, got, v+1)
+			}
+		}
 
 		a := x.RandN([]int{5, 5}, tenon.Float32)
 		rows := x.Narrow(a, 0, 1, 2)
 		name := filepath.Join(t.TempDir(), "shared.pt")
 		alone := x.Narrow(x.RandN([]int{100}, tenon.Float32), 0, 50, 3)
 		ends := x.RandN([]int{40}, tenon.Float32)
-		err := torchfile.Save(x, name, []any{a, torchfile.Tuple{a, rows}, map[string]any{"turned": x.Transpose(a, 0, 1)}, alone,
+		err = torchfile.Save(x, name, []any{a, torchfile.Tuple{a, rows}, map[string]any{"turned": x.Transpose(a, 0, 1)}, alone,
 			x.Narrow(ends, 0, 10, 2), x.Narrow(ends, 0, 20, 5), x.Empty([]int{0, 3}, tenon.Int8)})
 		if err != nil {
 			t.Fatal(err)
