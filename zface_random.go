@@ -60,9 +60,8 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 // numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those before it that their roundings differ: the sums are float64
 // here.
 //
-// With replacement, and more than one sample, nothing is waited for: a probability that is negative, infinite or NaN, or a row of zeros, stops the
-// device. Otherwise the probabilities are looked at first, which waits for them and cannot be captured, and those are errors. So are, without replacement, more
-// samples than a row has probabilities other than 0.
+// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
+// samples stop the device.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	return (*Tensor)(x.made("Multinomial", p).Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(opt)))
 }

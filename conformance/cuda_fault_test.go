@@ -36,6 +36,12 @@ var faulty = map[string]struct {
 	"probability_nan":  {func(x *tenon.Exec) { drawFrom(x, 1, 1, float32(math.NaN())) }, noProbability},
 	"probabilities_0":  {func(x *tenon.Exec) { drawFrom(x, 0, 0, 0) }, "the probabilities of a row are all 0"},
 
+	"distinct_-1":   {func(x *tenon.Exec) { drawDistinct(x, 2, 1, -1, 1) }, noProbability},
+	"distinct_inf":  {func(x *tenon.Exec) { drawDistinct(x, 2, 1, inf, 1) }, noProbability},
+	"distinct_nan":  {func(x *tenon.Exec) { drawDistinct(x, 2, 1, 1, float32(math.NaN())) }, noProbability},
+	"distinct_few":  {func(x *tenon.Exec) { drawDistinct(x, 2, 0, 1, 0) }, tooFew},
+	"distinct_none": {func(x *tenon.Exec) { drawDistinct(x, 1, 0, 0, 0) }, tooFew},
+
 	"assert_int":     {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Int64)) }, isZero},
 	"assert_float":   {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Float32)) }, isZero},
 	"assert_bool":    {func(x *tenon.Exec) { x.AssertAsync(x.Full(nil, 0, tenon.Bool)) }, isZero},
@@ -44,6 +50,7 @@ var faulty = map[string]struct {
 
 const (
 	noProbability = "a probability is negative, infinite or NaN"
+	tooFew        = "a row has fewer probabilities other than 0 than are drawn from it"
 	isZero        = "the value is zero"
 )
 
@@ -113,6 +120,11 @@ func loseDevice(t *testing.T, name string) {
 	}
 }
 
+// drawDistinct draws different categories of the given probabilities.
+func drawDistinct(x *tenon.Exec, samples int, p ...float32) *tenon.Tensor {
+	return x.Multinomial(tenon.From(x, p, len(p)), samples, tenon.MultinomialOpt{})
+}
+
 func testIndexBounds(t *testing.T, x *tenon.Exec) {
 	text, err := x.Format(pickOne(x, 1))
 	must(t, err)
@@ -120,14 +132,9 @@ func testIndexBounds(t *testing.T, x *tenon.Exec) {
 	stops(t, "index_11", "index_-1")
 }
 
-func testMultinomialInvalid(t *testing.T, x *tenon.Exec) {
+func testMultinomialInvalid(t *testing.T, _ *tenon.Exec) {
 	stops(t, "probability_-1", "probability_inf", "probability_-inf", "probability_nan", "probabilities_0")
-	// Without replacement the probabilities are looked at first, and the device goes on.
-	for _, p := range [][]float32{{1, -1, 1}, {1, inf, 1}, {1, -inf, 1}, {1, 1, float32(math.NaN())}} {
-		wantError(t, tenon.Try(func() { x.Multinomial(tenon.From(x, p, 3), 2, tenon.MultinomialOpt{}) }), "probability tensor contains either `inf`, `nan` or element < 0")
-	}
-	wantError(t, tenon.Try(func() { x.Multinomial(x.Zeros([]int{3}, tenon.Float32), 1, tenon.MultinomialOpt{}) }), "invalid multinomial distribution (sum of probabilities <= 0)")
-	check(t, "categories drawn afterwards", drawFrom(x, 1, 2, 3).Numel(), 2)
+	stops(t, "distinct_-1", "distinct_inf", "distinct_nan", "distinct_few", "distinct_none")
 }
 
 func testAssertAsync(t *testing.T, x *tenon.Exec) {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"slices"
 	"testing"
 
 	"tenon.dev"
@@ -75,7 +76,18 @@ func testMultinomial(t *testing.T, x *tenon.Exec) {
 		}
 		seen[c] = true
 	}
-	wantError(t, tenon.Try(func() { x.Multinomial(p, 48, tenon.MultinomialOpt{}) }), "fewer than 48")
+	// A replay draws what comes next in the generator's sequence.
+	var drawn *tenon.Tensor
+	graph, err := x.Capture(func(x *tenon.Exec) { drawn = x.Multinomial(p, 20, tenon.MultinomialOpt{}) }, tenon.CaptureOpt{})
+	must(t, err)
+	for range 2 {
+		g.SetSeed(3)
+		want := read[int64](t, x, x.Multinomial(p, 20, tenon.MultinomialOpt{}))
+		g.SetSeed(3)
+		must(t, x.Replay(graph))
+		check(t, "a replay draws the same", slices.Equal(read[int64](t, x, drawn), want), true)
+	}
+	must(t, graph.Close())
 
 	pairs := x.Expand(tenon.From(x, []float32{0, 1}, 2), 3421, 2)
 	for _, opt := range []tenon.MultinomialOpt{{}, {Replacement: true}} {

@@ -272,6 +272,8 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			p := x.Full([]int{8}, 0.5, tenon.Float32)
 			x.Bernoulli(p)
 			x.Rand([]int{8}, tenon.Float32)
+			x.AssertAsync(x.Ones([]int{1}, tenon.Float32))
+			x.BatchNormGatherStats(x.View(a, 2, 4), x.View(a, 2, 4), x.Full(nil, 3, tenon.Float32), nil, nil, 0.1, 1e-5)
 			// A change in place of a view, whose derivatives are operations of their own.
 			w := x.Ones([]int{8}, tenon.Float32).SetRequiresGrad(true)
 			y := x.Dropout(w, 0.5)
@@ -319,7 +321,7 @@ func (w *watcher) pinned(x *tenon.Exec) {
 
 // dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or their recorded calls have tensors
 // for arguments that are numbers here.
-var dependsOnData = map[string]bool{"equal": true, "linspace": true, "narrow": true, "nn.functional.one_hot": true}
+var dependsOnData = map[string]bool{"bincount": true, "equal": true, "linspace": true, "narrow": true, "nn.functional.one_hot": true}
 
 // TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
 func TestDeviceWorkSeesHostLoops(t *testing.T) {

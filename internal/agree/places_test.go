@@ -298,7 +298,7 @@ func multinomials(p *pair) {
 func assertions(p *pair) {
 	for _, t := range everyType {
 		p.try(trial{name: fmt.Sprintf("assert %v", t), arrays: []*array{in(t, dense, exactly(1), 1)}, run: func(is kernels.Issuer, o []kernels.Operand) error {
-			return kernels.Assert(is, o[0])
+			return kernels.Assert(is, o[0], kernels.ClaimNonzero)
 		}})
 	}
 }

@@ -5,11 +5,11 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowAssert has no results.
+// rowAssert has no results; i[0] is the Claim.
 var rowAssert *row
 
 func init() {
-	rowAssert = define(row{Name: "AssertAsync", Torch: "_assert_async", meta: func(*frame) {}, run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0])) }})
+	rowAssert = define(row{Name: "AssertAsync", Torch: "_assert_async", meta: func(*frame) {}, run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
 }
 
 // AssertAsync stops the device if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing, so the fault
@@ -22,7 +22,13 @@ func (x *Exec) AssertAsync(t *Tensor) {
 	case n > 1:
 		x.fail("AssertAsync", fault.Invalid, []*Tensor{t}, "Boolean value of Tensor with more than one value is ambiguous")
 	}
+	x.claim(t, kernels.ClaimNonzero)
+}
+
+// claim stops the device if t, of one element, is zero.
+func (x *Exec) claim(t *Tensor, c kernels.Claim) {
 	f := x.op(rowAssert, t)
+	f.i[0] = int(c)
 	f.call()
 	x.s.leave(f)
 }

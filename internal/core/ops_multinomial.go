@@ -45,9 +45,8 @@ type MultinomialOpt struct {
 // numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those before it that their roundings differ: the sums are float64
 // here.
 //
-// With replacement, and more than one sample, nothing is waited for: a probability that is negative, infinite or NaN, or a row of zeros, stops the
-// device. Otherwise the probabilities are looked at first, which waits for them and cannot be captured, and those are errors. So are, without replacement, more
-// samples than a row has probabilities other than 0.
+// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
+// samples stop the device.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	const op = "Multinomial"
 	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }
@@ -92,20 +91,9 @@ func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
 // drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance to be the first is the
 // category's share of the sum, and so on with the others.
 func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
-	const op = "Multinomial"
 	p = x.widened(p)
-	bad := x.LogicalNot(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false))
-	few := x.Any(x.LtS(x.CountNonzero(p, []int{1}), float64(samples)), nil, false)
-	b, err := x.Bytes(x.Stack([]*Tensor{bad, few}, 0))
-	x.check(op, err)
-	switch {
-	case b[0] != 0:
-		x.fail(op, fault.Invalid, []*Tensor{p}, "probability tensor contains either `inf`, `nan` or element < 0")
-	case b[1] != 0 && samples == 1:
-		x.fail(op, fault.Invalid, []*Tensor{p}, "invalid multinomial distribution (sum of probabilities <= 0)")
-	case b[1] != 0:
-		x.fail(op, fault.Invalid, []*Tensor{p}, "invalid multinomial distribution: a row has fewer than %d probabilities other than 0 to draw from without replacement", samples)
-	}
+	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false), kernels.ClaimProbabilities)
+	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, false), kernels.ClaimEnough)
 	q := x.EmptyLike(p, LikeOpt{})
 	x.ExponentialInto(q, 1)
 	x.DivInto(q, p, q)

@@ -4,11 +4,26 @@ import (
 	"tenon.dev/kernel"
 )
 
+// Claim is what an assertion says of a number that is not zero.
+type Claim uint16
+
+// The claims.
+const (
+	// ClaimNonzero is that of numbers themselves.
+	ClaimNonzero Claim = iota
+	// ClaimProbabilities and ClaimEnough are of results of comparisons.
+	ClaimProbabilities
+	ClaimEnough
+)
+
+// broken is what a device says of a claim that does not hold.
+var broken = []string{"the value is zero", noProbability, "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
+
 // Assert stops the device if the only element of t, of any type, is zero; a NaN is not.
-func Assert(is Issuer, t Operand) error {
+func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1}
-	l.Spec.DTypes[0] = t.DType
+	l.Spec.DTypes[0], l.Spec.Attr[0] = t.DType, uint16(c)
 	l.u64(t.Ptr)
 	l.Grid, l.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
 	return is.Issue(l)
@@ -17,6 +32,6 @@ func Assert(is Issuer, t Operand) error {
 var _ = register(FamilyAssert, func(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("assert"), func(k *kernel.Builder) {
 		k.FixedThreads(1)
-		k.Assert(arrayParam(k, "t", s.DTypes[0]).load(k.I32(0), 1)[0].NonZero(), "the value is zero")
+		k.Assert(arrayParam(k, "t", s.DTypes[0]).load(k.I32(0), 1)[0].NonZero(), broken[s.Attr[0]])
 	})
 })

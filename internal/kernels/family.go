@@ -41,7 +41,7 @@ const (
 	FamilyDropout
 	// FamilyMultinomial: Op is a stage of Multinomial.
 	FamilyMultinomial
-	// FamilyAssert: the assertion that a number is not zero.
+	// FamilyAssert: Attr[0] is a Claim.
 	FamilyAssert
 	familyCount
 )

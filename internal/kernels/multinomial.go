@@ -29,6 +29,9 @@ const (
 
 var multinomialNames = []string{"multinomial_sums", "multinomial_running", "multinomial_draw", "multinomial_keys"}
 
+// noProbability is what a device says of a number that is none.
+const noProbability = "a probability is negative, infinite or NaN"
+
 const (
 	multinomialThreads = 256
 	// multinomialItems is how many elements of a row a thread takes, multinomialPart a block.
@@ -210,7 +213,7 @@ func buildMultinomialRunning(k *kernel.Builder, p array) {
 	sum := k.F64(0)
 	for j := range own {
 		v := probability(k, p, row, first.Add(k.I64(int64(32*j))), n)
-		k.Assert(v.Ge(k.F64(0)).And(v.Lt(k.F64(math.Inf(1)))), "a probability is negative, infinite or NaN")
+		k.Assert(v.Ge(k.F64(0)).And(v.Lt(k.F64(math.Inf(1)))), noProbability)
 		own[j] = sumUpTo(k, v).Add(sum)
 		sum = own[j].Shuffle(k.I32(31))
 	}
