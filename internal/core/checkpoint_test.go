@@ -174,6 +174,23 @@ func TestCheckpointMemory(t *testing.T) {
 	})
 }
 
+// A pass that keeps the graph keeps nothing that a segment made for it.
+func TestCheckpointRetained(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		l := newLadder(x, 2)
+		y := x.Sum(l.forward(x, x.Full([]int{4, 8}, 0.5, dtype.Float32), (*Exec).Checkpoint), nil, SumOpt{})
+		before := live.Load()
+		for range 2 {
+			if err := x.Backward(y, nil, BackwardOpt{RetainGraph: true}); err != nil {
+				t.Fatal(err)
+			}
+			if n := live.Load() - before; n != int64(len(l)) {
+				t.Errorf("%d storages more after a pass, want %d gradients", n, len(l))
+			}
+		}
+	})
+}
+
 // A segment of which nothing wants a gradient keeps nothing, and one that is never differentiated gives its inputs back with its outputs.
 func TestCheckpointUnused(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
