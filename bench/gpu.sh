@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance optim bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
+# The parts are libcuda rt core agree conformance optim nn bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
 # (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
 # and their pages there).
@@ -12,7 +12,7 @@ tar -xzf "$1" -C "$bin"
 run=$2
 commit=$3
 parts=" ${*:4} "
-[ $# -gt 3 ] || parts=" libcuda rt core agree conformance optim bench torch digits "
+[ $# -gt 3 ] || parts=" libcuda rt core agree conformance optim nn bench torch digits "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
@@ -32,6 +32,7 @@ part core internal/core
 part agree internal/agree -sweep
 part conformance conformance -device cuda
 part optim optim
+part nn nn
 part bench bench
 part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOn|KernelsAre)' # not the planted tests themselves, one of which hangs
 part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
