@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"slices"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -27,9 +28,9 @@ type Graph struct {
 	g     *rt.Graph
 	uses  []use
 	scope *scope
-	// generators are those that the graph draws from.
-	generators []*captured
-	closed     bool
+	// generators are those whose states the graph holds; draws are those among them that it draws from.
+	generators, draws []*captured
+	closed            bool
 }
 
 // use is how the graph touches a storage.
@@ -140,7 +141,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s.capture = nil
 	s.scope = mine.parent
 	rg, err := rc.End()
-	g = &Graph{g: rg, scope: mine, generators: c.generators}
+	g = &Graph{g: rg, scope: mine, generators: c.generators, draws: slices.DeleteFunc(slices.Clone(c.generators), (*captured).idle)}
 	if err != nil {
 		g.drop()
 		return nil, errors.Join(err, c.letGo())
@@ -237,11 +238,11 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
-	if len(g.generators) > 0 {
+	if len(g.draws) > 0 {
 		generatorMu.Lock()
 		defer generatorMu.Unlock()
 		if err := Try(func() {
-			for _, r := range g.generators {
+			for _, r := range g.draws {
 				r.refill(x)
 			}
 		}); err != nil {
@@ -266,7 +267,7 @@ func (x *Exec) Replay(g *Graph) error {
 	}
 	err := g.g.Launch(st, seq, !x.m.manual)
 	if err != nil {
-		for _, r := range g.generators {
+		for _, r := range g.draws {
 			r.state.known = false
 		}
 	}
@@ -333,7 +334,7 @@ func (g *Graph) drop() {
 	for _, r := range g.generators {
 		r.state.leave()
 	}
-	g.generators = nil
+	g.generators, g.draws = nil, nil
 	for _, t := range g.scope.list {
 		if t.scope == g.scope {
 			t.Close()

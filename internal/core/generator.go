@@ -122,6 +122,9 @@ func (c *capture) leaveGenerators(abandon bool) (err error) {
 	return err
 }
 
+// idle reports whether the graph draws nothing from the generator.
+func (r *captured) idle() bool { return r.advance == 0 }
+
 // take returns the state for a kernel of the graph in which each thread draws n words.
 func (r *captured) take(n uint64) kernels.Philox {
 	ph := kernels.Philox{SeedPtr: r.state.seed.ptr(), OffsetPtr: r.state.offset.ptr(), Offset: r.advance}
@@ -132,7 +135,7 @@ func (r *captured) take(n uint64) kernels.Philox {
 // advance makes the graph move the offsets on at its end. Nothing is ordered by it now: the runs are.
 func (c *capture) advance() {
 	for _, r := range c.generators {
-		if r.advance == 0 {
+		if r.idle() {
 			continue
 		}
 		x := c.x.NoGrad().ManualStreams()
@@ -143,9 +146,6 @@ func (c *capture) advance() {
 
 // refill makes the device's numbers those of the generator for the run that is queued next, and moves the generator on.
 func (r *captured) refill(x *Exec) {
-	if r.advance == 0 {
-		return
-	}
 	s := r.state
 	seed, offset := s.g.Take(r.advance)
 	if !s.known || s.at != seed {
