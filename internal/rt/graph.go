@@ -86,8 +86,8 @@ func (d *Device) leavePool(id alloc.PoolID) {
 	}
 }
 
-// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the private pool and begins to record the work of st, which must not be the
-// default stream. Other threads may go on allocating meanwhile.
+// BeginCapture waits for the device, gives it the memory of pools whose graphs are gone, sends the allocations of the capture to the private pool and
+// begins to record the work of st, which must not be the default stream. Other threads may go on allocating meanwhile.
 func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	switch {
 	case st == d.DefaultStream():
