@@ -89,7 +89,7 @@ const faultChild = "-test.run=^TestLostInChild$"
 // TestLostInChild is the other half of stops.
 func TestLostInChild(t *testing.T) {
 	if !slices.Contains(os.Args, faultChild) {
-		t.Skip("runs alone, in a process that another test starts")
+		t.Skip("it loses its device, and so runs in a process of its own, which the tests of failing assertions start")
 	}
 	loseDevice(t, *loseFlag)
 }

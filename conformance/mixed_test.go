@@ -2,14 +2,13 @@ package conformance
 
 import (
 	"bytes"
-	"compress/gzip"
 	le "encoding/binary"
 	"encoding/json"
-	"os"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/recorded"
 )
 
 // mixedCase is one operation on operands of different types as PyTorch 2.11 did it on an H200. Kind says what the odd operand is: a tensor without
@@ -43,16 +42,11 @@ func (r *recordedBits) tensor(x *tenon.Exec) *tenon.Tensor {
 
 // readRecorded decodes a compressed file.
 func readRecorded(t *testing.T, path string, into any) {
-	f, err := os.Open(path)
+	b, err := recorded.File(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(z).Decode(into); err != nil {
+	if err := json.Unmarshal(b, into); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -20,8 +20,8 @@ func (d *Device) Stream() (s *Stream, err error) {
 	return (*Stream)(next), err
 }
 
-// DefaultStream is where work goes unless told otherwise. Its ID is 0. It is a stream like any other, that can be captured, and not CUDA's legacy default
-// stream.
+// DefaultStream is where work goes unless told otherwise. Its ID is 0. It is not CUDA's legacy default stream: others do not wait
+// for it by themselves. As in PyTorch, no capture begins on it.
 func (d *Device) DefaultStream() *Stream { return (*Stream)(d.rt().DefaultStream()) }
 
 // Device returns the stream's device.

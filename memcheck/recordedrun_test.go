@@ -314,7 +314,7 @@ func TestRecordedRuns(t *testing.T) {
 // TestPlantedRuns holds a new run over the planted programs, on a GPU, against what was planted.
 func TestPlantedRuns(t *testing.T) {
 	if *journals == "" {
-		t.Skip("-journals names no folder; bench/gpu.sh's part planted makes one on a machine with a GPU")
+		t.Skip("it judges runs made on a GPU just before: bench/gpu.sh's part planted makes them and names their folder by -journals; TestRecordedRuns judges those that are kept")
 	}
 	for name, f := range map[string]func(records []*Record) []string{"pytest": comparePytest, "go": compareGo, "cuda": compareCUDA} {
 		records := recordedRun(t, filepath.Join(*journals, name+".jsonl"))

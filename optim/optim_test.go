@@ -2,14 +2,11 @@ package optim_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +15,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/recorded"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/safetensors"
@@ -125,16 +123,7 @@ func (s *setup) make(t *testing.T, ps []*nn.Param) optim.Optimizer {
 
 func openRecorded(t *testing.T) *safetensors.File {
 	t.Helper()
-	f, err := os.Open("../conformance/testdata/optims_a.safetensors.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(z)
+	b, err := recorded.File("../conformance/testdata/optims_a.safetensors.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

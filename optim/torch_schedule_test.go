@@ -1,15 +1,14 @@
 package optim_test
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"tenon.dev/internal/recorded"
 	"tenon.dev/optim"
 )
 
@@ -42,16 +41,11 @@ type recordedSchedules struct {
 
 func openRecordedSchedules(t *testing.T) (d recordedSchedules) {
 	t.Helper()
-	f, err := os.Open("../conformance/testdata/schedules.json.gz")
+	b, err := recorded.File("../conformance/testdata/schedules.json.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(z).Decode(&d); err != nil {
+	if err := json.Unmarshal(b, &d); err != nil {
 		t.Fatal(err)
 	}
 	return d

@@ -3,17 +3,16 @@ package optim_test
 import (
 	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/recorded"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/torchfile"
@@ -88,12 +87,9 @@ func other(t *testing.T, x *tenon.Exec, ps []*nn.Param) optim.Optimizer {
 
 func checkpoint(t *testing.T) *torchfile.File {
 	t.Helper()
-	in, err := os.Open("../torchfile/testdata/torch_files.tar.gz")
+	files, err := recorded.File("../torchfile/testdata/torch_files.tar.gz")
 	ok(t, err)
-	defer in.Close()
-	z, err := gzip.NewReader(in)
-	ok(t, err)
-	for r := tar.NewReader(z); ; {
+	for r := tar.NewReader(bytes.NewReader(files)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			t.Fatal("there is no checkpoint")

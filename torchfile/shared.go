@@ -1,6 +1,7 @@
 package torchfile
 
 import (
+	"maps"
 	"slices"
 
 	"tenon.dev"
@@ -115,11 +116,7 @@ func (w *writer) note(v any, depth int) error {
 			return all(v.Values)
 		}
 	case map[string]any:
-		for _, v := range v {
-			if err := w.note(v, depth+1); err != nil {
-				return err
-			}
-		}
+		return all(slices.Collect(maps.Values(v)))
 	case map[string]*tenon.Tensor:
 		for _, v := range v {
 			if err := w.note(v, depth+1); err != nil {

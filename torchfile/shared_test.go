@@ -18,7 +18,7 @@ import (
 
 // What shares memory shares it again, in PyTorch's files and in those that are written here.
 func TestShared(t *testing.T) {
-	files := recorded(t)
+	files := fromTorch(t)
 	devices(t, func(t *testing.T, x *tenon.Exec) {
 		read := func(a *tenon.Tensor) []float32 {
 			t.Helper()

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,24 +18,20 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/recorded"
 	"tenon.dev/nn"
 	"tenon.dev/torchfile"
 )
 
-// recorded returns the files that PyTorch 2.11 wrote.
-func recorded(t testing.TB) map[string][]byte {
+// fromTorch returns the files that PyTorch 2.11 wrote.
+func fromTorch(t testing.TB) map[string][]byte {
 	t.Helper()
-	f, err := os.Open("testdata/torch_files.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
+	b, err := recorded.File("testdata/torch_files.tar.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
 	files := map[string][]byte{}
-	for r := tar.NewReader(z); ; {
+	for r := tar.NewReader(bytes.NewReader(b)); ; {
 		h, err := r.Next()
 		if err == io.EOF {
 			return files
@@ -115,7 +110,7 @@ func small(typ string, b byte) float64 {
 
 // Every type that PyTorch wrote.
 func TestTypes(t *testing.T) {
-	files := recorded(t)
+	files := fromTorch(t)
 	n := 0
 	for name, raw := range manifest(t, files) {
 		if !strings.HasPrefix(name, "dtype_") {
@@ -179,7 +174,7 @@ func floats(t *testing.T, f *torchfile.File, v any) []float32 {
 }
 
 func TestStateDict(t *testing.T) {
-	files := recorded(t)
+	files := fromTorch(t)
 	x, err := tenon.Open(tenon.CPU())
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +210,7 @@ func TestStateDict(t *testing.T) {
 
 // Tensors over one storage, strides, no elements, parameters, a checkpoint, and the format before 1.6.
 func TestForms(t *testing.T) {
-	files := recorded(t)
+	files := fromTorch(t)
 	f := open(t, files["parameter.pt"])
 	if p := f.Root().(*torchfile.Tensor); !p.Parameter || !p.RequiresGrad || p.String() != "float32[2 2]" {
 		t.Errorf("%+v", p)
@@ -505,7 +500,7 @@ func TestErrors(t *testing.T) {
 	if _, err := torchfile.Open(old); err == nil || !strings.Contains(err.Error(), "neither an archive nor a pickle of torch.save") {
 		t.Errorf("got %v", err)
 	}
-	good := recorded(t)["state_dict.pt"]
+	good := fromTorch(t)["state_dict.pt"]
 	for want, change := range map[string]func(name string, b []byte) (string, []byte){
 		"no data.pkl":               func(n string, b []byte) (string, []byte) { return strings.Replace(n, "data.pkl", "other.pkl", 1), b },
 		"lacks the data of storage": func(n string, b []byte) (string, []byte) { return strings.Replace(n, "data/3", "data/x", 1), b },
@@ -535,7 +530,7 @@ func TestErrors(t *testing.T) {
 	if _, err := none.Bytes(nil); err == nil || none.Close() != nil || tenon.Try(func() { none.Root() }) == nil {
 		t.Error("a nil file was read")
 	}
-	f := open(t, recorded(t)["dtype_float8_e5m2.pt"])
+	f := open(t, fromTorch(t)["dtype_float8_e5m2.pt"])
 	if _, err := f.Load(x, f.Root().(*torchfile.Tensor)); err == nil || !strings.Contains(err.Error(), "float8_e5m2, a type that tensors cannot have here") {
 		t.Errorf("got %v", err)
 	}
@@ -589,7 +584,7 @@ func rezip(t testing.TB, b []byte, change func(name string, b []byte) (string, [
 
 // FuzzRead: no file crashes the reader or makes it take much memory, whatever its pickle says.
 func FuzzRead(f *testing.F) {
-	files := recorded(f)
+	files := fromTorch(f)
 	base := files["parameter.pt"]
 	for name, b := range files {
 		f.Add(b, true)

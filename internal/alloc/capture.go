@@ -129,6 +129,11 @@ func (d *Device) EmptyPool(id PoolID) error {
 	if p == nil {
 		return fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
 	}
+	return d.emptyPrivate(p, context)
+}
+
+// emptyPrivate is EmptyPool under the lock.
+func (d *Device) emptyPrivate(p *privatePool, context any) error {
 	if p.uses == 0 && len(d.diversions) == 0 {
 		if err := d.synchronize(p, context); err != nil {
 			return err
@@ -150,10 +155,7 @@ func (d *Device) EmptyReleased() error {
 		if p.uses > 0 {
 			continue
 		}
-		if err := d.synchronize(p, context); err != nil {
-			return err
-		}
-		if err := d.releasePrivate(p, context); err != nil {
+		if err := d.emptyPrivate(p, context); err != nil {
 			return err
 		}
 	}

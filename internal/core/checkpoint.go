@@ -204,14 +204,10 @@ func (d *draws) end() {
 
 // captured returns the generator's state in the graph, or nil.
 func (d *draws) captured() *captured {
-	if d.capture != nil {
-		for _, st := range d.capture.generators {
-			if st.state.g == d.g {
-				return st
-			}
-		}
+	if d.capture == nil {
+		return nil
 	}
-	return nil
+	return d.capture.known(d.g)
 }
 
 // advanced returns how far one run of the graph moves the generator on.

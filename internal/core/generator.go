@@ -94,10 +94,18 @@ type captured struct {
 	advance uint64
 }
 
-// generator returns what the graph has of g.
-func (c *capture) generator(g *rt.Generator) *captured {
+// known returns what the graph has of g, or nil.
+func (c *capture) known(g *rt.Generator) *captured {
 	if i := slices.IndexFunc(c.generators, func(r *captured) bool { return r.state.g == g }); i >= 0 {
 		return c.generators[i]
+	}
+	return nil
+}
+
+// generator is known, of a g that may be new to the graph.
+func (c *capture) generator(g *rt.Generator) *captured {
+	if r := c.known(g); r != nil {
+		return r
 	}
 	state, err := stateOf(g, c.x.Device())
 	c.x.check("Capture", err)

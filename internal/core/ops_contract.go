@@ -275,7 +275,7 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 				x.fail("TensorDot", fault.Invalid, both, "contracted dimensions need to match, but first has size %d in dim %d and second has size %d in dim %d", m, as[i], n, bs[i])
 			}
 		}
-		keptA, keptB := without1(len(a.shape), as), without1(len(b.shape), bs)
+		keptA, keptB := otherDims(len(a.shape), as), otherDims(len(b.shape), bs)
 		var shape []int
 		m, k, n := 1, 1, 1
 		for _, d := range keptA {
@@ -312,8 +312,8 @@ func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
 	return out
 }
 
-// without1 returns the numbers below n that are not among dims.
-func without1(n int, dims []int) []int {
+// otherDims returns the numbers below n that are not among dims.
+func otherDims(n int, dims []int) []int {
 	var out []int
 	for i := range n {
 		if !slices.Contains(dims, i) {

@@ -71,7 +71,7 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 	case !(maxNorm >= 0):
 		x.fail("Renorm", fault.Invalid, []*Tensor{t}, "renorm: expected maxnorm to be >= 0 but got %v", maxNorm)
 	}
-	over := without1(n, x.dimsOf("Renorm", t, []int{dim}))
+	over := otherDims(n, x.dimsOf("Renorm", t, []int{dim}))
 	return x.composite("Renorm", func(x *Exec) *Tensor {
 		x = x.casting("Renorm", castFloat32, &t)
 		wide := dtype.Invalid

@@ -129,7 +129,7 @@ int InitializeInjectionNvtx2(const void *(*get)(unsigned id)) {
 func TestInjection(t *testing.T) {
 	cc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("needs gcc")
+		t.Skip("the profiler's library that the test loads is written in C, and there is no gcc")
 	}
 	dir := t.TempDir()
 	source, so := filepath.Join(dir, "profiler.c"), filepath.Join(dir, "profiler.so")
