@@ -191,7 +191,7 @@ func (r *run) visit(n *node) {
 		if n == nil || r.tasks[n] != nil {
 			continue
 		}
-		r.tasks[n] = &task{n: n, g: make([]*Tensor, len(n.outs))}
+		r.tasks[n] = &task{n: n, g: make([]*Tensor, n.outputs())}
 		r.order = append(r.order, n)
 		for i := range n.edges {
 			stack = append(stack, n.edges[i].node)
@@ -235,7 +235,7 @@ func (r *run) exec(m mode) *Exec {
 func (r *run) mode(t *Tensor) *Exec {
 	switch {
 	case t.node != nil:
-		return r.exec(t.node.m)
+		return r.exec(*t.node.m)
 	case t.leaf != nil:
 		return r.leafMode(t.leaf)
 	}
@@ -257,7 +257,7 @@ func (r *run) start(t, g *Tensor) {
 	if to := r.mode(t).m.stream; r.x.m.manual && to.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, to.WaitAll(r.x.m.stream))
 	}
-	r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, meta: metaOf(t)}, g)
+	r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, dt: t.dt, form: t.form}, g)
 	if t.leaf != nil {
 		r.arrived(t.leaf)
 	}
@@ -284,7 +284,7 @@ func (r *run) derive(n *node, t *task) {
 	if n.spent {
 		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
 	}
-	x := r.exec(n.m)
+	x := r.exec(*n.m)
 	s := x.s
 	outer := s.mark()
 	s.push()
@@ -322,7 +322,7 @@ func (r *run) derive(n *node, t *task) {
 // addWithin adds the gradient of the view n to that of what n is a view of, where there is one that may be overwritten: that takes as long as the view has
 // elements, not as long as the other has. It runs in the scope of n's derivative.
 func (r *run) addWithin(n *node, g []*Tensor) bool {
-	u, region := n.opt.(*region)
+	u, region := n.opt.(region)
 	region = region && n.row == rowRegion
 	if len(g) != 1 || !region && n.row.view == nil {
 		return false
@@ -331,7 +331,7 @@ func (r *run) addWithin(n *node, g []*Tensor) bool {
 	var x *Exec
 	var old *Tensor
 	if e.node != nil {
-		x, old = r.exec(e.node.m), r.tasks[e.node].g[e.out]
+		x, old = r.exec(*e.node.m), r.tasks[e.node].g[e.out]
 	} else {
 		x, old = r.leafMode(e.leaf), r.leaf(e.leaf).g
 	}
@@ -342,12 +342,12 @@ func (r *run) addWithin(n *node, g []*Tensor) bool {
 	switch {
 	case !region:
 		f := x.op(n.row, old)
-		f.i, f.dims = n.i, append(f.dims, n.dims...)
+		f.i, f.dims = n.i, append(f.dims, n.dims()...)
 		part = f.call1()
 	case u.part.dt == u.base.dt && u.lies(old) && u.inside() && distinct(u.part.shape, u.part.stride):
 		part = old.alias()
 		part.offset += u.offset
-		part.setShape(u.part.shape, u.part.stride)
+		part.form = u.part.form
 		x.s.adopt(part)
 	default:
 		return false
@@ -409,7 +409,7 @@ func (r *run) sum(x *Exec, old, g *Tensor) *Tensor {
 func (r *run) deliver(e edge, g *Tensor) {
 	if e.node != nil {
 		t := r.tasks[e.node]
-		t.g[e.out] = r.sum(r.exec(e.node.m), t.g[e.out], g)
+		t.g[e.out] = r.sum(r.exec(*e.node.m), t.g[e.out], g)
 		return
 	}
 	t := r.leaf(e.leaf)
@@ -494,7 +494,7 @@ func (b *back) need(i int) bool {
 // grad returns the gradient of output i; zeros if none came.
 func (b *back) grad(i int) *Tensor {
 	if b.g[i] == nil {
-		m := b.n.outs[i]
+		m := b.n.output(i)
 		return b.x.Full(m.shape, 0, m.dt)
 	}
 	return b.g[i]
@@ -523,14 +523,12 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 	if s.st == nil {
 		u := b.unpackHooked(i)
 		t = u.alias()
-		t.setShape(u.shape, u.stride)
 	} else {
 		if v := s.st.version.Load(); v != s.version {
 			panicAt(b.n.row.Name, fault.Invalid, "one of the variables needed for gradient computation has been modified by an inplace operation: %v%v is at version %d; expected version %d",
-				s.dt, s.shape, v, s.version)
+				s.dt, s.form.shape, v, s.version)
 		}
-		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset}
-		t.setShape(s.shape, s.stride)
+		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset, form: s.form}
 		s.st.retain()
 	}
 	if e.node != nil {
@@ -543,18 +541,23 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 }
 
 // shape is that of input i.
-func (b *back) shape(i int) []int { return b.n.edges[i].meta.shape }
+func (b *back) shape(i int) []int {
+	if f := b.n.edges[i].form; f != nil {
+		return f.shape
+	}
+	return nil
+}
 
 // set gives the gradient of input i: g is summed over broadcast dimensions and cast to the input's type.
 func (b *back) set(i int, g *Tensor) {
 	if g == nil || !b.need(i) {
 		return
 	}
-	m := b.n.edges[i].meta
+	m := &b.n.edges[i]
 	if g.dt.IsComplex() && !m.dt.IsComplex() {
 		g = b.x.RealPart(g)
 	}
-	g = b.x.sumTo(g, m.shape)
+	g = b.x.sumTo(g, m.form.shape)
 	if g.dt != m.dt {
 		g = b.x.ToDType(g, m.dt)
 	}

@@ -67,7 +67,7 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	if x.m.noGrad {
 		return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
 	}
-	c := &checkpoint{f: f, m: x.m, inputs: &node{row: rowCheckpoint, m: x.m}, left: 1}
+	c := &checkpoint{f: f, m: x.m, inputs: newNode(rowCheckpoint, &x.m), left: 1}
 	c.inputs.refs.Add(1)
 	defer recomputed{c, c.first()}.drop()
 	for i, t := range ins {
@@ -133,7 +133,7 @@ func (c *checkpoint) again(x *Exec) {
 			ins[i] = b.unpackSlot(i, edge{})
 			if t := ins[i]; c.needs[i] {
 				// It stands for a tensor that need not be a leaf, and is nobody's parameter.
-				t.leaf = &leaf{owner: &Tensor{st: t.st, dt: t.dt}, meta: metaOf(t)}
+				t.leaf = &leaf{owner: &Tensor{st: t.st, dt: t.dt, form: t.form}, meta: metaOf(t)}
 			}
 		}
 		c.f(x, ins)
@@ -161,7 +161,6 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 			describe(t), t.st.version.Load(), old.version)
 	}
 	k := t.alias()
-	k.setShape(t.shape, t.stride)
 	k.own()
 	old.again.Close()
 	old.again = k

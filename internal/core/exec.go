@@ -51,6 +51,8 @@ type session struct {
 	// lists holds the operands of the last operation over lists, for use again.
 	lists foreachOperands
 	depth int
+	// made are the forms and lists that the session used last.
+	made internCache
 	// doing counts composites: errors name the outermost.
 	doing []string
 	host  *rt.Device

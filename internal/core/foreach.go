@@ -31,9 +31,9 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", meta: func(*frame) {}, run: runForeach})
-	rowAdvance = define(row{Name: "Advance", meta: func(*frame) {}, run: runAdvance})
-	rowUpdateScale = define(row{Name: "UpdateScale", meta: func(*frame) {}, run: runUpdateScale})
+	rowForeach = define(row{Name: "Foreach", infer: func(*frame) {}, run: runForeach})
+	rowAdvance = define(row{Name: "Advance", infer: func(*frame) {}, run: runAdvance})
+	rowUpdateScale = define(row{Name: "UpdateScale", infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
@@ -41,15 +41,15 @@ func init() {
 type foreach struct {
 	op    *kernels.PointOp
 	lists int
-	// outs says which lists the outputs are, and which names the rows of the tensors.
-	outs  []int
-	which []int32
+	// which names the rows of the tensors.
+	which *intList
 }
 
 func runForeach(f *frame) error {
-	c := f.opt.(*foreach)
-	n := len(c.which)
-	outs, ins, sizes := f.x.s.lists.take(n, len(c.outs), c.lists)
+	c := f.opt.(foreach)
+	which := c.which.ints()
+	n, written := len(which), stepOuts(c.op)
+	outs, ins, sizes := f.x.s.lists.take(n, len(written), c.lists)
 	for i := range n {
 		sizes[i] = numel(f.many[i].shape)
 		for j := range c.lists {
@@ -57,13 +57,13 @@ func runForeach(f *frame) error {
 			// They have no gaps, whatever the order of their dimensions.
 			ins[i][j].Shape, ins[i][j].Stride = sizes[i:i+1], adjacent
 		}
-		for o, j := range c.outs {
+		for o, j := range written {
 			f.writes(f.many[j*n+i])
 			outs[i][o] = ins[i][j]
 		}
 	}
 	rest := f.many[n*c.lists:]
-	rows := kernels.Rows{Ptr: operand(rest[0]).Ptr, Which: c.which}
+	rows := kernels.Rows{Ptr: operand(rest[0]).Ptr, Which: int32s(which)}
 	if c.op.Raise != nil {
 		f.writes(rest[1])
 		rows.Flag = operand(rest[1]).Ptr
@@ -93,16 +93,34 @@ func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Op
 // adjacent is the stride of a list of elements.
 var adjacent = []int{1}
 
+// int32s returns n as package kernels wants it.
+func int32s(n []int) []int32 {
+	out := make([]int32, len(n))
+	for i, v := range n {
+		out[i] = int32(v)
+	}
+	return out
+}
+
+// listOf32 is listOf.
+func (x *Exec) listOf32(n []int32) *intList {
+	out := make([]int, len(n))
+	for i, v := range n {
+		out[i] = int(v)
+	}
+	return x.s.made.list(out)
+}
+
 // advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip.
 type advance struct {
 	op          *kernels.StepOp
-	numbers     []float64
-	which       []int32
+	numbers     numberList
+	which       *intList
 	rate, found bool
 }
 
 func runAdvance(f *frame) error {
-	c := f.opt.(*advance)
+	c := f.opt.(advance)
 	rows, rest := f.many[0], f.many[1:]
 	f.writes(rows)
 	var lr, found kernels.Operand
@@ -112,7 +130,7 @@ func runAdvance(f *frame) error {
 	if c.found {
 		found = operand(rest[0])
 	}
-	return kernels.Advance(f, c.op, c.numbers, kernels.Rows{Ptr: operand(rows).Ptr, Which: c.which}, lr, found)
+	return kernels.Advance(f, c.op, c.numbers.floats(), kernels.Rows{Ptr: operand(rows).Ptr, Which: int32s(c.which.ints())}, lr, found)
 }
 
 // Step is a step of an optimizer.
@@ -136,7 +154,7 @@ func TakeStep(x *Exec, s *Step) {
 	}
 	x = x.NoGrad()
 	x.advance(s)
-	x.foreach(&foreach{op: s.Op.PointOp, outs: stepOuts(s.Op.PointOp), which: s.Which}, s.Lists, s.Rows, nil)
+	x.foreach(foreach{op: s.Op.PointOp, which: x.listOf32(s.Which)}, s.Lists, s.Rows, nil)
 }
 
 // stepOuts: the outputs are the inputs but the gradient.
@@ -156,13 +174,13 @@ func (x *Exec) advance(s *Step) {
 			f.many = append(f.many, t)
 		}
 	}
-	f.opt = &advance{s.Op, s.Numbers, s.Which, s.LR != nil, s.Found != nil}
+	f.opt = advance{s.Op, numbersOf(s.Numbers), x.listOf32(s.Which), s.LR != nil, s.Found != nil}
 	f.call()
 	x.s.leave(f)
 }
 
 // foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do.
-func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
+func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
 	for i, p := range lists[0] {
@@ -192,7 +210,7 @@ func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
 			}
 		}
 		x.op(rowForeach).foreach(c, copies, rows, flag)
-		for _, j := range c.outs {
+		for _, j := range stepOuts(c.op) {
 			for _, i := range gaps {
 				x.CopyInto(lists[j][i], copies[j][i])
 			}
@@ -200,7 +218,7 @@ func (x *Exec) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	})
 }
 
-func (f *frame) foreach(c *foreach, lists [][]*Tensor, rows, flag *Tensor) {
+func (f *frame) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	for _, l := range lists {
 		f.many = append(f.many, l...)
 	}
@@ -235,7 +253,8 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	if len(grads) == 0 {
 		return
 	}
-	x.NoGrad().foreach(&foreach{op: kernels.Unscale, outs: []int{0}, which: make([]int32, len(grads))}, [][]*Tensor{grads}, row, found)
+	x = x.NoGrad()
+	x.foreach(foreach{op: kernels.Unscale, which: x.s.made.list(make([]int, len(grads)))}, [][]*Tensor{grads}, row, found)
 }
 
 // updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.
@@ -245,7 +264,7 @@ type updateScale struct {
 }
 
 func runUpdateScale(f *frame) error {
-	c := f.opt.(*updateScale)
+	c := f.opt.(updateScale)
 	var flags []uint64
 	for i, t := range f.many {
 		f.writes(t)
@@ -260,7 +279,7 @@ func runUpdateScale(f *frame) error {
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	f := x.NoGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
-	f.opt = &updateScale{growth, backoff, interval}
+	f.opt = updateScale{growth, backoff, interval}
 	f.call()
 	f.x.s.leave(f)
 }

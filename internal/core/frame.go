@@ -22,23 +22,20 @@ type frame struct {
 	ins  int
 	many []*Tensor // operands of operations over lists, such as Cat
 
-	// Attributes, as the row's schema orders them.
-	scalar [4]kernels.Scalar
-	// hole holds the scalars that stand for absent inputs of pointwise operations; holes has their bits, holeFloat those that are not integers.
-	hole      [4]kernels.Scalar
-	holes     uint8
-	holeFloat uint8
+	// Attributes, as the row's schema orders them. dims are those of its list while the call is made.
+	attrs
+	dims []int
 	// hosts has the bits of inputs that were 0-d tensors of the processor.
 	hosts uint8
-	i     [8]int
-	dims  []int
-	dt    dtype.DType
-	opt   any
+	// compute is the type that the operation computes in, which infer decides.
+	compute dtype.DType
 
 	// out holds the outputs; views of many parts have more than maxOut.
 	out  []*Tensor
 	outB [maxOut]*Tensor
 	outs int
+	// specs are what infer says of the outputs.
+	specs []spec
 	// dst are the tensors that an in-place or out= call writes to, by output.
 	dst [maxOut]*Tensor
 
@@ -64,7 +61,7 @@ type frame struct {
 func (s *session) enter(x *Exec, r *row) *frame {
 	if s.depth == len(s.frames) {
 		n := &frame{dl: new(driver.Launch)}
-		n.out = n.outB[:]
+		n.out, n.specs = n.outB[:], make([]spec, maxOut)
 		s.frames = append(s.frames, n)
 	}
 	f := s.frames[s.depth]
@@ -91,11 +88,8 @@ func (s *session) leave(f *frame) {
 	for i := range f.many {
 		f.many[i] = nil
 	}
-	f.many, f.dims, f.ins, f.outs, f.opt, f.dt, f.hosts = f.many[:0], f.dimsB[:0], 0, 0, nil, dtype.Invalid, 0
-	f.scalar, f.i = [4]kernels.Scalar{}, [8]int{}
-	if f.holes != 0 {
-		f.hole, f.holes, f.holeFloat = [4]kernels.Scalar{}, 0, 0
-	}
+	f.many, f.dims, f.ins, f.outs, f.hosts, f.compute = f.many[:0], f.dimsB[:0], 0, 0, 0, dtype.Invalid
+	f.attrs = attrs{}
 	s.depth--
 }
 

@@ -143,10 +143,9 @@ func (x *Exec) forFunction(fn Function, inputs []*Tensor) (*Exec, []*Tensor) {
 
 // record puts a user's function on the tape.
 func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
-	n := &node{row: rowFunction, m: x.m, seq: nodeSeq.Add(1)}
+	n := newNode(rowFunction, &x.m)
 	n.refs.Add(1)
 	defer n.release()
-	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
 	st := &functionState{fn: fn, ctx: c}
 	st.file, st.line = caller()
 	n.custom = st
@@ -173,7 +172,7 @@ func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 	}
 	c.saves = nil
 	for i, o := range outs {
-		n.outs = append(n.outs, metaOf(o))
+		n.addOutput(o)
 		if o.dt.IsFloat() || o.dt.IsComplex() {
 			o.node, o.out = n, uint8(i)
 			n.refs.Add(1)
@@ -198,7 +197,7 @@ func backFunction(b *back) {
 	m.autocast, m.casts, m.noCasts = b.n.m.autocast, b.n.m.casts, b.n.m.noCasts
 	c := *st.ctx
 	c.x = b.x.s.exec(m)
-	gs := make([]*Tensor, len(b.n.outs))
+	gs := make([]*Tensor, b.n.outputs())
 	for i := range gs {
 		gs[i] = b.grad(i)
 	}

@@ -80,7 +80,7 @@ func newWord(dev *rt.Device) (*Tensor, error) {
 	n := &fresh{}
 	t := &n.Tensor
 	t.dt, t.st = dtype.Int64, &n.own
-	t.setShape([]int{1}, nil)
+	t.form = formOf([]int{1}, nil)
 	n.own.dev, n.own.bytes, n.own.block, n.own.ptr = dev, bytes, b, b.Addr()
 	live.Add(1)
 	t.own()

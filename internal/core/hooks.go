@@ -29,6 +29,7 @@ type nodeExtra struct {
 	hooks  []*gradHook
 	kept   []*kept
 	packed []any
+	outs   []meta // all but the first
 }
 
 func (n *node) more() *nodeExtra {
@@ -141,7 +142,7 @@ func (x *Exec) QueueCallback(f func(x *Exec)) {
 // observe runs the hooks of n's outputs, keeps what is retained and captures targets.
 func (r *run) observe(n *node, t *task) {
 	if n.extra != nil {
-		x := r.exec(n.m)
+		x := r.exec(*n.m)
 		for _, h := range slices.Clone(n.extra.hooks) {
 			if g := t.g[h.out]; g != nil {
 				t.g[h.out] = r.hook(x, h, n.row.Name, g)
@@ -168,7 +169,7 @@ func (r *run) observe(n *node, t *task) {
 		k := target{n, uint8(i), nil}
 		if _, ok := r.targets[k]; ok && g != nil {
 			r.targets[k] = g
-			r.join(r.exec(n.m))
+			r.join(r.exec(*n.m))
 		}
 	}
 }
@@ -188,8 +189,8 @@ func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 			panicAt("RegisterHook", fault.Closed, "the hook returned a tensor that was closed")
 		case res.dt != g.dt || res.st.dev != g.st.dev:
 			panicAt("RegisterHook", fault.Invalid, "the hook has changed the type of value (was %s got %s)", g, res)
-		case !sameShape(res.shape, g.shape):
-			panicAt("RegisterHook", fault.Invalid, "the hook has changed the size of value (was %v got %v)", g.shape, res.shape)
+		case !sameShape(res.form.shape, g.shape):
+			panicAt("RegisterHook", fault.Invalid, "the hook has changed the size of value (was %v got %v)", g.shape, res.form.shape)
 		}
 	})
 	if err != nil {
@@ -239,7 +240,6 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 	defer s.restore(s.mark())
 	s.push()
 	h := t.alias()
-	h.setShape(t.shape, t.stride)
 	s.adopt(h)
 	version := t.st.version.Load()
 	v := n.m.saved.pack(s.exec(m), h)
@@ -260,7 +260,7 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 		n.extra.packed = append(n.extra.packed, nil)
 	}
 	n.extra.packed = append(n.extra.packed, v)
-	n.saved = append(n.saved, slot{which: which, dt: t.dt, shape: t.shape, stride: t.stride})
+	n.saved = append(n.saved, slot{which: which, dt: t.dt, form: t.form})
 }
 
 // unpackHooked returns the tensor of saved slot i, which pack made.
@@ -275,8 +275,8 @@ func (b *back) unpackHooked(i int) *Tensor {
 	switch {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
-	case t.dt != s.dt || !sameShape(t.shape, s.shape) || t.st.dev != x.m.stream.Device():
-		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.shape, x.m.stream.Device().Info().Name)
+	case t.dt != s.dt || !sameShape(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device().Info().Name)
 	}
 	if b.unpacked == nil {
 		b.unpacked = map[int]*Tensor{}
@@ -304,7 +304,6 @@ func (n *node) dropPacked() {
 // twin returns another handle of t with the same history, in no scope. To changes in place it is a view of t.
 func (t *Tensor) twin() *Tensor {
 	c := t.sibling(viewPlain)
-	c.setShape(t.shape, t.stride)
 	if t.node != nil {
 		c.node, c.out = t.node, t.out
 		t.node.refs.Add(1)

@@ -59,13 +59,15 @@ func Over(n int) LaunchShape {
 
 var rowLaunch *row
 
-func init() { rowLaunch = define(row{Name: "Launch", meta: func(*frame) {}, run: runLaunch}) }
+func init() { rowLaunch = define(row{Name: "Launch", infer: func(*frame) {}, run: runLaunch}) }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
 type launching struct {
 	k     *kernel.Kernel
 	shape LaunchShape
-	args  []Arg
+	// kinds are the arguments', and numbers those of them that are no tensors, as exact numbers and as floats in turn.
+	kinds   *intList
+	numbers numberList
 }
 
 // Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
@@ -88,7 +90,14 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 			f.many = append(f.many, a.t)
 		}
 	}
-	f.opt = &launching{k, shape, args}
+	kinds, scalars := f.lists[:0], f.scalarB[:0]
+	for _, a := range args {
+		kinds = append(kinds, int(a.kind))
+		if a.kind == argNumber {
+			scalars = append(scalars, a.number)
+		}
+	}
+	f.opt = launching{k, shape, x.s.made.list(kinds), scalarsOf(scalars)}
 	f.call()
 	x.s.leave(f)
 }
@@ -128,7 +137,7 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 }
 
 // launchArgs packs the arguments as the program's parameters want them.
-func (f *frame) launchArgs(p *kir.Program, args []Arg) {
+func (f *frame) launchArgs(p *kir.Program, c *launching) {
 	l := f.NewLaunch()
 	at, size := p.ArgLayout()
 	for len(l.Args) < size {
@@ -137,32 +146,34 @@ func (f *frame) launchArgs(p *kir.Program, args []Arg) {
 	clear(l.Args)
 	le := binary.LittleEndian
 	tensors, use := f.many, paramsOf(p)
+	kinds, scalars := c.kinds.ints(), c.numbers.scalars()
 	for i := range p.Params {
-		q, a, b := &p.Params[i], &args[i], l.Args[at[i]:]
+		q, kind, b := &p.Params[i], argKind(kinds[i]), l.Args[at[i]:]
 		switch {
 		case q.IsMap():
-			if a.kind != argMapped {
+			if kind != argMapped {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is a tensor map; give it a tensor with Mapped", q.Name, p.Name)
 			}
 			f.tensorMap(p, q, use.tiles[i], tensors[0], b)
 			tensors = tensors[1:]
-		case a.kind == argMapped:
+		case kind == argMapped:
 			f.fail(fault.Invalid, "parameter %s of kernel %s is no tensor map, but Mapped was given; give a tensor with In or Out, or a number", q.Name, p.Name)
-		case q.Kind == kir.ParamBuffer && a.kind != argNumber:
-			t := tensors[0] // a.t, or its copy on this device
+		case q.Kind == kir.ParamBuffer && kind != argNumber:
+			t := tensors[0]
 			tensors = tensors[1:]
 			if t.dt != q.Type {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, t.dt)
 			}
-			if a.kind == argOut && q.ReadOnly {
+			if kind == argOut && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
 			}
-			if a.kind == argIn && use.writes[i] {
+			if kind == argIn && use.writes[i] {
 				f.fail(fault.Invalid, "kernel %s writes its parameter %s, but the tensor was given as an input; give it with Out", p.Name, q.Name)
 			}
 			le.PutUint64(b, t.ptr())
-		case q.Kind == kir.ParamScalar && a.kind == argNumber:
-			putScalar(b, q.Type, a.number)
+		case q.Kind == kir.ParamScalar && kind == argNumber:
+			putScalar(b, q.Type, scalars[0])
+			scalars = scalars[1:]
 		case q.Kind == kir.ParamScalar:
 			f.fail(fault.Invalid, "parameter %s of kernel %s is a number, but a tensor was given", q.Name, p.Name)
 		case q.Kind == kir.ParamBuffer:
@@ -235,23 +246,23 @@ func putScalar(b []byte, t dtype.DType, v kernels.Scalar) {
 
 // runLaunch issues a user's kernel.
 func runLaunch(f *frame) error {
-	c, st := f.opt.(*launching), f.x.m.stream
+	c, st := f.opt.(launching), f.x.m.stream
 	p, err := c.k.Program()
 	if err != nil {
 		return err
 	}
 	f.checkBlocks(p, c.shape)
-	f.launchArgs(p, c.args)
+	f.launchArgs(p, &c)
 	fn, err := st.Device().User(c.k)
 	if err != nil {
 		return err
 	}
 	tensors := f.many
-	for i := range c.args {
-		if c.args[i].t == nil {
+	for _, kind := range c.kinds.ints() {
+		if argKind(kind) == argNumber {
 			continue
 		}
-		if c.args[i].kind == argOut {
+		if argKind(kind) == argOut {
 			if t := tensors[0]; !f.x.m.noGrad && t.inherits() {
 				f.checkHistory(t)
 			}

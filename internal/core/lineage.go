@@ -53,7 +53,7 @@ func (t *Tensor) root() *Tensor {
 func (t *Tensor) sibling(kind viewKind) *Tensor {
 	n := &viewed{}
 	v := &n.Tensor
-	v.st, v.dt, v.offset = t.st, t.dt, t.offset
+	v.st, v.dt, v.offset, v.form = t.st, t.dt, t.offset, t.form
 	t.st.retain()
 	v.descend(&n.own, t, kind)
 	return v
@@ -111,10 +111,10 @@ func (t *Tensor) derive() *fault.Error {
 	if err := l.refusal("its base or another view of its base has been"); err != nil {
 		return err
 	}
-	n := &node{row: rowRegion, m: l.base.node.m, seq: nodeSeq.Add(1), opt: t.region()}
-	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
+	n := newNode(rowRegion, l.base.node.m)
+	n.attrs = &attrs{opt: t.region()}
 	n.addEdge(l.base)
-	n.outs = append(n.outs, metaOf(t))
+	n.addOutput(t)
 	t.rebase(n, 0)
 	l.gen.Store(gen)
 	return nil
@@ -163,12 +163,12 @@ func (t *Tensor) rebase(n *node, out uint8) {
 func (t *Tensor) changed(n *node, out uint8) {
 	b := t.root()
 	if b != t {
-		o := &node{row: rowOverlay, m: n.m, seq: nodeSeq.Add(1), opt: t.region()}
-		o.edges, o.outs, o.saved = o.few[:0], o.one[:0], o.two[:0]
+		o := newNode(rowOverlay, n.m)
+		o.attrs = &attrs{opt: t.region()}
 		o.addEdge(b)
-		o.edges = append(o.edges, edge{node: n, out: out, meta: metaOf(t)})
+		o.edges = append(o.edges, edge{node: n, out: out, dt: t.dt, form: t.form})
 		n.refs.Add(1)
-		o.outs = append(o.outs, metaOf(b))
+		o.addOutput(b)
 		n, out = o, 0
 	}
 	b.rebase(n, out)

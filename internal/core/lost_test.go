@@ -24,7 +24,7 @@ var faulty = map[string]struct {
 	"Address": {driver.IllegalAddress, func(x *Exec, t *Tensor) {
 		st := &storage{dev: t.st.dev, ptr: 0x10, bytes: 12}
 		bad := &Tensor{st: st, dt: dtype.Float32}
-		bad.setShape([]int{3}, nil)
+		bad.form = formOf([]int{3}, nil)
 		x.Neg(bad)
 	}},
 }

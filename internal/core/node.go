@@ -5,69 +5,100 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
-	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
 
 // node is one operation of the tape: what its derivative needs, and the edges to the operations that made its inputs. It is counted by the
 // output handles and by the edges that lead to it; with the last of them its saved tensors go.
 type node struct {
-	row  *row
-	m    mode
-	seq  uint64
-	refs atomic.Int32
+	row *row
+	m   *mode
+	*attrs
+	seq   uint64
+	refs  atomic.Int32
+	outs  uint8
+	spent bool
 
 	edges []edge
-	outs  []meta
 	saved []slot
-
-	scalar [4]kernels.Scalar
-	hole   [4]kernels.Scalar
-	holes  uint8
-	i      [8]int
-	dims   []int
-	dt     dtype.DType
-	opt    any
+	first meta // of the first output; the others are in extra
+	extra *nodeExtra
 	// custom is the user's function, where row is rowFunction.
 	custom *functionState
 
-	extra *nodeExtra
-	spent bool
-	few   [3]edge
-	one   [1]meta
-	two   [2]slot
+	few [2]edge
+	two [2]slot
 }
 
-// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient.
+// noAttrs are the attributes of calls that have none.
+var noAttrs attrs
+
+// newNode returns a node without operands or outputs; nothing refers to it.
+func newNode(r *row, m *mode) *node {
+	n := &node{row: r, m: m, attrs: &noAttrs, seq: nodeSeq.Add(1)}
+	n.edges, n.saved = n.few[:0], n.two[:0]
+	return n
+}
+
+// addOutput notes the type and form of t, the next output.
+func (n *node) addOutput(t *Tensor) {
+	if n.outs == 0 {
+		n.first = metaOf(t)
+	} else {
+		e := n.more()
+		e.outs = append(e.outs, metaOf(t))
+	}
+	n.outs++
+}
+
+// outputs returns how many outputs the node has.
+func (n *node) outputs() int { return int(n.outs) }
+
+// output returns the type and form of output i.
+func (n *node) output(i int) meta {
+	if i == 0 {
+		return n.first
+	}
+	return n.extra.outs[i-1]
+}
+
+// dims returns the dimensions that were given to the call.
+func (n *node) dims() []int { return n.list.ints() }
+
+// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient. It keeps the input's
+// type and form; an absent input has none.
 type edge struct {
 	node *node
-	out  uint8
 	leaf *leaf
-	meta meta
+	form *form
+	dt   dtype.DType
+	out  uint8
 }
 
-// meta is the type and shape of a tensor.
+// meta is the type and form of a tensor.
 type meta struct {
-	dt    dtype.DType
-	shape []int
-	// columns says that the last two dimensions lie transposed.
-	columns bool
+	*form
+	dt dtype.DType
 }
 
-func metaOf(t *Tensor) meta {
-	n := len(t.shape)
-	return meta{t.dt, t.shape, n >= 2 && t.stride[n-2] == 1 && t.stride[n-1] != 1}
+func (e *edge) meta() meta { return meta{e.form, e.dt} }
+
+func metaOf(t *Tensor) meta { return meta{t.form, t.dt} }
+
+// columns reports whether the last two dimensions lie transposed.
+func (f *form) columns() bool {
+	n := len(f.shape)
+	return n >= 2 && f.stride[n-2] == 1 && f.stride[n-1] != 1
 }
 
 // slot is a saved tensor: it holds its storage, in no scope.
 type slot struct {
-	which   save
 	st      *storage
-	dt      dtype.DType
+	form    *form
 	offset  int
-	shape   []int
-	stride  []int
 	version uint32
+	which   save
+	dt      dtype.DType
 }
 
 // leaf accumulates the gradient of a tensor that the user made.
@@ -84,11 +115,8 @@ var nodeSeq atomic.Uint64
 
 // record puts the finished operation on the tape.
 func (f *frame) record() {
-	n := &node{row: f.row, m: f.x.m, seq: nodeSeq.Add(1), scalar: f.scalar, hole: f.hole, holes: f.holes, i: f.i, dt: f.dt, opt: f.opt}
-	n.edges, n.outs, n.saved = n.few[:0], n.one[:0], n.two[:0]
-	if len(f.dims) > 0 {
-		n.dims = append(n.dims, f.dims...)
-	}
+	n := newNode(f.row, &f.x.m)
+	n.attrs = f.keptAttrs()
 	for i := 0; i < f.ins; i++ {
 		n.addEdge(f.in[i])
 	}
@@ -102,7 +130,7 @@ func (f *frame) record() {
 	}
 	for i := 0; i < f.outs; i++ {
 		t := f.out[i]
-		n.outs = append(n.outs, metaOf(t))
+		n.addOutput(t)
 		if !t.dt.IsFloat() && !t.dt.IsComplex() {
 			continue
 		}
@@ -183,7 +211,7 @@ func (f *frame) overwrites(t *Tensor) bool {
 func (n *node) addEdge(t *Tensor) {
 	var e edge
 	if t != nil {
-		e.meta = metaOf(t)
+		e.dt, e.form = t.dt, t.form
 		switch {
 		case t.node != nil:
 			e.node, e.out = t.node, t.out
@@ -204,7 +232,7 @@ func (n *node) keep(x *Exec, which save, t *Tensor) {
 		return
 	}
 	t.st.retain()
-	n.saved = append(n.saved, slot{which, t.st, t.dt, t.offset, t.shape, t.stride, t.st.version.Load()})
+	n.saved = append(n.saved, slot{t.st, t.form, t.offset, t.st.version.Load(), which, t.dt})
 }
 
 // release drops one reference. The walk down the edges is a loop, so that a long chain does not use the stack.

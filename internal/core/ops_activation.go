@@ -27,7 +27,7 @@ func init() {
 	rowSiLU = define(row{Name: "SiLU", Torch: "silu", point: kernels.SiLU, rule: divided, saves: in0, back: backSiLU})
 	rowLeakyReLU = define(row{Name: "LeakyReLU", Torch: "leaky_relu", point: kernels.LeakyReLU, rule: realFloat, saves: in0, back: viaInput(&rowLeakyReLUBackward)})
 	rowELU = define(row{Name: "ELU", Torch: "elu", point: kernels.ELU, rule: realFloat, saves: in0, back: viaInput(&rowELUBackward)})
-	rowHardtanh = define(row{Name: "Hardtanh", Torch: "hardtanh", point: kernels.Clamp, meta: metaHardtanh, saves: in0, back: backHardtanh})
+	rowHardtanh = define(row{Name: "Hardtanh", Torch: "hardtanh", point: kernels.Clamp, infer: inferHardtanh, saves: in0, back: backHardtanh})
 	rowSoftplus = define(row{Name: "Softplus", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
 	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
 	rowPReLU = define(row{Name: "PReLU", Torch: "prelu", point: kernels.PReLU, rule: realFloat, saves: in0 | in1, back: backPReLU})
@@ -36,7 +36,7 @@ func init() {
 func init() {
 	rowPReLUBackward = define(row{Name: "PReLUBackward", point: kernels.PReLUBackward, rule: realFloat})
 	// rowPReLUSlope is the gradient of the slopes: inputs gradient and input; dims are the slopes' shape, in as many dimensions, or of one element.
-	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", meta: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
+	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
 }
 
 func runPReLUSlope(f *frame) error {
@@ -103,7 +103,7 @@ func again(r **row, second func(x *Exec, n *node, t *Tensor) *Tensor) func(b *ba
 			return
 		}
 		if second == nil {
-			b.set(1, x.Full(b.shape(1), 0, b.n.edges[1].meta.dt))
+			b.set(1, x.Full(b.shape(1), 0, b.n.edges[1].dt))
 			return
 		}
 		b.set(1, x.Mul(x.Mul(x.conjugate(u), b.in(0)), second(x, b.n, b.in(1))))
@@ -158,13 +158,13 @@ func backSiLU(b *back) {
 	b.set(0, x.Mul(b.grad(0), x.Conj(d)))
 }
 
-// metaHardtanh: the bounds take the input's type, so that those for integers are truncated.
-func metaHardtanh(f *frame) {
+// inferHardtanh: the bounds take the input's type, so that those for integers are truncated.
+func inferHardtanh(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsFloat() && (!t.dt.IsInt() || !t.dt.IsSigned()) {
 		f.fail(fault.Unsupported, "Hardtanh is not defined for %v tensors; convert them first", t.dt)
 	}
-	f.dt = t.dt
+	f.compute = t.dt
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 }
 

@@ -17,8 +17,8 @@ func define(r row) *row {
 	if rows[r.Name] != nil {
 		panic("core: operation " + r.Name + " is defined twice")
 	}
-	if r.point != nil && r.meta == nil {
-		r.meta = metaPoint
+	if r.point != nil && r.infer == nil {
+		r.infer = inferPoint
 	}
 	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r

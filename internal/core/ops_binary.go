@@ -55,9 +55,9 @@ func init() {
 func runDivTrunc(f *frame) error {
 	switch {
 	case f.hosts&2 != 0:
-	case f.dt == dtype.Float16:
+	case f.compute == dtype.Float16:
 		return f.runOp(kernels.DivTruncF16)
-	case f.dt == dtype.BFloat16:
+	case f.compute == dtype.BFloat16:
 		return f.runOp(kernels.DivTruncBF16)
 	}
 	return f.runPoint()
@@ -67,7 +67,7 @@ func runDivTrunc(f *frame) error {
 func flatPair(b *back) {
 	for i := range 2 {
 		if b.need(i) {
-			b.set(i, b.x.Full(b.shape(i), 0, b.n.edges[i].meta.dt))
+			b.set(i, b.x.Full(b.shape(i), 0, b.n.edges[i].dt))
 		}
 	}
 }
@@ -77,7 +77,7 @@ func (b *back) term(i int) *Tensor {
 	if b.n.holes&(1<<i) == 0 {
 		return b.in(i)
 	}
-	return b.x.Full(nil, b.n.hole[i].F, b.n.outs[0].dt)
+	return b.x.Full(nil, b.n.hole[i].F, b.n.output(0).dt)
 }
 
 // scaledRule is same; a factor for integers must be whole.
@@ -107,7 +107,7 @@ func powerRule(f *frame) (compute, out dtype.DType) {
 
 // runPow: powers of ±1/2 are roots, which differ from others at -0 and -∞.
 func runPow(f *frame) error {
-	if f.holes&2 == 0 || !f.dt.IsFloat() && !f.dt.IsComplex() || math.Abs(f.hole[1].F) != 0.5 || f.hole[1].Im != 0 || f.out[0].Numel() == 0 {
+	if f.holes&2 == 0 || !f.compute.IsFloat() && !f.compute.IsComplex() || math.Abs(f.hole[1].F) != 0.5 || f.hole[1].Im != 0 || f.out[0].Numel() == 0 {
 		return f.runPoint()
 	}
 	op := kernels.Sqrt
@@ -115,7 +115,7 @@ func runPow(f *frame) error {
 		op = kernels.Rsqrt
 	}
 	outs, ins := f.operandsOf()
-	return kernels.Pointwise(f, op, f.dt, nil, outs, ins[:1])
+	return kernels.Pointwise(f, op, f.compute, nil, outs, ins[:1])
 }
 
 func backPow(b *back) {

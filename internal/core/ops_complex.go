@@ -10,8 +10,8 @@ import (
 var rowPart, rowFromPart, rowConj *row
 
 func init() {
-	rowPart = define(row{Name: "Part", flags: flagView, meta: metaPart})
-	rowFromPart = define(row{Name: "FromPart", meta: func(f *frame) { f.newOut(0, f.in[0].dt.Complex(), f.in[0].shape, nil) }, run: runFromPart})
+	rowPart = define(row{Name: "Part", flags: flagView, infer: inferPart})
+	rowFromPart = define(row{Name: "FromPart", infer: func(f *frame) { f.newOut(0, f.in[0].dt.Complex(), f.in[0].shape, nil) }, run: runFromPart})
 	rowConj = define(row{Name: "Conj", Torch: "conj", point: kernels.Conj, rule: same, back: func(b *back) { b.set(0, b.x.conjugate(b.grad(0))) }})
 }
 
@@ -20,7 +20,7 @@ func init() {
 	rowFromPart.back = func(b *back) { b.set(0, b.x.partOp(rowPart, b.grad(0), b.n.i[0])) }
 }
 
-func metaPart(f *frame) {
+func inferPart(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsComplex() {
 		f.fail(fault.Invalid, "real and imaginary parts are views of complex tensors only, not of %v", t.dt)
@@ -29,8 +29,7 @@ func metaPart(f *frame) {
 	for i, s := range t.stride {
 		stride[i] = 2 * s
 	}
-	v := f.viewOut(0, t, 2*t.offset+f.i[0], t.shape, stride)
-	v.dt = t.dt.Real()
+	f.viewOut(0, 2*t.offset+f.i[0], t.dt.Real(), t.shape, stride)
 }
 
 func runFromPart(f *frame) error {

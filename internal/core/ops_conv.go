@@ -16,13 +16,13 @@ type ConvOpt struct {
 }
 
 // The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch, Channels, H, W]
-// and [Out, In/Groups, KH, KW]; opt is the *kernels.Conv.
+// and [Out, In/Groups, KH, KW]; opt is the conv.
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
-	rowConv = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, meta: metaConv, run: runConv})
-	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, meta: metaConvData, run: runConvData})
-	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, meta: metaConvWeight, run: runConvWeight})
+	rowConv = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
+	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, infer: inferConvData, run: runConvData})
+	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
 }
 
 func init() {
@@ -60,7 +60,7 @@ func init() {
 }
 
 // convOp runs one of the three on contiguous operands.
-func (x *Exec) convOp(r *row, opt any, ins ...*Tensor) *Tensor {
+func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		for i, t := range ins {
 			if t != nil {
@@ -76,8 +76,8 @@ func (x *Exec) convOp(r *row, opt any, ins ...*Tensor) *Tensor {
 // plain returns t with row-major strides.
 func (x *Exec) plain(t *Tensor) *Tensor { return x.Contiguous(t) }
 
-func metaConv(f *frame) {
-	c, t := f.opt.(*kernels.Conv), f.in[0]
+func inferConv(f *frame) {
+	c, t := f.opt.(conv), f.in[0]
 	for i := 1; i < f.ins; i++ {
 		if o := f.in[i]; o != nil && o.dt != t.dt {
 			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same", t.dt, o.dt)
@@ -89,18 +89,18 @@ func metaConv(f *frame) {
 	f.newOut(0, t.dt, []int{c.Batch, c.Out, c.OH, c.OW}, nil)
 }
 
-func metaConvData(f *frame) {
-	c := f.opt.(*kernels.Conv)
+func inferConvData(f *frame) {
+	c := f.opt.(conv)
 	f.newOut(0, f.in[0].dt, []int{c.Batch, c.In, c.H, c.W}, nil)
 }
 
-func metaConvWeight(f *frame) {
-	c := f.opt.(*kernels.Conv)
+func inferConvWeight(f *frame) {
+	c := f.opt.(conv)
 	f.newOut(0, f.in[0].dt, []int{c.Out, c.In / c.Groups, c.KH, c.KW}, nil)
 }
 
 func (f *frame) conv() *kernels.Conv {
-	c := *f.opt.(*kernels.Conv)
+	c := f.opt.(conv).Conv
 	c.TF32 = f.x.m.tf32
 	return &c
 }
@@ -141,7 +141,7 @@ func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
 }
 
 // planConv checks shapes and options and works out the output's size.
-func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv {
+func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	all := []*Tensor{in, w, b}
 	for i := range 2 {
 		if opt.Stride[i] == 0 {
@@ -160,7 +160,7 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv 
 	if len(in.shape) != 4 || len(w.shape) != 4 {
 		x.fail(op, fault.Invalid, all, "Expected 3D (unbatched) or 4D (batched) input to conv2d and a 4D weight")
 	}
-	c := &kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
+	c := kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
 		StrideH: opt.Stride[0], StrideW: opt.Stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
 		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups}
 	if w.shape[2] == 0 || w.shape[3] == 0 {
@@ -182,7 +182,7 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) *kernels.Conv 
 		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't be greater than actual input size",
 			c.H+2*c.PadH, c.W+2*c.PadW, c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1)
 	}
-	return c
+	return conv{c}
 }
 
 // samePadding returns the input and options with which a convolution keeps the input's size. An odd number of elements to add makes a copy with

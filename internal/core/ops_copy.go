@@ -10,9 +10,9 @@ var rowCopy, rowCopyInto *row
 
 func init() {
 	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's memory order.
-	rowCopy = define(row{Name: "Copy", Torch: "clone", meta: metaCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowCopy = define(row{Name: "Copy", Torch: "clone", infer: inferCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
-	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", meta: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
+	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
 
@@ -20,7 +20,7 @@ func init() {
 // H200), but its copies of gigabytes run at a higher rate than ours.
 const copyEngineBytes = 1 << 20
 
-func metaCopy(f *frame) {
+func inferCopy(f *frame) {
 	t := f.in[0]
 	var stride []int
 	switch f.i[0] {
@@ -105,7 +105,7 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	f := x.op(rowView, t)
 	f.dims = append(f.dims, shape...)
 	to := f.inferShape(t)
-	_, ok := viewStrides(f.lists[:0], t.shape, t.stride, to)
+	_, ok := viewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, to)
 	x.s.leave(f)
 	if ok {
 		return x.View(t, shape...)

@@ -6,15 +6,15 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// rowTo copies its input, which lies on another device, without gaps, in its memory order; i[0] is 1 for a copy that nobody waits for.
+// rowTo copies its input, which lies on another device, without gaps, in its memory order; i[0] is 1 for a copy that
+// nobody waits for, and i[1] if that is to page-locked memory of the processor.
 var rowTo *row
 
 func init() {
-	rowTo = define(row{Name: "To", Torch: "to", flags: flagForeign, run: runTo, meta: func(f *frame) {
+	rowTo = define(row{Name: "To", Torch: "to", flags: flagForeign, run: runTo, infer: func(f *frame) {
 		t := f.in[0]
-		f.opt = t.st.dev
-		if f.x.m.stream.Device().Host && f.i[0] == 1 {
-			f.newLocked(0, t.dt, t.shape, t.stride, t.st.dev)
+		if f.i[1] == 1 {
+			f.lockedOut(0, t.dt, t.shape, t.stride)
 			return
 		}
 		f.newOut(0, t.dt, t.shape, t.stride)
@@ -23,7 +23,7 @@ func init() {
 
 func init() {
 	rowTo.back = func(b *back) {
-		home := b.x.On(b.n.opt.(*rt.Device).DefaultStream())
+		home := b.x.On(b.n.opt.(ofDevice).DefaultStream())
 		b.set(0, home.To(b.grad(0), ToOpt{}))
 	}
 }
@@ -71,8 +71,12 @@ func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 			t = x.On(t.st.dev.DefaultStream()).copyAs(t, t.dt, true)
 		}
 		f := x.op(rowTo, t)
+		f.opt = ofDevice{t.st.dev}
 		if opt.NonBlocking {
 			f.i[0] = 1
+			if x.m.stream.Device().Host {
+				f.i[1] = 1
+			}
 		}
 		return f.call1()
 	})

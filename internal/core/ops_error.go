@@ -35,7 +35,7 @@ func init() {
 	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
 	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
 	rowHuber = define(distanceRow("HuberLoss", "nn.functional.huber_loss", huber))
-	rowDistanceGrad = define(row{Name: "LossBackward", meta: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+	rowDistanceGrad = define(row{Name: "LossBackward", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
 }
 
 // held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
@@ -45,7 +45,7 @@ func (x *Exec) held(d *Tensor, bound float64) *Tensor {
 
 func distanceRow(name, torch string, d *distance) row {
 	return row{Name: name, Torch: torch, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
-		meta: func(f *frame) {
+		infer: func(f *frame) {
 			t := f.in[0]
 			if reduction(f.i[0]) == reduceNone {
 				f.newOut(0, t.dt, t.shape, f.layout(t.shape))

@@ -26,8 +26,8 @@ func placeRule(f *frame) (compute, out dtype.DType) {
 
 // withElements makes a reduction refuse to reduce no elements.
 func withElements(r row) row {
-	meta := r.meta
-	r.meta = func(f *frame) {
+	meta := r.infer
+	r.infer = func(f *frame) {
 		shape := f.in[0].shape
 		for i, reduced := range f.reduced(len(shape)) {
 			switch {
@@ -48,7 +48,7 @@ func backEvenly(b *back) {
 	x, in := b.x, b.in(0)
 	y := b.kept(b.out(0))
 	hit := x.LogicalOr(x.Eq(in, y), x.LogicalAnd(x.IsNaN(in), x.IsNaN(y)))
-	share := x.Div(b.kept(b.grad(0)), x.ToDType(x.Sum(hit, b.n.dims, SumOpt{KeepDim: true}), in.dt))
+	share := x.Div(b.kept(b.grad(0)), x.ToDType(x.Sum(hit, b.n.dims(), SumOpt{KeepDim: true}), in.dt))
 	b.set(0, x.pick(hit, share, 0, nil, 0))
 }
 
@@ -59,8 +59,8 @@ func backPlace(b *back) {
 		b.set(0, b.grad(0))
 		return
 	}
-	zero := b.x.Full(shape, 0, b.n.edges[0].meta.dt)
-	b.set(0, b.x.Scatter(zero, b.n.dims[0], b.kept(b.out(1)), b.kept(b.grad(0)), ScatterOpt{}))
+	zero := b.x.Full(shape, 0, b.n.edges[0].dt)
+	b.set(0, b.x.Scatter(zero, b.n.dims()[0], b.kept(b.out(1)), b.kept(b.grad(0)), ScatterOpt{}))
 }
 
 func (x *Exec) placeOp(r *row, t *Tensor, dim int, keepDim bool) *frame {

@@ -13,11 +13,11 @@ import (
 var rowEmpty, rowFull *row
 
 func init() {
-	rowEmpty = define(row{Name: "Empty", Torch: "empty", meta: metaFactory, flags: flagIdle})
-	rowFull = define(row{Name: "Full", Torch: "full", meta: metaFactory, run: runFill})
+	rowEmpty = define(row{Name: "Empty", Torch: "empty", infer: inferFactory, flags: flagIdle})
+	rowFull = define(row{Name: "Full", Torch: "full", infer: inferFactory, run: runFill})
 }
 
-func metaFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }
+func inferFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }
 
 func runFill(f *frame) error {
 	t := f.out[0]

@@ -20,8 +20,8 @@ const (
 )
 
 func init() {
-	rowGather = define(row{Name: "Gather", Torch: "gather", meta: metaGather, run: runGather, saves: in1})
-	rowScatter = define(row{Name: "Scatter", Torch: "scatter", meta: metaScatter, run: runScatter, saves: in1})
+	rowGather = define(row{Name: "Gather", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
+	rowScatter = define(row{Name: "Scatter", Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
 }
 
 func init() {
@@ -64,7 +64,6 @@ func (f *frame) indexDim(t, index *Tensor) int {
 		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v", f.row.Torch, index.dt)
 	}
 	d := f.dim(f.i[0], len(t.shape))
-	f.i[0] = d
 	if index.Numel() == 0 {
 		return d
 	}
@@ -81,14 +80,14 @@ func (f *frame) indexDim(t, index *Tensor) int {
 	return d
 }
 
-func metaGather(f *frame) {
+func inferGather(f *frame) {
 	f.indexDim(f.in[0], f.in[1])
 	f.newOut(0, f.in[0].dt, f.in[1].shape, nil)
 }
 
 // indexed describes t, addressed along dimension i[0].
 func (f *frame) indexed(t *Tensor) kernels.Indexed {
-	d := f.i[0]
+	d := f.dim(f.i[0], len(t.shape))
 	shape, stride := at1(t)
 	r := kernels.Indexed{Operand: operand(t), Step: stride[d], Size: shape[d], Wrap: f.i[2] == 1}
 	st := append([]int(nil), stride...)
@@ -111,7 +110,7 @@ func runGather(f *frame) error {
 	return kernels.Gather(f, operand1(f.out[0]), operand1(f.in[1]), f.indexed(f.in[0]))
 }
 
-func metaScatter(f *frame) {
+func inferScatter(f *frame) {
 	t, index, src := f.in[0], f.in[1], f.in[2]
 	f.indexDim(t, index)
 	if src.dt != t.dt {
@@ -138,11 +137,12 @@ func runScatter(f *frame) error {
 		return nil
 	}
 	dst, index, src := f.indexed(out), operand1(f.in[1]), operand1(f.in[2])
+	dim := f.dim(f.i[0], len(out.shape))
 	switch scatterMode(f.i[1]) {
 	case scatterAdd:
-		return kernels.ScatterAdd(f, dst, index, src, f.i[0])
+		return kernels.ScatterAdd(f, dst, index, src, dim)
 	case scatterMultiply:
-		return kernels.ScatterMultiply(f, dst, index, src, f.i[0])
+		return kernels.ScatterMultiply(f, dst, index, src, dim)
 	}
 	return kernels.Scatter(f, dst, index, src)
 }
@@ -323,12 +323,12 @@ type EmbeddingOpt struct {
 	ScaleGradByFreq bool
 }
 
-// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an *EmbeddingOpt.
+// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an EmbeddingOpt.
 var rowEmbedding *row
 
 func init() {
 	rowEmbedding = define(row{Name: "Embedding", Torch: "nn.functional.embedding", saves: in1,
-		meta: func(f *frame) {
+		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {
 				f.fail(fault.Invalid, "Expected tensor for argument 'indices' to have one of the following scalar types: Long, Int; but got %v instead", index.dt)
@@ -352,7 +352,7 @@ func init() {
 
 func init() {
 	rowEmbedding.back = func(b *back) {
-		x, opt, d := b.x, b.n.opt.(*EmbeddingOpt), b.shape(0)[1]
+		x, opt, d := b.x, b.n.opt.(EmbeddingOpt), b.shape(0)[1]
 		index := x.Reshape(b.in(1), -1)
 		g := x.Reshape(b.grad(0), -1, d)
 		if opt.Padding {
@@ -364,7 +364,7 @@ func init() {
 			g = x.Div(x.widened(g), x.Unsqueeze(x.Gather(counts, 0, index), 1)) // a half holds no large counts
 		}
 		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)
-		b.set(0, x.ToDType(x.sumAt(b.shape(0), 0, rows, g, 0), b.n.edges[0].meta.dt))
+		b.set(0, x.ToDType(x.sumAt(b.shape(0), 0, rows, g, 0), b.n.edges[0].dt))
 	}
 }
 
@@ -386,7 +386,7 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 			x.NoGrad().renorm(weight, index, opt)
 		}
 		f := x.op(rowEmbedding, weight, x.Contiguous(index))
-		f.opt = &opt
+		f.opt = opt
 		return f.call1()
 	})
 }

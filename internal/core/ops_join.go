@@ -10,22 +10,26 @@ import (
 var rowSplit, rowUnbind, rowCat *row
 
 func init() {
-	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView | flagParts, meta: metaSplit})
-	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView | flagParts, meta: metaUnbind})
-	rowCat = define(row{Name: "Cat", Torch: "cat", meta: metaCat, run: runCat})
+	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView | flagParts, infer: inferSplit})
+	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView | flagParts, infer: inferUnbind})
+	rowCat = define(row{Name: "Cat", Torch: "cat", infer: inferCat, run: runCat})
 }
 
 func init() {
 	rowSplit.back = func(b *back) { b.set(0, b.x.Cat(b.grads(), b.n.i[0])) }
 	rowUnbind.back = func(b *back) { b.set(0, b.x.Stack(b.grads(), b.n.i[0])) }
 	rowCat.back = func(b *back) {
-		g, d, at := b.grad(0), b.n.i[0], 0
+		g, at := b.grad(0), 0
+		d := b.n.i[0]
+		if d < 0 {
+			d += len(g.shape)
+		}
 		for i, e := range b.n.edges {
-			if legacyEmpty(e.meta.shape) {
-				b.set(i, b.x.Zeros(e.meta.shape, g.dt))
+			if legacyEmpty(e.form.shape) {
+				b.set(i, b.x.Zeros(e.form.shape, g.dt))
 				continue
 			}
-			n := e.meta.shape[d]
+			n := e.form.shape[d]
 			if b.need(i) {
 				b.set(i, b.x.Slice(g, d, at, at+n, 1))
 			}
@@ -36,29 +40,28 @@ func init() {
 
 // grads returns the gradients of all outputs, zeros for those that have none.
 func (b *back) grads() []*Tensor {
-	out := make([]*Tensor, len(b.n.outs))
+	out := make([]*Tensor, b.n.outputs())
 	for i := range out {
 		out[i] = b.grad(i)
 	}
 	return out
 }
 
-func metaSplit(f *frame) {
+func inferSplit(f *frame) {
 	t, at := f.in[0], 0
-	for i, n := range f.opt.([]int) {
+	for i, n := range f.dims {
 		shape := append(f.lists[:0], t.shape...)
 		shape[f.i[0]] = n
-		f.viewOut(i, t, t.offset+at*t.stride[f.i[0]], shape, t.stride)
+		f.viewOut(i, t.offset+at*t.stride[f.i[0]], t.dt, shape, t.stride)
 		at += n
 	}
 }
 
-func metaUnbind(f *frame) {
+func inferUnbind(f *frame) {
 	t, d := f.in[0], f.i[0]
 	for i := range t.shape[d] {
-		f.i[1] = i
-		g := viewSelect(f, geometry{t.shape, t.stride, t.offset})
-		f.viewOut(i, t, g.offset, g.shape, g.stride)
+		g := f.selected(geometry{t.shape, t.stride, t.offset}, d, i)
+		f.viewOut(i, g.offset, t.dt, g.shape, g.stride)
 	}
 }
 
@@ -98,7 +101,7 @@ func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
 		return out
 	}
 	f := x.op(rowSplit, t)
-	f.i[0], f.opt = d, append([]int(nil), sizes...)
+	f.i[0], f.dims = d, append(f.dims, sizes...)
 	return f.callMany()
 }
 
@@ -162,7 +165,7 @@ func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 // legacyEmpty reports whether a tensor has the shape [0], which Cat skips whatever the others' shape, as PyTorch does.
 func legacyEmpty(shape []int) bool { return len(shape) == 1 && shape[0] == 0 }
 
-func metaCat(f *frame) {
+func inferCat(f *frame) {
 	var dt dtype.DType
 	var first *Tensor
 	last := true
@@ -182,7 +185,6 @@ func metaCat(f *frame) {
 		return
 	}
 	d := f.dim(f.i[0], len(first.shape))
-	f.i[0] = d
 	if len(first.shape) == 0 {
 		f.fail(fault.Invalid, "zero-dimensional tensor (at position 0) cannot be concatenated")
 	}
@@ -227,17 +229,21 @@ func (f *frame) catType(all dtype.DType) dtype.DType {
 
 func runCat(f *frame) error {
 	out, at := f.out[0], 0
+	if out.Numel() == 0 {
+		return nil
+	}
+	d := f.dim(f.i[0], len(out.shape))
 	for _, t := range f.many {
 		if t.Numel() == 0 {
 			continue
 		}
 		dst := operand(out)
-		dst.Ptr += uint64(at * out.stride[f.i[0]] * out.dt.Size())
+		dst.Ptr += uint64(at * out.stride[d] * out.dt.Size())
 		dst.Shape = t.shape
 		if err := f.copyTo(dst, operand(t)); err != nil {
 			return err
 		}
-		at += t.shape[f.i[0]]
+		at += t.shape[d]
 	}
 	return nil
 }

@@ -52,10 +52,10 @@ type likelihood struct {
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
-	rowNLL = define(row{Name: "NLLLoss", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, meta: metaNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, meta: metaNLL, run: runNLL})
-	rowNLLGrad = define(row{Name: "NLLLossBackward", meta: metaNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
-	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", meta: metaNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+	rowNLL = define(row{Name: "NLLLoss", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
+	rowNLLGrad = define(row{Name: "NLLLossBackward", infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
 }
 
 func init() {
@@ -63,8 +63,8 @@ func init() {
 	rowCrossEntropy.back = func(b *back) { b.set(0, b.likelihoodGrad(rowCrossEntropyGrad)) }
 }
 
-func metaNLL(f *frame) {
-	t, p := f.in[0], f.opt.(*likelihood)
+func inferNLL(f *frame) {
+	t, p := f.in[0], f.opt.(likelihood)
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
@@ -91,7 +91,7 @@ func accumulated(t dtype.DType) dtype.DType {
 }
 
 func runNLL(f *frame) error {
-	p, x := f.opt.(*likelihood), operand(f.in[0])
+	p, x := f.opt.(likelihood), operand(f.in[0])
 	k := kernels.NLL{N: p.n, C: p.c, S: p.s, Ignore: p.ignore, X: x, Target: operand(f.in[1])}
 	if w := f.in[2]; w != nil {
 		k.Weight = operand(w)
@@ -113,21 +113,20 @@ func runNLL(f *frame) error {
 
 // Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or nil,
 // sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
-func metaNLLGrad(f *frame) {
-	p := f.opt.(*likelihoodGrad)
+func inferNLLGrad(f *frame) {
+	p := f.opt.(likelihoodGrad)
 	f.newOut(0, p.dt, p.shape, nil)
 }
 
 // likelihoodGrad is the attribute of the gradients: besides the sizes, the type and shape of the result.
 type likelihoodGrad struct {
 	likelihood
-	dt    dtype.DType
-	shape []int
+	meta
 }
 
 func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 	return func(f *frame) error {
-		p, out := f.opt.(*likelihoodGrad), operand(f.out[0])
+		p, out := f.opt.(likelihoodGrad), operand(f.out[0])
 		if out.Numel() == 0 {
 			return nil
 		}
@@ -160,7 +159,7 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 // likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by
 // operations that have derivatives.
 func (b *back) likelihoodGrad(r *row) *Tensor {
-	x, p, g := b.x, b.n.opt.(*likelihood), b.grad(0)
+	x, p, g := b.x, b.n.opt.(likelihood), b.grad(0)
 	target, w := b.in(1), b.in(2)
 	var total *Tensor
 	if p.reduce == reduceMean {
@@ -177,19 +176,19 @@ func (b *back) likelihoodGrad(r *row) *Tensor {
 		ins = append(ins, b.in(0), b.out(2))
 	}
 	f := x.op(r, ins...)
-	f.opt = &likelihoodGrad{*p, b.n.edges[0].meta.dt, b.shape(0)}
+	f.opt = likelihoodGrad{p, b.n.edges[0].meta()}
 	return f.call1()
 }
 
 // likelihoodOps is the gradient in operations.
 func (b *back) likelihoodOps(r *row, target, w, total *Tensor) *Tensor {
-	x, p, g := b.x, b.n.opt.(*likelihood), b.grad(0)
+	x, p, g := b.x, b.n.opt.(likelihood), b.grad(0)
 	flat := x.Reshape(target, p.n, 1, p.s)
 	ng := x.NoGrad()
 	used := ng.Ne(flat, ng.Full(nil, float64(p.ignore), flat.dt))
 	classes := ng.View(ng.Arange(0, float64(p.c), 1, dtype.Int64), 1, p.c, 1)
 	hit := ng.LogicalAnd(ng.Eq(flat, classes), used)
-	dt := b.n.edges[0].meta.dt
+	dt := b.n.edges[0].dt
 	var d *Tensor
 	if r == rowCrossEntropyGrad {
 		soft := x.Softmax(x.Reshape(b.in(0), p.n, p.c, p.s), 1, SoftmaxOpt{})
@@ -242,9 +241,9 @@ type CrossEntropyOpt struct {
 }
 
 // planLikelihood checks the shapes of t [C], [N, C] or [N, C, d1, …] and of target, t's without C.
-func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, reduction string) *likelihood {
+func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, reduction string) likelihood {
 	all := []*Tensor{t, target, weight}
-	p := &likelihood{n: 1, s: 1, reduce: x.reductionOf(op, reduction), ignore: -100}
+	p := likelihood{n: 1, s: 1, reduce: x.reductionOf(op, reduction), ignore: -100}
 	if ignore {
 		p.ignore = index
 	}
@@ -280,7 +279,7 @@ func (x *Exec) constant(op, name string, t *Tensor) {
 }
 
 // likelihoodLoss runs one of the two rows.
-func (x *Exec) likelihoodLoss(r *row, p *likelihood, t, target, weight *Tensor) *Tensor {
+func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *Tensor {
 	return x.composite(r.Name, func(x *Exec) *Tensor {
 		if weight != nil {
 			weight = x.Contiguous(weight)
@@ -357,7 +356,7 @@ func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *
 }
 
 // smoothedLoss is the cross-entropy with label smoothing.
-func (x *Exec) smoothedLoss(p *likelihood, t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+func (x *Exec) smoothedLoss(p likelihood, t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	return x.composite("CrossEntropy", func(x *Exec) *Tensor {
 		d := min(1, len(t.shape)-1)
 		y := x.LogSoftmax(t, d, SoftmaxOpt{})

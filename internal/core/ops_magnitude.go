@@ -34,7 +34,7 @@ func angleRule(f *frame) (compute, out dtype.DType) {
 // backAngle: the angle of z grows along i·z, by 1/|z|; of 0 it has derivative 0, as of real numbers.
 func backAngle(b *back) {
 	x := b.x
-	if !b.n.edges[0].meta.dt.IsComplex() {
+	if !b.n.edges[0].dt.IsComplex() {
 		flat(b)
 		return
 	}
@@ -47,7 +47,7 @@ func backAngle(b *back) {
 // backSgn: for s = z/|z|, ds = (dz - s·Re(s̄ dz)) / |z|, which is its own adjoint.
 func backSgn(b *back) {
 	x := b.x
-	if !b.n.edges[0].meta.dt.IsComplex() {
+	if !b.n.edges[0].dt.IsComplex() {
 		flat(b)
 		return
 	}

@@ -11,12 +11,12 @@ import (
 var rowProduct *row
 
 func init() {
-	rowProduct = define(row{Name: "MatMul", Torch: "matmul", cast: castLow, meta: metaProduct, run: runProduct, saves: in0 | in1})
+	rowProduct = define(row{Name: "MatMul", Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
 }
 
 func init() { rowProduct.back = backProduct }
 
-func metaProduct(f *frame) {
+func inferProduct(f *frame) {
 	a, b := f.in[0], f.in[1]
 	if a.dt != b.dt {
 		f.fail(fault.Invalid, "expected m1 and m2 to have the same dtype, but got: %v != %v", a.dt, b.dt)
@@ -107,10 +107,10 @@ func backProduct(b *back) {
 	x, g := b.x, b.grad(0)
 	alpha := b.n.scalar[0].F
 	if b.need(0) {
-		b.set(0, x.productLike(b.n.edges[0].meta, g, x.adjoint(b.in(1)), alpha))
+		b.set(0, x.productLike(b.n.edges[0].form, g, x.adjoint(b.in(1)), alpha))
 	}
 	if b.need(1) {
-		b.set(1, x.productLike(b.n.edges[1].meta, x.adjoint(b.in(0)), g, alpha))
+		b.set(1, x.productLike(b.n.edges[1].form, x.adjoint(b.in(0)), g, alpha))
 	}
 	if b.need(2) {
 		if beta := b.n.scalar[1].F; beta != 1 {
@@ -122,8 +122,8 @@ func backProduct(b *back) {
 
 // productLike returns the product a x b in the memory order of the operand whose gradient it is: that of a transposed weight is then made where the
 // weight's own is wanted.
-func (x *Exec) productLike(m meta, a, b *Tensor, alpha float64) *Tensor {
-	if !m.columns {
+func (x *Exec) productLike(m *form, a, b *Tensor, alpha float64) *Tensor {
+	if !m.columns() {
 		return x.product(a, b, nil, alpha, 0)
 	}
 	return x.Transpose(x.product(x.Transpose(b, -2, -1), x.Transpose(a, -2, -1), nil, alpha, 0), -2, -1)

@@ -9,12 +9,11 @@ import (
 // norm is the attribute of the normalisations: how input 0 is seen, which of those dimensions statistics are taken over, and the shape with
 // which weight and bias, as vectors of their own elements, are broadcast to it.
 type norm struct {
-	view, affine []int
-	over         []int
+	view, affine *intList
+	over         *intList
 	eps          float64
 	// centered says that the mean is taken off.
 	centered bool
-	backward func(f *frame, dx, dweight, dbias, dy, x, mean, rstd, weight kernels.Operand) error
 }
 
 // Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the batch
@@ -23,15 +22,15 @@ type norm struct {
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
 
 func init() {
-	rowLayerNorm = define(row{Name: "LayerNorm", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runLayerNorm})
-	rowRMSNorm = define(row{Name: "RMSNorm", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, meta: metaNorm, run: runRMSNorm})
-	rowGroupNorm = define(row{Name: "GroupNorm", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, meta: metaNorm, run: runBatchNorm})
+	rowLayerNorm = define(row{Name: "LayerNorm", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
 	rowBatchNormEval = define(row{Name: "BatchNormEval", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
-		meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
-	rowNormGrad = define(row{Name: "NormBackward", meta: metaNormGrad, run: runNormGrad})
+		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
+	rowNormGrad = define(row{Name: "NormBackward", infer: inferNormGrad, run: runNormGrad})
 	rowRunningStats = define(row{Name: "RunningStats",
-		meta: func(f *frame) {
+		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
 			f.newOut(1, f.in[1].dt, f.in[1].shape, nil)
 		},
@@ -55,14 +54,14 @@ func (f *frame) layoutOf(t *Tensor) []int {
 	return nil
 }
 
-func metaNorm(f *frame) {
-	t, n := f.in[0], f.opt.(*norm)
+func inferNorm(f *frame) {
+	t, n := f.in[0], f.opt.(norm)
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
 	f.newOut(0, t.dt, t.shape, f.layoutOf(t))
 	rows := 1
-	for i, s := range n.view {
+	for i, s := range n.view.ints() {
 		if !n.reduces(i) {
 			rows *= s
 		}
@@ -80,8 +79,13 @@ func metaNorm(f *frame) {
 	}
 }
 
-func (n *norm) reduces(dim int) bool {
-	for _, d := range n.over {
+func (x *Exec) norm(view, affine, over []int, eps float64, centered bool) norm {
+	c := &x.s.made
+	return norm{c.list(view), c.list(affine), c.list(over), eps, centered}
+}
+
+func (n norm) reduces(dim int) bool {
+	for _, d := range n.over.ints() {
 		if d == dim {
 			return true
 		}
@@ -98,16 +102,11 @@ func optional(t *Tensor) kernels.Operand {
 }
 
 // rows sees o, which lies without gaps, as the attribute's view.
-func (n *norm) rows(o kernels.Operand) kernels.Operand {
+func (n norm) rows(o kernels.Operand) kernels.Operand {
 	if o.Ptr == 0 {
 		return o
 	}
-	o.Shape, o.Stride = n.view, make([]int, len(n.view))
-	step := 1
-	for i := len(n.view) - 1; i >= 0; i-- {
-		o.Stride[i] = step
-		step *= n.view[i]
-	}
+	o.Shape, o.Stride = n.view.ints(), rowMajor(nil, n.view.ints())
 	return o
 }
 
@@ -115,7 +114,7 @@ func runLayerNorm(f *frame) error {
 	if f.in[0].Numel() == 0 {
 		return nil
 	}
-	n := f.opt.(*norm)
+	n := f.opt.(norm)
 	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps)
 }
 
@@ -123,38 +122,39 @@ func runRMSNorm(f *frame) error {
 	if f.in[0].Numel() == 0 {
 		return nil
 	}
-	n := f.opt.(*norm)
+	n := f.opt.(norm)
 	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps)
 }
 
 func runGroupNorm(f *frame) error {
-	n := f.opt.(*norm)
-	v := n.view
+	n := f.opt.(norm)
+	v := n.view.ints()
 	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps)
 }
 
 func runBatchNorm(f *frame) error {
 	t, x := f.in[0].dt, operand(f.in[0])
 	mean, rstd := operand(f.out[1]), operand(f.out[2])
-	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(*norm).eps); err != nil {
+	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(norm).eps); err != nil {
 		return err
 	}
 	return kernels.BatchNorm(f, t, operand(f.out[0]), x, mean, rstd, optional(f.in[1]), optional(f.in[2]))
 }
 
 func runBatchNormEval(f *frame) error {
-	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(*norm).eps)
+	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(norm).eps)
 }
 
-// normGrad is the attribute of the gradient: which of dx, dweight and dbias are wanted, and their types and shapes.
+// normGrad is the attribute of the gradient: of which row, which of dx, dweight and dbias are wanted, and their types and shapes.
 type normGrad struct {
-	*norm
+	norm
+	of   *row
 	want [3]bool
 	meta [3]meta
 }
 
-func metaNormGrad(f *frame) {
-	n, next := f.opt.(*normGrad), 0
+func inferNormGrad(f *frame) {
+	n, next := f.opt.(normGrad), 0
 	for i, want := range n.want {
 		if want {
 			var stride []int
@@ -168,7 +168,7 @@ func metaNormGrad(f *frame) {
 }
 
 func runNormGrad(f *frame) error {
-	n, next := f.opt.(*normGrad), 0
+	n, next := f.opt.(normGrad), 0
 	var outs [3]kernels.Operand
 	for i, want := range n.want {
 		if want {
@@ -176,24 +176,34 @@ func runNormGrad(f *frame) error {
 			next++
 		}
 	}
-	return n.backward(f, outs[0], outs[1], outs[2], operand(f.in[0]), operand(f.in[1]), optional(f.in[2]), operand(f.in[3]), optional(f.in[4]))
+	dx, dw, db, v := outs[0], outs[1], outs[2], n.view.ints()
+	dy, in, mean, rstd, w := operand(f.in[0]), operand(f.in[1]), optional(f.in[2]), operand(f.in[3]), optional(f.in[4])
+	switch n.of {
+	case rowLayerNorm:
+		return kernels.LayerNormBackward(f, in.DType, n.rows(dx), flatten(dw), flatten(db), n.rows(dy), n.rows(in), mean, rstd, flatten(w))
+	case rowRMSNorm:
+		return kernels.RMSNormBackward(f, in.DType, n.rows(dx), flatten(dw), n.rows(dy), n.rows(in), rstd, flatten(w))
+	case rowGroupNorm:
+		return kernels.GroupNormBackward(f, in.DType, v[0], v[1]*v[2], v[3], v[1], dx, dw, db, dy, in, mean, rstd, w)
+	}
+	return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
 }
 
 // backNorm computes the gradients by one row of kernels, or, where they are recorded for a further derivative or are those of nothing, in
 // operations.
 func backNorm(b *back) {
-	n, x := b.n.opt.(*norm), b.x
+	n, x := b.n.opt.(norm), b.x
 	if x.GradEnabled() || b.in(0).Numel() == 0 {
 		b.normOps(n)
 		return
 	}
-	g := &normGrad{norm: n}
+	g := normGrad{norm: n, of: b.n.row}
 	some := false
 	for i := range g.want {
 		g.want[i] = b.need(i)
 		some = some || g.want[i]
 		if i < len(b.n.edges) {
-			g.meta[i] = b.n.edges[i].meta
+			g.meta[i] = b.n.edges[i].meta()
 		}
 	}
 	var mean *Tensor
@@ -223,45 +233,45 @@ func backNorm(b *back) {
 }
 
 // normOps is the gradient in operations.
-func (b *back) normOps(n *norm) {
+func (b *back) normOps(n norm) {
 	x := b.x
-	in, w := x.Reshape(b.in(0), n.view...), b.in(1)
-	dy := x.Reshape(b.grad(0), n.view...)
+	in, w := x.Reshape(b.in(0), n.view.ints()...), b.in(1)
+	dy := x.Reshape(b.grad(0), n.view.ints()...)
 	dt := accumulated(in.dt)
 	in, dy = x.ToDType(in, dt), x.ToDType(dy, dt)
 	keep := SumOpt{KeepDim: true}
 	h := in
 	if n.centered {
-		h = x.Sub(h, x.Mean(h, n.over, keep))
+		h = x.Sub(h, x.Mean(h, n.over.ints(), keep))
 	}
-	rstd := x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), n.over, keep), n.eps))
+	rstd := x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), n.over.ints(), keep), n.eps))
 	h = x.Mul(h, rstd)
 	g := dy
 	if w != nil {
-		g = x.Mul(g, x.ToDType(x.Reshape(w, n.affine...), dt))
+		g = x.Mul(g, x.ToDType(x.Reshape(w, n.affine.ints()...), dt))
 	}
 	if b.need(0) {
-		d := x.Sub(g, x.Mul(h, x.Mean(x.Mul(g, h), n.over, keep)))
+		d := x.Sub(g, x.Mul(h, x.Mean(x.Mul(g, h), n.over.ints(), keep)))
 		if n.centered {
-			d = x.Sub(d, x.Mean(g, n.over, keep))
+			d = x.Sub(d, x.Mean(g, n.over.ints(), keep))
 		}
 		b.set(0, x.Reshape(x.Mul(d, rstd), b.shape(0)...))
 	}
 	if b.need(1) {
-		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine), b.shape(1)...))
+		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(1)...))
 	}
 	if b.need(2) {
-		b.set(2, x.Reshape(x.sumTo(dy, n.affine), b.shape(2)...))
+		b.set(2, x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(2)...))
 	}
 }
 
 // backBatchNormEval: the statistics are constants.
 func backBatchNormEval(b *back) {
-	n, x := b.n.opt.(*norm), b.x
-	dy := x.Reshape(b.grad(0), n.view...)
+	n, x := b.n.opt.(norm), b.x
+	dy := x.Reshape(b.grad(0), n.view.ints()...)
 	dt := accumulated(dy.dt)
 	dy = x.ToDType(dy, dt)
-	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine...), dt) }
+	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine.ints()...), dt) }
 	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps))
 	if b.need(0) {
 		d := x.Mul(dy, rstd)
@@ -271,16 +281,16 @@ func backBatchNormEval(b *back) {
 		b.set(0, x.Reshape(d, b.shape(0)...))
 	}
 	if b.need(1) {
-		h := x.Mul(x.Sub(x.ToDType(x.Reshape(b.in(0), n.view...), dt), channel(b.in(3))), rstd)
-		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine), b.shape(1)...))
+		h := x.Mul(x.Sub(x.ToDType(x.Reshape(b.in(0), n.view.ints()...), dt), channel(b.in(3))), rstd)
+		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(1)...))
 	}
 	if b.need(2) {
-		b.set(2, x.Reshape(x.sumTo(dy, n.affine), b.shape(2)...))
+		b.set(2, x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(2)...))
 	}
 }
 
 // normOp runs a normalisation and returns its first output.
-func (x *Exec) normOp(r *row, n *norm, t, weight, bias *Tensor) *Tensor {
+func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 	return x.composite(r.Name, func(x *Exec) *Tensor {
 		in := x.Contiguous(t)
 		if weight != nil {
@@ -314,11 +324,7 @@ func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, 
 // multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
 func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
-	return x.normOp(rowLayerNorm, &norm{view: []int{rows, n}, affine: []int{1, n}, over: []int{1}, eps: eps, centered: true,
-		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
-			v := f.opt.(*normGrad).norm
-			return kernels.LayerNormBackward(f, in.DType, v.rows(dx), flatten(dw), flatten(db), v.rows(dy), v.rows(in), mean, rstd, flatten(w))
-		}}, t, weight, bias)
+	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
 }
 
 // flatten sees o, which lies without gaps, as a vector.
@@ -346,11 +352,7 @@ func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
 			return y
 		})
 	}
-	return x.normOp(rowRMSNorm, &norm{view: []int{rows, n}, affine: []int{1, n}, over: []int{1}, eps: eps,
-		backward: func(f *frame, dx, dw, _, dy, in, _, rstd, w kernels.Operand) error {
-			v := f.opt.(*normGrad).norm
-			return kernels.RMSNormBackward(f, in.DType, v.rows(dx), flatten(dw), v.rows(dy), v.rows(in), rstd, flatten(w))
-		}}, t, weight, nil)
+	return x.normOp(rowRMSNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, false), t, weight, nil)
 }
 
 // epsilon is the distance from 1 to the next number of a type.
@@ -389,11 +391,7 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tens
 	if n*c/groups*s == 1 {
 		x.fail("GroupNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
-	return x.normOp(rowGroupNorm, &norm{view: []int{n, groups, c / groups, s}, affine: []int{1, groups, c / groups, 1}, over: []int{2, 3}, eps: eps, centered: true,
-		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
-			v := f.opt.(*normGrad).norm.view
-			return kernels.GroupNormBackward(f, in.DType, v[0], v[1]*v[2], v[3], v[1], dx, dw, db, dy, in, mean, rstd, w)
-		}}, t, weight, bias)
+	return x.normOp(rowGroupNorm, x.norm([]int{n, groups, c / groups, s}, []int{1, groups, c / groups, 1}, []int{2, 3}, eps, true), t, weight, bias)
 }
 
 // BatchNormOpt are the options of BatchNorm.
@@ -418,10 +416,7 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 	n, c, s := x.channelsOf("BatchNorm", t, weight, bias, runningMean, runningVar)
 	x.constant("BatchNorm", "running_mean", runningMean)
 	x.constant("BatchNorm", "running_var", runningVar)
-	a := &norm{view: []int{n, c, s}, affine: []int{1, c, 1}, over: []int{0, 2}, eps: eps, centered: true,
-		backward: func(f *frame, dx, dw, db, dy, in, mean, rstd, w kernels.Operand) error {
-			return kernels.BatchNormBackward(f, in.DType, dx, dw, db, dy, in, mean, rstd, w)
-		}}
+	a := x.norm([]int{n, c, s}, []int{1, c, 1}, []int{0, 2}, eps, true)
 	if !opt.Training {
 		if runningMean == nil || runningVar == nil {
 			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected running_mean and running_var to be defined when training=False")

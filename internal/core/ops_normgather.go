@@ -11,7 +11,7 @@ var rowNormGather *row
 
 func init() {
 	rowNormGather = define(row{Name: "BatchNormGatherStats", Torch: "batch_norm_gather_stats_with_counts",
-		meta: func(f *frame) {
+		infer: func(f *frame) {
 			for i := range 3 {
 				f.newOut(i, accumulated(f.in[0].dt), f.in[0].shape[1:], nil)
 			}

@@ -37,17 +37,17 @@ var rowMaxPool, rowMaxPoolGrad, rowAvgPool, rowAvgPoolGrad, rowAdaptivePool, row
 
 func init() {
 	rowMaxPool = define(row{Name: "MaxPool2d", Torch: "nn.functional.max_pool2d", saves: out1,
-		meta: func(f *frame) {
-			f.poolOut(0, f.in[0].dt, f.opt.(*pooling).out)
-			f.poolOut(1, dtype.Int64, f.opt.(*pooling).out)
+		infer: func(f *frame) {
+			f.poolOut(0, f.in[0].dt, f.opt.(pooling).out)
+			f.poolOut(1, dtype.Int64, f.opt.(pooling).out)
 		},
 		run: func(f *frame) error {
-			return kernels.MaxPool(f, &f.opt.(*pooling).Pool, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]))
+			return kernels.MaxPool(f, f.pool(), operand(f.out[0]), operand(f.out[1]), operand(f.in[0]))
 		}})
 	rowMaxPoolGrad = define(row{Name: "MaxPool2dBackward", saves: in1,
-		meta: func(f *frame) { f.poolOut(0, f.in[0].dt, f.opt.(*pooling).in) },
+		infer: func(f *frame) { f.poolOut(0, f.in[0].dt, f.opt.(pooling).in) },
 		run: func(f *frame) error {
-			return kernels.MaxPoolBackward(f, &f.opt.(*pooling).Pool, operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+			return kernels.MaxPoolBackward(f, f.pool(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 		}})
 	rowAvgPool = define(poolRow("AvgPool2d", "nn.functional.avg_pool2d", false, kernels.AvgPool))
 	rowAvgPoolGrad = define(poolRow("AvgPool2dBackward", "", true, kernels.AvgPoolBackward))
@@ -76,15 +76,15 @@ func init() {
 // poolRow makes the row of a linear pooling operation, or of its derivative, whose output has the input's planes.
 func poolRow(name, torch string, gradient bool, run func(kernels.Issuer, *kernels.Pool, kernels.Operand, kernels.Operand) error) row {
 	return row{Name: name, Torch: torch,
-		meta: func(f *frame) {
-			p := f.opt.(*pooling)
+		infer: func(f *frame) {
+			p := f.opt.(pooling)
 			planes := p.out
 			if gradient {
 				planes = p.in
 			}
 			f.poolOut(0, f.in[0].dt, planes)
 		},
-		run: func(f *frame) error { return run(f, &f.opt.(*pooling).Pool, operand(f.out[0]), operand(f.in[0])) },
+		run: func(f *frame) error { return run(f, f.pool(), operand(f.out[0]), operand(f.in[0])) },
 	}
 }
 
@@ -134,14 +134,20 @@ func channelsLastStrides(shape []int) []int {
 	return out
 }
 
-func (x *Exec) poolOp(r *row, opt any, ins ...*Tensor) *frame {
+// pool returns the kernel's parameters.
+func (f *frame) pool() *kernels.Pool {
+	p := f.opt.(pooling).Pool
+	return &p
+}
+
+func (x *Exec) poolOp(r *row, opt param, ins ...*Tensor) *frame {
 	f := x.op(r, ins...)
 	f.opt = opt
 	return f
 }
 
 // planPool checks the options of a pooling of t [N, C, H, W] and works out the output's size.
-func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) *pooling {
+func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling {
 	if p.StrideH == 0 && p.StrideW == 0 {
 		p.StrideH, p.StrideW = p.KH, p.KW
 	}
@@ -168,7 +174,7 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) *poolin
 		}
 		return n
 	}
-	r := &pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
+	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
 	r.out = [2]int{size(t.shape[2], p.KH, p.StrideH, p.PadH, p.DilationH), size(t.shape[3], p.KW, p.StrideW, p.PadW, p.DilationW)}
 	if r.out[0] < 1 || r.out[1] < 1 || t.shape[1] == 0 || t.shape[2] == 0 || t.shape[3] == 0 {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "Given input size: %v. Calculated output size: (%dx%dx%d). Output size is too small", t.shape[1:], t.shape[1], r.out[0], r.out[1])
@@ -261,7 +267,7 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 // height and width; 0 keeps the input's.
 func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 	return x.planes("AdaptiveAvgPool2d", t, func(x *Exec, t *Tensor) []*Tensor {
-		p := &pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size}
+		p := pooling{in: [2]int{t.shape[2], t.shape[3]}, out: size}
 		for i := range p.out {
 			if p.out[i] < 0 || p.in[i] == 0 {
 				x.fail("AdaptiveAvgPool2d", fault.Invalid, []*Tensor{t}, "the output size %v must not be negative, nor the input's planes empty", size)

@@ -19,12 +19,12 @@ func backProd(b *back) {
 	x, t := b.x, b.in(0)
 	g := b.kept(b.grad(0))
 	if x.GradEnabled() {
-		b.set(0, x.Mul(g, x.conjugate(x.others(t, b.n.dims))))
+		b.set(0, x.Mul(g, x.conjugate(x.others(t, b.n.dims()))))
 		return
 	}
 	zero := x.EqS(t, 0)
-	zeros := x.Sum(zero, b.n.dims, SumOpt{KeepDim: true})
-	rest := x.Prod(x.pick(zero, nil, 1, t, 0), b.n.dims, SumOpt{KeepDim: true})
+	zeros := x.Sum(zero, b.n.dims(), SumOpt{KeepDim: true})
+	rest := x.Prod(x.pick(zero, nil, 1, t, 0), b.n.dims(), SumOpt{KeepDim: true})
 	none := x.pick(x.EqS(zeros, 0), x.Div(rest, t), 0, nil, 0)
 	one := x.pick(x.EqS(zeros, 1), rest, 0, nil, 0)
 	b.set(0, x.Mul(g, x.conjugate(x.Where(zero, one, none))))

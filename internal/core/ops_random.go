@@ -39,21 +39,21 @@ var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowRandom = define(row{Name: "Random", run: runRandom, back: func(*back) {}, meta: func(f *frame) {
+	rowRandom = define(row{Name: "Random", run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return
 		}
 		f.newOut(0, f.dt, f.dims, nil)
 	}})
-	rowBernoulli = define(row{Name: "Bernoulli", Torch: "bernoulli", run: runBernoulli, back: flat, meta: func(f *frame) {
+	rowBernoulli = define(row{Name: "Bernoulli", Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, nil)
 	}})
-	rowDropout = define(row{Name: "Dropout", Torch: "nn.functional.dropout", run: runDropout, saves: out1, meta: func(f *frame) {
+	rowDropout = define(row{Name: "Dropout", Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v", t.dt)
@@ -76,7 +76,7 @@ func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
 }
 
 func runRandom(f *frame) error {
-	op, t := f.opt.(*kernels.RandomOp), f.out[0]
+	op, t := f.opt.(distribution).RandomOp, f.out[0]
 	n := numel(t.shape)
 	if n == 0 {
 		return nil
@@ -107,7 +107,7 @@ func runDropout(f *frame) error {
 // random runs a distribution into dst, or into a new tensor.
 func (x *Exec) random(op *kernels.RandomOp, dst *Tensor, shape []int, dt dtype.DType, scalars ...kernels.Scalar) *Tensor {
 	f := x.op(rowRandom)
-	f.opt, f.dt = op, dt
+	f.opt, f.dt = distribution{op}, dt
 	f.dims = append(f.dims, shape...)
 	copy(f.scalar[:], scalars)
 	if dst != nil {

@@ -15,17 +15,17 @@ func init() {
 	rowArange = define(placesRow("Arange", "arange", kernels.Arange))
 	rowLinspace = define(placesRow("Linspace", "linspace", kernels.Linspace))
 	rowEye = define(placesRow("Eye", "eye", kernels.Eye))
-	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", meta: metaLike, flags: flagIdle})
-	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", meta: metaLike, run: runFill})
+	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", infer: inferLike, flags: flagIdle})
+	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", infer: inferLike, run: runFill})
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowFill = define(row{Name: "FillInto", Torch: "fill_", run: runFill, back: func(*back) {}, meta: func(f *frame) {
+	rowFill = define(row{Name: "FillInto", Torch: "fill_", run: runFill, back: func(*back) {}, infer: func(f *frame) {
 		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 	}})
 }
 
 // placesRow makes the row of a factory whose elements op computes from their places.
 func placesRow(name, torch string, op *kernels.PointOp) row {
-	return row{Name: name, Torch: torch, meta: metaFactory, run: func(f *frame) error {
+	return row{Name: name, Torch: torch, infer: inferFactory, run: func(f *frame) error {
 		if f.out[0].Numel() == 0 {
 			return nil
 		}
@@ -34,13 +34,14 @@ func placesRow(name, torch string, op *kernels.PointOp) row {
 	}}
 }
 
-// metaLike makes an output of input 0's shape, in its memory order where that has no gaps, of the frame's type.
-func metaLike(f *frame) {
+// inferLike makes an output of input 0's shape, in its memory order where that has no gaps, of the frame's type.
+func inferLike(f *frame) {
 	t := f.in[0]
-	if f.dt == dtype.Invalid {
-		f.dt = t.dt
+	dt := f.dt
+	if dt == dtype.Invalid {
+		dt = t.dt
 	}
-	f.newOut(0, f.dt, t.shape, f.layout(t.shape))
+	f.newOut(0, dt, t.shape, f.layout(t.shape))
 }
 
 // fillScalar is v as a scalar for tensors of type dt.

@@ -12,36 +12,35 @@ import (
 var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
 
 func init() {
-	rowFlip = define(row{Name: "Flip", Torch: "flip", meta: metaFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims...)) }})
-	rowRoll = define(row{Name: "Roll", Torch: "roll", meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
-		n := len(b.n.dims) / 2
-		back := append([]int(nil), b.n.dims...)
+	rowFlip = define(row{Name: "Flip", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
+	rowRoll = define(row{Name: "Roll", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
+		n := len(b.n.dims()) / 2
+		back := append([]int(nil), b.n.dims()...)
 		for i := n; i < 2*n; i++ {
 			back[i] = -back[i]
 		}
 		b.set(0, b.x.dimsOp(rowRoll, b.grad(0), back))
 	}})
-	rowTriangle = define(row{Name: "Triangle", meta: metaTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
-	rowPad = define(row{Name: "ConstantPad", Torch: "constant_pad_nd", meta: metaPad, run: runPad, back: func(b *back) {
-		back := make([]int, len(b.n.dims))
-		for i, p := range b.n.dims {
+	rowTriangle = define(row{Name: "Triangle", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
+	rowPad = define(row{Name: "ConstantPad", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
+		back := make([]int, len(b.n.dims()))
+		for i, p := range b.n.dims() {
 			back[i] = -p
 		}
 		b.set(0, b.x.constantPad(b.grad(0), back, 0))
 	}})
-	rowOneHot = define(row{Name: "OneHot", Torch: "nn.functional.one_hot", meta: metaOneHot, run: runOneHot})
+	rowOneHot = define(row{Name: "OneHot", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
 }
 
-func metaFlip(f *frame) {
+func inferFlip(f *frame) {
 	t := f.in[0]
 	var seen uint64
-	for i, d := range f.dims {
+	for _, d := range f.dims {
 		d = f.dim(d, len(t.shape))
 		if seen&(1<<d) != 0 {
 			f.fail(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
 		}
 		seen |= 1 << d
-		f.dims[i] = d
 	}
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 }
@@ -56,6 +55,7 @@ func runFlip(f *frame) error {
 		if len(src.Shape) == 0 {
 			continue
 		}
+		d = f.dim(d, len(src.Shape))
 		src.Ptr += uint64((src.Shape[d] - 1) * src.Stride[d] * src.DType.Size())
 		src.Stride[d] = -src.Stride[d]
 	}
@@ -128,7 +128,7 @@ func (x *Exec) Roll(t *Tensor, shifts, dims []int) *Tensor {
 	return x.dimsOp(rowRoll, t, append(where, by...))
 }
 
-func metaTriangle(f *frame) {
+func inferTriangle(f *frame) {
 	t := f.in[0]
 	if len(t.shape) < 2 {
 		f.fail(fault.Invalid, "input tensor must have at least 2 dimensions")
@@ -162,7 +162,7 @@ func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 0, d
 // Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
 func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 1, diagonal) }
 
-func metaPad(f *frame) {
+func inferPad(f *frame) {
 	t := f.in[0]
 	shape := append([]int(nil), t.shape...)
 	if len(f.dims)%2 != 0 || len(f.dims)/2 > len(shape) {
@@ -287,7 +287,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
 	return x.IndexSelect(t, d, at)
 }
 
-func metaOneHot(f *frame) {
+func inferOneHot(f *frame) {
 	t := f.in[0]
 	if t.dt != dtype.Int64 && t.dt != dtype.Int32 {
 		f.fail(fault.Invalid, "one_hot is only applicable to index tensor of type LongTensor, not %v", t.dt)

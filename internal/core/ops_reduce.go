@@ -10,9 +10,9 @@ import (
 // computes in and returns; f.dt is the type asked for.
 func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
 	return row{Name: name, Torch: torch, rule: rule, saves: saves, back: back,
-		meta: func(f *frame) {
+		infer: func(f *frame) {
 			compute, out := rule(f)
-			f.dt = compute
+			f.compute = compute
 			for i := range op.Outs {
 				dt := out
 				if i > 0 {
@@ -73,7 +73,7 @@ func (f *frame) reduce(op *kernels.ReduceOp) error {
 		f.opers = append(f.opers, operand(f.out[i]))
 	}
 	f.opers = append(f.opers, operand(f.in[0]))
-	return kernels.Reduce(f, op, f.dt, f.scalar[:op.Scalars], f.opers[:f.outs], f.opers[f.outs:], f.reduced(len(f.in[0].shape)))
+	return kernels.Reduce(f, op, f.compute, f.scalar[:op.Scalars], f.opers[:f.outs], f.opers[f.outs:], f.reduced(len(f.in[0].shape)))
 }
 
 // sumRule: integers and bool sum in int64; a requested type is computed in and returned.
@@ -131,11 +131,11 @@ func withCast(r row, c castClass) row {
 // reducedCount is the number of elements that went into each result.
 func (b *back) reducedCount() int {
 	shape := b.shape(0)
-	if len(b.n.dims) == 0 {
+	if len(b.n.dims()) == 0 {
 		return numel(shape)
 	}
 	n := 1
-	for _, d := range b.n.dims {
+	for _, d := range b.n.dims() {
 		if len(shape) > 0 {
 			n *= shape[(d+len(shape))%len(shape)]
 		}
@@ -150,10 +150,10 @@ func (b *back) kept(t *Tensor) *Tensor {
 		return t
 	}
 	to := append([]int(nil), shape...)
-	for _, d := range b.n.dims {
+	for _, d := range b.n.dims() {
 		to[(d+len(shape))%len(shape)] = 1
 	}
-	if len(b.n.dims) == 0 {
+	if len(b.n.dims()) == 0 {
 		for i := range to {
 			to[i] = 1
 		}
@@ -168,7 +168,7 @@ func (b *back) spread(t *Tensor) *Tensor { return b.x.Expand(b.kept(t), b.shape(
 func backExtreme(b *back) {
 	x, in := b.x, b.in(0)
 	hit := x.ToDType(x.Eq(in, b.kept(b.out(0))), in.dt)
-	n := x.Sum(hit, b.n.dims, SumOpt{KeepDim: true})
+	n := x.Sum(hit, b.n.dims(), SumOpt{KeepDim: true})
 	b.set(0, x.Mul(x.Div(hit, n), b.kept(b.grad(0))))
 }
 

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
@@ -10,36 +9,30 @@ import (
 // find its elements.
 type region struct {
 	// base is the base's type, shape and strides; part are the view's.
-	base, part struct {
-		dt            dtype.DType
-		shape, stride []int
-	}
+	base, part meta
 	// offset is the view's first element, counted in its own elements from the base's first.
 	offset int
 }
 
 // region returns where the view t lies in its base.
-func (t *Tensor) region() *region {
-	b, r := t.root(), &region{}
-	r.base.dt, r.base.shape, r.base.stride = b.dt, b.shape, b.stride
-	r.part.dt, r.part.shape, r.part.stride = t.dt, t.shape, t.stride
-	r.offset = (t.offset*t.dt.Size() - b.offset*b.dt.Size()) / t.dt.Size()
-	return r
+func (t *Tensor) region() region {
+	b := t.root()
+	return region{metaOf(b), metaOf(t), (t.offset*t.dt.Size() - b.offset*b.dt.Size()) / t.dt.Size()}
 }
 
 // inside reports whether the region has no elements beyond the base's first and last one.
-func (r *region) inside() bool {
+func (r region) inside() bool {
 	end := (r.offset + extent(r.part.shape, r.part.stride)) * r.part.dt.Size()
 	return numel(r.part.shape) == 0 || r.offset >= 0 && end <= extent(r.base.shape, r.base.stride)*r.base.dt.Size()
 }
 
 // of describes the region of a tensor that begins at ptr and lies as the base does.
-func (r *region) of(ptr uint64) kernels.Operand {
+func (r region) of(ptr uint64) kernels.Operand {
 	return kernels.Operand{Ptr: ptr + uint64(r.offset*r.part.dt.Size()), DType: r.part.dt, Shape: r.part.shape, Stride: r.part.stride}
 }
 
 // lies reports whether t lies as the base does.
-func (r *region) lies(t *Tensor) bool {
+func (r region) lies(t *Tensor) bool {
 	for i, n := range r.base.shape {
 		if n > 1 && t.stride[i] != r.base.stride[i] {
 			return false
@@ -48,7 +41,7 @@ func (r *region) lies(t *Tensor) bool {
 	return true
 }
 
-// The derivatives of views and of changes of views; opt is a *region. rowRegion returns a copy of the region of its input, a tensor of the base's shape;
+// The derivatives of views and of changes of views; opt is a region. rowRegion returns a copy of the region of its input, a tensor of the base's shape;
 // rowSpread returns zeros of the base's shape with its input in the region; rowHollow returns its input, of the base's shape, with zeros in the
 // region. rowOverlay is only ever a node, which a recorded change of a view leaves: input 0, the base before, with input 1 laid over the region.
 var (
@@ -57,36 +50,36 @@ var (
 )
 
 func init() {
-	rowRegion = define(row{Name: "Region", run: runRegion, meta: func(f *frame) {
-		p := &f.opt.(*region).part
+	rowRegion = define(row{Name: "Region", run: runRegion, infer: func(f *frame) {
+		p := f.opt.(region).part
 		f.newOut(0, p.dt, p.shape, nil)
 	}})
-	rowSpread = define(row{Name: "Spread", run: runSpread, meta: func(f *frame) {
-		b := &f.opt.(*region).base
+	rowSpread = define(row{Name: "Spread", run: runSpread, infer: func(f *frame) {
+		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})
-	rowHollow = define(row{Name: "Hollow", run: runHollow, meta: func(f *frame) {
-		b := &f.opt.(*region).base
+	rowHollow = define(row{Name: "Hollow", run: runHollow, infer: func(f *frame) {
+		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})
 }
 
 func init() {
-	rowRegion.back = func(b *back) { b.set(0, b.x.fromRegion(b.grad(0), b.n.opt.(*region))) }
-	rowSpread.back = func(b *back) { b.set(0, b.x.regionOp(rowRegion, b.grad(0), b.n.opt.(*region)).call1()) }
-	rowHollow.back = func(b *back) { b.set(0, b.x.regionOp(rowHollow, b.grad(0), b.n.opt.(*region)).call1()) }
+	rowRegion.back = func(b *back) { b.set(0, b.x.fromRegion(b.grad(0), b.n.opt.(region))) }
+	rowSpread.back = func(b *back) { b.set(0, b.x.regionOp(rowRegion, b.grad(0), b.n.opt.(region)).call1()) }
+	rowHollow.back = func(b *back) { b.set(0, b.x.regionOp(rowHollow, b.grad(0), b.n.opt.(region)).call1()) }
 	rowOverlay.back = backOverlay
 }
 
 // regionOp enters a frame of one of the rows that take a tensor of the base's shape; the rows want its type too.
-func (x *Exec) regionOp(r *row, g *Tensor, u *region) *frame {
+func (x *Exec) regionOp(r *row, g *Tensor, u region) *frame {
 	f := x.op(r, x.ToDType(g, u.base.dt))
 	f.opt = u
 	return f
 }
 
 func backOverlay(b *back) {
-	g, u := b.grad(0), b.n.opt.(*region)
+	g, u := b.grad(0), b.n.opt.(region)
 	if b.need(1) { // first, for the elements may go
 		b.set(1, b.x.regionOp(rowRegion, g, u).call1())
 	}
@@ -103,7 +96,7 @@ func backOverlay(b *back) {
 }
 
 // fromRegion returns zeros of the base's shape with g in the region. Elements of the base that are several of the region's get the sum.
-func (x *Exec) fromRegion(g *Tensor, u *region) *Tensor {
+func (x *Exec) fromRegion(g *Tensor, u region) *Tensor {
 	g = x.ToDType(g, u.part.dt)
 	var repeated, shape, stride []int
 	for i, n := range u.part.shape {
@@ -114,9 +107,9 @@ func (x *Exec) fromRegion(g *Tensor, u *region) *Tensor {
 		shape, stride = append(shape, n), append(stride, u.part.stride[i])
 	}
 	if repeated != nil {
-		v := *u
-		v.part.shape, v.part.stride = shape, stride
-		return x.fromRegion(x.Sum(g, repeated, SumOpt{}), &v)
+		v := u
+		v.part.form = x.s.made.form(shape, stride)
+		return x.fromRegion(x.Sum(g, repeated, SumOpt{}), v)
 	}
 	if !distinct(shape, stride) || !u.inside() {
 		if u.part.dt != u.base.dt {
@@ -130,7 +123,7 @@ func (x *Exec) fromRegion(g *Tensor, u *region) *Tensor {
 }
 
 // laid returns where the elements of t lie as the base's do: where they are, or in workspace.
-func (f *frame) laid(t *Tensor, u *region) (uint64, error) {
+func (f *frame) laid(t *Tensor, u region) (uint64, error) {
 	if u.lies(t) {
 		return t.ptr(), nil
 	}
@@ -145,7 +138,7 @@ func runRegion(f *frame) error {
 	if f.out[0].Numel() == 0 {
 		return nil
 	}
-	u := f.opt.(*region)
+	u := f.opt.(region)
 	ptr, err := f.laid(f.in[0], u)
 	if err != nil {
 		return err
@@ -154,7 +147,7 @@ func runRegion(f *frame) error {
 }
 
 func runSpread(f *frame) error {
-	out, u := f.out[0], f.opt.(*region)
+	out, u := f.out[0], f.opt.(region)
 	if out.st.bytes == 0 {
 		return nil
 	}
@@ -170,7 +163,7 @@ func runSpread(f *frame) error {
 }
 
 func runHollow(f *frame) error {
-	out, u := f.out[0], f.opt.(*region)
+	out, u := f.out[0], f.opt.(region)
 	if out.Numel() == 0 {
 		return nil
 	}

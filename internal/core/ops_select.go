@@ -14,7 +14,7 @@ var rowWhere, rowMaskedFill, rowMaximum, rowMinimum, rowFMax, rowFMin, rowClampM
 func init() {
 	rowWhere = define(row{Name: "Where", Torch: "where", point: kernels.Where, rule: whereRule, saves: in0, back: backWhere})
 	// rowMaskedFill is Where of the mask, the value and the input, in the input's type and row-major.
-	rowMaskedFill = define(row{Name: "MaskedFill", Torch: "masked_fill", point: kernels.Where, meta: metaMaskedFill, saves: in0, back: backWhere})
+	rowMaskedFill = define(row{Name: "MaskedFill", Torch: "masked_fill", point: kernels.Where, infer: inferMaskedFill, saves: in0, back: backWhere})
 	rowMaximum = define(row{Name: "Maximum", Torch: "maximum", point: kernels.Maximum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Lt) }})
 	rowMinimum = define(row{Name: "Minimum", Torch: "minimum", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Gt) }})
 	rowFMax = define(row{Name: "FMax", Torch: "fmax", point: kernels.FMax, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Ge) }})
@@ -57,7 +57,7 @@ func boundRule(f *frame) (compute, out dtype.DType) {
 	return p, out
 }
 
-func metaMaskedFill(f *frame) {
+func inferMaskedFill(f *frame) {
 	mask, v, t := f.in[0], f.in[1], f.in[2]
 	if mask.dt != dtype.Bool {
 		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v", mask.dt)
@@ -68,11 +68,10 @@ func metaMaskedFill(f *frame) {
 	switch {
 	case v == nil:
 		f.fits(complex(f.hole[1].F, f.hole[1].Im), t.dt)
-		f.hole[1] = fillScalar(complex(f.hole[1].F, f.hole[1].Im), t.dt)
 	case v.dt.IsComplex() && !t.dt.IsComplex():
 		f.fail(fault.Invalid, "value cannot be converted to type %v without loss of its imaginary part", t.dt)
 	}
-	f.dt = t.dt
+	f.compute = t.dt
 	f.newOut(0, t.dt, f.broadcast(f.lists[:0]), nil)
 }
 
@@ -143,6 +142,7 @@ func (x *Exec) MaskedFill(t, mask, v *Tensor) *Tensor { return x.op(rowMaskedFil
 func (x *Exec) MaskedFillS(t, mask *Tensor, v float64) *Tensor {
 	f := x.op(rowMaskedFill, mask, nil, t)
 	f.setHole(1, v)
+	f.hole[1] = fillScalar(complex(v, 0), t.dt)
 	return f.call1()
 }
 
@@ -150,6 +150,7 @@ func (x *Exec) MaskedFillS(t, mask *Tensor, v float64) *Tensor {
 func (x *Exec) MaskedFillSInto(dst, t, mask *Tensor, v float64) {
 	f := x.op(rowMaskedFill, mask, nil, t)
 	f.setHole(1, v)
+	f.hole[1] = fillScalar(complex(v, 0), t.dt)
 	f.call1Into(dst)
 }
 

@@ -10,10 +10,10 @@ import (
 var rowSoftmax, rowLogSoftmax, rowSoftmaxGrad, rowLogSoftmaxGrad *row
 
 func init() {
-	rowSoftmax = define(row{Name: "Softmax", Torch: "softmax", cast: castFloat32, saves: out0, meta: metaSoftmax, run: runSoftmax(false)})
-	rowLogSoftmax = define(row{Name: "LogSoftmax", Torch: "log_softmax", cast: castFloat32, saves: out0, meta: metaSoftmax, run: runSoftmax(true)})
-	rowSoftmaxGrad = define(row{Name: "SoftmaxBackward", saves: in0 | in1, meta: metaSoftmaxGrad, run: runSoftmaxGrad(false)})
-	rowLogSoftmaxGrad = define(row{Name: "LogSoftmaxBackward", saves: in0 | in1, meta: metaSoftmaxGrad, run: runSoftmaxGrad(true)})
+	rowSoftmax = define(row{Name: "Softmax", Torch: "softmax", cast: castFloat32, saves: out0, infer: inferSoftmax, run: runSoftmax(false)})
+	rowLogSoftmax = define(row{Name: "LogSoftmax", Torch: "log_softmax", cast: castFloat32, saves: out0, infer: inferSoftmax, run: runSoftmax(true)})
+	rowSoftmaxGrad = define(row{Name: "SoftmaxBackward", saves: in0 | in1, infer: inferSoftmaxGrad, run: runSoftmaxGrad(false)})
+	rowLogSoftmaxGrad = define(row{Name: "LogSoftmaxBackward", saves: in0 | in1, infer: inferSoftmaxGrad, run: runSoftmaxGrad(true)})
 }
 
 func init() {
@@ -42,12 +42,11 @@ func init() {
 	}
 }
 
-func metaSoftmax(f *frame) {
+func inferSoftmax(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "%s is not implemented for %v; give a floating-point DType", f.row.Torch, t.dt)
 	}
-	f.i[0] = f.dim(f.i[0], len(t.shape))
 	f.newOut(0, t.dt, t.shape, nil)
 }
 
@@ -60,7 +59,7 @@ func runSoftmax(log bool) func(f *frame) error {
 	}
 }
 
-func metaSoftmaxGrad(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }
+func inferSoftmaxGrad(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }
 
 func runSoftmaxGrad(log bool) func(f *frame) error {
 	return func(f *frame) error {
@@ -73,7 +72,7 @@ func runSoftmaxGrad(log bool) func(f *frame) error {
 
 func (x *Exec) softmaxOp(r *row, dim int, ins ...*Tensor) *Tensor {
 	f := x.op(r, ins...)
-	f.i[0] = dim
+	f.i[0] = f.dim(dim, len(ins[len(ins)-1].shape))
 	return f.call1()
 }
 

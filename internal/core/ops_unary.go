@@ -37,7 +37,7 @@ func (b *back) saved(saves, which save) *Tensor {
 }
 
 // flat is the derivative of operations that are constant almost everywhere.
-func flat(b *back) { b.set(0, b.x.Full(b.shape(0), 0, b.n.edges[0].meta.dt)) }
+func flat(b *back) { b.set(0, b.x.Full(b.shape(0), 0, b.n.edges[0].dt)) }
 
 // through is the derivative of operations that add a constant almost everywhere.
 func through(b *back) { b.set(0, b.grad(0)) }

@@ -32,10 +32,10 @@ func init() {
 		}
 		b.set(0, g)
 	})
-	r.meta = func(f *frame) {
-		f.dt, _ = varianceRule(f)
+	r.infer = func(f *frame) {
+		f.compute, _ = varianceRule(f)
 		for i := range 2 {
-			f.newOut(i, f.dt, f.reducedShape(f.in[0]), nil)
+			f.newOut(i, f.compute, f.reducedShape(f.in[0]), nil)
 		}
 	}
 	rowVarMean = define(r)
@@ -54,10 +54,10 @@ func varianceRule(f *frame) (compute, out dtype.DType) {
 func (b *back) deviation(g *Tensor) *Tensor {
 	x, in := b.x, b.in(0)
 	n := float64(b.reducedCount()) - b.n.scalar[0].F
-	if n == 0 && len(b.n.dims) == 0 {
+	if n == 0 && len(b.n.dims()) == 0 {
 		return x.MulS(b.spread(g), math.Inf(1))
 	}
-	return x.Mul(x.MulS(b.kept(g), 2/n), x.Sub(in, x.Mean(in, b.n.dims, SumOpt{KeepDim: true})))
+	return x.Mul(x.MulS(b.kept(g), 2/n), x.Sub(in, x.Mean(in, b.n.dims(), SumOpt{KeepDim: true})))
 }
 
 // VarOpt are the options of variances and standard deviations.

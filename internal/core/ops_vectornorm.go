@@ -13,18 +13,19 @@ var rowVectorNorm, rowLogSumExp *row
 
 func init() {
 	rowVectorNorm = define(row{Name: "VectorNorm", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
-		meta: func(f *frame) {
+		infer: func(f *frame) {
+			f.compute = f.dt
 			if f.dt == dtype.Invalid {
-				f.dt = f.in[0].dt
+				f.compute = f.in[0].dt
 			}
-			if !f.dt.IsFloat() {
-				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.dt)
+			if !f.compute.IsFloat() {
+				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.compute)
 			}
 			shape := f.reducedShape(f.in[0])
 			if p := f.scalar[0].F; (p < 0 || math.IsInf(p, 1)) && numel(shape) > 0 {
 				f.wantIdentity(p)
 			}
-			f.newOut(0, f.dt, shape, nil)
+			f.newOut(0, f.compute, shape, nil)
 		},
 		run: func(f *frame) error {
 			op, ok := normOps[f.scalar[0].F]
@@ -70,7 +71,7 @@ func backVectorNorm(b *back) {
 	case math.IsInf(p, 0):
 		m := x.Abs(t)
 		hit := x.LogicalOr(x.Eq(m, y), x.IsNaN(m))
-		count := x.ToDType(x.Sum(hit, b.n.dims, SumOpt{KeepDim: true}), t.dt)
+		count := x.ToDType(x.Sum(hit, b.n.dims(), SumOpt{KeepDim: true}), t.dt)
 		b.set(0, x.Mul(x.pick(hit, x.Sgn(t), 0, nil, 0), x.Div(g, count)))
 	case p < 2:
 		power := x.Mul(x.Sgn(t), x.PowS(x.Abs(t), p-1))

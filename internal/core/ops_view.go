@@ -17,33 +17,33 @@ type geometry struct {
 // viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
 // derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
 func viewRow(name, torch string, view func(f *frame, g geometry) geometry) row {
-	return row{Name: name, Torch: torch, flags: flagView, back: backView, view: view, meta: func(f *frame) {
+	return row{Name: name, Torch: torch, flags: flagView, back: backView, view: view, infer: func(f *frame) {
 		t := f.in[0]
 		g := view(f, geometry{t.shape, t.stride, t.offset})
-		f.viewOut(0, t, g.offset, g.shape, g.stride)
+		f.viewOut(0, g.offset, t.dt, g.shape, g.stride)
 	}}
 }
 
 func backView(b *back) {
 	f := b.x.op(rowUnview, b.grad(0))
-	f.opt, f.i = &unviewed{b.n.row, b.shape(0)}, b.n.i
-	f.dims = append(f.dims, b.n.dims...)
+	f.opt, f.i = unviewed{b.n.row, b.n.edges[0].form}, b.n.i
+	f.dims = append(f.dims, b.n.dims()...)
 	b.set(0, f.call1())
 }
 
 // unviewed is the attribute of rowUnview: which view of which shape the input is.
 type unviewed struct {
-	row   *row
-	shape []int
+	row  *row
+	form *form
 }
 
 // rowUnview returns zeros of the base's shape, in which the view holds the input.
 var rowUnview *row
 
 func init() {
-	rowUnview = define(row{Name: "ViewBackward", meta: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(*unviewed).shape, nil) },
+	rowUnview = define(row{Name: "ViewBackward", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
 		run: func(f *frame) error {
-			out, u := f.out[0], f.opt.(*unviewed)
+			out, u := f.out[0], f.opt.(unviewed)
 			if out.st.bytes == 0 {
 				return nil
 			}
@@ -63,9 +63,9 @@ func init() {
 
 func init() {
 	rowUnview.back = func(b *back) {
-		u := b.n.opt.(*unviewed)
+		u := b.n.opt.(unviewed)
 		f := b.x.op(u.row, b.grad(0))
-		f.i, f.dims = b.n.i, append(f.dims, b.n.dims...)
+		f.i, f.dims = b.n.i, append(f.dims, b.n.dims()...)
 		b.set(0, f.call1())
 	}
 }
@@ -96,12 +96,12 @@ func init() {
 	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
 	rowSelect = define(viewRow("Select", "select", viewSelect))
 	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
-	rowStrided = define(row{Name: "AsStrided", Torch: "as_strided", flags: flagView, meta: metaStrided, back: backStrided})
-	rowView = define(row{Name: "View", Torch: "view", flags: flagView, meta: metaView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
-	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, meta: metaExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
-	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, meta: func(f *frame) {
+	rowStrided = define(row{Name: "AsStrided", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
+	rowView = define(row{Name: "View", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, infer: func(f *frame) {
 		t := f.in[0]
-		f.viewOut(0, t, t.offset, t.shape, t.stride)
+		f.viewOut(0, t.offset, t.dt, t.shape, t.stride)
 	}})
 }
 
@@ -125,9 +125,9 @@ func viewPermute(f *frame, g geometry) geometry {
 
 // backPermute returns a view, so that a gradient whose memory lies as the input's does stays where it is.
 func backPermute(b *back) {
-	n := len(b.n.dims)
+	n := len(b.n.dims())
 	inverse := make([]int, n)
-	for i, d := range b.n.dims {
+	for i, d := range b.n.dims() {
 		inverse[(d+n)%n] = i
 	}
 	b.set(0, b.x.Permute(b.grad(0), inverse...))
@@ -163,8 +163,12 @@ func viewSelect(f *frame, g geometry) geometry {
 	if len(g.shape) == 0 {
 		f.fail(fault.Invalid, "select() cannot be applied to a 0-dim tensor")
 	}
-	d := f.dim(f.i[0], len(g.shape))
-	at, n := f.i[1], g.shape[d]
+	return f.selected(g, f.dim(f.i[0], len(g.shape)), f.i[1])
+}
+
+// selected is g without dimension d, at index at of it.
+func (f *frame) selected(g geometry, d, at int) geometry {
+	n := g.shape[d]
 	if at < -n || at >= n {
 		f.fail(fault.Invalid, "select(): index %d out of range for tensor of size %v at dimension %d", at, g.shape, d)
 	}
@@ -210,16 +214,16 @@ func viewDiagonal(f *frame, g geometry) geometry {
 	return out
 }
 
-// metaStrided: dims = shape then strides, i[0] = offset. The derivative reads opt, the geometry of the input.
-func metaStrided(f *frame) {
-	t, n := f.in[0], len(f.dims)/2
-	f.viewOut(0, t, f.i[0], f.dims[:n], f.dims[n:])
-	f.opt = &geometry{t.shape, t.stride, t.offset}
+// inferStrided: dims = shape then strides, i[0] = offset. The derivative reads opt, the geometry of the input.
+func inferStrided(f *frame) {
+	n := len(f.dims) / 2
+	f.viewOut(0, f.i[0], f.in[0].dt, f.dims[:n], f.dims[n:])
 }
 
 func backStrided(b *back) {
-	n := len(b.n.dims) / 2
-	b.set(0, b.x.stridedGrad(b.grad(0), *b.n.opt.(*geometry), geometry{b.n.dims[:n], b.n.dims[n:], b.n.i[0]}))
+	dims, in := b.n.dims(), b.n.edges[0].form
+	n := len(dims) / 2
+	b.set(0, b.x.stridedGrad(b.grad(0), geometry{in.shape, in.stride, b.n.i[1]}, geometry{dims[:n], dims[n:], b.n.i[0]}))
 }
 
 // stridedGrad returns the gradient of an input whose storage is seen as out, with the gradient g. It adds the gradients of all elements of out up where
@@ -239,19 +243,20 @@ func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	return x.Reshape(d, in.shape...)
 }
 
-func metaView(f *frame) {
+func inferView(f *frame) {
 	t := f.in[0]
 	shape := f.inferShape(t)
-	stride, ok := viewStrides(f.lists[:0], t.shape, t.stride, shape)
+	stride, ok := viewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, shape)
 	if !ok {
 		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces); use Reshape")
 	}
-	f.viewOut(0, t, t.offset, shape, stride)
+	f.viewOut(0, t.offset, t.dt, shape, stride)
 }
 
-// inferShape replaces one -1 in the frame's dims by what makes the element counts equal.
+// inferShape returns the frame's dims with one -1 replaced by what makes the element counts equal.
 func (f *frame) inferShape(t *Tensor) []int {
 	known, hole := 1, -1
+	shape := append(f.lists[len(f.lists)/2:][:0], f.dims...)
 	for i, d := range f.dims {
 		switch {
 		case d == -1 && hole < 0:
@@ -269,13 +274,13 @@ func (f *frame) inferShape(t *Tensor) []int {
 		if known == 0 || n%known != 0 {
 			f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
 		}
-		f.dims[hole] = n / known
+		shape[hole] = n / known
 		known = n
 	}
 	if known != n {
 		f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
 	}
-	return f.dims
+	return shape
 }
 
 // viewStrides appends to buf strides with which the same elements have shape to. Runs of dimensions that lie evenly can be cut anew; others cannot
@@ -316,9 +321,9 @@ func viewStrides(buf, shape, stride, to []int) ([]int, bool) {
 	return out, j == -1
 }
 
-func metaExpand(f *frame) {
+func inferExpand(f *frame) {
 	t := f.in[0]
-	to := f.dims
+	to := append(f.lists[:0], f.dims...)
 	lead := len(to) - len(t.shape)
 	if lead < 0 {
 		f.fail(fault.Invalid, "the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)", len(to), len(t.shape))
@@ -346,7 +351,7 @@ func metaExpand(f *frame) {
 				to[i], t.shape[i-lead], i, to, t.shape)
 		}
 	}
-	f.viewOut(0, t, t.offset, to, stride)
+	f.viewOut(0, t.offset, t.dt, to, stride)
 }
 
 // dimsOp runs a view operation whose attribute is a list.
@@ -454,6 +459,6 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	if offset < 0 || (offset+extent(shape, stride))*t.dt.Size() > t.st.bytes {
 		f.fail(fault.Invalid, "setStorage: sizes %v, strides %v, storage offset %d require more bytes than the storage's %d", shape, stride, offset, t.st.bytes)
 	}
-	f.dims, f.i[0] = append(append(f.dims, shape...), stride...), offset
+	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset
 	return f.call1()
 }

@@ -181,14 +181,18 @@ func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	return nil
 }
 
-// newLocked makes output i of the processor in page-locked memory for dev.
-func (f *frame) newLocked(i int, dt dtype.DType, shape, stride []int, dev *rt.Device) {
+// lockedOut says that output i, of the processor, lies in page-locked memory for the device of the attribute.
+func (f *frame) lockedOut(i int, dt dtype.DType, shape, stride []int) {
+	*f.spec(i) = spec{form: f.form(shape, stride), dt: dt, kind: outLocked}
+}
+
+func (f *frame) placeLocked(i int, sp *spec) {
+	dev := f.opt.(ofDevice)
 	n := &fresh{}
 	t, s := &n.Tensor, &n.own
-	t.dt, t.st = dt, s
-	t.setShape(shape, stride)
+	t.dt, t.st, t.form = sp.dt, s, sp.form
 	s.dev = f.x.m.stream.Device()
-	s.bytes = extent(t.shape, t.stride) * dt.Size()
+	s.bytes = t.extent * sp.dt.Size()
 	if s.bytes > 0 {
 		p, err := dev.AllocPinned(s.bytes)
 		f.check(err)
@@ -202,13 +206,13 @@ var rowPin, rowCopyAcross *row
 
 func init() {
 	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no gaps.
-	rowPin = define(row{Name: "PinMemory", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, meta: func(f *frame) {
-		f.newLocked(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape), f.opt.(*rt.Device))
+	rowPin = define(row{Name: "PinMemory", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
+		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
 	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
 	// page-locked memory; opt is the stream of the other's device.
 	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign, run: runCopyAcross,
-		meta: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
+		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 
 // PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
@@ -226,7 +230,7 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 		return t
 	}
 	f := x.On(t.st.dev.DefaultStream()).op(rowPin, t)
-	f.opt = dev
+	f.opt = ofDevice{dev}
 	return f.call1()
 }
 
@@ -326,12 +330,12 @@ func (x *Exec) direct(dst, src *Tensor) bool {
 
 func (x *Exec) copyAcross(dst, src *Tensor, gpu *rt.Stream) {
 	f := x.op(rowCopyAcross, src)
-	f.opt = gpu
+	f.opt = onStream{gpu}
 	f.call1Into(dst)
 }
 
 func runCopyAcross(f *frame) error {
-	src, dst, gpu := f.in[0], f.out[0], f.opt.(*rt.Stream)
+	src, dst, gpu := f.in[0], f.out[0], f.opt.(onStream).Stream
 	if err := f.x.s.capture.refuse("CopyAsyncInto"); err != nil {
 		return err
 	}

@@ -137,11 +137,11 @@ func integral(f *frame) (compute, out dtype.DType) {
 	return p, p
 }
 
-// metaPoint decides the outputs of a pointwise operation: the broadcast shape, in the memory order of the inputs.
-func metaPoint(f *frame) {
+// inferPoint decides the outputs of a pointwise operation: the broadcast shape, in the memory order of the inputs.
+func inferPoint(f *frame) {
 	shape := f.broadcast(f.lists[:0])
 	compute, out := f.row.rule(f)
-	f.dt = compute
+	f.compute = compute
 	n := 1
 	if f.row.point != nil {
 		n = f.row.point.Outs
@@ -160,7 +160,7 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 		return nil
 	}
 	outs, ins := f.operandsOf()
-	half := accumulated(f.dt) != f.dt
+	half := accumulated(f.compute) != f.compute
 	if half {
 		f.viaHalf(op, outs, ins)
 	}
@@ -172,11 +172,11 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 		if f.in[i] == nil && f.holes&(1<<i) != 0 {
 			sc = append(sc, f.hole[i])
 			if half && f.row.wideNumbers&(in0<<i) == 0 {
-				sc[len(sc)-1].F = halved(f.hole[i].F, f.dt)
+				sc[len(sc)-1].F = halved(f.hole[i].F, f.compute)
 			}
 		}
 	}
-	err := kernels.Pointwise(f, op, f.dt, sc, outs, ins)
+	err := kernels.Pointwise(f, op, f.compute, sc, outs, ins)
 	for i := 0; err != nil && i < f.ins; i++ {
 		if f.in[i] == nil && f.holes&(1<<i) == 0 {
 			f.fail(fault.Invalid, "operand %d is nil", i)
@@ -189,17 +189,17 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 // computation is in float32.
 func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	for i := range outs {
-		if t := outs[i].DType; t != f.dt && t != dtype.Bool {
-			outs[i].Via = f.dt
+		if t := outs[i].DType; t != f.compute && t != dtype.Bool {
+			outs[i].Via = f.compute
 		}
 	}
 	for i := range ins {
 		switch t := ins[i].DType; {
-		case ins[i].Ptr == 0 || t == f.dt || i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid:
+		case ins[i].Ptr == 0 || t == f.compute || i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid:
 		case t == dtype.Bool || t == dtype.Int8 || t == dtype.Uint8: // which a half holds
 		case f.hosts&(1<<i) != 0 && f.row.wideHosts&(in0<<i) != 0:
 		default:
-			ins[i].Via = f.dt
+			ins[i].Via = f.compute
 		}
 	}
 }

@@ -16,8 +16,9 @@ import (
 type row struct {
 	// Name is the method's name, such as "Add"; Torch is PyTorch's, such as "add".
 	Name, Torch string
-	// meta decides the outputs: it calls f.newOut or f.viewOut for each. It needs no device.
-	meta func(f *frame)
+	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are: it calls
+	// f.newOut or f.viewOut for each. It needs no device and takes no memory.
+	infer func(f *frame)
 	// run issues the kernels; nil for views. point is the operation of rows that the pointwise engine runs.
 	run func(f *frame) error
 	// view computes the geometry of view rows.
@@ -100,7 +101,8 @@ func (f *frame) call() {
 		s.capture.reach(f)
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
-	r.meta(f)
+	r.infer(f)
+	f.place()
 	switch {
 	case r.flags&flagIdle != 0:
 		f.idle()
@@ -312,29 +314,79 @@ func (f *frame) order(seq uint64) {
 // maxElement is the most bytes that an element has.
 const maxElement = 16
 
-// newOut makes output i with the given type and shape, contiguous if stride is nil, or takes the call's destination for it.
-func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
-	if d := f.to(i); d != nil {
-		f.checkDst(d, dt, shape)
-		f.setOut(i, d)
-		return d
-	}
+// spec is what infer says of an output.
+type spec struct {
+	form *form
+	// offset is where a view's first element lies in the storage of input 0, in elements of the view's type.
+	offset int
+	dt     dtype.DType
+	kind   outKind
+}
+
+// outKind says where an output's elements lie.
+type outKind uint8
+
+const (
+	outNew outKind = iota
+	// outView is in input 0's storage.
+	outView
+	// outLocked is in page-locked memory of the processor for the device of the attribute.
+	outLocked
+)
+
+// newOut says that output i is new, contiguous if stride is nil, or goes to the call's destination.
+func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) {
 	f.checkShape(shape)
-	if !dt.Valid() {
-		f.fail(fault.Invalid, "%v is no element type; give one such as tenon.Float32", dt)
+	*f.spec(i) = spec{form: f.form(shape, stride), dt: dt}
+}
+
+// viewOut says that output i is a view of input 0's storage.
+func (f *frame) viewOut(i, offset int, dt dtype.DType, shape, stride []int) {
+	f.checkShape(shape)
+	*f.spec(i) = spec{form: f.form(shape, stride), offset: offset, dt: dt, kind: outView}
+}
+
+// spec returns the place for what infer says of output i.
+func (f *frame) spec(i int) *spec {
+	for i >= len(f.specs) {
+		f.specs = append(f.specs, spec{})
+	}
+	f.outs = max(f.outs, i+1)
+	return &f.specs[i]
+}
+
+// place makes the outputs that infer decided: it takes their memory, or the call's destinations.
+func (f *frame) place() {
+	for i := 0; i < f.outs; i++ {
+		sp := &f.specs[i]
+		switch d := f.to(i); {
+		case d != nil:
+			f.checkDst(d, sp.dt, sp.form.shape)
+			f.setOut(i, d)
+		case sp.kind == outView:
+			f.placeView(i, sp)
+		case sp.kind == outLocked:
+			f.placeLocked(i, sp)
+		default:
+			f.placeNew(i, sp)
+		}
+	}
+}
+
+func (f *frame) placeNew(i int, sp *spec) {
+	if !sp.dt.Valid() {
+		f.fail(fault.Invalid, "%v is no element type; give one such as tenon.Float32", sp.dt)
 	}
 	st := f.x.m.stream
 	n := &fresh{}
-	t := &n.Tensor
-	t.dt, t.st = dt, &n.own
-	t.setShape(shape, stride)
-	s := &n.own
+	t, s := &n.Tensor, &n.own
+	t.dt, t.st, t.form = sp.dt, s, sp.form
 	s.dev = st.Device()
-	elements := extent(t.shape, t.stride)
-	if elements < 0 || elements > math.MaxInt/maxElement && elements > math.MaxInt/dt.Size() { // the second division is slow
-		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", shape)
+	elements := sp.form.extent
+	if elements < 0 || elements > math.MaxInt/maxElement && elements > math.MaxInt/sp.dt.Size() { // the second division is slow
+		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", sp.form.shape)
 	}
-	s.bytes = elements * dt.Size()
+	s.bytes = elements * sp.dt.Size()
 	if s.bytes > 0 {
 		b, err := f.x.alloc(s.bytes)
 		f.check(err)
@@ -342,7 +394,23 @@ func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) *Tensor {
 		live.Add(1)
 	}
 	f.setOut(i, t)
-	return t
+}
+
+func (f *frame) placeView(i int, sp *spec) {
+	t := f.in[0]
+	var v *Tensor
+	switch {
+	case !t.dt.IsFloat() && !t.dt.IsComplex() || f.row == rowDetach:
+		v = t.alias()
+	case f.x.m.noGrad:
+		v = t.sibling(viewNoGrad)
+	case f.row.flags&flagParts != 0:
+		v = t.sibling(viewPart)
+	default:
+		v = t.sibling(viewPlain)
+	}
+	v.offset, v.dt, v.form = sp.offset, sp.dt, sp.form
+	f.setOut(i, v)
 }
 
 // checkShape refuses negative dimensions, and more elements than an int counts. A dimension of 0 leaves none, whatever the others are.
@@ -363,29 +431,9 @@ func (f *frame) checkShape(shape []int) {
 	}
 }
 
-// viewOut makes output i a view of t's storage.
-func (f *frame) viewOut(i int, t *Tensor, offset int, shape, stride []int) *Tensor {
-	f.checkShape(shape)
-	var v *Tensor
-	switch {
-	case !t.dt.IsFloat() && !t.dt.IsComplex() || f.row == rowDetach:
-		v = t.alias()
-	case f.x.m.noGrad:
-		v = t.sibling(viewNoGrad)
-	case f.row.flags&flagParts != 0:
-		v = t.sibling(viewPart)
-	default:
-		v = t.sibling(viewPlain)
-	}
-	v.offset = offset
-	v.setShape(shape, stride)
-	f.setOut(i, v)
-	return v
-}
-
-// alias returns a handle of the same storage and type, in no scope and with no history.
+// alias returns another handle of the same elements, in no scope and with no history.
 func (t *Tensor) alias() *Tensor {
-	v := &Tensor{st: t.st, dt: t.dt, offset: t.offset}
+	v := &Tensor{st: t.st, dt: t.dt, offset: t.offset, form: t.form}
 	t.st.retain()
 	return v
 }

@@ -25,12 +25,10 @@ type Tensor struct {
 	closed atomic.Bool
 	offset int // elements from the storage's start
 	// Of a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.
-	views  atomic.Int32
-	gen    atomic.Uint32
-	shape  []int
-	stride []int
-	dims   [8]int // backs shape and stride up to four dimensions
-	scope  *scope
+	views atomic.Int32
+	gen   atomic.Uint32
+	*form // shape and strides
+	scope *scope
 
 	// The history: that of a view may be stale, see derive.
 	node *node    // the operation that made it, if it takes part in a gradient
@@ -48,13 +46,23 @@ type fresh struct {
 func (t *Tensor) DType() dtype.DType { return t.dt }
 
 // Shape returns the size of every dimension. The caller may not change it.
-func (t *Tensor) Shape() []int { return t.shape }
+func (t *Tensor) Shape() []int {
+	if t.form == nil {
+		return nil
+	}
+	return t.shape
+}
 
 // Stride returns, for every dimension, how many elements lie between neighbours. The caller may not change it.
-func (t *Tensor) Stride() []int { return t.stride }
+func (t *Tensor) Stride() []int {
+	if t.form == nil {
+		return nil
+	}
+	return t.stride
+}
 
 // Dim returns the number of dimensions.
-func (t *Tensor) Dim() int { return len(t.shape) }
+func (t *Tensor) Dim() int { return len(t.Shape()) }
 
 // Size returns the size of dimension i; negative i counts from the end.
 func (t *Tensor) Size(i int) int {
@@ -69,7 +77,12 @@ func (t *Tensor) Size(i int) int {
 }
 
 // Numel returns the number of elements.
-func (t *Tensor) Numel() int { return numel(t.shape) }
+func (t *Tensor) Numel() int {
+	if t.form == nil {
+		return 1
+	}
+	return t.numel
+}
 
 // Offset returns the first element's place in the storage, in elements.
 func (t *Tensor) Offset() int { return t.offset }
@@ -78,7 +91,7 @@ func (t *Tensor) Offset() int { return t.offset }
 func (t *Tensor) DataPtr() uint64 { return t.ptr() }
 
 // IsContiguous reports whether the elements lie in order without gaps.
-func (t *Tensor) IsContiguous() bool { return contiguous(t.shape, t.stride) }
+func (t *Tensor) IsContiguous() bool { return t.form == nil || t.contiguous }
 
 // Device returns the device that holds the elements.
 func (t *Tensor) Device() *rt.Device { return t.st.dev }
@@ -109,7 +122,7 @@ func describe(t *Tensor) string {
 	if t == nil {
 		return "nil"
 	}
-	return t.dt.String() + strings.ReplaceAll(fmt.Sprint(t.shape), ",", " ")
+	return t.dt.String() + strings.ReplaceAll(fmt.Sprint(t.Shape()), ",", " ")
 }
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
@@ -142,27 +155,6 @@ func (t *Tensor) Close() {
 }
 
 func (t *Tensor) ptr() uint64 { return t.st.ptr + uint64(t.offset*t.dt.Size()) }
-
-// setShape copies the shape and strides in; nil strides mean contiguous.
-func (t *Tensor) setShape(shape, stride []int) {
-	n := len(shape)
-	if n <= len(t.dims)/2 {
-		t.shape, t.stride = t.dims[:n:n], t.dims[4:4+n:4+n]
-	} else {
-		d := make([]int, 2*n)
-		t.shape, t.stride = d[:n:n], d[n:]
-	}
-	copy(t.shape, shape)
-	if stride != nil {
-		copy(t.stride, stride)
-		return
-	}
-	step := 1
-	for i := n - 1; i >= 0; i-- {
-		t.stride[i] = step
-		step *= max(shape[i], 1)
-	}
-}
 
 func numel(shape []int) int {
 	n := 1
@@ -203,6 +195,9 @@ func extent(shape, stride []int) int {
 func sameShape(a, b []int) bool {
 	if len(a) != len(b) {
 		return false
+	}
+	if len(a) > 0 && &a[0] == &b[0] {
+		return true
 	}
 	for i := range a {
 		if a[i] != b[i] {

@@ -1,0 +1,186 @@
+package core
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+)
+
+// intList is an immutable list of whole numbers. Equal lists are one list, so that comparing two compares pointers.
+type intList struct {
+	n    []int
+	hash uint64
+}
+
+// form is the shape and strides of a tensor. It is immutable, and tensors that lie alike share one, so that comparing two compares pointers.
+type form struct {
+	shape, stride []int
+	hash          uint64
+	numel         int
+	// extent is how many elements of storage lie between the first element and the last one, both included.
+	extent int
+	// contiguous says that the elements lie in row-major order without gaps.
+	contiguous bool
+}
+
+// interned holds what there is one of, weakly: what nobody uses any more goes.
+type interned[T any] struct {
+	mu sync.Mutex
+	by map[uint64][]weak.Pointer[T]
+}
+
+// get returns the value of that hash for which same holds, or the one that make makes.
+func (in *interned[T]) get(hash uint64, same func(*T) bool, make func() *T) *T {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.by == nil {
+		in.by = map[uint64][]weak.Pointer[T]{}
+	}
+	live := in.by[hash][:0]
+	var found *T
+	for _, w := range in.by[hash] {
+		if p := w.Value(); p != nil {
+			live = append(live, w)
+			if found == nil && same(p) {
+				found = p
+			}
+		}
+	}
+	if found == nil {
+		found = make()
+		live = append(live, weak.Make(found))
+		runtime.AddCleanup(found, in.forget, hash)
+	}
+	in.by[hash] = live
+	return found
+}
+
+// forget drops the entries of a hash whose values are gone.
+func (in *interned[T]) forget(hash uint64) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	live := in.by[hash][:0]
+	for _, w := range in.by[hash] {
+		if w.Value() != nil {
+			live = append(live, w)
+		}
+	}
+	if len(live) == 0 {
+		delete(in.by, hash)
+		return
+	}
+	in.by[hash] = live
+}
+
+// size returns how many hashes have entries, for tests.
+func (in *interned[T]) size() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.by)
+}
+
+var (
+	allForms interned[form]
+	allLists interned[intList]
+)
+
+// internCache is a session's short way to what it used last. It holds a bounded number of entries, by hash.
+type internCache struct {
+	forms [256]*form
+	lists [64]*intList
+}
+
+// mixInts adds numbers to a hash. The multiplier is the odd number nearest to 2^64 over the golden ratio, as in Fibonacci hashing.
+func mixInts(h uint64, n []int) uint64 {
+	for _, v := range n {
+		h = (h ^ uint64(v)) * 0x9e3779b97f4a7c15
+		h ^= h >> 29
+	}
+	return h
+}
+
+func hashForm(shape, stride []int) uint64 {
+	return mixInts(mixInts(uint64(len(shape)), shape), stride)
+}
+
+// form returns the form of that shape and those strides; nil strides mean contiguous.
+func (c *internCache) form(shape, stride []int) *form {
+	var b [8]int
+	if stride == nil {
+		stride = rowMajor(b[:0], shape)
+	}
+	h := hashForm(shape, stride)
+	slot := &c.forms[h%uint64(len(c.forms))]
+	if f := *slot; f != nil && f.hash == h && f.is(shape, stride) {
+		return f
+	}
+	*slot = formOf(shape, stride)
+	return *slot
+}
+
+// formOf is internCache.form where there is no session at hand.
+func formOf(shape, stride []int) *form {
+	if stride == nil {
+		stride = rowMajor(nil, shape)
+	}
+	h := hashForm(shape, stride)
+	return allForms.get(h, func(f *form) bool { return f.is(shape, stride) }, func() *form {
+		d := make([]int, 2*len(shape))
+		f := &form{shape: d[:len(shape):len(shape)], stride: d[len(shape):], hash: h}
+		copy(f.shape, shape)
+		copy(f.stride, stride)
+		f.numel, f.extent, f.contiguous = numel(shape), extent(shape, stride), contiguous(shape, stride)
+		return f
+	})
+}
+
+func (f *form) is(shape, stride []int) bool {
+	return sameShape(f.shape, shape) && sameShape(f.stride, stride)
+}
+
+// list returns the list of those numbers; nil where there are none.
+func (c *internCache) list(n []int) *intList {
+	if len(n) == 0 {
+		return nil
+	}
+	h := mixInts(uint64(len(n)), n)
+	slot := &c.lists[h%uint64(len(c.lists))]
+	if l := *slot; l != nil && l.hash == h && sameShape(l.n, n) {
+		return l
+	}
+	*slot = listOf(n)
+	return *slot
+}
+
+// listOf is internCache.list where there is no session at hand.
+func listOf(n []int) *intList {
+	if len(n) == 0 {
+		return nil
+	}
+	h := mixInts(uint64(len(n)), n)
+	return allLists.get(h, func(l *intList) bool { return sameShape(l.n, n) }, func() *intList {
+		return &intList{append([]int(nil), n...), h}
+	})
+}
+
+// ints returns the numbers, which nobody may change.
+func (l *intList) ints() []int {
+	if l == nil {
+		return nil
+	}
+	return l.n
+}
+
+// rowMajor appends to buf the strides of a contiguous array.
+func rowMajor(buf, shape []int) []int {
+	n := len(shape)
+	for range n {
+		buf = append(buf, 0)
+	}
+	step := 1
+	for i := n - 1; i >= 0; i-- {
+		buf[i] = step
+		step *= max(shape[i], 1)
+	}
+	return buf
+}
