@@ -104,11 +104,14 @@ func (w *watcher) memory() map[uint64][]byte {
 // deviceWork are the calls by which an operation may change memory.
 var deviceWork = []string{"Launch", "CopyDtoD", "CopyHtoD", "Memset", "GraphLaunch"}
 
-func (w *watcher) watch(op string, view, end bool) {
-	if !end {
-		w.open = append(w.open, before{len(w.rec.Calls()), w.memory()})
-		return
-	}
+func (w *watcher) Before(*core.Frame) bool {
+	w.open = append(w.open, before{len(w.rec.Calls()), w.memory()})
+	return false
+}
+
+func (w *watcher) After(f *core.Frame) { w.ended(f.Op(), f.Outs() > 0 && f.Inferred()[0].View) }
+
+func (w *watcher) ended(op string, view bool) {
 	w.seen[op] = true
 	b := w.open[len(w.open)-1]
 	w.open = w.open[:len(w.open)-1]
@@ -150,8 +153,8 @@ func newWatcher(t *testing.T) (*watcher, *tenon.Exec) {
 func (w *watcher) watched(x *tenon.Exec, f func()) error {
 	w.rec.Reset()
 	w.open = nil
-	core.SetWatch((*core.Exec)(x), w.watch)
-	defer core.SetWatch((*core.Exec)(x), nil)
+	core.SetTap((*core.Exec)(x), w)
+	defer core.SetTap((*core.Exec)(x), nil)
 	return try(f)
 }
 
@@ -331,11 +334,11 @@ func TestDeviceWorkSeesHostLoops(t *testing.T) {
 	x.Scope(func(x *tenon.Exec) {
 		a := x.Zeros([]int{4}, tenon.Float32)
 		err = w.watched(x, func() {
-			w.watch("Planted", false, false)
+			w.Before(nil)
 			if err := w.inner.Memset(driver.Ptr(a.DataPtr()), 1, 1, 16, driver.Stream(w.dev.DefaultStream().Handle())); err != nil {
 				t.Fatal(err)
 			}
-			w.watch("Planted", false, true)
+			w.ended("Planted", false)
 			x.Neg(a)
 		})
 	})

@@ -13,12 +13,12 @@ import (
 
 // copies returns how many conversions f makes.
 func copies(x *Exec, f func()) (n int) {
-	SetWatch(x, func(op string, _, end bool) {
+	setWatch(x, func(op string, _, end bool) {
 		if op == "Copy" && !end {
 			n++
 		}
 	})
-	defer SetWatch(x, nil)
+	defer setWatch(x, nil)
 	f()
 	return n
 }

@@ -2,7 +2,10 @@ package core
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"unique"
 
 	"tenon.dev/dtype"
@@ -10,18 +13,24 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// attrs are the attributes of a call besides its operands: a plain value that can be copied, compared and kept. Nothing in it points to memory of the
-// device or of a frame.
+// attrs are the attributes of a call besides its operands. Nothing in them points to memory of the device or of a frame.
 type attrs struct {
+	structure
 	scalar [4]kernels.Scalar
-	// hole holds the scalars that stand for absent inputs of pointwise operations; holes has their bits, holeFloat those that are not integers.
-	hole      [4]kernels.Scalar
-	holes     uint8
-	holeFloat uint8
-	dt        dtype.DType
-	i         [8]int
-	list      *intList
-	opt       param
+	// hole holds the scalars that stand for absent inputs of pointwise operations.
+	hole [4]kernels.Scalar
+}
+
+// structure is what, among the attributes, decides types, shapes and kernels.
+type structure struct {
+	// holes has the bits of inputs in whose place there is a number, and holeFloat of those where that is no integer.
+	holes, holeFloat uint8
+	// hosts has the bits of inputs that were 0-d tensors of the processor.
+	hosts uint8
+	dt    dtype.DType
+	i     [8]int
+	list  *intList
+	opt   param
 }
 
 // param is an attribute that a row defines for itself. Its types are comparable and consist of numbers, forms, lists and things that there is one of, such
@@ -45,13 +54,233 @@ func (distribution) param()   {}
 func (*distance) param()      {}
 func (region) param()         {}
 func (unviewed) param()       {}
-func (EmbeddingOpt) param()   {}
+func (embedding) param()      {}
 func (ofDevice) param()       {}
 func (onStream) param()       {}
 func (foreach) param()        {}
 func (advance) param()        {}
 func (updateScale) param()    {}
 func (launching) param()      {}
+
+// Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names operands by
+// number, type and form, and so keeps none of them alive.
+type Call struct {
+	row *row
+	callMode
+	structure
+	scalar, hole [4]number
+	// first are the first operands and rest the others: inputs, those of a list, and destinations.
+	first     [4]Operand
+	rest      *operandList
+	many      uint16
+	ins, dsts uint8
+}
+
+// callMode is how a call runs, as far as its Exec says so.
+type callMode struct {
+	stream               *rt.Stream
+	generator            *rt.Generator
+	pool                 *rt.MemPool
+	noGrad, tf32, byHand bool
+}
+
+// number is a kernels.Scalar by its bits, so that a NaN equals itself and the zeros differ.
+type number struct{ f, im, i uint64 }
+
+func numbersOf4(s *[4]kernels.Scalar) (n [4]number) {
+	for i, v := range s {
+		n[i] = number{math.Float64bits(v.F), math.Float64bits(v.Im), uint64(v.I)}
+	}
+	return n
+}
+
+func scalarsOf4(n *[4]number) (s [4]kernels.Scalar) {
+	for i, v := range n {
+		s[i] = kernels.Scalar{F: math.Float64frombits(v.f), Im: math.Float64frombits(v.im), I: int64(v.i)}
+	}
+	return s
+}
+
+// Operand describes an operand of a call: the number of its storage (0 if there is no operand), which no other storage of the process has, its type, and
+// where its elements lie.
+type Operand struct {
+	storage uint64
+	form    *form
+	offset  int
+	dt      dtype.DType
+}
+
+func operandOf(t *Tensor) Operand {
+	if t == nil {
+		return Operand{}
+	}
+	return Operand{t.st.number(), t.form, t.offset, t.dt}
+}
+
+// operandList is a list of which there is one of those operands.
+type operandList struct{ all []Operand }
+
+var allOperands interned[operandList]
+
+func restOf(rest []Operand) *operandList {
+	if len(rest) == 0 {
+		return nil
+	}
+	h := uint64(len(rest))
+	for _, o := range rest {
+		var fh uint64
+		if o.form != nil {
+			fh = o.form.hash
+		}
+		h = mixInts(h, []int{int(o.storage), int(fh), o.offset, int(o.dt)})
+	}
+	return allOperands.get(h, func(l *operandList) bool { return slices.Equal(l.all, rest) }, func() *operandList { return &operandList{rest} })
+}
+
+// Op returns the operation's name.
+func (c *Call) Op() string { return c.row.Name }
+
+// Operands returns the descriptions of all operands: inputs, those of a list, and destinations. Absent ones are zero.
+func (c *Call) Operands() []Operand {
+	n := int(c.ins) + int(c.many) + int(c.dsts)
+	out := append([]Operand(nil), c.first[:min(n, len(c.first))]...)
+	if c.rest != nil {
+		out = append(out, c.rest.all...)
+	}
+	return out
+}
+
+// Absent reports whether there is no operand.
+func (o Operand) Absent() bool { return o.form == nil }
+
+// Storage returns the number of the operand's storage.
+func (o Operand) Storage() uint64 { return o.storage }
+
+// String describes the operand, such as "float32[3 4] #7".
+func (o Operand) String() string {
+	if o.Absent() {
+		return "none"
+	}
+	s := o.dt.String() + strings.ReplaceAll(fmt.Sprint(o.form.shape), ",", " ")
+	if !o.form.contiguous {
+		s += fmt.Sprint("/", o.form.stride)
+	}
+	s += fmt.Sprint(" #", o.storage)
+	if o.offset != 0 {
+		s += fmt.Sprint("+", o.offset)
+	}
+	return s
+}
+
+// String prints the call, such as "Add(float32[3 4] #7, 2)".
+func (c Call) String() string {
+	var b strings.Builder
+	b.WriteString(c.row.Name)
+	b.WriteByte('(')
+	ops, hole := c.Operands(), scalarsOf4(&c.hole)
+	for i, o := range ops {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		switch {
+		case i >= len(ops)-int(c.dsts):
+			fmt.Fprint(&b, "into ", o)
+		case i < int(c.ins) && c.holes&(1<<i) != 0:
+			fmt.Fprint(&b, number4(hole[i]))
+		default:
+			fmt.Fprint(&b, o)
+		}
+	}
+	b.WriteByte(')')
+	for i, v := range scalarsOf4(&c.scalar) {
+		if v != (kernels.Scalar{}) {
+			fmt.Fprintf(&b, " s%d=%s", i, number4(v))
+		}
+	}
+	for i, v := range c.i {
+		if v != 0 {
+			fmt.Fprintf(&b, " i%d=%d", i, v)
+		}
+	}
+	if c.list != nil {
+		fmt.Fprint(&b, " list=", c.list.n)
+	}
+	if c.dt != dtype.Invalid {
+		fmt.Fprint(&b, " dtype=", c.dt)
+	}
+	if c.opt != nil {
+		fmt.Fprintf(&b, " %s", printParam(c.opt))
+	}
+	return b.String()
+}
+
+func number4(v kernels.Scalar) string {
+	switch {
+	case v.Im != 0:
+		return fmt.Sprint(complex(v.F, v.Im))
+	case v.F == 0 && v.I != 0:
+		return fmt.Sprint(v.I)
+	}
+	return fmt.Sprint(v.F)
+}
+
+// printParam prints a row's own attribute: its type, and its numbers where there is nothing but those.
+func printParam(p param) string {
+	name := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", p), "*"), "core.")
+	switch p.(type) {
+	case conv, pooling, likelihood:
+		return fmt.Sprintf("%s%+v", name, p)
+	}
+	return name
+}
+
+// Infer returns what the outputs of c are, or the error with which it would be refused. It opens no device and takes none of its memory.
+func (c Call) Infer() (outs []Spec, err error) {
+	err = Try(func() {
+		x := &Exec{s: &session{}}
+		f := x.s.enter(x, c.row)
+		f.restore(&c, describedBy(c.Operands()))
+		c.row.infer(f)
+		outs = f.Inferred()
+		for i := range outs {
+			if d := f.to(i); d != nil {
+				outs[i] = Spec{DType: d.dt, Shape: d.shape, Stride: d.stride, Offset: d.offset}
+			}
+		}
+	})
+	return outs, err
+}
+
+// describedBy returns tensors of those types and forms, without elements.
+func describedBy(ops []Operand) []*Tensor {
+	ts := make([]*Tensor, len(ops))
+	for i, o := range ops {
+		if !o.Absent() {
+			ts[i] = &Tensor{dt: o.dt, form: o.form, offset: o.offset, st: &storage{}}
+		}
+	}
+	return ts
+}
+
+// restore fills the frame with the call on those operands.
+func (f *frame) restore(c *Call, operands []*Tensor) {
+	f.attrs = attrs{c.structure, scalarsOf4(&c.scalar), scalarsOf4(&c.hole)}
+	f.dims = append(f.dimsB[:0], c.list.ints()...)
+	f.ins = copy(f.in[:], operands[:c.ins])
+	f.many = append(f.many[:0], operands[c.ins:int(c.ins)+int(c.many)]...)
+	f.outs = copy(f.dst[:], operands[int(c.ins)+int(c.many):])
+}
+
+// Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the outputs.
+func (x *Exec) Again(c Call, operands []*Tensor) []*Tensor {
+	m := x.m
+	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand
+	m.autocast, m.casts = dtype.Invalid, nil // the operands are converted
+	y := x.s.exec(m)
+	f := x.s.enter(y, c.row)
+	f.restore(&c, operands)
+	return f.callMany()
+}
 
 // form returns the form of that shape and those strides; nil strides mean contiguous. Most often it is an operand's.
 func (f *frame) form(shape, stride []int) *form {
@@ -60,7 +289,7 @@ func (f *frame) form(shape, stride []int) *form {
 		if t == nil || t.form == nil || !sameShape(t.shape, shape) {
 			continue
 		}
-		if stride == nil && t.contiguous && len(shape) > 0 || stride != nil && sameShape(t.stride, stride) {
+		if stride == nil && t.plain || stride != nil && sameShape(t.stride, stride) {
 			return t.form
 		}
 	}
@@ -76,6 +305,13 @@ func (f *frame) keptAttrs() *attrs {
 	a := f.attrs
 	return &a
 }
+
+// floatBits is a float64 by its bits, so that a NaN equals itself.
+type floatBits uint64
+
+func bitsOf(v float64) floatBits { return floatBits(math.Float64bits(v)) }
+
+func (b floatBits) value() float64 { return math.Float64frombits(uint64(b)) }
 
 // numberList is a list of numbers, compared by what they are.
 type numberList struct{ h unique.Handle[string] }

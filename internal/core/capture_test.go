@@ -274,12 +274,12 @@ func TestReplaysOfDraws(t *testing.T) {
 		var y *Tensor
 		g := captureOf(t, x, CaptureOpt{}, func(x *Exec) { y = x.WithGenerator(gen).Rand([]int{8}, dtype.Float32) })
 		var filled int
-		SetWatch(x, func(op string, _, end bool) {
+		setWatch(x, func(op string, _, end bool) {
 			if end && op == "FillInto" {
 				filled++
 			}
 		})
-		defer SetWatch(x, nil)
+		defer setWatch(x, nil)
 		step := func(what string, want int) {
 			t.Helper()
 			filled = 0

@@ -148,12 +148,12 @@ func TestCheckpointMemory(t *testing.T) {
 			mem := x.Device().Memory()
 			mem.ResetPeakStats()
 			before := mem.Stats().AllocatedBytes[0].Current
-			SetWatch(x, func(op string, _, end bool) {
+			setWatch(x, func(op string, _, end bool) {
 				if op == "Tanh" && !end {
 					products++
 				}
 			})
-			defer SetWatch(x, nil)
+			defer setWatch(x, nil)
 			x.Scope(func(x *Exec) {
 				y := l.forward(x, x.Full([]int{n, 8}, 0.5, dtype.Float32), run)
 				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {

@@ -59,8 +59,9 @@ type session struct {
 	// capture is the graph that is being recorded, or nil.
 	capture *capture
 	// busy says that an operation runs: a second one can only be another goroutine's.
-	busy  bool
-	watch Watch
+	busy bool
+	// tap sees the session's calls, or is nil.
+	tap Tap
 	// run is the innermost backward pass under way.
 	run *run
 }

@@ -31,9 +31,9 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", infer: func(*frame) {}, run: runForeach})
-	rowAdvance = define(row{Name: "Advance", infer: func(*frame) {}, run: runAdvance})
-	rowUpdateScale = define(row{Name: "UpdateScale", infer: func(*frame) {}, run: runUpdateScale})
+	rowForeach = define(row{Name: "Foreach", flags: flagMutates, infer: func(*frame) {}, run: runForeach})
+	rowAdvance = define(row{Name: "Advance", flags: flagMutates, infer: func(*frame) {}, run: runAdvance})
+	rowUpdateScale = define(row{Name: "UpdateScale", flags: flagMutates, infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
@@ -259,7 +259,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 
 // updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.
 type updateScale struct {
-	growth, backoff float64
+	growth, backoff floatBits
 	interval        int
 }
 
@@ -272,14 +272,14 @@ func runUpdateScale(f *frame) error {
 			flags = append(flags, operand(t).Ptr)
 		}
 	}
-	return kernels.UpdateScale(f, operand(f.many[0]), operand(f.many[1]), flags, c.growth, c.backoff, c.interval)
+	return kernels.UpdateScale(f, operand(f.many[0]), operand(f.many[1]), flags, c.growth.value(), c.backoff.value(), c.interval)
 }
 
 // UpdateScale ends a step of scaled losses: row and scale, a float32, follow from the flags, which are cleared.
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	f := x.NoGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
-	f.opt = updateScale{growth, backoff, interval}
+	f.opt = updateScale{bitsOf(growth), bitsOf(backoff), interval}
 	f.call()
 	f.x.s.leave(f)
 }

@@ -19,8 +19,9 @@ type form struct {
 	numel         int
 	// extent is how many elements of storage lie between the first element and the last one, both included.
 	extent int
-	// contiguous says that the elements lie in row-major order without gaps.
-	contiguous bool
+	// contiguous says that the elements lie in row-major order without gaps, and plain that the strides are those that a new tensor has, also in
+	// dimensions of which there is one element or none.
+	contiguous, plain bool
 }
 
 // interned holds what there is one of, weakly: what nobody uses any more goes.
@@ -130,6 +131,7 @@ func formOf(shape, stride []int) *form {
 		copy(f.shape, shape)
 		copy(f.stride, stride)
 		f.numel, f.extent, f.contiguous = numel(shape), extent(shape, stride), contiguous(shape, stride)
+		f.plain = sameShape(stride, rowMajor(nil, shape))
 		return f
 	})
 }

@@ -25,8 +25,6 @@ type frame struct {
 	// Attributes, as the row's schema orders them. dims are those of its list while the call is made.
 	attrs
 	dims []int
-	// hosts has the bits of inputs that were 0-d tensors of the processor.
-	hosts uint8
 	// compute is the type that the operation computes in, which infer decides.
 	compute dtype.DType
 
@@ -88,7 +86,7 @@ func (s *session) leave(f *frame) {
 	for i := range f.many {
 		f.many[i] = nil
 	}
-	f.many, f.dims, f.ins, f.outs, f.hosts, f.compute = f.many[:0], f.dimsB[:0], 0, 0, 0, dtype.Invalid
+	f.many, f.dims, f.ins, f.outs, f.compute = f.many[:0], f.dimsB[:0], 0, 0, dtype.Invalid
 	f.attrs = attrs{}
 	s.depth--
 }

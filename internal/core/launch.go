@@ -59,7 +59,9 @@ func Over(n int) LaunchShape {
 
 var rowLaunch *row
 
-func init() { rowLaunch = define(row{Name: "Launch", infer: func(*frame) {}, run: runLaunch}) }
+func init() {
+	rowLaunch = define(row{Name: "Launch", flags: flagMutates | flagUser, infer: func(*frame) {}, run: runLaunch})
+}
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
 type launching struct {

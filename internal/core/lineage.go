@@ -112,7 +112,7 @@ func (t *Tensor) derive() *fault.Error {
 		return err
 	}
 	n := newNode(rowRegion, l.base.node.m)
-	n.attrs = &attrs{opt: t.region()}
+	n.attrs = &attrs{structure: structure{opt: t.region()}}
 	n.addEdge(l.base)
 	n.addOutput(t)
 	t.rebase(n, 0)
@@ -164,7 +164,7 @@ func (t *Tensor) changed(n *node, out uint8) {
 	b := t.root()
 	if b != t {
 		o := newNode(rowOverlay, n.m)
-		o.attrs = &attrs{opt: t.region()}
+		o.attrs = &attrs{structure: structure{opt: t.region()}}
 		o.addEdge(b)
 		o.edges = append(o.edges, edge{node: n, out: out, dt: t.dt, form: t.form})
 		n.refs.Add(1)

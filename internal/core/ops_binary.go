@@ -14,7 +14,7 @@ func init() {
 	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, back: backAddScaled})
 	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, back: flatPair})
 	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, back: flatPair})
-	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
+	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, fixed: hole1, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {

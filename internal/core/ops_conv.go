@@ -20,7 +20,7 @@ type ConvOpt struct {
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
-	rowConv = define(row{Name: "Conv2d", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
+	rowConv = define(row{Name: "Conv2d", optional: in2, Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
 	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, infer: inferConvData, run: runConvData})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
 }

@@ -21,7 +21,7 @@ const (
 
 func init() {
 	rowGather = define(row{Name: "Gather", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
-	rowScatter = define(row{Name: "Scatter", Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
+	rowScatter = define(row{Name: "Scatter", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
 }
 
 func init() {
@@ -323,7 +323,14 @@ type EmbeddingOpt struct {
 	ScaleGradByFreq bool
 }
 
-// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an EmbeddingOpt.
+// embedding is what the gradient of an Embedding depends on: whether there is a row, index, that gets none, and whether rows' gradients are divided by how
+// often they are named.
+type embedding struct {
+	padding, scale bool
+	index          int
+}
+
+// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an embedding.
 var rowEmbedding *row
 
 func init() {
@@ -352,14 +359,14 @@ func init() {
 
 func init() {
 	rowEmbedding.back = func(b *back) {
-		x, opt, d := b.x, b.n.opt.(EmbeddingOpt), b.shape(0)[1]
+		x, opt, d := b.x, b.n.opt.(embedding), b.shape(0)[1]
 		index := x.Reshape(b.in(1), -1)
 		g := x.Reshape(b.grad(0), -1, d)
-		if opt.Padding {
-			keep := x.Ne(index, x.Full(nil, float64(opt.PaddingIdx), index.dt))
+		if opt.padding {
+			keep := x.Ne(index, x.Full(nil, float64(opt.index), index.dt))
 			g = x.Mul(g, x.Unsqueeze(x.ToDType(keep, g.dt), 1))
 		}
-		if opt.ScaleGradByFreq {
+		if opt.scale {
 			counts := x.sumAt(b.shape(0)[:1], 0, index, x.Ones(index.shape, dtype.Int64), 0)
 			g = x.Div(x.widened(g), x.Unsqueeze(x.Gather(counts, 0, index), 1)) // a half holds no large counts
 		}
@@ -386,7 +393,7 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 			x.NoGrad().renorm(weight, index, opt)
 		}
 		f := x.op(rowEmbedding, weight, x.Contiguous(index))
-		f.opt = opt
+		f.opt = embedding{opt.Padding, opt.ScaleGradByFreq, opt.PaddingIdx}
 		return f.call1()
 	})
 }

@@ -11,7 +11,7 @@ import (
 type norm struct {
 	view, affine *intList
 	over         *intList
-	eps          float64
+	eps          floatBits
 	// centered says that the mean is taken off.
 	centered bool
 }
@@ -22,13 +22,13 @@ type norm struct {
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
 
 func init() {
-	rowLayerNorm = define(row{Name: "LayerNorm", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
-	rowRMSNorm = define(row{Name: "RMSNorm", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
-	rowGroupNorm = define(row{Name: "GroupNorm", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
-	rowBatchNormEval = define(row{Name: "BatchNormEval", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
+	rowLayerNorm = define(row{Name: "LayerNorm", optional: in1 | in2, Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", optional: in1 | in2, Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", optional: in1 | in2, Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", optional: in1 | in2, Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
+	rowBatchNormEval = define(row{Name: "BatchNormEval", optional: in1 | in2, saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
-	rowNormGrad = define(row{Name: "NormBackward", infer: inferNormGrad, run: runNormGrad})
+	rowNormGrad = define(row{Name: "NormBackward", optional: in2 | in4, infer: inferNormGrad, run: runNormGrad})
 	rowRunningStats = define(row{Name: "RunningStats",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
@@ -81,7 +81,7 @@ func inferNorm(f *frame) {
 
 func (x *Exec) norm(view, affine, over []int, eps float64, centered bool) norm {
 	c := &x.s.made
-	return norm{c.list(view), c.list(affine), c.list(over), eps, centered}
+	return norm{c.list(view), c.list(affine), c.list(over), bitsOf(eps), centered}
 }
 
 func (n norm) reduces(dim int) bool {
@@ -115,7 +115,7 @@ func runLayerNorm(f *frame) error {
 		return nil
 	}
 	n := f.opt.(norm)
-	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps)
+	return kernels.LayerNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), operand(f.out[2]), n.rows(operand(f.in[0])), optional(f.in[1]), optional(f.in[2]), n.eps.value())
 }
 
 func runRMSNorm(f *frame) error {
@@ -123,26 +123,26 @@ func runRMSNorm(f *frame) error {
 		return nil
 	}
 	n := f.opt.(norm)
-	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps)
+	return kernels.RMSNorm(f, f.in[0].dt, n.rows(operand(f.out[0])), operand(f.out[1]), n.rows(operand(f.in[0])), optional(f.in[1]), n.eps.value())
 }
 
 func runGroupNorm(f *frame) error {
 	n := f.opt.(norm)
 	v := n.view.ints()
-	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps)
+	return kernels.GroupNorm(f, f.in[0].dt, v[0], v[1]*v[2], v[3], v[1], operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), optional(f.in[1]), optional(f.in[2]), n.eps.value())
 }
 
 func runBatchNorm(f *frame) error {
 	t, x := f.in[0].dt, operand(f.in[0])
 	mean, rstd := operand(f.out[1]), operand(f.out[2])
-	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(norm).eps); err != nil {
+	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(norm).eps.value()); err != nil {
 		return err
 	}
 	return kernels.BatchNorm(f, t, operand(f.out[0]), x, mean, rstd, optional(f.in[1]), optional(f.in[2]))
 }
 
 func runBatchNormEval(f *frame) error {
-	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(norm).eps)
+	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(norm).eps.value())
 }
 
 // normGrad is the attribute of the gradient: of which row, which of dx, dweight and dbias are wanted, and their types and shapes.
@@ -244,7 +244,7 @@ func (b *back) normOps(n norm) {
 	if n.centered {
 		h = x.Sub(h, x.Mean(h, n.over.ints(), keep))
 	}
-	rstd := x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), n.over.ints(), keep), n.eps))
+	rstd := x.Rsqrt(x.AddS(x.Mean(x.Mul(h, h), n.over.ints(), keep), n.eps.value()))
 	h = x.Mul(h, rstd)
 	g := dy
 	if w != nil {
@@ -272,7 +272,7 @@ func backBatchNormEval(b *back) {
 	dt := accumulated(dy.dt)
 	dy = x.ToDType(dy, dt)
 	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine.ints()...), dt) }
-	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps))
+	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps.value()))
 	if b.need(0) {
 		d := x.Mul(dy, rstd)
 		if w := b.in(1); w != nil {

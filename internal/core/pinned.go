@@ -211,7 +211,7 @@ func init() {
 	}})
 	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
 	// page-locked memory; opt is the stream of the other's device.
-	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign, run: runCopyAcross,
+	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign | flagWaits, run: runCopyAcross,
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 

@@ -31,6 +31,11 @@ type row struct {
 	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
 	saves save
 	cross save
+	// optional are the inputs that may be absent.
+	optional save
+	// fixed are the scalars (by in0 … in3) and the numbers in place of inputs (fixedHole0 …) on which it depends which kernels run, or how. All others are
+	// values: any number does, and the same kernels run.
+	fixed fixed
 	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is a half.
 	// PyTorch hands those to the computation in float32; others it makes halves first.
 	wideNumbers, wideHosts save
@@ -57,6 +62,20 @@ const (
 	out3
 )
 
+// fixed is a set of numbers among a call's attributes.
+type fixed uint8
+
+const (
+	scalar0 fixed = 1 << iota
+	scalar1
+	scalar2
+	scalar3
+	hole0
+	hole1
+	hole2
+	hole3
+)
+
 // flag is a set of properties of an operation.
 type flag uint16
 
@@ -69,9 +88,20 @@ const (
 	flagIdle
 	// flagParts: the views that come out are several, and cannot be changed in place where that is recorded.
 	flagParts
+	// flagDraws: it takes numbers from a generator.
+	flagDraws
+	// flagWaits: it waits for the device, or may, and so cannot be captured.
+	flagWaits
+	// flagVaries: where several elements go to one place, which of them wins may differ from run to run.
+	flagVaries
+	// flagMutates: it changes operands that are no destinations.
+	flagMutates
+	// flagUser: what it does is the program's own.
+	flagUser
 )
 
-// call runs the frame's operation: the one funnel. The order is autocast, outputs, ordering, kernels, tape.
+// call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's tap sees the
+// call between infer and place, when nothing has changed yet, and at the end.
 func (f *frame) call() {
 	x, r := f.x, f.row
 	s := x.s
@@ -79,21 +109,7 @@ func (f *frame) call() {
 		f.shared()
 	}
 	s.busy = true
-	if s.watch != nil {
-		s.watch(r.Name, r.flags&flagView != 0, false)
-	}
-	if f.ins > 0 && f.in[0] == nil && f.holes&1 == 0 { // others may be absent
-		f.fail(fault.Invalid, operandNil, 0)
-	}
-	for i := 0; i < f.ins; i++ {
-		f.in[i] = f.operand(i, f.in[i])
-	}
-	for i, t := range f.many {
-		if t == nil {
-			f.fail(fault.Invalid, operandNil, f.ins+i)
-		}
-		f.many[i] = f.operand(f.ins+i, t)
-	}
+	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
@@ -102,32 +118,56 @@ func (f *frame) call() {
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
-	f.place()
-	switch {
-	case r.flags&flagIdle != 0:
-		f.idle()
-	case r.flags&flagView == 0:
-		if grads && f.to(0) != nil && r.saves != 0 {
-			f.keepBefore()
+	if s.tap == nil || !s.tap.Before(f) {
+		f.place()
+		switch {
+		case r.flags&flagIdle != 0:
+			f.idle()
+		case r.flags&flagView == 0:
+			if grads && f.to(0) != nil && r.saves != 0 {
+				f.keepBefore()
+			}
+			f.issue(grads)
 		}
-		f.issue(grads)
 	}
 	if grads {
 		f.record()
 	}
-	for i := 0; i < f.outs; i++ {
-		if f.to(i) == nil {
-			s.adopt(f.out[i])
-		}
-	}
-	f.closeTemps()
-	if s.watch != nil {
-		s.watch(r.Name, r.flags&flagView != 0, true)
+	f.adopt()
+	if s.tap != nil {
+		s.tap.After(f)
 	}
 	s.busy = false
 }
 
-// issue orders the operation's work on the stream and hands it to the driver.
+// checkOperands refuses absent operands that the row needs, and those that cannot be used here.
+func (f *frame) checkOperands() {
+	for i := 0; i < f.ins; i++ {
+		if f.in[i] != nil {
+			f.in[i] = f.operand(i, f.in[i])
+		} else if f.holes&(1<<i) == 0 && f.row.optional&(in0<<i) == 0 {
+			f.fail(fault.Invalid, operandNil, i)
+		}
+	}
+	for i, t := range f.many {
+		if t == nil {
+			f.fail(fault.Invalid, operandNil, f.ins+i)
+		}
+		f.many[i] = f.operand(f.ins+i, t)
+	}
+}
+
+// adopt gives the new tensors to the innermost scope and closes what the call made for itself.
+func (f *frame) adopt() {
+	for i := 0; i < f.outs; i++ {
+		if f.to(i) == nil {
+			f.x.s.adopt(f.out[i])
+		}
+	}
+	f.closeTemps()
+}
+
+// issue orders the operation's work on the stream and hands it to the driver: the stages order and run.
 func (f *frame) issue(grads bool) {
 	st, r := f.x.m.stream, f.row
 	f.check(st.Device().Lost())

@@ -12,13 +12,6 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Watch sees every operation of a session: its name, whether it is a view, and whether it ends or begins. An operation that fails ends
-// without being seen.
-type Watch func(op string, view, end bool)
-
-// SetWatch makes w see the operations of x's session; nil ends that.
-func SetWatch(x *Exec, w Watch) { x.s.watch = w }
-
 // shared panics because two goroutines use one session. It names the line of the other one's call where that call is still running.
 func (f *frame) shared() {
 	s := f.x.s

@@ -17,7 +17,7 @@ func TestTwoGoroutines(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := ones(x, 3)
 		inside, proceed := make(chan bool), make(chan bool)
-		SetWatch(x, func(op string, view, end bool) {
+		setWatch(x, func(op string, view, end bool) {
 			if op == "Neg" && !end {
 				inside <- true
 				<-proceed
@@ -30,7 +30,7 @@ func TestTwoGoroutines(t *testing.T) {
 		err := Try(func() { x.Add(a, a) })
 		proceed <- true
 		b := <-done
-		SetWatch(x, nil)
+		setWatch(x, nil)
 		wantError(t, err, fault.Invalid, "two goroutines use one Exec at once", "Fork", "Add", "session_test.go", fmt.Sprintf("session_test.go:%d;", line))
 		want(t, x, b, -1, -1, -1)
 		want(t, x, x.Add(a, a), 2, 2, 2)
@@ -78,10 +78,10 @@ func TestSharedOperands(t *testing.T) {
 func TestWatch(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		var seen []string
-		SetWatch(x, func(op string, view, end bool) { seen = append(seen, fmt.Sprint(op, ":", view, ":", end)) })
+		setWatch(x, func(op string, view, end bool) { seen = append(seen, fmt.Sprint(op, ":", view, ":", end)) })
 		a := ones(x, 2, 2)
 		x.Autocast(dtype.Float16).MM(a, x.Transpose(a, 0, 1))
-		SetWatch(x, nil)
+		setWatch(x, nil)
 		x.Neg(a)
 		got := strings.Join(seen, " ")
 		const wanted = "Full:false:false Full:false:true Permute:true:false Permute:true:true " +

@@ -16,6 +16,8 @@ type storage struct {
 	ptr   uint64
 	bytes int
 
+	// id is the storage's number among all of the process, once somebody has asked for it.
+	id      atomic.Uint64
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
@@ -39,6 +41,18 @@ var live atomic.Int64
 
 // LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
 func LiveStorages() int { return int(live.Load()) }
+
+// storageNumbers counts the storages that were asked for their numbers.
+var storageNumbers atomic.Uint64
+
+// number returns the number of the storage, from 1 on, which no other storage of the process has or had.
+func (s *storage) number() uint64 {
+	if n := s.id.Load(); n != 0 {
+		return n
+	}
+	s.id.CompareAndSwap(0, storageNumbers.Add(1))
+	return s.id.Load()
+}
 
 func (s *storage) retain() { s.others.Add(1) }
 

@@ -1,0 +1,212 @@
+package conformance
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/core"
+)
+
+// again is a tap that runs every call a second time from its value, on copies of its operands, and compares. It also asks Infer, which knows no device.
+type again struct {
+	t *testing.T
+	// calls were compared; others could not be copied.
+	calls, others int
+	failed        map[string]bool
+	now           []pending
+}
+
+// pending is a call that has begun.
+type pending struct {
+	call     core.Call
+	operands []*core.Tensor // copies
+	random   []byte
+	inferred []core.Spec
+}
+
+func (a *again) Before(f *core.Frame) bool {
+	p := pending{call: f.Call()}
+	var err error
+	if p.inferred, err = p.call.Infer(); err != nil {
+		a.fail(&p, "Infer refuses it: %v", err)
+	}
+	if f.Draws() {
+		p.random = f.Exec().Generator().State()
+	}
+	f.Nested(func() { p.operands = copiesOf(f.Exec().NoGrad().Autocast(dtype.Invalid), f.Operands()) })
+	a.now = append(a.now, p)
+	return false
+}
+
+func (a *again) After(f *core.Frame) {
+	p := a.now[len(a.now)-1]
+	a.now = a.now[:len(a.now)-1]
+	defer func() {
+		for _, t := range p.operands {
+			t.Close()
+		}
+	}()
+	a.compareInferred(f, &p)
+	if p.operands == nil {
+		a.others++
+		return
+	}
+	a.calls++
+	f.Nested(func() {
+		x := f.Exec()
+		g := x.Generator()
+		if p.random != nil {
+			after := g.State()
+			if err := g.SetState(p.random); err != nil {
+				a.fail(&p, "%v", err)
+			}
+			defer g.SetState(after)
+		}
+		x.NoGrad().Scope(func(x *core.Exec) {
+			outs := x.Again(p.call, p.operands)
+			if len(outs) != f.Outs() {
+				a.fail(&p, "it has %d outputs instead of %d", len(outs), f.Outs())
+				return
+			}
+			for i, o := range outs {
+				if undefined(f, i) {
+					continue
+				}
+				a.compare(x, &p, fmt.Sprint("output ", i), o, f.Out(i))
+			}
+			for i, t := range f.Operands() {
+				if t != nil && f.Changes() {
+					a.compare(x, &p, fmt.Sprint("operand ", i), p.operands[i], t)
+				}
+			}
+		})
+	})
+}
+
+func (a *again) compareInferred(f *core.Frame, p *pending) {
+	if len(p.inferred) != f.Outs() {
+		a.fail(p, "Infer gives %d outputs instead of %d", len(p.inferred), f.Outs())
+		return
+	}
+	for i, s := range p.inferred {
+		if o := f.Out(i); s.DType != o.DType() || !slices.Equal(s.Shape, o.Shape()) || !slices.Equal(s.Stride, o.Stride()) || s.View && s.Offset != o.Offset() {
+			a.fail(p, "Infer says %v%v/%v of output %d, which is %v/%v", s.DType, s.Shape, s.Stride, i, o, o.Stride())
+		}
+	}
+}
+
+func (a *again) compare(x *core.Exec, p *pending, what string, got, want *core.Tensor) {
+	g, err := x.Bytes(got)
+	if err != nil {
+		a.fail(p, "%v", err)
+		return
+	}
+	w, err := x.Bytes(want)
+	if err != nil {
+		a.fail(p, "%v", err)
+		return
+	}
+	if !bytes.Equal(g, w) || got.DType() != want.DType() || !slices.Equal(got.Shape(), want.Shape()) || !slices.Equal(got.Stride(), want.Stride()) {
+		a.fail(p, "%s is %v/%v and was %v/%v, or its elements differ", what, got, got.Stride(), want, want.Stride())
+	}
+}
+
+// undefined reports whether nothing writes output i: that of a factory of memory, and the sum of weights of a loss that is not reduced.
+func undefined(f *core.Frame, i int) bool {
+	switch f.Op() {
+	case "Empty", "EmptyLike":
+		return true
+	case "CrossEntropy", "NLLLoss":
+		c := f.Call()
+		return i == 1 && strings.Contains(c.String(), "reduce:2")
+	}
+	return false
+}
+
+// fail reports the first failure of every operation.
+func (a *again) fail(p *pending, format string, args ...any) {
+	if op := p.call.Op(); !a.failed[op] {
+		a.failed[op] = true
+		a.t.Errorf("%v: %s", p.call, fmt.Sprintf(format, args...))
+	}
+}
+
+// copiesOf returns copies of the operands that lie as they do, or nil where that cannot be: where one is on another device, or one storage holds operands of
+// several types.
+func copiesOf(x *core.Exec, operands []*core.Tensor) []*core.Tensor {
+	type storage struct {
+		dt   dtype.DType
+		end  int
+		copy *core.Tensor
+	}
+	storages := map[*core.Tensor]*storage{} // by the first operand that lies in it
+	home := func(t *core.Tensor) *storage {
+		for o, s := range storages {
+			if o.SharesStorage(t) {
+				return s
+			}
+		}
+		storages[t] = &storage{dt: t.DType()}
+		return storages[t]
+	}
+	for _, t := range operands {
+		if t == nil {
+			continue
+		}
+		s := home(t)
+		if t.Device() != x.Device() || s.dt != t.DType() {
+			return nil
+		}
+		if n := reach(t); n > 0 {
+			s.end = max(s.end, t.Offset()+n)
+		}
+	}
+	out := make([]*core.Tensor, len(operands))
+	x.Scope(func(x *core.Exec) {
+		for i, t := range operands {
+			if t == nil {
+				continue
+			}
+			if reach(t) == 0 {
+				out[i] = core.Own(x.AsStrided(x.Empty([]int{t.Offset()}, t.DType()), t.Shape(), t.Stride(), t.Offset()))
+				continue
+			}
+			s := home(t)
+			if s.copy == nil {
+				s.copy = x.Clone(x.AsStrided(t, []int{s.end}, []int{1}, 0))
+			}
+			out[i] = core.Own(x.AsStrided(s.copy, t.Shape(), t.Stride(), t.Offset()))
+		}
+	})
+	return out
+}
+
+// reach is how many elements of storage t spans.
+func reach(t *core.Tensor) int {
+	n := 1
+	for i, d := range t.Shape() {
+		if d == 0 {
+			return 0
+		}
+		n += (d - 1) * t.Stride()[i]
+	}
+	return n
+}
+
+// TestOpsAgain runs PyTorch's recorded calls; every call of an operation below them, in backward passes too, is run once more from its value and must give
+// the same bits, types, shapes and strides, which Infer must know without a device.
+func TestOpsAgain(t *testing.T) {
+	x := open(t)
+	a := &again{t: t, failed: map[string]bool{}}
+	core.SetTap((*core.Exec)(x), a)
+	defer core.SetTap((*core.Exec)(x), nil)
+	t.Log((&opRunner{}).runAll(t, x))
+	t.Logf("%d calls were run again, %d could not be copied", a.calls, a.others)
+	if a.calls < 10_000 || a.others*50 > a.calls {
+		t.Errorf("%d calls were run again and %d could not be: too few", a.calls, a.others)
+	}
+}

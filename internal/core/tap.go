@@ -1,0 +1,113 @@
+package core
+
+import "tenon.dev/dtype"
+
+// Tap sees the calls of a session.
+type Tap interface {
+	// Before is told of a call whose outputs are decided; they have no memory yet, and nothing has changed. It returns true if it has taken the call over:
+	// then it has made the outputs, and no work is issued.
+	Before(f *Frame) bool
+	// After is told of a call that has come to its end. One that fails ends without it.
+	After(f *Frame)
+}
+
+// SetTap makes t see the calls of x's session, in place of the tap that it returns; nil is none.
+func SetTap(x *Exec, t Tap) Tap {
+	old := x.s.tap
+	x.s.tap = t
+	return old
+}
+
+// Frame is a call under way, as a tap sees it. It may not be kept.
+type Frame = frame
+
+// Op returns the operation's name.
+func (f *frame) Op() string { return f.row.Name }
+
+// Out returns output i of a call that has come to its end.
+func (f *frame) Out(i int) *Tensor { return f.out[i] }
+
+// Outs returns how many outputs the call has.
+func (f *frame) Outs() int { return f.outs }
+
+// Inferred returns the types and forms of the outputs.
+func (f *frame) Inferred() []Spec {
+	out := make([]Spec, f.outs)
+	for i := range out {
+		out[i] = f.specs[i].public()
+	}
+	return out
+}
+
+// Spec is the type, shape and strides of an output, and where a view's first element lies in its storage, in elements.
+type Spec struct {
+	DType         dtype.DType
+	Shape, Stride []int
+	Offset        int
+	View          bool
+}
+
+func (sp *spec) public() Spec {
+	return Spec{sp.dt, sp.form.shape, sp.form.stride, sp.offset, sp.kind == outView}
+}
+
+// Call returns the call as a value.
+func (f *frame) Call() Call {
+	f.list = f.x.s.made.list(f.dims)
+	m := &f.x.m
+	c := Call{row: f.row, callMode: callMode{m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual}, structure: f.structure,
+		scalar: numbersOf4(&f.scalar), hole: numbersOf4(&f.hole), ins: uint8(f.ins)}
+	for i := 0; i < maxOut && i < f.outs; i++ {
+		if f.dst[i] != nil {
+			c.dsts = uint8(i + 1)
+		}
+	}
+	var rest []Operand
+	add := func(i int, t *Tensor) {
+		switch o := operandOf(t); {
+		case i < len(c.first):
+			c.first[i] = o
+		default:
+			rest = append(rest, o)
+		}
+	}
+	n := 0
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.dst[:c.dsts]} {
+		for _, t := range ts {
+			add(n, t)
+			n++
+		}
+	}
+	c.many = uint16(len(f.many))
+	c.rest = restOf(rest)
+	return c
+}
+
+// Operands returns the call's operands in the order of Call.Operands.
+func (f *frame) Operands() []*Tensor {
+	ts := append(append([]*Tensor(nil), f.in[:f.ins]...), f.many...)
+	n := 0
+	for i := 0; i < maxOut && i < f.outs; i++ {
+		if f.dst[i] != nil {
+			n = i + 1
+		}
+	}
+	return append(ts, f.dst[:n]...)
+}
+
+// Exec returns the Exec that the call runs on.
+func (f *frame) Exec() *Exec { return f.x }
+
+// Nested runs g, whose operations are not the call's own. A tap must run its own so.
+func (f *frame) Nested(g func()) {
+	tap := f.x.s.tap
+	f.x.s.tap = nil
+	defer func() { f.x.s.tap = tap }()
+	f.nested(g)
+}
+
+// Changes reports whether the call changes operands.
+func (f *frame) Changes() bool { return f.to(0) != nil || f.row.flags&flagMutates != 0 }
+
+// Draws reports whether the call takes numbers from a generator.
+func (f *frame) Draws() bool { return f.row.flags&flagDraws != 0 }
