@@ -23,6 +23,9 @@ func Own(t *Tensor) *Tensor {
 // Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
 func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t.scope == x.s.scope }
 
+// Together is together for the packages above the face.
+func Together(x *Exec, op string, f func(x *Exec)) { x.together(op, f) }
+
 // Capturing reports whether x's session is capturing a graph.
 func Capturing(x *Exec) bool { return x.s.capture != nil }
 
