@@ -161,17 +161,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 // takeBack undoes what a capture that failed has done besides its work, none of which ran.
 func (c *capture) takeBack() {
 	uncount(c.counted)
-	for _, f := range slices.Backward(c.undo) {
-		f()
-	}
-}
-
-// Undo has f called if the capture under way in x's session, if there is one, fails: work that was recorded never runs, and what the host noted of it is taken
-// back.
-func Undo(x *Exec, f func()) {
-	if c := x.s.capture; c != nil {
-		c.undo = append(c.undo, f)
-	}
+	undo(c.undo)
 }
 
 // letGo gives up the references of a capture that failed.

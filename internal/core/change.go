@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/rt"
@@ -18,6 +20,7 @@ type change struct {
 	// What an abandoned change takes back: counts of versions, and draws of random numbers.
 	counted []*storage
 	draws   []taken
+	undo    []func()
 	// What is done once the work is handed over: numbers of operations are issued, workspace and the references to what waits are given up.
 	seqs []place
 	work []workspace
@@ -235,6 +238,25 @@ func (c *change) takeBack() {
 	for i := len(c.draws) - 1; i >= 0; i-- {
 		c.draws[i].takeBack()
 	}
+	undo(c.undo)
+}
+
+// undo calls the functions, the last first.
+func undo(list []func()) {
+	for _, f := range slices.Backward(list) {
+		f()
+	}
+}
+
+// Undo has f called if the Together under way in x's session fails, or the capture under way: the work never runs, and what the host noted of it is taken back.
+// Where both fail f is called twice.
+func Undo(x *Exec, f func()) {
+	if c := x.s.change; c != nil {
+		c.undo = append(c.undo, f)
+	}
+	if c := x.s.capture; c != nil {
+		c.undo = append(c.undo, f)
+	}
 }
 
 func (d *taken) takeBack() {
@@ -255,8 +277,9 @@ func (c *change) reset() {
 	clear(c.calls)
 	clear(c.counted)
 	clear(c.draws)
+	clear(c.undo)
 	clear(c.seqs)
 	clear(c.work)
 	clear(c.held)
-	c.calls, c.args, c.counted, c.draws, c.seqs, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.seqs[:0], c.work[:0], c.held[:0]
+	c.calls, c.args, c.counted, c.draws, c.undo, c.seqs, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.seqs[:0], c.work[:0], c.held[:0]
 }
