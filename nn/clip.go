@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
 )
 
 // ClipOpt are the options of ClipGradNorm. The zero value is PyTorch's default.
@@ -14,7 +15,7 @@ type ClipOpt struct {
 
 // ClipGradNorm scales the gradients of params, in place and all by one factor, so that their norm as one vector is at most maxNorm, and returns the norm
 // before. Parameters without a gradient do not count. It neither waits nor records, as torch.nn.utils.clip_grad_norm_ does; call it between
-// Backward and the optimizer's Step.
+// Backward and the optimizer's Step. A call that fails changes no gradient.
 func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opt ClipOpt) *tenon.Tensor {
 	if params == nil {
 		fail("ClipGradNorm", "the parameters are nil; give such as nn.Params(m)")
@@ -38,9 +39,11 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		}
 		norm := x.VectorNorm(x.Stack(norms, 0), order, nil, tenon.SumOpt{})
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
-		for _, g := range grads {
-			x.MulInto(g, g, factor)
-		}
+		core.Together((*core.Exec)(x), "ClipGradNorm", func(cx *core.Exec) {
+			for _, g := range grads {
+				(*tenon.Exec)(cx).MulInto(g, g, factor)
+			}
+		})
 		return norm
 	})
 }
@@ -53,10 +56,11 @@ func ClipGradValue(x *tenon.Exec, params iter.Seq2[string, *Param], limit float6
 	if !(limit >= 0) {
 		fail("ClipGradValue", "no magnitude is at most %v; give a number that is not negative", limit)
 	}
-	x = x.NoGrad()
-	for _, p := range params {
-		if g := p.Grad(); g != nil {
-			x.ClampSInto(g, g, -limit, limit)
+	core.Together((*core.Exec)(x.NoGrad()), "ClipGradValue", func(cx *core.Exec) {
+		for _, p := range params {
+			if g := p.Grad(); g != nil {
+				(*tenon.Exec)(cx).ClampSInto(g, g, -limit, limit)
+			}
 		}
-	}
+	})
 }

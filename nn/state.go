@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/fault"
+	"tenon.dev/internal/core"
 )
 
 // LoadOpt are the options of Load. The zero value is PyTorch's default.
@@ -16,7 +17,7 @@ type LoadOpt struct {
 }
 
 // Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any device.
-// If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys.
+// If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys. Nor does any other error change anything.
 func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) (err error) {
 	if e := tenon.Try(func() { err = load(x, m, state, opt) }); e != nil {
 		return e
@@ -58,11 +59,17 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	}
 	return tenon.Try(func() {
 		x.NoGrad().Scope(func(x *tenon.Exec) {
-			for name, t := range own {
-				if from := state[name]; from != nil {
-					x.CopyInto(t, moved(x, from))
+			var to, from []*tenon.Tensor
+			for _, name := range slices.Sorted(maps.Keys(own)) {
+				if t := state[name]; t != nil {
+					to, from = append(to, own[name]), append(from, moved(x, t))
 				}
 			}
+			core.Together((*core.Exec)(x), "Load", func(cx *core.Exec) {
+				for i, t := range to {
+					(*tenon.Exec)(cx).CopyInto(t, from[i])
+				}
+			})
 		})
 	})
 }

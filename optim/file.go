@@ -210,8 +210,10 @@ func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
 		return fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(from.groups), len(o.groups))
 	}
 	var fresh []*group[O]
+	var rates []float64
+	done := false
 	defer func() {
-		if err != nil {
+		if !done {
 			for _, g := range fresh {
 				g.close()
 			}
@@ -239,14 +241,19 @@ func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
 		if err := o.loadGroup(x, from, n, saved.Params); err != nil {
 			return err
 		}
+		rates = append(rates, *o.lr(opt))
 	}
 	if len(from.arrays) > 0 {
 		return fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
+	}
+	if err := o.fillRates(rates); err != nil {
+		return err
 	}
 	for i, g := range o.groups {
 		g.close()
 		*g = *fresh[i]
 	}
+	done = true
 	return nil
 }
 

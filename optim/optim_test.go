@@ -528,9 +528,15 @@ func TestLRTensor(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
-		if err := o.SetLRTensor(0, nil); err == nil {
-			t.Error("a nil tensor became the rate")
+		if v, err := x.Item(rate); v != .25 || err != nil {
+			t.Errorf("SetLR left %v in the tensor, %v", v, err)
 		}
+		x.CopyInto(rate, x.Full(nil, 4, tenon.Float64))
+		if err := o.SetLRTensor(0, nil); err != nil {
+			t.Error(err)
+		}
+		step() // with the number
+		at(-3.25)
 	})
 }
 

@@ -16,14 +16,14 @@ import (
 // Optimizer is what all optimizers have in common. An optimizer serves one goroutine.
 type Optimizer interface {
 	// Step changes every parameter that has a gradient, on x's stream, and records nothing; it never waits for the device. Parameters, gradients and state
-	// must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each replay is then a step. After an
-	// error some parameters may be changed and others not.
+	// must lie on x's device. In a capture it becomes a part of the graph, once the first step has made the state; each replay is then a step. An error
+	// leaves parameters, state and counts as they were.
 	Step(x *tenon.Exec) error
 	// ZeroGrad drops the gradients of all parameters, as PyTorch's zero_grad does by default.
 	ZeroGrad()
 	// LR returns the learning rate of a group; groups are numbered from 0 in the order they were added.
 	LR(group int) float64
-	// SetLR sets the learning rate of a group from the next step on.
+	// SetLR sets the learning rate of a group from the next step on, and fills the tensor that the steps read it from, if there is one.
 	SetLR(group int, lr float64)
 	// Groups returns the number of groups.
 	Groups() int
@@ -138,20 +138,55 @@ func (o *optimizer[O]) rate(group int) *float64 {
 	return o.lr(&o.groups[group].opt)
 }
 
-// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, see SetLRTensor.
+// SetLR sets the learning rate of a group from the next step on. A step that was captured keeps the rate that it had, unless it reads a tensor: see
+// SetLRTensor, whose tensor SetLR fills.
 func (o *optimizer[O]) SetLR(group int, lr float64) {
-	*o.rate(group) = lr
-	o.groups[group].lr = nil
+	rate := o.rate(group)
+	if t := o.groups[group].lr; t != nil {
+		core.Check(o.name, core.Assign(o.name, []*core.Tensor{(*core.Tensor)(t)}, []float64{lr}))
+	}
+	*rate = lr
 }
 
-// SetLRTensor has the steps of a group read their learning rate from t, until SetLR: a floating-point tensor of one element on the parameters' device, which
-// a captured step reads at each replay. The optimizer does not own it.
+// setRates sets the rates of all groups, and fills their tensors; an error leaves all as it was.
+func (o *optimizer[O]) setRates(rates []float64) error {
+	if err := o.fillRates(rates); err != nil {
+		return err
+	}
+	for i := range o.groups {
+		*o.rate(i) = rates[i]
+	}
+	return nil
+}
+
+// fillRates fills the tensors from which groups read their rates.
+func (o *optimizer[O]) fillRates(rates []float64) error {
+	var ts []*core.Tensor
+	var vs []float64
+	for i, g := range o.groups {
+		if g.lr != nil {
+			ts, vs = append(ts, (*core.Tensor)(g.lr)), append(vs, rates[i])
+		}
+	}
+	return core.Assign(o.name, ts, vs)
+}
+
+// SetLRTensor has the steps of a group read their learning rate from t: a floating-point tensor of one element on the parameters' device, which a captured
+// step reads at each replay. SetLR, a schedule's Step and loading fill it with the rate that they set, on the device's default stream, in order with other work
+// but that of ManualStreams. LR gives the number that was set last, whatever else t was filled with. The optimizer does not own t, which stays open while it is
+// in use; nil ends that, and steps that are not in a graph have the number that LR gives again.
 func (o *optimizer[O]) SetLRTensor(group int, t *tenon.Tensor) error {
 	if err := tenon.Try(func() {
 		o.rate(group)
-		core.Given(o.name, 0, (*core.Tensor)(t))
+		if t != nil {
+			core.Given(o.name, 0, (*core.Tensor)(t))
+		}
 	}); err != nil {
 		return err
+	}
+	if t == nil {
+		o.groups[group].lr = nil
+		return nil
 	}
 	if t.Numel() != 1 || !t.DType().IsFloat() {
 		return o.refuse(fault.Invalid, "a learning rate is one floating-point number, not %v of type %v", t.Shape(), t.DType())
@@ -197,12 +232,16 @@ func (o *optimizer[O]) Close() {
 func (g *group[O]) close() {
 	g.rows.Close()
 	g.rows = nil
-	for i, ts := range g.states {
-		for _, t := range ts {
-			t.Close()
-		}
-		g.states[i] = nil
+	for i := range g.states {
+		g.closeState(i)
 	}
+}
+
+func (g *group[O]) closeState(i int) {
+	for _, t := range g.states[i] {
+		t.Close()
+	}
+	g.states[i] = nil
 }
 
 // batch is a set of parameters of one type, which are updated together.
@@ -219,15 +258,17 @@ func (o *optimizer[O]) step(x *tenon.Exec, found *tenon.Tensor) error {
 	}
 	return tenon.Try(func() {
 		core.Made((*core.Exec)(x), o.name)
-		for _, g := range o.groups {
-			plan := o.plan(&g.opt)
-			defer g.empty() // of gradients above all
-			o.gather(x, g, &plan)
-			for _, b := range g.batches {
-				core.TakeStep((*core.Exec)(x), &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
-					LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
+		core.Together((*core.Exec)(x), o.name, func(cx *core.Exec) {
+			for _, g := range o.groups {
+				plan := o.plan(&g.opt)
+				defer g.empty() // of gradients above all
+				o.gather((*tenon.Exec)(cx), g, &plan)
+				for _, b := range g.batches {
+					core.TakeStep(cx, &core.Step{Op: plan.op, Numbers: plan.numbers, Rows: (*core.Tensor)(g.rows), Which: b.which,
+						LR: (*core.Tensor)(g.lr), Found: (*core.Tensor)(found), Lists: b.lists})
+				}
 			}
-		}
+		})
 	})
 }
 
@@ -274,7 +315,7 @@ func (g *group[O]) batch(dt tenon.DType, lists int) *batch {
 	return b
 }
 
-// makeState makes the rows of a group and the state of one of its parameters.
+// makeState makes the rows of a group and the state of one of its parameters, for a step that takes both back should it fail.
 func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) {
 	if core.Capturing((*core.Exec)(x)) {
 		core.Fail(o.name, fault.Capture, "the first step makes the optimizer's state and cannot be captured; take it before the capture")
@@ -282,9 +323,14 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 	x = x.NoGrad()
 	if g.rows == nil {
 		g.rows = own(x.Zeros([]int{len(g.params), core.StepRow}, tenon.Float64))
+		core.Undo((*core.Exec)(x), func() {
+			g.rows.Close()
+			g.rows = nil
+		})
 	}
 	if g.states[i] == nil {
 		g.states[i] = make([]*tenon.Tensor, len(plan.slots))
+		core.Undo((*core.Exec)(x), func() { g.closeState(i) })
 		for j, s := range plan.slots {
 			g.states[i][j] = own(x.FullLike(g.params[i].Tensor(), s.start, tenon.LikeOpt{}))
 		}

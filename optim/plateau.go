@@ -99,30 +99,34 @@ func (s *ReduceLROnPlateau) better(metric float64) bool {
 	return metric < float64(best*(1-t))
 }
 
-// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The only errors are of a schedule
-// that its New function did not return, and of groups added since where MinLR has one number for each.
+// Step takes the metric of an epoch, such as the loss over the validation data, and reduces the rates if it is time. The errors are of a schedule that its New
+// function did not return, of groups added since where MinLR has one number for each, and of rates that could not be set; they leave all as it was.
 func (s *ReduceLROnPlateau) Step(metric float64) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
+	best, bad, cooldown := s.best, s.bad+1, s.cooldown
 	if s.better(metric) {
-		s.best, s.bad = metric, 0
-	} else {
-		s.bad++
+		best, bad = metric, 0
 	}
-	if s.cooldown > 0 {
-		s.cooldown--
-		s.bad = 0
+	if cooldown > 0 {
+		cooldown--
+		bad = 0
 	}
-	if s.bad > s.patience {
-		for g := range s.o.Groups() {
-			old := s.o.LR(g)
-			if lr := max(float64(old*s.opt.Factor), of(s.opt.MinLR, g)); old-lr > s.opt.Eps {
-				s.o.SetLR(g, lr)
+	if bad > s.patience {
+		rates := make([]float64, s.o.Groups())
+		for g := range rates {
+			rates[g] = s.o.LR(g)
+			if lr := max(float64(rates[g]*s.opt.Factor), of(s.opt.MinLR, g)); rates[g]-lr > s.opt.Eps {
+				rates[g] = lr
 			}
 		}
-		s.cooldown, s.bad = s.opt.Cooldown, 0
+		if err := setRates(s.o, rates); err != nil {
+			return err
+		}
+		cooldown, bad = s.opt.Cooldown, 0
 	}
+	s.best, s.bad, s.cooldown = best, bad, cooldown
 	return nil
 }
 
@@ -166,9 +170,9 @@ func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
 	case !finite(st.Rates...):
 		return s.refuse("the state has the rates %v; give one that State returned", st.Rates)
 	}
-	s.best, s.bad, s.cooldown = best, st.Bad, st.Cooldown
-	for g, lr := range st.Rates {
-		s.o.SetLR(g, lr)
+	if err := setRates(s.o, st.Rates); err != nil {
+		return err
 	}
+	s.best, s.bad, s.cooldown = best, st.Bad, st.Cooldown
 	return nil
 }

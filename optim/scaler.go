@@ -150,20 +150,23 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 	if core.Capturing((*core.Exec)(x)) {
 		core.Fail(scalerName, fault.Capture, "the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
-	s.setState(x.NoGrad())
+	s.setState(x.NoGrad(), s.opt.InitScale, s.growth)
 }
 
-// setState writes the options' scale and growth to the device.
-func (s *GradScaler) setState(x *tenon.Exec) {
+// setState writes a scale and its growth to the device.
+func (s *GradScaler) setState(x *tenon.Exec, initial float64, growth int) {
 	x.Scope(func(x *tenon.Exec) {
-		row := tenon.From(x, core.ScaleRow(float32(s.opt.InitScale), s.growth))
-		scale := x.Full(nil, s.opt.InitScale, tenon.Float32)
+		row := tenon.From(x, core.ScaleRow(float32(initial), growth))
+		scale := x.Full(nil, initial, tenon.Float32)
 		if s.row == nil {
 			s.row, s.scale = own(row), own(scale)
 			return
 		}
-		x.CopyInto(s.row, row)
-		x.CopyInto(s.scale, scale)
+		core.Together((*core.Exec)(x), scalerName, func(cx *core.Exec) {
+			x := (*tenon.Exec)(cx)
+			x.CopyInto(s.row, row)
+			x.CopyInto(s.scale, scale)
+		})
 	})
 }
 
@@ -236,11 +239,25 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 		}
 		byType[dt] = append(byType[dt], (*core.Tensor)(g))
 	}
-	for _, dt := range types {
-		core.Unscale((*core.Exec)(x), byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
-	}
+	core.Together((*core.Exec)(x), scalerName, func(x *core.Exec) {
+		for _, dt := range types {
+			core.Unscale(x, byType[dt], (*core.Tensor)(s.row), (*core.Tensor)(st.found))
+		}
+	})
+	s.recorded(x)
 	st.stage, st.checked = unscaled, types != nil
 	return st
+}
+
+// recorded has the stages of now put back if the capture under way fails.
+func (s *GradScaler) recorded(x *tenon.Exec) {
+	if !core.Capturing((*core.Exec)(x)) {
+		return
+	}
+	for _, st := range s.order {
+		stage, checked := st.stage, st.checked
+		core.Undo((*core.Exec)(x), func() { st.stage, st.checked = stage, checked })
+	}
 }
 
 // with is try of what is done to an optimizer.
@@ -268,25 +285,51 @@ func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
 	if st != nil && st.stage == stepped {
 		core.Fail(scalerName, fault.Invalid, "Step has already been called since the last update")
 	}
+	if sk, ok := o.(skipper); ok {
+		return s.stepTogether(x, o, st, sk)
+	}
 	if st == nil || st.stage == ready {
 		st = s.unscale(x, o)
 	}
+	st.wantChecked()
+	found, err := x.Item(st.found)
+	if err == nil && found == 0 {
+		err = o.Step(x)
+	}
+	if err == nil {
+		st.stage = stepped
+	}
+	return err
+}
+
+// stepTogether unscales, unless that is done, and steps; an error leaves gradients and stage as they were.
+func (s *GradScaler) stepTogether(x *tenon.Exec, o Optimizer, st *scaled, sk skipper) error {
+	if st == nil {
+		st = s.of(x, o)
+	}
+	stage, checked := st.stage, st.checked
+	defer func() {
+		if st.stage != stepped {
+			st.stage, st.checked = stage, checked
+		}
+	}()
+	core.Together((*core.Exec)(x), scalerName, func(cx *core.Exec) {
+		x := (*tenon.Exec)(cx)
+		if stage == ready {
+			s.unscale(x, o)
+		}
+		st.wantChecked()
+		core.Check(scalerName, sk.step(x, st.found))
+	})
+	s.recorded(x)
+	st.stage = stepped
+	return nil
+}
+
+func (st *scaled) wantChecked() {
 	if !st.checked {
 		core.Fail(scalerName, fault.Invalid, "No inf checks were recorded for this optimizer: none of its parameters has a gradient")
 	}
-	if sk, ok := o.(skipper); ok {
-		st.stage = stepped
-		return sk.step(x, st.found)
-	}
-	found, err := x.Item(st.found)
-	if err != nil {
-		return err
-	}
-	st.stage = stepped
-	if found != 0 {
-		return nil
-	}
-	return o.Step(x)
 }
 
 // Update ends an iteration: the scale becomes smaller if a gradient was infinite or undefined, and grows after GrowthInterval steps without one.
@@ -303,6 +346,7 @@ func (s *GradScaler) Update(x *tenon.Exec) error {
 			core.Fail(scalerName, fault.Invalid, "No inf checks were recorded prior to update; call Step or Unscale with an optimizer whose parameters have gradients")
 		}
 		core.UpdateScale((*core.Exec)(x), (*core.Tensor)(s.row), (*core.Tensor)(s.scale), found, s.opt.GrowthFactor, s.opt.BackoffFactor, s.opt.GrowthInterval)
+		s.recorded(x)
 		s.restart()
 		return nil
 	})
@@ -354,11 +398,11 @@ func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
 			return err
 		}
 		core.Made((*core.Exec)(x), scalerName)
+		if s.row != nil {
+			s.setState(x.NoGrad(), opt.InitScale, st.GrowthTracker)
+		}
 		s.opt, s.growth = opt, st.GrowthTracker
 		s.restart()
-		if s.row != nil {
-			s.setState(x.NoGrad())
-		}
 		return nil
 	})
 }

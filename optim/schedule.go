@@ -14,7 +14,7 @@ import (
 
 // Schedule changes the learning rates of an optimizer's groups by a [Rule]: when it is made, and with every step. It serves one goroutine. Two rules
 // for one optimizer belong into one [ChainedScheduler], which gives both the initial rates. A captured step of the optimizer keeps the rate that it
-// was captured with, unless it reads a tensor, see SetLRTensor: fill that with LR after every step of the schedule.
+// was captured with, unless it reads a tensor, see SetLRTensor: the schedule fills it.
 type Schedule struct {
 	o Optimizer
 	// momentum is o if the rule cycles the momentum.
@@ -112,13 +112,40 @@ func (s *Schedule) get() {
 	}
 }
 
+// An error leaves the optimizer as it was.
 func (s *Schedule) set() error {
-	return tenon.Try(func() { // an optimizer may refuse a momentum
+	var former []float64
+	err := tenon.Try(func() { // an optimizer may refuse a momentum
 		for g := range s.momenta {
+			m := s.momentum.Momentum(g)
 			s.momentum.SetMomentum(g, s.momenta[g])
+			former = append(former, m)
 		}
-		for g := range s.rates {
-			s.o.SetLR(g, s.rates[g])
+	})
+	if err == nil {
+		err = setRates(s.o, s.rates)
+	}
+	if err != nil {
+		for g, m := range former {
+			s.momentum.SetMomentum(g, m)
+		}
+	}
+	return err
+}
+
+// rated is an optimizer whose rates are set together.
+type rated interface {
+	setRates(rates []float64) error
+}
+
+// setRates sets the rates of all groups.
+func setRates(o Optimizer, rates []float64) error {
+	if r, ok := o.(rated); ok {
+		return r.setRates(rates)
+	}
+	return tenon.Try(func() {
+		for g, lr := range rates {
+			o.SetLR(g, lr)
 		}
 	})
 }
@@ -281,12 +308,15 @@ func (s *Schedule) SetState(st ScheduleState) error {
 	if least := slices.Min(st.Steps); least < 0 {
 		return refuse("the state counts %d steps; give one that State returned", least)
 	}
+	copy(s.rates, st.Rates)
+	copy(s.momenta, st.Momenta)
+	if err := s.set(); err != nil {
+		return err
+	}
 	for i, n := range s.nodes {
 		n.step, n.initial = st.Steps[i], slices.Clone(st.Initial[i])
 	}
-	copy(s.rates, st.Rates)
-	copy(s.momenta, st.Momenta)
-	return s.set()
+	return nil
 }
 
 // String returns the name of the rule and those of its parts.

@@ -67,7 +67,25 @@ type run struct {
 	targets   map[target]*Tensor // nil for Backward
 	order     []*node            // newest first
 	callbacks []func(x *Exec)
-	outer     *run
+	// complete are the gradients of leaves that have all arrived; what RetainGrad keeps of other tensors stands in retained. The pass hands them over
+	// together, when nothing else can fail.
+	complete []completed
+	retained []retained
+	outer    *run
+}
+
+// completed is the gradient g of leaf l; taken is what becomes l's, or nil where g is added to the gradient that l has.
+type completed struct {
+	x        *Exec
+	l        *leaf
+	g, taken *Tensor
+}
+
+// retained is the gradient g of a tensor that k keeps; taken is what becomes k's.
+type retained struct {
+	x        *Exec
+	k        *kept
+	g, taken *Tensor
 }
 
 func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardOpt) []*Tensor {
@@ -92,6 +110,7 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 	for _, n := range r.order {
 		r.step(n)
 	}
+	r.accumulate()
 	for len(r.callbacks) > 0 {
 		f := r.callbacks[0]
 		r.callbacks = r.callbacks[1:]
@@ -432,7 +451,11 @@ func (r *run) arrived(l *leaf) {
 		r.join(x)
 		return
 	}
-	r.accumulate(x, l, g)
+	r.complete = append(r.complete, completed{x: x, l: l, g: g})
+	if len(l.after) == 0 {
+		return
+	}
+	r.accumulate() // the hooks are to see it
 	for _, h := range slices.Clone(l.after) {
 		if err := Try(func() { x.Scope(func(x *Exec) { h.f(x, l.owner) }) }); err != nil {
 			panic(r.failed("a post-accumulate hook", err))
@@ -449,22 +472,80 @@ func (r *run) join(x *Exec) {
 	}
 }
 
-// accumulate adds g to a leaf: the first gradient is taken over where nobody else holds it, later ones are added in place. A leaf that was
-// closed has no more use for one.
-func (r *run) accumulate(x *Exec, l *leaf, g *Tensor) {
-	switch {
-	case l.owner.closed.Load():
-		r.done(g)
-	case l.grad == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == x.s.scope && g.scope != nil:
-		l.setGrad(g)
-	case l.grad == nil:
-		l.setGrad(x.Clone(g))
-		r.done(g)
-	case r.opt.CreateGraph:
-		l.setGrad(x.Add(l.grad, g))
-	default:
-		x.AddInto(l.grad, l.grad, g)
-		r.done(g)
+// accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives all of them theirs
+// or none: what needs memory comes first. A leaf that was closed has no more use for one.
+func (r *run) accumulate() {
+	for i := range r.complete {
+		c := &r.complete[i]
+		switch l, g := c.l, c.g; {
+		case l.owner.closed.Load():
+		case l.grad == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == c.x.s.scope && g.scope != nil:
+			c.taken = g
+		case l.grad == nil:
+			c.taken = c.x.Clone(g)
+			r.done(g)
+		case r.opt.CreateGraph:
+			c.taken = c.x.Add(l.grad, g)
+		}
+	}
+	for i := range r.retained {
+		if c := &r.retained[i]; c.k.grad == nil {
+			c.taken = c.g
+		} else {
+			c.taken = c.x.Add(c.k.grad, c.g)
+		}
+	}
+	if r.x.m.manual { // joining below is not to fail for want of an event
+		r.x.check(r.op, r.x.Device().KeepEvent())
+	}
+	r.x.together(r.op, func(*Exec) {
+		var added map[*storage]*Exec // parts of one storage are added to on one stream
+		for i := range r.complete {
+			c := &r.complete[i]
+			if c.taken != nil || c.l.owner.closed.Load() {
+				continue
+			}
+			st := c.l.grad.st
+			x := added[st]
+			if x == nil {
+				if added == nil {
+					added = map[*storage]*Exec{}
+				}
+				x, added[st] = c.x, c.x
+			}
+			x.AddInto(c.l.grad, c.l.grad, c.g)
+		}
+	})
+	for i := range r.complete {
+		c := &r.complete[i]
+		if c.taken != nil {
+			c.l.take(c.x.s.capture, c.taken)
+		}
+		if c.taken != c.g {
+			r.done(c.g)
+		}
+		r.join(c.x)
+	}
+	for i := range r.retained {
+		c := &r.retained[i]
+		c.k.grad.Close()
+		c.taken.own()
+		c.k.grad = c.taken
+	}
+	clear(r.complete)
+	clear(r.retained)
+	r.complete, r.retained = r.complete[:0], r.retained[:0]
+}
+
+// take makes g the leaf's gradient. A capture that fails takes it back, since nothing ever computes it.
+func (l *leaf) take(c *capture, g *Tensor) {
+	l.setGrad(g)
+	if c != nil {
+		c.undo = append(c.undo, func() {
+			if l.grad == g {
+				l.setGrad(nil)
+			}
+		})
 	}
 }
 

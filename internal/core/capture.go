@@ -20,6 +20,9 @@ type capture struct {
 	generators []*captured
 	// refused is the first call that could not be recorded, in case f passes over its error.
 	refused error
+	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back besides.
+	counted []*storage
+	undo    []func()
 }
 
 // Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
@@ -114,6 +117,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	defer func() {
 		s.capture = nil
 		if !returned { // a panic that is no error of ours goes on, but leaves the device usable
+			c.takeBack()
 			s.popTo(outer)
 			_ = c.leaveGenerators(true)
 			_ = errors.Join(c.letGo(), rc.Abort())
@@ -135,6 +139,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	}
 	err = errors.Join(err, c.leaveGenerators(err != nil))
 	if err != nil {
+		c.takeBack()
 		s.popTo(outer)
 		return nil, errors.Join(err, c.letGo(), rc.Abort())
 	}
@@ -143,6 +148,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	rg, err := rc.End()
 	g = &Graph{g: rg, scope: mine, generators: c.generators, draws: slices.DeleteFunc(slices.Clone(c.generators), (*captured).idle)}
 	if err != nil {
+		c.takeBack()
 		g.drop()
 		return nil, errors.Join(err, c.letGo())
 	}
@@ -150,6 +156,12 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		g.uses = append(g.uses, u)
 	}
 	return g, nil
+}
+
+// takeBack undoes what a capture that failed has done besides its work, none of which ran.
+func (c *capture) takeBack() {
+	uncount(c.counted)
+	undo(c.undo)
 }
 
 // letGo gives up the references of a capture that failed.
@@ -238,17 +250,30 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
-	if len(g.draws) > 0 {
-		generatorMu.Lock()
-		defer generatorMu.Unlock()
-		if err := Try(func() {
-			for _, r := range g.draws {
-				r.refill(x)
-			}
-		}); err != nil {
-			return err
+	if len(g.draws) == 0 {
+		return x.replay(g)
+	}
+	generatorMu.Lock()
+	defer generatorMu.Unlock()
+	err := Try(func() {
+		for _, r := range g.draws {
+			r.refill(x)
+		}
+	})
+	if err == nil {
+		err = x.replay(g)
+	}
+	if err != nil {
+		for _, r := range slices.Backward(g.draws) {
+			r.drawn.takeBack()
+			r.state.known = false
 		}
 	}
+	return err
+}
+
+// replay queues a run of g, whose generators' numbers are on the device.
+func (x *Exec) replay(g *Graph) error {
 	st := x.m.stream
 	seq := st.Next()
 	for _, u := range g.uses {
@@ -265,13 +290,7 @@ func (x *Exec) Replay(g *Graph) error {
 			return err
 		}
 	}
-	err := g.g.Launch(st, seq, !x.m.manual)
-	if err != nil {
-		for _, r := range g.draws {
-			r.state.known = false
-		}
-	}
-	return err
+	return g.g.Launch(st, seq, !x.m.manual)
 }
 
 // usable returns why the graph cannot be used, or nil.

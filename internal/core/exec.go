@@ -64,6 +64,9 @@ type session struct {
 	tap Tap
 	// run is the innermost backward pass under way.
 	run *run
+	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.
+	change          *change
+	together, alone change
 }
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.

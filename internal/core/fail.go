@@ -199,6 +199,10 @@ func (f *frame) abandon() {
 func (f *frame) undo() {
 	// The device's own failure is already being reported.
 	_ = f.endWork()
+	f.drawn.takeBack()
+	if f.waits && f.x.s.change == nil {
+		f.x.s.alone.reset()
+	}
 	for i := 0; i < f.outs; i++ {
 		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
 			t.Close()

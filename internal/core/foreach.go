@@ -147,14 +147,16 @@ type Step struct {
 	Lists [][]*Tensor
 }
 
-// TakeStep does it.
+// TakeStep does it, whole or not at all.
 func TakeStep(x *Exec, s *Step) {
 	if len(s.Which) == 0 {
 		return
 	}
 	x = x.NoGrad()
-	x.advance(s)
-	x.foreach(foreach{op: s.Op.PointOp, which: x.listOf32(s.Which)}, s.Lists, s.Rows, nil)
+	x.together(rowForeach.Name, func(x *Exec) {
+		x.advance(s)
+		x.foreach(foreach{op: s.Op.PointOp, which: x.listOf32(s.Which)}, s.Lists, s.Rows, nil)
+	})
 }
 
 // stepOuts: the outputs are the inputs but the gradient.
@@ -179,7 +181,7 @@ func (x *Exec) advance(s *Step) {
 	x.s.leave(f)
 }
 
-// foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do.
+// foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do, in a Together.
 func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
@@ -200,21 +202,23 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 		return
 	}
 	x.s.leave(f)
-	x.Scope(func(x *Exec) {
-		copies := make([][]*Tensor, len(lists))
-		for j, l := range lists {
-			copies[j] = slices.Clone(l)
-			for _, i := range gaps {
-				copies[j][i] = x.Empty(l[i].shape, l[i].dt)
-				x.CopyInto(copies[j][i], l[i])
+	x.together(rowForeach.Name, func(x *Exec) {
+		x.Scope(func(x *Exec) {
+			copies := make([][]*Tensor, len(lists))
+			for j, l := range lists {
+				copies[j] = slices.Clone(l)
+				for _, i := range gaps {
+					copies[j][i] = x.Empty(l[i].shape, l[i].dt)
+					x.CopyInto(copies[j][i], l[i])
+				}
 			}
-		}
-		x.op(rowForeach).foreach(c, copies, rows, flag)
-		for _, j := range stepOuts(c.op) {
-			for _, i := range gaps {
-				x.CopyInto(lists[j][i], copies[j][i])
+			x.op(rowForeach).foreach(c, copies, rows, flag)
+			for _, j := range stepOuts(c.op) {
+				for _, i := range gaps {
+					x.CopyInto(lists[j][i], copies[j][i])
+				}
 			}
-		}
+		})
 	})
 }
 

@@ -41,12 +41,13 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
-	// before holds copies of inputs that the derivative reads and the call overwrites; wrote are storages that the work changes, besides outputs;
-	// queued says that some of the work is in the stream.
+	// before holds copies of inputs that the derivative reads and the call overwrites; wrote are storages that the work changes, besides outputs.
 	before [maxIn]*Tensor
 	wrote  []*storage
-	queued bool
-	seq    uint64 // of the work under way on its stream
+	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
+	waits, held bool
+	drawn       taken
+	seq         uint64 // of the work under way on its stream
 
 	opers   []kernels.Operand
 	dimsB   [16]int
@@ -78,7 +79,7 @@ func (s *session) leave(f *frame) {
 	for i := 0; i < min(f.outs, maxOut); i++ {
 		f.dst[i] = nil
 	}
-	f.queued = false
+	f.waits, f.held, f.drawn.g = false, false, nil
 	if len(f.wrote) > 0 {
 		clear(f.wrote)
 		f.wrote = f.wrote[:0]
@@ -112,6 +113,9 @@ func (f *frame) to(i int) *Tensor {
 
 // NewLaunch returns the frame's Launch, emptied.
 func (f *frame) NewLaunch() *kernels.Launch {
+	if f.held {
+		f.spill()
+	}
 	f.launch = kernels.Launch{Args: f.launch.Args[:0]}
 	return &f.launch
 }
@@ -125,11 +129,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	}
 	d := f.dl
 	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
-	if err := st.Device().Driver().Launch(d); err != nil {
-		return st.Device().Check(err, "the kernel could not be launched")
-	}
-	f.queued = true
-	return nil
+	return f.hand()
 }
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
@@ -150,12 +150,7 @@ func (f *frame) Index32() int { return f.x.m.stream.Device().Index32() }
 
 // Memset fills n bytes with b.
 func (f *frame) Memset(ptr uint64, b byte, n int) error {
-	st := f.x.m.stream
-	if err := st.Device().Driver().Memset(driver.Ptr(ptr), uint32(b), 1, uint64(n), st.Handle()); err != nil {
-		return st.Device().Check(err, "memory could not be set")
-	}
-	f.queued = true
-	return nil
+	return f.queue(driverCall{kind: callFill, dst: driver.Ptr(ptr), value: b, n: n})
 }
 
 // endWork frees the workspace. Reuse is ordered by the stream.

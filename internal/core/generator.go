@@ -92,6 +92,8 @@ type captured struct {
 	state *generatorState
 	// advance is by how much one run moves the offset on.
 	advance uint64
+	// drawn is what the run that is being queued takes from the generator.
+	drawn taken
 }
 
 // known returns what the graph has of g, or nil.
@@ -156,10 +158,13 @@ func (c *capture) advance() {
 func (r *captured) refill(x *Exec) {
 	s := r.state
 	seed, offset := s.g.Take(r.advance)
-	if !s.known || s.at != seed {
+	r.drawn = taken{s.g, offset, offset + r.advance}
+	known := s.known
+	s.known = false
+	if !known || s.at != seed {
 		x.setWord(s.seed, seed)
 	}
-	if !s.known || s.from != offset {
+	if !known || s.from != offset {
 		x.setWord(s.offset, offset)
 	}
 	s.known, s.at, s.from = true, seed, offset+r.advance

@@ -149,16 +149,10 @@ func (r *run) observe(n *node, t *task) {
 			}
 		}
 		for _, k := range n.extra.kept {
-			g := t.g[k.out]
-			switch {
-			case g == nil:
-			case k.grad == nil:
-				k.grad = g.twin()
-			default:
-				sum := x.Add(k.grad, g)
-				k.grad.Close()
-				sum.own()
-				k.grad = sum
+			if g := t.g[k.out]; g != nil {
+				h := g.twin()
+				x.s.adopt(h)
+				r.retained = append(r.retained, retained{x: x, k: k, g: h})
 			}
 		}
 	}

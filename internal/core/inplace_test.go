@@ -515,7 +515,7 @@ func TestInPlaceOfNeighbours(t *testing.T) {
 	})
 }
 
-// A call in place that fails before the device has any of its work counts no version; one that fails later does.
+// A call in place that fails changes nothing and counts no version. Where the driver refuses a launch that is not the call's first, that is done again.
 func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 	host, err := rt.Host()
 	if err != nil {
@@ -559,10 +559,8 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 							t.Errorf("version %d after one change of version %d", a.Version(), version)
 						case err != nil:
 							failed++
-							if changed := a.Version() != version; changed && slices.Equal(got, []float32{7, 7, 7, 7}) && name != "Elsewhere" && name != "Scatter" {
-								t.Errorf("a failed call counted a version: %v", err)
-							} else if !changed && readErr == nil && !slices.Equal(got, []float32{7, 7, 7, 7}) {
-								t.Errorf("a failed call changed its destination and counted no version: %v", err)
+							if a.Version() != version || readErr == nil && !slices.Equal(got, []float32{7, 7, 7, 7}) {
+								t.Errorf("a failed call left %v at version %d: %v", got, a.Version()-version, err)
 							}
 						}
 						if e := errors.Join(err, readErr); e != nil {
@@ -570,7 +568,7 @@ func TestFailedInPlaceCountsNoVersion(t *testing.T) {
 						}
 					})
 				})
-			}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
+			}, faults.WithoutFaults(), faults.Recovered("MemAlloc", "Launch"))
 			if failed == 0 {
 				t.Error("no call failed")
 			}

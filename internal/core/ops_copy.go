@@ -38,8 +38,7 @@ func runCopy(f *frame) error {
 	}
 	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.out[0].dt == f.in[0].dt &&
 		f.out[0].IsContiguous() && f.in[0].IsContiguous() && sameShape(f.out[0].shape, f.in[0].shape) {
-		st := f.x.m.stream
-		return st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(f.out[0].ptr()), driver.Ptr(f.in[0].ptr()), uint64(n), st.Handle()), "the copy could not be queued")
+		return f.queue(driverCall{kind: callCopy, dst: driver.Ptr(f.out[0].ptr()), src: driver.Ptr(f.in[0].ptr()), n: n})
 	}
 	outs, ins := f.operandsOf()
 	compute := f.in[0].dt

@@ -32,6 +32,7 @@ func (f *frame) philox(n uint64) kernels.Philox {
 		return c.generator(g).take(n)
 	}
 	seed, offset := g.Take(n)
+	f.drawn = taken{g, offset, offset + (n+3)&^3}
 	return kernels.Philox{Seed: seed, Offset: offset}
 }
 

@@ -181,29 +181,34 @@ func (f *frame) issue(grads bool) {
 	if c := f.x.s.capture; c != nil {
 		c.note(f)
 	}
+	together := f.x.s.change != nil
+	f.waits = together || f.dst[0] != nil
 	var err error
 	if r.run != nil {
 		err = r.run(f)
 	} else {
 		err = f.runPoint()
 	}
-	if err == nil || f.queued {
-		f.countVersions()
+	if err == nil && f.waits {
+		err = f.handOver()
 	}
 	f.check(err)
-	st.Issued(seq)
+	f.countVersions()
+	if !together {
+		st.Issued(seq)
+	}
 	f.check(f.endWork())
 }
 
-// countVersions counts the change of what the operation under way writes in place. One that failed before it queued any work changed nothing.
+// countVersions counts the change of what the operation writes in place.
 func (f *frame) countVersions() {
 	for i := 0; i < f.outs; i++ {
 		if d := f.to(i); d != nil {
-			d.st.version.Add(1)
+			f.x.s.count(d.st)
 		}
 	}
 	for _, st := range f.wrote {
-		st.version.Add(1)
+		f.x.s.count(st)
 	}
 }
 
@@ -228,6 +233,7 @@ func (f *frame) writes(t *Tensor) {
 		c.touch(t.st, true, false)
 	}
 	f.wrote = append(f.wrote, t.st)
+	f.waits = true
 }
 
 // nested runs operations on behalf of f's, such as conversions of its operands. Should one fail, f is undone too.

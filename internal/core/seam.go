@@ -23,6 +23,31 @@ func Own(t *Tensor) *Tensor {
 // Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
 func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t.scope == x.s.scope }
 
+// Together is together for the packages above the face.
+func Together(x *Exec, op string, f func(x *Exec)) { x.together(op, f) }
+
+// Assign sets tensors of one element to numbers, all or none of them, for callers that have no Exec: on the default streams of their devices, in order with the
+// work of other streams.
+func Assign(op string, ts []*Tensor, vs []float64) error {
+	if len(ts) == 0 {
+		return nil
+	}
+	host, err := rt.Host()
+	if err != nil {
+		return err
+	}
+	return Try(func() {
+		for i, t := range ts {
+			Given(op, i, t)
+		}
+		New(ts[0].st.dev, host).NoGrad().together(op, func(x *Exec) {
+			for i, t := range ts {
+				x.On(t.st.dev.DefaultStream()).FillInto(t, vs[i])
+			}
+		})
+	})
+}
+
 // Capturing reports whether x's session is capturing a graph.
 func Capturing(x *Exec) bool { return x.s.capture != nil }
 

@@ -129,6 +129,15 @@ func (g *Generator) Take(n uint64) (seed, offset uint64) {
 	return seed, offset
 }
 
+// Untake moves the offset back from where a Take left it to where it was, for a launch that did not come about, unless somebody else has drawn or seeded since.
+func (g *Generator) Untake(at, left uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.offset == left {
+		g.offset = at
+	}
+}
+
 // State returns the state as PyTorch stores it: seed and offset, 8 bytes each, little-endian.
 func (g *Generator) State() []byte {
 	g.mu.Lock()

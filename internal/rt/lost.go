@@ -44,6 +44,16 @@ func (d *Device) lose(err error) *fault.Error {
 	return d.lost.Load()
 }
 
+// GiveUp loses the device because of err, a call that it refused in the middle of a change of tensors.
+func (d *Device) GiveUp(err error) error {
+	if e := d.lost.Load(); e != nil {
+		return e
+	}
+	e := fault.Wrap(fault.Device, err, "%s", "the driver refused a call in the middle of a change of tensors, which are half changed; the device is lost to this process")
+	d.lost.CompareAndSwap(nil, e)
+	return d.Lost()
+}
+
 // Lost returns the fault that lost the device, an error of kind Closed if it was closed, or nil.
 func (d *Device) Lost() error {
 	if e := d.lost.Load(); e != nil {

@@ -223,6 +223,15 @@ func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
 	return e, d.Check(err, "an event could not be created")
 }
 
+// KeepEvent makes sure that the pool has an event, so that the next wait between streams does not fail for want of one.
+func (d *Device) KeepEvent() error {
+	e, err := d.AcquireEvent(false)
+	if err == nil {
+		d.ReleaseEvent(e, false)
+	}
+	return err
+}
+
 // ReleaseEvent gives it back.
 func (d *Device) ReleaseEvent(e driver.Event, timing bool) {
 	d.eventMu.Lock()

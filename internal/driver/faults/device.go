@@ -31,6 +31,8 @@ type Device struct {
 	method string      // the call that was failed
 	code   driver.Code // and its code
 	fault  driver.Code // the device fault that all calls return, once a sticky code was returned
+	taken  int         // calls so far that take memory
+	starve int         // the first of them that fails, and all after it; 0: none
 }
 
 var _ driver.Device = (*Device)(nil)
@@ -46,7 +48,20 @@ func (d *Device) Arm(n, pick int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.count, d.at, d.pick, d.method, d.code, d.fault = 0, n, pick, "", driver.Success, driver.Success
+	d.taken, d.starve = 0, 0
 }
+
+// Starve makes the n-th call from now on that takes memory, or a stream or an event, fail with OutOfMemory, and every later one, as on a device that is too
+// small. Arm ends it.
+func (d *Device) Starve(n int) {
+	d.Arm(0, 0)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.starve = n
+}
+
+// SpareFaults leaves out the codes that are device faults, for programs that go on with the device.
+func (d *Device) SpareFaults() { d.noFaults = true }
 
 // Fired returns the method that was failed since Arm and its code, or "" if that call was not reached or has no such code.
 func (d *Device) Fired() (method string, code driver.Code) {
@@ -84,6 +99,12 @@ func (d *Device) fail(method string) error {
 	}
 	if len(list) == 0 {
 		return nil
+	}
+	if list[0] == driver.OutOfMemory {
+		if d.taken++; d.starve > 0 && d.taken >= d.starve {
+			d.method, d.code = method, driver.OutOfMemory
+			return &driver.Error{Call: method, Code: d.code, Detail: "injected"}
+		}
 	}
 	d.count++
 	if d.count != d.at || d.pick >= len(list) {

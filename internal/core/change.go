@@ -1,0 +1,285 @@
+package core
+
+import (
+	"slices"
+
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/rt"
+)
+
+// A change of tensors that are there already is whole or not at all. Its launches wait until its last operation has its memory, its kernels and its place in
+// the order of streams, so that a lack of memory finds every tensor as it was. So does a driver that refuses the first launch. One that refuses a later one is
+// asked again; should it refuse again, the device is given up, since nobody can bring back what the launches before have overwritten.
+
+// change is the work of one or several operations that waits to be handed to the driver. Each session has two, for use again: that of the operation
+// under way, and that of a Together.
+type change struct {
+	calls []driverCall
+	args  []byte // of the calls
+	// What an abandoned change takes back: counts of versions, and draws of random numbers.
+	counted []*storage
+	draws   []taken
+	undo    []func()
+	// What is done once the work is handed over: numbers of operations are issued, workspace and the references to what waits are given up.
+	seqs []place
+	work []workspace
+	held []*storage
+}
+
+// driverCall is a call of the driver that waits: a launch, or a copy or filling of n bytes.
+type driverCall struct {
+	kind     callKind
+	row      *row
+	st       *rt.Stream
+	launch   driver.Launch
+	from, to int // the launch's arguments
+	dst, src driver.Ptr
+	n        int
+	value    byte
+}
+
+type callKind uint8
+
+const (
+	callLaunch callKind = iota
+	callCopy
+	callFill
+)
+
+// place names an operation.
+type place struct {
+	st  *rt.Stream
+	seq uint64
+}
+
+// workspace is memory that is free once the work is handed over.
+type workspace struct {
+	dev *rt.Device
+	b   *alloc.Block
+}
+
+// taken is what was taken from a generator: it went from offset at to offset to.
+type taken struct {
+	g      *rt.Generator
+	at, to uint64
+}
+
+// Together runs f, whose operations change tensors all or none: should one fail, or f panic, the tensors, their versions and the generators are as before. No
+// operation of f runs before f returns, so f reads no tensor back, and what it does to one tensor it does on one stream. Within another Together it is a part
+// of that.
+func (x *Exec) together(op string, f func(x *Exec)) {
+	s := x.s
+	if s.change != nil {
+		f(x)
+		return
+	}
+	c, done := &s.together, false
+	s.change = c
+	defer func() {
+		s.change = nil
+		if !done {
+			c.takeBack()
+		}
+		c.reset()
+	}()
+	f(x)
+	s.change = nil
+	x.check(op, c.handOver())
+	done = true
+}
+
+// hand gives the launch in f.dl to the driver, or lets it wait.
+func (f *frame) hand() error {
+	if f.waits {
+		f.held = true
+		return nil
+	}
+	st := f.x.m.stream
+	return st.Device().Check(st.Device().Driver().Launch(f.dl), "the kernel could not be launched")
+}
+
+// waiting is where the frame's calls wait.
+func (f *frame) waiting() *change {
+	if c := f.x.s.change; c != nil {
+		return c
+	}
+	return &f.x.s.alone
+}
+
+// spill makes room for another launch in f.dl.
+func (f *frame) spill() {
+	c := f.waiting()
+	from := len(c.args)
+	c.args = append(c.args, f.dl.Args...)
+	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from, to: len(c.args)})
+	f.held = false
+}
+
+// queue does the call, or lets it wait.
+func (f *frame) queue(d driverCall) error {
+	d.row, d.st = f.row, f.x.m.stream
+	if !f.waits {
+		return d.do(nil)
+	}
+	if f.held {
+		f.spill()
+	}
+	c := f.waiting()
+	c.calls = append(c.calls, d)
+	return nil
+}
+
+// handOver gives what the operation let wait to the driver, or leaves it to the Together around.
+func (f *frame) handOver() error {
+	c := f.waiting()
+	if c == &f.x.s.alone {
+		if f.held && len(c.calls) == 0 {
+			f.waits, f.held = false, false
+			return f.hand()
+		}
+		if f.held {
+			f.spill()
+		}
+		f.waits = false
+		defer c.reset()
+		return c.handOver()
+	}
+	if f.held {
+		f.spill()
+	}
+	f.waits = false
+	c.seqs = append(c.seqs, place{f.x.m.stream, f.seq})
+	dev := f.x.m.stream.Device()
+	for i, b := range f.work {
+		c.work = append(c.work, workspace{dev, b})
+		f.work[i] = nil
+	}
+	f.work = f.work[:0]
+	for i := 0; i < f.ins; i++ {
+		if f.in[i] != nil {
+			c.hold(f.in[i].st)
+		}
+	}
+	for i := 0; i < f.outs; i++ {
+		c.hold(f.out[i].st)
+	}
+	if f.row != rowForeach { // whose caller holds what it lists
+		for _, t := range f.many {
+			c.hold(t.st)
+		}
+	}
+	if f.drawn.g != nil {
+		c.draws = append(c.draws, f.drawn)
+		f.drawn.g = nil
+	}
+	return nil
+}
+
+func (c *change) hold(st *storage) {
+	st.retain()
+	c.held = append(c.held, st)
+}
+
+// handOver gives all calls to the driver.
+func (c *change) handOver() error {
+	for i := range c.calls {
+		d := &c.calls[i]
+		err := d.do(c.args)
+		if err != nil && i > 0 && !d.st.Device().Info().Inline {
+			if err = d.do(c.args); err != nil {
+				return d.st.Device().GiveUp(err)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, p := range c.seqs {
+		p.st.Issued(p.seq)
+	}
+	return nil
+}
+
+// do calls the driver; args holds the launches' arguments.
+func (d *driverCall) do(args []byte) error {
+	dev := d.st.Device()
+	switch d.kind {
+	case callCopy:
+		return dev.Check(dev.Driver().CopyDtoD(d.dst, d.src, uint64(d.n), d.st.Handle()), "the copy could not be queued")
+	case callFill:
+		return dev.Check(dev.Driver().Memset(d.dst, uint32(d.value), 1, uint64(d.n), d.st.Handle()), "memory could not be set")
+	}
+	d.launch.Args = args[d.from:d.to]
+	return dev.Check(dev.Driver().Launch(&d.launch), "the kernel could not be launched")
+}
+
+// count counts a change of what the storage holds.
+func (s *session) count(st *storage) {
+	st.version.Add(1)
+	if s.change != nil {
+		s.change.counted = append(s.change.counted, st)
+	}
+	if s.capture != nil {
+		s.capture.counted = append(s.capture.counted, st)
+	}
+}
+
+// uncount takes counts back.
+func uncount(list []*storage) {
+	for _, st := range list {
+		st.version.Add(^uint32(0))
+	}
+}
+
+// takeBack undoes what an abandoned change has done besides its work.
+func (c *change) takeBack() {
+	uncount(c.counted)
+	for i := len(c.draws) - 1; i >= 0; i-- {
+		c.draws[i].takeBack()
+	}
+	undo(c.undo)
+}
+
+// undo calls the functions, the last first.
+func undo(list []func()) {
+	for _, f := range slices.Backward(list) {
+		f()
+	}
+}
+
+// Undo has f called if the Together under way in x's session fails, or the capture under way: the work never runs, and what the host noted of it is taken back.
+// Where both fail f is called twice.
+func Undo(x *Exec, f func()) {
+	if c := x.s.change; c != nil {
+		c.undo = append(c.undo, f)
+	}
+	if c := x.s.capture; c != nil {
+		c.undo = append(c.undo, f)
+	}
+}
+
+func (d *taken) takeBack() {
+	if d.g != nil {
+		d.g.Untake(d.at, d.to)
+		d.g = nil
+	}
+}
+
+// reset empties c. A free can fail only on a lost device, which the next operation reports.
+func (c *change) reset() {
+	for _, w := range c.work {
+		_ = w.dev.Free(w.b)
+	}
+	for _, st := range c.held {
+		_ = st.release()
+	}
+	clear(c.calls)
+	clear(c.counted)
+	clear(c.draws)
+	clear(c.undo)
+	clear(c.seqs)
+	clear(c.work)
+	clear(c.held)
+	c.calls, c.args, c.counted, c.draws, c.undo, c.seqs, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.seqs[:0], c.work[:0], c.held[:0]
+}
