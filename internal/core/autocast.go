@@ -40,7 +40,7 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 	if d != dtype.Invalid && x.s.capture == nil && !x.s.isOpen(m.casts) {
 		m.casts = x.s.scope
 	}
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // AutocastDType returns the type in which products run under autocast, or dtype.Invalid where it is off.
@@ -50,7 +50,7 @@ func (x *Exec) AutocastDType() dtype.DType { return x.m.autocast }
 func (x *Exec) AutocastCache(on bool) *Exec {
 	m := x.m
 	m.noCasts = !on
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // AutocastCached reports whether autocast keeps the copies of parameters that it makes.

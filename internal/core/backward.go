@@ -60,6 +60,7 @@ type target struct {
 // run is one backward pass. Runs nest: a derivative may start another one.
 type run struct {
 	x         *Exec
+	last      *Exec // what exec returned last of what owns something
 	op        string
 	opt       BackwardOpt
 	tasks     map[*node]*task
@@ -91,7 +92,7 @@ type retained struct {
 func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardOpt) []*Tensor {
 	s := x.s
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
-	r := &run{x: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
+	r := &run{x: x, last: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
 	r.check(roots, inputs)
 	for _, t := range roots {
 		if t.node != nil { // user code that runs in between may close the roots
@@ -247,7 +248,11 @@ func (r *run) exec(m mode) *Exec {
 	m.noGrad, m.autocast, m.casts, m.saved, m.pool = !r.opt.CreateGraph, 0, nil, r.x.m.saved, r.x.m.pool
 	// The pass itself crosses streams, wherever the forward calls did so by hand.
 	m.manual = false
-	return r.x.s.exec(m)
+	x := r.last.with(m)
+	if m.owned != (owned{}) {
+		r.last = x
+	}
+	return x
 }
 
 // mode returns the Exec that works on the gradient of t: on the stream of t's operation, for a leaf on that of its first use.

@@ -276,7 +276,7 @@ func (x *Exec) Again(c Call, operands []*Tensor) []*Tensor {
 	m := x.m
 	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand
 	m.autocast, m.casts = dtype.Invalid, nil // the operands are converted
-	y := x.s.exec(m)
+	y := x.with(m)
 	f := x.s.enter(y, c.row)
 	f.restore(&c, operands)
 	return f.callMany()

@@ -82,8 +82,7 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	c.rng.begin(x)
 	m := x.m
 	m.saved = &savedHooks{pack: c.pack, unpack: c.unpack}
-	defer x.s.forget(m.saved)
-	outs := x.s.exec(m).WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
+	outs := x.with(m).WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
 	c.rng.end()
 	return outs
 }
@@ -123,10 +122,9 @@ func (c *checkpoint) again(x *Exec) {
 		n++
 		return nil
 	}}
-	defer s.forget(m.saved)
 	m.generator = c.rng.rewind(x, m.generator)
 	defer c.rng.wind(x)
-	s.exec(m).Scope(func(x *Exec) {
+	x.with(m).Scope(func(x *Exec) {
 		b := &back{x: x, n: c.inputs}
 		ins := make([]*Tensor, len(c.needs))
 		for i := range ins {

@@ -14,9 +14,11 @@ import (
 //
 // A session belongs to one goroutine; Fork gives another goroutine its own. An Exec is never kept in a struct.
 type Exec struct {
-	s  *session
-	m  mode
-	on *Exec // what On returned last
+	s *session
+	m mode
+	// kin are the Execs of the session that own what x owns.
+	kin map[mode]*Exec
+	on  *Exec // what On returned last
 	// off is x without autocast.
 	off *Exec
 }
@@ -31,17 +33,22 @@ type mode struct {
 	noCasts bool
 	// tf32 lets float32 products round their operands to 10 fraction bits where the device is faster so.
 	tf32 bool
-	// saved are the hooks through which tensors are saved for backward, or nil.
-	saved *savedHooks
 	// manual switches the automatic ordering between streams off.
 	manual bool
+	owned
+}
+
+// owned is what a program gave a mode and may drop again, so that the session may not keep it.
+type owned struct {
+	// saved are the hooks through which tensors are saved for backward, or nil.
+	saved *savedHooks
 	// generator is where random numbers come from; nil is the device's own.
 	generator *rt.Generator
 	// pool is where memory comes from on its device; nil is the default pool.
 	pool *rt.MemPool
 }
 
-// session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far.
+// session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far that own nothing.
 type session struct {
 	root    *Exec
 	derived map[mode]*Exec
@@ -72,17 +79,25 @@ type session struct {
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.
 func New(dev, host *rt.Device) *Exec {
 	s := &session{derived: map[mode]*Exec{}, host: host}
-	s.root = s.exec(mode{stream: dev.DefaultStream()})
+	s.root = (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
 	return s.root
 }
 
-func (s *session) exec(m mode) *Exec {
-	if x := s.derived[m]; x != nil {
-		return x
+// with returns the session's Exec of mode m. It makes one once for as long as somebody holds x or, where m owns nothing, for all.
+func (x *Exec) with(m mode) *Exec {
+	kin := x.kin
+	if m.owned != x.m.owned {
+		kin = x.s.derived
+		if m.owned != (owned{}) {
+			kin = map[mode]*Exec{}
+		}
 	}
-	x := &Exec{s: s, m: m}
-	s.derived[m] = x
-	return x
+	y := kin[m]
+	if y == nil {
+		y = &Exec{s: x.s, m: m, kin: kin}
+		kin[m] = y
+	}
+	return y
 }
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
@@ -94,7 +109,7 @@ func (x *Exec) Fork() (*Exec, error) {
 	y := New(st.Device(), x.s.host)
 	m := x.m
 	m.stream, m.casts = st, nil
-	return y.s.exec(m), nil
+	return y.with(m), nil
 }
 
 // Device returns the device.
@@ -109,7 +124,7 @@ func (x *Exec) On(st *rt.Stream) *Exec {
 		x.check("On", st.Usable())
 		m := x.m
 		m.stream = st
-		x.on = x.s.exec(m)
+		x.on = x.with(m)
 	}
 	return x.on
 }
@@ -121,14 +136,14 @@ func (x *Exec) Host() *Exec { return x.On(x.s.host.DefaultStream()) }
 func (x *Exec) NoGrad() *Exec {
 	m := x.m
 	m.noGrad = true
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
 	m := x.m
 	m.noGrad = false
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // GradEnabled reports whether operations record gradients.
@@ -139,7 +154,7 @@ func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
 func (x *Exec) TF32(on bool) *Exec {
 	m := x.m
 	m.tf32 = on
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
@@ -157,7 +172,7 @@ func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	}
 	m := x.m
 	m.pool = p
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // alloc takes n > 0 bytes for work on x's stream.
@@ -173,7 +188,7 @@ func (x *Exec) alloc(n int) (*alloc.Block, error) {
 func (x *Exec) ManualStreams() *Exec {
 	m := x.m
 	m.manual = true
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.

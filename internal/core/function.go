@@ -196,7 +196,7 @@ func backFunction(b *back) {
 	m := b.x.m
 	m.autocast, m.casts, m.noCasts = b.n.m.autocast, b.n.m.casts, b.n.m.noCasts
 	c := *st.ctx
-	c.x = b.x.s.exec(m)
+	c.x = b.x.with(m)
 	gs := make([]*Tensor, b.n.outputs())
 	for i := range gs {
 		gs[i] = b.grad(i)

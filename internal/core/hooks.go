@@ -214,17 +214,7 @@ type savedHooks struct {
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
 	m := x.m
 	m.saved = &savedHooks{pack, unpack}
-	defer x.s.forget(m.saved)
-	f(x.s.exec(m))
-}
-
-// forget drops the Execs that save by way of h, which nobody derives again.
-func (s *session) forget(h *savedHooks) {
-	for k := range s.derived {
-		if k.saved == h {
-			delete(s.derived, k)
-		}
-	}
+	f(x.with(m))
 }
 
 // pack saves t by way of the hooks of n's mode.
@@ -236,7 +226,7 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 	h := t.alias()
 	s.adopt(h)
 	version := t.st.version.Load()
-	v := n.m.saved.pack(s.exec(m), h)
+	v := n.m.saved.pack(x.with(m), h)
 	if t.st.version.Load() != version {
 		panicAt(n.row.Name, fault.Invalid, "A saved tensor pack hook is modifying its input in place; Clone it first")
 	}
@@ -265,7 +255,7 @@ func (b *back) unpackHooked(i int) *Tensor {
 	x, s := b.x, &b.n.saved[i]
 	m := x.m
 	m.noGrad = true
-	t := b.n.m.saved.unpack(x.s.exec(m), b.n.extra.packed[i])
+	t := b.n.m.saved.unpack(x.with(m), b.n.extra.packed[i])
 	switch {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")

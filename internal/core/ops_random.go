@@ -14,7 +14,7 @@ import (
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
 	m := x.m
 	m.generator = g
-	return x.s.exec(m)
+	return x.with(m)
 }
 
 // Generator returns the generator that x draws random numbers from.

@@ -47,6 +47,7 @@ func (s *session) pop() {
 	if len(sc.casts) > 0 {
 		sc.dropCasts()
 	}
+	sc.parent, sc.capture = nil, nil
 	s.spare = append(s.spare, sc)
 }
 

@@ -11,7 +11,7 @@ import (
 
 // machine is what the devices of one driver share: the clock, the schedule, events, captures and callbacks.
 //
-// One goroutine at a time runs queued work (running is set) and leaves mu while it does, so that others can queue more. Who waits
+// One goroutine at a time runs queued work (running is its number) and leaves mu while it does, so that others can queue more. Who waits
 // sleeps on changed, which is told of every completed operation. In virtual time the waiters themselves run the work; in real time
 // the drain goroutine does.
 type machine struct {
@@ -27,7 +27,7 @@ type machine struct {
 
 	mu        sync.Mutex
 	changed   sync.Cond
-	running   bool
+	running   uint64 // the number of the operation that works, or 0
 	now       int64  // virtual time in nanoseconds
 	seq       uint64 // of the last queued operation
 	policy    Policy
@@ -117,7 +117,7 @@ func (m *machine) settle(w target) {
 				m.mu.Lock()
 			}
 			return
-		case m.opts.RealTime || m.running || !m.run(farFuture):
+		case m.opts.RealTime || m.running != 0 || !m.run(farFuture):
 			m.changed.Wait()
 		}
 	}
@@ -151,7 +151,7 @@ func (m *machine) query(w target) bool {
 
 // runDue runs what begins before the present; mu is held.
 func (m *machine) runDue() {
-	for !m.running && m.run(m.now) {
+	for m.running == 0 && m.run(m.now) {
 	}
 }
 
@@ -224,7 +224,7 @@ func (m *machine) assist() {
 		return
 	}
 	if m.served == m.silent {
-		for n := m.unheard; m.unheard == n && !m.running && m.run(farFuture); {
+		for n := m.unheard; m.unheard == n && m.running == 0 && m.run(farFuture); {
 		}
 	}
 	m.silent = m.served

@@ -55,29 +55,43 @@ type candidate struct {
 // choose returns what runs next of all that can begin before limit; mu is held.
 func (m *machine) choose(limit int64) (best candidate, at int64, ok bool) {
 	seen := 0
-	consider := func(c candidate) {
-		if c.at >= limit {
-			return
+	m.candidates(func(c candidate) bool {
+		if c.at < limit {
+			if seen++; seen == 1 || m.better(c, best, seen) {
+				best = c
+			}
 		}
-		seen++
-		if seen == 1 || m.better(c, best, seen) {
-			best = c
-		}
+		return true
+	})
+	return best, best.at, seen > 0
+}
+
+// moves reports whether work that was queued up to seq runs now or can run; mu is held.
+func (m *machine) moves(seq uint64) bool {
+	moves := m.running != 0 && m.running <= seq
+	if !moves {
+		m.candidates(func(c candidate) bool { moves = c.seq <= seq; return !moves })
 	}
+	return moves
+}
+
+// candidates calls visit for all that can run, until it returns false; mu is held.
+func (m *machine) candidates(visit func(c candidate) bool) {
 	for _, s := range m.active {
 		switch {
 		case s.held > 0 || s.busy:
 		case s.graph != nil:
 			for _, n := range s.graph.ready {
-				consider(candidate{s, n, s.graph.at[n], s.head().seq})
+				if !visit(candidate{s, n, s.graph.at[n], s.head().seq}) {
+					return
+				}
 			}
 		default:
-			if at, ok := m.start(s); ok {
-				consider(candidate{s, -1, at, s.head().seq})
+			if at, ok := m.start(s); ok && !visit(candidate{s, -1, at, s.head().seq}) {
+				return
 			}
 		}
 	}
-	return best, best.at, seen > 0
 }
 
 // better reports whether the policy prefers c to best; c is the seen-th candidate.
@@ -166,13 +180,13 @@ func (m *machine) run(limit int64) bool {
 	case opCallback:
 		m.call(c, o.callback, at)
 	default:
-		m.running = true
+		m.running = c.seq
 		s.busy = true
 		s.task = s.head().task
 		m.mu.Unlock()
 		ns, fault := s.perform(o, at)
 		m.mu.Lock()
-		m.running = false
+		m.running = 0
 		s.busy = false
 		end := at + ns
 		if m.opts.RealTime {
@@ -230,6 +244,7 @@ func (m *machine) call(c candidate, id driver.CallbackID, at int64) {
 	}
 	m.now = max(m.now, at) // the host learns that the device got here
 	m.learn(target{s: c.s})
+	m.changed.Broadcast() // a launching call waits for work, not for a callback
 	go func() {
 		if fn != nil {
 			fn()

@@ -220,6 +220,99 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
+// TestBackpressureBesideARunner: a call that fills its stream waits while another goroutine runs work, and not for what a gate holds.
+func TestBackpressureBesideARunner(t *testing.T) {
+	for _, real := range []bool{false, true} {
+		d, th := open(t, Options{RealTime: real})
+		s := streams(t, d, th, 4)
+		p := alloc(t, d, th, 16)
+		e, err := d.EventCreate(th, false)
+		must(t, err)
+		st := d.stream(s[0])
+		length := func() int {
+			d.m.mu.Lock()
+			defer d.m.mu.Unlock()
+			return len(st.queue) - st.first
+		}
+		d.m.mapped.Lock() // work that has begun stays under way
+		must(t, d.Memset(p+4, 1, 4, 1, s[1]))
+		runner, pusher := make(chan error, 1), make(chan int)
+		go func() {
+			th := d.Enter()
+			defer th.Leave()
+			runner <- d.StreamSynchronize(th, s[1])
+		}()
+		for began := false; !began; runtime.Gosched() {
+			d.m.mu.Lock()
+			began = d.m.running != 0
+			d.m.mu.Unlock()
+		}
+		go func() {
+			most := 0
+			for i := range uint32(4 * queueLimit) {
+				if err := d.Memset(p, i, 4, 1, s[0]); err != nil {
+					t.Error(err)
+				}
+				most = max(most, length())
+			}
+			pusher <- most
+		}()
+		for length() < queueLimit {
+			runtime.Gosched()
+		}
+		for range 10_000 {
+			runtime.Gosched() // a call that does not wait gets on
+		}
+		if n := length(); n != queueLimit {
+			t.Errorf("real time %v: %d operations are queued while another goroutine runs work, want %d", real, n, queueLimit)
+		}
+		d.m.mapped.Unlock()
+		release := d.Hold(s[2])
+		must(t, d.EventRecord(e, s[2]))
+		must(t, d.StreamWait(s[3], e))
+		for range 2 * queueLimit {
+			must(t, d.Memset(p+8, 1, 4, 1, s[2])) // nobody but this goroutine opens the gate
+			must(t, d.Memset(p+12, 1, 4, 1, s[3]))
+		}
+		release()
+		must(t, <-runner)
+		if most := <-pusher; most > queueLimit {
+			t.Errorf("real time %v: %d operations were queued", real, most)
+		}
+		must(t, d.StreamSynchronize(th, s[0]))
+		if v := binary.LittleEndian.Uint32(d.mem.bytes(p, 4)); v != 4*queueLimit-1 {
+			t.Errorf("the last memset wrote %d", v)
+		}
+	}
+}
+
+// TestBackpressureOfMany: streams of goroutines that never wait keep the bound under every policy.
+func TestBackpressureOfMany(t *testing.T) {
+	for _, o := range []Options{{}, {RealTime: true}, {Policy: Random(5)}, {Policy: Interleave()}} {
+		d, th := open(t, o)
+		p := alloc(t, d, th, 16)
+		var wg sync.WaitGroup
+		for i, s := range streams(t, d, th, 4) {
+			st := d.stream(s)
+			wg.Go(func() {
+				for range 4 * queueLimit {
+					if err := d.Memset(p+driver.Ptr(4*i), 1, 4, 1, s); err != nil {
+						t.Error(err)
+					}
+					d.m.mu.Lock()
+					n := len(st.queue) - st.first
+					d.m.mu.Unlock()
+					if n > queueLimit {
+						t.Errorf("%+v: %d operations are queued", o, n)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
 // TestArgumentsSurviveCompaction: launches keep their arguments while the queue is moved.
 func TestArgumentsSurviveCompaction(t *testing.T) {
 	const n = 8 * queueLimit

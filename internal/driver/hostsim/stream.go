@@ -49,7 +49,7 @@ func (s *stream) head() *op { return &s.queue[s.first] }
 // idleTo reports whether all work queued up to seq has run.
 func (s *stream) idleTo(seq uint64) bool { return s.first == len(s.queue) || s.head().seq > seq }
 
-// queueLimit is how many operations a stream holds before a further one waits for the device, as CUDA's launch queue does.
+// queueLimit is how many operations a stream holds; the call that queues the last of them waits for the device, as CUDA's launch queue does.
 const queueLimit = 1024
 
 // push queues o; mu is held, and may be left while the device makes room.
@@ -68,12 +68,26 @@ func (s *stream) push(o *op) {
 		s.args = append(s.args, o.args...)
 		q.args = s.args[at:len(s.args):len(s.args)]
 	}
-	switch {
-	case m.opts.RealTime:
+	if m.opts.RealTime {
 		m.poke()
-	case len(s.queue)-s.first >= queueLimit:
-		for len(s.queue)-s.first > queueLimit/2 && !m.running && m.run(farFuture) {
+	}
+	if len(s.queue)-s.first >= queueLimit {
+		s.drain()
+	}
+}
+
+// drain halves the queue: it runs work, or waits for whoever does. It gives up once nothing that was queued before can go on, so that a
+// host which is yet to open a gate or to answer a callback gets that far. mu is held before and after, and left in between.
+func (s *stream) drain() {
+	m := s.dev.m
+	for last := m.seq; len(s.queue)-s.first > queueLimit/2 && m.moves(last); {
+		if m.running != 0 || m.opts.RealTime {
+			m.changed.Wait()
+		} else {
+			m.run(farFuture)
 		}
+	}
+	if !m.opts.RealTime {
 		m.now = max(m.now, s.ready)
 	}
 }
