@@ -95,7 +95,7 @@ var types = []any{
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
 	(*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
-	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{},
+	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"tenon.dev"
@@ -44,18 +45,40 @@ func Buffers(m any) iter.Seq2[string, *Buffer] {
 }
 
 // StateDict yields the tensors of all parameters and buffers under PyTorch's keys, in the order of torch's state_dict. Shared ones come once
-// for each of their names. The tensors stay the module's.
+// for each of their names. The tensors stay the module's. Two with one key, such as of fields with the same tag, are an error.
 func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 	return func(yield func(string, *tenon.Tensor) bool) {
-		walk(m, func(name string, leaf any) bool {
+		type entry struct {
+			key    string
+			tensor func() *tenon.Tensor
+		}
+		var all []entry
+		fields := map[string]string{}
+		w := &walker{}
+		w.visit = func(name string, leaf any) bool {
+			var tensor func() *tenon.Tensor
 			switch leaf := leaf.(type) {
 			case *Param:
-				return yield(name, leaf.t)
+				tensor = func() *tenon.Tensor { return leaf.t }
 			case *Buffer:
-				return yield(name, leaf.t)
+				tensor = func() *tenon.Tensor { return leaf.t }
+			default:
+				return true
 			}
+			field := w.where()
+			if other, twice := fields[name]; twice {
+				fail("StateDict", "%s and %s of %T have the same key %q in its state dict; give each a name of its own with the tag `torch:\"name\"`", other, field, m, name)
+			}
+			fields[name] = field
+			all = append(all, entry{name, tensor})
 			return true
-		})
+		}
+		w.walk(m)
+		for _, e := range all {
+			if !yield(e.key, e.tensor()) {
+				return
+			}
+		}
 	}
 }
 
@@ -103,13 +126,60 @@ func setTraining(m any, on bool) {
 // then the buffers, then the rest, each in the order of the fields.
 func walk(m any, visit func(name string, v any) bool) {
 	w := &walker{visit: visit}
-	w.value(reflect.ValueOf(m), "")
+	w.walk(m)
 }
 
 type walker struct {
 	visit func(name string, v any) bool
 	// path holds the pointers above, so that a cycle ends.
 	path []any
+	// steps are how the value is reached in Go: fields, indexes and keys.
+	steps []step
+	// depth is how many values lie around the one that is walked.
+	depth int
+	// endless says that there were too many.
+	endless bool
+}
+
+// walk walks m.
+func (w *walker) walk(m any) {
+	w.value(reflect.ValueOf(m), "")
+	if w.endless {
+		fail("Params", "more than %d values lie in each other, or a slice or map contains itself; a module cannot", deepest)
+	}
+}
+
+// step leads from a value to one in it: a field's name, an index, or a key.
+type step struct {
+	field, key string
+	index      int
+}
+
+// deepest is how many values may lie in each other: a slice can contain itself.
+const deepest = 10_000
+
+// where is how the value is reached in Go.
+func (w *walker) where() string {
+	var b strings.Builder
+	for _, s := range w.steps {
+		switch {
+		case s.field != "":
+			b.WriteString("." + s.field)
+		case s.key != "":
+			b.WriteString("[" + strconv.Quote(s.key) + "]")
+		default:
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		}
+	}
+	return "field " + strings.TrimPrefix(b.String(), ".")
+}
+
+// into walks v, which a step leads to.
+func (w *walker) into(v reflect.Value, name string, s step) bool {
+	w.steps = append(w.steps, s)
+	on := w.value(v, name)
+	w.steps = w.steps[:len(w.steps)-1]
+	return on
 }
 
 // kind is what a field holds.
@@ -138,6 +208,12 @@ func (w *walker) value(v reflect.Value, name string) bool {
 	if kindOf(v) != isOther {
 		return w.visit(name, v.Interface())
 	}
+	if w.depth == deepest {
+		w.endless = true
+		return false
+	}
+	w.depth++
+	defer func() { w.depth-- }()
 	switch v.Kind() {
 	case reflect.Interface:
 		return w.value(v.Elem(), name)
@@ -150,7 +226,7 @@ func (w *walker) value(v reflect.Value, name string) bool {
 			return true
 		}
 		for i := range v.Len() {
-			if !w.value(v.Index(i), join(name, strconv.Itoa(i))) {
+			if !w.into(v.Index(i), join(name, strconv.Itoa(i)), step{index: i}) {
 				return false
 			}
 		}
@@ -166,7 +242,7 @@ func (w *walker) value(v reflect.Value, name string) bool {
 			return 1
 		})
 		for _, k := range keys {
-			if !w.value(v.MapIndex(k), join(name, k.String())) {
+			if !w.into(v.MapIndex(k), join(name, k.String()), step{key: k.String()}) {
 				return false
 			}
 		}
@@ -204,7 +280,7 @@ func (w *walker) fields(v reflect.Value, name string) bool {
 			} else if !f.Anonymous {
 				path = join(name, f.Name)
 			}
-			if !w.value(v.Field(i), path) {
+			if !w.into(v.Field(i), path, step{field: f.Name}) {
 				return false
 			}
 		}

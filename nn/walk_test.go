@@ -1,11 +1,14 @@
 package nn_test
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"tenon.dev"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
+	"tenon.dev/torchfile"
 )
 
 // inner has a cycle in its type.
@@ -53,4 +56,76 @@ func TestHiddenModules(t *testing.T) {
 			t.Errorf("%d parameters were found", n)
 		}
 	})
+}
+
+// base is a struct that another embeds.
+type base struct{ Weight *nn.Param }
+
+// Two parameters or buffers with one key are an error that names both fields and the key, before anything is saved or loaded.
+func TestKeysAlike(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		one, two := nn.NewLinear(x, 2, 2, nn.LinearOpt{NoBias: true}), nn.NewLinear(x, 2, 2, nn.LinearOpt{NoBias: true})
+		defer nn.Close(one)
+		defer nn.Close(two)
+		buffer := nn.NewBuffer(x.Ones([]int{2}, tenon.Float32))
+		defer buffer.Close()
+		state := map[string]*tenon.Tensor{"fc.weight": x.Ones([]int{2, 2}, tenon.Float32)}
+		name := filepath.Join(t.TempDir(), "model")
+		for _, c := range []struct {
+			m    any
+			says []string
+		}{
+			{&struct {
+				A *nn.Linear `torch:"fc"`
+				B *nn.Linear `torch:"fc"`
+			}{one, two}, []string{"field A.Weight and field B.Weight of", `"fc.weight"`}},
+			{&struct {
+				A *nn.Linear `torch:"fc"`
+				B *nn.Buffer `torch:"fc.weight"`
+			}{one, buffer}, []string{"field A.Weight", "field B ", `"fc.weight"`}},
+			{&struct {
+				base
+				W *nn.Param `torch:"Weight"`
+			}{base{one.Weight}, two.Weight}, []string{"field base.Weight", "field W ", `"Weight"`}},
+			{[]any{map[string]any{"a": []nn.Module{one}, "a.0": two}}, []string{`field [0]["a"][0].Weight`, `field [0]["a.0"].Weight`, `"0.a.0.weight"`}},
+		} {
+			refused := func(what string, err error) {
+				t.Helper()
+				for _, want := range c.says {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Errorf("%s: got %v, want %q", what, err, want)
+					}
+				}
+			}
+			refused("SaveFile", nn.SaveFile(x, c.m, name))
+			refused("Load", nn.Load(x, c.m, state, nn.LoadOpt{Partial: true}))
+			refused("Tensors", tenon.Try(func() { torchfile.Tensors(nn.StateDict(c.m)) }))
+		}
+		if err := nn.SaveFile(x, one, name); err != nil {
+			t.Fatal(err)
+		}
+		err := nn.LoadFile(x, &struct {
+			A *nn.Linear `torch:""`
+			base
+		}{one, base{two.Weight}}, name, nn.LoadOpt{Partial: true})
+		if err != nil {
+			t.Errorf("other keys: %v", err)
+		}
+	})
+}
+
+// A slice that contains itself is an error, and so is what lies deeper than any module.
+func TestEndlessModules(t *testing.T) {
+	loop := nn.Sequential{nil}
+	loop[0] = loop
+	chain := any(nil)
+	for range 1_000_000 {
+		next := chain
+		chain = &next
+	}
+	for _, m := range []any{loop, map[string]any{"a": loop}, chain} {
+		for _, f := range []func(){func() { nn.Close(m) }, func() { nn.Train(m) }, func() { nn.StateDict(m)(func(string, *tenon.Tensor) bool { return true }) }} {
+			wantError(t, f, "Params", "contains itself")
+		}
+	}
 }

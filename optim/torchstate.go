@@ -164,6 +164,9 @@ func (s *savedState) add(f *torchfile.File, number int, values *torchfile.Dict) 
 		if !ok {
 			return fmt.Errorf("the state of parameter %d has the key %v", number, k)
 		}
+		if _, twice := s.arrays[stateKey(number, what)]; twice {
+			return fmt.Errorf("%q of parameter %d is there twice", what, number)
+		}
 		switch v := values.Values[i].(type) {
 		case nil: // such as a buffer that is not there yet
 		case *torchfile.Tensor:

@@ -16,6 +16,7 @@ import (
 	"io"
 	"math"
 	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -25,6 +26,9 @@ import (
 
 // MaxHeader is the longest header in bytes that is read or written: the limit of the format's reference implementation.
 const MaxHeader = 100_000_000
+
+// maxDims is how many dimensions an array that is read may have: a shape of zeros may go on for ever. PyTorch's have at most as many.
+const maxDims = 64
 
 // metadataKey is the one name that no array may have.
 const metadataKey = "__metadata__"
@@ -67,6 +71,18 @@ func rank(d dtype.DType) int {
 	return -1
 }
 
+// clip cuts text of a file for a message where it is long.
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// quote writes text of a file for a message.
+func quote(s string) string { return strconv.Quote(clip(s)) }
+
 func invalid(format string, args ...any) error {
 	return fault.New(fault.Invalid, "safetensors: "+format, args...)
 }
@@ -76,10 +92,10 @@ func checkedSize(name string, d dtype.DType, shape []int) (int64, error) {
 	size := int64(d.Size())
 	for _, n := range shape {
 		if n < 0 {
-			return 0, invalid("array %q has the negative extent %d in its shape %v", name, n, shape)
+			return 0, invalid("array %s has the negative extent %d in its shape %v", quote(name), n, shape)
 		}
 		if n > 0 && size > math.MaxInt64/int64(n) {
-			return 0, invalid("array %q of shape %v is too large to be addressed", name, shape)
+			return 0, invalid("array %s of shape %v is too large to be addressed", quote(name), shape)
 		}
 		size *= int64(n)
 	}
@@ -96,7 +112,7 @@ func parseHeader(text []byte, data int64) (infos []Info, metadata map[string]str
 	seen := map[string]bool{}
 	err = object(dec, func(name string) error {
 		if seen[name] {
-			return invalid("the header names %q twice", name)
+			return invalid("the header names %s twice", quote(name))
 		}
 		seen[name] = true
 		if name == metadataKey {
@@ -127,9 +143,9 @@ func parseHeader(text []byte, data int64) (infos []Info, metadata map[string]str
 	for _, i := range infos {
 		switch {
 		case i.offset < at:
-			return nil, nil, invalid("array %q begins at %d, within the array before it, which ends at %d", i.Name, i.offset, at)
+			return nil, nil, invalid("array %s begins at %d, within the array before it, which ends at %d", quote(i.Name), i.offset, at)
 		case i.offset > at:
-			return nil, nil, invalid("array %q begins at %d and leaves a gap: the array before it ends at %d", i.Name, i.offset, at)
+			return nil, nil, invalid("array %s begins at %d and leaves a gap: the array before it ends at %d", quote(i.Name), i.offset, at)
 		}
 		at += i.size
 	}
@@ -173,7 +189,7 @@ func delim(dec *json.Decoder, want json.Delim) error {
 		return err
 	}
 	if t != want {
-		return fmt.Errorf("found %v where %v belongs", t, want)
+		return fmt.Errorf("found %s where %v belongs", clip(fmt.Sprint(t)), want)
 	}
 	return nil
 }
@@ -188,7 +204,7 @@ func parseMetadata(dec *json.Decoder) (map[string]string, error) {
 		}
 		v, ok := t.(string)
 		if _, twice := m[key]; twice || !ok {
-			return invalid("metadata %q is not one string", key)
+			return invalid("metadata %s is not one string", quote(key))
 		}
 		m[key] = v
 		return nil
@@ -204,7 +220,7 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 	had := map[string]bool{}
 	err := object(dec, func(key string) error {
 		if had[key] {
-			return invalid("array %q has %q twice", name, key)
+			return invalid("array %s has %s twice", quote(name), quote(key))
 		}
 		had[key] = true
 		switch key {
@@ -215,44 +231,52 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 			}
 			s, ok := t.(string)
 			if !ok {
-				return invalid("array %q has a dtype that is no string", name)
+				return invalid("array %s has a dtype that is no string", quote(name))
 			}
 			format = s
 			return nil
 		case "shape":
 			return integers(dec, name, key, func(n int64) error {
+				if len(info.Shape) == maxDims {
+					return invalid("array %s has more than %d dimensions", quote(name), maxDims)
+				}
 				if n > math.MaxInt {
-					return invalid("array %q has the extent %d, too large for this platform", name, n)
+					return invalid("array %s has the extent %d, too large for this platform", quote(name), n)
 				}
 				info.Shape = append(info.Shape, int(n))
 				return nil
 			})
 		case "data_offsets":
 			return integers(dec, name, key, func(n int64) error {
+				if len(offsets) == 2 {
+					return invalid("array %s has more than two data_offsets, a begin and an end", quote(name))
+				}
 				offsets = append(offsets, n)
 				return nil
 			})
 		}
-		return invalid("array %q has the unknown property %q", name, key)
+		return invalid("array %s has the unknown property %s", quote(name), quote(key))
 	})
 	if err != nil {
 		return info, err
 	}
 	if len(had) != 3 {
-		return info, invalid("array %q lacks one of dtype, shape and data_offsets", name)
+		return info, invalid("array %s lacks one of dtype, shape and data_offsets", quote(name))
 	}
-	var known []string
 	for _, f := range formats {
-		known = append(known, f.name)
 		if f.name == format {
 			info.DType = f.d
 		}
 	}
 	if !info.DType.Valid() {
-		return info, fault.New(fault.Unsupported, "safetensors: array %q has dtype %q; offered are %s", name, format, strings.Join(known, ", "))
+		var known []string
+		for _, f := range formats {
+			known = append(known, f.name)
+		}
+		return info, fault.New(fault.Unsupported, "safetensors: array %s has dtype %s; offered are %s", quote(name), quote(format), strings.Join(known, ", "))
 	}
 	if len(offsets) != 2 || offsets[0] > offsets[1] {
-		return info, invalid("array %q has the data_offsets %v, not a begin and an end", name, offsets)
+		return info, invalid("array %s has the data_offsets %v, not a begin and an end", quote(name), offsets)
 	}
 	info.offset, info.size = offsets[0], offsets[1]-offsets[0]
 	need, err := checkedSize(name, info.DType, info.Shape)
@@ -260,7 +284,7 @@ func parseInfo(dec *json.Decoder, name string) (Info, error) {
 		return info, err
 	}
 	if need != info.size {
-		return info, invalid("array %q of dtype %v and shape %v needs %d bytes, but its data_offsets hold %d", name, info.DType, info.Shape, need, info.size)
+		return info, invalid("array %s of dtype %v and shape %v needs %d bytes, but its data_offsets hold %d", quote(name), info.DType, info.Shape, need, info.size)
 	}
 	return info, nil
 }
@@ -278,7 +302,7 @@ func integers(dec *json.Decoder, name, key string, f func(int64) error) error {
 		num, ok := t.(json.Number)
 		n, err := num.Int64()
 		if !ok || err != nil || n < 0 {
-			return invalid("array %q has %v in %s, not an integer from 0 to 2^63-1", name, t, key)
+			return invalid("array %s has %s in %s, not an integer from 0 to 2^63-1", quote(name), clip(fmt.Sprint(t)), key)
 		}
 		if err := f(n); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -330,16 +331,70 @@ func TestSave(t *testing.T) {
 	}
 }
 
-// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that survives being written anew.
+// hostile are headers that ask for much.
+func hostile() map[string][]byte {
+	long := strings.Repeat("n", 1<<20)
+	many := []string{`"__metadata__":{}`}
+	for i := range 20000 {
+		many = append(many, fmt.Sprintf(`"%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i))
+	}
+	entry := func(name, dtype, shape, offsets string) []byte {
+		return raw(fmt.Sprintf(`{"%s":{"dtype":"%s","shape":[%s],"data_offsets":[%s]}}`, name, dtype, shape, offsets), "")
+	}
+	zeros := strings.Repeat("0,", 1<<20) + "0"
+	return map[string][]byte{
+		"more than 64 dimensions":          entry("a", "U8", zeros, "0,0"),
+		"more than two data_offsets":       entry("a", "U8", "0", zeros),
+		"offered are":                      entry(long, long, "0", "0,0"),
+		"is not one string":                raw(`{"__metadata__":{"`+long+`":1}}`, ""),
+		"has the unknown property":         raw(`{"`+long+`":{"`+long+`":[`+strings.Repeat("[", 1<<20), ""),
+		"not an integer":                   entry("a", "U8", strings.Repeat("1", 1<<20), "0,0"),
+		"where { belongs":                  raw(`"`+long+`"`, ""),
+		"where [ belongs":                  raw(`{"a":{"shape":"`+long+`"`, ""),
+		"is not JSON of the format's form": raw(strings.Repeat("[", 1<<20), ""),
+		"":                                 raw("{"+strings.Join(many, ",")+"}", ""),
+	}
+}
+
+// openingBytes is what opening a file of size bytes may allocate.
+func openingBytes(size int) uint64 { return 1<<20 + 64*uint64(size) }
+
+// However hostile a header is, it takes memory in proportion to its length, and its error is short.
+func TestHostileHeaders(t *testing.T) {
+	for says, b := range hostile() {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := New(bytes.NewReader(b), int64(len(b)))
+		runtime.ReadMemStats(&after)
+		if says == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), says) || len(err.Error()) > 1000) {
+			t.Errorf("got %.2000v, want one short error with %q", err, says)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > openingBytes(len(b)) {
+			t.Errorf("%q: %d bytes of a file took %d", says, len(b), n)
+		}
+	}
+}
+
+// FuzzNew opens arbitrary bytes: the result is an error, or a file whose arrays cover the data and that survives being written anew. Either takes memory in
+// proportion to their number.
 func FuzzNew(f *testing.F) {
 	f.Add(raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"k":"v"}}`, "12345678"))
 	f.Add(raw(`{"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]},"b":{"dtype":"I64","shape":[0],"data_offsets":[1,1]}}  `, "1"))
 	f.Add(raw(`{}`, ""))
+	for _, b := range hostile() {
+		f.Add(raw(string(b[8:min(len(b), 1<<12)]), ""))
+	}
 	if b, err := os.ReadFile("testdata/model.safetensors"); err == nil {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		one, err := open(b)
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > openingBytes(len(b)) {
+			t.Errorf("%d bytes were allocated for a file of %d", n, len(b))
+		}
 		if err != nil {
 			if k := fault.KindOf(err); k != fault.Invalid && k != fault.Unsupported {
 				t.Fatalf("kind %v: %v", k, err)

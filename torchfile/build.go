@@ -11,59 +11,108 @@ import (
 
 // builder turns a pickle into values.
 type builder struct {
-	d *pickle.Data
+	d      *pickle.Data
+	limits *budget
 	// find returns a storage of at least n bytes.
 	find func(key string, n int64) (*storage, error)
-	made map[pickle.Ref]any
+	made map[pickle.Ref]made
 	// doing holds the values that are being made: one that is met again contains itself.
 	doing map[pickle.Ref]bool
+	// in is the weight of what lies in the value that is being made.
+	in weight
 }
 
-func newBuilder(d *pickle.Data, find func(key string, n int64) (*storage, error)) *builder {
-	return &builder{d: d, find: find, made: map[pickle.Ref]any{}, doing: map[pickle.Ref]bool{}}
+// made is a value that was made, with its weight.
+type made struct {
+	v any
+	w weight
 }
 
-// value makes the value of r, once.
+// What values cost in bytes, with what Go's growing of maps and boxing leave unused.
+const (
+	costItem      = 32
+	costContainer = 256
+)
+
+func newBuilder(d *pickle.Data, limits *budget, find func(key string, n int64) (*storage, error)) *builder {
+	return &builder{d: d, limits: limits, find: find, made: map[pickle.Ref]made{}, doing: map[pickle.Ref]bool{}}
+}
+
+// charge counts n bytes that are about to be allocated.
+func (b *builder) charge(n int) error {
+	if err := b.d.Charge(n); err != nil {
+		return b.limits.unread(err)
+	}
+	return nil
+}
+
+// count adds to the weight of what lies in the value that is being made.
+func (b *builder) count(w weight) error {
+	b.in.add(w)
+	return b.limits.check(b.in)
+}
+
+// value makes the value of r, once, and counts it.
 func (b *builder) value(r pickle.Ref) (any, error) {
+	if v, ok := b.plain(r); ok {
+		return v, b.count(weight{values: 1})
+	}
+	m, ok := b.made[r]
+	if !ok {
+		if b.doing[r] {
+			return nil, refuse("a %v contains itself, which has no form here", r.Kind())
+		}
+		if len(b.doing) >= b.limits.Depth {
+			return nil, b.limits.check(weight{depth: len(b.doing) + 1})
+		}
+		if err := b.charge(costContainer); err != nil {
+			return nil, err
+		}
+		beside := b.in
+		b.in = weight{}
+		b.doing[r] = true
+		var err error
+		if m.v, err = b.container(r); err != nil {
+			return nil, err
+		}
+		delete(b.doing, r)
+		m.w = b.in
+		m.w.depth++
+		m.w.values++
+		b.made[r] = m
+		b.in = beside
+	}
+	return m.v, b.count(m.w)
+}
+
+// plain makes a value in which no others lie; false is for one in which they do.
+func (b *builder) plain(r pickle.Ref) (any, bool) {
 	d := b.d
 	switch r.Kind() {
 	case pickle.KindNone:
-		return nil, nil
+		return nil, true
 	case pickle.KindBool:
 		v, _ := d.Bool(r)
-		return v, nil
+		return v, true
 	case pickle.KindInt:
 		if v, ok := d.Int(r); ok {
-			return v, nil
+			return v, true
 		}
 		v, _ := d.Big(r)
-		return v, nil
+		return v, true
 	case pickle.KindFloat:
 		v, _ := d.Float(r)
-		return v, nil
+		return v, true
 	case pickle.KindString:
 		v, _ := d.Str(r)
-		return v, nil
+		return v, true
 	case pickle.KindBytes:
 		v, _ := d.Bytes(r)
-		return v, nil
+		return v, true
 	case pickle.KindGlobal:
-		return b.global(r), nil
+		return b.global(r), true
 	}
-	if v, ok := b.made[r]; ok {
-		return v, nil
-	}
-	if b.doing[r] {
-		return nil, refuse("a %v contains itself, which has no form here", r.Kind())
-	}
-	b.doing[r] = true
-	v, err := b.container(r)
-	if err != nil {
-		return nil, err
-	}
-	delete(b.doing, r)
-	b.made[r] = v
-	return v, nil
+	return nil, false
 }
 
 func (b *builder) global(r pickle.Ref) Global {
@@ -78,13 +127,13 @@ func (b *builder) container(r pickle.Ref) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return l, whole(l)
+		return l, b.whole(l)
 	case pickle.KindTuple:
 		l, err := b.list(b.d.Items(r))
 		if err != nil {
 			return nil, err
 		}
-		return Tuple(l), whole(l)
+		return Tuple(l), b.whole(l)
 	case pickle.KindDict:
 		return b.dict(b.d.Items(r))
 	case pickle.KindPersistent:
@@ -96,6 +145,9 @@ func (b *builder) container(r pickle.Ref) (any, error) {
 }
 
 func (b *builder) list(items []pickle.Ref) ([]any, error) {
+	if err := b.charge(costItem * len(items)); err != nil {
+		return nil, err
+	}
 	out := make([]any, len(items))
 	for i, r := range items {
 		v, err := b.value(r)
@@ -113,10 +165,10 @@ func (b *builder) dict(items []pickle.Ref) (*Dict, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := whole(l); err != nil {
+	if err := b.whole(l); err != nil {
 		return nil, err
 	}
-	out := &Dict{}
+	out := &Dict{Keys: make([]any, 0, len(l)/2), Values: make([]any, 0, len(l)/2)}
 	for i := 0; i+1 < len(l); i += 2 {
 		out.Keys, out.Values = append(out.Keys, l[i]), append(out.Values, l[i+1])
 	}
@@ -131,11 +183,14 @@ type stored struct {
 }
 
 // whole replaces storages that stand by themselves among values by tensors of all their elements.
-func whole(l []any) error {
+func (b *builder) whole(l []any) error {
 	for i, v := range l {
 		s, ok := v.(stored)
 		if !ok {
 			continue
+		}
+		if err := b.charge(costContainer); err != nil {
+			return err
 		}
 		t := &Tensor{Type: s.typ, Device: s.device, Shape: []int{int(s.elements)}, Stride: []int{1}, storage: s.storage}
 		if t.Type == "" {
@@ -143,6 +198,9 @@ func whole(l []any) error {
 		}
 		t.DType, t.size = types[t.Type].dt, types[t.Type].size
 		if err := t.check(); err != nil {
+			return err
+		}
+		if err := b.count(t.weight()); err != nil {
 			return err
 		}
 		l[i] = t
@@ -157,7 +215,7 @@ func (b *builder) root() (any, error) {
 		return nil, err
 	}
 	l := []any{v}
-	err = whole(l)
+	err = b.whole(l)
 	return l[0], err
 }
 
@@ -181,14 +239,14 @@ func (b *builder) storage(r pickle.Ref) (any, error) {
 		return nil, refuse("what should name a storage is %s", show(v))
 	}
 	if !ok5 {
-		return nil, refuse("storage %q is of the class %v, which is not known", key, class)
+		return nil, refuse("storage %s is of the class %s, which is not known", quote(key), show(class))
 	}
 	size := int64(1)
 	if typ != "" {
 		size = int64(types[typ].size)
 	}
 	if n > math.MaxInt64/size {
-		return nil, refuse("storage %q claims %d elements", key, n)
+		return nil, refuse("storage %s claims %d elements", quote(key), n)
 	}
 	s, err := b.find(key, n*size)
 	if err != nil {
@@ -205,15 +263,15 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 		return nil, err
 	}
 	class := b.global(callee)
-	switch class.String() {
-	case "torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2":
-		return rebuild(l, 4, "")
-	case "torch._utils._rebuild_tensor_v3":
+	switch class {
+	case Global{"torch._utils", "_rebuild_tensor"}, Global{"torch._utils", "_rebuild_tensor_v2"}:
+		return b.rebuild(l, 4, "")
+	case Global{"torch._utils", "_rebuild_tensor_v3"}:
 		if g, ok := at(l, 6).(Global); ok {
-			return rebuild(l, 7, g.Name)
+			return b.rebuild(l, 7, g.Name)
 		}
 		return nil, refuse("a tensor has no type: %s", show(Tuple(l)))
-	case "torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state", "torch.nn.parameter.Parameter":
+	case Global{"torch._utils", "_rebuild_parameter"}, Global{"torch._utils", "_rebuild_parameter_with_state"}, Global{"torch.nn.parameter", "Parameter"}:
 		t, ok := at(l, 0).(*Tensor)
 		if !ok {
 			return nil, refuse("a parameter is made of %s", show(at(l, 0)))
@@ -222,11 +280,11 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 		p.Parameter = true
 		p.RequiresGrad, _ = at(l, 1).(bool)
 		return &p, nil
-	case "collections.OrderedDict":
+	case Global{"collections", "OrderedDict"}:
 		if len(l) == 0 {
 			return b.dict(b.d.Items(r))
 		}
-	case "torch.Size":
+	case Global{"torch", "Size"}:
 		if t, ok := at(l, 0).(Tuple); ok {
 			return t, nil
 		}
@@ -247,7 +305,7 @@ func at(l []any, i int) any {
 }
 
 // rebuild makes a tensor of storage, offset, shape, strides, and with more arguments whether it requires grad.
-func rebuild(l []any, least int, typ string) (*Tensor, error) {
+func (b *builder) rebuild(l []any, least int, typ string) (*Tensor, error) {
 	s, ok1 := at(l, 0).(stored)
 	offset, ok2 := at(l, 1).(int64)
 	shape, ok3 := ints(at(l, 2))
@@ -261,17 +319,20 @@ func rebuild(l []any, least int, typ string) (*Tensor, error) {
 	t := &Tensor{Type: typ, Shape: shape, Stride: stride, Device: s.device, storage: s.storage, offset: int(offset)}
 	info, ok := types[typ]
 	if !ok {
-		return nil, refuse("a tensor has the element type %q, which is not known", typ)
+		return nil, refuse("a tensor has the element type %s, which is not known", quote(typ))
 	}
 	t.DType, t.size = info.dt, info.size
 	t.RequiresGrad, _ = at(l, 4).(bool)
-	return t, t.check()
+	if err := t.check(); err != nil {
+		return nil, err
+	}
+	return t, b.count(t.weight())
 }
 
-// ints returns the numbers of a tuple or size.
+// ints returns the numbers of a tuple or size, of at most maxDims.
 func ints(v any) ([]int, bool) {
 	l, ok := v.(Tuple)
-	if !ok {
+	if !ok || len(l) > maxDims {
 		return nil, false
 	}
 	out := make([]int, len(l))
@@ -311,7 +372,7 @@ func nameOf(v any) string {
 	case stored:
 		return "storage"
 	case *Object:
-		return v.Class.String()
+		return show(v.Class)
 	}
 	return fmt.Sprintf("%T", v)
 }
@@ -319,13 +380,12 @@ func nameOf(v any) string {
 // show says for a message what a value is. It does not look into what lies within: a few bytes of a file can name a value as often as they like.
 func show(v any) string {
 	switch v := v.(type) {
-	case bool, int64, float64, Global:
+	case bool, int64, float64:
 		return fmt.Sprint(v)
+	case Global:
+		return clip(v.Module) + "." + clip(v.Name)
 	case string:
-		if r := []rune(v); len(r) > 40 {
-			v = string(r[:40]) + "…"
-		}
-		return strconv.Quote(v)
+		return quote(v)
 	case Tuple:
 		var parts []string
 		for _, e := range v[:min(len(v), 10)] {
@@ -342,3 +402,15 @@ func show(v any) string {
 	}
 	return nameOf(v)
 }
+
+// clip shortens text of a file for a message.
+func clip(s string) string {
+	const most = 80
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// quote writes text of a file for a message.
+func quote(s string) string { return strconv.Quote(clip(s)) }

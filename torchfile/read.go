@@ -2,13 +2,10 @@ package torchfile
 
 import (
 	"archive/zip"
-	"bufio"
 	"encoding/binary"
 	"io"
 	"math"
-	"os"
 	"path"
-	"strconv"
 	"strings"
 
 	"tenon.dev"
@@ -25,58 +22,18 @@ type File struct {
 	closer io.Closer
 }
 
-const (
-	// maxPickle bounds the memory that the values around tensors may take.
-	maxPickle = 1 << 30
-	// maxExpanded bounds a tensor whose elements share memory: a file of a few bytes can claim any size.
-	maxExpanded = 64 << 20
-	// legacyMagic begins files of PyTorch before 1.6.
-	legacyMagic = "119547037146038801333356"
-)
+// legacyMagic begins files of PyTorch before 1.6.
+const legacyMagic = "119547037146038801333356"
 
 func refuse(format string, args ...any) error {
 	return fault.New(fault.Invalid, "torchfile: "+format, args...)
 }
 
-// Open opens the named file, in the format of PyTorch since 1.6 (a zip archive) or the one before.
-func Open(name string) (*File, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot open")
-	}
-	info, err := f.Stat()
-	if err == nil {
-		var file *File
-		if file, err = New(f, info.Size()); err == nil {
-			file.closer = f
-			return file, nil
-		}
-	}
-	_ = f.Close()
-	return nil, fault.Wrap(fault.KindOf(err), err, "cannot read %s", name)
-}
+// Open opens the named file, in the format of PyTorch since 1.6 (a zip archive) or the one before. Limits has what it may ask for.
+func Open(name string) (*File, error) { return Limits{}.Open(name) }
 
 // New reads a file of size bytes from in, which must stay open as long as tensors are read.
-func New(in io.ReaderAt, size int64) (*File, error) {
-	if in == nil {
-		return nil, refuse("the reader is nil; give one")
-	}
-	f := &File{in: in}
-	var first [4]byte
-	if _, err := in.ReadAt(first[:], 0); err != nil && err != io.EOF {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read")
-	}
-	var err error
-	if string(first[:]) == "PK\x03\x04" {
-		err = f.readZip(size)
-	} else {
-		err = f.readLegacy(size)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
+func New(in io.ReaderAt, size int64) (*File, error) { return Limits{}.New(in, size) }
 
 // Close closes a file that Open opened.
 func (f *File) Close() error {
@@ -97,7 +54,7 @@ func (f *File) Root() any {
 // entries of an archive that say how it was written.
 const maxEntry = 64
 
-func (f *File) readZip(size int64) error {
+func (f *File) readZip(size int64, limits *budget) error {
 	z, err := zip.NewReader(f.in, size)
 	if err != nil {
 		return fault.Wrap(fault.Invalid, err, "torchfile: the archive is broken")
@@ -137,18 +94,18 @@ func (f *File) readZip(size int64) error {
 		}
 		e := entries[prefix+"data/"+key]
 		if e == nil {
-			return nil, refuse("the archive lacks the data of storage %q", key)
+			return nil, refuse("the archive lacks the data of storage %s", quote(key))
 		}
 		if e.Method != zip.Store {
-			return nil, fault.New(fault.Unsupported, "torchfile: storage %q is compressed, which torch.save does not do; unpack the archive and pack it without compression", key)
+			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which torch.save does not do; unpack the archive and pack it without compression", quote(key))
 		}
 		at, err := e.DataOffset()
 		if err != nil {
-			return nil, fault.Wrap(fault.Invalid, err, "torchfile: storage %q is broken", key)
+			return nil, fault.Wrap(fault.Invalid, err, "torchfile: storage %s is broken", quote(key))
 		}
 		s := &storage{key: key, at: at, n: int64(e.UncompressedSize64)}
 		if s.n < 0 || at < 0 || s.n > size-at || s.n < n {
-			return nil, refuse("storage %q has %d bytes, of which the file holds %d; the file says that it has %d", key, s.n, size-at, n)
+			return nil, refuse("storage %s has %d bytes, of which the file holds %d; the file says that it has %d", quote(key), s.n, size-at, n)
 		}
 		storages[key] = s
 		return s, nil
@@ -158,29 +115,20 @@ func (f *File) readZip(size int64) error {
 		return fault.Wrap(fault.Invalid, err, "torchfile: the archive's data.pkl is broken")
 	}
 	defer r.Close()
-	p, err := readPickle(r)
+	p, err := limits.read(r)
 	if err != nil {
 		return err
 	}
-	f.root, err = newBuilder(p, find).root()
+	f.root, err = newBuilder(p, limits, find).root()
 	return err
-}
-
-// readPickle reads one pickle, in which all names are data.
-func readPickle(r io.Reader) (*pickle.Data, error) {
-	d, err := pickle.Read(bufio.NewReader(r), pickle.Options{MaxMemory: maxPickle, Persistent: true, Global: func(string, string) bool { return true }})
-	if err != nil {
-		return nil, fault.Wrap(fault.KindOf(err), err, "torchfile: the file cannot be read")
-	}
-	return d, nil
 }
 
 // readLegacy reads the format before PyTorch 1.6: a magic number, a version, facts about the machine, the value and the keys of its storages, a pickle each;
 // then the storages, each with its number of elements.
-func (f *File) readLegacy(size int64) error {
+func (f *File) readLegacy(size int64, limits *budget) error {
 	at := int64(0)
 	next := func() (*pickle.Data, error) {
-		d, err := readPickle(io.NewSectionReader(f.in, at, size-at))
+		d, err := limits.read(io.NewSectionReader(f.in, at, size-at))
 		if err == nil {
 			at += d.Size()
 		}
@@ -211,7 +159,7 @@ func (f *File) readLegacy(size int64) error {
 		return err
 	}
 	storages, sizes := map[string]*storage{}, map[string]int64{}
-	f.root, err = newBuilder(p, func(key string, n int64) (*storage, error) {
+	f.root, err = newBuilder(p, limits, func(key string, n int64) (*storage, error) {
 		if storages[key] == nil {
 			storages[key] = &storage{key: key, n: n}
 			sizes[key] = n
@@ -229,16 +177,16 @@ func (f *File) readLegacy(size int64) error {
 		key, _ := keys.Str(r)
 		s := storages[key]
 		if s == nil {
-			return refuse("the file has a storage %q that no tensor uses, whose size is not known", key)
+			return refuse("the file has a storage %s that no tensor uses, whose size is not known", quote(key))
 		}
 		var count [8]byte
 		if _, err := f.in.ReadAt(count[:], at); err != nil {
-			return refuse("the file ends before storage %q", key)
+			return refuse("the file ends before storage %s", quote(key))
 		}
 		at += 8
 		// The number of elements was said before, with their type.
 		if s.at = at; binary.LittleEndian.Uint64(count[:]) > math.MaxInt64 || s.n > size-at {
-			return refuse("storage %q has %d bytes, of which the file holds %d", key, s.n, size-at)
+			return refuse("storage %s has %d bytes, of which the file holds %d", quote(key), s.n, size-at)
 		}
 		at += s.n
 		delete(sizes, key)
@@ -270,12 +218,22 @@ func (t *Tensor) check() error {
 	extent, count, ok := t.extent()
 	size := int64(t.size)
 	if !ok || t.offset < 0 || count > 0 && (int64(t.offset) > math.MaxInt64-extent || int64(t.offset)+extent > t.storage.n/size) {
-		return refuse("a tensor %v with strides %v at %d lies beyond its storage %q of %d elements", t, t.Stride, t.offset, t.storage.key, t.storage.n/size)
-	}
-	if count > extent && count > maxExpanded/size {
-		return refuse("a tensor %v is an expansion of %d elements to more than %d bytes", t, extent, int64(maxExpanded))
+		return refuse("a tensor %v with strides %v at %d lies beyond its storage %s of %d elements", t, t.Stride, t.offset, quote(t.storage.key), t.storage.n/size)
 	}
 	return nil
+}
+
+// weight is what the tensor's elements ask for.
+func (t *Tensor) weight() weight {
+	extent, count, _ := t.extent()
+	w := weight{tensors: math.MaxInt64 / 4}
+	if count <= w.tensors/int64(t.size) {
+		w.tensors = count * int64(t.size)
+	}
+	if count > extent {
+		w.expanded = w.tensors
+	}
+	return w
 }
 
 // opened refuses what Open and New did not return.
@@ -297,7 +255,7 @@ func (f *File) Bytes(t *Tensor) ([]byte, error) {
 	extent, count, _ := t.extent()
 	raw := make([]byte, extent*int64(t.size))
 	if _, err := f.in.ReadAt(raw, t.storage.at+int64(t.offset)*int64(t.size)); err != nil && !(err == io.EOF && len(raw) == 0) {
-		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read storage %q", t.storage.key)
+		return nil, fault.Wrap(fault.System, err, "torchfile: cannot read storage %s", quote(t.storage.key))
 	}
 	if count == extent && rowMajor(t.Shape, t.Stride) {
 		return raw, nil
@@ -363,22 +321,33 @@ func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tenso
 		if !ok {
 			return nil, refuse("%s has no key %q; it has %s", where, key, keysOf(d))
 		}
-		at, where = v, "the value of "+strconv.Quote(key)
+		at, where = v, "the value of "+quote(key)
 	}
 	d, ok := at.(*Dict)
 	if !ok {
 		return nil, refuse("%s is a %s and no dict of tensors", where, nameOf(at))
 	}
 	out := map[string]*tenon.Tensor{}
+	closeAll := func() {
+		for _, t := range out {
+			t.Close()
+		}
+	}
 	for i, k := range d.Keys {
 		key, ok := k.(string)
 		t, isTensor := d.Values[i].(*Tensor)
 		if !ok || !isTensor {
-			return nil, refuse("%s has the key %v with a %s, and no tensor; if its dicts have the tensors, name one: it has %s", where, k, nameOf(d.Values[i]), keysOf(d))
+			closeAll()
+			return nil, refuse("%s has the key %s with a %s, and no tensor; if its dicts have the tensors, name one: it has %s", where, show(k), nameOf(d.Values[i]), keysOf(d))
+		}
+		if out[key] != nil {
+			closeAll()
+			return nil, refuse("%s has the key %s twice; a state dict has each key once", where, quote(key))
 		}
 		v, err := f.Load(x, t)
 		if err != nil {
-			return nil, fault.Wrap(fault.KindOf(err), err, "key %q", key)
+			closeAll()
+			return nil, fault.Wrap(fault.KindOf(err), err, "key %s", quote(key))
 		}
 		out[key] = v
 	}
@@ -394,7 +363,7 @@ func keysOf(d *Dict) string {
 			break
 		}
 		if s, ok := k.(string); ok {
-			keys = append(keys, strconv.Quote(s))
+			keys = append(keys, quote(s))
 		} else {
 			keys = append(keys, nameOf(k))
 		}

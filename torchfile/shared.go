@@ -112,9 +112,13 @@ func (w *writer) note(v any, depth int) error {
 	case Tuple:
 		return all(v)
 	case *Dict:
-		if v != nil {
-			return all(v.Values)
+		if v == nil {
+			return nil
 		}
+		if err := all(v.Keys); err != nil {
+			return err
+		}
+		return all(v.Values)
 	case map[string]any:
 		return all(slices.Collect(maps.Values(v)))
 	case map[string]*tenon.Tensor:

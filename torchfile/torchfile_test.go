@@ -437,7 +437,7 @@ func TestModule(t *testing.T) {
 			t.Errorf("%v, %v, %v, %v", one, two, err1, err2)
 		}
 		for want, path := range map[string][]string{
-			`the file's value has the key epoch with a int`:                nil,
+			`the file's value has the key "epoch" with a int`:              nil,
 			`the file's value has no key "optimizer"; it has "epoch"`:      {"optimizer"},
 			`the value of "epoch" is a int and no dict of tensors`:         {"epoch"},
 			`the value of "epoch" is a int and no dict`:                    {"epoch", "x"},
@@ -582,7 +582,20 @@ func rezip(t testing.TB, b []byte, change func(name string, b []byte) (string, [
 	return out.Bytes()
 }
 
-// FuzzRead: no file crashes the reader or makes it take much memory, whatever its pickle says.
+// counted counts what is read.
+type counted struct {
+	io.ReaderAt
+	n int
+}
+
+func (c *counted) ReadAt(b []byte, at int64) (int, error) {
+	n, err := c.ReaderAt.ReadAt(b, at)
+	c.n += n
+	return n, err
+}
+
+// FuzzRead: no file crashes the reader or makes it take more memory or time than its length and the limits allow, whatever its pickle says. Memory is
+// counted as it is allocated, of which Go's growing of slices leaves most as garbage; time as bytes read and as steps of a walk over all values.
 func FuzzRead(f *testing.F) {
 	files := fromTorch(f)
 	base := files["parameter.pt"]
@@ -597,6 +610,11 @@ func FuzzRead(f *testing.F) {
 			})
 		}
 	}
+	for _, b := range hostile(f) {
+		if len(b) < 1<<14 {
+			f.Add(b, true)
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte, whole bool) {
 		if !whole { // the pickle of an archive
 			pickle := b
@@ -607,34 +625,52 @@ func FuzzRead(f *testing.F) {
 				return n, data
 			})
 		}
-		file, err := torchfile.New(bytes.NewReader(b), int64(len(b)))
+		limits := torchfile.Limits{Memory: int64(1<<18 + 128*len(b)), Values: 20_000, Tensors: 1 << 20, Expanded: 1 << 19}
+		var file *torchfile.File
+		var err error
+		in := &counted{ReaderAt: bytes.NewReader(b)}
+		n := allocated(func() { file, err = limits.New(in, int64(len(b))) })
+		// Each of the pickles of an old file has a window of 256 KiB, and each 22 bytes of an archive's directory may be an entry of 400 in memory.
+		if most := 4<<20 + 8*uint64(limits.Memory); n > most {
+			t.Errorf("%d bytes were allocated for a file of %d, more than %d", n, len(b), most)
+		}
+		// The legacy format's pickles begin where the one before ends, within the window that was read of it.
+		if in.n > 8*len(b)+1<<12 {
+			t.Errorf("%d bytes were read of a file of %d", in.n, len(b))
+		}
 		if err != nil {
 			return
 		}
-		left := 1000 // a value may be there more often than anybody can look at it
-		var visit func(v any, depth int)
-		visit = func(v any, depth int) {
-			if left--; left < 0 {
-				return
+		steps, tensors := int64(0), int64(0)
+		var visit func(v any)
+		all := func(vs []any) {
+			for _, v := range vs {
+				visit(v)
 			}
+		}
+		visit = func(v any) {
+			steps++
 			switch v := v.(type) {
 			case *torchfile.Tensor:
 				b, _ := file.Bytes(v)
-				left -= len(b) >> 16
+				tensors += int64(len(b))
 			case []any:
-				for _, e := range v {
-					visit(e, depth+1)
-				}
+				all(v)
 			case torchfile.Tuple:
-				for _, e := range v {
-					visit(e, depth+1)
-				}
+				all(v)
 			case *torchfile.Dict:
-				for _, e := range v.Values {
-					visit(e, depth+1)
-				}
+				all(v.Keys)
+				all(v.Values)
+			case *torchfile.Object:
+				all(v.Args)
+				all(v.Items)
+				visit(v.State)
 			}
 		}
-		visit(file.Root(), 0)
+		visit(file.Root())
+		if steps > limits.Values || tensors > limits.Tensors {
+			t.Errorf("a walk takes %d steps and %d bytes of tensors", steps, tensors)
+		}
+		_ = fmt.Sprint(file.Root())
 	})
 }

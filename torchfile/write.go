@@ -243,7 +243,14 @@ func (w *writer) dict(d *Dict) error {
 	}
 	w.p.EmptyDict()
 	w.p.Mark()
+	seen := make(map[string]bool, len(d.Keys))
 	for i := range d.Keys {
+		if key, ok := d.Keys[i].(string); ok {
+			if seen[key] {
+				return refuse("a dict has the key %s twice, and only one of its values could be read; give each its own", quote(key))
+			}
+			seen[key] = true
+		}
 		switch d.Keys[i].(type) {
 		case nil, bool, int, int64, float64, string, Tuple:
 		default:

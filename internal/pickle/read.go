@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math"
+	"slices"
 
 	"tenon.dev/fault"
 )
@@ -279,6 +280,14 @@ func (m *machine) sized(n int, use func([]byte) error) error {
 		k := int(min(uint64(m.src.end-m.src.at), size-uint64(len(all))))
 		if k == 0 {
 			return m.src.truncated()
+		}
+		// Compressed, a long text is short: what it will be charged with must be affordable before it is all there.
+		if err := m.charge(len(all) + k); err != nil {
+			return err
+		}
+		m.used -= int64(len(all) + k)
+		if cap(all)-len(all) < k {
+			all = slices.Grow(all, int(min(max(uint64(k), uint64(len(all))), size-uint64(len(all)))))
 		}
 		all = append(all, m.src.buf[m.src.at:m.src.at+k]...)
 		m.src.at += k
