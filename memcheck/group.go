@@ -90,11 +90,11 @@ func (f *Finding) allocation() *Allocation {
 func (f *Finding) message() {
 	s := f.Message
 	if m := invalidAccess.FindStringSubmatch(s); m != nil {
-		f.Class, f.Space, f.Access, f.Size = OutOfBounds, m[1], m[2], int(integer(m[3]))
+		f.Class, f.Space, f.Access, f.Size = OutOfBounds, m[1], m[2], small(m[3])
 	} else if m := uninitRead.FindStringSubmatch(s); m != nil {
-		f.Class, f.Space, f.Access, f.Size = Uninitialized, m[1], "read", int(integer(m[2]))
+		f.Class, f.Space, f.Access, f.Size = Uninitialized, m[1], "read", small(m[2])
 	} else if m := hostAccess.FindStringSubmatch(s); m != nil {
-		f.Class, f.Space, f.Address, f.Size = OutOfBounds, "global", address(m[1]), int(integer(m[2]))
+		f.Class, f.Space, f.Address, f.Size = OutOfBounds, "global", address(m[1]), small(m[2])
 	} else if m := raceReport.FindStringSubmatch(s); m != nil {
 		f.Class, f.Space, f.Access = Race, "shared", strings.ToLower(m[1])
 		f.Device = append(f.Device, parsePlace(m[2]))
@@ -177,9 +177,9 @@ func (f *Finding) detail(s string) bool {
 func parsePlace(s string) Frame {
 	f := Frame{Text: s}
 	if m := oldPlace.FindStringSubmatch(s); m != nil {
-		f.Offset, f.File, f.Line, f.Function = address(m[1]), base(m[2]), int(integer(m[3])), m[4]
+		f.Offset, f.File, f.Line, f.Function = address(m[1]), base(m[2]), small(m[3]), m[4]
 	} else if m := newPlace.FindStringSubmatch(s); m != nil {
-		f.Function, f.Offset, f.File, f.Line = m[1], address(m[2]), base(m[3]+m[5]), int(integer(m[4]))
+		f.Function, f.Offset, f.File, f.Line = m[1], address(m[2]), base(m[3]+m[5]), small(m[4])
 	} else if m := oldDevice.FindStringSubmatch(s); m != nil {
 		f.Function, f.Offset = m[1], address(m[3])
 	} else {
@@ -202,7 +202,7 @@ func parseHostFrame(s string) Frame {
 		s = " " + s
 	}
 	if m := hostFrame.FindStringSubmatch(s); m != nil {
-		f.Function, f.File, f.Line, f.Offset, f.Module = strings.TrimSpace(m[1]), m[2], int(integer(m[3])), address(m[4]), m[5]
+		f.Function, f.File, f.Line, f.Offset, f.Module = strings.TrimSpace(m[1]), m[2], small(m[3]), address(m[4]), m[5]
 	}
 	return f
 }
@@ -220,6 +220,15 @@ func integer(s string) uint64 {
 	return n
 }
 
+// small is integer for what no more than MaxInt32 of can be: lines, bytes of an access, indices of threads.
+func small(s string) int {
+	n := integer(s)
+	if n > maxNumber {
+		return 0
+	}
+	return int(n)
+}
+
 func address(s string) Address {
 	n, _ := strconv.ParseUint(strings.TrimPrefix(strings.ToLower(s), "0x"), 16, 64)
 	return Address(n)
@@ -228,7 +237,7 @@ func address(s string) Address {
 func triple(m []string) *[3]int {
 	var t [3]int
 	for i := range t {
-		t[i] = int(integer(m[i]))
+		t[i] = small(m[i])
 	}
 	return &t
 }

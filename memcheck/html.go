@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -69,7 +70,8 @@ type pageTest struct {
 }
 
 // WriteHTML writes the results as one page that needs nothing else: no other file, no network. Lines of source around the places of findings are
-// taken from the files below the folders, where a file's name is found there once.
+// taken from the source files below the folders, by their extensions, where a file's name is found there once. Without a folder no file is read: give
+// none for a journal that others wrote, whose findings may name any file.
 func (res *Results) WriteHTML(w io.Writer, sources ...string) error {
 	out := bufio.NewWriter(w)
 	err := writePage(out, func() error { return res.writeData(out, newSourceTree(sources)) })
@@ -248,11 +250,19 @@ func (s *sourceTree) index(dir string) {
 			return nil
 		case d.IsDir() && path != dir && (strings.HasPrefix(d.Name(), ".") || d.Name() == "node_modules"):
 			return fs.SkipDir
-		case d.Type().IsRegular():
+		case d.Type().IsRegular() && isSource(d.Name()):
 			s.byName[d.Name()] = append(s.byName[d.Name()], path)
 		}
 		return nil
 	})
+}
+
+// sourceExtensions are of the files whose lines reports show. A journal may name any file, and a report is passed on: a key or a setting must not get into it.
+var sourceExtensions = []string{".go", ".py", ".pyx", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inl", ".inc", ".rs", ".s", ".ptx"}
+
+// isSource reports whether a file's name is that of source which nobody hides.
+func isSource(name string) bool {
+	return !strings.HasPrefix(name, ".") && slices.Contains(sourceExtensions, strings.ToLower(filepath.Ext(name)))
 }
 
 // lines returns a file's lines; nil for one that is none or is larger than source is.

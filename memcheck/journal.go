@@ -3,6 +3,7 @@ package memcheck
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -251,10 +252,17 @@ var errNoHeader = errors.New("the journal has no header: it is not one of tenon 
 
 // ReadJournal reads a journal and calls f for every record, in the order in which the tests ended. The summary is the last one, nil if the run was killed
 // before it could write one, and good is the length of the whole lines in bytes. A torn last line is no error.
+//
+// What no run has is an error that names the line: negative numbers and huge ones, lists with a null, outcomes of another name.
 func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
 	if in == nil || f == nil {
 		return nil, nil, 0, errors.New("the journal's reader, or the function that takes its records, is nil; give both")
 	}
+	return readJournal(in, func(*Header) error { return nil }, f)
+}
+
+// readJournal is ReadJournal, and calls begin with the header before any record.
+func readJournal(in io.Reader, begin func(*Header) error, f func(*Record) error) (h *Header, s *Summary, good int64, err error) {
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')
@@ -273,19 +281,24 @@ func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, go
 		}
 		if err = json.Unmarshal(line, &kind); err == nil {
 			switch {
+			case nullInList(line):
+				err = errNullInList
 			case h == nil && (kind.Type != "run" || kind.Format != 1):
 				err = errors.New("is no header of format 1")
 			case kind.Type == "run":
+				first := h == nil
 				h = &Header{}
-				err = json.Unmarshal(line, h)
+				if err = decode(line, h, h.check); err == nil && first {
+					err = begin(h)
+				}
 			case kind.Type == "test":
 				r := &Record{}
-				if err = json.Unmarshal(line, r); err == nil {
+				if err = decode(line, r, r.check); err == nil {
 					err = f(r)
 				}
 			case kind.Type == "end":
 				e := ending{Summary: &Summary{}}
-				err = json.Unmarshal(line, &e)
+				err = decode(line, &e, func() error { return cmp.Or(e.Summary, &Summary{}).check() })
 				s = e.Summary
 			default:
 				err = fmt.Errorf("is of the unknown type %q", kind.Type)
@@ -296,4 +309,12 @@ func ReadJournal(in io.Reader, f func(*Record) error) (h *Header, s *Summary, go
 		}
 		good += int64(len(line))
 	}
+}
+
+// decode reads a line into what check then looks at.
+func decode(line []byte, into any, check func() error) error {
+	if err := json.Unmarshal(line, into); err != nil {
+		return err
+	}
+	return check()
 }

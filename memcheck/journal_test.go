@@ -222,16 +222,6 @@ func TestReadJournalErrors(t *testing.T) {
 	}
 }
 
-func FuzzReadJournal(f *testing.F) {
-	f.Add([]byte(`{"type":"run","format":1}` + "\n" + `{"type":"test","test":"a","report":{"findings":[{"class":"race","address":"0x10"}]}}` + "\n{\"type\":\"end\"}\n"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		_, _, good, err := ReadJournal(bytes.NewReader(text), func(*Record) error { return nil })
-		if err == nil && (good > int64(len(text)) || good > 0 && text[good-1] != '\n') {
-			t.Errorf("%d good bytes of %q", good, text)
-		}
-	})
-}
-
 func TestMerge(t *testing.T) {
 	h := func(rank int) Header {
 		return Header{Target: "t.py", Checker: CheckerLegacy, Tools: []Tool{Memcheck}, Shard: Shard{Split: 3, Rank: rank}, GPUs: []string{"0"}, Host: "m"}

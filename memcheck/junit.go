@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"tenon.dev/internal/terminal"
 )
 
 // The elements of JUnit's XML, in the form that CI systems read.
@@ -24,7 +26,7 @@ type junitSuite struct {
 }
 
 func attribute(name string, value any) xml.Attr {
-	return xml.Attr{Name: xml.Name{Local: name}, Value: fmt.Sprint(value)}
+	return xml.Attr{Name: xml.Name{Local: name}, Value: terminal.Line(fmt.Sprint(value), 0)}
 }
 
 func (s junitSuites) attributes() []xml.Attr {
@@ -74,7 +76,7 @@ func (res *Results) WriteJUnit(w io.Writer) error {
 	suites := make([]junitSuite, len(res.Headers))
 	tests := make([][]*result, len(suites))
 	for i, h := range res.Headers {
-		name := h.Target
+		name := terminal.Line(h.Target, maxName)
 		if h.Shard.Split > 1 {
 			name += ", " + shardName(h.Shard)
 		}
@@ -119,41 +121,49 @@ func within(e *xml.Encoder, name string, a interface{ attributes() []xml.Attr },
 
 // junitCase is one test.
 func (res *Results) junitCase(t *result, tools bool) junitCase {
-	c := junitCase{Class: res.Headers[t.header].Target, Name: t.Test, Time: seconds(t.Seconds), Out: t.Stdout, Err: t.Stderr}
+	c := junitCase{Class: terminal.Line(res.Headers[t.header].Target, maxName), Name: t.name(tools, 0), Time: seconds(t.Seconds),
+		Out: terminal.Lines(t.Stdout), Err: terminal.Lines(t.Stderr)}
 	if i := strings.LastIndexByte(t.Test, '.'); i > 0 && !strings.Contains(t.Test[i:], "/") {
-		c.Class, c.Name = t.Test[:i], t.Test[i+1:]
+		class := terminal.Line(t.Test[:i], 0)
+		c.Class, c.Name = class, c.Name[len(class)+1:]
 	}
-	if tools {
-		c.Name += " [" + string(t.Tool) + "]"
-	}
+	reason := terminal.Line(t.Reason, maxMessage)
 	switch {
 	case t.Outcome == Fail:
 		kind := "failed"
 		if len(t.findings) > 0 {
-			kind = string(res.findings[t.findings[0].finding].Class)
+			kind = terminal.Line(string(res.findings[t.findings[0].finding].Class), maxName)
 		}
-		c.Failure = &junitResult{t.Reason, kind, res.findingsText(t)}
+		c.Failure = &junitResult{reason, kind, res.findingsText(t)}
 	case t.Outcome == Timeout && !res.Headers[t.header].NoHang:
-		c.Error = &junitResult{t.Reason, "timeout", res.findingsText(t)}
+		c.Error = &junitResult{reason, "timeout", res.findingsText(t)}
 	case t.Outcome != Success:
-		c.Skipped = &junitResult{Message: t.Reason}
+		c.Skipped = &junitResult{Message: reason}
 	case t.Skipped:
 		c.Skipped = &junitResult{Message: "the test skipped itself"}
 	}
 	return c
 }
 
-// findingsText lists a test's findings with their places and stacks.
+// findingsText lists a test's findings with their places and stacks. It is bounded, since every test that shows a finding repeats it.
 func (res *Results) findingsText(t *result) string {
 	var b strings.Builder
-	for _, h := range t.findings {
+	for i, h := range t.findings {
 		f := res.findings[h.finding]
-		fmt.Fprintf(&b, "%s: %s%s, %s\n", f.Class, f.Message, f.where(), count(h.count, "report"))
+		if b.Len() > maxText {
+			fmt.Fprintf(&b, "and %s more\n", count(len(t.findings)-i, "finding"))
+			break
+		}
+		fmt.Fprintf(&b, "%s: %s, %s\n", terminal.Line(string(f.Class), maxName), f.sentence(), count(h.count, "report"))
 		for _, d := range f.Details {
-			fmt.Fprintf(&b, "    %s\n", d)
+			if b.Len() <= maxText {
+				fmt.Fprintf(&b, "    %s\n", terminal.Line(d, maxMessage))
+			}
 		}
 		for _, s := range f.Stack {
-			fmt.Fprintf(&b, "        %s\n", s.Text)
+			if b.Len() <= maxText {
+				fmt.Fprintf(&b, "        %s\n", terminal.Line(s.Text, maxMessage))
+			}
 		}
 	}
 	return b.String()

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"tenon.dev/internal/terminal"
 )
 
 // Progress shows how far a run is: on a terminal a bar with the counts and the running tests, which it redraws; elsewhere a line now and then. It is
@@ -106,7 +108,7 @@ func (p *Progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.Terminal {
-		fmt.Fprintf(p.Out, "%s: %s\n", p.Title, p.status())
+		fmt.Fprintf(p.Out, "%s: %s\n", terminal.Line(p.Title, maxName), p.status())
 		return
 	}
 	var b strings.Builder
@@ -114,7 +116,7 @@ func (p *Progress) draw() {
 	if p.lines > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA", p.lines)
 	}
-	rows := append([]string{clip(p.Title+"  "+p.status(), width), p.bar()}, p.rows()...)
+	rows := append([]string{terminal.Line(p.Title+"  "+p.status(), width), p.bar()}, p.rows()...)
 	for _, row := range rows {
 		b.WriteString("\r\x1b[2K" + row + "\n")
 	}
@@ -180,21 +182,11 @@ func (p *Progress) rows() []string {
 		}
 		gpu := ""
 		if r.gpu != "" {
-			gpu = "GPU " + clip(r.gpu, 12) + "  "
+			gpu = "GPU " + terminal.Line(r.gpu, 12) + "  "
 		}
-		rows = append(rows, fmt.Sprintf("  %7s  %s%s", span(p.now().Sub(r.since)), gpu, clip(r.name, width-12-len(gpu))))
+		rows = append(rows, fmt.Sprintf("  %7s  %s%s", span(p.now().Sub(r.since)), gpu, terminal.Line(r.name, width-12-len(gpu))))
 	}
 	return rows
-}
-
-// clip cuts a text to n columns, in the middle, where names differ least.
-func clip(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
-	}
-	head := (n - 1) / 3
-	return string(r[:head]) + "…" + string(r[len(r)-(n-1-head):])
 }
 
 // span writes a time for people: 0.4s, 12s, 3m05s, 2h10m.

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"tenon.dev/internal/terminal"
 )
 
 // optOut is set for every process that is started, so that tests which make no sense under a checker can skip themselves.
@@ -92,7 +94,7 @@ func (p *pytest) parse(out string) []Test {
 		if !ok {
 			continue
 		}
-		name := printable(strings.ReplaceAll(id, "::", "."))
+		name := terminal.Line(strings.ReplaceAll(id, "::", "."), 0)
 		tests = append(tests, Test{Name: name, Short: name, id: id})
 	}
 	return unique(tests)

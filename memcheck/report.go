@@ -55,7 +55,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 64<<10
 
 // ParseReport reads the output of a checker, with or without the checked program's own output in between: of compute-sanitizer and each of its
 // tools, and of the old cuda-memcheck; or the log of Tenon's own. Findings of one defect are merged, and memory stays bounded, however long the output.
-// The error is ErrCount or ErrNoSummary, beside a report of what was there, or the reader's.
+// The error is or wraps ErrCount or ErrNoSummary, beside a report of what was there, or it is the reader's.
 func ParseReport(r io.Reader, o ParseOptions) (*Report, error) {
 	if r == nil {
 		return nil, errors.New("the report's reader is nil; give it one")
@@ -163,7 +163,10 @@ func (p *parser) summary(s string) {
 	}
 	number := func(t string) int {
 		n, err := strconv.Atoi(t)
-		p.bad = p.bad || err != nil
+		if err != nil || n > maxNumber {
+			p.bad = true
+			return 0
+		}
 		return n
 	}
 	switch {
@@ -175,7 +178,9 @@ func (p *parser) summary(s string) {
 		errs, warnings := number(m[2]), number(m[3])
 		p.rep.Errors += errs
 		p.rep.Warnings += warnings
-		p.rep.Unprinted += errs + warnings - number(m[1])
+		displayed := number(m[1])
+		p.rep.Unprinted += max(0, errs+warnings-displayed)
+		p.bad = p.bad || displayed > errs+warnings
 		p.summed = true
 	default:
 		m := errorSum.FindStringSubmatch(s)
@@ -220,7 +225,7 @@ func (p *parser) endGroup() {
 func (r *Report) add(seen map[string]*Finding, f *Finding) {
 	key := f.Key()
 	if old := seen[key]; old != nil {
-		old.Count += f.Count
+		old.Count = min(old.Count+f.Count, maxNumber)
 		return
 	}
 	if len(r.Findings) < MaxFindings {
@@ -235,6 +240,7 @@ func (p *parser) finish() error {
 		p.endGroup()
 	}
 	p.rep.NoCalls = p.idle && !p.summed
+	p.bad = !p.rep.clamp() || p.bad
 	switch {
 	case !p.summed && !p.idle && !p.bad:
 		return ErrNoSummary

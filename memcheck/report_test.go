@@ -319,13 +319,24 @@ func FuzzParseReport(f *testing.F) {
 			f.Add(text)
 		}
 	}
+	f.Add([]byte("========= COMPUTE-SANITIZER\n" + strings.Repeat("========= x\n========= \n", 50)))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		r, err := ParseReport(bytes.NewReader(text), ParseOptions{Tool: Memcheck, Libraries: DefaultLibraries()})
+		var r *Report
+		var err error
+		bytesOf := allocated(t, func() {
+			r, err = ParseReport(bytes.NewReader(text), ParseOptions{Tool: Memcheck, Libraries: DefaultLibraries()})
+		})
+		if most := uint64(1<<20 + 1000*len(text)); bytesOf > most {
+			t.Fatalf("%d bytes are allocated for %d", bytesOf, len(text))
+		}
 		if r == nil || err != nil && !errors.Is(err, ErrCount) && !errors.Is(err, ErrNoSummary) {
 			t.Fatalf("%v, %v", r, err)
 		}
 		if len(r.Findings) > MaxFindings || len(r.Findings) > bytes.Count(text, []byte("\n"))+1 {
 			t.Fatalf("%d findings of %d bytes", len(r.Findings), len(text))
+		}
+		if err := r.check(); err != nil { // a journal could not be read back
+			t.Fatal(err)
 		}
 		for _, g := range r.Findings {
 			if g.Count < 1 || g.Key() == "" {

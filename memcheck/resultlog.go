@@ -26,11 +26,7 @@ func (l *Log) Begin(int, string, Job, time.Time) {}
 
 // End writes the test's lines. It copies what the test printed through a small buffer, however much that is.
 func (l *Log) End(r *Record) error {
-	name := r.Test
-	if l.Tools {
-		name += " [" + string(r.Tool) + "]"
-	}
-	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], name)
+	_, err := fmt.Fprintf(l.Out, "%s: %s\n", words[r.Outcome], r.name(l.Tools, 0))
 	if err == nil && r.Outcome == Fail {
 		err = errors.Join(l.copy(r.stdout.whole()), l.copyReport(r.report), l.copy(r.stderr.whole()))
 	}

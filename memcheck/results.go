@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"tenon.dev/internal/terminal"
 )
 
 // JournalName is the file of a journal in a run's folder.
@@ -27,6 +29,8 @@ type Results struct {
 	findings []*found
 	byKey    map[string]int
 	byName   map[string]int
+	// byTest has the place of a test's finding in its list, by the indices of both.
+	byTest map[[2]int]int
 	// kept is how many bytes of output tests hold.
 	kept int
 }
@@ -54,10 +58,17 @@ const (
 	maxDistinct = 5000    // findings
 )
 
+// What reports for people show of a name and of a message, in characters, and of the texts of one test's findings, in bytes.
+const (
+	maxName    = 200
+	maxMessage = 400
+	maxText    = 16 << 10
+)
+
 // ReadResults reads journals, or folders that hold one. Of a test that several journals hold under the same target and tool, the worst
 // outcome counts, so that a repetition hides nothing.
 func ReadResults(names ...string) (*Results, error) {
-	res := &Results{byKey: map[string]int{}, byName: map[string]int{}}
+	res := newResults()
 	for _, name := range names {
 		if err := res.read(name); err != nil {
 			return nil, err
@@ -65,6 +76,10 @@ func ReadResults(names ...string) (*Results, error) {
 	}
 	res.count()
 	return res, nil
+}
+
+func newResults() *Results {
+	return &Results{byKey: map[string]int{}, byName: map[string]int{}, byTest: map[[2]int]int{}}
 }
 
 func (res *Results) read(name string) error {
@@ -76,15 +91,21 @@ func (res *Results) read(name string) error {
 		return fmt.Errorf("cannot open the journal: %w", err)
 	}
 	defer f.Close()
-	index, ran := len(res.Headers), 0
-	res.Headers = append(res.Headers, nil)
-	// The header comes first in the file, and last from ReadJournal; tests refer to it by its index, and to its target by peeking.
-	head, err := peekHeader(f)
-	if err != nil {
+	if err := res.join(f); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	res.Headers[index] = head
-	_, s, _, err := ReadJournal(f, func(r *Record) error {
+	return nil
+}
+
+// join takes a journal in.
+func (res *Results) join(in io.Reader) error {
+	index, ran := len(res.Headers), 0
+	var head *Header
+	_, s, _, err := readJournal(in, func(h *Header) error {
+		head = h
+		res.Headers = append(res.Headers, h)
+		return nil
+	}, func(r *Record) error {
 		ran++
 		if head.Shard.Split > 1 {
 			r.Shard = head.Shard.Rank
@@ -93,7 +114,7 @@ func (res *Results) read(name string) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return err
 	}
 	if s == nil {
 		s = &Summary{Interrupted: true}
@@ -110,16 +131,6 @@ func (res *Results) read(name string) error {
 	}
 	sum.Planned += head.Jobs
 	return nil
-}
-
-// peekHeader reads the first line and goes back.
-func peekHeader(f *os.File) (*Header, error) {
-	h := &Header{}
-	if err := json.NewDecoder(f).Decode(h); err != nil || h.Type != "run" {
-		return nil, errors.New("it is no journal of tenon memcheck")
-	}
-	_, err := f.Seek(0, io.SeekStart)
-	return h, err
 }
 
 func shardName(s Shard) string {
@@ -173,14 +184,14 @@ func (res *Results) addFinding(at int, t *result, f *Finding) {
 	}
 	g := res.findings[i]
 	g.count += f.Count
-	if !slices.Contains(g.tests, at) {
-		g.tests = append(g.tests, at)
-	}
-	if h := slices.IndexFunc(t.findings, func(h hits) bool { return h.finding == i }); h >= 0 {
+	h, again := res.byTest[[2]int{at, i}]
+	if again {
 		t.findings[h].count += f.Count
-	} else {
-		t.findings = append(t.findings, hits{i, f.Count})
+		return
 	}
+	res.byTest[[2]int{at, i}] = len(t.findings)
+	t.findings = append(t.findings, hits{i, f.Count})
+	g.tests = append(g.tests, at)
 }
 
 // count fills the summary, and names the shards that are missing.
@@ -197,49 +208,79 @@ func (res *Results) count() {
 	if sum.Ran() > sum.Planned || len(res.Headers) > 1 && len(sum.Missing) == 0 {
 		sum.Planned = sum.Ran()
 	}
-	seen := map[string]map[int]bool{}
-	var order []string
+	if len(res.Headers) > 1 { // a shard's own report is not to blame for the others
+		sum.Missing = append(sum.Missing, res.missingShards()...)
+	}
+}
+
+// missingShards says for each run in pieces which of them no journal is of.
+func (res *Results) missingShards() (missing []string) {
+	type run struct {
+		name  string
+		split int
+	}
+	ranks := map[run][]int{}
+	var order []run
 	for _, h := range res.Headers {
 		if h.Shard.Split <= 1 {
 			continue
 		}
-		key := fmt.Sprintf("%d shards of %s under %s %v", h.Shard.Split, h.Target, h.Checker, h.Tools)
-		if seen[key] == nil {
-			seen[key] = map[int]bool{}
-			order = append(order, key)
+		k := run{fmt.Sprintf("%d shards of %s under %s %v", h.Shard.Split, h.Target, h.Checker, h.Tools), h.Shard.Split}
+		if ranks[k] == nil {
+			order = append(order, k)
 		}
-		seen[key][h.Shard.Rank] = true
+		ranks[k] = append(ranks[k], h.Shard.Rank)
 	}
-	if len(res.Headers) == 1 {
-		return // a shard's own report is not to blame for the others
+	for _, k := range order {
+		if lost := gaps(ranks[k], k.split); lost != "" {
+			missing = append(missing, fmt.Sprintf("of %s, rank %s", k.name, lost))
+		}
 	}
-	for _, key := range order {
-		var split int
-		fmt.Sscan(key, &split)
-		var lost []string
-		for r := range split {
-			if !seen[key][r] {
-				lost = append(lost, fmt.Sprint(r))
+	return missing
+}
+
+// gaps names the numbers below n that are not among those: "0, 2, 5 to 9". Its length depends on how many are there, not on n.
+func gaps(there []int, n int) string {
+	slices.Sort(there)
+	var lost []string
+	next := 0
+	for _, r := range append(there, n) {
+		switch r - next {
+		case 1:
+			lost = append(lost, fmt.Sprint(next))
+		case 2:
+			lost = append(lost, fmt.Sprint(next), fmt.Sprint(next+1))
+		default:
+			if r > next {
+				lost = append(lost, fmt.Sprintf("%d to %d", next, r-1))
 			}
 		}
-		if len(lost) > 0 {
-			sum.Missing = append(sum.Missing, fmt.Sprintf("of %s, rank %s", key, strings.Join(lost, ", ")))
-		}
+		next = max(next, r+1)
 	}
+	return strings.Join(lost, ", ")
 }
 
 // Title names what was run.
 func (res *Results) Title() string {
 	var targets []string
 	for _, h := range res.Headers {
-		if !slices.Contains(targets, h.Target) {
-			targets = append(targets, h.Target)
+		if !slices.Contains(targets, terminal.Line(h.Target, maxName)) {
+			targets = append(targets, terminal.Line(h.Target, maxName))
 		}
 	}
 	if len(targets) > 3 {
 		targets = append(targets[:3], fmt.Sprintf("and %d more", len(targets)-3))
 	}
 	return strings.Join(targets, ", ")
+}
+
+// name is a test's within a line, with its tool if tools is set, in at most so many characters; 0: in all.
+func (r *Record) name(tools bool, most int) string {
+	name := terminal.Line(r.Test, most)
+	if tools {
+		name += " [" + terminal.Line(string(r.Tool), maxName) + "]"
+	}
+	return name
 }
 
 // severalTools reports whether names of tests need their tool.
@@ -256,11 +297,7 @@ func (res *Results) severalTools() bool {
 func (res *Results) WriteLog(w io.Writer) error {
 	tools := res.severalTools()
 	for _, t := range res.tests {
-		name := t.Test
-		if tools {
-			name += " [" + string(t.Tool) + "]"
-		}
-		text := fmt.Sprintf("%s: %s\n", words[t.Outcome], name)
+		text := fmt.Sprintf("%s: %s\n", words[t.Outcome], t.name(tools, 0))
 		if t.Outcome == Fail {
 			text += t.Stdout + "\n" + t.Stderr + "\n"
 		}
@@ -322,7 +359,7 @@ func (res *Results) Text() string {
 	}
 	b.WriteString("\n")
 	for _, m := range s.Missing {
-		fmt.Fprintf(&b, "missing: %s\n", m)
+		fmt.Fprintf(&b, "missing: %s\n", terminal.Line(m, maxMessage))
 	}
 	if n := len(res.findings); n > 0 {
 		fmt.Fprintf(&b, "\n%s:\n", count(n, "finding"))
@@ -332,7 +369,7 @@ func (res *Results) Text() string {
 			fmt.Fprintf(&b, "  and %d more\n", len(res.findings)-most)
 			break
 		}
-		fmt.Fprintf(&b, "  %-14s %s%s (%s, %s)\n", f.Class, f.Message, f.where(), count(len(f.tests), "test"), count(f.count, "report"))
+		fmt.Fprintf(&b, "  %-14s %s (%s, %s)\n", terminal.Line(string(f.Class), maxName), f.sentence(), count(len(f.tests), "test"), count(f.count, "report"))
 	}
 	shown, bad, tools := 0, s.Failed+s.Timeouts, res.severalTools()
 	if bad > 0 {
@@ -346,11 +383,7 @@ func (res *Results) Text() string {
 			fmt.Fprintf(&b, "  and %d more\n", bad-most)
 			break
 		}
-		name := t.Test
-		if tools {
-			name += " [" + string(t.Tool) + "]"
-		}
-		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, name, t.Reason)
+		fmt.Fprintf(&b, "  %-8s %s: %s\n", t.Outcome, t.name(tools, maxName), terminal.Line(t.Reason, maxMessage))
 	}
 	return b.String()
 }
@@ -384,6 +417,11 @@ func (res *Results) ranked() []*found {
 		return cmp.Or(cmp.Compare(weight(a), weight(b)), cmp.Compare(len(b.tests), len(a.tests)))
 	})
 	return list
+}
+
+// sentence is the message and the place, as they may stand within a line.
+func (f *Finding) sentence() string {
+	return terminal.Line(f.Message, maxMessage) + terminal.Line(f.where(), maxMessage)
 }
 
 // where is the place of a finding within a sentence.

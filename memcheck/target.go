@@ -13,8 +13,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"unicode"
-	"unicode/utf8"
+
+	"tenon.dev/internal/terminal"
 )
 
 // Test is one test of a target: what runs in a process of its own.
@@ -249,34 +249,11 @@ func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
 	}
 	var tests []Test
 	for _, n := range names {
-		shown := printable(n)
+		shown := terminal.Line(n, 0)
 		tests = append(tests, Test{Name: shown, Short: shown, id: n})
 	}
 	return unique(tests), nil
 }
-
-// printable returns a name as terminals, journals and XML can show it: control characters and bytes that are no UTF-8 are written \x1b.
-func printable(name string) string {
-	if utf8.ValidString(name) && !strings.ContainsFunc(name, unprintable) {
-		return name
-	}
-	var b strings.Builder
-	for len(name) > 0 {
-		r, n := utf8.DecodeRuneInString(name)
-		if r == utf8.RuneError && n == 1 || unprintable(r) {
-			for _, c := range []byte(name[:n]) {
-				fmt.Fprintf(&b, `\x%02x`, c)
-			}
-		} else {
-			b.WriteString(name[:n])
-		}
-		name = name[n:]
-	}
-	return b.String()
-}
-
-// unprintable reports whether a character controls a terminal or may not be in XML.
-func unprintable(r rune) bool { return unicode.IsControl(r) || r == 0xFFFE || r == 0xFFFF }
 
 func (c *commandTarget) Command(t Test) Command {
 	var args []string

@@ -2,6 +2,7 @@ package memcheck
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -27,6 +28,24 @@ type tenonLine struct {
 	} `json:"alloc"`
 }
 
+// decode reads a line of the log.
+func (l *tenonLine) decode(text []byte) error {
+	if nullInList(text) {
+		return errNullInList
+	}
+	if err := json.Unmarshal(text, l); err != nil {
+		return err
+	}
+	f := l.Finding
+	if l.Alloc != nil {
+		f = &Finding{Allocation: &l.Alloc.Allocation}
+	}
+	if f == nil {
+		return nil
+	}
+	return f.check()
+}
+
 // parseTenon reads a log. The error is ErrNoSummary where a line is broken or no process wrote a header. An allocation that no process freed is a leak.
 func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 	rep := &Report{}
@@ -37,7 +56,7 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		rep.Errors++
 		rep.add(seen, f)
 	}
-	for {
+	for n := 1; ; n++ {
 		text, err := readLine(in)
 		if err == io.EOF {
 			break
@@ -46,8 +65,8 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 			return rep, err
 		}
 		var l tenonLine
-		if err := json.Unmarshal([]byte(text), &l); err != nil {
-			return rep, ErrNoSummary
+		if err := l.decode([]byte(text)); err != nil {
+			return rep, fmt.Errorf("%w: line %d of the checker's log: %w", ErrNoSummary, n, err)
 		}
 		switch {
 		case l.Checker != "":
@@ -64,15 +83,12 @@ func parseTenon(in *bufio.Reader, o ParseOptions) (*Report, error) {
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(live), func(a, b owner) int {
-		if a.pid != b.pid {
-			return a.pid - b.pid
-		}
-		return int(a.id) - int(b.id)
+		return cmp.Or(cmp.Compare(a.pid, b.pid), cmp.Compare(a.id, b.id))
 	}) {
 		add(live[k])
 	}
 	rep.Kernels = len(kernels)
-	if rep.Checker == "" {
+	if !rep.clamp() || rep.Checker == "" {
 		return rep, ErrNoSummary
 	}
 	return rep, nil

@@ -104,10 +104,7 @@ func (d *Device) freeAsync(b *Block) error {
 	if !b.allocated {
 		return fault.New(fault.Invalid, "invalid device pointer: %#x is not allocated; it was freed before", b.addr)
 	}
-	if b.inTable {
-		b.inTable = false
-		d.options.Table.remove(b.addr)
-	}
+	d.forgetRaw(b)
 	b.allocated = false
 	d.stats.AllocatedBytes[allPools].sub(int64(b.size))
 	if len(d.diversions) > 0 && !b.captured {

@@ -97,7 +97,8 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 }
 
 // ReleasePool takes one use from the private pool id. When none is left its memory can go: EmptyCache and the flush before an
-// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid.
+// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. What was allocated with caching off goes at once,
+// and an error is the backend's.
 func (d *Device) ReleasePool(id PoolID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,7 +107,7 @@ func (d *Device) ReleasePool(id PoolID) error {
 		return fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
 	}
 	p.uses--
-	return nil
+	return d.freeHeld(p)
 }
 
 // PoolUses returns the number of uses of the private pool id, 0 if it is unknown or only waits for its memory to go.
@@ -246,15 +247,19 @@ func (d *Device) PoolLive(id PoolID, addrs []uint64) (bool, error) {
 	for _, a := range addrs {
 		want[a] = true
 	}
-	live := 0
+	blocks := slices.Clone(p.uncached)
 	for _, s := range d.segmentsOf(p) {
 		for b := s.head; b != nil; b = b.next {
-			if b.allocated {
-				if !want[b.addr] {
-					return false, nil
-				}
-				live++
+			blocks = append(blocks, b)
+		}
+	}
+	live := 0
+	for _, b := range blocks {
+		if b.allocated {
+			if !want[b.addr] {
+				return false, nil
 			}
+			live++
 		}
 	}
 	return live == len(want), nil

@@ -261,10 +261,7 @@ func (d *Device) free(b *Block, context any) error {
 	if !b.allocated {
 		return fault.New(fault.Invalid, "invalid device pointer: %#x is not allocated; it was freed before", b.addr)
 	}
-	if b.inTable {
-		b.inTable = false
-		d.options.Table.remove(b.addr)
-	}
+	d.forgetRaw(b)
 	kind := b.silo.pool.kind
 	b.allocated = false
 	d.stats.Allocation.sub(kind, 1)

@@ -528,6 +528,57 @@ func TestUncached(t *testing.T) {
 	b.f.Capture(3, 0)
 }
 
+// What a capture allocates with caching off is the device's own, is freed for no one else while graphs hold its pool, and goes back with the last of them.
+func TestUncachedCapture(t *testing.T) {
+	b := newBench(t, 100*mib, "", Options{})
+	b.SetCaching(false)
+	outside := b.alloc(512, 3)
+	id := NewCapturePoolID()
+	b.ok(b.BeginAllocateToPool(id, b.CaptureFilter(7)))
+	b.f.Capture(3, 7)
+	temporary, result := b.alloc(1000, 3), b.alloc(2000, 3)
+	addr, err := b.RawAlloc(300, 3)
+	b.ok(err)
+	if temporary.Pool() != id || result.Pool() != id || b.f.segments[temporary.Addr()] != 1000 || b.f.segments[result.Addr()] != 2000 {
+		t.Errorf("%d and %d bytes of pools %v and %v", temporary.Size(), result.Size(), temporary.Pool(), result.Pool())
+	}
+	at := temporary.Addr()
+	b.free(temporary)
+	b.fails(b.Free(temporary), fault.Invalid, "freed before")
+	b.ok(b.RawFree(addr))
+	b.fails(b.RawFree(addr), fault.Invalid, "invalid device pointer: ")
+	b.free(outside)
+	other := b.alloc(1000, 3)
+	if other.Addr() == at {
+		t.Error("memory that the graph writes to is given out again")
+	}
+	b.f.Capture(3, 0)
+	b.ok(b.EndAllocateToPool(id))
+	if ok, err := b.PoolLive(id, []uint64{result.Addr()}); err != nil || ok { // the other one lives too
+		t.Error(ok, err)
+	}
+	b.ok(b.EmptyCache())
+	b.ok(b.RetainPool(id)) // a second graph
+	b.ok(b.ReleasePool(id))
+	if b.f.segments[at] != 1000 || b.f.segments[addr] != 300 {
+		t.Error("memory of a graph is gone")
+	}
+	b.f.fail = func(string) error { return errInjected }
+	if err := b.ReleasePool(id); !errors.Is(err, errInjected) {
+		t.Errorf("error %v", err)
+	}
+	b.f.fail = nil
+	b.ok(b.EmptyCache())
+	if b.f.segments[at] != 0 || b.f.segments[addr] != 0 || b.f.segments[result.Addr()] != 2000 {
+		t.Error("what no graph writes to is not back, or what lives is gone")
+	}
+	b.free(other)
+	b.free(result)
+	if b.f.segments[result.Addr()] != 0 {
+		t.Error("it is not back")
+	}
+}
+
 func TestReset(t *testing.T) {
 	b := newBench(t, 1<<30, "", Options{})
 	k := b.alloc(mib, 0)

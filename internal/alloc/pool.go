@@ -71,9 +71,10 @@ func (p *pool) freeBytes() uint64 {
 // privatePool is a pair of pools that only diverted allocations use.
 type privatePool struct {
 	id           PoolID
-	uses         int    // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
-	reserved     uint64 // bytes it has from the device
-	source       Source // where its segments come from; nil: from the device
+	uses         int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
+	reserved     uint64   // bytes it has from the device
+	source       Source   // where its segments come from; nil: from the device
+	uncached     []*Block // what captures allocated with caching off, until it is back at the device
 	small, large pool
 }
 

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"slices"
 	"sync"
 
 	"tenon.dev/fault"
@@ -83,21 +84,25 @@ func (d *Device) RawFree(addr uint64) error {
 	e.block.inTable = false
 	uncached := e.block.seg == nil && !e.block.async
 	err := e.device.Free(e.block)
-	if err != nil && uncached { // a failed free leaves the block live; any other is dead
+	if err != nil && uncached && e.block.allocated { // a failed free leaves the block live; any other is dead
 		e.block.inTable = true
 		e.device.options.Table.add(e.device, e.block)
 	}
 	return err
 }
 
-// SetCaching switches the cache off or on again. While it is off, allocations go straight to the device and back, count in
-// no statistics, and are an error in a capture. Blocks keep the way they were allocated.
+// SetCaching switches the cache off or on again. While it is off, allocations go straight to the device and back, and count in
+// no statistics. What a capture allocates then is of its private pool all the same: once freed, it goes back to the device when no one holds the pool.
+// Blocks keep the way they were allocated.
 func (d *Device) SetCaching(on bool) { d.uncached.Store(!on) }
 
 // allocUncached is Alloc with caching off.
 func (d *Device) allocUncached(size uint64, s Stream, context any) (*Block, error) {
+	var private *privatePool
 	if _, capturing := d.backend.Capturing(s); capturing {
-		return nil, fault.New(fault.Capture, "memory cannot be allocated in a capture while caching is off; switch it on with SetCaching")
+		if private = d.diverts(s); private == nil {
+			return nil, fault.New(fault.Capture, "memory cannot be allocated in a capture that has no pool while caching is off; capture with Exec.Capture")
+		}
 	}
 	addr, err := d.backend.Malloc(size)
 	if err != nil {
@@ -106,19 +111,68 @@ func (d *Device) allocUncached(size uint64, s Stream, context any) (*Block, erro
 		}
 		return nil, err
 	}
-	return &Block{addr: addr, size: size, requested: size, silo: &silo{pool: &pool{}, stream: s}, mapped: true, allocated: true,
-		context: context}, nil
+	b := &Block{addr: addr, size: size, requested: size, silo: &silo{pool: &pool{private: private}, stream: s}, mapped: true, allocated: true,
+		context: context}
+	if private != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		private.uncached = append(private.uncached, b)
+	}
+	return b, nil
 }
 
-// freeUncached frees a block of allocUncached. The device waits for its work by itself.
+// diverts returns the private pool to which allocations of s are diverted, or nil.
+func (d *Device) diverts(s Stream) *privatePool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i := range d.diversions {
+		if d.diversions[i].filter(s) {
+			return d.diversions[i].pool
+		}
+	}
+	return nil
+}
+
+// freeUncached frees a block of allocUncached. The device waits for its work by itself. A block that graphs write to stays until no one holds its pool.
 func (d *Device) freeUncached(b *Block) error {
+	if p := b.silo.pool.private; p != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.forgetRaw(b)
+		b.allocated = false
+		return d.freeHeld(p)
+	}
 	if err := d.backend.Free(b.addr); err != nil {
 		return err
 	}
+	d.forgetRaw(b)
+	b.allocated = false
+	return nil
+}
+
+// forgetRaw takes a block out of the table.
+func (d *Device) forgetRaw(b *Block) {
 	if b.inTable {
 		b.inTable = false
 		d.options.Table.remove(b.addr)
 	}
-	b.allocated = false
+}
+
+// freeHeld gives the freed blocks that captures allocated with caching off back to the device, once no one holds their pool. After an error of the backend
+// those not yet returned stay.
+func (d *Device) freeHeld(p *privatePool) error {
+	if p.uses > 0 {
+		return nil
+	}
+	for i := len(p.uncached) - 1; i >= 0; i-- {
+		b := p.uncached[i]
+		if b.allocated {
+			continue
+		}
+		if err := d.backend.Free(b.addr); err != nil {
+			return err
+		}
+		p.uncached = slices.Delete(p.uncached, i, i+1)
+	}
 	return nil
 }

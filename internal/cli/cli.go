@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"tenon.dev/internal/terminal"
 )
 
 // began is when the program's own code began to run.
@@ -28,10 +30,13 @@ type commands struct {
 	Version   version          `cmd:"" help:"Print the version."`
 }
 
-// console is where a command writes: results to out, the rest to err. args are what came after --, for a program that the command starts.
+// console is where a command writes: results to out, the rest to err. What programs and files say goes through there, so that both show it as
+// [terminal.Writer] does and no text controls a terminal. args are what came after --, for a program that the command starts.
 type console struct {
 	out, err io.Writer
-	args     []string
+	// file is standard output for a file that goes there as it is, and screen standard error for what is drawn on it.
+	file, screen io.Writer
+	args         []string
 }
 
 // output remembers the first error of writing, which prints pass over.
@@ -112,16 +117,17 @@ func withHelp(err error) error {
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
 	out := &output{to: stdout}
-	con := &console{out: out, err: stderr}
+	text, errText := &terminal.Writer{To: out}, &terminal.Writer{To: stderr}
+	con := &console{out: text, err: errText, file: out, screen: stderr}
 	if i := slices.Index(args, "--"); i >= 0 && args[0] == "memcheck" {
 		args, con.args = args[:i], args[i+1:]
 	}
 	var c commands
 	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go."),
-		kong.Writers(out, stderr), kong.Exit(func(code int) { exit = code }), kong.BindTo(out, (*io.Writer)(nil)),
+		kong.Writers(text, errText), kong.Exit(func(code int) { exit = code }), kong.BindTo(text, (*io.Writer)(nil)),
 		kong.Bind(con), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
 	if err != nil {
-		fmt.Fprintln(stderr, "tenon:", err)
+		fmt.Fprintln(errText, "tenon:", err)
 		return 1
 	}
 	ctx, err := parser.Parse(inFull(args))
@@ -134,6 +140,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	default:
 		err, done = ctx.Run(), true
 	}
+	_, _ = text.Flush(), errText.Flush() // out knows
 	if lost := out.failed(); lost != nil && (err == nil || !done) {
 		err, done = lost, false
 	}
@@ -149,7 +156,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		status = own.status
 	}
 	if text := err.Error(); text != "" {
-		fmt.Fprintln(stderr, "tenon:", text)
+		fmt.Fprintln(errText, "tenon:", text)
 	}
 	return status
 }

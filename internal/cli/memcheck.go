@@ -76,7 +76,7 @@ type memcheckRun struct {
 type memcheckMerge struct {
 	Journals      []string `arg:"" help:"Files result.jsonl, or folders that hold one."`
 	Out           string   `default:"merged" help:"Folder for result.log, result.jsonl, result.xml and result.html."`
-	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: this one."`
+	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: none, since a journal may name any file."`
 	ExitZero      bool     `help:"Exit with status 0 also after failures and timeouts."`
 	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
 }
@@ -333,7 +333,7 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 			return notRun(errors.Join(fmt.Errorf("cannot make the log: %w", err), journal.Close(nil)))
 		}
 		log.Out = file
-		progress = &memcheck.Progress{Out: con.err, Terminal: isTerminal(con.err), Title: h.Target, Total: h.Jobs}
+		progress = &memcheck.Progress{Out: con.screen, Terminal: isTerminal(con.screen), Title: h.Target, Total: h.Jobs}
 		progress.Start(run.Before)
 		run.Observers = append(run.Observers, progress)
 	}
@@ -350,7 +350,11 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	if err = journal.Close(summary); err != nil {
 		return notRun(err)
 	}
-	res, err := writeReports(con, out, c.Source, name)
+	sources := c.Source
+	if len(sources) == 0 {
+		sources = []string{"."}
+	}
+	res, err := writeReports(con, out, sources, name)
 	if err != nil {
 		return notRun(err)
 	}
@@ -376,14 +380,11 @@ func exitStatus(s *memcheck.Summary, noHang, required, zero bool) error {
 	return &exitError{int(status), nil}
 }
 
-// writeReports writes the reports of journals into the folder and the summary to the console.
+// writeReports writes the reports of journals into the folder and the summary to the console. Lines of source come from below the sources alone.
 func writeReports(con *console, out string, sources []string, journals ...string) (*memcheck.Results, error) {
 	res, err := memcheck.ReadResults(journals...)
 	if err != nil {
 		return nil, err
-	}
-	if len(sources) == 0 {
-		sources = []string{"."}
 	}
 	page := filepath.Join(out, "result.html")
 	err = errors.Join(writeFile(page, func(w io.Writer) error { return res.WriteHTML(w, sources...) }),

@@ -113,8 +113,8 @@ func (m *memreplay) program(con *console) (*replay.Program, error) {
 		defer f.Close()
 	}
 	o := replay.ReadOptions{Device: m.Device}
-	bar := importBar{out: con.err, began: time.Now(), name: filepath.Base(m.File)}
-	if info, err := f.Stat(); err == nil && isTerminal(con.err) {
+	bar := importBar{out: con.screen, began: time.Now(), name: filepath.Base(m.File)}
+	if info, err := f.Stat(); err == nil && isTerminal(con.screen) {
 		o.Progress = func(read int64) { bar.advance(read, info.Size()) }
 	}
 	p, err := replay.Read(f, o)

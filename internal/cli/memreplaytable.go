@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/terminal"
 )
 
 // write prints the report for people.
@@ -18,7 +19,7 @@ func (r *replayReport) write(out io.Writer) error {
 	if rec.OOMs > 0 {
 		failed = fmt.Sprintf(" (%d failed)", rec.OOMs)
 	}
-	fmt.Fprintf(&b, "%s, device %d: %s in %s, %s of %s in all%s, recorded under %s\n", r.File, r.Device, counted(rec.Events, "event"),
+	fmt.Fprintf(&b, "%s, device %d: %s in %s, %s of %s in all%s, recorded under %s\n", terminal.Line(r.File, maxSettings), r.Device, counted(rec.Events, "event"),
 		rec.Span.Round(time.Millisecond), counted(rec.Allocs, "allocation"), alloc.FormatSize(rec.AllocBytes), failed, settingsName(rec.Settings))
 	c := &r.Check
 	if c.Exact() {
@@ -162,7 +163,7 @@ func (r *replayReport) verdict(groups [][]*replayResult) string {
 	case best.Settings == "":
 		return "Best: no settings at all. " + better
 	}
-	return "Best: PYTORCH_CUDA_ALLOC_CONF=" + best.Settings + ". " + better
+	return "Best: PYTORCH_CUDA_ALLOC_CONF=" + settingsName(best.Settings) + ". " + better
 }
 
 // gain says by what a result is better than that of the recording's settings; nothing if it is not.
@@ -225,8 +226,11 @@ func settingsName(s string) string {
 	if s == "" {
 		return "the defaults"
 	}
-	return s
+	return terminal.Line(s, maxSettings)
 }
+
+// maxSettings is what a row shows of settings, in characters.
+const maxSettings = 200
 
 // counted writes a number of things: "1 event", "2 events".
 func counted(n int, one string) string {

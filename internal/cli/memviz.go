@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/terminal"
 	"tenon.dev/memviz"
 )
 
@@ -42,8 +43,8 @@ type openFlags struct {
 // open opens a snapshot and shows a bar on stderr meanwhile, if that is a terminal.
 func (f openFlags) open(con *console, path string) (*memviz.Recording, error) {
 	o := memviz.Options{Cache: f.Cache, NoCache: f.NoCache}
-	b := importBar{out: con.err, began: time.Now(), name: filepath.Base(path)}
-	if isTerminal(con.err) {
+	b := importBar{out: con.screen, began: time.Now(), name: filepath.Base(path)}
+	if isTerminal(con.screen) {
 		o.Progress = b.advance
 	}
 	defer b.clear()
@@ -69,13 +70,14 @@ func (b *importBar) advance(read, total int64) {
 		return
 	}
 	b.last, b.drawn = now, true
+	name := terminal.Line(b.name, importBarWidth)
 	rate := float64(read) / 1e6 / now.Sub(b.began).Seconds()
 	if total <= 0 {
-		fmt.Fprintf(b.out, "\rreading %s: %.0f MB, %.0f MB/s ", b.name, float64(read)/1e6, rate)
+		fmt.Fprintf(b.out, "\rreading %s: %.0f MB, %.0f MB/s ", name, float64(read)/1e6, rate)
 		return
 	}
 	full := int(importBarWidth * min(read, total) / total)
-	fmt.Fprintf(b.out, "\rreading %s [%s%s] %d %%, %.0f MB/s ", b.name, strings.Repeat("█", full), strings.Repeat("·", importBarWidth-full), 100*read/total, rate)
+	fmt.Fprintf(b.out, "\rreading %s [%s%s] %d %%, %.0f MB/s ", name, strings.Repeat("█", full), strings.Repeat("·", importBarWidth-full), 100*read/total, rate)
 }
 
 // clear removes the line.
@@ -118,7 +120,7 @@ func (c *memvizShow) Run(con *console) error {
 	}
 	defer done()
 	if c.Static != "" {
-		return writeOutput(c.Static, con.out, func(w io.Writer) error {
+		return writeOutput(c.Static, con.file, func(w io.Writer) error {
 			return memviz.WriteStatic(w, rec, before, memviz.StaticOptions{})
 		})
 	}
@@ -334,7 +336,7 @@ func (c *plotOutput) plot(con *console, view string) error {
 		return err
 	}
 	defer rec.Close()
-	return writeOutput(c.Output, con.out, func(w io.Writer) error { return memviz.WriteStatic(w, rec, nil, memviz.StaticOptions{View: view}) })
+	return writeOutput(c.Output, con.file, func(w io.Writer) error { return memviz.WriteStatic(w, rec, nil, memviz.StaticOptions{View: view}) })
 }
 
 // memvizTracePlot is PyTorch's trace_plot.

@@ -40,5 +40,5 @@ func (c *reportInput) export(con *console, output string, write func(*snapshot.S
 	if err != nil {
 		return fault.Wrap(fault.Invalid, err, "reading %s", c.File)
 	}
-	return writeOutput(output, con.out, func(w io.Writer) error { return write(s, w) })
+	return writeOutput(output, con.file, func(w io.Writer) error { return write(s, w) })
 }

@@ -22,6 +22,7 @@ internal/pickle: fault
 internal/snapshot: fault internal/pickle
 internal/stack:
 internal/checklog:
+internal/terminal:
 internal/testkit: fault dtype
 internal/lint:
 internal/lint/...: internal/lint
@@ -77,7 +78,7 @@ data: FACE internal/core internal/rt internal/mersenne
 memviz/browser:
 memviz/replay: LEAF internal/alloc internal/snapshot
 memviz: LEAF internal/snapshot
-memcheck: LEAF internal/checklog
+memcheck: LEAF internal/checklog internal/terminal
 internal/cli: * 
 cmd/tenon: internal/cli
 

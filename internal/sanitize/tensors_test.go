@@ -51,6 +51,42 @@ func TestTensorsPast(t *testing.T) {
 	}
 }
 
+// TestTensorsPastExact writes one element past a tensor that fills its memory to the last byte, with another tensor made after it.
+func TestTensorsPastExact(t *testing.T) {
+	x := session(t)
+	y, next, a := x.Zeros([]int{128}, dtype.Float32), x.Zeros([]int{128}, dtype.Float32), x.Ones([]int{256}, dtype.Float32)
+	defer next.Close()
+	var line int
+	k := copyKernel("tensor_past_exact", &line)
+	x.Launch(k, tenon.Over(256), tenon.Out(y), tenon.In(a))
+	plantsIn("tensors_test.go", "out-of-bounds", "tensor_past_exact", line)
+	if err := x.Synchronize(); err == nil {
+		t.Error("the device does not know of it")
+	}
+}
+
+// TestTensorsPastCaptured writes past a tensor that a capture allocated.
+func TestTensorsPastCaptured(t *testing.T) {
+	x := session(t)
+	a := x.Ones([]int{256}, dtype.Float32)
+	var line int
+	k := copyKernel("tensor_past_captured", &line)
+	g, err := x.Capture(func(x *tenon.Exec) {
+		y := x.Zeros([]int{128}, dtype.Float32)
+		x.Launch(k, tenon.Over(256), tenon.Out(y), tenon.In(a))
+	}, tenon.CaptureOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plantsIn("tensors_test.go", "out-of-bounds", "tensor_past_captured", line)
+	if err := x.Replay(g); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Synchronize(); err == nil {
+		t.Error("the device does not know of it")
+	}
+}
+
 func TestTensorsUnordered(t *testing.T) {
 	x := session(t).ManualStreams()
 	s, err := x.Device().Stream()
@@ -103,5 +139,43 @@ func TestRepairedTensors(t *testing.T) {
 	got, err := tenon.Read[float32](x, x.MatMul(x.Reshape(y, 16, 16), x.Reshape(a, 16, 16)))
 	if err != nil || got[0] != 16 {
 		t.Errorf("%v, %v", got[:1], err)
+	}
+}
+
+// TestRepairedTensorsGraph captures and replays steps that allocate, which the checker has nothing to say of, leaks included.
+func TestRepairedTensorsGraph(t *testing.T) {
+	x := session(t)
+	in := x.Ones([]int{128}, dtype.Float32)
+	for _, keep := range []bool{false, true} {
+		var out *tenon.Tensor
+		g, err := x.Capture(func(x *tenon.Exec) {
+			b := x.AddS(in, 1)
+			out = x.Mul(b, b)
+			b.Close()
+			if keep {
+				x.Keep(out)
+			}
+		}, tenon.CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			x.CopyInto(in, x.Full([]int{128}, float64(i), dtype.Float32))
+			if err := x.Replay(g); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := tenon.Read[float32](x, out); err != nil || got[127] != float32((i+1)*(i+1)) {
+				t.Errorf("run %d: %v, %v", i, got, err)
+			}
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if keep {
+			if got, err := tenon.Read[float32](x, out); err != nil || got[127] != 9 {
+				t.Errorf("kept: %v, %v", got, err)
+			}
+			out.Close()
+		}
 	}
 }

@@ -1,6 +1,9 @@
 "use strict";
 (() => {
-  const D = JSON.parse(document.getElementById("data").textContent);
+  // No text moves, turns or hides what stands beside it: what is neither a letter, mark, digit, sign, symbol nor space is shown as an escape.
+  const escape = c => c === "\r\n" ? "\n" : [...Array(c.length).keys()].map(i => "\\u" + c.charCodeAt(i).toString(16).padStart(4, "0")).join("");
+  const shown = s => s.replace(/\r\n|[^\p{L}\p{M}\p{N}\p{P}\p{S}\p{Zs}\n\t]/gu, escape);
+  const D = JSON.parse(document.getElementById("data").textContent, (_, v) => typeof v === "string" ? shown(v) : v);
   const $ = id => document.getElementById(id);
   // el makes an element; strings become text, so nothing that a test printed is ever markup.
   const el = (tag, props, ...kids) => {

@@ -482,3 +482,50 @@ func TestCheckedMappings(t *testing.T) {
 		t.Errorf("found %v, want %v\n%s", got, want, w.log.String())
 	}
 }
+
+// Behind every allocation lies a gap that belongs to nobody, whatever its size, and the device reports the memory that it reports without a checker.
+func TestCheckedGaps(t *testing.T) {
+	const capacity = 256 << 20
+	w, plain := newWatched(t, Options{Capacity: capacity}), New(Options{Capacity: capacity})
+	other, th := enter(t, plain, 0)
+	_, err := other.MemAlloc(th, 4096) // as the watched one has
+	must(t, err)
+	var ends []driver.Ptr
+	var all, others []driver.Ptr
+	for round := range 3 {
+		for _, n := range []uint64{1, 511, 512, 513, 1024, 64 << 10, smallest - 512, smallest, step, 2 * step, 2*step + 1} {
+			p, err1 := w.MemAlloc(w.th, n)
+			q, err2 := other.MemAlloc(th, n)
+			must(t, errors.Join(err1, err2))
+			if p%alignment != 0 {
+				t.Errorf("%d bytes begin at %#x", n, p)
+			}
+			all, others, ends = append(all, p), append(others, q), append(ends, p+driver.Ptr(n))
+		}
+		for i, end := range ends {
+			for at := end; at < end+alignment; at++ {
+				if mem := w.mem.bytes(at, 1); mem != nil {
+					t.Fatalf("round %d: allocation %d ends at %#x, and %#x is another's", round, i, end, at)
+				}
+			}
+		}
+		same := func(when string) {
+			t.Helper()
+			free, total, err1 := w.MemInfo(w.th)
+			free2, total2, err2 := other.MemInfo(th)
+			if err := errors.Join(err1, err2); err != nil || free != free2 || total != total2 {
+				t.Errorf("%s: %d of %d bytes are free, %d of %d without a checker, %v", when, free, total, free2, total2, err)
+			}
+		}
+		same("allocated")
+		for i := 0; i < len(all); i += 2 { // some stay
+			must(t, errors.Join(w.MemFree(w.th, all[i]), other.MemFree(th, others[i])))
+		}
+		same("freed")
+		var kept, keptOthers, keptEnds []driver.Ptr
+		for i := 1; i < len(all); i += 2 {
+			kept, keptOthers, keptEnds = append(kept, all[i]), append(keptOthers, others[i]), append(keptEnds, ends[i])
+		}
+		all, others, ends = kept, keptOthers, keptEnds
+	}
+}

@@ -54,7 +54,7 @@ func newDevice(m *machine, ordinal int) *device {
 	if m.inline {
 		d.info.TotalMemory = hostMemoryBytes()
 	}
-	d.mem = newMemory(o, ordinal, m.inline, &m.host)
+	d.mem = newMemory(o, ordinal, m)
 	d.legacy = &stream{dev: d, legacy: true}
 	return d
 }

@@ -47,11 +47,15 @@ type memory struct {
 	policy   Addresses
 	used     int // addresses used of policy.script
 	plain    bool
-	free     spans
-	slabs    []*slab // by address
-	large    map[uint64]backing
-	ranges   map[uint64]*reservation
-	small    map[uint64]*slab // the slab of each small allocation, by address
+	// spread is how many addresses a byte of a slab takes: 2 under the memory checker, so that behind each allocation lies a gap as long as it is,
+	// and behind a large one a step, with no memory in it. An access one past the end then meets no neighbour. Addresses cost nothing, so what the
+	// device reports stays.
+	spread uint64
+	free   spans
+	slabs  []*slab // by address
+	large  map[uint64]backing
+	ranges map[uint64]*reservation
+	small  map[uint64]*slab // the slab of each small allocation, by address
 }
 
 // backing is host memory that stands for device memory; pieces counts the mappings of the pattern that it is made of.
@@ -60,7 +64,7 @@ type backing struct {
 	pieces int64
 }
 
-// slab is one step of memory that small allocations share.
+// slab is one step of memory that small allocations share; free holds offsets in it.
 type slab struct {
 	base uint64
 	mem  backing
@@ -69,17 +73,20 @@ type slab struct {
 }
 
 // newMemory returns device ordinal's memory.
-func newMemory(o *Options, ordinal int, inline bool, host *regions) *memory {
+func newMemory(o *Options, ordinal int, m *machine) *memory {
 	first := firstAddress + uint64(ordinal)*addressSpace
 	for _, a := range o.Addresses.script {
 		first = max(first, (a+1<<40)&^(step-1))
 	}
-	m := &memory{host: host, capacity: o.Capacity, policy: o.Addresses, plain: inline, free: spans{{first, first + addressSpace}},
+	mem := &memory{host: &m.host, capacity: o.Capacity, policy: o.Addresses, plain: m.inline, spread: 1, free: spans{{first, first + addressSpace}},
 		large: map[uint64]backing{}, ranges: map[uint64]*reservation{}, small: map[uint64]*slab{}}
-	if inline {
-		m.capacity = 0
+	if m.inline {
+		mem.capacity = 0
 	}
-	return m
+	if m.check != nil {
+		mem.spread = 2
+	}
+	return mem
 }
 
 // Resolve returns the live allocation that holds addr, which may be page-locked host memory: its bytes and its base address. It is
@@ -119,7 +126,7 @@ func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
 	if code != driver.Success {
 		return 0, code
 	}
-	addr, ok := m.free.take(size, step)
+	addr, ok := m.free.take(size+m.gap(), step)
 	if !ok {
 		m.unreserve(b)
 		return 0, driver.OutOfMemory
@@ -128,6 +135,9 @@ func (m *memory) allocate(n uint64) (driver.Ptr, driver.Code) {
 	m.add(addr, b.mem[:n:n], nil)
 	return driver.Ptr(addr), driver.Success
 }
+
+// gap is the addresses behind an allocation of whole steps.
+func (m *memory) gap() uint64 { return (m.spread - 1) * step }
 
 // allocateAt returns n bytes at the script's next address.
 func (m *memory) allocateAt(addr, n uint64) (driver.Ptr, driver.Code) {
@@ -148,13 +158,13 @@ func (m *memory) allocateAt(addr, n uint64) (driver.Ptr, driver.Code) {
 func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
 	size := (n + alignment - 1) &^ (alignment - 1)
 	place := func(s *slab) (driver.Ptr, bool) {
-		addr, ok := s.free.take(size, alignment)
+		off, ok := s.free.take(size, alignment)
 		if !ok {
 			return 0, false
 		}
 		s.live++
+		addr := s.base + off*m.spread
 		m.small[addr] = s
-		off := addr - s.base
 		m.add(addr, s.mem.mem[off:off+n:off+n], nil)
 		return driver.Ptr(addr), true
 	}
@@ -167,12 +177,12 @@ func (m *memory) allocateSmall(n uint64) (driver.Ptr, driver.Code) {
 	if code != driver.Success {
 		return 0, code
 	}
-	base, ok := m.free.take(step, step)
+	base, ok := m.free.take(step*m.spread, step)
 	if !ok {
 		m.unreserve(b)
 		return 0, driver.OutOfMemory
 	}
-	s := &slab{base: base, mem: b, free: spans{{base, base + step}}}
+	s := &slab{base: base, mem: b, free: spans{{0, step}}}
 	i := sort.Search(len(m.slabs), func(i int) bool { return m.slabs[i].base > base })
 	m.slabs = slices.Insert(m.slabs, i, s)
 	p, _ := place(s)
@@ -210,7 +220,7 @@ func (m *memory) release(p driver.Ptr) driver.Code {
 		delete(m.large, addr)
 		m.unreserve(b)
 		if !m.policy.never && len(m.policy.script) == 0 {
-			m.free.put(addr, addr+uint64(len(b.mem)))
+			m.free.put(addr, addr+uint64(len(b.mem))+m.gap())
 		}
 		return driver.Success
 	}
@@ -222,7 +232,7 @@ func (m *memory) release(p driver.Ptr) driver.Code {
 		m.slabs = slices.Delete(m.slabs, i, i+1)
 		m.unreserve(s.mem)
 		if !m.policy.never {
-			m.free.put(s.base, s.base+step)
+			m.free.put(s.base, s.base+step*m.spread)
 		}
 		return driver.Success
 	}
@@ -234,19 +244,19 @@ func (m *memory) release(p driver.Ptr) driver.Code {
 
 // reuse gives the range of s that begins at addr back; it ends where the next live allocation or free range begins.
 func (m *memory) reuse(s *slab, addr uint64) {
-	end := s.base + step
+	off, end := (addr-s.base)/m.spread, uint64(step)
 	m.mu.RLock()
 	if i := m.find(addr); i < len(m.live) {
-		end = min(end, m.live[i].base)
+		end = min(end, (m.live[i].base-s.base)/m.spread)
 	}
 	m.mu.RUnlock()
 	for _, r := range s.free {
-		if r.lo > addr {
+		if r.lo > off {
 			end = min(end, r.lo)
 			break
 		}
 	}
-	s.free.put(addr, end)
+	s.free.put(off, end)
 }
 
 // close frees everything.

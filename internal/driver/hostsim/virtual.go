@@ -36,7 +36,7 @@ func (m *memory) reserveRange(n uint64) (driver.Ptr, driver.Code) {
 	if !ok {
 		return 0, driver.OutOfMemory
 	}
-	addr, ok := m.free.take(n, step)
+	addr, ok := m.free.take(n+m.gap(), step)
 	if !ok {
 		releaseHost(mem)
 		return 0, driver.OutOfMemory
@@ -56,7 +56,7 @@ func (m *memory) unreserveRange(p, n uint64) driver.Code {
 	delete(m.ranges, p)
 	releaseHost(r.mem)
 	if !m.policy.never {
-		m.free.put(p, p+n)
+		m.free.put(p, p+n+m.gap())
 	}
 	return driver.Success
 }
