@@ -29,17 +29,16 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	var wrong []string
 	list := func(what string, keys []string) {
 		if len(keys) > 0 && !opt.Partial {
-			slices.Sort(keys)
 			wrong = append(wrong, what+` key(s) in state_dict: "`+strings.Join(keys, `", "`)+`"`)
 		}
 	}
 	var missing, unexpected []string
-	for name := range own {
+	for _, name := range slices.Sorted(maps.Keys(own)) {
 		if state[name] == nil {
 			missing = append(missing, name)
 		}
 	}
-	for name := range state {
+	for _, name := range slices.Sorted(maps.Keys(state)) {
 		if own[name] == nil {
 			unexpected = append(unexpected, name)
 		}
@@ -58,7 +57,7 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	}
 	return tenon.Try(func() {
 		x.NoGrad().Scope(func(x *tenon.Exec) {
-			for name, t := range own {
+			for name, t := range StateDict(m) {
 				if from := state[name]; from != nil {
 					x.CopyInto(t, moved(x, from))
 				}

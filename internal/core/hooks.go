@@ -225,6 +225,7 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 
 // forget drops the Execs that save by way of h, which nobody derives again.
 func (s *session) forget(h *savedHooks) {
+	//tenon:unordered each goes or stays by itself
 	for k := range s.derived {
 		if k.saved == h {
 			delete(s.derived, k)
