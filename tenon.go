@@ -107,6 +107,7 @@ func ParseSelector(device string) (Selector, error) {
 	case kind == "sim" && !given:
 		return Sim(0), nil
 	case kind == "sim":
+		//tenon:unordered no text ends in two of them
 		for unit, bytes := range map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
 			number, ok := strings.CutSuffix(detail, unit)
 			if n, err := strconv.ParseUint(number, 10, 32); ok && err == nil && n > 0 {

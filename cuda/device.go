@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/rt"
 )
 
@@ -52,7 +53,7 @@ func misused(err error) error {
 			e.Op = name
 		}
 	}
-	rt.Locate(e)
+	e.File, e.Line = origin.Here()
 	return e
 }
 

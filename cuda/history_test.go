@@ -120,6 +120,26 @@ func TestHistoryStack(t *testing.T) {
 	})
 }
 
+// TestHistoryPlumbing pins a stack through scopes and a list of modules: of the library it has the operation and the modules.
+func TestHistoryPlumbing(t *testing.T) {
+	x, d := open(t, 1<<30)
+	x.Scope(func(x *tenon.Exec) {
+		m := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32, nn.LinearOpt{})}}
+		in := makeTensor(x, 64)
+		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
+		x.Scope(func(x *tenon.Exec) {
+			x.Within(func(x *tenon.Exec) *tenon.Tensor { return m.Forward(x, in) })
+		})
+		trace, _, _ := dump(t, d)
+		const test = "tenon.dev/cuda_test.TestHistoryPlumbing"
+		want := "free_completed\ntenon::linear\ntenon.(*Exec).Linear\ntenon.dev/nn.(*Linear).Forward\ntenon.dev/nn.Sequential.Forward\n" +
+			"tenon.dev/nn.Sequential.Forward\n" + test + ".func1.1.1\n" + test + ".func1.1\n" + test + ".func1\n" + test + "\ntesting.tRunner\n"
+		if trace != want {
+			t.Errorf("the stack is\n%s\nwant\n%s", trace, want)
+		}
+	})
+}
+
 func TestHistoryErrors(t *testing.T) {
 	_, d := open(t, 1<<30)
 	for _, c := range []struct {

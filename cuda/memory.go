@@ -181,11 +181,13 @@ type HostStats struct {
 // Flatten returns the statistics under PyTorch's names, such as "active_bytes.peak" and "host_alloc_time.total".
 func (s HostStats) Flatten() map[string]int64 {
 	m := map[string]int64{"num_host_alloc": s.HostAllocs, "num_host_free": s.HostFrees}
+	//tenon:unordered the result is a map
 	for key, v := range map[string]Stat{"allocations": s.Allocations, "allocated_bytes": s.AllocatedBytes,
 		"active_requests": s.ActiveRequests, "active_bytes": s.ActiveBytes} {
 		m[key+".current"], m[key+".peak"] = v.Current, v.Peak
 		m[key+".allocated"], m[key+".freed"] = v.Allocated, v.Freed
 	}
+	//tenon:unordered the result is a map
 	for key, v := range map[string]Timing{"host_alloc_time": s.HostAllocTime, "host_free_time": s.HostFreeTime} {
 		m[key+".total"], m[key+".max"], m[key+".min"], m[key+".count"] = v.Total, v.Max, v.Min, v.Count
 		m[key+".avg"] = v.Total / max(v.Count, 1)

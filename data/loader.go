@@ -2,6 +2,8 @@ package data
 
 import (
 	"iter"
+	"maps"
+	"slices"
 	"sync"
 
 	"tenon.dev"
@@ -291,7 +293,7 @@ func (e *epoch) close(i int) {
 func (e *epoch) stop() {
 	close(e.done)
 	e.workers.Wait()
-	for i := range e.batches {
+	for _, i := range slices.Sorted(maps.Keys(e.batches)) {
 		e.close(i)
 	}
 	for _, c := range e.read {

@@ -16,6 +16,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kir"
+	"tenon.dev/internal/origin"
 )
 
 // Kernel is a finished program, or the first mistake made while it was built.
@@ -128,8 +129,6 @@ func (b *Builder) fail(format string, args ...any) {
 	b.err = e
 }
 
-const selfPrefix = "tenon.dev/kernel."
-
 // loc returns the index of the first caller outside this package.
 func (b *Builder) loc() int {
 	b.own()
@@ -142,7 +141,7 @@ func (b *Builder) loc() int {
 			frames := runtime.CallersFrames(pcs[i : i+1])
 			for {
 				fr, more := frames.Next()
-				if !strings.HasPrefix(fr.Function, selfPrefix) && fr.Line > 0 {
+				if _, folder := origin.Of(fr.Function, fr.File); folder != "kernel" && fr.Line > 0 {
 					idx = b.addLoc(fr.File, fr.Line)
 					break
 				}

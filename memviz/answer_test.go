@@ -192,6 +192,17 @@ func TestCategoriesAndNotes(t *testing.T) {
 	}
 }
 
+// TestTelling is that package tenon tells nothing of a program, and that a module whose path begins like its own does.
+func TestTelling(t *testing.T) {
+	for name, want := range map[string]bool{
+		"tenon.(*Exec).Add": false, "tenon.From[...]": false, "tenon.dev/nn.(*Linear).Forward": true, "tenon.development/x.F": true, "main.main": true,
+	} {
+		if got := telling(snapshot.Frame{File: "/x/f.go", Line: 1, Name: name}); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 func TestDiff(t *testing.T) {
 	before := searchFixture(t)
 	s := &snapshot.Snapshot{Stacks: &snapshot.Stacks{}, Notes: []snapshot.Note{{}}, Traces: make([][]snapshot.Event, 1)}

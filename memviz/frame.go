@@ -17,9 +17,10 @@ func frameText(f snapshot.Frame) string {
 	return f.File[strings.LastIndexByte(f.File, '/')+1:] + ":" + decimal(f.Line) + ":" + f.Name
 }
 
-// telling reports whether a frame says where in the user's world a call came from: it has a file and a line, and is no method of Tenon's face.
+// telling reports whether a frame says where in the user's world a call came from: it has a file and a line, and is not in package tenon, whose
+// functions have the only names of that beginning without a slash.
 func telling(f snapshot.Frame) bool {
-	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<") && (!strings.HasPrefix(f.Name, "tenon.") || strings.HasPrefix(f.Name, "tenon.dev/"))
+	return f.Line > 0 && f.File != "" && f.File != "??" && !strings.HasPrefix(f.File, "<") && (!strings.HasPrefix(f.Name, "tenon.") || strings.Contains(f.Name, "/"))
 }
 
 // label is one line for a stack: its innermost frame with a file and a line. A stack of C++ alone, as PyTorch's backward has, is named by

@@ -30,17 +30,16 @@ func load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) err
 	var wrong []string
 	list := func(what string, keys []string) {
 		if len(keys) > 0 && !opt.Partial {
-			slices.Sort(keys)
 			wrong = append(wrong, what+` key(s) in state_dict: "`+strings.Join(keys, `", "`)+`"`)
 		}
 	}
 	var missing, unexpected []string
-	for name := range own {
+	for _, name := range slices.Sorted(maps.Keys(own)) {
 		if state[name] == nil {
 			missing = append(missing, name)
 		}
 	}
-	for name := range state {
+	for _, name := range slices.Sorted(maps.Keys(state)) {
 		if own[name] == nil {
 			unexpected = append(unexpected, name)
 		}

@@ -234,7 +234,7 @@ func (w *walker) value(v reflect.Value, name string) bool {
 		if v.Type().Key().Kind() != reflect.String || !holds(v.Type().Elem()) {
 			return true
 		}
-		keys := v.MapKeys()
+		keys := v.MapKeys() //tenon:unordered they are sorted
 		slices.SortFunc(keys, func(a, b reflect.Value) int {
 			if a.String() < b.String() {
 				return -1

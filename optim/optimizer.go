@@ -5,6 +5,7 @@ package optim
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"reflect"
 
 	"tenon.dev"
@@ -121,9 +122,7 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 	}
 	g.states = make([][]*tenon.Tensor, len(g.params))
 	o.groups = append(o.groups, g)
-	for p := range fresh {
-		o.seen[p] = true
-	}
+	maps.Copy(o.seen, fresh)
 	return nil
 }
 

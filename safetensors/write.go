@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -72,8 +73,8 @@ func layOut(metadata map[string]string, arrays []Info) ([]Info, []byte, error) {
 	var header bytes.Buffer
 	header.WriteByte('{')
 	if len(metadata) > 0 {
-		for k, v := range metadata {
-			if !utf8.ValidString(k) || !utf8.ValidString(v) {
+		for _, k := range slices.Sorted(maps.Keys(metadata)) {
+			if !utf8.ValidString(k) || !utf8.ValidString(metadata[k]) {
 				return nil, nil, invalid("metadata %q is not UTF-8", k)
 			}
 		}

@@ -120,10 +120,14 @@ func (w *writer) note(v any, depth int) error {
 		}
 		return all(v.Values)
 	case map[string]any:
-		return all(slices.Collect(maps.Values(v)))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			if err := w.note(v[k], depth+1); err != nil {
+				return err
+			}
+		}
 	case map[string]*tenon.Tensor:
-		for _, v := range v {
-			if err := w.note(v, depth+1); err != nil {
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			if err := w.note(v[k], depth+1); err != nil {
 				return err
 			}
 		}
@@ -170,8 +174,9 @@ func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err e
 		}
 	}
 	bases := map[shared]*base{}
+	var made []*base
 	defer func() {
-		for _, b := range bases {
+		for _, b := range made {
 			b.t.Close()
 		}
 	}()
@@ -193,7 +198,7 @@ func (f *File) LoadAll(x *tenon.Exec, ts ...*Tensor) (out []*tenon.Tensor, err e
 			if err != nil {
 				return out, err
 			}
-			bases[k] = b
+			bases[k], made = b, append(made, b)
 		}
 		b := bases[k]
 		if err := tenon.Try(func() { out = append(out, x.AsStrided(b.t, t.Shape, t.Stride, t.offset-b.first)) }); err != nil {

@@ -270,6 +270,7 @@ func (w *writer) dict(d *Dict) error {
 // classes are the classes of storages by element type.
 var classes = func() map[dtype.DType]string {
 	m := map[dtype.DType]string{}
+	//tenon:unordered the classes have different types
 	for class, typ := range storageTypes {
 		if typ != "" {
 			m[types[typ].dt] = class

@@ -2,7 +2,8 @@ package alloc
 
 import (
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 )
 
 // Stat follows one quantity.
@@ -112,13 +113,8 @@ func (s *Stats) Flatten() map[string]int64 {
 // String returns the flattened statistics, one "key value" a line, sorted by key.
 func (s *Stats) String() string {
 	m := s.Flatten()
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
 	var out []byte
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = fmt.Appendf(out, "%s %d\n", k, m[k])
 	}
 	return string(out)

@@ -103,6 +103,21 @@ func (b *bench) expect(what string, want ...string) []*checklog.Finding {
 	return all
 }
 
+// TestFrames is that a host stack begins at the program's innermost call and has none of the library's.
+func TestFrames(t *testing.T) {
+	var pcs []uintptr
+	within := func() { pcs = func() []uintptr { return callers() }() }
+	kernel.Build("k", func(k *kernel.Builder) { within() }).Program()
+	var got []string
+	for _, f := range frames(pcs) {
+		got = append(got, f.Function)
+	}
+	const test = "tenon.dev/internal/check.TestFrames"
+	if want := []string{test + ".func1", test + ".func2", test, "testing.tRunner"}; !slices.Equal(got, want) {
+		t.Errorf("the frames are %q, want %q", got, want)
+	}
+}
+
 // TestShared plants every kind of mistake with shared memory that lockstep hides, and its repair.
 func TestShared(t *testing.T) {
 	const n = 64

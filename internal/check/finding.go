@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
 	"tenon.dev/internal/checklog"
+	"tenon.dev/internal/origin"
 )
 
 // tools tells which tool finds a class; the names are compute-sanitizer's.
@@ -82,20 +84,12 @@ const frameLimit = 24
 
 // callers returns the program counters of the caller's callers.
 func callers() []uintptr {
-	pcs := make([]uintptr, 48)
-	return pcs[:runtime.Callers(3, pcs)]
+	var pcs [128]uintptr
+	return slices.Clone(pcs[:runtime.Callers(3, pcs[:])])
 }
 
-// library reports whether a frame is the library's own: of the module, and in no test, example or command.
-func library(function, file string) bool {
-	if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(function, "runtime.") {
-		return strings.HasPrefix(function, "runtime.")
-	}
-	function = strings.Replace(function, "%2e", ".", 1) // how the root package's name has its dot
-	return strings.HasPrefix(function, "tenon.dev.") || strings.HasPrefix(function, "tenon.dev/") && !strings.HasPrefix(function, "tenon.dev/examples/")
-}
-
-// frames names program counters, from the first frame outside of the library on; all of them if none is outside.
+// frames names program counters, from the program's first frame on and without the library's between its others; all of them if none is the
+// program's.
 func frames(pcs []uintptr) (out []checklog.Frame) {
 	if len(pcs) == 0 {
 		return nil
@@ -104,12 +98,15 @@ func frames(pcs []uintptr) (out []checklog.Frame) {
 	for it, more := runtime.CallersFrames(pcs), true; more && len(out) < frameLimit; {
 		var f runtime.Frame
 		f, more = it.Next()
-		switch fr := newFrame(f.Function, f.File, f.Line); {
-		case f.Function == "" || f.Function == "runtime.goexit":
-		case len(out) == 0 && library(f.Function, f.File):
-			inner = append(inner, fr)
-		default:
+		if f.Function == "" || f.Function == "runtime.goexit" {
+			continue
+		}
+		fr := newFrame(f.Function, f.File, f.Line)
+		switch side, _ := origin.Of(f.Function, f.File); {
+		case side == origin.Program || side == origin.System && len(out) > 0:
 			out = append(out, fr)
+		case len(out) == 0:
+			inner = append(inner, fr)
 		}
 	}
 	if len(out) == 0 {

@@ -386,6 +386,7 @@ func (r *run) own(g *Tensor) bool {
 	if r.opt.CreateGraph || g.scope == nil || g.scope != r.x.s.scope.parent || !g.st.sole() {
 		return false
 	}
+	//tenon:unordered it looks for one of them
 	for _, kept := range r.targets {
 		if kept == g {
 			return false
@@ -399,6 +400,7 @@ func (r *run) done(g *Tensor) {
 	if g == nil || g.scope == nil || g.scope != r.x.s.scope {
 		return
 	}
+	//tenon:unordered it looks for one of them
 	for _, kept := range r.targets {
 		if kept == g {
 			return

@@ -2,10 +2,9 @@ package core
 
 import (
 	"errors"
-	"runtime"
-	"strings"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 )
 
 // Try runs f and returns the *fault.Error with which an operation in it stopped, or nil. Any other panic is a bug and goes on.
@@ -228,33 +227,5 @@ func (s *session) restore(m mark) {
 	s.doing = s.doing[:m.doing]
 }
 
-const modulePrefix = "tenon.dev"
-
-// library reports whether a function belongs to the library: any package of the module but commands, examples and tests.
-func library(function, file string) bool {
-	rest, ok := strings.CutPrefix(strings.Replace(function, "%2e", ".", 1), modulePrefix)
-	if !ok || strings.HasSuffix(file, "_test.go") {
-		return false
-	}
-	return !strings.HasPrefix(rest, "/examples/") && !strings.HasPrefix(rest, "/cmd/") && !strings.HasPrefix(rest, "/conformance")
-}
-
-// caller returns the line of the first caller outside the library.
-func caller() (file string, line int) {
-	var pcs [64]uintptr
-	return callerIn(pcs[:runtime.Callers(2, pcs[:])])
-}
-
-// callerIn returns the line of the first call of a stack from outside the library.
-func callerIn(pcs []uintptr) (file string, line int) {
-	frames := runtime.CallersFrames(pcs)
-	for {
-		fr, more := frames.Next()
-		if fr.Line > 0 && !library(fr.Function, fr.File) && !strings.HasPrefix(fr.Function, "runtime.") {
-			return fr.File, fr.Line
-		}
-		if !more {
-			return "", 0
-		}
-	}
-}
+// caller returns the line of the program's call that is under way.
+func caller() (file string, line int) { return origin.Here() }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -62,12 +63,11 @@ func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 				}
 			}
 		} else {
-			for l, n := range count {
-				if l < 0 || n == 1 {
+			for _, l := range slices.Sorted(maps.Keys(count)) {
+				if l < 0 || count[l] == 1 {
 					want = append(want, l)
 				}
 			}
-			slices.Sort(want)
 		}
 		y := x.without(all[0], func(l rune) bool { return slices.Contains(want, l) || hasLabel(all[1:], l) })
 		for i := 1; i < len(all); i++ {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"slices"
 
 	"tenon.dev/fault"
@@ -59,12 +60,7 @@ func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint6
 			t.st.disown()
 		}
 	}
-	var rest []uint64
-	for addr := range made {
-		rest = append(rest, addr)
-	}
-	slices.Sort(rest)
-	return rest, err
+	return slices.Sorted(maps.Keys(made)), err
 }
 
 // disown forgets the block, which the allocator has freed or given to another owner.

@@ -6,10 +6,9 @@ import (
 	"maps"
 	"runtime"
 	"slices"
-	"strings"
 
 	"tenon.dev/fault"
-	"tenon.dev/internal/rt"
+	"tenon.dev/internal/origin"
 )
 
 // shared panics because two goroutines use one session. It names the line of the other one's call where that call is still running.
@@ -32,21 +31,14 @@ func (s *session) otherCall() string {
 			if at < 0 {
 				continue
 			}
-			lines := strings.Split(string(stack[at:]), "\n")
-			for i := 0; i+1 < len(lines); i += 2 {
-				function, _, _ := strings.Cut(lines[i], "(0x")
-				place, _, _ := strings.Cut(strings.TrimSpace(lines[i+1]), " +0x")
-				file := place[:max(strings.LastIndexByte(place, ':'), 0)]
-				if i > 0 && !library(function, file) && !strings.HasPrefix(function, "runtime.") {
-					return ", the other at " + place
-				}
+			frames := stack[bytes.LastIndexByte(stack[:at], '\n')+1:]
+			if place := origin.In(string(frames)); place != "" {
+				return ", the other at " + place
 			}
 		}
 	}
 	return ""
 }
-
-func init() { rt.SetCallerOf(callerIn) }
 
 // HeldMemory returns the addresses of the device memory that the tensors hold: their own, what the graph behind them saved, and the
 // gradients of its leaves. It is for tests of the closing law.

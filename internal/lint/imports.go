@@ -21,6 +21,7 @@ internal/knob: fault
 internal/pickle: fault
 internal/snapshot: fault internal/pickle
 internal/stack:
+internal/origin:
 internal/checklog:
 internal/terminal:
 internal/testkit: fault dtype
@@ -44,17 +45,17 @@ internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/kir internal/kir/math
 internal/vexec: LEAF internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
-internal/check: LEAF internal/checklog internal/kir internal/vexec
+internal/check: LEAF internal/checklog internal/origin internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl
 
-kernel: LEAF internal/kir internal/kir/math
+kernel: LEAF internal/origin internal/kir internal/kir/math
 internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/math
 internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
 internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
-RUNTIME = LEAF internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
+RUNTIME = LEAF internal/origin internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
 internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx

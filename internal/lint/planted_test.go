@@ -359,3 +359,60 @@ func TestLinksFindsPlanted(t *testing.T) {
 	}
 	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere", "docs/a.md:1: the link to README.md")
 }
+
+func TestUnorderedFindsPlanted(t *testing.T) {
+	tree := planted{
+		"internal/rt/a.go": `package rt
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"tenon.dev/fault"
+)
+type table map[string]int
+var shared sync.Map
+func F(t table, named fault.Named) {
+	for range t {}
+	for k := range fault.Numbers() { _ = k }
+	for range named {}
+	for range slices.Sorted(maps.Keys(t)) {}
+	for range maps.Keys(t) {}
+	_ = slices.Collect(maps.Values(t))
+	//tenon:unordered it counts
+	for range t {}
+	for range t {} //tenon:unordered it counts
+	//tenon:unordered
+	for range t {}
+	//tenon:unordered nothing is here
+	for range []int{} {}
+	shared.Range(func(k, v any) bool { return true })
+	reflect.ValueOf(t).MapRange()
+	maps.DeleteFunc(t, func(string, int) bool { return true })
+	for range "a" {}
+	for range 3 {}
+}
+func G[M ~map[K]V, K comparable, V any](m M) { for range m {} }
+func H[S ~[]E, E any](s S) { for range s {} }
+`,
+		"fault/fault.go":        "package fault\ntype Named map[int]int\nfunc Numbers() Named { return nil }\nfunc own(n Named) { for range n {} }",
+		"internal/rt/a_test.go": "package rt\nfunc own(m map[int]int) { for range m {} }",
+		"cmd/tenon/main.go":     "package main\nfunc main() { for range (map[int]int{}) {} }",
+	}
+	found, err := Unordered(tree.load(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, found, "a.go:12: ranges over a map", "a.go:13: ranges", "a.go:14: ranges", "a.go:16: calls maps.Keys", "a.go:17: calls maps.Values",
+		"a.go:21: the mark gives no reason", "a.go:22: ranges", "a.go:23: the mark frees nothing", "a.go:25: calls (*sync.Map).Range",
+		"a.go:26: calls (reflect.Value).MapRange", "a.go:27: calls maps.DeleteFunc", "a.go:31: ranges")
+	for name, broken := range map[string]planted{
+		"type":    {"nn/a.go": "package nn\nvar a int = \"\""},
+		"package": {"nn/a.go": "package nn\nimport _ \"tenon.dev/absent\""},
+		"outside": {"nn/a.go": "package nn\nimport _ \"absent.example/a\""},
+	} {
+		if _, err := Unordered(broken.load(t)); err == nil {
+			t.Errorf("%s: a package whose types are unknown passes", name)
+		}
+	}
+}

@@ -76,3 +76,12 @@ func TestAPIRecord(t *testing.T) {
 		t.Log("the public API differs from api/tenon.txt; where that is meant, run: go test ./internal/lint -run TestAPIRecord -rewrite")
 	}
 }
+
+// TestOrderLaw is that no order of a map gets into the work of a device.
+func TestOrderLaw(t *testing.T) {
+	found, err := Unordered(loadRepository(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	report(t, found)
+}

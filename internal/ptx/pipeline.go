@@ -77,6 +77,7 @@ func planPipeline(p *kir.Program, l *kir.Instr, plan *tilePlan, u *tileUses) *pi
 	for _, a := range p.Shared {
 		free -= max(0, a.Count) * a.Type.Size()
 	}
+	//tenon:unordered it is a sum of integers
 	for _, other := range plan.loops {
 		free -= other.stages * other.bytes
 	}

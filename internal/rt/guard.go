@@ -3,7 +3,6 @@ package rt
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -11,6 +10,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/knob"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/stack"
 )
 
@@ -164,8 +164,7 @@ func allocatedAt(context any) string {
 		return ""
 	}
 	for f := range s.All() {
-		own := strings.HasPrefix(f.Function, "tenon%2edev.") || strings.HasPrefix(f.Function, "tenon.dev/") && !strings.HasSuffix(f.File, "_test.go")
-		if !own {
+		if side, _ := origin.Of(f.Function, f.File); side == origin.Program {
 			return fmt.Sprintf("%s:%d", f.File, f.Line)
 		}
 	}

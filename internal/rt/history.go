@@ -2,6 +2,7 @@ package rt
 
 import (
 	"errors"
+	"go/token"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,6 +14,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/knob"
+	"tenon.dev/internal/origin"
 	"tenon.dev/internal/snapshot"
 	"tenon.dev/internal/stack"
 )
@@ -204,47 +206,67 @@ func (c *converter) stack(context any) snapshot.StackID {
 
 // call is what a snapshot shows of a call.
 type call struct {
-	hidden bool // nothing
-	inside bool // the call is made inside the library: hidden, unless it is an operation
-	face   bool // it is a method of package tenon
+	side   origin.Side
+	hidden bool // it is never shown
+	inside bool // it is in a package that programs do not import: shown only if it is an operation
+	face   bool // it is in package tenon
 	frame  snapshot.FrameID
 }
 
-// name adds the calls of a stack, innermost first: those of the program, of its tests and of the library's public packages. Calls inside the
-// library say nothing to users; with operations, those that are one stand there under its name.
+// name adds the calls of a stack, innermost first: those of the program, and of the library what the program's innermost call reached: the modules
+// that it went through and the innermost method of the face. The rest of the library says nothing to users; with operations, the calls that are one
+// stand there under its name.
 func (c *converter) name(s *stack.Stack, operations bool) {
-	inside := true
+	// The program's innermost call was reached; before it, a public function of the library.
+	program, public := false, false
 	for _, pc := range s.Calls() {
 		k, ok := c.named[pc]
 		if !ok {
 			k = c.describe(stack.Name(pc))
 			c.named[pc] = k
 		}
-		if !k.inside {
-			// Beyond the first call from outside there are callers of callbacks, such as a scope's.
-			inside = inside && (k.face || k.hidden)
+		show := false
+		switch {
+		case k.hidden:
+		case k.side == origin.Program:
+			show, program = true, true
+		case k.side == origin.System:
+			show = program
+		case program: // the library calls back, as a scope does
+		case k.inside:
+			again := len(c.calls) > 0 && c.calls[len(c.calls)-1] == k.frame // one operation, in several functions
+			show = operations && !public && !again
+		default:
+			show, public = !k.face || !public, true
 		}
-		again := k.inside && len(c.calls) > 0 && c.calls[len(c.calls)-1] == k.frame // one operation, in several functions
-		if !k.hidden && !again && (!k.inside || operations && inside) {
+		if show {
 			c.calls = append(c.calls, k.frame)
 		}
 	}
 }
 
 func (c *converter) describe(f runtime.Frame) call {
+	side, folder := origin.Of(f.Function, f.File)
+	k := call{side: side, face: folder == ".", inside: strings.HasPrefix(folder, "internal/")}
+	shown := snapshot.Frame{File: f.File, Line: f.Line, Name: functionName(f.Function)}
 	switch {
-	case strings.HasPrefix(f.Function, "runtime."):
-		return call{hidden: true}
-	case strings.HasPrefix(f.Function, internalPrefix) && !strings.HasSuffix(f.File, "_test.go"):
+	case side == origin.Program:
+	case side == origin.System:
+		k.hidden = strings.HasPrefix(f.Function, "runtime.")
+	case k.inside:
+		op := ""
 		if opNameOf != nil {
-			if op := opNameOf(f.Function); op != "" {
-				return call{inside: true, frame: c.s.Stacks.AddFrame(snapshot.Frame{File: "tenon", Name: "tenon::" + op})}
-			}
+			op = opNameOf(f.Function)
 		}
-		return call{hidden: true, inside: true}
+		k.hidden, shown = op == "", snapshot.Frame{File: "tenon", Name: "tenon::" + op}
+	default:
+		// What is not exported is what an exported function is made of, such as a function literal.
+		k.hidden = !token.IsExported(f.Function[strings.LastIndexByte(f.Function, '.')+1:])
 	}
-	return call{face: strings.HasPrefix(f.Function, facePrefix),
-		frame: c.s.Stacks.AddFrame(snapshot.Frame{File: f.File, Line: f.Line, Name: functionName(f.Function)})}
+	if !k.hidden {
+		k.frame = c.s.Stacks.AddFrame(shown)
+	}
+	return k
 }
 
 // functionName returns a function's name as people write it.
@@ -254,11 +276,6 @@ func functionName(f string) string {
 	}
 	return f
 }
-
-const (
-	facePrefix     = "tenon%2edev.("
-	internalPrefix = "tenon.dev/internal/"
-)
 
 // opNameOf returns PyTorch's name of the operation that a function is, or "". The tensor line, which has the operations, sets it.
 var opNameOf func(function string) string

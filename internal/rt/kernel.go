@@ -2,6 +2,7 @@ package rt
 
 import (
 	"errors"
+	"maps"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
@@ -39,9 +40,7 @@ func (d *Device) build(s *kernels.Spec) (Func, error) {
 		return Func{}, err
 	}
 	m := make(map[kernels.Spec]Func, len(old)+1)
-	for k, v := range old {
-		m[k] = v
-	}
+	maps.Copy(m, old)
 	m[*s] = f
 	d.funcs.Store(&m)
 	d.stats.built.Add(1)

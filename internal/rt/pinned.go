@@ -2,6 +2,8 @@ package rt
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 
 	"tenon.dev/fault"
@@ -106,8 +108,8 @@ func processor(d *Device) (*Device, error) {
 func (m *pinnedMemory) withdraw(d *Device) (err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, mem := range m.slices {
-		err = errors.Join(err, d.unshare(mem))
+	for _, addr := range slices.Sorted(maps.Keys(m.slices)) {
+		err = errors.Join(err, d.unshare(m.slices[addr]))
 	}
 	clear(m.slices)
 	return err

@@ -2,12 +2,11 @@ package rt
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
-	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
 )
 
 // OpID is a small number for an operation's name, so that the launch ring needs one word an entry.
@@ -33,19 +32,18 @@ func opName(id OpID) string {
 }
 
 const (
-	ringSize  = 16
-	ringBits  = 48
-	ringDepth = 24 // frames kept of a call, where lines are traced
+	ringSize = 16
+	ringBits = 48
 )
 
 // ring holds a stream's latest operations: the suspects where the device faults. An entry is one word, the operation's number above its
 // place in the stream, so that noting it costs one store and readers see whole entries.
 type ring [ringSize]atomic.Uint64
 
-// lineRing holds the calls of a ring's operations, where the knob asks for lines.
+// lineRing holds the program's lines that called a ring's operations, where the knob asks for lines.
 type lineRing struct {
-	mu  sync.Mutex
-	pcs [ringSize][]uintptr
+	mu    sync.Mutex
+	calls [ringSize]string
 }
 
 // Began notes that operation seq of s is op.
@@ -54,8 +52,10 @@ func (s *Stream) Began(op OpID, seq uint64) {
 	if s.lines != nil {
 		s.lines.mu.Lock()
 		defer s.lines.mu.Unlock()
-		pcs := make([]uintptr, ringDepth)
-		s.lines.pcs[seq%ringSize] = pcs[:runtime.Callers(2, pcs)]
+		s.lines.calls[seq%ringSize] = ""
+		if file, line := origin.Here(); line > 0 {
+			s.lines.calls[seq%ringSize] = fmt.Sprintf("%s:%d", file, line)
+		}
 	}
 }
 
@@ -105,26 +105,5 @@ func (s *Stream) line(seq uint64) string {
 	}
 	s.lines.mu.Lock()
 	defer s.lines.mu.Unlock()
-	pcs := s.lines.pcs[seq%ringSize]
-	if len(pcs) == 0 || callerOf == nil {
-		return ""
-	}
-	if file, line := callerOf(pcs); line > 0 {
-		return fmt.Sprintf("%s:%d", file, line)
-	}
-	return ""
-}
-
-// callerOf turns a stack into the line of the first caller outside the library. The tensor line, which knows who its callers are, sets it.
-var callerOf func(pcs []uintptr) (file string, line int)
-
-// SetCallerOf sets how a kept stack becomes a line of the user's code.
-func SetCallerOf(f func(pcs []uintptr) (file string, line int)) { callerOf = f }
-
-// Locate gives e the line of the first caller outside the library.
-func Locate(e *fault.Error) {
-	var pcs [64]uintptr
-	if callerOf != nil {
-		e.File, e.Line = callerOf(pcs[:runtime.Callers(2, pcs[:])])
-	}
+	return s.lines.calls[seq%ringSize]
 }

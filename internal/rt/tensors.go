@@ -1,7 +1,9 @@
 package rt
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"sync"
 
 	"tenon.dev/internal/alloc"
@@ -47,7 +49,7 @@ func (d *Device) freeTensors() error {
 	maps.Copy(t.gone, live)
 	t.mu.Unlock()
 	var first error
-	for b := range live {
+	for _, b := range slices.SortedFunc(maps.Keys(live), func(a, b *alloc.Block) int { return cmp.Compare(a.Addr(), b.Addr()) }) {
 		d.trace(memoryDeallocation, b.Addr(), 0)
 		if err := d.freed(d.mem.Free(b)); first == nil {
 			first = err

@@ -221,6 +221,7 @@ func (b *bundler) backward(known *labels) (found bool) {
 func (b *bundler) findTuples() {
 	known := &labels{make([]label, len(b.p.Values)), make([]label, len(b.p.Vars))}
 	vars := known.vars
+	//tenon:unordered each value has its own label
 	for v, e := range b.of {
 		known.values[v] = label{len(e.b.vals), e.j}
 	}

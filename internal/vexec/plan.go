@@ -2,6 +2,7 @@ package vexec
 
 import (
 	"fmt"
+	"maps"
 	"unsafe"
 
 	"tenon.dev/dtype"
@@ -243,9 +244,7 @@ func (e *emitter) spell(vs ...kir.Value) {
 func (e *emitter) within(code *[]inst, b *kir.Block) {
 	outer, spelled := e.code, e.spelled
 	e.code, e.spelled = code, map[kir.Value]bool{}
-	for v := range spelled {
-		e.spelled[v] = true
-	}
+	maps.Copy(e.spelled, spelled)
 	e.block(b)
 	e.code, e.spelled = outer, spelled
 }

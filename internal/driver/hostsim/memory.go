@@ -266,6 +266,7 @@ func (m *memory) close() {
 	m.mu.Lock()
 	m.live = nil
 	m.mu.Unlock()
+	//tenon:unordered the memory goes as a whole
 	for _, b := range m.large {
 		m.unreserve(b)
 	}

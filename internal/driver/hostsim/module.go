@@ -57,6 +57,7 @@ func (d *device) UnloadModule(t driver.Thread, m driver.Module) error {
 	d.m.await(target{dev: d, seq: d.m.seq})
 	d.modules.remove(uintptr(m))
 	mod.unloaded = true
+	//tenon:unordered each is removed by itself
 	for _, f := range mod.funcs {
 		d.funcs.remove(uintptr(f))
 	}

@@ -17,6 +17,7 @@ type piece struct {
 
 // reservationOf returns the reservation that holds [p, p+n), or nil; alloc is held.
 func (m *memory) reservationOf(p, n uint64) *reservation {
+	//tenon:unordered reservations do not overlap
 	for _, r := range m.ranges {
 		if p >= r.base && p-r.base <= uint64(len(r.mem)) && n <= uint64(len(r.mem))-(p-r.base) {
 			return r
@@ -130,7 +131,9 @@ func (m *memory) cut(r *reservation, p, n uint64) {
 
 // closeRanges frees all reservations.
 func (m *memory) closeRanges() {
+	//tenon:unordered the memory goes as a whole
 	for _, r := range m.ranges {
+		//tenon:unordered the pieces go one by one
 		for p, k := range r.mapped {
 			decommitHost(r.mem[p-r.base:][:k.size], k.pieces)
 			m.reserved -= k.size

@@ -5,6 +5,7 @@ package libcuda
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"strings"
@@ -215,12 +216,10 @@ func (d *Device) close() error {
 		err = d.Synchronize(t)
 	}
 	d.mu.Lock()
-	rest := make([]resource, 0, len(d.held))
-	for r := range d.held {
-		rest = append(rest, r)
-	}
+	rest := slices.SortedFunc(maps.Keys(d.held), func(a, b resource) int {
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.handle, b.handle))
+	})
 	d.mu.Unlock()
-	slices.SortFunc(rest, func(a, b resource) int { return cmp.Compare(a.kind, b.kind) })
 	for _, r := range rest {
 		if r.kind == heldCallback {
 			d.UnregisterCallback(driver.CallbackID(r.handle))
