@@ -329,7 +329,7 @@ func (f *File) StateDict(x *tenon.Exec, path ...string) (map[string]*tenon.Tenso
 	}
 	out := map[string]*tenon.Tensor{}
 	closeAll := func() {
-		for _, t := range out {
+		for _, t := range out { //tenon:unordered what is freed first makes no difference
 			t.Close()
 		}
 	}

@@ -85,7 +85,7 @@ func TestWatch(t *testing.T) {
 		x.Neg(a)
 		got := strings.Join(seen, " ")
 		const wanted = "Full:false:false Full:false:true Permute:true:false Permute:true:true " +
-			"MatMul:false:false Copy:false:false Copy:false:true Copy:false:false Copy:false:true MatMul:false:true"
+			"Copy:false:false Copy:false:true Copy:false:false Copy:false:true MatMul:false:false MatMul:false:true"
 		if got != wanted {
 			t.Errorf("seen %s, want %s", got, wanted)
 		}
