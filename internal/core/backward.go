@@ -249,7 +249,7 @@ func (r *run) exec(m mode) *Exec {
 	// The pass itself crosses streams, wherever the forward calls did so by hand.
 	m.manual = false
 	x := r.last.with(m)
-	if m.owned != (owned{}) {
+	if x.m.owned != (owned{}) {
 		r.last = x
 	}
 	return x

@@ -40,6 +40,8 @@ type mode struct {
 
 // owned is what a program gave a mode and may drop again, so that the session may not keep it.
 type owned struct {
+	// away is the stream's device where it is neither the session's nor the processor.
+	away *rt.Device
 	// saved are the hooks through which tensors are saved for backward, or nil.
 	saved *savedHooks
 	// generator is where random numbers come from; nil is the device's own.
@@ -50,7 +52,7 @@ type owned struct {
 
 // session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far that own nothing.
 type session struct {
-	root    *Exec
+	dev     *rt.Device
 	derived map[mode]*Exec
 	scope   *scope
 	spare   []*scope
@@ -78,13 +80,16 @@ type session struct {
 
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.
 func New(dev, host *rt.Device) *Exec {
-	s := &session{derived: map[mode]*Exec{}, host: host}
-	s.root = (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
-	return s.root
+	s := &session{dev: dev, derived: map[mode]*Exec{}, host: host}
+	return (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
 }
 
 // with returns the session's Exec of mode m. It makes one once for as long as somebody holds x or, where m owns nothing, for all.
 func (x *Exec) with(m mode) *Exec {
+	m.away = nil
+	if d := m.stream.Device(); d != x.s.dev && d != x.s.host {
+		m.away = d
+	}
 	kin := x.kin
 	if m.owned != x.m.owned {
 		kin = x.s.derived

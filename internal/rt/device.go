@@ -202,6 +202,7 @@ func (d *Device) Close() error {
 	}
 	t.Leave()
 	keep(d.dev.Close())
+	d.generator.Keep(d, nil) // what graphs that are still open share there leads back to d, which garbage could not be
 	if !known {
 		first = d.Check(first, "the device could not be closed cleanly")
 	} else {
