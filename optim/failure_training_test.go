@@ -15,6 +15,8 @@ import (
 )
 
 // trainingFailings are the calls of a training besides steps.
+//
+//tenon:table one call and its world each
 func trainingFailings() []*failing {
 	var fs []*failing
 	for _, f := range []struct {

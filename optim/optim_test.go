@@ -599,7 +599,7 @@ func TestFirstStepOnSmallDevices(t *testing.T) {
 	const size, count = 1 << 17, 4 // 512 KiB each
 	var want string
 	tried, failed := 0, 0
-	for memory := uint64(64 << 20); memory > 32<<20; memory -= 2 << 20 {
+	for memory := uint64(36 << 20); memory >= 20<<20; memory -= 2 << 20 {
 		x, err := tenon.Open(tenon.Sim(memory))
 		mustAll(t, err)
 		x.Scope(func(x *tenon.Exec) {
