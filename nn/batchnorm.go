@@ -77,25 +77,34 @@ func (b *BatchNorm) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 		}
 		fail(b.name, "expected %s input (got %dD input)", want, in.Dim())
 	}
-	momentum := b.opt.Momentum
 	training := !b.eval || b.RunningMean == nil
-	if !b.eval && b.RunningMean != nil {
-		momentum = b.count(x, momentum)
+	normalised := func(x *tenon.Exec, momentum float64) *tenon.Tensor {
+		mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
+		return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps, tenon.BatchNormOpt{Training: training})
 	}
-	mean, variance := b.RunningMean.Tensor(), b.RunningVar.Tensor()
-	return x.BatchNorm(in, b.Weight.Tensor(), b.Bias.Tensor(), mean, variance, momentum, b.opt.Eps, tenon.BatchNormOpt{Training: training})
+	if b.eval || b.RunningMean == nil {
+		return normalised(x, b.opt.Momentum)
+	}
+	return x.Within(func(x *tenon.Exec) (out *tenon.Tensor) { // the statistics and the count of batches change together
+		momentum := b.momentum(x)
+		core.Together((*core.Exec)(x), b.name, func(cx *core.Exec) {
+			x := (*tenon.Exec)(cx)
+			n := b.NumBatchesTracked.Tensor()
+			x.NoGrad().AddSInto(n, n, 1)
+			out = normalised(x, momentum)
+		})
+		return out
+	})
 }
 
-// count counts a training batch and returns the part that its statistics get.
-func (b *BatchNorm) count(x *tenon.Exec, momentum float64) float64 {
-	n := b.NumBatchesTracked.Tensor()
-	x.NoGrad().Scope(func(x *tenon.Exec) { x.CopyInto(n, x.AddS(n, 1)) })
+// momentum returns the part that the statistics of the next batch get.
+func (b *BatchNorm) momentum(x *tenon.Exec) float64 {
 	if !b.opt.Cumulative {
-		return momentum
+		return b.opt.Momentum
 	}
-	v, err := x.Item(n)
+	v, err := x.Item(b.NumBatchesTracked.Tensor())
 	if err != nil {
 		core.FailWith(b.name, err, "the number of batches could not be read")
 	}
-	return 1 / v
+	return 1 / (v + 1)
 }

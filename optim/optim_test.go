@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -538,6 +539,109 @@ func TestLRTensor(t *testing.T) {
 		step() // with the number
 		at(-3.25)
 	})
+}
+
+// A schedule fills the tensor that a captured step reads its rate from, so that graph and eager steps agree; closing the tensor is an error and changes nothing.
+func TestScheduleFillsLRTensor(t *testing.T) {
+	run := func(graph bool) (weights []float32) {
+		x, err := tenon.Open(tenon.Sim(1 << 30))
+		mustAll(t, err)
+		defer func() { mustAll(t, x.Close()) }()
+		x.Scope(func(x *tenon.Exec) {
+			p := nn.NewParam(x.Zeros([]int{1}, tenon.Float32))
+			defer p.Close()
+			p.SetGrad(x.Ones([]int{1}, tenon.Float32))
+			o, err := optim.NewSGD(list(p), optim.SGDOpt{LR: 1})
+			mustAll(t, err)
+			defer o.Close()
+			s, err := optim.NewSchedule(o, optim.ExponentialLR(.5))
+			mustAll(t, err)
+			lr := x.Full(nil, o.LR(0), tenon.Float64)
+			mustAll(t, o.SetLRTensor(0, lr))
+			var g *tenon.Graph
+			for i := range 5 {
+				switch {
+				case graph && i == 1:
+					g, err = x.Capture(func(x *tenon.Exec) { mustAll(t, o.Step(x)) }, tenon.CaptureOpt{})
+					mustAll(t, err, x.Replay(g))
+				case g != nil:
+					mustAll(t, x.Replay(g))
+				default:
+					mustAll(t, o.Step(x))
+				}
+				mustAll(t, s.Step())
+				w, err := tenon.Read[float32](x, p.Tensor())
+				mustAll(t, err)
+				weights = append(weights, w[0])
+			}
+			if g != nil {
+				mustAll(t, g.Close())
+			}
+			lr.Close()
+			before, _ := s.State()
+			if err := s.Step(); fault.KindOf(err) != fault.Closed {
+				t.Errorf("a step that cannot fill the tensor: %v", err)
+			}
+			if after, _ := s.State(); !reflect.DeepEqual(before, after) {
+				t.Errorf("it left %v, was %v", after, before)
+			}
+		})
+		return weights
+	}
+	want := []float32{-1, -1.5, -1.75, -1.875, -1.9375}
+	if eager, graph := run(false), run(true); !slices.Equal(eager, want) || !slices.Equal(graph, want) {
+		t.Errorf("eager %v, graph %v, want %v", eager, graph, want)
+	}
+}
+
+// The first step on devices of growing size: where its state does not fit, nothing changes, and the step succeeds once there is room.
+func TestFirstStepOnSmallDevices(t *testing.T) {
+	const size, count = 1 << 17, 4 // 512 KiB each
+	var want string
+	tried, failed := 0, 0
+	for memory := uint64(36 << 20); memory >= 20<<20; memory -= 2 << 20 {
+		x, err := tenon.Open(tenon.Sim(memory))
+		mustAll(t, err)
+		x.Scope(func(x *tenon.Exec) {
+			w := &world{}
+			defer func() { w.close() }()
+			var activations *tenon.Tensor
+			if tenon.Try(func() {
+				for i := range count {
+					p := nn.NewParam(x.Full([]int{size}, float64(i), tenon.Float32))
+					w.params = append(w.params, p)
+					p.SetGrad(x.Ones([]int{size}, tenon.Float32))
+				}
+				activations = x.Zeros([]int{1 << 20}, tenon.Float32)
+			}) != nil {
+				return // too small for what comes before the step
+			}
+			w.opt, err = optimizers["Adam"](w.params...)
+			mustAll(t, err)
+			tried++
+			before := w.look(t, x)
+			err := w.opt.Step(x)
+			if want == "" { // the largest
+				want = w.look(t, x)
+			}
+			if err != nil {
+				failed++
+				if fault.KindOf(err) != tenon.OutOfMemory {
+					t.Errorf("%d MiB: %v", memory>>20, err)
+				}
+				same(t, "a failed step", w.look(t, x), before)
+				activations.Close()
+				if err := w.opt.Step(x); err != nil {
+					t.Errorf("%d MiB: the second step: %v", memory>>20, err)
+				}
+			}
+			same(t, "a step", w.look(t, x), want)
+		})
+		mustAll(t, x.Close())
+	}
+	if failed == 0 || failed == tried {
+		t.Errorf("%d of %d steps failed", failed, tried)
+	}
 }
 
 func TestErrors(t *testing.T) {

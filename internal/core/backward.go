@@ -19,7 +19,8 @@ type BackwardOpt struct {
 }
 
 // Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
-// names the operation and, where it is known, the line of its forward call.
+// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
+// hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
 func (x *Exec) Backward(t, grad *Tensor, opt BackwardOpt) error {
 	return Try(func() { x.backward("Backward", []*Tensor{t}, []*Tensor{grad}, nil, opt) })
 }

@@ -86,6 +86,9 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	f(x)
 	s.change = nil
 	x.check(op, c.handOver())
+	if s.capture != nil {
+		s.capture.counted = append(s.capture.counted, c.counted...)
+	}
 	done = true
 }
 
@@ -217,10 +220,10 @@ func (d *driverCall) do(args []byte) error {
 // count counts a change of what the storage holds.
 func (s *session) count(st *storage) {
 	st.version.Add(1)
-	if s.change != nil {
+	switch {
+	case s.change != nil:
 		s.change.counted = append(s.change.counted, st)
-	}
-	if s.capture != nil {
+	case s.capture != nil:
 		s.capture.counted = append(s.capture.counted, st)
 	}
 }

@@ -388,13 +388,20 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 			opt.PaddingIdx += v
 		}
 	}
-	return x.composite("Embedding", func(x *Exec) *Tensor {
-		if opt.MaxNorm != 0 {
-			x.NoGrad().renorm(weight, index, opt)
-		}
+	look := func(x *Exec) *Tensor {
 		f := x.op(rowEmbedding, weight, x.Contiguous(index))
 		f.opt = embedding{opt.Padding, opt.ScaleGradByFreq, opt.PaddingIdx}
 		return f.call1()
+	}
+	return x.composite("Embedding", func(x *Exec) (out *Tensor) {
+		if opt.MaxNorm == 0 {
+			return look(x)
+		}
+		x.together("Embedding", func(x *Exec) {
+			x.NoGrad().renorm(weight, index, opt)
+			out = look(x)
+		})
+		return out
 	})
 }
 

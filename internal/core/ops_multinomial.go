@@ -94,11 +94,16 @@ func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
 	p = x.widened(p)
 	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false), kernels.ClaimProbabilities)
 	x.claim(x.All(x.GeS(x.CountNonzero(p, []int{1}), float64(samples)), nil, false), kernels.ClaimEnough)
-	q := x.EmptyLike(p, LikeOpt{})
-	x.ExponentialInto(q, 1)
-	x.DivInto(q, p, q)
-	if samples == 1 {
-		return x.ArgMax(q, []int{1}, true)
-	}
-	return x.columns(rowGreatest, q, samples)
+	var out *Tensor
+	x.together("Multinomial", func(x *Exec) {
+		q := x.EmptyLike(p, LikeOpt{})
+		x.ExponentialInto(q, 1)
+		x.DivInto(q, p, q)
+		if samples == 1 {
+			out = x.ArgMax(q, []int{1}, true)
+		} else {
+			out = x.columns(rowGreatest, q, samples)
+		}
+	})
+	return out
 }

@@ -223,8 +223,9 @@ func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
 		return x.op(rowBernoulli, p).call1()
 	}
-	return x.composite("Bernoulli", func(x *Exec) *Tensor { // halves are compared as float32
-		return x.ToDType(x.op(rowBernoulli, x.ToDType(p, dtype.Float32)).call1(), p.dt)
+	return x.composite("Bernoulli", func(x *Exec) (drawn *Tensor) { // halves are compared as float32
+		x.together("Bernoulli", func(x *Exec) { drawn = x.ToDType(x.op(rowBernoulli, x.ToDType(p, dtype.Float32)).call1(), p.dt) })
+		return drawn
 	})
 }
 

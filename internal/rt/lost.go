@@ -49,7 +49,8 @@ func (d *Device) GiveUp(err error) error {
 	if e := d.lost.Load(); e != nil {
 		return e
 	}
-	e := fault.Wrap(fault.Device, err, "%s", "the driver refused a call in the middle of a change of tensors, which are half changed; the device is lost to this process")
+	e := fault.New(fault.Device, "the driver refused a call in the middle of a change of tensors, which are half changed; the device is lost to this process")
+	e.Cause = err
 	d.lost.CompareAndSwap(nil, e)
 	return d.Lost()
 }
