@@ -159,6 +159,15 @@ func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
 	return b
 }
 
+// probabilities lie in [0, 1], whose ends are among them.
+func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
+	var b []byte
+	for range n {
+		b = put(b, t, realBits(t, max(0, min(1, rng.Float64()*1.1-0.05))))
+	}
+	return b
+}
+
 // whole numbers from -3 to 3: all sums of their products are exact in every type.
 func whole(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte

@@ -84,9 +84,13 @@ func pointTrial(op *kernels.PointOp, t dtype.DType, l layout, outTypes, inTypes 
 		if inTypes != nil {
 			it = inTypes[i%len(inTypes)]
 		}
-		a := in(it, l.ins[i%len(l.ins)], anything, l.shape...)
+		fill, number := filling(anything), kernels.Scalar{F: -1.5, Im: 0.25, I: 3}
+		if op == kernels.BCE { // which stops the device at others
+			fill, number = probabilities, kernels.FloatScalar(0.75)
+		}
+		a := in(it, l.ins[i%len(l.ins)], fill, l.shape...)
 		if tr.arrays = append(tr.arrays, a); a == absent {
-			s = append(s, kernels.Scalar{F: -1.5, Im: 0.25, I: 3})
+			s = append(s, number)
 		}
 	}
 	tr.run = func(is kernels.Issuer, ops []kernels.Operand) error {

@@ -105,17 +105,48 @@ func powerRule(f *frame) (compute, out dtype.DType) {
 	return p, out
 }
 
-// runPow: powers of ±1/2 are roots, which differ from others at -0 and -∞.
+// runPow: powers that are roots, quotients or short products are computed as those, as PyTorch computes them, and have their bits.
 func runPow(f *frame) error {
-	if f.holes&2 == 0 || !f.compute.IsFloat() && !f.compute.IsComplex() || math.Abs(f.hole[1].F) != 0.5 || f.hole[1].Im != 0 || f.out[0].Numel() == 0 {
+	op := powerOp(f)
+	if op == nil || f.out[0].Numel() == 0 {
 		return f.runPoint()
-	}
-	op := kernels.Sqrt
-	if f.hole[1].F < 0 {
-		op = kernels.Rsqrt
 	}
 	outs, ins := f.operandsOf()
 	return kernels.Pointwise(f, op, f.compute, nil, outs, ins[:1])
+}
+
+// powerOp returns the operation of input 0 alone that takes the place of the power, or nil.
+func powerOp(f *frame) *kernels.PointOp {
+	if f.holes&2 == 0 || f.hole[1].Im != 0 || !f.compute.IsFloat() && !f.compute.IsComplex() {
+		return nil
+	}
+	switch f.hole[1].F {
+	case 0.5:
+		return kernels.Sqrt
+	case -0.5:
+		return kernels.Rsqrt
+	case -1:
+		return kernels.Reciprocal
+	}
+	if f.compute.IsComplex() {
+		return nil
+	}
+	half := 0
+	switch f.compute {
+	case dtype.Float16:
+		half = 1
+	case dtype.BFloat16:
+		half = 2
+	}
+	switch f.hole[1].F {
+	case 2:
+		return kernels.Square
+	case 3:
+		return [...]*kernels.PointOp{kernels.Cube, kernels.CubeF16, kernels.CubeBF16}[half]
+	case -2:
+		return [...]*kernels.PointOp{kernels.InvSquare, kernels.InvSquareF16, kernels.InvSquareBF16}[half]
+	}
+	return nil
 }
 
 func backPow(b *back) {
@@ -200,7 +231,8 @@ func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
 // Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
 func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 
-// PowS returns a to the power v. Integers have no negative whole powers.
+// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of the products, roots
+// and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
 	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) && !math.IsInf(v, 0) {

@@ -218,7 +218,8 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1 stops the
+// device, as a failed AssertAsync does.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
 		return x.op(rowBernoulli, p).call1()

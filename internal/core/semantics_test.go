@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"math"
 	"testing"
 
@@ -344,4 +345,37 @@ func TestPowersOfHalf(t *testing.T) {
 		backward(t, x, x.PowS(l, 0.5), BackwardOpt{})
 		want(t, x, l.Grad(), 0.25)
 	})
+}
+
+// Whole powers that are short products have the bits of those products; of halves every step rounds.
+func TestPowersAsProducts(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.Float16, dtype.BFloat16, dtype.Float32, dtype.Float64} {
+			v := x.Cat([]*Tensor{x.ToDType(x.MulS(x.RandN([]int{2000}, dtype.Float64), 3), dt),
+				x.ToDType(From(x, []float64{0, math.Copysign(0, -1), math.Inf(1), math.Inf(-1), math.NaN(), 1e-30, -1e30}), dt)}, 0)
+			one := x.Ones(nil, dt)
+			for e, w := range map[float64]*Tensor{1: v, 2: x.Mul(v, v), 3: x.Mul(x.Mul(v, v), v), -1: x.Reciprocal(v), -2: x.Div(one, x.Mul(v, v)), 0.5: x.Sqrt(v), -0.5: x.Rsqrt(v)} {
+				a, b := bytesOf(t, x, x.PowS(v, e)), bytesOf(t, x, w)
+				for i := range v.Numel() {
+					if p, q := dtype.Float64At(dt, a, i), dtype.Float64At(dt, b, i); math.Float64bits(p) != math.Float64bits(q) && (p == p || q == q) {
+						t.Fatalf("%v to the power %v is %v, not %v", dtype.Float64At(dt, bytesOf(t, x, v), i), e, p, q)
+					}
+				}
+			}
+		}
+		want(t, x, x.ToDType(x.PowS(From(x, []int32{-3, 9}), 3), dtype.Float32), -27, 729)
+		z := From(x, []complex64{3 + 4i})
+		if a, b := bytesOf(t, x, x.PowS(z, -1)), bytesOf(t, x, x.Reciprocal(z)); !bytes.Equal(a, b) {
+			t.Errorf("the power -1 of a complex number is %v, not %v", a, b)
+		}
+	})
+}
+
+func bytesOf(t *testing.T, x *Exec, v *Tensor) []byte {
+	t.Helper()
+	b, err := x.Bytes(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -34,7 +34,11 @@ var (
 	// DivTruncF16 and DivTruncBF16 round the quotient to a half first.
 	DivTruncF16  = divTruncVia("div_trunc_f16", dtype.Float16)
 	DivTruncBF16 = divTruncVia("div_trunc_bf16", dtype.BFloat16)
-	Neg          = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
+	// Cube is (in0·in0)·in0 and InvSquare 1/(in0·in0), of real floats; those of halves round the product to a half first.
+	Cube, CubeF16, CubeBF16                = cube("cube", dtype.Invalid), cube("cube_f16", dtype.Float16), cube("cube_bf16", dtype.BFloat16)
+	InvSquare, InvSquareF16, InvSquareBF16 = invSquare("inv_square", dtype.Invalid), invSquare("inv_square_f16", dtype.Float16), invSquare("inv_square_bf16", dtype.BFloat16)
+
+	Neg = unary("neg", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return x.Neg() })
 	// Sign is -1, 0 or 1; 0 for NaN.
 	Sign = unary("sign", func(_ *kernel.Builder, _ dtype.DType, x Num) Num { return realNum(sign(x.Re)) })
 	// Reciprocal is 1/x.
@@ -62,6 +66,26 @@ func divTruncVia(name string, half dtype.DType) *PointOp {
 	return floats(name, 2, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return convertValue(convertValue(in[0].Div(in[1]), half), in[0].Type()).Trunc()
 	})
+}
+
+func cube(name string, half dtype.DType) *PointOp {
+	return floats(name, 1, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value { return square(in[0], half).Mul(in[0]) })
+}
+
+func invSquare(name string, half dtype.DType) *PointOp {
+	return floats(name, 1, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+		q := square(in[0], half)
+		return q.Like(1).Div(q)
+	})
+}
+
+// square returns x·x, rounded to a half type if one is given.
+func square(x kernel.Value, half dtype.DType) kernel.Value {
+	q := x.Mul(x)
+	if half != dtype.Invalid {
+		q = convertValue(convertValue(q, half), x.Type())
+	}
+	return q
 }
 
 // MulAdd returns n*m + c; real floats round once.

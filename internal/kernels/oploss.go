@@ -42,9 +42,11 @@ var (
 		t := y.Mul(in[3])
 		return g.Mul(t.Add(one).Sub(y).FMA(math.Sigmoid(k, x), t.Neg()))
 	})
-	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100.
+	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities stop the device.
 	BCE = floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
+		k.Assert(isProbability(p), "an input of the binary cross-entropy is not from 0 to 1")
+		k.Assert(isProbability(y), "a target of the binary cross-entropy is not from 0 to 1")
 		no, yes := maximum(math.Log1p(k, p.Neg()), least), maximum(math.Log(k, p), least)
 		return y.Sub(one).Mul(no).Sub(y.Mul(yes))
 	})
@@ -53,6 +55,9 @@ var (
 		return g.Mul(p.Sub(y)).Div(one.Sub(p).Mul(p).Max(p.Like(1e-12)))
 	})
 )
+
+// isProbability says whether x is from 0 to 1, which NaN is not.
+func isProbability(x kernel.Value) kernel.Value { return x.Ge(x.Like(0)).And(x.Le(x.Like(1))) }
 
 // difference registers a loss of two inputs.
 func difference(name string, scalars int, f func(in, s []kernel.Value) kernel.Value) *PointOp {
