@@ -27,6 +27,7 @@ internal/lint:
 internal/lint/...: internal/lint
 internal/benchrun: fault
 internal/wholefile: fault
+internal/ordered:
 safetensors: LEAF internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
@@ -75,8 +76,8 @@ optim: FACE internal/core nn safetensors torchfile
 data: FACE internal/core internal/rt internal/mersenne
 
 memviz/browser:
-memviz/replay: LEAF internal/alloc internal/snapshot
-memviz: LEAF internal/snapshot
+memviz/replay: LEAF internal/alloc internal/snapshot internal/ordered
+memviz: LEAF internal/snapshot internal/ordered
 memcheck: LEAF internal/checklog
 internal/cli: * 
 cmd/tenon: internal/cli
