@@ -19,10 +19,11 @@ import (
 const (
 	flameWidth  = 1200
 	flameRow    = 18
-	flameHead   = 40  // above the graph
-	flameFoot   = 8   // below it
-	flameLeast  = 0.1 // frames narrower than this are left out
-	flameLetter = 6.6 // width of a character
+	flameHead   = 40   // above the graph
+	flameFoot   = 8    // below it
+	flameLeast  = 0.1  // frames narrower than this are left out
+	flameLetter = 6.6  // width of a character
+	flameDeep   = 5000 // the most calls in each other that are drawn; what lies deeper counts for the last
 )
 
 // flame is a frame of a flame graph with the calls it made.
@@ -34,6 +35,7 @@ type flame struct {
 
 // add adds a stack, outermost frame first.
 func (f *flame) add(names []string, bytes uint64) {
+	names = names[:min(len(names), flameDeep)]
 	for {
 		f.bytes += bytes
 		if len(names) == 0 {

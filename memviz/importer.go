@@ -9,9 +9,11 @@ import (
 	"math"
 	"slices"
 	"sort"
+	"strconv"
 	"sync/atomic"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/ordered"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -110,11 +112,12 @@ type follower struct {
 	live           map[uint64]uint32 // address to row of traced, or of before with fromBefore set
 	// segments and segmentsBefore likewise; held is what is held now of segments, by address.
 	segments, segmentsBefore lives
-	held                     []mapped
+	held                     *ordered.List[mapped]
 }
 
 func newFollower(device int, w *columnWriter) *follower {
-	return &follower{device: device, w: w, entry: deviceEntry{Device: device}, streams: map[uint64]uint16{}, live: map[uint64]uint32{}}
+	return &follower{device: device, w: w, entry: deviceEntry{Device: device}, streams: map[uint64]uint16{}, live: map[uint64]uint32{},
+		held: ordered.New(func(m mapped) uint64 { return m.addr })}
 }
 
 // stream returns the index of a stream handle.
@@ -203,8 +206,8 @@ func (f *follower) alloc(x life) {
 		l, i := f.row(id)
 		l.freed[i], l.end[i] = min(l.freed[i], x.start), x.start
 	}
-	if i := f.holder(x.addr); i >= 0 {
-		x.segment = f.held[i].id
+	if h := f.held.Value(f.held.Last(x.addr)); h != nil && x.addr-h.addr < h.size {
+		x.segment = h.id
 	}
 	f.live[x.addr] = f.traced.add(x)
 }
@@ -220,22 +223,20 @@ func (f *follower) owned(x life) uint32 {
 	return id
 }
 
-// holder returns the index in held of what holds an address, or -1.
-func (f *follower) holder(addr uint64) int {
-	i := sort.Search(len(f.held), func(i int) bool { return f.held[i].addr > addr }) - 1
-	if i >= 0 && addr-f.held[i].addr < f.held[i].size {
-		return i
+// hold adds a segment. What reaches beyond the last address is none.
+func (f *follower) hold(x life) {
+	if x.size > 0 && x.addr+x.size > x.addr {
+		f.held.Add(mapped{x.addr, x.size, f.segments.add(x)})
 	}
-	return -1
 }
 
-// hold adds a segment.
-func (f *follower) hold(x life) {
-	if x.size == 0 {
-		return
+// from returns the first place of what is held that ends after addr.
+func (f *follower) from(addr uint64) ordered.At {
+	at := f.held.Last(addr)
+	if h := f.held.Value(at); h != nil && addr-h.addr < h.size {
+		return at
 	}
-	i := sort.Search(len(f.held), func(i int) bool { return f.held[i].addr > x.addr })
-	f.held = slices.Insert(f.held, i, mapped{x.addr, x.size, f.segments.add(x)})
+	return f.held.Next(at)
 }
 
 // giveBack ends segments in [x.addr, x.addr+x.size). What of it the trace does not know was there before.
@@ -256,10 +257,17 @@ func (f *follower) giveBack(x life, state uint32) {
 // release ends what is held in [addr, addr+size) and returns the ranges that were. A piece that reaches beyond is cut: the rest begins anew.
 func (f *follower) release(addr, size uint64, state uint32) (covered [][2]uint64) {
 	end := addr + size
-	i := sort.Search(len(f.held), func(i int) bool { return f.held[i].addr+f.held[i].size > addr })
-	for i < len(f.held) && f.held[i].addr < end {
-		h := f.held[i]
-		f.held = slices.Delete(f.held, i, i+1)
+	if end < addr {
+		end = math.MaxUint64
+	}
+	for {
+		at := f.from(addr)
+		p := f.held.Value(at)
+		if p == nil || p.addr >= end {
+			return covered
+		}
+		h := *p
+		f.held.Remove(at)
 		rest := f.segments.at(h.id)
 		f.segments.end[h.id] = state
 		rest.start = state
@@ -268,14 +276,12 @@ func (f *follower) release(addr, size uint64, state uint32) (covered [][2]uint64
 		if h.addr < from {
 			rest.addr, rest.size = h.addr, from-h.addr
 			f.hold(rest)
-			i++
 		}
 		if h.addr+h.size > to {
 			rest.addr, rest.size = to, h.addr+h.size-to
 			f.hold(rest)
 		}
 	}
-	return covered
 }
 
 // flush writes the chunk of events.
@@ -288,14 +294,12 @@ func (f *follower) flush() {
 	}
 }
 
-// conclude adds what the snapshot's segments tell beyond the trace and writes the device's columns.
-func (f *follower) conclude(s *snapshot.Snapshot) error {
+// conclude adds what the snapshot's segments tell beyond the trace, of which segments are the device's, and writes the device's columns.
+func (f *follower) conclude(s *snapshot.Snapshot, segments []uint32) error {
 	f.flush()
 	states := f.events + 1
-	for i := range s.Segments {
-		if g := &s.Segments[i]; g.Device == f.device {
-			f.segment(g, uint32(i), states)
-		}
+	for _, i := range segments {
+		f.segment(&s.Segments[i], i, states)
 	}
 	for _, l := range []*lives{&f.traced, &f.before, &f.segments, &f.segmentsBefore} {
 		for i := range l.start {
@@ -331,12 +335,12 @@ func (f *follower) segment(g *snapshot.Segment, index, states uint32) {
 		row.category = 1
 	}
 	at, end := g.Addr, g.Addr+g.TotalSize
-	i := sort.Search(len(f.held), func(i int) bool { return f.held[i].addr+f.held[i].size > at })
-	for ; at < end; i++ {
+	for place := f.from(at); at < end; place = f.held.Next(place) {
 		next := end
-		if i < len(f.held) && f.held[i].addr < end {
-			next = max(f.held[i].addr, at)
-			f.segments.segment[f.held[i].id] = index
+		h := f.held.Value(place)
+		if h != nil && h.addr < end {
+			next = max(h.addr, at)
+			f.segments.segment[h.id] = index
 		}
 		if next > at {
 			row.addr, row.size = at, next-at
@@ -345,7 +349,7 @@ func (f *follower) segment(g *snapshot.Segment, index, states uint32) {
 		if next == end {
 			break
 		}
-		at = f.held[i].addr + f.held[i].size
+		at = h.addr + h.size
 	}
 	for i := range g.Blocks {
 		b := &g.Blocks[i]
@@ -363,11 +367,14 @@ func (f *follower) segment(g *snapshot.Segment, index, states uint32) {
 	}
 }
 
+// mostBefore is how many segments from before the trace can have held an address: one, and a few where entries are missing.
+const mostBefore = 64
+
 // earlier returns the segment from before the trace that held an address in a state, or none.
 func (f *follower) earlier(addr uint64, state uint32) uint32 {
 	b := &f.segmentsBefore
 	i := sort.Search(b.len(), func(i int) bool { return b.addr[i] > addr }) - 1
-	for ; i >= 0 && addr-b.addr[i] < b.size[i]; i-- {
+	for last := i - mostBefore; i >= 0 && i > last && addr-b.addr[i] < b.size[i]; i-- {
 		if state < b.end[i] {
 			return uint32(i)
 		}
@@ -408,14 +415,16 @@ func importSnapshot(read func(snapshot.ReadOptions) (*snapshot.Snapshot, error),
 			}
 		}
 	}
-	for _, g := range s.Segments {
+	segments := map[int][]uint32{}
+	for i, g := range s.Segments {
 		if g.Device < 0 || g.Device > maxDevice {
 			return fault.New(fault.Invalid, "a segment belongs to device %d, which cannot be", g.Device)
 		}
 		follow(g.Device)
+		segments[g.Device] = append(segments[g.Device], uint32(i))
 	}
 	for _, d := range slices.Sorted(maps.Keys(followers)) {
-		if err := followers[d].conclude(s); err != nil {
+		if err := followers[d].conclude(s, segments[d]); err != nil {
 			return err
 		}
 	}
@@ -526,5 +535,27 @@ func writeRest(c *columnWriter, s *snapshot.Snapshot) {
 	}
 	putColumn(c, "stack_lengths", lengths)
 	putColumn(c, "calls", calls)
-	c.dir.Settings, c.dir.Notes, c.dir.Annotations = s.Settings, s.Notes, s.Annotations
+	c.dir.Settings, c.dir.Notes, c.dir.Annotations = shownSettings(s.Settings), s.Notes, s.Annotations
+}
+
+// shownSettings are settings as JSON can have them, which has no number that is not finite: such a one is its name.
+func shownSettings(m map[string]any) map[string]any {
+	if m == nil {
+		return nil
+	}
+	out := make(map[string]any, len(m))
+	for k, v := range m {
+		switch v := v.(type) {
+		case map[string]any:
+			out[k] = shownSettings(v)
+		case float64:
+			out[k] = v
+			if math.IsNaN(v) || math.IsInf(v, 0) {
+				out[k] = strconv.FormatFloat(v, 'g', -1, 64)
+			}
+		default:
+			out[k] = v
+		}
+	}
+	return out
 }

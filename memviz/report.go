@@ -283,14 +283,25 @@ func WriteTrace(w io.Writer, r io.Reader, name string) error {
 		return err
 	}
 	return lines(w, func(b *bufio.Writer) {
+		inBefore := newCover()
+		for i := range s.Segments {
+			// PyTorch looks only this far into a segment of the snapshot.
+			inBefore.add(s.Segments[i].Addr, s.Segments[i].Allocated, i)
+		}
 		for d, trace := range s.Traces {
 			if len(trace) > 0 {
 				fmt.Fprintf(b, "Device %d ----------------\n", d)
-				t := teller{w: b, s: s, segments: map[uint64]string{}, blocks: map[uint64]string{}}
+				t := teller{w: b, s: s, segments: map[uint64]string{}, blocks: map[uint64]string{}, in: newCover(), inBefore: inBefore}
 				t.tell(trace)
 			}
 		}
 	})
+}
+
+// heldSegment is a segment of a trace.
+type heldSegment struct {
+	name string
+	addr uint64
 }
 
 // teller writes the trace of a device.
@@ -298,11 +309,10 @@ type teller struct {
 	w     *bufio.Writer
 	s     *snapshot.Snapshot
 	named int
-	// held are the segments of the trace, in its order; those given back stay, as in PyTorch's report.
-	held []struct {
-		name       string
-		addr, size uint64
-	}
+	// held are the segments of the trace, in its order; those given back stay, as in PyTorch's report. in and inBefore find
+	// these, and those of the snapshot.
+	held             []heldSegment
+	in, inBefore     *cover
 	segments, blocks map[uint64]string // names by address
 }
 
@@ -327,16 +337,11 @@ func nameOf(names map[uint64]string, addr uint64) string {
 
 // place says where an address lies: segment and offset.
 func (t *teller) place(addr uint64) string {
-	for _, h := range t.held {
-		if addr >= h.addr && addr-h.addr < h.size {
-			return fmt.Sprintf("%s[%d", h.name, addr-h.addr)
-		}
+	if i, ok := t.in.find(addr); ok {
+		return fmt.Sprintf("%s[%d", t.held[i].name, addr-t.held[i].addr)
 	}
-	for i := range t.s.Segments {
-		// PyTorch looks only this far into a segment of the snapshot.
-		if g := &t.s.Segments[i]; addr >= g.Addr && addr-g.Addr < g.Allocated {
-			return fmt.Sprintf("seg_%d[%d", i, addr-g.Addr)
-		}
+	if i, ok := t.inBefore.find(addr); ok {
+		return fmt.Sprintf("seg_%d[%d", i, addr-t.s.Segments[i].Addr)
 	}
 	return fmt.Sprintf("MEM[%d", addr)
 }
@@ -365,10 +370,8 @@ func (t *teller) tell(trace []snapshot.Event) {
 			n := t.name()
 			fmt.Fprintf(t.w, "%s = cudaMalloc(%d, %s)\n", n, e.Addr, size)
 			t.segments[e.Addr] = n
-			t.held = append(t.held, struct {
-				name       string
-				addr, size uint64
-			}{n, e.Addr, e.Size})
+			t.in.add(e.Addr, e.Size, len(t.held))
+			t.held = append(t.held, heldSegment{n, e.Addr})
 		case snapshot.ActionSegmentFree:
 			fmt.Fprintf(t.w, "cudaFree(%s) # %s\n", nameOf(t.segments, e.Addr), size)
 		case snapshot.ActionOOM:

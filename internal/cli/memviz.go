@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"html"
 	"io"
 	"os"
 	"os/exec"
@@ -132,23 +133,42 @@ func (c *memvizShow) Run(con *console) error {
 	defer stop()
 	fmt.Fprintf(con.out, "%s\nPress Ctrl-C to end.\n", s.URL())
 	if !c.NoOpen {
-		if err := openBrowser(s.URL()); err != nil {
+		forget, err := openBrowser(s.URL(), startBrowser)
+		if err != nil {
 			fmt.Fprintf(con.out, "No browser could be started (%v); open the address above.\n", err)
 		}
+		defer forget()
 	}
 	return s.Serve(ctx)
 }
 
-// openBrowser opens an address the way the system does.
-func openBrowser(url string) error {
+// openBrowser opens an address. Everybody on the machine can read the arguments of programs, and who knows the address can read the recording: so what
+// the browser is started with is a file that nobody else can read, which leads there. forget removes it.
+func openBrowser(url string, start func(target string) error) (forget func(), err error) {
+	dir, err := os.MkdirTemp("", "tenon-memviz-*") // which only this user can look into
+	if err != nil {
+		return func() {}, err
+	}
+	forget = func() { os.RemoveAll(dir) }
+	name := filepath.Join(dir, "open.html")
+	text := fmt.Sprintf("<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n<meta http-equiv=\"refresh\" content=\"0; url=%[1]s\">\n<title>tenon memviz</title>\n<a href=\"%[1]s\">tenon memviz</a>\n",
+		html.EscapeString(url))
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		return forget, err
+	}
+	return forget, start(name)
+}
+
+// startBrowser opens a file the way the system does.
+func startBrowser(name string) error {
 	var cmd *exec.Cmd
 	switch runtime.GOOS {
 	case "darwin":
-		cmd = exec.Command("open", url)
+		cmd = exec.Command("open", name)
 	case "windows":
-		cmd = exec.Command("rundll32", "url.dll,FileProtocolHandler", url)
+		cmd = exec.Command("rundll32", "url.dll,FileProtocolHandler", name)
 	default:
-		cmd = exec.Command("xdg-open", url)
+		cmd = exec.Command("xdg-open", name)
 	}
 	if err := cmd.Start(); err != nil {
 		return err

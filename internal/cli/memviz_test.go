@@ -2,11 +2,14 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -180,5 +183,31 @@ func TestImportBar(t *testing.T) {
 	b.clear()
 	if want := "\rreading x.pickle: 50 MB, 25 MB/s \r\x1b[K"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// What the browser is started with does not tell the address: a file that only this user can read does.
+func TestOpenBrowser(t *testing.T) {
+	const url = "http://127.0.0.1:1234/0123456789abcdef/"
+	var target string
+	forget, err := openBrowser(url, func(name string) error {
+		target = name
+		text, err := os.ReadFile(name)
+		if err != nil || !strings.Contains(string(text), `content="0; url=`+url+`"`) {
+			t.Errorf("the file says %s, %v", text, err)
+		}
+		for _, name := range []string{name, filepath.Dir(name)} {
+			if info, err := os.Stat(name); err != nil || runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+				t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			}
+		}
+		return errors.New("no browser")
+	})
+	if err == nil || err.Error() != "no browser" || strings.Contains(target, "0123456789abcdef") {
+		t.Errorf("started with %s: %v", target, err)
+	}
+	forget()
+	if _, err := os.Stat(filepath.Dir(target)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the file is still there: %v", err)
 	}
 }

@@ -29,6 +29,7 @@ internal/lint:
 internal/lint/...: internal/lint
 internal/benchrun: fault
 internal/wholefile: fault
+internal/ordered:
 safetensors: LEAF internal/wholefile
 internal/recorded: LEAF safetensors
 internal/mersenne:
@@ -77,8 +78,8 @@ optim: FACE internal/core nn safetensors torchfile
 data: FACE internal/core internal/rt internal/mersenne
 
 memviz/browser:
-memviz/replay: LEAF internal/alloc internal/snapshot
-memviz: LEAF internal/snapshot
+memviz/replay: LEAF internal/alloc internal/snapshot internal/ordered
+memviz: LEAF internal/snapshot internal/ordered
 memcheck: LEAF internal/checklog internal/terminal
 internal/cli: * 
 cmd/tenon: internal/cli

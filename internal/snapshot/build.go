@@ -155,6 +155,9 @@ func (b *builder) take(d *pickle.Data, k pickle.Kind, items []pickle.Ref) (pickl
 	return pickle.Taken{}, nil
 }
 
+// maxCalls is how many calls of a stack are kept, the innermost ones: a call is 2 bytes in a file, and each that shows it shows all.
+const maxCalls = 1 << 14
+
 // takeStack takes a list of frames; an empty list counts as one.
 func (b *builder) takeStack(d *pickle.Data, items []pickle.Ref) (pickle.Taken, error) {
 	b.calls = b.calls[:0]
@@ -165,10 +168,11 @@ func (b *builder) takeStack(d *pickle.Data, items []pickle.Ref) (pickle.Taken, e
 		}
 		b.calls = append(b.calls, FrameID(f))
 	}
+	b.calls = b.calls[:min(len(b.calls), maxCalls)]
 	n := b.s.Stacks.Len()
 	id := b.s.Stacks.AddCalls(b.calls)
 	if b.s.Stacks.Len() > n {
-		if err := d.Charge(16*len(items) + 128); err != nil {
+		if err := d.Charge(16*len(b.calls) + 128); err != nil {
 			return pickle.Taken{}, err
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/ordered"
 )
 
 // Unlimited is the memory of a device that never refuses.
@@ -34,7 +35,7 @@ type device struct {
 	reported    uint64            // the total that the allocator is told; 0: total
 	next        uint64            // the next address
 	held        map[uint64]uint64 // sizes of segments and ranges by address
-	ranges      map[uint64]uint64 // sizes of ranges by address
+	ranges      *ordered.List[extent]
 	pages       map[uint64]uint64
 	calls       Calls
 	script      *script // where the recording's device put its segments; nil where addresses are free
@@ -52,7 +53,7 @@ type pseudo struct {
 }
 
 func newDevice(total, base uint64) *device {
-	return &device{total: total, next: base, held: map[uint64]uint64{}, ranges: map[uint64]uint64{}, pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
+	return &device{total: total, next: base, held: map[uint64]uint64{}, ranges: ordered.New(func(e extent) uint64 { return e.from }), pages: map[uint64]uint64{}, events: map[alloc.Event]int{}}
 }
 
 // refuse is the answer of a full device.
@@ -122,15 +123,29 @@ func (d *device) Reserve(size uint64) (uint64, error) {
 		addr = d.place(size)
 	}
 	d.calls.Reserves++
-	d.held[addr], d.ranges[addr] = size, size
+	d.held[addr] = size
+	d.addRange(addr, size)
 	return addr, nil
+}
+
+// addRange notes an address range, in place of one that begins there too.
+func (d *device) addRange(addr, size uint64) {
+	d.dropRange(addr)
+	d.ranges.Add(extent{addr, addr + size})
+}
+
+func (d *device) dropRange(addr uint64) {
+	at := d.ranges.Last(addr)
+	if e := d.ranges.Value(at); e != nil && e.from == addr {
+		d.ranges.Remove(at)
+	}
 }
 
 // Unreserve takes an address range back.
 func (d *device) Unreserve(addr, _ uint64) error {
 	d.calls.Unreserves++
 	delete(d.held, addr)
-	delete(d.ranges, addr)
+	d.dropRange(addr)
 	return nil
 }
 

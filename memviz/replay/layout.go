@@ -1,11 +1,11 @@
 package replay
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/ordered"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -28,8 +28,6 @@ type region struct {
 	pool       alloc.PoolID
 }
 
-func regionByAddr(r region, addr uint64) int { return cmp.Compare(r.addr, addr) }
-
 // holding is a block in use.
 type holding struct {
 	size      uint64 // of the block; 0 where only the request is known
@@ -39,14 +37,14 @@ type holding struct {
 
 // layout is what was held and in use, going backwards in time from a snapshot through its trace.
 type layout struct {
-	regions []region // by address
+	regions *ordered.List[region] // by address
 	live    map[uint64]holding
 	odd     int // events that contradict the layout
 }
 
 // newLayout returns the layout at the snapshot.
 func newLayout(s *snapshot.Snapshot, device int) *layout {
-	l := &layout{live: map[uint64]holding{}}
+	l := &layout{live: map[uint64]holding{}, regions: ordered.New(func(r region) uint64 { return r.addr })}
 	for i := range s.Segments {
 		g := &s.Segments[i]
 		if g.Device != device {
@@ -56,27 +54,23 @@ func newLayout(s *snapshot.Snapshot, device int) *layout {
 			l.odd++
 			continue
 		}
-		l.regions = append(l.regions, region{g.Addr, g.TotalSize, g.Stream, g.Type == "large", true, g.Expandable, g.Pool})
+		l.regions.Add(region{g.Addr, g.TotalSize, g.Stream, g.Type == "large", true, g.Expandable, g.Pool})
 		for _, b := range g.Blocks {
 			if b.State != snapshot.Inactive {
 				l.live[b.Addr] = holding{b.Size, b.Requested, b.State == snapshot.ActivePendingFree}
 			}
 		}
 	}
-	slices.SortFunc(l.regions, func(a, b region) int { return cmp.Compare(a.addr, b.addr) })
 	return l
 }
 
-// at returns the region that holds addr, or nil.
-func (l *layout) at(addr uint64) *region {
-	i, ok := slices.BinarySearchFunc(l.regions, addr, regionByAddr)
-	if !ok {
-		i--
+// at returns the region that holds addr, and its place; nil if there is none.
+func (l *layout) at(addr uint64) (*region, ordered.At) {
+	at := l.regions.Last(addr)
+	if r := l.regions.Value(at); r != nil && addr-r.addr < r.size {
+		return r, at
 	}
-	if i < 0 || addr-l.regions[i].addr >= l.regions[i].size {
-		return nil
-	}
-	return &l.regions[i]
+	return nil, at
 }
 
 // undo goes back over one event. For an allocation it returns the pool that the block is of.
@@ -87,7 +81,7 @@ func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 			l.odd++
 		}
 		delete(l.live, e.Addr)
-		if r := l.at(e.Addr); r != nil {
+		if r, _ := l.at(e.Addr); r != nil {
 			if !r.sure {
 				r.large, r.sure = e.Size > smallSize, true
 			}
@@ -113,51 +107,48 @@ func (l *layout) undo(e *snapshot.Event) alloc.PoolID {
 
 // add brings back a region. A run of pages joins its neighbours.
 func (l *layout) add(r region) {
-	i, ok := slices.BinarySearchFunc(l.regions, r.addr, regionByAddr)
-	if ok || r.size == 0 || r.size > Unlimited || r.addr+r.size < r.addr || i > 0 && l.regions[i-1].addr+l.regions[i-1].size > r.addr || i < len(l.regions) && l.regions[i].addr < r.addr+r.size {
+	place := l.regions.Last(r.addr)
+	before, next := l.regions.Value(place), l.regions.Value(l.regions.Next(place))
+	if r.size == 0 || r.size > Unlimited || r.addr+r.size < r.addr || before != nil && before.addr+before.size > r.addr || next != nil && next.addr < r.addr+r.size {
 		l.odd++
 		return
 	}
 	joins := func(a, b *region) bool {
 		return a.expandable && b.expandable && a.addr+a.size == b.addr && a.stream == b.stream && (a.large == b.large || !a.sure || !b.sure)
 	}
-	if i > 0 && joins(&l.regions[i-1], &r) {
-		p := &l.regions[i-1]
-		p.size += r.size
-		r = *p
-		i--
+	if before != nil && joins(before, &r) {
+		before.size += r.size
 	} else {
-		l.regions = slices.Insert(l.regions, i, r)
+		l.regions.Add(r)
+		place = l.regions.Last(r.addr)
+		before = l.regions.Value(place)
 	}
-	if i+1 < len(l.regions) && joins(&l.regions[i], &l.regions[i+1]) {
-		p, next := &l.regions[i], l.regions[i+1]
-		p.size += next.size
+	place = l.regions.Next(place)
+	if next = l.regions.Value(place); next != nil && joins(before, next) {
+		before.size += next.size
 		if next.sure {
-			p.large, p.sure, p.pool = next.large, true, next.pool
+			before.large, before.sure, before.pool = next.large, true, next.pool
 		}
-		l.regions = slices.Delete(l.regions, i+1, i+2)
+		l.regions.Remove(place)
 	}
 }
 
 // remove takes a region away, or pages out of one.
 func (l *layout) remove(addr, size uint64) {
-	r := l.at(addr)
-	if r == nil || addr+size > r.addr+r.size {
+	r, place := l.at(addr)
+	if r == nil || addr+size > r.addr+r.size || addr+size < addr {
 		l.odd++
 		return
 	}
-	i, _ := slices.BinarySearchFunc(l.regions, r.addr, regionByAddr)
 	front, back := *r, *r
 	front.size = addr - r.addr
 	back.addr, back.size = addr+size, r.addr+r.size-addr-size
-	var rest []region
-	if front.size > 0 {
-		rest = append(rest, front)
+	l.regions.Remove(place)
+	for _, rest := range []region{front, back} {
+		if rest.size > 0 {
+			l.regions.Add(rest)
+		}
 	}
-	if back.size > 0 {
-		rest = append(rest, back)
-	}
-	l.regions = slices.Replace(l.regions, i, i+1, rest...)
 }
 
 // ends finds where live blocks end, for those behind which the trace allocates while they live: the first address given there.
@@ -183,27 +174,41 @@ func (l *layout) ends(events []snapshot.Event) map[uint64]uint64 {
 	return ends
 }
 
+// mapping is what pages that the trace maps belong to: a stream, a size of pages, and what their addresses leave when divided by it.
+type mapping struct {
+	stream alloc.Stream
+	large  bool
+	rest   uint64
+}
+
+func pageOf(large bool) uint64 {
+	if large {
+		return largePage
+	}
+	return smallPage
+}
+
 // addBegins adds runs of no pages where the trace maps pages into what is the range of an expandable segment before its first page.
 func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.SegmentInfo {
-	var maps []*snapshot.Event
+	mapped := map[mapping][]uint64{}
 	for i := range events {
-		if events[i].Action == snapshot.ActionSegmentMap {
-			maps = append(maps, &events[i])
+		if e := &events[i]; e.Action == snapshot.ActionSegmentMap {
+			large := e.Size%largePage == 0
+			m := mapping{alloc.Stream(e.Stream), large, e.Addr % pageOf(large)}
+			mapped[m] = append(mapped[m], e.Addr)
 		}
+	}
+	for _, addrs := range mapped {
+		slices.Sort(addrs)
 	}
 	var out []alloc.SegmentInfo
 	end := uint64(0)
 	for i := range segments {
 		s := &segments[i]
-		page := uint64(smallPage)
-		if s.Large {
-			page = largePage
-		}
 		lowest := s.Addr
-		for _, e := range maps {
-			if s.Expandable && e.Stream == uint64(s.Stream) && (e.Size%largePage == 0) == s.Large &&
-				e.Addr >= end && e.Addr < lowest && (s.Addr-e.Addr)%page == 0 {
-				lowest = e.Addr
+		if addrs := mapped[mapping{s.Stream, s.Large, s.Addr % pageOf(s.Large)}]; s.Expandable {
+			if k, _ := slices.BinarySearch(addrs, end); k < len(addrs) {
+				lowest = min(lowest, addrs[k])
 			}
 		}
 		if before := len(out) - 1; lowest < s.Addr && (before < 0 || out[before].Stream != s.Stream || out[before].Large != s.Large || out[before].Pool != s.Pool) {
@@ -221,8 +226,7 @@ func addBegins(segments []alloc.SegmentInfo, events []snapshot.Event) []alloc.Se
 func (l *layout) segments(round func(uint64) uint64, maxSplit uint64, ends map[uint64]uint64) []alloc.SegmentInfo {
 	addrs := slices.Sorted(maps.Keys(l.live))
 	var out []alloc.SegmentInfo
-	for i := range l.regions {
-		r := &l.regions[i]
+	for r := range l.regions.All() {
 		s := alloc.SegmentInfo{Addr: r.addr, TotalSize: r.size, Stream: alloc.Stream(r.stream), Large: r.large, Pool: r.pool, Expandable: r.expandable}
 		end, at := r.addr+r.size, r.addr
 		for ; len(addrs) > 0 && addrs[0] < end; addrs = addrs[1:] {

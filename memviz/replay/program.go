@@ -150,7 +150,7 @@ func newProgram(s *snapshot.Snapshot, wanted *int) (*Program, error) {
 	p.settings, p.Recorded.Settings = recordedSettings(s.Settings)
 	events := s.Traces[device]
 	r := reader{p: p, s: s, events: events, addr: map[uint64]uint32{}, poolOf: map[int]uint16{},
-		held: map[uint64]uint32{}, waiting: map[uint32]bool{}, index: map[alloc.PoolID]uint16{{}: 0}}
+		held: map[uint64]uint32{}, waiting: map[uint32]bool{}, index: map[alloc.PoolID]uint16{{}: 0}, empty: map[snapshot.StackID]bool{}}
 	r.backward()
 	if err := r.forward(); err != nil {
 		return nil, err
@@ -186,6 +186,11 @@ type reader struct {
 	held    map[uint64]uint32 // freed blocks that other streams use
 	waiting map[uint32]bool   // those that were freed before the trace began, live in the replay until it says that they are free
 	odd     int               // events that contradict others
+
+	// of the run of completed frees up to event upTo, whether the allocator waited for them; of a stack, whether it empties the cache
+	upTo   int
+	waited bool
+	empty  map[snapshot.StackID]bool
 
 	late            []op // what is done after the next allocation
 	pressed, unsure int  // runs of memory taken back for want of memory, and those whose reason only their place tells
@@ -362,19 +367,21 @@ func (r *reader) done(i int, e *snapshot.Event) {
 // waitedFor says whether the frees that complete from event i on did so because the allocator, short of memory, waited for all of them.
 // By then it had searched its cache in vain, so that the next allocation of the replay must not find them by looking at events.
 func (r *reader) waitedFor(i int) bool {
-	end := i
-	for end < len(r.events) && r.events[end].Action == snapshot.ActionFreeCompleted {
-		end++
+	if i >= r.upTo {
+		r.upTo, r.waited = i, false
+		for r.upTo < len(r.events) && r.events[r.upTo].Action == snapshot.ActionFreeCompleted {
+			r.upTo++
+		}
+		if r.upTo < len(r.events) {
+			a := r.events[r.upTo].Action
+			r.waited = a == snapshot.ActionOOM
+			if takesBack(a) {
+				_, asked, _ := r.run(r.upTo)
+				r.waited = !asked
+			}
+		}
 	}
-	if end == len(r.events) || end-i < len(r.held) {
-		return false
-	}
-	if a := r.events[end].Action; takesBack(a) {
-		_, asked, _ := r.run(end)
-		return !asked
-	} else {
-		return a == snapshot.ActionOOM
-	}
+	return r.waited && r.upTo-i >= len(r.held)
 }
 
 // flush lets go of what the allocator waited for, after the allocation that made it wait.
@@ -420,12 +427,15 @@ func (r *reader) takenBack(i int) {
 
 // empties says whether a stack is that of a call to empty the cache.
 func (r *reader) empties(id snapshot.StackID) bool {
-	for f := range r.s.Stacks.All(id) {
-		if strings.Contains(f.Name, "empty_cache") || strings.Contains(f.Name, "emptyCache") || strings.Contains(f.Name, "EmptyCache") {
-			return true
-		}
+	if is, ok := r.empty[id]; ok {
+		return is
 	}
-	return false
+	is := false
+	for f := range r.s.Stacks.All(id) {
+		is = is || strings.Contains(f.Name, "empty_cache") || strings.Contains(f.Name, "emptyCache") || strings.Contains(f.Name, "EmptyCache")
+	}
+	r.empty[id] = is
+	return is
 }
 
 // notes says what the trace does not tell.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/ordered"
 )
 
 // extent is the part of an expandable segment's address range that is seen mapped at some time.
@@ -19,37 +20,46 @@ type owner struct {
 // rangeMemory returns the memory of a device, in bytes, whose expandable segments have room for what the trace maps, and do not reach into each
 // other's address ranges: those are an eighth longer than the device's memory, which no trace tells. Without two of them it is Unlimited.
 func rangeMemory(start []alloc.SegmentInfo, steps []driverStep) uint64 {
-	seen := map[owner][]extent{}
+	seen := map[owner]*ordered.List[extent]{}
+	list := func(o owner) *ordered.List[extent] {
+		if seen[o] == nil {
+			seen[o] = ordered.New(func(e extent) uint64 { return e.from })
+		}
+		return seen[o]
+	}
+	var last extent // of the segment before
 	for i := range start {
 		s := &start[i]
 		if !s.Expandable {
 			continue
 		}
 		o := owner{s.Stream, s.Large}
-		list := seen[o]
 		if i > 0 && start[i-1].Expandable && start[i-1].Pool == s.Pool && (owner{start[i-1].Stream, start[i-1].Large}) == o {
-			list[len(list)-1].to = s.Addr + s.TotalSize // Adopt makes them one
+			e := list(o).Value(list(o).Last(last.from))
+			e.to = s.Addr + s.TotalSize // Adopt makes them one
+			last = *e
 			continue
 		}
-		seen[o] = append(list, extent{s.Addr, s.Addr + s.TotalSize})
+		last = extent{s.Addr, s.Addr + s.TotalSize}
+		list(o).Add(last)
 	}
 	for i := range steps {
 		n := &steps[i]
 		if !n.mapped {
 			continue
 		}
-		o := owner{n.stream, n.size%largePage == 0}
-		list := seen[o]
-		k := slices.IndexFunc(list, func(e extent) bool { return n.addr >= e.from && n.addr <= e.to })
-		if k < 0 {
-			seen[o] = append(list, extent{n.addr, n.addr + n.size})
+		l := list(owner{n.stream, n.size%largePage == 0})
+		if e := l.Value(l.Last(n.addr)); e != nil && n.addr <= e.to {
+			e.to = max(e.to, n.addr+n.size)
 		} else {
-			list[k].to = max(list[k].to, n.addr+n.size)
+			l.Add(extent{n.addr, n.addr + n.size})
 		}
 	}
 	var all []extent
-	for _, list := range seen {
-		all = append(all, list...)
+	for _, l := range seen {
+		for e := range l.All() {
+			all = append(all, *e)
+		}
 	}
 	slices.SortFunc(all, func(a, b extent) int { return cmp.Compare(a.from, b.from) })
 	apart, longest := uint64(Unlimited), uint64(0)

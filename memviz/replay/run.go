@@ -160,7 +160,7 @@ func (p *Program) Check() (Check, error) {
 	for i := range steps {
 		steps[i].back = slices.Clone(steps[i].back)
 	}
-	r.dev.script = &script{steps: steps}
+	r.dev.script = newScript(steps)
 	r.dev.reported = rangeMemory(p.start, p.steps)
 	if err := r.adopt(); err != nil {
 		return Check{}, err
@@ -189,7 +189,7 @@ func (r *replay) adopt() error {
 			if i+1 < len(r.p.start) {
 				size = min(size, r.p.start[i+1].Addr-g.Addr)
 			}
-			r.dev.ranges[g.Addr] = size
+			r.dev.addRange(g.Addr, size)
 		}
 	}
 	return nil

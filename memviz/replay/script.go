@@ -2,8 +2,10 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/ordered"
 )
 
 // script is the order in which the recording's device gave memory and took it back. A replay under the recording's settings
@@ -14,8 +16,11 @@ type script struct {
 	stream  alloc.Stream // of the operation under way
 	large   bool         // it is for a large pool
 	failing int          // the event of the allocation under way that failed in the recording; 0 if there is none
-	left    string       // how the replay left the recording; "" while it follows
-	event   int          // the event it left at
+	// mapped are the steps that map, by whom; back is where the step to come that takes back has its pieces, by address, nil where that is not known.
+	mapped map[owner][]int
+	back   map[uint64]int
+	left   string // how the replay left the recording; "" while it follows
+	event  int    // the event it left at
 }
 
 // driverStep is memory given, or a run of memory taken back in an order that says nothing.
@@ -30,6 +35,18 @@ type driverStep struct {
 
 // span is a piece of memory; size shrinks as pages of it are returned.
 type span struct{ addr, size uint64 }
+
+// newScript returns a script of steps, which it changes.
+func newScript(steps []driverStep) *script {
+	s := &script{steps: steps, mapped: map[owner][]int{}}
+	for i := range steps {
+		if n := &steps[i]; n.mapped {
+			o := owner{n.stream, n.size%largePage == 0}
+			s.mapped[o] = append(s.mapped[o], i)
+		}
+	}
+	return s
+}
 
 func (s *script) following() bool { return s != nil && s.left == "" }
 
@@ -80,21 +97,17 @@ func (s *script) malloc(size uint64) (addr uint64, refused bool) {
 
 // reserve returns the address for a range of the pool and stream that the operation under way is of: it begins where the recording maps
 // for them next. 0 if it never does again, or if that is taken: a range for an allocation that fails has no place in the recording.
-func (s *script) reserve(held, ranges map[uint64]uint64) uint64 {
-	for i := s.at; i < len(s.steps); i++ {
-		if n := &s.steps[i]; n.mapped && n.stream == s.stream && (n.size%largePage == 0) == s.large {
-			if held[n.addr] != 0 {
-				return 0
-			}
-			for addr, size := range ranges {
-				if n.addr >= addr && n.addr-addr < size {
-					return 0
-				}
-			}
-			return n.addr
-		}
+func (s *script) reserve(held map[uint64]uint64, ranges *ordered.List[extent]) uint64 {
+	mapped := s.mapped[owner{s.stream, s.large}]
+	k, _ := slices.BinarySearch(mapped, s.at)
+	if k == len(mapped) {
+		return 0
 	}
-	return 0
+	addr := s.steps[mapped[k]].addr
+	if e := ranges.Value(ranges.Last(addr)); held[addr] != 0 || e != nil && addr < e.to {
+		return 0
+	}
+	return addr
 }
 
 // mapPage follows the mapping of a page and says whether it is refused.
@@ -121,18 +134,27 @@ func (s *script) release(addr, size uint64) {
 		s.leave("it returns the memory at %#x, which the recording keeps", addr)
 		return
 	}
-	for i := range n.back {
+	if s.back == nil {
+		s.back = make(map[uint64]int, len(n.back))
+		for i, b := range n.back {
+			s.back[b.addr] = i
+		}
+	}
+	if i, ok := s.back[addr]; ok && size <= n.back[i].size {
 		b := &n.back[i]
-		if addr != b.addr || size > b.size {
-			continue
-		}
+		delete(s.back, addr)
 		b.addr, b.size = b.addr+size, b.size-size
-		if b.size == 0 {
-			n.back[i] = n.back[len(n.back)-1]
-			n.back = n.back[:len(n.back)-1]
+		if b.size > 0 {
+			s.back[b.addr] = i
+			return
 		}
-		if len(n.back) == 0 {
+		last := len(n.back) - 1
+		if n.back[i] = n.back[last]; i < last {
+			s.back[n.back[i].addr] = i
+		}
+		if n.back = n.back[:last]; last == 0 {
 			s.at++
+			s.back = nil
 		}
 		return
 	}
