@@ -388,10 +388,10 @@ func (res *Results) Text() string {
 	return b.String()
 }
 
-// FailedAlone counts the tests that failed though the checker found nothing.
+// FailedAlone counts the tests that failed though the checker saw their use of the GPU and found nothing.
 func (res *Results) FailedAlone() (n int) {
 	for _, t := range res.tests {
-		if t.Outcome == Fail && strings.HasPrefix(t.Reason, byItself) {
+		if t.Outcome == Fail && t.Verified && strings.HasPrefix(t.Reason, byItself) {
 			n++
 		}
 	}

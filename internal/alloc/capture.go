@@ -106,7 +106,9 @@ func (d *Device) ReleasePool(id PoolID) error {
 	if p == nil || p.uses == 0 {
 		return fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
 	}
-	p.uses--
+	if p.uses--; p.uses > 0 {
+		return nil
+	}
 	return d.freeHeld(p)
 }
 

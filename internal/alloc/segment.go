@@ -193,10 +193,13 @@ func (d *Device) releasePrivate(p *privatePool, context any) error {
 	if err := d.releasePool(&p.large, context); err != nil {
 		return err
 	}
+	if p.uses > 0 {
+		return nil
+	}
 	if err := d.freeHeld(p); err != nil {
 		return err
 	}
-	if p.uses == 0 && p.reserved == 0 && d.divertedTo(p.id) < 0 {
+	if p.reserved == 0 && d.divertedTo(p.id) < 0 {
 		d.dropPrivate(p)
 	}
 	return nil

@@ -140,6 +140,9 @@ func (d *Device) freeUncached(b *Block) error {
 		defer d.mu.Unlock()
 		d.forgetRaw(b)
 		b.allocated = false
+		if p.uses > 0 {
+			return nil
+		}
 		return d.freeHeld(p)
 	}
 	if err := d.backend.Free(b.addr); err != nil {
@@ -158,12 +161,21 @@ func (d *Device) forgetRaw(b *Block) {
 	}
 }
 
-// freeHeld gives the freed blocks that captures allocated with caching off back to the device, once no one holds their pool. After an error of the backend
-// those not yet returned stay.
-func (d *Device) freeHeld(p *privatePool) error {
-	if p.uses > 0 {
-		return nil
+// FreeHeld gives back what captures allocated with caching off and freed, of a device that goes away with the graphs that write to it.
+func (d *Device) FreeHeld() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range d.private {
+		if err := d.freeHeld(p); err != nil {
+			return err
+		}
 	}
+	return nil
+}
+
+// freeHeld gives the freed blocks that captures allocated with caching off back to the device, when no graph writes to them any more. After an error of the
+// backend those not yet returned stay.
+func (d *Device) freeHeld(p *privatePool) error {
 	for i := len(p.uncached) - 1; i >= 0; i-- {
 		b := p.uncached[i]
 		if b.allocated {

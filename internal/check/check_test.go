@@ -384,6 +384,11 @@ func TestLog(t *testing.T) {
 	if got := text.String(); strings.Count(got, "========= Race\n=========     at k in b.go:3\n") != 1 {
 		t.Errorf("text:\n%s", got)
 	}
+	text.Reset()
+	l.add(&checklog.Finding{Class: checklog.Race, Message: "Race\x1b[2J\u202e", Kernel: "e", Device: []checklog.Frame{newFrame("k\n========= Race"+strings.Repeat("y", 1<<20), "b.go", 3)}})
+	if got := text.String(); !strings.HasPrefix(got, `========= Race\x1b[2J\u202e`+"\n=========     at k\\x0a========= Race") || len(got) > 3*maxLine || strings.Count(got, "\n") != 3 {
+		t.Errorf("names that control terminals: %.300q", got)
+	}
 }
 
 // TestOpen reads the environment as a process would.

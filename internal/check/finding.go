@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev/internal/checklog"
 	"tenon.dev/internal/origin"
+	"tenon.dev/internal/terminal"
 )
 
 // tools tells which tool finds a class; the names are compute-sanitizer's.
@@ -45,10 +46,15 @@ func keyOf(f *checklog.Finding) string {
 	return strings.Join(k, "\x1f")
 }
 
-// textOf is the finding for people, in the form of compute-sanitizer's reports.
+// maxLine is how much of a line is shown to people, in characters.
+const maxLine = 1000
+
+// textOf is the finding for people, in the form of compute-sanitizer's reports. Names are the program's and may be anything.
 func textOf(f *checklog.Finding) string {
 	var b strings.Builder
-	line := func(indent, format string, args ...any) { fmt.Fprintf(&b, "========= "+indent+format+"\n", args...) }
+	line := func(indent, format string, args ...any) {
+		b.WriteString("========= " + indent + terminal.Line(fmt.Sprintf(format, args...), maxLine) + "\n")
+	}
 	line("", "%s", f.Message)
 	for _, d := range f.Device {
 		line("    ", "at %s", d.Text)

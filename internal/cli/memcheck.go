@@ -358,7 +358,8 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	if err != nil {
 		return notRun(err)
 	}
-	if !c.CI && !c.Cached && res.FailedAlone() > 0 {
+	// Only PyTorch and Tenon have the cache that the setting is of: Python files and Go tests may use them, and what Tenon's checker saw does.
+	if cached := c.RunCommand == "" || h.Checker == memcheck.CheckerTenon; cached && !c.CI && !c.Cached && res.FailedAlone() > 0 {
 		fmt.Fprintln(con.err, "device memory is not cached under a checker, so that it sees every use after a free; tests of the cache itself need --cached")
 	}
 	if summary.Interrupted {

@@ -156,18 +156,35 @@ func TestMemcheckStops(t *testing.T) {
 	}
 }
 
-// Where a test fails by itself, one line names the setting that may be the reason.
+// Where a test fails by itself, one line names the setting that may be the reason: to programs that may have such a cache, and used the GPU.
 func TestMemcheckCachedHint(t *testing.T) {
 	base := fakeTests(t, map[string]string{"a": "", "b": "exit 7"})
 	const hint = "need --cached"
-	if _, errs, exit := run(base...); exit != 1 || !strings.Contains(errs, hint) {
-		t.Errorf("exit status %d: %s", exit, errs)
+	if err := os.WriteFile("test_x.py", []byte("if __name__ == '__main__':\n    main()\n"), 0o644); err != nil {
+		t.Fatal(err)
 	}
-	if _, errs, exit := run(append(base, "--cached")...); exit != 1 || strings.Contains(errs, hint) {
-		t.Errorf("with --cached: exit status %d: %s", exit, errs)
+	script(t, "python", "[ $1 = -m ] && { echo \"        test_x.py::test_x (fixtures used: x)\"; exit; }; exit 7")
+	script(t, "watched.sh", `echo '{"checker":"TENON-CHECK"}' >>"$TENON_CHECK"; exit 7`)
+	python := []string{"memcheck", "test_x.py", "60", "--python", "./python", "--checker", "./cuda-memcheck"}
+	own := []string{"memcheck", "own", "60", "--list-command", "echo t", "--run-command", "./watched.sh", "--checker", "tenon"}
+	for name, c := range map[string]struct {
+		args []string
+		want bool
+	}{"Python": {python, true}, "Tenon": {own, true}, "Python with --cached": {append(python, "--cached"), false}, "another program": {base, false}} {
+		if _, errs, exit := run(c.args...); exit != 1 || strings.Contains(errs, hint) != c.want {
+			t.Errorf("%s: exit status %d: %s", name, exit, errs)
+		}
 	}
 	if _, errs, exit := run(append(base, "--filter", "a")...); exit != 0 || strings.Contains(errs, hint) {
 		t.Errorf("of tests that pass: exit status %d: %s", exit, errs)
+	}
+	script(t, "python", "[ $1 = -m ] && { echo \"        test_x.py::test_x (fixtures used: x)\"; exit; }; exit 1")
+	script(t, "cuda-memcheck", "printf '========= CUDA-MEMCHECK\\n========= Error: Target application terminated before first instrumented API call\\n'\nexit 7")
+	script(t, "watched.sh", "exit 7")
+	for name, args := range map[string][]string{"Python without CUDA": python, "a program without Tenon": own} {
+		if _, errs, exit := run(args...); exit != 1 || strings.Contains(errs, hint) {
+			t.Errorf("%s: exit status %d: %s", name, exit, errs)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ internal/kir/...: LEAF internal/kir
 internal/ptx: LEAF internal/kir internal/kir/math
 internal/vexec: LEAF internal/kir internal/kir/math
 internal/vexec/...: LEAF internal/kir internal/vexec
-internal/check: LEAF internal/checklog internal/origin internal/kir internal/vexec
+internal/check: LEAF internal/checklog internal/origin internal/terminal internal/kir internal/vexec
 internal/driver/hostsim: LEAF internal/driver internal/kir internal/vexec internal/check
 internal/driver/libcuda: LEAF internal/driver internal/dl
 

@@ -173,6 +173,7 @@ func (d *Device) Close() error {
 		}
 	}
 	keep(d.freeTensors())
+	keep(d.checkAlloc(d.mem.FreeHeld(), "memory of a graph could not be given back"))
 	keep(d.closePools())
 	keep(d.EmptyCache())
 	keep(d.pinned.freeForgotten())

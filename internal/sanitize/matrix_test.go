@@ -262,8 +262,8 @@ func TestTensorsOnSimulator(t *testing.T) {
 	for _, w := range wrong {
 		t.Error(w)
 	}
-	if found != 8 {
-		t.Errorf("%d of 8 tests are as they should", found)
+	if found != 9 {
+		t.Errorf("%d of 9 tests are as they should", found)
 	}
 }
 

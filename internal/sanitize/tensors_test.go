@@ -179,3 +179,16 @@ func TestRepairedTensorsGraph(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairedTensorsGraphLeft leaves a graph to the device's Close.
+func TestRepairedTensorsGraphLeft(t *testing.T) {
+	x := session(t)
+	a := x.Ones([]int{128}, dtype.Float32)
+	g, err := x.Capture(func(x *tenon.Exec) { x.Mul(x.AddS(a, 1), a) }, tenon.CaptureOpt{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Replay(g); err != nil {
+		t.Error(err)
+	}
+}
