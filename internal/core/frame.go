@@ -5,6 +5,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 const (
@@ -51,7 +52,8 @@ type frame struct {
 	before [maxIn]*Tensor
 	wrote  []*storage
 	queued bool
-	seq    uint64 // of the work under way on its stream
+	turn   *rt.Stream // whose turn the call has, or nil
+	seq    uint64     // of the work under way there
 
 	opers   []kernels.Operand
 	dimsB   [16]int

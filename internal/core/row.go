@@ -96,8 +96,8 @@ func (f *frame) call() {
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
-	if s.capture != nil {
-		s.capture.reach(f)
+	if c := x.recording(); c != nil {
+		c.reach(f)
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.meta(f)
@@ -130,16 +130,16 @@ func (f *frame) issue(grads bool) {
 	st, r := f.x.m.stream, f.row
 	f.check(st.Device().Lost())
 	f.checkWrites(grads)
-	seq := st.Next()
-	f.seq = seq
-	st.Began(r.id, seq)
-	if !f.x.m.manual {
-		f.order(seq)
+	c := f.x.recording()
+	seq, err := st.Begin(r.id, c.rt())
+	f.check(err)
+	f.turn, f.seq = st, seq
+	switch {
+	case c != nil:
+		c.order(f)
+	case !f.x.m.manual:
+		f.order()
 	}
-	if c := f.x.s.capture; c != nil {
-		c.note(f)
-	}
-	var err error
 	if r.run != nil {
 		err = r.run(f)
 	} else {
@@ -149,8 +149,42 @@ func (f *frame) issue(grads bool) {
 		f.countVersions()
 	}
 	f.check(err)
-	st.Issued(seq)
+	f.release()
 	f.check(f.endWork())
+}
+
+// release notes what the work under way accesses, and gives the stream's turn back. What failed may have queued some of it.
+func (f *frame) release() {
+	st := f.turn
+	if st == nil {
+		return
+	}
+	f.turn = nil
+	if !f.x.m.manual && !st.Recording() {
+		f.noteAccesses(st)
+	}
+	st.Issued(f.seq)
+}
+
+func (f *frame) noteAccesses(st *rt.Stream) {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
+			t.st.didRead(st, f.seq)
+		}
+	}
+	for _, t := range f.many {
+		t.st.didRead(st, f.seq)
+	}
+	for i := 0; i < f.outs; i++ {
+		if s := f.out[i].st; s.made == 0 && f.to(i) == nil && s.sole() { // nobody else knows it
+			s.made = pack(st.ID(), f.seq)
+		} else {
+			s.didWrite(st, f.seq)
+		}
+	}
+	for _, s := range f.wrote {
+		s.didWrite(st, f.seq)
+	}
 }
 
 // countVersions counts the change of what the operation under way writes in place. One that failed before it queued any work changed nothing.
@@ -168,22 +202,25 @@ func (f *frame) countVersions() {
 // idle stands for issue where nothing runs: other streams must still come after the work that last used the outputs' memory.
 func (f *frame) idle() {
 	st := f.x.m.stream
-	for i := 0; i < f.outs; i++ {
-		f.out[i].st.writer.Store(pack(st.ID(), st.Seq()))
+	if c := f.x.recording(); c != nil {
+		for i := 0; i < f.outs; i++ {
+			c.wrote(f.out[i].st, st, st.Seq(), true)
+		}
+		return
 	}
-	if c := f.x.s.capture; c != nil {
-		c.note(f)
+	for i := 0; i < f.outs; i++ {
+		f.out[i].st.made = pack(st.ID(), st.Seq())
 	}
 }
 
 // writes notes that the operation under way changes t, which is among its operands and none of its outputs.
 func (f *frame) writes(t *Tensor) {
 	f.check(t.st.settled())
-	if !f.x.m.manual {
-		f.check(t.st.write(f.x.m.stream, f.seq))
-	}
-	if c := f.x.s.capture; c != nil {
-		c.touch(t.st, true, false)
+	switch c := f.x.recording(); {
+	case c != nil:
+		c.writes(f, t.st, false)
+	case !f.x.m.manual:
+		f.check(t.st.beforeWrite(f.x.m.stream))
 	}
 	f.wrote = append(f.wrote, t.st)
 }
@@ -293,19 +330,19 @@ func (f *frame) anyRequiresGrad() bool {
 	return requires
 }
 
-// order makes the stream wait for what the operation's accesses depend on, and notes them.
-func (f *frame) order(seq uint64) {
+// order makes the stream wait for what the operation's accesses depend on.
+func (f *frame) order() {
 	st := f.x.m.stream
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
-			f.check(t.st.read(st, seq))
+			f.check(t.st.beforeRead(st))
 		}
 	}
 	for _, t := range f.many {
-		f.check(t.st.read(st, seq))
+		f.check(t.st.beforeRead(st))
 	}
 	for i := 0; i < f.outs; i++ {
-		f.check(f.out[i].st.write(st, seq))
+		f.check(f.out[i].st.beforeWrite(st))
 	}
 }
 

@@ -19,9 +19,7 @@ type storage struct {
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
-	// The last write and the last reads by other streams, packed by pack: what a new access must wait for.
-	writer  atomic.Uint64
-	readers [2]atomic.Uint64
+	accesses
 	// streams has one bit for every stream of the device that touched the storage, besides its block's own.
 	streams atomic.Uint64
 	// arrival is the copy that fills the storage, while nobody has waited for it.

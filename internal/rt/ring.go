@@ -48,14 +48,14 @@ type lineRing struct {
 	pcs [ringSize][]uintptr
 }
 
-// Began notes that operation seq of s is op.
-func (s *Stream) Began(op OpID, seq uint64) {
+// began notes that operation seq of s is op.
+func (s *Stream) began(op OpID, seq uint64) {
 	s.ring[seq%ringSize].Store(uint64(op)<<ringBits | seq&(1<<ringBits-1))
 	if s.lines != nil {
 		s.lines.mu.Lock()
 		defer s.lines.mu.Unlock()
 		pcs := make([]uintptr, ringDepth)
-		s.lines.pcs[seq%ringSize] = pcs[:runtime.Callers(2, pcs)]
+		s.lines.pcs[seq%ringSize] = pcs[:runtime.Callers(3, pcs)]
 	}
 }
 
