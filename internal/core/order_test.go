@@ -120,7 +120,7 @@ func TestConcurrentAccessesAreKept(t *testing.T) {
 	x, _ := simExec(t, nil)
 	ys := forks(t, x, 2)
 	for kind, note := range map[string]func(s *storage, st *rt.Stream, seq uint64){"read": (*storage).didRead, "write": (*storage).didWrite} {
-		all := make([]storage, 200000)
+		all := make([]storage, 100000)
 		var at [2]atomic.Int64
 		var wg sync.WaitGroup
 		for i, y := range ys {
@@ -128,7 +128,7 @@ func TestConcurrentAccessesAreKept(t *testing.T) {
 				for j := range all {
 					at[i].Store(int64(j))
 					for spins := 0; at[1-i].Load() < int64(j); spins++ {
-						if spins > 1000 {
+						if spins > 200 {
 							runtime.Gosched()
 						}
 					}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -13,6 +14,8 @@ import (
 // copies from and to it while the host goes on.
 type lockedMemory struct {
 	memory *rt.Pinned
+	// arrival is the copy that fills the memory, while nobody has waited for it.
+	arrival atomic.Pointer[rt.Event]
 
 	mu sync.Mutex
 	// leaving are the ends of copies that read the memory, which the next write waits for.
@@ -90,7 +93,10 @@ func (s *storage) settled() error {
 // filledBefore makes later work of st, whose turn the caller has, come after the copy that fills the storage, if one is under way; the host waits only if that copy is
 // another device's.
 func (s *storage) filledBefore(st *rt.Stream) error {
-	a := s.arrival.Load()
+	if !s.arriving() {
+		return nil
+	}
+	a := s.locked.arrival.Load()
 	if a == nil {
 		return nil
 	}
@@ -175,7 +181,7 @@ func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	if err := l.memory.Record(from); err != nil {
 		return err
 	}
-	if old := t.st.arrival.Swap(e); old != nil {
+	if old := l.arrival.Swap(e); old != nil {
 		old.Close()
 	}
 	return nil

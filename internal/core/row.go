@@ -282,7 +282,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
-	if t.st.arrival.Load() != nil && f.row.flags&flagForeign == 0 {
+	if t.st.arriving() && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
 	}
 	dev := f.x.m.stream.Device()
@@ -432,7 +432,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
-	if f.row.flags&flagForeign == 0 && (d.st.locked != nil || d.st.arrival.Load() != nil) {
+	if f.row.flags&flagForeign == 0 && d.st.locked != nil {
 		f.check(d.st.settled())
 	}
 	if d.st.dev != f.x.m.stream.Device() {
