@@ -24,7 +24,7 @@ type Block struct {
 
 	events      int32    // recorded and not yet seen complete
 	uses        []Stream // further streams that use it, to be waited for after Free
-	captureUses []Stream // those of them that were added under a diversion
+	captureUses []Stream // those of them that were being captured
 	ageBase     uint64   // the pool's lookup count when it entered the free list
 
 	context any // of the allocation; nil where none is recorded

@@ -335,7 +335,9 @@ func (d *Device) RecordStream(b *Block, s Stream) error {
 	}
 	b.uses = append(b.uses, s)
 	if len(d.diversions) > 0 {
-		b.captureUses = append(b.captureUses, s)
+		if _, captured := d.backend.Capturing(s); captured {
+			b.captureUses = append(b.captureUses, s)
+		}
 	}
 	return nil
 }

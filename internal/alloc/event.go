@@ -64,8 +64,8 @@ func (d *Device) recordEvents(b *Block) error {
 	return nil
 }
 
-// recordDeferred records the events of blocks that were freed under a diversion. Streams that were added under it are
-// dropped first: the work captured there runs only in replays, whose owner keeps the memory.
+// recordDeferred records the events of blocks that were freed under a diversion. Streams that were captured when they were added
+// are dropped first: the work captured there runs only in replays, whose owner keeps the memory.
 func (d *Device) recordDeferred(context any) error {
 	for i, b := range d.deferred {
 		for _, s := range b.captureUses {

@@ -249,6 +249,10 @@ func (r *run) exec(m mode) *Exec {
 	m.noGrad, m.autocast, m.casts, m.saved, m.pool = !r.opt.CreateGraph, 0, nil, r.x.m.saved, r.x.m.pool
 	// The pass itself crosses streams, wherever the forward calls did so by hand.
 	m.manual = false
+	// In a capture, what was recorded on the tape outside of it has a stream that is none of the graph's.
+	if c := r.x.recording(); c != nil && m.stream.Device() == r.x.Device() && !c.rc.Records(m.stream) {
+		m.stream = c.rc.Stream()
+	}
 	x := r.last.with(m)
 	if x.m.owned != (owned{}) {
 		r.last = x
@@ -280,7 +284,7 @@ func (r *run) leafMode(l *leaf) *Exec {
 // start delivers the gradient of a root. The caller's stream may have made it by hand, which the automatic ordering does not see.
 func (r *run) start(t, g *Tensor) {
 	if to := r.mode(t).m.stream; r.x.m.manual && to.Device() == r.x.m.stream.Device() {
-		r.x.check(r.op, to.WaitAll(r.x.m.stream))
+		r.x.check(r.op, to.WaitIn(r.x.m.stream, r.x.recording().rt()))
 	}
 	r.deliver(edge{node: t.node, out: t.out, leaf: t.leaf, dt: t.dt, form: t.form}, g)
 	if t.leaf != nil {
@@ -476,7 +480,7 @@ func (r *run) arrived(l *leaf) {
 // caller may order streams by hand.
 func (r *run) join(x *Exec) {
 	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
-		r.x.check(r.op, r.x.m.stream.WaitAll(st))
+		r.x.check(r.op, r.x.m.stream.WaitIn(st, r.x.recording().rt()))
 	}
 }
 

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"tenon.dev/fault"
@@ -11,11 +12,14 @@ import (
 
 // capture is the session's state while it records a graph.
 type capture struct {
-	x       *Exec
-	pool    alloc.PoolID
-	async   bool             // the driver's pool gives the memory, and blocks name no pool
-	uses    map[*storage]use // what recorded work touches
-	streams map[*rt.Stream]bool
+	x     *Exec
+	rc    *rt.Capture
+	pool  alloc.PoolID
+	async bool // the driver's pool gives the memory, and blocks name no pool
+	at    string
+	// uses are what recorded work touches, in the order of the first touch; index finds them.
+	uses  []capturedUse
+	index map[*storage]int
 	// generators are those that recorded work draws from.
 	generators []*captured
 	// refused is the first call that could not be recorded, in case f passes over its error.
@@ -23,6 +27,20 @@ type capture struct {
 	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back besides.
 	counted []*storage
 	undo    []func()
+}
+
+// capturedUse is a use with the recorded accesses that later ones must come after. Other streams know nothing of them: nothing runs before the graph is
+// replayed, and then as one access of the replay's.
+type capturedUse struct {
+	use
+	writer  access
+	readers []access
+}
+
+// access is recorded operation seq of a stream; the zero value is none.
+type access struct {
+	by  *rt.Stream
+	seq uint64
 }
 
 // Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
@@ -103,12 +121,15 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		}
 		defer dev.ReturnCaptureStream(st)
 	}
+	if file, line := caller(); line > 0 {
+		spec.At = fmt.Sprintf("%s:%d", file, line)
+	}
 	rc, err := dev.BeginCapture(st, spec)
 	if err != nil {
 		return nil, err
 	}
 	y := x.On(st)
-	c := &capture{x: y, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, uses: map[*storage]use{}, streams: map[*rt.Stream]bool{}}
+	c := &capture{x: y, rc: rc, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, index: map[*storage]int{}}
 	outer := s.scope
 	s.push()
 	mine := s.scope
@@ -132,7 +153,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		err = c.refused
 	}
 	if err == nil {
-		err = c.join(st)
+		err = rc.JoinAll()
 	}
 	if err == nil {
 		err = Try(c.advance)
@@ -153,7 +174,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		return nil, errors.Join(err, c.letGo())
 	}
 	for _, u := range c.uses {
-		g.uses = append(g.uses, u)
+		g.uses = append(g.uses, u.use)
 	}
 	return g, nil
 }
@@ -174,58 +195,137 @@ func (c *capture) letGo() (err error) {
 	return err
 }
 
-// join makes the capturing stream wait for every stream that the capture spread to.
-func (c *capture) join(st *rt.Stream) error {
-	for o := range c.streams {
-		if o != st {
-			if err := st.WaitAll(o); err != nil {
-				return err
+// recording returns the capture under way on x's device, or nil.
+func (x *Exec) recording() *capture {
+	if c := x.s.capture; c != nil && c.x.m.stream.Device() == x.m.stream.Device() {
+		return c
+	}
+	return nil
+}
+
+// rt returns the capture as the streams know it.
+func (c *capture) rt() *rt.Capture {
+	if c == nil {
+		return nil
+	}
+	return c.rc
+}
+
+// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their memory must be the
+// graph's too. Work that depends on none would run now, and is refused.
+func (c *capture) reach(f *frame) {
+	st := f.x.m.stream
+	if c.rc.Records(st) || f.row.flags&flagForeign != 0 {
+		return
+	}
+	from := c.source(f)
+	if from == nil || f.x.m.manual {
+		err := Try(func() {
+			f.fail(fault.Capture, "the operation is on stream %d, which is no part of the graph that is captured, so that it would run now; use the Exec that the captured function is given", st.ID())
+		})
+		if c.refused == nil {
+			c.refused = err
+		}
+		panic(err)
+	}
+	f.check(c.rc.Join(st, from))
+}
+
+// source returns a stream whose recorded work the operation comes after, or nil.
+func (c *capture) source(f *frame) *rt.Stream {
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.dst[:]} {
+		for _, t := range ts {
+			if t == nil {
+				continue
 			}
+			if i, ok := c.index[t.st]; ok && c.uses[i].writer.by != nil {
+				return c.uses[i].writer.by
+			}
+		}
+	}
+	for _, t := range f.dst {
+		if t == nil {
+			continue
+		}
+		if i, ok := c.index[t.st]; ok && len(c.uses[i].readers) > 0 {
+			return c.uses[i].readers[0].by
 		}
 	}
 	return nil
 }
 
-// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their memory must be the
-// graph's too.
-func (c *capture) reach(f *frame) {
-	st := f.x.m.stream
-	if c.streams[st] || st == c.x.m.stream || f.x.m.manual || f.row.flags&flagForeign != 0 {
-		return
-	}
-	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
-		for _, t := range ts {
-			if t != nil && c.uses[t.st].writes {
-				f.check(t.st.after(&t.st.writer, st))
-			}
+// order makes the operation come after the recorded ones that it depends on, and notes what it touches.
+func (c *capture) order(f *frame) {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil {
+			c.reads(f, t.st)
 		}
 	}
-}
-
-// note keeps what an operation touches.
-func (c *capture) note(f *frame) {
-	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
-		for _, t := range ts {
-			if t != nil {
-				c.touch(t.st, false, false)
-			}
-		}
+	for _, t := range f.many {
+		c.reads(f, t.st)
 	}
 	for i := 0; i < f.outs; i++ {
-		c.touch(f.out[i].st, true, f.to(i) == nil)
+		c.writes(f, f.out[i].st, f.to(i) == nil)
 	}
-	c.streams[f.x.m.stream] = true
 }
 
-// touch notes an access; fresh says that the operation under way made the storage.
-func (c *capture) touch(st *storage, writes, fresh bool) {
-	u, ok := c.uses[st]
-	if !ok && st.block != nil && st.block.Pool() != c.pool && !(fresh && c.async) {
-		st.retain()
-		u.held = true
+func (c *capture) reads(f *frame, s *storage) {
+	u, st := c.touch(s, false), f.x.m.stream
+	c.after(f, u.writer)
+	for i := range u.readers {
+		if u.readers[i].by == st {
+			u.readers[i].seq = f.seq
+			return
+		}
 	}
-	u.st, u.writes = st, u.writes || writes
-	c.uses[st] = u
+	u.readers = append(u.readers, access{st, f.seq})
+	c.record(f, s)
+}
+
+// writes notes a write; fresh says that the operation under way made the storage.
+func (c *capture) writes(f *frame, s *storage, fresh bool) {
+	u := c.touch(s, fresh)
+	c.after(f, u.writer)
+	for _, r := range u.readers {
+		c.after(f, r)
+	}
+	c.wrote(s, f.x.m.stream, f.seq, fresh)
+	c.record(f, s)
+}
+
+func (c *capture) wrote(s *storage, st *rt.Stream, seq uint64, fresh bool) {
+	u := c.touch(s, fresh)
+	u.use.writes, u.writer, u.readers = true, access{st, seq}, u.readers[:0]
+}
+
+// after makes the operation come after a.
+func (c *capture) after(f *frame, a access) {
+	if a.by != nil && !f.x.m.manual {
+		f.check(c.rc.WaitFor(f.x.m.stream, a.by, a.seq))
+	}
+}
+
+// record tells the allocator of a use of the graph's own memory by a stream that is not the block's own. What the graph holds is not freed.
+func (c *capture) record(f *frame, s *storage) {
+	st := f.x.m.stream
+	if s.block != nil && s.block.Stream() != alloc.Stream(st.Handle()) && !c.touch(s, false).held {
+		f.check(s.dev.Memory().RecordStream(s.block, alloc.Stream(st.Handle())))
+	}
+}
+
+// touch returns what is noted of a storage; fresh says that the operation under way made it.
+func (c *capture) touch(s *storage, fresh bool) *capturedUse {
+	i, ok := c.index[s]
+	if !ok {
+		i = len(c.uses)
+		c.index[s] = i
+		c.uses = append(c.uses, capturedUse{use: use{st: s}})
+		if s.block != nil && s.block.Pool() != c.pool && !(fresh && c.async) {
+			s.retain()
+			c.uses[i].held = true
+		}
+	}
+	return &c.uses[i]
 }
 
 // refuse fails a call that cannot be recorded.
@@ -251,7 +351,7 @@ func (x *Exec) Replay(g *Graph) error {
 		return err
 	}
 	if len(g.draws) == 0 {
-		return x.replay(g)
+		return g.run(x)
 	}
 	generatorMu.Lock()
 	defer generatorMu.Unlock()
@@ -261,7 +361,7 @@ func (x *Exec) Replay(g *Graph) error {
 		}
 	})
 	if err == nil {
-		err = x.replay(g)
+		err = g.run(x)
 	}
 	if err != nil {
 		for _, r := range slices.Backward(g.draws) {
@@ -272,25 +372,41 @@ func (x *Exec) Replay(g *Graph) error {
 	return err
 }
 
-// replay queues a run of g, whose generators' numbers are on the device.
-func (x *Exec) replay(g *Graph) error {
+// opReplay is the name of replays in the launch ring.
+var opReplay = rt.RegisterOp("Replay")
+
+// run queues one run on x's stream.
+func (g *Graph) run(x *Exec) error {
 	st := x.m.stream
-	seq := st.Next()
+	seq, err := st.Begin(opReplay, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
 	for _, u := range g.uses {
-		var err error
 		switch {
 		case x.m.manual:
 			err = u.st.recordStream(st)
 		case u.writes:
-			err = u.st.write(st, seq)
+			err = u.st.beforeWrite(st)
 		default:
-			err = u.st.read(st, seq)
+			err = u.st.beforeRead(st)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return g.g.Launch(st, seq, !x.m.manual)
+	if err := g.g.Launch(st, seq, !x.m.manual); err != nil || x.m.manual {
+		return err
+	}
+	for _, u := range g.uses {
+		if u.writes {
+			u.st.didWrite(st, seq)
+		} else {
+			u.st.didRead(st, seq)
+		}
+	}
+	return nil
 }
 
 // usable returns why the graph cannot be used, or nil.

@@ -21,10 +21,12 @@ type change struct {
 	counted []*storage
 	draws   []taken
 	undo    []func()
-	// What is done once the work is handed over: numbers of operations are issued, workspace and the references to what waits are given up.
-	seqs []place
-	work []workspace
-	held []*storage
+	// turns are the streams that the operations use, whose turns the Together has until all is handed over, each with its latest number.
+	turns []place
+	// What is done once the work is handed over: its accesses are noted, workspace and the references to what waits are given up.
+	notes []noted
+	work  []workspace
+	held  []*storage
 }
 
 // driverCall is a call of the driver that waits: a launch, or a copy or filling of n bytes.
@@ -51,6 +53,29 @@ const (
 type place struct {
 	st  *rt.Stream
 	seq uint64
+}
+
+// noted is an access of a storage.
+type noted struct {
+	place
+	s     *storage
+	write bool
+}
+
+// begin returns the number of the next operation on st.
+func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error) {
+	for i := range c.turns {
+		if t := &c.turns[i]; t.st == st {
+			t.seq++
+			st.Began(op, t.seq)
+			return t.seq, nil
+		}
+	}
+	seq, err := st.Begin(op, in)
+	if err == nil {
+		c.turns = append(c.turns, place{st, seq})
+	}
+	return seq, err
 }
 
 // workspace is memory that is free once the work is handed over.
@@ -152,8 +177,11 @@ func (f *frame) handOver() error {
 		f.spill()
 	}
 	f.waits = false
-	c.seqs = append(c.seqs, place{f.x.m.stream, f.seq})
-	dev := f.x.m.stream.Device()
+	st := f.x.m.stream
+	if !f.x.m.manual && !st.Recording() {
+		c.note(f, place{st, f.seq})
+	}
+	dev := st.Device()
 	for i, b := range f.work {
 		c.work = append(c.work, workspace{dev, b})
 		f.work[i] = nil
@@ -179,6 +207,24 @@ func (f *frame) handOver() error {
 	return nil
 }
 
+// note keeps the accesses of f's operation, which is the given one, until it is launched.
+func (c *change) note(f *frame, at place) {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
+			c.notes = append(c.notes, noted{at, t.st, false})
+		}
+	}
+	for _, t := range f.many {
+		c.notes = append(c.notes, noted{at, t.st, false})
+	}
+	for i := 0; i < f.outs; i++ {
+		c.notes = append(c.notes, noted{at, f.out[i].st, true})
+	}
+	for _, s := range f.wrote {
+		c.notes = append(c.notes, noted{at, s, true})
+	}
+}
+
 func (c *change) hold(st *storage) {
 	st.retain()
 	c.held = append(c.held, st)
@@ -198,8 +244,12 @@ func (c *change) handOver() error {
 			return err
 		}
 	}
-	for _, p := range c.seqs {
-		p.st.Issued(p.seq)
+	for _, n := range c.notes {
+		if n.write {
+			n.s.didWrite(n.st, n.seq)
+		} else {
+			n.s.didRead(n.st, n.seq)
+		}
 	}
 	return nil
 }
@@ -271,6 +321,9 @@ func (d *taken) takeBack() {
 
 // reset empties c. A free can fail only on a lost device, which the next operation reports.
 func (c *change) reset() {
+	for _, t := range c.turns {
+		t.st.Issued(t.seq)
+	}
 	for _, w := range c.work {
 		_ = w.dev.Free(w.b)
 	}
@@ -281,8 +334,9 @@ func (c *change) reset() {
 	clear(c.counted)
 	clear(c.draws)
 	clear(c.undo)
-	clear(c.seqs)
+	clear(c.turns)
+	clear(c.notes)
 	clear(c.work)
 	clear(c.held)
-	c.calls, c.args, c.counted, c.draws, c.undo, c.seqs, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.seqs[:0], c.work[:0], c.held[:0]
+	c.calls, c.args, c.counted, c.draws, c.undo, c.turns, c.notes, c.work, c.held = c.calls[:0], c.args[:0], c.counted[:0], c.draws[:0], c.undo[:0], c.turns[:0], c.notes[:0], c.work[:0], c.held[:0]
 }

@@ -205,7 +205,7 @@ func (x *Exec) Synchronize() error {
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
-func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitAll(st) }
+func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitIn(st, x.recording().rt()) }
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {

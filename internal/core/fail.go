@@ -194,8 +194,9 @@ func (f *frame) abandon() {
 	}
 }
 
-// undo frees the call's workspace, outputs and temporaries.
+// undo ends the call's turn and frees its workspace, outputs and temporaries.
 func (f *frame) undo() {
+	f.release()
 	// The device's own failure is already being reported.
 	_ = f.endWork()
 	f.drawn.takeBack()

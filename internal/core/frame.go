@@ -5,6 +5,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 const (
@@ -47,7 +48,8 @@ type frame struct {
 	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
 	waits, held bool
 	drawn       taken
-	seq         uint64 // of the work under way on its stream
+	turn        *rt.Stream // whose turn the call has, or nil
+	seq         uint64     // of the work under way there
 
 	opers   []kernels.Operand
 	dimsB   [16]int

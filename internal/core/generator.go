@@ -150,7 +150,7 @@ func (c *capture) advance() {
 		}
 		x := c.x.NoGrad().ManualStreams()
 		x.AddSInto(r.state.offset, r.state.offset, float64(r.advance))
-		c.touch(r.state.seed.st, false, false)
+		c.touch(r.state.seed.st, false)
 	}
 }
 

@@ -218,7 +218,7 @@ func (n *node) addEdge(t *Tensor) {
 			e.node.refs.Add(1)
 		case t.leaf != nil:
 			e.leaf = t.leaf
-			if t.leaf.stream.Load() == nil && n.m.stream.Device() == t.st.dev {
+			if t.leaf.stream.Load() == nil && n.m.stream.Device() == t.st.dev && !n.m.stream.Recording() {
 				t.leaf.stream.CompareAndSwap(nil, n.m.stream)
 			}
 		}

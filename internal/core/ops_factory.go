@@ -108,18 +108,29 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if t.st.dev != st.Device() {
 		st = t.st.dev.DefaultStream()
 	}
-	seq := st.Next()
-	st.Began(opRead, seq)
+	if err := x.queueRead(t, b, st); err != nil {
+		return err
+	}
+	return st.Synchronize()
+}
+
+// queueRead queues the copy of the elements of contiguous t to b on st.
+func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
+	if x.s.change != nil {
+		return fault.New(fault.Invalid, "a tensor cannot be read while changes are put together that wait for each other; read it before or after")
+	}
+	seq, err := st.Begin(opRead, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
 	if !x.m.manual {
-		if err := t.st.read(st, seq); err != nil {
+		if err := t.st.beforeRead(st); err != nil {
 			return err
 		}
+		defer t.st.didRead(st, seq)
 	}
-	if err := st.Device().Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle()); err != nil {
-		return st.Device().Check(err, "the tensor could not be read")
-	}
-	st.Issued(seq)
-	return st.Synchronize()
+	return st.Device().Check(st.Device().Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle()), "the tensor could not be read")
 }
 
 // writeBytes copies b to the elements of contiguous t.
@@ -131,16 +142,20 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 		return err
 	}
 	st := x.m.stream
-	seq := st.Next()
-	st.Began(opWrite, seq)
+	seq, mine, err := x.s.begin(opWrite, st, nil)
+	if err != nil {
+		return err
+	}
+	if mine {
+		defer st.Issued(seq)
+	}
 	if !x.m.manual {
-		if err := t.st.write(st, seq); err != nil {
+		if err := t.st.beforeWrite(st); err != nil {
 			return err
 		}
+		defer t.st.didWrite(st, seq)
 	}
-	err := st.Device().Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle())
-	st.Issued(seq)
-	return st.Device().Check(err, "the tensor could not be written")
+	return st.Device().Check(st.Device().Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle()), "the tensor could not be written")
 }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.

@@ -1,70 +1,140 @@
 package core
 
 import (
+	"math/bits"
 	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/rt"
 )
 
-// Automatic ordering. An access of stream S to a storage must come after the last write, and a write also after the last reads, of other
+// Automatic ordering. An access of stream S to a storage must come after the last writes, and a write also after the last reads, of other
 // streams. S waits only if its present waits do not cover them already, so work on one stream never waits, and allocates nothing.
+//
+// An access is noted once it has been launched, in the stream's turn, and is forgotten only for a later one that comes after it. So whatever a storage
+// names can be waited for, and nothing is lost, however many streams use different parts of a storage at once. Readers never wait for readers.
+// What a capture records runs with each replay, and is noted as the replay's.
 
-// read orders a read by operation seq of st after the last write, and notes it.
-func (s *storage) read(st *rt.Stream, seq uint64) error {
-	if err := s.after(&s.writer, st); err != nil {
-		return err
-	}
-	if err := s.note(st, seq); err != nil {
-		return err
-	}
-	return s.recordStream(st)
+// accesses are the uses of a storage that later ones must come after, packed by pack.
+type accesses struct {
+	// made is the work that made the storage: a plain word, which is set before another goroutine knows the storage.
+	made   uint64
+	writer atomic.Uint64 // the last write since
+	reader atomic.Uint64 // the last read of one stream
+	// more are the accesses of further streams, made with the first of them.
+	more atomic.Pointer[otherAccesses]
 }
 
-// write orders a write by operation seq of st after all earlier accesses, and notes it.
-func (s *storage) write(st *rt.Stream, seq uint64) error {
-	if err := s.after(&s.writer, st); err != nil {
+// otherAccesses are accesses by stream. The bits say which streams ever had one.
+type otherAccesses struct {
+	readers, writers atomic.Uint64
+	reads, writes    [rt.MaxStreams]atomic.Uint64
+}
+
+// last returns the last write, or what made the storage.
+func (a *accesses) last() uint64 {
+	if w := a.writer.Load(); w != 0 {
+		return w
+	}
+	return a.made
+}
+
+// beforeRead makes st wait for what a read must come after.
+func (s *storage) beforeRead(st *rt.Stream) error {
+	if err := s.after(s.last(), st); err != nil {
 		return err
 	}
-	for i := range s.readers {
-		if err := s.after(&s.readers[i], st); err != nil {
+	if o := s.more.Load(); o != nil {
+		if err := s.afterAll(o.writers.Load(), &o.writes, st); err != nil {
 			return err
 		}
-		if s.readers[i].Load() != 0 { // a locked store costs as much as the rest of this
-			s.readers[i].Store(0)
-		}
 	}
-	s.writer.Store(pack(st.ID(), seq))
 	return s.recordStream(st)
 }
 
-// after makes st wait for the access noted in a.
-func (s *storage) after(a *atomic.Uint64, st *rt.Stream) error {
-	v := a.Load()
+// beforeWrite makes st wait for what a write must come after.
+func (s *storage) beforeWrite(st *rt.Stream) error {
+	if err := s.after(s.reader.Load(), st); err != nil {
+		return err
+	}
+	if o := s.more.Load(); o != nil {
+		if err := s.afterAll(o.readers.Load(), &o.reads, st); err != nil {
+			return err
+		}
+	}
+	return s.beforeRead(st)
+}
+
+// after makes st wait for the access v.
+func (s *storage) after(v uint64, st *rt.Stream) error {
 	if v == 0 {
 		return nil
 	}
 	id, seq := unpack(v)
-	if id == st.ID() {
+	if st.Covers(id, seq) {
 		return nil
 	}
 	return st.WaitFor(s.dev.StreamByID(id), seq)
 }
 
-// note keeps the latest reads of two streams; a third reader waits for the one it displaces, so that waiting for it covers both.
-func (s *storage) note(st *rt.Stream, seq uint64) error {
-	for i := range s.readers {
-		v := s.readers[i].Load()
-		if id, _ := unpack(v); v == 0 || id == st.ID() {
-			s.readers[i].Store(pack(st.ID(), seq))
-			return nil
+// afterAll makes st wait for the accesses of the streams in set.
+func (s *storage) afterAll(set uint64, list *[rt.MaxStreams]atomic.Uint64, st *rt.Stream) error {
+	for ; set != 0; set &= set - 1 {
+		if err := s.after(list[bits.TrailingZeros64(set)].Load(), st); err != nil {
+			return err
 		}
 	}
-	if err := s.after(&s.readers[0], st); err != nil {
-		return err
-	}
-	s.readers[0].Store(pack(st.ID(), seq))
 	return nil
+}
+
+// didRead notes a read by operation seq of st.
+func (s *storage) didRead(st *rt.Stream, seq uint64) {
+	me := pack(st.ID(), seq)
+	for {
+		v := s.reader.Load()
+		if id, _ := unpack(v); v != 0 && id != st.ID() {
+			break
+		}
+		if s.reader.CompareAndSwap(v, me) {
+			return
+		}
+	}
+	o := s.further()
+	o.reads[st.ID()].Store(me)
+	note(&o.readers, st.ID())
+}
+
+// didWrite notes a write by operation seq of st.
+func (s *storage) didWrite(st *rt.Stream, seq uint64) {
+	me := pack(st.ID(), seq)
+	for {
+		v := s.writer.Load()
+		if id, seq := unpack(v); v != 0 && !st.Covers(id, seq) {
+			break // another stream wrote meanwhile, some other part
+		}
+		if s.writer.CompareAndSwap(v, me) {
+			return
+		}
+	}
+	o := s.further()
+	o.writes[st.ID()].Store(me)
+	note(&o.writers, st.ID())
+}
+
+// further returns the accesses of further streams.
+func (a *accesses) further() *otherAccesses {
+	if o := a.more.Load(); o != nil {
+		return o
+	}
+	a.more.CompareAndSwap(nil, &otherAccesses{})
+	return a.more.Load()
+}
+
+// note adds a stream to a set.
+func note(set *atomic.Uint64, id int) {
+	if bit := uint64(1) << id; set.Load()&bit == 0 {
+		set.Or(bit)
+	}
 }
 
 // recordStream tells the allocator of a use by a stream that is not the block's own, once a stream.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -13,6 +14,8 @@ import (
 // copies from and to it while the host goes on.
 type lockedMemory struct {
 	memory *rt.Pinned
+	// arrival is the copy that fills the memory, while nobody has waited for it.
+	arrival atomic.Pointer[rt.Event]
 
 	mu sync.Mutex
 	// leaving are the ends of copies that read the memory, which the next write waits for.
@@ -87,15 +90,18 @@ func (s *storage) settled() error {
 	return nil
 }
 
-// filledBefore makes later work of st come after the copy that fills the storage, if one is under way; the host waits only if that copy is
+// filledBefore makes later work of st, whose turn the caller has, come after the copy that fills the storage, if one is under way; the host waits only if that copy is
 // another device's.
 func (s *storage) filledBefore(st *rt.Stream) error {
-	a := s.arrival.Load()
+	if !s.arriving() {
+		return nil
+	}
+	a := s.locked.arrival.Load()
 	if a == nil {
 		return nil
 	}
 	if a.Device() == st.Device() {
-		return st.Wait(a)
+		return st.WaitInTurn(a)
 	}
 	return s.arrived()
 }
@@ -108,7 +114,7 @@ func (s *storage) usedBefore(st *rt.Stream) error {
 	s.locked.mu.Lock()
 	for _, e := range s.locked.leaving {
 		if e.Device() == st.Device() {
-			if err := st.Wait(e); err != nil {
+			if err := st.WaitInTurn(e); err != nil {
 				s.locked.mu.Unlock()
 				return err
 			}
@@ -175,7 +181,7 @@ func (t *Tensor) download(from *rt.Stream, src driver.Ptr, b []byte) error {
 	if err := l.memory.Record(from); err != nil {
 		return err
 	}
-	if old := t.st.arrival.Swap(e); old != nil {
+	if old := l.arrival.Swap(e); old != nil {
 		old.Close()
 	}
 	return nil
@@ -348,14 +354,17 @@ func runCopyAcross(f *frame) error {
 
 // reading does a copy that reads t on stream from of its device, in order with other work on t.
 func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
-	seq := from.Next()
-	from.Began(opRead, seq)
+	f.release() // a call has one stream's turn at a time; the copy to the frame's own stream is waited for, or goes to memory that nobody knows yet
+	seq, err := from.Begin(opRead, nil)
+	if err != nil {
+		return err
+	}
+	defer from.Issued(seq)
 	if !f.x.m.manual {
-		if err := t.st.read(from, seq); err != nil {
+		if err := t.st.beforeRead(from); err != nil {
 			return err
 		}
+		defer t.st.didRead(from, seq)
 	}
-	err := do()
-	from.Issued(seq)
-	return err
+	return do()
 }

@@ -113,8 +113,8 @@ func (f *frame) call() {
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
-	if s.capture != nil {
-		s.capture.reach(f)
+	if c := x.recording(); c != nil {
+		c.reach(f)
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
@@ -172,18 +172,20 @@ func (f *frame) issue(grads bool) {
 	st, r := f.x.m.stream, f.row
 	f.check(st.Device().Lost())
 	f.checkWrites(grads)
-	seq := st.Next()
+	c := f.x.recording()
+	seq, mine, err := f.x.s.begin(r.id, st, c.rt())
+	f.check(err)
 	f.seq = seq
-	st.Began(r.id, seq)
-	if !f.x.m.manual {
-		f.order(seq)
+	if mine {
+		f.turn = st
 	}
-	if c := f.x.s.capture; c != nil {
-		c.note(f)
+	switch {
+	case c != nil:
+		c.order(f)
+	case !f.x.m.manual:
+		f.order()
 	}
-	together := f.x.s.change != nil
-	f.waits = together || f.dst[0] != nil
-	var err error
+	f.waits = f.x.s.change != nil || f.dst[0] != nil
 	if r.run != nil {
 		err = r.run(f)
 	} else {
@@ -194,10 +196,53 @@ func (f *frame) issue(grads bool) {
 	}
 	f.check(err)
 	f.countVersions()
-	if !together {
-		st.Issued(seq)
-	}
+	f.release()
 	f.check(f.endWork())
+}
+
+// release notes what the work under way accesses, and gives the stream's turn back. What failed may have queued some of it.
+func (f *frame) release() {
+	st := f.turn
+	if st == nil {
+		return
+	}
+	f.turn = nil
+	if !f.x.m.manual && !st.Recording() {
+		f.noteAccesses(st)
+	}
+	st.Issued(f.seq)
+}
+
+// begin takes st's turn for an operation op of the capture in, nil outside of captures, and returns its number. Where the Together under way has the turn, it
+// keeps it: mine is false.
+func (s *session) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (seq uint64, mine bool, err error) {
+	if s.change != nil {
+		seq, err = s.change.begin(op, st, in)
+		return seq, false, err
+	}
+	seq, err = st.Begin(op, in)
+	return seq, true, err
+}
+
+func (f *frame) noteAccesses(st *rt.Stream) {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
+			t.st.didRead(st, f.seq)
+		}
+	}
+	for _, t := range f.many {
+		t.st.didRead(st, f.seq)
+	}
+	for i := 0; i < f.outs; i++ {
+		if s := f.out[i].st; s.made == 0 && f.to(i) == nil && s.sole() { // nobody else knows it
+			s.made = pack(st.ID(), f.seq)
+		} else {
+			s.didWrite(st, f.seq)
+		}
+	}
+	for _, s := range f.wrote {
+		s.didWrite(st, f.seq)
+	}
 }
 
 // countVersions counts the change of what the operation writes in place.
@@ -215,22 +260,25 @@ func (f *frame) countVersions() {
 // idle stands for issue where nothing runs: other streams must still come after the work that last used the outputs' memory.
 func (f *frame) idle() {
 	st := f.x.m.stream
-	for i := 0; i < f.outs; i++ {
-		f.out[i].st.writer.Store(pack(st.ID(), st.Seq()))
+	if c := f.x.recording(); c != nil {
+		for i := 0; i < f.outs; i++ {
+			c.wrote(f.out[i].st, st, st.Seq(), true)
+		}
+		return
 	}
-	if c := f.x.s.capture; c != nil {
-		c.note(f)
+	for i := 0; i < f.outs; i++ {
+		f.out[i].st.made = pack(st.ID(), st.Seq())
 	}
 }
 
 // writes notes that the operation under way changes t, which is among its operands and none of its outputs.
 func (f *frame) writes(t *Tensor) {
 	f.check(t.st.settled())
-	if !f.x.m.manual {
-		f.check(t.st.write(f.x.m.stream, f.seq))
-	}
-	if c := f.x.s.capture; c != nil {
-		c.touch(t.st, true, false)
+	switch c := f.x.recording(); {
+	case c != nil:
+		c.writes(f, t.st, false)
+	case !f.x.m.manual:
+		f.check(t.st.beforeWrite(f.x.m.stream))
 	}
 	f.wrote = append(f.wrote, t.st)
 	f.waits = true
@@ -293,7 +341,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
-	if t.st.arrival.Load() != nil && f.row.flags&flagForeign == 0 {
+	if t.st.arriving() && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
 	}
 	dev := f.x.m.stream.Device()
@@ -341,19 +389,19 @@ func (f *frame) anyRequiresGrad() bool {
 	return requires
 }
 
-// order makes the stream wait for what the operation's accesses depend on, and notes them.
-func (f *frame) order(seq uint64) {
+// order makes the stream wait for what the operation's accesses depend on.
+func (f *frame) order() {
 	st := f.x.m.stream
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
-			f.check(t.st.read(st, seq))
+			f.check(t.st.beforeRead(st))
 		}
 	}
 	for _, t := range f.many {
-		f.check(t.st.read(st, seq))
+		f.check(t.st.beforeRead(st))
 	}
 	for i := 0; i < f.outs; i++ {
-		f.check(f.out[i].st.write(st, seq))
+		f.check(f.out[i].st.beforeWrite(st))
 	}
 }
 
@@ -489,7 +537,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
-	if f.row.flags&flagForeign == 0 && (d.st.locked != nil || d.st.arrival.Load() != nil) {
+	if f.row.flags&flagForeign == 0 && d.st.locked != nil {
 		f.check(d.st.settled())
 	}
 	if d.st.dev != f.x.m.stream.Device() {

@@ -21,13 +21,9 @@ type storage struct {
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
-	// The last write and the last reads by other streams, packed by pack: what a new access must wait for.
-	writer  atomic.Uint64
-	readers [2]atomic.Uint64
+	accesses
 	// streams has one bit for every stream of the device that touched the storage, besides its block's own.
 	streams atomic.Uint64
-	// arrival is the copy that fills the storage, while nobody has waited for it.
-	arrival atomic.Pointer[rt.Event]
 	// locked is page-locked host memory in place of a block, or nil.
 	locked *lockedMemory
 
@@ -67,8 +63,8 @@ func (s *storage) release() error {
 	if s.loosened.Load() {
 		s.cleanup.Stop()
 	}
-	if s.arrival.Load() != nil {
-		if a := s.arrival.Swap(nil); a != nil {
+	if s.arriving() {
+		if a := s.locked.arrival.Swap(nil); a != nil {
 			a.Close()
 		}
 	}
@@ -81,16 +77,22 @@ func (s *storage) release() error {
 	return s.dev.Free(b)
 }
 
+// arriving reports whether nobody has waited yet for a copy that fills the storage.
+func (s *storage) arriving() bool { return s.locked != nil && s.locked.arrival.Load() != nil }
+
 // arrived completes the copy that fills the storage, if one is under way.
 func (s *storage) arrived() error {
-	a := s.arrival.Load()
+	if !s.arriving() {
+		return nil
+	}
+	a := s.locked.arrival.Load()
 	if a == nil {
 		return nil
 	}
 	if err := a.Synchronize(); err != nil {
 		return err
 	}
-	if s.arrival.CompareAndSwap(a, nil) {
+	if s.locked.arrival.CompareAndSwap(a, nil) {
 		a.Close()
 	}
 	return nil

@@ -203,7 +203,7 @@ func (b *orderedBackend) Trim(wait bool) error {
 	if wait {
 		t := b.d.dev.Enter()
 		defer t.Leave()
-		if err := b.d.dev.Synchronize(t); err != nil {
+		if err := b.d.wait(t); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,7 @@ type Device struct {
 	stats struct{ hits, built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
-	streams [maxStreams]atomic.Pointer[Stream]
+	streams [MaxStreams]atomic.Pointer[Stream]
 	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
@@ -59,6 +59,11 @@ type Device struct {
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
+	// quiet is held for reading while the driver waits for a stream or the device, which a capture must not begin under, and for writing while one begins.
+	quiet      sync.RWMutex
+	capturesMu sync.Mutex
+	captures   []*Capture // under way
+
 	checks atomic.Pointer[checks] // nil unless memory checks were on
 
 	poolMu sync.Mutex
@@ -70,13 +75,13 @@ type Device struct {
 	timing  []driver.Event
 }
 
-// The streams of one device: the default one, those that users share round-robin, as many as PyTorch's pool has, and those of captures under way, which must
-// be nobody else's: work that another goroutine queued there would be recorded. Sets of streams are bits of a word.
+// MaxStreams is how many streams a device has at most, so that sets of them are bits of a word: the default one, those that users share round-robin, as many
+// as PyTorch's pool has, and those of captures under way.
 const (
+	MaxStreams     = 64
 	userStreams    = 32
 	firstCapture   = 1 + userStreams
-	maxStreams     = 64
-	capturesAtOnce = maxStreams - firstCapture
+	capturesAtOnce = MaxStreams - firstCapture
 )
 
 func newDevice(dev driver.Device, host bool) (*Device, error) {
@@ -121,26 +126,36 @@ func (d *Device) Memory() *alloc.Device { return d.mem }
 // Limits are the properties that launch shapes depend on.
 func (d *Device) Limits() *kernels.Limits { return &d.limits }
 
-// Synchronize waits for all work of the device and returns a fault of it, if any.
+// Synchronize waits for all work of the device and returns a fault of it, if any. What others capture meanwhile is not work yet.
 func (d *Device) Synchronize() error {
+	_, err := d.synchronize()
+	return err
+}
+
+// synchronize also returns up to which operation each stream is complete.
+func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	d.trace(deviceSynchronization, 0, 0)
-	var issued [maxStreams]uint64
-	for i := range d.streams {
-		if s := d.streams[i].Load(); s != nil {
-			issued[i] = s.Seq()
-		}
+	for s := range d.allStreams {
+		issued[s.id] = s.Seq()
 	}
 	t := d.dev.Enter()
 	defer t.Leave()
-	if err := d.dev.Synchronize(t); err != nil {
-		return d.Check(err, "the device could not be waited for")
+	if err := d.wait(t); err != nil {
+		return issued, d.Check(err, "the device could not be waited for")
 	}
+	for s := range d.allStreams {
+		s.finished(issued[s.id])
+	}
+	return issued, nil
+}
+
+// allStreams yields the streams in the order of their numbers.
+func (d *Device) allStreams(yield func(s *Stream) bool) {
 	for i := range d.streams {
-		if s := d.streams[i].Load(); s != nil {
-			s.finished(issued[i])
+		if s := d.streams[i].Load(); s != nil && !yield(s) {
+			return
 		}
 	}
-	return nil
 }
 
 // EmptyCache returns cached memory that nothing uses to the driver, that of dropped tensors too.
@@ -209,7 +224,7 @@ func (d *Device) Close() error {
 	} else {
 		first = nil
 	}
-	d.lost.CompareAndSwap(nil, fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again"))
+	d.lost.CompareAndSwap(nil, errClosed)
 	return first
 }
 

@@ -20,6 +20,7 @@ type Event struct {
 	handle  driver.Event // 0 before the first Record
 	stream  *Stream      // of the latest Record
 	seq     uint64       // how much of stream's work that covers
+	capture *Capture     // that the latest Record is part of, or nil
 	closed  bool
 	cleanup runtime.Cleanup
 }
@@ -61,11 +62,13 @@ func (e *Event) Record(s *Stream) error {
 			return err
 		}
 	}
+	s.mark.Lock()
 	h, seq := e.handle, s.Seq() // before the driver's call: what others issue meanwhile may not be covered
 	err := e.dev.dev.EventRecord(h, s.handle)
 	if err == nil {
-		e.stream, e.seq = s, seq
+		e.stream, e.seq, e.capture = s, seq, s.capture.Load()
 	}
+	s.mark.Unlock()
 	e.mu.Unlock()
 	if created {
 		e.dev.trace(eventCreation, uint64(h), 0)
@@ -102,6 +105,16 @@ func (s *Stream) Wait(e *Event) error {
 	if err := e.Usable(); err != nil {
 		return err
 	}
+	v, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.giveBack(v)
+	return s.WaitInTurn(e)
+}
+
+// WaitInTurn is Wait for who has the turn of s.
+func (s *Stream) WaitInTurn(e *Event) error {
 	h, err := s.wait(e)
 	if h != 0 && err == nil {
 		s.dev.trace(eventWait, uint64(h), uint64(s.handle))
@@ -116,20 +129,28 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 	if e.handle == 0 || e.stream == s {
 		return e.handle, nil
 	}
-	if err := s.dev.dev.StreamWait(s.handle, e.handle); err != nil {
-		return e.handle, s.dev.Check(err, "a stream could not be made to wait for an event")
+	var err error
+	c, now := e.capture, s.capture.Load()
+	wait := func() error { return s.dev.dev.StreamWait(s.handle, e.handle) }
+	switch {
+	case now != nil && c != now:
+		return e.handle, s.isolated()
+	case c != nil && now == nil:
+		err = c.add(s, wait)
+	default:
+		err = wait()
 	}
-	if e.stream.dev == s.dev {
+	if err == nil && c == nil && e.stream.dev == s.dev {
 		raise(&s.waited[e.stream.id], e.seq)
 	}
-	return e.handle, nil
+	return e.handle, s.dev.Check(err, "a stream could not be made to wait for an event")
 }
 
 // Query reports whether the work that e marks is done; true if e was never recorded.
 func (e *Event) Query() (bool, error) {
-	h, s, seq := e.point()
-	if h == 0 {
-		return true, nil
+	h, s, seq, err := e.point()
+	if h == 0 || err != nil {
+		return err == nil, err
 	}
 	t := e.dev.dev.Enter()
 	defer t.Leave()
@@ -142,9 +163,9 @@ func (e *Event) Query() (bool, error) {
 
 // Synchronize waits until the work that e marks is done.
 func (e *Event) Synchronize() error {
-	h, s, seq := e.point()
-	if h == 0 {
-		return nil
+	h, s, seq, err := e.point()
+	if h == 0 || err != nil {
+		return err
 	}
 	e.dev.trace(eventSynchronization, uint64(h), 0)
 	t := e.dev.dev.Enter()
@@ -156,10 +177,14 @@ func (e *Event) Synchronize() error {
 	return nil
 }
 
-func (e *Event) point() (driver.Event, *Stream, uint64) {
+// point returns what e marks, which nobody can ask about if a capture recorded it.
+func (e *Event) point() (driver.Event, *Stream, uint64, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.handle, e.stream, e.seq
+	if e.capture != nil {
+		return 0, nil, 0, fault.New(fault.Capture, "the event was recorded in the capture%s, whose work only replays run; record it outside", e.capture.where())
+	}
+	return e.handle, e.stream, e.seq, nil
 }
 
 // Elapsed returns the device's time from e to end, to about half a microsecond.
@@ -173,8 +198,11 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	if e.dev != end.dev {
 		return 0, fault.New(fault.Invalid, "Both events must be on the same device, but one is on %s and the other on %s", e.dev.info.Name, end.dev.info.Name)
 	}
-	a, _, _ := e.point()
-	b, _, _ := end.point()
+	a, _, _, err := e.point()
+	b, _, _, endErr := end.point()
+	if err != nil || endErr != nil {
+		return 0, errors.Join(err, endErr)
+	}
 	if a == 0 || b == 0 {
 		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time")
 	}

@@ -44,7 +44,7 @@ func TestEvent(t *testing.T) {
 		t.Errorf("elapsed time of nothing: %v", err)
 	}
 	release := sim.Hold(a.handle)
-	a.Issued(a.Next())
+	issue(t, a, 0)
 	must(e.Record(a))
 	query(e, false)
 	if _, err := e.Elapsed(e); err == nil || !strings.HasPrefix(err.Error(), "Both events must be completed before calculating elapsed time") {

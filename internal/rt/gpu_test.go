@@ -112,7 +112,7 @@ func TestAsyncBackendGPU(t *testing.T) {
 	ok(t, err)
 	got := make([]byte, 1<<20)
 	for range 3 {
-		ok(t, g.Launch(main, main.Next(), true))
+		launch(t, g, main)
 		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), main.handle))
 		ok(t, main.Synchronize())
 		if got[0] != 7 || got[1<<20-1] != 7 {

@@ -3,6 +3,7 @@ package rt
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -33,6 +34,8 @@ type CaptureSpec struct {
 	Mode CaptureMode
 	// Source keeps the graph as it was recorded, for Dump.
 	Source bool
+	// At is the file and line of the capture, for errors of others.
+	At string
 }
 
 // Capture is a capture under way: the work of its stream, and of streams that join it, is recorded instead of run. The goroutine that began
@@ -42,6 +45,12 @@ type Capture struct {
 	stream *Stream
 	thread driver.Thread
 	spec   CaptureSpec
+	// streams are those that it records, in the order in which they came; mu is held while one comes, since that may be by any goroutine.
+	mu      sync.Mutex
+	streams []*Stream
+	ended   bool
+	// waited remembers up to which captured operation a stream waits for another one.
+	waited map[[2]int]uint64
 }
 
 // Graph is recorded work, ready to run again and again. It holds the private pool of its capture.
@@ -97,10 +106,11 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	case st.Capturing():
 		return nil, fault.New(fault.Capture, "the stream is being captured already; end that capture first")
 	}
-	if err := d.Synchronize(); err != nil {
+	issued, err := d.synchronize()
+	if err != nil {
 		return nil, err
 	}
-	d.settle()
+	d.settle(&issued)
 	if err := d.mem.EmptyReleased(); err != nil { // or graphs captured one after another would each leave a pool's memory behind
 		return nil, err
 	}
@@ -110,33 +120,142 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	pool := spec.Pool
 	var id atomic.Uint64
 	b := &backend{d}
-	err := d.mem.BeginAllocateToPool(pool, func(s alloc.Stream) bool {
+	err = d.mem.BeginAllocateToPool(pool, func(s alloc.Stream) bool {
 		got, ok := b.Capturing(s)
 		return ok && got == id.Load()
 	})
 	if err != nil {
 		return nil, err
 	}
-	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec}
-	err = d.dev.CaptureBegin(c.thread, st.handle, driverModes[spec.Mode])
-	if err == nil {
-		var n uint64
-		if _, n, err = d.dev.CaptureInfo(st.handle); err == nil {
-			id.Store(n)
-			return c, nil
-		}
-		c.drop()
+	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}}
+	if err = c.begin(&id); err == nil {
+		return c, nil
 	}
 	return nil, errors.Join(wrap(err, "the capture could not begin"), c.leave(true))
 }
 
-// settle notes that every stream has waited for all work of every other, which holds after a synchronisation of the device.
-func (d *Device) settle() {
-	for i := range d.streams {
-		s := d.streams[i].Load()
-		for j := range d.streams {
-			if o := d.streams[j].Load(); s != nil && o != nil {
-				s.waited[o.id].Store(o.Seq())
+// begin begins to record the capture's stream, and stores the capture's id.
+func (c *Capture) begin(id *atomic.Uint64) error {
+	d, st := c.dev, c.stream
+	v, err := st.take()
+	if err != nil {
+		return err
+	}
+	defer st.giveBack(v)
+	d.quiet.Lock()
+	defer d.quiet.Unlock()
+	err = c.add(st, func() error { return d.dev.CaptureBegin(c.thread, st.handle, driverModes[c.spec.Mode]) })
+	if err != nil {
+		return err
+	}
+	d.enlist(c)
+	_, n, err := d.dev.CaptureInfo(st.handle)
+	if err != nil {
+		c.drop()
+		return err
+	}
+	id.Store(n)
+	return nil
+}
+
+// add makes s one of the capture's streams; join does it for the driver. The caller has the turn of s.
+func (c *Capture) add(s *Stream, join func() error) error {
+	d := c.dev
+	e, err := d.AcquireEvent(false)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.mark.Lock()
+	defer s.mark.Unlock()
+	if c.ended {
+		err = fault.New(fault.Capture, "the capture has ended; begin it again")
+	} else if err = d.dev.EventRecord(e, s.handle); err == nil {
+		err = join()
+	}
+	if err != nil {
+		d.ReleaseEvent(e, false)
+		return err
+	}
+	s.eager = e
+	s.capture.Store(c)
+	c.streams = append(c.streams, s)
+	return nil
+}
+
+// Join makes s one of the capture's streams, if it is not, by waiting for what its stream o has recorded.
+func (c *Capture) Join(s, o *Stream) error {
+	if s.capture.Load() == c {
+		return nil
+	}
+	v, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.giveBack(v)
+	return c.after(s, o)
+}
+
+// after makes later work of s come after what the capture's stream o has recorded; s joins the capture. The caller has the turn of s.
+func (c *Capture) after(s, o *Stream) error {
+	d := c.dev
+	e, err := d.AcquireEvent(false)
+	if err != nil {
+		return err
+	}
+	defer d.ReleaseEvent(e, false)
+	join := func() error {
+		if err := d.dev.EventRecord(e, o.handle); err != nil {
+			return err
+		}
+		return d.dev.StreamWait(s.handle, e)
+	}
+	switch s.capture.Load() {
+	case nil:
+		err = c.add(s, join)
+	case c:
+		err = join()
+	default:
+		return s.isolated()
+	}
+	if err != nil {
+		return d.Check(err, "a stream could not be made to wait for another")
+	}
+	d.traceWait(uint64(e), uint64(o.handle), uint64(s.handle))
+	return nil
+}
+
+// WaitFor makes later captured work of s come after the captured operation seq of o, unless it already does.
+func (c *Capture) WaitFor(s, o *Stream, seq uint64) error {
+	pair := [2]int{s.id, o.id}
+	if s == o || c.waited[pair] >= seq {
+		return nil
+	}
+	c.waited[pair] = max(o.Seq(), seq)
+	return c.after(s, o)
+}
+
+// Stream returns the stream on which the capture began.
+func (c *Capture) Stream() *Stream { return c.stream }
+
+// Records reports whether the capture, which may be nil, records s.
+func (c *Capture) Records(s *Stream) bool { return c != nil && s.capture.Load() == c }
+
+// where says where the capture began, if that is known.
+func (c *Capture) where() string {
+	if c == nil || c.spec.At == "" {
+		return ""
+	}
+	return " at " + c.spec.At
+}
+
+// settle notes that every stream has waited for what every other had issued before a synchronisation of the device.
+func (d *Device) settle(issued *[MaxStreams]uint64) {
+	for s := range d.allStreams {
+		for id, seq := range issued {
+			if seq > 0 {
+				raise(&s.waited[id], seq)
 			}
 		}
 	}
@@ -152,10 +271,31 @@ func (c *Capture) leave(release bool) error {
 	return err
 }
 
+// end ends the driver's capture by a thread, once, and lets its streams go.
+func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return 0, errClosed
+	}
+	c.ended = true
+	d := c.dev
+	d.delist(c)
+	g, err = d.dev.CaptureEnd(t, c.stream.handle)
+	for _, s := range c.streams {
+		s.mark.Lock()
+		s.capture.Store(nil)
+		d.ReleaseEvent(s.eager, false)
+		s.eager = 0
+		s.mark.Unlock()
+	}
+	return g, err
+}
+
 // drop ends the driver's capture and forgets what it recorded, be it whole or broken.
 func (c *Capture) drop() {
 	// The capture is being abandoned for an error that is reported already.
-	if g, err := c.dev.dev.CaptureEnd(c.thread, c.stream.handle); err == nil && g != 0 {
+	if g, err := c.end(c.thread); err == nil && g != 0 {
 		_ = c.dev.dev.GraphDestroy(c.thread, g)
 	}
 }
@@ -169,10 +309,26 @@ func (c *Capture) Abort() error {
 	return c.leave(true)
 }
 
+// JoinAll makes the capture's stream come after all that the capture recorded.
+func (c *Capture) JoinAll() error {
+	c.mu.Lock()
+	streams := slices.Clone(c.streams)
+	c.mu.Unlock()
+	for _, o := range streams {
+		if o == c.stream {
+			continue
+		}
+		if err := c.after(c.stream, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // End ends the capture and makes its work executable.
 func (c *Capture) End() (*Graph, error) {
 	d := c.dev
-	g, err := d.dev.CaptureEnd(c.thread, c.stream.handle)
+	g, err := c.end(c.thread)
 	if err != nil {
 		return nil, errors.Join(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
@@ -198,7 +354,8 @@ func (c *Capture) End() (*Graph, error) {
 	return out, c.leave(false)
 }
 
-// Launch queues one run on s as its operation seq. If ordered, it waits for the latest run of a graph of the same pool on another stream.
+// Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same pool on another
+// stream.
 func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
 	if g.exec == 0 {
 		return fault.New(fault.Closed, "the graph was closed")
@@ -214,7 +371,6 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
 	if err := g.dev.dev.GraphLaunch(g.exec, s.handle); err != nil {
 		return wrap(err, "the graph could not be launched")
 	}
-	s.Issued(seq)
 	p.last, p.seq = s, seq
 	return nil
 }

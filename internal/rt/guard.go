@@ -115,7 +115,7 @@ func (c *checks) freeing(b *alloc.Block) error {
 	}
 	t := d.dev.Enter()
 	defer t.Leave()
-	if err := d.dev.Synchronize(t); err != nil {
+	if err := d.wait(t); err != nil {
 		return err
 	}
 	s := driver.Stream(b.Stream())

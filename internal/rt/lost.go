@@ -11,6 +11,9 @@ import (
 // first call that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are
 // silent. The inline device runs each call before it returns, so there a fault is that call's alone.
 
+// errClosed is the error of every call that comes after the device's end.
+var errClosed = fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again")
+
 // Check gives the error of a driver call the kind that users act on, with msg before it; nil stays nil. A device fault loses the device.
 func (d *Device) Check(err error, msg string) error {
 	if err == nil {
@@ -18,6 +21,9 @@ func (d *Device) Check(err error, msg string) error {
 	}
 	if e := d.lost.Load(); e != nil && e.Kind == fault.Closed {
 		return e
+	}
+	if own, is := err.(*fault.Error); is { // not the driver's
+		return own
 	}
 	c, ok := codeOf(err)
 	if !ok || !c.Sticky() {

@@ -192,7 +192,7 @@ func TestAsyncCapture(t *testing.T) {
 	}
 	got := make([]byte, 4096)
 	for range 2 {
-		ok(t, g.Launch(st, st.Next(), true))
+		launch(t, g, st)
 		ok(t, d.Driver().CopyDtoH(got, driver.Ptr(out.Addr()), st.handle))
 		ok(t, st.Synchronize())
 		if got[0] != 3 || got[4095] != 3 {

@@ -20,6 +20,23 @@ func openSim(t *testing.T, wrap func(d driver.Device) driver.Device) *Device {
 	return d
 }
 
+// issue counts an operation of s that does nothing.
+func issue(t *testing.T, s *Stream, op OpID) {
+	t.Helper()
+	seq, err := s.Begin(op, nil)
+	ok(t, err)
+	s.Issued(seq)
+}
+
+// launch queues a run of g on s.
+func launch(t *testing.T, g *Graph, s *Stream) {
+	t.Helper()
+	seq, err := s.Begin(0, nil)
+	ok(t, err)
+	ok(t, g.Launch(s, seq, true))
+	s.Issued(seq)
+}
+
 func TestRing(t *testing.T) {
 	d := openSim(t, nil)
 	a, b := RegisterOp("RingA"), RegisterOp("RingB")
@@ -28,13 +45,11 @@ func TestRing(t *testing.T) {
 		t.Errorf("a fresh stream has run %v", names)
 	}
 	for i := range ringSize + 3 {
-		seq := s.Next()
-		if i%2 == 0 {
-			s.Began(a, seq)
-		} else {
-			s.Began(b, seq)
+		op := a
+		if i%2 != 0 {
+			op = b
 		}
-		s.Issued(seq)
+		issue(t, s, op)
 	}
 	names, seqs := s.Recent()
 	if len(names) != ringSize || seqs[0] != 4 || seqs[ringSize-1] != ringSize+3 || !slices.IsSorted(seqs) || names[0] != "RingB" || names[1] != "RingA" {
@@ -49,7 +64,7 @@ func TestRing(t *testing.T) {
 	if got := d.suspects(); len(got) != 0 {
 		t.Errorf("after a wait the suspects are %q", got)
 	}
-	if n := testing.AllocsPerRun(100, func() { s.Began(a, s.Next()) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { issue(t, s, a) }); n != 0 {
 		t.Errorf("noting an operation allocates %v times", n)
 	}
 }

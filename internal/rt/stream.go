@@ -3,6 +3,7 @@ package rt
 import (
 	"errors"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"tenon.dev/fault"
@@ -10,18 +11,28 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Stream is an in-order queue of a device's work. Seq counts the operations issued to it, so that an access to memory is named by a stream
-// and a number; waited remembers, for every other stream, up to which number this one already waits.
+// Stream is an in-order queue of a device's work. Operations are numbered, so that an access to memory is named by a stream and a number; waited remembers,
+// for every other stream, up to which number this one already waits.
 type Stream struct {
 	dev    *Device
 	handle driver.Stream
 	id     int
-	seq    atomic.Uint64
-	issued atomic.Uint64
-	waited [maxStreams]atomic.Uint64
+	// turn is the number of the latest operation handed to the driver, above the bits turnBusy and the like.
+	turn   atomic.Uint64
+	waited [MaxStreams]atomic.Uint64
 	done   atomic.Uint64 // up to which operation the stream is known to be complete
 	ring   ring
 	lines  *lineRing // nil unless the device keeps calls
+
+	// queue is for those who wait for their turn.
+	queueMu sync.Mutex
+	queue   *sync.Cond
+
+	// capture is what records the stream's work, or nil. It changes in the stream's turn and under mark, which is also held while an event is recorded for
+	// another stream: so no event of a capture is ever waited for by work outside of it. eager is then the end of the work before the capture.
+	mark    sync.Mutex
+	capture atomic.Pointer[Capture]
+	eager   driver.Event
 }
 
 // Usable returns why the stream cannot be used, or nil.
@@ -41,11 +52,93 @@ func (s *Stream) Handle() driver.Stream { return s.handle }
 // ID returns the stream's number in its device; 0 is the default stream.
 func (s *Stream) ID() int { return s.id }
 
-// Next counts one operation and returns its number, starting at 1.
-func (s *Stream) Next() uint64 { return s.seq.Add(1) }
+// An operation's number and its launch are one step: from Begin to Issued nobody else issues to the stream. So whoever knows of an operation with a number
+// knows that all before it were launched. On a device that runs each call before it returns there is nothing to wait for, and no turn.
+const (
+	turnBusy   = 1 << iota // somebody issues
+	turnWanted             // others wait
+	turnClosed             // the device is closed, and the turn is never given back
+	turnBits   = 3
+)
 
-// Issued says that operation seq has been handed to the driver: from now on an event recorded on s covers it.
-func (s *Stream) Issued(seq uint64) { raise(&s.issued, seq) }
+// Begin takes the turn for an operation op of the capture in, nil outside of captures, and returns its number, starting at 1. Issued gives the turn back.
+func (s *Stream) Begin(op OpID, in *Capture) (uint64, error) {
+	v, err := s.take()
+	if err != nil {
+		return 0, err
+	}
+	if s.capture.Load() != in {
+		s.giveBack(v)
+		return 0, s.foreign(in)
+	}
+	seq := v>>turnBits + 1
+	s.Began(op, seq)
+	return seq, nil
+}
+
+// Issued says that operation seq has been handed to the driver, or has failed: from now on an event recorded on s covers it.
+func (s *Stream) Issued(seq uint64) {
+	if !s.dev.info.Inline {
+		s.giveBack(seq << turnBits)
+	}
+}
+
+// take takes the turn and returns its word.
+func (s *Stream) take() (uint64, error) {
+	if s.dev.info.Inline {
+		return s.turn.Add(1<<turnBits) - 1<<turnBits, nil
+	}
+	v := s.turn.Load()
+	if v&turnBusy == 0 && s.turn.CompareAndSwap(v, v|turnBusy) {
+		return v, nil
+	}
+	return s.await()
+}
+
+// await is take where somebody else has the turn.
+func (s *Stream) await() (uint64, error) {
+	s.queueMu.Lock()
+	defer s.queueMu.Unlock()
+	for {
+		switch v := s.turn.Load(); {
+		case v&turnClosed != 0:
+			return 0, errClosed
+		case v&turnBusy == 0:
+			if s.turn.CompareAndSwap(v, v|turnBusy) {
+				return v, nil
+			}
+		case v&turnWanted != 0 || s.turn.CompareAndSwap(v, v|turnWanted):
+			s.queue.Wait()
+		}
+	}
+}
+
+// giveBack ends the turn and leaves v as the stream's word.
+func (s *Stream) giveBack(v uint64) {
+	if s.dev.info.Inline {
+		return
+	}
+	if s.turn.Swap(v)&turnWanted != 0 {
+		s.queueMu.Lock()
+		defer s.queueMu.Unlock()
+		s.queue.Broadcast()
+	}
+}
+
+// close takes the turn for good.
+func (s *Stream) close() {
+	if v, err := s.take(); err == nil {
+		s.giveBack(v | turnBusy | turnClosed)
+	}
+}
+
+// foreign is the error of work of the capture in, or of none, on a stream that is not part of it.
+func (s *Stream) foreign(in *Capture) error {
+	if c := s.capture.Load(); c != nil {
+		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, of which this is no part; use another stream, or wait for the capture's end", s.id, c.where())
+	}
+	return fault.New(fault.Capture, "stream %d is no part of the graph that is captured%s: use the Exec that the captured function is given", s.id, in.where())
+}
 
 // raise makes a at least v.
 func raise(a *atomic.Uint64, v uint64) {
@@ -58,18 +151,57 @@ func raise(a *atomic.Uint64, v uint64) {
 }
 
 // Seq returns the number of the latest operation handed to the driver.
-func (s *Stream) Seq() uint64 { return s.issued.Load() }
+func (s *Stream) Seq() uint64 { return s.turn.Load() >> turnBits }
 
-// WaitFor makes later work of s wait for operation seq of o, unless it already does.
+// WaitFor makes later work of s, which is not being captured, wait for operation seq of o, unless it already does. The operation has been launched.
 func (s *Stream) WaitFor(o *Stream, seq uint64) error {
-	if s == o || s.waited[o.id].Load() >= seq {
+	if s.Covers(o.id, seq) {
 		return nil
 	}
-	return s.WaitAll(o)
+	return s.waitMark(o, seq)
 }
 
-// WaitAll makes later work of s wait for all work that o has now.
-func (s *Stream) WaitAll(o *Stream) error {
+// Covers reports whether the work that s gets now comes after operation seq of the stream with that number.
+func (s *Stream) Covers(id int, seq uint64) bool {
+	return s.id == id || s.waited[id].Load() >= seq
+}
+
+// waitMark makes later work of s wait for all work that o has outside of captures, operation seq among it.
+func (s *Stream) waitMark(o *Stream, seq uint64) error {
+	d := s.dev
+	e, err := d.AcquireEvent(false)
+	if err != nil {
+		return err
+	}
+	defer d.ReleaseEvent(e, false)
+	o.mark.Lock()
+	defer o.mark.Unlock()
+	now, from := o.Seq(), e
+	if o.capture.Load() == nil {
+		err = d.dev.EventRecord(e, o.handle)
+	} else {
+		now, from = 0, o.eager
+	}
+	if err == nil {
+		err = d.dev.StreamWait(s.handle, from)
+	}
+	if err != nil {
+		return d.Check(err, "a stream could not be made to wait for another")
+	}
+	raise(&s.waited[o.id], max(now, seq))
+	d.traceWait(uint64(from), uint64(o.handle), uint64(s.handle))
+	return nil
+}
+
+// WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture.
+func (s *Stream) WaitAll(o *Stream) error { return s.waitAll(o, func(*Capture) bool { return true }) }
+
+// WaitIn is WaitAll by work of the capture in, or of none: no stream becomes part of another capture.
+func (s *Stream) WaitIn(o *Stream, in *Capture) error {
+	return s.waitAll(o, func(c *Capture) bool { return c == in })
+}
+
+func (s *Stream) waitAll(o *Stream, join func(c *Capture) bool) error {
 	if s == o {
 		return nil
 	}
@@ -79,21 +211,25 @@ func (s *Stream) WaitAll(o *Stream) error {
 	if s.dev != o.dev {
 		return fault.New(fault.Unsupported, "streams of different devices wait through copies only; copy what is to be shared with To or CopyInto")
 	}
-	now := o.Seq()
-	e, err := s.dev.AcquireEvent(false)
+	v, err := s.take()
 	if err != nil {
 		return err
 	}
-	defer s.dev.ReleaseEvent(e, false)
-	if err := s.dev.dev.EventRecord(e, o.handle); err != nil {
-		return s.dev.Check(err, "a stream could not be made to wait for another")
+	defer s.giveBack(v)
+	switch c := o.capture.Load(); {
+	case c != nil && !join(c):
+		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, whose work only replays run; wait for the stream after the capture", o.id, c.where())
+	case c != nil:
+		return c.after(s, o)
+	case s.capture.Load() != nil:
+		return s.isolated()
 	}
-	if err := s.dev.dev.StreamWait(s.handle, e); err != nil {
-		return s.dev.Check(err, "a stream could not be made to wait for another")
-	}
-	s.waited[o.id].Store(now)
-	s.dev.traceWait(uint64(e), uint64(o.handle), uint64(s.handle))
-	return nil
+	return s.waitMark(o, 0)
+}
+
+// isolated is the error of captured work that is to wait for work outside of the capture.
+func (s *Stream) isolated() error {
+	return fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot wait for work that is no part of it; wait before the capture", s.id, s.capture.Load().where())
 }
 
 // Capturing reports whether the work of s is being recorded as a graph.
@@ -102,26 +238,34 @@ func (s *Stream) Capturing() bool {
 	return capturing
 }
 
+// Recording reports whether s is one of the streams of a capture. Who has its turn knows that it stays so.
+func (s *Stream) Recording() bool { return s.capture.Load() != nil }
+
 // Query reports whether all work of s is done.
-func (s *Stream) Query() (bool, error) {
+func (s *Stream) Query() (ok bool, err error) {
 	seq := s.Seq()
-	t := s.dev.dev.Enter()
-	defer t.Leave()
-	ok, err := s.dev.dev.StreamQuery(t, s.handle)
+	d := s.dev
+	err = d.undisturbed(s, func(t driver.Thread) error {
+		ok, err = d.dev.StreamQuery(t, s.handle)
+		return err
+	}, func(t driver.Thread, e driver.Event) error {
+		ok, err = d.dev.EventQuery(t, e)
+		return err
+	})
 	if ok {
 		s.finished(seq)
 	}
-	return ok, s.dev.Check(err, "the stream could not be queried")
+	return ok, d.Check(err, "the stream could not be queried")
 }
 
 // Synchronize waits until all work of s is done.
 func (s *Stream) Synchronize() error {
-	s.dev.trace(streamSynchronization, uint64(s.handle), 0)
+	d := s.dev
+	d.trace(streamSynchronization, uint64(s.handle), 0)
 	seq := s.Seq()
-	t := s.dev.dev.Enter()
-	defer t.Leave()
-	if err := s.dev.dev.StreamSynchronize(t, s.handle); err != nil {
-		return s.dev.Check(err, "the stream could not be waited for")
+	err := d.undisturbed(s, func(t driver.Thread) error { return d.dev.StreamSynchronize(t, s.handle) }, d.dev.EventSynchronize)
+	if err != nil {
+		return d.Check(err, "the stream could not be waited for")
 	}
 	s.finished(seq)
 	return nil
@@ -135,6 +279,7 @@ func (d *Device) newStream(id int) (*Stream, error) {
 		return nil, d.Check(err, "a stream could not be created")
 	}
 	s := &Stream{dev: d, handle: h, id: id}
+	s.queue = sync.NewCond(&s.queueMu)
 	if d.lines {
 		s.lines = &lineRing{}
 	}

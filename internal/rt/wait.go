@@ -1,0 +1,118 @@
+package rt
+
+import (
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+)
+
+// While a graph is captured, a call that waits for the device breaks the capture, whoever makes it. Waits of other threads then are waits for events of the
+// streams that are not captured.
+
+// disturbs says whether a wait by the thread of t would break a capture, in a capture of its own or of others.
+func (d *Device) disturbs(t driver.Thread) (own, others bool) {
+	d.capturesMu.Lock()
+	defer d.capturesMu.Unlock()
+	for _, c := range d.captures {
+		if c.thread.ID() == t.ID() {
+			own = true
+		} else {
+			others = true
+		}
+	}
+	return own, others
+}
+
+// wait waits for all work of the device. A thread that captures is told that it cannot.
+func (d *Device) wait(t driver.Thread) error {
+	d.quiet.RLock()
+	own, others := d.disturbs(t)
+	if !others {
+		defer d.quiet.RUnlock()
+		return d.dev.Synchronize(t)
+	}
+	if own {
+		d.quiet.RUnlock()
+		return fault.New(fault.Capture, "the device cannot be waited for in a capture; wait before or after it")
+	}
+	events := make([]driver.Event, 0, MaxStreams)
+	defer func() {
+		for _, e := range events {
+			d.ReleaseEvent(e, false)
+		}
+	}()
+	var err error
+	for s := range d.allStreams {
+		e, marked, markErr := s.marked()
+		if marked {
+			events = append(events, e)
+		}
+		if markErr != nil {
+			err = markErr
+			break
+		}
+	}
+	d.quiet.RUnlock()
+	if err != nil {
+		return err
+	}
+	return (&backend{d}).relaxed(func(t driver.Thread) error {
+		for _, e := range events {
+			if err := d.dev.EventSynchronize(t, e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// marked records an event at the end of the stream's work outside of captures; a stream that is being captured has none that is not waited for before.
+func (s *Stream) marked() (e driver.Event, ok bool, err error) {
+	s.mark.Lock()
+	defer s.mark.Unlock()
+	if s.capture.Load() != nil {
+		return 0, false, nil
+	}
+	if e, err = s.dev.AcquireEvent(false); err != nil {
+		return 0, false, err
+	}
+	return e, true, s.dev.dev.EventRecord(e, s.handle)
+}
+
+// undisturbed asks for the state of s, or waits for it: with call or, where that would break a capture of another thread, with the like for an event.
+func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
+	t := d.dev.Enter()
+	defer t.Leave()
+	d.quiet.RLock()
+	if _, others := d.disturbs(t); !others {
+		defer d.quiet.RUnlock()
+		return call(t)
+	}
+	e, ok, err := s.marked()
+	d.quiet.RUnlock()
+	if ok {
+		defer d.ReleaseEvent(e, false)
+	}
+	if err != nil || !ok {
+		if c := s.capture.Load(); err == nil && c != nil {
+			err = fault.New(fault.Capture, "stream %d records the graph that is captured%s, and cannot be waited for; wait for the capture's end", s.id, c.where())
+		}
+		return err
+	}
+	return (&backend{d}).relaxed(func(t driver.Thread) error { return like(t, e) })
+}
+
+// enlist adds c to the captures under way.
+func (d *Device) enlist(c *Capture) {
+	d.capturesMu.Lock()
+	defer d.capturesMu.Unlock()
+	d.captures = append(d.captures, c)
+}
+
+// delist takes it out.
+func (d *Device) delist(c *Capture) {
+	d.capturesMu.Lock()
+	defer d.capturesMu.Unlock()
+	d.captures = slices.DeleteFunc(d.captures, func(o *Capture) bool { return o == c })
+}
