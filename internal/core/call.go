@@ -325,13 +325,40 @@ func numbersOf(v []float64) numberList {
 	return numberList{unique.Make(string(b))}
 }
 
-func (n numberList) floats() []float64 {
+// floats appends the numbers to buf.
+func (n numberList) floats(buf []float64) []float64 {
 	s := n.h.Value()
-	out := make([]float64, len(s)/8)
-	for i := range out {
-		out[i] = math.Float64frombits(binary.LittleEndian.Uint64([]byte(s[8*i : 8*i+8])))
+	for i := 0; i < len(s); i += 8 {
+		var bits uint64
+		for j := 7; j >= 0; j-- {
+			bits = bits<<8 | uint64(s[i+j])
+		}
+		buf = append(buf, math.Float64frombits(bits))
 	}
-	return out
+	return buf
+}
+
+// numbers is numbersOf, with the list that it returned last where that has those numbers.
+func (c *internCache) numbers(v []float64) numberList {
+	same := len(v) == len(c.lastNumbers) && len(v) > 0
+	for i := 0; same && i < len(v); i++ {
+		same = math.Float64bits(v[i]) == math.Float64bits(c.lastNumbers[i])
+	}
+	if !same {
+		c.lastNumbers, c.lastList = append(c.lastNumbers[:0], v...), numbersOf(v)
+	}
+	return c.lastList
+}
+
+// keptParam returns p as an attribute: the one that slot keeps if that is p, so that a call which repeats allocates none.
+func keptParam[P interface {
+	comparable
+	param
+}](slot *param, p P) param {
+	if old, ok := (*slot).(P); !ok || old != p {
+		*slot = p
+	}
+	return *slot
 }
 
 // scalarsOf returns the list of those scalars, of which each becomes a float and the bits of an integer.
@@ -345,7 +372,7 @@ func scalarsOf(v []kernels.Scalar) numberList {
 
 // scalar returns scalar i of scalarsOf's list.
 func (n numberList) scalars() []kernels.Scalar {
-	f := n.floats()
+	f := n.floats(nil)
 	out := make([]kernels.Scalar, len(f)/2)
 	for i := range out {
 		out[i] = kernels.Scalar{F: f[2*i], I: int64(math.Float64bits(f[2*i+1]))}

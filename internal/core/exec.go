@@ -59,7 +59,11 @@ type session struct {
 	frames  []*frame
 	// lists holds the operands of the last operation over lists, for use again.
 	lists foreachOperands
-	depth int
+	// which, ints and floats are for use again.
+	which  []int32
+	ints   []int
+	floats [32]float64
+	depth  int
 	// made are the forms and lists that the session used last.
 	made internCache
 	// doing counts composites: errors name the outermost.

@@ -63,7 +63,7 @@ func runForeach(f *frame) error {
 		}
 	}
 	rest := f.many[n*c.lists:]
-	rows := kernels.Rows{Ptr: operand(rest[0]).Ptr, Which: int32s(which)}
+	rows := f.x.s.rowsOf(operand(rest[0]).Ptr, c.which)
 	if c.op.Raise != nil {
 		f.writes(rest[1])
 		rows.Flag = operand(rest[1]).Ptr
@@ -93,22 +93,22 @@ func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Op
 // adjacent is the stride of a list of elements.
 var adjacent = []int{1}
 
-// int32s returns n as package kernels wants it.
-func int32s(n []int) []int32 {
-	out := make([]int32, len(n))
-	for i, v := range n {
-		out[i] = int32(v)
+// rowsOf returns the rows named by which at ptr, as package kernels wants them, until the next call.
+func (s *session) rowsOf(ptr uint64, which *intList) kernels.Rows {
+	s.which = s.which[:0]
+	for _, v := range which.ints() {
+		s.which = append(s.which, int32(v))
 	}
-	return out
+	return kernels.Rows{Ptr: ptr, Which: s.which}
 }
 
-// listOf32 is listOf.
-func (x *Exec) listOf32(n []int32) *intList {
-	out := make([]int, len(n))
-	for i, v := range n {
-		out[i] = int(v)
+// listOf32 returns the list of those numbers.
+func (s *session) listOf32(n []int32) *intList {
+	s.ints = s.ints[:0]
+	for _, v := range n {
+		s.ints = append(s.ints, int(v))
 	}
-	return x.s.made.list(out)
+	return s.made.list(s.ints)
 }
 
 // advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip.
@@ -130,7 +130,7 @@ func runAdvance(f *frame) error {
 	if c.found {
 		found = operand(rest[0])
 	}
-	return kernels.Advance(f, c.op, c.numbers.floats(), kernels.Rows{Ptr: operand(rows).Ptr, Which: int32s(c.which.ints())}, lr, found)
+	return kernels.Advance(f, c.op, c.numbers.floats(f.x.s.floats[:0]), f.x.s.rowsOf(operand(rows).Ptr, c.which), lr, found)
 }
 
 // Step is a step of an optimizer.
@@ -155,8 +155,14 @@ func TakeStep(x *Exec, s *Step) {
 	x = x.NoGrad()
 	x.together(rowForeach.Name, func(x *Exec) {
 		x.advance(s)
-		x.foreach(foreach{op: s.Op.PointOp, which: x.listOf32(s.Which)}, s.Lists, s.Rows, nil)
+		x.foreach(foreach{op: s.Op.PointOp, which: x.s.listOf32(s.Which)}, s.Lists, s.Rows, nil)
 	})
+}
+
+// zeros returns a list of n zeros.
+func (s *session) zeros(n int) *intList {
+	s.ints = append(s.ints[:0], make([]int, n)...)
+	return s.made.list(s.ints)
 }
 
 // stepOuts: the outputs are the inputs but the gradient.
@@ -176,7 +182,7 @@ func (x *Exec) advance(s *Step) {
 			f.many = append(f.many, t)
 		}
 	}
-	f.opt = advance{s.Op, numbersOf(s.Numbers), x.listOf32(s.Which), s.LR != nil, s.Found != nil}
+	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(s.Numbers), x.s.listOf32(s.Which), s.LR != nil, s.Found != nil})
 	f.call()
 	x.s.leave(f)
 }
@@ -231,7 +237,7 @@ func (f *frame) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 		f.many = append(f.many, flag)
 	}
 	c.lists = len(lists)
-	f.opt = c
+	f.opt = keptParam(&f.x.s.made.foreach, c)
 	f.call()
 	f.x.s.leave(f)
 }
@@ -258,7 +264,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 		return
 	}
 	x = x.NoGrad()
-	x.foreach(foreach{op: kernels.Unscale, which: x.s.made.list(make([]int, len(grads)))}, [][]*Tensor{grads}, row, found)
+	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
 }
 
 // updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.

@@ -89,6 +89,10 @@ var (
 type internCache struct {
 	forms [256]*form
 	lists [64]*intList
+	// The attributes of the last optimizer step.
+	foreach, advance param
+	lastNumbers      []float64
+	lastList         numberList
 }
 
 // mixInts adds numbers to a hash. The multiplier is the odd number nearest to 2^64 over the golden ratio, as in Fibonacci hashing.
