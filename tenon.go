@@ -334,6 +334,15 @@ func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 	return c
 }
 
+// orNil returns an operand that may be nil. It refuses a zero value and a closed tensor.
+func orNil(op string, i int, t *Tensor) *core.Tensor {
+	c := (*core.Tensor)(t)
+	if t != nil {
+		core.Given(op, i, c)
+	}
+	return c
+}
+
 // found is made for a method that returns an error.
 func (x *Exec) found(op string, operands ...*Tensor) (c *core.Exec, err error) {
 	err = core.Try(func() { c = x.made(op, operands...) })

@@ -171,7 +171,8 @@ func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Pow", a, b).Pow((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// PowS returns a to the power v. Integers have no negative whole powers.
+// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of the products, roots
+// and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	return (*Tensor)(x.made("PowS", a).PowS((*core.Tensor)(a), v))
 }

@@ -17,7 +17,8 @@ type BackwardOpt struct {
 }
 
 // Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
-// names the operation and, where it is known, the line of its forward call.
+// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
+// hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
 	on, err := x.found("Backward", t)
 	if err != nil {
@@ -129,7 +130,7 @@ func (t *Tensor) RetainsGrad() bool {
 
 // SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.
 func (t *Tensor) SetGrad(g *Tensor) {
-	t.made("SetGrad").SetGrad((*core.Tensor)(g))
+	t.made("SetGrad").SetGrad(orNil("SetGrad", 0, g))
 }
 
 // SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.

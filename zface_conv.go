@@ -49,12 +49,12 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 // Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options the
 // second elements count.
 func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
-	return (*Tensor)(x.made("Conv1d", in, w).Conv1d((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b), core.ConvOpt(opt)))
+	return (*Tensor)(x.made("Conv1d", in, w).Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(opt)))
 }
 
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
 func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
-	return (*Tensor)(x.made("Conv2d", in, w).Conv2d((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b), core.ConvOpt(opt)))
+	return (*Tensor)(x.made("Conv2d", in, w).Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(opt)))
 }
 
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.

@@ -35,7 +35,7 @@ type ScatterOpt struct {
 // depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
 // for it and cannot be captured.
 func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
-	return (*Tensor)(x.made("BinCount", t).BinCount((*core.Tensor)(t), (*core.Tensor)(weight), core.BinCountOpt(opt)))
+	return (*Tensor)(x.made("BinCount", t).BinCount((*core.Tensor)(t), orNil("BinCount", 1, weight), core.BinCountOpt(opt)))
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in

@@ -72,16 +72,16 @@ type TripletMarginLossOpt struct {
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
-// held above -100, so that a certain mistake costs 100; beyond 0 and 1 the loss is NaN. weight, which broadcasts to t, multiplies each loss; nil
-// is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
+// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 stops the device, as a failed AssertAsync does.
+// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
 func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("BCE", t, target).BCE((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.LossOpt(opt)))
+	return (*Tensor)(x.made("BCE", t, target).BCE((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCE", 2, weight), core.LossOpt(opt)))
 }
 
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("BCEWithLogits", t, target).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), (*core.Tensor)(positive), core.LossOpt(opt)))
+	return (*Tensor)(x.made("BCEWithLogits", t, target).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCEWithLogits", 2, weight), orNil("BCEWithLogits", 3, positive), core.LossOpt(opt)))
 }
 
 // CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
@@ -99,7 +99,7 @@ func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Ten
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
 // instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
-	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.CrossEntropyOpt(opt)))
+	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), orNil("CrossEntropy", 2, weight), core.CrossEntropyOpt(opt)))
 }
 
 // Dist returns the vector norm of order p of all elements of a - b, broadcast.
@@ -145,14 +145,14 @@ func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin fl
 // over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
 // is 1.
 func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
-	return (*Tensor)(x.made("MultiMarginLoss", t, target).MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.MultiMarginLossOpt(opt)))
+	return (*Tensor)(x.made("MultiMarginLoss", t, target).MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("MultiMarginLoss", 2, weight), core.MultiMarginLossOpt(opt)))
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
 // stops the device.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
-	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), (*core.Tensor)(weight), core.NLLLossOpt(opt)))
+	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("NLLLoss", 2, weight), core.NLLLossOpt(opt)))
 }
 
 // Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
@@ -191,5 +191,5 @@ func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 // TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
 // PairwiseDistance, of vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	return (*Tensor)(x.made("TripletMarginLoss", anchor, negative).TripletMarginLoss((*core.Tensor)(anchor), (*core.Tensor)(positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
+	return (*Tensor)(x.made("TripletMarginLoss", anchor, negative).TripletMarginLoss((*core.Tensor)(anchor), orNil("TripletMarginLoss", 1, positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
 }

@@ -60,7 +60,7 @@ func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 
 // Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if it is not nil.
 func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
-	return (*Tensor)(x.made("Bilinear", a, b, w).Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), (*core.Tensor)(bias)))
+	return (*Tensor)(x.made("Bilinear", a, b, w).Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
 }
 
 // Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast.
@@ -90,7 +90,7 @@ func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
 // dimension for it, with b of shape [].
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Linear", in, w).Linear((*core.Tensor)(in), (*core.Tensor)(w), (*core.Tensor)(b)))
+	return (*Tensor)(x.made("Linear", in, w).Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("Linear", 2, b)))
 }
 
 // MM returns the product of matrices a [M, K] and b [K, N].

@@ -15,7 +15,8 @@ type MultinomialOpt struct {
 	Replacement bool
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0.
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1 stops the
+// device, as a failed AssertAsync does.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	return (*Tensor)(x.made("Bernoulli", p).Bernoulli((*core.Tensor)(p)))
 }

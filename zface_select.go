@@ -14,7 +14,7 @@ type NanToNumOpt struct {
 
 // Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
 func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
-	return (*Tensor)(x.made("Clamp", t).Clamp((*core.Tensor)(t), (*core.Tensor)(lo), (*core.Tensor)(hi)))
+	return (*Tensor)(x.made("Clamp", t).Clamp((*core.Tensor)(t), orNil("Clamp", 1, lo), orNil("Clamp", 2, hi)))
 }
 
 // ClampMax returns the lesser of t and hi, broadcast.

@@ -68,6 +68,8 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
+	// after is called after every call; it may be nil.
+	after func()
 }
 
 func (r *opRunner) runAll(t *testing.T, x *tenon.Exec) recorded.Tally {
@@ -152,6 +154,9 @@ func (r *opRunner) direct(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec,
 	a, grads := newArgs(x, c), loadAll(x, c.GradOut)
 	live := core.LiveStorages()
 	res := f(x, a)
+	if r.after != nil {
+		r.after()
+	}
 	if n := core.LiveStorages() - live; c.GradOut == nil && n > storages(res) {
 		return out, fmt.Errorf("the operation left %d storages for %d in its results", n, storages(res))
 	}

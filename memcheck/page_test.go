@@ -192,7 +192,7 @@ func TestPageInBrowser(t *testing.T) {
 	must(tab.Eval("location.reload()", nil))
 	must(tab.Wait("document.querySelector('#verdict').textContent === '1 failed'"))
 	is("/[\\u0000-\\u0008\\u001b\\u009b\\u202e\\u2066\\ufffe]/.test(document.body.innerText)", false)
-	is("document.querySelector('#title').textContent.includes(String.raw`x\\u001b]0;t\\u0007`)", true)
+	is("document.querySelector('#title').textContent.includes(String.raw`x\\x1b]0;t\\x07`)", true)
 	if e := tab.Errors(); len(e) > 0 {
 		t.Errorf("the page complains: %q", e)
 	}

@@ -281,6 +281,7 @@ func (s *GradScaler) Step(x *tenon.Exec, o Optimizer) error {
 }
 
 func (s *GradScaler) step(x *tenon.Exec, o Optimizer) error {
+	core.Made((*core.Exec)(x), scalerName)
 	st := s.opts[o]
 	if st != nil && st.stage == stepped {
 		core.Fail(scalerName, fault.Invalid, "Step has already been called since the last update")

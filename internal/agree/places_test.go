@@ -257,7 +257,7 @@ func randoms(p *pair) {
 					return kernels.Dropout(is, t, 0.3, o[2], o[3], o[4], philox(s.inside, o))
 				}})
 			if t.Size() >= 4 {
-				probability := in(t, s.v, positive, s.shape...)
+				probability := in(t, s.v, probabilities, s.shape...)
 				p.try(trial{name: fmt.Sprintf("random bernoulli_each %v %s", t, s.name), arrays: append(state(), y, probability), index32: s.index32,
 					run: func(is kernels.Issuer, o []kernels.Operand) error {
 						return kernels.Bernoulli(is, o[2], o[3], philox(s.inside, o))

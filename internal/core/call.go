@@ -272,7 +272,7 @@ func (f *frame) restore(c *Call, operands []*Tensor) {
 }
 
 // Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the outputs.
-func (x *Exec) Again(c Call, operands []*Tensor) []*Tensor {
+func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 	m := x.m
 	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand
 	m.autocast, m.casts = dtype.Invalid, nil // the operands are converted

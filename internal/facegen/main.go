@@ -26,10 +26,12 @@ import (
 	"strings"
 )
 
-// byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim.
+// byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim; Call, Operand, Spec and Again
+// are for packages that see calls.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
+	"Call": true, "Operand": true, "Spec": true, "Again": true,
 }
 
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
@@ -367,16 +369,30 @@ func operands(d *ast.FuncDecl) []string {
 			continue
 		}
 		for _, n := range f.Names {
-			may, named := optional[d.Name.Name+"."+n.Name]
-			if !named {
-				may = optional[n.Name]
-			}
-			if !may {
+			if !mayBeNil(d, n) {
 				names = append(names, n.Name)
 			}
 		}
 	}
 	return names
+}
+
+// mayBeNil reports whether d's operand n may be nil.
+func mayBeNil(d *ast.FuncDecl, n *ast.Ident) bool {
+	if may, named := optional[d.Name.Name+"."+n.Name]; named {
+		return may
+	}
+	return optional[n.Name]
+}
+
+// returnsError reports whether d's last result is an error. Such a method of core looks at its optional operands itself.
+func returnsError(d *ast.FuncDecl) bool {
+	if d.Type.Results == nil {
+		return false
+	}
+	list := d.Type.Results.List
+	id, ok := list[len(list)-1].Type.(*ast.Ident)
+	return ok && id.Name == "error"
 }
 
 func (g *gen) method(d *ast.FuncDecl) error {
@@ -396,6 +412,9 @@ func (g *gen) method(d *ast.FuncDecl) error {
 		for _, n := range f.Names {
 			params = append(params, n.Name+" "+face)
 			arg := toCore(n.Name, face, core)
+			if face == "*Tensor" && mayBeNil(d, n) && !returnsError(d) {
+				arg = fmt.Sprintf("orNil(%q, %d, %s)", d.Name.Name, len(args), n.Name)
+			}
 			if strings.HasPrefix(face, "...") && core == "" {
 				arg += "..."
 			}
@@ -423,7 +442,7 @@ func (g *gen) method(d *ast.FuncDecl) error {
 	}
 	given := strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", ")
 	made := fmt.Sprintf("%s.made(%s)", rname, given)
-	fails := len(faces) > 0 && faces[len(faces)-1] == "error"
+	fails := returnsError(d)
 	switch {
 	case takesNil[recv+"."+d.Name.Name]:
 		made = fmt.Sprintf("(*core.%s)(%s)", recv, rname)
