@@ -1,6 +1,7 @@
 package agree
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"tenon.dev/dtype"
@@ -163,7 +164,16 @@ func positive(rng *rand.Rand, t dtype.DType, n int) []byte {
 func probabilities(rng *rand.Rand, t dtype.DType, n int) []byte {
 	var b []byte
 	for range n {
-		b = put(b, t, realBits(t, max(0, min(1, rng.Float64()*1.1-0.05))))
+		switch p := max(0, min(1, rng.Float64()*1.1-0.05)); {
+		case t.IsFloat():
+			b = put(b, t, realBits(t, p))
+		case t == dtype.Complex64:
+			b = put(put(b, dtype.Float32, realBits(dtype.Float32, p)), dtype.Float32, 0)
+		case t == dtype.Complex128:
+			b = put(put(b, dtype.Float64, realBits(dtype.Float64, p)), dtype.Float64, 0)
+		default:
+			b = append(append(b, byte(math.Round(p))), make([]byte, t.Size()-1)...)
+		}
 	}
 	return b
 }
