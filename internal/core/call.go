@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -286,10 +287,10 @@ func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 func (f *frame) form(shape, stride []int) *form {
 	for i := 0; i < f.ins; i++ {
 		t := f.in[i]
-		if t == nil || t.form == nil || !sameShape(t.shape, shape) {
+		if t == nil || t.form == nil || !infer.Same(t.shape, shape) {
 			continue
 		}
-		if stride == nil && t.plain || stride != nil && sameShape(t.stride, stride) {
+		if stride == nil && t.plain || stride != nil && infer.Same(t.stride, stride) {
 			return t.form
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -199,7 +200,7 @@ func (x *Exec) composite(name string, f func(x *Exec) *Tensor) *Tensor {
 
 // sumTo sums g over the dimensions in which shape was broadcast to g's.
 func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
-	if sameShape(g.shape, shape) {
+	if infer.Same(g.shape, shape) {
 		return g
 	}
 	lead := len(g.shape) - len(shape)

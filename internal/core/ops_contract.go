@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Products that are made of others.
@@ -275,7 +276,7 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 				x.fail("TensorDot", fault.Invalid, both, "contracted dimensions need to match, but first has size %d in dim %d and second has size %d in dim %d", m, as[i], n, bs[i])
 			}
 		}
-		keptA, keptB := otherDims(len(a.shape), as), otherDims(len(b.shape), bs)
+		keptA, keptB := infer.OtherDims(len(a.shape), as), infer.OtherDims(len(b.shape), bs)
 		var shape []int
 		m, k, n := 1, 1, 1
 		for _, d := range keptA {
@@ -295,31 +296,8 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 
 // dimsOf returns dims, counted from the beginning, of t; none may come twice.
 func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
-	n := len(t.shape)
-	out := make([]int, len(dims))
-	for i, d := range dims {
-		if d < -n || d >= n {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
-		}
-		if d < 0 {
-			d += n
-		}
-		if slices.Contains(out[:i], d) {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "dim %d appears multiple times in the list of dims", d)
-		}
-		out[i] = d
-	}
-	return out
-}
-
-// otherDims returns the numbers below n that are not among dims.
-func otherDims(n int, dims []int) []int {
-	var out []int
-	for i := range n {
-		if !slices.Contains(dims, i) {
-			out = append(out, i)
-		}
-	}
+	out, err := infer.Dims(dims, len(t.shape))
+	x.refuse(op, err, t)
 	return out
 }
 
@@ -336,20 +314,20 @@ func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	all := []*Tensor{a, b, w, bias}
 	x.wantDim("Bilinear", "the weight", w, 3)
 	na, nb := len(a.shape), len(b.shape)
-	if na == 0 || na != nb || !sameShape(a.shape[:na-1], b.shape[:nb-1]) {
+	if na == 0 || na != nb || !infer.Same(a.shape[:na-1], b.shape[:nb-1]) {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): input dimensions do not match: got %v and %v", a.shape, b.shape)
 	}
 	out, i, j := w.shape[0], w.shape[1], w.shape[2]
 	if a.shape[na-1] != i || b.shape[nb-1] != j {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1], b.shape[nb-1], w.shape)
 	}
-	if bias != nil && !sameShape(bias.shape, []int{out}) {
+	if bias != nil && !infer.Same(bias.shape, []int{out}) {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): bias size does not match weight size: got %v but expected %d", bias.shape, out)
 	}
 	return x.composite("Bilinear", func(x *Exec) *Tensor {
 		x = x.casting("Bilinear", castWidest, &a, &b, &w, &bias)
 		lead := a.shape[:na-1]
-		n := numel(lead)
+		n := infer.Numel(lead)
 		// a_i·w_ikj for all k and j is one product of matrices, and its sum with b_j one for each row of b.
 		h := x.product(x.Reshape(a, n, i), x.Reshape(x.Permute(w, 1, 0, 2), i, out*j), nil, 1, 0)
 		y := x.Reshape(x.product(x.View(h, n, out, j), x.Reshape(b, n, j, 1), nil, 1, 0), append(slices.Clone(lead), out)...)

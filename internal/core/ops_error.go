@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -123,14 +124,14 @@ func (x *Exec) alike(a, b *Tensor) (c, d *Tensor) {
 	f := x.op(rowMSE, a, b)
 	dt := f.promoted()
 	shape := a.shape
-	if !sameShape(a.shape, b.shape) {
+	if !infer.Same(a.shape, b.shape) {
 		shape = f.broadcast(nil)
 	}
 	x.s.leave(f)
-	if !sameShape(a.shape, shape) {
+	if !infer.Same(a.shape, shape) {
 		a = x.Expand(a, shape...)
 	}
-	if !sameShape(b.shape, shape) {
+	if !infer.Same(b.shape, shape) {
 		b = x.Expand(b, shape...)
 	}
 	return x.ToDType(a, dt), x.ToDType(b, dt)
@@ -230,7 +231,7 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *Tensor {
 	how := x.reductionOf("BCEWithLogits", opt.Reduction)
-	if !sameShape(t.shape, target.shape) {
+	if !infer.Same(t.shape, target.shape) {
 		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
 	}
 	for _, w := range []*Tensor{weight, positive} {

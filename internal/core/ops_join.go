@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -166,20 +167,18 @@ func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 func legacyEmpty(shape []int) bool { return len(shape) == 1 && shape[0] == 0 }
 
 func inferCat(f *frame) {
-	var dt dtype.DType
+	dt := f.catType()
 	var first *Tensor
 	last := true
 	for _, t := range f.many {
-		dt = dtype.Promote(dt, t.dt)
 		if legacyEmpty(t.shape) {
 			continue
 		}
 		if first == nil {
 			first = t
 		}
-		last = last && channelsLast(t.shape, t.stride)
+		last = last && infer.ChannelsLast(t.shape, t.stride)
 	}
-	dt = f.catType(dt)
 	if first == nil {
 		f.newOut(0, dt, []int{0}, nil)
 		return
@@ -206,25 +205,18 @@ func inferCat(f *frame) {
 	}
 	var stride []int
 	if last {
-		stride = channelsLastStrides(shape)
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(0, dt, shape, stride)
 }
 
 // catType is the type that the operands promote to: those with dimensions before those without.
-func (f *frame) catType(all dtype.DType) dtype.DType {
-	var dims, zero dtype.DType
+func (f *frame) catType() dtype.DType {
+	var p infer.Promotion
 	for _, t := range f.many {
-		if len(t.shape) == 0 {
-			zero = dtype.Promote(zero, t.dt)
-		} else {
-			dims = dtype.Promote(dims, t.dt)
-		}
+		p.Tensor(t.dt, len(t.shape))
 	}
-	if dims == dtype.Invalid || zero == dtype.Invalid {
-		return all
-	}
-	return higher(dims, zero)
+	return p.Type()
 }
 
 func runCat(f *frame) error {
@@ -276,7 +268,7 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	}
 	for i, t := range ts {
 		Given("Stack", i, t)
-		if !sameShape(t.shape, ts[0].shape) {
+		if !infer.Same(t.shape, ts[0].shape) {
 			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d", ts[0].shape, t.shape, i)
 		}
 	}

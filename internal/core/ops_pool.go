@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -96,42 +97,10 @@ func (f *frame) poolOut(i int, dt dtype.DType, planes [2]int) {
 	}
 	shape := append(f.lists[:0], t.shape[0], t.shape[1], planes[0], planes[1])
 	var stride []int
-	if channelsLast(t.shape, t.stride) {
-		stride = channelsLastStrides(shape)
+	if infer.ChannelsLast(t.shape, t.stride) {
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(i, dt, shape, stride)
-}
-
-// channelsLast reports whether [N, C, H, W] lies with the channels innermost, by PyTorch's test: strides of C, W, H and N in rising order,
-// where a tensor that is also row-major counts as that.
-func channelsLast(shape, stride []int) bool {
-	if len(shape) != 4 || stride[1] == 0 {
-		return false
-	}
-	least := 0
-	for _, d := range []int{1, 3, 2, 0} {
-		if shape[d] == 0 || stride[d] < least {
-			return false
-		}
-		if d == 0 && least == stride[1] {
-			return false
-		}
-		least = stride[d]
-		if shape[d] > 1 {
-			least *= shape[d]
-		}
-	}
-	return true
-}
-
-func channelsLastStrides(shape []int) []int {
-	n, c, h, w := 0, 1, 2, 3
-	out := make([]int, 4)
-	out[c] = 1
-	out[w] = max(shape[c], 1)
-	out[h] = out[w] * max(shape[w], 1)
-	out[n] = out[h] * max(shape[h], 1)
-	return out
 }
 
 // pool returns the kernel's parameters.

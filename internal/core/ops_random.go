@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -78,7 +79,7 @@ func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
 
 func runRandom(f *frame) error {
 	op, t := f.opt.(distribution).RandomOp, f.out[0]
-	n := numel(t.shape)
+	n := infer.Numel(t.shape)
 	if n == 0 {
 		return nil
 	}
@@ -88,7 +89,7 @@ func runRandom(f *frame) error {
 
 func runBernoulli(f *frame) error {
 	out, p := f.out[0], f.in[0]
-	n := numel(out.shape)
+	n := infer.Numel(out.shape)
 	if n == 0 {
 		return nil
 	}
@@ -97,7 +98,7 @@ func runBernoulli(f *frame) error {
 
 func runDropout(f *frame) error {
 	in, out, mask := f.in[0], f.out[0], f.out[1]
-	n := numel(in.shape)
+	n := infer.Numel(in.shape)
 	if n == 0 {
 		return nil
 	}

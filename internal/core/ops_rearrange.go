@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -34,14 +35,8 @@ func init() {
 
 func inferFlip(f *frame) {
 	t := f.in[0]
-	var seen uint64
-	for _, d := range f.dims {
-		d = f.dim(d, len(t.shape))
-		if seen&(1<<d) != 0 {
-			f.fail(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
-		}
-		seen |= 1 << d
-	}
+	_, err := infer.Marks(f.marks[:0], f.dims, len(t.shape))
+	f.check(err)
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 }
 
@@ -176,8 +171,8 @@ func inferPad(f *frame) {
 		}
 	}
 	var stride []int
-	if channelsLast(t.shape, t.stride) {
-		stride = channelsLastStrides(shape)
+	if infer.ChannelsLast(t.shape, t.stride) {
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(0, t.dt, shape, stride)
 }

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -51,7 +52,7 @@ func boundRule(f *frame) (compute, out dtype.DType) {
 	p, out := realOnly(f)
 	for i := 1; i < f.ins; i++ {
 		if f.in[i] == nil && f.holes&(1<<i) != 0 {
-			f.fits(complex(f.hole[i].F, 0), accumulated(p))
+			f.fits(complex(f.hole[i].F, 0), infer.Accumulated(p))
 		}
 	}
 	return p, out

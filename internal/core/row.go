@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -543,7 +544,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.st.dev != f.x.m.stream.Device() {
 		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
 	}
-	if !sameShape(d.shape, shape) {
+	if !infer.Same(d.shape, shape) {
 		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)
 	}
 	if dt.Category() > d.dt.Category() {
@@ -579,11 +580,11 @@ func overlaps(t, d *Tensor) bool {
 	if t.st != d.st {
 		return false
 	}
-	if t.offset == d.offset && t.dt == d.dt && sameShape(t.shape, d.shape) && sameShape(t.stride, d.stride) {
+	if t.offset == d.offset && t.dt == d.dt && infer.Same(t.shape, d.shape) && infer.Same(t.stride, d.stride) {
 		return false
 	}
-	t0, t1 := t.offset*t.dt.Size(), (t.offset+extent(t.shape, t.stride))*t.dt.Size()
-	d0, d1 := d.offset*d.dt.Size(), (d.offset+extent(d.shape, d.stride))*d.dt.Size()
+	t0, t1 := t.offset*t.dt.Size(), (t.offset+infer.Extent(t.shape, t.stride))*t.dt.Size()
+	d0, d1 := d.offset*d.dt.Size(), (d.offset+infer.Extent(d.shape, d.stride))*d.dt.Size()
 	return t0 < d1 && d0 < t1 && (t.dt.Size() != d.dt.Size() || meet(t, d))
 }
 
