@@ -117,7 +117,6 @@ func reductions() []differentiable {
 		}),
 		over("mean of var_mean", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { _, m := x.VarMean(t, nil, VarOpt{KeepDim: true}); return m }),
 		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, false) }),
-		over("nuclear norm", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NuclearNorm(t, nil, keep) }),
 		over("softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softmax(t, 1, SoftmaxOpt{}) }),
 		over("log_softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LogSoftmax(t, 0, SoftmaxOpt{}) }),
 	}

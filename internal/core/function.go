@@ -88,7 +88,7 @@ func (s *functionState) close() {
 var rowFunction *row
 
 func init() {
-	rowFunction = define(row{Name: "Function"})
+	rowFunction = define(row{Name: "Function", takes: "inputs…;;options -> outputs…"})
 }
 
 func init() { rowFunction.back = backFunction }

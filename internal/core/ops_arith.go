@@ -18,6 +18,7 @@ func define(r row) *row {
 	if rows[r.Name] != nil {
 		panic("core: operation " + r.Name + " is defined twice")
 	}
+	r.fit()
 	if r.point != nil && r.infer == nil {
 		r.infer = inferPoint
 	}
@@ -47,10 +48,10 @@ func (f *frame) setHole(i int, v float64) {
 var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
-	rowAdd = define(row{Name: "Add", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
-	rowSub = define(row{Name: "Sub", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
-	rowMul = define(row{Name: "Mul", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
-	rowDiv = define(row{Name: "Div", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
+	rowAdd = define(row{Name: "Add", takes: "a b#", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
+	rowSub = define(row{Name: "Sub", takes: "a# b#", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
+	rowMul = define(row{Name: "Mul", takes: "a b#", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", takes: "a# b#", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 

@@ -20,9 +20,9 @@ type ConvOpt struct {
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
-	rowConv = define(row{Name: "Conv2d", optional: in2, Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
-	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, infer: inferConvData, run: runConvData})
-	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
+	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
+	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData, run: runConvData})
+	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
 }
 
 func init() {

@@ -12,8 +12,8 @@ import (
 var rowBCE, rowBCEGrad *row
 
 func init() {
-	rowBCE = define(row{Name: "BCE", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
-	rowBCEGrad = define(row{Name: "BCEBackward", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
+	rowBCE = define(row{Name: "BCE", takes: "p target", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
+	rowBCEGrad = define(row{Name: "BCEBackward", takes: "g p target", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
 }
 
 // leastVariance stands for p(1-p) below it in derivatives, as in PyTorch.

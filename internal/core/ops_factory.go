@@ -14,8 +14,8 @@ import (
 var rowEmpty, rowFull *row
 
 func init() {
-	rowEmpty = define(row{Name: "Empty", Torch: "empty", infer: inferFactory, flags: flagIdle})
-	rowFull = define(row{Name: "Full", Torch: "full", infer: inferFactory, run: runFill})
+	rowEmpty = define(row{Name: "Empty", takes: ";; shape* dtype", Torch: "empty", infer: inferFactory, flags: flagIdle})
+	rowFull = define(row{Name: "Full", takes: "; value; shape* dtype", Torch: "full", infer: inferFactory, run: runFill})
 }
 
 func inferFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }

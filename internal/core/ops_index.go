@@ -21,8 +21,8 @@ const (
 )
 
 func init() {
-	rowGather = define(row{Name: "Gather", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
-	rowScatter = define(row{Name: "Scatter", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
+	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
+	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
 }
 
 func init() {
@@ -335,7 +335,7 @@ type embedding struct {
 var rowEmbedding *row
 
 func init() {
-	rowEmbedding = define(row{Name: "Embedding", Torch: "nn.functional.embedding", saves: in1,
+	rowEmbedding = define(row{Name: "Embedding", takes: "weight index;; options", Torch: "nn.functional.embedding", saves: in1,
 		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {

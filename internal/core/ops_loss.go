@@ -53,10 +53,10 @@ type likelihood struct {
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
-	rowNLL = define(row{Name: "NLLLoss", optional: in2, Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", optional: in2, Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
-	rowNLLGrad = define(row{Name: "NLLLossBackward", optional: in2 | in3, infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
-	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", optional: in2 | in3, infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", takes: "t target weight?;; options -> loss weights normalizers", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
+	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "g target weight? weights? t normalizers;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
 }
 
 func init() {

@@ -12,7 +12,7 @@ import (
 var rowProduct *row
 
 func init() {
-	rowProduct = define(row{Name: "MatMul", optional: in2, fixed: scalar0 | scalar1, Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
+	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
 }
 
 func init() { rowProduct.back = backProduct }

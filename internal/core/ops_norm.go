@@ -23,14 +23,14 @@ type norm struct {
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
 
 func init() {
-	rowLayerNorm = define(row{Name: "LayerNorm", optional: in1 | in2, Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
-	rowRMSNorm = define(row{Name: "RMSNorm", optional: in1 | in2, Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
-	rowGroupNorm = define(row{Name: "GroupNorm", optional: in1 | in2, Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", optional: in1 | in2, Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
-	rowBatchNormEval = define(row{Name: "BatchNormEval", optional: in1 | in2, saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
+	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
+	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t weight? bias? mean variance;; options", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
-	rowNormGrad = define(row{Name: "NormBackward", optional: in2 | in4, infer: inferNormGrad, run: runNormGrad})
-	rowRunningStats = define(row{Name: "RunningStats",
+	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad, run: runNormGrad})
+	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> runningMean runningVar",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
 			f.newOut(1, f.in[1].dt, f.in[1].shape, nil)

@@ -11,7 +11,7 @@ import (
 var rowNormGather *row
 
 func init() {
-	rowNormGather = define(row{Name: "BatchNormGatherStats", Torch: "batch_norm_gather_stats_with_counts",
+	rowNormGather = define(row{Name: "BatchNormGatherStats", takes: "mean rstd count; eps -> mean rstd variance", Torch: "batch_norm_gather_stats_with_counts",
 		infer: func(f *frame) {
 			for i := range 3 {
 				f.newOut(i, infer.Accumulated(f.in[0].dt), f.in[0].shape[1:], nil)

@@ -37,7 +37,7 @@ type pooling struct {
 var rowMaxPool, rowMaxPoolGrad, rowAvgPool, rowAvgPoolGrad, rowAdaptivePool, rowAdaptivePoolGrad *row
 
 func init() {
-	rowMaxPool = define(row{Name: "MaxPool2d", Torch: "nn.functional.max_pool2d", saves: out1,
+	rowMaxPool = define(row{Name: "MaxPool2d", takes: "t;; options -> y places", Torch: "nn.functional.max_pool2d", saves: out1,
 		infer: func(f *frame) {
 			f.poolOut(0, f.in[0].dt, f.opt.(pooling).out)
 			f.poolOut(1, dtype.Int64, f.opt.(pooling).out)
@@ -45,7 +45,7 @@ func init() {
 		run: func(f *frame) error {
 			return kernels.MaxPool(f, f.pool(), operand(f.out[0]), operand(f.out[1]), operand(f.in[0]))
 		}})
-	rowMaxPoolGrad = define(row{Name: "MaxPool2dBackward", saves: in1,
+	rowMaxPoolGrad = define(row{Name: "MaxPool2dBackward", takes: "g places;; options", saves: in1,
 		infer: func(f *frame) { f.poolOut(0, f.in[0].dt, f.opt.(pooling).in) },
 		run: func(f *frame) error {
 			return kernels.MaxPoolBackward(f, f.pool(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
@@ -76,7 +76,7 @@ func init() {
 
 // poolRow makes the row of a linear pooling operation, or of its derivative, whose output has the input's planes.
 func poolRow(name, torch string, gradient bool, run func(kernels.Issuer, *kernels.Pool, kernels.Operand, kernels.Operand) error) row {
-	return row{Name: name, Torch: torch,
+	return row{Name: name, Torch: torch, takes: "t;; options",
 		infer: func(f *frame) {
 			p := f.opt.(pooling)
 			planes := p.out

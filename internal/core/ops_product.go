@@ -11,7 +11,7 @@ import (
 var rowProd *row
 
 func init() {
-	rowProd = define(withCast(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd), castFloat32))
+	rowProd = define(withCast(typed(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd)), castFloat32))
 }
 
 // backProd: the gradient of an element is the product of the others. Without zeros that is the quotient of the product and the element. It is

@@ -41,21 +41,21 @@ var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowRandom = define(row{Name: "Random", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
+	rowRandom = define(row{Name: "Random", takes: "; a b; shape* dtype options", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return
 		}
 		f.newOut(0, f.dt, f.dims, nil)
 	}})
-	rowBernoulli = define(row{Name: "Bernoulli", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
+	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, nil)
 	}})
-	rowDropout = define(row{Name: "Dropout", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
+	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v", t.dt)
@@ -66,7 +66,7 @@ func init() {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
 	}})
 	// Inputs are the gradient and the mask; scalar 0 multiplies what the mask leaves.
-	rowDropoutBackward = define(row{Name: "DropoutBackward", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
+	rowDropoutBackward = define(row{Name: "DropoutBackward", takes: "g mask; scale", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
 	}})
 }

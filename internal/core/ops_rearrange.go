@@ -13,8 +13,8 @@ import (
 var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
 
 func init() {
-	rowFlip = define(row{Name: "Flip", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
-	rowRoll = define(row{Name: "Roll", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
+	rowFlip = define(row{Name: "Flip", takes: "t;; dims*", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
+	rowRoll = define(row{Name: "Roll", takes: "t;; dimsThenShifts*", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
 		n := len(b.n.dims()) / 2
 		back := append([]int(nil), b.n.dims()...)
 		for i := n; i < 2*n; i++ {
@@ -22,15 +22,15 @@ func init() {
 		}
 		b.set(0, b.x.dimsOp(rowRoll, b.grad(0), back))
 	}})
-	rowTriangle = define(row{Name: "Triangle", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
-	rowPad = define(row{Name: "ConstantPad", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
+	rowTriangle = define(row{Name: "Triangle", takes: "t;; upper diagonal", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
+	rowPad = define(row{Name: "ConstantPad", takes: "t; value; pad*", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
 		back := make([]int, len(b.n.dims()))
 		for i, p := range b.n.dims() {
 			back[i] = -p
 		}
 		b.set(0, b.x.constantPad(b.grad(0), back, 0))
 	}})
-	rowOneHot = define(row{Name: "OneHot", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
+	rowOneHot = define(row{Name: "OneHot", takes: "t;; classes", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
 }
 
 func inferFlip(f *frame) {

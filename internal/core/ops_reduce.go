@@ -10,7 +10,7 @@ import (
 // reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types it
 // computes in and returns; f.dt is the type asked for.
 func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
-	return row{Name: name, Torch: torch, rule: rule, saves: saves, back: back,
+	return row{Name: name, Torch: torch, takes: "t;; keepDim dims*", rule: rule, saves: saves, back: back,
 		infer: func(f *frame) {
 			compute, out := rule(f)
 			f.compute = compute
@@ -79,20 +79,31 @@ func sameReal(f *frame) (compute, out dtype.DType) {
 var rowSum, rowNanSum, rowMean, rowAMax, rowAMin *row
 
 func init() {
-	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castResult))
-	rowNanSum = define(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
+	rowSum = define(withCast(typed(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) })), castResult))
+	rowNanSum = define(typed(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
 		b.set(0, b.x.pick(b.x.IsNaN(b.in(0)), nil, 0, b.kept(b.grad(0)), 0))
-	}))
-	rowMean = define(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
+	})))
+	rowMean = define(typed(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
 		n := b.reducedCount()
 		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
-	}))
+	})))
 	rowAMax = define(withElements(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme)))
 	rowAMin = define(withElements(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme)))
 }
 
 func withCast(r row, c castClass) row {
 	r.cast = c
+	return r
+}
+
+// typed lets the caller of a reduction ask for a type.
+func typed(r row) row {
+	r.takes += " dtype"
+	return r
+}
+
+func withTakes(r row, takes string) row {
+	r.takes = takes
 	return r
 }
 

@@ -51,15 +51,15 @@ var (
 )
 
 func init() {
-	rowRegion = define(row{Name: "Region", run: runRegion, infer: func(f *frame) {
+	rowRegion = define(row{Name: "Region", takes: "t;; options", run: runRegion, infer: func(f *frame) {
 		p := f.opt.(region).part
 		f.newOut(0, p.dt, p.shape, nil)
 	}})
-	rowSpread = define(row{Name: "Spread", run: runSpread, infer: func(f *frame) {
+	rowSpread = define(row{Name: "Spread", takes: "t;; options", run: runSpread, infer: func(f *frame) {
 		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})
-	rowHollow = define(row{Name: "Hollow", run: runHollow, infer: func(f *frame) {
+	rowHollow = define(row{Name: "Hollow", takes: "t;; options", run: runHollow, infer: func(f *frame) {
 		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})

@@ -13,7 +13,7 @@ import (
 var rowVectorNorm, rowLogSumExp *row
 
 func init() {
-	rowVectorNorm = define(row{Name: "VectorNorm", fixed: scalar0, Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
+	rowVectorNorm = define(row{Name: "VectorNorm", takes: "t; ord!; keepDim dims* dtype", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
 		infer: func(f *frame) {
 			f.compute = f.dt
 			if f.dt == dtype.Invalid {

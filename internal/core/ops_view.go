@@ -17,8 +17,8 @@ type geometry struct {
 
 // viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
 // derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
-func viewRow(name, torch string, view func(f *frame, g geometry) geometry) row {
-	return row{Name: name, Torch: torch, flags: flagView, back: backView, view: view, infer: func(f *frame) {
+func viewRow(name, torch, takes string, view func(f *frame, g geometry) geometry) row {
+	return row{Name: name, Torch: torch, takes: takes, flags: flagView, back: backView, view: view, infer: func(f *frame) {
 		t := f.in[0]
 		g := view(f, geometry{t.shape, t.stride, t.offset})
 		f.viewOut(0, g.offset, t.dt, g.shape, g.stride)
@@ -42,7 +42,7 @@ type unviewed struct {
 var rowUnview *row
 
 func init() {
-	rowUnview = define(row{Name: "ViewBackward", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
+	rowUnview = define(row{Name: "ViewBackward", takes: "g;; view0 view1 view2 view3 viewDims* options", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
 		run: func(f *frame) error {
 			out, u := f.out[0], f.opt.(unviewed)
 			if out.st.bytes == 0 {
@@ -89,15 +89,15 @@ func (f *frame) dim(d, n int) int {
 var rowPermute, rowNarrow, rowSelect, rowDiag, rowStrided, rowView, rowExpand, rowDetach *row
 
 func init() {
-	rowPermute = define(viewRow("Permute", "permute", viewPermute))
+	rowPermute = define(viewRow("Permute", "permute", "t;; dims*", viewPermute))
 	rowPermute.back = backPermute
-	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
-	rowSelect = define(viewRow("Select", "select", viewSelect))
-	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
-	rowStrided = define(row{Name: "AsStrided", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
-	rowView = define(row{Name: "View", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
-	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
-	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, infer: func(f *frame) {
+	rowNarrow = define(viewRow("Slice", "slice", "t;; dim start end step", viewSlice))
+	rowSelect = define(viewRow("Select", "select", "t;; dim index", viewSelect))
+	rowDiag = define(viewRow("Diagonal", "diagonal", "t;; offset dim1 dim2", viewDiagonal))
+	rowStrided = define(row{Name: "AsStrided", takes: "t;; offset inputOffset shapeThenStrides*", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
+	rowView = define(row{Name: "View", takes: "t;; shape*", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand = define(row{Name: "Expand", takes: "t;; shape*", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowDetach = define(row{Name: "Detach", takes: "t", Torch: "detach", flags: flagView, infer: func(f *frame) {
 		t := f.in[0]
 		f.viewOut(0, t.offset, t.dt, t.shape, t.stride)
 	}})
@@ -322,7 +322,7 @@ func (x *Exec) Transpose(t *Tensor, a, b int) *Tensor {
 var rowUnsqueeze, rowSqueeze *row
 
 func init() {
-	rowUnsqueeze = define(viewRow("Unsqueeze", "unsqueeze", func(f *frame, g geometry) geometry {
+	rowUnsqueeze = define(viewRow("Unsqueeze", "unsqueeze", "t;; dim", func(f *frame, g geometry) geometry {
 		d := f.dim(f.i[0], len(g.shape)+1)
 		step := 1
 		if d < len(g.shape) {
@@ -330,7 +330,7 @@ func init() {
 		}
 		return geometry{slices.Insert(slices.Clone(g.shape), d, 1), slices.Insert(slices.Clone(g.stride), d, step), g.offset}
 	}))
-	rowSqueeze = define(viewRow("Squeeze", "squeeze", func(f *frame, g geometry) geometry {
+	rowSqueeze = define(viewRow("Squeeze", "squeeze", "t;; dims*", func(f *frame, g geometry) geometry {
 		out := f.scratch(g.offset)
 		var drop uint64
 		for _, d := range f.dims {

@@ -213,12 +213,12 @@ var rowPin, rowCopyAcross *row
 
 func init() {
 	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no gaps.
-	rowPin = define(row{Name: "PinMemory", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
+	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
 		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
 	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
 	// page-locked memory; opt is the stream of the other's device.
-	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign | flagWaits, run: runCopyAcross,
+	rowCopyAcross = define(row{Name: "CopyAsyncInto", takes: "src;; options", Torch: "copy_", flags: flagForeign | flagWaits | flagInto, run: runCopyAcross,
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 

@@ -32,11 +32,10 @@ type row struct {
 	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
 	saves save
 	cross save
-	// optional are the inputs that may be absent.
+	// takes says what a call has, see signature; sig is what it says, and optional are the inputs that may be absent.
+	takes    string
+	sig      signature
 	optional save
-	// fixed are the scalars (by in0 … in3) and the numbers in place of inputs (fixedHole0 …) on which it depends which kernels run, or how. All others are
-	// values: any number does, and the same kernels run.
-	fixed fixed
 	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is a half.
 	// PyTorch hands those to the computation in float32; others it makes halves first.
 	wideNumbers, wideHosts save
@@ -63,20 +62,6 @@ const (
 	out3
 )
 
-// fixed is a set of numbers among a call's attributes.
-type fixed uint8
-
-const (
-	scalar0 fixed = 1 << iota
-	scalar1
-	scalar2
-	scalar3
-	hole0
-	hole1
-	hole2
-	hole3
-)
-
 // flag is a set of properties of an operation.
 type flag uint16
 
@@ -89,6 +74,8 @@ const (
 	flagIdle
 	// flagParts: the views that come out are several, and cannot be changed in place where that is recorded.
 	flagParts
+	// flagInto: its outputs are always destinations, which it changes.
+	flagInto
 	// flagDraws: it takes numbers from a generator.
 	flagDraws
 	// flagWaits: it waits for the device, or may, and so cannot be captured.

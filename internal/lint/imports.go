@@ -67,7 +67,7 @@ internal/core/...: RUNTIME internal/core
 internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
-linalg: FACE internal/core
+linalg: FACE internal/core internal/infer internal/kernels
 fft: FACE internal/core
 special: FACE internal/core
 torchfile: FACE internal/core internal/pickle internal/wholefile
