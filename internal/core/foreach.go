@@ -32,9 +32,9 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", takes: "tensors…;;options ->", flags: flagMutates, infer: func(*frame) {}, run: runForeach})
-	rowAdvance = define(row{Name: "Advance", takes: "tensors…;;options ->", flags: flagMutates, infer: func(*frame) {}, run: runAdvance})
-	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…;;options ->", flags: flagMutates, infer: func(*frame) {}, run: runUpdateScale})
+	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runAdvance})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the

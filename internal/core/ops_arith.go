@@ -22,6 +22,9 @@ func define(r row) *row {
 	if r.point != nil && r.infer == nil {
 		r.infer = inferPoint
 	}
+	if r.pkg == "" {
+		r.pkg = "internal/core"
+	}
 	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r
 	return &r

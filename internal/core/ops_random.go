@@ -41,7 +41,7 @@ var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowRandom = define(row{Name: "Random", takes: "; a b; shape* dtype options", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
+	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return

@@ -21,6 +21,8 @@ type Back = back
 type Op struct {
 	// Name is the operation's name in errors and traces; Torch is PyTorch's, such as "linalg.cross".
 	Name, Torch string
+	// Package is the folder of the package that defines it, such as "linalg".
+	Package string
 	// Takes spells the operands, attributes and outputs as the rows of core do, such as "a b bias?;; dim".
 	Takes string
 	// Infer decides the outputs' types, shapes and strides from those of the operands and from the attributes: it calls NewOut for each. It needs no
@@ -46,7 +48,7 @@ const (
 
 // Define registers an operation. It is called once for each, when the package is initialised.
 func Define(o Op) *Row {
-	r := define(row{Name: o.Name, Torch: o.Torch, takes: o.Takes, infer: o.Infer, run: o.Run, cast: o.Cast})
+	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, cast: o.Cast})
 	for _, name := range strings.Fields(o.Saves) {
 		is := func(n named) bool { return n.name == name }
 		switch i, out := slices.IndexFunc(r.sig.ins, is), slices.IndexFunc(r.sig.outs, is); {

@@ -17,6 +17,8 @@ import (
 type row struct {
 	// Name is the method's name, such as "Add"; Torch is PyTorch's, such as "add".
 	Name, Torch string
+	// pkg is the folder of the package that defines it.
+	pkg string
 	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are: it calls
 	// f.newOut or f.viewOut for each. It needs no device and takes no memory.
 	infer func(f *frame)

@@ -68,6 +68,7 @@ internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
 linalg: FACE internal/core internal/infer internal/kernels
+internal/opspage: internal/core linalg
 fft: FACE internal/core
 special: FACE internal/core
 torchfile: FACE internal/core internal/pickle internal/wholefile
