@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/recorded"
 )
 
 // properties compares what operations do with what their rows say of them.
@@ -189,5 +190,72 @@ func TestCapturable(t *testing.T) {
 		case !o.Waits && direct[o.Name] && !c.inside[o.Name]:
 			t.Errorf("%s was never captured, though its row does not say that it waits", o.Name)
 		}
+	}
+}
+
+// valued is a tap that runs every call that has values twice more from its value, once with others in their place, and compares the kernels.
+type valued struct {
+	t     *testing.T
+	w     *watcher
+	calls map[string]int
+}
+
+func (v *valued) Before(*core.Frame) bool { return false }
+
+func (v *valued) After(f *core.Frame) {
+	c := f.Call()
+	other := c.WithValues(func(n float64) float64 { return n + 1 })
+	if c == other || f.Together() {
+		return
+	}
+	f.Nested(func() {
+		f.Exec().NoGrad().Scope(func(x *core.Exec) {
+			var did [2][]string
+			for i, c := range []core.Call{c, other} {
+				operands := copiesOf(x, f.Operands())
+				if operands == nil {
+					return
+				}
+				n := len(v.w.rec.Calls())
+				core.Again(x, c, operands)
+				for _, r := range v.w.rec.Calls()[n:] {
+					if r.Method == "Launch" {
+						did[i] = append(did[i], r.Args)
+					}
+				}
+				for _, t := range operands {
+					t.Close()
+				}
+			}
+			if !slices.Equal(did[0], did[1]) {
+				v.t.Errorf("%v launches %q, with other values %q", c, did[0], did[1])
+			}
+			v.calls[f.Op()]++
+		})
+	})
+}
+
+// TestValues holds that a call with other values in place of its own launches the same kernels.
+func TestValues(t *testing.T) {
+	w, x := newWatcher(t)
+	v := &valued{t, w, map[string]int{}}
+	core.SetTap((*core.Exec)(x), v)
+	defer core.SetTap((*core.Exec)(x), nil)
+	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
+		w.rec.Reset()
+		x.Scope(func(x *tenon.Exec) {
+			if err := try(func() {
+				a, grads := newArgs(x, c), loadAll(x, c.GradOut)
+				if err := backward(x, call(x, a), grads); err != nil {
+					t.Errorf("%s: %v", c.Name(), err)
+				}
+			}); err != nil {
+				t.Logf("%s: %v", c.Name(), err)
+			}
+		})
+	})
+	t.Log("calls with values, by operation:", v.calls)
+	if len(v.calls) < 40 && *matchFlag == "" {
+		t.Errorf("only %d operations were called with values", len(v.calls))
 	}
 }
