@@ -126,7 +126,8 @@ func (p *properties) report(t *testing.T) {
 		if *matchFlag != "" || name == "Function" || o.User {
 			continue
 		}
-		for what, said := range map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws} {
+		must := map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws}
+		for what, said := range must {
 			if said && !does[what] {
 				t.Errorf("%s: its row says %q, which was not seen", name, what)
 			}
@@ -193,7 +194,8 @@ func TestCapturable(t *testing.T) {
 	}
 }
 
-// valued is a tap that runs every call that has values twice more from its value, once with others in their place, and compares the kernels.
+// valued is a tap that runs every call that has values twice more from its value, once with others in their place, and compares the
+// kernels.
 type valued struct {
 	t     *testing.T
 	w     *watcher

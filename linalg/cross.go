@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-var rowCross = core.Define(core.Op{Name: "Cross", Torch: "linalg.cross", Package: "linalg", Takes: "a b;; dim", Cast: core.CastWidest, Saves: "a b",
-	Infer: inferCross, Run: runCross})
+var rowCross = core.Define(core.Op{Name: "Cross", Torch: "linalg.cross", Package: "linalg", Takes: "a b;; dim", Saves: "a b",
+	Cast: core.CastWidest, Infer: inferCross, Run: runCross})
 
 func cross(x *core.Exec, a, b *core.Tensor, dim int) *core.Tensor {
 	f := core.Begin(x, rowCross, a, b)

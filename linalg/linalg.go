@@ -1,6 +1,5 @@
-// Package linalg is linear algebra beyond products of matrices, which are methods of an Exec. Its operations are like an Exec's: they record gradients, follow
-// autocast and can be captured.
-// It may not know what modules are made of it.
+// Package linalg is linear algebra beyond products of matrices, which are methods of an Exec. Its operations are like an Exec's: they
+// record gradients, follow autocast and can be captured. It may not know what modules are made of it.
 package linalg
 
 import (
@@ -8,8 +7,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast; PyTorch's default is -1. It is in the type that
-// both promote to, and not for bool.
+// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast; PyTorch's default is -1. It is
+// in the type that both promote to, and not for bool.
 func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	return (*tenon.Tensor)(cross(on(x, "Cross", a, b), (*core.Tensor)(a), (*core.Tensor)(b), dim))
 }
@@ -19,8 +18,8 @@ func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	return (*tenon.Tensor)(vecDot(on(x, "VecDot", a, b), (*core.Tensor)(a), (*core.Tensor)(b), dim))
 }
 
-// MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a vector, which
-// stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
+// MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a
+// vector, which stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
 func MultiDot(x *tenon.Exec, ts []*tenon.Tensor) *tenon.Tensor {
 	c := on(x, "MultiDot", ts...)
 	m := make([]*core.Tensor, len(ts))
@@ -30,8 +29,8 @@ func MultiDot(x *tenon.Exec, ts []*tenon.Tensor) *tenon.Tensor {
 	return (*tenon.Tensor)(multiDot(c, m))
 }
 
-// NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a matrix.
-// It is computed in float64. That of a complex tensor is real.
+// NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a
+// matrix. It is computed in float64. That of a complex tensor is real.
 func NuclearNorm(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.SumOpt) *tenon.Tensor {
 	return (*tenon.Tensor)(nuclearNorm(on(x, "NuclearNorm", t), (*core.Tensor)(t), dims, core.SumOpt(opt)))
 }

@@ -50,12 +50,14 @@ func byRolls(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	return x.Sub(x.Mul(by(a, -1), by(b, -2)), x.Mul(by(a, -2), by(b, -1)))
 }
 
-// TestCross compares with the products and differences of which a cross product is made: the same bits in every type, wherever the elements lie.
+// TestCross compares with the products and differences of which a cross product is made: the same bits in every type, wherever the elements
+// lie.
 func TestCross(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
 		x := open(t, sel)
 		r := rand.New(rand.NewPCG(1, 2))
-		for _, dt := range []tenon.DType{tenon.Float32, tenon.Float64, tenon.Float16, tenon.BFloat16, tenon.Int32, tenon.Uint8, tenon.Complex64, tenon.Complex128} {
+		for _, dt := range []tenon.DType{tenon.Float32, tenon.Float64, tenon.Float16, tenon.BFloat16, tenon.Int32, tenon.Uint8,
+			tenon.Complex64, tenon.Complex128} {
 			x.Scope(func(x *tenon.Exec) {
 				some := func(shape ...int) *tenon.Tensor {
 					n := 1
@@ -73,7 +75,8 @@ func TestCross(t *testing.T) {
 					dim  int
 				}{
 					{some(3), some(3), 0}, {some(2, 3), some(2, 3), -1}, {some(3, 4, 2), some(3, 4, 2), 0},
-					{x.Transpose(some(3, 5), 0, 1), some(5, 3), 1}, {some(1, 3), some(4, 3), 1}, {some(2, 3, 1), some(1, 3, 5), 1}, {some(0, 3), some(0, 3), 1},
+					{x.Transpose(some(3, 5), 0, 1), some(5, 3), 1}, {some(1, 3), some(4, 3), 1}, {some(2, 3, 1), some(1, 3, 5), 1},
+					{some(0, 3), some(0, 3), 1},
 				} {
 					got := Cross(x, c.a, c.b, c.dim)
 					shape := got.Shape()
@@ -102,21 +105,51 @@ func TestRefusals(t *testing.T) {
 		op   string
 		f    func()
 	}{
-		"linalg.cross: inputs must have the same number of dimensions":                    {fault.Invalid, "Cross", func() { Cross(x, a, x.Ones([]int{3}, tenon.Float32), -1) }},
-		"linalg.cross: inputs dimension 0 must have length 3. Got [2 3] and [2 3]":        {fault.Invalid, "Cross", func() { Cross(x, a, a, 0) }},
-		"Dimension out of range (expected to be in range of [-2, 1], but got 2)":          {fault.Invalid, "Cross", func() { Cross(x, a, a, 2) }},
-		"must match the size of tensor b (4) at non-singleton dimension 0":                {fault.Invalid, "Cross", func() { Cross(x, a, x.Ones([]int{4, 3}, tenon.Float32), 1) }},
-		"Cross is not defined for bool tensors":                                           {fault.Unsupported, "Cross", func() { Cross(x, x.ToDType(a, tenon.Bool), x.ToDType(a, tenon.Bool), 1) }},
-		"operand 1 is nil":                                                                {fault.Invalid, "Cross", func() { Cross(x, a, nil, 1) }},
-		"operand 0 is a zero Tensor":                                                      {fault.Invalid, "Cross", func() { Cross(x, &tenon.Tensor{}, a, 1) }},
-		"was closed":                                                                      {fault.Closed, "VecDot", func() { VecDot(x, closed, a, 0) }},
-		"the Exec is nil":                                                                 {fault.Invalid, "VecDot", func() { VecDot(nil, a, a, 0) }},
-		"expected to be in range of [-2, 1], but got -3":                                  {fault.Invalid, "VecDot", func() { VecDot(x, a, a, -3) }},
-		"multi_dot(): expected at least 2 tensors but got 1":                              {fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a}) }},
-		"multi_dot(): tensors 0 and 1 with shapes [2 3] and [2 2] cannot be multiplied":   {fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, b}) }},
-		"multi_dot(): tensor 1 must be 2D, or 1D where it is the first or last, but":      {fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, x.Ones([]int{3}, tenon.Float32), b}) }},
-		"nuclear norm can only be computed over exactly two dimensions of a tensor":       {fault.Invalid, "NuclearNorm", func() { NuclearNorm(x, x.Ones([]int{3}, tenon.Float32), nil, tenon.SumOpt{}) }},
-		"the nuclear norm is not implemented for float16; convert the tensor to float32 ": {fault.Unsupported, "NuclearNorm", func() { NuclearNorm(x, x.ToDType(a, tenon.Float16), nil, tenon.SumOpt{}) }},
+		"linalg.cross: inputs must have the same number of dimensions": {
+			fault.Invalid, "Cross", func() { Cross(x, a, x.Ones([]int{3}, tenon.Float32), -1) },
+		},
+		"linalg.cross: inputs dimension 0 must have length 3. Got [2 3] and [2 3]": {
+			fault.Invalid, "Cross", func() { Cross(x, a, a, 0) },
+		},
+		"Dimension out of range (expected to be in range of [-2, 1], but got 2)": {
+			fault.Invalid, "Cross", func() { Cross(x, a, a, 2) },
+		},
+		"must match the size of tensor b (4) at non-singleton dimension 0": {
+			fault.Invalid, "Cross", func() { Cross(x, a, x.Ones([]int{4, 3}, tenon.Float32), 1) },
+		},
+		"Cross is not defined for bool tensors": {
+			fault.Unsupported, "Cross", func() { Cross(x, x.ToDType(a, tenon.Bool), x.ToDType(a, tenon.Bool), 1) },
+		},
+		"operand 1 is nil": {
+			fault.Invalid, "Cross", func() { Cross(x, a, nil, 1) },
+		},
+		"operand 0 is a zero Tensor": {
+			fault.Invalid, "Cross", func() { Cross(x, &tenon.Tensor{}, a, 1) },
+		},
+		"was closed": {
+			fault.Closed, "VecDot", func() { VecDot(x, closed, a, 0) },
+		},
+		"the Exec is nil": {
+			fault.Invalid, "VecDot", func() { VecDot(nil, a, a, 0) },
+		},
+		"expected to be in range of [-2, 1], but got -3": {
+			fault.Invalid, "VecDot", func() { VecDot(x, a, a, -3) },
+		},
+		"multi_dot(): expected at least 2 tensors but got 1": {
+			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a}) },
+		},
+		"multi_dot(): tensors 0 and 1 with shapes [2 3] and [2 2] cannot be multiplied": {
+			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, b}) },
+		},
+		"multi_dot(): tensor 1 must be 2D, or 1D where it is the first or last, but": {
+			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, x.Ones([]int{3}, tenon.Float32), b}) },
+		},
+		"nuclear norm can only be computed over exactly two dimensions of a tensor": {
+			fault.Invalid, "NuclearNorm", func() { NuclearNorm(x, x.Ones([]int{3}, tenon.Float32), nil, tenon.SumOpt{}) },
+		},
+		"the nuclear norm is not implemented for float16; convert the tensor to float32 ": {
+			fault.Unsupported, "NuclearNorm", func() { NuclearNorm(x, x.ToDType(a, tenon.Float16), nil, tenon.SumOpt{}) },
+		},
 	} {
 		e, ok := tenon.Try(c.f).(*fault.Error)
 		if !ok || e.Kind != c.kind || e.Op != c.op || !strings.Contains(e.Msg, text) || !strings.HasSuffix(e.File, "linalg_test.go") {
@@ -236,8 +269,8 @@ type callsSeen struct{ calls []core.Call }
 func (c *callsSeen) Before(f *core.Frame) bool { c.calls = append(c.calls, f.Call()); return false }
 func (c *callsSeen) After(*core.Frame)         {}
 
-// TestRow holds that a row outside core is one: a tap sees one call of it, which prints, is inferred without a device and runs again; it is captured, and
-// autocast brings its operands to one type.
+// TestRow holds that a row outside core is one: a tap sees one call of it, which prints, is inferred without a device and runs again; it is
+// captured, and autocast brings its operands to one type.
 func TestRow(t *testing.T) {
 	x := open(t, tenon.Sim(0))
 	a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
@@ -272,7 +305,8 @@ func TestRow(t *testing.T) {
 		t.Error("a replay gives", got)
 	}
 	half := x.ToDType(b, tenon.Float16)
-	if low, wide := Cross(x.Autocast(tenon.Float16), half, half, 0), Cross(x.Autocast(tenon.Float16), half, b, 0); low.DType() != tenon.Float16 || wide.DType() != tenon.Float32 {
+	y16 := x.Autocast(tenon.Float16)
+	if low, wide := Cross(y16, half, half, 0), Cross(y16, half, b, 0); low.DType() != tenon.Float16 || wide.DType() != tenon.Float32 {
 		t.Error("under autocast it is", low, "and", wide)
 	}
 }

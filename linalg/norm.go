@@ -9,12 +9,13 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// nuclearSteps is how often polarFactor applies its step: singular values grow by 3/2 a step until they are near 1, so those of 2e-14 of the
-// Frobenius norm and more arrive, and five steps square the rest of the error away.
+// nuclearSteps is how often polarFactor applies its step: singular values grow by 3/2 a step until they are near 1, so those of 2e-14 of
+// the Frobenius norm and more arrive, and five steps square the rest of the error away.
 const nuclearSteps = 83
 
-// polarFactor returns the unitary factor UV* of the matrices USV* in the last two dimensions of a, of a float64 or complex128 tensor, by the
-// iteration X(3 - X*X)/2 of Newton and Schulz (N. J. Higham, "Functions of Matrices", SIAM 2008, section 8.3). Singular values of 0 stay 0.
+// polarFactor returns the unitary factor UV* of the matrices USV* in the last two dimensions of a, of a float64 or complex128 tensor, by
+// the iteration X(3 - X*X)/2 of Newton and Schulz (N. J. Higham, "Functions of Matrices", SIAM 2008, section 8.3). Singular values of 0
+// stay 0.
 func polarFactor(x *core.Exec, a *core.Tensor) *core.Tensor {
 	norm := x.VectorNorm(a, 2, []int{-2, -1}, core.SumOpt{KeepDim: true})
 	u := x.Mul(a, x.MaskedFillS(x.Reciprocal(norm), x.EqS(norm, 0), 1))
@@ -61,10 +62,12 @@ func nuclearNorm(x *core.Exec, t *core.Tensor, dims []int, opt core.SumOpt) *cor
 		dims = []int{0, 1}
 	}
 	if len(dims) != 2 {
-		core.Refuse(x, "NuclearNorm", fault.New(fault.Invalid, "nuclear norm can only be computed over exactly two dimensions of a tensor, not over %v of %d", dims, n), t)
+		err := fault.New(fault.Invalid, "nuclear norm can only be computed over exactly two dimensions of a tensor, not over %v of %d", dims, n)
+		core.Refuse(x, "NuclearNorm", err, t)
 	}
 	if dt := t.DType(); !dt.IsComplex() && dt != dtype.Float32 && dt != dtype.Float64 && x.AutocastDType() == dtype.Invalid {
-		core.Refuse(x, "NuclearNorm", fault.New(fault.Unsupported, "the nuclear norm is not implemented for %v; convert the tensor to float32 first", dt), t)
+		err := fault.New(fault.Unsupported, "the nuclear norm is not implemented for %v; convert the tensor to float32 first", dt)
+		core.Refuse(x, "NuclearNorm", err, t)
 	}
 	return core.Composite(x, "NuclearNorm", func(x *core.Exec) *core.Tensor {
 		x = core.Casting(x, "NuclearNorm", core.CastFloat32, &t)

@@ -75,7 +75,8 @@ func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 	})
 }
 
-// chainOrder returns after which matrix to divide the product of matrices i to j, for the fewest multiplications in all. Matrix i is sizes[i] x sizes[i+1].
+// chainOrder returns after which matrix to divide the product of matrices i to j, for the fewest multiplications in all. Matrix i is
+// sizes[i] x sizes[i+1].
 func chainOrder(sizes []int) (split [][]int) {
 	n := len(sizes) - 1
 	cost := make([][]uint64, n)

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// With what stands here a package outside core defines operations of its own. They are rows like core's: they pass the same funnel, and taps, captures, the
-// tape and the page of ops know no difference.
+// With what stands here a package outside core defines operations of its own. They are rows like core's: they pass the same funnel, and
+// taps, captures, the tape and the page of ops know no difference.
 
 // Row is an operation's entry in the table.
 type Row = row
@@ -25,8 +25,8 @@ type Op struct {
 	Package string
 	// Takes spells the operands, attributes and outputs as the rows of core do, such as "a b bias?;; dim".
 	Takes string
-	// Infer decides the outputs' types, shapes and strides from those of the operands and from the attributes: it calls NewOut for each. It needs no
-	// device, and refuses by Check.
+	// Infer decides the outputs' types, shapes and strides from those of the operands and from the attributes: it calls NewOut for each. It
+	// needs no device, and refuses by Check.
 	Infer func(f *Frame)
 	// Run issues the kernels. The frame is a kernels.Issuer.
 	Run func(f *Frame) error
@@ -41,8 +41,8 @@ type CastClass = castClass
 
 // The classes of autocast that a package outside core may give its operations.
 const (
-	// CastNone converts nothing, CastLow to the low-precision type, CastFloat32 to float32, and CastWidest to float32 where one of them is, else to
-	// the low-precision type.
+	// CastNone converts nothing, CastLow to the low-precision type, CastFloat32 to float32, and CastWidest to float32 where one of them is,
+	// else to the low-precision type.
 	CastNone, CastLow, CastFloat32, CastWidest = castNone, castLow, castFloat32, castWidest
 )
 
@@ -63,8 +63,8 @@ func Define(o Op) *Row {
 	return r
 }
 
-// SetBack gives the operation its derivative, which computes the gradients of the inputs, in operations; without one it has none. It is called by the init of
-// the package: a derivative may call the operation itself, which the initialisation of a variable may not refer to.
+// SetBack gives the operation its derivative, which computes the gradients of the inputs, in operations; without one it has none. It is
+// called by the init of the package: a derivative may call the operation itself, which the initialisation of a variable may not refer to.
 func (r *row) SetBack(back func(b *Back)) { r.back = back }
 
 // Begin begins a call of r on the given operands. Its attributes are set before Do ends it.
@@ -118,8 +118,8 @@ func (b *back) Set(i int, g *Tensor) { b.set(i, g) }
 // Composite runs f, which is made of other operations, as one named name: errors carry the name, and temporaries are closed when it ends.
 func Composite(x *Exec, name string, f func(x *Exec) *Tensor) *Tensor { return x.composite(name, f) }
 
-// Casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which autocast is
-// off. It is called in the composite's scope.
+// Casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which
+// autocast is off. It is called in the composite's scope.
 func Casting(x *Exec, op string, c CastClass, ts ...**Tensor) *Exec { return x.casting(op, c, ts...) }
 
 // Refuse panics with err, if it is one, as an error of the operation op on those operands.

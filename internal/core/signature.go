@@ -10,14 +10,14 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// signature says by name what a call of a row has: operands, attributes and outputs. It is what the field takes spells: operands, numbers and structure, parted
-// by semicolons, then, after an arrow, outputs; without one there is one output, y. Lists at the end may be left out.
+// signature says by name what a call of a row has: operands, attributes and outputs. It is what the field takes spells: operands, numbers
+// and structure, parted by semicolons, then, after an arrow, outputs; without one there is one output, y. Lists at the end may be left out.
 //
-// A ? marks an operand or output that may be absent, # an operand in whose place there may be a number, … a list of operands or outputs, and ^ operands that
-// the call changes though they are no destinations.
-// Numbers are the scalars in their order, and are values: any will do, and the same kernels run. A ! behind one of them, or behind #, says that it decides which
-// kernels run, or how. Structure is what decides types, shapes and kernels: the whole numbers in their order, of which one named - is not used, * marks the list,
-// dtype is the type that is asked for and options the row's own attribute.
+// A ? marks an operand or output that may be absent, # an operand in whose place there may be a number, … a list of operands or outputs,
+// and ^ operands that the call changes though they are no destinations. Numbers are the scalars in their order, and are values: any will
+// do, and the same kernels run. A ! behind one of them, or behind #, says that it decides which kernels run, or how. Structure is what
+// decides types, shapes and kernels: the whole numbers in their order, of which one named - is not used, * marks the list, dtype is the
+// type that is asked for and options the row's own attribute.
 type signature struct {
 	ins, numbers, outs []named
 	whole              []string
@@ -83,14 +83,15 @@ func namesOf(list string) (out []named) {
 type OpInfo struct {
 	// Name is the operation's in errors and traces, Torch PyTorch's or empty, and Package the folder of what defines it.
 	Name, Torch, Package string
-	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands in whose place there may be a number, and … behind
-	// lists. Changed are the operands that it changes besides destinations.
+	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands in whose place there may be a number,
+	// and … behind lists. Changed are the operands that it changes besides destinations.
 	Operands, Outputs, Changed []string
 	// Values are the numbers of which any will do; Structure is all that decides types, shapes and kernels besides the operands.
 	Values, Structure []string
-	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands lie on other
-	// devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be captured; Varies that where several
-	// elements go to one place, which of them wins may differ from run to run; User that what it does is the program's own.
+	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands
+	// lie on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
+	// captured; Varies that where several elements go to one place, which of them wins may differ from run to run; User that what it does
+	// is the program's own.
 	Aliases, Into, Foreign, Draws, Waits, Varies, User bool
 	// Derivative says that it has one, and Cast what autocast does with the operands.
 	Derivative bool
@@ -103,7 +104,8 @@ func Ops() []OpInfo {
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		r := rows[name]
 		is := func(f flag) bool { return r.flags&f != 0 }
-		info := OpInfo{Name: r.Name, Torch: r.Torch, Package: r.pkg, Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: is(flagDraws),
+		info := OpInfo{Name: r.Name, Torch: r.Torch, Package: r.pkg,
+			Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: is(flagDraws),
 			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Derivative: r.back != nil, Cast: r.cast}
 		for _, n := range r.sig.ins {
 			info.Operands = append(info.Operands, n.marked())

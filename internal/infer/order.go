@@ -4,7 +4,8 @@ package infer
 type Strided struct{ Shape, Stride []int }
 
 // Layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the
-// layout of the inputs where they agree and are dense; else dimensions sorted by the strides of the inputs, earlier inputs first. perm is for its use.
+// layout of the inputs where they agree and are dense; else dimensions sorted by the strides of the inputs, earlier inputs first. perm is
+// for its use.
 func Layout(shape []int, ins []Strided, perm []int) []int {
 	n := len(shape)
 	if n < 2 || len(ins) == 0 {

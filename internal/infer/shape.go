@@ -1,6 +1,5 @@
-// Package infer is the toolkit of those who write operations: dimensions, broadcasting, the shapes and memory orders of results, and type promotion, as pure
-// functions of shapes, strides and types.
-// It may not know tensors, Execs or devices.
+// Package infer is the toolkit of those who write operations: dimensions, broadcasting, the shapes and memory orders of results, and type
+// promotion, as pure functions of shapes, strides and types. It may not know tensors, Execs or devices.
 package infer
 
 import "tenon.dev/fault"
@@ -153,8 +152,8 @@ func View(buf, to []int, n int) ([]int, error) {
 	return shape, nil
 }
 
-// ViewStrides returns strides with which the same elements have shape to, in buf's memory if they fit there. Runs of dimensions that lie evenly can be cut anew; others cannot
-// be joined.
+// ViewStrides returns strides with which the same elements have shape to, in buf's memory if they fit there. Runs of dimensions that lie
+// evenly can be cut anew; others cannot be joined.
 func ViewStrides(buf, shape, stride, to []int) ([]int, bool) {
 	out := append(buf[:0], to...) // of this length
 	if Numel(shape) == 0 || len(shape) == 0 {

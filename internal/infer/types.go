@@ -5,8 +5,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// Promotion collects operands and finds the type that they promote to, as PyTorch's rules have it: tensors with dimensions come before 0-d tensors,
-// and those before numbers; the lower standing counts only where its category is higher.
+// Promotion collects operands and finds the type that they promote to, as PyTorch's rules have it: tensors with dimensions come before 0-d
+// tensors, and those before numbers; the lower standing counts only where its category is higher.
 type Promotion struct{ dims, zero, number dtype.DType }
 
 // Tensor adds a tensor of n dimensions.
