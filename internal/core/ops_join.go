@@ -193,15 +193,7 @@ func inferCat(f *frame) {
 		if legacyEmpty(t.shape) {
 			continue
 		}
-		if len(t.shape) != len(shape) {
-			f.fail(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(t.shape))
-		}
-		for j, n := range t.shape {
-			if j != d && n != first.shape[j] {
-				f.fail(fault.Invalid, "Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list", d, first.shape[j], n, i)
-			}
-		}
-		shape[d] += t.shape[d]
+		f.check(infer.Lengthen(shape, t.shape, d, i))
 	}
 	var stride []int
 	if last {

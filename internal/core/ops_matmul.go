@@ -28,17 +28,8 @@ func inferProduct(f *frame) {
 	if !a.dt.IsFloat() && !a.dt.IsComplex() {
 		f.fail(fault.Unsupported, "matrix products are not defined for %v; convert to a floating-point type first", a.dt)
 	}
-	n := len(a.shape)
-	if n < 2 || len(b.shape) != n || a.shape[n-1] != b.shape[n-2] {
-		f.fail(fault.Invalid, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a.shape, b.shape)
-	}
-	shape := append(f.lists[:0], a.shape[:n-1]...)
-	shape = append(shape, b.shape[n-1])
-	for i := range n - 2 {
-		if a.shape[i] != b.shape[i] {
-			f.fail(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a.shape, b.shape)
-		}
-	}
+	shape, err := infer.Product(f.lists[:0], a.shape, b.shape)
+	f.check(err)
 	if c := f.in[2]; c != nil {
 		f.check(infer.FitsInto("the bias", c.shape, shape))
 	}

@@ -130,18 +130,7 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 		if pad < 0 || pad > reach/2 {
 			x.fail(op, fault.Invalid, []*Tensor{t}, "pad should be at most half of effective kernel size, but got pad=%d, kernel_size=%d and dilation=%d", pad, k, d)
 		}
-		span := in + 2*pad - reach
-		if span < 0 && !ceil || span < -s+1 {
-			return 0
-		}
-		if ceil {
-			span += s - 1
-		}
-		n := span/s + 1
-		if ceil && (n-1)*s >= in+pad {
-			n--
-		}
-		return n
+		return infer.Windows(in, reach, s, pad, ceil)
 	}
 	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
 	r.out = [2]int{size(t.shape[2], p.KH, p.StrideH, p.PadH, p.DilationH), size(t.shape[3], p.KW, p.StrideW, p.PadW, p.DilationW)}

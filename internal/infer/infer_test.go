@@ -291,3 +291,47 @@ func TestTypes(t *testing.T) {
 	admits(Integral, "Op is defined for integer and bool tensors only", list{i, b}, list{f, c})
 	admits(RealFloat, "Op is defined for floating-point tensors only", list{h, d}, list{i, b, c})
 }
+
+func TestResults(t *testing.T) {
+	if got, err := Product([]int{9}, []int{5, 2, 3}, []int{5, 3, 4}); err != nil || !slices.Equal(got, []int{9, 5, 2, 4}) {
+		t.Error(got, err)
+	}
+	for text, ab := range map[string][2][]int{
+		"mat1 and mat2 shapes cannot be multiplied ([2 3] and [2 3])":    {{2, 3}, {2, 3}},
+		"mat1 and mat2 shapes cannot be multiplied ([3] and [3])":        {{3}, {3}},
+		"mat1 and mat2 shapes cannot be multiplied ([1 2 3] and [3 4])":  {{1, 2, 3}, {3, 4}},
+		"batch dimensions of mat1 and mat2 differ ([1 2 3] and [5 3 4])": {{1, 2, 3}, {5, 3, 4}},
+	} {
+		_, err := Product(nil, ab[0], ab[1])
+		wantError(t, err, fault.Invalid, text)
+	}
+	shape := []int{2, 3}
+	if err := Lengthen(shape, []int{2, 4}, 1, 1); err != nil || !slices.Equal(shape, []int{2, 7}) {
+		t.Error(shape, err)
+	}
+	wantError(t, Lengthen(shape, []int{2}, 1, 2), fault.Invalid, "Tensors must have same number of dimensions: got 2 and 1")
+	wantError(t, Lengthen(shape, []int{3, 1}, 1, 2), fault.Invalid,
+		"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 3 for tensor number 2 in the list")
+	// Windows are counted one by one. PyTorch's rule for ceil: the last one begins within the places or the padding before them.
+	for n := range 8 {
+		for reach := 1; reach < 5; reach++ {
+			for step := 1; step < 4; step++ {
+				for pad := 0; pad <= reach/2; pad++ {
+					plain, ceil := 0, 0
+					for at := -pad; at+reach <= n+pad; at += step {
+						plain++
+					}
+					for at := -pad; at < n && at-step+reach < n+pad; at += step {
+						ceil++
+					}
+					if got := Windows(n, reach, step, pad, false); got != plain {
+						t.Errorf("Windows(%d, %d, %d, %d, false) = %d, want %d", n, reach, step, pad, got, plain)
+					}
+					if got := Windows(n, reach, step, pad, true); n > 0 && got != ceil {
+						t.Errorf("Windows(%d, %d, %d, %d, true) = %d, want %d", n, reach, step, pad, got, ceil)
+					}
+				}
+			}
+		}
+	}
+}
