@@ -8,6 +8,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/cuda"
 	"tenon.dev/data"
+	"tenon.dev/linalg"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/torchfile"
@@ -91,7 +92,13 @@ func TestFromPyTorchExec(t *testing.T) {
 	{
 		a, b := m, x.MulS(m, 2)
 		wantItem(t, x, x.TensorDot(a, b, []int{-2, -1}, []int{0, 1}), 8)
-		wantItem(t, x, x.Sum(x.MultiDot([]*tenon.Tensor{a, b, a}), nil, tenon.SumOpt{}), 32)
+		wantItem(t, x, x.Sum(linalg.MultiDot(x, []*tenon.Tensor{a, b, a}), nil, tenon.SumOpt{}), 32)
+		wantItem(t, x, linalg.NuclearNorm(x, a, nil, tenon.SumOpt{}), 2)
+		{
+			a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
+			wantItem(t, x, x.Select(linalg.Cross(x, a, b, -1), 0, 1), 6)
+			wantItem(t, x, linalg.VecDot(x, a, b, -1), 32)
+		}
 		wantItem(t, x, x.Sum(x.Einsum("ij,jk->ik", a, b), nil, tenon.SumOpt{}), 16)
 		same, err := x.Equal(a, b)
 		if same || err != nil {

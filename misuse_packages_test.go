@@ -20,6 +20,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/kernel"
+	"tenon.dev/linalg"
 	"tenon.dev/memcheck"
 	"tenon.dev/memviz"
 	"tenon.dev/memviz/replay"
@@ -38,6 +39,8 @@ var functions = map[string]any{
 	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
+
+	"linalg.Cross": linalg.Cross, "linalg.MultiDot": linalg.MultiDot, "linalg.NuclearNorm": linalg.NuclearNorm, "linalg.VecDot": linalg.VecDot,
 
 	"nn.Buffers": nn.Buffers, "nn.Checkpoint": nn.Checkpoint, "nn.CheckpointSequential": nn.CheckpointSequential, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
 	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,

@@ -63,11 +63,6 @@ func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
 	return (*Tensor)(x.made("Bilinear", a, b, w).Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
 }
 
-// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast.
-func (x *Exec) Cross(a *Tensor, b *Tensor, dim int) *Tensor {
-	return (*Tensor)(x.made("Cross", a, b).Cross((*core.Tensor)(a), (*core.Tensor)(b), dim))
-}
-
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
 // of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
@@ -109,12 +104,6 @@ func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("MatMul", a, b).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a vector, which
-// stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
-func (x *Exec) MultiDot(ts []*Tensor) *Tensor {
-	return (*Tensor)(x.made("MultiDot").MultiDot(coreList(ts)))
-}
-
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("Outer", a, b).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
@@ -129,9 +118,4 @@ func (x *Exec) TensorDot(a *Tensor, b *Tensor, dimsA []int, dimsB []int) *Tensor
 // VDot is Dot with the elements of a conjugated.
 func (x *Exec) VDot(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(x.made("VDot", a, b).VDot((*core.Tensor)(a), (*core.Tensor)(b)))
-}
-
-// VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast.
-func (x *Exec) VecDot(a *Tensor, b *Tensor, dim int) *Tensor {
-	return (*Tensor)(x.made("VecDot", a, b).VecDot((*core.Tensor)(a), (*core.Tensor)(b), dim))
 }

@@ -106,12 +106,6 @@ func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	return (*Tensor)(x.made("NanSum", t).NanSum((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
-// NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a matrix.
-// It is computed in float64. That of a complex tensor is real.
-func (x *Exec) NuclearNorm(t *Tensor, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("NuclearNorm", t).NuclearNorm((*core.Tensor)(t), dims, core.SumOpt(opt)))
-}
-
 // Prod returns the product over dims; nil dims mean all.
 func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	return (*Tensor)(x.made("Prod", t).Prod((*core.Tensor)(t), dims, core.SumOpt(opt)))

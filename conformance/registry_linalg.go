@@ -1,6 +1,9 @@
 package conformance
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/linalg"
+)
 
 // Products of matrices, and convolutions.
 
@@ -67,15 +70,15 @@ func init() {
 	binary("vdot", (*tenon.Exec).VDot)
 	binary("inner", (*tenon.Exec).Inner)
 	offer("linalg.vecdot", func(x *tenon.Exec, a *args) any {
-		return x.VecDot(a.tensor(0, "input"), a.tensor(1, "y"), a.int(-1, "dim", -1))
+		return linalg.VecDot(x, a.tensor(0, "input"), a.tensor(1, "y"), a.int(-1, "dim", -1))
 	})
-	offer("linalg.multi_dot", func(x *tenon.Exec, a *args) any { return x.MultiDot(a.tensors(0, "tensors")) })
+	offer("linalg.multi_dot", func(x *tenon.Exec, a *args) any { return linalg.MultiDot(x, a.tensors(0, "tensors")) })
 	offer("chain_matmul", func(x *tenon.Exec, a *args) any {
 		ts := make([]*tenon.Tensor, len(a.at))
 		for i := range ts {
 			ts[i] = a.tensor(i, "matrices")
 		}
-		return x.MultiDot(ts)
+		return linalg.MultiDot(x, ts)
 	})
 	cross := func(first bool) func(x *tenon.Exec, a *args) any {
 		return func(x *tenon.Exec, a *args) any {
@@ -84,7 +87,7 @@ func init() {
 				for dim = 0; t.Size(dim) != 3; dim++ {
 				}
 			}
-			return x.Cross(t, a.tensor(1, "other"), a.int(2, "dim", dim))
+			return linalg.Cross(x, t, a.tensor(1, "other"), a.int(2, "dim", dim))
 		}
 	}
 	offer("cross", cross(true))

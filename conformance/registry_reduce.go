@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"tenon.dev"
+	"tenon.dev/linalg"
 )
 
 // sumLike offers a reduction with the options of sums.
@@ -92,7 +93,7 @@ func init() {
 		t, dims, opt := a.tensor(0, "input"), a.ints(2, "dim"), tenon.SumOpt{KeepDim: a.bool(3, "keepdim", false), DType: a.dtype(-1, "dtype")}
 		if s, ok := a.get(1, "p").(string); ok {
 			if s == "nuc" {
-				return x.NuclearNorm(t, dims, opt)
+				return linalg.NuclearNorm(x, t, dims, opt)
 			}
 			if s != "fro" {
 				a.wrong("p", s)

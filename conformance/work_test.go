@@ -71,12 +71,15 @@ type watcher struct {
 	wrong       map[string]bool
 	work, views int
 	seen        map[string]bool
+	// held compares what the operations do with what their rows say of them.
+	held *properties
 }
 
 // before is the state when an operation began.
 type before struct {
 	calls  int
 	memory map[uint64][]byte
+	random []byte
 }
 
 // margin is how much free memory behind a segment's last allocation is looked at: an operation's results are small, and lie there.
@@ -104,12 +107,19 @@ func (w *watcher) memory() map[uint64][]byte {
 // deviceWork are the calls by which an operation may change memory.
 var deviceWork = []string{"Launch", "CopyDtoD", "CopyHtoD", "Memset", "GraphLaunch"}
 
-func (w *watcher) Before(*core.Frame) bool {
-	w.open = append(w.open, before{len(w.rec.Calls()), w.memory()})
+func (w *watcher) Before(f *core.Frame) bool {
+	b := before{calls: len(w.rec.Calls()), memory: w.memory()}
+	if f != nil {
+		b.random = f.Exec().Generator().State()
+	}
+	w.open = append(w.open, b)
 	return false
 }
 
-func (w *watcher) After(f *core.Frame) { w.ended(f.Op(), f.Outs() > 0 && f.Inferred()[0].View) }
+func (w *watcher) After(f *core.Frame) {
+	w.held.ended(f, &w.open[len(w.open)-1], w)
+	w.ended(f.Op(), f.Outs() > 0 && f.Inferred()[0].View)
+}
 
 func (w *watcher) ended(op string, view bool) {
 	w.seen[op] = true
@@ -137,7 +147,7 @@ func newWatcher(t *testing.T) (*watcher, *tenon.Exec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{wrong: map[string]bool{}, seen: map[string]bool{}}
+	w := &watcher{wrong: map[string]bool{}, seen: map[string]bool{}, held: newProperties()}
 	w.dev, err = rt.Open(rt.Selector{Kind: rt.CPU, Wrap: func(d driver.Device) driver.Device {
 		w.inner, w.rec = d, record.New(d)
 		return w.rec
@@ -245,6 +255,7 @@ func TestDeviceWork(t *testing.T) {
 		})
 	})
 	w.unrecorded(t, x)
+	w.held.report(t)
 	for op := range w.wrong {
 		t.Errorf("%s changes device memory without a launch, copy or memset", op)
 	}

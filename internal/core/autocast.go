@@ -17,6 +17,11 @@ const (
 	castWidest            // to float32 where one of them is, else to the low-precision type
 )
 
+// String says what the class does with operands.
+func (c castClass) String() string {
+	return [...]string{"none", "low precision", "float32", "result in float32", "widest"}[c]
+}
+
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
 // dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come back in
 // the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of compute capability 8.0.

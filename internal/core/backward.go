@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // BackwardOpt are the options of Backward and Grad.
@@ -171,7 +172,7 @@ func (r *run) results(inputs []*Tensor) []*Tensor {
 func (r *run) seed(t, g *Tensor) *Tensor {
 	x := r.x
 	if g != nil {
-		if !sameShape(g.shape, t.shape) {
+		if !infer.Same(g.shape, t.shape) {
 			x.fail(r.op, fault.Invalid, []*Tensor{t, g}, "the gradient has shape %v, but the tensor has shape %v", g.shape, t.shape)
 		}
 		return g

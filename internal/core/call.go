@@ -9,6 +9,7 @@ import (
 	"unique"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -271,6 +272,25 @@ func (f *frame) restore(c *Call, operands []*Tensor) {
 	f.outs = copy(f.dst[:], operands[int(c.ins)+int(c.many):])
 }
 
+// WithValues returns c with f of each of its values in their place: the numbers of which any will do. A number that stands for an integer must stay one.
+func (c Call) WithValues(f func(v float64) float64) Call {
+	change := func(n *number) {
+		v := f(math.Float64frombits(n.f))
+		*n = number{math.Float64bits(v), n.im, uint64(int64(v))}
+	}
+	for i, n := range c.row.sig.numbers {
+		if !n.decides {
+			change(&c.scalar[i])
+		}
+	}
+	for i, in := range c.row.sig.ins[:min(len(c.row.sig.ins), int(c.ins))] {
+		if c.holes&(1<<i) != 0 && !in.decides {
+			change(&c.hole[i])
+		}
+	}
+	return c
+}
+
 // Again runs c on other operands of the same types and forms, in the order of Operands, with c's modes on c's stream, and returns the outputs.
 func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 	m := x.m
@@ -286,10 +306,10 @@ func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 func (f *frame) form(shape, stride []int) *form {
 	for i := 0; i < f.ins; i++ {
 		t := f.in[i]
-		if t == nil || t.form == nil || !sameShape(t.shape, shape) {
+		if t == nil || t.form == nil || !infer.Same(t.shape, shape) {
 			continue
 		}
-		if stride == nil && t.plain || stride != nil && sameShape(t.stride, stride) {
+		if stride == nil && t.plain || stride != nil && infer.Same(t.stride, stride) {
 			return t.form
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"weak"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -151,7 +152,7 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 		return
 	}
 	old := &c.saved[i]
-	if t.dt != old.meta.dt || !sameShape(t.shape, old.meta.shape) {
+	if t.dt != old.meta.dt || !infer.Same(t.shape, old.meta.shape) {
 		c.differ("tensor %d that it saved for backward is %s, and was %v%v before", i, describe(t), old.meta.dt, old.meta.shape)
 	}
 	if old.st.Value() == t.st && t.st.version.Load() != old.version {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -116,7 +117,6 @@ func reductions() []differentiable {
 		}),
 		over("mean of var_mean", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { _, m := x.VarMean(t, nil, VarOpt{KeepDim: true}); return m }),
 		over("logsumexp", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.LogSumExp(t, rows, false) }),
-		over("nuclear norm", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NuclearNorm(t, nil, keep) }),
 		over("softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.Softmax(t, 1, SoftmaxOpt{}) }),
 		over("log_softmax", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { return x.LogSoftmax(t, 0, SoftmaxOpt{}) }),
 	}
@@ -206,7 +206,7 @@ func (x *Exec) viewParts(t *Tensor) *Tensor {
 
 func (d *differentiable) check(t *testing.T, x *Exec, dt dtype.DType) {
 	r := rand.New(rand.NewPCG(1, uint64(len(d.name))))
-	n := numel(d.shape)
+	n := infer.Numel(d.shape)
 	at, v := make([][]float64, d.ins), make([][]float64, d.ins)
 	for i := range at {
 		at[i], v[i] = draw(r, dt, n, d.lo, d.hi), draw(r, dt, n, -1, 1)
@@ -214,7 +214,7 @@ func (d *differentiable) check(t *testing.T, x *Exec, dt dtype.DType) {
 	var weights []float64
 	w := func(out *Tensor) *Tensor {
 		if weights == nil {
-			weights = draw(r, out.dt, numel(out.shape), -1, 1)
+			weights = draw(r, out.dt, infer.Numel(out.shape), -1, 1)
 		}
 		return made(x, out.dt, weights, out.shape)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -80,7 +81,7 @@ func TestTo(t *testing.T) {
 			}
 			// The memory order is kept where it has no gaps.
 			p := y.To(x.Permute(a, 2, 0, 1), opt)
-			if !sameShape(p.Stride(), []int{1, 12, 4}) {
+			if !infer.Same(p.Stride(), []int{1, 12, 4}) {
 				t.Errorf("strides %v", p.Stride())
 			}
 			want(t, y, p, floats(t, x, x.Permute(a, 2, 0, 1))...)

@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // einsumSlowly evaluates an equation with an arrow and without ellipses element by element.
@@ -120,7 +121,7 @@ func TestEinsum(t *testing.T) {
 		wantError(t, Try(func() { x.Einsum("ij,jk", a, b) }), fault.Invalid, "3 dimensions")
 		wantError(t, Try(func() { x.Einsum("ij,ik->j", b, x.Ones([]int{3, 3}, dtype.Float32)) }), fault.Invalid, "sizes 4 and 3")
 		h := x.Autocast(dtype.Float16).Einsum("bkhd,bqhd->bqkh", x.Ones([]int{2, 3, 1, 2}, dtype.Float32), x.Ones([]int{2, 4, 1, 2}, dtype.Float32))
-		if h.dt != dtype.Float16 || !sameShape(h.shape, []int{2, 4, 3, 1}) {
+		if h.dt != dtype.Float16 || !infer.Same(h.shape, []int{2, 4, 3, 1}) {
 			t.Errorf("under autocast: %v", h)
 		}
 	})

@@ -156,6 +156,14 @@ func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format strin
 	panic(e)
 }
 
+// refuse is fail with an error of the toolkit, if err is one.
+func (x *Exec) refuse(op string, err error, operands ...*Tensor) {
+	if err != nil {
+		e := err.(*fault.Error)
+		x.fail(op, e.Kind, operands, "%s", e.Msg)
+	}
+}
+
 // refusal is fail for operations that return their errors: op cannot be done with t.
 func (x *Exec) refusal(op string, t *Tensor, format string, args ...any) error {
 	return Try(func() { x.fail(op, fault.Invalid, []*Tensor{t}, format, args...) })

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -31,9 +32,9 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", flags: flagMutates, infer: func(*frame) {}, run: runForeach})
-	rowAdvance = define(row{Name: "Advance", flags: flagMutates, infer: func(*frame) {}, run: runAdvance})
-	rowUpdateScale = define(row{Name: "UpdateScale", flags: flagMutates, infer: func(*frame) {}, run: runUpdateScale})
+	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runAdvance})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
@@ -51,7 +52,7 @@ func runForeach(f *frame) error {
 	n, written := len(which), stepOuts(c.op)
 	outs, ins, sizes := f.x.s.lists.take(n, len(written), c.lists)
 	for i := range n {
-		sizes[i] = numel(f.many[i].shape)
+		sizes[i] = infer.Numel(f.many[i].shape)
 		for j := range c.lists {
 			ins[i][j] = operand(f.many[j*n+i])
 			// They have no gaps, whatever the order of their dimensions.
@@ -192,9 +193,9 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
 	for i, p := range lists[0] {
-		same := dense(p.shape, p.stride)
+		same := infer.Dense(p.shape, p.stride)
 		for j, l := range lists {
-			if !sameShape(l[i].shape, p.shape) {
+			if !infer.Same(l[i].shape, p.shape) {
 				f.fail(fault.Invalid, "%s: list %d has a tensor of shape %v where the parameter has shape %v", c.op.Name, j, l[i].shape, p.shape)
 			}
 			same = same && sameLayout(p.shape, l[i].stride, p.stride)

@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 	"weak"
+
+	"tenon.dev/internal/infer"
 )
 
 // intList is an immutable list of whole numbers. Equal lists are one list, so that comparing two compares pointers.
@@ -112,7 +114,7 @@ func hashForm(shape, stride []int) uint64 {
 func (c *internCache) form(shape, stride []int) *form {
 	var b [8]int
 	if stride == nil {
-		stride = rowMajor(b[:0], shape)
+		stride = infer.RowMajor(b[:0], shape)
 	}
 	h := hashForm(shape, stride)
 	slot := &c.forms[h%uint64(len(c.forms))]
@@ -126,7 +128,7 @@ func (c *internCache) form(shape, stride []int) *form {
 // formOf is internCache.form where there is no session at hand.
 func formOf(shape, stride []int) *form {
 	if stride == nil {
-		stride = rowMajor(nil, shape)
+		stride = infer.RowMajor(nil, shape)
 	}
 	h := hashForm(shape, stride)
 	return allForms.get(h, func(f *form) bool { return f.is(shape, stride) }, func() *form {
@@ -134,14 +136,14 @@ func formOf(shape, stride []int) *form {
 		f := &form{shape: d[:len(shape):len(shape)], stride: d[len(shape):], hash: h}
 		copy(f.shape, shape)
 		copy(f.stride, stride)
-		f.numel, f.extent, f.contiguous = numel(shape), extent(shape, stride), contiguous(shape, stride)
-		f.plain = sameShape(stride, rowMajor(nil, shape))
+		f.numel, f.extent, f.contiguous = infer.Numel(shape), infer.Extent(shape, stride), infer.Contiguous(shape, stride)
+		f.plain = infer.Same(stride, infer.RowMajor(nil, shape))
 		return f
 	})
 }
 
 func (f *form) is(shape, stride []int) bool {
-	return sameShape(f.shape, shape) && sameShape(f.stride, stride)
+	return infer.Same(f.shape, shape) && infer.Same(f.stride, stride)
 }
 
 // list returns the list of those numbers; nil where there are none.
@@ -151,7 +153,7 @@ func (c *internCache) list(n []int) *intList {
 	}
 	h := mixInts(uint64(len(n)), n)
 	slot := &c.lists[h%uint64(len(c.lists))]
-	if l := *slot; l != nil && l.hash == h && sameShape(l.n, n) {
+	if l := *slot; l != nil && l.hash == h && infer.Same(l.n, n) {
 		return l
 	}
 	*slot = listOf(n)
@@ -164,7 +166,7 @@ func listOf(n []int) *intList {
 		return nil
 	}
 	h := mixInts(uint64(len(n)), n)
-	return allLists.get(h, func(l *intList) bool { return sameShape(l.n, n) }, func() *intList {
+	return allLists.get(h, func(l *intList) bool { return infer.Same(l.n, n) }, func() *intList {
 		return &intList{append([]int(nil), n...), h}
 	})
 }
@@ -175,18 +177,4 @@ func (l *intList) ints() []int {
 		return nil
 	}
 	return l.n
-}
-
-// rowMajor appends to buf the strides of a contiguous array.
-func rowMajor(buf, shape []int) []int {
-	n := len(shape)
-	for range n {
-		buf = append(buf, 0)
-	}
-	step := 1
-	for i := n - 1; i >= 0; i-- {
-		buf[i] = step
-		step *= max(shape[i], 1)
-	}
-	return buf
 }

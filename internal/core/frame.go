@@ -4,6 +4,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -190,7 +191,7 @@ func (f *frame) operandsOf() (outs, ins []kernels.Operand) {
 			continue
 		}
 		o := operand(t)
-		if !sameShape(t.shape, shape) {
+		if !infer.Same(t.shape, shape) {
 			var st []int
 			if used+len(shape) <= len(f.lists) {
 				st = f.lists[used : used+len(shape)]
@@ -198,23 +199,10 @@ func (f *frame) operandsOf() (outs, ins []kernels.Operand) {
 			} else {
 				st = make([]int, len(shape))
 			}
-			broadcastStrides(st, t.shape, t.stride, shape)
+			infer.BroadcastStrides(st, t.shape, t.stride, shape)
 			o.Shape, o.Stride = shape, st
 		}
 		f.opers = append(f.opers, o)
 	}
 	return f.opers[:f.outs], f.opers[f.outs:]
-}
-
-// broadcastStrides fills st with the strides with which an array of the given shape is read as one of shape to.
-func broadcastStrides(st, shape, stride, to []int) {
-	lead := len(to) - len(shape)
-	for i := range to {
-		switch {
-		case i < lead || shape[i-lead] == 1 && to[i] != 1:
-			st[i] = 0
-		default:
-			st[i] = stride[i-lead]
-		}
-	}
 }

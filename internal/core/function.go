@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run under the
@@ -87,7 +88,7 @@ func (s *functionState) close() {
 var rowFunction *row
 
 func init() {
-	rowFunction = define(row{Name: "Function"})
+	rowFunction = define(row{Name: "Function", takes: "inputs…;;options -> outputs…"})
 }
 
 func init() { rowFunction.back = backFunction }
@@ -213,7 +214,7 @@ func backFunction(b *back) {
 		stop(fault.New(fault.Invalid, "Backward of %s returned %d gradients, but Forward got %d inputs; return one for each, nil where there is none", functionName(st.fn), len(res), len(b.n.edges)))
 	}
 	for i, g := range res {
-		if g != nil && !sameShape(g.shape, b.shape(i)) {
+		if g != nil && !infer.Same(g.shape, b.shape(i)) {
 			stop(fault.New(fault.Invalid, "Backward of %s returned a gradient of shape %v for input %d of shape %v", functionName(st.fn), g.shape, i, b.shape(i)))
 		}
 		b.set(i, g)

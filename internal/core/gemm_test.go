@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 )
 
 // randomOf returns a tensor of small random numbers in dt, and their exact values.
 func randomOf(x *Exec, r *rand.Rand, dt dtype.DType, shape ...int) (*Tensor, []float64) {
-	v := make([]float64, numel(shape))
+	v := make([]float64, infer.Numel(shape))
 	for i := range v {
 		v[i] = float64(r.IntN(65)-32) / 16
 	}

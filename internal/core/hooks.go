@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // gradHook is a user's function that sees, and may replace, the gradient of one output of a node or of a leaf.
@@ -183,7 +184,7 @@ func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 			panicAt("RegisterHook", fault.Closed, "the hook returned a tensor that was closed")
 		case res.dt != g.dt || res.st.dev != g.st.dev:
 			panicAt("RegisterHook", fault.Invalid, "the hook has changed the type of value (was %s got %s)", g, res)
-		case !sameShape(res.form.shape, g.shape):
+		case !infer.Same(res.form.shape, g.shape):
 			panicAt("RegisterHook", fault.Invalid, "the hook has changed the size of value (was %v got %v)", g.shape, res.form.shape)
 		}
 	})
@@ -259,7 +260,7 @@ func (b *back) unpackHooked(i int) *Tensor {
 	switch {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
-	case t.dt != s.dt || !sameShape(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
+	case t.dt != s.dt || !infer.Same(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
 		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device().Info().Name)
 	}
 	if b.unpacked == nil {

@@ -10,6 +10,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -137,7 +138,7 @@ func (p *player) step(x *Exec, s *recordedStep) {
 		p.h = append(p.h, x.MulS(x.Reshape(p.a, s.N...), s.V))
 		return
 	case "const":
-		v := make([]float64, numel(s.N))
+		v := make([]float64, infer.Numel(s.N))
 		for i := range v {
 			v[i] = 0.25*float64(i) + s.V
 		}

@@ -60,7 +60,7 @@ func Over(n int) LaunchShape {
 var rowLaunch *row
 
 func init() {
-	rowLaunch = define(row{Name: "Launch", flags: flagMutates | flagUser, infer: func(*frame) {}, run: runLaunch})
+	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch})
 }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.

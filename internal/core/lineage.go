@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // lineage ties a view to its base: the tensor that is no view itself and whose elements it shows. A recorded change in place of the view changes the
@@ -225,7 +226,7 @@ func (t *Tensor) inherits() bool {
 // distinct reports whether every element of a tensor is surely at a place of its own: the dimensions can be put in an order in which each steps over
 // all that those before it reach. It holds for every view of a dense tensor but expansions and AsStrided.
 func distinct(shape, stride []int) bool {
-	if numel(shape) == 0 {
+	if infer.Numel(shape) == 0 {
 		return true
 	}
 	var b [8]int

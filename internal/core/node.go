@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -322,7 +323,7 @@ func (t *Tensor) SetGrad(g *Tensor) {
 	}
 	if g != nil {
 		Given("SetGrad", 0, g)
-		if !sameShape(g.shape, t.shape) || g.st.dev != t.st.dev {
+		if !infer.Same(g.shape, t.shape) || g.st.dev != t.st.dev {
 			panicAt("SetGrad", fault.Invalid, "the gradient %v cannot be that of %v: it must have its shape and lie on its device", g, t)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -17,8 +18,12 @@ func define(r row) *row {
 	if rows[r.Name] != nil {
 		panic("core: operation " + r.Name + " is defined twice")
 	}
+	r.fit()
 	if r.point != nil && r.infer == nil {
 		r.infer = inferPoint
+	}
+	if r.pkg == "" {
+		r.pkg = "internal/core"
 	}
 	r.id = rt.RegisterOp(r.Name)
 	rows[r.Name] = &r
@@ -46,10 +51,10 @@ func (f *frame) setHole(i int, v float64) {
 var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
-	rowAdd = define(row{Name: "Add", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
-	rowSub = define(row{Name: "Sub", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
-	rowMul = define(row{Name: "Mul", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
-	rowDiv = define(row{Name: "Div", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
+	rowAdd = define(row{Name: "Add", takes: "a b#", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
+	rowSub = define(row{Name: "Sub", takes: "a# b#", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
+	rowMul = define(row{Name: "Mul", takes: "a b#", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", takes: "a# b#", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 
@@ -199,7 +204,7 @@ func (x *Exec) composite(name string, f func(x *Exec) *Tensor) *Tensor {
 
 // sumTo sums g over the dimensions in which shape was broadcast to g's.
 func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
-	if sameShape(g.shape, shape) {
+	if infer.Same(g.shape, shape) {
 		return g
 	}
 	lead := len(g.shape) - len(shape)

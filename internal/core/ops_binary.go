@@ -11,17 +11,17 @@ import (
 var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp, rowLogAddExp2 *row
 
 func init() {
-	rowAddScaled = define(row{Name: "AddScaled", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, back: backAddScaled})
+	rowAddScaled = define(row{Name: "AddScaled", takes: "a b; alpha", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, back: backAddScaled})
 	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, back: flatPair})
-	rowFloorDivide = define(row{Name: "FloorDivide", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, back: flatPair})
-	rowPow = define(row{Name: "Pow", Torch: "pow", point: kernels.Pow, fixed: hole1, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
-	rowRemainder = define(row{Name: "Remainder", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
+	rowFloorDivide = define(row{Name: "FloorDivide", takes: "a b#", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, back: flatPair})
+	rowPow = define(row{Name: "Pow", takes: "base exponent#!", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
+	rowRemainder = define(row{Name: "Remainder", takes: "a b#", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {
 			b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.FloorDivide(b.term(0), b.in(1)))))
 		}
 	}})
-	rowFMod = define(row{Name: "FMod", Torch: "fmod", point: kernels.Fmod, rule: rounded, saves: in0 | in1, back: func(b *back) {
+	rowFMod = define(row{Name: "FMod", takes: "a b#", Torch: "fmod", point: kernels.Fmod, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {
 			b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.DivTrunc(b.term(0), b.in(1)))))

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // BinCountOpt are the options of BinCount.
@@ -24,7 +25,7 @@ func (x *Exec) BinCount(t, weight *Tensor, opt BinCountOpt) *Tensor {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "bincount only supports 1-d non-negative integral inputs, not %v of shape %v", t.dt, t.shape)
 	case opt.MinLength < 0:
 		x.fail(op, fault.Invalid, []*Tensor{t}, "minlength should be >= 0, but is %d", opt.MinLength)
-	case weight != nil && !sameShape(weight.shape, t.shape):
+	case weight != nil && !infer.Same(weight.shape, t.shape):
 		x.fail(op, fault.Invalid, []*Tensor{t, weight}, "weights should be 1-d and have the same length as input, but have shape %v for %v", weight.shape, t.shape)
 	case weight != nil && weight.dt.IsComplex():
 		x.fail(op, fault.Unsupported, []*Tensor{t, weight}, "weights are real numbers, not %v", weight.dt)

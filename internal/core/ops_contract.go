@@ -1,11 +1,11 @@
 package core
 
 import (
-	"math/bits"
 	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Products that are made of others.
@@ -138,122 +138,6 @@ func (x *Exec) VDot(a, b *Tensor) *Tensor {
 	})
 }
 
-// VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast.
-func (x *Exec) VecDot(a, b *Tensor, dim int) *Tensor {
-	return x.composite("VecDot", func(x *Exec) *Tensor {
-		x = x.casting("VecDot", castLow, &a, &b)
-		f := x.op(rowMul, a, b)
-		n := len(f.broadcast(nil))
-		x.s.leave(f)
-		if d := dim; d < -n || d >= n {
-			x.fail("VecDot", fault.Invalid, []*Tensor{a, b}, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
-		}
-		return x.Sum(x.Mul(x.conjugate(a), b), []int{dim}, SumOpt{})
-	})
-}
-
-// MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a vector, which
-// stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
-func (x *Exec) MultiDot(ts []*Tensor) *Tensor {
-	n := len(ts)
-	if n < 2 {
-		x.fail("MultiDot", fault.Invalid, ts, "multi_dot(): expected at least 2 tensors but got %d", n)
-	}
-	for i, t := range ts {
-		Given("MultiDot", i, t)
-		if ends := i == 0 || i == n-1; len(t.shape) != 2 && (!ends || len(t.shape) != 1) {
-			x.fail("MultiDot", fault.Invalid, ts, "multi_dot(): tensor %d must be 2D, or 1D where it is the first or last, but got %dD", i, len(t.shape))
-		}
-	}
-	return x.composite("MultiDot", func(x *Exec) *Tensor {
-		m := slices.Clone(ts)
-		at := make([]**Tensor, n)
-		for i := range m {
-			at[i] = &m[i]
-		}
-		x = x.casting("MultiDot", castLow, at...)
-		row, column := len(m[0].shape) == 1, len(m[n-1].shape) == 1
-		if row {
-			m[0] = x.Unsqueeze(m[0], 0)
-		}
-		if column {
-			m[n-1] = x.Unsqueeze(m[n-1], 1)
-		}
-		for i := range n - 1 {
-			if m[i].shape[1] != m[i+1].shape[0] {
-				x.fail("MultiDot", fault.Invalid, ts, "multi_dot(): tensors %d and %d with shapes %v and %v cannot be multiplied", i, i+1, m[i].shape, m[i+1].shape)
-			}
-		}
-		split := chainOrder(m)
-		var multiply func(i, j int) *Tensor
-		multiply = func(i, j int) *Tensor {
-			if i == j {
-				return m[i]
-			}
-			k := split[i][j]
-			return x.product(multiply(i, k), multiply(k+1, j), nil, 1, 0)
-		}
-		y := multiply(0, n-1)
-		if column {
-			y = x.Select(y, 1, 0)
-		}
-		if row {
-			y = x.Select(y, 0, 0)
-		}
-		return y
-	})
-}
-
-// chainOrder returns after which matrix to divide the product of matrices i to j, for the fewest multiplications in all.
-func chainOrder(m []*Tensor) (split [][]int) {
-	n := len(m)
-	cost := make([][]uint64, n)
-	for i := range m {
-		cost[i], split = make([]uint64, n), append(split, make([]int, n))
-	}
-	for length := 1; length < n; length++ {
-		for i := 0; i+length < n; i++ {
-			j := i + length
-			cost[i][j] = 1<<64 - 1
-			for k := i; k < j; k++ {
-				c := cost[i][k] + cost[k+1][j] + triple(m[i].shape[0], m[k].shape[1], m[j].shape[1])
-				if c < cost[i][j] {
-					cost[i][j], split[i][j] = c, k
-				}
-			}
-		}
-	}
-	return split
-}
-
-// triple returns a·b·c, held within a range that sums of many do not leave.
-func triple(a, b, c int) uint64 {
-	hi, lo := bits.Mul64(uint64(a)*uint64(b), uint64(c))
-	if hi != 0 || lo > 1<<56 {
-		return 1 << 56
-	}
-	return lo
-}
-
-// Cross returns the cross products of the vectors of 3 elements along dimension dim of a and b, broadcast.
-func (x *Exec) Cross(a, b *Tensor, dim int) *Tensor {
-	both := []*Tensor{a, b}
-	if len(a.shape) != len(b.shape) {
-		x.fail("Cross", fault.Invalid, both, "linalg.cross: inputs must have the same number of dimensions, but have shapes %v and %v", a.shape, b.shape)
-	}
-	f := x.op(rowMul, a, b)
-	d := f.dim(dim, len(a.shape))
-	x.s.leave(f)
-	if len(a.shape) == 0 || a.shape[d] != 3 || b.shape[d] != 3 {
-		x.fail("Cross", fault.Invalid, both, "linalg.cross: inputs dimension %d must have length 3. Got %v and %v", dim, a.shape, b.shape)
-	}
-	return x.composite("Cross", func(x *Exec) *Tensor {
-		x = x.casting("Cross", castWidest, &a, &b)
-		by := func(t *Tensor, n int) *Tensor { return x.Roll(t, []int{n}, []int{d}) }
-		return x.Sub(x.Mul(by(a, -1), by(b, -2)), x.Mul(by(a, -2), by(b, -1)))
-	})
-}
-
 // TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b, of equal sizes or
 // of size 1. The result has a's other dimensions and then b's.
 func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
@@ -275,7 +159,7 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 				x.fail("TensorDot", fault.Invalid, both, "contracted dimensions need to match, but first has size %d in dim %d and second has size %d in dim %d", m, as[i], n, bs[i])
 			}
 		}
-		keptA, keptB := otherDims(len(a.shape), as), otherDims(len(b.shape), bs)
+		keptA, keptB := infer.OtherDims(len(a.shape), as), infer.OtherDims(len(b.shape), bs)
 		var shape []int
 		m, k, n := 1, 1, 1
 		for _, d := range keptA {
@@ -295,31 +179,8 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 
 // dimsOf returns dims, counted from the beginning, of t; none may come twice.
 func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
-	n := len(t.shape)
-	out := make([]int, len(dims))
-	for i, d := range dims {
-		if d < -n || d >= n {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
-		}
-		if d < 0 {
-			d += n
-		}
-		if slices.Contains(out[:i], d) {
-			x.fail(op, fault.Invalid, []*Tensor{t}, "dim %d appears multiple times in the list of dims", d)
-		}
-		out[i] = d
-	}
-	return out
-}
-
-// otherDims returns the numbers below n that are not among dims.
-func otherDims(n int, dims []int) []int {
-	var out []int
-	for i := range n {
-		if !slices.Contains(dims, i) {
-			out = append(out, i)
-		}
-	}
+	out, err := infer.Dims(dims, len(t.shape))
+	x.refuse(op, err, t)
 	return out
 }
 
@@ -336,20 +197,20 @@ func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	all := []*Tensor{a, b, w, bias}
 	x.wantDim("Bilinear", "the weight", w, 3)
 	na, nb := len(a.shape), len(b.shape)
-	if na == 0 || na != nb || !sameShape(a.shape[:na-1], b.shape[:nb-1]) {
+	if na == 0 || na != nb || !infer.Same(a.shape[:na-1], b.shape[:nb-1]) {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): input dimensions do not match: got %v and %v", a.shape, b.shape)
 	}
 	out, i, j := w.shape[0], w.shape[1], w.shape[2]
 	if a.shape[na-1] != i || b.shape[nb-1] != j {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): inputs of %d and %d features do not match a weight of shape %v", a.shape[na-1], b.shape[nb-1], w.shape)
 	}
-	if bias != nil && !sameShape(bias.shape, []int{out}) {
+	if bias != nil && !infer.Same(bias.shape, []int{out}) {
 		x.fail("Bilinear", fault.Invalid, all, "bilinear(): bias size does not match weight size: got %v but expected %d", bias.shape, out)
 	}
 	return x.composite("Bilinear", func(x *Exec) *Tensor {
 		x = x.casting("Bilinear", castWidest, &a, &b, &w, &bias)
 		lead := a.shape[:na-1]
-		n := numel(lead)
+		n := infer.Numel(lead)
 		// a_i·w_ikj for all k and j is one product of matrices, and its sum with b_j one for each row of b.
 		h := x.product(x.Reshape(a, n, i), x.Reshape(x.Permute(w, 1, 0, 2), i, out*j), nil, 1, 0)
 		y := x.Reshape(x.product(x.View(h, n, out, j), x.Reshape(b, n, j, 1), nil, 1, 0), append(slices.Clone(lead), out)...)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -20,9 +21,9 @@ type ConvOpt struct {
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
-	rowConv = define(row{Name: "Conv2d", optional: in2, Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
-	rowConvData = define(row{Name: "Conv2dInputGrad", saves: in0 | in1, infer: inferConvData, run: runConvData})
-	rowConvWeight = define(row{Name: "Conv2dWeightGrad", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
+	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
+	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData, run: runConvData})
+	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
 }
 
 func init() {
@@ -176,11 +177,11 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	if b != nil && (len(b.shape) != 1 || b.shape[0] != c.Out) {
 		x.fail(op, fault.Invalid, all, "Given weight of size %v, expected bias to be 1-dimensional with %d elements, but got bias of size %v instead", w.shape, c.Out, b.shape)
 	}
-	c.OH = (c.H+2*c.PadH-c.DilationH*(c.KH-1)-1)/c.StrideH + 1
-	c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
-	if c.H+2*c.PadH < c.DilationH*(c.KH-1)+1 || c.W+2*c.PadW < c.DilationW*(c.KW-1)+1 {
+	reachH, reachW := c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1
+	c.OH, c.OW = infer.Windows(c.H, reachH, c.StrideH, c.PadH, false), infer.Windows(c.W, reachW, c.StrideW, c.PadW, false)
+	if c.OH == 0 || c.OW == 0 {
 		x.fail(op, fault.Invalid, all, "Calculated padded input size per channel: (%d x %d). Kernel size: (%d x %d). Kernel size can't be greater than actual input size",
-			c.H+2*c.PadH, c.W+2*c.PadW, c.DilationH*(c.KH-1)+1, c.DilationW*(c.KW-1)+1)
+			c.H+2*c.PadH, c.W+2*c.PadW, reachH, reachW)
 	}
 	return conv{c}
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -10,9 +11,9 @@ var rowCopy, rowCopyInto *row
 
 func init() {
 	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's memory order.
-	rowCopy = define(row{Name: "Copy", Torch: "clone", infer: inferCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
-	rowCopyInto = define(row{Name: "CopyInto", Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
+	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
 
@@ -27,17 +28,17 @@ func inferCopy(f *frame) {
 	case 0:
 		stride = f.layout(t.shape)
 	case 2:
-		stride = channelsLastStrides(t.shape)
+		stride = infer.ChannelsLastStrides(t.shape)
 	}
 	f.newOut(0, f.dt, t.shape, stride)
 }
 
 func runCopy(f *frame) error {
-	if numel(f.out[0].shape) == 0 {
+	if infer.Numel(f.out[0].shape) == 0 {
 		return nil
 	}
 	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.out[0].dt == f.in[0].dt &&
-		f.out[0].IsContiguous() && f.in[0].IsContiguous() && sameShape(f.out[0].shape, f.in[0].shape) {
+		f.out[0].IsContiguous() && f.in[0].IsContiguous() && infer.Same(f.out[0].shape, f.in[0].shape) {
 		return f.queue(driverCall{kind: callCopy, dst: driver.Ptr(f.out[0].ptr()), src: driver.Ptr(f.in[0].ptr()), n: n})
 	}
 	outs, ins := f.operandsOf()
@@ -71,7 +72,7 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 // ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
 func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
 	x.wantDim("ChannelsLast", "the tensor", t, 4)
-	if sameShape(t.stride, channelsLastStrides(t.shape)) {
+	if infer.Same(t.stride, infer.ChannelsLastStrides(t.shape)) {
 		return t
 	}
 	f := x.op(rowCopy, t)
@@ -103,8 +104,9 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	}
 	f := x.op(rowView, t)
 	f.dims = append(f.dims, shape...)
-	to := f.inferShape(t)
-	_, ok := viewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, to)
+	to, err := infer.View(f.lists[len(f.lists)/2:][:0], f.dims, t.Numel())
+	f.check(err)
+	_, ok := infer.ViewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, to)
 	x.s.leave(f)
 	if ok {
 		return x.View(t, shape...)

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -11,7 +12,7 @@ import (
 var rowTo *row
 
 func init() {
-	rowTo = define(row{Name: "To", Torch: "to", flags: flagForeign | flagWaits, run: runTo, infer: func(f *frame) {
+	rowTo = define(row{Name: "To", takes: "t;; async pinned options", Torch: "to", flags: flagForeign | flagWaits, run: runTo, infer: func(f *frame) {
 		t := f.in[0]
 		if f.i[1] == 1 {
 			f.lockedOut(0, t.dt, t.shape, t.stride)
@@ -67,7 +68,7 @@ func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 		return t
 	}
 	return x.composite("To", func(x *Exec) *Tensor {
-		if !dense(t.shape, t.stride) {
+		if !infer.Dense(t.shape, t.stride) {
 			t = x.On(t.st.dev.DefaultStream()).copyAs(t, t.dt, true)
 		}
 		f := x.op(rowTo, t)

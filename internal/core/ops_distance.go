@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Distances, and losses that are made of other operations.
@@ -71,12 +72,12 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 	case !(maxNorm >= 0):
 		x.fail("Renorm", fault.Invalid, []*Tensor{t}, "renorm: expected maxnorm to be >= 0 but got %v", maxNorm)
 	}
-	over := otherDims(n, x.dimsOf("Renorm", t, []int{dim}))
+	over := infer.OtherDims(n, x.dimsOf("Renorm", t, []int{dim}))
 	return x.composite("Renorm", func(x *Exec) *Tensor {
 		x = x.casting("Renorm", castFloat32, &t)
 		wide := dtype.Invalid
-		if t.dt != accumulated(t.dt) {
-			wide = accumulated(t.dt)
+		if t.dt != infer.Accumulated(t.dt) {
+			wide = infer.Accumulated(t.dt)
 		}
 		norm := x.VectorNorm(t, p, over, SumOpt{KeepDim: true, DType: wide})
 		factor := x.pick(x.GtS(norm, maxNorm), x.RDivS(x.AddS(norm, 1e-7), maxNorm), 0, nil, 1)
@@ -222,13 +223,13 @@ func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt
 	if n > 0 {
 		want, c = t.shape[:n-1], t.shape[n-1]
 	}
-	if n > 2 || n == 2 && !sameShape(target.shape, want) || len(target.shape) > 1 || n < 2 && target.Numel() != 1 {
+	if n > 2 || n == 2 && !infer.Same(target.shape, want) || len(target.shape) > 1 || n < 2 && target.Numel() != 1 {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent target size, expected %v but got %v", want, target.shape)
 	}
 	if !t.dt.IsFloat() || !target.dt.IsInt() {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and %v", t.dt, target.dt)
 	}
-	if weight != nil && !sameShape(weight.shape, []int{c}) {
+	if weight != nil && !infer.Same(weight.shape, []int{c}) {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)
 	}
 	margin, out := opt.Margin, t.dt

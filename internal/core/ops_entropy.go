@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -11,8 +12,8 @@ import (
 var rowBCE, rowBCEGrad *row
 
 func init() {
-	rowBCE = define(row{Name: "BCE", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
-	rowBCEGrad = define(row{Name: "BCEBackward", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
+	rowBCE = define(row{Name: "BCE", takes: "p target", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
+	rowBCEGrad = define(row{Name: "BCEBackward", takes: "g p target", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
 }
 
 // leastVariance stands for p(1-p) below it in derivatives, as in PyTorch.
@@ -57,7 +58,7 @@ func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	switch {
 	case x.m.autocast != dtype.Invalid:
 		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use BCEWithLogits, which takes what goes into the sigmoid")
-	case !sameShape(t.shape, target.shape):
+	case !infer.Same(t.shape, target.shape):
 		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
 	case t.dt != target.dt:
 		x.fail("BCE", fault.Invalid, both, "Found dtype %v but expected %v", target.dt, t.dt)
@@ -117,8 +118,8 @@ func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
 
 // widened returns t, as float32 where it is of a half type.
 func (x *Exec) widened(t *Tensor) *Tensor {
-	if t.dt != accumulated(t.dt) {
-		return x.ToDType(t, accumulated(t.dt))
+	if t.dt != infer.Accumulated(t.dt) {
+		return x.ToDType(t, infer.Accumulated(t.dt))
 	}
 	return t
 }

@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -35,7 +36,7 @@ func init() {
 	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
 	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
 	rowHuber = define(distanceRow("HuberLoss", "nn.functional.huber_loss", huber))
-	rowDistanceGrad = define(row{Name: "LossBackward", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+	rowDistanceGrad = define(row{Name: "LossBackward", takes: "g t target; factor bound; options", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
 }
 
 // held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
@@ -44,7 +45,7 @@ func (x *Exec) held(d *Tensor, bound float64) *Tensor {
 }
 
 func distanceRow(name, torch string, d *distance) row {
-	return row{Name: name, Torch: torch, saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
+	return row{Name: name, Torch: torch, takes: "t target; bound; reduction", saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
 		infer: func(f *frame) {
 			t := f.in[0]
 			if reduction(f.i[0]) == reduceNone {
@@ -123,14 +124,14 @@ func (x *Exec) alike(a, b *Tensor) (c, d *Tensor) {
 	f := x.op(rowMSE, a, b)
 	dt := f.promoted()
 	shape := a.shape
-	if !sameShape(a.shape, b.shape) {
+	if !infer.Same(a.shape, b.shape) {
 		shape = f.broadcast(nil)
 	}
 	x.s.leave(f)
-	if !sameShape(a.shape, shape) {
+	if !infer.Same(a.shape, shape) {
 		a = x.Expand(a, shape...)
 	}
-	if !sameShape(b.shape, shape) {
+	if !infer.Same(b.shape, shape) {
 		b = x.Expand(b, shape...)
 	}
 	return x.ToDType(a, dt), x.ToDType(b, dt)
@@ -186,9 +187,9 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 var rowBCELogits, rowBCELogitsGrad *row
 
 func init() {
-	rowBCELogits = define(row{Name: "BCEWithLogits", Torch: "nn.functional.binary_cross_entropy_with_logits", point: kernels.BCEWithLogits, rule: realFloat,
+	rowBCELogits = define(row{Name: "BCEWithLogits", takes: "t target positive#", Torch: "nn.functional.binary_cross_entropy_with_logits", point: kernels.BCEWithLogits, rule: realFloat,
 		saves: in0 | in1 | in2})
-	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", point: kernels.BCEWithLogitsBackward, rule: realFloat})
+	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", takes: "g t target positive#", point: kernels.BCEWithLogitsBackward, rule: realFloat})
 }
 
 func init() {
@@ -230,7 +231,7 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *Tensor {
 	how := x.reductionOf("BCEWithLogits", opt.Reduction)
-	if !sameShape(t.shape, target.shape) {
+	if !infer.Same(t.shape, target.shape) {
 		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)
 	}
 	for _, w := range []*Tensor{weight, positive} {

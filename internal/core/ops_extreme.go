@@ -12,8 +12,8 @@ var rowMax, rowMin, rowMaxDim, rowMinDim, rowArgMax, rowArgMin *row
 func init() {
 	rowMax = define(withElements(reduceRow("Max", "max", kernels.AMax, sameReal, in0|out0, backEvenly)))
 	rowMin = define(withElements(reduceRow("Min", "min", kernels.AMin, sameReal, in0|out0, backEvenly)))
-	rowMaxDim = define(withElements(reduceRow("MaxDim", "max", kernels.MaxIndex, sameReal, out1, backPlace)))
-	rowMinDim = define(withElements(reduceRow("MinDim", "min", kernels.MinIndex, sameReal, out1, backPlace)))
+	rowMaxDim = define(withTakes(withElements(reduceRow("MaxDim", "max", kernels.MaxIndex, sameReal, out1, backPlace)), "t;; keepDim dims* -> y places"))
+	rowMinDim = define(withTakes(withElements(reduceRow("MinDim", "min", kernels.MinIndex, sameReal, out1, backPlace)), "t;; keepDim dims* -> y places"))
 	rowArgMax = define(withElements(reduceRow("ArgMax", "argmax", kernels.ArgMax, placeRule, 0, nil)))
 	rowArgMin = define(withElements(reduceRow("ArgMin", "argmin", kernels.ArgMin, placeRule, 0, nil)))
 }

@@ -6,6 +6,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -13,15 +14,15 @@ import (
 var rowEmpty, rowFull *row
 
 func init() {
-	rowEmpty = define(row{Name: "Empty", Torch: "empty", infer: inferFactory, flags: flagIdle})
-	rowFull = define(row{Name: "Full", Torch: "full", infer: inferFactory, run: runFill})
+	rowEmpty = define(row{Name: "Empty", takes: ";; shape* dtype", Torch: "empty", infer: inferFactory, flags: flagIdle})
+	rowFull = define(row{Name: "Full", takes: "; value; shape* dtype", Torch: "full", infer: inferFactory, run: runFill})
 }
 
 func inferFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }
 
 func runFill(f *frame) error {
 	t := f.out[0]
-	if numel(t.shape) == 0 {
+	if infer.Numel(t.shape) == 0 {
 		return nil
 	}
 	outs, _ := f.operandsOf()
@@ -58,7 +59,7 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	if i := slices.IndexFunc(shape, func(n int) bool { return n < 0 }); i >= 0 {
 		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension", shape)
 	}
-	if want := numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
+	if want := infer.Numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}
 	t := x.Empty(shape, dt)
@@ -74,7 +75,7 @@ func (x *Exec) Bytes(t *Tensor) ([]byte, error) { return x.bytesFor("Bytes", t) 
 
 // bytesFor is Bytes for the operation op, which errors name.
 func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
-	out := make([]byte, numel(t.shape)*t.dt.Size())
+	out := make([]byte, infer.Numel(t.shape)*t.dt.Size())
 	if t.st.dev != x.m.stream.Device() {
 		x = x.On(t.st.dev.DefaultStream())
 	}
@@ -175,7 +176,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]T, numel(t.shape))
+	out := make([]T, infer.Numel(t.shape))
 	copy(dtype.AsBytes(out), b)
 	return out, nil
 }

@@ -10,7 +10,7 @@ import (
 var rowAddCMul, rowAddCDiv, rowLerp *row
 
 func init() {
-	rowAddCMul = define(row{Name: "AddCMul", Torch: "addcmul", point: kernels.AddCMul, rule: numeric, cast: castWidest, saves: in1 | in2, back: func(b *back) {
+	rowAddCMul = define(row{Name: "AddCMul", takes: "t a b; value", Torch: "addcmul", point: kernels.AddCMul, rule: numeric, cast: castWidest, saves: in1 | in2, back: func(b *back) {
 		x, g := b.x, b.grad(0)
 		b.set(0, g)
 		for i := 1; i <= 2; i++ {
@@ -19,8 +19,8 @@ func init() {
 			}
 		}
 	}})
-	rowAddCDiv = define(row{Name: "AddCDiv", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
-	rowLerp = define(row{Name: "Lerp", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
+	rowAddCDiv = define(row{Name: "AddCDiv", takes: "t a b; value", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
+	rowLerp = define(row{Name: "Lerp", takes: "a b weight#", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
 }
 
 // divided is same for floating-point and complex types.

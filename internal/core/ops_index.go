@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -20,8 +21,8 @@ const (
 )
 
 func init() {
-	rowGather = define(row{Name: "Gather", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
-	rowScatter = define(row{Name: "Scatter", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
+	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
+	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
 }
 
 func init() {
@@ -116,7 +117,7 @@ func inferScatter(f *frame) {
 	if src.dt != t.dt {
 		f.fail(fault.Invalid, "scatter(): Expected self.dtype to be equal to src.dtype, but got %v and %v", t.dt, src.dt)
 	}
-	if index.Numel() > 0 && !sameShape(index.shape, src.shape) {
+	if index.Numel() > 0 && !infer.Same(index.shape, src.shape) {
 		f.fail(fault.Invalid, "Expected index %v to be no larger than src %v", index.shape, src.shape)
 	}
 	f.newOut(0, t.dt, t.shape, nil)
@@ -297,7 +298,7 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 				b[i] = a[i]
 			}
 			if a[i] != b[i] {
-				x.fail("TakeAlongDim", fault.Invalid, []*Tensor{t, index}, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", a[i], b[i], i)
+				x.refuse("TakeAlongDim", infer.Mismatch(a[i], b[i], i), t, index)
 			}
 		}
 		return x.take(x.Expand(t, a...), d, x.Expand(index, b...))
@@ -334,7 +335,7 @@ type embedding struct {
 var rowEmbedding *row
 
 func init() {
-	rowEmbedding = define(row{Name: "Embedding", Torch: "nn.functional.embedding", saves: in1,
+	rowEmbedding = define(row{Name: "Embedding", takes: "weight index;; options", Torch: "nn.functional.embedding", saves: in1,
 		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -10,9 +11,9 @@ import (
 var rowSplit, rowUnbind, rowCat *row
 
 func init() {
-	rowSplit = define(row{Name: "Split", Torch: "split", flags: flagView | flagParts, infer: inferSplit})
-	rowUnbind = define(row{Name: "Unbind", Torch: "unbind", flags: flagView | flagParts, infer: inferUnbind})
-	rowCat = define(row{Name: "Cat", Torch: "cat", infer: inferCat, run: runCat})
+	rowSplit = define(row{Name: "Split", takes: "t;; dim sizes* -> parts…", Torch: "split", flags: flagView | flagParts, infer: inferSplit})
+	rowUnbind = define(row{Name: "Unbind", takes: "t;; dim -> parts…", Torch: "unbind", flags: flagView | flagParts, infer: inferUnbind})
+	rowCat = define(row{Name: "Cat", takes: "tensors…;; dim", Torch: "cat", infer: inferCat, run: runCat})
 }
 
 func init() {
@@ -166,20 +167,18 @@ func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 func legacyEmpty(shape []int) bool { return len(shape) == 1 && shape[0] == 0 }
 
 func inferCat(f *frame) {
-	var dt dtype.DType
+	dt := f.catType()
 	var first *Tensor
 	last := true
 	for _, t := range f.many {
-		dt = dtype.Promote(dt, t.dt)
 		if legacyEmpty(t.shape) {
 			continue
 		}
 		if first == nil {
 			first = t
 		}
-		last = last && channelsLast(t.shape, t.stride)
+		last = last && infer.ChannelsLast(t.shape, t.stride)
 	}
-	dt = f.catType(dt)
 	if first == nil {
 		f.newOut(0, dt, []int{0}, nil)
 		return
@@ -194,37 +193,22 @@ func inferCat(f *frame) {
 		if legacyEmpty(t.shape) {
 			continue
 		}
-		if len(t.shape) != len(shape) {
-			f.fail(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(t.shape))
-		}
-		for j, n := range t.shape {
-			if j != d && n != first.shape[j] {
-				f.fail(fault.Invalid, "Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list", d, first.shape[j], n, i)
-			}
-		}
-		shape[d] += t.shape[d]
+		f.check(infer.Lengthen(shape, t.shape, d, i))
 	}
 	var stride []int
 	if last {
-		stride = channelsLastStrides(shape)
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(0, dt, shape, stride)
 }
 
 // catType is the type that the operands promote to: those with dimensions before those without.
-func (f *frame) catType(all dtype.DType) dtype.DType {
-	var dims, zero dtype.DType
+func (f *frame) catType() dtype.DType {
+	var p infer.Promotion
 	for _, t := range f.many {
-		if len(t.shape) == 0 {
-			zero = dtype.Promote(zero, t.dt)
-		} else {
-			dims = dtype.Promote(dims, t.dt)
-		}
+		p.Tensor(t.dt, len(t.shape))
 	}
-	if dims == dtype.Invalid || zero == dtype.Invalid {
-		return all
-	}
-	return higher(dims, zero)
+	return p.Type()
 }
 
 func runCat(f *frame) error {
@@ -276,7 +260,7 @@ func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	}
 	for i, t := range ts {
 		Given("Stack", i, t)
-		if !sameShape(t.shape, ts[0].shape) {
+		if !infer.Same(t.shape, ts[0].shape) {
 			x.fail("Stack", fault.Invalid, ts, "stack expects each tensor to be equal size, but got %v at entry 0 and %v at entry %d", ts[0].shape, t.shape, i)
 		}
 	}

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -52,10 +53,10 @@ type likelihood struct {
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
-	rowNLL = define(row{Name: "NLLLoss", optional: in2, Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", optional: in2, Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
-	rowNLLGrad = define(row{Name: "NLLLossBackward", optional: in2 | in3, infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
-	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", optional: in2 | in3, infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", takes: "t target weight?;; options -> loss weights normalizers", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
+	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "g target weight? weights? t normalizers;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
 }
 
 func init() {
@@ -78,16 +79,8 @@ func inferNLL(f *frame) {
 	}
 	f.newOut(1, t.dt, nil, nil)
 	if f.row == rowCrossEntropy {
-		f.newOut(2, accumulated(t.dt), []int{p.n, p.s}, nil)
+		f.newOut(2, infer.Accumulated(t.dt), []int{p.n, p.s}, nil)
 	}
-}
-
-// accumulated is the type in which values of t are computed: float32 for the halves.
-func accumulated(t dtype.DType) dtype.DType {
-	if t == dtype.Float16 || t == dtype.BFloat16 {
-		return dtype.Float32
-	}
-	return t
 }
 
 func runNLL(f *frame) error {
@@ -253,9 +246,9 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 	}
 	p.c = t.shape[d]
 	if d == 1 {
-		p.n, p.s = t.shape[0], numel(t.shape[2:])
+		p.n, p.s = t.shape[0], infer.Numel(t.shape[2:])
 	}
-	if want := append(append([]int(nil), t.shape[:d]...), t.shape[d+1:]...); !sameShape(want, target.shape) {
+	if want := append(append([]int(nil), t.shape[:d]...), t.shape[d+1:]...); !infer.Same(want, target.shape) {
 		if len(want) > 0 && len(target.shape) > 0 && want[0] != target.shape[0] {
 			x.fail(op, fault.Invalid, all, "Expected input batch_size (%d) to match target batch_size (%d)", want[0], target.shape[0])
 		}
@@ -264,7 +257,7 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 	if !target.dt.IsInt() {
 		x.fail(op, fault.Invalid, all, "expected scalar type Long for the target, but got %v", target.dt)
 	}
-	if weight != nil && !sameShape(weight.shape, []int{p.c}) {
+	if weight != nil && !infer.Same(weight.shape, []int{p.c}) {
 		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
 	}
 	x.constant(op, "weight", weight)
@@ -327,7 +320,7 @@ func (x *Exec) classes(weight *Tensor, n, d int) *Tensor {
 // probabilityLoss is the cross-entropy with probabilities of classes.
 func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	r := x.reductionOf("CrossEntropy", opt.Reduction)
-	if !sameShape(t.shape, target.shape) || len(t.shape) == 0 {
+	if !infer.Same(t.shape, target.shape) || len(t.shape) == 0 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "Expected floating point type for target with class probabilities, of the input's shape, got %v", describe(target))
 	}
 	if opt.Ignore && opt.IgnoreIndex >= 0 {

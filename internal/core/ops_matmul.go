@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -11,7 +12,7 @@ import (
 var rowProduct *row
 
 func init() {
-	rowProduct = define(row{Name: "MatMul", optional: in2, fixed: scalar0 | scalar1, Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
+	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
 }
 
 func init() { rowProduct.back = backProduct }
@@ -27,31 +28,12 @@ func inferProduct(f *frame) {
 	if !a.dt.IsFloat() && !a.dt.IsComplex() {
 		f.fail(fault.Unsupported, "matrix products are not defined for %v; convert to a floating-point type first", a.dt)
 	}
-	n := len(a.shape)
-	if n < 2 || len(b.shape) != n || a.shape[n-1] != b.shape[n-2] {
-		f.fail(fault.Invalid, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a.shape, b.shape)
-	}
-	shape := append(f.lists[:0], a.shape[:n-1]...)
-	shape = append(shape, b.shape[n-1])
-	for i := range n - 2 {
-		if a.shape[i] != b.shape[i] {
-			f.fail(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a.shape, b.shape)
-		}
-	}
+	shape, err := infer.Product(f.lists[:0], a.shape, b.shape)
+	f.check(err)
 	if c := f.in[2]; c != nil {
-		f.fitsInto("the bias", c, shape)
+		f.check(infer.FitsInto("the bias", c.shape, shape))
 	}
 	f.newOut(0, a.dt, shape, nil)
-}
-
-// fitsInto fails unless t broadcasts to shape.
-func (f *frame) fitsInto(name string, t *Tensor, shape []int) {
-	lead := len(shape) - len(t.shape)
-	for i, d := range t.shape {
-		if lead < 0 || d != 1 && d != shape[lead+i] {
-			f.fail(fault.Invalid, "%s of shape %v does not broadcast to %v", name, t.shape, shape)
-		}
-	}
 }
 
 func runProduct(f *frame) error {
@@ -63,7 +45,7 @@ func runProduct(f *frame) error {
 	if t := f.in[2]; t != nil && opt.Beta != 0 { // 0 times it is 0, of NaN too
 		opt.Bias = operand(t)
 		st := make([]int, len(out.Shape))
-		broadcastStrides(st, t.shape, t.stride, out.Shape)
+		infer.BroadcastStrides(st, t.shape, t.stride, out.Shape)
 		opt.Bias.Shape, opt.Bias.Stride = out.Shape, st
 	}
 	if !a.DType.IsComplex() {
@@ -199,15 +181,7 @@ func (x *Exec) BAddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 }
 
 func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
-	lead := len(shape) - len(in.shape)
-	if lead < 0 {
-		x.fail(op, fault.Invalid, []*Tensor{in}, "the input has %d dimensions and cannot be expanded to %v", len(in.shape), shape)
-	}
-	for i, d := range in.shape {
-		if d != 1 && d != shape[lead+i] {
-			x.fail(op, fault.Invalid, []*Tensor{in}, "The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d", shape[lead+i], d, lead+i)
-		}
-	}
+	x.refuse(op, infer.ExpandsTo(in.shape, shape), in)
 }
 
 // MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
@@ -237,7 +211,7 @@ func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 		switch {
 		case len(l.shape) > 2 && len(r.shape) == 2:
 			lead := l.shape[:len(l.shape)-1]
-			y = x.product(x.Reshape(l, numel(lead), ka), r, nil, 1, 0)
+			y = x.product(x.Reshape(l, infer.Numel(lead), ka), r, nil, 1, 0)
 			y = x.View(y, append(append([]int(nil), lead...), r.shape[1])...)
 		case len(l.shape) == 2 && len(r.shape) == 2:
 			y = x.product(l, r, nil, 1, 0)
@@ -257,24 +231,8 @@ func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 // batched broadcasts the leading dimensions of l and r and multiplies.
 func (x *Exec) batched(l, r *Tensor) *Tensor {
 	nl, nr := len(l.shape)-2, len(r.shape)-2
-	n := max(nl, nr)
-	batch := make([]int, n)
-	for i := range n {
-		dl, dr := 1, 1
-		if j := i - (n - nl); j >= 0 {
-			dl = l.shape[j]
-		}
-		if j := i - (n - nr); j >= 0 {
-			dr = r.shape[j]
-		}
-		if dl != dr && dl != 1 && dr != 1 {
-			x.fail("MatMul", fault.Invalid, []*Tensor{l, r}, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", dl, dr, i)
-		}
-		batch[i] = dl
-		if dl == 1 {
-			batch[i] = dr
-		}
-	}
+	batch, err := infer.Broadcast(nil, l.shape[:nl], r.shape[:nr])
+	x.refuse("MatMul", err, l, r)
 	fit := func(t *Tensor) *Tensor {
 		return x.Expand(t, append(append([]int(nil), batch...), t.shape[len(t.shape)-2:]...)...)
 	}
@@ -304,7 +262,7 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 			return x.product(in, wt, b, 1, 1)
 		}
 		lead := in.shape[:len(in.shape)-1]
-		y := x.product(x.Reshape(in, numel(lead), w.shape[1]), wt, b, 1, 1)
+		y := x.product(x.Reshape(in, infer.Numel(lead), w.shape[1]), wt, b, 1, 1)
 		return x.View(y, append(append([]int(nil), lead...), w.shape[0])...)
 	})
 }

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -22,14 +23,14 @@ type norm struct {
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
 
 func init() {
-	rowLayerNorm = define(row{Name: "LayerNorm", optional: in1 | in2, Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
-	rowRMSNorm = define(row{Name: "RMSNorm", optional: in1 | in2, Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
-	rowGroupNorm = define(row{Name: "GroupNorm", optional: in1 | in2, Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", optional: in1 | in2, Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
-	rowBatchNormEval = define(row{Name: "BatchNormEval", optional: in1 | in2, saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
+	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
+	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t weight? bias? mean variance;; options", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
-	rowNormGrad = define(row{Name: "NormBackward", optional: in2 | in4, infer: inferNormGrad, run: runNormGrad})
-	rowRunningStats = define(row{Name: "RunningStats",
+	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad, run: runNormGrad})
+	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> runningMean runningVar",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
 			f.newOut(1, f.in[1].dt, f.in[1].shape, nil)
@@ -48,8 +49,8 @@ func init() {
 
 // layoutOf is layout for an output that follows one tensor.
 func (f *frame) layoutOf(t *Tensor) []int {
-	if channelsLast(t.shape, t.stride) {
-		return channelsLastStrides(t.shape)
+	if infer.ChannelsLast(t.shape, t.stride) {
+		return infer.ChannelsLastStrides(t.shape)
 	}
 	return nil
 }
@@ -66,7 +67,7 @@ func inferNorm(f *frame) {
 			rows *= s
 		}
 	}
-	stats, acc := []int{rows}, accumulated(t.dt)
+	stats, acc := []int{rows}, infer.Accumulated(t.dt)
 	if f.row == rowGroupNorm {
 		acc = t.dt // so PyTorch rounds them
 	}
@@ -106,7 +107,7 @@ func (n norm) rows(o kernels.Operand) kernels.Operand {
 	if o.Ptr == 0 {
 		return o
 	}
-	o.Shape, o.Stride = n.view.ints(), rowMajor(nil, n.view.ints())
+	o.Shape, o.Stride = n.view.ints(), infer.RowMajor(nil, n.view.ints())
 	return o
 }
 
@@ -237,7 +238,7 @@ func (b *back) normOps(n norm) {
 	x := b.x
 	in, w := x.Reshape(b.in(0), n.view.ints()...), b.in(1)
 	dy := x.Reshape(b.grad(0), n.view.ints()...)
-	dt := accumulated(in.dt)
+	dt := infer.Accumulated(in.dt)
 	in, dy = x.ToDType(in, dt), x.ToDType(dy, dt)
 	keep := SumOpt{KeepDim: true}
 	h := in
@@ -269,7 +270,7 @@ func (b *back) normOps(n norm) {
 func backBatchNormEval(b *back) {
 	n, x := b.n.opt.(norm), b.x
 	dy := x.Reshape(b.grad(0), n.view.ints()...)
-	dt := accumulated(dy.dt)
+	dt := infer.Accumulated(dy.dt)
 	dy = x.ToDType(dy, dt)
 	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine.ints()...), dt) }
 	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps.value()))
@@ -308,16 +309,16 @@ func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 // trailing checks that shape are the last dimensions of t, and weight's and bias's, and returns how many rows and elements a row that makes.
 func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
 	lead := len(t.shape) - len(shape)
-	if lead < 0 || len(shape) == 0 || !sameShape(t.shape[lead:], shape) {
+	if lead < 0 || len(shape) == 0 || !infer.Same(t.shape[lead:], shape) {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "Given normalized_shape=%v, expected input with shape [*, %v], but got input of size %v", shape, shape, t.shape)
 	}
 	for i, p := range []*Tensor{weight, bias} {
-		if p != nil && !sameShape(p.shape, shape) {
+		if p != nil && !infer.Same(p.shape, shape) {
 			x.fail(op, fault.Invalid, []*Tensor{t, p}, "Expected %s to be of same shape as normalized_shape, but got %s of shape %v and normalized_shape = %v",
 				[]string{"weight", "bias"}[i], []string{"weight", "bias"}[i], p.shape, shape)
 		}
 	}
-	return numel(t.shape[:lead]), numel(shape)
+	return infer.Numel(t.shape[:lead]), infer.Numel(shape)
 }
 
 // LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
@@ -344,7 +345,7 @@ func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
 	}
 	if t.dt.IsComplex() {
 		return x.composite("RMSNorm", func(x *Exec) *Tensor {
-			over := dimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
+			over := infer.DimsUpTo(len(t.shape))[len(t.shape)-len(shape):]
 			y := x.Mul(t, x.Rsqrt(x.AddS(x.Mean(x.Mul(t, t), over, SumOpt{KeepDim: true}), eps)))
 			if weight != nil {
 				y = x.Mul(y, weight)
@@ -374,11 +375,11 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 		x.fail(op, fault.Invalid, []*Tensor{t}, "Expected at least 2 dimensions for input tensor but received %d", len(t.shape))
 	}
 	for _, v := range vectors {
-		if v != nil && !sameShape(v.shape, []int{t.shape[1]}) {
+		if v != nil && !infer.Same(v.shape, []int{t.shape[1]}) {
 			x.fail(op, fault.Invalid, []*Tensor{t, v}, "expected weight, bias and statistics to be vectors of size %d (the number of channels), but got one of shape %v", t.shape[1], v.shape)
 		}
 	}
-	return t.shape[0], t.shape[1], numel(t.shape[2:])
+	return t.shape[0], t.shape[1], infer.Numel(t.shape[2:])
 }
 
 // GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by

@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -10,10 +11,10 @@ import (
 var rowNormGather *row
 
 func init() {
-	rowNormGather = define(row{Name: "BatchNormGatherStats", Torch: "batch_norm_gather_stats_with_counts",
+	rowNormGather = define(row{Name: "BatchNormGatherStats", takes: "mean rstd count; eps -> mean rstd variance", Torch: "batch_norm_gather_stats_with_counts",
 		infer: func(f *frame) {
 			for i := range 3 {
-				f.newOut(i, accumulated(f.in[0].dt), f.in[0].shape[1:], nil)
+				f.newOut(i, infer.Accumulated(f.in[0].dt), f.in[0].shape[1:], nil)
 			}
 		},
 		run: func(f *frame) error {
@@ -37,19 +38,19 @@ func (x *Exec) BatchNormGatherStats(mean, invStd, count, runningMean, runningVar
 	switch {
 	case !mean.dt.IsFloat() || invStd.dt != mean.dt:
 		x.fail(op, fault.Invalid, both, "statistics are of one real floating-point type, not %v and %v", mean.dt, invStd.dt)
-	case len(mean.shape) != 2 || !sameShape(mean.shape, invStd.shape):
+	case len(mean.shape) != 2 || !infer.Same(mean.shape, invStd.shape):
 		x.fail(op, fault.Invalid, both, "statistics are matrices [parts, channels] of one shape, not %v and %v", mean.shape, invStd.shape)
-	case len(count.shape) > 0 && !sameShape(count.shape, mean.shape[:1]):
+	case len(count.shape) > 0 && !infer.Same(count.shape, mean.shape[:1]):
 		x.fail(op, fault.Invalid, []*Tensor{mean, count}, "counts are one number, or one for each of the %d parts, not of shape %v", mean.shape[0], count.shape)
 	}
 	for _, r := range []*Tensor{runningMean, runningVar} {
-		if r != nil && !sameShape(r.shape, mean.shape[1:]) {
+		if r != nil && !infer.Same(r.shape, mean.shape[1:]) {
 			x.fail(op, fault.Invalid, []*Tensor{mean, r}, "running statistics are vectors of %d channels, not of shape %v", mean.shape[1], r.shape)
 		}
 	}
 	x.bothRunning(op, runningMean, runningVar)
 	out := x.NoGrad().compositeMany(op, func(x *Exec) []*Tensor {
-		f := x.op(rowNormGather, mean, invStd, x.ToDType(count, accumulated(mean.dt)))
+		f := x.op(rowNormGather, mean, invStd, x.ToDType(count, infer.Accumulated(mean.dt)))
 		f.scalar[0] = kernels.FloatScalar(eps)
 		f.call()
 		m, s, variance := f.out[0], f.out[1], f.out[2]

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -36,7 +37,7 @@ type pooling struct {
 var rowMaxPool, rowMaxPoolGrad, rowAvgPool, rowAvgPoolGrad, rowAdaptivePool, rowAdaptivePoolGrad *row
 
 func init() {
-	rowMaxPool = define(row{Name: "MaxPool2d", Torch: "nn.functional.max_pool2d", saves: out1,
+	rowMaxPool = define(row{Name: "MaxPool2d", takes: "t;; options -> y places", Torch: "nn.functional.max_pool2d", saves: out1,
 		infer: func(f *frame) {
 			f.poolOut(0, f.in[0].dt, f.opt.(pooling).out)
 			f.poolOut(1, dtype.Int64, f.opt.(pooling).out)
@@ -44,7 +45,7 @@ func init() {
 		run: func(f *frame) error {
 			return kernels.MaxPool(f, f.pool(), operand(f.out[0]), operand(f.out[1]), operand(f.in[0]))
 		}})
-	rowMaxPoolGrad = define(row{Name: "MaxPool2dBackward", saves: in1,
+	rowMaxPoolGrad = define(row{Name: "MaxPool2dBackward", takes: "g places;; options", saves: in1,
 		infer: func(f *frame) { f.poolOut(0, f.in[0].dt, f.opt.(pooling).in) },
 		run: func(f *frame) error {
 			return kernels.MaxPoolBackward(f, f.pool(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
@@ -75,7 +76,7 @@ func init() {
 
 // poolRow makes the row of a linear pooling operation, or of its derivative, whose output has the input's planes.
 func poolRow(name, torch string, gradient bool, run func(kernels.Issuer, *kernels.Pool, kernels.Operand, kernels.Operand) error) row {
-	return row{Name: name, Torch: torch,
+	return row{Name: name, Torch: torch, takes: "t;; options",
 		infer: func(f *frame) {
 			p := f.opt.(pooling)
 			planes := p.out
@@ -96,42 +97,10 @@ func (f *frame) poolOut(i int, dt dtype.DType, planes [2]int) {
 	}
 	shape := append(f.lists[:0], t.shape[0], t.shape[1], planes[0], planes[1])
 	var stride []int
-	if channelsLast(t.shape, t.stride) {
-		stride = channelsLastStrides(shape)
+	if infer.ChannelsLast(t.shape, t.stride) {
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(i, dt, shape, stride)
-}
-
-// channelsLast reports whether [N, C, H, W] lies with the channels innermost, by PyTorch's test: strides of C, W, H and N in rising order,
-// where a tensor that is also row-major counts as that.
-func channelsLast(shape, stride []int) bool {
-	if len(shape) != 4 || stride[1] == 0 {
-		return false
-	}
-	least := 0
-	for _, d := range []int{1, 3, 2, 0} {
-		if shape[d] == 0 || stride[d] < least {
-			return false
-		}
-		if d == 0 && least == stride[1] {
-			return false
-		}
-		least = stride[d]
-		if shape[d] > 1 {
-			least *= shape[d]
-		}
-	}
-	return true
-}
-
-func channelsLastStrides(shape []int) []int {
-	n, c, h, w := 0, 1, 2, 3
-	out := make([]int, 4)
-	out[c] = 1
-	out[w] = max(shape[c], 1)
-	out[h] = out[w] * max(shape[w], 1)
-	out[n] = out[h] * max(shape[h], 1)
-	return out
 }
 
 // pool returns the kernel's parameters.
@@ -161,18 +130,7 @@ func (x *Exec) planPool(op string, t *Tensor, p kernels.Pool, ceil bool) pooling
 		if pad < 0 || pad > reach/2 {
 			x.fail(op, fault.Invalid, []*Tensor{t}, "pad should be at most half of effective kernel size, but got pad=%d, kernel_size=%d and dilation=%d", pad, k, d)
 		}
-		span := in + 2*pad - reach
-		if span < 0 && !ceil || span < -s+1 {
-			return 0
-		}
-		if ceil {
-			span += s - 1
-		}
-		n := span/s + 1
-		if ceil && (n-1)*s >= in+pad {
-			n--
-		}
-		return n
+		return infer.Windows(in, reach, s, pad, ceil)
 	}
 	r := pooling{Pool: p, in: [2]int{t.shape[2], t.shape[3]}}
 	r.out = [2]int{size(t.shape[2], p.KH, p.StrideH, p.PadH, p.DilationH), size(t.shape[3], p.KW, p.StrideW, p.PadW, p.DilationW)}

@@ -4,13 +4,14 @@ import (
 	"slices"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
 var rowProd *row
 
 func init() {
-	rowProd = define(withCast(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd), castFloat32))
+	rowProd = define(withCast(typed(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd)), castFloat32))
 }
 
 // backProd: the gradient of an element is the product of the others. Without zeros that is the quotient of the product and the element. It is
@@ -48,7 +49,7 @@ func (x *Exec) others(t *Tensor, dims []int) *Tensor {
 	for _, d := range gone {
 		size *= t.shape[d]
 	}
-	line := x.Reshape(moved, numel(t.shape)/max(size, 1), size)
+	line := x.Reshape(moved, infer.Numel(t.shape)/max(size, 1), size)
 	before, after := x.shifted(line, 1), x.shifted(line, -1)
 	for step := 1; step < size; step *= 2 {
 		before = x.Mul(before, x.shifted(before, step))

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -40,21 +41,21 @@ var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowRandom = define(row{Name: "Random", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
+	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return
 		}
 		f.newOut(0, f.dt, f.dims, nil)
 	}})
-	rowBernoulli = define(row{Name: "Bernoulli", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
+	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, nil)
 	}})
-	rowDropout = define(row{Name: "Dropout", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
+	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v", t.dt)
@@ -65,7 +66,7 @@ func init() {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.out(1), kernels.FloatScalar(1/(1-b.n.scalar[0].F))))
 	}})
 	// Inputs are the gradient and the mask; scalar 0 multiplies what the mask leaves.
-	rowDropoutBackward = define(row{Name: "DropoutBackward", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
+	rowDropoutBackward = define(row{Name: "DropoutBackward", takes: "g mask; scale", point: kernels.MaskedScale, rule: realFloat, saves: in1, back: func(b *back) {
 		b.set(0, b.x.dropoutBackward(b.grad(0), b.in(1), b.n.scalar[0]))
 	}})
 }
@@ -78,7 +79,7 @@ func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
 
 func runRandom(f *frame) error {
 	op, t := f.opt.(distribution).RandomOp, f.out[0]
-	n := numel(t.shape)
+	n := infer.Numel(t.shape)
 	if n == 0 {
 		return nil
 	}
@@ -88,7 +89,7 @@ func runRandom(f *frame) error {
 
 func runBernoulli(f *frame) error {
 	out, p := f.out[0], f.in[0]
-	n := numel(out.shape)
+	n := infer.Numel(out.shape)
 	if n == 0 {
 		return nil
 	}
@@ -97,7 +98,7 @@ func runBernoulli(f *frame) error {
 
 func runDropout(f *frame) error {
 	in, out, mask := f.in[0], f.out[0], f.out[1]
-	n := numel(in.shape)
+	n := infer.Numel(in.shape)
 	if n == 0 {
 		return nil
 	}

@@ -12,20 +12,20 @@ import (
 var rowArange, rowLinspace, rowEye, rowEmptyLike, rowFullLike, rowFill *row
 
 func init() {
-	rowArange = define(placesRow("Arange", "arange", kernels.Arange))
-	rowLinspace = define(placesRow("Linspace", "linspace", kernels.Linspace))
-	rowEye = define(placesRow("Eye", "eye", kernels.Eye))
-	rowEmptyLike = define(row{Name: "EmptyLike", Torch: "empty_like", infer: inferLike, flags: flagIdle})
-	rowFullLike = define(row{Name: "FullLike", Torch: "full_like", infer: inferLike, run: runFill})
+	rowArange = define(placesRow("Arange", "arange", "start step", kernels.Arange))
+	rowLinspace = define(placesRow("Linspace", "linspace", "start end step n", kernels.Linspace))
+	rowEye = define(placesRow("Eye", "eye", "columns", kernels.Eye))
+	rowEmptyLike = define(row{Name: "EmptyLike", takes: "t;; dtype", Torch: "empty_like", infer: inferLike, flags: flagIdle})
+	rowFullLike = define(row{Name: "FullLike", takes: "t; value; dtype", Torch: "full_like", infer: inferLike, run: runFill})
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowFill = define(row{Name: "FillInto", Torch: "fill_", run: runFill, back: func(*back) {}, infer: func(f *frame) {
+	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, back: func(*back) {}, infer: func(f *frame) {
 		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 	}})
 }
 
 // placesRow makes the row of a factory whose elements op computes from their places.
-func placesRow(name, torch string, op *kernels.PointOp) row {
-	return row{Name: name, Torch: torch, infer: inferFactory, run: func(f *frame) error {
+func placesRow(name, torch, numbers string, op *kernels.PointOp) row {
+	return row{Name: name, Torch: torch, takes: "; " + numbers + "; shape* dtype", infer: inferFactory, run: func(f *frame) error {
 		if f.out[0].Numel() == 0 {
 			return nil
 		}

@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -12,8 +13,8 @@ import (
 var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
 
 func init() {
-	rowFlip = define(row{Name: "Flip", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
-	rowRoll = define(row{Name: "Roll", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
+	rowFlip = define(row{Name: "Flip", takes: "t;; dims*", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
+	rowRoll = define(row{Name: "Roll", takes: "t;; dimsThenShifts*", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
 		n := len(b.n.dims()) / 2
 		back := append([]int(nil), b.n.dims()...)
 		for i := n; i < 2*n; i++ {
@@ -21,27 +22,21 @@ func init() {
 		}
 		b.set(0, b.x.dimsOp(rowRoll, b.grad(0), back))
 	}})
-	rowTriangle = define(row{Name: "Triangle", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
-	rowPad = define(row{Name: "ConstantPad", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
+	rowTriangle = define(row{Name: "Triangle", takes: "t;; upper diagonal", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
+	rowPad = define(row{Name: "ConstantPad", takes: "t; value; pad*", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
 		back := make([]int, len(b.n.dims()))
 		for i, p := range b.n.dims() {
 			back[i] = -p
 		}
 		b.set(0, b.x.constantPad(b.grad(0), back, 0))
 	}})
-	rowOneHot = define(row{Name: "OneHot", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
+	rowOneHot = define(row{Name: "OneHot", takes: "t;; classes", Torch: "nn.functional.one_hot", infer: inferOneHot, run: runOneHot})
 }
 
 func inferFlip(f *frame) {
 	t := f.in[0]
-	var seen uint64
-	for _, d := range f.dims {
-		d = f.dim(d, len(t.shape))
-		if seen&(1<<d) != 0 {
-			f.fail(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
-		}
-		seen |= 1 << d
-	}
+	_, err := infer.Marks(f.marks[:0], f.dims, len(t.shape))
+	f.check(err)
 	f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 }
 
@@ -176,8 +171,8 @@ func inferPad(f *frame) {
 		}
 	}
 	var stride []int
-	if channelsLast(t.shape, t.stride) {
-		stride = channelsLastStrides(shape)
+	if infer.ChannelsLast(t.shape, t.stride) {
+		stride = infer.ChannelsLastStrides(shape)
 	}
 	f.newOut(0, t.dt, shape, stride)
 }

@@ -3,13 +3,14 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
 // reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types it
 // computes in and returns; f.dt is the type asked for.
 func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
-	return row{Name: name, Torch: torch, rule: rule, saves: saves, back: back,
+	return row{Name: name, Torch: torch, takes: "t;; keepDim dims*", rule: rule, saves: saves, back: back,
 		infer: func(f *frame) {
 			compute, out := rule(f)
 			f.compute = compute
@@ -27,45 +28,17 @@ func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (co
 
 // reduced marks the frame's dims among n; no dims mark all.
 func (f *frame) reduced(n int) []bool {
-	m := f.marks[:0]
-	if n > len(f.marks) {
-		m = make([]bool, 0, n)
-	}
-	for range n {
-		m = append(m, len(f.dims) == 0)
-	}
-	for i, d := range f.dims {
-		d = f.dim(d, n)
-		if n == 0 {
-			if i > 0 {
-				f.fail(fault.Invalid, "dim 0 appears multiple times in the list of dims")
-			}
-			continue
-		}
-		if m[d] {
-			f.fail(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
-		}
-		m[d] = true
-	}
+	m, err := infer.Over(f.marks[:0], f.dims, n)
+	f.check(err)
 	return m
 }
 
 func (f *frame) reducedShape(t *Tensor) []int {
-	m := f.reduced(len(t.shape))
-	out := f.lists[:0]
-	for i, d := range t.shape {
-		switch {
-		case !m[i]:
-			out = append(out, d)
-		case f.i[0] == 1:
-			out = append(out, 1)
-		}
-	}
-	return out
+	return infer.Reduced(f.lists[:0], t.shape, f.reduced(len(t.shape)), f.i[0] == 1)
 }
 
 func (f *frame) reduce(op *kernels.ReduceOp) error {
-	if numel(f.out[0].shape) == 0 {
+	if infer.Numel(f.out[0].shape) == 0 {
 		return nil
 	}
 	f.opers = f.opers[:0]
@@ -81,10 +54,7 @@ func sumRule(f *frame) (compute, out dtype.DType) {
 	if f.dt != dtype.Invalid {
 		return f.dt, f.dt
 	}
-	t := f.in[0].dt
-	if t.IsInt() || t == dtype.Bool {
-		t = dtype.Int64
-	}
+	t := infer.Counting(f.in[0].dt)
 	return t, t
 }
 
@@ -102,23 +72,21 @@ func meanRule(f *frame) (compute, out dtype.DType) {
 // sameReal keeps the input's type, for operations that complex numbers do not have.
 func sameReal(f *frame) (compute, out dtype.DType) {
 	t := f.in[0].dt
-	if t.IsComplex() {
-		f.fail(fault.Unsupported, "%s is not defined for complex tensors", f.row.Name)
-	}
+	f.check(infer.Real(f.row.Name, t))
 	return t, t
 }
 
 var rowSum, rowNanSum, rowMean, rowAMax, rowAMin *row
 
 func init() {
-	rowSum = define(withCast(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) }), castResult))
-	rowNanSum = define(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
+	rowSum = define(withCast(typed(reduceRow("Sum", "sum", kernels.Sum, sumRule, 0, func(b *back) { b.set(0, b.spread(b.grad(0))) })), castResult))
+	rowNanSum = define(typed(reduceRow("NanSum", "nansum", kernels.NanSum, sumRule, in0, func(b *back) {
 		b.set(0, b.x.pick(b.x.IsNaN(b.in(0)), nil, 0, b.kept(b.grad(0)), 0))
-	}))
-	rowMean = define(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
+	})))
+	rowMean = define(typed(reduceRow("Mean", "mean", kernels.Mean, meanRule, 0, func(b *back) {
 		n := b.reducedCount()
 		b.set(0, b.x.DivS(b.spread(b.grad(0)), float64(n)))
-	}))
+	})))
 	rowAMax = define(withElements(reduceRow("AMax", "amax", kernels.AMax, sameReal, in0|out0, backExtreme)))
 	rowAMin = define(withElements(reduceRow("AMin", "amin", kernels.AMin, sameReal, in0|out0, backExtreme)))
 }
@@ -128,11 +96,22 @@ func withCast(r row, c castClass) row {
 	return r
 }
 
+// typed lets the caller of a reduction ask for a type.
+func typed(r row) row {
+	r.takes += " dtype"
+	return r
+}
+
+func withTakes(r row, takes string) row {
+	r.takes = takes
+	return r
+}
+
 // reducedCount is the number of elements that went into each result.
 func (b *back) reducedCount() int {
 	shape := b.shape(0)
 	if len(b.n.dims()) == 0 {
-		return numel(shape)
+		return infer.Numel(shape)
 	}
 	n := 1
 	for _, d := range b.n.dims() {

@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -22,8 +23,8 @@ func (t *Tensor) region() region {
 
 // inside reports whether the region has no elements beyond the base's first and last one.
 func (r region) inside() bool {
-	end := (r.offset + extent(r.part.shape, r.part.stride)) * r.part.dt.Size()
-	return numel(r.part.shape) == 0 || r.offset >= 0 && end <= extent(r.base.shape, r.base.stride)*r.base.dt.Size()
+	end := (r.offset + infer.Extent(r.part.shape, r.part.stride)) * r.part.dt.Size()
+	return infer.Numel(r.part.shape) == 0 || r.offset >= 0 && end <= infer.Extent(r.base.shape, r.base.stride)*r.base.dt.Size()
 }
 
 // of describes the region of a tensor that begins at ptr and lies as the base does.
@@ -50,15 +51,15 @@ var (
 )
 
 func init() {
-	rowRegion = define(row{Name: "Region", run: runRegion, infer: func(f *frame) {
+	rowRegion = define(row{Name: "Region", takes: "t;; options", run: runRegion, infer: func(f *frame) {
 		p := f.opt.(region).part
 		f.newOut(0, p.dt, p.shape, nil)
 	}})
-	rowSpread = define(row{Name: "Spread", run: runSpread, infer: func(f *frame) {
+	rowSpread = define(row{Name: "Spread", takes: "t;; options", run: runSpread, infer: func(f *frame) {
 		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})
-	rowHollow = define(row{Name: "Hollow", run: runHollow, infer: func(f *frame) {
+	rowHollow = define(row{Name: "Hollow", takes: "t;; options", run: runHollow, infer: func(f *frame) {
 		b := f.opt.(region).base
 		f.newOut(0, b.dt, b.shape, b.stride)
 	}})
@@ -127,7 +128,7 @@ func (f *frame) laid(t *Tensor, u region) (uint64, error) {
 	if u.lies(t) {
 		return t.ptr(), nil
 	}
-	ptr, err := f.Workspace(extent(u.base.shape, u.base.stride) * t.dt.Size())
+	ptr, err := f.Workspace(infer.Extent(u.base.shape, u.base.stride) * t.dt.Size())
 	if err != nil {
 		return 0, err
 	}
@@ -151,12 +152,12 @@ func runSpread(f *frame) error {
 	if out.st.bytes == 0 {
 		return nil
 	}
-	if numel(u.part.shape)*u.part.dt.Size() != out.st.bytes {
+	if infer.Numel(u.part.shape)*u.part.dt.Size() != out.st.bytes {
 		if err := f.Memset(out.ptr(), 0, out.st.bytes); err != nil {
 			return err
 		}
 	}
-	if numel(u.part.shape) == 0 {
+	if infer.Numel(u.part.shape) == 0 {
 		return nil
 	}
 	return f.copyTo(u.of(out.ptr()), operand(f.in[0]))
@@ -172,7 +173,7 @@ func runHollow(f *frame) error {
 			return err
 		}
 	}
-	if numel(u.part.shape) == 0 {
+	if infer.Numel(u.part.shape) == 0 {
 		return nil
 	}
 	return kernels.Pointwise(f, kernels.Fill, u.part.dt, append(f.scalarB[:0], kernels.Scalar{}), []kernels.Operand{u.of(out.ptr())}, nil)

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // Views and copies by shape that are made of the views of ops_view.go.
@@ -28,7 +29,7 @@ func (x *Exec) Flatten(t *Tensor, start, end int) *Tensor {
 		return x.Reshape(t, 1)
 	}
 	shape := append([]int(nil), t.shape[:s]...)
-	shape = append(append(shape, numel(t.shape[s:e+1])), t.shape[e+1:]...)
+	shape = append(append(shape, infer.Numel(t.shape[s:e+1])), t.shape[e+1:]...)
 	return x.Reshape(t, shape...)
 }
 
@@ -64,13 +65,8 @@ func (x *Exec) fitSizes(op string, t *Tensor, sizes []int, n int) []int {
 
 // dimOf brings a dimension of t into 0 … n-1.
 func (x *Exec) dimOf(op string, t *Tensor, d int) int {
-	n := max(len(t.shape), 1)
-	if d < -n || d >= n {
-		x.fail(op, fault.Invalid, []*Tensor{t}, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
-	}
-	if d < 0 {
-		d += n
-	}
+	d, err := infer.Dim(d, len(t.shape))
+	x.refuse(op, err, t)
 	return d
 }
 
@@ -78,20 +74,12 @@ func (x *Exec) dimOf(op string, t *Tensor, d int) int {
 func (x *Exec) T(t *Tensor) *Tensor {
 	switch len(t.shape) {
 	case 0, 1:
-		return x.Permute(t, dimsUpTo(len(t.shape))...)
+		return x.Permute(t, infer.DimsUpTo(len(t.shape))...)
 	case 2:
 		return x.Transpose(t, 0, 1)
 	}
 	x.fail("T", fault.Invalid, []*Tensor{t}, "t() expects a tensor with <= 2 dimensions, but self is %dD", len(t.shape))
 	return nil
-}
-
-func dimsUpTo(n int) []int {
-	d := make([]int, n)
-	for i := range d {
-		d[i] = i
-	}
-	return d
 }
 
 // MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.

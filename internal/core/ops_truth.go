@@ -2,6 +2,7 @@ package core
 
 import (
 	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -46,7 +47,7 @@ func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 			return false, x.refusal("Equal", t, "Expected all tensors to be on the same device, %s; move it with x.To", x.Device().Info().Name)
 		}
 	}
-	if !sameShape(a.shape, b.shape) {
+	if !infer.Same(a.shape, b.shape) {
 		return false, nil
 	}
 	err = Try(func() {

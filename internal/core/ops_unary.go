@@ -4,7 +4,6 @@ import (
 	"math"
 
 	"tenon.dev/dtype"
-	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
 )
 
@@ -43,15 +42,6 @@ func flat(b *back) { b.set(0, b.x.Full(b.shape(0), 0, b.n.edges[0].dt)) }
 func through(b *back) { b.set(0, b.grad(0)) }
 
 // The type rules of operations of one input, besides those of all pointwise ones.
-
-// realFloat is same for real floating-point types only.
-func realFloat(f *frame) (compute, out dtype.DType) {
-	p := f.promoted()
-	if !p.IsFloat() {
-		f.fail(fault.Unsupported, "%s is defined for floating-point tensors only, not %v", f.row.Name, p)
-	}
-	return p, p
-}
 
 // rounded is same for real numbers without bool.
 func rounded(f *frame) (compute, out dtype.DType) {

@@ -12,11 +12,12 @@ import (
 var rowVar, rowStd, rowVarMean *row
 
 func init() {
-	rowVar = define(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }))
-	rowStd = define(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
+	const takes = "t; correction; keepDim dims*"
+	rowVar = define(withTakes(reduceRow("Var", "var", kernels.Var, varianceRule, in0, func(b *back) { b.set(0, b.deviation(b.grad(0))) }), takes))
+	rowStd = define(withTakes(reduceRow("Std", "std", kernels.Std, varianceRule, in0|out0, func(b *back) {
 		x, y := b.x, b.out(0)
 		b.set(0, b.deviation(x.pick(x.EqS(y, 0), nil, 0, x.Div(b.grad(0), x.MulS(y, 2)), 0)))
-	}))
+	}), takes))
 	r := reduceRow("VarMean", "var_mean", kernels.VarMean, varianceRule, in0, func(b *back) {
 		var g *Tensor
 		if b.g[0] != nil {
@@ -38,7 +39,7 @@ func init() {
 			f.newOut(i, f.compute, f.reducedShape(f.in[0]), nil)
 		}
 	}
-	rowVarMean = define(r)
+	rowVarMean = define(withTakes(r, takes+" -> variance mean"))
 }
 
 func varianceRule(f *frame) (compute, out dtype.DType) {

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -12,7 +13,7 @@ import (
 var rowVectorNorm, rowLogSumExp *row
 
 func init() {
-	rowVectorNorm = define(row{Name: "VectorNorm", fixed: scalar0, Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
+	rowVectorNorm = define(row{Name: "VectorNorm", takes: "t; ord!; keepDim dims* dtype", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
 		infer: func(f *frame) {
 			f.compute = f.dt
 			if f.dt == dtype.Invalid {
@@ -22,7 +23,7 @@ func init() {
 				f.fail(fault.Invalid, "linalg.vector_norm: Expected a floating point or complex tensor as input. Got %v", f.compute)
 			}
 			shape := f.reducedShape(f.in[0])
-			if p := f.scalar[0].F; (p < 0 || math.IsInf(p, 1)) && numel(shape) > 0 {
+			if p := f.scalar[0].F; (p < 0 || math.IsInf(p, 1)) && infer.Numel(shape) > 0 {
 				f.wantIdentity(p)
 			}
 			f.newOut(0, f.compute, shape, nil)

@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -16,8 +17,8 @@ type geometry struct {
 
 // viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
 // derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
-func viewRow(name, torch string, view func(f *frame, g geometry) geometry) row {
-	return row{Name: name, Torch: torch, flags: flagView, back: backView, view: view, infer: func(f *frame) {
+func viewRow(name, torch, takes string, view func(f *frame, g geometry) geometry) row {
+	return row{Name: name, Torch: torch, takes: takes, flags: flagView, back: backView, view: view, infer: func(f *frame) {
 		t := f.in[0]
 		g := view(f, geometry{t.shape, t.stride, t.offset})
 		f.viewOut(0, g.offset, t.dt, g.shape, g.stride)
@@ -41,19 +42,19 @@ type unviewed struct {
 var rowUnview *row
 
 func init() {
-	rowUnview = define(row{Name: "ViewBackward", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
+	rowUnview = define(row{Name: "ViewBackward", takes: "g;; view0 view1 view2 view3 viewDims* options", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.opt.(unviewed).form.shape, nil) },
 		run: func(f *frame) error {
 			out, u := f.out[0], f.opt.(unviewed)
 			if out.st.bytes == 0 {
 				return nil
 			}
 			g := u.row.view(f, geometry{out.shape, out.stride, out.offset})
-			if numel(g.shape) != numel(out.shape) || !dense(g.shape, g.stride) {
+			if infer.Numel(g.shape) != infer.Numel(out.shape) || !infer.Dense(g.shape, g.stride) {
 				if err := f.Memset(out.ptr(), 0, out.st.bytes); err != nil {
 					return err
 				}
 			}
-			if numel(g.shape) == 0 {
+			if infer.Numel(g.shape) == 0 {
 				return nil
 			}
 			dst := kernels.Operand{Ptr: out.st.ptr + uint64(g.offset*out.dt.Size()), DType: out.dt, Shape: g.shape, Stride: g.stride}
@@ -78,12 +79,9 @@ func (f *frame) scratch(offset int) geometry {
 
 // dim brings a dimension number into 0 … n-1.
 func (f *frame) dim(d, n int) int {
-	m := max(n, 1)
-	if d < -m || d >= m {
-		f.fail(fault.Invalid, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -m, m-1, d)
-	}
-	if d < 0 {
-		d += m
+	d, err := infer.Dim(d, n)
+	if err != nil {
+		f.check(err)
 	}
 	return d
 }
@@ -91,15 +89,15 @@ func (f *frame) dim(d, n int) int {
 var rowPermute, rowNarrow, rowSelect, rowDiag, rowStrided, rowView, rowExpand, rowDetach *row
 
 func init() {
-	rowPermute = define(viewRow("Permute", "permute", viewPermute))
+	rowPermute = define(viewRow("Permute", "permute", "t;; dims*", viewPermute))
 	rowPermute.back = backPermute
-	rowNarrow = define(viewRow("Slice", "slice", viewSlice))
-	rowSelect = define(viewRow("Select", "select", viewSelect))
-	rowDiag = define(viewRow("Diagonal", "diagonal", viewDiagonal))
-	rowStrided = define(row{Name: "AsStrided", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
-	rowView = define(row{Name: "View", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
-	rowExpand = define(row{Name: "Expand", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
-	rowDetach = define(row{Name: "Detach", Torch: "detach", flags: flagView, infer: func(f *frame) {
+	rowNarrow = define(viewRow("Slice", "slice", "t;; dim start end step", viewSlice))
+	rowSelect = define(viewRow("Select", "select", "t;; dim index", viewSelect))
+	rowDiag = define(viewRow("Diagonal", "diagonal", "t;; offset dim1 dim2", viewDiagonal))
+	rowStrided = define(row{Name: "AsStrided", takes: "t;; offset inputOffset shapeThenStrides*", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
+	rowView = define(row{Name: "View", takes: "t;; shape*", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand = define(row{Name: "Expand", takes: "t;; shape*", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowDetach = define(row{Name: "Detach", takes: "t", Torch: "detach", flags: flagView, infer: func(f *frame) {
 		t := f.in[0]
 		f.viewOut(0, t.offset, t.dt, t.shape, t.stride)
 	}})
@@ -230,13 +228,13 @@ func backStrided(b *back) {
 // they lie in storage, and takes from there those of the input's; elements that are several of the input's share theirs evenly.
 func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
-	size := max(in.offset+extent(in.shape, in.stride), out.offset+extent(out.shape, out.stride)) - first
+	size := max(in.offset+infer.Extent(in.shape, in.stride), out.offset+infer.Extent(out.shape, out.stride)) - first
 	places := x.NoGrad().Arange(0, float64(size), 1, dtype.Int64)
 	at := func(g geometry) *Tensor { return x.Reshape(x.AsStrided(places, g.shape, g.stride, g.offset-first), -1) }
 	all := x.sumAt([]int{size}, 0, at(out), x.Reshape(g, -1), 0)
 	d := x.Gather(all, 0, at(in))
-	if numel(in.shape) > 0 && !dense(in.shape, in.stride) {
-		ones := x.Ones([]int{numel(in.shape)}, g.dt)
+	if infer.Numel(in.shape) > 0 && !infer.Dense(in.shape, in.stride) {
+		ones := x.Ones([]int{infer.Numel(in.shape)}, g.dt)
 		counts := x.sumAt([]int{size}, 0, at(in), ones, 0)
 		d = x.Div(d, x.Gather(counts, 0, at(in)))
 	}
@@ -245,112 +243,20 @@ func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 
 func inferView(f *frame) {
 	t := f.in[0]
-	shape := f.inferShape(t)
-	stride, ok := viewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, shape)
+	shape, err := infer.View(f.lists[len(f.lists)/2:][:0], f.dims, t.Numel())
+	f.check(err)
+	stride, ok := infer.ViewStrides(f.lists[:0:len(f.lists)/2], t.shape, t.stride, shape)
 	if !ok {
 		f.fail(fault.Invalid, "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces); use Reshape")
 	}
 	f.viewOut(0, t.offset, t.dt, shape, stride)
 }
 
-// inferShape returns the frame's dims with one -1 replaced by what makes the element counts equal.
-func (f *frame) inferShape(t *Tensor) []int {
-	known, hole := 1, -1
-	shape := append(f.lists[len(f.lists)/2:][:0], f.dims...)
-	for i, d := range f.dims {
-		switch {
-		case d == -1 && hole < 0:
-			hole = i
-		case d == -1:
-			f.fail(fault.Invalid, "only one dimension can be inferred")
-		case d < 0:
-			f.fail(fault.Invalid, "invalid shape dimension %d", d)
-		default:
-			known *= d
-		}
-	}
-	n := t.Numel()
-	if hole >= 0 {
-		if known == 0 || n%known != 0 {
-			f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
-		}
-		shape[hole] = n / known
-		known = n
-	}
-	if known != n {
-		f.fail(fault.Invalid, "shape '%v' is invalid for input of size %d", f.dims, n)
-	}
-	return shape
-}
-
-// viewStrides appends to buf strides with which the same elements have shape to. Runs of dimensions that lie evenly can be cut anew; others cannot
-// be joined.
-func viewStrides(buf, shape, stride, to []int) ([]int, bool) {
-	out := append(buf, to...) // of this length
-	if numel(shape) == 0 || len(shape) == 0 {
-		step := 1
-		for i := len(to) - 1; i >= 0; i-- {
-			out[i] = step
-			step *= max(to[i], 1)
-		}
-		if len(shape) == len(to) && sameShape(shape, to) {
-			copy(out, stride)
-		}
-		return out, true
-	}
-	j := len(to) - 1
-	run, base := 1, stride[len(stride)-1]
-	for i := len(shape) - 1; i >= 0; i-- {
-		run *= shape[i]
-		if i > 0 && (shape[i-1] == 1 || stride[i-1] == run*base) {
-			continue
-		}
-		n := 1
-		for j >= 0 && (n < run || to[j] == 1) {
-			out[j] = n * base
-			n *= to[j]
-			j--
-		}
-		if n != run {
-			return nil, false
-		}
-		if i > 0 {
-			run, base = 1, stride[i-1]
-		}
-	}
-	return out, j == -1
-}
-
 func inferExpand(f *frame) {
 	t := f.in[0]
 	to := append(f.lists[:0], f.dims...)
-	lead := len(to) - len(t.shape)
-	if lead < 0 {
-		f.fail(fault.Invalid, "the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)", len(to), len(t.shape))
-	}
-	stride := make([]int, len(to))
-	for i := len(to) - 1; i >= 0; i-- {
-		switch {
-		case len(t.shape) == 0 && to[i] >= 0: // all strides 0
-		case i < lead:
-			if to[i] < 0 {
-				f.fail(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)
-			}
-			if i+1 < len(to) {
-				stride[i] = stride[i+1] * to[i+1]
-			} else {
-				stride[i] = 1
-			}
-			if to[i] != 1 {
-				stride[i] = 0
-			}
-		case to[i] == -1 || to[i] == t.shape[i-lead]:
-			to[i], stride[i] = t.shape[i-lead], t.stride[i-lead]
-		case t.shape[i-lead] != 1:
-			f.fail(fault.Invalid, "The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d.  Target sizes: %v.  Tensor sizes: %v",
-				to[i], t.shape[i-lead], i, to, t.shape)
-		}
-	}
+	stride, err := infer.Expand(to, t.shape, t.stride)
+	f.check(err)
 	f.viewOut(0, t.offset, t.dt, to, stride)
 }
 
@@ -416,7 +322,7 @@ func (x *Exec) Transpose(t *Tensor, a, b int) *Tensor {
 var rowUnsqueeze, rowSqueeze *row
 
 func init() {
-	rowUnsqueeze = define(viewRow("Unsqueeze", "unsqueeze", func(f *frame, g geometry) geometry {
+	rowUnsqueeze = define(viewRow("Unsqueeze", "unsqueeze", "t;; dim", func(f *frame, g geometry) geometry {
 		d := f.dim(f.i[0], len(g.shape)+1)
 		step := 1
 		if d < len(g.shape) {
@@ -424,7 +330,7 @@ func init() {
 		}
 		return geometry{slices.Insert(slices.Clone(g.shape), d, 1), slices.Insert(slices.Clone(g.stride), d, step), g.offset}
 	}))
-	rowSqueeze = define(viewRow("Squeeze", "squeeze", func(f *frame, g geometry) geometry {
+	rowSqueeze = define(viewRow("Squeeze", "squeeze", "t;; dims*", func(f *frame, g geometry) geometry {
 		out := f.scratch(g.offset)
 		var drop uint64
 		for _, d := range f.dims {
@@ -456,7 +362,7 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	if len(shape) != len(stride) {
 		f.fail(fault.Invalid, "mismatch in length of strides and shape: %v and %v", stride, shape)
 	}
-	if offset < 0 || (offset+extent(shape, stride))*t.dt.Size() > t.st.bytes {
+	if offset < 0 || (offset+infer.Extent(shape, stride))*t.dt.Size() > t.st.bytes {
 		f.fail(fault.Invalid, "setStorage: sizes %v, strides %v, storage offset %d require more bytes than the storage's %d", shape, stride, offset, t.st.bytes)
 	}
 	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset

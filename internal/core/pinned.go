@@ -7,6 +7,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -212,12 +213,12 @@ var rowPin, rowCopyAcross *row
 
 func init() {
 	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no gaps.
-	rowPin = define(row{Name: "PinMemory", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
+	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
 		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
 	// rowCopyAcross copies its input to the destination, of the same type, shape and strides and without gaps. One lies on the processor in
 	// page-locked memory; opt is the stream of the other's device.
-	rowCopyAcross = define(row{Name: "CopyAsyncInto", Torch: "copy_", flags: flagForeign | flagWaits, run: runCopyAcross,
+	rowCopyAcross = define(row{Name: "CopyAsyncInto", takes: "src;; options", Torch: "copy_", flags: flagForeign | flagWaits | flagInto, run: runCopyAcross,
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 
@@ -242,7 +243,7 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 
 // IsPinned reports whether the elements lie in page-locked host memory.
 func (t *Tensor) IsPinned() bool {
-	return !t.closed.Load() && t.hostBytes(extent(t.shape, t.stride)*t.dt.Size()) != nil
+	return !t.closed.Load() && t.hostBytes(infer.Extent(t.shape, t.stride)*t.dt.Size()) != nil
 }
 
 // RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
@@ -304,7 +305,7 @@ func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 			return nil
 		}
 		s := src
-		if dst.dt != s.dt || !sameShape(dst.shape, s.shape) || !sameShape(dst.stride, s.stride) {
+		if dst.dt != s.dt || !infer.Same(dst.shape, s.shape) || !infer.Same(dst.stride, s.stride) {
 			s = from.copyAs(from.BroadcastTo(s, dst.shape...), dst.dt, true)
 		}
 		if to.direct(dst, s) {
@@ -330,7 +331,7 @@ func (x *Exec) direct(dst, src *Tensor) bool {
 	if src.st.dev.Host {
 		host = src
 	}
-	return host.st.locked != nil && dst.dt == src.dt && sameShape(dst.shape, src.shape) && sameShape(dst.stride, src.stride) && dense(dst.shape, dst.stride) &&
+	return host.st.locked != nil && dst.dt == src.dt && infer.Same(dst.shape, src.shape) && infer.Same(dst.stride, src.stride) && infer.Dense(dst.shape, dst.stride) &&
 		dst.Numel() > 0 && (x.m.noGrad || !dst.RequiresGrad() && !src.RequiresGrad())
 }
 

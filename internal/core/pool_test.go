@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // numbers returns n numbers without ties, in no order.
@@ -69,7 +70,7 @@ func TestMaxPoolChannelsLastAndNaN(t *testing.T) {
 		v[5] = float32(math.NaN())
 		in := x.Permute(From(x, v, 1, 4, 4, 2), 0, 3, 1, 2)
 		y, places := x.MaxPool2dWithIndices(in, [2]int{2, 2}, MaxPoolOpt{})
-		if !sameShape(y.Stride(), []int{8, 1, 4, 2}) {
+		if !infer.Same(y.Stride(), []int{8, 1, 4, 2}) {
 			t.Errorf("strides %v, want those of channels last", y.Stride())
 		}
 		got := floats(t, x, y)

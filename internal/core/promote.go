@@ -3,6 +3,7 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
@@ -14,71 +15,38 @@ func (f *frame) broadcast(dst []int) []int {
 			n = max(n, len(t.shape))
 		}
 	}
-	dst = dst[:0]
-	for range n {
-		dst = append(dst, 1)
-	}
+	dst = infer.Ones(dst[:0], n)
 	for i := 0; i < f.ins; i++ {
-		t := f.in[i]
-		if t == nil {
-			continue
-		}
-		lead := n - len(t.shape)
-		for j, d := range t.shape {
-			switch have := dst[lead+j]; {
-			case d == have || d == 1:
-			case have == 1:
-				dst[lead+j] = d
-			default:
-				f.fail(fault.Invalid, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", have, d, lead+j)
+		if t := f.in[i]; t != nil {
+			if err := infer.Join(dst, t.shape); err != nil {
+				f.check(err)
 			}
 		}
 	}
 	return dst
 }
 
-// promoted returns the type that the operands promote to, as PyTorch's rules have it: tensors with dimensions come before 0-d tensors,
-// and those before scalars; the lower standing counts only where its category is higher.
+// promoted returns the type that the operands promote to.
 func (f *frame) promoted() dtype.DType { return f.promotedFrom(0) }
 
 // promotedFrom is promoted without the inputs before the given one.
 func (f *frame) promotedFrom(first int) dtype.DType {
-	var dims, zero, wrapped dtype.DType
+	var p infer.Promotion
 	for i := first; i < f.ins; i++ {
 		t := f.in[i]
 		switch {
-		case t == nil && f.holeFloat&(1<<i) != 0:
-			if f.hole[i].Im != 0 {
-				wrapped = dtype.Promote(wrapped, dtype.Complex64)
-			} else {
-				wrapped = dtype.Promote(wrapped, dtype.Float32)
-			}
-		case t == nil && f.holes&(1<<i) != 0:
-			wrapped = dtype.Promote(wrapped, dtype.Int64)
-		case t == nil:
-		case len(t.shape) == 0:
-			zero = dtype.Promote(zero, t.dt)
+		case t != nil:
+			p.Tensor(t.dt, len(t.shape))
+		case f.holes&(1<<i) == 0:
+		case f.holeFloat&(1<<i) == 0:
+			p.Number(dtype.Int64)
+		case f.hole[i].Im != 0:
+			p.Number(dtype.Complex64)
 		default:
-			dims = dtype.Promote(dims, t.dt)
+			p.Number(dtype.Float32)
 		}
 	}
-	return higher(dims, higher(zero, wrapped))
-}
-
-// higher returns a, unless b's category is above a's. A complex b over a float a keeps the precision of a.
-func higher(a, b dtype.DType) dtype.DType {
-	switch {
-	case a == dtype.Invalid:
-		return b
-	case b == dtype.Invalid || b.Category() <= a.Category():
-		return a
-	case b.IsComplex() && a.IsFloat():
-		if a == dtype.Float64 {
-			return dtype.Complex128
-		}
-		return dtype.Complex64
-	}
-	return b
+	return p.Type()
 }
 
 // The type rules of pointwise operations.
@@ -91,51 +59,38 @@ func same(f *frame) (compute, out dtype.DType) {
 
 // floating is same, but integers become float32.
 func floating(f *frame) (compute, out dtype.DType) {
-	p := f.promoted()
-	if p.IsInt() || p == dtype.Bool {
-		p = dtype.Float32
-	}
+	p := infer.Floating(f.promoted())
 	return p, p
 }
 
 // boolean computes in the promoted type and returns bool.
 func boolean(f *frame) (compute, out dtype.DType) { return f.promoted(), dtype.Bool }
 
-// numeric is same without bool.
-func numeric(f *frame) (compute, out dtype.DType) {
+// only is same for the types that the toolkit's function admits for an operation.
+func (f *frame) only(admit func(op string, dt dtype.DType) error) (compute, out dtype.DType) {
 	p := f.promoted()
-	if p == dtype.Bool {
-		f.fail(fault.Unsupported, "%s is not defined for bool tensors; convert them first", f.row.Name)
-	}
+	f.check(admit(f.row.Name, p))
 	return p, p
 }
 
+// numeric is same without bool.
+func numeric(f *frame) (compute, out dtype.DType) { return f.only(infer.Numeric) }
+
 // realOnly is same without complex types.
-func realOnly(f *frame) (compute, out dtype.DType) {
-	p := f.promoted()
-	if p.IsComplex() {
-		f.fail(fault.Unsupported, "%s is not defined for complex tensors", f.row.Name)
-	}
-	return p, p
-}
+func realOnly(f *frame) (compute, out dtype.DType) { return f.only(infer.Real) }
 
 // realFloating is floating without complex types.
 func realFloating(f *frame) (compute, out dtype.DType) {
 	p, out := floating(f)
-	if p.IsComplex() {
-		f.fail(fault.Unsupported, "%s is not defined for complex tensors", f.row.Name)
-	}
+	f.check(infer.Real(f.row.Name, p))
 	return p, out
 }
 
 // integral is same for integers and bool only.
-func integral(f *frame) (compute, out dtype.DType) {
-	p := f.promoted()
-	if p.IsFloat() || p.IsComplex() {
-		f.fail(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v", f.row.Name, p)
-	}
-	return p, p
-}
+func integral(f *frame) (compute, out dtype.DType) { return f.only(infer.Integral) }
+
+// realFloat is same for real floating-point types only.
+func realFloat(f *frame) (compute, out dtype.DType) { return f.only(infer.RealFloat) }
 
 // inferPoint decides the outputs of a pointwise operation: the broadcast shape, in the memory order of the inputs.
 func inferPoint(f *frame) {
@@ -156,11 +111,11 @@ func (f *frame) runPoint() error { return f.runOp(f.row.point) }
 
 // runOp is runPoint with another operation than the row's.
 func (f *frame) runOp(op *kernels.PointOp) error {
-	if numel(f.out[0].shape) == 0 {
+	if infer.Numel(f.out[0].shape) == 0 {
 		return nil
 	}
 	outs, ins := f.operandsOf()
-	half := accumulated(f.compute) != f.compute
+	half := infer.Accumulated(f.compute) != f.compute
 	if half {
 		f.viaHalf(op, outs, ins)
 	}
@@ -212,123 +167,21 @@ func halved(v float64, dt dtype.DType) float64 {
 	return float64(dtype.BF16FromFloat32(float32(v)).Float32())
 }
 
-// layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major. PyTorch's rule: the
-// layout of the inputs where they agree and are dense; else dimensions sorted by the strides of the inputs, earlier inputs first.
+// layout returns strides for a result of the given shape in the memory order of the inputs, or nil for row-major.
 func (f *frame) layout(shape []int) []int {
-	n := len(shape)
-	if n < 2 {
+	if len(shape) < 2 {
 		return nil
 	}
-	plain, agree := true, true
-	var first *Tensor
+	var b [maxIn]infer.Strided
+	ins, plain := b[:0], true
 	for i := 0; i < f.ins; i++ {
-		t := f.in[i]
-		if t == nil {
-			continue
+		if t := f.in[i]; t != nil {
+			plain = plain && t.plain && infer.Same(t.shape, shape)
+			ins = append(ins, infer.Strided{Shape: t.shape, Stride: t.stride})
 		}
-		if !sameShape(t.shape, shape) {
-			agree = false
-		}
-		if first == nil {
-			first = t
-		}
-		plain = plain && (contiguous(t.shape, t.stride) || len(t.shape) == 0)
-		agree = agree && sameShape(t.stride, first.stride)
 	}
-	if first == nil || plain && agree {
+	if plain { // the most frequent case
 		return nil
 	}
-	if agree && dense(first.shape, first.stride) {
-		return first.stride
-	}
-	perm := f.permBuf(n)
-	for i := range perm {
-		perm[i] = n - 1 - i
-	}
-	for i := 1; i < n; i++ {
-		d1 := i
-		for d0 := i - 1; d0 >= 0; d0-- {
-			c := f.compareDims(shape, perm[d0], perm[d1])
-			if c > 0 {
-				perm[d0], perm[d1] = perm[d1], perm[d0]
-				d1 = d0
-			} else if c < 0 {
-				break
-			}
-		}
-	}
-	plain = true
-	for i, d := range perm {
-		plain = plain && d == n-1-i
-	}
-	if plain {
-		return nil
-	}
-	out := make([]int, n)
-	step := 1
-	for _, d := range perm {
-		out[d] = step
-		step *= shape[d]
-	}
-	return out
-}
-
-// compareDims says whether dimension a must lie outside b (positive: a has the larger stride), by the first input that tells.
-func (f *frame) compareDims(shape []int, a, b int) int {
-	for i := 0; i < f.ins; i++ {
-		t := f.in[i]
-		if t == nil || len(t.shape) == 0 {
-			continue
-		}
-		sa, sb := f.strideAt(t, shape, a), f.strideAt(t, shape, b)
-		switch {
-		case sa == 0 || sb == 0:
-			continue
-		case sa < sb:
-			return -1
-		case sa > sb:
-			return 1
-		case shape[a] > shape[b]:
-			return 1
-		}
-	}
-	return 0
-}
-
-func (f *frame) strideAt(t *Tensor, shape []int, d int) int {
-	i := d - (len(shape) - len(t.shape))
-	if i < 0 || t.shape[i] == 1 && shape[d] != 1 {
-		return 0
-	}
-	return t.stride[i]
-}
-
-func (f *frame) permBuf(n int) []int {
-	if n <= len(f.perm) {
-		return f.perm[:n]
-	}
-	return make([]int, n)
-}
-
-// dense reports whether the elements fill their extent without gaps or overlap, in any order of dimensions.
-func dense(shape, stride []int) bool {
-	left := numel(shape)
-	if left == 0 {
-		return true
-	}
-	step := 1
-	for step < left {
-		found := false
-		for i, d := range shape {
-			if d != 1 && stride[i] == step {
-				step *= d
-				found = true
-				break
-			}
-		}
-		if !found {
-			return false
-		}
-	}
-	return extent(shape, stride) == left
+	return infer.Layout(shape, ins, f.perm[:0])
 }

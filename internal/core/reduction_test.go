@@ -111,7 +111,5 @@ func TestReductionRefusals(t *testing.T) {
 		refused(fault.Unsupported, "ArgMax is not defined for complex", func() { x.ArgMax(z, nil, false) })
 		refused(fault.Invalid, "only floating point and complex dtypes are supported, not int32", func() { x.Var(n, nil, VarOpt{}) })
 		refused(fault.Invalid, "Expected a floating point or complex tensor as input. Got int32", func() { x.VectorNorm(n, 2, nil, SumOpt{}) })
-		refused(fault.Invalid, "nuclear norm can only be computed over exactly two dimensions", func() { x.NuclearNorm(f, nil, SumOpt{}) })
-		refused(fault.Unsupported, "the nuclear norm is not implemented for float16", func() { x.NuclearNorm(x.Zeros([]int{2, 2}, dtype.Float16), nil, SumOpt{}) })
 	})
 }

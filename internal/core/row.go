@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
 )
@@ -16,6 +17,8 @@ import (
 type row struct {
 	// Name is the method's name, such as "Add"; Torch is PyTorch's, such as "add".
 	Name, Torch string
+	// pkg is the folder of the package that defines it.
+	pkg string
 	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are: it calls
 	// f.newOut or f.viewOut for each. It needs no device and takes no memory.
 	infer func(f *frame)
@@ -31,11 +34,10 @@ type row struct {
 	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
 	saves save
 	cross save
-	// optional are the inputs that may be absent.
+	// takes says what a call has, see signature; sig is what it says, and optional are the inputs that may be absent.
+	takes    string
+	sig      signature
 	optional save
-	// fixed are the scalars (by in0 … in3) and the numbers in place of inputs (fixedHole0 …) on which it depends which kernels run, or how. All others are
-	// values: any number does, and the same kernels run.
-	fixed fixed
 	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is a half.
 	// PyTorch hands those to the computation in float32; others it makes halves first.
 	wideNumbers, wideHosts save
@@ -62,20 +64,6 @@ const (
 	out3
 )
 
-// fixed is a set of numbers among a call's attributes.
-type fixed uint8
-
-const (
-	scalar0 fixed = 1 << iota
-	scalar1
-	scalar2
-	scalar3
-	hole0
-	hole1
-	hole2
-	hole3
-)
-
 // flag is a set of properties of an operation.
 type flag uint16
 
@@ -88,6 +76,8 @@ const (
 	flagIdle
 	// flagParts: the views that come out are several, and cannot be changed in place where that is recorded.
 	flagParts
+	// flagInto: its outputs are always destinations, which it changes.
+	flagInto
 	// flagDraws: it takes numbers from a generator.
 	flagDraws
 	// flagWaits: it waits for the device, or may, and so cannot be captured.
@@ -543,7 +533,7 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 	if d.st.dev != f.x.m.stream.Device() {
 		f.fail(fault.Invalid, "Expected all tensors to be on the same device, but the destination %s is on %s", describe(d), d.st.dev.Info().Name)
 	}
-	if !sameShape(d.shape, shape) {
+	if !infer.Same(d.shape, shape) {
 		f.fail(fault.Invalid, "the destination has shape %v, but the result has shape %v", d.shape, shape)
 	}
 	if dt.Category() > d.dt.Category() {
@@ -579,11 +569,11 @@ func overlaps(t, d *Tensor) bool {
 	if t.st != d.st {
 		return false
 	}
-	if t.offset == d.offset && t.dt == d.dt && sameShape(t.shape, d.shape) && sameShape(t.stride, d.stride) {
+	if t.offset == d.offset && t.dt == d.dt && infer.Same(t.shape, d.shape) && infer.Same(t.stride, d.stride) {
 		return false
 	}
-	t0, t1 := t.offset*t.dt.Size(), (t.offset+extent(t.shape, t.stride))*t.dt.Size()
-	d0, d1 := d.offset*d.dt.Size(), (d.offset+extent(d.shape, d.stride))*d.dt.Size()
+	t0, t1 := t.offset*t.dt.Size(), (t.offset+infer.Extent(t.shape, t.stride))*t.dt.Size()
+	d0, d1 := d.offset*d.dt.Size(), (d.offset+infer.Extent(d.shape, d.stride))*d.dt.Size()
 	return t0 < d1 && d0 < t1 && (t.dt.Size() != d.dt.Size() || meet(t, d))
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // The figures and refusals in this file are PyTorch's, at places that its recorded cases leave out.
@@ -93,8 +94,8 @@ func TestLayerNormOfNothing(t *testing.T) {
 					t.Errorf("%v: the gradient has shape %v", shape, in.Grad().shape)
 				}
 				if affine {
-					want(t, x, w.Grad(), make([]float32, numel(over))...)
-					want(t, x, bias.Grad(), make([]float32, numel(over))...)
+					want(t, x, w.Grad(), make([]float32, infer.Numel(over))...)
+					want(t, x, bias.Grad(), make([]float32, infer.Numel(over))...)
 				}
 			}
 		}

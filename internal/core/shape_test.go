@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 func TestShapeErrors(t *testing.T) {
@@ -153,7 +154,7 @@ func TestCatOfTypesAndLayouts(t *testing.T) {
 		}
 		want(t, x, x.ToDType(y, dtype.Float32), 1, 2, .5)
 		last := x.ChannelsLast(x.Ones([]int{2, 3, 2, 2}, dtype.Float32))
-		if c := x.Cat([]*Tensor{last, last}, 1); !sameShape(c.Stride(), []int{24, 1, 12, 6}) {
+		if c := x.Cat([]*Tensor{last, last}, 1); !infer.Same(c.Stride(), []int{24, 1, 12, 6}) {
 			t.Errorf("channels last became %v", c.Stride())
 		}
 		if c := x.Cat([]*Tensor{x.Zeros([]int{0}, dtype.Int32)}, 3); c.Numel() != 0 || c.DType() != dtype.Int32 {

@@ -33,6 +33,9 @@ func (f *frame) Out(i int) *Tensor { return f.out[i] }
 // Outs returns how many outputs the call has.
 func (f *frame) Outs() int { return f.outs }
 
+// Into reports whether output i is a destination that the caller gave.
+func (f *frame) Into(i int) bool { return f.to(i) != nil }
+
 // Inferred returns the types and forms of the outputs.
 func (f *frame) Inferred() []Spec {
 	out := make([]Spec, f.outs)

@@ -27,11 +27,11 @@ import (
 )
 
 // byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim; Call, Operand, Spec and Again
-// are for packages that see calls.
+// are for packages that see calls, and Op and OpInfo for those that define operations, or print them.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
-	"Call": true, "Operand": true, "Spec": true, "Again": true,
+	"Call": true, "Operand": true, "Spec": true, "Again": true, "Op": true, "OpInfo": true,
 }
 
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
@@ -51,7 +51,7 @@ var families = map[string]string{
 	"logic":     "compare",
 	"magnitude": "unary", "complex": "unary",
 	"softmax": "activation",
-	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce", "nuclear": "reduce",
+	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce",
 	"entropy": "loss", "error": "loss", "distance": "loss",
 	"matmulc": "matmul", "contract": "matmul", "einsum": "matmul",
 	"pool": "conv", "range": "factory", "multinomial": "random", "bincount": "index", "normgather": "norm",

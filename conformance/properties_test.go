@@ -1,0 +1,274 @@
+package conformance
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/recorded"
+)
+
+// properties compares what operations do with what their rows say of them.
+type properties struct {
+	says map[string]core.OpInfo
+	// does are the properties that each operation showed, and wrong what its row does not say.
+	does, wrong map[string]map[string]bool
+	// later are operands of calls whose work waits for that of others.
+	later []change
+}
+
+// change is an operand as it was before a call.
+type change struct {
+	op   string
+	addr uint64
+	old  []byte
+}
+
+func newProperties() *properties {
+	p := &properties{says: map[string]core.OpInfo{}, does: map[string]map[string]bool{}, wrong: map[string]map[string]bool{}}
+	for _, o := range core.Ops() {
+		p.says[o.Name], p.does[o.Name], p.wrong[o.Name] = o, map[string]bool{}, map[string]bool{}
+	}
+	return p
+}
+
+// waiting are the driver's calls that wait for the device.
+var waiting = []string{"Synchronize", "StreamSynchronize", "EventSynchronize", "CopyDtoH"}
+
+// ended looks at a call that has come to its end, whose operands lay in b's memory when it began.
+func (p *properties) ended(f *core.Frame, b *before, w *watcher) {
+	o, does := p.says[f.Op()], p.does[f.Op()]
+	note := func(what string, is, said bool) {
+		if is {
+			does[what] = true
+		}
+		if is && !said {
+			p.wrong[f.Op()][what] = true
+		}
+	}
+	if u := f.Undeclared(); u != "" {
+		note("takes or gives "+u, true, false)
+	}
+	operands := f.Operands()
+	into := func(t *core.Tensor) bool { // whether it shares memory with a destination
+		for i := range f.Outs() {
+			if f.Into(i) && f.Out(i).SharesStorage(t) {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range f.Outs() {
+		note("destination", f.Into(i), true)
+		if !f.Into(i) {
+			note("new", true, !o.Into)
+		}
+		for _, t := range operands {
+			note("alias", t != nil && !f.Into(i) && f.Out(i).SharesStorage(t), o.Aliases)
+		}
+	}
+	now := w.memory()
+	if !f.Together() {
+		p.handedOver(now)
+	}
+	for _, t := range operands {
+		if t == nil || t.Numel() == 0 || into(t) {
+			continue
+		}
+		old, is := elements(b.memory, t), elements(now, t)
+		note("changes an operand", old != nil && !bytes.Equal(old, is), len(o.Changed) > 0)
+		if f.Together() && len(o.Changed) > 0 && old != nil {
+			p.later = append(p.later, change{f.Op(), t.DataPtr(), bytes.Clone(old)})
+		}
+	}
+	note("draws", !bytes.Equal(b.random, f.Exec().Generator().State()), o.Draws)
+	for _, c := range w.rec.Calls()[b.calls:] {
+		note("waits", slices.Contains(waiting, c.Method), o.Waits)
+	}
+}
+
+// handedOver looks at the operands of calls whose work has been done since.
+func (p *properties) handedOver(memory map[uint64][]byte) {
+	for _, c := range p.later {
+		if now := part(memory, c.addr, len(c.old)); now != nil && !bytes.Equal(c.old, now) {
+			p.does[c.op]["changes an operand"] = true
+		}
+	}
+	p.later = nil
+}
+
+// elements returns what lies between t's first and last element, or nil where that is none of the memory.
+func elements(memory map[uint64][]byte, t *core.Tensor) []byte {
+	return part(memory, t.DataPtr(), reach(t)*t.DType().Size())
+}
+
+func part(memory map[uint64][]byte, start uint64, n int) []byte {
+	for addr, b := range memory {
+		if end := start + uint64(n); addr <= start && end <= addr+uint64(len(b)) {
+			return b[start-addr : end-addr]
+		}
+	}
+	return nil
+}
+
+// report fails the test for what rows do not say, and for what they say that was never seen.
+func (p *properties) report(t *testing.T) {
+	t.Helper()
+	seen := 0
+	for _, name := range slices.Sorted(maps.Keys(p.says)) {
+		o, does := p.says[name], p.does[name]
+		for what := range p.wrong[name] {
+			t.Errorf("%s: its row does not say that it %s", name, what)
+		}
+		if *matchFlag != "" || name == "Function" || o.User {
+			continue
+		}
+		must := map[string]bool{"alias": o.Aliases, "destination": o.Into, "changes an operand": len(o.Changed) > 0, "draws": o.Draws}
+		for what, said := range must {
+			if said && !does[what] {
+				t.Errorf("%s: its row says %q, which was not seen", name, what)
+			}
+		}
+		seen += len(does)
+	}
+	t.Logf("%d properties of %d operations were seen", seen, len(p.says))
+}
+
+// TestProperties plants calls of operations whose rows would be wrong.
+func TestProperties(t *testing.T) {
+	w, x := newWatcher(t)
+	for _, o := range []core.OpInfo{{Name: "FillInto"}, {Name: "View"}, {Name: "Random", Into: true}, {Name: "Foreach"}} {
+		w.held.says[o.Name] = o
+	}
+	err := w.watched(x, func() {
+		x.Scope(func(x *tenon.Exec) {
+			a := x.Ones([]int{4}, tenon.Float32)
+			x.View(a, 2, 2)
+			x.Rand([]int{4}, tenon.Float32)
+			c := (*core.Exec)(x)
+			core.Unscale(c, []*core.Tensor{(*core.Tensor)(a)}, core.From(c, core.ScaleRow(4, 0)), c.Zeros(nil, tenon.Float32))
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for op, what := range map[string]string{"View": "alias", "Random": "draws", "Foreach": "changes an operand"} {
+		if !w.held.wrong[op][what] {
+			t.Errorf("that %s %s was not found; found: %v", op, what, w.held.wrong[op])
+		}
+	}
+}
+
+// captures is a tap that tells operations in captures from others.
+type captures struct{ inside, outside map[string]bool }
+
+func (c *captures) Before(*core.Frame) bool { return false }
+
+func (c *captures) After(f *core.Frame) {
+	if core.Capturing(f.Exec()) {
+		c.inside[f.Op()] = true
+	} else {
+		c.outside[f.Op()] = true
+	}
+}
+
+// TestCapturable holds that an operation can be captured unless its row says that it waits.
+func TestCapturable(t *testing.T) {
+	x := open(t)
+	c := &captures{map[string]bool{}, map[string]bool{}}
+	core.SetTap((*core.Exec)(x), c)
+	defer core.SetTap((*core.Exec)(x), nil)
+	(&opRunner{}).runAll(t, x)
+	direct := maps.Clone(c.outside)
+	(&opRunner{capture: true}).runAll(t, x)
+	for _, o := range core.Ops() {
+		switch {
+		case o.Waits && c.inside[o.Name]:
+			t.Errorf("%s was captured, though its row says that it waits", o.Name)
+		case !o.Waits && direct[o.Name] && !c.inside[o.Name]:
+			t.Errorf("%s was never captured, though its row does not say that it waits", o.Name)
+		}
+	}
+}
+
+// valued is a tap that runs every call that has values twice more from its value, once with others in their place, and compares the
+// kernels.
+type valued struct {
+	t     *testing.T
+	w     *watcher
+	calls map[string]int
+}
+
+func (v *valued) Before(*core.Frame) bool { return false }
+
+func (v *valued) After(f *core.Frame) {
+	c := f.Call()
+	other := c.WithValues(func(n float64) float64 {
+		if n == 2 {
+			return 3
+		}
+		return 2 // which Pow, for one, does by another kernel
+	})
+	if c == other || f.Together() {
+		return
+	}
+	f.Nested(func() {
+		f.Exec().NoGrad().Scope(func(x *core.Exec) {
+			var did [2][]string
+			for i, c := range []core.Call{c, other} {
+				operands := copiesOf(x, f.Operands())
+				if operands == nil {
+					return
+				}
+				n := len(v.w.rec.Calls())
+				core.Again(x, c, operands)
+				for _, r := range v.w.rec.Calls()[n:] {
+					if r.Method == "Launch" {
+						did[i] = append(did[i], r.Args)
+					}
+				}
+				for _, t := range operands {
+					t.Close()
+				}
+			}
+			if !slices.Equal(did[0], did[1]) {
+				v.t.Errorf("%v launches %q, with other values %q", c, did[0], did[1])
+			}
+			v.calls[f.Op()]++
+		})
+	})
+}
+
+// TestValues holds that a call with other values in place of its own launches the same kernels.
+func TestValues(t *testing.T) {
+	w, x := newWatcher(t)
+	v := &valued{t, w, map[string]int{}}
+	core.SetTap((*core.Exec)(x), v)
+	defer core.SetTap((*core.Exec)(x), nil)
+	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
+		w.rec.Reset()
+		x.Scope(func(x *tenon.Exec) {
+			if err := try(func() {
+				a, grads := newArgs(x, c), loadAll(x, c.GradOut)
+				if err := backward(x, call(x, a), grads); err != nil {
+					t.Errorf("%s: %v", c.Name(), err)
+				}
+			}); err != nil {
+				t.Logf("%s: %v", c.Name(), err)
+			}
+		})
+	})
+	x.Scope(func(x *tenon.Exec) { // numbers that no recorded case has
+		a := x.Ones([]int{4}, tenon.Float32)
+		x.PowS(a, 1.75)
+		x.RemainderS(a, 0.75)
+		x.Dropout(a, 0.25)
+	})
+	t.Log("calls with values, by operation:", v.calls)
+	if len(v.calls) < 40 && *matchFlag == "" {
+		t.Errorf("only %d operations were called with values", len(v.calls))
+	}
+}

@@ -1,0 +1,126 @@
+package core
+
+import (
+	"slices"
+	"strings"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+)
+
+// With what stands here a package outside core defines operations of its own. They are rows like core's: they pass the same funnel, and
+// taps, captures, the tape and the page of ops know no difference.
+
+// Row is an operation's entry in the table.
+type Row = row
+
+// Back is what a derivative sees: the call's attributes, the gradients of its outputs and what it saved.
+type Back = back
+
+// Op is what a package says of an operation of its own.
+type Op struct {
+	// Name is the operation's name in errors and traces; Torch is PyTorch's, such as "linalg.cross".
+	Name, Torch string
+	// Package is the folder of the package that defines it, such as "linalg".
+	Package string
+	// Takes spells the operands, attributes and outputs as the rows of core do, such as "a b bias?;; dim".
+	Takes string
+	// Infer decides the outputs' types, shapes and strides from those of the operands and from the attributes: it calls NewOut for each. It
+	// needs no device, and refuses by Check.
+	Infer func(f *Frame)
+	// Run issues the kernels. The frame is a kernels.Issuer.
+	Run func(f *Frame) error
+	// Saves names the operands and outputs that the derivative reads, by the names in Takes; SetBack gives it.
+	Saves string
+	// Cast says what autocast does with the operands.
+	Cast CastClass
+}
+
+// CastClass says what autocast does with the operands of an operation.
+type CastClass = castClass
+
+// The classes of autocast that a package outside core may give its operations.
+const (
+	// CastNone converts nothing, CastLow to the low-precision type, CastFloat32 to float32, and CastWidest to float32 where one of them is,
+	// else to the low-precision type.
+	CastNone, CastLow, CastFloat32, CastWidest = castNone, castLow, castFloat32, castWidest
+)
+
+// Define registers an operation. It is called once for each, when the package is initialised.
+func Define(o Op) *Row {
+	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, cast: o.Cast})
+	for _, name := range strings.Fields(o.Saves) {
+		is := func(n named) bool { return n.name == name }
+		switch i, out := slices.IndexFunc(r.sig.ins, is), slices.IndexFunc(r.sig.outs, is); {
+		case i >= 0:
+			r.saves |= in0 << i
+		case out >= 0:
+			r.saves |= out0 << out
+		default:
+			panic("core: the operation " + o.Name + " saves " + name + ", which it does not have")
+		}
+	}
+	return r
+}
+
+// SetBack gives the operation its derivative, which computes the gradients of the inputs, in operations; without one it has none. It is
+// called by the init of the package: a derivative may call the operation itself, which the initialisation of a variable may not refer to.
+func (r *row) SetBack(back func(b *Back)) { r.back = back }
+
+// Begin begins a call of r on the given operands. Its attributes are set before Do ends it.
+func Begin(x *Exec, r *Row, ins ...*Tensor) *Frame { return x.op(r, ins...) }
+
+// Do runs the call and returns its first output.
+func (f *frame) Do() *Tensor { return f.call1() }
+
+// In returns operand i, or nil.
+func (f *frame) In(i int) *Tensor { return f.in[i] }
+
+// Whole returns the whole number i among the attributes.
+func (f *frame) Whole(i int) int { return f.i[i] }
+
+// SetWhole sets the whole number i among the attributes.
+func (f *frame) SetWhole(i, v int) { f.i[i] = v }
+
+// Promoted returns the type that the operands promote to.
+func (f *frame) Promoted() dtype.DType { return f.promoted() }
+
+// NewOut says that output i is new, contiguous if stride is nil.
+func (f *frame) NewOut(i int, dt dtype.DType, shape, stride []int) { f.newOut(i, dt, shape, stride) }
+
+// Check stops the call if err is not nil.
+func (f *frame) Check(err error) { f.check(err) }
+
+// ElementsOf describes where t's elements lie, for kernels.
+func ElementsOf(t *Tensor) kernels.Operand { return operand(t) }
+
+// Exec returns the Exec on which the derivative runs.
+func (b *back) Exec() *Exec { return b.x }
+
+// Whole returns the whole number i among the call's attributes.
+func (b *back) Whole(i int) int { return b.n.i[i] }
+
+// Needs reports whether input i wants a gradient.
+func (b *back) Needs(i int) bool { return b.need(i) }
+
+// Grad returns the gradient of output i; zeros if none came.
+func (b *back) Grad(i int) *Tensor { return b.grad(i) }
+
+// In returns saved input i.
+func (b *back) In(i int) *Tensor { return b.in(i) }
+
+// Out returns saved output i.
+func (b *back) Out(i int) *Tensor { return b.out(i) }
+
+// Set gives the gradient of input i: g is summed over broadcast dimensions and cast to the input's type.
+func (b *back) Set(i int, g *Tensor) { b.set(i, g) }
+
+// Composite runs f, which is made of other operations, as one named name: errors carry the name, and temporaries are closed when it ends.
+func Composite(x *Exec, name string, f func(x *Exec) *Tensor) *Tensor { return x.composite(name, f) }
+
+// Casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which
+// autocast is off. It is called in the composite's scope.
+func Casting(x *Exec, op string, c CastClass, ts ...**Tensor) *Exec { return x.casting(op, c, ts...) }
+
+// Refuse panics with err, if it is one, as an error of the operation op on those operands.
+func Refuse(x *Exec, op string, err error, operands ...*Tensor) { x.refuse(op, err, operands...) }
