@@ -29,8 +29,8 @@ func (x *Exec) polarFactor(a *Tensor) *Tensor {
 		return x.AddScaled(x.MulS(u, 1.5), cube, -0.5)
 	}
 	for range nuclearSteps {
-		next := x.Within(step)
-		u.Close()
+		next := x.within(step)
+		u.close()
 		u = next
 	}
 	return u
