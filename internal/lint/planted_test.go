@@ -116,6 +116,16 @@ func TestExecsFindsPlanted(t *testing.T) {
 		"exec.go:3: a struct holds an Exec", "nn/a.go:5: a struct", "nn/a.go:7: a package variable", "optim/a.go:8: a struct", "optim/a.go:7: a struct")
 }
 
+func TestRecoversFindsPlanted(t *testing.T) {
+	tree := planted{
+		"internal/core/fail.go": "package core\nfunc Try(f func()) { defer func() { recover() }(); f() }\nfunc (x *Exec) Try() { defer recover() }\ntype Exec struct{}",
+		"cuda/device.go":        "package cuda\nfunc returned() {}",
+		"nn/a.go":               "package nn\nvar quiet = func() { recover() }\nfunc Try() {\n\tr := recover\n\tr()\n}",
+		"nn/a_test.go":          "package nn\nfunc quietly() { recover() }",
+	}
+	want(t, Recovers(tree.load(t)), "cuda.returned calls recover no longer", "fail.go:3: internal/core.Exec.Try calls recover", "nn/a.go:2: nn calls recover", "nn/a.go:4: nn.Try calls")
+}
+
 func TestDocsFindsPlanted(t *testing.T) {
 	const doc = "// Package p is a thing. It may not know others.\npackage p\n"
 	cases := []struct {

@@ -33,6 +33,7 @@ func report(t *testing.T, found []Finding) {
 
 func TestImportLaw(t *testing.T) { report(t, Imports(loadRepository(t))) }
 func TestExecLaw(t *testing.T)   { report(t, Execs(loadRepository(t))) }
+func TestPanicLaw(t *testing.T)  { report(t, Recovers(loadRepository(t))) }
 func TestDocsLaw(t *testing.T)   { report(t, Docs(loadRepository(t))) }
 func TestStyleLaw(t *testing.T)  { report(t, Style(loadRepository(t))) }
 func TestNamesLaw(t *testing.T)  { report(t, Nameable(loadRepository(t))) }
