@@ -370,6 +370,18 @@ func TestLinksFindsPlanted(t *testing.T) {
 	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere", "docs/a.md:1: the link to README.md")
 }
 
+func TestSharedFindsPlanted(t *testing.T) {
+	const page = "| type | shared |\n| --- | --- |\n| `Exec`, `cuda.Event` | yes |\n"
+	tree := planted{
+		"docs/concurrency.md": page,
+		"a.go":                "package tenon\ntype Exec int\nfunc (x *Exec) F() {}\ntype Arg int\nfunc (a Arg) F() {}\ntype own int\nfunc (o *own) F() {}",
+		"cuda/a.go":           "package cuda\ntype Event int\nfunc (e *Event) F() {}\ntype Exec int\nfunc (e *Exec) F() {}\nfunc (e *Exec) G() {}",
+		"internal/rt/a.go":    "package rt\ntype Event int\nfunc (e *Event) F() {}",
+	}
+	want(t, Shared(tree.load(t)), "cuda/a.go:5: docs/concurrency.md does not say what goroutines may share of cuda.Exec")
+	want(t, Shared(planted{"a.go": "package tenon"}.load(t)), "docs/concurrency.md: open")
+}
+
 func TestUnorderedFindsPlanted(t *testing.T) {
 	tree := planted{
 		"internal/rt/a.go": `package rt
