@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/rt"
 	"tenon.dev/nn"
@@ -234,6 +235,28 @@ func TestCallbacksUseTheExec(t *testing.T) {
 			t.Errorf("%d calls", calls)
 		}
 	})
+}
+
+// An observer of the allocator runs in the middle of an operation, whose Exec it cannot use. That tears nothing.
+func TestObserverCannotUseTheExec(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(8 << 20))
+	must(t, err)
+	y, err := x.Fork()
+	must(t, err)
+	small := x.Ones([]int{1}, tenon.Float32)
+	var own, other error
+	x.Device().OnOutOfMemory(func(cuda.OOM) {
+		own = attempt(t, func() error { x.NoGrad(); return nil })
+		other = attempt(t, func() error { y.NoGrad(); return nil })
+	})
+	if tenon.Try(func() { x.Zeros([]int{1 << 30}, tenon.Float32) }) == nil {
+		t.Error("there is no memory for it")
+	}
+	if own == nil || !strings.Contains(own.Error(), "in the middle of an operation") || other != nil {
+		t.Errorf("%v, %v", own, other)
+	}
+	x.Neg(small)
+	must(t, x.Close())
 }
 
 // function is a Function that calls it.

@@ -78,12 +78,12 @@ func pause(i int) {
 	time.Sleep(min(time.Duration(i-yields+1)*10*time.Microsecond, time.Millisecond))
 }
 
-// wait returns once the calling goroutine is inside, true, or the session is torn or patience is over, false; patience 0 has no end. Where
-// the goroutine inside left without having seen it, the two were not there at once.
-func (s *session) wait(here *string, patience time.Duration) bool {
+// wait returns once the calling goroutine, which is counted as waiting, is inside, true, or the session is torn or patience is over, false;
+// patience 0 has no end. Where the goroutine inside left without having seen it, the two were not there at once.
+func (s *session) wait(patience time.Duration) bool {
 	g := &s.gate
-	g.waiting.Add(1)
-	began := time.Now()
+	at, began := where(), time.Now()
+	here := &at
 	for i := 0; ; i++ {
 		if g.torn.Load() != nil {
 			return false
@@ -105,12 +105,13 @@ func (s *session) enterSlow(op string) {
 	if g.torn.Load() != nil {
 		panic(s.refused(op))
 	}
+	g.waiting.Add(1) // at once, so that the other one sees it even if it is about to leave
 	if reentered() {
+		g.waiting.Add(-1)
 		panic(Refusal(op, fault.Invalid, "a function that the library calls in the middle of an operation, such as an observer of the "+
 			"allocator, cannot use the operation's Exec; give it another one, from Fork"))
 	}
-	here := where()
-	if s.wait(&here, patience) {
+	if s.wait(patience) {
 		return
 	}
 	// Where patience is over the other one tears the session when it leaves, since this one is waiting still.
@@ -126,9 +127,12 @@ func (s *session) leaveSlow() {
 	if g.torn.Load() != nil {
 		return
 	}
-	if v := g.visitor.Load(); v != nil {
-		s.tear(where(), *v)
-		return
+	for i := 0; g.waiting.Load() > 0; i++ {
+		if v := g.visitor.Load(); v != nil {
+			s.tear(where(), *v)
+			return
+		}
+		pause(i) // it is about to say where it is
 	}
 	g.open()
 }
@@ -188,8 +192,8 @@ func (s *session) outside(op string, f func()) {
 func (s *session) back(op string, l *level, held, done bool) {
 	g := &s.gate
 	if held && (!atomic.CompareAndSwapUint32(&g.in, 0, 1) || s.torn()) {
-		here := where()
-		if s.torn() || !s.wait(&here, 0) {
+		g.waiting.Add(1)
+		if s.torn() || !s.wait(0) {
 			if done {
 				panic(s.refused(op))
 			}
