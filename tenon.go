@@ -156,15 +156,18 @@ func Try(f func()) error { return core.Try(f) }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
-	return (*Tensor)(core.From(x.made("From"), data, shape...))
+	c := x.enter("From")
+	defer core.Leave(c)
+	return (*Tensor)(core.From(c, data, shape...))
 }
 
 // Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
-	c, err := x.found("Read", t)
+	c, err := x.entered("Read", t)
 	if err != nil {
 		return nil, err
 	}
+	defer core.Leave(c)
 	return core.Read[T](c, (*core.Tensor)(t))
 }
 
@@ -201,7 +204,9 @@ func Over(n int) LaunchShape { return core.Over(n) }
 // Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's first
 // element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
-	x.made("Launch").Launch(k, shape, args...)
+	c := x.enter("Launch")
+	defer core.Leave(c)
+	c.Launch(k, shape, args...)
 }
 
 // Graph is captured work: Exec.Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with
@@ -240,12 +245,13 @@ type CaptureOpt struct {
 // that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on f's. Memory comes from the graph's own pool.
 // Random numbers are drawn anew by every Replay, from where the generator then is.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
-	c, err := x.found("Capture")
-	if err == nil && f == nil {
-		err = core.Try(func() { core.NoFunction("Capture", "f") })
-	}
+	c, err := x.entered("Capture")
 	if err != nil {
 		return nil, err
+	}
+	defer core.Leave(c)
+	if f == nil {
+		return nil, core.Try(func() { core.NoFunction("Capture", "f") })
 	}
 	g, err := c.Capture(func(x *core.Exec) { f((*Exec)(x)) }, core.CaptureOpt{Share: (*core.Graph)(opt.Share), Pool: opt.Pool, Stream: (*rt.Stream)(opt.Stream),
 		Mode: rt.CaptureMode(opt.Mode), Debug: opt.Debug})
@@ -255,10 +261,11 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
 // captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
-	c, err := x.found("Replay")
+	c, err := x.entered("Replay")
 	if err != nil {
 		return err
 	}
+	defer core.Leave(c)
 	return core.Located("Replay", c.Replay((*core.Graph)(g)))
 }
 
@@ -294,7 +301,8 @@ func (c *FunctionContext) NeedsGrad(i int) bool { return (*core.FunctionContext)
 
 // Apply runs fn on the inputs and records it if any of them requires a gradient.
 func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
-	c := x.made("Apply", inputs...)
+	c := x.enter("Apply", inputs...)
+	defer core.Leave(c)
 	if fn == nil {
 		core.NoFunction("Apply", "fn")
 	}
@@ -334,6 +342,13 @@ func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 	return c
 }
 
+// enter is made for a method that uses the session: the caller leaves it with core.Leave.
+func (x *Exec) enter(op string, operands ...*Tensor) *core.Exec {
+	c := x.made(op, operands...)
+	core.Enter(c, op)
+	return c
+}
+
 // orNil returns an operand that may be nil. It refuses a zero value and a closed tensor.
 func orNil(op string, i int, t *Tensor) *core.Tensor {
 	c := (*core.Tensor)(t)
@@ -346,6 +361,12 @@ func orNil(op string, i int, t *Tensor) *core.Tensor {
 // found is made for a method that returns an error.
 func (x *Exec) found(op string, operands ...*Tensor) (c *core.Exec, err error) {
 	err = core.Try(func() { c = x.made(op, operands...) })
+	return c, err
+}
+
+// entered is enter for a method that returns an error.
+func (x *Exec) entered(op string, operands ...*Tensor) (c *core.Exec, err error) {
+	err = core.Try(func() { c = x.enter(op, operands...) })
 	return c, err
 }
 

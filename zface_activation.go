@@ -15,77 +15,107 @@ type SoftmaxOpt struct {
 
 // ELU returns t where it is positive, else alpha·(exp(t)-1) (PyTorch's default alpha is 1); for floating-point tensors.
 func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
-	return (*Tensor)(x.made("ELU", t).ELU((*core.Tensor)(t), alpha))
+	cx := x.enter("ELU", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ELU((*core.Tensor)(t), alpha))
 }
 
 // GELU returns t·Φ(t), Φ being the standard normal distribution function; for floating-point tensors.
 func (x *Exec) GELU(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("GELU", t).GELU((*core.Tensor)(t)))
+	cx := x.enter("GELU", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.GELU((*core.Tensor)(t)))
 }
 
 // GELUTanh returns the approximation of GELU by the hyperbolic tangent; for floating-point tensors.
 func (x *Exec) GELUTanh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("GELUTanh", t).GELUTanh((*core.Tensor)(t)))
+	cx := x.enter("GELUTanh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.GELUTanh((*core.Tensor)(t)))
 }
 
 // Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors and
 // signed integers.
 func (x *Exec) Hardtanh(t *Tensor, lo float64, hi float64) *Tensor {
-	return (*Tensor)(x.made("Hardtanh", t).Hardtanh((*core.Tensor)(t), lo, hi))
+	cx := x.enter("Hardtanh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Hardtanh((*core.Tensor)(t), lo, hi))
 }
 
 // LeakyReLU returns t where it is positive, else slope·t (PyTorch's default slope is 0.01); for floating-point tensors.
 func (x *Exec) LeakyReLU(t *Tensor, slope float64) *Tensor {
-	return (*Tensor)(x.made("LeakyReLU", t).LeakyReLU((*core.Tensor)(t), slope))
+	cx := x.enter("LeakyReLU", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LeakyReLU((*core.Tensor)(t), slope))
 }
 
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
 func (x *Exec) LogSigmoid(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogSigmoid", t).LogSigmoid((*core.Tensor)(t)))
+	cx := x.enter("LogSigmoid", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogSigmoid((*core.Tensor)(t)))
 }
 
 // LogSoftmax returns the logarithm of Softmax.
 func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
-	return (*Tensor)(x.made("LogSoftmax", t).LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+	cx := x.enter("LogSoftmax", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
 }
 
 // PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
 // dimension 1 of t. Both have the same floating-point type, but under autocast.
 func (x *Exec) PReLU(t *Tensor, slopes *Tensor) *Tensor {
-	return (*Tensor)(x.made("PReLU", t, slopes).PReLU((*core.Tensor)(t), (*core.Tensor)(slopes)))
+	cx := x.enter("PReLU", t, slopes)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PReLU((*core.Tensor)(t), (*core.Tensor)(slopes)))
 }
 
 // ReLU returns max(t, 0), of any real type but bool; a NaN stays.
 func (x *Exec) ReLU(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("ReLU", t).ReLU((*core.Tensor)(t)))
+	cx := x.enter("ReLU", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ReLU((*core.Tensor)(t)))
 }
 
 // ReLUInto sets dst to max(t, 0); dst may be t.
 func (x *Exec) ReLUInto(dst *Tensor, t *Tensor) {
-	x.made("ReLUInto", dst, t).ReLUInto((*core.Tensor)(dst), (*core.Tensor)(t))
+	cx := x.enter("ReLUInto", dst, t)
+	defer core.Leave(cx)
+	cx.ReLUInto((*core.Tensor)(dst), (*core.Tensor)(t))
 }
 
 // SiLU returns t·sigmoid(t); for floating-point and complex tensors.
 func (x *Exec) SiLU(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("SiLU", t).SiLU((*core.Tensor)(t)))
+	cx := x.enter("SiLU", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.SiLU((*core.Tensor)(t)))
 }
 
 // Sigmoid returns 1/(1+exp(-t)); integers become float32.
 func (x *Exec) Sigmoid(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sigmoid", t).Sigmoid((*core.Tensor)(t)))
+	cx := x.enter("Sigmoid", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sigmoid((*core.Tensor)(t)))
 }
 
 // Softmax returns exp(t) over its sum along dimension dim.
 func (x *Exec) Softmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
-	return (*Tensor)(x.made("Softmax", t).Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+	cx := x.enter("Softmax", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
 }
 
 // Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.
 func (x *Exec) Softplus(t *Tensor, beta float64, threshold float64) *Tensor {
-	return (*Tensor)(x.made("Softplus", t).Softplus((*core.Tensor)(t), beta, threshold))
+	cx := x.enter("Softplus", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Softplus((*core.Tensor)(t), beta, threshold))
 }
 
 // Tanh returns the hyperbolic tangent; integers become float32.
 func (x *Exec) Tanh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Tanh", t).Tanh((*core.Tensor)(t)))
+	cx := x.enter("Tanh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Tanh((*core.Tensor)(t)))
 }

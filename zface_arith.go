@@ -8,216 +8,302 @@ import (
 
 // Add returns a + b, broadcast, in the promoted type.
 func (x *Exec) Add(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Add", a, b).Add((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Add", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Add((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // AddCDiv returns t + value*a/b, broadcast, in the promoted type, which must be floating-point or complex.
 func (x *Exec) AddCDiv(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
-	return (*Tensor)(x.made("AddCDiv", t, a, b).AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	cx := x.enter("AddCDiv", t, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddCDiv((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
 }
 
 // AddCDivInto sets dst to t + value*a/b; dst may be an operand.
 func (x *Exec) AddCDivInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
-	x.made("AddCDivInto", dst, t, a, b).AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	cx := x.enter("AddCDivInto", dst, t, a, b)
+	defer core.Leave(cx)
+	cx.AddCDivInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
 }
 
 // AddCMul returns t + value*a*b, broadcast, in the promoted type.
 func (x *Exec) AddCMul(t *Tensor, a *Tensor, b *Tensor, value float64) *Tensor {
-	return (*Tensor)(x.made("AddCMul", t, a, b).AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
+	cx := x.enter("AddCMul", t, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddCMul((*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value))
 }
 
 // AddCMulInto sets dst to t + value*a*b; dst may be an operand.
 func (x *Exec) AddCMulInto(dst *Tensor, t *Tensor, a *Tensor, b *Tensor, value float64) {
-	x.made("AddCMulInto", dst, t, a, b).AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
+	cx := x.enter("AddCMulInto", dst, t, a, b)
+	defer core.Leave(cx)
+	cx.AddCMulInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(a), (*core.Tensor)(b), value)
 }
 
 // AddInto sets dst to a + b; dst may be a or b.
 func (x *Exec) AddInto(dst *Tensor, a *Tensor, b *Tensor) {
-	x.made("AddInto", dst, a, b).AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	cx := x.enter("AddInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.AddInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // AddS returns a + v.
 func (x *Exec) AddS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("AddS", a).AddS((*core.Tensor)(a), v))
+	cx := x.enter("AddS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddS((*core.Tensor)(a), v))
 }
 
 // AddSInto sets dst to a + v; dst may be a.
 func (x *Exec) AddSInto(dst *Tensor, a *Tensor, v float64) {
-	x.made("AddSInto", dst, a).AddSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+	cx := x.enter("AddSInto", dst, a)
+	defer core.Leave(cx)
+	cx.AddSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
 // AddScaled returns a + alpha*b, broadcast, in the promoted type; floats round once. For integers alpha must be whole.
 func (x *Exec) AddScaled(a *Tensor, b *Tensor, alpha float64) *Tensor {
-	return (*Tensor)(x.made("AddScaled", a, b).AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
+	cx := x.enter("AddScaled", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddScaled((*core.Tensor)(a), (*core.Tensor)(b), alpha))
 }
 
 // AddScaledInto sets dst to a + alpha*b; dst may be a or b.
 func (x *Exec) AddScaledInto(dst *Tensor, a *Tensor, b *Tensor, alpha float64) {
-	x.made("AddScaledInto", dst, a, b).AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
+	cx := x.enter("AddScaledInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.AddScaledInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), alpha)
 }
 
 // Atan2 returns the angle of the point (b, a) from the first axis, between -π and π, broadcast; integers become float32.
 func (x *Exec) Atan2(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Atan2", a, b).Atan2((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Atan2", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Atan2((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Div returns a / b, broadcast; integers are divided as float32.
 func (x *Exec) Div(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Div", a, b).Div((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Div", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Div((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // DivInto sets dst to a / b; dst may be a or b.
 func (x *Exec) DivInto(dst *Tensor, a *Tensor, b *Tensor) {
-	x.made("DivInto", dst, a, b).DivInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	cx := x.enter("DivInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.DivInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // DivS returns a / v.
 func (x *Exec) DivS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("DivS", a).DivS((*core.Tensor)(a), v))
+	cx := x.enter("DivS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.DivS((*core.Tensor)(a), v))
 }
 
 // DivSInto sets dst to a / v; dst may be a.
 func (x *Exec) DivSInto(dst *Tensor, a *Tensor, v float64) {
-	x.made("DivSInto", dst, a).DivSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+	cx := x.enter("DivSInto", dst, a)
+	defer core.Leave(cx)
+	cx.DivSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
 // DivTrunc returns a / b rounded toward zero, broadcast, in the promoted type; not for bool.
 func (x *Exec) DivTrunc(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("DivTrunc", a, b).DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("DivTrunc", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.DivTrunc((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) FMod(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("FMod", a, b).FMod((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("FMod", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FMod((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FModS returns FMod by v.
 func (x *Exec) FModS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("FModS", a).FModS((*core.Tensor)(a), v))
+	cx := x.enter("FModS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FModS((*core.Tensor)(a), v))
 }
 
 // FloatPower returns a to the power b, broadcast, computed in float64, or complex128 if either is complex.
 func (x *Exec) FloatPower(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("FloatPower", a, b).FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("FloatPower", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FloatPower((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
 func (x *Exec) FloorDivide(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("FloorDivide", a, b).FloorDivide((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("FloorDivide", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FloorDivide((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FloorDivideS returns a / v rounded down.
 func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("FloorDivideS", a).FloorDivideS((*core.Tensor)(a), v))
+	cx := x.enter("FloorDivideS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FloorDivideS((*core.Tensor)(a), v))
 }
 
 // Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
 func (x *Exec) Hypot(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Hypot", a, b).Hypot((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Hypot", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Hypot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.
 func (x *Exec) Lerp(a *Tensor, b *Tensor, w *Tensor) *Tensor {
-	return (*Tensor)(x.made("Lerp", a, b, w).Lerp((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w)))
+	cx := x.enter("Lerp", a, b, w)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Lerp((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w)))
 }
 
 // LerpS returns a + w*(b - a).
 func (x *Exec) LerpS(a *Tensor, b *Tensor, w float64) *Tensor {
-	return (*Tensor)(x.made("LerpS", a, b).LerpS((*core.Tensor)(a), (*core.Tensor)(b), w))
+	cx := x.enter("LerpS", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LerpS((*core.Tensor)(a), (*core.Tensor)(b), w))
 }
 
 // LerpSInto sets dst to a + w*(b - a); dst may be a or b.
 func (x *Exec) LerpSInto(dst *Tensor, a *Tensor, b *Tensor, w float64) {
-	x.made("LerpSInto", dst, a, b).LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
+	cx := x.enter("LerpSInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.LerpSInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b), w)
 }
 
 // LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
 func (x *Exec) LogAddExp(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogAddExp", a, b).LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("LogAddExp", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogAddExp((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
 func (x *Exec) LogAddExp2(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogAddExp2", a, b).LogAddExp2((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("LogAddExp2", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogAddExp2((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Mul returns a * b, broadcast, in the promoted type.
 func (x *Exec) Mul(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Mul", a, b).Mul((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Mul", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Mul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MulInto sets dst to a * b; dst may be a or b.
 func (x *Exec) MulInto(dst *Tensor, a *Tensor, b *Tensor) {
-	x.made("MulInto", dst, a, b).MulInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	cx := x.enter("MulInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.MulInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // MulS returns a * v.
 func (x *Exec) MulS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("MulS", a).MulS((*core.Tensor)(a), v))
+	cx := x.enter("MulS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MulS((*core.Tensor)(a), v))
 }
 
 // MulSInto sets dst to a * v; dst may be a.
 func (x *Exec) MulSInto(dst *Tensor, a *Tensor, v float64) {
-	x.made("MulSInto", dst, a).MulSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+	cx := x.enter("MulSInto", dst, a)
+	defer core.Leave(cx)
+	cx.MulSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }
 
 // Neg returns -t; not for bool.
 func (x *Exec) Neg(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Neg", t).Neg((*core.Tensor)(t)))
+	cx := x.enter("Neg", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Neg((*core.Tensor)(t)))
 }
 
 // Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
 func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Pow", a, b).Pow((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Pow", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Pow((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of the products, roots
 // and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("PowS", a).PowS((*core.Tensor)(a), v))
+	cx := x.enter("PowS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PowS((*core.Tensor)(a), v))
 }
 
 // RDivS returns v / a; integers become float32.
 func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("RDivS", a).RDivS((*core.Tensor)(a), v))
+	cx := x.enter("RDivS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RDivS((*core.Tensor)(a), v))
 }
 
 // RSub returns b - a, broadcast, in the promoted type; not for bool.
 func (x *Exec) RSub(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("RSub", a, b).RSub((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("RSub", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RSub((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // RSubS returns v - a.
 func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("RSubS", a).RSubS((*core.Tensor)(a), v))
+	cx := x.enter("RSubS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RSubS((*core.Tensor)(a), v))
 }
 
 // Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
 func (x *Exec) Remainder(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Remainder", a, b).Remainder((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Remainder", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Remainder((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // RemainderS returns Remainder by v.
 func (x *Exec) RemainderS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("RemainderS", a).RemainderS((*core.Tensor)(a), v))
+	cx := x.enter("RemainderS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RemainderS((*core.Tensor)(a), v))
 }
 
 // Sub returns a - b, broadcast, in the promoted type; not for bool.
 func (x *Exec) Sub(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sub", a, b).Sub((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Sub", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sub((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // SubInto sets dst to a - b; dst may be a or b.
 func (x *Exec) SubInto(dst *Tensor, a *Tensor, b *Tensor) {
-	x.made("SubInto", dst, a, b).SubInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
+	cx := x.enter("SubInto", dst, a, b)
+	defer core.Leave(cx)
+	cx.SubInto((*core.Tensor)(dst), (*core.Tensor)(a), (*core.Tensor)(b))
 }
 
 // SubS returns a - v.
 func (x *Exec) SubS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("SubS", a).SubS((*core.Tensor)(a), v))
+	cx := x.enter("SubS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.SubS((*core.Tensor)(a), v))
 }
 
 // SubSInto sets dst to a - v; dst may be a.
 func (x *Exec) SubSInto(dst *Tensor, a *Tensor, v float64) {
-	x.made("SubSInto", dst, a).SubSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
+	cx := x.enter("SubSInto", dst, a)
+	defer core.Leave(cx)
+	cx.SubSInto((*core.Tensor)(dst), (*core.Tensor)(a), v)
 }

@@ -20,11 +20,12 @@ type BackwardOpt struct {
 // names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
 // hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
 func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
-	on, err := x.found("Backward", t)
+	cx, err := x.entered("Backward", t)
 	if err != nil {
 		return err
 	}
-	return core.Located("Backward", on.Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
+	defer core.Leave(cx)
+	return core.Located("Backward", cx.Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
 }
 
 // Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
@@ -40,17 +41,20 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	if f == nil {
 		core.NoFunction("Checkpoint", "f")
 	}
-	return faceList(x.made("Checkpoint").Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
+	cx := x.enter("Checkpoint")
+	defer core.Leave(cx)
+	return faceList(cx.Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
 }
 
 // Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
 // accumulate nothing.
 func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
-	on, err := x.found("Grad")
+	cx, err := x.entered("Grad")
 	if err != nil {
 		return nil, err
 	}
-	r0, r1 := on.Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
+	defer core.Leave(cx)
+	r0, r1 := cx.Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
 	return faceList(r0), core.Located("Grad", r1)
 }
 
@@ -61,7 +65,9 @@ func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if f == nil {
 		core.NoFunction("QueueCallback", "f")
 	}
-	x.made("QueueCallback").QueueCallback(func(x *core.Exec) { f((*Exec)(x)) })
+	cx := x.enter("QueueCallback")
+	defer core.Leave(cx)
+	cx.QueueCallback(func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
@@ -79,7 +85,9 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 	if f == nil {
 		core.NoFunction("SavedTensorHooks", "f")
 	}
-	x.made("SavedTensorHooks").SavedTensorHooks(func(x *core.Exec, t *core.Tensor) any { return coreAny(pack((*Exec)(x), (*Tensor)(t))) }, func(x *core.Exec, v any) *core.Tensor { return (*core.Tensor)(unpack((*Exec)(x), faceAny(v))) }, func(x *core.Exec) { f((*Exec)(x)) })
+	cx := x.enter("SavedTensorHooks")
+	defer core.Leave(cx)
+	cx.SavedTensorHooks(func(x *core.Exec, t *core.Tensor) any { return coreAny(pack((*Exec)(x), (*Tensor)(t))) }, func(x *core.Exec, v any) *core.Tensor { return (*core.Tensor)(unpack((*Exec)(x), faceAny(v))) }, func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.

@@ -8,101 +8,141 @@ import (
 
 // BitwiseAnd returns a & b, broadcast, of integers or bool.
 func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseAnd", a, b).BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BitwiseAnd", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give 0.
 func (x *Exec) BitwiseLeftShift(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseLeftShift", a, b).BitwiseLeftShift((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BitwiseLeftShift", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseLeftShift((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseOr returns a | b, broadcast, of integers or bool.
 func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseOr", a, b).BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BitwiseOr", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as many as
 // a number has bits, give 0, or -1 for negative a.
 func (x *Exec) BitwiseRightShift(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseRightShift", a, b).BitwiseRightShift((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BitwiseRightShift", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseRightShift((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.
 func (x *Exec) BitwiseXor(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseXor", a, b).BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BitwiseXor", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseXor((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Eq returns a == b, broadcast, as bool.
 func (x *Exec) Eq(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Eq", a, b).Eq((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Eq", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Eq((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // EqS returns a == v as bool.
 func (x *Exec) EqS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("EqS", a).EqS((*core.Tensor)(a), v))
+	cx := x.enter("EqS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.EqS((*core.Tensor)(a), v))
 }
 
 // Ge returns a >= b, broadcast, as bool.
 func (x *Exec) Ge(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Ge", a, b).Ge((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Ge", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Ge((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // GeS returns a >= v as bool.
 func (x *Exec) GeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("GeS", a).GeS((*core.Tensor)(a), v))
+	cx := x.enter("GeS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.GeS((*core.Tensor)(a), v))
 }
 
 // Gt returns a > b, broadcast, as bool.
 func (x *Exec) Gt(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Gt", a, b).Gt((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Gt", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Gt((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // GtS returns a > v as bool.
 func (x *Exec) GtS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("GtS", a).GtS((*core.Tensor)(a), v))
+	cx := x.enter("GtS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.GtS((*core.Tensor)(a), v))
 }
 
 // Le returns a <= b, broadcast, as bool.
 func (x *Exec) Le(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Le", a, b).Le((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Le", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Le((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LeS returns a <= v as bool.
 func (x *Exec) LeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("LeS", a).LeS((*core.Tensor)(a), v))
+	cx := x.enter("LeS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LeS((*core.Tensor)(a), v))
 }
 
 // LogicalAnd reports where both a and b are not zero, broadcast.
 func (x *Exec) LogicalAnd(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogicalAnd", a, b).LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("LogicalAnd", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogicalAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LogicalOr reports where a or b is not zero, broadcast.
 func (x *Exec) LogicalOr(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogicalOr", a, b).LogicalOr((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("LogicalOr", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogicalOr((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LogicalXor reports where exactly one of a and b is not zero, broadcast.
 func (x *Exec) LogicalXor(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogicalXor", a, b).LogicalXor((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("LogicalXor", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogicalXor((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Lt returns a < b, broadcast, as bool.
 func (x *Exec) Lt(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Lt", a, b).Lt((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Lt", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Lt((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // LtS returns a < v as bool.
 func (x *Exec) LtS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("LtS", a).LtS((*core.Tensor)(a), v))
+	cx := x.enter("LtS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LtS((*core.Tensor)(a), v))
 }
 
 // Ne returns a != b, broadcast, as bool; true where either is a NaN.
 func (x *Exec) Ne(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Ne", a, b).Ne((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Ne", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Ne((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // NeS returns a != v as bool; true where a is a NaN.
 func (x *Exec) NeS(a *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("NeS", a).NeS((*core.Tensor)(a), v))
+	cx := x.enter("NeS", a)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.NeS((*core.Tensor)(a), v))
 }

@@ -38,33 +38,45 @@ type MaxPoolOpt struct {
 // AdaptiveAvgPool2d returns means over windows of the planes of t [N, C, H, W] or [C, H, W] that cover them evenly, in planes of the given
 // height and width; 0 keeps the input's.
 func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
-	return (*Tensor)(x.made("AdaptiveAvgPool2d", t).AdaptiveAvgPool2d((*core.Tensor)(t), size))
+	cx := x.enter("AdaptiveAvgPool2d", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AdaptiveAvgPool2d((*core.Tensor)(t), size))
 }
 
 // AvgPool2d returns the mean of each window of the planes of t [N, C, H, W] or [C, H, W]. kernel is the window's height and width.
 func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
-	return (*Tensor)(x.made("AvgPool2d", t).AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(opt)))
+	cx := x.enter("AvgPool2d", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(opt)))
 }
 
 // Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options the
 // second elements count.
 func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
-	return (*Tensor)(x.made("Conv1d", in, w).Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(opt)))
+	cx := x.enter("Conv1d", in, w)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(opt)))
 }
 
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
 func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
-	return (*Tensor)(x.made("Conv2d", in, w).Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(opt)))
+	cx := x.enter("Conv2d", in, w)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(opt)))
 }
 
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
 // kernel is the window's height and width.
 func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
-	return (*Tensor)(x.made("MaxPool2d", t).MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt)))
+	cx := x.enter("MaxPool2d", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt)))
 }
 
 // MaxPool2dWithIndices is MaxPool2d and the place of each greatest element in its plane, row*W + column, as int64.
 func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y *Tensor, indices *Tensor) {
-	r0, r1 := x.made("MaxPool2dWithIndices", t).MaxPool2dWithIndices((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt))
+	cx := x.enter("MaxPool2dWithIndices", t)
+	defer core.Leave(cx)
+	r0, r1 := cx.MaxPool2dWithIndices((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }

@@ -16,17 +16,23 @@ type ToOpt struct {
 
 // ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
 func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("ChannelsLast", t).ChannelsLast((*core.Tensor)(t)))
+	cx := x.enter("ChannelsLast", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ChannelsLast((*core.Tensor)(t)))
 }
 
 // Clone returns a copy of t, in its memory order where that has no gaps.
 func (x *Exec) Clone(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Clone", t).Clone((*core.Tensor)(t)))
+	cx := x.enter("Clone", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Clone((*core.Tensor)(t)))
 }
 
 // Contiguous returns t if it is contiguous, else a row-major copy.
 func (x *Exec) Contiguous(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Contiguous", t).Contiguous((*core.Tensor)(t)))
+	cx := x.enter("Contiguous", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Contiguous((*core.Tensor)(t)))
 }
 
 // CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is pinned, and work
@@ -34,53 +40,67 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 // stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the processor, it waits as CopyInto
 // does. It cannot be captured.
 func (x *Exec) CopyAsyncInto(dst *Tensor, src *Tensor) {
-	x.made("CopyAsyncInto", dst, src).CopyAsyncInto((*core.Tensor)(dst), (*core.Tensor)(src))
+	cx := x.enter("CopyAsyncInto", dst, src)
+	defer core.Leave(cx)
+	cx.CopyAsyncInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
 // CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
 func (x *Exec) CopyInto(dst *Tensor, src *Tensor) {
-	x.made("CopyInto", dst, src).CopyInto((*core.Tensor)(dst), (*core.Tensor)(src))
+	cx := x.enter("CopyInto", dst, src)
+	defer core.Leave(cx)
+	cx.CopyInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
 // PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
 // x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("PinMemory", t).PinMemory((*core.Tensor)(t)))
+	cx := x.enter("PinMemory", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PinMemory((*core.Tensor)(t)))
 }
 
 // RegisterHost page-locks the memory of t, a tensor of the processor, where it is, for x's device. The storage lives at least until
 // UnregisterHost.
 func (x *Exec) RegisterHost(t *Tensor) error {
-	on, err := x.found("RegisterHost", t)
+	cx, err := x.entered("RegisterHost", t)
 	if err != nil {
 		return err
 	}
-	return core.Located("RegisterHost", on.RegisterHost((*core.Tensor)(t)))
+	defer core.Leave(cx)
+	return core.Located("RegisterHost", cx.RegisterHost((*core.Tensor)(t)))
 }
 
 // Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
 func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
-	return (*Tensor)(x.made("Reshape", t).Reshape((*core.Tensor)(t), shape...))
+	cx := x.enter("Reshape", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Reshape((*core.Tensor)(t), shape...))
 }
 
 // To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. Copies between two GPUs go through host
 // memory and are waited for. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
-	return (*Tensor)(x.made("To", t).To((*core.Tensor)(t), core.ToOpt(opt)))
+	cx := x.enter("To", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.To((*core.Tensor)(t), core.ToOpt(opt)))
 }
 
 // ToDType returns t if it has type dt, else a converted copy.
 func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("ToDType", t).ToDType((*core.Tensor)(t), dt))
+	cx := x.enter("ToDType", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ToDType((*core.Tensor)(t), dt))
 }
 
 // UnregisterHost ends what RegisterHost of t, or of another view of its storage, began. It waits for the device.
 func (x *Exec) UnregisterHost(t *Tensor) error {
-	on, err := x.found("UnregisterHost", t)
+	cx, err := x.entered("UnregisterHost", t)
 	if err != nil {
 		return err
 	}
-	return core.Located("UnregisterHost", on.UnregisterHost((*core.Tensor)(t)))
+	defer core.Leave(cx)
+	return core.Located("UnregisterHost", cx.UnregisterHost((*core.Tensor)(t)))
 }
 
 // IsPinned reports whether the elements lie in page-locked host memory.

@@ -13,7 +13,9 @@ import (
 // comes from a later call, with this one among its suspects, and the device is lost to the process, but for the processor's, which fails at once. In a capture it
 // becomes part of the graph. How many elements there are is looked at in the call.
 func (x *Exec) AssertAsync(t *Tensor) {
-	x.made("AssertAsync", t).AssertAsync((*core.Tensor)(t))
+	cx := x.enter("AssertAsync", t)
+	defer core.Leave(cx)
+	cx.AssertAsync((*core.Tensor)(t))
 }
 
 // Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
@@ -26,12 +28,16 @@ func (x *Exec) AssertAsync(t *Tensor) {
 // place is converted again. A graph converts the parameters that it uses itself, each time it runs, and leaves no copy behind. AutocastCache switches the
 // copies off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
-	return (*Exec)(x.made("Autocast").Autocast(d))
+	cx := x.enter("Autocast")
+	defer core.Leave(cx)
+	return (*Exec)(cx.Autocast(d))
 }
 
 // AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, as it does from the beginning, or not.
 func (x *Exec) AutocastCache(on bool) *Exec {
-	return (*Exec)(x.made("AutocastCache").AutocastCache(on))
+	cx := x.enter("AutocastCache")
+	defer core.Leave(cx)
+	return (*Exec)(cx.AutocastCache(on))
 }
 
 // AutocastCached reports whether autocast keeps the copies of parameters that it makes.
@@ -56,16 +62,18 @@ func (x *Exec) Device() *cuda.Device {
 
 // EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
-	return (*Exec)(x.made("EnableGrad").EnableGrad())
+	cx := x.enter("EnableGrad")
+	defer core.Leave(cx)
+	return (*Exec)(cx.EnableGrad())
 }
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
-	on, err := x.found("Fork")
+	cx, err := x.found("Fork")
 	if err != nil {
 		return nil, err
 	}
-	r0, r1 := on.Fork()
+	r0, r1 := cx.Fork()
 	return (*Exec)(r0), core.Located("Fork", r1)
 }
 
@@ -76,37 +84,48 @@ func (x *Exec) GradEnabled() bool {
 
 // Host returns the Exec of the same modes on the processor.
 func (x *Exec) Host() *Exec {
-	return (*Exec)(x.made("Host").Host())
+	cx := x.enter("Host")
+	defer core.Leave(cx)
+	return (*Exec)(cx.Host())
 }
 
 // Keep moves t from the innermost scope to the one around it and returns it; with no scope around, t becomes loose. A tensor of
 // another scope stays where it is.
 func (x *Exec) Keep(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Keep", t).Keep((*core.Tensor)(t)))
+	cx := x.enter("Keep", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Keep((*core.Tensor)(t)))
 }
 
 // ManualStreams returns the Exec that does not order its work after that of other streams: the caller does, with WaitStream and RecordStream.
 func (x *Exec) ManualStreams() *Exec {
-	return (*Exec)(x.made("ManualStreams").ManualStreams())
+	cx := x.enter("ManualStreams")
+	defer core.Leave(cx)
+	return (*Exec)(cx.ManualStreams())
 }
 
 // NoGrad returns the Exec whose operations record no gradients.
 func (x *Exec) NoGrad() *Exec {
-	return (*Exec)(x.made("NoGrad").NoGrad())
+	cx := x.enter("NoGrad")
+	defer core.Leave(cx)
+	return (*Exec)(cx.NoGrad())
 }
 
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *cuda.Stream) *Exec {
-	return (*Exec)(x.made("On").On((*rt.Stream)(st)))
+	cx := x.enter("On")
+	defer core.Leave(cx)
+	return (*Exec)(cx.On((*rt.Stream)(st)))
 }
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
-	on, err := x.found("RecordStream", t)
+	cx, err := x.entered("RecordStream", t)
 	if err != nil {
 		return err
 	}
-	return core.Located("RecordStream", on.RecordStream((*core.Tensor)(t), (*rt.Stream)(st)))
+	defer core.Leave(cx)
+	return core.Located("RecordStream", cx.RecordStream((*core.Tensor)(t), (*rt.Stream)(st)))
 }
 
 // RestorePool brings a private pool back to what it was at a checkpoint, so that work captured after it finds the same addresses free and taken:
@@ -115,11 +134,12 @@ func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 // live memory of the pool must be named by one or the other. It returns the addresses that are taken again and belong to no tensor; the
 // device's RawFree frees them. Nothing else may use the pool meanwhile.
 func (x *Exec) RestorePool(c *cuda.PoolCheckpoint, stale []*Tensor, kept []*Tensor) ([]uint64, error) {
-	on, err := x.found("RestorePool")
+	cx, err := x.entered("RestorePool")
 	if err != nil {
 		return nil, err
 	}
-	r0, r1 := on.RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
+	defer core.Leave(cx)
+	r0, r1 := cx.RestorePool((*rt.PoolCheckpoint)(c), coreList(stale), coreList(kept))
 	return r0, core.Located("RestorePool", r1)
 }
 
@@ -128,7 +148,9 @@ func (x *Exec) Scope(f func(x *Exec)) {
 	if f == nil {
 		core.NoFunction("Scope", "f")
 	}
-	x.made("Scope").Scope(func(x *core.Exec) { f((*Exec)(x)) })
+	cx := x.enter("Scope")
+	defer core.Leave(cx)
+	cx.Scope(func(x *core.Exec) { f((*Exec)(x)) })
 }
 
 // Stream returns the stream.
@@ -138,17 +160,20 @@ func (x *Exec) Stream() *cuda.Stream {
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
 func (x *Exec) Synchronize() error {
-	on, err := x.found("Synchronize")
+	cx, err := x.entered("Synchronize")
 	if err != nil {
 		return err
 	}
-	return core.Located("Synchronize", on.Synchronize())
+	defer core.Leave(cx)
+	return core.Located("Synchronize", cx.Synchronize())
 }
 
 // TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
 // either way, as are those of halves.
 func (x *Exec) TF32(on bool) *Exec {
-	return (*Exec)(x.made("TF32").TF32(on))
+	cx := x.enter("TF32")
+	defer core.Leave(cx)
+	return (*Exec)(cx.TF32(on))
 }
 
 // TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
@@ -160,16 +185,19 @@ func (x *Exec) TF32Enabled() bool {
 // pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
 // device its own.
 func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
-	return (*Exec)(x.made("UsePool").UsePool((*rt.MemPool)(p)))
+	cx := x.enter("UsePool")
+	defer core.Leave(cx)
+	return (*Exec)(cx.UsePool((*rt.MemPool)(p)))
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
 func (x *Exec) WaitStream(st *cuda.Stream) error {
-	on, err := x.found("WaitStream")
+	cx, err := x.entered("WaitStream")
 	if err != nil {
 		return err
 	}
-	return core.Located("WaitStream", on.WaitStream((*rt.Stream)(st)))
+	defer core.Leave(cx)
+	return core.Located("WaitStream", cx.WaitStream((*rt.Stream)(st)))
 }
 
 // Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
@@ -177,7 +205,9 @@ func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	if f == nil {
 		core.NoFunction("Within", "f")
 	}
-	return (*Tensor)(x.made("Within").Within(func(x *core.Exec) *core.Tensor { return (*core.Tensor)(f((*Exec)(x))) }))
+	cx := x.enter("Within")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Within(func(x *core.Exec) *core.Tensor { return (*core.Tensor)(f((*Exec)(x))) }))
 }
 
 // WithinMany is Within for functions with several results.
@@ -185,5 +215,7 @@ func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 	if f == nil {
 		core.NoFunction("WithinMany", "f")
 	}
-	return faceList(x.made("WithinMany").WithinMany(func(x *core.Exec) []*core.Tensor { return coreList(f((*Exec)(x))) }))
+	cx := x.enter("WithinMany")
+	defer core.Leave(cx)
+	return faceList(cx.WithinMany(func(x *core.Exec) []*core.Tensor { return coreList(f((*Exec)(x))) }))
 }

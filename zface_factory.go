@@ -15,105 +15,141 @@ type LikeOpt struct {
 
 // Arange returns the vector start, start+step, … before end, each computed from its place.
 func (x *Exec) Arange(start float64, end float64, step float64, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Arange").Arange(start, end, step, dt))
+	cx := x.enter("Arange")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Arange(start, end, step, dt))
 }
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) {
-	on, err := x.found("Bytes", t)
+	cx, err := x.entered("Bytes", t)
 	if err != nil {
 		return nil, err
 	}
-	r0, r1 := on.Bytes((*core.Tensor)(t))
+	defer core.Leave(cx)
+	r0, r1 := cx.Bytes((*core.Tensor)(t))
 	return r0, core.Located("Bytes", r1)
 }
 
 // Empty returns a tensor with undefined elements.
 func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Empty").Empty(shape, dt))
+	cx := x.enter("Empty")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Empty(shape, dt))
 }
 
 // EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
 func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)(x.made("EmptyLike", t).EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	cx := x.enter("EmptyLike", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
 func (x *Exec) Eye(n int, m int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Eye").Eye(n, m, dt))
+	cx := x.enter("Eye")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Eye(n, m, dt))
 }
 
 // FillInto makes every element of dst v, converted to dst's type as by Full.
 func (x *Exec) FillInto(dst *Tensor, v float64) {
-	x.made("FillInto", dst).FillInto((*core.Tensor)(dst), v)
+	cx := x.enter("FillInto", dst)
+	defer core.Leave(cx)
+	cx.FillInto((*core.Tensor)(dst), v)
 }
 
 // FillIntoC is FillInto for complex v.
 func (x *Exec) FillIntoC(dst *Tensor, v complex128) {
-	x.made("FillIntoC", dst).FillIntoC((*core.Tensor)(dst), v)
+	cx := x.enter("FillIntoC", dst)
+	defer core.Leave(cx)
+	cx.FillIntoC((*core.Tensor)(dst), v)
 }
 
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
-	return (*Tensor)(x.made("FromBytes").FromBytes(data, dt, shape...))
+	cx := x.enter("FromBytes")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FromBytes(data, dt, shape...))
 }
 
 // Full returns a tensor whose elements are v, converted to dt: fractions are cut for integers. A v beyond the numbers of dt is an error.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Full").Full(shape, v, dt))
+	cx := x.enter("Full")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Full(shape, v, dt))
 }
 
 // FullC is Full of a complex number.
 func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("FullC").FullC(shape, v, dt))
+	cx := x.enter("FullC")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FullC(shape, v, dt))
 }
 
 // FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
 func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
-	return (*Tensor)(x.made("FullLike", t).FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	cx := x.enter("FullLike", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
 }
 
 // FullLikeC is FullLike of a complex number.
 func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
-	return (*Tensor)(x.made("FullLikeC", t).FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	cx := x.enter("FullLikeC", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
 }
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
-	on, err := x.found("Item", t)
+	cx, err := x.entered("Item", t)
 	if err != nil {
 		return 0, err
 	}
-	r0, r1 := on.Item((*core.Tensor)(t))
+	defer core.Leave(cx)
+	r0, r1 := cx.Item((*core.Tensor)(t))
 	return r0, core.Located("Item", r1)
 }
 
 // Linspace returns the vector of n numbers from start to end, evenly apart.
 func (x *Exec) Linspace(start float64, end float64, n int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Linspace").Linspace(start, end, n, dt))
+	cx := x.enter("Linspace")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Linspace(start, end, n, dt))
 }
 
 // LinspaceC is Linspace between complex numbers.
 func (x *Exec) LinspaceC(start complex128, end complex128, n int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("LinspaceC").LinspaceC(start, end, n, dt))
+	cx := x.enter("LinspaceC")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LinspaceC(start, end, n, dt))
 }
 
 // Ones returns a tensor of ones.
 func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Ones").Ones(shape, dt))
+	cx := x.enter("Ones")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Ones(shape, dt))
 }
 
 // OnesLike is FullLike of 1.
 func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)(x.made("OnesLike", t).OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	cx := x.enter("OnesLike", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }
 
 // Zeros returns a tensor of zeros.
 func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Zeros").Zeros(shape, dt))
+	cx := x.enter("Zeros")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Zeros(shape, dt))
 }
 
 // ZerosLike is FullLike of 0.
 func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor {
-	return (*Tensor)(x.made("ZerosLike", t).ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	cx := x.enter("ZerosLike", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
 }

@@ -35,55 +35,75 @@ type ScatterOpt struct {
 // depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
 // for it and cannot be captured.
 func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
-	return (*Tensor)(x.made("BinCount", t).BinCount((*core.Tensor)(t), orNil("BinCount", 1, weight), core.BinCountOpt(opt)))
+	cx := x.enter("BinCount", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BinCount((*core.Tensor)(t), orNil("BinCount", 1, weight), core.BinCountOpt(opt)))
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
 // 0 … V-1; one that is not stops the device.
 func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
-	return (*Tensor)(x.made("Embedding", index, weight).Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
+	cx := x.enter("Embedding", index, weight)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
 // int64 or int32, in 0 … size-1; one that is not stops the device.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
-	return (*Tensor)(x.made("Gather", t, index).Gather((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+	cx := x.enter("Gather", t, index)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Gather((*core.Tensor)(t), dim, (*core.Tensor)(index)))
 }
 
 // IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
-	return (*Tensor)(x.made("IndexSelect", t, index).IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+	cx := x.enter("IndexSelect", t, index)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
 // indexes name one element, either may win; with opt.Reduce they are taken in order.
 func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) *Tensor {
-	return (*Tensor)(x.made("Scatter", t, index, src).Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
+	cx := x.enter("Scatter", t, index, src)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
 }
 
 // ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
 // order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
-	return (*Tensor)(x.made("ScatterAdd", t, index, src).ScatterAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
+	cx := x.enter("ScatterAdd", t, index, src)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ScatterAdd((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src)))
 }
 
 // ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
 func (x *Exec) ScatterAddInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor) {
-	x.made("ScatterAddInto", dst, t, index, src).ScatterAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
+	cx := x.enter("ScatterAddInto", dst, t, index, src)
+	defer core.Leave(cx)
+	cx.ScatterAddInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src))
 }
 
 // ScatterInto sets dst to Scatter of t; dst may be t.
 func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) {
-	x.made("ScatterInto", dst, t, index, src).ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
+	cx := x.enter("ScatterInto", dst, t, index, src)
+	defer core.Leave(cx)
+	cx.ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
 }
 
 // ScatterS is Scatter of the value v.
 func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
-	return (*Tensor)(x.made("ScatterS", t, index).ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
+	cx := x.enter("ScatterS", t, index)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
 }
 
 // TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
 // order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
-	return (*Tensor)(x.made("TakeAlongDim", t, index).TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
+	cx := x.enter("TakeAlongDim", t, index)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
 }

@@ -75,121 +75,163 @@ type TripletMarginLossOpt struct {
 // held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 stops the device, as a failed AssertAsync does.
 // weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
 func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("BCE", t, target).BCE((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCE", 2, weight), core.LossOpt(opt)))
+	cx := x.enter("BCE", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BCE((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCE", 2, weight), core.LossOpt(opt)))
 }
 
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
 // positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("BCEWithLogits", t, target).BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCEWithLogits", 2, weight), orNil("BCEWithLogits", 3, positive), core.LossOpt(opt)))
+	cx := x.enter("BCEWithLogits", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCEWithLogits", 2, weight), orNil("BCEWithLogits", 3, positive), core.LossOpt(opt)))
 }
 
 // CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
 // the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
 func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("CosineEmbeddingLoss", a, b, target).CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	cx := x.enter("CosineEmbeddingLoss", a, b, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
 // CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps where they are less.
 // PyTorch's defaults are 1 and 1e-8.
 func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Tensor {
-	return (*Tensor)(x.made("CosineSimilarity", a, b).CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), dim, eps))
+	cx := x.enter("CosineSimilarity", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), dim, eps))
 }
 
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
 // instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
-	return (*Tensor)(x.made("CrossEntropy", t, target).CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), orNil("CrossEntropy", 2, weight), core.CrossEntropyOpt(opt)))
+	cx := x.enter("CrossEntropy", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), orNil("CrossEntropy", 2, weight), core.CrossEntropyOpt(opt)))
 }
 
 // Dist returns the vector norm of order p of all elements of a - b, broadcast.
 func (x *Exec) Dist(a *Tensor, b *Tensor, p float64) *Tensor {
-	return (*Tensor)(x.made("Dist", a, b).Dist((*core.Tensor)(a), (*core.Tensor)(b), p))
+	cx := x.enter("Dist", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Dist((*core.Tensor)(a), (*core.Tensor)(b), p))
 }
 
 // HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is -1; broadcast.
 // PyTorch's default margin is 1.
 func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("HingeEmbeddingLoss", t, target).HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	cx := x.enter("HingeEmbeddingLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
 // broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
 func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("HuberLoss", t, target).HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(opt)))
+	cx := x.enter("HuberLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(opt)))
 }
 
 // KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
 // target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
 func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt KLDivOpt) *Tensor {
-	return (*Tensor)(x.made("KLDiv", t, target).KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(opt)))
+	cx := x.enter("KLDiv", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(opt)))
 }
 
 // L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
 func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("L1Loss", t, target).L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	cx := x.enter("L1Loss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
 func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("MSELoss", t, target).MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	cx := x.enter("MSELoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1 where a ought to be
 // the greater, and -1 where b ought to. PyTorch's default margin is 0.
 func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("MarginRankingLoss", a, b, target).MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	cx := x.enter("MarginRankingLoss", a, b, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
 // MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if that is negative,
 // over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
 // is 1.
 func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
-	return (*Tensor)(x.made("MultiMarginLoss", t, target).MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("MultiMarginLoss", 2, weight), core.MultiMarginLossOpt(opt)))
+	cx := x.enter("MultiMarginLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("MultiMarginLoss", 2, weight), core.MultiMarginLossOpt(opt)))
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
 // stops the device.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
-	return (*Tensor)(x.made("NLLLoss", t, target).NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("NLLLoss", 2, weight), core.NLLLossOpt(opt)))
+	cx := x.enter("NLLLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("NLLLoss", 2, weight), core.NLLLossOpt(opt)))
 }
 
 // Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
-	return (*Tensor)(x.made("Normalize", t).Normalize((*core.Tensor)(t), p, dim, eps))
+	cx := x.enter("Normalize", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Normalize((*core.Tensor)(t), p, dim, eps))
 }
 
 // PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and 1e-6. keepDim keeps
 // that dimension with size 1.
 func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, p float64, eps float64, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("PairwiseDistance", a, b).PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), p, eps, keepDim))
+	cx := x.enter("PairwiseDistance", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), p, eps, keepDim))
 }
 
 // PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson distributions of which
 // t are the logarithms of the rates, without its last term; broadcast.
 func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
-	return (*Tensor)(x.made("PoissonNLLLoss", t, target).PoissonNLLLoss((*core.Tensor)(t), (*core.Tensor)(target), core.PoissonNLLLossOpt(opt)))
+	cx := x.enter("PoissonNLLLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PoissonNLLLoss((*core.Tensor)(t), (*core.Tensor)(target), core.PoissonNLLLossOpt(opt)))
 }
 
 // Renorm returns t with each of its slices along dimension dim scaled so that its vector norm of order p is at most maxNorm.
 func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
-	return (*Tensor)(x.made("Renorm", t).Renorm((*core.Tensor)(t), p, dim, maxNorm))
+	cx := x.enter("Renorm", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Renorm((*core.Tensor)(t), p, dim, maxNorm))
 }
 
 // SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("SmoothL1Loss", t, target).SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(opt)))
+	cx := x.enter("SmoothL1Loss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(opt)))
 }
 
 // SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
 func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
-	return (*Tensor)(x.made("SoftMarginLoss", t, target).SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	cx := x.enter("SoftMarginLoss", t, target)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
 // TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
 // PairwiseDistance, of vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	return (*Tensor)(x.made("TripletMarginLoss", anchor, negative).TripletMarginLoss((*core.Tensor)(anchor), orNil("TripletMarginLoss", 1, positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
+	cx := x.enter("TripletMarginLoss", anchor, negative)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.TripletMarginLoss((*core.Tensor)(anchor), orNil("TripletMarginLoss", 1, positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
 }

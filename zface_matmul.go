@@ -9,64 +9,88 @@ import (
 // AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With beta 0, in is not
 // read.
 func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)(x.made("AddBMM", in, a, b).AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddBMM", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddBMMC is AddBMM with complex beta and alpha.
 func (x *Exec) AddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)(x.made("AddBMMC", in, a, b).AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddBMMC", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
 func (x *Exec) AddMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)(x.made("AddMM", in, a, b).AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddMM", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddMMC is AddMM with complex beta and alpha.
 func (x *Exec) AddMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)(x.made("AddMMC", in, a, b).AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddMMC", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
 func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)(x.made("AddMV", in, a, v).AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha))
+	cx := x.enter("AddMV", in, a, v)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha))
 }
 
 // AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not read. Of
 // bools + is or and * is and.
 func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)(x.made("AddR", in, a, b).AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddR", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddR((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // AddRC is AddR with complex beta and alpha.
 func (x *Exec) AddRC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)(x.made("AddRC", in, a, b).AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("AddRC", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AddRC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
 func (x *Exec) BAddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
-	return (*Tensor)(x.made("BAddBMM", in, a, b).BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("BAddBMM", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BAddBMM((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BAddBMMC is BAddBMM with complex beta and alpha.
 func (x *Exec) BAddBMMC(in *Tensor, a *Tensor, b *Tensor, beta complex128, alpha complex128) *Tensor {
-	return (*Tensor)(x.made("BAddBMMC", in, a, b).BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
+	cx := x.enter("BAddBMMC", in, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BAddBMMC((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(b), beta, alpha))
 }
 
 // BMM returns the products of the matrices of a [B, M, K] and b [B, K, N].
 func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("BMM", a, b).BMM((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("BMM", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BMM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if it is not nil.
 func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
-	return (*Tensor)(x.made("Bilinear", a, b, w).Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
+	cx := x.enter("Bilinear", a, b, w)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
 }
 
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
 // of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Dot", a, b).Dot((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Dot", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand has its letters
@@ -74,48 +98,66 @@ func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 // letter that an operand has twice names its diagonal. "..." stands for the dimensions without letters, which are broadcast. Without an arrow the result has
 // the ellipsis and the letters that come once, sorted. Operands are multiplied from the left, each pair as one product of matrices.
 func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
-	return (*Tensor)(x.made("Einsum").Einsum(equation, coreList(ts)...))
+	cx := x.enter("Einsum")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Einsum(equation, coreList(ts)...))
 }
 
 // Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their product.
 func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Inner", a, b).Inner((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Inner", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Inner((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
 // dimension for it, with b of shape [].
 func (x *Exec) Linear(in *Tensor, w *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Linear", in, w).Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("Linear", 2, b)))
+	cx := x.enter("Linear", in, w)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Linear((*core.Tensor)(in), (*core.Tensor)(w), orNil("Linear", 2, b)))
 }
 
 // MM returns the product of matrices a [M, K] and b [K, N].
 func (x *Exec) MM(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("MM", a, b).MM((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("MM", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MV returns the product of matrix a [M, K] and vector v [K].
 func (x *Exec) MV(a *Tensor, v *Tensor) *Tensor {
-	return (*Tensor)(x.made("MV", a, v).MV((*core.Tensor)(a), (*core.Tensor)(v)))
+	cx := x.enter("MV", a, v)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MV((*core.Tensor)(a), (*core.Tensor)(v)))
 }
 
 // MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
 // over more dimensions the products of the matrices in the last two, the others broadcast.
 func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("MatMul", a, b).MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("MatMul", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MatMul((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
 func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Outer", a, b).Outer((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Outer", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Outer((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b, of equal sizes or
 // of size 1. The result has a's other dimensions and then b's.
 func (x *Exec) TensorDot(a *Tensor, b *Tensor, dimsA []int, dimsB []int) *Tensor {
-	return (*Tensor)(x.made("TensorDot", a, b).TensorDot((*core.Tensor)(a), (*core.Tensor)(b), dimsA, dimsB))
+	cx := x.enter("TensorDot", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.TensorDot((*core.Tensor)(a), (*core.Tensor)(b), dimsA, dimsB))
 }
 
 // VDot is Dot with the elements of a conjugated.
 func (x *Exec) VDot(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("VDot", a, b).VDot((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("VDot", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.VDot((*core.Tensor)(a), (*core.Tensor)(b)))
 }

@@ -18,42 +18,58 @@ type MultinomialOpt struct {
 // Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1 stops the
 // device, as a failed AssertAsync does.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
-	return (*Tensor)(x.made("Bernoulli", p).Bernoulli((*core.Tensor)(p)))
+	cx := x.enter("Bernoulli", p)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Bernoulli((*core.Tensor)(p)))
 }
 
 // BernoulliInto fills dst with 1 with probability p and else 0.
 func (x *Exec) BernoulliInto(dst *Tensor, p float64) {
-	x.made("BernoulliInto", dst).BernoulliInto((*core.Tensor)(dst), p)
+	cx := x.enter("BernoulliInto", dst)
+	defer core.Leave(cx)
+	cx.BernoulliInto((*core.Tensor)(dst), p)
 }
 
 // CauchyInto fills dst with random numbers of the Cauchy distribution of the given median and scale.
 func (x *Exec) CauchyInto(dst *Tensor, median float64, scale float64) {
-	x.made("CauchyInto", dst).CauchyInto((*core.Tensor)(dst), median, scale)
+	cx := x.enter("CauchyInto", dst)
+	defer core.Leave(cx)
+	cx.CauchyInto((*core.Tensor)(dst), median, scale)
 }
 
 // Dropout sets each element of t to 0 with probability p, and multiplies the others by 1/(1-p).
 func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
-	return (*Tensor)(x.made("Dropout", t).Dropout((*core.Tensor)(t), p))
+	cx := x.enter("Dropout", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Dropout((*core.Tensor)(t), p))
 }
 
 // ExponentialInto fills dst with exponentially distributed random numbers of the given rate (mean 1/rate); none is 0.
 func (x *Exec) ExponentialInto(dst *Tensor, rate float64) {
-	x.made("ExponentialInto", dst).ExponentialInto((*core.Tensor)(dst), rate)
+	cx := x.enter("ExponentialInto", dst)
+	defer core.Leave(cx)
+	cx.ExponentialInto((*core.Tensor)(dst), rate)
 }
 
 // Generator returns the generator that x draws random numbers from.
 func (x *Exec) Generator() *cuda.Generator {
-	return (*cuda.Generator)(x.made("Generator").Generator())
+	cx := x.enter("Generator")
+	defer core.Leave(cx)
+	return (*cuda.Generator)(cx.Generator())
 }
 
 // GeometricInto fills dst, of any real type but bool, with how many trials of success probability p it takes to succeed, 1 at least.
 func (x *Exec) GeometricInto(dst *Tensor, p float64) {
-	x.made("GeometricInto", dst).GeometricInto((*core.Tensor)(dst), p)
+	cx := x.enter("GeometricInto", dst)
+	defer core.Leave(cx)
+	cx.GeometricInto((*core.Tensor)(dst), p)
 }
 
 // LogNormalInto fills dst with e to the power of normal random numbers of the given mean and standard deviation.
 func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
-	x.made("LogNormalInto", dst).LogNormalInto((*core.Tensor)(dst), mean, std)
+	cx := x.enter("LogNormalInto", dst)
+	defer core.Leave(cx)
+	cx.LogNormalInto((*core.Tensor)(dst), mean, std)
 }
 
 // Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
@@ -64,35 +80,49 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 // Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
 // samples stop the device.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
-	return (*Tensor)(x.made("Multinomial", p).Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(opt)))
+	cx := x.enter("Multinomial", p)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(opt)))
 }
 
 // NormalInto fills dst with normal random numbers of the given mean and standard deviation.
 func (x *Exec) NormalInto(dst *Tensor, mean float64, std float64) {
-	x.made("NormalInto", dst).NormalInto((*core.Tensor)(dst), mean, std)
+	cx := x.enter("NormalInto", dst)
+	defer core.Leave(cx)
+	cx.NormalInto((*core.Tensor)(dst), mean, std)
 }
 
 // Rand returns a tensor of uniform random numbers in [0, 1).
 func (x *Exec) Rand(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("Rand").Rand(shape, dt))
+	cx := x.enter("Rand")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Rand(shape, dt))
 }
 
 // RandInt returns a tensor of random integers in [low, high), each as likely.
 func (x *Exec) RandInt(low int64, high int64, shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("RandInt").RandInt(low, high, shape, dt))
+	cx := x.enter("RandInt")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RandInt(low, high, shape, dt))
 }
 
 // RandN returns a tensor of normal random numbers of mean 0 and variance 1.
 func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
-	return (*Tensor)(x.made("RandN").RandN(shape, dt))
+	cx := x.enter("RandN")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RandN(shape, dt))
 }
 
 // UniformInto fills dst with uniform random numbers in [low, high).
 func (x *Exec) UniformInto(dst *Tensor, low float64, high float64) {
-	x.made("UniformInto", dst).UniformInto((*core.Tensor)(dst), low, high)
+	cx := x.enter("UniformInto", dst)
+	defer core.Leave(cx)
+	cx.UniformInto((*core.Tensor)(dst), low, high)
 }
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *cuda.Generator) *Exec {
-	return (*Exec)(x.made("WithGenerator").WithGenerator((*rt.Generator)(g)))
+	cx := x.enter("WithGenerator")
+	defer core.Leave(cx)
+	return (*Exec)(cx.WithGenerator((*rt.Generator)(g)))
 }

@@ -25,115 +25,156 @@ type VarOpt struct {
 
 // AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
 func (x *Exec) AMax(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("AMax", t).AMax((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("AMax", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AMax((*core.Tensor)(t), dims, keepDim))
 }
 
 // AMin returns the least element over dims; nil dims mean all. Ties share the gradient.
 func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("AMin", t).AMin((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("AMin", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AMin((*core.Tensor)(t), dims, keepDim))
 }
 
 // All reports whether no element along dims is zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is true.
 func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("All", t).All((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("All", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.All((*core.Tensor)(t), dims, keepDim))
 }
 
 // Any reports whether an element along dims is not zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is false.
 func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("Any", t).Any((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("Any", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Any((*core.Tensor)(t), dims, keepDim))
 }
 
 // ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of equal
 // elements the first counts.
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("ArgMax", t).ArgMax((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("ArgMax", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ArgMax((*core.Tensor)(t), dims, keepDim))
 }
 
 // ArgMin returns the places of the least elements along dims, as ArgMax.
 func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("ArgMin", t).ArgMin((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("ArgMin", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ArgMin((*core.Tensor)(t), dims, keepDim))
 }
 
 // CountNonzero returns how many elements along dims are not zero, as int64; nil dims mean all.
 func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
-	return (*Tensor)(x.made("CountNonzero", t).CountNonzero((*core.Tensor)(t), dims))
+	cx := x.enter("CountNonzero", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.CountNonzero((*core.Tensor)(t), dims))
 }
 
 // Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work that makes them.
 func (x *Exec) Equal(a *Tensor, b *Tensor) (same bool, err error) {
-	on, err := x.found("Equal", a, b)
+	cx, err := x.entered("Equal", a, b)
 	if err != nil {
 		return false, err
 	}
-	r0, r1 := on.Equal((*core.Tensor)(a), (*core.Tensor)(b))
+	defer core.Leave(cx)
+	r0, r1 := cx.Equal((*core.Tensor)(a), (*core.Tensor)(b))
 	return r0, core.Located("Equal", r1)
 }
 
 // LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
 func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
-	return (*Tensor)(x.made("LogSumExp", t).LogSumExp((*core.Tensor)(t), dims, keepDim))
+	cx := x.enter("LogSumExp", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogSumExp((*core.Tensor)(t), dims, keepDim))
 }
 
 // Max returns the greatest of all elements. Equal ones share the gradient.
 func (x *Exec) Max(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Max", t).Max((*core.Tensor)(t)))
+	cx := x.enter("Max", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Max((*core.Tensor)(t)))
 }
 
 // MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
 func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
-	r0, r1 := x.made("MaxDim", t).MaxDim((*core.Tensor)(t), dim, keepDim)
+	cx := x.enter("MaxDim", t)
+	defer core.Leave(cx)
+	r0, r1 := cx.MaxDim((*core.Tensor)(t), dim, keepDim)
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
 func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("Mean", t).Mean((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	cx := x.enter("Mean", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Mean((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
 // Min returns the least of all elements. Equal ones share the gradient.
 func (x *Exec) Min(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Min", t).Min((*core.Tensor)(t)))
+	cx := x.enter("Min", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Min((*core.Tensor)(t)))
 }
 
 // MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
 func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices *Tensor) {
-	r0, r1 := x.made("MinDim", t).MinDim((*core.Tensor)(t), dim, keepDim)
+	cx := x.enter("MinDim", t)
+	defer core.Leave(cx)
+	r0, r1 := cx.MinDim((*core.Tensor)(t), dim, keepDim)
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // NanSum returns the sum over dims of what is not NaN; nil dims mean all.
 func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("NanSum", t).NanSum((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	cx := x.enter("NanSum", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.NanSum((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
 // Prod returns the product over dims; nil dims mean all.
 func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("Prod", t).Prod((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	cx := x.enter("Prod", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Prod((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
 // Std returns the standard deviation over dims, the square root of Var.
 func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
-	return (*Tensor)(x.made("Std", t).Std((*core.Tensor)(t), dims, core.VarOpt(opt)))
+	cx := x.enter("Std", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Std((*core.Tensor)(t), dims, core.VarOpt(opt)))
 }
 
 // Sum returns the sum over dims; nil dims mean all.
 func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("Sum", t).Sum((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	cx := x.enter("Sum", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sum((*core.Tensor)(t), dims, core.SumOpt(opt)))
 }
 
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
 func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
-	return (*Tensor)(x.made("Var", t).Var((*core.Tensor)(t), dims, core.VarOpt(opt)))
+	cx := x.enter("Var", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Var((*core.Tensor)(t), dims, core.VarOpt(opt)))
 }
 
 // VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
 func (x *Exec) VarMean(t *Tensor, dims []int, opt VarOpt) (variance *Tensor, mean *Tensor) {
-	r0, r1 := x.made("VarMean", t).VarMean((*core.Tensor)(t), dims, core.VarOpt(opt))
+	cx := x.enter("VarMean", t)
+	defer core.Leave(cx)
+	r0, r1 := cx.VarMean((*core.Tensor)(t), dims, core.VarOpt(opt))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
 // the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
 func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
-	return (*Tensor)(x.made("VectorNorm", t).VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(opt)))
+	cx := x.enter("VectorNorm", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(opt)))
 }

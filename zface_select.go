@@ -14,80 +14,112 @@ type NanToNumOpt struct {
 
 // Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
 func (x *Exec) Clamp(t *Tensor, lo *Tensor, hi *Tensor) *Tensor {
-	return (*Tensor)(x.made("Clamp", t).Clamp((*core.Tensor)(t), orNil("Clamp", 1, lo), orNil("Clamp", 2, hi)))
+	cx := x.enter("Clamp", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Clamp((*core.Tensor)(t), orNil("Clamp", 1, lo), orNil("Clamp", 2, hi)))
 }
 
 // ClampMax returns the lesser of t and hi, broadcast.
 func (x *Exec) ClampMax(t *Tensor, hi *Tensor) *Tensor {
-	return (*Tensor)(x.made("ClampMax", t, hi).ClampMax((*core.Tensor)(t), (*core.Tensor)(hi)))
+	cx := x.enter("ClampMax", t, hi)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ClampMax((*core.Tensor)(t), (*core.Tensor)(hi)))
 }
 
 // ClampMaxS returns the lesser of t and hi.
 func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
-	return (*Tensor)(x.made("ClampMaxS", t).ClampMaxS((*core.Tensor)(t), hi))
+	cx := x.enter("ClampMaxS", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ClampMaxS((*core.Tensor)(t), hi))
 }
 
 // ClampMin returns the greater of t and lo, broadcast.
 func (x *Exec) ClampMin(t *Tensor, lo *Tensor) *Tensor {
-	return (*Tensor)(x.made("ClampMin", t, lo).ClampMin((*core.Tensor)(t), (*core.Tensor)(lo)))
+	cx := x.enter("ClampMin", t, lo)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ClampMin((*core.Tensor)(t), (*core.Tensor)(lo)))
 }
 
 // ClampMinS returns the greater of t and lo.
 func (x *Exec) ClampMinS(t *Tensor, lo float64) *Tensor {
-	return (*Tensor)(x.made("ClampMinS", t).ClampMinS((*core.Tensor)(t), lo))
+	cx := x.enter("ClampMinS", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ClampMinS((*core.Tensor)(t), lo))
 }
 
 // ClampS returns t held between lo and hi. Where lo > hi the result is hi.
 func (x *Exec) ClampS(t *Tensor, lo float64, hi float64) *Tensor {
-	return (*Tensor)(x.made("ClampS", t).ClampS((*core.Tensor)(t), lo, hi))
+	cx := x.enter("ClampS", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ClampS((*core.Tensor)(t), lo, hi))
 }
 
 // ClampSInto sets dst to t held between lo and hi; dst may be t.
 func (x *Exec) ClampSInto(dst *Tensor, t *Tensor, lo float64, hi float64) {
-	x.made("ClampSInto", dst, t).ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
+	cx := x.enter("ClampSInto", dst, t)
+	defer core.Leave(cx)
+	cx.ClampSInto((*core.Tensor)(dst), (*core.Tensor)(t), lo, hi)
 }
 
 // FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
 func (x *Exec) FMax(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("FMax", a, b).FMax((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("FMax", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FMax((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
 func (x *Exec) FMin(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("FMin", a, b).FMin((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("FMin", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.FMin((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
 func (x *Exec) MaskedFill(t *Tensor, mask *Tensor, v *Tensor) *Tensor {
-	return (*Tensor)(x.made("MaskedFill", t, mask, v).MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
+	cx := x.enter("MaskedFill", t, mask, v)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedFill((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(v)))
 }
 
 // MaskedFillS returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by v.
 func (x *Exec) MaskedFillS(t *Tensor, mask *Tensor, v float64) *Tensor {
-	return (*Tensor)(x.made("MaskedFillS", t, mask).MaskedFillS((*core.Tensor)(t), (*core.Tensor)(mask), v))
+	cx := x.enter("MaskedFillS", t, mask)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedFillS((*core.Tensor)(t), (*core.Tensor)(mask), v))
 }
 
 // MaskedFillSInto sets dst to MaskedFillS; dst may be t.
 func (x *Exec) MaskedFillSInto(dst *Tensor, t *Tensor, mask *Tensor, v float64) {
-	x.made("MaskedFillSInto", dst, t, mask).MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
+	cx := x.enter("MaskedFillSInto", dst, t, mask)
+	defer core.Leave(cx)
+	cx.MaskedFillSInto((*core.Tensor)(dst), (*core.Tensor)(t), (*core.Tensor)(mask), v)
 }
 
 // Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
 func (x *Exec) Maximum(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Maximum", a, b).Maximum((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Maximum", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Maximum((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
 func (x *Exec) Minimum(a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Minimum", a, b).Minimum((*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Minimum", a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Minimum((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
 // NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
 func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
-	return (*Tensor)(x.made("NanToNum", t).NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
+	cx := x.enter("NanToNum", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
 }
 
 // Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
 func (x *Exec) Where(cond *Tensor, a *Tensor, b *Tensor) *Tensor {
-	return (*Tensor)(x.made("Where", cond, a, b).Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
+	cx := x.enter("Where", cond, a, b)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Where((*core.Tensor)(cond), (*core.Tensor)(a), (*core.Tensor)(b)))
 }

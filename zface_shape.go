@@ -17,182 +17,252 @@ type PadOpt struct {
 // AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
 // where that reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
-	return (*Tensor)(x.made("AsStrided", t).AsStrided((*core.Tensor)(t), shape, stride, offset))
+	cx := x.enter("AsStrided", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AsStrided((*core.Tensor)(t), shape, stride, offset))
 }
 
 // AtLeast1D returns t, as a vector if it has no dimension.
 func (x *Exec) AtLeast1D(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("AtLeast1D", t).AtLeast1D((*core.Tensor)(t)))
+	cx := x.enter("AtLeast1D", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.AtLeast1D((*core.Tensor)(t)))
 }
 
 // BroadcastTo is Expand.
 func (x *Exec) BroadcastTo(t *Tensor, shape ...int) *Tensor {
-	return (*Tensor)(x.made("BroadcastTo", t).BroadcastTo((*core.Tensor)(t), shape...))
+	cx := x.enter("BroadcastTo", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BroadcastTo((*core.Tensor)(t), shape...))
 }
 
 // Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0] are
 // skipped.
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
-	return (*Tensor)(x.made("Cat").Cat(coreList(ts), dim))
+	cx := x.enter("Cat")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Cat(coreList(ts), dim))
 }
 
 // Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
 func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
-	return faceList(x.made("Chunk", t).Chunk((*core.Tensor)(t), n, dim))
+	cx := x.enter("Chunk", t)
+	defer core.Leave(cx)
+	return faceList(cx.Chunk((*core.Tensor)(t), n, dim))
 }
 
 // Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of t for backward
 // then counts as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Detach", t).Detach((*core.Tensor)(t)))
+	cx := x.enter("Detach", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Detach((*core.Tensor)(t)))
 }
 
 // Diagonal returns the view of the diagonal, offset above the main one, of dimensions dim1 and dim2; it becomes the last dimension.
 func (x *Exec) Diagonal(t *Tensor, offset int, dim1 int, dim2 int) *Tensor {
-	return (*Tensor)(x.made("Diagonal", t).Diagonal((*core.Tensor)(t), offset, dim1, dim2))
+	cx := x.enter("Diagonal", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Diagonal((*core.Tensor)(t), offset, dim1, dim2))
 }
 
 // Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
 func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor {
-	return (*Tensor)(x.made("Expand", t).Expand((*core.Tensor)(t), shape...))
+	cx := x.enter("Expand", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Expand((*core.Tensor)(t), shape...))
 }
 
 // ExpandAs returns the view of t expanded to o's shape.
 func (x *Exec) ExpandAs(t *Tensor, o *Tensor) *Tensor {
-	return (*Tensor)(x.made("ExpandAs", t, o).ExpandAs((*core.Tensor)(t), (*core.Tensor)(o)))
+	cx := x.enter("ExpandAs", t, o)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ExpandAs((*core.Tensor)(t), (*core.Tensor)(o)))
 }
 
 // Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
 // end; a 0-d tensor becomes a vector of one element.
 func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
-	return (*Tensor)(x.made("Flatten", t).Flatten((*core.Tensor)(t), start, end))
+	cx := x.enter("Flatten", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Flatten((*core.Tensor)(t), start, end))
 }
 
 // Flip returns a copy of t with the order of the elements along the given dimensions reversed.
 func (x *Exec) Flip(t *Tensor, dims ...int) *Tensor {
-	return (*Tensor)(x.made("Flip", t).Flip((*core.Tensor)(t), dims...))
+	cx := x.enter("Flip", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Flip((*core.Tensor)(t), dims...))
 }
 
 // MoveDim returns the view in which the dimensions source lie where destination says; the others keep their order.
 func (x *Exec) MoveDim(t *Tensor, source []int, destination []int) *Tensor {
-	return (*Tensor)(x.made("MoveDim", t).MoveDim((*core.Tensor)(t), source, destination))
+	cx := x.enter("MoveDim", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MoveDim((*core.Tensor)(t), source, destination))
 }
 
 // Narrow returns the view of length elements from start on, of dimension dim.
 func (x *Exec) Narrow(t *Tensor, dim int, start int, length int) *Tensor {
-	return (*Tensor)(x.made("Narrow", t).Narrow((*core.Tensor)(t), dim, start, length))
+	cx := x.enter("Narrow", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Narrow((*core.Tensor)(t), dim, start, length))
 }
 
 // OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is no class
 // has only zeros.
 func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
-	return (*Tensor)(x.made("OneHot", t).OneHot((*core.Tensor)(t), classes))
+	cx := x.enter("OneHot", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.OneHot((*core.Tensor)(t), classes))
 }
 
 // Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it, and so
 // on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
-	return (*Tensor)(x.made("Pad", t).Pad((*core.Tensor)(t), pad, core.PadOpt(opt)))
+	cx := x.enter("Pad", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Pad((*core.Tensor)(t), pad, core.PadOpt(opt)))
 }
 
 // PadC is Pad with a complex constant.
 func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor {
-	return (*Tensor)(x.made("PadC", t).PadC((*core.Tensor)(t), pad, v))
+	cx := x.enter("PadC", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.PadC((*core.Tensor)(t), pad, v))
 }
 
 // Permute returns a view whose dimension i is t's dimension dims[i].
 func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor {
-	return (*Tensor)(x.made("Permute", t).Permute((*core.Tensor)(t), dims...))
+	cx := x.enter("Permute", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Permute((*core.Tensor)(t), dims...))
 }
 
 // Ravel returns t's elements as a contiguous vector in row-major order: a view of t if that is contiguous, else a copy.
 func (x *Exec) Ravel(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Ravel", t).Ravel((*core.Tensor)(t)))
+	cx := x.enter("Ravel", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Ravel((*core.Tensor)(t)))
 }
 
 // Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
 func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
-	return (*Tensor)(x.made("Repeat", t).Repeat((*core.Tensor)(t), times...))
+	cx := x.enter("Repeat", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Repeat((*core.Tensor)(t), times...))
 }
 
 // Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With no
 // dims, all of t moves by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {
-	return (*Tensor)(x.made("Roll", t).Roll((*core.Tensor)(t), shifts, dims))
+	cx := x.enter("Roll", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Roll((*core.Tensor)(t), shifts, dims))
 }
 
 // Select returns the view of element index of dimension dim, which goes.
 func (x *Exec) Select(t *Tensor, dim int, index int) *Tensor {
-	return (*Tensor)(x.made("Select", t).Select((*core.Tensor)(t), dim, index))
+	cx := x.enter("Select", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Select((*core.Tensor)(t), dim, index))
 }
 
 // Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
 // clamped to the dimension.
 func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
-	return (*Tensor)(x.made("Slice", t).Slice((*core.Tensor)(t), dim, start, end, step))
+	cx := x.enter("Slice", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Slice((*core.Tensor)(t), dim, start, end, step))
 }
 
 // Split returns the views of t's pieces of the given size along dimension dim; the last may be smaller.
 func (x *Exec) Split(t *Tensor, size int, dim int) []*Tensor {
-	return faceList(x.made("Split", t).Split((*core.Tensor)(t), size, dim))
+	cx := x.enter("Split", t)
+	defer core.Leave(cx)
+	return faceList(cx.Split((*core.Tensor)(t), size, dim))
 }
 
 // SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
 func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
-	return faceList(x.made("SplitSizes", t).SplitSizes((*core.Tensor)(t), sizes, dim))
+	cx := x.enter("SplitSizes", t)
+	defer core.Leave(cx)
+	return faceList(cx.SplitSizes((*core.Tensor)(t), sizes, dim))
 }
 
 // Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor {
-	return (*Tensor)(x.made("Squeeze", t).Squeeze((*core.Tensor)(t), dims...))
+	cx := x.enter("Squeeze", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Squeeze((*core.Tensor)(t), dims...))
 }
 
 // Stack returns the tensors, of equal shapes, along a new dimension dim.
 func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
-	return (*Tensor)(x.made("Stack").Stack(coreList(ts), dim))
+	cx := x.enter("Stack")
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Stack(coreList(ts), dim))
 }
 
 // T returns the transposed view of a matrix; t itself as a view if it has fewer dimensions.
 func (x *Exec) T(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("T", t).T((*core.Tensor)(t)))
+	cx := x.enter("T", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.T((*core.Tensor)(t)))
 }
 
 // Tile is Repeat where missing leading times are 1.
 func (x *Exec) Tile(t *Tensor, times ...int) *Tensor {
-	return (*Tensor)(x.made("Tile", t).Tile((*core.Tensor)(t), times...))
+	cx := x.enter("Tile", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Tile((*core.Tensor)(t), times...))
 }
 
 // Transpose returns the view with dimensions a and b exchanged.
 func (x *Exec) Transpose(t *Tensor, a int, b int) *Tensor {
-	return (*Tensor)(x.made("Transpose", t).Transpose((*core.Tensor)(t), a, b))
+	cx := x.enter("Transpose", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Transpose((*core.Tensor)(t), a, b))
 }
 
 // Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal, 0 being the main one.
 func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor {
-	return (*Tensor)(x.made("Tril", t).Tril((*core.Tensor)(t), diagonal))
+	cx := x.enter("Tril", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Tril((*core.Tensor)(t), diagonal))
 }
 
 // Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
 func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor {
-	return (*Tensor)(x.made("Triu", t).Triu((*core.Tensor)(t), diagonal))
+	cx := x.enter("Triu", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Triu((*core.Tensor)(t), diagonal))
 }
 
 // Unbind returns the views of t's elements along dimension dim, which goes.
 func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
-	return faceList(x.made("Unbind", t).Unbind((*core.Tensor)(t), dim))
+	cx := x.enter("Unbind", t)
+	defer core.Leave(cx)
+	return faceList(cx.Unbind((*core.Tensor)(t), dim))
 }
 
 // Unflatten returns the view of t with dimension dim divided into the given sizes, one of which may be -1.
 func (x *Exec) Unflatten(t *Tensor, dim int, sizes ...int) *Tensor {
-	return (*Tensor)(x.made("Unflatten", t).Unflatten((*core.Tensor)(t), dim, sizes...))
+	cx := x.enter("Unflatten", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Unflatten((*core.Tensor)(t), dim, sizes...))
 }
 
 // Unsqueeze returns the view with a dimension of size 1 inserted at dim.
 func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
-	return (*Tensor)(x.made("Unsqueeze", t).Unsqueeze((*core.Tensor)(t), dim))
+	cx := x.enter("Unsqueeze", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Unsqueeze((*core.Tensor)(t), dim))
 }
 
 // View returns t's elements as another shape over the same memory; one size may be -1. It fails where that needs a copy.
 func (x *Exec) View(t *Tensor, shape ...int) *Tensor {
-	return (*Tensor)(x.made("View", t).View((*core.Tensor)(t), shape...))
+	cx := x.enter("View", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.View((*core.Tensor)(t), shape...))
 }

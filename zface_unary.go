@@ -8,222 +8,310 @@ import (
 
 // Abs returns the magnitude; of a complex tensor it is real.
 func (x *Exec) Abs(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Abs", t).Abs((*core.Tensor)(t)))
+	cx := x.enter("Abs", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Abs((*core.Tensor)(t)))
 }
 
 // Acos returns the arc cosine; integers become float32.
 func (x *Exec) Acos(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Acos", t).Acos((*core.Tensor)(t)))
+	cx := x.enter("Acos", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Acos((*core.Tensor)(t)))
 }
 
 // Acosh returns the inverse hyperbolic cosine; integers become float32.
 func (x *Exec) Acosh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Acosh", t).Acosh((*core.Tensor)(t)))
+	cx := x.enter("Acosh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Acosh((*core.Tensor)(t)))
 }
 
 // Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
 // float32.
 func (x *Exec) Angle(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Angle", t).Angle((*core.Tensor)(t)))
+	cx := x.enter("Angle", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Angle((*core.Tensor)(t)))
 }
 
 // Asin returns the arc sine; integers become float32.
 func (x *Exec) Asin(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Asin", t).Asin((*core.Tensor)(t)))
+	cx := x.enter("Asin", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Asin((*core.Tensor)(t)))
 }
 
 // Asinh returns the inverse hyperbolic sine; integers become float32.
 func (x *Exec) Asinh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Asinh", t).Asinh((*core.Tensor)(t)))
+	cx := x.enter("Asinh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Asinh((*core.Tensor)(t)))
 }
 
 // Atan returns the arc tangent; integers become float32.
 func (x *Exec) Atan(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Atan", t).Atan((*core.Tensor)(t)))
+	cx := x.enter("Atan", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Atan((*core.Tensor)(t)))
 }
 
 // Atanh returns the inverse hyperbolic tangent; integers become float32.
 func (x *Exec) Atanh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Atanh", t).Atanh((*core.Tensor)(t)))
+	cx := x.enter("Atanh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Atanh((*core.Tensor)(t)))
 }
 
 // BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
 func (x *Exec) BitwiseNot(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("BitwiseNot", t).BitwiseNot((*core.Tensor)(t)))
+	cx := x.enter("BitwiseNot", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.BitwiseNot((*core.Tensor)(t)))
 }
 
 // Ceil rounds up; integers stay.
 func (x *Exec) Ceil(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Ceil", t).Ceil((*core.Tensor)(t)))
+	cx := x.enter("Ceil", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Ceil((*core.Tensor)(t)))
 }
 
 // Conj returns the complex conjugate; a real tensor's is a copy.
 func (x *Exec) Conj(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Conj", t).Conj((*core.Tensor)(t)))
+	cx := x.enter("Conj", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Conj((*core.Tensor)(t)))
 }
 
 // Cos returns the cosine; integers become float32.
 func (x *Exec) Cos(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Cos", t).Cos((*core.Tensor)(t)))
+	cx := x.enter("Cos", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Cos((*core.Tensor)(t)))
 }
 
 // Cosh returns the hyperbolic cosine; integers become float32.
 func (x *Exec) Cosh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Cosh", t).Cosh((*core.Tensor)(t)))
+	cx := x.enter("Cosh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Cosh((*core.Tensor)(t)))
 }
 
 // Erf returns the error function; integers become float32.
 func (x *Exec) Erf(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Erf", t).Erf((*core.Tensor)(t)))
+	cx := x.enter("Erf", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Erf((*core.Tensor)(t)))
 }
 
 // Erfc returns 1 - erf(t), exact for large t; integers become float32.
 func (x *Exec) Erfc(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Erfc", t).Erfc((*core.Tensor)(t)))
+	cx := x.enter("Erfc", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Erfc((*core.Tensor)(t)))
 }
 
 // Erfinv returns the inverse of the error function, infinite at -1 and 1; integers become float32.
 func (x *Exec) Erfinv(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Erfinv", t).Erfinv((*core.Tensor)(t)))
+	cx := x.enter("Erfinv", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Erfinv((*core.Tensor)(t)))
 }
 
 // Exp returns e to the power of t; integers become float32.
 func (x *Exec) Exp(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Exp", t).Exp((*core.Tensor)(t)))
+	cx := x.enter("Exp", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Exp((*core.Tensor)(t)))
 }
 
 // Exp2 returns 2 to the power of t; integers become float32.
 func (x *Exec) Exp2(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Exp2", t).Exp2((*core.Tensor)(t)))
+	cx := x.enter("Exp2", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Exp2((*core.Tensor)(t)))
 }
 
 // Expm1 returns exp(t) - 1, exact near 0; integers become float32.
 func (x *Exec) Expm1(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Expm1", t).Expm1((*core.Tensor)(t)))
+	cx := x.enter("Expm1", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Expm1((*core.Tensor)(t)))
 }
 
 // Floor rounds down; integers stay.
 func (x *Exec) Floor(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Floor", t).Floor((*core.Tensor)(t)))
+	cx := x.enter("Floor", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Floor((*core.Tensor)(t)))
 }
 
 // Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
 func (x *Exec) Frac(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Frac", t).Frac((*core.Tensor)(t)))
+	cx := x.enter("Frac", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Frac((*core.Tensor)(t)))
 }
 
 // ImagPart returns the view of the imaginary parts of a complex tensor.
 func (x *Exec) ImagPart(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("ImagPart", t).ImagPart((*core.Tensor)(t)))
+	cx := x.enter("ImagPart", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.ImagPart((*core.Tensor)(t)))
 }
 
 // IsFinite reports as bool which elements are neither infinite nor NaN, of complex ones in both parts.
 func (x *Exec) IsFinite(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("IsFinite", t).IsFinite((*core.Tensor)(t)))
+	cx := x.enter("IsFinite", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IsFinite((*core.Tensor)(t)))
 }
 
 // IsInf reports as bool which elements are infinite, of complex ones in either part.
 func (x *Exec) IsInf(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("IsInf", t).IsInf((*core.Tensor)(t)))
+	cx := x.enter("IsInf", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IsInf((*core.Tensor)(t)))
 }
 
 // IsNaN reports as bool which elements are NaN, of complex ones in either part.
 func (x *Exec) IsNaN(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("IsNaN", t).IsNaN((*core.Tensor)(t)))
+	cx := x.enter("IsNaN", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.IsNaN((*core.Tensor)(t)))
 }
 
 // Log returns the natural logarithm; integers become float32.
 func (x *Exec) Log(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Log", t).Log((*core.Tensor)(t)))
+	cx := x.enter("Log", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Log((*core.Tensor)(t)))
 }
 
 // Log10 returns the logarithm to base 10; integers become float32.
 func (x *Exec) Log10(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Log10", t).Log10((*core.Tensor)(t)))
+	cx := x.enter("Log10", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Log10((*core.Tensor)(t)))
 }
 
 // Log1p returns log(1 + t), exact near 0; integers become float32.
 func (x *Exec) Log1p(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Log1p", t).Log1p((*core.Tensor)(t)))
+	cx := x.enter("Log1p", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Log1p((*core.Tensor)(t)))
 }
 
 // Log2 returns the logarithm to base 2; integers become float32.
 func (x *Exec) Log2(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Log2", t).Log2((*core.Tensor)(t)))
+	cx := x.enter("Log2", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Log2((*core.Tensor)(t)))
 }
 
 // LogicalNot reports as bool which elements are zero.
 func (x *Exec) LogicalNot(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("LogicalNot", t).LogicalNot((*core.Tensor)(t)))
+	cx := x.enter("LogicalNot", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.LogicalNot((*core.Tensor)(t)))
 }
 
 // Positive returns t itself; it fails for bool.
 func (x *Exec) Positive(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Positive", t).Positive((*core.Tensor)(t)))
+	cx := x.enter("Positive", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Positive((*core.Tensor)(t)))
 }
 
 // RealPart returns the view of the real parts of a complex tensor.
 func (x *Exec) RealPart(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("RealPart", t).RealPart((*core.Tensor)(t)))
+	cx := x.enter("RealPart", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RealPart((*core.Tensor)(t)))
 }
 
 // Reciprocal returns 1/t; integers become float32.
 func (x *Exec) Reciprocal(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Reciprocal", t).Reciprocal((*core.Tensor)(t)))
+	cx := x.enter("Reciprocal", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Reciprocal((*core.Tensor)(t)))
 }
 
 // Round rounds to the nearest whole number, halves to the even one; integers stay.
 func (x *Exec) Round(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Round", t).Round((*core.Tensor)(t)))
+	cx := x.enter("Round", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Round((*core.Tensor)(t)))
 }
 
 // RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
 // Half types round after each of the three steps.
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
-	return (*Tensor)(x.made("RoundDecimals", t).RoundDecimals((*core.Tensor)(t), decimals))
+	cx := x.enter("RoundDecimals", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RoundDecimals((*core.Tensor)(t), decimals))
 }
 
 // Rsqrt returns 1/sqrt(t); integers become float32.
 func (x *Exec) Rsqrt(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Rsqrt", t).Rsqrt((*core.Tensor)(t)))
+	cx := x.enter("Rsqrt", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Rsqrt((*core.Tensor)(t)))
 }
 
 // Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
 func (x *Exec) Sgn(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sgn", t).Sgn((*core.Tensor)(t)))
+	cx := x.enter("Sgn", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sgn((*core.Tensor)(t)))
 }
 
 // Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
 func (x *Exec) Sign(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sign", t).Sign((*core.Tensor)(t)))
+	cx := x.enter("Sign", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sign((*core.Tensor)(t)))
 }
 
 // Sin returns the sine; integers become float32.
 func (x *Exec) Sin(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sin", t).Sin((*core.Tensor)(t)))
+	cx := x.enter("Sin", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sin((*core.Tensor)(t)))
 }
 
 // Sinh returns the hyperbolic sine; integers become float32.
 func (x *Exec) Sinh(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sinh", t).Sinh((*core.Tensor)(t)))
+	cx := x.enter("Sinh", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sinh((*core.Tensor)(t)))
 }
 
 // Sqrt returns the square root; integers become float32.
 func (x *Exec) Sqrt(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Sqrt", t).Sqrt((*core.Tensor)(t)))
+	cx := x.enter("Sqrt", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Sqrt((*core.Tensor)(t)))
 }
 
 // Square returns t*t; bool becomes int64.
 func (x *Exec) Square(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Square", t).Square((*core.Tensor)(t)))
+	cx := x.enter("Square", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Square((*core.Tensor)(t)))
 }
 
 // Tan returns the tangent; integers become float32.
 func (x *Exec) Tan(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Tan", t).Tan((*core.Tensor)(t)))
+	cx := x.enter("Tan", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Tan((*core.Tensor)(t)))
 }
 
 // Trunc rounds toward zero; integers stay.
 func (x *Exec) Trunc(t *Tensor) *Tensor {
-	return (*Tensor)(x.made("Trunc", t).Trunc((*core.Tensor)(t)))
+	cx := x.enter("Trunc", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Trunc((*core.Tensor)(t)))
 }

@@ -191,7 +191,7 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 		if fresh && usable {
 			return old.t, true
 		}
-		old.t.Close()
+		old.t.close()
 	}
 	k.t = x.uncast().ToDType(t, to)
 	x.s.keepCast(home, k, at, found)
@@ -244,7 +244,7 @@ func (s *session) isOpen(sc *scope) bool {
 // dropCasts closes the copies that the scope keeps.
 func (sc *scope) dropCasts() {
 	for i := range sc.casts {
-		sc.casts[i].t.Close()
+		sc.casts[i].t.close()
 		sc.casts[i] = keptCast{}
 	}
 	sc.casts = sc.casts[:0]

@@ -96,6 +96,7 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
 	r := &run{x: x, last: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
 	r.check(roots, inputs)
+	x.check(op, s.apart("a backward pass cannot run"))
 	for _, t := range roots {
 		if t.node != nil { // user code that runs in between may close the roots
 			t.node.refs.Add(1)
@@ -105,7 +106,11 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 	defer s.restore(s.mark())
 	s.push()
 	s.run = r
-	defer func() { s.run = r.outer }()
+	defer func() {
+		if !s.torn() {
+			s.run = r.outer
+		}
+	}()
 	r.plan(roots)
 	for i, t := range roots {
 		r.start(t, r.seed(t, grads[i]))
@@ -117,7 +122,7 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 	for len(r.callbacks) > 0 {
 		f := r.callbacks[0]
 		r.callbacks = r.callbacks[1:]
-		f(x)
+		s.outside(op, func() { f(x) })
 	}
 	if inputs == nil {
 		return nil
@@ -412,7 +417,7 @@ func (r *run) done(g *Tensor) {
 			return
 		}
 	}
-	g.Close()
+	g.close()
 }
 
 // failed names the part of the pass in which err came up.
@@ -541,7 +546,7 @@ func (r *run) accumulate() {
 	}
 	for i := range r.retained {
 		c := &r.retained[i]
-		c.k.grad.Close()
+		c.k.grad.close()
 		c.taken.own()
 		c.k.grad = c.taken
 	}

@@ -109,6 +109,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
+	if err := s.apart("a graph cannot be captured"); err != nil {
+		return nil, err
+	}
 	dev := x.m.stream.Device()
 	spec, err := opt.spec(dev)
 	if err != nil {
@@ -146,7 +149,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	}()
 	err = Try(func() {
 		c.generator(y.Generator())
-		f(y)
+		s.outside("Capture", func() { f(y) })
 	})
 	returned = true
 	if err == nil {
@@ -350,6 +353,9 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.capture.refuse("Replay"); err != nil {
 		return err
 	}
+	if err := x.s.apart("a graph cannot be replayed"); err != nil {
+		return err
+	}
 	if len(g.draws) == 0 {
 		return g.run(x)
 	}
@@ -472,7 +478,7 @@ func (g *Graph) drop() {
 	g.generators, g.draws = nil, nil
 	for _, t := range g.scope.list {
 		if t.scope == g.scope {
-			t.Close()
+			t.close()
 		}
 	}
 	g.scope.list = nil

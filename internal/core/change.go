@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/rt"
@@ -101,7 +102,7 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	}
 	c, done := &s.together, false
 	s.change = c
-	defer func() {
+	defer func() { // also of a torn session: nobody else touches c, which has the turns of streams
 		s.change = nil
 		if !done {
 			c.takeBack()
@@ -115,6 +116,14 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 		s.capture.counted = append(s.capture.counted, c.counted...)
 	}
 	done = true
+}
+
+// apart refuses what cannot be a part of the Together under way, which has the turns of its streams until all is handed over.
+func (s *session) apart(what string) error {
+	if s.change == nil {
+		return nil
+	}
+	return fault.New(fault.Invalid, "%s while changes are put together that wait for each other; do it before or after", what)
 }
 
 // hand gives the launch in f.dl to the driver, or lets it wait.
@@ -304,6 +313,8 @@ func undo(list []func()) {
 // Undo has f called if the Together under way in x's session fails, or the capture under way: the work never runs, and what the host noted of it is taken back.
 // Where both fail f is called twice.
 func Undo(x *Exec, f func()) {
+	Enter(x, "Undo")
+	defer Leave(x)
 	if c := x.s.change; c != nil {
 		c.undo = append(c.undo, f)
 	}

@@ -45,7 +45,7 @@ type recomputed struct {
 // drop notes that the graph needs the tensor no more.
 func (r recomputed) drop() {
 	s := &r.c.saved[r.i]
-	s.again.Close()
+	s.again.close()
 	s.again, s.dropped = nil, true
 	if r.c.left--; r.c.left == 0 {
 		r.c.inputs.release()
@@ -82,7 +82,7 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	}
 	c.rng.begin(x)
 	m := x.m
-	m.saved = &savedHooks{pack: c.pack, unpack: c.unpack}
+	m.saved = &savedHooks{pack: c.pack, unpack: c.unpack, ours: true}
 	outs := x.with(m).WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
 	c.rng.end()
 	return outs
@@ -118,14 +118,14 @@ func (c *checkpoint) again(x *Exec) {
 			c.forget()
 		}
 	}()
-	m.saved = &savedHooks{pack: func(_ *Exec, t *Tensor) any {
+	m.saved = &savedHooks{ours: true, pack: func(_ *Exec, t *Tensor) any {
 		c.collect(n, t)
 		n++
 		return nil
 	}}
 	m.generator = c.rng.rewind(x, m.generator)
 	defer c.rng.wind(x)
-	x.with(m).Scope(func(x *Exec) {
+	x.with(m).scoped(func(x *Exec) {
 		b := &back{x: x, n: c.inputs}
 		ins := make([]*Tensor, len(c.needs))
 		for i := range ins {
@@ -135,7 +135,7 @@ func (c *checkpoint) again(x *Exec) {
 				t.leaf = &leaf{owner: &Tensor{st: t.st, dt: t.dt, form: t.form}, meta: metaOf(t)}
 			}
 		}
-		c.f(x, ins)
+		s.outside("Checkpoint", func() { c.f(x, ins) })
 	})
 	if n != len(c.saved) {
 		c.differ("it saved %d tensors for backward, and %d before", n-1, len(c.saved)-1)
@@ -161,14 +161,14 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 	}
 	k := t.alias()
 	k.own()
-	old.again.Close()
+	old.again.close()
 	old.again = k
 }
 
 // forget closes what the last run saved and nobody has used up.
 func (c *checkpoint) forget() {
 	for i := range c.saved {
-		c.saved[i].again.Close()
+		c.saved[i].again.close()
 		c.saved[i].again = nil
 	}
 }

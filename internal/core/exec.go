@@ -52,6 +52,7 @@ type owned struct {
 
 // session is the state of one goroutine: the innermost scope, the call frames, and the Execs derived so far that own nothing.
 type session struct {
+	gate    gate
 	dev     *rt.Device
 	derived map[mode]*Exec
 	scope   *scope
@@ -71,8 +72,6 @@ type session struct {
 	host  *rt.Device
 	// capture is the graph that is being recorded, or nil.
 	capture *capture
-	// busy says that an operation runs: a second one can only be another goroutine's.
-	busy bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
 	// run is the innermost backward pass under way.
@@ -111,6 +110,9 @@ func (x *Exec) with(m mode) *Exec {
 
 // Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
 func (x *Exec) Fork() (*Exec, error) {
+	if x.s.torn() {
+		return nil, x.s.refused("Fork")
+	}
 	st, err := x.m.stream.Device().Stream()
 	if err != nil {
 		return nil, err
@@ -209,7 +211,12 @@ func (x *Exec) Synchronize() error {
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
-func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitIn(st, x.recording().rt()) }
+func (x *Exec) WaitStream(st *rt.Stream) error {
+	if err := x.s.apart("a stream cannot be made to wait"); err != nil {
+		return err
+	}
+	return x.m.stream.WaitIn(st, x.recording().rt())
+}
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {

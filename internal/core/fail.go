@@ -191,7 +191,6 @@ func (x *Exec) check(op string, err error) {
 // abandon undoes a call that fails, and those that it made.
 func (f *frame) abandon() {
 	s := f.x.s
-	s.busy = false
 	for s.depth > 0 {
 		g := s.frames[s.depth-1]
 		g.undo()
@@ -213,7 +212,7 @@ func (f *frame) undo() {
 	}
 	for i := 0; i < f.outs; i++ {
 		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
-			t.Close()
+			t.close()
 		}
 	}
 	f.closeTemps()
@@ -227,8 +226,11 @@ type mark struct {
 
 func (s *session) mark() mark { return mark{s.scope, s.depth, len(s.doing)} }
 
-// restore closes the scopes opened since m, and undoes the calls that a panic left in the middle.
+// restore closes the scopes opened since m, and undoes the calls that a panic left in the middle. Of a torn session nothing is left to do.
 func (s *session) restore(m mark) {
+	if s.torn() {
+		return
+	}
 	if s.depth > m.depth {
 		s.frames[m.depth].abandon()
 	}

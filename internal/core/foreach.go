@@ -153,6 +153,8 @@ func TakeStep(x *Exec, s *Step) {
 	if len(s.Which) == 0 {
 		return
 	}
+	Enter(x, rowForeach.Name)
+	defer Leave(x)
 	x = x.NoGrad()
 	x.together(rowForeach.Name, func(x *Exec) {
 		x.advance(s)
@@ -210,7 +212,7 @@ func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	}
 	x.s.leave(f)
 	x.together(rowForeach.Name, func(x *Exec) {
-		x.Scope(func(x *Exec) {
+		x.scoped(func(x *Exec) {
 			copies := make([][]*Tensor, len(lists))
 			for j, l := range lists {
 				copies[j] = slices.Clone(l)
@@ -264,6 +266,8 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	if len(grads) == 0 {
 		return
 	}
+	Enter(x, "Unscale")
+	defer Leave(x)
 	x = x.NoGrad()
 	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
 }
@@ -288,6 +292,8 @@ func runUpdateScale(f *frame) error {
 
 // UpdateScale ends a step of scaled losses: row and scale, a float32, follow from the flags, which are cleared.
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
+	Enter(x, "UpdateScale")
+	defer Leave(x)
 	f := x.NoGrad().op(rowUpdateScale)
 	f.many = append(append(f.many, row, scale), found...)
 	f.opt = updateScale{bitsOf(growth), bitsOf(backoff), interval}

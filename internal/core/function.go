@@ -46,6 +46,11 @@ func (c *FunctionContext) Save(ts ...*Tensor) {
 // Saved returns what Save kept, in the scope of Backward.
 func (c *FunctionContext) Saved() []*Tensor {
 	c.recorded("Saved")
+	if c.x == nil {
+		panicAt("Saved", fault.Invalid, "the context is that of Forward; ask the one that Backward is given")
+	}
+	c.x.s.in("Saved")
+	defer c.x.s.out()
 	b := &back{x: c.x, n: c.n}
 	out := make([]*Tensor, len(c.n.saved))
 	for i := range out {
@@ -100,7 +105,9 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	defer s.restore(s.mark())
 	s.push()
 	y, ins := x.forFunction(fn, inputs)
-	outs := fn.Forward(y.NoGrad(), c, ins...)
+	z := y.NoGrad()
+	var outs []*Tensor
+	s.outside("Function", func() { outs = fn.Forward(z, c, ins...) })
 	for i, o := range outs {
 		if o == nil || o.closed.Load() {
 			x.fail("Function", fault.Invalid, inputs, "Forward returned no tensor, or a closed one, as output %d", i)
@@ -202,7 +209,9 @@ func backFunction(b *back) {
 	for i := range gs {
 		gs[i] = b.grad(i)
 	}
-	res, err := st.fn.Backward(c.x, &c, gs...)
+	var res []*Tensor
+	var err error
+	b.x.s.outside("Function", func() { res, err = st.fn.Backward(c.x, &c, gs...) })
 	stop := func(e *fault.Error) {
 		e.Op, e.File, e.Line = "Function", st.file, st.line
 		panic(e)

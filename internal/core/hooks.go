@@ -117,7 +117,7 @@ func (t *Tensor) RetainsGrad() bool { return t.node != nil && t.node.keptOf(t.ou
 func (n *node) dropKept(t *Tensor) {
 	if k := n.keptOf(t.out); k != nil && k.owner == t {
 		n.extra.kept = without(n.extra.kept, k)
-		k.grad.Close()
+		k.grad.close()
 	}
 }
 
@@ -176,7 +176,7 @@ func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 	s.push()
 	var res *Tensor
 	err := Try(func() {
-		if res = h.f(x, g); res == nil {
+		if s.outside(r.op, func() { res = h.f(x, g) }); res == nil {
 			return
 		}
 		switch {
@@ -205,6 +205,17 @@ func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 type savedHooks struct {
 	pack   func(x *Exec, t *Tensor) any
 	unpack func(x *Exec, v any) *Tensor
+	// ours says that the functions are the library's.
+	ours bool
+}
+
+// call calls one of them by way of f.
+func (h *savedHooks) call(s *session, op string, f func()) {
+	if h.ours {
+		f()
+	} else {
+		s.outside(op, f)
+	}
 }
 
 // SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
@@ -214,8 +225,9 @@ type savedHooks struct {
 // hooks are not checked for changes in place.
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
 	m := x.m
-	m.saved = &savedHooks{pack, unpack}
-	f(x.with(m))
+	m.saved = &savedHooks{pack: pack, unpack: unpack}
+	y := x.with(m)
+	x.s.outside("SavedTensorHooks", func() { f(y) })
 }
 
 // pack saves t by way of the hooks of n's mode.
@@ -227,7 +239,9 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 	h := t.alias()
 	s.adopt(h)
 	version := t.st.version.Load()
-	v := n.m.saved.pack(x.with(m), h)
+	y := x.with(m)
+	var v any
+	n.m.saved.call(s, n.row.Name, func() { v = n.m.saved.pack(y, h) })
 	if t.st.version.Load() != version {
 		panicAt(n.row.Name, fault.Invalid, "A saved tensor pack hook is modifying its input in place; Clone it first")
 	}
@@ -256,7 +270,9 @@ func (b *back) unpackHooked(i int) *Tensor {
 	x, s := b.x, &b.n.saved[i]
 	m := x.m
 	m.noGrad = true
-	t := b.n.m.saved.unpack(x.with(m), b.n.extra.packed[i])
+	y := x.with(m)
+	var t *Tensor
+	b.n.m.saved.call(x.s, b.n.row.Name, func() { t = b.n.m.saved.unpack(y, b.n.extra.packed[i]) })
 	switch {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
@@ -278,7 +294,7 @@ func (n *node) dropPacked() {
 	for _, v := range n.extra.packed {
 		switch v := v.(type) {
 		case *Tensor:
-			v.Close()
+			v.close()
 		case recomputed:
 			v.drop()
 		}

@@ -332,7 +332,7 @@ func (t *Tensor) SetGrad(g *Tensor) {
 
 func (l *leaf) setGrad(g *Tensor) {
 	if l.grad != nil && l.grad != g {
-		l.grad.Close()
+		l.grad.close()
 	}
 	if g != nil {
 		g.own()

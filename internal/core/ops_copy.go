@@ -91,7 +91,7 @@ func (x *Exec) ToDType(t *Tensor, dt dtype.DType) *Tensor {
 // CopyInto sets dst's elements to src's, broadcast and converted. src may be on another device.
 func (x *Exec) CopyInto(dst, src *Tensor) {
 	if src.st.dev != x.m.stream.Device() {
-		x.Scope(func(x *Exec) { x.CopyInto(dst, x.To(src, ToOpt{})) })
+		x.scoped(func(x *Exec) { x.CopyInto(dst, x.To(src, ToOpt{})) })
 		return
 	}
 	x.op(rowCopyInto, src).call1Into(dst)

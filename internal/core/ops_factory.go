@@ -64,7 +64,7 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	}
 	t := x.Empty(shape, dt)
 	if err := x.writeBytes(t, data); err != nil {
-		t.Close()
+		t.close()
 		x.check("FromBytes", err)
 	}
 	return t
@@ -80,7 +80,7 @@ func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
 		x = x.On(t.st.dev.DefaultStream())
 	}
 	err := Try(func() {
-		x.Scope(func(x *Exec) { x.check(op, x.readBytes(x.NoGrad().Contiguous(t), out)) })
+		x.scoped(func(x *Exec) { x.check(op, x.readBytes(x.NoGrad().Contiguous(t), out)) })
 	})
 	if err != nil {
 		return nil, err
@@ -117,8 +117,8 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
 func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
-	if x.s.change != nil {
-		return fault.New(fault.Invalid, "a tensor cannot be read while changes are put together that wait for each other; read it before or after")
+	if err := x.s.apart("a tensor cannot be read"); err != nil {
+		return err
 	}
 	seq, err := st.Begin(opRead, nil)
 	if err != nil {

@@ -227,7 +227,7 @@ func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt Scatte
 // ScatterInto sets dst to Scatter of t; dst may be t.
 func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) {
 	mode := x.scatterMode("Scatter", opt)
-	x.Scope(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
+	x.scoped(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
 }
 
 // ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in

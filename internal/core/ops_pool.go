@@ -169,13 +169,9 @@ func (x *Exec) planes(op string, t *Tensor, f func(x *Exec, t *Tensor) []*Tensor
 // compositeMany is composite for operations with several results.
 func (x *Exec) compositeMany(name string, f func(x *Exec) []*Tensor) []*Tensor {
 	s := x.s
-	outer, doing := s.scope, len(s.doing)
+	defer s.restore(s.mark())
 	s.doing = append(s.doing, name)
 	s.push()
-	defer func() {
-		s.popTo(outer)
-		s.doing = s.doing[:doing]
-	}()
 	ts := f(x)
 	for _, t := range ts {
 		s.lift(t)
@@ -187,7 +183,7 @@ func (x *Exec) compositeMany(name string, f func(x *Exec) []*Tensor) []*Tensor {
 // kernel is the window's height and width.
 func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
 	y, places := x.MaxPool2dWithIndices(t, kernel, opt)
-	places.Close()
+	places.close()
 	return y
 }
 

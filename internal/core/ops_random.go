@@ -244,6 +244,6 @@ func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	f.call()
 	y, mask := f.out[0], f.out[1]
 	x.s.leave(f)
-	mask.Close()
+	mask.close()
 	return y
 }

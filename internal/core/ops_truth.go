@@ -51,7 +51,7 @@ func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 		return false, nil
 	}
 	err = Try(func() {
-		x.NoGrad().Scope(func(x *Exec) {
+		x.NoGrad().scoped(func(x *Exec) {
 			v, err := x.Item(x.All(x.Eq(a, b), nil, false))
 			x.check("Equal", err)
 			same = v != 0

@@ -355,6 +355,9 @@ func runCopyAcross(f *frame) error {
 
 // reading does a copy that reads t on stream from of its device, in order with other work on t.
 func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
+	if err := f.x.s.apart("a tensor cannot be copied from the device"); err != nil {
+		return err
+	}
 	f.release() // a call has one stream's turn at a time; the copy to the frame's own stream is waited for, or goes to memory that nobody knows yet
 	seq, err := from.Begin(opRead, nil)
 	if err != nil {

@@ -95,10 +95,6 @@ const (
 func (f *frame) call() {
 	x, r := f.x, f.row
 	s := x.s
-	if s.busy {
-		f.shared()
-	}
-	s.busy = true
 	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
@@ -127,7 +123,6 @@ func (f *frame) call() {
 	if s.tap != nil {
 		s.tap.After(f)
 	}
-	s.busy = false
 }
 
 // checkOperands refuses absent operands that the row needs, and those that cannot be used here.
@@ -279,15 +274,17 @@ func (f *frame) nested(g func()) {
 	s, done := f.x.s, false
 	doing := len(s.doing)
 	s.doing = append(s.doing, f.row.Name)
-	s.busy = false
 	defer func() {
+		if s.torn() {
+			return
+		}
 		s.doing = s.doing[:doing]
 		if !done {
 			f.abandon()
 		}
 	}()
 	g()
-	s.busy, done = true, true
+	done = true
 }
 
 // temp notes a handle that the call made for itself; it is closed when the call ends.
@@ -298,7 +295,7 @@ func (f *frame) temp(t *Tensor) *Tensor {
 
 func (f *frame) closeTemps() {
 	for i, t := range f.temps {
-		t.Close()
+		t.close()
 		f.temps[i] = nil
 	}
 	f.temps = f.temps[:0]

@@ -2,6 +2,7 @@ package core
 
 // scope is a list of handles that are closed together. The list is a strong reference: its tensors are never loose.
 type scope struct {
+	s      *session
 	parent *scope
 	list   []*Tensor
 	// capture is the graph that was being recorded when the scope was opened.
@@ -9,6 +10,14 @@ type scope struct {
 	// casts are parameters that autocast converted, and castAt says where.
 	casts  []keptCast
 	castAt map[castKey]int
+}
+
+// leave takes t off the end of the list, so that the list does not grow by temporaries that are closed in turn.
+func (sc *scope) leave(t *Tensor) {
+	if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
+		sc.list[n] = nil
+		sc.list = sc.list[:n]
+	}
 }
 
 // adopt gives the handle to the innermost scope, or makes it loose.
@@ -27,7 +36,7 @@ func (s *session) push() {
 	if n := len(s.spare); n > 0 {
 		sc, s.spare = s.spare[n-1], s.spare[:n-1]
 	} else {
-		sc = &scope{}
+		sc = &scope{s: s}
 	}
 	sc.parent, sc.capture = s.scope, s.capture
 	s.scope = sc
@@ -40,7 +49,7 @@ func (s *session) pop() {
 	sc.list = sc.list[:0]
 	for i, t := range list {
 		if t.scope == sc {
-			t.Close()
+			t.close()
 		}
 		list[i] = nil
 	}
@@ -53,6 +62,9 @@ func (s *session) pop() {
 
 // popTo closes scopes until sc is the innermost.
 func (s *session) popTo(sc *scope) {
+	if s.torn() {
+		return
+	}
 	for s.scope != sc {
 		s.pop()
 	}
@@ -84,7 +96,8 @@ func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	s := x.s
 	defer s.restore(s.mark())
 	s.push()
-	t := f(x)
+	var t *Tensor
+	s.outside("Within", func() { t = f(x) })
 	s.lift(t)
 	return t
 }
@@ -94,16 +107,34 @@ func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 	s := x.s
 	defer s.restore(s.mark())
 	s.push()
-	ts := f(x)
+	var ts []*Tensor
+	s.outside("WithinMany", func() { ts = f(x) })
 	for _, t := range ts {
 		s.lift(t)
 	}
 	return ts
 }
 
+// within is Within for functions of the library.
+func (x *Exec) within(f func(x *Exec) *Tensor) *Tensor {
+	s := x.s
+	defer s.restore(s.mark())
+	s.push()
+	t := f(x)
+	s.lift(t)
+	return t
+}
+
+// scoped is Scope for functions of the library.
+func (x *Exec) scoped(f func(x *Exec)) {
+	defer x.s.restore(x.s.mark())
+	x.s.push()
+	f(x)
+}
+
 // Scope runs f in a new scope and closes what f made, also when f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
 	defer x.s.restore(x.s.mark())
 	x.s.push()
-	f(x)
+	x.s.outside("Scope", func() { f(x) })
 }

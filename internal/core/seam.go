@@ -7,24 +7,36 @@ import (
 
 // What the packages above the face need besides it. They reach core by converting the face's types.
 
+// Each function that uses a session goes through its gate, as the methods of the face do.
+
 // Own takes t out of its scope, so that none closes it, and returns it: a struct holds it from now on and closes it.
 func Own(t *Tensor) *Tensor {
 	// A scope that stays open for long, around a training loop, must not collect what was made in it and went.
 	if sc := t.scope; sc != nil {
-		if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
-			sc.list[n] = nil
-			sc.list = sc.list[:n]
-		}
+		sc.s.in("Keep")
+		defer sc.s.out()
+		sc.leave(t)
 	}
 	t.own()
 	return t
 }
 
 // Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
-func Temporary(x *Exec, t *Tensor) bool { return t != nil && t.scope != nil && t.scope == x.s.scope }
+func Temporary(x *Exec, t *Tensor) bool {
+	if t == nil || t.scope == nil {
+		return false
+	}
+	Enter(x, "Close")
+	defer Leave(x)
+	return t.scope == x.s.scope
+}
 
 // Together is together for the packages above the face.
-func Together(x *Exec, op string, f func(x *Exec)) { x.together(op, f) }
+func Together(x *Exec, op string, f func(x *Exec)) {
+	Enter(x, op)
+	defer Leave(x)
+	x.together(op, func(x *Exec) { x.s.outside(op, func() { f(x) }) })
+}
 
 // Assign sets tensors of one element to numbers, all or none of them, for callers that have no Exec: on the default streams of their devices, in order with the
 // work of other streams.
@@ -49,7 +61,11 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 }
 
 // Capturing reports whether x's session is capturing a graph.
-func Capturing(x *Exec) bool { return x.s.capture != nil }
+func Capturing(x *Exec) bool {
+	Enter(x, "Capturing")
+	defer Leave(x)
+	return x.s.capture != nil
+}
 
 // CaptureStream returns a stream of x's device for several captures that nobody else has until it is given back.
 func CaptureStream(x *Exec) (st *rt.Stream, giveBack func(), err error) {

@@ -1,44 +1,9 @@
 package core
 
 import (
-	"bytes"
-	"fmt"
 	"maps"
-	"runtime"
 	"slices"
-
-	"tenon.dev/fault"
-	"tenon.dev/internal/origin"
 )
-
-// shared panics because two goroutines use one session. It names the line of the other one's call where that call is still running.
-func (f *frame) shared() {
-	s := f.x.s
-	e := fault.New(fault.Invalid, "two goroutines use one Exec at once%s; give each goroutine its own with Fork", s.otherCall())
-	e.Op = f.row.Name
-	e.File, e.Line = caller()
-	panic(e)
-}
-
-// otherCall looks for the goroutine in whose stack an operation of this session runs, apart from the calling one. A stack shows the
-// receivers of methods, and frames belong to one session.
-func (s *session) otherCall() string {
-	buf := make([]byte, 1<<20)
-	stacks := bytes.Split(buf[:runtime.Stack(buf, true)], []byte("\n\n"))
-	for _, stack := range stacks[1:] {
-		for _, f := range s.frames {
-			at := bytes.Index(stack, fmt.Appendf(nil, "(*frame).call(%p", f))
-			if at < 0 {
-				continue
-			}
-			frames := stack[bytes.LastIndexByte(stack[:at], '\n')+1:]
-			if place := origin.In(string(frames)); place != "" {
-				return ", the other at " + place
-			}
-		}
-	}
-	return ""
-}
 
 // HeldMemory returns the addresses of the device memory that the tensors hold: their own, what the graph behind them saved, and the
 // gradients of its leaves. It is for tests of the closing law.

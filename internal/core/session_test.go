@@ -2,46 +2,13 @@ package core
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"tenon.dev/dtype"
-	"tenon.dev/fault"
 )
-
-// Two goroutines on one Exec: the second one's operation fails and names both lines, and the first one's is not disturbed.
-func TestTwoGoroutines(t *testing.T) {
-	opened(t, func(t *testing.T, x *Exec) {
-		a := ones(x, 3)
-		inside, proceed := make(chan bool), make(chan bool)
-		setWatch(x, func(op string, view, end bool) {
-			if op == "Neg" && !end {
-				inside <- true
-				<-proceed
-			}
-		})
-		done := make(chan *Tensor)
-		line := here() + 1
-		go func() { done <- x.Neg(a) }()
-		<-inside
-		err := Try(func() { x.Add(a, a) })
-		proceed <- true
-		b := <-done
-		setWatch(x, nil)
-		wantError(t, err, fault.Invalid, "two goroutines use one Exec at once", "Fork", "Add", "session_test.go", fmt.Sprintf("session_test.go:%d;", line))
-		want(t, x, b, -1, -1, -1)
-		want(t, x, x.Add(a, a), 2, 2, 2)
-	})
-}
-
-// here returns the caller's line.
-func here() int {
-	_, _, line, _ := runtime.Caller(1)
-	return line
-}
 
 // Goroutines with sessions of their own share operands.
 func TestSharedOperands(t *testing.T) {
@@ -107,7 +74,7 @@ func TestForeignPanic(t *testing.T) {
 				x.SavedTensorHooks(func(x *Exec, t *Tensor) any { panic("foreign") }, nil, func(x *Exec) { x.Mul(a, x.Neg(a)) })
 			})
 		}()
-		if n := live.Load() - before; n != 0 || x.s.depth != 0 || x.s.busy {
+		if n := live.Load() - before; n != 0 || x.s.depth != 0 {
 			t.Errorf("%d storages are left, depth %d", n, x.s.depth)
 		}
 		want(t, x, x.Neg(a), -1, -2)

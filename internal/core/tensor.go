@@ -130,6 +130,27 @@ func (t *Tensor) Close() {
 	if t == nil || t.st == nil || t.closed.Swap(true) {
 		return
 	}
+	// Where another goroutine is in the scope's session, or has torn it, the scope keeps the handle, which then frees nothing.
+	if sc := t.scope; sc != nil && sc.s.gate.free() {
+		sc.leave(t)
+		sc.s.gate.open()
+	}
+	t.letGo()
+}
+
+// close is Close for the library, within the session.
+func (t *Tensor) close() {
+	if t == nil || t.st == nil || t.closed.Swap(true) {
+		return
+	}
+	if sc := t.scope; sc != nil {
+		sc.leave(t)
+	}
+	t.letGo()
+}
+
+// letGo gives up what a closed handle has.
+func (t *Tensor) letGo() {
 	if t.node != nil {
 		t.node.dropKept(t)
 	}
@@ -142,13 +163,6 @@ func (t *Tensor) Close() {
 		t.view.base.unshare()
 	} else {
 		t.unshare()
-	}
-	// A temporary that is closed in turn leaves its scope's list, which then does not grow.
-	if sc := t.scope; sc != nil {
-		if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
-			sc.list[n] = nil
-			sc.list = sc.list[:n]
-		}
 	}
 	// A free fails on a lost device, which the next operation reports, or for want of an event, which the allocator then makes good.
 	_ = t.st.release()

@@ -287,7 +287,7 @@ func (p *program) inScope(x *Exec) (err error) {
 	if e := Try(func() { x.Scope(func(x *Exec) { err = p.run(x) }) }); e != nil {
 		err = e
 	}
-	if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 || x.s.busy || x.s.run != nil || x.s.capture != nil {
+	if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 || x.s.run != nil || x.s.capture != nil {
 		err = errors.Join(err, errors.New("the session is left in the middle of something"))
 	}
 	return err
@@ -370,7 +370,7 @@ func TestWalksOfLooseCalls(t *testing.T) {
 				if n, b := live.Load()-storages, stats.Allocation.All().Current-blocks; n != 0 || b != 0 {
 					t.Errorf("%d storages and %d blocks are left: %v", n, b, err)
 				}
-				if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 || x.s.busy {
+				if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 {
 					t.Errorf("the session is left in the middle of something: %v", err)
 				}
 				return err

@@ -37,6 +37,12 @@ var byHand = map[string]bool{
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
 var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 
+// outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All others enter
+// the session.
+var outside = map[string]bool{
+	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Device": true, "Fork": true, "GradEnabled": true, "Stream": true, "TF32Enabled": true,
+}
+
 // optional are the operands that may be nil, by their names; a method and name go before a name alone.
 var optional = map[string]bool{
 	"weight": true, "bias": true, "positive": true, "runningMean": true, "runningVar": true, "grad": true, "Embedding.weight": false,
@@ -441,13 +447,14 @@ func (g *gen) method(d *ast.FuncDecl) error {
 		res = "(" + res + ")"
 	}
 	given := strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", ")
+	enters := recv == "Exec" && !outside[d.Name.Name]
 	made := fmt.Sprintf("%s.made(%s)", rname, given)
 	fails := returnsError(d)
 	switch {
 	case takesNil[recv+"."+d.Name.Name]:
 		made = fmt.Sprintf("(*core.%s)(%s)", recv, rname)
-	case fails:
-		made = "on"
+	case fails || enters:
+		made = "cx"
 	}
 	call := fmt.Sprintf("%s.%s(%s)", made, d.Name.Name, strings.Join(args, ", "))
 	fmt.Fprintf(&g.body, "func (%s *%s) %s(%s) %s {\n", rname, recv, d.Name.Name, strings.Join(params, ", "), res)
@@ -458,12 +465,21 @@ func (g *gen) method(d *ast.FuncDecl) error {
 			}
 		}
 	}
+	how := "found"
+	if enters {
+		how = "entered"
+	}
 	if fails {
 		var zeros []string
 		for _, f := range faces[:len(faces)-1] {
 			zeros = append(zeros, zero(f)+", ")
 		}
-		fmt.Fprintf(&g.body, "\ton, err := %s.found(%s)\n\tif err != nil {\n\t\treturn %serr\n\t}\n", rname, given, strings.Join(zeros, ""))
+		fmt.Fprintf(&g.body, "\tcx, err := %s.%s(%s)\n\tif err != nil {\n\t\treturn %serr\n\t}\n", rname, how, given, strings.Join(zeros, ""))
+	} else if enters {
+		fmt.Fprintf(&g.body, "\tcx := %s.enter(%s)\n", rname, given)
+	}
+	if enters {
+		g.body.WriteString("\tdefer core.Leave(cx)\n")
 	}
 	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" }) && !slices.Contains(faces, "error")
 	located := func(v string) string { return fmt.Sprintf("core.Located(%q, %s)", d.Name.Name, v) }

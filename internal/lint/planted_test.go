@@ -116,6 +116,16 @@ func TestExecsFindsPlanted(t *testing.T) {
 		"exec.go:3: a struct holds an Exec", "nn/a.go:5: a struct", "nn/a.go:7: a package variable", "optim/a.go:8: a struct", "optim/a.go:7: a struct")
 }
 
+func TestRecoversFindsPlanted(t *testing.T) {
+	tree := planted{
+		"internal/core/fail.go": "package core\nfunc Try(f func()) { defer func() { recover() }(); f() }\nfunc (x *Exec) Try() { defer recover() }\ntype Exec struct{}",
+		"cuda/device.go":        "package cuda\nfunc returned() {}",
+		"nn/a.go":               "package nn\nvar quiet = func() { recover() }\nfunc Try() {\n\tr := recover\n\tr()\n}",
+		"nn/a_test.go":          "package nn\nfunc quietly() { recover() }",
+	}
+	want(t, Recovers(tree.load(t)), "cuda.returned calls recover no longer", "fail.go:3: internal/core.Exec.Try calls recover", "nn/a.go:2: nn calls recover", "nn/a.go:4: nn.Try calls")
+}
+
 func TestDocsFindsPlanted(t *testing.T) {
 	const doc = "// Package p is a thing. It may not know others.\npackage p\n"
 	cases := []struct {
@@ -358,6 +368,18 @@ func TestLinksFindsPlanted(t *testing.T) {
 		"docs/a.md": "[up](../README.md) [folder](../docs) and [gone](README.md)\n",
 	}
 	want(t, Links(tree.load(t)), "README.md:1: the link to p.png leads nowhere", "README.md:3: the link to docs/b.md#c leads nowhere", "docs/a.md:1: the link to README.md")
+}
+
+func TestSharedFindsPlanted(t *testing.T) {
+	const page = "| type | shared |\n| --- | --- |\n| `Exec`, `cuda.Event` | yes |\n"
+	tree := planted{
+		"docs/concurrency.md": page,
+		"a.go":                "package tenon\ntype Exec int\nfunc (x *Exec) F() {}\ntype Arg int\nfunc (a Arg) F() {}\ntype own int\nfunc (o *own) F() {}",
+		"cuda/a.go":           "package cuda\ntype Event int\nfunc (e *Event) F() {}\ntype Exec int\nfunc (e *Exec) F() {}\nfunc (e *Exec) G() {}",
+		"internal/rt/a.go":    "package rt\ntype Event int\nfunc (e *Event) F() {}",
+	}
+	want(t, Shared(tree.load(t)), "cuda/a.go:5: docs/concurrency.md does not say what goroutines may share of cuda.Exec")
+	want(t, Shared(planted{"a.go": "package tenon"}.load(t)), "docs/concurrency.md: open")
 }
 
 func TestUnorderedFindsPlanted(t *testing.T) {

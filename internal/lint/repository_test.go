@@ -31,14 +31,16 @@ func report(t *testing.T, found []Finding) {
 	}
 }
 
-func TestImportLaw(t *testing.T) { report(t, Imports(loadRepository(t))) }
-func TestExecLaw(t *testing.T)   { report(t, Execs(loadRepository(t))) }
-func TestDocsLaw(t *testing.T)   { report(t, Docs(loadRepository(t))) }
-func TestStyleLaw(t *testing.T)  { report(t, Style(loadRepository(t))) }
-func TestNamesLaw(t *testing.T)  { report(t, Nameable(loadRepository(t))) }
-func TestPagesLaw(t *testing.T)  { report(t, Pages(loadRepository(t))) }
-func TestSnippets(t *testing.T)  { report(t, Snippets(loadRepository(t))) }
-func TestLinks(t *testing.T)     { report(t, Links(loadRepository(t))) }
+func TestImportLaw(t *testing.T)   { report(t, Imports(loadRepository(t))) }
+func TestExecLaw(t *testing.T)     { report(t, Execs(loadRepository(t))) }
+func TestPanicLaw(t *testing.T)    { report(t, Recovers(loadRepository(t))) }
+func TestSharedTypes(t *testing.T) { report(t, Shared(loadRepository(t))) }
+func TestDocsLaw(t *testing.T)     { report(t, Docs(loadRepository(t))) }
+func TestStyleLaw(t *testing.T)    { report(t, Style(loadRepository(t))) }
+func TestNamesLaw(t *testing.T)    { report(t, Nameable(loadRepository(t))) }
+func TestPagesLaw(t *testing.T)    { report(t, Pages(loadRepository(t))) }
+func TestSnippets(t *testing.T)    { report(t, Snippets(loadRepository(t))) }
+func TestLinks(t *testing.T)       { report(t, Links(loadRepository(t))) }
 
 func TestWordsLaw(t *testing.T) {
 	found, err := Words(os.DirFS(root))

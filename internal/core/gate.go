@@ -1,0 +1,292 @@
+package core
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/origin"
+)
+
+// A session is used by one goroutine at a time, and the gate finds out where it is not. Go has no identity of goroutines, so the gate
+// knows none: it is closed while a goroutine is inside the library with the session, and open while a function of the program runs that
+// the library called, whoever calls what from there. It finds two calls that overlap in time and, by levels, functions that do not end in
+// the order in which they began. Goroutines that take turns, each with whole calls, do no harm to the session and are not found.
+
+// gate stands in front of everything that touches a session. What enters a session closes it before it looks at any other field, and the
+// functions below core's methods find it closed. Its own fields besides in, waiting, visitor and torn belong to whoever is inside.
+type gate struct {
+	// in is 1 while a goroutine is inside.
+	in uint32
+	// waiting counts the goroutines that found it so. It stays above 0 once the session is torn.
+	waiting atomic.Int32
+	// visitor is where the first of them called, or nil.
+	visitor atomic.Pointer[string]
+	// torn says why nobody may enter any more, or is nil.
+	torn atomic.Pointer[tear]
+	// levels are the calls of the program's functions, of which the first height are under way.
+	levels []*level
+	height int
+}
+
+// tear is the places, file:line, of two calls that used the session at once.
+type tear struct{ inside, entered string }
+
+// Enter lets the calling goroutine into x's session for the method op, until Leave. It panics where another one is inside, or was when it
+// should not.
+func Enter(x *Exec, op string) { x.s.in(op) }
+
+// Leave ends Enter. It is deferred.
+func Leave(x *Exec) { x.s.out() }
+
+func (s *session) in(op string) {
+	if !s.gate.free() {
+		s.enterSlow(op)
+	}
+}
+
+func (s *session) out() {
+	if s.gate.waiting.Load() != 0 {
+		s.leaveSlow()
+		return
+	}
+	s.gate.open()
+}
+
+// free closes the gate if it was open, and returns whether it was and nothing is torn.
+func (g *gate) free() bool { return atomic.CompareAndSwapUint32(&g.in, 0, 1) && g.torn.Load() == nil }
+
+// torn reports whether the session is refused. Then nothing of it may be touched: whoever tore it has closed its scopes.
+func (s *session) torn() bool { return s.gate.torn.Load() != nil }
+
+// The patience of a goroutine that found the gate closed: it waits for the other one to leave, which then says where it was.
+const (
+	patience = time.Second
+	yields   = 100
+)
+
+func pause(i int) {
+	if i < yields {
+		runtime.Gosched()
+		return
+	}
+	time.Sleep(min(time.Duration(i-yields+1)*10*time.Microsecond, time.Millisecond))
+}
+
+// wait returns once the calling goroutine, which is counted as waiting, is inside, true, or the session is torn or patience is over, false;
+// patience 0 has no end. Where the goroutine inside left without having seen it, the two were not there at once.
+func (s *session) wait(patience time.Duration) bool {
+	g := &s.gate
+	at, began := where(), time.Now()
+	here := &at
+	for i := 0; ; i++ {
+		if g.torn.Load() != nil {
+			return false
+		}
+		g.visitor.CompareAndSwap(nil, here)
+		if atomic.CompareAndSwapUint32(&g.in, 0, 1) {
+			g.visitor.CompareAndSwap(here, nil)
+			g.waiting.Add(-1)
+			return g.torn.Load() == nil
+		}
+		if pause(i); patience > 0 && time.Since(began) > patience {
+			return false
+		}
+	}
+}
+
+func (s *session) enterSlow(op string) {
+	g := &s.gate
+	if g.torn.Load() != nil {
+		panic(s.refused(op))
+	}
+	g.waiting.Add(1) // at once, so that the other one sees it even if it is about to leave
+	if reentered() {
+		g.waiting.Add(-1)
+		panic(Refusal(op, fault.Invalid, "a function that the library calls in the middle of an operation, such as an observer of the "+
+			"allocator, cannot use the operation's Exec; give it another one, from Fork"))
+	}
+	if s.wait(patience) {
+		return
+	}
+	// Where patience is over the other one tears the session when it leaves, since this one is waiting still.
+	other := onlyOther()
+	if t := g.torn.Load(); t != nil {
+		other = t.inside
+	}
+	panic(shared(op, other))
+}
+
+func (s *session) leaveSlow() {
+	g := &s.gate
+	if g.torn.Load() != nil {
+		return
+	}
+	for i := 0; g.waiting.Load() > 0; i++ {
+		if v := g.visitor.Load(); v != nil {
+			s.tear(where(), *v)
+			return
+		}
+		pause(i) // it is about to say where it is
+	}
+	g.open()
+}
+
+// tear makes the session refuse everything from now on, and closes what its scopes have. The calling goroutine is inside; those that are
+// in functions of the program come back to nothing that they may touch. Only what one of them alone holds is left to it: a Together, a
+// capture.
+func (s *session) tear(inside, entered string) {
+	s.gate.waiting.Add(1)
+	if s.depth > 0 {
+		s.frames[0].abandon()
+	}
+	s.popTo(nil)
+	s.doing, s.run = s.doing[:0], nil
+	s.gate.torn.Store(&tear{inside, entered})
+}
+
+// level is a call of a function of the program. Its address is that of one session and depth, and stacks show it.
+type level struct{ n int }
+
+// run calls f. Its frame is what finds the goroutine that is in f.
+//
+//go:noinline
+func (l *level) run(f func()) {
+	f()
+	runtime.KeepAlive(l)
+}
+
+// outside calls f, the program's, with the gate open: f may call methods of the session, on whatever goroutine. Everything that calls a
+// function of the program does so by way of it.
+func (s *session) outside(op string, f func()) {
+	g := &s.gate
+	if g.height == len(g.levels) {
+		g.levels = append(g.levels, &level{len(g.levels)})
+	}
+	l := g.levels[g.height]
+	g.height++
+	held := atomic.LoadUint32(&g.in) == 1 // not in tests of this package, which call its methods without a gate
+	if held {
+		if g.waiting.Load() != 0 {
+			s.leaveSlow()
+			if s.torn() {
+				panic(s.refused(op))
+			}
+		} else {
+			g.open()
+		}
+	}
+	done := false
+	defer func() { s.back(op, l, held, done) }()
+	l.run(f)
+	done = true
+}
+
+// back enters the session again after the call l of a function of the program, and stops op if another goroutine is in a call that began
+// later. Where a panic is under way, done is false and that goes on.
+func (s *session) back(op string, l *level, held, done bool) {
+	g := &s.gate
+	if held && (!atomic.CompareAndSwapUint32(&g.in, 0, 1) || s.torn()) {
+		g.waiting.Add(1)
+		if s.torn() || !s.wait(0) {
+			if done {
+				panic(s.refused(op))
+			}
+			return
+		}
+	}
+	if top := g.height - 1; top != l.n {
+		other := g.levels[top].where()
+		s.tear(other, where())
+		if done {
+			panic(shared(op, other))
+		}
+		return
+	}
+	g.height--
+}
+
+// shared is the error of a call that found another goroutine in the session, whose place is other if it is known.
+func shared(op, other string) *fault.Error {
+	if other != "" {
+		other = ", the other at " + other
+	}
+	return Refusal(op, fault.Invalid, "two goroutines use one Exec at once%s; give each goroutine its own with Fork", other)
+}
+
+// refused is the error of every call after that.
+func (s *session) refused(op string) *fault.Error {
+	t := s.gate.torn.Load()
+	return Refusal(op, fault.Invalid, "two goroutines used this Exec at once, at %s and at %s, so that its scopes are torn and closed; "+
+		"go on with another Exec, and give each goroutine its own with Fork", t.inside, t.entered)
+}
+
+// where returns the line of the program's call that is under way.
+func where() string {
+	file, line := caller()
+	return fmt.Sprintf("%s:%d", file, line)
+}
+
+// where returns the line of the program's call that called l's function.
+func (l *level) where() string {
+	mark := fmt.Appendf(nil, "(*level).run(%p", l)
+	for _, stack := range stacks(true)[1:] {
+		if at := bytes.Index(stack, mark); at >= 0 {
+			return origin.In(string(stack[bytes.LastIndexByte(stack[:at], '\n')+1:]))
+		}
+	}
+	return "a line of a goroutine that has ended"
+}
+
+// stacks returns the stack of the calling goroutine or, with all, of all goroutines, the calling one's first.
+func stacks(all bool) [][]byte {
+	for n := 1 << 18; ; n *= 2 {
+		buf := make([]byte, n)
+		if m := runtime.Stack(buf, all); m < n || n >= 1<<26 {
+			return bytes.Split(buf[:m], []byte("\n\n"))
+		}
+	}
+}
+
+// reentered reports whether the calling goroutine itself is in the middle of an operation, in a function that is no one's level.
+func reentered() bool {
+	stack := string(stacks(false)[0])
+	_, stack, _ = strings.Cut(stack, "core.(*session).enterSlow(")
+	return midway(stack)
+}
+
+// around are functions of this package that are no part of an operation though a stack shows them.
+var around = []string{"Enter(", "(*session).in(", "Try("}
+
+// midway reports whether the innermost call of this package in a stack is that of an operation.
+func midway(stack string) bool {
+	for line := range strings.Lines(stack) {
+		name, ok := strings.CutPrefix(line, "tenon.dev/internal/core.")
+		if ok && !slices.ContainsFunc(around, func(f string) bool { return strings.HasPrefix(name, f) }) {
+			return !strings.HasPrefix(name, "(*level).run(")
+		}
+	}
+	return false
+}
+
+// onlyOther returns the program's line of the only other goroutine that is in the middle of an operation, or "" if there are several.
+func onlyOther() string {
+	found := ""
+	for _, stack := range stacks(true)[1:] {
+		text := string(stack)
+		if !midway(text) || strings.Contains(text, "core.(*session).wait(") {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		_, frames, _ := strings.Cut(text, "\n")
+		found = origin.In(frames)
+	}
+	return found
+}
