@@ -59,7 +59,7 @@ func (x *Exec) EnableGrad() *Exec {
 	return (*Exec)(x.made("EnableGrad").EnableGrad())
 }
 
-// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
+// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device. Its Close ends the fork alone.
 func (x *Exec) Fork() (*Exec, error) {
 	on, err := x.found("Fork")
 	if err != nil {

@@ -3,6 +3,8 @@
 package core
 
 import (
+	"sync/atomic"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -73,6 +75,9 @@ type session struct {
 	capture *capture
 	// busy says that an operation runs: a second one can only be another goroutine's.
 	busy bool
+	// fork says that Fork made the session, and closed that it was closed.
+	fork   bool
+	closed atomic.Bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
 	// run is the innermost backward pass under way.
@@ -109,13 +114,17 @@ func (x *Exec) with(m mode) *Exec {
 	return y
 }
 
-// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
+// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device. Its Close ends the fork alone.
 func (x *Exec) Fork() (*Exec, error) {
+	if err := x.s.open(); err != nil {
+		return nil, err
+	}
 	st, err := x.m.stream.Device().Stream()
 	if err != nil {
 		return nil, err
 	}
 	y := New(st.Device(), x.s.host)
+	y.s.fork = true
 	m := x.m
 	m.stream, m.casts = st, nil
 	return y.with(m), nil
@@ -202,6 +211,9 @@ func (x *Exec) ManualStreams() *Exec {
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
 func (x *Exec) Synchronize() error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
 	if err := x.s.capture.refuse("Synchronize"); err != nil {
 		return err
 	}
@@ -209,7 +221,12 @@ func (x *Exec) Synchronize() error {
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
-func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitIn(st, x.recording().rt()) }
+func (x *Exec) WaitStream(st *rt.Stream) error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
+	return x.m.stream.WaitIn(st, x.recording().rt())
+}
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {

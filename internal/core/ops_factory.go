@@ -116,6 +116,9 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
 func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
 	if x.s.change != nil {
 		return fault.New(fault.Invalid, "a tensor cannot be read while changes are put together that wait for each other; read it before or after")
 	}

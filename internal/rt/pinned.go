@@ -20,6 +20,10 @@ type Pinned struct {
 
 // AllocPinned returns n > 0 bytes of page-locked memory with undefined content. It is safe for concurrent use.
 func (d *Device) AllocPinned(n int) (*Pinned, error) {
+	if err := d.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer d.gate.leave()
 	h := d.pinned.host(d)
 	if err := d.pinned.freeForgotten(); err != nil {
 		return nil, err
