@@ -164,6 +164,7 @@ func TestCloseWhileOthersWork(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Errorf("Close of the graph: %v", err)
 		}
+		w.Close()
 		if t.Failed() {
 			return
 		}
@@ -206,7 +207,7 @@ func TestCloseEndsCaptures(t *testing.T) {
 			if n := live.Load(); n != before {
 				t.Errorf("%d storages are left of the capture", n-before)
 			}
-			runtime.KeepAlive(w)
+			w.Close()
 		})
 	}
 }
@@ -241,6 +242,7 @@ func TestGraphCloseWaitsForReplay(t *testing.T) {
 		return d
 	})
 	w := From(x, []float32{1, 2})
+	defer w.Close()
 	var out *Tensor
 	g, err := x.Capture(func(x *Exec) { out = x.Keep(x.MulS(w, 2)) }, CaptureOpt{})
 	if err != nil {
@@ -268,6 +270,7 @@ func TestGraphCloseWaitsForReplay(t *testing.T) {
 	if v, err := Read[float32](x, out); err != nil || v[1] != 4 {
 		t.Errorf("the replay gave %v, %v", v, err)
 	}
+	out.Close()
 	if err := x.Close(); err != nil {
 		t.Error(err)
 	}
@@ -277,6 +280,7 @@ func TestGraphCloseWaitsForReplay(t *testing.T) {
 func TestGraphCloseMeetsReplays(t *testing.T) {
 	x := toClose(t, nil)
 	w, y := ones(x, 4), forkOf(t, x)
+	defer w.Close()
 	for range 200 {
 		g, err := x.Capture(func(x *Exec) { out := x.MulS(w, 2); x.AddInto(out, out, w) }, CaptureOpt{})
 		if err != nil {
@@ -309,6 +313,7 @@ func TestGraphCloseMeetsReplays(t *testing.T) {
 func TestForkClose(t *testing.T) {
 	x := toClose(t, nil)
 	w := ones(x, 4)
+	defer w.Close()
 	var wg sync.WaitGroup
 	for range 4 {
 		y := forkOf(t, x)
@@ -343,9 +348,11 @@ func TestForkClose(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if v, err := Read[float32](x, x.MulS(w, 3)); err != nil || v[0] != 3 {
-		t.Errorf("the parent has %v, %v after the forks closed", v, err)
-	}
+	x.Scope(func(x *Exec) {
+		if v, err := Read[float32](x, x.MulS(w, 3)); err != nil || v[0] != 3 {
+			t.Errorf("the parent has %v, %v after the forks closed", v, err)
+		}
+	})
 	if err := x.Close(); err != nil {
 		t.Error(err)
 	}

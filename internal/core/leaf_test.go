@@ -5,8 +5,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-
-	"tenon.dev/dtype"
 )
 
 // TestSharedLeaf lets several sessions add to the gradient of one leaf at once: the sum has all terms.
@@ -114,9 +112,10 @@ func TestChangesOnSeveralStreams(t *testing.T) {
 	}
 	wg.Wait()
 	for _, w := range a {
-		if v, err := Read[float32](x, x.ToDType(w, dtype.Float32)); err != nil || v[0] != 4001 {
+		if v, err := Read[float32](x, w); err != nil || v[0] != 4001 {
 			t.Errorf("the changes gave %v, %v", v, err)
 		}
+		w.Close()
 	}
 	if err := x.Close(); err != nil {
 		t.Error(err)

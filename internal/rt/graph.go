@@ -44,6 +44,7 @@ type Capture struct {
 	dev    *Device
 	stream *Stream
 	thread driver.Thread
+	owner  uint64 // the thread's number, which only the thread itself can ask for
 	spec   CaptureSpec
 	// streams are those that it records, in the order in which they came; mu is held while one comes, since that may be by any goroutine.
 	mu      sync.Mutex
@@ -132,6 +133,7 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 		return nil, err
 	}
 	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}}
+	c.owner = c.thread.ID()
 	if err = c.begin(&id); err == nil {
 		return c, nil
 	}

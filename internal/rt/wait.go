@@ -15,7 +15,7 @@ func (d *Device) disturbs(t driver.Thread) (own, others bool) {
 	d.capturesMu.Lock()
 	defer d.capturesMu.Unlock()
 	for _, c := range d.captures {
-		if c.thread.ID() == t.ID() {
+		if c.owner == t.ID() {
 			own = true
 		} else {
 			others = true
