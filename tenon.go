@@ -138,19 +138,6 @@ func Open(s Selector) (*Exec, error) {
 	return (*Exec)(core.New(dev, host)), nil
 }
 
-// Close waits for all work of the device and releases it. Tensors of it are lost.
-func (x *Exec) Close() error {
-	c, err := x.found("Close")
-	if err != nil {
-		return err
-	}
-	d := c.Device()
-	if d.Host {
-		return nil
-	}
-	return d.Close()
-}
-
 // Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
 func Try(f func()) error { return core.Try(f) }
 

@@ -67,7 +67,7 @@ func (x *Exec) EnableGrad() *Exec {
 	return (*Exec)(cx.EnableGrad())
 }
 
-// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
+// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device. Its Close ends the fork alone.
 func (x *Exec) Fork() (*Exec, error) {
 	cx, err := x.found("Fork")
 	if err != nil {

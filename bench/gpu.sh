@@ -2,6 +2,7 @@
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
 # The parts are libcuda rt core agree conformance optim nn bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
+# stress (5 minutes: goroutines that do everything at once, and close),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
 # (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
 # and their pages there).
@@ -31,6 +32,7 @@ part rt internal/rt
 part core internal/core
 part agree internal/agree -sweep
 part conformance conformance -device cuda
+part stress conformance -device cuda -test.run '^TestStress$' -stress 5m
 part optim optim
 part nn nn
 part bench bench

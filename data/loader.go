@@ -231,9 +231,15 @@ func (e *epoch) stage(i int) staged {
 			return staged{mem, nil} // nobody waits for it any more
 		default:
 		}
-		e.l.layout.sample(dst, mem.Bytes(), at)
-		if err := e.l.read(row, dst); err != nil {
-			return staged{mem, fault.Wrap(fault.Invalid, err, "sample %d could not be read", row)}
+		err := mem.Use(func(b []byte) error {
+			e.l.layout.sample(dst, b, at)
+			if err := e.l.read(row, dst); err != nil {
+				return fault.Wrap(fault.Invalid, err, "sample %d could not be read", row)
+			}
+			return nil
+		})
+		if err != nil {
+			return staged{mem, err}
 		}
 	}
 	return staged{mem, nil}

@@ -72,7 +72,7 @@ func (s *Server) URL() string {
 	return "http://" + s.listener.Addr().String() + "/" + s.token + "/"
 }
 
-// Serve answers until ctx ends, then lets requests under way finish for at most a second.
+// Serve answers until ctx ends, then lets requests under way finish for at most a second. The server answers no more: a further Serve is an error of kind Closed.
 func (s *Server) Serve(ctx context.Context) error {
 	if s == nil || s.listener == nil || ctx == nil {
 		return fault.New(fault.Invalid, "the server is none that NewServer returned, or the context is nil")
@@ -81,6 +81,9 @@ func (s *Server) Serve(ctx context.Context) error {
 	go func() { done <- s.http.Serve(s.listener) }()
 	select {
 	case err := <-done:
+		if errors.Is(err, http.ErrServerClosed) {
+			return fault.New(fault.Closed, "the viewer's server has ended; make another one with NewServer")
+		}
 		return fault.Wrap(fault.System, err, "the viewer's server ended")
 	case <-ctx.Done():
 	}

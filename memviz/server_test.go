@@ -13,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"tenon.dev/fault"
 )
 
 // serve starts a server and returns its URL and what ends it.
@@ -102,6 +104,54 @@ func TestServerBroken(t *testing.T) {
 	}
 	s.listener.Close()
 	if err := s.Serve(context.Background()); err == nil || !strings.Contains(err.Error(), "server ended") {
+		t.Error(err)
+	}
+}
+
+// TestServerEnded ends a server in the middle of requests, of which each is answered or finds nobody; a further Serve says that the server has ended.
+func TestServerEnded(t *testing.T) {
+	s, err := NewServer(synthetic(t, 1, 1000), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	for range 2 { // who serves beside ends too
+		go func() { done <- s.Serve(ctx) }()
+	}
+	var wg sync.WaitGroup
+	answered := make(chan struct{}, 1000)
+	client := &http.Client{Timeout: 10 * time.Second}
+	for range 4 {
+		wg.Go(func() {
+			for {
+				res, err := client.Get(s.URL())
+				if err != nil {
+					return
+				}
+				_, _ = io.ReadAll(res.Body) // which an end that takes long may cut off
+				if res.Body.Close(); res.StatusCode != http.StatusOK {
+					t.Error(res.Status)
+				}
+				select {
+				case answered <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range 20 {
+		<-answered
+	}
+	cancel()
+	for range 2 {
+		if err := <-done; err != nil && fault.KindOf(err) != fault.Closed {
+			t.Error(err)
+		}
+	}
+	client.CloseIdleConnections()
+	wg.Wait()
+	if err := s.Serve(context.Background()); fault.KindOf(err) != fault.Closed || !strings.Contains(err.Error(), "has ended") {
 		t.Error(err)
 	}
 }

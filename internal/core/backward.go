@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -490,20 +491,26 @@ func (r *run) join(x *Exec) {
 	}
 }
 
+// accumulateMu is held while a pass adds to the gradients of leaves, which other sessions' passes may share, and while a program replaces one. So the gradients
+// of passes add up in the order in which the passes end.
+var accumulateMu sync.Mutex
+
 // accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives all of them theirs
 // or none: what needs memory comes first. A leaf that was closed has no more use for one.
 func (r *run) accumulate() {
+	accumulateMu.Lock()
+	defer accumulateMu.Unlock()
 	for i := range r.complete {
 		c := &r.complete[i]
 		switch l, g := c.l, c.g; {
 		case l.owner.closed.Load():
-		case l.grad == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == c.x.s.scope && g.scope != nil:
+		case l.grad.Load() == nil && g.st.sole() && g.IsContiguous() && g.dt == l.meta.dt && g.scope == c.x.s.scope && g.scope != nil:
 			c.taken = g
-		case l.grad == nil:
+		case l.grad.Load() == nil:
 			c.taken = c.x.Clone(g)
 			r.done(g)
 		case r.opt.CreateGraph:
-			c.taken = c.x.Add(l.grad, g)
+			c.taken = c.x.Add(l.grad.Load(), g)
 		}
 	}
 	for i := range r.retained {
@@ -523,7 +530,8 @@ func (r *run) accumulate() {
 			if c.taken != nil || c.l.owner.closed.Load() {
 				continue
 			}
-			st := c.l.grad.st
+			grad := c.l.grad.Load()
+			st := grad.st
 			x := added[st]
 			if x == nil {
 				if added == nil {
@@ -531,7 +539,7 @@ func (r *run) accumulate() {
 				}
 				x, added[st] = c.x, c.x
 			}
-			x.AddInto(c.l.grad, c.l.grad, c.g)
+			x.AddInto(grad, grad, c.g)
 		}
 	})
 	for i := range r.complete {
@@ -560,7 +568,7 @@ func (l *leaf) take(c *capture, g *Tensor) {
 	l.setGrad(g)
 	if c != nil {
 		c.undo = append(c.undo, func() {
-			if l.grad == g {
+			if l.grad.Load() == g {
 				l.setGrad(nil)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -46,7 +47,10 @@ type access struct {
 // Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
 // Keep took them out; those it read live at least as long as it does.
 type Graph struct {
-	g     *rt.Graph
+	g *rt.Graph
+
+	// mu is held for reading while a run is being queued, and for writing while the graph is closed.
+	mu    sync.RWMutex
 	uses  []use
 	scope *scope
 	// generators are those whose states the graph holds; draws are those among them that it draws from.
@@ -81,9 +85,10 @@ type CaptureOpt struct {
 func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 	spec = rt.CaptureSpec{Pool: opt.Pool, Mode: opt.Mode, Source: opt.Debug}
 	if opt.Share != nil {
-		if err := opt.Share.usable(); err != nil {
+		if err := opt.Share.begin(); err != nil {
 			return spec, err
 		}
+		defer opt.Share.mu.RUnlock()
 		if opt.Pool != (alloc.PoolID{}) && opt.Pool != opt.Share.g.Pool() {
 			return spec, fault.New(fault.Invalid, "the options Share and Pool name two pools; give one of them")
 		}
@@ -106,6 +111,9 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 // device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
+	if err := s.open(); err != nil {
+		return nil, err
+	}
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
@@ -161,11 +169,11 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err == nil {
 		err = Try(c.advance)
 	}
-	err = errors.Join(err, c.leaveGenerators(err != nil))
+	err = rt.Also(err, c.leaveGenerators(err != nil))
 	if err != nil {
 		c.takeBack()
 		s.popTo(outer)
-		return nil, errors.Join(err, c.letGo(), rc.Abort())
+		return nil, rt.Also(err, errors.Join(c.letGo(), rc.Abort()))
 	}
 	s.capture = nil
 	s.scope = mine.parent
@@ -174,7 +182,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err != nil {
 		c.takeBack()
 		g.drop()
-		return nil, errors.Join(err, c.letGo())
+		return nil, rt.Also(err, c.letGo())
 	}
 	for _, u := range c.uses {
 		g.uses = append(g.uses, u.use)
@@ -221,6 +229,7 @@ func (c *capture) reach(f *frame) {
 	if c.rc.Records(st) || f.row.flags&flagForeign != 0 {
 		return
 	}
+	f.check(st.Device().Lost()) // which ends the capture
 	from := c.source(f)
 	if from == nil || f.x.m.manual {
 		err := Try(func() {
@@ -347,7 +356,11 @@ func (c *capture) refuse(what string) error {
 // Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device tensors only change; host code of
 // the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
-	if err := g.usable(); err != nil {
+	if err := g.begin(); err != nil {
+		return err
+	}
+	defer g.mu.RUnlock()
+	if err := x.s.open(); err != nil {
 		return err
 	}
 	if err := x.s.capture.refuse("Replay"); err != nil {
@@ -415,12 +428,14 @@ func (g *Graph) run(x *Exec) error {
 	return nil
 }
 
-// usable returns why the graph cannot be used, or nil.
-func (g *Graph) usable() error {
-	switch {
-	case g == nil || g.g == nil:
+// begin keeps the graph from being closed until g.mu.RUnlock. The error says why it cannot be used.
+func (g *Graph) begin() error {
+	if g == nil || g.g == nil {
 		return fault.New(fault.Invalid, "the graph is nil or a zero value; use one that Capture returned")
-	case g.closed:
+	}
+	g.mu.RLock()
+	if g.closed {
+		g.mu.RUnlock()
 		return fault.New(fault.Closed, "the graph was closed; capture it again")
 	}
 	return nil
@@ -444,18 +459,24 @@ func (g *Graph) Pool() [2]uint64 {
 
 // Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
 func (g *Graph) Dump(path string) error {
-	if err := g.usable(); err != nil {
+	if err := g.begin(); err != nil {
 		return err
 	}
+	defer g.mu.RUnlock()
 	return g.g.Dump(path)
 }
 
 // Capturing reports whether the work of x's stream is being recorded as a graph.
 func (x *Exec) Capturing() bool { return x.m.stream.Capturing() }
 
-// Close releases the graph, its memory and the tensors that were made while it was captured. Closing twice does nothing.
+// Close releases the graph, its memory and the tensors that were made while it was captured, when no run of it is being queued. Closing twice does nothing.
 func (g *Graph) Close() error {
-	if g == nil || g.g == nil || g.closed {
+	if g == nil || g.g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
 		return nil
 	}
 	g.closed = true

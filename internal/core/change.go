@@ -2,6 +2,7 @@ package core
 
 import (
 	"slices"
+	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -23,7 +24,8 @@ type change struct {
 	draws   []taken
 	undo    []func()
 	// turns are the streams that the operations use, whose turns the Together has until all is handed over, each with its latest number.
-	turns []place
+	turns   []place
+	ordered bool // whether it has turnsMu
 	// What is done once the work is handed over: its accesses are noted, workspace and the references to what waits are given up.
 	notes []noted
 	work  []workspace
@@ -72,12 +74,19 @@ func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error
 			return t.seq, nil
 		}
 	}
+	if !c.ordered && !st.Device().Info().Inline {
+		c.ordered = true
+		turnsMu.Lock()
+	}
 	seq, err := st.Begin(op, in)
 	if err == nil {
 		c.turns = append(c.turns, place{st, seq})
 	}
 	return seq, err
 }
+
+// turnsMu is held by the Together that has turns, since it may want more: two that have what the other one wants would wait for ever.
+var turnsMu sync.Mutex
 
 // workspace is memory that is free once the work is handed over.
 type workspace struct {
@@ -334,6 +343,10 @@ func (d *taken) takeBack() {
 func (c *change) reset() {
 	for _, t := range c.turns {
 		t.st.Issued(t.seq)
+	}
+	if c.ordered {
+		c.ordered = false
+		turnsMu.Unlock()
 	}
 	for _, w := range c.work {
 		_ = w.dev.Free(w.b)

@@ -3,6 +3,8 @@
 package core
 
 import (
+	"sync/atomic"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -72,6 +74,9 @@ type session struct {
 	host  *rt.Device
 	// capture is the graph that is being recorded, or nil.
 	capture *capture
+	// fork says that Fork made the session, and closed that it was closed.
+	fork   bool
+	closed atomic.Bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
 	// run is the innermost backward pass under way.
@@ -108,16 +113,20 @@ func (x *Exec) with(m mode) *Exec {
 	return y
 }
 
-// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device.
+// Fork returns the first Exec of a new session for another goroutine, on a fresh stream of the same device. Its Close ends the fork alone.
 func (x *Exec) Fork() (*Exec, error) {
 	if x.s.torn() {
 		return nil, x.s.refused("Fork")
+	}
+	if err := x.s.open(); err != nil {
+		return nil, err
 	}
 	st, err := x.m.stream.Device().Stream()
 	if err != nil {
 		return nil, err
 	}
 	y := New(st.Device(), x.s.host)
+	y.s.fork = true
 	m := x.m
 	m.stream, m.casts = st, nil
 	return y.with(m), nil
@@ -204,6 +213,9 @@ func (x *Exec) ManualStreams() *Exec {
 
 // Synchronize waits for the stream's work and returns a fault of it, if any.
 func (x *Exec) Synchronize() error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
 	if err := x.s.capture.refuse("Synchronize"); err != nil {
 		return err
 	}
@@ -212,6 +224,9 @@ func (x *Exec) Synchronize() error {
 
 // WaitStream makes later work of x wait for the work that st has now.
 func (x *Exec) WaitStream(st *rt.Stream) error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
 	if err := x.s.apart("a stream cannot be made to wait"); err != nil {
 		return err
 	}

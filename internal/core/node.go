@@ -102,10 +102,10 @@ type slot struct {
 	dt      dtype.DType
 }
 
-// leaf accumulates the gradient of a tensor that the user made.
+// leaf accumulates the gradient of a tensor that the user made. Passes of several sessions may: each adds its gradients under accumulateMu, so that none is lost.
 type leaf struct {
 	owner  *Tensor
-	grad   *Tensor
+	grad   atomic.Pointer[Tensor]
 	meta   meta
 	hooks  []*gradHook
 	after  []*leafHook
@@ -307,7 +307,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 func (t *Tensor) Grad() *Tensor {
 	switch {
 	case t.leaf != nil:
-		return t.leaf.grad
+		return t.leaf.grad.Load()
 	case t.node != nil:
 		if k := t.node.keptOf(t.out); k != nil {
 			return k.grad
@@ -327,17 +327,18 @@ func (t *Tensor) SetGrad(g *Tensor) {
 			panicAt("SetGrad", fault.Invalid, "the gradient %v cannot be that of %v: it must have its shape and lie on its device", g, t)
 		}
 	}
+	accumulateMu.Lock()
+	defer accumulateMu.Unlock()
 	t.leaf.setGrad(g)
 }
 
 func (l *leaf) setGrad(g *Tensor) {
-	if l.grad != nil && l.grad != g {
-		l.grad.close()
-	}
 	if g != nil {
 		g.own()
 	}
-	l.grad = g
+	if old := l.grad.Swap(g); old != nil && old != g {
+		old.close()
+	}
 }
 
 // own takes a handle out of its scope: a struct of the library holds it and closes it.

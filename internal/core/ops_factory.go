@@ -117,6 +117,9 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
 func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
+	if err := x.s.open(); err != nil {
+		return err
+	}
 	if err := x.s.apart("a tensor cannot be read"); err != nil {
 		return err
 	}

@@ -95,6 +95,9 @@ const (
 func (f *frame) call() {
 	x, r := f.x, f.row
 	s := x.s
+	if s.closed.Load() {
+		f.check(errExecClosed)
+	}
 	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
@@ -179,10 +182,26 @@ func (f *frame) issue(grads bool) {
 	if err == nil && f.waits {
 		err = f.handOver()
 	}
-	f.check(err)
+	if err != nil {
+		f.check(f.orClosed(err))
+	}
 	f.countVersions()
 	f.release()
 	f.check(f.endWork())
+}
+
+// orClosed returns err or, where page-locked memory that the operation uses has gone with its device, that the device was closed.
+func (f *frame) orClosed(err error) error {
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.out[:f.outs]} {
+		for _, t := range ts {
+			if t != nil && t.st.locked != nil {
+				if lost := t.st.locked.memory.Device().Lost(); fault.KindOf(lost) == fault.Closed {
+					return lost
+				}
+			}
+		}
+	}
+	return err
 }
 
 // release notes what the work under way accesses, and gives the stream's turn back. What failed may have queued some of it.

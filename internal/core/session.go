@@ -19,7 +19,7 @@ func HeldMemory(ts ...*Tensor) map[uint64]bool {
 	for _, t := range ts {
 		hold(t)
 		if t.leaf != nil {
-			hold(t.leaf.grad)
+			hold(t.leaf.grad.Load())
 		}
 		stack = append(stack, t.node, t.root().node)
 	}
@@ -51,7 +51,7 @@ func HeldMemory(ts ...*Tensor) map[uint64]bool {
 		for _, e := range n.edges {
 			stack = append(stack, e.node)
 			if e.leaf != nil {
-				hold(e.leaf.grad)
+				hold(e.leaf.grad.Load())
 			}
 		}
 		if n.custom != nil {

@@ -13,16 +13,18 @@ type backend struct{ d *Device }
 // relaxed runs f with a token in the mode in which allocation is legal while streams are captured.
 func (b *backend) relaxed(f func(t driver.Thread) error) error {
 	dev := b.d.dev
-	t := dev.Enter()
-	defer t.Leave()
+	t, err := b.d.enter()
+	if err != nil {
+		return err
+	}
+	defer b.d.leave(t)
 	old, err := dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
 	if err != nil {
 		return err
 	}
 	err = f(t)
-	if _, e := dev.CaptureExchangeMode(t, old); err == nil {
-		err = e
-	}
+	// It fails only on a device that was lost since, of which the next call tells: what f made is there all the same.
+	_, _ = dev.CaptureExchangeMode(t, old)
 	return err
 }
 
@@ -53,14 +55,17 @@ func (b *backend) Free(addr uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }
 
-// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is.
+// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is. A device that was closed has given all back.
 func (b *backend) freeing(f func(t driver.Thread) error) error {
-	if b.lost() {
-		t := b.d.dev.Enter()
-		defer t.Leave()
-		return f(t)
+	if !b.lost() {
+		return b.relaxed(f)
 	}
-	return b.relaxed(f)
+	t, err := b.d.enter()
+	if err != nil {
+		return nil
+	}
+	defer b.d.leave(t)
+	return f(t)
 }
 
 func (b *backend) MemInfo() (free, total uint64, err error) {
@@ -94,6 +99,10 @@ func (b *backend) RecordEvent(e alloc.Event, s alloc.Stream) error {
 	if b.lost() {
 		return nil
 	}
+	if err := b.d.gate.enter(); err != nil {
+		return err
+	}
+	defer b.d.gate.leave()
 	return b.d.dev.EventRecord(driver.Event(e), driver.Stream(s))
 }
 
@@ -116,6 +125,10 @@ func (b *backend) SyncEvent(e alloc.Event) error {
 }
 
 func (b *backend) Capturing(s alloc.Stream) (uint64, bool) {
+	if b.d.gate.enter() != nil {
+		return 0, false
+	}
+	defer b.d.gate.leave()
 	st, id, err := b.d.dev.CaptureInfo(driver.Stream(s))
 	return id, err == nil && st == driver.CaptureActive
 }
@@ -179,14 +192,21 @@ func (b *orderedBackend) WaitEvent(s alloc.Stream, e alloc.Event) error {
 	if b.lost() {
 		return nil
 	}
+	if err := b.d.gate.enter(); err != nil {
+		return err
+	}
+	defer b.d.gate.leave()
 	return b.d.dev.StreamWait(driver.Stream(s), driver.Event(e))
 }
 
 func (b *orderedBackend) FreeStream() (alloc.Stream, error) {
 	d := b.d
 	if d.freeStream == 0 && !b.lost() {
-		t := d.dev.Enter()
-		defer t.Leave()
+		t, err := d.enter()
+		if err != nil {
+			return 0, err
+		}
+		defer d.leave(t)
 		s, err := d.dev.StreamCreate(t, true, 0)
 		if err != nil {
 			return 0, err
@@ -201,8 +221,11 @@ func (b *orderedBackend) Trim(wait bool) error {
 		return nil
 	}
 	if wait {
-		t := b.d.dev.Enter()
-		defer t.Leave()
+		t, err := b.d.enter()
+		if err != nil {
+			return err
+		}
+		defer b.d.leave(t)
 		if err := b.d.wait(t); err != nil {
 			return err
 		}

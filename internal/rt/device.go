@@ -47,6 +47,12 @@ type Device struct {
 	// lines says that the launch ring keeps the calls of operations.
 	lines bool
 
+	// gate is what calls of the driver go by; closing says that Close refuses new work. closeMu is held while the device is closed.
+	gate    gate
+	closing atomic.Bool
+	closeMu sync.Mutex
+	closed  bool
+
 	mu      sync.Mutex
 	modules []driver.Module
 	// graphPools are the private pools that graphs hold.
@@ -55,7 +61,6 @@ type Device struct {
 	capturing  int       // streams that were made for captures
 	idle       []*Stream // those of them that no capture has
 	next       int
-	closed     bool
 
 	freeStream driver.Stream // of the driver's memory pool, for memory that several streams used; under the allocator's lock
 
@@ -86,7 +91,7 @@ const (
 
 func newDevice(dev driver.Device, host bool) (*Device, error) {
 	info := dev.Info()
-	d := &Device{dev: dev, info: info, Host: host, lines: knob.LaunchLines.Get()}
+	d := &Device{dev: dev, info: info, Host: host, lines: knob.LaunchLines.Get(), gate: newGate()}
 	d.limits = kernels.Limits{
 		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
@@ -138,8 +143,11 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	for s := range d.allStreams {
 		issued[s.id] = s.Seq()
 	}
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return issued, err
+	}
+	defer d.leave(t)
 	if err := d.wait(t); err != nil {
 		return issued, d.Check(err, "the device could not be waited for")
 	}
@@ -170,15 +178,16 @@ func (d *Device) EmptyCache() error {
 	return err
 }
 
-// Close waits for all work and releases the device. The second call does nothing. On a device whose fault was reported before it is
-// silent, as all frees are.
+// Close waits for all work and releases the device, also while others use it: what they do from then on is an error of kind Closed, and captures under way
+// fail with one. The second call waits for the first and does nothing. On a device whose fault was reported before it is silent, as all frees are.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.closeMu.Lock()
+	defer d.closeMu.Unlock()
 	if d.closed {
 		return nil
 	}
 	d.closed = true
+	d.refuseWork()
 	d.mem.Abandon()
 	known := d.told.Load()
 	first := d.Synchronize()
@@ -199,6 +208,7 @@ func (d *Device) Close() error {
 		}
 	}
 	keep(d.MemoryDefects())
+	d.gate.shut()
 	keep(d.pinned.withdraw(d))
 	d.unregisterAll()
 	t := d.dev.Enter()
@@ -306,6 +316,9 @@ func (d *Device) KernelStats() (hits, built int64) { return d.stats.hits.Load(),
 func wrap(err error, msg string) error {
 	if err == nil {
 		return nil
+	}
+	if own, is := err.(*fault.Error); is { // not the driver's
+		return own
 	}
 	kind := fault.System
 	if c, ok := codeOf(err); ok {

@@ -54,6 +54,10 @@ func (e *Event) Record(s *Stream) error {
 	if s.dev != e.dev {
 		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
 	}
+	if err := e.dev.gate.enter(); err != nil {
+		return err
+	}
+	defer e.dev.gate.leave()
 	e.mu.Lock()
 	created := e.handle == 0
 	if created {
@@ -129,6 +133,10 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 	if e.handle == 0 || e.stream == s {
 		return e.handle, nil
 	}
+	if err := e.dev.gate.enter(); err != nil { // another device's, which may be gone
+		return e.handle, err
+	}
+	defer e.dev.gate.leave()
 	var err error
 	c, now := e.capture, s.capture.Load()
 	wait := func() error { return s.dev.dev.StreamWait(s.handle, e.handle) }
@@ -152,8 +160,11 @@ func (e *Event) Query() (bool, error) {
 	if h == 0 || err != nil {
 		return err == nil, err
 	}
-	t := e.dev.dev.Enter()
-	defer t.Leave()
+	t, err := e.dev.enter()
+	if err != nil {
+		return false, err
+	}
+	defer e.dev.leave(t)
 	done, err := e.dev.dev.EventQuery(t, h)
 	if done {
 		s.finished(seq)
@@ -168,8 +179,11 @@ func (e *Event) Synchronize() error {
 		return err
 	}
 	e.dev.trace(eventSynchronization, uint64(h), 0)
-	t := e.dev.dev.Enter()
-	defer t.Leave()
+	t, err := e.dev.enter()
+	if err != nil {
+		return err
+	}
+	defer e.dev.leave(t)
 	if err := e.dev.dev.EventSynchronize(t, h); err != nil {
 		return e.dev.Check(err, "an event could not be waited for")
 	}
@@ -206,8 +220,11 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 	if a == 0 || b == 0 {
 		return 0, fault.New(fault.Invalid, "Both events must be recorded before calculating elapsed time")
 	}
-	t := e.dev.dev.Enter()
-	defer t.Leave()
+	t, err := e.dev.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer e.dev.leave(t)
 	ms, err := e.dev.dev.EventElapsed(t, a, b)
 	if errors.Is(err, driver.NotReady) {
 		return 0, fault.Wrap(fault.Invalid, err, "Both events must be completed before calculating elapsed time")

@@ -44,6 +44,7 @@ type Capture struct {
 	dev    *Device
 	stream *Stream
 	thread driver.Thread
+	owner  uint64 // the thread's number, which only the thread itself can ask for
 	spec   CaptureSpec
 	// streams are those that it records, in the order in which they came; mu is held while one comes, since that may be by any goroutine.
 	mu      sync.Mutex
@@ -59,7 +60,7 @@ type Graph struct {
 	exec   driver.GraphExec
 	source driver.Graph // 0 unless it was to be kept
 	pool   alloc.PoolID
-	shared *graphPool
+	shared *graphPool // whose mu guards exec and source
 	nodes  int
 }
 
@@ -106,6 +107,10 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	case st.Capturing():
 		return nil, fault.New(fault.Capture, "the stream is being captured already; end that capture first")
 	}
+	if err := d.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer d.gate.leave()
 	issued, err := d.synchronize()
 	if err != nil {
 		return nil, err
@@ -128,10 +133,11 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 		return nil, err
 	}
 	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}}
+	c.owner = c.thread.ID()
 	if err = c.begin(&id); err == nil {
 		return c, nil
 	}
-	return nil, errors.Join(wrap(err, "the capture could not begin"), c.leave(true))
+	return nil, Also(wrap(err, "the capture could not begin"), c.leave(true))
 }
 
 // begin begins to record the capture's stream, and stores the capture's id.
@@ -151,7 +157,7 @@ func (c *Capture) begin(id *atomic.Uint64) error {
 	d.enlist(c)
 	_, n, err := d.dev.CaptureInfo(st.handle)
 	if err != nil {
-		c.drop()
+		c.drop(c.thread)
 		return err
 	}
 	id.Store(n)
@@ -169,7 +175,9 @@ func (c *Capture) add(s *Stream, join func() error) error {
 	defer c.mu.Unlock()
 	s.mark.Lock()
 	defer s.mark.Unlock()
-	if c.ended {
+	if c.ended && d.closing.Load() {
+		err = errClosed
+	} else if c.ended {
 		err = fault.New(fault.Capture, "the capture has ended; begin it again")
 	} else if err = d.dev.EventRecord(e, s.handle); err == nil {
 		err = join()
@@ -261,12 +269,23 @@ func (d *Device) settle(issued *[MaxStreams]uint64) {
 	}
 }
 
-// leave ends the diversion and the thread's hold; release gives the pool up as well.
+// Also joins what else failed to err.
+func Also(err, more error) error {
+	if more == nil {
+		return err
+	}
+	return errors.Join(err, more)
+}
+
+// leave ends the diversion and the thread's hold; release gives the pool up as well. On a device that is closed meanwhile the diversion has ended.
 func (c *Capture) leave(release bool) error {
 	c.thread.Leave()
 	err := c.dev.mem.EndAllocateToPool(c.spec.Pool)
 	if release {
 		err = errors.Join(err, c.dev.mem.ReleasePool(c.spec.Pool))
+	}
+	if c.dev.closing.Load() {
+		return nil
 	}
 	return err
 }
@@ -280,8 +299,8 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	}
 	c.ended = true
 	d := c.dev
-	d.delist(c)
 	g, err = d.dev.CaptureEnd(t, c.stream.handle)
+	d.delist(c) // not before, since until now a wait breaks it
 	for _, s := range c.streams {
 		s.mark.Lock()
 		s.capture.Store(nil)
@@ -292,11 +311,11 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	return g, err
 }
 
-// drop ends the driver's capture and forgets what it recorded, be it whole or broken.
-func (c *Capture) drop() {
+// drop ends the driver's capture by a thread and forgets what it recorded, be it whole or broken.
+func (c *Capture) drop(t driver.Thread) {
 	// The capture is being abandoned for an error that is reported already.
-	if g, err := c.end(c.thread); err == nil && g != 0 {
-		_ = c.dev.dev.GraphDestroy(c.thread, g)
+	if g, err := c.end(t); err == nil && g != 0 {
+		_ = c.dev.dev.GraphDestroy(t, g)
 	}
 }
 
@@ -305,12 +324,20 @@ func (c *Capture) Pool() alloc.PoolID { return c.spec.Pool }
 
 // Abort ends the capture and forgets what it recorded.
 func (c *Capture) Abort() error {
-	c.drop()
+	if c.dev.gate.enter() == nil { // else it has ended
+		c.drop(c.thread)
+		c.dev.gate.leave()
+	}
 	return c.leave(true)
 }
 
 // JoinAll makes the capture's stream come after all that the capture recorded.
 func (c *Capture) JoinAll() error {
+	v, err := c.stream.take()
+	if err != nil {
+		return err
+	}
+	defer c.stream.giveBack(v)
 	c.mu.Lock()
 	streams := slices.Clone(c.streams)
 	c.mu.Unlock()
@@ -328,9 +355,14 @@ func (c *Capture) JoinAll() error {
 // End ends the capture and makes its work executable.
 func (c *Capture) End() (*Graph, error) {
 	d := c.dev
+	if err := d.gate.enter(); err != nil {
+		_ = c.leave(true) // nothing of a device that is gone can be given back
+		return nil, err
+	}
+	defer d.gate.leave()
 	g, err := c.end(c.thread)
 	if err != nil {
-		return nil, errors.Join(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
+		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
 	out := &Graph{dev: d, pool: c.spec.Pool}
 	if out.nodes, err = d.dev.GraphNodes(g); err == nil {
@@ -345,7 +377,7 @@ func (c *Capture) End() (*Graph, error) {
 		if out.exec != 0 {
 			_ = d.dev.GraphExecDestroy(c.thread, out.exec)
 		}
-		return nil, errors.Join(wrap(err, "the graph could not be made executable"), c.leave(true))
+		return nil, Also(wrap(err, "the graph could not be made executable"), c.leave(true))
 	}
 	if out.nodes == 0 {
 		slog.Warn("The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream.")
@@ -357,19 +389,19 @@ func (c *Capture) End() (*Graph, error) {
 // Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same pool on another
 // stream.
 func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
-	if g.exec == 0 {
-		return fault.New(fault.Closed, "the graph was closed")
-	}
 	p := g.shared
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if g.exec == 0 {
+		return fault.New(fault.Closed, "the graph was closed")
+	}
 	if ordered && p.last != nil {
 		if err := s.WaitFor(p.last, p.seq); err != nil {
 			return err
 		}
 	}
 	if err := g.dev.dev.GraphLaunch(g.exec, s.handle); err != nil {
-		return wrap(err, "the graph could not be launched")
+		return g.dev.Check(err, "the graph could not be launched")
 	}
 	p.last, p.seq = s, seq
 	return nil
@@ -377,14 +409,19 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
 
 // Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows of each node.
 func (g *Graph) Dump(path string) error {
+	g.shared.mu.Lock()
+	defer g.shared.mu.Unlock()
 	switch {
 	case g.exec == 0:
 		return fault.New(fault.Closed, "the graph was closed")
 	case g.source == 0:
 		return fault.New(fault.Invalid, "the graph was not kept as it was recorded; capture it with CaptureOpt{Debug: true}")
 	}
-	t := g.dev.dev.Enter()
-	defer t.Leave()
+	t, err := g.dev.enter()
+	if err != nil {
+		return err
+	}
+	defer g.dev.leave(t)
 	return wrap(g.dev.dev.GraphDot(t, g.source, path), "the graph could not be written to "+path)
 }
 
@@ -396,16 +433,31 @@ func (g *Graph) Pool() alloc.PoolID { return g.pool }
 
 // Close releases the graph and its use of the pool. Runs that are under way complete. The second call does nothing.
 func (g *Graph) Close() error {
-	if g.exec == 0 {
+	done, err := g.destroy()
+	if !done {
 		return nil
 	}
-	t := g.dev.dev.Enter()
-	err := g.dev.dev.GraphExecDestroy(t, g.exec)
-	if g.source != 0 {
-		err = errors.Join(err, g.dev.dev.GraphDestroy(t, g.source))
-	}
-	t.Leave()
-	g.exec, g.source = 0, 0
 	g.dev.leavePool(g.pool)
 	return errors.Join(wrap(err, "the graph could not be released"), g.dev.mem.ReleasePool(g.pool))
+}
+
+// destroy gives back what the driver has of the graph, when no run is being queued; done is false where that was done before.
+func (g *Graph) destroy() (done bool, err error) {
+	g.shared.mu.Lock()
+	defer g.shared.mu.Unlock()
+	exec, source := g.exec, g.source
+	if exec == 0 {
+		return false, nil
+	}
+	g.exec, g.source = 0, 0
+	t, err := g.dev.enter()
+	if err != nil {
+		return true, nil // it went with the device
+	}
+	defer g.dev.leave(t)
+	err = g.dev.dev.GraphExecDestroy(t, exec)
+	if source != 0 {
+		err = errors.Join(err, g.dev.dev.GraphDestroy(t, source))
+	}
+	return true, err
 }

@@ -90,6 +90,10 @@ func (c *checks) alloc(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.Bloc
 		return nil, err
 	}
 	zone := min(b.Size()-n, guardMost)
+	if err := d.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer d.gate.leave()
 	if err := d.dev.Memset(driver.Ptr(b.Addr()+n), guardByte, 1, zone, driver.Stream(s)); err != nil {
 		return nil, errors.Join(err, d.mem.Free(b))
 	}
@@ -113,8 +117,11 @@ func (c *checks) freeing(b *alloc.Block) error {
 	if !guarded && !c.poison.Load() || d.lost.Load() != nil || d.mem.Diverted() {
 		return nil
 	}
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave(t)
 	if err := d.wait(t); err != nil {
 		return err
 	}

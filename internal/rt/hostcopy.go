@@ -8,18 +8,22 @@ import (
 
 // Upload copies b, page-locked memory, to address dst in s's order, and returns an event for the end of the copy. Until that b may not change.
 func (s *Stream) Upload(dst driver.Ptr, b []byte) (*Event, error) {
-	return s.queued(s.dev.dev.CopyHtoD(dst, b, s.handle), "a tensor could not be written")
+	return s.queued(func() error { return s.dev.dev.CopyHtoD(dst, b, s.handle) }, "a tensor could not be written")
 }
 
 // Download copies from address src to b, page-locked memory, in s's order, and returns an event for the end of the copy. Until that b is
 // undefined.
 func (s *Stream) Download(b []byte, src driver.Ptr) (*Event, error) {
-	return s.queued(s.dev.dev.CopyDtoH(b, src, s.handle), "a tensor could not be read")
+	return s.queued(func() error { return s.dev.dev.CopyDtoH(b, src, s.handle) }, "a tensor could not be read")
 }
 
-// queued marks the end of a copy, whose call returned err.
-func (s *Stream) queued(err error, msg string) (*Event, error) {
-	if err != nil {
+// queued marks the end of a copy, which call queues.
+func (s *Stream) queued(call func() error, msg string) (*Event, error) {
+	if err := s.dev.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer s.dev.gate.leave()
+	if err := call(); err != nil {
 		return nil, s.dev.Check(err, msg)
 	}
 	e := s.dev.NewEvent(false)

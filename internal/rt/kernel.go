@@ -62,8 +62,11 @@ func (d *Device) Load(k *kernel.Kernel) (Func, error) {
 }
 
 func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err error) {
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return f, err
+	}
+	defer d.leave(t)
 	old, err := d.dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
 	if err != nil {
 		return f, err

@@ -11,7 +11,7 @@ import (
 // first call that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are
 // silent. The inline device runs each call before it returns, so there a fault is that call's alone.
 
-// errClosed is the error of every call that comes after the device's end.
+// errClosed is the error of every call that comes after the device's end, or while it is closed.
 var errClosed = fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again")
 
 // Check gives the error of a driver call the kind that users act on, with msg before it; nil stays nil. A device fault loses the device.
@@ -21,9 +21,6 @@ func (d *Device) Check(err error, msg string) error {
 	}
 	if e := d.lost.Load(); e != nil && e.Kind == fault.Closed {
 		return e
-	}
-	if own, is := err.(*fault.Error); is { // not the driver's
-		return own
 	}
 	c, ok := codeOf(err)
 	if !ok || !c.Sticky() {
@@ -66,6 +63,9 @@ func (d *Device) Lost() error {
 	if e := d.lost.Load(); e != nil {
 		d.told.Store(true)
 		return e
+	}
+	if d.closing.Load() {
+		return errClosed
 	}
 	return nil
 }

@@ -46,8 +46,11 @@ func (d *Device) keepPool() error {
 	if !d.info.PoolMemory {
 		return fault.New(fault.Unsupported, "%s has no memory pool; take backend:cudaMallocAsync out of %s", d.info.Name, knob.AllocConf.Name())
 	}
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave(t)
 	return wrap(d.dev.PoolKeep(t, math.MaxUint64), "the driver's memory pool could not be set up")
 }
 

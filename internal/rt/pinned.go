@@ -20,6 +20,10 @@ type Pinned struct {
 
 // AllocPinned returns n > 0 bytes of page-locked memory with undefined content. It is safe for concurrent use.
 func (d *Device) AllocPinned(n int) (*Pinned, error) {
+	if err := d.gate.enter(); err != nil {
+		return nil, err
+	}
+	defer d.gate.leave()
 	h := d.pinned.host(d)
 	if err := d.pinned.freeForgotten(); err != nil {
 		return nil, err
@@ -33,6 +37,15 @@ func (d *Device) AllocPinned(n int) (*Pinned, error) {
 
 // Bytes returns the memory. It is valid until Free.
 func (p *Pinned) Bytes() []byte { return p.bytes }
+
+// Use calls f with the memory, which stays until f returns, also where the device is closed meanwhile.
+func (p *Pinned) Use(f func(b []byte) error) error {
+	if err := p.dev.gate.enter(); err != nil {
+		return err
+	}
+	defer p.dev.gate.leave()
+	return f(p.bytes)
+}
 
 // Record tells that work queued on s uses the memory: Free then keeps it from being reused until the work that s has when Free is called is done.
 func (p *Pinned) Record(s *Stream) error {

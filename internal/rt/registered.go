@@ -63,14 +63,7 @@ func (d *Device) HostUnregister(b []byte) error {
 	}
 	end := func(t driver.Thread) error { return d.dev.HostUnregister(t, r.list[i].bytes) }
 	back := backend{d}
-	var err error
-	if back.lost() { // as in backend.Free
-		t := d.dev.Enter()
-		err = end(t)
-		t.Leave()
-	} else {
-		err = back.relaxed(end)
-	}
+	err := back.freeing(end)
 	if err != nil {
 		return d.Check(err, "host memory could not be unlocked")
 	}

@@ -272,8 +272,11 @@ func (s *Stream) Synchronize() error {
 }
 
 func (d *Device) newStream(id int) (*Stream, error) {
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer d.leave(t)
 	h, err := d.dev.StreamCreate(t, true, 0)
 	if err != nil {
 		return nil, d.Check(err, "a stream could not be created")
@@ -303,6 +306,9 @@ func (d *Device) Stream() (*Stream, error) {
 func (d *Device) nextStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.Lost(); err != nil {
+		return nil, false, err
+	}
 	i := 1 + d.next%userStreams
 	if i < d.made {
 		d.next++
@@ -329,6 +335,9 @@ func (d *Device) CaptureStream() (*Stream, error) {
 func (d *Device) nextCaptureStream() (s *Stream, created bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.Lost(); err != nil {
+		return nil, false, err
+	}
 	if n := len(d.idle); n > 0 {
 		s := d.idle[n-1]
 		d.idle = d.idle[:n-1]
@@ -362,8 +371,11 @@ func (d *Device) AcquireEvent(timing bool) (driver.Event, error) {
 		return e, nil
 	}
 	d.eventMu.Unlock()
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer d.leave(t)
 	e, err := d.dev.EventCreate(t, timing)
 	return e, d.Check(err, "an event could not be created")
 }

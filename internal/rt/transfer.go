@@ -31,6 +31,12 @@ func transferPart(to *Stream, dst driver.Ptr, from *Stream, src driver.Ptr, n in
 		return err
 	}
 	defer func() { err = errors.Join(err, p.Free()) }()
+	for _, d := range []*Device{from.dev, to.dev} {
+		if err := d.gate.enter(); err != nil {
+			return err
+		}
+		defer d.gate.leave()
+	}
 	if err := from.dev.Check(from.dev.dev.CopyDtoH(p.bytes, src, from.handle), "a tensor could not be read"); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ func (d *Device) disturbs(t driver.Thread) (own, others bool) {
 	d.capturesMu.Lock()
 	defer d.capturesMu.Unlock()
 	for _, c := range d.captures {
-		if c.thread.ID() == t.ID() {
+		if c.owner == t.ID() {
 			own = true
 		} else {
 			others = true
@@ -82,8 +82,11 @@ func (s *Stream) marked() (e driver.Event, ok bool, err error) {
 
 // undisturbed asks for the state of s, or waits for it: with call or, where that would break a capture of another thread, with the like for an event.
 func (d *Device) undisturbed(s *Stream, call func(t driver.Thread) error, like func(t driver.Thread, e driver.Event) error) error {
-	t := d.dev.Enter()
-	defer t.Leave()
+	t, err := d.enter()
+	if err != nil {
+		return err
+	}
+	defer d.leave(t)
 	d.quiet.RLock()
 	if _, others := d.disturbs(t); !others {
 		defer d.quiet.RUnlock()

@@ -34,8 +34,8 @@ func (d *device) Enter() driver.Thread {
 	return t
 }
 
-// ID identifies the thread.
-func (t *token) ID() uint64 { return t.id }
+// ID identifies the calling thread, as the number of CUDA's token does: asked for on another thread it is not the token's.
+func (t *token) ID() uint64 { return threadID() }
 
 // Leave gives the token back.
 func (t *token) Leave() {
