@@ -87,8 +87,8 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	l.u64(mask.Ptr)
 	l.u64(in.Ptr)
 	l.philox(&ph)
-	l.scalar(Scalar{F: keep}, t)
-	l.scalar(Scalar{F: scale}, t)
+	l.scalar(&Scalar{F: keep}, t)
+	l.scalar(&Scalar{F: scale}, t)
 	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
 	if s.Vec > 1 {
 		steps := ceilDiv(n, grid*randomThreads*int(s.Vec))

@@ -71,7 +71,7 @@ type multiEntry struct {
 func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []multiEntry) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	pointSpec(s, op, compute, list[0].outs, list[0].ins)
+	setPoint(s, op, compute, list[0].outs, list[0].ins)
 	s.Family = FamilyMultiTensor
 	count := len(list[0].outs) + len(list[0].ins)
 	places := uint64(widest(list[0].outs, list[0].ins))

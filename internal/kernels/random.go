@@ -242,7 +242,7 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	l.u64(out.Ptr)
 	l.philox(&ph)
 	for _, v := range scalars {
-		l.scalar(v, t)
+		l.scalar(&v, t)
 	}
 	if s.Vec == 0 {
 		p.pack(l, int(s.Class), 1, int(s.Index), 1)

@@ -382,6 +382,6 @@ func (p *reducePlan) args(l *Launch, ws uint64, outputs, items, chunk int) {
 		}
 	}
 	for i, v := range p.scalars {
-		l.scalar(v, p.op.scalarType(i, s.Compute))
+		l.scalar(&v, p.op.scalarType(i, s.Compute))
 	}
 }

@@ -228,7 +228,7 @@ func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error 
 		}
 	}
 	for _, v := range scalars {
-		l.scalar(v, s.Compute)
+		l.scalar(&v, s.Compute)
 	}
 	p.kept.pack(l, dims, 1, index, slots)
 	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, threads/group)), 1, 1}
