@@ -49,6 +49,11 @@ type (
 		host uint64
 		kernel.Buffer
 	}
+	// floatsArg is a number of float64 that depends on the operation.
+	floatsArg struct {
+		host   []float64
+		values []kernel.Value
+	}
 	// listArg is passed by value as a whole.
 	listArg[T int | int32 | uint64] struct {
 		host []T
@@ -141,6 +146,20 @@ func (p params) f64(a *floatArg, name string) {
 		return
 	}
 	p.l.u64(math.Float64bits(a.host))
+}
+
+// f64s are n parameters called name.
+func (p params) f64s(a *floatsArg, name string, n int) {
+	if p.k != nil {
+		a.values = make([]kernel.Value, n)
+	}
+	for i := range n {
+		if p.k != nil {
+			a.values[i] = p.k.Scalar(p.number(name, i), dtype.Float64)
+			continue
+		}
+		p.l.u64(math.Float64bits(a.host[i]))
+	}
 }
 
 // scalar is a number of type t, which is no half. Integers and bool travel as int64.

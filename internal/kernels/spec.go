@@ -27,9 +27,12 @@ type Spec struct {
 
 	// Class and Attr are of families that have no field of their own.
 	Class, pad uint8
-	Attr  [6]uint16
+	Attr       [6]uint16
 
-	Point pointSpec
+	Assert  assertSpec
+	Advance advanceSpec
+	NLL     nllSpec
+	Point   pointSpec
 }
 
 // specCommon is how many fields of Spec all families have.
