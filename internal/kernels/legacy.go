@@ -27,3 +27,11 @@ func striderParam(k *kernel.Builder, name string, dims, slots, index int) *strid
 	params{k: k}.strider(&a, name, dims, 1, index, operandsFrom(0, slots))
 	return a.strider
 }
+
+func (l *Launch) index(width, v int) {
+	if width == 64 {
+		l.i64(v)
+	} else {
+		l.i32(v)
+	}
+}

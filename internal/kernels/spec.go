@@ -29,10 +29,14 @@ type Spec struct {
 	Class, pad uint8
 	Attr       [6]uint16
 
-	Assert  assertSpec
-	Advance advanceSpec
-	NLL     nllSpec
-	Point   pointSpec
+	Assert      assertSpec
+	Multinomial multinomialSpec
+	Random      randomSpec
+	Dropout     dropoutSpec
+	Sort        sortSpec
+	Advance     advanceSpec
+	NLL         nllSpec
+	Point       pointSpec
 }
 
 // specCommon is how many fields of Spec all families have.
