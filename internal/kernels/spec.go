@@ -33,6 +33,9 @@ type Spec struct {
 	Multinomial multinomialSpec
 	Random      randomSpec
 	Dropout     dropoutSpec
+	Indexed     indexSpec
+	Segment     segmentSpec
+	Turn        turnSpec
 	Sort        sortSpec
 	Advance     advanceSpec
 	NLL         nllSpec
