@@ -135,9 +135,11 @@ func (p params) index(a *intArg, name string) {
 
 // wide is an Int64 that the kernel uses as an index.
 func (p params) wide(a *intArg, name string) {
-	if p.i64(a, name); p.k != nil {
-		a.Value = a.Convert(indexType(int(p.s.Index)))
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Int64).Convert(indexType(int(p.s.Index)))
+		return
 	}
+	p.l.u64(uint64(a.host))
 }
 
 func (p params) f64(a *floatArg, name string) {
@@ -200,6 +202,15 @@ func (p params) array(a *arrayArg, name string, t dtype.DType) {
 
 func declareArray(k *kernel.Builder, name string, t dtype.DType) array {
 	return array{k.Buffer(name, t.Real()), t}
+}
+
+// operand is operand i of a, of the Spec's type.
+func (p params) operand(a *operandArgs, i int, name string) {
+	if p.k != nil {
+		a.arrays[i] = declareArray(p.k, name, p.s.DTypes[i])
+		return
+	}
+	p.l.u64(a.host[i])
 }
 
 // operands are those in set, of the Spec's types.

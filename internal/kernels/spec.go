@@ -40,6 +40,8 @@ type Spec struct {
 	Advance     advanceSpec
 	NLL         nllSpec
 	Point       pointSpec
+	Reduce      reduceSpec
+	Rows        rowSpec
 }
 
 // specCommon is how many fields of Spec all families have.
