@@ -25,27 +25,25 @@ type Spec struct {
 	// Index is the width of indexes in bits, Vec the elements per access.
 	Index, Vec uint8
 
-	// Class and Attr are of families that have no field of their own.
-	Class, pad uint8
-	Attr       [6]uint16
-
 	Assert      assertSpec
 	Multinomial multinomialSpec
 	Random      randomSpec
 	Dropout     dropoutSpec
-	Indexed     indexSpec
-	Segment     segmentSpec
-	Turn        turnSpec
-	Sort        sortSpec
 	Advance     advanceSpec
 	NLL         nllSpec
+	Indexed     indexSpec
+	Sort        sortSpec
+	Segment     segmentSpec
+	Turn        turnSpec
+	Conv        convSpec
+	Product     productSpec
 	Point       pointSpec
 	Reduce      reduceSpec
 	Rows        rowSpec
 }
 
 // specCommon is how many fields of Spec all families have.
-const specCommon = 11
+const specCommon = 8
 
 // operandSet is a set of operands, a bit each, outputs first.
 type operandSet uint16
@@ -69,10 +67,6 @@ func (s *Spec) name(prefix string) string {
 		b.WriteString("_" + d.Short())
 	}
 	fmt.Fprintf(&b, "_%s_i%d_v%d", s.Compute.Short(), s.Index, s.Vec)
-	fmt.Fprintf(&b, "_c%d", s.Class)
-	for _, a := range s.Attr {
-		fmt.Fprintf(&b, "_%d", a)
-	}
 	v := reflect.ValueOf(s).Elem()
 	for i := specCommon; i < v.NumField(); i++ {
 		nameFields(&b, v.Field(i))
