@@ -32,7 +32,8 @@ func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1, Assert: assertSpec{c}}
 	l.Spec.DTypes[0] = t.DType
-	a := assertArgs{arrayOf(t)}
+	var a assertArgs
+	a.t.host = t.Ptr
 	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
 	return is.Issue(l)

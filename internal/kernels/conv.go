@@ -271,12 +271,15 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	if kind == convData {
 		height, width = c.H, c.W
 	}
-	args := convArgs{out: bufferAt(out), a: bufferAt(a.Ptr), b: bufferAt(b.Ptr), bias: bufferAt(bias.Ptr),
-		m: intOf(m), n: intOf(n), depthAll: intOf(k), step: intOf(depth),
-		ins: intOf(c.In / c.Groups), h: intOf(c.H), w: intOf(c.W), outs: intOf(c.Out / c.Groups), kh: intOf(c.KH), kw: intOf(c.KW), oh: intOf(c.OH), ow: intOf(c.OW),
-		sh: intOf(c.StrideH), sw: intOf(c.StrideW), ph: intOf(c.PadH), pw: intOf(c.PadW), dh: intOf(c.DilationH), dw: intOf(c.DilationW), groups: intOf(c.Groups),
-		innerDiv: dividerOf(inner), kwDiv: dividerOf(c.KW), pixDiv: dividerOf(height * width), rowDiv: dividerOf(width),
-		shDiv: dividerOf(c.StrideH), swDiv: dividerOf(c.StrideW)}
+	var args convArgs
+	args.out.host, args.a.host, args.b.host, args.bias.host = out, a.Ptr, b.Ptr, bias.Ptr
+	args.m.host, args.n.host, args.depthAll.host, args.step.host = m, n, k, depth
+	args.ins.host, args.h.host, args.w.host, args.outs.host = c.In/c.Groups, c.H, c.W, c.Out/c.Groups
+	args.kh.host, args.kw.host, args.oh.host, args.ow.host = c.KH, c.KW, c.OH, c.OW
+	args.sh.host, args.sw.host, args.ph.host, args.pw.host = c.StrideH, c.StrideW, c.PadH, c.PadW
+	args.dh.host, args.dw.host, args.groups.host = c.DilationH, c.DilationW, c.Groups
+	args.innerDiv.host, args.kwDiv.host, args.pixDiv.host = inner, c.KW, height*width
+	args.rowDiv.host, args.shDiv.host, args.swDiv.host = width, c.StrideH, c.StrideW
 	args.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(m, t.rows) * ceilDiv(n, t.cols)), uint32(c.Groups), uint32(splits)}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
@@ -584,7 +587,8 @@ func sumPartials(is Issuer, res Operand, partial uint64, count int, acc dtype.DT
 	s.Family, s.Compute, s.Outs = FamilySumPartials, acc, 1
 	s.DTypes[0] = res.DType
 	n := res.Numel()
-	a := partialsArgs{out: bufferAt(res.Ptr), in: bufferAt(partial), n: intOf(n), count: intOf(count)}
+	var a partialsArgs
+	a.out.host, a.in.host, a.n.host, a.count.host = res.Ptr, partial, n, count
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
 	l.Block = [3]uint32{256, 1, 1}

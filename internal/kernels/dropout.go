@@ -113,12 +113,14 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 		keep = float64(float32(keep))
 		scale = float64(1 / float32(keep))
 	}
-	a := dropoutArgs{n: intOf(n), out: arrayOf(out), mask: arrayOf(mask), in: arrayOf(in), philox: philoxOf(&ph), keep: scalarOf(keep), scale: scalarOf(scale),
-		dims: striderArg{host: &plan.space}}
+	var a dropoutArgs
+	a.n.host, a.out.host, a.mask.host, a.in.host = n, out.Ptr, mask.Ptr, in.Ptr
+	a.keep.host.F, a.scale.host.F, a.dims.host = keep, scale, &plan.space
+	a.philox.give(&ph)
 	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
 	if s.Vec > 1 {
 		steps := ceilDiv(n, grid*randomThreads*int(s.Vec))
-		a.steps = intOf(steps)
+		a.steps.host = steps
 		l.Grid[1], l.Block[0] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1)), uint32(randomThreads/int(s.Dropout.Threads))
 	}
 	a.layout(packing(l))
@@ -151,7 +153,10 @@ func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 	if plan.reach() > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	a := dropoutArgs{n: intOf(n), out: arrayOf(out), in: arrayOf(p), philox: philoxOf(&ph), dims: striderArg{host: &plan.space}}
+	var a dropoutArgs
+	a.n.host, a.out.host, a.in.host = n, out.Ptr, p.Ptr
+	a.philox.give(&ph)
+	a.dims.host = &plan.space
 	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(ceilDiv(n, bernoulliThreads*randomStep)), 1, 1}, [3]uint32{bernoulliThreads, 1, 1}
 	return is.Issue(l)

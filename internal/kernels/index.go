@@ -111,12 +111,13 @@ type indexPlan struct {
 func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	sp := space{count: len(p.ops)}
 	line := 1
-	a := indexArgs{step: intOf(p.step), size: intOf(p.size), dims: striderArg{host: &sp}}
+	var a indexArgs
+	a.step.host, a.size.host, a.dims.host = p.step, p.size, &sp
 	for d := len(shape) - 1; d >= 0; d-- {
 		if d == dim {
 			line = shape[d]
 			for i := range p.ops {
-				a.along[i] = intOf(p.ops[i].Stride[d])
+				a.along[i].host = p.ops[i].Stride[d]
 			}
 			continue
 		}
@@ -138,7 +139,7 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	s.Outs, s.Ins = 1, 2
 	for i := range p.ops {
 		s.DTypes[i] = p.ops[i].DType
-		a.ops[i] = arrayOf(p.ops[i])
+		a.ops[i].host = p.ops[i].Ptr
 	}
 	s.Indexed = indexSpec{Wrap: p.wrap, Dims: uint8(dimsClass(sp.nd))}
 	s.Index = 32
@@ -149,7 +150,7 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	if far > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	a.n, a.line = intOf(n), intOf(line)
+	a.n.host, a.line.host = n, line
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}

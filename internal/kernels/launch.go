@@ -40,6 +40,12 @@ type Launch struct {
 	Args []byte
 }
 
+// Reset empties l. It keeps the memory of Args.
+func (l *Launch) Reset() {
+	l.Spec = Spec{} // not all of l at once, which would be put together elsewhere and copied
+	l.Grid, l.Block, l.Shared, l.Args = [3]uint32{}, [3]uint32{}, 0, l.Args[:0]
+}
+
 // Limits are the properties of a device that launch shapes depend on.
 type Limits struct {
 	Multiprocessors, MaxThreadsPerSM, MaxThreadsPerBlock int

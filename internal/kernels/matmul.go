@@ -154,7 +154,12 @@ func (p *product) issue(is Issuer) error {
 			return err
 		}
 	}
-	a := p.args(partial, depth)
+	var a productArgs
+	p.args(&a, partial, depth)
+	a.size.host = p.sizes[:]
+	for i := range a.stride {
+		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
+	}
 	if r.Mapped {
 		a.maps[0].host = p.tensorMap(1, &p.a, p.m, t.rows, t.depth)
 		a.maps[1].host = p.tensorMap(2, &p.b, p.n, t.cols, t.depth)
@@ -250,19 +255,17 @@ func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
 	return nil
 }
 
-// args returns the arguments of both kernels; the result is partial if that is not 0.
-func (p *product) args(partial uint64, depth int) productArgs {
+// args sets the arguments of both kernels, but for lists; the result is partial if that is not 0.
+func (p *product) args(a *productArgs, partial uint64, depth int) {
 	out := p.out.Ptr
 	if partial != 0 {
 		out = partial
 	}
-	b := &p.batch
-	return productArgs{out: bufferAt(out), a: bufferAt(p.a.Ptr), b: bufferAt(p.b.Ptr), bias: bufferAt(p.opt.Bias.Ptr),
-		om: intOf(p.s[0][0]), on: intOf(p.s[0][1]), am: intOf(p.s[1][0]), ak: intOf(p.s[1][1]),
-		bn: intOf(p.s[2][0]), bk: intOf(p.s[2][1]), cm: intOf(p.s[3][0]), cn: intOf(p.s[3][1]), alpha: floatOf(p.opt.Alpha), beta: floatOf(p.opt.Beta),
-		stride: [4]listArg[int]{{host: b.stride[0][:b.nd]}, {host: b.stride[1][:b.nd]}, {host: b.stride[2][:b.nd]}, {host: b.stride[3][:b.nd]}},
-		size:   listArg[int32]{host: p.sizes[:]},
-		m:      intOf(p.m), n: intOf(p.n), k: intOf(p.k), depth: intOf(depth), batch: intOf(b.numel())}
+	a.out.host, a.a.host, a.b.host, a.bias.host = out, p.a.Ptr, p.b.Ptr, p.opt.Bias.Ptr
+	a.om.host, a.on.host, a.am.host, a.ak.host = p.s[0][0], p.s[0][1], p.s[1][0], p.s[1][1]
+	a.bn.host, a.bk.host, a.cm.host, a.cn.host = p.s[2][0], p.s[2][1], p.s[3][0], p.s[3][1]
+	a.alpha.host, a.beta.host = p.opt.Alpha, p.opt.Beta
+	a.m.host, a.n.host, a.k.host, a.depth.host, a.batch.host = p.m, p.n, p.k, depth, p.batch.numel()
 }
 
 // partialWidth returns how many adjacent partial sums are stored and loaded together.
@@ -280,8 +283,12 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
 	s.Product.Batch = p.batchDims()
 	s.Product.Bias, s.Product.Scale = p.after()
-	a := p.args(partial, splits)
-	a.result = bufferAt(p.out.Ptr)
+	var a productArgs
+	p.args(&a, partial, splits)
+	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
+	for i := range a.stride {
+		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
+	}
 	a.layout(packing(l))
 	n := batch * p.m * p.n / int(s.Vec)
 	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}

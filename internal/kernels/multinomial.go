@@ -128,14 +128,17 @@ func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 			return err
 		}
 		l := m.launch(is, multinomialSums, m.P)
-		a := sumsArgs{p: arrayOf(m.P), sums: bufferAt(sums), n: intOf(m.N), parts: intOf(parts)}
+		var a sumsArgs
+		a.p.host, a.sums.host, a.n.host, a.parts.host = m.P.Ptr, sums, m.N, parts
 		a.layout(packing(l))
 		if err := m.issue(is, l, m.Rows*parts); err != nil {
 			return err
 		}
 	}
 	l := m.launch(is, multinomialRunning, m.P)
-	a := sumsArgs{p: arrayOf(m.P), sums: bufferAt(sums), running: bufferAt(running), n: intOf(m.N), parts: intOf(parts)}
+	var a sumsArgs
+	a.p.host, a.sums.host, a.running.host, a.n.host = m.P.Ptr, sums, running, m.N
+	a.parts.host = parts
 	a.layout(packing(l))
 	if err := m.issue(is, l, m.Rows*parts); err != nil {
 		return err
@@ -147,8 +150,11 @@ func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 func (m *Multinomial) pick(is Issuer, running uint64, ph Philox) error {
 	l := m.launch(is, multinomialDraw, m.P)
 	l.Spec.Multinomial.Captured = ph.captured()
-	a := drawArgs{p: arrayOf(m.P), running: bufferAt(running), out: bufferAt(m.Out.Ptr), count: intOf(m.Rows * m.Samples), n: intOf(m.N), samples: intOf(m.Samples),
-		rows: intOf(min(m.Rows, multinomialGrid)), apart: intOf(ceilDiv(m.Samples, multinomialBlock) * multinomialBlock), philox: philoxOf(&ph)}
+	var a drawArgs
+	a.p.host, a.running.host, a.out.host, a.count.host = m.P.Ptr, running, m.Out.Ptr, m.Rows*m.Samples
+	a.n.host, a.samples.host, a.rows.host = m.N, m.Samples, min(m.Rows, multinomialGrid)
+	a.apart.host = ceilDiv(m.Samples, multinomialBlock) * multinomialBlock
+	a.philox.give(&ph)
 	a.layout(packing(l))
 	return m.issue(is, l, ceilDiv(m.Rows*m.Samples, multinomialThreads))
 }
@@ -164,7 +170,9 @@ func (m *Multinomial) Greatest(is Issuer) error {
 		return err
 	}
 	l := m.launch(is, multinomialKeys, m.P)
-	a := rankArgs{p: arrayOf(m.P), keys: bufferAt(s.keys[0]), places: bufferAt(s.with[0]), count: intOf(s.count), n: intOf(m.N), kept: intOf(kept), cut: intOf(whole - kept)}
+	var a rankArgs
+	a.p.host, a.keys.host, a.places.host, a.count.host = m.P.Ptr, s.keys[0], s.with[0], s.count
+	a.n.host, a.kept.host, a.cut.host = m.N, kept, whole-kept
 	a.layout(packing(l))
 	if err := m.issue(is, l, ceilDiv(s.count, multinomialThreads)); err != nil {
 		return err

@@ -127,7 +127,8 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 		}
 		ends[i] = int32(blocks)
 	}
-	a := multiArgs{op: op, rows: bufferAt(rows.Ptr), flag: bufferAt(rows.Flag)}
+	var a multiArgs
+	a.op, a.rows.host, a.flag.host = op, rows.Ptr, rows.Flag
 	for o := range count {
 		a.addrs[o].host = addrs[o][:]
 	}

@@ -103,8 +103,10 @@ func (p *NLL) issue(is Issuer, stage uint16, mean bool, loss, total Operand, row
 			s.DTypes[i] = s.Compute
 		}
 	}
-	a := nllArgs{loss: arrayOf(loss), total: arrayOf(total), x: arrayOf(p.X), lse: arrayOf(p.LSE), target: arrayOf(p.Target), weight: arrayOf(p.Weight),
-		rows: intOf(rows), classes: intOf(p.C), inner: intOf(p.S), ignore: intOf(p.Ignore)}
+	var a nllArgs
+	a.loss.host, a.total.host, a.x.host, a.lse.host = loss.Ptr, total.Ptr, p.X.Ptr, p.LSE.Ptr
+	a.target.host, a.weight.host, a.rows.host, a.classes.host = p.Target.Ptr, p.Weight.Ptr, rows, p.C
+	a.inner.host, a.ignore.host = p.S, p.Ignore
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{nllThreads, 1, 1}

@@ -70,12 +70,6 @@ type (
 	}
 )
 
-func intOf(v int) intArg            { return intArg{host: v} }
-func floatOf(v float64) floatArg    { return floatArg{host: v} }
-func arrayOf(o Operand) arrayArg    { return arrayArg{host: o.Ptr} }
-func bufferAt(ptr uint64) bufferArg { return bufferArg{host: ptr} }
-func dividerOf(v int) dividerArg    { return dividerArg{host: v} }
-func scalarOf(v float64) scalarArg  { return scalarArg{host: Scalar{F: v}} }
 func (a *dividerArg) divide(n, d kernel.Value) (q, r kernel.Value) {
 	return divide(n, d, a.magic, a.shift)
 }
@@ -247,30 +241,32 @@ func (p params) bufferRO(a *bufferArg, name string, t dtype.DType) {
 
 // list is n elements of T; where the host gives fewer, zeros follow.
 func list[T int | int32 | uint64](p params, a *listArg[T], name string, n int) {
-	var t dtype.DType
-	switch any(T(0)).(type) {
-	case int:
-		t = dtype.Int64
-	case int32:
-		t = dtype.Int32
-	case uint64:
-		t = dtype.Uint64
-	}
 	if p.k != nil {
-		a.Array = p.k.Params(name, t, n)
+		a.Array = p.k.Params(name, listType[T](), n)
 		return
 	}
+	narrow := T(1)<<31<<1 == 0
 	for i := range n {
 		var v T
 		if i < len(a.host) {
 			v = a.host[i]
 		}
-		if t == dtype.Int32 {
+		if narrow {
 			p.l.u32(uint32(v))
 		} else {
 			p.l.u64(uint64(v))
 		}
 	}
+}
+
+func listType[T int | int32 | uint64]() dtype.DType {
+	switch any(T(0)).(type) {
+	case int32:
+		return dtype.Int32
+	case uint64:
+		return dtype.Uint64
+	}
+	return dtype.Int64
 }
 
 // divider is what divides numbers below 2^31 by a.host.

@@ -22,11 +22,11 @@ func (p *Philox) captured() bool { return p.SeedPtr != 0 }
 // philoxArg are the generator's arguments: seed and offset, or where they are captured the addresses of both, and then the offset.
 type philoxArg struct{ seed, at, offset intArg }
 
-func philoxOf(p *Philox) philoxArg {
+func (a *philoxArg) give(p *Philox) {
+	a.seed.host, a.offset.host = int(p.Seed), int(p.Offset)
 	if p.captured() {
-		return philoxArg{intOf(int(p.SeedPtr)), intOf(int(p.OffsetPtr)), intOf(int(p.Offset))}
+		a.seed.host, a.at.host = int(p.SeedPtr), int(p.OffsetPtr)
 	}
-	return philoxArg{seed: intOf(int(p.Seed)), offset: intOf(int(p.Offset))}
 }
 
 func (p params) philox(a *philoxArg, captured bool) {

@@ -190,7 +190,9 @@ func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars [
 	if op.BuildAt != nil && p.base+n > is.Index32() {
 		s.Index = 64
 	}
-	a := pointArgs{op: op, base: intOf(p.base), n: intOf(n / vec), operands: operandArgs{host: &p.ptr}, scalars: scalarArgs{host: scalars}, dims: striderArg{host: &p.space}}
+	var a pointArgs
+	a.op, a.base.host, a.n.host, a.operands.host = op, p.base, n/vec, &p.ptr
+	a.scalars.host, a.dims.host = scalars, &p.space
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, pointThreads*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}

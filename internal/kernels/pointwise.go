@@ -220,7 +220,9 @@ func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scal
 	}
 	vec := min(widest(outs, ins), 1<<bits.TrailingZeros64(places))
 	s.Vec = uint8(vec)
-	a := pointArgs{op: op, base: intOf(base), n: intOf(n), operands: operandArgs{host: ptr}, scalars: scalarArgs{host: scalars}}
+	var a pointArgs
+	a.op, a.base.host, a.n.host, a.operands.host = op, base, n, ptr
+	a.scalars.host = scalars
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, pointThreads*vec*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}

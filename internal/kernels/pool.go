@@ -128,14 +128,16 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	if limit := min(is.Index32(), lane32); max(sp.reach(), from.Numel(), reachOf(&from)) > limit {
 		s.Index = 64
 	}
-	a := poolArgs{n: intOf(n), dims: striderArg{host: &sp}, h: intOf(over.Shape[2]), w: intOf(over.Shape[3]), fh: intOf(from.Shape[2]), fw: intOf(from.Shape[3]),
-		kh: intOf(p.KH), kw: intOf(p.KW), sh: intOf(p.StrideH), sw: intOf(p.StrideW), ph: intOf(p.PadH), pw: intOf(p.PadW),
-		dh: intOf(p.DilationH), dw: intOf(p.DilationW), divisor: intOf(p.Divisor)}
+	var a poolArgs
+	a.n.host, a.dims.host, a.h.host, a.w.host = n, &sp, over.Shape[2], over.Shape[3]
+	a.fh.host, a.fw.host, a.kh.host, a.kw.host = from.Shape[2], from.Shape[3], p.KH, p.KW
+	a.sh.host, a.sw.host, a.ph.host, a.pw.host = p.StrideH, p.StrideW, p.PadH, p.PadW
+	a.dh.host, a.dw.host, a.divisor.host = p.DilationH, p.DilationW, p.Divisor
 	if p.CountPad {
-		a.pad = intOf(1)
+		a.pad.host = 1
 	}
 	for i := range ops {
-		a.ops[i], a.strides[i] = arrayOf(ops[i]), [2]intArg{intOf(ops[i].Stride[2]), intOf(ops[i].Stride[3])}
+		a.ops[i].host, a.strides[i][0].host, a.strides[i][1].host = ops[i].Ptr, ops[i].Stride[2], ops[i].Stride[3]
 	}
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, poolThreads)), 1, 1}

@@ -272,7 +272,10 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	if t == dtype.Float32 && out.DType.Size() <= 4 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
 		s.Vec = randomVec
 	}
-	a := randomArgs{op: op, n: intOf(n), out: arrayOf(out), philox: philoxOf(&ph), scalars: scalarArgs{host: scalars}, dims: striderArg{host: &p.space}}
+	var a randomArgs
+	a.op, a.n.host, a.out.host = op, n, out.Ptr
+	a.philox.give(&ph)
+	a.scalars.host, a.dims.host = scalars, &p.space
 	if s.Vec == 0 {
 		a.layout(packing(l))
 		l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
@@ -281,7 +284,7 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	steps := ceilDiv(n, overshoot)
 	// Four rows of blocks fill the device, and a grid has 65535 rows at most.
 	each := max(min(randomSteps, ceilDiv(steps, 4)), ceilDiv(steps, 1<<16-1))
-	a.steps, a.each = intOf(steps), intOf(each)
+	a.steps.host, a.each.host = steps, each
 	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(grid), uint32(ceilDiv(steps, each)), 1}, [3]uint32{randomThreads / randomVec, 1, 1}
 	return is.Issue(l)

@@ -331,8 +331,10 @@ func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 			s.DTypes[int(s.Outs)+i], ptr[int(s.Outs)+i] = p.ins[i].DType, p.ins[i].Ptr
 		}
 	}
-	a := reduceArgs{op: op, n: intOf(p.n), outputs: intOf(outputs), items: intOf(items), chunk: intOf(chunk), tail: intOf(p.n - p.items*p.vec),
-		operands: operandArgs{host: &ptr}, scalars: scalarArgs{host: p.scalars}, kept: striderArg{host: &p.kept}, red: striderArg{host: &p.red}}
+	var a reduceArgs
+	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
+	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, p.scalars
+	a.kept.host, a.red.host = &p.kept, &p.red
 	for i, t := range op.states[t] {
 		a.states[i] = ws
 		ws += uint64(p.stateBytes(t))
@@ -383,7 +385,8 @@ func (a *reduceArgs) layout(p params) {
 	}
 	if r.Stage != reduceWhole {
 		for i, t := range a.op.states[s.Compute] {
-			state := bufferAt(a.states[i])
+			var state bufferArg
+			state.host = a.states[i]
 			if p.buffer(&state, p.number("state", i), t); p.k != nil {
 				a.buffers[i] = state.Buffer
 			}

@@ -54,7 +54,7 @@ func (r *rowKernel) params() {
 	tid := k.ThreadIdx(kernel.X)
 	block := k.BlockIdx(kernel.X).Convert(r.ix)
 	var row kernel.Value
-	r.threads = int(s.Rows.Threads)
+	r.threads = 32 * int(s.Rows.Warps)
 	switch r.group {
 	case r.threads:
 		row, r.lane = block, tid

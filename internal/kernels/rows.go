@@ -51,9 +51,11 @@ const (
 
 // rowSpec is what row kernels are specialised on.
 type rowSpec struct {
-	// Group threads share a row, of Threads in a block.
-	Group, Threads uint16
-	Absent         operandSet
+	// Group threads share a row.
+	Group  uint16
+	Absent operandSet
+	// Warps is how many groups of 32 threads a block has.
+	Warps uint8
 	// Kept is the class of the number of kept dimensions, as dimsClass gives it.
 	Kept uint8
 	// Chunks is how many vectors a thread holds, 0 if it reads again. Exact: they make up the row.
@@ -239,7 +241,7 @@ func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error 
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	s.Rows = rowSpec{Group: uint16(group), Threads: uint16(threads), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
 		if !p.absent.has(i) {
@@ -247,7 +249,9 @@ func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error 
 			s.DTypes[i], ptr[i] = o.DType, o.Ptr
 		}
 	}
-	a := rowArgs{op: p.op, rows: intOf(p.rows), n: intOf(p.n), operands: operandArgs{host: &ptr}, along: &p.along, scalars: scalarArgs{host: scalars}, kept: striderArg{host: &p.kept}}
+	var a rowArgs
+	a.op, a.rows.host, a.n.host, a.operands.host = p.op, p.rows, p.n, &ptr
+	a.along, a.scalars.host, a.kept.host = &p.along, scalars, &p.kept
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, threads/group)), 1, 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}

@@ -56,8 +56,9 @@ func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff 
 	s := &l.Spec
 	s.Family, s.Compute, s.Outs = FamilyScale, dtype.Float64, 2
 	s.DTypes[0], s.DTypes[1] = row.DType, scale.DType
-	a := scaleArgs{row: bufferAt(row.Ptr), scale: bufferAt(scale.Ptr), flags: listArg[uint64]{host: flags}, n: intOf(len(flags)),
-		growth: floatOf(growth), backoff: floatOf(backoff), interval: floatOf(float64(interval))}
+	var a scaleArgs
+	a.row.host, a.scale.host, a.flags.host, a.n.host = row.Ptr, scale.Ptr, flags, len(flags)
+	a.growth.host, a.backoff.host, a.interval.host = growth, backoff, float64(interval)
 	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
 	return is.Issue(l)

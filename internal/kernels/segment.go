@@ -258,8 +258,10 @@ func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	if g.from != fromValue {
 		s.DTypes[1] = dtype.Invalid
 	}
-	a := segmentKeysArgs{index: bufferAt(g.ops[1].Ptr), other: bufferAt(g.ops[2].Ptr), keys: bufferAt(g.keys[0]), with: bufferAt(g.with[0]),
-		n: intOf(g.count), size: intOf(g.size), line: intOf(g.line), bits: intOf(g.bits), dims: striderArg{host: sp}}
+	var a segmentKeysArgs
+	a.index.host, a.other.host, a.keys.host, a.with.host = g.ops[1].Ptr, g.ops[2].Ptr, g.keys[0], g.with[0]
+	a.n.host, a.size.host, a.line.host, a.bits.host = g.count, g.size, g.line, g.bits
+	a.dims.host = sp
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(g.count, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
@@ -295,9 +297,11 @@ func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err e
 	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Index: uint8(g.index), Vec: uint8(vec)}
 	s.DTypes[0], s.DTypes[1] = g.ops[0].DType, from
 	s.Segment = segmentSpec{From: list.from, Wide: g.width() > 1, Dims: uint8(dimsClass(g.lines.nd))}
-	a := segmentArgs{written: arrayOf(g.ops[0]), other: arrayOf(g.ops[2]), keys: bufferAt(list.keys), with: bufferAt(list.with), listed: arrayArg{host: list.with},
-		nextKeys: bufferAt(next.keys), next: arrayArg{host: next.with}, count: intOf(list.count), width: intOf(g.width() / vec), line: intOf(g.line), bits: intOf(g.bits),
-		step: intOf(g.step), along: intOf(g.along), dims: striderArg{host: &g.lines}}
+	var a segmentArgs
+	a.written.host, a.other.host, a.keys.host, a.with.host = g.ops[0].Ptr, g.ops[2].Ptr, list.keys, list.with
+	a.listed.host, a.nextKeys.host, a.next.host, a.count.host = list.with, next.keys, next.with, list.count
+	a.width.host, a.line.host, a.bits.host, a.step.host = g.width()/vec, g.line, g.bits, g.step
+	a.along.host, a.dims.host = g.along, &g.lines
 	a.layout(packing(l))
 	// A group of threads takes a place of the order, or a part of it.
 	groups, across := parts, g.width()

@@ -104,8 +104,10 @@ func (s *keySort) sort(is Issuer) error {
 		if s.given != 0 {
 			with, s.given = s.given, 0
 		}
-		a := sortArgs{keys: bufferAt(s.keys[0]), with: bufferAt(with), toKeys: bufferAt(s.keys[1]), toWith: bufferAt(s.with[1]), table: bufferAt(s.table),
-			n: intOf(s.count), per: intOf(s.per), shift: intOf(shift), mask: intOf(mask), blocks: intOf(s.blocks)}
+		var a sortArgs
+		a.keys.host, a.with.host, a.toKeys.host, a.toWith.host = s.keys[0], with, s.keys[1], s.with[1]
+		a.table.host, a.n.host, a.per.host, a.shift.host = s.table, s.count, s.per, shift
+		a.mask.host, a.blocks.host = mask, s.blocks
 		if err := s.launch(is, sortCount, s.blocks, &a); err != nil {
 			return err
 		}

@@ -90,8 +90,9 @@ func Advance(is Issuer, op *StepOp, numbers []float64, rows Rows, lr, found Oper
 		if s.Advance.Found = found.Ptr != 0; s.Advance.Found {
 			s.DTypes[1] = found.DType
 		}
-		a := advanceArgs{op: op, rows: bufferAt(rows.Ptr), rate: arrayOf(lr), found: arrayOf(found), numbers: floatsArg{host: numbers},
-			which: listArg[int32]{host: which[:n]}, n: intOf(n)}
+		var a advanceArgs
+		a.op, a.rows.host, a.rate.host, a.found.host = op, rows.Ptr, lr.Ptr, found.Ptr
+		a.numbers.host, a.which.host, a.n.host = numbers, which[:n], n
 		a.layout(packing(l))
 		l.Grid = [3]uint32{uint32(ceilDiv(n, advanceThreads)), 1, 1}
 		l.Block = [3]uint32{advanceThreads, 1, 1}

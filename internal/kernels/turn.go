@@ -62,9 +62,10 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	l.Spec.Turn.Dims = uint8(dimsClass(rest.nd))
 	across, down := ceilDiv(p.size[0], t.side), ceilDiv(p.size[d], t.side)
 	blocks := rest.numel() * across * down
-	a := turnArgs{out: bufferAt(p.ptr[0]), in: bufferAt(p.ptr[1]), width: intOf(p.size[0]), height: intOf(p.size[d]),
-		outStep: intOf(p.stride[0][d] / t.pack), inStep: intOf(p.stride[1][0] / t.inPack),
-		across: intOf(across), down: intOf(down), acrossDivider: dividerOf(across), downDivider: dividerOf(down), dims: striderArg{host: &rest}}
+	var a turnArgs
+	a.out.host, a.in.host, a.width.host, a.height.host = p.ptr[0], p.ptr[1], p.size[0], p.size[d]
+	a.outStep.host, a.inStep.host, a.across.host = p.stride[0][d]/t.pack, p.stride[1][0]/t.inPack, across
+	a.down.host, a.acrossDivider.host, a.downDivider.host, a.dims.host = down, across, down, &rest
 	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
