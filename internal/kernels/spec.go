@@ -69,23 +69,23 @@ func (s *Spec) name(prefix string) string {
 	fmt.Fprintf(&b, "_%s_i%d_v%d", s.Compute.Short(), s.Index, s.Vec)
 	v := reflect.ValueOf(s).Elem()
 	for i := specCommon; i < v.NumField(); i++ {
-		nameFields(&b, v.Field(i))
+		nameFields(&b, "_", v.Field(i))
 	}
 	return b.String()
 }
 
-// nameFields appends what a family's spec says, without what is zero.
-func nameFields(b *strings.Builder, v reflect.Value) {
+// nameFields appends what a family's spec says, without what is zero: field and number.
+func nameFields(b *strings.Builder, prefix string, v reflect.Value) {
 	for i := range v.NumField() {
-		f, label := v.Field(i), strings.ToLower(v.Type().Field(i).Name)
+		f, label := v.Field(i), prefix+strings.ToLower(v.Type().Field(i).Name)
 		switch {
 		case f.Kind() == reflect.Struct:
-			nameFields(b, f)
+			nameFields(b, label, f)
 		case f.IsZero():
 		case f.Kind() == reflect.Bool:
-			b.WriteString("_" + label)
+			b.WriteString(label)
 		default:
-			fmt.Fprintf(b, "_%s%d", label, f.Uint())
+			fmt.Fprintf(b, "%s%d", label, f.Uint())
 		}
 	}
 }
