@@ -443,42 +443,48 @@ func TestProducts(t *testing.T) {
 
 // checkReached sees that every tile of every type, every way of splitting the depth, and operands fetched by tensor maps were run.
 func checkReached(p *pair) {
-	const tf32, split, mapped, last, unit = 1, 4, 16, 1 << 9, 1 << 10 // bits of Attr[1]
 	type use struct {
 		kind operandKind
-		what uint16
+		what any
 	}
 	seen := map[use]bool{}
-	const splitProduct, splitConvolution, lastConvolution, unitConvolution, mappedProduct = 100, 101, 102, 105, 110
+	const splitProduct, splitConvolution, mappedProduct = "a split depth", "a split depth of a convolution", "tensor maps"
+	const lastConvolution, unitConvolution = "convolution %d with channels last", "a convolution of unit stride"
 	for s := range p.lib.programs {
-		kind := operandKind{s.Compute, s.Attr[1]&tf32 != 0}
-		if s.Family == kernels.FamilyMatmul && s.Attr[1]&mapped != 0 {
+		r := &s.Product
+		kind := operandKind{s.Compute, r.TF32}
+		if r.Mapped {
 			seen[use{kind, mappedProduct}] = true
 		}
-		if s.Family == kernels.FamilyConv && s.Attr[1]&last != 0 {
-			seen[use{kind, lastConvolution + s.Op}] = true
-			if s.Attr[1]&unit != 0 {
+		if s.Conv.Last {
+			seen[use{kind, fmt.Sprintf(lastConvolution, s.Op)}] = true
+			if s.Conv.Unit {
 				seen[use{kind, unitConvolution}] = true
 			}
 		}
 		switch {
-		case s.Family == kernels.FamilyMatmul && s.Attr[1]&split != 0:
+		case s.Family == kernels.FamilyMatmul && r.Split:
 			seen[use{kind, splitProduct}] = true
-		case s.Family == kernels.FamilyConv && s.Attr[1]&split != 0:
+		case s.Family == kernels.FamilyConv && r.Split:
 			seen[use{kind, splitConvolution}] = true
 		case s.Family == kernels.FamilyMatmul:
-			seen[use{kind, s.Attr[0]}] = true
+			seen[use{kind, r.Tile}] = true
 		}
 	}
-	half := []uint16{0, 1, 2, 5, 8, 11, 12, 13, 14, 15}
-	for i, tiles := range [][]uint16{half, half, {0, 1, 2, 5, 9, 16, 17, 18, 19, 20, 21}, {3, 4, 5, 7, 10, 22, 23, 24, 25, 26, 27}, {5, 6}} {
-		tiles = append(tiles, splitProduct, splitConvolution, lastConvolution, lastConvolution+1, lastConvolution+2, unitConvolution)
-		if i <= 3 {
-			tiles = append(tiles, mappedProduct)
+	for _, kind := range operandKinds {
+		wanted := []any{splitProduct, splitConvolution, unitConvolution}
+		for i := range 3 {
+			wanted = append(wanted, fmt.Sprintf(lastConvolution, i))
 		}
-		for _, what := range tiles {
-			if !seen[use{operandKinds[i], what}] {
-				p.t.Errorf("products of %v, tf32 %v, never use tile %d (100, 101: a split depth; 102 to 104: a convolution with channels last; 105: of unit stride; 110: tensor maps)", operandKinds[i].t, operandKinds[i].tf32, what)
+		if kind.t != dtype.Float64 {
+			wanted = append(wanted, mappedProduct)
+		}
+		for _, tile := range kernels.ProductTiles(kind.t, kind.tf32) {
+			wanted = append(wanted, tile)
+		}
+		for _, what := range wanted {
+			if !seen[use{kind, what}] {
+				p.t.Errorf("products of %v, tf32 %v, never use %+v", kind.t, kind.tf32, what)
 			}
 		}
 	}

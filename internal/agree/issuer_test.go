@@ -70,7 +70,7 @@ type recorder struct {
 }
 
 func (r *recorder) NewLaunch() *kernels.Launch {
-	r.launch = kernels.Launch{Args: r.launch.Args[:0]}
+	r.launch.Reset()
 	return &r.launch
 }
 

@@ -119,7 +119,7 @@ func (f *frame) NewLaunch() *kernels.Launch {
 	if f.held {
 		f.spill()
 	}
-	f.launch = kernels.Launch{Args: f.launch.Args[:0]}
+	f.launch.Reset()
 	return &f.launch
 }
 

@@ -21,14 +21,10 @@ func (l *Launch) u64(v uint64) {
 	l.Args = binary.LittleEndian.AppendUint64(l.Args, v)
 }
 
-func (l *Launch) i64(v int) { l.u64(uint64(v)) }
-
 func (l *Launch) u32(v uint32) {
 	l.pad(4)
 	l.Args = binary.LittleEndian.AppendUint32(l.Args, v)
 }
-
-func (l *Launch) i32(v int) { l.u32(uint32(int32(v))) }
 
 func (l *Launch) f32(v float32) { l.u32(math.Float32bits(v)) }
 
@@ -59,8 +55,8 @@ func FloatScalar(v float64) Scalar {
 // IntScalar returns v for any type of computation.
 func IntScalar(v int64) Scalar { return Scalar{F: float64(v), I: v} }
 
-// scalar appends s as a parameter that scalarParam declares for the same type.
-func (l *Launch) scalar(s Scalar, t dtype.DType) {
+// scalar appends s as declareScalar declares it for the same type.
+func (l *Launch) scalar(s *Scalar, t dtype.DType) {
 	switch t {
 	case dtype.Float32:
 		l.f32(float32(s.F))
@@ -75,17 +71,6 @@ func (l *Launch) scalar(s Scalar, t dtype.DType) {
 	default:
 		l.u64(uint64(s.I))
 	}
-}
-
-// scalarParam declares the parameters of a scalar of type t, which is not a half, and returns its value. Integers and bool travel as int64.
-func scalarParam(k *kernel.Builder, name string, t dtype.DType) Num {
-	switch {
-	case t.IsComplex():
-		return Num{Re: k.Scalar(name, t.Real()), Im: k.Scalar(name+"_im", t.Real())}
-	case t.IsFloat():
-		return Num{Re: k.Scalar(name, t)}
-	}
-	return Num{Re: k.Scalar(name, dtype.Int64).Convert(t)}
 }
 
 // divider holds what replaces a division by a constant d of numbers below 2^31: q = (hi(n*magic) + n) >> shift

@@ -5,7 +5,7 @@ import (
 )
 
 // Claim is what an assertion says of a number that is not zero.
-type Claim uint16
+type Claim uint8
 
 // The claims.
 const (
@@ -19,12 +19,22 @@ const (
 // broken is what a device says of a claim that does not hold.
 var broken = []string{"the value is zero", noProbability, "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
 
+// assertSpec is what assertions are specialised on.
+type assertSpec struct{ Claim Claim }
+
+// assertArgs are the arguments of an assertion.
+type assertArgs struct{ t arrayArg }
+
+func (a *assertArgs) layout(p params) { p.array(&a.t, "t", p.s.DTypes[0]) }
+
 // Assert stops the device if the only element of t, of any type, is zero; a NaN is not.
 func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
-	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1}
-	l.Spec.DTypes[0], l.Spec.Attr[0] = t.DType, uint16(c)
-	l.u64(t.Ptr)
+	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1, Assert: assertSpec{c}}
+	l.Spec.DTypes[0] = t.DType
+	var a assertArgs
+	a.t.host = t.Ptr
+	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
 	return is.Issue(l)
 }
@@ -32,6 +42,8 @@ func Assert(is Issuer, t Operand, c Claim) error {
 var _ = register(FamilyAssert, func(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("assert"), func(k *kernel.Builder) {
 		k.FixedThreads(1)
-		k.Assert(arrayParam(k, "t", s.DTypes[0]).load(k.I32(0), 1)[0].NonZero(), broken[s.Attr[0]])
+		var a assertArgs
+		a.layout(declaring(k, s))
+		k.Assert(a.t.load(k.I32(0), 1)[0].NonZero(), broken[s.Assert.Claim])
 	})
 })

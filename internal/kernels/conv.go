@@ -40,17 +40,70 @@ const (
 	convWeight
 )
 
-// convBiasApart is a bit of Attr[1] besides those of products: the sum is rounded to the result's type before the bias is added, as PyTorch does
-// but for depthwise convolutions.
-const convBiasApart = 1 << 8
+// convSpec is what convolutions are specialised on beside products.
+type convSpec struct {
+	// BiasApart: the sum is rounded to the result's type before the bias is added, as PyTorch does but for depthwise convolutions.
+	BiasApart bool
+	// Last: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without it pixels and taps lie side by side, of
+	// which no two need be wanted together.
+	Last bool
+	// Unit, of the input's gradient: both strides are 1, so that every place within the output is one that the input's element reached.
+	Unit bool
+}
 
-// convLast is a bit of Attr[1]: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without
-// it pixels and taps lie side by side, of which no two need be wanted together.
-const convLast = 1 << 9
+// convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of the input, the output and
+// the kernel in one group of channels.
+type convArgs struct {
+	out, a, b, bias         bufferArg
+	m, n, depthAll, step    intArg
+	ins, h, w, outs, kh, kw intArg
+	oh, ow                  intArg
+	sh, sw, ph, pw, dh, dw  intArg
+	groups                  intArg
+	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images whose
+	// elements are columns of the product, or for the weight's gradient its depths.
+	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv dividerArg
+}
 
-// convUnit is a bit of Attr[1] of the input's gradient: both strides are 1, so that every place within the output is one that the input's element
-// reached.
-const convUnit = 1 << 10
+func (a *convArgs) layout(p params) {
+	s := p.s
+	res, bias := s.DTypes[0], s.DTypes[1]
+	if s.Product.Split {
+		res = accumulator(s.Compute)
+	}
+	if bias == dtype.Invalid {
+		bias = s.Compute
+	}
+	p.buffer(&a.out, "out", res)
+	p.bufferRO(&a.a, "a", s.Compute)
+	p.bufferRO(&a.b, "b", s.Compute)
+	p.bufferRO(&a.bias, "bias", bias)
+	p.i32(&a.m, "m")
+	p.i32(&a.n, "n")
+	p.i32(&a.depthAll, "k")
+	p.i32(&a.step, "step")
+	p.i32(&a.ins, "in")
+	p.i32(&a.h, "h")
+	p.i32(&a.w, "w")
+	p.i32(&a.outs, "outs")
+	p.i32(&a.kh, "kh")
+	p.i32(&a.kw, "kw")
+	p.i32(&a.oh, "oh")
+	p.i32(&a.ow, "ow")
+	p.i32(&a.sh, "sh")
+	p.i32(&a.sw, "sw")
+	p.i32(&a.ph, "ph")
+	p.i32(&a.pw, "pw")
+	p.i32(&a.dh, "dh")
+	p.i32(&a.dw, "dw")
+	p.i32(&a.groups, "groups")
+	p.divider(&a.innerDiv, "magic0", "shift0")
+	p.divider(&a.kwDiv, "magic1", "shift1")
+	p.divider(&a.pixDiv, "magic2", "shift2")
+	p.divider(&a.rowDiv, "magic3", "shift3")
+	p.divider(&a.shDiv, "magic4", "shift4")
+	p.divider(&a.swDiv, "magic5", "shift5")
+}
 
 // convTurnFrom is from how many multiplications on operands are copied. An estimate: the product then takes about ten launches' time.
 const convTurnFrom = 1 << 29
@@ -176,7 +229,7 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
-	s.Family, s.Compute, s.Op = FamilyConv, a.DType, uint16(kind)
+	s.Family, s.Compute, s.Op, s.Outs, s.Ins = FamilyConv, a.DType, uint16(kind), 1, 1
 	s.DTypes[0], s.DTypes[1] = res.DType, bias.DType
 	lim := is.Limits()
 	tf32 := c.TF32 && a.DType == dtype.Float32
@@ -184,26 +237,14 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	if kind == convWeight {
 		split = k
 	}
-	tile := pickTile(lim, a.DType, tf32, m, n, split, c.Groups)
-	t := gemmTiles[tile]
-	s.Attr[0] = uint16(tile)
-	if tf32 {
-		s.Attr[1] |= gemmTF32
-	}
-	if bias.Ptr != 0 {
-		s.Attr[1] |= gemmBias
-		if c.Groups == 1 || c.Groups < c.In {
-			s.Attr[1] |= convBiasApart
-		}
-	}
-	if kind == convData && c.StrideH == 1 && c.StrideW == 1 {
-		s.Attr[1] |= convUnit
-	}
-	s.Attr[2] = uint16(c.widthA(kind, &a))
+	t := pickTile(lim, a.DType, tf32, m, n, split, c.Groups)
+	r := &s.Product
+	r.Tile, r.TF32, r.Bias = t.spec(), tf32, bias.Ptr != 0
+	r.Left.Width = uint8(c.widthA(kind, &a))
+	s.Conv = convSpec{BiasApart: r.Bias && (c.Groups == 1 || c.Groups < c.In), Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
-		s.Attr[1] |= convLast
-		s.Attr[2] = uint16(16 / a.DType.Size())
+		r.Left.Width = uint8(16 / a.DType.Size())
 		inner = c.channels(kind)
 	}
 	s.Vec = uint8(c.widthOut(kind, &res))
@@ -214,7 +255,7 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 		splits = p.splits(lim, t, c.Groups)
 	}
 	if splits > 1 {
-		s.Attr[1] |= gemmSplit
+		r.Split = true
 		s.Vec = 1
 		var err error
 		if partial, err = is.Workspace(splits * res.Numel() * accumulator(a.DType).Size()); err != nil {
@@ -226,22 +267,20 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	if splits > 1 {
 		out = partial
 	}
-	for _, p := range []uint64{out, a.Ptr, b.Ptr, bias.Ptr} {
-		l.u64(p)
-	}
-	for _, v := range []int{m, n, k, depth, c.In / c.Groups, c.H, c.W, c.Out / c.Groups, c.KH, c.KW, c.OH, c.OW,
-		c.StrideH, c.StrideW, c.PadH, c.PadW, c.DilationH, c.DilationW, c.Groups} {
-		l.i32(v)
-	}
 	height, width := c.OH, c.OW
 	if kind == convData {
 		height, width = c.H, c.W
 	}
-	for _, d := range []int{inner, c.KW, height * width, width, c.StrideH, c.StrideW} {
-		v := newDivider(d)
-		l.u32(v.magic)
-		l.u32(v.shift)
-	}
+	var args convArgs
+	args.out.host, args.a.host, args.b.host, args.bias.host = out, a.Ptr, b.Ptr, bias.Ptr
+	args.m.host, args.n.host, args.depthAll.host, args.step.host = m, n, k, depth
+	args.ins.host, args.h.host, args.w.host, args.outs.host = c.In/c.Groups, c.H, c.W, c.Out/c.Groups
+	args.kh.host, args.kw.host, args.oh.host, args.ow.host = c.KH, c.KW, c.OH, c.OW
+	args.sh.host, args.sw.host, args.ph.host, args.pw.host = c.StrideH, c.StrideW, c.PadH, c.PadW
+	args.dh.host, args.dw.host, args.groups.host = c.DilationH, c.DilationW, c.Groups
+	args.innerDiv.host, args.kwDiv.host, args.pixDiv.host = inner, c.KW, height*width
+	args.rowDiv.host, args.shDiv.host, args.swDiv.host = width, c.StrideH, c.StrideW
+	args.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(m, t.rows) * ceilDiv(n, t.cols)), uint32(c.Groups), uint32(splits)}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
 	if err := is.Issue(l); err != nil || splits == 1 {
@@ -286,19 +325,11 @@ func fitWidth(run int, o *Operand) int {
 // convKernel builds one of the three kernels.
 type convKernel struct {
 	*gemm
-	s                      *Spec
-	kind                   convKind
-	out, a, b, bias        kernel.Buffer
-	m, n, depthAll, step   kernel.Value
-	in, h, w, outs, kh, kw kernel.Value
-	oh, ow                 kernel.Value
-	sh, sw, ph, pw, dh, dw kernel.Value
-	groups                 kernel.Value
-	last                   bool
-	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images whose
-	// elements are columns of the product, or for the weight's gradient its depths.
-	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv [2]kernel.Value
-	group                                         kernel.Value
+	convArgs
+	s     *Spec
+	kind  convKind
+	last  bool
+	group kernel.Value
 	// Of every column of the block's tile: the place in the gathered operand to which its depths' distances are added, and the row and column that
 	// theirs are added to.
 	colBase, colY, colX kernel.Array
@@ -306,42 +337,20 @@ type convKernel struct {
 
 func buildConv(s *Spec) *kernel.Kernel {
 	kind := convKind(s.Op)
-	return kernel.Build(s.gemmName([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
-		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Attr[1]&convLast != 0}
-		c.declare()
+	return kernel.Build(s.name([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
+		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Conv.Last}
+		c.layout(declaring(k, s))
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
-		c.blocks(tiles(c.m, c.tile.rows), tiles(c.n, c.tile.cols))
+		c.blocks(tiles(c.m.Value, c.tile.rows), tiles(c.n.Value, c.tile.cols))
 		c.group = k.BlockIdx(kernel.Y)
-		begin, end := k.I32(0), c.depthAll
-		if s.Attr[1]&gemmSplit != 0 {
-			begin = k.BlockIdx(kernel.Z).Mul(c.step)
-			end = begin.Add(c.step).Min(c.depthAll)
+		begin, end := k.I32(0), c.depthAll.Value
+		if s.Product.Split {
+			begin = k.BlockIdx(kernel.Z).Mul(c.step.Value)
+			end = begin.Add(c.step.Value).Min(c.depthAll.Value)
 		}
 		c.columns()
 		c.run(begin, end, c.left(end), c.right(end), int(s.Vec), c.store)
 	})
-}
-
-func (c *convKernel) declare() {
-	k, s := c.k, c.s
-	res, bias := s.DTypes[0], s.DTypes[1]
-	if s.Attr[1]&gemmSplit != 0 {
-		res = c.acc
-	}
-	if bias == dtype.Invalid {
-		bias = s.Compute
-	}
-	c.out, c.a, c.b, c.bias = k.Buffer("out", res), k.BufferRO("a", s.Compute), k.BufferRO("b", s.Compute), k.BufferRO("bias", bias)
-	for _, p := range []struct {
-		name string
-		v    *kernel.Value
-	}{{"m", &c.m}, {"n", &c.n}, {"k", &c.depthAll}, {"step", &c.step}, {"in", &c.in}, {"h", &c.h}, {"w", &c.w}, {"outs", &c.outs}, {"kh", &c.kh}, {"kw", &c.kw},
-		{"oh", &c.oh}, {"ow", &c.ow}, {"sh", &c.sh}, {"sw", &c.sw}, {"ph", &c.ph}, {"pw", &c.pw}, {"dh", &c.dh}, {"dw", &c.dw}, {"groups", &c.groups}} {
-		*p.v = k.Scalar(p.name, dtype.Int32)
-	}
-	for i, d := range []*[2]kernel.Value{&c.innerDiv, &c.kwDiv, &c.pixDiv, &c.rowDiv, &c.shDiv, &c.swDiv} {
-		d[0], d[1] = k.Scalar(fmt.Sprintf("magic%d", i), dtype.Uint32), k.Scalar(fmt.Sprintf("shift%d", i), dtype.Uint32)
-	}
 }
 
 // columns works out, once a block, what the gathered operand needs to know of each column of the tile. Those beyond the result, which are not
@@ -352,32 +361,32 @@ func (c *convKernel) columns() {
 	c.colY, c.colX = k.Shared("col_y", dtype.Int32, t.cols), k.Shared("col_x", dtype.Int32, t.cols)
 	last := 1
 	if c.last && c.kind == convWeight {
-		last = int(c.s.Attr[2])
+		last = int(c.s.Product.Left.Width)
 	}
 	k.For(k.ThreadIdx(kernel.X), k.I32(t.cols), k.I32(t.threads), func(j kernel.Value) {
 		col := c.n0.Add(j).Min(c.n.Sub(k.I32(last)))
 		var base, y, x kernel.Value
 		switch c.kind {
 		case convForward:
-			img, pix := divide(col, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
-			oy, ox := divide(pix, c.ow, c.rowDiv[0], c.rowDiv[1])
-			y, x = oy.Mul(c.sh).Sub(c.ph), ox.Mul(c.sw).Sub(c.pw)
-			base = c.image(img, c.in, c.h.Mul(c.w)).Add(c.distance(y, x))
+			img, pix := c.pixDiv.divide(col, c.oh.Mul(c.ow.Value))
+			oy, ox := c.rowDiv.divide(pix, c.ow.Value)
+			y, x = oy.Mul(c.sh.Value).Sub(c.ph.Value), ox.Mul(c.sw.Value).Sub(c.pw.Value)
+			base = c.image(img, c.ins.Value, c.h.Mul(c.w.Value)).Add(c.distance(y, x))
 		case convData:
-			img, pix := divide(col, c.h.Mul(c.w), c.pixDiv[0], c.pixDiv[1])
-			iy, ix := divide(pix, c.w, c.rowDiv[0], c.rowDiv[1])
-			y, x = iy.Add(c.ph), ix.Add(c.pw)
-			base = c.image(img, c.outs, c.oh.Mul(c.ow))
+			img, pix := c.pixDiv.divide(col, c.h.Mul(c.w.Value))
+			iy, ix := c.rowDiv.divide(pix, c.w.Value)
+			y, x = iy.Add(c.ph.Value), ix.Add(c.pw.Value)
+			base = c.image(img, c.outs.Value, c.oh.Mul(c.ow.Value))
 			if c.unit() {
 				base = base.Add(c.distance(y, x))
 			}
 		case convWeight:
 			ch, tap := c.channelAndTap(col)
-			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			y, x = ky.Mul(c.dh).Sub(c.ph), kx.Mul(c.dw).Sub(c.pw)
-			base = c.group.Mul(c.in).Add(ch)
+			ky, kx := c.kwDiv.divide(tap, c.kw.Value)
+			y, x = ky.Mul(c.dh.Value).Sub(c.ph.Value), kx.Mul(c.dw.Value).Sub(c.pw.Value)
+			base = c.group.Mul(c.ins.Value).Add(ch)
 			if !c.last {
-				base = base.Mul(c.h).Mul(c.w)
+				base = base.Mul(c.h.Value).Mul(c.w.Value)
 			}
 			base = base.Add(c.distance(y, x))
 		}
@@ -391,33 +400,33 @@ func (c *convKernel) columns() {
 // channelAndTap takes a depth, or a column of the weight's gradient, apart.
 func (c *convKernel) channelAndTap(v kernel.Value) (channel, tap kernel.Value) {
 	if c.last {
-		tap, channel = divide(v, c.channels(), c.innerDiv[0], c.innerDiv[1])
+		tap, channel = c.innerDiv.divide(v, c.channels())
 		return channel, tap
 	}
-	return divide(v, c.kh.Mul(c.kw), c.innerDiv[0], c.innerDiv[1])
+	return c.innerDiv.divide(v, c.kh.Mul(c.kw.Value))
 }
 
 // channels is the number of channels of a group of the gathered operand.
 func (c *convKernel) channels() kernel.Value {
 	if c.kind == convData {
-		return c.outs
+		return c.outs.Value
 	}
-	return c.in
+	return c.ins.Value
 }
 
 // image returns the place of the first element of the group's channels, so many, in an image of the given pixels.
 func (c *convKernel) image(img, channels, pixels kernel.Value) kernel.Value {
 	if c.last {
-		return img.Mul(pixels).Mul(c.groups).Add(c.group).Mul(channels)
+		return img.Mul(pixels).Mul(c.groups.Value).Add(c.group).Mul(channels)
 	}
-	return img.Mul(c.groups).Add(c.group).Mul(channels).Mul(pixels)
+	return img.Mul(c.groups.Value).Add(c.group).Mul(channels).Mul(pixels)
 }
 
 // distance returns how far y rows and x columns of an image of the gathered operand are.
 func (c *convKernel) distance(y, x kernel.Value) kernel.Value {
-	w := c.w
+	w := c.w.Value
 	if c.kind == convData {
-		w = c.ow
+		w = c.ow.Value
 	}
 	d := y.Mul(w).Add(x)
 	if c.last {
@@ -432,42 +441,42 @@ func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
 	case c.last:
 		return ch
 	case c.kind == convData:
-		return ch.Mul(c.oh).Mul(c.ow)
+		return ch.Mul(c.oh.Value).Mul(c.ow.Value)
 	}
-	return ch.Mul(c.h).Mul(c.w)
+	return ch.Mul(c.h.Value).Mul(c.w.Value)
 }
 
 // unit reports whether the input's gradient is that of a convolution of unit stride.
-func (c *convKernel) unit() bool { return c.s.Attr[1]&convUnit != 0 }
+func (c *convKernel) unit() bool { return c.s.Conv.Unit }
 
 // left is the operand whose rows are the result's: the weight, or for its gradient the output's. Rows beyond the result repeat its last.
 func (c *convKernel) left(end kernel.Value) side {
-	width := int(c.s.Attr[2])
+	width := int(c.s.Product.Left.Width)
 	s := side{groups: kernel.AlongCols, width: width}
 	last := 1
 	if c.last && c.kind == convWeight {
 		s.groups, last = kernel.AlongRows, width
 	}
-	size := c.oh.Mul(c.ow)
+	size := c.oh.Mul(c.ow.Value)
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		row, depth := c.m0.Add(p).Min(c.m.Sub(c.k.I32(last))), k0.Add(d)
 		var at, far kernel.Value // of the row and of the depth
 		switch {
 		case c.last && c.kind == convWeight:
-			at, far = c.group.Mul(c.outs).Add(row), depth.Mul(c.groups.Mul(c.outs))
+			at, far = c.group.Mul(c.outs.Value).Add(row), depth.Mul(c.groups.Mul(c.outs.Value))
 		case c.kind == convForward:
-			at, far = c.group.Mul(c.outs).Add(row).Mul(c.depthAll), depth
+			at, far = c.group.Mul(c.outs.Value).Add(row).Mul(c.depthAll.Value), depth
 		case c.last:
-			at, far = c.group.Mul(c.in).Add(row).Mul(c.depthAll), depth
+			at, far = c.group.Mul(c.ins.Value).Add(row).Mul(c.depthAll.Value), depth
 		case c.kind == convData:
 			co, tap := c.channelAndTap(depth)
-			taps := c.kh.Mul(c.kw)
-			at, far = row.Mul(taps), c.group.Mul(c.outs).Add(co).Mul(c.in).Mul(taps).Add(tap)
+			taps := c.kh.Mul(c.kw.Value)
+			at, far = row.Mul(taps), c.group.Mul(c.outs.Value).Add(co).Mul(c.ins.Value).Mul(taps).Add(tap)
 		default:
-			img, pix := divide(depth, size, c.pixDiv[0], c.pixDiv[1])
-			at, far = c.group.Mul(c.outs).Add(row).Mul(size), img.Mul(c.groups.Mul(c.outs)).Mul(size).Add(pix)
+			img, pix := c.pixDiv.divide(depth, size)
+			at, far = c.group.Mul(c.outs.Value).Add(row).Mul(size), img.Mul(c.groups.Mul(c.outs.Value)).Mul(size).Add(pix)
 		}
-		return c.a, at.Convert(dtype.Int64).Add(far.Convert(dtype.Int64)), depth.Lt(end)
+		return c.a.Buffer, at.Convert(dtype.Int64).Add(far.Convert(dtype.Int64)), depth.Lt(end)
 	}
 	return s
 }
@@ -477,7 +486,7 @@ func (c *convKernel) right(end kernel.Value) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}
 	if c.last {
-		s.width = int(c.s.Attr[2])
+		s.width = int(c.s.Product.Left.Width)
 		if c.kind != convWeight {
 			s.groups = kernel.AlongRows
 		}
@@ -486,21 +495,21 @@ func (c *convKernel) right(end kernel.Value) side {
 		depth := k0.Add(d)
 		inside := depth.Lt(end)
 		base, y, x := c.colBase.Load(p), c.colY.Load(p), c.colX.Load(p)
-		h, w := c.h, c.w
+		h, w := c.h.Value, c.w.Value
 		var dy, dx, far kernel.Value
 		if c.kind == convWeight {
-			img, pix := divide(depth, c.oh.Mul(c.ow), c.pixDiv[0], c.pixDiv[1])
-			oy, ox := divide(pix, c.ow, c.rowDiv[0], c.rowDiv[1])
-			dy, dx = oy.Mul(c.sh), ox.Mul(c.sw)
-			far = img.Mul(c.groups.Mul(c.in).Mul(h).Mul(w))
+			img, pix := c.pixDiv.divide(depth, c.oh.Mul(c.ow.Value))
+			oy, ox := c.rowDiv.divide(pix, c.ow.Value)
+			dy, dx = oy.Mul(c.sh.Value), ox.Mul(c.sw.Value)
+			far = img.Mul(c.groups.Mul(c.ins.Value).Mul(h).Mul(w))
 		} else {
 			ch, tap := c.channelAndTap(depth)
-			ky, kx := divide(tap, c.kw, c.kwDiv[0], c.kwDiv[1])
-			dy, dx = ky.Mul(c.dh), kx.Mul(c.dw)
+			ky, kx := c.kwDiv.divide(tap, c.kw.Value)
+			dy, dx = ky.Mul(c.dh.Value), kx.Mul(c.dw.Value)
 			far = c.channelDistance(ch)
 		}
 		if c.kind == convData {
-			h, w = c.oh, c.ow
+			h, w = c.oh.Value, c.ow.Value
 			dy, dx = dy.Neg(), dx.Neg()
 		}
 		y, x = y.Add(dy), x.Add(dx)
@@ -508,13 +517,13 @@ func (c *convKernel) right(end kernel.Value) side {
 			zero := k.I32(0)
 			inside = inside.And(y.Ge(zero)).And(x.Ge(zero))
 			var ry, rx kernel.Value
-			y, ry = divide(y, c.sh, c.shDiv[0], c.shDiv[1])
-			x, rx = divide(x, c.sw, c.swDiv[0], c.swDiv[1])
+			y, ry = c.shDiv.divide(y, c.sh.Value)
+			x, rx = c.swDiv.divide(x, c.sw.Value)
 			inside = inside.And(ry.Or(rx).Eq(zero))
 			dy, dx = y, x
 		}
 		inside = inside.And(c.within(y, h)).And(c.within(x, w))
-		return c.b, base.Convert(dtype.Int64).Add(far.Add(c.distance(dy, dx)).Convert(dtype.Int64)), inside
+		return c.b.Buffer, base.Convert(dtype.Int64).Add(far.Add(c.distance(dy, dx)).Convert(dtype.Int64)), inside
 	}
 	return s
 }
@@ -528,29 +537,29 @@ func (c *convKernel) within(v, n kernel.Value) kernel.Value {
 func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 	k := c.k
 	r, q := c.m0.Add(row), c.n0.Add(col)
-	k.If(r.Lt(c.m).And(q.Lt(c.n)), func() {
+	k.If(r.Lt(c.m.Value).And(q.Lt(c.n.Value)), func() {
 		var at kernel.Value
 		switch c.kind {
 		case convForward, convData:
-			size, chans := c.oh.Mul(c.ow), c.outs
+			size, chans := c.oh.Mul(c.ow.Value), c.outs.Value
 			if c.kind == convData {
-				size, chans = c.h.Mul(c.w), c.in
+				size, chans = c.h.Mul(c.w.Value), c.ins.Value
 			}
-			img, pix := divide(q, size, c.pixDiv[0], c.pixDiv[1])
-			at = img.Mul(c.groups).Add(c.group).Mul(chans).Add(r).Mul(size).Add(pix).Convert(dtype.Int64)
+			img, pix := c.pixDiv.divide(q, size)
+			at = img.Mul(c.groups.Value).Add(c.group).Mul(chans).Add(r).Mul(size).Add(pix).Convert(dtype.Int64)
 		case convWeight:
-			at = c.group.Mul(c.m).Add(r).Mul(c.n).Add(q).Convert(dtype.Int64)
-			if c.s.Attr[1]&gemmSplit != 0 {
-				at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups).MulWide(c.m.Mul(c.n)))
+			at = c.group.Mul(c.m.Value).Add(r).Mul(c.n.Value).Add(q).Convert(dtype.Int64)
+			if c.s.Product.Split {
+				at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups.Value).MulWide(c.m.Mul(c.n.Value)))
 			}
 		}
 		res := make([]kernel.Value, len(vs))
 		for j, v := range vs {
-			if c.s.Attr[1]&gemmBias != 0 {
-				if c.s.Attr[1]&convBiasApart != 0 {
+			if c.s.Product.Bias {
+				if c.s.Conv.BiasApart {
 					v = v.Convert(c.out.Type()).Convert(v.Type())
 				}
-				v = v.Add(c.bias.Load(c.group.Mul(c.outs).Add(r)).Convert(v.Type()))
+				v = v.Add(c.bias.Load(c.group.Mul(c.outs.Value).Add(r)).Convert(v.Type()))
 			}
 			res[j] = v.Convert(c.out.Type())
 		}
@@ -558,33 +567,46 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 	})
 }
 
+// partialsArgs are the arguments of a sum of count arrays of n elements.
+type partialsArgs struct {
+	out, in  bufferArg
+	n, count intArg
+}
+
+func (a *partialsArgs) layout(p params) {
+	p.buffer(&a.out, "out", p.s.DTypes[0])
+	p.bufferRO(&a.in, "in", p.s.Compute)
+	p.i64(&a.n, "n")
+	p.i32(&a.count, "count")
+}
+
 // sumPartials sets contiguous res to the sum of count arrays of its size in workspace, first to last.
 func sumPartials(is Issuer, res Operand, partial uint64, count int, acc dtype.DType) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	s.Family, s.Compute = FamilySumPartials, acc
+	s.Family, s.Compute, s.Outs = FamilySumPartials, acc, 1
 	s.DTypes[0] = res.DType
 	n := res.Numel()
-	l.u64(res.Ptr)
-	l.u64(partial)
-	l.i64(n)
-	l.i32(count)
+	var a partialsArgs
+	a.out.host, a.in.host, a.n.host, a.count.host = res.Ptr, partial, n, count
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
 	l.Block = [3]uint32{256, 1, 1}
 	return is.Issue(l)
 }
 
 func buildSumPartials(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.gemmName("sum_partials"), func(k *kernel.Builder) {
+	return kernel.Build(s.name("sum_partials"), func(k *kernel.Builder) {
 		k.FixedThreads(256)
-		out, in := k.Buffer("out", s.DTypes[0]), k.BufferRO("in", s.Compute)
-		n, count := k.Scalar("n", dtype.Int64), k.Scalar("count", dtype.Int32)
+		var a partialsArgs
+		a.layout(declaring(k, s))
+		n := a.n.Value
 		k.ForEach(n, func(i kernel.Value) {
 			sum := k.Var(k.Const(s.Compute, 0))
-			k.For(k.I32(0), count, k.I32(1), func(j kernel.Value) {
-				sum.Set(sum.Get().Add(in.Load(i.Add(n.Mul(j.Convert(dtype.Int64))))))
+			k.For(k.I32(0), a.count.Value, k.I32(1), func(j kernel.Value) {
+				sum.Set(sum.Get().Add(a.in.Load(i.Add(n.Mul(j.Convert(dtype.Int64))))))
 			})
-			out.Store(i, sum.Get().Convert(s.DTypes[0]))
+			a.out.Store(i, sum.Get().Convert(s.DTypes[0]))
 		})
 	})
 }

@@ -61,10 +61,6 @@ type array struct {
 	t   dtype.DType
 }
 
-func arrayParam(k *kernel.Builder, name string, t dtype.DType) array {
-	return array{k.Buffer(name, t.Real()), t}
-}
-
 // offset returns the array that begins n elements (Int64) later.
 func (a array) offset(n kernel.Value) array {
 	if a.t.IsComplex() {

@@ -13,19 +13,52 @@ const (
 	dropoutBernoulli
 )
 
-// Spec.Attr of these kernels: whether the generator's state is read by the kernel, and how many of PyTorch's threads a thread stands in for where it takes
-// vectors, so that an access has 16 bytes of halves, too.
-const (
-	dropoutCaptured = iota
-	dropoutThreads
-)
+// dropoutSpec is what these kernels are specialised on.
+type dropoutSpec struct {
+	// Captured: the generator's state is read by the kernel.
+	Captured bool
+	// Threads is how many of PyTorch's threads a thread stands in for where it takes vectors, so that an access has 16 bytes of halves, too.
+	Threads uint8
+	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	Dims uint8
+}
+
+// dropoutArgs are the arguments of these kernels. Where a thread takes vectors, steps is how many steps there are, else dims says where the elements lie.
+type dropoutArgs struct {
+	n             intArg
+	out, mask, in arrayArg
+	philox        philoxArg
+	keep, scale   scalarArg
+	steps         intArg
+	dims          striderArg
+}
+
+func (a *dropoutArgs) layout(p params) {
+	s := p.s
+	p.index(&a.n, "n")
+	p.array(&a.out, "out", s.DTypes[0])
+	if s.Op == dropoutApply {
+		p.array(&a.mask, "mask", s.DTypes[1])
+	}
+	p.array(&a.in, "in", s.DTypes[s.Outs])
+	p.philox(&a.philox, s.Dropout.Captured)
+	if s.Op == dropoutApply {
+		p.scalar(&a.keep, "keep", s.Compute)
+		p.scalar(&a.scale, "scale", s.Compute)
+	}
+	if s.Vec > 1 {
+		p.i32(&a.steps, "steps")
+	} else {
+		p.strider(&a.dims, "dim", int(s.Dropout.Dims), 1, int(s.Index), operandsFrom(0, int(s.Outs+s.Ins)))
+	}
+}
 
 // mostDropoutSteps is the greatest number that dropoutSteps gives.
 const mostDropoutSteps = 4
 
 // dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or 4.
 func dropoutSteps(s *Spec) int {
-	return min(mostDropoutSteps, 32/(int(s.Vec)*int(s.Attr[dropoutThreads])*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
+	return min(mostDropoutSteps, 32/(int(s.Vec)*int(s.Dropout.Threads)*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
 }
 
 // bernoulliThreads is the block size of Bernoulli numbers of given probabilities.
@@ -59,7 +92,8 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 	s.Family, s.Op, s.Compute = FamilyDropout, dropoutApply, t
 	s.Outs, s.Ins = 2, 1
 	s.DTypes = [maxOperands]dtype.DType{out.DType, mask.DType, in.DType}
-	s.Class, s.Index, s.Vec = uint8(dimsClass(plan.nd)), 32, 1
+	s.Index, s.Vec = 32, 1
+	s.Dropout = dropoutSpec{Captured: ph.captured(), Dims: uint8(dimsClass(plan.nd))}
 	if repeat, ok := plan.oneRun(2); ok && repeat == 0 {
 		places := uint64(2*randomStep | n)
 		for _, o := range [...]Operand{out, mask, in} {
@@ -67,36 +101,29 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 		}
 		vec := min(1<<bits.TrailingZeros64(places), 16/max(out.DType.Size(), in.DType.Size()))
 		if s.Vec = uint8(min(vec, randomStep)); vec > 1 {
-			s.Attr[dropoutThreads] = uint16(vec / int(s.Vec))
+			s.Dropout.Threads = uint8(vec / int(s.Vec))
 		}
 	}
 	grid := randomGrid(is.Limits(), n)
 	if plan.reach()+grid*randomThreads*randomStep*mostDropoutSteps > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	if ph.captured() {
-		s.Attr[dropoutCaptured] = 1
-	}
 	keep, scale := 1-p, 1/(1-p)
 	if t == dtype.Float32 {
 		keep = float64(float32(keep))
 		scale = float64(1 / float32(keep))
 	}
-	l.index(int(s.Index), n)
-	l.u64(out.Ptr)
-	l.u64(mask.Ptr)
-	l.u64(in.Ptr)
-	l.philox(&ph)
-	l.scalar(Scalar{F: keep}, t)
-	l.scalar(Scalar{F: scale}, t)
+	var a dropoutArgs
+	a.n.host, a.out.host, a.mask.host, a.in.host = n, out.Ptr, mask.Ptr, in.Ptr
+	a.keep.host.F, a.scale.host.F, a.dims.host = keep, scale, &plan.space
+	a.philox.give(&ph)
 	l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
 	if s.Vec > 1 {
 		steps := ceilDiv(n, grid*randomThreads*int(s.Vec))
-		l.i32(steps)
-		l.Grid[1], l.Block[0] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1)), uint32(randomThreads/int(s.Attr[dropoutThreads]))
-	} else {
-		plan.pack(l, int(s.Class), 1, int(s.Index), 7)
+		a.steps.host = steps
+		l.Grid[1], l.Block[0] = uint32(min(ceilDiv(steps, dropoutSteps(s)), 1<<16-1)), uint32(randomThreads/int(s.Dropout.Threads))
 	}
+	a.layout(packing(l))
 	return is.Issue(l)
 }
 
@@ -121,18 +148,16 @@ func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 	s.Family, s.Op, s.Compute = FamilyDropout, dropoutBernoulli, p.DType
 	s.Outs, s.Ins = 1, 1
 	s.DTypes = [maxOperands]dtype.DType{out.DType, p.DType}
-	s.Class, s.Index = uint8(dimsClass(plan.nd)), 32
+	s.Index = 32
+	s.Dropout = dropoutSpec{Captured: ph.captured(), Dims: uint8(dimsClass(plan.nd))}
 	if plan.reach() > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	if ph.captured() {
-		s.Attr[dropoutCaptured] = 1
-	}
-	l.index(int(s.Index), n)
-	l.u64(out.Ptr)
-	l.u64(p.Ptr)
-	l.philox(&ph)
-	plan.pack(l, int(s.Class), 1, int(s.Index), 3)
+	var a dropoutArgs
+	a.n.host, a.out.host, a.in.host = n, out.Ptr, p.Ptr
+	a.philox.give(&ph)
+	a.dims.host = &plan.space
+	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(ceilDiv(n, bernoulliThreads*randomStep)), 1, 1}, [3]uint32{bernoulliThreads, 1, 1}
 	return is.Issue(l)
 }
@@ -141,14 +166,12 @@ var _ = register(FamilyDropout, buildDropout)
 
 // dropoutKernel is what both kernels share.
 type dropoutKernel struct {
+	dropoutArgs
 	k              *kernel.Builder
 	s              *Spec
 	ix             dtype.DType
-	n, thread      kernel.Value
-	out, mask, in  array
+	thread         kernel.Value
 	state          philoxState
-	keep, scale    kernel.Value
-	dim            *strider
 	blockOfThreads int
 }
 
@@ -162,24 +185,15 @@ func buildDropout(s *Spec) *kernel.Kernel {
 		if s.Op == dropoutBernoulli {
 			d.blockOfThreads = bernoulliThreads
 		}
-		each := max(1, int(s.Attr[dropoutThreads]))
+		each := max(1, int(s.Dropout.Threads))
 		k.FixedThreads(d.blockOfThreads / each)
-		d.n = k.Scalar("n", d.ix)
-		d.out = arrayParam(k, "out", s.DTypes[0])
-		if s.Op == dropoutApply {
-			d.mask = arrayParam(k, "mask", s.DTypes[1])
-		}
-		d.in = arrayParam(k, "in", s.DTypes[s.Outs])
+		d.layout(declaring(k, s))
 		d.thread = k.BlockIdx(kernel.X).Mul(k.I32(d.blockOfThreads / each)).Add(k.ThreadIdx(kernel.X)).Mul(k.I32(each))
-		d.state = philoxParams(k, s.Attr[dropoutCaptured] != 0, d.thread)
-		if s.Op == dropoutApply {
-			d.keep, d.scale = k.Scalar("keep", s.Compute), k.Scalar("scale", s.Compute)
-		}
+		d.state = d.philox.state(s.Dropout.Captured, d.thread)
 		if s.Vec > 1 {
 			d.vectors()
 			return
 		}
-		d.dim = striderParam(k, "dim", int(s.Class), int(s.Outs+s.Ins), int(s.Index))
 		if s.Op == dropoutBernoulli {
 			d.bernoulli()
 		} else {
@@ -192,10 +206,10 @@ func buildDropout(s *Spec) *kernel.Kernel {
 func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value) {
 	var ys, ms []Num
 	for j, x := range xs {
-		keep := uniform32(words[j]).Convert(d.s.Compute).Lt(d.keep)
+		keep := uniform32(words[j]).Convert(d.s.Compute).Lt(d.keep.Re)
 		v := x.Convert(d.s.Compute).Re
 		ms = append(ms, realNum(keep))
-		ys = append(ys, realNum(v.Mul(keep.Select(v.Like(1), v.Like(0))).Mul(d.scale)))
+		ys = append(ys, realNum(v.Mul(keep.Select(v.Like(1), v.Like(0))).Mul(d.scale.Re)))
 	}
 	d.out.store(at[0], ys...)
 	d.mask.store(at[1], ms...)
@@ -206,10 +220,10 @@ func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value)
 func (d *dropoutKernel) vectors() {
 	k, vec, each := d.k, int(d.s.Vec), dropoutSteps(d.s)
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads * vec)).Convert(d.ix)
-	steps := k.Scalar("steps", dtype.Int32)
+	steps := d.steps.Value
 	lane := d.thread.Convert(d.ix).Mul(k.Int(d.ix, int64(vec)))
 	keys, share := d.state.keys(), randomStep/vec
-	lanes := make([]philoxState, d.s.Attr[dropoutThreads])
+	lanes := make([]philoxState, d.s.Dropout.Threads)
 	for q := range lanes {
 		lanes[q] = d.state.of(d.thread.Add(k.I32(q)))
 	}
@@ -228,7 +242,7 @@ func (d *dropoutKernel) vectors() {
 			i := start.Add(threads.Mul(k.Int(d.ix, int64(u))))
 			return []kernel.Value{i, i, i}
 		}
-		k.IfElse(at(each - 1)[0].Lt(d.n), func() {
+		k.IfElse(at(each - 1)[0].Lt(d.n.Value), func() {
 			xs := make([][]Num, each)
 			for u := range xs {
 				xs[u] = d.in.load(at(u)[2], wide)
@@ -243,7 +257,7 @@ func (d *dropoutKernel) vectors() {
 		}, func() {
 			k.For(first, steps.Min(first.Add(k.I32(each))), k.I32(1), func(step kernel.Value) {
 				i := threads.Mul(step.Convert(d.ix)).Add(lane)
-				k.If(i.Lt(d.n), func() {
+				k.If(i.Lt(d.n.Value), func() {
 					w := words(step)
 					if share == 2 {
 						odd := step.And(k.I32(1)).Ne(k.I32(0))
@@ -261,12 +275,12 @@ func (d *dropoutKernel) elements() {
 	k := d.k
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads)).Convert(d.ix)
 	step := k.Var(k.U64(0))
-	k.For(d.thread.Convert(d.ix), d.n, threads.Mul(k.Int(d.ix, randomStep)), func(i kernel.Value) {
+	k.For(d.thread.Convert(d.ix), d.n.Value, threads.Mul(k.Int(d.ix, randomStep)), func(i kernel.Value) {
 		now := step.Get()
 		for _, w := range d.state.words(d.state.block.Add(now), d.state.keys()) {
 			at := i
-			k.If(at.Lt(d.n), func() {
-				place := d.dim.locate(at)
+			k.If(at.Lt(d.n.Value), func() {
+				place := d.dims.locate(at)
 				d.apply(place, d.in.load(place[2], 1), []kernel.Value{w})
 			})
 			i = i.Add(threads)
@@ -280,8 +294,8 @@ func (d *dropoutKernel) bernoulli() {
 	i := d.thread.Convert(d.ix).Mul(k.Int(d.ix, randomStep))
 	for j, w := range d.state.words(d.state.block, d.state.keys()) {
 		place := i.Add(k.Int(d.ix, int64(j)))
-		k.If(place.Lt(d.n), func() {
-			at := d.dim.locate(place)
+		k.If(place.Lt(d.n.Value), func() {
+			at := d.dims.locate(place)
 			p := d.in.load(at[1], 1)[0].Re
 			k.Assert(isProbability(p), "a probability of Bernoulli is not from 0 to 1")
 			d.out.store(at[0], realNum(uniform32(w).Convert(p.Type()).Le(p)))

@@ -2,9 +2,7 @@ package kernels
 
 import (
 	"fmt"
-	"strings"
 
-	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
 
@@ -41,7 +39,7 @@ const (
 	FamilyDropout
 	// FamilyMultinomial: Op is a stage of Multinomial.
 	FamilyMultinomial
-	// FamilyAssert: Attr[0] is a Claim.
+	// FamilyAssert: assertions of single numbers.
 	FamilyAssert
 	familyCount
 )
@@ -65,26 +63,4 @@ func Build(s *Spec) *kernel.Kernel {
 		return kernel.Build("", func(*kernel.Builder) {})
 	}
 	return families[s.Family](s)
-}
-
-// name returns the kernel name of s: equal specs have equal names, different ones different names.
-func (s *Spec) name(prefix string) string {
-	var b strings.Builder
-	b.WriteString(prefix)
-	for _, d := range s.DTypes[:s.Outs+s.Ins] {
-		if d == dtype.Invalid {
-			b.WriteString("_s")
-			continue
-		}
-		b.WriteString("_" + d.Short())
-	}
-	fmt.Fprintf(&b, "_%s_c%d_i%d_v%d", s.Compute.Short(), s.Class, s.Index, s.Vec)
-	last := len(s.Attr)
-	for last > 0 && s.Attr[last-1] == 0 {
-		last--
-	}
-	for _, a := range s.Attr[:last] {
-		fmt.Fprintf(&b, "_%d", a)
-	}
-	return b.String()
 }

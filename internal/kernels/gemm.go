@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
@@ -12,73 +14,72 @@ type gemmTile struct{ rows, cols, depth, threads, stages int }
 // shared returns the shared memory that the tile takes with elements of size bytes.
 func (g *gemmTile) shared(size int) int { return (g.rows + g.cols) * g.depth * size * g.stages }
 
-// The tiles. Those of halves and tf32 were chosen by products of 8192³ on an H200: 128x256x64 in four stages gives 797 TFLOP/s in bf16.
-var gemmTiles = [...]gemmTile{
-	tileHalf:   {128, 128, 32, 256, 4}, // halves
-	1:          {128, 64, 32, 128, 4},
-	2:          {64, 64, 32, 128, 4},
-	tileSingle: {128, 128, 16, 256, 3}, // float32
-	4:          {64, 64, 16, 128, 2},
-	5:          {32, 32, 16, 64, 2},    // small results of any type
-	6:          {64, 64, 16, 64, 3},    // float64
-	7:          {32, 128, 16, 128, 2},  // few rows
-	tileLarge:  {128, 256, 64, 256, 4}, // halves, results that fill the device many times
-	tileTF32:   {128, 256, 32, 256, 4},
-	tileWide:   {128, 256, 16, 256, 3},
-	// For operands that tensor maps fetch: halves,
-	11: {128, 128, 64, 256, 3},
-	12: {128, 192, 64, 256, 5},
-	13: {64, 128, 64, 128, 4},
-	14: {64, 64, 64, 128, 4},
-	15: {64, 64, 64, 128, 8},
-	// tf32,
-	16: {128, 192, 32, 256, 5},
-	17: {128, 128, 32, 256, 3},
-	18: {64, 128, 32, 128, 4},
-	19: {64, 64, 32, 128, 6},
-	20: {256, 128, 32, 256, 4},
-	21: {192, 128, 32, 256, 5},
-	// float32.
-	22: {128, 64, 32, 128, 3},
-	23: {128, 256, 32, 256, 3},
-	24: {128, 192, 16, 256, 3},
-	25: {128, 128, 32, 128, 3},
-	26: {64, 64, 16, 128, 4},
-	27: {64, 128, 16, 128, 4},
+// large reports whether the tile is one of those for results that fill the device many times.
+func (g *gemmTile) large() bool { return g.rows*g.cols >= 128*256 }
+
+// TileSpec is a gemmTile within a Spec.
+type TileSpec struct {
+	Rows, Cols, Threads uint16
+	Depth, Stages       uint8
 }
 
-// tileTF32 is the tile of tf32 for results that fill the device many times; wgmma computes it where both operands lie along the depth.
-const tileTF32 = 9
+func (g *gemmTile) spec() TileSpec {
+	return TileSpec{uint16(g.rows), uint16(g.cols), uint16(g.threads), uint8(g.depth), uint8(g.stages)}
+}
 
-// tileSingle is the large tile of exact float32, and tileWide that of products that fill the device many times: 8 x 16 sums a thread read less shared
-// memory for each than 8 x 8, which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and
-// have no registers left for it.
-const (
-	tileSingle = 3
-	tileWide   = 10
-)
+func (t *TileSpec) tile() gemmTile {
+	return gemmTile{int(t.Rows), int(t.Cols), int(t.Depth), int(t.Threads), int(t.Stages)}
+}
 
-// tileLarge is the largest tile of halves, tileHalf the next of those that fetch operands by cp.async.
-const (
-	tileLarge = 8
-	tileHalf  = 0
-)
-
-// The orders in which tiles are tried: the largest first.
+// The tiles that are tried by their sizes alone, the largest first. The large ones of halves and tf32 were chosen by products of 8192³ on an H200: that of halves gives
+// 797 TFLOP/s in bf16. In tf32 it is wgmma that computes the large one where both operands lie along the depth.
 var (
-	tilesDouble = []int{6, 5}
-	tilesHalf   = []int{tileLarge, tileHalf, 1, 2, 5}
-	tilesTF32   = []int{tileTF32, 0, 1, 2, 5}
-	tilesFew    = []int{7, 5}
-	tilesSingle = []int{tileSingle, 4, 5}
+	tilesDouble = []gemmTile{{64, 64, 16, 64, 3}, tileSmall}
+	tilesHalf   = []gemmTile{{128, 256, 64, 256, 4}, {128, 128, 32, 256, 4}, {128, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, tileSmall}
+	tilesTF32   = []gemmTile{{128, 256, 32, 256, 4}, {128, 128, 32, 256, 4}, {128, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, tileSmall}
+	tilesFew    = []gemmTile{{32, 128, 16, 128, 2}, tileSmall} // few rows
+	tilesSingle = []gemmTile{{128, 128, 16, 256, 3}, {64, 64, 16, 128, 2}, tileSmall}
 )
+
+// tileSmall is that of small results of any type.
+var tileSmall = gemmTile{32, 32, 16, 64, 2}
+
+// ProductTiles returns the tiles of products of operands of type t, for tests.
+func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
+	orders, costs := [][]gemmTile{tilesHalf}, [][]gemmCost{costsHalf}
+	switch {
+	case t == dtype.Float64:
+		orders, costs = [][]gemmTile{tilesDouble}, nil
+	case t == dtype.Float32 && tf32:
+		orders, costs = [][]gemmTile{tilesTF32}, [][]gemmCost{costsTF32, costsAcross}
+	case t == dtype.Float32:
+		orders, costs = [][]gemmTile{tilesSingle, tilesFew}, [][]gemmCost{costsSingle, costsPlain}
+	}
+	var out []TileSpec
+	add := func(g *gemmTile) {
+		if s := g.spec(); !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	for _, order := range orders {
+		for i := range order {
+			add(&order[i])
+		}
+	}
+	for _, list := range costs {
+		for i := range list {
+			add(&list[i].tile)
+		}
+	}
+	return out
+}
 
 // splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
 const splitLong = 2048
 
 // pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks fill the
 // device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
-func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) int {
+func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) gemmTile {
 	order := tilesSingle
 	switch {
 	case t == dtype.Float64:
@@ -94,11 +95,10 @@ func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) int
 }
 
 // fitTile chooses among the tiles of order.
-func fitTile(order []int, lim *Limits, t dtype.DType, m, n, depth, batch int) int {
-	for _, c := range order[:len(order)-1] {
-		g := gemmTiles[c]
+func fitTile(order []gemmTile, lim *Limits, t dtype.DType, m, n, depth, batch int) gemmTile {
+	for _, g := range order[:len(order)-1] {
 		want := lim.Multiprocessors
-		if c >= 8 {
+		if g.large() {
 			want *= 2
 		}
 		blocks := ceilDiv(m, g.rows) * ceilDiv(n, g.cols) * batch
@@ -106,7 +106,7 @@ func fitTile(order []int, lim *Limits, t dtype.DType, m, n, depth, batch int) in
 		parts := min(lim.Multiprocessors/blocks, depth/splitLong, mostSplits)
 		fills := blocks >= want || parts > 1 && 5*parts*blocks >= 4*lim.Multiprocessors
 		if m > g.rows/2 && n > g.cols/2 && fills && g.shared(t.Size()) <= lim.SharedPerBlock {
-			return c
+			return g
 		}
 	}
 	return order[len(order)-1]
@@ -132,7 +132,7 @@ func accumulator(t dtype.DType) dtype.DType {
 }
 
 func newGemm(k *kernel.Builder, s *Spec) *gemm {
-	g := &gemm{k: k, tile: gemmTiles[s.Attr[0]], in: s.Compute, acc: accumulator(s.Compute), tf32: s.Attr[1]&gemmTF32 != 0}
+	g := &gemm{k: k, tile: s.Product.Tile.tile(), in: s.Compute, acc: accumulator(s.Compute), tf32: s.Product.TF32}
 	k.FixedThreads(g.tile.threads)
 	return g
 }
@@ -190,33 +190,41 @@ func (g *gemm) run(begin, end kernel.Value, a, b side, width int, store func(row
 	acc.Each(width, store)
 }
 
-// flags of Spec.Attr[1].
-const (
-	gemmTF32 = 1 << iota
-	// gemmBias: the result is alpha*product + beta*bias.
-	gemmBias
-	// gemmSplit: the depth is split over blocks in z, and partial sums go to workspace.
-	gemmSplit
-	// gemmScale: the result is alpha*product.
-	gemmScale
-	// gemmMapped: tensor maps describe the operands.
-	gemmMapped
-)
+// productSpec is what products are specialised on, those of convolutions included.
+type productSpec struct {
+	Tile TileSpec
+	// Left and Right say how the operands lie.
+	Left, Right sideSpec
+	TF32        bool
+	// Bias: the result is alpha*product + beta*bias. Scale: it is alpha*product.
+	Bias, Scale bool
+	// Split: the depth is split over blocks in z, and partial sums go to workspace.
+	Split bool
+	// Mapped: tensor maps describe the operands.
+	Mapped bool
+	// Batch is the number of batch dimensions.
+	Batch uint8
+}
 
-// A side's layout, in Spec.Attr[2] (a) and Attr[3] (b): the axis along which elements are adjacent, and the width of accesses.
-const (
-	layoutDepth = iota // adjacent along the depth
-	layoutOwn          // adjacent along the operand's own axis
-	layoutNone         // neither
-)
+// sideSpec says how an operand lies: the axis along which elements are adjacent, and the width of accesses.
+type sideSpec struct {
+	Layout sideLayout
+	Width  uint8
+}
 
-func packSide(layout, width int) uint16 { return uint16(layout<<8 | width) }
+type sideLayout uint8
+
+const (
+	layoutDepth sideLayout = iota // adjacent along the depth
+	layoutOwn                     // adjacent along the operand's own axis
+	layoutNone                    // neither
+)
 
 // mapped gives s, a strided side of the given layout whose tile begins at p0, its tensor map.
-func (s *side) mapped(attr uint16, m kernel.TensorMap, p0, matrix kernel.Value) {
+func (s *side) mapped(layout sideLayout, m kernel.TensorMap, p0, matrix kernel.Value) {
 	s.tensorMap, s.matrix = m, matrix
 	s.place = func(k0 kernel.Value) (along, across kernel.Value) {
-		if attr>>8 == layoutDepth {
+		if layout == layoutDepth {
 			return k0, p0
 		}
 		return p0, k0
@@ -225,9 +233,9 @@ func (s *side) mapped(attr uint16, m kernel.TensorMap, p0, matrix kernel.Value) 
 
 // strided is a side whose element (p, d) lies at p*ps + d*ds, one of which is 1 where the layout says so. own is how many places there
 // are from the tile's first, depth how many depths in all.
-func (g *gemm) strided(attr uint16, own bool, u kernel.Buffer, p0, ps, ds, places, depth kernel.Value) side {
-	layout, width := int(attr>>8), int(attr&255)
-	s := side{width: width, groups: kernel.AlongCols}
+func (g *gemm) strided(spec sideSpec, own bool, u kernel.Buffer, p0, ps, ds, places, depth kernel.Value) side {
+	layout := spec.Layout
+	s := side{width: int(spec.Width), groups: kernel.AlongCols}
 	// The depth is the column of a and the row of b.
 	if (layout == layoutDepth) != own {
 		s.groups = kernel.AlongRows

@@ -10,48 +10,50 @@ import (
 // has a multiprocessor to itself, shared each block's part of a step where as many run together as fit, resident. They were fitted to products of 256³ to
 // 8192³ and to flat and long ones, of which they find the fastest tile or one that takes a few per cent more.
 type gemmCost struct {
-	tile, resident       int
+	tile                 gemmTile
+	resident             int
 	block, alone, shared float64
 }
 
 var (
 	costsHalf = []gemmCost{
-		{tileLarge, 1, 2900, 620, 640},
-		{12, 1, 2500, 460, 490},
-		{11, 2, 1800, 300, 345},
-		{13, 2, 1200, 195, 230},
-		{14, 3, 1000, 165, 138},
-		{15, 1, 1000, 155, 155},
+		{gemmTile{128, 256, 64, 256, 4}, 1, 2900, 620, 640},
+		{gemmTile{128, 192, 64, 256, 5}, 1, 2500, 460, 490},
+		{gemmTile{128, 128, 64, 256, 3}, 2, 1800, 300, 345},
+		{gemmTile{64, 128, 64, 128, 4}, 2, 1200, 195, 230},
+		{gemmTile{64, 64, 64, 128, 4}, 3, 1000, 165, 138},
+		{gemmTile{64, 64, 64, 128, 8}, 1, 1000, 155, 155},
 	}
 	// A step of tf32 is half as deep as one of halves, and takes as long.
 	costsTF32 = []gemmCost{
-		{tileTF32, 1, 2900, 620, 640},
-		{16, 1, 2500, 460, 490},
-		{17, 2, 1800, 300, 345},
-		{18, 2, 1200, 195, 230},
-		{19, 3, 1000, 165, 138},
+		{gemmTile{128, 256, 32, 256, 4}, 1, 2900, 620, 640},
+		{gemmTile{128, 192, 32, 256, 5}, 1, 2500, 460, 490},
+		{gemmTile{128, 128, 32, 256, 3}, 2, 1800, 300, 345},
+		{gemmTile{64, 128, 32, 128, 4}, 2, 1200, 195, 230},
+		{gemmTile{64, 64, 32, 128, 6}, 3, 1000, 165, 138},
 	}
 	// costsAcross are those of tf32 with a right operand that lies along its own axis.
 	costsAcross = []gemmCost{
-		{20, 1, 3300, 635, 655},
-		{21, 1, 2900, 475, 505},
-		{17, 2, 2000, 400, 370},
-		{19, 3, 1200, 280, 170},
+		{gemmTile{256, 128, 32, 256, 4}, 1, 3300, 635, 655},
+		{gemmTile{192, 128, 32, 256, 5}, 1, 2900, 475, 505},
+		{gemmTile{128, 128, 32, 256, 3}, 2, 2000, 400, 370},
+		{gemmTile{64, 64, 32, 128, 6}, 3, 1200, 280, 170},
 	}
 	costsSingle = []gemmCost{
-		{22, 3, 3000, 1590, 1290},
-		{23, 1, 4000, 5350, 5350},
-		{24, 1, 3000, 2150, 2150},
-		{25, 2, 3500, 4100, 2730},
-		{26, 4, 1500, 430, 345},
-		{27, 3, 2000, 1020, 670},
+		{gemmTile{128, 64, 32, 128, 3}, 3, 3000, 1590, 1290},
+		{gemmTile{128, 256, 32, 256, 3}, 1, 4000, 5350, 5350},
+		{gemmTile{128, 192, 16, 256, 3}, 1, 3000, 2150, 2150},
+		{gemmTile{128, 128, 32, 128, 3}, 2, 3500, 4100, 2730},
+		{gemmTile{64, 64, 16, 128, 4}, 4, 1500, 430, 345},
+		{gemmTile{64, 128, 16, 128, 4}, 3, 2000, 1020, 670},
 	}
-	// costsPlain are those of float32 with operands that threads copy.
+	// costsPlain are those of float32 with operands that threads copy: 8 x 16 sums a thread read less shared memory for each than 8 x 8, which gave 45 instead of
+	// 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and have no registers left for it.
 	costsPlain = []gemmCost{
-		{tileWide, 1, 7500, 2850, 2850},
-		{24, 1, 6000, 2250, 2250},
-		{27, 3, 5500, 1030, 820},
-		{4, 6, 4500, 1250, 550},
+		{gemmTile{128, 256, 16, 256, 3}, 1, 7500, 2850, 2850},
+		{gemmTile{128, 192, 16, 256, 3}, 1, 6000, 2250, 2250},
+		{gemmTile{64, 128, 16, 128, 4}, 3, 5500, 1030, 820},
+		{gemmTile{64, 64, 16, 128, 2}, 6, 4500, 1250, 550},
 	}
 )
 
@@ -95,7 +97,7 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 }
 
 // plan chooses the tile and the number of parts of the depth, and returns how deep they are. It marks s where tensor maps are to fetch the operands.
-func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile, splits, depth int) {
+func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
 	mapped := p.mappable(lim, s)
 	batch := p.batch.numel()
 	costs := p.costs(lim, tf32, mapped)
@@ -112,12 +114,11 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile, splits, depth int
 	}
 	if splits == 0 {
 		tile = pickTile(lim, p.a.DType, tf32, p.m, p.n, p.k, batch)
-		t := gemmTiles[tile]
-		splits = p.splits(lim, t, batch)
-		return tile, splits, ceilDiv(ceilDiv(p.k, t.depth), splits) * t.depth
+		splits = p.splits(lim, tile, batch)
+		return tile, splits, ceilDiv(ceilDiv(p.k, tile.depth), splits) * tile.depth
 	}
 	if mapped {
-		s.Attr[1] |= gemmMapped
+		s.Product.Mapped = true
 	}
 	depth = partDepth(p.k, splits)
 	return tile, ceilDiv(p.k, depth), depth
@@ -125,13 +126,13 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile, splits, depth int
 
 // choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is the given one unless that is 0;
 // no parts if none fits.
-func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) (tile, parts int, least float64) {
+func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) (tile gemmTile, parts int, least float64) {
 	batch := p.batch.numel()
 	sum := float64(batch) * float64(p.m) * float64(p.n) * sumCost
 	least = math.MaxFloat64
 	for i := range costs {
 		c := &costs[i]
-		t := &gemmTiles[c.tile]
+		t := &c.tile
 		if t.shared(p.a.DType.Size()) > shared {
 			continue
 		}
@@ -231,7 +232,7 @@ func (p *product) acrossOwn() (n int) {
 
 // turnsLate reports whether the right operand of a product in tf32 is better turned on its way to the matrix units than by a copy.
 func (p *product) turnsLate() bool {
-	if p.s[1][1] != 1 || p.layoutOf(2, &p.b, p.n) != packSide(layoutOwn, 4) {
+	if p.s[1][1] != 1 || p.layoutOf(2, &p.b, p.n) != (sideSpec{layoutOwn, 4}) {
 		return false
 	}
 	if p.opt.Tile > 0 {

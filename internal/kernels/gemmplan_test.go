@@ -15,12 +15,9 @@ func planned(t dtype.DType, tf32, columns bool, m, k, n, multiprocessors int) (t
 		p.s[2] = [2]int{k, 1}
 	}
 	s := &Spec{}
-	if tf32 {
-		s.Attr[1] = gemmTF32
-	}
-	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, m), p.layoutOf(2, &p.b, n)
-	c, splits, depth := p.plan(&Limits{Multiprocessors: multiprocessors, SharedPerBlock: 227 << 10, Major: 9}, s, tf32)
-	return gemmTiles[c], splits, depth
+	s.Product.TF32 = tf32
+	s.Product.Left, s.Product.Right = p.layoutOf(1, &p.a, m), p.layoutOf(2, &p.b, n)
+	return p.plan(&Limits{Multiprocessors: multiprocessors, SharedPerBlock: 227 << 10, Major: 9}, s, tf32)
 }
 
 // TestProductTiles compares the chosen tiles with those that were fastest on an H200.

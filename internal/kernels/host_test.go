@@ -77,7 +77,7 @@ func (h *host) alloc(n int) uint64 {
 }
 
 func (h *host) NewLaunch() *Launch {
-	h.l = Launch{Args: h.l.Args[:0]}
+	h.l.Reset()
 	return &h.l
 }
 

@@ -65,6 +65,40 @@ func (p indexPlan) fold(is Issuer, shape []int, dim int) error {
 	return p.segments(is, shape, dim)
 }
 
+// indexSpec is what these kernels are specialised on.
+type indexSpec struct {
+	// Wrap lets negative indexes count from the end.
+	Wrap bool
+	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	Dims uint8
+}
+
+// indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for those that fold a line its length and strides.
+type indexArgs struct {
+	ops           [3]arrayArg
+	n, step, size intArg
+	line          intArg
+	along         [3]intArg
+	dims          striderArg
+}
+
+func (a *indexArgs) layout(p params) {
+	s := p.s
+	p.array(&a.ops[0], "written", s.DTypes[0])
+	p.array(&a.ops[1], "index", s.DTypes[1])
+	p.array(&a.ops[2], "other", s.DTypes[2])
+	p.i64(&a.n, "n")
+	p.wide(&a.step, "step")
+	p.i64(&a.size, "size")
+	if indexKind(s.Op) >= indexAdd {
+		p.wide(&a.line, "line")
+		p.wide(&a.along[0], "along_written")
+		p.wide(&a.along[1], "along_index")
+		p.wide(&a.along[2], "along_other")
+	}
+	p.strider(&a.dims, "dim", int(s.Indexed.Dims), 1, int(s.Index), operandsFrom(0, 3))
+}
+
 // indexPlan is one operation: the written array, the index and the third array.
 type indexPlan struct {
 	kind       indexKind
@@ -77,12 +111,13 @@ type indexPlan struct {
 func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	sp := space{count: len(p.ops)}
 	line := 1
-	var along [3]int
+	var a indexArgs
+	a.step.host, a.size.host, a.dims.host = p.step, p.size, &sp
 	for d := len(shape) - 1; d >= 0; d-- {
 		if d == dim {
 			line = shape[d]
 			for i := range p.ops {
-				along[i] = p.ops[i].Stride[d]
+				a.along[i].host = p.ops[i].Stride[d]
 			}
 			continue
 		}
@@ -102,34 +137,21 @@ func (p indexPlan) run(is Issuer, shape []int, dim int) error {
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyIndex, uint16(p.kind), opmath(p.ops[0].DType)
 	s.Outs, s.Ins = 1, 2
-	if p.wrap {
-		s.Attr[0] = 1
-	}
 	for i := range p.ops {
 		s.DTypes[i] = p.ops[i].DType
+		a.ops[i].host = p.ops[i].Ptr
 	}
-	dims := dimsClass(sp.nd)
-	s.Class, s.Index = uint8(dims), 32
+	s.Indexed = indexSpec{Wrap: p.wrap, Dims: uint8(dimsClass(sp.nd))}
+	s.Index = 32
 	far := sp.reach() + p.step*p.size
 	for i := range p.ops {
-		far = max(far, sp.reach()+line*abs(along[i]))
+		far = max(far, sp.reach()+line*abs(a.along[i].host))
 	}
 	if far > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	for i := range p.ops {
-		l.u64(p.ops[i].Ptr)
-	}
-	l.i64(n)
-	l.i64(p.step)
-	l.i64(p.size)
-	if p.kind >= indexAdd {
-		l.i64(line)
-		for _, v := range along {
-			l.i64(v)
-		}
-	}
-	sp.pack(l, dims, 1, int(s.Index), 1<<len(p.ops)-1)
+	a.n.host, a.line.host = n, line
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
 	return is.Issue(l)
@@ -142,27 +164,15 @@ func buildIndex(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name(indexNames[kind]), func(k *kernel.Builder) {
 		k.FixedThreads(indexThreads)
 		p := &indexKernel{k: k, s: s, ix: indexType(int(s.Index))}
-		for i, name := range []string{"written", "index", "other"} {
-			p.ops[i] = arrayParam(k, name, s.DTypes[i])
-		}
-		wide := func(name string) kernel.Value { return k.Scalar(name, dtype.Int64) }
-		n := wide("n")
-		p.step, p.size = wide("step").Convert(p.ix), wide("size")
-		if kind >= indexAdd {
-			p.line = wide("line").Convert(p.ix)
-			for i, name := range []string{"along_written", "along_index", "along_other"} {
-				p.along[i] = wide(name).Convert(p.ix)
-			}
-		}
-		st := striderParam(k, "dim", int(s.Class), len(p.ops), int(s.Index))
+		p.layout(declaring(k, s))
 		i := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
-		k.If(i.Lt(n), func() {
-			at := st.locate(i.Convert(p.ix))
+		k.If(i.Lt(p.n.Value), func() {
+			at := p.dims.locate(i.Convert(p.ix))
 			switch kind {
 			case indexGather:
-				p.ops[0].store(at[0], p.ops[2].load(at[2].Add(p.indexAt(at[1]).Convert(p.ix).Mul(p.step)), 1)...)
+				p.ops[0].store(at[0], p.ops[2].load(at[2].Add(p.indexAt(at[1]).Convert(p.ix).Mul(p.step.Value)), 1)...)
 			case indexScatter:
-				p.ops[0].store(at[0].Add(p.indexAt(at[1]).Convert(p.ix).Mul(p.step)), p.ops[2].load(at[2], 1)...)
+				p.ops[0].store(at[0].Add(p.indexAt(at[1]).Convert(p.ix).Mul(p.step.Value)), p.ops[2].load(at[2], 1)...)
 			default:
 				p.fold(at, kind)
 			}
@@ -171,31 +181,34 @@ func buildIndex(s *Spec) *kernel.Kernel {
 }
 
 type indexKernel struct {
-	k          *kernel.Builder
-	s          *Spec
-	ix         dtype.DType
-	ops        [3]array
-	step, size kernel.Value
-	line       kernel.Value
-	along      [3]kernel.Value
+	indexArgs
+	k  *kernel.Builder
+	s  *Spec
+	ix dtype.DType
 }
 
 // indexAt returns the index at a place, Int64, checked.
 func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
-	j := p.ops[1].load(at, 1)[0].Re.Convert(dtype.Int64)
-	if p.s.Attr[0] != 0 {
-		j = j.Lt(p.k.I64(0)).Select(j.Add(p.size), j)
+	return checkedIndex(p.ops[1].load(at, 1)[0].Re, p.size.Value, p.s.Indexed.Wrap)
+}
+
+// checkedIndex returns j as an Int64 below size; wrap lets it be negative.
+func checkedIndex(j, size kernel.Value, wrap bool) kernel.Value {
+	k := j.Builder()
+	j = j.Convert(dtype.Int64)
+	if wrap {
+		j = j.Lt(k.I64(0)).Select(j.Add(size), j)
 	}
-	p.k.Assert(j.Ge(p.k.I64(0)).And(j.Lt(p.size)), "index out of bounds")
+	k.Assert(j.Ge(k.I64(0)).And(j.Lt(size)), "index out of bounds")
 	return j
 }
 
 // fold goes along the thread's line and adds or multiplies.
 func (p *indexKernel) fold(at []kernel.Value, kind indexKind) {
 	k := p.k
-	k.For(k.Int(p.ix, 0), p.line, k.Int(p.ix, 1), func(i kernel.Value) {
-		to := at[0].Add(p.indexAt(at[1].Add(i.Mul(p.along[1]))).Convert(p.ix).Mul(p.step))
-		v := p.ops[2].load(at[2].Add(i.Mul(p.along[2])), 1)[0].Convert(p.s.Compute)
+	k.For(k.Int(p.ix, 0), p.line.Value, k.Int(p.ix, 1), func(i kernel.Value) {
+		to := at[0].Add(p.indexAt(at[1].Add(i.Mul(p.along[1].Value))).Convert(p.ix).Mul(p.step.Value))
+		v := p.ops[2].load(at[2].Add(i.Mul(p.along[2].Value)), 1)[0].Convert(p.s.Compute)
 		p.ops[0].store(to, kind.join(p.ops[0].load(to, 1)[0].Convert(p.s.Compute), v))
 	})
 }

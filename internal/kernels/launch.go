@@ -27,23 +27,6 @@ func (o *Operand) Numel() int {
 	return n
 }
 
-// Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and all that Build needs to make it. Shapes never
-// enter it, only classes of shapes.
-type Spec struct {
-	// Family selects the engine, Op the operation within it.
-	Family Family
-	Op     uint16
-	// DTypes of the operands, outputs first, and the type it computes in.
-	DTypes  [10]dtype.DType
-	Compute dtype.DType
-	// Outs and Ins count the operands.
-	Outs, Ins uint8
-	// Class is the layout class, Index the width of indexes in bits, Vec the elements per access.
-	Class, Index, Vec uint8
-	// Attr holds what else the family specialises on (tile sizes, dims, flags).
-	Attr [6]uint16
-}
-
 // Family is an engine.
 type Family uint8
 
@@ -53,8 +36,14 @@ type Launch struct {
 	Grid, Block [3]uint32
 	// Shared is the dynamic shared memory in bytes.
 	Shared uint32
-	// Args holds the parameters packed in declaration order, each at its natural alignment.
+	// Args holds the parameters in the order of the kernel's, each at its natural alignment.
 	Args []byte
+}
+
+// Reset empties l. It keeps the memory of Args.
+func (l *Launch) Reset() {
+	l.Spec = Spec{} // not all of l at once, which would be put together elsewhere and copied
+	l.Grid, l.Block, l.Shared, l.Args = [3]uint32{}, [3]uint32{}, 0, l.Args[:0]
 }
 
 // Limits are the properties of a device that launch shapes depend on.

@@ -57,6 +57,8 @@ type product struct {
 	opt       MatmulOpt
 	s         [4][2]int
 	batch     space
+	// sizes are those of batch; beyond its dimensions they are 1.
+	sizes [maxBatchDims]int32
 }
 
 // transpose turns it into the product of the transposes.
@@ -86,20 +88,26 @@ func (p *product) batches(nd int) error {
 	if b.nd > maxBatchDims {
 		return fmt.Errorf("a matrix product with %d batch dimensions that do not lie evenly; make an operand contiguous", b.nd)
 	}
+	for d := range p.sizes {
+		p.sizes[d] = 1
+		if d < b.nd {
+			p.sizes[d] = int32(b.size[d])
+		}
+	}
 	return nil
 }
 
 // layoutOf classifies a side and finds the widest access that its strides, sizes, address and batch strides allow.
-func (p *product) layoutOf(i int, o *Operand, places int) uint16 {
+func (p *product) layoutOf(i int, o *Operand, places int) sideSpec {
 	ps, ds := p.s[i][0], p.s[i][1]
 	size := o.DType.Size()
 	switch {
 	case ds == 1 && p.k > 1 || ds == 1 && ps != 1:
-		return packSide(layoutDepth, p.width(i, o, p.k, ps, size))
+		return sideSpec{layoutDepth, uint8(p.width(i, o, p.k, ps, size))}
 	case ps == 1:
-		return packSide(layoutOwn, p.width(i, o, places, ds, size))
+		return sideSpec{layoutOwn, uint8(p.width(i, o, places, ds, size))}
 	}
-	return packSide(layoutNone, 1)
+	return sideSpec{layoutNone, 1}
 }
 
 func (p *product) width(i int, o *Operand, count, other, size int) int {
@@ -125,35 +133,38 @@ func (p *product) issue(is Issuer) error {
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
-	s.Family, s.Compute, s.Class = FamilyMatmul, p.a.DType, p.batchDims()
+	s.Family, s.Compute, s.Outs, s.Ins = FamilyMatmul, p.a.DType, 1, 1
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
-	if tf32 {
-		s.Attr[1] |= gemmTF32
-	}
-	s.Attr[2], s.Attr[3] = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
-	c, splits, depth := p.plan(lim, s, tf32)
-	t := gemmTiles[c]
-	s.Attr[0], s.Vec = uint16(c), 1
+	r := &s.Product
+	r.Batch, r.TF32 = p.batchDims(), tf32
+	r.Left, r.Right = p.layoutOf(1, &p.a, p.m), p.layoutOf(2, &p.b, p.n)
+	t, splits, depth := p.plan(lim, s, tf32)
+	r.Tile, s.Vec = t.spec(), 1
 	if p.s[0][1] == 1 {
 		s.Vec = uint8(min(8, p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
 	}
 	var partial uint64
 	if splits == 1 {
-		s.Attr[1] |= p.after()
+		r.Bias, r.Scale = p.after()
 	} else {
-		s.Attr[1] |= gemmSplit
+		r.Split = true
 		s.Vec = uint8(p.partialWidth())
 		var err error
 		if partial, err = is.Workspace(splits * batch * p.m * p.n * accumulator(p.a.DType).Size()); err != nil {
 			return err
 		}
 	}
-	p.args(l, t, partial, depth)
-	if s.Attr[1]&gemmMapped != 0 {
-		plain := mapPlain(p.a.DType, tf32)
-		p.tensorMap(l, 1, &p.a, p.m, t.rows, t.depth, plain)
-		p.tensorMap(l, 2, &p.b, p.n, t.cols, t.depth, plain)
+	var a productArgs
+	p.args(&a, partial, depth)
+	a.size.host = p.sizes[:]
+	for i := range a.stride {
+		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
 	}
+	if r.Mapped {
+		a.maps[0].host = p.tensorMap(1, &p.a, p.m, t.rows, t.depth)
+		a.maps[1].host = p.tensorMap(2, &p.b, p.n, t.cols, t.depth)
+	}
+	a.layout(packing(l))
 	if err := p.grid(l, t, batch, splits); err != nil {
 		return err
 	}
@@ -192,15 +203,10 @@ func (p *product) layAlong(is Issuer, i, axis, least int) error {
 	return nil
 }
 
-// after returns the flags of what follows the sums.
-func (p *product) after() uint16 {
-	switch {
-	case p.opt.Bias.Ptr != 0:
-		return gemmBias
-	case p.opt.Alpha != 1:
-		return gemmScale
-	}
-	return 0
+// after says what follows the sums.
+func (p *product) after() (bias, scale bool) {
+	bias = p.opt.Bias.Ptr != 0
+	return bias, !bias && p.opt.Alpha != 1
 }
 
 const (
@@ -249,42 +255,17 @@ func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
 	return nil
 }
 
-func (p *product) args(l *Launch, t gemmTile, partial uint64, depth int) {
+// args sets the arguments of both kernels, but for lists; the result is partial if that is not 0.
+func (p *product) args(a *productArgs, partial uint64, depth int) {
 	out := p.out.Ptr
 	if partial != 0 {
 		out = partial
 	}
-	l.u64(out)
-	l.u64(p.a.Ptr)
-	l.u64(p.b.Ptr)
-	l.u64(p.opt.Bias.Ptr)
-	for i := range p.s {
-		l.i64(p.s[i][0])
-		l.i64(p.s[i][1])
-	}
-	l.f64(p.opt.Alpha)
-	l.f64(p.opt.Beta)
-	for i := range 4 {
-		for d := range maxBatchDims {
-			v := 0
-			if d < p.batch.nd {
-				v = p.batch.stride[i][d]
-			}
-			l.i64(v)
-		}
-	}
-	for d := range maxBatchDims {
-		v := 1
-		if d < p.batch.nd {
-			v = p.batch.size[d]
-		}
-		l.i32(v)
-	}
-	l.i32(p.m)
-	l.i32(p.n)
-	l.i32(p.k)
-	l.i32(depth)
-	l.i32(p.batch.numel())
+	a.out.host, a.a.host, a.b.host, a.bias.host = out, p.a.Ptr, p.b.Ptr, p.opt.Bias.Ptr
+	a.om.host, a.on.host, a.am.host, a.ak.host = p.s[0][0], p.s[0][1], p.s[1][0], p.s[1][1]
+	a.bn.host, a.bk.host, a.cm.host, a.cn.host = p.s[2][0], p.s[2][1], p.s[3][0], p.s[3][1]
+	a.alpha.host, a.beta.host = p.opt.Alpha, p.opt.Beta
+	a.m.host, a.n.host, a.k.host, a.depth.host, a.batch.host = p.m, p.n, p.k, depth, p.batch.numel()
 }
 
 // partialWidth returns how many adjacent partial sums are stored and loaded together.
@@ -298,50 +279,94 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	if p.s[0][1] == 1 {
 		s.Vec = uint8(min(p.partialWidth(), p.width(0, &p.out, p.n, p.s[0][0], p.out.DType.Size())))
 	}
-	s.Family, s.Compute, s.Class = FamilyMatmulFinish, accumulator(p.a.DType), p.batchDims()
+	s.Family, s.Compute, s.Outs, s.Ins = FamilyMatmulFinish, accumulator(p.a.DType), 1, 1
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
-	s.Attr[1] = p.after()
-	p.args(l, gemmTile{}, partial, splits)
-	l.u64(p.out.Ptr)
+	s.Product.Batch = p.batchDims()
+	s.Product.Bias, s.Product.Scale = p.after()
+	var a productArgs
+	p.args(&a, partial, splits)
+	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
+	for i := range a.stride {
+		a.stride[i].host = p.batch.stride[i][:p.batch.nd]
+	}
+	a.layout(packing(l))
 	n := batch * p.m * p.n / int(s.Vec)
 	l.Grid = [3]uint32{uint32(ceilDiv(n, 256)), 1, 1}
 	l.Block = [3]uint32{256, 1, 1}
 	return is.Issue(l)
 }
 
-// productParams are the parameters that both kernels of a product share, in the order of args.
-type productParams struct {
-	out, a, b, bias        kernel.Buffer
-	om, on, am, ak, bn, bk kernel.Value
-	cm, cn                 kernel.Value
-	alpha, beta            kernel.Value
-	stride                 [4]kernel.Array
-	size                   kernel.Array
-	m, n, k, depth, batch  kernel.Value
+// productArgs are the arguments of a product and of the sum of its parts. Strides are named by operand, o for the result and c for the bias, and axis. depth is
+// that of a part, or in the sum the number of parts, whose result is then in result.
+type productArgs struct {
+	out, a, b, bias                bufferArg
+	om, on, am, ak, bn, bk, cm, cn intArg
+	alpha, beta                    floatArg
+	stride                         [4]listArg[int]
+	size                           listArg[int32]
+	m, n, k, depth, batch          intArg
+	maps                           [2]mapArg
+	result                         bufferArg
 }
 
-func declareProduct(k *kernel.Builder, s *Spec, outType dtype.DType) *productParams {
-	bias := s.DTypes[1]
+func (a *productArgs) layout(p params) {
+	s := p.s
+	out, bias := s.DTypes[0], s.DTypes[1]
+	if s.Product.Split || s.Family == FamilyMatmulFinish {
+		out = accumulator(s.Compute)
+	}
 	if bias == dtype.Invalid {
 		bias = s.Compute
 	}
-	p := &productParams{out: k.Buffer("out", outType), a: k.BufferRO("a", s.Compute), b: k.BufferRO("b", s.Compute), bias: k.BufferRO("bias", bias)}
-	i64 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int64) }
-	p.om, p.on, p.am, p.ak = i64("om"), i64("on"), i64("am"), i64("ak")
-	p.bn, p.bk, p.cm, p.cn = i64("bn"), i64("bk"), i64("cm"), i64("cn")
-	acc := accumulator(s.Compute)
-	p.alpha, p.beta = k.Scalar("alpha", dtype.Float64).Convert(acc), k.Scalar("beta", dtype.Float64).Convert(acc)
-	for i := range p.stride {
-		p.stride[i] = k.Params(fmt.Sprintf("stride%d", i), dtype.Int64, maxBatchDims)
+	p.buffer(&a.out, "out", out)
+	p.bufferRO(&a.a, "a", s.Compute)
+	p.bufferRO(&a.b, "b", s.Compute)
+	p.bufferRO(&a.bias, "bias", bias)
+	p.i64(&a.om, "om")
+	p.i64(&a.on, "on")
+	p.i64(&a.am, "am")
+	p.i64(&a.ak, "ak")
+	p.i64(&a.bn, "bn")
+	p.i64(&a.bk, "bk")
+	p.i64(&a.cm, "cm")
+	p.i64(&a.cn, "cn")
+	p.f64(&a.alpha, "alpha")
+	p.f64(&a.beta, "beta")
+	for i := range a.stride {
+		list(p, &a.stride[i], p.number("stride", i), maxBatchDims)
 	}
-	p.size = k.Params("size", dtype.Int32, maxBatchDims)
-	i32 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int32) }
-	p.m, p.n, p.k, p.depth, p.batch = i32("m"), i32("n"), i32("k"), i32("depth"), i32("batch")
+	list(p, &a.size, "size", maxBatchDims)
+	p.i32(&a.m, "m")
+	p.i32(&a.n, "n")
+	p.i32(&a.k, "k")
+	p.i32(&a.depth, "depth")
+	p.i32(&a.batch, "batch")
+	if s.Product.Mapped {
+		plain := mapPlain(s.Compute, s.Product.TF32)
+		p.tensorMap(&a.maps[0], "amap", plain)
+		p.tensorMap(&a.maps[1], "bmap", plain)
+	}
+	if s.Family == FamilyMatmulFinish {
+		p.buffer(&a.result, "result", s.DTypes[0])
+	}
+}
+
+// productKernel is what both kernels share.
+type productKernel struct {
+	productArgs
+	alpha, beta kernel.Value // of the type of sums
+}
+
+func newProductKernel(k *kernel.Builder, s *Spec) *productKernel {
+	p := &productKernel{}
+	p.layout(declaring(k, s))
+	acc := accumulator(s.Compute)
+	p.alpha, p.beta = p.productArgs.alpha.Convert(acc), p.productArgs.beta.Convert(acc)
 	return p
 }
 
 // at returns the operands' places in batch b (Int32) of dims dimensions: result, a, b, bias.
-func (p *productParams) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]kernel.Value) {
+func (p *productArgs) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]kernel.Value) {
 	for i := range off {
 		off[i] = k.I64(0)
 	}
@@ -357,89 +382,76 @@ func (p *productParams) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]
 }
 
 func buildMatmul(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.gemmName("matmul"), func(k *kernel.Builder) {
-		g := newGemm(k, s)
-		split := s.Attr[1]&gemmSplit != 0
-		outType := s.DTypes[0]
-		if split {
-			outType = g.acc
-		}
-		p := declareProduct(k, s, outType)
-		var maps [2]kernel.TensorMap
-		if s.Attr[1]&gemmMapped != 0 {
-			declare := k.TensorMap
-			if mapPlain(s.Compute, s.Attr[1]&gemmTF32 != 0) {
-				declare = k.PlainTensorMap
-			}
-			maps = [2]kernel.TensorMap{declare("amap"), declare("bmap")}
-		}
+	return kernel.Build(s.name("matmul"), func(k *kernel.Builder) {
+		g, r := newGemm(k, s), &s.Product
+		p := newProductKernel(k, s)
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
-		g.blocks(tiles(p.m, g.tile.rows), tiles(p.n, g.tile.cols))
-		begin, end := k.I32(0), p.k
-		if split {
-			begin = k.BlockIdx(kernel.Z).Mul(p.depth)
-			end = begin.Add(p.depth).Min(p.k)
+		m, n, depth := p.m.Value, p.n.Value, p.depth.Value
+		g.blocks(tiles(m, g.tile.rows), tiles(n, g.tile.cols))
+		begin, end := k.I32(0), p.k.Value
+		if r.Split {
+			begin = k.BlockIdx(kernel.Z).Mul(depth)
+			end = begin.Add(depth).Min(p.k.Value)
 		}
 		one := func(b kernel.Value) {
-			off := p.at(k, b, int(s.Class))
-			a := g.strided(s.Attr[2], true, p.a.Offset(off[1]), g.m0, p.am, p.ak, p.m, end)
-			bb := g.strided(s.Attr[3], false, p.b.Offset(off[2]), g.n0, p.bn, p.bk, p.n, end)
-			if s.Attr[1]&gemmMapped != 0 {
-				a.mapped(s.Attr[2], maps[0], g.m0, b)
-				bb.mapped(s.Attr[3], maps[1], g.n0, b)
+			off := p.at(k, b, int(r.Batch))
+			a := g.strided(r.Left, true, p.a.Offset(off[1]), g.m0, p.am.Value, p.ak.Value, m, end)
+			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
+			if r.Mapped {
+				a.mapped(r.Left.Layout, p.maps[0].TensorMap, g.m0, b)
+				bb.mapped(r.Right.Layout, p.maps[1].TensorMap, g.n0, b)
 			}
-			if split {
-				part := k.BlockIdx(kernel.Z).MulWide(p.batch).Add(b.Convert(dtype.Int64)).Mul(p.m.MulWide(p.n))
+			if r.Split {
+				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))
 				g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
-					r, c := g.m0.Add(row), g.n0.Add(col)
-					k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.out.StoreVec(part.Add(r.MulWide(p.n)).Add(c.Convert(dtype.Int64)), vs...) })
+					row, col = g.m0.Add(row), g.n0.Add(col)
+					k.If(row.Lt(m).And(col.Lt(n)), func() { p.out.StoreVec(part.Add(row.MulWide(n)).Add(col.Convert(dtype.Int64)), vs...) })
 				})
 				return
 			}
 			out, bias := p.out.Offset(off[0]), p.bias.Offset(off[3])
 			g.run(begin, end, a, bb, int(s.Vec), func(row, col kernel.Value, vs []kernel.Value) {
-				r, c := g.m0.Add(row), g.n0.Add(col)
-				k.If(r.Lt(p.m).And(c.Lt(p.n)), func() { p.store(s, out, bias, r, c, vs) })
+				row, col = g.m0.Add(row), g.n0.Add(col)
+				k.If(row.Lt(m).And(col.Lt(n)), func() { p.store(s, out, bias, row, col, vs) })
 			})
 		}
-		if s.Class == 0 {
+		if r.Batch == 0 {
 			one(k.I32(0))
 			return
 		}
-		k.For(k.BlockIdx(kernel.Y), p.batch, k.GridDim(kernel.Y), one)
+		k.For(k.BlockIdx(kernel.Y), p.batch.Value, k.GridDim(kernel.Y), one)
 	})
 }
 
 // store writes adjacent results of row r from column c on.
-func (p *productParams) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
+func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
 	res := make([]kernel.Value, len(vs))
 	for j, v := range vs {
-		if s.Attr[1]&(gemmBias|gemmScale) != 0 {
+		if s.Product.Bias || s.Product.Scale {
 			v = v.Mul(p.alpha)
 		}
-		if s.Attr[1]&gemmBias != 0 {
-			at := r64.Mul(p.cm).Add(c64.Add(c64.Like(float64(j))).Mul(p.cn))
+		if s.Product.Bias {
+			at := r64.Mul(p.cm.Value).Add(c64.Add(c64.Like(float64(j))).Mul(p.cn.Value))
 			v = bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
 		}
 		res[j] = v.Convert(out.Type())
 	}
-	at := r64.Mul(p.om)
+	at := r64.Mul(p.om.Value)
 	if len(vs) > 1 {
 		at = at.Add(c64)
 	} else {
-		at = at.Add(c64.Mul(p.on))
+		at = at.Add(c64.Mul(p.on.Value))
 	}
 	out.StoreVec(at, res...)
 }
 
 func buildMatmulFinish(s *Spec) *kernel.Kernel {
-	return kernel.Build(s.gemmName("matmul_finish"), func(k *kernel.Builder) {
+	return kernel.Build(s.name("matmul_finish"), func(k *kernel.Builder) {
 		k.FixedThreads(256)
-		p := declareProduct(k, s, s.Compute)
-		out := k.Buffer("result", s.DTypes[0])
+		p := newProductKernel(k, s)
 		width := int(s.Vec)
-		size := p.m.MulWide(p.n)
+		size := p.m.MulWide(p.n.Value)
 		total := size.Mul(p.batch.Convert(dtype.Int64))
 		k.ForEach(total.Div(total.Like(float64(width))), func(i kernel.Value) {
 			i = i.Mul(i.Like(float64(width)))
@@ -461,28 +473,16 @@ func buildMatmulFinish(s *Spec) *kernel.Kernel {
 			}
 			whole := p.depth.And(k.I32(^3))
 			k.For(k.I32(0), whole, k.I32(4), func(j kernel.Value) { add(j, 4) })
-			k.For(whole, p.depth, k.I32(1), func(j kernel.Value) { add(j, 1) })
+			k.For(whole, p.depth.Value, k.I32(1), func(j kernel.Value) { add(j, 1) })
 			b := i.Div(size)
 			in := i.Sub(b.Mul(size)).Convert(dtype.Int32)
-			r := in.Div(p.n)
-			off := p.at(k, b.Convert(dtype.Int32), int(s.Class))
+			r := in.Div(p.n.Value)
+			off := p.at(k, b.Convert(dtype.Int32), int(s.Product.Batch))
 			var vs []kernel.Value
 			for _, v := range sums {
 				vs = append(vs, v.Get())
 			}
-			p.store(s, out.Offset(off[0]), p.bias.Offset(off[3]), r, in.Sub(r.Mul(p.n)), vs)
+			p.store(s, p.result.Offset(off[0]), p.bias.Offset(off[3]), r, in.Sub(r.Mul(p.n.Value)), vs)
 		})
 	})
-}
-
-// gemmName names the kernel of a product's or convolution's spec.
-func (s *Spec) gemmName(prefix string) string {
-	n := prefix + "_" + s.Compute.Short() + "_" + s.DTypes[0].Short()
-	if s.DTypes[1] != dtype.Invalid {
-		n += "_" + s.DTypes[1].Short()
-	}
-	for _, a := range s.Attr {
-		n += fmt.Sprintf("_%d", a)
-	}
-	return fmt.Sprintf("%s_%d_v%d", n, s.Class, s.Vec)
 }

@@ -43,6 +43,71 @@ const (
 	multinomialGrid  = 1<<16 - 1
 )
 
+// multinomialSpec is what these kernels are specialised on.
+type multinomialSpec struct {
+	// Captured: the generator's state is read by the kernel.
+	Captured bool
+}
+
+// The arguments of the stages.
+type (
+	// sumsArgs are those of multinomialSums and multinomialRunning.
+	sumsArgs struct {
+		p             arrayArg
+		sums, running bufferArg
+		n, parts      intArg
+	}
+	drawArgs struct {
+		p            arrayArg
+		running, out bufferArg
+		count, n     intArg
+		// rows are how many PyTorch's launch takes at once, apart is how far the subsequences of two rows lie apart.
+		samples, rows, apart intArg
+		philox               philoxArg
+	}
+	// rankArgs are those of multinomialKeys.
+	rankArgs struct {
+		p            arrayArg
+		keys, places bufferArg
+		count, n     intArg
+		kept, cut    intArg
+	}
+)
+
+func (a *sumsArgs) layout(p params) {
+	p.array(&a.p, "p", p.s.DTypes[0])
+	if p.s.Op == multinomialSums {
+		p.buffer(&a.sums, "sums", dtype.Float64)
+	} else {
+		p.bufferRO(&a.sums, "sums", dtype.Float64)
+		p.buffer(&a.running, "running", dtype.Float64)
+	}
+	p.i64(&a.n, "n")
+	p.i32(&a.parts, "parts")
+}
+
+func (a *drawArgs) layout(p params) {
+	p.array(&a.p, "p", p.s.DTypes[0])
+	p.bufferRO(&a.running, "running", dtype.Float64)
+	p.buffer(&a.out, "out", dtype.Int64)
+	p.i64(&a.count, "count")
+	p.i64(&a.n, "n")
+	p.i64(&a.samples, "samples")
+	p.i64(&a.rows, "rows")
+	p.i64(&a.apart, "apart")
+	p.philox(&a.philox, p.s.Multinomial.Captured)
+}
+
+func (a *rankArgs) layout(p params) {
+	p.array(&a.p, "p", p.s.DTypes[0])
+	p.buffer(&a.keys, "keys", dtype.Int64)
+	p.buffer(&a.places, "places", dtype.Int64)
+	p.i64(&a.count, "count")
+	p.i64(&a.n, "n")
+	p.i32(&a.kept, "kept")
+	p.i32(&a.cut, "cut")
+}
+
 // Advance returns by how much Draw moves the generator's offset on.
 func (m *Multinomial) Advance() uint64 {
 	return uint64(ceilDiv(m.Rows, min(m.Rows, multinomialGrid)) * randomStep)
@@ -63,18 +128,18 @@ func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 			return err
 		}
 		l := m.launch(is, multinomialSums, m.P)
-		l.u64(sums)
-		l.i64(m.N)
-		l.i32(parts)
+		var a sumsArgs
+		a.p.host, a.sums.host, a.n.host, a.parts.host = m.P.Ptr, sums, m.N, parts
+		a.layout(packing(l))
 		if err := m.issue(is, l, m.Rows*parts); err != nil {
 			return err
 		}
 	}
 	l := m.launch(is, multinomialRunning, m.P)
-	l.u64(sums)
-	l.u64(running)
-	l.i64(m.N)
-	l.i32(parts)
+	var a sumsArgs
+	a.p.host, a.sums.host, a.running.host, a.n.host = m.P.Ptr, sums, running, m.N
+	a.parts.host = parts
+	a.layout(packing(l))
 	if err := m.issue(is, l, m.Rows*parts); err != nil {
 		return err
 	}
@@ -84,15 +149,13 @@ func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 // pick draws by the running sums.
 func (m *Multinomial) pick(is Issuer, running uint64, ph Philox) error {
 	l := m.launch(is, multinomialDraw, m.P)
-	if ph.captured() {
-		l.Spec.Attr[0] = 1
-	}
-	l.u64(running)
-	l.u64(m.Out.Ptr)
-	for _, v := range []int{m.Rows * m.Samples, m.N, m.Samples, min(m.Rows, multinomialGrid), ceilDiv(m.Samples, multinomialBlock) * multinomialBlock} {
-		l.i64(v)
-	}
-	l.philox(&ph)
+	l.Spec.Multinomial.Captured = ph.captured()
+	var a drawArgs
+	a.p.host, a.running.host, a.out.host, a.count.host = m.P.Ptr, running, m.Out.Ptr, m.Rows*m.Samples
+	a.n.host, a.samples.host, a.rows.host = m.N, m.Samples, min(m.Rows, multinomialGrid)
+	a.apart.host = ceilDiv(m.Samples, multinomialBlock) * multinomialBlock
+	a.philox.give(&ph)
+	a.layout(packing(l))
 	return m.issue(is, l, ceilDiv(m.Rows*m.Samples, multinomialThreads))
 }
 
@@ -107,12 +170,10 @@ func (m *Multinomial) Greatest(is Issuer) error {
 		return err
 	}
 	l := m.launch(is, multinomialKeys, m.P)
-	l.u64(s.keys[0])
-	l.u64(s.with[0])
-	l.i64(s.count)
-	l.i64(m.N)
-	l.i32(kept)
-	l.i32(whole - kept)
+	var a rankArgs
+	a.p.host, a.keys.host, a.places.host, a.count.host = m.P.Ptr, s.keys[0], s.with[0], s.count
+	a.n.host, a.kept.host, a.cut.host = m.N, kept, whole-kept
+	a.layout(packing(l))
 	if err := m.issue(is, l, ceilDiv(s.count, multinomialThreads)); err != nil {
 		return err
 	}
@@ -130,7 +191,6 @@ func (m *Multinomial) launch(is Issuer, stage uint16, p Operand) *Launch {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyMultinomial, Op: stage, Compute: dtype.Float64, Ins: 1}
 	l.Spec.DTypes[0] = p.DType
-	l.u64(p.Ptr)
 	return l
 }
 
@@ -144,16 +204,15 @@ var _ = register(FamilyMultinomial, buildMultinomial)
 func buildMultinomial(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name(multinomialNames[s.Op]), func(k *kernel.Builder) {
 		k.FixedThreads(multinomialThreads)
-		p := arrayParam(k, "p", s.DTypes[0])
 		switch s.Op {
 		case multinomialSums:
-			buildMultinomialSums(k, p)
+			buildMultinomialSums(k, s)
 		case multinomialRunning:
-			buildMultinomialRunning(k, p)
+			buildMultinomialRunning(k, s)
 		case multinomialDraw:
-			buildMultinomialDraw(k, p, s.Attr[0] != 0)
+			buildMultinomialDraw(k, s)
 		case multinomialKeys:
-			buildMultinomialKeys(k, p)
+			buildMultinomialKeys(k, s)
 		}
 	})
 }
@@ -186,33 +245,34 @@ func blockSum(k *kernel.Builder, v kernel.Value) kernel.Value {
 	return sums.Get(0)
 }
 
-func buildMultinomialSums(k *kernel.Builder, p array) {
-	sums := k.Buffer("sums", dtype.Float64)
-	n, parts := k.Scalar("n", dtype.Int64), k.Scalar("parts", dtype.Int32)
-	row, _, first := rowPartOf(k, n, parts)
+func buildMultinomialSums(k *kernel.Builder, s *Spec) {
+	var a sumsArgs
+	a.layout(declaring(k, s))
+	row, _, first := rowPartOf(k, a.n.Value, a.parts.Value)
 	own := k.F64(0)
 	for j := range multinomialItems {
-		own = own.Add(probability(k, p, row, first.Add(k.I64(int64(32*j))), n))
+		own = own.Add(probability(k, a.p.array, row, first.Add(k.I64(int64(32*j))), a.n.Value))
 	}
 	sum := blockSum(k, own)
-	k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { sums.Store(k.BlockIdx(kernel.X), sum) })
+	k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { a.sums.Store(k.BlockIdx(kernel.X), sum) })
 }
 
-func buildMultinomialRunning(k *kernel.Builder, p array) {
-	sums, running := k.BufferRO("sums", dtype.Float64), k.Buffer("running", dtype.Float64)
-	n, parts := k.Scalar("n", dtype.Int64), k.Scalar("parts", dtype.Int32)
+func buildMultinomialRunning(k *kernel.Builder, s *Spec) {
+	var a sumsArgs
+	a.layout(declaring(k, s))
+	n, parts := a.n.Value, a.parts.Value
 	row, part, first := rowPartOf(k, n, parts)
 	tid, lane := k.ThreadIdx(kernel.X), k.LaneID()
 	before := k.Var(k.F64(0))
 	k.For(tid, part, k.I32(multinomialThreads), func(i kernel.Value) {
-		before.Set(before.Get().Add(sums.Load(row.Mul(parts).Add(i))))
+		before.Set(before.Get().Add(a.sums.Load(row.Mul(parts).Add(i))))
 	})
 	base := blockSum(k, before.Get())
 	// A group of 32 threads goes along its elements; then the groups' sums are added up.
 	var own [multinomialItems]kernel.Value
 	sum := k.F64(0)
 	for j := range own {
-		v := probability(k, p, row, first.Add(k.I64(int64(32*j))), n)
+		v := probability(k, a.p.array, row, first.Add(k.I64(int64(32*j))), n)
 		k.Assert(v.Ge(k.F64(0)).And(v.Lt(k.F64(math.Inf(1)))), noProbability)
 		own[j] = sumUpTo(k, v).Add(sum)
 		sum = own[j].Shuffle(k.I32(31))
@@ -226,56 +286,56 @@ func buildMultinomialRunning(k *kernel.Builder, p array) {
 	}
 	for j, v := range own {
 		at, upTo := first.Add(k.I64(int64(32*j))), base.Add(v)
-		k.If(at.Lt(n), func() { running.Store(row.Convert(dtype.Int64).Mul(n).Add(at), upTo) })
+		k.If(at.Lt(n), func() { a.running.Store(row.Convert(dtype.Int64).Mul(n).Add(at), upTo) })
 		k.Assert(at.Ne(n.Sub(k.I64(1))).Or(upTo.Gt(k.F64(0))), "the probabilities of a row are all 0")
 	}
 }
 
-func buildMultinomialDraw(k *kernel.Builder, p array, captured bool) {
-	running, out := k.BufferRO("running", dtype.Float64), k.Buffer("out", dtype.Int64)
-	wide := func(name string) kernel.Value { return k.Scalar(name, dtype.Int64) }
-	count, n, samples, rows, apart := wide("count"), wide("n"), wide("samples"), wide("rows"), wide("apart")
+func buildMultinomialDraw(k *kernel.Builder, s *Spec) {
+	var a drawArgs
+	a.layout(declaring(k, s))
+	n, samples, rows := a.n.Value, a.samples.Value, a.rows.Value
 	i := k.BlockIdx(kernel.X).MulWide(k.I32(multinomialThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
 	row := i.Div(samples)
 	turn := row.Div(rows)
-	state := philoxParams(k, captured, row.Sub(turn.Mul(rows)).Mul(apart).Add(i.Sub(row.Mul(samples))).Convert(dtype.Int32))
-	k.If(i.Lt(count), func() {
+	state := a.philox.state(s.Multinomial.Captured, row.Sub(turn.Mul(rows)).Mul(a.apart.Value).Add(i.Sub(row.Mul(samples))).Convert(dtype.Int32))
+	k.If(i.Lt(a.count.Value), func() {
 		w := state.words(state.block.Add(turn.Convert(dtype.Uint64)), state.keys())
 		first := row.Mul(n)
 		last := first.Add(n).Sub(k.I64(1))
-		mark := uniform32(w[0]).Convert(dtype.Float64).Mul(running.Load(last))
+		mark := uniform32(w[0]).Convert(dtype.Float64).Mul(a.running.Load(last))
 		low, high := k.Var(first), k.Var(last) // the category is from low to high
 		k.Loop(func() {
 			k.If(low.Get().Ge(high.Get()), func() { k.Break() })
 			middle := low.Get().Add(high.Get()).Shr(k.I32(1))
-			less := running.Load(middle).Lt(mark)
+			less := a.running.Load(middle).Lt(mark)
 			low.Set(less.Select(middle.Add(k.I64(1)), low.Get()))
 			high.Set(less.Select(high.Get(), middle))
 		})
 		// Where sums are added in another order, that of a category of probability 0 may be the greater by its rounding.
 		k.Loop(func() {
 			at := low.Get()
-			k.If(at.Eq(first).Or(p.load(at, 1)[0].NonZero()), func() { k.Break() })
+			k.If(at.Eq(first).Or(a.p.load(at, 1)[0].NonZero()), func() { k.Break() })
 			low.Set(at.Sub(k.I64(1)))
 		})
-		out.Store(i, low.Get().Sub(first))
+		a.out.Store(i, low.Get().Sub(first))
 	})
 }
 
-func buildMultinomialKeys(k *kernel.Builder, p array) {
-	keys, places := k.Buffer("keys", dtype.Int64), k.Buffer("places", dtype.Int64)
-	count, n := k.Scalar("count", dtype.Int64), k.Scalar("n", dtype.Int64)
-	kept, cut := k.Scalar("kept", dtype.Int32), k.Scalar("cut", dtype.Int32)
+func buildMultinomialKeys(k *kernel.Builder, s *Spec) {
+	var a rankArgs
+	a.layout(declaring(k, s))
+	n := a.n.Value
 	i := k.BlockIdx(kernel.X).MulWide(k.I32(multinomialThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
-	k.If(i.Lt(count), func() {
+	k.If(i.Lt(a.count.Value), func() {
 		row := i.Div(n)
-		v := p.load(i, 1)[0].Re.Abs() // without the sign of a zero
+		v := a.p.load(i, 1)[0].Re.Abs() // without the sign of a zero
 		whole, most := dtype.Int32, int64(math.MaxInt32)
-		if p.t == dtype.Float64 {
+		if a.p.t == dtype.Float64 {
 			whole, most = dtype.Int64, math.MaxInt64
 		}
-		rank := k.Int(whole, most).Sub(v.Bitcast(whole)).Convert(dtype.Int64).Shr(cut)
-		keys.Store(i, row.Shl(kept).Or(rank))
-		places.Store(i, i.Sub(row.Mul(n)))
+		rank := k.Int(whole, most).Sub(v.Bitcast(whole)).Convert(dtype.Int64).Shr(a.cut.Value)
+		a.keys.Store(i, row.Shl(a.kept.Value).Or(rank))
+		a.places.Store(i, i.Sub(row.Mul(n)))
 	})
 }

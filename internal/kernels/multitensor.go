@@ -68,19 +68,41 @@ type multiEntry struct {
 	row       int32
 }
 
+// multiArgs are the arguments of a launch over several tensors: of each operand their addresses, their sizes, the first block after each, rows and flag.
+type multiArgs struct {
+	op         *PointOp
+	addrs      [maxOperands]listArg[uint64]
+	sizes      listArg[int]
+	ends       listArg[int32]
+	rows, flag bufferArg
+	which      listArg[int32]
+}
+
+func (a *multiArgs) layout(p params) {
+	for i := range int(p.s.Outs + p.s.Ins) {
+		list(p, &a.addrs[i], p.number("addr", i), multiTensors)
+	}
+	list(p, &a.sizes, "size", multiTensors)
+	list(p, &a.ends, "end", multiTensors)
+	if a.op.Scalars > 0 {
+		p.bufferRO(&a.rows, "rows", dtype.Float64)
+		list(p, &a.which, "row", multiTensors)
+	}
+	if a.op.Raise != nil {
+		p.buffer(&a.flag, "flag", dtype.Uint32) // its bits: there are no atomic operations that set a float
+	}
+}
+
 func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []multiEntry) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	pointSpec(s, op, compute, list[0].outs, list[0].ins)
+	setPoint(s, op, compute, list[0].outs, list[0].ins)
 	s.Family = FamilyMultiTensor
 	count := len(list[0].outs) + len(list[0].ins)
 	places := uint64(widest(list[0].outs, list[0].ins))
+	var addrs [maxOperands][multiTensors]uint64
 	for o := range count {
-		for i := range multiTensors {
-			if i >= len(list) {
-				l.u64(0)
-				continue
-			}
+		for i := range list {
 			a := operandAt(list[i].outs, list[i].ins, o)
 			if a.DType != s.DTypes[o] {
 				return fmt.Errorf("%s: operand %d of tensor %d is %v, that of the first is %v", op.Name, o, i, a.DType, s.DTypes[o])
@@ -90,38 +112,28 @@ func issueMulti(is Issuer, op *PointOp, compute dtype.DType, rows *Rows, list []
 				return misaligned(op.Name, a)
 			}
 			places |= place
-			l.u64(a.Ptr)
+			addrs[o][i] = a.Ptr
 		}
 	}
 	vec := 1 << bits.TrailingZeros64(places)
 	s.Vec = uint8(vec)
-	for i := range multiTensors {
-		if i < len(list) {
-			l.i64(list[i].size)
-		} else {
-			l.i64(0)
-		}
-	}
+	var sizes [multiTensors]int
+	var ends, which [multiTensors]int32
 	blocks := 0
 	for i := range multiTensors {
 		if i < len(list) {
-			blocks += ceilDiv(list[i].size, multiThreads*vec*op.items())
+			sizes[i], which[i] = list[i].size, list[i].row
+			blocks += ceilDiv(sizes[i], multiThreads*vec*op.items())
 		}
-		l.i32(blocks)
+		ends[i] = int32(blocks)
 	}
-	if op.Scalars > 0 {
-		l.u64(rows.Ptr)
-		for i := range multiTensors {
-			if i < len(list) {
-				l.i32(int(list[i].row))
-			} else {
-				l.i32(0)
-			}
-		}
+	var a multiArgs
+	a.op, a.rows.host, a.flag.host = op, rows.Ptr, rows.Flag
+	for o := range count {
+		a.addrs[o].host = addrs[o][:]
 	}
-	if op.Raise != nil {
-		l.u64(rows.Flag)
-	}
+	a.sizes.host, a.ends.host, a.which.host = sizes[:], ends[:], which[:]
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{multiThreads, 1, 1}
 	return is.Issue(l)
@@ -136,26 +148,16 @@ func buildMulti(s *Spec) *kernel.Kernel {
 		k.FixedThreads(multiThreads)
 		vec, count := int(s.Vec), int(s.Outs+s.Ins)
 		tile := multiThreads * vec * op.items()
-		var addrs []kernel.Array
-		for o := range count {
-			addrs = append(addrs, k.Params(fmt.Sprintf("addr%d", o), dtype.Uint64, multiTensors))
-		}
-		sizes := k.Params("size", dtype.Int64, multiTensors)
-		ends := k.Params("end", dtype.Int32, multiTensors)
+		a := multiArgs{op: op}
+		a.layout(declaring(k, s))
 		p := &pointKernel{k: k, op: op, s: s, vec: vec}
-		var rows kernel.Buffer
-		var which kernel.Array
-		if op.Scalars > 0 {
-			rows, which = k.BufferRO("rows", dtype.Float64), k.Params("row", dtype.Int32, multiTensors)
-		}
 		if op.Raise != nil {
-			flag := k.Buffer("flag", dtype.Uint32) // its bits: there are no atomic operations that set a float
-			p.raise = func() { flag.Atomic(kernel.AtomicOr, k.I32(0), k.U32(math.Float32bits(1))) }
+			p.raise = func() { a.flag.Atomic(kernel.AtomicOr, k.I32(0), k.U32(math.Float32bits(1))) }
 		}
 		block := k.BlockIdx(kernel.X)
 		tensor, start := k.Var(k.I32(0)), k.Var(k.I32(0))
 		k.Loop(func() {
-			end := ends.Load(tensor.Get())
+			end := a.ends.Load(tensor.Get())
 			k.If(block.Lt(end), k.Break)
 			start.Set(end)
 			tensor.Set(tensor.Get().Add(k.I32(1)))
@@ -163,22 +165,22 @@ func buildMulti(s *Spec) *kernel.Kernel {
 		i := tensor.Get()
 		first := block.Sub(start.Get()).MulWide(k.I32(tile))
 		for o := range count {
-			a := array{k.At(addrs[o].Load(i), s.DTypes[o].Real()), s.DTypes[o]}.offset(first)
+			operand := array{k.At(a.addrs[o].Load(i), s.DTypes[o].Real()), s.DTypes[o]}.offset(first)
 			if o < int(s.Outs) {
-				p.outs = append(p.outs, a)
+				p.outs = append(p.outs, operand)
 			} else {
-				p.ins = append(p.ins, a)
+				p.ins = append(p.ins, operand)
 			}
 		}
-		rest := sizes.Load(i).Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32)
+		rest := a.sizes.Load(i).Sub(first).Min(k.I64(int64(tile))).Convert(dtype.Int32)
 		if op.Scalars == 0 {
 			p.tile(rest)
 			return
 		}
-		at := which.Load(i).Mul(k.I32(RowLen))
-		k.If(rows.LoadAt(at, rowSkip).Eq(k.F64(0)), func() {
+		at := a.which.Load(i).Mul(k.I32(RowLen))
+		k.If(a.rows.LoadAt(at, rowSkip).Eq(k.F64(0)), func() {
 			for j := range op.Scalars {
-				p.scalars = append(p.scalars, realNum(rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, s.Compute)))
+				p.scalars = append(p.scalars, realNum(a.rows.LoadAt(at, rowScalars+j)).Convert(op.scalarType(j, s.Compute)))
 			}
 			p.tile(rest)
 		})

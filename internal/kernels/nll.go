@@ -34,16 +34,35 @@ const (
 	nllBlock = 32 * nllThreads
 )
 
-// Attr[0] bits of these kernels.
-const (
-	nllLogits = 1 << iota
-	nllWeighted
-	nllMean
-)
+// nllSpec is what these kernels are specialised on.
+type nllSpec struct {
+	// Logits: x holds logits. Weighted: there are weights of classes. Mean: the sum is divided by that of the weights.
+	Logits, Weighted, Mean bool
+}
+
+// nllArgs are the arguments of these kernels.
+type nllArgs struct {
+	loss, total, x, lse, target, weight arrayArg
+	rows, classes, inner, ignore        intArg
+}
+
+func (a *nllArgs) layout(p params) {
+	t := &p.s.DTypes
+	p.array(&a.loss, "loss", t[0])
+	p.array(&a.total, "total", t[1])
+	p.array(&a.x, "x", t[2])
+	p.array(&a.lse, "lse", t[3])
+	p.array(&a.target, "target", t[4])
+	p.array(&a.weight, "weight", t[5])
+	p.i64(&a.rows, "rows")
+	p.i64(&a.classes, "classes")
+	p.i64(&a.inner, "inner")
+	p.i64(&a.ignore, "ignore")
+}
 
 // Each sets loss [N, S], contiguous, to the weighted losses of the rows.
 func (p *NLL) Each(is Issuer, loss Operand) error {
-	return p.issue(is, nllEach, loss, loss, p.N*p.S, ceilDiv(p.N*p.S, nllThreads))
+	return p.issue(is, nllEach, false, loss, loss, p.N*p.S, ceilDiv(p.N*p.S, nllThreads))
 }
 
 // Sum sets loss, one element, to the sum of the rows' losses and total to that of their weights; with mean, loss is divided by total. The
@@ -51,12 +70,8 @@ func (p *NLL) Each(is Issuer, loss Operand) error {
 func (p *NLL) Sum(is Issuer, mean bool, loss, total Operand) error {
 	rows := p.N * p.S
 	blocks := min(ceilDiv(rows, nllBlock), nllThreads)
-	attr := uint16(0)
-	if mean {
-		attr = nllMean
-	}
 	if blocks <= 1 {
-		return p.issueAttr(is, nllWhole, attr, loss, total, rows, 1)
+		return p.issue(is, nllWhole, mean, loss, total, rows, 1)
 	}
 	t := opmath(p.X.DType)
 	ws, err := is.Workspace(2 * blocks * t.Size())
@@ -65,19 +80,15 @@ func (p *NLL) Sum(is Issuer, mean bool, loss, total Operand) error {
 	}
 	a := Operand{Ptr: ws, DType: t}
 	b := Operand{Ptr: ws + uint64(blocks*t.Size()), DType: t}
-	if err := p.issue(is, nllParts, a, b, rows, blocks); err != nil {
+	if err := p.issue(is, nllParts, false, a, b, rows, blocks); err != nil {
 		return err
 	}
 	last := *p
 	last.X, last.LSE, last.Target, last.Weight = a, Operand{}, b, Operand{}
-	return last.issueAttr(is, nllTotal, attr, loss, total, blocks, 1)
+	return last.issue(is, nllTotal, mean, loss, total, blocks, 1)
 }
 
-func (p *NLL) issue(is Issuer, stage uint16, loss, total Operand, rows, blocks int) error {
-	return p.issueAttr(is, stage, 0, loss, total, rows, blocks)
-}
-
-func (p *NLL) issueAttr(is Issuer, stage, attr uint16, loss, total Operand, rows, blocks int) error {
+func (p *NLL) issue(is Issuer, stage uint16, mean bool, loss, total Operand, rows, blocks int) error {
 	if rows == 0 && stage == nllEach {
 		return nil
 	}
@@ -85,23 +96,18 @@ func (p *NLL) issueAttr(is Issuer, stage, attr uint16, loss, total Operand, rows
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyNLL, stage, opmath(p.X.DType)
 	s.Outs, s.Ins = 2, 4
-	if p.LSE.Ptr != 0 {
-		attr |= nllLogits
-	}
-	if p.Weight.Ptr != 0 {
-		attr |= nllWeighted
-	}
-	s.Attr[0] = attr
+	s.NLL = nllSpec{Logits: p.LSE.Ptr != 0, Weighted: p.Weight.Ptr != 0, Mean: mean}
 	for i, o := range [...]*Operand{&loss, &total, &p.X, &p.LSE, &p.Target, &p.Weight} {
 		s.DTypes[i] = o.DType
 		if o.DType == dtype.Invalid {
 			s.DTypes[i] = s.Compute
 		}
-		l.u64(o.Ptr)
 	}
-	for _, v := range []int{rows, p.C, p.S, p.Ignore} {
-		l.i64(v)
-	}
+	var a nllArgs
+	a.loss.host, a.total.host, a.x.host, a.lse.host = loss.Ptr, total.Ptr, p.X.Ptr, p.LSE.Ptr
+	a.target.host, a.weight.host, a.rows.host, a.classes.host = p.Target.Ptr, p.Weight.Ptr, rows, p.C
+	a.inner.host, a.ignore.host = p.S, p.Ignore
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{nllThreads, 1, 1}
 	return is.Issue(l)
@@ -110,11 +116,9 @@ func (p *NLL) issueAttr(is Issuer, stage, attr uint16, loss, total Operand, rows
 var _ = register(FamilyNLL, buildNLL)
 
 type nllKernel struct {
-	k                            *kernel.Builder
-	s                            *Spec
-	loss, total                  array
-	x, lse, target, weight       array
-	rows, classes, inner, ignore kernel.Value
+	k *kernel.Builder
+	s *Spec
+	nllArgs
 }
 
 func buildNLL(s *Spec) *kernel.Kernel {
@@ -122,16 +126,10 @@ func buildNLL(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name(names[s.Op]), func(k *kernel.Builder) {
 		k.FixedThreads(nllThreads)
 		p := &nllKernel{k: k, s: s}
-		for i, a := range []struct {
-			name string
-			to   *array
-		}{{"loss", &p.loss}, {"total", &p.total}, {"x", &p.x}, {"lse", &p.lse}, {"target", &p.target}, {"weight", &p.weight}} {
-			*a.to = arrayParam(k, a.name, s.DTypes[i])
-		}
-		p.rows, p.classes, p.inner, p.ignore = k.Scalar("rows", dtype.Int64), k.Scalar("classes", dtype.Int64), k.Scalar("inner", dtype.Int64), k.Scalar("ignore", dtype.Int64)
+		p.layout(declaring(k, s))
 		first := k.BlockIdx(kernel.X).MulWide(k.I32(nllThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
 		if s.Op == nllEach {
-			k.If(first.Lt(p.rows), func() {
+			k.If(first.Lt(p.rows.Value), func() {
 				v, _ := p.row(first)
 				p.loss.store(first, realNum(v))
 			})
@@ -149,16 +147,16 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	}
 	c := p.target.load(i, 1)[0].Re.Convert(dtype.Int64)
 	sum, w := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
-	k.If(c.Ne(p.ignore), func() {
-		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes)), "the target is no class: not in 0 … classes-1")
-		n := i.Div(p.inner)
-		at := n.Mul(p.classes).Add(c).Mul(p.inner).Add(i.Sub(n.Mul(p.inner)))
+	k.If(c.Ne(p.ignore.Value), func() {
+		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes.Value)), "the target is no class: not in 0 … classes-1")
+		n := i.Div(p.inner.Value)
+		at := n.Mul(p.classes.Value).Add(c).Mul(p.inner.Value).Add(i.Sub(n.Mul(p.inner.Value)))
 		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()
-		if p.s.Attr[0]&nllLogits != 0 {
+		if p.s.NLL.Logits {
 			v = p.lse.load(i, 1)[0].Convert(t).Re.Add(v)
 		}
 		w.Set(k.Const(t, 1))
-		if p.s.Attr[0]&nllWeighted != 0 {
+		if p.s.NLL.Weighted {
 			w.Set(p.weight.load(c, 1)[0].Convert(t).Re)
 			v = v.Mul(w.Get())
 		}
@@ -172,7 +170,7 @@ func (p *nllKernel) sum(first kernel.Value) {
 	k, t := p.k, p.s.Compute
 	a, b := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
 	step := k.GridDim(kernel.X).MulWide(k.I32(nllThreads))
-	k.For(first, p.rows, step, func(i kernel.Value) {
+	k.For(first, p.rows.Value, step, func(i kernel.Value) {
 		v, w := p.row(i)
 		a.Set(a.Get().Add(v))
 		b.Set(b.Get().Add(w))
@@ -191,7 +189,7 @@ func (p *nllKernel) sum(first kernel.Value) {
 	}
 	k.If(tid.Eq(k.I32(0)), func() {
 		loss, weight := sa.Get(0), sb.Get(0)
-		if p.s.Attr[0]&nllMean != 0 {
+		if p.s.NLL.Mean {
 			loss = loss.Div(weight)
 		}
 		at := k.BlockIdx(kernel.X)

@@ -19,15 +19,24 @@ type Philox struct {
 // captured reports whether seed and offset are read by the kernel.
 func (p *Philox) captured() bool { return p.SeedPtr != 0 }
 
-// philox appends the parameters that philoxParams declares.
-func (l *Launch) philox(p *Philox) {
+// philoxArg are the generator's arguments: seed and offset, or where they are captured the addresses of both, and then the offset.
+type philoxArg struct{ seed, at, offset intArg }
+
+func (a *philoxArg) give(p *Philox) {
+	a.seed.host, a.offset.host = int(p.Seed), int(p.Offset)
 	if p.captured() {
-		l.u64(p.SeedPtr)
-		l.u64(p.OffsetPtr)
-	} else {
-		l.u64(p.Seed)
+		a.seed.host, a.at.host = int(p.SeedPtr), int(p.OffsetPtr)
 	}
-	l.u64(p.Offset)
+}
+
+func (p params) philox(a *philoxArg, captured bool) {
+	if captured {
+		p.u64(&a.seed, "seed_ptr")
+		p.u64(&a.at, "offset_ptr")
+	} else {
+		p.u64(&a.seed, "seed")
+	}
+	p.u64(&a.offset, "offset")
 }
 
 // philoxState is a thread's place in its sequence, within a kernel.
@@ -41,15 +50,12 @@ type philoxState struct {
 	block kernel.Value
 }
 
-// philoxParams declares the generator's parameters; subsequence is an Int32.
-func philoxParams(k *kernel.Builder, captured bool, subsequence kernel.Value) philoxState {
-	var seed, offset kernel.Value
+// state returns the state of a subsequence, an Int32.
+func (a *philoxArg) state(captured bool, subsequence kernel.Value) philoxState {
+	k, seed, offset := subsequence.Builder(), a.seed.Value, a.offset.Value
 	if captured {
-		s, o := k.Scalar("seed_ptr", dtype.Uint64), k.Scalar("offset_ptr", dtype.Uint64)
-		seed = k.At(s, dtype.Uint64).Load(k.I32(0))
-		offset = k.At(o, dtype.Uint64).Load(k.I32(0)).Add(k.Scalar("offset", dtype.Uint64))
-	} else {
-		seed, offset = k.Scalar("seed", dtype.Uint64), k.Scalar("offset", dtype.Uint64)
+		seed = k.At(seed, dtype.Uint64).Load(k.I32(0))
+		offset = k.At(a.at.Value, dtype.Uint64).Load(k.I32(0)).Add(offset)
 	}
 	low, high := halves(seed)
 	p := philoxState{k: k, key: [2]kernel.Value{low, high}, mul: [2]kernel.Value{k.U32(0xD2511F53), k.U32(0xCD9E8D57)}, block: offset.Shr(k.I32(2))}

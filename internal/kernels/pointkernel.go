@@ -1,8 +1,6 @@
 package kernels
 
 import (
-	"fmt"
-
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
 )
@@ -22,6 +20,8 @@ type pointKernel struct {
 	raise func()
 	// base is the linear index of the launch's first element, for ops that see indexes.
 	base kernel.Value
+	// dims finds where the operands' vectors lie, if they are no run.
+	dims *strider
 }
 
 var _ = register(FamilyPointwise, buildPointwise)
@@ -31,47 +31,38 @@ func buildPointwise(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("pw_"+op.Name), func(k *kernel.Builder) {
 		k.FixedThreads(pointThreads)
 		p := &pointKernel{k: k, op: op, s: s, vec: int(s.Vec)}
-		if op.BuildAt != nil {
-			p.base = k.Scalar("base", dtype.Int64)
-		}
-		if s.Class == classContiguous {
-			p.contiguous(k.Scalar("n", dtype.Int64))
+		a := pointArgs{op: op, operands: operandArgs{arrays: new([maxOperands]array)}, scalars: scalarArgs{nums: make([]Num, op.Scalars+s.Point.Scalar.count())}}
+		a.layout(declaring(k, s))
+		p.take(&a)
+		if s.Point.Dims == 0 {
+			p.contiguous(a.n.Value)
 		} else {
-			p.strided(k.Scalar("items", dtype.Int32))
+			p.strided(a.n.Value)
 		}
 	})
 }
 
-// params declares the operands and scalars, in the order in which the launch packs them.
-func (p *pointKernel) params() {
-	k, s := p.k, p.s
-	for i := range s.Outs {
-		p.outs = append(p.outs, arrayParam(k, fmt.Sprintf("out%d", i), s.DTypes[i]))
-	}
-	for i := range s.Ins {
-		if s.Attr[attrScalar]>>i&1 != 0 {
-			p.ins = append(p.ins, array{})
-			continue
-		}
-		p.ins = append(p.ins, arrayParam(k, fmt.Sprintf("in%d", i), s.DTypes[s.Outs+i]))
-	}
-	for i := range p.op.Scalars {
-		p.scalars = append(p.scalars, scalarParam(k, fmt.Sprintf("s%d", i), p.op.scalarType(i, s.Compute)))
-	}
-	p.held = make([]Num, s.Ins)
-	for i := range p.ins {
-		if p.ins[i].t == dtype.Invalid {
-			p.held[i] = scalarParam(k, fmt.Sprintf("in%d", i), p.op.inType(i, s.Compute))
+// take sets what the kernel has from its arguments.
+func (p *pointKernel) take(a *pointArgs) {
+	outs, ins := int(p.s.Outs), int(p.s.Ins)
+	p.base, p.dims = a.base.Value, a.dims.strider
+	p.outs, p.ins = a.operands.arrays[:outs], a.operands.arrays[outs:outs+ins]
+	p.held = make([]Num, ins)
+	var held []Num
+	p.scalars, held = a.scalars.nums[:p.op.Scalars], a.scalars.nums[p.op.Scalars:]
+	for i := range p.held {
+		if p.s.Point.Scalar.has(i) {
+			p.held[i], held = held[0], held[1:]
 		}
 	}
 }
 
-func (p *pointKernel) repeats(operand int) bool { return p.s.Attr[attrRepeat]>>operand&1 != 0 }
+func (p *pointKernel) repeats(operand int) bool { return p.s.Point.Repeat.has(operand) }
 
 // via rounds v on the way from or to an operand, where that goes via a half type.
 func (p *pointKernel) via(operand int, v Num) Num {
-	if p.s.Attr[attrVia]>>operand&1 != 0 {
-		return v.Convert(dtype.DType(p.s.Attr[attrHalf]))
+	if p.s.Point.Via.has(operand) {
+		return v.Convert(p.s.Point.Half)
 	}
 	return v
 }
@@ -154,7 +145,6 @@ func (p *pointKernel) contiguous(n kernel.Value) {
 	k, vec, items := p.k, p.vec, p.op.items()
 	tile := pointThreads * vec * items
 	first := k.BlockIdx(kernel.X).MulWide(k.I32(tile))
-	p.params()
 	for i := range p.outs {
 		p.outs[i] = p.outs[i].offset(first)
 	}
@@ -209,8 +199,7 @@ func (p *pointKernel) contiguous(n kernel.Value) {
 // strided: a thread does items vectors, a block's threads side by side; where each operand has them is found by dividing by the sizes.
 func (p *pointKernel) strided(n kernel.Value) {
 	k, items := p.k, p.op.items()
-	p.params()
-	locate := p.locator()
+	locate := p.locate
 	tile := pointThreads * items
 	first := k.BlockIdx(kernel.X).Mul(k.I32(tile))
 	start := first.Add(k.ThreadIdx(kernel.X))
@@ -239,27 +228,18 @@ func (p *pointKernel) strided(n kernel.Value) {
 	})
 }
 
-// locator declares the dimension parameters and returns what gives every operand's index for an item (Int32). Scalars get none.
-func (p *pointKernel) locator() func(item kernel.Value) []kernel.Value {
-	count := len(p.outs)
+// locate gives every operand's index for an item (Int32). Scalars get none.
+func (p *pointKernel) locate(item kernel.Value) []kernel.Value {
+	at := p.dims.locate(item)
+	out := append(make([]kernel.Value, 0, len(p.outs)+len(p.ins)), at[:len(p.outs)]...)
+	next := len(p.outs)
 	for _, a := range p.ins {
-		if a.t != dtype.Invalid {
-			count++
+		if a.t == dtype.Invalid {
+			out = append(out, kernel.Value{})
+			continue
 		}
+		out = append(out, at[next])
+		next++
 	}
-	s := striderParam(p.k, "dim", int(p.s.Class), count, 32)
-	return func(item kernel.Value) []kernel.Value {
-		at := s.locate(item)
-		out := append(make([]kernel.Value, 0, len(p.outs)+len(p.ins)), at[:len(p.outs)]...)
-		next := len(p.outs)
-		for _, a := range p.ins {
-			if a.t == dtype.Invalid {
-				out = append(out, kernel.Value{})
-				continue
-			}
-			out = append(out, at[next])
-			next++
-		}
-		return out
-	}
+	return out
 }

@@ -105,7 +105,7 @@ func (p *pointPlan) run(is Issuer, op *PointOp, compute dtype.DType, scalars []S
 }
 
 // oneRun reports whether all is one dimension of strides 1, or 0 for inputs.
-func (p *pointPlan) oneRun(outs int) (repeat uint16, ok bool) {
+func (p *pointPlan) oneRun(outs int) (repeat operandSet, ok bool) {
 	if p.nd != 1 {
 		return 0, false
 	}
@@ -113,7 +113,7 @@ func (p *pointPlan) oneRun(outs int) (repeat uint16, ok bool) {
 		switch {
 		case p.ptr[i] == 0 || p.stride[i][0] == 1 || p.size[0] == 1:
 		case p.stride[i][0] == 0 && i >= outs:
-			repeat |= 1 << i
+			repeat.add(i)
 		default:
 			return 0, false
 		}
@@ -156,7 +156,7 @@ func (p *pointPlan) split(is Issuer, op *PointOp, compute dtype.DType, scalars [
 }
 
 // vector returns the most elements of an access along the innermost dimension, and the operands that repeat along it.
-func (p *pointPlan) vector(outs, most int) (vec int, repeat uint16) {
+func (p *pointPlan) vector(outs, most int) (vec int, repeat operandSet) {
 	places := uint64(p.size[0]) | uint64(most)
 	for i := range p.count {
 		if p.ptr[i] == 0 {
@@ -169,7 +169,7 @@ func (p *pointPlan) vector(outs, most int) (vec int, repeat uint16) {
 				places |= uint64(p.stride[i][d])
 			}
 		case p.stride[i][0] == 0 && i >= outs:
-			repeat |= 1 << i
+			repeat.add(i)
 		default:
 			return 1, 0
 		}
@@ -182,29 +182,18 @@ func (p *pointPlan) vector(outs, most int) (vec int, repeat uint16) {
 
 func (p *pointPlan) issue(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, n int) error {
 	l := is.NewLaunch()
-	pointSpec(&l.Spec, op, compute, outs, ins)
+	s := &l.Spec
+	setPoint(s, op, compute, outs, ins)
 	vec, repeat := p.vector(len(outs), widest(outs, ins))
-	dims := dimsClass(p.nd)
-	l.Spec.Class = uint8(dims)
-	l.Spec.Vec = uint8(vec)
-	l.Spec.Attr[attrRepeat] = repeat
-	if op.BuildAt != nil {
-		l.Spec.Index = 64
-		if p.base+n <= is.Index32() {
-			l.Spec.Index = 32
-		}
-		l.u64(uint64(p.base))
+	s.Vec = uint8(vec)
+	s.Point.Dims, s.Point.Repeat = uint8(dimsClass(p.nd)), repeat
+	if op.BuildAt != nil && p.base+n > is.Index32() {
+		s.Index = 64
 	}
-	l.i32(n / vec)
-	slots := uint16(0)
-	for i := range p.count {
-		if p.ptr[i] != 0 {
-			l.u64(p.ptr[i])
-			slots |= 1 << i
-		}
-	}
-	l.pointScalars(op, compute, scalars, ins)
-	p.pack(l, dims, vec, 32, slots)
+	var a pointArgs
+	a.op, a.base.host, a.n.host, a.operands.host = op, p.base, n/vec, &p.ptr
+	a.scalars.host, a.dims.host = scalars, &p.space
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n/vec, pointThreads*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}
 	return is.Issue(l)

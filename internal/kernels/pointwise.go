@@ -10,18 +10,16 @@ import (
 // pointThreads is the block size of pointwise kernels.
 const pointThreads = 128
 
-// classContiguous is the layout class of pointwise kernels over one run, where every operand has stride 1, or 0 if Attr[0] says so. The
-// other classes are numbers of dimensions, as dimsClass gives them.
-const classContiguous = 0
-
-// Spec.Attr of pointwise kernels: bit i of Attr[0] says that operand i (outputs first) is one element repeated along the innermost
-// dimension; bit i of Attr[1] that input i is a scalar; bit i of Attr[2] that operand i goes via the type in Attr[3].
-const (
-	attrRepeat = iota
-	attrScalar
-	attrVia
-	attrHalf
-)
+// pointSpec is what pointwise kernels are specialised on.
+type pointSpec struct {
+	// Repeat are the operands that are one element repeated along the innermost dimension, Via those that go via the type Half.
+	Repeat, Via operandSet
+	// Scalar are the inputs that are scalars, counted from 0.
+	Scalar operandSet
+	Half   dtype.DType
+	// Dims is the class of the number of dimensions, as dimsClass gives it. It is 0 for one run, along which every operand has stride 1 or repeats.
+	Dims uint8
+}
 
 // Pointwise applies op to corresponding elements of ins and stores the results to outs, all of one shape, with any strides; strides of 0
 // repeat an input. Inputs are converted to the type op computes in (compute; Float32 for the halves), and results to the outputs' types.
@@ -46,7 +44,7 @@ func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, ou
 
 // contiguous reports whether outs[0] is dense in row-major order and every other operand has its strides or is one element; repeat has
 // the bits of the latter, n is the number of elements.
-func contiguous(outs, ins []Operand) (n int, repeat uint16, ok bool) {
+func contiguous(outs, ins []Operand) (n int, repeat operandSet, ok bool) {
 	shape, ref := outs[0].Shape, outs[0].Stride
 	n = 1
 	for d := len(shape) - 1; d >= 0; d-- {
@@ -80,7 +78,7 @@ func contiguous(outs, ins []Operand) (n int, repeat uint16, ok bool) {
 		switch {
 		case same:
 		case zero:
-			repeat |= 1 << i
+			repeat.add(i)
 		default:
 			return n, 0, false
 		}
@@ -118,15 +116,15 @@ func widest(outs, ins []Operand) int {
 	return min(8, 16/size)
 }
 
-// pointSpec fills what all pointwise specs share.
-func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
+// setPoint fills what all pointwise specs share.
+func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Family, s.Op = FamilyPointwise, op.id
 	s.Compute = opmath(compute)
 	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
 	for i := range len(outs) + len(ins) {
 		if via := operandAt(outs, ins, i).Via; via != dtype.Invalid {
-			s.Attr[attrVia] |= 1 << i
-			s.Attr[attrHalf] = uint16(via)
+			s.Point.Via.add(i)
+			s.Point.Half = via
 		}
 	}
 	for i := range outs {
@@ -134,7 +132,7 @@ func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	}
 	for i := range ins {
 		if ins[i].Ptr == 0 {
-			s.Attr[attrScalar] |= 1 << i
+			s.Point.Scalar.add(i)
 			continue
 		}
 		s.DTypes[len(outs)+i] = ins[i].DType
@@ -146,17 +144,42 @@ func pointSpec(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Index = 32
 }
 
-// pointScalars appends the scalars in the kernel's order.
-func (l *Launch) pointScalars(op *PointOp, compute dtype.DType, scalars []Scalar, ins []Operand) {
-	for i := range op.Scalars {
-		l.scalar(scalars[i], op.scalarType(i, opmath(compute)))
+// pointArgs are the arguments of pointwise kernels. Scalars that stand for inputs follow the op's own.
+type pointArgs struct {
+	op *PointOp
+	// base is the linear index of the launch's first element, for ops that see indexes, n the number of elements of a run or else of vectors.
+	base, n  intArg
+	operands operandArgs
+	scalars  scalarArgs
+	dims     striderArg
+}
+
+func (a *pointArgs) layout(p params) {
+	s := p.s
+	if a.op.BuildAt != nil {
+		p.i64(&a.base, "base")
 	}
-	next := op.Scalars
-	for i := range ins {
-		if ins[i].Ptr == 0 {
-			l.scalar(scalars[next], op.inType(i, opmath(compute)))
-			next++
+	if s.Point.Dims == 0 {
+		p.i64(&a.n, "n")
+	} else {
+		p.i32(&a.n, "items")
+	}
+	present := operandsFrom(0, int(s.Outs+s.Ins)) &^ (s.Point.Scalar << s.Outs)
+	p.operands(&a.operands, present)
+	next := a.op.Scalars
+	for i := range next {
+		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, s.Compute))
+	}
+	if s.Point.Scalar != 0 {
+		for i := range int(s.Ins) {
+			if s.Point.Scalar.has(i) {
+				p.scalarAt(&a.scalars, next, p.number("in", i), a.op.inType(i, s.Compute))
+				next++
+			}
 		}
+	}
+	if s.Point.Dims > 0 {
+		p.strider(&a.dims, "dim", int(s.Point.Dims), int(s.Vec), 32, present)
 	}
 }
 
@@ -173,18 +196,14 @@ func misaligned(name string, o *Operand) error {
 }
 
 // issueContiguous launches op over one run of n elements; base is the linear index of the first, for ops that see indexes.
-func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base, n int, repeat uint16) error {
+func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, ptr *[maxOperands]uint64, base, n int, repeat operandSet) error {
 	l := is.NewLaunch()
-	pointSpec(&l.Spec, op, compute, outs, ins)
-	l.Spec.Class = classContiguous
-	l.Spec.Attr[attrRepeat] = repeat
-	if op.BuildAt != nil {
-		if base+n > is.Index32() {
-			l.Spec.Index = 64
-		}
-		l.i64(base)
+	s := &l.Spec
+	setPoint(s, op, compute, outs, ins)
+	s.Point.Repeat = repeat
+	if op.BuildAt != nil && base+n > is.Index32() {
+		s.Index = 64
 	}
-	l.i64(n)
 	places := uint64(8)
 	for i := range len(outs) + len(ins) {
 		o := operandAt(outs, ins, i)
@@ -195,14 +214,16 @@ func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scal
 		if place*uint64(o.DType.Size()) != ptr[i] {
 			return misaligned(op.Name, o)
 		}
-		if repeat>>i&1 == 0 {
+		if !repeat.has(i) {
 			places |= place
 		}
-		l.u64(ptr[i])
 	}
 	vec := min(widest(outs, ins), 1<<bits.TrailingZeros64(places))
-	l.Spec.Vec = uint8(vec)
-	l.pointScalars(op, compute, scalars, ins)
+	s.Vec = uint8(vec)
+	var a pointArgs
+	a.op, a.base.host, a.n.host, a.operands.host = op, base, n, ptr
+	a.scalars.host = scalars
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, pointThreads*vec*op.items())), 1, 1}
 	l.Block = [3]uint32{pointThreads, 1, 1}
 	return is.Issue(l)

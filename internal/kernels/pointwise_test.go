@@ -20,7 +20,7 @@ func newPlanner() *planner {
 }
 
 func (p *planner) NewLaunch() *Launch {
-	p.l = Launch{Args: p.l.Args[:0]}
+	p.l.Reset()
 	return &p.l
 }
 func (p *planner) Issue(*Launch) error            { p.count++; return nil }

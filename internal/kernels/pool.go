@@ -62,6 +62,42 @@ func AdaptiveAvgPoolBackward(is Issuer, dx, dy Operand) error {
 	return (&Pool{}).issue(is, poolAdaptiveBack, []Operand{dx, dy}, dx, dy)
 }
 
+// poolArgs are the arguments of these kernels. over is the plane of a thread, from the other one; strides are those of every operand along rows and columns.
+type poolArgs struct {
+	ops                                                        [3]arrayArg
+	n                                                          intArg
+	dims                                                       striderArg
+	strides                                                    [3][2]intArg
+	h, w, fh, fw, kh, kw, sh, sw, ph, pw, dh, dw, divisor, pad intArg
+}
+
+func (a *poolArgs) layout(p params) {
+	count := int(p.s.Outs + p.s.Ins)
+	for i := range count {
+		p.array(&a.ops[i], p.number("op", i), p.s.DTypes[i])
+	}
+	p.index(&a.n, "n")
+	p.strider(&a.dims, "dim", 4, 1, int(p.s.Index), operandsFrom(0, count+2))
+	for i := range count {
+		p.wide(&a.strides[i][0], p.number("row_stride", i))
+		p.wide(&a.strides[i][1], p.number("col_stride", i))
+	}
+	p.i32(&a.h, "h")
+	p.i32(&a.w, "w")
+	p.i32(&a.fh, "fh")
+	p.i32(&a.fw, "fw")
+	p.i32(&a.kh, "kh")
+	p.i32(&a.kw, "kw")
+	p.i32(&a.sh, "sh")
+	p.i32(&a.sw, "sw")
+	p.i32(&a.ph, "ph")
+	p.i32(&a.pw, "pw")
+	p.i32(&a.dh, "dh")
+	p.i32(&a.dw, "dw")
+	p.i32(&a.divisor, "divisor")
+	p.i32(&a.pad, "count_pad")
+}
+
 // issue launches one thread for each element of over; from is the array that windows, or the elements whose window holds one, are read from.
 // Operand 0 is over's array. The strider has a slot for every operand, of which those of from's shape get no strides along rows and
 // columns, and two more that yield row and column.
@@ -92,23 +128,18 @@ func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand
 	if limit := min(is.Index32(), lane32); max(sp.reach(), from.Numel(), reachOf(&from)) > limit {
 		s.Index = 64
 	}
-	for i := range ops {
-		l.u64(ops[i].Ptr)
-	}
-	l.index(int(s.Index), n)
-	sp.pack(l, 4, 1, int(s.Index), 1<<sp.count-1)
-	for i := range ops {
-		l.i64(ops[i].Stride[2])
-		l.i64(ops[i].Stride[3])
-	}
-	include := 0
+	var a poolArgs
+	a.n.host, a.dims.host, a.h.host, a.w.host = n, &sp, over.Shape[2], over.Shape[3]
+	a.fh.host, a.fw.host, a.kh.host, a.kw.host = from.Shape[2], from.Shape[3], p.KH, p.KW
+	a.sh.host, a.sw.host, a.ph.host, a.pw.host = p.StrideH, p.StrideW, p.PadH, p.PadW
+	a.dh.host, a.dw.host, a.divisor.host = p.DilationH, p.DilationW, p.Divisor
 	if p.CountPad {
-		include = 1
+		a.pad.host = 1
 	}
-	for _, v := range []int{over.Shape[2], over.Shape[3], from.Shape[2], from.Shape[3], p.KH, p.KW, p.StrideH, p.StrideW, p.PadH, p.PadW,
-		p.DilationH, p.DilationW, p.Divisor, include} {
-		l.i32(v)
+	for i := range ops {
+		a.ops[i].host, a.strides[i][0].host, a.strides[i][1].host = ops[i].Ptr, ops[i].Stride[2], ops[i].Stride[3]
 	}
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(n, poolThreads)), 1, 1}
 	l.Block = [3]uint32{poolThreads, 1, 1}
 	return is.Issue(l)
@@ -125,18 +156,13 @@ func reachOf(o *Operand) int {
 
 // poolKernel builds one of the kernels.
 type poolKernel struct {
+	poolArgs
 	k    *kernel.Builder
 	s    *Spec
 	kind poolKind
-	ops  []array
 	// at is where every operand's plane, or its element, begins; row and col are the thread's place in its plane.
 	at       []kernel.Value
 	row, col kernel.Value
-	strides  [][2]kernel.Value
-	// Sizes of the thread's plane and of the other one.
-	h, w, fh, fw                   kernel.Value
-	kh, kw, sh, sw, ph, pw, dh, dw kernel.Value
-	divisor, countPad              kernel.Value
 }
 
 var _ = register(FamilyPool, buildPool)
@@ -147,28 +173,13 @@ func buildPool(s *Spec) *kernel.Kernel {
 		k.FixedThreads(poolThreads)
 		p := &poolKernel{k: k, s: s, kind: kind}
 		ix := indexType(int(s.Index))
-		for i := range s.Outs + s.Ins {
-			p.ops = append(p.ops, arrayParam(k, "op"+string(rune('0'+i)), s.DTypes[i]))
-		}
-		n := k.Scalar("n", ix)
-		st := striderParam(k, "dim", 4, len(p.ops)+2, int(s.Index))
-		for i := range p.ops {
-			name := string(rune('0' + i))
-			a, b := k.Scalar("row_stride"+name, dtype.Int64), k.Scalar("col_stride"+name, dtype.Int64)
-			p.strides = append(p.strides, [2]kernel.Value{a.Convert(ix), b.Convert(ix)})
-		}
-		for _, v := range []struct {
-			name string
-			to   *kernel.Value
-		}{{"h", &p.h}, {"w", &p.w}, {"fh", &p.fh}, {"fw", &p.fw}, {"kh", &p.kh}, {"kw", &p.kw}, {"sh", &p.sh}, {"sw", &p.sw}, {"ph", &p.ph}, {"pw", &p.pw},
-			{"dh", &p.dh}, {"dw", &p.dw}, {"divisor", &p.divisor}, {"count_pad", &p.countPad}} {
-			*v.to = k.Scalar(v.name, dtype.Int32)
-		}
+		p.layout(declaring(k, s))
 		i := k.BlockIdx(kernel.X).Convert(ix).Mul(k.Int(ix, poolThreads)).Add(k.ThreadIdx(kernel.X).Convert(ix))
-		k.If(i.Lt(n), func() {
-			at := st.locate(i)
-			p.at = at[:len(p.ops)]
-			p.row, p.col = at[len(p.ops)].Convert(dtype.Int32), at[len(p.ops)+1].Convert(dtype.Int32)
+		k.If(i.Lt(p.n.Value), func() {
+			at := p.dims.locate(i)
+			count := int(s.Outs + s.Ins)
+			p.at = at[:count]
+			p.row, p.col = at[count].Convert(dtype.Int32), at[count+1].Convert(dtype.Int32)
 			p.body()
 		})
 	})
@@ -197,7 +208,7 @@ func (p *poolKernel) element(i int, row, col kernel.Value) kernel.Value {
 
 func (p *poolKernel) place(i int, row, col kernel.Value) kernel.Value {
 	ix := p.at[i].Type()
-	return p.at[i].Add(row.Convert(ix).Mul(p.strides[i][0])).Add(col.Convert(ix).Mul(p.strides[i][1]))
+	return p.at[i].Add(row.Convert(ix).Mul(p.strides[i][0].Value)).Add(col.Convert(ix).Mul(p.strides[i][1].Value))
 }
 
 // each runs f for rows y0 … y1-1 and columns x0 … x1-1, by the given steps.
@@ -216,17 +227,17 @@ func first(k *kernel.Builder, start, dilation kernel.Value) kernel.Value {
 
 func (p *poolKernel) max() {
 	k := p.k
-	top, left := p.row.Mul(p.sh).Sub(p.ph), p.col.Mul(p.sw).Sub(p.pw)
-	bottom := top.Add(p.kh.Sub(k.I32(1)).Mul(p.dh)).Add(k.I32(1)).Min(p.fh)
-	right := left.Add(p.kw.Sub(k.I32(1)).Mul(p.dw)).Add(k.I32(1)).Min(p.fw)
-	top, left = first(k, top, p.dh), first(k, left, p.dw)
+	top, left := p.row.Mul(p.sh.Value).Sub(p.ph.Value), p.col.Mul(p.sw.Value).Sub(p.pw.Value)
+	bottom := top.Add(p.kh.Sub(k.I32(1)).Mul(p.dh.Value)).Add(k.I32(1)).Min(p.fh.Value)
+	right := left.Add(p.kw.Sub(k.I32(1)).Mul(p.dw.Value)).Add(k.I32(1)).Min(p.fw.Value)
+	top, left = first(k, top, p.dh.Value), first(k, left, p.dw.Value)
 	best := k.Var(k.Const(p.s.Compute, math.Inf(-1)))
-	where := k.Var(top.Mul(p.fw).Add(left))
-	p.each(top, bottom, p.dh, left, right, p.dw, func(y, x kernel.Value) {
+	where := k.Var(top.Mul(p.fw.Value).Add(left))
+	p.each(top, bottom, p.dh.Value, left, right, p.dw.Value, func(y, x kernel.Value) {
 		v := p.element(2, y, x)
 		k.If(v.Gt(best.Get()).Or(v.IsNaN()), func() {
 			best.Set(v)
-			where.Set(y.Mul(p.fw).Add(x))
+			where.Set(y.Mul(p.fw.Value).Add(x))
 		})
 	})
 	p.ops[0].store(p.at[0], realNum(best.Get()))
@@ -244,9 +255,9 @@ func (p *poolKernel) covering(v, pad, extent, stride, windows kernel.Value) (fro
 func (p *poolKernel) maxBack() {
 	k := p.k
 	one := k.I32(1)
-	y0, y1 := p.covering(p.row, p.ph, p.kh.Sub(one).Mul(p.dh).Add(one), p.sh, p.fh)
-	x0, x1 := p.covering(p.col, p.pw, p.kw.Sub(one).Mul(p.dw).Add(one), p.sw, p.fw)
-	me := p.row.Mul(p.w).Add(p.col).Convert(dtype.Int64)
+	y0, y1 := p.covering(p.row, p.ph.Value, p.kh.Sub(one).Mul(p.dh.Value).Add(one), p.sh.Value, p.fh.Value)
+	x0, x1 := p.covering(p.col, p.pw.Value, p.kw.Sub(one).Mul(p.dw.Value).Add(one), p.sw.Value, p.fw.Value)
+	me := p.row.Mul(p.w.Value).Add(p.col).Convert(dtype.Int64)
 	sum := k.Var(k.Const(p.s.Compute, 0))
 	p.each(y0, y1, one, x0, x1, one, func(y, x kernel.Value) {
 		k.If(p.ops[2].load(p.place(2, y, x), 1)[0].Re.Eq(me), func() {
@@ -260,16 +271,16 @@ func (p *poolKernel) maxBack() {
 func (p *poolKernel) window(y, x, h, w kernel.Value) (top, bottom, left, right, divisor kernel.Value) {
 	k := p.k
 	zero := k.I32(0)
-	top, left = y.Mul(p.sh).Sub(p.ph), x.Mul(p.sw).Sub(p.pw)
-	bottom, right = top.Add(p.kh).Min(h.Add(p.ph)), left.Add(p.kw).Min(w.Add(p.pw))
+	top, left = y.Mul(p.sh.Value).Sub(p.ph.Value), x.Mul(p.sw.Value).Sub(p.pw.Value)
+	bottom, right = top.Add(p.kh.Value).Min(h.Add(p.ph.Value)), left.Add(p.kw.Value).Min(w.Add(p.pw.Value))
 	padded := bottom.Sub(top).Mul(right.Sub(left))
 	top, left, bottom, right = top.Max(zero), left.Max(zero), bottom.Min(h), right.Min(w)
-	divisor = p.countPad.Ne(zero).Select(padded, bottom.Sub(top).Mul(right.Sub(left)))
-	return top, bottom, left, right, p.divisor.Ne(zero).Select(p.divisor, divisor)
+	divisor = p.pad.Ne(zero).Select(padded, bottom.Sub(top).Mul(right.Sub(left)))
+	return top, bottom, left, right, p.divisor.Ne(zero).Select(p.divisor.Value, divisor)
 }
 
 func (p *poolKernel) avg() {
-	top, bottom, left, right, divisor := p.window(p.row, p.col, p.fh, p.fw)
+	top, bottom, left, right, divisor := p.window(p.row, p.col, p.fh.Value, p.fw.Value)
 	p.mean(top, bottom, left, right, divisor)
 }
 
@@ -290,8 +301,8 @@ func (p *poolKernel) span(i, n, size kernel.Value) (from, to kernel.Value) {
 }
 
 func (p *poolKernel) adaptive() {
-	top, bottom := p.span(p.row, p.h, p.fh)
-	left, right := p.span(p.col, p.w, p.fw)
+	top, bottom := p.span(p.row, p.h.Value, p.fh.Value)
+	left, right := p.span(p.col, p.w.Value, p.fw.Value)
 	p.mean(top, bottom, left, right, bottom.Sub(top).Mul(right.Sub(left)))
 }
 
@@ -301,20 +312,20 @@ func (p *poolKernel) avgBack() {
 	one := k.I32(1)
 	var y0, y1, x0, x1 kernel.Value
 	if p.kind == poolAvgBack {
-		y0, y1 = p.covering(p.row, p.ph, p.kh, p.sh, p.fh)
-		x0, x1 = p.covering(p.col, p.pw, p.kw, p.sw, p.fw)
+		y0, y1 = p.covering(p.row, p.ph.Value, p.kh.Value, p.sh.Value, p.fh.Value)
+		x0, x1 = p.covering(p.col, p.pw.Value, p.kw.Value, p.sw.Value, p.fw.Value)
 	} else {
-		y0, y1 = p.span(p.row, p.h, p.fh)
-		x0, x1 = p.span(p.col, p.w, p.fw)
+		y0, y1 = p.span(p.row, p.h.Value, p.fh.Value)
+		x0, x1 = p.span(p.col, p.w.Value, p.fw.Value)
 	}
 	sum := k.Var(k.Const(p.s.Compute, 0))
 	p.each(y0, y1, one, x0, x1, one, func(y, x kernel.Value) {
 		var divisor kernel.Value
 		if p.kind == poolAvgBack {
-			_, _, _, _, divisor = p.window(y, x, p.h, p.w)
+			_, _, _, _, divisor = p.window(y, x, p.h.Value, p.w.Value)
 		} else {
-			top, bottom := p.span(y, p.fh, p.h)
-			left, right := p.span(x, p.fw, p.w)
+			top, bottom := p.span(y, p.fh.Value, p.h.Value)
+			left, right := p.span(x, p.fw.Value, p.w.Value)
 			divisor = bottom.Sub(top).Mul(right.Sub(left))
 		}
 		sum.Set(sum.Get().Add(p.element(1, y, x).Div(divisor.Convert(p.s.Compute))))

@@ -203,6 +203,42 @@ func (op *RandomOp) Advance(lim *Limits, t dtype.DType, n int) uint64 {
 	return uint64(ceilDiv(n, randomThreads*randomGrid(lim, n)*op.unroll(t)) * randomStep)
 }
 
+// randomSpec is what these kernels are specialised on.
+type randomSpec struct {
+	// Captured: the generator's state is read by the kernel.
+	Captured bool
+	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	Dims uint8
+}
+
+// randomArgs are the arguments of these kernels. Where the elements lie side by side, Spec.Vec at a time, steps is how many steps there are and each how many
+// a block takes, else dims says where they lie.
+type randomArgs struct {
+	op          *RandomOp
+	n           intArg
+	out         arrayArg
+	philox      philoxArg
+	scalars     scalarArgs
+	dims        striderArg
+	steps, each intArg
+}
+
+func (a *randomArgs) layout(p params) {
+	s := p.s
+	p.index(&a.n, "n")
+	p.array(&a.out, "out", s.DTypes[0])
+	p.philox(&a.philox, s.Random.Captured)
+	for i := range a.op.scalars {
+		p.scalarAt(&a.scalars, i, p.number("s", i), s.Compute)
+	}
+	if s.Vec == 0 {
+		p.strider(&a.dims, "dim", int(s.Random.Dims), 1, int(s.Index), operandsFrom(0, 1))
+		return
+	}
+	p.i32(&a.steps, "steps")
+	p.i32(&a.each, "each")
+}
+
 // Random fills out with numbers of a distribution, element for element those that PyTorch draws on a device of the same limits: thread t of
 // T takes steps of four words, and value j of step i goes to element t + T·(j + unroll·i), in the order of out's memory. The caller moves
 // the generator on by op.Advance.
@@ -225,46 +261,33 @@ func Random(is Issuer, op *RandomOp, scalars []Scalar, out Operand, ph Philox) e
 	s := &l.Spec
 	s.Family, s.Op, s.Compute, s.Outs = FamilyRandom, op.id, t, 1
 	s.DTypes[0] = out.DType
-	s.Class, s.Index = uint8(dimsClass(p.nd)), 32
+	s.Index = 32
+	s.Random = randomSpec{Captured: ph.captured(), Dims: uint8(dimsClass(p.nd))}
 	grid := randomGrid(is.Limits(), n)
 	unroll := op.unroll(out.DType)
 	overshoot := grid * randomThreads * unroll
 	if p.reach()+overshoot > min(is.Index32(), lane32) {
 		s.Index = 64
 	}
-	if ph.captured() {
-		s.Attr[0] = 1
-	}
 	if t == dtype.Float32 && out.DType.Size() <= 4 && p.nd == 1 && p.stride[0][0] == 1 && out.Ptr%uint64(randomVec*out.DType.Size()) == 0 {
 		s.Vec = randomVec
 	}
-	l.index(int(s.Index), n)
-	l.u64(out.Ptr)
-	l.philox(&ph)
-	for _, v := range scalars {
-		l.scalar(v, t)
-	}
+	var a randomArgs
+	a.op, a.n.host, a.out.host = op, n, out.Ptr
+	a.philox.give(&ph)
+	a.scalars.host, a.dims.host = scalars, &p.space
 	if s.Vec == 0 {
-		p.pack(l, int(s.Class), 1, int(s.Index), 1)
+		a.layout(packing(l))
 		l.Grid, l.Block = [3]uint32{uint32(grid), 1, 1}, [3]uint32{randomThreads, 1, 1}
 		return is.Issue(l)
 	}
 	steps := ceilDiv(n, overshoot)
 	// Four rows of blocks fill the device, and a grid has 65535 rows at most.
 	each := max(min(randomSteps, ceilDiv(steps, 4)), ceilDiv(steps, 1<<16-1))
-	l.i32(steps)
-	l.i32(each)
+	a.steps.host, a.each.host = steps, each
+	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(grid), uint32(ceilDiv(steps, each)), 1}, [3]uint32{randomThreads / randomVec, 1, 1}
 	return is.Issue(l)
-}
-
-// index appends v as an integer of the given width in bits.
-func (l *Launch) index(width, v int) {
-	if width == 64 {
-		l.i64(v)
-	} else {
-		l.i32(v)
-	}
 }
 
 var _ = register(FamilyRandom, buildRandom)
@@ -275,13 +298,13 @@ func buildRandom(s *Spec) *kernel.Kernel {
 		vec := max(1, int(s.Vec))
 		k.FixedThreads(randomThreads / vec)
 		ix := indexType(int(s.Index))
-		n := k.Scalar("n", ix)
-		out := arrayParam(k, "out", s.DTypes[0])
+		a := randomArgs{op: op, scalars: scalarArgs{nums: make([]Num, op.scalars)}}
+		a.layout(declaring(k, s))
+		n := a.n.Value
 		thread := k.BlockIdx(kernel.X).Mul(k.I32(randomThreads / vec)).Add(k.ThreadIdx(kernel.X)).Mul(k.I32(vec))
-		state := philoxParams(k, s.Attr[0] != 0, thread)
+		state := a.philox.state(s.Random.Captured, thread)
 		var scalars []kernel.Value
-		for i := range op.scalars {
-			v := scalarParam(k, fmt.Sprintf("s%d", i), s.Compute)
+		for _, v := range a.scalars.nums {
 			scalars = append(scalars, v.Re)
 		}
 		if op.setup != nil {
@@ -294,13 +317,12 @@ func buildRandom(s *Spec) *kernel.Kernel {
 			return op.values(k, s.Compute, s.DTypes[0], p.words(p.block.Add(step), keys), scalars)
 		}
 		if vec == 1 {
-			dim := striderParam(k, "dim", int(s.Class), 1, int(s.Index))
 			step := k.Var(k.U64(0))
 			k.For(thread.Convert(ix), n, apart, func(i kernel.Value) {
 				now := step.Get()
 				for _, v := range draw(&state, now) {
 					at := i
-					k.If(at.Lt(n), func() { out.store(dim.locate(at)[0], realNum(v)) })
+					k.If(at.Lt(n), func() { a.out.store(a.dims.locate(at)[0], realNum(v)) })
 					i = i.Add(threads)
 				}
 				step.Set(now.Add(k.U64(1)))
@@ -311,9 +333,8 @@ func buildRandom(s *Spec) *kernel.Kernel {
 		for q := range lanes {
 			lanes[q] = state.of(thread.Add(k.I32(q)))
 		}
-		steps, each := k.Scalar("steps", dtype.Int32), k.Scalar("each", dtype.Int32)
-		first := k.BlockIdx(kernel.Y).Mul(each)
-		k.For(first, steps.Min(first.Add(each)), k.I32(1), func(step kernel.Value) {
+		first := k.BlockIdx(kernel.Y).Mul(a.each.Value)
+		k.For(first, a.steps.Min(first.Add(a.each.Value)), k.I32(1), func(step kernel.Value) {
 			rows := make([][]Num, op.unroll(s.DTypes[0]))
 			for q := range lanes {
 				for j, v := range draw(&lanes[q], step.Convert(dtype.Uint64)) {
@@ -324,12 +345,12 @@ func buildRandom(s *Spec) *kernel.Kernel {
 			at := func(j, q int) kernel.Value { return i.Add(threads.Mul(k.Int(ix, int64(j)))).Add(k.Int(ix, int64(q))) }
 			k.IfElse(at(len(rows)-1, vec-1).Lt(n), func() {
 				for j, row := range rows {
-					out.store(at(j, 0), row...)
+					a.out.store(at(j, 0), row...)
 				}
 			}, func() {
 				for j, row := range rows {
 					for q, v := range row {
-						k.If(at(j, q).Lt(n), func() { out.store(at(j, q), v) })
+						k.If(at(j, q).Lt(n), func() { a.out.store(at(j, q), v) })
 					}
 				}
 			})

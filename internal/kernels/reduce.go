@@ -5,20 +5,34 @@ import (
 	"math/bits"
 
 	"tenon.dev/dtype"
+	"tenon.dev/kernel"
 )
 
-// The shapes of a block of a reduction: which way its threads lie.
+// reduceSpec is what reductions are specialised on.
+type reduceSpec struct {
+	Shape reduceShape
+	Stage reduceStage
+	// Kept and Reduced are the classes of the numbers of dimensions, as reduceClass gives them.
+	Kept, Reduced uint8
+	// Wide threads share an output and go along the reduced dimensions side by side; columns are Wide outputs wide and Deep reduced elements deep.
+	Wide, Deep uint16
+	// Repeat are the inputs, counted from 0, that are one element along a vector.
+	Repeat operandSet
+}
+
+// reduceShape is the way that the threads of a block lie.
+type reduceShape uint8
+
 const (
-	// reduceRow: Attr[2] threads share an output and go along the reduced dimensions side by side.
-	reduceRow = iota + 1
-	// reduceColumn: threads lie Attr[2] outputs wide and Attr[3] reduced elements deep.
+	reduceRow reduceShape = iota + 1
 	reduceColumn
 )
 
-// The stages of a reduction (Attr[4]). Attr[5] has a bit for every input that is one element along a vector.
+type reduceStage uint8
+
 const (
 	// reduceWhole: elements to outputs.
-	reduceWhole = iota
+	reduceWhole reduceStage = iota
 	// reducePartial: elements to states in workspace, a part of the reduced elements a block row.
 	reducePartial
 	// reduceFinal: states to outputs.
@@ -44,14 +58,14 @@ type reducePlan struct {
 	n, items  int // reduced elements, and vectors along them
 	outputs   int
 	vec       int
-	class     uint8
-	wide      int // Attr[2]
-	deep      int // Attr[3]
+	shape     reduceShape
+	wide      int
+	deep      int
 	index     int
 	parts     int
 	chunk     int
 	// repeat has a bit for every input that is one element along a vector.
-	repeat uint16
+	repeat operandSet
 }
 
 // Reduce reduces ins (of one shape) over the dimensions marked in dims and stores the results to outs, whose shapes are that shape with
@@ -70,7 +84,7 @@ func Reduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, outs
 	if p.outputs == 0 {
 		return nil
 	}
-	p.shape(is.Limits())
+	p.lie(is.Limits())
 	p.index = 32
 	if limit := min(is.Index32(), lane32); p.kept.reach()+p.red.reach() > limit {
 		p.index = 64
@@ -148,8 +162,8 @@ func (p *reducePlan) gather(dims []bool) bool {
 	return true
 }
 
-// shape chooses how blocks lie over the work.
-func (p *reducePlan) shape(lim *Limits) {
+// lie chooses how blocks lie over the work.
+func (p *reducePlan) lie(lim *Limits) {
 	most := 1
 	if p.n > 0 { // else nothing is loaded, and inputs without memory do not count as wide
 		most = widest(nil, p.ins)
@@ -164,7 +178,7 @@ func (p *reducePlan) shape(lim *Limits) {
 	rows := p.n > 1 && (p.outputs == 1 || inner != 0 && inner < abs(p.kept.stride[len(p.outs)][0]))
 	switch {
 	case rows && (p.n/along >= 16 || p.outputs < 64*lim.Multiprocessors):
-		p.class, p.vec, p.repeat = reduceRow, along, alongRepeat
+		p.shape, p.vec, p.repeat = reduceRow, along, alongRepeat
 		p.items = p.n / along
 		p.wide = 32
 		if p.items > 128 && p.outputs < 16*lim.Multiprocessors {
@@ -172,7 +186,7 @@ func (p *reducePlan) shape(lim *Limits) {
 		}
 		p.split(lim, ceilDiv(p.outputs, p.groups()), p.wide)
 	default:
-		p.class, p.vec, p.repeat = reduceColumn, across, acrossRepeat
+		p.shape, p.vec, p.repeat = reduceColumn, across, acrossRepeat
 		if rows {
 			p.vec, p.repeat = 1, 0
 		}
@@ -209,7 +223,7 @@ func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 
 // rowVector returns the most elements of an access along the reduced dimensions, and the inputs that repeat along them. One run may leave a
 // rest, that is loaded singly.
-func (p *reducePlan) rowVector(most int) (vec int, repeat uint16) {
+func (p *reducePlan) rowVector(most int) (vec int, repeat operandSet) {
 	places := uint64(most)
 	if p.red.nd > 1 {
 		places |= uint64(p.red.size[0])
@@ -217,7 +231,7 @@ func (p *reducePlan) rowVector(most int) (vec int, repeat uint16) {
 	for i := range p.ins {
 		switch p.red.stride[i][0] {
 		case 0:
-			repeat |= 1 << i
+			repeat.add(i)
 			continue
 		case 1:
 		default:
@@ -235,7 +249,7 @@ func (p *reducePlan) rowVector(most int) (vec int, repeat uint16) {
 }
 
 // repeated turns the places of accesses into the most elements of one; where that is 1, nothing needs to repeat.
-func repeated(places uint64, repeat uint16) (int, uint16) {
+func repeated(places uint64, repeat operandSet) (int, operandSet) {
 	vec := 1 << bits.TrailingZeros64(places)
 	if vec == 1 {
 		repeat = 0
@@ -244,7 +258,7 @@ func repeated(places uint64, repeat uint16) (int, uint16) {
 }
 
 // columnVector returns the most adjacent outputs whose elements a thread can load together, and the inputs that repeat along them.
-func (p *reducePlan) columnVector(most int) (vec int, repeat uint16) {
+func (p *reducePlan) columnVector(most int) (vec int, repeat operandSet) {
 	places := uint64(most) | uint64(p.kept.size[0])
 	for i := range p.outs {
 		if p.kept.stride[i][0] != 1 {
@@ -255,7 +269,7 @@ func (p *reducePlan) columnVector(most int) (vec int, repeat uint16) {
 		stride := p.kept.stride[len(p.outs)+i][:p.kept.nd]
 		switch stride[0] {
 		case 0:
-			repeat |= 1 << i
+			repeat.add(i)
 			continue
 		case 1:
 		default:
@@ -273,7 +287,7 @@ func (p *reducePlan) columnVector(most int) (vec int, repeat uint16) {
 }
 
 // finalShape chooses how blocks lie over states: one column an output, or a whole block where there are few outputs.
-func (p *reducePlan) finalShape() (class uint8, wide, deep, threads, grid int) {
+func (p *reducePlan) finalShape() (shape reduceShape, wide, deep, threads, grid int) {
 	if p.outputs >= 64 {
 		return reduceColumn, 32, 8, 256, ceilDiv(p.outputs, 32)
 	}
@@ -281,49 +295,51 @@ func (p *reducePlan) finalShape() (class uint8, wide, deep, threads, grid int) {
 }
 
 // issue launches one stage; ws is the workspace of the states.
-func (p *reducePlan) issue(is Issuer, stage int, ws uint64) error {
+func (p *reducePlan) issue(is Issuer, stage reduceStage, ws uint64) error {
 	op, t := p.op, opmath(p.compute)
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyReduce, op.id, t
-	s.Class, s.Vec, s.Index = p.class, uint8(p.vec), uint8(p.index)
-	keptDims, redDims := reduceClass(p.kept.nd), reduceClass(p.red.nd)
-	wide, deep, items, chunk := p.wide, p.deep, p.items, p.chunk
+	s.Vec, s.Index = uint8(p.vec), uint8(p.index)
+	s.Reduce = reduceSpec{Shape: p.shape, Stage: stage, Kept: uint8(reduceClass(p.kept.nd)), Reduced: uint8(reduceClass(p.red.nd)),
+		Wide: uint16(p.wide), Deep: uint16(p.deep), Repeat: p.repeat}
+	items, chunk := p.items, p.chunk
 	outputs, parts := p.outputs, p.parts
-	threads, grid := wide*max(1, deep), 0
+	threads, grid := p.wide*max(1, p.deep), 0
 	switch {
 	case stage == reduceFinal:
-		s.Class, wide, deep, threads, grid = p.finalShape()
-		s.Vec, redDims = 1, 0
+		shape, wide, deep, blockThreads, blocks := p.finalShape()
+		s.Reduce = reduceSpec{Shape: shape, Stage: stage, Kept: s.Reduce.Kept, Wide: uint16(wide), Deep: uint16(deep)}
+		s.Vec, threads, grid = 1, blockThreads, blocks
 		items, chunk, parts = p.parts, p.parts, 1
-	case p.class == reduceRow:
-		threads, grid = wide*p.groups(), ceilDiv(outputs, p.groups())
+	case p.shape == reduceRow:
+		threads, grid = p.wide*p.groups(), ceilDiv(outputs, p.groups())
 	default:
 		outputs /= p.vec
-		grid = ceilDiv(outputs, wide)
+		grid = ceilDiv(outputs, p.wide)
 	}
-	slots := uint16(0)
+	var ptr [maxOperands]uint64
 	if stage != reducePartial {
 		s.Outs = uint8(len(p.outs))
-		slots = 1<<len(p.outs) - 1
+		for i := range p.outs {
+			s.DTypes[i], ptr[i] = p.outs[i].DType, p.outs[i].Ptr
+		}
 	}
 	if stage != reduceFinal {
 		s.Ins = uint8(len(p.ins))
-		slots |= (1<<len(p.ins) - 1) << len(p.outs)
-	}
-	s.Attr = [6]uint16{uint16(keptDims), uint16(redDims), uint16(wide), uint16(deep), uint16(stage), p.repeat}
-	if stage == reduceFinal {
-		s.Attr[5] = 0
-	}
-	p.args(l, ws, outputs, items, chunk)
-	p.kept.pack(l, keptDims, p.keptVec(stage), p.index, slots)
-	if stage != reduceFinal {
-		v := 1
-		if p.class == reduceRow {
-			v = p.vec
+		for i := range p.ins {
+			s.DTypes[int(s.Outs)+i], ptr[int(s.Outs)+i] = p.ins[i].DType, p.ins[i].Ptr
 		}
-		p.red.pack(l, redDims, v, p.index, 1<<len(p.ins)-1)
 	}
+	var a reduceArgs
+	a.op, a.n.host, a.outputs.host, a.items.host = op, p.n, outputs, items
+	a.chunk.host, a.tail.host, a.operands.host, a.scalars.host = chunk, p.n-p.items*p.vec, &ptr, p.scalars
+	a.kept.host, a.red.host = &p.kept, &p.red
+	for i, t := range op.states[t] {
+		a.states[i] = ws
+		ws += uint64(p.stateBytes(t))
+	}
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(grid), uint32(parts), 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)
@@ -340,48 +356,54 @@ func reduceClass(nd int) int {
 	return maxDims
 }
 
-// keptVec is how many outputs an item of the kept dimensions is.
-func (p *reducePlan) keptVec(stage int) int {
-	if p.class == reduceColumn && stage != reduceFinal {
-		return p.vec
-	}
-	return 1
+// maxStates is the most values of a state.
+const maxStates = 6
+
+// reduceArgs are the arguments of reductions: n reduced elements, as items of which a block takes chunk, and tail beyond the last vector. states are addresses of
+// states, buffers what the kernel gets for them.
+type reduceArgs struct {
+	op                    *ReduceOp
+	n                     intArg
+	outputs, items, chunk intArg
+	tail                  intArg
+	states                [maxStates]uint64
+	buffers               []kernel.Buffer
+	operands              operandArgs
+	scalars               scalarArgs
+	kept, red             striderArg
 }
 
-// args appends the parameters up to the dimensions.
-func (p *reducePlan) args(l *Launch, ws uint64, outputs, items, chunk int) {
-	s := &l.Spec
-	l.i64(p.n)
-	for _, v := range [...]int{outputs, items, chunk} {
-		if p.index == 64 {
-			l.i64(v)
-		} else {
-			l.i32(v)
+func (a *reduceArgs) layout(p params) {
+	s, r := p.s, &p.s.Reduce
+	index, outs, ins := int(s.Index), int(s.Outs), int(s.Ins)
+	p.i64(&a.n, "n")
+	p.index(&a.outputs, "outputs")
+	p.index(&a.items, "items")
+	p.index(&a.chunk, "chunk")
+	if r.Shape == reduceRow && r.Stage != reduceFinal {
+		p.i32(&a.tail, "tail")
+	}
+	if r.Stage != reduceWhole {
+		for i, t := range a.op.states[s.Compute] {
+			var state bufferArg
+			state.host = a.states[i]
+			if p.buffer(&state, p.number("state", i), t); p.k != nil {
+				a.buffers[i] = state.Buffer
+			}
 		}
 	}
-	stage := s.Attr[4]
-	if stage != reduceFinal && p.class == reduceRow {
-		l.i32(p.n - p.items*p.vec)
+	p.operands(&a.operands, operandsFrom(0, outs+ins))
+	for i := range a.op.Scalars {
+		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, s.Compute))
 	}
-	if stage != reduceWhole {
-		for _, t := range p.op.states[s.Compute] {
-			l.u64(ws)
-			ws += uint64(p.stateBytes(t))
-		}
+	rowVec, columnVec := 1, 1 // elements of an item of reduced and of kept dimensions
+	if r.Shape == reduceRow {
+		rowVec = int(s.Vec)
+	} else {
+		columnVec = int(s.Vec)
 	}
-	for i := range p.outs {
-		if stage != reducePartial {
-			s.DTypes[i] = p.outs[i].DType
-			l.u64(p.outs[i].Ptr)
-		}
-	}
-	for i := range p.ins {
-		if stage != reduceFinal {
-			s.DTypes[int(s.Outs)+i] = p.ins[i].DType
-			l.u64(p.ins[i].Ptr)
-		}
-	}
-	for i, v := range p.scalars {
-		l.scalar(v, p.op.scalarType(i, s.Compute))
+	p.strider(&a.kept, "kept", int(r.Kept), columnVec, index, operandsFrom(a.op.Outs-outs, outs+ins))
+	if ins > 0 {
+		p.strider(&a.red, "red", int(r.Reduced), rowVec, index, operandsFrom(0, ins))
 	}
 }

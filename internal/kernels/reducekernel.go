@@ -18,8 +18,9 @@ type reduceKernel struct {
 	r     *Reduction
 	ix    dtype.DType
 	types []dtype.DType
-	// wide, deep and stage are as in Spec.Attr.
-	wide, deep, stage int
+	// wide, deep and stage are as in reduceSpec.
+	wide, deep int
+	stage      reduceStage
 	// outputs, items and chunk are of type ix, tail is Int32.
 	outputs, items, chunk, tail kernel.Value
 	states                      []kernel.Buffer
@@ -35,9 +36,9 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	op := reduceOps[s.Op]
 	return kernel.Build(s.name("red_"+op.Name), func(k *kernel.Builder) {
 		b := &reduceKernel{k: k, op: op, s: s, ix: indexType(int(s.Index)), types: op.State(s.Compute), accs: int(s.Vec),
-			wide: int(s.Attr[2]), deep: int(s.Attr[3]), stage: int(s.Attr[4])}
+			wide: int(s.Reduce.Wide), deep: int(s.Reduce.Deep), stage: s.Reduce.Stage}
 		b.params()
-		if s.Class == reduceRow {
+		if s.Reduce.Shape == reduceRow {
 			b.row()
 		} else {
 			b.column()
@@ -45,32 +46,15 @@ func buildReduce(s *Spec) *kernel.Kernel {
 	})
 }
 
-// params declares the parameters in the order in which reducePlan packs them.
+// params declares the parameters.
 func (b *reduceKernel) params() {
 	k, s := b.k, b.s
-	b.r = &Reduction{K: k, T: s.Compute, N: k.Scalar("n", dtype.Int64)}
-	b.outputs, b.items, b.chunk = k.Scalar("outputs", b.ix), k.Scalar("items", b.ix), k.Scalar("chunk", b.ix)
-	if s.Class == reduceRow && b.stage != reduceFinal {
-		b.tail = k.Scalar("tail", dtype.Int32)
-	}
-	if b.stage != reduceWhole {
-		for i, t := range b.types {
-			b.states = append(b.states, k.Buffer(fmt.Sprintf("state%d", i), t))
-		}
-	}
-	for i := range s.Outs {
-		b.outs = append(b.outs, arrayParam(k, fmt.Sprintf("out%d", i), s.DTypes[i]))
-	}
-	for i := range s.Ins {
-		b.ins = append(b.ins, arrayParam(k, fmt.Sprintf("in%d", i), s.DTypes[s.Outs+i]))
-	}
-	for i := range b.op.Scalars {
-		b.r.S = append(b.r.S, scalarParam(k, fmt.Sprintf("s%d", i), b.op.scalarType(i, s.Compute)))
-	}
-	b.kept = striderParam(k, "kept", int(s.Attr[0]), len(b.outs)+len(b.ins), int(s.Index))
-	if b.stage != reduceFinal {
-		b.red = striderParam(k, "red", int(s.Attr[1]), len(b.ins), int(s.Index))
-	}
+	a := reduceArgs{op: b.op, operands: operandArgs{arrays: new([maxOperands]array)}, buffers: make([]kernel.Buffer, maxStates), scalars: scalarArgs{nums: make([]Num, b.op.Scalars)}}
+	a.layout(declaring(k, s))
+	b.r = &Reduction{K: k, T: s.Compute, N: a.n.Value, S: a.scalars.nums}
+	b.outputs, b.items, b.chunk, b.tail = a.outputs.Value, a.items.Value, a.chunk.Value, a.tail.Value
+	b.states, b.outs, b.ins = a.buffers[:len(b.types)], a.operands.arrays[:s.Outs], a.operands.arrays[s.Outs:s.Outs+s.Ins]
+	b.kept, b.red = a.kept.strider, a.red.strider
 }
 
 // index turns an Int32 into the index type.
@@ -122,7 +106,7 @@ func (b *reduceKernel) load(base []kernel.Value, output, item kernel.Value) elem
 	at := b.red.locate(item)
 	for i, a := range b.ins {
 		width := b.accs
-		if b.s.Attr[5]>>i&1 != 0 {
+		if b.s.Reduce.Repeat.has(i) {
 			width = 1
 		}
 		vs := a.load(base[i].Add(at[i]), width)
@@ -151,7 +135,7 @@ func (b *reduceKernel) fold(accs [][]kernel.Var, e element) {
 		var place kernel.Value
 		if b.op.Indexed {
 			place = e.item.Convert(dtype.Int64)
-			if b.s.Class == reduceRow && b.accs > 1 {
+			if b.s.Reduce.Shape == reduceRow && b.accs > 1 {
 				place = place.Mul(b.k.I64(int64(b.accs))).Add(b.k.I64(int64(j)))
 			}
 		}
@@ -217,7 +201,7 @@ func (b *reduceKernel) row() {
 	}
 	begin, end := b.part()
 	b.walk(accs, ins, clamped, b.index(lane), begin, end, b.wide)
-	if b.accs > 1 && b.s.Attr[1] == 1 {
+	if b.accs > 1 && b.s.Reduce.Reduced == 1 {
 		b.rest(accs[0], ins, lane, end)
 	}
 	state := get(accs[0])
@@ -239,7 +223,7 @@ func (b *reduceKernel) rest(acc []kernel.Var, base []kernel.Value, lane, end ker
 		var in []Num
 		for i, a := range b.ins {
 			from := base[i]
-			if b.s.Attr[5]>>i&1 == 0 {
+			if !b.s.Reduce.Repeat.has(i) {
 				from = from.Add(at)
 			}
 			in = append(in, a.load(from, 1)[0].Convert(b.op.inType(i, b.s.Compute)))
@@ -351,7 +335,7 @@ func (b *reduceKernel) finish(state []kernel.Value, output kernel.Value, outs []
 		return
 	}
 	width := b.outputs
-	if b.s.Class == reduceColumn {
+	if b.s.Reduce.Shape == reduceColumn {
 		output = output.Mul(b.lit(b.accs)).Add(b.lit(j))
 		width = width.Mul(b.lit(b.accs))
 	}

@@ -55,7 +55,9 @@ func reduction(op ReduceOp) *ReduceOp {
 	op.id = uint16(len(reduceOps))
 	for t := range op.states {
 		if d := dtype.DType(t); d.Valid() {
-			op.states[t] = op.State(d)
+			if op.states[t] = op.State(d); len(op.states[t]) > maxStates {
+				panic(fmt.Sprintf("kernels: the state of %s has more than %d values", op.Name, maxStates))
+			}
 		}
 	}
 	reduceOps = append(reduceOps, &op)

@@ -34,39 +34,27 @@ var _ = register(FamilyRows, buildRows)
 func buildRows(s *Spec) *kernel.Kernel {
 	op := rowOps[s.Op]
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
-		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Attr[rowGroup]), chunks: int(s.Attr[rowChunks]), vec: int(s.Vec)}
+		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group), chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
 		r.params()
 		op.build(r)
 	})
 }
 
-func (r *rowKernel) absent(operand int) bool { return r.s.Attr[rowAbsent]>>operand&1 != 0 }
+func (r *rowKernel) absent(operand int) bool { return r.s.Rows.Absent.has(operand) }
 
-// params declares the parameters in the order in which rowPlan packs them, and finds this thread's row.
+// params declares the parameters and finds this thread's row.
 func (r *rowKernel) params() {
 	k, s := r.k, r.s
-	r.rows, r.n = k.Scalar("rows", r.ix), k.Scalar("n", r.ix)
-	slots := 0
-	for i := range int(s.Outs) + int(s.Ins) {
-		var a array
-		var step kernel.Value
-		if !r.absent(i) {
-			slots++
-			a = arrayParam(k, fmt.Sprintf("a%d", i), s.DTypes[i])
-			if r.op.kind(i) == rowFull && r.vec == 1 {
-				step = k.Scalar(fmt.Sprintf("step%d", i), r.ix)
-			}
-		}
-		r.arrays, r.steps = append(r.arrays, a), append(r.steps, step)
+	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins), scalars: scalarArgs{nums: make([]Num, r.op.scalars)}}
+	a.layout(declaring(k, s))
+	r.rows, r.n, r.arrays, r.steps = a.rows.Value, a.n.Value, a.operands.arrays[:s.Outs+s.Ins], a.steps
+	for _, v := range a.scalars.nums {
+		r.scalars = append(r.scalars, v.Re)
 	}
-	for i := range r.op.scalars {
-		r.scalars = append(r.scalars, scalarParam(k, fmt.Sprintf("s%d", i), r.t).Re)
-	}
-	kept := striderParam(k, "kept", int(s.Attr[rowKept]), slots, int(s.Index))
 	tid := k.ThreadIdx(kernel.X)
 	block := k.BlockIdx(kernel.X).Convert(r.ix)
 	var row kernel.Value
-	r.threads = int(s.Attr[rowThreads])
+	r.threads = 32 * int(s.Rows.Warps)
 	switch r.group {
 	case r.threads:
 		row, r.lane = block, tid
@@ -80,7 +68,7 @@ func (r *rowKernel) params() {
 		r.inside = row.Lt(r.rows)
 		row = row.Min(r.rows.Sub(k.Int(r.ix, 1)))
 	}
-	at := kept.locate(row)
+	at := a.kept.locate(row)
 	for i := range r.arrays {
 		var base kernel.Value
 		if !r.absent(i) {
@@ -107,7 +95,7 @@ func (r *rowKernel) walk(body func(p spot)) {
 	for c := range r.chunks {
 		i := start.Add(k.Int(r.ix, int64(c*r.group*r.vec)))
 		p := spot{chunk: c, i: i}
-		if r.s.Attr[rowExact] == 0 {
+		if !r.s.Rows.Exact {
 			p.ok = i.Lt(r.n)
 		}
 		body(p)

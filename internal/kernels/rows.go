@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"tenon.dev/dtype"
+	"tenon.dev/kernel"
 )
 
 // rowOp is an operation on whole rows: what lies along one dimension of its operands, run by runRows.
@@ -48,16 +49,56 @@ const (
 	rowHeld = 32
 )
 
-// Spec.Attr of row kernels: the class of the kept dimensions; threads that share a row; vectors that a thread holds, 0 if it reads again;
-// a bit for every operand that is absent; whether the vectors held make up the row exactly; threads of a block.
-const (
-	rowKept = iota
-	rowGroup
-	rowChunks
-	rowAbsent
-	rowExact
-	rowThreads
-)
+// rowSpec is what row kernels are specialised on.
+type rowSpec struct {
+	// Group threads share a row.
+	Group  uint16
+	Absent operandSet
+	// Warps is how many groups of 32 threads a block has.
+	Warps uint8
+	// Kept is the class of the number of kept dimensions, as dimsClass gives it.
+	Kept uint8
+	// Chunks is how many vectors a thread holds, 0 if it reads again. Exact: they make up the row.
+	Chunks uint8
+	Exact  bool
+}
+
+// rowArgs are the arguments of row kernels. along are strides along the row, of operands for which they are not 1.
+type rowArgs struct {
+	op       *rowOp
+	rows, n  intArg
+	operands operandArgs
+	along    *[maxOperands]int
+	steps    []kernel.Value
+	scalars  scalarArgs
+	kept     striderArg
+}
+
+func (a *rowArgs) layout(p params) {
+	s := p.s
+	p.index(&a.rows, "rows")
+	p.index(&a.n, "n")
+	present := operandsFrom(0, int(s.Outs+s.Ins)) &^ s.Rows.Absent
+	for i := range int(s.Outs + s.Ins) {
+		if !present.has(i) {
+			continue
+		}
+		p.operand(&a.operands, i, p.number("a", i))
+		if a.op.kind(i) == rowFull && s.Vec == 1 {
+			var step intArg
+			if p.l != nil {
+				step.host = a.along[i]
+			}
+			if p.index(&step, p.number("step", i)); p.k != nil {
+				a.steps[i] = step.Value
+			}
+		}
+	}
+	for i := range a.op.scalars {
+		p.scalarAt(&a.scalars, i, p.number("s", i), s.Compute)
+	}
+	p.strider(&a.kept, "kept", int(s.Rows.Kept), 1, int(s.Index), present)
+}
 
 // rowPlan is a row-wise operation on its way to a launch.
 type rowPlan struct {
@@ -65,7 +106,7 @@ type rowPlan struct {
 	outs, ins []Operand
 	kept      space
 	along     [maxOperands]int // strides along the row
-	absent    uint16
+	absent    operandSet
 	n, rows   int
 	vec       int
 }
@@ -102,7 +143,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 	for i := range count {
 		o := operandAt(p.outs, p.ins, i)
 		if o.Ptr == 0 && i >= len(p.outs) {
-			p.absent |= 1 << i
+			p.absent.add(i)
 			continue
 		}
 		if len(o.Stride) != len(shape) {
@@ -126,7 +167,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 			return spaceFull
 		}
 		for i := range count {
-			if p.absent>>i&1 == 0 {
+			if !p.absent.has(i) {
 				p.kept.stride[i][at] = operandAt(p.outs, p.ins, i).Stride[d]
 			}
 		}
@@ -140,7 +181,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 func (p *rowPlan) vector() int {
 	places := uint64(p.n) | uint64(widest(p.outs, p.ins))
 	for i := range p.kept.count {
-		if p.absent>>i&1 != 0 || p.op.kind(i) == rowOne {
+		if p.absent.has(i) || p.op.kind(i) == rowOne {
 			continue
 		}
 		if p.along[i] != 1 {
@@ -195,42 +236,23 @@ func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error 
 	if reach > min(is.Index32(), lane32) {
 		index = 64
 	}
-	dims := dimsClass(p.kept.nd)
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	s.Attr = [6]uint16{rowKept: uint16(dims), rowGroup: uint16(group), rowChunks: uint16(chunks), rowAbsent: p.absent, rowThreads: uint16(threads)}
-	if chunks*group*p.vec == p.n {
-		s.Attr[rowExact] = 1
-	}
-	word := func(v int) {
-		if index == 64 {
-			l.i64(v)
-		} else {
-			l.i32(v)
-		}
-	}
-	word(p.rows)
-	word(p.n)
-	slots := uint16(0)
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
+	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
-		if p.absent>>i&1 != 0 {
-			continue
-		}
-		o := operandAt(p.outs, p.ins, i)
-		s.DTypes[i] = o.DType
-		slots |= 1 << i
-		l.u64(o.Ptr)
-		if p.op.kind(i) == rowFull && p.vec == 1 {
-			word(p.along[i])
+		if !p.absent.has(i) {
+			o := operandAt(p.outs, p.ins, i)
+			s.DTypes[i], ptr[i] = o.DType, o.Ptr
 		}
 	}
-	for _, v := range scalars {
-		l.scalar(v, s.Compute)
-	}
-	p.kept.pack(l, dims, 1, index, slots)
+	var a rowArgs
+	a.op, a.rows.host, a.n.host, a.operands.host = p.op, p.rows, p.n, &ptr
+	a.along, a.scalars.host, a.kept.host = &p.along, scalars, &p.kept
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(p.rows, threads/group)), 1, 1}
 	l.Block = [3]uint32{uint32(threads), 1, 1}
 	return is.Issue(l)

@@ -28,6 +28,24 @@ func ScaleRow(scale float32, steps int) [RowLen]float64 {
 // scaleFlags is how many flags an update looks at.
 const scaleFlags = 64
 
+// scaleArgs are the arguments of the update of a scale: n flags count.
+type scaleArgs struct {
+	row, scale                bufferArg
+	flags                     listArg[uint64]
+	n                         intArg
+	growth, backoff, interval floatArg
+}
+
+func (a *scaleArgs) layout(p params) {
+	p.buffer(&a.row, "row", dtype.Float64)
+	p.buffer(&a.scale, "scale", dtype.Float32)
+	list(p, &a.flags, "flag", scaleFlags)
+	p.i32(&a.n, "n")
+	p.f64(&a.growth, "growth")
+	p.f64(&a.backoff, "backoff")
+	p.f64(&a.interval, "interval")
+}
+
 // UpdateScale ends a step: if one of the flags is raised the scale of the row is multiplied by backoff, and after interval steps without that by
 // growth, unless it then were infinite. scale (float32) gets the new one, and the flags are cleared.
 func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff float64, interval int) error {
@@ -38,19 +56,10 @@ func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff 
 	s := &l.Spec
 	s.Family, s.Compute, s.Outs = FamilyScale, dtype.Float64, 2
 	s.DTypes[0], s.DTypes[1] = row.DType, scale.DType
-	l.u64(row.Ptr)
-	l.u64(scale.Ptr)
-	for i := range scaleFlags {
-		if i < len(flags) {
-			l.u64(flags[i])
-		} else {
-			l.u64(0)
-		}
-	}
-	l.i32(len(flags))
-	l.f64(growth)
-	l.f64(backoff)
-	l.f64(float64(interval))
+	var a scaleArgs
+	a.row.host, a.scale.host, a.flags.host, a.n.host = row.Ptr, scale.Ptr, flags, len(flags)
+	a.growth.host, a.backoff.host, a.interval.host = growth, backoff, float64(interval)
+	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
 	return is.Issue(l)
 }
@@ -58,25 +67,24 @@ func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff 
 var _ = register(FamilyScale, func(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("update_scale"), func(k *kernel.Builder) {
 		k.FixedThreads(1)
-		row, scale := k.Buffer("row", dtype.Float64), k.Buffer("scale", dtype.Float32)
-		flags, n := k.Params("flag", dtype.Uint64, scaleFlags), k.Scalar("n", dtype.Int32)
-		growth, backoff, interval := k.Scalar("growth", dtype.Float64), k.Scalar("backoff", dtype.Float64), k.Scalar("interval", dtype.Float64)
+		var a scaleArgs
+		a.layout(declaring(k, s))
 		zero := k.I32(0)
 		found := k.Var(k.Bool(false))
-		k.For(zero, n, k.I32(1), func(i kernel.Value) {
-			flag := k.At(flags.Load(i), dtype.Float32)
+		k.For(zero, a.n.Value, k.I32(1), func(i kernel.Value) {
+			flag := k.At(a.flags.Load(i), dtype.Float32)
 			found.Set(found.Get().Or(flag.Load(zero).Ne(k.F32(0))))
 			flag.Store(zero, k.F32(0))
 		})
-		old, steps := row.LoadAt(zero, 0), row.LoadAt(zero, 1).Add(k.F64(1))
+		old, steps := a.row.LoadAt(zero, 0), a.row.LoadAt(zero, 1).Add(k.F64(1))
 		f32 := func(v kernel.Value) kernel.Value { return v.Convert(dtype.Float32).Convert(dtype.Float64) }
-		grown := f32(old.Mul(growth))
-		due := steps.Eq(interval)
+		grown := f32(old.Mul(a.growth.Value))
+		due := steps.Eq(a.interval.Value)
 		kept := due.And(grown.Sub(grown).Eq(k.F64(0))).Select(grown, old)
-		now := found.Get().Select(f32(old.Mul(backoff)), kept)
-		row.Store(zero, now)
-		row.Store(k.I32(1), found.Get().Or(due).Select(k.F64(0), steps))
-		row.Store(k.I32(rowScalars), f32(k.F64(1).Div(now)))
-		scale.Store(zero, now.Convert(dtype.Float32))
+		now := found.Get().Select(f32(old.Mul(a.backoff.Value)), kept)
+		a.row.Store(zero, now)
+		a.row.Store(k.I32(1), found.Get().Or(due).Select(k.F64(0), steps))
+		a.row.Store(k.I32(rowScalars), f32(k.F64(1).Div(now)))
+		a.scale.Store(zero, now.Convert(dtype.Float32))
 	})
 })

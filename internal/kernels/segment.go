@@ -37,8 +37,8 @@ const (
 
 var segmentNames = []string{"segment_keys", "segment_rows_add", "segment_rows_multiply", "segment_scan_add", "segment_scan_multiply"}
 
-// segmentFrom says where the elements to be folded come from; it is Spec.Attr[0].
-type segmentFrom uint16
+// segmentFrom says where the elements to be folded come from.
+type segmentFrom uint8
 
 const (
 	// fromShared: each key stands for an element of every line; sorted with it is the position along the line.
@@ -50,6 +50,78 @@ const (
 	// fromList: elements are those of a list.
 	fromList
 )
+
+// segmentSpec is what these kernels are specialised on.
+type segmentSpec struct {
+	From segmentFrom
+	// Of segmentKeys. Wrap lets negative indexes count from the end, Lines puts the line above the index, Given says that what is sorted with the keys lies
+	// ready.
+	Wrap, Lines, Given bool
+	// Wide, of the others: a key stands for several lines.
+	Wide bool
+	// Dims is the class of the number of dimensions, as dimsClass gives it.
+	Dims uint8
+}
+
+// segmentKeysArgs are the arguments of segmentKeys: n keys, of indexes below size, with lines of length line above their low bits.
+type segmentKeysArgs struct {
+	index, other, keys, with bufferArg
+	n, size, line, bits      intArg
+	dims                     striderArg
+}
+
+func (a *segmentKeysArgs) layout(p params) {
+	s := p.s
+	ix := indexType(int(s.Index))
+	other := ix
+	if s.Segment.From == fromValue {
+		other = bitsType(s.DTypes[1].Size())
+	}
+	p.bufferRO(&a.index, "index", s.DTypes[0])
+	p.bufferRO(&a.other, "other", other)
+	p.buffer(&a.keys, "keys", ix)
+	p.buffer(&a.with, "with", ix)
+	p.i64(&a.n, "n")
+	p.i64(&a.size, "size")
+	p.i64(&a.line, "line")
+	p.i64(&a.bits, "bits")
+	p.strider(&a.dims, "dim", int(s.Segment.Dims), 1, int(s.Index), operandsFrom(0, 2))
+}
+
+// segmentArgs are the arguments of the kernels that fold count places of a list: its keys, with each a number or, in listed, an element, and the next list.
+// width is the number of lines, in vectors.
+type segmentArgs struct {
+	written, other           arrayArg
+	keys, with               bufferArg
+	listed                   arrayArg
+	nextKeys                 bufferArg
+	next                     arrayArg
+	count, width, line, bits intArg
+	step, along              intArg
+	dims                     striderArg
+}
+
+func (a *segmentArgs) layout(p params) {
+	s := p.s
+	ix := indexType(int(s.Index))
+	p.array(&a.written, "written", s.DTypes[0])
+	p.array(&a.other, "other", s.DTypes[1])
+	p.bufferRO(&a.keys, "keys", ix)
+	if s.Segment.From == fromList {
+		p.array(&a.listed, "with", s.DTypes[1])
+	} else {
+		p.bufferRO(&a.with, "with", ix)
+	}
+	p.buffer(&a.nextKeys, "next_keys", ix)
+	p.array(&a.next, "next", s.Compute)
+	p.wide(&a.count, "count")
+	p.wide(&a.width, "width")
+	p.wide(&a.line, "line")
+	p.wide(&a.bits, "bits")
+	p.wide(&a.step, "step")
+	p.wide(&a.along, "along")
+	p.strider(&a.dims, "dim", int(s.Segment.Dims), int(s.Vec), int(s.Index), operandsFrom(0, 2))
+}
 
 // segmentPlan is a fold by sorted indexes.
 type segmentPlan struct {
@@ -180,29 +252,17 @@ func (g *segmentPlan) vector() int {
 func (g *segmentPlan) keysOf(is Issuer, sp *space) error {
 	l := is.NewLaunch()
 	s := &l.Spec
-	dims := dimsClass(sp.nd)
-	*s = Spec{Family: FamilySegment, Op: uint16(segmentKeys), Compute: indexType(g.index), Ins: 2, Class: uint8(dims), Index: uint8(g.index)}
+	*s = Spec{Family: FamilySegment, Op: uint16(segmentKeys), Compute: indexType(g.index), Ins: 2, Index: uint8(g.index)}
 	s.DTypes[0], s.DTypes[1] = g.ops[1].DType, g.ops[2].DType
-	s.Attr[0] = uint16(g.from)
+	s.Segment = segmentSpec{From: g.from, Wrap: g.wrap, Lines: g.from != fromShared && g.n > 1, Given: g.given != 0, Dims: uint8(dimsClass(sp.nd))}
 	if g.from != fromValue {
 		s.DTypes[1] = dtype.Invalid
 	}
-	if g.given != 0 {
-		s.Attr[2] = 1
-	}
-	if g.from != fromShared && g.n > 1 {
-		s.Attr[3] = 1
-	}
-	if g.wrap {
-		s.Attr[1] = 1
-	}
-	for _, p := range []uint64{g.ops[1].Ptr, g.ops[2].Ptr, g.keys[0], g.with[0]} {
-		l.u64(p)
-	}
-	for _, v := range []int{g.count, g.size, g.line, g.bits} {
-		l.i64(v)
-	}
-	sp.pack(l, dims, 1, g.index, 3)
+	var a segmentKeysArgs
+	a.index.host, a.other.host, a.keys.host, a.with.host = g.ops[1].Ptr, g.ops[2].Ptr, g.keys[0], g.with[0]
+	a.n.host, a.size.host, a.line.host, a.bits.host = g.count, g.size, g.line, g.bits
+	a.dims.host = sp
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(ceilDiv(g.count, indexThreads)), 1, 1}
 	l.Block = [3]uint32{indexThreads, 1, 1}
 	return is.Issue(l)
@@ -234,20 +294,15 @@ func (g *segmentPlan) fold(is Issuer, list segmentList) (next segmentList, err e
 	}
 	l := is.NewLaunch()
 	s := &l.Spec
-	dims := dimsClass(g.lines.nd)
-	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Class: uint8(dims), Index: uint8(g.index), Vec: uint8(vec)}
+	*s = Spec{Family: FamilySegment, Op: uint16(stage), Compute: opmath(g.ops[0].DType), Outs: 1, Ins: 1, Index: uint8(g.index), Vec: uint8(vec)}
 	s.DTypes[0], s.DTypes[1] = g.ops[0].DType, from
-	s.Attr[0] = uint16(list.from)
-	if g.width() > 1 {
-		s.Attr[1] = 1
-	}
-	for _, p := range []uint64{g.ops[0].Ptr, g.ops[2].Ptr, list.keys, list.with, next.keys, next.with} {
-		l.u64(p)
-	}
-	for _, v := range []int{list.count, g.width() / vec, g.line, g.bits, g.step, g.along} {
-		l.i64(v)
-	}
-	g.lines.pack(l, dims, vec, g.index, 3)
+	s.Segment = segmentSpec{From: list.from, Wide: g.width() > 1, Dims: uint8(dimsClass(g.lines.nd))}
+	var a segmentArgs
+	a.written.host, a.other.host, a.keys.host, a.with.host = g.ops[0].Ptr, g.ops[2].Ptr, list.keys, list.with
+	a.listed.host, a.nextKeys.host, a.next.host, a.count.host = list.with, next.keys, next.with, list.count
+	a.width.host, a.line.host, a.bits.host, a.step.host = g.width()/vec, g.line, g.bits, g.step
+	a.along.host, a.dims.host = g.along, &g.lines
+	a.layout(packing(l))
 	// A group of threads takes a place of the order, or a part of it.
 	groups, across := parts, g.width()
 	if rows {
@@ -269,25 +324,11 @@ func buildSegment(s *Spec) *kernel.Kernel {
 			buildSegmentKeys(k, s, ix)
 			return
 		}
-		g := &segmentKernel{k: k, s: s, ix: ix, from: segmentFrom(s.Attr[0]), kind: indexAdd}
+		g := &segmentKernel{k: k, s: s, ix: ix, from: s.Segment.From, kind: indexAdd}
 		if stage == segmentRowsMultiply || stage == segmentScanMultiply {
 			g.kind = indexMultiply
 		}
-		g.written, g.other = arrayParam(k, "written", s.DTypes[0]), arrayParam(k, "other", s.DTypes[1])
-		g.keys = k.BufferRO("keys", ix)
-		if g.from == fromList {
-			g.other = arrayParam(k, "with", s.DTypes[1])
-		} else {
-			g.with = k.BufferRO("with", ix)
-		}
-		g.nextKeys, g.next = k.Buffer("next_keys", ix), arrayParam(k, "next", s.Compute)
-		for _, v := range []struct {
-			to   *kernel.Value
-			name string
-		}{{&g.count, "count"}, {&g.width, "width"}, {&g.line, "line"}, {&g.bits, "bits"}, {&g.step, "step"}, {&g.along, "along"}} {
-			*v.to = k.Scalar(v.name, dtype.Int64).Convert(ix)
-		}
-		g.st = striderParam(k, "dim", int(s.Class), 2, int(s.Index))
+		g.layout(declaring(k, s))
 		g.lane = k.LaneID()
 		group := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads / 32)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)).Convert(dtype.Int64))
 		rows := stage == segmentRowsAdd || stage == segmentRowsMultiply
@@ -314,55 +355,38 @@ func (g *segmentKernel) ofBits(v kernel.Value) Num {
 }
 
 func buildSegmentKeys(k *kernel.Builder, s *Spec, ix dtype.DType) {
-	p := &indexKernel{k: k, s: &Spec{Attr: [6]uint16{s.Attr[1]}}, ix: ix}
-	p.ops[1] = array{k.BufferRO("index", s.DTypes[0]), s.DTypes[0]}
-	from := segmentFrom(s.Attr[0])
-	t := ix
-	if from == fromValue {
-		t = bitsType(s.DTypes[1].Size())
-	}
-	other := k.BufferRO("other", t)
-	keys, with, n := k.Buffer("keys", ix), k.Buffer("with", ix), k.Scalar("n", dtype.Int64)
-	p.size = k.Scalar("size", dtype.Int64)
-	line, low := k.Scalar("line", dtype.Int64), k.Scalar("bits", dtype.Int64).Convert(dtype.Int32)
-	st := striderParam(k, "dim", int(s.Class), 2, int(s.Index))
+	var a segmentKeysArgs
+	a.layout(declaring(k, s))
+	low := a.bits.Convert(dtype.Int32)
 	i := k.BlockIdx(kernel.X).MulWide(k.I32(indexThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
-	k.If(i.Lt(n), func() {
+	k.If(i.Lt(a.n.Value), func() {
 		item := i.Convert(ix)
-		off := st.locate(item)
-		key := p.indexAt(off[0]).Convert(ix)
-		if s.Attr[3] != 0 {
-			key = key.Or(item.Div(line.Convert(ix)).Shl(low))
+		off := a.dims.locate(item)
+		key := checkedIndex(a.index.Load(off[0]), a.size.Value, s.Segment.Wrap).Convert(ix)
+		if s.Segment.Lines {
+			key = key.Or(item.Div(a.line.Convert(ix)).Shl(low))
 		}
-		keys.Store(i, key)
-		if s.Attr[2] != 0 {
+		a.keys.Store(i, key)
+		if s.Segment.Given {
 			return
 		}
-		if from == fromValue {
-			item = other.Load(off[1]).Convert(ix)
+		if s.Segment.From == fromValue {
+			item = a.other.Load(off[1]).Convert(ix)
 		}
-		with.Store(i, item)
+		a.with.Store(i, item)
 	})
 }
 
 // segmentKernel builds the kernels that fold. Places in the sorted order are of type ix.
 type segmentKernel struct {
-	k              *kernel.Builder
-	s              *Spec
-	ix             dtype.DType
-	from           segmentFrom
-	kind           indexKind
-	written, other array
-	keys, with     kernel.Buffer
-	nextKeys       kernel.Buffer
-	next           array
-	count          kernel.Value
-	part           int
-	width          kernel.Value // in vectors
-	line, bits     kernel.Value
-	step, along    kernel.Value
-	st             *strider
-	lane           kernel.Value
+	segmentArgs
+	k    *kernel.Builder
+	s    *Spec
+	ix   dtype.DType
+	from segmentFrom
+	kind indexKind
+	part int
+	lane kernel.Value
 }
 
 func (g *segmentKernel) lit(v int) kernel.Value { return g.k.Int(g.ix, int64(v)) }
@@ -452,7 +476,7 @@ func (g *segmentKernel) bounds(start, end kernel.Value) (before, after, whole ke
 		return key.Get()
 	}
 	before = beyond(start.Gt(g.lit(0)).And(start.Lt(end)), start, start.Sub(one))
-	after = beyond(end.Lt(g.count), end.Sub(one), end)
+	after = beyond(end.Lt(g.count.Value), end.Sub(one), end)
 	return before, after, before.Eq(after).And(before.Ge(g.lit(0)))
 }
 
@@ -473,7 +497,7 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 	first := g.keyIf(p.Gt(zero), p.Sub(one)).Ne(key)
 	within := p.And(g.lit(g.part - 1))
 	start, slot := p.Sub(within), p.Sub(within).Div(g.lit(g.part/2))
-	stop := start.Add(g.lit(g.part)).Min(g.count)
+	stop := start.Add(g.lit(g.part)).Min(g.count.Value)
 	begins, end, head := k.Var(first), k.Var(stop), within.Eq(zero)
 	k.If(p.And(g.lit(g.part/2-1)).Eq(zero), func() {
 		before, after, whole := g.bounds(start, stop)
@@ -486,20 +510,20 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 	k.If(begins.Get().And(key.Ge(zero)), func() {
 		end, groups := end.Get(), k.GridDim(kernel.Y).Convert(g.ix).Mul(g.lit(32))
 		column := k.BlockIdx(kernel.Y).Convert(g.ix).Mul(g.lit(32)).Add(g.lane.Convert(g.ix))
-		k.For(column, g.width, groups, func(column kernel.Value) {
-			off := g.st.locate(column)
+		k.For(column, g.width.Value, groups, func(column kernel.Value) {
+			off := g.dims.locate(column)
 			item := func(q kernel.Value) []Num {
 				if g.from == fromList {
-					at := q.Mul(g.width).Add(column).Mul(g.lit(vec))
+					at := q.Mul(g.width.Value).Add(column).Mul(g.lit(vec))
 					var ns []Num
 					for len(ns) < vec {
-						ns = append(ns, g.other.load(at.Add(g.lit(len(ns))), most)...)
+						ns = append(ns, g.listed.load(at.Add(g.lit(len(ns))), most)...)
 					}
 					return ns
 				}
-				return g.convert(g.other.load(off[1].Add(g.with.Load(q).Mul(g.along)), vec))
+				return g.convert(g.other.load(off[1].Add(g.with.Load(q).Mul(g.along.Value)), vec))
 			}
-			to := off[0].Add(key.Mul(g.step))
+			to := off[0].Add(key.Mul(g.step.Value))
 			old, sum := g.nums(vec), g.nums(vec)
 			k.If(first, func() { old.set(g.convert(g.written.load(to, vec))...) })
 			sum.set(item(p)...)
@@ -521,10 +545,10 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 			}
 			along(rowsAtOnce)
 			along(1)
-			ends := g.keyIf(q.Get().Lt(g.count), q.Get()).Ne(key)
+			ends := g.keyIf(q.Get().Lt(g.count.Value), q.Get()).Ne(key)
 			k.IfElse(first.And(ends), func() { g.written.store(to, g.join(old.get(g.s.Compute), sum.get(g.s.Compute))...) }, func() {
 				slot := slot.Add(head.And(first.Not()).Select(zero, one))
-				at, ns := slot.Mul(g.width).Add(column).Mul(g.lit(vec)), sum.get(g.s.Compute)
+				at, ns := slot.Mul(g.width.Value).Add(column).Mul(g.lit(vec)), sum.get(g.s.Compute)
 				for i := 0; i < vec; i += most {
 					g.next.store(at.Add(g.lit(i)), ns[i:i+most]...)
 				}
@@ -537,9 +561,9 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 // run, each half gives an element to the next list.
 func (g *segmentKernel) scan(part kernel.Value) {
 	k, zero, one, t := g.k, g.lit(0), g.lit(1), g.s.Compute
-	shared := g.s.Attr[1] != 0
+	shared := g.s.Segment.Wide
 	start := part.Mul(g.lit(g.part))
-	end := start.Add(g.lit(g.part)).Min(g.count)
+	end := start.Add(g.lit(g.part)).Min(g.count.Value)
 	before, after, whole := g.bounds(start, end)
 	column := zero
 	writesKeys := g.lane.Eq(k.I32(0)).And(start.Lt(end))
@@ -551,7 +575,7 @@ func (g *segmentKernel) scan(part kernel.Value) {
 	k.If(writesKeys, func() { g.passKeys(head, before, after) })
 	pass := func(slot kernel.Value, v []Num) {
 		if shared {
-			slot = slot.Mul(g.width).Add(column)
+			slot = slot.Mul(g.width.Value).Add(column)
 		}
 		g.next.store(slot, v...)
 	}
@@ -568,18 +592,18 @@ func (g *segmentKernel) scan(part kernel.Value) {
 		switch g.from {
 		case fromList:
 			if shared {
-				q = q.Mul(g.width).Add(column)
+				q = q.Mul(g.width.Value).Add(column)
 			}
-			return g.other.load(q, 1)
+			return g.listed.load(q, 1)
 		case fromValue:
 			return []Num{g.ofBits(g.with.Load(q)).Convert(t)}
 		}
 		line, _ := place(key)
 		at := g.with.Load(q)
 		if !shared {
-			at = at.Sub(line.Mul(g.line))
+			at = at.Sub(line.Mul(g.line.Value))
 		}
-		return g.convert(g.other.load(g.st.locate(line)[1].Add(at.Mul(g.along)), 1))
+		return g.convert(g.other.load(g.dims.locate(line)[1].Add(at.Mul(g.along.Value)), 1))
 	}
 	carry, carried := g.nums(1), k.Var(g.lit(-1))
 	// The next places are on their way while some are folded. Of those after the part the first is looked at.
@@ -615,7 +639,7 @@ func (g *segmentKernel) scan(part kernel.Value) {
 		k.If(key.Ge(zero).And(key.Ne(follows)), func() {
 			k.IfElse(key.Eq(before), func() { pass(head, sum.get(t)) }, func() {
 				line, index := place(key)
-				to := g.st.locate(line)[0].Add(index.Mul(g.step))
+				to := g.dims.locate(line)[0].Add(index.Mul(g.step.Value))
 				g.written.store(to, g.join(g.convert(g.written.load(to, 1)), sum.get(t))...)
 			})
 		})

@@ -29,6 +29,40 @@ const (
 	sortPlace
 )
 
+// sortSpec is what these kernels are specialised on: the bits of a digit.
+type sortSpec struct{ Digit uint8 }
+
+// sortArgs are the arguments of these kernels: arrays of keys, of numbers with them and of counts, then of n elements how many a block has, and where the
+// digit lies in a key; sortScan has only the table and the number of blocks.
+type sortArgs struct {
+	keys, with, toKeys, toWith, table bufferArg
+	n, per, shift, mask               intArg
+	blocks                            intArg
+}
+
+func (a *sortArgs) layout(p params) {
+	ix := p.s.Compute
+	switch sortStage(p.s.Op) {
+	case sortCount:
+		p.bufferRO(&a.keys, "keys", ix)
+		p.buffer(&a.table, "table", ix)
+	case sortScan:
+		p.buffer(&a.table, "table", ix)
+		p.i32(&a.blocks, "blocks")
+		return
+	case sortPlace:
+		p.bufferRO(&a.keys, "keys", ix)
+		p.bufferRO(&a.with, "with", ix)
+		p.buffer(&a.toKeys, "to_keys", ix)
+		p.buffer(&a.toWith, "to_with", ix)
+		p.bufferRO(&a.table, "table", ix)
+	}
+	p.i64(&a.n, "n")
+	p.i64(&a.per, "per")
+	p.i32(&a.shift, "shift")
+	p.i32(&a.mask, "mask")
+}
+
 // keySort sorts count keys, of which the low bits count, together with a number each, such as their position.
 type keySort struct {
 	count, bits int
@@ -66,35 +100,21 @@ func (s *keySort) prepare(is Issuer) error {
 func (s *keySort) sort(is Issuer) error {
 	for shift := 0; shift < s.bits; shift += s.digit {
 		mask := 1<<min(s.digit, s.bits-shift) - 1
-		l := s.launch(is, sortCount, s.blocks)
-		l.u64(s.keys[0])
-		l.u64(s.table)
-		l.i64(s.count)
-		l.i64(s.per)
-		l.i32(shift)
-		l.i32(mask)
-		if err := is.Issue(l); err != nil {
-			return err
-		}
-		l = s.launch(is, sortScan, 1<<s.digit/sortWarps)
-		l.u64(s.table)
-		l.i32(s.blocks)
-		if err := is.Issue(l); err != nil {
-			return err
-		}
-		l = s.launch(is, sortPlace, s.blocks)
 		with := s.with[0]
 		if s.given != 0 {
 			with, s.given = s.given, 0
 		}
-		for _, p := range []uint64{s.keys[0], with, s.keys[1], s.with[1], s.table} {
-			l.u64(p)
+		var a sortArgs
+		a.keys.host, a.with.host, a.toKeys.host, a.toWith.host = s.keys[0], with, s.keys[1], s.with[1]
+		a.table.host, a.n.host, a.per.host, a.shift.host = s.table, s.count, s.per, shift
+		a.mask.host, a.blocks.host = mask, s.blocks
+		if err := s.launch(is, sortCount, s.blocks, &a); err != nil {
+			return err
 		}
-		l.i64(s.count)
-		l.i64(s.per)
-		l.i32(shift)
-		l.i32(mask)
-		if err := is.Issue(l); err != nil {
+		if err := s.launch(is, sortScan, 1<<s.digit/sortWarps, &a); err != nil {
+			return err
+		}
+		if err := s.launch(is, sortPlace, s.blocks, &a); err != nil {
 			return err
 		}
 		s.keys[0], s.keys[1] = s.keys[1], s.keys[0]
@@ -106,24 +126,32 @@ func (s *keySort) sort(is Issuer) error {
 	return nil
 }
 
-func (s *keySort) launch(is Issuer, stage sortStage, blocks int) *Launch {
+func (s *keySort) launch(is Issuer, stage sortStage, blocks int, a *sortArgs) error {
 	l := is.NewLaunch()
-	l.Spec = Spec{Family: FamilySort, Op: uint16(stage), Compute: indexType(s.index), Class: uint8(s.digit), Index: uint8(s.index)}
+	l.Spec = Spec{Family: FamilySort, Op: uint16(stage), Compute: indexType(s.index), Index: uint8(s.index), Sort: sortSpec{uint8(s.digit)}}
+	a.layout(packing(l))
 	l.Grid, l.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{sortThreads, 1, 1}
-	return l
+	return is.Issue(l)
 }
 
 var _ = register(FamilySort, buildSort)
 
 func buildSort(s *Spec) *kernel.Kernel {
-	ix := s.Compute
+	build := func(name string, f func(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec)) *kernel.Kernel {
+		return kernel.Build(s.name(name), func(k *kernel.Builder) {
+			k.FixedThreads(sortThreads)
+			var a sortArgs
+			a.layout(declaring(k, s))
+			f(k, &a, s.Compute, s)
+		})
+	}
 	switch sortStage(s.Op) {
 	case sortCount:
-		return kernel.Build(s.name("sort_count"), func(k *kernel.Builder) { buildSortCount(k, ix, 1<<s.Class) })
+		return build("sort_count", buildSortCount)
 	case sortScan:
-		return kernel.Build(s.name("sort_scan"), func(k *kernel.Builder) { buildSortScan(k, ix, 1<<s.Class) })
+		return build("sort_scan", buildSortScan)
 	}
-	return kernel.Build(s.name("sort_place"), func(k *kernel.Builder) { buildSortPlace(k, ix, int(s.Class), sortItems(int(s.Index))) })
+	return build("sort_place", buildSortPlace)
 }
 
 // sumUpTo returns the sum of v over the lanes up to each.
@@ -136,42 +164,39 @@ func sumUpTo(k *kernel.Builder, v kernel.Value) kernel.Value {
 }
 
 // buildSortCount counts the digits in each block's part.
-func buildSortCount(k *kernel.Builder, ix dtype.DType, bins int) {
-	k.FixedThreads(sortThreads)
-	keys, table := k.BufferRO("keys", ix), k.Buffer("table", ix)
-	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
+func buildSortCount(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
+	bins, per := 1<<s.Sort.Digit, a.per.Value
 	counts := k.Shared("counts", dtype.Int32, bins)
 	tid, block := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X)
 	mine := tid.Lt(k.I32(bins))
 	k.If(mine, func() { counts.Store(tid, k.I32(0)) })
 	k.Barrier()
 	count := func(key kernel.Value) {
-		counts.Atomic(kernel.AtomicAdd, key.Shr(shift).Convert(dtype.Int32).And(mask), k.I32(1))
+		counts.Atomic(kernel.AtomicAdd, key.Shr(a.shift.Value).Convert(dtype.Int32).And(a.mask.Value), k.I32(1))
 	}
 	start := block.Convert(dtype.Int64).Mul(per)
-	end := start.Add(per).Min(n)
+	end := start.Add(per).Min(a.n.Value)
 	const step = sortThreads * sortCounts
 	whole := end.Sub(end.Sub(start).And(k.I64(step - 1)))
 	wide := tid.Convert(dtype.Int64)
 	k.For(start, whole, k.I64(step), func(i kernel.Value) {
 		var at [sortCounts]kernel.Value
 		for j := range at {
-			at[j] = keys.LoadAt(i.Add(wide), j*sortThreads)
+			at[j] = a.keys.LoadAt(i.Add(wide), j*sortThreads)
 		}
 		for _, key := range at {
 			count(key)
 		}
 	})
-	k.For(whole.Add(wide), end, k.I64(sortThreads), func(i kernel.Value) { count(keys.Load(i)) })
+	k.For(whole.Add(wide), end, k.I64(sortThreads), func(i kernel.Value) { count(a.keys.Load(i)) })
 	k.Barrier()
-	k.If(mine, func() { table.Store(tid.Mul(k.GridDim(kernel.X)).Add(block), counts.Load(tid).Convert(ix)) })
+	k.If(mine, func() { a.table.Store(tid.Mul(k.GridDim(kernel.X)).Add(block), counts.Load(tid).Convert(ix)) })
 }
 
 // buildSortScan replaces each count of a digit by the sum of those of the blocks before, and writes the digit's sum: a group of 32 threads
 // has a digit.
-func buildSortScan(k *kernel.Builder, ix dtype.DType, bins int) {
-	k.FixedThreads(sortThreads)
-	table, blocks := k.Buffer("table", ix), k.Scalar("blocks", dtype.Int32)
+func buildSortScan(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
+	table, blocks, bins := a.table, a.blocks.Value, 1<<s.Sort.Digit
 	lane := k.LaneID()
 	digit := k.BlockIdx(kernel.X).Mul(k.I32(sortWarps)).Add(k.ThreadIdx(kernel.X).Shr(k.I32(5)))
 	row := digit.Mul(blocks)
@@ -236,11 +261,8 @@ func rankInGroup(k *kernel.Builder, its []sortItem, bits int, add func(digit, n 
 
 // buildSortPlace moves each element to where the table and those before it of its digit say, a tile at a time, of which each group of 32
 // threads has adjacent elements. The tile is put in order in shared memory first, so that neighbours are written by neighbouring threads.
-func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
-	k.FixedThreads(sortThreads)
-	keys, with := k.BufferRO("keys", ix), k.BufferRO("with", ix)
-	toKeys, toWith, table := k.Buffer("to_keys", ix), k.Buffer("to_with", ix), k.BufferRO("table", ix)
-	n, per, shift, mask := k.Scalar("n", dtype.Int64), k.Scalar("per", dtype.Int64), k.Scalar("shift", dtype.Int32), k.Scalar("mask", dtype.Int32)
+func buildSortPlace(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
+	digit, items := int(s.Sort.Digit), sortItems(int(s.Index))
 	tile, bins := sortThreads*items, 1<<digit
 	places := k.Shared("places", dtype.Int32, sortWarps*bins) // in the tile, for each group of threads and digit
 	moves := k.Shared("moves", ix, bins)                      // from there to the result, for each digit
@@ -249,7 +271,9 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 	tid, block, lane := k.ThreadIdx(kernel.X), k.BlockIdx(kernel.X), k.LaneID()
 	warp := tid.Shr(k.I32(5))
 	row := warp.Mul(k.I32(bins))
-	digitOf := func(key kernel.Value) kernel.Value { return key.Shr(shift).Convert(dtype.Int32).And(mask) }
+	digitOf := func(key kernel.Value) kernel.Value {
+		return key.Shr(a.shift.Value).Convert(dtype.Int32).And(a.mask.Value)
+	}
 	clear := func() {
 		k.For(tid, k.I32(sortWarps*bins), k.I32(sortThreads), func(i kernel.Value) { places.Store(i, k.I32(0)) })
 	}
@@ -268,15 +292,15 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 	}
 	began, total := k.Var(k.Int(ix, 0)), k.Var(k.Int(ix, 0))
 	k.If(mine, func() {
-		total.Set(table.Load(k.GridDim(kernel.X).Mul(k.I32(bins)).Add(tid)))
-		began.Set(table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
+		total.Set(a.table.Load(k.GridDim(kernel.X).Mul(k.I32(bins)).Add(tid)))
+		began.Set(a.table.Load(tid.Mul(k.GridDim(kernel.X)).Add(block)))
 	})
 	next := k.Var(before(total.Get()).Add(began.Get()))
 	clear()
 	k.Barrier()
-	first := block.Convert(dtype.Int64).Mul(per)
-	keys, with = keys.Offset(first), with.Offset(first)
-	count := n.Sub(first).Min(per).Convert(dtype.Int32)
+	first := block.Convert(dtype.Int64).Mul(a.per.Value)
+	keys, with := a.keys.Offset(first), a.with.Offset(first)
+	count := a.n.Sub(first).Min(a.per.Value).Convert(dtype.Int32)
 	k.For(k.I32(0), count, k.I32(tile), func(start kernel.Value) {
 		inTile := count.Sub(start).Min(k.I32(tile))
 		from := warp.Mul(k.I32(32 * items)).Add(lane)
@@ -328,7 +352,7 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 			at := tid.Add(k.I32(j * sortThreads))
 			key := exchange.Load(at.Min(inTile.Sub(k.I32(1))))
 			to[j] = at.Convert(ix).Add(moves.Load(digitOf(key)))
-			k.If(at.Lt(inTile), func() { toKeys.Store(to[j], key) })
+			k.If(at.Lt(inTile), func() { a.toKeys.Store(to[j], key) })
 		}
 		k.Barrier()
 		for j, it := range its {
@@ -338,7 +362,7 @@ func buildSortPlace(k *kernel.Builder, ix dtype.DType, digit, items int) {
 		k.Barrier()
 		for j := range to {
 			at := tid.Add(k.I32(j * sortThreads))
-			k.If(at.Lt(inTile), func() { toWith.Store(to[j], exchange.Load(at)) })
+			k.If(at.Lt(inTile), func() { a.toWith.Store(to[j], exchange.Load(at)) })
 		}
 	})
 }

@@ -113,13 +113,9 @@ func dimsClass(nd int) int {
 	return maxDims
 }
 
-// pack appends what a strider for the same number of dimensions and index width reads, for the operands whose bit in slots is set. An
-// item is vec elements along the innermost dimension.
-func (s *space) pack(l *Launch, dims, vec, index int, slots uint16) {
-	if dims == maxDims {
-		l.i32(s.nd)
-	}
-	for d := range dims - 1 {
+// packSizes appends the sizes of the first dims dimensions, those of 32 bits with their dividers. An item is vec elements along the innermost.
+func (s *space) packSizes(l *Launch, dims, vec, index int) {
+	for d := range dims {
 		size := 1
 		if d < s.nd {
 			size = s.size[d]
@@ -128,7 +124,7 @@ func (s *space) pack(l *Launch, dims, vec, index int, slots uint16) {
 			size /= vec
 		}
 		if index == 64 {
-			l.i64(size)
+			l.u64(uint64(size))
 			continue
 		}
 		v := newDivider(max(1, size))
@@ -136,17 +132,25 @@ func (s *space) pack(l *Launch, dims, vec, index int, slots uint16) {
 		l.u32(v.magic)
 		l.u32(v.shift)
 	}
+}
+
+// packStrides appends dims strides of each operand in slots.
+func (s *space) packStrides(l *Launch, dims, vec, index int, slots operandSet) {
 	for ; slots != 0; slots &= slots - 1 {
-		i := bits.TrailingZeros16(slots)
+		stride := &s.stride[bits.TrailingZeros16(uint16(slots))]
 		for d := range dims {
 			v := 0
 			if d < s.nd {
-				v = s.stride[i][d]
+				v = stride[d]
 			}
 			if d == 0 {
 				v *= vec
 			}
-			l.index(index, v)
+			if index == 64 {
+				l.u64(uint64(v))
+			} else {
+				l.u32(uint32(v))
+			}
 		}
 	}
 }
@@ -167,23 +171,6 @@ func indexType(width int) dtype.DType {
 		return dtype.Int64
 	}
 	return dtype.Int32
-}
-
-// striderParam declares the parameters that space.pack fills.
-func striderParam(k *kernel.Builder, name string, dims, slots, index int) *strider {
-	s := &strider{k: k, ix: indexType(index), dims: dims, slots: slots}
-	words, t := 3, dtype.Uint32
-	if index == 64 {
-		words, t = 1, dtype.Int64
-	}
-	if dims == maxDims {
-		s.nd = k.Scalar(name+"_dims", dtype.Int32)
-	}
-	if dims > 1 {
-		s.sizes = k.Params(name+"_sizes", t, words*(dims-1))
-	}
-	s.strides = k.Params(name+"_strides", s.ix, slots*dims)
-	return s
 }
 
 // divmod divides item by the size of dimension d.

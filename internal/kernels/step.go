@@ -44,11 +44,34 @@ const (
 	advanceRows = 512
 )
 
-// Attr[0] bits of FamilyAdvance.
-const (
-	advanceRate  = 1 << iota // the learning rate is read from memory
-	advanceFound             // whether to skip is, too
-)
+// advanceSpec is what advances are specialised on.
+type advanceSpec struct {
+	// Rate: the learning rate is read from memory. Found: whether to skip is, too.
+	Rate, Found bool
+}
+
+// advanceArgs are the arguments of an advance, of n rows.
+type advanceArgs struct {
+	op          *StepOp
+	rows        bufferArg
+	rate, found arrayArg
+	numbers     floatsArg
+	which       listArg[int32]
+	n           intArg
+}
+
+func (a *advanceArgs) layout(p params) {
+	p.buffer(&a.rows, "rows", dtype.Float64)
+	if p.s.Advance.Rate {
+		p.array(&a.rate, "lr", p.s.DTypes[0])
+	}
+	if p.s.Advance.Found {
+		p.array(&a.found, "found", p.s.DTypes[1])
+	}
+	p.f64s(&a.numbers, "n", a.op.Numbers)
+	list(p, &a.which, "row", advanceRows)
+	p.i32(&a.n, "n")
+}
 
 // Advance begins a step of the parameters whose rows are named: it counts it and writes the scalars. lr, if its address is not 0, is a float that stands
 // for the first number. If found (float32) is there and not 0, the rows are marked to be skipped, and nothing is counted.
@@ -61,29 +84,16 @@ func Advance(is Issuer, op *StepOp, numbers []float64, rows Rows, lr, found Oper
 		l := is.NewLaunch()
 		s := &l.Spec
 		s.Family, s.Op, s.Compute, s.Ins = FamilyAdvance, op.id, dtype.Float64, 2
-		s.DTypes[0], s.DTypes[1] = dtype.Invalid, dtype.Invalid
-		l.u64(rows.Ptr)
-		if lr.Ptr != 0 {
-			s.Attr[0] |= advanceRate
+		if s.Advance.Rate = lr.Ptr != 0; s.Advance.Rate {
 			s.DTypes[0] = lr.DType
-			l.u64(lr.Ptr)
 		}
-		if found.Ptr != 0 {
-			s.Attr[0] |= advanceFound
+		if s.Advance.Found = found.Ptr != 0; s.Advance.Found {
 			s.DTypes[1] = found.DType
-			l.u64(found.Ptr)
 		}
-		for _, v := range numbers {
-			l.f64(v)
-		}
-		for i := range advanceRows {
-			if i < n {
-				l.i32(int(which[i]))
-			} else {
-				l.i32(0)
-			}
-		}
-		l.i32(n)
+		var a advanceArgs
+		a.op, a.rows.host, a.rate.host, a.found.host = op, rows.Ptr, lr.Ptr, found.Ptr
+		a.numbers.host, a.which.host, a.n.host = numbers, which[:n], n
+		a.layout(packing(l))
 		l.Grid = [3]uint32{uint32(ceilDiv(n, advanceThreads)), 1, 1}
 		l.Block = [3]uint32{advanceThreads, 1, 1}
 		if err := is.Issue(l); err != nil {
@@ -100,26 +110,15 @@ func buildAdvance(s *Spec) *kernel.Kernel {
 	op := stepOps[s.Op]
 	return kernel.Build(s.name("advance_"+op.Name), func(k *kernel.Builder) {
 		k.FixedThreads(advanceThreads)
-		rows := k.Buffer("rows", dtype.Float64)
-		var rate, found array
-		if s.Attr[0]&advanceRate != 0 {
-			rate = arrayParam(k, "lr", s.DTypes[0])
-		}
-		if s.Attr[0]&advanceFound != 0 {
-			found = arrayParam(k, "found", s.DTypes[1])
-		}
-		h := make([]kernel.Value, op.Numbers)
-		for i := range h {
-			h[i] = k.Scalar(fmt.Sprintf("n%d", i), dtype.Float64)
-		}
-		which := k.Params("row", dtype.Int32, advanceRows)
-		n := k.Scalar("n", dtype.Int32)
+		a := advanceArgs{op: op}
+		a.layout(declaring(k, s))
+		rows, h := a.rows.Buffer, a.numbers.values
 		i := k.BlockIdx(kernel.X).Mul(k.I32(advanceThreads)).Add(k.ThreadIdx(kernel.X))
-		k.If(i.Lt(n), func() {
-			at := which.Load(i).Mul(k.I32(RowLen))
+		k.If(i.Lt(a.n.Value), func() {
+			at := a.which.Load(i).Mul(k.I32(RowLen))
 			advance := func() {
-				if s.Attr[0]&advanceRate != 0 {
-					h[0] = rate.load(k.I32(0), 1)[0].Convert(dtype.Float64).Re
+				if s.Advance.Rate {
+					h[0] = a.rate.load(k.I32(0), 1)[0].Convert(dtype.Float64).Re
 				}
 				m := make([]kernel.Value, RowMemory)
 				for j := range m {
@@ -131,11 +130,11 @@ func buildAdvance(s *Spec) *kernel.Kernel {
 					rows.Store(at.Add(k.I32(j)), v)
 				}
 			}
-			if s.Attr[0]&advanceFound == 0 {
+			if !s.Advance.Found {
 				advance()
 				return
 			}
-			skip := found.load(k.I32(0), 1)[0].Convert(dtype.Float64).Re
+			skip := a.found.load(k.I32(0), 1)[0].Convert(dtype.Float64).Re
 			k.IfElse(skip.Eq(k.F64(0)), advance, func() { rows.Store(at.Add(k.I32(rowSkip)), k.F64(1)) })
 		})
 	})

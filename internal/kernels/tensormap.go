@@ -12,9 +12,9 @@ func (p *product) mappable(lim *Limits, s *Spec) bool {
 		return false
 	}
 	size := p.a.DType.Size()
-	switch along, bAlong := s.Attr[2]>>8 == layoutDepth, s.Attr[3]>>8 == layoutDepth; {
+	switch along, bAlong := s.Product.Left.Layout == layoutDepth, s.Product.Right.Layout == layoutDepth; {
 	case size == 2:
-	case size == 4 && s.Attr[1]&gemmTF32 != 0:
+	case size == 4 && s.Product.TF32:
 		if !along {
 			return false
 		}
@@ -26,7 +26,11 @@ func (p *product) mappable(lim *Limits, s *Spec) bool {
 		return false
 	}
 	for i := 1; i <= 2; i++ {
-		if int(s.Attr[i+1]&255)*size != 16 || s.Attr[i+1]>>8 == layoutNone || p.lineStride(i)*size >= 1<<40 || p.lineStride(i) <= 0 {
+		side := s.Product.Left
+		if i == 2 {
+			side = s.Product.Right
+		}
+		if int(side.Width)*size != 16 || side.Layout == layoutNone || p.lineStride(i)*size >= 1<<40 || p.lineStride(i) <= 0 {
 			return false
 		}
 		if p.batch.numel() > 1 && (p.batch.stride[i][0] <= 0 || p.batch.stride[i][0]*size >= 1<<40) {
@@ -47,8 +51,8 @@ func (p *product) lineStride(i int) int {
 // mapPlain reports whether the tiles of a product are read by plain arithmetic: lines are then copied as they lie in memory.
 func mapPlain(t dtype.DType, tf32 bool) bool { return t.Size() == 4 && !tf32 }
 
-// tensorMap appends the tensor map of operand o, product.s[i], for tiles of places x depth.
-func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth int, plain bool) {
+// tensorMap returns the tensor map of operand o, product.s[i], for tiles of places x depth.
+func (p *product) tensorMap(i int, o *Operand, count, places, depth int) kir.TensorMap {
 	size := o.DType.Size()
 	// Dimensions and box: along lines, across them, matrices.
 	dims := [3]int{p.k, count, p.batch.numel()}
@@ -62,9 +66,5 @@ func (p *product) tensorMap(l *Launch, i int, o *Operand, count, places, depth i
 	if dims[2] > 1 {
 		matrices = p.batch.stride[i][0] * size
 	}
-	m := kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines, Plain: plain}}
-	for len(l.Args)%kir.MapAlign != kir.MapPlace {
-		l.Args = append(l.Args, 0)
-	}
-	l.Args = m.Append(l.Args)
+	return kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines}}
 }

@@ -36,7 +36,7 @@ func TestTensorMap(t *testing.T) {
 		p.s[1] = [2]int{c.own, c.depth}
 		p.batch.nd, p.batch.size[0], p.batch.stride[1][0] = 1, c.batch, c.matrix
 		l := &Launch{Args: make([]byte, 4)}
-		p.tensorMap(l, 1, &Operand{Ptr: ptr, DType: c.t}, c.count, c.places, c.depths, c.plain)
+		packing(l).tensorMap(&mapArg{host: p.tensorMap(1, &Operand{Ptr: ptr, DType: c.t}, c.count, c.places, c.depths)}, "", c.plain)
 		var got []uint32
 		for at := 48; at < len(l.Args); at += 4 {
 			got = append(got, binary.LittleEndian.Uint32(l.Args[at:]))

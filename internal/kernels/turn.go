@@ -49,7 +49,7 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 	if short := side / 2; short >= 32 && min(p.size[0], p.size[d]) <= short {
 		side = short
 	}
-	l.Spec.Attr = [6]uint16{attrSide: uint16(side), attrTake: uint16(take), attrGive: uint16(give)}
+	l.Spec.Turn = turnSpec{Side: uint8(side), Take: uint8(take), Give: uint8(give)}
 	t := turnOf(&l.Spec)
 	rest := space{count: 2}
 	for e := 1; e < p.nd; e++ {
@@ -59,23 +59,14 @@ func (p *pointPlan) turn(is Issuer, d int) error {
 		}
 	}
 	rest.merge()
-	dims := dimsClass(rest.nd)
-	l.Spec.Class = uint8(dims)
-	l.u64(p.ptr[0])
-	l.u64(p.ptr[1])
-	for _, v := range []int{p.size[0], p.size[d], p.stride[0][d] / t.pack, p.stride[1][0] / t.inPack} {
-		l.i32(v)
-	}
-	blocks := rest.numel()
-	for _, size := range []int{p.size[0], p.size[d]} {
-		n := ceilDiv(size, t.side)
-		blocks *= n
-		v := newDivider(n)
-		l.i32(n)
-		l.u32(v.magic)
-		l.u32(v.shift)
-	}
-	rest.pack(l, dims, 1, 32, 3)
+	l.Spec.Turn.Dims = uint8(dimsClass(rest.nd))
+	across, down := ceilDiv(p.size[0], t.side), ceilDiv(p.size[d], t.side)
+	blocks := rest.numel() * across * down
+	var a turnArgs
+	a.out.host, a.in.host, a.width.host, a.height.host = p.ptr[0], p.ptr[1], p.size[0], p.size[d]
+	a.outStep.host, a.inStep.host, a.across.host = p.stride[0][d]/t.pack, p.stride[1][0]/t.inPack, across
+	a.down.host, a.acrossDivider.host, a.downDivider.host, a.dims.host = down, across, down, &rest
+	a.layout(packing(l))
 	l.Grid = [3]uint32{uint32(blocks), 1, 1}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
 	return is.Issue(l)
@@ -117,12 +108,33 @@ func bitsType(bytes int) dtype.DType {
 
 var _ = register(FamilyTurn, buildTurn)
 
-// Places in Spec.Attr of turned copies: the side of the tiles, the elements of a read and of a write.
-const (
-	attrSide = iota
-	attrTake
-	attrGive
-)
+// turnSpec is what turned copies are specialised on: the side of the tiles, the elements of a read and of a write, and the class of the number of dimensions that
+// remain, as dimsClass gives it.
+type turnSpec struct{ Side, Take, Give, Dims uint8 }
+
+// turnArgs are the arguments of a turned copy. across and down are the numbers of tiles.
+type turnArgs struct {
+	out, in                        bufferArg
+	width, height, outStep, inStep intArg
+	across, down                   intArg
+	acrossDivider, downDivider     dividerArg
+	dims                           striderArg
+}
+
+func (a *turnArgs) layout(p params) {
+	t := turnOf(p.s)
+	p.buffer(&a.out, "out", t.cell)
+	p.bufferRO(&a.in, "in", t.unit)
+	p.i32(&a.width, "width")
+	p.i32(&a.height, "height")
+	p.i32(&a.outStep, "out_step")
+	p.i32(&a.inStep, "in_step")
+	p.i32(&a.across, "across")
+	p.divider(&a.acrossDivider, "across_magic", "across_shift")
+	p.i32(&a.down, "down")
+	p.divider(&a.downDivider, "down_magic", "down_shift")
+	p.strider(&a.dims, "dim", int(p.s.Turn.Dims), 1, 32, operandsFrom(0, 2))
+}
 
 // turn is how a turned copy goes through shared memory.
 type turn struct {
@@ -134,7 +146,7 @@ type turn struct {
 }
 
 func turnOf(s *Spec) turn {
-	t := turn{side: int(s.Attr[attrSide]), take: int(s.Attr[attrTake]), give: int(s.Attr[attrGive]), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
+	t := turn{side: int(s.Turn.Side), take: int(s.Turn.Take), give: int(s.Turn.Give), parts: int(s.Vec), cell: s.Compute, unit: s.Compute, pack: 1, inPack: 1}
 	bytes := s.Compute.Size()
 	t.threads = t.side * t.side * bytes * t.parts / turnBytes
 	if bytes < 4 && t.give > 1 {
@@ -167,16 +179,13 @@ func buildTurn(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("turn"), func(k *kernel.Builder) {
 		t := turnOf(s)
 		k.FixedThreads(t.threads)
-		out, in := k.Buffer("out", t.cell), k.BufferRO("in", t.unit)
-		i32 := func(name string) kernel.Value { return k.Scalar(name, dtype.Int32) }
-		width, height, outStep, inStep := i32("width"), i32("height"), i32("out_step"), i32("in_step")
-		split := func(n kernel.Value, by string) (q, r kernel.Value) {
-			return divide(n, i32(by), k.Scalar(by+"_magic", dtype.Uint32), k.Scalar(by+"_shift", dtype.Uint32))
-		}
-		row, left := split(k.BlockIdx(kernel.X), "across")
-		batch, top := split(row, "down")
+		var a turnArgs
+		a.layout(declaring(k, s))
+		width, height, outStep, inStep := a.width.Value, a.height.Value, a.outStep.Value, a.inStep.Value
+		row, left := a.acrossDivider.divide(k.BlockIdx(kernel.X), a.across.Value)
+		batch, top := a.downDivider.divide(row, a.down.Value)
 		left, top = left.Mul(k.I32(t.side)), top.Mul(k.I32(t.side))
-		base := striderParam(k, "dim", int(s.Class), 2, 32).locate(batch)
+		base := a.dims.locate(batch)
 		at := func(i kernel.Value) kernel.Value {
 			if t.parts == 1 {
 				return i
@@ -196,7 +205,7 @@ func buildTurn(s *Spec) *kernel.Kernel {
 			first := left.Add(y.Add(k.I32(i)).Mul(k.I32(t.pack))).Min(width.Sub(k.I32(t.pack)))
 			index := from.Add(first.Mul(inStep))
 			for range t.pack {
-				lines = append(lines, in.LoadVec(at(index), t.take/t.inPack*t.parts))
+				lines = append(lines, a.in.LoadVec(at(index), t.take/t.inPack*t.parts))
 				index = index.Add(inStep)
 			}
 		}
@@ -219,7 +228,7 @@ func buildTurn(s *Spec) *kernel.Kernel {
 			for n := range t.give / t.pack * t.parts {
 				vs = append(vs, tile[n%t.parts].Load(place.Add(k.I32(n/t.parts*pitch+j))))
 			}
-			k.If(inside.Gt(k.I32(j)), func() { out.StoreVec(at(index), vs...) })
+			k.If(inside.Gt(k.I32(j)), func() { a.out.StoreVec(at(index), vs...) })
 			index = index.Add(outStep.Mul(k.I32(step)))
 		}
 	})

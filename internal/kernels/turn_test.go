@@ -57,7 +57,7 @@ func TestTurnedCopies(t *testing.T) {
 // tiles that are cut off are right then too, and so are those of several batches.
 func TestTurnedAccesses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 2))
-	for dt, most := range map[dtype.DType][2]uint16{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4}, dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {
+	for dt, most := range map[dtype.DType][2]uint8{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4}, dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {
 		h := newHost(t)
 		for name, c := range map[string]struct {
 			in, out    Operand
@@ -77,11 +77,11 @@ func TestTurnedAccesses(t *testing.T) {
 			want := h.readComplex(c.in)
 			check(t, Pointwise(h, Copy, dt, nil, []Operand{c.out}, []Operand{c.in}))
 			for i, side := range []bool{c.take, c.give} {
-				n := uint16(1)
+				n := uint8(1)
 				if side {
 					n = most[i]
 				}
-				if got := h.l.Spec.Attr[attrTake+i]; h.l.Spec.Family != FamilyTurn || got != n {
+				if got := [2]uint8{h.l.Spec.Turn.Take, h.l.Spec.Turn.Give}[i]; h.l.Spec.Family != FamilyTurn || got != n {
 					t.Errorf("%v %s: family %d, %d elements at a time on side %d, want %d", dt, name, h.l.Spec.Family, got, i, n)
 				}
 			}

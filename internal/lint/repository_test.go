@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -86,4 +87,30 @@ func TestOrderLaw(t *testing.T) {
 		t.Fatal(err)
 	}
 	report(t, found)
+}
+
+// TestOrderLawCovers is that the law looks at every package that issues work, those below them included, and names none that is gone.
+func TestOrderLawCovers(t *testing.T) {
+	tree := loadRepository(t)
+	for _, top := range []string{"internal/core", "internal/kernels", "internal/rt", "nn", "optim"} {
+		n := 0
+		for _, p := range tree.Packages {
+			if p.Name == "main" || p.Dir != top && !within(p.Dir, top+"/...") {
+				continue
+			}
+			n++
+			if !slices.ContainsFunc(issuing, func(pattern string) bool { return within(p.Dir, pattern) }) {
+				t.Errorf("%s issues work, and the order law does not look at it", p.Dir)
+			}
+		}
+		if n == 0 {
+			t.Errorf("there is no package %s", top)
+		}
+	}
+	for _, pattern := range issuing {
+		dir := strings.TrimSuffix(pattern, "/...")
+		if !slices.ContainsFunc(tree.Packages, func(p *Package) bool { return p.Dir == dir }) {
+			t.Errorf("the order law names %s, which is no package", pattern)
+		}
+	}
 }

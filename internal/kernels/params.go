@@ -1,0 +1,329 @@
+package kernels
+
+import (
+	"math"
+	"math/bits"
+	"strconv"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kir"
+	"tenon.dev/kernel"
+)
+
+// params goes through the parameters of a kernel, in their order. Where a launch is packed it appends the host's values to the arguments, where the
+// kernel is built it declares the parameters and gives their values there. Each family lists its parameters once, in a method layout that is
+// run both ways, so that launch and kernel cannot disagree. What the list depends on is in the Spec, which both have.
+type params struct {
+	s *Spec
+	// l is the launch that is packed, k the kernel that is built; the other is nil.
+	l *Launch
+	k *kernel.Builder
+}
+
+// packing returns the params that append to l. Its Spec must be complete.
+func packing(l *Launch) params { return params{s: &l.Spec, l: l} }
+
+// declaring returns the params that declare those of the kernel of s.
+func declaring(k *kernel.Builder, s *Spec) params { return params{s: s, k: k} }
+
+// The types of arguments. Each has what the host gives, and embeds what the kernel gets.
+type (
+	intArg struct {
+		host int
+		kernel.Value
+	}
+	floatArg struct {
+		host float64
+		kernel.Value
+	}
+	scalarArg struct {
+		host Scalar
+		Num
+	}
+	// arrayArg and bufferArg are addresses.
+	arrayArg struct {
+		host uint64
+		array
+	}
+	bufferArg struct {
+		host uint64
+		kernel.Buffer
+	}
+	// floatsArg is a number of float64 that depends on the operation.
+	floatsArg struct {
+		host   []float64
+		values []kernel.Value
+	}
+	// listArg is passed by value as a whole.
+	listArg[T int | int32 | uint64] struct {
+		host []T
+		kernel.Array
+	}
+	// dividerArg is a number to divide by, without the number.
+	dividerArg struct {
+		host         int
+		magic, shift kernel.Value
+	}
+	mapArg struct {
+		host kir.TensorMap
+		kernel.TensorMap
+	}
+)
+
+func (a *dividerArg) divide(n, d kernel.Value) (q, r kernel.Value) {
+	return divide(n, d, a.magic, a.shift)
+}
+
+// operandArgs are the arrays of a kernel whose number depends on the operation, and scalarArgs such scalars: the host gives the first, the kernel gets
+// the second.
+type operandArgs struct {
+	host   *[maxOperands]uint64
+	arrays *[maxOperands]array
+}
+
+type scalarArgs struct {
+	host []Scalar
+	nums []Num
+}
+
+// number returns the name of parameter number i of those called name.
+func (p params) number(name string, i int) string {
+	if p.k == nil {
+		return ""
+	}
+	return name + strconv.Itoa(i)
+}
+
+func (p params) i64(a *intArg, name string) {
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Int64)
+		return
+	}
+	p.l.u64(uint64(a.host))
+}
+
+func (p params) u64(a *intArg, name string) {
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Uint64)
+		return
+	}
+	p.l.u64(uint64(a.host))
+}
+
+func (p params) i32(a *intArg, name string) {
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Int32)
+		return
+	}
+	p.l.u32(uint32(int32(a.host)))
+}
+
+// index is an integer of the width of the kernel's indexes.
+func (p params) index(a *intArg, name string) {
+	if p.s.Index == 64 {
+		p.i64(a, name)
+	} else {
+		p.i32(a, name)
+	}
+}
+
+// wide is an Int64 that the kernel uses as an index.
+func (p params) wide(a *intArg, name string) {
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Int64).Convert(indexType(int(p.s.Index)))
+		return
+	}
+	p.l.u64(uint64(a.host))
+}
+
+func (p params) f64(a *floatArg, name string) {
+	if p.k != nil {
+		a.Value = p.k.Scalar(name, dtype.Float64)
+		return
+	}
+	p.l.u64(math.Float64bits(a.host))
+}
+
+// f64s are n parameters called name.
+func (p params) f64s(a *floatsArg, name string, n int) {
+	if p.k != nil {
+		a.values = make([]kernel.Value, n)
+	}
+	for i := range n {
+		if p.k != nil {
+			a.values[i] = p.k.Scalar(p.number(name, i), dtype.Float64)
+			continue
+		}
+		p.l.u64(math.Float64bits(a.host[i]))
+	}
+}
+
+// scalar is a number of type t, which is no half. Integers and bool travel as int64.
+func (p params) scalar(a *scalarArg, name string, t dtype.DType) {
+	if p.k != nil {
+		a.Num = declareScalar(p.k, name, t)
+		return
+	}
+	p.l.scalar(&a.host, t)
+}
+
+func declareScalar(k *kernel.Builder, name string, t dtype.DType) Num {
+	switch {
+	case t.IsComplex():
+		return Num{Re: k.Scalar(name, t.Real()), Im: k.Scalar(name+"_im", t.Real())}
+	case t.IsFloat():
+		return Num{Re: k.Scalar(name, t)}
+	}
+	return Num{Re: k.Scalar(name, dtype.Int64).Convert(t)}
+}
+
+// scalarAt is scalar i of a.
+func (p params) scalarAt(a *scalarArgs, i int, name string, t dtype.DType) {
+	if p.k != nil {
+		a.nums[i] = declareScalar(p.k, name, t)
+		return
+	}
+	p.l.scalar(&a.host[i], t)
+}
+
+func (p params) array(a *arrayArg, name string, t dtype.DType) {
+	if p.k != nil {
+		a.array = declareArray(p.k, name, t)
+		return
+	}
+	p.l.u64(a.host)
+}
+
+func declareArray(k *kernel.Builder, name string, t dtype.DType) array {
+	return array{k.Buffer(name, t.Real()), t}
+}
+
+// operand is operand i of a, of the Spec's type.
+func (p params) operand(a *operandArgs, i int, name string) {
+	if p.k != nil {
+		a.arrays[i] = declareArray(p.k, name, p.s.DTypes[i])
+		return
+	}
+	p.l.u64(a.host[i])
+}
+
+// operands are those in set, of the Spec's types.
+func (p params) operands(a *operandArgs, set operandSet) {
+	for ; set != 0; set &= set - 1 {
+		i := bits.TrailingZeros16(uint16(set))
+		switch outs := int(p.s.Outs); {
+		case p.k == nil:
+			p.l.u64(a.host[i])
+		case i < outs:
+			a.arrays[i] = declareArray(p.k, p.number("out", i), p.s.DTypes[i])
+		default:
+			a.arrays[i] = declareArray(p.k, p.number("in", i-outs), p.s.DTypes[i])
+		}
+	}
+}
+
+func (p params) buffer(a *bufferArg, name string, t dtype.DType) {
+	if p.k != nil {
+		a.Buffer = p.k.Buffer(name, t)
+		return
+	}
+	p.l.u64(a.host)
+}
+
+// bufferRO is a buffer that nobody writes while the kernel runs.
+func (p params) bufferRO(a *bufferArg, name string, t dtype.DType) {
+	if p.k != nil {
+		a.Buffer = p.k.BufferRO(name, t)
+		return
+	}
+	p.l.u64(a.host)
+}
+
+// list is n elements of T; where the host gives fewer, zeros follow.
+func list[T int | int32 | uint64](p params, a *listArg[T], name string, n int) {
+	if p.k != nil {
+		a.Array = p.k.Params(name, listType[T](), n)
+		return
+	}
+	narrow := T(1)<<31<<1 == 0
+	for i := range n {
+		var v T
+		if i < len(a.host) {
+			v = a.host[i]
+		}
+		if narrow {
+			p.l.u32(uint32(v))
+		} else {
+			p.l.u64(uint64(v))
+		}
+	}
+}
+
+func listType[T int | int32 | uint64]() dtype.DType {
+	switch any(T(0)).(type) {
+	case int32:
+		return dtype.Int32
+	case uint64:
+		return dtype.Uint64
+	}
+	return dtype.Int64
+}
+
+// divider is what divides numbers below 2^31 by a.host.
+func (p params) divider(a *dividerArg, magic, shift string) {
+	if p.k != nil {
+		a.magic, a.shift = p.k.Scalar(magic, dtype.Uint32), p.k.Scalar(shift, dtype.Uint32)
+		return
+	}
+	d := newDivider(a.host)
+	p.l.u32(d.magic)
+	p.l.u32(d.shift)
+}
+
+// tensorMap is a map for tiles of matrices; plain says that plain arithmetic reads them.
+func (p params) tensorMap(a *mapArg, name string, plain bool) {
+	switch {
+	case p.k == nil:
+		a.host.Tile.Plain = plain
+		for len(p.l.Args)%kir.MapAlign != kir.MapPlace {
+			p.l.Args = append(p.l.Args, 0)
+		}
+		p.l.Args = a.host.Append(p.l.Args)
+	case plain:
+		a.TensorMap = p.k.PlainTensorMap(name)
+	default:
+		a.TensorMap = p.k.TensorMap(name)
+	}
+}
+
+// striderArg is a space of the host, and what turns its items into the operands' indexes in the kernel.
+type striderArg struct {
+	host *space
+	*strider
+}
+
+// strider has dims dimensions, a number that dimsClass or reduceClass gives, and indexes of the given width in bits. The operands are those in slots; an item
+// is vec elements along the innermost dimension.
+func (p params) strider(a *striderArg, name string, dims, vec, index int, slots operandSet) {
+	words, t := 3, dtype.Uint32 // a size and its divider
+	if index == 64 {
+		words, t = 1, dtype.Int64
+	}
+	sizes, strides := words*(dims-1), slots.count()*dims
+	if p.k == nil {
+		if dims == maxDims {
+			p.l.u32(uint32(a.host.nd))
+		}
+		a.host.packSizes(p.l, sizes/words, vec, index)
+		a.host.packStrides(p.l, dims, vec, index, slots)
+		return
+	}
+	a.strider = &strider{k: p.k, ix: indexType(index), dims: dims, slots: slots.count()}
+	if dims == maxDims {
+		a.nd = p.k.Scalar(name+"_dims", dtype.Int32)
+	}
+	if sizes > 0 {
+		a.sizes = p.k.Params(name+"_sizes", t, sizes)
+	}
+	a.strides = p.k.Params(name+"_strides", a.ix, strides)
+}

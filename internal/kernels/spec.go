@@ -1,0 +1,91 @@
+package kernels
+
+import (
+	"fmt"
+	"math/bits"
+	"reflect"
+	"strings"
+
+	"tenon.dev/dtype"
+)
+
+// Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and all that Build needs to make it. Shapes never
+// enter it, only classes of shapes. A family sets what all have and the field of its own; the others stay zero. No gaps lie between fields, so that a
+// look-up hashes one piece of memory.
+type Spec struct {
+	// Op is the operation within the family.
+	Op uint16
+	// Family selects the engine.
+	Family Family
+	// Compute is the type it computes in, DTypes are those of the operands, outputs first.
+	Compute dtype.DType
+	DTypes  [maxOperands]dtype.DType
+	// Outs and Ins count the operands.
+	Outs, Ins uint8
+	// Index is the width of indexes in bits, Vec the elements per access.
+	Index, Vec uint8
+
+	Assert      assertSpec
+	Multinomial multinomialSpec
+	Random      randomSpec
+	Dropout     dropoutSpec
+	Advance     advanceSpec
+	NLL         nllSpec
+	Indexed     indexSpec
+	Sort        sortSpec
+	Segment     segmentSpec
+	Turn        turnSpec
+	Conv        convSpec
+	Product     productSpec
+	Point       pointSpec
+	Reduce      reduceSpec
+	Rows        rowSpec
+}
+
+// specCommon is how many fields of Spec all families have.
+const specCommon = 8
+
+// operandSet is a set of operands, a bit each, outputs first.
+type operandSet uint16
+
+func (s operandSet) has(i int) bool { return s>>i&1 != 0 }
+func (s *operandSet) add(i int)     { *s |= 1 << i }
+func (s operandSet) count() int     { return bits.OnesCount16(uint16(s)) }
+
+// operandsFrom returns the n operands from number first on.
+func operandsFrom(first, n int) operandSet { return (1<<n - 1) << first }
+
+// name returns the kernel name of s: equal specs have equal names, different ones different names.
+func (s *Spec) name(prefix string) string {
+	var b strings.Builder
+	b.WriteString(prefix)
+	for _, d := range s.DTypes[:s.Outs+s.Ins] {
+		if d == dtype.Invalid {
+			b.WriteString("_s")
+			continue
+		}
+		b.WriteString("_" + d.Short())
+	}
+	fmt.Fprintf(&b, "_%s_i%d_v%d", s.Compute.Short(), s.Index, s.Vec)
+	v := reflect.ValueOf(s).Elem()
+	for i := specCommon; i < v.NumField(); i++ {
+		nameFields(&b, "_", v.Field(i))
+	}
+	return b.String()
+}
+
+// nameFields appends what a family's spec says, without what is zero: field and number.
+func nameFields(b *strings.Builder, prefix string, v reflect.Value) {
+	for i := range v.NumField() {
+		f, label := v.Field(i), prefix+strings.ToLower(v.Type().Field(i).Name)
+		switch {
+		case f.Kind() == reflect.Struct:
+			nameFields(b, label, f)
+		case f.IsZero():
+		case f.Kind() == reflect.Bool:
+			b.WriteString(label)
+		default:
+			fmt.Fprintf(b, "%s%d", label, f.Uint())
+		}
+	}
+}
