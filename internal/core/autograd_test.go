@@ -34,7 +34,7 @@ func opened(t *testing.T, f func(t *testing.T, x *Exec)) {
 			before := live.Load()
 			x := New(dev, host)
 			x.Scope(func(x *Exec) { f(t, x) })
-			if n := live.Load() - before; n != 0 {
+			if n := live.Load() - before; n > 0 { // loose ones of other tests may have gone
 				t.Errorf("%d storages are left after the scope", n)
 			}
 			if x.s.depth != 0 || x.s.scope != nil || len(x.s.doing) != 0 {
