@@ -188,6 +188,27 @@ func TestCrossEntropyVariants(t *testing.T) {
 	})
 }
 
+// Probabilities of no classes, or of no rows, have a mean that is NaN and a sum that is 0, with a gradient as empty as they are.
+func TestCrossEntropyOfNothing(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, shape := range [][]int{{3, 0}, {0, 3}, {0}, {2, 0, 3}} {
+			for _, smoothing := range []float64{0, .1} {
+				a := x.Ones(shape, dtype.Float32).SetRequiresGrad(true)
+				y := x.CrossEntropy(a, x.Ones(shape, dtype.Float32), nil, CrossEntropyOpt{LabelSmoothing: smoothing})
+				if v := floats(t, x, y); len(v) != 1 || v[0] == v[0] {
+					t.Errorf("shape %v: the mean is %v", shape, v)
+				}
+				if err := x.Backward(y, nil, BackwardOpt{}); err != nil || !sameShape(a.Grad().Shape(), shape) {
+					t.Errorf("shape %v: gradient %v, %v", shape, a.Grad(), err)
+				}
+				if v := floats(t, x, x.CrossEntropy(a, a, nil, CrossEntropyOpt{Reduction: "sum"})); len(v) != 1 || v[0] != 0 {
+					t.Errorf("shape %v: the sum is %v", shape, v)
+				}
+			}
+		}
+	})
+}
+
 func TestLossErrors(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in, target := x.Zeros([]int{2, 3}, dtype.Float32), From(x, []int64{0, 1})
