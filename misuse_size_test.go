@@ -37,20 +37,28 @@ func (d small) HostAlloc(t driver.Thread, n uint64) ([]byte, error) {
 	return d.Device.HostAlloc(t, n)
 }
 
-// idle opens a device whose kernels do nothing.
-func idle(t testing.TB) *tenon.Exec {
+// openIdle opens a device whose kernels do nothing.
+func openIdle() (*tenon.Exec, error) {
 	host, err := rt.Host()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(own driver.Device) driver.Device {
 		own.Close()
 		return small{null.New("")}
 	}})
 	if err != nil {
+		return nil, err
+	}
+	return (*tenon.Exec)(core.New(dev, host)), nil
+}
+
+// idle opens a device whose kernels do nothing, until the test ends.
+func idle(t testing.TB) *tenon.Exec {
+	x, err := openIdle()
+	if err != nil {
 		t.Fatal(err)
 	}
-	x := (*tenon.Exec)(core.New(dev, host))
 	t.Cleanup(func() { x.Close() })
 	return x
 }

@@ -24,7 +24,7 @@ import (
 // walk calls functions of the public API by reflection with arguments that are wrong in some way. A call may succeed or be refused by a
 // *fault.Error with a sentence, a kind and, where it panics, the operation and a line; anything else fails the test.
 type walk struct {
-	t      *testing.T
+	t      testing.TB
 	rand   *rand.Rand
 	x      *tenon.Exec
 	other  *tenon.Exec // of another device
@@ -66,7 +66,7 @@ var profiles = []struct {
 	{"truth", []int{2, 2}, tenon.Bool}, {"no classes", []int{3, 0}, tenon.Float32},
 }
 
-func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
+func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -363,7 +363,13 @@ func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect
 }
 
 // invoke calls f and returns its error result.
-func invoke(f reflect.Value, in []reflect.Value) (err error) {
+func invoke(f reflect.Value, in []reflect.Value) error {
+	_, err := results(f, in)
+	return err
+}
+
+// results calls f and returns its results, the last of which may be an error.
+func results(f reflect.Value, in []reflect.Value) (out []reflect.Value, err error) {
 	if n := f.Type().NumOut(); n > 0 && f.Type().Out(n-1) == reflect.TypeFor[error]() {
 		defer func() {
 			if r := recover(); r != nil {
@@ -375,7 +381,6 @@ func invoke(f reflect.Value, in []reflect.Value) (err error) {
 			}
 		}()
 	}
-	var out []reflect.Value
 	if f.Type().IsVariadic() {
 		out = f.CallSlice(in)
 	} else {
@@ -383,17 +388,17 @@ func invoke(f reflect.Value, in []reflect.Value) (err error) {
 	}
 	for _, o := range out {
 		if err, ok := o.Interface().(error); ok {
-			return returned{err}
+			return out, returned{err}
 		}
 		if o.Type().CanSeq2() && o.Kind() == reflect.Func {
 			for _, v := range o.Seq2() {
 				if err, ok := v.Interface().(error); ok && err != nil {
-					return returned{err}
+					return out, returned{err}
 				}
 			}
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // thrown is an error with which a function panicked that could have returned it.
