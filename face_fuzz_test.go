@@ -298,6 +298,9 @@ func (p *faceProgram) call(x *tenon.Exec) {
 		p.keep(out)
 		return err
 	})
+	if fault.KindOf(err) == fault.OutOfMemory {
+		p.calls += faceCalls / 8 // it took collections of garbage, which are slow: Go's fuzzer stops what runs for ten seconds
+	}
 	p.w.judge(m.name, err, "")
 	if p.w.t.Failed() {
 		p.w.t.Fatalf("after\n%s", strings.Join(p.log, "\n"))
@@ -339,7 +342,7 @@ func (p *faceProgram) end(before int) int {
 	}
 	w := p.w
 	*p = faceProgram{faceDevice: &faceDevice{w: w}}
-	for range 1000 { // what only the tape kept goes with it
+	for range 200 { // what only the tape kept goes with it
 		if core.LiveStorages() <= before {
 			return 0
 		}
