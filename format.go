@@ -15,13 +15,16 @@ const (
 )
 
 // Format returns the elements as text for people, in brackets by dimension, with type, shape and device behind: [[1 2] [3 4]] float32[2 2] on CPU.
-// Floats have four digits; of more than 1,000 elements only the first and last three along each dimension are shown and copied. It waits for the
-// work that makes them.
+// Floats have four digits; of more than 1,000 elements only the first and last three along each dimension are shown and copied; no elements are
+// [], whatever the shape. It waits for the work that makes them.
 func (x *Exec) Format(t *Tensor) (text string, err error) {
 	stopped := Try(func() {
 		x.NoGrad().Scope(func(x *Exec) {
 			part, cut := x.ends(t)
 			f := formatter{shape: part.Shape(), cut: cut}
+			if t.Numel() == 0 {
+				f.shape = []int{0} // the rows of nothing may be many
+			}
 			if f.words, err = x.words(part); err != nil {
 				return
 			}

@@ -24,7 +24,7 @@ import (
 // walk calls functions of the public API by reflection with arguments that are wrong in some way. A call may succeed or be refused by a
 // *fault.Error with a sentence, a kind and, where it panics, the operation and a line; anything else fails the test.
 type walk struct {
-	t      *testing.T
+	t      testing.TB
 	rand   *rand.Rand
 	x      *tenon.Exec
 	other  *tenon.Exec // of another device
@@ -63,10 +63,10 @@ var profiles = []struct {
 }{
 	{"matrix", []int{2, 2}, tenon.Float32}, {"vector", []int{3}, tenon.Float32}, {"image", []int{2, 2, 3, 3}, tenon.Float32}, {"number", nil, tenon.Float64},
 	{"integers", []int{2, 2}, tenon.Int64}, {"complex", []int{2, 2}, tenon.Complex64}, {"empty", []int{0, 2}, tenon.Float32}, {"batch", []int{2, 2, 2}, tenon.BFloat16},
-	{"truth", []int{2, 2}, tenon.Bool},
+	{"truth", []int{2, 2}, tenon.Bool}, {"no classes", []int{3, 0}, tenon.Float32},
 }
 
-func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
+func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	before := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // captures of functions that do nothing
 	t.Cleanup(func() { slog.SetDefault(before) })
@@ -85,6 +85,8 @@ func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
 		tensor("leaf", func(x *tenon.Exec) any { return x.Ones([]int{2, 2}, tenon.Float32).SetRequiresGrad(true) }, false),
 		tensor("row", func(x *tenon.Exec) any { return x.Ones([]int{1, 7}, tenon.Float32) }, false),
 		tensor("deep", func(x *tenon.Exec) any { return x.Ones([]int{1, 2, 1, 2, 1, 2, 1}, tenon.Float32) }, false),
+		tensor("host number", func(x *tenon.Exec) any { return x.Host().Ones(nil, tenon.Float64) }, false),
+		tensor("host matrix", func(x *tenon.Exec) any { return x.Host().Ones([]int{2, 2}, tenon.Float32) }, false),
 		tensor("far index", func(x *tenon.Exec) any { return x.Full([]int{2, 2}, 1e9, tenon.Int64) }, false),
 	)
 	w.add((*tenon.Tensor)(nil), tensors...)
@@ -94,16 +96,17 @@ func newWalk(t *testing.T, x, other *tenon.Exec) *walk {
 	}
 	w.add([]*tenon.Tensor(nil), append(lists[:len(profiles):len(profiles)],
 		append(lists[len(profiles):], good("nil", []*tenon.Tensor(nil)), good("none", []*tenon.Tensor{}))...)...)
-	w.add(0, good("0", 0), good("1", 1), good("-1", -1), good("2", 2), good("7", 7), good("-9", -9), good("max", math.MaxInt), good("min", math.MinInt))
+	w.add(0, good("0", 0), good("1", 1), good("-1", -1), good("2", 2), good("7", 7), good("-9", -9), good("large", 1<<32), good("max", math.MaxInt), good("min", math.MinInt))
 	w.add(int64(0), good("0", int64(0)), good("3", int64(3)), good("-3", int64(-3)), good("max", int64(math.MaxInt64)), good("min", int64(math.MinInt64)))
 	w.add(uint64(0), good("0", uint64(0)), good("7", uint64(7)), good("max", uint64(math.MaxUint64)))
-	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("huge", 1e300))
+	w.add(0.0, good("0.5", 0.5), good("0", 0.0), good("-1", -1.0), good("NaN", math.NaN()), good("Inf", math.Inf(1)), good("large", 1e10), good("huge", 1e300))
 	w.add(complex(0, 0), good("i", 1i), good("0", 0i), good("NaN", complex(math.NaN(), math.Inf(1))))
 	w.add(false, good("false", false), good("true", true))
 	w.add("", good("empty", ""), good("nonsense", "nonsense\x00"))
 	w.add([]int(nil), good("nil", []int(nil)), good("0", []int{0}), good("2 2", []int{2, 2}), good("0 1", []int{0, 1}), good("-1", []int{-1}), good("none", []int{}), good("9", []int{9}),
-		good("twice", []int{1, 1}), good("negative", []int{-5, 3}), good("max", []int{math.MaxInt}), good("min", []int{math.MinInt, 2}), good("huge", []int{1 << 60}),
-		good("many", []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), good("zero", []int{0, 0, 0, 0}))
+		good("twice", []int{1, 1}), good("negative", []int{-5, 3}), good("max", []int{math.MaxInt}), good("min", []int{math.MinInt, 2}), good("huge", []int{1 << 60}), good("large", []int{1 << 32}),
+		good("many", []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}), good("zero", []int{0, 0, 0, 0}),
+		good("round", []int{math.MaxInt, math.MaxInt, 2}))
 	w.add([2]int{}, good("1", [2]int{1, 1}), good("0", [2]int{}), good("2", [2]int{2, 2}), good("-1", [2]int{-1, 1}), good("max", [2]int{math.MaxInt, math.MaxInt}), good("min", [2]int{math.MinInt, 1}))
 	w.add([3]int{}, good("1", [3]int{1, 1, 1}), good("0", [3]int{}), good("-1", [3]int{-1, 1, 1}), good("max", [3]int{math.MaxInt, 1, 1}))
 	w.add([]byte(nil), good("nil", []byte(nil)), good("none", []byte{}), good("3", make([]byte, 3)), good("16", make([]byte, 16)))
@@ -360,7 +363,13 @@ func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect
 }
 
 // invoke calls f and returns its error result.
-func invoke(f reflect.Value, in []reflect.Value) (err error) {
+func invoke(f reflect.Value, in []reflect.Value) error {
+	_, err := results(f, in)
+	return err
+}
+
+// results calls f and returns its results, the last of which may be an error.
+func results(f reflect.Value, in []reflect.Value) (out []reflect.Value, err error) {
 	if n := f.Type().NumOut(); n > 0 && f.Type().Out(n-1) == reflect.TypeFor[error]() {
 		defer func() {
 			if r := recover(); r != nil {
@@ -372,7 +381,6 @@ func invoke(f reflect.Value, in []reflect.Value) (err error) {
 			}
 		}()
 	}
-	var out []reflect.Value
 	if f.Type().IsVariadic() {
 		out = f.CallSlice(in)
 	} else {
@@ -380,17 +388,17 @@ func invoke(f reflect.Value, in []reflect.Value) (err error) {
 	}
 	for _, o := range out {
 		if err, ok := o.Interface().(error); ok {
-			return returned{err}
+			return out, returned{err}
 		}
 		if o.Type().CanSeq2() && o.Kind() == reflect.Func {
 			for _, v := range o.Seq2() {
 				if err, ok := v.Interface().(error); ok && err != nil {
-					return returned{err}
+					return out, returned{err}
 				}
 			}
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // thrown is an error with which a function panicked that could have returned it.
@@ -499,32 +507,65 @@ func methods(sample any, do func(name string, f reflect.Value), leave ...string)
 	}
 }
 
+// walkMemory is the memory of the devices that are walked, so that a call whose result is large is refused before it has worked for seconds.
+const walkMemory = 64 << 20
+
+// limited lets the processor have walkMemory until the test ends.
+func limited(t testing.TB) {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := x.Device()
+	t.Cleanup(func() {
+		if err := d.SetMemoryFraction(1); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := errors.Join(d.EmptyCache(), d.SetMemoryFraction(walkMemory/float64(d.TotalMemory()))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// simulated opens a device of walkMemory, and closes it when the test ends.
+func simulated(t testing.TB) *tenon.Exec {
+	x, err := tenon.Open(tenon.Sim(walkMemory))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
 // TestMisuseWalk: whatever the operations are called with, no call ends in a panic of Go's runtime, hangs, or takes what is no tensor for one.
 func TestMisuseWalk(t *testing.T) {
-	open(t, func(t *testing.T, x *tenon.Exec) {
-		other, err := tenon.Open(tenon.Sim(1 << 30))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer other.Close()
-		w := newWalk(t, x, other)
-		if t.Name() == "TestMisuseWalk/sim" {
-			w.few = true
-			w.again = func() *tenon.Exec {
-				x, err := tenon.Open(tenon.Sim(0))
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { x.Close() })
-				return x
-			}
-		}
-		methods(x, w.function, "Close")
+	limited(t)
+	walked := func(t *testing.T, w *walk) {
+		methods(w.x, w.function, "Close")
 		methods((*tenon.Tensor)(nil), w.function)
 		for msg, what := range w.said {
 			t.Logf("%s\n\t\t%s", msg, what)
 		}
+	}
+	t.Run("sim", func(t *testing.T) {
+		w := newWalk(t, simulated(t), simulated(t))
+		w.few = true
+		w.again = func() *tenon.Exec { return simulated(t) }
+		walked(t, w)
 	})
+	for name, sel := range map[string]tenon.Selector{"cpu": tenon.CPU(), "cuda": tenon.CUDA(0)} {
+		if name == "cuda" && tenon.GPUs() == 0 {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			x, err := tenon.Open(sel)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			walked(t, newWalk(t, x, simulated(t)))
+		})
+	}
 }
 
 // Every call is sound or refused while a graph is captured, and the device works on after it.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"tenon.dev/internal/cost"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what is found as what is expected")
@@ -323,12 +325,9 @@ func FuzzParseReport(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var r *Report
 		var err error
-		bytesOf := allocated(t, func() {
+		cost.Within(t, 1<<20+1000*len(text), func() {
 			r, err = ParseReport(bytes.NewReader(text), ParseOptions{Tool: Memcheck, Libraries: DefaultLibraries()})
 		})
-		if most := uint64(1<<20 + 1000*len(text)); bytesOf > most {
-			t.Fatalf("%d bytes are allocated for %d", bytesOf, len(text))
-		}
 		if r == nil || err != nil && !errors.Is(err, ErrCount) && !errors.Is(err, ErrNoSummary) {
 			t.Fatalf("%v, %v", r, err)
 		}

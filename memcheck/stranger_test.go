@@ -8,11 +8,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"tenon.dev/internal/cost"
 	"tenon.dev/internal/terminal"
 )
 
@@ -35,7 +35,9 @@ func strange(t *testing.T, text string) string {
 
 // What no run has is an error with the file and the line, whoever reads the journal.
 func TestStrangeJournals(t *testing.T) {
-	head := func(with string) string { return strings.Replace(strangeHead, `"jobs":1,"limit_seconds":1`, with, 1) + strangeTest("") }
+	head := func(with string) string {
+		return strings.Replace(strangeHead, `"jobs":1,"limit_seconds":1`, with, 1) + strangeTest("")
+	}
 	report := func(with string) string {
 		return strangeHead + strangeTest(`,"report":{"errors":1,"groups":1,"findings":[`+with+`]}`)
 	}
@@ -242,18 +244,6 @@ func (s *sized) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// allocated returns how many bytes f allocates, and fails the test if it does not end.
-func allocated(t *testing.T, f func()) uint64 {
-	t.Helper()
-	stuck := time.AfterFunc(2*time.Minute, func() { panic("the input is small, and its reading does not end") })
-	defer stuck.Stop()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 // FuzzReadJournal: whatever a file holds, it is read, joined and shown with memory, time and output in proportion to its length, and nothing that it says
 // is shown unescaped.
 func FuzzReadJournal(f *testing.F) {
@@ -270,7 +260,10 @@ func FuzzReadJournal(f *testing.F) {
 		var junit bytes.Buffer
 		var shown string
 		var page sized
-		heap := allocated(t, func() {
+		most := 4<<20 + 4000*len(text)
+		cost.Within(t, most, func() {
+			junit.Reset()
+			shown, page = "", 0
 			res := newResults()
 			if res.join(bytes.NewReader(text)) != nil || res.join(bytes.NewReader(text)) != nil {
 				return
@@ -281,8 +274,8 @@ func FuzzReadJournal(f *testing.F) {
 				t.Fatal(err)
 			}
 		})
-		if most := 4<<20 + 4000*len(text); heap > uint64(most) || int(page) > most || junit.Len() > most || len(shown) > 64<<10 {
-			t.Fatalf("%d bytes are allocated for %d, %d of a page, %d of XML and %d of text", heap, len(text), page, junit.Len(), len(shown))
+		if int(page) > most || junit.Len() > most || len(shown) > 64<<10 {
+			t.Fatalf("%d bytes are given %d of a page, %d of XML and %d of text", len(text), page, junit.Len(), len(shown))
 		}
 		for _, r := range shown {
 			if !terminal.Shown(r) && r != '\n' {

@@ -3,6 +3,7 @@ package memviz
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"hash/crc32"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"tenon.dev/internal/cost"
 	"tenon.dev/internal/snapshot"
 )
 
@@ -81,6 +83,9 @@ func TestColumnVersion(t *testing.T) {
 	}
 }
 
+// usingBytes is what loading a file of size bytes and asking all of it may allocate.
+func usingBytes(size int) int { return 16<<20 + 1000*size }
+
 // FuzzColumns opens damaged column files whose checksums are right, so that what is read is what is checked.
 func FuzzColumns(f *testing.F) {
 	whole := columnBytes(f, 200)
@@ -116,10 +121,11 @@ func FuzzColumns(f *testing.F) {
 		if err := w.finish(); err != nil {
 			t.Fatal(err)
 		}
-		rec, err := load("fuzzed", bytes.NewReader(out.Bytes()), int64(out.Len()))
-		if err == nil {
-			useAll(rec)
-		}
+		cost.Within(t, usingBytes(out.Len()), func() {
+			if rec, err := load("fuzzed", bytes.NewReader(out.Bytes()), int64(out.Len())); err == nil {
+				useAll(rec)
+			}
+		})
 	})
 }
 
@@ -128,9 +134,47 @@ func FuzzColumnFile(f *testing.F) {
 	f.Add(columnBytes(f, 200))
 	f.Add([]byte(columnMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if rec, err := load("fuzzed", bytes.NewReader(b), int64(len(b))); err == nil {
-			useAll(rec)
-		}
+		cost.Within(t, usingBytes(len(b)), func() {
+			if rec, err := load("fuzzed", bytes.NewReader(b), int64(len(b))); err == nil {
+				useAll(rec)
+			}
+		})
+	})
+}
+
+// FuzzImport reads anything as a snapshot's file, plain or compressed. What comes of it can be looked at.
+func FuzzImport(f *testing.F) {
+	var b bytes.Buffer
+	var trace []snapshot.Event
+	s, err := newProgram(1, 60, func(b []snapshot.Event) error { trace = append(trace, b...); return nil }).run()
+	if err != nil {
+		f.Fatal(err)
+	}
+	s.Traces[0] = trace
+	if err := s.Write(&b); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	if _, err := w.Write(b.Bytes()); err != nil {
+		f.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(z.Bytes())
+	f.Add([]byte("(dVdevice_traces\n(l(l(dVaction\nValloc\nsVaddr\nI1\nsVsize\nI1\nsaas."))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		cost.Within(t, 128<<20+4096*len(b), func() { // eight times what the snapshot's reader may hold, of which growing slices leave most as garbage
+			rec, err := Import(bytes.NewReader(b), "fuzzed", Options{NoCache: true})
+			if err != nil {
+				return
+			}
+			if err := errors.Join(useAll(rec), rec.Close()); err != nil {
+				t.Error(err)
+			}
+		})
 	})
 }
 

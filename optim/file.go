@@ -105,6 +105,10 @@ func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 			failed = fmt.Errorf("its param_groups cannot be read: %w", err)
 			return
 		}
+		if failed = keysOnce(f.Metadata()[metaGroups]); failed != nil {
+			failed = fmt.Errorf("its param_groups cannot be read: %w", failed)
+			return
+		}
 		for _, a := range f.Infos() {
 			from.arrays[a.Name] = savedArray{a.DType, a.Shape, func() ([]byte, error) { return f.Read(a.Name) }}
 		}
@@ -211,6 +215,7 @@ func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
 	}
 	var fresh []*group[O]
 	var rates []float64
+	seen := map[int]bool{}
 	done := false
 	defer func() {
 		if !done {
@@ -237,6 +242,12 @@ func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
 		if len(saved.Params) != len(g.params) {
 			return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: group %d has %d parameters, here %d",
 				i, len(saved.Params), len(g.params))
+		}
+		for _, n := range saved.Params {
+			if seen[n] {
+				return fmt.Errorf("parameter %d is in the parameter groups twice; each parameter has a number of its own", n)
+			}
+			seen[n] = true
 		}
 		if err := o.loadGroup(x, from, n, saved.Params); err != nil {
 			return err

@@ -369,7 +369,7 @@ type training struct {
 	o  optim.Optimizer
 }
 
-func newTraining(t *testing.T, x *tenon.Exec, kind string) *training {
+func newTraining(t testing.TB, x *tenon.Exec, kind string) *training {
 	t.Helper()
 	tr := &training{}
 	x.Generator().SetSeed(7)

@@ -26,7 +26,7 @@ func newScaler(t *testing.T, opt optim.GradScalerOpt) *optim.GradScaler {
 }
 
 // ok fails the test with the first error.
-func ok(t *testing.T, errs ...error) {
+func ok(t testing.TB, errs ...error) {
 	t.Helper()
 	for _, err := range errs {
 		if err != nil {

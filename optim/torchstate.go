@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -124,13 +125,20 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 		if i == len(path) {
 			break
 		}
-		if at, ok = d.Get(key); !ok {
+		var err error
+		if at, ok, err = only(d, key); err != nil {
+			return nil, err
+		}
+		if !ok {
 			return nil, fmt.Errorf("the file has no %s", strings.Join(path[:i+1], "."))
 		}
 	}
 	root := at.(*torchfile.Dict)
-	state, _ := root.Get("state")
-	groups, _ := root.Get("param_groups")
+	state, _, err1 := only(root, "state")
+	groups, _, err2 := only(root, "param_groups")
+	if err := cmp.Or(err1, err2); err != nil {
+		return nil, err
+	}
 	states, ok1 := state.(*torchfile.Dict)
 	list, ok2 := groups.([]any)
 	if !ok1 || !ok2 {
@@ -144,12 +152,17 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 		}
 		from.groups = append(from.groups, text)
 	}
+	seen := map[int64]bool{}
 	for i, k := range states.Keys {
 		number, ok1 := k.(int64)
 		values, ok2 := states.Values[i].(*torchfile.Dict)
 		if !ok1 || !ok2 {
 			return nil, fmt.Errorf("the state of parameter %v cannot be read", k)
 		}
+		if seen[number] {
+			return nil, fmt.Errorf("the state of parameter %d is there twice; a state dict has each key once", number)
+		}
+		seen[number] = true
 		if err := from.add(f, int(number), values); err != nil {
 			return nil, err
 		}
@@ -159,14 +172,16 @@ func torchState(f *torchfile.File, path []string) (*savedState, error) {
 
 // add notes what is remembered of a parameter.
 func (s *savedState) add(f *torchfile.File, number int, values *torchfile.Dict) error {
+	seen := map[string]bool{}
 	for i, k := range values.Keys {
 		what, ok := k.(string)
 		if !ok {
 			return fmt.Errorf("the state of parameter %d has the key %v", number, k)
 		}
-		if _, twice := s.arrays[stateKey(number, what)]; twice {
-			return fmt.Errorf("%q of parameter %d is there twice", what, number)
+		if seen[what] {
+			return fmt.Errorf("%q of parameter %d is there twice; a state dict has each key once", what, number)
 		}
+		seen[what] = true
 		switch v := values.Values[i].(type) {
 		case nil: // such as a buffer that is not there yet
 		case *torchfile.Tensor:
@@ -200,12 +215,16 @@ func groupText(f *torchfile.File, group any) (json.RawMessage, error) {
 	if !ok {
 		return nil, fmt.Errorf("it is no dict")
 	}
-	out := map[string]any{}
+	out, seen := map[string]any{}, map[string]bool{}
 	for i, k := range g.Keys {
 		key, ok := k.(string)
 		if !ok {
 			return nil, fmt.Errorf("it has the key %v", k)
 		}
+		if seen[key] {
+			return nil, twice(key)
+		}
+		seen[key] = true
 		switch v := g.Values[i].(type) {
 		case bool, int64, float64, string, []any:
 			out[key] = v

@@ -10,12 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/cost"
 )
 
 // raw makes a file from header text and data.
@@ -357,19 +357,17 @@ func hostile() map[string][]byte {
 }
 
 // openingBytes is what opening a file of size bytes may allocate.
-func openingBytes(size int) uint64 { return 1<<20 + 64*uint64(size) }
+func openingBytes(size int) int { return 1<<20 + 64*size }
 
 // However hostile a header is, it takes memory in proportion to its length, and its error is short.
 func TestHostileHeaders(t *testing.T) {
 	for says, b := range hostile() {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, err := New(bytes.NewReader(b), int64(len(b)))
-		runtime.ReadMemStats(&after)
+		var err error
+		n := cost.Of(func() { _, err = New(bytes.NewReader(b), int64(len(b))) })
 		if says == "" != (err == nil) || err != nil && (!strings.Contains(err.Error(), says) || len(err.Error()) > 1000) {
 			t.Errorf("got %.2000v, want one short error with %q", err, says)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > openingBytes(len(b)) {
+		if n > uint64(openingBytes(len(b))) {
 			t.Errorf("%q: %d bytes of a file took %d", says, len(b), n)
 		}
 	}
@@ -388,13 +386,9 @@ func FuzzNew(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		one, err := open(b)
-		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > openingBytes(len(b)) {
-			t.Errorf("%d bytes were allocated for a file of %d", n, len(b))
-		}
+		var one *File
+		var err error
+		cost.Within(t, openingBytes(len(b)), func() { one, err = open(b) })
 		if err != nil {
 			if k := fault.KindOf(err); k != fault.Invalid && k != fault.Unsupported {
 				t.Fatalf("kind %v: %v", k, err)

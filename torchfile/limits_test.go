@@ -6,11 +6,11 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/cost"
 	"tenon.dev/torchfile"
 )
 
@@ -105,15 +105,6 @@ func hostile(t testing.TB) map[string][]byte {
 	}
 }
 
-// allocated is how many bytes f allocates.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
 // What a file may ask for is bounded by its length, as a whole; the limits can allow more, or less.
 func TestLimits(t *testing.T) {
 	files := hostile(t)
@@ -124,7 +115,7 @@ func TestLimits(t *testing.T) {
 	} {
 		b := files[name]
 		var err error
-		n := allocated(func() { _, err = torchfile.New(bytes.NewReader(b), int64(len(b))) })
+		n := cost.Of(func() { _, err = torchfile.New(bytes.NewReader(b), int64(len(b))) })
 		if want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", name, err, want)
 		}

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"tenon.dev/internal/cost"
 )
 
 // write puts text in a file of its own and returns the name.
@@ -178,7 +180,9 @@ func FuzzImages(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		images, err := read(bytes.NewReader(text), "a.csv")
+		var images []image
+		var err error
+		cost.Within(t, 2<<20+10_000*len(text), func() { images, err = read(bytes.NewReader(text), "a.csv") })
 		if err != nil && (images != nil || !strings.Contains(err.Error(), "a.csv") || strings.ContainsAny(err.Error(), "\r\n")) {
 			t.Errorf("%d images and %q", len(images), err)
 		}

@@ -39,6 +39,9 @@ func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 			if err := d.adoptable(&segments[i]); err != nil {
 				return live, err
 			}
+			if i > 0 && segments[i].Addr < segments[i-1].Addr+segments[i-1].TotalSize {
+				return live, overlaps(&segments[i])
+			}
 		}
 		l := d.adoptiveSilo(s, private)
 		if s.Expandable && d.virtual != nil {
@@ -101,9 +104,13 @@ func (d *Device) adoptable(s *SegmentInfo) error {
 	}
 	i, ok := slices.BinarySearchFunc(d.segments, s.Addr, segmentByAddr)
 	if ok || i > 0 && d.segments[i-1].addr+d.segments[i-1].size > s.Addr || i < len(d.segments) && d.segments[i].addr < at {
-		return fault.New(fault.Invalid, "the segment of %d bytes at %#x overlaps another", s.TotalSize, s.Addr)
+		return overlaps(s)
 	}
 	return nil
+}
+
+func overlaps(s *SegmentInfo) error {
+	return fault.New(fault.Invalid, "the segment of %d bytes at %#x overlaps another", s.TotalSize, s.Addr)
 }
 
 // adoptiveSilo returns where the blocks of s belong.

@@ -143,4 +143,19 @@ func TestAdoptErrors(t *testing.T) {
 			t.Errorf("%d live blocks before the error", len(live))
 		}
 	}
+	// Nor may the runs of one expandable segment, which are adopted together.
+	page := uint64(2 * mib)
+	for _, by := range []uint64{0, page, 3 * page} {
+		b := newBench(t, 1<<30, "", Options{})
+		run := func(addr uint64) SegmentInfo {
+			return SegmentInfo{Addr: addr, TotalSize: 4 * page, Expandable: true, Blocks: []BlockInfo{{Addr: addr, Size: 4 * page}}}
+		}
+		for _, runs := range [][]SegmentInfo{{run(1 << 30), run(1<<30 + by)}, {run(1<<30 + by), run(1 << 30)}} {
+			live, err := b.Adopt(runs)
+			b.fails(err, fault.Invalid, "overlaps another")
+			if len(live) != 0 || len(b.Segments()) != 0 {
+				t.Errorf("%d live blocks in %d segments are left", len(live), len(b.Segments()))
+			}
+		}
+	}
 }

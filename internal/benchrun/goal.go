@@ -212,6 +212,10 @@ var catalogue = []Section{
 		{"memcheck.Instant:times-bare", "times-bare", "1,000 tests that end at once, of the time of the bare processes (`bench/sim.sh … memcheck`)", "", atMost(1.3)},
 		{"memcheck.memory", "MiB", "the runner's peak memory while two tests print 100 MB each", "", atMost(100)},
 	}},
+	{"Fuzzing (`bench/fuzz.sh`)", []Entry{
+		{"fuzz.executions", "executions", "of all fuzz targets together, with inputs that they make", "", atLeast(1e8)},
+		{"fuzz.findings", "targets", "of those in which an input failed", "", atMost(0)},
+	}},
 	{"Start", []Entry{
 		{"start.cold", "s", "process start to first add on a GPU, no kernel cached", "", atMost(0.6)},
 		{"start.warm", "s", "process start to first add on a GPU, kernels cached by the driver", "", atMost(0.45)},

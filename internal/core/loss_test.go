@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 )
 
 // plainCrossEntropy is the weighted cross-entropy of rows of c logits and its gradient, by the definition.
@@ -185,6 +186,27 @@ func TestCrossEntropyVariants(t *testing.T) {
 		wantNear(t, floats(t, x, x.CrossEntropy(in, p, nil, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
 		batch := x.View(in, 1, 3)
 		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), nil, CrossEntropyOpt{LabelSmoothing: .3})), []float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
+	})
+}
+
+// Probabilities of no classes, or of no rows, have a mean that is NaN and a sum that is 0, with a gradient as empty as they are.
+func TestCrossEntropyOfNothing(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, shape := range [][]int{{3, 0}, {0, 3}, {0}, {2, 0, 3}} {
+			for _, smoothing := range []float64{0, .1} {
+				a := x.Ones(shape, dtype.Float32).SetRequiresGrad(true)
+				y := x.CrossEntropy(a, x.Ones(shape, dtype.Float32), nil, CrossEntropyOpt{LabelSmoothing: smoothing})
+				if v := floats(t, x, y); len(v) != 1 || v[0] == v[0] {
+					t.Errorf("shape %v: the mean is %v", shape, v)
+				}
+				if err := x.Backward(y, nil, BackwardOpt{}); err != nil || !infer.Same(a.Grad().Shape(), shape) {
+					t.Errorf("shape %v: gradient %v, %v", shape, a.Grad(), err)
+				}
+				if v := floats(t, x, x.CrossEntropy(a, a, nil, CrossEntropyOpt{Reduction: "sum"})); len(v) != 1 || v[0] != 0 {
+					t.Errorf("shape %v: the sum is %v", shape, v)
+				}
+			}
+		}
 	})
 }
 

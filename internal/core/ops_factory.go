@@ -75,12 +75,19 @@ func (x *Exec) Bytes(t *Tensor) ([]byte, error) { return x.bytesFor("Bytes", t) 
 
 // bytesFor is Bytes for the operation op, which errors name.
 func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
-	out := make([]byte, infer.Numel(t.shape)*t.dt.Size())
+	if err := x.bytesFit(op, t); err != nil {
+		return nil, err
+	}
 	if t.st.dev != x.m.stream.Device() {
 		x = x.On(t.st.dev.DefaultStream())
 	}
+	var out []byte
 	err := Try(func() {
-		x.scoped(func(x *Exec) { x.check(op, x.readBytes(x.NoGrad().Contiguous(t), out)) })
+		x.scoped(func(x *Exec) {
+			whole := x.NoGrad().Contiguous(t)
+			out = make([]byte, infer.Numel(t.shape)*t.dt.Size()) // once the device had room for a copy that it needs
+			x.check(op, x.readBytes(whole, out))
+		})
 	})
 	if err != nil {
 		return nil, err

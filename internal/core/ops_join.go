@@ -83,14 +83,16 @@ func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
 	if len(t.shape) == 0 {
 		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects at least a 1-dimensional tensor")
 	}
-	sum := 0
+	left, fits := t.shape[d], true
 	for _, n := range sizes {
 		if n < 0 {
 			x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=%v", sizes)
 		}
-		sum += n
+		if fits = fits && n <= left; fits { // their sum might be beyond the numbers
+			left -= n
+		}
 	}
-	if sum != t.shape[d] {
+	if !fits || left > 0 {
 		x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes to sum exactly to %d (input tensor's size at dimension %d), but got split_sizes=%v", t.shape[d], d, sizes)
 	}
 	if len(sizes) > pieces {
@@ -117,14 +119,14 @@ func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
 		x.fail("Split", fault.Invalid, []*Tensor{t}, "split expects split_size be positive, but got split_size=%d", size)
 	}
 	sizes := []int{min(size, n)}
-	for at := size; at < n; at += size {
-		sizes = append(sizes, min(size, n-at))
+	if n > size {
+		x.piecesFit("Split", t, (n-1)/size+1)
+		for n -= size; n > 0; n -= size {
+			sizes = append(sizes, min(size, n))
+		}
 	}
 	return x.SplitSizes(t, sizes, d)
 }
-
-// maxEmpty bounds the pieces that Chunk makes of nothing.
-const maxEmpty = 1 << 20
 
 // Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
 func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
@@ -136,9 +138,7 @@ func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 		x.fail("Chunk", fault.Invalid, []*Tensor{t}, "chunk expects `chunks` to be greater than 0, got: %d", n)
 	}
 	if t.shape[d] == 0 {
-		if n > maxEmpty {
-			x.fail("Chunk", fault.Invalid, []*Tensor{t}, "%d pieces of a dimension without elements are too many; ask for at most %d", n, maxEmpty)
-		}
+		x.piecesFit("Chunk", t, n)
 		return x.SplitSizes(t, make([]int, n), d)
 	}
 	size := (t.shape[d]-1)/n + 1
@@ -152,6 +152,7 @@ func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 		x.fail("Unbind", fault.Invalid, []*Tensor{t}, "Dimension specified as %d but tensor has no dimensions", dim)
 	}
 	if n := t.shape[d]; n > pieces {
+		x.piecesFit("Unbind", t, n)
 		out := make([]*Tensor, n)
 		for i := range out {
 			out[i] = x.Select(t, d, i)

@@ -342,7 +342,7 @@ func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *
 		}
 		y = x.Neg(x.Sum(y, nil, SumOpt{}))
 		if r == reduceMean {
-			y = x.DivS(y, float64(t.Numel()/c))
+			y = x.DivS(y, float64(t.Numel())/float64(c)) // NaN of no classes, as of any mean of nothing
 		}
 		return y
 	})

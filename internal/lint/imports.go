@@ -26,6 +26,7 @@ internal/checklog:
 internal/terminal:
 internal/testkit: fault dtype
 internal/lint:
+internal/cost:
 internal/lint/...: internal/lint
 internal/benchrun: fault
 internal/wholefile: fault

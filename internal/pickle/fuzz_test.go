@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"runtime"
 	"testing"
 
+	"tenon.dev/internal/cost"
 	"tenon.dev/internal/pickle"
 )
 
@@ -34,13 +34,11 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		d, err := pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Bound: fuzzBound, Global: allow, Persistent: true})
-		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > uint64(2<<20+8*min(fuzzMemory, fuzzBound(int64(len(data))))) {
-			t.Errorf("%d bytes were allocated for a pickle of %d", n, len(data))
-		}
+		var d *pickle.Data
+		var err error
+		cost.Within(t, int(2<<20+8*min(fuzzMemory, fuzzBound(int64(len(data))))), func() {
+			d, err = pickle.Read(bytes.NewReader(data), pickle.Options{MaxMemory: fuzzMemory, Bound: fuzzBound, Global: allow, Persistent: true})
+		})
 		if err != nil {
 			return
 		}

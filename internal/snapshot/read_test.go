@@ -9,12 +9,12 @@ import (
 	"io"
 	"os"
 	"reflect"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/cost"
 	"tenon.dev/internal/pickle"
 	"tenon.dev/internal/snapshot"
 )
@@ -417,11 +417,9 @@ func TestReadErrors(t *testing.T) {
 	}
 	// Memo entries far apart take a page each, and a thousand of gzip's bytes become a million; neither takes what a large file may.
 	for _, data := range []string{"N" + strided(8000) + "0.", packed("(" + strings.Repeat("]", 8<<20))} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		_, err := snapshot.Read(strings.NewReader(data), snapshot.ReadOptions{})
-		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; fault.KindOf(err) != fault.OutOfMemory || n > 128<<20 {
+		var err error
+		n := cost.Of(func() { _, err = snapshot.Read(strings.NewReader(data), snapshot.ReadOptions{}) })
+		if fault.KindOf(err) != fault.OutOfMemory || n > 128<<20 {
 			t.Errorf("a file of %d bytes took %d: %v", len(data), n, err)
 		}
 	}
@@ -494,13 +492,11 @@ func FuzzRead(f *testing.F) {
 	f.Add([]byte("(dVsegments\n(lsVallocator_settings\n(dVa\nF1.5\nss."))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const memory = 4 << 20 // less than a file of any length may take
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		s, err := snapshot.Read(bytes.NewReader(data), snapshot.ReadOptions{MaxMemory: memory})
-		runtime.ReadMemStats(&after)
-		if n := after.TotalAlloc - before.TotalAlloc; n > 8*memory+uint64(32*len(data)) {
-			t.Errorf("%d bytes were allocated for a file of %d", n, len(data))
-		}
+		var s *snapshot.Snapshot
+		var err error
+		cost.Within(t, 8*memory+32*len(data), func() {
+			s, err = snapshot.Read(bytes.NewReader(data), snapshot.ReadOptions{MaxMemory: memory})
+		})
 		if err != nil {
 			return
 		}

@@ -1,0 +1,32 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/fault"
+)
+
+// maxPieces bounds the tensors that one call returns, each of which takes some hundred bytes.
+const maxPieces = 1 << 24
+
+// piecesFit stops op where it would return more than maxPieces tensors: Go would end the program for want of memory.
+func (x *Exec) piecesFit(op string, t *Tensor, n int) {
+	if n > maxPieces {
+		x.fail(op, fault.Invalid, []*Tensor{t}, "%d pieces are too many; ask for at most %d", n, maxPieces)
+	}
+}
+
+// bytesFit returns an error where the elements of t take more memory than the machine has: Go would end the program.
+func (x *Exec) bytesFit(op string, t *Tensor) error {
+	most := uint64(1 << 40) // where the machine's memory is unknown
+	if m := x.s.host.Info().TotalMemory; m > 0 {
+		most = m
+	}
+	n, size := uint64(t.Numel()), uint64(t.dt.Size())
+	if size == 0 || n <= min(most, math.MaxInt)/size {
+		return nil
+	}
+	return Try(func() {
+		x.fail(op, fault.OutOfMemory, []*Tensor{t}, "%d elements of %d bytes do not fit into the machine's memory of %d bytes; read a part of the tensor", n, size, most)
+	})
+}
