@@ -53,6 +53,8 @@ func (f *frame) stop(e *fault.Error) {
 	if len(s.doing) > 0 {
 		e.Op = s.doing[0]
 	}
+	locate(e)
+	reclaim(e, f.row.flags&flagUser != 0)
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] != nil {
 			e.Operands = append(e.Operands, describe(f.in[i]))
@@ -61,7 +63,6 @@ func (f *frame) stop(e *fault.Error) {
 	for _, t := range f.many {
 		e.Operands = append(e.Operands, describe(t))
 	}
-	e.File, e.Line = caller()
 	f.abandon()
 	panic(e)
 }
@@ -124,7 +125,7 @@ func Located(op string, err error) error {
 func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Error {
 	e := fault.New(kind, format, args...)
 	e.Op = op
-	e.File, e.Line = caller()
+	locate(e)
 	return e
 }
 
@@ -152,7 +153,7 @@ func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format strin
 			e.Operands = append(e.Operands, describe(t))
 		}
 	}
-	e.File, e.Line = caller()
+	locate(e)
 	panic(e)
 }
 
@@ -176,7 +177,8 @@ func (x *Exec) check(op string, err error) {
 		n = &c
 	}
 	n.Op = op
-	n.File, n.Line = caller()
+	locate(n)
+	reclaim(n, false)
 	panic(n)
 }
 
@@ -230,3 +232,12 @@ func (s *session) restore(m mark) {
 
 // caller returns the line of the program's call that is under way.
 func caller() (file string, line int) { return origin.Here() }
+
+// locate gives e the line of the program's call that is under way, and the name of the face's function that it calls.
+func locate(e *fault.Error) {
+	name, file, line := origin.Call()
+	if name != "" {
+		e.Op = name
+	}
+	e.File, e.Line = file, line
+}

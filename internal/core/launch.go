@@ -277,5 +277,6 @@ func runLaunch(f *frame) error {
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
 	}
 	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args
+	f.comesFrom(fn)
 	return f.hand()
 }

@@ -180,7 +180,7 @@ func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
-// int64 or int32, in 0 … size-1; one that is not stops the device.
+// int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	f := x.op(rowGather, t, index)
 	f.i[0] = dim
@@ -376,7 +376,7 @@ func init() {
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
-// 0 … V-1; one that is not stops the device.
+// 0 … V-1; one that is not fails as AssertAsync does.
 func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	x.wantDim("Embedding", "the weight", weight, 2)
 	if opt.Padding {

@@ -16,7 +16,7 @@ func (f *frame) shared() {
 	s := f.x.s
 	e := fault.New(fault.Invalid, "two goroutines use one Exec at once%s; give each goroutine its own with Fork", s.otherCall())
 	e.Op = f.row.Name
-	e.File, e.Line = caller()
+	locate(e)
 	panic(e)
 }
 

@@ -17,9 +17,9 @@ const (
 )
 
 // broken is what a device says of a claim that does not hold.
-var broken = []string{"the value is zero", noProbability, "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
+var broken = []string{"the value is zero", "a probability is negative, infinite or NaN", "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
 
-// Assert stops the device if the only element of t, of any type, is zero; a NaN is not.
+// Assert stops its kernel if the only element of t, of any type, is zero; a NaN is not.
 func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1}

@@ -32,7 +32,7 @@ type Indexed struct {
 }
 
 // Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that is
-// not in 0 … Size-1 stops the device.
+// not in 0 … Size-1 stops the kernel.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
 	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(is, out.Shape, -1)
 }
@@ -182,11 +182,12 @@ type indexKernel struct {
 
 // indexAt returns the index at a place, Int64, checked.
 func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
-	j := p.ops[1].load(at, 1)[0].Re.Convert(dtype.Int64)
+	given := p.ops[1].load(at, 1)[0].Re.Convert(dtype.Int64)
+	j := given
 	if p.s.Attr[0] != 0 {
 		j = j.Lt(p.k.I64(0)).Select(j.Add(p.size), j)
 	}
-	p.k.Assert(j.Ge(p.k.I64(0)).And(j.Lt(p.size)), "index out of bounds")
+	p.k.Assert(j.Ge(p.k.I64(0)).And(j.Lt(p.size)), "index %v is out of range for size %v", given, p.size)
 	return j
 }
 

@@ -150,7 +150,7 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	c := p.target.load(i, 1)[0].Re.Convert(dtype.Int64)
 	sum, w := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
 	k.If(c.Ne(p.ignore), func() {
-		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes)), "the target is no class: not in 0 … classes-1")
+		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes)), "target %v is out of range for %v classes", c, p.classes)
 		n := i.Div(p.inner)
 		at := n.Mul(p.classes).Add(c).Mul(p.inner).Add(i.Sub(n.Mul(p.inner)))
 		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()

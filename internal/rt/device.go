@@ -146,7 +146,7 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	for s := range d.allStreams {
 		s.finished(issued[s.id])
 	}
-	return issued, nil
+	return issued, failed(d.dev.DeviceFailed())
 }
 
 // allStreams yields the streams in the order of their numbers.
