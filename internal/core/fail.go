@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/origin"
@@ -45,6 +46,17 @@ func (f *frame) check(err error) {
 		e = &c
 	}
 	f.stop(e)
+}
+
+// forResult adds to a lack of memory that it is the result t, of so many bytes, for which there is none.
+func forResult(err error, t *Tensor, bytes int) error {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Kind != fault.OutOfMemory {
+		return err
+	}
+	c := *e
+	c.Msg = fmt.Sprintf("%s; the result is %s, of %d bytes", e.Msg, describe(t), bytes)
+	return &c
 }
 
 func (f *frame) stop(e *fault.Error) {
