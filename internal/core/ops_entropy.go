@@ -56,6 +56,7 @@ func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
 	switch {
 	case x.m.autocast != dtype.Invalid:
+		//tenon:quoted the recorded table of autocast
 		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use BCEWithLogits, which takes what goes into the sigmoid")
 	case !sameShape(t.shape, target.shape):
 		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)

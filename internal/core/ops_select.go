@@ -170,7 +170,7 @@ func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
 func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
 	switch {
 	case lo == nil && hi == nil:
-		x.fail("Clamp", fault.Invalid, []*Tensor{t}, "At least one of 'min' or 'max' must not be None")
+		x.fail("Clamp", fault.Invalid, []*Tensor{t}, "at least one of min and max must not be nil")
 	case hi == nil:
 		return x.ClampMin(t, lo)
 	case lo == nil:

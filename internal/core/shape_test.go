@@ -32,7 +32,7 @@ func TestShapeErrors(t *testing.T) {
 			"chunk expects `chunks` to be greater than 0":                            func() { x.Chunk(v, 0, 0) },
 			"chunk expects at least a 1-dimensional":                                 func() { x.Chunk(zero, 1, 0) },
 			"but tensor has no dimensions":                                           func() { x.Unbind(zero, 0) },
-			"expected a non-empty list of Tensors":                                   func() { x.Cat(nil, 0) },
+			"the list of tensors is empty; give at least one":                        func() { x.Cat(nil, 0) },
 			"zero-dimensional tensor":                                                func() { x.Cat([]*Tensor{zero}, 0) },
 			"Tensors must have same number of dimensions":                            func() { x.Cat([]*Tensor{a, v}, 0) },
 			"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 1 for tensor number 1": func() { x.Cat([]*Tensor{a, x.Zeros([]int{1, 3}, dtype.Float32)}, 1) },
