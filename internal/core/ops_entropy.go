@@ -61,7 +61,7 @@ func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	case !sameShape(t.shape, target.shape):
 		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
 	case t.dt != target.dt:
-		x.fail("BCE", fault.Invalid, both, "Found dtype %v but expected %v", target.dt, t.dt)
+		x.fail("BCE", fault.Invalid, both, "the target is %v, but the input is %v; convert the target with x.ToDType", target.dt, t.dt)
 	}
 	if weight != nil {
 		x.wantBroadcast("BCE", weight, t.shape...)

@@ -69,7 +69,7 @@ func inferNLL(f *frame) {
 		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
 	if w := f.in[2]; w != nil && w.dt != t.dt {
-		f.fail(fault.Invalid, "expected scalar type %v of the weight, but got %v", t.dt, w.dt)
+		f.fail(fault.Invalid, "the input is %v, but the weight is %v; convert the weight with x.ToDType", t.dt, w.dt)
 	}
 	if p.reduce == reduceNone {
 		f.newOut(0, t.dt, f.in[1].shape, nil)
@@ -262,7 +262,7 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
 	}
 	if !target.dt.IsInt() {
-		x.fail(op, fault.Invalid, all, "expected scalar type Long for the target, but got %v", target.dt)
+		x.fail(op, fault.Invalid, all, "the target must be numbers of classes, of an integer type, but is %v; convert it with x.ToDType", target.dt)
 	}
 	if weight != nil && !sameShape(weight.shape, []int{p.c}) {
 		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)

@@ -217,7 +217,7 @@ func TestRefusals(t *testing.T) {
 			{func() { x.SmoothL1Loss(one, one, 1, LossOpt{}) }, fault.Unsupported, "not defined for int32"},
 			{func() { x.HuberLoss(real, real, 0, LossOpt{}) }, fault.Invalid, "huber_loss does not support non-positive values for delta"},
 			{func() { x.BCE(real, rows, nil, LossOpt{}) }, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
-			{func() { x.BCE(real, half, nil, LossOpt{}) }, fault.Invalid, "Found dtype float16 but expected float32"},
+			{func() { x.BCE(real, half, nil, LossOpt{}) }, fault.Invalid, "the target is float16, but the input is float32; convert the target with x.ToDType"},
 			{func() { x.Autocast(dtype.Float16).BCE(real, real, nil, LossOpt{}) }, fault.Unsupported, "torch.nn.BCELoss are unsafe to autocast"},
 			{func() { x.KLDiv(real, real, KLDivOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.BitwiseLeftShift(yes, yes) }, fault.Unsupported, "BitwiseLeftShift is defined for integer tensors only, not bool"},
