@@ -210,7 +210,7 @@ func TestRefusals(t *testing.T) {
 			{func() { x.PReLU(real, real) }, fault.Invalid, "Found parameter numbers = 2 and channel size = 1"},
 			{func() { x.PReLU(x.Select(real, 0, 0), real) }, fault.Invalid, "Not allow zero-dim input tensor"},
 			{func() { x.PReLU(cube, rows) }, fault.Invalid, "Expected `weight` to be a scalar or 1D tensor, but got: ndim = 2"},
-			{func() { x.PReLU(real, half) }, fault.Invalid, "Type promoting not supported. Got float32 and float16"},
+			{func() { x.PReLU(real, half) }, fault.Invalid, "the input is float32, but the slopes are float16; convert one with x.ToDType"},
 			{func() { x.PReLU(one, x.Slice(one, 0, 0, 1, 1)) }, fault.Unsupported, "PReLU is defined for floating-point tensors only"},
 			{func() { x.SmoothL1Loss(real, real, -1, LossOpt{}) }, fault.Invalid, "smooth_l1_loss does not support negative values for beta"},
 			{func() { x.SmoothL1Loss(real, real, 1, LossOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
