@@ -412,6 +412,9 @@ func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
 	defer hung.Stop()
 	err := w.made(what, f)
 	w.judge(what, err, must)
+	if !w.x.Capturing() {
+		_ = w.x.Device().Synchronize() // what failed on the device is told here, and not to the next call
+	}
 	if fault.KindOf(err) == fault.Device && w.again != nil {
 		w.x = w.again()
 	}
@@ -491,6 +494,10 @@ func (w *walk) judge(what string, err error, must string) {
 	}
 	if (!result || strings.HasPrefix(what, "tenon.")) && (e.Op == "" || e.Line == 0) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
+	}
+	name, _, _ := strings.Cut(what, "(")
+	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && e.Op != method {
+		w.report(name, "%s: the error is of %q, not of what was called: %v", what, e.Op, e)
 	}
 	if w.said[e.Msg] == "" {
 		w.said[e.Msg] = what
@@ -624,6 +631,12 @@ func (w *walk) calls() []func() {
 	return later
 }
 
+// stray writes where no memory is.
+var stray = kernel.Build("stray", func(k *kernel.Builder) {
+	b := k.Buffer("b", tenon.Float32)
+	b.Store(k.I64(1<<40), k.F32(0))
+})
+
 // Nothing but an error comes of a device that was closed, or lost to a fault.
 func TestMisuseOfDeadDevice(t *testing.T) {
 	for name, kill := range map[string]func(t *testing.T, x *tenon.Exec){
@@ -633,12 +646,9 @@ func TestMisuseOfDeadDevice(t *testing.T) {
 			}
 		},
 		"lost": func(t *testing.T, x *tenon.Exec) {
-			a := x.Ones([]int{2}, tenon.Float32)
-			if err := tenon.Try(func() { x.Gather(a, 0, x.Full([]int{1}, 7, tenon.Int64)) }); err == nil {
-				err = x.Synchronize()
-				if fault.KindOf(err) != fault.Device {
-					t.Fatalf("an index that is out of range: %v", err)
-				}
+			x.Launch(stray, tenon.Over(1), tenon.Out(x.Ones([]int{2}, tenon.Float32)))
+			if err := x.Synchronize(); fault.KindOf(err) != fault.Device {
+				t.Fatalf("a kernel that writes where no memory is: %v", err)
 			}
 		},
 	} {

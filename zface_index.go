@@ -41,7 +41,7 @@ func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
-// 0 … V-1; one that is not stops the device.
+// 0 … V-1; one that is not fails as AssertAsync does.
 func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	cx := x.enter("Embedding", index, weight)
 	defer core.Leave(cx)
@@ -49,7 +49,7 @@ func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tenso
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
-// int64 or int32, in 0 … size-1; one that is not stops the device.
+// int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	cx := x.enter("Gather", t, index)
 	defer core.Leave(cx)

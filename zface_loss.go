@@ -72,7 +72,7 @@ type TripletMarginLossOpt struct {
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
-// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 stops the device, as a failed AssertAsync does.
+// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
 // weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
 func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
 	cx := x.enter("BCE", t, target)
@@ -176,7 +176,7 @@ func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt Mu
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
-// stops the device.
+// fails as AssertAsync does.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)

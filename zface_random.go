@@ -78,7 +78,7 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 // here.
 //
 // Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
-// samples stop the device.
+// samples fail as AssertAsync does.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	cx := x.enter("Multinomial", p)
 	defer core.Leave(cx)

@@ -146,8 +146,8 @@ func TestHistoryErrors(t *testing.T) {
 		h    cuda.History
 		want string
 	}{
-		{cuda.History{Enabled: "some"}, "expected state to be 'state', 'all', or None"},
-		{cuda.History{Enabled: "all", Context: "some"}, "expected context to be 'state', 'alloc', 'all', or None"},
+		{cuda.History{Enabled: "some"}, "expected state to be 'state', 'all', or empty"},
+		{cuda.History{Enabled: "all", Context: "some"}, "expected context to be 'state', 'alloc', 'all', or empty"},
 		{cuda.History{Enabled: "all", Stacks: "some"}, "expected stacks to be 'python', or 'all'"},
 		{cuda.History{Enabled: "all", MaxEntries: -1}, "MaxEntries is -1"},
 	} {

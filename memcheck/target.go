@@ -97,6 +97,7 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 	} else if err == nil {
 		f.Close()
 	}
+	//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
 	return nil, fmt.Errorf("%q is neither a Python file, a pattern of Go packages such as ./..., nor a compiled Go test binary; "+
 		"for any other program give --list-command and --run-command", name)
 }
@@ -207,6 +208,7 @@ func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 			"--run-command, which runs the test {test}")
 	}
 	if len(o.Args) > 0 {
+		//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
 		return nil, errors.New("arguments after -- are for Python files and Go tests: write those of a program into --run-command")
 	}
 	c := &commandTarget{label: label, format: o.Format, dir: o.Dir}

@@ -107,7 +107,7 @@ func Gain(nonlinearity string, a float64) float64 {
 	case "selu":
 		return 0.75
 	}
-	fail("Gain", "Unsupported nonlinearity %q; give one of PyTorch's names, such as relu or leaky_relu", nonlinearity)
+	fail("Gain", "Unsupported nonlinearity %q; give a name such as relu or leaky_relu", nonlinearity)
 	return 0
 }
 

@@ -68,11 +68,11 @@ func (f *File) readZip(size int64, limits *budget) error {
 		}
 	}
 	if data == nil {
-		return refuse("the archive has no data.pkl, so torch.save did not write it")
+		return refuse("the archive has no data.pkl, which every .pt file has")
 	}
 	prefix := strings.TrimSuffix(data.Name, "data.pkl")
 	if e := entries[prefix+"constants.pkl"]; e != nil {
-		return fault.New(fault.Unsupported, "torchfile: the file is a TorchScript program; save the state_dict of its module in Python")
+		return fault.New(fault.Unsupported, "torchfile: the file is a TorchScript program; save the state_dict of its module instead")
 	}
 	if e := entries[prefix+"byteorder"]; e != nil {
 		r, err := e.Open()
@@ -97,7 +97,7 @@ func (f *File) readZip(size int64, limits *budget) error {
 			return nil, refuse("the archive lacks the data of storage %s", quote(key))
 		}
 		if e.Method != zip.Store {
-			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which torch.save does not do; unpack the archive and pack it without compression", quote(key))
+			return nil, fault.New(fault.Unsupported, "torchfile: storage %s is compressed, which no .pt file is; unpack the archive and pack it without compression", quote(key))
 		}
 		at, err := e.DataOffset()
 		if err != nil {
@@ -136,10 +136,10 @@ func (f *File) readLegacy(size int64, limits *budget) error {
 	}
 	magic, err := next()
 	if err != nil {
-		return refuse("the file is neither an archive nor a pickle of torch.save")
+		return refuse("the file is neither an archive nor a pickle, as .pt files are")
 	}
 	if n, ok := magic.Big(magic.Root()); !ok || n.String() != legacyMagic {
-		return refuse("the file is a pickle, but torch.save did not write it; what it should begin with is not there")
+		return refuse("the file is a pickle, but no .pt file; what that begins with is not there")
 	}
 	for _, what := range []string{"version", "machine"} {
 		d, err := next()
@@ -296,7 +296,7 @@ func (f *File) Load(x *tenon.Exec, t *Tensor) (out *tenon.Tensor, err error) {
 		return nil, err
 	}
 	if t.DType == dtype.Invalid {
-		return nil, fault.New(fault.Unsupported, "torchfile: a tensor is %s, a type that tensors cannot have here; convert it in Python, or read its Bytes", t.Type)
+		return nil, fault.New(fault.Unsupported, "torchfile: a tensor is %s, a type that tensors cannot have here; convert it before it is saved, or read its Bytes", t.Type)
 	}
 	err = tenon.Try(func() {
 		core.Made((*core.Exec)(x), "torchfile.Load")

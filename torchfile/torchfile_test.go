@@ -498,7 +498,7 @@ func TestErrors(t *testing.T) {
 	if _, err := torchfile.Open(filepath.Join(dir, "absent.pt")); err == nil {
 		t.Error("an absent file was opened")
 	}
-	if _, err := torchfile.Open(old); err == nil || !strings.Contains(err.Error(), "neither an archive nor a pickle of torch.save") {
+	if _, err := torchfile.Open(old); err == nil || !strings.Contains(err.Error(), "neither an archive nor a pickle, as .pt files are") {
 		t.Errorf("got %v", err)
 	}
 	good := fromTorch(t)["state_dict.pt"]

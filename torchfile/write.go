@@ -180,7 +180,7 @@ func (w *writer) value(v any) error {
 		w.p.Uint(v)
 	case *big.Int:
 		if v == nil {
-			return refuse("a *big.Int is nil; use nil itself for None")
+			return refuse("a *big.Int is nil; use nil itself")
 		}
 		w.p.Big(v)
 	case float32:

@@ -213,10 +213,11 @@ func (o *outOfMemory) messageAsync(device int) string {
 		{"Requested               : ", o.wanted},
 		{"Device limit            : ", o.total},
 		{"Free (according to CUDA): ", o.free},
-		{"PyTorch limit (set by user-supplied memory fraction)\n                        : ", limit},
+		{"Limit of this process   : ", limit},
 	} {
 		b.WriteString("\n" + line.name + FormatSize(line.bytes))
 	}
+	b.WriteString("\n" + remedy)
 	return b.String()
 }
 

@@ -57,7 +57,7 @@ func (o *outOfMemory) report(device int) error {
 	return err
 }
 
-// message returns PyTorch's text, which tools and people know; its advice on the settings string holds here too.
+// message says what was asked for, who has the memory and what to do. Its first words, and its numbers in their order, are those of PyTorch's text.
 func (o *outOfMemory) message(device int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. ",
@@ -65,26 +65,29 @@ func (o *outOfMemory) message(device int) string {
 	if o.processes != nil {
 		for _, p := range o.processes() {
 			if p.Self {
-				fmt.Fprintf(&b, "Including non-PyTorch memory, this process has %s memory in use. ", FormatSize(p.Bytes))
+				fmt.Fprintf(&b, "This process has %s in use. ", FormatSize(p.Bytes))
 			} else {
-				fmt.Fprintf(&b, "Process %d has %s memory in use. ", p.PID, FormatSize(p.Bytes))
+				fmt.Fprintf(&b, "Process %d has %s in use. ", p.PID, FormatSize(p.Bytes))
 			}
 		}
 	}
 	if o.fractionSet {
-		fmt.Fprintf(&b, "%s allowed; ", FormatSize(o.allowed))
+		fmt.Fprintf(&b, "The limit that was set for this process is %s. ", FormatSize(o.allowed))
 	}
-	fmt.Fprintf(&b, "Of the allocated memory %s is allocated by PyTorch, ", FormatSize(o.allocated))
+	fmt.Fprintf(&b, "Tensors hold %s, ", FormatSize(o.allocated))
 	if o.private > 0 {
-		fmt.Fprintf(&b, "with %s allocated in private pools (e.g., CUDA Graphs), ", FormatSize(o.private))
+		fmt.Fprintf(&b, "%s of it in the pools of graphs, ", FormatSize(o.private))
 	}
-	fmt.Fprintf(&b, "and %s is reserved by PyTorch but unallocated. ", FormatSize(o.reserved-o.allocated))
-	b.WriteString("If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True " +
-		"to avoid fragmentation.  See documentation for Memory Management  (" + documentation + ")")
+	fmt.Fprintf(&b, "and %s is cached for more. ", FormatSize(o.reserved-o.allocated))
+	b.WriteString(remedy)
+	if o.fractionSet {
+		b.WriteString(", or raise the limit with SetMemoryFraction")
+	}
+	b.WriteString(`; if much is cached, EmptyCache gives back what is unused, and SetAllocatorSettings("expandable_segments:True") avoids pieces too small to use`)
 	return b.String()
 }
 
-const documentation = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+const remedy = "Close tensors that are done with, or make the batch smaller"
 
 // FormatSize writes a number of bytes as messages do: "512 bytes", "1.50 KiB", "20.00 MiB", "3.25 GiB".
 func FormatSize(n uint64) string {

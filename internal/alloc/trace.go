@@ -78,7 +78,7 @@ func ParseHistory(enabled, context string) (History, error) {
 	case "all":
 		h.Enabled = HistoryAll
 	default:
-		return History{}, fault.New(fault.Invalid, "expected state to be 'state', 'all', or None")
+		return History{}, fault.New(fault.Invalid, "expected state to be 'state', 'all', or empty")
 	}
 	switch context {
 	case "":
@@ -89,7 +89,7 @@ func ParseHistory(enabled, context string) (History, error) {
 	case "all":
 		h.Context = LevelAll
 	default:
-		return History{}, fault.New(fault.Invalid, "expected context to be 'state', 'alloc', 'all', or None")
+		return History{}, fault.New(fault.Invalid, "expected context to be 'state', 'alloc', 'all', or empty")
 	}
 	return h, nil
 }

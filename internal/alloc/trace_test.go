@@ -121,8 +121,8 @@ func TestParseHistory(t *testing.T) {
 		{"state", "state", History{Enabled: HistoryState, Context: LevelState}, ""},
 		{"all", "alloc", History{Enabled: HistoryAll, Context: LevelAlloc}, ""},
 		{"all", "all", History{Enabled: HistoryAll, Context: LevelAll}, ""},
-		{"some", "", History{}, "expected state to be 'state', 'all', or None"},
-		{"all", "some", History{}, "expected context to be 'state', 'alloc', 'all', or None"},
+		{"some", "", History{}, "expected state to be 'state', 'all', or empty"},
+		{"all", "some", History{}, "expected context to be 'state', 'alloc', 'all', or empty"},
 	} {
 		h, err := ParseHistory(c.enabled, c.context)
 		if (err != nil) != (c.err != "") || err != nil && err.Error() != c.err {

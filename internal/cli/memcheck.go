@@ -99,6 +99,7 @@ func notRun(err error) error {
 // target opens what is to be tested.
 func (c *memcheckRun) target(args []string) (memcheck.Target, error) {
 	if c.Filename == "" && c.RunCommand == "" && c.ListCommand == "" {
+		//tenon:quoted what it tests, as run_cuda_memcheck.py does, may be such a file
 		return nil, errors.New("there is nothing to test: name a Python file, Go packages or a Go test binary, or give --list-command and --run-command")
 	}
 	flags := strings.Fields(c.GoFlags)

@@ -428,7 +428,7 @@ func (r *run) failed(what string, err error) *fault.Error {
 		cause = fault.Wrap(fault.Invalid, err, "it failed")
 	}
 	e := &fault.Error{Kind: cause.Kind, Op: r.op, Msg: what + " failed", Cause: cause}
-	e.File, e.Line = caller()
+	locate(e)
 	return e
 }
 

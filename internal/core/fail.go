@@ -2,6 +2,8 @@ package core
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/origin"
@@ -25,9 +27,30 @@ func Try(f func()) (err error) {
 	return nil
 }
 
+// shownDims is how many dimensions of a shape, or numbers of another list, an error shows.
+const shownDims = 12
+
+// clipped returns a list of numbers as an error shows it.
+func clipped(list []int) string {
+	if n := len(list); n > shownDims {
+		return fmt.Sprintf("%s … of %d numbers]", strings.TrimSuffix(fmt.Sprint(list[:shownDims]), "]"), n)
+	}
+	return fmt.Sprint(list)
+}
+
+// said returns an error whose long lists are clipped.
+func said(kind fault.Kind, format string, args []any) *fault.Error {
+	for i, a := range args {
+		if list, ok := a.([]int); ok && len(list) > shownDims {
+			args[i] = clipped(list)
+		}
+	}
+	return fault.New(kind, format, args...)
+}
+
 // fail panics with an error of the running operation. It first brings the session back to the state before the operation.
 func (f *frame) fail(kind fault.Kind, format string, args ...any) {
-	f.stop(fault.New(kind, format, args...))
+	f.stop(said(kind, format, args))
 }
 
 // check stops the operation if err is not nil.
@@ -47,12 +70,25 @@ func (f *frame) check(err error) {
 	f.stop(e)
 }
 
+// forResult adds to a lack of memory that it is the result t, of so many bytes, for which there is none.
+func forResult(err error, t *Tensor, bytes int) error {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Kind != fault.OutOfMemory {
+		return err
+	}
+	c := *e
+	c.Msg = fmt.Sprintf("%s; the result is %s, of %d bytes", e.Msg, describe(t), bytes)
+	return &c
+}
+
 func (f *frame) stop(e *fault.Error) {
 	s := f.x.s
 	e.Op = f.row.Name
 	if len(s.doing) > 0 {
 		e.Op = s.doing[0]
 	}
+	locate(e)
+	reclaim(e, f.row.flags&flagUser != 0)
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] != nil {
 			e.Operands = append(e.Operands, describe(f.in[i]))
@@ -61,7 +97,6 @@ func (f *frame) stop(e *fault.Error) {
 	for _, t := range f.many {
 		e.Operands = append(e.Operands, describe(t))
 	}
-	e.File, e.Line = caller()
 	f.abandon()
 	panic(e)
 }
@@ -122,9 +157,9 @@ func Located(op string, err error) error {
 
 // Refusal returns an error of op at the caller's line.
 func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Error {
-	e := fault.New(kind, format, args...)
+	e := said(kind, format, args)
 	e.Op = op
-	e.File, e.Line = caller()
+	locate(e)
 	return e
 }
 
@@ -142,7 +177,7 @@ const (
 
 // fail panics with an error of an operation that has no frame of its own.
 func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format string, args ...any) {
-	e := fault.New(kind, format, args...)
+	e := said(kind, format, args)
 	e.Op = op
 	if len(x.s.doing) > 0 {
 		e.Op = x.s.doing[0]
@@ -152,7 +187,7 @@ func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format strin
 			e.Operands = append(e.Operands, describe(t))
 		}
 	}
-	e.File, e.Line = caller()
+	locate(e)
 	panic(e)
 }
 
@@ -184,7 +219,8 @@ func (x *Exec) check(op string, err error) {
 		n = &c
 	}
 	n.Op = op
-	n.File, n.Line = caller()
+	locate(n)
+	reclaim(n, false)
 	panic(n)
 }
 
@@ -240,3 +276,12 @@ func (s *session) restore(m mark) {
 
 // caller returns the line of the program's call that is under way.
 func caller() (file string, line int) { return origin.Here() }
+
+// locate gives e the line of the program's call that is under way, and the name of the face's function that it calls.
+func locate(e *fault.Error) {
+	name, file, line := origin.Call()
+	if name != "" {
+		e.Op = name
+	}
+	e.File, e.Line = file, line
+}

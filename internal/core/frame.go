@@ -132,6 +132,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	}
 	d := f.dl
 	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
+	f.comesFrom(fn)
 	return f.hand()
 }
 

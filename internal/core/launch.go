@@ -164,7 +164,7 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 			t := tensors[0]
 			tensors = tensors[1:]
 			if t.dt != q.Type {
-				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given", q.Name, p.Name, q.Type, t.dt)
+				f.fail(fault.Invalid, "parameter %s of kernel %s is a buffer of %v, but a tensor of %v was given; convert it with x.ToDType", q.Name, p.Name, q.Type, t.dt)
 			}
 			if kind == argOut && q.ReadOnly {
 				f.fail(fault.Invalid, "parameter %s of kernel %s is read-only, but the tensor was given as an output", q.Name, p.Name)
@@ -277,5 +277,6 @@ func runLaunch(f *frame) error {
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
 	}
 	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args
+	f.comesFrom(fn)
 	return f.hand()
 }

@@ -141,7 +141,7 @@ func (l *lineage) refusal(what string) *fault.Error {
 func (t *Tensor) settle(op string) {
 	if e := t.derive(); e != nil {
 		e.Op = op
-		e.File, e.Line = caller()
+		locate(e)
 		panic(e)
 	}
 }

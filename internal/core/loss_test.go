@@ -221,6 +221,6 @@ func TestLossErrors(t *testing.T) {
 		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), nil, NLLLossOpt{}) })
 		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, From(x, []float32{1, 2}), NLLLossOpt{}) })
 		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, nil, CrossEntropyOpt{LabelSmoothing: 2}) })
-		bad("expected scalar type Long", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), nil, NLLLossOpt{}) })
+		bad("the target must be numbers of classes, of an integer type, but is float32", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), nil, NLLLossOpt{}) })
 	})
 }

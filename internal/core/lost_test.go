@@ -2,8 +2,6 @@ package core
 
 import (
 	"errors"
-	"fmt"
-	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -56,17 +54,13 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// TestLostSimulator loses simulated devices.
-func TestLostSimulator(t *testing.T) {
-	for name := range faulty {
-		t.Run(name, func(t *testing.T) { loseDevice(t, rt.Selector{Kind: rt.Sim}, name) })
-	}
-}
+// TestLostSimulator loses a simulated device, which survives failed assertions alone.
+func TestLostSimulator(t *testing.T) { loseDevice(t, rt.Selector{Kind: rt.Sim}, "Address") }
 
 // TestLostLines has the suspects' lines too.
 func TestLostLines(t *testing.T) {
 	t.Setenv("TENON_LAUNCH_LINES", "1")
-	err := loseDevice(t, rt.Selector{Kind: rt.Sim}, "Assert")
+	err := loseDevice(t, rt.Selector{Kind: rt.Sim}, "Address")
 	if !strings.Contains(err.Error(), "lost_test.go:") || !strings.Contains(err.Suspects[0], "lost_test.go:") {
 		t.Errorf("the suspects have no lines: %v", err)
 	}
@@ -159,57 +153,8 @@ func TestLostUnseen(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := New(dev, host)
-	x.Scope(func(x *Exec) { faulty["Assert"].launch(x, From(x, []float32{1, 2, 3})) })
-	wantError(t, dev.Close(), fault.Device, "index out of bounds", "Gather, operation")
-}
-
-// Numbers that are no probabilities stop the device where probabilities are asked for; those at the ends, and none at all, do not.
-func TestProbabilitiesAreAsserted(t *testing.T) {
-	host, err := rt.Host()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dt := range []dtype.DType{dtype.Float16, dtype.Float32, dtype.Float64} {
-		for _, v := range []float64{-0.25, 1.25, math.NaN(), math.Inf(1)} {
-			for name, c := range map[string]struct {
-				run  func(x *Exec, bad, good *Tensor)
-				said string
-			}{
-				"Bernoulli":  {func(x *Exec, bad, good *Tensor) { x.Bernoulli(bad) }, "a probability of Bernoulli is not from 0 to 1"},
-				"BCE":        {func(x *Exec, bad, good *Tensor) { x.BCE(bad, good, nil, LossOpt{}) }, "an input of the binary cross-entropy is not from 0 to 1"},
-				"BCE target": {func(x *Exec, bad, good *Tensor) { x.BCE(good, bad, nil, LossOpt{}) }, "a target of the binary cross-entropy is not from 0 to 1"},
-			} {
-				t.Run(fmt.Sprint(name, " ", dt, " ", v), func(t *testing.T) {
-					for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
-						dev, err := rt.Open(sel)
-						if err != nil {
-							t.Fatal(err)
-						}
-						x := New(dev, host)
-						x.Scope(func(x *Exec) {
-							good := x.ToDType(From(x, []float64{0, 1, math.Copysign(0, -1), 0.5, 0.5}), dt)
-							bad := x.ToDType(From(x, []float64{0, 1, 0.5, 0.5, v}), dt)
-							c.run(x, good, good)
-							c.run(x, x.Narrow(bad, 0, 0, 4), x.Narrow(good, 0, 0, 4))
-							c.run(x, x.Narrow(bad, 0, 5, 0), x.Narrow(good, 0, 5, 0))
-							if err := x.Synchronize(); err != nil {
-								t.Fatal(err)
-							}
-							if sel.Kind == rt.CPU {
-								wantError(t, Try(func() { c.run(x, bad, good) }), fault.Invalid, c.said)
-								return
-							}
-							c.run(x, bad, good)
-							wantError(t, x.Synchronize(), fault.Device, c.said)
-						})
-						if sel.Kind != rt.CPU {
-							_ = dev.Close() // reports the fault again
-						}
-					}
-				})
-			}
-		}
-	}
+	x.Scope(func(x *Exec) { faulty["Address"].launch(x, From(x, []float32{1, 2, 3})) })
+	wantError(t, dev.Close(), fault.Device, "illegal memory access", "Neg, operation")
 }
 
 // On the inline device a fault is one call's alone.
@@ -223,7 +168,7 @@ func TestInlineFault(t *testing.T) {
 		a := From(x, []float32{1, 2, 3})
 		before := live.Load()
 		for range 2 {
-			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Assert"].launch(x, a) }) }), fault.Invalid, "index out of bounds", "Gather(", "lost_test.go")
+			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Assert"].launch(x, a) }) }), fault.Invalid, "Gather(float32[3], int64[1]): index 7 is out of range for size 3, in the operand index; give numbers from 0 to size-1 (at ", "lost_test.go")
 			wantError(t, Try(func() { x.Scope(func(x *Exec) { faulty["Address"].launch(x, a) }) }), fault.Device, "illegal memory access", "Neg(")
 		}
 		if n := live.Load() - before; n != 0 {

@@ -261,7 +261,7 @@ func (x *Exec) PReLU(t, slopes *Tensor) *Tensor {
 	}
 	both := []*Tensor{t, slopes}
 	if t.dt != slopes.dt {
-		x.fail("PReLU", fault.Invalid, both, "prelu: Type promoting not supported. Got %v and %v", t.dt, slopes.dt)
+		x.fail("PReLU", fault.Invalid, both, "the input is %v, but the slopes are %v; convert one with x.ToDType", t.dt, slopes.dt)
 	}
 	if len(slopes.shape) > 1 {
 		x.fail("PReLU", fault.Invalid, both, "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = %d", len(slopes.shape))

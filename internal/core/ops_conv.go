@@ -81,7 +81,7 @@ func inferConv(f *frame) {
 	c, t := f.opt.(conv), f.in[0]
 	for i := 1; i < f.ins; i++ {
 		if o := f.in[i]; o != nil && o.dt != t.dt {
-			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same", t.dt, o.dt)
+			f.fail(fault.Invalid, "Input type (%v) and weight or bias type (%v) should be the same; convert one with x.ToDType", t.dt, o.dt)
 		}
 	}
 	if !t.dt.IsFloat() {

@@ -227,7 +227,7 @@ func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent target size, expected %v but got %v", want, target.shape)
 	}
 	if !t.dt.IsFloat() || !target.dt.IsInt() {
-		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and %v", t.dt, target.dt)
+		x.fail("MultiMarginLoss", fault.Invalid, all, "the input must be of a floating-point type and the targets integers, not %v and %v; convert them with x.ToDType", t.dt, target.dt)
 	}
 	if weight != nil && !infer.Same(weight.shape, []int{c}) {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)

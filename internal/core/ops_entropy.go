@@ -51,17 +51,18 @@ func init() {
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
-// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 stops the device, as a failed AssertAsync does.
+// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
 // weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
 func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
 	switch {
 	case x.m.autocast != dtype.Invalid:
+		//tenon:quoted the recorded table of autocast
 		x.fail("BCE", fault.Unsupported, both, "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use BCEWithLogits, which takes what goes into the sigmoid")
 	case !infer.Same(t.shape, target.shape):
 		x.fail("BCE", fault.Invalid, both, "Using a target size (%v) that is different to the input size (%v) is deprecated; ensure they have the same size", target.shape, t.shape)
 	case t.dt != target.dt:
-		x.fail("BCE", fault.Invalid, both, "Found dtype %v but expected %v", target.dt, t.dt)
+		x.fail("BCE", fault.Invalid, both, "the target is %v, but the input is %v; convert the target with x.ToDType", target.dt, t.dt)
 	}
 	if weight != nil {
 		x.wantBroadcast("BCE", weight, t.shape...)

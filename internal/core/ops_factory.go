@@ -60,6 +60,9 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension", shape)
 	}
 	if want := infer.Numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
+		if n := len(data) / dt.Size(); n*dt.Size() == len(data) {
+			x.fail("FromBytes", fault.Invalid, nil, "%d elements were given for a %v tensor of shape %v, which has %d", n, dt, shape, want/dt.Size())
+		}
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}
 	t := x.Empty(shape, dt)

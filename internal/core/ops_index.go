@@ -62,7 +62,7 @@ func at1(t *Tensor) (shape, stride []int) {
 // along it.
 func (f *frame) indexDim(t, index *Tensor) int {
 	if index.dt != dtype.Int64 && index.dt != dtype.Int32 && index.Numel() > 0 {
-		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v", f.row.Torch, index.dt)
+		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v; convert it with x.ToDType", f.row.Torch, index.dt)
 	}
 	d := f.dim(f.i[0], len(t.shape))
 	if index.Numel() == 0 {
@@ -115,7 +115,7 @@ func inferScatter(f *frame) {
 	t, index, src := f.in[0], f.in[1], f.in[2]
 	f.indexDim(t, index)
 	if src.dt != t.dt {
-		f.fail(fault.Invalid, "scatter(): Expected self.dtype to be equal to src.dtype, but got %v and %v", t.dt, src.dt)
+		f.fail(fault.Invalid, "the tensor is %v, but src is %v; convert src with x.ToDType", t.dt, src.dt)
 	}
 	if index.Numel() > 0 && !infer.Same(index.shape, src.shape) {
 		f.fail(fault.Invalid, "Expected index %v to be no larger than src %v", index.shape, src.shape)
@@ -181,7 +181,7 @@ func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
-// int64 or int32, in 0 … size-1; one that is not stops the device.
+// int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	f := x.op(rowGather, t, index)
 	f.i[0] = dim
@@ -250,7 +250,7 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Index is supposed to be a vector, but got dim: %d", len(index.shape))
 		}
 		if index.dt != dtype.Int32 && index.dt != dtype.Int64 {
-			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got %v", index.dt)
+			x.fail("IndexSelect", fault.Invalid, []*Tensor{t, index}, "index_select(): Expected dtype int32 or int64 for index, but got %v; convert it with x.ToDType", index.dt)
 		}
 		if len(t.shape) == 0 {
 			if n := index.Numel(); n != 1 {
@@ -339,7 +339,7 @@ func init() {
 		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {
-				f.fail(fault.Invalid, "Expected tensor for argument 'indices' to have one of the following scalar types: Long, Int; but got %v instead", index.dt)
+				f.fail(fault.Invalid, "the index is %v, but must be int64 or int32; convert it with x.ToDType", index.dt)
 			}
 			f.newOut(0, w.dt, append(append(f.lists[:0], index.shape...), w.shape[1]), nil)
 		},
@@ -377,7 +377,7 @@ func init() {
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
-// 0 … V-1; one that is not stops the device.
+// 0 … V-1; one that is not fails as AssertAsync does.
 func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	x.wantDim("Embedding", "the weight", weight, 2)
 	if opt.Padding {

@@ -246,7 +246,7 @@ func (f *frame) copyTo(dst, src kernels.Operand) error {
 // skipped.
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	if len(ts) == 0 {
-		x.fail("Cat", fault.Invalid, nil, "torch.cat(): expected a non-empty list of Tensors")
+		x.fail("Cat", fault.Invalid, nil, "the list of tensors is empty; give at least one")
 	}
 	f := x.op(rowCat)
 	f.many = append(f.many, ts...)

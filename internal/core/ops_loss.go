@@ -70,7 +70,7 @@ func inferNLL(f *frame) {
 		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
 	if w := f.in[2]; w != nil && w.dt != t.dt {
-		f.fail(fault.Invalid, "expected scalar type %v of the weight, but got %v", t.dt, w.dt)
+		f.fail(fault.Invalid, "the input is %v, but the weight is %v; convert the weight with x.ToDType", t.dt, w.dt)
 	}
 	if p.reduce == reduceNone {
 		f.newOut(0, t.dt, f.in[1].shape, nil)
@@ -255,7 +255,7 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 		x.fail(op, fault.Invalid, all, "Expected target size %v, got %v", want, target.shape)
 	}
 	if !target.dt.IsInt() {
-		x.fail(op, fault.Invalid, all, "expected scalar type Long for the target, but got %v", target.dt)
+		x.fail(op, fault.Invalid, all, "the target must be numbers of classes, of an integer type, but is %v; convert it with x.ToDType", target.dt)
 	}
 	if weight != nil && !infer.Same(weight.shape, []int{p.c}) {
 		x.fail(op, fault.Invalid, all, "weight tensor should be defined either for all %d classes or no classes but got weight tensor of shape: %v", p.c, weight.shape)
@@ -285,7 +285,7 @@ func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
 // [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
-// stops the device.
+// fails as AssertAsync does.
 func (x *Exec) NLLLoss(t, target, weight *Tensor, opt NLLLossOpt) *Tensor {
 	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	return x.likelihoodLoss(rowNLL, p, t, target, weight)

@@ -20,10 +20,10 @@ func init() { rowProduct.back = backProduct }
 func inferProduct(f *frame) {
 	a, b := f.in[0], f.in[1]
 	if a.dt != b.dt {
-		f.fail(fault.Invalid, "expected m1 and m2 to have the same dtype, but got: %v != %v", a.dt, b.dt)
+		f.fail(fault.Invalid, "expected m1 and m2 to have the same dtype, but got: %v != %v; convert one with x.ToDType", a.dt, b.dt)
 	}
 	if c := f.in[2]; c != nil && c.dt != a.dt {
-		f.fail(fault.Invalid, "expected the bias to have the dtype %v of the matrices, but got %v", a.dt, c.dt)
+		f.fail(fault.Invalid, "expected the bias to have the dtype %v of the matrices, but got %v; convert it with x.ToDType", a.dt, c.dt)
 	}
 	if !a.dt.IsFloat() && !a.dt.IsComplex() {
 		f.fail(fault.Unsupported, "matrix products are not defined for %v; convert to a floating-point type first", a.dt)

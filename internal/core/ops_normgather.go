@@ -37,7 +37,7 @@ func (x *Exec) BatchNormGatherStats(mean, invStd, count, runningMean, runningVar
 	both := []*Tensor{mean, invStd}
 	switch {
 	case !mean.dt.IsFloat() || invStd.dt != mean.dt:
-		x.fail(op, fault.Invalid, both, "statistics are of one real floating-point type, not %v and %v", mean.dt, invStd.dt)
+		x.fail(op, fault.Invalid, both, "statistics are of one real floating-point type, not %v and %v; convert one with x.ToDType", mean.dt, invStd.dt)
 	case len(mean.shape) != 2 || !infer.Same(mean.shape, invStd.shape):
 		x.fail(op, fault.Invalid, both, "statistics are matrices [parts, channels] of one shape, not %v and %v", mean.shape, invStd.shape)
 	case len(count.shape) > 0 && !infer.Same(count.shape, mean.shape[:1]):

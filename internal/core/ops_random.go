@@ -51,14 +51,14 @@ func init() {
 	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
-			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v", t.dt)
+			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v; convert them with x.ToDType", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, nil)
 	}})
 	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
-			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v", t.dt)
+			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v; convert it with x.ToDType", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 		f.newOut(1, dtype.Bool, t.shape, f.layout(t.shape))

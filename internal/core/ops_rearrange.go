@@ -285,7 +285,7 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
 func inferOneHot(f *frame) {
 	t := f.in[0]
 	if t.dt != dtype.Int64 && t.dt != dtype.Int32 {
-		f.fail(fault.Invalid, "one_hot is only applicable to index tensor of type LongTensor, not %v", t.dt)
+		f.fail(fault.Invalid, "the indexes of one_hot must be int64, not %v; convert them with x.ToDType", t.dt)
 	}
 	if f.i[0] < 1 {
 		f.fail(fault.Invalid, "the number of classes must be positive, not %d", f.i[0])

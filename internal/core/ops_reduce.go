@@ -64,7 +64,7 @@ func meanRule(f *frame) (compute, out dtype.DType) {
 		t = f.in[0].dt
 	}
 	if t.IsInt() || t == dtype.Bool {
-		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %v", t)
+		f.fail(fault.Invalid, "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. Got: %v; convert it with x.ToDType", t)
 	}
 	return t, t
 }

@@ -31,7 +31,7 @@ func init() {
 // whereRule is same for the second and third operands; the first is the condition.
 func whereRule(f *frame) (compute, out dtype.DType) {
 	if f.in[0].dt != dtype.Bool {
-		f.fail(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype %v", f.in[0].dt)
+		f.fail(fault.Invalid, "where expected condition to be a boolean tensor, but got a tensor with dtype %v; make one with a comparison, such as x.NeS(t, 0)", f.in[0].dt)
 	}
 	p := f.promotedFrom(1)
 	return p, p
@@ -61,7 +61,7 @@ func boundRule(f *frame) (compute, out dtype.DType) {
 func inferMaskedFill(f *frame) {
 	mask, v, t := f.in[0], f.in[1], f.in[2]
 	if mask.dt != dtype.Bool {
-		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v", mask.dt)
+		f.fail(fault.Invalid, "masked_fill only supports boolean masks, but got mask with dtype %v; make one with a comparison, such as x.NeS(mask, 0)", mask.dt)
 	}
 	if v != nil && len(v.shape) != 0 {
 		f.fail(fault.Invalid, "masked_fill only supports a 0-dimensional value tensor, but got tensor with %d dimension(s)", len(v.shape))
@@ -171,7 +171,7 @@ func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
 func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
 	switch {
 	case lo == nil && hi == nil:
-		x.fail("Clamp", fault.Invalid, []*Tensor{t}, "At least one of 'min' or 'max' must not be None")
+		x.fail("Clamp", fault.Invalid, []*Tensor{t}, "at least one of min and max must not be nil")
 	case hi == nil:
 		return x.ClampMin(t, lo)
 	case lo == nil:

@@ -45,7 +45,7 @@ func init() {
 func varianceRule(f *frame) (compute, out dtype.DType) {
 	t := f.in[0].dt
 	if !t.IsFloat() {
-		f.fail(fault.Invalid, "%s: only floating point and complex dtypes are supported, not %v", f.row.Torch, t)
+		f.fail(fault.Invalid, "%s: only floating point and complex dtypes are supported, not %v; convert the tensor with x.ToDType", f.row.Torch, t)
 	}
 	return t, t
 }

@@ -363,7 +363,7 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 		f.fail(fault.Invalid, "mismatch in length of strides and shape: %v and %v", stride, shape)
 	}
 	if offset < 0 || (offset+infer.Extent(shape, stride))*t.dt.Size() > t.st.bytes {
-		f.fail(fault.Invalid, "setStorage: sizes %v, strides %v, storage offset %d require more bytes than the storage's %d", shape, stride, offset, t.st.bytes)
+		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape, stride, offset, t.st.bytes/t.dt.Size())
 	}
 	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset
 	return f.call1()

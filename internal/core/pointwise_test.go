@@ -96,7 +96,7 @@ func TestPointwiseRefusals(t *testing.T) {
 		refused(fault.Invalid, "only supports boolean masks", func() { x.MaskedFillS(f, n, 1) })
 		refused(fault.Invalid, "only supports a 0-dimensional value tensor, but got tensor with 1 dimension", func() { x.MaskedFill(f, b, f) })
 		refused(fault.Invalid, "value cannot be converted to type int without overflow", func() { x.MaskedFillS(n, b, math.NaN()) })
-		refused(fault.Invalid, "At least one of 'min' or 'max' must not be None", func() { x.Clamp(f, nil, nil) })
+		refused(fault.Invalid, "at least one of min and max must not be nil", func() { x.Clamp(f, nil, nil) })
 		refused(fault.Invalid, "result type float32 can't be cast to the desired output type int32", func() { x.AddScaledInto(n, f, f, 1) })
 	})
 }

@@ -489,7 +489,9 @@ func (f *frame) placeNew(i int, sp *spec) {
 	s.bytes = elements * sp.dt.Size()
 	if s.bytes > 0 {
 		b, err := f.x.alloc(s.bytes)
-		f.check(err)
+		if err != nil {
+			f.check(forResult(err, t, s.bytes))
+		}
 		s.block, s.ptr = b, b.Addr()
 		live.Add(1)
 	}

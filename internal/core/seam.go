@@ -84,6 +84,6 @@ func Check(op string, err error) { (*Exec)(nil).check(op, err) }
 func FailWith(op string, cause error, msg string) {
 	e := fault.Wrap(fault.System, cause, "%s", msg)
 	e.Op = op
-	e.File, e.Line = caller()
+	locate(e)
 	panic(e)
 }

@@ -33,7 +33,7 @@ func TestShapeErrors(t *testing.T) {
 			"chunk expects `chunks` to be greater than 0":                            func() { x.Chunk(v, 0, 0) },
 			"chunk expects at least a 1-dimensional":                                 func() { x.Chunk(zero, 1, 0) },
 			"but tensor has no dimensions":                                           func() { x.Unbind(zero, 0) },
-			"expected a non-empty list of Tensors":                                   func() { x.Cat(nil, 0) },
+			"the list of tensors is empty; give at least one":                        func() { x.Cat(nil, 0) },
 			"zero-dimensional tensor":                                                func() { x.Cat([]*Tensor{zero}, 0) },
 			"Tensors must have same number of dimensions":                            func() { x.Cat([]*Tensor{a, v}, 0) },
 			"Sizes of tensors must match except in dimension 1. Expected size 2 but got size 1 for tensor number 1": func() { x.Cat([]*Tensor{a, x.Zeros([]int{1, 3}, dtype.Float32)}, 1) },
@@ -49,7 +49,7 @@ func TestShapeErrors(t *testing.T) {
 			"Padding size should be less than":               func() { x.Pad(a, []int{3, 0}, PadOpt{Mode: "reflect"}) },
 			"wrapping around more than once":                 func() { x.Pad(a, []int{4, 0}, PadOpt{Mode: "circular"}) },
 			"is too small":                                   func() { x.Pad(a, []int{-2, -1}, PadOpt{Mode: "replicate"}) },
-			"one_hot is only applicable to index tensor":     func() { x.OneHot(a, 3) },
+			"the indexes of one_hot must be int64":           func() { x.OneHot(a, 3) },
 			"the number of classes must be positive":         func() { x.OneHot(index, 0) },
 			"must be a 4-D tensor":                           func() { x.ChannelsLast(a) },
 			"Expected dtype int32/int64 for index":           func() { x.Gather(a, 0, a) },
@@ -57,11 +57,11 @@ func TestShapeErrors(t *testing.T) {
 			"Size does not match at dimension 0":             func() { x.Gather(x.Slice(a, 0, 0, 1, 1), 1, index) },
 			"Index is supposed to be a vector":               func() { x.IndexSelect(a, 0, index) },
 			"should have the same number of dimensions":      func() { x.TakeAlongDim(v, index, 0) },
-			"self.dtype to be equal to src.dtype":            func() { x.Scatter(a, 0, index, x.ToDType(a, dtype.Float64), ScatterOpt{}) },
+			"the tensor is float32, but src is float64":      func() { x.Scatter(a, 0, index, x.ToDType(a, dtype.Float64), ScatterOpt{}) },
 			"to be no larger than src":                       func() { x.Scatter(a, 0, index, x.Slice(a, 1, 0, 2, 1), ScatterOpt{}) },
 			"reduce argument must be either add or multiply": func() { x.Scatter(a, 0, index, a, ScatterOpt{Reduce: "max"}) },
 			"the weight must be a 2-D tensor":                func() { x.Embedding(index, v, EmbeddingOpt{}) },
-			"for argument 'indices'":                         func() { x.Embedding(v, a, EmbeddingOpt{}) },
+			"the index is float32, but must be int64":        func() { x.Embedding(v, a, EmbeddingOpt{}) },
 			"Padding_idx must be within num_embeddings":      func() { x.Embedding(index, a, EmbeddingOpt{Padding: true, PaddingIdx: 2}) },
 			"step must be nonzero":                           func() { x.Arange(0, 1, 0, dtype.Int64) },
 			"inconsistent with step sign":                    func() { x.Arange(0, 1, -1, dtype.Int64) },
@@ -109,8 +109,8 @@ func TestIndexOutOfRange(t *testing.T) {
 			return // it loses the device
 		}
 		a := From(x, []float32{1, 2})
-		wantError(t, Try(func() { x.Gather(a, 0, From(x, []int64{2})) }), fault.Invalid, "index out of bounds")
-		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), nil, CrossEntropyOpt{}) }), fault.Invalid, "the target is no class")
+		wantError(t, Try(func() { x.Gather(a, 0, From(x, []int64{2})) }), fault.Invalid, "index 2 is out of range for size 2")
+		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), nil, CrossEntropyOpt{}) }), fault.Invalid, "target 5 is out of range for 2 classes")
 	})
 }
 

@@ -1,8 +1,6 @@
 package core
 
 import (
-	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"tenon.dev/dtype"
@@ -122,7 +120,7 @@ func describe(t *Tensor) string {
 	if t == nil {
 		return "nil"
 	}
-	return t.dt.String() + strings.ReplaceAll(fmt.Sprint(t.Shape()), ",", " ")
+	return t.dt.String() + clipped(t.Shape())
 }
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.

@@ -140,6 +140,9 @@ type Error struct {
 	Code Code
 	// Detail says more where the driver does (a JIT log, the assert's message, the faulting kernel and line), else "".
 	Detail string
+	// Said is the text of a failed assertion with its numbers, and Origin that of its launch, where the driver knows them.
+	Said   string
+	Origin any
 }
 
 // Error returns "<call>: <code's sentence> (<number>)" and the detail.

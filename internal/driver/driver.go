@@ -46,6 +46,7 @@ type Device interface {
 	Capture
 	Graphs
 	Modules
+	Failures
 }
 
 // Context is the device itself.
@@ -90,6 +91,9 @@ type Info struct {
 	Integrated bool
 	// VirtualMemory and PoolMemory say that the device has what the interfaces of these names offer.
 	VirtualMemory, PoolMemory bool
+	// Recovers says that a failed assertion ends its kernel alone: the device goes on, and Failures tells of it. Elsewhere the device is lost, unless it is
+	// Inline.
+	Recovers bool
 	// Inline says that each call runs before it returns: nothing is ever pending, and a kernel's fault is the error of the call that
 	// launched it and of no later one.
 	Inline bool
@@ -233,6 +237,8 @@ type Launch struct {
 	// Args holds the parameters packed in declaration order, each at its natural alignment, little-endian. The driver copies it
 	// before it returns.
 	Args []byte
+	// Origin is the caller's word on where the launch is from, for the error of a failed assertion. Drivers that do not recover from one ignore it.
+	Origin any
 	// Scratch is the driver's own.
 	Scratch [8]uintptr
 }
@@ -317,6 +323,17 @@ type Graphs interface {
 	GraphExecDestroy(t Thread, e GraphExec) error
 	// GraphDot writes the graph in DOT form to a file, for people.
 	GraphDot(t Thread, g Graph, path string) error
+}
+
+// Failures tells of assertions that failed on a device that Recovers, each once, to the first call for a point that comes after it; other devices always say
+// nil. Of several on one stream that nobody was told of, the first counts, since the others may follow from it. The methods wait for nothing and need no token.
+type Failures interface {
+	// StreamFailed returns what failed in the work that s has come to.
+	StreamFailed(s Stream) error
+	// EventFailed returns what failed in the work that e last recorded, if that is done.
+	EventFailed(e Event) error
+	// DeviceFailed returns what failed on any stream.
+	DeviceFailed() error
 }
 
 // Module is loaded kernel code.

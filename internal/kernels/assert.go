@@ -17,7 +17,7 @@ const (
 )
 
 // broken is what a device says of a claim that does not hold.
-var broken = []string{"the value is zero", noProbability, "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
+var broken = []string{"the value is zero", "a probability is negative, infinite or NaN", "a row has fewer probabilities other than 0 than are drawn from it without replacement"}
 
 // assertSpec is what assertions are specialised on.
 type assertSpec struct{ Claim Claim }
@@ -27,7 +27,7 @@ type assertArgs struct{ t arrayArg }
 
 func (a *assertArgs) layout(p params) { p.array(&a.t, "t", p.s.DTypes[0]) }
 
-// Assert stops the device if the only element of t, of any type, is zero; a NaN is not.
+// Assert stops its kernel if the only element of t, of any type, is zero; a NaN is not.
 func Assert(is Issuer, t Operand, c Claim) error {
 	l := is.NewLaunch()
 	l.Spec = Spec{Family: FamilyAssert, Compute: t.DType, Ins: 1, Assert: assertSpec{c}}

@@ -130,7 +130,7 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 // BernoulliAdvance is by how much Bernoulli moves the generator's offset on.
 const BernoulliAdvance = 12
 
-// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0; what is no probability stops the device. It draws what PyTorch draws:
+// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0; what is no probability stops the kernel. It draws what PyTorch draws:
 // a thread takes one step for four neighbouring elements, row-major.
 func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 	var plan pointPlan
@@ -297,7 +297,7 @@ func (d *dropoutKernel) bernoulli() {
 		k.If(place.Lt(d.n.Value), func() {
 			at := d.dims.locate(place)
 			p := d.in.load(at[1], 1)[0].Re
-			k.Assert(isProbability(p), "a probability of Bernoulli is not from 0 to 1")
+			k.Assert(isProbability(p), "probability %v is not from 0 to 1", p)
 			d.out.store(at[0], realNum(uniform32(w).Convert(p.Type()).Le(p)))
 		})
 	}

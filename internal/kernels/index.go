@@ -32,7 +32,7 @@ type Indexed struct {
 }
 
 // Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that is
-// not in 0 … Size-1 stops the device.
+// not in 0 … Size-1 stops the kernel.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
 	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(is, out.Shape, -1)
 }
@@ -195,11 +195,12 @@ func (p *indexKernel) indexAt(at kernel.Value) kernel.Value {
 // checkedIndex returns j as an Int64 below size; wrap lets it be negative.
 func checkedIndex(j, size kernel.Value, wrap bool) kernel.Value {
 	k := j.Builder()
-	j = j.Convert(dtype.Int64)
+	given := j.Convert(dtype.Int64)
+	j = given
 	if wrap {
 		j = j.Lt(k.I64(0)).Select(j.Add(size), j)
 	}
-	k.Assert(j.Ge(k.I64(0)).And(j.Lt(size)), "index out of bounds")
+	k.Assert(j.Ge(k.I64(0)).And(j.Lt(size)), "index %v is out of range for size %v", given, size)
 	return j
 }
 

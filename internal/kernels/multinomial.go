@@ -29,9 +29,6 @@ const (
 
 var multinomialNames = []string{"multinomial_sums", "multinomial_running", "multinomial_draw", "multinomial_keys"}
 
-// noProbability is what a device says of a number that is none.
-const noProbability = "a probability is negative, infinite or NaN"
-
 const (
 	multinomialThreads = 256
 	// multinomialItems is how many elements of a row a thread takes, multinomialPart a block.
@@ -114,7 +111,7 @@ func (m *Multinomial) Advance() uint64 {
 }
 
 // Draw draws with replacement: the first category whose running sum is no less than a uniform number in (0, 1] of the row's sum. A probability that is negative,
-// infinite or NaN, or a row of zeros, stops the device; categories of probability 0 are never drawn. Sums are taken in float64 in an order that depends
+// infinite or NaN, or a row of zeros, stops the kernel; categories of probability 0 are never drawn. Sums are taken in float64 in an order that depends
 // on N alone. Uniform numbers are those of PyTorch on the same rows and samples.
 func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 	parts := ceilDiv(m.N, multinomialPart)
@@ -273,7 +270,7 @@ func buildMultinomialRunning(k *kernel.Builder, s *Spec) {
 	sum := k.F64(0)
 	for j := range own {
 		v := probability(k, a.p.array, row, first.Add(k.I64(int64(32*j))), n)
-		k.Assert(v.Ge(k.F64(0)).And(v.Lt(k.F64(math.Inf(1)))), noProbability)
+		k.Assert(v.Ge(k.F64(0)).And(v.Lt(k.F64(math.Inf(1)))), "probability %v is negative, infinite or NaN", v)
 		own[j] = sumUpTo(k, v).Add(sum)
 		sum = own[j].Shuffle(k.I32(31))
 	}

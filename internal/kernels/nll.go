@@ -148,7 +148,7 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	c := p.target.load(i, 1)[0].Re.Convert(dtype.Int64)
 	sum, w := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
 	k.If(c.Ne(p.ignore.Value), func() {
-		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes.Value)), "the target is no class: not in 0 … classes-1")
+		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes.Value)), "target %v is out of range for %v classes", c, p.classes.Value)
 		n := i.Div(p.inner.Value)
 		at := n.Mul(p.classes.Value).Add(c).Mul(p.inner.Value).Add(i.Sub(n.Mul(p.inner.Value)))
 		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()

@@ -42,11 +42,11 @@ var (
 		t := y.Mul(in[3])
 		return g.Mul(t.Add(one).Sub(y).FMA(math.Sigmoid(k, x), t.Neg()))
 	})
-	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities stop the device.
+	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities stop the kernel.
 	BCE = floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
-		k.Assert(isProbability(p), "an input of the binary cross-entropy is not from 0 to 1")
-		k.Assert(isProbability(y), "a target of the binary cross-entropy is not from 0 to 1")
+		k.Assert(isProbability(p), "input %v is not from 0 to 1", p)
+		k.Assert(isProbability(y), "target %v is not from 0 to 1", y)
 		no, yes := maximum(math.Log1p(k, p.Neg()), least), maximum(math.Log(k, p), least)
 		return y.Sub(one).Mul(no).Sub(y.Mul(yes))
 	})

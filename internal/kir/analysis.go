@@ -3,6 +3,7 @@ package kir
 import (
 	"math"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 )
@@ -508,4 +509,19 @@ func magnitude(a int64) uint64 {
 		return -uint64(a)
 	}
 	return uint64(a)
+}
+
+// Asserts reports whether the program has assertions.
+func (p *Program) Asserts() bool { return asserts(p.Body) }
+
+func asserts(b *Block) bool {
+	if b == nil {
+		return false
+	}
+	for _, in := range b.Instrs {
+		if in.Op == OpAssert || slices.ContainsFunc(in.Blocks, asserts) {
+			return true
+		}
+	}
+	return false
 }

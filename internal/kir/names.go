@@ -88,7 +88,7 @@ var infos = [opCount]opInfo{
 	OpFence:    {name: "fence"},
 	OpShuffle:  {name: "shuffle", args: 2, typed: true, types: ints32and64 | fullFloats | halves, subs: []string{"idx", "up", "down", "xor"}},
 	OpVote:     {name: "vote", args: 1, subs: []string{"any", "all", "ballot"}},
-	OpAssert:   {name: "assert", args: 1},
+	OpAssert:   {name: "assert", args: -1},
 	OpClock:    {name: "clock"},
 	OpIf:       {name: "if", args: 1},
 	OpFor:      {name: "for", args: 3, typed: true, types: intLoop},

@@ -91,7 +91,7 @@ const (
 	OpShuffle
 	// OpVote: Args = Bool; Sub VoteAny or VoteAll give Bool, VoteBallot Uint32. All 32 threads take part.
 	OpVote
-	// OpAssert: a false Args[0] (Bool) stops the device with Text.
+	// OpAssert: a false Args[0] (Bool) stops the kernel with Text, in which each %v stands for the next of the numbers after it, at most two.
 	OpAssert
 	// OpClock: the device clock in cycles, Int64.
 	OpClock

@@ -141,6 +141,9 @@ func (s *parser) operands(in *Instr) {
 		in.Args = s.uses(1)
 		s.expect(',')
 		in.Text = s.str()
+		for s.accept(',') {
+			in.Args = append(in.Args, s.uses(1)...)
+		}
 	case OpFor:
 		b := &Block{Params: s.define(1, in.Type)}
 		s.expect('=')

@@ -346,9 +346,13 @@ func (w *printer) instr(in *Instr) {
 		w.access(in)
 	case OpAssert:
 		w.s(" ")
-		w.vs(in.Args)
+		w.vs(in.Args[:min(1, len(in.Args))])
 		w.s(", ")
 		w.q(in.Text)
+		if len(in.Args) > 1 {
+			w.s(", ")
+			w.vs(in.Args[1:])
+		}
 	case OpFor:
 		w.s(" ")
 		w.params(in)

@@ -2,12 +2,16 @@ package kir
 
 import (
 	"slices"
+	"strings"
 
 	"tenon.dev/dtype"
 )
 
 // maxAccessBytes is the most bytes of one load or store, the widest that every device has.
 const maxAccessBytes = 16
+
+// maxAssertArgs is the most operands of an assertion: the condition and two numbers.
+const maxAssertArgs = 3
 
 // shape checks the counts of operands, results and regions and the indexes, so that later checks can rely on them.
 func (v *verifier) shape(in *Instr) bool {
@@ -41,6 +45,8 @@ func (v *verifier) shape(in *Instr) bool {
 		blocks = 1
 	case OpYield:
 		args = 3
+	case OpAssert:
+		args = min(max(len(in.Args), 1), maxAssertArgs)
 	}
 	if in.Op != OpLoad && in.Op != OpAtomic && p.resultType(&Instr{Op: in.Op, Type: dtype.Int32}) == dtype.Invalid {
 		res = 0
@@ -171,8 +177,13 @@ func (v *verifier) types(in *Instr) {
 		if len(in.Blocks[0].Params)+len(in.Blocks[1].Params) != 0 {
 			v.fail(in, "the regions of an if have no parameters")
 		}
-	case OpVote, OpAssert:
+	case OpVote:
 		v.want(in, 0, dtype.Bool)
+	case OpAssert:
+		v.want(in, 0, dtype.Bool)
+		if n := len(in.Args) - 1; n > 0 && strings.Count(in.Text, "%v") != n {
+			v.fail(in, "the text %q has not %d places for numbers; mark each with %%v", in.Text, n)
+		}
 	case OpFor:
 		v.forLoop(in)
 	case OpLoop:

@@ -438,3 +438,25 @@ func H[S ~[]E, E any](s S) { for range s {} }
 		}
 	}
 }
+
+func TestErrorsFindsPlanted(t *testing.T) {
+	tree := planted{
+		"fault/fault.go": `package fault
+func New(k int, format string, args ...any) error { return nil }
+func said() { println("None of PyTorch's") }
+var _ = New(1, "give None")
+var _ = New(1, "give nothing; NoneType is a word") //tenon:quoted
+var _ = New(1, "torch.cat(): empty") //tenon:quoted the recorded case
+//tenon:quoted the recorded case
+var _ = New(1, "of" +
+	"PyTorch")
+`,
+		"internal/core/a.go": `package core
+func (f frame) fail(format string) {}
+func g(f frame) { f.fail("see " + "pytorch.org"); f.fail("mytorch.x") }
+`,
+		"internal/core/a_test.go": "package core\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
+		"bench/b.go":              "package bench\nfunc fail(s string) {}\nfunc h() { fail(`Python`) }\n",
+	}
+	want(t, Errors(tree.load(t)), `fault/fault.go:4: an error says "None"`, `fault/fault.go:9: an error says "PyTorch"`, `internal/core/a.go:3: an error says "pytorch.org"`)
+}

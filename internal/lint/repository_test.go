@@ -39,6 +39,7 @@ func TestSharedTypes(t *testing.T) { report(t, Shared(loadRepository(t))) }
 func TestDocsLaw(t *testing.T)     { report(t, Docs(loadRepository(t))) }
 func TestStyleLaw(t *testing.T)    { report(t, Style(loadRepository(t))) }
 func TestNamesLaw(t *testing.T)    { report(t, Nameable(loadRepository(t))) }
+func TestErrorsLaw(t *testing.T)   { report(t, Errors(loadRepository(t))) }
 func TestPagesLaw(t *testing.T)    { report(t, Pages(loadRepository(t))) }
 func TestSnippets(t *testing.T)    { report(t, Snippets(loadRepository(t))) }
 func TestLinks(t *testing.T)       { report(t, Links(loadRepository(t))) }

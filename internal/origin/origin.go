@@ -37,16 +37,30 @@ func Of(function, file string) (side Side, folder string) { return built().of(fu
 
 // Here returns the line of the calling goroutine's innermost call that is the program's. The line is 0 if there is none.
 func Here() (file string, line int) {
+	_, file, line = here(3)
+	return file, line
+}
+
+// Call is Here with the name of what of the root package's that call led to, such as "Add" for (*Exec).Add; it is "" if there is none in between.
+func Call() (name, file string, line int) { return here(3) }
+
+func here(skip int) (name, file string, line int) {
 	var pcs [64]uintptr
-	for skip := 2; ; skip += len(pcs) {
+	passed := false // a package above the root called it
+	for ; ; skip += len(pcs) {
 		n := runtime.Callers(skip, pcs[:])
 		for _, pc := range pcs[:n] {
-			if c := find(pc); c.side == Program {
-				return c.file, c.line
+			c := find(pc)
+			if c.side == Program {
+				return name, c.file, c.line
 			}
+			if !passed && c.face != "" {
+				name = c.face // the outermost, since its own calls of each other are no business of the program's
+			}
+			passed = passed || c.above && name != ""
 		}
 		if n < len(pcs) {
-			return "", 0
+			return "", "", 0
 		}
 	}
 }
@@ -73,8 +87,11 @@ func In(frames string) string {
 // call is what is known of a program counter.
 type call struct {
 	side Side
-	file string
-	line int
+	// face is what is called, if the root package exports that; above says that it is of another public package of the library.
+	face  string
+	above bool
+	file  string
+	line  int
 }
 
 // calls keeps a call for each program counter that was seen, so that only the first error of a line pays for the names.
@@ -87,11 +104,32 @@ func find(pc uintptr) *call {
 	}
 	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
 	c := &call{file: f.File, line: f.Line}
-	if c.side, _ = Of(f.Function, f.File); c.line <= 0 {
+	var folder string
+	if c.side, folder = Of(f.Function, f.File); c.line <= 0 {
 		c.side = System
+	}
+	switch {
+	case c.side != Library:
+	case folder == ".":
+		c.face = exported(f.Function)
+	default:
+		c.above = !strings.HasPrefix(folder, "internal/")
 	}
 	calls.Store(pc, c)
 	return c
+}
+
+// exported returns the name of the exported function or method of which function, a name of the runtime's, is the code or a part; else "".
+func exported(function string) string {
+	function, _, _ = strings.Cut(function, "[")
+	_, name, _ := strings.Cut(function[strings.LastIndexByte(function, '/')+1:], ".")
+	if first, method, ok := strings.Cut(name, "."); ok && (first[0] == '(' || !strings.HasPrefix(method, "func")) {
+		name = method // after its receiver
+	}
+	if name, _, _ = strings.Cut(name, "."); name == "" || name[0] < 'A' || name[0] > 'Z' {
+		return ""
+	}
+	return name
 }
 
 // layout is where a program's files lie, by the names that its build gave them.

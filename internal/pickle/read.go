@@ -229,7 +229,7 @@ func (m *machine) rare(op byte) error {
 	case opGlobal, opStackGlobal, opReduce, opNewObj, opNewObjEx, opObj, opInst, opBuild, opBinPersID, opPersID:
 		return m.construct(op)
 	case opExt1, opExt2, opExt4:
-		return fault.New(fault.Unsupported, "the pickle uses Python's extension registry at byte %d, which names code; that is refused", m.src.offset())
+		return fault.New(fault.Unsupported, "the pickle uses the extension registry at byte %d, which names code; that is refused", m.src.offset())
 	case opNextBuffer, opReadonlyBuffer:
 		return fault.New(fault.Unsupported, "the pickle keeps data outside itself (an out-of-band buffer at byte %d); write it without", m.src.offset())
 	}

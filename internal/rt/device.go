@@ -154,7 +154,7 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	for s := range d.allStreams {
 		s.finished(issued[s.id])
 	}
-	return issued, nil
+	return issued, failed(d.dev.DeviceFailed())
 }
 
 // allStreams yields the streams in the order of their numbers.
@@ -268,7 +268,10 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 		return b, nil
 	}
 	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
-		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; close tensors that are done with, or make the work smaller", alloc.FormatSize(n))
+		s := d.mem.Stats()
+		held, reserved := s.AllocatedBytes.All().Current, s.ReservedBytes.All().Current
+		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; tensors hold %s, and %s is cached for more: close tensors that are done with, or make the work smaller",
+			alloc.FormatSize(n), alloc.FormatSize(uint64(held)), alloc.FormatSize(uint64(reserved-held)))
 	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }

@@ -188,7 +188,7 @@ func (e *Event) Synchronize() error {
 		return e.dev.Check(err, "an event could not be waited for")
 	}
 	s.finished(seq)
-	return nil
+	return failed(e.dev.dev.EventFailed(h))
 }
 
 // point returns what e marks, which nobody can ask about if a capture recorded it.

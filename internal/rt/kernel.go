@@ -17,6 +17,8 @@ type Func struct {
 	Handle driver.Func
 	// Shared is the dynamic shared memory in bytes that every launch needs besides its own.
 	Shared uint32
+	// Asserts says that the kernel has assertions.
+	Asserts bool
 }
 
 // Func returns the loaded kernel of s, building it on first use.
@@ -80,7 +82,7 @@ func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err
 	if err != nil {
 		return f, err
 	}
-	f.Shared = uint32(shared)
+	f.Shared, f.Asserts = uint32(shared), p.Asserts()
 	if f.Handle, err = d.dev.Function(t, m, p.Name); err == nil && shared > 0 {
 		err = d.dev.SetMaxShared(t, f.Handle, shared)
 	}

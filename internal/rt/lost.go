@@ -2,6 +2,7 @@ package rt
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/driver"
@@ -9,7 +10,8 @@ import (
 
 // A device fault (a failed assertion, an illegal address) comes to light at some later call and loses the device to this process. The
 // first call that sees it reports it with the operations that may be its cause; every later call gets the same error, and frees are
-// silent. The inline device runs each call before it returns, so there a fault is that call's alone.
+// silent. The inline device runs each call before it returns, so there a fault is that call's alone. A device that recovers survives failed
+// assertions; the first call that waits for the work returns the error, which names the operation.
 
 // errClosed is the error of every call that comes after the device's end, or while it is closed.
 var errClosed = fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again")
@@ -28,7 +30,7 @@ func (d *Device) Check(err error, msg string) error {
 	}
 	if d.info.Inline {
 		if c == driver.Assert { // a wrong argument, such as an index out of range
-			return fault.Wrap(fault.Invalid, err, "%s", msg)
+			return failed(err)
 		}
 		return wrap(err, msg)
 	}
@@ -41,8 +43,14 @@ func (d *Device) lose(err error) *fault.Error {
 	if first := d.lost.Load(); first != nil {
 		return first
 	}
-	e := fault.Wrap(fault.Device, err, "%s", "the device failed while it worked and is lost to this process")
-	e.Suspects = d.suspects()
+	what, may := "the device failed while it worked and is lost to this process", func(OpID) bool { return true }
+	if c, _ := codeOf(err); c == driver.Assert {
+		what = "an assertion of a kernel failed, as for an index out of range, and the device is lost to this process; " +
+			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line and the number"
+		may = mayAssert
+	}
+	e := fault.Wrap(fault.Device, err, "%s", what)
+	e.Suspects = d.suspects(may)
 	d.lost.CompareAndSwap(nil, e)
 	return d.lost.Load()
 }
@@ -80,4 +88,42 @@ func (d *Device) checkAlloc(err error, msg string) error {
 		return err
 	}
 	return d.Check(err, msg)
+}
+
+// Origin is where a launch is from; drivers that recover keep it with the launch.
+type Origin interface {
+	// Failed is the error of a failed assertion in it.
+	Failed(e *driver.Error) *fault.Error
+}
+
+// failed returns the error of a failed assertion that the device survives; nil stays nil.
+func failed(err error) error {
+	if err == nil {
+		return nil // before e, which errors.As puts on the heap
+	}
+	var e *driver.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if o, ok := e.Origin.(Origin); ok {
+		return o.Failed(e)
+	}
+	return fault.Wrap(fault.Invalid, err, "an assertion of a kernel failed")
+}
+
+// asserting are the operations of which a kernel with assertions was launched.
+var asserting [1 << 16]atomic.Bool
+
+func mayAssert(op OpID) bool { return asserting[op].Load() }
+
+// Launching returns what the driver is to keep with a launch of f by operation op: what origin makes on a device that recovers, else nil.
+func (d *Device) Launching(op OpID, f Func, origin func() Origin) any {
+	switch {
+	case !f.Asserts:
+	case d.info.Recovers:
+		return origin()
+	case !asserting[op].Load():
+		asserting[op].Store(true)
+	}
+	return nil
 }

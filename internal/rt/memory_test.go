@@ -144,8 +144,8 @@ func TestAsyncOutOfMemory(t *testing.T) {
 		"Requested               : 600.00 MiB\n" +
 		"Device limit            : 1024.00 MiB\n" +
 		"Free (according to CUDA): 424.00 MiB\n" +
-		"PyTorch limit (set by user-supplied memory fraction)\n" +
-		"                        : 1024.00 MiB"
+		"Limit of this process   : 1024.00 MiB\n" +
+		"Close tensors that are done with, or make the batch smaller"
 	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), want) {
 		t.Errorf("out of memory: %v\nwant %s", err, want)
 	}
@@ -156,7 +156,7 @@ func TestAsyncOutOfMemory(t *testing.T) {
 	ok(t, d.Free(a))
 	ok(t, d.Memory().SetMemoryFraction(0.25))
 	_, err = d.Alloc(257<<20, on)
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "                        : 256.00 MiB") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "Limit of this process   : 256.00 MiB") {
 		t.Errorf("over the fraction: %v", err)
 	}
 	if a, err = d.Alloc(256<<20, on); err != nil {
@@ -362,7 +362,7 @@ func TestRegisteredElsewhere(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True")
 	d := openSim(t, func(d driver.Device) driver.Device { return elsewhere{d} })
 	_, err := d.AllocPinned(100)
-	if err == nil || !strings.HasPrefix(err.Error(), "Host and device pointer dont match with cudaHostRegister.") {
+	if err == nil || !strings.HasPrefix(err.Error(), "the host and the device would see registered memory at different addresses; call SetAllocatorSettings") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -444,7 +444,7 @@ func TestHostOutOfMemory(t *testing.T) {
 	}
 	defer d.Close()
 	_, err = d.Alloc(1<<46, 0)
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; close tensors") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; tensors hold 0 bytes, and 0 bytes is cached for more: close tensors") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -186,8 +186,8 @@ func (b *pinnedBackend) RegisterHost(size uint64, threads int) (addr uint64, err
 	err = b.relaxed(func(t driver.Thread) error {
 		if err := b.d.dev.HostRegister(t, mem); err != nil {
 			if errors.Is(err, driver.NotSupported) {
-				return fault.Wrap(fault.Unsupported, err, "Host and device pointer dont match with cudaHostRegister. Please dont use this feature by setting "+
-					"PYTORCH_CUDA_ALLOC_CONF=pinned_use_cuda_host_register:False (default)")
+				return fault.Wrap(fault.Unsupported, err, "the host and the device would see registered memory at different addresses; "+
+					"call SetAllocatorSettings with pinned_use_cuda_host_register:False, the default")
 			}
 			return err
 		}

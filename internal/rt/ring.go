@@ -61,6 +61,14 @@ func (s *Stream) Began(op OpID, seq uint64) {
 
 // Recent returns the stream's latest operations, at most 16, oldest first: their names and places in the stream.
 func (s *Stream) Recent() (names []string, seqs []uint64) {
+	ops, seqs := s.recent()
+	for _, op := range ops {
+		names = append(names, opName(op))
+	}
+	return names, seqs
+}
+
+func (s *Stream) recent() (ops []OpID, seqs []uint64) {
 	var words []uint64
 	for i := range s.ring {
 		if w := s.ring[i].Load(); w != 0 {
@@ -69,26 +77,29 @@ func (s *Stream) Recent() (names []string, seqs []uint64) {
 	}
 	slices.SortFunc(words, func(a, b uint64) int { return int(int64(a&(1<<ringBits-1)) - int64(b&(1<<ringBits-1))) })
 	for _, w := range words {
-		names, seqs = append(names, opName(OpID(w>>ringBits))), append(seqs, w&(1<<ringBits-1))
+		ops, seqs = append(ops, OpID(w>>ringBits)), append(seqs, w&(1<<ringBits-1))
 	}
-	return names, seqs
+	return ops, seqs
 }
 
 // finished notes that everything up to operation seq is complete.
 func (s *Stream) finished(seq uint64) { raise(&s.done, seq) }
 
 // suspects describes the operations that may be the cause of a fault: of each stream the latest that are not known to be complete,
-// newest first.
-func (d *Device) suspects() []string {
+// newest first, those for which may says so.
+func (d *Device) suspects(may func(OpID) bool) []string {
 	var out []string
 	for i := range d.streams {
 		s := d.streams[i].Load()
 		if s == nil {
 			break
 		}
-		names, seqs := s.Recent()
+		ops, seqs := s.recent()
 		for j := len(seqs) - 1; j >= 0 && seqs[j] > s.done.Load(); j-- {
-			text := fmt.Sprintf("%s, operation %d of stream %d", names[j], seqs[j], s.id)
+			if !may(ops[j]) {
+				continue
+			}
+			text := fmt.Sprintf("%s, operation %d of stream %d", opName(ops[j]), seqs[j], s.id)
 			if line := s.line(seqs[j]); line != "" {
 				text += ", " + line
 			}

@@ -37,6 +37,8 @@ func launch(t *testing.T, g *Graph, s *Stream) {
 	s.Issued(seq)
 }
 
+func anyOp(OpID) bool { return true }
+
 func TestRing(t *testing.T) {
 	d := openSim(t, nil)
 	a, b := RegisterOp("RingA"), RegisterOp("RingB")
@@ -55,13 +57,13 @@ func TestRing(t *testing.T) {
 	if len(names) != ringSize || seqs[0] != 4 || seqs[ringSize-1] != ringSize+3 || !slices.IsSorted(seqs) || names[0] != "RingB" || names[1] != "RingA" {
 		t.Errorf("recent operations are %v, %v", names, seqs)
 	}
-	if got := d.suspects(); len(got) != ringSize || got[0] != "RingA, operation 19 of stream 0" {
+	if got := d.suspects(anyOp); len(got) != ringSize || got[0] != "RingA, operation 19 of stream 0" {
 		t.Errorf("suspects are %q", got)
 	}
 	if err := d.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.suspects(); len(got) != 0 {
+	if got := d.suspects(anyOp); len(got) != 0 {
 		t.Errorf("after a wait the suspects are %q", got)
 	}
 	if n := testing.AllocsPerRun(100, func() { issue(t, s, a) }); n != 0 {

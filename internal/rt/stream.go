@@ -268,7 +268,7 @@ func (s *Stream) Synchronize() error {
 		return d.Check(err, "the stream could not be waited for")
 	}
 	s.finished(seq)
-	return nil
+	return failed(d.dev.StreamFailed(s.handle))
 }
 
 func (d *Device) newStream(id int) (*Stream, error) {

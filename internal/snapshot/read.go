@@ -53,7 +53,7 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 	}
 	if head, _ := src.Peek(4); len(head) == 4 {
 		if what := foreign(head); what != "" {
-			return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is %s, not a pickle; torch.cuda.memory._dump_snapshot and DumpSnapshot write what can be read", what)
+			return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is %s, not a pickle, as DumpSnapshot writes", what)
 		}
 	}
 	b := newBuilder(o)

@@ -348,6 +348,20 @@ func TestFaults(t *testing.T) {
 			k.Assert(k.BlockDim(kernel.X).Eq(k.I32(3)), "never")
 			return here() - 1
 		}},
+		{"assert numbers", 710, "assertion failed: thread 5 of 32: 100% small by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+			k.Assert(i.Lt(k.I32(5)), "thread %v of %v: 100%% small", i, k.BlockDim(kernel.X))
+			return here() - 1
+		}},
+		{"assert wide number", 710, "5000000005 is not 1.5 by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+			k.Assert(i.Lt(k.I32(5)), "%v is not %v", i.Convert(dtype.Int64).Add(k.I64(5_000_000_000)), k.F32(1.5).Convert(dtype.Float16))
+			return here() - 1
+		}},
+		{"assert loaded number", 710, "7.25 is low by thread", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
+			k.If(i.Eq(k.I32(0)), func() { u.Store(k.I32(0), k.F32(7.25)) })
+			k.Barrier()
+			k.Assert(i.Lt(k.I32(5)), "%v is low", u.Load(i.Mul(k.I32(0))))
+			return here() - 1
+		}},
 		{"assert span", 710, "thread (6,0,0)", func(k *kernel.Builder, u kernel.Buffer, i kernel.Value) int {
 			k.Assert(i.Lt(k.I32(6)), "span")
 			return here() - 1

@@ -1,6 +1,7 @@
 package vexec
 
 import (
+	"fmt"
 	"math"
 	"unsafe"
 
@@ -22,7 +23,9 @@ type control struct {
 	// cont indexes the loop's continued lanes.
 	cont    int
 	counter ref
+	// An assertion's text, and how many numbers it has.
 	text    string
+	numbers int
 	loc     int
 }
 
@@ -41,6 +44,7 @@ func (e *emitter) control(in *kir.Instr) {
 	switch in.Op {
 	case kir.OpAssert:
 		i.exec = execAssert
+		c.numbers = len(in.Args) - 1
 		e.spell(in.Args...)
 	case kir.OpIf:
 		i.exec = execIf
@@ -89,17 +93,55 @@ func execAssert(w *worker, in *inst) {
 	p := w.p[c.args[0].p]
 	if c.args[0].class == uniform {
 		if *(*uint8)(p) == 0 {
-			w.fail(codeAssert, c.loc, w.m.lo, "assertion failed: %s", c.text)
+			w.assertFailed(c, w.m.lo)
 		}
 		return
 	}
 	b := lanes[uint8](p, w.m.hi)
 	for i := w.m.lo; i < w.m.hi; i++ {
 		if b[i] == 0 && (w.m.b == nil || w.m.b[i] != 0) {
-			w.fail(codeAssert, c.loc, i, "assertion failed: %s", c.text)
+			w.assertFailed(c, i)
 			return
 		}
 	}
+}
+
+// assertFailed stops the worker because lane i's condition is false.
+func (w *worker) assertFailed(c *control, i int) {
+	said := c.text
+	if n := c.numbers; n > 0 {
+		var numbers [len(c.args)]any
+		for j := range n {
+			numbers[j] = w.number(&c.args[1+j], i)
+		}
+		said = fmt.Sprintf(said, numbers[:n]...)
+	}
+	first := w.fault == nil
+	w.fail(codeAssert, c.loc, i, "assertion failed: %s", said)
+	if first {
+		w.fault.Said = said
+	}
+}
+
+// number returns lane i of an operand that is spelled out.
+func (w *worker) number(r *ref, i int) any {
+	p := w.p[r.p]
+	if r.class != uniform {
+		p = unsafe.Add(p, i*r.t.Size())
+	}
+	switch r.t {
+	case dtype.Float64:
+		return *(*float64)(p)
+	case dtype.Float32:
+		return *(*float32)(p)
+	case dtype.Float16:
+		return (*(*dtype.F16)(p)).Float32()
+	case dtype.BFloat16:
+		return (*(*dtype.BF16)(p)).Float32()
+	case dtype.Bool:
+		return *(*uint8)(p) != 0
+	}
+	return readInt(p, r.t)
 }
 
 func execIf(w *worker, in *inst) {

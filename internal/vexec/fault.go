@@ -22,8 +22,8 @@ type Fault struct {
 	// Kernel is the program's name; File and Line are the Go source of the instruction, "" and 0 if unknown.
 	Kernel, File string
 	Line         int
-	// Detail says what happened, to which thread of which block.
-	Detail string
+	// Detail says what happened, to which thread of which block. Said is a failed assertion's text alone, with its numbers.
+	Detail, Said string
 	// pass orders faults of one launch.
 	pass int
 }

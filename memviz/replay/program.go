@@ -139,7 +139,7 @@ func newProgram(s *snapshot.Snapshot, wanted *int) (*Program, error) {
 		}
 	}
 	if longest == 0 {
-		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history (in PyTorch torch.cuda.memory._record_memory_history(), in Tenon RecordMemoryHistory with Enabled \"all\") before the work whose memory is of interest")
+		return nil, fault.New(fault.Invalid, "the snapshot holds no trace; record the history, with RecordMemoryHistory and Enabled \"all\", before the work whose memory is of interest")
 	}
 	if wanted != nil {
 		if device = *wanted; !slices.ContainsFunc(traces, func(t Trace) bool { return t.Device == device }) {

@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -22,7 +23,7 @@ var faultPrograms = []faultProgram{
 		return f.one("illegal", s, 0x10) // no allocation is there
 	}},
 	{"Assert", driver.Assert, func(f *fixture, s driver.Stream) error {
-		return f.d.Launch(&driver.Launch{Func: f.fn("assert"), Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1},
+		return f.d.Launch(&driver.Launch{Func: f.fn("assert"), Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Origin: "Assert",
 			Args: binary.LittleEndian.AppendUint32(nil, 0)})
 	}},
 }
@@ -62,7 +63,7 @@ func (s *suite) runChild(t *testing.T, name string) {
 	t.Fatalf("no fault program is named %q", name)
 }
 
-// runFault loses the device and asserts what every later call says.
+// runFault loses the device and asserts what every later call says, or that the device survives.
 func (f *fixture) runFault(p faultProgram) {
 	d, th := f.d, f.th
 	s, other, e := f.stream(), f.stream(), f.event(false)
@@ -76,6 +77,14 @@ func (f *fixture) runFault(p faultProgram) {
 	f.ok(err)
 	f.Cleanup(func() { d.UnloadModule(th, mod) })
 
+	if f.d.Info().Recovers && p.code == driver.Assert {
+		f.survive(p, s, other, e)
+		f.fill(mem, 2, 128)
+		f.want(other, mem, 2, 128)
+		f.ok(d.GraphLaunch(x, other))
+		f.ok(d.Synchronize(th))
+		return
+	}
 	err = p.launch(f, s)
 	if f.d.Info().Inline {
 		f.code(err, "Launch", p.code)
@@ -129,4 +138,53 @@ func (f *fixture) runFault(p faultProgram) {
 	f.ok(d.GraphExecDestroy(th, x))
 	f.ok(d.GraphDestroy(th, g))
 	f.ok(d.UnloadModule(th, mod))
+}
+
+// survive asserts who is told of failed assertions of p: once, whoever asks for a point that comes after one.
+func (f *fixture) survive(p faultProgram, s, other driver.Stream, e driver.Event) {
+	f.Helper()
+	d, th := f.d, f.th
+	third := f.stream()
+	none := func(points ...func() error) {
+		f.Helper()
+		for i, failed := range points {
+			if err := failed(); err != nil {
+				f.Errorf("point %d: %v, want nothing", i, err)
+			}
+		}
+	}
+	of := func(s driver.Stream) func() error { return func() error { return d.StreamFailed(s) } }
+	event := func() error { return d.EventFailed(e) }
+	told := func(what string, failed func() error) {
+		f.Helper()
+		err := failed()
+		f.code(err, "Launch", p.code)
+		var de *driver.Error
+		if !errors.As(err, &de) || de.Origin != p.name || de.Said == "" {
+			f.Errorf("%s: %v of origin %v, want %s", what, err, de.Origin, p.name)
+		}
+		none(of(s), of(other), of(third), event, d.DeviceFailed)
+	}
+	wait := func() {
+		f.ok(d.EventRecord(e, s))
+		f.ok(d.StreamWait(other, e))
+		f.ok(d.StreamSynchronize(th, third))
+		f.ok(d.EventSynchronize(th, e))
+		f.ok(d.StreamSynchronize(th, other))
+		none(of(third))
+	}
+	for i, point := range []func() error{of(s), of(other), event, d.DeviceFailed} {
+		f.ok(p.launch(f, s))
+		f.ok(p.launch(f, s)) // the first counts
+		wait()
+		told([]string{"its stream", "a stream that waits for it", "an event after it", "the device"}[i], point)
+	}
+	x := f.instantiate(f.capture(other, driver.CaptureThreadLocal, func() { f.ok(p.launch(f, other)) }))
+	f.ok(d.StreamSynchronize(th, other))
+	none(of(other), d.DeviceFailed)
+	for range 2 {
+		f.ok(d.GraphLaunch(x, s))
+		wait()
+		told("a graph's launch", of(other))
+	}
 }

@@ -18,8 +18,10 @@ type device struct {
 
 	fault  *driver.Error // the device fault, once one happened
 	closed bool
-	tokens map[uint64]*token
-	spare  []*token // left tokens, for the next Enter
+	// failures are assertions that failed, oldest first, those among them of which nobody was told.
+	failures []*assertFailure
+	tokens   map[uint64]*token
+	spare    []*token // left tokens, for the next Enter
 	// The times at which all work that has run is complete: of the device, and of its blocking streams.
 	latest, blocking int64
 	ordered          []*stream // those that a checker asked about
@@ -48,7 +50,7 @@ func newDevice(m *machine, ordinal int) *device {
 		Name: o.Name, Ordinal: ordinal, UUID: [16]byte{'h', 'o', 's', 't', 's', 'i', 'm', 15: byte(ordinal)}, Major: 9, Minor: 0,
 		TotalMemory: o.Capacity, Multiprocessors: o.Multiprocessors, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, WarpSize: 32,
 		SharedPerBlock: 48 << 10, SharedPerBlockOptin: 227 << 10, SharedPerSM: 228 << 10, L2Bytes: 50 << 20, ClockKHz: o.ClockKHz,
-		Image: driver.FormatKIR, Integrated: m.inline, Inline: m.inline,
+		Image: driver.FormatKIR, Integrated: m.inline, Inline: m.inline, Recovers: !m.inline,
 		VirtualMemory: virtualMemory && !m.inline, PoolMemory: !m.inline,
 	}
 	if m.inline {

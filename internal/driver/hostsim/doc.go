@@ -22,6 +22,11 @@
 // hands what was freed on a stream to that stream at once and to others when the stream got there; what it holds stays accessible, as on
 // a GPU. Under a memory checker it takes each allocation from the device, at addresses of its own. Memory that a capture allocates is accessible until its graph is gone, where a GPU has none behind it before the first launch.
 //
+// # Faults
+//
+// A failed assertion ends its kernel alone. The failure follows the order of streams, and the methods of driver.Failures tell of it, once, whoever asks for a
+// point after it. Any other fault loses the device, as a GPU's.
+//
 // # Inline
 //
 // [CPU] is the inline configuration: each call runs before it returns, there is no capacity, and a kernel's fault is the error of

@@ -19,6 +19,8 @@ type record struct {
 	refs int
 	done bool  // it has run
 	at   int64 // when it is complete on the device clock
+	// failure is the failed assertion that it comes after, or nil.
+	failure *assertFailure
 	// point is what comes before it, for a checker.
 	point *check.Point
 }

@@ -167,9 +167,10 @@ func (m *machine) run(limit int64) bool {
 	}
 	switch o.kind {
 	case opRecord:
-		o.rec.done, o.rec.at = true, at
+		o.rec.done, o.rec.at, o.rec.failure = true, at, s.failure
 		m.finish(c, at)
 	case opWait:
+		s.inherits(o.rec.failure)
 		m.finish(c, at)
 	case opGraph:
 		o.exec.start(at + m.cost(launchCost))
@@ -192,10 +193,14 @@ func (m *machine) run(limit int64) bool {
 		if m.opts.RealTime {
 			end = max(end, m.clock())
 		}
-		if fault != nil {
-			s.dev.poison(fault)
-		} else {
+		switch {
+		case fault == nil:
 			m.finish(c, end)
+		case fault.Code == driver.Assert:
+			s.failed(fault)
+			m.finish(c, end)
+		default:
+			s.dev.poison(fault)
 		}
 	}
 	return true

@@ -23,6 +23,8 @@ type stream struct {
 	ready int64      // when all work that has run is complete
 	turn  uint64     // when it was served last
 	held  int        // gates
+	// failure is the latest failed assertion that the work which has run comes after, or nil.
+	failure *assertFailure
 
 	cap  *capture
 	deps []int32 // the captured nodes that the next one comes after

@@ -38,6 +38,7 @@ type op struct {
 	grid, block [3]uint32
 	fn          *function
 	args        []byte
+	origin      any // of a kernel's launch
 	dst, src    driver.Ptr
 	n           uint64 // bytes of a copy, elements of a memset
 	host        []byte // the host's side of a copy
@@ -135,7 +136,7 @@ func (d *device) Launch(l *driver.Launch) error {
 	if threads := int(l.Block[0] * l.Block[1] * l.Block[2]); threads > fn.info.MaxThreads {
 		return d.refuse(call, driver.LaunchOutOfResources, "the block has more threads than the kernel's registers allow")
 	}
-	return d.submit(call, s, &op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args})
+	return d.submit(call, s, &op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args, origin: l.Origin})
 }
 
 // checkLaunch returns what is wrong with a launch's shape, or "".

@@ -107,6 +107,15 @@ func (d *Device) HostUnregister(t driver.Thread, b []byte) error {
 	return d.release("HostUnregister", heldRegistration, hostAddress(b), procMemHostUnregister)
 }
 
+// StreamFailed returns nil: a GPU does not survive a failed assertion.
+func (d *Device) StreamFailed(driver.Stream) error { return nil }
+
+// EventFailed returns nil, likewise.
+func (d *Device) EventFailed(driver.Event) error { return nil }
+
+// DeviceFailed returns nil, likewise.
+func (d *Device) DeviceFailed() error { return nil }
+
 // HostView returns nil: the memory of a GPU is not the host's.
 func (d *Device) HostView(driver.Ptr, uint64) []byte { return nil }
 

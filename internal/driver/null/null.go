@@ -143,6 +143,15 @@ func (d *Device) HostRegister(driver.Thread, []byte) error { return nil }
 // HostUnregister returns nil.
 func (d *Device) HostUnregister(driver.Thread, []byte) error { return nil }
 
+// StreamFailed returns nil.
+func (d *Device) StreamFailed(driver.Stream) error { return nil }
+
+// EventFailed returns nil.
+func (d *Device) EventFailed(driver.Event) error { return nil }
+
+// DeviceFailed returns nil.
+func (d *Device) DeviceFailed() error { return nil }
+
 // HostView returns nil.
 func (d *Device) HostView(driver.Ptr, uint64) []byte { return nil }
 

@@ -1,0 +1,48 @@
+package core
+
+import (
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Errors name the types that differ and say how to convert, count elements and not bytes, and clip long lists.
+func TestErrorsSayWhatToDo(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		f, d, n := x.Ones([]int{2, 2}, dtype.Float32), x.Ones([]int{2, 2}, dtype.Float64), x.Ones([]int{2, 2}, dtype.Int64)
+		deep := make([]int, 100)
+		for i := range deep {
+			deep[i] = 1
+		}
+		for _, c := range []struct {
+			says []string
+			run  func()
+		}{
+			{[]string{"float32 != float64", "x.ToDType"}, func() { x.MatMul(f, d) }},
+			{[]string{"the tensor is float32, but src is float64; convert src with x.ToDType"}, func() { x.Scatter(f, 0, x.Zeros([]int{2, 2}, dtype.Int64), d, ScatterOpt{}) }},
+			{[]string{"got float32; convert it with x.ToDType"}, func() { x.Gather(f, 0, f) }},
+			{[]string{"got float32; convert it with x.ToDType"}, func() { x.IndexSelect(f, 0, x.Ones([]int{1}, dtype.Float32)) }},
+			{[]string{"the index is float32, but must be int64 or int32; convert it with x.ToDType"}, func() { x.Embedding(f, f, EmbeddingOpt{}) }},
+			{[]string{"the target must be numbers of classes, of an integer type, but is float32; convert it with x.ToDType"}, func() { x.NLLLoss(f, x.Zeros([]int{2}, dtype.Float32), nil, NLLLossOpt{}) }},
+			{[]string{"the target is float64, but the input is float32; convert the target"}, func() { x.BCE(f, d, nil, LossOpt{}) }},
+			{[]string{"Got: int64; convert it with x.ToDType"}, func() { x.Mean(n, nil, SumOpt{}) }},
+			{[]string{"dtype int64; make one with a comparison"}, func() { x.Where(n, f, f) }},
+			{[]string{"(float32) and weight or bias type (float64)", "x.ToDType"}, func() {
+				x.Conv2d(x.Ones([]int{1, 1, 2, 2}, dtype.Float32), x.Ones([]int{1, 1, 1, 1}, dtype.Float64), nil, ConvOpt{})
+			}},
+			{[]string{"3 elements were given for a float32 tensor of shape [2 2], which has 4"}, func() { From(x, []float32{1, 2, 3}, 2, 2) }},
+			{[]string{"3 bytes were given for a float32 tensor of shape [2 2], which has 16"}, func() { x.FromBytes(make([]byte, 3), dtype.Float32, 2, 2) }},
+			{[]string{"shape [3] with strides [1] from element 2 on reaches beyond the storage, which has 4 elements"}, func() { x.AsStrided(f, []int{3}, []int{1}, 2) }},
+			{[]string{"[1 1 1 1 1 1 1 1 1 1 1 1 … of 100 numbers]"}, func() { x.View(f, deep...) }},
+			{[]string{"(float32[1 1 1 1 1 1 1 1 1 1 1 1 … of 100 numbers])"}, func() { x.MM(x.Ones(deep, dtype.Float32), d) }},
+		} {
+			err := Try(c.run)
+			wantError(t, err, fault.Invalid, c.says...)
+			if err != nil && strings.Contains(err.Error(), "1 1 1 1 1 1 1 1 1 1 1 1 1") {
+				t.Errorf("the error is long: %v", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,98 @@
+package core
+
+import (
+	"fmt"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/origin"
+	"tenon.dev/internal/rt"
+)
+
+// site is the call that a launch is from, kept by devices that survive a failed assertion in it. It holds no tensor.
+type site struct {
+	op       string
+	user     bool // the kernel is the program's own
+	operands []Operand
+	file     string
+	line     int
+}
+
+// comesFrom notes in f.dl where the launch of fn is from, if its device wants to know.
+func (f *frame) comesFrom(fn rt.Func) {
+	f.dl.Origin = nil
+	if fn.Asserts {
+		f.dl.Origin = f.x.m.stream.Device().Launching(f.row.id, fn, f.site)
+	}
+}
+
+func (f *frame) site() rt.Origin {
+	s := &site{op: f.row.Name, user: f.row.flags&flagUser != 0, operands: make([]Operand, 0, f.ins+len(f.many))}
+	if doing := f.x.s.doing; len(doing) > 0 {
+		s.op = doing[0]
+	}
+	for _, list := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range list {
+			if t != nil {
+				s.operands = append(s.operands, Operand{dt: t.dt, form: t.form})
+			}
+		}
+	}
+	var name string
+	if name, s.file, s.line = origin.Call(); name != "" {
+		s.op = name
+	}
+	return s
+}
+
+// Failed returns the error of the call.
+func (s *site) Failed(d *driver.Error) *fault.Error {
+	e := fault.New(fault.Invalid, "%s", claimed(s.op, s.user, d))
+	e.Cause = d.Code // "device-side assert triggered", which test_index_out_of_bounds_exception_cuda looks for
+	e.Op, e.File, e.Line = s.op, s.file, s.line
+	for _, o := range s.operands {
+		e.Operands = append(e.Operands, describe(&Tensor{dt: o.dt, form: o.form}))
+	}
+	return e
+}
+
+// unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the number.
+var unmet = map[string]string{
+	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
+	"Embedding":       ofIndex,
+	"TakeAlongDim":    "in the operand index; give numbers from -size to size-1",
+	"CrossEntropy":    ofTarget,
+	"NLLLoss":         ofTarget,
+	"MultiMarginLoss": "in the operand target; give classes from 0 to their count less 1",
+	"BCE":             "; give probabilities, as of Sigmoid, or logits to BCEWithLogits",
+	"Bernoulli":       "in the operand p",
+	"BernoulliInto":   "in the operand p",
+	"Multinomial":     "in the operand p",
+	"AssertAsync":     "in the operand t",
+}
+
+const (
+	ofIndex  = "in the operand index; give numbers from 0 to size-1"
+	ofTarget = "in the operand target; give classes from 0 to their count less 1, or IgnoreIndex"
+)
+
+// claimed is what is said of a failed assertion in a kernel of op.
+func claimed(op string, user bool, d *driver.Error) string {
+	switch more := unmet[op]; {
+	case user || d.Said == "":
+		return d.Detail
+	case more == "":
+		return d.Said
+	case more[0] == ';':
+		return d.Said + more
+	default:
+		return fmt.Sprint(d.Said, ", ", more)
+	}
+}
+
+// reclaim makes e, which a failed assertion on an inline device caused, say what claimed does.
+func reclaim(e *fault.Error, user bool) {
+	if d, ok := e.Cause.(*driver.Error); ok && d.Code == driver.Assert && e.Kind == fault.Invalid {
+		e.Msg, e.Cause = claimed(e.Op, user, d), nil
+	}
+}
