@@ -152,7 +152,8 @@ type stressRound struct {
 	lost          atomic.Bool
 }
 
-// stressOpen opens a device of the kind that the flag names, whose calls can be made to fail. The simulator's runs its streams in a random order.
+// stressOpen opens a device of the kind that the flag names, whose calls can be made to fail. The simulator's runs its streams in a random
+// order.
 func stressOpen(t *testing.T, kind stressKind, seed uint64) (*tenon.Exec, *faults.Device) {
 	t.Helper()
 	var f *faults.Device
@@ -194,8 +195,9 @@ func stressOpen(t *testing.T, kind stressKind, seed uint64) (*tenon.Exec, *fault
 	return x, f
 }
 
-// TestStress lets 16 goroutines open, fork, train, capture, replay, read, share weights, run out of memory, meet failing calls of the driver and close, at random
-// and at once. Every result is that of a sequential run, or an error of ours that fits what goes wrong in the round; at the end nothing is live.
+// TestStress lets 16 goroutines open, fork, train, capture, replay, read, share weights, run out of memory, meet failing calls of the
+// driver and close, at random and at once. Every result is that of a sequential run, or an error of ours that fits what goes wrong in the
+// round; at the end nothing is live.
 func TestStress(t *testing.T) {
 	seed := *seedFlag
 	if seed == 0 {

@@ -28,8 +28,8 @@ func (c *counted) Read(i int, dst [][]byte) error {
 	return nil
 }
 
-// TestCloseOfDeviceInEpoch closes the device under a loader whose workers fill page-locked memory: the epoch ends with an error that says once that the device
-// was closed.
+// TestCloseOfDeviceInEpoch closes the device under a loader whose workers fill page-locked memory: the epoch ends with an error that says
+// once that the device was closed.
 func TestCloseOfDeviceInEpoch(t *testing.T) {
 	for range 10 {
 		x, err := tenon.Open(tenon.Sim(64 << 20))

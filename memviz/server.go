@@ -72,7 +72,8 @@ func (s *Server) URL() string {
 	return "http://" + s.listener.Addr().String() + "/" + s.token + "/"
 }
 
-// Serve answers until ctx ends, then lets requests under way finish for at most a second. The server answers no more: a further Serve is an error of kind Closed.
+// Serve answers until ctx ends, then lets requests under way finish for at most a second. The server answers no more: a further Serve is an
+// error of kind Closed.
 func (s *Server) Serve(ctx context.Context) error {
 	if s == nil || s.listener == nil || ctx == nil {
 		return fault.New(fault.Invalid, "the server is none that NewServer returned, or the context is nil")

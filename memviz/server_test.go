@@ -108,7 +108,8 @@ func TestServerBroken(t *testing.T) {
 	}
 }
 
-// TestServerEnded ends a server in the middle of requests, of which each is answered or finds nobody; a further Serve says that the server has ended.
+// TestServerEnded ends a server in the middle of requests, of which each is answered or finds nobody; a further Serve says that the server
+// has ended.
 func TestServerEnded(t *testing.T) {
 	s, err := NewServer(synthetic(t, 1, 1000), nil)
 	if err != nil {

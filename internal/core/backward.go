@@ -491,8 +491,8 @@ func (r *run) join(x *Exec) {
 	}
 }
 
-// accumulateMu is held while a pass adds to the gradients of leaves, which other sessions' passes may share, and while a program replaces one. So the gradients
-// of passes add up in the order in which the passes end.
+// accumulateMu is held while a pass adds to the gradients of leaves, which other sessions' passes may share, and while a program replaces
+// one. So the gradients of passes add up in the order in which the passes end.
 var accumulateMu sync.Mutex
 
 // accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives all of them theirs

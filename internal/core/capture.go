@@ -469,7 +469,8 @@ func (g *Graph) Dump(path string) error {
 // Capturing reports whether the work of x's stream is being recorded as a graph.
 func (x *Exec) Capturing() bool { return x.m.stream.Capturing() }
 
-// Close releases the graph, its memory and the tensors that were made while it was captured, when no run of it is being queued. Closing twice does nothing.
+// Close releases the graph, its memory and the tensors that were made while it was captured, when no run of it is being queued. Closing
+// twice does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.g == nil {
 		return nil

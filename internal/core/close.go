@@ -7,10 +7,11 @@ import (
 // errExecClosed is the error of what is done on a fork after its Close.
 var errExecClosed = fault.New(fault.Closed, "the Exec was closed; use one that is open, or Fork another one")
 
-// Close ends x's session. On a fork it waits for the work of x's stream: what is done on the fork from then on is an error of kind Closed, and the Exec that it
-// came from, its other forks and all tensors go on. On an Exec that Open returned it closes the device: it waits for all work and releases it, and tensors of it
-// are lost. Others may be using the device meanwhile, in other goroutines: work under way ends, what they do later is an error of kind Closed, and so are
-// captures under way. The processor is never closed. Closing twice does nothing.
+// Close ends x's session. On a fork it waits for the work of x's stream: what is done on the fork from then on is an error of kind Closed,
+// and the Exec that it came from, its other forks and all tensors go on. On an Exec that Open returned it closes the device: it waits for
+// all work and releases it, and tensors of it are lost. Others may be using the device meanwhile, in other goroutines: work under way ends,
+// what they do later is an error of kind Closed, with which captures under way fail too. The processor is never closed. Closing twice does
+// nothing.
 func (x *Exec) Close() error {
 	d := x.Device()
 	if !x.s.fork {

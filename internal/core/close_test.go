@@ -115,7 +115,8 @@ var inUse = map[string]func(x *Exec, w *Tensor, g *Graph) error{
 	},
 }
 
-// TestCloseWhileOthersWork closes a device under goroutines: what they do ends well until it is an error that says once that the device was closed.
+// TestCloseWhileOthersWork closes a device under goroutines: what they do ends well until it is an error that says once that the device was
+// closed.
 func TestCloseWhileOthersWork(t *testing.T) {
 	for range 8 {
 		x := toClose(t, nil)

@@ -102,7 +102,8 @@ type slot struct {
 	dt      dtype.DType
 }
 
-// leaf accumulates the gradient of a tensor that the user made. Passes of several sessions may: each adds its gradients under accumulateMu, so that none is lost.
+// leaf accumulates the gradient of a tensor that the user made. Passes of several sessions may: each adds its gradients under accumulateMu,
+// so that none is lost.
 type leaf struct {
 	owner  *Tensor
 	grad   atomic.Pointer[Tensor]

@@ -55,7 +55,8 @@ func (b *backend) Free(addr uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }
 
-// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is. A device that was closed has given all back.
+// freeing is relaxed for a call that frees: those are silent on a lost device, but nothing else is. A device that was closed has given all
+// back.
 func (b *backend) freeing(f func(t driver.Thread) error) error {
 	if !b.lost() {
 		return b.relaxed(f)

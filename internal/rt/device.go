@@ -178,8 +178,9 @@ func (d *Device) EmptyCache() error {
 	return err
 }
 
-// Close waits for all work and releases the device, also while others use it: what they do from then on is an error of kind Closed, and captures under way
-// fail with one. The second call waits for the first and does nothing. On a device whose fault was reported before it is silent, as all frees are.
+// Close waits for all work and releases the device, also while others use it: what they do from then on is an error of kind Closed, and
+// captures under way fail with one. The second call waits for the first and does nothing. On a device whose fault was reported before it is
+// silent, as all frees are.
 func (d *Device) Close() error {
 	d.closeMu.Lock()
 	defer d.closeMu.Unlock()

@@ -7,9 +7,9 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// A device is closed while others work. Close first refuses new work: it takes the turn of every stream, and so waits for the operation that has it, and ends the
-// captures under way. Then it shuts the gate, by which all other calls of the driver go, and waits for those under way. So no call of the driver meets a
-// device that is gone, and who comes too late is told that the device was closed.
+// A device is closed while others work. Close first refuses new work: it takes the turn of every stream, and so waits for the operation
+// that has it, and ends the captures under way. Then it shuts the gate, by which all other calls of the driver go, and waits for those
+// under way. So no call of the driver meets a device that is gone, and who comes too late is told that the device was closed.
 
 // gate counts the calls of the driver under way that no turn of a stream covers.
 type gate struct {
@@ -60,7 +60,8 @@ func (d *Device) leave(t driver.Thread) {
 	d.gate.leave()
 }
 
-// refuseWork ends the device's work: no stream takes any more, and no stream is made. Operations under way are waited for, captures under way are ended.
+// refuseWork ends the device's work: no stream takes any more, and no stream is made. Operations under way are waited for, captures under
+// way are ended.
 func (d *Device) refuseWork() {
 	d.mu.Lock()
 	d.closing.Store(true)

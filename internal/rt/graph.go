@@ -277,7 +277,8 @@ func Also(err, more error) error {
 	return errors.Join(err, more)
 }
 
-// leave ends the diversion and the thread's hold; release gives the pool up as well. On a device that is closed meanwhile the diversion has ended.
+// leave ends the diversion and the thread's hold; release gives the pool up as well. On a device that is closed meanwhile the diversion has
+// ended.
 func (c *Capture) leave(release bool) error {
 	c.thread.Leave()
 	err := c.dev.mem.EndAllocateToPool(c.spec.Pool)
