@@ -331,7 +331,10 @@ func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 
 // enter is made for a method that uses the session: the caller leaves it with core.Leave.
 func (x *Exec) enter(op string, operands ...*Tensor) *core.Exec {
-	c := x.made(op, operands...)
+	c := core.Made((*core.Exec)(x), op) // as made does, without another call
+	for i, t := range operands {
+		core.Given(op, i, (*core.Tensor)(t))
+	}
 	core.Enter(c, op)
 	return c
 }

@@ -127,28 +127,30 @@ func TestChangeHoldsItsTemporaries(t *testing.T) {
 // What would wait for a turn that the Together itself has is refused in it.
 func TestTogetherRefusesWaits(t *testing.T) {
 	x, _ := simExec(t, nil)
-	a, w := ones(x, 2), leafOf(x, 1, 2)
-	g, err := x.Capture(func(x *Exec) { x.AddInto(a, a, a) }, CaptureOpt{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	st, err := x.Device().Stream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sumOf(x, x.Mul(w, w))
-	for name, call := range map[string]func(x *Exec) error{
-		"Replay":     func(x *Exec) error { return x.Replay(g) },
-		"Capture":    func(x *Exec) error { _, err := x.Capture(func(*Exec) {}, CaptureOpt{}); return err },
-		"Bytes":      func(x *Exec) error { _, err := x.Bytes(a); return err },
-		"WaitStream": func(x *Exec) error { return x.WaitStream(st) },
-		"Backward":   func(x *Exec) error { return x.Backward(sum, nil, BackwardOpt{}) },
-	} {
-		x.together(name, func(x *Exec) {
-			x.AddInto(a, a, a)
-			wantError(t, call(x), fault.Invalid, "while changes are put together")
-		})
-	}
-	want(t, x, a, 32, 32)
+	x.Scope(func(x *Exec) {
+		a, w := ones(x, 2), leafOf(x, 1, 2)
+		g, err := x.Capture(func(x *Exec) { x.AddInto(a, a, a) }, CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		st, err := x.Device().Stream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sumOf(x, x.Mul(w, w))
+		for name, call := range map[string]func(x *Exec) error{
+			"Replay":     func(x *Exec) error { return x.Replay(g) },
+			"Capture":    func(x *Exec) error { _, err := x.Capture(func(*Exec) {}, CaptureOpt{}); return err },
+			"Bytes":      func(x *Exec) error { _, err := x.Bytes(a); return err },
+			"WaitStream": func(x *Exec) error { return x.WaitStream(st) },
+			"Backward":   func(x *Exec) error { return x.Backward(sum, nil, BackwardOpt{}) },
+		} {
+			x.together(name, func(x *Exec) {
+				x.AddInto(a, a, a)
+				wantError(t, call(x), fault.Invalid, "while changes are put together")
+			})
+		}
+		want(t, x, a, 32, 32)
+	})
 }
