@@ -121,21 +121,23 @@ func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Family, s.Op = FamilyPointwise, op.id
 	s.Compute = opmath(compute)
 	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
-	for i := range len(outs) + len(ins) {
-		if via := operandAt(outs, ins, i).Via; via != dtype.Invalid {
+	for i := range outs {
+		s.DTypes[i] = outs[i].DType
+		if via := outs[i].Via; via != dtype.Invalid {
 			s.Point.Via.add(i)
 			s.Point.Half = via
 		}
 	}
-	for i := range outs {
-		s.DTypes[i] = outs[i].DType
-	}
 	for i := range ins {
 		if ins[i].Ptr == 0 {
 			s.Point.Scalar.add(i)
-			continue
+		} else {
+			s.DTypes[len(outs)+i] = ins[i].DType
 		}
-		s.DTypes[len(outs)+i] = ins[i].DType
+		if via := ins[i].Via; via != dtype.Invalid {
+			s.Point.Via.add(len(outs) + i)
+			s.Point.Half = via
+		}
 	}
 	if op == Copy && s.DTypes[0] == s.DTypes[1] && s.DTypes[0] != opmath(s.DTypes[0]) {
 		s.Compute = dtype.Uint16 // through float32 a NaN would lose its bits
@@ -210,12 +212,12 @@ func issueContiguous(is Issuer, op *PointOp, compute dtype.DType, scalars []Scal
 		if ptr[i] == 0 && i >= len(outs) {
 			continue
 		}
-		place := ptr[i] / uint64(o.DType.Size())
-		if place*uint64(o.DType.Size()) != ptr[i] {
+		size := uint64(o.DType.Size()) // a power of two
+		if ptr[i]&(size-1) != 0 {
 			return misaligned(op.Name, o)
 		}
 		if !repeat.has(i) {
-			places |= place
+			places |= ptr[i] >> bits.TrailingZeros64(size)
 		}
 	}
 	vec := min(widest(outs, ins), 1<<bits.TrailingZeros64(places))
