@@ -109,6 +109,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if s.capture != nil {
 		return nil, fault.New(fault.Capture, "a graph is being captured already; end that capture first")
 	}
+	if err := s.force(); err != nil {
+		return nil, err
+	}
 	dev := x.m.stream.Device()
 	spec, err := opt.spec(dev)
 	if err != nil {
@@ -348,6 +351,9 @@ func (x *Exec) Replay(g *Graph) error {
 		return err
 	}
 	if err := x.s.capture.refuse("Replay"); err != nil {
+		return err
+	}
+	if err := x.s.force(); err != nil {
 		return err
 	}
 	if len(g.draws) == 0 {

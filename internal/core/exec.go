@@ -75,6 +75,8 @@ type session struct {
 	busy bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
+	// putOff has the calls that a tap put off; nil until there was one.
+	putOff *deferral
 	// run is the innermost backward pass under way.
 	run *run
 	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.
@@ -205,11 +207,19 @@ func (x *Exec) Synchronize() error {
 	if err := x.s.capture.refuse("Synchronize"); err != nil {
 		return err
 	}
+	if err := x.s.force(); err != nil {
+		return err
+	}
 	return x.m.stream.Synchronize()
 }
 
 // WaitStream makes later work of x wait for the work that st has now.
-func (x *Exec) WaitStream(st *rt.Stream) error { return x.m.stream.WaitIn(st, x.recording().rt()) }
+func (x *Exec) WaitStream(st *rt.Stream) error {
+	if err := x.s.force(); err != nil {
+		return err
+	}
+	return x.m.stream.WaitIn(st, x.recording().rt())
+}
 
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
@@ -217,6 +227,9 @@ func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	}
 	if err := st.Usable(); err != nil {
+		return err
+	}
+	if err := x.s.force(); err != nil {
 		return err
 	}
 	return t.st.recordStream(st)

@@ -88,7 +88,12 @@ func (t *Tensor) Numel() int {
 func (t *Tensor) Offset() int { return t.offset }
 
 // DataPtr returns the device address of the first element. It is not a Go pointer.
-func (t *Tensor) DataPtr() uint64 { return t.ptr() }
+func (t *Tensor) DataPtr() uint64 {
+	if d := t.st.by(); d != nil {
+		Check("DataPtr", d.s.force())
+	}
+	return t.ptr()
+}
 
 // IsContiguous reports whether the elements lie in order without gaps.
 func (t *Tensor) IsContiguous() bool { return t.form == nil || t.contiguous }
