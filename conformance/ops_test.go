@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
@@ -52,6 +53,16 @@ func TestOps(t *testing.T) {
 	t.Log((&opRunner{}).runAll(t, open(t)))
 }
 
+// TestOpsInRegion runs the same calls in regions, each three times, and compares what comes out when the calls are put off.
+func TestOpsInRegion(t *testing.T) {
+	r := &opRunner{region: true}
+	t.Log(r.runAll(t, open(t)))
+	t.Logf("%d calls were put off, %d ran at once though they came again", r.putOff, r.eager)
+	if r.putOff < 10*r.eager {
+		t.Error("too few calls were put off")
+	}
+}
+
 // TestOpsCaptured runs the same calls as replays of captured graphs, forward and backward, where they can be captured.
 func TestOpsCaptured(t *testing.T) {
 	r := &opRunner{capture: true}
@@ -68,6 +79,10 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
+	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager count the calls
+	// that were and were not.
+	region        bool
+	putOff, eager int
 	// after is called after every call; it may be nil.
 	after func()
 }
@@ -140,13 +155,35 @@ func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, 
 		}
 	}()
 	x.Scope(func(x *tenon.Exec) {
-		if r.capture {
+		switch {
+		case r.capture:
 			out, err = r.replay(x, c, f)
-		} else {
+		case r.region:
+			out, err = r.inRegion(x, c, f)
+		default:
 			out, err = r.direct(x, c, f)
 		}
 	})
 	return out, err
+}
+
+// inRegion runs a case three times in a region and returns what came out the third time.
+func (r *opRunner) inRegion(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
+	region := compile.New(compile.Opt{})
+	defer func() {
+		s := region.Stats(x)
+		r.putOff += s.Deferred
+		r.eager += s.Eager
+	}()
+	for range 3 {
+		if err := region.Do(x, func(x *tenon.Exec) (err error) {
+			out, err = r.direct(x, c, f)
+			return err
+		}); err != nil {
+			return out, err
+		}
+	}
+	return out, nil
 }
 
 // direct runs a case as a user would.

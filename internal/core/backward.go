@@ -523,7 +523,7 @@ func (r *run) accumulate() {
 	if r.x.m.manual { // joining below is not to fail for want of an event
 		r.x.check(r.op, r.x.Device().KeepEvent())
 	}
-	r.x.together(r.op, func(*Exec) {
+	add := func(*Exec) {
 		var added map[*storage]*Exec // parts of one storage are added to on one stream
 		for i := range r.complete {
 			c := &r.complete[i]
@@ -541,7 +541,10 @@ func (r *run) accumulate() {
 			}
 			x.AddInto(grad, grad, c.g)
 		}
-	})
+	}
+	if slices.ContainsFunc(r.complete, func(c completed) bool { return c.taken == nil }) {
+		r.x.together(r.op, add)
+	}
 	for i := range r.complete {
 		c := &r.complete[i]
 		if c.taken != nil {

@@ -90,9 +90,13 @@ type number struct{ f, im, i uint64 }
 
 func numbersOf4(s *[4]kernels.Scalar) (n [4]number) {
 	for i, v := range s {
-		n[i] = number{math.Float64bits(v.F), math.Float64bits(v.Im), uint64(v.I)}
+		n[i] = numberOf(&v)
 	}
 	return n
+}
+
+func numberOf(v *kernels.Scalar) number {
+	return number{math.Float64bits(v.F), math.Float64bits(v.Im), uint64(v.I)}
 }
 
 func scalarsOf4(n *[4]number) (s [4]kernels.Scalar) {

@@ -120,6 +120,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err := s.apart("a graph cannot be captured"); err != nil {
 		return nil, err
 	}
+	if err := s.force(); err != nil {
+		return nil, err
+	}
 	dev := x.m.stream.Device()
 	spec, err := opt.spec(dev)
 	if err != nil {
@@ -367,6 +370,9 @@ func (x *Exec) Replay(g *Graph) error {
 		return err
 	}
 	if err := x.s.apart("a graph cannot be replayed"); err != nil {
+		return err
+	}
+	if err := x.s.force(); err != nil {
 		return err
 	}
 	if len(g.draws) == 0 {

@@ -79,6 +79,8 @@ type session struct {
 	closed atomic.Bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
+	// putOff has the calls that a tap put off; nil until there was one.
+	putOff *deferral
 	// run is the innermost backward pass under way.
 	run *run
 	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.
@@ -219,6 +221,9 @@ func (x *Exec) Synchronize() error {
 	if err := x.s.capture.refuse("Synchronize"); err != nil {
 		return err
 	}
+	if err := x.s.force(); err != nil {
+		return err
+	}
 	return x.m.stream.Synchronize()
 }
 
@@ -230,6 +235,9 @@ func (x *Exec) WaitStream(st *rt.Stream) error {
 	if err := x.s.apart("a stream cannot be made to wait"); err != nil {
 		return err
 	}
+	if err := x.s.force(); err != nil {
+		return err
+	}
 	return x.m.stream.WaitIn(st, x.recording().rt())
 }
 
@@ -239,6 +247,9 @@ func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	}
 	if err := st.Usable(); err != nil {
+		return err
+	}
+	if err := x.s.force(); err != nil {
 		return err
 	}
 	return t.st.recordStream(st)

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -112,7 +113,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if err := t.st.arrived(); err != nil {
+	if err := errors.Join(x.s.force(), t.st.arrived()); err != nil {
 		return err
 	}
 	st := x.m.stream
@@ -154,6 +155,11 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 	}
 	if err := x.s.capture.refuse("copying host data to a tensor"); err != nil {
 		return err
+	}
+	if t.st.deferred() {
+		if err := x.s.force(); err != nil {
+			return err
+		}
 	}
 	st := x.m.stream
 	seq, mine, err := x.s.begin(opWrite, st, nil)

@@ -44,6 +44,8 @@ type row struct {
 
 	cast  castClass
 	flags flag
+	// decides has a bit for each scalar that is structure, and from bit 4 on for each number in an operand's place that is.
+	decides uint8
 	// id names the operation in the launch ring.
 	id rt.OpID
 }
@@ -108,6 +110,9 @@ func (f *frame) call() {
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
 	if s.tap == nil || !s.tap.Before(f) {
+		if s.putOff != nil && r.flags&(flagView|flagIdle) == 0 {
+			f.check(s.force())
+		}
 		f.place()
 		switch {
 		case r.flags&flagIdle != 0:
@@ -185,7 +190,9 @@ func (f *frame) issue(grads bool) {
 	if err != nil {
 		f.check(f.orClosed(err))
 	}
-	f.countVersions()
+	if !f.again {
+		f.countVersions()
+	}
 	f.release()
 	f.check(f.endWork())
 }
@@ -347,6 +354,9 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
+	if t.st.deferred() {
+		f.mine(t)
+	}
 	if t.st.arriving() && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())
 	}
@@ -474,19 +484,12 @@ func (f *frame) place() {
 }
 
 func (f *frame) placeNew(i int, sp *spec) {
-	if !sp.dt.Valid() {
-		f.fail(fault.Invalid, "%v is no element type; give one such as tenon.Float32", sp.dt)
-	}
 	st := f.x.m.stream
 	n := &fresh{}
 	t, s := &n.Tensor, &n.own
 	t.dt, t.st, t.form = sp.dt, s, sp.form
 	s.dev = st.Device()
-	elements := sp.form.extent
-	if elements < 0 || elements > math.MaxInt/maxElement && elements > math.MaxInt/sp.dt.Size() { // the second division is slow
-		f.fail(fault.Invalid, "a tensor of shape %v has more bytes than addresses", sp.form.shape)
-	}
-	s.bytes = elements * sp.dt.Size()
+	s.bytes = f.bytes(sp)
 	if s.bytes > 0 {
 		b, err := f.x.alloc(s.bytes)
 		if err != nil {

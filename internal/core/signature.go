@@ -64,6 +64,16 @@ func (r *row) fit() {
 			r.flags |= flagMutates
 		}
 	}
+	for i, n := range s.numbers {
+		if n.decides && i < 4 {
+			r.decides |= 1 << i
+		}
+	}
+	for i, n := range s.ins {
+		if n.decides && i < 4 {
+			r.decides |= 1 << (4 + i)
+		}
+	}
 	if p := r.point; text == "" || p != nil && r.infer == nil && (len(s.ins) != p.Ins || len(s.numbers) != p.Scalars) {
 		panic("core: the operation " + r.Name + " does not say what it takes")
 	}

@@ -16,7 +16,7 @@ type storage struct {
 	ptr   uint64
 	bytes int
 
-	// id is the storage's number among all of the process, once somebody has asked for it.
+	// id is the storage's number among all of the process, once somebody has asked for it; see deferral for its high bits.
 	id      atomic.Uint64
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
@@ -44,10 +44,10 @@ var storageNumbers atomic.Uint64
 // number returns the number of the storage, from 1 on, which no other storage of the process has or had.
 func (s *storage) number() uint64 {
 	if n := s.id.Load(); n != 0 {
-		return n
+		return n & numberMask
 	}
 	s.id.CompareAndSwap(0, storageNumbers.Add(1))
-	return s.id.Load()
+	return s.id.Load() & numberMask
 }
 
 func (s *storage) retain() { s.others.Add(1) }
@@ -60,6 +60,15 @@ func (s *storage) release() error {
 	if !s.sole() && s.others.Add(-1) >= 0 {
 		return nil
 	}
+	if s.deferred() { // calls that use it have not run
+		s.others.Store(-1)
+		return nil
+	}
+	return s.free()
+}
+
+// free gives the memory back.
+func (s *storage) free() error {
 	if s.loosened.Load() {
 		s.cleanup.Stop()
 	}
@@ -100,6 +109,10 @@ func (s *storage) arrived() error {
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.
 func (s *storage) loosen() {
+	if s.block == nil && s.deferred() {
+		s.id.Or(looseBit)
+		return
+	}
 	if s.block == nil && s.locked == nil || s.loosened.Swap(true) {
 		return
 	}

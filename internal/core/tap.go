@@ -117,3 +117,12 @@ func (f *frame) Changes() bool { return f.to(0) != nil || f.row.flags&flagMutate
 
 // Draws reports whether the call takes numbers from a generator.
 func (f *frame) Draws() bool { return f.row.flags&flagDraws != 0 }
+
+// Works reports whether the call has work for the device: a view has none.
+func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }
+
+// Depth returns how many calls are under way in the session, this one among them.
+func (f *frame) Depth() int { return f.x.s.depth }
+
+// SessionOf returns what x and all Execs derived from it have in common, as a key.
+func SessionOf(x *Exec) any { return x.s }

@@ -86,7 +86,14 @@ func (t *Tensor) Numel() int {
 func (t *Tensor) Offset() int { return t.offset }
 
 // DataPtr returns the device address of the first element. It is not a Go pointer.
-func (t *Tensor) DataPtr() uint64 { return t.ptr() }
+func (t *Tensor) DataPtr() uint64 {
+	if d := t.st.by(); d != nil {
+		d.s.in("DataPtr")
+		defer d.s.out()
+		Check("DataPtr", d.s.force())
+	}
+	return t.ptr()
+}
 
 // IsContiguous reports whether the elements lie in order without gaps.
 func (t *Tensor) IsContiguous() bool { return t.form == nil || t.contiguous }

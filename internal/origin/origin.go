@@ -28,7 +28,7 @@ const (
 const module = "tenon.dev"
 
 // packages are the folders of the packages that programs import; those below internal are the library's too.
-var packages = []string{".", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
+var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
 	"safetensors", "torchfile"}
 
 // Of returns whose code a frame is, by the names that the runtime gives its function and file. For the library it also returns the

@@ -1,0 +1,284 @@
+package compile_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+)
+
+func open(t *testing.T) *tenon.Exec { return openOn(t, tenon.Sim(0)) }
+
+func openOn(t *testing.T, s tenon.Selector) *tenon.Exec {
+	x, err := tenon.Open(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// twice runs f in a region twice, so that the calls of the second run are put off.
+func twice(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec, second bool) error) *compile.Region {
+	t.Helper()
+	r := compile.New(compile.Opt{})
+	for i := range 2 {
+		must(t, r.Do(x, func(x *tenon.Exec) error { return f(x, i == 1) }))
+	}
+	return r
+}
+
+func deferred(x *tenon.Exec) int { return core.Deferred((*core.Exec)(x)) }
+
+func TestDoPutsOffWhatComesAgain(t *testing.T) {
+	x := open(t)
+	a, b := tenon.From(x, []float32{1, 2, 3}, 3), tenon.From(x, []float32{10, 20, 30}, 3)
+	r := compile.New(compile.Opt{})
+	for i := range 3 {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			c := x.Mul(x.AddS(a, float64(i)), b)
+			x.AddInto(b, b, x.View(c, 3))
+			if want := 3 * min(i, 1); deferred(x) != want {
+				t.Errorf("run %d: %d calls are put off, want %d", i, deferred(x), want)
+			}
+			return nil
+		}))
+	}
+	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 4, Deferred: 6}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	got, err := tenon.Read[float32](x, b)
+	must(t, err)
+	if want := "[240 1200 3600]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// What needs the elements gets them, and later calls are put off again.
+func TestForces(t *testing.T) {
+	x := open(t)
+	a := tenon.From(x, []float32{1, 2}, 2)
+	g, err := x.Capture(func(x *tenon.Exec) { x.AddInto(a, a, a) }, tenon.CaptureOpt{})
+	must(t, err)
+	defer g.Close()
+	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor) error{
+		"Bytes":        func(x *tenon.Exec, y *tenon.Tensor) error { _, err := x.Bytes(y); return err },
+		"Item":         func(x *tenon.Exec, y *tenon.Tensor) error { _, err := x.Item(x.Narrow(y, 0, 0, 1)); return err },
+		"DataPtr":      func(x *tenon.Exec, y *tenon.Tensor) error { y.DataPtr(); return nil },
+		"Synchronize":  func(x *tenon.Exec, y *tenon.Tensor) error { return x.Synchronize() },
+		"Replay":       func(x *tenon.Exec, y *tenon.Tensor) error { return x.Replay(g) },
+		"WaitStream":   func(x *tenon.Exec, y *tenon.Tensor) error { return x.WaitStream(x.Stream()) },
+		"RecordStream": func(x *tenon.Exec, y *tenon.Tensor) error { return x.RecordStream(y, x.Stream()) },
+		"Dropout":      func(x *tenon.Exec, y *tenon.Tensor) error { x.Dropout(y, 0.5); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			twice(t, x, func(x *tenon.Exec, second bool) error {
+				y := x.Exp(a)
+				if n := deferred(x); second && n != 1 {
+					t.Errorf("%d calls are put off before", n)
+				}
+				err := f(x, y)
+				if n := deferred(x); n != 0 {
+					t.Errorf("%d calls are put off after", n)
+				}
+				x.Sin(y)
+				if n := deferred(x); second && n != 1 {
+					t.Errorf("%d calls are put off at the end", n)
+				}
+				return err
+			})
+		})
+	}
+}
+
+// A handle without elements knows everything else, and what is closed before its call has run is freed after its last use.
+func TestPendingHandles(t *testing.T) {
+	x := open(t)
+	const n = 1 << 16
+	a := x.Ones([]int{n}, tenon.Float32)
+	live := core.LiveStorages()
+	var peak [2]int64
+	r := compile.New(compile.Opt{})
+	for i := range 2 {
+		x.Device().ResetPeakStats()
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y := x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.AddS(a, 1) })
+			for range 20 {
+				next := x.Sin(y)
+				y.Close()
+				y = next
+			}
+			if s := y.Shape(); len(s) != 1 || s[0] != n || y.DType() != tenon.Float32 || !y.IsContiguous() {
+				t.Errorf("the handle is %v %v", y.Shape(), y.DType())
+			}
+			return nil
+		}))
+		peak[i] = x.Device().MaxMemoryAllocated()
+	}
+	if peak[1] > peak[0] {
+		t.Errorf("the peak is %d bytes, %d without putting off", peak[1], peak[0])
+	}
+	if d := core.LiveStorages() - live; d > 0 {
+		t.Errorf("%d storages are left", d)
+	}
+}
+
+// Whatever ends a region, what was put off runs first.
+func TestEnds(t *testing.T) {
+	x := open(t)
+	sum := x.Zeros([]int{1}, tenon.Float32)
+	one := x.Ones([]int{1}, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	planned := errors.New("planned")
+	bad := x.Ones([]int{7}, tenon.Float32)
+	ends := []func(x *tenon.Exec) error{
+		func(*tenon.Exec) error { return nil },
+		func(*tenon.Exec) error { return nil },
+		func(*tenon.Exec) error { return planned },
+		func(x *tenon.Exec) error { x.Add(x.Ones([]int{2}, tenon.Float32), bad); return nil },
+		func(*tenon.Exec) error { panic(planned) },
+		func(*tenon.Exec) error { return nil },
+	}
+	for i, end := range ends {
+		var err error
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					err = v.(error)
+				}
+			}()
+			err = r.Do(x, func(x *tenon.Exec) error {
+				x.AddInto(sum, sum, one)
+				return end(x)
+			})
+		}()
+		switch i {
+		case 2, 4:
+			if !errors.Is(err, planned) {
+				t.Errorf("end %d: %v", i, err)
+			}
+		case 3:
+			if err == nil || !strings.Contains(err.Error(), "The size of tensor a (2) must match") || !strings.Contains(err.Error(), "compile_test.go") {
+				t.Errorf("end %d: %v", i, err)
+			}
+		default:
+			must(t, err)
+		}
+		v, err := x.Item(sum)
+		must(t, err)
+		if v != float64(i+1) {
+			t.Errorf("after end %d the sum is %v", i, v)
+		}
+	}
+}
+
+// Another session that uses what a region has put off is told both lines, and may use it afterwards.
+func TestOtherSessions(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	a := x.Ones([]int{2}, tenon.Float32)
+	twice(t, x, func(x *tenon.Exec, second bool) error {
+		b := x.Exp(a)
+		for _, operand := range []*tenon.Tensor{a, b} {
+			err := tenon.Try(func() { y.Sin(operand) })
+			if !second {
+				must(t, err)
+				continue
+			}
+			if err == nil || strings.Count(err.Error(), "compile_test.go") != 2 || !strings.Contains(err.Error(), "compiled region of another Exec") {
+				t.Errorf("another session may use it: %v", err)
+			}
+		}
+		return nil
+	})
+	must(t, tenon.Try(func() { y.Sin(a) }))
+}
+
+// A call that fails when it runs loses its result and those after it; the rest of the program goes on.
+func TestOutOfMemory(t *testing.T) {
+	x := openOn(t, tenon.Sim(64<<20))
+	r := compile.New(compile.Opt{})
+	small := x.Ones([]int{4}, tenon.Float32)
+	var lost *tenon.Tensor
+	for i := range 3 {
+		n := 1 << 10
+		if i == 1 {
+			n = 1 << 26
+		}
+		err := r.Do(x, func(x *tenon.Exec) error {
+			big := x.Expand(x.Narrow(small, 0, 0, 1), n)
+			y := x.AddS(big, 1)
+			s := x.Sum(y, nil, tenon.SumOpt{})
+			if i == 1 {
+				lost = x.Keep(s)
+			}
+			return nil
+		})
+		var e *tenon.Error
+		if got := errors.As(err, &e) && e.Kind == tenon.OutOfMemory; got != (i == 1) {
+			t.Errorf("run %d: %v", i, err)
+		}
+	}
+	if lost != nil {
+		if err := tenon.Try(func() { x.Sin(lost) }); err == nil {
+			t.Error("a tensor that was never made can be used")
+		}
+		lost.Close()
+	}
+}
+
+// Several goroutines use one region, each with a session of its own.
+func TestGoroutines(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{})
+	var wg sync.WaitGroup
+	for g := range 8 {
+		y, err := x.Fork()
+		must(t, err)
+		wg.Go(func() {
+			for i := range 20 {
+				err := r.Do(y, func(y *tenon.Exec) error {
+					a := y.Full([]int{16}, float64(g), tenon.Float32)
+					s := y.Sum(y.AddS(y.Mul(a, a), float64(i)), nil, tenon.SumOpt{})
+					v, err := y.Item(s)
+					if want := float64(16 * (g*g + i)); err == nil && v != want {
+						err = fmt.Errorf("goroutine %d, run %d: %v, want %v", g, i, v, want)
+					}
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestMisuse(t *testing.T) {
+	x := open(t)
+	var r *compile.Region
+	for _, err := range []error{r.Do(x, func(*tenon.Exec) error { return nil }), new(compile.Region).Do(x, nil), compile.New(compile.Opt{}).Do(x, nil),
+		compile.New(compile.Opt{}).Do(nil, func(*tenon.Exec) error { return nil })} {
+		if err == nil || !strings.Contains(err.Error(), "Do: ") || !strings.Contains(err.Error(), "compile_test.go") {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package compile_test
+
+import (
+	"fmt"
+	"log"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+func Example() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	w := tenon.From(x, []float32{1, 2}, 2)
+	w.SetRequiresGrad(true)
+	const steps = 4
+	train := func(x *tenon.Exec, i int) error {
+		loss := x.Sum(x.Mul(w, w), nil, tenon.SumOpt{})
+		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			return err
+		}
+		ng := x.NoGrad()
+		ng.AddInto(w, w, ng.MulS(w.Grad(), -0.25))
+		w.SetGrad(nil)
+		return nil
+	}
+
+	step := compile.New(compile.Opt{})
+	for i := range steps {
+		err := step.Do(x, func(x *tenon.Exec) error {
+			return train(x, i)
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	v, err := tenon.Read[float32](x, w)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(v, step.Stats(x).Deferred > 0)
+	// Output: [0.0625 0.125] true
+}

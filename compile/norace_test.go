@@ -1,0 +1,6 @@
+//go:build !race
+
+package compile_test
+
+// programs is how many random programs run.
+const programs = 300

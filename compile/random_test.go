@@ -1,0 +1,205 @@
+package compile_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+)
+
+// program is a program drawn from a seed: a step that runs several times on a state, with views, changes in place, branches, draws, reads, gradients, handles
+// that outlive the step and others that are closed in it.
+type program struct {
+	seed uint64
+	// params want gradients; state is changed in place; kept outlives a step.
+	params, state, kept []*tenon.Tensor
+	read                []float32
+}
+
+const side = 4
+
+func newProgram(x *tenon.Exec, seed uint64) *program {
+	p := &program{seed: seed}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	make1 := func(rows int) *tenon.Tensor {
+		v := make([]float32, rows*side)
+		for i := range v {
+			v[i] = float32(rng.IntN(33)-16) / 8
+		}
+		return tenon.From(x, v, rows, side)
+	}
+	for range 3 {
+		t := make1(side)
+		t.SetRequiresGrad(true)
+		p.params = append(p.params, t)
+		p.state = append(p.state, make1(side))
+	}
+	return p
+}
+
+// step runs the program's step number n. Steps are alike but for a branch, a length and numbers.
+func (p *program) step(x *tenon.Exec, n int) error {
+	rng := rand.New(rand.NewPCG(p.seed, 2))
+	rows := side
+	if p.seed%3 == 0 {
+		rows = 1 + n%side
+	}
+	narrow := func(t *tenon.Tensor) *tenon.Tensor { return x.Narrow(t, 0, 0, rows) }
+	if p.seed%5 == 0 && n%2 == 1 {
+		p.state[0], p.state[1] = p.state[1], p.state[0]
+	}
+	live := []*tenon.Tensor{narrow(p.params[0]), narrow(p.params[1]), narrow(p.state[0]), narrow(p.state[1])}
+	pick := func() *tenon.Tensor { return live[rng.IntN(len(live))] }
+	for i := range 6 + rng.IntN(20) {
+		if p.seed%7 == 0 && i == 4 && n%3 == 2 {
+			live = append(live, x.Sigmoid(pick())) // a branch
+		}
+		a, b := pick(), pick()
+		var y *tenon.Tensor
+		switch rng.IntN(16) {
+		case 0:
+			y = x.Add(a, b)
+		case 1:
+			y = x.Mul(a, b)
+		case 2:
+			y = x.Sub(a, x.MulS(b, float64(n+1)/8))
+		case 3:
+			y = x.Sin(a)
+		case 4:
+			y = x.ReLU(a)
+		case 5:
+			y = x.MatMul(a, p.params[2])
+		case 6:
+			y = x.Softmax(a, 1, tenon.SoftmaxOpt{})
+		case 7:
+			y = x.Add(a, x.Sum(b, []int{0}, tenon.SumOpt{KeepDim: true}))
+		case 8:
+			y = x.Contiguous(x.Transpose(x.Contiguous(x.Transpose(a, 0, 1)), 0, 1))
+		case 9:
+			s := narrow(p.state[2])
+			x.AddInto(s, s, x.Detach(a))
+			y = x.Tanh(s)
+		case 10:
+			y = x.Dropout(a, 0.25)
+		case 11:
+			y = x.Where(x.Gt(a, b), a, b)
+		case 12:
+			t := x.Exp(x.MulS(a, 0.125))
+			y = x.Add(t, b)
+			t.Close()
+		case 13:
+			if rng.IntN(3) == 0 {
+				v, err := x.Item(x.Sum(a, nil, tenon.SumOpt{}))
+				if err != nil {
+					return err
+				}
+				p.read = append(p.read, float32(v))
+			}
+			y = x.Cat([]*tenon.Tensor{x.Narrow(a, 1, 0, 2), x.Narrow(b, 1, 2, 2)}, 1)
+		case 14:
+			t := x.Clone(x.Detach(a))
+			x.MulInto(t, t, x.Detach(b))
+			y = t
+		case 15:
+			y = x.View(x.Contiguous(a), side, rows)
+			y = x.Contiguous(x.Transpose(y, 0, 1))
+		}
+		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
+	}
+	loss := x.Mean(x.Add(x.Mul(pick(), pick()), live[len(live)-1]), nil, tenon.SumOpt{})
+	if loss.RequiresGrad() {
+		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			return err
+		}
+		for _, q := range p.params {
+			if g := q.Grad(); g != nil {
+				y := x.NoGrad()
+				y.AddInto(q, q, y.MulS(g, -0.5/float64(n+1)))
+				if p.seed%2 == 0 {
+					q.SetGrad(nil)
+				}
+			}
+		}
+	}
+	p.kept = append(p.kept, x.Keep(x.Clone(x.Detach(loss))), x.Keep(x.Detach(pick())))
+	return nil
+}
+
+// result reads everything that the program left, and closes it.
+func (p *program) result(x *tenon.Exec) (string, error) {
+	out := fmt.Sprintf("%x", p.read)
+	for _, t := range slices.Concat(p.params, p.state, p.kept) {
+		b, err := x.Bytes(x.NoGrad().Contiguous(t))
+		if err != nil {
+			return "", err
+		}
+		out += fmt.Sprintf("\n%x", b)
+		if g := t.Grad(); g != nil {
+			if b, err = x.Bytes(g); err != nil {
+				return "", err
+			}
+			out += fmt.Sprintf(" grad %x", b)
+		}
+	}
+	return out, nil
+}
+
+// runProgram runs a program's steps, in a region or not.
+func runProgram(x *tenon.Exec, seed uint64, r *compile.Region) (out string, err error) {
+	if err := x.Generator().SetSeed(seed); err != nil {
+		return "", err
+	}
+	x.Scope(func(x *tenon.Exec) {
+		p := newProgram(x, seed)
+		for n := range 6 {
+			step := func(x *tenon.Exec) error { return p.step(x, n) }
+			if r == nil {
+				err = tenon.Try(func() { x.Scope(func(x *tenon.Exec) { err = step(x) }) })
+			} else {
+				err = r.Do(x, step)
+			}
+			if err != nil {
+				err = fmt.Errorf("step %d: %w", n, err)
+				return
+			}
+		}
+		out, err = p.result(x)
+	})
+	return out, err
+}
+
+// Random programs leave the same bits with and without a region, and no memory.
+func TestRandomPrograms(t *testing.T) {
+	x := open(t)
+	total := compile.Stats{}
+	for seed := range uint64(programs) {
+		live := core.LiveStorages()
+		want, err := runProgram(x, seed, nil)
+		if err != nil {
+			t.Fatalf("program %d, eager: %v", seed, err)
+		}
+		r := compile.New(compile.Opt{})
+		got, err := runProgram(x, seed, r)
+		if err != nil {
+			t.Fatalf("program %d: %v", seed, err)
+		}
+		if got != want {
+			t.Fatalf("program %d gives other results in a region:\n%s\nwant\n%s", seed, got, want)
+		}
+		if n := core.LiveStorages(); n > live {
+			t.Fatalf("program %d leaves %d storages", seed, n-live)
+		}
+		s := r.Stats(x)
+		total.Deferred += s.Deferred
+		total.Eager += s.Eager
+		total.Recorded += s.Recorded
+	}
+	t.Logf("%+v", total)
+	if total.Deferred < 4*total.Eager {
+		t.Error("too few calls were put off")
+	}
+}

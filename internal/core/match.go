@@ -1,0 +1,157 @@
+package core
+
+import "tenon.dev/internal/infer"
+
+// Slots numbers storages by first touch, from 1 on. A key that has slots in place of storages is the same for every run of a program that uses other tensors
+// in the same way.
+type Slots struct {
+	table []slotEntry
+	epoch uint32
+	n     uint32
+}
+
+type slotEntry struct {
+	id          uint64
+	epoch, slot uint32
+}
+
+// Reset forgets all storages.
+func (s *Slots) Reset() {
+	s.epoch++
+	s.n = 0
+	if s.epoch == 0 {
+		clear(s.table)
+		s.epoch = 1
+	}
+}
+
+// Len returns how many storages have slots.
+func (s *Slots) Len() int { return int(s.n) }
+
+// of returns the slot of the storage with that number.
+func (s *Slots) of(id uint64) uint64 {
+	if id == 0 {
+		return 0
+	}
+	if int(s.n)*2 >= len(s.table) {
+		s.grow()
+	}
+	mask := uint64(len(s.table) - 1)
+	for i := id * 0x9e3779b97f4a7c15 >> 32 & mask; ; i = (i + 1) & mask {
+		e := &s.table[i]
+		if e.epoch != s.epoch {
+			s.n++
+			*e = slotEntry{id, s.epoch, s.n}
+			return uint64(s.n)
+		}
+		if e.id == id {
+			return uint64(e.slot)
+		}
+	}
+}
+
+func (s *Slots) grow() {
+	old := s.table
+	s.table = make([]slotEntry, max(64, 2*len(old)))
+	mask := uint64(len(s.table) - 1)
+	for _, e := range old {
+		if e.epoch != s.epoch || e.id == 0 {
+			continue
+		}
+		i := e.id * 0x9e3779b97f4a7c15 >> 32 & mask
+		for s.table[i].epoch == s.epoch && s.table[i].id != 0 {
+			i = (i + 1) & mask
+		}
+		s.table[i] = e
+	}
+}
+
+// Key returns the call with slots in place of storages, and without the numbers that are values.
+func (f *frame) Key(s *Slots) Call {
+	c := f.Call()
+	for i := range c.first {
+		c.first[i].storage = s.of(c.first[i].storage)
+	}
+	if c.rest != nil {
+		rest := append([]Operand(nil), c.rest.all...)
+		for i := range rest {
+			rest[i].storage = s.of(rest[i].storage)
+		}
+		c.rest = restOf(rest)
+	}
+	for i := range c.scalar {
+		if f.row.decides>>i&1 == 0 {
+			c.scalar[i] = number{}
+		}
+		if f.row.decides>>(4+i)&1 == 0 {
+			c.hole[i] = number{}
+		}
+	}
+	return c
+}
+
+// Matches reports whether Key would return c. It allocates nothing.
+func (f *frame) Matches(c *Call, s *Slots) bool {
+	m := &f.x.m
+	if f.row != c.row || m.stream != c.stream || m.generator != c.generator || m.pool != c.pool || m.noGrad != c.noGrad || m.tf32 != c.tf32 || m.manual != c.byHand ||
+		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes || f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
+		!infer.Same(f.dims, c.list.ints()) {
+		return false
+	}
+	if d := f.row.decides; d != 0 {
+		for i := range c.scalar {
+			if d>>i&1 != 0 && numberOf(&f.scalar[i]) != c.scalar[i] || d>>(4+i)&1 != 0 && numberOf(&f.hole[i]) != c.hole[i] {
+				return false
+			}
+		}
+	}
+	n := 0
+	for i := 0; i < f.ins; i++ {
+		if !f.matchesOperand(c, n, f.in[i], s) {
+			return false
+		}
+		n++
+	}
+	for _, t := range f.many {
+		if !f.matchesOperand(c, n, t, s) {
+			return false
+		}
+		n++
+	}
+	dsts := 0
+	for i := 0; i < maxOut && i < f.outs; i++ {
+		if f.dst[i] != nil {
+			dsts = i + 1
+		}
+	}
+	if dsts != int(c.dsts) {
+		return false
+	}
+	for i := range dsts {
+		if !f.matchesOperand(c, n, f.dst[i], s) {
+			return false
+		}
+		n++
+	}
+	return true
+}
+
+func (f *frame) matchesOperand(c *Call, n int, t *Tensor, s *Slots) bool {
+	var o *Operand
+	if n < len(c.first) {
+		o = &c.first[n]
+	} else {
+		o = &c.rest.all[n-len(c.first)]
+	}
+	if t == nil {
+		return o.form == nil
+	}
+	return t.form == o.form && t.offset == o.offset && t.dt == o.dt && s.of(t.st.number()) == o.storage
+}
+
+// Made gives the outputs of a call that has come to its end their slots.
+func (f *frame) Made(s *Slots) {
+	for i := 0; i < f.outs; i++ {
+		s.of(f.out[i].st.number())
+	}
+}
