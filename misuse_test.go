@@ -80,7 +80,10 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 		tensor("nil", func(*tenon.Exec) any { return (*tenon.Tensor)(nil) }, true),
 		tensor("zero", func(*tenon.Exec) any { return new(tenon.Tensor) }, true),
 		tensor("closed", func(x *tenon.Exec) any { a := x.Ones([]int{2, 2}, tenon.Float32); a.Close(); return a }, true),
-		tensor("foreign", func(*tenon.Exec) any { return other.Ones([]int{2, 2}, tenon.Float32) }, true),
+		tensor("foreign", func(*tenon.Exec) any {
+			_ = other.Device().SetMemoryFraction(1) // which the walk calls too
+			return other.Ones([]int{2, 2}, tenon.Float32)
+		}, true),
 		tensor("expanded", func(x *tenon.Exec) any { return x.Expand(x.Ones([]int{1}, tenon.Float32), 2, 2) }, false),
 		tensor("leaf", func(x *tenon.Exec) any { return x.Ones([]int{2, 2}, tenon.Float32).SetRequiresGrad(true) }, false),
 		tensor("row", func(x *tenon.Exec) any { return x.Ones([]int{1, 7}, tenon.Float32) }, false),

@@ -12,10 +12,9 @@ import (
 // what they do later is an error of kind Closed, with which captures under way fail too. The processor is never closed. Closing twice does
 // nothing.
 func (x *Exec) Close() error {
-	cx, err := x.entered("Close")
+	cx, err := x.found("Close")
 	if err != nil {
 		return err
 	}
-	defer core.Leave(cx)
 	return core.Located("Close", cx.Close())
 }

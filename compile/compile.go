@@ -22,6 +22,8 @@ type Opt struct {
 
 const defaultBranches = 64
 
+const notMade = "the region is nil or a zero value; use one that New returned"
+
 // Region remembers the calls of one function. Several goroutines may use it, each with a session of its own, which has its own memory of calls.
 type Region struct {
 	opt    Opt
@@ -43,7 +45,7 @@ func New(opt Opt) *Region {
 // Another Exec that uses a tensor of a call that was put off gets an error. A Do within a Do is part of the outer one.
 func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if r == nil || r.traces == nil {
-		return core.Refusal("Do", fault.Invalid, "the region is nil or a zero value; use one that New returned")
+		return core.Refusal("Do", fault.Invalid, notMade)
 	}
 	if f == nil {
 		return core.Refusal("Do", fault.Invalid, "the function is nil; give it one")

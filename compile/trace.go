@@ -2,6 +2,7 @@ package compile
 
 import (
 	"tenon.dev"
+	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 )
 
@@ -120,6 +121,10 @@ func (t *trace) After(f *core.Frame) {
 
 // Stats returns the counts of x's session.
 func (r *Region) Stats(x *tenon.Exec) Stats {
+	if r == nil || r.traces == nil {
+		core.Fail("Stats", fault.Invalid, notMade)
+	}
+	core.Made((*core.Exec)(x), "Stats")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t := r.traces[core.SessionOf((*core.Exec)(x))]; t != nil {

@@ -168,7 +168,7 @@ type captures struct{ inside, outside map[string]bool }
 func (c *captures) Before(*core.Frame) bool { return false }
 
 func (c *captures) After(f *core.Frame) {
-	if core.Capturing(f.Exec()) {
+	if f.Exec().Capturing() {
 		c.inside[f.Op()] = true
 	} else {
 		c.outside[f.Op()] = true

@@ -3,9 +3,9 @@ package core
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/origin"
 )
 
@@ -27,30 +27,9 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// shownDims is how many dimensions of a shape, or numbers of another list, an error shows.
-const shownDims = 12
-
-// clipped returns a list of numbers as an error shows it.
-func clipped(list []int) string {
-	if n := len(list); n > shownDims {
-		return fmt.Sprintf("%s … of %d numbers]", strings.TrimSuffix(fmt.Sprint(list[:shownDims]), "]"), n)
-	}
-	return fmt.Sprint(list)
-}
-
-// said returns an error whose long lists are clipped.
-func said(kind fault.Kind, format string, args []any) *fault.Error {
-	for i, a := range args {
-		if list, ok := a.([]int); ok && len(list) > shownDims {
-			args[i] = clipped(list)
-		}
-	}
-	return fault.New(kind, format, args...)
-}
-
 // fail panics with an error of the running operation. It first brings the session back to the state before the operation.
 func (f *frame) fail(kind fault.Kind, format string, args ...any) {
-	f.stop(said(kind, format, args))
+	f.stop(infer.Refusal(kind, format, args...))
 }
 
 // check stops the operation if err is not nil.
@@ -157,7 +136,7 @@ func Located(op string, err error) error {
 
 // Refusal returns an error of op at the caller's line.
 func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Error {
-	e := said(kind, format, args)
+	e := infer.Refusal(kind, format, args...)
 	e.Op = op
 	locate(e)
 	return e
@@ -177,7 +156,7 @@ const (
 
 // fail panics with an error of an operation that has no frame of its own.
 func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format string, args ...any) {
-	e := said(kind, format, args)
+	e := infer.Refusal(kind, format, args...)
 	e.Op = op
 	if len(x.s.doing) > 0 {
 		e.Op = x.s.doing[0]

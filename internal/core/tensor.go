@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -127,7 +128,7 @@ func describe(t *Tensor) string {
 	if t == nil {
 		return "nil"
 	}
-	return t.dt.String() + clipped(t.Shape())
+	return t.dt.String() + infer.Clipped(t.Shape())
 }
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.

@@ -40,7 +40,7 @@ var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 // outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All others enter
 // the session.
 var outside = map[string]bool{
-	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Device": true, "Fork": true, "GradEnabled": true, "Stream": true, "TF32Enabled": true,
+	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true, "Stream": true, "TF32Enabled": true,
 }
 
 // optional are the operands that may be nil, by their names; a method and name go before a name alone.

@@ -42,7 +42,7 @@ func Join(dst, shape []int) error {
 
 // Mismatch is the error of sizes a and b of a dimension, which do not broadcast.
 func Mismatch(a, b, dim int) error {
-	return fault.New(fault.Invalid, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", a, b, dim)
+	return Refusal(fault.Invalid, "The size of tensor a (%d) must match the size of tensor b (%d) at non-singleton dimension %d", a, b, dim)
 }
 
 // FitsInto returns an error unless shape broadcasts to the shape to; name says whose it is.
@@ -50,7 +50,7 @@ func FitsInto(name string, shape, to []int) error {
 	lead := len(to) - len(shape)
 	for i, d := range shape {
 		if lead < 0 || d != 1 && d != to[lead+i] {
-			return fault.New(fault.Invalid, "%s of shape %v does not broadcast to %v", name, shape, to)
+			return Refusal(fault.Invalid, "%s of shape %v does not broadcast to %v", name, shape, to)
 		}
 	}
 	return nil
@@ -60,11 +60,11 @@ func FitsInto(name string, shape, to []int) error {
 func ExpandsTo(shape, to []int) error {
 	lead := len(to) - len(shape)
 	if lead < 0 {
-		return fault.New(fault.Invalid, "the input has %d dimensions and cannot be expanded to %v", len(shape), to)
+		return Refusal(fault.Invalid, "the input has %d dimensions and cannot be expanded to %v", len(shape), to)
 	}
 	for i, d := range shape {
 		if d != 1 && d != to[lead+i] {
-			return fault.New(fault.Invalid,
+			return Refusal(fault.Invalid,
 				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d", to[lead+i], d, lead+i)
 		}
 	}
@@ -88,7 +88,7 @@ func BroadcastStrides(st, shape, stride, to []int) {
 func Expand(to, shape, stride []int) ([]int, error) {
 	lead := len(to) - len(shape)
 	if lead < 0 {
-		return nil, fault.New(fault.Invalid,
+		return nil, Refusal(fault.Invalid,
 			"the number of sizes provided (%d) must be greater or equal to the number of dimensions in the tensor (%d)", len(to), len(shape))
 	}
 	out := make([]int, len(to))
@@ -97,7 +97,7 @@ func Expand(to, shape, stride []int) ([]int, error) {
 		case len(shape) == 0 && to[i] >= 0: // all strides 0
 		case i < lead:
 			if to[i] < 0 {
-				return nil, fault.New(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)
+				return nil, Refusal(fault.Invalid, "the expanded size of the tensor (%d) isn't allowed in a leading, non-existing dimension %d", to[i], i)
 			}
 			if i+1 < len(to) {
 				out[i] = out[i+1] * to[i+1]
@@ -110,7 +110,7 @@ func Expand(to, shape, stride []int) ([]int, error) {
 		case to[i] == -1 || to[i] == shape[i-lead]:
 			to[i], out[i] = shape[i-lead], stride[i-lead]
 		case shape[i-lead] != 1:
-			return nil, fault.New(fault.Invalid,
+			return nil, Refusal(fault.Invalid,
 				"The expanded size of the tensor (%d) must match the existing size (%d) at non-singleton dimension %d.  Target sizes: %v.  Tensor sizes: %v",
 				to[i], shape[i-lead], i, to, shape)
 		}

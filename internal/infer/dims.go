@@ -20,7 +20,7 @@ func Dim(d, n int) (int, error) {
 
 // OutOfRange is the error of a number d of one of n dimensions.
 func OutOfRange(d, n int) error {
-	return fault.New(fault.Invalid, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
+	return Refusal(fault.Invalid, "Dimension out of range (expected to be in range of [%d, %d], but got %d)", -n, n-1, d)
 }
 
 // Dims brings numbers of n dimensions into 0 … n-1; none may come twice, and of no dimensions there is none.
@@ -42,7 +42,7 @@ func Dims(dims []int, n int) ([]int, error) {
 }
 
 func twice(d int) error {
-	return fault.New(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
+	return Refusal(fault.Invalid, "dim %d appears multiple times in the list of dims", d)
 }
 
 // Marks appends to buf, for each of n dimensions, whether dims name it. None may come twice.

@@ -6,10 +6,10 @@ import "tenon.dev/fault"
 func Product(buf, a, b []int) ([]int, error) {
 	n := len(a)
 	if n < 2 || len(b) != n || a[n-1] != b[n-2] {
-		return nil, fault.New(fault.Invalid, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a, b)
+		return nil, Refusal(fault.Invalid, "mat1 and mat2 shapes cannot be multiplied (%v and %v)", a, b)
 	}
 	if !Same(a[:n-2], b[:n-2]) {
-		return nil, fault.New(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a, b)
+		return nil, Refusal(fault.Invalid, "batch dimensions of mat1 and mat2 differ (%v and %v)", a, b)
 	}
 	return append(append(buf, a[:n-1]...), b[n-1]), nil
 }
@@ -17,11 +17,11 @@ func Product(buf, a, b []int) ([]int, error) {
 // Lengthen adds the shape next, of array i of a list, to the shape of those before it joined along dimension d.
 func Lengthen(shape, next []int, d, i int) error {
 	if len(next) != len(shape) {
-		return fault.New(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(next))
+		return Refusal(fault.Invalid, "Tensors must have same number of dimensions: got %d and %d", len(shape), len(next))
 	}
 	for j, n := range next {
 		if j != d && n != shape[j] {
-			return fault.New(fault.Invalid,
+			return Refusal(fault.Invalid,
 				"Sizes of tensors must match except in dimension %d. Expected size %d but got size %d for tensor number %d in the list", d, shape[j], n, i)
 		}
 	}

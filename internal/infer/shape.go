@@ -135,9 +135,9 @@ func View(buf, to []int, n int) ([]int, error) {
 		case d == -1 && hole < 0:
 			hole = i
 		case d == -1:
-			return nil, fault.New(fault.Invalid, "only one dimension can be inferred")
+			return nil, Refusal(fault.Invalid, "only one dimension can be inferred")
 		case d < 0:
-			return nil, fault.New(fault.Invalid, "invalid shape dimension %d", d)
+			return nil, Refusal(fault.Invalid, "invalid shape dimension %d", d)
 		default:
 			known *= d
 		}
@@ -147,7 +147,7 @@ func View(buf, to []int, n int) ([]int, error) {
 		return shape, nil
 	}
 	if hole >= 0 || known != n {
-		return nil, fault.New(fault.Invalid, "shape '%v' is invalid for input of size %d", to, n)
+		return nil, Refusal(fault.Invalid, "shape '%v' is invalid for input of size %d", to, n)
 	}
 	return shape, nil
 }

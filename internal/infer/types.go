@@ -67,7 +67,7 @@ func Accumulated(dt dtype.DType) dtype.DType {
 // Numeric returns an error of the operation op where dt is bool.
 func Numeric(op string, dt dtype.DType) error {
 	if dt == dtype.Bool {
-		return fault.New(fault.Unsupported, "%s is not defined for bool tensors; convert them first", op)
+		return Refusal(fault.Unsupported, "%s is not defined for bool tensors; convert them first", op)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func Numeric(op string, dt dtype.DType) error {
 // Real returns an error of the operation op where dt is complex.
 func Real(op string, dt dtype.DType) error {
 	if dt.IsComplex() {
-		return fault.New(fault.Unsupported, "%s is not defined for complex tensors", op)
+		return Refusal(fault.Unsupported, "%s is not defined for complex tensors", op)
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func Real(op string, dt dtype.DType) error {
 // Integral returns an error of the operation op unless dt is an integer type or bool.
 func Integral(op string, dt dtype.DType) error {
 	if dt.IsFloat() || dt.IsComplex() {
-		return fault.New(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for integer and bool tensors only, not %v", op, dt)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func Integral(op string, dt dtype.DType) error {
 // RealFloat returns an error of the operation op unless dt is a real floating-point type.
 func RealFloat(op string, dt dtype.DType) error {
 	if !dt.IsFloat() {
-		return fault.New(fault.Unsupported, "%s is defined for floating-point tensors only, not %v", op, dt)
+		return Refusal(fault.Unsupported, "%s is defined for floating-point tensors only, not %v", op, dt)
 	}
 	return nil
 }

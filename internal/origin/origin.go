@@ -111,7 +111,9 @@ func find(pc uintptr) *call {
 	switch {
 	case c.side != Library:
 	case folder == ".":
-		c.face = exported(f.Function)
+		if c.face = exported(f.Function); c.face == "Try" { // which is no operation
+			c.face = ""
+		}
 	default:
 		c.above = !strings.HasPrefix(folder, "internal/")
 	}

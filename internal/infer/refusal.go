@@ -1,0 +1,29 @@
+package infer
+
+import (
+	"fmt"
+	"strings"
+
+	"tenon.dev/fault"
+)
+
+// shown is how many dimensions of a shape, or numbers of another list, an error shows.
+const shown = 12
+
+// Clipped returns a list of numbers as an error shows it.
+func Clipped(list []int) string {
+	if n := len(list); n > shown {
+		return fmt.Sprintf("%s … of %d numbers]", strings.TrimSuffix(fmt.Sprint(list[:shown]), "]"), n)
+	}
+	return fmt.Sprint(list)
+}
+
+// Refusal returns an error whose long lists are clipped.
+func Refusal(kind fault.Kind, format string, args ...any) *fault.Error {
+	for i, a := range args {
+		if list, ok := a.([]int); ok && len(list) > shown {
+			args[i] = Clipped(list)
+		}
+	}
+	return fault.New(kind, format, args...)
+}
