@@ -262,10 +262,10 @@ func (r *report) settings(all []knob.Setting) {
 
 // outcome is what a trial measured.
 type outcome struct {
-	device      string
-	open, first time.Duration // from the program's start to the open device and to the first result
-	again       time.Duration // the same work once more
-	hits, built int64         // launches that found their kernel ready, and kernels built
+	device          string
+	open, first     time.Duration // from the program's start to the open device and to the first result
+	again           time.Duration // the same work once more
+	launches, built int64         // of built-in kernels
 }
 
 // tryOut opens a device and works on it until it has a result, twice.
@@ -295,7 +295,7 @@ func tryOut(sel tenon.Selector) (o outcome, err error) {
 	start := time.Now()
 	err = work()
 	o.again = time.Since(start)
-	o.hits, o.built = (*core.Exec)(x).Device().KernelStats()
+	o.launches, o.built = core.KernelLaunches((*core.Exec)(x)), (*core.Exec)(x).Device().KernelsBuilt()
 	return o, errors.Join(err, x.Close())
 }
 
@@ -308,5 +308,5 @@ func (r *report) trial(o outcome, err error) {
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	r.item("device", "%s", o.device)
 	r.item("start", "%.1f ms until it was open, %.1f ms until the first result; the same work again took %.3f ms", ms(o.open), ms(o.first), ms(o.again))
-	r.item("kernels", "%d built and loaded, %d of %d launches found theirs ready", o.built, o.hits, o.hits+o.built)
+	r.item("kernels", "%d built and loaded, %d of %d launches found theirs ready", o.built, o.launches-o.built, o.launches)
 }

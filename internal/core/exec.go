@@ -67,6 +67,10 @@ type session struct {
 	ints   []int
 	floats [32]float64
 	depth  int
+	// funcs are kernels that the session used last, since the device's map is slower.
+	funcs [64]usedFunc
+	// launches counts the uses of built-in kernels.
+	launches int64
 	// made are the forms and lists that the session used last.
 	made internCache
 	// doing counts composites: errors name the outermost.

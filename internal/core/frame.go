@@ -62,6 +62,13 @@ type frame struct {
 	scalarB [8]kernels.Scalar
 }
 
+// usedFunc is a kernel that the session used.
+type usedFunc struct {
+	dev  *rt.Device
+	fn   rt.Func
+	spec kernels.Spec
+}
+
 func (s *session) enter(x *Exec, r *row) *frame {
 	if s.depth == len(s.frames) {
 		n := &frame{dl: new(driver.Launch)}
@@ -128,10 +135,18 @@ func (f *frame) NewLaunch() *kernels.Launch {
 // Issue launches l on the frame's stream.
 func (f *frame) Issue(l *kernels.Launch) error {
 	st := f.x.m.stream
-	fn, err := st.Device().Func(&l.Spec)
-	if err != nil {
-		return err
+	dev := st.Device()
+	s := &l.Spec
+	k := &f.x.s.funcs[(uint(s.Op)*7+uint(s.Family)*31+uint(s.DTypes[0])*5+uint(s.Vec))%uint(len(f.x.s.funcs))]
+	if k.dev != dev || k.spec != *s {
+		fn, err := dev.Func(s)
+		if err != nil {
+			return err
+		}
+		*k = usedFunc{dev, fn, *s}
 	}
+	f.x.s.launches++
+	fn := k.fn
 	d := f.dl
 	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
 	f.comesFrom(fn)
@@ -175,6 +190,45 @@ func (f *frame) endWork() error {
 // operand describes t with its own shape.
 func operand(t *Tensor) kernels.Operand {
 	return kernels.Operand{Ptr: t.ptr(), DType: t.dt, Shape: t.shape, Stride: t.stride}
+}
+
+// oneRun fills the frame's operand list, but for shapes and strides, where all operands lie like the first output, in row-major order, or are one element;
+// repeat has the bits of the latter, outputs first. Most calls are so, and to write no pointers is a third of the cost.
+func (f *frame) oneRun(op *kernels.PointOp) (outs, ins []kernels.Operand, repeat uint16, ok bool) {
+	form := f.out[0].form
+	n := f.outs + f.ins
+	if !form.plain || f.outs != op.Outs || f.ins != op.Ins {
+		return nil, nil, 0, false
+	}
+	if cap(f.opers) < n {
+		f.opers = make([]kernels.Operand, n, maxIn+maxOut)
+	}
+	f.opers = f.opers[:n]
+	for i := range f.opers {
+		var t *Tensor
+		if i < f.outs {
+			t = f.out[i]
+		} else {
+			t = f.in[i-f.outs]
+		}
+		o := &f.opers[i]
+		o.Via = dtype.Invalid
+		switch {
+		case t == nil:
+			if f.holes&(1<<(i-f.outs)) == 0 {
+				return nil, nil, 0, false
+			}
+			o.Ptr, o.DType = 0, dtype.Invalid
+			continue
+		case t.form == form:
+		case i >= f.outs && t.numel == 1 && form.numel > 1:
+			repeat |= 1 << i
+		default:
+			return nil, nil, 0, false
+		}
+		o.Ptr, o.DType = t.ptr(), t.dt
+	}
+	return f.opers[:f.outs], f.opers[f.outs:], repeat, true
 }
 
 // operandsOf fills the frame's operand list with outputs then inputs, all broadcast to the first output's shape.

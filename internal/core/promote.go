@@ -111,10 +111,14 @@ func (f *frame) runPoint() error { return f.runOp(f.row.point) }
 
 // runOp is runPoint with another operation than the row's.
 func (f *frame) runOp(op *kernels.PointOp) error {
-	if infer.Numel(f.out[0].shape) == 0 {
+	n := f.out[0].numel
+	if n == 0 {
 		return nil
 	}
-	outs, ins := f.operandsOf()
+	outs, ins, repeat, run := f.oneRun(op)
+	if !run {
+		outs, ins = f.operandsOf()
+	}
 	half := infer.Accumulated(f.compute) != f.compute
 	if half {
 		f.viaHalf(op, outs, ins)
@@ -130,6 +134,9 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 				sc[len(sc)-1].F = halved(f.hole[i].F, f.compute)
 			}
 		}
+	}
+	if run {
+		return kernels.PointwiseRun(f, op, f.compute, sc, outs, ins, n, repeat)
 	}
 	err := kernels.Pointwise(f, op, f.compute, sc, outs, ins)
 	for i := 0; err != nil && i < f.ins; i++ {

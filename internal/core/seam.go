@@ -21,6 +21,9 @@ func Own(t *Tensor) *Tensor {
 	return t
 }
 
+// KernelLaunches returns how many built-in kernels x's session has launched.
+func KernelLaunches(x *Exec) int64 { return x.s.launches }
+
 // Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
 func Temporary(x *Exec, t *Tensor) bool {
 	if t == nil || t.scope == nil {

@@ -42,6 +42,16 @@ func Pointwise(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, ou
 	return pointStrided(is, op, compute, scalars, outs, ins)
 }
 
+// PointwiseRun is Pointwise for arrays of n elements, more than none, that all lie in row-major order; repeat has the bits of the inputs of one element, which
+// is repeated, counted behind the outputs. It looks at no shapes and strides.
+func PointwiseRun(is Issuer, op *PointOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, n int, repeat uint16) error {
+	var ptr [maxOperands]uint64
+	for i := range len(outs) + len(ins) {
+		ptr[i] = operandAt(outs, ins, i).Ptr
+	}
+	return issueContiguous(is, op, compute, scalars, outs, ins, &ptr, 0, n, operandSet(repeat))
+}
+
 // contiguous reports whether outs[0] is dense in row-major order and every other operand has its strides or is one element; repeat has
 // the bits of the latter, n is the number of elements.
 func contiguous(outs, ins []Operand) (n int, repeat operandSet, ok bool) {

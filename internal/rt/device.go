@@ -34,7 +34,7 @@ type Device struct {
 	// dump is what writes snapshots of failing allocations.
 	dump  dump
 	users sync.Map // *kernel.Kernel to Func
-	stats struct{ hits, built atomic.Int64 }
+	stats struct{ built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
 	streams [MaxStreams]atomic.Pointer[Stream]
@@ -313,8 +313,8 @@ func (d *Device) Index32() int { return int(d.index32.Load()) }
 // SetIndex32 lowers that limit, so that tests reach the 64-bit path with small tensors.
 func (d *Device) SetIndex32(n int) { d.index32.Store(int64(n)) }
 
-// KernelStats returns how many launches found their kernel ready, and how many kernels were built.
-func (d *Device) KernelStats() (hits, built int64) { return d.stats.hits.Load(), d.stats.built.Load() }
+// KernelsBuilt returns how many built-in kernels were built and loaded.
+func (d *Device) KernelsBuilt() int64 { return d.stats.built.Load() }
 
 // wrap gives a driver's error the kind that users act on; nil stays nil.
 func wrap(err error, msg string) error {

@@ -24,7 +24,6 @@ type Func struct {
 // Func returns the loaded kernel of s, building it on first use.
 func (d *Device) Func(s *kernels.Spec) (Func, error) {
 	if f, ok := (*d.funcs.Load())[*s]; ok {
-		d.stats.hits.Add(1)
 		return f, nil
 	}
 	return d.build(s)
