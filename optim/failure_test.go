@@ -130,11 +130,6 @@ type failing struct {
 	ownMemory bool
 }
 
-// unclosed keeps a device open when the runtime closes its own.
-type unclosed struct{ driver.Device }
-
-func (unclosed) Close() error { return nil }
-
 // open returns a session of a simulated device whose calls can be failed.
 func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	t.Helper()

@@ -17,7 +17,6 @@ type capture struct {
 	rc    *rt.Capture
 	pool  alloc.PoolID
 	async bool // the driver's pool gives the memory, and blocks name no pool
-	at    string
 	// uses are what recorded work touches, in the order of the first touch; index finds them.
 	uses  []capturedUse
 	index map[*storage]int

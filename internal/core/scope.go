@@ -115,16 +115,6 @@ func (x *Exec) WithinMany(f func(x *Exec) []*Tensor) []*Tensor {
 	return ts
 }
 
-// within is Within for functions of the library.
-func (x *Exec) within(f func(x *Exec) *Tensor) *Tensor {
-	s := x.s
-	defer s.restore(s.mark())
-	s.push()
-	t := f(x)
-	s.lift(t)
-	return t
-}
-
 // scoped is Scope for functions of the library.
 func (x *Exec) scoped(f func(x *Exec)) {
 	defer x.s.restore(x.s.mark())
