@@ -13,8 +13,10 @@ import (
 
 // capture is the session's state while it records a graph.
 type capture struct {
-	x     *Exec
-	rc    *rt.Capture
+	x  *Exec
+	rc *rt.Capture
+	// inner is the tap that the session had before, or got meanwhile; nil is none.
+	inner Tap
 	pool  alloc.PoolID
 	async bool // the driver's pool gives the memory, and blocks name no pool
 	// uses are what recorded work touches, in the order of the first touch; index finds them.
@@ -146,10 +148,10 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	outer := s.scope
 	s.push()
 	mine := s.scope
-	s.capture = c
+	s.capture, s.tap, c.inner = c, c, s.tap
 	returned := false
 	defer func() {
-		s.capture = nil
+		c.end(s)
 		if !returned { // a panic that is no error of ours goes on, but leaves the device usable
 			c.takeBack()
 			s.popTo(outer)
@@ -177,7 +179,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		s.popTo(outer)
 		return nil, rt.Also(err, errors.Join(c.letGo(), rc.Abort()))
 	}
-	s.capture = nil
+	c.end(s)
 	s.scope = mine.parent
 	rg, err := rc.End()
 	g = &Graph{g: rg, scope: mine, generators: c.generators, draws: slices.DeleteFunc(slices.Clone(c.generators), (*captured).idle)}
@@ -190,6 +192,28 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		g.uses = append(g.uses, u.use)
 	}
 	return g, nil
+}
+
+// end ends the session's part in the capture; twice is as good as once.
+func (c *capture) end(s *session) {
+	if s.capture == c {
+		s.capture, s.tap = nil, c.inner
+	}
+}
+
+// Before brings the call's stream into the capture. A capture is a tap, which stands before the one that the session has.
+func (c *capture) Before(f *Frame) bool {
+	if c.x.m.stream.Device() == f.x.m.stream.Device() {
+		c.reach(f)
+	}
+	return c.inner != nil && c.inner.Before(f)
+}
+
+// After tells the session's own tap.
+func (c *capture) After(f *Frame) {
+	if c.inner != nil {
+		c.inner.After(f)
+	}
 }
 
 // takeBack undoes what a capture that failed has done besides its work, none of which ran.

@@ -104,9 +104,6 @@ func (f *frame) call() {
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
-	if c := x.recording(); c != nil {
-		c.reach(f)
-	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
 	if s.tap == nil || !s.tap.Before(f) {

@@ -12,9 +12,12 @@ type Tap interface {
 }
 
 // SetTap makes t see the calls of x's session, in place of the tap that it returns; nil is none.
-func SetTap(x *Exec, t Tap) Tap {
-	old := x.s.tap
-	x.s.tap = t
+func SetTap(x *Exec, t Tap) (old Tap) {
+	at := &x.s.tap
+	if c := x.s.capture; c != nil { // which is the tap itself
+		at = &c.inner
+	}
+	old, *at = *at, t
 	return old
 }
 
@@ -106,9 +109,8 @@ func (f *frame) Exec() *Exec { return f.x }
 
 // Nested runs g, whose operations are not the call's own. A tap must run its own so.
 func (f *frame) Nested(g func()) {
-	tap := f.x.s.tap
-	f.x.s.tap = nil
-	defer func() { f.x.s.tap = tap }()
+	tap := SetTap(f.x, nil)
+	defer SetTap(f.x, tap)
 	f.nested(g)
 }
 
