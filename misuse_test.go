@@ -37,6 +37,8 @@ type walk struct {
 	again func() *tenon.Exec
 	// few makes fewer calls, where they are slow.
 	few bool
+	// unmade is the error of the last argument that could not be made.
+	unmade *fault.Error
 }
 
 // value makes an argument.
@@ -354,6 +356,7 @@ func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect
 			if e == nil || e.Kind != fault.Device {
 				w.report(args[now].name, "the argument %s of %s cannot be made: %v", args[now].name, f.Type(), r)
 			}
+			w.unmade = e
 			panic(r)
 		}
 	}()
@@ -499,7 +502,8 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
 	}
 	name, _, _ := strings.Cut(what, "(")
-	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && e.Op != method {
+	made := w.unmade == nil || w.unmade.Error() != e.Error() // an argument's maker may fail, in a capture of another Exec
+	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && made && e.Op != method {
 		w.report(name, "%s: the error is of %q, not of what was called: %v", what, e.Op, e)
 	}
 	if w.said[e.Msg] == "" {

@@ -81,6 +81,11 @@ func (r *Region) trace(x *core.Exec) *trace {
 	key := core.SessionOf(x)
 	t := r.traces[key]
 	if t == nil {
+		for k := range r.traces { //tenon:unordered each is looked at alone
+			if core.SessionEnded(k) {
+				delete(r.traces, k)
+			}
+		}
 		t = &trace{opt: &r.opt, root: &node{}}
 		r.traces[key] = t
 	}

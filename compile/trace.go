@@ -65,15 +65,14 @@ func (t *trace) Before(f *core.Frame) bool {
 		t.remember(f)
 		return false
 	}
-	if !f.Deferrable() {
-		if f.Works() {
-			t.stats.Eager++
-		}
-		return false
+	if f.Deferrable() && f.Defer() {
+		t.stats.Deferred++
+		return true
 	}
-	t.stats.Deferred++
-	f.Defer()
-	return true
+	if f.Works() {
+		t.stats.Eager++
+	}
+	return false
 }
 
 // match goes on to the branch of f's call, if there is one.

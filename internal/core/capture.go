@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/rt"
@@ -431,6 +432,13 @@ func (g *Graph) run(x *Exec) error {
 		return err
 	}
 	defer st.Issued(seq)
+	for _, u := range g.uses {
+		if u.st.deferral() != 0 {
+			if err := x.s.barred(&Tensor{st: u.st, dt: dtype.Uint8, form: x.s.made.form([]int{u.st.bytes}, nil)}, u.writes); err != nil {
+				return err
+			}
+		}
+	}
 	for _, u := range g.uses {
 		switch {
 		case x.m.manual:

@@ -17,15 +17,13 @@ import (
 type deferral struct {
 	s     *session
 	calls []deferred
-	// touched are the storages that the calls use. A bit of theirs says so, see storage.deferred.
+	// touched are the storages that the calls use. Their ids say so, see storage.deferral.
 	touched []*storage
 	bare    [maxIn + maxOut]Tensor
 	// at is the line of the first call. Other goroutines read it.
 	at      atomic.Pointer[string]
 	number  uint64
 	running bool
-	// lost are the storages that have no memory, since an earlier call failed.
-	lost map[*storage]error
 }
 
 // deferred is a call that was put off.
@@ -51,26 +49,34 @@ type element struct {
 	last bool
 }
 
-// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none; a bit that says that a cleanup is
-// to come with the memory; and one for the walk from the last call to the first.
+// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then bits that say that the
+// calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
 const (
-	numberBits = 48
-	numberMask = 1<<numberBits - 1
-	looseBit   = 1 << 62
-	walkedBit  = 1 << 63
-	mostPutOff = 1<<14 - 1
+	numberBits  = 48
+	numberMask  = 1<<numberBits - 1
+	writtenBit  = 1 << 61
+	looseBit    = 1 << 62
+	walkedBit   = 1 << 63
+	lost        = 1<<13 - 1
+	deferralsOf = lost << numberBits
 )
 
-// deferred reports whether calls that use s have been put off.
-func (s *storage) deferred() bool { return s.id.Load()>>numberBits != 0 }
+// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements failed.
+func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
 
-// deferrals are those of all sessions, by number. One is there from its session's first deferred call on.
+// waits reports whether calls that use s have been put off.
+func (s *storage) waits() bool {
+	n := s.deferral()
+	return n != 0 && n != lost
+}
+
+// deferrals are those of all sessions, by number from 1 on. One is there from its session's first deferred call on.
 var deferrals struct {
 	sync.Mutex
 	all []weak.Pointer[deferral]
 }
 
-// newDeferral returns the deferral of s with a number of its own.
+// newDeferral returns the deferral of s with a number of its own, or nil if there is none left.
 func newDeferral(s *session) *deferral {
 	deferrals.Lock()
 	defer deferrals.Unlock()
@@ -82,7 +88,7 @@ func newDeferral(s *session) *deferral {
 			return d
 		}
 	}
-	if len(deferrals.all) == mostPutOff {
+	if len(deferrals.all) == lost-1 {
 		return nil
 	}
 	deferrals.all = append(deferrals.all, weak.Make(d))
@@ -92,8 +98,8 @@ func newDeferral(s *session) *deferral {
 
 // by returns the deferral whose calls use s, or nil.
 func (s *storage) by() *deferral {
-	n := s.id.Load() &^ (walkedBit | looseBit) >> numberBits
-	if n == 0 {
+	n := s.deferral()
+	if n == 0 || n == lost {
 		return nil
 	}
 	deferrals.Lock()
@@ -101,26 +107,40 @@ func (s *storage) by() *deferral {
 	return deferrals.all[n-1].Value()
 }
 
-// mine refuses t where calls of another session that use it were put off.
-func (f *frame) mine(t *Tensor) {
+// barred returns why the session may not use t, or may not write it, or nil: calls of another session that were put off write it, or read what is to be written,
+// or the call that was to make it failed.
+func (s *session) barred(t *Tensor, write bool) error {
+	id := t.st.id.Load()
+	n := id & deferralsOf >> numberBits
+	switch {
+	case n == 0 || s.putOff != nil && s.putOff.number == n:
+		return nil
+	case n == lost:
+		return fault.New(fault.Invalid, "the tensor %s was never made, since a call that was put off failed; make it again", describe(t))
+	case !write && id&writtenBit == 0:
+		return nil // both read
+	}
 	d := t.st.by()
-	if d != nil && d == f.x.s.putOff {
-		if err := d.lost[t.st]; err != nil {
-			f.fail(fault.Invalid, "the operand %s was never made, since a call before it failed: %v", describe(t), err)
-		}
-		return
+	if d == nil { // its calls have run meanwhile
+		return nil
 	}
-	if d == nil {
-		f.fail(fault.Invalid, "the operand %s was never made, since a call before it failed", describe(t))
-	}
-	f.fail(fault.Invalid, "the operand %s is used in a compiled region of another Exec, whose calls since %s have not run yet; wait until the region has ended",
+	return fault.New(fault.Invalid, "the tensor %s is used in a compiled region of another Exec, whose calls since %s have not run yet; use it after that Do has returned",
 		describe(t), *d.at.Load())
+}
+
+// forceOwner runs the calls that use s, of whatever session, for op.
+func (s *storage) forceOwner(op string) {
+	if d := s.by(); d != nil {
+		d.s.in(op)
+		defer d.s.out()
+		Check(op, d.s.force())
+	}
 }
 
 // Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagIdle | flagDraws | flagWaits | flagMutates | flagUser
-	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.s.change != nil || f.x.s.capture != nil {
+	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil {
 		return false
 	}
 	for i := 0; i < f.outs; i++ {
@@ -139,18 +159,31 @@ func (f *frame) Deferrable() bool {
 	return f.hosts == 0
 }
 
-// Defer puts the call off and makes its outputs, which have no memory yet. A tap calls it in Before, and returns true.
-func (f *frame) Defer() {
+// Defer puts the call off and makes its outputs, which have no memory yet, or returns false: then calls that another session put off use an operand. A tap
+// calls it in Before, and returns the same.
+func (f *frame) Defer() bool {
 	s := f.x.s
 	d := s.putOff
 	if d == nil {
-		d = newDeferral(s)
+		if d = newDeferral(s); d == nil {
+			return false
+		}
 		s.putOff = d
 	}
 	if len(d.calls) == 0 {
 		file, line := caller()
 		at := fmt.Sprintf("%s:%d", file, line)
 		d.at.Store(&at)
+	}
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && !d.take(t.st, false) {
+			return false
+		}
+	}
+	for i := 0; i < f.outs; i++ {
+		if t := f.to(i); t != nil && !d.take(t.st, true) {
+			return false
+		}
 	}
 	f.checkWrites(!f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad())
 	for i := 0; i < f.outs; i++ {
@@ -162,24 +195,46 @@ func (f *frame) Defer() {
 	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil {
-			c.in[i] = d.element(t)
+			c.in[i] = elementOf(t)
 		}
 	}
 	for i := 0; i < f.outs; i++ {
-		c.out[i] = d.element(f.out[i])
+		c.out[i] = elementOf(f.out[i])
 		if f.to(i) != nil {
 			c.dsts |= 1 << i
+		} else {
+			d.take(f.out[i].st, true)
 		}
 	}
 	f.countVersions()
+	return true
 }
 
-func (d *deferral) element(t *Tensor) element {
-	if !t.st.deferred() {
-		t.st.number()
-		t.st.id.Or(d.number << numberBits)
-		d.touched = append(d.touched, t.st)
+// take notes that the session's calls use s, unless another session's do.
+func (d *deferral) take(s *storage, write bool) bool {
+	s.number()
+	bits := d.number << numberBits
+	if write {
+		bits |= writtenBit
 	}
+	for {
+		id := s.id.Load()
+		switch id & deferralsOf >> numberBits {
+		case 0:
+			if s.id.CompareAndSwap(id, id|bits) {
+				d.touched = append(d.touched, s)
+				return true
+			}
+		case d.number:
+			s.id.Or(bits)
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+func elementOf(t *Tensor) element {
 	return element{st: t.st, form: t.form, offset: t.offset, dt: t.dt}
 }
 
@@ -230,18 +285,24 @@ func Force(x *Exec) (err error) {
 // force runs what was put off, in order. After an error the rest is dropped, and its outputs are lost.
 func (s *session) force() error {
 	d := s.putOff
-	if d == nil || len(d.calls) == 0 || d.running {
+	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 {
 		return nil
 	}
 	d.running = true
-	tap := s.tap
+	tap, mark, ran, done := s.tap, s.mark(), 0, false
 	s.tap = nil
-	defer func() { s.tap, d.running = tap, false }()
+	defer func() {
+		s.tap, d.running = tap, false
+		if !done { // a panic that is no error of ours goes on
+			s.restore(mark)
+			_ = d.end(ran)
+		}
+	}()
 	d.findLast()
 	var freed error
 	err := Try(func() {
-		for i := range d.calls {
-			c := &d.calls[i]
+		for ; ran < len(d.calls); ran++ {
+			c := &d.calls[ran]
 			d.run(c)
 			for j := range c.in[:c.ins] {
 				freed = errors.Join(freed, c.in[j].used())
@@ -251,20 +312,24 @@ func (s *session) force() error {
 			}
 		}
 	})
-	err = errors.Join(err, freed)
-	for _, st := range d.touched {
-		if !st.deferred() {
-			continue
-		}
-		if err != nil && st.bytes > 0 && st.block == nil && st.locked == nil && st.others.Load() >= 0 {
-			if d.lost == nil {
-				d.lost = map[*storage]error{}
+	done = true
+	return errors.Join(err, freed, d.end(ran))
+}
+
+// end forgets all calls, of which the first ran have been run. What the others were to make is lost.
+func (d *deferral) end(ran int) (err error) {
+	for i := ran; i < len(d.calls); i++ {
+		c := &d.calls[i]
+		for j := range c.out[:c.outs] {
+			if c.dsts>>j&1 == 0 {
+				c.out[j].st.id.Or(deferralsOf) // lost
 			}
-			d.lost[st] = err
-			st.id.And(^uint64(walkedBit))
-			continue
 		}
-		err = errors.Join(err, st.endDeferral())
+	}
+	for _, st := range d.touched {
+		if st.deferral() != 0 {
+			err = errors.Join(err, st.endDeferral())
+		}
 	}
 	clear(d.calls)
 	clear(d.touched)
@@ -299,11 +364,15 @@ func (e *element) used() error {
 	return e.st.endDeferral()
 }
 
-// endDeferral makes s a storage that no deferred call uses, and frees it if its holders gave it up meanwhile.
+// endDeferral makes s a storage that no deferred call uses, and frees it if its holders gave it up meanwhile. A lost one stays so.
 func (s *storage) endDeferral() error {
-	old := s.id.And(numberMask)
+	keep := uint64(numberMask)
+	if s.deferral() == lost {
+		keep |= deferralsOf
+	}
+	old := s.id.And(keep)
 	switch {
-	case s.others.Load() < 0:
+	case s.others.CompareAndSwap(abandoned, abandoned-1):
 		return s.free()
 	case old&looseBit != 0:
 		s.loosen()
@@ -327,6 +396,7 @@ func (d *deferral) run(c *deferred) {
 			f.dst[i] = t
 		}
 	}
+	f.again = true
 	f.row.infer(f)
 	for i := 0; i < int(c.outs); i++ {
 		st := c.out[i].st
@@ -338,9 +408,7 @@ func (d *deferral) run(c *deferred) {
 		}
 		f.setOut(i, &d.bare[maxIn+i])
 	}
-	f.again = true
 	f.issue(false)
-	f.again = false
 	f.closeTemps()
 	d.s.leave(f)
 }

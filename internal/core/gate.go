@@ -147,6 +147,9 @@ func (s *session) tear(inside, entered string) {
 		s.frames[0].abandon()
 	}
 	s.popTo(nil)
+	if s.putOff != nil {
+		_ = s.putOff.end(0)
+	}
 	s.doing, s.run = s.doing[:0], nil
 	s.gate.torn.Store(&tear{inside, entered})
 }

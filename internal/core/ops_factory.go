@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"slices"
 
 	"tenon.dev/dtype"
@@ -113,7 +112,13 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if err := errors.Join(x.s.force(), t.st.arrived()); err != nil {
+	if err := x.s.force(); err != nil {
+		return err
+	}
+	if err := x.s.barred(t, false); err != nil {
+		return err
+	}
+	if err := t.st.arrived(); err != nil {
 		return err
 	}
 	st := x.m.stream
@@ -156,8 +161,11 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("copying host data to a tensor"); err != nil {
 		return err
 	}
-	if t.st.deferred() {
+	if t.st.deferral() != 0 {
 		if err := x.s.force(); err != nil {
+			return err
+		}
+		if err := x.s.barred(t, true); err != nil {
 			return err
 		}
 	}

@@ -134,6 +134,9 @@ func (t *Tensor) hostBytes(n int) []byte {
 		at := int(t.ptr() - t.st.ptr)
 		return l.memory.Bytes()[at : at+n]
 	}
+	if t.st.block == nil { // which is still to be made
+		return nil
+	}
 	b := t.st.dev.Driver().HostView(driver.Ptr(t.ptr()), uint64(n))
 	if !rt.HostRegistered(b) {
 		return nil
@@ -281,6 +284,12 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev.Info().Name, x.m.stream.Device().Info().Name)
 	case t.st.bytes == 0:
 		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
+	}
+	if err := x.s.force(); err != nil {
+		return nil, err
+	}
+	if err := x.s.barred(t, true); err != nil {
+		return nil, err
 	}
 	return t.st.dev.Driver().HostView(driver.Ptr(t.st.ptr), uint64(t.st.bytes)), nil
 }

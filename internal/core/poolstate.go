@@ -21,6 +21,9 @@ func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint6
 	if err := c.Usable(); err != nil {
 		return nil, err
 	}
+	if err := x.s.force(); err != nil {
+		return nil, err
+	}
 	live := c.Live()
 	var owned []*alloc.Block
 	take := func(ts []*Tensor, keep bool) error {

@@ -144,6 +144,14 @@ func (f *frame) checkOperands() {
 			f.fail(fault.Invalid, operandNil, f.ins+i)
 		}
 		f.many[i] = f.operand(f.ins+i, t)
+		if f.row.flags&flagMutates != 0 && t.st.deferral() != 0 {
+			f.check(f.x.s.barred(t, true))
+		}
+	}
+	for _, d := range f.dst[:] {
+		if d != nil && d.st != nil && d.st.deferral() != 0 {
+			f.check(f.x.s.barred(d, true))
+		}
 	}
 }
 
@@ -351,8 +359,8 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
-	if t.st.deferred() {
-		f.mine(t)
+	if t.st.deferral() != 0 {
+		f.check(f.x.s.barred(t, false))
 	}
 	if t.st.arriving() && f.row.flags&flagForeign == 0 {
 		f.check(t.st.arrived())

@@ -54,6 +54,9 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 	return Try(func() {
 		for i, t := range ts {
 			Given(op, i, t)
+			if t.st.deferral() != 0 {
+				t.st.forceOwner(op)
+			}
 		}
 		New(ts[0].st.dev, host).NoGrad().together(op, func(x *Exec) {
 			for i, t := range ts {

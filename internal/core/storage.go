@@ -55,14 +55,19 @@ func (s *storage) retain() { s.others.Add(1) }
 // sole says that there is one reference. Only its holder may ask: nobody else can make more.
 func (s *storage) sole() bool { return s.others.Load() == 0 }
 
+// abandoned is the count of references of a storage that its holders gave up, though calls that were put off use it.
+const abandoned = -1
+
 // release drops one reference; the last one frees the block. The error is the device's.
 func (s *storage) release() error {
 	if !s.sole() && s.others.Add(-1) >= 0 {
 		return nil
 	}
-	if s.deferred() { // calls that use it have not run
-		s.others.Store(-1)
-		return nil
+	if s.waits() { // calls that use it have not run
+		s.others.Store(abandoned)
+		if s.waits() || !s.others.CompareAndSwap(abandoned, abandoned-1) {
+			return nil
+		}
 	}
 	return s.free()
 }
@@ -109,7 +114,7 @@ func (s *storage) arrived() error {
 
 // loosen attaches the cleanup that frees the block once no Go value refers to the storage.
 func (s *storage) loosen() {
-	if s.block == nil && s.deferred() {
+	if s.block == nil && s.waits() {
 		s.id.Or(looseBit)
 		return
 	}

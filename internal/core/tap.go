@@ -1,6 +1,10 @@
 package core
 
-import "tenon.dev/dtype"
+import (
+	"weak"
+
+	"tenon.dev/dtype"
+)
 
 // Tap sees the calls of a session.
 type Tap interface {
@@ -126,5 +130,11 @@ func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }
 // Depth returns how many calls are under way in the session, this one among them.
 func (f *frame) Depth() int { return f.x.s.depth }
 
-// SessionOf returns what x and all Execs derived from it have in common, as a key.
-func SessionOf(x *Exec) any { return x.s }
+// SessionOf returns what x and all Execs derived from it have in common, as a key that does not keep it alive.
+func SessionOf(x *Exec) any { return weak.Make(x.s) }
+
+// SessionEnded reports whether the session of a key from SessionOf was closed, or nobody has it.
+func SessionEnded(key any) bool {
+	s := key.(weak.Pointer[session]).Value()
+	return s == nil || s.closed.Load()
+}

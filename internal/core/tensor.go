@@ -88,10 +88,9 @@ func (t *Tensor) Offset() int { return t.offset }
 
 // DataPtr returns the device address of the first element. It is not a Go pointer.
 func (t *Tensor) DataPtr() uint64 {
-	if d := t.st.by(); d != nil {
-		d.s.in("DataPtr")
-		defer d.s.out()
-		Check("DataPtr", d.s.force())
+	if t.st.deferral() != 0 {
+		t.st.forceOwner("DataPtr")
+		Check("DataPtr", (&session{}).barred(t, false))
 	}
 	return t.ptr()
 }
