@@ -37,8 +37,6 @@ type walk struct {
 	again func() *tenon.Exec
 	// few makes fewer calls, where they are slow.
 	few bool
-	// unmade is the error of the last argument that could not be made.
-	unmade *fault.Error
 }
 
 // value makes an argument.
@@ -356,7 +354,6 @@ func (w *walk) arguments(x *tenon.Exec, f reflect.Value, args []value) []reflect
 			if e == nil || e.Kind != fault.Device {
 				w.report(args[now].name, "the argument %s of %s cannot be made: %v", args[now].name, f.Type(), r)
 			}
-			w.unmade = e
 			panic(r)
 		}
 	}()
@@ -469,6 +466,13 @@ func (w *walk) report(key, format string, args ...any) {
 	}
 }
 
+// calledAt reports whether e is of a call that results made, and not of one that made an argument: in a capture of another Exec that may fail.
+func calledAt(e *fault.Error) bool {
+	f := runtime.FuncForPC(reflect.ValueOf(results).Pointer())
+	file, line := f.FileLine(f.Entry())
+	return e.File == file && line <= e.Line && e.Line < line+40
+}
+
 // judge fails the test unless err, which a call ended with, is what a user can act on.
 func (w *walk) judge(what string, err error, must string) {
 	switch {
@@ -502,8 +506,7 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
 	}
 	name, _, _ := strings.Cut(what, "(")
-	made := w.unmade == nil || w.unmade.Error() != e.Error() // an argument's maker may fail, in a capture of another Exec
-	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && made && e.Op != method {
+	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && calledAt(e) && e.Op != method {
 		w.report(name, "%s: the error is of %q, not of what was called: %v", what, e.Op, e)
 	}
 	if w.said[e.Msg] == "" {

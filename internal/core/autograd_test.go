@@ -353,3 +353,14 @@ func TestStreamsAreOrdered(t *testing.T) {
 		}
 	})
 }
+
+func TestGradNeedsOneForEachOutput(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		a := x.Ones([]int{2}, dtype.Float32).SetRequiresGrad(true)
+		y := x.Sum(a, nil, SumOpt{})
+		for _, grads := range [][]*Tensor{{nil}, {nil, nil, nil}} {
+			_, err := x.Grad([]*Tensor{y, y}, []*Tensor{a}, grads, BackwardOpt{})
+			wantError(t, err, fault.Invalid, "got 2 tensors and", "autograd_test.go")
+		}
+	})
+}

@@ -31,8 +31,12 @@ func (x *Exec) Backward(t, grad *Tensor, opt BackwardOpt) error {
 // accumulate nothing.
 func (x *Exec) Grad(outputs, inputs, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
 	err = Try(func() {
-		if len(grads) == 0 {
+		switch len(grads) {
+		case 0:
 			grads = make([]*Tensor, len(outputs))
+		case len(outputs):
+		default:
+			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all", len(outputs), len(grads))
 		}
 		res = x.backward("Grad", outputs, grads, inputs, opt)
 	})
