@@ -227,7 +227,7 @@ func shared(op, other string) *fault.Error {
 func (s *session) refused(op string) *fault.Error {
 	t := s.gate.torn.Load()
 	return Refusal(op, fault.Invalid, "two goroutines used this Exec at once, at %s and at %s, so that its scopes are torn and closed; "+
-		"go on with another Exec, and give each goroutine its own with Fork", t.inside, t.entered)
+		"go on with another Exec, one from Open or forked before, and give each goroutine its own with Fork", t.inside, t.entered)
 }
 
 // where returns the line of the program's call that is under way.
