@@ -17,7 +17,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// faceMethods are the methods of Exec and Tensor in the order of a hash of their names, so that a program's bytes name the same ones when others are added.
+// faceMethods are the methods of Exec and Tensor in the order of a hash of their names, so that a program's bytes name the same ones when
+// others are added.
 var faceMethods = func() (all []faceMethod) {
 	add := func(name string, f reflect.Value) {
 		h := fnv.New32a()
@@ -366,8 +367,9 @@ func faceSeeds() [][]byte {
 	}
 }
 
-// FuzzFace runs random programs of all methods of Exec and Tensor, with sound operands and others, on the processor, the simulator and a device whose
-// kernels do nothing. No call ends in a panic of Go's runtime, hangs, or gives an error without operation and line, and when all is closed no storage is left.
+// FuzzFace runs random programs of all methods of Exec and Tensor, with sound operands and others, on the processor, the simulator and a
+// device whose kernels do nothing. No call ends in a panic of Go's runtime, hangs, or gives an error without operation and line, and when
+// all is closed no storage is left.
 func FuzzFace(f *testing.F) {
 	limited(f)
 	devices := []*faceDevice{

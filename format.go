@@ -14,9 +14,9 @@ const (
 	formatEdge  = 3
 )
 
-// Format returns the elements as text for people, in brackets by dimension, with type, shape and device behind: [[1 2] [3 4]] float32[2 2] on CPU.
-// Floats have four digits; of more than 1,000 elements only the first and last three along each dimension are shown and copied; no elements are
-// [], whatever the shape. It waits for the work that makes them.
+// Format returns the elements as text for people, in brackets by dimension, with type, shape and device behind: [[1 2] [3 4]] float32[2 2]
+// on CPU. Floats have four digits; of more than 1,000 elements only the first and last three along each dimension are shown and copied; no
+// elements are [], whatever the shape. It waits for the work that makes them.
 func (x *Exec) Format(t *Tensor) (text string, err error) {
 	stopped := Try(func() {
 		x.NoGrad().Scope(func(x *Exec) {

@@ -85,8 +85,9 @@ var vast = func() (vs []value) {
 	return vs
 }()
 
-// TestMisuseOfSizes calls operations with tensors of 2^40 elements and more, on a device whose kernels do nothing: what an operation itself does must
-// be as short as for any other tensor, and what it makes is refused where it would not fit. The device does as if it had the memory of its own tensors alone.
+// TestMisuseOfSizes calls operations with tensors of 2^40 elements and more, on a device whose kernels do nothing: what an operation itself
+// does must be as short as for any other tensor, and what it makes is refused where it would not fit. The device does as if it had the
+// memory of its own tensors alone.
 func TestMisuseOfSizes(t *testing.T) {
 	w := newWalk(t, idle(t), idle(t))
 	w.again = func() *tenon.Exec { return idle(t) }

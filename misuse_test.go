@@ -466,7 +466,8 @@ func (w *walk) report(key, format string, args ...any) {
 	}
 }
 
-// calledAt reports whether e is of a call that results made, and not of one that made an argument: in a capture of another Exec that may fail.
+// calledAt reports whether e is of a call that results made, and not of one that made an argument: in a capture of another Exec that may
+// fail.
 func calledAt(e *fault.Error) bool {
 	f := runtime.FuncForPC(reflect.ValueOf(results).Pointer())
 	file, line := f.FileLine(f.Entry())
@@ -524,7 +525,8 @@ func methods(sample any, do func(name string, f reflect.Value), leave ...string)
 	}
 }
 
-// walkMemory is the memory of the devices that are walked, so that a call whose result is large is refused before it has worked for seconds.
+// walkMemory is the memory of the devices that are walked, so that a call whose result is large is refused before it has worked for
+// seconds.
 const walkMemory = 64 << 20
 
 // limited lets the processor have walkMemory until the test ends.

@@ -1,6 +1,6 @@
-// Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs as it stands
-// every time, and its calls are compared with those of earlier runs. A call that comes a second time is put off, and the calls of a region run together at its
-// end, or when a value is needed. Results have the bits of the same program without a region.
+// Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
+// as it stands every time, and its calls are compared with those of earlier runs. A call that comes a second time is put off, and the calls
+// of a region run together at its end, or when a value is needed. Results have the bits of the same program without a region.
 //
 // So far the calls that were put off run one by one. They are not fused, and not recorded as graphs.
 package compile
@@ -24,7 +24,8 @@ const defaultBranches = 64
 
 const notMade = "the region is nil or a zero value; use one that New returned"
 
-// Region remembers the calls of one function. Several goroutines may use it, each with a session of its own, which has its own memory of calls.
+// Region remembers the calls of one function. Several goroutines may use it, each with a session of its own, which has its own memory of
+// calls.
 type Region struct {
 	opt    Opt
 	mu     sync.Mutex
@@ -39,10 +40,11 @@ func New(opt Opt) *Region {
 	return &Region{opt: opt, traces: map[any]*trace{}}
 }
 
-// Do runs f in a scope of its own. Calls that an earlier run made in the same way, on tensors that are used in the same way, are put off until a value is read,
-// the device is waited for, another kind of call comes, or f returns. A tensor that has no elements yet answers for its shape, strides, type and history;
-// whoever asks for its address or elements gets them. Work that was put off runs also when f ends with an error or a panic; an error of it is joined to f's.
-// Another Exec that uses a tensor of a call that was put off gets an error. A Do within a Do is part of the outer one.
+// Do runs f in a scope of its own. Calls that an earlier run made in the same way, on tensors that are used in the same way, are put off
+// until a value is read, the device is waited for, another kind of call comes, or f returns. A tensor that has no elements yet answers for
+// its shape, strides, type and history; whoever asks for its address or elements gets them. Work that was put off runs also when f ends
+// with an error or a panic; an error of it is joined to f's. Another Exec that uses a tensor of a call that was put off gets an error. A Do
+// within a Do is part of the outer one.
 func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if r == nil || r.traces == nil {
 		return core.Refusal("Do", fault.Invalid, notMade)

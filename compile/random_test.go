@@ -11,8 +11,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// program is a program drawn from a seed: a step that runs several times on a state, with views, changes in place, branches, draws, reads, gradients, handles
-// that outlive the step and others that are closed in it.
+// program is a program drawn from a seed: a step that runs several times on a state, with views, changes in place, branches, draws, reads,
+// gradients, handles that outlive the step and others that are closed in it.
 type program struct {
 	seed uint64
 	// params want gradients; state is changed in place; kept outlives a step.

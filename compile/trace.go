@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// trace is what a region remembers of one session: a tree of the calls that came after each other. It is the session's tap while a region runs.
+// trace is what a region remembers of one session: a tree of the calls that came after each other. It is the session's tap while a region
+// runs.
 type trace struct {
 	opt  *Opt
 	root *node
@@ -29,8 +30,8 @@ type node struct {
 
 // Stats counts calls of a region, over all of its runs in one session.
 type Stats struct {
-	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once though they had come before; a view
-	// is none of these, and neither is Empty.
+	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once though they had
+	// come before; a view is none of these, and neither is Empty.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int

@@ -17,7 +17,8 @@ const (
 	Invalid Kind = iota + 1
 	// OutOfMemory: the device or host has no room. Free memory, or make the work smaller.
 	OutOfMemory
-	// Device: the device reported a failure while it worked (illegal address, and on a GPU a failed assertion). The device is lost to this process.
+	// Device: the device reported a failure while it worked (illegal address, and on a GPU a failed assertion). The device is lost to this
+	// process.
 	Device
 	// Capture: the call is illegal while a stream is captured.
 	Capture

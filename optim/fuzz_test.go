@@ -28,8 +28,8 @@ func trained(f *testing.F) (x *tenon.Exec, o optim.Optimizer, good string) {
 	return x, tr.o, good
 }
 
-// loaded calls load, which may fail but then changes nothing, and leaves the optimizer with the good file's state. It may take memory in proportion to
-// the size of what is loaded.
+// loaded calls load, which may fail but then changes nothing, and leaves the optimizer with the good file's state. It may take memory in
+// proportion to the size of what is loaded.
 func loaded(t *testing.T, x *tenon.Exec, o optim.Optimizer, good string, size int, load func() error) {
 	ok(t, optim.LoadFile(x, o, good))
 	rate, before := o.LR(0), core.LiveStorages()

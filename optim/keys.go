@@ -26,8 +26,8 @@ func twice(key string) error {
 	return fmt.Errorf("the key %q is there twice; a state dict has each key once", key)
 }
 
-// keysOnce returns an error if an object in a JSON text has a key twice, of which encoding/json would take the last. It finds the members of a structure
-// in upper and lower case, so those are alike too.
+// keysOnce returns an error if an object in a JSON text has a key twice, of which encoding/json would take the last. It finds the members
+// of a structure in upper and lower case, so those are alike too.
 func keysOnce(text string) error {
 	type object struct {
 		keys  map[string]bool // nil for a list

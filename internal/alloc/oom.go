@@ -57,7 +57,8 @@ func (o *outOfMemory) report(device int) error {
 	return err
 }
 
-// message says what was asked for, who has the memory and what to do. Its first words, and its numbers in their order, are those of PyTorch's text.
+// message gives the size of the request, who holds the memory and what to do. It begins as PyTorch's message does and has the same numbers
+// in the same order.
 func (o *outOfMemory) message(device int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. ",

@@ -276,7 +276,8 @@ func (f *frame) restore(c *Call, operands []*Tensor) {
 	f.outs = copy(f.dst[:], operands[int(c.ins)+int(c.many):])
 }
 
-// WithValues returns c with f of each of its values in their place: the numbers of which any will do. A number that stands for an integer must stay one.
+// WithValues returns c with f of each of its values in their place: the numbers of which any will do. A number that stands for an integer
+// must stay one.
 func (c Call) WithValues(f func(v float64) float64) Call {
 	change := func(n *number) {
 		v := f(math.Float64frombits(n.f))

@@ -12,8 +12,8 @@ import (
 	"tenon.dev/fault"
 )
 
-// deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions know them, and their outputs have
-// handles without memory. force runs them in order.
+// deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions know them, and
+// their outputs have handles without memory. force runs them in order.
 type deferral struct {
 	s     *session
 	calls []deferred
@@ -39,7 +39,8 @@ type deferred struct {
 	dsts uint8
 }
 
-// element is where the elements of an operand lie. It holds no reference: a storage that its holders gave up meanwhile is freed after its last use.
+// element is where the elements of an operand lie. It holds no reference: a storage that its holders gave up meanwhile is freed after its
+// last use.
 type element struct {
 	st     *storage
 	form   *form
@@ -49,8 +50,8 @@ type element struct {
 	last bool
 }
 
-// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then bits that say that the
-// calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
+// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then
+// bits that say that the calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
 const (
 	numberBits  = 48
 	numberMask  = 1<<numberBits - 1
@@ -61,7 +62,8 @@ const (
 	deferralsOf = lost << numberBits
 )
 
-// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements failed.
+// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements
+// failed.
 func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
 
 // waits reports whether calls that use s have been put off.
@@ -107,8 +109,8 @@ func (s *storage) by() *deferral {
 	return deferrals.all[n-1].Value()
 }
 
-// barred returns why the session may not use t, or may not write it, or nil: calls of another session that were put off write it, or read what is to be written,
-// or the call that was to make it failed.
+// barred returns why the session may not use t, or may not write it, or nil: calls of another session that were put off write it, or read
+// what is to be written, or the call that was to make it failed.
 func (s *session) barred(t *Tensor, write bool) error {
 	id := t.st.id.Load()
 	n := id & deferralsOf >> numberBits
@@ -137,7 +139,8 @@ func (s *storage) forceOwner(op string) {
 	}
 }
 
-// Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one stream.
+// Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one
+// stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagIdle | flagDraws | flagWaits | flagMutates | flagUser
 	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil {
@@ -159,8 +162,8 @@ func (f *frame) Deferrable() bool {
 	return f.hosts == 0
 }
 
-// Defer puts the call off and makes its outputs, which have no memory yet, or returns false: then calls that another session put off use an operand. A tap
-// calls it in Before, and returns the same.
+// Defer puts the call off and makes its outputs, which have no memory yet, or returns false: then calls that another session put off use an
+// operand. A tap calls it in Before, and returns the same.
 func (f *frame) Defer() bool {
 	s := f.x.s
 	d := s.putOff

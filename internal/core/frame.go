@@ -192,8 +192,8 @@ func operand(t *Tensor) kernels.Operand {
 	return kernels.Operand{Ptr: t.ptr(), DType: t.dt, Shape: t.shape, Stride: t.stride}
 }
 
-// oneRun fills the frame's operand list, but for shapes and strides, where all operands lie like the first output, in row-major order, or are one element;
-// repeat has the bits of the latter, outputs first. Most calls are so, and to write no pointers is a third of the cost.
+// oneRun fills the frame's operand list, but for shapes and strides, where all operands lie like the first output, in row-major order, or
+// are one element; repeat has the bits of the latter, outputs first. Most calls are so, and to write no pointers is a third of the cost.
 func (f *frame) oneRun(op *kernels.PointOp) (outs, ins []kernels.Operand, repeat uint16, ok bool) {
 	form := f.out[0].form
 	n := f.outs + f.ins

@@ -2,8 +2,8 @@ package core
 
 import "tenon.dev/internal/infer"
 
-// Slots numbers storages by first touch, from 1 on. A key that has slots in place of storages is the same for every run of a program that uses other tensors
-// in the same way.
+// Slots numbers storages by first touch, from 1 on. A key that has slots in place of storages is the same for every run of a program that
+// uses other tensors in the same way.
 type Slots struct {
 	table []slotEntry
 	epoch uint32

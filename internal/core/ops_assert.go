@@ -12,10 +12,10 @@ func init() {
 	rowAssert = define(row{Name: "AssertAsync", takes: "t;; claim ->", Torch: "_assert_async", infer: func(*frame) {}, run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
 }
 
-// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing. On a simulated device the
-// next call that waits for the work returns the error, once, with this operation and its line, and the device goes on. A GPU is lost to the process: a later call
-// returns the fault, with this one among its suspects. On the processor the call itself fails. In a capture it becomes part of the graph. How many elements there
-// are is looked at in the call.
+// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing. On a
+// simulated device the next call that waits for the work returns the error, once, with this operation and its line, and the device goes on.
+// A GPU is lost to the process: a later call returns the fault, with this one among its suspects. On the processor the call itself fails.
+// In a capture it becomes part of the graph. How many elements there are is looked at in the call.
 func (x *Exec) AssertAsync(t *Tensor) {
 	switch n := t.Numel(); {
 	case n == 0:

@@ -56,7 +56,8 @@ func (s *site) Failed(d *driver.Error) *fault.Error {
 	return e
 }
 
-// unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the number.
+// unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the
+// number.
 var unmet = map[string]string{
 	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
 	"Embedding":       ofIndex,

@@ -71,8 +71,8 @@ func wantUnmet(t *testing.T, err error, op, said string) {
 	}
 }
 
-// A failed assertion on the simulated device is told once, by the call that waits for the work, with operation, line and number; the device goes on, and
-// nothing is lost. On the processor it is the error of the call.
+// A failed assertion on the simulated device is told once, by the call that waits for the work, with operation, line and number; the device
+// goes on, and nothing is lost. On the processor it is the error of the call.
 func TestAssertionsSurvive(t *testing.T) {
 	for _, sel := range []rt.Selector{{Kind: rt.CPU}, {Kind: rt.Sim, Memory: 64 << 20}} {
 		x, dev := openWith(t, sel)

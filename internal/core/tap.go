@@ -31,7 +31,8 @@ type Frame = frame
 // Op returns the operation's name.
 func (f *frame) Op() string { return f.row.Name }
 
-// Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Nothing can be read until then.
+// Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Nothing can be read until
+// then.
 func (f *frame) Together() bool { return f.x.s.change != nil }
 
 // Out returns output i of a call that has come to its end.

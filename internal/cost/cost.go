@@ -1,5 +1,4 @@
-// Package cost bounds what a call takes, for tests of readers of any input.
-// It may not know what is called.
+// Package cost bounds what a call takes, for tests of readers of any input. What it measures is any function.
 package cost
 
 import (
@@ -12,8 +11,8 @@ import (
 // patience is how long a call may take before it counts as one that does not end: a thousand times what the longest of them takes.
 const patience = 2 * time.Minute
 
-// Within calls f and fails the test where f allocates more than most bytes, garbage included. It panics where f does not end. A call that seems to have taken too
-// much is made once more, and counted exactly.
+// Within calls f and fails the test where f allocates more than most bytes, garbage included. It panics where f does not end. A call that
+// seems to have taken too much is made once more, and counted exactly.
 func Within(t testing.TB, most int, f func()) {
 	t.Helper()
 	stuck := time.AfterFunc(patience, func() { panic("the input is small, and its reading does not end") })

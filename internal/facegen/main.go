@@ -26,8 +26,8 @@ import (
 	"strings"
 )
 
-// byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim; Call, Operand, Spec, Slots
-// and Again are for packages that see calls.
+// byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim; Call, Operand,
+// Spec, Slots and Again are for packages that see calls.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
@@ -37,8 +37,8 @@ var byHand = map[string]bool{
 // takesNil are the methods whose receiver may be nil or a zero value. All others call made first, which refuses it, or found where they return an error.
 var takesNil = map[string]bool{"Tensor.Close": true, "Tensor.String": true}
 
-// outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All others enter
-// the session.
+// outside are the methods of Exec that look at nothing of the session which could change: any goroutine may call them at any time. All
+// others enter the session.
 var outside = map[string]bool{
 	"AutocastCached": true, "AutocastDType": true, "Capturing": true, "Close": true, "Device": true, "Fork": true, "GradEnabled": true, "Stream": true, "TF32Enabled": true,
 }

@@ -29,8 +29,8 @@ func Lengthen(shape, next []int, d, i int) error {
 	return nil
 }
 
-// Windows returns how many windows, step apart and each reaching over the given number of places, lie in a row of n places with pad more at both ends. With ceil
-// the last one may reach beyond the end, if it begins before it.
+// Windows returns how many windows, step apart and each reaching over the given number of places, lie in a row of n places with pad more at
+// both ends. With ceil the last one may reach beyond the end, if it begins before it.
 func Windows(n, reach, step, pad int, ceil bool) int {
 	span := n + 2*pad - reach
 	if span < 0 && !ceil || span < -step+1 {

@@ -1,5 +1,5 @@
 // Package infer is the toolkit of those who write operations: dimensions, broadcasting, the shapes and memory orders of results, and type
-// promotion, as pure functions of shapes, strides and types. It may not know tensors, Execs or devices.
+// promotion, as pure functions of shapes, strides and types. It does not import tensors, Execs or devices.
 package infer
 
 import "tenon.dev/fault"

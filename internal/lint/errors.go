@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// quotedMark, on a line or the one above it and followed by a reason, says which text from outside gives an error words that are not the project's own.
+// quotedMark, on a line or the one above it and followed by a reason, says which text from outside gives an error words that are not the
+// project's own.
 const quotedMark = "//tenon:quoted "
 
 // theirs are words of PyTorch and Python, which mean nothing to who writes Go.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// recovering are the functions of the library that may call recover, and why. A panic that is none of ours is a bug, which goes on: whatever
-// stops one hides it.
+// recovering are the functions of the library that may call recover, and why. A panic that is none of ours is a bug, which goes on:
+// whatever stops one hides it.
 var recovering = map[string]string{
 	"internal/core.Try":      "turns the *fault.Error of an operation into an error; any other panic goes on",
 	"cuda.returned":          "does so for the methods of package cuda that return errors",

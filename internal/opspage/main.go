@@ -1,5 +1,4 @@
-// Command opspage writes docs/ops.md from what the rows of all operations say.
-// It may not know what the operations do.
+// Command opspage writes docs/ops.md from what the rows of all operations say. It reads the rows and runs no operation.
 package main
 
 //go:generate go run . ../../docs/ops.md

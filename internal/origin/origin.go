@@ -41,7 +41,8 @@ func Here() (file string, line int) {
 	return file, line
 }
 
-// Call is Here with the name of what of the root package's that call led to, such as "Add" for (*Exec).Add; it is "" if there is none in between.
+// Call is Here with the name of what of the root package's that call led to, such as "Add" for (*Exec).Add; it is "" if there is none in
+// between.
 func Call() (name, file string, line int) { return here(3) }
 
 func here(skip int) (name, file string, line int) {
