@@ -189,7 +189,7 @@ func TestPageInBrowser(t *testing.T) {
 	f, err = os.Create(page)
 	must(err)
 	must(errors.Join(hostile.WriteHTML(f), f.Close()))
-	must(tab.Eval("location.reload()", nil))
+	must(tab.Reload())
 	must(tab.Wait("document.querySelector('#verdict').textContent === '1 failed'"))
 	is("/[\\u0000-\\u0008\\u001b\\u009b\\u202e\\u2066\\ufffe]/.test(document.body.innerText)", false)
 	is("document.querySelector('#title').textContent.includes(String.raw`x\\x1b]0;t\\x07`)", true)

@@ -98,6 +98,14 @@ func TestTab(t *testing.T) {
 	if err := tab.Eval("undefined", new(int)); err == nil {
 		t.Error("an undefined value was read")
 	}
+	for i := range 5 {
+		must(tab.Eval("window.old = true", nil))
+		must(tab.Reload())
+		var old bool
+		if must(tab.Eval("'old' in window || document.readyState !== 'complete'", &old)); old {
+			t.Fatalf("reload %d returned before the new page was there", i)
+		}
+	}
 	front, err := b.Open(server.URL+"/", 200, 100)
 	must(err)
 	must(tab.Eval("new Promise(done => requestAnimationFrame(() => done()))", nil)) // also behind another tab

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"image/png"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Tab is one open page. Its methods return an error when the browser refuses or does not answer in time.
@@ -19,6 +21,7 @@ type Tab struct {
 
 	mu       sync.Mutex
 	closed   bool
+	loaded   chan struct{} // closed by the next load event, where one is waited for
 	errors   []string
 	requests []string
 }
@@ -85,6 +88,11 @@ func (t *Tab) note(method string, params json.RawMessage) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch method {
+	case "Page.loadEventFired":
+		if t.loaded != nil {
+			close(t.loaded)
+			t.loaded = nil
+		}
 	case "Network.requestWillBeSent":
 		t.requests = append(t.requests, p.Request.URL)
 	case "Runtime.exceptionThrown":
@@ -133,6 +141,27 @@ func (t *Tab) Go(url string) error {
 		return fmt.Errorf("%s: %s", url, r.ErrorText)
 	}
 	return t.Wait("document.readyState === 'complete'")
+}
+
+// Reload loads the page again and returns once its load event has passed. An expression that reloads would race with its own answer.
+func (t *Tab) Reload() error {
+	loaded := make(chan struct{})
+	t.mu.Lock()
+	t.loaded = loaded
+	t.mu.Unlock()
+	if err := t.call("Page.reload", args{}, nil); err != nil {
+		return err
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-loaded:
+		return nil
+	case <-t.b.done:
+		return errors.New("Page.reload: the browser has ended")
+	case <-timer.C:
+		return fmt.Errorf("Page.reload: no load event within %v", patience)
+	}
 }
 
 // Resize sets the viewport's size in CSS pixels, at one device pixel each.
