@@ -7,6 +7,7 @@ package compile
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	"tenon.dev"
@@ -18,7 +19,32 @@ import (
 type Opt struct {
 	// Branches is how many ways a region may go on from one call before further ones are no longer remembered; 0 is 64.
 	Branches int
+	// Static are the numbers of a function's tensor arguments that stay where they are, such as weights; other arguments are copied to
+	// where its graph reads them.
+	Static []int
+	// RerecordLimit is how often a function may be recorded again in one place because an address changed; then it runs without a graph
+	// there. 0 is 128, and less than 0 never.
+	RerecordLimit int
+	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded again.
+	FixedStatic bool
+	// NoGraphs runs all without graphs.
+	NoGraphs bool
+	// NoWarmup records a function in its first run.
+	noWarmup bool
 }
+
+// limit returns how often a function may be recorded again, or -1.
+func (o *Opt) limit() int {
+	switch {
+	case o.RerecordLimit < 0:
+		return 0
+	case o.RerecordLimit == 0:
+		return 128
+	}
+	return o.RerecordLimit
+}
+
+func (o *Opt) isStatic(arg int) bool { return slices.Contains(o.Static, arg) }
 
 const defaultBranches = 64
 
@@ -62,13 +88,54 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		return scoped(x, f)
 	}
 	t := r.trace(c)
-	t.begin(old)
+	t.enter(c)
+	t.begin(c, old)
 	core.SetTap(c, t)
 	defer func() {
 		core.SetTap(c, old)
 		err = errors.Join(err, core.Force(c))
 	}()
 	return scoped(x, f)
+}
+
+// Frozen runs f, in which regions and functions make no new recordings: what was recorded runs as a graph, everything else without one.
+func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
+	fo, err := sessionForest(x, "Frozen")
+	if err != nil {
+		return err
+	}
+	old := fo.frozen
+	fo.frozen = true
+	defer func() { fo.frozen = old }()
+	return f(x)
+}
+
+// MarkStep says that a step of the program begins: tensors that functions returned in earlier steps lose their memory to this one. A program
+// that never calls it begins a step with each call of a function, unless the backward pass of an earlier one is still to come.
+func MarkStep(x *tenon.Exec) error {
+	fo, err := sessionForest(x, "MarkStep")
+	if err == nil {
+		fo.marked--
+	}
+	return err
+}
+
+// Break runs what was put off, so that a segment ends here.
+func Break(x *tenon.Exec) error {
+	if _, err := sessionForest(x, "Break"); err != nil {
+		return err
+	}
+	return core.Force((*core.Exec)(x))
+}
+
+// sessionForest returns the graphs of x's session on its device.
+func sessionForest(x *tenon.Exec, op string) (fo *forest, err error) {
+	c := (*core.Exec)(x)
+	err = core.Try(func() {
+		core.Made(c, op)
+		fo = forestOf(c, c.Device(), true)
+	})
+	return fo, err
 }
 
 // scoped runs f in a scope and returns its error, or the one that an operation in it stopped with.
@@ -88,7 +155,7 @@ func (r *Region) trace(x *core.Exec) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, root: &node{}}
+		t = &trace{opt: &r.opt, root: &node{}, kind: inference}
 		r.traces[key] = t
 	}
 	return t

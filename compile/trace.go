@@ -1,15 +1,26 @@
 package compile
 
 import (
+	"fmt"
+
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/origin"
 )
 
 // trace is what a region remembers of one session: a tree of the calls that came after each other. It is the session's tap while a region
 // runs.
 type trace struct {
-	opt  *Opt
+	opt *Opt
+	x   *core.Exec
+	// callable says that the region is a function for Func, kind what its calls are, and back what its backward passes remember.
+	callable bool
+	kind     kind
+	back     *trace
+	// args are the arguments' numbers by those of their storages.
+	args map[uint64]int
+
 	root *node
 	// at is the last call that was matched or remembered; nil once there are too many branches.
 	at    *node
@@ -17,34 +28,42 @@ type trace struct {
 	// open are the depths of the calls under way, which other calls may be part of.
 	open  []int
 	outer core.Tap
-	stats Stats
+	// waiting are the calls that were put off since the last segment.
+	waiting []*node
+	stats   Stats
 }
 
 // node is a call that a region made.
 type node struct {
 	call core.Call
+	// at is the line of the program that made it.
+	at   string
 	next []*node
 	// last is the branch that was taken last.
 	last int
+	// ends are the functions whose last call it is.
+	ends []*function
 }
 
 // Stats counts calls of a region, over all of its runs in one session.
 type Stats struct {
-	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once though they had
-	// come before; a view is none of these, and neither is Empty.
+	// Runs are calls of Do. Recorded calls came for the first time, Deferred ones were put off, and Eager ones ran at once; a view is none of
+	// these.
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int
+	// WarmUps, Recordings, Replays and Plain are what became of the segments: stretches of calls that ran together.
+	WarmUps, Recordings, Replays, Plain int
 }
 
-func (t *trace) begin(outer core.Tap) {
-	t.outer, t.at = outer, t.root
-	t.open = t.open[:0]
+func (t *trace) begin(x *core.Exec, outer core.Tap) {
+	t.x, t.outer, t.at = x, outer, t.root
+	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
 	t.stats.Runs++
 }
 
-// Before compares the call with those that came here in earlier runs.
+// Before compares the call with those that came here in earlier runs, and puts it off if that may be.
 func (t *trace) Before(f *core.Frame) bool {
 	depth := f.Depth()
 	for len(t.open) > 0 && t.open[len(t.open)-1] >= depth { // it failed
@@ -62,12 +81,15 @@ func (t *trace) Before(f *core.Frame) bool {
 		t.stats.Unknown++
 		return false
 	}
-	if !t.match(f) {
-		t.remember(f)
+	if !t.match(f) && !t.remember(f) {
 		return false
 	}
 	if f.Deferrable() && f.Defer() {
 		t.stats.Deferred++
+		t.waiting = append(t.waiting, t.at)
+		if t.callable && t.kind == inference && f.WillRecord() {
+			t.kind = forward
+		}
 		return true
 	}
 	if f.Works() {
@@ -95,17 +117,20 @@ func (t *trace) match(f *core.Frame) bool {
 	return false
 }
 
-func (t *trace) remember(f *core.Frame) {
+// remember makes a branch for f's call, unless there are too many.
+func (t *trace) remember(f *core.Frame) bool {
 	n := t.at
 	if len(n.next) >= t.opt.Branches {
 		t.at = nil
 		t.stats.Unknown++
-		return
+		return false
 	}
-	c := &node{call: f.Key(&t.slots)}
+	file, line := origin.Here()
+	c := &node{call: f.Key(&t.slots), at: fmt.Sprintf("%s:%d", file, line)}
 	n.next = append(n.next, c)
 	n.last, t.at = len(n.next)-1, c
 	t.stats.Recorded++
+	return true
 }
 
 // After gives what the call made its place among the storages of the run.
@@ -117,6 +142,54 @@ func (t *trace) After(f *core.Frame) {
 	if len(t.open) == 0 && t.at != nil {
 		f.Made(&t.slots)
 	}
+}
+
+// RunSegment runs what was put off.
+func (t *trace) RunSegment(g *core.Segment) error {
+	calls := t.waiting
+	t.waiting = t.waiting[len(t.waiting):]
+	if t.opt.NoGraphs || len(calls) != g.Len() {
+		t.stats.Plain++
+		return g.Eager(nil)
+	}
+	dev := g.Stream().Device()
+	fo := forestOf(t.x, dev, true)
+	f := t.function(fo, g, calls)
+	if devs := g.Devices(); len(devs) > 1 || dev.Host {
+		reason := f.hostReason(g)
+		for _, d := range devs {
+			if !d.Host {
+				forestOf(t.x, d, true).skip(f, reason)
+				break
+			}
+		}
+		t.stats.Plain++
+		return g.Eager(nil)
+	}
+	return fo.run(f, g)
+}
+
+// function returns the function of those calls.
+func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
+	first, last := calls[0], calls[len(calls)-1]
+	for _, f := range last.ends {
+		if f.calls[0] == first {
+			return f
+		}
+	}
+	f := &function{id: fo.functions, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
+	fo.functions++
+	for i := range g.Inputs() {
+		in := &g.Inputs()[i]
+		k := inputOf{static: true, arg: -1, written: in.Written}
+		if a, ok := t.args[in.Number()]; ok {
+			k.arg = a
+			k.static = t.opt.isStatic(a)
+		}
+		f.inputs = append(f.inputs, k)
+	}
+	last.ends = append(last.ends, f)
+	return f
 }
 
 // Stats returns the counts of x's session.
@@ -131,4 +204,37 @@ func (r *Region) Stats(x *tenon.Exec) Stats {
 		return t.stats
 	}
 	return Stats{}
+}
+
+// enter begins a generation of the session's graphs.
+func (t *trace) enter(x *core.Exec) {
+	if fo := forestOf(x, x.Device(), true); fo != nil {
+		fo.entered++
+	}
+}
+
+// hostReason says that a function's calls are not on one GPU.
+func (f *function) hostReason(g *core.Segment) string {
+	for i, d := range g.Devices() {
+		_ = i
+		if d.Host {
+			k := g.OnHost()
+			name := f.calls[k].call.Op()
+			for i := range f.inputs {
+				if f.inputs[i].arg >= 0 && g.Inputs()[i].OnHost() {
+					name = f.nameOf(i)
+					break
+				}
+			}
+			return sprintf("cpu device (%s). Found from : \n %s", name, sourceOf(f.calls[k].at))
+		}
+	}
+	text := "multiple devices: "
+	for i, d := range g.Devices() {
+		if i > 0 {
+			text += ", "
+		}
+		text += d.Info().Name
+	}
+	return text
 }

@@ -120,9 +120,7 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 	for i, t := range roots {
 		r.start(t, r.seed(t, grads[i]))
 	}
-	for _, n := range r.order {
-		r.step(n)
-	}
+	r.steps()
 	r.accumulate()
 	for len(r.callbacks) > 0 {
 		f := r.callbacks[0]
@@ -133,6 +131,34 @@ func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardO
 		return nil
 	}
 	return r.results(inputs)
+}
+
+// steps runs all nodes. Those of a span run between its Begin and its end.
+func (r *run) steps() {
+	var in *Span
+	var end func() error
+	leave := func() {
+		if end != nil {
+			f := end
+			end = nil
+			r.x.check(r.op, f())
+		}
+	}
+	defer func() {
+		if end != nil { // a panic goes on
+			_ = end()
+		}
+	}()
+	for _, n := range r.order {
+		if n.span != in {
+			leave()
+			if in = n.span; in != nil {
+				end = in.Begin(r.x)
+			}
+		}
+		r.step(n)
+	}
+	leave()
 }
 
 // check refuses roots and inputs that cannot be differentiated.

@@ -19,7 +19,9 @@ type capture struct {
 	// inner is the tap that the session had before, or got meanwhile; nil is none.
 	inner Tap
 	pool  alloc.PoolID
-	async bool // the driver's pool gives the memory, and blocks name no pool
+	// linear says that everything is recorded on one stream, of memory that the graph does not hold, so that there is nothing to order.
+	linear bool
+	async  bool // the driver's pool gives the memory, and blocks name no pool
 	// uses are what recorded work touches, in the order of the first touch; index finds them.
 	uses  []capturedUse
 	index map[*storage]int
@@ -295,6 +297,9 @@ func (c *capture) source(f *frame) *rt.Stream {
 
 // order makes the operation come after the recorded ones that it depends on, and notes what it touches.
 func (c *capture) order(f *frame) {
+	if c.linear {
+		return
+	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil {
 			c.reads(f, t.st)
@@ -323,6 +328,9 @@ func (c *capture) reads(f *frame, s *storage) {
 
 // writes notes a write; fresh says that the operation under way made the storage.
 func (c *capture) writes(f *frame, s *storage, fresh bool) {
+	if c.linear {
+		return
+	}
 	u := c.touch(s, fresh)
 	c.after(f, u.writer)
 	for _, r := range u.readers {
@@ -333,6 +341,9 @@ func (c *capture) writes(f *frame, s *storage, fresh bool) {
 }
 
 func (c *capture) wrote(s *storage, st *rt.Stream, seq uint64, fresh bool) {
+	if c.linear {
+		return
+	}
 	u := c.touch(s, fresh)
 	u.use.writes, u.writer, u.readers = true, access{st, seq}, u.readers[:0]
 }

@@ -24,6 +24,7 @@ func (x *Exec) Close() error {
 		return nil
 	}
 	err := x.m.stream.Synchronize()
+	x.s.detach()
 	if fault.KindOf(err) == fault.Closed {
 		return nil // the device went before
 	}

@@ -24,6 +24,10 @@ type deferral struct {
 	at      atomic.Pointer[string]
 	number  uint64
 	running bool
+	// runner decides how the calls run, or is nil: one by one. ran is how many have run, and segment what the runner sees.
+	runner  Runner
+	ran     int
+	segment Segment
 }
 
 // deferred is a call that was put off.
@@ -118,6 +122,9 @@ func (s *session) barred(t *Tensor, write bool) error {
 	case n == 0 || s.putOff != nil && s.putOff.number == n:
 		return nil
 	case n == lost:
+		if err := errOverwritten(t.st); err != nil {
+			return err
+		}
 		return fault.New(fault.Invalid, "the tensor %s was never made, since a call that was put off failed; make it again", describe(t))
 	case !write && id&writtenBit == 0:
 		return nil // both read
@@ -142,7 +149,7 @@ func (s *storage) forceOwner(op string) {
 // Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one
 // stream.
 func (f *frame) Deferrable() bool {
-	const not = flagView | flagForeign | flagIdle | flagDraws | flagWaits | flagMutates | flagUser
+	const not = flagView | flagForeign | flagDraws | flagWaits | flagMutates | flagUser
 	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil {
 		return false
 	}
@@ -177,6 +184,7 @@ func (f *frame) Defer() bool {
 		file, line := caller()
 		at := fmt.Sprintf("%s:%d", file, line)
 		d.at.Store(&at)
+		d.runner, _ = s.tap.(Runner)
 	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && !d.take(t.st, false) {
@@ -292,36 +300,48 @@ func (s *session) force() error {
 		return nil
 	}
 	d.running = true
-	tap, mark, ran, done := s.tap, s.mark(), 0, false
-	s.tap = nil
+	tap, mark, done := s.tap, s.mark(), false
+	s.tap, d.ran = nil, 0
 	defer func() {
 		s.tap, d.running = tap, false
 		if !done { // a panic that is no error of ours goes on
 			s.restore(mark)
-			_ = d.end(ran)
+			_ = d.end()
 		}
 	}()
 	d.findLast()
-	var freed error
+	var failed error
 	err := Try(func() {
-		for ; ran < len(d.calls); ran++ {
-			c := &d.calls[ran]
-			d.run(c)
-			for j := range c.in[:c.ins] {
-				freed = errors.Join(freed, c.in[j].used())
-			}
-			for j := range c.out[:c.outs] {
-				freed = errors.Join(freed, c.out[j].used())
-			}
+		if d.runner == nil || len(d.calls) == 0 {
+			failed = d.runAll()
+			return
 		}
+		d.segment.d = d
+		d.segment.scan()
+		failed = d.runner.RunSegment(&d.segment)
 	})
 	done = true
-	return errors.Join(err, freed, d.end(ran))
+	return errors.Join(err, failed, d.end())
 }
 
-// end forgets all calls, of which the first ran have been run. What the others were to make is lost.
-func (d *deferral) end(ran int) (err error) {
-	for i := ran; i < len(d.calls); i++ {
+// runAll runs the calls one by one. The error is that of memory that could not be given back.
+func (d *deferral) runAll() (freed error) {
+	for ; d.ran < len(d.calls); d.ran++ {
+		c := &d.calls[d.ran]
+		d.run(c)
+		for j := range c.in[:c.ins] {
+			freed = errors.Join(freed, c.in[j].used())
+		}
+		for j := range c.out[:c.outs] {
+			freed = errors.Join(freed, c.out[j].used())
+		}
+	}
+	return freed
+}
+
+// end forgets all calls. What those that have not run were to make is lost.
+func (d *deferral) end() (err error) {
+	for i := d.ran; i < len(d.calls); i++ {
 		c := &d.calls[i]
 		for j := range c.out[:c.outs] {
 			if c.dsts>>j&1 == 0 {
@@ -385,7 +405,7 @@ func (s *storage) endDeferral() error {
 
 // run runs one call.
 func (d *deferral) run(c *deferred) {
-	f := d.s.enter(c.x, c.row)
+	f := d.s.enter(d.s.lent.exec(c.x), c.row)
 	f.attrs, f.ins = c.attrs, int(c.ins)
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	for i := 0; i < f.ins; i++ {
@@ -411,7 +431,11 @@ func (d *deferral) run(c *deferred) {
 		}
 		f.setOut(i, &d.bare[maxIn+i])
 	}
-	f.issue(false)
+	if f.row.flags&flagIdle != 0 {
+		f.idle()
+	} else {
+		f.issue(false)
+	}
 	f.closeTemps()
 	d.s.leave(f)
 }

@@ -85,6 +85,11 @@ type session struct {
 	tap Tap
 	// putOff has the calls that a tap put off; nil until there was one.
 	putOff *deferral
+	// lent says where a segment that runs has its memory from, or is nil.
+	lent *lending
+	// span is what the nodes that are recorded belong to, or nil. attached is what packages above keep with the session.
+	span     *Span
+	attached map[any]Attached
 	// run is the innermost backward pass under way.
 	run *run
 	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.
@@ -203,7 +208,18 @@ func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 
 // alloc takes n > 0 bytes for work on x's stream.
 func (x *Exec) alloc(n int) (*alloc.Block, error) {
+	b, err := x.allocOnce(n)
+	if err != nil && x.s.relieve(err) {
+		return x.allocOnce(n)
+	}
+	return b, err
+}
+
+func (x *Exec) allocOnce(n int) (*alloc.Block, error) {
 	st := x.m.stream
+	if l := x.s.lent; l != nil {
+		return l.pool.Alloc(uint64(n), alloc.Stream(l.of.Handle()))
+	}
 	if p := x.m.pool; p != nil && p.Device() == st.Device() {
 		return p.Alloc(uint64(n), alloc.Stream(st.Handle()))
 	}

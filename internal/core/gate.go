@@ -148,7 +148,8 @@ func (s *session) tear(inside, entered string) {
 	}
 	s.popTo(nil)
 	if s.putOff != nil {
-		_ = s.putOff.end(0)
+		s.putOff.ran = 0
+		_ = s.putOff.end()
 	}
 	s.doing, s.run = s.doing[:0], nil
 	s.gate.torn.Store(&tear{inside, entered})

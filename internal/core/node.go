@@ -29,6 +29,8 @@ type node struct {
 
 	few [2]edge
 	two [2]slot
+	// span is the run of a compiled function that recorded the node, or nil.
+	span *Span
 }
 
 // noAttrs are the attributes of calls that have none.
@@ -118,7 +120,7 @@ var nodeSeq atomic.Uint64
 // record puts the finished operation on the tape.
 func (f *frame) record() {
 	n := newNode(f.row, &f.x.m)
-	n.attrs = f.keptAttrs()
+	n.attrs, n.span = f.keptAttrs(), f.x.s.span
 	for i := 0; i < f.ins; i++ {
 		n.addEdge(f.in[i])
 	}

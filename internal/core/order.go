@@ -139,7 +139,7 @@ func note(set *atomic.Uint64, id int) {
 
 // recordStream tells the allocator of a use by a stream that is not the block's own, once a stream.
 func (s *storage) recordStream(st *rt.Stream) error {
-	if s.block == nil || s.block.Stream() == alloc.Stream(st.Handle()) {
+	if s.block == nil && (s.ptr == 0 || s.locked != nil) || s.block != nil && s.block.Stream() == alloc.Stream(st.Handle()) {
 		return nil
 	}
 	bit := uint64(1) << st.ID()
@@ -147,5 +147,8 @@ func (s *storage) recordStream(st *rt.Stream) error {
 		return nil
 	}
 	s.streams.Or(bit)
+	if s.lent() {
+		return nil
+	}
 	return s.dev.Memory().RecordStream(s.block, alloc.Stream(st.Handle()))
 }

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math/bits"
 	"runtime"
 	"sync/atomic"
 
@@ -83,12 +84,34 @@ func (s *storage) free() error {
 		}
 	}
 	b := s.block
+	if s.streams.Load() != 0 && s.lent() {
+		s.giveBack()
+	}
 	s.block = nil
 	if b == nil {
+		if s.locked == nil {
+			s.ptr = 0
+		}
 		return s.locked.free()
 	}
+	s.ptr = 0
 	live.Add(-1)
 	return s.dev.Free(b)
+}
+
+// lent reports whether graphs overwrite the memory: the pool's of compiled regions, which the storage may have without owning it.
+func (s *storage) lent() bool {
+	if s.block == nil {
+		return s.ptr != 0 && s.locked == nil
+	}
+	return s.dev.Lends(s.block.Pool())
+}
+
+// giveBack notes which streams have used lent memory, since the next run of a graph overwrites it.
+func (s *storage) giveBack() {
+	for set := s.streams.Load(); set != 0; set &= set - 1 {
+		s.dev.UsedLent(bits.TrailingZeros64(set))
+	}
 }
 
 // arriving reports whether nobody has waited yet for a copy that fills the storage.
@@ -118,7 +141,11 @@ func (s *storage) loosen() {
 		s.id.Or(looseBit)
 		return
 	}
-	if s.block == nil && s.locked == nil || s.loosened.Swap(true) {
+	if s.block == nil && s.locked == nil && s.ptr == 0 || s.loosened.Swap(true) {
+		return
+	}
+	if s.block == nil && s.locked == nil {
+		s.cleanup = runtime.AddCleanup(s, (*rt.Device).UsedLentByAny, s.dev)
 		return
 	}
 	if s.locked != nil {

@@ -73,7 +73,7 @@ internal/opspage: internal/core linalg
 fft: FACE internal/core
 special: FACE internal/core
 torchfile: FACE internal/core internal/pickle internal/wholefile
-compile: FACE internal/core internal/kernels internal/kir
+compile: FACE internal/core internal/rt internal/alloc internal/origin
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special

@@ -37,6 +37,9 @@ func (c *PoolCheckpoint) Usable() error {
 // Live returns the addresses that were live at the checkpoint.
 func (c *PoolCheckpoint) Live() []uint64 { return c.c.Live() }
 
+// Pool returns the pool's id.
+func (c *PoolCheckpoint) Pool() alloc.PoolID { return c.id }
+
 // Device returns the pool's device.
 func (c *PoolCheckpoint) Device() *Device { return c.dev }
 

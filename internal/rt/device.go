@@ -24,6 +24,7 @@ type Device struct {
 	Host bool
 
 	loose   Loose
+	lent    lent
 	pinned  pinnedMemory
 	index32 atomic.Int64
 

@@ -1,0 +1,641 @@
+package compile
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/rt"
+)
+
+// A forest is what PyTorch calls the manager of CUDA graph trees: the recordings of one session on one device, which share one private
+// pool. A recording that was made after others assumes that their outputs, as far as they were wanted then, lie where they lay. So the
+// recordings form trees, and each path from a root is an order in which they may run.
+type forest struct {
+	dev  *rt.Device
+	pool *rt.MemPool
+	// on is the stream that recordings are made on.
+	on *rt.Stream
+
+	roots     []*recording
+	functions int // which have numbers from 0 on
+	graphs    int // recordings made, which have numbers from 0 on
+	state     state
+	// path are the recordings that have run since the last one from a root, and warm the outputs of runs without a graph since then.
+	path []*recording
+	warm []output
+	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts down.
+	generation, entered, marked int
+	// pending says that a function has run whose backward pass is to come.
+	pending bool
+	// fallbacks are what a recording, nil for a root, cannot do as a graph.
+	rerecorded map[place]int
+	warned     map[*function]bool
+
+	// busy says that a recording is under way.
+	busy bool
+	// frozen says that nothing is to be recorded.
+	frozen bool
+
+	checkpoints, failures, skips, copied int
+}
+
+type state string
+
+const (
+	idle      state = "idle"
+	warmup    state = "warm-up"
+	recorded  state = "recording"
+	execution state = "execution"
+)
+
+// place is a function after a recording.
+type place struct {
+	after *recording
+	f     *function
+}
+
+// output is memory of the pool that a run has made.
+type output struct {
+	core.Store
+	f *function
+}
+
+// function is the calls between two places of a region.
+type function struct {
+	id    int
+	t     *trace
+	calls []*node
+	last  *node
+	kind  kind
+	warm  bool
+	// inputs are by the order of their first use.
+	inputs []inputOf
+	// wanted has an entry for every storage that the calls make: whether it was ever wanted after them.
+	wanted []bool
+	// plain says why the function never runs as a graph, or is "".
+	plain string
+	told  map[string]bool
+}
+
+// inputOf is what is known of a function's input.
+type inputOf struct {
+	// static inputs are read where they are, others from copies.
+	static bool
+	// arg is the argument's number, or -1.
+	arg     int
+	written bool
+	addr    uint64
+}
+
+// kind says how a function takes part in derivatives.
+type kind string
+
+const (
+	inference kind = "inference"
+	forward   kind = "forward"
+	backward  kind = "backward"
+)
+
+// recording is a function as a graph, after the recordings before it on its path.
+type recording struct {
+	id       int
+	f        *function
+	parent   *recording
+	children []*recording
+	g        *core.Recorded
+	// inputs says where they come from.
+	inputs []source
+	// outputs are the storages that were wanted, by their number among those that the calls make; stores are those of the latest run.
+	outputs []int
+	stores  []core.Store
+	// dead are the outputs of the path that were gone before the recording, and ending those that went with it.
+	dead, ending []Index
+	checkpoint   *rt.PoolCheckpoint
+}
+
+// Index names an output: by the depth of its recording below the root, and by its number there.
+type Index [2]int
+
+// source is where an input comes from: an output of the path, memory that stays where it is, or a copy.
+type source struct {
+	managed bool
+	static  bool
+	of      Index
+}
+
+// forestKey is what a session has its forest of a device by.
+type forestKey struct{ dev *rt.Device }
+
+// forestOf returns the session's forest on dev; nil if there is none and make is false.
+func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
+	var create func() core.Attached
+	if make {
+		create = func() core.Attached {
+			return &forest{dev: dev, state: idle, generation: 1, rerecorded: map[place]int{}, warned: map[*function]bool{}}
+		}
+	}
+	f, _ := core.Attach(x, forestKey{dev}, create).(*forest)
+	return f
+}
+
+// Detach closes all graphs of a session that ends.
+func (fo *forest) Detach() {
+	for _, r := range fo.roots {
+		r.close()
+	}
+	if fo.pool != nil {
+		fo.dev.EndLend(fo.pool.ID())
+		_ = fo.pool.Close() // what fails is the device's, which the next call reports
+		fo.dev.ReturnCaptureStream(fo.on)
+	}
+	fo.roots, fo.path, fo.warm, fo.pool = nil, nil, nil, nil
+}
+
+func (r *recording) close() {
+	for _, c := range r.children {
+		c.close()
+	}
+	_ = r.g.Close() // what fails is the device's, which the next call reports
+}
+
+// open makes the pool and the stream, once.
+func (fo *forest) open() error {
+	if fo.pool != nil {
+		return nil
+	}
+	pool, err := fo.dev.NewMemPool(nil)
+	if err != nil {
+		return err
+	}
+	on, err := fo.dev.CaptureStream()
+	if err != nil {
+		return errors.Join(err, pool.Close())
+	}
+	fo.dev.Lend(pool.ID())
+	fo.pool, fo.on = pool, on
+	return nil
+}
+
+// now returns the generation that is to begin.
+func (fo *forest) now() int {
+	if fo.marked < 0 {
+		return fo.marked
+	}
+	return fo.entered
+}
+
+// mayBegin reports whether the path may end though its outputs are in use.
+func (fo *forest) mayBegin() bool {
+	if fo.generation == fo.now() {
+		return false
+	}
+	return fo.marked < 0 || !fo.pending
+}
+
+// live yields the memory of the pool that the path has made and that is in use.
+func (fo *forest) live(yield func(output) bool) {
+	for _, r := range fo.path {
+		for _, s := range r.stores {
+			if s.Alive() && !s.Moved() && !yield(output{s, r.f}) {
+				return
+			}
+		}
+	}
+	for _, o := range fo.warm {
+		if o.Alive() && !o.Moved() && !yield(o) {
+			return
+		}
+	}
+}
+
+func (fo *forest) stores() (all []core.Store) {
+	for o := range fo.live {
+		all = append(all, o.Store)
+	}
+	return all
+}
+
+const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
+	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
+
+// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out.
+func (fo *forest) end(g *core.Segment) error {
+	var all []output
+	for o := range fo.live {
+		all = append(all, o)
+	}
+	for _, o := range all {
+		var err error
+		if o.f.t.callable && o.f.kind != backward {
+			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
+		} else {
+			err = core.MoveOut(o.Store, g.Stream())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	fo.forget()
+	return nil
+}
+
+func (fo *forest) forget() {
+	for _, r := range fo.path {
+		clear(r.stores)
+	}
+	fo.path, fo.warm, fo.state = fo.path[:0], nil, idle
+}
+
+// tryEnd leaves the path if that may be.
+func (fo *forest) tryEnd(g *core.Segment, f *function) error {
+	if fo.mayBegin() {
+		return fo.end(g)
+	}
+	if len(fo.stores()) == 0 {
+		fo.forget()
+		return nil
+	}
+	if fo.state != execution {
+		fo.warnPending(f)
+	}
+	return nil
+}
+
+const pendingText = "Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards. " +
+	"Use an Exec of NoGrad where no gradient is needed, or call compile.MarkStep before each step"
+
+// warnPending says, once for a function, that a backward pass which never came keeps its graph from being used.
+func (fo *forest) warnPending(f *function) {
+	if fo.generation == fo.now() || fo.warned[f] {
+		return
+	}
+	seen := 0
+	for _, r := range fo.path {
+		if r.f == f {
+			seen++
+		}
+	}
+	for _, o := range fo.warm {
+		if o.f == f {
+			seen++
+		}
+	}
+	if seen > 1 {
+		fo.warned[f] = true
+		slog.Warn(pendingText)
+	}
+}
+
+func (fo *forest) current() *recording {
+	if len(fo.path) == 0 {
+		return nil
+	}
+	return fo.path[len(fo.path)-1]
+}
+
+// run runs the calls of f.
+func (fo *forest) run(f *function, g *core.Segment) error {
+	if err := fo.open(); err != nil {
+		return err
+	}
+	err := fo.step(f, g)
+	switch f.kind {
+	case forward:
+		fo.pending = true
+	case backward:
+		fo.pending = false
+	}
+	return err
+}
+
+func (fo *forest) step(f *function, g *core.Segment) error {
+	if fo.state == recorded || fo.state == warmup {
+		if err := fo.tryEnd(g, f); err != nil {
+			return err
+		}
+	}
+	if reason := fo.unmanaged(f, g); reason != "" || fo.over(f) {
+		if reason != "" {
+			fo.skip(f, reason)
+		}
+		return g.Eager(nil)
+	}
+	if fo.frozen && !f.warm {
+		return g.Eager(nil)
+	}
+	if !f.warm && !f.t.opt.noWarmup || fo.state == warmup {
+		return fo.warmUp(f, g)
+	}
+	if fo.frozen && fo.state != execution && fo.state != idle {
+		return g.Eager(nil)
+	}
+	if fo.state != recorded {
+		ran, err := fo.execute(f, g)
+		if ran || err != nil {
+			return err
+		}
+	}
+	return fo.record(f, g)
+}
+
+// execute runs a recording that fits, or f without a graph. Where it does neither, the state is such that f can be recorded.
+func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
+	var moved string
+	at := fo.current()
+	for _, r := range fo.children() {
+		if r.f != f {
+			continue
+		}
+		why, address := fo.mismatch(r, g)
+		if why == "" {
+			return true, fo.replay(r, g)
+		}
+		if address {
+			moved = why
+		}
+	}
+	if at != nil && fo.isRoot(f) {
+		if err := fo.tryEnd(g, f); err != nil {
+			return true, err
+		}
+		if fo.current() == nil {
+			return true, fo.step(f, g)
+		}
+	}
+	if moved != "" {
+		k := place{at, f}
+		fo.rerecorded[k]++
+		fo.unfix(f, g)
+		if fo.over(f) {
+			fo.skipWhole(f, sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
+				f.id, f.t.opt.limit(), at.name(), moved))
+			return true, g.Eager(nil)
+		}
+		if f.t.opt.FixedStatic && moved != managedMoved {
+			return true, fo.staticMoved(f, g)
+		}
+	}
+	if fo.frozen {
+		return true, g.Eager(nil)
+	}
+	fo.failures++
+	if err := fo.tryEnd(g, f); err != nil {
+		return true, err
+	}
+	if fo.current() != nil {
+		return false, fo.restore()
+	}
+	return false, nil
+}
+
+func (r *recording) name() string {
+	if r == nil {
+		return "None"
+	}
+	return sprintf("%d", r.id)
+}
+
+func (fo *forest) children() []*recording {
+	if at := fo.current(); at != nil {
+		return at.children
+	}
+	return fo.roots
+}
+
+func (fo *forest) isRoot(f *function) bool {
+	return slices.ContainsFunc(fo.roots, func(r *recording) bool { return r.f == f })
+}
+
+// over reports whether f was recorded here too often because addresses changed.
+func (fo *forest) over(f *function) bool {
+	limit := f.t.opt.limit()
+	return limit >= 0 && fo.rerecorded[place{fo.current(), f}] > limit
+}
+
+// warmUp runs f without a graph, in the pool: its kernels are built, and its outputs lie where the next function finds pool memory.
+func (fo *forest) warmUp(f *function, g *core.Segment) error {
+	if fo.state == execution {
+		if err := fo.restore(); err != nil {
+			return err
+		}
+	}
+	f.see(g)
+	f.warm = true
+	f.t.stats.WarmUps++
+	fo.state, fo.generation = warmup, fo.now()
+	err := g.Eager(fo.pool)
+	fo.dev.UsedLent(g.Stream().ID())
+	if fault.KindOf(err) == fault.OutOfMemory {
+		err = g.Eager(nil) // the rest
+	}
+	if err != nil {
+		return err
+	}
+	for i := range g.Made() {
+		if g.Wanted(i) {
+			fo.warm = append(fo.warm, output{g.Output(i), f})
+		}
+	}
+	return nil
+}
+
+// see notes what f makes and where its inputs are.
+func (f *function) see(g *core.Segment) {
+	if f.wanted == nil {
+		f.wanted = make([]bool, g.Made())
+	}
+	for i := range f.wanted {
+		f.wanted[i] = f.wanted[i] || g.Wanted(i)
+	}
+	for i := range f.inputs {
+		f.inputs[i].addr = g.Inputs()[i].Addr()
+	}
+}
+
+// record records f after the current path, and runs it.
+func (fo *forest) record(f *function, g *core.Segment) error {
+	r := &recording{f: f, parent: fo.current()}
+	copied := make([]bool, len(f.inputs))
+	for i := range f.inputs {
+		in := &g.Inputs()[i]
+		if at, ok := fo.find(in); ok {
+			r.inputs = append(r.inputs, source{managed: true, of: at})
+			continue
+		}
+		k := &f.inputs[i]
+		if k.static && k.arg < 0 && !f.t.callable && k.addr != 0 && k.addr != in.Addr() && !k.written {
+			k.static = false // it is another tensor each time
+		}
+		copied[i] = !k.static
+		r.inputs = append(r.inputs, source{static: k.static})
+	}
+	for d, p := range fo.path {
+		for i, s := range p.stores {
+			switch {
+			case !s.Alive() || s.Moved():
+				r.dead = append(r.dead, Index{d, i})
+			case s.Ending():
+				r.ending = append(r.ending, Index{d, i})
+			}
+		}
+	}
+	f.see(g)
+	rec, err := fo.recordOf(g, copied)
+	if err != nil {
+		f.plain = "a failed recording: " + err.Error()
+		fo.skip(f, f.plain)
+		f.t.stats.Plain++
+		return g.Eager(nil)
+	}
+	f.t.stats.Recordings++
+	r.g, r.id = rec, fo.graphs
+	fo.graphs++
+	for _, c := range copied {
+		if c {
+			fo.copied++
+		}
+	}
+	if err := g.Replay(rec, true, true); err != nil {
+		return errors.Join(err, rec.Close())
+	}
+	fo.dev.UsedLent(g.Stream().ID())
+	for i := range g.Made() {
+		if g.Wanted(i) {
+			r.outputs = append(r.outputs, i)
+			r.stores = append(r.stores, g.Output(i))
+		}
+	}
+	r.order(g)
+	if r.checkpoint, err = fo.dev.CheckpointPool(fo.pool.ID()); err != nil {
+		return errors.Join(err, rec.Close())
+	}
+	if p := r.parent; p != nil {
+		p.children = append(p.children, r)
+	} else {
+		fo.roots = append(fo.roots, r)
+	}
+	fo.path = append(fo.path, r)
+	fo.state, fo.generation = recorded, fo.now()
+	return nil
+}
+
+// recordOf is Record, with all memory that can be had.
+func (fo *forest) recordOf(g *core.Segment, copied []bool) (*core.Recorded, error) {
+	fo.busy = true
+	defer func() { fo.busy = false }()
+	rec, err := g.Record(fo.on, fo.pool, copied)
+	if fault.KindOf(err) == fault.OutOfMemory && fo.dev.EmptyCache() == nil {
+		rec, err = g.Record(fo.on, fo.pool, copied)
+	}
+	return rec, err
+}
+
+// Relieve forgets all recordings, and gives back what is free in the pool.
+func (fo *forest) Relieve() bool {
+	if fo.pool == nil || fo.busy {
+		return false
+	}
+	if fo.state == execution && fo.restore() != nil {
+		return false
+	}
+	var all []output
+	for o := range fo.live {
+		all = append(all, o)
+	}
+	for _, r := range fo.roots {
+		r.close()
+	}
+	fo.roots, fo.path, fo.warm = nil, nil, all
+	if fo.state = warmup; len(all) == 0 {
+		fo.state = idle
+	}
+	if fo.dev.Synchronize() != nil {
+		return false
+	}
+	return fo.dev.Memory().EmptyPool(fo.pool.ID()) == nil
+}
+
+// order puts what the function returns before what is kept for its derivative.
+func (r *recording) order(g *core.Segment) {}
+
+// find returns which output of the path the input is.
+func (fo *forest) find(in *core.Input) (Index, bool) {
+	n, addr := in.Number(), in.Addr()
+	for d, p := range fo.path {
+		for i, s := range p.stores {
+			if s.Number() == n && s.Addr() == addr {
+				return Index{d, i}, true
+			}
+		}
+	}
+	return Index{}, false
+}
+
+const (
+	managedMoved = "cudagraph managed tensor data pointer changed"
+	staticMoved  = "static input data pointer changed"
+)
+
+// mismatch returns why r cannot run now, or "", and whether that is for an address.
+func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address bool) {
+	for i, src := range r.inputs {
+		in := &g.Inputs()[i]
+		if src.managed {
+			s := fo.path[src.of[0]].stores
+			if src.of[1] >= len(s) || s[src.of[1]].Number() != in.Number() || in.Addr() != r.g.Input(i) {
+				return managedMoved, true
+			}
+		}
+	}
+	for _, at := range r.dead {
+		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() {
+			return "expected dead indices before graph are live", false
+		}
+	}
+	for i, src := range r.inputs {
+		if src.static && g.Inputs()[i].Addr() != r.g.Input(i) {
+			return staticMoved, true
+		}
+	}
+	if !g.SameValues(r.g) {
+		return "a number differs", false
+	}
+	for _, at := range r.ending {
+		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() && !s.Ending() {
+			return "an input that was closed is open", false
+		}
+	}
+	for i := range g.Made() {
+		if g.Wanted(i) && !slices.Contains(r.outputs, i) {
+			return "an output that was closed is open", false
+		}
+	}
+	return "", false
+}
+
+// replay runs r.
+func (fo *forest) replay(r *recording, g *core.Segment) error {
+	if err := g.Replay(r.g, false, false); err != nil {
+		return err
+	}
+	r.f.t.stats.Replays++
+	fo.dev.UsedLent(g.Stream().ID())
+	clear(r.stores)
+	for k, i := range r.outputs {
+		if g.Wanted(i) {
+			r.stores[k] = g.Output(i)
+		}
+	}
+	fo.path = append(fo.path, r)
+	fo.state, fo.generation = execution, fo.now()
+	return nil
+}
+
+// restore brings the pool to where the last recording of the path left it, for what is in use now.
+func (fo *forest) restore() error {
+	fo.checkpoints++
+	return core.Reclaim(fo.current().checkpoint, fo.stores())
+}

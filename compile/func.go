@@ -1,0 +1,208 @@
+package compile
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// Callable is a function whose work is saved, with the function itself in Call.
+type Callable[F any] struct {
+	// Call is called as the function that Func was given.
+	Call F
+	*Region
+}
+
+// Func returns a function that does what f does, with its work saved as by a region: what f's calls do runs together when it returns, from
+// its third run on as a graph. F's first parameter is an Exec; its other parameters and its results may be tensors, slices of tensors, and
+// anything else. Of the tensors that f makes, those that it returns are kept.
+//
+// Results lie in memory that the function's next call uses again, as does what their derivative needs: a call begins a new step, unless a
+// backward pass of an earlier one is still to come, and using a result of an earlier step is an error. Clone what is to last, or call
+// MarkStep before each step. Backward passes through the function are saved in the same way; gradients that they leave stay.
+func Func[F any](f F, opt Opt) *Callable[F] {
+	v := reflect.ValueOf(f)
+	if v.Kind() != reflect.Func || v.IsNil() || v.Type().NumIn() == 0 || v.Type().In(0) != reflect.TypeFor[*tenon.Exec]() {
+		core.Fail("Func", fault.Invalid, "got %T; give a function whose first parameter is a *tenon.Exec", f)
+	}
+	c := &Callable[F]{Region: New(opt)}
+	c.Call = reflect.MakeFunc(v.Type(), func(in []reflect.Value) (out []reflect.Value) {
+		x := in[0].Interface().(*tenon.Exec)
+		core.Made((*core.Exec)(x), "Func")
+		c.call((*core.Exec)(x), tensorsOf(in[1:]), func() []*core.Tensor {
+			if v.Type().IsVariadic() {
+				out = v.CallSlice(in)
+			} else {
+				out = v.Call(in)
+			}
+			return tensorsOf(out)
+		})
+		return out
+	}).Interface().(F)
+	return c
+}
+
+// tensorsOf returns the tensors among the values, and in slices among them.
+func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
+	for _, v := range vs {
+		switch t := v.Interface().(type) {
+		case *tenon.Tensor:
+			if t != nil {
+				ts = append(ts, (*core.Tensor)(t))
+			}
+		case []*tenon.Tensor:
+			for _, t := range t {
+				if t != nil {
+					ts = append(ts, (*core.Tensor)(t))
+				}
+			}
+		}
+	}
+	return ts
+}
+
+// call runs f, which returns what is to be kept.
+func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
+	old := core.SetTap(x, nil)
+	core.SetTap(x, old)
+	keep := func(x *core.Exec) []*core.Tensor { return f() }
+	if _, within := old.(*trace); within {
+		core.WithinMany(x, "Func", keep)
+		return
+	}
+	t := r.trace(x)
+	t.callable = true
+	t.enter(x)
+	t.run(x, args, func() { core.WithinMany(x, "Func", keep) })
+}
+
+// run runs f with t as the session's tap. What f records on the tape belongs to this run.
+func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
+	old := core.SetTap(x, t)
+	t.begin(x, old)
+	t.kind = inference
+	if t.args == nil {
+		t.args = map[uint64]int{}
+	}
+	clear(t.args)
+	for i, a := range args {
+		if _, ok := t.args[core.StoreOf(a).Number()]; !ok {
+			t.args[core.StoreOf(a).Number()] = i
+		}
+	}
+	span := core.SetSpan(x, &core.Span{Begin: t.backward})
+	done := false
+	defer func() {
+		core.SetSpan(x, span)
+		core.SetTap(x, old)
+		if !done { // the panic of f goes on
+			_ = core.Force(x)
+		}
+	}()
+	f()
+	done = true
+	core.Check("Func", core.Force(x))
+}
+
+// backward begins the backward pass through one run of the function.
+func (t *trace) backward(x *core.Exec) (end func() error) {
+	old := core.SetTap(x, nil)
+	if t.back == nil {
+		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true}
+	}
+	if _, within := old.(*trace); within {
+		core.SetTap(x, old)
+		return func() error { return nil }
+	}
+	err := core.ForceWithin(x)
+	t.back.begin(x, old)
+	t.back.kind = backward
+	core.SetTap(x, t.back)
+	return func() error {
+		core.SetTap(x, old)
+		return errors.Join(err, core.ForceWithin(x))
+	}
+}
+
+// Trees describes what a session has recorded on a device.
+type Trees struct {
+	// Roots are the recordings that begin a path.
+	Roots []Tree
+	// State is "idle", "warm-up", "recording" or "execution".
+	State string
+	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied; Checkpoints how often the
+	// pool was brought back to a recording's end; Skips the reasons that were given for runs without a graph.
+	Functions, Graphs, Copied, Checkpoints, Skips int
+	// Pending says that a backward pass is still to come.
+	Pending bool
+	// Live counts the blocks of the pool that are in use, and Memory their bytes.
+	Live   int
+	Memory int64
+}
+
+// Tree is a recording with those that were made after it.
+type Tree struct {
+	ID, Function int
+	Kind         string
+	Children     []Tree
+	// Outputs are the outputs' addresses in the latest run, 0 of those that are gone.
+	Outputs []uint64
+	// DeadBefore and DeadAfter are the outputs of the path that were gone before the recording, and those that went with it.
+	DeadBefore, DeadAfter []Index
+	// Nodes counts the operations of the graph.
+	Nodes int
+}
+
+// Descendants counts the recordings below t.
+func (t *Tree) Descendants() int {
+	n := len(t.Children)
+	for i := range t.Children {
+		n += t.Children[i].Descendants()
+	}
+	return n
+}
+
+// TreesOf returns what x's session has recorded on its device; ok is false if it never ran a region there.
+func TreesOf(x *tenon.Exec) (trees Trees, ok bool) {
+	c := (*core.Exec)(x)
+	core.Made(c, "TreesOf")
+	fo := forestOf(c, c.Device(), false)
+	if fo == nil || fo.pool == nil && fo.functions == 0 {
+		return Trees{}, false
+	}
+	trees = Trees{Roots: treesOf(fo.roots), State: string(fo.state), Functions: fo.functions, Graphs: fo.graphs, Copied: fo.copied,
+		Checkpoints: fo.checkpoints, Skips: fo.skips, Pending: fo.pending}
+	if fo.pool != nil {
+		trees.Live, trees.Memory = core.LiveBlocks(fo.dev, fo.pool.ID())
+	}
+	return trees, true
+}
+
+func treesOf(rs []*recording) (all []Tree) {
+	for _, r := range rs {
+		t := Tree{ID: r.id, Function: r.f.id, Kind: string(r.f.kind), Children: treesOf(r.children), Nodes: r.g.Nodes(),
+			DeadBefore: slices.Clone(r.dead), DeadAfter: slices.Clone(r.ending)}
+		for _, s := range r.stores {
+			if s.Alive() && !s.Moved() {
+				t.Outputs = append(t.Outputs, s.Addr())
+			} else {
+				t.Outputs = append(t.Outputs, 0)
+			}
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// Reset forgets what x's session has recorded on its device, and gives the memory back. Tensors in that memory move out of it.
+func Reset(x *tenon.Exec) error {
+	c := (*core.Exec)(x)
+	return core.Try(func() {
+		core.Made(c, "Reset")
+		core.Detach(c, forestKey{c.Device()})
+	})
+}

@@ -1,0 +1,70 @@
+package compile_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+func read(t *testing.T, x *tenon.Exec, v *tenon.Tensor) string {
+	t.Helper()
+	got, err := tenon.Read[float32](x, v)
+	must(t, err)
+	return fmt.Sprint(got)
+}
+
+// A function runs plainly, is recorded, and is replayed, for each shape.
+func TestFunc(t *testing.T) {
+	x := open(t)
+	cube := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) }, compile.Opt{})
+	for n := 2; n < 4; n++ {
+		for i := range 4 {
+			a := x.Full([]int{n}, float64(i), tenon.Float32)
+			b := cube.Call(x, a)
+			if got, want := read(t, x, b), read(t, x, x.Full([]int{n}, float64(i*i*i), tenon.Float32)); got != want {
+				t.Errorf("run %d: %s, want %s", i, got, want)
+			}
+			b.Close()
+		}
+	}
+	trees, ok := compile.TreesOf(x)
+	if !ok || len(trees.Roots) != 2 || trees.Roots[0].Descendants() != 0 || trees.Live != 0 || trees.Copied != 2 {
+		t.Errorf("%+v", trees)
+	}
+	if s := cube.Stats(x); s.WarmUps != 2 || s.Recordings != 2 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The backward pass of a function is a function too.
+func TestFuncBackward(t *testing.T) {
+	x := open(t)
+	w := tenon.From(x, []float32{1, 2, 3}, 3)
+	w.SetRequiresGrad(true)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(x.Mul(a, w), a)) }, compile.Opt{})
+	step := func(call func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor, i int) (out, grad string) {
+		x.Scope(func(x *tenon.Exec) {
+			a := x.Full([]int{3}, 1/float64(i+1), tenon.Float32)
+			y := call(x, a)
+			must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			out, grad = read(t, x, y), read(t, x, w.Grad())
+			w.SetGrad(nil)
+		})
+		return out, grad
+	}
+	eager := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(x.Mul(a, w), a)) }
+	for i := range 6 {
+		o, g := step(f.Call, i)
+		wo, wg := step(eager, i)
+		if o != wo || g != wg {
+			t.Errorf("run %d: %s %s, want %s %s", i, o, g, wo, wg)
+		}
+	}
+	trees, _ := compile.TreesOf(x)
+	t.Logf("%+v", trees)
+	if len(trees.Roots) != 1 || trees.Roots[0].Descendants() != 1 || trees.Graphs != 2 {
+		t.Errorf("%+v", trees)
+	}
+}

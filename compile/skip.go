@@ -1,0 +1,114 @@
+package compile
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+func sprintf(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+// unmanaged returns why f cannot run as a graph here, or "": it changes memory that is neither of the path nor stays where it is.
+func (fo *forest) unmanaged(f *function, g *core.Segment) string {
+	if f.plain != "" {
+		return f.plain
+	}
+	n, at := 0, ""
+	for i := range f.inputs {
+		k := &f.inputs[i]
+		if !k.written || k.static {
+			continue
+		}
+		if _, ok := fo.find(&g.Inputs()[i]); ok {
+			continue
+		}
+		n++
+		at = f.writerOf(g, i)
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("mutated inputs (%d instances). Found from : \n %s", n, at)
+}
+
+// writerOf returns the line of the call that changes input i.
+func (f *function) writerOf(g *core.Segment, i int) string {
+	return sourceOf(f.calls[g.WriterOf(i)].at)
+}
+
+// sourceOf returns the place and, if the file can be read, its text.
+func sourceOf(at string) string {
+	file, number, ok := strings.Cut(at, ":")
+	if i := strings.LastIndexByte(at, ':'); i > 0 {
+		file, number, ok = at[:i], at[i+1:], true
+	}
+	line, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		return at
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return at
+	}
+	lines := strings.Split(string(text), "\n")
+	if line < 1 || line > len(lines) {
+		return at
+	}
+	return at + "\n    " + strings.TrimSpace(lines[line-1])
+}
+
+// skip counts and tells, once for a function and reason, that its calls run without a graph.
+func (fo *forest) skip(f *function, reason string) {
+	fo.skipWhole(f, "skipping cudagraphs due to "+reason)
+}
+
+func (fo *forest) skipWhole(f *function, text string) {
+	if f.told[text] {
+		return
+	}
+	if f.told == nil {
+		f.told = map[string]bool{}
+	}
+	f.told[text] = true
+	fo.skips++
+	slog.Warn(text)
+}
+
+// unfix makes inputs of a Do that have moved ones that are copied. Those that the calls change stay.
+func (fo *forest) unfix(f *function, g *core.Segment) {
+	if f.t.callable {
+		return
+	}
+	for i := range f.inputs {
+		if k := &f.inputs[i]; k.static && !k.written && k.addr != 0 && k.addr != g.Inputs()[i].Addr() {
+			if _, ok := fo.find(&g.Inputs()[i]); !ok {
+				k.static = false
+			}
+		}
+	}
+}
+
+// staticMoved is the error for static inputs that moved.
+func (fo *forest) staticMoved(f *function, g *core.Segment) error {
+	var b strings.Builder
+	b.WriteString("static input data pointer changed.\n")
+	for i := range f.inputs {
+		if k := &f.inputs[i]; k.static && k.addr != g.Inputs()[i].Addr() {
+			fmt.Fprintf(&b, "input name: %s. data pointer changed from %#x to %#x. input stack trace: %s\n", f.nameOf(i), k.addr, g.Inputs()[i].Addr(), f.last.at)
+		}
+	}
+	return fault.New(fault.Invalid, "%s", b.String())
+}
+
+// nameOf names an input.
+func (f *function) nameOf(i int) string {
+	if a := f.inputs[i].arg; a >= 0 {
+		return fmt.Sprintf("arg%d", a)
+	}
+	return fmt.Sprintf("input%d", i)
+}

@@ -1,0 +1,659 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"weak"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+// Runner is a Tap that decides how what was put off runs.
+type Runner interface {
+	Tap
+	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
+	RunSegment(g *Segment) error
+}
+
+// Segment is the calls of a session that were put off, about to run. It is valid until RunSegment returns.
+type Segment struct {
+	d     *deferral
+	slots Slots
+	// inputs are the storages from outside and made those that the calls make, each in the order of first use. index has an entry for every
+	// slot: i for input i, ^i for made i.
+	inputs []Input
+	made   []*storage
+	index  []int
+	// cause is the operation that wanted the values, or "".
+	cause string
+}
+
+// Input is a storage from outside that a segment uses.
+type Input struct {
+	st *storage
+	// Lo and Hi bound the bytes that the calls use.
+	Lo, Hi int
+	// Written says that the calls change it.
+	Written bool
+}
+
+// Store names the memory of tensors without keeping it.
+type Store struct {
+	p      weak.Pointer[storage]
+	number uint64
+	addr   uint64
+}
+
+func storeOf(s *storage) Store { return Store{weak.Make(s), s.number(), s.ptr} }
+
+// StoreOf names the memory of t.
+func StoreOf(t *Tensor) Store { return storeOf(t.st) }
+
+// Addr returns the address that the memory had when it was named.
+func (s Store) Addr() uint64 { return s.addr }
+
+// Number returns the storage's number, which no other storage of the process has or had.
+func (s Store) Number() uint64 { return s.number }
+
+// Alive reports whether a tensor, or something saved for a derivative, has the memory.
+func (s Store) Alive() bool {
+	st := s.p.Value()
+	return st != nil && st.ptr != 0
+}
+
+// Ending reports whether only calls that were put off use the memory.
+func (s Store) Ending() bool {
+	st := s.p.Value()
+	return st != nil && st.others.Load() == abandoned
+}
+
+// Moved reports whether the storage has other memory than when it was named.
+func (s Store) Moved() bool {
+	st := s.p.Value()
+	return st != nil && st.ptr != s.addr
+}
+
+// Store names the input's memory.
+func (in *Input) Store() Store { return storeOf(in.st) }
+
+// Addr returns where the input's memory begins.
+func (in *Input) Addr() uint64 { return in.st.ptr }
+
+// Number returns the number of the input's storage.
+func (in *Input) Number() uint64 { return in.st.number() }
+
+// Ending reports whether nothing but the segment uses the input.
+func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
+
+// scan finds what the calls use.
+func (g *Segment) scan() {
+	g.slots.Reset()
+	g.inputs, g.made, g.index = g.inputs[:0], g.made[:0], g.index[:0]
+	for i := range g.d.calls {
+		c := &g.d.calls[i]
+		for j := range c.in[:c.ins] {
+			g.use(&c.in[j], false, false)
+		}
+		for j := range c.out[:c.outs] {
+			g.use(&c.out[j], true, c.dsts>>j&1 == 0)
+		}
+	}
+}
+
+func (g *Segment) use(e *element, write, makes bool) {
+	if e.st == nil {
+		return
+	}
+	n := g.slots.Len()
+	slot := int(g.slots.of(e.st.number()))
+	if slot > n {
+		if makes {
+			g.index = append(g.index, ^len(g.made))
+			g.made = append(g.made, e.st)
+		} else {
+			g.index = append(g.index, len(g.inputs))
+			g.inputs = append(g.inputs, Input{st: e.st, Lo: e.offset * e.dt.Size(), Hi: e.offset * e.dt.Size()})
+		}
+	}
+	if i := g.index[slot-1]; i >= 0 {
+		in := &g.inputs[i]
+		from := e.offset * e.dt.Size()
+		in.Lo, in.Hi = min(in.Lo, from), max(in.Hi, from+e.form.extent*e.dt.Size())
+		in.Written = in.Written || write
+	}
+}
+
+// Len returns how many calls the segment has.
+func (g *Segment) Len() int { return len(g.d.calls) }
+
+// Op returns the name of call i.
+func (g *Segment) Op(i int) string { return g.d.calls[i].row.Name }
+
+// WriterOf returns the number of the last call that changes input i.
+func (g *Segment) WriterOf(i int) int {
+	for k := len(g.d.calls) - 1; k > 0; k-- {
+		c := &g.d.calls[k]
+		for j := range c.out[:c.outs] {
+			if c.out[j].st == g.inputs[i].st {
+				return k
+			}
+		}
+	}
+	return 0
+}
+
+// Cause returns the operation that wanted the values, or "" at the end of a region.
+func (g *Segment) Cause() string { return g.cause }
+
+// Inputs returns the storages from outside, in the order of their first use.
+func (g *Segment) Inputs() []Input { return g.inputs }
+
+// Made returns how many storages the calls make.
+func (g *Segment) Made() int { return len(g.made) }
+
+// Wanted reports whether storage i of those that the calls make is still wanted when they have run, and has bytes.
+func (g *Segment) Wanted(i int) bool {
+	return g.made[i].bytes > 0 && g.made[i].others.Load() != abandoned
+}
+
+// Output names the memory of storage i of those that the calls make. It has its address once the calls have run.
+func (g *Segment) Output(i int) Store { return storeOf(g.made[i]) }
+
+// Stream returns the stream of the first call.
+func (g *Segment) Stream() *rt.Stream { return g.d.calls[0].x.m.stream }
+
+// Devices returns the devices of the calls, in the order of first use.
+func (g *Segment) Devices() (all []*rt.Device) {
+	for i := range g.d.calls {
+		if d := g.d.calls[i].x.m.stream.Device(); !slices.Contains(all, d) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// Eager runs the calls one by one. Where pool is not nil, their memory comes from it, for work of the segment's stream, on which all run.
+func (g *Segment) Eager(pool *rt.MemPool) error {
+	d := g.d
+	if pool != nil {
+		d.s.lent = &lending{run: g.Stream(), of: g.Stream(), pool: pool}
+		defer func() { d.s.lent = nil }()
+	}
+	return d.runAll()
+}
+
+// lending says where the calls of a segment run and have their memory from.
+type lending struct {
+	run, of *rt.Stream // where they run; whose memory it is
+	pool    *rt.MemPool
+	manual  bool
+}
+
+// exec returns the Exec that a call of x runs on.
+func (l *lending) exec(x *Exec) *Exec {
+	if l == nil || x.m.stream == l.run && x.m.manual == l.manual {
+		return x
+	}
+	m := x.m
+	m.stream, m.manual = l.run, l.manual
+	return x.with(m)
+}
+
+// Recorded is a segment as a graph, with the addresses that it uses.
+type Recorded struct {
+	g *rt.Graph
+	// inputs have an address for each input: where it was, or where its bytes from Lo on are copied to.
+	inputs []uint64
+	copied []bool
+	// made are the addresses of the storages that the calls make, 0 of those that were not wanted.
+	made []uint64
+	// values are the numbers of every call of which any will do.
+	values []values
+}
+
+// values are a call's numbers.
+type values struct{ scalar, hole [4]kernels.Scalar }
+
+// SameValues reports whether the calls have the numbers that r has.
+func (g *Segment) SameValues(r *Recorded) bool {
+	for i := range r.values {
+		c, v := &g.d.calls[i], &r.values[i]
+		for k := range c.scalar {
+			if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Copied reports whether input i is copied before each run.
+func (r *Recorded) Copied(i int) bool { return r.copied[i] }
+
+// Input returns the address that the graph uses for input i.
+func (r *Recorded) Input(i int) uint64 { return r.inputs[i] }
+
+// Made returns the address of storage i of those that the calls make, or 0.
+func (r *Recorded) Made(i int) uint64 { return r.made[i] }
+
+// Nodes returns how many operations the graph has.
+func (r *Recorded) Nodes() int { return r.g.Nodes() }
+
+// Close releases the graph.
+func (r *Recorded) Close() error { return r.g.Close() }
+
+// opReplayed and opCopied name the work of segments in the launch ring.
+var (
+	opReplayed = rt.RegisterOp("compiled region")
+	opCopied   = rt.RegisterOp("inputs of a compiled region")
+)
+
+// copyAlign is how far apart the addresses of a copied input and of its copy may differ in alignment: not at all within that many bytes.
+const copyAlign = 512
+
+// Record records the calls as a graph whose memory is pool's, on the stream on, which nobody else uses. Inputs with a true entry in copied
+// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as before.
+func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
+	d, s, dev := g.d, g.d.s, on.Device()
+	st := g.Stream()
+	r = &Recorded{copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
+	for i := range d.calls {
+		r.values = append(r.values, values{d.calls[i].scalar, d.calls[i].hole})
+	}
+	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs))}
+	defer func() {
+		if err != nil {
+			rec.takeBack()
+		}
+	}()
+	for i := range g.inputs {
+		in := &g.inputs[i]
+		r.inputs[i] = in.st.ptr
+		if !copied[i] || in.Hi == in.Lo {
+			continue
+		}
+		b, err := pool.Alloc(uint64(in.Hi-in.Lo+in.Lo%copyAlign), alloc.Stream(st.Handle()))
+		if err != nil {
+			return nil, err
+		}
+		rec.copies[i] = b
+		r.inputs[i] = b.Addr() + uint64(in.Lo%copyAlign)
+	}
+	if err := g.fill(r, st); err != nil {
+		return nil, err
+	}
+	rc, err := dev.BeginCapture(on, rt.CaptureSpec{Pool: pool.ID()})
+	if err != nil {
+		return nil, err
+	}
+	c := &capture{x: d.s.first(on), rc: rc, pool: rc.Pool(), linear: true}
+	s.capture, s.lent = c, &lending{run: on, of: st, pool: pool, manual: true}
+	ended := false
+	defer func() {
+		s.capture, s.lent = nil, nil
+		if !ended {
+			_ = rc.Abort()
+		}
+	}()
+	mark := s.mark()
+	if err = Try(func() { rec.run(r) }); err != nil {
+		s.restore(mark)
+		return nil, err
+	}
+	ended = true
+	if r.g, err = rc.End(); err != nil {
+		return nil, err
+	}
+	for i, m := range g.made {
+		if g.Wanted(i) {
+			r.made[i] = m.ptr
+		}
+	}
+	return r, nil
+}
+
+// first returns an Exec of the session on st.
+func (s *session) first(st *rt.Stream) *Exec {
+	return (&Exec{s: s, kin: s.derived}).with(mode{stream: st})
+}
+
+// recording is a segment that is being recorded.
+type recording struct {
+	g      *Segment
+	pool   *rt.MemPool
+	copies []*alloc.Block
+	freed  []*storage // of the pool, from outside
+}
+
+// run runs the calls under the capture, on copies where the inputs have them. Memory of the pool is free after its last use.
+func (c *recording) run(r *Recorded) {
+	d := c.g.d
+	stands := make([]*storage, len(c.copies))
+	for i, b := range c.copies {
+		if b == nil {
+			continue
+		}
+		in := &c.g.inputs[i]
+		stands[i] = &storage{dev: in.st.dev, bytes: in.st.bytes, ptr: r.inputs[i] - uint64(in.Lo)}
+	}
+	for i := range d.calls {
+		k := d.calls[i]
+		for j := range k.in[:k.ins] {
+			c.replace(&k.in[j], stands)
+		}
+		d.run(&k)
+		for j := range k.in[:k.ins] {
+			c.used(&d.calls[i].in[j])
+		}
+		for j := range k.out[:k.outs] {
+			c.used(&d.calls[i].out[j])
+		}
+	}
+}
+
+// at returns where e's storage is among the segment's: i for input i, ^i for what the calls make.
+func (c *recording) at(e *element) int { return c.g.index[c.g.slots.of(e.st.number())-1] }
+
+func (c *recording) replace(e *element, stands []*storage) {
+	if e.st == nil {
+		return
+	}
+	if i := c.at(e); i >= 0 && stands[i] != nil {
+		e.st = stands[i]
+	}
+}
+
+// used frees what the call used last: copies, and memory of the pool that nobody else wants.
+func (c *recording) used(e *element) {
+	if !e.last {
+		return
+	}
+	st, i := e.st, c.at(e)
+	if i >= 0 && c.copies[i] != nil {
+		b := c.copies[i]
+		c.copies[i] = nil
+		Check("Do", st.dev.Free(b))
+	}
+	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.block.Pool() != c.pool.ID() {
+		return
+	}
+	if i >= 0 {
+		c.freed = append(c.freed, st)
+	}
+	b := st.block
+	st.block = nil
+	live.Add(-1)
+	Check("Do", st.dev.Free(b))
+}
+
+// takeBack frees what a recording that failed has taken.
+func (c *recording) takeBack() {
+	for _, b := range c.copies {
+		if b != nil {
+			_ = c.g.d.s.dev.Free(b) // the recording's error is reported
+		}
+	}
+	for _, st := range c.g.made {
+		if b := st.block; b != nil {
+			st.block, st.ptr = nil, 0
+			live.Add(-1)
+			_ = st.dev.Free(b)
+		}
+	}
+}
+
+// fill copies the inputs that r wants copied, on st.
+func (g *Segment) fill(r *Recorded, st *rt.Stream) error {
+	if !slices.Contains(r.copied, true) {
+		return nil
+	}
+	seq, err := st.Begin(opCopied, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
+	if err := st.Device().AwaitLent(st); err != nil {
+		return err
+	}
+	return g.copyInputs(r, st, seq)
+}
+
+// copyInputs copies inputs for operation seq of st, whose turn the caller has.
+func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
+	for i := range g.inputs {
+		in := &g.inputs[i]
+		if !r.copied[i] || in.Hi == in.Lo {
+			continue
+		}
+		if err := in.st.beforeRead(st); err != nil {
+			return err
+		}
+		err := st.Device().Driver().CopyDtoD(driver.Ptr(r.inputs[i]), driver.Ptr(in.st.ptr+uint64(in.Lo)), uint64(in.Hi-in.Lo), st.Handle())
+		if err != nil {
+			return st.Device().Check(err, "an input of a compiled region could not be copied")
+		}
+		in.st.didRead(st, seq)
+	}
+	return nil
+}
+
+// Replay queues a run of r, which was recorded of the same calls, and gives the outputs that are wanted r's addresses. Inputs that r copies
+// are copied, unless fresh says that they have just been. Where owned is true the outputs have that memory already.
+func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
+	d, st := g.d, g.Stream()
+	seq, err := st.Begin(opReplayed, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
+	if err := st.Device().AwaitLent(st); err != nil {
+		return err
+	}
+	if !fresh {
+		if err := g.copyInputs(r, st, seq); err != nil {
+			return err
+		}
+	}
+	for i := range g.inputs {
+		in := &g.inputs[i]
+		switch {
+		case r.copied[i]:
+		case in.Written:
+			err = in.st.beforeWrite(st)
+		default:
+			err = in.st.beforeRead(st)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.g.Launch(st, seq, true); err != nil {
+		return err
+	}
+	for i := range g.inputs {
+		switch in := &g.inputs[i]; {
+		case r.copied[i]:
+		case in.Written:
+			in.st.didWrite(st, seq)
+		default:
+			in.st.didRead(st, seq)
+		}
+	}
+	for i, m := range g.made {
+		if m.bytes == 0 || m.others.Load() == abandoned {
+			continue
+		}
+		if !owned {
+			m.ptr = r.made[i]
+		}
+		m.made = pack(st.ID(), seq)
+	}
+	d.ran = len(d.calls)
+	return nil
+}
+
+// overwritten are the messages of storages whose memory is another's, by number.
+var overwritten sync.Map
+
+// Overwrite says that the memory of s is another's: whoever uses a tensor of it gets the message as an error. What s owned is freed.
+func Overwrite(s Store, message string) error {
+	st := s.p.Value()
+	if st == nil || st.ptr == 0 {
+		return nil
+	}
+	overwritten.Store(st.number(), message)
+	runtime.AddCleanup(st, func(n uint64) { overwritten.Delete(n) }, st.number())
+	st.id.Or(deferralsOf)
+	return st.drop()
+}
+
+// drop frees the memory of a storage that tensors still have.
+func (s *storage) drop() error {
+	if s.loosened.Swap(false) {
+		s.cleanup.Stop()
+	}
+	if s.lent() {
+		s.giveBack()
+	}
+	b := s.block
+	s.block, s.ptr = nil, 0
+	if b == nil {
+		return nil
+	}
+	live.Add(-1)
+	return s.dev.Free(b)
+}
+
+// MoveOut gives the tensors of s memory of the default pool with the same elements, for work of st: what they had is another's afterwards.
+func MoveOut(s Store, st *rt.Stream) error {
+	m := s.p.Value()
+	if m == nil || m.ptr == 0 {
+		return nil
+	}
+	b, err := st.Device().Alloc(uint64(m.bytes), alloc.Stream(st.Handle()))
+	if err != nil {
+		return fmt.Errorf("the output of an earlier run could not be kept: %w", err)
+	}
+	seq, err := st.Begin(opCopied, nil)
+	if err != nil {
+		return errors.Join(err, m.dev.Free(b))
+	}
+	defer st.Issued(seq)
+	err = m.beforeRead(st)
+	if err == nil {
+		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()), "a kept output could not be copied")
+	}
+	if err != nil {
+		return errors.Join(err, m.dev.Free(b))
+	}
+	m.didRead(st, seq)
+	loose := m.loosened.Load()
+	err = m.drop()
+	m.block, m.ptr = b, b.Addr()
+	live.Add(1)
+	m.streams.Store(0)
+	m.didWrite(st, seq)
+	if loose {
+		m.loosen()
+	}
+	return err
+}
+
+// Reclaim brings a pool back to its checkpoint: of the memory that was live then, stores that are alive get what they have as their own,
+// and the rest is free. All live memory of the pool must be theirs.
+func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
+	var owned []*alloc.Block
+	for _, s := range stores {
+		if st := s.p.Value(); st != nil && st.block != nil && st.block.Pool() == c.Pool() {
+			owned = append(owned, st.block)
+			st.disown()
+		}
+	}
+	made, err := c.Device().RestorePool(c, owned)
+	if err != nil {
+		return err
+	}
+	for _, s := range stores {
+		st := s.p.Value()
+		if st == nil || st.ptr == 0 {
+			continue
+		}
+		if b := made[st.ptr]; b != nil {
+			delete(made, st.ptr)
+			loose := st.loosened.Swap(false)
+			if loose {
+				st.cleanup.Stop()
+			}
+			st.block = b
+			live.Add(1)
+			if loose {
+				st.loosen()
+			}
+		}
+	}
+	var rest []uint64
+	for addr := range made { //tenon:unordered sorted below
+		rest = append(rest, addr)
+	}
+	slices.Sort(rest)
+	for _, addr := range rest {
+		err = errors.Join(err, c.Device().Free(made[addr]))
+	}
+	return err
+}
+
+// LiveBlocks returns how many blocks of the pool are in use, and their bytes.
+func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
+	for _, s := range dev.Memory().Segments() {
+		if s.Pool != pool {
+			continue
+		}
+		for _, b := range s.Blocks {
+			if b.State == alloc.ActiveAllocated {
+				n, bytes = n+1, bytes+int64(b.Size)
+			}
+		}
+	}
+	return n, bytes
+}
+
+// ForceWithin is Force for what runs in a call of the session.
+func ForceWithin(x *Exec) (err error) {
+	stopped := Try(func() { err = x.s.force() })
+	return errors.Join(err, stopped)
+}
+
+// WithinMany is Exec.WithinMany for packages above the face.
+func WithinMany(x *Exec, op string, f func(x *Exec) []*Tensor) []*Tensor {
+	Enter(x, op)
+	defer Leave(x)
+	return x.WithinMany(f)
+}
+
+// errOverwritten returns why a tensor of s cannot be used.
+func errOverwritten(s *storage) error {
+	if m, ok := overwritten.Load(s.number()); ok {
+		return fault.New(fault.Invalid, "%s", m)
+	}
+	return nil
+}
+
+// OnHost returns the number of the first call on the processor's device, or -1.
+func (g *Segment) OnHost() int {
+	for i := range g.d.calls {
+		if g.d.calls[i].x.m.stream.Device().Host {
+			return i
+		}
+	}
+	return -1
+}
+
+// OnHost reports whether the input is memory of the processor's device.
+func (in *Input) OnHost() bool { return in.st.dev.Host }

@@ -1,0 +1,67 @@
+package core
+
+import "tenon.dev/fault"
+
+// Span is one run of a compiled function, whose nodes on the tape belong together.
+type Span struct {
+	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one.
+	Begin func(x *Exec) (end func() error)
+}
+
+// SetSpan makes what x's session records belong to sp, in place of the span that it returns; nil is none.
+func SetSpan(x *Exec, sp *Span) (old *Span) {
+	old, x.s.span = x.s.span, sp
+	return old
+}
+
+// Attached is what a package above the face keeps with a session. A fork's Close ends it; with a device's session it goes with the device.
+type Attached interface {
+	// Detach says that the session has ended.
+	Detach()
+	// Relieve gives back memory that is there only to save work, and reports whether there was any.
+	Relieve() bool
+}
+
+// Attach returns what the session has for key, or what make returns, which it keeps.
+func Attach(x *Exec, key any, make func() Attached) Attached {
+	a := x.s.attached[key]
+	if a == nil && make != nil {
+		a = make()
+		if x.s.attached == nil {
+			x.s.attached = map[any]Attached{}
+		}
+		x.s.attached[key] = a
+	}
+	return a
+}
+
+// Detach forgets what the session has for key.
+func Detach(x *Exec, key any) {
+	if a := x.s.attached[key]; a != nil {
+		delete(x.s.attached, key)
+		a.Detach()
+	}
+}
+
+func (s *session) detach() {
+	for key, a := range s.attached { //tenon:unordered each is ended for itself
+		delete(s.attached, key)
+		a.Detach()
+	}
+}
+
+// relieve frees memory for an allocation that found none, and reports whether another attempt may succeed.
+func (s *session) relieve(err error) (freed bool) {
+	if len(s.attached) == 0 || s.capture != nil || fault.KindOf(err) != fault.OutOfMemory {
+		return false
+	}
+	for _, a := range s.attached { //tenon:unordered each gives back its own
+		freed = a.Relieve() || freed
+	}
+	return freed
+}
+
+// WillRecord reports whether the call is to be put on the tape.
+func (f *frame) WillRecord() bool {
+	return !f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad()
+}

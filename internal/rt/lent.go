@@ -1,0 +1,71 @@
+package rt
+
+import (
+	"math/bits"
+	"slices"
+	"sync/atomic"
+
+	"tenon.dev/internal/alloc"
+)
+
+// lent is memory of pools that graphs overwrite with each run, whoever still has tensors there: the allocator does not see when its uses by
+// other streams end, so the next run waits for them.
+type lent struct {
+	pools atomic.Pointer[[]alloc.PoolID]
+	// streams has a bit for every stream that used such memory which no tensor has any more, and seqs how far its work had come then.
+	streams atomic.Uint64
+	seqs    [MaxStreams]atomic.Uint64
+}
+
+// Lend says that graphs overwrite the memory of the pool id.
+func (d *Device) Lend(id alloc.PoolID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := []alloc.PoolID{id}
+	if old := d.lent.pools.Load(); old != nil {
+		all = append(all, *old...)
+	}
+	d.lent.pools.Store(&all)
+}
+
+// EndLend takes Lend back.
+func (d *Device) EndLend(id alloc.PoolID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if old := d.lent.pools.Load(); old != nil {
+		all := slices.DeleteFunc(slices.Clone(*old), func(o alloc.PoolID) bool { return o == id })
+		d.lent.pools.Store(&all)
+	}
+}
+
+// Lends reports whether graphs overwrite the memory of the pool id.
+func (d *Device) Lends(id alloc.PoolID) bool {
+	all := d.lent.pools.Load()
+	return all != nil && slices.Contains(*all, id)
+}
+
+// UsedLent notes that the stream with that number has used lent memory until now.
+func (d *Device) UsedLent(stream int) {
+	if s := d.StreamByID(stream); s != nil {
+		raise(&d.lent.seqs[stream], s.Seq())
+		d.lent.streams.Or(1 << stream)
+	}
+}
+
+// UsedLentByAny is UsedLent of every stream.
+func (d *Device) UsedLentByAny() {
+	for s := range d.allStreams {
+		d.UsedLent(s.id)
+	}
+}
+
+// AwaitLent makes later work of s come after what UsedLent noted. The caller has the turn of s.
+func (d *Device) AwaitLent(s *Stream) error {
+	for set := d.lent.streams.Load(); set != 0; set &= set - 1 {
+		id := bits.TrailingZeros64(set)
+		if err := s.WaitFor(d.StreamByID(id), d.lent.seqs[id].Load()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
