@@ -27,10 +27,14 @@ type Opt struct {
 	RerecordLimit int
 	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded again.
 	FixedStatic bool
-	// NoGraphs runs all without graphs.
-	NoGraphs bool
-	// NoWarmup records a function in its first run.
-	noWarmup bool
+	// NoGraphs runs all without graphs, and NoFusion each call by itself.
+	NoGraphs, NoFusion bool
+	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
+	NoWarmup bool
+	// DynamicLimit is of how many shapes a function may be recorded before a warning; 0 is 50, and less than 0 is no limit.
+	DynamicLimit int
+	// SkipDynamic runs a function without a graph from its second shape on.
+	SkipDynamic bool
 }
 
 // limit returns how often a function may be recorded again, or -1.
@@ -42,6 +46,14 @@ func (o *Opt) limit() int {
 		return 128
 	}
 	return o.RerecordLimit
+}
+
+// shapes returns of how many shapes a function is recorded without a warning, or -1.
+func (o *Opt) shapes() int {
+	if o.DynamicLimit == 0 {
+		return 50
+	}
+	return max(o.DynamicLimit, -1)
 }
 
 func (o *Opt) isStatic(arg int) bool { return slices.Contains(o.Static, arg) }

@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"cmp"
 	"errors"
 	"log/slog"
 	"slices"
@@ -326,7 +327,7 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 	if fo.frozen && !f.warm {
 		return g.Eager(nil)
 	}
-	if !f.warm && !f.t.opt.noWarmup || fo.state == warmup {
+	if !f.warm && !f.t.opt.NoWarmup || fo.state == warmup {
 		return fo.warmUp(f, g)
 	}
 	if fo.frozen && fo.state != execution && fo.state != idle {
@@ -502,13 +503,10 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		return errors.Join(err, rec.Close())
 	}
 	fo.dev.UsedLent(g.Stream().ID())
-	for i := range g.Made() {
-		if g.Wanted(i) {
-			r.outputs = append(r.outputs, i)
-			r.stores = append(r.stores, g.Output(i))
-		}
+	r.outputs = f.t.outputs(g)
+	for _, i := range r.outputs {
+		r.stores = append(r.stores, g.Output(i))
 	}
-	r.order(g)
 	if r.checkpoint, err = fo.dev.CheckpointPool(fo.pool.ID()); err != nil {
 		return errors.Join(err, rec.Close())
 	}
@@ -558,8 +556,22 @@ func (fo *forest) Relieve() bool {
 	return fo.dev.Memory().EmptyPool(fo.pool.ID()) == nil
 }
 
-// order puts what the function returns before what is kept for its derivative.
-func (r *recording) order(g *core.Segment) {}
+// outputs returns which of the storages that g makes are wanted: first what the function returns, then what is kept for its derivative.
+func (t *trace) outputs(g *core.Segment) (all []int) {
+	for i := range g.Made() {
+		if g.Wanted(i) {
+			all = append(all, i)
+		}
+	}
+	rank := func(i int) int {
+		if k := slices.Index(t.results, g.Output(i).Number()); k >= 0 {
+			return k
+		}
+		return len(t.results)
+	}
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(rank(a), rank(b)) })
+	return all
+}
 
 // find returns which output of the path the input is.
 func (fo *forest) find(in *core.Input) (Index, bool) {

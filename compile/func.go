@@ -69,12 +69,19 @@ func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
 	old := core.SetTap(x, nil)
 	core.SetTap(x, old)
-	keep := func(x *core.Exec) []*core.Tensor { return f() }
+	t := r.trace(x)
+	keep := func(x *core.Exec) []*core.Tensor {
+		ts := f()
+		t.results = t.results[:0]
+		for _, r := range ts {
+			t.results = append(t.results, core.StoreOf(r).Number())
+		}
+		return ts
+	}
 	if _, within := old.(*trace); within {
 		core.WithinMany(x, "Func", keep)
 		return
 	}
-	t := r.trace(x)
 	t.callable = true
 	t.enter(x)
 	t.run(x, args, func() { core.WithinMany(x, "Func", keep) })
@@ -89,6 +96,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 		t.args = map[uint64]int{}
 	}
 	clear(t.args)
+	t.hostArg = slices.IndexFunc(args, core.OnHost)
 	for i, a := range args {
 		if _, ok := t.args[core.StoreOf(a).Number()]; !ok {
 			t.args[core.StoreOf(a).Number()] = i

@@ -75,6 +75,11 @@ func (fo *forest) skipWhole(f *function, text string) {
 		f.told = map[string]bool{}
 	}
 	f.told[text] = true
+	fo.warn(text)
+}
+
+// warn counts a skip and tells why.
+func (fo *forest) warn(text string) {
 	fo.skips++
 	slog.Warn(text)
 }

@@ -2,11 +2,15 @@ package compile
 
 import (
 	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
 
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/origin"
+	"tenon.dev/internal/rt"
 )
 
 // trace is what a region remembers of one session: a tree of the calls that came after each other. It is the session's tap while a region
@@ -20,6 +24,12 @@ type trace struct {
 	back     *trace
 	// args are the arguments' numbers by those of their storages.
 	args map[uint64]int
+	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
+	hostArg int
+	cuts    map[string]bool
+	// results are the numbers of what the function returns, and shapes counts its segments by their operations.
+	results []uint64
+	shapes  map[string]int
 
 	root *node
 	// at is the last call that was matched or remembered; nil once there are too many branches.
@@ -82,6 +92,11 @@ func (t *trace) Before(f *core.Frame) bool {
 		return false
 	}
 	if !t.match(f) && !t.remember(f) {
+		return false
+	}
+	if f.OnHost() {
+		t.Cut(hostCall)
+		t.stats.Eager++
 		return false
 	}
 	if f.Deferrable() && f.Defer() {
@@ -155,14 +170,8 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	dev := g.Stream().Device()
 	fo := forestOf(t.x, dev, true)
 	f := t.function(fo, g, calls)
-	if devs := g.Devices(); len(devs) > 1 || dev.Host {
-		reason := f.hostReason(g)
-		for _, d := range devs {
-			if !d.Host {
-				forestOf(t.x, d, true).skip(f, reason)
-				break
-			}
-		}
+	if devs := g.Devices(); len(devs) > 1 {
+		fo.skip(f, devicesText(devs))
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
@@ -189,7 +198,32 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		f.inputs = append(f.inputs, k)
 	}
 	last.ends = append(last.ends, f)
+	t.countShape(fo, f)
 	return f
+}
+
+const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph for each distinct input size. Recording too many CUDAGraphs " +
+	"may lead to extra overhead. We have observed %d distinct sizes. Please consider the following options for better performance: " +
+	"a) padding inputs to a few fixed number of shapes; or b) set compile.Opt.SkipDynamic. A negative DynamicLimit silences this warning."
+
+// countShape counts the functions that differ in shapes alone: those of the same operations.
+func (t *trace) countShape(fo *forest, f *function) {
+	var ops strings.Builder
+	for _, c := range f.calls {
+		ops.WriteString(c.call.Op())
+		ops.WriteByte(' ')
+	}
+	if t.shapes == nil {
+		t.shapes = map[string]int{}
+	}
+	n := t.shapes[ops.String()] + 1
+	t.shapes[ops.String()] = n
+	if limit := t.opt.shapes(); limit >= 0 && n == limit+1 {
+		slog.Warn(fmt.Sprintf(shapesText, n))
+	}
+	if t.opt.SkipDynamic && n > 1 {
+		f.plain = "graph with symbolic shapes inputs. Found from : \n " + sourceOf(f.last.at)
+	}
 }
 
 // Stats returns the counts of x's session.
@@ -213,24 +247,52 @@ func (t *trace) enter(x *core.Exec) {
 	}
 }
 
-// hostReason says that a function's calls are not on one GPU.
-func (f *function) hostReason(g *core.Segment) string {
-	for i, d := range g.Devices() {
-		_ = i
-		if d.Host {
-			k := g.OnHost()
-			name := f.calls[k].call.Op()
-			for i := range f.inputs {
-				if f.inputs[i].arg >= 0 && g.Inputs()[i].OnHost() {
-					name = f.nameOf(i)
-					break
-				}
-			}
-			return sprintf("cpu device (%s). Found from : \n %s", name, sourceOf(f.calls[k].at))
-		}
+// hostCall is the cause of cuts by calls on the processor.
+const hostCall = "cpu device"
+
+// Cut counts, once for each line and cause, that a function's segment ends because of what cannot be a part of a graph.
+func (t *trace) Cut(cause string) {
+	if !t.callable || t.opt.NoGraphs {
+		return
 	}
+	file, line := origin.Here()
+	at := fmt.Sprintf("%s:%d", file, line)
+	text := ""
+	switch {
+	case cause == hostCall:
+		text = "cpu device (" + t.hostArgument() + "). Found from : \n " + sourceOf(at)
+	case cause == "Read":
+		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
+	case !slices.Contains(incompatible, cause):
+		return
+	case t.opt.NoFusion:
+		text = "incompatible op (" + cause + ")"
+	default:
+		text = "['incompatible ops']"
+	}
+	if key := at + cause; !t.cuts[key] {
+		if t.cuts == nil {
+			t.cuts = map[string]bool{}
+		}
+		t.cuts[key] = true
+		forestOf(t.x, t.x.Device(), true).warn("skipping cudagraphs due to " + text)
+	}
+}
+
+// incompatible are the operations, besides reads, that no graph can have: the size of their result, or what they do, depends on data.
+var incompatible = []string{"nonzero", "masked_select", "unique", "bincount", "repeat_interleave", "multinomial"}
+
+// hostArgument names the function's first argument that is memory of the processor.
+func (t *trace) hostArgument() string {
+	if t.hostArg >= 0 {
+		return fmt.Sprintf("arg%d", t.hostArg)
+	}
+	return "a tensor of the processor"
+}
+
+func devicesText(devs []*rt.Device) string {
 	text := "multiple devices: "
-	for i, d := range g.Devices() {
+	for i, d := range devs {
 		if i > 0 {
 			text += ", "
 		}

@@ -575,7 +575,7 @@ func (r *run) accumulate() {
 	if slices.ContainsFunc(r.complete, func(c completed) bool { return c.taken == nil }) {
 		r.x.together(r.op, add)
 	}
-	r.x.check(r.op, r.x.s.force()) // other sessions may see a leaf's gradient
+	r.x.check(r.op, r.x.s.force("")) // other sessions may see a leaf's gradient
 	for i := range r.complete {
 		c := &r.complete[i]
 		if c.taken != nil {

@@ -124,7 +124,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	if err := s.apart("a graph cannot be captured"); err != nil {
 		return nil, err
 	}
-	if err := s.force(); err != nil {
+	if err := s.force("Capture"); err != nil {
 		return nil, err
 	}
 	dev := x.m.stream.Device()
@@ -407,7 +407,7 @@ func (x *Exec) Replay(g *Graph) error {
 	if err := x.s.apart("a graph cannot be replayed"); err != nil {
 		return err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("Replay"); err != nil {
 		return err
 	}
 	if len(g.draws) == 0 {

@@ -109,7 +109,7 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 		f(x)
 		return
 	}
-	x.check(op, s.force())
+	x.check(op, s.force(op))
 	c, done := &s.together, false
 	s.change = c
 	defer func() { // also of a torn session: nobody else touches c, which has the turns of streams

@@ -142,7 +142,7 @@ func (s *storage) forceOwner(op string) {
 	if d := s.by(); d != nil {
 		d.s.in(op)
 		defer d.s.out()
-		Check(op, d.s.force())
+		Check(op, d.s.force(op))
 	}
 }
 
@@ -288,13 +288,18 @@ func Force(x *Exec) (err error) {
 	stopped := Try(func() {
 		Enter(x, "Do")
 		defer Leave(x)
-		err = x.s.force()
+		err = x.s.force("")
 	})
 	return errors.Join(err, stopped)
 }
 
-// force runs what was put off, in order. After an error the rest is dropped, and its outputs are lost.
-func (s *session) force() error {
+// force runs what was put off, in order, for the operation cause, or "". After an error the rest is dropped, and its outputs are lost.
+func (s *session) force(cause string) error {
+	if cause != "" && s.tap != nil {
+		if r, ok := s.tap.(Runner); ok {
+			r.Cut(cause)
+		}
+	}
 	d := s.putOff
 	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 {
 		return nil

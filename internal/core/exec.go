@@ -241,7 +241,7 @@ func (x *Exec) Synchronize() error {
 	if err := x.s.capture.refuse("Synchronize"); err != nil {
 		return err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("Synchronize"); err != nil {
 		return err
 	}
 	return x.m.stream.Synchronize()
@@ -255,7 +255,7 @@ func (x *Exec) WaitStream(st *rt.Stream) error {
 	if err := x.s.apart("a stream cannot be made to wait"); err != nil {
 		return err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("WaitStream"); err != nil {
 		return err
 	}
 	return x.m.stream.WaitIn(st, x.recording().rt())
@@ -269,7 +269,7 @@ func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 	if err := st.Usable(); err != nil {
 		return err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("RecordStream"); err != nil {
 		return err
 	}
 	return t.st.recordStream(st)

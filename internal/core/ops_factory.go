@@ -112,7 +112,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("Read"); err != nil {
 		return err
 	}
 	if err := x.s.barred(t, false); err != nil {
@@ -162,7 +162,7 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 		return err
 	}
 	if t.st.deferral() != 0 {
-		if err := x.s.force(); err != nil {
+		if err := x.s.force("Write"); err != nil {
 			return err
 		}
 		if err := x.s.barred(t, true); err != nil {

@@ -285,7 +285,7 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	case t.st.bytes == 0:
 		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("RegisterHost"); err != nil {
 		return nil, err
 	}
 	if err := x.s.barred(t, true); err != nil {

@@ -21,7 +21,7 @@ func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint6
 	if err := c.Usable(); err != nil {
 		return nil, err
 	}
-	if err := x.s.force(); err != nil {
+	if err := x.s.force("RestorePool"); err != nil {
 		return nil, err
 	}
 	live := c.Live()

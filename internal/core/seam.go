@@ -93,3 +93,6 @@ func FailWith(op string, cause error, msg string) {
 	locate(e)
 	panic(e)
 }
+
+// OnHost reports whether t is memory of the processor's device.
+func OnHost(t *Tensor) bool { return t.st.dev.Host }

@@ -18,6 +18,8 @@ import (
 // Runner is a Tap that decides how what was put off runs.
 type Runner interface {
 	Tap
+	// Cut is told that an operation, by the field's name such as "nonzero", cannot be put off and needs what was.
+	Cut(cause string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
 	RunSegment(g *Segment) error
 }
@@ -31,8 +33,6 @@ type Segment struct {
 	inputs []Input
 	made   []*storage
 	index  []int
-	// cause is the operation that wanted the values, or "".
-	cause string
 }
 
 // Input is a storage from outside that a segment uses.
@@ -148,9 +148,6 @@ func (g *Segment) WriterOf(i int) int {
 	}
 	return 0
 }
-
-// Cause returns the operation that wanted the values, or "" at the end of a region.
-func (g *Segment) Cause() string { return g.cause }
 
 // Inputs returns the storages from outside, in the order of their first use.
 func (g *Segment) Inputs() []Input { return g.inputs }
@@ -626,7 +623,7 @@ func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
 
 // ForceWithin is Force for what runs in a call of the session.
 func ForceWithin(x *Exec) (err error) {
-	stopped := Try(func() { err = x.s.force() })
+	stopped := Try(func() { err = x.s.force("") })
 	return errors.Join(err, stopped)
 }
 
@@ -645,15 +642,8 @@ func errOverwritten(s *storage) error {
 	return nil
 }
 
-// OnHost returns the number of the first call on the processor's device, or -1.
-func (g *Segment) OnHost() int {
-	for i := range g.d.calls {
-		if g.d.calls[i].x.m.stream.Device().Host {
-			return i
-		}
-	}
-	return -1
-}
+// OnHost reports whether the call runs on the processor's device.
+func (f *frame) OnHost() bool { return f.x.m.stream.Device().Host }
 
 // OnHost reports whether the input is memory of the processor's device.
 func (in *Input) OnHost() bool { return in.st.dev.Host }
