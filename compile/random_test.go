@@ -197,9 +197,13 @@ func TestRandomPrograms(t *testing.T) {
 		total.Deferred += s.Deferred
 		total.Eager += s.Eager
 		total.Recorded += s.Recorded
+		total.WarmUps += s.WarmUps
+		total.Recordings += s.Recordings
+		total.Replays += s.Replays
+		total.Plain += s.Plain
 	}
 	t.Logf("%+v", total)
-	if total.Deferred < 4*total.Eager {
+	if total.Deferred < 4*total.Eager || total.Replays < programs || total.Recordings < programs {
 		t.Error("too few calls were put off")
 	}
 }
