@@ -575,7 +575,7 @@ func (t *trace) outputs(g *core.Segment) (all []int) {
 
 // find returns which output of the path the input is.
 func (fo *forest) find(in *core.Input) (Index, bool) {
-	n, addr := in.Number(), in.Addr()
+	n, addr := in.Number(), in.Base()
 	for d, p := range fo.path {
 		for i, s := range p.stores {
 			if s.Number() == n && s.Addr() == addr {

@@ -87,6 +87,9 @@ func (t *trace) Before(f *core.Frame) bool {
 	if inside { // what an operation does on its own behalf follows from its call
 		return false
 	}
+	if f.Views() { // the operands of later calls show what it did
+		return false
+	}
 	if t.at == nil {
 		t.stats.Unknown++
 		return false

@@ -12,6 +12,7 @@ type Slots struct {
 
 type slotEntry struct {
 	id          uint64
+	base        int // the byte of the storage that was touched first
 	epoch, slot uint32
 }
 
@@ -30,8 +31,18 @@ func (s *Slots) Len() int { return int(s.n) }
 
 // of returns the slot of the storage with that number.
 func (s *Slots) of(id uint64) uint64 {
+	slot, _ := s.at(id, 0)
+	return slot
+}
+
+// baseClass is how far apart the bytes that are touched first may be in alignment: not at all within that many bytes, since kernels depend on it.
+const baseClass = 16
+
+// at returns the slot of the storage with that number, and where byte off lies after the byte that was touched first, with the alignment of
+// that one: so it does not matter which part of a storage a region uses.
+func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
 	if id == 0 {
-		return 0
+		return 0, 0
 	}
 	if int(s.n)*2 >= len(s.table) {
 		s.grow()
@@ -41,11 +52,11 @@ func (s *Slots) of(id uint64) uint64 {
 		e := &s.table[i]
 		if e.epoch != s.epoch {
 			s.n++
-			*e = slotEntry{id, s.epoch, s.n}
-			return uint64(s.n)
+			*e = slotEntry{id, off, s.epoch, s.n}
+			return uint64(s.n), off % baseClass
 		}
 		if e.id == id {
-			return uint64(e.slot)
+			return uint64(e.slot), (off-e.base)*baseClass + e.base%baseClass
 		}
 	}
 }
@@ -70,12 +81,12 @@ func (s *Slots) grow() {
 func (f *frame) Key(s *Slots) Call {
 	c := f.Call()
 	for i := range c.first {
-		c.first[i].storage = s.of(c.first[i].storage)
+		c.first[i].slotted(s)
 	}
 	if c.rest != nil {
 		rest := append([]Operand(nil), c.rest.all...)
 		for i := range rest {
-			rest[i].storage = s.of(rest[i].storage)
+			rest[i].slotted(s)
 		}
 		c.rest = restOf(rest)
 	}
@@ -88,6 +99,13 @@ func (f *frame) Key(s *Slots) Call {
 		}
 	}
 	return c
+}
+
+// slotted puts a slot in place of the storage, and the place after the byte that was touched first in place of the offset.
+func (o *Operand) slotted(s *Slots) {
+	if !o.Absent() {
+		o.storage, o.offset = s.at(o.storage, o.offset*o.dt.Size())
+	}
 }
 
 // Matches reports whether Key would return c. It allocates nothing.
@@ -146,11 +164,22 @@ func (f *frame) matchesOperand(c *Call, n int, t *Tensor, s *Slots) bool {
 	if t == nil {
 		return o.form == nil
 	}
-	return t.form == o.form && t.offset == o.offset && t.dt == o.dt && s.of(t.st.number()) == o.storage
+	if t.form != o.form || t.dt != o.dt {
+		return false
+	}
+	off := 0
+	if t.offset != 0 {
+		off = t.offset * t.dt.Size()
+	}
+	slot, place := s.at(t.st.number(), off)
+	return slot == o.storage && place == o.offset
 }
 
-// Made gives the outputs of a call that has come to its end their slots.
+// Made gives the outputs of a call that has come to its end their slots, unless they are views.
 func (f *frame) Made(s *Slots) {
+	if f.row.flags&flagView != 0 {
+		return
+	}
 	for i := 0; i < f.outs; i++ {
 		s.of(f.out[i].st.number())
 	}

@@ -83,8 +83,11 @@ func (s Store) Moved() bool {
 // Store names the input's memory.
 func (in *Input) Store() Store { return storeOf(in.st) }
 
-// Addr returns where the input's memory begins.
-func (in *Input) Addr() uint64 { return in.st.ptr }
+// Addr returns the address of the first byte that the calls use.
+func (in *Input) Addr() uint64 { return in.st.ptr + uint64(in.Lo) }
+
+// Base returns where the input's memory begins.
+func (in *Input) Base() uint64 { return in.st.ptr }
 
 // Number returns the number of the input's storage.
 func (in *Input) Number() uint64 { return in.st.number() }
@@ -206,7 +209,7 @@ func (l *lending) exec(x *Exec) *Exec {
 // Recorded is a segment as a graph, with the addresses that it uses.
 type Recorded struct {
 	g *rt.Graph
-	// inputs have an address for each input: where it was, or where its bytes from Lo on are copied to.
+	// inputs have an address for each input: where its bytes from Lo on were, or are copied to.
 	inputs []uint64
 	copied []bool
 	// made are the addresses of the storages that the calls make, 0 of those that were not wanted.
@@ -272,7 +275,7 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	}()
 	for i := range g.inputs {
 		in := &g.inputs[i]
-		r.inputs[i] = in.st.ptr
+		r.inputs[i] = in.Addr()
 		if !copied[i] || in.Hi == in.Lo {
 			continue
 		}
@@ -432,7 +435,7 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 		if err := in.st.beforeRead(st); err != nil {
 			return err
 		}
-		err := st.Device().Driver().CopyDtoD(driver.Ptr(r.inputs[i]), driver.Ptr(in.st.ptr+uint64(in.Lo)), uint64(in.Hi-in.Lo), st.Handle())
+		err := st.Device().Driver().CopyDtoD(driver.Ptr(r.inputs[i]), driver.Ptr(in.Addr()), uint64(in.Hi-in.Lo), st.Handle())
 		if err != nil {
 			return st.Device().Check(err, "an input of a compiled region could not be copied")
 		}

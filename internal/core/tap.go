@@ -128,6 +128,9 @@ func (f *frame) Draws() bool { return f.row.flags&flagDraws != 0 }
 // Works reports whether the call has work for the device: a view has none.
 func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }
 
+// Views reports whether the call makes views, which have no work.
+func (f *frame) Views() bool { return f.row.flags&flagView != 0 }
+
 // Depth returns how many calls are under way in the session, this one among them.
 func (f *frame) Depth() int { return f.x.s.depth }
 
