@@ -426,3 +426,32 @@ func TestPartsOfATensor(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A tensor whose address the program has keeps it, and its elements.
+func TestAddressStays(t *testing.T) {
+	x := open(t)
+	a := tenon.From(x, []float32{1, 2, 3}, 3)
+	r := compile.New(compile.Opt{})
+	var kept []*tenon.Tensor
+	var at []uint64
+	for i := range 6 {
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y := x.Keep(x.Mul(a, a))
+			x.Sin(y)
+			kept = append(kept, y)
+			return nil
+		}))
+		if i%2 == 1 {
+			at = append(at, kept[i].DataPtr())
+		}
+	}
+	for i, k := range kept {
+		if got := read(t, x, k); got != "[1 4 9]" {
+			t.Errorf("output %d is %s", i, got)
+		}
+		if i%2 == 1 && k.DataPtr() != at[i/2] {
+			t.Errorf("output %d has moved", i)
+		}
+		k.Close()
+	}
+}

@@ -228,18 +228,45 @@ func (fo *forest) end(g *core.Segment) error {
 	for o := range fo.live {
 		all = append(all, o)
 	}
+	if slices.ContainsFunc(all, output.stays) {
+		return fo.leavePool(all)
+	}
 	for _, o := range all {
 		var err error
 		if o.f.t.callable && o.f.kind != backward {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
-			err = core.MoveOut(o.Store, g.Stream())
+			err = g.MoveOut(o.Store)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	fo.forget()
+	return nil
+}
+
+// stays reports whether the program has the address of memory that would move out.
+func (o output) stays() bool {
+	return !(o.f.t.callable && o.f.kind != backward) && o.Exposed()
+}
+
+// leavePool leaves the pool to the tensors that are in use, since the program has the address of one: no graph may overwrite it. What made it
+// runs without a graph from now on.
+func (fo *forest) leavePool(all []output) error {
+	for _, o := range all {
+		if o.stays() {
+			o.f.plain = "an output whose address the program has"
+			fo.skip(o.f, o.f.plain)
+		}
+	}
+	if fo.state == execution {
+		if err := fo.restore(); err != nil {
+			return err
+		}
+	}
+	fo.Detach()
+	fo.state = idle
 	return nil
 }
 

@@ -529,7 +529,11 @@ var accumulateMu sync.Mutex
 // or none: what needs memory comes first. A leaf that was closed has no more use for one.
 func (r *run) accumulate() {
 	accumulateMu.Lock()
-	defer accumulateMu.Unlock()
+	r.x.s.accumulates = true
+	defer func() {
+		r.x.s.accumulates = false
+		accumulateMu.Unlock()
+	}()
 	for i := range r.complete {
 		c := &r.complete[i]
 		switch l, g := c.l, c.g; {

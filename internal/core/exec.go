@@ -90,6 +90,8 @@ type session struct {
 	// span is what the nodes that are recorded belong to, or nil. attached is what packages above keep with the session.
 	span     *Span
 	attached map[any]Attached
+	// accumulates says that the session holds accumulateMu.
+	accumulates bool
 	// run is the innermost backward pass under way.
 	run *run
 	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.

@@ -514,6 +514,25 @@ func Overwrite(s Store, message string) error {
 	return st.drop()
 }
 
+// exposed are the numbers of storages of lent memory whose address the program has.
+var exposed sync.Map
+
+// expose notes that the program has the address of lent memory.
+func (s *storage) expose() {
+	if !s.lent() {
+		return
+	}
+	if _, old := exposed.LoadOrStore(s.number(), true); !old {
+		runtime.AddCleanup(s, func(n uint64) { exposed.Delete(n) }, s.number())
+	}
+}
+
+// Exposed reports whether the program has the memory's address.
+func (s Store) Exposed() bool {
+	_, ok := exposed.Load(s.number)
+	return ok
+}
+
 // drop frees the memory of a storage that tensors still have.
 func (s *storage) drop() error {
 	if s.loosened.Swap(false) {
@@ -531,11 +550,16 @@ func (s *storage) drop() error {
 	return s.dev.Free(b)
 }
 
-// MoveOut gives the tensors of s memory of the default pool with the same elements, for work of st: what they had is another's afterwards.
-func MoveOut(s Store, st *rt.Stream) error {
-	m := s.p.Value()
+// MoveOut gives the tensors of s memory of the default pool with the same elements, for work of g's stream: what they had is another's
+// afterwards.
+func (g *Segment) MoveOut(s Store) error {
+	m, st := s.p.Value(), g.Stream()
 	if m == nil || m.ptr == 0 {
 		return nil
+	}
+	if !g.d.s.accumulates { // another session's backward pass may add to m, if it is a gradient
+		accumulateMu.Lock()
+		defer accumulateMu.Unlock()
 	}
 	b, err := st.Device().Alloc(uint64(m.bytes), alloc.Stream(st.Handle()))
 	if err != nil {

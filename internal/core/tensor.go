@@ -92,6 +92,7 @@ func (t *Tensor) DataPtr() uint64 {
 		t.st.forceOwner("DataPtr")
 		Check("DataPtr", (&session{}).barred(t, false))
 	}
+	t.st.expose()
 	return t.ptr()
 }
 
