@@ -35,6 +35,8 @@ type Stats struct {
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int
+	// Forced is how often calls that were put off ran before the function's end, since something needed what they make.
+	Forced int
 }
 
 func (t *trace) begin(outer core.Tap) {

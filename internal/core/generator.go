@@ -158,7 +158,7 @@ func (c *capture) advance() {
 func (r *captured) refill(x *Exec) {
 	s := r.state
 	seed, offset := s.g.Take(r.advance)
-	r.drawn = taken{s.g, offset, offset + r.advance}
+	r.drawn = taken{s.g, seed, offset, offset + r.advance}
 	known := s.known
 	s.known = false
 	if !known || s.at != seed {
