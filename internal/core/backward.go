@@ -551,10 +551,13 @@ func (r *run) accumulate() {
 	if slices.ContainsFunc(r.complete, func(c completed) bool { return c.taken == nil }) {
 		r.x.together(r.op, add)
 	}
+	if r.opt.CreateGraph && slices.ContainsFunc(r.complete, func(c completed) bool { return c.l.grad.Load() != nil }) {
+		r.x.check(r.op, r.x.s.force()) // the gradients that are replaced cannot be brought back
+	}
 	for i := range r.complete {
 		c := &r.complete[i]
 		if c.taken != nil {
-			c.l.take(c.x.s.capture, c.taken)
+			c.l.take(c.x.s, c.taken)
 		}
 		if c.taken != c.g {
 			r.done(c.g)
@@ -604,15 +607,19 @@ func (r *run) otherUser() *deferral {
 	return nil
 }
 
-// take makes g the leaf's gradient. A capture that fails takes it back, since nothing ever computes it.
-func (l *leaf) take(c *capture, g *Tensor) {
+// take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever computes it.
+func (l *leaf) take(s *session, g *Tensor) {
 	l.setGrad(g)
-	if c != nil {
-		c.undo = append(c.undo, func() {
-			if l.grad.Load() == g {
-				l.setGrad(nil)
-			}
-		})
+	back := func() {
+		if l.grad.CompareAndSwap(g, nil) {
+			g.close()
+		}
+	}
+	if c := s.capture; c != nil {
+		c.undo = append(c.undo, back)
+	}
+	if g.st.waits() {
+		s.putOff.undoLater(back)
 	}
 }
 
