@@ -110,3 +110,37 @@ func TestFailedDraws(t *testing.T) {
 		t.Errorf("the generator is at %d, want %d", got, want)
 	}
 }
+
+// A checkpointed segment draws the same numbers again in its backward pass, from a generator that is another one in every run.
+func TestCheckpointedDraws(t *testing.T) {
+	x := open(t)
+	p := tenon.From(x, []float32{1, 2, 3, 4}, 4).SetRequiresGrad(true)
+	step := func(x *tenon.Exec) error {
+		y := x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
+			return []*tenon.Tensor{x.Exp(x.Dropout(x.MulS(ins[0], 0.5), 0.5))}
+		}, p)[0]
+		return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+	}
+	r := compile.New(compile.Opt{})
+	run := func(do func(f func(x *tenon.Exec) error) error) (out string) {
+		must(t, x.Generator().SetSeed(9))
+		for range 5 {
+			must(t, do(step))
+			b, err := x.Bytes(p.Grad())
+			must(t, err)
+			out += fmt.Sprintf("%x %x\n", b, x.Generator().State())
+			p.SetGrad(nil)
+		}
+		return out
+	}
+	want := run(func(f func(x *tenon.Exec) error) (err error) {
+		x.Scope(func(x *tenon.Exec) { err = f(x) })
+		return err
+	})
+	if got := run(func(f func(x *tenon.Exec) error) error { return r.Do(x, f) }); got != want {
+		t.Errorf("in a region the gradients are\n%s\nwant\n%s", got, want)
+	}
+	if s := r.Stats(x); s.Forced > 0 || s.Eager > 0 || s.Deferred < 40 {
+		t.Errorf("not all was put off: %+v", s)
+	}
+}
