@@ -103,8 +103,10 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	t.enter(c)
 	t.begin(c, old)
 	core.SetTap(c, t)
+	forces := core.Forces(c)
 	defer func() {
 		core.SetTap(c, old)
+		t.stats.Forced += core.Forces(c) - forces
 		err = errors.Join(err, core.Force(c))
 	}()
 	return scoped(x, f)

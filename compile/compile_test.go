@@ -85,7 +85,7 @@ func TestForces(t *testing.T) {
 		"Replay":       func(x *tenon.Exec, y *tenon.Tensor) error { return x.Replay(g) },
 		"WaitStream":   func(x *tenon.Exec, y *tenon.Tensor) error { return x.WaitStream(x.Stream()) },
 		"RecordStream": func(x *tenon.Exec, y *tenon.Tensor) error { return x.RecordStream(y, x.Stream()) },
-		"Dropout":      func(x *tenon.Exec, y *tenon.Tensor) error { x.Dropout(y, 0.5); return nil },
+		"To":           func(x *tenon.Exec, y *tenon.Tensor) error { x.Host().To(y, tenon.ToOpt{}); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			twice(t, x, func(x *tenon.Exec, second bool) error {

@@ -345,6 +345,9 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 			return err
 		}
 	}
+	if g.Gapped() {
+		return g.Eager(nil)
+	}
 	if reason := fo.unmanaged(f, g); reason != "" || fo.over(f) {
 		if reason != "" {
 			fo.skip(f, reason)

@@ -9,6 +9,8 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/internal/core"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
 )
 
 // program is a program drawn from a seed: a step that runs several times on a state, with views, changes in place, branches, draws, reads,
@@ -18,6 +20,8 @@ type program struct {
 	// params want gradients; state is changed in place; kept outlives a step.
 	params, state, kept []*tenon.Tensor
 	read                []float32
+	// sgd is an optimizer that some have.
+	sgd optim.Optimizer
 }
 
 const side = 4
@@ -37,6 +41,19 @@ func newProgram(x *tenon.Exec, seed uint64) *program {
 		t.SetRequiresGrad(true)
 		p.params = append(p.params, t)
 		p.state = append(p.state, make1(side))
+	}
+	if seed%4 == 1 {
+		o, err := optim.NewSGD(func(yield func(string, *nn.Param) bool) {
+			for i, t := range p.params {
+				if !yield(fmt.Sprint(i), nn.NewParam(t)) {
+					return
+				}
+			}
+		}, optim.SGDOpt{LR: 0.125, Momentum: 0.5})
+		if err != nil {
+			panic(err)
+		}
+		p.sgd = o
 	}
 	return p
 }
@@ -60,7 +77,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		}
 		a, b := pick(), pick()
 		var y *tenon.Tensor
-		switch rng.IntN(16) {
+		switch rng.IntN(18) {
 		case 0:
 			y = x.Add(a, b)
 		case 1:
@@ -107,6 +124,12 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		case 15:
 			y = x.View(x.Contiguous(a), side, rows)
 			y = x.Contiguous(x.Transpose(y, 0, 1))
+		case 16:
+			y = x.MulS(a, 0.5)
+			x.MulInto(y, y, b) // keeps a copy where b wants a gradient
+		case 17:
+			y = x.Mul(a, x.Rand([]int{rows, side}, tenon.Float32))
+			x.RandN([]int{3}, tenon.Float32).Close()
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}
@@ -114,6 +137,11 @@ func (p *program) step(x *tenon.Exec, n int) error {
 	if loss.RequiresGrad() {
 		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
 			return err
+		}
+		if p.sgd != nil {
+			if err := p.sgd.Step(x); err != nil {
+				return err
+			}
 		}
 		for _, q := range p.params {
 			if g := q.Grad(); g != nil {
@@ -143,6 +171,12 @@ func (p *program) result(x *tenon.Exec) (string, error) {
 				return "", err
 			}
 			out += fmt.Sprintf(" grad %x", b)
+		}
+	}
+	if p.sgd != nil { // its boxes took the parameters out of their scope
+		p.sgd.Close()
+		for _, t := range p.params {
+			t.Close()
 		}
 	}
 	return out, nil

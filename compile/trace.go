@@ -64,6 +64,8 @@ type Stats struct {
 	Unknown int
 	// WarmUps, Recordings, Replays and Plain are what became of the segments: stretches of calls that ran together.
 	WarmUps, Recordings, Replays, Plain int
+	// Forced is how often calls that were put off ran before the function's end, since something needed what they make.
+	Forced int
 }
 
 func (t *trace) begin(x *core.Exec, outer core.Tap) {
@@ -104,6 +106,9 @@ func (t *trace) Before(f *core.Frame) bool {
 	}
 	if f.Deferrable() && f.Defer() {
 		t.stats.Deferred++
+		if f.Waiting() == 1 { // others may have run what was put off before
+			t.waiting = t.waiting[:0]
+		}
 		t.waiting = append(t.waiting, t.at)
 		if t.callable && t.kind == inference && f.WillRecord() {
 			t.kind = forward
@@ -171,6 +176,10 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return g.Eager(nil)
 	}
 	dev := g.Stream().Device()
+	if !core.HasPools(dev) {
+		t.stats.Plain++
+		return g.Eager(nil)
+	}
 	fo := forestOf(t.x, dev, true)
 	f := t.function(fo, g, calls)
 	if devs := g.Devices(); len(devs) > 1 {

@@ -95,11 +95,16 @@ func ToDType(x *tenon.Exec, m any, dt tenon.DType) error {
 func change(x *tenon.Exec, m any, f func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor) error {
 	return tenon.Try(func() {
 		x := x.NoGrad()
+		made := func(x *tenon.Exec, t *tenon.Tensor) *tenon.Tensor {
+			t = f(x, t)
+			core.Check("To", core.Force((*core.Exec)(x))) // before what it stands for goes
+			return t
+		}
 		for _, p := range Params(m) {
-			changeParam(x, p, f)
+			changeParam(x, p, made)
 		}
 		for _, b := range Buffers(m) {
-			b.Set(f(x, b.t))
+			b.Set(made(x, b.t))
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
@@ -128,6 +129,8 @@ type failing struct {
 	act   func(x *tenon.Exec, w *world) error
 	// ownMemory says that the world has memory of a graph, which the driver's own pool maps for its runs alone.
 	ownMemory bool
+	// region is where act runs, or nil.
+	region *compile.Region
 }
 
 // open returns a session of a simulated device whose calls can be failed.
@@ -207,6 +210,9 @@ func (f *failing) never(t *testing.T, x *tenon.Exec) (seen string) {
 }
 
 func (f *failing) try(x *tenon.Exec, w *world) (err error) {
+	if f.region != nil {
+		return f.region.Do(x, func(x *tenon.Exec) error { return f.act(x, w) })
+	}
 	if e := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { err = f.act(x, w) }) }); e != nil {
 		return e
 	}
@@ -271,6 +277,39 @@ func TestFailures(t *testing.T) {
 	}
 	if n := core.LiveStorages() - before; n != 0 && !t.Failed() {
 		t.Errorf("%d storages are left", n)
+	}
+}
+
+// TestFailuresInRegion is TestFailures for calls that are put off, which fail at the region's end.
+func TestFailuresInRegion(t *testing.T) {
+	putOff := 0
+	for _, f := range failings() {
+		t.Run(f.name, func(t *testing.T) {
+			f.region = compile.New(compile.Opt{})
+			x, d := openFailing(t)
+			for range 2 { // the first time nothing is put off
+				f.never(t, x)
+			}
+			f.sweep(t, x, d, 1, func(n int) { d.Arm(n, 0) })
+			s := f.region.Stats(x)
+			putOff += s.Deferred
+			t.Logf("%+v", s)
+		})
+		t.Run(f.name+"Memory", func(t *testing.T) {
+			if f.ownMemory {
+				return
+			}
+			t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
+			f.region = compile.New(compile.Opt{})
+			x, d := openFailing(t)
+			for range 2 {
+				f.never(t, x)
+			}
+			f.sweep(t, x, d, 1, d.Starve)
+		})
+	}
+	if putOff == 0 {
+		t.Error("nothing was put off")
 	}
 }
 

@@ -160,7 +160,7 @@ func trainingFailings() []*failing {
 			return torchfile.Save(x, w.file+".pt", map[string]any{"model": torchfile.Tensors(nn.StateDict(w.more))})
 		}},
 	} {
-		fs = append(fs, &failing{f.name, f.begin, f.act, f.name == "CaptureFirstGradient"})
+		fs = append(fs, &failing{name: f.name, begin: f.begin, act: f.act, ownMemory: f.name == "CaptureFirstGradient"})
 	}
 	return fs
 }

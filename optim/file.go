@@ -257,6 +257,9 @@ func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
 	if len(from.arrays) > 0 {
 		return fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
 	}
+	if err := core.Force((*core.Exec)(x)); err != nil {
+		return err
+	}
 	if err := o.fillRates(rates); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package optim
 import (
 	"iter"
 	"reflect"
+	"slices"
 
 	"tenon.dev"
 	"tenon.dev/fault"
@@ -151,6 +152,11 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 		core.Fail(scalerName, fault.Capture, "the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
 	s.setState(x.NoGrad(), s.opt.InitScale, s.growth)
+	core.Undo((*core.Exec)(x), func() {
+		s.row.Close()
+		s.scale.Close()
+		s.row, s.scale = nil, nil
+	})
 }
 
 // setState writes a scale and its growth to the device.
@@ -190,6 +196,11 @@ func (s *GradScaler) of(x *tenon.Exec, o Optimizer) *scaled {
 		st = &scaled{found: own(x.NoGrad().Zeros(nil, tenon.Float32))}
 		s.opts[o] = st
 		s.order = append(s.order, st)
+		core.Undo((*core.Exec)(x), func() {
+			st.found.Close()
+			delete(s.opts, o)
+			s.order = slices.DeleteFunc(s.order, func(other *scaled) bool { return other == st })
+		})
 	}
 	return st
 }
@@ -249,11 +260,8 @@ func (s *GradScaler) unscale(x *tenon.Exec, o Optimizer) *scaled {
 	return st
 }
 
-// recorded has the stages of now put back if the capture under way fails.
+// recorded has the stages of now put back if the work that x recorded or put off never runs.
 func (s *GradScaler) recorded(x *tenon.Exec) {
-	if !core.Capturing((*core.Exec)(x)) {
-		return
-	}
 	for _, st := range s.order {
 		stage, checked := st.stage, st.checked
 		core.Undo((*core.Exec)(x), func() { st.stage, st.checked = stage, checked })

@@ -517,6 +517,7 @@ func (r *run) arrived(l *leaf) {
 // caller may order streams by hand.
 func (r *run) join(x *Exec) {
 	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
+		r.x.check(r.op, r.x.s.force(""))
 		r.x.check(r.op, r.x.m.stream.WaitIn(st, r.x.recording().rt()))
 	}
 }
@@ -534,6 +535,7 @@ func (r *run) accumulate() {
 		r.x.s.accumulates = false
 		accumulateMu.Unlock()
 	}()
+	r.awaitOthers()
 	for i := range r.complete {
 		c := &r.complete[i]
 		switch l, g := c.l, c.g; {
@@ -579,11 +581,13 @@ func (r *run) accumulate() {
 	if slices.ContainsFunc(r.complete, func(c completed) bool { return c.taken == nil }) {
 		r.x.together(r.op, add)
 	}
-	r.x.check(r.op, r.x.s.force("")) // other sessions may see a leaf's gradient
+	if r.opt.CreateGraph && slices.ContainsFunc(r.complete, func(c completed) bool { return c.l.grad.Load() != nil }) {
+		r.x.check(r.op, r.x.s.force("")) // the gradients that are replaced cannot be brought back
+	}
 	for i := range r.complete {
 		c := &r.complete[i]
 		if c.taken != nil {
-			c.l.take(c.x.s.capture, c.taken)
+			c.l.take(c.x.s, c.taken)
 		}
 		if c.taken != c.g {
 			r.done(c.g)
@@ -601,15 +605,51 @@ func (r *run) accumulate() {
 	r.complete, r.retained = r.complete[:0], r.retained[:0]
 }
 
-// take makes g the leaf's gradient. A capture that fails takes it back, since nothing ever computes it.
-func (l *leaf) take(c *capture, g *Tensor) {
-	l.setGrad(g)
-	if c != nil {
-		c.undo = append(c.undo, func() {
-			if l.grad.Load() == g {
-				l.setGrad(nil)
+// awaitOthers comes back, with accumulateMu, once no other session has put off a use of a gradient that the pass adds to: passes in regions of several
+// sessions may share leaves. Sessions that wait for each other have put nothing off, so that none waits for ever.
+func (r *run) awaitOthers() {
+	for i := 0; ; i++ {
+		d := r.otherUser()
+		if d == nil {
+			return
+		}
+		func() {
+			accumulateMu.Unlock()
+			defer accumulateMu.Lock()
+			r.x.check(r.op, r.x.s.force(""))
+			if !d.runFor() {
+				pause(i)
 			}
-		})
+		}()
+	}
+}
+
+// otherUser returns the deferral of another session whose calls use a gradient that the pass adds to, or nil.
+func (r *run) otherUser() *deferral {
+	for i := range r.complete {
+		c := &r.complete[i]
+		if g := c.l.grad.Load(); g != nil && !c.l.owner.closed.Load() {
+			if d := g.st.by(); d != nil && d != r.x.s.putOff {
+				return d
+			}
+		}
+	}
+	return nil
+}
+
+// take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever computes it.
+func (l *leaf) take(s *session, g *Tensor) {
+	l.setGrad(g)
+	back := func() {
+		if l.grad.CompareAndSwap(g, nil) {
+			g.close()
+		}
+	}
+	if c := s.capture; c != nil {
+		c.undo = append(c.undo, back)
+	}
+	if g.st.waits() {
+		s.putOff.undoLater(back)
 	}
 }
 

@@ -71,8 +71,10 @@ type Call struct {
 	structure
 	scalar, hole [4]number
 	// first are the first operands and rest the others: inputs, those of a list, and destinations.
-	first     [4]Operand
-	rest      *operandList
+	first [4]Operand
+	rest  *operandList
+	// source is the slot of the generator in a key.
+	source    int
 	many      uint16
 	ins, dsts uint8
 }

@@ -26,6 +26,8 @@ type change struct {
 	// turns are the streams that the operations use, whose turns the Together has until all is handed over, each with its latest number.
 	turns   []place
 	ordered bool // whether it has turnsMu
+	// part is the number of a Together, from 1 on.
+	part uint64
 	// What is done once the work is handed over: its accesses are noted, workspace and the references to what waits are given up.
 	notes []noted
 	work  []workspace
@@ -94,27 +96,30 @@ type workspace struct {
 	b   *alloc.Block
 }
 
-// taken is what was taken from a generator: it went from offset at to offset to.
+// taken is what was taken from a generator: of its numbers for that seed, it went from offset at to offset to.
 type taken struct {
-	g      *rt.Generator
-	at, to uint64
+	g            *rt.Generator
+	seed, at, to uint64
 }
 
 // Together runs f, whose operations change tensors all or none: should one fail, or f panic, the tensors, their versions and the generators are as before. No
 // operation of f runs before f returns, so f reads no tensor back, and what it does to one tensor it does on one stream. Within another Together it is a part
-// of that.
+// of that. Operations that a tap puts off run together too, later, unless one of f's cannot be put off.
 func (x *Exec) together(op string, f func(x *Exec)) {
 	s := x.s
 	if s.change != nil {
 		f(x)
 		return
 	}
-	x.check(op, s.force(op))
 	c, done := &s.together, false
+	c.part++
 	s.change = c
 	defer func() { // also of a torn session: nobody else touches c, which has the turns of streams
 		s.change = nil
 		if !done {
+			if s.putOff != nil && !s.torn() {
+				s.putOff.dropPart(c.part)
+			}
 			c.takeBack()
 		}
 		c.reset()
@@ -122,6 +127,9 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	f(x)
 	s.change = nil
 	x.check(op, c.handOver())
+	if d := s.putOff; d != nil && len(d.calls) > 0 { // nothing has run, if anything was put off
+		d.undoLater(c.undo...)
+	}
 	if s.capture != nil {
 		s.capture.counted = append(s.capture.counted, c.counted...)
 	}
@@ -214,12 +222,12 @@ func (f *frame) handOver() error {
 	for i := 0; i < f.outs; i++ {
 		c.hold(f.out[i].st)
 	}
-	if f.row != rowForeach { // whose caller holds what it lists
+	if f.row != rowForeach || f.again { // its caller holds what it lists
 		for _, t := range f.many {
 			c.hold(t.st)
 		}
 	}
-	if f.drawn.g != nil {
+	if f.drawn.g != nil && !f.again {
 		c.draws = append(c.draws, f.drawn)
 		f.drawn.g = nil
 	}
@@ -239,8 +247,8 @@ func (c *change) note(f *frame, at place) {
 	for i := 0; i < f.outs; i++ {
 		c.notes = append(c.notes, noted{at, f.out[i].st, true})
 	}
-	for _, s := range f.wrote {
-		c.notes = append(c.notes, noted{at, s, true})
+	for _, t := range f.altered {
+		c.notes = append(c.notes, noted{at, t.st, true})
 	}
 }
 
@@ -320,13 +328,15 @@ func undo(list []func()) {
 	}
 }
 
-// Undo has f called if the Together under way in x's session fails, or the capture under way: the work never runs, and what the host noted of it is taken back.
-// Where both fail f is called twice.
+// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off: the work never runs, and what
+// the host noted of it is taken back. Where several fail f is called several times.
 func Undo(x *Exec, f func()) {
 	Enter(x, "Undo")
 	defer Leave(x)
 	if c := x.s.change; c != nil {
 		c.undo = append(c.undo, f)
+	} else if d := x.s.putOff; d != nil && len(d.calls) > 0 {
+		d.undoLater(f)
 	}
 	if c := x.s.capture; c != nil {
 		c.undo = append(c.undo, f)
@@ -335,7 +345,7 @@ func Undo(x *Exec, f func()) {
 
 func (d *taken) takeBack() {
 	if d.g != nil {
-		d.g.Untake(d.at, d.to)
+		d.g.Untake(d.seed, d.at, d.to)
 		d.g = nil
 	}
 }

@@ -17,9 +17,22 @@ import (
 type deferral struct {
 	s     *session
 	calls []deferred
+	// elements and wrote have room for those of the calls.
+	elements []element
+	wrote    []*storage
+	// undo is what is taken back of calls that do not run.
+	undo []undoing
 	// touched are the storages that the calls use. Their ids say so, see storage.deferral.
 	touched []*storage
 	bare    [maxIn + maxOut]Tensor
+	list    []Tensor
+	// together is the Together that runs, of those that were put off.
+	together change
+	// failed and undone are why calls did not run and what is to be taken back for it, until the session hears of it.
+	failed error
+	undone []func()
+	// forces counts how often calls were run.
+	forces int
 	// at is the line of the first call. Other goroutines read it.
 	at      atomic.Pointer[string]
 	number  uint64
@@ -41,6 +54,19 @@ type deferred struct {
 	ins, outs uint8
 	// dsts has a bit for every output that the caller gave.
 	dsts uint8
+	// many are the operands of a list, and wrote what the call changes, whose versions were counted.
+	many  []element
+	wrote []*storage
+	// drawn is what the call has taken from a generator.
+	drawn taken
+	// part is the number of the Together that the call is a part of, or 0.
+	part uint64
+}
+
+// undoing is what is taken back if the call number at does not run.
+type undoing struct {
+	at int
+	f  func()
 }
 
 // element is where the elements of an operand lie. It holds no reference: a storage that its holders gave up meanwhile is freed after its
@@ -149,16 +175,16 @@ func (s *storage) forceOwner(op string) {
 // Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one
 // stream.
 func (f *frame) Deferrable() bool {
-	const not = flagView | flagForeign | flagDraws | flagWaits | flagMutates | flagUser
-	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil {
+	const not = flagView | flagForeign | flagWaits | flagUser
+	if f.row.flags&not != 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.capture != nil {
 		return false
+	}
+	if c := f.x.s.change; c != nil && len(c.turns) > 0 {
+		return false // a part of the Together has run, and the rest comes after it
 	}
 	for i := 0; i < f.outs; i++ {
 		if f.to(i) == nil && f.specs[i].kind != outNew {
 			return false
-		}
-		if d := f.to(i); d != nil && f.row.saves != 0 && !f.x.m.noGrad {
-			return false // what the derivative reads may have to be kept first
 		}
 	}
 	for _, t := range f.temps { // a number of the processor, which is on its way
@@ -191,10 +217,18 @@ func (f *frame) Defer() bool {
 			return false
 		}
 	}
+	for _, t := range f.many {
+		if !d.take(t.st, false) {
+			return false
+		}
+	}
 	for i := 0; i < f.outs; i++ {
 		if t := f.to(i); t != nil && !d.take(t.st, true) {
 			return false
 		}
+	}
+	for _, t := range f.altered {
+		d.take(t.st, true)
 	}
 	f.checkWrites(!f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad())
 	for i := 0; i < f.outs; i++ {
@@ -217,8 +251,36 @@ func (f *frame) Defer() bool {
 			d.take(f.out[i].st, true)
 		}
 	}
-	f.countVersions()
+	d.addLists(f, c)
+	if f.row.draws != nil {
+		c.drawn = take(f.x.Generator(), f.row.draws(f))
+	}
+	if s.change != nil {
+		c.part = s.change.part
+	}
 	return true
+}
+
+// addLists notes for c the operands of f's list and what f changes, and counts the changes.
+func (d *deferral) addLists(f *frame, c *deferred) {
+	from := len(d.elements)
+	for _, t := range f.many {
+		d.elements = append(d.elements, elementOf(t))
+	}
+	c.many = d.elements[from:]
+	from = len(d.wrote)
+	for i := 0; i < f.outs; i++ {
+		if t := f.to(i); t != nil {
+			d.wrote = append(d.wrote, t.st)
+		}
+	}
+	for _, t := range f.altered {
+		d.wrote = append(d.wrote, t.st)
+	}
+	c.wrote = d.wrote[from:]
+	for _, st := range c.wrote {
+		st.version.Add(1)
+	}
 }
 
 // take notes that the session's calls use s, unless another session's do.
@@ -283,6 +345,14 @@ func Deferred(x *Exec) int {
 	return 0
 }
 
+// Forces reports how often calls of x's session that were put off were run.
+func Forces(x *Exec) int {
+	if d := x.s.putOff; d != nil {
+		return d.forces
+	}
+	return 0
+}
+
 // Force runs the calls of x's session that were put off.
 func Force(x *Exec) (err error) {
 	stopped := Try(func() {
@@ -301,24 +371,27 @@ func (s *session) force(cause string) error {
 		}
 	}
 	d := s.putOff
-	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 {
+	if d == nil || d.running || len(d.calls)+len(d.touched) == 0 && d.failed == nil {
 		return nil
 	}
+	if len(d.calls) > 0 {
+		d.forces++
+	}
 	d.running = true
-	tap, mark, done := s.tap, s.mark(), false
-	s.tap, d.ran = nil, 0
+	tap, under, mark, done := s.tap, s.change, s.mark(), false
+	s.tap, s.change, d.ran = nil, nil, 0
 	defer func() {
-		s.tap, d.running = tap, false
+		s.tap, s.change, d.running = tap, under, false
 		if !done { // a panic that is no error of ours goes on
 			s.restore(mark)
-			_ = d.end()
+			_ = errors.Join(d.end(), d.tell())
 		}
 	}()
 	d.findLast()
 	var failed error
 	err := Try(func() {
-		if d.runner == nil || len(d.calls) == 0 {
-			failed = d.runAll()
+		if d.runner == nil || under != nil || len(d.calls) == 0 || s.gate.lent.Load() {
+			failed = d.runAll(under)
 			return
 		}
 		d.segment.d = d
@@ -326,34 +399,142 @@ func (s *session) force(cause string) error {
 		failed = d.runner.RunSegment(&d.segment)
 	})
 	done = true
-	return errors.Join(err, failed, d.end())
+	d.failed = errors.Join(d.failed, err, failed, d.end())
+	if s.gate.lent.Load() {
+		return nil
+	}
+	return d.tell()
 }
 
-// runAll runs the calls one by one. The error is that of memory that could not be given back.
-func (d *deferral) runAll() (freed error) {
-	for ; d.ran < len(d.calls); d.ran++ {
-		c := &d.calls[d.ran]
-		d.run(c)
-		for j := range c.in[:c.ins] {
-			freed = errors.Join(freed, c.in[j].used())
-		}
-		for j := range c.out[:c.outs] {
-			freed = errors.Join(freed, c.out[j].used())
-		}
+// runAll runs the calls one by one, those of a Together together; under is the Together under way, or nil. The error is that of memory that
+// could not be given back.
+func (d *deferral) runAll(under *change) (freed error) {
+	for d.ran < len(d.calls) {
+		next := d.whole(d.ran)
+		freed = errors.Join(freed, d.runWhole(d.calls[d.ran:next], under))
+		d.ran = next
 	}
 	return freed
 }
 
-// end forgets all calls. What those that have not run were to make is lost.
-func (d *deferral) end() (err error) {
-	for i := d.ran; i < len(d.calls); i++ {
+// runFor runs the calls for another session, if d's own is in no call meanwhile, which hears of errors. It reports whether it did.
+func (d *deferral) runFor() bool {
+	g := &d.s.gate
+	if !g.free() {
+		return false
+	}
+	g.lent.Store(true)
+	defer func() {
+		g.lent.Store(false)
+		g.open()
+	}()
+	_ = d.s.force("") // it is kept
+	return true
+}
+
+// tell returns why calls did not run, and takes back what was done for them besides.
+func (d *deferral) tell() error {
+	err, undone := d.failed, d.undone
+	d.failed, d.undone = nil, nil
+	undo(undone)
+	return err
+}
+
+// whole returns the number of the first call that need not run for call number from to be whole: of a Together, all run or none.
+func (d *deferral) whole(from int) int {
+	next := from + 1
+	for part := d.calls[from].part; part != 0 && next < len(d.calls) && d.calls[next].part == part; {
+		next++
+	}
+	return next
+}
+
+// runWhole runs the calls: one, or those of a Together. Of the one that is under way their launches wait for the rest of it.
+func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
+	s := d.s
+	switch part := calls[0].part; {
+	case part == 0:
+	case under != nil && under.part == part:
+		s.change = under
+	default:
+		s.change = &d.together
+	}
+	defer func() {
+		if s.change == &d.together {
+			d.together.reset()
+		}
+		s.change = nil
+	}()
+	for i := range calls {
+		c := &calls[i]
+		d.run(c)
+		freed = errors.Join(freed, c.used())
+	}
+	switch s.change {
+	case nil:
+	case under:
+		for i := range calls { // what is taken back should it fail
+			under.counted = append(under.counted, calls[i].wrote...)
+			if calls[i].drawn.g != nil {
+				under.draws = append(under.draws, calls[i].drawn)
+			}
+		}
+	default:
+		(*Exec)(nil).check(calls[0].row.Name, d.together.handOver())
+	}
+	return freed
+}
+
+// used ends the uses of storages that were the last ones.
+func (c *deferred) used() (err error) {
+	for _, es := range [][]element{c.in[:c.ins], c.many, c.out[:c.outs]} {
+		for i := range es {
+			err = errors.Join(err, es[i].used())
+		}
+	}
+	return err
+}
+
+// drop takes the calls from number from on back: what they were to make is lost, and versions and generators are as before.
+func (d *deferral) drop(from int) {
+	for i := len(d.calls) - 1; i >= from; i-- {
 		c := &d.calls[i]
 		for j := range c.out[:c.outs] {
 			if c.dsts>>j&1 == 0 {
 				c.out[j].st.id.Or(deferralsOf) // lost
 			}
 		}
+		uncount(c.wrote)
+		c.drawn.takeBack()
 	}
+	for _, u := range d.undo {
+		if u.at >= from {
+			d.undone = append(d.undone, u.f)
+		}
+	}
+	clear(d.calls[from:])
+	d.calls = d.calls[:from]
+}
+
+// dropPart drops the calls of the Together under way.
+func (d *deferral) dropPart(part uint64) {
+	from := len(d.calls)
+	for from > 0 && d.calls[from-1].part == part {
+		from--
+	}
+	d.drop(from)
+}
+
+// undoLater has f called if the last call that was put off does not run.
+func (d *deferral) undoLater(f ...func()) {
+	for _, f := range f {
+		d.undo = append(d.undo, undoing{len(d.calls) - 1, f})
+	}
+}
+
+// end forgets all calls. What those that have not run were to make is lost.
+func (d *deferral) end() (err error) {
+	d.drop(d.ran)
 	for _, st := range d.touched {
 		if st.deferral() != 0 {
 			err = errors.Join(err, st.endDeferral())
@@ -361,7 +542,15 @@ func (d *deferral) end() (err error) {
 	}
 	clear(d.calls)
 	clear(d.touched)
-	d.calls, d.touched = d.calls[:0], d.touched[:0]
+	clear(d.elements)
+	clear(d.wrote)
+	clear(d.undo)
+	d.calls, d.touched, d.elements, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.wrote[:0], d.undo[:0]
+	for _, list := range [][]Tensor{d.bare[:], d.list} {
+		for i := range list {
+			list[i].st = nil
+		}
+	}
 	return err
 }
 
@@ -375,11 +564,10 @@ func (d *deferral) findLast() {
 	}
 	for i := len(d.calls) - 1; i >= 0; i-- {
 		c := &d.calls[i]
-		for j := range c.out[:c.outs] {
-			mark(&c.out[j])
-		}
-		for j := range c.in[:c.ins] {
-			mark(&c.in[j])
+		for _, es := range [][]element{c.out[:c.outs], c.many, c.in[:c.ins]} {
+			for j := range es {
+				mark(&es[j])
+			}
 		}
 	}
 }
@@ -415,16 +603,25 @@ func (d *deferral) run(c *deferred) {
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	for i := 0; i < f.ins; i++ {
 		if c.in[i].st != nil {
-			f.in[i] = d.tensor(i, &c.in[i])
+			f.in[i] = c.in[i].handle(&d.bare[i])
 		}
 	}
 	for i := 0; i < int(c.outs); i++ {
-		t := d.tensor(maxIn+i, &c.out[i])
+		t := c.out[i].handle(&d.bare[maxIn+i])
 		if c.dsts>>i&1 != 0 {
 			f.dst[i] = t
 		}
 	}
-	f.again = true
+	if len(d.list) < len(c.many) {
+		d.list = make([]Tensor, len(c.many))
+	}
+	for i := range c.many {
+		f.many = append(f.many, c.many[i].handle(&d.list[i]))
+	}
+	f.again, f.drawn = true, c.drawn
+	if f.row.alters != nil {
+		f.row.alters(f)
+	}
 	f.row.infer(f)
 	for i := 0; i < int(c.outs); i++ {
 		st := c.out[i].st
@@ -445,9 +642,8 @@ func (d *deferral) run(c *deferred) {
 	d.s.leave(f)
 }
 
-// tensor returns a handle of e that is in no scope and counted nowhere.
-func (d *deferral) tensor(i int, e *element) *Tensor {
-	t := &d.bare[i]
+// handle makes t a handle of e that is in no scope and counted nowhere.
+func (e *element) handle(t *Tensor) *Tensor {
 	t.st, t.form, t.dt, t.offset = e.st, e.form, e.dt, e.offset
 	return t
 }

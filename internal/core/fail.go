@@ -221,7 +221,9 @@ func (f *frame) undo() {
 	f.release()
 	// The device's own failure is already being reported.
 	_ = f.endWork()
-	f.drawn.takeBack()
+	if !f.again {
+		f.drawn.takeBack()
+	}
 	if f.waits && f.x.s.change == nil {
 		f.x.s.alone.reset()
 	}

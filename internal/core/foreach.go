@@ -32,9 +32,9 @@ const StepRow = kernels.RowLen
 var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
-	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach})
-	rowAdvance = define(row{Name: "Advance", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runAdvance})
-	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale})
+	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
+	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale, alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
@@ -59,17 +59,28 @@ func runForeach(f *frame) error {
 			ins[i][j].Shape, ins[i][j].Stride = sizes[i:i+1], adjacent
 		}
 		for o, j := range written {
-			f.writes(f.many[j*n+i])
 			outs[i][o] = ins[i][j]
 		}
 	}
 	rest := f.many[n*c.lists:]
 	rows := f.x.s.rowsOf(operand(rest[0]).Ptr, c.which)
 	if c.op.Raise != nil {
-		f.writes(rest[1])
 		rows.Flag = operand(rest[1]).Ptr
 	}
 	return kernels.MultiTensor(f, c.op, f.many[0].dt, rows, outs, ins)
+}
+
+func alterForeach(f *frame) {
+	c := f.opt.(foreach)
+	n := len(c.which.ints())
+	for _, j := range stepOuts(c.op) {
+		for _, t := range f.many[j*n : (j+1)*n] {
+			f.alter(t)
+		}
+	}
+	if c.op.Raise != nil {
+		f.alter(f.many[n*c.lists+1])
+	}
 }
 
 // foreachOperands are what runForeach hands to the kernels.
@@ -123,7 +134,6 @@ type advance struct {
 func runAdvance(f *frame) error {
 	c := f.opt.(advance)
 	rows, rest := f.many[0], f.many[1:]
-	f.writes(rows)
 	var lr, found kernels.Operand
 	if c.rate {
 		lr, rest = operand(rest[0]), rest[1:]
@@ -185,7 +195,11 @@ func (x *Exec) advance(s *Step) {
 			f.many = append(f.many, t)
 		}
 	}
-	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(s.Numbers), x.s.listOf32(s.Which), s.LR != nil, s.Found != nil})
+	numbers := append(x.s.floats[:0], s.Numbers...)
+	if s.LR != nil {
+		numbers[0] = 0 // nobody reads it, and steps of other rates are the same call
+	}
+	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(numbers), x.s.listOf32(s.Which), s.LR != nil, s.Found != nil})
 	f.call()
 	x.s.leave(f)
 }
@@ -281,11 +295,8 @@ type updateScale struct {
 func runUpdateScale(f *frame) error {
 	c := f.opt.(updateScale)
 	var flags []uint64
-	for i, t := range f.many {
-		f.writes(t)
-		if i >= 2 {
-			flags = append(flags, operand(t).Ptr)
-		}
+	for _, t := range f.many[2:] {
+		flags = append(flags, operand(t).Ptr)
 	}
 	return kernels.UpdateScale(f, operand(f.many[0]), operand(f.many[1]), flags, c.growth.value(), c.backoff.value(), c.interval)
 }

@@ -43,9 +43,9 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
-	// before holds copies of inputs that the derivative reads and the call overwrites; wrote are storages that the work changes, besides outputs.
-	before [maxIn]*Tensor
-	wrote  []*storage
+	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes, besides destinations.
+	before  [maxIn]*Tensor
+	altered []*Tensor
 	// again says that the call was put off: checked, recorded and counted before.
 	again bool
 	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
@@ -92,9 +92,9 @@ func (s *session) leave(f *frame) {
 		f.dst[i] = nil
 	}
 	f.waits, f.held, f.again, f.drawn.g = false, false, false, nil
-	if len(f.wrote) > 0 {
-		clear(f.wrote)
-		f.wrote = f.wrote[:0]
+	if len(f.altered) > 0 {
+		clear(f.altered)
+		f.altered = f.altered[:0]
 	}
 	for i := range f.many {
 		f.many[i] = nil

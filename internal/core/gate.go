@@ -29,6 +29,8 @@ type gate struct {
 	visitor atomic.Pointer[string]
 	// torn says why nobody may enter any more, or is nil.
 	torn atomic.Pointer[tear]
+	// lent says that a goroutine of another session is inside, which runs what was put off.
+	lent atomic.Bool
 	// levels are the calls of the program's functions, of which the first height are under way.
 	levels []*level
 	height int
@@ -94,7 +96,7 @@ func (s *session) wait(patience time.Duration) bool {
 			g.waiting.Add(-1)
 			return true
 		}
-		if pause(i); patience > 0 && time.Since(began) > patience {
+		if pause(i); patience > 0 && time.Since(began) > patience && !g.lent.Load() {
 			return false
 		}
 	}

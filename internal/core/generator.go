@@ -150,7 +150,9 @@ func (c *capture) advance() {
 		}
 		x := c.x.NoGrad().ManualStreams()
 		x.AddSInto(r.state.offset, r.state.offset, float64(r.advance))
-		c.touch(r.state.seed.st, false)
+		if !c.linear {
+			c.touch(r.state.seed.st, false)
+		}
 	}
 }
 
@@ -158,7 +160,13 @@ func (c *capture) advance() {
 func (r *captured) refill(x *Exec) {
 	s := r.state
 	seed, offset := s.g.Take(r.advance)
-	r.drawn = taken{s.g, offset, offset + r.advance}
+	r.drawn = taken{s.g, seed, offset, offset + r.advance}
+	r.fill(x, seed, offset)
+}
+
+// fill makes the device's numbers seed and offset for the run that is queued next.
+func (r *captured) fill(x *Exec, seed, offset uint64) {
+	s := r.state
 	known := s.known
 	s.known = false
 	if !known || s.at != seed {

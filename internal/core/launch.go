@@ -60,7 +60,7 @@ func Over(n int) LaunchShape {
 var rowLaunch *row
 
 func init() {
-	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch})
+	rowLaunch = define(row{Name: "Launch", takes: "tensors…^;;options ->", flags: flagUser, infer: func(*frame) {}, run: runLaunch, alters: alterLaunch})
 }
 
 // launching is a call of rowLaunch; the frame's many are the tensors among args, in order.
@@ -246,6 +246,19 @@ func putScalar(b []byte, t dtype.DType, v kernels.Scalar) {
 	}
 }
 
+func alterLaunch(f *frame) {
+	tensors := f.many
+	for _, kind := range f.opt.(launching).kinds.ints() {
+		if argKind(kind) == argNumber {
+			continue
+		}
+		if argKind(kind) == argOut {
+			f.alter(tensors[0])
+		}
+		tensors = tensors[1:]
+	}
+}
+
 // runLaunch issues a user's kernel.
 func runLaunch(f *frame) error {
 	c, st := f.opt.(launching), f.x.m.stream
@@ -258,19 +271,6 @@ func runLaunch(f *frame) error {
 	fn, err := st.Device().User(c.k)
 	if err != nil {
 		return err
-	}
-	tensors := f.many
-	for _, kind := range c.kinds.ints() {
-		if argKind(kind) == argNumber {
-			continue
-		}
-		if argKind(kind) == argOut {
-			if t := tensors[0]; !f.x.m.noGrad && t.inherits() {
-				f.checkHistory(t)
-			}
-			f.writes(tensors[0])
-		}
-		tensors = tensors[1:]
 	}
 	d, l := f.dl, &f.launch
 	for i := range 3 {

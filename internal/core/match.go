@@ -1,13 +1,19 @@
 package core
 
-import "tenon.dev/internal/infer"
+import (
+	"slices"
 
-// Slots numbers storages by first touch, from 1 on. A key that has slots in place of storages is the same for every run of a program that
-// uses other tensors in the same way.
+	"tenon.dev/internal/infer"
+	"tenon.dev/internal/rt"
+)
+
+// Slots numbers storages by first touch, from 1 on, and generators. A key that has slots in place of them is the same for every run of a
+// program that uses other tensors and generators in the same way.
 type Slots struct {
-	table []slotEntry
-	epoch uint32
-	n     uint32
+	table      []slotEntry
+	epoch      uint32
+	n          uint32
+	generators []*rt.Generator
 }
 
 type slotEntry struct {
@@ -20,6 +26,8 @@ type slotEntry struct {
 func (s *Slots) Reset() {
 	s.epoch++
 	s.n = 0
+	clear(s.generators)
+	s.generators = s.generators[:0]
 	if s.epoch == 0 {
 		clear(s.table)
 		s.epoch = 1
@@ -61,6 +69,19 @@ func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
 	}
 }
 
+// ofGenerator returns the slot of g, 0 for the device's own.
+func (s *Slots) ofGenerator(g *rt.Generator) int {
+	if g == nil {
+		return 0
+	}
+	i := slices.Index(s.generators, g)
+	if i < 0 {
+		i = len(s.generators)
+		s.generators = append(s.generators, g)
+	}
+	return i + 1
+}
+
 func (s *Slots) grow() {
 	old := s.table
 	s.table = make([]slotEntry, max(64, 2*len(old)))
@@ -77,9 +98,10 @@ func (s *Slots) grow() {
 	}
 }
 
-// Key returns the call with slots in place of storages, and without the numbers that are values.
+// Key returns the call with slots in place of storages and the generator, and without the numbers that are values.
 func (f *frame) Key(s *Slots) Call {
 	c := f.Call()
+	c.source, c.generator = s.ofGenerator(c.generator), nil
 	for i := range c.first {
 		c.first[i].slotted(s)
 	}
@@ -111,7 +133,7 @@ func (o *Operand) slotted(s *Slots) {
 // Matches reports whether Key would return c. It allocates nothing.
 func (f *frame) Matches(c *Call, s *Slots) bool {
 	m := &f.x.m
-	if f.row != c.row || m.stream != c.stream || m.generator != c.generator || m.pool != c.pool || m.noGrad != c.noGrad || m.tf32 != c.tf32 || m.manual != c.byHand ||
+	if f.row != c.row || m.stream != c.stream || s.ofGenerator(m.generator) != c.source || m.pool != c.pool || m.noGrad != c.noGrad || m.tf32 != c.tf32 || m.manual != c.byHand ||
 		f.ins != int(c.ins) || len(f.many) != int(c.many) || f.structure.i != c.i || f.structure.dt != c.dt || f.holes != c.holes || f.holeFloat != c.holeFloat || f.hosts != c.hosts || f.opt != c.opt ||
 		!infer.Same(f.dims, c.list.ints()) {
 		return false

@@ -26,36 +26,45 @@ func (x *Exec) Generator() *rt.Generator {
 	return x.m.stream.Device().Generator()
 }
 
-// philox takes n words from the frame's generator.
-func (f *frame) philox(n uint64) kernels.Philox {
-	g := f.x.Generator()
-	if c := f.x.s.capture; c != nil {
-		return c.generator(g).take(n)
+// philox takes from the frame's generator what the call draws, or has what it took when it was put off.
+func (f *frame) philox() kernels.Philox {
+	if !f.again {
+		n := f.row.draws(f)
+		if c := f.x.s.capture; c != nil {
+			return c.generator(f.x.Generator()).take(n)
+		}
+		f.drawn = take(f.x.Generator(), n)
+	} else if c := f.x.s.capture; c != nil {
+		return c.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
 	}
+	return kernels.Philox{Seed: f.drawn.seed, Offset: f.drawn.at}
+}
+
+// take takes from g what a launch needs in which each thread draws n words.
+func take(g *rt.Generator, n uint64) taken {
 	seed, offset := g.Take(n)
-	f.drawn = taken{g, offset, offset + (n+3)&^3}
-	return kernels.Philox{Seed: seed, Offset: offset}
+	return taken{g, seed, offset, offset + (n+3)&^3}
 }
 
 var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
 
 func init() {
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", flags: flagDraws, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
+	rowRandom = define(row{Name: "Random", takes: "; p0 p1 p2; shape* dtype options", draws: wordsOfRandom, run: runRandom, back: func(*back) {}, infer: func(f *frame) {
 		if f.dst[0] != nil {
 			f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 			return
 		}
 		f.newOut(0, f.dt, f.dims, nil)
 	}})
-	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", flags: flagDraws, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
+	rowBernoulli = define(row{Name: "Bernoulli", takes: "p", draws: wordsOfBernoulli, Torch: "bernoulli", run: runBernoulli, back: flat, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Bernoulli needs floating-point probabilities, not %v; convert them with x.ToDType", t.dt)
 		}
 		f.newOut(0, t.dt, t.shape, nil)
 	}})
-	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", flags: flagDraws, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
+	rowDropout = define(row{Name: "Dropout", takes: "t; p -> y mask", draws: wordsOfDropout, Torch: "nn.functional.dropout", run: runDropout, saves: out1, infer: func(f *frame) {
 		t := f.in[0]
 		if !t.dt.IsFloat() {
 			f.fail(fault.Invalid, "Dropout needs a floating-point tensor, not %v; convert it with x.ToDType", t.dt)
@@ -77,33 +86,47 @@ func (x *Exec) dropoutBackward(g, mask *Tensor, scale kernels.Scalar) *Tensor {
 	return f.call1()
 }
 
+func wordsOfRandom(f *frame) uint64 {
+	return f.opt.(distribution).Advance(f.Limits(), f.out[0].dt, infer.Numel(f.out[0].shape))
+}
+
+func wordsOfBernoulli(f *frame) uint64 {
+	if infer.Numel(f.out[0].shape) == 0 {
+		return 0
+	}
+	return kernels.BernoulliAdvance
+}
+
+func wordsOfDropout(f *frame) uint64 {
+	n := infer.Numel(f.in[0].shape)
+	if n == 0 {
+		return 0
+	}
+	return kernels.DropoutAdvance(f.Limits(), n)
+}
+
 func runRandom(f *frame) error {
 	op, t := f.opt.(distribution).RandomOp, f.out[0]
-	n := infer.Numel(t.shape)
-	if n == 0 {
+	if infer.Numel(t.shape) == 0 {
 		return nil
 	}
-	ph := f.philox(op.Advance(f.Limits(), t.dt, n))
-	return kernels.Random(f, op, f.scalar[:op.Scalars()], operand(t), ph)
+	return kernels.Random(f, op, f.scalar[:op.Scalars()], operand(t), f.philox())
 }
 
 func runBernoulli(f *frame) error {
 	out, p := f.out[0], f.in[0]
-	n := infer.Numel(out.shape)
-	if n == 0 {
+	if infer.Numel(out.shape) == 0 {
 		return nil
 	}
-	return kernels.Bernoulli(f, operand(out), operand(p), f.philox(kernels.BernoulliAdvance))
+	return kernels.Bernoulli(f, operand(out), operand(p), f.philox())
 }
 
 func runDropout(f *frame) error {
 	in, out, mask := f.in[0], f.out[0], f.out[1]
-	n := infer.Numel(in.shape)
-	if n == 0 {
+	if infer.Numel(in.shape) == 0 {
 		return nil
 	}
-	ph := f.philox(kernels.DropoutAdvance(f.Limits(), n))
-	return kernels.Dropout(f, in.dt, f.scalar[0].F, operand(out), operand(mask), operand(in), ph)
+	return kernels.Dropout(f, in.dt, f.scalar[0].F, operand(out), operand(mask), operand(in), f.philox())
 }
 
 // random runs a distribution into dst, or into a new tensor.

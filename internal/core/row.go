@@ -29,6 +29,10 @@ type row struct {
 	point *kernels.PointOp
 	// rule gives the types a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
+	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows that take none.
+	draws func(f *frame) uint64
+	// alters names, by f.alter, the operands that a row with flagMutates changes.
+	alters func(f *frame)
 	// back computes the gradients of the inputs, in Exec operations; nil means the operation has none.
 	back func(b *back)
 	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
@@ -80,8 +84,6 @@ const (
 	flagParts
 	// flagInto: its outputs are always destinations, which it changes.
 	flagInto
-	// flagDraws: it takes numbers from a generator.
-	flagDraws
 	// flagWaits: it waits for the device, or may, and so cannot be captured.
 	flagWaits
 	// flagVaries: where several elements go to one place, which of them wins may differ from run to run.
@@ -106,6 +108,9 @@ func (f *frame) call() {
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
+	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which sees a copy as a call of its own
+		f.keepBefore()
+	}
 	if s.tap == nil || !s.tap.Before(f) {
 		if s.putOff != nil && r.flags&(flagView|flagIdle) == 0 {
 			f.check(s.force(r.Torch))
@@ -115,9 +120,6 @@ func (f *frame) call() {
 		case r.flags&flagIdle != 0:
 			f.idle()
 		case r.flags&flagView == 0:
-			if grads && f.to(0) != nil && r.saves != 0 {
-				f.keepBefore()
-			}
 			f.issue(grads)
 		}
 	}
@@ -144,13 +146,15 @@ func (f *frame) checkOperands() {
 			f.fail(fault.Invalid, operandNil, f.ins+i)
 		}
 		f.many[i] = f.operand(f.ins+i, t)
-		if f.row.flags&flagMutates != 0 && t.st.deferral() != 0 {
-			f.check(f.x.s.barred(t, true))
-		}
 	}
-	for _, d := range f.dst[:] {
-		if d != nil && d.st != nil && d.st.deferral() != 0 {
-			f.check(f.x.s.barred(d, true))
+	if f.row.alters != nil {
+		f.row.alters(f)
+	}
+	for _, ts := range [][]*Tensor{f.altered, f.dst[:]} {
+		for _, d := range ts {
+			if d != nil && d.st != nil && d.st.deferral() != 0 {
+				f.check(f.x.s.barred(d, true))
+			}
 		}
 	}
 }
@@ -184,6 +188,9 @@ func (f *frame) issue(grads bool) {
 		f.order()
 	}
 	f.waits = f.x.s.change != nil || f.dst[0] != nil
+	for _, t := range f.altered {
+		f.writes(t)
+	}
 	if r.run != nil {
 		err = r.run(f)
 	} else {
@@ -233,6 +240,11 @@ func (f *frame) release() {
 // keeps it: mine is false.
 func (s *session) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (seq uint64, mine bool, err error) {
 	if s.change != nil {
+		if len(s.change.turns) == 0 { // what was put off before is no part of it
+			if err := s.force(""); err != nil {
+				return 0, false, err
+			}
+		}
 		seq, err = s.change.begin(op, st, in)
 		return seq, false, err
 	}
@@ -256,8 +268,8 @@ func (f *frame) noteAccesses(st *rt.Stream) {
 			s.didWrite(st, f.seq)
 		}
 	}
-	for _, s := range f.wrote {
-		s.didWrite(st, f.seq)
+	for _, t := range f.altered {
+		t.st.didWrite(st, f.seq)
 	}
 }
 
@@ -268,8 +280,8 @@ func (f *frame) countVersions() {
 			f.x.s.count(d.st)
 		}
 	}
-	for _, st := range f.wrote {
-		f.x.s.count(st)
+	for _, t := range f.altered {
+		f.x.s.count(t.st)
 	}
 }
 
@@ -287,7 +299,10 @@ func (f *frame) idle() {
 	}
 }
 
-// writes notes that the operation under way changes t, which is among its operands and none of its outputs.
+// alter notes that the call changes t, which is among its operands and none of its outputs.
+func (f *frame) alter(t *Tensor) { f.altered = append(f.altered, t) }
+
+// writes makes the work under way come after what the change of t must come after.
 func (f *frame) writes(t *Tensor) {
 	f.check(t.st.settled())
 	switch c := f.x.recording(); {
@@ -296,7 +311,6 @@ func (f *frame) writes(t *Tensor) {
 	case !f.x.m.manual:
 		f.check(t.st.beforeWrite(f.x.m.stream))
 	}
-	f.wrote = append(f.wrote, t.st)
 	f.waits = true
 }
 
@@ -569,6 +583,11 @@ func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
 
 // checkWrites refuses in-place calls that would corrupt data or a recorded gradient.
 func (f *frame) checkWrites(grads bool) {
+	for _, t := range f.altered {
+		if !f.x.m.noGrad && t.inherits() {
+			f.checkHistory(t)
+		}
+	}
 	for i := 0; i < f.outs; i++ {
 		d := f.to(i)
 		if d == nil {

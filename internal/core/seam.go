@@ -52,17 +52,27 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 		return err
 	}
 	return Try(func() {
+		x := New(ts[0].st.dev, host)
 		for i, t := range ts {
 			Given(op, i, t)
-			if t.st.deferral() != 0 {
+			switch d := t.st.by(); {
+			case d == nil || d.s == x.s:
+			case x.s.putOff == nil: // a call of the region that uses them, and put off as others
+				x = (&Exec{s: d.s, kin: d.s.derived}).with(mode{stream: t.st.dev.DefaultStream()})
+				Enter(x, op)
+				defer Leave(x)
+			default:
 				t.st.forceOwner(op)
 			}
 		}
-		New(ts[0].st.dev, host).NoGrad().together(op, func(x *Exec) {
+		x.NoGrad().together(op, func(x *Exec) {
 			for i, t := range ts {
 				x.On(t.st.dev.DefaultStream()).FillInto(t, vs[i])
 			}
 		})
+		if d := x.s.putOff; d != nil && len(d.calls) > 0 { // callers have noted the numbers
+			d.undoLater(func() { _ = Assign(op, ts, vs) })
+		}
 	})
 }
 

@@ -33,6 +33,9 @@ type Segment struct {
 	inputs []Input
 	made   []*storage
 	index  []int
+	// draws are what the calls have taken from generators, and gapped says that others took numbers in between.
+	draws  []taken
+	gapped bool
 }
 
 // Input is a storage from outside that a segment uses.
@@ -98,17 +101,38 @@ func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 // scan finds what the calls use.
 func (g *Segment) scan() {
 	g.slots.Reset()
-	g.inputs, g.made, g.index = g.inputs[:0], g.made[:0], g.index[:0]
+	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
 	for i := range g.d.calls {
 		c := &g.d.calls[i]
+		if c.drawn.to > c.drawn.at {
+			g.draw(c.drawn)
+		}
 		for j := range c.in[:c.ins] {
 			g.use(&c.in[j], false, false)
+		}
+		for j := range c.many {
+			g.use(&c.many[j], slices.Contains(c.wrote, c.many[j].st), false)
 		}
 		for j := range c.out[:c.outs] {
 			g.use(&c.out[j], true, c.dsts>>j&1 == 0)
 		}
 	}
 }
+
+// draw notes what a call has taken from a generator.
+func (g *Segment) draw(t taken) {
+	i := slices.IndexFunc(g.draws, func(o taken) bool { return o.g == t.g })
+	if i < 0 {
+		g.draws = append(g.draws, t)
+		return
+	}
+	o := &g.draws[i]
+	g.gapped = g.gapped || o.seed != t.seed || o.to != t.at
+	o.to = t.to
+}
+
+// Gapped reports whether others have drawn from a generator between the calls, so that no graph can have the same numbers.
+func (g *Segment) Gapped() bool { return g.gapped }
 
 func (g *Segment) use(e *element, write, makes bool) {
 	if e.st == nil {
@@ -143,10 +167,8 @@ func (g *Segment) Op(i int) string { return g.d.calls[i].row.Name }
 func (g *Segment) WriterOf(i int) int {
 	for k := len(g.d.calls) - 1; k > 0; k-- {
 		c := &g.d.calls[k]
-		for j := range c.out[:c.outs] {
-			if c.out[j].st == g.inputs[i].st {
-				return k
-			}
+		if slices.Contains(c.wrote, g.inputs[i].st) {
+			return k
 		}
 	}
 	return 0
@@ -186,7 +208,13 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 		d.s.lent = &lending{run: g.Stream(), of: g.Stream(), pool: pool}
 		defer func() { d.s.lent = nil }()
 	}
-	return d.runAll()
+	mark := d.s.mark()
+	var freed error
+	err := Try(func() { freed = d.runAll(nil) })
+	if err != nil {
+		d.s.restore(mark)
+	}
+	return errors.Join(err, freed)
 }
 
 // lending says where the calls of a segment run and have their memory from.
@@ -214,6 +242,8 @@ type Recorded struct {
 	copied []bool
 	// made are the addresses of the storages that the calls make, 0 of those that were not wanted.
 	made []uint64
+	// generators are those that the graph draws from.
+	generators []*captured
 	// values are the numbers of every call of which any will do.
 	values []values
 }
@@ -247,7 +277,13 @@ func (r *Recorded) Made(i int) uint64 { return r.made[i] }
 func (r *Recorded) Nodes() int { return r.g.Nodes() }
 
 // Close releases the graph.
-func (r *Recorded) Close() error { return r.g.Close() }
+func (r *Recorded) Close() error {
+	for _, c := range r.generators {
+		c.state.leave()
+	}
+	r.generators = nil
+	return r.g.Close()
+}
 
 // opReplayed and opCopied name the work of segments in the launch ring.
 var (
@@ -299,15 +335,23 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	defer func() {
 		s.capture, s.lent = nil, nil
 		if !ended {
-			_ = rc.Abort()
+			_ = errors.Join(c.leaveGenerators(true), rc.Abort())
 		}
 	}()
 	mark := s.mark()
-	if err = Try(func() { rec.run(r) }); err != nil {
+	err = Try(func() {
+		rec.run(r)
+		c.advance()
+	})
+	if err != nil {
 		s.restore(mark)
 		return nil, err
 	}
 	ended = true
+	if err = c.leaveGenerators(false); err != nil {
+		return nil, errors.Join(err, rc.Abort())
+	}
+	r.generators = c.generators
 	if r.g, err = rc.End(); err != nil {
 		return nil, err
 	}
@@ -345,15 +389,18 @@ func (c *recording) run(r *Recorded) {
 	}
 	for i := range d.calls {
 		k := d.calls[i]
-		for j := range k.in[:k.ins] {
-			c.replace(&k.in[j], stands)
+		k.many = slices.Clone(k.many)
+		for _, es := range [][]element{k.in[:k.ins], k.many} {
+			for j := range es {
+				c.replace(&es[j], stands)
+			}
 		}
 		d.run(&k)
-		for j := range k.in[:k.ins] {
-			c.used(&d.calls[i].in[j])
-		}
-		for j := range k.out[:k.outs] {
-			c.used(&d.calls[i].out[j])
+		own := &d.calls[i]
+		for _, es := range [][]element{own.in[:own.ins], own.many, own.out[:own.outs]} {
+			for j := range es {
+				c.used(&es[j])
+			}
 		}
 	}
 }
@@ -448,6 +495,13 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 // are copied, unless fresh says that they have just been. Where owned is true the outputs have that memory already.
 func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 	d, st := g.d, g.Stream()
+	if len(r.generators) > 0 {
+		generatorMu.Lock()
+		defer generatorMu.Unlock()
+		if err := g.fillGenerators(r, st); err != nil {
+			return err
+		}
+	}
 	seq, err := st.Begin(opReplayed, nil)
 	if err != nil {
 		return err
@@ -475,7 +529,14 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		}
 	}
 	if err := r.g.Launch(st, seq, true); err != nil {
+		for _, c := range r.generators {
+			c.state.known = false
+		}
 		return err
+	}
+	for _, c := range r.generators {
+		c.state.seed.st.didRead(st, seq)
+		c.state.offset.st.didWrite(st, seq)
 	}
 	for i := range g.inputs {
 		switch in := &g.inputs[i]; {
@@ -633,6 +694,9 @@ func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	return err
 }
 
+// HasPools reports whether dev's allocator has private pools that graphs can share, which the driver's own pool has not.
+func HasPools(dev *rt.Device) bool { return dev.Memory().Settings().Backend != alloc.BackendAsync }
+
 // LiveBlocks returns how many blocks of the pool are in use, and their bytes.
 func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
 	for _, s := range dev.Memory().Segments() {
@@ -661,12 +725,32 @@ func WithinMany(x *Exec, op string, f func(x *Exec) []*Tensor) []*Tensor {
 	return x.WithinMany(f)
 }
 
+// fillGenerators makes the generators' numbers on the device those that the calls have taken.
+func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
+	x := g.d.s.first(st)
+	return Try(func() {
+		for i, c := range r.generators { // which others may stand for: a checkpoint makes its own
+			c.fill(x, g.draws[i].seed, g.draws[i].at)
+			x.check("Do", c.state.seed.st.beforeRead(st))
+			x.check("Do", c.state.offset.st.beforeWrite(st))
+		}
+	})
+}
+
 // errOverwritten returns why a tensor of s cannot be used.
 func errOverwritten(s *storage) error {
 	if m, ok := overwritten.Load(s.number()); ok {
 		return fault.New(fault.Invalid, "%s", m)
 	}
 	return nil
+}
+
+// Waiting returns how many calls of the session are put off.
+func (f *frame) Waiting() int {
+	if d := f.x.s.putOff; d != nil {
+		return len(d.calls)
+	}
+	return 0
 }
 
 // OnHost reports whether the call runs on the processor's device.

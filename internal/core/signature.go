@@ -115,7 +115,7 @@ func Ops() []OpInfo {
 		r := rows[name]
 		is := func(f flag) bool { return r.flags&f != 0 }
 		info := OpInfo{Name: r.Name, Torch: r.Torch, Package: r.pkg,
-			Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: is(flagDraws),
+			Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: r.draws != nil,
 			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Derivative: r.back != nil, Cast: r.cast}
 		for _, n := range r.sig.ins {
 			info.Operands = append(info.Operands, n.marked())

@@ -123,7 +123,7 @@ func (f *frame) Nested(g func()) {
 func (f *frame) Changes() bool { return f.to(0) != nil || f.row.flags&flagMutates != 0 }
 
 // Draws reports whether the call takes numbers from a generator.
-func (f *frame) Draws() bool { return f.row.flags&flagDraws != 0 }
+func (f *frame) Draws() bool { return f.row.draws != nil }
 
 // Works reports whether the call has work for the device: a view has none.
 func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }

@@ -130,10 +130,10 @@ func (g *Generator) Take(n uint64) (seed, offset uint64) {
 }
 
 // Untake moves the offset back from where a Take left it to where it was, for a launch that did not come about, unless somebody else has drawn or seeded since.
-func (g *Generator) Untake(at, left uint64) {
+func (g *Generator) Untake(seed, at, left uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.offset == left {
+	if g.seed == seed && g.offset == left {
 		g.offset = at
 	}
 }

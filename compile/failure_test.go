@@ -1,0 +1,171 @@
+package compile_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/faults"
+	"tenon.dev/internal/driver/hostsim"
+	"tenon.dev/internal/rt"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// openFailing returns a session of a simulated device whose calls can be failed.
+func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
+	t.Helper()
+	var d *faults.Device
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Memory: 256 << 20, Wrap: func(own driver.Device) driver.Device {
+		d = faults.New(own)
+		d.SpareFaults()
+		return d
+	}})
+	must(t, err)
+	host, err := rt.Host()
+	must(t, err)
+	t.Cleanup(func() {
+		d.Arm(0, 0)
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return (*tenon.Exec)(core.New(dev, host)), d
+}
+
+// A training step that fails at any of its driver calls, or for want of memory from any of its tensors on, leaves parameters with the optimizer's state, and the
+// scaler, as they were before or as they are after their change, and the next step can be taken.
+func TestTrainingStepFails(t *testing.T) {
+	t.Run("Calls", func(t *testing.T) { failSteps(t, func(d *faults.Device, n int) { d.Arm(n, 0) }) })
+	t.Run("Memory", func(t *testing.T) {
+		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync") // each tensor is a call of the driver
+		failSteps(t, func(d *faults.Device, n int) { d.Starve(n) })
+	})
+}
+
+func failSteps(t *testing.T, arm func(d *faults.Device, n int)) {
+	x, d := openFailing(t)
+	r := compile.New(compile.Opt{})
+	var before, after [2]string // of what is learnt, and of the scaler
+	live, used := core.LiveStorages(), x.Device().MemoryAllocated()
+	seen := map[[2]bool]int{} // which of the two had changed
+	for n, done := 0, false; !done; n++ {
+		x.Scope(func(x *tenon.Exec) {
+			w := newTraining(t, x)
+			defer w.close()
+			step := func() error { return r.Do(x, w.step) }
+			for range 5 {
+				must(t, step())
+			}
+			if n == 0 {
+				before = w.sections(t, x)
+				must(t, step())
+				after = w.sections(t, x)
+				return
+			}
+			arm(d, n)
+			err := step()
+			method, code := d.Fired()
+			d.Arm(0, 0)
+			done = method == ""
+			now := w.sections(t, x)
+			changed := [2]bool{now[0] == after[0], now[1] == after[1]}
+			at := fmt.Sprintf("point %d, %s, %v: %v", n, method, code, err)
+			switch {
+			case err == nil && now == after:
+				return
+			case err == nil || done:
+				t.Fatalf("%s: without an error or a failure the step gives\n%v\nwant\n%v", at, now, after)
+			case !changed[0] && now[0] != before[0] || !changed[1] && now[1] != before[1] || changed[1] && !changed[0]:
+				t.Fatalf("%s: it leaves\n%v\nwhich is neither\n%v\nnor\n%v", at, now, before, after)
+			}
+			seen[changed]++
+			if rate, err := x.Item(w.rate); err != nil || rate != w.opt.LR(0) {
+				t.Errorf("%s: the tensor of the rate has %v, the optimizer %v: %v", at, rate, w.opt.LR(0), err)
+			}
+			if err := step(); err != nil { // it stopped between Unscale and Update
+				must(t, w.scaler.Update(x))
+				must(t, step())
+			}
+		})
+		if n, m := core.LiveStorages()-live, x.Device().MemoryAllocated()-used; n > 0 || m != 0 {
+			t.Fatalf("%d storages and %d bytes are left", n, m)
+		}
+	}
+	if t.Logf("%v, %+v", seen, r.Stats(x)); seen[[2]bool{}] < 20 || r.Stats(x).Eager > 0 {
+		t.Error("too little failed")
+	}
+}
+
+// sections is what the training has learnt, and the scaler's state.
+func (w *training) sections(t *testing.T, x *tenon.Exec) [2]string {
+	learnt, rest, _ := strings.Cut(w.look(t, x), "rate: ")
+	_, rest, _ = strings.Cut(rest, "\n")
+	scaler, _, _ := strings.Cut(rest, "\n")
+	return [2]string{learnt, scaler}
+}
+
+// Every driver call of a small program of two runs fails once, with each of its codes: nothing is left behind, and the next attempt succeeds.
+func TestWalk(t *testing.T) {
+	host, err := rt.Host()
+	must(t, err)
+	sim, err := hostsim.New(hostsim.Options{}).Open(0)
+	must(t, err)
+	defer sim.Close()
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	faults.Walk(t, sim, func(d driver.Device) error {
+		dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(own driver.Device) driver.Device {
+			own.Close()
+			return unclosed{d}
+		}})
+		if err != nil {
+			return err
+		}
+		live := core.LiveStorages()
+		x := (*tenon.Exec)(core.New(dev, host))
+		failed := tenon.Try(func() {
+			x.Scope(func(x *tenon.Exec) {
+				p := nn.NewParam(x.Ones([]int{2, 2}, tenon.Float32))
+				defer p.Close()
+				var o *optim.SGD
+				if o, err = optim.NewSGD(func(yield func(string, *nn.Param) bool) { yield("p", p) }, optim.SGDOpt{LR: 0.1, Momentum: 0.5}); err != nil {
+					return
+				}
+				defer o.Close()
+				r := compile.New(compile.Opt{})
+				for i := 0; i < 2 && err == nil; i++ {
+					err = r.Do(x, func(x *tenon.Exec) error {
+						y := x.MulS(p.Tensor(), 2)
+						x.MulInto(y, y, y) // keeps a copy
+						if err := x.Backward(x.Sum(x.Dropout(y, 0.5), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+							return err
+						}
+						if err := o.Step(x); err != nil {
+							return err
+						}
+						o.ZeroGrad()
+						return nil
+					})
+				}
+				err = errors.Join(err, x.Synchronize())
+			})
+		})
+		if n := core.LiveStorages() - live; n != 0 {
+			t.Errorf("%d storages are left: %v", n, errors.Join(failed, err))
+		}
+		return errors.Join(failed, err, dev.Close())
+	}, faults.Recovered("MemAlloc", "EventCreate", "EventRecord", "Launch")) // a Together launches again what the driver refused
+}
+
+// unclosed is a device that outlives those who open it.
+type unclosed struct{ driver.Device }
+
+func (unclosed) Close() error { return nil }
