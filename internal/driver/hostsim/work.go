@@ -126,17 +126,26 @@ func (d *device) Launch(l *driver.Launch) error {
 	if err != nil {
 		return err
 	}
+	o, err := d.kernel(call, l)
+	if err != nil {
+		return err
+	}
+	return d.submit(call, s, &o)
+}
+
+// kernel returns a launch as an operation. mu is held, and left on error.
+func (d *device) kernel(call string, l *driver.Launch) (op, error) {
 	fn := d.funcs.get(uintptr(l.Func))
 	if fn == nil {
-		return d.refuse(call, driver.InvalidHandle, "no such function")
+		return op{}, d.refuse(call, driver.InvalidHandle, "no such function")
 	}
 	if why := d.checkLaunch(fn, l); why != "" {
-		return d.refuse(call, driver.InvalidValue, why)
+		return op{}, d.refuse(call, driver.InvalidValue, why)
 	}
 	if threads := int(l.Block[0] * l.Block[1] * l.Block[2]); threads > fn.info.MaxThreads {
-		return d.refuse(call, driver.LaunchOutOfResources, "the block has more threads than the kernel's registers allow")
+		return op{}, d.refuse(call, driver.LaunchOutOfResources, "the block has more threads than the kernel's registers allow")
 	}
-	return d.submit(call, s, &op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args, origin: l.Origin})
+	return op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args, origin: l.Origin}, nil
 }
 
 // checkLaunch returns what is wrong with a launch's shape, or "".
@@ -392,6 +401,9 @@ func (s *stream) performCallback(o *op) *driver.Error {
 func (s *stream) performGraph(e *graphExec) *driver.Error {
 	e.inline.Lock()
 	defer e.inline.Unlock()
+	s.dev.m.mu.Lock()
+	e.changes.apply(e.nodes, e.issued)
+	s.dev.m.mu.Unlock()
 	for i := range e.nodes {
 		if _, f := s.perform(&e.nodes[i].op, 0); f != nil {
 			return f

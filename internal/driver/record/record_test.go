@@ -103,6 +103,11 @@ func TestText(t *testing.T) {
 	ok(err)
 	l.Shared = 0
 	ok(d.Launch(l))
+	kernel, err := d.CaptureNode(s)
+	ok(err)
+	ok(d.CopyDtoD(q, p, 512, s))
+	move, err := d.CaptureNode(s)
+	ok(err)
 	g, err := d.CaptureEnd(th, s)
 	ok(err)
 	_, err = d.CaptureExchangeMode(th, old)
@@ -112,6 +117,9 @@ func TestText(t *testing.T) {
 	ok(d.GraphDot(th, g, filepath.Join(t.TempDir(), "g.dot")))
 	x, err := d.GraphInstantiate(th, g)
 	ok(err)
+	l.Shared = 32
+	ok(d.GraphSetLaunch(th, x, kernel, l))
+	ok(d.GraphSetCopy(th, x, move, q, p+16, 8))
 	ok(d.GraphDestroy(th, g))
 	ok(d.GraphLaunch(x, s))
 	ok(d.Synchronize(th))
