@@ -353,18 +353,21 @@ func testSetErrors(f *fixture) {
 		filled = f.node(a.s)
 	}))
 	l := f.saxpyLaunch(0, a.x, a.y, 50, 128)
-	for name, err := range map[string]error{
-		"no node":               f.d.GraphSetLaunch(f.th, a.e, 0, l),
-		"another graph's":       f.d.GraphSetLaunch(f.th, a.e, b.node, l),
-		"no kernel":             f.d.GraphSetLaunch(f.th, e, filled, l),
-		"a kernel as a copy":    f.d.GraphSetCopy(f.th, a.e, a.node, a.y, a.x, 4),
-		"a copy of another's":   f.d.GraphSetCopy(f.th, e, b.node, a.y, a.x, 4),
-		"nothing of no node":    f.d.GraphSetCopy(f.th, e, 0, a.y, a.x, 0),
-		"no token":              f.d.GraphSetLaunch(nil, a.e, a.node, l),
-		"a copy, without token": f.d.GraphSetCopy(nil, a.e, a.node, a.y, a.x, 4),
+	for _, c := range []struct {
+		name string
+		err  error
+	}{
+		{"no node", f.d.GraphSetLaunch(f.th, a.e, 0, l)},
+		{"another graph's", f.d.GraphSetLaunch(f.th, a.e, b.node, l)},
+		{"no kernel", f.d.GraphSetLaunch(f.th, e, filled, l)},
+		{"a kernel as a copy", f.d.GraphSetCopy(f.th, a.e, a.node, a.y, a.x, 4)},
+		{"a copy of another's", f.d.GraphSetCopy(f.th, e, b.node, a.y, a.x, 4)},
+		{"nothing of no node", f.d.GraphSetCopy(f.th, e, 0, a.y, a.x, 0)},
+		{"no token", f.d.GraphSetLaunch(nil, a.e, a.node, l)},
+		{"a copy, without token", f.d.GraphSetCopy(nil, a.e, a.node, a.y, a.x, 4)},
 	} {
-		if err == nil {
-			f.Errorf("%s: no error", name)
+		if c.err == nil {
+			f.Errorf("%s: no error", c.name)
 		}
 	}
 	i := f.d.Info()
