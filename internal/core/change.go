@@ -278,8 +278,7 @@ func (d *driverCall) do(args []byte) error {
 	case callCopy:
 		return d.st.Copy(d.dst, d.src, uint64(d.n))
 	case callFill:
-		dev := d.st.Device()
-		return dev.Check(dev.Driver().Memset(d.dst, uint32(d.value), 1, uint64(d.n), d.st.Handle()), "memory could not be set")
+		return d.st.Fill(d.dst, d.value, uint64(d.n))
 	}
 	d.launch.Args = args[d.from:d.to]
 	return d.st.Launch(&d.launch)

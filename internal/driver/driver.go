@@ -329,6 +329,8 @@ type Graphs interface {
 	GraphSetLaunch(t Thread, e GraphExec, n Node, l *Launch) error
 	// GraphSetCopy does the same for a node that CopyDtoD was captured as: from then on it copies bytes from src to dst, at least one.
 	GraphSetCopy(t Thread, e GraphExec, n Node, dst, src Ptr, bytes uint64) error
+	// GraphSetMemset does it for a node that Memset was captured as: from then on it fills count elements, at least one, as Memset does.
+	GraphSetMemset(t Thread, e GraphExec, n Node, dst Ptr, v uint32, width int, count uint64) error
 	// GraphDestroy and GraphExecDestroy release the handles; a running launch completes.
 	GraphDestroy(t Thread, g Graph) error
 	// GraphExecDestroy releases the executable.

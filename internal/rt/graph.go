@@ -34,7 +34,7 @@ type CaptureSpec struct {
 	Mode CaptureMode
 	// Source keeps the graph as it was recorded, for Dump.
 	Source bool
-	// Track gives each kernel and copy that is recorded by Stream.Launch and Stream.Copy an index, by which runs of the graph can have other
+	// Track gives each kernel, copy and fill that is recorded by Stream.Launch, Copy and Fill an index, by which runs of the graph can have other
 	// arguments: see Change. It keeps the graph as it was recorded, too.
 	Track bool
 	// At is the file and line of the capture, for errors of others.

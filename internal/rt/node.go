@@ -7,21 +7,24 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Change is other work in the place of one kernel or copy of a graph whose capture had CaptureSpec.Track. It needs no new recording, and is for the runs
+// Change is other work in the place of one kernel, copy or fill of a graph whose capture had CaptureSpec.Track. It needs no new recording, and is for the runs
 // that are queued after it: those before, under way or not, keep what they had. So a learning rate, a scale or the address of an input may be another one in
 // every run. A change that is not made again stays.
 //
 // Who changes an address answers for what is there: that the run comes after the work that fills it, and that the memory lives until the run is done. The
 // graph's own uses of memory, by which its runs are ordered, stay those of the recording.
 type Change struct {
-	// Node is the index of the work: the first kernel or copy that was recorded has 0, and Capture.Tracked gives the next one.
+	// Node is the index of the work: what was recorded first has 0, and Capture.Tracked gives the next one. It stays what it was: a kernel another
+	// kernel, a copy a copy, a fill a fill.
 	Node int
 	// Launch is the whole of what a kernel is launched with from now on: function, grid, block, shared memory, arguments and Origin. Its stream means
-	// nothing. The arguments are copied, so it may be used again at once, by one call at a time. Nil is for a copy.
+	// nothing. The arguments are copied, so it may be used again at once, by one call at a time. Nil is for a copy or a
+	// fill.
 	Launch *driver.Launch
-	// Dst, Src and N are what is copied, N > 0 bytes, where Launch is nil.
+	// Where Launch is nil, N > 0 bytes are copied from Src to Dst or, where Src is 0, Dst is filled with Value.
 	Dst, Src driver.Ptr
 	N        uint64
+	Value    byte
 }
 
 // tracked is the work that a capture has given indices to.
@@ -51,6 +54,17 @@ func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
 	return nil
 }
 
+// Fill queues a filling of n bytes with v on s, as Copy does a copy.
+func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
+	if err := s.dev.dev.Memset(dst, uint32(v), 1, n, s.handle); err != nil {
+		return s.dev.Check(err, "memory could not be set")
+	}
+	if n > 0 {
+		s.track()
+	}
+	return nil
+}
+
 // track gives the latest work of s an index, if its capture wants that. An error is kept for the end of the capture: the work itself was recorded, and who
 // is told that it failed may record it twice.
 func (s *Stream) track() {
@@ -67,7 +81,7 @@ func (s *Stream) track() {
 	}
 }
 
-// Tracked returns how many kernels and copies have an index so far, and so the index of the next one: work that is recorded between two calls has the
+// Tracked returns how many kernels, copies and fills have an index so far, and so the index of the next one: work that is recorded between two calls has the
 // indices from the first answer on, up to the second. It is 0 without CaptureSpec.Track.
 func (c *Capture) Tracked() int {
 	c.mu.Lock()
@@ -75,7 +89,7 @@ func (c *Capture) Tracked() int {
 	return len(c.tracked.nodes)
 }
 
-// Tracked returns how many kernels and copies of the graph have an index.
+// Tracked returns how many kernels, copies and fills of the graph have an index.
 func (g *Graph) Tracked() int { return len(g.tracked) }
 
 // Set makes the changes for all runs from now on. It waits for no run, may be called while others launch, change or close the graph, and allocates nothing.
@@ -116,15 +130,18 @@ func (g *Graph) change(changes []Change) error {
 		return nil
 	})
 	if err != nil {
-		return d.Check(err, fmt.Sprintf("kernel or copy %d of the graph could not be changed", changes[i].Node))
+		return d.Check(err, fmt.Sprintf("work %d of the graph could not be changed", changes[i].Node))
 	}
 	return nil
 }
 
 func (g *Graph) changeOne(t driver.Thread, c *Change) error {
 	n := g.tracked[c.Node]
-	if c.Launch != nil {
+	switch {
+	case c.Launch != nil:
 		return g.dev.dev.GraphSetLaunch(t, g.exec, n, c.Launch)
+	case c.Src == 0:
+		return g.dev.dev.GraphSetMemset(t, g.exec, n, c.Dst, uint32(c.Value), 1, c.N)
 	}
 	return g.dev.dev.GraphSetCopy(t, g.exec, n, c.Dst, c.Src, c.N)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -195,17 +196,20 @@ func TestTracked(t *testing.T) {
 	ok(t, a.s.Launch(a.add(1)))
 	ok(t, a.s.Copy(a.z, a.y, 4))
 	note()
+	ok(t, a.s.Fill(a.x, 0, 4))
+	ok(t, a.s.Fill(a.x, 0, 0))
+	note()
 	ok(t, c.JoinAll())
 	ok(t, s.Launch(a.add(1)))
 	note()
 	g, err := c.End()
 	ok(t, err)
-	if len(at) != 4 || at[0] != 0 || at[1] != 1 || at[2] != 3 || at[3] != 4 || g.Tracked() != 4 {
+	if !slices.Equal(at, []int{0, 1, 3, 4, 5}) || g.Tracked() != 5 {
 		t.Errorf("the indices are %v of %d", at, g.Tracked())
 	}
-	ok(t, a.run(g, Change{Node: 1, Launch: a.add(10)}, Change{Node: 3, Launch: a.add(100)}, Change{Node: 2, Dst: a.z, Src: a.x, N: 4}))
+	ok(t, a.run(g, Change{Node: 1, Launch: a.add(10)}, Change{Node: 4, Launch: a.add(100)}, Change{Node: 3, Dst: a.z, Value: 0x40, N: 4}))
 	a.want(t, a.y, 116)
-	a.want(t, a.z, 1)
+	a.want(t, a.z, math.Float32frombits(0x40404040))
 	ok(t, g.Dump(t.TempDir()+"/g.dot"))
 	ok(t, g.Close())
 }
@@ -230,7 +234,7 @@ func TestChangeErrors(t *testing.T) {
 	}
 	large := *a.add(9)
 	large.Grid[1] = 1 << 20
-	wrong("a launch that cannot be", a.run(a.g, Change{Node: 1, Launch: &large}), fault.System, "kernel or copy 1")
+	wrong("a launch that cannot be", a.run(a.g, Change{Node: 1, Launch: &large}), fault.System, "work 1")
 	a.want(t, a.y, 0)
 	ok(t, a.run(a.g))
 	a.want(t, a.y, 2)

@@ -13,6 +13,7 @@ var nodeTests = []test{
 	{"Shape", false, testSetShape},
 	{"Kernel", false, testSetKernel},
 	{"Copy", false, testSetCopy},
+	{"Memset", false, testSetMemset},
 	{"Pending", true, testSetPending},
 	{"PendingMany", true, testSetPendingMany},
 	{"Running", true, testSetRunning},
@@ -234,6 +235,45 @@ func testSetCopy(f *fixture) {
 	f.code(f.d.GraphSetCopy(f.th, e, 0, q, p, 4), "GraphSetCopy", driver.InvalidValue)
 }
 
+// testSetMemset changes place, value, width and length of a captured fill.
+func testSetMemset(f *fixture) {
+	const n = 256
+	s, p, q := f.stream(), f.alloc(4*n), f.alloc(4*n)
+	f.fill(p, 1, n)
+	f.fill(q, 2, n)
+	var filled, launched driver.Node
+	e := f.instantiate(f.capture(s, driver.CaptureThreadLocal, func() {
+		f.ok(f.d.Memset(p, 0, 1, 4*n, s))
+		filled = f.node(s)
+		launched = f.launchNode(f.saxpyLaunch(s, p, p, 0, n))
+	}))
+	f.ok(f.d.GraphSetMemset(f.th, e, filled, q, 0, 1, 4*64))
+	f.ok(f.d.GraphLaunch(e, s))
+	f.want(s, p, 1, n)
+	f.want(s, q, 0, 64)
+	f.want(s, q+4*64, 2, n-64)
+	f.ok(f.d.GraphSetMemset(f.th, e, filled, q+4*64, 0, 1, 4*64))
+	f.ok(f.d.GraphLaunch(e, s))
+	f.want(s, q, 0, 128)
+	f.want(s, q+4*128, 2, n-128)
+	f.ok(f.d.GraphSetMemset(f.th, e, filled, p, 0x4040, 2, 2*n)) // 0x40404040
+	f.ok(f.d.GraphLaunch(e, s))
+	f.want(s, p, math.Float32frombits(0x40404040), n)
+	f.ok(f.d.GraphSetMemset(f.th, e, filled, p, math.Float32bits(5), 4, n))
+	f.ok(f.d.GraphLaunch(e, s))
+	f.want(s, p, 5, n)
+	for _, err := range []error{
+		f.d.GraphSetMemset(f.th, e, filled, p, 0, 4, 0),
+		f.d.GraphSetMemset(f.th, e, filled, p, 0, 3, 4),
+		f.d.GraphSetMemset(f.th, e, launched, p, 0, 4, 4),
+		f.d.GraphSetMemset(f.th, e, 0, p, 0, 4, 4),
+	} {
+		f.code(err, "GraphSetMemset", driver.InvalidValue)
+	}
+	f.ok(f.d.GraphLaunch(e, s))
+	f.want(s, p, 5, n)
+}
+
 // testSetPending: a run that is queued and has not begun keeps what it was queued with.
 func testSetPending(f *fixture) {
 	a := f.adder(64)
@@ -364,6 +404,8 @@ func testSetErrors(f *fixture) {
 		{"a copy of another's", f.d.GraphSetCopy(f.th, e, b.node, a.y, a.x, 4)},
 		{"nothing of no node", f.d.GraphSetCopy(f.th, e, 0, a.y, a.x, 0)},
 		{"no token", f.d.GraphSetLaunch(nil, a.e, a.node, l)},
+		{"a kernel as a fill", f.d.GraphSetMemset(f.th, a.e, a.node, a.y, 0, 4, 4)},
+		{"a fill, without token", f.d.GraphSetMemset(nil, e, filled, a.y, 0, 4, 4)},
 		{"a copy, without token", f.d.GraphSetCopy(nil, a.e, a.node, a.y, a.x, 4)},
 	} {
 		if c.err == nil {
@@ -452,10 +494,12 @@ func testSetAllocs(f *fixture) {
 	a := f.adder(128)
 	l := f.saxpyLaunch(0, a.x, a.y, 0, a.n)
 	s, p := f.stream(), f.alloc(1024)
-	var copied driver.Node
+	var copied, filled driver.Node
 	e := f.instantiate(f.capture(s, driver.CaptureThreadLocal, func() {
 		f.ok(f.d.CopyDtoD(p, p+512, 512, s))
 		copied = f.node(s)
+		f.ok(f.d.Memset(p, 0, 1, 512, s))
+		filled = f.node(s)
 	}))
 	f.allocs(a.s, func() error { return f.d.GraphSetLaunch(f.th, a.e, a.node, l) })
 	f.allocs(a.s, func() error {
@@ -464,5 +508,6 @@ func testSetAllocs(f *fixture) {
 		}
 		return f.d.GraphLaunch(a.e, a.s)
 	})
+	f.allocs(s, func() error { return f.d.GraphSetMemset(f.th, e, filled, p, 0, 4, 100) })
 	f.allocs(s, func() error { return f.d.GraphSetCopy(f.th, e, copied, p+512, p, 512) })
 }

@@ -397,6 +397,14 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 	return d.Device.GraphSetCopy(t, e, n, dst, src, bytes)
 }
 
+// GraphSetMemset may fail with InvalidValue or a device fault.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	if err := d.fail("GraphSetMemset"); err != nil {
+		return err
+	}
+	return d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
+}
+
 // GraphDestroy never fails by injection.
 func (d *Device) GraphDestroy(t driver.Thread, g driver.Graph) error {
 	return d.note(d.Device.GraphDestroy(t, g), func(l *Live) { l.Graphs-- })

@@ -37,6 +37,7 @@ var codes = map[string][]driver.Code{
 	"GraphLaunch":       {driver.IllegalAddress},
 	"GraphSetLaunch":    {driver.InvalidValue, driver.LaunchOutOfResources, driver.IllegalAddress},
 	"GraphSetCopy":      {driver.InvalidValue, driver.IllegalAddress},
+	"GraphSetMemset":    {driver.InvalidValue, driver.IllegalAddress},
 	"GraphDot":          {driver.OperatingSystem},
 	"LoadModule":        {driver.InvalidPTX, driver.NoBinaryForGPU},
 	"Function":          {driver.NotFound},

@@ -154,9 +154,11 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 	kernel, named := d.CaptureNode(s)
 	copied := d.CopyDtoD(p, p+1024, 512, s)
 	move, namedToo := d.CaptureNode(s)
+	filled := d.Memset(p, 0, 1, 16, s)
+	fill, namedLast := d.CaptureNode(s)
 	_, _, asked := d.CaptureInfo(s)
 	g, err := d.CaptureEnd(t, s)
-	if err := errors.Join(launched, named, copied, namedToo, asked, err); err != nil {
+	if err := errors.Join(launched, named, copied, namedToo, filled, namedLast, asked, err); err != nil {
 		if g != 0 {
 			d.GraphDestroy(t, g)
 		}
@@ -178,6 +180,9 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 		return err
 	}
 	if err := d.GraphSetCopy(t, x, move, p+1024, p, 512); err != nil {
+		return err
+	}
+	if err := d.GraphSetMemset(t, x, fill, p, 1, 4, 2); err != nil {
 		return err
 	}
 	return d.GraphLaunch(x, s)

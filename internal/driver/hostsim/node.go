@@ -122,3 +122,21 @@ func (d *device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 	d.change(x, i, &op{kind: opCopyDtoD, dst: dst, src: src, n: bytes})
 	return nil
 }
+
+// GraphSetMemset makes later launches of e fill count elements at dst in node n.
+func (d *device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	const call = "GraphSetMemset"
+	x, i, err := d.nodeOf(call, t, e, n, opMemset)
+	if err != nil {
+		return err
+	}
+	if count == 0 {
+		return d.refuse(call, driver.InvalidValue, "a node fills at least one element")
+	}
+	o, err := d.filling(call, dst, v, width, count)
+	if err != nil {
+		return err
+	}
+	d.change(x, i, &o)
+	return nil
+}

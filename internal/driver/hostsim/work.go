@@ -235,20 +235,30 @@ func (d *device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	if err != nil {
 		return err
 	}
-	if width != 1 && width != 2 && width != 4 {
-		return d.refuse(call, driver.InvalidValue, "the width must be 1, 2 or 4")
-	}
-	if n == 0 {
+	o, err := d.filling(call, dst, v, width, n)
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
 		d.m.mu.Unlock()
 		return nil
 	}
-	if uint64(dst)%uint64(width) != 0 {
-		return d.refuse(call, driver.InvalidValue, "the address must be a multiple of the width")
+	return d.submit(call, st, &o)
+}
+
+// filling returns a memset as an operation, which of no elements may be anywhere. mu is held, and left on error.
+func (d *device) filling(call string, dst driver.Ptr, v uint32, width int, n uint64) (op, error) {
+	switch {
+	case width != 1 && width != 2 && width != 4:
+		return op{}, d.refuse(call, driver.InvalidValue, "the width must be 1, 2 or 4")
+	case n == 0:
+		return op{}, nil
+	case uint64(dst)%uint64(width) != 0:
+		return op{}, d.refuse(call, driver.InvalidValue, "the address must be a multiple of the width")
+	case n > 1<<60 || d.mem.bytes(dst, n*uint64(width)) == nil:
+		return op{}, d.stray(call, true, dst, n*uint64(width))
 	}
-	if n > 1<<60 || d.mem.bytes(dst, n*uint64(width)) == nil {
-		return d.stray(call, true, dst, n*uint64(width))
-	}
-	return d.submit(call, st, &op{kind: opMemset, dst: dst, value: v, width: uint8(width), n: n})
+	return op{kind: opMemset, dst: dst, value: v, width: uint8(width), n: n}, nil
 }
 
 // Callback runs a registered function when s gets there.

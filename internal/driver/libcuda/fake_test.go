@@ -250,6 +250,7 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		f.read(a[2], 72)
 		return f.extra(uintptr(binary.NativeEndian.Uint64(f.node[48:])))
 	},
+	procGraphExecSetMemset:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 40); return 0 },
 	procGraphExecSetMemcpy:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 200); return 0 },
 	procExchangeCaptureMode:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
 	procDeviceGetDefaultMemPool: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uintptr(0x900)); return 0 },

@@ -74,6 +74,7 @@ func contractCalls() []contractCall {
 		work("GraphLaunch", func(d *Device) error { return d.GraphLaunch(1, 2) }),
 		one("GraphSetLaunch", func(d *Device, t driver.Thread) error { return d.GraphSetLaunch(t, 1, 1, &driver.Launch{}) }),
 		one("GraphSetCopy", func(d *Device, t driver.Thread) error { return d.GraphSetCopy(t, 1, 1, 1, 2, 3) }),
+		one("GraphSetMemset", func(d *Device, t driver.Thread) error { return d.GraphSetMemset(t, 1, 1, 1, 2, 4, 3) }),
 		free("GraphDestroy", func(d *Device, t driver.Thread) error { return d.GraphDestroy(t, 1) }),
 		free("GraphExecDestroy", func(d *Device, t driver.Thread) error { return d.GraphExecDestroy(t, 1) }),
 		one("GraphDot", func(d *Device, t driver.Thread) error { return d.GraphDot(t, 1, "x") }),

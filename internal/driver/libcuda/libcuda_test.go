@@ -481,6 +481,7 @@ func TestHotCallsAllocateNothing(t *testing.T) {
 		"GraphSet": func() {
 			d.GraphSetLaunch(th, 1, 2, l)
 			d.GraphSetCopy(th, 1, 2, 3, 4, 5)
+			d.GraphSetMemset(th, 1, 2, 3, 4, 4, 5)
 		},
 		"MemAlloc and MemFree": func() {
 			p, _ := d.MemAlloc(th, 512)

@@ -40,10 +40,18 @@ type memcpyParams struct {
 	width, height, depth uintptr
 }
 
+// memsetParams is cuda.h's CUDA_MEMSET_NODE_PARAMS, 40 bytes. Width is in elements; one row has no pitch.
+type memsetParams struct {
+	dst, pitch         uintptr
+	value, elementSize uint32
+	width, height      uintptr
+}
+
 // nodeParams is memory on the heap that the driver reads a node's parameters from.
 type nodeParams struct {
 	kernel kernelNodeParams
 	memcpy memcpyParams
+	memset memsetParams
 }
 
 var nodeParamsPool = sync.Pool{New: func() any { return new(nodeParams) }}
@@ -110,4 +118,24 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 	p.memcpy = memcpyParams{src: row, dst: row, width: uintptr(bytes), height: 1, depth: 1}
 	p.memcpy.src.device, p.memcpy.dst.device = uintptr(src), uintptr(dst)
 	return d.do(call, procGraphExecSetMemcpy, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memcpy)), d.ctx)
+}
+
+// GraphSetMemset makes later launches of e fill count elements at dst in node n.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	const call = "GraphSetMemset"
+	if _, err := d.token(call, t); err != nil {
+		return err
+	}
+	switch {
+	case n == 0:
+		return noNode(call)
+	case width != 1 && width != 2 && width != 4:
+		return badWidth(call, width)
+	case count == 0:
+		return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "a node fills at least one element"}
+	}
+	p := nodeParamsPool.Get().(*nodeParams)
+	defer nodeParamsPool.Put(p)
+	p.memset = memsetParams{dst: uintptr(dst), value: v & (1<<(8*width) - 1), elementSize: uint32(width), width: uintptr(count), height: 1}
+	return d.do(call, procGraphExecSetMemset, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memset)), d.ctx)
 }

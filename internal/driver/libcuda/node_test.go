@@ -87,6 +87,19 @@ func TestNodeParams(t *testing.T) {
 	if !bytes.Equal(f.node, make([]byte, 200)) {
 		t.Errorf("other fields are set: %x", f.node)
 	}
+
+	for width, value := range map[int]uint32{1: 4, 2: 0x304, 4: 0x1020304} {
+		if err := d.GraphSetMemset(th, 20, 30, 0xd00, 0x1020304, width, 99); err != nil {
+			t.Fatal(err)
+		}
+		if a := f.args[procGraphExecSetMemset]; a[0] != 20 || a[1] != 30 || a[3] != fakeContext {
+			t.Errorf("arguments %v", a[:4])
+		}
+		// dst, pitch, value, elementSize, width, height
+		if word(0) != 0xd00 || word(8) != 0 || half(16) != value || half(20) != uint32(width) || word(24) != 99 || word(32) != 1 {
+			t.Errorf("width %d: parameters %x", width, f.node)
+		}
+	}
 }
 
 // What the driver would follow or silently take is refused, and what it refuses is an error of the call.
@@ -100,7 +113,10 @@ func TestNodeErrors(t *testing.T) {
 	wantError(t, d.GraphSetLaunch(th, 1, 0, l), "GraphSetLaunch", driver.InvalidValue, "CaptureNode")
 	wantError(t, d.GraphSetCopy(th, 1, 0, 1, 2, 3), "GraphSetCopy", driver.InvalidValue, "CaptureNode")
 	wantError(t, d.GraphSetCopy(th, 1, 2, 1, 2, 0), "GraphSetCopy", driver.InvalidValue, "at least one")
-	if f.count[procGraphExecSetKernel]+f.count[procGraphExecSetMemcpy] != 0 {
+	wantError(t, d.GraphSetMemset(th, 1, 0, 1, 2, 4, 3), "GraphSetMemset", driver.InvalidValue, "CaptureNode")
+	wantError(t, d.GraphSetMemset(th, 1, 2, 1, 2, 4, 0), "GraphSetMemset", driver.InvalidValue, "at least one")
+	wantError(t, d.GraphSetMemset(th, 1, 2, 1, 2, 3, 1), "GraphSetMemset", driver.InvalidValue, "1, 2 or 4")
+	if f.count[procGraphExecSetKernel]+f.count[procGraphExecSetMemcpy]+f.count[procGraphExecSetMemset] != 0 {
 		t.Error("a call that is refused reached the driver")
 	}
 	f.fail[procGraphExecSetKernel], f.fail[procGraphExecSetMemcpy] = driver.InvalidValue, driver.NotSupported

@@ -75,6 +75,7 @@ const (
 	procGraphLaunch
 	procGraphExecSetKernel
 	procGraphExecSetMemcpy
+	procGraphExecSetMemset
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
@@ -165,6 +166,7 @@ var procTable = [numProcs]struct {
 	procGraphLaunch:             {"cuGraphLaunch", 0, "run a graph"},
 	procGraphExecSetKernel:      {"cuGraphExecKernelNodeSetParams", 0, "change a kernel of an executable graph"},
 	procGraphExecSetMemcpy:      {"cuGraphExecMemcpyNodeSetParams", 0, "change a copy of an executable graph"},
+	procGraphExecSetMemset:      {"cuGraphExecMemsetNodeSetParams", 0, "change a fill of an executable graph"},
 	procGraphDestroy:            {"cuGraphDestroy", 0, "give a graph back"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "give an executable graph back"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "draw a graph"},

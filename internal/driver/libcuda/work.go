@@ -91,10 +91,15 @@ func (d *Device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	case 4:
 		p = procMemsetD32
 	default:
-		return &driver.Error{Call: "Memset", Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
+		return badWidth("Memset", width)
 	}
 	if n == 0 {
 		return nil
 	}
 	return d.move("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
+}
+
+// badWidth is the error of a fill whose elements have no size that there is.
+func badWidth(call string, width int) error {
+	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
 }

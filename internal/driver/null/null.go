@@ -269,6 +269,11 @@ func (d *Device) GraphSetCopy(driver.Thread, driver.GraphExec, driver.Node, driv
 	return nil
 }
 
+// GraphSetMemset returns nil.
+func (d *Device) GraphSetMemset(driver.Thread, driver.GraphExec, driver.Node, driver.Ptr, uint32, int, uint64) error {
+	return nil
+}
+
 // GraphDestroy returns nil.
 func (d *Device) GraphDestroy(driver.Thread, driver.Graph) error { return nil }
 

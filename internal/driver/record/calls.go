@@ -400,6 +400,15 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 	return err
 }
 
+// GraphSetMemset is recorded with its arguments.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	err := d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
+	d.add("GraphSetMemset", err, func() string {
+		return fmt.Sprintf("%s, %s, %s, %#x, width %d, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.ptr(dst), v, width, count)
+	})
+	return err
+}
+
 // GraphDestroy is recorded with the graph.
 func (d *Device) GraphDestroy(t driver.Thread, g driver.Graph) error {
 	err := d.Device.GraphDestroy(t, g)

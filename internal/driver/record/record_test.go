@@ -152,6 +152,9 @@ func recordGraph(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *
 	ok(d.CopyDtoD(q, p, 512, s))
 	move, err := d.CaptureNode(s)
 	ok(err)
+	ok(d.Memset(q, 0, 1, 16, s))
+	fill, err := d.CaptureNode(s)
+	ok(err)
 	g, err := d.CaptureEnd(th, s)
 	ok(err)
 	_, err = d.CaptureExchangeMode(th, old)
@@ -164,6 +167,7 @@ func recordGraph(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *
 	l.Shared = 32
 	ok(d.GraphSetLaunch(th, x, kernel, l))
 	ok(d.GraphSetCopy(th, x, move, q, p+16, 8))
+	ok(d.GraphSetMemset(th, x, fill, q, 0xff, 2, 8))
 	ok(d.GraphDestroy(th, g))
 	ok(d.GraphLaunch(x, s))
 	return x
