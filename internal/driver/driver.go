@@ -324,7 +324,8 @@ type Graphs interface {
 	GraphLaunch(e GraphExec, s Stream) error
 	// GraphSetLaunch makes later launches of e run l in place of the kernel that its node n was captured as: arguments, grid, block, shared
 	// memory, Origin, and another kernel of the device too; l.Stream means nothing. Args are copied. Launches that were queued before, running
-	// or not, are not disturbed. It waits for nothing. n is of the graph that e was made from, which must not have been destroyed. Codes:
+	// or not, are not disturbed. It waits for nothing. GraphLaunch and the GraphSet calls for one executable are made one at a time, by
+	// whichever threads. n is of the graph that e was made from, which must not have been destroyed. Codes:
 	// those of Launch, and InvalidValue (n is no kernel, of another graph, or its graph was destroyed).
 	GraphSetLaunch(t Thread, e GraphExec, n Node, l *Launch) error
 	// GraphSetCopy does the same for a node that CopyDtoD was captured as: from then on it copies bytes from src to dst, at least one.
