@@ -150,8 +150,7 @@ func (f *frame) hand() error {
 		f.held = true
 		return nil
 	}
-	st := f.x.m.stream
-	return st.Device().Check(st.Device().Driver().Launch(f.dl), "the kernel could not be launched")
+	return f.x.m.stream.Launch(f.dl)
 }
 
 // waiting is where the frame's calls wait.
@@ -283,15 +282,14 @@ func (c *change) handOver() error {
 
 // do calls the driver; args holds the launches' arguments.
 func (d *driverCall) do(args []byte) error {
-	dev := d.st.Device()
 	switch d.kind {
 	case callCopy:
-		return dev.Check(dev.Driver().CopyDtoD(d.dst, d.src, uint64(d.n), d.st.Handle()), "the copy could not be queued")
+		return d.st.Copy(d.dst, d.src, uint64(d.n))
 	case callFill:
-		return dev.Check(dev.Driver().Memset(d.dst, uint32(d.value), 1, uint64(d.n), d.st.Handle()), "memory could not be set")
+		return d.st.Fill(d.dst, d.value, uint64(d.n))
 	}
 	d.launch.Args = args[d.from:d.to]
-	return dev.Check(dev.Driver().Launch(&d.launch), "the kernel could not be launched")
+	return d.st.Launch(&d.launch)
 }
 
 // count counts a change of what the storage holds.

@@ -298,25 +298,40 @@ type Capture interface {
 	CaptureEnd(t Thread, s Stream) (Graph, error)
 	// CaptureInfo returns s's state and the id of its capture (0 if none). Legal anywhere, needs no token.
 	CaptureInfo(s Stream) (CaptureStatus, uint64, error)
+	// CaptureNode returns the node that the work queued on s last has become, for the Set methods of Graphs; asked at once, before s
+	// waits for an event. Legal anywhere, needs no token. Codes: IllegalState (s is not captured, or has no work yet, or has waited since),
+	// StreamCaptureInvalidated.
+	CaptureNode(s Stream) (Node, error)
 	// CaptureExchangeMode sets the thread's own mode, which decides what it may call while others capture, and returns the old one.
 	CaptureExchangeMode(t Thread, mode CaptureMode) (CaptureMode, error)
 }
 
-// Graph is recorded work; GraphExec is its executable form.
+// Graph is recorded work; GraphExec is its executable form. Node is one piece of a graph's work; it goes with the graph.
 type (
 	Graph     uintptr
 	GraphExec uintptr
+	Node      uintptr
 )
 
 // Graphs runs recorded work.
 type Graphs interface {
 	// GraphNodes returns the number of nodes.
 	GraphNodes(g Graph) (int, error)
-	// GraphInstantiate makes an executable graph. The source may be destroyed after it. Codes: OutOfMemory.
+	// GraphInstantiate makes an executable graph. The source may be destroyed after it, and its nodes go with it. Codes: OutOfMemory.
 	GraphInstantiate(t Thread, g Graph) (GraphExec, error)
 	// GraphLaunch queues one run on s. Stream-ordered; launches of one GraphExec run one after the other. It cannot be captured: on a
 	// capturing stream it fails with StreamCaptureUnsupported, which invalidates the capture.
 	GraphLaunch(e GraphExec, s Stream) error
+	// GraphSetLaunch makes later launches of e run l in place of the kernel that its node n was captured as: arguments, grid, block, shared
+	// memory, Origin, and another kernel of the device too; l.Stream means nothing. Args are copied. Launches that were queued before, running
+	// or not, are not disturbed. It waits for nothing. GraphLaunch and the GraphSet calls for one executable are made one at a time, by
+	// whichever threads. n is of the graph that e was made from, which must not have been destroyed. Codes:
+	// those of Launch, and InvalidValue (n is no kernel, of another graph, or its graph was destroyed).
+	GraphSetLaunch(t Thread, e GraphExec, n Node, l *Launch) error
+	// GraphSetCopy does the same for a node that CopyDtoD was captured as: from then on it copies bytes from src to dst, at least one.
+	GraphSetCopy(t Thread, e GraphExec, n Node, dst, src Ptr, bytes uint64) error
+	// GraphSetMemset does it for a node that Memset was captured as: from then on it fills count elements, at least one, as Memset does.
+	GraphSetMemset(t Thread, e GraphExec, n Node, dst Ptr, v uint32, width int, count uint64) error
 	// GraphDestroy and GraphExecDestroy release the handles; a running launch completes.
 	GraphDestroy(t Thread, g Graph) error
 	// GraphExecDestroy releases the executable.

@@ -34,6 +34,9 @@ type CaptureSpec struct {
 	Mode CaptureMode
 	// Source keeps the graph as it was recorded, for Dump.
 	Source bool
+	// Track gives each kernel, copy and fill that is recorded by Stream.Launch, Copy and Fill an index, by which runs of the graph can have other
+	// arguments: see Change. It keeps the graph as it was recorded, too.
+	Track bool
 	// At is the file and line of the capture, for errors of others.
 	At string
 }
@@ -50,6 +53,7 @@ type Capture struct {
 	mu      sync.Mutex
 	streams []*Stream
 	ended   bool
+	tracked tracked // under mu
 	// waited remembers up to which captured operation a stream waits for another one.
 	waited map[[2]int]uint64
 }
@@ -60,8 +64,10 @@ type Graph struct {
 	exec   driver.GraphExec
 	source driver.Graph // 0 unless it was to be kept
 	pool   alloc.PoolID
-	shared *graphPool // whose mu guards exec and source
+	shared *graphPool // whose mu guards exec and source, and is held while work of tracked is changed
 	nodes  int
+	// tracked are the nodes of the work that the capture has tracked; they live as long as source.
+	tracked []driver.Node
 }
 
 // graphPool orders the runs of graphs that share a pool: what one run leaves in the memory the next one may overwrite.
@@ -365,11 +371,14 @@ func (c *Capture) End() (*Graph, error) {
 	if err != nil {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
-	out := &Graph{dev: d, pool: c.spec.Pool}
-	if out.nodes, err = d.dev.GraphNodes(g); err == nil {
+	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes}
+	if err = c.tracked.err; err == nil {
+		out.nodes, err = d.dev.GraphNodes(g)
+	}
+	if err == nil {
 		out.exec, err = d.dev.GraphInstantiate(c.thread, g)
 	}
-	if err == nil && c.spec.Source {
+	if err == nil && (c.spec.Source || c.spec.Track) {
 		out.source = g
 	} else {
 		err = errors.Join(err, d.dev.GraphDestroy(c.thread, g))
@@ -388,8 +397,9 @@ func (c *Capture) End() (*Graph, error) {
 }
 
 // Launch queues one run on s, whose turn the caller has for operation seq. If ordered, it waits for the latest run of a graph of the same pool on another
-// stream.
-func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
+// stream. The changes are for this run and those after it; nobody else's come between them and the run. On error nothing runs, and some changes may have
+// been made.
+func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	p := g.shared
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -400,6 +410,9 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool) error {
 		if err := s.WaitFor(p.last, p.seq); err != nil {
 			return err
 		}
+	}
+	if err := g.change(changes); err != nil {
+		return err
 	}
 	if err := g.dev.dev.GraphLaunch(g.exec, s.handle); err != nil {
 		return g.dev.Check(err, "the graph could not be launched")

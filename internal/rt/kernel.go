@@ -68,15 +68,29 @@ func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err
 		return f, err
 	}
 	defer d.leave(t)
+	err = d.relaxed(t, func() (err error) {
+		f, err = d.loadBy(t, p, text, shared)
+		return err
+	})
+	return f, err
+}
+
+// relaxed calls f, which may then do what captures forbid to a thread.
+func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	old, err := d.dev.CaptureExchangeMode(t, driver.CaptureRelaxed)
 	if err != nil {
-		return f, err
+		return err
 	}
 	defer func() {
 		if _, e := d.dev.CaptureExchangeMode(t, old); err == nil {
 			err = e
 		}
 	}()
+	return f()
+}
+
+// loadBy is loadImage by a thread.
+func (d *Device) loadBy(t driver.Thread, p *kir.Program, text []byte, shared int) (f Func, err error) {
 	m, err := d.dev.LoadModule(t, text)
 	if err != nil {
 		return f, err

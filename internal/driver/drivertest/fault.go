@@ -69,7 +69,8 @@ func (f *fixture) runFault(p faultProgram) {
 	s, other, e := f.stream(), f.stream(), f.event(false)
 	mem, host := f.alloc(4096), f.host(512)
 	l := f.saxpyLaunch(other, mem, mem, 0, 1)
-	g := f.capture(other, driver.CaptureThreadLocal, func() { f.ok(d.Launch(l)) })
+	var n driver.Node
+	g := f.capture(other, driver.CaptureThreadLocal, func() { n = f.launchNode(l) })
 	x := f.instantiate(g)
 	f.fn("illegal")
 	f.fn("assert")
@@ -123,6 +124,10 @@ func (f *fixture) runFault(p faultProgram) {
 		{"CaptureBegin", func() error { return d.CaptureBegin(th, other, driver.CaptureThreadLocal) }},
 		{"GraphInstantiate", func() error { _, err := d.GraphInstantiate(th, g); return err }},
 		{"GraphLaunch", func() error { return d.GraphLaunch(x, other) }},
+		{"CaptureNode", func() error { _, err := d.CaptureNode(other); return err }},
+		{"GraphSetLaunch", func() error { return d.GraphSetLaunch(th, x, n, l) }},
+		{"GraphSetMemset", func() error { return d.GraphSetMemset(th, x, n, mem, 0, 4, 4) }},
+		{"GraphSetCopy", func() error { return d.GraphSetCopy(th, x, n, mem, mem+512, 4) }},
 		{"LoadModule", func() error { _, err := d.LoadModule(th, f.s.k.Spin); return err }},
 		{"Function", func() error { _, err := d.Function(th, mod, "saxpy"); return err }},
 	}

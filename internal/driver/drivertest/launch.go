@@ -25,6 +25,7 @@ var allocsTests = []test{
 	{"LaunchRecordWait", false, testHotAllocs},
 	{"CopyMemset", false, testCopyAllocs},
 	{"GraphLaunch", false, testGraphAllocs},
+	{"GraphSet", false, testSetAllocs},
 }
 
 func testBadImage(f *fixture) {

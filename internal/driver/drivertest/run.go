@@ -66,6 +66,7 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 		{"Callback", callbackTests},
 		{"Capture", captureTests},
 		{"Graph", graphTests},
+		{"Node", nodeTests},
 		{"Allocs", allocsTests},
 		{"Order", orderTests},
 	}

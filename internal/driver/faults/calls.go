@@ -343,6 +343,14 @@ func (d *Device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, err
 	return d.Device.CaptureInfo(s)
 }
 
+// CaptureNode may fail with StreamCaptureInvalidated.
+func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
+	if err := d.fail("CaptureNode"); err != nil {
+		return 0, err
+	}
+	return d.Device.CaptureNode(s)
+}
+
 // CaptureExchangeMode passes the call on, even after a device fault: a thread must be able to restore its mode.
 func (d *Device) CaptureExchangeMode(t driver.Thread, mode driver.CaptureMode) (driver.CaptureMode, error) {
 	return d.Device.CaptureExchangeMode(t, mode)
@@ -371,6 +379,30 @@ func (d *Device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
 		return err
 	}
 	return d.Device.GraphLaunch(e, s)
+}
+
+// GraphSetLaunch may fail with InvalidValue, LaunchOutOfResources or a device fault.
+func (d *Device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.Node, l *driver.Launch) error {
+	if err := d.fail("GraphSetLaunch"); err != nil {
+		return err
+	}
+	return d.Device.GraphSetLaunch(t, e, n, l)
+}
+
+// GraphSetCopy may fail with InvalidValue or a device fault.
+func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node, dst, src driver.Ptr, bytes uint64) error {
+	if err := d.fail("GraphSetCopy"); err != nil {
+		return err
+	}
+	return d.Device.GraphSetCopy(t, e, n, dst, src, bytes)
+}
+
+// GraphSetMemset may fail with InvalidValue or a device fault.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	if err := d.fail("GraphSetMemset"); err != nil {
+		return err
+	}
+	return d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
 }
 
 // GraphDestroy never fails by injection.

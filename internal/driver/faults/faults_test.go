@@ -101,7 +101,7 @@ func program(d driver.Device) (err error) {
 		func() error { _, err := d.EventQuery(t, events[1]); return err },
 		func() error { return d.EventSynchronize(t, events[1]) },
 		func() error { _, err := d.EventElapsed(t, events[0], events[1]); return err },
-		func() error { return graphProgram(d, t, s, l) },
+		func() error { return graphProgram(d, t, s, l, p) },
 		func() error { return d.Synchronize(t) },
 	} {
 		if err := call(); err != nil {
@@ -140,8 +140,8 @@ func memoryProgram(d driver.Device, t driver.Thread, s driver.Stream) (err error
 	return d.PoolTrim(t, 0)
 }
 
-// graphProgram captures and runs a graph.
-func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.Launch) error {
+// graphProgram captures, changes and runs a graph.
+func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.Launch, p driver.Ptr) error {
 	old, err := d.CaptureExchangeMode(t, driver.CaptureThreadLocal)
 	if err != nil {
 		return err
@@ -151,9 +151,14 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 		return err
 	}
 	launched := d.Launch(l)
+	kernel, named := d.CaptureNode(s)
+	copied := d.CopyDtoD(p, p+1024, 512, s)
+	move, namedToo := d.CaptureNode(s)
+	filled := d.Memset(p, 0, 1, 16, s)
+	fill, namedLast := d.CaptureNode(s)
 	_, _, asked := d.CaptureInfo(s)
 	g, err := d.CaptureEnd(t, s)
-	if err := errors.Join(launched, asked, err); err != nil {
+	if err := errors.Join(launched, named, copied, namedToo, filled, namedLast, asked, err); err != nil {
 		if g != 0 {
 			d.GraphDestroy(t, g)
 		}
@@ -171,6 +176,15 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 		return err
 	}
 	defer d.GraphExecDestroy(t, x)
+	if err := d.GraphSetLaunch(t, x, kernel, l); err != nil {
+		return err
+	}
+	if err := d.GraphSetCopy(t, x, move, p+1024, p, 512); err != nil {
+		return err
+	}
+	if err := d.GraphSetMemset(t, x, fill, p, 1, 4, 2); err != nil {
+		return err
+	}
 	return d.GraphLaunch(x, s)
 }
 

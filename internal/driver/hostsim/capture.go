@@ -200,7 +200,7 @@ func (d *device) CaptureEnd(t driver.Thread, s driver.Stream) (driver.Graph, err
 		c.memory.release()
 		return 0, fail(call, code, "")
 	}
-	return driver.Graph(d.graphs.add(&graph{nodes: c.nodes, memory: c.memory})), nil
+	return driver.Graph(d.graphs.add(&graph{id: c.id, nodes: c.nodes, memory: c.memory})), nil
 }
 
 // joined reports whether the origin comes after every captured node.
@@ -239,6 +239,27 @@ func (d *device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, err
 		return driver.CaptureInvalidated, 0, nil
 	}
 	return driver.CaptureActive, st.cap.id, nil
+}
+
+// CaptureNode returns the node that the latest work of s has become: the only one that its next work comes after.
+func (d *device) CaptureNode(s driver.Stream) (driver.Node, error) {
+	const call = "CaptureNode"
+	if err := d.lock(call); err != nil {
+		return 0, err
+	}
+	defer d.m.mu.Unlock()
+	st := d.stream(s)
+	switch {
+	case st == nil:
+		return 0, fail(call, driver.InvalidHandle, "")
+	case st.cap == nil:
+		return 0, fail(call, driver.IllegalState, "the stream is not being captured")
+	case st.cap.invalid:
+		return 0, fail(call, driver.StreamCaptureInvalidated, "")
+	case len(st.deps) != 1:
+		return 0, fail(call, driver.IllegalState, "the stream has no work yet, or has waited since")
+	}
+	return nodeHandle(st.cap.id, st.deps[0]), nil
 }
 
 // CaptureExchangeMode sets the thread's own mode and returns the old one.

@@ -12,14 +12,18 @@ import (
 
 // graph is recorded work.
 type graph struct {
+	id     uint64 // its capture's
 	nodes  []node
 	memory *graphMemory
+	gone   bool // the handle was released, and its nodes with it
 }
 
 // graphExec is a graph made ready to run: its nodes, and the state of its one run, under the machine's mu.
 // Launches are numbered and run in that order, one after the other.
 type graphExec struct {
+	source    *graph
 	nodes     []execNode
+	changes   changes
 	memory    *graphMemory
 	callbacks int          // host nodes
 	issued    uint64       // launches queued
@@ -43,8 +47,9 @@ type execNode struct {
 	next []int32
 }
 
-// start begins a run at the device time at.
-func (e *graphExec) start(at int64) {
+// start begins the run of a launch at the device time at.
+func (e *graphExec) start(ticket uint64, at int64) {
+	e.changes.apply(e.nodes, ticket)
 	e.left, e.heard, e.end = len(e.nodes), 0, at
 	e.ready = e.ready[:0]
 	for i := range e.nodes {
@@ -104,9 +109,16 @@ func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 		return 0, fail("GraphInstantiate", driver.InvalidHandle, "")
 	}
 	n := len(gr.nodes)
-	e := &graphExec{nodes: make([]execNode, n), memory: gr.memory.retain(), need: make([]int32, n), at: make([]int64, n)}
+	e := &graphExec{source: gr, nodes: make([]execNode, n), memory: gr.memory.retain(), need: make([]int32, n), at: make([]int64, n)}
+	room := 0
+	for _, node := range gr.nodes {
+		room += len(node.op.args)
+	}
+	args := make([]byte, 0, room) // its own, which changes may overwrite
 	for i, node := range gr.nodes {
 		e.nodes[i].op, e.nodes[i].need = node.op, int32(len(node.deps))
+		args = append(args, node.op.args...)
+		e.nodes[i].op.args = args[len(args)-len(node.op.args) : len(args) : len(args)]
 		for _, k := range node.deps {
 			e.nodes[k].next = append(e.nodes[k].next, int32(i))
 		}
@@ -154,6 +166,7 @@ func (d *device) GraphDestroy(t driver.Thread, g driver.Graph) error {
 	if gr == nil {
 		return fail("GraphDestroy", driver.InvalidHandle, "")
 	}
+	gr.gone = true
 	gr.memory.release()
 	return nil
 }

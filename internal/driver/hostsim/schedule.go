@@ -173,7 +173,7 @@ func (m *machine) run(limit int64) bool {
 		s.inherits(o.rec.failure)
 		m.finish(c, at)
 	case opGraph:
-		o.exec.start(at + m.cost(launchCost))
+		o.exec.start(o.ticket, at+m.cost(launchCost))
 		s.graph = o.exec
 		if len(o.exec.nodes) == 0 {
 			m.finishGraph(s)

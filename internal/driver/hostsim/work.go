@@ -126,17 +126,26 @@ func (d *device) Launch(l *driver.Launch) error {
 	if err != nil {
 		return err
 	}
+	o, err := d.kernel(call, l)
+	if err != nil {
+		return err
+	}
+	return d.submit(call, s, &o)
+}
+
+// kernel returns a launch as an operation. mu is held, and left on error.
+func (d *device) kernel(call string, l *driver.Launch) (op, error) {
 	fn := d.funcs.get(uintptr(l.Func))
 	if fn == nil {
-		return d.refuse(call, driver.InvalidHandle, "no such function")
+		return op{}, d.refuse(call, driver.InvalidHandle, "no such function")
 	}
 	if why := d.checkLaunch(fn, l); why != "" {
-		return d.refuse(call, driver.InvalidValue, why)
+		return op{}, d.refuse(call, driver.InvalidValue, why)
 	}
 	if threads := int(l.Block[0] * l.Block[1] * l.Block[2]); threads > fn.info.MaxThreads {
-		return d.refuse(call, driver.LaunchOutOfResources, "the block has more threads than the kernel's registers allow")
+		return op{}, d.refuse(call, driver.LaunchOutOfResources, "the block has more threads than the kernel's registers allow")
 	}
-	return d.submit(call, s, &op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args, origin: l.Origin})
+	return op{kind: opKernel, fn: fn, grid: l.Grid, block: l.Block, shared: l.Shared, args: l.Args, origin: l.Origin}, nil
 }
 
 // checkLaunch returns what is wrong with a launch's shape, or "".
@@ -226,20 +235,30 @@ func (d *device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	if err != nil {
 		return err
 	}
-	if width != 1 && width != 2 && width != 4 {
-		return d.refuse(call, driver.InvalidValue, "the width must be 1, 2 or 4")
-	}
-	if n == 0 {
+	o, err := d.filling(call, dst, v, width, n)
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
 		d.m.mu.Unlock()
 		return nil
 	}
-	if uint64(dst)%uint64(width) != 0 {
-		return d.refuse(call, driver.InvalidValue, "the address must be a multiple of the width")
+	return d.submit(call, st, &o)
+}
+
+// filling returns a memset as an operation, which of no elements may be anywhere. mu is held, and left on error.
+func (d *device) filling(call string, dst driver.Ptr, v uint32, width int, n uint64) (op, error) {
+	switch {
+	case width != 1 && width != 2 && width != 4:
+		return op{}, d.refuse(call, driver.InvalidValue, "the width must be 1, 2 or 4")
+	case n == 0:
+		return op{}, nil
+	case uint64(dst)%uint64(width) != 0:
+		return op{}, d.refuse(call, driver.InvalidValue, "the address must be a multiple of the width")
+	case n > 1<<60 || d.mem.bytes(dst, n*uint64(width)) == nil:
+		return op{}, d.stray(call, true, dst, n*uint64(width))
 	}
-	if n > 1<<60 || d.mem.bytes(dst, n*uint64(width)) == nil {
-		return d.stray(call, true, dst, n*uint64(width))
-	}
-	return d.submit(call, st, &op{kind: opMemset, dst: dst, value: v, width: uint8(width), n: n})
+	return op{kind: opMemset, dst: dst, value: v, width: uint8(width), n: n}, nil
 }
 
 // Callback runs a registered function when s gets there.
@@ -392,6 +411,9 @@ func (s *stream) performCallback(o *op) *driver.Error {
 func (s *stream) performGraph(e *graphExec) *driver.Error {
 	e.inline.Lock()
 	defer e.inline.Unlock()
+	s.dev.m.mu.Lock()
+	e.changes.apply(e.nodes, e.issued)
+	s.dev.m.mu.Unlock()
 	for i := range e.nodes {
 		if _, f := s.perform(&e.nodes[i].op, 0); f != nil {
 			return f

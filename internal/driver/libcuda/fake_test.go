@@ -5,6 +5,7 @@ package libcuda
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"unsafe"
@@ -42,8 +43,12 @@ type fakeCUDA struct {
 	current map[uint64]uintptr
 	running sync.WaitGroup
 	params  []byte
-	args    [numProcs][11]uintptr
-	set     map[uintptr]uint64 // attributes of the pool
+	// status is the state of a stream's capture and nodes its latest ones; node is what the driver read of a node's parameters.
+	status driver.CaptureStatus
+	nodes  []uintptr
+	node   []byte
+	args   [numProcs][11]uintptr
+	set    map[uintptr]uint64 // attributes of the pool
 	// attributes of the device that are not 1000 and their number.
 	attributes map[uintptr]int32
 	log        string
@@ -56,7 +61,8 @@ const fakeContext = 0xc0de00
 
 func newFake(t *testing.T) *fakeCUDA {
 	f := &fakeCUDA{t: t, version: 13000, absent: map[proc]bool{}, fail: map[proc]driver.Code{}, next: 0x7000_0000_0000,
-		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1, set: map[uintptr]uint64{}}
+		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1, set: map[uintptr]uint64{},
+		status: driver.CaptureActive}
 	fakeNow = f
 	t.Cleanup(func() { fakeNow = nil })
 	return f
@@ -229,7 +235,23 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		f.running.Go(func() { fn.Call(id) })
 		return 0
 	},
-	procStreamGetCaptureInfo:    func(f *fakeCUDA, a *cArgs) driver.Code { put(a[1], uint32(1)); put(a[2], uint64(77)); return 0 },
+	procStreamGetCaptureInfo: func(f *fakeCUDA, a *cArgs) driver.Code {
+		put(a[1], uint32(f.status))
+		put(a[2], uint64(77))
+		if a[4] != 0 && len(f.nodes) > 0 {
+			put(a[4], dl.Address(unsafe.Pointer(&f.nodes[0])))
+		}
+		if a[5] != 0 {
+			put(a[5], uint64(len(f.nodes)))
+		}
+		return 0
+	},
+	procGraphExecSetKernel: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.read(a[2], 72)
+		return f.extra(uintptr(binary.NativeEndian.Uint64(f.node[48:])))
+	},
+	procGraphExecSetMemset:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 40); return 0 },
+	procGraphExecSetMemcpy:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 200); return 0 },
 	procExchangeCaptureMode:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
 	procDeviceGetDefaultMemPool: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uintptr(0x900)); return 0 },
 	procMemPoolGetAttribute:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[2], uint64(100+a[1])); return 0 },
@@ -262,6 +284,11 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procFuncGetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(10+a[1])); return 0 },
 }
 
+// read takes the n bytes of a node's parameters. Inlined, where n is a constant, go1.26.8 does not compile it.
+//
+//go:noinline
+func (f *fakeCUDA) read(addr uintptr, n int) { f.node = slices.Clone(dl.Bytes(addr, n)) }
+
 func (f *fakeCUDA) query(*cArgs) driver.Code {
 	if f.pending > 0 {
 		f.pending--
@@ -281,12 +308,14 @@ func (f *fakeCUDA) readOptions(a *cArgs) {
 }
 
 // launch reads the parameters by the extra list, as the driver does.
-func (f *fakeCUDA) launch(a *cArgs) driver.Code {
+func (f *fakeCUDA) launch(a *cArgs) driver.Code { return f.extra(a[10]) }
+
+func (f *fakeCUDA) extra(list uintptr) driver.Code {
 	f.params = nil
-	if a[10] == 0 {
+	if list == 0 {
 		return driver.Success
 	}
-	extra := unsafe.Slice((*uintptr)(dl.Pointer(a[10])), 5)
+	extra := unsafe.Slice((*uintptr)(dl.Pointer(list)), 5)
 	if extra[0] != launchParamBufferPointer || extra[2] != launchParamBufferSize || extra[4] != launchParamEnd {
 		f.t.Errorf("extra list is %v", extra)
 		return driver.InvalidValue

@@ -478,6 +478,11 @@ func TestHotCallsAllocateNothing(t *testing.T) {
 		"StreamQuery": func() { d.StreamQuery(th, 1) },
 		"EventQuery":  func() { d.EventQuery(th, 1) },
 		"CaptureInfo": func() { d.CaptureInfo(1) },
+		"GraphSet": func() {
+			d.GraphSetLaunch(th, 1, 2, l)
+			d.GraphSetCopy(th, 1, 2, 3, 4, 5)
+			d.GraphSetMemset(th, 1, 2, 3, 4, 4, 5)
+		},
 		"MemAlloc and MemFree": func() {
 			p, _ := d.MemAlloc(th, 512)
 			d.MemFree(th, p)

@@ -73,6 +73,9 @@ const (
 	procGraphGetNodes
 	procGraphInstantiate
 	procGraphLaunch
+	procGraphExecSetKernel
+	procGraphExecSetMemcpy
+	procGraphExecSetMemset
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
@@ -156,11 +159,14 @@ var procTable = [numProcs]struct {
 	procLaunchHostFunc:          {"cuLaunchHostFunc", 0, "call the host in stream order"},
 	procStreamBeginCapture:      {"cuStreamBeginCapture", 0, "begin a capture"},
 	procStreamEndCapture:        {"cuStreamEndCapture", 0, "end a capture"},
-	procStreamGetCaptureInfo:    {"cuStreamGetCaptureInfo", 0, "capture state and id of a stream"},
+	procStreamGetCaptureInfo:    {"cuStreamGetCaptureInfo", 0, "capture state, id and latest node of a stream"},
 	procExchangeCaptureMode:     {"cuThreadExchangeStreamCaptureMode", 0, "what a thread may call while others capture"},
 	procGraphGetNodes:           {"cuGraphGetNodes", 0, "number of nodes"},
 	procGraphInstantiate:        {"cuGraphInstantiateWithFlags", 0, "make a graph executable"},
 	procGraphLaunch:             {"cuGraphLaunch", 0, "run a graph"},
+	procGraphExecSetKernel:      {"cuGraphExecKernelNodeSetParams", 0, "change a kernel of an executable graph"},
+	procGraphExecSetMemcpy:      {"cuGraphExecMemcpyNodeSetParams", 0, "change a copy of an executable graph"},
+	procGraphExecSetMemset:      {"cuGraphExecMemsetNodeSetParams", 0, "change a fill of an executable graph"},
 	procGraphDestroy:            {"cuGraphDestroy", 0, "give a graph back"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "give an executable graph back"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "draw a graph"},

@@ -20,18 +20,23 @@ const (
 
 // Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies.
 func (d *Device) Launch(l *driver.Launch) error {
-	extra := uintptr(0)
-	if len(l.Args) > 0 {
-		s := &l.Scratch
-		s[0], s[1] = launchParamBufferPointer, dl.Address(unsafe.Pointer(unsafe.SliceData(l.Args)))
-		s[2], s[3] = launchParamBufferSize, dl.Address(unsafe.Pointer(&s[5]))
-		s[4], s[5] = launchParamEnd, uintptr(len(l.Args))
-		extra = dl.Address(unsafe.Pointer(&s[0]))
-	}
+	extra := extraOf(l)
 	err := d.do("Launch", procLaunchKernel, uintptr(l.Func), uintptr(l.Grid[0]), uintptr(l.Grid[1]), uintptr(l.Grid[2]),
 		uintptr(l.Block[0]), uintptr(l.Block[1]), uintptr(l.Block[2]), uintptr(l.Shared), uintptr(l.Stream), 0, extra)
 	runtime.KeepAlive(l)
 	return err
+}
+
+// extraOf returns the address of the extra list by which the driver finds l.Args, or 0 for none. It lies in l.
+func extraOf(l *driver.Launch) uintptr {
+	if len(l.Args) == 0 {
+		return 0
+	}
+	s := &l.Scratch
+	s[0], s[1] = launchParamBufferPointer, dl.Address(unsafe.Pointer(unsafe.SliceData(l.Args)))
+	s[2], s[3] = launchParamBufferSize, dl.Address(unsafe.Pointer(&s[5]))
+	s[4], s[5] = launchParamEnd, uintptr(len(l.Args))
+	return dl.Address(unsafe.Pointer(&s[0]))
 }
 
 // move is do for a copy or a fill. Without a current context the driver takes only the first of several mappings for allocated ("Copy
@@ -86,10 +91,15 @@ func (d *Device) Memset(dst driver.Ptr, v uint32, width int, n uint64, s driver.
 	case 4:
 		p = procMemsetD32
 	default:
-		return &driver.Error{Call: "Memset", Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
+		return badWidth("Memset", width)
 	}
 	if n == 0 {
 		return nil
 	}
 	return d.move("Memset", p, uintptr(dst), uintptr(v), uintptr(n), uintptr(s))
+}
+
+// badWidth is the error of a fill whose elements have no size that there is.
+func badWidth(call string, width int) error {
+	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: fmt.Sprintf("width is %d bytes; it must be 1, 2 or 4", width)}
 }

@@ -238,6 +238,11 @@ func (d *Device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, err
 	return driver.CaptureNone, 0, nil
 }
 
+// CaptureNode returns a handle.
+func (d *Device) CaptureNode(driver.Stream) (driver.Node, error) {
+	return driver.Node(d.handle()), nil
+}
+
 // CaptureExchangeMode returns the global mode.
 func (d *Device) CaptureExchangeMode(driver.Thread, driver.CaptureMode) (driver.CaptureMode, error) {
 	return driver.CaptureGlobal, nil
@@ -253,6 +258,21 @@ func (d *Device) GraphInstantiate(driver.Thread, driver.Graph) (driver.GraphExec
 
 // GraphLaunch returns nil.
 func (d *Device) GraphLaunch(driver.GraphExec, driver.Stream) error { return nil }
+
+// GraphSetLaunch returns nil.
+func (d *Device) GraphSetLaunch(driver.Thread, driver.GraphExec, driver.Node, *driver.Launch) error {
+	return nil
+}
+
+// GraphSetCopy returns nil.
+func (d *Device) GraphSetCopy(driver.Thread, driver.GraphExec, driver.Node, driver.Ptr, driver.Ptr, uint64) error {
+	return nil
+}
+
+// GraphSetMemset returns nil.
+func (d *Device) GraphSetMemset(driver.Thread, driver.GraphExec, driver.Node, driver.Ptr, uint32, int, uint64) error {
+	return nil
+}
 
 // GraphDestroy returns nil.
 func (d *Device) GraphDestroy(driver.Thread, driver.Graph) error { return nil }

@@ -260,14 +260,17 @@ func (d *Device) EventElapsed(t driver.Thread, a, b driver.Event) (float32, erro
 // Launch is recorded with the kernel's name, its stream and its shape.
 func (d *Device) Launch(l *driver.Launch) error {
 	err := d.Device.Launch(l)
-	d.add("Launch", err, func() string {
-		s := fmt.Sprintf("%s, %s, grid %v, block %v", d.name("func", uintptr(l.Func)), d.stream(l.Stream), l.Grid, l.Block)
-		if l.Shared > 0 {
-			s += fmt.Sprintf(", shared %d", l.Shared)
-		}
-		return s
-	})
+	d.add("Launch", err, func() string { return d.name("func", uintptr(l.Func)) + ", " + d.stream(l.Stream) + shape(l) })
 	return err
+}
+
+// shape returns a launch's shape as the end of a text.
+func shape(l *driver.Launch) string {
+	s := fmt.Sprintf(", grid %v, block %v", l.Grid, l.Block)
+	if l.Shared > 0 {
+		s += fmt.Sprintf(", shared %d", l.Shared)
+	}
+	return s
 }
 
 // CopyDtoD is recorded with its arguments.
@@ -344,6 +347,13 @@ func (d *Device) CaptureInfo(s driver.Stream) (driver.CaptureStatus, uint64, err
 	return st, id, err
 }
 
+// CaptureNode is recorded with the stream and the node's new name.
+func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
+	n, err := d.Device.CaptureNode(s)
+	d.add("CaptureNode", err, func() string { return d.stream(s) + d.made("node", uintptr(n), err) })
+	return n, err
+}
+
 // CaptureExchangeMode is recorded with both modes.
 func (d *Device) CaptureExchangeMode(t driver.Thread, mode driver.CaptureMode) (driver.CaptureMode, error) {
 	old, err := d.Device.CaptureExchangeMode(t, mode)
@@ -369,6 +379,33 @@ func (d *Device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 func (d *Device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
 	err := d.Device.GraphLaunch(e, s)
 	d.add("GraphLaunch", err, func() string { return d.name("exec", uintptr(e)) + ", " + d.stream(s) })
+	return err
+}
+
+// GraphSetLaunch is recorded with the executable, the node, the kernel's name and its shape.
+func (d *Device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.Node, l *driver.Launch) error {
+	err := d.Device.GraphSetLaunch(t, e, n, l)
+	d.add("GraphSetLaunch", err, func() string {
+		return fmt.Sprintf("%s, %s, %s%s", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.name("func", uintptr(l.Func)), shape(l))
+	})
+	return err
+}
+
+// GraphSetCopy is recorded with its arguments.
+func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node, dst, src driver.Ptr, bytes uint64) error {
+	err := d.Device.GraphSetCopy(t, e, n, dst, src, bytes)
+	d.add("GraphSetCopy", err, func() string {
+		return fmt.Sprintf("%s, %s, %s, %s, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.ptr(dst), d.ptr(src), bytes)
+	})
+	return err
+}
+
+// GraphSetMemset is recorded with its arguments.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	err := d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
+	d.add("GraphSetMemset", err, func() string {
+		return fmt.Sprintf("%s, %s, %s, %#x, width %d, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.ptr(dst), v, width, count)
+	})
 	return err
 }
 

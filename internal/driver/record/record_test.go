@@ -96,24 +96,7 @@ func TestText(t *testing.T) {
 	ok(d.EventSynchronize(th, e))
 	_, err = d.EventElapsed(th, e, e2)
 	ok(err)
-	old, err := d.CaptureExchangeMode(th, driver.CaptureRelaxed)
-	ok(err)
-	ok(d.CaptureBegin(th, s, driver.CaptureThreadLocal))
-	_, _, err = d.CaptureInfo(s)
-	ok(err)
-	l.Shared = 0
-	ok(d.Launch(l))
-	g, err := d.CaptureEnd(th, s)
-	ok(err)
-	_, err = d.CaptureExchangeMode(th, old)
-	ok(err)
-	_, err = d.GraphNodes(g)
-	ok(err)
-	ok(d.GraphDot(th, g, filepath.Join(t.TempDir(), "g.dot")))
-	x, err := d.GraphInstantiate(th, g)
-	ok(err)
-	ok(d.GraphDestroy(th, g))
-	ok(d.GraphLaunch(x, s))
+	x := recordGraph(t, d, th, s, l, p, q)
 	ok(d.Synchronize(th))
 	ok(d.GraphExecDestroy(th, x))
 	d.UnregisterCallback(id)
@@ -147,6 +130,47 @@ func TestText(t *testing.T) {
 	if n := len(d.Calls()); n != 0 {
 		t.Errorf("%d calls are left after Reset", n)
 	}
+}
+
+// recordGraph captures, changes and launches a graph, and returns its executable.
+func recordGraph(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *driver.Launch, p, q driver.Ptr) driver.GraphExec {
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, err := d.CaptureExchangeMode(th, driver.CaptureRelaxed)
+	ok(err)
+	ok(d.CaptureBegin(th, s, driver.CaptureThreadLocal))
+	_, _, err = d.CaptureInfo(s)
+	ok(err)
+	l.Shared = 0
+	ok(d.Launch(l))
+	kernel, err := d.CaptureNode(s)
+	ok(err)
+	ok(d.CopyDtoD(q, p, 512, s))
+	move, err := d.CaptureNode(s)
+	ok(err)
+	ok(d.Memset(q, 0, 1, 16, s))
+	fill, err := d.CaptureNode(s)
+	ok(err)
+	g, err := d.CaptureEnd(th, s)
+	ok(err)
+	_, err = d.CaptureExchangeMode(th, old)
+	ok(err)
+	_, err = d.GraphNodes(g)
+	ok(err)
+	ok(d.GraphDot(th, g, filepath.Join(t.TempDir(), "g.dot")))
+	x, err := d.GraphInstantiate(th, g)
+	ok(err)
+	l.Shared = 32
+	ok(d.GraphSetLaunch(th, x, kernel, l))
+	ok(d.GraphSetCopy(th, x, move, q, p+16, 8))
+	ok(d.GraphSetMemset(th, x, fill, q, 0xff, 2, 8))
+	ok(d.GraphDestroy(th, g))
+	ok(d.GraphLaunch(x, s))
+	return x
 }
 
 func TestExcept(t *testing.T) {

@@ -1,0 +1,141 @@
+//go:build !tenon_sim && (linux || windows)
+
+package libcuda
+
+import (
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"tenon.dev/internal/dl"
+	"tenon.dev/internal/driver"
+)
+
+// kernelNodeParams is cuda.h's CUDA_KERNEL_NODE_PARAMS_v2, 72 bytes. kern counts only where fn is 0, and ctx only with kern.
+type kernelNodeParams struct {
+	fn          uintptr
+	grid, block [3]uint32
+	shared      uint32
+	_           uint32
+	params      uintptr
+	extra       uintptr
+	kern, ctx   uintptr
+}
+
+// memcpyEnd is one side of a CUDA_MEMCPY3D, 88 bytes.
+type memcpyEnd struct {
+	x, y, z, lod  uintptr
+	memoryType    uint32
+	_             uint32
+	host          uintptr
+	device        uintptr
+	array         uintptr
+	reserved      uintptr
+	pitch, height uintptr
+}
+
+// memcpyParams is cuda.h's CUDA_MEMCPY3D, 200 bytes.
+type memcpyParams struct {
+	src, dst             memcpyEnd
+	width, height, depth uintptr
+}
+
+// memsetParams is cuda.h's CUDA_MEMSET_NODE_PARAMS, 40 bytes. Width is in elements; one row has no pitch.
+type memsetParams struct {
+	dst, pitch         uintptr
+	value, elementSize uint32
+	width, height      uintptr
+}
+
+// nodeParams is memory on the heap that the driver reads a node's parameters from.
+type nodeParams struct {
+	kernel kernelNodeParams
+	memcpy memcpyParams
+	memset memsetParams
+}
+
+var nodeParamsPool = sync.Pool{New: func() any { return new(nodeParams) }}
+
+// CaptureNode returns the node that later work of s would come after, if it is one: what the latest work has become.
+func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
+	const call = "CaptureNode"
+	w := wordsPool.Get().(*words)
+	defer wordsPool.Put(w)
+	*w = words{}
+	if err := d.do(call, procStreamGetCaptureInfo, uintptr(s), w.at(0), w.at(1), 0, w.at(2), w.at(3)); err != nil {
+		return 0, err
+	}
+	switch status := driver.CaptureStatus(int32(w[0])); {
+	case status == driver.CaptureNone:
+		return 0, &driver.Error{Call: call, Code: driver.IllegalState, Detail: "the stream is not being captured"}
+	case status == driver.CaptureInvalidated:
+		return 0, &driver.Error{Call: call, Code: driver.StreamCaptureInvalidated}
+	case w[3] != 1 || w[2] == 0:
+		return 0, &driver.Error{Call: call, Code: driver.IllegalState, Detail: "the stream has no work yet, or has waited since"}
+	}
+	// The list is the driver's, until the next call for the stream.
+	return driver.Node(*(*uintptr)(dl.Pointer(uintptr(w[2])))), nil
+}
+
+// noNode is the error of a node that is none, which the driver would follow.
+func noNode(call string) error {
+	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode returned"}
+}
+
+// GraphSetLaunch makes later launches of e run l in node n. The driver copies the arguments.
+func (d *Device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.Node, l *driver.Launch) error {
+	const call = "GraphSetLaunch"
+	if _, err := d.token(call, t); err != nil {
+		return err
+	}
+	if n == 0 {
+		return noNode(call)
+	}
+	p := nodeParamsPool.Get().(*nodeParams)
+	defer nodeParamsPool.Put(p)
+	p.kernel = kernelNodeParams{fn: uintptr(l.Func), grid: l.Grid, block: l.Block, shared: l.Shared, extra: extraOf(l)}
+	err := d.do(call, procGraphExecSetKernel, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.kernel)))
+	runtime.KeepAlive(l)
+	return err
+}
+
+// GraphSetCopy makes later launches of e copy from src to dst in node n.
+func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node, dst, src driver.Ptr, bytes uint64) error {
+	const call = "GraphSetCopy"
+	if _, err := d.token(call, t); err != nil {
+		return err
+	}
+	switch {
+	case n == 0:
+		return noNode(call)
+	case bytes == 0:
+		return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "a node copies at least one byte"}
+	}
+	p := nodeParamsPool.Get().(*nodeParams)
+	defer nodeParamsPool.Put(p)
+	const onDevice = 2 // CU_MEMORYTYPE_DEVICE
+	row := memcpyEnd{memoryType: onDevice, pitch: uintptr(bytes), height: 1}
+	p.memcpy = memcpyParams{src: row, dst: row, width: uintptr(bytes), height: 1, depth: 1}
+	p.memcpy.src.device, p.memcpy.dst.device = uintptr(src), uintptr(dst)
+	return d.do(call, procGraphExecSetMemcpy, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memcpy)), d.ctx)
+}
+
+// GraphSetMemset makes later launches of e fill count elements at dst in node n.
+func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.Node, dst driver.Ptr, v uint32, width int, count uint64) error {
+	const call = "GraphSetMemset"
+	if _, err := d.token(call, t); err != nil {
+		return err
+	}
+	switch {
+	case n == 0:
+		return noNode(call)
+	case width != 1 && width != 2 && width != 4:
+		return badWidth(call, width)
+	case count == 0:
+		return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "a node fills at least one element"}
+	}
+	p := nodeParamsPool.Get().(*nodeParams)
+	defer nodeParamsPool.Put(p)
+	p.memset = memsetParams{dst: uintptr(dst), value: v & (1<<(8*width) - 1), elementSize: uint32(width), width: uintptr(count), height: 1}
+	return d.do(call, procGraphExecSetMemset, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memset)), d.ctx)
+}
