@@ -127,6 +127,9 @@ func TestTrainingStep(t *testing.T) {
 				out += fmt.Sprintf("loss %v\n", loss)
 			}
 			out += w.look(t, x)
+			if r != nil {
+				must(t, compile.Reset(x))
+			}
 			used = x.Device().MemoryAllocated()
 		})
 		return out, used
@@ -143,7 +146,9 @@ func TestTrainingStep(t *testing.T) {
 	if n := core.LiveStorages(); n > live {
 		t.Errorf("%d storages are left", n-live)
 	}
-	t.Logf("%+v", r.Stats(x))
+	if s := r.Stats(x); s.Recordings != 1 || s.Replays < 15 {
+		t.Errorf("%+v", s)
+	}
 }
 
 // tensors yields the tensors of a state dictionary with their places.

@@ -75,7 +75,7 @@ func TestTogether(t *testing.T) {
 	if got := run(r); got != want {
 		t.Errorf("in a region\n%s\nwant\n%s", got, want)
 	}
-	if s := r.Stats(x); s.Deferred < 30 || s.Forced == 0 {
+	if s := r.Stats(x); s.Deferred < 30 || s.Replays == 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -193,12 +193,13 @@ func (t *trace) RunSegment(g *core.Segment) error {
 // function returns the function of those calls.
 func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	first, last := calls[0], calls[len(calls)-1]
+	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // of before a Reset
 	for _, f := range last.ends {
 		if f.calls[0] == first {
 			return f
 		}
 	}
-	f := &function{id: fo.functions, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
+	f := &function{id: fo.functions, fo: fo, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
 	fo.functions++
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]

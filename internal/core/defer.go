@@ -625,7 +625,7 @@ func (d *deferral) run(c *deferred) {
 	f.row.infer(f)
 	for i := 0; i < int(c.outs); i++ {
 		st := c.out[i].st
-		if c.dsts>>i&1 == 0 && st.bytes > 0 && st.block == nil {
+		if c.dsts>>i&1 == 0 && st.bytes > 0 && st.block == nil && !d.s.lent.given() {
 			b, err := f.x.alloc(st.bytes)
 			f.check(err)
 			st.block, st.ptr = b, b.Addr()

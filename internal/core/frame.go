@@ -155,11 +155,17 @@ func (f *frame) Issue(l *kernels.Launch) error {
 
 // Workspace returns memory of the caching allocator that is freed when the operation ends.
 func (f *frame) Workspace(n int) (uint64, error) {
+	if l := f.x.s.lent; l != nil && l.fixed {
+		return l.workspace(), nil
+	}
 	b, err := f.x.alloc(n)
 	if err != nil {
 		return 0, err
 	}
 	f.work = append(f.work, b)
+	if l := f.x.s.lent; l != nil && l.notes != nil {
+		l.notes.work = append(l.notes.work, b.Addr())
+	}
 	return b.Addr(), nil
 }
 

@@ -34,8 +34,8 @@ func (f *frame) philox() kernels.Philox {
 			return c.generator(f.x.Generator()).take(n)
 		}
 		f.drawn = take(f.x.Generator(), n)
-	} else if c := f.x.s.capture; c != nil {
-		return c.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
+	} else if l := f.x.s.lent; l != nil && l.notes != nil {
+		return l.philox(f)
 	}
 	return kernels.Philox{Seed: f.drawn.seed, Offset: f.drawn.at}
 }

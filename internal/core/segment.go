@@ -222,6 +222,41 @@ type lending struct {
 	run, of *rt.Stream // where they run; whose memory it is
 	pool    *rt.MemPool
 	manual  bool
+	// notes are what the call under way got from the session when it was recorded. Where fixed is true it gets that again, and no memory.
+	notes *callNotes
+	fixed bool
+}
+
+// callNotes are what a recorded call has besides the memory of its operands.
+type callNotes struct {
+	// from and to bound the indexes of its work in the graph.
+	from, to int
+	// work are the addresses of its workspace, and philox the numbers that it draws, if it does.
+	work   []uint64
+	philox kernels.Philox
+	// works counts the addresses that were given again.
+	works int
+}
+
+// given reports whether outputs have their addresses already.
+func (l *lending) given() bool { return l != nil && l.fixed }
+
+// workspace returns the next address of the call's workspace.
+func (l *lending) workspace() uint64 {
+	n := l.notes
+	if n.works >= len(n.work) {
+		return 0 // more than it had: its work then differs in number too
+	}
+	n.works++
+	return n.work[n.works-1]
+}
+
+// philox returns the numbers that the recorded call draws.
+func (l *lending) philox(f *frame) kernels.Philox {
+	if !l.fixed {
+		l.notes.philox = f.x.s.capture.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
+	}
+	return l.notes.philox
 }
 
 // exec returns the Exec that a call of x runs on.
@@ -244,8 +279,13 @@ type Recorded struct {
 	made []uint64
 	// generators are those that the graph draws from.
 	generators []*captured
-	// values are the numbers of every call of which any will do.
+	// values are the numbers of every call of which any will do, and notes what else it has.
 	values []values
+	notes  []callNotes
+	// addrs are the addresses of all storages that the calls make.
+	addrs []uint64
+	// changes are for use again, with the arguments of launches in args.
+	changes []rt.Change
 }
 
 // values are a call's numbers.
@@ -254,11 +294,18 @@ type values struct{ scalar, hole [4]kernels.Scalar }
 // SameValues reports whether the calls have the numbers that r has.
 func (g *Segment) SameValues(r *Recorded) bool {
 	for i := range r.values {
-		c, v := &g.d.calls[i], &r.values[i]
-		for k := range c.scalar {
-			if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
-				return false
-			}
+		if !g.sameValues(r, i) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *Segment) sameValues(r *Recorded, i int) bool {
+	c, v := &g.d.calls[i], &r.values[i]
+	for k := range c.scalar {
+		if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
+			return false
 		}
 	}
 	return true
@@ -304,9 +351,13 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 		r.values = append(r.values, values{d.calls[i].scalar, d.calls[i].hole})
 	}
 	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs))}
+	made := r
 	defer func() {
 		if err != nil {
 			rec.takeBack()
+			for _, c := range made.generators {
+				c.state.leave()
+			}
 		}
 	}()
 	for i := range g.inputs {
@@ -325,7 +376,8 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	if err := g.fill(r, st); err != nil {
 		return nil, err
 	}
-	rc, err := dev.BeginCapture(on, rt.CaptureSpec{Pool: pool.ID()})
+	r.notes, r.addrs = make([]callNotes, len(d.calls)), make([]uint64, len(g.made))
+	rc, err := dev.BeginCapture(on, rt.CaptureSpec{Pool: pool.ID(), Track: true})
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +392,7 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	}()
 	mark := s.mark()
 	err = Try(func() {
-		rec.run(r)
+		rec.run(r, rc)
 		c.advance()
 	})
 	if err != nil {
@@ -377,7 +429,7 @@ type recording struct {
 }
 
 // run runs the calls under the capture, on copies where the inputs have them. Memory of the pool is free after its last use.
-func (c *recording) run(r *Recorded) {
+func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	d := c.g.d
 	stands := make([]*storage, len(c.copies))
 	for i, b := range c.copies {
@@ -395,8 +447,16 @@ func (c *recording) run(r *Recorded) {
 				c.replace(&es[j], stands)
 			}
 		}
+		n := &r.notes[i]
+		n.from, d.s.lent.notes = rc.Tracked(), n
 		d.run(&k)
+		n.to = rc.Tracked()
 		own := &d.calls[i]
+		for j := range own.out[:own.outs] {
+			if m := c.at(&own.out[j]); m < 0 {
+				r.addrs[^m] = own.out[j].st.ptr
+			}
+		}
 		for _, es := range [][]element{own.in[:own.ins], own.many, own.out[:own.outs]} {
 			for j := range es {
 				c.used(&es[j])
@@ -491,6 +551,86 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 	return nil
 }
 
+// Retune makes the numbers of r those of the calls, from the next Replay on, and reports whether it could: on is a stream that nobody else
+// uses.
+func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
+	d := g.d
+	stands := g.stands(r)
+	clear(r.changes)
+	r.changes = r.changes[:0]
+	next, end := 0, 0
+	on.Divert(func(c rt.Change) error {
+		if next == end {
+			return fault.New(fault.Invalid, "a recorded call has more work than it had")
+		}
+		c.Node = next
+		if c.Launch != nil {
+			l := *c.Launch
+			l.Args = slices.Clone(l.Args)
+			c.Launch = &l
+		}
+		r.changes = append(r.changes, c)
+		next++
+		return nil
+	})
+	d.s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true}
+	defer func() {
+		on.Divert(nil)
+		d.s.lent = nil
+	}()
+	mark := d.s.mark()
+	whole := true
+	err := Try(func() {
+		for i := range d.calls {
+			if g.sameValues(r, i) {
+				continue
+			}
+			n := &r.notes[i]
+			n.works = 0
+			next, end = n.from, n.to
+			d.s.lent.notes = n
+			k := d.calls[i]
+			k.many = slices.Clone(k.many)
+			for _, es := range [][]element{k.in[:k.ins], k.many, k.out[:k.outs]} {
+				for j := range es {
+					if es[j].st != nil {
+						es[j].st = stands[g.slots.of(es[j].st.number())-1]
+					}
+				}
+			}
+			d.run(&k)
+			whole = whole && next == end && n.works == len(n.work)
+		}
+	})
+	if err != nil {
+		d.s.restore(mark)
+	}
+	if err != nil || !whole {
+		r.changes = r.changes[:0]
+		return false
+	}
+	for i := range d.calls {
+		r.values[i] = values{d.calls[i].scalar, d.calls[i].hole}
+	}
+	return true
+}
+
+// stands returns storages at the addresses of r, by slot.
+func (g *Segment) stands(r *Recorded) []*storage {
+	all := make([]*storage, len(g.index))
+	for slot, i := range g.index {
+		var st *storage
+		addr := uint64(0)
+		if i >= 0 {
+			st, addr = g.inputs[i].st, r.inputs[i]-uint64(g.inputs[i].Lo)
+		} else {
+			st, addr = g.made[^i], r.addrs[^i]
+		}
+		all[slot] = &storage{dev: st.dev, bytes: st.bytes, ptr: addr}
+	}
+	return all
+}
+
 // Replay queues a run of r, which was recorded of the same calls, and gives the outputs that are wanted r's addresses. Inputs that r copies
 // are copied, unless fresh says that they have just been. Where owned is true the outputs have that memory already.
 func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
@@ -528,12 +668,13 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 			return err
 		}
 	}
-	if err := r.g.Launch(st, seq, true); err != nil {
+	if err := r.g.Launch(st, seq, true, r.changes...); err != nil {
 		for _, c := range r.generators {
 			c.state.known = false
 		}
 		return err
 	}
+	r.changes = r.changes[:0]
 	for _, c := range r.generators {
 		c.state.seed.st.didRead(st, seq)
 		c.state.offset.st.didWrite(st, seq)

@@ -36,6 +36,9 @@ type tracked struct {
 // Launch queues a kernel on s, whose turn the caller has, and tracks it if s records a graph with CaptureSpec.Track.
 func (s *Stream) Launch(l *driver.Launch) error {
 	l.Stream = s.handle
+	if s.divert != nil {
+		return s.divert(Change{Launch: l})
+	}
 	if err := s.dev.dev.Launch(l); err != nil {
 		return s.dev.Check(err, "the kernel could not be launched")
 	}
@@ -45,6 +48,9 @@ func (s *Stream) Launch(l *driver.Launch) error {
 
 // Copy queues a copy of n bytes on the device on s, as Launch does a kernel. A copy of no bytes is none, and has no index.
 func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
+	if s.divert != nil && n > 0 {
+		return s.divert(Change{Dst: dst, Src: src, N: n})
+	}
 	if err := s.dev.dev.CopyDtoD(dst, src, n, s.handle); err != nil {
 		return s.dev.Check(err, "the copy could not be queued")
 	}
@@ -56,6 +62,9 @@ func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
 
 // Fill queues a filling of n bytes with v on s, as Copy does a copy.
 func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
+	if s.divert != nil && n > 0 {
+		return s.divert(Change{Dst: dst, Value: v, N: n})
+	}
 	if err := s.dev.dev.Memset(dst, uint32(v), 1, n, s.handle); err != nil {
 		return s.dev.Check(err, "memory could not be set")
 	}
@@ -64,6 +73,10 @@ func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 	}
 	return nil
 }
+
+// Divert sends the kernels, copies and fills that are queued on s by Launch, Copy and Fill to f, which is to make changes of a graph of them; nil ends
+// that. Nobody else may use s meanwhile. What f is given is used again when it returns.
+func (s *Stream) Divert(f func(c Change) error) { s.divert = f }
 
 // track gives the latest work of s an index, if its capture wants that. An error is kept for the end of the capture: the work itself was recorded, and who
 // is told that it failed may record it twice.

@@ -14,6 +14,7 @@ import (
 // Stream is an in-order queue of a device's work. Operations are numbered, so that an access to memory is named by a stream and a number; waited remembers,
 // for every other stream, up to which number this one already waits.
 type Stream struct {
+	divert func(c Change) error // instead of the driver, see Divert
 	dev    *Device
 	handle driver.Stream
 	id     int
