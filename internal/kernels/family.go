@@ -41,6 +41,9 @@ const (
 	FamilyMultinomial
 	// FamilyAssert: assertions of single numbers.
 	FamilyAssert
+	// FamilyCompact: Op is a compactStage; FamilyUnique: Op is a uniqueStage.
+	FamilyCompact
+	FamilyUnique
 	familyCount
 )
 
