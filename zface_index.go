@@ -63,6 +63,30 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	return (*Tensor)(cx.IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
 }
 
+// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the row-major order of both. A
+// source with fewer elements fails as AssertAsync does.
+func (x *Exec) MaskedScatter(t *Tensor, mask *Tensor, source *Tensor) *Tensor {
+	cx := x.enter("MaskedScatter", t, mask, source)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedScatter((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(source)))
+}
+
+// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
+// mask, so that the call waits for it and cannot be captured.
+func (x *Exec) MaskedSelect(t *Tensor, mask *Tensor) *Tensor {
+	cx := x.enter("MaskedSelect", t, mask)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedSelect((*core.Tensor)(t), (*core.Tensor)(mask)))
+}
+
+// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
+// dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+func (x *Exec) Nonzero(t *Tensor) *Tensor {
+	cx := x.enter("Nonzero", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Nonzero((*core.Tensor)(t)))
+}
+
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
 // indexes name one element, either may win; with opt.Reduce they are taken in order.
 func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) *Tensor {
@@ -106,4 +130,20 @@ func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
 	cx := x.enter("TakeAlongDim", t, index)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
+}
+
+// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
+// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+func (x *Exec) Unique(t *Tensor) *Tensor {
+	cx := x.enter("Unique", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Unique((*core.Tensor)(t)))
+}
+
+// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+func (x *Exec) UniqueWithInverse(t *Tensor) (values *Tensor, inverse *Tensor, counts *Tensor) {
+	cx := x.enter("UniqueWithInverse", t)
+	defer core.Leave(cx)
+	r0, r1, r2 := cx.UniqueWithInverse((*core.Tensor)(t))
+	return (*Tensor)(r0), (*Tensor)(r1), (*Tensor)(r2)
 }

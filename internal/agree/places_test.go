@@ -315,7 +315,9 @@ func compactions(p *pair) {
 					}})
 				}
 				each("places", out(dtype.Int64, dense, n, 3), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error { return c.Places(is, o[0]) })
-				each("take", out(t, dense, n), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error { return c.Take(is, o[0], o[2]) })
+				each("take", out(t, dense, n), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
+					return c.Take(is, o[0], o[2])
+				})
 				each("spread", out(t, v, shape...), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
 					return c.Spread(is, o[0], o[2], o[4])
 				})
