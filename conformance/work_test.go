@@ -18,6 +18,7 @@ import (
 	"tenon.dev/internal/recorded"
 	"tenon.dev/internal/rt"
 	"tenon.dev/kernel"
+	"tenon.dev/sparse"
 )
 
 // sampled is how many cases of each operation and type the tests of work and memory take.
@@ -289,6 +290,8 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.Rand([]int{8}, tenon.Float32)
 			x.AssertAsync(x.Ones([]int{1}, tenon.Float32))
 			x.BatchNormGatherStats(x.View(a, 2, 4), x.View(a, 2, 4), x.Full(nil, 3, tenon.Float32), nil, nil, 0.1, 1e-5)
+			s := sparse.NewCOO(x, x.Zeros([]int{1, 8}, tenon.Int64), a, []int{9})
+			s.ToDense(x)
 			// A change in place of a view, whose derivatives are operations of their own.
 			w := x.Ones([]int{8}, tenon.Float32).SetRequiresGrad(true)
 			y := x.Dropout(w, 0.5)

@@ -345,6 +345,19 @@ func compactions(p *pair) {
 	}
 }
 
+// flats tries indexes of several numbers as one.
+func flats(p *pair) {
+	for _, v := range []view{dense, turned} {
+		p.try(trial{name: fmt.Sprintf("flat %v", v), arrays: []*array{out(dtype.Int64, stepped, 4000), in(dtype.Int64, v, below(7), 3, 4000)},
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				if err := kernels.FlatIndex(is, kernels.Operand{}, o[1], []int{7, 1 << 40, 9}); err != nil {
+					return err
+				}
+				return kernels.FlatIndex(is, o[0], o[1], []int{7, 1 << 40, 9})
+			}})
+	}
+}
+
 // assertions tries assertions that hold, of every type.
 func assertions(p *pair) {
 	for _, t := range everyType {

@@ -1,8 +1,6 @@
 package core
 
 import (
-	"math/bits"
-
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/kernels"
@@ -113,17 +111,4 @@ func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Te
 	x.s.leave(f)
 	starts = x.op(rowNonzeroStarts, heads).call1()
 	return order, heads, starts, x.op(rowUniqueRanks, heads, order, starts).call1()
-}
-
-// Different returns, for the operation op, for each element of the vector t, of integers from 0 to below-1, its number among the different ones, in their
-// order, and how many different ones there are. It waits for t.
-func Different(x *Exec, op string, t *Tensor, below int) (inverse *Tensor, count int) {
-	Enter(x, op)
-	defer Leave(x)
-	inverse = x.NoGrad().composite(op, func(x *Exec) *Tensor {
-		_, _, starts, inverse := x.different(t, max(bits.Len(uint(max(below, 1)-1)), 1))
-		count = x.last(op, starts)
-		return inverse
-	})
-	return inverse, count
 }

@@ -70,6 +70,7 @@ var unmet = map[string]string{
 	"BernoulliInto":   "in the operand p",
 	"Multinomial":     "in the operand p",
 	"AssertAsync":     "in the operand t",
+	"NewCOO":          "in the operand indices; give numbers from 0 to size-1",
 	"MaskedScatter":   "; give a longer source, or a mask that is true less often",
 }
 

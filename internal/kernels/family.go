@@ -44,6 +44,8 @@ const (
 	// FamilyCompact: Op is a compactStage; FamilyUnique: Op is a uniqueStage.
 	FamilyCompact
 	FamilyUnique
+	// FamilyFlat: indexes of several numbers as one.
+	FamilyFlat
 	familyCount
 )
 

@@ -11,6 +11,7 @@ import (
 
 	"tenon.dev/internal/core"
 	_ "tenon.dev/linalg" // its operations
+	_ "tenon.dev/sparse"
 )
 
 func main() {
