@@ -109,6 +109,9 @@ func TestFromPyTorchExec(t *testing.T) {
 			wantItem(t, x, values, 1)
 			wantItem(t, x, x.Sum(inverse, nil, tenon.SumOpt{}), 0)
 			wantItem(t, x, counts, 4)
+			n := tenon.From(x, []int64{1, 0, 2, 4})
+			wantItem(t, x, x.Sum(x.RepeatInterleave(a, n, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 7)
+			wantItem(t, x, x.Sum(x.RepeatInterleaveS(a, 2, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 8)
 			wantItem(t, x, x.Sum(x.MaskedScatter(a, m, b), nil, tenon.SumOpt{}), 8)
 		}
 		{

@@ -24,6 +24,15 @@ type EmbeddingOpt struct {
 	ScaleGradByFreq bool
 }
 
+// RepeatInterleaveOpt are the options of RepeatInterleave.
+type RepeatInterleaveOpt struct {
+	// Dim is the dimension whose slices are repeated; nil repeats the elements, in row-major order, and the result is a vector.
+	Dim *int
+	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: nothing is waited for, and the call can be captured. Another one fails as
+	// AssertAsync does.
+	OutputSize int
+}
+
 // ScatterOpt are the options of scatters.
 type ScatterOpt struct {
 	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
@@ -85,6 +94,22 @@ func (x *Exec) Nonzero(t *Tensor) *Tensor {
 	cx := x.enter("Nonzero", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Nonzero((*core.Tensor)(t)))
+}
+
+// RepeatInterleave returns t with each slice as often in turn as repeats says: int64 or int32, a vector as long as the dimension, or one number for all. The
+// result's length is their sum, so that the call waits for it and cannot be captured, unless opt.OutputSize gives it. A number that is negative fails as AssertAsync
+// does.
+func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt RepeatInterleaveOpt) *Tensor {
+	cx := x.enter("RepeatInterleave", t, repeats)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RepeatInterleave((*core.Tensor)(t), (*core.Tensor)(repeats), core.RepeatInterleaveOpt(opt)))
+}
+
+// RepeatInterleaveS returns t with each slice n times in turn.
+func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Tensor {
+	cx := x.enter("RepeatInterleaveS", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RepeatInterleaveS((*core.Tensor)(t), n, core.RepeatInterleaveOpt(opt)))
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two

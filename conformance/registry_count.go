@@ -24,6 +24,17 @@ func init() {
 	offer("masked_scatter", func(x *tenon.Exec, a *args) any {
 		return x.MaskedScatter(a.tensor(0, "input"), a.tensor(1, "mask"), a.tensor(2, "source"))
 	})
+	offer("repeat_interleave", func(x *tenon.Exec, a *args) any {
+		opt := tenon.RepeatInterleaveOpt{OutputSize: a.int(-1, "output_size", 0)}
+		if a.has(2, "dim") {
+			dim := a.int(2, "dim", 0)
+			opt.Dim = &dim
+		}
+		if a.isTensor(1, "repeats") {
+			return x.RepeatInterleave(a.tensor(0, "input"), a.tensor(1, "repeats"), opt)
+		}
+		return x.RepeatInterleaveS(a.tensor(0, "input"), a.int(1, "repeats", 1), opt)
+	})
 	offer("unique", func(x *tenon.Exec, a *args) any {
 		a.bool(1, "sorted", true)
 		values, inverse, counts := x.UniqueWithInverse(a.tensor(0, "input"))

@@ -340,7 +340,7 @@ func (w *watcher) pinned(x *tenon.Exec) {
 // dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or their recorded calls have tensors
 // for arguments that are numbers here.
 var dependsOnData = map[string]bool{"argwhere": true, "bincount": true, "equal": true, "linspace": true, "masked_select": true, "narrow": true,
-	"nn.functional.one_hot": true, "nonzero": true, "unique": true}
+	"nn.functional.one_hot": true, "nonzero": true, "repeat_interleave": true, "unique": true}
 
 // TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
 func TestDeviceWorkSeesHostLoops(t *testing.T) {

@@ -345,8 +345,19 @@ func compactions(p *pair) {
 	}
 }
 
-// flats tries indexes of several numbers as one.
+// flats tries indexes of several numbers as one, and of places that are repeated.
 func flats(p *pair) {
+	for _, t := range []dtype.DType{dtype.Int64, dtype.Int32} {
+		for _, v := range []view{dense, stepped} {
+			p.try(trial{name: fmt.Sprintf("repeat %v %v", t, v), arrays: []*array{out(dtype.Int64, dense, 9000), in(t, v, exactly(3), 3000), out(dtype.Int64, dense, 3000)},
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					if err := kernels.RunningSums(is, o[2], o[1]); err != nil {
+						return err
+					}
+					return kernels.RepeatIndex(is, o[0], o[2])
+				}})
+		}
+	}
 	for _, v := range []view{dense, turned} {
 		p.try(trial{name: fmt.Sprintf("flat %v", v), arrays: []*array{out(dtype.Int64, stepped, 4000), in(dtype.Int64, v, below(7), 3, 4000)},
 			run: func(is kernels.Issuer, o []kernels.Operand) error {

@@ -10,6 +10,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
 )
 
 // holed are the types of elements, each with a few of its numbers.
@@ -220,6 +221,17 @@ func TestLengthsAreRefused(t *testing.T) {
 			{"MaskedSelect", "must match the size", func(x *Exec) { x.MaskedSelect(ones(x, 3), mask) }},
 			{"MaskedScatter", "must be bool", func(x *Exec) { x.MaskedScatter(a, a, a) }},
 			{"MaskedScatter", "same dtypes", func(x *Exec) { x.MaskedScatter(a, mask, mask) }},
+			{"RepeatInterleave", "", func(x *Exec) { x.RepeatInterleave(a, x.Full(nil, 3, dtype.Int64), RepeatInterleaveOpt{}) }},
+			{"RepeatInterleave", "int32 or int64", func(x *Exec) { x.RepeatInterleave(a, a, RepeatInterleaveOpt{}) }},
+			{"RepeatInterleave", "1D vector", func(x *Exec) { x.RepeatInterleave(a, x.Zeros([]int{2, 2}, dtype.Int64), RepeatInterleaveOpt{}) }},
+			{"RepeatInterleave", "same size", func(x *Exec) { x.RepeatInterleave(a, x.Zeros([]int{3}, dtype.Int64), RepeatInterleaveOpt{}) }},
+			{"RepeatInterleave", "is negative", func(x *Exec) { x.RepeatInterleave(a, x.Zeros(nil, dtype.Int64), RepeatInterleaveOpt{OutputSize: -1}) }},
+			{"RepeatInterleave", "nothing to be repeated", func(x *Exec) {
+				x.RepeatInterleave(ones(x, 0), x.Zeros([]int{0}, dtype.Int64), RepeatInterleaveOpt{OutputSize: 1})
+			}},
+			{"RepeatInterleave", "out of range", func(x *Exec) { x.RepeatInterleaveS(a, 2, RepeatInterleaveOpt{Dim: new(int(1))}) }},
+			{"RepeatInterleave", "output size is 7", func(x *Exec) { x.RepeatInterleaveS(a, 2, RepeatInterleaveOpt{OutputSize: 7}) }},
+			{"RepeatInterleave", "non-negative", func(x *Exec) { x.RepeatInterleaveS(a, -2, RepeatInterleaveOpt{}) }},
 			{"Unique", "no order", func(x *Exec) { x.Unique(x.Zeros([]int{2}, dtype.Complex64)) }},
 		} {
 			var err error
@@ -260,4 +272,90 @@ func TestDifferent(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRepeatInterleave compares with loops, along each dimension and flat, with the length read and given.
+func TestRepeatInterleave(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(9, 10))
+		for _, shape := range [][]int{{}, {5}, {4, 3}, {3, 0}, {2, 5, 3}, {3000, 2}} {
+			a := steps(x, shape)
+			for dim := -1; dim < len(shape); dim++ {
+				opt, n, inner := RepeatInterleaveOpt{Dim: &dim}, 1, 1
+				switch {
+				case dim < 0:
+					opt.Dim, n = nil, product(shape)
+				default:
+					n, inner = shape[dim], product(shape[dim+1:])
+				}
+				times, sum := make([]int64, n), 0
+				for i := range times {
+					times[i] = int64(r.IntN(4))
+					sum += int(times[i])
+				}
+				var w []float64
+				outer := product(shape) / max(n*inner, 1)
+				for o := range outer {
+					for i, c := range times {
+						for range c {
+							for j := range inner {
+								w = append(w, float64((o*n+i)*inner+j))
+							}
+						}
+					}
+				}
+				for _, given := range []int{0, sum} {
+					opt.OutputSize = given
+					repeats := From(x, times, n)
+					if dim == 0 {
+						repeats = x.ToDType(repeats, dtype.Int32)
+					}
+					got := x.RepeatInterleave(a, repeats, opt)
+					if v := doubles(t, x, got); !slices.Equal(v, w) || len(got.shape) != max(len(shape), 1) && dim >= 0 {
+						t.Fatalf("%v along %d by %v: got %v %v, want %v", shape, dim, times, got.shape, v, w)
+					}
+				}
+				opt.OutputSize = 0
+				three := x.RepeatInterleave(a, From(x, []int64{3}), opt)
+				if same, err := x.Equal(three, x.RepeatInterleaveS(a, 3, opt)); !same || err != nil {
+					t.Errorf("%v along %d: three times are not three times, %v", shape, dim, err)
+				}
+			}
+		}
+	})
+}
+
+// TestRepeatInterleaveFails: what the device finds is an error of the call.
+func TestRepeatInterleaveFails(t *testing.T) {
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	x := New(dev, host)
+	for want, f := range map[string]func(x *Exec){
+		"the number -1 is negative": func(x *Exec) {
+			x.RepeatInterleave(ones(x, 2), From(x, []int64{3, -1}), RepeatInterleaveOpt{OutputSize: 2})
+		},
+		"the repeats sum to 4, and the output size is 5": func(x *Exec) {
+			x.RepeatInterleave(ones(x, 2), From(x, []int64{3, 1}), RepeatInterleaveOpt{OutputSize: 5})
+		},
+		"the mask has more true elements than the 1 that the source has; give a longer source": func(x *Exec) {
+			x.MaskedScatter(ones(x, 2), From(x, []bool{true, true}), ones(x, 1))
+		},
+	} {
+		err := Try(func() {
+			x.Scope(func(x *Exec) {
+				f(x)
+				x.check("Synchronize", x.Synchronize())
+			})
+		})
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
 }

@@ -39,9 +39,15 @@ const (
 	compactSpread
 	// compactRanks writes how many elements up to each are not zero, less one, each to a place of its own.
 	compactRanks
+	// compactSums adds up the numbers in each block's part, which are not negative, and compactRunning those up to each.
+	compactSums
+	compactRunning
+	// compactRepeat looks for each number below the last of such sums among them.
+	compactRepeat
 )
 
-var compactNames = []string{"compact_count", "compact_scan", "compact_places", "compact_take", "compact_spread", "compact_ranks"}
+var compactNames = []string{"compact_count", "compact_scan", "compact_places", "compact_take", "compact_spread", "compact_ranks", "compact_sums", "compact_running",
+	"compact_repeat"}
 
 // compactSpec is what these kernels are specialised on.
 type compactSpec struct {
@@ -60,17 +66,24 @@ type compactArgs struct {
 }
 
 // compactOperands are how many arrays lie in the order of the mask, which is the first.
-var compactOperands = [...]int{compactCount: 1, compactPlaces: 1, compactTake: 2, compactSpread: 3, compactRanks: 2}
+var compactOperands = [...]int{compactCount: 1, compactPlaces: 1, compactTake: 2, compactSpread: 3, compactRanks: 2, compactSums: 1, compactRunning: 1}
 
 func (a *compactArgs) layout(p params) {
 	s, stage := p.s, compactStage(p.s.Op)
-	if stage == compactScan {
+	switch stage {
+	case compactScan:
 		p.buffer(&a.starts, "starts", dtype.Int64)
 		p.i64(&a.n, "n")
 		return
+	case compactRepeat:
+		p.bufferRO(&a.starts, "starts", dtype.Int64)
+		p.array(&a.out, "out", dtype.Int64)
+		p.i64(&a.n, "n")
+		p.i64(&a.most, "most")
+		return
 	}
 	p.array(&a.mask, "mask", s.DTypes[0])
-	if stage == compactCount {
+	if stage == compactCount || stage == compactSums {
 		p.buffer(&a.starts, "starts", dtype.Int64)
 	} else {
 		p.bufferRO(&a.starts, "starts", dtype.Int64)
@@ -93,11 +106,43 @@ func (a *compactArgs) layout(p params) {
 }
 
 // Count writes Starts.
-func (c *Compaction) Count(is Issuer) error {
+func (c *Compaction) Count(is Issuer) error { return c.count(is, compactCount) }
+
+// RunningSums writes to the vector out, of Int64, the sums of the elements of the vector counts, of integers, up to each. One that is negative stops the kernel.
+func RunningSums(is Issuer, out, counts Operand) error {
+	n := CompactStarts(counts.Numel())
+	ws, err := is.Workspace(8 * n)
+	if err != nil {
+		return err
+	}
+	c := &Compaction{Mask: counts, Starts: Operand{Ptr: ws}}
+	if err := c.count(is, compactSums); err != nil {
+		return err
+	}
+	var a compactArgs
+	a.out.host, a.most.host, a.step.host = out.Ptr, out.Shape[0], out.Stride[0]
+	return c.launch(is, compactRunning, &a, dtype.Int64, counts.Shape)
+}
+
+// RepeatIndex writes each place among n as often to the vector out as the running sums, a vector of n Int64 without gaps, grow there. If out is not as long as the
+// last sum says, that stops the kernel.
+func RepeatIndex(is Issuer, out, sums Operand) error {
+	count := out.Shape[0]
+	l := is.NewLaunch()
+	l.Spec = Spec{Family: FamilyCompact, Op: uint16(compactRepeat), Compute: dtype.Int64}
+	var a compactArgs
+	a.starts.host, a.out.host, a.n.host, a.most.host = sums.Ptr, out.Ptr, sums.Shape[0], count
+	a.layout(packing(l))
+	l.Grid, l.Block = [3]uint32{uint32(max(ceilDiv(count, compactThreads), 1)), 1, 1}, [3]uint32{compactThreads, 1, 1}
+	return is.Issue(l)
+}
+
+// count runs compactCount or compactSums and turns the numbers into sums of those before.
+func (c *Compaction) count(is Issuer, stage compactStage) error {
 	n := c.Mask.Numel()
 	if n > 0 {
 		var a compactArgs
-		if err := c.launch(is, compactCount, &a, dtype.Invalid, c.Mask.Shape); err != nil {
+		if err := c.launch(is, stage, &a, dtype.Invalid, c.Mask.Shape); err != nil {
 			return err
 		}
 	}
@@ -184,11 +229,16 @@ var _ = register(FamilyCompact, func(s *Spec) *kernel.Kernel {
 		c := &compactKernel{k: k, s: s, groups: k.Shared("groups", dtype.Int64, compactWarps), lane: k.LaneID()}
 		c.layout(declaring(k, s))
 		c.group = k.ThreadIdx(kernel.X).Shr(k.I32(5))
-		if stage == compactScan {
+		switch stage {
+		case compactScan:
 			c.scan()
-			return
+		case compactSums, compactRunning:
+			c.sums(stage)
+		case compactRepeat:
+			c.repeat()
+		default:
+			c.elements(stage)
 		}
-		c.elements(stage)
 	})
 })
 
@@ -246,11 +296,67 @@ func (c *compactKernel) scan() {
 	k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { c.starts.Store(c.n.Value, carry.Get()) })
 }
 
+// first returns the thread's first element of a block's part; the others lie 32 apart.
+func (c *compactKernel) first(block kernel.Value) kernel.Value {
+	k := c.k
+	return block.MulWide(k.I32(compactPart)).Add(c.group.Mul(k.I32(32 * compactItems)).Add(c.lane).Convert(dtype.Int64))
+}
+
+// sums adds up the numbers of a block's part.
+func (c *compactKernel) sums(stage compactStage) {
+	k := c.k
+	block := k.BlockIdx(kernel.X)
+	first := c.first(block)
+	var items, upTo [compactItems]kernel.Value
+	for j := range items {
+		item := first.Add(k.I64(int64(32 * j)))
+		v := k.Var(k.I64(0))
+		at := c.dims.locate(item.Convert(indexType(int(c.s.Index))))
+		k.If(item.Lt(c.n.Value), func() { v.Set(c.mask.load(at[0], 1)[0].Re.Convert(dtype.Int64)) })
+		items[j], upTo[j] = item, v.Get()
+	}
+	sum := k.I64(0)
+	for j, v := range upTo {
+		k.Assert(v.Ge(k.I64(0)), "the number %v is negative", v)
+		upTo[j] = sumUpTo(k, v).Add(sum)
+		sum = upTo[j].Shuffle(k.I32(31))
+	}
+	before, all := c.before(sum)
+	if stage == compactSums {
+		k.If(k.ThreadIdx(kernel.X).Eq(k.I32(0)), func() { c.starts.Store(block, all) })
+		return
+	}
+	base := c.starts.Load(block).Add(before)
+	for j, item := range items {
+		k.If(item.Lt(c.n.Value), func() { c.out.store(item.Mul(c.step.Value), Num{Re: base.Add(upTo[j])}) })
+	}
+}
+
+// repeat looks for the first sum that is greater than the thread's number.
+func (c *compactKernel) repeat() {
+	k := c.k
+	i := k.BlockIdx(kernel.X).MulWide(k.I32(compactThreads)).Add(k.ThreadIdx(kernel.X).Convert(dtype.Int64))
+	last := c.n.Sub(k.I64(1))
+	sum := c.starts.Load(last)
+	k.Assert(sum.Eq(c.most.Value), "the repeats sum to %v, and the output size is %v", sum, c.most.Value)
+	k.If(i.Lt(c.most.Value.Min(sum)), func() {
+		low, high := k.Var(k.I64(0)), k.Var(last)
+		k.Loop(func() {
+			k.If(low.Get().Ge(high.Get()), func() { k.Break() })
+			middle := low.Get().Add(high.Get()).Shr(k.I32(1))
+			upTo := c.starts.Load(middle).Le(i)
+			low.Set(upTo.Select(middle.Add(k.I64(1)), low.Get()))
+			high.Set(upTo.Select(high.Get(), middle))
+		})
+		c.out.store(i, Num{Re: low.Get()})
+	})
+}
+
 // elements goes through a block's part: a group of 32 threads has neighbours in each step, and the groups' elements follow one another.
 func (c *compactKernel) elements(stage compactStage) {
 	k := c.k
 	block := k.BlockIdx(kernel.X)
-	first := block.MulWide(k.I32(compactPart)).Add(c.group.Mul(k.I32(32 * compactItems)).Add(c.lane).Convert(dtype.Int64))
+	first := c.first(block)
 	below := k.U32(1).Shl(c.lane).Sub(k.U32(1))
 	var items [compactItems]struct{ item, is, rank kernel.Value }
 	var at [compactItems][]kernel.Value

@@ -187,3 +187,48 @@ func TestCompactionOfNothing(t *testing.T) {
 		t.Error("the sums of counts of several rounds are wrong")
 	}
 }
+
+// TestRepeatIndex compares running sums of several types, and the places that they repeat, with loops.
+func TestRepeatIndex(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for _, dt := range []dtype.DType{dtype.Int64, dtype.Int32, dtype.Uint8} {
+		for _, n := range []int{1, 31, compactPart, 3*compactPart + 70} {
+			for _, most := range []int{1, 2, 5} {
+				h := newHost(t)
+				counts := sliced(h.empty(dt, 2*n), 0, 0, 2*n, 2)
+				h.write(counts, func(int) complex128 { return complex(float64(rng.IntN(most)), 0) })
+				sums, running, want := make([]float64, n), 0.0, []float64(nil)
+				for i, v := range h.read(counts) {
+					running += v
+					sums[i] = running
+					for range int(v) {
+						want = append(want, float64(i))
+					}
+				}
+				out := h.empty(dtype.Int64, n)
+				check(t, RunningSums(h, out, counts))
+				if got := h.read(out); !slices.Equal(got, sums) {
+					t.Fatalf("%v, %d counts: sums are wrong", dt, n)
+				}
+				index := h.empty(dtype.Int64, len(want))
+				check(t, RepeatIndex(h, index, out))
+				if got := h.read(index); !slices.Equal(got, want) {
+					t.Fatalf("%v, %d counts: places are %v, want %v", dt, n, got, want)
+				}
+				for _, other := range []int{len(want) + 1, len(want) - 1} {
+					if other < 0 {
+						continue
+					}
+					err := RepeatIndex(h, h.empty(dtype.Int64, other), out)
+					if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("the repeats sum to %d, and the output size is %d", len(want), other)) {
+						t.Errorf("an index of %d of %d gives the error %v", other, len(want), err)
+					}
+				}
+			}
+		}
+	}
+	h := newHost(t)
+	if err := RunningSums(h, h.empty(dtype.Int64, 2), h.of(dtype.Int64, []float64{1, -3}, 2)); err == nil || !strings.Contains(err.Error(), "the number -3 is negative") {
+		t.Errorf("a negative count gives the error %v", err)
+	}
+}

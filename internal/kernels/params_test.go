@@ -217,6 +217,8 @@ func TestLayouts(t *testing.T) {
 		check(t, c.Take(y, of(f, 100), x))
 		check(t, c.Spread(y, x, z, of(f, 100)))
 		check(t, (&Compaction{Mask: w, Starts: c.Starts}).Ranks(y, of(dtype.Int64, 96), of(dtype.Int64, 96)))
+		check(t, RunningSums(y, of(dtype.Int64, 64*96), permuted(of(dtype.Int32, 96, 64), 1, 0)))
+		check(t, RepeatIndex(y, of(dtype.Int64, 100), of(dtype.Int64, 96)))
 		check(t, FlatIndex(y, of(dtype.Int64, 96), i64, make([]int, 3)))
 		check(t, FlatIndex(y, Operand{}, i64, nil))
 		check(t, (&Unique{X: w, Order: of(dtype.Int64, 96), Heads: of(dtype.Bool, 96)}).Sort(y))
