@@ -11,6 +11,7 @@ import (
 	"tenon.dev/linalg"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
+	"tenon.dev/sparse"
 	"tenon.dev/torchfile"
 )
 
@@ -98,6 +99,31 @@ func TestFromPyTorchExec(t *testing.T) {
 			a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
 			wantItem(t, x, x.Select(linalg.Cross(x, a, b, -1), 0, 1), 6)
 			wantItem(t, x, linalg.VecDot(x, a, b, -1), 32)
+		}
+		{
+			m := x.GtS(a, 0)
+			wantItem(t, x, x.Sum(x.Nonzero(a), nil, tenon.SumOpt{}), 4)
+			wantItem(t, x, x.Sum(x.MaskedSelect(a, m), nil, tenon.SumOpt{}), 4)
+			wantItem(t, x, x.Unique(a), 1)
+			values, inverse, counts := x.UniqueWithInverse(a)
+			wantItem(t, x, values, 1)
+			wantItem(t, x, x.Sum(inverse, nil, tenon.SumOpt{}), 0)
+			wantItem(t, x, counts, 4)
+			n := tenon.From(x, []int64{1, 0, 2, 4})
+			wantItem(t, x, x.Sum(x.RepeatInterleave(a, n, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 7)
+			wantItem(t, x, x.Sum(x.RepeatInterleaveS(a, 2, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 8)
+			wantItem(t, x, x.Sum(x.MaskedScatter(a, m, b), nil, tenon.SumOpt{}), 8)
+		}
+		{
+			i, v := tenon.From(x, []int64{8, 8, 3, 3}, 2, 2), tenon.From(x, []float32{4, 5})
+			s := sparse.NewCOO(x, i, v, []int{9, 4})
+			wantItem(t, x, x.Select(x.Select(s.ToDense(x), 0, 8), 0, 3), 9)
+			s = s.Coalesce(x)
+			if s.NNZ() != 1 {
+				t.Error(s.NNZ())
+			}
+			wantItem(t, x, s.Values(), 9)
+			wantItem(t, x, x.Sum(s.Indices(), nil, tenon.SumOpt{}), 11)
 		}
 		wantItem(t, x, x.Sum(x.Einsum("ij,jk->ik", a, b), nil, tenon.SumOpt{}), 16)
 		same, err := x.Equal(a, b)

@@ -28,6 +28,7 @@ import (
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/safetensors"
+	"tenon.dev/sparse"
 	"tenon.dev/torchfile"
 )
 
@@ -61,6 +62,8 @@ var functions = map[string]any{
 	"optim.SequentialLR": optim.SequentialLR, "optim.ChainedScheduler": optim.ChainedScheduler,
 
 	"data.NewColumn": data.NewColumn[float32], "data.NewLoader": data.NewLoader, "data.NewTable": data.NewTable,
+
+	"sparse.NewCOO": sparse.NewCOO,
 
 	"safetensors.New": safetensors.New, "safetensors.Open": safetensors.Open, "safetensors.Save": safetensors.Save, "safetensors.Write": safetensors.Write,
 
@@ -98,7 +101,7 @@ var types = []any{
 	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
-	(*compile.Region)(nil), (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
+	(*sparse.COO)(nil), (*compile.Region)(nil), (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),

@@ -24,6 +24,15 @@ type EmbeddingOpt struct {
 	ScaleGradByFreq bool
 }
 
+// RepeatInterleaveOpt are the options of RepeatInterleave.
+type RepeatInterleaveOpt struct {
+	// Dim is the dimension whose slices are repeated; nil repeats the elements, in row-major order, and the result is a vector.
+	Dim *int
+	// OutputSize, if it is not 0, is the sum of the repeats, which is then not read: nothing is waited for, and the call can be captured. Another one fails as
+	// AssertAsync does.
+	OutputSize int
+}
+
 // ScatterOpt are the options of scatters.
 type ScatterOpt struct {
 	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
@@ -61,6 +70,46 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	cx := x.enter("IndexSelect", t, index)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.IndexSelect((*core.Tensor)(t), dim, (*core.Tensor)(index)))
+}
+
+// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the row-major order of both. A
+// source with fewer elements fails as AssertAsync does.
+func (x *Exec) MaskedScatter(t *Tensor, mask *Tensor, source *Tensor) *Tensor {
+	cx := x.enter("MaskedScatter", t, mask, source)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedScatter((*core.Tensor)(t), (*core.Tensor)(mask), (*core.Tensor)(source)))
+}
+
+// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
+// mask, so that the call waits for it and cannot be captured.
+func (x *Exec) MaskedSelect(t *Tensor, mask *Tensor) *Tensor {
+	cx := x.enter("MaskedSelect", t, mask)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.MaskedSelect((*core.Tensor)(t), (*core.Tensor)(mask)))
+}
+
+// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
+// dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+func (x *Exec) Nonzero(t *Tensor) *Tensor {
+	cx := x.enter("Nonzero", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Nonzero((*core.Tensor)(t)))
+}
+
+// RepeatInterleave returns t with each slice as often in turn as repeats says: int64 or int32, a vector as long as the dimension, or one number for all. The
+// result's length is their sum, so that the call waits for it and cannot be captured, unless opt.OutputSize gives it. A number that is negative fails as AssertAsync
+// does.
+func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt RepeatInterleaveOpt) *Tensor {
+	cx := x.enter("RepeatInterleave", t, repeats)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RepeatInterleave((*core.Tensor)(t), (*core.Tensor)(repeats), core.RepeatInterleaveOpt(opt)))
+}
+
+// RepeatInterleaveS returns t with each slice n times in turn.
+func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Tensor {
+	cx := x.enter("RepeatInterleaveS", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.RepeatInterleaveS((*core.Tensor)(t), n, core.RepeatInterleaveOpt(opt)))
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
@@ -106,4 +155,20 @@ func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
 	cx := x.enter("TakeAlongDim", t, index)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.TakeAlongDim((*core.Tensor)(t), (*core.Tensor)(index), dim...))
+}
+
+// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
+// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+func (x *Exec) Unique(t *Tensor) *Tensor {
+	cx := x.enter("Unique", t)
+	defer core.Leave(cx)
+	return (*Tensor)(cx.Unique((*core.Tensor)(t)))
+}
+
+// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+func (x *Exec) UniqueWithInverse(t *Tensor) (values *Tensor, inverse *Tensor, counts *Tensor) {
+	cx := x.enter("UniqueWithInverse", t)
+	defer core.Leave(cx)
+	r0, r1, r2 := cx.UniqueWithInverse((*core.Tensor)(t))
+	return (*Tensor)(r0), (*Tensor)(r1), (*Tensor)(r2)
 }

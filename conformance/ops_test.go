@@ -139,7 +139,7 @@ func (r *opRunner) runAll(t *testing.T, x *tenon.Exec) recorded.Tally {
 
 // call runs one case through the registry.
 func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, err error) {
-	f := registry[c.Op]
+	f := offered(c)
 	if f == nil {
 		return out, recorded.ErrNotOffered
 	}

@@ -22,6 +22,14 @@ func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	registry[name] = call
 }
 
+// offered returns the registry's function for a case, or nil. Slices along a dimension have no Unique.
+func offered(c *recorded.Case) func(x *tenon.Exec, a *args) any {
+	if c.Op == "unique" && c.Kwargs["dim"] != nil {
+		return nil
+	}
+	return registry[c.Op]
+}
+
 // args are the arguments of a recorded call, with its tensors on the device. Each accessor takes the argument's position, the input being
 // number 0, and its name, by which it is looked up where it was not given by position; position -1 is of an argument that has none. An
 // argument that was not given, or was None, has the default. Tensors by keyword that want a gradient are read in the operation's own order,

@@ -142,19 +142,74 @@ func spilled(text string) string {
 	return ""
 }
 
-// TestSortsAssemble assembles the kernels that sort indexes and fold by them.
-func TestSortsAssemble(t *testing.T) {
-	as := assembler(t)
+// gathered returns an Issuer that builds the kernels it is to launch, and where it puts them.
+func gathered() (*builds, *[]*kir.Program) {
 	seen := map[string]bool{}
 	var progs []*kir.Program
-	is := &builds{f: func(s *kernels.Spec) error {
+	return &builds{index32: 1<<31 - 1, f: func(s *kernels.Spec) error {
 		p, err := kernels.Build(s).Program()
 		if err == nil && !seen[p.Name] {
 			seen[p.Name] = true
 			progs = append(progs, p)
 		}
 		return err
-	}}
+	}}, &progs
+}
+
+// assembleAll assembles kernels for all targets.
+func assembleAll(t *testing.T, as string, progs []*kir.Program) {
+	t.Helper()
+	for _, target := range targets {
+		text, err := ptx.Compile(progs, target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := spilled(assemble(t, as, target, text)); s != "" {
+			t.Error(s)
+		}
+		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
+	}
+}
+
+// TestCompactionsAssemble assembles the kernels whose results are as long as data says.
+func TestCompactionsAssemble(t *testing.T) {
+	as := assembler(t)
+	is, progs := gathered()
+	o := func(t dtype.DType, shape ...int) kernels.Operand {
+		return kernels.Operand{Ptr: 1 << 20, DType: t, Shape: shape, Stride: []int{1, 100, 7, 100_000, 3}[:len(shape)]}
+	}
+	check := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, index32 := range []int{1<<31 - 1, 1} {
+		is.index32 = index32
+		for _, dt := range []dtype.DType{dtype.Bool, dtype.Float16, dtype.Int64, dtype.Float32, dtype.Complex128} {
+			for _, shape := range [][]int{{100}, {5, 4, 7, 3, 2}} {
+				c := kernels.Compaction{Mask: o(dt, shape...), Starts: o(dtype.Int64, 2)}
+				check(c.Count(is))
+				check(c.Places(is, o(dtype.Int64, 50, len(shape))))
+				check(c.Take(is, o(dt, 50), o(dt, shape...)))
+				check(c.Spread(is, o(dt, shape...), o(dt, shape...), o(dt, 50)))
+			}
+			if !dt.IsComplex() {
+				check((&kernels.Unique{X: o(dt, 100), Order: o(dtype.Int64, 100), Heads: o(dtype.Bool, 100)}).Sort(is))
+			}
+		}
+		check((&kernels.Compaction{Mask: o(dtype.Bool, 100), Starts: o(dtype.Int64, 2)}).Ranks(is, o(dtype.Int64, 100), o(dtype.Int64, 100)))
+		check(kernels.RunningSums(is, o(dtype.Int64, 100), o(dtype.Int32, 100)))
+		check(kernels.RepeatIndex(is, o(dtype.Int64, 100), o(dtype.Int64, 100)))
+		check(kernels.FlatIndex(is, kernels.Operand{}, o(dtype.Int64, 2, 50), []int{3, 4}))
+		check(kernels.FlatIndex(is, o(dtype.Int64, 50), o(dtype.Int64, 2, 50), []int{3, 4}))
+	}
+	assembleAll(t, as, *progs)
+}
+
+// TestSortsAssemble assembles the kernels that sort indexes and fold by them.
+func TestSortsAssemble(t *testing.T) {
+	as := assembler(t)
+	is, progs := gathered()
 	for _, width := range []int{1 << 10, 8, 1} {
 		for _, dt := range []dtype.DType{dtype.Float32, dtype.BFloat16, dtype.Complex64} {
 			is.index32 = 1<<31 - 1
@@ -174,16 +229,7 @@ func TestSortsAssemble(t *testing.T) {
 			}
 		}
 	}
-	for _, target := range targets {
-		text, err := ptx.Compile(progs, target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s := spilled(assemble(t, as, target, text)); s != "" {
-			t.Error(s)
-		}
-		t.Logf("sm_%d%d: %d kernels, %d bytes of PTX", target.Major, target.Minor, len(progs), len(text))
-	}
+	assembleAll(t, as, *progs)
 }
 
 // builds is an Issuer that passes specifications on and launches nothing.

@@ -294,6 +294,81 @@ func multinomials(p *pair) {
 	}
 }
 
+// compactions tries the compactions, of masks of every type, and the sort that looks for equal elements.
+func compactions(p *pair) {
+	for _, t := range everyType {
+		for _, v := range []view{dense, turned, stepped} {
+			for _, index32 := range []int{0, 1000} {
+				shape := []int{33, 5, 47}
+				n := 33 * 5 * 47
+				name := fmt.Sprintf("%v %v %d", t, v, index32)
+				arrays := func(first *array) []*array {
+					return []*array{first, in(t, v, spotted, shape...), in(t, dense, anything, shape...), out(dtype.Int64, dense, kernels.CompactStarts(n)), in(t, dense, anything, n)}
+				}
+				each := func(op string, first *array, f func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error) {
+					p.try(trial{name: "compact " + op + " " + name, arrays: arrays(first), index32: index32, run: func(is kernels.Issuer, o []kernels.Operand) error {
+						c := &kernels.Compaction{Mask: o[1], Starts: o[3]}
+						if err := c.Count(is); err != nil {
+							return err
+						}
+						return f(c, is, o)
+					}})
+				}
+				each("places", out(dtype.Int64, dense, n, 3), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error { return c.Places(is, o[0]) })
+				each("take", out(t, dense, n), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
+					return c.Take(is, o[0], o[2])
+				})
+				each("spread", out(t, v, shape...), func(c *kernels.Compaction, is kernels.Issuer, o []kernels.Operand) error {
+					return c.Spread(is, o[0], o[2], o[4])
+				})
+				if t.IsComplex() {
+					continue
+				}
+				p.try(trial{name: "unique " + name, index32: index32, arrays: []*array{out(dtype.Int64, dense, 7000), out(dtype.Bool, dense, 7000), in(t, dense, spotted, 7000), out(dtype.Int64, dense, 7000)},
+					run: func(is kernels.Issuer, o []kernels.Operand) error {
+						if err := (&kernels.Unique{X: o[2], Order: o[0], Heads: o[1]}).Sort(is); err != nil {
+							return err
+						}
+						c := kernels.Compaction{Mask: o[1]}
+						ws, err := is.Workspace(8 * kernels.CompactStarts(7000))
+						if err != nil {
+							return err
+						}
+						c.Starts.Ptr = ws
+						if err := c.Count(is); err != nil {
+							return err
+						}
+						return c.Ranks(is, o[3], o[0])
+					}})
+			}
+		}
+	}
+}
+
+// flats tries indexes of several numbers as one, and of places that are repeated.
+func flats(p *pair) {
+	for _, t := range []dtype.DType{dtype.Int64, dtype.Int32} {
+		for _, v := range []view{dense, stepped} {
+			p.try(trial{name: fmt.Sprintf("repeat %v %v", t, v), arrays: []*array{out(dtype.Int64, dense, 9000), in(t, v, exactly(3), 3000), out(dtype.Int64, dense, 3000)},
+				run: func(is kernels.Issuer, o []kernels.Operand) error {
+					if err := kernels.RunningSums(is, o[2], o[1]); err != nil {
+						return err
+					}
+					return kernels.RepeatIndex(is, o[0], o[2])
+				}})
+		}
+	}
+	for _, v := range []view{dense, turned} {
+		p.try(trial{name: fmt.Sprintf("flat %v", v), arrays: []*array{out(dtype.Int64, stepped, 4000), in(dtype.Int64, v, below(7), 3, 4000)},
+			run: func(is kernels.Issuer, o []kernels.Operand) error {
+				if err := kernels.FlatIndex(is, kernels.Operand{}, o[1], []int{7, 1 << 40, 9}); err != nil {
+					return err
+				}
+				return kernels.FlatIndex(is, o[0], o[1], []int{7, 1 << 40, 9})
+			}})
+	}
+}
+
 // assertions tries assertions that hold, of every type.
 func assertions(p *pair) {
 	for _, t := range everyType {

@@ -86,6 +86,15 @@ func pointwise() []differentiable {
 		{name: "masked_fill", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
 			return x.MaskedFill(in[0], From(x, []bool{true, false, true}), x.Select(in[1], 0, 1))
 		}},
+		{name: "masked_select", lo: -1, hi: 1, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.Square(x.MaskedSelect(in[0], x.View(From(x, []bool{true, false, true, true, false, false}), 2, 3)))
+		}},
+		{name: "repeat_interleave", lo: -1, hi: 1, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.Square(x.RepeatInterleave(in[0], From(x, []int64{2, 0, 1}), RepeatInterleaveOpt{}))
+		}},
+		{name: "masked_scatter", lo: -1, hi: 1, ins: 2, complex: true, f: func(x *Exec, in []*Tensor) *Tensor {
+			return x.Square(x.MaskedScatter(in[0], From(x, []bool{true, false, true}), x.Mul(in[1], in[0])))
+		}},
 	}
 }
 

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -82,6 +83,12 @@ func (f *frame) Whole(i int) int { return f.i[i] }
 // SetWhole sets the whole number i among the attributes.
 func (f *frame) SetWhole(i, v int) { f.i[i] = v }
 
+// List returns the list of numbers among the attributes.
+func (f *frame) List() []int { return f.dims }
+
+// SetList sets the list of numbers among the attributes.
+func (f *frame) SetList(vs ...int) { f.dims = append(f.dims[:0], vs...) }
+
 // Promoted returns the type that the operands promote to.
 func (f *frame) Promoted() dtype.DType { return f.promoted() }
 
@@ -117,6 +124,18 @@ func (b *back) Set(i int, g *Tensor) { b.set(i, g) }
 
 // Composite runs f, which is made of other operations, as one named name: errors carry the name, and temporaries are closed when it ends.
 func Composite(x *Exec, name string, f func(x *Exec) *Tensor) *Tensor { return x.composite(name, f) }
+
+// CompositeMany is Composite for several results.
+func CompositeMany(x *Exec, name string, f func(x *Exec) []*Tensor) []*Tensor {
+	return x.compositeMany(name, f)
+}
+
+// Different returns for each element of the vector t, of integers from 0 to below-1, its number among the different ones, in their order, and how many
+// different ones there are. It is called in a composite named op, and waits for t.
+func Different(x *Exec, op string, t *Tensor, below int) (inverse *Tensor, count int) {
+	_, _, starts, inverse := x.NoGrad().different(t, max(bits.Len(uint(max(below, 1)-1)), 1))
+	return inverse, x.last(op, starts)
+}
 
 // Casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which
 // autocast is off. It is called in the composite's scope.

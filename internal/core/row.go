@@ -92,6 +92,8 @@ const (
 	flagMutates
 	// flagUser: what it does is the program's own.
 	flagUser
+	// flagSized: the size of its output is a number that was read from the device, and depends on data.
+	flagSized
 )
 
 // call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's tap sees the

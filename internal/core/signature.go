@@ -101,8 +101,8 @@ type OpInfo struct {
 	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands
 	// lie on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
 	// captured; Varies that where several elements go to one place, which of them wins may differ from run to run; User that what it does
-	// is the program's own.
-	Aliases, Into, Foreign, Draws, Waits, Varies, User bool
+	// is the program's own; Sized that the size of its output depends on data: it is a number in the structure that was read from the device.
+	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
 	// Derivative says that it has one, and Cast what autocast does with the operands.
 	Derivative bool
 	Cast       CastClass
@@ -116,7 +116,7 @@ func Ops() []OpInfo {
 		is := func(f flag) bool { return r.flags&f != 0 }
 		info := OpInfo{Name: r.Name, Torch: r.Torch, Package: r.pkg,
 			Aliases: is(flagView), Into: is(flagInto), Foreign: is(flagForeign), Draws: r.draws != nil,
-			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Derivative: r.back != nil, Cast: r.cast}
+			Waits: is(flagWaits), Varies: is(flagVaries), User: is(flagUser), Sized: is(flagSized), Derivative: r.back != nil, Cast: r.cast}
 		for _, n := range r.sig.ins {
 			info.Operands = append(info.Operands, n.marked())
 			if n.changed {

@@ -60,16 +60,19 @@ func (s *site) Failed(d *driver.Error) *fault.Error {
 // number.
 var unmet = map[string]string{
 	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
-	"Embedding":       ofIndex,
-	"TakeAlongDim":    "in the operand index; give numbers from -size to size-1",
-	"CrossEntropy":    ofTarget,
-	"NLLLoss":         ofTarget,
-	"MultiMarginLoss": "in the operand target; give classes from 0 to their count less 1",
-	"BCE":             "; give probabilities, as of Sigmoid, or logits to BCEWithLogits",
-	"Bernoulli":       "in the operand p",
-	"BernoulliInto":   "in the operand p",
-	"Multinomial":     "in the operand p",
-	"AssertAsync":     "in the operand t",
+	"Embedding":        ofIndex,
+	"TakeAlongDim":     "in the operand index; give numbers from -size to size-1",
+	"CrossEntropy":     ofTarget,
+	"NLLLoss":          ofTarget,
+	"MultiMarginLoss":  "in the operand target; give classes from 0 to their count less 1",
+	"BCE":              "; give probabilities, as of Sigmoid, or logits to BCEWithLogits",
+	"Bernoulli":        "in the operand p",
+	"BernoulliInto":    "in the operand p",
+	"Multinomial":      "in the operand p",
+	"AssertAsync":      "in the operand t",
+	"RepeatInterleave": "; give numbers that are not negative, and their sum or nothing as OutputSize",
+	"NewCOO":           "in the operand indices; give numbers from 0 to size-1",
+	"MaskedScatter":    "; give a longer source, or a mask that is true less often",
 }
 
 const (

@@ -76,6 +76,12 @@ var programs = []program{
 		}
 		return err
 	}},
+	{name: "ReadLengths", run: func(x *Exec) error {
+		return Try(func() {
+			a := ones(x, 3)
+			x.MaskedSelect(a, x.GtS(a, 0))
+		})
+	}},
 	{name: "HostScalar", run: func(x *Exec) error {
 		return Try(func() {
 			a := ones(x, 3)
@@ -346,10 +352,16 @@ func TestWalksOfLooseCalls(t *testing.T) {
 		"HostScalar": func(x *Exec, o *operands) *Tensor { return x.Add(o.a, o.s) },
 		"Autocast":   func(x *Exec, o *operands) *Tensor { return x.Autocast(dtype.Float16).MM(o.a, o.a) },
 		"Composite":  func(x *Exec, o *operands) *Tensor { return x.Linear(o.a, o.a, nil) },
-		"Workspace":  func(x *Exec, o *operands) *Tensor { return x.Conv2d(o.c, o.c, nil, ConvOpt{}) },
-		"Recorded":   func(x *Exec, o *operands) *Tensor { return x.Exp(o.leaf) },
-		"Function":   func(x *Exec, o *operands) *Tensor { return x.Apply(square{}, o.leaf)[0] },
-		"ToHost":     func(x *Exec, o *operands) *Tensor { return x.Host().To(o.a, ToOpt{}) },
+		"Lengths":    func(x *Exec, o *operands) *Tensor { return x.Unique(o.a) },
+		"Selected": func(x *Exec, o *operands) *Tensor {
+			mask := x.GtS(o.a, 0)
+			defer mask.Close()
+			return x.MaskedSelect(o.leaf, mask)
+		},
+		"Workspace": func(x *Exec, o *operands) *Tensor { return x.Conv2d(o.c, o.c, nil, ConvOpt{}) },
+		"Recorded":  func(x *Exec, o *operands) *Tensor { return x.Exp(o.leaf) },
+		"Function":  func(x *Exec, o *operands) *Tensor { return x.Apply(square{}, o.leaf)[0] },
+		"ToHost":    func(x *Exec, o *operands) *Tensor { return x.Host().To(o.a, ToOpt{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var x *Exec

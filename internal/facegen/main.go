@@ -60,7 +60,7 @@ var families = map[string]string{
 	"extreme": "reduce", "product": "reduce", "truth": "reduce", "variance": "reduce", "vectornorm": "reduce",
 	"entropy": "loss", "error": "loss", "distance": "loss",
 	"matmulc": "matmul", "contract": "matmul", "einsum": "matmul",
-	"pool": "conv", "range": "factory", "multinomial": "random", "bincount": "index", "normgather": "norm",
+	"pool": "conv", "range": "factory", "multinomial": "random", "bincount": "index", "nonzero": "index", "repeat": "index", "unique": "index", "normgather": "norm",
 	"device": "copy", "pinned": "copy",
 	"view": "shape", "join": "shape", "rearrange": "shape",
 }

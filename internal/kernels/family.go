@@ -41,6 +41,11 @@ const (
 	FamilyMultinomial
 	// FamilyAssert: assertions of single numbers.
 	FamilyAssert
+	// FamilyCompact: Op is a compactStage; FamilyUnique: Op is a uniqueStage.
+	FamilyCompact
+	FamilyUnique
+	// FamilyFlat: indexes of several numbers as one.
+	FamilyFlat
 	familyCount
 )
 

@@ -211,6 +211,17 @@ func TestLayouts(t *testing.T) {
 			check(t, m.Draw(y, ph))
 			check(t, m.Greatest(y))
 		}
+		c := Compaction{Mask: permuted(of(f, 96, 64), 1, 0), Starts: of(dtype.Int64, CompactStarts(64*96))}
+		check(t, c.Count(y))
+		check(t, c.Places(y, of(dtype.Int64, 100, 2)))
+		check(t, c.Take(y, of(f, 100), x))
+		check(t, c.Spread(y, x, z, of(f, 100)))
+		check(t, (&Compaction{Mask: w, Starts: c.Starts}).Ranks(y, of(dtype.Int64, 96), of(dtype.Int64, 96)))
+		check(t, RunningSums(y, of(dtype.Int64, 64*96), permuted(of(dtype.Int32, 96, 64), 1, 0)))
+		check(t, RepeatIndex(y, of(dtype.Int64, 100), of(dtype.Int64, 96)))
+		check(t, FlatIndex(y, of(dtype.Int64, 96), i64, make([]int, 3)))
+		check(t, FlatIndex(y, Operand{}, i64, nil))
+		check(t, (&Unique{X: w, Order: of(dtype.Int64, 96), Heads: of(dtype.Bool, 96)}).Sort(y))
 	}
 	y.index32 = 1<<31 - 1
 	for _, p := range []NLL{{N: 64, C: 96, S: 1, X: x, Target: of(dtype.Int64, 64)}, {N: 1 << 20, C: 2, S: 1, X: x, LSE: z, Target: i64, Weight: w}} {

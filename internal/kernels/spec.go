@@ -26,6 +26,8 @@ type Spec struct {
 	Index, Vec uint8
 
 	Assert      assertSpec
+	Compact     compactSpec
+	Unique      uniqueSpec
 	Multinomial multinomialSpec
 	Random      randomSpec
 	Dropout     dropoutSpec

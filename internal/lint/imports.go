@@ -69,7 +69,8 @@ internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
 linalg: FACE internal/core internal/infer internal/kernels
-internal/opspage: internal/core linalg
+sparse: FACE internal/core internal/kernels
+internal/opspage: internal/core linalg sparse
 fft: FACE internal/core
 special: FACE internal/core
 torchfile: FACE internal/core internal/pickle internal/wholefile
@@ -87,7 +88,7 @@ memcheck: LEAF internal/checklog internal/terminal
 internal/cli: * 
 cmd/tenon: internal/cli
 
-examples/...: FACE linalg fft special nn optim data compile dist torchfile safetensors
+examples/...: FACE linalg sparse fft special nn optim data compile dist torchfile safetensors
 conformance/...: *
 bench/...: *
 `

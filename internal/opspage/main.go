@@ -11,6 +11,7 @@ import (
 
 	"tenon.dev/internal/core"
 	_ "tenon.dev/linalg" // its operations
+	_ "tenon.dev/sparse"
 )
 
 func main() {
@@ -39,14 +40,16 @@ is one of them or made of several.
 - **Properties**: *view*: the outputs are views of the first operand, and no kernel runs. *into*: the outputs are destinations, always,
   which the call changes. *changes*: what it changes besides destinations. *draws*: it takes numbers from a generator. *waits*: it waits
   for the device, or may, and cannot be captured. *varies*: where several elements go to one place, which of them wins may differ from
-  run to run. *other devices*: operands may lie there. *user*: what it does is the program's own. Without these words an operation gives
-  new outputs, changes and draws nothing, waits for nothing, can be captured and gives the same bits each time.
+  run to run. *other devices*: operands may lie there. *user*: what it does is the program's own. *sized*: the size of its output depends on
+  data. Without these words an operation gives new outputs, changes and draws nothing, waits for nothing, can be captured and gives the
+  same bits each time.
 - **Autocast**: to what type it brings the operands: *low precision* is the type that Autocast was given, *float32*, *widest* is float32
   where one operand has it and else low precision, and *result in float32* leaves operands and makes the result float32.
 - **Derivative**: whether it has one.
 
-No operation has an output whose size depends on data: an output's form follows from the operands' forms and the structure. Methods for
-which it does, such as Bincount, read the device first, and put what they read into the structure; so they wait, and cannot be captured.
+An output's form follows from the operands' forms and the structure, always. Methods for which it depends on data, such as Nonzero and
+BinCount, read the device first, and put what they read into the structure; so they wait, and cannot be captured. Operations that only such
+methods call are *sized*, and have a number that was read in their structure.
 
 | Operation | PyTorch | Operands | Outputs | Values | Structure | Properties | Autocast | Derivative |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -90,6 +93,7 @@ func properties(o core.OpInfo) (words []string) {
 	add(o.Varies, "varies")
 	add(o.Foreign, "other devices")
 	add(o.User, "user")
+	add(o.Sized, "sized")
 	return words
 }
 

@@ -1,0 +1,114 @@
+package core
+
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kernels"
+)
+
+// rowUniqueSort sorts a vector and gives the places that elements come from and where other elements begin; if i[0] is not 0, they are integers from 0 to
+// 1<<i[0] - 1. rowUniqueRanks gives each element's number among the different ones, and rowUnique those, i[0] in number, and how often each comes.
+var rowUniqueSort, rowUniqueRanks, rowUnique *row
+
+func init() {
+	rowUniqueSort = define(row{Name: "UniqueSort", takes: "t;; bits -> order heads",
+		infer: func(f *frame) {
+			f.newOut(0, dtype.Int64, f.in[0].shape, nil)
+			f.newOut(1, dtype.Bool, f.in[0].shape, nil)
+		},
+		run: func(f *frame) error {
+			return (&kernels.Unique{X: operand(f.in[0]), Order: operand(f.out[0]), Heads: operand(f.out[1]), Bits: f.i[0]}).Sort(f)
+		}})
+	rowUniqueRanks = define(row{Name: "UniqueRanks", takes: "heads order starts",
+		infer: func(f *frame) { f.newOut(0, dtype.Int64, f.in[0].shape, nil) },
+		run: func(f *frame) error {
+			if f.out[0].Numel() == 0 {
+				return nil
+			}
+			return f.compaction(f.in[0], f.in[2]).Ranks(f, operand(f.out[0]), operand(f.in[1]))
+		}})
+	rowUnique = define(row{Name: "Unique", takes: "t order heads starts;; count -> values counts", Torch: "unique", flags: flagWaits | flagSized,
+		infer: func(f *frame) {
+			f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil)
+			f.newOut(1, dtype.Int64, []int{f.i[0]}, nil)
+		},
+		run: runUnique})
+}
+
+// runUnique looks up the elements that differ from the one before, and takes the distances from each to the next, the last one's to the end.
+func runUnique(f *frame) error {
+	count := f.i[0]
+	if count == 0 {
+		return nil
+	}
+	ws, err := f.Workspace(8 * (2*count + 1))
+	if err != nil {
+		return err
+	}
+	vector := func(from int) kernels.Operand {
+		return kernels.Operand{Ptr: ws + 8*uint64(from), DType: dtype.Int64, Shape: []int{count}, Stride: []int{1}}
+	}
+	first, next, from := vector(0), vector(1), vector(count+1)
+	places, end := first, vector(count)
+	places.Shape, places.Stride, end.Shape = []int{count, 1}, []int{1, 1}, []int{1}
+	if err := f.compaction(f.in[2], f.in[3]).Places(f, places); err != nil {
+		return err
+	}
+	if err := kernels.Pointwise(f, kernels.Fill, dtype.Int64, []kernels.Scalar{kernels.IntScalar(int64(f.in[0].shape[0]))}, []kernels.Operand{end}, nil); err != nil {
+		return err
+	}
+	if err := kernels.Pointwise(f, kernels.Sub, dtype.Int64, nil, []kernels.Operand{operand(f.out[1])}, []kernels.Operand{next, first}); err != nil {
+		return err
+	}
+	of := func(t *Tensor) kernels.Indexed {
+		o := operand(t)
+		step := o.Stride[0]
+		o.Stride = []int{0}
+		return kernels.Indexed{Operand: o, Step: step, Size: t.shape[0]}
+	}
+	if err := kernels.Gather(f, from, first, of(f.in[1])); err != nil {
+		return err
+	}
+	return kernels.Gather(f, operand(f.out[0]), from, of(f.in[0]))
+}
+
+// Unique returns the different elements of t, least first, as a vector: the two zeros of floats are one element, each NaN is one, and they come last. How many
+// there are depends on t, so that the call waits for it and cannot be captured. It has no derivative, and there is none of complex numbers.
+func (x *Exec) Unique(t *Tensor) *Tensor {
+	values, inverse, counts := x.UniqueWithInverse(t)
+	inverse.close()
+	counts.close()
+	return values
+}
+
+// UniqueWithInverse is Unique with two more results, as int64: in t's shape the place of each element in values, and of each of the values how often it is in t.
+func (x *Exec) UniqueWithInverse(t *Tensor) (values, inverse, counts *Tensor) {
+	const op = "Unique"
+	if t.dt.IsComplex() {
+		x.fail(op, fault.Unsupported, []*Tensor{t}, "complex numbers have no order; take x.Unique of their parts, or of a number for each")
+	}
+	out := x.NoGrad().compositeMany(op, func(x *Exec) []*Tensor {
+		flat := x.Reshape(t, -1)
+		order, heads, starts, inverse := x.different(flat, 0)
+		count := x.last(op, starts)
+		f := x.op(rowUnique, flat, order, heads, starts)
+		f.i[0] = count
+		f.call()
+		values, counts := f.out[0], f.out[1]
+		x.s.leave(f)
+		return []*Tensor{values, x.View(inverse, t.shape...), counts}
+	})
+	return out[0], out[1], out[2]
+}
+
+// different looks for the different elements of the vector t, of which the integers are below 1<<wide if wide is not 0. It returns the order that sorts t,
+// whether another element begins there, the counts of that, and each element's number among the different ones.
+func (x *Exec) different(t *Tensor, wide int) (order, heads, starts, inverse *Tensor) {
+	f := x.op(rowUniqueSort, t)
+	f.i[0] = wide
+	f.call()
+	order, heads = f.out[0], f.out[1]
+	x.s.leave(f)
+	starts = x.op(rowNonzeroStarts, heads).call1()
+	return order, heads, starts, x.op(rowUniqueRanks, heads, order, starts).call1()
+}
