@@ -142,17 +142,27 @@ func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
 	return f
 }
 
-// Detach closes all graphs of a session that ends.
-func (fo *forest) Detach() {
+const resetText = "the tensor lay in memory of a compiled function's graphs, which are gone, and there was no other memory for it; make it again"
+
+// Detach closes all graphs of a session that ends. Tensors that lie in the pool move out of it.
+func (fo *forest) Detach() (err error) {
+	if fo.pool == nil {
+		return nil
+	}
+	for _, s := range fo.stores() {
+		if e := core.MoveOut(s, fo.dev.DefaultStream()); e != nil {
+			err = errors.Join(err, e, core.Overwrite(s, resetText))
+		}
+	}
+	err = errors.Join(err, fo.dev.Synchronize())
 	for _, r := range fo.roots {
 		r.close()
 	}
-	if fo.pool != nil {
-		fo.dev.EndLend(fo.pool.ID())
-		_ = fo.pool.Close() // what fails is the device's, which the next call reports
-		fo.dev.ReturnCaptureStream(fo.on)
-	}
+	fo.dev.EndLend(fo.pool.ID())
+	err = errors.Join(err, fo.pool.Close())
+	fo.dev.ReturnCaptureStream(fo.on)
 	fo.roots, fo.path, fo.warm, fo.pool = nil, nil, nil, nil
+	return err
 }
 
 func (r *recording) close() {
@@ -429,7 +439,8 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	fo.state, fo.generation = warmup, fo.now()
 	err := g.Eager(fo.pool)
 	fo.dev.UsedLent(g.Stream().ID())
-	if fault.KindOf(err) == fault.OutOfMemory {
+	spilled := fault.KindOf(err) == fault.OutOfMemory
+	if spilled {
 		err = g.Eager(nil) // the rest
 	}
 	if err != nil {
@@ -439,6 +450,9 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 		if g.Wanted(i) {
 			fo.warm = append(fo.warm, output{g.Output(i), f})
 		}
+	}
+	if f.t.opt.CheckPool && !spilled {
+		return fo.checkPool()
 	}
 	return nil
 }
@@ -517,6 +531,9 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	fo.path = append(fo.path, r)
 	fo.state, fo.generation = recorded, fo.now()
+	if f.t.opt.CheckPool {
+		return fo.checkPool()
+	}
 	return nil
 }
 

@@ -207,10 +207,11 @@ func treesOf(rs []*recording) (all []Tree) {
 }
 
 // Reset forgets what x's session has recorded on its device, and gives the memory back. Tensors in that memory move out of it.
-func Reset(x *tenon.Exec) error {
+func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
-	return core.Try(func() {
+	stopped := core.Try(func() {
 		core.Made(c, "Reset")
-		core.Detach(c, forestKey{c.Device()})
+		err = core.Detach(c, forestKey{c.Device()})
 	})
+	return errors.Join(stopped, err)
 }
