@@ -120,7 +120,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 func (t *trace) backward(x *core.Exec) (end func() error) {
 	old := core.SetTap(x, nil)
 	if t.back == nil {
-		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true}
+		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true, ahead: t}
 	}
 	if _, within := old.(*trace); within {
 		core.SetTap(x, old)
