@@ -174,13 +174,17 @@ func (t *Tree) Descendants() int {
 	return n
 }
 
-// TreesOf returns what x's session has recorded on its device; ok is false if it never ran a region there.
+// TreesOf returns what x's session has recorded on its device; ok is false if it never had work for a graph there: then
+// only the skips are counted.
 func TreesOf(x *tenon.Exec) (trees Trees, ok bool) {
 	c := (*core.Exec)(x)
 	core.Made(c, "TreesOf")
 	fo := forestOf(c, c.Device(), false)
-	if fo == nil || fo.pool == nil && fo.functions == 0 {
+	if fo == nil {
 		return Trees{}, false
+	}
+	if fo.pool == nil && fo.functions == 0 {
+		return Trees{Skips: fo.skips}, false
 	}
 	trees = Trees{Roots: treesOf(fo.roots), State: string(fo.state), Functions: fo.functions, Graphs: fo.graphs, Copied: fo.copied,
 		Checkpoints: fo.checkpoints, Skips: fo.skips, Pending: fo.pending}
