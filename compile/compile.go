@@ -35,6 +35,9 @@ type Opt struct {
 	DynamicLimit int
 	// SkipDynamic runs a function without a graph from its second shape on.
 	SkipDynamic bool
+	// CheckPool compares, after each run that takes memory, the live memory of the graphs' pool with the outputs: anything else there is an
+	// error that names it, with its stack where the device's history is recorded.
+	CheckPool bool
 }
 
 // limit returns how often a function may be recorded again, or -1.

@@ -27,6 +27,8 @@ type forest struct {
 	// path are the recordings that have run since the last one from a root, and warm the outputs of runs without a graph since then.
 	path []*recording
 	warm []output
+	// ran are the functions of the path, warm-ups among them.
+	ran []*function
 	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts down.
 	generation, entered, marked int
 	// pending says that a function has run whose backward pass is to come.
@@ -144,19 +146,23 @@ func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
 }
 
 // Detach closes all graphs. Tensors in the pool's memory keep it.
-func (fo *forest) Detach() {
-	if fo.state == execution && fo.restore() != nil {
-		return // with the device
+func (fo *forest) Detach() (err error) {
+	if fo.pool == nil {
+		return nil
+	}
+	if fo.state == execution {
+		if err := fo.restore(); err != nil {
+			return err
+		}
 	}
 	for _, r := range fo.roots {
 		r.close()
 	}
-	if fo.pool != nil {
-		fo.dev.EndLend(fo.pool.ID())
-		_ = fo.pool.Close() // what fails is the device's, which the next call reports
-		fo.dev.ReturnCaptureStream(fo.on)
-	}
+	fo.dev.EndLend(fo.pool.ID())
+	err = errors.Join(err, fo.pool.Close())
+	fo.dev.ReturnCaptureStream(fo.on)
 	fo.roots, fo.path, fo.warm, fo.pool = nil, nil, nil, nil
+	return err
 }
 
 func (r *recording) close() {
@@ -269,16 +275,15 @@ func (fo *forest) leavePool(all []output) error {
 			return err
 		}
 	}
-	fo.Detach()
 	fo.state = idle
-	return nil
+	return fo.Detach()
 }
 
 func (fo *forest) forget() {
 	for _, r := range fo.path {
 		clear(r.stores)
 	}
-	fo.path, fo.warm, fo.state = fo.path[:0], nil, idle
+	fo.path, fo.warm, fo.ran, fo.state = fo.path[:0], nil, fo.ran[:0], idle
 }
 
 // tryEnd leaves the path if that may be.
@@ -299,23 +304,23 @@ func (fo *forest) tryEnd(g *core.Segment, f *function) error {
 const pendingText = "Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards. " +
 	"Use an Exec of NoGrad where no gradient is needed, or call compile.MarkStep before each step"
 
-// warnPending says, once for a function, that a backward pass which never came keeps its graph from being used.
+// warnPending says, once for a function that comes again and again in one path, that a backward pass which never came keeps its graph from
+// being used.
 func (fo *forest) warnPending(f *function) {
 	if fo.generation == fo.now() || fo.warned[f] {
 		return
 	}
 	seen := 0
-	for _, r := range fo.path {
-		if r.f == f {
+	var after []*function // what f, and the path's last function, came after
+	for i, r := range fo.ran {
+		if r == f {
 			seen++
 		}
-	}
-	for _, o := range fo.warm {
-		if o.f == f {
-			seen++
+		if (r == f || i == len(fo.ran)-1) && i > 0 && !slices.Contains(after, fo.ran[i-1]) {
+			after = append(after, fo.ran[i-1])
 		}
 	}
-	if seen > 1 {
+	if seen > 1 && len(after) != seen {
 		fo.warned[f] = true
 		slog.Warn(pendingText)
 	}
@@ -400,6 +405,9 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 			return true, fo.step(f, g)
 		}
 	}
+	if moved == staticMoved && f.t.opt.FixedStatic {
+		return true, fo.staticMoved(f, g)
+	}
 	if moved != "" {
 		k := place{at, f}
 		fo.rerecorded[k]++
@@ -408,9 +416,6 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 			fo.skipWhole(f, sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
 				f.id, f.t.opt.limit(), at.name(), moved))
 			return true, g.Eager(nil)
-		}
-		if f.t.opt.FixedStatic && moved != managedMoved {
-			return true, fo.staticMoved(f, g)
 		}
 	}
 	if fo.frozen {
@@ -460,10 +465,12 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	f.see(g)
 	f.warm = true
 	f.t.stats.WarmUps++
+	fo.ran = append(fo.ran, f)
 	fo.state, fo.generation = warmup, fo.now()
 	err := g.Eager(fo.pool)
 	fo.dev.UsedLent(g.Stream().ID())
-	if fault.KindOf(err) == fault.OutOfMemory {
+	spilled := fault.KindOf(err) == fault.OutOfMemory
+	if spilled {
 		err = g.Eager(nil) // the rest
 	}
 	if err != nil {
@@ -473,6 +480,9 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 		if g.Wanted(i) {
 			fo.warm = append(fo.warm, output{g.Output(i), f})
 		}
+	}
+	if f.t.opt.CheckPool && !spilled {
+		return fo.checkPool()
 	}
 	return nil
 }
@@ -549,8 +559,11 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	} else {
 		fo.roots = append(fo.roots, r)
 	}
-	fo.path = append(fo.path, r)
+	fo.path, fo.ran = append(fo.path, r), append(fo.ran, f)
 	fo.state, fo.generation = recorded, fo.now()
+	if f.t.opt.CheckPool {
+		return fo.checkPool()
+	}
 	return nil
 }
 
@@ -580,7 +593,7 @@ func (fo *forest) Relieve() bool {
 	for _, r := range fo.roots {
 		r.close()
 	}
-	fo.roots, fo.path, fo.warm = nil, nil, all
+	fo.roots, fo.path, fo.warm, fo.ran = nil, nil, all, fo.ran[:0]
 	if fo.state = warmup; len(all) == 0 {
 		fo.state = idle
 	}
@@ -672,7 +685,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 			r.stores[k] = g.Output(i)
 		}
 	}
-	fo.path = append(fo.path, r)
+	fo.path, fo.ran = append(fo.path, r), append(fo.ran, r.f)
 	fo.state, fo.generation = execution, fo.now()
 	return nil
 }

@@ -120,7 +120,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 func (t *trace) backward(x *core.Exec) (end func() error) {
 	old := core.SetTap(x, nil)
 	if t.back == nil {
-		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true}
+		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true, ahead: t}
 	}
 	if _, within := old.(*trace); within {
 		core.SetTap(x, old)
@@ -174,13 +174,17 @@ func (t *Tree) Descendants() int {
 	return n
 }
 
-// TreesOf returns what x's session has recorded on its device; ok is false if it never ran a region there.
+// TreesOf returns what x's session has recorded on its device; ok is false if it never had work for a graph there: then
+// only the skips are counted.
 func TreesOf(x *tenon.Exec) (trees Trees, ok bool) {
 	c := (*core.Exec)(x)
 	core.Made(c, "TreesOf")
 	fo := forestOf(c, c.Device(), false)
-	if fo == nil || fo.pool == nil && fo.functions == 0 {
+	if fo == nil {
 		return Trees{}, false
+	}
+	if fo.pool == nil && fo.functions == 0 {
+		return Trees{Skips: fo.skips}, false
 	}
 	trees = Trees{Roots: treesOf(fo.roots), State: string(fo.state), Functions: fo.functions, Graphs: fo.graphs, Copied: fo.copied,
 		Checkpoints: fo.checkpoints, Skips: fo.skips, Pending: fo.pending}
@@ -207,10 +211,11 @@ func treesOf(rs []*recording) (all []Tree) {
 }
 
 // Reset forgets what x's session has recorded on its device, and gives the memory back. Tensors in that memory move out of it.
-func Reset(x *tenon.Exec) error {
+func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
-	return core.Try(func() {
+	stopped := core.Try(func() {
 		core.Made(c, "Reset")
-		core.Detach(c, forestKey{c.Device()})
+		err = core.Detach(c, forestKey{c.Device()})
 	})
+	return errors.Join(stopped, err)
 }

@@ -103,9 +103,12 @@ func (fo *forest) staticMoved(f *function, g *core.Segment) error {
 	var b strings.Builder
 	b.WriteString("static input data pointer changed.\n")
 	for i := range f.inputs {
-		if k := &f.inputs[i]; k.static && k.addr != g.Inputs()[i].Addr() {
-			fmt.Fprintf(&b, "input name: %s. data pointer changed from %#x to %#x. input stack trace: %s\n", f.nameOf(i), k.addr, g.Inputs()[i].Addr(), f.last.at)
+		in := &g.Inputs()[i]
+		if _, managed := fo.find(in); managed || !f.inputs[i].static || f.inputs[i].addr == in.Addr() {
+			continue
 		}
+		fmt.Fprintf(&b, "input name: %s. data pointer changed from %#x to %#x. input stack trace: %s\n", f.nameOf(i), f.inputs[i].addr, in.Addr(),
+			sourceOf(f.calls[g.UserOf(i)].at))
 	}
 	return fault.New(fault.Invalid, "%s", b.String())
 }

@@ -22,6 +22,10 @@ type trace struct {
 	callable bool
 	kind     kind
 	back     *trace
+	// ahead is, where t remembers backward passes, what remembers their forward passes. fixed are the numbers of the storages that the latest
+	// of those read where they are: a backward pass reads them so too.
+	ahead *trace
+	fixed []uint64
 	// args are the arguments' numbers by those of their storages.
 	args map[uint64]int
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
@@ -72,6 +76,7 @@ func (t *trace) begin(x *core.Exec, outer core.Tap) {
 	t.x, t.outer, t.at = x, outer, t.root
 	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
+	t.fixed = t.fixed[:0]
 	t.stats.Runs++
 }
 
@@ -99,8 +104,8 @@ func (t *trace) Before(f *core.Frame) bool {
 	if !t.match(f) && !t.remember(f) {
 		return false
 	}
-	if f.OnHost() {
-		t.Cut(hostCall)
+	if f.OnHost() && !t.x.Device().Host {
+		t.Cut(hostCall, "")
 		t.stats.Eager++
 		return false
 	}
@@ -176,12 +181,19 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		return g.Eager(nil)
 	}
 	dev := g.Stream().Device()
-	if !core.HasPools(dev) {
+	if dev.Host || !core.HasPools(dev) {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
 	fo := forestOf(t.x, dev, true)
 	f := t.function(fo, g, calls)
+	if t.callable && t.ahead == nil {
+		for i := range f.inputs {
+			if f.inputs[i].static {
+				t.fixed = append(t.fixed, g.Inputs()[i].Number())
+			}
+		}
+	}
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
 		t.stats.Plain++
@@ -195,7 +207,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	first, last := calls[0], calls[len(calls)-1]
 	last.ends = slices.DeleteFunc(last.ends, func(f *function) bool { return f.fo != fo }) // of before a Reset
 	for _, f := range last.ends {
-		if f.calls[0] == first {
+		if f.calls[0] == first && f.kind == t.kind {
 			return f
 		}
 	}
@@ -204,7 +216,9 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
 		k := inputOf{static: true, arg: -1, written: in.Written}
-		if a, ok := t.args[in.Number()]; ok {
+		if t.ahead != nil {
+			k.static = slices.Contains(t.ahead.fixed, in.Number())
+		} else if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
 			k.static = t.opt.isStatic(a)
 		}
@@ -263,27 +277,35 @@ func (t *trace) enter(x *core.Exec) {
 // hostCall is the cause of cuts by calls on the processor.
 const hostCall = "cpu device"
 
-// Cut counts, once for each line and cause, that a function's segment ends because of what cannot be a part of a graph.
-func (t *trace) Cut(cause string) {
+// incompatible are the operations, besides reads, that no graph can have: the size of their result, or what they do, depends on data.
+var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "masked_select", "Unique": "unique", "BinCount": "bincount",
+	"RepeatInterleave": "repeat_interleave", "Multinomial": "multinomial"}
+
+// Cut counts that a function's segment ends because of what cannot be a part of a graph: an operation that depends on data once for each place
+// in the tree of calls, anything else once for each line.
+func (t *trace) Cut(cause, within string) {
 	if !t.callable || t.opt.NoGraphs {
 		return
 	}
+	if _, ok := incompatible[within]; ok && cause == "Read" {
+		cause = within
+	}
 	file, line := origin.Here()
 	at := fmt.Sprintf("%s:%d", file, line)
-	text := ""
-	switch {
+	key, text := at+cause, ""
+	switch op, ok := incompatible[cause]; {
 	case cause == hostCall:
 		text = "cpu device (" + t.hostArgument() + "). Found from : \n " + sourceOf(at)
 	case cause == "Read":
 		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
-	case !slices.Contains(incompatible, cause):
+	case !ok:
 		return
 	case t.opt.NoFusion:
-		text = "incompatible op (" + cause + ")"
+		key, text = fmt.Sprintf("%s %p", key, t.at), "incompatible op ("+op+")"
 	default:
-		text = "['incompatible ops']"
+		key, text = fmt.Sprintf("%s %p", key, t.at), "['incompatible ops']"
 	}
-	if key := at + cause; !t.cuts[key] {
+	if !t.cuts[key] {
 		if t.cuts == nil {
 			t.cuts = map[string]bool{}
 		}
@@ -291,9 +313,6 @@ func (t *trace) Cut(cause string) {
 		forestOf(t.x, t.x.Device(), true).warn("skipping cudagraphs due to " + text)
 	}
 }
-
-// incompatible are the operations, besides reads, that no graph can have: the size of their result, or what they do, depends on data.
-var incompatible = []string{"nonzero", "masked_select", "unique", "bincount", "repeat_interleave", "multinomial"}
 
 // hostArgument names the function's first argument that is memory of the processor.
 func (t *trace) hostArgument() string {

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"errors"
+
 	"tenon.dev/fault"
 )
 
@@ -24,11 +26,11 @@ func (x *Exec) Close() error {
 		return nil
 	}
 	err := x.m.stream.Synchronize()
-	x.s.detach()
+	ended := x.s.detach()
 	if fault.KindOf(err) == fault.Closed {
 		return nil // the device went before
 	}
-	return err
+	return errors.Join(err, ended)
 }
 
 // open returns the error of a session that was closed.

@@ -367,7 +367,11 @@ func Force(x *Exec) (err error) {
 func (s *session) force(cause string) error {
 	if cause != "" && s.tap != nil {
 		if r, ok := s.tap.(Runner); ok {
-			r.Cut(cause)
+			within := ""
+			if n := len(s.doing); n > 0 {
+				within = s.doing[n-1]
+			}
+			r.Cut(cause, within)
 		}
 	}
 	d := s.putOff

@@ -115,7 +115,7 @@ func (f *frame) call() {
 	}
 	if s.tap == nil || !s.tap.Before(f) {
 		if s.putOff != nil && r.flags&(flagView|flagIdle) == 0 {
-			f.check(s.force(r.Torch))
+			f.check(s.force(r.Name))
 		}
 		f.place()
 		switch {

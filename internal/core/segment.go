@@ -18,8 +18,9 @@ import (
 // Runner is a Tap that decides how what was put off runs.
 type Runner interface {
 	Tap
-	// Cut is told that an operation, by the field's name such as "nonzero", cannot be put off and needs what was.
-	Cut(cause string)
+	// Cut is told that an operation, such as "Multinomial", cannot be put off and needs what was; "Read" is a read, within the operation of that
+	// name if it is not "".
+	Cut(cause, within string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
 	RunSegment(g *Segment) error
 }
@@ -172,6 +173,14 @@ func (g *Segment) WriterOf(i int) int {
 		}
 	}
 	return 0
+}
+
+// UserOf returns the number of the first call that uses input i.
+func (g *Segment) UserOf(i int) int {
+	return slices.IndexFunc(g.d.calls, func(c deferred) bool {
+		uses := func(e element) bool { return e.st == g.inputs[i].st }
+		return slices.ContainsFunc(c.in[:c.ins], uses) || slices.ContainsFunc(c.out[:c.outs], uses)
+	})
 }
 
 // Inputs returns the storages from outside, in the order of their first use.

@@ -1,6 +1,10 @@
 package core
 
-import "tenon.dev/fault"
+import (
+	"errors"
+
+	"tenon.dev/fault"
+)
 
 // Span is one run of a compiled function, whose nodes on the tape belong together.
 type Span struct {
@@ -17,7 +21,7 @@ func SetSpan(x *Exec, sp *Span) (old *Span) {
 // Attached is what a package above the face keeps with a session. A fork's Close ends it; with a device's session it goes with the device.
 type Attached interface {
 	// Detach says that the session has ended.
-	Detach()
+	Detach() error
 	// Relieve gives back memory that is there only to save work, and reports whether there was any.
 	Relieve() bool
 }
@@ -36,18 +40,21 @@ func Attach(x *Exec, key any, make func() Attached) Attached {
 }
 
 // Detach forgets what the session has for key.
-func Detach(x *Exec, key any) {
-	if a := x.s.attached[key]; a != nil {
-		delete(x.s.attached, key)
-		a.Detach()
+func Detach(x *Exec, key any) error {
+	a := x.s.attached[key]
+	if a == nil {
+		return nil
 	}
+	delete(x.s.attached, key)
+	return a.Detach()
 }
 
-func (s *session) detach() {
+func (s *session) detach() (err error) {
 	for key, a := range s.attached { //tenon:unordered each is ended for itself
 		delete(s.attached, key)
-		a.Detach()
+		err = errors.Join(err, a.Detach())
 	}
+	return err
 }
 
 // relieve frees memory for an allocation that found none, and reports whether another attempt may succeed.
