@@ -102,10 +102,11 @@ func TestTrainingStep(t *testing.T) {
 	const steps = 20
 	x := open(t)
 	live := core.LiveStorages()
-	run := func(r *compile.Region) (out string, used int64) {
+	run := func(r *compile.Region) (out string, used, peak int64) {
 		x.Scope(func(x *tenon.Exec) {
 			w := newTraining(t, x)
 			defer w.close()
+			x.Device().ResetPeakStats()
 			for i := range steps {
 				if r == nil {
 					x.Scope(func(x *tenon.Exec) { must(t, w.step(x)) })
@@ -126,22 +127,26 @@ func TestTrainingStep(t *testing.T) {
 				must(t, err)
 				out += fmt.Sprintf("loss %v\n", loss)
 			}
+			peak = x.Device().MaxMemoryAllocated()
 			out += w.look(t, x)
 			if r != nil {
 				must(t, compile.Reset(x))
 			}
 			used = x.Device().MemoryAllocated()
 		})
-		return out, used
+		return out, used, peak
 	}
-	want, used := run(nil)
+	want, used, peak := run(nil)
 	r := compile.New(compile.Opt{})
-	got, mine := run(r)
+	got, mine, most := run(r)
 	if got != want {
 		t.Errorf("in a region the steps give\n%s\nwant\n%s", got, want)
 	}
 	if mine != used {
 		t.Errorf("%d bytes are allocated at the end, %d without a region", mine, used)
+	}
+	if most > peak {
+		t.Errorf("the peak is %d bytes, %d without a region", most, peak)
 	}
 	if n := core.LiveStorages(); n > live {
 		t.Errorf("%d storages are left", n-live)

@@ -640,15 +640,18 @@ func (r *run) otherUser() *deferral {
 // take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever computes it.
 func (l *leaf) take(s *session, g *Tensor) {
 	l.setGrad(g)
+	c := s.capture
+	if c == nil && !g.st.waits() {
+		return
+	}
 	back := func() {
 		if l.grad.CompareAndSwap(g, nil) {
 			g.close()
 		}
 	}
-	if c := s.capture; c != nil {
+	if c != nil {
 		c.undo = append(c.undo, back)
-	}
-	if g.st.waits() {
+	} else {
 		s.putOff.undoLater(back)
 	}
 }

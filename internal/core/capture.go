@@ -415,14 +415,14 @@ func (x *Exec) Replay(g *Graph) error {
 	}
 	generatorMu.Lock()
 	defer generatorMu.Unlock()
-	tap := x.s.tap
-	x.s.tap = nil // which would put off what the run comes after
 	err := Try(func() {
 		for _, r := range g.draws {
 			r.refill(x)
 		}
 	})
-	x.s.tap = tap
+	if err == nil {
+		err = x.s.force() // a tap may have put the fillings off
+	}
 	if err == nil {
 		err = g.run(x)
 	}
