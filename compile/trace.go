@@ -31,6 +31,8 @@ type trace struct {
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
 	hostArg int
 	cuts    map[string]bool
+	// sized is the line and the operation that has read the size of its result.
+	sized string
 	// results are the numbers of what the function returns, and shapes counts its segments by their operations.
 	results []uint64
 	shapes  map[string]int
@@ -287,11 +289,14 @@ func (t *trace) Cut(cause, within string) {
 	if !t.callable || t.opt.NoGraphs {
 		return
 	}
-	if _, ok := incompatible[within]; ok && cause == "Read" {
-		cause = within
-	}
 	file, line := origin.Here()
 	at := fmt.Sprintf("%s:%d", file, line)
+	if op, ok := incompatible[within]; ok && cause == "Read" { // the size of its result, which it then goes on with
+		cause, t.sized = within, at+op
+	} else if op, ok := incompatible[cause]; ok && t.sized == at+op {
+		t.sized = ""
+		return
+	}
 	key, text := at+cause, ""
 	switch op, ok := incompatible[cause]; {
 	case cause == hostCall:
