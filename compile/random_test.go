@@ -224,6 +224,7 @@ func TestRandomPrograms(t *testing.T) {
 		if got != want {
 			t.Fatalf("program %d gives other results in a region:\n%s\nwant\n%s", seed, got, want)
 		}
+		must(t, compile.Reset(x))
 		if n := core.LiveStorages(); n > live {
 			t.Fatalf("program %d leaves %d storages", seed, n-live)
 		}
