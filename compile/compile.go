@@ -20,7 +20,7 @@ type Opt struct {
 	// Branches is how many ways a region may go on from one call before further ones are no longer remembered; 0 is 64.
 	Branches int
 	// Static are the numbers of a function's tensor arguments that stay where they are, such as weights; other arguments are copied to
-	// where its graph reads them.
+	// where its graph reads them, as are those of Static whose first element that is used is not at a multiple of 16 bytes.
 	Static []int
 	// RerecordLimit is how often a function may be recorded again in one place because an address changed; then it runs without a graph
 	// there. 0 is 128, and less than 0 never.

@@ -586,6 +586,12 @@ func (fo *forest) find(in *core.Input) (Index, bool) {
 	return Index{}, false
 }
 
+// managed reports whether the input is memory of the pool that the path has made, in a run without a graph too.
+func (fo *forest) managed(in *core.Input) bool {
+	_, ok := fo.find(in)
+	return ok || slices.ContainsFunc(fo.warm, func(o output) bool { return o.Number() == in.Number() && o.Addr() == in.Addr() })
+}
+
 const (
 	managedMoved = "cudagraph managed tensor data pointer changed"
 	staticMoved  = "static input data pointer changed"

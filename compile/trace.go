@@ -193,7 +193,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		k := inputOf{static: true, arg: -1, written: in.Written}
 		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
-			k.static = t.opt.isStatic(a)
+			k.static = t.opt.isStatic(a) && (in.Addr()+uint64(in.Lo))%16 == 0 // a parameter is aligned; a view that is not comes from anywhere
 		}
 		f.inputs = append(f.inputs, k)
 	}
