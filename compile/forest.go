@@ -222,7 +222,8 @@ func (fo *forest) stores() (all []core.Store) {
 const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
-// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out.
+// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out, as does
+// what g is about to read.
 func (fo *forest) end(g *core.Segment) error {
 	var all []output
 	for o := range fo.live {
@@ -230,7 +231,8 @@ func (fo *forest) end(g *core.Segment) error {
 	}
 	for _, o := range all {
 		var err error
-		if o.f.t.callable && o.f.kind != backward {
+		read := slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Store() == o.Store })
+		if o.f.t.callable && o.f.kind != backward && !read {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
 			err = core.MoveOut(o.Store, g.Stream())
@@ -302,14 +304,10 @@ func (fo *forest) run(f *function, g *core.Segment) error {
 	if err := fo.open(); err != nil {
 		return err
 	}
-	err := fo.step(f, g)
-	switch f.kind {
-	case forward:
-		fo.pending = true
-	case backward:
-		fo.pending = false
+	if f.kind == forward {
+		defer func() { fo.pending = true }()
 	}
-	return err
+	return fo.step(f, g)
 }
 
 func (fo *forest) step(f *function, g *core.Segment) error {
@@ -318,10 +316,12 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 			return err
 		}
 	}
-	if reason := fo.unmanaged(f, g); reason != "" || fo.over(f) {
-		if reason != "" {
-			fo.skip(f, reason)
-		}
+	if reason := fo.unmanaged(f, g); reason != "" {
+		fo.skip(f, reason)
+		return f.t.without(g)
+	}
+	if fo.over(f) {
+		f.t.stats.Plain++
 		return g.Eager(nil)
 	}
 	if fo.frozen && !f.warm {

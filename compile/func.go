@@ -102,7 +102,9 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 			t.args[core.StoreOf(a).Number()] = i
 		}
 	}
-	span := core.SetSpan(x, &core.Span{Begin: t.backward})
+	skipped := new(bool)
+	t.skipped = skipped
+	span := core.SetSpan(x, &core.Span{Begin: func(x *core.Exec) func() error { return t.backward(x, *skipped) }})
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
@@ -116,22 +118,28 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	core.Check("Func", core.Force(x))
 }
 
-// backward begins the backward pass through one run of the function.
-func (t *trace) backward(x *core.Exec) (end func() error) {
+// backward begins the backward pass through one run of the function. It runs without a graph if the run did.
+func (t *trace) backward(x *core.Exec, skipped bool) (end func() error) {
+	done := func() {
+		if fo := forestOf(x, x.Device(), false); fo != nil {
+			fo.pending = false
+		}
+	}
 	old := core.SetTap(x, nil)
+	if _, within := old.(*trace); within {
+		core.SetTap(x, old)
+		return func() error { done(); return nil }
+	}
 	if t.back == nil {
 		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true}
 	}
-	if _, within := old.(*trace); within {
-		core.SetTap(x, old)
-		return func() error { return nil }
-	}
 	err := core.ForceWithin(x)
 	t.back.begin(x, old)
-	t.back.kind = backward
+	t.back.kind, t.back.plain = backward, skipped
 	core.SetTap(x, t.back)
 	return func() error {
 		core.SetTap(x, old)
+		defer done()
 		return errors.Join(err, core.ForceWithin(x))
 	}
 }

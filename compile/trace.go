@@ -22,6 +22,9 @@ type trace struct {
 	callable bool
 	kind     kind
 	back     *trace
+	// plain says that this run has no graphs, and skipped is set once a part of it was skipped.
+	plain   bool
+	skipped *bool
 	// args are the arguments' numbers by those of their storages.
 	args map[uint64]int
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
@@ -163,7 +166,7 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
-	if t.opt.NoGraphs || len(calls) != g.Len() {
+	if t.opt.NoGraphs || t.plain || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
@@ -172,10 +175,18 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	f := t.function(fo, g, calls)
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
-		t.stats.Plain++
-		return g.Eager(nil)
+		return t.without(g)
 	}
 	return fo.run(f, g)
+}
+
+// without runs what was put off without a graph, as its derivative will.
+func (t *trace) without(g *core.Segment) error {
+	if t.skipped != nil {
+		*t.skipped = true
+	}
+	t.stats.Plain++
+	return g.Eager(nil)
 }
 
 // function returns the function of those calls.
