@@ -27,6 +27,8 @@ type Opt struct {
 	RerecordLimit int
 	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded again.
 	FixedStatic bool
+	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
+	PlainMutation bool
 	// NoGraphs runs all without graphs, and NoFusion each call by itself.
 	NoGraphs, NoFusion bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
@@ -101,7 +103,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	}
 	t := r.trace(c)
 	t.enter(c)
-	t.begin(c, old)
+	t.begin(c, c.Device(), old)
 	core.SetTap(c, t)
 	defer func() {
 		core.SetTap(c, old)

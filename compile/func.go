@@ -8,6 +8,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/rt"
 )
 
 // Callable is a function whose work is saved, with the function itself in Call.
@@ -90,7 +91,8 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 // run runs f with t as the session's tap. What f records on the tape belongs to this run.
 func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	old := core.SetTap(x, t)
-	t.begin(x, old)
+	dev := x.Device()
+	t.begin(x, dev, old)
 	t.kind = inference
 	if t.args == nil {
 		t.args = map[uint64]int{}
@@ -104,7 +106,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	}
 	skipped := new(bool)
 	t.skipped = skipped
-	span := core.SetSpan(x, &core.Span{Begin: func(x *core.Exec) func() error { return t.backward(x, *skipped) }})
+	span := core.SetSpan(x, &core.Span{Begin: func(x *core.Exec) func() error { return t.backward(x, dev, *skipped) }})
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
@@ -118,10 +120,10 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	core.Check("Func", core.Force(x))
 }
 
-// backward begins the backward pass through one run of the function. It runs without a graph if the run did.
-func (t *trace) backward(x *core.Exec, skipped bool) (end func() error) {
+// backward begins the backward pass through one run of the function on dev. It runs without a graph if the run did.
+func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool) (end func() error) {
 	done := func() {
-		if fo := forestOf(x, x.Device(), false); fo != nil {
+		if fo := forestOf(x, dev, false); fo != nil {
 			fo.pending = false
 		}
 	}
@@ -134,7 +136,7 @@ func (t *trace) backward(x *core.Exec, skipped bool) (end func() error) {
 		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true}
 	}
 	err := core.ForceWithin(x)
-	t.back.begin(x, old)
+	t.back.begin(x, dev, old)
 	t.back.kind, t.back.plain = backward, skipped
 	core.SetTap(x, t.back)
 	return func() error {

@@ -24,7 +24,7 @@ func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 		if !k.written || k.static {
 			continue
 		}
-		if fo.managed(&g.Inputs()[i]) {
+		if !f.t.opt.PlainMutation && fo.managed(&g.Inputs()[i]) {
 			continue
 		}
 		n++

@@ -18,6 +18,8 @@ import (
 type trace struct {
 	opt *Opt
 	x   *core.Exec
+	// dev is the device that the region was called on.
+	dev *rt.Device
 	// callable says that the region is a function for Func, kind what its calls are, and back what its backward passes remember.
 	callable bool
 	kind     kind
@@ -69,8 +71,8 @@ type Stats struct {
 	WarmUps, Recordings, Replays, Plain int
 }
 
-func (t *trace) begin(x *core.Exec, outer core.Tap) {
-	t.x, t.outer, t.at = x, outer, t.root
+func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
+	t.x, t.dev, t.outer, t.at = x, dev, outer, t.root
 	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
 	t.stats.Runs++
@@ -98,8 +100,10 @@ func (t *trace) Before(f *core.Frame) bool {
 		return false
 	}
 	if f.OnHost() {
-		t.Cut(hostCall)
-		t.stats.Eager++
+		if f.Makes() {
+			t.Cut(hostCall)
+			t.stats.Eager++
+		}
 		return false
 	}
 	if f.Deferrable() && f.Defer() {
@@ -286,7 +290,7 @@ func (t *trace) Cut(cause string) {
 			t.cuts = map[string]bool{}
 		}
 		t.cuts[key] = true
-		forestOf(t.x, t.x.Device(), true).warn("skipping cudagraphs due to " + text)
+		forestOf(t.x, t.dev, true).warn("skipping cudagraphs due to " + text)
 	}
 }
 

@@ -11,6 +11,7 @@ var _ = registerTrees(
 	treeTest{name: "TREE-004_test_mutation_reinplaced", run: testTreeMutationReinplaced},
 	treeTest{name: "TREE-005_test_multiple_devices_msg", run: testTreeDevices, both: true},
 	treeTest{name: "TREE-007_test_mutation_on_inp", run: testTreeMutationOfInput, both: true},
+	treeTest{name: "TREE-008_test_mutation_cudagraph_managed_tensors_config", run: testTreeMutationOff, both: true},
 	treeTest{name: "TREE-009_test_mutation_cudagraph_managed_tensors", run: testTreeMutationOfManaged, both: true},
 	treeTest{name: "TREE-010_test_mutation_cudagraph_managed_tensor_warn", run: testTreeMutationWarns, both: true},
 	treeTest{name: "TREE-011_test_mutation_cudagraph_managed_tensor_warn_only_once", run: testTreeMutationWarnsOnce, both: true},
@@ -94,6 +95,25 @@ func testTreeMutationOfInput(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w.want(t, 0)
 	check(t, "graphs", treesOf(t, x).Graphs, 1)
 	check(t, "replays", m.Stats(x).Replays, 1)
+}
+
+func testTreeMutationOff(t *testing.T, x *tenon.Exec, o compile.Opt) {
+	w := catchWarnings(t)
+	o.PlainMutation = true
+	mut, foo := compile.Func(addTwo, o), compile.Func(addOne, o)
+	for range 4 {
+		must(t, compile.MarkStep(x))
+		x.Scope(func(x *tenon.Exec) {
+			a := x.Rand([]int{4}, tenon.Float32)
+			out := mut.Call(x, foo.Call(x, a))
+			check(t, "the result is right", equal(t, x, out, x.AddS(foo.Call(x, a), 2)), true)
+		})
+	}
+	w.want(t, 1, mutatedText)
+	check(t, "mut's graphs", mut.Stats(x).WarmUps+mut.Stats(x).Recordings, 0)
+	if foo.Stats(x).Replays == 0 {
+		t.Error("the function that changes nothing has no graph")
+	}
 }
 
 func testTreeMutationOfManaged(t *testing.T, x *tenon.Exec, o compile.Opt) {
