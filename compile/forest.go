@@ -17,8 +17,8 @@ import (
 type forest struct {
 	dev  *rt.Device
 	pool *rt.MemPool
-	// on is the stream that recordings are made on.
-	on *rt.Stream
+	// on is the stream that recordings are made on, and last that of the latest run.
+	on, last *rt.Stream
 
 	roots     []*recording
 	functions int // which have numbers from 0 on
@@ -67,6 +67,7 @@ type output struct {
 // function is the calls between two places of a region.
 type function struct {
 	id    int
+	of    *forest
 	t     *trace
 	calls []*node
 	last  *node
@@ -142,8 +143,13 @@ func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
 	return f
 }
 
-// Detach closes all graphs of a session that ends.
+// Detach closes all graphs. Tensors that are in use move out of the pool.
 func (fo *forest) Detach() {
+	for _, s := range fo.stores() {
+		if err := core.MoveOut(s, fo.last); err != nil {
+			_ = core.Overwrite(s, "the tensor was lost when the graphs that made it were closed: "+err.Error()) // that error tells more
+		}
+	}
 	for _, r := range fo.roots {
 		r.close()
 	}
@@ -301,6 +307,7 @@ func (fo *forest) current() *recording {
 
 // run runs the calls of f.
 func (fo *forest) run(f *function, g *core.Segment) error {
+	fo.last = g.Stream()
 	if err := fo.open(); err != nil {
 		return err
 	}

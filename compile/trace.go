@@ -18,8 +18,9 @@ import (
 type trace struct {
 	opt *Opt
 	x   *core.Exec
-	// dev is the device that the region was called on.
+	// dev is the device that the region was called on, and of the session's graphs there.
 	dev *rt.Device
+	of  *forest
 	// callable says that the region is a function for Func, kind what its calls are, and back what its backward passes remember.
 	callable bool
 	kind     kind
@@ -76,6 +77,9 @@ func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
 	t.stats.Runs++
+	if fo := forestOf(x, dev, false); fo != t.of { // there was a Reset
+		t.of, t.shapes, t.cuts = fo, nil, nil
+	}
 }
 
 // Before compares the call with those that came here in earlier runs, and puts it off if that may be.
@@ -196,12 +200,16 @@ func (t *trace) without(g *core.Segment) error {
 // function returns the function of those calls.
 func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	first, last := calls[0], calls[len(calls)-1]
-	for _, f := range last.ends {
-		if f.calls[0] == first {
+	for i, f := range last.ends {
+		if f.calls[0] == first && f.of == fo {
 			return f
 		}
+		if f.of != fo { // its graphs are gone
+			last.ends = slices.Delete(slices.Clone(last.ends), i, i+1)
+			return t.function(fo, g, calls)
+		}
 	}
-	f := &function{id: fo.functions, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
+	f := &function{id: fo.functions, of: fo, t: t, calls: append([]*node(nil), calls...), last: last, kind: t.kind}
 	fo.functions++
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
