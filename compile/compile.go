@@ -20,13 +20,15 @@ type Opt struct {
 	// Branches is how many ways a region may go on from one call before further ones are no longer remembered; 0 is 64.
 	Branches int
 	// Static are the numbers of a function's tensor arguments that stay where they are, such as weights; other arguments are copied to
-	// where its graph reads them.
+	// where its graph reads them, as are those of Static whose first element that is used is not at a multiple of 16 bytes.
 	Static []int
 	// RerecordLimit is how often a function may be recorded again in one place because an address changed; then it runs without a graph
 	// there. 0 is 128, and less than 0 never.
 	RerecordLimit int
 	// FixedStatic makes it an error that a static argument, or a tensor that the function captured, has moved. Otherwise it is recorded again.
 	FixedStatic bool
+	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
+	PlainMutation bool
 	// NoGraphs runs all without graphs, and NoFusion each call by itself.
 	NoGraphs, NoFusion bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
@@ -104,7 +106,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	}
 	t := r.trace(c)
 	t.enter(c)
-	t.begin(c, old)
+	t.begin(c, c.Device(), old)
 	core.SetTap(c, t)
 	forces := core.Forces(c)
 	defer func() {

@@ -17,8 +17,8 @@ import (
 type forest struct {
 	dev  *rt.Device
 	pool *rt.MemPool
-	// on is the stream that recordings are made on.
-	on *rt.Stream
+	// on is the stream that recordings are made on, and last that of the latest run.
+	on, last *rt.Stream
 
 	roots     []*recording
 	functions int // which have numbers from 0 on
@@ -232,7 +232,8 @@ func (fo *forest) stores() (all []core.Store) {
 const overwrittenText = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run. Made at %s. " +
 	"To prevent overwriting, clone the tensor outside of the compiled function, or call compile.MarkStep before each step"
 
-// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out.
+// end leaves the path. Tensors that are still in use lose their memory to later runs: those of functions get an error, others move out, as does
+// what g is about to read.
 func (fo *forest) end(g *core.Segment) error {
 	var all []output
 	for o := range fo.live {
@@ -243,7 +244,8 @@ func (fo *forest) end(g *core.Segment) error {
 	}
 	for _, o := range all {
 		var err error
-		if o.f.t.callable && o.f.kind != backward {
+		read := slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Store() == o.Store })
+		if o.f.t.callable && o.f.kind != backward && !read {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
 			err = g.MoveOut(o.Store)
@@ -335,17 +337,14 @@ func (fo *forest) current() *recording {
 
 // run runs the calls of f.
 func (fo *forest) run(f *function, g *core.Segment) error {
+	fo.last = g.Stream()
 	if err := fo.open(); err != nil {
 		return err
 	}
-	err := fo.step(f, g)
-	switch f.kind {
-	case forward:
-		fo.pending = true
-	case backward:
-		fo.pending = false
+	if f.kind == forward {
+		defer func() { fo.pending = true }()
 	}
-	return err
+	return fo.step(f, g)
 }
 
 func (fo *forest) step(f *function, g *core.Segment) error {
@@ -355,12 +354,15 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 		}
 	}
 	if g.Gapped() {
+		f.t.stats.Plain++
 		return g.Eager(nil)
 	}
-	if reason := fo.unmanaged(f, g); reason != "" || fo.over(f) {
-		if reason != "" {
-			fo.skip(f, reason)
-		}
+	if reason := fo.unmanaged(f, g); reason != "" {
+		fo.skip(f, reason)
+		return f.t.without(g)
+	}
+	if fo.over(f) {
+		f.t.stats.Plain++
 		return g.Eager(nil)
 	}
 	if fo.frozen && !f.warm {
@@ -631,6 +633,12 @@ func (fo *forest) find(in *core.Input) (Index, bool) {
 		}
 	}
 	return Index{}, false
+}
+
+// managed reports whether the input is memory of the pool that the path has made, in a run without a graph too.
+func (fo *forest) managed(in *core.Input) bool {
+	_, ok := fo.find(in)
+	return ok || slices.ContainsFunc(fo.warm, func(o output) bool { return o.Number() == in.Number() && o.Addr() == in.Addr() })
 }
 
 const (

@@ -8,6 +8,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/rt"
 )
 
 // Callable is a function whose work is saved, with the function itself in Call.
@@ -90,7 +91,8 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 // run runs f with t as the session's tap. What f records on the tape belongs to this run.
 func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	old := core.SetTap(x, t)
-	t.begin(x, old)
+	dev := x.Device()
+	t.begin(x, dev, old)
 	t.kind = inference
 	if t.args == nil {
 		t.args = map[uint64]int{}
@@ -102,7 +104,9 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 			t.args[core.StoreOf(a).Number()] = i
 		}
 	}
-	span := core.SetSpan(x, &core.Span{Begin: t.backward})
+	skipped := new(bool)
+	t.skipped = skipped
+	span := core.SetSpan(x, &core.Span{Begin: func(x *core.Exec) func() error { return t.backward(x, dev, *skipped) }})
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
@@ -116,22 +120,28 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	core.Check("Func", core.Force(x))
 }
 
-// backward begins the backward pass through one run of the function.
-func (t *trace) backward(x *core.Exec) (end func() error) {
+// backward begins the backward pass through one run of the function on dev. It runs without a graph if the run did.
+func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool) (end func() error) {
+	done := func() {
+		if fo := forestOf(x, dev, false); fo != nil {
+			fo.pending = false
+		}
+	}
 	old := core.SetTap(x, nil)
+	if _, within := old.(*trace); within {
+		core.SetTap(x, old)
+		return func() error { done(); return nil }
+	}
 	if t.back == nil {
 		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true, ahead: t}
 	}
-	if _, within := old.(*trace); within {
-		core.SetTap(x, old)
-		return func() error { return nil }
-	}
 	err := core.ForceWithin(x)
-	t.back.begin(x, old)
-	t.back.kind = backward
+	t.back.begin(x, dev, old)
+	t.back.kind, t.back.plain = backward, skipped
 	core.SetTap(x, t.back)
 	return func() error {
 		core.SetTap(x, old)
+		defer done()
 		return errors.Join(err, core.ForceWithin(x))
 	}
 }

@@ -68,3 +68,55 @@ func TestFuncBackward(t *testing.T) {
 		t.Errorf("%+v", trees)
 	}
 }
+
+// Wherever the backward pass of a function runs, none is to come afterwards.
+func TestPending(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) }, compile.Opt{})
+	r := compile.New(compile.Opt{})
+	for i := range 4 {
+		for _, within := range []bool{false, true} {
+			x.Scope(func(x *tenon.Exec) {
+				a := x.Full([]int{3}, float64(i), tenon.Float32).SetRequiresGrad(true)
+				loss := x.Sum(f.Call(x, a), nil, tenon.SumOpt{})
+				if trees, _ := compile.TreesOf(x); !trees.Pending {
+					t.Error("no backward pass is to come")
+				}
+				back := func(x *tenon.Exec) error { return x.Backward(loss, nil, tenon.BackwardOpt{}) }
+				if within {
+					must(t, r.Do(x, back))
+				} else {
+					must(t, back(x))
+				}
+				if got, want := read(t, x, a.Grad()), read(t, x, x.NoGrad().Cos(a)); got != want {
+					t.Errorf("run %d, in a region %v: the gradient is %s, want %s", i, within, got, want)
+				}
+				if trees, _ := compile.TreesOf(x); trees.Pending {
+					t.Errorf("run %d, in a region %v: a backward pass is to come", i, within)
+				}
+			})
+		}
+	}
+}
+
+// A region or another function reads what a function returned before, in whatever state both are.
+func TestReadsResults(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+	r := compile.New(compile.Opt{})
+	g := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 2) }, compile.Opt{})
+	for i := range 6 {
+		want := read(t, x, x.Full([]int{3}, float64(2*i+2), tenon.Float32))
+		if got := read(t, x, g.Call(x, f.Call(x, x.Full([]int{3}, float64(i), tenon.Float32)))); got != want {
+			t.Errorf("run %d of two functions: %s, want %s", i, got, want)
+		}
+		x.Scope(func(x *tenon.Exec) {
+			y := f.Call(x, x.Full([]int{3}, float64(i), tenon.Float32))
+			var z *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error { z = x.Keep(x.MulS(y, 2)); return nil }))
+			if got := read(t, x, z); got != want {
+				t.Errorf("run %d of a region: %s, want %s", i, got, want)
+			}
+		})
+	}
+}

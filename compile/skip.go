@@ -24,7 +24,7 @@ func (fo *forest) unmanaged(f *function, g *core.Segment) string {
 		if !k.written || k.static {
 			continue
 		}
-		if _, ok := fo.find(&g.Inputs()[i]); ok {
+		if !f.t.opt.PlainMutation && fo.managed(&g.Inputs()[i]) {
 			continue
 		}
 		n++

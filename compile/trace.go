@@ -18,6 +18,9 @@ import (
 type trace struct {
 	opt *Opt
 	x   *core.Exec
+	// dev is the device that the region was called on, and of the session's graphs there.
+	dev *rt.Device
+	of  *forest
 	// callable says that the region is a function for Func, kind what its calls are, and back what its backward passes remember.
 	callable bool
 	kind     kind
@@ -26,6 +29,9 @@ type trace struct {
 	// of those read where they are: a backward pass reads them so too.
 	ahead *trace
 	fixed []uint64
+	// plain says that this run has no graphs, and skipped is set once a part of it was skipped.
+	plain   bool
+	skipped *bool
 	// args are the arguments' numbers by those of their storages.
 	args map[uint64]int
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
@@ -74,12 +80,15 @@ type Stats struct {
 	Forced int
 }
 
-func (t *trace) begin(x *core.Exec, outer core.Tap) {
-	t.x, t.outer, t.at = x, outer, t.root
+func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
+	t.x, t.dev, t.outer, t.at = x, dev, outer, t.root
 	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
 	t.fixed = t.fixed[:0]
 	t.stats.Runs++
+	if fo := forestOf(x, dev, false); fo != t.of { // there was a Reset
+		t.of, t.shapes, t.cuts = fo, nil, nil
+	}
 }
 
 // Before compares the call with those that came here in earlier runs, and puts it off if that may be.
@@ -106,9 +115,11 @@ func (t *trace) Before(f *core.Frame) bool {
 	if !t.match(f) && !t.remember(f) {
 		return false
 	}
-	if f.OnHost() && !t.x.Device().Host {
-		t.Cut(hostCall, "")
-		t.stats.Eager++
+	if f.OnHost() && !t.dev.Host {
+		if f.Makes() {
+			t.Cut(hostCall, "")
+			t.stats.Eager++
+		}
 		return false
 	}
 	if f.Deferrable() && f.Defer() {
@@ -178,7 +189,7 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
-	if t.opt.NoGraphs || len(calls) != g.Len() {
+	if t.opt.NoGraphs || t.plain || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
@@ -198,10 +209,18 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
-		t.stats.Plain++
-		return g.Eager(nil)
+		return t.without(g)
 	}
 	return fo.run(f, g)
+}
+
+// without runs what was put off without a graph, as its derivative will.
+func (t *trace) without(g *core.Segment) error {
+	if t.skipped != nil {
+		*t.skipped = true
+	}
+	t.stats.Plain++
+	return g.Eager(nil)
 }
 
 // function returns the function of those calls.
@@ -222,7 +241,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 			k.static = slices.Contains(t.ahead.fixed, in.Number())
 		} else if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
-			k.static = t.opt.isStatic(a)
+			k.static = t.opt.isStatic(a) && in.Addr()%16 == 0 // a parameter is aligned; a view that is not comes from anywhere
 		}
 		f.inputs = append(f.inputs, k)
 	}
@@ -315,7 +334,7 @@ func (t *trace) Cut(cause, within string) {
 			t.cuts = map[string]bool{}
 		}
 		t.cuts[key] = true
-		forestOf(t.x, t.x.Device(), true).warn("skipping cudagraphs due to " + text)
+		forestOf(t.x, t.dev, true).warn("skipping cudagraphs due to " + text)
 	}
 }
 

@@ -906,5 +906,15 @@ func (f *frame) Waiting() int {
 // OnHost reports whether the call runs on the processor's device.
 func (f *frame) OnHost() bool { return f.x.m.stream.Device().Host }
 
+// Makes reports whether the call makes elements or changes some: a view does not, nor does what has none.
+func (f *frame) Makes() bool {
+	for i := range f.outs {
+		if d := f.to(i); d != nil && d.form.extent > 0 || d == nil && f.specs[i].kind != outView && f.specs[i].form.extent > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // OnHost reports whether the input is memory of the processor's device.
 func (in *Input) OnHost() bool { return in.st.dev.Host }

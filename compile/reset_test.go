@@ -1,0 +1,53 @@
+package compile_test
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+// What a function returned stays when its graphs go.
+func TestResetKeepsTensors(t *testing.T) {
+	x := open(t)
+	for runs := 1; runs < 4; runs++ {
+		for _, fork := range []bool{false, true} {
+			y := x
+			if fork {
+				var err error
+				y, err = x.Fork()
+				must(t, err)
+			}
+			f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+			var out *tenon.Tensor
+			for range runs {
+				if out != nil {
+					out.Close()
+				}
+				out = f.Call(y, y.Full([]int{3}, 4, tenon.Float32))
+			}
+			if fork {
+				must(t, y.Close())
+			} else {
+				must(t, compile.Reset(y))
+			}
+			must(t, x.Device().Synchronize())
+			must(t, x.Device().EmptyCache())
+			for range 8 {
+				x.Full([]int{3}, 7, tenon.Float32)
+			}
+			if got := read(t, x, out); got != "[5 5 5]" {
+				t.Errorf("after %d runs, of a fork %v: %s", runs, fork, got)
+			}
+			out.Close()
+			// a function whose graphs are gone begins anew
+			for range 3 {
+				if !fork {
+					if got := read(t, x, f.Call(x, x.Full([]int{3}, 4, tenon.Float32))); got != "[5 5 5]" {
+						t.Errorf("anew: %s", got)
+					}
+				}
+			}
+		}
+	}
+}
