@@ -34,7 +34,7 @@ import (
 // functions are those of the public packages that TestMisuseOfPackages calls. Generic ones stand for one of their types.
 var functions = map[string]any{
 	"tenon.CUDA": tenon.CUDA, "tenon.From": tenon.From[float32], "tenon.In": tenon.In, "tenon.Mapped": tenon.Mapped, "tenon.Integer": tenon.Integer, "tenon.Number": tenon.Number,
-	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.Try": tenon.Try,
+	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.SimMachine": tenon.SimMachine, "tenon.Try": tenon.Try,
 	"tenon.Within": tenon.Within, "tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.GPUs": tenon.GPUs, "tenon.ParseSelector": tenon.ParseSelector,
 
 	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,

@@ -147,7 +147,7 @@ func Open(s Selector) (*Exec, error) {
 		return nil, err
 	}
 	dev := host
-	if s.sel.Kind != rt.CPU {
+	if s.sel.Kind != rt.CPU || s.sel.Ordinal != 0 {
 		if dev, err = rt.Open(s.sel); err != nil {
 			return nil, err
 		}
