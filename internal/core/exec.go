@@ -232,7 +232,7 @@ func (x *Exec) Synchronize() error {
 	return x.m.stream.Synchronize()
 }
 
-// WaitStream makes later work of x wait for the work that st has now.
+// WaitStream makes later work of x wait for the work that st, which may be another device's, has now.
 func (x *Exec) WaitStream(st *rt.Stream) error {
 	if err := x.s.open(); err != nil {
 		return err
