@@ -154,6 +154,23 @@ func TestPeersErrors(t *testing.T) {
 	}
 }
 
+// A failed assertion goes along with the copy: who reads on the other device is told, once.
+func TestPeersAssert(t *testing.T) {
+	x, y := twoDevices(t, nil)
+	x.Scope(func(x *Exec) {
+		y := x.On(y.Stream())
+		bad := x.Gather(From(x, []float32{1, 2, 3}), 0, From(x, []int64{7}))
+		there := y.MulS(y.To(bad, ToOpt{}), 2)
+		_, err := Read[float32](y, there)
+		if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "index 7 is out of range for size 3") {
+			t.Errorf("the other device reads with %v", err)
+		}
+		if err := x.Synchronize(); err != nil {
+			t.Errorf("the device tells again: %v", err)
+		}
+	})
+}
+
 // The statistics of two devices are apart.
 func TestPeersMemory(t *testing.T) {
 	x, y := twoDevices(t, nil)
@@ -216,7 +233,7 @@ func TestPeersTwoSessions(t *testing.T) {
 // One device is closed while copies from it and to it go on: they end with an error that names it, and the other device works on.
 func TestClosePeerAtWork(t *testing.T) {
 	for round := range 20 {
-		x, y := twoDevices(t, nil)
+		x, y := twoDevices(t, reordering(uint64(round)))
 		gone, left := x, y
 		if round%2 == 1 {
 			gone, left = y, x
