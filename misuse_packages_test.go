@@ -88,7 +88,7 @@ var functions = map[string]any{
 // types are samples of those whose methods it calls; pointers are nil.
 var types = []any{
 	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil), (*cuda.PoolCheckpoint)(nil), (*cuda.Snapshot)(nil),
-	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil),
+	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil), tenon.CPU(),
 	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil),
 	cuda.UUID{},
 	nvtx.Range{},

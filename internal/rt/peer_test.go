@@ -43,6 +43,10 @@ func TestMachine(t *testing.T) {
 		if d.Info().Ordinal != i || d.Info().TotalMemory != 1<<30 {
 			t.Errorf("device %d is %+v", i, d.Info())
 		}
+		if i == 1 { // it can be opened again
+			ok(t, d.Close())
+			openAt(t, Selector{Kind: Sim, Machine: m, Ordinal: i})
+		}
 	}
 	for _, c := range []struct {
 		sel  Selector
