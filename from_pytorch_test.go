@@ -477,6 +477,13 @@ func TestFromPyTorchDevices(t *testing.T) {
 	best, err := tenon.Open(tenon.Best())
 	must(t, err)
 	must(t, best.Close())
+	n, err := tenon.Best().Count()
+	must(t, err)
+	if second, err := tenon.Open(tenon.Best().At(1)); err == nil {
+		must(t, second.Close())
+	} else if n > 1 {
+		t.Error(err)
+	}
 	x := openSim(t)
 	a := x.Host().Ones([]int{3}, tenon.Float32)
 	a = x.To(a, tenon.ToOpt{})

@@ -83,8 +83,25 @@ func Best() Selector { return Selector{rt.Selector{Kind: rt.Best}} }
 // CUDA selects the NVIDIA GPU with the given number.
 func CUDA(ordinal int) Selector { return Selector{rt.Selector{Kind: rt.CUDA, Ordinal: ordinal}} }
 
-// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory.
+// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory. Each is a machine of its own, unless
+// TENON_SIM_DEVICES gives the simulated machine several devices.
 func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Memory: memory}} }
+
+// SimMachine selects device 0 of a new simulated machine of 1 to 8 devices, each of the given capacity in bytes; 0 is 80 GiB. At selects the others. They
+// have one clock, and copies and waits between them go as between GPUs of one machine.
+func SimMachine(devices int, memory uint64) Selector {
+	return Selector{rt.Selector{Kind: rt.Sim, Machine: rt.NewMachine(devices, memory)}}
+}
+
+// At selects the device with the given number, from 0, in place of the one that s selects: Best().At(1) is the second NVIDIA GPU or, where there is none at
+// all, the second device of the simulated machine.
+func (s Selector) At(ordinal int) Selector {
+	s.sel.Ordinal = ordinal
+	return s
+}
+
+// Count returns how many devices At has to choose from.
+func (s Selector) Count() (int, error) { return rt.Count(s.sel) }
 
 // CPU selects this machine's processor.
 func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
@@ -130,7 +147,7 @@ func Open(s Selector) (*Exec, error) {
 		return nil, err
 	}
 	dev := host
-	if s.sel.Kind != rt.CPU {
+	if s.sel.Kind != rt.CPU || s.sel.Ordinal != 0 {
 		if dev, err = rt.Open(s.sel); err != nil {
 			return nil, err
 		}

@@ -78,8 +78,9 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)(cx.Reshape((*core.Tensor)(t), shape...))
 }
 
-// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. Copies between two GPUs go through host
-// memory and are waited for. It cannot be captured.
+// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
+// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host memory and are waited
+// for. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	cx := x.enter("To", t)
 	defer core.Leave(cx)

@@ -191,7 +191,7 @@ func (x *Exec) UsePool(p *cuda.MemPool) *Exec {
 	return (*Exec)(cx.UsePool((*rt.MemPool)(p)))
 }
 
-// WaitStream makes later work of x wait for the work that st has now.
+// WaitStream makes later work of x wait for the work that st, which may be another device's, has now.
 func (x *Exec) WaitStream(st *cuda.Stream) error {
 	cx, err := x.entered("WaitStream")
 	if err != nil {

@@ -68,7 +68,7 @@ func (t *Tensor) Stride() []int {
 	return t.made("Stride").Stride()
 }
 
-// String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200".
+// String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200", or "… on device 1 (NVIDIA H200)".
 func (t *Tensor) String() string {
 	return (*core.Tensor)(t).String()
 }

@@ -48,14 +48,15 @@ func (s *Stream) Synchronize() (err error) {
 	return s.rt().Synchronize()
 }
 
-// WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture.
+// WaitStream makes later work of s wait for all work that o has now; it returns at once. In a capture it joins s to o's capture. o may be another device's;
+// where the two devices have no common driver, such as a GPU and the processor, the host waits.
 func (s *Stream) WaitStream(o *Stream) (err error) {
 	defer returned(&err)
 	return s.rt().WaitAll((*rt.Stream)(o))
 }
 
 // Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing. The event may be
-// another device's.
+// another device's, as in WaitStream.
 func (s *Stream) Wait(e *Event) (err error) {
 	defer returned(&err)
 	return s.rt().Wait((*rt.Event)(e))

@@ -105,7 +105,8 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 		return spec, err
 	}
 	if opt.Stream.Device() != dev {
-		return spec, fault.New(fault.Invalid, "the stream to capture is of %s, and this Exec works on %s", opt.Stream.Device().Info().Name, dev.Info().Name)
+		here, there := rt.Apart(dev, opt.Stream.Device())
+		return spec, fault.New(fault.Invalid, "the stream to capture is of %s, and this Exec works on %s", there, here)
 	}
 	return spec, nil
 }

@@ -87,7 +87,8 @@ func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error
 	return seq, err
 }
 
-// turnsMu is held by the Together that has turns, since it may want more: two that have what the other one wants would wait for ever.
+// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that have what the other one wants would wait for
+// ever.
 var turnsMu sync.Mutex
 
 // workspace is memory that is free once the work is handed over.

@@ -74,7 +74,8 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	for i, t := range ins {
 		Given("Checkpoint", i, t)
 		if dev := x.Device(); t.st.dev != dev {
-			x.fail("Checkpoint", fault.Invalid, ins, "input %d is on %s, but the segment runs on %s; move it with x.To", i, t.st.dev.Info().Name, dev.Info().Name)
+			here, there := rt.Apart(dev, t.st.dev)
+			x.fail("Checkpoint", fault.Invalid, ins, "input %d is on %s, but the segment runs on %s; move it with x.To", i, there, here)
 		}
 		t.settle("Checkpoint")
 		c.needs = append(c.needs, t.RequiresGrad())

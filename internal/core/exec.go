@@ -201,7 +201,8 @@ func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 		x.check("UsePool", p.Usable())
 	}
 	if p != nil && p.Device() != x.Device() {
-		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", p.Device().Info().Name, x.Device().Info().Name)
+		here, there := rt.Apart(x.Device(), p.Device())
+		x.fail("UsePool", fault.Invalid, nil, "the pool is memory of %s, and this Exec works on %s; make one with NewMemPool for that device", there, here)
 	}
 	m := x.m
 	m.pool = p
@@ -249,7 +250,7 @@ func (x *Exec) Synchronize() error {
 	return x.m.stream.Synchronize()
 }
 
-// WaitStream makes later work of x wait for the work that st has now.
+// WaitStream makes later work of x wait for the work that st, which may be another device's, has now.
 func (x *Exec) WaitStream(st *rt.Stream) error {
 	if err := x.s.open(); err != nil {
 		return err

@@ -277,7 +277,7 @@ func (b *back) unpackHooked(i int) *Tensor {
 	case t == nil || t.closed.Load():
 		panicAt(b.n.row.Name, fault.Closed, "the unpack hook returned no tensor, or one that was closed")
 	case t.dt != s.dt || !infer.Same(t.shape, s.form.shape) || t.st.dev != x.m.stream.Device():
-		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device().Info().Name)
+		panicAt(b.n.row.Name, fault.Invalid, "the unpack hook returned %s for a saved %v%v of %s", t, s.dt, s.form.shape, x.m.stream.Device())
 	}
 	if b.unpacked == nil {
 		b.unpacked = map[int]*Tensor{}

@@ -4,6 +4,7 @@ import (
 	"tenon.dev/dtype"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 // Reductions of what is not zero. They have no gradient.
@@ -44,7 +45,8 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 	for _, t := range []*Tensor{a, b} {
 		if t.st.dev != x.Device() {
-			return false, x.refusal("Equal", t, "Expected all tensors to be on the same device, %s; move it with x.To", x.Device().Info().Name)
+			here, there := rt.Apart(x.Device(), t.st.dev)
+			return false, x.refusal("Equal", t, "Expected all tensors to be on the same device, %s, but this one is on %s; move it with x.To", here, there)
 		}
 	}
 	if !infer.Same(a.shape, b.shape) {

@@ -233,7 +233,7 @@ func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	case t.closed.Load():
 		x.fail("PinMemory", fault.Closed, nil, "the tensor %s was closed", describe(t))
 	case !t.st.dev.Host:
-		x.fail("PinMemory", fault.Invalid, nil, "cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev.Info().Name)
+		x.fail("PinMemory", fault.Invalid, nil, "cannot pin %s of %s: only tensors of the processor can be pinned; copy it with x.Host().To", describe(t), t.st.dev)
 	case dev.Host:
 		x.fail("PinMemory", fault.Invalid, nil, "memory is pinned for a GPU; call PinMemory on an Exec of the GPU, not on the processor's")
 	case t.IsPinned():
@@ -281,7 +281,7 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	case t.closed.Load():
 		return nil, fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	case !t.st.dev.Host || x.m.stream.Device().Host:
-		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev.Info().Name, x.m.stream.Device().Info().Name)
+		return nil, fault.New(fault.Invalid, "memory of the processor is registered for a GPU; the tensor is on %s and the Exec on %s", t.st.dev, x.m.stream.Device())
 	case t.st.bytes == 0:
 		return nil, fault.New(fault.Invalid, "the tensor %s has no memory to register", describe(t))
 	}

@@ -108,7 +108,7 @@ func (t *Tensor) SharesStorage(o *Tensor) bool { return t.st == o.st }
 // Version counts the in-place changes of the storage, which all its views share.
 func (t *Tensor) Version() int { return int(t.st.version.Load()) }
 
-// String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200".
+// String describes the tensor without reading the device, such as "float32[3 4] on NVIDIA H200", or "… on device 1 (NVIDIA H200)".
 func (t *Tensor) String() string {
 	if t == nil || t.st == nil {
 		return "nil tensor"
@@ -117,7 +117,11 @@ func (t *Tensor) String() string {
 	if t.closed.Load() {
 		return s + " (closed)"
 	}
-	s += " on " + t.st.dev.Info().Name
+	if d := t.st.dev; d.Info().Ordinal == 0 {
+		s += " on " + d.Info().Name
+	} else {
+		s += " on " + d.String()
+	}
 	if t.RequiresGrad() {
 		s += " requires grad"
 	}

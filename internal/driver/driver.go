@@ -252,6 +252,10 @@ type Work interface {
 	Launch(l *Launch) error
 	// CopyDtoD copies n bytes between device addresses of this device.
 	CopyDtoD(dst, src Ptr, n uint64, s Stream) error
+	// CopyPeer copies n bytes from address src of device number from, which is open in the same driver, to address dst of this one, whose
+	// stream s is. The bytes go straight from device to device where the hardware can, else through the host. Only s orders it: work of
+	// the other device on src is ordered by events. Codes: InvalidDevice (from is not open).
+	CopyPeer(dst Ptr, from int, src Ptr, n uint64, s Stream) error
 	// CopyHtoD copies src to the device. src must be page-locked, or the call returns only after src was read. It must stay
 	// unchanged until the copy is done.
 	CopyHtoD(dst Ptr, src []byte, s Stream) error

@@ -55,6 +55,36 @@ func (k *Bool) Get() bool {
 	return k.def
 }
 
+// Count is a variable that is a whole number within bounds.
+type Count struct {
+	*knob
+	def, least, most int
+}
+
+func newCount(name string, def, least, most int, doc string) *Count {
+	c := &Count{def: def, least: least, most: most}
+	c.knob = register(name, "number", strconv.Itoa(def), doc, func(v string) error {
+		if _, ok := c.parse(v); !ok {
+			return fmt.Errorf("%s is %q; set it to a number from %d to %d, or unset it", name, v, least, most)
+		}
+		return nil
+	})
+	return c
+}
+
+func (k *Count) parse(v string) (int, bool) {
+	n, err := strconv.Atoi(v)
+	return n, err == nil && n >= k.least && n <= k.most
+}
+
+// Get returns the value; unset, empty or anything else than a number within the bounds is the default.
+func (k *Count) Get() int {
+	if n, ok := k.parse(os.Getenv(k.name)); ok {
+		return n
+	}
+	return k.def
+}
+
 // Text is a variable whose form its reader judges.
 type Text struct {
 	*knob

@@ -71,6 +71,23 @@ func TestText(t *testing.T) {
 	}
 }
 
+func TestCount(t *testing.T) {
+	withOwn(t)
+	k := newCount("TENON_TEST_COUNT", 2, 1, 4, "Test.")
+	for v, want := range map[string]int{"": 2, "1": 1, "4": 4, "0": 2, "5": 2, "-1": 2, "x": 2} {
+		t.Setenv(k.Name(), v)
+		if got := k.Get(); got != want {
+			t.Errorf("%q gives %d, want %d", v, got, want)
+		}
+		if err := Check(); (err != nil) != (v != "" && v != "1" && v != "4") {
+			t.Errorf("%q: %v", v, err)
+		}
+	}
+	if err := Check(); err == nil || !strings.Contains(err.Error(), "from 1 to 4") {
+		t.Errorf("a letter: %v", err)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	withOwn(t)
 	b := newBool("TENON_TEST_BOOL", false, "Test.")

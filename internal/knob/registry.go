@@ -7,11 +7,18 @@ import (
 
 //go:generate go test -run TestPage -rewrite .
 
+// MaxSimDevices is how many devices a simulated machine has at most.
+const MaxSimDevices = 8
+
 // Variables of the driver.
 var (
 	// Libcuda overrides where NVIDIA's driver library is looked for.
 	Libcuda = newText("TENON_LIBCUDA", "",
 		"File of NVIDIA's driver library (`libcuda.so.1`, `nvcuda.dll`). Unset: the loader's search path, then the usual places.")
+	// SimDevices is the number of devices of a simulated machine.
+	SimDevices = newCount("TENON_SIM_DEVICES", 1, 1, MaxSimDevices,
+		"How many devices the simulated machine has, at most 8. From 2 on, all simulated devices of one capacity that the process opens are of one machine, "+
+			"on one clock, and `Selector.At` chooses among them; with 1 each is a machine of its own.")
 	// LineInfo asks the driver's compiler for line information.
 	LineInfo = newBool("TENON_LINE_INFO", false,
 		"Keep the Go source lines of kernels in the compiled code, so that compute-sanitizer and debuggers name them.")

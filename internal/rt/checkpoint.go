@@ -48,7 +48,7 @@ func (c *PoolCheckpoint) Device() *Device { return c.dev }
 // changes nothing.
 func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint64]*alloc.Block, error) {
 	if c.dev != d {
-		return nil, fault.New(fault.Invalid, "the checkpoint is of a pool of another device")
+		return nil, apart(c.dev, d, "the checkpoint is of a pool of %s, and this is %s")
 	}
 	if _, err := d.FreeLoose(); err != nil {
 		return nil, err

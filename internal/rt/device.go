@@ -4,6 +4,7 @@ package rt
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +18,7 @@ import (
 // Device is one opened device. Its methods are safe for concurrent use.
 type Device struct {
 	dev    driver.Device
+	of     driver.Driver // that opened it
 	info   *driver.Info
 	mem    *alloc.Device
 	limits kernels.Limits
@@ -93,6 +95,7 @@ const (
 func newDevice(dev driver.Device, host bool) (*Device, error) {
 	info := dev.Info()
 	d := &Device{dev: dev, info: info, Host: host, lines: knob.LaunchLines.Get(), gate: newGate()}
+	d.gate.of = d
 	d.limits = kernels.Limits{
 		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
@@ -125,6 +128,37 @@ func (d *Device) Driver() driver.Device { return d.dev }
 
 // Info describes the device.
 func (d *Device) Info() *driver.Info { return d.info }
+
+// String names the device in messages, such as "device 1 (NVIDIA H200)", and the processor "CPU".
+func (d *Device) String() string {
+	if d.Host {
+		return d.info.Name
+	}
+	return fmt.Sprintf("device %d (%s)", d.info.Ordinal, d.info.Name)
+}
+
+// Apart names two devices in one message so that they can be told apart.
+func Apart(d, o *Device) (a, b string) {
+	a, b = d.String(), o.String()
+	switch {
+	case a != b:
+	case d.of == o.of:
+		b = "another opening of " + b
+	default:
+		b = "another machine's " + b
+	}
+	return a, b
+}
+
+// apart is an error of kind Invalid that names two devices.
+func apart(d, o *Device, format string) error {
+	a, b := Apart(d, o)
+	return fault.New(fault.Invalid, format, a, b)
+}
+
+// Peer reports whether d and o are devices of one driver that are not the processor: streams of one can wait for the other's events, and bytes go from
+// one to the other in the order of streams.
+func (d *Device) Peer(o *Device) bool { return d.of != nil && d.of == o.of && !d.Host }
 
 // Memory is the caching allocator.
 func (d *Device) Memory() *alloc.Device { return d.mem }
@@ -236,7 +270,7 @@ func (d *Device) Close() error {
 	} else {
 		first = nil
 	}
-	d.lost.CompareAndSwap(nil, errClosed)
+	d.lost.CompareAndSwap(nil, d.errClosed())
 	return first
 }
 

@@ -52,7 +52,7 @@ func (e *Event) Record(s *Stream) error {
 		return err
 	}
 	if s.dev != e.dev {
-		return fault.New(fault.Invalid, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent", e.dev.info.Name, s.dev.info.Name)
+		return apart(e.dev, s.dev, "an event of %s cannot be recorded on a stream of %s; make it with that device's NewEvent")
 	}
 	if err := e.dev.gate.enter(); err != nil {
 		return err
@@ -104,7 +104,8 @@ func (d *Device) deleteEvent(h driver.Event, timing bool) {
 	d.ReleaseEvent(h, timing)
 }
 
-// Wait makes later work of s wait for what e marks; it returns at once. An event that was never recorded marks nothing.
+// Wait makes later work of s wait for what e marks; it returns at once, but where e is of a device that is no peer: then the host waits. An event that
+// was never recorded marks nothing.
 func (s *Stream) Wait(e *Event) error {
 	if err := e.Usable(); err != nil {
 		return err
@@ -133,12 +134,22 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 	if e.handle == 0 || e.stream == s {
 		return e.handle, nil
 	}
+	c, now := e.capture, s.capture.Load()
+	if d := e.dev; d != s.dev {
+		switch {
+		case c != nil:
+			return e.handle, fault.New(fault.Capture, "the event was recorded in the capture%s, which a stream of %s cannot join; record it outside", c.where(), s.dev)
+		case now != nil:
+			return e.handle, s.isolated()
+		case !d.Peer(s.dev): // such as the processor's: what the device does not know of the host waits for
+			return e.handle, d.synchronizeEvent(e.handle, e.stream, e.seq)
+		}
+	}
 	if err := e.dev.gate.enter(); err != nil { // another device's, which may be gone
 		return e.handle, err
 	}
 	defer e.dev.gate.leave()
 	var err error
-	c, now := e.capture, s.capture.Load()
 	wait := func() error { return s.dev.dev.StreamWait(s.handle, e.handle) }
 	switch {
 	case now != nil && c != now:
@@ -178,17 +189,22 @@ func (e *Event) Synchronize() error {
 	if h == 0 || err != nil {
 		return err
 	}
-	e.dev.trace(eventSynchronization, uint64(h), 0)
-	t, err := e.dev.enter()
+	return e.dev.synchronizeEvent(h, s, seq)
+}
+
+// synchronizeEvent waits for what the driver's event marks, operation seq of s.
+func (d *Device) synchronizeEvent(h driver.Event, s *Stream, seq uint64) error {
+	d.trace(eventSynchronization, uint64(h), 0)
+	t, err := d.enter()
 	if err != nil {
 		return err
 	}
-	defer e.dev.leave(t)
-	if err := e.dev.dev.EventSynchronize(t, h); err != nil {
-		return e.dev.Check(err, "an event could not be waited for")
+	defer d.leave(t)
+	if err := d.dev.EventSynchronize(t, h); err != nil {
+		return d.Check(err, "an event could not be waited for")
 	}
 	s.finished(seq)
-	return failed(e.dev.dev.EventFailed(h))
+	return failed(d.dev.EventFailed(h))
 }
 
 // point returns what e marks, which nobody can ask about if a capture recorded it.
@@ -210,7 +226,7 @@ func (e *Event) Elapsed(end *Event) (time.Duration, error) {
 		return 0, fault.New(fault.Invalid, "Both events must be made with timing before calculating elapsed time")
 	}
 	if e.dev != end.dev {
-		return 0, fault.New(fault.Invalid, "Both events must be on the same device, but one is on %s and the other on %s", e.dev.info.Name, end.dev.info.Name)
+		return 0, apart(e.dev, end.dev, "Both events must be on the same device, but one is on %s and the other on %s")
 	}
 	a, _, _, err := e.point()
 	b, _, _, endErr := end.point()

@@ -13,6 +13,7 @@ import (
 
 // gate counts the calls of the driver under way that no turn of a stream covers.
 type gate struct {
+	of *Device
 	// calls are those under way, and gateShut once the gate is shut.
 	calls atomic.Int64
 	empty chan struct{} // gets a value when the last of them leaves a gate that is shut
@@ -28,7 +29,7 @@ func (g *gate) enter() error {
 		return nil
 	}
 	g.leave()
-	return errClosed
+	return g.of.errClosed()
 }
 
 func (g *gate) leave() {

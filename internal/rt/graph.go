@@ -182,7 +182,7 @@ func (c *Capture) add(s *Stream, join func() error) error {
 	s.mark.Lock()
 	defer s.mark.Unlock()
 	if c.ended && d.closing.Load() {
-		err = errClosed
+		err = d.errClosed()
 	} else if c.ended {
 		err = fault.New(fault.Capture, "the capture has ended; begin it again")
 	} else if err = d.dev.EventRecord(e, s.handle); err == nil {
@@ -302,7 +302,7 @@ func (c *Capture) end(t driver.Thread) (g driver.Graph, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
-		return 0, errClosed
+		return 0, c.dev.errClosed()
 	}
 	c.ended = true
 	d := c.dev

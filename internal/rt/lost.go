@@ -14,7 +14,9 @@ import (
 // assertions; the first call that waits for the work returns the error, which names the operation.
 
 // errClosed is the error of every call that comes after the device's end, or while it is closed.
-var errClosed = fault.New(fault.Closed, "the device was closed; close it after the last use of it, or open it again")
+func (d *Device) errClosed() *fault.Error {
+	return fault.New(fault.Closed, "%s was closed; close it after the last use of it, or open it again", d)
+}
 
 // Check gives the error of a driver call the kind that users act on, with msg before it; nil stays nil. A device fault loses the device.
 func (d *Device) Check(err error, msg string) error {
@@ -43,13 +45,13 @@ func (d *Device) lose(err error) *fault.Error {
 	if first := d.lost.Load(); first != nil {
 		return first
 	}
-	what, may := "the device failed while it worked and is lost to this process", func(OpID) bool { return true }
+	what, may := "failed while it worked and is lost to this process", func(OpID) bool { return true }
 	if c, _ := codeOf(err); c == driver.Assert {
-		what = "an assertion of a kernel failed, as for an index out of range, and the device is lost to this process; " +
+		what = "is lost to this process: an assertion of a kernel failed, as for an index out of range; " +
 			"the same program on the simulated device or the processor (tenon.Sim, tenon.CPU) is told the operation, its line and the number"
 		may = mayAssert
 	}
-	e := fault.Wrap(fault.Device, err, "%s", what)
+	e := fault.Wrap(fault.Device, err, "%s %s", d, what)
 	e.Suspects = d.suspects(may)
 	d.lost.CompareAndSwap(nil, e)
 	return d.lost.Load()
@@ -60,7 +62,7 @@ func (d *Device) GiveUp(err error) error {
 	if e := d.lost.Load(); e != nil {
 		return e
 	}
-	e := fault.New(fault.Device, "the driver refused a call in the middle of a change of tensors, which are half changed; the device is lost to this process")
+	e := fault.New(fault.Device, "the driver refused a call in the middle of a change of tensors, which are half changed; %s is lost to this process", d)
 	e.Cause = err
 	d.lost.CompareAndSwap(nil, e)
 	return d.Lost()
@@ -73,7 +75,7 @@ func (d *Device) Lost() error {
 		return e
 	}
 	if d.closing.Load() {
-		return errClosed
+		return d.errClosed()
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (d *Device) RawAlloc(size uint64, s *Stream) (uint64, error) {
 		return 0, err
 	}
 	if s.dev != d {
-		return 0, fault.New(fault.Invalid, "the stream belongs to another device; memory is allocated for a stream of its own device")
+		return 0, apart(s.dev, d, "the stream is of another device, %s, than the memory, %s; give a stream of that device")
 	}
 	if err := d.Lost(); err != nil {
 		return 0, err

@@ -29,6 +29,8 @@ type Selector struct {
 	Ordinal int
 	// Memory is the capacity of a simulated device in bytes; 0 is the default.
 	Memory uint64
+	// Machine is the simulated machine that the device is of; nil is the one that TENON_SIM_DEVICES speaks of.
+	Machine *Machine
 	// Wrap, if not nil, stands between the runtime and the driver's device: fault injection and call recording.
 	Wrap func(driver.Device) driver.Device
 }
@@ -39,19 +41,16 @@ func Open(sel Selector) (*Device, error) {
 	if err := knob.Check(); err != nil {
 		return nil, fault.New(fault.Invalid, "%v", err)
 	}
-	drv, host, err := driverOf(&sel)
+	drv, n, err := count(&sel)
 	if err != nil {
 		return nil, err
 	}
-	n, err := drv.DeviceCount()
-	if errors.Is(err, driver.NoDevice) {
-		return nil, fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
-	}
-	if err != nil {
-		return nil, wrap(err, "the devices could not be counted")
-	}
 	if sel.Ordinal < 0 || sel.Ordinal >= n {
-		return nil, fault.New(fault.Invalid, "there is no device %d: %s has %s", sel.Ordinal, drv.Name(), plural(n))
+		remedy := ""
+		if sel.simulated(drv) {
+			remedy = fmt.Sprintf("; set %s to have more", knob.SimDevices.Name())
+		}
+		return nil, fault.New(fault.Invalid, "there is no device %d: %s has %s%s", sel.Ordinal, drv.Name(), plural(n), remedy)
 	}
 	dev, err := drv.Open(sel.Ordinal)
 	if err != nil {
@@ -60,7 +59,38 @@ func Open(sel Selector) (*Device, error) {
 	if sel.Wrap != nil {
 		dev = sel.Wrap(dev)
 	}
-	return newDevice(dev, host)
+	d, err := newDevice(dev, sel.Kind == CPU)
+	if d != nil {
+		d.of = drv
+	}
+	return d, err
+}
+
+// Count returns how many devices can be opened that differ from sel in their number alone.
+func Count(sel Selector) (int, error) {
+	if err := knob.Check(); err != nil {
+		return 0, fault.New(fault.Invalid, "%v", err)
+	}
+	_, n, err := count(&sel)
+	return n, err
+}
+
+// count returns the driver and the number of its devices.
+func count(sel *Selector) (driver.Driver, int, error) {
+	drv, err := driverOf(sel)
+	if err != nil {
+		return nil, 0, err
+	}
+	n, err := drv.DeviceCount()
+	if errors.Is(err, driver.NoDevice) {
+		return nil, 0, fault.Wrap(fault.System, err, "there is no NVIDIA GPU with a driver here; choose the simulator, or best, which takes it then")
+	}
+	return drv, n, wrap(err, "the devices could not be counted")
+}
+
+// simulated reports whether the device is of the machine that the environment speaks of.
+func (sel *Selector) simulated(drv driver.Driver) bool {
+	return sel.Machine == nil && (sel.Kind == Sim || sel.Kind == Best && drv != libcuda.New())
 }
 
 func plural(n int) string {
@@ -76,25 +106,70 @@ func plural(n int) string {
 // processors is the machine that the processor's devices are of: one, so that all of them reach the same page-locked memory.
 var processors = sync.OnceValue(hostsim.CPU)
 
-func driverOf(sel *Selector) (drv driver.Driver, host bool, err error) {
+func driverOf(sel *Selector) (driver.Driver, error) {
 	switch sel.Kind {
 	case CPU:
-		return processors(), true, nil
+		return processors(), nil
 	case Sim:
-		return hostsim.New(hostsim.Options{Devices: sel.Ordinal + 1, Capacity: sel.Memory}), false, nil
+		return simulator(sel)
 	}
 	gpu := libcuda.New()
 	if sel.Kind == CUDA {
-		return gpu, false, nil
+		return gpu, nil
 	}
 	n, err := gpu.DeviceCount()
 	switch {
 	case err == nil && n > 0:
-		return gpu, false, nil
+		return gpu, nil
 	case err == nil || errors.Is(err, driver.NoDevice):
-		return hostsim.New(hostsim.Options{Devices: sel.Ordinal + 1, Capacity: sel.Memory}), false, nil
+		return simulator(sel)
 	}
-	return nil, false, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
+	return nil, wrap(err, "an NVIDIA GPU is there but cannot be used; mend its driver, or choose the simulator")
+}
+
+// Machine is a simulated machine, whose devices share one clock and one schedule.
+type Machine struct {
+	devices int
+	drv     *hostsim.Driver
+}
+
+// NewMachine returns a machine of that many devices, of the given capacity in bytes each; 0 is the default. Open refuses one whose number of devices is not
+// from 1 to 8.
+func NewMachine(devices int, memory uint64) *Machine {
+	m := &Machine{devices: devices}
+	if devices >= 1 && devices <= knob.MaxSimDevices {
+		m.drv = hostsim.New(hostsim.Options{Devices: devices, Capacity: memory})
+	}
+	return m
+}
+
+// machines are those that the environment speaks of, by number of devices and capacity.
+var machines struct {
+	mu  sync.Mutex
+	all map[[2]uint64]*Machine
+}
+
+// simulator returns the machine of a simulated device.
+func simulator(sel *Selector) (driver.Driver, error) {
+	m := sel.Machine
+	if n := knob.SimDevices.Get(); m == nil && n == 1 {
+		m = NewMachine(1, sel.Memory)
+	} else if m == nil {
+		machines.mu.Lock()
+		defer machines.mu.Unlock()
+		key := [2]uint64{uint64(n), sel.Memory}
+		if m = machines.all[key]; m == nil {
+			if machines.all == nil {
+				machines.all = map[[2]uint64]*Machine{}
+			}
+			m = NewMachine(n, sel.Memory)
+			machines.all[key] = m
+		}
+	}
+	if m.drv == nil {
+		return nil, fault.New(fault.Invalid, "a simulated machine cannot have %d devices; give it 1 to %d", m.devices, knob.MaxSimDevices)
+	}
+	return m.drv, nil
 }
 
 // Describe names the first GPU, or a simulated one where there is none, and the drivers: what run files say of the machine that a test binary ran on.

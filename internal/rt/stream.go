@@ -103,7 +103,7 @@ func (s *Stream) await() (uint64, error) {
 	for {
 		switch v := s.turn.Load(); {
 		case v&turnClosed != 0:
-			return 0, errClosed
+			return 0, s.dev.errClosed()
 		case v&turnBusy == 0:
 			if s.turn.CompareAndSwap(v, v|turnBusy) {
 				return v, nil
@@ -194,7 +194,8 @@ func (s *Stream) waitMark(o *Stream, seq uint64) error {
 	return nil
 }
 
-// WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture.
+// WaitAll makes later work of s wait for all work that o has now. If o is being captured, s becomes part of the capture. It returns at once, but where o is of
+// another device that is no peer: then the host waits.
 func (s *Stream) WaitAll(o *Stream) error { return s.waitAll(o, func(*Capture) bool { return true }) }
 
 // WaitIn is WaitAll by work of the capture in, or of none: no stream becomes part of another capture.
@@ -209,8 +210,11 @@ func (s *Stream) waitAll(o *Stream, join func(c *Capture) bool) error {
 	if err := o.Usable(); err != nil {
 		return err
 	}
-	if s.dev != o.dev {
-		return fault.New(fault.Unsupported, "streams of different devices wait through copies only; copy what is to be shared with To or CopyInto")
+	if !s.dev.Peer(o.dev) && s.dev != o.dev && s.capture.Load() == nil {
+		if c := o.capture.Load(); c != nil {
+			return s.outside(o, c)
+		}
+		return o.Synchronize()
 	}
 	v, err := s.take()
 	if err != nil {
@@ -218,14 +222,43 @@ func (s *Stream) waitAll(o *Stream, join func(c *Capture) bool) error {
 	}
 	defer s.giveBack(v)
 	switch c := o.capture.Load(); {
+	case c != nil && s.dev != o.dev:
+		return s.outside(o, c)
 	case c != nil && !join(c):
 		return fault.New(fault.Capture, "stream %d records the graph that is captured%s, whose work only replays run; wait for the stream after the capture", o.id, c.where())
 	case c != nil:
 		return c.after(s, o)
 	case s.capture.Load() != nil:
 		return s.isolated()
+	case s.dev != o.dev:
+		return s.waitPeer(o)
 	}
 	return s.waitMark(o, 0)
+}
+
+// waitPeer is waitMark for a stream of a peer, which may be closed or captured meanwhile.
+func (s *Stream) waitPeer(o *Stream) error {
+	if err := o.dev.gate.enter(); err != nil {
+		return err
+	}
+	defer o.dev.gate.leave()
+	e, err := o.dev.AcquireEvent(false)
+	if err != nil {
+		return err
+	}
+	defer o.dev.ReleaseEvent(e, false)
+	o.mark.Lock()
+	defer o.mark.Unlock()
+	if c := o.capture.Load(); c != nil {
+		return s.outside(o, c)
+	}
+	return waitAcross(s, o, e)
+}
+
+// outside is the error of a stream that is to wait for a capture of another device.
+func (s *Stream) outside(o *Stream, c *Capture) error {
+	return fault.New(fault.Capture, "stream %d of %s records the graph that is captured%s, which a stream of %s cannot join; wait for it after the capture",
+		o.id, o.dev, c.where(), s.dev)
 }
 
 // isolated is the error of captured work that is to wait for work outside of the capture.

@@ -40,6 +40,8 @@ var orderPrograms = []orderProgram{
 	{"PinnedReuse", pinnedReuse},
 	{"GraphBranch", graphBranch},
 	{"CrossDevice", crossDevice},
+	{"PeerRead", peerRead},
+	{"PeerOverwrite", peerOverwrite},
 }
 
 // Hazards runs each ordering program without its wait and with it, on the devices that open returns for a seed of a random schedule.

@@ -24,6 +24,7 @@ type Kernels struct {
 // suite is one run of the conformance suite.
 type suite struct {
 	open      func(t *testing.T) driver.Device
+	pair      func(t *testing.T) (a, b driver.Device) // nil: the driver has one device
 	k         Kernels
 	decorated bool
 }
@@ -33,6 +34,33 @@ type Option func(*suite)
 
 // Decorated leaves out what a decorator of a device does not promise: calls without allocations.
 func Decorated() Option { return func(s *suite) { s.decorated = true } }
+
+// Pair runs the programs for two devices too: open returns two of one driver, which it closes through t.Cleanup.
+func Pair(open func(t *testing.T) (a, b driver.Device)) Option {
+	return func(s *suite) { s.pair = open }
+}
+
+// OpenPair opens devices 0 and 1 of a driver until the test ends, and skips the test where the driver has fewer.
+func OpenPair(t *testing.T, d driver.Driver) (a, b driver.Device) {
+	t.Helper()
+	if n, err := d.DeviceCount(); err != nil || n < 2 {
+		t.Skipf("needs two devices: %s has %d, %v", d.Name(), n, err)
+	}
+	var devs [2]driver.Device
+	for i := range devs {
+		dev, err := d.Open(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := dev.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+		devs[i] = dev
+	}
+	return devs[0], devs[1]
+}
 
 // child names the fault program that this process was started to run. Fault programs lose the device, so each has its own process.
 var child = flag.String("drivertest.child", "", "run only this fault program of the driver's conformance suite")
@@ -91,6 +119,7 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 			}
 		})
 	}
+	t.Run("Peer", func(t *testing.T) { s.peers(t) })
 	t.Run("Legality", func(t *testing.T) { legality(newFixture(t, s)) })
 	t.Run("Fault", func(t *testing.T) { s.faults(t) })
 }

@@ -269,6 +269,14 @@ func (d *Device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 	return d.Device.CopyDtoD(dst, src, n, s)
 }
 
+// CopyPeer may fail with InvalidValue or a device fault.
+func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s driver.Stream) error {
+	if err := d.fail("CopyPeer"); err != nil {
+		return err
+	}
+	return d.Device.CopyPeer(dst, from, src, n, s)
+}
+
 // CopyHtoD may fail with InvalidValue or a device fault.
 func (d *Device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 	if err := d.fail("CopyHtoD"); err != nil {

@@ -26,6 +26,7 @@ var codes = map[string][]driver.Code{
 	"EventElapsed":      {driver.NotReady, driver.InvalidHandle},
 	"Launch":            {driver.InvalidValue, driver.LaunchOutOfResources, driver.IllegalAddress},
 	"CopyDtoD":          {driver.InvalidValue, driver.IllegalAddress},
+	"CopyPeer":          {driver.InvalidValue, driver.IllegalAddress},
 	"CopyHtoD":          {driver.InvalidValue, driver.IllegalAddress},
 	"CopyDtoH":          {driver.InvalidValue, driver.IllegalAddress},
 	"Memset":            {driver.InvalidValue, driver.IllegalAddress},

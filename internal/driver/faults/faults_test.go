@@ -91,6 +91,7 @@ func program(d driver.Device) (err error) {
 		func() error { return d.StreamWait(s, events[0]) },
 		func() error { return d.CopyHtoD(p, h, s) },
 		func() error { return d.CopyDtoD(p, p+1024, 512, s) },
+		func() error { return d.CopyPeer(p, 0, p+1024, 512, s) },
 		func() error { return d.CopyDtoH(h, p, s) },
 		func() error { return d.Memset(p, 0, 1, 16, s) },
 		func() error { return d.Callback(s, id) },
@@ -334,5 +335,8 @@ func TestWalkFindsWrongPrograms(t *testing.T) {
 
 // TestTransparent runs the conformance suite on a device that nothing fails on.
 func TestTransparent(t *testing.T) {
-	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated())
+	drivertest.Run(t, func(t *testing.T) driver.Device { return New(open(t)) }, drivertest.KIR(), drivertest.Decorated(), drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+		a, b = drivertest.OpenPair(t, hostsim.New(hostsim.Options{Devices: 2}))
+		return New(a), New(b)
+	}))
 }

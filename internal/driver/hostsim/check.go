@@ -96,7 +96,7 @@ func (s *stream) watch(o *op) {
 	}
 	c, dst, src := s.dev.m.check, uint64(o.dst), uint64(o.src)
 	switch o.kind {
-	case opCopyDtoD:
+	case opCopyDtoD, opCopyPeer:
 		c.Copy(s.task, dst, src, o.n)
 	case opCopyHtoD:
 		c.Fill(s.task, dst, o.n)

@@ -36,8 +36,7 @@ type Options struct {
 type Driver struct {
 	m *machine
 
-	mu   sync.Mutex
-	open map[int]*device
+	mu sync.Mutex // held while a device is opened or closed
 }
 
 var _ driver.Driver = (*Driver)(nil)
@@ -83,7 +82,8 @@ func newDriver(o Options, inline bool) *Driver {
 	m.assistant = time.AfterFunc(time.Hour, m.assist)
 	m.assistant.Stop()
 	m.callbacks = map[driver.CallbackID]func(){}
-	return &Driver{m: m, open: map[int]*device{}}
+	m.devices = make([]*device, o.Devices)
+	return &Driver{m: m}
 }
 
 // Name returns "hostsim".
@@ -114,10 +114,10 @@ func (d *Driver) Device(ordinal int) (*Device, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	dev := d.open[ordinal]
+	dev := d.m.devices[ordinal]
 	if dev == nil {
 		dev = newDevice(d.m, ordinal)
-		d.open[ordinal] = dev
+		d.m.put(ordinal, dev)
 	}
 	dev.opened++
 	return &Device{device: dev, drv: d}, nil
@@ -129,7 +129,7 @@ func (d *Driver) release(dev *device) {
 	defer d.mu.Unlock()
 	if dev.opened--; dev.opened == 0 {
 		dev.close()
-		delete(d.open, dev.info.Ordinal)
+		d.m.put(dev.info.Ordinal, nil)
 	}
 }
 

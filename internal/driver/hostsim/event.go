@@ -175,6 +175,9 @@ func (d *device) EventElapsed(t driver.Thread, a, b driver.Event) (float32, erro
 	}
 	defer d.m.mu.Unlock()
 	var at [2]int64
+	if x, y := d.m.events.get(uintptr(a)), d.m.events.get(uintptr(b)); x != nil && y != nil && x.dev != y.dev {
+		return 0, fail(call, driver.InvalidHandle, "events of two devices")
+	}
 	for i, h := range []driver.Event{a, b} {
 		ev := d.m.events.get(uintptr(h))
 		switch {

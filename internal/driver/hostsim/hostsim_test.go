@@ -23,19 +23,27 @@ func opener(d func() *Driver) func(t *testing.T) driver.Device {
 	}
 }
 
+// pair is the suite's option for machines of two devices.
+func pair(o Options) drivertest.Option {
+	o.Devices = 2
+	return drivertest.Pair(func(t *testing.T) (a, b driver.Device) { return drivertest.OpenPair(t, New(o)) })
+}
+
 func TestVirtual(t *testing.T) {
-	drivertest.Run(t, opener(func() *Driver { return New(Options{}) }), drivertest.KIR())
+	drivertest.Run(t, opener(func() *Driver { return New(Options{}) }), drivertest.KIR(), pair(Options{}))
 }
 
 func TestRealTime(t *testing.T) {
-	drivertest.Run(t, opener(func() *Driver { return New(Options{RealTime: true}) }), drivertest.KIR())
+	o := Options{RealTime: true}
+	drivertest.Run(t, opener(func() *Driver { return New(o) }), drivertest.KIR(), pair(o))
 }
 
 // TestSchedules runs the suite under each policy.
 func TestSchedules(t *testing.T) {
 	for name, p := range map[string]Policy{"random": Random(7), "interleave": Interleave()} {
-		open := opener(func() *Driver { return New(Options{Policy: p}) })
-		t.Run(name, func(t *testing.T) { drivertest.Run(t, open, drivertest.KIR()) })
+		o := Options{Policy: p}
+		open := opener(func() *Driver { return New(o) })
+		t.Run(name, func(t *testing.T) { drivertest.Run(t, open, drivertest.KIR(), pair(o)) })
 	}
 }
 
@@ -45,16 +53,7 @@ func TestCPU(t *testing.T) {
 
 func TestHazards(t *testing.T) {
 	drivertest.Hazards(t, func(t *testing.T, seed uint64) []driver.Device {
-		d := New(Options{Devices: 2, Policy: Random(seed)})
-		devs := make([]driver.Device, 2)
-		for i := range devs {
-			dev, err := d.Open(i)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { dev.Close() })
-			devs[i] = dev
-		}
-		return devs
+		a, b := drivertest.OpenPair(t, New(Options{Devices: 2, Policy: Random(seed)}))
+		return []driver.Device{a, b}
 	}, drivertest.KIR())
 }

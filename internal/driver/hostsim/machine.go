@@ -26,6 +26,7 @@ type machine struct {
 	mapped sync.RWMutex
 
 	mu        sync.Mutex
+	devices   []*device // those that are open, by number; the driver's mu is held to change it
 	changed   sync.Cond
 	running   uint64 // the number of the operation that works, or 0
 	now       int64  // virtual time in nanoseconds
@@ -49,6 +50,21 @@ type machine struct {
 	assistant *time.Timer   // calls assist while there are some, in virtual time
 	served    uint64        // operations completed
 	silent    uint64        // served when the assistant looked last
+}
+
+// put makes dev the device of that number; nil is none.
+func (m *machine) put(ordinal int, dev *device) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.devices[ordinal] = dev
+}
+
+// device returns the open device of that number, or nil; mu is held.
+func (m *machine) device(ordinal int) *device {
+	if ordinal < 0 || ordinal >= len(m.devices) {
+		return nil
+	}
+	return m.devices[ordinal]
 }
 
 // clock returns the device time in nanoseconds; mu is held.

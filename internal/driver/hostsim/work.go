@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"encoding/binary"
+	"fmt"
 	"runtime"
 
 	"tenon.dev/internal/check"
@@ -15,6 +16,7 @@ type opKind uint8
 const (
 	opKernel opKind = iota
 	opCopyDtoD
+	opCopyPeer
 	opCopyHtoD
 	opCopyDtoH
 	opMemset
@@ -26,7 +28,7 @@ const (
 	opMemFree
 )
 
-var opNames = [...]string{"kernel", "CopyDtoD", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord", "StreamWait", "GraphLaunch",
+var opNames = [...]string{"kernel", "CopyDtoD", "CopyPeer", "CopyHtoD", "CopyDtoH", "Memset", "Callback", "EventRecord", "StreamWait", "GraphLaunch",
 	"MemAllocAsync", "MemFreeAsync"}
 
 // op is one operation of a stream, or of a node.
@@ -40,8 +42,9 @@ type op struct {
 	args        []byte
 	origin      any // of a kernel's launch
 	dst, src    driver.Ptr
-	n           uint64 // bytes of a copy, elements of a memset
-	host        []byte // the host's side of a copy
+	peer        *device // whose address src is, of a CopyPeer
+	n           uint64  // bytes of a copy, elements of a memset
+	host        []byte  // the host's side of a copy
 	callback    driver.CallbackID
 	rec         *record
 	exec        *graphExec
@@ -60,6 +63,7 @@ const (
 	callbackCost = 5000
 	poolCost     = 1000
 	hostRate     = 50   // bytes per nanosecond between host and device
+	peerRate     = 400  // bytes per nanosecond between devices
 	deviceRate   = 4000 // bytes per nanosecond on the device
 )
 
@@ -181,6 +185,30 @@ func (d *device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 		return d.stray(call, false, src, n)
 	}
 	return d.submit(call, st, &op{kind: opCopyDtoD, dst: dst, src: src, n: n})
+}
+
+// CopyPeer copies n bytes of another device of the machine, whose memory must live until s gets there.
+func (d *device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s driver.Stream) error {
+	const call = "CopyPeer"
+	st, err := d.admit(call, s)
+	if err != nil {
+		return err
+	}
+	peer := d.m.device(from)
+	switch {
+	case peer == nil:
+		return d.refuse(call, driver.InvalidDevice, fmt.Sprintf("device %d is not open", from))
+	case peer.fault != nil:
+		return d.refuse(call, driver.InvalidContext, fmt.Sprintf("a fault lost device %d", from))
+	case n == 0:
+		d.m.mu.Unlock()
+		return nil
+	case d.mem.bytes(dst, n) == nil:
+		return d.stray(call, true, dst, n)
+	case peer.mem.bytes(src, n) == nil:
+		return d.stray(call, false, src, n)
+	}
+	return d.submit(call, st, &op{kind: opCopyPeer, dst: dst, src: src, peer: peer, n: n})
 }
 
 // CopyHtoD copies src to the device. Page-locked memory is read when the stream gets there, other memory before the call returns.
@@ -323,6 +351,13 @@ func (s *stream) perform(o *op, at int64) (ns int64, f *driver.Error) {
 		}
 		copy(dst, src)
 		return m.cost(copyCost + int64(o.n/deviceRate)), nil
+	case opCopyPeer:
+		dst, src := mem.bytes(o.dst, o.n), o.peer.mem.bytes(o.src, o.n)
+		if dst == nil || src == nil {
+			return 0, o.stray()
+		}
+		copy(dst, src)
+		return m.cost(copyCost + int64(o.n/peerRate)), nil
 	case opCopyHtoD:
 		dst := mem.bytes(o.dst, o.n)
 		if dst == nil {

@@ -35,7 +35,10 @@ type Device struct {
 	mappings atomic.Int64
 	// physical are the handles of mapped memory, by the address of the mapping.
 	physical map[driver.Ptr]uintptr
-	logs     words // word 0: how far the driver's error log was read
+	// readers are the devices that read this one's memory directly. They change under mu and the peers' mu; under the latter alone stands
+	// reads, the devices that this one was to be let read.
+	readers, reads []uintptr
+	logs           words // word 0: how far the driver's error log was read
 }
 
 // resource is something that Close gives back if its owner did not.
@@ -89,6 +92,7 @@ func openDevice(lib *library, ordinal int) (*Device, error) {
 	if logs := lib.procs[procLogsCurrent]; logs != 0 {
 		logs.CallKept(d.logs.at(0), 0)
 	}
+	lib.peers.join(d)
 	return d, nil
 }
 
@@ -209,6 +213,7 @@ func (d *Device) Close() error {
 }
 
 func (d *Device) close() error {
+	d.lib.peers.leave(d)
 	t := d.Enter()
 	defer t.Leave()
 	var err error

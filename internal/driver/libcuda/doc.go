@@ -7,6 +7,12 @@
 // retains it and Close releases it. Entry points come from cuGetProcAddress at version 12.0 with the legacy meaning of stream 0, so
 // a newer driver still serves the same functions.
 //
+// # Several devices
+//
+// The first CopyPeer from a device asks for direct access to its memory (cuCtxEnablePeerAccess), to memory that is mapped or comes from the pool one
+// by one. Where there is none, cuMemcpyPeerAsync goes through the host by itself. Tokens of several devices may be held by one goroutine: each call makes
+// the context of its own token's device current.
+//
 // # Hot calls
 //
 // Launch, EventRecord, StreamWait, copies, Memset, GraphLaunch and the queries allocate nothing. They pass stream, event and kernel

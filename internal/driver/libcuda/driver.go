@@ -15,10 +15,11 @@ import (
 	"tenon.dev/internal/knob"
 )
 
-// library is the loaded driver: its functions and version. It is read-only once made.
+// library is the loaded driver: its functions and version, which are read-only once made, and the open devices.
 type library struct {
 	procs   [numProcs]dl.Proc
 	version int
+	peers   peers
 }
 
 // call runs one function. It keeps no pointer alive: what the arguments point to is on the heap, and the caller's to keep.

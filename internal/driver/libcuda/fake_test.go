@@ -49,6 +49,10 @@ type fakeCUDA struct {
 	node   []byte
 	args   [numProcs][11]uintptr
 	set    map[uintptr]uint64 // attributes of the pool
+	// blind says that no device can read another's memory.
+	blind bool
+	// admitted are the devices that were given access, by the address of mapped memory or the pool.
+	admitted map[uintptr][]uint64
 	// attributes of the device that are not 1000 and their number.
 	attributes map[uintptr]int32
 	log        string
@@ -62,7 +66,7 @@ const fakeContext = 0xc0de00
 func newFake(t *testing.T) *fakeCUDA {
 	f := &fakeCUDA{t: t, version: 13000, absent: map[proc]bool{}, fail: map[proc]driver.Code{}, next: 0x7000_0000_0000,
 		live: map[uintptr]proc{}, host: map[uintptr][]byte{}, current: map[uint64]uintptr{}, failed: -1, set: map[uintptr]uint64{},
-		status: driver.CaptureActive}
+		status: driver.CaptureActive, admitted: map[uintptr][]uint64{}}
 	fakeNow = f
 	t.Cleanup(func() { fakeNow = nil })
 	return f
@@ -217,7 +221,27 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procPrimaryCtxRelease: func(f *fakeCUDA, a *cArgs) driver.Code { f.retains--; return 0 },
 	procCtxGetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], f.current[threadID()]); return 0 },
 	procCtxSetCurrent:     func(f *fakeCUDA, a *cArgs) driver.Code { f.current[threadID()] = a[0]; return 0 },
-	procMemGetInfo:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(7)); put(a[1], uint64(9)); return 0 },
+	procDeviceCanAccessPeer: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if !f.blind {
+			put(a[0], int32(1))
+		}
+		return 0
+	},
+	procCtxEnablePeerAccess: func(f *fakeCUDA, a *cArgs) driver.Code {
+		if a[0] == f.current[threadID()] {
+			f.t.Errorf("a context was to read the memory of itself, %#x", a[0])
+		}
+		return 0
+	},
+	procMemSetAccess: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.admitted[a[0]] = append(f.admitted[a[0]], *(*uint64)(dl.Pointer(a[2]))>>32)
+		return 0
+	},
+	procMemPoolSetAccess: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.admitted[a[0]] = append(f.admitted[a[0]], *(*uint64)(dl.Pointer(a[1]))>>32)
+		return 0
+	},
+	procMemGetInfo: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint64(7)); put(a[1], uint64(9)); return 0 },
 	procMemHostRegister: func(f *fakeCUDA, a *cArgs) driver.Code {
 		if _, ok := f.live[a[0]]; ok {
 			return driver.HostMemoryRegistered

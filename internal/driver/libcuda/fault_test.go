@@ -61,6 +61,7 @@ func contractCalls() []contractCall {
 		one("EventElapsed", func(d *Device, t driver.Thread) error { _, err := d.EventElapsed(t, 1, 2); return err }),
 		work("Launch", func(d *Device) error { return d.Launch(&driver.Launch{}) }),
 		work("CopyDtoD", func(d *Device) error { return d.CopyDtoD(1, 2, 3, 4) }),
+		work("CopyPeer", func(d *Device) error { return d.CopyPeer(1, 0, 2, 3, 4) }),
 		work("CopyHtoD", func(d *Device) error { return d.CopyHtoD(1, []byte{1}, 4) }),
 		work("CopyDtoH", func(d *Device) error { return d.CopyDtoH([]byte{1}, 1, 4) }),
 		work("Memset", func(d *Device) error { return d.Memset(1, 2, 1, 3, 4) }),

@@ -55,7 +55,9 @@ func TestConformance(t *testing.T) {
 	if err := openGPU(t).Close(); err != nil { // or skip the whole suite
 		t.Fatal(err)
 	}
-	drivertest.Run(t, func(t *testing.T) driver.Device { return openGPU(t) }, testKernels)
+	drivertest.Run(t, func(t *testing.T) driver.Device { return openGPU(t) }, testKernels, drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+		return drivertest.OpenPair(t, New())
+	}))
 }
 
 // gpu is an open device with a stream, an event and a kernel of every sort.

@@ -26,6 +26,8 @@ const (
 	procCtxGetCurrent
 	procCtxSetCurrent
 	procCtxSynchronize
+	procDeviceCanAccessPeer
+	procCtxEnablePeerAccess
 	procMemAlloc
 	procMemFree
 	procMemGetInfo
@@ -42,6 +44,7 @@ const (
 	procMemPoolTrimTo
 	procMemPoolSetAttribute
 	procMemPoolGetAttribute
+	procMemPoolSetAccess
 	procMemHostAlloc
 	procMemFreeHost
 	procMemHostRegister
@@ -60,6 +63,7 @@ const (
 	procEventElapsedTime
 	procLaunchKernel
 	procMemcpyDtoD
+	procMemcpyPeer
 	procMemcpyHtoD
 	procMemcpyDtoH
 	procMemsetD8
@@ -117,6 +121,8 @@ var procTable = [numProcs]struct {
 	procCtxGetCurrent:           {"cuCtxGetCurrent", 0, "what Enter finds on the thread"},
 	procCtxSetCurrent:           {"cuCtxSetCurrent", 0, "bind the context to the thread"},
 	procCtxSynchronize:          {"cuCtxSynchronize", 0, "wait for the device"},
+	procDeviceCanAccessPeer:     {"cuDeviceCanAccessPeer", 0, "can a device read another's memory"},
+	procCtxEnablePeerAccess:     {"cuCtxEnablePeerAccess", 0, "let it"},
 	procMemAlloc:                {"cuMemAlloc", 0, "device memory"},
 	procMemFree:                 {"cuMemFree", 0, "give device memory back"},
 	procMemGetInfo:              {"cuMemGetInfo", 0, "free and total bytes"},
@@ -133,6 +139,7 @@ var procTable = [numProcs]struct {
 	procMemPoolTrimTo:           {"cuMemPoolTrimTo", 0, "give what a pool caches back"},
 	procMemPoolSetAttribute:     {"cuMemPoolSetAttribute", 0, "what a pool caches"},
 	procMemPoolGetAttribute:     {"cuMemPoolGetAttribute", 0, "what a pool holds"},
+	procMemPoolSetAccess:        {"cuMemPoolSetAccess", 0, "let another device use a pool's memory"},
 	procMemHostAlloc:            {"cuMemHostAlloc", 0, "page-locked memory"},
 	procMemFreeHost:             {"cuMemFreeHost", 0, "give page-locked memory back"},
 	procMemHostRegister:         {"cuMemHostRegister", 0, "page-lock memory that exists"},
@@ -151,6 +158,7 @@ var procTable = [numProcs]struct {
 	procEventElapsedTime:        {"cuEventElapsedTime", 0, "time between two points"},
 	procLaunchKernel:            {"cuLaunchKernel", 0, "run a kernel"},
 	procMemcpyDtoD:              {"cuMemcpyDtoDAsync", 0, "copy on the device"},
+	procMemcpyPeer:              {"cuMemcpyPeerAsync", 0, "copy from another device"},
 	procMemcpyHtoD:              {"cuMemcpyHtoDAsync", 0, "copy to the device"},
 	procMemcpyDtoH:              {"cuMemcpyDtoHAsync", 0, "copy from the device"},
 	procMemsetD8:                {"cuMemsetD8Async", 0, "fill bytes"},

@@ -23,7 +23,7 @@ type thread struct {
 var threads = sync.Pool{New: func() any { return new(thread) }}
 
 // Enter locks the goroutine to its thread and makes the device's context current there if it is not. Where tokens of two devices
-// nest on one goroutine, calls belong to the innermost.
+// nest on one goroutine, each call makes the context of its own token's device current, and work on the legacy stream is the innermost's.
 func (d *Device) Enter() driver.Thread {
 	runtime.LockOSThread()
 	t := threads.Get().(*thread)
@@ -45,8 +45,8 @@ func (t *thread) ID() uint64 { return threadID() }
 // Leave restores the context of an outer token of another device and unlocks the thread. A thread that had no context keeps this
 // one, so that the next Enter on it is short.
 func (t *thread) Leave() {
-	if d := t.device; t.outer != 0 && d.lost.Load() == nil {
-		d.lib.call(procCtxSetCurrent, t.outer)
+	if t.outer != 0 { // another device's, which lives though this one may be lost
+		t.device.lib.call(procCtxSetCurrent, t.outer)
 	}
 	t.device = nil
 	threads.Put(t)
@@ -59,8 +59,22 @@ func (d *Device) token(op string, t driver.Thread) (*thread, error) {
 	if !ok || th.device != d {
 		return nil, &driver.Error{Call: op, Code: driver.InvalidContext, Detail: "it needs a Thread that this device's Enter made and Leave has not ended"}
 	}
-	if th.code != driver.Success {
-		return nil, d.failure(op, th.code)
+	code := th.code
+	if code == driver.Success && d.lost.Load() == nil && d.lib.peers.several.Load() {
+		code = th.current()
+	}
+	if code != driver.Success {
+		return nil, d.failure(op, code)
 	}
 	return th, nil
+}
+
+// current makes the token's context the thread's, in whose place a token of another device may have put its own.
+func (t *thread) current() driver.Code {
+	lib := t.device.lib
+	code := lib.call(procCtxGetCurrent, t.out.at(0))
+	if code == driver.Success && uintptr(t.out[0]) != t.device.ctx {
+		code = lib.call(procCtxSetCurrent, t.device.ctx)
+	}
+	return code
 }

@@ -14,9 +14,6 @@ func (d *Device) unsupported(op, what string) error {
 	return &driver.Error{Call: op, Code: driver.NotSupported, Detail: d.info.Name + " has no " + what}
 }
 
-// location is CUmemLocation of the device: type CU_MEM_LOCATION_TYPE_DEVICE and ordinal.
-func (d *Device) location() uint64 { return 1 | uint64(d.ordinal)<<32 }
-
 // MemReserve reserves addresses by cuMemAddressReserve.
 func (d *Device) MemReserve(t driver.Thread, n uint64) (driver.Ptr, error) {
 	th, err := d.token("MemReserve", t)
@@ -53,15 +50,14 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	w := wordsPool.Get().(*words)
 	defer wordsPool.Put(w)
 	// CUmemAllocationProp: type CU_MEM_ALLOCATION_TYPE_PINNED, handle types none, location, no flags.
-	*w = words{1, d.location(), 0, 0}
+	*w = words{1, locationOf(d.ordinal), 0, 0}
 	if err := d.do("MemMap", procMemCreate, th.out.at(0), uintptr(n), w.at(0), 0); err != nil {
 		return err
 	}
 	handle := uintptr(th.out[0])
 	err = d.do("MemMap", procMemMap, uintptr(p), uintptr(n), 0, handle, 0)
 	if err == nil {
-		const readWrite = 3                       // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-		*w = words{d.location(), readWrite, 0, 0} // CUmemAccessDesc
+		*w = accessOf(d.ordinal)
 		if err = d.do("MemMap", procMemSetAccess, uintptr(p), uintptr(n), w.at(0), 1); err != nil {
 			d.lib.call(procMemUnmap, uintptr(p), uintptr(n))
 		}
@@ -74,8 +70,9 @@ func (d *Device) MemMap(t driver.Thread, p driver.Ptr, n uint64) error {
 	d.holdRange(heldMapping, uintptr(p), uintptr(n))
 	d.mappings.Add(1)
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.physical[p] = handle
+	d.mu.Unlock()
+	d.admitAll(p, n)
 	return nil
 }
 

@@ -10,10 +10,12 @@ import (
 	"tenon.dev/internal/driver"
 )
 
-// Driver is a machine of one null device. It implements driver.Driver.
+// Driver is a machine of null devices. It implements driver.Driver.
 type Driver struct {
-	// Image is the format that the device claims to load; "" is driver.FormatKIR.
+	// Image is the format that the devices claim to load; "" is driver.FormatKIR.
 	Image driver.Format
+	// Devices is the number of devices; 0 means 1.
+	Devices int
 }
 
 // Name returns "null".
@@ -22,15 +24,17 @@ func (Driver) Name() string { return "null" }
 // Version returns the CUDA version of the contract.
 func (Driver) Version() (int, error) { return 13000, nil }
 
-// DeviceCount returns 1.
-func (Driver) DeviceCount() (int, error) { return 1, nil }
+// DeviceCount returns how many devices the machine has.
+func (d Driver) DeviceCount() (int, error) { return max(d.Devices, 1), nil }
 
-// Open returns the null device.
+// Open returns a new null device of that number.
 func (d Driver) Open(ordinal int) (driver.Device, error) {
-	if ordinal != 0 {
+	if ordinal < 0 || ordinal >= max(d.Devices, 1) {
 		return nil, &driver.Error{Call: "Open", Code: driver.InvalidDevice}
 	}
-	return New(d.Image), nil
+	dev := New(d.Image)
+	dev.info.Ordinal = ordinal
+	return dev, nil
 }
 
 // Device is the null device: it claims to be an H200 in all that kernels are chosen by. Handles are numbers, streams are always idle,
@@ -199,6 +203,9 @@ func (d *Device) Launch(*driver.Launch) error { return nil }
 
 // CopyDtoD returns nil.
 func (d *Device) CopyDtoD(driver.Ptr, driver.Ptr, uint64, driver.Stream) error { return nil }
+
+// CopyPeer returns nil.
+func (d *Device) CopyPeer(driver.Ptr, int, driver.Ptr, uint64, driver.Stream) error { return nil }
 
 // CopyHtoD returns nil.
 func (d *Device) CopyHtoD(driver.Ptr, []byte, driver.Stream) error { return nil }

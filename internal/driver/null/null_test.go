@@ -67,6 +67,21 @@ func TestDriver(t *testing.T) {
 	}
 }
 
+func TestDevices(t *testing.T) {
+	n := Driver{Devices: 2}
+	if c, err := n.DeviceCount(); c != 2 || err != nil {
+		t.Errorf("DeviceCount() = %d, %v", c, err)
+	}
+	for i := range 2 {
+		if d, err := n.Open(i); err != nil || d.Info().Ordinal != i {
+			t.Errorf("Open(%d) = %+v, %v", i, d, err)
+		}
+	}
+	if _, err := n.Open(2); !errors.Is(err, driver.InvalidDevice) {
+		t.Errorf("Open(2): %v", err)
+	}
+}
+
 func TestAddressesAndCaptures(t *testing.T) {
 	d := New("")
 	a, _ := d.MemAlloc(nil, 1)

@@ -280,6 +280,15 @@ func (d *Device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 	return err
 }
 
+// CopyPeer is recorded with its arguments. The other device's address is a number, since its names are that device's.
+func (d *Device) CopyPeer(dst driver.Ptr, from int, src driver.Ptr, n uint64, s driver.Stream) error {
+	err := d.Device.CopyPeer(dst, from, src, n, s)
+	d.add("CopyPeer", err, func() string {
+		return fmt.Sprintf("%s, device %d, %#x, %d, %s", d.ptr(dst), from, uint64(src), n, d.stream(s))
+	})
+	return err
+}
+
 // CopyHtoD is recorded with its arguments.
 func (d *Device) CopyHtoD(dst driver.Ptr, src []byte, s driver.Stream) error {
 	err := d.Device.CopyHtoD(dst, src, s)

@@ -25,7 +25,10 @@ func open(t *testing.T, except ...string) *Device {
 
 // TestTransparent runs the conformance suite on a recorded device.
 func TestTransparent(t *testing.T) {
-	drivertest.Run(t, func(t *testing.T) driver.Device { return open(t) }, drivertest.KIR(), drivertest.Decorated())
+	drivertest.Run(t, func(t *testing.T) driver.Device { return open(t) }, drivertest.KIR(), drivertest.Decorated(), drivertest.Pair(func(t *testing.T) (a, b driver.Device) {
+		a, b = drivertest.OpenPair(t, hostsim.New(hostsim.Options{Devices: 2}))
+		return New(a), New(b)
+	}))
 }
 
 // TestText compares the recording of one call of each kind with golden text.
@@ -80,6 +83,7 @@ func TestText(t *testing.T) {
 	id := d.RegisterCallback(func() {})
 	ok(d.CopyHtoD(p+1024, h[16:], s))
 	ok(d.CopyDtoD(q, p, 512, s))
+	ok(d.CopyPeer(q, 0, p, 64, s))
 	ok(d.CopyDtoH(make([]byte, 32), q, s))
 	ok(d.Memset(p, 0xff, 2, 8, driver.StreamLegacy))
 	l := &driver.Launch{Func: f, Stream: s, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Shared: 64, Args: make([]byte, 8)}
