@@ -135,6 +135,18 @@ func TestRefusals(t *testing.T) {
 		"expected to be in range of [-2, 1], but got -3": {
 			fault.Invalid, "VecDot", func() { VecDot(x, a, a, -3) },
 		},
+		"linalg.vecdot: Expected x and y to have the same dtype, but found x of type float32 and y of type float64": {
+			fault.Invalid, "VecDot", func() { VecDot(x, a, x.ToDType(a, tenon.Float64), -1) },
+		},
+		"linalg.vecdot: Expected a floating point or complex tensor as input. Got int64": {
+			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Int64), x.ToDType(a, tenon.Int64), -1) },
+		},
+		"Got bool": {
+			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Bool), x.ToDType(a, tenon.Bool), -1) },
+		},
+		"found x of type float16 and y of type float64": { // autocast leaves float64 as it is
+			fault.Invalid, "VecDot", func() { VecDot(x.Autocast(tenon.Float16), a, x.ToDType(a, tenon.Float64), -1) },
+		},
 		"multi_dot(): expected at least 2 tensors but got 1": {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a}) },
 		},
