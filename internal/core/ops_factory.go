@@ -128,7 +128,10 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.queueRead(t, b, st); err != nil {
 		return err
 	}
-	return st.Synchronize()
+	if err := st.Synchronize(); err != nil {
+		return err
+	}
+	return t.st.spoilt() // somebody else may have been told meanwhile
 }
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
@@ -145,6 +148,9 @@ func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
 	}
 	defer st.Issued(seq)
 	if !x.m.manual {
+		if err := t.st.spoilt(); err != nil {
+			return err
+		}
 		if err := t.st.beforeRead(st); err != nil {
 			return err
 		}
@@ -178,6 +184,9 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 		defer st.Issued(seq)
 	}
 	if !x.m.manual {
+		if err := t.overwritten(); err != nil {
+			return err
+		}
 		if err := t.st.beforeWrite(st); err != nil {
 			return err
 		}

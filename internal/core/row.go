@@ -413,6 +413,9 @@ func (f *frame) anyRequiresGrad() bool {
 // order makes the stream wait for what the operation's accesses depend on.
 func (f *frame) order() {
 	st := f.x.m.stream
+	if st.Device().Spoils() {
+		f.spoilt()
+	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
 			f.check(t.st.beforeRead(st))

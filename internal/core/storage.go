@@ -106,6 +106,9 @@ func (s *storage) arrived() error {
 	if err := a.Synchronize(); err != nil {
 		return err
 	}
+	if err := a.Spoilt(); err != nil {
+		return err
+	}
 	if s.locked.arrival.CompareAndSwap(a, nil) {
 		a.Close()
 	}

@@ -41,6 +41,10 @@ type Device struct {
 	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
+	// spoils are the operations that come after failed assertions, by stream, each list in order; nil if none ever failed. Only devices that
+	// recover have any.
+	spoils   atomic.Pointer[[MaxStreams][]spoilt]
+	failures failures
 	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
 	traces  atomic.Pointer[[]*Trace]
 	traceMu sync.Mutex
@@ -154,7 +158,7 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	for s := range d.allStreams {
 		s.finished(issued[s.id])
 	}
-	return issued, failed(d.dev.DeviceFailed())
+	return issued, d.failed(d.dev.DeviceFailed, func(s *Stream) uint64 { return issued[s.id] })
 }
 
 // allStreams yields the streams in the order of their numbers.

@@ -149,7 +149,7 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 		err = wait()
 	}
 	if err == nil && c == nil && e.stream.dev == s.dev {
-		raise(&s.waited[e.stream.id], e.seq)
+		s.inherits(e.stream.id, e.seq)
 	}
 	return e.handle, s.dev.Check(err, "a stream could not be made to wait for an event")
 }
@@ -188,7 +188,12 @@ func (e *Event) Synchronize() error {
 		return e.dev.Check(err, "an event could not be waited for")
 	}
 	s.finished(seq)
-	return failed(e.dev.dev.EventFailed(h))
+	return e.dev.failed(func() error { return e.dev.dev.EventFailed(h) }, func(o *Stream) uint64 {
+		if o == s {
+			return seq
+		}
+		return 0
+	})
 }
 
 // point returns what e marks, which nobody can ask about if a capture recorded it.
