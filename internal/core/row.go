@@ -501,7 +501,7 @@ func (f *frame) placeNew(i int, sp *spec) {
 	if s.bytes > 0 {
 		b, err := f.x.alloc(s.bytes)
 		if err != nil {
-			f.check(forResult(err, t, s.bytes))
+			f.check(forResult(err, t))
 		}
 		s.block, s.ptr = b, b.Addr()
 		live.Add(1)

@@ -275,8 +275,12 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
 		s := d.mem.Stats()
 		held, reserved := s.AllocatedBytes.All().Current, s.ReservedBytes.All().Current
-		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; tensors hold %s, and %s is cached for more: close tensors that are done with, or make the work smaller",
-			alloc.FormatSize(n), alloc.FormatSize(uint64(held)), alloc.FormatSize(uint64(reserved-held)))
+		remedy := "make the work smaller"
+		if held > 0 {
+			remedy = "close tensors that are done with, or " + remedy
+		}
+		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; tensors hold %s, and %s is cached for more: %s",
+			alloc.FormatSize(n), alloc.FormatSize(uint64(held)), alloc.FormatSize(uint64(reserved-held)), remedy)
 	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }
