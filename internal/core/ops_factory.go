@@ -128,7 +128,10 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.queueRead(t, b, st); err != nil {
 		return err
 	}
-	if err := st.Synchronize(); err != nil {
+	x.s.gate.rest()
+	err := st.Synchronize()
+	x.s.gate.resume()
+	if err != nil {
 		return err
 	}
 	return t.st.spoilt() // somebody else may have been told meanwhile

@@ -58,7 +58,10 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 				t.st.forceOwner(op)
 			}
 		}
-		New(ts[0].st.dev, host).NoGrad().together(op, func(x *Exec) {
+		x := New(ts[0].st.dev, host).NoGrad()
+		Enter(x, op)
+		defer Leave(x)
+		x.together(op, func(x *Exec) {
 			for i, t := range ts {
 				x.On(t.st.dev.DefaultStream()).FillInto(t, vs[i])
 			}

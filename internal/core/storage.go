@@ -36,7 +36,10 @@ type storage struct {
 var live atomic.Int64
 
 // LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
-func LiveStorages() int { return int(live.Load()) }
+func LiveStorages() int {
+	letGoLeft()
+	return int(live.Load())
+}
 
 // storageNumbers counts the storages that were asked for their numbers.
 var storageNumbers atomic.Uint64
