@@ -4,35 +4,9 @@ import (
 	"math/bits"
 	"slices"
 
-	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
-	"tenon.dev/internal/infer"
 )
-
-func vecDot(x *core.Exec, a, b *core.Tensor, dim int) *core.Tensor {
-	return core.Composite(x, "VecDot", func(x *core.Exec) *core.Tensor {
-		x = core.Casting(x, "VecDot", core.CastLow, &a, &b)
-		core.Refuse(x, "VecDot", typesOfVecDot(a.DType(), b.DType()), a, b)
-		shape, err := infer.Broadcast(nil, a.Shape(), b.Shape())
-		core.Refuse(x, "VecDot", err, a, b)
-		if n := len(shape); dim < -n || dim >= n {
-			core.Refuse(x, "VecDot", infer.OutOfRange(dim, n), a, b)
-		}
-		return x.Sum(x.Mul(conjugate(x, a), b), []int{dim}, core.SumOpt{})
-	})
-}
-
-// typesOfVecDot refuses what PyTorch refuses: integers, and operands of two types.
-func typesOfVecDot(a, b dtype.DType) error {
-	switch {
-	case !a.IsFloat() && !a.IsComplex():
-		return fault.New(fault.Unsupported, "linalg.vecdot: Expected a floating point or complex tensor as input. Got %v; convert it with x.ToDType", a)
-	case a != b:
-		return fault.New(fault.Invalid, "linalg.vecdot: Expected x and y to have the same dtype, but found x of type %v and y of type %v; convert one with x.ToDType", a, b)
-	}
-	return nil
-}
 
 func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 	refuse := func(format string, args ...any) {
