@@ -176,10 +176,10 @@ func TestMemoryFraction(t *testing.T) {
 	kept := x.Ones([]int{4}, tenon.Float32)
 	err := tenon.Try(func() { x.Zeros([]int{513 * mib}, tenon.Uint8) })
 	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "out of memory") ||
-		!strings.Contains(err.Error(), "The limit that was set for this process is 512.00 MiB. ") {
+		!strings.Contains(err.Error(), "; the limit that was set for this process is 512.00 MiB, ") {
 		t.Errorf("over the fraction: %v", err)
 	}
-	if !strings.HasPrefix(err.Error(), "Zeros: ") || !strings.Contains(err.Error(), "; the result is uint8[537919488], of 537919488 bytes (at ") {
+	if !strings.HasPrefix(err.Error(), "Zeros: the result uint8[537919488] does not fit: CUDA out of memory. Tried to allocate ") {
 		t.Errorf("the error does not say what for: %v", err)
 	}
 	if len(seen) != 1 || seen[0] != (cuda.OOM{Device: d.Ordinal(), Wanted: 514 * mib, Allowed: 512 * mib, Free: 1<<30 - 2*mib}) {

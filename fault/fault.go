@@ -90,7 +90,9 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(e.Msg)
 	if e.Cause != nil {
-		b.WriteString(": " + e.Cause.Error())
+		if text := e.Cause.Error(); text != "" { // it may say no more than the kind does
+			b.WriteString(": " + text)
+		}
 	}
 	if n := len(e.Suspects); n > 0 {
 		b.WriteString("; the cause may be " + strings.Join(e.Suspects[:min(n, shownSuspects)], "; or "))

@@ -16,6 +16,7 @@ func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 }
 
 // VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast; PyTorch's default is -1.
+// Both have one type, a floating-point or complex one.
 func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	c := enter(x, "VecDot", a, b)
 	defer core.Leave(c)

@@ -135,6 +135,18 @@ func TestRefusals(t *testing.T) {
 		"expected to be in range of [-2, 1], but got -3": {
 			fault.Invalid, "VecDot", func() { VecDot(x, a, a, -3) },
 		},
+		"linalg.vecdot: Expected x and y to have the same dtype, but found x of type float32 and y of type float64": {
+			fault.Invalid, "VecDot", func() { VecDot(x, a, x.ToDType(a, tenon.Float64), -1) },
+		},
+		"linalg.vecdot: Expected a floating point or complex tensor as input. Got int64": {
+			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Int64), x.ToDType(a, tenon.Int64), -1) },
+		},
+		"Got bool": {
+			fault.Unsupported, "VecDot", func() { VecDot(x, x.ToDType(a, tenon.Bool), x.ToDType(a, tenon.Bool), -1) },
+		},
+		"found x of type float16 and y of type float64": { // autocast leaves float64 as it is
+			fault.Invalid, "VecDot", func() { VecDot(x.Autocast(tenon.Float16), a, x.ToDType(a, tenon.Float64), -1) },
+		},
 		"multi_dot(): expected at least 2 tensors but got 1": {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a}) },
 		},
@@ -260,6 +272,75 @@ func TestComplexCross(t *testing.T) {
 	}
 	if got, want := grads(Cross), grads(byRolls); !slices.Equal(got, want) {
 		t.Errorf("gradients %v, want %v", got, want)
+	}
+}
+
+// TestVecDot compares with the operations of which it is made, in every type, wherever the elements lie, with gradients.
+func TestVecDot(t *testing.T) {
+	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
+		x := open(t, sel)
+		r := rand.New(rand.NewPCG(7, 8))
+		for dt, near := range map[tenon.DType]float64{tenon.Float32: 1e-5, tenon.Float64: 1e-12, tenon.Float16: 2e-2, tenon.BFloat16: 0.2,
+			tenon.Complex64: 1e-5, tenon.Complex128: 1e-12} {
+			x.Scope(func(x *tenon.Exec) {
+				some := func(shape ...int) *tenon.Tensor {
+					n := 1
+					for _, d := range shape {
+						n *= d
+					}
+					v := tenon.From(x, numbers(r, n), shape...)
+					if dt.IsComplex() {
+						v = x.Mul(v, tenon.From(x, []complex128{complex(1, 2)}))
+					}
+					return x.ToDType(v, dt)
+				}
+				for _, c := range []struct {
+					a, b *tenon.Tensor
+					dim  int
+				}{
+					{some(5), some(5), 0}, {some(2, 300), some(2, 300), -1}, {some(3, 4, 2), some(4, 2), 1}, {some(3, 1), some(3, 4), 0},
+					{x.Transpose(some(6, 5), 0, 1), some(5, 6), 1}, {some(0, 3), some(0, 3), 0}, {some(0, 3), some(0, 3), 1}, {some(4, 1), some(4, 7), 1},
+				} {
+					var outs [2]*tenon.Tensor
+					var grads [2][2]*tenon.Tensor
+					for i, f := range []func(a, b *tenon.Tensor) *tenon.Tensor{
+						func(a, b *tenon.Tensor) *tenon.Tensor { return VecDot(x, a, b, c.dim) },
+						func(a, b *tenon.Tensor) *tenon.Tensor {
+							if dt.IsComplex() {
+								a = x.Conj(a)
+							}
+							return x.Sum(x.Mul(a, b), []int{c.dim}, tenon.SumOpt{})
+						},
+					} {
+						a, b := x.Detach(c.a).SetRequiresGrad(true), x.Detach(c.b).SetRequiresGrad(true)
+						outs[i] = f(a, b)
+						g, err := x.Grad([]*tenon.Tensor{outs[i]}, []*tenon.Tensor{a, b}, []*tenon.Tensor{x.MulS(x.OnesLike(outs[i], tenon.LikeOpt{}), 0.5)},
+							tenon.BackwardOpt{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						grads[i] = [2]*tenon.Tensor{g[0], g[1]}
+					}
+					for i, pair := range [][2]*tenon.Tensor{outs, {grads[0][0], grads[1][0]}, {grads[0][1], grads[1][1]}} {
+						got, want := pair[0], pair[1]
+						if got.DType() != dt || !slices.Equal(got.Shape(), want.Shape()) {
+							t.Fatalf("%v of %v and %v: %d is %v, want %v", dt, c.a, c.b, i, got, want)
+						}
+						if got.Numel() == 0 {
+							continue
+						}
+						wide := tenon.Float64
+						if dt.IsComplex() {
+							wide = tenon.Complex128
+						}
+						apart, err := x.Item(x.AMax(x.Abs(x.Sub(x.ToDType(got, wide), x.ToDType(want, wide))), nil, false))
+						if err != nil || apart > near {
+							t.Errorf("%v of %v and %v: %d is %v apart, %v", dt, c.a, c.b, i, apart, err)
+						}
+					}
+				}
+			})
+		}
 	}
 }
 

@@ -6,20 +6,7 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
-	"tenon.dev/internal/infer"
 )
-
-func vecDot(x *core.Exec, a, b *core.Tensor, dim int) *core.Tensor {
-	return core.Composite(x, "VecDot", func(x *core.Exec) *core.Tensor {
-		x = core.Casting(x, "VecDot", core.CastLow, &a, &b)
-		shape, err := infer.Broadcast(nil, a.Shape(), b.Shape())
-		core.Refuse(x, "VecDot", err, a, b)
-		if n := len(shape); dim < -n || dim >= n {
-			core.Refuse(x, "VecDot", infer.OutOfRange(dim, n), a, b)
-		}
-		return x.Sum(x.Mul(conjugate(x, a), b), []int{dim}, core.SumOpt{})
-	})
-}
 
 func multiDot(x *core.Exec, ts []*core.Tensor) *core.Tensor {
 	refuse := func(format string, args ...any) {

@@ -217,7 +217,7 @@ func (o *outOfMemory) messageAsync(device int) string {
 	} {
 		b.WriteString("\n" + line.name + FormatSize(line.bytes))
 	}
-	b.WriteString("\n" + remedy)
+	b.WriteString("\n" + o.remedy())
 	return b.String()
 }
 

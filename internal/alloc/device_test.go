@@ -218,8 +218,8 @@ func TestOOMMessage(t *testing.T) {
 	if want := string(data); !slices.Equal(sizesIn(got), sizesIn(want)) || len(sizesIn(got)) != 7 {
 		t.Errorf("the message is\n%s\nPyTorch's is\n%s", got, want)
 	}
-	for _, want := range []string{"Tried to allocate 1048576.00 GiB. ", "138.17 GiB is free. ", "This process has 1.62 GiB in use. ", "Tensors hold 562.10 MiB, 22.88 MiB of it in the pools of graphs, ",
-		"and 259.90 MiB is cached for more. ", "make the batch smaller; ", "EmptyCache", `SetAllocatorSettings("expandable_segments:True")`} {
+	for _, want := range []string{"Tried to allocate 1048576.00 GiB. ", "138.17 GiB is free; ", "this process has 1.62 GiB in use, ", "tensors hold 562.10 MiB, 22.88 MiB of it in the pools of graphs, ",
+		"and 259.90 MiB is cached for more: make the batch smaller, since the device has not that much"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the message lacks %q: %s", want, got)
 		}
@@ -230,9 +230,32 @@ func TestOOMMessage(t *testing.T) {
 	o.processes = func() []ProcessMemory { return []ProcessMemory{{PID: 7, Bytes: 3 * mib}} }
 	o.fractionSet, o.allowed = true, 5*mib
 	if got := o.message(3); !strings.Contains(got, " GPU 3 has ") ||
-		!strings.Contains(got, " is free. Process 7 has 3.00 MiB in use. The limit that was set for this process is 5.00 MiB. Tensors hold ") ||
-		!strings.Contains(got, "SetMemoryFraction") {
+		!strings.Contains(got, " is free; process 7 has 3.00 MiB in use, the limit that was set for this process is 5.00 MiB, tensors hold ") {
 		t.Errorf("the message is %s", got)
+	}
+}
+
+// The message advises what may help, and nothing else.
+func TestOOMRemedies(t *testing.T) {
+	const gib = 1 << 30
+	for want, o := range map[string]outOfMemory{
+		": make the batch smaller, since the device has not that much": {wanted: 9 * gib, total: 8 * gib, free: 8 * gib},
+		": make the batch smaller, or raise the limit with SetMemoryFraction": {wanted: 3 * gib, total: 8 * gib, free: 8 * gib,
+			fractionSet: true, allowed: 2 * gib},
+		": make the batch smaller, since the device has not that much\n": {wanted: 9 * gib, total: 8 * gib, fractionSet: true, allowed: 2 * gib},
+		": make the batch smaller":                                       {wanted: 4 * gib, total: 8 * gib, free: 2 * gib}, // others have it
+		": close tensors that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib, free: 2 * gib, allocated: 6 * gib,
+			reserved: 6 * gib, split: true},
+		": close tensors that are done with, close graphs that are done with, or make the batch smaller": {wanted: 4 * gib, total: 8 * gib,
+			free: 2 * gib, allocated: 6 * gib, private: gib, reserved: 6 * gib},
+		": close tensors that are done with, make the batch smaller, or avoid pieces too small to use with " +
+			`SetAllocatorSettings("expandable_segments:True")`: {wanted: 4 * gib, total: 8 * gib, free: gib, allocated: 4 * gib, reserved: 7 * gib, split: true},
+		": close tensors that are done with, make the batch smaller, or call EmptyCache before the capture": {wanted: 4 * gib, total: 8 * gib,
+			free: gib, allocated: 4 * gib, reserved: 7 * gib, capturing: true},
+	} {
+		if got := o.message(0) + "\n"; !strings.HasSuffix(got, strings.TrimSuffix(want, "\n")+"\n") {
+			t.Errorf("the message is\n%swant %s", got, want)
+		}
 	}
 }
 
@@ -262,7 +285,7 @@ func TestOOM(t *testing.T) {
 	b.fails(err, fault.OutOfMemory, "Tried to allocate 800000000.00 GiB")
 	half := b.alloc(600*mib, 0)
 	_, err = b.Alloc(600*mib, 0)
-	b.fails(err, fault.OutOfMemory, "Tried to allocate 600.00 MiB. GPU 2 has a total capacity of 1024.00 MiB of which 424.00 MiB is free. ")
+	b.fails(err, fault.OutOfMemory, "Tried to allocate 600.00 MiB. GPU 2 has a total capacity of 1024.00 MiB of which 424.00 MiB is free; ")
 	if want := []call{{2, 800000000 << 30, 1 << 30, 1 << 30}, {2, 600 * mib, 1 << 30, 424 * mib}}; !slices.Equal(seen, want) {
 		t.Errorf("observers saw %v, want %v", seen, want)
 	}
@@ -288,7 +311,7 @@ func TestMemoryFraction(t *testing.T) {
 	}
 	k := b.alloc(498*mib, 0)
 	_, err := b.Alloc(502*mib, 0)
-	b.fails(err, fault.OutOfMemory, "The limit that was set for this process is 500.00 MiB. Tensors hold 498.00 MiB")
+	b.fails(err, fault.OutOfMemory, "the limit that was set for this process is 500.00 MiB, tensors hold 498.00 MiB")
 	b.free(k)
 	b.alloc(500*mib, 0)
 	b.f.fail = func(call string) error { return errInjected }

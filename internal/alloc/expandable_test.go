@@ -53,7 +53,7 @@ func TestExpandableMixed(t *testing.T) {
 		live = append(live, b.alloc(40*mib, 0))
 	}
 	_, err := b.Alloc(40*mib, 0)
-	b.fails(err, fault.OutOfMemory, "set for this process is 120.00 MiB.")
+	b.fails(err, fault.OutOfMemory, "set for this process is 120.00 MiB,")
 	b.free(live...)
 	if k := b.alloc(120*mib, 0); k.expandable() {
 		t.Error("the option is off, the block expandable")

@@ -19,6 +19,8 @@ type outOfMemory struct {
 	observers   []OOMObserver
 	processes   func() []ProcessMemory
 	async       bool  // the device's own pool had no room
+	capturing   bool  // the cache was not given back, since a capture is under way
+	split       bool  // memory could come in expandable segments, and does not
 	cause       error // the backend's, nil where the fraction forbids more
 }
 
@@ -31,7 +33,8 @@ func (d *Device) fail(r *request) (*outOfMemory, error) {
 	d.record(ActionOOM, free, r.size, r.silo.stream, r.context)
 	d.stats.OOMs++
 	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: d.allowed, fractionSet: d.fractionSet,
-		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, async: d.async != nil, cause: r.refusal}
+		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, async: d.async != nil, cause: r.refusal,
+		capturing: len(d.diversions) > 0, split: d.virtual != nil && !d.expand && r.silo.pool.source() == nil}
 	for _, p := range d.private {
 		o.private += p.small.freeBytes() + p.large.freeBytes()
 	}
@@ -61,34 +64,62 @@ func (o *outOfMemory) report(device int) error {
 // in the same order.
 func (o *outOfMemory) message(device int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. ",
+	fmt.Fprintf(&b, "CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free; ",
 		FormatSize(o.wanted), device, FormatSize(o.total), FormatSize(o.free))
 	if o.processes != nil {
 		for _, p := range o.processes() {
 			if p.Self {
-				fmt.Fprintf(&b, "This process has %s in use. ", FormatSize(p.Bytes))
+				fmt.Fprintf(&b, "this process has %s in use, ", FormatSize(p.Bytes))
 			} else {
-				fmt.Fprintf(&b, "Process %d has %s in use. ", p.PID, FormatSize(p.Bytes))
+				fmt.Fprintf(&b, "process %d has %s in use, ", p.PID, FormatSize(p.Bytes))
 			}
 		}
 	}
 	if o.fractionSet {
-		fmt.Fprintf(&b, "The limit that was set for this process is %s. ", FormatSize(o.allowed))
+		fmt.Fprintf(&b, "the limit that was set for this process is %s, ", FormatSize(o.allowed))
 	}
-	fmt.Fprintf(&b, "Tensors hold %s, ", FormatSize(o.allocated))
+	fmt.Fprintf(&b, "tensors hold %s, ", FormatSize(o.allocated))
 	if o.private > 0 {
 		fmt.Fprintf(&b, "%s of it in the pools of graphs, ", FormatSize(o.private))
 	}
-	fmt.Fprintf(&b, "and %s is cached for more. ", FormatSize(o.reserved-o.allocated))
-	b.WriteString(remedy)
-	if o.fractionSet {
-		b.WriteString(", or raise the limit with SetMemoryFraction")
-	}
-	b.WriteString(`; if much is cached, EmptyCache gives back what is unused, and SetAllocatorSettings("expandable_segments:True") avoids pieces too small to use`)
+	fmt.Fprintf(&b, "and %s is cached for more: %s", FormatSize(o.reserved-o.allocated), o.remedy())
 	return b.String()
 }
 
-const remedy = "Close tensors that are done with, or make the batch smaller"
+// remedy says what may help.
+func (o *outOfMemory) remedy() string {
+	if o.wanted > o.total {
+		return "make the batch smaller, since the device has not that much"
+	}
+	limit, cached := o.total, o.reserved-o.allocated
+	if o.fractionSet {
+		limit = min(limit, o.allowed)
+	}
+	fits := o.wanted <= limit // alone
+	var may []string
+	if fits && o.allocated > o.private {
+		may = append(may, "close tensors that are done with")
+	}
+	if fits && o.private > 0 {
+		may = append(may, "close graphs that are done with")
+	}
+	may = append(may, "make the batch smaller")
+	if o.fractionSet && o.reserved+o.wanted > o.allowed {
+		may = append(may, "raise the limit with SetMemoryFraction")
+	}
+	switch {
+	case !fits || cached == 0:
+	case o.capturing:
+		may = append(may, "call EmptyCache before the capture")
+	case o.split && min(o.free+cached, limit-o.allocated) >= o.wanted:
+		may = append(may, `avoid pieces too small to use with SetAllocatorSettings("expandable_segments:True")`)
+	}
+	last := len(may) - 1
+	if last == 0 {
+		return may[0]
+	}
+	return strings.Join(may[:last], ", ") + ", or " + may[last]
+}
 
 // FormatSize writes a number of bytes as messages do: "512 bytes", "1.50 KiB", "20.00 MiB", "3.25 GiB".
 func FormatSize(n uint64) string {

@@ -107,7 +107,7 @@ func (d *Device) allocUncached(size uint64, s Stream, context any) (*Block, erro
 	addr, err := d.backend.Malloc(size)
 	if err != nil {
 		if isOutOfMemory(err) {
-			return nil, fault.Wrap(fault.OutOfMemory, err, "CUDA out of memory. Tried to allocate %s", FormatSize(size))
+			return nil, fault.Wrap(fault.OutOfMemory, err, "CUDA out of memory. Tried to allocate %s: close tensors that are done with, or make the batch smaller", FormatSize(size))
 		}
 		return nil, err
 	}

@@ -234,7 +234,9 @@ func number4(v kernels.Scalar) string {
 // printParam prints a row's own attribute: its type, and its numbers where there is nothing but those.
 func printParam(p param) string {
 	name := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", p), "*"), "core.")
-	switch p.(type) {
+	switch p := p.(type) {
+	case interface{ printed() string }:
+		return p.printed()
 	case conv, pooling, likelihood:
 		return fmt.Sprintf("%s%+v", name, p)
 	}

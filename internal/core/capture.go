@@ -455,6 +455,11 @@ func (g *Graph) run(x *Exec) error {
 		}
 	}
 	for _, u := range g.uses {
+		if u.held || !u.writes { // else it is the graph's own
+			if err := u.st.spoilt(); err != nil {
+				return err
+			}
+		}
 		switch {
 		case x.m.manual:
 			err = u.st.recordStream(st)

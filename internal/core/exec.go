@@ -102,6 +102,7 @@ type session struct {
 // New returns the first Exec of a new session on dev's default stream; host is the processor's device.
 func New(dev, host *rt.Device) *Exec {
 	s := &session{dev: dev, derived: map[mode]*Exec{}, host: host}
+	s.gate.door = newDoor(s)
 	return (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
 }
 
@@ -247,6 +248,8 @@ func (x *Exec) Synchronize() error {
 	if err := x.s.force("Synchronize"); err != nil {
 		return err
 	}
+	x.s.gate.rest()
+	defer x.s.gate.resume()
 	return x.m.stream.Synchronize()
 }
 

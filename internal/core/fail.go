@@ -49,14 +49,14 @@ func (f *frame) check(err error) {
 	f.stop(e)
 }
 
-// forResult adds to a lack of memory that it is the result t, of so many bytes, for which there is none.
-func forResult(err error, t *Tensor, bytes int) error {
+// forResult adds to a lack of memory that it is the result t for which there is none.
+func forResult(err error, t *Tensor) error {
 	var e *fault.Error
 	if !errors.As(err, &e) || e.Kind != fault.OutOfMemory {
 		return err
 	}
 	c := *e
-	c.Msg = fmt.Sprintf("%s; the result is %s, of %d bytes", e.Msg, describe(t), bytes)
+	c.Msg = fmt.Sprintf("the result %s does not fit: %s", describe(t), e.Msg)
 	return &c
 }
 

@@ -21,8 +21,8 @@ import (
 // gate stands in front of everything that touches a session. What enters a session closes it before it looks at any other field, and the
 // functions below core's methods find it closed. Its own fields besides in, waiting, visitor and torn belong to whoever is inside.
 type gate struct {
-	// in is 1 while a goroutine is inside, and for good once the session is torn.
-	in uint32
+	// door says whether a goroutine is inside, for good once the session is torn.
+	*door
 	// waiting counts the goroutines that found it so. It stays above 0 once the session is torn.
 	waiting atomic.Int32
 	// visitor is where the first of them called, or nil.
@@ -55,13 +55,19 @@ func (s *session) in(op string) {
 func (s *session) out() {
 	if s.gate.waiting.Load() != 0 {
 		s.leaveSlow()
-		return
+	} else {
+		s.gate.open()
 	}
-	s.gate.open()
+	if s.gate.left.Load() {
+		s.gate.wentOut()
+	}
 }
 
 // free closes the gate if it was open, and returns whether it was.
-func (g *gate) free() bool { return atomic.CompareAndSwapUint32(&g.in, 0, 1) }
+func (g *gate) free() bool {
+	v := atomic.LoadUint64(&g.in)
+	return v&busy == 0 && atomic.CompareAndSwapUint64(&g.in, v, v|busy)
+}
 
 // torn reports whether the session is refused. Then nothing of it may be touched: whoever tore it has closed its scopes.
 func (s *session) torn() bool { return s.gate.torn.Load() != nil }
@@ -144,7 +150,7 @@ func (s *session) leaveSlow() {
 // capture.
 func (s *session) tear(inside, entered string) {
 	s.gate.waiting.Add(1)
-	atomic.StoreUint32(&s.gate.in, 1) // as it is, but where tests of this package pass no gate
+	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy as it is, but where tests of this package pass no gate
 	if s.depth > 0 {
 		s.frames[0].abandon()
 	}
@@ -177,7 +183,7 @@ func (s *session) outside(op string, f func()) {
 	}
 	l := g.levels[g.height]
 	g.height++
-	held := atomic.LoadUint32(&g.in) == 1 // not in tests of this package, which call its methods without a gate
+	held := atomic.LoadUint64(&g.in)&busy != 0 // not in tests of this package, which call its methods without a gate
 	if held {
 		if g.waiting.Load() != 0 {
 			s.leaveSlow()
@@ -186,6 +192,9 @@ func (s *session) outside(op string, f func()) {
 			}
 		} else {
 			g.open()
+		}
+		if g.left.Load() {
+			g.wentOut()
 		}
 	}
 	done := false

@@ -5,4 +5,4 @@ package core
 import "sync/atomic"
 
 // open lets the next goroutine in.
-func (g *gate) open() { atomic.StoreUint32(&g.in, 0) }
+func (g *gate) open() { atomic.AddUint64(&g.in, visits-busy) }

@@ -128,7 +128,13 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.queueRead(t, b, st); err != nil {
 		return err
 	}
-	return st.Synchronize()
+	x.s.gate.rest()
+	err := st.Synchronize()
+	x.s.gate.resume()
+	if err != nil {
+		return err
+	}
+	return t.st.spoilt() // somebody else may have been told meanwhile
 }
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
@@ -145,6 +151,9 @@ func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
 	}
 	defer st.Issued(seq)
 	if !x.m.manual {
+		if err := t.st.spoilt(); err != nil {
+			return err
+		}
 		if err := t.st.beforeRead(st); err != nil {
 			return err
 		}
@@ -178,6 +187,9 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 		defer st.Issued(seq)
 	}
 	if !x.m.manual {
+		if err := t.overwritten(); err != nil {
+			return err
+		}
 		if err := t.st.beforeWrite(st); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 )
 
@@ -37,6 +38,51 @@ func (a *accesses) last() uint64 {
 		return w
 	}
 	return a.made
+}
+
+// spoilt refuses operands that may follow from a failed assertion, and destinations that do and are written in part.
+func (f *frame) spoilt() {
+	for i := 0; i < f.ins; i++ {
+		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
+			f.check(t.st.spoilt())
+		}
+	}
+	for _, t := range f.many {
+		f.check(t.st.spoilt())
+	}
+	for i := 0; i < f.outs; i++ {
+		if d := f.to(i); d != nil {
+			f.check(d.overwritten())
+		}
+	}
+}
+
+// spoilt returns an error if the elements may follow from a failed assertion.
+func (s *storage) spoilt() error {
+	if !s.dev.Spoils() {
+		return nil
+	}
+	if v := s.last(); v != 0 {
+		if err := s.dev.Spoilt(unpack(v)); err != nil {
+			return err
+		}
+	}
+	if o := s.more.Load(); o != nil {
+		for set := o.writers.Load(); set != 0; set &= set - 1 {
+			if err := s.dev.Spoilt(unpack(o.writes[bits.TrailingZeros64(set)].Load())); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// overwritten is spoilt for a destination: one that is written as a whole is good again.
+func (t *Tensor) overwritten() error {
+	if infer.Numel(t.shape)*t.dt.Size() >= t.st.bytes {
+		return nil
+	}
+	return t.st.spoilt()
 }
 
 // beforeRead makes st wait for what a read must come after.

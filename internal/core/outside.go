@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"math/bits"
 	"slices"
 	"strings"
@@ -35,6 +36,11 @@ type Op struct {
 	Saves string
 	// Cast says what autocast does with the operands.
 	Cast CastClass
+	// Draws is set if Run takes numbers from a generator, by Philox, and returns how many words each thread draws.
+	Draws func(f *Frame) uint64
+	// Waits says that it waits for the device, or may, so that it is refused in a
+	// capture; Varies that where several elements go to one place, which of them wins may differ from run to run.
+	Waits, Varies bool
 }
 
 // CastClass says what autocast does with the operands of an operation.
@@ -49,7 +55,19 @@ const (
 
 // Define registers an operation. It is called once for each, when the package is initialised.
 func Define(o Op) *Row {
-	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, cast: o.Cast})
+	r := define(row{Name: o.Name, Torch: o.Torch, pkg: o.Package, takes: o.Takes, infer: o.Infer, run: o.Run, draws: o.Draws, cast: o.Cast})
+	if o.Varies {
+		r.flags |= flagVaries
+	}
+	if o.Waits {
+		r.flags |= flagWaits
+		r.run = func(f *frame) error {
+			if err := f.x.s.capture.refuse(o.Name); err != nil {
+				return err
+			}
+			return o.Run(f)
+		}
+	}
 	for _, name := range strings.Fields(o.Saves) {
 		is := func(n named) bool { return n.name == name }
 		switch i, out := slices.IndexFunc(r.sig.ins, is), slices.IndexFunc(r.sig.outs, is); {
@@ -89,6 +107,33 @@ func (f *frame) List() []int { return f.dims }
 // SetList sets the list of numbers among the attributes.
 func (f *frame) SetList(vs ...int) { f.dims = append(f.dims[:0], vs...) }
 
+// Number returns number i among the attributes.
+func (f *frame) Number(i int) float64 { return f.scalar[i].F }
+
+// SetNumber sets number i among the attributes.
+func (f *frame) SetNumber(i int, v float64) { f.scalar[i] = kernels.FloatScalar(v) }
+
+// options is an attribute of a type of another package.
+type options[T comparable] struct{ of T }
+
+func (options[T]) param() {}
+
+// printed is how a Call prints the attribute.
+func (o options[T]) printed() string { return fmt.Sprintf("%T%+v", o.of, o.of) }
+
+// SetOptions sets the call's own attribute, options in Takes. It is structure: T consists of numbers and of things that there is one of, and
+// refers to no memory of a device.
+func SetOptions[T comparable](f *Frame, v T) { f.opt = options[T]{v} }
+
+// OptionsOf returns the call's own attribute, as the row's functions and its derivative see it.
+func OptionsOf[T comparable](of interface{ own() param }) T { return of.own().(options[T]).of }
+
+func (f *frame) own() param { return f.opt }
+func (b *back) own() param  { return b.n.opt }
+
+// Philox returns the numbers for a row that Draws.
+func (f *frame) Philox() kernels.Philox { return f.philox() }
+
 // Promoted returns the type that the operands promote to.
 func (f *frame) Promoted() dtype.DType { return f.promoted() }
 
@@ -106,6 +151,9 @@ func (b *back) Exec() *Exec { return b.x }
 
 // Whole returns the whole number i among the call's attributes.
 func (b *back) Whole(i int) int { return b.n.i[i] }
+
+// Number returns number i among the call's attributes.
+func (b *back) Number(i int) float64 { return b.n.scalar[i].F }
 
 // Needs reports whether input i wants a gradient.
 func (b *back) Needs(i int) bool { return b.need(i) }

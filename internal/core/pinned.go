@@ -102,6 +102,9 @@ func (s *storage) filledBefore(st *rt.Stream) error {
 		return nil
 	}
 	if a.Device() == st.Device() {
+		if err := a.Spoilt(); err != nil {
+			return err
+		}
 		return st.WaitInTurn(a)
 	}
 	return s.arrived()
@@ -374,6 +377,9 @@ func (f *frame) reading(t *Tensor, from *rt.Stream, do func() error) error {
 	}
 	defer from.Issued(seq)
 	if !f.x.m.manual {
+		if err := t.st.spoilt(); err != nil {
+			return err
+		}
 		if err := t.st.beforeRead(from); err != nil {
 			return err
 		}

@@ -372,6 +372,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.st == nil {
 		f.fail(fault.Invalid, operandZero, i)
 	}
+	f.useElsewhere(t)
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
@@ -426,6 +427,9 @@ func (f *frame) anyRequiresGrad() bool {
 // order makes the stream wait for what the operation's accesses depend on.
 func (f *frame) order() {
 	st := f.x.m.stream
+	if st.Device().Spoils() {
+		f.spoilt()
+	}
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
 			f.check(t.st.beforeRead(st))
@@ -511,7 +515,7 @@ func (f *frame) placeNew(i int, sp *spec) {
 	if s.bytes > 0 {
 		b, err := f.x.alloc(s.bytes)
 		if err != nil {
-			f.check(forResult(err, t, s.bytes))
+			f.check(forResult(err, t))
 		}
 		s.block, s.ptr = b, b.Addr()
 		live.Add(1)
@@ -563,6 +567,7 @@ func (t *Tensor) alias() *Tensor {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
+	f.useElsewhere(d)
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}

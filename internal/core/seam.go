@@ -52,7 +52,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 		return err
 	}
 	return Try(func() {
-		x := New(ts[0].st.dev, host)
+		x, entered := New(ts[0].st.dev, host), false
 		for i, t := range ts {
 			Given(op, i, t)
 			switch d := t.st.by(); {
@@ -61,9 +61,14 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 				x = (&Exec{s: d.s, kin: d.s.derived}).with(mode{stream: t.st.dev.DefaultStream()})
 				Enter(x, op)
 				defer Leave(x)
+				entered = true
 			default:
 				t.st.forceOwner(op)
 			}
+		}
+		if !entered {
+			Enter(x, op)
+			defer Leave(x)
 		}
 		x.NoGrad().together(op, func(x *Exec) {
 			for i, t := range ts {

@@ -16,6 +16,9 @@ type site struct {
 	operands []Operand
 	file     string
 	line     int
+	stream   *rt.Stream
+	seq      uint64
+	in       *rt.Capture
 }
 
 // comesFrom notes in f.dl where the launch of fn is from, if its device wants to know.
@@ -27,7 +30,8 @@ func (f *frame) comesFrom(fn rt.Func) {
 }
 
 func (f *frame) site() rt.Origin {
-	s := &site{op: f.row.Name, user: f.row.flags&flagUser != 0, operands: make([]Operand, 0, f.ins+len(f.many))}
+	s := &site{op: f.row.Name, user: f.row.flags&flagUser != 0, operands: make([]Operand, 0, f.ins+len(f.many)),
+		stream: f.x.m.stream, seq: f.seq, in: f.x.recording().rt()}
 	if doing := f.x.s.doing; len(doing) > 0 {
 		s.op = doing[0]
 	}
@@ -55,6 +59,9 @@ func (s *site) Failed(d *driver.Error) *fault.Error {
 	}
 	return e
 }
+
+// Issued returns the operation of which the launch is part.
+func (s *site) Issued() (st *rt.Stream, seq uint64, in *rt.Capture) { return s.stream, s.seq, s.in }
 
 // unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the
 // number.

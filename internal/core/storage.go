@@ -37,7 +37,10 @@ type storage struct {
 var live atomic.Int64
 
 // LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
-func LiveStorages() int { return int(live.Load()) }
+func LiveStorages() int {
+	letGoLeft()
+	return int(live.Load())
+}
 
 // storageNumbers counts the storages that were asked for their numbers.
 var storageNumbers atomic.Uint64
@@ -127,6 +130,9 @@ func (s *storage) arrived() error {
 		return nil
 	}
 	if err := a.Synchronize(); err != nil {
+		return err
+	}
+	if err := a.Spoilt(); err != nil {
 		return err
 	}
 	if s.locked.arrival.CompareAndSwap(a, nil) {

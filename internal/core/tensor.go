@@ -21,7 +21,7 @@ type Tensor struct {
 	st     *storage
 	dt     dtype.DType
 	out    uint8 // which output of node
-	closed atomic.Bool
+	closed lifetime
 	offset int // elements from the storage's start
 	// Of a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.
 	views atomic.Int32
@@ -137,7 +137,7 @@ func describe(t *Tensor) string {
 
 // Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
 func (t *Tensor) Close() {
-	if t == nil || t.st == nil || t.closed.Swap(true) {
+	if t == nil || t.st == nil || t.closed.end() {
 		return
 	}
 	// Where another goroutine is in the scope's session, or has torn it, the scope keeps the handle, which then frees nothing.
@@ -145,18 +145,22 @@ func (t *Tensor) Close() {
 		sc.leave(t)
 		sc.s.gate.open()
 	}
-	t.letGo()
+	if !t.postponed() {
+		t.letGo()
+	}
 }
 
 // close is Close for the library, within the session.
 func (t *Tensor) close() {
-	if t == nil || t.st == nil || t.closed.Swap(true) {
+	if t == nil || t.st == nil || t.closed.end() {
 		return
 	}
 	if sc := t.scope; sc != nil {
 		sc.leave(t)
 	}
-	t.letGo()
+	if !t.closed.elsewhere() || !t.postponed() {
+		t.letGo()
+	}
 }
 
 // letGo gives up what a closed handle has.

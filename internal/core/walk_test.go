@@ -2,8 +2,10 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -196,6 +198,9 @@ var programs = []program{
 		var e *fault.Error
 		if errors.As(err, &e) && e.Cause == nil {
 			return errors.New("the error does not say what the driver said")
+		}
+		if strings.Contains(err.Error(), "MemAlloc") {
+			return fmt.Errorf("the error says it twice: %v", err)
 		}
 		return nil
 	}},

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -14,6 +15,13 @@ func (l *Launch) pad(a int) {
 	for len(l.Args)&(a-1) != 0 {
 		l.Args = append(l.Args, 0)
 	}
+}
+
+// room appends n bytes, for the caller to fill.
+func (l *Launch) room(n int) []byte {
+	at := len(l.Args)
+	l.Args = slices.Grow(l.Args, n)[:at+n]
+	return l.Args[at:]
 }
 
 func (l *Launch) u64(v uint64) {

@@ -79,9 +79,7 @@ type multiArgs struct {
 }
 
 func (a *multiArgs) layout(p params) {
-	for i := range int(p.s.Outs + p.s.Ins) {
-		list(p, &a.addrs[i], p.number("addr", i), multiTensors)
-	}
+	lists(p, a.addrs[:p.s.Outs+p.s.Ins], "addr", multiTensors)
 	list(p, &a.sizes, "size", multiTensors)
 	list(p, &a.ends, "end", multiTensors)
 	if a.op.Scalars > 0 {

@@ -1,9 +1,11 @@
 package kernels
 
 import (
+	"encoding/binary"
 	"math"
 	"math/bits"
 	"strconv"
+	"strings"
 
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
@@ -116,6 +118,39 @@ func (p params) i32(a *intArg, name string) {
 		return
 	}
 	p.l.u32(uint32(int32(a.host)))
+}
+
+// i64s and i32s are several integers, whose names stand in names: in packing one call for all of them.
+func (p params) i64s(names string, as ...*intArg) {
+	if p.k != nil {
+		p.integers(names, dtype.Int64, as)
+		return
+	}
+	p.l.pad(8)
+	b := p.l.room(8 * len(as))
+	for _, a := range as {
+		binary.LittleEndian.PutUint64(b, uint64(a.host))
+		b = b[8:]
+	}
+}
+
+func (p params) i32s(names string, as ...*intArg) {
+	if p.k != nil {
+		p.integers(names, dtype.Int32, as)
+		return
+	}
+	p.l.pad(4)
+	b := p.l.room(4 * len(as))
+	for _, a := range as {
+		binary.LittleEndian.PutUint32(b, uint32(int32(a.host)))
+		b = b[4:]
+	}
+}
+
+func (p params) integers(names string, t dtype.DType, as []*intArg) {
+	for i, name := range strings.Fields(names) {
+		as[i].Value = p.k.Scalar(name, t)
+	}
 }
 
 // index is an integer of the width of the kernel's indexes.
@@ -245,17 +280,42 @@ func list[T int | int32 | uint64](p params, a *listArg[T], name string, n int) {
 		a.Array = p.k.Params(name, listType[T](), n)
 		return
 	}
-	narrow := T(1)<<31<<1 == 0
-	for i := range n {
-		var v T
-		if i < len(a.host) {
-			v = a.host[i]
+	host := a.host[:min(n, len(a.host))]
+	if T(1)<<31<<1 == 0 {
+		p.l.pad(4)
+		b := p.l.room(4 * n)
+		for _, v := range host {
+			binary.LittleEndian.PutUint32(b, uint32(v))
+			b = b[4:]
 		}
-		if narrow {
-			p.l.u32(uint32(v))
-		} else {
-			p.l.u64(uint64(v))
+		clear(b)
+		return
+	}
+	p.l.pad(8)
+	b := p.l.room(8 * n)
+	for _, v := range host {
+		binary.LittleEndian.PutUint64(b, uint64(v))
+		b = b[8:]
+	}
+	clear(b)
+}
+
+// lists are lists of n elements each, called name with their numbers.
+func lists[T int | uint64](p params, as []listArg[T], name string, n int) {
+	if p.k != nil {
+		for i := range as {
+			list(p, &as[i], p.number(name, i), n)
 		}
+		return
+	}
+	p.l.pad(8)
+	b := p.l.room(8 * n * len(as))
+	clear(b)
+	for i := range as {
+		for j, v := range as[i].host[:min(n, len(as[i].host))] {
+			binary.LittleEndian.PutUint64(b[8*j:], uint64(v))
+		}
+		b = b[8*n:]
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 type everyArg struct {
 	narrow, index, wide intArg
 	i64, u64            intArg
+	several             [4]intArg
+	strides             [2]listArg[int]
 	f64                 floatArg
 	array               arrayArg
 	buffer, readOnly    bufferArg
@@ -73,6 +75,11 @@ func (a *everyArg) layout(p params) {
 	gap(12)
 	p.philox(&a.philox, false)
 	p.tensorMap(&a.tensor, "map", false)
+	gap(13)
+	p.i64s("long0 long1", &a.several[0], &a.several[1])
+	gap(14)
+	lists(p, a.strides[:], "stride", 3)
+	p.i32s("short0 short1", &a.several[2], &a.several[3])
 }
 
 // TestParamsAgree packs and declares an argument of each kind: every value must lie where the kernel looks for it.
@@ -92,6 +99,10 @@ func TestParamsAgree(t *testing.T) {
 		a.scalars.host = []Scalar{{F: 5.5}, {I: 1 << 43}}
 		a.numbers.host, a.ints.host, a.int32s.host, a.uint64s.host = []float64{6.5, 7.5}, []int{1 << 44, -1}, []int32{-9}, []uint64{1 << 45, 1 << 46}
 		a.divider.host = 10
+		for i := range a.several {
+			a.several[i].host = -1 << (10 * i)
+		}
+		a.strides[0].host, a.strides[1].host = []int{1 << 48}, []int{1 << 49, 2, 3}
 		a.near.host, a.far.host, a.many.host = &sp, &sp, &sp
 		a.philox.give(&Philox{Seed: 1 << 47, Offset: 8})
 		a.tensor.host = kir.TensorMap{Addr: 0x7000, Dims: [3]int{64, 64, 1}, Strides: [2]int{128, 8192}, Tile: kir.MapTile{Type: dtype.Float16, Line: 64, Lines: 64}}
@@ -113,8 +124,9 @@ func TestParamsAgree(t *testing.T) {
 			"out0": 0x4000, "in0": 0x6000, "one": 0x5000, "s0": uint64(math.Float32bits(5.5)), "s1": 1 << 43, "number0": math.Float64bits(6.5),
 			"number1": math.Float64bits(7.5), "ints": 1 << 44, "int32s": 1<<32 - 9, "uint64s": 1 << 45, "magic": uint64(d.magic), "shift": uint64(d.shift),
 			"near_sizes": 7, "near_strides": 1, "far_sizes": 7, "far_strides": 50, "many_dims": 2, "many_sizes": 7, "many_strides": 1,
-			"seed": 1 << 47, "offset": 8, "map": 0x7000}
-		for i := range 13 {
+			"seed": 1 << 47, "offset": 8, "map": 0x7000,
+			"long0": 1<<64 - 1, "long1": 1<<64 - 1<<10, "short0": 1<<32 - 1<<20, "short1": 1<<32 - 1<<30, "stride0": 1 << 48, "stride1": 1 << 49}
+		for i := range 15 {
 			want[fmt.Sprintf("gap%d", i)] = 1<<32 - 3
 		}
 		for i := range p.Params {

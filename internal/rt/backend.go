@@ -51,6 +51,14 @@ type noRoom struct{ error }
 func (e noRoom) Is(target error) bool { return target == alloc.ErrOutOfMemory }
 func (e noRoom) Unwrap() error        { return e.error }
 
+// Error is empty where the driver says no more than that there is no room.
+func (e noRoom) Error() string {
+	if _, plain := e.error.(*driver.Error); plain {
+		return ""
+	}
+	return e.error.Error()
+}
+
 func (b *backend) Free(addr uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemFree(t, driver.Ptr(addr)) })
 }

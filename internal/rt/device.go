@@ -44,6 +44,10 @@ type Device struct {
 	// lost is the fault that lost the device, or says that it was closed; told says that a call returned it.
 	lost atomic.Pointer[fault.Error]
 	told atomic.Bool
+	// spoils are the operations that come after failed assertions, by stream, each list in order; nil if none ever failed. Only devices that
+	// recover have any.
+	spoils   atomic.Pointer[[MaxStreams][]spoilt]
+	failures failures
 	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
 	traces  atomic.Pointer[[]*Trace]
 	traceMu sync.Mutex
@@ -189,7 +193,7 @@ func (d *Device) synchronize() (issued [MaxStreams]uint64, err error) {
 	for s := range d.allStreams {
 		s.finished(issued[s.id])
 	}
-	return issued, failed(d.dev.DeviceFailed())
+	return issued, d.failed(d.dev.DeviceFailed, func(s *Stream) uint64 { return issued[s.id] })
 }
 
 // allStreams yields the streams in the order of their numbers.
@@ -306,8 +310,12 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU
 		s := d.mem.Stats()
 		held, reserved := s.AllocatedBytes.All().Current, s.ReservedBytes.All().Current
-		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; tensors hold %s, and %s is cached for more: close tensors that are done with, or make the work smaller",
-			alloc.FormatSize(n), alloc.FormatSize(uint64(held)), alloc.FormatSize(uint64(reserved-held)))
+		remedy := "make the work smaller"
+		if held > 0 {
+			remedy = "close tensors that are done with, or " + remedy
+		}
+		return nil, fault.New(fault.OutOfMemory, "the host has no room for %s; tensors hold %s, and %s is cached for more: %s",
+			alloc.FormatSize(n), alloc.FormatSize(uint64(held)), alloc.FormatSize(uint64(reserved-held)), remedy)
 	}
 	return b, d.checkAlloc(err, "memory could not be allocated")
 }

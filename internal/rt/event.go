@@ -160,7 +160,7 @@ func (s *Stream) wait(e *Event) (driver.Event, error) {
 		err = wait()
 	}
 	if err == nil && c == nil && e.stream.dev == s.dev {
-		raise(&s.waited[e.stream.id], e.seq)
+		s.inherits(e.stream.id, e.seq)
 	}
 	return e.handle, s.dev.Check(err, "a stream could not be made to wait for an event")
 }
@@ -204,7 +204,12 @@ func (d *Device) synchronizeEvent(h driver.Event, s *Stream, seq uint64) error {
 		return d.Check(err, "an event could not be waited for")
 	}
 	s.finished(seq)
-	return failed(d.dev.EventFailed(h))
+	return d.failed(func() error { return d.dev.EventFailed(h) }, func(o *Stream) uint64 {
+		if o == s {
+			return seq
+		}
+		return 0
+	})
 }
 
 // point returns what e marks, which nobody can ask about if a capture recorded it.

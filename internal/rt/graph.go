@@ -56,11 +56,14 @@ type Capture struct {
 	tracked tracked // under mu
 	// waited remembers up to which captured operation a stream waits for another one.
 	waited map[[2]int]uint64
+	// runs are the runs of the graph of which it is not known that all failures were told, under failures.mu, on a device that recovers.
+	runs []run
 }
 
 // Graph is recorded work, ready to run again and again. It holds the private pool of its capture.
 type Graph struct {
 	dev    *Device
+	of     *Capture
 	exec   driver.GraphExec
 	source driver.Graph // 0 unless it was to be kept
 	pool   alloc.PoolID
@@ -269,7 +272,7 @@ func (d *Device) settle(issued *[MaxStreams]uint64) {
 	for s := range d.allStreams {
 		for id, seq := range issued {
 			if seq > 0 {
-				raise(&s.waited[id], seq)
+				s.inherits(id, seq)
 			}
 		}
 	}
@@ -371,7 +374,7 @@ func (c *Capture) End() (*Graph, error) {
 	if err != nil {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
-	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes}
+	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, of: c}
 	if err = c.tracked.err; err == nil {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}
@@ -418,6 +421,7 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) e
 		return g.dev.Check(err, "the graph could not be launched")
 	}
 	p.last, p.seq = s, seq
+	g.of.ran(s, seq)
 	return nil
 }
 

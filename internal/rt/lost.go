@@ -32,7 +32,7 @@ func (d *Device) Check(err error, msg string) error {
 	}
 	if d.info.Inline {
 		if c == driver.Assert { // a wrong argument, such as an index out of range
-			return failed(err)
+			return assertion(err)
 		}
 		return wrap(err, msg)
 	}
@@ -96,19 +96,17 @@ func (d *Device) checkAlloc(err error, msg string) error {
 type Origin interface {
 	// Failed is the error of a failed assertion in it.
 	Failed(e *driver.Error) *fault.Error
+	// Issued is the operation that the launch is part of; one of a capture runs with each run of the graph.
+	Issued() (s *Stream, seq uint64, in *Capture)
 }
 
-// failed returns the error of a failed assertion that the device survives; nil stays nil.
-func failed(err error) error {
-	if err == nil {
-		return nil // before e, which errors.As puts on the heap
-	}
+// assertion returns the error of a failed assertion that the device survives.
+func assertion(err error) *fault.Error {
 	var e *driver.Error
-	if !errors.As(err, &e) {
-		return err
-	}
-	if o, ok := e.Origin.(Origin); ok {
-		return o.Failed(e)
+	if errors.As(err, &e) {
+		if o, ok := e.Origin.(Origin); ok {
+			return o.Failed(e)
+		}
 	}
 	return fault.Wrap(fault.Invalid, err, "an assertion of a kernel failed")
 }

@@ -145,7 +145,7 @@ func TestAsyncOutOfMemory(t *testing.T) {
 		"Device limit            : 1024.00 MiB\n" +
 		"Free (according to CUDA): 424.00 MiB\n" +
 		"Limit of this process   : 1024.00 MiB\n" +
-		"Close tensors that are done with, or make the batch smaller"
+		"close tensors that are done with, or make the batch smaller"
 	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), want) {
 		t.Errorf("out of memory: %v\nwant %s", err, want)
 	}
@@ -444,7 +444,7 @@ func TestHostOutOfMemory(t *testing.T) {
 	}
 	defer d.Close()
 	_, err = d.Alloc(1<<46, 0)
-	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; tensors hold 0 bytes, and 0 bytes is cached for more: close tensors") {
+	if fault.KindOf(err) != fault.OutOfMemory || !strings.Contains(err.Error(), "the host has no room for 65536.00 GiB; tensors hold 0 bytes, and 0 bytes is cached for more: make the work smaller") {
 		t.Errorf("got %v", err)
 	}
 }

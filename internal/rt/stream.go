@@ -189,7 +189,7 @@ func (s *Stream) waitMark(o *Stream, seq uint64) error {
 	if err != nil {
 		return d.Check(err, "a stream could not be made to wait for another")
 	}
-	raise(&s.waited[o.id], max(now, seq))
+	s.inherits(o.id, max(now, seq))
 	d.traceWait(uint64(from), uint64(o.handle), uint64(s.handle))
 	return nil
 }
@@ -302,7 +302,12 @@ func (s *Stream) Synchronize() error {
 		return d.Check(err, "the stream could not be waited for")
 	}
 	s.finished(seq)
-	return failed(d.dev.StreamFailed(s.handle))
+	return d.failed(func() error { return d.dev.StreamFailed(s.handle) }, func(o *Stream) uint64 {
+		if o == s {
+			return seq
+		}
+		return 0
+	})
 }
 
 func (d *Device) newStream(id int) (*Stream, error) {

@@ -1,0 +1,172 @@
+package core
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the launch.
+// What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the device: one
+// that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
+
+// door is the part of a gate that others look at. They may outlive the session.
+type door struct {
+	// in has the bits below and, above them, how often somebody has left or rested.
+	in uint64
+	// left says that somebody waits for whoever is inside.
+	left atomic.Bool
+	_    [48]byte // or others' doors would share the line of memory
+}
+
+// The bits of door.in: a goroutine is inside; it waits for the device, and what it checked before it checks again; the session is torn, and
+// whoever was inside has come to its end.
+const (
+	busy = 1 << iota
+	resting
+	shut
+	visits
+)
+
+// inside reports whether a goroutine may be in the middle of an operation.
+func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
+
+// doors are those of all sessions: a list that is never changed, but replaced.
+var doors struct {
+	sync.Mutex
+	all atomic.Pointer[[]*door]
+}
+
+func init() { doors.all.Store(new([]*door)) }
+
+// newDoor returns the door of s, which is forgotten with s.
+func newDoor(s *session) *door {
+	d := &door{}
+	doors.Lock()
+	defer doors.Unlock()
+	all := append(slices.Clip(*doors.all.Load()), d)
+	doors.all.Store(&all)
+	runtime.AddCleanup(s, forgetDoor, d)
+	return d
+}
+
+func forgetDoor(d *door) {
+	doors.Lock()
+	defer doors.Unlock()
+	all := slices.DeleteFunc(slices.Clone(*doors.all.Load()), func(o *door) bool { return o == d })
+	doors.all.Store(&all)
+}
+
+// visit is a goroutine's stay inside a session.
+type visit struct {
+	door *door
+	in   uint64
+}
+
+// over reports whether it has ended.
+func (v visit) over() bool { return atomic.LoadUint64(&v.door.in) != v.in }
+
+// closing is a closed handle that is still to be let go, and for what.
+type closing struct {
+	t      *Tensor
+	visits []visit
+}
+
+// closings are all of them.
+var closings struct {
+	sync.Mutex
+	list []closing
+}
+
+// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it.
+func (t *Tensor) postponed() bool {
+	var visits []visit
+	for _, d := range *doors.all.Load() {
+		if v := atomic.LoadUint64(&d.in); inside(v) {
+			visits = append(visits, visit{d, v})
+		}
+	}
+	if visits == nil {
+		return false
+	}
+	closings.Lock()
+	closings.list = append(closings.list, closing{t, visits})
+	closings.Unlock()
+	// Whoever leaves at this moment may not see that somebody waits.
+	for i := 0; i < 16 && letGoLeft() > 0; i++ {
+		runtime.Gosched()
+	}
+	return true
+}
+
+// letGoLeft lets the closed handles go that nobody uses any more, and returns how many are left.
+func letGoLeft() (n int) {
+	closings.Lock()
+	var free []*Tensor
+	closings.list = slices.DeleteFunc(closings.list, func(c closing) bool {
+		still := false
+		for _, v := range c.visits {
+			if !v.over() {
+				v.door.left.Store(true)
+				still = true
+			}
+		}
+		if !still {
+			free = append(free, c.t)
+		}
+		return !still
+	})
+	n = len(closings.list)
+	closings.Unlock()
+	for _, t := range free {
+		t.letGo()
+	}
+	return n
+}
+
+// wentOut is called by who has left and was waited for.
+func (d *door) wentOut() {
+	d.left.Store(false)
+	letGoLeft()
+}
+
+// rest says that the goroutine inside waits for the device now, until resume. It uses no handle that it has checked before.
+func (g *gate) rest() {
+	if v := atomic.LoadUint64(&g.door.in); v&busy != 0 { // not in tests of this package, which pass no gate
+		atomic.StoreUint64(&g.door.in, v|resting)
+		if g.door.left.Load() {
+			g.door.wentOut()
+		}
+	}
+}
+
+func (g *gate) resume() {
+	if v := atomic.LoadUint64(&g.door.in); v&resting != 0 {
+		atomic.StoreUint64(&g.door.in, v&^resting+visits)
+	}
+}
+
+// lifetime is the state of a handle: whether it is closed, and whether sessions other than that of its scope have used it.
+type lifetime struct{ bits atomic.Uint32 }
+
+const (
+	isClosed = 1 << iota
+	usedElsewhere
+)
+
+// Load reports whether the handle is closed.
+func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
+
+// end closes the handle, and reports whether it was closed before.
+func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
+
+// elsewhere reports whether another session than that of its scope has used the handle.
+func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
+
+// useElsewhere notes that another session than that of t's scope uses it, whose end does not wait for that session's gate otherwise.
+func (f *frame) useElsewhere(t *Tensor) {
+	if sc := t.scope; sc != nil && sc.s != f.x.s && !t.closed.elsewhere() {
+		t.closed.bits.Or(usedElsewhere)
+	}
+}
