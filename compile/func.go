@@ -164,9 +164,12 @@ type Trees struct {
 
 // Tree is a recording with those that were made after it.
 type Tree struct {
+	// ID and Function are the recording's number and its function's, from 0 on.
 	ID, Function int
-	Kind         string
-	Children     []Tree
+	// Kind is "forward", "backward" or "inference".
+	Kind string
+	// Children are the recordings made after it.
+	Children []Tree
 	// Outputs are the outputs' addresses in the latest run, 0 of those that are gone.
 	Outputs []uint64
 	// DeadBefore and DeadAfter are the outputs of the path that were gone before the recording, and those that went with it.

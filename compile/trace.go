@@ -17,7 +17,6 @@ import (
 // runs.
 type trace struct {
 	opt *Opt
-	x   *core.Exec
 	// dev is the device that the region was called on, and of the session's graphs there.
 	dev *rt.Device
 	of  *forest
@@ -81,12 +80,12 @@ type Stats struct {
 }
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
-	t.x, t.dev, t.outer, t.at = x, dev, outer, t.root
+	t.dev, t.outer, t.at = dev, outer, t.root
 	t.open, t.waiting = t.open[:0], t.waiting[:0]
 	t.slots.Reset()
 	t.fixed = t.fixed[:0]
 	t.stats.Runs++
-	if fo := forestOf(x, dev, false); fo != t.of { // there was a Reset
+	if fo := forestOf(x, dev, true); fo != t.of { // there was a Reset
 		t.of, t.shapes, t.cuts = fo, nil, nil
 	}
 }
@@ -198,7 +197,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
-	fo := forestOf(t.x, dev, true)
+	fo := forestOf(g.Exec(), dev, true)
 	f := t.function(fo, g, calls)
 	if t.callable && t.ahead == nil {
 		for i := range f.inputs {
@@ -334,7 +333,7 @@ func (t *trace) Cut(cause, within string) {
 			t.cuts = map[string]bool{}
 		}
 		t.cuts[key] = true
-		forestOf(t.x, t.dev, true).warn("skipping cudagraphs due to " + text)
+		t.of.warn("skipping cudagraphs due to " + text)
 	}
 }
 

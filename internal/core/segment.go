@@ -2,11 +2,7 @@ package core
 
 import (
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
-	"sync"
-	"weak"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
@@ -46,42 +42,6 @@ type Input struct {
 	Lo, Hi int
 	// Written says that the calls change it.
 	Written bool
-}
-
-// Store names the memory of tensors without keeping it.
-type Store struct {
-	p      weak.Pointer[storage]
-	number uint64
-	addr   uint64
-}
-
-func storeOf(s *storage) Store { return Store{weak.Make(s), s.number(), s.ptr} }
-
-// StoreOf names the memory of t.
-func StoreOf(t *Tensor) Store { return storeOf(t.st) }
-
-// Addr returns the address that the memory had when it was named.
-func (s Store) Addr() uint64 { return s.addr }
-
-// Number returns the storage's number, which no other storage of the process has or had.
-func (s Store) Number() uint64 { return s.number }
-
-// Alive reports whether a tensor, or something saved for a derivative, has the memory.
-func (s Store) Alive() bool {
-	st := s.p.Value()
-	return st != nil && st.ptr != 0
-}
-
-// Ending reports whether only calls that were put off use the memory.
-func (s Store) Ending() bool {
-	st := s.p.Value()
-	return st != nil && st.others.Load() == abandoned
-}
-
-// Moved reports whether the storage has other memory than when it was named.
-func (s Store) Moved() bool {
-	st := s.p.Value()
-	return st != nil && st.ptr != s.addr
 }
 
 // Store names the input's memory.
@@ -199,6 +159,9 @@ func (g *Segment) Output(i int) Store { return storeOf(g.made[i]) }
 
 // Stream returns the stream of the first call.
 func (g *Segment) Stream() *rt.Stream { return g.d.calls[0].x.m.stream }
+
+// Exec returns the Exec of the first call.
+func (g *Segment) Exec() *Exec { return g.d.calls[0].x }
 
 // Devices returns the devices of the calls, in the order of first use.
 func (g *Segment) Devices() (all []*rt.Device) {
@@ -710,158 +673,6 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 	return nil
 }
 
-// overwritten are the messages of storages whose memory is another's, by number.
-var overwritten sync.Map
-
-// Overwrite says that the memory of s is another's: whoever uses a tensor of it gets the message as an error. What s owned is freed.
-func Overwrite(s Store, message string) error {
-	st := s.p.Value()
-	if st == nil || st.ptr == 0 {
-		return nil
-	}
-	overwritten.Store(st.number(), message)
-	runtime.AddCleanup(st, func(n uint64) { overwritten.Delete(n) }, st.number())
-	st.id.Or(deferralsOf)
-	return st.drop()
-}
-
-// exposed are the numbers of storages of lent memory whose address the program has.
-var exposed sync.Map
-
-// expose notes that the program has the address of lent memory.
-func (s *storage) expose() {
-	if !s.lent() {
-		return
-	}
-	if _, old := exposed.LoadOrStore(s.number(), true); !old {
-		runtime.AddCleanup(s, func(n uint64) { exposed.Delete(n) }, s.number())
-	}
-}
-
-// Exposed reports whether the program has the memory's address.
-func (s Store) Exposed() bool {
-	_, ok := exposed.Load(s.number)
-	return ok
-}
-
-// drop frees the memory of a storage that tensors still have.
-func (s *storage) drop() error {
-	if s.loosened.Swap(false) {
-		s.cleanup.Stop()
-	}
-	if s.lent() {
-		s.giveBack()
-	}
-	b := s.block
-	s.block, s.ptr = nil, 0
-	if b == nil {
-		return nil
-	}
-	live.Add(-1)
-	return s.dev.Free(b)
-}
-
-// MoveOut gives the tensors of s memory of the default pool with the same elements, for work of g's stream: what they had is another's
-// afterwards.
-func (g *Segment) MoveOut(s Store) error {
-	m, st := s.p.Value(), g.Stream()
-	if m == nil || m.ptr == 0 {
-		return nil
-	}
-	if !g.d.s.accumulates { // another session's backward pass may add to m, if it is a gradient
-		accumulateMu.Lock()
-		defer accumulateMu.Unlock()
-	}
-	b, err := st.Device().Alloc(uint64(m.bytes), alloc.Stream(st.Handle()))
-	if err != nil {
-		return fmt.Errorf("the output of an earlier run could not be kept: %w", err)
-	}
-	seq, err := st.Begin(opCopied, nil)
-	if err != nil {
-		return errors.Join(err, m.dev.Free(b))
-	}
-	defer st.Issued(seq)
-	err = m.beforeRead(st)
-	if err == nil {
-		err = st.Device().Check(st.Device().Driver().CopyDtoD(driver.Ptr(b.Addr()), driver.Ptr(m.ptr), uint64(m.bytes), st.Handle()), "a kept output could not be copied")
-	}
-	if err != nil {
-		return errors.Join(err, m.dev.Free(b))
-	}
-	m.didRead(st, seq)
-	loose := m.loosened.Load()
-	err = m.drop()
-	m.block, m.ptr = b, b.Addr()
-	live.Add(1)
-	m.streams.Store(0)
-	m.didWrite(st, seq)
-	if loose {
-		m.loosen()
-	}
-	return err
-}
-
-// Reclaim brings a pool back to its checkpoint: of the memory that was live then, stores that are alive get what they have as their own,
-// and the rest is free. All live memory of the pool must be theirs.
-func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
-	var owned []*alloc.Block
-	for _, s := range stores {
-		if st := s.p.Value(); st != nil && st.block != nil && st.block.Pool() == c.Pool() {
-			owned = append(owned, st.block)
-			st.disown()
-		}
-	}
-	made, err := c.Device().RestorePool(c, owned)
-	if err != nil {
-		return err
-	}
-	for _, s := range stores {
-		st := s.p.Value()
-		if st == nil || st.ptr == 0 {
-			continue
-		}
-		if b := made[st.ptr]; b != nil {
-			delete(made, st.ptr)
-			loose := st.loosened.Swap(false)
-			if loose {
-				st.cleanup.Stop()
-			}
-			st.block = b
-			live.Add(1)
-			if loose {
-				st.loosen()
-			}
-		}
-	}
-	var rest []uint64
-	for addr := range made { //tenon:unordered sorted below
-		rest = append(rest, addr)
-	}
-	slices.Sort(rest)
-	for _, addr := range rest {
-		err = errors.Join(err, c.Device().Free(made[addr]))
-	}
-	return err
-}
-
-// HasPools reports whether dev's allocator has private pools that graphs can share, which the driver's own pool has not.
-func HasPools(dev *rt.Device) bool { return dev.Memory().Settings().Backend != alloc.BackendAsync }
-
-// LiveBlocks returns how many blocks of the pool are in use, and their bytes.
-func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
-	for _, s := range dev.Memory().Segments() {
-		if s.Pool != pool {
-			continue
-		}
-		for _, b := range s.Blocks {
-			if b.State == alloc.ActiveAllocated {
-				n, bytes = n+1, bytes+int64(b.Size)
-			}
-		}
-	}
-	return n, bytes
-}
-
 // ForceWithin is Force for what runs in a call of the session.
 func ForceWithin(x *Exec) (err error) {
 	stopped := Try(func() { err = x.s.force("") })
@@ -885,14 +696,6 @@ func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
 			x.check("Do", c.state.offset.st.beforeWrite(st))
 		}
 	})
-}
-
-// errOverwritten returns why a tensor of s cannot be used.
-func errOverwritten(s *storage) error {
-	if m, ok := overwritten.Load(s.number()); ok {
-		return fault.New(fault.Invalid, "%s", m)
-	}
-	return nil
 }
 
 // Waiting returns how many calls of the session are put off.
