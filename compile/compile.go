@@ -1,8 +1,7 @@
 // Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
-// as it stands every time, and its calls are compared with those of earlier runs. A call that comes a second time is put off, and the calls
-// of a region run together at its end, or when a value is needed. Results have the bits of the same program without a region.
-//
-// So far the calls that were put off run one by one. They are not fused, and not recorded as graphs.
+// as it stands every time, but the work of its calls is put off, and runs together at the region's end, or when a value is needed. Calls are
+// compared with those of earlier runs: what comes a second time is recorded as a CUDA graph, and what comes again is one launch of that
+// graph. Results have the bits of the same program without a region. Func makes a callable with a backward pass of a function of tensors.
 package compile
 
 import (
@@ -83,8 +82,9 @@ func New(opt Opt) *Region {
 	return &Region{opt: opt, traces: map[any]*trace{}}
 }
 
-// Do runs f in a scope of its own. Calls that an earlier run made in the same way, on tensors that are used in the same way, are put off
-// until a value is read, the device is waited for, another kind of call comes, or f returns. A tensor that has no elements yet answers for
+// Do runs f in a scope of its own. The work of its calls is put off until a value is read, the device is waited for, a call comes that cannot
+// be put off, or f returns. Work that an earlier run did in the same way runs as a graph. Tensors that f leaves open move to other memory when
+// the next run begins. A tensor that has no elements yet answers for
 // its shape, strides, type and history; whoever asks for its address or elements gets them. Work that was put off runs also when f ends
 // with an error or a panic; an error of it is joined to f's. Another Exec that uses a tensor of a call that was put off gets an error. A Do
 // within a Do is part of the outer one.

@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/nn"
 )
 
 func Example() {
@@ -44,4 +45,20 @@ func Example() {
 	}
 	fmt.Println(v, step.Stats(x).Deferred > 0)
 	// Output: [0.0625 0.125] true
+}
+
+func ExampleFunc() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	model := nn.Sequential{nn.NewLinear(x, 2, 8, nn.LinearOpt{}), nn.ReLU{}, nn.NewLinear(x, 8, 1, nn.LinearOpt{})}
+	in := tenon.From(x, []float32{1, 2}, 1, 2)
+
+	net := compile.Func(model.Forward, compile.Opt{})
+	y := net.Call(x, in)
+
+	fmt.Println(y.Shape())
+	// Output: [1 1]
 }

@@ -15,9 +15,11 @@ import (
 type door struct {
 	// in has the bits below and, above them, how often somebody has left or rested.
 	in uint64
+	// number is the session's, from 1 on.
+	number uint32
 	// left says that somebody waits for whoever is inside.
 	left atomic.Bool
-	_    [48]byte // or others' doors would share the line of memory
+	_    [40]byte // or others' doors would share the line of memory
 }
 
 // The bits of door.in: a goroutine is inside; it waits for the device, and what it checked before it checks again; the session is torn, and
@@ -35,16 +37,18 @@ func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
 // doors are those of all sessions: a list that is never changed, but replaced.
 var doors struct {
 	sync.Mutex
-	all atomic.Pointer[[]*door]
+	all  atomic.Pointer[[]*door]
+	last uint32
 }
 
 func init() { doors.all.Store(new([]*door)) }
 
 // newDoor returns the door of s, which is forgotten with s.
 func newDoor(s *session) *door {
-	d := &door{}
 	doors.Lock()
 	defer doors.Unlock()
+	doors.last++
+	d := &door{number: doors.last}
 	all := append(slices.Clip(*doors.all.Load()), d)
 	doors.all.Store(&all)
 	runtime.AddCleanup(s, forgetDoor, d)
@@ -79,10 +83,15 @@ var closings struct {
 	list []closing
 }
 
-// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it.
+// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it: whoever is inside
+// of the session that made it or, once another one has used it, of any.
 func (t *Tensor) postponed() bool {
 	var visits []visit
+	owner := t.closed.owner()
 	for _, d := range *doors.all.Load() {
+		if owner != 0 && d.number != owner {
+			continue
+		}
 		if v := atomic.LoadUint64(&d.in); inside(v) {
 			visits = append(visits, visit{d, v})
 		}
@@ -147,26 +156,46 @@ func (g *gate) resume() {
 	}
 }
 
-// lifetime is the state of a handle: whether it is closed, and whether sessions other than that of its scope have used it.
-type lifetime struct{ bits atomic.Uint32 }
+// lifetime is the state of a handle: whether it is closed, whether sessions other than the one that made it have used it and, above, the number of
+// that session, if it is known.
+type lifetime struct{ bits uint32 }
 
 const (
 	isClosed = 1 << iota
 	usedElsewhere
+	owners
 )
 
+// made notes the session that has made the handle, which nobody else knows yet.
+func (l *lifetime) made(s *session) {
+	if d := s.gate.door; d != nil {
+		l.bits = d.number * owners
+	}
+}
+
+// owner returns the number of the only session that has used the handle, or 0.
+func (l *lifetime) owner() uint32 {
+	v := atomic.LoadUint32(&l.bits)
+	if v&usedElsewhere != 0 {
+		return 0
+	}
+	return v / owners
+}
+
 // Load reports whether the handle is closed.
-func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
+func (l *lifetime) Load() bool { return atomic.LoadUint32(&l.bits)&isClosed != 0 }
 
 // end closes the handle, and reports whether it was closed before.
-func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
+func (l *lifetime) end() bool { return atomic.OrUint32(&l.bits, isClosed)&isClosed != 0 }
 
-// elsewhere reports whether another session than that of its scope has used the handle.
-func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
+// elsewhere reports whether another session than the one that made the handle has used it.
+func (l *lifetime) elsewhere() bool { return atomic.LoadUint32(&l.bits)&usedElsewhere != 0 }
 
-// useElsewhere notes that another session than that of t's scope uses it, whose end does not wait for that session's gate otherwise.
-func (f *frame) useElsewhere(t *Tensor) {
-	if sc := t.scope; sc != nil && sc.s != f.x.s && !t.closed.elsewhere() {
-		t.closed.bits.Or(usedElsewhere)
+// useElsewhere notes that the session uses t, if another one has made it: its Close then waits for this session too. It comes before the
+// question whether t is closed.
+func (s *session) useElsewhere(t *Tensor) {
+	v := atomic.LoadUint32(&t.closed.bits)
+	if v >= owners && v&usedElsewhere == 0 && s.gate.door != nil && v/owners != s.gate.door.number {
+		atomic.OrUint32(&t.closed.bits, usedElsewhere)
 	}
 }

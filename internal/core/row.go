@@ -372,7 +372,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.st == nil {
 		f.fail(fault.Invalid, operandZero, i)
 	}
-	f.useElsewhere(t)
+	f.x.s.useElsewhere(t)
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
@@ -567,7 +567,7 @@ func (t *Tensor) alias() *Tensor {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
-	f.useElsewhere(d)
+	f.x.s.useElsewhere(d)
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
