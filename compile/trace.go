@@ -103,7 +103,7 @@ func (t *trace) Before(f *core.Frame) bool {
 	if !t.match(f) && !t.remember(f) {
 		return false
 	}
-	if f.OnHost() {
+	if f.OnHost() && !t.dev.Host {
 		if f.Makes() {
 			t.Cut(hostCall)
 			t.stats.Eager++
@@ -174,7 +174,7 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
-	if t.opt.NoGraphs || t.plain || len(calls) != g.Len() {
+	if t.opt.NoGraphs || t.plain || t.dev.Host || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
