@@ -33,6 +33,8 @@ type trace struct {
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
 	hostArg int
 	cuts    map[string]bool
+	// fresh are the numbers of what calls that were not put off have made in this run.
+	fresh []uint64
 	// results are the numbers of what the function returns, and shapes counts its segments by their operations.
 	results []uint64
 	shapes  map[string]int
@@ -74,7 +76,7 @@ type Stats struct {
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.x, t.dev, t.outer, t.at = x, dev, outer, t.root
-	t.open, t.waiting = t.open[:0], t.waiting[:0]
+	t.open, t.waiting, t.fresh = t.open[:0], t.waiting[:0], t.fresh[:0]
 	t.slots.Reset()
 	t.stats.Runs++
 	if fo := forestOf(x, dev, false); fo != t.of { // there was a Reset
@@ -167,6 +169,7 @@ func (t *trace) After(f *core.Frame) {
 	}
 	if len(t.open) == 0 && t.at != nil {
 		f.Made(&t.slots)
+		t.fresh = f.MadeNow(t.fresh)
 	}
 }
 
@@ -174,7 +177,7 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
-	if t.opt.NoGraphs || t.plain || t.dev.Host || len(calls) != g.Len() {
+	if t.opt.NoGraphs || t.plain || t.dev.Host || !g.Works() || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
@@ -214,6 +217,9 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
 		k := inputOf{static: true, arg: -1, written: in.Written}
+		if t.callable && slices.Contains(t.fresh, in.Number()) { // it is elsewhere in each run
+			k.static = in.Written
+		}
 		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
 			k.static = t.opt.isStatic(a) && (in.Addr()+uint64(in.Lo))%16 == 0 // a parameter is aligned; a view that is not comes from anywhere

@@ -150,7 +150,7 @@ func (s *storage) forceOwner(op string) {
 // stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagDraws | flagWaits | flagMutates | flagUser
-	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil {
+	if f.row.flags&not != 0 || len(f.many) > 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.change != nil || f.x.s.capture != nil || f.x.s.atOnce {
 		return false
 	}
 	for i := 0; i < f.outs; i++ {
