@@ -120,3 +120,51 @@ func TestReadsResults(t *testing.T) {
 		})
 	}
 }
+
+// What a call that is not put off makes is elsewhere in each run; the graph after it copies it.
+func TestFuncCopiesFresh(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, v float32) *tenon.Tensor {
+		b := tenon.From(x, []float32{v, 1, 2}, 3)
+		return x.Mul(b, b)
+	}, compile.Opt{})
+	for i := range 6 {
+		x.Ones([]int{3}, tenon.Float32) // is kept, so that what comes next lies behind it
+		y := f.Call(x, float32(i))
+		if got, want := read(t, x, y), fmt.Sprint([]float32{float32(i * i), 1, 4}); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+	}
+	if s := f.Stats(x); s.Recordings != 1 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Numbers of the processor, and tensors made of them, cut no segment.
+func TestHostNumbers(t *testing.T) {
+	x := open(t)
+	a, h := tenon.From(x, []float32{1, 2}, 2), x.Host().Full([]int{1}, 3, tenon.Float32)
+	twice(t, x, func(x *tenon.Exec, second bool) error {
+		y := x.Exp(a)
+		v, err := x.Host().Item(h)
+		must(t, err)
+		b := tenon.From(x, []float32{float32(v), 4}, 2)
+		x.Mul(y, b)
+		if n := deferred(x); n != 2 {
+			t.Errorf("%d calls are put off, want 2", n)
+		}
+		return nil
+	})
+}
+
+// A function that only makes room is no graph.
+func TestFuncOfNoWork(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec) *tenon.Tensor { return x.Empty([]int{3}, tenon.Float32) }, compile.Opt{})
+	for range 4 {
+		f.Call(x)
+	}
+	if s := f.Stats(x); s.Recordings != 0 || s.Plain != 4 {
+		t.Errorf("%+v", s)
+	}
+}

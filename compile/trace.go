@@ -38,6 +38,8 @@ type trace struct {
 	cuts    map[string]bool
 	// sized is the line and the operation that has read the size of its result.
 	sized string
+	// fresh are the numbers of what calls that were not put off have made in this run.
+	fresh []uint64
 	// results are the numbers of what the function returns, and shapes counts its segments by their operations.
 	results []uint64
 	shapes  map[string]int
@@ -81,7 +83,7 @@ type Stats struct {
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
 	t.dev, t.outer, t.at = dev, outer, t.root
-	t.open, t.waiting = t.open[:0], t.waiting[:0]
+	t.open, t.waiting, t.fresh = t.open[:0], t.waiting[:0], t.fresh[:0]
 	t.slots.Reset()
 	t.fixed = t.fixed[:0]
 	t.stats.Runs++
@@ -181,6 +183,7 @@ func (t *trace) After(f *core.Frame) {
 	}
 	if len(t.open) == 0 && t.at != nil {
 		f.Made(&t.slots)
+		t.fresh = f.MadeNow(t.fresh)
 	}
 }
 
@@ -188,7 +191,7 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
-	if t.opt.NoGraphs || t.plain || len(calls) != g.Len() {
+	if t.opt.NoGraphs || t.plain || t.dev.Host || !g.Works() || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)
 	}
@@ -236,6 +239,9 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 	for i := range g.Inputs() {
 		in := &g.Inputs()[i]
 		k := inputOf{static: true, arg: -1, written: in.Written}
+		if t.callable && slices.Contains(t.fresh, in.Number()) { // it is elsewhere in each run
+			k.static = in.Written
+		}
 		if t.ahead != nil {
 			k.static = slices.Contains(t.ahead.fixed, in.Number())
 		} else if a, ok := t.args[in.Number()]; ok {

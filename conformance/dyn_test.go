@@ -107,7 +107,11 @@ func testDynToHost(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testDynFromHost(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	model := func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MulS(x.Add(a, b), 3) }
 	y := x.Host().Full([]int{}, 0.25, tenon.Float32)
-	dynTrain(t, x, o, model, x.RandN([]int{3}, tenon.Float32), y, nothing)
+	w := catchWarnings(t)
+	s := dynTrain(t, x, o, model, x.RandN([]int{3}, tenon.Float32), y, nothing)
+	w.want(t, 0)
+	check(t, "skips", treesOf(t, x).Skips, 0)
+	check(t, "replays of what follows the sum", s.Replays, dynIterations-2)
 }
 
 func testDynMutateInput(t *testing.T, x *tenon.Exec, o compile.Opt) {

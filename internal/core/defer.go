@@ -176,7 +176,7 @@ func (s *storage) forceOwner(op string) {
 // stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagWaits | flagUser
-	if f.row.flags&not != 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.capture != nil {
+	if f.row.flags&not != 0 || f.outs > maxOut || f.x.m.manual || f.x.m.pool != nil || f.x.s.capture != nil || f.x.s.atOnce {
 		return false
 	}
 	if c := f.x.s.change; c != nil && len(c.turns) > 0 {

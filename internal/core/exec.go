@@ -87,6 +87,8 @@ type session struct {
 	putOff *deferral
 	// lent says where a segment that runs has its memory from, or is nil.
 	lent *lending
+	// atOnce says that no call is to be put off: its result is needed right away.
+	atOnce bool
 	// span is what the nodes that are recorded belong to, or nil. attached is what packages above keep with the session.
 	span     *Span
 	attached map[any]Attached

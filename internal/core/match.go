@@ -206,3 +206,13 @@ func (f *frame) Made(s *Slots) {
 		s.of(f.out[i].st.number())
 	}
 }
+
+// MadeNow appends the number of each storage that the call has made and that has its memory already.
+func (f *frame) MadeNow(to []uint64) []uint64 {
+	for i := 0; i < f.outs; i++ {
+		if st := f.out[i].st; f.to(i) == nil && f.specs[i].kind == outNew && !st.waits() {
+			to = append(to, st.number())
+		}
+	}
+	return to
+}

@@ -65,12 +65,20 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 		}
 		x.fail("FromBytes", fault.Invalid, nil, "%d bytes were given for a %v tensor of shape %v, which has %d", len(data), dt, shape, want)
 	}
-	t := x.Empty(shape, dt)
+	t := x.emptyNow(shape, dt)
 	if err := x.writeBytes(t, data); err != nil {
 		t.close()
 		x.check("FromBytes", err)
 	}
 	return t
+}
+
+// emptyNow is Empty with memory that can be written at once.
+func (x *Exec) emptyNow(shape []int, dt dtype.DType) *Tensor {
+	old := x.s.atOnce
+	x.s.atOnce = true
+	defer func() { x.s.atOnce = old }()
+	return x.Empty(shape, dt)
 }
 
 // Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
@@ -113,8 +121,10 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if err := x.s.force("Read"); err != nil {
-		return err
+	if !t.st.dev.Host || t.st.deferral() != 0 { // nothing that was put off makes what the processor has
+		if err := x.s.force("Read"); err != nil {
+			return err
+		}
 	}
 	if err := x.s.barred(t, false); err != nil {
 		return err

@@ -121,6 +121,11 @@ func (g *Segment) use(e *element, write, makes bool) {
 // Len returns how many calls the segment has.
 func (g *Segment) Len() int { return len(g.d.calls) }
 
+// Works reports whether any of the calls has work for the device.
+func (g *Segment) Works() bool {
+	return slices.ContainsFunc(g.d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })
+}
+
 // Op returns the name of call i.
 func (g *Segment) Op(i int) string { return g.d.calls[i].row.Name }
 
