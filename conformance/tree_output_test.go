@@ -24,7 +24,7 @@ var _ = registerTrees(
 	treeTest{name: "TREE-047_test_cleanup", run: testTreeCleanup},
 	treeTest{name: "TREE-048_test_forward_backward", run: testTreeForwardBackward},
 	treeTest{name: "TREE-049_test_separate_recordings", run: testTreeSeparateRecordings},
-	treeTest{name: "TREE-050_test_alias_of_parameter", run: testTreeAliasOfParameter},
+	treeTest{name: "TREE-050_test_alias_of_parameter", run: testTreeOutputsOfParameter},
 )
 
 // consumingCube closes its operand, as PyTorch's compiled functions drop their inputs.
@@ -263,7 +263,7 @@ func testTreeSeparateRecordings(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 }
 
-func testTreeAliasOfParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
+func testTreeOutputsOfParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	p := nn.NewParam(x.RandN([]int{4, 4}, tenon.Float32))
 	defer p.Close()
 	forward := func(x *tenon.Exec, a *tenon.Tensor) []*tenon.Tensor {
