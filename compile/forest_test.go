@@ -19,7 +19,9 @@ func pairs(w []*tenon.Tensor) []pair {
 			c = x.Mul(x.Add(a, b), w[0])
 			return c, x.Select(c, 0, 0)
 		},
-		func(x *tenon.Exec, a, b *tenon.Tensor) (c, d *tenon.Tensor) { return x.Sin(x.Mul(a, w[1])), x.Exp(x.MulS(b, 0.25)) },
+		func(x *tenon.Exec, a, b *tenon.Tensor) (c, d *tenon.Tensor) {
+			return x.Sin(x.Mul(a, w[1])), x.Exp(x.MulS(b, 0.25))
+		},
 		func(x *tenon.Exec, a, b *tenon.Tensor) (c, d *tenon.Tensor) {
 			c = x.Tanh(x.MatMul(a, w[2]))
 			return x.Add(c, b), c
