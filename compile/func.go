@@ -154,9 +154,12 @@ type Trees struct {
 
 // Tree is a recording with those that were made after it.
 type Tree struct {
+	// ID is the recording's number, and Function that of the function that was recorded; both count from 0.
 	ID, Function int
-	Kind         string
-	Children     []Tree
+	// Kind is "inference", "forward" or "backward".
+	Kind string
+	// Children are the recordings that assume this one before them.
+	Children []Tree
 	// Outputs are the outputs' addresses in the latest run, 0 of those that are gone.
 	Outputs []uint64
 	// DeadBefore and DeadAfter are the outputs of the path that were gone before the recording, and those that went with it.
