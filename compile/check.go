@@ -19,7 +19,7 @@ const (
 func (fo *forest) checkPool() error {
 	var want []uint64
 	for _, s := range fo.stores() {
-		if !slices.Contains(want, s.Addr()) {
+		if !s.Ending() && !slices.Contains(want, s.Addr()) {
 			want = append(want, s.Addr())
 		}
 	}

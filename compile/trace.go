@@ -303,14 +303,14 @@ func (t *trace) enter(x *core.Exec) {
 // hostCall is the cause of cuts by calls on the processor.
 const hostCall = "cpu device"
 
-// incompatible are the operations, besides reads, that no graph can have: the size of their result, or what they do, depends on data.
+// incompatible are the operations that read how long their result is to be, which no graph can, under the field's names.
 var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "masked_select", "Unique": "unique", "BinCount": "bincount",
-	"RepeatInterleave": "repeat_interleave", "Multinomial": "multinomial"}
+	"RepeatInterleave": "repeat_interleave"}
 
-// Cut counts that a function's segment ends because of what cannot be a part of a graph: an operation that depends on data once for each place
-// in the tree of calls, anything else once for each line.
+// Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in the
+// tree of calls, anything else once for each line.
 func (t *trace) Cut(cause, within string) {
-	if !t.callable || t.opt.NoGraphs {
+	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {
 		return
 	}
 	file, line := origin.Here()
@@ -322,13 +322,12 @@ func (t *trace) Cut(cause, within string) {
 		return
 	}
 	key, text := at+cause, ""
-	switch op, ok := incompatible[cause]; {
+	op, ok := incompatible[within]
+	switch {
 	case cause == hostCall:
 		text = "cpu device (" + t.hostArgument() + "). Found from : \n " + sourceOf(at)
-	case cause == "Read":
-		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
 	case !ok:
-		return
+		text = "cpu device (_local_scalar_dense). Found from : \n " + sourceOf(at)
 	case t.opt.NoFusion:
 		key, text = fmt.Sprintf("%s %p", key, t.at), "incompatible op ("+op+")"
 	default:

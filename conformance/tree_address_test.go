@@ -38,8 +38,9 @@ type layerFunc func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor
 func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p *tenon.Tensor), grads []*tenon.Tensor, graphs int, ps ...*tenon.Tensor) {
 	t.Helper()
 	iteration := func(f layerFunc) (got [][]float32) {
+		in := x.Ones([]int{2, 2}, tenon.Float32) // it stays, so that each lies elsewhere
 		x.Scope(func(x *tenon.Exec) {
-			y := f(x, x.Ones([]int{2, 2}, tenon.Float32))
+			y := f(x, in)
 			backwardOfSum(t, x, y)
 			got = append(got, read[float32](t, x, y))
 		})

@@ -387,5 +387,3 @@ func testTreeFrozen(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	check(t, "graphs after frozen runs", treesOf(t, x).Graphs, 1)
 	check(t, "replays", f.Stats(x).Replays, 4)
 }
-
-func cubeOf(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) }

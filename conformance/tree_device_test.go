@@ -28,7 +28,7 @@ func testTreePerDevice(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		check(t, "bytes that are still allocated on the second device", other.Device().MemoryAllocated(), 0)
 		must(t, other.Close())
 	}()
-	f := compile.Func(cubes, o)
+	f := compile.Func(cubeOf, o)
 	y := x.On(other.Stream())
 	y.Scope(func(y *tenon.Exec) {
 		in := y.Full([]int{4}, 3, tenon.Float32)

@@ -24,11 +24,11 @@ var _ = registerTrees(
 	treeTest{name: "TREE-047_test_cleanup", run: testTreeCleanup},
 	treeTest{name: "TREE-048_test_forward_backward", run: testTreeForwardBackward},
 	treeTest{name: "TREE-049_test_separate_recordings", run: testTreeSeparateRecordings},
-	treeTest{name: "TREE-050_test_alias_of_parameter", run: testTreeAliasOfParameter},
+	treeTest{name: "TREE-050_test_alias_of_parameter", run: testTreeOutputsOfParameter},
 )
 
-// cube closes its operand, as PyTorch's compiled functions drop their inputs.
-func cube(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+// consumingCube closes its operand, as PyTorch's compiled functions drop their inputs.
+func consumingCube(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	y := x.Mul(x.Mul(a, a), a)
 	a.Close()
 	return y
@@ -53,7 +53,7 @@ func testTreeAliasedOutputCheckpoint(t *testing.T, x *tenon.Exec, o compile.Opt)
 		y = x.AddS(in, 2)
 		return y, x.Select(y, 0, 0)
 	}, o)
-	cubed := compile.Func(cube, o)
+	cubed := compile.Func(consumingCube, o)
 	in := x.RandN([]int{4, 4}, tenon.Float32)
 	var y, row *tenon.Tensor
 	for i := range 3 {
@@ -151,7 +151,7 @@ func testTreePersistedOutput(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeNoLongerInPool(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.NoWarmup = true
 	first := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(x.Add(a, a), a) }, o)
-	second := compile.Func(cube, o)
+	second := compile.Func(consumingCube, o)
 	in := x.RandN([]int{4}, tenon.Float32)
 	v := read[float32](t, x, in)
 	step := func(outside bool) {
@@ -187,7 +187,7 @@ func testTreeSharedOutput(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		y := x.AddS(a, 1)
 		return x.Select(y, 0, 0), x.Select(y, 0, 1)
 	}, o)
-	cubed := compile.Func(cube, o)
+	cubed := compile.Func(consumingCube, o)
 	in := x.RandN([]int{2, 2}, tenon.Float32)
 	var a, b *tenon.Tensor
 	for i := range 3 {
@@ -263,7 +263,7 @@ func testTreeSeparateRecordings(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 }
 
-func testTreeAliasOfParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
+func testTreeOutputsOfParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	p := nn.NewParam(x.RandN([]int{4, 4}, tenon.Float32))
 	defer p.Close()
 	forward := func(x *tenon.Exec, a *tenon.Tensor) []*tenon.Tensor {

@@ -31,8 +31,8 @@ func backwardOfSum(t *testing.T, x *tenon.Exec, y *tenon.Tensor) {
 	x.Scope(func(x *tenon.Exec) { must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})) })
 }
 
-// cubes is PyTorch's x * x * x, of which the graph keeps a factor.
-func cubes(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) }
+// cubeOf is PyTorch's x * x * x, of which the graph keeps a factor.
+func cubeOf(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) }
 
 func testTreeUnstablePointer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.FixedStatic = true
@@ -52,7 +52,7 @@ func testTreeUnstablePointer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeOverwritten(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	f := compile.Func(cubes, o)
+	f := compile.Func(cubeOf, o)
 	in := x.RandN([]int{4}, tenon.Float32)
 	const text = "overwritten by a subsequent run."
 	for i := range 3 { // after a warm-up, a recording and a replay
@@ -63,7 +63,7 @@ func testTreeOverwritten(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		wantError(t, tenon.Try(func() { x.Add(z, z) }), text)
 		_, err := x.Bytes(y)
 		wantError(t, err, text)
-		check(t, fmt.Sprintf("round %d: the latest output is right", i), equal(t, x, u, cubes(x, in)), true)
+		check(t, fmt.Sprintf("round %d: the latest output is right", i), equal(t, x, u, cubeOf(x, in)), true)
 		for _, v := range []*tenon.Tensor{y, z, u} {
 			v.Close()
 		}
@@ -85,7 +85,7 @@ func testTreeConvolution(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeSingleStream(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.ReLU(cubes(x, a)) }, o)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.ReLU(cubeOf(x, a)) }, o)
 	in := x.RandN([]int{4}, tenon.Float32).SetRequiresGrad(true)
 	for range 4 {
 		y := f.Call(x, in)
@@ -186,8 +186,6 @@ func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	pending(true)
 	backwardOfSum(t, x, z)
 	pending(false)
-	allAre(t, x, "the gradient of the second step", ones.Grad(), 24)
-	ones.SetGrad(nil)
 	y.Close()
 	z.Close()
 	if n := treesOf(t, x).Graphs; n == 0 {
@@ -197,11 +195,13 @@ func testTreeForwardGeneration(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	pending(false)
 	d.Close()
 	pending(false)
+	allAre(t, x, "the gradient of the step before", ones.Grad(), 24) // it has left the pool
+	ones.SetGrad(nil)
 }
 
 func testTreePendingBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w := catchWarnings(t)
-	f := compile.Func(cubes, o)
+	f := compile.Func(cubeOf, o)
 	var y *tenon.Tensor
 	call := func() {
 		z := f.Call(x, x.RandN([]int{4, 4}, tenon.Float32).SetRequiresGrad(true))
@@ -223,7 +223,7 @@ func testTreePendingBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 
 func testTreeMarkStep(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w := catchWarnings(t)
-	f := compile.Func(cubes, o)
+	f := compile.Func(cubeOf, o)
 	for range 2 {
 		must(t, compile.MarkStep(x))
 		f.Call(x, x.RandN([]int{4, 4}, tenon.Float32).SetRequiresGrad(true))

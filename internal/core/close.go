@@ -1,8 +1,6 @@
 package core
 
 import (
-	"errors"
-
 	"tenon.dev/fault"
 )
 
@@ -26,11 +24,13 @@ func (x *Exec) Close() error {
 		return nil
 	}
 	err := x.m.stream.Synchronize()
-	ended := x.s.detach()
+	if ended := x.s.detach(); err == nil {
+		err = ended
+	}
 	if fault.KindOf(err) == fault.Closed {
 		return nil // the device went before
 	}
-	return errors.Join(err, ended)
+	return err
 }
 
 // open returns the error of a session that was closed.

@@ -14,7 +14,7 @@ import (
 // Runner is a Tap that decides how what was put off runs.
 type Runner interface {
 	Tap
-	// Cut is told that an operation, such as "Multinomial", cannot be put off and needs what was; "Read" is a read, within the operation of that
+	// Cut is told that an operation, such as "Dropout", cannot be put off and needs what was; "Read" is a read, within the operation of that
 	// name if it is not "".
 	Cut(cause, within string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.

@@ -1,0 +1,53 @@
+package compile_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+	"tenon.dev/kernel"
+)
+
+// spinner keeps its stream busy for a number of cycles of the device's clock.
+var spinner = kernel.Build("spin", func(k *kernel.Builder) {
+	cycles := k.Scalar("cycles", tenon.Int64)
+	start := k.Clock()
+	k.Loop(func() { k.If(k.Clock().Sub(start).Ge(cycles), func() { k.Break() }) })
+})
+
+// A run comes after what other streams still do with results of the run before, though nobody holds them any more; and after what they have
+// yet to do with its inputs.
+func TestOtherStreams(t *testing.T) {
+	for _, drop := range []string{"closed", "in use"} {
+		x := open(t)
+		st, err := x.Device().Stream()
+		must(t, err)
+		other := x.On(st)
+		cycles := int64((*core.Exec)(x).Device().Info().ClockKHz) // a millisecond
+		f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+		var copies []*tenon.Tensor
+		for i := range 6 {
+			in := x.Full([]int{4}, float64(i), tenon.Float32)
+			y := f.Call(x, in)
+			other.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(cycles))
+			copies = append(copies, other.Clone(y))
+			if drop == "closed" {
+				y.Close()
+			}
+			// the argument is another stream's work, too
+			other.FillInto(in, 100)
+		}
+		for i, c := range copies {
+			v := float32(i + 1)
+			if got, want := read(t, x, c), fmt.Sprint([]float32{v, v, v, v}); got != want {
+				t.Errorf("results %s: the copy of run %d is %s; want %s", drop, i, got, want)
+			}
+		}
+		trees, _ := compile.TreesOf(x)
+		if trees.Graphs != 1 {
+			t.Errorf("results %s: %d recordings; want 1", drop, trees.Graphs)
+		}
+	}
+}
