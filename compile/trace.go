@@ -205,7 +205,8 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		k := inputOf{static: true, arg: -1, written: in.Written}
 		if t.ahead != nil {
 			k.static = slices.Contains(t.ahead.fixed, in.Number())
-		} else if a, ok := t.args[in.Number()]; ok {
+		}
+		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
 			k.static = t.opt.isStatic(a)
 		}
