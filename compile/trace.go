@@ -244,7 +244,8 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 		}
 		if t.ahead != nil {
 			k.static = slices.Contains(t.ahead.fixed, in.Number())
-		} else if a, ok := t.args[in.Number()]; ok {
+		}
+		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a
 			k.static = t.opt.isStatic(a) && in.Addr()%16 == 0 // a parameter is aligned; a view that is not comes from anywhere
 		}
