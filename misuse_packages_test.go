@@ -42,7 +42,8 @@ var functions = map[string]any{
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
 
-	"compile.New": compile.New, "linalg.Cross": linalg.Cross, "linalg.MultiDot": linalg.MultiDot, "linalg.NuclearNorm": linalg.NuclearNorm, "linalg.VecDot": linalg.VecDot,
+	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Func": compile.Func[func(*tenon.Exec)],
+	"compile.MarkStep": compile.MarkStep, "compile.Reset": compile.Reset, "compile.TreesOf": compile.TreesOf, "linalg.Cross": linalg.Cross, "linalg.MultiDot": linalg.MultiDot, "linalg.NuclearNorm": linalg.NuclearNorm, "linalg.VecDot": linalg.VecDot,
 
 	"nn.Buffers": nn.Buffers, "nn.Checkpoint": nn.Checkpoint, "nn.CheckpointSequential": nn.CheckpointSequential, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
 	"nn.InitKaimingNormal": nn.InitKaimingNormal, "nn.InitKaimingUniform": nn.InitKaimingUniform, "nn.InitNormal": nn.InitNormal, "nn.InitUniform": nn.InitUniform,
@@ -101,7 +102,7 @@ var types = []any{
 	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
-	(*sparse.COO)(nil), (*compile.Region)(nil), (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
+	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),
@@ -240,6 +241,7 @@ func (w *walk) packages() {
 	w.add((*data.Dataset)(nil), good("table", table), made("nil", func(*tenon.Exec) any { return nil }), good("nil table", (*data.Table)(nil)), good("zero table", new(data.Table)),
 		good("rows that are not there", data.Subset{Of: table, Rows: []int{0, 7, -1}}), good("subset of nothing", data.Subset{Rows: []int{0}}))
 	w.add((*data.Table)(nil), good("table", table), bad("nil", (*data.Table)(nil)), good("zero", new(data.Table)))
+	w.add((*compile.Tree)(nil), made("made", func(*tenon.Exec) any { return new(compile.Tree) }), bad("nil", (*compile.Tree)(nil)))
 	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New(compile.Opt{}) }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
 	none := (func(*tenon.Exec) error)(nil)
 	w.add(none, good("step", func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return nil }), bad("nil", none))
