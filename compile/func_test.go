@@ -168,3 +168,26 @@ func TestFuncOfNoWork(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// A recording whose second result was not wanted does not serve a run that wants it.
+func TestFuncResultsGrow(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor, both bool) []*tenon.Tensor {
+		b, c := x.AddS(a, 1), x.AddS(a, 2)
+		if both {
+			return []*tenon.Tensor{b, c}
+		}
+		return []*tenon.Tensor{b}
+	}, compile.Opt{})
+	for i := range 9 {
+		both := i > 2 && i%2 == 1
+		for k, y := range f.Call(x, x.Full([]int{2}, float64(i), tenon.Float32), both) {
+			if got, want := read(t, x, y), fmt.Sprint([]int{i + 1 + k, i + 1 + k}); got != want {
+				t.Errorf("run %d, result %d: %s, want %s", i, k, got, want)
+			}
+		}
+	}
+	if s := f.Stats(x); s.Recordings != 2 || s.Replays != 6 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -51,3 +51,34 @@ func TestResetKeepsTensors(t *testing.T) {
 		}
 	}
 }
+
+// A region in which its graphs are forgotten goes on without any, and leaves no pool.
+func TestResetWithin(t *testing.T) {
+	x := open(t)
+	r := compile.New(compile.Opt{})
+	a := x.Full([]int{3}, 4, tenon.Float32)
+	for i := range 4 {
+		x.Scope(func(x *tenon.Exec) {
+			var y *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				y = x.AddS(a, 1)
+				must(t, compile.Reset(x))
+				y = x.Keep(x.MulS(y, 2))
+				return nil
+			}))
+			if got := read(t, x, y); got != "[10 10 10]" {
+				t.Errorf("run %d: %s", i, got)
+			}
+		})
+	}
+	must(t, compile.Reset(x))
+	must(t, x.Device().Synchronize())
+	must(t, x.Device().EmptyCache())
+	snap, err := x.Device().Snapshot()
+	must(t, err)
+	for _, s := range snap.Segments() {
+		if s.Pool != [2]uint64{} {
+			t.Errorf("there is a segment of the pool %v", s.Pool)
+		}
+	}
+}

@@ -327,6 +327,13 @@ func testTreeDiesBetween(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	check(t, "live blocks", treeBlocks(t, x), 1)
 	out.Close()
 	check(t, "live blocks without the output", treeBlocks(t, x), 0)
+
+	// where the second output lives, the recording that assumes it dead cannot run
+	b, c = pair.Call(x, a)
+	out = g.Call(x, b)
+	allAre(t, x, "the cube beside the second output", out, 8)
+	allAre(t, x, "the second output", c, 3)
+	check(t, "graphs", treesOf(t, x).Graphs, 3)
 }
 
 func testTreeWarmupStream(t *testing.T, x *tenon.Exec, o compile.Opt) {
