@@ -10,6 +10,7 @@ import (
 	"tenon.dev/cuda"
 	"tenon.dev/cuda/nvtx"
 	"tenon.dev/data"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/linalg"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -20,10 +21,7 @@ import (
 
 func openSim(t *testing.T) *tenon.Exec {
 	t.Helper()
-	x, err := tenon.Open(tenon.Sim(1 << 30))
-	must(t, err)
-	t.Cleanup(func() { must(t, x.Close()) })
-	return x
+	return testdevice.Open(t, tenon.Sim(1<<30))
 }
 
 func must(t *testing.T, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -119,7 +120,7 @@ func checkpointOf(f func(x *tenon.Exec) []*tenon.Tensor) func(t *testing.T, x *t
 		check(t, "live blocks", liveBlocks(t, x, g.Pool()), len(out))
 		replay(t, x, g)
 		for _, a := range out {
-			if len(read[uint8](t, x, x.ToDType(a, tenon.Uint8))) != a.Numel() {
+			if len(testdevice.Read[uint8](t, x, x.ToDType(a, tenon.Uint8))) != a.Numel() {
 				t.Error("a result cannot be read")
 			}
 			a.Close()

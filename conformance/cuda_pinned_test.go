@@ -14,6 +14,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/record"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/testdevice"
 )
 
 // pinnedTests are the behaviours of page-locked memory and of its cache.
@@ -180,7 +181,7 @@ func testCachingPinned(t *testing.T, x *tenon.Exec) {
 	if b.DataPtr() == ptr {
 		t.Error("the memory was reused while a copy was to read it")
 	}
-	check(t, "the copy", read[float32](t, x, gpu)[0], 1)
+	check(t, "the copy", testdevice.Read[float32](t, x, gpu)[0], 1)
 	must(t, x.Synchronize())
 	c := pin()
 	check(t, "address after the copy", c.DataPtr(), ptr)

@@ -10,7 +10,6 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
-	"tenon.dev/dtype"
 	"tenon.dev/internal/core"
 	"tenon.dev/kernel"
 )
@@ -139,14 +138,6 @@ func check[T comparable](t *testing.T, what string, got, want T) {
 	if got != want {
 		t.Errorf("%s: got %v, want %v", what, got, want)
 	}
-}
-
-// read returns a tensor's elements.
-func read[T dtype.Element](t *testing.T, x *tenon.Exec, a *tenon.Tensor) []T {
-	t.Helper()
-	v, err := tenon.Read[T](x, a)
-	must(t, err)
-	return v
 }
 
 // allAre fails unless every element of a is v.

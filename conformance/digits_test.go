@@ -11,6 +11,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/internal/benchrun"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -184,15 +185,7 @@ func TestPeakMemory(t *testing.T) {
 
 func openSimulator(t *testing.T) *tenon.Exec {
 	t.Helper()
-	x, err := tenon.Open(tenon.Sim(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	x := testdevice.Open(t, tenon.Sim(0))
 	x.Device().SetGarbageCollection(false)
 	return x
 }
