@@ -96,7 +96,7 @@ func testSetMemoryFraction(t *testing.T, x *tenon.Exec) {
 		wantError(t, dev.SetMemoryFraction(f), "Invalid fraction value")
 	}
 	wantError(t, dev.SetMemoryFraction(2), "Invalid fraction value: 2", "Allowed range: 0~1")
-	limited := "The limit that was set for this process is "
+	limited := "the limit that was set for this process is "
 	if async(x) {
 		limited = "would exceed allowed memory"
 	}
