@@ -116,9 +116,9 @@ func floating(t *tenon.Tensor) bool {
 	return false
 }
 
-// check runs the call as PyTorch's checker does: under autocast to low its results have the recorded type, or low where that is float16; and they equal bit
-// for bit what it gives without autocast on operands that were converted to runAs before. Float operands are random, of the recorded types with low for
-// float16. Tensors want gradients, which come back in their own types.
+// check runs the call as PyTorch's checker does: under autocast to low its results have the recorded type, or low where that is float16;
+// and they equal bit for bit what it gives without autocast on operands that were converted to runAs before. Float operands are random, of
+// the recorded types with low for float16. Tensors want gradients, which come back in their own types.
 func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType) {
 	t.Helper()
 	r := c.recordedCase(t)
@@ -209,8 +209,8 @@ func autocastList(low tenon.DType, offered int, list string) func(t *testing.T, 
 	}
 }
 
-// What the checker relies on: autocast is a mode of one Exec and of those derived from it, is off within an operation that it knows as one, and gradients
-// come back through the conversions.
+// What the checker relies on: autocast is a mode of one Exec and of those derived from it, is off within an operation that it knows as one,
+// and gradients come back through the conversions.
 func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	y := x.Autocast(tenon.Float16)
 	check(t, "on", y.AutocastDType(), tenon.Float16)

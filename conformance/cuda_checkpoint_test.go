@@ -49,7 +49,8 @@ func buffers(x *tenon.Exec) (all []*tenon.Tensor) {
 	return all
 }
 
-// recordedIn runs f, captures it into a pool, and returns the graph with f's results; what f made besides is freed at the end of the capture.
+// recordedIn runs f, captures it into a pool, and returns the graph with f's results; what f made besides is freed at the end of the
+// capture.
 func recordedIn(t *testing.T, x *tenon.Exec, pool [2]uint64, f func(x *tenon.Exec) []*tenon.Tensor) (g *tenon.Graph, out []*tenon.Tensor) {
 	t.Helper()
 	s := newStream(t, x)

@@ -155,8 +155,8 @@ func (p place) put(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	return x.Host().Clone(a)
 }
 
-// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both, and view
-// takes part of it; what lies outside the destination's view must stay as it was.
+// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both, and
+// view takes part of it; what lies outside the destination's view must stay as it was.
 func copies(t *testing.T, x *tenon.Exec, full []int, views map[string]func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) {
 	host := x.Host()
 	n := 1

@@ -40,8 +40,8 @@ func item(t *testing.T, x *tenon.Exec, a *tenon.Tensor) float64 {
 	return v
 }
 
-// lowIndex32 makes the simulator's kernels take 64-bit indexes beyond n elements, so that what a GPU needs billions of elements for takes few. It returns
-// the function that ends that.
+// lowIndex32 makes the simulator's kernels take 64-bit indexes beyond n elements, so that what a GPU needs billions of elements for takes
+// few. It returns the function that ends that.
 func lowIndex32(x *tenon.Exec, n int) (restore func()) {
 	if onGPU() {
 		return func() {}
@@ -156,8 +156,8 @@ func testProdLarge(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testHugeIndex takes rows by a permutation. Elements and permutation are numbers that follow from their places, so that the result can be computed without
-// an index.
+// testHugeIndex takes rows by a permutation. Elements and permutation are numbers that follow from their places, so that the result can be
+// computed without an index.
 func testHugeIndex(t *testing.T, x *tenon.Exec) {
 	defer lowIndex32(x, 1000)()
 	rows, stride := sized(15_000_000, 1500), 6_700_417 // a prime

@@ -284,8 +284,8 @@ func testPinnedEmptyCache(t *testing.T, x *tenon.Exec) {
 // childVariable makes the test binary a child of testBackgroundThreads.
 const childVariable = "TENON_CONFORMANCE_CHILD"
 
-// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon looks at the events of freed memory when it is
-// asked for more, and has no thread for that: the setting is read, checked and otherwise without effect.
+// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon looks at the events of freed memory when it
+// is asked for more, and has no thread for that: the setting is read, checked and otherwise without effect.
 func testBackgroundThreads(t *testing.T, x *tenon.Exec) {
 	if os.Getenv(childVariable) != "" {
 		a := x.PinMemory(x.Host().Ones([]int{mib}, tenon.Float32))

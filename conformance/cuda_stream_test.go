@@ -99,8 +99,8 @@ func testEvents(t *testing.T, x *tenon.Exec) {
 	wantError(t, err, "with timing")
 }
 
-// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so what is written for one runs on the processor too.
-// Streams are handed out again and compare with ==, as PyTorch's made of one id do.
+// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so what is written for one runs on the
+// processor too. Streams are handed out again and compare with ==, as PyTorch's made of one id do.
 func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 	for _, x := range []*tenon.Exec{x, x.Host()} {
 		dev := x.Device()

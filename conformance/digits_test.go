@@ -140,8 +140,8 @@ func TestDigitsLosses(t *testing.T) {
 	t.Logf("%d losses on %s: the first 20 within %.2g of PyTorch's, all within %.2g", len(run.Losses), x.Device().Name(), early, worst)
 }
 
-// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector. Each
-// run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
+// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector.
+// Each run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
 func TestPeakMemory(t *testing.T) {
 	run, err := recorded.OpenDigitsRun("testdata/digits_run.safetensors")
 	if err != nil {

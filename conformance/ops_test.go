@@ -71,8 +71,8 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
-	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager count the calls
-	// that were and were not.
+	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager
+	// count the calls that were and were not.
 	region        bool
 	putOff, eager int
 	// after is called after every call; it may be nil.

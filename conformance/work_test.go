@@ -334,8 +334,8 @@ func (w *watcher) pinned(x *tenon.Exec) {
 	a.Close()
 }
 
-// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or their recorded calls have tensors
-// for arguments that are numbers here.
+// dependsOnData are the operations that must know data on the host: their result is none of the device or its shape depends on data, or
+// their recorded calls have tensors for arguments that are numbers here.
 var dependsOnData = map[string]bool{"bincount": true, "equal": true, "linspace": true, "narrow": true, "nn.functional.one_hot": true}
 
 // TestDeviceWorkSeesHostLoops plants an operation that writes device memory behind the driver's back.
@@ -358,8 +358,8 @@ func TestDeviceWorkSeesHostLoops(t *testing.T) {
 	}
 }
 
-// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves' gradients, and
-// with its outputs closed nothing is left.
+// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves'
+// gradients, and with its outputs closed nothing is left.
 func TestClosing(t *testing.T) {
 	x := open(t)
 	calls, graphs := 0, 0

@@ -135,8 +135,8 @@ func TestSaidOutside(t *testing.T) {
 	}
 }
 
-// TestOptionsOutside holds that an attribute of a type of its own decides the call: equal ones are one call, which prints, is differentiated,
-// and runs again.
+// TestOptionsOutside holds that an attribute of a type of its own decides the call: equal ones are one call, which prints, is
+// differentiated, and runs again.
 func TestOptionsOutside(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
 	seen := &callsSeen{}

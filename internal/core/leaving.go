@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 )
 
-// A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the launch.
-// What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the device: one
-// that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
+// A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the
+// launch. What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the
+// device: one that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
 
 // door is the part of a gate that others look at. They may outlive the session.
 type door struct {

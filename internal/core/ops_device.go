@@ -53,13 +53,13 @@ func runTo(f *frame) error {
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned tensor:
-	// work that uses the result, or overwrites a pinned source, waits by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned
+	// tensor: work that uses the result, or overwrites a pinned source, waits by itself.
 	NonBlocking bool
 }
 
-// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. Copies between two GPUs go through host
-// memory and are waited for. It cannot be captured.
+// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. Copies between two GPUs go through
+// host memory and are waited for. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	switch {
 	case t.closed.Load():
