@@ -17,7 +17,9 @@ type door struct {
 	in uint64
 	// left says that somebody waits for whoever is inside.
 	left atomic.Bool
-	_    [48]byte // or others' doors would share the line of memory
+	// number is the session's, 0 for none.
+	number uint16
+	_      [48]byte // or others' doors would share the line of memory
 }
 
 // The bits of door.in: a goroutine is inside; it waits for the device, and what it checked before it checks again; the session is torn, and
@@ -32,11 +34,14 @@ const (
 // inside reports whether a goroutine may be in the middle of an operation.
 func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
 
-// doors are those of all sessions: a list that is never changed, but replaced.
+// doors are those of all sessions, by number from 1 on: a list that is never changed, but replaced. A number is given again once its session
+// is gone. What finds none stands behind those that have one.
 var doors struct {
 	sync.Mutex
 	all atomic.Pointer[[]*door]
 }
+
+const mostNumbers = 1<<16 - 1
 
 func init() { doors.all.Store(new([]*door)) }
 
@@ -45,7 +50,14 @@ func newDoor(s *session) *door {
 	d := &door{}
 	doors.Lock()
 	defer doors.Unlock()
-	all := append(slices.Clip(*doors.all.Load()), d)
+	all := slices.Clone(*doors.all.Load())
+	i := slices.Index(all, nil)
+	if i < 0 {
+		i, all = len(all), append(all, nil)
+	}
+	if all[i] = d; i < mostNumbers {
+		d.number = uint16(i + 1)
+	}
 	doors.all.Store(&all)
 	runtime.AddCleanup(s, forgetDoor, d)
 	return d
@@ -54,7 +66,8 @@ func newDoor(s *session) *door {
 func forgetDoor(d *door) {
 	doors.Lock()
 	defer doors.Unlock()
-	all := slices.DeleteFunc(slices.Clone(*doors.all.Load()), func(o *door) bool { return o == d })
+	all := slices.Clone(*doors.all.Load())
+	all[slices.Index(all, d)] = nil
 	doors.all.Store(&all)
 }
 
@@ -79,13 +92,25 @@ var closings struct {
 	list []closing
 }
 
-// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it.
+// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it: in the session
+// of its number or, where others have used it, in any.
 func (t *Tensor) postponed() bool {
 	var visits []visit
-	for _, d := range *doors.all.Load() {
+	look := func(d *door) {
+		if d == nil {
+			return
+		}
 		if v := atomic.LoadUint64(&d.in); inside(v) {
 			visits = append(visits, visit{d, v})
 		}
+	}
+	switch all := *doors.all.Load(); {
+	case t.maker == 0 || t.closed.elsewhere():
+		for _, d := range all {
+			look(d)
+		}
+	case int(t.maker) <= len(all):
+		look(all[t.maker-1])
 	}
 	if visits == nil {
 		return false
@@ -147,7 +172,7 @@ func (g *gate) resume() {
 	}
 }
 
-// lifetime is the state of a handle: whether it is closed, and whether sessions other than that of its scope have used it.
+// lifetime is the state of a handle: whether it is closed, and whether sessions of other numbers than its maker's have used it.
 type lifetime struct{ bits atomic.Uint32 }
 
 const (
@@ -161,12 +186,12 @@ func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
 // end closes the handle, and reports whether it was closed before.
 func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
 
-// elsewhere reports whether another session than that of its scope has used the handle.
+// elsewhere reports whether sessions of other numbers have used the handle.
 func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
 
-// useElsewhere notes that another session than that of t's scope uses it, whose end does not wait for that session's gate otherwise.
-func (f *frame) useElsewhere(t *Tensor) {
-	if sc := t.scope; sc != nil && sc.s != f.x.s && !t.closed.elsewhere() {
+// usedBy notes that s uses t, before it looks whether t is closed: so whoever closes t knows of s, or s finds it closed.
+func (t *Tensor) usedBy(s *session) {
+	if n := s.gate.number; (n != t.maker || n == 0) && !t.closed.elsewhere() {
 		t.closed.bits.Or(usedElsewhere)
 	}
 }

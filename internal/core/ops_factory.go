@@ -103,6 +103,7 @@ var opRead, opWrite = rt.RegisterOp("Bytes"), rt.RegisterOp("FromBytes")
 
 // readBytes copies the elements of contiguous t to b and waits for them.
 func (x *Exec) readBytes(t *Tensor, b []byte) error {
+	t.usedBy(x.s)
 	if t.closed.Load() {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	}

@@ -356,7 +356,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.st == nil {
 		f.fail(fault.Invalid, operandZero, i)
 	}
-	f.useElsewhere(t)
+	t.usedBy(f.x.s)
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
@@ -554,7 +554,7 @@ func (t *Tensor) alias() *Tensor {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
-	f.useElsewhere(d)
+	d.usedBy(f.x.s)
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
