@@ -19,25 +19,27 @@ func ExampleExec_Fork() {
 	defer x.Close()
 
 	weights := tenon.From(x, []float32{1, 2, 3})
-	sums := make([]float64, 3)
+	sums, errs := make([]float64, 3), make([]error, 3)
 	var all sync.WaitGroup
 	for i := range sums {
 		all.Go(func() {
 			y, err := x.Fork()
 			if err != nil {
-				log.Fatal(err)
+				errs[i] = err
+				return
 			}
-			y.Scope(func(y *tenon.Exec) {
-				sums[i], err = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil, tenon.SumOpt{}))
-				if err != nil {
-					log.Fatal(err)
-				}
+			var read error
+			err = tenon.Try(func() { // an operation that fails panics, and in a goroutine that ends the program
+				y.Scope(func(y *tenon.Exec) {
+					sums[i], read = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil, tenon.SumOpt{}))
+				})
 			})
+			errs[i] = errors.Join(err, read, y.Close())
 		})
 	}
 	all.Wait()
-	fmt.Println(sums)
-	// Output: [6 12 18]
+	fmt.Println(sums, errors.Join(errs...))
+	// Output: [6 12 18] <nil>
 }
 
 // Two goroutines in one Exec end in an error that names both lines, and the Exec is refused from then on. Others of the device go on.

@@ -12,7 +12,11 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer x.Close()
+	defer func() {
+		if err := x.Close(); err != nil { // what failed on the device after the last wait
+			log.Print(err)
+		}
+	}()
 
 	w := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
 	loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { // temporaries are closed, the result moves out

@@ -6,8 +6,11 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/cuda"
+	"tenon.dev/cuda/nvtx"
 	"tenon.dev/data"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/linalg"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -19,10 +22,7 @@ import (
 
 func openSim(t *testing.T) *tenon.Exec {
 	t.Helper()
-	x, err := tenon.Open(tenon.Sim(1 << 30))
-	must(t, err)
-	t.Cleanup(func() { must(t, x.Close()) })
-	return x
+	return testdevice.Open(t, tenon.Sim(1<<30))
 }
 
 func must(t *testing.T, err error) {
@@ -50,10 +50,38 @@ func TestFromPyTorchQueries(t *testing.T) {
 	if kernels != 0 || memory != 0 || err == nil {
 		t.Error(kernels, memory, err)
 	}
-	const code = 2
-	err = cuda.CheckError(code)
-	if err == nil {
-		t.Error("code 2 is no error")
+	if tenon.GPUs() < 0 || x.Device().Name() == "" || x.Device().UUID() == [16]byte{} {
+		t.Error("the device has no name")
+	}
+	if major, _ := x.Device().Capability(); major == 0 {
+		t.Error("it has no capability")
+	}
+	{
+		_, temperature := x.Device().Temperature()
+		_, power := x.Device().PowerDraw()
+		_, clock := x.Device().ClockRate()
+		_, used := x.Device().DeviceMemoryUsed()
+		if temperature == nil || power == nil || clock == nil {
+			t.Error("a simulated device tells", temperature, power, clock, used)
+		}
+		if _, err := x.Device().Processes(); err == nil {
+			t.Error("a simulated device has processes")
+		}
+	}
+	{
+		const code = 2
+		err := cuda.CheckError(code)
+		if err == nil {
+			t.Error("code 2 is no error")
+		}
+	}
+	{
+		s := "a range"
+		nvtx.Push(s)
+		nvtx.Pop()
+		nvtx.Mark(s)
+		r := nvtx.Start(s)
+		r.End()
 	}
 	f := func(event, stream uint64) {}
 	remove := x.Device().Trace(cuda.TraceCallbacks{EventRecorded: f})
@@ -68,6 +96,28 @@ func TestFromPyTorchExec(t *testing.T) {
 	x.AddInto(c, a, b)
 	wantItem(t, x, c, 5)
 	x.AddInto(a, a, b)
+	if got := x.ToDType(a, tenon.Float16); got.DType() != tenon.Float16 || x.ToDType(a, b.DType()) != a {
+		t.Error("types do not follow", got)
+	}
+	{
+		a := tenon.From(x, []float32{1, 3, 2, 6, 5, 4}, 2, 3)
+		wantItem(t, x, x.Sum(x.ArgMax(a, []int{1}, false), nil, tenon.SumOpt{}), 1)
+		logits, target := a, tenon.From(x, []int64{1, 0})
+		loss := x.CrossEntropy(logits, target, nil, tenon.CrossEntropyOpt{LabelSmoothing: 0.1})
+		if loss.Dim() != 0 {
+			t.Error("the loss is", loss)
+		}
+		step := compile.New(compile.Opt{})
+		err := step.Do(x, func(x *tenon.Exec) error {
+			x.Neg(a)
+			return nil
+		})
+		must(t, err)
+		y, err := x.Fork()
+		must(t, err)
+		wantItem(t, y, y.Max(a), 6)
+		must(t, y.Close())
+	}
 	v, err := x.Item(a)
 	if v != 5 || err != nil {
 		t.Error(v, err)

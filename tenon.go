@@ -6,7 +6,7 @@
 //
 //	x, err := tenon.Open(tenon.Best())
 //	if err != nil { … }
-//	defer x.Close()
+//	defer func() { err = errors.Join(err, x.Close()) }() // Close tells what failed after the last wait
 //	a := tenon.From(x, []float32{1, 2, 3})
 //	b, err := tenon.Read[float32](x, x.MulS(a, 2))
 //
@@ -53,6 +53,9 @@ const (
 	DeviceFault = fault.Device
 	Unsupported = fault.Unsupported
 	Closed      = fault.Closed
+	// CaptureFault is of what a capture cannot record, or breaks; SystemFault of what the machine refuses: a driver, a library or a file.
+	CaptureFault = fault.Capture
+	SystemFault  = fault.System
 )
 
 // DType is an element type.

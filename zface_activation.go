@@ -34,8 +34,8 @@ func (x *Exec) GELUTanh(t *Tensor) *Tensor {
 	return (*Tensor)(cx.GELUTanh((*core.Tensor)(t)))
 }
 
-// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors and
-// signed integers.
+// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors
+// and signed integers.
 func (x *Exec) Hardtanh(t *Tensor, lo float64, hi float64) *Tensor {
 	cx := x.enter("Hardtanh", t)
 	defer core.Leave(cx)

@@ -237,8 +237,8 @@ func (x *Exec) Pow(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.Pow((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of the products, roots
-// and quotients that they are.
+// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
+// the products, roots and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	cx := x.enter("PowS", a)
 	defer core.Leave(cx)

@@ -13,7 +13,8 @@ func (x *Exec) BitwiseAnd(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.BitwiseAnd((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give 0.
+// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give
+// 0.
 func (x *Exec) BitwiseLeftShift(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseLeftShift", a, b)
 	defer core.Leave(cx)
@@ -27,8 +28,8 @@ func (x *Exec) BitwiseOr(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.BitwiseOr((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as many as
-// a number has bits, give 0, or -1 for negative a.
+// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as
+// many as a number has bits, give 0, or -1 for negative a.
 func (x *Exec) BitwiseRightShift(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("BitwiseRightShift", a, b)
 	defer core.Leave(cx)

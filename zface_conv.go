@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns, and is 0.
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns,
+// and is 0.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -27,8 +28,8 @@ type ConvOpt struct {
 	Same bool
 }
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows and of
-// columns, and is less than every element.
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows
+// and of columns, and is less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
@@ -50,8 +51,8 @@ func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
 	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(opt)))
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options the
-// second elements count.
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options
+// the second elements count.
 func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
 	cx := x.enter("Conv1d", in, w)
 	defer core.Leave(cx)

@@ -9,8 +9,8 @@ import (
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned tensor:
-	// work that uses the result, or overwrites a pinned source, waits by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned
+	// tensor: work that uses the result, or overwrites a pinned source, waits by itself.
 	NonBlocking bool
 }
 
@@ -35,10 +35,10 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 	return (*Tensor)(cx.Contiguous((*core.Tensor)(t)))
 }
 
-// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is pinned, and work
-// that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's on the GPU's default
-// stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the processor, it waits as CopyInto
-// does. It cannot be captured.
+// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is
+// pinned, and work that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's
+// on the GPU's default stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the
+// processor, it waits as CopyInto does. It cannot be captured.
 func (x *Exec) CopyAsyncInto(dst *Tensor, src *Tensor) {
 	cx := x.enter("CopyAsyncInto", dst, src)
 	defer core.Leave(cx)
@@ -52,8 +52,8 @@ func (x *Exec) CopyInto(dst *Tensor, src *Tensor) {
 	cx.CopyInto((*core.Tensor)(dst), (*core.Tensor)(src))
 }
 
-// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
-// x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that
+// has no gaps. x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	cx := x.enter("PinMemory", t)
 	defer core.Leave(cx)
@@ -79,8 +79,8 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 }
 
 // To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
-// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host memory and are waited
-// for. It cannot be captured.
+// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host
+// memory and are waited for. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	cx := x.enter("To", t)
 	defer core.Leave(cx)

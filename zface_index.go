@@ -17,8 +17,8 @@ type EmbeddingOpt struct {
 	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order NormType
-	// (0 means 2).
+	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order
+	// NormType (0 means 2).
 	MaxNorm, NormType float64
 	// ScaleGradByFreq divides the gradient of each row by how often index names it.
 	ScaleGradByFreq bool
@@ -39,26 +39,26 @@ type ScatterOpt struct {
 	Reduce string
 }
 
-// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest number and one more, or
-// opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those elements of t that are i, in an order that
-// depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
-// for it and cannot be captured.
+// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest
+// number and one more, or opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those
+// elements of t that are i, in an order that depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It
+// has no derivative. The length depends on t, so that the call waits for it and cannot be captured.
 func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
 	cx := x.enter("BinCount", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.BinCount((*core.Tensor)(t), orNil("BinCount", 1, weight), core.BinCountOpt(opt)))
 }
 
-// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
-// 0 … V-1; one that is not fails as AssertAsync does.
+// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or
+// int32, in 0 … V-1; one that is not fails as AssertAsync does.
 func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	cx := x.enter("Embedding", index, weight)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
 }
 
-// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
-// int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
+// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
+// Index is int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	cx := x.enter("Gather", t, index)
 	defer core.Leave(cx)
@@ -120,8 +120,8 @@ func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt Scatt
 	return (*Tensor)(cx.Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
 }
 
-// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
-// order, so that results repeat.
+// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken
+// in order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index *Tensor, src *Tensor) *Tensor {
 	cx := x.enter("ScatterAdd", t, index, src)
 	defer core.Leave(cx)
@@ -149,8 +149,8 @@ func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt Scatte
 	return (*Tensor)(cx.ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
-// order, and returns a vector. Negative indexes count from the end.
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in
+// row-major order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t *Tensor, index *Tensor, dim ...int) *Tensor {
 	cx := x.enter("TakeAlongDim", t, index)
 	defer core.Leave(cx)

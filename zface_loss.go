@@ -63,7 +63,8 @@ type PoissonNLLLossOpt struct {
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being 1e-6.
+	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being
+	// 1e-6.
 	Margin, P, Eps float64
 	// Swap takes the distance from positive to negative where it is less than that from the anchor.
 	Swap bool
@@ -71,41 +72,42 @@ type TripletMarginLossOpt struct {
 	Reduction string
 }
 
-// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
-// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
+// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
+// are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
+// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow:
+// BCEWithLogits takes its place.
 func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
 	cx := x.enter("BCE", t, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.BCE((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCE", 2, weight), core.LossOpt(opt)))
 }
 
-// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
-// positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
+// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow.
+// weight and positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
 	cx := x.enter("BCEWithLogits", t, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCEWithLogits", 2, weight), orNil("BCEWithLogits", 3, positive), core.LossOpt(opt)))
 }
 
-// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
-// the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where
+// it is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
 func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	cx := x.enter("CosineEmbeddingLoss", a, b, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps where they are less.
-// PyTorch's defaults are 1 and 1e-8.
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps
+// where they are less. PyTorch's defaults are 1 and 1e-8.
 func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Tensor {
 	cx := x.enter("CosineSimilarity", a, b)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.CosineSimilarity((*core.Tensor)(a), (*core.Tensor)(b), dim, eps))
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
-// instead. weight [C] weighs the classes; nil weighs all the same.
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
+// classes instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	cx := x.enter("CrossEntropy", t, target)
 	defer core.Leave(cx)
@@ -119,8 +121,8 @@ func (x *Exec) Dist(a *Tensor, b *Tensor, p float64) *Tensor {
 	return (*Tensor)(cx.Dist((*core.Tensor)(a), (*core.Tensor)(b), p))
 }
 
-// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is -1; broadcast.
-// PyTorch's default margin is 1.
+// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is
+// -1; broadcast. PyTorch's default margin is 1.
 func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	cx := x.enter("HingeEmbeddingLoss", t, target)
 	defer core.Leave(cx)
@@ -143,7 +145,8 @@ func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt KLDivOpt) *Tensor {
 	return (*Tensor)(cx.KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(opt)))
 }
 
-// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
+// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their
+// parts.
 func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 	cx := x.enter("L1Loss", t, target)
 	defer core.Leave(cx)
@@ -157,49 +160,50 @@ func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 	return (*Tensor)(cx.MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
-// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1 where a ought to be
-// the greater, and -1 where b ought to. PyTorch's default margin is 0.
+// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1
+// where a ought to be the greater, and -1 where b ought to. PyTorch's default margin is 0.
 func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	cx := x.enter("MarginRankingLoss", a, b, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
 }
 
-// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if that is negative,
-// over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
-// is 1.
+// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
+// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C]
+// multiplies the terms by that of y; nil is 1.
 func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
 	cx := x.enter("MultiMarginLoss", t, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("MultiMarginLoss", 2, weight), core.MultiMarginLossOpt(opt)))
 }
 
-// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
-// [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
-// fails as AssertAsync does.
+// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
+// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no
+// class fails as AssertAsync does.
 func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("NLLLoss", 2, weight), core.NLLLossOpt(opt)))
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
+// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
+// 1 and 1e-12.
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
 	cx := x.enter("Normalize", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Normalize((*core.Tensor)(t), p, dim, eps))
 }
 
-// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and 1e-6. keepDim keeps
-// that dimension with size 1.
+// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and
+// 1e-6. keepDim keeps that dimension with size 1.
 func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, p float64, eps float64, keepDim bool) *Tensor {
 	cx := x.enter("PairwiseDistance", a, b)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.PairwiseDistance((*core.Tensor)(a), (*core.Tensor)(b), p, eps, keepDim))
 }
 
-// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson distributions of which
-// t are the logarithms of the rates, without its last term; broadcast.
+// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
+// distributions of which t are the logarithms of the rates, without its last term; broadcast.
 func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
 	cx := x.enter("PoissonNLLLoss", t, target)
 	defer core.Leave(cx)
@@ -228,8 +232,8 @@ func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
 	return (*Tensor)(cx.SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
 }
 
-// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
-// PairwiseDistance, of vectors in the last dimension, broadcast.
+// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
+// d is PairwiseDistance, of vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
 	cx := x.enter("TripletMarginLoss", anchor, negative)
 	defer core.Leave(cx)

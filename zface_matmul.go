@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With beta 0, in is not
-// read.
+// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
+// beta 0, in is not read.
 func (x *Exec) AddBMM(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	cx := x.enter("AddBMM", in, a, b)
 	defer core.Leave(cx)
@@ -42,8 +42,8 @@ func (x *Exec) AddMV(in *Tensor, a *Tensor, v *Tensor, beta float64, alpha float
 	return (*Tensor)(cx.AddMV((*core.Tensor)(in), (*core.Tensor)(a), (*core.Tensor)(v), beta, alpha))
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not read. Of
-// bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
+// read. Of bools + is or and * is and.
 func (x *Exec) AddR(in *Tensor, a *Tensor, b *Tensor, beta float64, alpha float64) *Tensor {
 	cx := x.enter("AddR", in, a, b)
 	defer core.Leave(cx)
@@ -78,32 +78,35 @@ func (x *Exec) BMM(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.BMM((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if it is not nil.
+// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if
+// it is not nil.
 func (x *Exec) Bilinear(a *Tensor, b *Tensor, w *Tensor, bias *Tensor) *Tensor {
 	cx := x.enter("Bilinear", a, b, w)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Bilinear((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(w), orNil("Bilinear", 3, bias)))
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
-// of its operands' types.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the
+// wider of its operands' types.
 func (x *Exec) Dot(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Dot", a, b)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Dot((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand has its letters
-// between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the arrow, and sums are taken over all others. A
-// letter that an operand has twice names its diagonal. "..." stands for the dimensions without letters, which are broadcast. Without an arrow the result has
-// the ellipsis and the letters that come once, sorted. Operands are multiplied from the left, each pair as one product of matrices.
+// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand
+// has its letters between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the
+// arrow, and sums are taken over all others. A letter that an operand has twice names its diagonal. "..." stands for the dimensions without
+// letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that come once, sorted. Operands are
+// multiplied from the left, each pair as one product of matrices.
 func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 	cx := x.enter("Einsum")
 	defer core.Leave(cx)
 	return (*Tensor)(cx.Einsum(equation, coreList(ts)...))
 }
 
-// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their product.
+// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their
+// product.
 func (x *Exec) Inner(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("Inner", a, b)
 	defer core.Leave(cx)
@@ -132,8 +135,8 @@ func (x *Exec) MV(a *Tensor, v *Tensor) *Tensor {
 	return (*Tensor)(cx.MV((*core.Tensor)(a), (*core.Tensor)(v)))
 }
 
-// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
-// over more dimensions the products of the matrices in the last two, the others broadcast.
+// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product,
+// and over more dimensions the products of the matrices in the last two, the others broadcast.
 func (x *Exec) MatMul(a *Tensor, b *Tensor) *Tensor {
 	cx := x.enter("MatMul", a, b)
 	defer core.Leave(cx)
@@ -147,8 +150,8 @@ func (x *Exec) Outer(a *Tensor, b *Tensor) *Tensor {
 	return (*Tensor)(cx.Outer((*core.Tensor)(a), (*core.Tensor)(b)))
 }
 
-// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b, of equal sizes or
-// of size 1. The result has a's other dimensions and then b's.
+// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b,
+// of equal sizes or of size 1. The result has a's other dimensions and then b's.
 func (x *Exec) TensorDot(a *Tensor, b *Tensor, dimsA []int, dimsB []int) *Tensor {
 	cx := x.enter("TensorDot", a, b)
 	defer core.Leave(cx)

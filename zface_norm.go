@@ -8,24 +8,25 @@ import (
 
 // BatchNormOpt are the options of BatchNorm.
 type BatchNormOpt struct {
-	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running ones
-	// are used.
+	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running
+	// ones are used.
 	Training bool
 }
 
-// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C] and adds
-// bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place, the new
-// variance being the unbiased one.
+// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C]
+// and adds bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place,
+// the new variance being the unbiased one.
 func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt BatchNormOpt) *Tensor {
 	cx := x.enter("BatchNorm", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), momentum, eps, core.BatchNormOpt(opt)))
 }
 
-// BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and invStd [W, C] are the
-// means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W] or one number for all of them, how many
-// elements a channel has in each. It returns both for the whole batch, vectors [C], of float32 for halves. runningMean and runningVar [C] may be
-// nil; else they become old*(1-momentum) + new*momentum, in place, the new variance being the unbiased one. It has no derivative.
+// BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and
+// invStd [W, C] are the means and 1/√(biased variance + eps) of the parts' channels, of a real floating-point type, and count, a vector [W]
+// or one number for all of them, how many elements a channel has in each. It returns both for the whole batch, vectors [C], of float32 for
+// halves. runningMean and runningVar [C] may be nil; else they become old*(1-momentum) + new*momentum, in place, the new variance being the
+// unbiased one. It has no derivative.
 func (x *Exec) BatchNormGatherStats(mean *Tensor, invStd *Tensor, count *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64) (wholeMean *Tensor, wholeInvStd *Tensor) {
 	cx := x.enter("BatchNormGatherStats", mean, invStd, count)
 	defer core.Leave(cx)
@@ -33,24 +34,24 @@ func (x *Exec) BatchNormGatherStats(mean *Tensor, invStd *Tensor, count *Tensor,
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
-// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
-// weight [C] and adds bias [C], either of which may be nil.
+// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies
+// by weight [C] and adds bias [C], either of which may be nil.
 func (x *Exec) GroupNorm(t *Tensor, weight *Tensor, bias *Tensor, groups int, eps float64) *Tensor {
 	cx := x.enter("GroupNorm", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.GroupNorm((*core.Tensor)(t), orNil("GroupNorm", 1, weight), orNil("GroupNorm", 2, bias), groups, eps))
 }
 
-// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
-// multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
+// then it multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
 func (x *Exec) LayerNorm(t *Tensor, weight *Tensor, bias *Tensor, shape []int, eps float64) *Tensor {
 	cx := x.enter("LayerNorm", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.LayerNorm((*core.Tensor)(t), orNil("LayerNorm", 1, weight), orNil("LayerNorm", 2, bias), shape, eps))
 }
 
-// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and multiplies by
-// weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
+// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
+// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
 func (x *Exec) RMSNorm(t *Tensor, weight *Tensor, shape []int, eps float64) *Tensor {
 	cx := x.enter("RMSNorm", t)
 	defer core.Leave(cx)

@@ -15,8 +15,8 @@ type MultinomialOpt struct {
 	Replacement bool
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1 stops the
-// device, as a failed AssertAsync does.
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1
+// stops the device, as a failed AssertAsync does.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	cx := x.enter("Bernoulli", p)
 	defer core.Leave(cx)
@@ -72,13 +72,13 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 	cx.LogNormalInto((*core.Tensor)(dst), mean, std)
 }
 
-// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
-// categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of probability 0 is never drawn. The
-// numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those before it that their roundings differ: the sums are float64
-// here.
+// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results,
+// of at most 2²⁴ categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of
+// probability 0 is never drawn. The numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those
+// before it that their roundings differ: the sums are float64 here.
 //
-// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
-// samples fail as AssertAsync does.
+// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
+// probabilities other than 0 than samples fail as AssertAsync does.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	cx := x.enter("Multinomial", p)
 	defer core.Leave(cx)

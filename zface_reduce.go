@@ -51,8 +51,8 @@ func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return (*Tensor)(cx.Any((*core.Tensor)(t), dims, keepDim))
 }
 
-// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of equal
-// elements the first counts.
+// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of
+// equal elements the first counts.
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	cx := x.enter("ArgMax", t)
 	defer core.Leave(cx)
@@ -73,7 +73,8 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return (*Tensor)(cx.CountNonzero((*core.Tensor)(t), dims))
 }
 
-// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work that makes them.
+// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work
+// that makes them.
 func (x *Exec) Equal(a *Tensor, b *Tensor) (same bool, err error) {
 	cx, err := x.entered("Equal", a, b)
 	if err != nil {

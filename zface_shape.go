@@ -14,8 +14,8 @@ type PadOpt struct {
 	Value float64
 }
 
-// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
-// where that reaches beyond the storage.
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
+// fails where that reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape []int, stride []int, offset int) *Tensor {
 	cx := x.enter("AsStrided", t)
 	defer core.Leave(cx)
@@ -36,8 +36,8 @@ func (x *Exec) BroadcastTo(t *Tensor, shape ...int) *Tensor {
 	return (*Tensor)(cx.BroadcastTo((*core.Tensor)(t), shape...))
 }
 
-// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0] are
-// skipped.
+// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0]
+// are skipped.
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	cx := x.enter("Cat")
 	defer core.Leave(cx)
@@ -51,8 +51,8 @@ func (x *Exec) Chunk(t *Tensor, n int, dim int) []*Tensor {
 	return faceList(cx.Chunk((*core.Tensor)(t), n, dim))
 }
 
-// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of t for backward
-// then counts as modified.
+// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of
+// t for backward then counts as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor {
 	cx := x.enter("Detach", t)
 	defer core.Leave(cx)
@@ -80,8 +80,8 @@ func (x *Exec) ExpandAs(t *Tensor, o *Tensor) *Tensor {
 	return (*Tensor)(cx.ExpandAs((*core.Tensor)(t), (*core.Tensor)(o)))
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
-// end; a 0-d tensor becomes a vector of one element.
+// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from
+// the end; a 0-d tensor becomes a vector of one element.
 func (x *Exec) Flatten(t *Tensor, start int, end int) *Tensor {
 	cx := x.enter("Flatten", t)
 	defer core.Leave(cx)
@@ -109,16 +109,16 @@ func (x *Exec) Narrow(t *Tensor, dim int, start int, length int) *Tensor {
 	return (*Tensor)(cx.Narrow((*core.Tensor)(t), dim, start, length))
 }
 
-// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is no class
-// has only zeros.
+// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is
+// no class has only zeros.
 func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
 	cx := x.enter("OneHot", t)
 	defer core.Leave(cx)
 	return (*Tensor)(cx.OneHot((*core.Tensor)(t), classes))
 }
 
-// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it, and so
-// on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
+// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
+// and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	cx := x.enter("Pad", t)
 	defer core.Leave(cx)
@@ -153,8 +153,8 @@ func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	return (*Tensor)(cx.Repeat((*core.Tensor)(t), times...))
 }
 
-// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With no
-// dims, all of t moves by shifts[0] in row-major order.
+// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With
+// no dims, all of t moves by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts []int, dims []int) *Tensor {
 	cx := x.enter("Roll", t)
 	defer core.Leave(cx)
@@ -168,8 +168,8 @@ func (x *Exec) Select(t *Tensor, dim int, index int) *Tensor {
 	return (*Tensor)(cx.Select((*core.Tensor)(t), dim, index))
 }
 
-// Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
-// clamped to the dimension.
+// Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both
+// are clamped to the dimension.
 func (x *Exec) Slice(t *Tensor, dim int, start int, end int, step int) *Tensor {
 	cx := x.enter("Slice", t)
 	defer core.Leave(cx)

@@ -10,8 +10,8 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// autocastCall is a call under autocast to float16 as PyTorch's own autocast tests make it, and what type came out, recorded from PyTorch 2.11 on an
-// NVIDIA GPU (testdata/autocast.json).
+// autocastCall is a call under autocast to float16 as PyTorch's own autocast tests make it, and what type came out, recorded from PyTorch
+// 2.11 on an NVIDIA GPU (testdata/autocast.json).
 type autocastCall struct {
 	List, Op string
 	Args     []any

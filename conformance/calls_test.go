@@ -11,7 +11,8 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// again is a tap that runs every call a second time from its value, on copies of its operands, and compares. It also asks Infer, which knows no device.
+// again is a tap that runs every call a second time from its value, on copies of its operands, and compares. It also asks Infer, which
+// knows no device.
 type again struct {
 	t *testing.T
 	// calls were compared; others could not be copied.
@@ -178,8 +179,8 @@ func (a *again) fail(p *pending, format string, args ...any) {
 	}
 }
 
-// copiesOf returns copies of the operands that lie as they do, or nil where that cannot be: where one is on another device, or one storage holds operands of
-// several types.
+// copiesOf returns copies of the operands that lie as they do, or nil where that cannot be: where one is on another device, or one storage
+// holds operands of several types.
 func copiesOf(x *core.Exec, operands []*core.Tensor) []*core.Tensor {
 	type storage struct {
 		dt   dtype.DType
@@ -240,8 +241,8 @@ func reach(t *core.Tensor) int {
 	return n
 }
 
-// TestOpsAgain runs PyTorch's recorded calls; every call of an operation below them, in backward passes too, is run once more from its value and must give
-// the same bits, types, shapes and strides, which Infer must know without a device.
+// TestOpsAgain runs PyTorch's recorded calls; every call of an operation below them, in backward passes too, is run once more from its
+// value and must give the same bits, types, shapes and strides, which Infer must know without a device.
 func TestOpsAgain(t *testing.T) {
 	x := open(t)
 	dev := (*core.Exec)(x).Device()

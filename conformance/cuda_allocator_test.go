@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 )
 
 // allocatorTests are the behaviours of the caching allocator.
@@ -156,7 +157,7 @@ func recordStream(t *testing.T, x *tenon.Exec, manual bool) {
 	if tmp2.DataPtr() == ptr {
 		t.Error("the memory was reused while the other stream was to read it")
 	}
-	if got := read[float32](t, x, result); got[0] != 1 || got[1] != 2 || got[2] != 3 || got[3] != 4 {
+	if got := testdevice.Read[float32](t, x, result); got[0] != 1 || got[1] != 2 || got[2] != 3 || got[3] != 4 {
 		t.Errorf("the copy is %v", got)
 	}
 	// Once the other stream is done, the memory is reused on the stream that it was allocated for.

@@ -11,6 +11,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -115,9 +116,9 @@ func floating(t *tenon.Tensor) bool {
 	return false
 }
 
-// check runs the call as PyTorch's checker does: under autocast to low its results have the recorded type, or low where that is float16; and they equal bit
-// for bit what it gives without autocast on operands that were converted to runAs before. Float operands are random, of the recorded types with low for
-// float16. Tensors want gradients, which come back in their own types.
+// check runs the call as PyTorch's checker does: under autocast to low its results have the recorded type, or low where that is float16;
+// and they equal bit for bit what it gives without autocast on operands that were converted to runAs before. Float operands are random, of
+// the recorded types with low for float16. Tensors want gradients, which come back in their own types.
 func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType) {
 	t.Helper()
 	r := c.recordedCase(t)
@@ -208,8 +209,8 @@ func autocastList(low tenon.DType, offered int, list string) func(t *testing.T, 
 	}
 }
 
-// What the checker relies on: autocast is a mode of one Exec and of those derived from it, is off within an operation that it knows as one, and gradients
-// come back through the conversions.
+// What the checker relies on: autocast is a mode of one Exec and of those derived from it, is off within an operation that it knows as one,
+// and gradients come back through the conversions.
 func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	y := x.Autocast(tenon.Float16)
 	check(t, "on", y.AutocastDType(), tenon.Float16)
@@ -232,8 +233,8 @@ func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 		check(t, "a gradient's type", p.Grad().DType(), tenon.Float32)
 	}
 	// The gradient passed a half on its way.
-	v := read[float32](t, x, w.Grad())
-	r := read[float32](t, x, x.ToDType(x.ToDType(w.Grad(), tenon.Float16), tenon.Float32))
+	v := testdevice.Read[float32](t, x, w.Grad())
+	r := testdevice.Read[float32](t, x, x.ToDType(x.ToDType(w.Grad(), tenon.Float16), tenon.Float32))
 	check(t, "the gradient", v[0], r[0])
 }
 
@@ -372,8 +373,8 @@ func testAutocastHost(t *testing.T, x *tenon.Exec) {
 	c := h.Cat([]*tenon.Tensor{a, b}, 0)
 	d := h.Stack([]*tenon.Tensor{c, c}, 0)
 	check(t, "the type", d.DType(), tenon.Float32)
-	v := read[float32](t, h, d)
-	check(t, "the elements", len(v) == 4 && v[0] == v[2] && v[1] == v[3] && v[0] == read[float32](t, h, a)[0], true)
+	v := testdevice.Read[float32](t, h, d)
+	check(t, "the elements", len(v) == 4 && v[0] == v[2] && v[1] == v[3] && v[0] == testdevice.Read[float32](t, h, a)[0], true)
 	// On the GPU a 0-d tensor of the processor is a number, and no operand that autocast looks at.
 	g := x.Autocast(tenon.Float16)
 	check(t, "a product with a number", g.Mul(x.Ones([]int{2}, tenon.Float16), h.Full(nil, 2, tenon.Float32)).DType(), tenon.Float16)
@@ -427,11 +428,11 @@ func testAutocastCheckpointing(t *testing.T, x *tenon.Exec) {
 		check(t, "requires grad", out.RequiresGrad(), true)
 		must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
 		check(t, "the input's gradient", in.Grad().DType(), tenon.Float16)
-		all = read[float32](t, x, x.ToDType(in.Grad(), tenon.Float32))
+		all = testdevice.Read[float32](t, x, x.ToDType(in.Grad(), tenon.Float32))
 		in.SetGrad(nil)
 		for _, p := range nn.Params(net) {
 			check(t, "a parameter's gradient", p.Grad().DType(), tenon.Float32)
-			all = append(all, read[float32](t, x, p.Grad())...)
+			all = append(all, testdevice.Read[float32](t, x, p.Grad())...)
 			p.SetGrad(nil)
 		}
 		return all

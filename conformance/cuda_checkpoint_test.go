@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -48,7 +49,8 @@ func buffers(x *tenon.Exec) (all []*tenon.Tensor) {
 	return all
 }
 
-// recordedIn runs f, captures it into a pool, and returns the graph with f's results; what f made besides is freed at the end of the capture.
+// recordedIn runs f, captures it into a pool, and returns the graph with f's results; what f made besides is freed at the end of the
+// capture.
 func recordedIn(t *testing.T, x *tenon.Exec, pool [2]uint64, f func(x *tenon.Exec) []*tenon.Tensor) (g *tenon.Graph, out []*tenon.Tensor) {
 	t.Helper()
 	s := newStream(t, x)
@@ -119,7 +121,7 @@ func checkpointOf(f func(x *tenon.Exec) []*tenon.Tensor) func(t *testing.T, x *t
 		check(t, "live blocks", liveBlocks(t, x, g.Pool()), len(out))
 		replay(t, x, g)
 		for _, a := range out {
-			if len(read[uint8](t, x, x.ToDType(a, tenon.Uint8))) != a.Numel() {
+			if len(testdevice.Read[uint8](t, x, x.ToDType(a, tenon.Uint8))) != a.Numel() {
 				t.Error("a result cannot be read")
 			}
 			a.Close()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tenon.dev"
+	"tenon.dev/internal/testdevice"
 )
 
 // copyTests are the behaviours of copies between pinned and device memory.
@@ -43,7 +44,7 @@ func testCopyNonBlocking(t *testing.T, x *tenon.Exec) {
 	check(t, "where the slice begins", part.DataPtr(), base.DataPtr()+1)
 	check(t, "one storage", part.SharesStorage(base), true)
 	try("device to a slice of pinned memory", part, full(x, n-1, 1))
-	check(t, "the element before the slice", read[uint8](t, host, base)[0], 0)
+	check(t, "the element before the slice", testdevice.Read[uint8](t, host, base)[0], 0)
 	// A slice protects the whole block.
 	spin(x, 50*time.Millisecond)
 	x.CopyAsyncInto(full(x, n-1, 0), part)
@@ -68,21 +69,21 @@ func testCopyConversion(t *testing.T, x *tenon.Exec) {
 	x.CopyAsyncInto(c, b)
 	// Both copies are queued, and the second comes after the first.
 	check(t, "the copies wait", busy(t, x.Stream()), true)
-	check(t, "the result", read[int64](t, x, c)[0], 1)
-	check(t, "on the way", read[float32](t, x.Host(), b)[0], 1)
+	check(t, "the result", testdevice.Read[int64](t, x, c)[0], 1)
+	check(t, "on the way", testdevice.Read[float32](t, x.Host(), b)[0], 1)
 	// On two streams the second copy comes after the first too.
 	side := x.On(newStream(t, x))
 	spin(x, 100*time.Millisecond)
 	x.CopyAsyncInto(b, x.Full([]int{1}, 7, tenon.Float32))
 	side.CopyAsyncInto(c, b)
-	check(t, "the result by way of another stream", read[int64](t, side, c)[0], 7)
+	check(t, "the result by way of another stream", testdevice.Read[int64](t, side, c)[0], 7)
 	x.CopyAsyncInto(b, a)
 	// A write by the processor waits until the copy has read.
 	spin(x, 100*time.Millisecond)
 	x.CopyAsyncInto(a, b)
 	x.Host().CopyInto(b, x.Host().Full([]int{1}, 5, tenon.Float32))
-	check(t, "what was copied", read[float32](t, x, a)[0], 1)
-	check(t, "what was written", read[float32](t, x.Host(), b)[0], 5)
+	check(t, "what was copied", testdevice.Read[float32](t, x, a)[0], 1)
+	check(t, "what was written", testdevice.Read[float32](t, x.Host(), b)[0], 5)
 }
 
 func testToNonBlocking(t *testing.T, x *tenon.Exec) {
@@ -154,8 +155,8 @@ func (p place) put(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	return x.Host().Clone(a)
 }
 
-// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both, and view
-// takes part of it; what lies outside the destination's view must stay as it was.
+// copies tries copies of a view of the source into a view of the destination, for all places and both ways. full is the shape of both, and
+// view takes part of it; what lies outside the destination's view must stay as it was.
 func copies(t *testing.T, x *tenon.Exec, full []int, views map[string]func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor) {
 	host := x.Host()
 	n := 1

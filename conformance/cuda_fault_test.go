@@ -94,8 +94,8 @@ func TestLostInChild(t *testing.T) {
 	loseDevice(t, *loseFlag)
 }
 
-// loseDevice runs a program on a device of its own and checks that an assertion stops it. What the assertion says a GPU prints, and a simulated device, which
-// goes on, has in its error.
+// loseDevice runs a program on a device of its own and checks that an assertion stops it. What the assertion says a GPU prints, and a
+// simulated device, which goes on, has in its error.
 func loseDevice(t *testing.T, name string) {
 	t.Helper()
 	sel := tenon.Sim(0)

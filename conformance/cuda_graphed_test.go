@@ -7,6 +7,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/cuda"
 	"tenon.dev/dtype"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -98,10 +99,10 @@ func testGraphCallables(t *testing.T, x *tenon.Exec) {
 					})
 				}
 				for _, p := range nn.Params(net) {
-					params = append(params, read[float32](t, x, p.Tensor())...)
+					params = append(params, testdevice.Read[float32](t, x, p.Tensor())...)
 				}
 				nn.Eval(net)
-				eval = read[float32](t, x, x.ToDType(net.Second.Forward(x.NoGrad(), net.First.Forward(x.NoGrad(), unused)), tenon.Float32))
+				eval = testdevice.Read[float32](t, x, x.ToDType(net.Second.Forward(x.NoGrad(), net.First.Forward(x.NoGrad(), unused)), tenon.Float32))
 				return params, eval
 			}
 			graphed, graphedEval := train(true)

@@ -229,8 +229,8 @@ func testSnapshotScript(t *testing.T, x *tenon.Exec) {
 //go:noinline
 func foo(x *tenon.Exec) *tenon.Tensor { return x.Rand(special, tenon.Float32) }
 
-// testCycles: Go's collector finds cycles as it finds all else, so they leak nothing and nobody need observe them. The history names who made what
-// it found.
+// testCycles: Go's collector finds cycles as it finds all else, so they leak nothing and nobody need observe them. The history names who
+// made what it found.
 func testCycles(t *testing.T, x *tenon.Exec) {
 	dev := x.Device()
 	y, err := x.Fork() // of another session, and so not in the test's scope

@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 )
 
 // mathTests are the behaviours of operations at the ends of their types, sizes and operands.
@@ -39,8 +40,8 @@ func item(t *testing.T, x *tenon.Exec, a *tenon.Tensor) float64 {
 	return v
 }
 
-// lowIndex32 makes the simulator's kernels take 64-bit indexes beyond n elements, so that what a GPU needs billions of elements for takes few. It returns
-// the function that ends that.
+// lowIndex32 makes the simulator's kernels take 64-bit indexes beyond n elements, so that what a GPU needs billions of elements for takes
+// few. It returns the function that ends that.
 func lowIndex32(x *tenon.Exec, n int) (restore func()) {
 	if onGPU() {
 		return func() {}
@@ -69,8 +70,8 @@ func testTypeConversions(t *testing.T, x *tenon.Exec) {
 	} {
 		check(t, c.what+": type", c.t.DType(), c.dt)
 		check(t, c.what+": device", c.t.Device() == c.x.Device(), true)
-		for i, v := range read[float32](t, host, host.ToDType(host.To(c.t, tenon.ToOpt{}), tenon.Float32)) {
-			want := read[float32](t, host, a)[i]
+		for i, v := range testdevice.Read[float32](t, host, host.ToDType(host.To(c.t, tenon.ToOpt{}), tenon.Float32)) {
+			want := testdevice.Read[float32](t, host, a)[i]
 			if c.dt == tenon.Int32 {
 				want = float32(int32(want))
 			}
@@ -120,7 +121,7 @@ func testSumHalf(t *testing.T, x *tenon.Exec) {
 	a := sparseOnes(t, x, sized(1203611, 120361))
 	check(t, "sum of sparse ones", item(t, x, x.Sum(a, nil, tenon.SumOpt{})), count(halves(t, x, a)))
 	b := sparseOnes(t, x, 100, 121, sized(80, 16))
-	rows := read[float32](t, x, x.ToDType(x.Sum(b, []int{0, 2}, tenon.SumOpt{}), tenon.Float32))
+	rows := testdevice.Read[float32](t, x, x.ToDType(x.Sum(b, []int{0, 2}, tenon.SumOpt{}), tenon.Float32))
 	for i, v := range rows {
 		check(t, fmt.Sprintf("sum of row %d", i), float64(v), count(halves(t, x, x.Select(b, 1, i))))
 	}
@@ -155,8 +156,8 @@ func testProdLarge(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testHugeIndex takes rows by a permutation. Elements and permutation are numbers that follow from their places, so that the result can be computed without
-// an index.
+// testHugeIndex takes rows by a permutation. Elements and permutation are numbers that follow from their places, so that the result can be
+// computed without an index.
 func testHugeIndex(t *testing.T, x *tenon.Exec) {
 	defer lowIndex32(x, 1000)()
 	rows, stride := sized(15_000_000, 1500), 6_700_417 // a prime
@@ -186,7 +187,7 @@ func testMinMaxInits(t *testing.T, x *tenon.Exec) {
 func testBinCount(t *testing.T, x *tenon.Exec) {
 	host, n := x.Host(), sized(100_000, 20_000)
 	w := x.RandN([]int{n}, tenon.Float64)
-	weights := read[float64](t, x, w)
+	weights := testdevice.Read[float64](t, x, w)
 	hw := host.To(w, tenon.ToOpt{})
 	for _, c := range []struct {
 		high int64
@@ -200,12 +201,12 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 		check(t, what+": weights, as on the processor", equal(t, x, sums, host.BinCount(ha, hw, tenon.BinCountOpt{})), true)
 		check(t, what+": weights, again", equal(t, x, sums, x.BinCount(a, w, tenon.BinCountOpt{})), true)
 		bins, want := make([]int64, counts.Numel()), make([]float64, sums.Numel())
-		for i, v := range read[int64](t, x, x.ToDType(a, tenon.Int64)) {
+		for i, v := range testdevice.Read[int64](t, x, x.ToDType(a, tenon.Int64)) {
 			bins[v]++
 			want[v] += weights[i]
 		}
-		check(t, what+": counts", slices.Equal(read[int64](t, x, counts), bins), true)
-		for i, v := range read[float64](t, x, sums) {
+		check(t, what+": counts", slices.Equal(testdevice.Read[int64](t, x, counts), bins), true)
+		for i, v := range testdevice.Read[float64](t, x, sums) {
 			if math.Abs(v-want[i]) > 1e-11 {
 				t.Errorf("%s: the weights of %d add up to %v, want %v", what, i, v, want[i])
 			}
@@ -285,7 +286,7 @@ func testToArray(t *testing.T, x *tenon.Exec) {
 	a := x.Full([]int{1}, 3, tenon.Float32)
 	_, err := tenon.Read[int32](x, a)
 	wantError(t, err, "float32", "int32")
-	check(t, "the element", read[float32](t, x, a)[0], 3)
+	check(t, "the element", testdevice.Read[float32](t, x, a)[0], 3)
 }
 
 func testDeviceMismatch(t *testing.T, x *tenon.Exec) {
@@ -320,7 +321,7 @@ func testGatherStats(t *testing.T, x *tenon.Exec) {
 	m, s := x.BatchNormGatherStats(ones, ones, two, nil, nil, 0.1, 1e-5)
 	for what, v := range map[string]*tenon.Tensor{"mean": m, "reciprocal deviation": s} {
 		check(t, "shape of the "+what, fmt.Sprint(v.Shape()), "[3]")
-		for _, e := range read[float32](t, x, v) {
+		for _, e := range testdevice.Read[float32](t, x, v) {
 			if math.Abs(float64(e)-1) > 1.3e-6 {
 				t.Errorf("the %s is %v, want 1", what, e)
 			}
@@ -345,7 +346,7 @@ func testGatherStats(t *testing.T, x *tenon.Exec) {
 	m, s = x.BatchNormGatherStats(x.Cat([]*tenon.Tensor{m1, m2}, 0), x.Cat([]*tenon.Tensor{s1, s2}, 0), tenon.From(x, []int64{16, n - 16}, 2), rm, rv, 0.1, eps)
 	wholeMean, wholeStd := stats(batch)
 	for what, v := range map[string][2]*tenon.Tensor{"mean": {m, x.Select(wholeMean, 0, 0)}, "reciprocal deviation": {s, x.Select(wholeStd, 0, 0)}, "running mean": {rm, wm}, "running variance": {rv, wv}} {
-		got, want := read[float32](t, x, v[0]), read[float32](t, x, v[1])
+		got, want := testdevice.Read[float32](t, x, v[0]), testdevice.Read[float32](t, x, v[1])
 		for i := range want {
 			if math.Abs(float64(got[i]-want[i])) > 2e-6 {
 				t.Errorf("%s: channel %d has %v, want %v", what, i, got[i], want[i])

@@ -262,8 +262,8 @@ type hostDecides struct {
 
 func (o *hostDecides) Params() iter.Seq[*nn.Param] { return slices.Values(o.ps) }
 
-// Under half-precision autocast the device's decision to leave a step out, and the host's after reading the flag, lead to the same losses, gradients and
-// parameters, with Unscale called and not.
+// Under half-precision autocast the device's decision to leave a step out, and the host's after reading the flag, lead to the same losses,
+// gradients and parameters, with Unscale called and not.
 func testScalingAutocast(t *testing.T, x *tenon.Exec) {
 	for _, m := range scaledMakers() {
 		for _, unscale := range []bool{false, true} {

@@ -14,6 +14,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/record"
 	"tenon.dev/internal/rt"
+	"tenon.dev/internal/testdevice"
 )
 
 // pinnedTests are the behaviours of page-locked memory and of its cache.
@@ -180,7 +181,7 @@ func testCachingPinned(t *testing.T, x *tenon.Exec) {
 	if b.DataPtr() == ptr {
 		t.Error("the memory was reused while a copy was to read it")
 	}
-	check(t, "the copy", read[float32](t, x, gpu)[0], 1)
+	check(t, "the copy", testdevice.Read[float32](t, x, gpu)[0], 1)
 	must(t, x.Synchronize())
 	c := pin()
 	check(t, "address after the copy", c.DataPtr(), ptr)
@@ -283,8 +284,8 @@ func testPinnedEmptyCache(t *testing.T, x *tenon.Exec) {
 // childVariable makes the test binary a child of testBackgroundThreads.
 const childVariable = "TENON_CONFORMANCE_CHILD"
 
-// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon looks at the events of freed memory when it is
-// asked for more, and has no thread for that: the setting is read, checked and otherwise without effect.
+// testBackgroundThreads runs itself in a child whose settings come from the environment. Tenon looks at the events of freed memory when it
+// is asked for more, and has no thread for that: the setting is read, checked and otherwise without effect.
 func testBackgroundThreads(t *testing.T, x *tenon.Exec) {
 	if os.Getenv(childVariable) != "" {
 		a := x.PinMemory(x.Host().Ones([]int{mib}, tenon.Float32))

@@ -23,8 +23,8 @@ var plotTests = []cudaTest{
 	{name: "CUDA-129_test_memory_plots_free_segment_stack", run: testPlotsSegmentStack},
 }
 
-// testMemoryProfile: Tenon has no profiler of operations. The live memory by Go stack is a pprof profile, and categories come with the snapshots
-// that PyTorch makes of its profiles, which are read, written and shown.
+// testMemoryProfile: Tenon has no profiler of operations. The live memory by Go stack is a pprof profile, and categories come with the
+// snapshots that PyTorch makes of its profiles, which are read, written and shown.
 func testMemoryProfile(t *testing.T, x *tenon.Exec) {
 	keepHistory(t, x, cuda.History{Enabled: "state", Context: "alloc"})
 	a := x.Rand([]int{128, 128}, tenon.Float32)

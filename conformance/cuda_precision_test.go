@@ -16,7 +16,8 @@ var precisionTests = []cudaTest{
 	{name: "CUDA-023_test_cudnn_allow_tf32_get_set", run: testConvTF32},
 }
 
-// exact and rounded bound the errors of products of float32 numbers from 1 to 2, over the product: of rounded sums, and of operands with 10 fraction bits.
+// exact and rounded bound the errors of products of float32 numbers from 1 to 2, over the product: of rounded sums, and of operands with 10
+// fraction bits.
 const exact, rounded = 1e-5, 1.0 / (1 << 9)
 
 // farthest returns by how much the product y differs from that in float64 at most, over that.
@@ -54,8 +55,8 @@ func testTF32(t *testing.T, x *tenon.Exec) {
 	wantPrecision(t, x, func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MatMul(a, b) }, a, b)
 }
 
-// testMatMulPrecision goes through PyTorch's words: with tf32 off, the highest, products are exact, and with it on, which stands for both others, they keep 10
-// fraction bits of the operands, more than the 7 that "medium" asks for.
+// testMatMulPrecision goes through PyTorch's words: with tf32 off, the highest, products are exact, and with it on, which stands for both
+// others, they keep 10 fraction bits of the operands, more than the 7 that "medium" asks for.
 func testMatMulPrecision(t *testing.T, x *tenon.Exec) {
 	check(t, "tf32 at first", x.TF32Enabled(), false)
 	n := sized(512, 64)
@@ -74,7 +75,8 @@ func testMatMulPrecision(t *testing.T, x *tenon.Exec) {
 	}
 }
 
-// testHalfSums multiplies ones of a half type, of which n together are more than it counts one by one: the product is n in float32, rounded once.
+// testHalfSums multiplies ones of a half type, of which n together are more than it counts one by one: the product is n in float32, rounded
+// once.
 func testHalfSums(t *testing.T, x *tenon.Exec, dt tenon.DType, n int, want float64) {
 	for _, rows := range []int{1, 16, sized(256, 40)} {
 		allAre(t, x, fmt.Sprintf("%d rows of sums of %d ones", rows, n), x.MatMul(x.Ones([]int{rows, n}, dt), x.Ones([]int{n, rows}, dt)), want)

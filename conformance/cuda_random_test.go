@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 )
 
 // randomTests are the behaviours of generators and of what draws from them.
@@ -70,7 +71,7 @@ func testMultinomial(t *testing.T, x *tenon.Exec) {
 		t.Errorf("without replacement a category of the probability %v was drawn", v)
 	}
 	seen := map[int64]bool{}
-	for _, c := range read[int64](t, x, few) {
+	for _, c := range testdevice.Read[int64](t, x, few) {
 		if seen[c] {
 			t.Errorf("without replacement category %d was drawn twice", c)
 		}
@@ -82,10 +83,10 @@ func testMultinomial(t *testing.T, x *tenon.Exec) {
 	must(t, err)
 	for range 2 {
 		g.SetSeed(3)
-		want := read[int64](t, x, x.Multinomial(p, 20, tenon.MultinomialOpt{}))
+		want := testdevice.Read[int64](t, x, x.Multinomial(p, 20, tenon.MultinomialOpt{}))
 		g.SetSeed(3)
 		must(t, x.Replay(graph))
-		check(t, "a replay draws the same", slices.Equal(read[int64](t, x, drawn), want), true)
+		check(t, "a replay draws the same", slices.Equal(testdevice.Read[int64](t, x, drawn), want), true)
 	}
 	must(t, graph.Close())
 

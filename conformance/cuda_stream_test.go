@@ -10,6 +10,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 )
 
 // streamTests are the behaviours of streams and events, and of backward passes whose forward calls were on several streams.
@@ -48,7 +49,7 @@ func testStreams(t *testing.T, x *tenon.Exec) {
 	check(t, "the default stream is busy", busy(t, first), true)
 	must(t, first.Synchronize())
 	check(t, "the default stream is busy after the wait", busy(t, first), false)
-	if got := read[uint8](t, x, b); !slices.Equal(got, []uint8{2, 3, 4, 5, 6}) {
+	if got := testdevice.Read[uint8](t, x, b); !slices.Equal(got, []uint8{2, 3, 4, 5, 6}) {
 		t.Errorf("the sum is %v", got)
 	}
 }
@@ -98,8 +99,8 @@ func testEvents(t *testing.T, x *tenon.Exec) {
 	wantError(t, err, "with timing")
 }
 
-// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so what is written for one runs on the processor too.
-// Streams are handed out again and compare with ==, as PyTorch's made of one id do.
+// testGenericStreamEvent: one type of streams and one of events serve every kind of device, so what is written for one runs on the
+// processor too. Streams are handed out again and compare with ==, as PyTorch's made of one id do.
 func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 	for _, x := range []*tenon.Exec{x, x.Host()} {
 		dev := x.Device()
@@ -189,7 +190,7 @@ func (m multiply) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*te
 // holds fails the test unless every element of a, read by x with no wait but x's own, is v.
 func holds(t *testing.T, x *tenon.Exec, what string, a *tenon.Tensor, v float32) {
 	t.Helper()
-	for _, got := range read[float32](t, x, a) {
+	for _, got := range testdevice.Read[float32](t, x, a) {
 		if got != v {
 			t.Errorf("%s: got %v, want %v", what, got, v)
 			return

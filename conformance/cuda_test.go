@@ -10,7 +10,6 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
-	"tenon.dev/dtype"
 	"tenon.dev/internal/core"
 	"tenon.dev/kernel"
 )
@@ -26,8 +25,8 @@ type cudaTest struct {
 	async bool
 }
 
-// TestCUDA holds the behaviours of memory, of streams, and of optimizers in graphs, that test_cuda.py pins, under their numbers. They run on a simulated device in virtual time, or with
-// -device cuda on a GPU.
+// TestCUDA holds the behaviours of memory, of streams, and of optimizers in graphs, that test_cuda.py pins, under their numbers. They run
+// on a simulated device in virtual time, or with -device cuda on a GPU.
 func TestCUDA(t *testing.T) {
 	var seen []string
 	for _, c := range cudaTests() {
@@ -141,14 +140,6 @@ func check[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-// read returns a tensor's elements.
-func read[T dtype.Element](t *testing.T, x *tenon.Exec, a *tenon.Tensor) []T {
-	t.Helper()
-	v, err := tenon.Read[T](x, a)
-	must(t, err)
-	return v
-}
-
 // allAre fails unless every element of a is v.
 func allAre(t *testing.T, x *tenon.Exec, what string, a *tenon.Tensor, v float64) {
 	t.Helper()
@@ -187,7 +178,8 @@ var spinner = kernel.Build("spin", func(k *kernel.Builder) {
 	k.Loop(func() { k.If(k.Clock().Sub(start).Ge(cycles), func() { k.Break() }) })
 })
 
-// spin keeps x's stream busy for d: on the simulator's virtual clock, which stands still until the host waits, so that "still busy" is certain.
+// spin keeps x's stream busy for d: on the simulator's virtual clock, which stands still until the host waits, so that "still busy" is
+// certain.
 func spin(x *tenon.Exec, d time.Duration) {
 	khz := (*core.Exec)(x).Device().Info().ClockKHz
 	x.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(int64(khz)*d.Milliseconds()))

@@ -12,6 +12,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/testdevice"
 )
 
 // traceTests are the behaviours of PyTorch's test_cuda_trace.py.
@@ -265,11 +266,11 @@ func testTraceMemcpySynchronization(t *testing.T, x *tenon.Exec) {
 	c.want(t, "work")
 	x.Nonzero(a)
 	c.want(t, "a count is read", call("stream sync", x.Device().DefaultStream().Handle()))
-	read[float32](t, x, a)
+	testdevice.Read[float32](t, x, a)
 	c.want(t, "elements are read", call("stream sync", x.Device().DefaultStream().Handle()))
 	s := newStream(t, x)
 	c.told()
-	read[float32](t, x.On(s).ManualStreams(), a)
+	testdevice.Read[float32](t, x.On(s).ManualStreams(), a)
 	c.want(t, "elements are read on another stream", call("stream sync", s.Handle()))
 }
 

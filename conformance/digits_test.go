@@ -11,6 +11,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/internal/benchrun"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 )
@@ -139,8 +140,8 @@ func TestDigitsLosses(t *testing.T) {
 	t.Logf("%d losses on %s: the first 20 within %.2g of PyTorch's, all within %.2g", len(run.Losses), x.Device().Name(), early, worst)
 }
 
-// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector. Each
-// run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
+// TestPeakMemory runs programs whose peak memory was recorded from PyTorch, on the simulator and without help of the garbage collector.
+// Each run may need at most 1.1 times what PyTorch's needed above what was allocated before it.
 func TestPeakMemory(t *testing.T) {
 	run, err := recorded.OpenDigitsRun("testdata/digits_run.safetensors")
 	if err != nil {
@@ -184,15 +185,7 @@ func TestPeakMemory(t *testing.T) {
 
 func openSimulator(t *testing.T) *tenon.Exec {
 	t.Helper()
-	x, err := tenon.Open(tenon.Sim(0))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	x := testdevice.Open(t, tenon.Sim(0))
 	x.Device().SetGarbageCollection(false)
 	return x
 }

@@ -7,8 +7,8 @@ import (
 	"tenon.dev"
 )
 
-// logitCase is a function of logits with infinities and NaNs, its result and, for a gradient of ones, their gradient, as PyTorch 2.11 had them on an
-// H200. T are targets, W weights, P probabilities, Red the reduction and S the label smoothing.
+// logitCase is a function of logits with infinities and NaNs, its result and, for a gradient of ones, their gradient, as PyTorch 2.11 had
+// them on an H200. T are targets, W weights, P probabilities, Red the reduction and S the label smoothing.
 type logitCase struct {
 	Name, Red    string
 	X, Out, Grad recordedBits

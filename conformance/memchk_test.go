@@ -25,7 +25,8 @@ type memchk struct {
 	dir string
 }
 
-// newMemchk makes the folder the working directory. The listing is what pytest prints for the tests, each with a script; a script "" is a test that passes.
+// newMemchk makes the folder the working directory. The listing is what pytest prints for the tests, each with a script; a script "" is a
+// test that passes.
 func newMemchk(t *testing.T, tests map[string]string) *memchk {
 	t.Helper()
 	if runtime.GOOS == "windows" {

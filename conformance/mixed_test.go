@@ -11,9 +11,9 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// mixedCase is one operation on operands of different types as PyTorch 2.11 did it on an H200. Kind says what the odd operand is: a tensor without
-// dimensions of the GPU (cuda0) or of the processor (cpu0), a tensor of integers with dimensions (full), a number (num); or that the result went to a
-// tensor of another type (into).
+// mixedCase is one operation on operands of different types as PyTorch 2.11 did it on an H200. Kind says what the odd operand is: a tensor
+// without dimensions of the GPU (cuda0) or of the processor (cpu0), a tensor of integers with dimensions (full), a number (num); or that
+// the result went to a tensor of another type (into).
 type mixedCase struct {
 	Op, Kind string
 	In       []recordedBits

@@ -14,6 +14,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/recorded"
+	"tenon.dev/internal/testdevice"
 )
 
 var (
@@ -29,16 +30,7 @@ func open(t *testing.T) *tenon.Exec {
 	if !ok {
 		t.Fatalf("-device is %q; it is cpu, sim or cuda", *deviceFlag)
 	}
-	x, err := tenon.Open(sel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return x
+	return testdevice.Open(t, sel)
 }
 
 // failures are the failed cases of one operation.
@@ -79,8 +71,8 @@ type opRunner struct {
 	// capture says that calls run as replays of graphs; captured and refused count those that did and could not.
 	capture           bool
 	captured, refused int
-	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager count the calls
-	// that were and were not.
+	// region says that every case runs three times in a region of its own, which puts calls off from the second time on; putOff and eager
+	// count the calls that were and were not.
 	region        bool
 	putOff, eager int
 	// after is called after every call; it may be nil.

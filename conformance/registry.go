@@ -1,6 +1,5 @@
-// Package conformance holds what Tenon's operations are measured by: PyTorch's recorded cases, and for each operation how a recorded call is
-// made through the public face.
-// It may not know anything that a user of the module could not: it calls tenon alone.
+// Package conformance holds what Tenon's operations are measured by: PyTorch's recorded cases, and for each operation how a recorded call
+// is made through the public face. It may not know anything that a user of the module could not: it calls tenon alone.
 package conformance
 
 import (
@@ -10,8 +9,8 @@ import (
 	"tenon.dev/internal/recorded"
 )
 
-// registry says how a case of an operation is called, by PyTorch's name of it. A function gets the case's arguments and returns a *tenon.Tensor,
-// a []*tenon.Tensor, or a number as recorded.Value has it.
+// registry says how a case of an operation is called, by PyTorch's name of it. A function gets the case's arguments and returns a
+// *tenon.Tensor, a []*tenon.Tensor, or a number as recorded.Value has it.
 var registry = map[string]func(x *tenon.Exec, a *args) any{}
 
 // offer puts an operation into the registry.

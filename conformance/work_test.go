@@ -363,8 +363,8 @@ func TestDeviceWorkSeesHostLoops(t *testing.T) {
 	}
 }
 
-// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves' gradients, and
-// with its outputs closed nothing is left.
+// TestClosing holds the closing law: an operation leaves its outputs and what the graph saved, a backward pass leaves the leaves'
+// gradients, and with its outputs closed nothing is left.
 func TestClosing(t *testing.T) {
 	x := open(t)
 	calls, graphs := 0, 0

@@ -394,8 +394,8 @@ func (b *Builder) Barrier() { b.add(&kir.Instr{Op: kir.OpBarrier}) }
 // Fence orders this thread's global accesses before its later ones, as other blocks see them.
 func (b *Builder) Fence() { b.add(&kir.Instr{Op: kir.OpFence}) }
 
-// Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of the numbers, at most two; a GPU
-// leaves them out. A GPU is lost to the process then; the simulated device and the processor go on.
+// Assert stops the kernel with msg and this line if cond (Bool) is false in any thread. Each %v in msg stands for the next of the numbers,
+// at most two; a GPU leaves them out. A GPU is lost to the process then; the simulated device and the processor go on.
 func (b *Builder) Assert(cond Value, msg string, numbers ...Value) {
 	b.add(&kir.Instr{Op: kir.OpAssert, Type: dtype.Bool, Args: ids(append([]Value{cond}, numbers...)...), Text: msg})
 }

@@ -29,8 +29,8 @@ func ExampleBuild() {
 	// Output: [12 14 16] <nil>
 }
 
-// product is c[rows,columns] = a[rows,inner] x b[inner,columns], a block for each 64 x 64 of c. On a GPU the tiles live in shared memory and
-// registers, Dot runs on the matrix units, and the loop loads two turns ahead.
+// product is c[rows,columns] = a[rows,inner] x b[inner,columns], a block for each 64 x 64 of c. On a GPU the tiles live in shared memory
+// and registers, Dot runs on the matrix units, and the loop loads two turns ahead.
 var product = kernel.Build("product", func(k *kernel.Builder) {
 	const size, depth = 64, 16
 	k.FixedThreads(128)
@@ -75,8 +75,8 @@ func ExampleBuilder_Tile() {
 	// Output: true <nil>
 }
 
-// mapped is the product of bfloat16 matrices whose tiles are loaded by tensor maps: an H200's copy engine fetches them, every other device runs the
-// functions.
+// mapped is the product of bfloat16 matrices whose tiles are loaded by tensor maps: an H200's copy engine fetches them, every other device
+// runs the functions.
 var mapped = kernel.Build("mapped", func(k *kernel.Builder) {
 	const size, depth = 64, 64
 	k.FixedThreads(128)

@@ -101,8 +101,8 @@ func either(k *kernel.Builder, a, b kernel.Buffer) kernel.Buffer {
 	return k.At(k.ThreadIdx(kernel.X).Eq(k.I32(0)).Select(a.Addr(), b.Addr()), dtype.Float32)
 }
 
-// TestWrites: a program knows which buffers it may write, whatever it does with their addresses, and refuses to write those that are declared
-// read-only.
+// TestWrites: a program knows which buffers it may write, whatever it does with their addresses, and refuses to write those that are
+// declared read-only.
 func TestWrites(t *testing.T) {
 	for _, c := range derived {
 		p, err := kernel.Build("k", func(k *kernel.Builder) {

@@ -32,13 +32,14 @@ const (
 )
 
 // Load fills the tile. At (row, col), Int32, f gives the buffer, the element's index (Int64) and whether it lies inside (Bool); outside
-// elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs once a group.
+// elements become 0. Groups of width elements along the axis promise consecutive aligned addresses and one answer to inside, and f runs
+// once a group.
 func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.load(&kir.Instr{}, g, width, f)
 }
 
-// TensorMap is a launch parameter that describes an array of matrices to a device's copy engine. The launch fills it in from a tensor, given with
-// tenon.Mapped, whose last dimension is along the lines, the one before across them, and a third among the matrices.
+// TensorMap is a launch parameter that describes an array of matrices to a device's copy engine. The launch fills it in from a tensor,
+// given with tenon.Mapped, whose last dimension is along the lines, the one before across them, and a third among the matrices.
 type TensorMap struct {
 	b *Builder
 	i int
@@ -49,17 +50,18 @@ func (b *Builder) TensorMap(name string) TensorMap {
 	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
 }
 
-// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, as that of exact products of float32 does: their lines are copied as they lie in memory. One of
-// the wrong kind is not wrong, but slower: the tile is then loaded as by Load.
+// PlainTensorMap is TensorMap for tiles that plain arithmetic reads, as that of exact products of float32 does: their lines are copied as
+// they lie in memory. One of the wrong kind is not wrong, but slower: the tile is then loaded as by Load.
 func (b *Builder) PlainTensorMap(name string) TensorMap {
 	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign, Plain: true})}
 }
 
-// LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the groups and
-// across them; what lies outside the array is 0. A device may copy the tile from there instead of running f, which must mean the same: the
-// simulator runs f and stops where it does not. GPUs of compute capability 9.0 copy in a Pipelined loop of three stages or more, all of whose loads have maps,
-// where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at least 64 rows and 16 columns), or, by plain
-// maps, where exact products of float32 do: the left tile along its rows and the right one along its columns.
+// LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the
+// groups and across them; what lies outside the array is 0. A device may copy the tile from there instead of running f, which must mean the
+// same: the simulator runs f and stops where it does not. GPUs of compute capability 9.0 copy in a Pipelined loop of three stages or more,
+// all of whose loads have maps, where the matrix units read the tiles from shared memory (blocks of 128 threads or more, products of at
+// least 64 rows and 16 columns), or, by plain maps, where exact products of float32 do: the left tile along its rows and the right one
+// along its columns.
 func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {
 	t.b.own()
 	if m.b != t.b {

@@ -8,33 +8,10 @@ import (
 	"testing"
 
 	"tenon.dev"
-	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 )
-
-func open(t *testing.T, s tenon.Selector) *tenon.Exec {
-	t.Helper()
-	x, err := tenon.Open(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := x.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return x
-}
-
-func read[T dtype.Element](t *testing.T, x *tenon.Exec, a *tenon.Tensor) []T {
-	t.Helper()
-	v, err := tenon.Read[T](x, a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
 
 func numbers(r *rand.Rand, n int) []float64 {
 	v := make([]float64, n)
@@ -54,7 +31,7 @@ func byRolls(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 // lie.
 func TestCross(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
-		x := open(t, sel)
+		x := testdevice.Open(t, sel)
 		r := rand.New(rand.NewPCG(1, 2))
 		for _, dt := range []tenon.DType{tenon.Float32, tenon.Float64, tenon.Float16, tenon.BFloat16, tenon.Int32, tenon.Uint8,
 			tenon.Complex64, tenon.Complex128} {
@@ -96,7 +73,7 @@ func TestCross(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	x := open(t, tenon.CPU())
+	x := testdevice.Open(t, tenon.CPU())
 	a, b := x.Ones([]int{2, 3}, tenon.Float32), x.Ones([]int{2, 2}, tenon.Float32)
 	closed := x.Ones([]int{3}, tenon.Float32)
 	closed.Close()
@@ -172,7 +149,7 @@ func TestRefusals(t *testing.T) {
 
 // TestDerivatives compares first and second derivatives with differences.
 func TestDerivatives(t *testing.T) {
-	x := open(t, tenon.CPU())
+	x := testdevice.Open(t, tenon.CPU())
 	r := rand.New(rand.NewPCG(3, 4))
 	for name, c := range map[string]struct {
 		shapes [][]int
@@ -209,7 +186,7 @@ func TestDerivatives(t *testing.T) {
 				}
 				var all []float64
 				for _, g := range g {
-					all = append(all, read[float64](t, x, g)...)
+					all = append(all, testdevice.Read[float64](t, x, g)...)
 				}
 				return g, all
 			}
@@ -230,7 +207,7 @@ func TestDerivatives(t *testing.T) {
 			const h = 1e-5
 			k := 0
 			for i, v := range at {
-				got := read[float64](t, x, second[i])
+				got := testdevice.Read[float64](t, x, second[i])
 				for j := range v {
 					ends := [2]float64{}
 					flows := [2]float64{}
@@ -239,7 +216,7 @@ func TestDerivatives(t *testing.T) {
 						moved[j] += d
 						keep := in[i]
 						in[i] = tenon.From(x, moved, c.shapes[i]...).SetRequiresGrad(true)
-						ends[e] = read[float64](t, x, value(in))[0]
+						ends[e] = testdevice.Read[float64](t, x, value(in))[0]
 						_, all := gradients()
 						for _, g := range all {
 							flows[e] += g
@@ -261,14 +238,14 @@ func TestDerivatives(t *testing.T) {
 
 // TestComplexCross compares the gradients of complex factors with those of the operations of which a cross product is made.
 func TestComplexCross(t *testing.T) {
-	x := open(t, tenon.CPU())
+	x := testdevice.Open(t, tenon.CPU())
 	z := []complex128{1 + 2i, -1i, 3, 2 - 1i, 1i, -2 + 1i}
 	grads := func(f func(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor) (all []complex128) {
 		a, b := tenon.From(x, z[:3]).SetRequiresGrad(true), tenon.From(x, z[3:]).SetRequiresGrad(true)
 		if err := x.Backward(f(x, a, b, 0), tenon.From(x, []complex128{1 - 1i, 2i, 3 + 1i}), tenon.BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
-		return append(read[complex128](t, x, a.Grad()), read[complex128](t, x, b.Grad())...)
+		return append(testdevice.Read[complex128](t, x, a.Grad()), testdevice.Read[complex128](t, x, b.Grad())...)
 	}
 	if got, want := grads(Cross), grads(byRolls); !slices.Equal(got, want) {
 		t.Errorf("gradients %v, want %v", got, want)
@@ -278,7 +255,7 @@ func TestComplexCross(t *testing.T) {
 // TestVecDot compares with the operations of which it is made, in every type, wherever the elements lie, with gradients.
 func TestVecDot(t *testing.T) {
 	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
-		x := open(t, sel)
+		x := testdevice.Open(t, sel)
 		r := rand.New(rand.NewPCG(7, 8))
 		for dt, near := range map[tenon.DType]float64{tenon.Float32: 1e-5, tenon.Float64: 1e-12, tenon.Float16: 2e-2, tenon.BFloat16: 0.2,
 			tenon.Complex64: 1e-5, tenon.Complex128: 1e-12} {
@@ -353,7 +330,7 @@ func (c *callsSeen) After(*core.Frame)         {}
 // TestRow holds that a row outside core is one: a tap sees one call of it, which prints, is inferred without a device and runs again; it is
 // captured, and autocast brings its operands to one type.
 func TestRow(t *testing.T) {
-	x := open(t, tenon.Sim(0))
+	x := testdevice.Open(t, tenon.Sim(0))
 	a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
 	seen := &callsSeen{}
 	core.SetTap((*core.Exec)(x), seen)
@@ -368,7 +345,7 @@ func TestRow(t *testing.T) {
 		t.Error("Infer gives", outs, err)
 	}
 	again := core.Again((*core.Exec)(x), seen.calls[0], []*core.Tensor{(*core.Tensor)(b), (*core.Tensor)(a)})
-	if got, turned := read[float32](t, x, y), read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{-3, 6, -3}) ||
+	if got, turned := testdevice.Read[float32](t, x, y), testdevice.Read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{-3, 6, -3}) ||
 		!slices.Equal(turned, []float32{3, -6, 3}) {
 		t.Error("it gives", got, "and again, turned around,", turned)
 	}
@@ -382,7 +359,7 @@ func TestRow(t *testing.T) {
 	if err := x.Replay(g); err != nil {
 		t.Fatal(err)
 	}
-	if got := read[float32](t, x, z); !slices.Equal(got, []float32{-5, 4, 0}) {
+	if got := testdevice.Read[float32](t, x, z); !slices.Equal(got, []float32{-5, 4, 0}) {
 		t.Error("a replay gives", got)
 	}
 	half := x.ToDType(b, tenon.Float16)

@@ -9,6 +9,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/testdevice"
 )
 
 // scaling is an attribute of a row outside core.
@@ -72,16 +73,16 @@ func copied(f *core.Frame) error {
 
 // TestDrawnOutside holds that a row outside core draws as core's own do: the same numbers, in graphs too.
 func TestDrawnOutside(t *testing.T) {
-	x := open(t, tenon.Sim(0))
+	x := testdevice.Open(t, tenon.Sim(0))
 	p := x.Full([]int{300}, 0.5, tenon.Float32)
 	gen := x.Device().Generator()
 	gen.SetSeed(5)
-	want := [][]float32{read[float32](t, x, x.Bernoulli(p)), read[float32](t, x, x.Bernoulli(p))}
+	want := [][]float32{testdevice.Read[float32](t, x, x.Bernoulli(p)), testdevice.Read[float32](t, x, x.Bernoulli(p))}
 	if slices.Equal(want[0], want[1]) {
 		t.Fatal("draws are alike")
 	}
 	gen.SetSeed(5)
-	if got := read[float32](t, x, call(x, rowDrawn, p)); !slices.Equal(got, want[0]) {
+	if got := testdevice.Read[float32](t, x, call(x, rowDrawn, p)); !slices.Equal(got, want[0]) {
 		t.Error("it draws other numbers")
 	}
 	var y *tenon.Tensor
@@ -95,7 +96,7 @@ func TestDrawnOutside(t *testing.T) {
 		if err := x.Replay(g); err != nil {
 			t.Fatal(err)
 		}
-		if got := read[float32](t, x, y); !slices.Equal(got, w) {
+		if got := testdevice.Read[float32](t, x, y); !slices.Equal(got, w) {
 			t.Error("a replay draws other numbers")
 		}
 	}
@@ -103,9 +104,9 @@ func TestDrawnOutside(t *testing.T) {
 
 // TestWaitingOutside holds that a row that waits is refused in a capture, which then fails, and runs outside of it.
 func TestWaitingOutside(t *testing.T) {
-	x := open(t, tenon.Sim(0))
+	x := testdevice.Open(t, tenon.Sim(0))
 	a := tenon.From(x, []float32{1, 2})
-	if got := read[float32](t, x, call(x, rowWaiting, a)); !slices.Equal(got, []float32{1, 2}) {
+	if got := testdevice.Read[float32](t, x, call(x, rowWaiting, a)); !slices.Equal(got, []float32{1, 2}) {
 		t.Error("it gives", got)
 	}
 	_, err := x.Capture(func(x *tenon.Exec) { call(x, rowWaiting, a) }, tenon.CaptureOpt{})
@@ -134,10 +135,10 @@ func TestSaidOutside(t *testing.T) {
 	}
 }
 
-// TestOptionsOutside holds that an attribute of a type of its own decides the call: equal ones are one call, which prints, is differentiated,
-// and runs again.
+// TestOptionsOutside holds that an attribute of a type of its own decides the call: equal ones are one call, which prints, is
+// differentiated, and runs again.
 func TestOptionsOutside(t *testing.T) {
-	x := open(t, tenon.Sim(0))
+	x := testdevice.Open(t, tenon.Sim(0))
 	seen := &callsSeen{}
 	core.SetTap((*core.Exec)(x), seen)
 	a := tenon.From(x, []float32{1, 2}).SetRequiresGrad(true)
@@ -154,18 +155,18 @@ func TestOptionsOutside(t *testing.T) {
 	if text := c[0].String(); !strings.HasSuffix(text, " s0=0.5 linalg.scaling{by:3 twice:true}") {
 		t.Error("it prints as", text)
 	}
-	if got := read[float32](t, x, y); !slices.Equal(got, []float32{4, 8}) {
+	if got := testdevice.Read[float32](t, x, y); !slices.Equal(got, []float32{4, 8}) {
 		t.Error("it gives", got)
 	}
 	again := core.Again((*core.Exec)(x), c[2], []*core.Tensor{(*core.Tensor)(a)})
-	if got := read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{2.5, 5}) {
+	if got := testdevice.Read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{2.5, 5}) {
 		t.Error("again it gives", got)
 	}
 	g, err := x.Grad([]*tenon.Tensor{x.Sum(y, nil, tenon.SumOpt{})}, []*tenon.Tensor{a}, nil, tenon.BackwardOpt{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := read[float32](t, x, g[0]); !slices.Equal(got, []float32{4, 4}) {
+	if got := testdevice.Read[float32](t, x, g[0]); !slices.Equal(got, []float32{4, 4}) {
 		t.Error("its derivative is", got)
 	}
 }

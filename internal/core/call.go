@@ -246,7 +246,7 @@ func printParam(p param) string {
 // Infer returns what the outputs of c are, or the error with which it would be refused. It opens no device and takes none of its memory.
 func (c Call) Infer() (outs []Spec, err error) {
 	err = Try(func() {
-		x := &Exec{s: &session{}}
+		x := &Exec{s: &session{gate: gate{door: &door{}}}}
 		f := x.s.enter(x, c.row)
 		f.restore(&c, describedBy(c.Operands()))
 		c.row.infer(f)

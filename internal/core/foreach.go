@@ -8,8 +8,9 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// The steps of optimizers and the scaling of gradients, for package optim. They change lists of tensors in place, in one launch for every 32 tensors, and
-// record nothing. All numbers that change from step to step lie in device memory: a step does not wait for the device, and can be captured.
+// The steps of optimizers and the scaling of gradients, for package optim. They change lists of tensors in place, in one launch for every
+// 32 tensors, and record nothing. All numbers that change from step to step lie in device memory: a step does not wait for the device, and
+// can be captured.
 
 // StepOp is the step of one kind of optimizer.
 type StepOp = kernels.StepOp
@@ -25,8 +26,8 @@ var (
 	RMSpropMomentum, RMSpropCenteredMomentum = kernels.RMSpropMomentum, kernels.RMSpropCenteredMomentum
 )
 
-// StepRow is how many float64 an optimizer's row has for each parameter: what it remembers, of which the first is the number of steps taken, and behind
-// that the scalars of the step under way.
+// StepRow is how many float64 an optimizer's row has for each parameter: what it remembers, of which the first is the number of steps
+// taken, and behind that the scalars of the step under way.
 const StepRow = kernels.RowLen
 
 var rowForeach, rowAdvance, rowUpdateScale *row
@@ -37,8 +38,8 @@ func init() {
 	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale, alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
 }
 
-// foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op that raises one, the
-// flag.
+// foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op
+// that raises one, the flag.
 type foreach struct {
 	op    *kernels.PointOp
 	lists int
@@ -152,7 +153,8 @@ type Step struct {
 	// Rows [parameters, StepRow] float64 are the rows of all parameters, zeros before the first step, and Which names those of this step's.
 	Rows  *Tensor
 	Which []int32
-	// LR, a float of one element, stands for the first of the numbers; the step is skipped if Found, a float32 of one element, is not 0. Either may be nil.
+	// LR, a float of one element, stands for the first of the numbers; the step is skipped if Found, a float32 of one element, is not 0.
+	// Either may be nil.
 	LR, Found *Tensor
 	// Lists are parameters, gradients and state: tensors at one place have one shape, those of one list one type.
 	Lists [][]*Tensor

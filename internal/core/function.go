@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run under the
-// autocast of the call's Exec, and Forward gets its inputs as they are.
+// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
+// Both run under the autocast of the call's Exec, and Forward gets its inputs as they are.
 type Function interface {
 	// Forward computes the outputs. What Backward needs it saves in c.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
@@ -19,8 +19,8 @@ type Function interface {
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
-// CastsInputs is a Function that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs, and Forward and
-// Backward run without autocast. Without autocast it is as any other. A zero type converts nothing.
+// CastsInputs is a Function that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs,
+// and Forward and Backward run without autocast. Without autocast it is as any other. A zero type converts nothing.
 type CastsInputs interface {
 	Function
 	CastInputs() dtype.DType

@@ -7,19 +7,19 @@ import (
 	"sync/atomic"
 )
 
-// A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the launch.
-// What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the device: one
-// that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
+// A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the
+// launch. What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the
+// device: one that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
 
 // door is the part of a gate that others look at. They may outlive the session.
 type door struct {
 	// in has the bits below and, above them, how often somebody has left or rested.
 	in uint64
-	// number is the session's, from 1 on.
-	number uint32
 	// left says that somebody waits for whoever is inside.
 	left atomic.Bool
-	_    [40]byte // or others' doors would share the line of memory
+	// number is the session's, 0 for none.
+	number uint16
+	_      [48]byte // or others' doors would share the line of memory
 }
 
 // The bits of door.in: a goroutine is inside; it waits for the device, and what it checked before it checks again; the session is torn, and
@@ -34,22 +34,30 @@ const (
 // inside reports whether a goroutine may be in the middle of an operation.
 func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
 
-// doors are those of all sessions: a list that is never changed, but replaced.
+// doors are those of all sessions, by number from 1 on: a list that is never changed, but replaced. A number is given again once its session
+// is gone. What finds none stands behind those that have one.
 var doors struct {
 	sync.Mutex
-	all  atomic.Pointer[[]*door]
-	last uint32
+	all atomic.Pointer[[]*door]
 }
+
+const mostNumbers = 1<<16 - 1
 
 func init() { doors.all.Store(new([]*door)) }
 
 // newDoor returns the door of s, which is forgotten with s.
 func newDoor(s *session) *door {
+	d := &door{}
 	doors.Lock()
 	defer doors.Unlock()
-	doors.last++
-	d := &door{number: doors.last}
-	all := append(slices.Clip(*doors.all.Load()), d)
+	all := slices.Clone(*doors.all.Load())
+	i := slices.Index(all, nil)
+	if i < 0 {
+		i, all = len(all), append(all, nil)
+	}
+	if all[i] = d; i < mostNumbers {
+		d.number = uint16(i + 1)
+	}
 	doors.all.Store(&all)
 	runtime.AddCleanup(s, forgetDoor, d)
 	return d
@@ -58,7 +66,8 @@ func newDoor(s *session) *door {
 func forgetDoor(d *door) {
 	doors.Lock()
 	defer doors.Unlock()
-	all := slices.DeleteFunc(slices.Clone(*doors.all.Load()), func(o *door) bool { return o == d })
+	all := slices.Clone(*doors.all.Load())
+	all[slices.Index(all, d)] = nil
 	doors.all.Store(&all)
 }
 
@@ -83,18 +92,25 @@ var closings struct {
 	list []closing
 }
 
-// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it: whoever is inside
-// of the session that made it or, once another one has used it, of any.
+// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it: in the session
+// of its number or, where others have used it, in any.
 func (t *Tensor) postponed() bool {
 	var visits []visit
-	owner := t.closed.owner()
-	for _, d := range *doors.all.Load() {
-		if owner != 0 && d.number != owner {
-			continue
+	look := func(d *door) {
+		if d == nil {
+			return
 		}
 		if v := atomic.LoadUint64(&d.in); inside(v) {
 			visits = append(visits, visit{d, v})
 		}
+	}
+	switch all := *doors.all.Load(); {
+	case t.maker == 0 || t.closed.elsewhere():
+		for _, d := range all {
+			look(d)
+		}
+	case int(t.maker) <= len(all):
+		look(all[t.maker-1])
 	}
 	if visits == nil {
 		return false
@@ -156,46 +172,26 @@ func (g *gate) resume() {
 	}
 }
 
-// lifetime is the state of a handle: whether it is closed, whether sessions other than the one that made it have used it and, above, the number of
-// that session, if it is known.
-type lifetime struct{ bits uint32 }
+// lifetime is the state of a handle: whether it is closed, and whether sessions of other numbers than its maker's have used it.
+type lifetime struct{ bits atomic.Uint32 }
 
 const (
 	isClosed = 1 << iota
 	usedElsewhere
-	owners
 )
 
-// made notes the session that has made the handle, which nobody else knows yet.
-func (l *lifetime) made(s *session) {
-	if d := s.gate.door; d != nil {
-		l.bits = d.number * owners
-	}
-}
-
-// owner returns the number of the only session that has used the handle, or 0.
-func (l *lifetime) owner() uint32 {
-	v := atomic.LoadUint32(&l.bits)
-	if v&usedElsewhere != 0 {
-		return 0
-	}
-	return v / owners
-}
-
 // Load reports whether the handle is closed.
-func (l *lifetime) Load() bool { return atomic.LoadUint32(&l.bits)&isClosed != 0 }
+func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
 
 // end closes the handle, and reports whether it was closed before.
-func (l *lifetime) end() bool { return atomic.OrUint32(&l.bits, isClosed)&isClosed != 0 }
+func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
 
-// elsewhere reports whether another session than the one that made the handle has used it.
-func (l *lifetime) elsewhere() bool { return atomic.LoadUint32(&l.bits)&usedElsewhere != 0 }
+// elsewhere reports whether sessions of other numbers have used the handle.
+func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
 
-// useElsewhere notes that the session uses t, if another one has made it: its Close then waits for this session too. It comes before the
-// question whether t is closed.
-func (s *session) useElsewhere(t *Tensor) {
-	v := atomic.LoadUint32(&t.closed.bits)
-	if v >= owners && v&usedElsewhere == 0 && s.gate.door != nil && v/owners != s.gate.door.number {
-		atomic.OrUint32(&t.closed.bits, usedElsewhere)
+// usedBy notes that s uses t, before it looks whether t is closed: so whoever closes t knows of s, or s finds it closed.
+func (t *Tensor) usedBy(s *session) {
+	if n := s.gate.number; (n != t.maker || n == 0) && !t.closed.elsewhere() {
+		t.closed.bits.Or(usedElsewhere)
 	}
 }

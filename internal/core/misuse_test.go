@@ -29,6 +29,8 @@ func TestMisuse(t *testing.T) {
 			{"overflow of an int", func() error { return Try(func() { x.Empty([]int{1 << 62, 2}, dtype.Uint8) }) }, "Empty", "more elements than can be counted"},
 			{"overflow of bytes", func() error { return Try(func() { x.Empty([]int{1 << 61}, dtype.Float32) }) }, "Empty", "more bytes than"},
 			{"view", func() error { return Try(func() { x.Expand(wide, 1<<40, 1<<40) }) }, "Expand", "more elements than can be counted"},
+			{"a size to be found out", func() error { return Try(func() { From(x, []float32{1, 2}, -1) }) }, "FromBytes",
+				"the shape [-1] has a negative dimension; give every size, since only View and Reshape find one out"},
 			{"item", func() error { _, err := x.Item(a); return err }, "Item", "a tensor with 2 elements cannot be converted to a scalar"},
 			{"read", func() error { _, err := Read[int64](x, a); return err }, "Read", "the tensor has type float32 and cannot be read as int64; convert it with ToDType"},
 		} {

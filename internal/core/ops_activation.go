@@ -19,24 +19,35 @@ var (
 )
 
 func init() {
-	rowSigmoid = define(row{Name: "Sigmoid", Torch: "sigmoid", point: kernels.Sigmoid, rule: floating, saves: out0, back: viaResult(&rowSigmoidBackward)})
+	rowSigmoid = define(row{Name: "Sigmoid", Torch: "sigmoid", point: kernels.Sigmoid, rule: floating, saves: out0,
+		back: viaResult(&rowSigmoidBackward)})
 	rowTanh = define(row{Name: "Tanh", Torch: "tanh", point: kernels.Tanh, rule: floating, saves: out0, back: viaResult(&rowTanhBackward)})
-	rowReLU = define(row{Name: "ReLU", Torch: "relu", point: kernels.ReLU, rule: rounded, saves: out0, back: viaResult(&rowThresholdBackward)})
+	rowReLU = define(row{Name: "ReLU", Torch: "relu", point: kernels.ReLU, rule: rounded, saves: out0,
+		back: viaResult(&rowThresholdBackward)})
 	rowGELU = define(row{Name: "GELU", Torch: "gelu", point: kernels.GELU, rule: realFloat, saves: in0, back: viaInput(&rowGELUBackward)})
-	rowGELUTanh = define(row{Name: "GELUTanh", Torch: "gelu", point: kernels.GELUTanh, rule: realFloat, saves: in0, back: viaInput(&rowGELUTanhBackward)})
+	rowGELUTanh = define(row{Name: "GELUTanh", Torch: "gelu", point: kernels.GELUTanh, rule: realFloat, saves: in0,
+		back: viaInput(&rowGELUTanhBackward)})
 	rowSiLU = define(row{Name: "SiLU", Torch: "silu", point: kernels.SiLU, rule: divided, saves: in0, back: backSiLU})
-	rowLeakyReLU = define(row{Name: "LeakyReLU", takes: "t; slope", Torch: "leaky_relu", point: kernels.LeakyReLU, rule: realFloat, saves: in0, back: viaInput(&rowLeakyReLUBackward)})
-	rowELU = define(row{Name: "ELU", takes: "t; alpha scale inputScale", Torch: "elu", point: kernels.ELU, rule: realFloat, saves: in0, back: viaInput(&rowELUBackward)})
-	rowHardtanh = define(row{Name: "Hardtanh", takes: "t lo# hi#", Torch: "hardtanh", point: kernels.Clamp, infer: inferHardtanh, saves: in0, back: backHardtanh})
-	rowSoftplus = define(row{Name: "Softplus", takes: "t; beta threshold", Torch: "softplus", point: kernels.Softplus, rule: realFloat, cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
-	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0, back: viaInput(&rowLogSigmoidBackward)})
-	rowPReLU = define(row{Name: "PReLU", takes: "t slopes", Torch: "prelu", point: kernels.PReLU, rule: realFloat, saves: in0 | in1, back: backPReLU})
+	rowLeakyReLU = define(row{Name: "LeakyReLU", takes: "t; slope", Torch: "leaky_relu", point: kernels.LeakyReLU, rule: realFloat,
+		saves: in0, back: viaInput(&rowLeakyReLUBackward)})
+	rowELU = define(row{Name: "ELU", takes: "t; alpha scale inputScale", Torch: "elu", point: kernels.ELU, rule: realFloat, saves: in0,
+		back: viaInput(&rowELUBackward)})
+	rowHardtanh = define(row{Name: "Hardtanh", takes: "t lo# hi#", Torch: "hardtanh", point: kernels.Clamp, infer: inferHardtanh,
+		saves: in0, back: backHardtanh})
+	rowSoftplus = define(row{Name: "Softplus", takes: "t; beta threshold", Torch: "softplus", point: kernels.Softplus, rule: realFloat,
+		cast: castFloat32, saves: in0, back: viaInput(&rowSoftplusBackward)})
+	rowLogSigmoid = define(row{Name: "LogSigmoid", Torch: "logsigmoid", point: kernels.LogSigmoid, rule: realFloat, saves: in0,
+		back: viaInput(&rowLogSigmoidBackward)})
+	rowPReLU = define(row{Name: "PReLU", takes: "t slopes", Torch: "prelu", point: kernels.PReLU, rule: realFloat, saves: in0 | in1,
+		back: backPReLU})
 }
 
 func init() {
 	rowPReLUBackward = define(row{Name: "PReLUBackward", takes: "g t slopes", point: kernels.PReLUBackward, rule: realFloat})
-	// rowPReLUSlope is the gradient of the slopes: inputs gradient and input; dims are the slopes' shape, in as many dimensions, or of one element.
-	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", takes: "g t;; shape*", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
+	// rowPReLUSlope is the gradient of the slopes: inputs gradient and input; dims are the slopes' shape, in as many dimensions, or of one
+	// element.
+	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", takes: "g t;; shape*",
+		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
 }
 
 func runPReLUSlope(f *frame) error {
@@ -60,14 +71,22 @@ func init() {
 		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.RSubS(x.MulS(x.conjugate(y), 2), 1) })})
 	rowTanhBackward = define(row{Name: "TanhBackward", takes: "g y", point: kernels.TanhBackward, rule: same, saves: in0 | in1, back: again(&rowTanhBackward,
 		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.MulS(x.conjugate(y), -2) })})
-	rowThresholdBackward = define(row{Name: "ThresholdBackward", takes: "g y; threshold", point: kernels.ThresholdBackward, rule: realFloat, saves: in1, back: again(&rowThresholdBackward, nil)})
-	rowLeakyReLUBackward = define(row{Name: "LeakyReLUBackward", takes: "g t; slope", point: kernels.LeakyReLUBackward, rule: realFloat, saves: in1, back: again(&rowLeakyReLUBackward, nil)})
-	rowHardtanhBackward = define(row{Name: "HardtanhBackward", takes: "g t; lo hi", point: kernels.HardtanhBackward, rule: realFloat, saves: in1, back: again(&rowHardtanhBackward, nil)})
-	rowGELUBackward = define(row{Name: "GELUBackward", takes: "g t", point: kernels.GELUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowGELUBackward, slopeGELU)})
-	rowGELUTanhBackward = define(row{Name: "GELUTanhBackward", takes: "g t", point: kernels.GELUTanhBackward, rule: realFloat, saves: in0 | in1, back: again(&rowGELUTanhBackward, slopeGELUTanh)})
-	rowSiLUBackward = define(row{Name: "SiLUBackward", takes: "g t", point: kernels.SiLUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowSiLUBackward, slopeSiLU)})
-	rowELUBackward = define(row{Name: "ELUBackward", takes: "g t; alpha scale inputScale", point: kernels.ELUBackward, rule: realFloat, saves: in0 | in1, back: again(&rowELUBackward, slopeELU)})
-	rowSoftplusBackward = define(row{Name: "SoftplusBackward", takes: "g t; beta threshold", point: kernels.SoftplusBackward, rule: realFloat, saves: in0 | in1, back: again(&rowSoftplusBackward, slopeSoftplus)})
+	rowThresholdBackward = define(row{Name: "ThresholdBackward", takes: "g y; threshold", point: kernels.ThresholdBackward, rule: realFloat,
+		saves: in1, back: again(&rowThresholdBackward, nil)})
+	rowLeakyReLUBackward = define(row{Name: "LeakyReLUBackward", takes: "g t; slope", point: kernels.LeakyReLUBackward, rule: realFloat,
+		saves: in1, back: again(&rowLeakyReLUBackward, nil)})
+	rowHardtanhBackward = define(row{Name: "HardtanhBackward", takes: "g t; lo hi", point: kernels.HardtanhBackward, rule: realFloat,
+		saves: in1, back: again(&rowHardtanhBackward, nil)})
+	rowGELUBackward = define(row{Name: "GELUBackward", takes: "g t", point: kernels.GELUBackward, rule: realFloat, saves: in0 | in1,
+		back: again(&rowGELUBackward, slopeGELU)})
+	rowGELUTanhBackward = define(row{Name: "GELUTanhBackward", takes: "g t", point: kernels.GELUTanhBackward, rule: realFloat,
+		saves: in0 | in1, back: again(&rowGELUTanhBackward, slopeGELUTanh)})
+	rowSiLUBackward = define(row{Name: "SiLUBackward", takes: "g t", point: kernels.SiLUBackward, rule: realFloat, saves: in0 | in1,
+		back: again(&rowSiLUBackward, slopeSiLU)})
+	rowELUBackward = define(row{Name: "ELUBackward", takes: "g t; alpha scale inputScale", point: kernels.ELUBackward, rule: realFloat,
+		saves: in0 | in1, back: again(&rowELUBackward, slopeELU)})
+	rowSoftplusBackward = define(row{Name: "SoftplusBackward", takes: "g t; beta threshold", point: kernels.SoftplusBackward,
+		rule: realFloat, saves: in0 | in1, back: again(&rowSoftplusBackward, slopeSoftplus)})
 	rowLogSigmoidBackward = define(row{Name: "LogSigmoidBackward", takes: "g t", point: kernels.LogSigmoidBackward, rule: realFloat, saves: in0 | in1, back: again(&rowLogSigmoidBackward,
 		func(x *Exec, _ *node, z *Tensor) *Tensor {
 			s := x.Sigmoid(z)
@@ -213,8 +232,8 @@ func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
 	return x.scalarsOp(rowELU, t, alpha, 1, 1).call1()
 }
 
-// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors and
-// signed integers.
+// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors
+// and signed integers.
 func (x *Exec) Hardtanh(t *Tensor, lo, hi float64) *Tensor {
 	f := x.op(rowHardtanh, t)
 	f.setHole(1, lo)

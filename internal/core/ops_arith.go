@@ -37,7 +37,8 @@ func (f *frame) call1Into(dst *Tensor) {
 	f.x.s.leave(f)
 }
 
-// setHole makes input i the scalar v. An integral v counts as an integer for the result's type, so that it does not turn integers into floats.
+// setHole makes input i the scalar v. An integral v counts as an integer for the result's type, so that it does not turn integers into
+// floats.
 func (f *frame) setHole(i int, v float64) {
 	f.ins = max(f.ins, i+1)
 	f.in[i] = nil
@@ -51,10 +52,14 @@ func (f *frame) setHole(i int, v float64) {
 var rowAdd, rowSub, rowMul, rowDiv, rowNeg *row
 
 func init() {
-	rowAdd = define(row{Name: "Add", takes: "a b#", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add, rule: same, back: backAdd})
-	rowSub = define(row{Name: "Sub", takes: "a# b#", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub, rule: differenceRule, back: backSub})
-	rowMul = define(row{Name: "Mul", takes: "a b#", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul, rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
-	rowDiv = define(row{Name: "Div", takes: "a# b#", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating, back: backDiv, saves: in0 | in1, cross: in0})
+	rowAdd = define(row{Name: "Add", takes: "a b#", Torch: "add", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Add,
+		rule: same, back: backAdd})
+	rowSub = define(row{Name: "Sub", takes: "a# b#", Torch: "sub", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Sub,
+		rule: differenceRule, back: backSub})
+	rowMul = define(row{Name: "Mul", takes: "a b#", Torch: "mul", wideNumbers: in0 | in1, wideHosts: in0 | in1, point: kernels.Mul,
+		rule: same, back: backMul, saves: in0 | in1, cross: in0 | in1})
+	rowDiv = define(row{Name: "Div", takes: "a# b#", Torch: "div", wideNumbers: in1, wideHosts: in1, point: kernels.Div, rule: floating,
+		back: backDiv, saves: in0 | in1, cross: in0})
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 

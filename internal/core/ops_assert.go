@@ -9,7 +9,8 @@ import (
 var rowAssert *row
 
 func init() {
-	rowAssert = define(row{Name: "AssertAsync", takes: "t;; claim ->", Torch: "_assert_async", infer: func(*frame) {}, run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
+	rowAssert = define(row{Name: "AssertAsync", takes: "t;; claim ->", Torch: "_assert_async", infer: func(*frame) {},
+		run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
 }
 
 // AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing. On a

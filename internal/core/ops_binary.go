@@ -11,10 +11,14 @@ import (
 var rowAddScaled, rowDivTrunc, rowFloorDivide, rowPow, rowRemainder, rowFMod, rowAtan2, rowHypot, rowLogAddExp, rowLogAddExp2 *row
 
 func init() {
-	rowAddScaled = define(row{Name: "AddScaled", takes: "a b; alpha", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled, rule: scaledRule, back: backAddScaled})
-	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded, back: flatPair})
-	rowFloorDivide = define(row{Name: "FloorDivide", takes: "a b#", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1, point: kernels.DivFloor, rule: rounded, back: flatPair})
-	rowPow = define(row{Name: "Pow", takes: "base exponent#!", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule, cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
+	rowAddScaled = define(row{Name: "AddScaled", takes: "a b; alpha", Torch: "add", wideHosts: in0 | in1, point: kernels.AddScaled,
+		rule: scaledRule, back: backAddScaled})
+	rowDivTrunc = define(row{Name: "DivTrunc", Torch: "div", wideHosts: in1, point: kernels.DivTrunc, run: runDivTrunc, rule: rounded,
+		back: flatPair})
+	rowFloorDivide = define(row{Name: "FloorDivide", takes: "a b#", Torch: "floor_divide", wideNumbers: in1, wideHosts: in1,
+		point: kernels.DivFloor, rule: rounded, back: flatPair})
+	rowPow = define(row{Name: "Pow", takes: "base exponent#!", Torch: "pow", point: kernels.Pow, run: runPow, rule: powerRule,
+		cast: castFloat32, saves: in0 | in1 | out0, back: backPow})
 	rowRemainder = define(row{Name: "Remainder", takes: "a b#", Torch: "remainder", point: kernels.Remainder, rule: rounded, saves: in0 | in1, back: func(b *back) {
 		b.set(0, b.grad(0))
 		if b.need(1) {
@@ -27,7 +31,8 @@ func init() {
 			b.set(1, b.x.Neg(b.x.Mul(b.grad(0), b.x.DivTrunc(b.term(0), b.in(1)))))
 		}
 	}})
-	rowAtan2 = define(row{Name: "Atan2", Torch: "atan2", point: kernels.Atan2, rule: realFloating, cast: castWidest, saves: in0 | in1, back: backAtan2})
+	rowAtan2 = define(row{Name: "Atan2", Torch: "atan2", point: kernels.Atan2, rule: realFloating, cast: castWidest, saves: in0 | in1,
+		back: backAtan2})
 	rowHypot = define(row{Name: "Hypot", Torch: "hypot", point: kernels.Hypot, rule: realFloat, saves: in0 | in1 | out0, back: func(b *back) {
 		for i := range 2 {
 			if b.need(i) {
@@ -231,8 +236,8 @@ func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
 // Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
 func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 
-// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of the products, roots
-// and quotients that they are.
+// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
+// the products, roots and quotients that they are.
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
 	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) && !math.IsInf(v, 0) {

@@ -14,10 +14,10 @@ type BinCountOpt struct {
 	MinLength int
 }
 
-// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest number and one more, or
-// opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those elements of t that are i, in an order that
-// depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It has no derivative. The length depends on t, so that the call waits
-// for it and cannot be captured.
+// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest
+// number and one more, or opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those
+// elements of t that are i, in an order that depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It
+// has no derivative. The length depends on t, so that the call waits for it and cannot be captured.
 func (x *Exec) BinCount(t, weight *Tensor, opt BinCountOpt) *Tensor {
 	const op = "BinCount"
 	switch {

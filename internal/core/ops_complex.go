@@ -11,8 +11,10 @@ var rowPart, rowFromPart, rowConj *row
 
 func init() {
 	rowPart = define(row{Name: "Part", takes: "t;; part", flags: flagView, infer: inferPart})
-	rowFromPart = define(row{Name: "FromPart", takes: "t;; part", infer: func(f *frame) { f.newOut(0, f.in[0].dt.Complex(), f.in[0].shape, nil) }, run: runFromPart})
-	rowConj = define(row{Name: "Conj", Torch: "conj", point: kernels.Conj, rule: same, back: func(b *back) { b.set(0, b.x.conjugate(b.grad(0))) }})
+	rowFromPart = define(row{Name: "FromPart", takes: "t;; part",
+		infer: func(f *frame) { f.newOut(0, f.in[0].dt.Complex(), f.in[0].shape, nil) }, run: runFromPart})
+	rowConj = define(row{Name: "Conj", Torch: "conj", point: kernels.Conj, rule: same,
+		back: func(b *back) { b.set(0, b.x.conjugate(b.grad(0))) }})
 }
 
 func init() {

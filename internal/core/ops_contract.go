@@ -24,8 +24,8 @@ func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
 	})
 }
 
-// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not read. Of
-// bools + is or and * is and.
+// AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
+// read. Of bools + is or and * is and.
 func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
@@ -80,8 +80,8 @@ func (x *Exec) wantOuter(in, a, b *Tensor) {
 	x.wantBroadcast("AddR", in, a.shape[0], b.shape[0])
 }
 
-// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With beta 0, in is not
-// read.
+// AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
+// beta 0, in is not read.
 func (x *Exec) AddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantBatches(in, a, b)
 	return x.composite("AddBMM", func(x *Exec) *Tensor {
@@ -122,7 +122,8 @@ func (x *Exec) wantBatches(in, a, b *Tensor) {
 	x.wantBroadcast("AddBMM", in, a.shape[1], b.shape[2])
 }
 
-// abreast returns the matrices of a [B, M, K] side by side and those of b [B, K, N] one below the other, the product of which is the sum of their products.
+// abreast returns the matrices of a [B, M, K] side by side and those of b [B, K, N] one below the other, the product of which is the sum of
+// their products.
 func (x *Exec) abreast(a, b *Tensor) (l, r *Tensor) {
 	n, m, k := a.shape[0], a.shape[1], a.shape[2]
 	return x.Reshape(x.Transpose(a, 0, 1), m, n*k), x.Reshape(b, n*k, b.shape[2])
@@ -138,8 +139,8 @@ func (x *Exec) VDot(a, b *Tensor) *Tensor {
 	})
 }
 
-// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b, of equal sizes or
-// of size 1. The result has a's other dimensions and then b's.
+// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b,
+// of equal sizes or of size 1. The result has a's other dimensions and then b's.
 func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 	both := []*Tensor{a, b}
 	if len(dimsA) != len(dimsB) {
@@ -184,7 +185,8 @@ func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
 	return out
 }
 
-// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their product.
+// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their
+// product.
 func (x *Exec) Inner(a, b *Tensor) *Tensor {
 	if len(a.shape) == 0 || len(b.shape) == 0 {
 		return x.Mul(a, b)
@@ -192,7 +194,8 @@ func (x *Exec) Inner(a, b *Tensor) *Tensor {
 	return x.TensorDot(a, b, []int{-1}, []int{-1})
 }
 
-// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if it is not nil.
+// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if
+// it is not nil.
 func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	all := []*Tensor{a, b, w, bias}
 	x.wantDim("Bilinear", "the weight", w, 3)

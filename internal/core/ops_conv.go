@@ -16,14 +16,17 @@ type ConvOpt struct {
 	Same bool
 }
 
-// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch, Channels, H, W]
-// and [Out, In/Groups, KH, KW]; opt is the conv.
+// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch,
+// Channels, H, W] and [Out, In/Groups, KH, KW]; opt is the conv.
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
-	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1, infer: inferConv, run: runConv})
-	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData, run: runConvData})
-	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight, run: runConvWeight})
+	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
+		infer: inferConv, run: runConv})
+	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
+		run: runConvData})
+	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight,
+		run: runConvWeight})
 }
 
 func init() {
@@ -122,8 +125,8 @@ func runConvWeight(f *frame) error {
 	return kernels.ConvWeight(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 }
 
-// complexConv does a complex convolution as three real ones, (a - b) + i(c - a - b) where a and b are those of the real and of the imaginary
-// parts and c that of their sums (as PyTorch does it, whose rounding that gives).
+// complexConv does a complex convolution as three real ones, (a - b) + i(c - a - b) where a and b are those of the real and of the
+// imaginary parts and c that of their sums (as PyTorch does it, whose rounding that gives).
 func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		parts := func(t *Tensor) (re, im, sum *Tensor) {
@@ -186,8 +189,8 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	return conv{c}
 }
 
-// samePadding returns the input and options with which a convolution keeps the input's size. An odd number of elements to add makes a copy with
-// one more at the end.
+// samePadding returns the input and options with which a convolution keeps the input's size. An odd number of elements to add makes a copy
+// with one more at the end.
 func (x *Exec) samePadding(in, w *Tensor, opt ConvOpt) (*Tensor, ConvOpt) {
 	opt.Same = false
 	if opt.Stride[0] > 1 || opt.Stride[1] > 1 {
@@ -222,8 +225,8 @@ func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options the
-// second elements count.
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options
+// the second elements count.
 func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	if len(w.shape) != 3 || len(in.shape) != 2 && len(in.shape) != 3 {
 		x.fail("Conv1d", fault.Invalid, []*Tensor{in, w, b}, "Expected 2D (unbatched) or 3D (batched) input to conv1d and a 3D weight")

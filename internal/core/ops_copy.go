@@ -10,8 +10,10 @@ import (
 var rowCopy, rowCopyInto *row
 
 func init() {
-	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's memory order.
-	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }})
+	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's
+	// memory order.
+	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy,
+		back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
 	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
 		back: func(b *back) { b.set(0, b.grad(0)) }})

@@ -96,14 +96,14 @@ func beginBoth(op rt.OpID, streams ...*rt.Stream) (seqs [2]uint64, err error) {
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned tensor:
-	// work that uses the result, or overwrites a pinned source, waits by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned
+	// tensor: work that uses the result, or overwrites a pinned source, waits by itself.
 	NonBlocking bool
 }
 
 // To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
-// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host memory and are waited
-// for. It cannot be captured.
+// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host
+// memory and are waited for. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	switch {
 	case t.closed.Load():

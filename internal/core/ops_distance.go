@@ -19,8 +19,8 @@ func (x *Exec) Dist(a, b *Tensor, p float64) *Tensor {
 	})
 }
 
-// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and 1e-6. keepDim keeps
-// that dimension with size 1.
+// PairwiseDistance returns the vector norms of order p of a - b + eps over the last dimension, broadcast; PyTorch's defaults are 2 and
+// 1e-6. keepDim keeps that dimension with size 1.
 func (x *Exec) PairwiseDistance(a, b *Tensor, p, eps float64, keepDim bool) *Tensor {
 	return x.composite("PairwiseDistance", func(x *Exec) *Tensor {
 		d := x.AddS(x.fractional(x.Sub(a, b)), eps)
@@ -39,15 +39,16 @@ func (x *Exec) fractional(t *Tensor) *Tensor {
 	return t
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2, 1 and 1e-12.
+// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
+// 1 and 1e-12.
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
 	return x.composite("Normalize", func(x *Exec) *Tensor {
 		return x.Div(t, x.ClampMinS(x.VectorNorm(t, p, []int{dim}, SumOpt{KeepDim: true}), eps))
 	})
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps where they are less.
-// PyTorch's defaults are 1 and 1e-8.
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps
+// where they are less. PyTorch's defaults are 1 and 1e-8.
 func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
 	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
 		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
@@ -97,8 +98,8 @@ func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Ex
 	})
 }
 
-// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where it is -1; c are
-// the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where
+// it is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
 func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	n := len(a.shape)
 	if n != 1 && n != 2 || len(b.shape) != n || len(target.shape) != n-1 {
@@ -116,8 +117,8 @@ func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt Los
 	})
 }
 
-// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is -1; broadcast.
-// PyTorch's default margin is 1.
+// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is
+// -1; broadcast. PyTorch's default margin is 1.
 func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	return x.marginLoss("HingeEmbeddingLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		t := x.fractional(t)
@@ -139,8 +140,8 @@ type PoissonNLLLossOpt struct {
 	Reduction string
 }
 
-// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson distributions of which
-// t are the logarithms of the rates, without its last term; broadcast.
+// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
+// distributions of which t are the logarithms of the rates, without its last term; broadcast.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
 	eps := opt.Eps
 	if eps == 0 {
@@ -161,8 +162,8 @@ func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor 
 	})
 }
 
-// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1 where a ought to be
-// the greater, and -1 where b ought to. PyTorch's default margin is 0.
+// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1
+// where a ought to be the greater, and -1 where b ought to. PyTorch's default margin is 0.
 func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	return x.marginLoss("MarginRankingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
 		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), margin), 0)
@@ -171,7 +172,8 @@ func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossO
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being 1e-6.
+	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being
+	// 1e-6.
 	Margin, P, Eps float64
 	// Swap takes the distance from positive to negative where it is less than that from the anchor.
 	Swap bool
@@ -179,8 +181,8 @@ type TripletMarginLossOpt struct {
 	Reduction string
 }
 
-// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative; d is
-// PairwiseDistance, of vectors in the last dimension, broadcast.
+// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
+// d is PairwiseDistance, of vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
 	or := func(v, def float64) float64 {
 		if v == 0 {
@@ -214,9 +216,9 @@ type MultiMarginLossOpt struct {
 	Reduction string
 }
 
-// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if that is negative,
-// over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C] multiplies the terms by that of y; nil
-// is 1.
+// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
+// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C]
+// multiplies the terms by that of y; nil is 1.
 func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
 	all, n := []*Tensor{t, target, weight}, len(t.shape)
 	want, c := []int{}, 1 // of no dimensions is one class

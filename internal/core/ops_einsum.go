@@ -15,10 +15,11 @@ type labelled struct {
 	labels []rune
 }
 
-// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand has its letters
-// between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the arrow, and sums are taken over all others. A
-// letter that an operand has twice names its diagonal. "..." stands for the dimensions without letters, which are broadcast. Without an arrow the result has
-// the ellipsis and the letters that come once, sorted. Operands are multiplied from the left, each pair as one product of matrices.
+// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand
+// has its letters between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the
+// arrow, and sums are taken over all others. A letter that an operand has twice names its diagonal. "..." stands for the dimensions without
+// letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that come once, sorted. Operands are
+// multiplied from the left, each pair as one product of matrices.
 func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 	text := strings.ReplaceAll(equation, " ", "")
 	in, out, arrow := strings.Cut(text, "->")

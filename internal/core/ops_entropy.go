@@ -7,12 +7,13 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowBCE is the binary cross-entropy of elements: inputs probabilities and targets. rowBCEGrad is the gradient of the probabilities; its inputs
-// are the loss's gradient and those.
+// rowBCE is the binary cross-entropy of elements: inputs probabilities and targets. rowBCEGrad is the gradient of the probabilities; its
+// inputs are the loss's gradient and those.
 var rowBCE, rowBCEGrad *row
 
 func init() {
-	rowBCE = define(row{Name: "BCE", takes: "p target", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat, saves: in0 | in1})
+	rowBCE = define(row{Name: "BCE", takes: "p target", Torch: "nn.functional.binary_cross_entropy", point: kernels.BCE, rule: realFloat,
+		saves: in0 | in1})
 	rowBCEGrad = define(row{Name: "BCEBackward", takes: "g p target", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
 }
 
@@ -50,9 +51,10 @@ func init() {
 	}
 }
 
-// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms are
-// held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow: BCEWithLogits takes its place.
+// BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
+// are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
+// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow:
+// BCEWithLogits takes its place.
 func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
 	switch {

@@ -12,8 +12,8 @@ type LossOpt struct {
 	Reduction string
 }
 
-// distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction, scalar 0 the bound of losses that have one. The
-// gradient of input 0 takes the loss's gradient and both; input 1's is its negative.
+// distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction, scalar 0 the bound of losses that have
+// one. The gradient of input 0 takes the loss's gradient and both; input 1's is its negative.
 type distance struct {
 	each, gradient *kernels.PointOp
 	sum, mean      *kernels.ReduceOp
@@ -36,7 +36,8 @@ func init() {
 	rowL1 = define(distanceRow("L1Loss", "nn.functional.l1_loss", absolute))
 	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
 	rowHuber = define(distanceRow("HuberLoss", "nn.functional.huber_loss", huber))
-	rowDistanceGrad = define(row{Name: "LossBackward", takes: "g t target; factor bound; options", infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+	rowDistanceGrad = define(row{Name: "LossBackward", takes: "g t target; factor bound; options",
+		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
 }
 
 // held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
@@ -142,7 +143,8 @@ func (x *Exec) MSELoss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.distanceLoss(rowMSE, t, target, 0, opt)
 }
 
-// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their parts.
+// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their
+// parts.
 func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	if t.dt.IsComplex() || target.dt.IsComplex() {
 		how := x.reductionOf("L1Loss", opt.Reduction)
@@ -182,14 +184,15 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 	})
 }
 
-// rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the gradient of the
-// logits; its inputs are the loss's gradient and those.
+// rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the
+// gradient of the logits; its inputs are the loss's gradient and those.
 var rowBCELogits, rowBCELogitsGrad *row
 
 func init() {
 	rowBCELogits = define(row{Name: "BCEWithLogits", takes: "t target positive#", Torch: "nn.functional.binary_cross_entropy_with_logits", point: kernels.BCEWithLogits, rule: realFloat,
 		saves: in0 | in1 | in2})
-	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", takes: "g t target positive#", point: kernels.BCEWithLogitsBackward, rule: realFloat})
+	rowBCELogitsGrad = define(row{Name: "BCEWithLogitsBackward", takes: "g t target positive#", point: kernels.BCEWithLogitsBackward,
+		rule: realFloat})
 }
 
 func init() {
@@ -227,8 +230,8 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 	return f
 }
 
-// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow. weight and
-// positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
+// BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow.
+// weight and positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
 func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *Tensor {
 	how := x.reductionOf("BCEWithLogits", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) {

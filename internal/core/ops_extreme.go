@@ -96,8 +96,8 @@ func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor
 	return x.placeOp(rowMinDim, t, dim, keepDim).call2()
 }
 
-// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of equal
-// elements the first counts.
+// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of
+// equal elements the first counts.
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowArgMax, t, dims, keepDim).call1()
 }

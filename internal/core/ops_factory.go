@@ -57,7 +57,7 @@ func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
 // FromBytes returns a contiguous tensor of the given type and shape whose elements are the little-endian bytes data, copied.
 func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	if i := slices.IndexFunc(shape, func(n int) bool { return n < 0 }); i >= 0 {
-		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension", shape)
+		x.fail("FromBytes", fault.Invalid, nil, "the shape %v has a negative dimension; give every size, since only View and Reshape find one out", shape)
 	}
 	if want := infer.Numel(shape) * dt.Size(); dt.Valid() && want != len(data) {
 		if n := len(data) / dt.Size(); n*dt.Size() == len(data) {
@@ -111,7 +111,7 @@ var opRead, opWrite = rt.RegisterOp("Bytes"), rt.RegisterOp("FromBytes")
 
 // readBytes copies the elements of contiguous t to b and waits for them.
 func (x *Exec) readBytes(t *Tensor, b []byte) error {
-	x.s.useElsewhere(t)
+	t.usedBy(x.s)
 	if t.closed.Load() {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))
 	}

@@ -19,8 +19,10 @@ func init() {
 			}
 		}
 	}})
-	rowAddCDiv = define(row{Name: "AddCDiv", takes: "t a b; value", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule, cast: castWidest, saves: in1 | in2, back: backAddCDiv})
-	rowLerp = define(row{Name: "Lerp", takes: "a b weight#", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided, saves: in0 | in1 | in2, back: backLerp})
+	rowAddCDiv = define(row{Name: "AddCDiv", takes: "t a b; value", Torch: "addcdiv", point: kernels.AddCDiv, rule: quotientRule,
+		cast: castWidest, saves: in1 | in2, back: backAddCDiv})
+	rowLerp = define(row{Name: "Lerp", takes: "a b weight#", Torch: "lerp", wideNumbers: in2, point: kernels.Lerp, rule: divided,
+		saves: in0 | in1 | in2, back: backLerp})
 }
 
 // divided is same for floating-point and complex types.

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode. Where i[2]
-// is 1, negative indexes count from the end.
+// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode. Where
+// i[2] is 1, negative indexes count from the end.
 var rowGather, rowScatter *row
 
 // scatterMode says what a scatter does with the elements that are there.
@@ -22,7 +22,8 @@ const (
 
 func init() {
 	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
-	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter, run: runScatter, saves: in1})
+	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter,
+		run: runScatter, saves: in1})
 }
 
 func init() {
@@ -58,8 +59,8 @@ func at1(t *Tensor) (shape, stride []int) {
 	return t.shape, t.stride
 }
 
-// indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. limit says whether the index may be longer
-// along it.
+// indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. limit says whether the index may be
+// longer along it.
 func (f *frame) indexDim(t, index *Tensor) int {
 	if index.dt != dtype.Int64 && index.dt != dtype.Int32 && index.Numel() > 0 {
 		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v; convert it with x.ToDType", f.row.Torch, index.dt)
@@ -180,8 +181,8 @@ func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 	return src
 }
 
-// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim. Index is
-// int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
+// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
+// Index is int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	f := x.op(rowGather, t, index)
 	f.i[0] = dim
@@ -230,8 +231,8 @@ func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt Scat
 	x.scoped(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
 }
 
-// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken in
-// order, so that results repeat.
+// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken
+// in order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
 	return x.composite("ScatterAdd", func(x *Exec) *Tensor {
 		return x.casting("ScatterAdd", castWidest, &t, &src).Scatter(t, dim, index, src, ScatterOpt{Reduce: "add"})
@@ -272,8 +273,8 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	})
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in row-major
-// order, and returns a vector. Negative indexes count from the end.
+// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in
+// row-major order, and returns a vector. Negative indexes count from the end.
 func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 	return x.composite("TakeAlongDim", func(x *Exec) *Tensor {
 		if len(dim) == 0 {
@@ -317,15 +318,15 @@ type EmbeddingOpt struct {
 	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order NormType
-	// (0 means 2).
+	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order
+	// NormType (0 means 2).
 	MaxNorm, NormType float64
 	// ScaleGradByFreq divides the gradient of each row by how often index names it.
 	ScaleGradByFreq bool
 }
 
-// embedding is what the gradient of an Embedding depends on: whether there is a row, index, that gets none, and whether rows' gradients are divided by how
-// often they are named.
+// embedding is what the gradient of an Embedding depends on: whether there is a row, index, that gets none, and whether rows' gradients are
+// divided by how often they are named.
 type embedding struct {
 	padding, scale bool
 	index          int
@@ -376,8 +377,8 @@ func init() {
 	}
 }
 
-// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or int32, in
-// 0 … V-1; one that is not fails as AssertAsync does.
+// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or
+// int32, in 0 … V-1; one that is not fails as AssertAsync does.
 func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	x.wantDim("Embedding", "the weight", weight, 2)
 	if opt.Padding {

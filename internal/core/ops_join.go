@@ -242,8 +242,8 @@ func (f *frame) copyTo(dst, src kernels.Operand) error {
 	return kernels.Pointwise(f, kernels.Copy, compute, nil, []kernels.Operand{dst}, []kernels.Operand{src})
 }
 
-// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0] are
-// skipped.
+// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0]
+// are skipped.
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	if len(ts) == 0 {
 		x.fail("Cat", fault.Invalid, nil, "the list of tensors is empty; give at least one")

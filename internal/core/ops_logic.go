@@ -47,9 +47,10 @@ func (x *Exec) BitwiseOr(a, b *Tensor) *Tensor { return x.op(rowBitwiseOr, a, b)
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.
 func (x *Exec) BitwiseXor(a, b *Tensor) *Tensor { return x.op(rowBitwiseXor, a, b).call1() }
 
-// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give 0.
+// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give
+// 0.
 func (x *Exec) BitwiseLeftShift(a, b *Tensor) *Tensor { return x.op(rowLeftShift, a, b).call1() }
 
-// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as many as
-// a number has bits, give 0, or -1 for negative a.
+// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as
+// many as a number has bits, give 0, or -1 for negative a.
 func (x *Exec) BitwiseRightShift(a, b *Tensor) *Tensor { return x.op(rowRightShift, a, b).call1() }

@@ -48,15 +48,19 @@ type likelihood struct {
 	ignore  int
 }
 
-// Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of weights
-// where the reduction is a mean or sum; and, of the cross-entropy, the normalizers of the rows, last.
+// Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of
+// weights where the reduction is a mean or sum; and, of the cross-entropy, the normalizers of the rows, last.
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
-	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss", cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", takes: "t target weight?;; options -> loss weights normalizers", Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
-	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.NLLBackward)})
-	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "g target weight? weights? t normalizers;; options", infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss",
+		cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
+	rowCrossEntropy = define(row{Name: "CrossEntropy", takes: "t target weight?;; options -> loss weights normalizers",
+		Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
+	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad,
+		run: runNLLGrad(kernels.NLLBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "g target weight? weights? t normalizers;; options",
+		infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
 }
 
 func init() {
@@ -104,8 +108,8 @@ func runNLL(f *frame) error {
 	return k.Sum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
 }
 
-// Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or nil,
-// sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
+// Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or
+// nil, sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
 func inferNLLGrad(f *frame) {
 	p := f.opt.(likelihoodGrad)
 	f.newOut(0, p.dt, p.shape, nil)
@@ -283,16 +287,16 @@ func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *
 	})
 }
 
-// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C] or
-// [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no class
-// fails as AssertAsync does.
+// NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
+// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no
+// class fails as AssertAsync does.
 func (x *Exec) NLLLoss(t, target, weight *Tensor, opt NLLLossOpt) *Tensor {
 	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	return x.likelihoodLoss(rowNLL, p, t, target, weight)
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of classes
-// instead. weight [C] weighs the classes; nil weighs all the same.
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
+// classes instead. weight [C] weighs the classes; nil weighs all the same.
 func (x *Exec) CrossEntropy(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v", opt.LabelSmoothing)

@@ -16,7 +16,8 @@ func init() {
 	}})
 	rowAngle = define(row{Name: "Angle", Torch: "angle", point: kernels.Angle, rule: angleRule, saves: in0, back: backAngle})
 	rowSgn = define(row{Name: "Sgn", Torch: "sgn", point: kernels.Sgn, rule: same, saves: in0 | out0, back: backSgn})
-	rowRoundDecimals = define(row{Name: "RoundDecimals", takes: "t; scale decimals", Torch: "round", point: kernels.RoundDecimals, rule: rounded, back: flat})
+	rowRoundDecimals = define(row{Name: "RoundDecimals", takes: "t; scale decimals", Torch: "round", point: kernels.RoundDecimals,
+		rule: rounded, back: flat})
 }
 
 // absRule is same; magnitudes of complex numbers are real.

@@ -7,12 +7,13 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowProduct is the one product of matrices: inputs a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that broadcasts to
-// the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
+// rowProduct is the one product of matrices: inputs a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that broadcasts
+// to the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
 var rowProduct *row
 
 func init() {
-	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct, run: runProduct, saves: in0 | in1})
+	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct,
+		run: runProduct, saves: in0 | in1})
 }
 
 func init() { rowProduct.back = backProduct }
@@ -102,8 +103,8 @@ func backProduct(b *back) {
 	}
 }
 
-// productLike returns the product a x b in the memory order of the operand whose gradient it is: that of a transposed weight is then made where the
-// weight's own is wanted.
+// productLike returns the product a x b in the memory order of the operand whose gradient it is: that of a transposed weight is then made
+// where the weight's own is wanted.
 func (x *Exec) productLike(m *form, a, b *Tensor, alpha float64) *Tensor {
 	if !m.columns() {
 		return x.product(a, b, nil, alpha, 0)
@@ -149,8 +150,8 @@ func (x *Exec) MV(a, v *Tensor) *Tensor {
 	return x.MatMul(a, v)
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the wider
-// of its operands' types.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the
+// wider of its operands' types.
 func (x *Exec) Dot(a, b *Tensor) *Tensor {
 	x.wantDim("Dot", "a", a, 1)
 	x.wantDim("Dot", "b", b, 1)
@@ -184,8 +185,8 @@ func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
 	x.refuse(op, infer.ExpandsTo(in.shape, shape), in)
 }
 
-// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product, and
-// over more dimensions the products of the matrices in the last two, the others broadcast.
+// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product,
+// and over more dimensions the products of the matrices in the last two, the others broadcast.
 func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 	na, nb := len(a.shape), len(b.shape)
 	if na == 0 || nb == 0 {

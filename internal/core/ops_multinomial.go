@@ -6,7 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Input 0 of both is a contiguous matrix with a row of probabilities, or of numbers to be compared, for each row of the result, which has i[0] columns.
+// Input 0 of both is a contiguous matrix with a row of probabilities, or of numbers to be compared, for each row of the result, which has
+// i[0] columns.
 var rowMultinomial, rowGreatest *row
 
 func init() {
@@ -46,13 +47,13 @@ type MultinomialOpt struct {
 	Replacement bool
 }
 
-// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results, of at most 2²⁴
-// categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of probability 0 is never drawn. The
-// numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those before it that their roundings differ: the sums are float64
-// here.
+// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results,
+// of at most 2²⁴ categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of
+// probability 0 is never drawn. The numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those
+// before it that their roundings differ: the sums are float64 here.
 //
-// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer probabilities other than 0 than
-// samples fail as AssertAsync does.
+// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
+// probabilities other than 0 than samples fail as AssertAsync does.
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	const op = "Multinomial"
 	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }
@@ -94,8 +95,8 @@ func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
 	return f.call1()
 }
 
-// drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance to be the first is the
-// category's share of the sum, and so on with the others.
+// drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance to be
+// the first is the category's share of the sum, and so on with the others.
 func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
 	p = x.widened(p)
 	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false), kernels.ClaimProbabilities)

@@ -17,19 +17,24 @@ type norm struct {
 	centered bool
 }
 
-// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the batch
-// norm the unbiased variance. Inputs of the gradient: dy, x, mean or nil, reciprocal deviation, weight or nil; its outputs are those of
-// dx, dweight and dbias that the attribute wants.
+// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the
+// batch norm the unbiased variance. Inputs of the gradient: dy, x, mean or nil, reciprocal deviation, weight or nil; its outputs are those
+// of dx, dweight and dbias that the attribute wants.
 var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
 
 func init() {
-	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
-	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm", saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
-	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm", cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance", Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
+	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
+		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm",
+		saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm",
+		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
+	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance",
+		Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
 	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t weight? bias? mean variance;; options", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
-	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad, run: runNormGrad})
+	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
+		run: runNormGrad})
 	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> runningMean runningVar",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
@@ -306,7 +311,8 @@ func (x *Exec) normOp(r *row, n norm, t, weight, bias *Tensor) *Tensor {
 	})
 }
 
-// trailing checks that shape are the last dimensions of t, and weight's and bias's, and returns how many rows and elements a row that makes.
+// trailing checks that shape are the last dimensions of t, and weight's and bias's, and returns how many rows and elements a row that
+// makes.
 func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, n int) {
 	lead := len(t.shape) - len(shape)
 	if lead < 0 || len(shape) == 0 || !infer.Same(t.shape[lead:], shape) {
@@ -321,8 +327,8 @@ func (x *Exec) trailing(op string, t, weight, bias *Tensor, shape []int) (rows, 
 	return infer.Numel(t.shape[:lead]), infer.Numel(shape)
 }
 
-// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance; then it
-// multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
+// LayerNorm normalises t over its last dimensions, which have the given shape, to mean 0 and variance 1, with eps added to the variance;
+// then it multiplies by weight and adds bias, of that shape, either of which may be nil. Statistics are taken in float32 at least.
 func (x *Exec) LayerNorm(t, weight, bias *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("LayerNorm", t, weight, bias, shape)
 	return x.normOp(rowLayerNorm, x.norm([]int{rows, n}, []int{1, n}, []int{1}, eps, true), t, weight, bias)
@@ -336,8 +342,8 @@ func flatten(o kernels.Operand) kernels.Operand {
 	return o
 }
 
-// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and multiplies by
-// weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
+// RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
+// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
 func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
 	if eps == 0 {
@@ -382,8 +388,8 @@ func (x *Exec) channelsOf(op string, t *Tensor, vectors ...*Tensor) (n, c, s int
 	return t.shape[0], t.shape[1], infer.Numel(t.shape[2:])
 }
 
-// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies by
-// weight [C] and adds bias [C], either of which may be nil.
+// GroupNorm normalises t [N, C, …] over each of groups groups of neighbouring channels, with eps added to the variances; then it multiplies
+// by weight [C] and adds bias [C], either of which may be nil.
 func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tensor {
 	n, c, s := x.channelsOf("GroupNorm", t, weight, bias)
 	if groups <= 0 || c%groups != 0 {
@@ -397,14 +403,14 @@ func (x *Exec) GroupNorm(t, weight, bias *Tensor, groups int, eps float64) *Tens
 
 // BatchNormOpt are the options of BatchNorm.
 type BatchNormOpt struct {
-	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running ones
-	// are used.
+	// Training normalises by the batch's own statistics and moves the running ones, if there are any, towards them. Without it the running
+	// ones are used.
 	Training bool
 }
 
-// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C] and adds
-// bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place, the new
-// variance being the unbiased one.
+// BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C]
+// and adds bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place,
+// the new variance being the unbiased one.
 func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momentum, eps float64, opt BatchNormOpt) *Tensor {
 	if t.Numel() == 0 {
 		for i, o := range []*Tensor{weight, bias, runningMean, runningVar} {

@@ -9,15 +9,16 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows and of
-// columns, and is less than every element.
+// MaxPoolOpt are the options of max pooling. A zero Stride means the kernel's size, a zero Dilation 1. Padding lies on both sides of rows
+// and of columns, and is less than every element.
 type MaxPoolOpt struct {
 	Stride, Padding, Dilation [2]int
 	// CeilMode rounds the output's size up instead of down.
 	CeilMode bool
 }
 
-// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns, and is 0.
+// AvgPoolOpt are the options of average pooling. A zero Stride means the kernel's size. Padding lies on both sides of rows and of columns,
+// and is 0.
 type AvgPoolOpt struct {
 	Stride, Padding [2]int
 	// CeilMode rounds the output's size up instead of down.

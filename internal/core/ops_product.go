@@ -14,8 +14,8 @@ func init() {
 	rowProd = define(withCast(typed(reduceRow("Prod", "prod", kernels.Prod, sumRule, in0, backProd)), castFloat32))
 }
 
-// backProd: the gradient of an element is the product of the others. Without zeros that is the quotient of the product and the element. It is
-// found by running products where it must have a derivative of its own, which a quotient lacks at zeros.
+// backProd: the gradient of an element is the product of the others. Without zeros that is the quotient of the product and the element. It
+// is found by running products where it must have a derivative of its own, which a quotient lacks at zeros.
 func backProd(b *back) {
 	x, t := b.x, b.in(0)
 	g := b.kept(b.grad(0))

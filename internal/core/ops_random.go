@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Random numbers come from the generator of the Exec, the device's own unless WithGenerator names another, and are those that PyTorch draws on a device of
-// the same shape.
+// Random numbers come from the generator of the Exec, the device's own unless WithGenerator names another, and are those that PyTorch draws
+// on a device of the same shape.
 
 // WithGenerator returns the Exec that draws random numbers from g; nil is the device's own generator.
 func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
@@ -242,8 +242,8 @@ func (x *Exec) GeometricInto(dst *Tensor, p float64) {
 	x.random(kernels.RandomGeometric, dst, nil, dst.dt, kernels.FloatScalar(p))
 }
 
-// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1 stops the
-// device, as a failed AssertAsync does.
+// Bernoulli returns a tensor of p's type that is 1 with the probability that p has there, and else 0. A number in p that is not from 0 to 1
+// stops the device, as a failed AssertAsync does.
 func (x *Exec) Bernoulli(p *Tensor) *Tensor {
 	if p.dt != dtype.Float16 && p.dt != dtype.BFloat16 {
 		return x.op(rowBernoulli, p).call1()

@@ -58,7 +58,8 @@ func fillScalar(v complex128, dt dtype.DType) kernels.Scalar {
 var torchNames = map[dtype.DType]string{dtype.Uint8: "uint8_t", dtype.Int8: "int8_t", dtype.Int16: "int16_t", dtype.Int32: "int", dtype.Int64: "int64_t",
 	dtype.Float16: "at::Half", dtype.BFloat16: "at::BFloat16", dtype.Float32: "float", dtype.Float64: "double"}
 
-// fits fails where v is beyond the numbers of type dt. Fractions are cut; uint8 takes negative whole numbers, too, which wrap; bool takes all.
+// fits fails where v is beyond the numbers of type dt. Fractions are cut; uint8 takes negative whole numbers, too, which wrap; bool takes
+// all.
 func (f *frame) fits(v complex128, dt dtype.DType) {
 	var most float64
 	if !dt.Valid() {

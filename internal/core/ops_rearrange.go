@@ -8,12 +8,13 @@ import (
 )
 
 // Copies with the elements elsewhere. rowFlip reverses the frame's dims; rowRoll moves along the first half of dims by the second half;
-// rowTriangle keeps a triangle of matrices, the upper if i[0] is 1, with diagonal i[1]; rowPad pads dimensions from the last one on by dims, a
-// pair each, with scalar 0.
+// rowTriangle keeps a triangle of matrices, the upper if i[0] is 1, with diagonal i[1]; rowPad pads dimensions from the last one on by
+// dims, a pair each, with scalar 0.
 var rowFlip, rowRoll, rowTriangle, rowPad, rowOneHot *row
 
 func init() {
-	rowFlip = define(row{Name: "Flip", takes: "t;; dims*", Torch: "flip", infer: inferFlip, run: runFlip, back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
+	rowFlip = define(row{Name: "Flip", takes: "t;; dims*", Torch: "flip", infer: inferFlip, run: runFlip,
+		back: func(b *back) { b.set(0, b.x.Flip(b.grad(0), b.n.dims()...)) }})
 	rowRoll = define(row{Name: "Roll", takes: "t;; dimsThenShifts*", Torch: "roll", infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, nil) }, run: runRoll, back: func(b *back) {
 		n := len(b.n.dims()) / 2
 		back := append([]int(nil), b.n.dims()...)
@@ -22,7 +23,8 @@ func init() {
 		}
 		b.set(0, b.x.dimsOp(rowRoll, b.grad(0), back))
 	}})
-	rowTriangle = define(row{Name: "Triangle", takes: "t;; upper diagonal", infer: inferTriangle, run: runTriangle, back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
+	rowTriangle = define(row{Name: "Triangle", takes: "t;; upper diagonal", infer: inferTriangle, run: runTriangle,
+		back: func(b *back) { b.set(0, b.x.triangle(b.grad(0), b.n.i[0], b.n.i[1])) }})
 	rowPad = define(row{Name: "ConstantPad", takes: "t; value; pad*", Torch: "constant_pad_nd", infer: inferPad, run: runPad, back: func(b *back) {
 		back := make([]int, len(b.n.dims()))
 		for i, p := range b.n.dims() {
@@ -93,8 +95,8 @@ func (f *frame) rollFrom(i int, out, src kernels.Operand) error {
 	return nil
 }
 
-// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With no
-// dims, all of t moves by shifts[0] in row-major order.
+// Roll returns a copy of t whose elements have moved by shifts[i] along dimension dims[i]; those beyond the end come in at the start. With
+// no dims, all of t moves by shifts[0] in row-major order.
 func (x *Exec) Roll(t *Tensor, shifts, dims []int) *Tensor {
 	if len(dims) == 0 && len(shifts) == 1 {
 		return x.composite("Roll", func(x *Exec) *Tensor {
@@ -224,8 +226,8 @@ type PadOpt struct {
 	Value float64
 }
 
-// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it, and so
-// on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
+// Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
+// and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 	switch opt.Mode {
 	case "", "constant":
@@ -303,8 +305,8 @@ func runOneHot(f *frame) error {
 	return kernels.Pointwise(f, kernels.OneHot, src.DType, sc, []kernels.Operand{out}, []kernels.Operand{src})
 }
 
-// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is no class
-// has only zeros.
+// OneHot returns, with a new last dimension of size classes, 1 at the place of each class in t and 0 elsewhere, as int64. A number that is
+// no class has only zeros.
 func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
 	f := x.op(rowOneHot, t)
 	f.i[0] = classes

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types it
-// computes in and returns; f.dt is the type asked for.
+// reduceRow makes the row of a reduction over the frame's dims (none means all), which stay with size 1 if i[0] is 1. rule gives the types
+// it computes in and returns; f.dt is the type asked for.
 func reduceRow(name, torch string, op *kernels.ReduceOp, rule func(f *frame) (compute, out dtype.DType), saves save, back func(b *back)) row {
 	return row{Name: name, Torch: torch, takes: "t;; keepDim dims*", rule: rule, saves: saves, back: back,
 		infer: func(f *frame) {

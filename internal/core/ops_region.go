@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// region is where a view lies in its base. Gradients of a base are laid out as the base itself for these operations, so that the view's strides
-// find its elements.
+// region is where a view lies in its base. Gradients of a base are laid out as the base itself for these operations, so that the view's
+// strides find its elements.
 type region struct {
 	// base is the base's type, shape and strides; part are the view's.
 	base, part meta
@@ -42,9 +42,10 @@ func (r region) lies(t *Tensor) bool {
 	return true
 }
 
-// The derivatives of views and of changes of views; opt is a region. rowRegion returns a copy of the region of its input, a tensor of the base's shape;
-// rowSpread returns zeros of the base's shape with its input in the region; rowHollow returns its input, of the base's shape, with zeros in the
-// region. rowOverlay is only ever a node, which a recorded change of a view leaves: input 0, the base before, with input 1 laid over the region.
+// The derivatives of views and of changes of views; opt is a region. rowRegion returns a copy of the region of its input, a tensor of the
+// base's shape; rowSpread returns zeros of the base's shape with its input in the region; rowHollow returns its input, of the base's shape,
+// with zeros in the region. rowOverlay is only ever a node, which a recorded change of a view leaves: input 0, the base before, with input
+// 1 laid over the region.
 var (
 	rowRegion, rowSpread, rowHollow *row
 	rowOverlay                      = &row{Name: "Overlay"}

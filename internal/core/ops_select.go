@@ -13,16 +13,25 @@ import (
 var rowWhere, rowMaskedFill, rowMaximum, rowMinimum, rowFMax, rowFMin, rowClampMin, rowClampMax, rowClamp, rowNanToNum *row
 
 func init() {
-	rowWhere = define(row{Name: "Where", takes: "condition a# b#", Torch: "where", point: kernels.Where, rule: whereRule, saves: in0, back: backWhere})
+	rowWhere = define(row{Name: "Where", takes: "condition a# b#", Torch: "where", point: kernels.Where, rule: whereRule, saves: in0,
+		back: backWhere})
 	// rowMaskedFill is Where of the mask, the value and the input, in the input's type and row-major.
-	rowMaskedFill = define(row{Name: "MaskedFill", takes: "mask value# t", Torch: "masked_fill", point: kernels.Where, infer: inferMaskedFill, saves: in0, back: backWhere})
-	rowMaximum = define(row{Name: "Maximum", Torch: "maximum", point: kernels.Maximum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Lt) }})
-	rowMinimum = define(row{Name: "Minimum", Torch: "minimum", point: kernels.Minimum, rule: realOnly, saves: in0 | in1, back: func(b *back) { backExtremes(b, b.x.Gt) }})
-	rowFMax = define(row{Name: "FMax", Torch: "fmax", point: kernels.FMax, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Ge) }})
-	rowFMin = define(row{Name: "FMin", Torch: "fmin", point: kernels.FMin, rule: realOnly, saves: in0 | in1, back: func(b *back) { backFExtremes(b, b.x.Le) }})
-	rowClampMin = define(row{Name: "ClampMin", takes: "t bound#", Torch: "clamp_min", point: kernels.Maximum, rule: boundRule, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
-	rowClampMax = define(row{Name: "ClampMax", takes: "t bound#", Torch: "clamp_max", point: kernels.Minimum, rule: boundRule, saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
-	rowClamp = define(row{Name: "Clamp", takes: "t lo# hi#", Torch: "clamp", point: kernels.Clamp, rule: boundRule, saves: in0 | in1 | in2, back: backClamp})
+	rowMaskedFill = define(row{Name: "MaskedFill", takes: "mask value# t", Torch: "masked_fill", point: kernels.Where,
+		infer: inferMaskedFill, saves: in0, back: backWhere})
+	rowMaximum = define(row{Name: "Maximum", Torch: "maximum", point: kernels.Maximum, rule: realOnly, saves: in0 | in1,
+		back: func(b *back) { backExtremes(b, b.x.Lt) }})
+	rowMinimum = define(row{Name: "Minimum", Torch: "minimum", point: kernels.Minimum, rule: realOnly, saves: in0 | in1,
+		back: func(b *back) { backExtremes(b, b.x.Gt) }})
+	rowFMax = define(row{Name: "FMax", Torch: "fmax", point: kernels.FMax, rule: realOnly, saves: in0 | in1,
+		back: func(b *back) { backFExtremes(b, b.x.Ge) }})
+	rowFMin = define(row{Name: "FMin", Torch: "fmin", point: kernels.FMin, rule: realOnly, saves: in0 | in1,
+		back: func(b *back) { backFExtremes(b, b.x.Le) }})
+	rowClampMin = define(row{Name: "ClampMin", takes: "t bound#", Torch: "clamp_min", point: kernels.Maximum, rule: boundRule,
+		saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Ge, b.x.Lt) }})
+	rowClampMax = define(row{Name: "ClampMax", takes: "t bound#", Torch: "clamp_max", point: kernels.Minimum, rule: boundRule,
+		saves: in0 | in1, back: func(b *back) { backBound(b, b.x.Le, b.x.Gt) }})
+	rowClamp = define(row{Name: "Clamp", takes: "t lo# hi#", Torch: "clamp", point: kernels.Clamp, rule: boundRule, saves: in0 | in1 | in2,
+		back: backClamp})
 	rowNanToNum = define(row{Name: "NanToNum", takes: "t; nan inf negativeInf", Torch: "nan_to_num", point: kernels.NanToNum, rule: same, saves: in0, back: func(b *back) {
 		b.set(0, b.x.pick(b.x.IsFinite(b.in(0)), b.grad(0), 0, nil, 0))
 	}})

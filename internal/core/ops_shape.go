@@ -17,8 +17,8 @@ func (x *Exec) Ravel(t *Tensor) *Tensor {
 	return x.composite("Ravel", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), -1) })
 }
 
-// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from the
-// end; a 0-d tensor becomes a vector of one element.
+// Flatten returns t with dimensions start to end joined to one: a view where that is possible, else a copy. Negative dimensions count from
+// the end; a 0-d tensor becomes a vector of one element.
 func (x *Exec) Flatten(t *Tensor, start, end int) *Tensor {
 	n := len(t.shape)
 	s, e := x.dimOf("Flatten", t, start), x.dimOf("Flatten", t, end)

@@ -10,10 +10,14 @@ import (
 var rowSoftmax, rowLogSoftmax, rowSoftmaxGrad, rowLogSoftmaxGrad *row
 
 func init() {
-	rowSoftmax = define(row{Name: "Softmax", takes: "t;; dim", Torch: "softmax", cast: castFloat32, saves: out0, infer: inferSoftmax, run: runSoftmax(false)})
-	rowLogSoftmax = define(row{Name: "LogSoftmax", takes: "t;; dim", Torch: "log_softmax", cast: castFloat32, saves: out0, infer: inferSoftmax, run: runSoftmax(true)})
-	rowSoftmaxGrad = define(row{Name: "SoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad, run: runSoftmaxGrad(false)})
-	rowLogSoftmaxGrad = define(row{Name: "LogSoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad, run: runSoftmaxGrad(true)})
+	rowSoftmax = define(row{Name: "Softmax", takes: "t;; dim", Torch: "softmax", cast: castFloat32, saves: out0, infer: inferSoftmax,
+		run: runSoftmax(false)})
+	rowLogSoftmax = define(row{Name: "LogSoftmax", takes: "t;; dim", Torch: "log_softmax", cast: castFloat32, saves: out0,
+		infer: inferSoftmax, run: runSoftmax(true)})
+	rowSoftmaxGrad = define(row{Name: "SoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad,
+		run: runSoftmaxGrad(false)})
+	rowLogSoftmaxGrad = define(row{Name: "LogSoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad,
+		run: runSoftmaxGrad(true)})
 }
 
 func init() {

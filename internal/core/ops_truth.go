@@ -41,7 +41,8 @@ func (x *Exec) CountNonzero(t *Tensor, dims []int) *Tensor {
 	return x.reduceOp(rowCountNonzero, t, dims, false).call1()
 }
 
-// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work that makes them.
+// Equal reports whether a and b have the same shape and equal elements, in the promoted type; a NaN equals nothing. It waits for the work
+// that makes them.
 func (x *Exec) Equal(a, b *Tensor) (same bool, err error) {
 	for _, t := range []*Tensor{a, b} {
 		if t.st.dev != x.Device() {

@@ -63,31 +63,55 @@ var rowSign, rowReciprocal, rowSqrt, rowRsqrt, rowSquare, rowExp, rowExp2, rowEx
 
 func init() {
 	rowSign = define(row{Name: "Sign", Torch: "sign", point: kernels.Sign, rule: realOnly, back: flat})
-	rowReciprocal = define(row{Name: "Reciprocal", Torch: "reciprocal", point: kernels.Reciprocal, rule: floating, cast: castFloat32, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.Neg(x.Mul(y, y)) })})
-	rowSqrt = define(row{Name: "Sqrt", Torch: "sqrt", point: kernels.Sqrt, rule: floating, saves: out0, back: over(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(y, 2) })})
-	rowRsqrt = define(row{Name: "Rsqrt", Torch: "rsqrt", point: kernels.Rsqrt, rule: floating, cast: castFloat32, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(x.Mul(x.Mul(y, y), y), -0.5) })})
-	rowSquare = define(row{Name: "Square", Torch: "square", point: kernels.Square, rule: squareRule, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, 2) })})
-	rowExp = define(row{Name: "Exp", Torch: "exp", point: kernels.Exp, rule: floating, cast: castFloat32, saves: out0, back: times(out0, func(_ *Exec, _, y *Tensor) *Tensor { return y })})
-	rowExp2 = define(row{Name: "Exp2", Torch: "exp2", point: kernels.Exp2, rule: floating, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(y, math.Ln2) })})
-	rowExpm1 = define(row{Name: "Expm1", Torch: "expm1", point: kernels.Expm1, rule: floating, cast: castFloat32, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.AddS(y, 1) })})
-	rowLog = define(row{Name: "Log", Torch: "log", point: kernels.Log, rule: floating, cast: castFloat32, saves: in0, back: over(in0, func(_ *Exec, z, _ *Tensor) *Tensor { return z })})
-	rowLog2 = define(row{Name: "Log2", Torch: "log2", point: kernels.Log2, rule: floating, cast: castFloat32, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, math.Ln2) })})
-	rowLog10 = define(row{Name: "Log10", Torch: "log10", point: kernels.Log10, rule: floating, cast: castFloat32, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, math.Ln10) })})
-	rowLog1p = define(row{Name: "Log1p", Torch: "log1p", point: kernels.Log1p, rule: floating, cast: castFloat32, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.AddS(z, 1) })})
-	rowSin = define(row{Name: "Sin", Torch: "sin", point: kernels.Sin, rule: floating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Cos(z) })})
-	rowCos = define(row{Name: "Cos", Torch: "cos", point: kernels.Cos, rule: floating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Neg(x.Sin(z)) })})
-	rowTan = define(row{Name: "Tan", Torch: "tan", point: kernels.Tan, rule: floating, cast: castFloat32, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.AddS(x.Mul(y, y), 1) })})
-	rowAsin = define(row{Name: "Asin", Torch: "asin", point: kernels.Asin, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Rsqrt(x.RSubS(x.Mul(z, z), 1)) })})
-	rowAcos = define(row{Name: "Acos", Torch: "acos", point: kernels.Acos, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Neg(x.Rsqrt(x.RSubS(x.Mul(z, z), 1))) })})
-	rowAtan = define(row{Name: "Atan", Torch: "atan", point: kernels.Atan, rule: floating, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.AddS(x.Mul(z, z), 1) })})
-	rowSinh = define(row{Name: "Sinh", Torch: "sinh", point: kernels.Sinh, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Cosh(z) })})
-	rowCosh = define(row{Name: "Cosh", Torch: "cosh", point: kernels.Cosh, rule: floating, cast: castFloat32, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Sinh(z) })})
-	rowAsinh = define(row{Name: "Asinh", Torch: "asinh", point: kernels.Asinh, rule: floating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Rsqrt(x.AddS(x.Mul(z, z), 1)) })})
+	rowReciprocal = define(row{Name: "Reciprocal", Torch: "reciprocal", point: kernels.Reciprocal, rule: floating, cast: castFloat32,
+		saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.Neg(x.Mul(y, y)) })})
+	rowSqrt = define(row{Name: "Sqrt", Torch: "sqrt", point: kernels.Sqrt, rule: floating, saves: out0,
+		back: over(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(y, 2) })})
+	rowRsqrt = define(row{Name: "Rsqrt", Torch: "rsqrt", point: kernels.Rsqrt, rule: floating, cast: castFloat32, saves: out0,
+		back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(x.Mul(x.Mul(y, y), y), -0.5) })})
+	rowSquare = define(row{Name: "Square", Torch: "square", point: kernels.Square, rule: squareRule, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, 2) })})
+	rowExp = define(row{Name: "Exp", Torch: "exp", point: kernels.Exp, rule: floating, cast: castFloat32, saves: out0,
+		back: times(out0, func(_ *Exec, _, y *Tensor) *Tensor { return y })})
+	rowExp2 = define(row{Name: "Exp2", Torch: "exp2", point: kernels.Exp2, rule: floating, saves: out0,
+		back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(y, math.Ln2) })})
+	rowExpm1 = define(row{Name: "Expm1", Torch: "expm1", point: kernels.Expm1, rule: floating, cast: castFloat32, saves: out0,
+		back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.AddS(y, 1) })})
+	rowLog = define(row{Name: "Log", Torch: "log", point: kernels.Log, rule: floating, cast: castFloat32, saves: in0,
+		back: over(in0, func(_ *Exec, z, _ *Tensor) *Tensor { return z })})
+	rowLog2 = define(row{Name: "Log2", Torch: "log2", point: kernels.Log2, rule: floating, cast: castFloat32, saves: in0,
+		back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, math.Ln2) })})
+	rowLog10 = define(row{Name: "Log10", Torch: "log10", point: kernels.Log10, rule: floating, cast: castFloat32, saves: in0,
+		back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(z, math.Ln10) })})
+	rowLog1p = define(row{Name: "Log1p", Torch: "log1p", point: kernels.Log1p, rule: floating, cast: castFloat32, saves: in0,
+		back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.AddS(z, 1) })})
+	rowSin = define(row{Name: "Sin", Torch: "sin", point: kernels.Sin, rule: floating, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Cos(z) })})
+	rowCos = define(row{Name: "Cos", Torch: "cos", point: kernels.Cos, rule: floating, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Neg(x.Sin(z)) })})
+	rowTan = define(row{Name: "Tan", Torch: "tan", point: kernels.Tan, rule: floating, cast: castFloat32, saves: out0,
+		back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.AddS(x.Mul(y, y), 1) })})
+	rowAsin = define(row{Name: "Asin", Torch: "asin", point: kernels.Asin, rule: floating, cast: castFloat32, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Rsqrt(x.RSubS(x.Mul(z, z), 1)) })})
+	rowAcos = define(row{Name: "Acos", Torch: "acos", point: kernels.Acos, rule: floating, cast: castFloat32, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Neg(x.Rsqrt(x.RSubS(x.Mul(z, z), 1))) })})
+	rowAtan = define(row{Name: "Atan", Torch: "atan", point: kernels.Atan, rule: floating, saves: in0,
+		back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.AddS(x.Mul(z, z), 1) })})
+	rowSinh = define(row{Name: "Sinh", Torch: "sinh", point: kernels.Sinh, rule: floating, cast: castFloat32, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Cosh(z) })})
+	rowCosh = define(row{Name: "Cosh", Torch: "cosh", point: kernels.Cosh, rule: floating, cast: castFloat32, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Sinh(z) })})
+	rowAsinh = define(row{Name: "Asinh", Torch: "asinh", point: kernels.Asinh, rule: floating, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.Rsqrt(x.AddS(x.Mul(z, z), 1)) })})
 	rowAcosh = define(row{Name: "Acosh", Torch: "acosh", point: kernels.Acosh, rule: floating, saves: in0, back: times(in0, slopeAcosh)})
-	rowAtanh = define(row{Name: "Atanh", Torch: "atanh", point: kernels.Atanh, rule: floating, saves: in0, back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.RSubS(x.Mul(z, z), 1) })})
-	rowErf = define(row{Name: "Erf", Torch: "erf", point: kernels.Erf, rule: realFloating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), 2/math.Sqrt(math.Pi)) })})
-	rowErfc = define(row{Name: "Erfc", Torch: "erfc", point: kernels.Erfc, rule: realFloating, saves: in0, back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), -2/math.Sqrt(math.Pi)) })})
-	rowErfinv = define(row{Name: "Erfinv", Torch: "erfinv", point: kernels.Erfinv, rule: realFloating, cast: castFloat32, saves: out0, back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(x.Exp(x.Mul(y, y)), math.Sqrt(math.Pi)/2) })})
+	rowAtanh = define(row{Name: "Atanh", Torch: "atanh", point: kernels.Atanh, rule: floating, saves: in0,
+		back: over(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.RSubS(x.Mul(z, z), 1) })})
+	rowErf = define(row{Name: "Erf", Torch: "erf", point: kernels.Erf, rule: realFloating, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), 2/math.Sqrt(math.Pi)) })})
+	rowErfc = define(row{Name: "Erfc", Torch: "erfc", point: kernels.Erfc, rule: realFloating, saves: in0,
+		back: times(in0, func(x *Exec, z, _ *Tensor) *Tensor { return x.MulS(x.Exp(x.Neg(x.Mul(z, z))), -2/math.Sqrt(math.Pi)) })})
+	rowErfinv = define(row{Name: "Erfinv", Torch: "erfinv", point: kernels.Erfinv, rule: realFloating, cast: castFloat32, saves: out0,
+		back: times(out0, func(x *Exec, _, y *Tensor) *Tensor { return x.MulS(x.Exp(x.Mul(y, y)), math.Sqrt(math.Pi)/2) })})
 	rowFloor = define(row{Name: "Floor", Torch: "floor", point: kernels.Floor, rule: rounded, back: flat})
 	rowCeil = define(row{Name: "Ceil", Torch: "ceil", point: kernels.Ceil, rule: rounded, back: flat})
 	rowTrunc = define(row{Name: "Trunc", Torch: "trunc", point: kernels.Trunc, rule: rounded, back: flat})

@@ -50,8 +50,8 @@ func varianceRule(f *frame) (compute, out dtype.DType) {
 	return t, t
 }
 
-// deviation returns the gradient of a variance's input from that of the variance. Without degrees of freedom it is infinite where all elements
-// are reduced as such, and NaN (an infinity times 0) along given dimensions.
+// deviation returns the gradient of a variance's input from that of the variance. Without degrees of freedom it is infinite where all
+// elements are reduced as such, and NaN (an infinity times 0) along given dimensions.
 func (b *back) deviation(g *Tensor) *Tensor {
 	x, in := b.x, b.in(0)
 	n := float64(b.reducedCount()) - b.n.scalar[0].F

@@ -94,9 +94,12 @@ func init() {
 	rowNarrow = define(viewRow("Slice", "slice", "t;; dim start end step", viewSlice))
 	rowSelect = define(viewRow("Select", "select", "t;; dim index", viewSelect))
 	rowDiag = define(viewRow("Diagonal", "diagonal", "t;; offset dim1 dim2", viewDiagonal))
-	rowStrided = define(row{Name: "AsStrided", takes: "t;; offset inputOffset shapeThenStrides*", Torch: "as_strided", flags: flagView, infer: inferStrided, back: backStrided})
-	rowView = define(row{Name: "View", takes: "t;; shape*", Torch: "view", flags: flagView, infer: inferView, back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
-	rowExpand = define(row{Name: "Expand", takes: "t;; shape*", Torch: "expand", flags: flagView, infer: inferExpand, back: func(b *back) { b.set(0, b.grad(0)) }})
+	rowStrided = define(row{Name: "AsStrided", takes: "t;; offset inputOffset shapeThenStrides*", Torch: "as_strided", flags: flagView,
+		infer: inferStrided, back: backStrided})
+	rowView = define(row{Name: "View", takes: "t;; shape*", Torch: "view", flags: flagView, infer: inferView,
+		back: func(b *back) { b.set(0, b.x.Reshape(b.grad(0), b.shape(0)...)) }})
+	rowExpand = define(row{Name: "Expand", takes: "t;; shape*", Torch: "expand", flags: flagView, infer: inferExpand,
+		back: func(b *back) { b.set(0, b.grad(0)) }})
 	rowDetach = define(row{Name: "Detach", takes: "t", Torch: "detach", flags: flagView, infer: func(f *frame) {
 		t := f.in[0]
 		f.viewOut(0, t.offset, t.dt, t.shape, t.stride)
@@ -224,8 +227,9 @@ func backStrided(b *back) {
 	b.set(0, b.x.stridedGrad(b.grad(0), geometry{in.shape, in.stride, b.n.i[1]}, geometry{dims[:n], dims[n:], b.n.i[0]}))
 }
 
-// stridedGrad returns the gradient of an input whose storage is seen as out, with the gradient g. It adds the gradients of all elements of out up where
-// they lie in storage, and takes from there those of the input's; elements that are several of the input's share theirs evenly.
+// stridedGrad returns the gradient of an input whose storage is seen as out, with the gradient g. It adds the gradients of all elements of
+// out up where they lie in storage, and takes from there those of the input's; elements that are several of the input's share theirs
+// evenly.
 func (x *Exec) stridedGrad(g *Tensor, in, out geometry) *Tensor {
 	first := min(in.offset, out.offset)
 	size := max(in.offset+infer.Extent(in.shape, in.stride), out.offset+infer.Extent(out.shape, out.stride)) - first
@@ -276,12 +280,12 @@ func (x *Exec) Permute(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowPerm
 // Expand returns a view in which dimensions of size 1 are repeated to the given sizes; -1 keeps a size; new dimensions come first.
 func (x *Exec) Expand(t *Tensor, shape ...int) *Tensor { return x.dimsOp(rowExpand, t, shape) }
 
-// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of t for backward
-// then counts as modified.
+// Detach returns a view of t without its history. Changes of it in place show in t, whose history does not learn of them; what was saved of
+// t for backward then counts as modified.
 func (x *Exec) Detach(t *Tensor) *Tensor { return x.op(rowDetach, t).call1() }
 
-// Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both are
-// clamped to the dimension.
+// Slice returns the view of elements start, start+step, … before end of dimension dim. Negative start and end count from the end, and both
+// are clamped to the dimension.
 func (x *Exec) Slice(t *Tensor, dim, start, end, step int) *Tensor {
 	f := x.op(rowNarrow, t)
 	f.i = [8]int{dim, start, end, step}
@@ -355,8 +359,8 @@ func (x *Exec) Unsqueeze(t *Tensor, dim int) *Tensor {
 // Squeeze returns the view without those of the given dimensions that have size 1; without any such dimension at all if none are given.
 func (x *Exec) Squeeze(t *Tensor, dims ...int) *Tensor { return x.dimsOp(rowSqueeze, t, dims) }
 
-// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It fails
-// where that reaches beyond the storage.
+// AsStrided returns the view of t's storage with the given shape, strides and offset, all counted in elements from the storage's start. It
+// fails where that reaches beyond the storage.
 func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	f := x.op(rowStrided, t)
 	if len(shape) != len(stride) {

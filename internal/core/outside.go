@@ -121,8 +121,8 @@ func (options[T]) param() {}
 // printed is how a Call prints the attribute.
 func (o options[T]) printed() string { return fmt.Sprintf("%T%+v", o.of, o.of) }
 
-// SetOptions sets the call's own attribute, options in Takes. It is structure: T consists of numbers and of things that there is one of, and
-// refers to no memory of a device.
+// SetOptions sets the call's own attribute, options in Takes. It is structure: T consists of numbers and of things that there is one of,
+// and refers to no memory of a device.
 func SetOptions[T comparable](f *Frame, v T) { f.opt = options[T]{v} }
 
 // OptionsOf returns the call's own attribute, as the row's functions and its derivative see it.

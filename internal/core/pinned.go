@@ -91,8 +91,8 @@ func (s *storage) settled() error {
 	return nil
 }
 
-// filledBefore makes later work of st, whose turn the caller has, come after the copy that fills the storage, if one is under way; the host waits only if that copy is
-// another device's.
+// filledBefore makes later work of st, whose turn the caller has, come after the copy that fills the storage, if one is under way; the host
+// waits only if that copy is another device's.
 func (s *storage) filledBefore(st *rt.Stream) error {
 	if !s.arriving() {
 		return nil
@@ -147,8 +147,8 @@ func (t *Tensor) hostBytes(n int) []byte {
 	return b
 }
 
-// upload copies host bytes of t to address dst in to's order. Unless async is true it waits for the copy, as it does where nothing else could
-// keep the memory until then.
+// upload copies host bytes of t to address dst in to's order. Unless async is true it waits for the copy, as it does where nothing else
+// could keep the memory until then.
 func (t *Tensor) upload(to *rt.Stream, dst driver.Ptr, b []byte, async bool) error {
 	if err := t.st.filledBefore(to); err != nil {
 		return err
@@ -218,7 +218,8 @@ func (f *frame) placeLocked(i int, sp *spec) {
 var rowPin, rowCopyAcross *row
 
 func init() {
-	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no gaps.
+	// rowPin copies its input, of the processor, to page-locked memory for the device in opt, in the input's memory order where that has no
+	// gaps.
 	rowPin = define(row{Name: "PinMemory", takes: "t;; options", Torch: "pin_memory", run: runCopy, back: func(b *back) { b.set(0, b.grad(0)) }, infer: func(f *frame) {
 		f.lockedOut(0, f.in[0].dt, f.in[0].shape, f.layout(f.in[0].shape))
 	}})
@@ -228,8 +229,8 @@ func init() {
 		infer: func(f *frame) { f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil) }})
 }
 
-// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that has no gaps.
-// x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
+// PinMemory returns t, a tensor of the processor, if it lies in page-locked memory, else a copy that does, in t's memory order where that
+// has no gaps. x's device, a GPU, copies from and to it while the host goes on. The memory is cached by the device, which must outlive it.
 func (x *Exec) PinMemory(t *Tensor) *Tensor {
 	dev := x.m.stream.Device()
 	switch {
@@ -297,10 +298,10 @@ func (x *Exec) registrable(t *Tensor) ([]byte, error) {
 	return t.st.dev.Driver().HostView(driver.Ptr(t.st.ptr), uint64(t.st.bytes)), nil
 }
 
-// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is pinned, and work
-// that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's on the GPU's default
-// stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the processor, it waits as CopyInto
-// does. It cannot be captured.
+// CopyAsyncInto is CopyInto between the processor and a GPU that nobody waits for: it returns at once where the processor's tensor is
+// pinned, and work that uses or overwrites either tensor later waits by itself. The copy runs on x's stream, or where x is the processor's
+// on the GPU's default stream. Where the processor's tensor is not pinned or has gaps between its elements, or is to be converted on the
+// processor, it waits as CopyInto does. It cannot be captured.
 func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 	if dst.st.dev == src.st.dev || !dst.st.dev.Host && !src.st.dev.Host {
 		x.On(x.streamOf(dst)).CopyInto(dst, src)

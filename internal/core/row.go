@@ -19,8 +19,8 @@ type row struct {
 	Name, Torch string
 	// pkg is the folder of the package that defines it.
 	pkg string
-	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are: it calls
-	// f.newOut or f.viewOut for each. It needs no device and takes no memory.
+	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are:
+	// it calls f.newOut or f.viewOut for each. It needs no device and takes no memory.
 	infer func(f *frame)
 	// run issues the kernels; nil for views. point is the operation of rows that the pointwise engine runs.
 	run func(f *frame) error
@@ -42,8 +42,8 @@ type row struct {
 	takes    string
 	sig      signature
 	optional save
-	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is a half.
-	// PyTorch hands those to the computation in float32; others it makes halves first.
+	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is
+	// a half. PyTorch hands those to the computation in float32; others it makes halves first.
 	wideNumbers, wideHosts save
 
 	cast  castClass
@@ -96,8 +96,8 @@ const (
 	flagSized
 )
 
-// call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's tap sees the
-// call between infer and place, when nothing has changed yet, and at the end.
+// call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's
+// tap sees the call between infer and place, when nothing has changed yet, and at the end.
 func (f *frame) call() {
 	x, r := f.x, f.row
 	s := x.s
@@ -238,8 +238,8 @@ func (f *frame) release() {
 	st.Issued(f.seq)
 }
 
-// begin takes st's turn for an operation op of the capture in, nil outside of captures, and returns its number. Where the Together under way has the turn, it
-// keeps it: mine is false.
+// begin takes st's turn for an operation op of the capture in, nil outside of captures, and returns its number. Where the Together under
+// way has the turn, it keeps it: mine is false.
 func (s *session) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (seq uint64, mine bool, err error) {
 	if s.change != nil {
 		if len(s.change.turns) == 0 { // what was put off before is no part of it
@@ -372,7 +372,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t.st == nil {
 		f.fail(fault.Invalid, operandZero, i)
 	}
-	f.x.s.useElsewhere(t)
+	t.usedBy(f.x.s)
 	if t.closed.Load() {
 		f.fail(fault.Closed, operandClosed, describe(t))
 	}
@@ -567,7 +567,7 @@ func (t *Tensor) alias() *Tensor {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
-	f.x.s.useElsewhere(d)
+	d.usedBy(f.x.s)
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}
@@ -627,8 +627,9 @@ func overlaps(t, d *Tensor) bool {
 	return t0 < d1 && d0 < t1 && (t.dt.Size() != d.dt.Size() || meet(t, d))
 }
 
-// meet reports whether t and d, of one storage and element size, may have an element in common, as columns of one matrix do not. It looks for places i
-// in t and j in d with i·t.stride - j·d.stride equal to the distance of the first elements, the longest strides first, and gives up after many steps.
+// meet reports whether t and d, of one storage and element size, may have an element in common, as columns of one matrix do not. It looks
+// for places i in t and j in d with i·t.stride - j·d.stride equal to the distance of the first elements, the longest strides first, and
+// gives up after many steps.
 func meet(t, d *Tensor) bool {
 	type term struct{ stride, lo, hi int }
 	var b [16]term

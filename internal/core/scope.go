@@ -22,8 +22,7 @@ func (sc *scope) leave(t *Tensor) {
 
 // adopt gives the handle to the innermost scope, or makes it loose.
 func (s *session) adopt(t *Tensor) {
-	t.closed.made(s)
-	t.scope = s.scope
+	t.scope, t.maker = s.scope, s.gate.number
 	if s.scope == nil {
 		t.st.loosen()
 		return

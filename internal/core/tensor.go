@@ -20,7 +20,8 @@ import (
 type Tensor struct {
 	st     *storage
 	dt     dtype.DType
-	out    uint8 // which output of node
+	out    uint8  // which output of node
+	maker  uint16 // the number of the session that made it, 0 for none
 	closed lifetime
 	offset int // elements from the storage's start
 	// Of a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.

@@ -113,8 +113,8 @@ func BatchNormStats(is Issuer, compute dtype.DType, mean, rstd, variance, x Oper
 	return Reduce(is, normStats, compute, s[:], outs[:], ins[:], dims[:len(x.Shape)])
 }
 
-// BatchNormGather stores what BatchNormStats of the whole batch would, where its parts, one for each row of the matrices means, rstds and counts, have those
-// statistics and numbers of elements a channel. The order of additions depends on the shape alone.
+// BatchNormGather stores what BatchNormStats of the whole batch would, where its parts, one for each row of the matrices means, rstds and
+// counts, have those statistics and numbers of elements a channel. The order of additions depends on the shape alone.
 func BatchNormGather(is Issuer, compute dtype.DType, mean, rstd, variance, means, rstds, counts Operand, eps float64) error {
 	outs, ins, s := [...]Operand{mean, rstd, variance}, [...]Operand{means, rstds, counts}, [...]Scalar{FloatScalar(eps)}
 	return Reduce(is, normGather, compute, s[:], outs[:], ins[:], []bool{true, false})
@@ -138,7 +138,8 @@ func affineScalars(s []Scalar, weight, bias Operand) []Scalar {
 	return s
 }
 
-// BatchNorm stores (x - mean)·rstd·weight + bias, each a vector of one element a channel (dimension 1); weight and bias may be absent (Ptr 0).
+// BatchNorm stores (x - mean)·rstd·weight + bias, each a vector of one element a channel (dimension 1); weight and bias may be absent (Ptr
+// 0).
 func BatchNorm(is Issuer, compute dtype.DType, y, x, mean, rstd, weight, bias Operand) error {
 	if err := checkChannels("batch_norm", x); err != nil {
 		return err

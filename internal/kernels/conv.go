@@ -44,15 +44,15 @@ const (
 type convSpec struct {
 	// BiasApart: the sum is rounded to the result's type before the bias is added, as PyTorch does but for depthwise convolutions.
 	BiasApart bool
-	// Last: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without it pixels and taps lie side by side, of
-	// which no two need be wanted together.
+	// Last: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without it pixels and
+	// taps lie side by side, of which no two need be wanted together.
 	Last bool
 	// Unit, of the input's gradient: both strides are 1, so that every place within the output is one that the input's element reached.
 	Unit bool
 }
 
-// convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of the input, the output and
-// the kernel in one group of channels.
+// convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of
+// the input, the output and the kernel in one group of channels.
 type convArgs struct {
 	out, a, b, bias         bufferArg
 	m, n, depthAll, step    intArg
@@ -60,8 +60,8 @@ type convArgs struct {
 	oh, ow                  intArg
 	sh, sw, ph, pw, dh, dw  intArg
 	groups                  intArg
-	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images whose
-	// elements are columns of the product, or for the weight's gradient its depths.
+	// innerDiv divides by the taps, or where channels are last by their number; pixDiv and rowDiv by the pixels and the width of the images
+	// whose elements are columns of the product, or for the weight's gradient its depths.
 	innerDiv, kwDiv, pixDiv, rowDiv, shDiv, swDiv dividerArg
 }
 
@@ -153,8 +153,8 @@ func turnedCopy(is Issuer, o Operand, shape, stride []int) (Operand, error) {
 	return layOut(is, from, stride, n)
 }
 
-// turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW, In/Groups] or, for
-// the input's gradient, [In, KH, KW, Out/Groups].
+// turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW,
+// In/Groups] or, for the input's gradient, [In, KH, KW, Out/Groups].
 func (c *Conv) turn(is Issuer, kind convKind, a, b Operand) (_, _ Operand, err error) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
 	switch kind {
@@ -314,8 +314,8 @@ type convKernel struct {
 	kind  convKind
 	last  bool
 	group kernel.Value
-	// Of every column of the block's tile: the place in the gathered operand to which its depths' distances are added, and the row and column that
-	// theirs are added to.
+	// Of every column of the block's tile: the place in the gathered operand to which its depths' distances are added, and the row and
+	// column that theirs are added to.
 	colBase, colY, colX kernel.Array
 }
 
@@ -337,8 +337,8 @@ func buildConv(s *Spec) *kernel.Kernel {
 	})
 }
 
-// columns works out, once a block, what the gathered operand needs to know of each column of the tile. Those beyond the result, which are not
-// stored, repeat the last that a load may begin with.
+// columns works out, once a block, what the gathered operand needs to know of each column of the tile. Those beyond the result, which are
+// not stored, repeat the last that a load may begin with.
 func (c *convKernel) columns() {
 	k, t := c.k, c.tile
 	c.colBase = k.Shared("col_base", dtype.Int32, t.cols)

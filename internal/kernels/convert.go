@@ -22,7 +22,8 @@ func (n Num) Type() dtype.DType {
 	return n.Re.Type()
 }
 
-// Convert returns n as type t with PyTorch's meaning: complex to real drops the imaginary part, anything to bool asks whether it is not zero.
+// Convert returns n as type t with PyTorch's meaning: complex to real drops the imaginary part, anything to bool asks whether it is not
+// zero.
 func (n Num) Convert(t dtype.DType) Num {
 	switch {
 	case t.IsComplex() && n.IsComplex():

@@ -17,13 +17,15 @@ const (
 type dropoutSpec struct {
 	// Captured: the generator's state is read by the kernel.
 	Captured bool
-	// Threads is how many of PyTorch's threads a thread stands in for where it takes vectors, so that an access has 16 bytes of halves, too.
+	// Threads is how many of PyTorch's threads a thread stands in for where it takes vectors, so that an access has 16 bytes of halves,
+	// too.
 	Threads uint8
 	// Dims is the class of the number of dimensions, as dimsClass gives it.
 	Dims uint8
 }
 
-// dropoutArgs are the arguments of these kernels. Where a thread takes vectors, steps is how many steps there are, else dims says where the elements lie.
+// dropoutArgs are the arguments of these kernels. Where a thread takes vectors, steps is how many steps there are, else dims says where the
+// elements lie.
 type dropoutArgs struct {
 	n             intArg
 	out, mask, in arrayArg
@@ -56,7 +58,8 @@ func (a *dropoutArgs) layout(p params) {
 // mostDropoutSteps is the greatest number that dropoutSteps gives.
 const mostDropoutSteps = 4
 
-// dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or 4.
+// dropoutSteps is how many of PyTorch's steps a thread takes at a time where it takes vectors, so that 32 bytes are on the way to it: 2 or
+// 4.
 func dropoutSteps(s *Spec) int {
 	return min(mostDropoutSteps, 32/(int(s.Vec)*int(s.Dropout.Threads)*max(s.DTypes[0].Size(), s.DTypes[2].Size())))
 }
@@ -130,8 +133,8 @@ func Dropout(is Issuer, compute dtype.DType, p float64, out, mask, in Operand, p
 // BernoulliAdvance is by how much Bernoulli moves the generator's offset on.
 const BernoulliAdvance = 12
 
-// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0; what is no probability stops the kernel. It draws what PyTorch draws:
-// a thread takes one step for four neighbouring elements, row-major.
+// Bernoulli sets out to 1 with the probability that p (Float32 or Float64, of out's shape) gives, else to 0; what is no probability stops
+// the kernel. It draws what PyTorch draws: a thread takes one step for four neighbouring elements, row-major.
 func Bernoulli(is Issuer, out, p Operand, ph Philox) error {
 	var plan pointPlan
 	outs, ins := [...]Operand{out}, [...]Operand{p}
@@ -215,8 +218,8 @@ func (d *dropoutKernel) apply(at []kernel.Value, xs []Num, words []kernel.Value)
 	d.mask.store(at[1], ms...)
 }
 
-// vectors: in step s thread t of T takes the vector t + T·s. A block does dropoutSteps of them, whose loads are on the way together, and blocks
-// come in the order of memory; vectors of two use up the words of a step of the generator in turn.
+// vectors: in step s thread t of T takes the vector t + T·s. A block does dropoutSteps of them, whose loads are on the way together, and
+// blocks come in the order of memory; vectors of two use up the words of a step of the generator in turn.
 func (d *dropoutKernel) vectors() {
 	k, vec, each := d.k, int(d.s.Vec), dropoutSteps(d.s)
 	threads := k.GridDim(kernel.X).Mul(k.I32(d.blockOfThreads * vec)).Convert(d.ix)

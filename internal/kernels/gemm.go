@@ -7,8 +7,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// gemmTile is the shape of the block tile of a matrix product: rows x cols of the result, depth of each step, threads a block, and stages of
-// the software pipeline.
+// gemmTile is the shape of the block tile of a matrix product: rows x cols of the result, depth of each step, threads a block, and stages
+// of the software pipeline.
 type gemmTile struct{ rows, cols, depth, threads, stages int }
 
 // shared returns the shared memory that the tile takes with elements of size bytes.
@@ -31,8 +31,9 @@ func (t *TileSpec) tile() gemmTile {
 	return gemmTile{int(t.Rows), int(t.Cols), int(t.Depth), int(t.Threads), int(t.Stages)}
 }
 
-// The tiles that are tried by their sizes alone, the largest first. The large ones of halves and tf32 were chosen by products of 8192³ on an H200: that of halves gives
-// 797 TFLOP/s in bf16. In tf32 it is wgmma that computes the large one where both operands lie along the depth.
+// The tiles that are tried by their sizes alone, the largest first. The large ones of halves and tf32 were chosen by products of 8192³ on
+// an H200: that of halves gives 797 TFLOP/s in bf16. In tf32 it is wgmma that computes the large one where both operands lie along the
+// depth.
 var (
 	tilesDouble = []gemmTile{{64, 64, 16, 64, 3}, tileSmall}
 	tilesHalf   = []gemmTile{{128, 256, 64, 256, 4}, {128, 128, 32, 256, 4}, {128, 64, 32, 128, 4}, {64, 64, 32, 128, 4}, tileSmall}
@@ -77,8 +78,8 @@ func ProductTiles(t dtype.DType, tf32 bool) []TileSpec {
 // splitLong is how deep each part of a split product must be for large tiles to be worth the partial sums, by an estimate.
 const splitLong = 2048
 
-// pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks fill the
-// device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
+// pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks
+// fill the device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
 func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) gemmTile {
 	order := tilesSingle
 	switch {
@@ -137,8 +138,8 @@ func newGemm(k *kernel.Builder, s *Spec) *gemm {
 	return g
 }
 
-// blocks sets the block's tile from the block's number: neighbours in launch order share operands, so that they meet in the cache. rowTiles and
-// colTiles (Int32) count the tiles of the result.
+// blocks sets the block's tile from the block's number: neighbours in launch order share operands, so that they meet in the cache. rowTiles
+// and colTiles (Int32) count the tiles of the result.
 func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
 	k := g.k
 	const group = 8
@@ -157,7 +158,8 @@ func (g *gemm) blocks(rowTiles, colTiles kernel.Value) {
 type side struct {
 	groups kernel.Groups
 	width  int
-	// at gives the element of a tile that begins at depth k0: p is the place along the operand's own axis, d the depth, both within the tile.
+	// at gives the element of a tile that begins at depth k0: p is the place along the operand's own axis, d the depth, both within the
+	// tile.
 	at func(k0, p, d kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
 	// place, if there is one, gives the place of the tile that begins at depth k0 in a matrix of the array that the tensor map describes.
 	place     func(k0 kernel.Value) (along, across kernel.Value)

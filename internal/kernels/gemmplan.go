@@ -6,9 +6,9 @@ import (
 	"tenon.dev/dtype"
 )
 
-// gemmCost says how long the blocks of a tile take on an H200, in nanoseconds: block is what a block takes beside its steps, alone a step of a block that
-// has a multiprocessor to itself, shared each block's part of a step where as many run together as fit, resident. They were fitted to products of 256³ to
-// 8192³ and to flat and long ones, of which they find the fastest tile or one that takes a few per cent more.
+// gemmCost says how long the blocks of a tile take on an H200, in nanoseconds: block is what a block takes beside its steps, alone a step
+// of a block that has a multiprocessor to itself, shared each block's part of a step where as many run together as fit, resident. They were
+// fitted to products of 256³ to 8192³ and to flat and long ones, of which they find the fastest tile or one that takes a few per cent more.
 type gemmCost struct {
 	tile                 gemmTile
 	resident             int
@@ -47,8 +47,9 @@ var (
 		{gemmTile{64, 64, 16, 128, 4}, 4, 1500, 430, 345},
 		{gemmTile{64, 128, 16, 128, 4}, 3, 2000, 1020, 670},
 	}
-	// costsPlain are those of float32 with operands that threads copy: 8 x 16 sums a thread read less shared memory for each than 8 x 8, which gave 45 instead of
-	// 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and have no registers left for it.
+	// costsPlain are those of float32 with operands that threads copy: 8 x 16 sums a thread read less shared memory for each than 8 x 8,
+	// which gave 45 instead of 40 TFLOP/s for 8192³ on an H200. Convolutions find their addresses by more arithmetic and have no registers
+	// left for it.
 	costsPlain = []gemmCost{
 		{gemmTile{128, 256, 16, 256, 3}, 1, 7500, 2850, 2850},
 		{gemmTile{128, 192, 16, 256, 3}, 1, 6000, 2250, 2250},
@@ -58,12 +59,13 @@ var (
 )
 
 const (
-	// launchCost and sumLaunchCost are what the launches of a product and of the sum of its parts take, in nanoseconds, turnLaunchCost that of a copy.
+	// launchCost and sumLaunchCost are what the launches of a product and of the sum of its parts take, in nanoseconds, turnLaunchCost that
+	// of a copy.
 	launchCost, sumLaunchCost, turnLaunchCost = 1000, 1700, 1500
 	// sumCost is what a partial sum takes that is stored and added up, turnCost an element of float32 that is copied.
 	sumCost, turnCost = 1.0 / 400, 8.0 / 4500
-	// notional is the number of multiprocessors for which the depth of products is divided, and notionalShared a block's shared memory, whatever the device
-	// has: the order of sums, and so the bits of the result, then depend on the product alone.
+	// notional is the number of multiprocessors for which the depth of products is divided, and notionalShared a block's shared memory,
+	// whatever the device has: the order of sums, and so the bits of the result, then depend on the product alone.
 	notional, notionalShared = 132, 227 << 10
 	// leastPart is the least depth of a part, mostRounds how many rounds of blocks are most that are divided further.
 	leastPart, mostRounds = 128, 3
@@ -96,7 +98,8 @@ func (p *product) costs(lim *Limits, tf32, mapped bool) []gemmCost {
 	return costsPlain
 }
 
-// plan chooses the tile and the number of parts of the depth, and returns how deep they are. It marks s where tensor maps are to fetch the operands.
+// plan chooses the tile and the number of parts of the depth, and returns how deep they are. It marks s where tensor maps are to fetch the
+// operands.
 func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, depth int) {
 	mapped := p.mappable(lim, s)
 	batch := p.batch.numel()
@@ -124,8 +127,8 @@ func (p *product) plan(lim *Limits, s *Spec, tf32 bool) (tile gemmTile, splits, 
 	return tile, ceilDiv(p.k, depth), depth
 }
 
-// choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is the given one unless that is 0;
-// no parts if none fits.
+// choose returns the tile of least cost among those that fit in shared bytes, and the number of parts of the depth, which is the given one
+// unless that is 0; no parts if none fits.
 func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) (tile gemmTile, parts int, least float64) {
 	batch := p.batch.numel()
 	sum := float64(batch) * float64(p.m) * float64(p.n) * sumCost
@@ -157,7 +160,8 @@ func (p *product) choose(costs []gemmCost, shared, multiprocessors, splits int) 
 	return tile, parts, least
 }
 
-// cost estimates the nanoseconds of the product in so many blocks of tile t for each of s parts of the depth; sum is what it takes to add up one.
+// cost estimates the nanoseconds of the product in so many blocks of tile t for each of s parts of the depth; sum is what it takes to add
+// up one.
 func (p *product) cost(c *gemmCost, t *gemmTile, blocks, multiprocessors, s int, sum float64) float64 {
 	blocks *= s
 	steps := float64(ceilDiv(partDepth(p.k, s), t.depth))
@@ -193,13 +197,13 @@ func partDepth(k, s int) int {
 const (
 	// turnGain is the least size of one side for which it pays to copy the other to where it lies well.
 	turnGain = 512
-	// turnGainFew is that on devices of fewer than fewMultiprocessors: the processor takes as long for a copied element as for some hundred products. It is
-	// also where exact products take more than mostCopied elements of memory for copies.
+	// turnGainFew is that on devices of fewer than fewMultiprocessors: the processor takes as long for a copied element as for some hundred
+	// products. It is also where exact products take more than mostCopied elements of memory for copies.
 	turnGainFew, fewMultiprocessors, mostCopied = 2048, 32, 19 << 18
 )
 
-// layOperands copies operands of large products of 32 bits to where the product wants them: exact ones along their own axis, as threads read neighbours of
-// that, and those that the matrix units take along the depth.
+// layOperands copies operands of large products of 32 bits to where the product wants them: exact ones along their own axis, as threads
+// read neighbours of that, and those that the matrix units take along the depth.
 func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
 	if p.a.DType != dtype.Float32 || !p.large() || tf32 && (lim.Major != 9 || lim.Minor != 0) {
 		return nil

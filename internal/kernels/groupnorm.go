@@ -46,8 +46,8 @@ func (g *grouped) perChannel(o Operand) Operand {
 }
 
 // GroupNorm normalises x, a dense array of batch × channels × places elements, over each of groups groups of neighbouring channels, then
-// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch, groups],
-// of any float type: y is made from what they hold (PyTorch gives them the input's type).
+// multiplies by weight and adds bias (dense vectors [channels], or absent: Ptr 0). y is dense like x; mean and rstd are dense [batch,
+// groups], of any float type: y is made from what they hold (PyTorch gives them the input's type).
 func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups int, y, mean, rstd, x, weight, bias Operand, eps float64) error {
 	var g grouped
 	if err := g.init(batch, channels, places, groups); err != nil {

@@ -31,14 +31,14 @@ type Indexed struct {
 	Wrap bool
 }
 
-// Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that is
-// not in 0 … Size-1 stops the kernel.
+// Gather sets each element of out to the element of src that the index (an integer array of out's shape, any strides) names. An index that
+// is not in 0 … Size-1 stops the kernel.
 func Gather(is Issuer, out, index Operand, src Indexed) error {
 	return indexPlan{kind: indexGather, ops: [3]Operand{out, index, src.Operand}, step: src.Step, size: src.Size, wrap: src.Wrap}.run(is, out.Shape, -1)
 }
 
-// Scatter sets the elements of dst that index names to those of src; index, src and dst's strides are over one shape, and elements of dst that
-// no index names keep their value. Where two indexes name one element, either may win.
+// Scatter sets the elements of dst that index names to those of src; index, src and dst's strides are over one shape, and elements of dst
+// that no index names keep their value. Where two indexes name one element, either may win.
 func Scatter(is Issuer, dst Indexed, index, src Operand) error {
 	return indexPlan{kind: indexScatter, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.run(is, index.Shape, -1)
 }
@@ -54,7 +54,8 @@ func ScatterMultiply(is Issuer, dst Indexed, index, src Operand, dim int) error 
 	return indexPlan{kind: indexMultiply, ops: [3]Operand{dst.Operand, index, src}, step: dst.Step, size: dst.Size, wrap: dst.Wrap}.fold(is, index.Shape, dim)
 }
 
-// foldLine is the longest line that a thread folds alone. An estimate: each step waits for memory, some 0.4 µs, and sorting takes seven launches.
+// foldLine is the longest line that a thread folds alone. An estimate: each step waits for memory, some 0.4 µs, and sorting takes seven
+// launches.
 const foldLine = 64
 
 // fold adds or multiplies along dim.
@@ -73,7 +74,8 @@ type indexSpec struct {
 	Dims uint8
 }
 
-// indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for those that fold a line its length and strides.
+// indexArgs are the arguments of these kernels: n threads, the addressed dimension's step and size, and for those that fold a line its
+// length and strides.
 type indexArgs struct {
 	ops           [3]arrayArg
 	n, step, size intArg

@@ -17,15 +17,15 @@ type MatmulOpt struct {
 	Bias        Operand
 	// TF32 lets float32 operands be cut to 10 fraction bits: mma rounds them, wgmma truncates.
 	TF32 bool
-	// Tile is the number from 1 of one of the tiles that serve the product, for tests, and then the right operand is turned late if it can be; 0 leaves
-	// the choice to the sizes.
+	// Tile is the number from 1 of one of the tiles that serve the product, for tests, and then the right operand is turned late if it can
+	// be; 0 leaves the choice to the sizes.
 	Tile int
 }
 
 // Matmul sets out [..., M, N] to a [..., M, K] times b [..., K, N]. All have the same batch dimensions, with any strides (0 repeats an
-// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, or in parts of the depth that are
-// added in order. Parts that fill the device depend on its size in small products and in those whose operands tensor maps cannot fetch, but for large ones
-// in Float32; else on the product alone.
+// operand); a and b have one type: a half, Float32 or Float64; sums are kept in Float32 or Float64, in order of depth, or in parts of the
+// depth that are added in order. Parts that fill the device depend on its size in small products and in those whose operands tensor maps
+// cannot fetch, but for large ones in Float32; else on the product alone.
 func Matmul(is Issuer, out, a, b Operand, opt MatmulOpt) error {
 	nd := len(out.Shape)
 	if nd < 2 || len(a.Shape) != nd || len(b.Shape) != nd {
@@ -174,7 +174,8 @@ func (p *product) issue(is Issuer) error {
 	return p.finish(is, partial, splits, batch)
 }
 
-// layAlong copies operand i, 1 or 2, to workspace if it does not lie along an axis, 0 its own or 1 the depth, and the other has least places.
+// layAlong copies operand i, 1 or 2, to workspace if it does not lie along an axis, 0 its own or 1 the depth, and the other has least
+// places.
 func (p *product) layAlong(is Issuer, i, axis, least int) error {
 	o, places, other := &p.a, p.m, p.n
 	if i == 2 {
@@ -296,8 +297,8 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	return is.Issue(l)
 }
 
-// productArgs are the arguments of a product and of the sum of its parts. Strides are named by operand, o for the result and c for the bias, and axis. depth is
-// that of a part, or in the sum the number of parts, whose result is then in result.
+// productArgs are the arguments of a product and of the sum of its parts. Strides are named by operand, o for the result and c for the
+// bias, and axis. depth is that of a part, or in the sum the number of parts, whose result is then in result.
 type productArgs struct {
 	out, a, b, bias                bufferArg
 	om, on, am, ak, bn, bk, cm, cn intArg

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Multinomial draws categories: P [Rows, N] has a row of probabilities each, in any scale, and Out [Rows, Samples], of Int64, gets the categories drawn from
-// it; both lie without gaps.
+// Multinomial draws categories: P [Rows, N] has a row of probabilities each, in any scale, and Out [Rows, Samples], of Int64, gets the
+// categories drawn from it; both lie without gaps.
 type Multinomial struct {
 	Rows, N, Samples int
 	P, Out           Operand
@@ -34,8 +34,8 @@ const (
 	// multinomialItems is how many elements of a row a thread takes, multinomialPart a block.
 	multinomialItems = 8
 	multinomialPart  = multinomialThreads * multinomialItems
-	// multinomialBlock and multinomialGrid are the launch from which PyTorch's draws take their place in the generator's sequence: so many samples of a row a
-	// block, and so many rows at once.
+	// multinomialBlock and multinomialGrid are the launch from which PyTorch's draws take their place in the generator's sequence: so many
+	// samples of a row a block, and so many rows at once.
 	multinomialBlock = 128
 	multinomialGrid  = 1<<16 - 1
 )
@@ -110,9 +110,9 @@ func (m *Multinomial) Advance() uint64 {
 	return uint64(ceilDiv(m.Rows, min(m.Rows, multinomialGrid)) * randomStep)
 }
 
-// Draw draws with replacement: the first category whose running sum is no less than a uniform number in (0, 1] of the row's sum. A probability that is negative,
-// infinite or NaN, or a row of zeros, stops the kernel; categories of probability 0 are never drawn. Sums are taken in float64 in an order that depends
-// on N alone. Uniform numbers are those of PyTorch on the same rows and samples.
+// Draw draws with replacement: the first category whose running sum is no less than a uniform number in (0, 1] of the row's sum. A
+// probability that is negative, infinite or NaN, or a row of zeros, stops the kernel; categories of probability 0 are never drawn. Sums are
+// taken in float64 in an order that depends on N alone. Uniform numbers are those of PyTorch on the same rows and samples.
 func (m *Multinomial) Draw(is Issuer, ph Philox) error {
 	parts := ceilDiv(m.N, multinomialPart)
 	running, err := is.Workspace(8 * m.Rows * m.N)
@@ -156,8 +156,8 @@ func (m *Multinomial) pick(is Issuer, running uint64, ph Philox) error {
 	return m.issue(is, l, ceilDiv(m.Rows*m.Samples, multinomialThreads))
 }
 
-// Greatest sets Out to the places of the greatest elements of each row, greatest first and equal ones in their order: P holds no negative numbers and no NaN,
-// of Float32 or Float64. Of the latter, rows of several take the last bits from the comparison.
+// Greatest sets Out to the places of the greatest elements of each row, greatest first and equal ones in their order: P holds no negative
+// numbers and no NaN, of Float32 or Float64. Of the latter, rows of several take the last bits from the comparison.
 func (m *Multinomial) Greatest(is Issuer) error {
 	whole := 8*m.P.DType.Size() - 1 // of a number without its sign
 	rows := bits.Len(uint(m.Rows - 1))

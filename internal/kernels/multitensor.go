@@ -16,17 +16,18 @@ const (
 	multiTensors = 32
 )
 
-// Rows are rows of numbers in device memory, RowLen float64 each, see [StepOp]: Ptr is the address of the first, and Which names that of each tensor of
-// a call. Flag is the address of a float32 that a call with an op that raises sets to 1.
+// Rows are rows of numbers in device memory, RowLen float64 each, see [StepOp]: Ptr is the address of the first, and Which names that of
+// each tensor of a call. Flag is the address of a float32 that a call with an op that raises sets to 1.
 type Rows struct {
 	Ptr   uint64
 	Which []int32
 	Flag  uint64
 }
 
-// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one shape and lie
-// alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an input. The scalars are those of
-// the tensors' rows, and tensors whose rows are marked to be skipped stay as they are. It launches once for every 32 tensors.
+// MultiTensor applies op to every tensor of a list: outs[i] and ins[i] are the operands for the i-th. All operands of one tensor have one
+// shape and lie alike without gaps; over the whole list an operand has one type. As in Pointwise an output may be the same array as an
+// input. The scalars are those of the tensors' rows, and tensors whose rows are marked to be skipped stay as they are. It launches once for
+// every 32 tensors.
 func MultiTensor(is Issuer, op *PointOp, compute dtype.DType, rows Rows, outs, ins [][]Operand) error {
 	if len(outs) != len(ins) || len(rows.Which) != len(ins) {
 		return fmt.Errorf("%s: %d lists of outputs and %d rows for %d of inputs", op.Name, len(outs), len(rows.Which), len(ins))
@@ -68,7 +69,8 @@ type multiEntry struct {
 	row       int32
 }
 
-// multiArgs are the arguments of a launch over several tensors: of each operand their addresses, their sizes, the first block after each, rows and flag.
+// multiArgs are the arguments of a launch over several tensors: of each operand their addresses, their sizes, the first block after each,
+// rows and flag.
 type multiArgs struct {
 	op         *PointOp
 	addrs      [maxOperands]listArg[uint64]

@@ -20,8 +20,8 @@ type NLL struct {
 
 // The stages of FamilyNLL (Spec.Op).
 const (
-	// nllEach gives the loss of each row, nllParts sums of losses and weights to workspace, nllTotal the sums of those; nllWhole does both in
-	// one block.
+	// nllEach gives the loss of each row, nllParts sums of losses and weights to workspace, nllTotal the sums of those; nllWhole does both
+	// in one block.
 	nllEach uint16 = iota
 	nllParts
 	nllTotal
@@ -215,8 +215,8 @@ var (
 			hit := class(i, s[0], s[1]).Eq(t).And(t.Ne(s[2].Re))
 			return []Num{choose(hit, in[0].Mul(in[2]).Neg().Div(in[3]), in[0].like(0))}
 		}})
-	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and LogNormalizer. A row that is ignored has
-	// gradient 0, but NaN where the normalizer is.
+	// CrossEntropyBackward is of gradient, target, weight of the target's class, sum of weights, logits and LogNormalizer. A row that is
+	// ignored has gradient 0, but NaN where the normalizer is.
 	CrossEntropyBackward = point(PointOp{Name: "cross_entropy_backward", Ins: 6, Scalars: 3, Heavy: true, InTypes: []dtype.DType{dtype.Invalid, dtype.Int64}, ScalarTypes: nllScalars,
 		BuildAt: func(k *kernel.Builder, _ dtype.DType, i kernel.Value, in, s []Num) []Num {
 			t := in[1].Re

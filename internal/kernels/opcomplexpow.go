@@ -8,9 +8,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0, or infinite with an undefined angle where b's real part is negative. The real part of b log a, whose rounding error the result multiplies by its
-// size, is kept with its rounding error; the angles round as those of other libraries do, since a base's angle times a large power is as
-// far from the truth in every one that computes in the type itself.
+// complexPow is e^(b log a); 0 to the power 0 is 1, to others 0, or infinite with an undefined angle where b's real part is negative. The
+// real part of b log a, whose rounding error the result multiplies by its size, is kept with its rounding error; the angles round as those
+// of other libraries do, since a base's angle times a large power is as far from the truth in every one that computes in the type itself.
 func complexPow(k *kernel.Builder, a, b Num) Num {
 	l, t := logMagnitude(k, a), angle(k, a)
 	w := b.Im.Mul(t)
@@ -26,8 +26,8 @@ func complexPow(k *kernel.Builder, a, b Num) Num {
 	return choose(b.Eq(b.like(0)), a.like(1), choose(a.Eq(a.like(0)), zero, r))
 }
 
-// anglePoly is (atan(t) - t)/t³ at z = t², for 0 <= t <= 1; the error relative to atan is 2^-25.8. By Remez's algorithm, as the polynomials of
-// package math.
+// anglePoly is (atan(t) - t)/t³ at z = t², for 0 <= t <= 1; the error relative to atan is 2^-25.8. By Remez's algorithm, as the polynomials
+// of package math.
 var anglePoly = [...]float64{
 	-0x1.5554dcp-02, 0x1.9978ecp-03, -0x1.230a9cp-03, 0x1.b4df76p-04, -0x1.355424p-04, 0x1.61fb3ap-05, -0x1.0c2dcep-06, 0x1.7ee046p-09,
 }

@@ -13,8 +13,8 @@ var (
 	// SmoothL1 is d²/(2b) for d = |in0-in1| < b = scalar 0, else d - b/2. Huber is the same times b.
 	SmoothL1 = difference("smooth_l1", 1, smoothL1)
 	Huber    = difference("huber", 1, huber)
-	// Their derivatives, of the gradient and both inputs, times scalar 0: of d = in1-in2, b = scalar 1 and the gradient g they are d·g (half of it is
-	// in the scalar), sign(d)·g, d·g/b, at most g either way, and d·g, at most b·g.
+	// Their derivatives, of the gradient and both inputs, times scalar 0: of d = in1-in2, b = scalar 1 and the gradient g they are d·g
+	// (half of it is in the scalar), sign(d)·g, d·g/b, at most g either way, and d·g, at most b·g.
 	SquaredErrorBackward = floats("squared_error_backward", 3, 1, false, func(_ *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[1].Sub(in[2]).Mul(s[0]).Mul(in[0])
 	})
@@ -42,7 +42,8 @@ var (
 		t := y.Mul(in[3])
 		return g.Mul(t.Add(one).Sub(y).FMA(math.Sigmoid(k, x), t.Neg()))
 	})
-	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities stop the kernel.
+	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities
+	// stop the kernel.
 	BCE = floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
 		k.Assert(isProbability(p), "input %v is not from 0 to 1", p)

@@ -6,9 +6,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The steps of optimizers, each operation in the order in which torch.optim does it. The first input is the parameter, the second its gradient; the
-// outputs are the new parameter and, in the order of the inputs, the new state. The first scalar is always ±1, for minimizing or maximizing, and the
-// second the weight decay, or what the parameter is multiplied by where the decay is decoupled from the gradient.
+// The steps of optimizers, each operation in the order in which torch.optim does it. The first input is the parameter, the second its
+// gradient; the outputs are the new parameter and, in the order of the inputs, the new state. The first scalar is always ±1, for minimizing
+// or maximizing, and the second the weight decay, or what the parameter is multiplied by where the decay is decoupled from the gradient.
 //
 // Of the numbers that the optimizer was given the first is the learning rate, the second ±1 and the third the weight decay.
 var (
@@ -17,8 +17,8 @@ var (
 		g := decayed(in, s)
 		return []Num{in[0].Add(g.Mul(s[2]))}
 	}}, 3, func(_ *kernel.Builder, h, _ []kernel.Value) []kernel.Value { return sgdRow(h) })
-	// SGDMomentum: inputs p, g, buffer. Numbers: those of SGD, momentum, 1 - dampening. Scalars: those of SGD and the same, which are 0 and 1 in the first
-	// step: the buffer begins as the first gradient.
+	// SGDMomentum: inputs p, g, buffer. Numbers: those of SGD, momentum, 1 - dampening. Scalars: those of SGD and the same, which are 0 and
+	// 1 in the first step: the buffer begins as the first gradient.
 	SGDMomentum = step(PointOp{Name: "sgd_momentum", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := decayed(in, s)
 		buf := in[2].Mul(s[3]).Add(g.Mul(s[4]))
@@ -34,15 +34,15 @@ var (
 	}}, 5, func(k *kernel.Builder, h, m []kernel.Value) []kernel.Value {
 		return append(append(sgdRow(h), sgdMomenta(k, h, m)...), h[3])
 	})
-	// Adam and its kin: inputs p, g, mean, mean of squares and, with AMSGrad, the largest of those. Numbers: lr, ±1, decay, β₁, β₂, ε. Scalars: ±1; decay, or
-	// 1 - lr·decay for AdamW; 1 - β₁; β₂; 1 - β₂; -lr/(1-β₁ᵗ); √(1-β₂ᵗ); ε.
+	// Adam and its kin: inputs p, g, mean, mean of squares and, with AMSGrad, the largest of those. Numbers: lr, ±1, decay, β₁, β₂, ε.
+	// Scalars: ±1; decay, or 1 - lr·decay for AdamW; 1 - β₁; β₂; 1 - β₂; -lr/(1-β₁ᵗ); √(1-β₂ᵗ); ε.
 	Adam, AdamW           = adam("adam", false, false), adam("adamw", true, false)
 	AdamAMSGrad, AdamWAMS = adam("adam_amsgrad", false, true), adam("adamw_amsgrad", true, true)
-	// NAdam, NAdamW: inputs p, g, mean, mean of squares. Numbers: those of Adam and the momentum's decay ψ. With μₜ = β₁(1 - 0.96^(tψ)/2) and Π their product
-	// so far, scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1 - β₂ᵗ; -lr(1-μₜ)/(1-Π); -lr·μₜ₊₁/(1-Π·μₜ₊₁); ε.
+	// NAdam, NAdamW: inputs p, g, mean, mean of squares. Numbers: those of Adam and the momentum's decay ψ. With μₜ = β₁(1 - 0.96^(tψ)/2)
+	// and Π their product so far, scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1 - β₂ᵗ; -lr(1-μₜ)/(1-Π); -lr·μₜ₊₁/(1-Π·μₜ₊₁); ε.
 	NAdam, NAdamW = nadam("nadam", false), nadam("nadamw", true)
-	// RAdam, RAdamW: inputs p, g, mean, mean of squares. Numbers: those of Adam. Scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1 - β₁ᵗ; -lr; the
-	// rectification times √(1-β₂ᵗ), 0 as long as there is none; ε.
+	// RAdam, RAdamW: inputs p, g, mean, mean of squares. Numbers: those of Adam. Scalars: ±1; decay or 1 - lr·decay; 1 - β₁; β₂; 1 - β₂; 1
+	// - β₁ᵗ; -lr; the rectification times √(1-β₂ᵗ), 0 as long as there is none; ε.
 	RAdam, RAdamW = radam("radam", false), radam("radamw", true)
 	// Adamax: inputs p, g, mean, largest magnitude. Numbers: those of Adam. Scalars: ±1; decay; 1 - β₁; β₂; ε; -lr/(1-β₁ᵗ).
 	Adamax = step(PointOp{Name: "adamax", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
@@ -54,7 +54,8 @@ var (
 		one := k.F64(1)
 		return []kernel.Value{h[1], h[2], one.Sub(h[3]), h[4], h[5], h[0].Neg().Div(one.Sub(math.Pow(k, h[3], m[0])))}
 	})
-	// Adagrad: inputs p, g, sum of squares. Numbers: lr, ±1, decay, the rate's decay, ε. Scalars: ±1; decay; -lr/(1+(t-1)·the rate's decay); ε.
+	// Adagrad: inputs p, g, sum of squares. Numbers: lr, ±1, decay, the rate's decay, ε. Scalars: ±1; decay; -lr/(1+(t-1)·the rate's
+	// decay); ε.
 	Adagrad = step(PointOp{Name: "adagrad", Ins: 3, Outs: 2, Scalars: 4, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := decayed(in, s)
 		sum := in[2].Add(g.Mul(g))
@@ -73,11 +74,12 @@ var (
 	}}, 5, func(k *kernel.Builder, h, _ []kernel.Value) []kernel.Value {
 		return []kernel.Value{h[1], h[2], h[3], k.F64(1).Sub(h[3]), h[4], h[0].Neg()}
 	})
-	// RMSprop and its kin: inputs p, g, mean of squares, with Centered the mean, with Momentum the buffer. Numbers: lr, ±1, decay, α, ε, momentum. Scalars:
-	// ±1; decay; α; 1 - α; ε; -lr; momentum.
+	// RMSprop and its kin: inputs p, g, mean of squares, with Centered the mean, with Momentum the buffer. Numbers: lr, ±1, decay, α, ε,
+	// momentum. Scalars: ±1; decay; α; 1 - α; ε; -lr; momentum.
 	RMSprop, RMSpropCentered                 = rmsprop("rmsprop", false, false), rmsprop("rmsprop_centered", true, false)
 	RMSpropMomentum, RMSpropCenteredMomentum = rmsprop("rmsprop_momentum", false, true), rmsprop("rmsprop_centered_momentum", true, true)
-	// Rprop: inputs p, g, the gradient before, step size. Numbers: lr, ±1, decay (not used), η₋, η₊, smallest and largest step. Scalars: ±1, 0, the last four.
+	// Rprop: inputs p, g, the gradient before, step size. Numbers: lr, ±1, decay (not used), η₋, η₊, smallest and largest step. Scalars:
+	// ±1, 0, the last four.
 	Rprop = step(PointOp{Name: "rprop", Ins: 4, Outs: 3, Scalars: 6, Heavy: true, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := in[1].Mul(s[0])
 		turn := g.Mul(in[2]).Re
@@ -92,8 +94,8 @@ var (
 	}}, 7, func(_ *kernel.Builder, h, _ []kernel.Value) []kernel.Value {
 		return []kernel.Value{h[1], h[1].Like(0), h[3], h[4], h[5], h[6]}
 	})
-	// ASGD: inputs p, g, average. Numbers: lr, ±1, decay, λ, α, t₀. With η = lr/(1+λ·lr·t)^α and μ = 1/max(1, t-t₀) of the step before (lr and 1 at first),
-	// scalars: ±1; decay; 1 - λη; -η; μ.
+	// ASGD: inputs p, g, average. Numbers: lr, ±1, decay, λ, α, t₀. With η = lr/(1+λ·lr·t)^α and μ = 1/max(1, t-t₀) of the step before (lr
+	// and 1 at first), scalars: ±1; decay; 1 - λη; -η; μ.
 	ASGD = step(PointOp{Name: "asgd", Ins: 3, Outs: 2, Scalars: 5, Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num {
 		g := decayed(in, s)
 		p := in[0].Mul(s[2]).Add(g.Mul(s[3]))

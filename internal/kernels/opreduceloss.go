@@ -36,7 +36,8 @@ var (
 	SmoothL1Mean      = errorReduction("smooth_l1_mean", 1, smoothL1, meanOf)
 	HuberSum          = errorReduction("huber_sum", 1, huber, nil)
 	HuberMean         = errorReduction("huber_mean", 1, huber, meanOf)
-	// PReLUSlopeSum is the gradient of PReLU's slope: the sum of in0·in1, in0 being the gradient and in1 the input, where in1 is not above 0.
+	// PReLUSlopeSum is the gradient of PReLU's slope: the sum of in0·in1, in0 being the gradient and in1 the input, where in1 is not above
+	// 0.
 	PReLUSlopeSum = errorReduction("prelu_slope_sum", 0, func(in, _ []kernel.Value) kernel.Value {
 		return in[1].Gt(in[1].Like(0)).Select(in[0].Like(0), in[0].Mul(in[1]))
 	}, nil)

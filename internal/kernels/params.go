@@ -12,9 +12,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// params goes through the parameters of a kernel, in their order. Where a launch is packed it appends the host's values to the arguments, where the
-// kernel is built it declares the parameters and gives their values there. Each family lists its parameters once, in a method layout that is
-// run both ways, so that launch and kernel cannot disagree. What the list depends on is in the Spec, which both have.
+// params goes through the parameters of a kernel, in their order. Where a launch is packed it appends the host's values to the arguments,
+// where the kernel is built it declares the parameters and gives their values there. Each family lists its parameters once, in a method
+// layout that is run both ways, so that launch and kernel cannot disagree. What the list depends on is in the Spec, which both have.
 type params struct {
 	s *Spec
 	// l is the launch that is packed, k the kernel that is built; the other is nil.
@@ -76,8 +76,8 @@ func (a *dividerArg) divide(n, d kernel.Value) (q, r kernel.Value) {
 	return divide(n, d, a.magic, a.shift)
 }
 
-// operandArgs are the arrays of a kernel whose number depends on the operation, and scalarArgs such scalars: the host gives the first, the kernel gets
-// the second.
+// operandArgs are the arrays of a kernel whose number depends on the operation, and scalarArgs such scalars: the host gives the first, the
+// kernel gets the second.
 type operandArgs struct {
 	host   *[maxOperands]uint64
 	arrays *[maxOperands]array
@@ -362,8 +362,8 @@ type striderArg struct {
 	*strider
 }
 
-// strider has dims dimensions, a number that dimsClass or reduceClass gives, and indexes of the given width in bits. The operands are those in slots; an item
-// is vec elements along the innermost dimension.
+// strider has dims dimensions, a number that dimsClass or reduceClass gives, and indexes of the given width in bits. The operands are those
+// in slots; an item is vec elements along the innermost dimension.
 func (p params) strider(a *striderArg, name string, dims, vec, index int, slots operandSet) {
 	words, t := 3, dtype.Uint32 // a size and its divider
 	if index == 64 {

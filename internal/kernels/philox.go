@@ -6,8 +6,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Philox is the state of a random number generator that a launch draws from: counter-based Philox4x32-10 (J. Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). The subsequence is the thread's number, and a call takes four 32-bit words a step.
+// Philox is the state of a random number generator that a launch draws from: counter-based Philox4x32-10 (J. Salmon et al., "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011). The subsequence is the thread's number, and a call takes four 32-bit words a step.
 type Philox struct {
 	// Seed and Offset are the generator's; Offset counts words and is a multiple of 4.
 	Seed, Offset uint64
@@ -116,8 +116,8 @@ func uniform64(x, y kernel.Value) kernel.Value {
 }
 
 // turn32 returns sine and cosine of 2π(y + ½)/2³² for a Uint32 y, both without the sign that the half turn gives, the top bit of half. The
-// nearest quarter turn is in the top two bits of y + 2²⁹; the rest, at most π/4 either way, is in the others, which are a signed number once
-// the two are shifted out.
+// nearest quarter turn is in the top two bits of y + 2²⁹; the rest, at most π/4 either way, is in the others, which are a signed number
+// once the two are shifted out.
 func turn32(y kernel.Value) (sin, cos, half kernel.Value) {
 	k := y.Builder()
 	rest := y.Shl(k.I32(2)).Bitcast(dtype.Int32).Convert(dtype.Float32)

@@ -32,12 +32,14 @@ const poolThreads = 256
 
 var poolNames = []string{"max_pool", "max_pool_back", "avg_pool", "avg_pool_back", "adaptive_avg_pool", "adaptive_avg_pool_back"}
 
-// MaxPool sets y to the greatest element of each window, a NaN counting as the greatest, and places (Int64) to its place h*W+w in the plane.
+// MaxPool sets y to the greatest element of each window, a NaN counting as the greatest, and places (Int64) to its place h*W+w in the
+// plane.
 func MaxPool(is Issuer, p *Pool, y, places, x Operand) error {
 	return p.issue(is, poolMax, []Operand{y, places, x}, y, x)
 }
 
-// MaxPoolBackward sets dx to the sums of those elements of dy whose place is the element's. Each sum goes through the windows in row-major order.
+// MaxPoolBackward sets dx to the sums of those elements of dy whose place is the element's. Each sum goes through the windows in row-major
+// order.
 func MaxPoolBackward(is Issuer, p *Pool, dx, dy, places Operand) error {
 	return p.issue(is, poolMaxBack, []Operand{dx, dy, places}, dx, dy)
 }
@@ -62,7 +64,8 @@ func AdaptiveAvgPoolBackward(is Issuer, dx, dy Operand) error {
 	return (&Pool{}).issue(is, poolAdaptiveBack, []Operand{dx, dy}, dx, dy)
 }
 
-// poolArgs are the arguments of these kernels. over is the plane of a thread, from the other one; strides are those of every operand along rows and columns.
+// poolArgs are the arguments of these kernels. over is the plane of a thread, from the other one; strides are those of every operand along
+// rows and columns.
 type poolArgs struct {
 	ops                                                        [3]arrayArg
 	n                                                          intArg
@@ -98,8 +101,8 @@ func (a *poolArgs) layout(p params) {
 	p.i32(&a.pad, "count_pad")
 }
 
-// issue launches one thread for each element of over; from is the array that windows, or the elements whose window holds one, are read from.
-// Operand 0 is over's array. The strider has a slot for every operand, of which those of from's shape get no strides along rows and
+// issue launches one thread for each element of over; from is the array that windows, or the elements whose window holds one, are read
+// from. Operand 0 is over's array. The strider has a slot for every operand, of which those of from's shape get no strides along rows and
 // columns, and two more that yield row and column.
 func (p *Pool) issue(is Issuer, kind poolKind, ops []Operand, over, from Operand) error {
 	n := over.Numel()

@@ -92,8 +92,8 @@ var (
 	}).after(func(_ *kernel.Builder, s []kernel.Value) []kernel.Value {
 		return []kernel.Value{s[0].Like(-1).Div(s[0])}
 	})
-	// RandomCauchy has median and scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the tangent's
-	// argument would round to ±π/2 and beyond.
+	// RandomCauchy has median and scale as scalars. In float32 the uniform number keeps PyTorch's distance from the ends, where the
+	// tangent's argument would round to ±π/2 and beyond.
 	RandomCauchy = uniforms("cauchy", 2, func(k *kernel.Builder, _ dtype.DType, u kernel.Value, s []kernel.Value) kernel.Value {
 		if u.Type() == dtype.Float32 {
 			u = u.Min(u.Like(1 - 0x1p-23)).Max(u.Like(0x1p-23))
@@ -106,8 +106,8 @@ var (
 		if u.Type() == dtype.Float64 {
 			return l.Div(s[0]).Ceil()
 		}
-		// The rounded quotient, from the divisor's reciprocal (P. Markstein, "Computation of elementary functions on the IBM RISC System/6000
-		// processor", IBM Journal of Research and Development 34, 1990).
+		// The rounded quotient, from the divisor's reciprocal (P. Markstein, "Computation of elementary functions on the IBM RISC
+		// System/6000 processor", IBM Journal of Research and Development 34, 1990).
 		q := l.Mul(s[1])
 		q = q.Neg().FMA(s[0], l).FMA(s[1], q)
 		return q.Mul(q.Like(geometricScale)).Ceil()
@@ -164,8 +164,8 @@ const (
 )
 
 // randomVec is how many of PyTorch's threads a thread stands in for where the elements lie side by side, so that it stores vectors, and
-// randomSteps how many of their steps it takes, where there are enough of them. Blocks that come in the order of memory, and end, keep all of
-// the device busy: where every thread stays to the end, the scheduler lets some run far ahead.
+// randomSteps how many of their steps it takes, where there are enough of them. Blocks that come in the order of memory, and end, keep all
+// of the device busy: where every thread stays to the end, the scheduler lets some run far ahead.
 const (
 	randomVec   = 4
 	randomSteps = 8
@@ -211,8 +211,8 @@ type randomSpec struct {
 	Dims uint8
 }
 
-// randomArgs are the arguments of these kernels. Where the elements lie side by side, Spec.Vec at a time, steps is how many steps there are and each how many
-// a block takes, else dims says where they lie.
+// randomArgs are the arguments of these kernels. Where the elements lie side by side, Spec.Vec at a time, steps is how many steps there are
+// and each how many a block takes, else dims says where they lie.
 type randomArgs struct {
 	op          *RandomOp
 	n           intArg

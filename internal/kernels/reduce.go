@@ -14,7 +14,8 @@ type reduceSpec struct {
 	Stage reduceStage
 	// Kept and Reduced are the classes of the numbers of dimensions, as reduceClass gives them.
 	Kept, Reduced uint8
-	// Wide threads share an output and go along the reduced dimensions side by side; columns are Wide outputs wide and Deep reduced elements deep.
+	// Wide threads share an output and go along the reduced dimensions side by side; columns are Wide outputs wide and Deep reduced
+	// elements deep.
 	Wide, Deep uint16
 	// Repeat are the inputs, counted from 0, that are one element along a vector.
 	Repeat operandSet
@@ -207,7 +208,8 @@ func (p *reducePlan) groups() int {
 	return 1
 }
 
-// split cuts the reduced elements into parts where there are too few blocks to fill the device; threads is how many of a block share an output.
+// split cuts the reduced elements into parts where there are too few blocks to fill the device; threads is how many of a block share an
+// output.
 func (p *reducePlan) split(lim *Limits, blocks, threads int) {
 	p.chunk = p.items
 	if p.items < threads*reduceAlone {
@@ -359,8 +361,8 @@ func reduceClass(nd int) int {
 // maxStates is the most values of a state.
 const maxStates = 6
 
-// reduceArgs are the arguments of reductions: n reduced elements, as items of which a block takes chunk, and tail beyond the last vector. states are addresses of
-// states, buffers what the kernel gets for them.
+// reduceArgs are the arguments of reductions: n reduced elements, as items of which a block takes chunk, and tail beyond the last vector.
+// states are addresses of states, buffers what the kernel gets for them.
 type reduceArgs struct {
 	op                    *ReduceOp
 	n                     intArg

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The scaling of losses, by which gradients of half precision stay above its smallest numbers, as torch.amp.GradScaler does it. The state is a row: the
-// scale, which is a float32, and how many steps it has stood; the scalar is its inverse as a float32.
+// The scaling of losses, by which gradients of half precision stay above its smallest numbers, as torch.amp.GradScaler does it. The state
+// is a row: the scale, which is a float32, and how many steps it has stood; the scalar is its inverse as a float32.
 
 // Unscale multiplies gradients by the scalar of a row, and raises the flag of the call where one is not finite. For MultiTensor.
 var Unscale = point(PointOp{Name: "unscale", Ins: 1, Scalars: 1,
@@ -46,8 +46,8 @@ func (a *scaleArgs) layout(p params) {
 	p.f64(&a.interval, "interval")
 }
 
-// UpdateScale ends a step: if one of the flags is raised the scale of the row is multiplied by backoff, and after interval steps without that by
-// growth, unless it then were infinite. scale (float32) gets the new one, and the flags are cleared.
+// UpdateScale ends a step: if one of the flags is raised the scale of the row is multiplied by backoff, and after interval steps without
+// that by growth, unless it then were infinite. scale (float32) gets the new one, and the flags are cleared.
 func UpdateScale(is Issuer, row, scale Operand, flags []uint64, growth, backoff float64, interval int) error {
 	if len(flags) > scaleFlags {
 		return fmt.Errorf("a scale has %d flags, and at most %d can be looked at", len(flags), scaleFlags)

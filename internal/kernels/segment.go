@@ -7,10 +7,10 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Folding by index: the indexes are sorted, so that those that name one element form a run in their first order. The sorted order is cut into
-// parts of fixed length. What a run has within a part is folded at once; of a run that goes on beyond a part that becomes an element of a list,
-// in which each part has two places, and which is folded like the sorted order itself, until there is one part. The order of operations
-// depends on the indexes alone.
+// Folding by index: the indexes are sorted, so that those that name one element form a run in their first order. The sorted order is cut
+// into parts of fixed length. What a run has within a part is folded at once; of a run that goes on beyond a part that becomes an element
+// of a list, in which each part has two places, and which is folded like the sorted order itself, until there is one part. The order of
+// operations depends on the indexes alone.
 const (
 	// rowPart is the length of parts where a group of 32 threads goes along a run with the elements of many lines at a time. It limits how
 	// long a thread goes on alone; each list is one launch more.
@@ -54,8 +54,8 @@ const (
 // segmentSpec is what these kernels are specialised on.
 type segmentSpec struct {
 	From segmentFrom
-	// Of segmentKeys. Wrap lets negative indexes count from the end, Lines puts the line above the index, Given says that what is sorted with the keys lies
-	// ready.
+	// Of segmentKeys. Wrap lets negative indexes count from the end, Lines puts the line above the index, Given says that what is sorted
+	// with the keys lies ready.
 	Wrap, Lines, Given bool
 	// Wide, of the others: a key stands for several lines.
 	Wide bool
@@ -88,8 +88,8 @@ func (a *segmentKeysArgs) layout(p params) {
 	p.strider(&a.dims, "dim", int(s.Segment.Dims), 1, int(s.Index), operandsFrom(0, 2))
 }
 
-// segmentArgs are the arguments of the kernels that fold count places of a list: its keys, with each a number or, in listed, an element, and the next list.
-// width is the number of lines, in vectors.
+// segmentArgs are the arguments of the kernels that fold count places of a list: its keys, with each a number or, in listed, an element,
+// and the next list. width is the number of lines, in vectors.
 type segmentArgs struct {
 	written, other           arrayArg
 	keys, with               bufferArg
@@ -557,8 +557,8 @@ func (g *segmentKernel) rows(p kernel.Value, vec int) {
 	})
 }
 
-// scan folds the part that begins at place p, 32 places at a time, in a tree that ends at the runs' bounds. Of a part that is all of a longer
-// run, each half gives an element to the next list.
+// scan folds the part that begins at place p, 32 places at a time, in a tree that ends at the runs' bounds. Of a part that is all of a
+// longer run, each half gives an element to the next list.
 func (g *segmentKernel) scan(part kernel.Value) {
 	k, zero, one, t := g.k, g.lit(0), g.lit(1), g.s.Compute
 	shared := g.s.Segment.Wide

@@ -73,8 +73,8 @@ func TestKeySort(t *testing.T) {
 	}
 }
 
-// TestFoldBySegments: sums and products of small whole numbers are exact for every length of runs and lists, with indexes of each line's own
-// and with such that lines share.
+// TestFoldBySegments: sums and products of small whole numbers are exact for every length of runs and lists, with indexes of each line's
+// own and with such that lines share.
 func TestFoldBySegments(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 1))
 	for _, c := range []struct {

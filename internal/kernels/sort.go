@@ -5,9 +5,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// The sort of indexes: keys with their positions, stable, by digits from the lowest on. A pass counts the digits of each block's part, turns
-// the counts into places by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and Garland, “Designing
-// efficient sorting algorithms for manycore GPUs”, 2009.)
+// The sort of indexes: keys with their positions, stable, by digits from the lowest on. A pass counts the digits of each block's part,
+// turns the counts into places by running sums over blocks and then digits, and moves the elements there. (Satish, Harris and Garland,
+// “Designing efficient sorting algorithms for manycore GPUs”, 2009.)
 const (
 	// sortDigitLeast and sortDigitMost bound the bits of a digit.
 	sortDigitLeast, sortDigitMost = 5, 8
@@ -32,8 +32,8 @@ const (
 // sortSpec is what these kernels are specialised on: the bits of a digit.
 type sortSpec struct{ Digit uint8 }
 
-// sortArgs are the arguments of these kernels: arrays of keys, of numbers with them and of counts, then of n elements how many a block has, and where the
-// digit lies in a key; sortScan has only the table and the number of blocks.
+// sortArgs are the arguments of these kernels: arrays of keys, of numbers with them and of counts, then of n elements how many a block has,
+// and where the digit lies in a key; sortScan has only the table and the number of blocks.
 type sortArgs struct {
 	keys, with, toKeys, toWith, table bufferArg
 	n, per, shift, mask               intArg
@@ -229,9 +229,9 @@ func buildSortScan(k *kernel.Builder, a *sortArgs, ix dtype.DType, s *Spec) {
 // sortItem is an element of a tile in a thread's registers.
 type sortItem struct{ inside, key, digit, rank kernel.Value }
 
-// rankInGroup gives each item its rank among those of its digit in the group of 32 threads, item by item and thread by thread, with the digit above it,
-// to take one register. add adds to the group's count of a digit and returns what it was. The first thread of each digit adds; the votes of the next items lie
-// between that and its use, and keep the additions in order.
+// rankInGroup gives each item its rank among those of its digit in the group of 32 threads, item by item and thread by thread, with the
+// digit above it, to take one register. add adds to the group's count of a digit and returns what it was. The first thread of each digit
+// adds; the votes of the next items lie between that and its use, and keep the additions in order.
 func rankInGroup(k *kernel.Builder, its []sortItem, bits int, add func(digit, n kernel.Value) kernel.Value) {
 	one := k.U32(1)
 	below := one.Shl(k.LaneID()).Sub(one)

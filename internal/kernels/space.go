@@ -113,7 +113,8 @@ func dimsClass(nd int) int {
 	return maxDims
 }
 
-// packSizes appends the sizes of the first dims dimensions, those of 32 bits with their dividers. An item is vec elements along the innermost.
+// packSizes appends the sizes of the first dims dimensions, those of 32 bits with their dividers. An item is vec elements along the
+// innermost.
 func (s *space) packSizes(l *Launch, dims, vec, index int) {
 	for d := range dims {
 		size := 1

@@ -10,8 +10,8 @@ import (
 )
 
 // Spec identifies one specialised kernel: it is the key of the runtime's kernel cache and all that Build needs to make it. Shapes never
-// enter it, only classes of shapes. A family sets what all have and the field of its own; the others stay zero. No gaps lie between fields, so that a
-// look-up hashes one piece of memory.
+// enter it, only classes of shapes. A family sets what all have and the field of its own; the others stay zero. No gaps lie between fields,
+// so that a look-up hashes one piece of memory.
 type Spec struct {
 	// Op is the operation within the family.
 	Op uint16

@@ -7,14 +7,15 @@ import (
 	"tenon.dev/kernel"
 )
 
-// StepOp is the step of an optimizer over many parameters. Its scalars depend on how many steps came before, which the device itself counts, so that a
-// step waits for nothing of the host, can be captured in a graph, and can be skipped by the device: each parameter has a row of numbers in device memory,
-// and [Advance] writes the rows before [MultiTensor] reads them.
+// StepOp is the step of an optimizer over many parameters. Its scalars depend on how many steps came before, which the device itself
+// counts, so that a step waits for nothing of the host, can be captured in a graph, and can be skipped by the device: each parameter has a
+// row of numbers in device memory, and [Advance] writes the rows before [MultiTensor] reads them.
 type StepOp struct {
 	*PointOp
 	// Numbers counts what the optimizer was given: the learning rate first.
 	Numbers int
-	// row gives the scalars of a step. h are the numbers; m is what the row remembers: first the step's number, from 1 on, then what the op changes.
+	// row gives the scalars of a step. h are the numbers; m is what the row remembers: first the step's number, from 1 on, then what the op
+	// changes.
 	row func(k *kernel.Builder, h, m []kernel.Value) []kernel.Value
 	id  uint16
 }
@@ -73,8 +74,8 @@ func (a *advanceArgs) layout(p params) {
 	p.i32(&a.n, "n")
 }
 
-// Advance begins a step of the parameters whose rows are named: it counts it and writes the scalars. lr, if its address is not 0, is a float that stands
-// for the first number. If found (float32) is there and not 0, the rows are marked to be skipped, and nothing is counted.
+// Advance begins a step of the parameters whose rows are named: it counts it and writes the scalars. lr, if its address is not 0, is a
+// float that stands for the first number. If found (float32) is there and not 0, the rows are marked to be skipped, and nothing is counted.
 func Advance(is Issuer, op *StepOp, numbers []float64, rows Rows, lr, found Operand) error {
 	if len(numbers) != op.Numbers {
 		return fmt.Errorf("%s takes %d numbers, got %d", op.Name, op.Numbers, len(numbers))

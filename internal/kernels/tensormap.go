@@ -5,8 +5,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma must
-// compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
+// mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma
+// must compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
 func (p *product) mappable(lim *Limits, s *Spec) bool {
 	if lim.Major != 9 || lim.Minor != 0 || p.batch.nd > 1 || p.k == 0 {
 		return false

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/dtype"
 )
 
-// TestTensorMap compares tensor maps with those that cuTensorMapEncodeTiled of driver 580.159 writes for the same arrays: elements, dimensions, byte
-// distances and box as said.
+// TestTensorMap compares tensor maps with those that cuTensorMapEncodeTiled of driver 580.159 writes for the same arrays: elements,
+// dimensions, byte distances and box as said.
 func TestTensorMap(t *testing.T) {
 	const ptr = 0x7f19ee000000
 	for _, c := range []struct {

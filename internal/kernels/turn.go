@@ -7,20 +7,21 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A copy is worth its way through shared memory if the output's innermost dimension has turnWidth elements, below which neighbouring threads of a
-// plain copy share what they read, and the two dimensions fill turnLeast places of a square of 32 by 32.
+// A copy is worth its way through shared memory if the output's innermost dimension has turnWidth elements, below which neighbouring
+// threads of a plain copy share what they read, and the two dimensions fill turnLeast places of a square of 32 by 32.
 const (
 	turnWidth = 16
 	turnLeast = 256
 )
 
-// turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes of one.
+// turnSides are the sides of the square tiles that go there, by the logarithm of an element's bytes; each thread of a block moves turnBytes
+// of one.
 var turnSides = [...]int{128, 64, 64, 32, 32}
 
 const turnBytes = 32
 
-// turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them so
-// along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
+// turned returns the dimension, not the innermost, along which the input of a copy has its elements side by side while the output has them
+// so along the innermost: what a plain copy would read an element from each line of the cache at a time. 0 if there is none.
 func (p *pointPlan) turned(op *PointOp, outs, ins []Operand) int {
 	if op != Copy || p.ptr[1] == 0 || outs[0].DType != ins[0].DType || p.stride[0][0] != 1 || p.stride[1][0] == 1 || p.stride[1][0] == 0 || p.size[0] < turnWidth {
 		return 0
@@ -108,8 +109,8 @@ func bitsType(bytes int) dtype.DType {
 
 var _ = register(FamilyTurn, buildTurn)
 
-// turnSpec is what turned copies are specialised on: the side of the tiles, the elements of a read and of a write, and the class of the number of dimensions that
-// remain, as dimsClass gives it.
+// turnSpec is what turned copies are specialised on: the side of the tiles, the elements of a read and of a write, and the class of the
+// number of dimensions that remain, as dimsClass gives it.
 type turnSpec struct{ Side, Take, Give, Dims uint8 }
 
 // turnArgs are the arguments of a turned copy. across and down are the numbers of tiles.
@@ -158,8 +159,8 @@ func turnOf(s *Spec) turn {
 	return t
 }
 
-// spread gives every thread n places from (x, y) on of lines of size places, and of every step-th line after that. A group of 32 threads takes n lines
-// of 32 places: of 32-bit cells, neither such a patch nor one across it has two in one bank of shared memory.
+// spread gives every thread n places from (x, y) on of lines of size places, and of every step-th line after that. A group of 32 threads
+// takes n lines of 32 places: of 32-bit cells, neither such a patch nor one across it has two in one bank of shared memory.
 func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step int) {
 	lanes := min(32, size) / n
 	across := size / (lanes * n)
@@ -172,9 +173,9 @@ func (t *turn) spread(k *kernel.Builder, size, n int) (x, y kernel.Value, step i
 // log2 returns the logarithm of n, a power of two.
 func log2(k *kernel.Builder, n int) kernel.Value { return k.I32(bits.TrailingZeros(uint(n))) }
 
-// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. For what lies outside, the last elements inside
-// are read again, so that all reads are under way at once and none waits for a comparison. A line in shared memory has a word more than it
-// needs, which puts the columns in different banks.
+// buildTurn: a block reads a tile along the input's adjacent elements and writes it along the output's. For what lies outside, the last
+// elements inside are read again, so that all reads are under way at once and none waits for a comparison. A line in shared memory has a
+// word more than it needs, which puts the columns in different banks.
 func buildTurn(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("turn"), func(k *kernel.Builder) {
 		t := turnOf(s)

@@ -53,8 +53,8 @@ func TestTurnedCopies(t *testing.T) {
 	}
 }
 
-// TestTurnedAccesses: where lengths, steps and addresses allow it, several elements are read and written at a time, on either side alone as well;
-// tiles that are cut off are right then too, and so are those of several batches.
+// TestTurnedAccesses: where lengths, steps and addresses allow it, several elements are read and written at a time, on either side alone as
+// well; tiles that are cut off are right then too, and so are those of several batches.
 func TestTurnedAccesses(t *testing.T) {
 	rng := rand.New(rand.NewPCG(8, 2))
 	for dt, most := range map[dtype.DType][2]uint8{dtype.Uint8: {4, 16}, dtype.BFloat16: {4, 8}, dtype.Float32: {4, 4}, dtype.Float64: {2, 2}, dtype.Complex128: {1, 1}} {

@@ -68,6 +68,7 @@ internal/core/...: RUNTIME internal/core
 internal/facegen: LEAF internal/core
 
 FACE = LEAF . cuda kernel
+internal/testdevice: FACE
 linalg: FACE internal/core internal/infer internal/kernels
 sparse: FACE internal/core internal/kernels
 internal/opspage: internal/core linalg sparse

@@ -348,17 +348,19 @@ func TestSnippetsFindsPlanted(t *testing.T) {
 		return "text\n```sh\nno(Go)\n```\n```go\n" + strings.Join(blocks, "```\n```go\n") + "```\n"
 	}
 	test := "package a\n\nfunc Example() {\n\tx := f() // what f gives\n\tif x {\n\t\tg(x)\n\t}\n\th()\n\tk()\n}\n"
-	table := "| PyTorch | Tenon |\n| --- | --- |\n| `a + b` | `x.Add(a, b)`, the same; `TENON_A=1` |\n| `c` | `x.C(a…)` or `x.C(a\\|b)` |\n\n| PyTorch | other |\n| `a(b)` | `x.D()` |\n"
+	table := "| PyTorch | Tenon |\n| --- | --- |\n| `a + b` | `x.Add(a, b)`, the same; `TENON_A=1` |\n| `c` | `x.C(a…)` or `x.C(a\\|b)` |\n\n| PyTorch | other |\n| --- | --- |\n| `a(b)` | `x.D()` |\n\n```text\n| no | table |\n```\n"
 	tree := planted{
 		"README.md":              page("x := f()\nif x {\n  g(x)\n", "x := f() // something else\n\nh()\n", "x := f()\n…\nk()\n", "h()\n…\nx := f()\n", "x := f()\nh()\n"),
 		"docs/from-pytorch.md":   table,
 		"docs/other.md":          table,
+		"docs/third.md":          "| a | b |\n|---|---|\n| c | d |\n\n| e | f |\n| g | h |\n",
 		"a/a_test.go":            test,
 		"a/a.go":                 "package a\n\nfunc b() {\n\tx := f()\n\th()\n}\n",
 		"from_pytorch_test.go":   "package a\n\nfunc TestA() {\n\tx.Add(a, b)\n\tx.C(a, b)\n}\n",
 		".git/hidden/ignored.md": page("z()\n"),
 	}
-	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in from_pytorch_test.go")
+	want(t, Snippets(tree.load(t)), "README.md:20: no test", "README.md:25: no test", "docs/from-pytorch.md:4: x.C(a¦b) is not in from_pytorch_test.go",
+		"docs/third.md:5: a table begins without a head")
 }
 
 func TestLinksFindsPlanted(t *testing.T) {

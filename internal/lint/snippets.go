@@ -16,7 +16,7 @@ const (
 
 // Snippets checks that the Go code of the documentation is code that the tests compile and run: the lines of each block that begins with ```go stand
 // in this order in one test file, and what stands between backquotes in the column Tenon of docs/from-pytorch.md stands in
-// from_pytorch_test.go. In both, "…" stands for any text, and so does an empty line. Indentation and comments at the ends of lines do not count.
+// from_pytorch_test.go. Every table has a head. In both, "…" stands for any text, and so does an empty line. Indentation and comments at the ends of lines do not count.
 func Snippets(t *Tree) []Finding {
 	var tests []string
 	var compared string
@@ -36,6 +36,9 @@ func Snippets(t *Tree) []Finding {
 			if !anyHolds(tests, plain(s.code)) {
 				out = append(out, Finding{name, s.line, "no test has the lines of this block; make it the text of an Example, so that it is known to run"})
 			}
+		}
+		for _, n := range headless(text) {
+			out = append(out, Finding{name, n, "a table begins without a head; take out the line before it, or give it one"})
 		}
 		if name == comparison {
 			for _, s := range tableCode(text) {
@@ -150,6 +153,23 @@ func goBlocks(page string) []snippet {
 		case inside:
 			out[len(out)-1].code += line
 		}
+	}
+	return out
+}
+
+// headless returns the lines at which tables begin that have no head: what follows an empty line within a table.
+func headless(page string) (out []int) {
+	lines := strings.Split(page, "\n")
+	code, before := false, false
+	for i, line := range lines {
+		if strings.HasPrefix(line, "```") {
+			code = !code
+		}
+		row := !code && strings.HasPrefix(line, "|")
+		if row && !before && (i+1 == len(lines) || !strings.HasPrefix(lines[i+1], "| --") && !strings.HasPrefix(lines[i+1], "|--")) {
+			out = append(out, i+1)
+		}
+		before = row
 	}
 	return out
 }

@@ -159,8 +159,8 @@ func (s *Stream) inherits(of int, upTo uint64) {
 	f.waits = append(f.waits, wait{by: s.id, of: of, at: s.Seq() + 1, upTo: upTo})
 }
 
-// fewer returns the waits for work that is not known to be sound; where there are still many, one for each pair of streams, which stands for
-// more than they do.
+// fewer returns the waits for work that is not known to be sound; where there are still many, one for each pair of streams, which stands
+// for more than they do.
 func fewer(waits []wait, sound *[MaxStreams]uint64) []wait {
 	waits = slices.DeleteFunc(waits, func(w wait) bool { return w.upTo <= sound[w.of] })
 	if len(waits) < mostWaits/2 {

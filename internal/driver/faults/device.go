@@ -51,8 +51,8 @@ func (d *Device) Arm(n, pick int) {
 	d.taken, d.starve = 0, 0
 }
 
-// Starve makes the n-th call from now on that takes memory, or a stream or an event, fail with OutOfMemory, and every later one, as on a device that is too
-// small. Arm ends it.
+// Starve makes the n-th call from now on that takes memory, or a stream or an event, fail with OutOfMemory, and every later one, as on a
+// device that is too small. Arm ends it.
 func (d *Device) Starve(n int) {
 	d.Arm(0, 0)
 	d.mu.Lock()

@@ -65,7 +65,8 @@ func TestMapFails(t *testing.T) {
 	}
 }
 
-// TestCopiesOfMappedMemory makes the context current for copies while memory is mapped: without it the driver refuses those across mappings.
+// TestCopiesOfMappedMemory makes the context current for copies while memory is mapped: without it the driver refuses those across
+// mappings.
 func TestCopiesOfMappedMemory(t *testing.T) {
 	f := newFake(t)
 	d := f.open()

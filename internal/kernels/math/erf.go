@@ -48,8 +48,8 @@ func (f float) ldexpWord(e word, n kernel.Value) kernel.Value {
 
 // Erfinv returns the inverse of Erf, for -1 <= x <= 1.
 //
-// As M. Giles, "Approximating the erfinv function" (GPU Computing Gems Jade, 2011), does, it expands erfinv(x)/x in w = -log(1-x²) and, for larger
-// w, in √w.
+// As M. Giles, "Approximating the erfinv function" (GPU Computing Gems Jade, 2011), does, it expands erfinv(x)/x in w = -log(1-x²) and, for
+// larger w, in √w.
 func Erfinv(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	w := f.log(x.Neg().FMA(x, f.c(1))).Neg()

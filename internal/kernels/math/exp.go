@@ -14,7 +14,8 @@ func (f float) expLimits() (lo, hi float64) {
 	return -104, 88.73
 }
 
-// reduceExp returns an integer n and r with x = n log 2 + r, |r| <= 0.3466. Where e^x is far beyond the type, n is clamped and r means nothing.
+// reduceExp returns an integer n and r with x = n log 2 + r, |r| <= 0.3466. Where e^x is far beyond the type, n is clamped and r means
+// nothing.
 func (f float) reduceExp(x kernel.Value) (kernel.Value, word) {
 	bound := f.either(200, 1200)
 	n := x.Mul(f.part(log2eConst, 0)).Rint().Min(bound).Max(bound.Neg())
@@ -53,8 +54,8 @@ func (f float) saturateExp(x, y kernel.Value) kernel.Value {
 // Exp returns e^x.
 func Exp(k *kernel.Builder, x kernel.Value) kernel.Value { return of(k, x).exp(x) }
 
-// ExpNonPositive returns e^x for x that is not positive, or NaN; in float32 with 17 instructions, none of them a conversion, where Exp takes 30.
-// A rounding error above 0 does no harm: it is right up to x = 40.
+// ExpNonPositive returns e^x for x that is not positive, or NaN; in float32 with 17 instructions, none of them a conversion, where Exp
+// takes 30. A rounding error above 0 does no harm: it is right up to x = 40.
 func ExpNonPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {

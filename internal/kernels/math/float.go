@@ -3,12 +3,12 @@
 // It may not know tensors, engines or devices.
 //
 // Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, at most 2 units in the last
-// place from the true value (most are within 1), with the results that C's Annex F gives for zeros, infinities and NaNs. Subnormal operands and
-// results are exact in the same sense. Halves are converted by the caller.
+// place from the true value (most are within 1), with the results that C's Annex F gives for zeros, infinities and NaNs. Subnormal operands
+// and results are exact in the same sense. Halves are converted by the caller.
 //
 // The algorithms are classical: Cody and Waite's and Payne and Hanek's argument reductions, minimax polynomials (derived by package gen,
-// with their errors, in zpoly.go), and double-word arithmetic after Dekker and Knuth where one word is not enough. Code is branch-free except for
-// large arguments of the trigonometric functions, the tails of Erfinv, and Fmod.
+// with their errors, in zpoly.go), and double-word arithmetic after Dekker and Knuth where one word is not enough. Code is branch-free
+// except for large arguments of the trigonometric functions, the tails of Erfinv, and Fmod.
 package math
 
 //go:generate go run ./gen

@@ -4,7 +4,8 @@ import "tenon.dev/kernel"
 
 // Fmod returns the remainder of x/y with x's sign, exactly.
 //
-// Each turn subtracts a multiple of y times a power of two that leaves a quotient below 2^mantissa, so that the fused multiply-add is exact.
+// Each turn subtracts a multiple of y times a power of two that leaves a quotient below 2^mantissa, so that the fused multiply-add is
+// exact.
 func Fmod(k *kernel.Builder, x, y kernel.Value) kernel.Value {
 	f := of(k, x)
 	a, b := x.Abs(), y.Abs()

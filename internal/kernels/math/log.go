@@ -68,8 +68,8 @@ func (f float) log(x kernel.Value) kernel.Value {
 // Log returns the natural logarithm.
 func Log(k *kernel.Builder, x kernel.Value) kernel.Value { return of(k, x).log(x) }
 
-// LogPositive returns the natural logarithm of a normal number above 0, times scale, a power of two of either sign; in float32 with half the
-// instructions that Log takes.
+// LogPositive returns the natural logarithm of a normal number above 0, times scale, a power of two of either sign; in float32 with half
+// the instructions that Log takes.
 func LogPositive(k *kernel.Builder, x kernel.Value, scale float64) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
@@ -91,15 +91,15 @@ func LogPositive(k *kernel.Builder, x kernel.Value, scale float64) kernel.Value 
 	return e.Convert(f.t).FMA(f.c(scale*math.Ldexp(math.Ln2, -f.mantissa)), w)
 }
 
-// SqrtPositive returns the square root of 0 or of a normal number above; in float32 within 1.5 units in the last place, by operations that no
-// device needs a branch for. The exact root is as long and has one, to a subroutine that takes registers from the whole kernel.
+// SqrtPositive returns the square root of 0 or of a normal number above; in float32 within 1.5 units in the last place, by operations that
+// no device needs a branch for. The exact root is as long and has one, to a subroutine that takes registers from the whole kernel.
 func SqrtPositive(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	if f.wide() {
 		return x.Sqrt()
 	}
-	// A line in the logarithms, then a step of Newton's iteration whose constants halve its greatest error, give r with r√x = 1 to 2^-10.5. What
-	// is missing from 1 there, e, is found from the rounded s, and a series in it gives the rest.
+	// A line in the logarithms, then a step of Newton's iteration whose constants halve its greatest error, give r with r√x = 1 to 2^-10.5.
+	// What is missing from 1 there, e, is found from the rounded s, and a series in it gives the rest.
 	r := f.i(0x5f1fe100).Sub(x.Bitcast(dtype.Uint32).Shr(k.I32(1)).Bitcast(f.bits)).Bitcast(f.t)
 	p := x.Mul(r)
 	t := p.Mul(r).FMA(f.c(-0.70520884), f.c(1.6829124))

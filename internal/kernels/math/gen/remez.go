@@ -60,8 +60,8 @@ func worst(e []float64) float64 {
 	return m
 }
 
-// remez returns the n coefficients of x^first … whose worst weighted error on the grid is least (Remez's second algorithm: E. Ya. Remez 1934).
-// ok is false if the exchange did not settle, as can happen when the basis vanishes inside the interval.
+// remez returns the n coefficients of x^first … whose worst weighted error on the grid is least (Remez's second algorithm: E. Ya. Remez
+// 1934). ok is false if the exchange did not settle, as can happen when the basis vanishes inside the interval.
 func (f *fit) remez(first, n int) (c []*big.Float, ok bool) {
 	ref := make([]int, n+1)
 	for i := range ref {

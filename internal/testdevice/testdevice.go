@@ -1,0 +1,35 @@
+// Package testdevice opens devices for tests, and reads what they hold.
+// It may not know what is tested.
+package testdevice
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+)
+
+// Open opens the device that s names until the test ends. An error of its Close, which tells what failed on the device, fails the test.
+func Open(t testing.TB, s tenon.Selector) *tenon.Exec {
+	t.Helper()
+	x, err := tenon.Open(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := x.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// Read returns the elements of a. An error ends the test.
+func Read[T dtype.Element](t testing.TB, x *tenon.Exec, a *tenon.Tensor) []T {
+	t.Helper()
+	v, err := tenon.Read[T](x, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
