@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
@@ -42,11 +43,11 @@ func dispatch(t *testing.T, x *tenon.Exec, eager, compiled layerFunc, use func(p
 		x.Scope(func(x *tenon.Exec) {
 			y := f(x, in)
 			backwardOfSum(t, x, y)
-			got = append(got, read[float32](t, x, y))
+			got = append(got, testdevice.Read[float32](t, x, y))
 		})
 		for _, g := range grads {
 			if g.Grad() != nil {
-				got = append(got, read[float32](t, x, g.Grad()))
+				got = append(got, testdevice.Read[float32](t, x, g.Grad()))
 				g.SetGrad(nil)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/testdevice"
 )
 
 var _ = registerTrees(
@@ -74,7 +75,7 @@ func testTreeRandom(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	three := func(draw func(x *tenon.Exec) *tenon.Tensor) (all [3][]float32) {
 		must(t, x.Generator().SetSeed(0))
 		for i := range all {
-			x.Scope(func(x *tenon.Exec) { all[i] = read[float32](t, x, draw(x)) })
+			x.Scope(func(x *tenon.Exec) { all[i] = testdevice.Read[float32](t, x, draw(x)) })
 		}
 		return all
 	}

@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
 	"tenon.dev/nn"
@@ -67,11 +68,11 @@ func testTreeAliasedOutputCheckpoint(t *testing.T, x *tenon.Exec, o compile.Opt)
 	check(t, "the row shares the output's memory", row.SharesStorage(y), true)
 	y.Close()
 	check(t, "checkpoints before the second function", treesOf(t, x).Checkpoints, 0)
-	w := read[float32](t, x, row)
+	w := testdevice.Read[float32](t, x, row)
 	z := cubed.Call(x, row)
 	check(t, "checkpoints after it", treesOf(t, x).Checkpoints, 1)
 	check(t, "live blocks", treeBlocks(t, x), 1)
-	for i, v := range read[float32](t, x, z) {
+	for i, v := range testdevice.Read[float32](t, x, z) {
 		check(t, "element of the result", v, w[i]*w[i]*w[i])
 	}
 	z.Close()
@@ -153,7 +154,7 @@ func testTreeNoLongerInPool(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	first := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(x.Add(a, a), a) }, o)
 	second := compile.Func(consumingCube, o)
 	in := x.RandN([]int{4}, tenon.Float32)
-	v := read[float32](t, x, in)
+	v := testdevice.Read[float32](t, x, in)
 	step := func(outside bool) {
 		must(t, compile.MarkStep(x))
 		x.Scope(func(x *tenon.Exec) {
@@ -161,7 +162,7 @@ func testTreeNoLongerInPool(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			if outside {
 				y = x.Clone(y)
 			}
-			for i, z := range read[float32](t, x, second.Call(x, y)) {
+			for i, z := range testdevice.Read[float32](t, x, second.Call(x, y)) {
 				w := v[i] + v[i] + v[i]
 				check(t, "element of the result", z, w*w*w)
 			}
@@ -200,14 +201,14 @@ func testTreeSharedOutput(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 	check(t, "the rows share memory", a.SharesStorage(b), true)
 	check(t, "how far apart they are", b.DataPtr()-a.DataPtr(), 8)
-	want := read[float32](t, x, b)
+	want := testdevice.Read[float32](t, x, b)
 	check(t, "checkpoints before the second function", treesOf(t, x).Checkpoints, 0)
 	cubed.Call(x, x.RandN([]int{2}, tenon.Float32)).Close()
 	check(t, "checkpoints after it", treesOf(t, x).Checkpoints, 1)
 	check(t, "live blocks", treeBlocks(t, x), 1)
 	a.Close()
 	check(t, "live blocks without the first row", treeBlocks(t, x), 1)
-	if got := read[float32](t, x, b); !slices.Equal(got, want) {
+	if got := testdevice.Read[float32](t, x, b); !slices.Equal(got, want) {
 		t.Errorf("the second row is %v after the checkpoint; want %v", got, want)
 	}
 	b.Close()
@@ -284,7 +285,7 @@ func testTreeOutputsOfParameter(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			}
 		})
 	}
-	if s := fmt.Sprint(read[float32](t, x, p.Tensor())); strings.Contains(s, "NaN") {
+	if s := fmt.Sprint(testdevice.Read[float32](t, x, p.Tensor())); strings.Contains(s, "NaN") {
 		t.Errorf("the parameter is %s", s)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/internal/core"
 	"tenon.dev/nn"
 )
@@ -122,10 +123,10 @@ func testTreeDynamicBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 				y := f(x, in, w, b)
 				check(t, "rows of the output", y.Size(0), 2*size[0])
 				backwardOfSum(t, x, y)
-				got = append(got, read[float32](t, x, y))
+				got = append(got, testdevice.Read[float32](t, x, y))
 			})
 			for _, l := range leaves {
-				got = append(got, read[float32](t, x, l.Grad()))
+				got = append(got, testdevice.Read[float32](t, x, l.Grad()))
 				l.SetGrad(nil)
 			}
 			return got
@@ -244,11 +245,11 @@ func testTreeStaticParameters(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		kept = append(kept, in, y) // so that the next ones lie elsewhere
 		loss := x.Sum(x.Mul(y, y), nil, tenon.SumOpt{})
 		must(t, r.Do(x, func(x *tenon.Exec) error { return x.Backward(loss, nil, tenon.BackwardOpt{RetainGraph: true}) }))
-		got := read[float32](t, x, l.Weight.Grad())
+		got := testdevice.Read[float32](t, x, l.Weight.Grad())
 		l.Weight.SetGrad(nil)
 		in.SetGrad(nil)
 		must(t, x.Backward(loss, nil, tenon.BackwardOpt{}))
-		if !slices.Equal(got, read[float32](t, x, l.Weight.Grad())) {
+		if !slices.Equal(got, testdevice.Read[float32](t, x, l.Weight.Grad())) {
 			t.Errorf("step %d: the weight's gradient differs", i)
 		}
 		l.Weight.SetGrad(nil)
