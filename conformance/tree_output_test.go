@@ -9,9 +9,9 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
-	"tenon.dev/internal/testdevice"
 	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 

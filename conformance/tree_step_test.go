@@ -7,8 +7,8 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
-	"tenon.dev/internal/testdevice"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 
