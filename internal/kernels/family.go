@@ -41,6 +41,8 @@ const (
 	FamilyMultinomial
 	// FamilyAssert: assertions of single numbers.
 	FamilyAssert
+	// FamilyFused: Op is the id of a group that Fuse made.
+	FamilyFused
 	familyCount
 )
 
