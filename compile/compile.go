@@ -18,6 +18,8 @@ import (
 type Opt struct {
 	// Branches is how many ways a region may go on from one call before further ones are no longer remembered; 0 is 64.
 	Branches int
+	// NoFusion lets every call that is put off run as a kernel of its own, and all of them, also those whose results nobody needs.
+	NoFusion bool
 }
 
 const defaultBranches = 64
@@ -64,9 +66,11 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	t := r.trace(c)
 	t.begin(old)
 	core.SetTap(c, t)
+	before := core.Fusion(c)
 	defer func() {
 		core.SetTap(c, old)
 		err = errors.Join(err, core.Force(c))
+		t.stats.count(before, core.Fusion(c))
 	}()
 	return scoped(x, f)
 }

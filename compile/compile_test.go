@@ -60,7 +60,7 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 			return nil
 		}))
 	}
-	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 4, Deferred: 6}); got != want {
+	if got, want := r.Stats(x), (compile.Stats{Runs: 3, Recorded: 4, Deferred: 6, Kernels: 6}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	got, err := tenon.Read[float32](x, b)

@@ -26,6 +26,8 @@ type node struct {
 	next []*node
 	// last is the branch that was taken last.
 	last int
+	// plans are those of the calls that end here and are put off.
+	plans core.Place
 }
 
 // Stats counts calls of a region, over all of its runs in one session.
@@ -35,6 +37,16 @@ type Stats struct {
 	Runs, Recorded, Deferred, Eager int
 	// Unknown calls are those after a call from which there were too many branches.
 	Unknown int
+	// Kernels are the built-in kernels that ran for the calls that were put off. Fused are the calls among these that ran in kernels of
+	// several calls, and Dropped those that did not run: nobody needed what they make, or another call made the same.
+	Kernels, Fused, Dropped int
+}
+
+// count adds what came between before and after.
+func (s *Stats) count(before, after core.FusionStats) {
+	s.Kernels += after.Kernels - before.Kernels
+	s.Fused += after.Fused - before.Fused
+	s.Dropped += after.Dropped - before.Dropped
 }
 
 func (t *trace) begin(outer core.Tap) {
@@ -67,6 +79,9 @@ func (t *trace) Before(f *core.Frame) bool {
 		return false
 	}
 	if f.Deferrable() && f.Defer() {
+		if !t.opt.NoFusion {
+			f.PlanAt(&t.at.plans)
+		}
 		t.stats.Deferred++
 		return true
 	}

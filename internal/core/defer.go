@@ -24,6 +24,7 @@ type deferral struct {
 	at      atomic.Pointer[string]
 	number  uint64
 	running bool
+	fusing  fusing
 }
 
 // deferred is a call that was put off.
@@ -301,9 +302,15 @@ func (s *session) force() error {
 			_ = d.end(ran)
 		}
 	}()
-	d.findLast()
 	var freed error
 	err := Try(func() {
+		defer d.count(s.launches)
+		if p := d.planned(); p != nil {
+			ran = len(d.calls) // the plan says itself what it did not make
+			freed = d.runPlan(p)
+			return
+		}
+		d.findLast()
 		for ; ran < len(d.calls); ran++ {
 			c := &d.calls[ran]
 			d.run(c)
@@ -322,22 +329,27 @@ func (s *session) force() error {
 // end forgets all calls, of which the first ran have been run. What the others were to make is lost.
 func (d *deferral) end(ran int) (err error) {
 	for i := ran; i < len(d.calls); i++ {
-		c := &d.calls[i]
-		for j := range c.out[:c.outs] {
-			if c.dsts>>j&1 == 0 {
-				c.out[j].st.id.Or(deferralsOf) // lost
-			}
-		}
+		d.calls[i].lose()
 	}
 	for _, st := range d.touched {
 		if st.deferral() != 0 {
 			err = errors.Join(err, st.endDeferral())
 		}
 	}
+	d.fusing.place, d.fusing.placed = nil, 0
 	clear(d.calls)
 	clear(d.touched)
 	d.calls, d.touched = d.calls[:0], d.touched[:0]
 	return err
+}
+
+// lose says that what the call was to make is lost.
+func (c *deferred) lose() {
+	for j := range c.out[:c.outs] {
+		if c.dsts>>j&1 == 0 {
+			c.out[j].st.id.Or(deferralsOf)
+		}
+	}
 }
 
 // findLast marks the last use of every storage.

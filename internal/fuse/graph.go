@@ -33,8 +33,9 @@ type Call struct {
 	// Lane is the stream.
 	Lane int
 	// Point says that every element of the outputs, which have one shape, is computed from the elements of the inputs, broadcast to that
-	// shape, that stand in the same place. Effect says that the call does more than make its outputs.
-	Point, Effect bool
+	// shape, that stand in the same place. Checks says that the call may stop the device, so that it runs also where nobody needs its
+	// outputs, and Effect that it does more than make them.
+	Point, Checks, Effect bool
 	// Values counts the numbers of the call that may differ from run to run.
 	Values int
 	// Ins are the operands; those that are absent have storage 0. Outs are new storages or, where Into has their bit, changed ones.

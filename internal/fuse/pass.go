@@ -2,14 +2,14 @@ package fuse
 
 import "slices"
 
-// Dead removes the calls whose outputs nobody needs: no later call uses their storages, nobody does after the segment, and they have no
-// other effect.
+// Dead removes the calls whose outputs nobody needs: no later call uses their storages, nobody does after the segment, and they do
+// nothing else.
 func (g *Graph) Dead() {
 	needed := g.live()
 	keep := make([]bool, len(g.Calls))
 	for i := len(g.Calls) - 1; i >= 0; i-- {
 		c := &g.Calls[i]
-		keep[i] = c.Effect
+		keep[i] = c.Effect || c.Checks
 		for j := range c.Outs {
 			keep[i] = keep[i] || needed[c.Outs[j].Storage]
 		}

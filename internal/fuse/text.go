@@ -77,6 +77,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Point {
 		b.WriteString(" point")
 	}
+	if c.Checks {
+		b.WriteString(" checks")
+	}
 	if c.Effect {
 		b.WriteString(" effect")
 	}
@@ -278,7 +281,7 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		}
 	}
 	s.want(" ")
-	c.Point, c.Effect = s.has("point "), s.has("effect ")
+	c.Point, c.Checks, c.Effect = s.has("point "), s.has("checks "), s.has("effect ")
 	if s.has("values=") {
 		c.Values = s.number(1<<20, false)
 		s.want(" ")
