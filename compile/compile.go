@@ -1,8 +1,9 @@
 // Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
 // as it stands every time, and its calls are compared with those of earlier runs. A call that comes a second time is put off, and the calls
-// of a region run together at its end, or when a value is needed. Results have the bits of the same program without a region.
+// of a region run together at its end, or when a value is needed: chains of calls that work element by element as one kernel. Results have
+// the bits of the same program without a region.
 //
-// So far the calls that were put off run one by one. They are not fused, and not recorded as graphs.
+// So far the calls are not recorded as graphs.
 package compile
 
 import (

@@ -197,9 +197,15 @@ func TestRandomPrograms(t *testing.T) {
 		total.Deferred += s.Deferred
 		total.Eager += s.Eager
 		total.Recorded += s.Recorded
+		total.Kernels += s.Kernels
+		total.Fused += s.Fused
+		total.Dropped += s.Dropped
 	}
 	t.Logf("%+v", total)
 	if total.Deferred < 4*total.Eager {
 		t.Error("too few calls were put off")
+	}
+	if total.Fused < total.Deferred/10 {
+		t.Error("too few calls were fused")
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// fusionLimits bound groups: by what a kernel has room for, and so that it does not run out of registers. What saves less than a few
+// fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a few
 // numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
-var fusionLimits = fuse.Limits{Calls: 32, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
+var fusionLimits = fuse.Limits{Calls: 32, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
 
 // pointCall is what a call gives the pointwise engine.
 type pointCall struct {
@@ -195,7 +195,7 @@ func (b *planning) add(i int) {
 	call.Effect = c.row.flags&(flagDraws|flagMutates|flagWaits|flagUser|flagForeign) != 0
 	ins := int(c.ins)
 	if p != nil {
-		call.Point, call.Values, ins = true, len(p.numbers), len(p.held)
+		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
 	} else {
 		call.Checks, call.Values = true, c.values()
 	}

@@ -36,6 +36,8 @@ type Call struct {
 	// shape, that stand in the same place. Checks says that the call may stop the device, so that it runs also where nobody needs its
 	// outputs, and Effect that it does more than make them.
 	Point, Checks, Effect bool
+	// Heavy says that the call takes many instructions.
+	Heavy bool
 	// Values counts the numbers of the call that may differ from run to run.
 	Values int
 	// Ins are the operands; those that are absent have storage 0. Outs are new storages or, where Into has their bit, changed ones.

@@ -26,8 +26,9 @@ type Source struct{ Member, Index int }
 
 // Limits bound groups.
 type Limits struct {
-	// Calls, Operands, Outs and Values are the most calls, values read and written in all, values written, and numbers that a group may have.
-	Calls, Operands, Outs, Values int
+	// Calls and Heavy are the most calls, and heavy ones among them, that a group may have, Operands the most values read and written, Outs
+	// the most written, and Values the most numbers.
+	Calls, Heavy, Operands, Outs, Values int
 	// Saves is the least number of bytes that a group must save: what saves less costs more to build than it gains.
 	Saves int
 }
@@ -121,14 +122,17 @@ func (a *grouping) set(calls []int) *Set {
 	if len(calls) > a.l.Calls || !a.inPlace(s) || !a.inOrder(s) {
 		return nil
 	}
-	member, values := map[int]int{}, 0
+	member, values, heavy := map[int]int{}, 0, 0
 	for k, i := range calls {
 		member[i] = k
 		values += a.g.Calls[i].Values
+		if a.g.Calls[i].Heavy {
+			heavy++
+		}
 	}
 	a.sources(s, member)
 	a.results(s, member)
-	if values > a.l.Values || len(s.Outs) > a.l.Outs || len(s.Ins)+len(s.Outs) > a.l.Operands || !a.light(s, member) {
+	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || len(s.Ins)+len(s.Outs) > a.l.Operands || !a.light(s, member) {
 		return nil
 	}
 	return s

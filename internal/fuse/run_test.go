@@ -222,7 +222,7 @@ func TestRandomGraphs(t *testing.T) {
 		want.runAll(g, rng)
 		g.Dead()
 		g.Common()
-		g.Group(Limits{Calls: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
+		g.Group(Limits{Calls: 8, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
 		for _, s := range g.Live {
