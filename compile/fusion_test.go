@@ -232,3 +232,26 @@ func TestChainWithGradients(t *testing.T) {
 		a.Close()
 	}
 }
+
+// A repeat that runs by a plan allocates no more than one that runs call by call.
+func TestPlanAllocatesNothing(t *testing.T) {
+	x := open(t).NoGrad()
+	a := x.Full([]int{256}, 3, tenon.Float32)
+	var allocs [2]float64
+	for i, opt := range []compile.Opt{{}, {NoFusion: true}} {
+		r := compile.New(opt)
+		step := func(x *tenon.Exec) error {
+			x.CopyInto(a, six(x, a, 0.5))
+			return nil
+		}
+		run := func() { must(t, r.Do(x, step)) }
+		run()
+		run()
+		must(t, x.Synchronize())
+		allocs[i] = testing.AllocsPerRun(100, run)
+		must(t, x.Synchronize())
+	}
+	if allocs[0] > allocs[1] {
+		t.Errorf("%v allocations with a plan, %v without", allocs[0], allocs[1])
+	}
+}

@@ -67,16 +67,16 @@ type plan struct {
 }
 
 // rename lets an operand have the storage of another one.
-type rename struct{ of, is at }
+type rename struct{ what, is at }
 
 // at is an operand of a call that was put off: an input or, from maxIn on, an output.
 type at struct{ call, operand int }
 
-func (d *deferral) element(a at) *element {
+func (a at) of(calls []deferred) *element {
 	if a.operand < maxIn {
-		return &d.calls[a.call].in[a.operand]
+		return &calls[a.call].in[a.operand]
 	}
-	return &d.calls[a.call].out[a.operand-maxIn]
+	return &calls[a.call].out[a.operand-maxIn]
 }
 
 // planStep is one call, or a group.
@@ -107,8 +107,8 @@ type numberAt struct {
 	half        dtype.DType
 }
 
-func (d *deferral) number4(n numberAt) kernels.Scalar {
-	c := &d.calls[n.call]
+func (n numberAt) of(calls []deferred) kernels.Scalar {
+	c := &calls[n.call]
 	if !n.hole {
 		return c.scalar[n.index]
 	}
@@ -169,26 +169,27 @@ func (d *deferral) count(n int64) { d.fusing.stats.Kernels += int(d.s.launches -
 
 // runPlan runs the calls. What an error keeps it from making is lost.
 func (d *deferral) runPlan(p *plan) (freed error) {
+	calls := d.calls
 	for _, r := range p.renames {
-		d.element(r.of).st = d.element(r.is).st
+		r.what.of(calls).st = r.is.of(calls).st
 	}
 	ran := 0
 	defer func() {
 		for _, s := range p.steps[ran:] {
 			for _, i := range s.calls {
-				d.calls[i].lose()
+				calls[i].lose()
 			}
 		}
 	}()
 	for ; ran < len(p.steps); ran++ {
 		s := &p.steps[ran]
 		if s.group != nil {
-			d.runGroup(&d.calls[s.calls[len(s.calls)-1]], s.group)
+			d.runGroup(s, calls)
 		} else {
-			d.run(&d.calls[s.calls[0]])
+			d.run(&calls[s.calls[0]])
 		}
 		for _, a := range s.ends {
-			freed = errors.Join(freed, d.element(a).st.endDeferral())
+			freed = errors.Join(freed, a.of(calls).st.endDeferral())
 		}
 	}
 	d.fusing.stats.Fused += p.fused
@@ -199,17 +200,17 @@ func (d *deferral) runPlan(p *plan) (freed error) {
 // rowFused is what a group is to the launch ring and to errors. It is no operation that anybody calls.
 var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused")}
 
-// runGroup runs the group whose last call is c.
-func (d *deferral) runGroup(c *deferred, g *fusedGroup) {
-	h := &d.fusing.handles
-	f := d.s.enter(c.x, rowFused)
+// runGroup runs the group of s, on the operands and with the numbers of calls.
+func (d *deferral) runGroup(s *planStep, calls []deferred) {
+	g, h := s.group, &d.fusing.handles
+	f := d.s.enter(calls[s.calls[len(s.calls)-1]].x, rowFused)
 	f.again = true
 	for i, a := range g.ins {
-		f.many = append(f.many, setHandle(&h[len(g.outs)+i], d.element(a)))
+		f.many = append(f.many, setHandle(&h[len(g.outs)+i], a.of(calls)))
 	}
 	for i, a := range g.outs {
-		st := d.element(a).st
-		if st.bytes > 0 && st.block == nil && st.locked == nil {
+		e := a.of(calls)
+		if st := e.st; st.bytes > 0 && st.block == nil && st.locked == nil {
 			b, err := f.x.alloc(st.bytes)
 			f.check(err)
 			st.block, st.ptr = b, b.Addr()
@@ -217,7 +218,11 @@ func (d *deferral) runGroup(c *deferred, g *fusedGroup) {
 		} else {
 			f.dst[i] = &h[i]
 		}
-		f.setOut(i, setHandle(&h[i], d.element(a)))
+		f.setOut(i, setHandle(&h[i], e))
+	}
+	d.fusing.numbers = d.fusing.numbers[:0]
+	for _, n := range g.numbers {
+		d.fusing.numbers = append(d.fusing.numbers, n.of(calls))
 	}
 	d.fusing.group = g
 	f.issue(false)
@@ -240,12 +245,7 @@ func runFused(f *frame) error {
 	for i := range f.opers {
 		f.opers[i].Ptr = d.fusing.handles[i].ptr()
 	}
-	numbers := d.fusing.numbers[:0]
-	for _, n := range g.numbers {
-		numbers = append(numbers, d.number4(n))
-	}
-	d.fusing.numbers = numbers
-	outs, ins := f.opers[:len(g.outs)], f.opers[len(g.outs):]
+	numbers, outs, ins := d.fusing.numbers, f.opers[:len(g.outs)], f.opers[len(g.outs):]
 	if g.run {
 		return kernels.PointwiseRun(f, g.op, dtype.Float32, numbers, outs, ins, g.n, g.repeat)
 	}

@@ -12,7 +12,7 @@ import (
 
 // fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a few
 // numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
-var fusionLimits = fuse.Limits{Calls: 32, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
+var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
 
 // pointCall is what a call gives the pointwise engine.
 type pointCall struct {
@@ -131,7 +131,7 @@ func (d *deferral) numbersFound(p *pointCall, i int) *pointCall {
 		return nil
 	}
 	for k, n := range p.numbers {
-		if v := d.number4(n); numberOf(&v) != numberOf(&p.scalars[k]) {
+		if v := n.of(d.calls); numberOf(&v) != numberOf(&p.scalars[k]) {
 			return nil
 		}
 	}
@@ -322,11 +322,11 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 	g, step := &fusedGroup{}, planStep{}
 	for _, r := range s.Outs {
 		g.outs = append(g.outs, at{b.g.Calls[r.Call].At, maxIn + r.Index})
-		all = append(all, *b.d.element(g.outs[len(g.outs)-1]))
+		all = append(all, *g.outs[len(g.outs)-1].of(b.d.calls))
 	}
 	for _, r := range s.Ins {
 		g.ins = append(g.ins, at{b.g.Calls[r.Call].At, r.Index})
-		all = append(all, *b.d.element(g.ins[len(g.ins)-1]))
+		all = append(all, *g.ins[len(g.ins)-1].of(b.d.calls))
 		types = append(types, all[len(all)-1].dt)
 	}
 	first := make([]int, len(s.Calls)) // the first result of every member, as a value of the kernel
@@ -380,7 +380,7 @@ func (b *planning) body(c *fuse.Call, from []fuse.Source, first []int) kernels.F
 func (b *planning) findEnds(p *plan) {
 	is := map[at]*storage{} // what runPlan will have set
 	for _, r := range p.renames {
-		is[r.of] = b.d.element(r.is).st
+		is[r.what] = r.is.of(b.d.calls).st
 	}
 	seen := map[*storage]bool{}
 	for i := len(p.steps) - 1; i >= 0; i-- {
@@ -388,7 +388,7 @@ func (b *planning) findEnds(p *plan) {
 		used := func(a at) {
 			st := is[a]
 			if st == nil {
-				st = b.d.element(a).st
+				st = a.of(b.d.calls).st
 			}
 			if st != nil && !seen[st] {
 				seen[st] = true

@@ -14,7 +14,7 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the outputs that the tests see into testdata")
 
 // limits are those of the tests.
-var limits = Limits{Calls: 5, Heavy: 2, Operands: 6, Outs: 2, Values: 4, Saves: 64}
+var limits = Limits{Calls: 5, Span: 7, Heavy: 2, Operands: 6, Outs: 2, Values: 4, Saves: 64}
 
 // TestText runs the cases of testdata/*.txt: the file's name says what is done with each case's graph, and what follows ---- is the output.
 func TestText(t *testing.T) {

@@ -29,6 +29,8 @@ type Limits struct {
 	// Calls and Heavy are the most calls, and heavy ones among them, that a group may have, Operands the most values read and written, Outs
 	// the most written, and Values the most numbers.
 	Calls, Heavy, Operands, Outs, Values int
+	// Span is how many calls may lie from the first of a group to its last.
+	Span int
 	// Saves is the least number of bytes that a group must save: what saves less costs more to build than it gains.
 	Saves int
 }
@@ -38,9 +40,9 @@ type Limits struct {
 // compute it again for every repetition. A group runs at the place of its last call, so no call in between may write what it reads, or use
 // what it writes; and while it waits it may hold no more memory for its operands than it saves by what it does not write.
 func (g *Graph) Group(l Limits) {
-	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), last: map[int]int{}, of: make([]*Set, len(g.Calls))}
+	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
-		g.Calls[i].uses(func(s int, _ bool) { a.last[s] = i })
+		g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
 	}
 	for i := range g.Calls {
 		if c := &g.Calls[i]; c.Point && len(c.Outs) > 0 {
@@ -72,8 +74,8 @@ type grouping struct {
 	l    Limits
 	live map[int]bool
 	made map[[2]int]Ref
-	// last is the last call that uses a storage.
-	last map[int]int
+	// users are the calls that use a storage, in their order.
+	users map[int][]int
 	// of is the group of every call that may have one.
 	of []*Set
 }
@@ -119,7 +121,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 // set returns those calls as a group, or nil if they can be none.
 func (a *grouping) set(calls []int) *Set {
 	s := &Set{Calls: calls}
-	if len(calls) > a.l.Calls || !a.inPlace(s) || !a.inOrder(s) {
+	if len(calls) > a.l.Calls || calls[len(calls)-1]-calls[0] >= a.l.Span || !a.inPlace(s) || !a.inOrder(s) {
 		return nil
 	}
 	member, values, heavy := map[int]int{}, 0, 0
@@ -233,17 +235,13 @@ func has(m map[int]int, i int) bool {
 
 // usedBeside reports whether a call outside of the group uses the storage after call i.
 func (a *grouping) usedBeside(storage, i int, member map[int]int) bool {
-	for q := i + 1; q <= a.last[storage]; q++ {
-		if has(member, q) {
-			continue
-		}
-		used := false
-		a.g.Calls[q].uses(func(s int, _ bool) { used = used || s == storage })
-		if used {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(a.users[storage], func(q int) bool { return q > i && !has(member, q) })
+}
+
+// last returns the last call that uses the storage.
+func (a *grouping) last(storage int) int {
+	users := a.users[storage]
+	return users[len(users)-1]
 }
 
 // light reports whether the group's wait raises no peak of memory: at every call in between, what its earlier members would have freed by
@@ -257,12 +255,12 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 	for k, i := range s.Calls[:len(s.Calls)-1] {
 		c := &a.g.Calls[i]
 		for j := range c.Ins {
-			if v := &c.Ins[j]; v.Storage != 0 && !a.live[v.Storage] && a.last[v.Storage] == i && s.From[k][j].Member < 0 {
+			if v := &c.Ins[j]; v.Storage != 0 && !a.live[v.Storage] && a.last(v.Storage) == i && s.From[k][j].Member < 0 {
 				held += v.Bytes()
 			}
 		}
 		for j := range c.Outs {
-			if v := &c.Outs[j]; !c.into(j) && (a.live[v.Storage] || a.last[v.Storage] > i) {
+			if v := &c.Outs[j]; !c.into(j) && (a.live[v.Storage] || a.last(v.Storage) > i) {
 				held -= v.Bytes()
 			}
 		}
@@ -270,7 +268,7 @@ func (a *grouping) light(s *Set, member map[int]int) bool {
 			return false
 		}
 		for j := range c.Ins { // what a later member of the group needed last
-			if v := &c.Ins[j]; s.From[k][j].Member >= 0 && a.last[v.Storage] == i {
+			if v := &c.Ins[j]; s.From[k][j].Member >= 0 && a.last(v.Storage) == i {
 				held += v.Bytes()
 			}
 		}

@@ -222,7 +222,7 @@ func TestRandomGraphs(t *testing.T) {
 		want.runAll(g, rng)
 		g.Dead()
 		g.Common()
-		g.Group(Limits{Calls: 8, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
 		for _, s := range g.Live {
@@ -238,5 +238,19 @@ func TestRandomGraphs(t *testing.T) {
 	t.Logf("%d calls were grouped, %d of their results not written, and %d calls removed", grouped, elided, gone)
 	if grouped < 10000 || elided < 5000 || gone < 10000 {
 		t.Error("the passes did too little")
+	}
+}
+
+// BenchmarkPasses is what a plan for a segment of 2,000 calls costs.
+func BenchmarkPasses(b *testing.B) {
+	l := Limits{Calls: 32, Heavy: 8, Span: 128, Operands: 10, Outs: 4, Values: 32, Saves: 1}
+	for b.Loop() {
+		g, _ := randomGraph(rand.New(rand.NewPCG(1, 7)), 2000)
+		if err := g.Number(); err != nil {
+			b.Fatal(err)
+		}
+		g.Dead()
+		g.Common()
+		g.Group(l)
 	}
 }
