@@ -13,6 +13,18 @@ func sixOps(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	return x.Add(x.MulS(x.SubS(x.Mul(x.AddS(x.MulS(a, 1.5), 0.25), a), 0.5), 0.75), a)
 }
 
+// compiled is f in a region, whose result outlives it.
+func compiled(t *testing.T, f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.Exec) {
+	r := compile.New(compile.Opt{})
+	return func(x *tenon.Exec) {
+		var y *tenon.Tensor
+		if err := r.Do(x, func(x *tenon.Exec) error { y = x.Keep(f(x)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		y.Close()
+	}
+}
+
 // BenchmarkChain runs six operations on one tensor, each by itself and in a region, which makes them one kernel.
 func BenchmarkChain(b *testing.B) {
 	x, err := tenon.Open(tenon.CPU())
