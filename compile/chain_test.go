@@ -8,6 +8,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
+	"tenon.dev/cuda"
 	"tenon.dev/internal/core"
 )
 
@@ -18,6 +19,8 @@ type chains struct {
 	rows, cols int
 	// inputs are read, state is changed in place, and kept outlives a step.
 	inputs, state, kept []*tenon.Tensor
+	// side is a stream on which some programs run a part of the calls, or nil.
+	side *cuda.Stream
 }
 
 var chainTypes = []tenon.DType{tenon.Float32, tenon.BFloat16, tenon.Float16, tenon.Int32, tenon.Uint8, tenon.Bool, tenon.Float64, tenon.Int64}
@@ -53,7 +56,11 @@ func newChains(x *tenon.Exec, seed uint64) *chains {
 	return p
 }
 
-func (p *chains) step(x *tenon.Exec, n int) {
+func (p *chains) step(main *tenon.Exec, n int) {
+	x, side := main, main
+	if p.side != nil {
+		side = main.On(p.side)
+	}
 	rng := rand.New(rand.NewPCG(p.seed, 22))
 	live := slices.Clone(p.inputs)
 	live = append(live, p.state...)
@@ -79,6 +86,9 @@ func (p *chains) step(x *tenon.Exec, n int) {
 	}
 	value := float64(n+1) / 4
 	for range 8 + rng.IntN(24) {
+		if x = main; rng.IntN(4) == 0 {
+			x = side
+		}
 		var y *tenon.Tensor
 		switch rng.IntN(17) {
 		case 0:
@@ -134,12 +144,12 @@ func (p *chains) step(x *tenon.Exec, n int) {
 		if rng.IntN(10) == 0 {
 			p.kept = append(p.kept, x.Keep(x.Clone(own[len(own)-1])))
 		}
-		if rng.IntN(10) == 0 && !slices.Contains(p.state, y) {
+		if rng.IntN(10) == 0 && !slices.Contains(live, y) {
 			y.Close()
 			own = slices.DeleteFunc(own, func(t *tenon.Tensor) bool { return t == y })
 		}
 	}
-	p.kept = append(p.kept, x.Keep(x.Clone(own[len(own)-1])))
+	p.kept = append(p.kept, main.Keep(main.Clone(own[len(own)-1])))
 }
 
 // runChains runs a program's steps and returns the bits of what it left, and how many bytes it holds at the end.
@@ -147,6 +157,11 @@ func runChains(x *tenon.Exec, seed uint64, r *compile.Region) (out string, held 
 	start := x.Device().MemoryAllocated()
 	x.Scope(func(x *tenon.Exec) {
 		p := newChains(x, seed)
+		if seed%3 == 0 {
+			if p.side, err = x.Device().Stream(); err != nil {
+				return
+			}
+		}
 		for n := range 4 {
 			step := func(x *tenon.Exec) error { p.step(x, n); return nil }
 			if r == nil {
