@@ -1,8 +1,7 @@
 // Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
-// as it stands every time, and its calls are compared with those of earlier runs. A call that comes a second time is put off, and the calls
-// of a region run together at its end, or when a value is needed. Results have the bits of the same program without a region.
-//
-// So far the calls that were put off run one by one. They are not fused, and not recorded as graphs.
+// as it stands every time, and its calls are compared with those of earlier runs. The calls are put off and run together at its end, or when
+// a value is needed: chains of calls that work element by element as one kernel, and from the third run on all of them as a CUDA graph.
+// Results have the bits of the same program without a region.
 package compile
 
 import (
@@ -29,7 +28,7 @@ type Opt struct {
 	FixedStatic bool
 	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
 	PlainMutation bool
-	// NoGraphs runs all without graphs, and NoFusion each call by itself.
+	// NoGraphs runs all without graphs, and NoFusion each call by itself, also those whose results nobody needs.
 	NoGraphs, NoFusion bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
 	NoWarmup bool
