@@ -67,11 +67,18 @@ func TestBandwidth(t *testing.T) {
 		recordFigure("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
 		recordFigure("uniform", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.UniformInto(dst, 0, 1) }), bytes))
 		recordFigure("normal", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.NormalInto(dst, 0, 1) }), bytes))
-		chain := timed(t, x, 10, func(x *tenon.Exec) { x.SubS(x.Exp(x.MulS(x.ReLU(x.AddS(x.MulS(a, 1.5), 0.25)), -0.5)), 1) })
-		for i := range chain {
-			chain[i] *= 1e3
+		chain := func(x *tenon.Exec) *tenon.Tensor {
+			return x.SubS(x.Exp(x.MulS(x.ReLU(x.AddS(x.MulS(a, 1.5), 0.25)), -0.5)), 1)
 		}
-		recordFigure("chain", "ms", chain)
+		milliseconds := func(f func(x *tenon.Exec)) []float64 {
+			s := timed(t, x, 10, f)
+			for i := range s {
+				s[i] *= 1e3
+			}
+			return s
+		}
+		recordFigure("chain", "ms", milliseconds(func(x *tenon.Exec) { chain(x) }))
+		recordFigure("chain.compiled", "ms", milliseconds(compiled(t, chain)))
 		square := x.Transpose(x.View(a, large>>15, 1<<15), 0, 1)
 		turned := x.View(dst, 1<<15, large>>15)
 		recordFigure("turn", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.CopyInto(turned, square) }), 2*bytes))

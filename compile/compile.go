@@ -1,7 +1,8 @@
 // Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
-// as it stands every time, but the work of its calls is put off, and runs together at the region's end, or when a value is needed. Calls are
-// compared with those of earlier runs: what comes a second time is recorded as a CUDA graph, and what comes again is one launch of that
-// graph. Results have the bits of the same program without a region. Func makes a callable with a backward pass of a function of tensors.
+// as it stands every time, but the work of its calls is put off, and runs together at the region's end, or when a value is needed: chains of
+// calls that work element by element as one kernel. Calls are compared with those of earlier runs: what comes a second time is recorded as a
+// CUDA graph, and what comes again is one launch of that graph. Results have the bits of the same program without a region. Func makes a
+// callable with a backward pass of a function of tensors.
 package compile
 
 import (
@@ -28,7 +29,7 @@ type Opt struct {
 	FixedStatic bool
 	// PlainMutation runs a function that changes an argument without a graph, also where the argument comes from an earlier graph.
 	PlainMutation bool
-	// NoGraphs runs all without graphs, and NoFusion each call by itself.
+	// NoGraphs runs all without graphs, and NoFusion each call by itself, also those whose results nobody needs.
 	NoGraphs, NoFusion bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
 	NoWarmup bool

@@ -79,10 +79,16 @@ func TestDraws(t *testing.T) {
 func TestFailedDraws(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
 	one := x.Ones([]int{1}, tenon.Float32)
+	var kept []*tenon.Tensor // what nobody needs does not run
+	defer func() {
+		for _, t := range kept {
+			t.Close()
+		}
+	}()
 	f := func(n int) func(x *tenon.Exec) error {
 		return func(x *tenon.Exec) error {
 			x.Rand([]int{4}, tenon.Float32)
-			x.AddS(x.Expand(one, n), 1)
+			kept = append(kept, x.Keep(x.AddS(x.Expand(one, n), 1)))
 			x.Rand([]int{5000}, tenon.Float32)
 			x.Dropout(one, 0.5)
 			return nil

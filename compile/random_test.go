@@ -236,9 +236,15 @@ func TestRandomPrograms(t *testing.T) {
 		total.Recordings += s.Recordings
 		total.Replays += s.Replays
 		total.Plain += s.Plain
+		total.Kernels += s.Kernels
+		total.Fused += s.Fused
+		total.Dropped += s.Dropped
 	}
 	t.Logf("%+v", total)
 	if total.Deferred < 4*total.Eager || total.Replays < programs || total.Recordings < programs {
 		t.Error("too few calls were put off")
+	}
+	if total.Fused < total.Deferred/10 {
+		t.Error("too few calls were fused")
 	}
 }

@@ -64,8 +64,9 @@ type node struct {
 	next []*node
 	// last is the branch that was taken last.
 	last int
-	// ends are the functions whose last call it is.
-	ends []*function
+	// ends are the functions whose last call it is, and plans those of the segments.
+	ends  []*function
+	plans core.Plans
 }
 
 // Stats counts calls of a region, over all of its runs in one session.
@@ -79,6 +80,16 @@ type Stats struct {
 	WarmUps, Recordings, Replays, Plain int
 	// Forced is how often calls that were put off ran before the function's end, since something needed what they make.
 	Forced int
+	// Kernels are the built-in kernels that ran for the calls that were put off, in graphs too. Fused are the calls among these that ran in
+	// kernels of several calls, and Dropped those that did not run: nobody needed what they make, or another call made the same.
+	Kernels, Fused, Dropped int
+}
+
+// count adds what became of a segment.
+func (s *Stats) count(f core.FusionStats) {
+	s.Kernels += f.Kernels
+	s.Fused += f.Fused
+	s.Dropped += f.Dropped
 }
 
 func (t *trace) begin(x *core.Exec, dev *rt.Device, outer core.Tap) {
@@ -191,6 +202,10 @@ func (t *trace) After(f *core.Frame) {
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
 	t.waiting = t.waiting[len(t.waiting):]
+	defer func() { t.stats.count(g.Fusion()) }()
+	if len(calls) == g.Len() && !t.opt.NoFusion {
+		g.Fuse(&calls[len(calls)-1].plans)
+	}
 	if t.opt.NoGraphs || t.plain || t.dev.Host || !g.Works() || len(calls) != g.Len() {
 		t.stats.Plain++
 		return g.Eager(nil)

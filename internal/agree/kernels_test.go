@@ -19,6 +19,7 @@ func TestKernels(t *testing.T) {
 		t.Logf("%d pointwise operations and types", tryPointOps(p, share))
 		tryCopies(p)
 		tryInPlace(p)
+		tryFused(p)
 		tryMultiTensor(p)
 		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))

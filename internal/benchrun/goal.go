@@ -225,6 +225,8 @@ var catalogue = []Section{
 		{"sim.saxpy", "GB/s", "saxpy on 64 MiB, bytes read and written", "", nil},
 		{"sim.saxpy.loop", "GB/s", "saxpy on 64 MiB by a plain Go loop", "", nil},
 		{"sim.chain", "GB/s", "six-op pointwise chain on 64 MiB in one kernel, bytes read and written", "", nil},
+		{"sim.chain.eager", "GB/s", "the same as six calls", "", nil},
+		{"sim.chain.compiled", "GB/s", "the same as six calls in a compiled region", "", &Goal{Of: "sim.chain.eager", Factor: 3, AtLeast: true}},
 		{"sim.chain.loop", "GB/s", "six-op pointwise chain on 64 MiB by a plain Go loop", "", nil},
 		{"sim.matmul", "GFLOP/s", "f32 matrix product 1024³", "", atLeast(5)},
 		{"digits.sim", "s", "go run ./examples/digits, 20 epochs, without building", "", atMost(60)},

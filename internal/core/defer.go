@@ -41,6 +41,11 @@ type deferral struct {
 	runner  Runner
 	ran     int
 	segment Segment
+	// prepared says that it is decided how the calls run: by plan, of which the first done steps have run, or one by one.
+	prepared bool
+	plan     *plan
+	done     int
+	fusing   fusing
 }
 
 // deferred is a call that was put off.
@@ -391,10 +396,10 @@ func (s *session) force(cause string) error {
 			_ = errors.Join(d.end(), d.tell())
 		}
 	}()
-	d.findLast()
 	var failed error
 	err := Try(func() {
 		if d.runner == nil || under != nil || len(d.calls) == 0 || s.gate.lent.Load() {
+			d.prepare(nil)
 			failed = d.runAll(under)
 			return
 		}
@@ -410,9 +415,29 @@ func (s *session) force(cause string) error {
 	return d.tell()
 }
 
-// runAll runs the calls one by one, those of a Together together; under is the Together under way, or nil. The error is that of memory that
-// could not be given back.
+// prepare decides how the calls run: by a plan that at keeps or, where at is nil, one by one.
+func (d *deferral) prepare(at *Plans) {
+	if d.prepared {
+		return
+	}
+	d.prepared = true
+	if at != nil {
+		d.plan = d.planned(at)
+	}
+	if d.plan == nil {
+		d.findLast()
+	} else {
+		d.apply()
+	}
+}
+
+// runAll runs what has not run of the calls: by the plan or one by one, those of a Together together; under is the Together under way, or
+// nil. The error is that of memory that could not be given back.
 func (d *deferral) runAll(under *change) (freed error) {
+	defer d.count(d.s.launches)
+	if d.plan != nil {
+		return d.runPlan()
+	}
 	for d.ran < len(d.calls) {
 		next := d.whole(d.ran)
 		freed = errors.Join(freed, d.runWhole(d.calls[d.ran:next], under))
@@ -502,14 +527,7 @@ func (c *deferred) used() (err error) {
 // drop takes the calls from number from on back: what they were to make is lost, and versions and generators are as before.
 func (d *deferral) drop(from int) {
 	for i := len(d.calls) - 1; i >= from; i-- {
-		c := &d.calls[i]
-		for j := range c.out[:c.outs] {
-			if c.dsts>>j&1 == 0 {
-				c.out[j].st.id.Or(deferralsOf) // lost
-			}
-		}
-		uncount(c.wrote)
-		c.drawn.takeBack()
+		d.calls[i].takeBack()
 	}
 	for _, u := range d.undo {
 		if u.at >= from {
@@ -518,6 +536,17 @@ func (d *deferral) drop(from int) {
 	}
 	clear(d.calls[from:])
 	d.calls = d.calls[:from]
+}
+
+// takeBack says that what the call was to make is lost, and undoes what it did when it was put off.
+func (c *deferred) takeBack() {
+	for j := range c.out[:c.outs] {
+		if c.dsts>>j&1 == 0 {
+			c.out[j].st.id.Or(deferralsOf) // lost
+		}
+	}
+	uncount(c.wrote)
+	c.drawn.takeBack()
 }
 
 // dropPart drops the calls of the Together under way.
@@ -538,7 +567,14 @@ func (d *deferral) undoLater(f ...func()) {
 
 // end forgets all calls. What those that have not run were to make is lost.
 func (d *deferral) end() (err error) {
-	d.drop(d.ran)
+	if d.plan != nil && d.ran < len(d.calls) {
+		d.dropSteps()
+	} else {
+		d.drop(d.ran)
+	}
+	d.prepared, d.plan, d.done = false, nil, 0
+	clear(d.fusing.moved)
+	d.fusing.moved = d.fusing.moved[:0]
 	for _, st := range d.touched {
 		if st.deferral() != 0 {
 			err = errors.Join(err, st.endDeferral())
@@ -556,6 +592,15 @@ func (d *deferral) end() (err error) {
 		}
 	}
 	return err
+}
+
+// lose says that what the call was to make is lost.
+func (c *deferred) lose() {
+	for j := range c.out[:c.outs] {
+		if c.dsts>>j&1 == 0 {
+			c.out[j].st.id.Or(deferralsOf)
+		}
+	}
 }
 
 // findLast marks the last use of every storage.
@@ -607,11 +652,11 @@ func (d *deferral) run(c *deferred) {
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	for i := 0; i < f.ins; i++ {
 		if c.in[i].st != nil {
-			f.in[i] = c.in[i].handle(&d.bare[i])
+			f.in[i] = d.handle(&c.in[i], &d.bare[i])
 		}
 	}
 	for i := 0; i < int(c.outs); i++ {
-		t := c.out[i].handle(&d.bare[maxIn+i])
+		t := d.handle(&c.out[i], &d.bare[maxIn+i])
 		if c.dsts>>i&1 != 0 {
 			f.dst[i] = t
 		}
@@ -620,7 +665,7 @@ func (d *deferral) run(c *deferred) {
 		d.list = make([]Tensor, len(c.many))
 	}
 	for i := range c.many {
-		f.many = append(f.many, c.many[i].handle(&d.list[i]))
+		f.many = append(f.many, d.handle(&c.many[i], &d.list[i]))
 	}
 	f.again, f.drawn = true, c.drawn
 	if f.row.alters != nil {
@@ -646,8 +691,11 @@ func (d *deferral) run(c *deferred) {
 	d.s.leave(f)
 }
 
-// handle makes t a handle of e that is in no scope and counted nowhere.
-func (e *element) handle(t *Tensor) *Tensor {
+// handle makes t a handle of e, or of what stands for it, that is in no scope and counted nowhere.
+func (d *deferral) handle(e *element, t *Tensor) *Tensor {
 	t.st, t.form, t.dt, t.offset = e.st, e.form, e.dt, e.offset
+	if l := d.s.lent; l != nil && l.stand != nil {
+		t.st = l.stand(e.st)
+	}
 	return t
 }

@@ -46,6 +46,8 @@ type frame struct {
 	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes, besides destinations.
 	before  [maxIn]*Tensor
 	altered []*Tensor
+	// described takes what the call computes in place of launches of the pointwise engine.
+	described *pointCall
 	// again says that the call was put off: checked, recorded and counted before.
 	again bool
 	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
@@ -91,7 +93,7 @@ func (s *session) leave(f *frame) {
 	for i := 0; i < min(f.outs, maxOut); i++ {
 		f.dst[i] = nil
 	}
-	f.waits, f.held, f.again, f.drawn.g = false, false, false, nil
+	f.waits, f.held, f.again, f.drawn.g, f.described = false, false, false, nil, nil
 	if len(f.altered) > 0 {
 		clear(f.altered)
 		f.altered = f.altered[:0]

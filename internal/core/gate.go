@@ -156,7 +156,7 @@ func (s *session) tear(inside, entered string) {
 	}
 	s.popTo(nil)
 	if s.putOff != nil {
-		s.putOff.ran = 0
+		s.putOff.ran, s.putOff.done = 0, 0
 		_ = s.putOff.end()
 	}
 	s.doing, s.run = s.doing[:0], nil

@@ -117,7 +117,7 @@ func runPow(f *frame) error {
 		return f.runPoint()
 	}
 	outs, ins := f.operandsOf()
-	return kernels.Pointwise(f, op, f.compute, nil, outs, ins[:1])
+	return f.pointwise(op, f.compute, nil, outs, ins[:1])
 }
 
 // powerOp returns the operation of input 0 alone that takes the place of the power, or nil.

@@ -12,10 +12,10 @@ var rowCopy, rowCopyInto *row
 func init() {
 	// rowCopy copies its input to a tensor of the frame's type: row-major if i[0] is 1, channels last if it is 2, else in the input's
 	// memory order.
-	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy,
+	rowCopy = define(row{Name: "Copy", takes: "t;; order dtype", Torch: "clone", infer: inferCopy, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 	// rowCopyInto copies input 0, broadcast, to the destination.
-	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy,
+	rowCopyInto = define(row{Name: "CopyInto", takes: "src", flags: flagInto, Torch: "copy_", infer: func(f *frame) { f.newOut(0, dtype.Bool, f.dst[0].shape, nil) }, run: runCopy, points: true,
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
 
@@ -39,7 +39,7 @@ func runCopy(f *frame) error {
 	if infer.Numel(f.out[0].shape) == 0 {
 		return nil
 	}
-	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.out[0].dt == f.in[0].dt &&
+	if n := f.out[0].Numel() * f.out[0].dt.Size(); n >= copyEngineBytes && f.described == nil && f.out[0].dt == f.in[0].dt &&
 		f.out[0].IsContiguous() && f.in[0].IsContiguous() && infer.Same(f.out[0].shape, f.in[0].shape) {
 		return f.queue(driverCall{kind: callCopy, dst: driver.Ptr(f.out[0].ptr()), src: driver.Ptr(f.in[0].ptr()), n: n})
 	}
@@ -48,7 +48,7 @@ func runCopy(f *frame) error {
 	if f.out[0].dt.IsComplex() && !compute.IsComplex() {
 		compute = f.out[0].dt
 	}
-	return kernels.Pointwise(f, kernels.Copy, compute, nil, outs, ins)
+	return f.pointwise(kernels.Copy, compute, nil, outs, ins)
 }
 
 func (x *Exec) copyAs(t *Tensor, dt dtype.DType, rowMajor bool) *Tensor {

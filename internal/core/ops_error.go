@@ -37,7 +37,7 @@ func init() {
 	rowSmoothL1 = define(distanceRow("SmoothL1Loss", "nn.functional.smooth_l1_loss", smooth))
 	rowHuber = define(distanceRow("HuberLoss", "nn.functional.huber_loss", huber))
 	rowDistanceGrad = define(row{Name: "LossBackward", takes: "g t target; factor bound; options",
-		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad})
+		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad, points: true})
 }
 
 // held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
@@ -79,7 +79,7 @@ func runDistanceGrad(f *frame) error {
 	}
 	outs, ins := f.operandsOf()
 	op := f.opt.(*distance).gradient
-	return kernels.Pointwise(f, op, f.out[0].dt, f.scalar[:op.Scalars], outs, ins)
+	return f.pointwise(op, f.out[0].dt, f.scalar[:op.Scalars], outs, ins)
 }
 
 func backDistance(b *back, d *distance) {

@@ -15,7 +15,7 @@ var rowEmpty, rowFull *row
 
 func init() {
 	rowEmpty = define(row{Name: "Empty", takes: ";; shape* dtype", Torch: "empty", infer: inferFactory, flags: flagIdle})
-	rowFull = define(row{Name: "Full", takes: "; value; shape* dtype", Torch: "full", infer: inferFactory, run: runFill})
+	rowFull = define(row{Name: "Full", takes: "; value; shape* dtype", Torch: "full", infer: inferFactory, run: runFill, points: true})
 }
 
 func inferFactory(f *frame) { f.newOut(0, f.dt, f.dims, nil) }
@@ -26,7 +26,7 @@ func runFill(f *frame) error {
 		return nil
 	}
 	outs, _ := f.operandsOf()
-	return kernels.Pointwise(f, kernels.Fill, t.dt, f.scalar[:1], outs, nil)
+	return f.pointwise(kernels.Fill, t.dt, f.scalar[:1], outs, nil)
 }
 
 // Empty returns a tensor with undefined elements.

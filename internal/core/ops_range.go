@@ -16,9 +16,9 @@ func init() {
 	rowLinspace = define(placesRow("Linspace", "linspace", "start end step n", kernels.Linspace))
 	rowEye = define(placesRow("Eye", "eye", "columns", kernels.Eye))
 	rowEmptyLike = define(row{Name: "EmptyLike", takes: "t;; dtype", Torch: "empty_like", infer: inferLike, flags: flagIdle})
-	rowFullLike = define(row{Name: "FullLike", takes: "t; value; dtype", Torch: "full_like", infer: inferLike, run: runFill})
+	rowFullLike = define(row{Name: "FullLike", takes: "t; value; dtype", Torch: "full_like", infer: inferLike, run: runFill, points: true})
 	// The derivative of what does not depend on anything: a tensor that is overwritten leaves its former history.
-	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, back: func(*back) {}, infer: func(f *frame) {
+	rowFill = define(row{Name: "FillInto", takes: "; value", flags: flagInto, Torch: "fill_", run: runFill, points: true, back: func(*back) {}, infer: func(f *frame) {
 		f.newOut(0, f.dst[0].dt, f.dst[0].shape, nil)
 	}})
 }

@@ -116,7 +116,7 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 		return nil
 	}
 	outs, ins, repeat, run := f.oneRun(op)
-	if !run {
+	if !run || f.described != nil {
 		outs, ins = f.operandsOf()
 	}
 	half := infer.Accumulated(f.compute) != f.compute
@@ -135,10 +135,10 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 			}
 		}
 	}
-	if run {
+	if run && f.described == nil {
 		return kernels.PointwiseRun(f, op, f.compute, sc, outs, ins, n, repeat)
 	}
-	err := kernels.Pointwise(f, op, f.compute, sc, outs, ins)
+	err := f.pointwise(op, f.compute, sc, outs, ins)
 	for i := 0; err != nil && i < f.ins; i++ {
 		if f.in[i] == nil && f.holes&(1<<i) == 0 {
 			f.fail(fault.Invalid, "operand %d is nil", i)

@@ -33,6 +33,8 @@ type Segment struct {
 	// draws are what the calls have taken from generators, and gapped says that others took numbers in between.
 	draws  []taken
 	gapped bool
+	// plans keeps the plan by which the calls run, or is nil: one by one.
+	plans *Plans
 }
 
 // Input is a storage from outside that a segment uses.
@@ -62,6 +64,7 @@ func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 // scan finds what the calls use.
 func (g *Segment) scan() {
 	g.slots.Reset()
+	g.plans, g.d.fusing.stats = nil, FusionStats{}
 	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
 	for i := range g.d.calls {
 		c := &g.d.calls[i]
@@ -178,7 +181,13 @@ func (g *Segment) Devices() (all []*rt.Device) {
 	return all
 }
 
-// Eager runs the calls one by one. Where pool is not nil, their memory comes from it, for work of the segment's stream, on which all run.
+// Fuse lets the calls run as p has it, which is that of all segments of the same calls.
+func (g *Segment) Fuse(p *Plans) { g.plans = p }
+
+// Fusion returns what became of the calls.
+func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
+
+// Eager runs the calls, or what an Eager that failed has left of them. Where pool is not nil, their memory comes from it, for work of the segment's stream, on which all run.
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	d := g.d
 	if pool != nil {
@@ -187,7 +196,10 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	}
 	mark := d.s.mark()
 	var freed error
-	err := Try(func() { freed = d.runAll(nil) })
+	err := Try(func() {
+		d.prepare(g.plans)
+		freed = d.runAll(nil)
+	})
 	if err != nil {
 		d.s.restore(mark)
 	}
@@ -199,6 +211,8 @@ type lending struct {
 	run, of *rt.Stream // where they run; whose memory it is
 	pool    *rt.MemPool
 	manual  bool
+	// stand returns what stands for a storage, or is nil.
+	stand func(st *storage) *storage
 	// notes are what the call under way got from the session when it was recorded. Where fixed is true it gets that again, and no memory.
 	notes *callNotes
 	fixed bool
@@ -256,7 +270,10 @@ type Recorded struct {
 	made []uint64
 	// generators are those that the graph draws from.
 	generators []*captured
-	// values are the numbers of every call of which any will do, and notes what else it has.
+	// plan is how the calls run, or nil: one by one. kernels counts the kernels.
+	plan    *plan
+	kernels int
+	// values are the numbers of every call of which any will do, and notes what else it has; a group has those of its last call.
 	values []values
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
@@ -323,7 +340,8 @@ const copyAlign = 512
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
-	r = &Recorded{copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
+	d.prepare(g.plans)
+	r = &Recorded{plan: d.plan, copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
 	for i := range d.calls {
 		r.values = append(r.values, values{d.calls[i].scalar, d.calls[i].hole})
 	}
@@ -367,11 +385,12 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 			_ = errors.Join(c.leaveGenerators(true), rc.Abort())
 		}
 	}()
-	mark := s.mark()
+	mark, launches := s.mark(), s.launches
 	err = Try(func() {
 		rec.run(r, rc)
 		c.advance()
 	})
+	r.kernels = int(s.launches - launches)
 	if err != nil {
 		s.restore(mark)
 		return nil, err
@@ -416,41 +435,46 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 		in := &c.g.inputs[i]
 		stands[i] = &storage{dev: in.st.dev, bytes: in.st.bytes, ptr: r.inputs[i] - uint64(in.Lo)}
 	}
-	for i := range d.calls {
-		k := d.calls[i]
-		k.many = slices.Clone(k.many)
-		for _, es := range [][]element{k.in[:k.ins], k.many} {
-			for j := range es {
-				c.replace(&es[j], stands)
-			}
+	d.s.lent.stand = func(st *storage) *storage {
+		if i := c.g.indexOf(st); i >= 0 && stands[i] != nil {
+			return stands[i]
 		}
+		return st
+	}
+	for _, a := range r.plan.idle() {
+		c.used(a.of(d.calls))
+	}
+	for step, i := range r.plan.units(len(d.calls)) {
 		n := &r.notes[i]
 		n.from, d.s.lent.notes = rc.Tracked(), n
-		d.run(&k)
+		d.runUnit(step, i)
 		n.to = rc.Tracked()
-		own := &d.calls[i]
-		for j := range own.out[:own.outs] {
-			if m := c.at(&own.out[j]); m < 0 {
-				r.addrs[^m] = own.out[j].st.ptr
-			}
+		if step == nil {
+			c.usedBy(i)
+			continue
 		}
-		for _, es := range [][]element{own.in[:own.ins], own.many, own.out[:own.outs]} {
-			for j := range es {
-				c.used(&es[j])
-			}
+		for _, i := range step.calls {
+			c.usedBy(i)
 		}
+	}
+	for i, m := range c.g.made {
+		r.addrs[i] = m.ptr
+	}
+	for _, m := range d.fusing.moved {
+		r.addrs[^c.g.indexOf(m.from)] = m.to.ptr
 	}
 }
 
-// at returns where e's storage is among the segment's: i for input i, ^i for what the calls make.
-func (c *recording) at(e *element) int { return c.g.index[c.g.slots.of(e.st.number())-1] }
+// indexOf returns where the storage is among the segment's: i for input i, ^i for what the calls make.
+func (g *Segment) indexOf(st *storage) int { return g.index[g.slots.of(st.number())-1] }
 
-func (c *recording) replace(e *element, stands []*storage) {
-	if e.st == nil {
-		return
-	}
-	if i := c.at(e); i >= 0 && stands[i] != nil {
-		e.st = stands[i]
+// usedBy frees what call i used last.
+func (c *recording) usedBy(i int) {
+	k := &c.g.d.calls[i]
+	for _, es := range [][]element{k.in[:k.ins], k.many, k.out[:k.outs]} {
+		for j := range es {
+			c.used(&es[j])
+		}
 	}
 }
 
@@ -459,7 +483,7 @@ func (c *recording) used(e *element) {
 	if !e.last {
 		return
 	}
-	st, i := e.st, c.at(e)
+	st, i := e.st, c.g.indexOf(e.st)
 	if i >= 0 && c.copies[i] != nil {
 		b := c.copies[i]
 		c.copies[i] = nil
@@ -550,7 +574,8 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 		next++
 		return nil
 	})
-	d.s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true}
+	stand := func(st *storage) *storage { return stands[g.slots.of(st.number())-1] }
+	d.s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: stand}
 	defer func() {
 		on.Divert(nil)
 		d.s.lent = nil
@@ -558,24 +583,16 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	mark := d.s.mark()
 	whole := true
 	err := Try(func() {
-		for i := range d.calls {
-			if g.sameValues(r, i) {
+		for step, i := range r.plan.units(len(d.calls)) {
+			same := func(i int) bool { return g.sameValues(r, i) }
+			if step == nil && same(i) || step != nil && !slices.ContainsFunc(step.calls, func(i int) bool { return !same(i) }) {
 				continue
 			}
 			n := &r.notes[i]
 			n.works = 0
 			next, end = n.from, n.to
 			d.s.lent.notes = n
-			k := d.calls[i]
-			k.many = slices.Clone(k.many)
-			for _, es := range [][]element{k.in[:k.ins], k.many, k.out[:k.outs]} {
-				for j := range es {
-					if es[j].st != nil {
-						es[j].st = stands[g.slots.of(es[j].st.number())-1]
-					}
-				}
-			}
-			d.run(&k)
+			d.runUnit(step, i)
 			whole = whole && next == end && n.works == len(n.work)
 		}
 	})
@@ -675,6 +692,8 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		m.made = pack(st.ID(), seq)
 	}
 	d.ran = len(d.calls)
+	d.fusing.stats.Kernels += r.kernels
+	d.countPlan(r.plan)
 	return nil
 }
 

@@ -46,6 +46,8 @@ const (
 	FamilyUnique
 	// FamilyFlat: indexes of several numbers as one.
 	FamilyFlat
+	// FamilyFused: Op is the id of a group that Fuse made.
+	FamilyFused
 	familyCount
 )
 

@@ -44,18 +44,24 @@ var (
 	})
 	// BCE is the binary cross-entropy of probabilities in0 and targets in1, logarithms held above -100. Numbers that are no probabilities
 	// stop the kernel.
-	BCE = floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+	BCE = asserting(floats("bce", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		p, y, one, least := in[0], in[1], in[0].Like(1), in[0].Like(-100)
 		k.Assert(isProbability(p), "input %v is not from 0 to 1", p)
 		k.Assert(isProbability(y), "target %v is not from 0 to 1", y)
 		no, yes := maximum(math.Log1p(k, p.Neg()), least), maximum(math.Log(k, p), least)
 		return y.Sub(one).Mul(no).Sub(y.Mul(yes))
-	})
+	}))
 	BCEBackward = floats("bce_backward", 3, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		g, p, y, one := in[0], in[1], in[2], in[1].Like(1)
 		return g.Mul(p.Sub(y)).Div(one.Sub(p).Mul(p).Max(p.Like(1e-12)))
 	})
 )
+
+// asserting says that op has assertions.
+func asserting(op *PointOp) *PointOp {
+	op.Asserts = true
+	return op
+}
 
 // isProbability says whether x is from 0 to 1, which NaN is not.
 func isProbability(x kernel.Value) kernel.Value { return x.Ge(x.Like(0)).And(x.Le(x.Like(1))) }

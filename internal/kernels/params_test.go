@@ -200,6 +200,12 @@ func TestLayouts(t *testing.T) {
 		check(t, Pointwise(y, Add, f, []Scalar{{}}, []Operand{x}, []Operand{z, {}}))
 		check(t, Pointwise(y, Add, f, nil, []Operand{x}, []Operand{z, permuted(of(f, 96, 64), 1, 0)}))
 		check(t, Pointwise(y, Copy, f, nil, []Operand{x}, []Operand{permuted(of(f, 96, 64), 1, 0)}))
+		chain := Fuse([]dtype.DType{f, h}, []FusedStep{
+			{Op: NanToNum, Compute: f, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: f}}},
+			{Op: Mul, Compute: f, Ins: []FusedIn{{Value: 1}, {Value: ScalarIn}}, Outs: []FusedOut{{DType: h}}},
+			{Op: Gt, Compute: f, Ins: []FusedIn{{Value: 2}, {Value: 3}}, Outs: []FusedOut{{DType: dtype.Bool}}},
+		}, []int{4, 2})
+		check(t, Pointwise(y, chain, f, make([]Scalar, 4), []Operand{of(dtype.Bool, 64, 96), x}, []Operand{z, permuted(of(h, 96, 64), 1, 0)}))
 		check(t, Reduce(y, VarMean, f, []Scalar{{}}, []Operand{of(f), of(f)}, []Operand{of(f, 1<<20)}, []bool{true}))
 		check(t, Reduce(y, Sum, f, nil, []Operand{w}, []Operand{x}, []bool{true, false}))
 		check(t, LayerNorm(y, f, x, of(f, 64), of(f, 64), z, w, Operand{}, 1e-5))

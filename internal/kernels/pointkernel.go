@@ -24,10 +24,10 @@ type pointKernel struct {
 	dims *strider
 }
 
-var _ = register(FamilyPointwise, buildPointwise)
+var _, _ = register(FamilyPointwise, buildPointwise), register(FamilyFused, buildPointwise)
 
 func buildPointwise(s *Spec) *kernel.Kernel {
-	op := pointOps[s.Op]
+	op := opOf(s)
 	return kernel.Build(s.name("pw_"+op.Name), func(k *kernel.Builder) {
 		k.FixedThreads(pointThreads)
 		p := &pointKernel{k: k, op: op, s: s, vec: int(s.Vec)}

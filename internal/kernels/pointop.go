@@ -24,8 +24,12 @@ type PointOp struct {
 	Heavy bool
 	// Raise, if there is one, says of an element whether MultiTensor sets the flag of the call. Other engines leave it out.
 	Raise func(in []Num) kernel.Value
+	// Asserts says that the op's kernels have assertions.
+	Asserts bool
 
-	id uint16
+	// id is the op's place among those of the table or, if it is fused, among the fused ones.
+	id    uint16
+	fused bool
 }
 
 var pointOps []*PointOp

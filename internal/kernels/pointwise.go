@@ -129,6 +129,9 @@ func widest(outs, ins []Operand) int {
 // setPoint fills what all pointwise specs share.
 func setPoint(s *Spec, op *PointOp, compute dtype.DType, outs, ins []Operand) {
 	s.Family, s.Op = FamilyPointwise, op.id
+	if op.fused {
+		s.Family = FamilyFused
+	}
 	s.Compute = opmath(compute)
 	s.Outs, s.Ins = uint8(len(outs)), uint8(len(ins))
 	for i := range outs {

@@ -55,6 +55,7 @@ kernel: LEAF internal/origin internal/kir internal/kir/math
 internal/kernels: LEAF kernel internal/kir internal/kir/math internal/kernels/math
 internal/kernels/...: LEAF kernel internal/kir internal/kir/math internal/kernels internal/kernels/...
 internal/infer: LEAF
+internal/fuse: LEAF
 internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
@@ -62,7 +63,7 @@ RUNTIME = LEAF internal/origin internal/driver internal/alloc internal/kernels i
 internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx
-internal/core: RUNTIME internal/rt internal/infer cuda internal/lib/...
+internal/core: RUNTIME internal/rt internal/infer internal/fuse cuda internal/lib/...
 internal/core/...: RUNTIME internal/core
 .: LEAF cuda kernel internal/core internal/rt
 internal/facegen: LEAF internal/core

@@ -1,0 +1,286 @@
+package compile_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+)
+
+func kernelsBuilt(x *tenon.Exec) int64 { return (*core.Exec)(x).Device().KernelsBuilt() }
+
+// six is a chain of six operations.
+func six(x *tenon.Exec, a *tenon.Tensor, v float64) *tenon.Tensor {
+	return x.Add(x.MulS(x.SubS(x.Mul(x.AddS(x.MulS(a, v), 0.25), a), 0.5), 0.75), a)
+}
+
+func sixOf(a, v float32) float32 { return ((a*v+0.25)*a-0.5)*0.75 + a }
+
+// A chain is one kernel, whose numbers are arguments, and what is between takes no memory.
+func TestChainIsOneKernel(t *testing.T) {
+	x := open(t).NoGrad()
+	const n = 1 << 16
+	a := x.Full([]int{n}, 1.5, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	built := int64(0)
+	for i := range 5 {
+		before := r.Stats(x)
+		x.Device().ResetPeakStats()
+		held := x.Device().MemoryAllocated()
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(six(x, a, float64(i)))
+			return nil
+		}))
+		v, err := x.Item(x.Narrow(y, 0, n-1, 1))
+		must(t, err)
+		if want := sixOf(1.5, float32(i)); float32(v) != want {
+			t.Errorf("run %d gives %v, want %v", i, v, want)
+		}
+		s := r.Stats(x)
+		if s.Kernels-before.Kernels != 1 || s.Fused-before.Fused != 6 {
+			t.Errorf("run %d: %+v, before %+v", i, s, before)
+		}
+		if peak := x.Device().MaxMemoryAllocated() - held; peak != 4*n {
+			t.Errorf("run %d takes %d bytes at most, and its result has %d", i, peak, 4*n)
+		}
+		if i == 1 {
+			built = kernelsBuilt(x)
+		}
+		y.Close()
+	}
+	if more := kernelsBuilt(x) - built; more != 0 {
+		t.Errorf("%d kernels were built for other numbers", more)
+	}
+}
+
+// Shapes are arguments of fused kernels: many lengths, and matrices with a row that is repeated, need few kernels.
+func TestLengthsShareKernels(t *testing.T) {
+	x := open(t).NoGrad()
+	row := x.Full([]int{1, 64}, 2, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	built := int64(0)
+	for n := range 40 {
+		a := x.Full([]int{100 + 4*n, 64}, 3, tenon.Float32)
+		for i := range 2 {
+			if n == 2 && i == 0 {
+				built = kernelsBuilt(x)
+			}
+			var y, z *tenon.Tensor
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				y, z = x.Keep(six(x, a, 2)), x.Keep(x.Tanh(x.Sub(x.Mul(a, row), row)))
+				return nil
+			}))
+			got, err := tenon.Read[float32](x, y)
+			must(t, err)
+			if want := sixOf(3, 2); slices.Min(got) != want || slices.Max(got) != want {
+				t.Errorf("%d rows: from %v to %v, want %v", 100+4*n, slices.Min(got), slices.Max(got), want)
+			}
+			y.Close()
+			z.Close()
+		}
+		a.Close()
+	}
+	if s := r.Stats(x); s.Fused != 2*40*9 {
+		t.Errorf("%+v", s)
+	}
+	if more := kernelsBuilt(x) - built; more != 0 {
+		t.Errorf("%d kernels were built for further lengths", more)
+	}
+}
+
+// What is open when the calls run is there afterwards, whichever it is this time.
+func TestOpenValuesAreWritten(t *testing.T) {
+	x := open(t).NoGrad()
+	a := x.Full([]int{256}, 3, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	for i := range 12 {
+		var y, mid *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			p := x.AddS(a, 1)
+			q := x.Square(p)
+			switch i % 3 {
+			case 1:
+				mid = x.Keep(p)
+			case 2:
+				mid = x.Keep(q)
+			}
+			y = x.Keep(x.Neg(q))
+			return nil
+		}))
+		for tensor, want := range map[*tenon.Tensor]float64{y: -16, mid: []float64{0, 4, 16}[i%3]} {
+			if tensor == nil {
+				continue
+			}
+			if v, err := x.Item(x.Narrow(tensor, 0, 255, 1)); err != nil || v != want {
+				t.Errorf("run %d: %v, want %v (%v)", i, v, want, err)
+			}
+			tensor.Close()
+		}
+	}
+	if s := r.Stats(x); s.Kernels != 12 || s.Fused != 36 || s.Replays < 6 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What nobody needs does not run, and what is there already is not computed again.
+func TestDeadAndCommonCalls(t *testing.T) {
+	x := open(t).NoGrad()
+	a := x.Full([]int{256}, 3, tenon.Float32)
+	b := x.Full([]int{16, 16}, 0.5, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	for i := range 5 {
+		var y, z, kept *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			x.Tanh(x.Exp(a)) // dead
+			p, q := x.MatMul(b, b), x.MatMul(b, b)
+			kept = x.Keep(q)
+			z = x.Keep(x.MulS(p, float64(i))) // the graph's number changes, and what it is multiplied with is q
+			y = x.Keep(x.Sum(x.MatMul(p, q), nil, tenon.SumOpt{}))
+			return nil
+		}))
+		v, err := x.Item(y)
+		must(t, err)
+		w, err := x.Item(x.Sum(kept, nil, tenon.SumOpt{}))
+		must(t, err)
+		u, err := x.Item(x.Sum(z, nil, tenon.SumOpt{}))
+		must(t, err)
+		if v != 16*16*16*4*4 || w != 16*16*4 || u != w*float64(i) {
+			t.Errorf("run %d: %v, %v and %v", i, v, w, u)
+		}
+		z.Close()
+		y.Close()
+		kept.Close()
+	}
+	if s := r.Stats(x); s.Dropped != 5*3 || s.Recordings != 1 || s.Replays != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A group that finds no memory loses what it was to make, and the calls after it; the next run goes on.
+func TestOutOfMemoryInAGroup(t *testing.T) {
+	x := openOn(t, tenon.Sim(64<<20)).NoGrad()
+	a := x.Full([]int{4 << 20}, 3, tenon.Float32)
+	r := compile.New(compile.Opt{NoGraphs: true})
+	for i := range 4 {
+		var hog, y, z *tenon.Tensor
+		if i == 2 {
+			must(t, x.Device().EmptyCache())
+			hog = x.Empty([]int{36 << 20}, tenon.Uint8)
+		}
+		err := r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.Neg(x.AddS(a, 1)))
+			z = x.Keep(x.Sum(y, nil, tenon.SumOpt{}))
+			return nil
+		})
+		var e *tenon.Error
+		if failed := errors.As(err, &e) && e.Kind == tenon.OutOfMemory; failed != (i == 2) {
+			t.Fatalf("run %d: %v", i, err)
+		}
+		for name, k := range map[string]*tenon.Tensor{"the chain": y, "the sum": z} {
+			_, err := x.Bytes(k)
+			if lost := err != nil && strings.Contains(err.Error(), "was never made"); lost != (i == 2) || err != nil && !lost {
+				t.Errorf("run %d: %s is read: %v", i, name, err)
+			}
+			k.Close()
+		}
+		if hog != nil {
+			hog.Close()
+		}
+	}
+}
+
+// Gradients of a chain need what it saves, which is written, and have the bits of the run without a region.
+func TestChainWithGradients(t *testing.T) {
+	x := open(t)
+	var want string
+	for _, opt := range []*compile.Opt{nil, {}, {NoFusion: true}} {
+		w := x.Full([]int{64}, 0.75, tenon.Float32)
+		w.SetRequiresGrad(true)
+		a := x.Full([]int{32, 64}, 0.3, tenon.BFloat16)
+		step := func(x *tenon.Exec) error {
+			y := x.GELU(x.Sigmoid(x.Mul(x.ToDType(a, tenon.Float32), w)))
+			return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+		}
+		var r *compile.Region
+		if opt != nil {
+			r = compile.New(*opt)
+		}
+		for range 3 {
+			if r == nil {
+				x.Scope(func(x *tenon.Exec) { must(t, step(x)) })
+				continue
+			}
+			must(t, r.Do(x, step))
+		}
+		b, err := x.Bytes(w.Grad())
+		must(t, err)
+		switch got := fmt.Sprintf("%x", b); {
+		case opt == nil:
+			want = got
+		case got != want:
+			t.Errorf("with %+v the gradient is\n%s, want\n%s", *opt, got, want)
+		case (r.Stats(x).Fused > 0) == opt.NoFusion:
+			t.Errorf("with %+v: %+v", *opt, r.Stats(x))
+		}
+		w.Close()
+		a.Close()
+	}
+}
+
+// A repeat that runs by a plan allocates no more than one that runs call by call.
+func TestPlanAllocatesNothing(t *testing.T) {
+	x := open(t).NoGrad()
+	a := x.Full([]int{256}, 3, tenon.Float32)
+	var allocs [2]float64
+	for i, opt := range []compile.Opt{{}, {NoFusion: true}} {
+		r := compile.New(opt)
+		step := func(x *tenon.Exec) error {
+			x.CopyInto(a, six(x, a, 0.5))
+			return nil
+		}
+		run := func() { must(t, r.Do(x, step)) }
+		run()
+		run()
+		must(t, x.Synchronize())
+		allocs[i] = testing.AllocsPerRun(100, run)
+		must(t, x.Synchronize())
+	}
+	if allocs[0] > allocs[1] {
+		t.Errorf("%v allocations with a plan, %v without", allocs[0], allocs[1])
+	}
+}
+
+// A graph changes a tensor of the program though one that it stands for was closed when the plan was made.
+func TestChangeOfClosedTensor(t *testing.T) {
+	x := open(t).NoGrad()
+	b := x.Full([]int{256}, 3, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	for i := range 3 {
+		a := x.Full([]int{256}, 3, tenon.Float32)
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			x.AddSInto(a, a, 1)
+			x.MulSInto(a, a, 2)
+			x.AddSInto(b, b, 1)
+			if i == 0 {
+				a.Close()
+			}
+			return nil
+		}))
+		if i == 0 {
+			continue
+		}
+		if v, err := x.Item(x.Narrow(a, 0, 255, 1)); err != nil || v != 8 {
+			t.Errorf("run %d: %v, want 8 (%v)", i, v, err)
+		}
+		a.Close()
+	}
+	if s := r.Stats(x); s.Recordings == 0 || s.Fused != 6 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,362 @@
+package core
+
+import (
+	"errors"
+	"iter"
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/infer"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+// Plans keeps the plans of calls that were put off, of one path of calls up to its last call: how many of them wait says which. Its owner is
+// one session.
+type Plans struct{ all []*plan }
+
+// maxPlans is how many plans are kept, for calls that began to wait in different places, or whose results are needed otherwise.
+const maxPlans = 8
+
+// fusing is what a deferral knows of fusion.
+type fusing struct {
+	// live has a bit for every new output that somebody may use afterwards.
+	live []uint64
+	// moved are the storages that the plan has replaced.
+	moved []moved
+	// group is what runFused is to run, on these operands and numbers.
+	group   *fusedGroup
+	handles [kernels.MaxFusedOperands]Tensor
+	numbers []kernels.Scalar
+	stats   FusionStats
+}
+
+// moved is a storage in whose place all calls have another one.
+type moved struct{ from, to *storage }
+
+// FusionStats counts what became of calls that were put off.
+type FusionStats struct {
+	// Kernels are the built-in kernels that ran for them, Fused the calls that ran in kernels of several, and Dropped those that did not
+	// run, since nobody needed what they make or another call made it too.
+	Kernels, Fused, Dropped int
+}
+
+// plan is how calls that were put off run.
+type plan struct {
+	n    int
+	live []uint64
+	// plain says that they run one by one as they came.
+	plain   bool
+	renames []rename
+	steps   []planStep
+	// unused are operands whose storages no step uses.
+	unused  []at
+	fused   int
+	dropped int
+}
+
+// rename lets an operand have the storage of another one.
+type rename struct{ what, is at }
+
+// at is an operand of a call that was put off: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
+type at struct{ call, operand int }
+
+func (a at) of(calls []deferred) *element {
+	switch c := &calls[a.call]; {
+	case a.operand < maxIn:
+		return &c.in[a.operand]
+	case a.operand < maxIn+maxOut:
+		return &c.out[a.operand-maxIn]
+	default:
+		return &c.many[a.operand-maxIn-maxOut]
+	}
+}
+
+// planStep is one call, those of a Together, or a group.
+type planStep struct {
+	calls []int
+	group *fusedGroup
+	// ends are operands whose storages no later step uses.
+	ends []at
+}
+
+// fusedGroup is calls that run as one kernel.
+type fusedGroup struct {
+	op        *kernels.PointOp
+	outs, ins []at
+	// fresh has a bit for every output that the group makes; it changes others.
+	fresh uint8
+	// operands are the kernel's, but for their addresses: n elements in one run, where run says so, of which those in repeat are one.
+	operands []kernels.Operand
+	run      bool
+	n        int
+	repeat   uint16
+	numbers  []numberAt
+}
+
+// numberAt is a scalar of a call or, where hole says so, the number in place of an operand, which is made a number of type half if there is
+// one.
+type numberAt struct {
+	call, index int
+	hole        bool
+	half        dtype.DType
+}
+
+func (n numberAt) of(calls []deferred) kernels.Scalar {
+	c := &calls[n.call]
+	if !n.hole {
+		return c.scalar[n.index]
+	}
+	v := c.hole[n.index]
+	if n.half != dtype.Invalid {
+		v.F = halved(v.F, n.half)
+	}
+	return v
+}
+
+// planned returns the plan for the calls, which it makes if at has none, or nil where they run one by one.
+func (d *deferral) planned(at *Plans) *plan {
+	d.findLive()
+	for _, p := range at.all {
+		if p.n == len(d.calls) && slices.Equal(p.live, d.fusing.live) {
+			return p.orNil()
+		}
+	}
+	p := d.newPlan()
+	if len(at.all) == maxPlans {
+		at.all = slices.Delete(at.all, 0, 1)
+	}
+	at.all = append(at.all, p)
+	return p.orNil()
+}
+
+func (p *plan) orNil() *plan {
+	if p.plain {
+		return nil
+	}
+	return p
+}
+
+// findLive notes which new outputs of the calls have holders.
+func (d *deferral) findLive() {
+	live, bit := d.fusing.live[:0], 0
+	for i := range d.calls {
+		c := &d.calls[i]
+		for j := range c.out[:c.outs] {
+			if c.dsts>>j&1 != 0 {
+				continue
+			}
+			if bit%64 == 0 {
+				live = append(live, 0)
+			}
+			if c.out[j].st.others.Load() != abandoned {
+				live[bit/64] |= 1 << (bit % 64)
+			}
+			bit++
+		}
+	}
+	d.fusing.live = live
+}
+
+// count counts the kernels that were launched since there were n.
+func (d *deferral) count(n int64) { d.fusing.stats.Kernels += int(d.s.launches - n) }
+
+// countPlan counts a run of all of p.
+func (d *deferral) countPlan(p *plan) {
+	if p != nil {
+		d.fusing.stats.Fused += p.fused
+		d.fusing.stats.Dropped += p.dropped
+	}
+}
+
+// units yields what runs on its own: the steps that are groups, each with the number of its last call, and single calls, which have no step.
+// Without a plan these are all of the n calls.
+func (p *plan) units(n int) iter.Seq2[*planStep, int] {
+	return func(yield func(*planStep, int) bool) {
+		if p == nil {
+			for i := range n {
+				if !yield(nil, i) {
+					return
+				}
+			}
+			return
+		}
+		for k := range p.steps {
+			s := &p.steps[k]
+			if s.group != nil {
+				if !yield(s, s.last()) {
+					return
+				}
+				continue
+			}
+			for _, i := range s.calls {
+				if !yield(nil, i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *planStep) last() int { return s.calls[len(s.calls)-1] }
+
+// idle returns operands whose storages no step of p uses.
+func (p *plan) idle() []at {
+	if p == nil {
+		return nil
+	}
+	return p.unused
+}
+
+// apply makes the calls' storages, and their last uses, those of the plan.
+func (d *deferral) apply() {
+	p := d.plan
+	for _, r := range p.renames {
+		e, to := r.what.of(d.calls), r.is.of(d.calls).st
+		if e.st != to {
+			d.fusing.moved = append(d.fusing.moved, moved{e.st, to})
+			e.st = to
+		}
+	}
+	for _, a := range p.unused {
+		a.of(d.calls).last = true
+	}
+	for i := range p.steps {
+		for _, a := range p.steps[i].ends {
+			a.of(d.calls).last = true
+		}
+	}
+}
+
+// runPlan runs the steps of the plan that have not run.
+func (d *deferral) runPlan() (freed error) {
+	p := d.plan
+	if d.done == 0 {
+		for _, a := range p.unused {
+			freed = errors.Join(freed, a.of(d.calls).used())
+		}
+	}
+	for ; d.done < len(p.steps); d.done++ {
+		s := &p.steps[d.done]
+		if s.group == nil {
+			freed = errors.Join(freed, d.runWhole(d.calls[s.calls[0]:s.last()+1], nil))
+			continue
+		}
+		d.runGroup(s)
+		for _, i := range s.calls {
+			freed = errors.Join(freed, d.calls[i].used())
+		}
+	}
+	d.ran = len(d.calls)
+	d.countPlan(p)
+	return freed
+}
+
+// dropSteps takes the calls of the steps that have not run back. Those that are in no step count as the steps around them.
+func (d *deferral) dropSteps() {
+	lost, first := make([]bool, len(d.calls)), len(d.calls)
+	for _, s := range d.plan.steps[d.done:] {
+		for _, i := range s.calls {
+			lost[i], first = true, min(first, i)
+		}
+	}
+	for i := len(d.calls) - 1; i >= 0; i-- {
+		if lost[i] {
+			d.calls[i].takeBack()
+		}
+	}
+	for _, u := range d.undo {
+		if lost[u.at] || u.at > first && !d.plan.runs(u.at) {
+			d.undone = append(d.undone, u.f)
+		}
+	}
+	clear(d.calls)
+	d.calls = d.calls[:0]
+}
+
+// runs reports whether a step has call i.
+func (p *plan) runs(i int) bool {
+	return slices.ContainsFunc(p.steps, func(s planStep) bool { return slices.Contains(s.calls, i) })
+}
+
+// runUnit runs what units yields.
+func (d *deferral) runUnit(s *planStep, i int) {
+	if s != nil {
+		d.runGroup(s)
+	} else {
+		d.run(&d.calls[i])
+	}
+}
+
+// rowFused is what a group is to the launch ring and to errors. It is no operation that anybody calls.
+var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused")}
+
+// runGroup runs the group of s.
+func (d *deferral) runGroup(s *planStep) {
+	g, h, calls := s.group, &d.fusing.handles, d.calls
+	f := d.s.enter(d.s.lent.exec(calls[s.last()].x), rowFused)
+	f.again = true
+	for i, a := range g.ins {
+		f.many = append(f.many, d.handle(a.of(calls), &h[len(g.outs)+i]))
+	}
+	for i, a := range g.outs {
+		e := a.of(calls)
+		switch st := e.st; {
+		case g.fresh>>i&1 == 0:
+			f.dst[i] = &h[i]
+		case st.bytes > 0 && st.block == nil && !d.s.lent.given():
+			b, err := f.x.alloc(st.bytes)
+			f.check(err)
+			st.block, st.ptr = b, b.Addr()
+			live.Add(1)
+		}
+		f.setOut(i, d.handle(e, &h[i]))
+	}
+	d.fusing.numbers = d.fusing.numbers[:0]
+	for _, n := range g.numbers {
+		d.fusing.numbers = append(d.fusing.numbers, n.of(calls))
+	}
+	d.fusing.group = g
+	f.issue(false)
+	d.s.leave(f)
+	for i := range len(g.outs) + len(g.ins) {
+		h[i].st = nil
+	}
+}
+
+// runFused launches the group's kernel.
+func runFused(f *frame) error {
+	d := f.x.s.putOff
+	g := d.fusing.group
+	f.opers = append(f.opers[:0], g.operands...)
+	for i := range f.opers {
+		f.opers[i].Ptr = d.fusing.handles[i].ptr()
+	}
+	numbers, outs, ins := d.fusing.numbers, f.opers[:len(g.outs)], f.opers[len(g.outs):]
+	if g.run {
+		return kernels.PointwiseRun(f, g.op, dtype.Float32, numbers, outs, ins, g.n, g.repeat)
+	}
+	return kernels.Pointwise(f, g.op, dtype.Float32, numbers, outs, ins)
+}
+
+// lie fills in how the group's operands lie: outputs first, all in the first output's shape.
+func (g *fusedGroup) lie(all []element) {
+	form := all[0].form
+	g.run, g.n = form.plain, form.numel
+	for i := range all {
+		e := &all[i]
+		o := kernels.Operand{DType: e.dt, Shape: form.shape, Stride: e.form.stride}
+		if !infer.Same(e.form.shape, form.shape) {
+			o.Stride = make([]int, len(form.shape))
+			infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, form.shape)
+		}
+		switch {
+		case e.form == form:
+		case i >= len(g.outs) && e.form.numel == 1 && form.numel > 1:
+			g.repeat |= 1 << i
+		default:
+			g.run = false
+		}
+		g.operands = append(g.operands, o)
+	}
+}

@@ -1,0 +1,485 @@
+package core
+
+import (
+	"iter"
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/fuse"
+	"tenon.dev/internal/infer"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
+)
+
+// fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a few
+// numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
+var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
+
+// pointCall is what a call gives the pointwise engine.
+type pointCall struct {
+	op      *kernels.PointOp
+	compute dtype.DType
+	scalars []kernels.Scalar
+	outs    []fuse.Value
+	via     []dtype.DType // of outputs, then inputs
+	held    []bool        // inputs that are numbers
+	numbers []numberAt
+}
+
+// pointwise runs op on the operands, or describes that.
+func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []kernels.Scalar, outs, ins []kernels.Operand) error {
+	d := f.described
+	if d == nil {
+		return kernels.Pointwise(f, op, compute, scalars, outs, ins)
+	}
+	d.op, d.compute, d.scalars = op, compute, slices.Clone(scalars)
+	for i := range outs {
+		d.via = append(d.via, outs[i].Via)
+	}
+	for i := range ins {
+		d.via = append(d.via, ins[i].Via)
+		d.held = append(d.held, ins[i].Ptr == 0)
+	}
+	return nil
+}
+
+// describe returns what call i gives the pointwise engine, or nil if its work is not one such operation that a group may have.
+func (d *deferral) describe(i int) *pointCall {
+	c := &d.calls[i]
+	if c.row.point == nil && !c.row.points || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
+		return nil
+	}
+	p, mark := &pointCall{}, d.s.mark()
+	if err := Try(func() { d.describeTo(p, c) }); err != nil {
+		d.s.restore(mark)
+		return nil
+	}
+	if p.op == nil || p.op.BuildAt != nil || p.op.Asserts || p.op.Outs != int(c.outs) {
+		return nil
+	}
+	if p.op == kernels.Copy && turns(c.in[0].form, c.out[0].form) {
+		return nil
+	}
+	return d.numbersFound(p, i)
+}
+
+// somewhere stands for the memory of operands that have none yet.
+var somewhere = &storage{ptr: 1 << 30}
+
+// describeTo runs the row of c for p, on operands without memory.
+func (d *deferral) describeTo(p *pointCall, c *deferred) {
+	f := d.s.enter(c.x, c.row)
+	f.attrs, f.ins, f.again, f.described = c.attrs, int(c.ins), true, p
+	f.dims = append(f.dimsB[:0], c.dims.ints()...)
+	handle := func(i int, e *element) *Tensor {
+		t := d.handle(e, &d.bare[i])
+		t.st = somewhere
+		return t
+	}
+	for i := range c.in[:c.ins] {
+		if c.in[i].st != nil {
+			f.in[i] = handle(i, &c.in[i])
+		}
+	}
+	for i := range c.out[:c.outs] {
+		if t := handle(maxIn+i, &c.out[i]); c.dsts>>i&1 != 0 {
+			f.dst[i] = t
+		}
+	}
+	f.row.infer(f)
+	for i := range c.out[:c.outs] {
+		f.setOut(i, &d.bare[maxIn+i])
+	}
+	if f.row.run != nil {
+		f.check(f.row.run(f))
+	} else {
+		f.check(f.runPoint())
+	}
+	d.s.leave(f)
+}
+
+// turns reports whether a copy brings dimensions into another order, for which there are kernels of their own.
+func turns(in, out *form) bool {
+	lead := len(out.shape) - len(in.shape)
+	for i, n := range in.shape {
+		if n > 1 && in.stride[i] != 0 && in.stride[i] != out.stride[lead+i] {
+			return true
+		}
+	}
+	return false
+}
+
+// numbersFound fills in where the scalars come from, or returns nil if they are not the call's own in their order.
+func (d *deferral) numbersFound(p *pointCall, i int) *pointCall {
+	c := &d.calls[i]
+	half := dtype.Invalid
+	if infer.Accumulated(p.compute) != p.compute {
+		half = p.compute
+	}
+	for k := range p.op.Scalars {
+		p.numbers = append(p.numbers, numberAt{call: i, index: k})
+	}
+	for k, held := range p.held {
+		switch {
+		case held != (c.in[k].st == nil):
+			return nil // an absent operand came before
+		case !held:
+			continue
+		}
+		n := numberAt{call: i, index: k, hole: true}
+		if c.row.wideNumbers&(in0<<k) == 0 {
+			n.half = half
+		}
+		p.numbers = append(p.numbers, n)
+	}
+	if len(p.numbers) != len(p.scalars) {
+		return nil
+	}
+	for k, n := range p.numbers {
+		if v := n.of(d.calls); numberOf(&v) != numberOf(&p.scalars[k]) {
+			return nil
+		}
+	}
+	return p
+}
+
+// planning makes a plan.
+type planning struct {
+	d        *deferral
+	g        fuse.Graph
+	points   []*pointCall
+	storages map[*storage]int
+	// fresh are the storages that the calls make. Made are these and those that they change; those that somebody may use afterwards are true.
+	// What was there before is among these, whoever holds it: a graph of the plan may run again when it has holders.
+	fresh   map[*storage]bool
+	made    map[*storage]bool
+	attrs   map[attrKey]int
+	streams []*rt.Stream
+}
+
+// attrKey is what calls have in common that compute the same from the same operands, but for values.
+type attrKey struct {
+	row *row
+	structure
+	dims         *intList
+	tf32         bool
+	scalar, hole [4]number
+}
+
+// newPlan returns the plan for the calls.
+func (d *deferral) newPlan() *plan {
+	b := &planning{d: d, storages: map[*storage]int{}, fresh: map[*storage]bool{}, made: map[*storage]bool{}, attrs: map[attrKey]int{}}
+	p := &plan{n: len(d.calls), live: slices.Clone(d.fusing.live), plain: true}
+	bit := 0
+	for i := range d.calls {
+		c := &d.calls[i]
+		for j := range c.out[:c.outs] {
+			if c.dsts>>j&1 == 0 {
+				b.fresh[c.out[j].st] = true
+				b.made[c.out[j].st] = p.live[bit/64]>>(bit%64)&1 != 0
+				bit++
+			}
+		}
+		for _, st := range c.wrote {
+			if _, ok := b.made[st]; !ok {
+				b.made[st] = true
+			}
+		}
+	}
+	for i := range d.calls {
+		b.add(i)
+	}
+	if len(b.storages) > fuse.MaxStorage || b.g.Number() != nil {
+		return p
+	}
+	b.g.Dead()
+	b.g.Common()
+	b.g.Group(fusionLimits)
+	p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0 || len(b.g.Calls) == 0 // a graph of nothing is none
+	if !p.plain {
+		b.fill(p)
+	}
+	return p
+}
+
+// add adds call i to the graph.
+func (b *planning) add(i int) {
+	c, p := &b.d.calls[i], b.d.describe(i)
+	b.points = append(b.points, p)
+	call := fuse.Call{At: i, Op: c.row.Name, Attrs: b.attrsOf(c), Lane: b.lane(c.x.m.stream), Into: uint(c.dsts)}
+	call.Effect = c.row.flags&(flagMutates|flagWaits|flagUser|flagForeign) != 0 || c.row.draws != nil || c.row.alters != nil || c.part != 0
+	ins := int(c.ins)
+	if p != nil {
+		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
+	} else {
+		call.Checks, call.Values = true, c.values()
+	}
+	for j := range c.in[:ins] {
+		call.Ins = append(call.Ins, b.value(&c.in[j]))
+	}
+	for j := range c.many {
+		call.Ins = append(call.Ins, b.value(&c.many[j]))
+	}
+	for j := range c.out[:c.outs] {
+		call.Outs = append(call.Outs, b.value(&c.out[j]))
+	}
+	for _, st := range c.wrote {
+		if n := b.number(st); !slices.ContainsFunc(call.Outs, func(v fuse.Value) bool { return v.Storage == n }) {
+			call.Into |= ^uint(0) << c.outs
+			call.Outs = append(call.Outs, fuse.Value{Storage: n})
+		}
+	}
+	b.g.Calls = append(b.g.Calls, call)
+}
+
+// value describes an operand for the graph.
+func (b *planning) value(e *element) (v fuse.Value) {
+	if e.st == nil {
+		return v
+	}
+	return fuse.Value{Storage: b.number(e.st), Place: fuse.Place{DType: e.dt, Shape: e.form.shape, Stride: e.form.stride, Offset: e.offset}}
+}
+
+func (b *planning) number(st *storage) int {
+	n := b.storages[st]
+	if n == 0 {
+		n = len(b.storages) + 1
+		b.storages[st] = n
+		if held, made := b.made[st]; held || !made && st.others.Load() != abandoned {
+			b.g.Live = append(b.g.Live, n)
+		}
+	}
+	return n
+}
+
+func (b *planning) lane(st *rt.Stream) int {
+	i := slices.Index(b.streams, st)
+	if i < 0 {
+		i = len(b.streams)
+		b.streams = append(b.streams, st)
+	}
+	return i
+}
+
+// attrsOf numbers the attributes of calls.
+func (b *planning) attrsOf(c *deferred) int {
+	k := attrKey{row: c.row, structure: c.structure, dims: c.dims, tf32: c.x.m.tf32, scalar: numbersOf4(&c.scalar), hole: numbersOf4(&c.hole)}
+	k.list = nil
+	for i := range k.scalar {
+		if c.row.decides>>i&1 == 0 {
+			k.scalar[i] = number{}
+		}
+		if c.row.decides>>(4+i)&1 == 0 {
+			k.hole[i] = number{}
+		}
+	}
+	if b.attrs[k] == 0 {
+		b.attrs[k] = len(b.attrs) + 1
+	}
+	return b.attrs[k]
+}
+
+// values counts the numbers of c that are values.
+func (c *deferred) values() (n int) {
+	for _, v := range c.row.sig.numbers {
+		if !v.decides {
+			n++
+		}
+	}
+	for i, in := range c.row.sig.ins {
+		if i < maxIn && c.holes>>i&1 != 0 && !in.decides {
+			n++
+		}
+	}
+	return n
+}
+
+// fill makes the steps of the plan from the graph's.
+func (b *planning) fill(p *plan) {
+	of := make([]*fuse.Set, len(b.g.Calls))
+	for k := range b.g.Groups {
+		for _, i := range b.g.Groups[k].Calls {
+			of[i] = &b.g.Groups[k]
+		}
+	}
+	b.rename(p)
+	p.dropped = p.n - len(b.g.Calls)
+	for i := range b.g.Calls {
+		s := of[i]
+		n := b.g.Calls[i].At
+		part := b.d.calls[n].part
+		switch {
+		case s == nil && part != 0 && n > 0 && b.d.calls[n-1].part == part: // all or nothing
+			last := &p.steps[len(p.steps)-1]
+			last.calls = append(last.calls, n)
+		case s == nil:
+			p.steps = append(p.steps, planStep{calls: []int{n}})
+		case i == s.Calls[len(s.Calls)-1]:
+			p.steps = append(p.steps, b.group(p, s)...)
+		}
+	}
+	b.findEnds(p)
+}
+
+// rename notes the operands whose storages another one replaced.
+func (b *planning) rename(p *plan) {
+	made := map[int]at{} // where a storage was when the calls came
+	for i := range b.d.calls {
+		for j := range b.d.calls[i].out[:b.d.calls[i].outs] {
+			n := b.storages[b.d.calls[i].out[j].st]
+			if _, ok := made[n]; !ok {
+				made[n] = at{i, maxIn + j}
+			}
+		}
+	}
+	for i := range b.g.Calls {
+		c := &b.g.Calls[i]
+		d := &b.d.calls[c.At]
+		ins := len(c.Ins) - len(d.many)
+		for j := range c.Ins {
+			a := at{c.At, j}
+			if j >= ins {
+				a.operand = maxIn + maxOut + j - ins
+			}
+			if s := c.Ins[j].Storage; s != 0 && s != b.storages[a.of(b.d.calls).st] {
+				p.renames = append(p.renames, rename{a, made[s]})
+			}
+		}
+		for j := range c.Outs[:d.outs] {
+			if s := c.Outs[j].Storage; s != b.storages[d.out[j].st] {
+				p.renames = append(p.renames, rename{at{c.At, maxIn + j}, made[s]})
+			}
+		}
+	}
+}
+
+// group returns the step of a group or, where its kernel cannot be made, the steps of its calls.
+func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
+	var types []dtype.DType
+	var all []element
+	g, step := &fusedGroup{}, planStep{}
+	for _, r := range s.Outs {
+		g.outs = append(g.outs, at{b.g.Calls[r.Call].At, maxIn + r.Index})
+		all = append(all, *g.outs[len(g.outs)-1].of(b.d.calls))
+	}
+	for _, r := range s.Ins {
+		g.ins = append(g.ins, at{b.g.Calls[r.Call].At, r.Index})
+		all = append(all, *g.ins[len(g.ins)-1].of(b.d.calls))
+		types = append(types, all[len(all)-1].dt)
+	}
+	first := make([]int, len(s.Calls)) // the first result of every member, as a value of the kernel
+	values := len(s.Ins)
+	var body []kernels.FusedStep
+	for k, i := range s.Calls {
+		c := &b.g.Calls[i]
+		step.calls = append(step.calls, c.At)
+		first[k] = values
+		values += len(c.Outs)
+		body = append(body, b.body(c, s.From[k], first))
+		g.numbers = append(g.numbers, b.points[c.At].numbers...)
+	}
+	var outs []int
+	for _, r := range s.Outs {
+		outs = append(outs, first[slices.Index(s.Calls, r.Call)]+r.Index)
+	}
+	if g.op = kernels.Fuse(types, body, outs); g.op == nil {
+		for _, i := range step.calls {
+			steps = append(steps, planStep{calls: []int{i}})
+		}
+		return steps
+	}
+	g.lie(all)
+	g.fresh = b.freshOf(s)
+	step.group = g
+	p.fused += len(step.calls)
+	return []planStep{step}
+}
+
+// freshOf returns which outputs of a group it makes.
+func (b *planning) freshOf(s *fuse.Set) (bits uint8) {
+	for k, r := range s.Outs {
+		for _, i := range s.Calls {
+			c := &b.g.Calls[i]
+			for j := range c.Outs {
+				if c.Outs[j].Storage == b.g.Calls[r.Call].Outs[r.Index].Storage && c.Into>>j&1 == 0 {
+					bits |= 1 << k
+				}
+			}
+		}
+	}
+	return bits
+}
+
+// body returns what a member of a group computes.
+func (b *planning) body(c *fuse.Call, from []fuse.Source, first []int) kernels.FusedStep {
+	p := b.points[c.At]
+	step := kernels.FusedStep{Op: p.op, Compute: p.compute}
+	for j, f := range from {
+		in := kernels.FusedIn{Value: f.Index, Via: p.via[len(c.Outs)+j]}
+		switch {
+		case p.held[j]:
+			in = kernels.FusedIn{Value: kernels.ScalarIn}
+		case f.Member >= 0:
+			in.Value += first[f.Member]
+		}
+		step.Ins = append(step.Ins, in)
+	}
+	for j := range c.Outs {
+		step.Outs = append(step.Outs, kernels.FusedOut{DType: c.Outs[j].DType, Via: p.via[j]})
+	}
+	return step
+}
+
+// findEnds notes the last uses of storages.
+func (b *planning) findEnds(p *plan) {
+	is := map[at]*storage{} // what apply will have set
+	for _, r := range p.renames {
+		is[r.what] = r.is.of(b.d.calls).st
+	}
+	seen := map[*storage]bool{}
+	used := func(ends *[]at, a at) {
+		st := is[a]
+		if st == nil {
+			st = a.of(b.d.calls).st
+		}
+		if st != nil && !seen[st] {
+			seen[st] = true
+			*ends = append(*ends, a)
+		}
+	}
+	for i := len(p.steps) - 1; i >= 0; i-- {
+		s := &p.steps[i]
+		if s.group != nil {
+			for _, a := range slices.Concat(s.group.outs, s.group.ins) {
+				used(&s.ends, a)
+			}
+			continue
+		}
+		for _, n := range slices.Backward(s.calls) {
+			for a := range b.operands(n) {
+				used(&s.ends, a)
+			}
+		}
+	}
+	for n := range b.d.calls {
+		for a := range b.operands(n) {
+			if st := a.of(b.d.calls).st; st != nil && !b.fresh[st] {
+				used(&p.unused, a)
+			}
+		}
+	}
+}
+
+// operands yields those of call n.
+func (b *planning) operands(n int) iter.Seq[at] {
+	c := &b.d.calls[n]
+	return func(yield func(at) bool) {
+		for _, l := range [][2]int{{maxIn, int(c.outs)}, {0, int(c.ins)}, {maxIn + maxOut, len(c.many)}} {
+			for j := range l[1] {
+				if !yield(at{n, l[0] + j}) {
+					return
+				}
+			}
+		}
+	}
+}

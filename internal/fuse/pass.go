@@ -1,0 +1,139 @@
+package fuse
+
+import "slices"
+
+// Dead removes the calls whose outputs nobody needs: no later call uses their storages, nobody does after the segment, and they do
+// nothing else.
+func (g *Graph) Dead() {
+	needed := g.live()
+	keep := make([]bool, len(g.Calls))
+	for i := len(g.Calls) - 1; i >= 0; i-- {
+		c := &g.Calls[i]
+		keep[i] = c.Effect || c.Checks
+		for j := range c.Outs {
+			keep[i] = keep[i] || needed[c.Outs[j].Storage]
+		}
+		if keep[i] {
+			c.uses(func(s int, _ bool) { needed[s] = true })
+		}
+	}
+	g.keep(keep)
+}
+
+// live returns the live storages as a set.
+func (g *Graph) live() map[int]bool {
+	m := make(map[int]bool, len(g.Live))
+	for _, s := range g.Live {
+		m[s] = true
+	}
+	return m
+}
+
+func (g *Graph) keep(which []bool) {
+	n := 0
+	for i := range g.Calls {
+		if which[i] {
+			g.Calls[n] = g.Calls[i]
+			n++
+		}
+	}
+	g.Calls = g.Calls[:n]
+}
+
+// Common removes calls that do again what an earlier one did: the same operation with the same attributes and no values on the same
+// operands. Who used their outputs uses the earlier call's; where the later output is live, the earlier call makes it. Outputs that are
+// changed later, or that are live both, stay two.
+func (g *Graph) Common() {
+	live, writes := g.live(), map[int]int{}
+	for i := range g.Calls {
+		for j := range g.Calls[i].Outs {
+			writes[g.Calls[i].Outs[j].Storage]++
+		}
+	}
+	type key struct{ op, attrs, lane, ins, outs int }
+	ops := map[string]int{}
+	seen := map[key][]int{}
+	keep := make([]bool, len(g.Calls))
+	become := map[int]int{} // storages that another one replaces
+	for i := range g.Calls {
+		c := &g.Calls[i]
+		keep[i] = true
+		g.rename(c, become)
+		if c.Attrs == 0 || c.Effect || c.Values > 0 || c.Into != 0 || len(c.Outs) == 0 {
+			continue
+		}
+		if ops[c.Op] == 0 {
+			ops[c.Op] = len(ops) + 1
+		}
+		k := key{ops[c.Op], c.Attrs, c.Lane, len(c.Ins), len(c.Outs)}
+		for _, e := range seen[k] {
+			if g.again(&g.Calls[e], c, live, writes) {
+				g.replace(&g.Calls[e], c, i, live, become)
+				keep[i] = false
+				break
+			}
+		}
+		if keep[i] {
+			seen[k] = append(seen[k], i)
+		}
+	}
+	g.keep(keep)
+}
+
+// again reports whether c does what e did, and may be left out.
+func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
+	for i := range c.Ins {
+		if !c.Ins[i].equal(&e.Ins[i]) {
+			return false
+		}
+	}
+	for i := range c.Outs {
+		a, b := &e.Outs[i], &c.Outs[i]
+		if !a.Place.equal(&b.Place) || live[a.Storage] && live[b.Storage] || writes[a.Storage] > 1 || writes[b.Storage] > 1 {
+			return false
+		}
+	}
+	return true
+}
+
+// replace lets the outputs of e be those of c, which is call i.
+func (g *Graph) replace(e, c *Call, i int, live map[int]bool, become map[int]int) {
+	for j := range c.Outs {
+		from, to := c.Outs[j].Storage, e.Outs[j].Storage
+		if live[from] {
+			from, to = to, from
+		}
+		become[from] = to
+		for k := range g.Calls[:i] {
+			g.rename(&g.Calls[k], become)
+		}
+	}
+}
+
+func (g *Graph) rename(c *Call, become map[int]int) {
+	for i := range len(c.Ins) + len(c.Outs) {
+		v := c.at(i)
+		for to, ok := become[v.Storage]; ok; to, ok = become[v.Storage] {
+			v.Storage = to
+		}
+	}
+}
+
+// writers returns, for every version of a storage, the call and the output that made it.
+func (g *Graph) writers() map[[2]int]Ref {
+	m := map[[2]int]Ref{}
+	for i := range g.Calls {
+		for j := range g.Calls[i].Outs {
+			v := &g.Calls[i].Outs[j]
+			m[[2]int{v.Storage, v.Version}] = Ref{i, j}
+		}
+	}
+	return m
+}
+
+// sorted returns the members of both, in order.
+func sorted(a, b []int) []int {
+	out := append(append(make([]int, 0, len(a)+len(b)), a...), b...)
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,256 @@
+package fuse
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// memory is the elements of storages, by number. What is not there was never written, or taken.
+type memory map[int][]uint64
+
+const lost = 0xbad
+
+func mix(h, v uint64) uint64 {
+	h = (h ^ v) * 0x9e3779b97f4a7c15
+	return h ^ h>>31
+}
+
+// at returns where element e of shape, row-major, lies in a value that is broadcast to it.
+func (p *Place) at(e int, shape []int) int {
+	at, lead := p.Offset, len(shape)-len(p.Shape)
+	for d := len(shape) - 1; d >= 0; d-- {
+		if i := e % shape[d]; d >= lead && p.Shape[d-lead] != 1 {
+			at += i * p.Stride[d-lead]
+		}
+		e /= shape[d]
+	}
+	return at
+}
+
+func numel(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// load gives storages that were never written their first elements where the segment did not make them.
+func (m memory) load(s, i int) uint64 {
+	if m[s] == nil {
+		return lost
+	}
+	return m[s][i]
+}
+
+func (m memory) store(v *Value, into bool, i int, x uint64) {
+	if m[v.Storage] == nil {
+		if into {
+			panic(fmt.Sprintf("s%d is changed and was never made", v.Storage))
+		}
+		m[v.Storage] = slices.Repeat([]uint64{lost}, size)
+	}
+	m[v.Storage][i] = x
+}
+
+// size is how many elements every storage has.
+const size = 32
+
+// result is element e of output o of the call, of elements read by load.
+func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
+	h := mix(uint64(len(c.Op)), uint64(c.Op[0])<<32|uint64(c.Attrs))
+	h = mix(h, uint64(o))
+	for j := range c.Ins {
+		if c.Point {
+			h = mix(h, load(j, e))
+			continue
+		}
+		for k := range numel(c.Ins[j].Shape) {
+			h = mix(h, load(j, k))
+		}
+		h = mix(h, uint64(e))
+	}
+	return h
+}
+
+func (m memory) run(c *Call) {
+	type write struct {
+		v    *Value
+		into bool
+		i    int
+		x    uint64
+	}
+	var writes []write
+	for o := range c.Outs {
+		for e := range numel(c.Outs[o].Shape) {
+			x := c.result(o, e, func(j, e int) uint64 {
+				shape := c.Ins[j].Shape
+				if c.Point {
+					shape = c.Outs[0].Shape
+				}
+				return m.load(c.Ins[j].Storage, c.Ins[j].at(e, shape))
+			})
+			writes = append(writes, write{&c.Outs[o], c.into(o), c.Outs[o].at(e, c.Outs[o].Shape), x})
+		}
+	}
+	for _, w := range writes {
+		m.store(w.v, w.into, w.i, w.x)
+	}
+}
+
+// runGroup does what a kernel does: for one element after the other, in any order, it reads, computes and writes.
+func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
+	shape := g.Calls[s.Calls[0]].Outs[0].Shape
+	for _, r := range s.Outs { // the first write of the group may be one in place of what it makes itself
+		if v := &g.Calls[r.Call].Outs[r.Index]; m[v.Storage] == nil {
+			m[v.Storage] = slices.Repeat([]uint64{lost}, size)
+		}
+	}
+	for _, e := range rng.Perm(numel(shape)) {
+		ins := make([]uint64, len(s.Ins))
+		for k, r := range s.Ins {
+			v := &g.Calls[r.Call].Ins[r.Index]
+			ins[k] = m.load(v.Storage, v.at(e, shape))
+		}
+		results := map[[2]int]uint64{}
+		for k, i := range s.Calls {
+			c := &g.Calls[i]
+			for o := range c.Outs {
+				results[[2]int{i, o}] = c.result(o, e, func(j, _ int) uint64 {
+					if f := s.From[k][j]; f.Member >= 0 {
+						return results[[2]int{s.Calls[f.Member], f.Index}]
+					} else {
+						return ins[f.Index]
+					}
+				})
+			}
+		}
+		for _, r := range s.Outs {
+			v := &g.Calls[r.Call].Outs[r.Index]
+			m.store(v, true, v.at(e, shape), results[[2]int{r.Call, r.Index}])
+		}
+	}
+}
+
+func (m memory) runAll(g *Graph, rng *rand.Rand) {
+	of := g.groupOf()
+	for i := range g.Calls {
+		switch s := of[i]; {
+		case s == nil:
+			m.run(&g.Calls[i])
+		case i == s.Calls[len(s.Calls)-1]:
+			m.runGroup(g, s, rng)
+		}
+	}
+}
+
+// places are ways to see 16 elements of a storage.
+var places = []Place{
+	{dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 0},
+	{dtype.Float32, []int{4, 4}, []int{1, 4}, 0}, {dtype.Float32, []int{4, 4}, []int{4, 1}, 16}, {dtype.Float32, []int{4}, []int{1}, 4},
+	{dtype.Float32, []int{1, 4}, []int{4, 1}, 8}, {dtype.Float32, []int{4, 1}, []int{4, 1}, 2}, {dtype.Float32, []int{4, 4}, []int{5, 1}, 3},
+}
+
+// randomGraph returns a segment of n calls on some storages from outside, and what those hold.
+func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
+	g, m := &Graph{}, memory{}
+	const outside = 3
+	for s := 1; s <= outside; s++ {
+		m[s] = make([]uint64, size)
+		for i := range m[s] {
+			m[s][i] = mix(uint64(s), uint64(i))
+		}
+	}
+	next, recent := outside+1, []Value{}
+	for i := range n {
+		c := Call{At: i, Op: []string{"A", "B", "C"}[rng.IntN(3)], Attrs: 1 + rng.IntN(2), Point: rng.IntN(5) > 0, Effect: rng.IntN(12) == 0, Lane: max(0, rng.IntN(12)-10)}
+		if !c.Point {
+			c.Op += "ll"
+		}
+		for range 1 + rng.IntN(2) {
+			if len(recent) > 0 && rng.IntN(3) > 0 {
+				c.Ins = append(c.Ins, recent[len(recent)-1-rng.IntN(min(4, len(recent)))])
+				continue
+			}
+			c.Ins = append(c.Ins, Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(len(places))]})
+		}
+		for o := range 1 + rng.IntN(8)/7 {
+			v := Value{Storage: next, Place: places[0]}
+			if rng.IntN(6) == 0 && o == 0 { // in place; not of what it reads otherwise
+				v = Value{Storage: 1 + rng.IntN(next-1), Place: places[rng.IntN(5)]}
+				clash := slices.ContainsFunc(c.Ins, func(w Value) bool { return w.Storage == v.Storage && !w.Place.equal(&v.Place) })
+				if clash {
+					v = Value{Storage: next, Place: places[0]}
+				} else {
+					c.Into |= 1
+				}
+			}
+			if v.Storage == next {
+				next++
+			}
+			c.Outs = append(c.Outs, v)
+			recent = append(recent, v)
+		}
+		g.Calls = append(g.Calls, c)
+	}
+	for s := 1; s < next; s++ {
+		if s <= outside || rng.IntN(4) == 0 {
+			g.Live = append(g.Live, s)
+		}
+	}
+	return g, m
+}
+
+// A segment after all passes leaves in live storages, and gives calls with effects, what it did before them.
+func TestRandomGraphs(t *testing.T) {
+	grouped, elided, gone := 0, 0, 0
+	for seed := range uint64(20000) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		g, m := randomGraph(rng, 2+rng.IntN(14))
+		if err := g.Number(); err != nil {
+			t.Fatal(err)
+		}
+		before, n := g.Print(), len(g.Calls)
+		want := memory{}
+		for s, v := range m {
+			want[s] = slices.Clone(v)
+		}
+		want.runAll(g, rng)
+		g.Dead()
+		g.Common()
+		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
+		gone += n - len(g.Calls)
+		m.runAll(g, rng)
+		for _, s := range g.Live {
+			if !slices.Equal(m[s], want[s]) {
+				t.Fatalf("seed %d: s%d is %x, want %x\n%s\n%s", seed, s, m[s], want[s], before, g.Print())
+			}
+		}
+		for _, s := range g.Groups {
+			grouped += len(s.Calls)
+			elided += len(s.Calls) - len(s.Outs)
+		}
+	}
+	t.Logf("%d calls were grouped, %d of their results not written, and %d calls removed", grouped, elided, gone)
+	if grouped < 10000 || elided < 5000 || gone < 10000 {
+		t.Error("the passes did too little")
+	}
+}
+
+// BenchmarkPasses is what a plan for a segment of 2,000 calls costs.
+func BenchmarkPasses(b *testing.B) {
+	l := Limits{Calls: 32, Heavy: 8, Span: 128, Operands: 10, Outs: 4, Values: 32, Saves: 1}
+	for b.Loop() {
+		g, _ := randomGraph(rand.New(rand.NewPCG(1, 7)), 2000)
+		if err := g.Number(); err != nil {
+			b.Fatal(err)
+		}
+		g.Dead()
+		g.Common()
+		g.Group(l)
+	}
+}

@@ -1,0 +1,360 @@
+package fuse
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Print returns the text form of g: a line for every call, in the order in which they run, such as
+//
+//	live s3
+//	s2.1:f32[4x8] = point values=1 Mul{1}(s1.0:f32[4x8], _)
+//	s3.1:f32[8] = Sum{2}(s2.1:f32[4x8])
+//
+// s2.1 is version 1 of storage 2. A value's type and shape are followed by its strides, after a slash, where they are not those of a
+// row-major array, and by its offset, after a plus. An output with & is changed, one without is new. The calls of a group stand in braces,
+// with what the group reads and writes.
+func (g *Graph) Print() string {
+	var b strings.Builder
+	if len(g.Live) > 0 {
+		b.WriteString("live")
+		for _, s := range g.Live {
+			fmt.Fprint(&b, " s", s)
+		}
+		b.WriteByte('\n')
+	}
+	of := g.groupOf()
+	for i := range g.Calls {
+		s := of[i]
+		switch {
+		case s == nil:
+			g.Calls[i].print(&b, "")
+		case i == s.Calls[len(s.Calls)-1]:
+			s.print(&b, g)
+		}
+	}
+	return b.String()
+}
+
+func (s *Set) print(b *strings.Builder, g *Graph) {
+	fmt.Fprintf(b, "group {\n")
+	for _, i := range s.Calls {
+		g.Calls[i].print(b, "  ")
+	}
+	b.WriteString("} reads")
+	for _, r := range s.Ins {
+		b.WriteByte(' ')
+		g.Calls[r.Call].Ins[r.Index].print(b)
+	}
+	b.WriteString(" writes")
+	for _, r := range s.Outs {
+		b.WriteByte(' ')
+		g.Calls[r.Call].Outs[r.Index].print(b)
+	}
+	fmt.Fprintf(b, " saves %d\n", s.Saves)
+}
+
+func (c *Call) print(b *strings.Builder, indent string) {
+	b.WriteString(indent)
+	for i := range c.Outs {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		if c.into(i) {
+			b.WriteByte('&')
+		}
+		c.Outs[i].print(b)
+	}
+	if len(c.Outs) > 0 {
+		b.WriteByte(' ')
+	}
+	b.WriteByte('=')
+	if c.Point {
+		b.WriteString(" point")
+	}
+	if c.Heavy {
+		b.WriteString(" heavy")
+	}
+	if c.Checks {
+		b.WriteString(" checks")
+	}
+	if c.Effect {
+		b.WriteString(" effect")
+	}
+	if c.Values > 0 {
+		fmt.Fprint(b, " values=", c.Values)
+	}
+	if c.Lane > 0 {
+		fmt.Fprint(b, " lane=", c.Lane)
+	}
+	b.WriteByte(' ')
+	b.WriteString(c.Op)
+	if c.Attrs != 0 {
+		fmt.Fprintf(b, "{%d}", c.Attrs)
+	}
+	b.WriteByte('(')
+	for i := range c.Ins {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		c.Ins[i].print(b)
+	}
+	b.WriteString(")\n")
+}
+
+func (v *Value) print(b *strings.Builder) {
+	if v.Storage == 0 {
+		b.WriteByte('_')
+		return
+	}
+	fmt.Fprintf(b, "s%d.%d:%s", v.Storage, v.Version, v.DType.Short())
+	printInts(b, v.Shape)
+	if !slices.Equal(v.Stride, rowMajor(v.Shape)) {
+		b.WriteByte('/')
+		printInts(b, v.Stride)
+	}
+	if v.Offset != 0 {
+		fmt.Fprint(b, "+", v.Offset)
+	}
+}
+
+func printInts(b *strings.Builder, ns []int) {
+	b.WriteByte('[')
+	for i, n := range ns {
+		if i > 0 {
+			b.WriteByte('x')
+		}
+		b.WriteString(strconv.Itoa(n))
+	}
+	b.WriteByte(']')
+}
+
+func rowMajor(shape []int) []int {
+	stride, n := make([]int, len(shape)), 1
+	for i := len(shape) - 1; i >= 0; i-- {
+		stride[i] = n
+		n *= max(1, shape[i])
+	}
+	return stride
+}
+
+// Parse reads what Print wrote of a graph without groups. Lines that begin with a semicolon are comments. The error names the line.
+func Parse(text string) (*Graph, error) {
+	g := &Graph{}
+	var versions [][]int
+	line := 0
+	for l := range strings.Lines(text) {
+		line++
+		s := scanner{t: strings.TrimRight(l, "\n")}
+		switch {
+		case s.t == "" || s.t[0] == ';':
+			continue
+		case strings.HasPrefix(s.t, "live "):
+			s.live(g)
+		default:
+			versions = append(versions, s.call(g))
+		}
+		if s.err == "" && s.t != "" {
+			s.fail("%q is left over", s.t)
+		}
+		if s.err != "" {
+			return nil, fault.New(fault.Invalid, "graph text, line %d: %s", line, s.err)
+		}
+	}
+	slices.Sort(g.Live)
+	g.Live = slices.Compact(g.Live)
+	if err := g.Number(); err != nil {
+		return nil, err
+	}
+	for i := range g.Calls {
+		c := &g.Calls[i]
+		for j := range len(c.Ins) + len(c.Outs) {
+			v := c.at(j)
+			if v.Version != versions[i][j] {
+				return nil, fault.New(fault.Invalid, "graph text: call %d, %s, uses version %d of s%d where version %d is the last", i, c.Op, versions[i][j], v.Storage, v.Version)
+			}
+		}
+	}
+	return g, nil
+}
+
+// at is input j or, beyond those, an output.
+func (c *Call) at(j int) *Value {
+	if j < len(c.Ins) {
+		return &c.Ins[j]
+	}
+	return &c.Outs[j-len(c.Ins)]
+}
+
+// scanner reads one line. The first error is kept and ends it.
+type scanner struct{ t, err string }
+
+func (s *scanner) fail(format string, args ...any) {
+	if s.err == "" {
+		s.err = fmt.Sprintf(format, args...)
+	}
+	s.t = ""
+}
+
+// has takes word if it is next.
+func (s *scanner) has(word string) bool {
+	rest, ok := strings.CutPrefix(s.t, word)
+	if ok {
+		s.t = rest
+	}
+	return ok
+}
+
+func (s *scanner) want(word string) {
+	if !s.has(word) {
+		s.fail("%q is missing before %q", word, s.t)
+	}
+}
+
+// number takes a whole number from 0 to most, or from -most where it may be negative.
+func (s *scanner) number(most int, negative bool) int {
+	i := 0
+	if negative && strings.HasPrefix(s.t, "-") {
+		i = 1
+	}
+	for i < len(s.t) && s.t[i] >= '0' && s.t[i] <= '9' {
+		i++
+	}
+	n, err := strconv.Atoi(s.t[:i])
+	if err != nil || n > most || n < -most || strconv.Itoa(n) != s.t[:i] {
+		s.fail("%q is no number up to %d", s.t, most)
+		return 0
+	}
+	s.t = s.t[i:]
+	return n
+}
+
+// name takes letters, digits, points and underscores.
+func (s *scanner) name() string {
+	i := 0
+	for i < len(s.t) && (s.t[i] == '_' || s.t[i] == '.' || s.t[i] >= '0' && s.t[i] <= '9' || s.t[i]|32 >= 'a' && s.t[i]|32 <= 'z') {
+		i++
+	}
+	if i == 0 {
+		s.fail("a name is missing before %q", s.t)
+		return ""
+	}
+	n := s.t[:i]
+	s.t = s.t[i:]
+	return n
+}
+
+func (s *scanner) storage() int {
+	s.want("s")
+	n := s.number(MaxStorage, false)
+	if n == 0 {
+		s.fail("storages are numbered from 1 on")
+	}
+	return n
+}
+
+func (s *scanner) live(g *Graph) {
+	s.want("live")
+	for s.has(" ") {
+		g.Live = append(g.Live, s.storage())
+	}
+}
+
+// call takes a call and returns the versions of its inputs and outputs.
+func (s *scanner) call(g *Graph) (versions []int) {
+	c := Call{At: len(g.Calls)}
+	for !s.has("=") && s.err == "" {
+		if len(c.Outs) > 0 {
+			s.want(", ")
+		}
+		if s.has("&") {
+			c.Into |= 1 << len(c.Outs)
+		}
+		c.Outs = append(c.Outs, s.value())
+		if len(c.Outs) > 16 {
+			s.fail("there are more than 16 outputs")
+		}
+		if strings.HasPrefix(s.t, " =") {
+			s.t = s.t[1:]
+		}
+	}
+	s.want(" ")
+	c.Point, c.Heavy, c.Checks, c.Effect = s.has("point "), s.has("heavy "), s.has("checks "), s.has("effect ")
+	if s.has("values=") {
+		c.Values = s.number(1<<20, false)
+		s.want(" ")
+	}
+	if s.has("lane=") {
+		c.Lane = s.number(1<<20, false)
+		s.want(" ")
+	}
+	c.Op = s.name()
+	if s.has("{") {
+		c.Attrs = s.number(1<<30, false)
+		s.want("}")
+	}
+	s.want("(")
+	for !s.has(")") && s.err == "" {
+		if len(c.Ins) > 0 {
+			s.want(", ")
+		}
+		if s.has("_") {
+			c.Ins = append(c.Ins, Value{})
+		} else {
+			c.Ins = append(c.Ins, s.value())
+		}
+	}
+	for j := range len(c.Ins) + len(c.Outs) {
+		versions = append(versions, c.at(j).Version)
+	}
+	g.Calls = append(g.Calls, c)
+	return versions
+}
+
+func (s *scanner) value() (v Value) {
+	v.Storage = s.storage()
+	s.want(".")
+	v.Version = s.number(1<<20, false)
+	s.want(":")
+	for t := dtype.Invalid + 1; t.Valid(); t++ {
+		if rest, ok := strings.CutPrefix(s.t, t.Short()+"["); ok {
+			v.DType, s.t = t, "["+rest
+			break
+		}
+	}
+	if v.DType == dtype.Invalid {
+		s.fail("%q begins with no type", s.t)
+	}
+	v.Shape = s.ints(false)
+	v.Stride = rowMajor(v.Shape)
+	if s.has("/") {
+		v.Stride = s.ints(true)
+	}
+	if len(v.Stride) != len(v.Shape) {
+		s.fail("there are %d strides for %d dimensions", len(v.Stride), len(v.Shape))
+		v.Stride = rowMajor(v.Shape)
+	}
+	if s.has("+") {
+		v.Offset = s.number(1<<40, false)
+	}
+	return v
+}
+
+func (s *scanner) ints(negative bool) (ns []int) {
+	s.want("[")
+	for !s.has("]") && s.err == "" {
+		if len(ns) > 0 {
+			s.want("x")
+		}
+		ns = append(ns, s.number(1<<20, negative))
+		if len(ns) > 64 {
+			s.fail("there are more than 64 dimensions")
+		}
+	}
+	return ns
+}
