@@ -120,6 +120,13 @@ func (g *Segment) scan() {
 	}
 }
 
+// forget lets go of the storages, which may be garbage from now on.
+func (g *Segment) forget() {
+	clear(g.inputs)
+	clear(g.made)
+	clear(g.draws)
+}
+
 // draw notes what a call has taken from a generator.
 func (g *Segment) draw(t taken) {
 	i := slices.IndexFunc(g.draws, func(o taken) bool { return o.g == t.g })
