@@ -221,6 +221,9 @@ func (g *Segment) Devices() (all []*rt.Device) {
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	d := g.d
 	if pool != nil {
+		if err := g.awaitLent(); err != nil {
+			return err
+		}
 		d.s.lent = &lending{run: g.Stream(), of: g.Stream(), pool: pool}
 		defer func() { d.s.lent = nil }()
 	}
@@ -232,6 +235,30 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	}
 	return errors.Join(err, freed)
 }
+
+// awaitLent makes work of the segment's stream come after what else has used the memory that it may overwrite.
+func (g *Segment) awaitLent() error {
+	st := g.Stream()
+	seq, err := st.Begin(opReplayed, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
+	if err := st.Device().AwaitLent(st); err != nil {
+		return err
+	}
+	for i := range g.inputs {
+		if in := &g.inputs[i]; in.reused() {
+			if err := in.st.beforeWrite(st); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reused reports whether the calls may overwrite the input after its last use, though they do not write it.
+func (in *Input) reused() bool { return in.Ending() && in.st.lent() }
 
 // lending says where the calls of a segment run and have their memory from.
 type lending struct {
@@ -675,7 +702,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		in := &g.inputs[i]
 		switch {
 		case r.copied[i]:
-		case in.Written:
+		case in.Written, in.reused():
 			err = in.st.beforeWrite(st)
 		default:
 			err = in.st.beforeRead(st)
@@ -753,9 +780,7 @@ func (s Store) Exposed() bool {
 
 // drop frees the memory of a storage that tensors still have.
 func (s *storage) drop() error {
-	if s.loosened.Swap(false) {
-		s.cleanup.Stop()
-	}
+	s.tighten()
 	if s.lent() {
 		s.giveBack()
 	}
@@ -812,32 +837,33 @@ func (g *Segment) MoveOut(s Store) error {
 // and the rest is free. All live memory of the pool must be theirs.
 func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	var owned []*alloc.Block
-	for _, s := range stores {
-		if st := s.p.Value(); st != nil && st.block != nil && st.block.Pool() == c.Pool() {
-			owned = append(owned, st.block)
-			st.disown()
-		}
-	}
-	made, err := c.Device().RestorePool(c, owned)
-	if err != nil {
-		return err
-	}
+	var held []*storage // which nobody collects meanwhile
 	for _, s := range stores {
 		st := s.p.Value()
 		if st == nil || st.ptr == 0 {
 			continue
 		}
-		if b := made[st.ptr]; b != nil {
+		held = append(held, st)
+		if st.block != nil && st.block.Pool() == c.Pool() {
+			owned = append(owned, st.block)
+		}
+	}
+	made, err := c.Device().RestorePool(c, owned)
+	if len(made) == 0 && fault.KindOf(err) == fault.Invalid {
+		return err // nothing was freed
+	}
+	for _, st := range held {
+		loose := st.tighten()
+		if st.block != nil && st.block.Pool() == c.Pool() {
+			st.disown()
+		}
+		if b := made[st.ptr]; b != nil && st.block == nil {
 			delete(made, st.ptr)
-			loose := st.loosened.Swap(false)
-			if loose {
-				st.cleanup.Stop()
-			}
 			st.block = b
 			live.Add(1)
-			if loose {
-				st.loosen()
-			}
+		}
+		if loose {
+			st.loosen()
 		}
 	}
 	var rest []uint64
