@@ -161,7 +161,7 @@ func (fo *forest) Detach() (err error) {
 	fo.dev.EndLend(fo.pool.ID())
 	err = errors.Join(err, fo.pool.Close())
 	fo.dev.ReturnCaptureStream(fo.on)
-	fo.roots, fo.path, fo.warm, fo.pool = nil, nil, nil, nil
+	fo.roots, fo.path, fo.warm, fo.ran, fo.pool, fo.state = nil, nil, nil, nil, nil, idle
 	return err
 }
 
@@ -272,13 +272,10 @@ func (fo *forest) leavePool(all []output) error {
 			fo.skip(o.f, o.f.plain)
 		}
 	}
-	if fo.state == execution {
-		if err := fo.restore(); err != nil {
-			return err
-		}
+	if err := fo.Detach(); err != nil {
+		return err
 	}
-	fo.state = idle
-	return fo.Detach()
+	return fo.open()
 }
 
 func (fo *forest) forget() {

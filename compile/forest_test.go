@@ -46,9 +46,9 @@ func pairs(w []*tenon.Tensor) []pair {
 // twin is a tensor of compiled functions and its like without them.
 type twin struct{ a, want *tenon.Tensor }
 
-// walk runs steps of calls of compiled functions on each other's results, on new tensors and on copies, some with backward passes. Steps come
+// walkFunctions runs steps of calls of compiled functions on each other's results, on new tensors and on copies, some with backward passes. Steps come
 // again, and branch from each other.
-func walk(t *testing.T, seed uint64, opt compile.Opt) {
+func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 	x := open(t)
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var w []*tenon.Tensor
@@ -175,6 +175,6 @@ func TestWalks(t *testing.T) {
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // skips are told
 	defer slog.SetDefault(old)
 	for seed := range uint64(30) {
-		walk(t, seed, compile.Opt{CheckPool: true, NoWarmup: seed%3 == 0})
+		walkFunctions(t, seed, compile.Opt{CheckPool: true, NoWarmup: seed%3 == 0})
 	}
 }

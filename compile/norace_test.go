@@ -2,5 +2,5 @@
 
 package compile_test
 
-// programs is how many random programs run.
-const programs = 300
+// programs is how many random programs run, and walkPrograms how many that do more.
+const programs, walkPrograms = 300, 200

@@ -405,6 +405,7 @@ func (s *session) force(cause string) error {
 		}
 		d.segment.d = d
 		d.segment.scan()
+		defer d.segment.forget()
 		failed = d.runner.RunSegment(&d.segment)
 	})
 	done = true

@@ -71,18 +71,16 @@ func (s *storage) disown() {
 	if s.block == nil { // another tensor of the same storage was named too
 		return
 	}
-	if s.loosened.Load() {
-		s.cleanup.Stop()
-	}
+	s.tighten()
 	s.block = nil
 	live.Add(-1)
 }
 
 // adopt replaces the handle of the storage's memory.
 func (s *storage) adopt(b *alloc.Block) {
+	loose := s.tighten()
 	s.block = b
-	if s.loosened.Swap(false) {
-		s.cleanup.Stop()
+	if loose {
 		s.loosen()
 	}
 }

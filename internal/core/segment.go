@@ -83,6 +83,13 @@ func (g *Segment) scan() {
 	}
 }
 
+// forget lets go of the storages, which may be garbage from now on.
+func (g *Segment) forget() {
+	clear(g.inputs)
+	clear(g.made)
+	clear(g.draws)
+}
+
 // draw notes what a call has taken from a generator.
 func (g *Segment) draw(t taken) {
 	i := slices.IndexFunc(g.draws, func(o taken) bool { return o.g == t.g })
@@ -191,6 +198,9 @@ func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	d := g.d
 	if pool != nil {
+		if err := g.awaitLent(); err != nil {
+			return err
+		}
 		d.s.lent = &lending{run: g.Stream(), of: g.Stream(), pool: pool}
 		defer func() { d.s.lent = nil }()
 	}
@@ -205,6 +215,30 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	}
 	return errors.Join(err, freed)
 }
+
+// awaitLent makes work of the segment's stream come after what else has used the memory that it may overwrite.
+func (g *Segment) awaitLent() error {
+	st := g.Stream()
+	seq, err := st.Begin(opReplayed, nil)
+	if err != nil {
+		return err
+	}
+	defer st.Issued(seq)
+	if err := st.Device().AwaitLent(st); err != nil {
+		return err
+	}
+	for i := range g.inputs {
+		if in := &g.inputs[i]; in.reused() {
+			if err := in.st.beforeWrite(st); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reused reports whether the calls may overwrite the input after its last use, though they do not write it.
+func (in *Input) reused() bool { return in.Ending() && in.st.lent() }
 
 // lending says where the calls of a segment run and have their memory from.
 type lending struct {
@@ -653,7 +687,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		in := &g.inputs[i]
 		switch {
 		case r.copied[i]:
-		case in.Written:
+		case in.Written, in.reused():
 			err = in.st.beforeWrite(st)
 		default:
 			err = in.st.beforeRead(st)

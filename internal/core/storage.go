@@ -78,9 +78,7 @@ func (s *storage) release() error {
 
 // free gives the memory back.
 func (s *storage) free() error {
-	if s.loosened.Load() {
-		s.cleanup.Stop()
-	}
+	s.tighten()
 	if s.arriving() {
 		if a := s.locked.arrival.Swap(nil); a != nil {
 			a.Close()
@@ -151,7 +149,11 @@ func (s *storage) loosen() {
 		return
 	}
 	if s.block == nil && s.locked == nil {
-		s.cleanup = runtime.AddCleanup(s, (*rt.Device).UsedLentByAny, s.dev)
+		s.dev.LooseLent(1)
+		s.cleanup = runtime.AddCleanup(s, func(dev *rt.Device) {
+			dev.UsedLentByAny()
+			dev.LooseLent(-1)
+		}, s.dev)
 		return
 	}
 	if s.locked != nil {
@@ -160,9 +162,24 @@ func (s *storage) loosen() {
 	}
 	s.dev.Loose().Add(s.bytes)
 	s.cleanup = runtime.AddCleanup(s, func(d dropped) {
+		if d.dev.Lends(d.block.Pool()) {
+			d.dev.UsedLentByAny()
+		}
 		d.dev.Loose().Put(d.block)
 		live.Add(-1)
 	}, dropped{s.dev, s.block})
+}
+
+// tighten takes loosen back, and reports whether there was anything to take back. The memory is still that which loosen saw.
+func (s *storage) tighten() bool {
+	if !s.loosened.Swap(false) {
+		return false
+	}
+	s.cleanup.Stop()
+	if s.block == nil && s.locked == nil {
+		s.dev.LooseLent(-1)
+	}
+	return true
 }
 
 // dropped is what a cleanup needs to free memory whose last handle was garbage.

@@ -86,9 +86,7 @@ func (s Store) Exposed() bool {
 
 // drop frees the memory of a storage that tensors still have.
 func (s *storage) drop() error {
-	if s.loosened.Swap(false) {
-		s.cleanup.Stop()
-	}
+	s.tighten()
 	if s.lent() {
 		s.giveBack()
 	}
@@ -145,32 +143,33 @@ func (g *Segment) MoveOut(s Store) error {
 // and the rest is free. All live memory of the pool must be theirs.
 func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	var owned []*alloc.Block
-	for _, s := range stores {
-		if st := s.p.Value(); st != nil && st.block != nil && st.block.Pool() == c.Pool() {
-			owned = append(owned, st.block)
-			st.disown()
-		}
-	}
-	made, err := c.Device().RestorePool(c, owned)
-	if err != nil {
-		return err
-	}
+	var held []*storage // which nobody collects meanwhile
 	for _, s := range stores {
 		st := s.p.Value()
 		if st == nil || st.ptr == 0 {
 			continue
 		}
-		if b := made[st.ptr]; b != nil {
+		held = append(held, st)
+		if st.block != nil && st.block.Pool() == c.Pool() {
+			owned = append(owned, st.block)
+		}
+	}
+	made, err := c.Device().RestorePool(c, owned)
+	if len(made) == 0 && fault.KindOf(err) == fault.Invalid {
+		return err // nothing was freed
+	}
+	for _, st := range held {
+		loose := st.tighten()
+		if st.block != nil && st.block.Pool() == c.Pool() {
+			st.disown()
+		}
+		if b := made[st.ptr]; b != nil && st.block == nil {
 			delete(made, st.ptr)
-			loose := st.loosened.Swap(false)
-			if loose {
-				st.cleanup.Stop()
-			}
 			st.block = b
 			live.Add(1)
-			if loose {
-				st.loosen()
-			}
+		}
+		if loose {
+			st.loosen()
 		}
 	}
 	var rest []uint64

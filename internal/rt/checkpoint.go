@@ -1,6 +1,7 @@
 package rt
 
 import (
+	"runtime"
 	"slices"
 
 	"tenon.dev/fault"
@@ -53,19 +54,17 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 	if _, err := d.FreeLoose(); err != nil {
 		return nil, err
 	}
-	addrs := make([]uint64, 0, len(owned))
-	for _, b := range owned {
-		addrs = append(addrs, b.Addr())
+	addr, stale := d.stale(c.id, owned)
+	if stale { // or garbage, whose cleanup is still to run
+		runtime.GC()
+		waitCleanups()
+		if _, err := d.FreeLoose(); err != nil {
+			return nil, err
+		}
+		addr, stale = d.stale(c.id, owned)
 	}
-	for _, s := range d.mem.Segments() {
-		if s.Pool != c.id {
-			continue
-		}
-		for _, b := range s.Blocks {
-			if b.State == alloc.ActiveAllocated && !slices.Contains(addrs, b.Addr) {
-				return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory at %#x is live", b.Addr)
-			}
-		}
+	if stale {
+		return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory at %#x is live", addr)
 	}
 	if k := d.checks.Load(); k != nil {
 		k.forget(owned)
@@ -76,6 +75,21 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 		made[b.Addr()] = b
 	}
 	return made, d.checkAlloc(err, "the pool's layout could not be restored")
+}
+
+// stale returns the address of a live block of the pool that is none of the owned ones.
+func (d *Device) stale(id alloc.PoolID, owned []*alloc.Block) (addr uint64, found bool) {
+	for _, s := range d.mem.Segments() {
+		if s.Pool != id {
+			continue
+		}
+		for _, b := range s.Blocks {
+			if b.State == alloc.ActiveAllocated && !slices.ContainsFunc(owned, func(o *alloc.Block) bool { return o.Addr() == b.Addr }) {
+				return b.Addr, true
+			}
+		}
+	}
+	return 0, false
 }
 
 // forget drops the zones of blocks that are freed unseen.

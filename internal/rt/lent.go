@@ -15,6 +15,8 @@ type lent struct {
 	// streams has a bit for every stream that used such memory which no tensor has any more, and seqs how far its work had come then.
 	streams atomic.Uint64
 	seqs    [MaxStreams]atomic.Uint64
+	// loose counts the tensors of such memory that do not own it and whose end nobody sees until the garbage collector tells.
+	loose atomic.Int64
 }
 
 // Lend says that graphs overwrite the memory of the pool id.
@@ -59,8 +61,15 @@ func (d *Device) UsedLentByAny() {
 	}
 }
 
-// AwaitLent makes later work of s come after what UsedLent noted. The caller has the turn of s.
+// LooseLent adds n to how many tensors have lent memory that they do not own and may be garbage any time.
+func (d *Device) LooseLent(n int) { d.lent.loose.Add(int64(n)) }
+
+// AwaitLent makes later work of s come after what UsedLent noted, and after all work if tensors of lent memory may be garbage, of which
+// nothing is noted until a cleanup has run. The caller has the turn of s.
 func (d *Device) AwaitLent(s *Stream) error {
+	if d.lent.loose.Load() > 0 {
+		d.UsedLentByAny()
+	}
 	for set := d.lent.streams.Load(); set != 0; set &= set - 1 {
 		id := bits.TrailingZeros64(set)
 		if err := s.WaitFor(d.StreamByID(id), d.lent.seqs[id].Load()); err != nil {
