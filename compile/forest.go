@@ -472,18 +472,24 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	if spilled {
 		err = g.Eager(nil) // the rest
 	}
+	fo.warmed(f, g)
 	if err != nil {
 		return err
-	}
-	for i := range g.Made() {
-		if g.Wanted(i) {
-			fo.warm = append(fo.warm, output{g.Output(i), f})
-		}
 	}
 	if f.t.opt.CheckPool && !spilled {
 		return fo.checkPool()
 	}
 	return nil
+}
+
+// warmed notes what g has made without a graph, or before it failed.
+func (fo *forest) warmed(f *function, g *core.Segment) {
+	for i := range g.Made() {
+		if o := g.Output(i); g.Wanted(i) && o.Alive() {
+			fo.warm = append(fo.warm, output{o, f})
+		}
+	}
+	fo.state = warmup
 }
 
 // see notes what f makes and where its inputs are.
@@ -543,6 +549,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		}
 	}
 	if err := g.Replay(rec, true, true); err != nil {
+		fo.warmed(f, g)
 		return errors.Join(err, rec.Close())
 	}
 	fo.dev.UsedLent(g.Stream().ID())
@@ -551,6 +558,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		r.stores = append(r.stores, g.Output(i))
 	}
 	if r.checkpoint, err = fo.dev.CheckpointPool(fo.pool.ID()); err != nil {
+		fo.warmed(f, g)
 		return errors.Join(err, rec.Close())
 	}
 	if p := r.parent; p != nil {
@@ -567,12 +575,28 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 }
 
 // recordOf is Record, with all memory that can be had.
-func (fo *forest) recordOf(g *core.Segment, copied []bool) (*core.Recorded, error) {
+func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, err error) {
 	fo.busy = true
 	defer func() { fo.busy = false }()
-	rec, err := g.Record(fo.on, fo.pool, copied)
+	rec, err = fo.tryRecord(g, copied)
 	if fault.KindOf(err) == fault.OutOfMemory && fo.dev.EmptyCache() == nil {
-		rec, err = g.Record(fo.on, fo.pool, copied)
+		rec, err = fo.tryRecord(g, copied)
+	}
+	return rec, err
+}
+
+// tryRecord is Record that leaves the pool as before if it fails: inputs that it has freed, for what they were used last, have their memory again.
+func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
+	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
+		return g.Record(fo.on, fo.pool, copied)
+	}
+	before, err := fo.dev.CheckpointPool(fo.pool.ID())
+	if err != nil {
+		return nil, err
+	}
+	rec, err := g.Record(fo.on, fo.pool, copied)
+	if err != nil {
+		core.Check("Do", core.Reclaim(before, fo.stores()))
 	}
 	return rec, err
 }

@@ -370,7 +370,8 @@ var (
 const copyAlign = 512
 
 // Record records the calls as a graph whose memory is pool's, on the stream on, which nobody else uses. Inputs with a true entry in copied
-// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as before.
+// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as before, but
+// inputs of the pool that only it uses may have given their memory back.
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
@@ -455,7 +456,6 @@ type recording struct {
 	g      *Segment
 	pool   *rt.MemPool
 	copies []*alloc.Block
-	freed  []*storage // of the pool, from outside
 }
 
 // run runs the calls under the capture, on copies where the inputs have them. Memory of the pool is free after its last use.
@@ -525,9 +525,6 @@ func (c *recording) used(e *element) {
 	}
 	if st.others.Load() != abandoned || st.block == nil || i >= 0 && st.block.Pool() != c.pool.ID() {
 		return
-	}
-	if i >= 0 {
-		c.freed = append(c.freed, st)
 	}
 	b := st.block
 	st.block = nil
