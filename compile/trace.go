@@ -367,12 +367,10 @@ func (t *trace) hostArgument() string {
 }
 
 func devicesText(devs []*rt.Device) string {
-	text := "multiple devices: "
-	for i, d := range devs {
-		if i > 0 {
-			text += ", "
-		}
-		text += d.Info().Name
+	names := make([]string, len(devs))
+	names[0] = devs[0].String()
+	for i, d := range devs[1:] {
+		_, names[i+1] = rt.Apart(devs[0], d)
 	}
-	return text
+	return "multiple devices: " + strings.Join(names, ", ")
 }

@@ -76,6 +76,12 @@ func openGPU(t *testing.T) *tenon.Exec {
 	if onGPU() {
 		sel = tenon.CUDA(0)
 	}
+	return openDevice(t, sel)
+}
+
+// openDevice is openGPU for any device.
+func openDevice(t *testing.T, sel tenon.Selector) *tenon.Exec {
+	t.Helper()
 	x, err := tenon.Open(sel)
 	if err != nil {
 		t.Fatal(err)

@@ -109,22 +109,63 @@ func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	dispatch(t, x, l.Forward, compile.Func(l.Forward, o).Call, func(p *tenon.Tensor) { l.Weight = params[p] }, append(all, l.Bias.Tensor()), 4, order...)
 }
 
-// testTreeBuiltinBuffers normalises by the collected statistics, of which the mean is replaced.
+// testTreeBuiltinBuffers normalises by the batch's statistics, which it collects, and by those collected, of which the mean is replaced.
 func testTreeBuiltinBuffers(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	b := nn.NewBatchNorm1d(x, 2, nn.BatchNormOpt{})
-	defer nn.Close(b)
-	nn.Eval(b)
-	order, all := []*tenon.Tensor{}, []*tenon.Tensor{x.RandN([]int{2}, tenon.Float32), x.RandN([]int{2}, tenon.Float32)}
-	order = append(order, all[0], all[1], all[0])
-	buffers := map[*tenon.Tensor]*nn.Buffer{}
-	for _, p := range all {
-		buffers[p] = nn.NewBuffer(p)
-		defer buffers[p].Close()
+	for i, eval := range []bool{false, true} {
+		replaceMeans(t, x, o, eval)
+		check(t, "recordings", treesOf(t, x).Graphs, 4*(i+1))
 	}
-	first := b.RunningMean
-	defer func() { b.RunningMean = first }()
-	dispatch(t, x, b.Forward, compile.Func(b.Forward, o).Call, func(p *tenon.Tensor) { b.RunningMean = buffers[p] },
-		[]*tenon.Tensor{b.Weight.Tensor(), b.Bias.Tensor()}, 4, order...)
+}
+
+// replaceMeans trains with one running mean, with another and with the first again, five times each, and compares results, gradients and
+// statistics with those of the same module without recordings.
+func replaceMeans(t *testing.T, x *tenon.Exec, o compile.Opt, eval bool) {
+	type module struct {
+		*nn.BatchNorm
+		forward treeFn
+		means   []*nn.Buffer
+	}
+	newModule := func() *module {
+		m := &module{BatchNorm: nn.NewBatchNorm1d(x, 2, nn.BatchNormOpt{})}
+		if m.forward = m.Forward; eval {
+			nn.Eval(m.BatchNorm)
+		}
+		m.means = []*nn.Buffer{m.RunningMean, nn.NewBuffer(x.Full([]int{2}, 3, tenon.Float32))}
+		t.Cleanup(func() {
+			m.RunningMean = m.means[0]
+			m.means[1].Close()
+			nn.Close(m.BatchNorm)
+		})
+		return m
+	}
+	eager, m := newModule(), newModule()
+	m.forward = compile.Func(m.Forward, o).Call
+	weights := x.RandN([]int{4, 2}, tenon.Float32)
+	iteration := func(m *module, in *tenon.Tensor) (all [][]float32) {
+		x.Scope(func(x *tenon.Exec) {
+			y := m.forward(x, in)
+			must(t, x.Backward(x.Sum(x.Mul(y, weights), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			all = append(all, testdevice.Read[float32](t, x, y))
+		})
+		for _, v := range []*tenon.Tensor{m.Weight.Grad(), m.Bias.Grad(), m.RunningMean.Tensor(), m.RunningVar.Tensor()} {
+			all = append(all, testdevice.Read[float32](t, x, v))
+		}
+		m.Weight.SetGrad(nil)
+		m.Bias.SetGrad(nil)
+		return append(all, []float32{float32(testdevice.Read[int64](t, x, m.NumBatchesTracked.Tensor())[0])})
+	}
+	for _, n := range []int{0, 1, 0} {
+		eager.RunningMean, m.RunningMean = eager.means[n], m.means[n]
+		for i := range 5 {
+			in := x.RandN([]int{4, 2}, tenon.Float32) // it stays, so that each lies elsewhere
+			before := testdevice.Read[float32](t, x, m.RunningMean.Tensor())
+			want, got := iteration(eager, in), iteration(m, in)
+			if !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("mean %d, run %d: %v; want %v", n, i, got, want)
+			}
+			check(t, "the mean changes", !slices.Equal(got[3], before), !eval)
+		}
+	}
 }
 
 // scaleModule multiplies by its weight, and then by another where it has one.

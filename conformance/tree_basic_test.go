@@ -7,6 +7,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/internal/testdevice"
+	"tenon.dev/sparse"
 )
 
 var _ = registerTrees(
@@ -20,6 +21,7 @@ var _ = registerTrees(
 	treeTest{name: "TREE-019_test_unaligned_static_input_trees", run: testTreeUnalignedInputs},
 	treeTest{name: "TREE-020_test_unaligned_static_input_non_trees", run: testTreeUnalignedInDo},
 	treeTest{name: "TREE-021_test_unaligned_static_input_no_cudagraphs", run: testTreeUnalignedPlain},
+	treeTest{name: "TREE-022_test_sparsity", run: testTreeSparse},
 	treeTest{name: "TREE-023_test_accumulate_multiple_recordings", run: testTreeManyRecordings},
 	treeTest{name: "TREE-025_test_live_outputs_multiple_graphs", run: testTreeLiveOutputs},
 	treeTest{name: "TREE-026_test_expanded_inputs", run: testTreeExpandedInputs},
@@ -70,31 +72,52 @@ func testTreeRunSimple(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeRandom(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	draw := func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Rand([]int{20}, tenon.Float32), 1) }
+	s := treeRandom(t, x, o)
+	check(t, "recordings", treesOf(t, x).Graphs, 1)
+	if s.WarmUps != 1 || s.Recordings != 1 || s.Replays != s.Runs-2 {
+		t.Errorf("the runs are %+v; want a warm-up, a recording and replays", s)
+	}
+}
+
+// treeRandom draws three times after each seed, and fails unless the numbers are those without a graph: also with another seed, and where
+// others draw before each call.
+func treeRandom(t *testing.T, x *tenon.Exec, o compile.Opt) compile.Stats {
+	draw := func(x *tenon.Exec) *tenon.Tensor { return x.Rand([]int{20}, tenon.Float32) }
 	f := compile.Func(draw, o)
-	three := func(draw func(x *tenon.Exec) *tenon.Tensor) (all [3][]float32) {
-		must(t, x.Generator().SetSeed(0))
+	three := func(draw func(x *tenon.Exec) *tenon.Tensor, seed uint64, others int) (all [3][]float32) {
+		must(t, x.Generator().SetSeed(seed))
 		for i := range all {
-			x.Scope(func(x *tenon.Exec) { all[i] = testdevice.Read[float32](t, x, draw(x)) })
+			x.Scope(func(x *tenon.Exec) {
+				for n := range others {
+					x.RandN([]int{1000 * (n + i)}, tenon.Float32)
+				}
+				all[i] = testdevice.Read[float32](t, x, draw(x))
+			})
 		}
 		return all
 	}
-	want := three(draw)
-	for range 2 {
-		for i, v := range three(f.Call) {
+	first := three(draw, 0, 0)
+	if slices.Equal(first[0], first[1]) || slices.Equal(first[1], first[2]) {
+		t.Error("two draws are equal")
+	}
+	for _, c := range []struct {
+		seed   uint64
+		others int
+	}{{0, 0}, {0, 0}, {0, 2}, {1, 0}, {1, 1}, {0, 0}} {
+		want := three(draw, c.seed, c.others)
+		for i, v := range three(f.Call, c.seed, c.others) {
 			if !slices.Equal(v, want[i]) {
-				t.Errorf("draw %d is %v, want %v", i, v, want[i])
+				t.Errorf("seed %d, %d draws of others: draw %d is %v, want %v", c.seed, c.others, i, v, want[i])
 			}
 		}
 	}
-	if slices.Equal(want[0], want[1]) {
-		t.Error("two draws are equal")
-	}
+	return f.Stats(x)
 }
 
 func testTreeRandomPlain(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.NoGraphs = true
-	testTreeRandom(t, x, o)
+	s := treeRandom(t, x, o)
+	check(t, "runs without a graph", s.Plain, s.Runs)
 	check(t, "there are recordings", hasTrees(x), false)
 }
 
@@ -394,4 +417,29 @@ func testTreeFrozen(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}))
 	check(t, "graphs after frozen runs", treesOf(t, x).Graphs, 1)
 	check(t, "replays", f.Stats(x).Replays, 4)
+}
+
+// testTreeSparse makes a sparse tensor in a function, and the whole of it.
+func testTreeSparse(t *testing.T, x *tenon.Exec, o compile.Opt) {
+	size, n := sized(1_000_000, 1000), sized(102_397, 103)
+	foo := func(x *tenon.Exec, indices, values *tenon.Tensor) (i, v, whole *tenon.Tensor) {
+		s := sparse.NewCOO(x, indices, values, []int{size, 64})
+		return s.Indices(), s.Values(), s.ToDense(x)
+	}
+	f := compile.Func(foo, o)
+	for range 3 {
+		x.Scope(func(x *tenon.Exec) {
+			indices, values := x.RandInt(0, int64(size), []int{1, n}, tenon.Int64), x.Rand([]int{n, 64}, tenon.Float32)
+			i, v, whole := f.Call(x, indices, values)
+			wantI, wantV, want := foo(x, indices, values)
+			check(t, "the indexes equal eager's", equal(t, x, i, wantI), true)
+			check(t, "the values equal eager's", equal(t, x, v, wantV), true)
+			check(t, "the whole equals eager's", equal(t, x, whole, want), true)
+		})
+	}
+	check(t, "skips", treesOf(t, x).Skips, 0)
+	check(t, "recordings", treesOf(t, x).Graphs, 1)
+	if s := f.Stats(x); s.Replays != 1 || s.Eager != 0 || s.Plain != 0 {
+		t.Errorf("the runs are %+v", s)
+	}
 }

@@ -13,21 +13,7 @@ var _ = registerTrees(
 
 // testTreePerDevice: one session has recordings of its own on each device.
 func testTreePerDevice(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	sel := tenon.Sim(0)
-	if onGPU() {
-		sel = tenon.CUDA(1)
-	}
-	other, err := tenon.Open(sel)
-	if err != nil && onGPU() {
-		t.Skipf("there is no second GPU: %v", err)
-	}
-	must(t, err)
-	other.Device().SetGarbageCollection(false)
-	defer func() {
-		settle(t, other.Device())
-		check(t, "bytes that are still allocated on the second device", other.Device().MemoryAllocated(), 0)
-		must(t, other.Close())
-	}()
+	other := secondDevice(t)
 	f := compile.Func(cubeOf, o)
 	y := x.On(other.Stream())
 	y.Scope(func(y *tenon.Exec) {

@@ -43,7 +43,8 @@ func testTreeMutationReinplaced(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeDevices(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	foo := func(x *tenon.Exec, a, y *tenon.Tensor) (b, c *tenon.Tensor) { return x.AddS(a, 1), x.Host().AddS(y, 2) }
+	on := x.Host() // where y is
+	foo := func(x *tenon.Exec, a, y *tenon.Tensor) (b, c *tenon.Tensor) { return x.AddS(a, 1), on.AddS(y, 2) }
 	f := compile.Func(foo, o)
 	a, y := x.Full([]int{10}, 1, tenon.Float32), x.Host().Full([]int{10}, 1, tenon.Float32)
 	w := catchWarnings(t)
@@ -59,6 +60,26 @@ func testTreeDevices(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	}
 	w.want(t, 0)
 	check(t, "skips", treesOf(t, x).Skips, 1)
+	t.Run("two", func(t *testing.T) {
+		on = x.On(secondDevice(t).Stream())
+		defer func() { must(t, compile.Reset(on)) }()
+		y := on.Full([]int{10}, 1, tenon.Float32)
+		defer y.Close()
+		for i := range 3 {
+			x.Scope(func(x *tenon.Exec) {
+				b, c := f.Call(x, a, y)
+				allAre(t, x, "of the first device", b, 2)
+				allAre(t, on, "of the second device", c, 3)
+				check(t, "the second result is on the second device", c.Device() == on.Device(), true)
+			})
+			if i == 0 {
+				w.want(t, 1, "skipping cudagraphs due to multiple devices: device 0 (", "device 1 (")
+			}
+		}
+		w.want(t, 0)
+		check(t, "skips in all", treesOf(t, x).Skips, 2)
+		check(t, "graphs", treesOf(t, x).Graphs, 1) // of the first device, for the first half
+	})
 }
 
 // addTwo changes its argument.

@@ -237,10 +237,32 @@ func testTreeCleanup(t *testing.T, x *tenon.Exec, o compile.Opt) {
 
 func testTreeForwardBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.NoWarmup = true
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Sin(x.MulS(a, 2))) }, o)
+	forward := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Dropout(x.Sin(x.MulS(a, 2)), 0.4) }
+	f := compile.Func(forward, o)
 	in := x.RandN([]int{4, 4}, tenon.Float32).SetRequiresGrad(true)
-	y := f.Call(x, in)
-	must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	step := func(f treeFn) (y, g []float32) {
+		x.Scope(func(x *tenon.Exec) {
+			out := f(x, in)
+			backwardOfSum(t, x, out)
+			y, g = testdevice.Read[float32](t, x, out), testdevice.Read[float32](t, x, in.Grad())
+			in.SetGrad(nil)
+		})
+		return y, g
+	}
+	run := func(f treeFn) (all [][]float32) {
+		must(t, x.Generator().SetSeed(5))
+		for range 3 {
+			y, g := step(f)
+			all = append(all, y, g)
+		}
+		return all
+	}
+	want := run(forward)
+	for i, v := range run(f.Call) {
+		check(t, fmt.Sprintf("value %d is that without a graph", i), slices.Equal(v, want[i]), true)
+	}
+	check(t, "recordings", treesOf(t, x).Graphs, 2)
+	check(t, "replays", f.Stats(x).Replays, 2)
 	if got := descendants(t, x); !slices.Equal(got, []int{1}) {
 		t.Fatalf("descendants of roots are %v; want [1]", got)
 	}

@@ -140,8 +140,9 @@ func testTreeDynamicBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			}
 		}
 	}
-	if n := treesOf(t, x).Graphs; n < 4 {
-		t.Errorf("there are %d recordings; want a forward and a backward pass for each size, at least", n)
+	check(t, "recordings: a forward and a backward pass for each size", treesOf(t, x).Graphs, 4)
+	if s := f.Stats(x); s.Eager > 0 || s.Plain > 0 || s.Replays != 2 {
+		t.Errorf("the forward passes are %+v; want all of each in a graph, with a replay for each size", s)
 	}
 }
 

@@ -57,8 +57,15 @@ func runTrees(t *testing.T, prefix string) {
 	}
 }
 
+// treeMachine selects the machine of the test under way, which has two devices where it is simulated.
+var treeMachine tenon.Selector
+
 func (c *treeTest) in(t *testing.T, o compile.Opt) {
-	x := openGPU(t)
+	treeMachine = tenon.SimMachine(2, 0)
+	if onGPU() {
+		treeMachine = tenon.CUDA(0)
+	}
+	x := openDevice(t, treeMachine)
 	if err := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { c.run(t, x, o) }) }); err != nil {
 		t.Fatal(err)
 	}
@@ -67,6 +74,15 @@ func (c *treeTest) in(t *testing.T, o compile.Opt) {
 	check(t, "recordings are kept at the end", hasTrees(x), false)
 	check(t, "live blocks of private pools at the end", treeBlocks(t, x), 0)
 	check(t, "private segments at the end", privateSegments(t, x), 0)
+}
+
+// secondDevice opens the machine's second device until the test ends, which is skipped where there is none.
+func secondDevice(t *testing.T) *tenon.Exec {
+	t.Helper()
+	if onGPU() && tenon.GPUs() < 2 {
+		t.Skip("there is no second GPU")
+	}
+	return openDevice(t, treeMachine.At(1))
 }
 
 // treesOf returns what x's session has recorded.
