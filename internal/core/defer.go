@@ -595,15 +595,6 @@ func (d *deferral) end() (err error) {
 	return err
 }
 
-// lose says that what the call was to make is lost.
-func (c *deferred) lose() {
-	for j := range c.out[:c.outs] {
-		if c.dsts>>j&1 == 0 {
-			c.out[j].st.id.Or(deferralsOf)
-		}
-	}
-}
-
 // findLast marks the last use of every storage.
 func (d *deferral) findLast() {
 	mark := func(e *element) {
