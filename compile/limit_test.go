@@ -80,3 +80,70 @@ func TestAddressesStay(t *testing.T) {
 		k.Close()
 	}
 }
+
+// What a run does comes before what other streams do afterwards with the tensors that it changes and reads where they are, and all that they
+// do with its result comes before the next run.
+func TestOtherStreamsComeAfter(t *testing.T) {
+	x := open(t)
+	var others []*tenon.Exec
+	for range 3 {
+		st, err := x.Device().Stream()
+		must(t, err)
+		others = append(others, x.On(st))
+	}
+	shape := tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}
+	cycles := tenon.Integer(int64((*core.Exec)(x).Device().Info().ClockKHz)) // a millisecond
+	w, n := x.Zeros([]int{1}, tenon.Float32), x.Zeros([]int{1}, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		x.AddInto(n, n, a)
+		return x.Add(a, w)
+	}, compile.Opt{})
+	a := x.Ones([]int{1}, tenon.Float32)
+	var counts, results []*tenon.Tensor
+	for i := range 6 {
+		x.Launch(spinner, shape, cycles)
+		y := f.Call(x, a)
+		counts = append(counts, others[0].Clone(n))
+		others[1].FillInto(w, float64(i+1))
+		others[0].Launch(spinner, shape, cycles)
+		for _, o := range others { // the first and so the last of them is late
+			results = append(results, o.Clone(y))
+		}
+		y.Close()
+	}
+	for i, c := range counts {
+		if got, want := read(t, x, c), fmt.Sprint([]float32{float32(i + 1)}); got != want {
+			t.Errorf("the count of run %d is %s; want %s", i, got, want)
+		}
+	}
+	for i, c := range results {
+		if got, want := read(t, x, c), fmt.Sprint([]float32{float32(i/3 + 1)}); got != want {
+			t.Errorf("the result of run %d for stream %d is %s; want %s", i/3, i%3, got, want)
+		}
+	}
+	if s := f.Stats(x); s.Recordings != 1 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A function within another one keeps its results alone.
+func TestInnerFunc(t *testing.T) {
+	x := open(t)
+	var tmp *tenon.Tensor
+	inner := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		tmp = x.AddS(a, 1)
+		return x.MulS(tmp, 2)
+	}, compile.Opt{})
+	outer := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		y := inner.Call(x, a)
+		if err := tenon.Try(func() { x.Sin(tmp) }); err == nil {
+			t.Error("what the inner function made on its way is open")
+		}
+		return x.AddS(y, 1)
+	}, compile.Opt{})
+	for i := range 4 {
+		if got, want := read(t, x, outer.Call(x, tenon.From(x, []float32{float32(i)}, 1))), fmt.Sprint([]float32{float32(2*i + 3)}); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+	}
+}
