@@ -81,8 +81,8 @@ func TestAddressesStay(t *testing.T) {
 	}
 }
 
-// What a run does comes before what other streams do afterwards with the tensors that it changes and reads where they are, and all that they
-// do with its result comes before the next run.
+// What a run does comes before what other streams do afterwards with the tensors that it changes and reads, and all that they do with its
+// result comes before the next run.
 func TestOtherStreamsComeAfter(t *testing.T) {
 	x := open(t)
 	var others []*tenon.Exec
@@ -92,7 +92,9 @@ func TestOtherStreamsComeAfter(t *testing.T) {
 		others = append(others, x.On(st))
 	}
 	shape := tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}
-	cycles := tenon.Integer(int64((*core.Exec)(x).Device().Info().ClockKHz)) // a millisecond
+	spin := func(x *tenon.Exec, ms int) {
+		x.Launch(spinner, shape, tenon.Integer(int64(ms*(*core.Exec)(x).Device().Info().ClockKHz)))
+	}
 	w, n := x.Zeros([]int{1}, tenon.Float32), x.Zeros([]int{1}, tenon.Float32)
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		x.AddInto(n, n, a)
@@ -101,11 +103,11 @@ func TestOtherStreamsComeAfter(t *testing.T) {
 	a := x.Ones([]int{1}, tenon.Float32)
 	var counts, results []*tenon.Tensor
 	for i := range 6 {
-		x.Launch(spinner, shape, cycles)
+		spin(x, 1)
 		y := f.Call(x, a)
 		counts = append(counts, others[0].Clone(n))
 		others[1].FillInto(w, float64(i+1))
-		others[0].Launch(spinner, shape, cycles)
+		spin(others[0], 5)
 		for _, o := range others { // the first and so the last of them is late
 			results = append(results, o.Clone(y))
 		}
