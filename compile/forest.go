@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
@@ -569,13 +570,22 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	return nil
 }
 
+// captureMu is held while a recording is under way and while a pool is brought back, which no device can do at the same time, whatever
+// sessions they are of.
+var captureMu sync.Mutex
+
 // recordOf is Record, with all memory that can be had.
 func (fo *forest) recordOf(g *core.Segment, copied []bool) (*core.Recorded, error) {
 	fo.busy = true
 	defer func() { fo.busy = false }()
-	rec, err := g.Record(fo.on, fo.pool, copied)
+	record := func() (*core.Recorded, error) {
+		captureMu.Lock()
+		defer captureMu.Unlock()
+		return g.Record(fo.on, fo.pool, copied)
+	}
+	rec, err := record()
 	if fault.KindOf(err) == fault.OutOfMemory && fo.dev.EmptyCache() == nil {
-		rec, err = g.Record(fo.on, fo.pool, copied)
+		rec, err = record()
 	}
 	return rec, err
 }
@@ -701,5 +711,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 // restore brings the pool to where the last recording of the path left it, for what is in use now.
 func (fo *forest) restore() error {
 	fo.checkpoints++
+	captureMu.Lock()
+	defer captureMu.Unlock()
 	return core.Reclaim(fo.current().checkpoint, fo.stores())
 }
