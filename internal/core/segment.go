@@ -72,10 +72,16 @@ func (s Store) Alive() bool {
 	return st != nil && st.ptr != 0
 }
 
-// Ending reports whether only calls that were put off use the memory.
-func (s Store) Ending() bool {
+// Ending reports whether only the segment's calls use the memory.
+func (g *Segment) Ending(s Store) bool {
 	st := s.p.Value()
-	return st != nil && st.others.Load() == abandoned
+	return st != nil && st.others.Load() == abandoned && !g.Borrowed(s)
+}
+
+// Borrowed reports whether another session has put off calls that use the memory.
+func (g *Segment) Borrowed(s Store) bool {
+	st := s.p.Value()
+	return st != nil && st.waits() && st.deferral() != g.d.number
 }
 
 // Moved reports whether the storage has other memory than when it was named.
@@ -327,8 +333,9 @@ type Recorded struct {
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
-	// changes are for use again, with the arguments of launches in args.
+	// changes are for use again, with the arguments of launches in args. Stale says that some did not get into the graph.
 	changes []rt.Change
+	stale   bool
 }
 
 // values are a call's numbers.
@@ -336,6 +343,9 @@ type values struct{ scalar, hole [4]kernels.Scalar }
 
 // SameValues reports whether the calls have the numbers that r has.
 func (g *Segment) SameValues(r *Recorded) bool {
+	if r.stale {
+		return false
+	}
 	for i := range r.values {
 		if !g.sameValues(r, i) {
 			return false
@@ -622,7 +632,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	whole := true
 	err := Try(func() {
 		for i := range d.calls {
-			if g.sameValues(r, i) {
+			if !r.stale && g.sameValues(r, i) {
 				continue
 			}
 			n := &r.notes[i]
@@ -652,6 +662,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	for i := range d.calls {
 		r.values[i] = values{d.calls[i].scalar, d.calls[i].hole}
 	}
+	r.stale = true // until Replay
 	return true
 }
 
@@ -714,7 +725,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		}
 		return err
 	}
-	r.changes = r.changes[:0]
+	r.changes, r.stale = r.changes[:0], false
 	for _, c := range r.generators {
 		c.state.seed.st.didRead(st, seq)
 		c.state.offset.st.didWrite(st, seq)
