@@ -78,7 +78,7 @@ func (g *Segment) Ending(s Store) bool {
 	return st != nil && st.others.Load() == abandoned && !g.Borrowed(s)
 }
 
-// Borrowed reports whether another session has put off calls that use the memory.
+// Borrowed reports whether calls that another session put off use the memory.
 func (g *Segment) Borrowed(s Store) bool {
 	st := s.p.Value()
 	return st != nil && st.waits() && st.deferral() != g.d.number
