@@ -498,7 +498,7 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 	for i := range calls {
 		d.run(&calls[i])
 		if s.change == nil {
-			freed = errors.Join(freed, calls[i].used())
+			freed = errors.Join(freed, calls[i].used(d.number))
 		}
 	}
 	switch s.change {
@@ -515,16 +515,16 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 		(*Exec)(nil).check(calls[0].row.Name, d.together.handOver())
 	}
 	for i := range calls { // not before: until then other sessions must not come between
-		freed = errors.Join(freed, calls[i].used())
+		freed = errors.Join(freed, calls[i].used(d.number))
 	}
 	return freed
 }
 
 // used ends the uses of storages that were the last ones.
-func (c *deferred) used() (err error) {
+func (c *deferred) used(by uint64) (err error) {
 	for _, es := range [][]element{c.in[:c.ins], c.many, c.out[:c.outs]} {
 		for i := range es {
-			err = errors.Join(err, es[i].used())
+			err = errors.Join(err, es[i].used(by))
 		}
 	}
 	return err
@@ -582,9 +582,7 @@ func (d *deferral) end() (err error) {
 	clear(d.fusing.moved)
 	d.fusing.moved = d.fusing.moved[:0]
 	for _, st := range d.touched {
-		if st.deferral() != 0 {
-			err = errors.Join(err, st.endDeferral())
-		}
+		err = errors.Join(err, st.endDeferral(d.number))
 	}
 	clear(d.calls)
 	clear(d.touched)
@@ -619,20 +617,31 @@ func (d *deferral) findLast() {
 }
 
 // used ends a use of the storage that was the last one.
-func (e *element) used() error {
+func (e *element) used(by uint64) error {
 	if !e.last {
 		return nil
 	}
-	return e.st.endDeferral()
+	return e.st.endDeferral(by)
 }
 
-// endDeferral makes s a storage that no deferred call uses, and frees it if its holders gave it up meanwhile. A lost one stays so.
-func (s *storage) endDeferral() error {
-	keep := uint64(numberMask)
-	if s.deferral() == lost {
-		keep |= deferralsOf
+// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders gave it up meanwhile. A lost one stays
+// so. Where the calls' last use has ended already, another session's calls may use s by now.
+func (s *storage) endDeferral(by uint64) error {
+	var old uint64
+	for {
+		old = s.id.Load()
+		keep := uint64(numberMask)
+		switch old & deferralsOf >> numberBits {
+		case by:
+		case lost:
+			keep |= deferralsOf
+		default:
+			return nil
+		}
+		if s.id.CompareAndSwap(old, old&keep) {
+			break
+		}
 	}
-	old := s.id.And(keep)
 	switch {
 	case s.others.CompareAndSwap(abandoned, abandoned-1):
 		return s.free()

@@ -233,7 +233,7 @@ func (d *deferral) runPlan() (freed error) {
 	p := d.plan
 	if d.done == 0 {
 		for _, a := range p.unused {
-			freed = errors.Join(freed, a.of(d.calls).used())
+			freed = errors.Join(freed, a.of(d.calls).used(d.number))
 		}
 	}
 	for ; d.done < len(p.steps); d.done++ {
@@ -244,7 +244,7 @@ func (d *deferral) runPlan() (freed error) {
 		}
 		d.runGroup(s)
 		for _, i := range s.calls {
-			freed = errors.Join(freed, d.calls[i].used())
+			freed = errors.Join(freed, d.calls[i].used(d.number))
 		}
 	}
 	d.ran = len(d.calls)
