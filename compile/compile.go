@@ -97,23 +97,31 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		return core.Refusal("Do", fault.Invalid, "the function is nil; give it one")
 	}
 	c := (*core.Exec)(x)
-	if err := core.Try(func() { core.Made(c, "Do") }); err != nil {
+	var old core.Tap
+	err = core.Try(func() {
+		core.Made(c, "Do")
+		old = core.TapOf(c, "Do")
+	})
+	if err != nil {
 		return err
 	}
-	old := core.SetTap(c, nil)
 	if _, within := old.(*trace); within {
-		core.SetTap(c, old)
 		return scoped(x, f)
 	}
 	t := r.trace(c)
 	t.enter(c)
 	t.begin(c, c.Device(), old)
-	core.SetTap(c, t)
+	if err := core.Try(func() { core.SwapTap(c, "Do", t) }); err != nil {
+		return err
+	}
 	forces := core.Forces(c)
 	defer func() {
-		core.SetTap(c, old)
+		left := core.Try(func() { core.SwapTap(c, "Do", old) })
 		t.stats.Forced += core.Forces(c) - forces
-		err = errors.Join(err, core.Force(c))
+		if left == nil {
+			left = core.Force(c)
+		}
+		err = errors.Join(err, left)
 	}()
 	return scoped(x, f)
 }

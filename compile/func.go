@@ -68,8 +68,7 @@ func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
 
 // call runs f, which returns what is to be kept.
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
-	old := core.SetTap(x, nil)
-	core.SetTap(x, old)
+	old := core.TapOf(x, "Func")
 	t := r.trace(x)
 	keep := func(x *core.Exec) []*core.Tensor {
 		ts := f()
@@ -90,7 +89,7 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 
 // run runs f with t as the session's tap. What f records on the tape belongs to this run.
 func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
-	old := core.SetTap(x, t)
+	old := core.SwapTap(x, "Func", t)
 	dev := x.Device()
 	t.begin(x, dev, old)
 	t.kind = inference
@@ -110,7 +109,7 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
-		core.SetTap(x, old)
+		core.SwapTap(x, "Func", old)
 		if !done { // the panic of f goes on
 			_ = core.Force(x)
 		}

@@ -111,3 +111,20 @@ func FailWith(op string, cause error, msg string) {
 
 // OnHost reports whether t is memory of the processor's device.
 func OnHost(t *Tensor) bool { return t.st.dev.Host }
+
+// SwapTap is SetTap for what is not in a call of the session: another goroutine may be running what the session has put off.
+func SwapTap(x *Exec, op string, t Tap) (old Tap) {
+	Enter(x, op)
+	defer Leave(x)
+	return SetTap(x, t)
+}
+
+// TapOf returns the tap of x's session, or nil.
+func TapOf(x *Exec, op string) Tap {
+	Enter(x, op)
+	defer Leave(x)
+	if c := x.s.capture; c != nil { // which is the tap itself
+		return c.inner
+	}
+	return x.s.tap
+}
