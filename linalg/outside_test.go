@@ -29,7 +29,7 @@ var (
 		}
 		return copied(f)
 	}})
-	rowVarying = core.Define(core.Op{Name: "TestVarying", Package: "linalg", Takes: "t", Varies: true, Infer: like,
+	_ = core.Define(core.Op{Name: "TestVarying", Package: "linalg", Takes: "t", Varies: true, Infer: like,
 		Run: func(f *core.Frame) error { return copied(f) }})
 	rowScaled = core.Define(core.Op{Name: "TestScaled", Package: "linalg", Takes: "t; factor; options", Infer: like, Run: func(f *core.Frame) error {
 		out, in := core.ElementsOf(f.Out(0)), core.ElementsOf(f.In(0))

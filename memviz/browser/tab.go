@@ -158,9 +158,9 @@ func (t *Tab) Reload() error {
 	case <-loaded:
 		return nil
 	case <-t.b.done:
-		return errors.New("Page.reload: the browser has ended")
+		return errors.New("the page did not load again: the browser has ended")
 	case <-timer.C:
-		return fmt.Errorf("Page.reload: no load event within %v", patience)
+		return fmt.Errorf("the page did not load again within %v", patience)
 	}
 }
 
