@@ -27,7 +27,8 @@ import (
 )
 
 // byHand are exported names of core whose face is written by hand in tenon.go, or that have none: Step is for package optim; Call, Operand,
-// Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Recorded, Span, Plans and FusionStats for the one that puts them off.
+// Spec, Slots and Again are for packages that see calls, and Segment, Input, Store, Recorded, Span, Plans and FusionStats for the one that
+// puts them off.
 var byHand = map[string]bool{
 	"Exec": true, "Tensor": true, "Function": true, "FunctionContext": true, "Apply": true, "From": true, "Read": true, "New": true, "Try": true,
 	"LiveStorages": true, "Graph": true, "CaptureOpt": true, "Capture": true, "Replay": true, "Arg": true, "Launch": true, "LaunchShape": true, "Step": true,
