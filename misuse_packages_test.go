@@ -241,7 +241,7 @@ func (w *walk) packages() {
 	w.add((*data.Dataset)(nil), good("table", table), made("nil", func(*tenon.Exec) any { return nil }), good("nil table", (*data.Table)(nil)), good("zero table", new(data.Table)),
 		good("rows that are not there", data.Subset{Of: table, Rows: []int{0, 7, -1}}), good("subset of nothing", data.Subset{Rows: []int{0}}))
 	w.add((*data.Table)(nil), good("table", table), bad("nil", (*data.Table)(nil)), good("zero", new(data.Table)))
-	w.add((*compile.Tree)(nil), made("made", func(*tenon.Exec) any { return new(compile.Tree) }), bad("nil", (*compile.Tree)(nil)))
+	w.add((*compile.Tree)(nil), made("made", func(*tenon.Exec) any { return new(compile.Tree) }), good("nil", (*compile.Tree)(nil)))
 	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New(compile.Opt{}) }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
 	none := (func(*tenon.Exec) error)(nil)
 	w.add(none, good("step", func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return nil }), bad("nil", none))

@@ -128,6 +128,9 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 
 // Frozen runs f, in which regions and functions make no new recordings: what was recorded runs as a graph, everything else without one.
 func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
+	if f == nil {
+		return core.Refusal("Frozen", fault.Invalid, "the function is nil; give it one")
+	}
 	fo, err := sessionForest(x, "Frozen")
 	if err != nil {
 		return err

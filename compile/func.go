@@ -177,8 +177,11 @@ type Tree struct {
 	Nodes int
 }
 
-// Descendants counts the recordings below t.
+// Descendants counts the recordings below t, none of a nil tree.
 func (t *Tree) Descendants() int {
+	if t == nil {
+		return 0
+	}
 	n := len(t.Children)
 	for i := range t.Children {
 		n += t.Children[i].Descendants()
