@@ -1,5 +1,5 @@
 // Package conformance holds what Tenon's operations are measured by: PyTorch's recorded cases, and for each operation how a recorded call
-// is made through the public face. It may not know anything that a user of the module could not: it calls tenon alone.
+// is made through the public face. It uses only what a user of the module can: it calls tenon alone.
 package conformance
 
 import (

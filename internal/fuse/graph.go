@@ -1,5 +1,5 @@
 // Package fuse decides which calls of a segment run together: it takes the calls as a graph of values and gives it back without what
-// nobody needs, without what is computed twice, and with groups of calls that can be one kernel. It may not know tensors, kernels or devices.
+// nobody needs, without what is computed twice, and with groups of calls that can be one kernel. It must not depend on tensors, kernels or devices.
 package fuse
 
 import (

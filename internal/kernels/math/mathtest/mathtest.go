@@ -1,5 +1,5 @@
 // Package mathtest checks the functions of package math: it lists them with their references and measures errors in units in the last
-// place. It may not know how kernels are run: it compares outputs that a caller computed.
+// place. It does not run kernels: it compares outputs that a caller computed.
 package mathtest
 
 import (
