@@ -111,13 +111,18 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	t := r.trace(c)
 	t.enter(c)
 	t.begin(c, c.Device(), old)
-	if err := core.Try(func() { core.SwapTap(c, "Do", t) }); err != nil {
+	forces := 0
+	if err := core.Try(func() {
+		core.SwapTap(c, "Do", t)
+		forces = core.Forces(c)
+	}); err != nil {
 		return err
 	}
-	forces := core.Forces(c)
 	defer func() {
-		left := core.Try(func() { core.SwapTap(c, "Do", old) })
-		t.stats.Forced += core.Forces(c) - forces
+		left := core.Try(func() {
+			core.SwapTap(c, "Do", old)
+			t.stats.Forced += core.Forces(c) - forces
+		})
 		if left == nil {
 			left = core.Force(c)
 		}

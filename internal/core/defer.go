@@ -344,14 +344,18 @@ func (f *frame) bytes(sp *spec) int {
 
 // Deferred reports how many calls of x's session are put off.
 func Deferred(x *Exec) int {
+	Enter(x, "Deferred")
+	defer Leave(x)
 	if d := x.s.putOff; d != nil {
 		return len(d.calls)
 	}
 	return 0
 }
 
-// Forces reports how often calls of x's session that were put off were run.
+// Forces reports how often calls of x's session that were put off were run. Another goroutine may be running some.
 func Forces(x *Exec) int {
+	Enter(x, "Forces")
+	defer Leave(x)
 	if d := x.s.putOff; d != nil {
 		return d.forces
 	}
