@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -15,7 +16,12 @@ import (
 	"strings"
 	"testing"
 
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/data"
 	"tenon.dev/internal/cost"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
 )
 
 // write puts text in a file of its own and returns the name.
@@ -72,6 +78,72 @@ $`
 	}
 	if seen["svg"] != 1 || seen["polyline"] != 2 || seen["circle"] != 4 {
 		t.Errorf("the picture has %v", seen)
+	}
+}
+
+// With -compile the steps run as a graph and learn the same, to the bit.
+func TestCompile(t *testing.T) {
+	for _, device := range []string{"sim", "cpu"} {
+		images, err := load("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		train, _ := split(images)
+		samples, err := table(train)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sel, err := tenon.ParseSelector(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		learned := func(region *compile.Region) string {
+			x, err := tenon.Open(sel)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer x.Close()
+			net := network(x, 0)
+			defer nn.Close(net)
+			adam, err := optim.NewAdam(nn.Params(net), optim.AdamOpt{LR: 1e-3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer adam.Close()
+			loader, err := data.NewLoader(samples, data.LoaderOpt{BatchSize: 64, DropLast: true, Shuffle: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			around := scoped
+			if region != nil {
+				around = region.Do
+			}
+			out := ""
+			for range 2 {
+				loss, err := pass(t.Context(), x, around, net, adam, loader, newBar(io.Discard, "", 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				out += fmt.Sprintf("loss %x\n", loss)
+			}
+			if region != nil {
+				s := region.Stats(x)
+				if device == "sim" && s.Replays < 2*loader.Len()-8 {
+					t.Errorf("%s: %+v", device, s)
+				}
+			}
+			for name, p := range nn.Params(net) {
+				b, err := x.Bytes(p.Tensor())
+				if err != nil {
+					t.Fatal(err)
+				}
+				out += fmt.Sprintf("%s %x\n", name, b)
+			}
+			return out
+		}
+		if want, got := learned(nil), learned(compile.New(compile.Opt{})); got != want {
+			t.Errorf("%s: -compile learns something else", device)
+		}
 	}
 }
 
@@ -216,7 +288,7 @@ func TestHelp(t *testing.T) {
 	if err := run(t.Context(), []string{"-h"}, &out); !errors.Is(err, flag.ErrHelp) {
 		t.Error(err)
 	}
-	for _, name := range []string{"device", "epochs", "batch", "seed", "data", "svg", "shuffle-labels"} {
+	for _, name := range []string{"device", "epochs", "batch", "seed", "data", "svg", "shuffle-labels", "compile"} {
 		if !strings.Contains(out.String(), "-"+name) {
 			t.Errorf("-%s is not listed in\n%s", name, out.String())
 		}

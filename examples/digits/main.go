@@ -3,6 +3,7 @@
 //
 //	go run ./examples/digits
 //	go run ./examples/digits -device cpu -epochs 5 -seed 1
+//	go run ./examples/digits -compile
 //
 // Every fifth image is for the test and never trained on. With the same seed PyTorch's CPU generator gives the same initial weights and the same
 // batches.
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/data"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -41,6 +43,7 @@ type options struct {
 	seed          uint64
 	data, svg     string
 	shuffleLabels bool
+	compile       bool
 }
 
 func parse(args []string, out io.Writer) (o options, err error) {
@@ -53,6 +56,7 @@ func parse(args []string, out io.Writer) (o options, err error) {
 	f.StringVar(&o.data, "data", "", "CSV file with 64 pixels from 0 to 16 and a label in each line, also compressed; empty is the file within the program")
 	f.StringVar(&o.svg, "svg", "digits.svg", "file for the curves of loss and accuracy; empty is none")
 	f.BoolVar(&o.shuffleLabels, "shuffle-labels", false, "give the training images each other's labels, so that there is nothing to learn")
+	f.BoolVar(&o.compile, "compile", false, "run each training step as one graph from the third on; the results are the same")
 	if err := f.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			f.SetOutput(out)
@@ -148,11 +152,15 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 	testImages := tenon.From(x, testPixels, len(test), 1, side, side)
 	defer testImages.Close()
 
+	around := scoped
+	if o.compile {
+		around = compile.New(compile.Opt{}).Do
+	}
 	var losses, accuracies []float64
 	var working time.Duration
 	for epoch := 1; epoch <= o.epochs; epoch++ {
 		start := time.Now()
-		loss, err := pass(ctx, x, net, adam, loader, newBar(out, fmt.Sprintf("epoch %2d/%d", epoch, o.epochs), loader.Len()))
+		loss, err := pass(ctx, x, around, net, adam, loader, newBar(out, fmt.Sprintf("epoch %2d/%d", epoch, o.epochs), loader.Len()))
 		if ctx.Err() != nil {
 			return fmt.Errorf("interrupted in epoch %d of %d", epoch, o.epochs)
 		}
@@ -182,13 +190,13 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 }
 
 // pass learns from all batches once and returns the mean of their losses.
-func pass(ctx context.Context, x *tenon.Exec, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (loss float64, err error) {
+func pass(ctx context.Context, x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, loader *data.Loader, bar *bar) (loss float64, err error) {
 	defer bar.clear()
 	for b, err := range loader.Epoch(x) {
 		if err != nil {
 			return 0, err
 		}
-		one, err := step(x, net, opt, b)
+		one, err := step(x, around, net, opt, b)
 		if err != nil {
 			return 0, err
 		}
@@ -201,18 +209,27 @@ func pass(ctx context.Context, x *tenon.Exec, net nn.Module, opt optim.Optimizer
 	return loss, nil
 }
 
+// runner runs a step and closes what it made: scoped, or a region's Do.
+type runner func(x *tenon.Exec, f func(x *tenon.Exec) error) error
+
+func scoped(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
+	x.Scope(func(x *tenon.Exec) { err = f(x) })
+	return err
+}
+
 // step learns from one batch and returns its loss.
-func step(x *tenon.Exec, net nn.Module, opt optim.Optimizer, b *data.Batch) (value float64, err error) {
-	x.Scope(func(x *tenon.Exec) {
+func step(x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, b *data.Batch) (value float64, err error) {
+	err = around(x, func(x *tenon.Exec) error {
 		loss := x.CrossEntropy(net.Forward(x, b.Tensors[0]), b.Tensors[1], nil, tenon.CrossEntropyOpt{})
 		opt.ZeroGrad()
-		if err = x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
-			return
+		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			return err
 		}
-		if err = opt.Step(x); err != nil {
-			return
+		if err := opt.Step(x); err != nil {
+			return err
 		}
 		value, err = x.Item(loss)
+		return err
 	})
 	return value, err
 }
