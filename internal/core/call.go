@@ -342,6 +342,19 @@ func bitsOf(v float64) floatBits { return floatBits(math.Float64bits(v)) }
 
 func (b floatBits) value() float64 { return math.Float64frombits(uint64(b)) }
 
+// none reports whether there are no attributes. A zero with a sign is one.
+func (a *attrs) none() bool {
+	if a.structure != (structure{}) {
+		return false
+	}
+	for i := range a.scalar {
+		if numberOf(&a.scalar[i]) != (number{}) || numberOf(&a.hole[i]) != (number{}) {
+			return false
+		}
+	}
+	return true
+}
+
 // numberList is a list of numbers, compared by what they are.
 type numberList struct{ h unique.Handle[string] }
 

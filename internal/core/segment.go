@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"sync"
@@ -27,10 +28,9 @@ type Runner interface {
 
 // Segment is the calls of a session that were put off, about to run. It is valid until RunSegment returns.
 type Segment struct {
-	d     *deferral
-	slots Slots
+	d *deferral
 	// inputs are the storages from outside and made those that the calls make, each in the order of first use. index has an entry for every
-	// slot: i for input i, ^i for made i.
+	// slot: i for input i, ^i for made i, unused if no call uses it.
 	inputs []Input
 	made   []*storage
 	index  []int
@@ -99,23 +99,32 @@ func (in *Input) Number() uint64 { return in.st.number() }
 // Ending reports whether nothing but the segment uses the input.
 func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 
+const unused = math.MinInt
+
 // scan finds what the calls use.
 func (g *Segment) scan() {
-	g.slots.Reset()
 	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
+	for range g.d.touched {
+		g.index = append(g.index, unused)
+	}
 	for i := range g.d.calls {
 		c := &g.d.calls[i]
 		if c.drawn.to > c.drawn.at {
 			g.draw(c.drawn)
 		}
-		for j := range c.in[:c.ins] {
-			g.use(&c.in[j], false, false)
+		for j := range c.in {
+			g.use(&c.in[j], false)
 		}
 		for j := range c.many {
-			g.use(&c.many[j], slices.Contains(c.wrote, c.many[j].st), false)
+			g.use(&c.many[j], false)
 		}
-		for j := range c.out[:c.outs] {
-			g.use(&c.out[j], true, c.dsts>>j&1 == 0)
+		for j := range c.out {
+			g.use(&c.out[j], c.dsts>>j&1 == 0)
+		}
+		for _, st := range c.wrote {
+			if i := g.index[st.slot]; i >= 0 {
+				g.inputs[i].Written = true
+			}
 		}
 	}
 }
@@ -135,28 +144,30 @@ func (g *Segment) draw(t taken) {
 // Gapped reports whether others have drawn from a generator between the calls, so that no graph can have the same numbers.
 func (g *Segment) Gapped() bool { return g.gapped }
 
-func (g *Segment) use(e *element, write, makes bool) {
+func (g *Segment) use(e *element, makes bool) {
 	if e.st == nil {
 		return
 	}
-	n := g.slots.Len()
-	slot := int(g.slots.of(e.st.number()))
-	if slot > n {
+	i := g.index[e.slot]
+	if i == unused {
 		if makes {
-			g.index = append(g.index, ^len(g.made))
+			i = ^len(g.made)
 			g.made = append(g.made, e.st)
 		} else {
-			g.index = append(g.index, len(g.inputs))
+			i = len(g.inputs)
 			g.inputs = append(g.inputs, Input{st: e.st, Lo: e.offset * e.dt.Size(), Hi: e.offset * e.dt.Size()})
 		}
+		g.index[e.slot] = i
 	}
-	if i := g.index[slot-1]; i >= 0 {
+	if i >= 0 {
 		in := &g.inputs[i]
 		from := e.offset * e.dt.Size()
 		in.Lo, in.Hi = min(in.Lo, from), max(in.Hi, from+e.form.extent*e.dt.Size())
-		in.Written = in.Written || write
 	}
 }
+
+// indexOf returns where a storage that the calls use is among the segment's: i for input i, ^i for what the calls make.
+func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
 
 // Len returns how many calls the segment has.
 func (g *Segment) Len() int { return len(g.d.calls) }
@@ -219,6 +230,7 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	}
 	mark := d.s.mark()
 	var freed error
+	d.findLast()
 	err := Try(func() { freed = d.runAll(nil) })
 	if err != nil {
 		d.s.restore(mark)
@@ -289,7 +301,7 @@ type Recorded struct {
 	// generators are those that the graph draws from.
 	generators []*captured
 	// values are the numbers of every call of which any will do, and notes what else it has.
-	values []values
+	values []*values
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
@@ -297,8 +309,15 @@ type Recorded struct {
 	changes []rt.Change
 }
 
-// values are a call's numbers.
+// values are a call's numbers; nil are none.
 type values struct{ scalar, hole [4]kernels.Scalar }
+
+func valuesOf(a *attrs) *values {
+	if a == &noAttrs {
+		return nil
+	}
+	return &values{a.scalar, a.hole}
+}
 
 // SameValues reports whether the calls have the numbers that r has.
 func (g *Segment) SameValues(r *Recorded) bool {
@@ -311,7 +330,10 @@ func (g *Segment) SameValues(r *Recorded) bool {
 }
 
 func (g *Segment) sameValues(r *Recorded, i int) bool {
-	c, v := &g.d.calls[i], &r.values[i]
+	c, v := &g.d.calls[i], r.values[i]
+	if v == nil || c.attrs == &noAttrs {
+		return (v == nil) == (c.attrs == &noAttrs)
+	}
 	for k := range c.scalar {
 		if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
 			return false
@@ -355,9 +377,10 @@ const copyAlign = 512
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
+	d.findLast()
 	r = &Recorded{copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
 	for i := range d.calls {
-		r.values = append(r.values, values{d.calls[i].scalar, d.calls[i].hole})
+		r.values = append(r.values, valuesOf(d.calls[i].attrs))
 	}
 	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs))}
 	made := r
@@ -450,8 +473,8 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	}
 	for i := range d.calls {
 		k := d.calls[i]
-		k.many = slices.Clone(k.many)
-		for _, es := range [][]element{k.in[:k.ins], k.many} {
+		k.in, k.many = slices.Clone(k.in), slices.Clone(k.many)
+		for _, es := range [][]element{k.in, k.many} {
 			for j := range es {
 				c.replace(&es[j], stands)
 			}
@@ -462,7 +485,7 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 		n.to = rc.Tracked()
 		own := &d.calls[i]
 		for j := range own.out[:own.outs] {
-			if m := c.at(&own.out[j]); m < 0 {
+			if m := c.g.indexOf(own.out[j].st); m < 0 {
 				r.addrs[^m] = own.out[j].st.ptr
 			}
 		}
@@ -474,14 +497,11 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	}
 }
 
-// at returns where e's storage is among the segment's: i for input i, ^i for what the calls make.
-func (c *recording) at(e *element) int { return c.g.index[c.g.slots.of(e.st.number())-1] }
-
 func (c *recording) replace(e *element, stands []*storage) {
 	if e.st == nil {
 		return
 	}
-	if i := c.at(e); i >= 0 && stands[i] != nil {
+	if i := c.g.indexOf(e.st); i >= 0 && stands[i] != nil {
 		e.st = stands[i]
 	}
 }
@@ -491,7 +511,7 @@ func (c *recording) used(e *element) {
 	if !e.last {
 		return
 	}
-	st, i := e.st, c.at(e)
+	st, i := e.st, c.g.indexOf(e.st)
 	if i >= 0 && c.copies[i] != nil {
 		b := c.copies[i]
 		c.copies[i] = nil
@@ -599,11 +619,11 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 			next, end = n.from, n.to
 			d.s.lent.notes = n
 			k := d.calls[i]
-			k.many = slices.Clone(k.many)
-			for _, es := range [][]element{k.in[:k.ins], k.many, k.out[:k.outs]} {
+			k.in, k.many, k.out = slices.Clone(k.in), slices.Clone(k.many), slices.Clone(k.out)
+			for _, es := range [][]element{k.in, k.many, k.out} {
 				for j := range es {
 					if es[j].st != nil {
-						es[j].st = stands[g.slots.of(es[j].st.number())-1]
+						es[j].st = stands[es[j].slot]
 					}
 				}
 			}
@@ -619,7 +639,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 		return false
 	}
 	for i := range d.calls {
-		r.values[i] = values{d.calls[i].scalar, d.calls[i].hole}
+		r.values[i] = valuesOf(d.calls[i].attrs)
 	}
 	return true
 }
@@ -628,6 +648,9 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 func (g *Segment) stands(r *Recorded) []*storage {
 	all := make([]*storage, len(g.index))
 	for slot, i := range g.index {
+		if i == unused {
+			continue
+		}
 		var st *storage
 		addr := uint64(0)
 		if i >= 0 {
