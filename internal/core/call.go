@@ -347,8 +347,8 @@ func (a *attrs) none() bool {
 	if a.structure != (structure{}) {
 		return false
 	}
-	for i := range a.scalar {
-		if numberOf(&a.scalar[i]) != (number{}) || numberOf(&a.hole[i]) != (number{}) {
+	for i := range a.scalar { // without holes there are no numbers for them
+		if numberOf(&a.scalar[i]) != (number{}) {
 			return false
 		}
 	}

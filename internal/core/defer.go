@@ -237,8 +237,9 @@ func (f *frame) Defer(at *string) bool {
 	for i := 0; i < f.outs; i++ {
 		d.placeLater(f, i, &f.specs[i])
 	}
-	d.calls = append(d.calls, deferred{x: f.x, row: f.row, attrs: d.attrsOf(f), dims: s.made.list(f.dims), ins: uint8(f.ins), outs: uint8(f.outs)})
-	c := &d.calls[len(d.calls)-1]
+	c := d.next()
+	c.x, c.row, c.attrs, c.dims = f.x, f.row, d.attrsOf(f), s.made.list(f.dims)
+	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
 	c.in = d.elementsOf(f.in[:f.ins])
 	c.out = d.elementsOf(f.out[:f.outs])
 	for i := 0; i < f.outs; i++ {
@@ -254,6 +255,17 @@ func (f *frame) Defer(at *string) bool {
 		c.part = s.change.part
 	}
 	return true
+}
+
+// next returns a call at the end of the list, which is zero beyond its end.
+func (d *deferral) next() *deferred {
+	n := len(d.calls)
+	if n == cap(d.calls) {
+		d.calls = append(d.calls, deferred{})
+	} else {
+		d.calls = d.calls[:n+1]
+	}
+	return &d.calls[n]
 }
 
 // attrsOf keeps the attributes of f.
@@ -298,7 +310,6 @@ func (d *deferral) addLists(f *frame, c *deferred) {
 
 // take notes that the session's calls use s, unless another session's do.
 func (d *deferral) take(s *storage, write bool) bool {
-	s.number()
 	bits := d.number << numberBits
 	if write {
 		bits |= writtenBit
@@ -307,12 +318,18 @@ func (d *deferral) take(s *storage, write bool) bool {
 		id := s.id.Load()
 		switch id & deferralsOf >> numberBits {
 		case 0:
+			if id == 0 {
+				s.number()
+				continue
+			}
 			if s.id.CompareAndSwap(id, id|bits) {
 				d.touch(s)
 				return true
 			}
 		case d.number:
-			s.id.Or(bits)
+			if id&bits != bits {
+				s.id.Or(bits)
+			}
 			return true
 		default:
 			return false
@@ -624,6 +641,9 @@ func (e *element) used() error {
 
 // endDeferral makes s a storage that no deferred call uses, and frees it if its holders gave it up meanwhile. A lost one stays so.
 func (s *storage) endDeferral() error {
+	if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked == nil {
+		return nil // there is nothing to free, and nobody to look
+	}
 	keep := uint64(numberMask)
 	if s.deferral() == lost {
 		keep |= deferralsOf
