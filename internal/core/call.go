@@ -328,7 +328,7 @@ func (f *frame) form(shape, stride []int) *form {
 // keptAttrs returns the attributes for a node.
 func (f *frame) keptAttrs() *attrs {
 	f.list = f.x.s.made.list(f.dims)
-	if f.attrs == noAttrs {
+	if f.attrs.none() {
 		return &noAttrs
 	}
 	a := f.attrs
