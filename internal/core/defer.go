@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -279,15 +280,16 @@ func (d *deferral) attrsOf(f *frame) *attrs {
 
 // elementsOf keeps where the elements of those tensors lie.
 func (d *deferral) elementsOf(ts []*Tensor) []element {
-	from := len(d.elements)
-	for _, t := range ts {
-		if t == nil {
-			d.elements = append(d.elements, element{})
-		} else {
-			d.elements = append(d.elements, elementOf(t))
+	from, to := len(d.elements), len(d.elements)+len(ts)
+	d.elements = slices.Grow(d.elements, len(ts))[:to] // zero beyond its end
+	es := d.elements[from:to]
+	for i, t := range ts {
+		if t != nil {
+			e := &es[i]
+			e.st, e.form, e.offset, e.dt, e.slot = t.st, t.form, t.offset, t.dt, t.st.slot
 		}
 	}
-	return d.elements[from:]
+	return es
 }
 
 // addLists notes for c the operands of f's list and what f changes, and counts the changes.
@@ -352,10 +354,6 @@ func (d *deferral) newNumber() uint64 {
 	}
 	d.nextNumber++
 	return d.nextNumber
-}
-
-func elementOf(t *Tensor) element {
-	return element{st: t.st, form: t.form, offset: t.offset, dt: t.dt, slot: t.st.slot}
 }
 
 // placeLater makes output i of f without memory.
@@ -589,8 +587,11 @@ func (d *deferral) undoLater(f ...func()) {
 func (d *deferral) end() (err error) {
 	d.drop(d.ran)
 	for _, st := range d.touched {
-		if st.deferral() != 0 {
-			err = errors.Join(err, st.endDeferral())
+		if st.deferral() == 0 {
+			continue
+		}
+		if e := st.endDeferral(); e != nil { // Join takes longer than the rest
+			err = errors.Join(err, e)
 		}
 	}
 	clear(d.calls)

@@ -160,9 +160,8 @@ func (g *Segment) use(e *element, makes bool) {
 		g.index[e.slot] = i
 	}
 	if i >= 0 {
-		in := &g.inputs[i]
-		from := e.offset * e.dt.Size()
-		in.Lo, in.Hi = min(in.Lo, from), max(in.Hi, from+e.form.extent*e.dt.Size())
+		in, size := &g.inputs[i], e.dt.Size()
+		in.Lo, in.Hi = min(in.Lo, e.offset*size), max(in.Hi, (e.offset+e.form.extent)*size)
 	}
 }
 
