@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"log/slog"
 	"strconv"
 	"testing"
 	"time"
@@ -13,7 +14,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// onNull returns an Exec of a driver that does nothing: what a program takes there is its own.
+// onNull returns an Exec of a driver that does nothing: what a program takes there is its own. That driver's graphs are empty, of which there
+// are no warnings meanwhile.
 func onNull(t testing.TB) *tenon.Exec {
 	host, err := rt.Host()
 	if err != nil {
@@ -23,6 +25,9 @@ func onNull(t testing.TB) *tenon.Exec {
 	if err != nil {
 		t.Fatal(err)
 	}
+	log := slog.Default()
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { slog.SetDefault(log) })
 	return (*tenon.Exec)(core.New(dev, host))
 }
 
@@ -66,34 +71,35 @@ func TestGoRegion(t *testing.T) {
 	ng := x.NoGrad()
 	a, b := x.Ones([]int{16}, tenon.Float32), x.Ones([]int{16}, tenon.Float32)
 	g := x.Ones([]int{16}, tenon.Float32).SetRequiresGrad(true)
-	measure := func(calls, beside string, n int, f func(x *tenon.Exec)) {
+	measure := func(n int, f func(x *tenon.Exec)) (call, beside, all []float64) {
 		run := regionOf(t, x, f)
-		var each, rest []float64
 		count := max(10, 2000/n)
 		for i := range 15 {
-			var in, all time.Duration
+			var in, sum time.Duration
 			for range count {
 				c, d := run()
-				in, all = in+c, all+d
+				in, sum = in+c, sum+d
 			}
 			if i >= 3 {
-				each = append(each, float64(in.Nanoseconds())/1e3/float64(count*n))
-				rest = append(rest, float64((all-in).Nanoseconds())/1e3/float64(count))
+				us := func(d time.Duration, n int) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(n) }
+				call, beside, all = append(call, us(in, count*n)), append(beside, us(sum-in, count)), append(all, us(sum, count))
 			}
 		}
-		if calls != "" {
-			recordFigure(calls, "µs", each)
-		}
-		if beside != "" {
-			recordFigure(beside, "µs", rest)
-		}
-		recordFigure(calls+beside+".allocs", "allocs/op", []float64{testing.AllocsPerRun(50, func() { run() }) / float64(n)})
+		return call, beside, all
 	}
-	measure("region.go.call", "", 50, func(*tenon.Exec) { adds(50, ng, a, b) })
-	measure("region.go.call.grad", "", 50, func(x *tenon.Exec) { adds(50, x, g, b) })
-	measure("", "region.go.1", 1, func(*tenon.Exec) { adds(1, ng, a, b) })
-	measure("", "region.go.64", 62, func(*tenon.Exec) { adds(62, ng, a, b) })
-	measure("", "region.go.1500", 1500, func(*tenon.Exec) { adds(1500, ng, a, b) })
+	call, _, _ := measure(50, func(*tenon.Exec) { adds(50, ng, a, b) })
+	recordFigure("region.go.call", "µs", call)
+	call, _, _ = measure(50, func(x *tenon.Exec) { adds(50, x, g, b) })
+	recordFigure("region.go.call.grad", "µs", call)
+	one := func(*tenon.Exec) { adds(1, ng, a, b) }
+	_, _, all := measure(1, one)
+	recordFigure("region.go.1", "µs", all)
+	run := regionOf(t, x, one)
+	recordFigure("region.go.1.allocs", "allocs/op", []float64{testing.AllocsPerRun(200, func() { run() })})
+	_, beside, _ := measure(62, func(*tenon.Exec) { adds(62, ng, a, b) })
+	recordFigure("region.go.64", "µs", beside)
+	_, beside, _ = measure(1500, func(*tenon.Exec) { adds(1500, ng, a, b) })
+	recordFigure("region.go.1500", "µs", beside)
 }
 
 // BenchmarkRegion runs regions of so many additions as graphs on the driver that does nothing; the time is a call's.
