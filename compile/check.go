@@ -7,6 +7,7 @@ import (
 
 	"tenon.dev/cuda"
 	"tenon.dev/fault"
+	"tenon.dev/internal/core"
 )
 
 const (
@@ -15,11 +16,11 @@ const (
 )
 
 // checkPool returns an error unless the live memory of the pool is that of the path's outputs. It holds in warm-ups and recordings; a graph's
-// run takes no memory.
-func (fo *forest) checkPool() error {
+// run takes no memory. Ending says which of the outputs only the segment uses, which has freed them.
+func (fo *forest) checkPool(ending func(core.Store) bool) error {
 	var want []uint64
 	for _, s := range fo.stores() {
-		if !s.Ending() && !slices.Contains(want, s.Addr()) {
+		if !ending(s) && !slices.Contains(want, s.Addr()) {
 			want = append(want, s.Addr())
 		}
 	}

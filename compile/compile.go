@@ -126,7 +126,13 @@ func Frozen(x *tenon.Exec, f func(x *tenon.Exec) error) error {
 	}
 	old := fo.frozen
 	fo.frozen = true
-	defer func() { fo.frozen = old }()
+	c := (*core.Exec)(x)
+	dev := c.Device()
+	defer func() {
+		if now := forestOf(c, dev, false); now != nil { // another one after a Reset
+			now.frozen = old
+		}
+	}()
 	return f(x)
 }
 

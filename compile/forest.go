@@ -239,7 +239,7 @@ func (fo *forest) end(g *core.Segment) error {
 	for o := range fo.live {
 		all = append(all, o)
 	}
-	if slices.ContainsFunc(all, output.stays) {
+	if slices.ContainsFunc(all, func(o output) bool { return o.stays() || g.Borrowed(o.Store) }) {
 		return fo.leavePool(all)
 	}
 	for _, o := range all {
@@ -249,6 +249,9 @@ func (fo *forest) end(g *core.Segment) error {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
 			err = g.MoveOut(o.Store)
+		}
+		if fault.KindOf(err) == fault.OutOfMemory {
+			return fo.leavePool(all)
 		}
 		if err != nil {
 			return err
@@ -263,8 +266,8 @@ func (o output) stays() bool {
 	return !(o.f.t.callable && o.f.kind != backward) && o.Exposed()
 }
 
-// leavePool leaves the pool to the tensors that are in use, since the program has the address of one: no graph may overwrite it. What made it
-// runs without a graph from now on.
+// leavePool leaves the pool to the tensors that are in use, since there is no room to move one, calls of another session still use one, or
+// the program has the address of one. What made that one runs without a graph from now on.
 func (fo *forest) leavePool(all []output) error {
 	for _, o := range all {
 		if o.stays() {
@@ -477,7 +480,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 		return err
 	}
 	if f.t.opt.CheckPool && !spilled {
-		return fo.checkPool()
+		return fo.checkPool(g.Ending)
 	}
 	return nil
 }
@@ -527,7 +530,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 			switch {
 			case !s.Alive() || s.Moved():
 				r.dead = append(r.dead, Index{d, i})
-			case s.Ending():
+			case g.Ending(s):
 				r.ending = append(r.ending, Index{d, i})
 			}
 		}
@@ -569,7 +572,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	fo.path, fo.ran = append(fo.path, r), append(fo.ran, f)
 	fo.state, fo.generation = recorded, fo.now()
 	if f.t.opt.CheckPool {
-		return fo.checkPool()
+		return fo.checkPool(g.Ending)
 	}
 	return nil
 }
@@ -689,7 +692,7 @@ func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address b
 		}
 	}
 	for _, at := range r.ending {
-		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() && !s.Ending() {
+		if s := fo.path[at[0]].stores[at[1]]; s.Alive() && !s.Moved() && !g.Ending(s) {
 			return "an input that was closed is open", false
 		}
 	}

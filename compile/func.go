@@ -228,7 +228,11 @@ func Reset(x *tenon.Exec) (err error) {
 	c := (*core.Exec)(x)
 	stopped := core.Try(func() {
 		core.Made(c, "Reset")
+		fo := forestOf(c, c.Device(), false)
 		err = core.Detach(c, forestKey{c.Device()})
+		if fo != nil && fo.frozen {
+			forestOf(c, c.Device(), true).frozen = true
+		}
 	})
 	return errors.Join(stopped, err)
 }

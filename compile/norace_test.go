@@ -3,4 +3,8 @@
 package compile_test
 
 // programs is how many random programs run, and walkPrograms how many that do more.
-const programs, walkPrograms = 300, 200
+const (
+	programs, walkPrograms = 300, 200
+	// failingPrograms are run with failures, failuresOfEach times.
+	failingPrograms, failuresOfEach = 60, 4
+)

@@ -3,4 +3,8 @@
 package compile_test
 
 // programs is how many random programs run, and walkPrograms how many that do more.
-const programs, walkPrograms = 20, 10
+const (
+	programs, walkPrograms = 20, 10
+	// failingPrograms are run with failures, failuresOfEach times.
+	failingPrograms, failuresOfEach = 4, 4
+)

@@ -7,6 +7,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 )
 

@@ -80,7 +80,8 @@ type Restored struct {
 
 // Restore brings the pool of c back to its layout: it frees every live block of the pool, whose handles are dead from then
 // on, and hands out those that were live at the checkpoint anew. Segments made since stay as free ones. The caller sees to it
-// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion may be active.
+// that no one frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and to other pools only if
+// no event is to be waited for.
 func (d *Device) Restore(c *Checkpoint) (Restored, error) {
 	context := d.gather(LevelAll)
 	d.mu.Lock()
@@ -89,7 +90,7 @@ func (d *Device) Restore(c *Checkpoint) (Restored, error) {
 	if p == nil {
 		return Restored{}, fault.New(fault.Invalid, "Could not find private pool id (%d, %d)", c.pool[0], c.pool[1])
 	}
-	if len(d.diversions) > 0 {
+	if len(d.diversions) > 0 && (d.diverted(p) || d.waits(p)) {
 		return Restored{}, fault.New(fault.Capture, "a pool cannot be restored while allocations are diverted; end the capture first")
 	}
 	if err := d.restorable(p, c); err != nil {
@@ -108,6 +109,23 @@ func (d *Device) Restore(c *Checkpoint) (Restored, error) {
 		}
 	}
 	return r, nil
+}
+
+// diverted reports whether allocations are diverted to p.
+func (d *Device) diverted(p *privatePool) bool {
+	return slices.ContainsFunc(d.diversions, func(v diversion) bool { return v.pool == p })
+}
+
+// waits reports whether freeing all of p needs events, which captures forbid.
+func (d *Device) waits(p *privatePool) bool {
+	for _, g := range d.segmentsOf(p) {
+		for b := g.head; b != nil; b = b.next {
+			if len(b.uses) > 0 || !b.allocated && b.active() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // restorable checks that the memory of every segment of c is still there, before anything is freed.

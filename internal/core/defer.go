@@ -541,12 +541,14 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 		s.change = nil
 	}()
 	for i := range calls {
-		c := &calls[i]
-		d.run(c)
-		freed = errors.Join(freed, c.used())
+		d.run(&calls[i])
+		if s.change == nil {
+			freed = errors.Join(freed, calls[i].used())
+		}
 	}
 	switch s.change {
 	case nil:
+		return freed
 	case under:
 		for i := range calls { // what is taken back should it fail
 			under.counted = append(under.counted, calls[i].wrote...)
@@ -556,6 +558,9 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 		}
 	default:
 		(*Exec)(nil).check(calls[0].row.Name, d.together.handOver())
+	}
+	for i := range calls { // not before: until then other sessions must not come between
+		freed = errors.Join(freed, calls[i].used())
 	}
 	return freed
 }

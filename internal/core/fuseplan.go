@@ -20,7 +20,6 @@ type pointCall struct {
 	op      *kernels.PointOp
 	compute dtype.DType
 	scalars []kernels.Scalar
-	outs    []fuse.Value
 	via     []dtype.DType // of outputs, then inputs
 	held    []bool        // inputs that are numbers
 	numbers []numberAt

@@ -279,11 +279,18 @@ func reentered() bool {
 // around are functions of this package that are no part of an operation though a stack shows them.
 var around = []string{"Enter(", "(*session).in(", "Try("}
 
-// midway reports whether the innermost call of this package in a stack is that of an operation.
+// midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam, which has called Enter, is
+// none yet.
 func midway(stack string) bool {
+	seam := false
 	for line := range strings.Lines(stack) {
 		name, ok := strings.CutPrefix(line, "tenon.dev/internal/core.")
-		if ok && !slices.ContainsFunc(around, func(f string) bool { return strings.HasPrefix(name, f) }) {
+		switch {
+		case !ok:
+			seam = seam && strings.HasPrefix(line, "\t") // a function of another package has called the seam
+		case strings.HasPrefix(name, "Enter("):
+			seam = true
+		case !seam && !slices.ContainsFunc(around, func(f string) bool { return strings.HasPrefix(name, f) }):
 			return !strings.HasPrefix(name, "(*level).run(")
 		}
 	}

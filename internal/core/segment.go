@@ -322,8 +322,9 @@ type Recorded struct {
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
-	// changes are for use again, with the arguments of launches in args.
+	// changes are for use again, with the arguments of launches in args. Stale says that some did not get into the graph.
 	changes []rt.Change
+	stale   bool
 }
 
 // values are a call's numbers; nil are none.
@@ -338,6 +339,9 @@ func valuesOf(a *attrs) *values {
 
 // SameValues reports whether the calls have the numbers that r has.
 func (g *Segment) SameValues(r *Recorded) bool {
+	if r.stale {
+		return false
+	}
 	for i := range r.values {
 		if !g.sameValues(r, i) {
 			return false
@@ -632,7 +636,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	whole := true
 	err := Try(func() {
 		for step, i := range r.plan.units(len(d.calls)) {
-			same := func(i int) bool { return g.sameValues(r, i) }
+			same := func(i int) bool { return !r.stale && g.sameValues(r, i) }
 			if step == nil && same(i) || step != nil && !slices.ContainsFunc(step.calls, func(i int) bool { return !same(i) }) {
 				continue
 			}
@@ -654,6 +658,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	for i := range d.calls {
 		r.values[i] = valuesOf(d.calls[i].attrs)
 	}
+	r.stale = true // until Replay
 	return true
 }
 
@@ -719,7 +724,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 		}
 		return err
 	}
-	r.changes = r.changes[:0]
+	r.changes, r.stale = r.changes[:0], false
 	for _, c := range r.generators {
 		c.state.seed.st.didRead(st, seq)
 		c.state.offset.st.didWrite(st, seq)

@@ -38,10 +38,16 @@ func (s Store) Alive() bool {
 	return st != nil && st.ptr != 0
 }
 
-// Ending reports whether only calls that were put off use the memory.
-func (s Store) Ending() bool {
+// Ending reports whether only the segment's calls use the memory.
+func (g *Segment) Ending(s Store) bool {
 	st := s.p.Value()
-	return st != nil && st.others.Load() == abandoned
+	return st != nil && st.others.Load() == abandoned && !g.Borrowed(s)
+}
+
+// Borrowed reports whether calls that another session put off use the memory.
+func (g *Segment) Borrowed(s Store) bool {
+	st := s.p.Value()
+	return st != nil && st.waits() && st.deferral() != g.d.number
 }
 
 // Moved reports whether the storage has other memory than when it was named.

@@ -1,0 +1,103 @@
+package compile_test
+
+import (
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+// Numbers that a run put into its graph, and that ran no work since it failed, are not lost.
+func TestFailedRunKeepsNumbers(t *testing.T) {
+	x, d := openFailing(t)
+	a := x.Ones([]int{4}, tenon.Float32)
+	defer a.Close()
+	r := compile.New(compile.Opt{})
+	step := func(p, q float64) (y *tenon.Tensor, err error) {
+		err = r.Do(x, func(x *tenon.Exec) error {
+			y = x.Keep(x.Sin(x.AddS(x.Sin(x.MulS(a, p)), q)))
+			return nil
+		})
+		return y, err
+	}
+	show := func(p, q float64) string {
+		y, err := step(p, q)
+		must(t, err)
+		defer y.Close()
+		return read(t, x, y)
+	}
+	failed := 0
+	for n, fired := 0, true; fired; n++ {
+		for range 3 {
+			show(2, 3)
+		}
+		d.Arm(n, 0)
+		y, err := step(4, 3)
+		method, _ := d.Fired()
+		d.Arm(0, 0)
+		y.Close()
+		if fired = method != "" || n == 0; err != nil {
+			failed++
+		}
+		for _, p := range [][2]float64{{4, 5}, {2, 5}, {2, 3}} {
+			out := show(p[0], p[1])
+			x.Scope(func(x *tenon.Exec) {
+				if want := read(t, x, x.Sin(x.AddS(x.Sin(x.MulS(a, p[0])), p[1]))); out != want {
+					t.Errorf("call %d, %s: with %v %s, want %s", n, method, p, out, want)
+				}
+			})
+		}
+	}
+	if s := r.Stats(x); failed == 0 || s.Replays < 10*failed/2 {
+		t.Errorf("%d runs failed: %+v", failed, s)
+	}
+	must(t, compile.Reset(x))
+}
+
+// A function's result that a region of another session is still to read is not overwritten under it.
+func TestOverwriteWaitsForOthers(t *testing.T) {
+	x := open(t)
+	y, err := x.Fork()
+	must(t, err)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+	a := x.Ones([]int{4}, tenon.Float32)
+	must(t, x.Synchronize())
+	r := compile.New(compile.Opt{})
+	for i := range 6 {
+		out := f.Call(x, a)
+		must(t, x.Synchronize())
+		var got *tenon.Tensor
+		err := r.Do(y, func(y *tenon.Exec) error {
+			got = y.Keep(y.MulS(out, 2))
+			f.Call(x, a).Close()
+			return nil
+		})
+		if err != nil {
+			t.Logf("run %d: %v", i, err)
+		} else if s := read(t, y, got); s != "[4 4 4 4]" {
+			t.Errorf("run %d: %s", i, s)
+		}
+		got.Close()
+		out.Close()
+	}
+	must(t, y.Close())
+}
+
+// Frozen holds also after a Reset within it.
+func TestFrozenReset(t *testing.T) {
+	x := open(t)
+	a := x.Ones([]int{4}, tenon.Float32)
+	r := compile.New(compile.Opt{})
+	must(t, compile.Frozen(x, func(x *tenon.Exec) error {
+		for i := range 8 {
+			if i == 3 {
+				must(t, compile.Reset(x))
+			}
+			must(t, r.Do(x, func(x *tenon.Exec) error { x.AddSInto(a, a, 1); return nil }))
+		}
+		return nil
+	}))
+	if s := r.Stats(x); s.WarmUps+s.Recordings+s.Replays > 0 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,151 @@
+package compile_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/core"
+)
+
+// A function whose static argument is another one in each call is recorded anew 128 times, and no more.
+func TestRerecordLimit(t *testing.T) {
+	x := open(t)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{Static: []int{0}})
+	for i := range 140 {
+		y := f.Call(x, tenon.From(x, []float32{float32(i)}, 1)) // which stays, so that each lies elsewhere
+		if got, want := read(t, x, y), fmt.Sprint([]float32{float32(i + 1)}); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+		y.Close()
+	}
+	if trees, _ := compile.TreesOf(x); trees.Graphs != 129 || trees.Skips != 1 {
+		t.Errorf("%d recordings and %d skips; want 129 and 1", trees.Graphs, trees.Skips)
+	}
+}
+
+// A run comes after what another stream does with a tensor that the function reads where it is.
+func TestReadsAfterOtherStreams(t *testing.T) {
+	x := open(t)
+	st, err := x.Device().Stream()
+	must(t, err)
+	other := x.On(st)
+	cycles := int64((*core.Exec)(x).Device().Info().ClockKHz) // a millisecond
+	w := x.Zeros([]int{2}, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(a, w) }, compile.Opt{})
+	a := x.Ones([]int{2}, tenon.Float32)
+	for i := range 6 {
+		other.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(cycles))
+		other.FillInto(w, float64(i))
+		y := f.Call(x, a)
+		if got, want := read(t, x, y), fmt.Sprint([]float32{float32(i + 1), float32(i + 1)}); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+	}
+	if s := f.Stats(x); s.Recordings != 1 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// All functions of a step of whose outputs the program has the address run without a graph from then on, and each is told once.
+func TestAddressesStay(t *testing.T) {
+	x := open(t)
+	a := tenon.From(x, []float32{1, 2, 3}, 3)
+	var rs []*compile.Region
+	for range 3 {
+		rs = append(rs, compile.New(compile.Opt{}))
+	}
+	var kept []*tenon.Tensor
+	for i := range 3 {
+		must(t, compile.MarkStep(x))
+		for n, r := range rs {
+			must(t, r.Do(x, func(x *tenon.Exec) error {
+				kept = append(kept, x.Keep(x.MulS(a, float64(n))))
+				return nil
+			}))
+			if n < 2 {
+				kept[len(kept)-1].DataPtr()
+			}
+		}
+		if trees, _ := compile.TreesOf(x); trees.Skips != min(2*i, 2) {
+			t.Errorf("step %d: %d skips, want %d", i, trees.Skips, min(2*i, 2))
+		}
+	}
+	for i, k := range kept {
+		n := float32(i % 3)
+		if got, want := read(t, x, k), fmt.Sprint([]float32{n, 2 * n, 3 * n}); got != want {
+			t.Errorf("output %d is %s, want %s", i, got, want)
+		}
+		k.Close()
+	}
+}
+
+// What a run does comes before what other streams do afterwards with the tensors that it changes and reads, and all that they do with its
+// result comes before the next run.
+func TestOtherStreamsComeAfter(t *testing.T) {
+	x := open(t)
+	var others []*tenon.Exec
+	for range 3 {
+		st, err := x.Device().Stream()
+		must(t, err)
+		others = append(others, x.On(st))
+	}
+	shape := tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}
+	spin := func(x *tenon.Exec, ms int) {
+		x.Launch(spinner, shape, tenon.Integer(int64(ms*(*core.Exec)(x).Device().Info().ClockKHz)))
+	}
+	w, n := x.Zeros([]int{1}, tenon.Float32), x.Zeros([]int{1}, tenon.Float32)
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		x.AddInto(n, n, a)
+		return x.Add(a, w)
+	}, compile.Opt{})
+	a := x.Ones([]int{1}, tenon.Float32)
+	var counts, results []*tenon.Tensor
+	for i := range 6 {
+		spin(x, 1)
+		y := f.Call(x, a)
+		counts = append(counts, others[0].Clone(n))
+		others[1].FillInto(w, float64(i+1))
+		spin(others[0], 5)
+		for _, o := range others { // the first and so the last of them is late
+			results = append(results, o.Clone(y))
+		}
+		y.Close()
+	}
+	for i, c := range counts {
+		if got, want := read(t, x, c), fmt.Sprint([]float32{float32(i + 1)}); got != want {
+			t.Errorf("the count of run %d is %s; want %s", i, got, want)
+		}
+	}
+	for i, c := range results {
+		if got, want := read(t, x, c), fmt.Sprint([]float32{float32(i/3 + 1)}); got != want {
+			t.Errorf("the result of run %d for stream %d is %s; want %s", i/3, i%3, got, want)
+		}
+	}
+	if s := f.Stats(x); s.Recordings != 1 || s.Replays != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A function within another one keeps its results alone.
+func TestInnerFunc(t *testing.T) {
+	x := open(t)
+	var tmp *tenon.Tensor
+	inner := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		tmp = x.AddS(a, 1)
+		return x.MulS(tmp, 2)
+	}, compile.Opt{})
+	outer := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		y := inner.Call(x, a)
+		if err := tenon.Try(func() { x.Sin(tmp) }); err == nil {
+			t.Error("what the inner function made on its way is open")
+		}
+		return x.AddS(y, 1)
+	}, compile.Opt{})
+	for i := range 4 {
+		if got, want := read(t, x, outer.Call(x, tenon.From(x, []float32{float32(i)}, 1))), fmt.Sprint([]float32{float32(2*i + 3)}); got != want {
+			t.Errorf("run %d: %s, want %s", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package compile_test
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/cuda"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/faults"
+)
+
+var failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a third")
+
+func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {
+	t.Helper()
+	for range 2 {
+		s, err := x.Device().Stream()
+		must(t, err)
+		streams = append(streams, s)
+	}
+	return streams
+}
+
+// Random programs whose driver calls fail leave a device that gives right results, and no memory.
+func TestWalkProgramsFail(t *testing.T) {
+	var d *faults.Device
+	x := openRandom(t, 2, 256<<20, func(own driver.Device) driver.Device {
+		d = faults.New(own)
+		d.SpareFaults()
+		return d
+	})
+	streams := streamsOf(t, x)
+	fired, refused := 0, 0
+	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks); seed++ {
+		live := core.LiveStorages()
+		want, _, err := walkProgram(x, streams, seed, false)
+		must(t, err)
+		from := d.Calls()
+		if got, _, err := walkProgram(x, streams, seed, true); err != nil || got != want {
+			t.Fatalf("program %d: %v", seed, err)
+		}
+		must(t, compile.Reset(x))
+		calls := d.Calls() - from
+		rng := rand.New(rand.NewPCG(seed, 4))
+		for range failuresOfEach {
+			n := 1 + rng.IntN(calls)
+			d.Arm(n, rng.IntN(3))
+			_, _, err := walkProgram(x, streams, seed, true)
+			method, code := d.Fired()
+			d.Arm(0, 0)
+			if method != "" {
+				fired++
+			}
+			if err != nil {
+				refused++
+			}
+			if rng.IntN(2) == 0 {
+				if err := compile.Reset(x); err != nil {
+					t.Errorf("program %d, call %d, %s %v: Reset: %v", seed, n, method, code, err)
+				}
+			}
+			got, _, again := walkProgram(x, streams, seed, true)
+			if again != nil {
+				t.Errorf("program %d, call %d, %s %v: %v; then: %v", seed, n, method, code, err, again)
+			} else if got != want {
+				t.Errorf("program %d, call %d, %s %v: %v; then %s", seed, n, method, code, err, apart(got, want))
+			}
+			if err := compile.Reset(x); err != nil {
+				t.Errorf("program %d, call %d, %s %v: Reset: %v", seed, n, method, code, err)
+			}
+			if left := leftOver(x, live); left > 0 {
+				t.Errorf("program %d, call %d, %s %v: %v: %d storages are left", seed, n, method, code, err, left)
+				live += left
+			}
+		}
+	}
+	t.Logf("%d calls failed, %d programs for it", fired, refused)
+	if fired == 0 || refused == 0 {
+		t.Error("nothing failed")
+	}
+}
+
+// What fits without regions fits with them, but for memory that the graphs' pool has of its own: a segment for each stream, since tensors that are
+// so small share one.
+func TestWalkProgramsFit(t *testing.T) {
+	const unit, own = 2 << 20, 3
+	run := func(seed uint64, size uint64, region bool) (out string, err error) {
+		x := openRandom(t, 3, size, nil)
+		defer x.Close()
+		live := core.LiveStorages()
+		out, _, err = walkProgram(x, streamsOf(t, x), seed, region)
+		if e := fault.KindOf(err); err != nil && e != fault.OutOfMemory {
+			t.Errorf("program %d with %d MiB: %v", seed, size>>20, err)
+		}
+		must(t, compile.Reset(x))
+		if left := leftOver(x, live); left > 0 {
+			t.Errorf("program %d with %d MiB: %v: %d storages are left", seed, size>>20, err, left)
+		}
+		return out, err
+	}
+	failed := 0
+	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks+2)/3; seed++ {
+		least := uint64(0)
+		for n := uint64(1); n < 10; n++ {
+			want, err := run(seed, n*unit, false)
+			got, wrong := run(seed, n*unit, true)
+			if err == nil && least == 0 {
+				least = n
+			}
+			switch {
+			case err != nil && wrong != nil:
+				failed++
+			case err == nil && wrong != nil && n >= least+own:
+				t.Errorf("program %d fits in %d MiB, but not with regions: %v", seed, n*unit>>20, wrong)
+			case err == nil && wrong == nil && got != want:
+				t.Errorf("program %d with %d MiB: %s", seed, n*unit>>20, apart(got, want))
+			}
+		}
+	}
+	if failed == 0 {
+		t.Error("every program fits everywhere")
+	}
+}
