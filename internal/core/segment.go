@@ -46,9 +46,6 @@ type Input struct {
 	Written bool
 }
 
-// Store names the input's memory.
-func (in *Input) Store() Store { return storeOf(in.st) }
-
 // Addr returns the address of the first byte that the calls use.
 func (in *Input) Addr() uint64 { return in.st.ptr + uint64(in.Lo) }
 
@@ -170,6 +167,11 @@ func (g *Segment) UserOf(i int) int {
 
 // Inputs returns the storages from outside, in the order of their first use.
 func (g *Segment) Inputs() []Input { return g.inputs }
+
+// Reads reports whether the calls use the memory of s, which they do not make.
+func (g *Segment) Reads(s Store) bool {
+	return slices.ContainsFunc(g.inputs, func(in Input) bool { return in.st.number() == s.number })
+}
 
 // Made returns how many storages the calls make.
 func (g *Segment) Made() int { return len(g.made) }
