@@ -251,7 +251,7 @@ func (fo *forest) end(g *core.Segment) error {
 		} else {
 			err = g.MoveOut(o.Store)
 		}
-		if fault.KindOf(err) == fault.OutOfMemory {
+		if fault.KindOf(err) == fault.OutOfMemory || errors.Is(err, core.ErrBorrowed) {
 			return fo.leavePool(all)
 		}
 		if err != nil {

@@ -282,7 +282,7 @@ var around = []string{"Enter(", "(*session).in(", "Try("}
 // midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam, which has called Enter, is
 // none yet.
 func midway(stack string) bool {
-	seam := false
+	seam, literal := false, false
 	for line := range strings.Lines(stack) {
 		name, ok := strings.CutPrefix(line, "tenon.dev/internal/core.")
 		switch {
@@ -291,10 +291,16 @@ func midway(stack string) bool {
 		case strings.HasPrefix(name, "Enter("):
 			seam = true
 		case !seam && !slices.ContainsFunc(around, func(f string) bool { return strings.HasPrefix(name, f) }):
-			return !strings.HasPrefix(name, "(*level).run(")
+			if strings.HasPrefix(name, "(*level).run(") {
+				return false
+			}
+			if literal || !strings.Contains(name, ".func") {
+				return true
+			}
+			literal = true // it may be what the level runs, around the program's function
 		}
 	}
-	return false
+	return literal
 }
 
 // onlyOther returns the program's line of the only other goroutine that is in the middle of an operation, or "" if there are several.

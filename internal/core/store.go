@@ -105,12 +105,18 @@ func (s *storage) drop() error {
 	return s.dev.Free(b)
 }
 
+// ErrBorrowed says that calls which another session put off use memory that was to move.
+var ErrBorrowed = fault.New(fault.Invalid, "calls that another Exec put off use the tensor")
+
 // MoveOut gives the tensors of s memory of the default pool with the same elements, for work of g's stream: what they had is another's
-// afterwards.
+// afterwards. The error is ErrBorrowed where it cannot move now.
 func (g *Segment) MoveOut(s Store) error {
 	m, st := s.p.Value(), g.Stream()
 	if m == nil || m.ptr == 0 {
 		return nil
+	}
+	if !g.d.take(m, true) { // from here on until the segment has run, no other session's call uses it
+		return ErrBorrowed
 	}
 	if !g.d.s.accumulates { // another session's backward pass may add to m, if it is a gradient
 		accumulateMu.Lock()
