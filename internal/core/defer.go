@@ -395,6 +395,14 @@ func Deferred(x *Exec) int {
 	return 0
 }
 
+// Waiting returns how many calls of the session are put off.
+func (f *frame) Waiting() int {
+	if d := f.x.s.putOff; d != nil {
+		return len(d.calls)
+	}
+	return 0
+}
+
 // Forces reports how often calls of x's session that were put off were run.
 func Forces(x *Exec) int {
 	if d := x.s.putOff; d != nil {

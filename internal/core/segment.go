@@ -780,14 +780,6 @@ func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
 	})
 }
 
-// Waiting returns how many calls of the session are put off.
-func (f *frame) Waiting() int {
-	if d := f.x.s.putOff; d != nil {
-		return len(d.calls)
-	}
-	return 0
-}
-
 // OnHost reports whether the call runs on the processor's device.
 func (f *frame) OnHost() bool { return f.x.m.stream.Device().Host }
 
