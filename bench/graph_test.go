@@ -81,22 +81,3 @@ func TestGraphs(t *testing.T) {
 	perCall(t, "graph.bare", 100, false, x.Synchronize, waited(launch))
 	perCall(t, "graph.replay", 100, false, x.Synchronize, waited(replay))
 }
-
-// TestMLPGraph measures the training step as one graph.
-func TestMLPGraph(t *testing.T) {
-	x := onGPU(t)
-	m := newMLP(t, x)
-	for range 3 { // the optimizer's state is made
-		m.step(t, x)
-	}
-	graph, err := x.Capture(func(x *tenon.Exec) { m.step(t, x) }, tenon.CaptureOpt{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer graph.Close()
-	perCall(t, "mlp.graph", 200, false, x.Synchronize, func() {
-		if err := x.Replay(graph); err != nil {
-			t.Fatal(err)
-		}
-	})
-}

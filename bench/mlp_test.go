@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/compile"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/record"
@@ -20,7 +21,7 @@ type mlp struct {
 	want *tenon.Tensor
 }
 
-func newMLP(t *testing.T, x *tenon.Exec) *mlp {
+func newMLP(t testing.TB, x *tenon.Exec) *mlp {
 	opt := nn.LinearOpt{}
 	m := &mlp{net: nn.Sequential{nn.NewLinear(x, 784, 512, opt), nn.ReLU{}, nn.NewLinear(x, 512, 256, opt), nn.ReLU{}, nn.NewLinear(x, 256, 10, opt)}}
 	var err error
@@ -39,23 +40,90 @@ func newMLP(t *testing.T, x *tenon.Exec) *mlp {
 	return m
 }
 
-func (m *mlp) step(t *testing.T, x *tenon.Exec) {
+func (m *mlp) step(t testing.TB, x *tenon.Exec) {
 	x.Scope(func(x *tenon.Exec) {
-		m.opt.ZeroGrad()
-		loss := nn.CrossEntropyLoss{}.Forward(x, m.net.Forward(x, m.in), m.want)
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.opt.Step(x); err != nil {
+		if err := m.learn(x); err != nil {
 			t.Fatal(err)
 		}
 	})
 }
 
-func TestMLP(t *testing.T) {
-	x := onGPU(t)
-	m := newMLP(t, x)
-	perCall(t, "mlp.eager", 100, false, x.Synchronize, func() { m.step(t, x) })
+// learn is a step in a scope of the caller's.
+func (m *mlp) learn(x *tenon.Exec) error {
+	m.opt.ZeroGrad()
+	loss := nn.CrossEntropyLoss{}.Forward(x, m.net.Forward(x, m.in), m.want)
+	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		return err
+	}
+	return m.opt.Step(x)
+}
+
+// mlpSteps are the ways to run the step.
+var mlpSteps = []struct {
+	name    string
+	prepare func(t testing.TB, x *tenon.Exec, m *mlp) (step func())
+}{
+	{"eager", func(t testing.TB, x *tenon.Exec, m *mlp) func() { return func() { m.step(t, x) } }},
+	{"graph", func(t testing.TB, x *tenon.Exec, m *mlp) func() {
+		graph, err := x.Capture(func(x *tenon.Exec) { m.step(t, x) }, tenon.CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { graph.Close() })
+		return func() {
+			if err := x.Replay(graph); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}},
+	{"compiled", func(t testing.TB, x *tenon.Exec, m *mlp) func() {
+		r := compile.New(compile.Opt{})
+		step := func() {
+			if err := r.Do(x, m.learn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			step()
+		}
+		if s := r.Stats(x); s.Replays == 0 || s.Plain > 0 {
+			t.Fatalf("the step does not replay: %+v", s)
+		}
+		return step
+	}},
+}
+
+// runMLP measures the step in every way; count says how often at a time.
+func runMLP(t *testing.T, x *tenon.Exec, before, after string, count int) {
+	for _, way := range mlpSteps {
+		m := newMLP(t, x)
+		for range 3 { // the optimizer's state is made
+			m.step(t, x)
+		}
+		perCall(t, before+"mlp."+way.name+after, count, false, x.Synchronize, way.prepare(t, x, m))
+		m.close()
+	}
+}
+
+func (m *mlp) close() {
+	m.opt.Close()
+	nn.Close(m.net)
+	m.in.Close()
+	m.want.Close()
+}
+
+func TestMLP(t *testing.T) { runMLP(t, onGPU(t), "", "", 100) }
+
+// TestGoMLP measures what the step takes of the processor, on a driver that does nothing.
+func TestGoMLP(t *testing.T) { runMLP(t, onNull(t), "", ".go", 20) }
+
+func TestSimMLP(t *testing.T) {
+	x, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	runMLP(t, x, "sim.", "", 1)
 }
 
 // The number of operations that a step queues does not depend on the device.

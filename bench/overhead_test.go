@@ -5,9 +5,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/dtype"
-	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
-	"tenon.dev/internal/driver/null"
 	"tenon.dev/internal/rt"
 	"tenon.dev/kernel"
 )
@@ -49,16 +47,8 @@ func streams(t *testing.T, x *tenon.Exec) {
 
 // The Go part of operations, on a driver that does nothing.
 func TestGoOverhead(t *testing.T) {
-	host, err := rt.Host()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device { return null.New(d.Info().Image) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := (*tenon.Exec)(core.New(dev, host))
-	overhead(t, ".go", x, dev)
+	x := onNull(t)
+	overhead(t, ".go", x, coreExec(x).Device())
 }
 
 func overhead(t *testing.T, part string, x *tenon.Exec, dev *rt.Device) {

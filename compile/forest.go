@@ -112,8 +112,10 @@ type recording struct {
 	g        *core.Recorded
 	// inputs says where they come from.
 	inputs []source
-	// outputs are the storages that were wanted, by their number among those that the calls make; stores are those of the latest run.
+	// outputs are the storages that were wanted, by their number among those that the calls make, of which kept says it for each; stores are
+	// those of the latest run.
 	outputs []int
+	kept    []bool
 	stores  []core.Store
 	// dead are the outputs of the path that were gone before the recording, and ending those that went with it.
 	dead, ending []Index
@@ -244,8 +246,7 @@ func (fo *forest) end(g *core.Segment) error {
 	}
 	for _, o := range all {
 		var err error
-		read := slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Store() == o.Store })
-		if o.f.t.callable && o.f.kind != backward && !read {
+		if o.f.t.callable && o.f.kind != backward && !g.Reads(o.Store) {
 			err = core.Overwrite(o.Store, sprintf(overwrittenText, o.f.last.at))
 		} else {
 			err = g.MoveOut(o.Store)
@@ -557,7 +558,9 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	fo.dev.UsedLent(g.Stream().ID())
 	r.outputs = f.t.outputs(g)
+	r.kept = make([]bool, g.Made())
 	for _, i := range r.outputs {
+		r.kept[i] = true
 		r.stores = append(r.stores, g.Output(i))
 	}
 	if r.checkpoint, err = fo.dev.CheckpointPool(fo.pool.ID()); err != nil {
@@ -697,7 +700,7 @@ func (fo *forest) mismatch(r *recording, g *core.Segment) (why string, address b
 		}
 	}
 	for i := range g.Made() {
-		if g.Wanted(i) && !slices.Contains(r.outputs, i) {
+		if !r.kept[i] && g.Wanted(i) {
 			return "an output that was closed is open", false
 		}
 	}

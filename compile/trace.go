@@ -134,7 +134,7 @@ func (t *trace) Before(f *core.Frame) bool {
 		}
 		return false
 	}
-	if f.Deferrable() && f.Defer() {
+	if f.Deferrable() && f.Defer(&t.at.at) {
 		t.stats.Deferred++
 		if f.Waiting() == 1 { // others may have run what was put off before
 			t.waiting = t.waiting[:0]
@@ -201,7 +201,7 @@ func (t *trace) After(f *core.Frame) {
 // RunSegment runs what was put off.
 func (t *trace) RunSegment(g *core.Segment) error {
 	calls := t.waiting
-	t.waiting = t.waiting[len(t.waiting):]
+	t.waiting = t.waiting[:0] // nothing is put off while they run
 	defer func() { t.stats.count(g.Fusion()) }()
 	if len(calls) == g.Len() && !t.opt.NoFusion {
 		g.Fuse(&calls[len(calls)-1].plans)

@@ -105,6 +105,22 @@ func TestAccumulate(t *testing.T) {
 }
 
 // A gradient that reaches several inputs through one handle must not be freed by the first.
+// A number that is a zero with a sign is kept for the derivative: that of b in a + alpha·b is g·alpha.
+func TestSignedZeroIsKept(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		b := leafOf(x, 1, 2)
+		y := x.AddScaled(leafOf(x, 3, 4), b, math.Copysign(0, -1))
+		if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range floats(t, x, b.Grad()) {
+			if g != 0 || !math.Signbit(float64(g)) {
+				t.Errorf("the gradient is %v, want -0", g)
+			}
+		}
+	})
+}
+
 func TestSharedGradient(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 1, 2), leafOf(x, 3, 4)

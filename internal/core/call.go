@@ -328,7 +328,7 @@ func (f *frame) form(shape, stride []int) *form {
 // keptAttrs returns the attributes for a node.
 func (f *frame) keptAttrs() *attrs {
 	f.list = f.x.s.made.list(f.dims)
-	if f.attrs == noAttrs {
+	if f.attrs.none() {
 		return &noAttrs
 	}
 	a := f.attrs
@@ -341,6 +341,19 @@ type floatBits uint64
 func bitsOf(v float64) floatBits { return floatBits(math.Float64bits(v)) }
 
 func (b floatBits) value() float64 { return math.Float64frombits(uint64(b)) }
+
+// none reports whether there are no attributes. A zero with a sign is one.
+func (a *attrs) none() bool {
+	if a.structure != (structure{}) {
+		return false
+	}
+	for i := range a.scalar { // without holes there are no numbers for them
+		if numberOf(&a.scalar[i]) != (number{}) {
+			return false
+		}
+	}
+	return true
+}
 
 // numberList is a list of numbers, compared by what they are.
 type numberList struct{ h unique.Handle[string] }

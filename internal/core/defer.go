@@ -2,8 +2,8 @@ package core
 
 import (
 	"errors"
-	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"weak"
@@ -17,15 +17,18 @@ import (
 type deferral struct {
 	s     *session
 	calls []deferred
-	// elements and wrote have room for those of the calls.
+	// elements, attrs and wrote have room for those of the calls.
 	elements []element
+	attrs    []attrs
 	wrote    []*storage
 	// undo is what is taken back of calls that do not run.
 	undo []undoing
-	// touched are the storages that the calls use. Their ids say so, see storage.deferral.
+	// touched are the storages that the calls use. Their ids say so, see storage.deferral, and their slots are the places here.
 	touched []*storage
-	bare    [maxIn + maxOut]Tensor
-	list    []Tensor
+	// nextNumber and lastNumber bound the numbers that are left for new storages.
+	nextNumber, lastNumber uint64
+	bare                   [maxIn + maxOut]Tensor
+	list                   []Tensor
 	// together is the Together that runs, of those that were put off.
 	together change
 	// failed and undone are why calls did not run and what is to be taken back for it, until the session hears of it.
@@ -52,10 +55,10 @@ type deferral struct {
 type deferred struct {
 	x   *Exec
 	row *row
-	attrs
-	dims      *intList
-	in        [maxIn]element
-	out       [maxOut]element
+	*attrs
+	dims *intList
+	// in and out are as many as ins and outs say; st is nil where there is none.
+	in, out   []element
 	ins, outs uint8
 	// dsts has a bit for every output that the caller gave.
 	dsts uint8
@@ -83,6 +86,7 @@ type element struct {
 	dt     dtype.DType
 	// last says that no later call uses the storage.
 	last bool
+	slot int32 // the storage's
 }
 
 // A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then
@@ -201,8 +205,8 @@ func (f *frame) Deferrable() bool {
 }
 
 // Defer puts the call off and makes its outputs, which have no memory yet, or returns false: then calls that another session put off use an
-// operand. A tap calls it in Before, and returns the same.
-func (f *frame) Defer() bool {
+// operand. A tap calls it in Before, and returns the same. At is the line of the call, which errors name.
+func (f *frame) Defer(at *string) bool {
 	s := f.x.s
 	d := s.putOff
 	if d == nil {
@@ -212,9 +216,7 @@ func (f *frame) Defer() bool {
 		s.putOff = d
 	}
 	if len(d.calls) == 0 {
-		file, line := caller()
-		at := fmt.Sprintf("%s:%d", file, line)
-		d.at.Store(&at)
+		d.at.Store(at)
 		d.runner, _ = s.tap.(Runner)
 	}
 	for i := 0; i < f.ins; i++ {
@@ -237,23 +239,16 @@ func (f *frame) Defer() bool {
 	}
 	f.checkWrites(!f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad())
 	for i := 0; i < f.outs; i++ {
-		f.placeLater(i, &f.specs[i])
+		d.placeLater(f, i, &f.specs[i])
 	}
-	d.calls = append(d.calls, deferred{})
-	c := &d.calls[len(d.calls)-1]
-	c.x, c.row, c.attrs, c.dims = f.x, f.row, f.attrs, s.made.list(f.dims)
+	c := d.next()
+	c.x, c.row, c.attrs, c.dims = f.x, f.row, d.attrsOf(f), s.made.list(f.dims)
 	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
-	for i := 0; i < f.ins; i++ {
-		if t := f.in[i]; t != nil {
-			c.in[i] = elementOf(t)
-		}
-	}
+	c.in = d.elementsOf(f.in[:f.ins])
+	c.out = d.elementsOf(f.out[:f.outs])
 	for i := 0; i < f.outs; i++ {
-		c.out[i] = elementOf(f.out[i])
 		if f.to(i) != nil {
 			c.dsts |= 1 << i
-		} else {
-			d.take(f.out[i].st, true)
 		}
 	}
 	d.addLists(f, c)
@@ -266,14 +261,44 @@ func (f *frame) Defer() bool {
 	return true
 }
 
+// next returns a call at the end of the list, which is zero beyond its end.
+func (d *deferral) next() *deferred {
+	n := len(d.calls)
+	if n == cap(d.calls) {
+		d.calls = append(d.calls, deferred{})
+	} else {
+		d.calls = d.calls[:n+1]
+	}
+	return &d.calls[n]
+}
+
+// attrsOf keeps the attributes of f.
+func (d *deferral) attrsOf(f *frame) *attrs {
+	if f.attrs.none() {
+		return &noAttrs
+	}
+	d.attrs = append(d.attrs, f.attrs)
+	return &d.attrs[len(d.attrs)-1]
+}
+
+// elementsOf keeps where the elements of those tensors lie.
+func (d *deferral) elementsOf(ts []*Tensor) []element {
+	from, to := len(d.elements), len(d.elements)+len(ts)
+	d.elements = slices.Grow(d.elements, len(ts))[:to] // zero beyond its end
+	es := d.elements[from:to:to]
+	for i, t := range ts {
+		if t != nil {
+			e := &es[i]
+			e.st, e.form, e.offset, e.dt, e.slot = t.st, t.form, t.offset, t.dt, t.st.slot
+		}
+	}
+	return es
+}
+
 // addLists notes for c the operands of f's list and what f changes, and counts the changes.
 func (d *deferral) addLists(f *frame, c *deferred) {
-	from := len(d.elements)
-	for _, t := range f.many {
-		d.elements = append(d.elements, elementOf(t))
-	}
-	c.many = d.elements[from:]
-	from = len(d.wrote)
+	c.many = d.elementsOf(f.many)
+	from := len(d.wrote)
 	for i := 0; i < f.outs; i++ {
 		if t := f.to(i); t != nil {
 			d.wrote = append(d.wrote, t.st)
@@ -290,7 +315,6 @@ func (d *deferral) addLists(f *frame, c *deferred) {
 
 // take notes that the session's calls use s, unless another session's do.
 func (d *deferral) take(s *storage, write bool) bool {
-	s.number()
 	bits := d.number << numberBits
 	if write {
 		bits |= writtenBit
@@ -299,12 +323,18 @@ func (d *deferral) take(s *storage, write bool) bool {
 		id := s.id.Load()
 		switch id & deferralsOf >> numberBits {
 		case 0:
+			if id == 0 {
+				s.number()
+				continue
+			}
 			if s.id.CompareAndSwap(id, id|bits) {
-				d.touched = append(d.touched, s)
+				d.touch(s)
 				return true
 			}
 		case d.number:
-			s.id.Or(bits)
+			if id&bits != bits {
+				s.id.Or(bits)
+			}
 			return true
 		default:
 			return false
@@ -312,21 +342,36 @@ func (d *deferral) take(s *storage, write bool) bool {
 	}
 }
 
-func elementOf(t *Tensor) element {
-	return element{st: t.st, form: t.form, offset: t.offset, dt: t.dt}
+// touch gives s, which the calls use from now on, its slot.
+func (d *deferral) touch(s *storage) {
+	s.slot = int32(len(d.touched))
+	d.touched = append(d.touched, s)
 }
 
-// placeLater makes output i without memory.
-func (f *frame) placeLater(i int, sp *spec) {
-	if d := f.to(i); d != nil {
-		f.checkDst(d, sp.dt, sp.form.shape)
-		f.setOut(i, d)
+// newNumber returns the number of a new storage. It takes many at a time from those of all sessions.
+func (d *deferral) newNumber() uint64 {
+	const many = 64
+	if d.nextNumber == d.lastNumber {
+		d.lastNumber = storageNumbers.Add(many)
+		d.nextNumber = d.lastNumber - many
+	}
+	d.nextNumber++
+	return d.nextNumber
+}
+
+// placeLater makes output i of f without memory.
+func (d *deferral) placeLater(f *frame, i int, sp *spec) {
+	if dst := f.to(i); dst != nil {
+		f.checkDst(dst, sp.dt, sp.form.shape)
+		f.setOut(i, dst)
 		return
 	}
 	n := &fresh{}
 	n.dt, n.st, n.form = sp.dt, &n.own, sp.form
 	n.own.dev = f.x.m.stream.Device()
 	n.own.bytes = f.bytes(sp)
+	n.own.id.Store(d.newNumber() | d.number<<numberBits | writtenBit)
+	d.touch(&n.own)
 	f.setOut(i, &n.Tensor)
 }
 
@@ -347,6 +392,14 @@ func Deferred(x *Exec) int {
 	Enter(x, "Deferred")
 	defer Leave(x)
 	if d := x.s.putOff; d != nil {
+		return len(d.calls)
+	}
+	return 0
+}
+
+// Waiting returns how many calls of the session are put off.
+func (f *frame) Waiting() int {
+	if d := f.x.s.putOff; d != nil {
 		return len(d.calls)
 	}
 	return 0
@@ -586,14 +639,20 @@ func (d *deferral) end() (err error) {
 	clear(d.fusing.moved)
 	d.fusing.moved = d.fusing.moved[:0]
 	for _, st := range d.touched {
-		err = errors.Join(err, st.endDeferral(d.number))
+		if st.deferral() == 0 {
+			continue
+		}
+		if e := st.endDeferral(d.number); e != nil { // Join takes longer than the rest
+			err = errors.Join(err, e)
+		}
 	}
 	clear(d.calls)
 	clear(d.touched)
 	clear(d.elements)
+	clear(d.attrs)
 	clear(d.wrote)
 	clear(d.undo)
-	d.calls, d.touched, d.elements, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.wrote[:0], d.undo[:0]
+	d.calls, d.touched, d.elements, d.attrs, d.wrote, d.undo = d.calls[:0], d.touched[:0], d.elements[:0], d.attrs[:0], d.wrote[:0], d.undo[:0]
 	for _, list := range [][]Tensor{d.bare[:], d.list} {
 		for i := range list {
 			list[i].st = nil
@@ -637,6 +696,9 @@ func (s *storage) endDeferral(by uint64) error {
 		keep := uint64(numberMask)
 		switch old & deferralsOf >> numberBits {
 		case by:
+			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked == nil {
+				return nil // there is nothing to free, and nobody to look
+			}
 		case lost:
 			keep |= deferralsOf
 		default:
@@ -647,7 +709,7 @@ func (s *storage) endDeferral(by uint64) error {
 		}
 	}
 	switch {
-	case s.others.CompareAndSwap(abandoned, abandoned-1):
+	case s.others.Load() == abandoned && s.others.CompareAndSwap(abandoned, abandoned-1):
 		return s.free()
 	case old&looseBit != 0:
 		s.loosen()
@@ -658,7 +720,7 @@ func (s *storage) endDeferral(by uint64) error {
 // run runs one call.
 func (d *deferral) run(c *deferred) {
 	f := d.s.enter(d.s.lent.exec(c.x), c.row)
-	f.attrs, f.ins = c.attrs, int(c.ins)
+	f.attrs, f.ins = *c.attrs, int(c.ins)
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	for i := 0; i < f.ins; i++ {
 		if c.in[i].st != nil {

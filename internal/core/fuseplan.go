@@ -68,7 +68,7 @@ var somewhere = &storage{ptr: 1 << 30}
 // describeTo runs the row of c for p, on operands without memory.
 func (d *deferral) describeTo(p *pointCall, c *deferred) {
 	f := d.s.enter(c.x, c.row)
-	f.attrs, f.ins, f.again, f.described = c.attrs, int(c.ins), true, p
+	f.attrs, f.ins, f.again, f.described = *c.attrs, int(c.ins), true, p
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	handle := func(i int, e *element) *Tensor {
 		t := d.handle(e, &d.bare[i])

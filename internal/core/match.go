@@ -34,9 +34,6 @@ func (s *Slots) Reset() {
 	}
 }
 
-// Len returns how many storages have slots.
-func (s *Slots) Len() int { return int(s.n) }
-
 // of returns the slot of the storage with that number.
 func (s *Slots) of(id uint64) uint64 {
 	slot, _ := s.at(id, 0)

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"math"
 	"slices"
 
 	"tenon.dev/fault"
@@ -23,10 +24,9 @@ type Runner interface {
 
 // Segment is the calls of a session that were put off, about to run. It is valid until RunSegment returns.
 type Segment struct {
-	d     *deferral
-	slots Slots
+	d *deferral
 	// inputs are the storages from outside and made those that the calls make, each in the order of first use. index has an entry for every
-	// slot: i for input i, ^i for made i.
+	// slot: i for input i, ^i for made i, unused if no call uses it.
 	inputs []Input
 	made   []*storage
 	index  []int
@@ -46,9 +46,6 @@ type Input struct {
 	Written bool
 }
 
-// Store names the input's memory.
-func (in *Input) Store() Store { return storeOf(in.st) }
-
 // Addr returns the address of the first byte that the calls use.
 func (in *Input) Addr() uint64 { return in.st.ptr + uint64(in.Lo) }
 
@@ -61,24 +58,33 @@ func (in *Input) Number() uint64 { return in.st.number() }
 // Ending reports whether nothing but the segment uses the input.
 func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 
+const unused = math.MinInt
+
 // scan finds what the calls use.
 func (g *Segment) scan() {
-	g.slots.Reset()
 	g.plans, g.d.fusing.stats = nil, FusionStats{}
 	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
+	for range g.d.touched {
+		g.index = append(g.index, unused)
+	}
 	for i := range g.d.calls {
 		c := &g.d.calls[i]
 		if c.drawn.to > c.drawn.at {
 			g.draw(c.drawn)
 		}
-		for j := range c.in[:c.ins] {
-			g.use(&c.in[j], false, false)
+		for j := range c.in {
+			g.use(&c.in[j], false)
 		}
 		for j := range c.many {
-			g.use(&c.many[j], slices.Contains(c.wrote, c.many[j].st), false)
+			g.use(&c.many[j], false)
 		}
-		for j := range c.out[:c.outs] {
-			g.use(&c.out[j], true, c.dsts>>j&1 == 0)
+		for j := range c.out {
+			g.use(&c.out[j], c.dsts>>j&1 == 0)
+		}
+		for _, st := range c.wrote {
+			if i := g.index[st.slot]; i >= 0 {
+				g.inputs[i].Written = true
+			}
 		}
 	}
 }
@@ -105,28 +111,29 @@ func (g *Segment) draw(t taken) {
 // Gapped reports whether others have drawn from a generator between the calls, so that no graph can have the same numbers.
 func (g *Segment) Gapped() bool { return g.gapped }
 
-func (g *Segment) use(e *element, write, makes bool) {
+func (g *Segment) use(e *element, makes bool) {
 	if e.st == nil {
 		return
 	}
-	n := g.slots.Len()
-	slot := int(g.slots.of(e.st.number()))
-	if slot > n {
+	i := g.index[e.slot]
+	if i == unused {
 		if makes {
-			g.index = append(g.index, ^len(g.made))
+			i = ^len(g.made)
 			g.made = append(g.made, e.st)
 		} else {
-			g.index = append(g.index, len(g.inputs))
+			i = len(g.inputs)
 			g.inputs = append(g.inputs, Input{st: e.st, Lo: e.offset * e.dt.Size(), Hi: e.offset * e.dt.Size()})
 		}
+		g.index[e.slot] = i
 	}
-	if i := g.index[slot-1]; i >= 0 {
-		in := &g.inputs[i]
-		from := e.offset * e.dt.Size()
-		in.Lo, in.Hi = min(in.Lo, from), max(in.Hi, from+e.form.extent*e.dt.Size())
-		in.Written = in.Written || write
+	if i >= 0 {
+		in, size := &g.inputs[i], e.dt.Size()
+		in.Lo, in.Hi = min(in.Lo, e.offset*size), max(in.Hi, (e.offset+e.form.extent)*size)
 	}
 }
+
+// indexOf returns where a storage that the calls use is among the segment's: i for input i, ^i for what the calls make.
+func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
 
 // Len returns how many calls the segment has.
 func (g *Segment) Len() int { return len(g.d.calls) }
@@ -160,6 +167,11 @@ func (g *Segment) UserOf(i int) int {
 
 // Inputs returns the storages from outside, in the order of their first use.
 func (g *Segment) Inputs() []Input { return g.inputs }
+
+// Reads reports whether the calls use the memory of s, which they do not make.
+func (g *Segment) Reads(s Store) bool {
+	return slices.ContainsFunc(g.inputs, func(in Input) bool { return in.st.number() == s.number })
+}
 
 // Made returns how many storages the calls make.
 func (g *Segment) Made() int { return len(g.made) }
@@ -308,7 +320,7 @@ type Recorded struct {
 	plan    *plan
 	kernels int
 	// values are the numbers of every call of which any will do, and notes what else it has; a group has those of its last call.
-	values []values
+	values []*values
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
@@ -317,8 +329,15 @@ type Recorded struct {
 	stale   bool
 }
 
-// values are a call's numbers.
+// values are a call's numbers; nil are none.
 type values struct{ scalar, hole [4]kernels.Scalar }
+
+func valuesOf(a *attrs) *values {
+	if a == &noAttrs {
+		return nil
+	}
+	return &values{a.scalar, a.hole}
+}
 
 // SameValues reports whether the calls have the numbers that r has.
 func (g *Segment) SameValues(r *Recorded) bool {
@@ -334,7 +353,10 @@ func (g *Segment) SameValues(r *Recorded) bool {
 }
 
 func (g *Segment) sameValues(r *Recorded, i int) bool {
-	c, v := &g.d.calls[i], &r.values[i]
+	c, v := &g.d.calls[i], r.values[i]
+	if v == nil || c.attrs == &noAttrs {
+		return (v == nil) == (c.attrs == &noAttrs)
+	}
 	for k := range c.scalar {
 		if numberOf(&c.scalar[k]) != numberOf(&v.scalar[k]) || numberOf(&c.hole[k]) != numberOf(&v.hole[k]) {
 			return false
@@ -382,7 +404,7 @@ func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Rec
 	d.prepare(g.plans)
 	r = &Recorded{plan: d.plan, copied: slices.Clone(copied), inputs: make([]uint64, len(g.inputs)), made: make([]uint64, len(g.made))}
 	for i := range d.calls {
-		r.values = append(r.values, values{d.calls[i].scalar, d.calls[i].hole})
+		r.values = append(r.values, valuesOf(d.calls[i].attrs))
 	}
 	rec := &recording{g: g, pool: pool, copies: make([]*alloc.Block, len(g.inputs))}
 	made := r
@@ -503,13 +525,10 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	}
 }
 
-// indexOf returns where the storage is among the segment's: i for input i, ^i for what the calls make.
-func (g *Segment) indexOf(st *storage) int { return g.index[g.slots.of(st.number())-1] }
-
 // usedBy frees what call i used last.
 func (c *recording) usedBy(i int) {
 	k := &c.g.d.calls[i]
-	for _, es := range [][]element{k.in[:k.ins], k.many, k.out[:k.outs]} {
+	for _, es := range [][]element{k.in, k.many, k.out} {
 		for j := range es {
 			c.used(&es[j])
 		}
@@ -609,7 +628,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 		next++
 		return nil
 	})
-	stand := func(st *storage) *storage { return stands[g.slots.of(st.number())-1] }
+	stand := func(st *storage) *storage { return stands[st.slot] }
 	d.s.lent = &lending{run: on, of: g.Stream(), manual: true, fixed: true, stand: stand}
 	defer func() {
 		on.Divert(nil)
@@ -639,7 +658,7 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 		return false
 	}
 	for i := range d.calls {
-		r.values[i] = values{d.calls[i].scalar, d.calls[i].hole}
+		r.values[i] = valuesOf(d.calls[i].attrs)
 	}
 	r.stale = true // until Replay
 	return true
@@ -649,6 +668,9 @@ func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 func (g *Segment) stands(r *Recorded) []*storage {
 	all := make([]*storage, len(g.index))
 	for slot, i := range g.index {
+		if i == unused {
+			continue
+		}
 		var st *storage
 		addr := uint64(0)
 		if i >= 0 {
@@ -756,14 +778,6 @@ func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
 			x.check("Do", c.state.offset.st.beforeWrite(st))
 		}
 	})
-}
-
-// Waiting returns how many calls of the session are put off.
-func (f *frame) Waiting() int {
-	if d := f.x.s.putOff; d != nil {
-		return len(d.calls)
-	}
-	return 0
 }
 
 // OnHost reports whether the call runs on the processor's device.

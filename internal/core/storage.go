@@ -30,7 +30,9 @@ type storage struct {
 
 	// loosened says that cleanup is set, or about to be by a holder of a reference.
 	loosened atomic.Bool
-	cleanup  runtime.Cleanup
+	// slot is the storage's place among those that the calls of its deferral use, whose session alone may look at it.
+	slot    int32
+	cleanup runtime.Cleanup
 }
 
 // live counts storages that hold a block, for tests of the closing law.
