@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
-# usage, in the repository's root: bench/gpu.sh BINARIES.TGZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance optim nn bench torch digits (6 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
+# usage, in the repository's root: bench/gpu.sh BINARIES.TXZ RUN-FILE COMMIT [PART...]
+# The parts are libcuda rt core agree conformance compile sparse linalg optim nn bench torch digits (8 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
 # (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
@@ -9,11 +9,11 @@
 set -uo pipefail
 bin=$(mktemp -d)
 trap 'rm -rf "$bin"' EXIT
-tar -xzf "$1" -C "$bin"
+python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$1" "$bin" || exit 1 # some machines have no xz
 run=$2
 commit=$3
 parts=" ${*:4} "
-[ $# -gt 3 ] || parts=" libcuda rt core agree conformance optim nn bench torch digits "
+[ $# -gt 3 ] || parts=" libcuda rt core agree conformance compile sparse linalg optim nn bench torch digits "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
@@ -33,6 +33,9 @@ part core internal/core
 part agree internal/agree -sweep
 part conformance conformance -device cuda
 part stress conformance -device cuda -test.run '^TestStress$' -stress 5m
+part compile compile -device cuda
+part sparse sparse
+part linalg linalg
 part optim optim
 part nn nn
 part bench bench

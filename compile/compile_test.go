@@ -12,7 +12,7 @@ import (
 	"tenon.dev/internal/core"
 )
 
-func open(t *testing.T) *tenon.Exec { return openOn(t, tenon.Sim(0)) }
+func open(t *testing.T) *tenon.Exec { return openOn(t, machine()) }
 
 func openOn(t *testing.T, s tenon.Selector) *tenon.Exec {
 	x, err := tenon.Open(s)

@@ -19,15 +19,19 @@ import (
 	"tenon.dev/optim"
 )
 
-// openFailing returns a session of a simulated device whose calls can be failed.
+// openFailing returns a session of a device whose calls can be failed.
 func openFailing(t *testing.T) (*tenon.Exec, *faults.Device) {
 	t.Helper()
 	var d *faults.Device
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Memory: 256 << 20, Wrap: func(own driver.Device) driver.Device {
+	sel := rt.Selector{Kind: rt.Sim, Memory: 256 << 20, Wrap: func(own driver.Device) driver.Device {
 		d = faults.New(own)
 		d.SpareFaults()
 		return d
-	}})
+	}}
+	if onGPU() {
+		sel.Kind, sel.Memory = rt.CUDA, 0
+	}
+	dev, err := rt.Open(sel)
 	must(t, err)
 	host, err := rt.Host()
 	must(t, err)

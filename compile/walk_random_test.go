@@ -422,16 +422,22 @@ func (w *walk) close() {
 	w.kept = nil
 }
 
-// openRandom opens a simulated device whose streams run in an order drawn from the seed.
+// openRandom opens a simulated device whose streams run in an order drawn from the seed, or the GPU where the tests use one, of which no size is asked.
 func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) driver.Device) *tenon.Exec {
 	t.Helper()
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Memory: memory, Wrap: func(own driver.Device) driver.Device {
-		own.(*hostsim.Device).SetPolicy(hostsim.Random(seed))
+	sel := rt.Selector{Kind: rt.Sim, Memory: memory, Wrap: func(own driver.Device) driver.Device {
+		if d, ok := own.(*hostsim.Device); ok {
+			d.SetPolicy(hostsim.Random(seed))
+		}
 		if wrap != nil {
 			return wrap(own)
 		}
 		return own
-	}})
+	}}
+	if onGPU() && memory == 0 {
+		sel.Kind = rt.CUDA
+	}
+	dev, err := rt.Open(sel)
 	if err != nil {
 		t.Fatal(err)
 	}

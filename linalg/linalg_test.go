@@ -21,6 +21,15 @@ func numbers(r *rand.Rand, n int) []float64 {
 	return v
 }
 
+// devices selects the processor, the simulator and, where there is one, the GPU.
+func devices() []tenon.Selector {
+	all := []tenon.Selector{tenon.CPU(), tenon.Sim(0)}
+	if tenon.GPUs() > 0 {
+		all = append(all, tenon.CUDA(0))
+	}
+	return all
+}
+
 // byRolls is the cross product of operands of one shape in operations that core has.
 func byRolls(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	by := func(t *tenon.Tensor, n int) *tenon.Tensor { return x.Roll(t, []int{n}, []int{dim}) }
@@ -30,7 +39,7 @@ func byRolls(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 // TestCross compares with the products and differences of which a cross product is made: the same bits in every type, wherever the elements
 // lie.
 func TestCross(t *testing.T) {
-	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
+	for _, sel := range devices() {
 		x := testdevice.Open(t, sel)
 		r := rand.New(rand.NewPCG(1, 2))
 		for _, dt := range []tenon.DType{tenon.Float32, tenon.Float64, tenon.Float16, tenon.BFloat16, tenon.Int32, tenon.Uint8,
@@ -254,7 +263,7 @@ func TestComplexCross(t *testing.T) {
 
 // TestVecDot compares with the operations of which it is made, in every type, wherever the elements lie, with gradients.
 func TestVecDot(t *testing.T) {
-	for _, sel := range []tenon.Selector{tenon.CPU(), tenon.Sim(0)} {
+	for _, sel := range devices() {
 		x := testdevice.Open(t, sel)
 		r := rand.New(rand.NewPCG(7, 8))
 		for dt, near := range map[tenon.DType]float64{tenon.Float32: 1e-5, tenon.Float64: 1e-12, tenon.Float16: 2e-2, tenon.BFloat16: 0.2,

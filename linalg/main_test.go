@@ -1,0 +1,13 @@
+package linalg
+
+import (
+	"os"
+	"testing"
+
+	"tenon.dev/internal/benchrun"
+	"tenon.dev/internal/rt"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(benchrun.Main(m, "linalg", rt.Describe))
+}

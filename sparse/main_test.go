@@ -1,0 +1,13 @@
+package sparse
+
+import (
+	"os"
+	"testing"
+
+	"tenon.dev/internal/benchrun"
+	"tenon.dev/internal/rt"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(benchrun.Main(m, "sparse", rt.Describe))
+}
