@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every fuzz target of bench/fuzz.txt from compiled test binaries, on a machine without Go, and writes how often each was executed into a run file.
 # usage, in the repository's root:
-#   bench/fuzz.sh pack FUZZ.TGZ                                   where Go is: builds the binaries
-#   bench/fuzz.sh run FUZZ.TGZ RUN-FILE COMMIT [EXECUTIONS]       there: 100,000,000 executions in all, if it does not say otherwise
+#   bench/fuzz.sh pack FUZZ.TXZ                                   where Go is: builds the binaries
+#   bench/fuzz.sh run FUZZ.TXZ RUN-FILE COMMIT [EXECUTIONS]       there: 100,000,000 executions in all, if it does not say otherwise
 # The logs are left in RUN-FILE.fuzz, with the inputs that made a target fail. Then the status is 1.
 set -uo pipefail
 targets() { grep -v '^#' bench/fuzz.txt; }
@@ -19,7 +19,7 @@ if [[ ${1:-} == pack && $# == 2 ]]; then
 		CGO_ENABLED=0 go test -c -fuzz . -ldflags='-s -w' -o "$(binary "$pkg")" "./$pkg"
 	done
 	CGO_ENABLED=0 go test -c -ldflags='-s -w' -o "$bin/bench.test" ./bench
-	tar -czf "$2" -C "$bin" .
+	tar -C "$bin" -c . | xz -T0 --lzma2=preset=6,dict=256MiB >"$2" # the dictionary finds what the binaries share
 	du -sh "$2"
 	exit 0
 fi
@@ -27,7 +27,7 @@ if [[ ${1:-} != run || $# -lt 4 ]]; then
 	sed -n '2,6s/^# //p' "$0"
 	exit 2
 fi
-tar -xzf "$2" -C "$bin" || exit 1
+python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$2" "$bin" || exit 1 # some machines have no xz
 mkdir -p "$(dirname "$3")"
 run=$(cd "$(dirname "$3")" && pwd)/$(basename "$3")
 executions=${5:-100000000}

@@ -248,7 +248,7 @@ func TestFullDisk(t *testing.T) {
 // No file of images makes the reader fail otherwise than with one sentence that names the file.
 func FuzzImages(f *testing.F) {
 	row := strings.Repeat("0,", 64) + "1\n"
-	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n", strings.Repeat("16,", 64) + "x"} {
+	for _, text := range []string{"", strings.Repeat(row, 5), row + "1,2", "\x1f\x8b\x08", "\ufeff" + row, row + "\r\n", strings.Repeat("16,", 64) + "x", "66\r" + row[1:]} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

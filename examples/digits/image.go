@@ -101,7 +101,8 @@ func parseImage(line string) (image, error) {
 		if i == len(img.pixels) {
 			most, what = 9, "label"
 		}
-		v, err := strconv.Atoi(strings.TrimSpace(text))
+		text = strings.TrimSpace(text)
+		v, err := strconv.Atoi(text)
 		if err != nil && !errors.Is(err, strconv.ErrRange) {
 			return img, fmt.Errorf("value %d, %.20q, is no whole number", i+1, text)
 		}
