@@ -115,12 +115,12 @@ func refused(t *testing.T, y *tenon.Exec, a *tenon.Tensor) {
 		"Autocast":    func() error { y.Autocast(tenon.Float16); return nil },
 		"On":          func() error { y.On(y.Stream()); return nil },
 		"Fork":        func() error { _, err := y.Fork(); return err },
-		"Backward":    func() error { return y.Backward(a, nil, tenon.BackwardOpt{}) },
+		"Backward":    func() error { return y.Backward(a) },
 		"Item":        func() error { _, err := y.Item(a); return err },
 		"Read":        func() error { _, err := tenon.Read[float32](y, a); return err },
 		"From":        func() error { tenon.From(y, []float32{1}); return nil },
 		"Synchronize": func() error { return y.Synchronize() },
-		"Capture":     func() error { _, err := y.Capture(func(*tenon.Exec) {}, tenon.CaptureOpt{}); return err },
+		"Capture":     func() error { _, err := y.Capture(func(*tenon.Exec) {}); return err },
 		"Apply":       func() error { y.Apply(double{}, a); return nil },
 		"Step":        func() error { return o.Step(y) },
 	}
@@ -226,8 +226,8 @@ func TestCallbacksUseTheExec(t *testing.T) {
 				use(x)
 				return []*tenon.Tensor{x.Exp(ins[0])}
 			}, y)[0]
-			y = x.WithinMany(func(x *tenon.Exec) []*tenon.Tensor { use(x); return []*tenon.Tensor{x.Sum(y, nil, tenon.SumOpt{})} })[0]
-			if err := x.Backward(y, nil, tenon.BackwardOpt{}); err != nil {
+			y = x.WithinMany(func(x *tenon.Exec) []*tenon.Tensor { use(x); return []*tenon.Tensor{x.Sum(y, nil)} })[0]
+			if err := x.Backward(y); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -291,7 +291,7 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 		return err
 	},
 	"item": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {
-		_, err := x.Item(x.Sum(a, nil, tenon.SumOpt{}))
+		_, err := x.Item(x.Sum(a, nil))
 		return err
 	},
 	"within": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {
@@ -313,7 +313,7 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 	},
 	"backward": func(x *tenon.Exec, _, w *tenon.Tensor, _ *rand.Rand) (err error) {
 		x.Scope(func(x *tenon.Exec) {
-			err = x.Backward(x.Sum(x.Mul(w, w), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			err = x.Backward(x.Sum(x.Mul(w, w), nil))
 		})
 		return err
 	},
@@ -323,7 +323,7 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 			func(_ *tenon.Exec, v any) *tenon.Tensor { return v.(*tenon.Tensor) },
 			func(x *tenon.Exec) {
 				x.Scope(func(x *tenon.Exec) {
-					_, err = x.Grad([]*tenon.Tensor{x.Sum(x.Square(w), nil, tenon.SumOpt{})}, []*tenon.Tensor{w}, nil, tenon.BackwardOpt{})
+					_, err = x.Grad([]*tenon.Tensor{x.Sum(x.Square(w), nil)}, []*tenon.Tensor{w})
 				})
 			})
 		return err
@@ -331,7 +331,7 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 	"function": func(x *tenon.Exec, _, w *tenon.Tensor, _ *rand.Rand) (err error) {
 		x.Scope(func(x *tenon.Exec) {
 			y := x.Apply(function(func(x *tenon.Exec) { x.NoGrad().Neg(w) }), w)[0]
-			_, err = x.Grad([]*tenon.Tensor{x.Sum(y, nil, tenon.SumOpt{})}, []*tenon.Tensor{w}, nil, tenon.BackwardOpt{})
+			_, err = x.Grad([]*tenon.Tensor{x.Sum(y, nil)}, []*tenon.Tensor{w})
 		})
 		return err
 	},
@@ -340,12 +340,12 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 			y := x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 				return []*tenon.Tensor{x.Exp(x.Square(ins[0]))}
 			}, w)[0]
-			_, err = x.Grad([]*tenon.Tensor{x.Sum(y, nil, tenon.SumOpt{})}, []*tenon.Tensor{w}, nil, tenon.BackwardOpt{})
+			_, err = x.Grad([]*tenon.Tensor{x.Sum(y, nil)}, []*tenon.Tensor{w})
 		})
 		return err
 	},
 	"capture": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {
-		g, err := x.Capture(func(x *tenon.Exec) { x.Add(x.Neg(a), a) }, tenon.CaptureOpt{})
+		g, err := x.Capture(func(x *tenon.Exec) { x.Add(x.Neg(a), a) })
 		if err != nil {
 			return err
 		}

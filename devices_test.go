@@ -61,9 +61,9 @@ func TestTwoDevices(t *testing.T) {
 	for step := range 20 {
 		y.Scope(func(y *tenon.Exec) {
 			x := y.On(x.Stream())
-			out := y.MM(y.To(x.MM(in, w), tenon.ToOpt{}), v)
-			loss := y.Sum(y.Square(out), nil, tenon.SumOpt{})
-			must(t, y.Backward(loss, nil, tenon.BackwardOpt{}))
+			out := y.MM(y.To(x.MM(in, w)), v)
+			loss := y.Sum(y.Square(out), nil)
+			must(t, y.Backward(loss))
 			x.NoGrad().AddInto(w, w, x.NoGrad().MulS(w.Grad(), -0.005))
 			y.NoGrad().AddInto(v, v, y.NoGrad().MulS(v.Grad(), -0.005))
 			w.SetGrad(nil)
@@ -107,7 +107,7 @@ func TestTwoDevicesEvents(t *testing.T) {
 	if done, err := x.Stream().Query(); !done || err != nil {
 		t.Errorf("the other device waited for the stream, which is done: %v, %v", done, err)
 	}
-	wantItem(t, y, y.Select(y.To(a, tenon.ToOpt{}), 0, 0), 2)
+	wantItem(t, y, y.Select(y.To(a), 0, 0), 2)
 }
 
 // TestTwoDevicesGoroutines has a goroutine with a session on each device pass tensors around.
@@ -118,7 +118,7 @@ func TestTwoDevicesGoroutines(t *testing.T) {
 	all.Go(func() {
 		defer close(back)
 		for a := range there {
-			back <- tenon.Within(y, func(y *tenon.Exec) *tenon.Tensor { return y.AddS(y.To(a, tenon.ToOpt{}), 1) })
+			back <- tenon.Within(y, func(y *tenon.Exec) *tenon.Tensor { return y.AddS(y.To(a), 1) })
 			a.Close()
 		}
 	})
@@ -126,7 +126,7 @@ func TestTwoDevicesGoroutines(t *testing.T) {
 	for range 100 {
 		there <- a
 		b := <-back
-		a = tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.To(b, tenon.ToOpt{}), 1) })
+		a = tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.To(b), 1) })
 		b.Close()
 	}
 	close(there)

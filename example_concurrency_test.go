@@ -31,7 +31,7 @@ func ExampleExec_Fork() {
 			var read error
 			err = tenon.Try(func() { // an operation that fails panics, and in a goroutine that ends the program
 				y.Scope(func(y *tenon.Exec) {
-					sums[i], read = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil, tenon.SumOpt{}))
+					sums[i], read = y.Item(y.Sum(y.MulS(weights, float64(i+1)), nil))
 				})
 			})
 			errs[i] = errors.Join(err, read, y.Close())
@@ -146,7 +146,7 @@ func ExampleExec_Replay_goroutines() {
 	defer x.Close()
 
 	count := x.Zeros(nil, tenon.Float32)
-	graph, err := x.Capture(func(x *tenon.Exec) { x.AddSInto(count, count, 1) }, tenon.CaptureOpt{})
+	graph, err := x.Capture(func(x *tenon.Exec) { x.AddSInto(count, count, 1) })
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -30,9 +30,9 @@ func ExampleSelector_At() {
 	x.Scope(func(x *tenon.Exec) {
 		y := x.On(second.Stream()) // the same session on the other device
 		w := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
-		half := y.To(x.Square(w), tenon.ToOpt{}) // queued: nobody waits
-		loss := y.Sum(y.MulS(half, 2), nil, tenon.SumOpt{})
-		if err := y.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		half := y.To(x.Square(w)) // queued: nobody waits
+		loss := y.Sum(y.MulS(half, 2), nil)
+		if err := y.Backward(loss); err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println(w.Grad().Device().Ordinal(), loss.Device().Ordinal())

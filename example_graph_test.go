@@ -18,7 +18,7 @@ func ExampleExec_Capture() {
 
 	in := x.Zeros([]int{3}, tenon.Float32)
 	var out *tenon.Tensor
-	graph, err := x.Capture(func(x *tenon.Exec) { out = x.AddS(x.MulS(in, 2), 1) }, tenon.CaptureOpt{})
+	graph, err := x.Capture(func(x *tenon.Exec) { out = x.AddS(x.MulS(in, 2), 1) })
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func ExampleFunction() {
 
 	a := tenon.From(x, []float32{-3, -0.5, 0.5, 3}).SetRequiresGrad(true)
 	out := x.Apply(sign{}, a)[0]
-	if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(x.Sum(out, nil)); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(tenon.Read[float32](x, out))
@@ -117,7 +117,7 @@ func ExampleExec_Scope() {
 	var kept *tenon.Tensor
 	x.Scope(func(x *tenon.Exec) {
 		a := x.Ones([]int{1000}, tenon.Float32)
-		kept = x.Keep(x.Sum(x.MulS(a, 2), nil, tenon.SumOpt{}))
+		kept = x.Keep(x.Sum(x.MulS(a, 2), nil))
 	})
 	v, err := x.Item(kept)
 	fmt.Println(v, err, x.Device().MemoryAllocated(), "bytes")

@@ -18,7 +18,7 @@ func ExampleExec_CopyAsyncInto() {
 
 	box := x.PinMemory(host.Zeros([]int{3}, tenon.Float32))
 	x.CopyAsyncInto(box, x.Full([]int{3}, 7, tenon.Float32)) // returns at once
-	sum, err := host.Item(host.Sum(box, nil, tenon.SumOpt{}))
+	sum, err := host.Item(host.Sum(box, nil))
 	fmt.Println(box.IsPinned(), sum, err)
 	// Output: true 21 <nil>
 }

@@ -20,9 +20,9 @@ func Example() {
 
 	w := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
 	loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { // temporaries are closed, the result moves out
-		return x.Sum(x.Mul(w, w), nil, tenon.SumOpt{})
+		return x.Sum(x.Mul(w, w), nil)
 	})
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(loss); err != nil {
 		log.Fatal(err)
 	}
 	grad, err := tenon.Read[float32](x, w.Grad()) // [2 4 6]

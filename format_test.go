@@ -61,7 +61,7 @@ func TestFormat(t *testing.T) {
 		}
 	}
 	var failed error
-	_, err = x.Capture(func(x *tenon.Exec) { _, failed = x.Format(x.Ones([]int{3}, tenon.Float32)) }, tenon.CaptureOpt{})
+	_, err = x.Capture(func(x *tenon.Exec) { _, failed = x.Format(x.Ones([]int{3}, tenon.Float32)) })
 	if err == nil || failed == nil || !strings.Contains(failed.Error(), "cannot be captured") {
 		t.Errorf("in a capture: %v, %v", err, failed)
 	}

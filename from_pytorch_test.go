@@ -101,13 +101,13 @@ func TestFromPyTorchExec(t *testing.T) {
 	}
 	{
 		a := tenon.From(x, []float32{1, 3, 2, 6, 5, 4}, 2, 3)
-		wantItem(t, x, x.Sum(x.ArgMax(a, []int{1}, false), nil, tenon.SumOpt{}), 1)
+		wantItem(t, x, x.Sum(x.ArgMax(a, []int{1}, false), nil), 1)
 		logits, target := a, tenon.From(x, []int64{1, 0})
-		loss := x.CrossEntropy(logits, target, nil, tenon.CrossEntropyOpt{LabelSmoothing: 0.1})
+		loss := x.CrossEntropy(logits, target, tenon.CrossEntropyOpt{LabelSmoothing: 0.1})
 		if loss.Dim() != 0 {
 			t.Error("the loss is", loss)
 		}
-		step := compile.New(compile.Opt{})
+		step := compile.New()
 		err := step.Do(x, func(x *tenon.Exec) error {
 			x.Neg(a)
 			return nil
@@ -143,8 +143,8 @@ func TestFromPyTorchExec(t *testing.T) {
 	{
 		a, b := m, x.MulS(m, 2)
 		wantItem(t, x, x.TensorDot(a, b, []int{-2, -1}, []int{0, 1}), 8)
-		wantItem(t, x, x.Sum(linalg.MultiDot(x, []*tenon.Tensor{a, b, a}), nil, tenon.SumOpt{}), 32)
-		wantItem(t, x, linalg.NuclearNorm(x, a, nil, tenon.SumOpt{}), 2)
+		wantItem(t, x, x.Sum(linalg.MultiDot(x, []*tenon.Tensor{a, b, a}), nil), 32)
+		wantItem(t, x, linalg.NuclearNorm(x, a, nil), 2)
 		{
 			a, b := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []float32{4, 5, 6})
 			wantItem(t, x, x.Select(linalg.Cross(x, a, b, -1), 0, 1), 6)
@@ -152,17 +152,17 @@ func TestFromPyTorchExec(t *testing.T) {
 		}
 		{
 			m := x.GtS(a, 0)
-			wantItem(t, x, x.Sum(x.Nonzero(a), nil, tenon.SumOpt{}), 4)
-			wantItem(t, x, x.Sum(x.MaskedSelect(a, m), nil, tenon.SumOpt{}), 4)
+			wantItem(t, x, x.Sum(x.Nonzero(a), nil), 4)
+			wantItem(t, x, x.Sum(x.MaskedSelect(a, m), nil), 4)
 			wantItem(t, x, x.Unique(a), 1)
 			values, inverse, counts := x.UniqueWithInverse(a)
 			wantItem(t, x, values, 1)
-			wantItem(t, x, x.Sum(inverse, nil, tenon.SumOpt{}), 0)
+			wantItem(t, x, x.Sum(inverse, nil), 0)
 			wantItem(t, x, counts, 4)
 			n := tenon.From(x, []int64{1, 0, 2, 4})
-			wantItem(t, x, x.Sum(x.RepeatInterleave(a, n, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 7)
-			wantItem(t, x, x.Sum(x.RepeatInterleaveS(a, 2, tenon.RepeatInterleaveOpt{}), nil, tenon.SumOpt{}), 8)
-			wantItem(t, x, x.Sum(x.MaskedScatter(a, m, b), nil, tenon.SumOpt{}), 8)
+			wantItem(t, x, x.Sum(x.RepeatInterleave(a, n), nil), 7)
+			wantItem(t, x, x.Sum(x.RepeatInterleaveS(a, 2), nil), 8)
+			wantItem(t, x, x.Sum(x.MaskedScatter(a, m, b), nil), 8)
 		}
 		{
 			i, v := tenon.From(x, []int64{8, 8, 3, 3}, 2, 2), tenon.From(x, []float32{4, 5})
@@ -173,9 +173,9 @@ func TestFromPyTorchExec(t *testing.T) {
 				t.Error(s.NNZ())
 			}
 			wantItem(t, x, s.Values(), 9)
-			wantItem(t, x, x.Sum(s.Indices(), nil, tenon.SumOpt{}), 11)
+			wantItem(t, x, x.Sum(s.Indices(), nil), 11)
 		}
-		wantItem(t, x, x.Sum(x.Einsum("ij,jk->ik", a, b), nil, tenon.SumOpt{}), 16)
+		wantItem(t, x, x.Sum(x.Einsum("ij,jk->ik", a, b), nil), 16)
 		same, err := x.Equal(a, b)
 		if same || err != nil {
 			t.Error(same, err)
@@ -190,8 +190,8 @@ func TestFromPyTorchExec(t *testing.T) {
 	if v, err := tenon.Read[float32](x, a); len(v) != 1 || v[0] != 5 || err != nil {
 		t.Error(v, err)
 	}
-	wantItem(t, x, x.Sum(tenon.From(x, []int64{1, 2, 3, 4}, 2, 2), nil, tenon.SumOpt{}), 10)
-	wantItem(t, x, x.Sum(x.Zeros([]int{2, 3}, tenon.Float32), nil, tenon.SumOpt{}), 0)
+	wantItem(t, x, x.Sum(tenon.From(x, []int64{1, 2, 3, 4}, 2, 2), nil), 10)
+	wantItem(t, x, x.Sum(x.Zeros([]int{2, 3}, tenon.Float32), nil), 0)
 	text, err := x.Format(a)
 	if text != "5 float32[] on Simulated GPU" || err != nil {
 		t.Error(text, err)
@@ -264,7 +264,7 @@ func TestFromPyTorchHostMemory(t *testing.T) {
 	{
 		b := x.Ones([]int{3}, tenon.Float32)
 		x.CopyAsyncInto(a, b)
-		wantItem(t, x, x.Sum(x.To(a, tenon.ToOpt{NonBlocking: true}), nil, tenon.SumOpt{}), 3)
+		wantItem(t, x, x.Sum(x.To(a, tenon.ToOpt{NonBlocking: true}), nil), 3)
 		s, err := x.Device().Stream()
 		must(t, err)
 		a := b
@@ -314,17 +314,17 @@ func TestFromPyTorchAutograd(t *testing.T) {
 	a := x.Full(nil, 3, tenon.Float32)
 	a.SetRequiresGrad(true)
 	loss := x.Mul(a, a)
-	err := x.Backward(loss, nil, tenon.BackwardOpt{})
+	err := x.Backward(loss)
 	must(t, err)
 	wantItem(t, x, a.Grad(), 6)
 
 	ys, xs := []*tenon.Tensor{x.Mul(a, x.Mul(a, a))}, []*tenon.Tensor{a}
-	gs, err := x.Grad(ys, xs, nil, tenon.BackwardOpt{CreateGraph: true})
+	gs, err := x.Grad(ys, xs, tenon.GradOpt{CreateGraph: true})
 	must(t, err)
 	ys = gs
-	must(t, x.Backward(ys[0], nil, tenon.BackwardOpt{RetainGraph: true}))
+	must(t, x.Backward(ys[0], tenon.BackwardOpt{RetainGraph: true}))
 	{
-		gs, err := x.Grad(ys, xs, nil, tenon.BackwardOpt{})
+		gs, err := x.Grad(ys, xs)
 		must(t, err)
 		wantItem(t, x, gs[0], 18)
 	}
@@ -349,7 +349,7 @@ func TestFromPyTorchAutograd(t *testing.T) {
 		return nil
 	})
 	a.SetGrad(nil)
-	must(t, x.Backward(loss, nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(loss))
 	wantItem(t, x, a.Grad(), 2)
 	if called != 2 || loss.Grad() == nil {
 		t.Error("the hooks were called", called, "times")
@@ -360,11 +360,11 @@ func TestFromPyTorchAutograd(t *testing.T) {
 		}
 		a, b := x.Full(nil, 2, tenon.Float32).SetRequiresGrad(true), x.Full(nil, 3, tenon.Float32)
 		y := x.Checkpoint(f, a, b)[0]
-		must(t, x.Backward(y, nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(y))
 		wantItem(t, x, a.Grad(), 3)
 		m := nn.ReLU{}
 		net := nn.Sequential{m, m}
-		wantItem(t, x, x.Sum(x.Add(nn.Checkpoint(x, m, a), nn.CheckpointSequential(x, net, 2, a)), nil, tenon.SumOpt{}), 4)
+		wantItem(t, x, x.Sum(x.Add(nn.Checkpoint(x, m, a), nn.CheckpointSequential(x, net, 2, a)), nil), 4)
 	}
 	pack := func(x *tenon.Exec, t *tenon.Tensor) any { called++; return x.Clone(t) }
 	unpack := func(x *tenon.Exec, v any) *tenon.Tensor { return v.(*tenon.Tensor) }
@@ -389,15 +389,15 @@ func TestFromPyTorchInPlace(t *testing.T) {
 	}
 	mask := x.GtS(y, 7)
 	x.MaskedFillSInto(y, y, mask, 0)
-	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 4+5+6+6+4+5)
-	must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	wantItem(t, x, x.Sum(y, nil), 4+5+6+6+4+5)
+	must(t, x.Backward(x.Sum(y, nil)))
 	wantItem(t, x, w.Grad(), 2+1+5+5+2+1)
-	wantItem(t, x, x.Sum(a.Grad(), nil, tenon.SumOpt{}), 3+3)
+	wantItem(t, x, x.Sum(a.Grad(), nil), 3+3)
 }
 
 func TestFromPyTorchModules(t *testing.T) {
 	x := openSim(t)
-	m := nn.NewLinear(x, 64, 10, nn.LinearOpt{})
+	m := nn.NewLinear(x, 64, 10)
 	defer nn.Close(m)
 	in := x.Ones([]int{5, 64}, tenon.Float32)
 	if shape := m.Forward(x, in).Shape(); !slices.Equal(shape, []int{5, 10}) {
@@ -407,10 +407,10 @@ func TestFromPyTorchModules(t *testing.T) {
 	for name, v := range nn.StateDict(m) {
 		d[name] = v
 	}
-	must(t, nn.Load(x, m, d, nn.LoadOpt{}))
+	must(t, nn.Load(x, m, d))
 	f := filepath.Join(t.TempDir(), "m.safetensors")
 	must(t, nn.SaveFile(x, m, f))
-	must(t, nn.LoadFile(x, m, f, nn.LoadOpt{}))
+	must(t, nn.LoadFile(x, m, f))
 	nn.Train(m)
 	nn.Eval(m)
 	for _, p := range nn.Params(m) {
@@ -420,8 +420,8 @@ func TestFromPyTorchModules(t *testing.T) {
 	must(t, err)
 	defer opt.Close()
 	opt.ZeroGrad()
-	must(t, x.Backward(x.Sum(m.Forward(x, in), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
-	norm := nn.ClipGradNorm(x, nn.Params(m), 1, nn.ClipOpt{})
+	must(t, x.Backward(x.Sum(m.Forward(x, in), nil)))
+	norm := nn.ClipGradNorm(x, nn.Params(m), 1)
 	wantItem(t, x, x.GtS(norm, 1), 1)
 	{
 		err := opt.Step(x)
@@ -433,7 +433,7 @@ func TestFromPyTorchModules(t *testing.T) {
 	}
 	sched, err := optim.NewSchedule(opt, optim.StepLR(30, 0.5))
 	must(t, err)
-	plateau, err := optim.NewReduceLROnPlateau(opt, 3, optim.PlateauOpt{})
+	plateau, err := optim.NewReduceLROnPlateau(opt, 3)
 	must(t, err)
 	for range 30 {
 		err := sched.Step()
@@ -453,12 +453,12 @@ func TestFromPyTorchModules(t *testing.T) {
 		t.Error(opt.LR(0))
 	}
 	{
-		scaler, err := optim.NewGradScaler(optim.GradScalerOpt{})
+		scaler, err := optim.NewGradScaler()
 		must(t, err)
 		defer scaler.Close()
 		opt.ZeroGrad()
-		loss := x.Sum(m.Forward(x, in), nil, tenon.SumOpt{})
-		must(t, x.Backward(scaler.Scale(x, loss), nil, tenon.BackwardOpt{}))
+		loss := x.Sum(m.Forward(x, in), nil)
+		must(t, x.Backward(scaler.Scale(x, loss)))
 		must(t, scaler.Unscale(x, opt))
 		must(t, scaler.Step(x, opt))
 		must(t, scaler.Update(x))
@@ -481,7 +481,7 @@ func TestFromPyTorchModules(t *testing.T) {
 			}
 			state, err := file.StateDict(x, "model")
 			must(t, err)
-			must(t, nn.Load(x, m, state, nn.LoadOpt{}))
+			must(t, nn.Load(x, m, state))
 		}
 		{
 			f := filepath.Join(t.TempDir(), "checkpoint.pt")
@@ -536,14 +536,14 @@ func TestFromPyTorchDevices(t *testing.T) {
 	}
 	x := openSim(t)
 	a := x.Host().Ones([]int{3}, tenon.Float32)
-	a = x.To(a, tenon.ToOpt{})
-	wantItem(t, x.Host(), x.Host().Sum(x.Host().To(a, tenon.ToOpt{}), nil, tenon.SumOpt{}), 3)
+	a = x.To(a)
+	wantItem(t, x.Host(), x.Host().Sum(x.Host().To(a), nil), 3)
 	must(t, x.Device().Synchronize())
 	var y *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { y = x.MulS(a, 2) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { y = x.MulS(a, 2) })
 	must(t, err)
 	must(t, x.Replay(g))
-	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 6)
+	wantItem(t, x, x.Sum(y, nil), 6)
 	must(t, g.Close())
 	x.Device().Generator().SetSeed(5)
 	r := x.Rand([]int{2}, tenon.Float32)
@@ -587,13 +587,13 @@ func TestFromPyTorchGraphs(t *testing.T) {
 	}
 	must(t, x.Replay(g))
 	must(t, g.Close())
-	wantItem(t, x, x.Sum(kept, nil, tenon.SumOpt{}), 6)
+	wantItem(t, x, x.Sum(kept, nil), 6)
 	y := kept
 	x.AddSInto(y, y, 1)
 	x.MulSInto(y, y, 2)
-	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 18)
+	wantItem(t, x, x.Sum(y, nil), 18)
 	x.FillInto(y, 0)
-	wantItem(t, x, x.Sum(y, nil, tenon.SumOpt{}), 0)
+	wantItem(t, x, x.Sum(y, nil), 0)
 
 	gen := x.Generator()
 	{
@@ -602,19 +602,19 @@ func TestFromPyTorchGraphs(t *testing.T) {
 		wantItem(t, x, x.Max(x.Abs(x.Sub(b, c))), 0)
 	}
 
-	m := nn.NewLinear(x, 3, 2, nn.LinearOpt{})
+	m := nn.NewLinear(x, 3, 2)
 	defer nn.Close(m)
 	sample := x.Ones([]int{4, 3}, tenon.Float32)
-	graphed, err := nn.Graph(x, m, sample, nn.GraphOpt{})
+	graphed, err := nn.Graph(x, m, sample)
 	must(t, err)
 	wantItem(t, x, x.Max(x.Abs(x.Sub(graphed.Forward(x, sample), m.Forward(x, sample)))), 0)
 	must(t, graphed.Close())
 	callables := []nn.Callable{{Samples: []*tenon.Tensor{a}, Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
 		return []*tenon.Tensor{x.AddS(in[0], 1)}
 	}}}
-	functions, err := nn.GraphCallables(x, callables, nn.GraphOpt{})
+	functions, err := nn.GraphCallables(x, callables)
 	must(t, err)
-	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil, tenon.SumOpt{}), 6)
+	wantItem(t, x, x.Sum(functions[0].Call(x, a)[0], nil), 6)
 	must(t, functions[0].Close())
 }
 
@@ -642,9 +642,9 @@ func TestFromPyTorchNumbers(t *testing.T) {
 		t.Error("the seed is another")
 	}
 	p := tenon.From(x, []float32{0, 1, 0}, 3)
-	wantItem(t, x, x.Sum(x.Multinomial(p, 100, tenon.MultinomialOpt{Replacement: true}), nil, tenon.SumOpt{}), 100)
+	wantItem(t, x, x.Sum(x.Multinomial(p, 100, tenon.MultinomialOpt{Replacement: true}), nil), 100)
 	a, w := tenon.From(x, []int64{1, 3, 3}, 3), tenon.From(x, []float32{1, 2, 3}, 3)
-	wantItem(t, x, x.Select(x.BinCount(a, w, tenon.BinCountOpt{MinLength: 10}), 0, 3), 5)
+	wantItem(t, x, x.Select(x.BinCount(a, tenon.BinCountOpt{Weight: w, MinLength: 10}), 0, 3), 5)
 	y := x.TF32(true)
 	if !y.TF32Enabled() || x.TF32(false).TF32Enabled() {
 		t.Error("the switch of tf32 has no effect")

@@ -17,8 +17,8 @@ func TestHooks(t *testing.T) {
 		x.SavedTensorHooks(
 			func(x *tenon.Exec, t *tenon.Tensor) any { return x.MulS(t, 2) },
 			func(x *tenon.Exec, v any) *tenon.Tensor { return x.MulS(v.(*tenon.Tensor), 0.5) },
-			func(x *tenon.Exec) { loss = x.Sum(x.Mul(a, a), nil, tenon.SumOpt{}) })
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			func(x *tenon.Exec) { loss = x.Sum(x.Mul(a, a), nil) })
+		if err := x.Backward(loss); err != nil {
 			t.Fatal(err)
 		}
 		got, err := tenon.Read[float32](x, a.Grad())

@@ -137,7 +137,7 @@ func newWalk(t testing.TB, x, other *tenon.Exec) *walk {
 	graph := func(name string, close bool) value {
 		return value{name: name, make: func(x *tenon.Exec) any {
 			a := x.Ones([]int{2}, tenon.Float32)
-			g, err := x.Capture(func(x *tenon.Exec) { x.AddS(a, 1) }, tenon.CaptureOpt{})
+			g, err := x.Capture(func(x *tenon.Exec) { x.AddS(a, 1) })
 			if err == nil && close {
 				err = g.Close()
 			}
@@ -611,7 +611,7 @@ func TestMisuseInCapture(t *testing.T) {
 					g, err := x.Capture(func(y *tenon.Exec) {
 						w.x = y
 						w.call(name, f, w.sound(f.Type(), p), "")
-					}, tenon.CaptureOpt{})
+					})
 					if err != nil {
 						return returned{err}
 					}

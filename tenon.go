@@ -14,6 +14,7 @@
 package tenon
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -41,6 +42,9 @@ type Exec core.Exec
 // A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to the
 // garbage collector, which is the slower net.
 type Tensor core.Tensor
+
+// Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
+const Zero = core.Zero
 
 // Error is the error of every failed operation. Its fields are Kind, such as [OutOfMemory]; Op, the operation; Operands, their types and shapes; Msg;
 // File and Line of the call; and Cause. Find it with errors.As.
@@ -161,6 +165,23 @@ func Open(s Selector) (*Exec, error) {
 // Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
 func Try(f func()) error { return core.Try(f) }
 
+// Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the one with which an operation in it stopped. What f made is closed either way.
+func (x *Exec) Do(f func(x *Exec) error) (err error) {
+	stopped := Try(func() {
+		if f == nil {
+			core.NoFunction("Do", "f")
+		}
+		x.Scope(func(x *Exec) { err = f(x) })
+	})
+	switch {
+	case stopped == nil:
+		return err
+	case err == nil:
+		return stopped
+	}
+	return errors.Join(err, stopped)
+}
+
 // From returns a tensor with a copy of data. With no shape it has one dimension.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	c := x.enter("From")
@@ -251,7 +272,11 @@ type CaptureOpt struct {
 // Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable. The Exec
 // that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on f's. Memory comes from the graph's own pool.
 // Random numbers are drawn anew by every Replay, from where the generator then is.
-func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (*Graph, error) {
+func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
+	opt, err := core.Only("Capture", opts)
+	if err != nil {
+		return nil, err
+	}
 	c, err := x.entered("Capture")
 	if err != nil {
 		return nil, err

@@ -64,9 +64,9 @@ func TestBackward(t *testing.T) {
 		w := tenon.From(x, []float32{1, 0, -1, 2, 1, 0}, 3, 2).SetRequiresGrad(true)
 		loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
 			y := x.MM(a, w)
-			return x.Sum(x.Mul(y, y), nil, tenon.SumOpt{})
+			return x.Sum(x.Mul(y, y), nil)
 		})
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(loss); err != nil {
 			t.Fatal(err)
 		}
 		v, err := x.Item(loss)

@@ -57,10 +57,11 @@ func (x *Exec) LogSigmoid(t *Tensor) *Tensor {
 }
 
 // LogSoftmax returns the logarithm of Softmax.
-func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
+func (x *Exec) LogSoftmax(t *Tensor, dim int, opt ...SoftmaxOpt) *Tensor {
 	cx := x.enter("LogSoftmax", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+	only := core.One("LogSoftmax", opt)
+	return (*Tensor)(cx.LogSoftmax((*core.Tensor)(t), dim, core.SoftmaxOpt(only)))
 }
 
 // PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
@@ -100,10 +101,11 @@ func (x *Exec) Sigmoid(t *Tensor) *Tensor {
 }
 
 // Softmax returns exp(t) over its sum along dimension dim.
-func (x *Exec) Softmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
+func (x *Exec) Softmax(t *Tensor, dim int, opt ...SoftmaxOpt) *Tensor {
 	cx := x.enter("Softmax", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(opt)))
+	only := core.One("Softmax", opt)
+	return (*Tensor)(cx.Softmax((*core.Tensor)(t), dim, core.SoftmaxOpt(only)))
 }
 
 // Softplus returns log(1+exp(beta·t))/beta, and t where beta·t > threshold (PyTorch's defaults are 1 and 20); for floating-point tensors.

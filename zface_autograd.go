@@ -6,26 +6,50 @@ import (
 	"tenon.dev/internal/core"
 )
 
-// BackwardOpt are the options of Backward and Grad.
+// BackwardOpt are the options of Backward.
 type BackwardOpt struct {
+	// Gradient, of the tensor's shape, weighs its elements; nil is 1, for a tensor of one element.
+	Gradient *Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
 	// CreateGraph records the gradients' own operations, for higher derivatives. It implies RetainGraph.
 	CreateGraph bool
-	// AllowUnused lets Grad return nil for an input that the outputs do not depend on.
+}
+
+func (o BackwardOpt) core() core.BackwardOpt {
+	return core.BackwardOpt{Gradient: (*core.Tensor)(o.Gradient), RetainGraph: o.RetainGraph, CreateGraph: o.CreateGraph}
+}
+
+// GradOpt are the options of Grad.
+type GradOpt struct {
+	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every output.
+	Gradients []*Tensor
+	// RetainGraph keeps the saved tensors, so that backward can run again.
+	RetainGraph bool
+	// CreateGraph records the gradients' own operations, for higher derivatives. It implies RetainGraph.
+	CreateGraph bool
+	// AllowUnused returns nil for an input that the outputs do not depend on.
 	AllowUnused bool
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
+func (o GradOpt) core() core.GradOpt {
+	return core.GradOpt{Gradients: coreList(o.Gradients), RetainGraph: o.RetainGraph, CreateGraph: o.CreateGraph, AllowUnused: o.AllowUnused}
+}
+
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. It returns an error that
 // names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
 // hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
-func (x *Exec) Backward(t *Tensor, grad *Tensor, opt BackwardOpt) error {
+func (x *Exec) Backward(t *Tensor, opt ...BackwardOpt) error {
+	only, err := core.Only("Backward", opt)
+	if err != nil {
+		return err
+	}
 	cx, err := x.entered("Backward", t)
 	if err != nil {
 		return err
 	}
 	defer core.Leave(cx)
-	return core.Located("Backward", cx.Backward((*core.Tensor)(t), (*core.Tensor)(grad), core.BackwardOpt(opt)))
+	return core.Located("Backward", cx.Backward((*core.Tensor)(t), only.core()))
 }
 
 // Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
@@ -46,15 +70,18 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	return faceList(cx.Checkpoint(func(x *core.Exec, ins []*core.Tensor) []*core.Tensor { return coreList(f((*Exec)(x), faceList(ins))) }, coreList(ins)...))
 }
 
-// Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
-// accumulate nothing.
-func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
+// Grad returns the gradients of outputs with respect to inputs; leaves accumulate nothing.
+func (x *Exec) Grad(outputs []*Tensor, inputs []*Tensor, opt ...GradOpt) (res []*Tensor, err error) {
+	only, err := core.Only("Grad", opt)
+	if err != nil {
+		return nil, err
+	}
 	cx, err := x.entered("Grad")
 	if err != nil {
 		return nil, err
 	}
 	defer core.Leave(cx)
-	r0, r1 := cx.Grad(coreList(outputs), coreList(inputs), coreList(grads), core.BackwardOpt(opt))
+	r0, r1 := cx.Grad(coreList(outputs), coreList(inputs), only.core())
 	return faceList(r0), core.Located("Grad", r1)
 }
 

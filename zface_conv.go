@@ -45,39 +45,44 @@ func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 }
 
 // AvgPool2d returns the mean of each window of the planes of t [N, C, H, W] or [C, H, W]. kernel is the window's height and width.
-func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt AvgPoolOpt) *Tensor {
+func (x *Exec) AvgPool2d(t *Tensor, kernel [2]int, opt ...AvgPoolOpt) *Tensor {
 	cx := x.enter("AvgPool2d", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(opt)))
+	only := core.One("AvgPool2d", opt)
+	return (*Tensor)(cx.AvgPool2d((*core.Tensor)(t), kernel, core.AvgPoolOpt(only)))
 }
 
 // Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options
 // the second elements count.
-func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
+func (x *Exec) Conv1d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor {
 	cx := x.enter("Conv1d", in, w)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(opt)))
+	only := core.One("Conv1d", opt)
+	return (*Tensor)(cx.Conv1d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv1d", 2, b), core.ConvOpt(only)))
 }
 
 // Conv2d returns the cross-correlation of in [N, C, H, W] (or [C, H, W]) with w [Out, C/Groups, KH, KW], plus b [Out] if it is not nil.
-func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ConvOpt) *Tensor {
+func (x *Exec) Conv2d(in *Tensor, w *Tensor, b *Tensor, opt ...ConvOpt) *Tensor {
 	cx := x.enter("Conv2d", in, w)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(opt)))
+	only := core.One("Conv2d", opt)
+	return (*Tensor)(cx.Conv2d((*core.Tensor)(in), (*core.Tensor)(w), orNil("Conv2d", 2, b), core.ConvOpt(only)))
 }
 
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
 // kernel is the window's height and width.
-func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
+func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt ...MaxPoolOpt) *Tensor {
 	cx := x.enter("MaxPool2d", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt)))
+	only := core.One("MaxPool2d", opt)
+	return (*Tensor)(cx.MaxPool2d((*core.Tensor)(t), kernel, core.MaxPoolOpt(only)))
 }
 
 // MaxPool2dWithIndices is MaxPool2d and the place of each greatest element in its plane, row*W + column, as int64.
-func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt MaxPoolOpt) (y *Tensor, indices *Tensor) {
+func (x *Exec) MaxPool2dWithIndices(t *Tensor, kernel [2]int, opt ...MaxPoolOpt) (y *Tensor, indices *Tensor) {
 	cx := x.enter("MaxPool2dWithIndices", t)
 	defer core.Leave(cx)
-	r0, r1 := cx.MaxPool2dWithIndices((*core.Tensor)(t), kernel, core.MaxPoolOpt(opt))
+	only := core.One("MaxPool2dWithIndices", opt)
+	r0, r1 := cx.MaxPool2dWithIndices((*core.Tensor)(t), kernel, core.MaxPoolOpt(only))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }

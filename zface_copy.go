@@ -81,10 +81,11 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 // To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
 // devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host
 // memory and are waited for. It cannot be captured.
-func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
+func (x *Exec) To(t *Tensor, opt ...ToOpt) *Tensor {
 	cx := x.enter("To", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.To((*core.Tensor)(t), core.ToOpt(opt)))
+	only := core.One("To", opt)
+	return (*Tensor)(cx.To((*core.Tensor)(t), core.ToOpt(only)))
 }
 
 // ToDType returns t if it has type dt, else a converted copy.

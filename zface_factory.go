@@ -39,10 +39,11 @@ func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 }
 
 // EmptyLike returns a tensor of t's shape with undefined elements, in t's memory order where that has no gaps.
-func (x *Exec) EmptyLike(t *Tensor, opt LikeOpt) *Tensor {
+func (x *Exec) EmptyLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("EmptyLike", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.EmptyLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	only := core.One("EmptyLike", opt)
+	return (*Tensor)(cx.EmptyLike((*core.Tensor)(t), core.LikeOpt(only)))
 }
 
 // Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
@@ -88,17 +89,19 @@ func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 }
 
 // FullLike returns a tensor of t's shape whose elements are v, in t's memory order where that has no gaps.
-func (x *Exec) FullLike(t *Tensor, v float64, opt LikeOpt) *Tensor {
+func (x *Exec) FullLike(t *Tensor, v float64, opt ...LikeOpt) *Tensor {
 	cx := x.enter("FullLike", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.FullLike((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	only := core.One("FullLike", opt)
+	return (*Tensor)(cx.FullLike((*core.Tensor)(t), v, core.LikeOpt(only)))
 }
 
 // FullLikeC is FullLike of a complex number.
-func (x *Exec) FullLikeC(t *Tensor, v complex128, opt LikeOpt) *Tensor {
+func (x *Exec) FullLikeC(t *Tensor, v complex128, opt ...LikeOpt) *Tensor {
 	cx := x.enter("FullLikeC", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.FullLikeC((*core.Tensor)(t), v, core.LikeOpt(opt)))
+	only := core.One("FullLikeC", opt)
+	return (*Tensor)(cx.FullLikeC((*core.Tensor)(t), v, core.LikeOpt(only)))
 }
 
 // Item returns the only element of t as a float64. It waits for the work that makes it.
@@ -134,10 +137,11 @@ func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor {
 }
 
 // OnesLike is FullLike of 1.
-func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor {
+func (x *Exec) OnesLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("OnesLike", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.OnesLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	only := core.One("OnesLike", opt)
+	return (*Tensor)(cx.OnesLike((*core.Tensor)(t), core.LikeOpt(only)))
 }
 
 // Zeros returns a tensor of zeros.
@@ -148,8 +152,9 @@ func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor {
 }
 
 // ZerosLike is FullLike of 0.
-func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor {
+func (x *Exec) ZerosLike(t *Tensor, opt ...LikeOpt) *Tensor {
 	cx := x.enter("ZerosLike", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.ZerosLike((*core.Tensor)(t), core.LikeOpt(opt)))
+	only := core.One("ZerosLike", opt)
+	return (*Tensor)(cx.ZerosLike((*core.Tensor)(t), core.LikeOpt(only)))
 }

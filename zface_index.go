@@ -8,8 +8,14 @@ import (
 
 // BinCountOpt are the options of BinCount.
 type BinCountOpt struct {
+	// Weight is a vector as long as t, of which elements are added up in the place of ones; nil counts.
+	Weight *Tensor
 	// MinLength is the least number of bins.
 	MinLength int
+}
+
+func (o BinCountOpt) core() core.BinCountOpt {
+	return core.BinCountOpt{Weight: (*core.Tensor)(o.Weight), MinLength: o.MinLength}
 }
 
 // EmbeddingOpt are the options of Embedding.
@@ -40,21 +46,24 @@ type ScatterOpt struct {
 }
 
 // BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest
-// number and one more, or opt.MinLength. With weight, a vector as long as t, element i of the result is the sum of the weights of those
+// number and one more, or the least that the options give. With a weight element i of the result is the sum of the weights of those
 // elements of t that are i, in an order that depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It
 // has no derivative. The length depends on t, so that the call waits for it and cannot be captured.
-func (x *Exec) BinCount(t *Tensor, weight *Tensor, opt BinCountOpt) *Tensor {
+func (x *Exec) BinCount(t *Tensor, opt ...BinCountOpt) *Tensor {
 	cx := x.enter("BinCount", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BinCount((*core.Tensor)(t), orNil("BinCount", 1, weight), core.BinCountOpt(opt)))
+	only := core.One("BinCount", opt)
+	orNil("BinCount", 1, only.Weight)
+	return (*Tensor)(cx.BinCount((*core.Tensor)(t), only.core()))
 }
 
 // Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or
 // int32, in 0 … V-1; one that is not fails as AssertAsync does.
-func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt EmbeddingOpt) *Tensor {
+func (x *Exec) Embedding(index *Tensor, weight *Tensor, opt ...EmbeddingOpt) *Tensor {
 	cx := x.enter("Embedding", index, weight)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(opt)))
+	only := core.One("Embedding", opt)
+	return (*Tensor)(cx.Embedding((*core.Tensor)(index), (*core.Tensor)(weight), core.EmbeddingOpt(only)))
 }
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
@@ -99,25 +108,28 @@ func (x *Exec) Nonzero(t *Tensor) *Tensor {
 // RepeatInterleave returns t with each slice as often in turn as repeats says: int64 or int32, a vector as long as the dimension, or one number for all. The
 // result's length is their sum, so that the call waits for it and cannot be captured, unless opt.OutputSize gives it. A number that is negative fails as AssertAsync
 // does.
-func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt RepeatInterleaveOpt) *Tensor {
+func (x *Exec) RepeatInterleave(t *Tensor, repeats *Tensor, opt ...RepeatInterleaveOpt) *Tensor {
 	cx := x.enter("RepeatInterleave", t, repeats)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.RepeatInterleave((*core.Tensor)(t), (*core.Tensor)(repeats), core.RepeatInterleaveOpt(opt)))
+	only := core.One("RepeatInterleave", opt)
+	return (*Tensor)(cx.RepeatInterleave((*core.Tensor)(t), (*core.Tensor)(repeats), core.RepeatInterleaveOpt(only)))
 }
 
 // RepeatInterleaveS returns t with each slice n times in turn.
-func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt RepeatInterleaveOpt) *Tensor {
+func (x *Exec) RepeatInterleaveS(t *Tensor, n int, opt ...RepeatInterleaveOpt) *Tensor {
 	cx := x.enter("RepeatInterleaveS", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.RepeatInterleaveS((*core.Tensor)(t), n, core.RepeatInterleaveOpt(opt)))
+	only := core.One("RepeatInterleaveS", opt)
+	return (*Tensor)(cx.RepeatInterleaveS((*core.Tensor)(t), n, core.RepeatInterleaveOpt(only)))
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
 // indexes name one element, either may win; with opt.Reduce they are taken in order.
-func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) *Tensor {
+func (x *Exec) Scatter(t *Tensor, dim int, index *Tensor, src *Tensor, opt ...ScatterOpt) *Tensor {
 	cx := x.enter("Scatter", t, index, src)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt)))
+	only := core.One("Scatter", opt)
+	return (*Tensor)(cx.Scatter((*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(only)))
 }
 
 // ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken
@@ -136,17 +148,19 @@ func (x *Exec) ScatterAddInto(dst *Tensor, t *Tensor, dim int, index *Tensor, sr
 }
 
 // ScatterInto sets dst to Scatter of t; dst may be t.
-func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ScatterOpt) {
+func (x *Exec) ScatterInto(dst *Tensor, t *Tensor, dim int, index *Tensor, src *Tensor, opt ...ScatterOpt) {
 	cx := x.enter("ScatterInto", dst, t, index, src)
 	defer core.Leave(cx)
-	cx.ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(opt))
+	only := core.One("ScatterInto", opt)
+	cx.ScatterInto((*core.Tensor)(dst), (*core.Tensor)(t), dim, (*core.Tensor)(index), (*core.Tensor)(src), core.ScatterOpt(only))
 }
 
 // ScatterS is Scatter of the value v.
-func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
+func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ...ScatterOpt) *Tensor {
 	cx := x.enter("ScatterS", t, index)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(opt)))
+	only := core.One("ScatterS", opt)
+	return (*Tensor)(cx.ScatterS((*core.Tensor)(t), dim, (*core.Tensor)(index), v, core.ScatterOpt(only)))
 }
 
 // TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in

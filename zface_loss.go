@@ -6,8 +6,34 @@ import (
 	"tenon.dev/internal/core"
 )
 
+// BCEOpt are the options of BCE.
+type BCEOpt struct {
+	// Weight, which broadcasts to the input, multiplies each loss; nil is 1.
+	Weight *Tensor
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+func (o BCEOpt) core() core.BCEOpt {
+	return core.BCEOpt{Weight: (*core.Tensor)(o.Weight), Reduction: o.Reduction}
+}
+
+// BCEWithLogitsOpt are the options of BCEWithLogits.
+type BCEWithLogitsOpt struct {
+	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil is 1.
+	Weight, PositiveWeight *Tensor
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
+func (o BCEWithLogitsOpt) core() core.BCEWithLogitsOpt {
+	return core.BCEWithLogitsOpt{Weight: (*core.Tensor)(o.Weight), PositiveWeight: (*core.Tensor)(o.PositiveWeight), Reduction: o.Reduction}
+}
+
 // CrossEntropyOpt are the options of CrossEntropy.
 type CrossEntropyOpt struct {
+	// Weight [C] weighs the classes; nil weighs all the same.
+	Weight *Tensor
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
@@ -15,6 +41,10 @@ type CrossEntropyOpt struct {
 	Reduction string
 	// LabelSmoothing, from 0 to 1, is the part of the target that is spread evenly over the classes.
 	LabelSmoothing float64
+}
+
+func (o CrossEntropyOpt) core() core.CrossEntropyOpt {
+	return core.CrossEntropyOpt{Weight: (*core.Tensor)(o.Weight), Ignore: o.Ignore, IgnoreIndex: o.IgnoreIndex, Reduction: o.Reduction, LabelSmoothing: o.LabelSmoothing}
 }
 
 // KLDivOpt are the options of KLDiv.
@@ -34,6 +64,8 @@ type LossOpt struct {
 
 // MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
 type MultiMarginLossOpt struct {
+	// Weight [C] multiplies the terms by that of the target; nil is 1.
+	Weight *Tensor
 	// Squared takes the squares of what is summed. Margin 0 is 1.
 	Squared bool
 	Margin  float64
@@ -41,13 +73,23 @@ type MultiMarginLossOpt struct {
 	Reduction string
 }
 
+func (o MultiMarginLossOpt) core() core.MultiMarginLossOpt {
+	return core.MultiMarginLossOpt{Weight: (*core.Tensor)(o.Weight), Squared: o.Squared, Margin: o.Margin, Reduction: o.Reduction}
+}
+
 // NLLLossOpt are the options of losses over classes.
 type NLLLossOpt struct {
+	// Weight [C] weighs the classes; nil weighs all the same.
+	Weight *Tensor
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
 	Reduction string
+}
+
+func (o NLLLossOpt) core() core.NLLLossOpt {
+	return core.NLLLossOpt{Weight: (*core.Tensor)(o.Weight), Ignore: o.Ignore, IgnoreIndex: o.IgnoreIndex, Reduction: o.Reduction}
 }
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
@@ -74,28 +116,33 @@ type TripletMarginLossOpt struct {
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
 // are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow:
+// It is refused under autocast, where a sigmoid before it would overflow:
 // BCEWithLogits takes its place.
-func (x *Exec) BCE(t *Tensor, target *Tensor, weight *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) BCE(t *Tensor, target *Tensor, opt ...BCEOpt) *Tensor {
 	cx := x.enter("BCE", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BCE((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCE", 2, weight), core.LossOpt(opt)))
+	only := core.One("BCE", opt)
+	orNil("BCE", 2, only.Weight)
+	return (*Tensor)(cx.BCE((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow.
-// weight and positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
-func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, weight *Tensor, positive *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) BCEWithLogits(t *Tensor, target *Tensor, opt ...BCEWithLogitsOpt) *Tensor {
 	cx := x.enter("BCEWithLogits", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), orNil("BCEWithLogits", 2, weight), orNil("BCEWithLogits", 3, positive), core.LossOpt(opt)))
+	only := core.One("BCEWithLogits", opt)
+	orNil("BCEWithLogits", 2, only.Weight)
+	orNil("BCEWithLogits", 3, only.PositiveWeight)
+	return (*Tensor)(cx.BCEWithLogits((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
 // CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where
 // it is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
-func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+func (x *Exec) CosineEmbeddingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("CosineEmbeddingLoss", a, b, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	only := core.One("CosineEmbeddingLoss", opt)
+	return (*Tensor)(cx.CosineEmbeddingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
 // CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps
@@ -107,11 +154,13 @@ func (x *Exec) CosineSimilarity(a *Tensor, b *Tensor, dim int, eps float64) *Ten
 }
 
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
-// classes instead. weight [C] weighs the classes; nil weighs all the same.
-func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+// classes instead.
+func (x *Exec) CrossEntropy(t *Tensor, target *Tensor, opt ...CrossEntropyOpt) *Tensor {
 	cx := x.enter("CrossEntropy", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), orNil("CrossEntropy", 2, weight), core.CrossEntropyOpt(opt)))
+	only := core.One("CrossEntropy", opt)
+	orNil("CrossEntropy", 2, only.Weight)
+	return (*Tensor)(cx.CrossEntropy((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
 // Dist returns the vector norm of order p of all elements of a - b, broadcast.
@@ -123,67 +172,76 @@ func (x *Exec) Dist(a *Tensor, b *Tensor, p float64) *Tensor {
 
 // HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is
 // -1; broadcast. PyTorch's default margin is 1.
-func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+func (x *Exec) HingeEmbeddingLoss(t *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("HingeEmbeddingLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	only := core.One("HingeEmbeddingLoss", opt)
+	return (*Tensor)(cx.HingeEmbeddingLoss((*core.Tensor)(t), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
 // HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
 // broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
-func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt LossOpt) *Tensor {
+func (x *Exec) HuberLoss(t *Tensor, target *Tensor, delta float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("HuberLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(opt)))
+	only := core.One("HuberLoss", opt)
+	return (*Tensor)(cx.HuberLoss((*core.Tensor)(t), (*core.Tensor)(target), delta, core.LossOpt(only)))
 }
 
 // KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
 // target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
-func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt KLDivOpt) *Tensor {
+func (x *Exec) KLDiv(t *Tensor, target *Tensor, opt ...KLDivOpt) *Tensor {
 	cx := x.enter("KLDiv", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(opt)))
+	only := core.One("KLDiv", opt)
+	return (*Tensor)(cx.KLDiv((*core.Tensor)(t), (*core.Tensor)(target), core.KLDivOpt(only)))
 }
 
 // L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their
 // parts.
-func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) L1Loss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("L1Loss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	only := core.One("L1Loss", opt)
+	return (*Tensor)(cx.L1Loss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(only)))
 }
 
 // MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
-func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) MSELoss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("MSELoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	only := core.One("MSELoss", opt)
+	return (*Tensor)(cx.MSELoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(only)))
 }
 
 // MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1
 // where a ought to be the greater, and -1 where b ought to. PyTorch's default margin is 0.
-func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt LossOpt) *Tensor {
+func (x *Exec) MarginRankingLoss(a *Tensor, b *Tensor, target *Tensor, margin float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("MarginRankingLoss", a, b, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(opt)))
+	only := core.One("MarginRankingLoss", opt)
+	return (*Tensor)(cx.MarginRankingLoss((*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(target), margin, core.LossOpt(only)))
 }
 
 // MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
-// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C]
-// multiplies the terms by that of y; nil is 1.
-func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
+// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
+func (x *Exec) MultiMarginLoss(t *Tensor, target *Tensor, opt ...MultiMarginLossOpt) *Tensor {
 	cx := x.enter("MultiMarginLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("MultiMarginLoss", 2, weight), core.MultiMarginLossOpt(opt)))
+	only := core.One("MultiMarginLoss", opt)
+	orNil("MultiMarginLoss", 2, only.Weight)
+	return (*Tensor)(cx.MultiMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no
+// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. A target that is no
 // class fails as AssertAsync does.
-func (x *Exec) NLLLoss(t *Tensor, target *Tensor, weight *Tensor, opt NLLLossOpt) *Tensor {
+func (x *Exec) NLLLoss(t *Tensor, target *Tensor, opt ...NLLLossOpt) *Tensor {
 	cx := x.enter("NLLLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), orNil("NLLLoss", 2, weight), core.NLLLossOpt(opt)))
+	only := core.One("NLLLoss", opt)
+	orNil("NLLLoss", 2, only.Weight)
+	return (*Tensor)(cx.NLLLoss((*core.Tensor)(t), (*core.Tensor)(target), only.core()))
 }
 
 // Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
@@ -204,10 +262,11 @@ func (x *Exec) PairwiseDistance(a *Tensor, b *Tensor, p float64, eps float64, ke
 
 // PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
 // distributions of which t are the logarithms of the rates, without its last term; broadcast.
-func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
+func (x *Exec) PoissonNLLLoss(t *Tensor, target *Tensor, opt ...PoissonNLLLossOpt) *Tensor {
 	cx := x.enter("PoissonNLLLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.PoissonNLLLoss((*core.Tensor)(t), (*core.Tensor)(target), core.PoissonNLLLossOpt(opt)))
+	only := core.One("PoissonNLLLoss", opt)
+	return (*Tensor)(cx.PoissonNLLLoss((*core.Tensor)(t), (*core.Tensor)(target), core.PoissonNLLLossOpt(only)))
 }
 
 // Renorm returns t with each of its slices along dimension dim scaled so that its vector norm of order p is at most maxNorm.
@@ -219,23 +278,26 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 
 // SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
-func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt LossOpt) *Tensor {
+func (x *Exec) SmoothL1Loss(t *Tensor, target *Tensor, beta float64, opt ...LossOpt) *Tensor {
 	cx := x.enter("SmoothL1Loss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(opt)))
+	only := core.One("SmoothL1Loss", opt)
+	return (*Tensor)(cx.SmoothL1Loss((*core.Tensor)(t), (*core.Tensor)(target), beta, core.LossOpt(only)))
 }
 
 // SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
-func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) SoftMarginLoss(t *Tensor, target *Tensor, opt ...LossOpt) *Tensor {
 	cx := x.enter("SoftMarginLoss", t, target)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(opt)))
+	only := core.One("SoftMarginLoss", opt)
+	return (*Tensor)(cx.SoftMarginLoss((*core.Tensor)(t), (*core.Tensor)(target), core.LossOpt(only)))
 }
 
 // TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
 // d is PairwiseDistance, of vectors in the last dimension, broadcast.
-func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	cx := x.enter("TripletMarginLoss", anchor, negative)
+func (x *Exec) TripletMarginLoss(anchor *Tensor, positive *Tensor, negative *Tensor, opt ...TripletMarginLossOpt) *Tensor {
+	cx := x.enter("TripletMarginLoss", anchor, positive, negative)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.TripletMarginLoss((*core.Tensor)(anchor), orNil("TripletMarginLoss", 1, positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(opt)))
+	only := core.One("TripletMarginLoss", opt)
+	return (*Tensor)(cx.TripletMarginLoss((*core.Tensor)(anchor), (*core.Tensor)(positive), (*core.Tensor)(negative), core.TripletMarginLossOpt(only)))
 }

@@ -16,10 +16,11 @@ type BatchNormOpt struct {
 // BatchNorm normalises t [N, C, …] over all dimensions but the channels, with eps added to the variances; then it multiplies by weight [C]
 // and adds bias [C]. runningMean and runningVar [C] may be nil in training; there they become old*(1-momentum) + new*momentum, in place,
 // the new variance being the unbiased one.
-func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt BatchNormOpt) *Tensor {
+func (x *Exec) BatchNorm(t *Tensor, weight *Tensor, bias *Tensor, runningMean *Tensor, runningVar *Tensor, momentum float64, eps float64, opt ...BatchNormOpt) *Tensor {
 	cx := x.enter("BatchNorm", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), momentum, eps, core.BatchNormOpt(opt)))
+	only := core.One("BatchNorm", opt)
+	return (*Tensor)(cx.BatchNorm((*core.Tensor)(t), orNil("BatchNorm", 1, weight), orNil("BatchNorm", 2, bias), orNil("BatchNorm", 3, runningMean), orNil("BatchNorm", 4, runningVar), momentum, eps, core.BatchNormOpt(only)))
 }
 
 // BatchNormGatherStats puts together the statistics of a batch of which W parts were looked at one by one, as on several devices: mean and

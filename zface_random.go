@@ -79,10 +79,11 @@ func (x *Exec) LogNormalInto(dst *Tensor, mean float64, std float64) {
 //
 // Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
 // probabilities other than 0 than samples fail as AssertAsync does.
-func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
+func (x *Exec) Multinomial(p *Tensor, samples int, opt ...MultinomialOpt) *Tensor {
 	cx := x.enter("Multinomial", p)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(opt)))
+	only := core.One("Multinomial", opt)
+	return (*Tensor)(cx.Multinomial((*core.Tensor)(p), samples, core.MultinomialOpt(only)))
 }
 
 // NormalInto fills dst with normal random numbers of the given mean and standard deviation.

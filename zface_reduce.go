@@ -108,10 +108,11 @@ func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices
 }
 
 // Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
-func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) Mean(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("Mean", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Mean((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	only := core.One("Mean", opt)
+	return (*Tensor)(cx.Mean((*core.Tensor)(t), dims, core.SumOpt(only)))
 }
 
 // Min returns the least of all elements. Equal ones share the gradient.
@@ -130,52 +131,59 @@ func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values *Tensor, indices
 }
 
 // NanSum returns the sum over dims of what is not NaN; nil dims mean all.
-func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) NanSum(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("NanSum", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.NanSum((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	only := core.One("NanSum", opt)
+	return (*Tensor)(cx.NanSum((*core.Tensor)(t), dims, core.SumOpt(only)))
 }
 
 // Prod returns the product over dims; nil dims mean all.
-func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) Prod(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("Prod", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Prod((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	only := core.One("Prod", opt)
+	return (*Tensor)(cx.Prod((*core.Tensor)(t), dims, core.SumOpt(only)))
 }
 
 // Std returns the standard deviation over dims, the square root of Var.
-func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
+func (x *Exec) Std(t *Tensor, dims []int, opt ...VarOpt) *Tensor {
 	cx := x.enter("Std", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Std((*core.Tensor)(t), dims, core.VarOpt(opt)))
+	only := core.One("Std", opt)
+	return (*Tensor)(cx.Std((*core.Tensor)(t), dims, core.VarOpt(only)))
 }
 
 // Sum returns the sum over dims; nil dims mean all.
-func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) Sum(t *Tensor, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("Sum", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Sum((*core.Tensor)(t), dims, core.SumOpt(opt)))
+	only := core.One("Sum", opt)
+	return (*Tensor)(cx.Sum((*core.Tensor)(t), dims, core.SumOpt(only)))
 }
 
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
-func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
+func (x *Exec) Var(t *Tensor, dims []int, opt ...VarOpt) *Tensor {
 	cx := x.enter("Var", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Var((*core.Tensor)(t), dims, core.VarOpt(opt)))
+	only := core.One("Var", opt)
+	return (*Tensor)(cx.Var((*core.Tensor)(t), dims, core.VarOpt(only)))
 }
 
 // VarMean returns Var and the mean over dims, in one pass; of a complex tensor in three.
-func (x *Exec) VarMean(t *Tensor, dims []int, opt VarOpt) (variance *Tensor, mean *Tensor) {
+func (x *Exec) VarMean(t *Tensor, dims []int, opt ...VarOpt) (variance *Tensor, mean *Tensor) {
 	cx := x.enter("VarMean", t)
 	defer core.Leave(cx)
-	r0, r1 := cx.VarMean((*core.Tensor)(t), dims, core.VarOpt(opt))
+	only := core.One("VarMean", opt)
+	r0, r1 := cx.VarMean((*core.Tensor)(t), dims, core.VarOpt(only))
 	return (*Tensor)(r0), (*Tensor)(r1)
 }
 
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
 // the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
-func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
+func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt ...SumOpt) *Tensor {
 	cx := x.enter("VectorNorm", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(opt)))
+	only := core.One("VectorNorm", opt)
+	return (*Tensor)(cx.VectorNorm((*core.Tensor)(t), ord, dims, core.SumOpt(only)))
 }

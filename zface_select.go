@@ -111,10 +111,11 @@ func (x *Exec) Minimum(a *Tensor, b *Tensor) *Tensor {
 }
 
 // NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
-func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
+func (x *Exec) NanToNum(t *Tensor, opt ...NanToNumOpt) *Tensor {
 	cx := x.enter("NanToNum", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.NanToNum((*core.Tensor)(t), core.NanToNumOpt(opt)))
+	only := core.One("NanToNum", opt)
+	return (*Tensor)(cx.NanToNum((*core.Tensor)(t), core.NanToNumOpt(only)))
 }
 
 // Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.

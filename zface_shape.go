@@ -119,10 +119,11 @@ func (x *Exec) OneHot(t *Tensor, classes int) *Tensor {
 
 // Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
 // and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
-func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
+func (x *Exec) Pad(t *Tensor, pad []int, opt ...PadOpt) *Tensor {
 	cx := x.enter("Pad", t)
 	defer core.Leave(cx)
-	return (*Tensor)(cx.Pad((*core.Tensor)(t), pad, core.PadOpt(opt)))
+	only := core.One("Pad", opt)
+	return (*Tensor)(cx.Pad((*core.Tensor)(t), pad, core.PadOpt(only)))
 }
 
 // PadC is Pad with a complex constant.

@@ -64,7 +64,7 @@ func TestBandwidth(t *testing.T) {
 		}
 		recordFigure("copy.time", "ms", s)
 		recordFigure("add.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.AddInto(dst, a, b) }), 3*bytes))
-		recordFigure("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil, tenon.SumOpt{}) }), bytes))
+		recordFigure("sum", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Sum(a, nil) }), bytes))
 		recordFigure("uniform", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.UniformInto(dst, 0, 1) }), bytes))
 		recordFigure("normal", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.NormalInto(dst, 0, 1) }), bytes))
 		chain := func(x *tenon.Exec) *tenon.Tensor {
@@ -95,7 +95,7 @@ func TestRows(t *testing.T) {
 		a := x.View(x.Arange(0, large, 1, tenon.Float32), large/1024, 1024)
 		x.MulInto(a, a, x.Full(nil, 1e-9, tenon.Float32))
 		w, b := x.Ones([]int{1024}, tenon.Float32), x.Zeros([]int{1024}, tenon.Float32)
-		recordFigure("softmax", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Softmax(a, 1, tenon.SoftmaxOpt{}) }), 2*bytes))
+		recordFigure("softmax", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.Softmax(a, 1) }), 2*bytes))
 		recordFigure("layernorm", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { x.LayerNorm(a, w, b, []int{1024}, 1e-5) }), 2*bytes))
 	})
 }
@@ -159,7 +159,7 @@ func TestConvolutions(t *testing.T) {
 			of.SetRequiresGrad(true)
 			y := x.Conv2d(in, w, nil, opt)
 			recordFigure(name, "TFLOP/s", rate(timed(t, x, 10, func(x *tenon.Exec) {
-				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{of}, []*tenon.Tensor{grad}, tenon.BackwardOpt{RetainGraph: true}); err != nil {
+				if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{of}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad}, RetainGraph: true}); err != nil {
 					t.Error(err)
 				}
 			}), work))

@@ -15,7 +15,7 @@ func sixOps(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 
 // compiled is f in a region, whose result outlives it.
 func compiled(t *testing.T, f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.Exec) {
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	return func(x *tenon.Exec) {
 		var y *tenon.Tensor
 		if err := r.Do(x, func(x *tenon.Exec) error { y = x.Keep(f(x)); return nil }); err != nil {
@@ -62,7 +62,7 @@ func BenchmarkChain(b *testing.B) {
 			x.Scope(func(x *tenon.Exec) { err = f(x) })
 			return err
 		})
-		run("region", compile.New(compile.Opt{}).Do)
+		run("region", compile.New().Do)
 		run("unfused", compile.New(compile.Opt{NoFusion: true}).Do)
 		a.Close()
 	}

@@ -47,7 +47,7 @@ func TestGraphs(t *testing.T) {
 	if err := d.GraphDestroy(th, recorded); err != nil {
 		t.Fatal(err)
 	}
-	graph, err := x.Capture(func(x *tenon.Exec) { addHundred(x, a) }, tenon.CaptureOpt{})
+	graph, err := x.Capture(func(x *tenon.Exec) { addHundred(x, a) })
 	if err != nil {
 		t.Fatal(err)
 	}

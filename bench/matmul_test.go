@@ -25,7 +25,7 @@ func TestProductSizes(t *testing.T) {
 				for range calls {
 					x.Scope(func(x *tenon.Exec) { x.MM(a, b) })
 				}
-			}, tenon.CaptureOpt{})
+			})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ func newMLP(t testing.TB, x *tenon.Exec) *mlp {
 	opt := nn.LinearOpt{}
 	m := &mlp{net: nn.Sequential{nn.NewLinear(x, 784, 512, opt), nn.ReLU{}, nn.NewLinear(x, 512, 256, opt), nn.ReLU{}, nn.NewLinear(x, 256, 10, opt)}}
 	var err error
-	if m.opt, err = optim.NewAdam(nn.Params(m.net), optim.AdamOpt{}); err != nil {
+	if m.opt, err = optim.NewAdam(nn.Params(m.net)); err != nil {
 		t.Fatal(err)
 	}
 	v := make([]float32, 256*784)
@@ -52,7 +52,7 @@ func (m *mlp) step(t testing.TB, x *tenon.Exec) {
 func (m *mlp) learn(x *tenon.Exec) error {
 	m.opt.ZeroGrad()
 	loss := nn.CrossEntropyLoss{}.Forward(x, m.net.Forward(x, m.in), m.want)
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(loss); err != nil {
 		return err
 	}
 	return m.opt.Step(x)
@@ -65,7 +65,7 @@ var mlpSteps = []struct {
 }{
 	{"eager", func(t testing.TB, x *tenon.Exec, m *mlp) func() { return func() { m.step(t, x) } }},
 	{"graph", func(t testing.TB, x *tenon.Exec, m *mlp) func() {
-		graph, err := x.Capture(func(x *tenon.Exec) { m.step(t, x) }, tenon.CaptureOpt{})
+		graph, err := x.Capture(func(x *tenon.Exec) { m.step(t, x) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -77,7 +77,7 @@ var mlpSteps = []struct {
 		}
 	}},
 	{"compiled", func(t testing.TB, x *tenon.Exec, m *mlp) func() {
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		step := func() {
 			if err := r.Do(x, m.learn); err != nil {
 				t.Fatal(err)

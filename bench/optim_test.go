@@ -40,7 +40,7 @@ func TestOptimizers(t *testing.T) {
 	}
 	const many, elements = 64, 1 << 22
 	large := params(t, x, many, elements)
-	adam, err := optim.NewAdamW(large, optim.AdamOpt{})
+	adam, err := optim.NewAdamW(large)
 	ok(err)
 	defer adam.Close()
 	// Parameter, gradient and two means are read, all but the gradient written.
@@ -50,7 +50,7 @@ func TestOptimizers(t *testing.T) {
 	defer sgd.Close()
 	recordFigure("sgd.large", "TB/s", rate(timed(t, x, 10, func(x *tenon.Exec) { ok(sgd.Step(x)) }), 5*4*many*elements))
 
-	small, err := optim.NewAdamW(params(t, x, 200, 1000), optim.AdamOpt{})
+	small, err := optim.NewAdamW(params(t, x, 200, 1000))
 	ok(err)
 	defer small.Close()
 	scaler, err := optim.NewGradScaler(optim.GradScalerOpt{GrowthInterval: 1 << 30})

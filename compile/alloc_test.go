@@ -25,7 +25,7 @@ func TestReplayAllocatesNothing(t *testing.T) {
 		func(x *tenon.Exec) error { x.AddInto(a, a, x.MulS(a, 2)); return nil },
 		func(x *tenon.Exec) error { x.AddInto(a, a, x.MulS(x.Exp(a), 2)); return nil },
 	} {
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		run := func() { must(t, r.Do(x, f)) }
 		for range 4 {
 			run()

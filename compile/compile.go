@@ -76,7 +76,8 @@ type Region struct {
 }
 
 // New returns a region that remembers nothing yet.
-func New(opt Opt) *Region {
+func New(opts ...Opt) *Region {
+	opt := core.One("New", opts)
 	if opt.Branches <= 0 {
 		opt.Branches = defaultBranches
 	}
@@ -106,7 +107,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		return err
 	}
 	if _, within := old.(*trace); within {
-		return scoped(x, f)
+		return x.Do(f)
 	}
 	t := r.trace(c)
 	t.enter(c)
@@ -128,7 +129,7 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		}
 		err = errors.Join(err, left)
 	}()
-	return scoped(x, f)
+	return x.Do(f)
 }
 
 // Frozen runs f, in which regions and functions make no new recordings: what was recorded runs as a graph, everything else without one.
@@ -178,12 +179,6 @@ func sessionForest(x *tenon.Exec, op string) (fo *forest, err error) {
 		fo = forestOf(c, c.Device(), true)
 	})
 	return fo, err
-}
-
-// scoped runs f in a scope and returns its error, or the one that an operation in it stopped with.
-func scoped(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
-	stopped := tenon.Try(func() { x.Scope(func(x *tenon.Exec) { err = f(x) }) })
-	return errors.Join(err, stopped)
 }
 
 func (r *Region) trace(x *core.Exec) *trace {

@@ -37,7 +37,7 @@ func must(t *testing.T, err error) {
 // twice runs f in a region twice, so that the calls of the second run are put off.
 func twice(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec, second bool) error) *compile.Region {
 	t.Helper()
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 2 {
 		must(t, r.Do(x, func(x *tenon.Exec) error { return f(x, i == 1) }))
 	}
@@ -49,7 +49,7 @@ func deferred(x *tenon.Exec) int { return core.Deferred((*core.Exec)(x)) }
 func TestDoPutsOffWhatComesAgain(t *testing.T) {
 	x := open(t)
 	a, b := tenon.From(x, []float32{1, 2, 3}, 3), tenon.From(x, []float32{10, 20, 30}, 3)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 3 {
 		must(t, r.Do(x, func(x *tenon.Exec) error {
 			c := x.Mul(x.AddS(a, float64(i)), b)
@@ -74,7 +74,7 @@ func TestDoPutsOffWhatComesAgain(t *testing.T) {
 func TestForces(t *testing.T) {
 	x := open(t)
 	a := tenon.From(x, []float32{1, 2}, 2)
-	g, err := x.Capture(func(x *tenon.Exec) { x.AddInto(a, a, a) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { x.AddInto(a, a, a) })
 	must(t, err)
 	defer g.Close()
 	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor) error{
@@ -85,7 +85,7 @@ func TestForces(t *testing.T) {
 		"Replay":       func(x *tenon.Exec, y *tenon.Tensor) error { return x.Replay(g) },
 		"WaitStream":   func(x *tenon.Exec, y *tenon.Tensor) error { return x.WaitStream(x.Stream()) },
 		"RecordStream": func(x *tenon.Exec, y *tenon.Tensor) error { return x.RecordStream(y, x.Stream()) },
-		"To":           func(x *tenon.Exec, y *tenon.Tensor) error { x.Host().To(y, tenon.ToOpt{}); return nil },
+		"To":           func(x *tenon.Exec, y *tenon.Tensor) error { x.Host().To(y); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			twice(t, x, func(x *tenon.Exec, second bool) error {
@@ -114,7 +114,7 @@ func TestPendingHandles(t *testing.T) {
 	a := x.Ones([]int{n}, tenon.Float32)
 	live := core.LiveStorages()
 	var peak [2]int64
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 2 {
 		x.Device().ResetPeakStats()
 		must(t, r.Do(x, func(x *tenon.Exec) error {
@@ -144,7 +144,7 @@ func TestEnds(t *testing.T) {
 	x := open(t)
 	sum := x.Zeros([]int{1}, tenon.Float32)
 	one := x.Ones([]int{1}, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	planned := errors.New("planned")
 	bad := x.Ones([]int{7}, tenon.Float32)
 	ends := []func(x *tenon.Exec) error{
@@ -194,7 +194,7 @@ func TestOtherSessions(t *testing.T) {
 	y, err := x.Fork()
 	must(t, err)
 	a, s, w := x.Ones([]int{2}, tenon.Float32), x.Ones([]int{2}, tenon.Float32), x.Ones([]int{2}, tenon.Float32)
-	g, err := y.Capture(func(y *tenon.Exec) { y.AddInto(a, a, a) }, tenon.CaptureOpt{})
+	g, err := y.Capture(func(y *tenon.Exec) { y.AddInto(a, a, a) })
 	must(t, err)
 	defer g.Close()
 	twice(t, x, func(x *tenon.Exec, second bool) error {
@@ -225,7 +225,7 @@ func TestSharedWeights(t *testing.T) {
 	x := open(t)
 	w := tenon.From(x, []float32{1, 2, 3, 4}, 4)
 	must(t, x.Synchronize())
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	var wg sync.WaitGroup
 	for g := range 4 {
 		y, err := x.Fork()
@@ -233,7 +233,7 @@ func TestSharedWeights(t *testing.T) {
 		wg.Go(func() {
 			for i := range 50 {
 				if err := r.Do(y, func(y *tenon.Exec) error {
-					v, err := y.Item(y.Sum(y.MulS(y.Mul(w, w), float64(g+i)), nil, tenon.SumOpt{}))
+					v, err := y.Item(y.Sum(y.MulS(y.Mul(w, w), float64(g+i)), nil))
 					if want := float64(30 * (g + i)); err == nil && v != want {
 						err = fmt.Errorf("%v, want %v", v, want)
 					}
@@ -266,7 +266,7 @@ func TestAssign(t *testing.T) {
 // A call that fails half-way leaves the handles of its results to the program.
 func TestFailureHalfWay(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	a := x.Ones([]int{1 << 21, 2}, tenon.Float32) // 16 MiB
 	var kept [2]*tenon.Tensor
 	for i := range 2 {
@@ -301,7 +301,7 @@ func TestFailureHalfWay(t *testing.T) {
 		}
 		k.Close()
 	}
-	v, err := x.Item(x.Sum(other, nil, tenon.SumOpt{}))
+	v, err := x.Item(x.Sum(other, nil))
 	must(t, err)
 	if v != 7<<20 {
 		t.Errorf("another tensor has the sum %v", v)
@@ -311,7 +311,7 @@ func TestFailureHalfWay(t *testing.T) {
 // A region forgets the sessions that have ended.
 func TestForksCome(t *testing.T) {
 	x := open(t)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for range 300 {
 		y, err := x.Fork()
 		must(t, err)
@@ -328,7 +328,7 @@ func TestForksCome(t *testing.T) {
 // A call that fails when it runs loses its result and those after it; the rest of the program goes on.
 func TestOutOfMemory(t *testing.T) {
 	x := openOn(t, tenon.Sim(64<<20))
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	small := x.Ones([]int{4}, tenon.Float32)
 	var lost *tenon.Tensor
 	for i := range 3 {
@@ -339,7 +339,7 @@ func TestOutOfMemory(t *testing.T) {
 		err := r.Do(x, func(x *tenon.Exec) error {
 			big := x.Expand(x.Narrow(small, 0, 0, 1), n)
 			y := x.AddS(big, 1)
-			s := x.Sum(y, nil, tenon.SumOpt{})
+			s := x.Sum(y, nil)
 			if i == 1 {
 				lost = x.Keep(s)
 			}
@@ -361,7 +361,7 @@ func TestOutOfMemory(t *testing.T) {
 // Several goroutines use one region, each with a session of its own.
 func TestGoroutines(t *testing.T) {
 	x := open(t)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	var wg sync.WaitGroup
 	for g := range 8 {
 		y, err := x.Fork()
@@ -370,7 +370,7 @@ func TestGoroutines(t *testing.T) {
 			for i := range 20 {
 				err := r.Do(y, func(y *tenon.Exec) error {
 					a := y.Full([]int{16}, float64(g), tenon.Float32)
-					s := y.Sum(y.AddS(y.Mul(a, a), float64(i)), nil, tenon.SumOpt{})
+					s := y.Sum(y.AddS(y.Mul(a, a), float64(i)), nil)
 					v, err := y.Item(s)
 					if want := float64(16 * (g*g + i)); err == nil && v != want {
 						err = fmt.Errorf("goroutine %d, run %d: %v, want %v", g, i, v, want)
@@ -389,8 +389,8 @@ func TestGoroutines(t *testing.T) {
 func TestMisuse(t *testing.T) {
 	x := open(t)
 	var r *compile.Region
-	for _, err := range []error{r.Do(x, func(*tenon.Exec) error { return nil }), new(compile.Region).Do(x, nil), compile.New(compile.Opt{}).Do(x, nil),
-		compile.New(compile.Opt{}).Do(nil, func(*tenon.Exec) error { return nil })} {
+	for _, err := range []error{r.Do(x, func(*tenon.Exec) error { return nil }), new(compile.Region).Do(x, nil), compile.New().Do(x, nil),
+		compile.New().Do(nil, func(*tenon.Exec) error { return nil })} {
 		if err == nil || !strings.Contains(err.Error(), "Do: ") || !strings.Contains(err.Error(), "compile_test.go") {
 			t.Errorf("%v", err)
 		}
@@ -407,11 +407,11 @@ func TestPartsOfATensor(t *testing.T) {
 	}
 	data := tenon.From(x, values, rows, width)
 	sum := x.Zeros([]int{width}, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range rows / 2 {
 		must(t, r.Do(x, func(x *tenon.Exec) error {
 			part := x.Narrow(data, 0, 2*i, 2)
-			x.AddInto(sum, sum, x.Sum(x.Mul(part, part), []int{0}, tenon.SumOpt{}))
+			x.AddInto(sum, sum, x.Sum(x.Mul(part, part), []int{0}))
 			return nil
 		}))
 	}
@@ -431,7 +431,7 @@ func TestPartsOfATensor(t *testing.T) {
 func TestAddressStays(t *testing.T) {
 	x := open(t)
 	a := tenon.From(x, []float32{1, 2, 3}, 3)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	var kept []*tenon.Tensor
 	var at []uint64
 	for i := range 6 {

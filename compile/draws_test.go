@@ -25,7 +25,7 @@ func drawing(t *testing.T, x, other *tenon.Exec, g *cuda.Generator, r *compile.R
 			z := x.WithGenerator(g)
 			all = append(all, x.Rand([]int{7}, tenon.Float32), z.RandN([]int{300}, tenon.Float64), x.RandInt(0, 9, []int{4}, tenon.Int64))
 			x.Rand([]int{1000}, tenon.Float32).Close() // nobody looks at it
-			all = append(all, x.Bernoulli(p), x.Bernoulli(h), x.Dropout(p, 0.5), x.Multinomial(p, 2, tenon.MultinomialOpt{}))
+			all = append(all, x.Bernoulli(p), x.Bernoulli(h), x.Dropout(p, 0.5), x.Multinomial(p, 2))
 			out += fmt.Sprintf("%x\n", x.Generator().State())
 			all = append(all, x.Multinomial(p, 3, tenon.MultinomialOpt{Replacement: true}), x.Rand([]int{0}, tenon.Float32))
 			if err := x.Generator().SetSeed(uint64(i)); err != nil {
@@ -66,7 +66,7 @@ func TestDraws(t *testing.T) {
 	other, err := x.Fork()
 	must(t, err)
 	g := cuda.NewGenerator(1)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	if got, want := drawing(t, x, other, g, r, 4), drawing(t, x, other, g, nil, 4); got != want {
 		t.Errorf("in a region the draws are\n%s\nwant\n%s", got, want)
 	}
@@ -106,7 +106,7 @@ func TestFailedDraws(t *testing.T) {
 	}
 	const much = 1 << 26
 	eager := func() error { return tenon.Try(func() { x.Scope(func(x *tenon.Exec) { _ = f(much)(x) }) }) }
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for _, n := range []int{4, much, 4, much} { // the size forks
 		must := n == much
 		offset(func() error { return r.Do(x, f(n)) }, must)
@@ -125,9 +125,9 @@ func TestCheckpointedDraws(t *testing.T) {
 		y := x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 			return []*tenon.Tensor{x.Exp(x.Dropout(x.MulS(ins[0], 0.5), 0.5))}
 		}, p)[0]
-		return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+		return x.Backward(x.Sum(y, nil))
 	}
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	run := func(do func(f func(x *tenon.Exec) error) error) (out string) {
 		must(t, x.Generator().SetSeed(9))
 		for range 5 {

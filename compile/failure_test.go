@@ -59,7 +59,7 @@ func TestTrainingStepFails(t *testing.T) {
 // failSteps fails a step that comes after so many others in the region: none, so that it runs without a graph, one, so that it is recorded, or more.
 func failSteps(t *testing.T, others int, arm func(d *faults.Device, n int)) {
 	x, d := openFailing(t)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	var before, after [2]string // of what is learnt, and of the scaler
 	live, used := core.LiveStorages(), x.Device().MemoryAllocated()
 	seen := map[[2]bool]int{} // which of the two had changed
@@ -152,12 +152,12 @@ func TestWalk(t *testing.T) {
 					return
 				}
 				defer o.Close()
-				r := compile.New(compile.Opt{})
+				r := compile.New()
 				for i := 0; i < 2 && err == nil; i++ {
 					err = r.Do(x, func(x *tenon.Exec) error {
 						y := x.MulS(p.Tensor(), 2)
 						x.MulInto(y, y, y) // keeps a copy
-						if err := x.Backward(x.Sum(x.Dropout(y, 0.5), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+						if err := x.Backward(x.Sum(x.Dropout(y, 0.5), nil)); err != nil {
 							return err
 						}
 						if err := o.Step(x); err != nil {

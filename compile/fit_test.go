@@ -24,7 +24,7 @@ func fits(t *testing.T, elements int) {
 	unit := elements * 8
 	run := func(size int, region bool) (out string, err error) {
 		x := openOn(t, tenon.Sim(uint64(size*unit)))
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		var kept *tenon.Tensor
 		stopped := tenon.Try(func() {
 			a := x.Full([]int{elements}, 0.5, tenon.Float64)
@@ -100,7 +100,7 @@ func TestKeptFits(t *testing.T) {
 	const elements, kepts = 3 << 19, 4
 	run := func(size int, region bool) (out string, err error) {
 		x := openOn(t, tenon.Sim(uint64(size*elements*8)))
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		stopped := tenon.Try(func() {
 			a := x.Full([]int{elements}, 0.5, tenon.Float64)
 			kept := make([]*tenon.Tensor, kepts)

@@ -128,7 +128,7 @@ func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 			}
 			if last.a.RequiresGrad() && step.IntN(3) > 0 {
 				var grads []twin
-				must(t, x.Backward(x.Sum(last.a, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+				must(t, x.Backward(x.Sum(last.a, nil)))
 				for _, p := range w {
 					g := p.Grad()
 					if g != nil {
@@ -137,7 +137,7 @@ func walkFunctions(t *testing.T, seed uint64, opt compile.Opt) {
 					grads = append(grads, twin{a: g})
 					p.SetGrad(nil)
 				}
-				must(t, x.Backward(x.Sum(last.want, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+				must(t, x.Backward(x.Sum(last.want, nil)))
 				for i, p := range w {
 					if g := p.Grad(); (g == nil) != (grads[i].a == nil) {
 						t.Fatalf("seed %d, step %d: gradient %d is %v; want %v", seed, n, i, grads[i].a, g)

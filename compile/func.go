@@ -25,7 +25,8 @@ type Callable[F any] struct {
 // Results lie in memory that the function's next call uses again, as does what their derivative needs: a call begins a new step, unless a
 // backward pass of an earlier one is still to come, and using a result of an earlier step is an error. Clone what is to last, or call
 // MarkStep before each step. Backward passes through the function are saved in the same way; gradients that they leave stay.
-func Func[F any](f F, opt Opt) *Callable[F] {
+func Func[F any](f F, opts ...Opt) *Callable[F] {
+	opt := core.One("Func", opts)
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Func || v.IsNil() || v.Type().NumIn() == 0 || v.Type().In(0) != reflect.TypeFor[*tenon.Exec]() {
 		core.Fail("Func", fault.Invalid, "got %T; give a function whose first parameter is a *tenon.Exec", f)

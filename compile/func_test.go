@@ -18,7 +18,7 @@ func read(t *testing.T, x *tenon.Exec, v *tenon.Tensor) string {
 // A function runs plainly, is recorded, and is replayed, for each shape.
 func TestFunc(t *testing.T) {
 	x := open(t)
-	cube := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) }, compile.Opt{})
+	cube := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, a), a) })
 	for n := 2; n < 4; n++ {
 		for i := range 4 {
 			a := x.Full([]int{n}, float64(i), tenon.Float32)
@@ -43,12 +43,12 @@ func TestFuncBackward(t *testing.T) {
 	x := open(t)
 	w := tenon.From(x, []float32{1, 2, 3}, 3)
 	w.SetRequiresGrad(true)
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(x.Mul(a, w), a)) }, compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(x.Mul(x.Mul(a, w), a)) })
 	step := func(call func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor, i int) (out, grad string) {
 		x.Scope(func(x *tenon.Exec) {
 			a := x.Full([]int{3}, 1/float64(i+1), tenon.Float32)
 			y := call(x, a)
-			must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(y, nil)))
 			out, grad = read(t, x, y), read(t, x, w.Grad())
 			w.SetGrad(nil)
 		})
@@ -72,17 +72,17 @@ func TestFuncBackward(t *testing.T) {
 // Wherever the backward pass of a function runs, none is to come afterwards.
 func TestPending(t *testing.T) {
 	x := open(t)
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) }, compile.Opt{})
-	r := compile.New(compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Sin(a) })
+	r := compile.New()
 	for i := range 4 {
 		for _, within := range []bool{false, true} {
 			x.Scope(func(x *tenon.Exec) {
 				a := x.Full([]int{3}, float64(i), tenon.Float32).SetRequiresGrad(true)
-				loss := x.Sum(f.Call(x, a), nil, tenon.SumOpt{})
+				loss := x.Sum(f.Call(x, a), nil)
 				if trees, _ := compile.TreesOf(x); !trees.Pending {
 					t.Error("no backward pass is to come")
 				}
-				back := func(x *tenon.Exec) error { return x.Backward(loss, nil, tenon.BackwardOpt{}) }
+				back := func(x *tenon.Exec) error { return x.Backward(loss) }
 				if within {
 					must(t, r.Do(x, back))
 				} else {
@@ -102,9 +102,9 @@ func TestPending(t *testing.T) {
 // A region or another function reads what a function returned before, in whatever state both are.
 func TestReadsResults(t *testing.T) {
 	x := open(t)
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
-	r := compile.New(compile.Opt{})
-	g := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 2) }, compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
+	r := compile.New()
+	g := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.MulS(a, 2) })
 	for i := range 6 {
 		want := read(t, x, x.Full([]int{3}, float64(2*i+2), tenon.Float32))
 		if got := read(t, x, g.Call(x, f.Call(x, x.Full([]int{3}, float64(i), tenon.Float32)))); got != want {
@@ -127,7 +127,7 @@ func TestFuncCopiesFresh(t *testing.T) {
 	f := compile.Func(func(x *tenon.Exec, v float32) *tenon.Tensor {
 		b := tenon.From(x, []float32{v, 1, 2}, 3)
 		return x.Mul(b, b)
-	}, compile.Opt{})
+	})
 	for i := range 6 {
 		x.Ones([]int{3}, tenon.Float32) // is kept, so that what comes next lies behind it
 		y := f.Call(x, float32(i))
@@ -160,7 +160,7 @@ func TestHostNumbers(t *testing.T) {
 // A function that only makes room is no graph.
 func TestFuncOfNoWork(t *testing.T) {
 	x := open(t)
-	f := compile.Func(func(x *tenon.Exec) *tenon.Tensor { return x.Empty([]int{3}, tenon.Float32) }, compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec) *tenon.Tensor { return x.Empty([]int{3}, tenon.Float32) })
 	for range 4 {
 		f.Call(x)
 	}
@@ -178,7 +178,7 @@ func TestFuncResultsGrow(t *testing.T) {
 			return []*tenon.Tensor{b, c}
 		}
 		return []*tenon.Tensor{b}
-	}, compile.Opt{})
+	})
 	for i := range 9 {
 		both := i > 2 && i%2 == 1
 		for k, y := range f.Call(x, x.Full([]int{2}, float64(i), tenon.Float32), both) {

@@ -26,7 +26,7 @@ func TestChainIsOneKernel(t *testing.T) {
 	x := open(t).NoGrad()
 	const n = 1 << 16
 	a := x.Full([]int{n}, 1.5, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	built := int64(0)
 	for i := range 5 {
 		before := r.Stats(x)
@@ -63,7 +63,7 @@ func TestChainIsOneKernel(t *testing.T) {
 func TestLengthsShareKernels(t *testing.T) {
 	x := open(t).NoGrad()
 	row := x.Full([]int{1, 64}, 2, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	built := int64(0)
 	for n := range 40 {
 		a := x.Full([]int{100 + 4*n, 64}, 3, tenon.Float32)
@@ -98,7 +98,7 @@ func TestLengthsShareKernels(t *testing.T) {
 func TestOpenValuesAreWritten(t *testing.T) {
 	x := open(t).NoGrad()
 	a := x.Full([]int{256}, 3, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 12 {
 		var y, mid *tenon.Tensor
 		must(t, r.Do(x, func(x *tenon.Exec) error {
@@ -133,7 +133,7 @@ func TestDeadAndCommonCalls(t *testing.T) {
 	x := open(t).NoGrad()
 	a := x.Full([]int{256}, 3, tenon.Float32)
 	b := x.Full([]int{16, 16}, 0.5, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 5 {
 		var y, z, kept *tenon.Tensor
 		must(t, r.Do(x, func(x *tenon.Exec) error {
@@ -141,14 +141,14 @@ func TestDeadAndCommonCalls(t *testing.T) {
 			p, q := x.MatMul(b, b), x.MatMul(b, b)
 			kept = x.Keep(q)
 			z = x.Keep(x.MulS(p, float64(i))) // the graph's number changes, and what it is multiplied with is q
-			y = x.Keep(x.Sum(x.MatMul(p, q), nil, tenon.SumOpt{}))
+			y = x.Keep(x.Sum(x.MatMul(p, q), nil))
 			return nil
 		}))
 		v, err := x.Item(y)
 		must(t, err)
-		w, err := x.Item(x.Sum(kept, nil, tenon.SumOpt{}))
+		w, err := x.Item(x.Sum(kept, nil))
 		must(t, err)
-		u, err := x.Item(x.Sum(z, nil, tenon.SumOpt{}))
+		u, err := x.Item(x.Sum(z, nil))
 		must(t, err)
 		if v != 16*16*16*4*4 || w != 16*16*4 || u != w*float64(i) {
 			t.Errorf("run %d: %v, %v and %v", i, v, w, u)
@@ -175,7 +175,7 @@ func TestOutOfMemoryInAGroup(t *testing.T) {
 		}
 		err := r.Do(x, func(x *tenon.Exec) error {
 			y = x.Keep(x.Neg(x.AddS(a, 1)))
-			z = x.Keep(x.Sum(y, nil, tenon.SumOpt{}))
+			z = x.Keep(x.Sum(y, nil))
 			return nil
 		})
 		var e *tenon.Error
@@ -205,7 +205,7 @@ func TestChainWithGradients(t *testing.T) {
 		a := x.Full([]int{32, 64}, 0.3, tenon.BFloat16)
 		step := func(x *tenon.Exec) error {
 			y := x.GELU(x.Sigmoid(x.Mul(x.ToDType(a, tenon.Float32), w)))
-			return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			return x.Backward(x.Sum(y, nil))
 		}
 		var r *compile.Region
 		if opt != nil {
@@ -260,7 +260,7 @@ func TestPlanAllocatesNothing(t *testing.T) {
 func TestChangeOfClosedTensor(t *testing.T) {
 	x := open(t).NoGrad()
 	b := x.Full([]int{256}, 3, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 3 {
 		a := x.Full([]int{256}, 3, tenon.Float32)
 		must(t, r.Do(x, func(x *tenon.Exec) error {

@@ -12,7 +12,7 @@ func TestFailedRunKeepsNumbers(t *testing.T) {
 	x, d := openFailing(t)
 	a := x.Ones([]int{4}, tenon.Float32)
 	defer a.Close()
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	step := func(p, q float64) (y *tenon.Tensor, err error) {
 		err = r.Do(x, func(x *tenon.Exec) error {
 			y = x.Keep(x.Sin(x.AddS(x.Sin(x.MulS(a, p)), q)))
@@ -59,10 +59,10 @@ func TestOverwriteWaitsForOthers(t *testing.T) {
 	x := open(t)
 	y, err := x.Fork()
 	must(t, err)
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
 	a := x.Ones([]int{4}, tenon.Float32)
 	must(t, x.Synchronize())
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 6 {
 		out := f.Call(x, a)
 		must(t, x.Synchronize())
@@ -87,7 +87,7 @@ func TestOverwriteWaitsForOthers(t *testing.T) {
 func TestFrozenReset(t *testing.T) {
 	x := open(t)
 	a := x.Ones([]int{4}, tenon.Float32)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	must(t, compile.Frozen(x, func(x *tenon.Exec) error {
 		for i := range 8 {
 			if i == 3 {

@@ -21,7 +21,7 @@ func TestBackward(t *testing.T) {
 		a := x.MulS(p, 2)
 		x.MulInto(a, a, q) // q's gradient reads what a was
 		x.MulInto(a, a, a)
-		return x.Backward(x.Sum(a, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+		return x.Backward(x.Sum(a, nil))
 	}
 	read := func() (out string) {
 		for _, t := range []*tenon.Tensor{p, q} {
@@ -37,7 +37,7 @@ func TestBackward(t *testing.T) {
 	}
 	p.SetGrad(nil)
 	q.SetGrad(nil)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i := range 4 {
 		must(t, r.Do(x, func(x *tenon.Exec) error {
 			err := step(x)
@@ -64,7 +64,7 @@ func TestSharedLeaves(t *testing.T) {
 	const sessions, runs = 4, 30
 	ps := []*tenon.Tensor{x.Ones([]int{4}, tenon.Float32).SetRequiresGrad(true), x.Ones([]int{4}, tenon.Float32).SetRequiresGrad(true)}
 	must(t, x.Synchronize())
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	var wg sync.WaitGroup
 	for g := range sessions {
 		y, err := x.Fork()
@@ -74,7 +74,7 @@ func TestSharedLeaves(t *testing.T) {
 				if err := r.Do(y, func(y *tenon.Exec) error {
 					for i := range ps { // in turn, the other way around in every second session
 						p := ps[(i+g)%2]
-						if err := y.Backward(y.Sum(y.MulS(p, float64(g+1)), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+						if err := y.Backward(y.Sum(y.MulS(p, float64(g+1)), nil)); err != nil {
 							return err
 						}
 					}
@@ -104,9 +104,9 @@ func TestSharedLeafOfWaitingRegion(t *testing.T) {
 	p := x.Ones([]int{1}, tenon.Float32).SetRequiresGrad(true)
 	must(t, x.Synchronize())
 	backward := func(x *tenon.Exec, n int) error {
-		return x.Backward(x.Sum(x.MulS(x.Expand(p, n), 1), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+		return x.Backward(x.Sum(x.MulS(x.Expand(p, n), 1), nil))
 	}
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	const n = 1 << 20
 	for i := range 4 {
 		var hog *tenon.Tensor

@@ -33,7 +33,7 @@ func TestReadsAfterOtherStreams(t *testing.T) {
 	other := x.On(st)
 	cycles := int64((*core.Exec)(x).Device().Info().ClockKHz) // a millisecond
 	w := x.Zeros([]int{2}, tenon.Float32)
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(a, w) }, compile.Opt{})
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Add(a, w) })
 	a := x.Ones([]int{2}, tenon.Float32)
 	for i := range 6 {
 		other.Launch(spinner, tenon.LaunchShape{Grid: [3]int{1}, Block: [3]int{1}}, tenon.Integer(cycles))
@@ -54,7 +54,7 @@ func TestAddressesStay(t *testing.T) {
 	a := tenon.From(x, []float32{1, 2, 3}, 3)
 	var rs []*compile.Region
 	for range 3 {
-		rs = append(rs, compile.New(compile.Opt{}))
+		rs = append(rs, compile.New())
 	}
 	var kept []*tenon.Tensor
 	for i := range 3 {
@@ -99,7 +99,7 @@ func TestOtherStreamsComeAfter(t *testing.T) {
 	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		x.AddInto(n, n, a)
 		return x.Add(a, w)
-	}, compile.Opt{})
+	})
 	a := x.Ones([]int{1}, tenon.Float32)
 	var counts, results []*tenon.Tensor
 	for i := range 6 {
@@ -135,14 +135,14 @@ func TestInnerFunc(t *testing.T) {
 	inner := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		tmp = x.AddS(a, 1)
 		return x.MulS(tmp, 2)
-	}, compile.Opt{})
+	})
 	outer := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		y := inner.Call(x, a)
 		if err := tenon.Try(func() { x.Sin(tmp) }); err == nil {
 			t.Error("what the inner function made on its way is open")
 		}
 		return x.AddS(y, 1)
-	}, compile.Opt{})
+	})
 	for i := range 4 {
 		if got, want := read(t, x, outer.Call(x, tenon.From(x, []float32{float32(i)}, 1))), fmt.Sprint([]float32{float32(2*i + 3)}); got != want {
 			t.Errorf("run %d: %s, want %s", i, got, want)

@@ -91,7 +91,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		case 5:
 			y = x.MatMul(a, p.params[2])
 		case 6:
-			y = x.Softmax(a, 1, tenon.SoftmaxOpt{})
+			y = x.Softmax(a, 1)
 		case 7:
 			y = x.Add(a, x.Sum(b, []int{0}, tenon.SumOpt{KeepDim: true}))
 		case 8:
@@ -110,7 +110,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 			t.Close()
 		case 13:
 			if rng.IntN(3) == 0 {
-				v, err := x.Item(x.Sum(a, nil, tenon.SumOpt{}))
+				v, err := x.Item(x.Sum(a, nil))
 				if err != nil {
 					return err
 				}
@@ -133,9 +133,9 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		}
 		live = append(live, x.Clamp(y, x.Full(nil, -4, tenon.Float32), x.Full(nil, 4, tenon.Float32)))
 	}
-	loss := x.Mean(x.Add(x.Mul(pick(), pick()), live[len(live)-1]), nil, tenon.SumOpt{})
+	loss := x.Mean(x.Add(x.Mul(pick(), pick()), live[len(live)-1]), nil)
 	if loss.RequiresGrad() {
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(loss); err != nil {
 			return err
 		}
 		if p.sgd != nil {
@@ -216,7 +216,7 @@ func TestRandomPrograms(t *testing.T) {
 		if err != nil {
 			t.Fatalf("program %d, eager: %v", seed, err)
 		}
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		got, err := runProgram(x, seed, r)
 		if err != nil {
 			t.Fatalf("program %d: %v", seed, err)

@@ -19,7 +19,7 @@ func TestRecordingFails(t *testing.T) {
 	for n, done := 0, false; !done; n++ {
 		live := core.LiveStorages()
 		must(t, x.Device().EmptyCache())
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		x.Scope(func(x *tenon.Exec) {
 			a := x.Reshape(x.Arange(0, rows*columns, 1, tenon.Float64), rows, columns)
 			step := func() (out string, err error) {
@@ -32,7 +32,7 @@ func TestRecordingFails(t *testing.T) {
 					second := x.Contiguous(x.Transpose(first, 0, 1)) // the last use of first
 					first.Close()
 					third := x.Contiguous(x.Transpose(x.MulS(second, 2), 0, 1))
-					sum = x.Keep(x.Mul(third, x.Sum(second, nil, tenon.SumOpt{})))
+					sum = x.Keep(x.Mul(third, x.Sum(second, nil)))
 					return nil
 				})
 				if err != nil {

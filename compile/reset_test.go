@@ -18,7 +18,7 @@ func TestResetKeepsTensors(t *testing.T) {
 				y, err = x.Fork()
 				must(t, err)
 			}
-			f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+			f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
 			var out *tenon.Tensor
 			for range runs {
 				if out != nil {
@@ -55,7 +55,7 @@ func TestResetKeepsTensors(t *testing.T) {
 // A region in which its graphs are forgotten goes on without any, and leaves no pool.
 func TestResetWithin(t *testing.T) {
 	x := open(t)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	a := x.Full([]int{3}, 4, tenon.Float32)
 	for i := range 4 {
 		x.Scope(func(x *tenon.Exec) {

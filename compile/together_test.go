@@ -71,7 +71,7 @@ func TestTogether(t *testing.T) {
 		return out
 	}
 	want := run(nil)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	if got := run(r); got != want {
 		t.Errorf("in a region\n%s\nwant\n%s", got, want)
 	}

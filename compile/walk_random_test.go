@@ -69,7 +69,7 @@ const (
 
 func newWalk(x *tenon.Exec, seed uint64, region bool, streams []*cuda.Stream) (*walk, error) {
 	w := &walk{seed: seed, x: x, region: region, streams: streams}
-	w.r = compile.New(compile.Opt{})
+	w.r = compile.New()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for range 3 {
 		w.params = append(w.params, w.make(rng).SetRequiresGrad(true))
@@ -80,7 +80,7 @@ func newWalk(x *tenon.Exec, seed uint64, region bool, streams []*cuda.Stream) (*
 		return x.Tanh(x.Mul(x.MatMul(x.Dropout(a, 0.25), w.params[2]), x.Sin(b)))
 	}
 	if region {
-		w.f = compile.Func(w.f, compile.Opt{}).Call
+		w.f = compile.Func(w.f).Call
 	}
 	if w.has(hasOptimizer) {
 		o, err := optim.NewSGD(func(yield func(string, *nn.Param) bool) {
@@ -207,7 +207,7 @@ func (w *walk) step(x *tenon.Exec, n int) error {
 			}
 		}
 	}
-	loss := x.Mean(x.Add(x.Mul(pick(), pick()), live[len(live)-1]), nil, tenon.SumOpt{})
+	loss := x.Mean(x.Add(x.Mul(pick(), pick()), live[len(live)-1]), nil)
 	if loss.RequiresGrad() {
 		if err := w.learn(x, n, loss); err != nil {
 			return err
@@ -248,7 +248,7 @@ func (w *walk) breaks(x *tenon.Exec, how int, t *tenon.Tensor) error {
 
 // learn is a backward pass with a step of an optimizer.
 func (w *walk) learn(x *tenon.Exec, n int, loss *tenon.Tensor) error {
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(loss); err != nil {
 		return err
 	}
 	if w.opt != nil {
@@ -293,7 +293,7 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 	case 4:
 		y = x.MatMul(a, w.params[2])
 	case 5:
-		y = x.Softmax(a, 1, tenon.SoftmaxOpt{})
+		y = x.Softmax(a, 1)
 	case 6:
 		y = x.Dropout(a, 0.25)
 	case 7:
@@ -344,7 +344,7 @@ func (w *walk) outer(n int) (err error) {
 		if n%3 != 2 {
 			y = x.Clone(w.f(x, x.MulS(y, 2), w.given[1]))
 		}
-		if err = w.learn(x, n, x.Sum(y, nil, tenon.SumOpt{})); err == nil {
+		if err = w.learn(x, n, x.Sum(y, nil)); err == nil {
 			err = w.show(x, y)
 		}
 	})

@@ -127,7 +127,7 @@ func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType
 	var given []*tenon.Tensor
 	a.each(func(v *tenon.Tensor) *tenon.Tensor {
 		if !floating(v) {
-			return x.OnesLike(v, tenon.LikeOpt{})
+			return x.OnesLike(v)
 		}
 		d := v.DType()
 		if d == tenon.Float16 {
@@ -180,7 +180,7 @@ func (c *autocastCall) check(t *testing.T, x *tenon.Exec, low, runAs tenon.DType
 	if !o.RequiresGrad() {
 		return
 	}
-	grads, err := x.Grad([]*tenon.Tensor{x.Sum(o, nil, tenon.SumOpt{})}, given, nil, tenon.BackwardOpt{AllowUnused: true})
+	grads, err := x.Grad([]*tenon.Tensor{x.Sum(o, nil)}, given, tenon.GradOpt{AllowUnused: true})
 	if err != nil {
 		t.Errorf("%s: %v", c.Op, err)
 		return
@@ -226,9 +226,9 @@ func testAutocastChecker(t *testing.T, x *tenon.Exec) {
 	out := y.Linear(in, w, bias)
 	check(t, "a linear's type", out.DType(), tenon.Float16)
 	// A cross-entropy of losses of elements: mean and weights are float32 too.
-	loss := y.BCEWithLogits(out, x.ZerosLike(out, tenon.LikeOpt{}), x.Full(nil, 0.5, tenon.Float16), nil, tenon.LossOpt{})
+	loss := y.BCEWithLogits(out, x.ZerosLike(out), tenon.BCEWithLogitsOpt{Weight: x.Full(nil, 0.5, tenon.Float16)})
 	check(t, "a loss's type", loss.DType(), tenon.Float32)
-	must(t, x.Backward(loss, nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(loss))
 	for _, p := range []*tenon.Tensor{in, w, bias} {
 		check(t, "a gradient's type", p.Grad().DType(), tenon.Float32)
 	}
@@ -258,11 +258,11 @@ func testAutocastIgnoredTypes(t *testing.T, x *tenon.Exec) {
 		if d == tenon.Float64 {
 			wantError(t, tenon.Try(func() { y.MM(a, half) }), "expected m1 and m2 to have the same dtype")
 			check(t, "a product", y.MM(a, b).DType(), x.MM(a, b).DType())
-			check(t, "a norm", y.VectorNorm(a, 2, nil, tenon.SumOpt{}).DType(), tenon.Float64)
+			check(t, "a norm", y.VectorNorm(a, 2, nil).DType(), tenon.Float64)
 			check(t, "a promotion", y.AddCMul(a, b, half, 1).DType(), tenon.Float64)
 		}
 		check(t, "a power", y.PowS(a, 2).DType(), x.PowS(a, 2).DType())
-		check(t, "a sum", y.Sum(a, nil, tenon.SumOpt{}).DType(), x.Sum(a, nil, tenon.SumOpt{}).DType())
+		check(t, "a sum", y.Sum(a, nil).DType(), x.Sum(a, nil).DType())
 		check(t, "an exponential", y.Exp(a).DType(), x.Exp(a).DType())
 	}
 }
@@ -309,7 +309,7 @@ func testAutocastCustom(t *testing.T, x *tenon.Exec) {
 		y := x.Autocast(low)
 		out := y.Apply(f, a, b)[0]
 		check(t, "the output", out.DType(), low)
-		must(t, x.Backward(y.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(y.Sum(out, nil)))
 		check(t, "ways", ways, 2)
 		check(t, "the gradient", a.Grad().DType(), tenon.Float32)
 		check(t, "the gradient", b.Grad().DType(), tenon.Float32)
@@ -319,7 +319,7 @@ func testAutocastCustom(t *testing.T, x *tenon.Exec) {
 	out := x.Apply(product{func(way string, x *tenon.Exec, ts ...*tenon.Tensor) {
 		check(t, way+"'s autocast", x.AutocastDType(), 0)
 	}}, a, a)[0]
-	must(t, x.Autocast(tenon.Float16).Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	must(t, x.Autocast(tenon.Float16).Backward(x.Sum(out, nil)))
 }
 
 func testAutocastCastInputs(t *testing.T, x *tenon.Exec) {
@@ -342,13 +342,13 @@ func testAutocastCastInputs(t *testing.T, x *tenon.Exec) {
 	}
 	out := apply(x.Autocast(tenon.Float16))
 	check(t, "the output", out.DType(), tenon.Float32)
-	must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(x.Sum(out, nil)))
 	check(t, "the gradient", a.Grad().DType(), tenon.Float16)
 	// Without autocast nothing is converted.
 	want = tenon.Float16
 	out = apply(x)
 	check(t, "the output without autocast", out.DType(), tenon.Float16)
-	must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(x.Sum(out, nil)))
 	check(t, "ways", ways, 4)
 	wantError(t, tenon.Try(func() { x.Autocast(tenon.Float16).Apply(counted{}, a) }), "no floating-point type")
 }
@@ -381,7 +381,7 @@ func testAutocastHost(t *testing.T, x *tenon.Exec) {
 }
 
 func testAutocastCacheLeak(t *testing.T, x *tenon.Exec) {
-	l := nn.NewLinear(x, 10, 10, nn.LinearOpt{})
+	l := nn.NewLinear(x, 10, 10)
 	defer nn.Close(l)
 	in := x.RandN([]int{1, 10}, tenon.Float32)
 	dev := x.Device()
@@ -418,7 +418,7 @@ func testAutocastCacheLeak(t *testing.T, x *tenon.Exec) {
 }
 
 func testAutocastCheckpointing(t *testing.T, x *tenon.Exec) {
-	net := nn.Sequential{nn.NewLinear(x, 8, 8, nn.LinearOpt{}), nn.NewLinear(x, 8, 8, nn.LinearOpt{}), nn.NewLinear(x, 8, 8, nn.LinearOpt{})}
+	net := nn.Sequential{nn.NewLinear(x, 8, 8), nn.NewLinear(x, 8, 8), nn.NewLinear(x, 8, 8)}
 	defer nn.Close(net)
 	in := x.Rand([]int{8, 8}, tenon.Float16).SetRequiresGrad(true)
 	y := x.Autocast(tenon.Float16)
@@ -426,7 +426,7 @@ func testAutocastCheckpointing(t *testing.T, x *tenon.Exec) {
 		out := forward()
 		check(t, "the output", out.DType(), tenon.Float16)
 		check(t, "requires grad", out.RequiresGrad(), true)
-		must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(x.Sum(out, nil)))
 		check(t, "the input's gradient", in.Grad().DType(), tenon.Float16)
 		all = testdevice.Read[float32](t, x, x.ToDType(in.Grad(), tenon.Float32))
 		in.SetGrad(nil)
@@ -447,7 +447,7 @@ func testAutocastCheckpointing(t *testing.T, x *tenon.Exec) {
 		return net[0].Forward(x, in)
 	})
 	out := nn.Checkpoint(y, nn.Sequential{spy, net[1]}, in)
-	must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(x.Sum(out, nil)))
 	check(t, "runs under autocast", slices.Equal(seen, []tenon.DType{tenon.Float16, tenon.Float16}), true)
 	in.SetGrad(nil)
 }

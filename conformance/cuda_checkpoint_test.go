@@ -202,7 +202,7 @@ func testCheckpointOwners(t *testing.T, x *tenon.Exec) {
 	mean := func(v float64) {
 		t.Helper()
 		for _, a := range out {
-			m, err := x.Item(x.Mean(x.ToDType(a, tenon.Float32), nil, tenon.SumOpt{}))
+			m, err := x.Item(x.Mean(x.ToDType(a, tenon.Float32), nil))
 			must(t, err)
 			check(t, "mean", m, v)
 		}
@@ -275,7 +275,7 @@ func testCheckpointNetwork(t *testing.T, x *tenon.Exec) {
 		net = append(net, newResidual(x, from, to, stride))
 		from = to
 	}
-	net = append(net, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Flatten{}, nn.NewLinear(x, from, 100, nn.LinearOpt{}))
+	net = append(net, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Flatten{}, nn.NewLinear(x, from, 100))
 	defer nn.Close(net)
 	nn.Eval(net)
 	in := x.Rand([]int{1, 3, side, side}, tenon.Float32)

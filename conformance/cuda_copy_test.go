@@ -110,7 +110,7 @@ func testToNonBlocking(t *testing.T, x *tenon.Exec) {
 	a := x.Ones([]int{n}, tenon.Float32)
 	spin(x, 100*time.Millisecond)
 	b := host.To(a, tenon.ToOpt{NonBlocking: true})
-	sum, err := host.Item(host.Sum(b, nil, tenon.SumOpt{}))
+	sum, err := host.Item(host.Sum(b, nil))
 	must(t, err)
 	check(t, "the sum of a copy that nobody waited for", sum, n)
 }
@@ -119,7 +119,7 @@ func testToBlocking(t *testing.T, x *tenon.Exec) {
 	src := x.RandN([]int{1_000_000}, tenon.Float32)
 	must(t, x.Device().Synchronize())
 	spin(x, 100*time.Millisecond)
-	dst := x.Host().To(src, tenon.ToOpt{})
+	dst := x.Host().To(src)
 	check(t, "the stream is busy", busy(t, x.Stream()), false)
 	check(t, "equal", equal(t, x, src, dst), true)
 	check(t, "pinned", dst.IsPinned(), false)
@@ -148,7 +148,7 @@ func (p place) at(x *tenon.Exec) *tenon.Exec {
 func (p place) put(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 	switch p {
 	case onDevice:
-		return x.To(a, tenon.ToOpt{})
+		return x.To(a)
 	case pinned:
 		return x.PinMemory(a)
 	}

@@ -127,7 +127,7 @@ func loseDevice(t *testing.T, name string) {
 
 // drawDistinct draws different categories of the given probabilities.
 func drawDistinct(x *tenon.Exec, samples int, p ...float32) *tenon.Tensor {
-	return x.Multinomial(tenon.From(x, p, len(p)), samples, tenon.MultinomialOpt{})
+	return x.Multinomial(tenon.From(x, p, len(p)), samples)
 }
 
 func testIndexBounds(t *testing.T, x *tenon.Exec) {

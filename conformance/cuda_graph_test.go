@@ -65,7 +65,7 @@ func sumOf(t *testing.T, x *tenon.Exec, a *tenon.Tensor) float64 {
 	var v float64
 	x.Scope(func(x *tenon.Exec) {
 		var err error
-		v, err = x.Item(x.Sum(a, nil, tenon.SumOpt{}))
+		v, err = x.Item(x.Sum(a, nil))
 		must(t, err)
 	})
 	return v
@@ -106,7 +106,7 @@ func testGraphSimple(t *testing.T, x *tenon.Exec) {
 func testGraphRecapture(t *testing.T, x *tenon.Exec) {
 	a := x.Full([]int{1000}, 1, tenon.Float32)
 	var b *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { b = x.Keep(addTen(x, a, 1)) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { b = x.Keep(addTen(x, a, 1)) })
 	must(t, err)
 	replay(t, x, g)
 	check(t, "sum", sumOf(t, x, b), 11000)
@@ -115,7 +115,7 @@ func testGraphRecapture(t *testing.T, x *tenon.Exec) {
 	g, err = x.Capture(func(x *tenon.Exec) {
 		x.FillInto(b, 2)
 		b = addTen(x, b, 2)
-	}, tenon.CaptureOpt{})
+	})
 	must(t, err)
 	replay(t, x, g)
 	check(t, "sum of the second", sumOf(t, x, b), 22000)
@@ -154,7 +154,7 @@ func testGraphStates(t *testing.T, x *tenon.Exec) {
 		x.Rand([]int{5}, tenon.Float32)
 		wantError(t, old.SetSeed(seed+1), "Cannot call CUDAGeneratorImpl::set_current_seed")
 		wantError(t, old.SetState(old.State()), "Cannot call CUDAGeneratorImpl::set_state")
-	}, tenon.CaptureOpt{})
+	})
 	wantError(t, err, "Cannot call CUDAGeneratorImpl::set_current_seed")
 	check(t, "the seed after it", old.Seed(), seed)
 	must(t, old.SetSeed(seed+1))
@@ -178,7 +178,7 @@ func testGraphGeneratorMemory(t *testing.T, x *tenon.Exec) {
 				for _, g := range generators {
 					x.WithGenerator(g).Rand([]int{1}, tenon.Float32).Close()
 				}
-			}, tenon.CaptureOpt{})
+			})
 			must(t, err)
 			replay(t, x, g)
 			graphs = append(graphs, g)
@@ -239,7 +239,7 @@ func testGraphEmpty(t *testing.T, x *tenon.Exec) {
 }
 
 func testGraphOOM(t *testing.T, x *tenon.Exec) {
-	_, err := x.Capture(func(x *tenon.Exec) { x.Zeros([]int{1 << 40}, tenon.Float32) }, tenon.CaptureOpt{})
+	_, err := x.Capture(func(x *tenon.Exec) { x.Zeros([]int{1 << 40}, tenon.Float32) })
 	wantOOM(t, err, "out of memory")
 	testGraphSimple(t, x)
 }
@@ -260,7 +260,7 @@ func testGraphWorkspace(t *testing.T, x *tenon.Exec) {
 	before := used()
 	for range 100 {
 		var c *tenon.Tensor
-		g, err := x.Capture(func(x *tenon.Exec) { c = x.MatMul(a, b) }, tenon.CaptureOpt{})
+		g, err := x.Capture(func(x *tenon.Exec) { c = x.MatMul(a, b) })
 		must(t, err)
 		replay(t, x, g)
 		if !equal(t, x, c, want) {
@@ -354,7 +354,7 @@ func testGraphDistributions(t *testing.T, x *tenon.Exec) {
 		x.Scope(func(x *tenon.Exec) {
 			gen := x.Generator()
 			var got [2]*tenon.Tensor
-			g, err := x.Capture(func(x *tenon.Exec) { got[0], got[1] = draw(x), draw(x) }, tenon.CaptureOpt{})
+			g, err := x.Capture(func(x *tenon.Exec) { got[0], got[1] = draw(x), draw(x) })
 			must(t, err)
 			for _, seed := range []uint64{6, 314, 271} {
 				must(t, gen.SetSeed(seed))
@@ -594,7 +594,7 @@ func testGraphMemory(t *testing.T, x *tenon.Exec) {
 					b = d
 				}
 				x.Keep(b)
-			}, tenon.CaptureOpt{})
+			})
 			must(t, err)
 			blocks, active := int64(1), bytes
 			segments, reserved := int64(c.segments), int64(c.segments*c.segment)

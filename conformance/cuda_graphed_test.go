@@ -94,7 +94,7 @@ func testGraphCallables(t *testing.T, x *tenon.Exec) {
 						data, want := x.RandN([]int{rows, n[0]}, tenon.Float32), x.RandN([]int{rows, n[2]}, tenon.Float32)
 						opt.ZeroGrad()
 						out := call(2, y, call(1, y, call(0, y, data, unused)))
-						must(t, x.Backward(call(3, y, out, want), nil, tenon.BackwardOpt{}))
+						must(t, x.Backward(call(3, y, out, want)))
 						must(t, opt.Step(x))
 					})
 				}
@@ -142,13 +142,13 @@ func testGraphCallablesSamePool(t *testing.T, x *tenon.Exec) {
 			nn.Close(models[i])
 		}
 	}()
-	norm := func(a *tenon.Tensor) *tenon.Tensor { return x.Sqrt(x.Sum(x.Mul(a, a), nil, tenon.SumOpt{})) }
+	norm := func(a *tenon.Tensor) *tenon.Tensor { return x.Sqrt(x.Sum(x.Mul(a, a), nil)) }
 	for i, model := range models {
 		in := x.RandN([]int{64, 32}, tenon.Float32)
 		y, yg := model.Forward(x, in), graphed[i].Forward(x, in)
 		l, lg := norm(y), norm(yg)
-		must(t, x.Backward(l, nil, tenon.BackwardOpt{}))
-		must(t, x.Backward(lg, nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(l))
+		must(t, x.Backward(lg))
 		if !equal(t, x, y, yg) || !equal(t, x, l, lg) {
 			t.Errorf("model %d: the graphed output differs", i)
 		}

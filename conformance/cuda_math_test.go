@@ -55,7 +55,7 @@ func lowIndex32(x *tenon.Exec, n int) (restore func()) {
 func testTypeConversions(t *testing.T, x *tenon.Exec) {
 	host := x.Host()
 	a := host.RandN([]int{5, 5}, tenon.Float32)
-	b := x.To(a, tenon.ToOpt{})
+	b := x.To(a)
 	for _, c := range []struct {
 		what string
 		t    *tenon.Tensor
@@ -65,12 +65,12 @@ func testTypeConversions(t *testing.T, x *tenon.Exec) {
 		{"float", host.ToDType(a, tenon.Float32), host, tenon.Float32},
 		{"cuda, double", x.ToDType(b, tenon.Float64), x, tenon.Float64},
 		{"cuda, float", x.ToDType(b, tenon.Float32), x, tenon.Float32},
-		{"cuda, float, cpu", host.To(x.ToDType(b, tenon.Float32), tenon.ToOpt{}), host, tenon.Float32},
-		{"cuda, float, cpu, int", host.ToDType(host.To(x.ToDType(b, tenon.Float32), tenon.ToOpt{}), tenon.Int32), host, tenon.Int32},
+		{"cuda, float, cpu", host.To(x.ToDType(b, tenon.Float32)), host, tenon.Float32},
+		{"cuda, float, cpu, int", host.ToDType(host.To(x.ToDType(b, tenon.Float32)), tenon.Int32), host, tenon.Int32},
 	} {
 		check(t, c.what+": type", c.t.DType(), c.dt)
 		check(t, c.what+": device", c.t.Device() == c.x.Device(), true)
-		for i, v := range testdevice.Read[float32](t, host, host.ToDType(host.To(c.t, tenon.ToOpt{}), tenon.Float32)) {
+		for i, v := range testdevice.Read[float32](t, host, host.ToDType(host.To(c.t), tenon.Float32)) {
 			want := testdevice.Read[float32](t, host, a)[i]
 			if c.dt == tenon.Int32 {
 				want = float32(int32(want))
@@ -91,7 +91,7 @@ func testGatherBool(t *testing.T, x *tenon.Exec) {
 }
 
 func testReductionAccess(t *testing.T, x *tenon.Exec) {
-	allAre(t, x, "sums of columns", x.Sum(x.Ones([]int{512, 8}, tenon.Float32), []int{0}, tenon.SumOpt{}), 512)
+	allAre(t, x, "sums of columns", x.Sum(x.Ones([]int{512, 8}, tenon.Float32), []int{0}), 512)
 	must(t, x.Synchronize())
 }
 
@@ -104,9 +104,9 @@ func sparseOnes(t *testing.T, x *tenon.Exec, shape ...int) *tenon.Tensor {
 
 func testSumHalf(t *testing.T, x *tenon.Exec) {
 	wide := tenon.SumOpt{DType: tenon.Float32}
-	check(t, "sum of zeros", item(t, x, x.Sum(x.Zeros([]int{10}, tenon.Float16), nil, tenon.SumOpt{})), 0)
+	check(t, "sum of zeros", item(t, x, x.Sum(x.Zeros([]int{10}, tenon.Float16), nil)), 0)
 	most := x.Ones([]int{65504}, tenon.Float16)
-	check(t, "sum of 65504 ones", item(t, x, x.Sum(most, nil, tenon.SumOpt{})), 65504)
+	check(t, "sum of 65504 ones", item(t, x, x.Sum(most, nil)), 65504)
 	check(t, "sum of 65504 ones in float32", item(t, x, x.Sum(most, nil, wide)), 65504)
 	check(t, "sum of 65536 ones in float32", item(t, x, x.Sum(x.Ones([]int{65536}, tenon.Float16), nil, wide)), 65536)
 
@@ -119,9 +119,9 @@ func testSumHalf(t *testing.T, x *tenon.Exec) {
 		return n
 	}
 	a := sparseOnes(t, x, sized(1203611, 120361))
-	check(t, "sum of sparse ones", item(t, x, x.Sum(a, nil, tenon.SumOpt{})), count(halves(t, x, a)))
+	check(t, "sum of sparse ones", item(t, x, x.Sum(a, nil)), count(halves(t, x, a)))
 	b := sparseOnes(t, x, 100, 121, sized(80, 16))
-	rows := testdevice.Read[float32](t, x, x.ToDType(x.Sum(b, []int{0, 2}, tenon.SumOpt{}), tenon.Float32))
+	rows := testdevice.Read[float32](t, x, x.ToDType(x.Sum(b, []int{0, 2}), tenon.Float32))
 	for i, v := range rows {
 		check(t, fmt.Sprintf("sum of row %d", i), float64(v), count(halves(t, x, x.Select(b, 1, i))))
 	}
@@ -141,7 +141,7 @@ func halves(t *testing.T, x *tenon.Exec, a *tenon.Tensor) []uint16 {
 
 func testMeanHalf(t *testing.T, x *tenon.Exec) {
 	a := x.Ones([]int{65536}, tenon.Float16)
-	check(t, "mean", item(t, x, x.Mean(a, nil, tenon.SumOpt{})), 1)
+	check(t, "mean", item(t, x, x.Mean(a, nil)), 1)
 	m := x.Mean(a, nil, tenon.SumOpt{DType: tenon.Float32})
 	check(t, "mean in float32", item(t, x, m), 1)
 	check(t, "type of the mean", m.DType(), tenon.Float32)
@@ -149,9 +149,9 @@ func testMeanHalf(t *testing.T, x *tenon.Exec) {
 
 func testProdLarge(t *testing.T, x *tenon.Exec) {
 	const n = 240000 // a multiple of 4
-	check(t, "product of ones", item(t, x, x.Prod(x.Ones([]int{n}, tenon.Float32), nil, tenon.SumOpt{})), 1)
+	check(t, "product of ones", item(t, x, x.Prod(x.Ones([]int{n}, tenon.Float32), nil)), 1)
 	for _, dt := range []tenon.DType{tenon.Complex64, tenon.Complex128} {
-		p := x.Prod(x.FullC([]int{n}, 1i, dt), nil, tenon.SumOpt{})
+		p := x.Prod(x.FullC([]int{n}, 1i, dt), nil)
 		check(t, fmt.Sprintf("product of i, %v", dt), equal(t, x, p, x.FullC(nil, 1, dt)), true)
 	}
 }
@@ -188,18 +188,18 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 	host, n := x.Host(), sized(100_000, 20_000)
 	w := x.RandN([]int{n}, tenon.Float64)
 	weights := testdevice.Read[float64](t, x, w)
-	hw := host.To(w, tenon.ToOpt{})
+	hw := host.To(w)
 	for _, c := range []struct {
 		high int64
 		dt   tenon.DType
 	}{{50, tenon.Int8}, {50_000, tenon.Int64}, {50, tenon.Uint8}, {300, tenon.Int16}, {1000, tenon.Int32}} {
 		a := x.RandInt(0, c.high, []int{n}, c.dt)
-		ha := host.To(a, tenon.ToOpt{})
-		counts, sums := x.BinCount(a, nil, tenon.BinCountOpt{}), x.BinCount(a, w, tenon.BinCountOpt{})
+		ha := host.To(a)
+		counts, sums := x.BinCount(a), x.BinCount(a, tenon.BinCountOpt{Weight: w})
 		what := fmt.Sprintf("%v below %d", c.dt, c.high)
-		check(t, what+": as on the processor", equal(t, x, counts, host.BinCount(ha, nil, tenon.BinCountOpt{})), true)
-		check(t, what+": weights, as on the processor", equal(t, x, sums, host.BinCount(ha, hw, tenon.BinCountOpt{})), true)
-		check(t, what+": weights, again", equal(t, x, sums, x.BinCount(a, w, tenon.BinCountOpt{})), true)
+		check(t, what+": as on the processor", equal(t, x, counts, host.BinCount(ha)), true)
+		check(t, what+": weights, as on the processor", equal(t, x, sums, host.BinCount(ha, tenon.BinCountOpt{Weight: hw})), true)
+		check(t, what+": weights, again", equal(t, x, sums, x.BinCount(a, tenon.BinCountOpt{Weight: w})), true)
 		bins, want := make([]int64, counts.Numel()), make([]float64, sums.Numel())
 		for i, v := range testdevice.Read[int64](t, x, x.ToDType(a, tenon.Int64)) {
 			bins[v]++
@@ -218,15 +218,15 @@ func testBinCount(t *testing.T, x *tenon.Exec) {
 	// 35488 · 65536 is no int32.
 	a := x.Zeros([]int{10}, tenon.Int32)
 	x.CopyInto(x.Narrow(a, 0, 0, 1), x.Full([]int{1}, 35488, tenon.Int32))
-	counts := x.BinCount(a, nil, tenon.BinCountOpt{MinLength: 65536})
+	counts := x.BinCount(a, tenon.BinCountOpt{MinLength: 65536})
 	check(t, "bins", counts.Numel(), 65536)
-	check(t, "counted", item(t, x, x.Sum(counts, nil, tenon.SumOpt{})), 10)
+	check(t, "counted", item(t, x, x.Sum(counts, nil)), 10)
 	check(t, "the far bin", item(t, x, x.Select(counts, 0, 35488)), 1)
 }
 
 func testTinyHalfNorm(t *testing.T, x *tenon.Exec) {
 	a := x.ToDType(x.DivS(x.Arange(0, 25, 1, tenon.Float32), 100_000_000), tenon.Float16)
-	if n := item(t, x, x.VectorNorm(a, 2, nil, tenon.SumOpt{})); !(n > 0) {
+	if n := item(t, x, x.VectorNorm(a, 2, nil)); !(n > 0) {
 		t.Errorf("the norm of subnormal halves is %v", n)
 	}
 }
@@ -248,11 +248,11 @@ func testLoopOverflow(t *testing.T, x *tenon.Exec) {
 func testLoopOverflowLarge(t *testing.T, x *tenon.Exec) {
 	one := x.Ones([]int{1, 1, 1, 1}, tenon.Float16)
 	pool := func(shape ...int) error {
-		return tenon.Try(func() { x.AvgPool2d(x.Expand(one, shape...), [2]int{1, 1}, tenon.AvgPoolOpt{}) })
+		return tenon.Try(func() { x.AvgPool2d(x.Expand(one, shape...), [2]int{1, 1}) })
 	}
 	wantError(t, pool(1, 1, 1, 1<<31), "integer out of range")
 	wantError(t, pool(1, 1, 1<<31, 1), "integer out of range")
-	wantError(t, tenon.Try(func() { x.MaxPool2d(x.Expand(one, 1, 1, 1<<16, 1<<15), [2]int{2, 2}, tenon.MaxPoolOpt{}) }), "integer out of range")
+	wantError(t, tenon.Try(func() { x.MaxPool2d(x.Expand(one, 1, 1, 1<<16, 1<<15), [2]int{2, 2}) }), "integer out of range")
 	wantError(t, tenon.Try(func() { x.AdaptiveAvgPool2d(x.Expand(one, 1, 1, 1<<16, 1<<15), [2]int{1, 1}) }), "integer out of range")
 
 	const low = 1 << 12
@@ -264,7 +264,7 @@ func testLoopOverflowLarge(t *testing.T, x *tenon.Exec) {
 func poolRow(t *testing.T, x *tenon.Exec, n int) {
 	x.Scope(func(x *tenon.Exec) {
 		a := x.RandN([]int{1, 1, 1, n}, tenon.Float16)
-		y := x.AvgPool2d(a, [2]int{1, 1}, tenon.AvgPoolOpt{})
+		y := x.AvgPool2d(a, [2]int{1, 1})
 		must(t, x.Synchronize())
 		check(t, fmt.Sprintf("the last of %d elements", n), equal(t, x, x.Narrow(y, 3, n-1, 1), x.Narrow(a, 3, n-1, 1)), true)
 		allAre(t, x, fmt.Sprintf("%d elements that differ", n), x.ToDType(x.Ne(y, a), tenon.Uint8), 0)
@@ -331,7 +331,7 @@ func testGatherStats(t *testing.T, x *tenon.Exec) {
 	const n, c, eps = 48, 3, 1e-5
 	batch := x.RandN([]int{n, c}, tenon.Float32)
 	stats := func(part *tenon.Tensor) (mean, invStd *tenon.Tensor) {
-		v, mean := x.VarMean(part, []int{0}, tenon.VarOpt{})
+		v, mean := x.VarMean(part, []int{0})
 		biased := x.MulS(v, float64(part.Shape()[0]-1)/float64(part.Shape()[0]))
 		return x.Unsqueeze(mean, 0), x.Unsqueeze(x.Rsqrt(x.AddS(biased, eps)), 0)
 	}

@@ -141,7 +141,7 @@ func (r *run) read(t *testing.T, x *tenon.Exec) (all []float32) {
 func captured(t *testing.T, x *tenon.Exec, f func(x *tenon.Exec) error) *tenon.Graph {
 	t.Helper()
 	var failed error
-	g, err := x.Capture(func(x *tenon.Exec) { failed = f(x) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { failed = f(x) })
 	must(t, errors.Join(err, failed))
 	return g
 }
@@ -215,7 +215,7 @@ func graphScaling(t *testing.T, x *tenon.Exec, makers []maker) {
 		var states [2]optim.GradScalerState
 		for i := range ends {
 			r := newRun(t, x, m, []int{5, 5}, []int{6, 6}, nil)
-			s, err := optim.NewGradScaler(optim.GradScalerOpt{})
+			s, err := optim.NewGradScaler()
 			must(t, err)
 			must(t, s.SetState(x, optim.GradScalerState{Scale: 128, GrowthFactor: 2, BackoffFactor: .5, GrowthInterval: 3}))
 			s.Scale(x, x.Ones(nil, tenon.Float32))
@@ -285,8 +285,8 @@ func testScalingAutocast(t *testing.T, x *tenon.Exec) {
 						}
 						h := ac.ReLU(ac.Linear(in, r.ps[0].Tensor(), r.ps[1].Tensor()))
 						out := ac.Linear(h, r.ps[2].Tensor(), r.ps[3].Tensor())
-						loss := ac.MSELoss(out, x.ZerosLike(out, tenon.LikeOpt{}), tenon.LossOpt{})
-						must(t, x.Backward(s.Scale(x, loss), nil, tenon.BackwardOpt{}))
+						loss := ac.MSELoss(out, x.ZerosLike(out))
+						must(t, x.Backward(s.Scale(x, loss)))
 						if unscale {
 							must(t, s.Unscale(x, o))
 						}
@@ -331,8 +331,8 @@ func testGraphGradScaling(t *testing.T, x *tenon.Exec) {
 		must(t, err)
 		in := x.Full([]int{100}, 5, tenon.Float16)
 		backward := func(x *tenon.Exec) error {
-			loss := x.Sum(x.Mul(x.ToDType(p.Tensor(), tenon.Float16), in), nil, tenon.SumOpt{})
-			return x.Backward(s.Scale(x, loss), nil, tenon.BackwardOpt{})
+			loss := x.Sum(x.Mul(x.ToDType(p.Tensor(), tenon.Float16), in), nil)
+			return x.Backward(s.Scale(x, loss))
 		}
 		must(t, backward(x))
 		o.ZeroGrad()

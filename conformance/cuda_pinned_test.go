@@ -43,11 +43,11 @@ func pinTwo(x *tenon.Exec) error {
 		if !a.IsPinned() {
 			return fmt.Errorf("a tensor of %d elements is not pinned", n)
 		}
-		b, err := host.Item(host.Sum(a, nil, tenon.SumOpt{}))
+		b, err := host.Item(host.Sum(a, nil))
 		if err != nil || b != float64(n) {
 			return fmt.Errorf("the pinned elements add up to %v, not %d: %v", b, n, err)
 		}
-		c, err := x.Item(x.Sum(x.To(a, tenon.ToOpt{}), nil, tenon.SumOpt{}))
+		c, err := x.Item(x.Sum(x.To(a), nil))
 		if err != nil || c != float64(n) {
 			return fmt.Errorf("the elements on the device add up to %v, not %d: %v", c, n, err)
 		}

@@ -87,5 +87,5 @@ func testConvTF32(t *testing.T, x *tenon.Exec) {
 	wantSwitch(t, x)
 	n := sized(128, 16)
 	a, w := x.AddS(x.Rand([]int{2, n, 16, 16}, tenon.Float32), 1), x.AddS(x.Rand([]int{n, n, 3, 3}, tenon.Float32), 1)
-	wantPrecision(t, x, func(x *tenon.Exec, a, w *tenon.Tensor) *tenon.Tensor { return x.Conv2d(a, w, nil, tenon.ConvOpt{}) }, a, w)
+	wantPrecision(t, x, func(x *tenon.Exec, a, w *tenon.Tensor) *tenon.Tensor { return x.Conv2d(a, w, nil) }, a, w)
 }

@@ -41,7 +41,7 @@ func testSeedDraws(t *testing.T, x *tenon.Exec) {
 		check(t, "seed", g.Seed(), 2)
 		numbers[i] = x.Zeros([]int{4, 4}, tenon.Float32)
 		x.UniformInto(numbers[i], 0, 1)
-		coins[i] = x.Bernoulli(x.FullLike(numbers[i], 0.5, tenon.LikeOpt{}))
+		coins[i] = x.Bernoulli(x.FullLike(numbers[i], 0.5))
 	}
 	check(t, "uniform numbers are the same", equal(t, x, numbers[0], numbers[1]), true)
 	check(t, "coins are the same", equal(t, x, coins[0], coins[1]), true)
@@ -66,7 +66,7 @@ func testMultinomial(t *testing.T, x *tenon.Exec) {
 	if v := least(p, x.Multinomial(p, 1000, tenon.MultinomialOpt{Replacement: true})); !(v > 0) {
 		t.Errorf("a category of the probability %v was drawn", v)
 	}
-	few := x.Multinomial(p, 46, tenon.MultinomialOpt{})
+	few := x.Multinomial(p, 46)
 	if v := least(p, few); !(v > 0) {
 		t.Errorf("without replacement a category of the probability %v was drawn", v)
 	}
@@ -79,11 +79,11 @@ func testMultinomial(t *testing.T, x *tenon.Exec) {
 	}
 	// A replay draws what comes next in the generator's sequence.
 	var drawn *tenon.Tensor
-	graph, err := x.Capture(func(x *tenon.Exec) { drawn = x.Multinomial(p, 20, tenon.MultinomialOpt{}) }, tenon.CaptureOpt{})
+	graph, err := x.Capture(func(x *tenon.Exec) { drawn = x.Multinomial(p, 20) })
 	must(t, err)
 	for range 2 {
 		g.SetSeed(3)
-		want := testdevice.Read[int64](t, x, x.Multinomial(p, 20, tenon.MultinomialOpt{}))
+		want := testdevice.Read[int64](t, x, x.Multinomial(p, 20))
 		g.SetSeed(3)
 		must(t, x.Replay(graph))
 		check(t, "a replay draws the same", slices.Equal(testdevice.Read[int64](t, x, drawn), want), true)

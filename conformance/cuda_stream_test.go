@@ -43,7 +43,7 @@ func testStreams(t *testing.T, x *tenon.Exec) {
 	check(t, "back on it", x.On(user).On(first).Stream(), first)
 	check(t, "the new stream is idle", busy(t, user), false)
 	pinned := x.PinMemory(tenon.From(x.Host(), []uint8{1, 2, 3, 4, 5}))
-	x.AddS(x.To(pinned, tenon.ToOpt{}), 1) // loads the kernel, which would wait for the device
+	x.AddS(x.To(pinned), 1) // loads the kernel, which would wait for the device
 	spin(x, 50*time.Millisecond)
 	b := x.AddS(x.To(pinned, tenon.ToOpt{NonBlocking: true}), 1)
 	check(t, "the default stream is busy", busy(t, first), true)
@@ -138,7 +138,7 @@ func testGenericStreamEvent(t *testing.T, x *tenon.Exec) {
 		if start.Handle() == end.Handle() || start.Handle() == 0 || end.Handle() == 0 {
 			t.Errorf("the events are %v and %v", start, end)
 		}
-		check(t, "the sum is the processor's", equal(t, host, host.To(sum, tenon.ToOpt{}), host.Add(a, b)), true)
+		check(t, "the sum is the processor's", equal(t, host, host.To(sum), host.Add(a, b)), true)
 		took, err := start.Elapsed(end)
 		must(t, err)
 		if took <= 0 {
@@ -210,7 +210,7 @@ func testBackwardSync(t *testing.T, x *tenon.Exec, wait order) {
 	side, ambient := sideOf(t, x), sideOf(t, x)
 	backward := func(x *tenon.Exec, out *tenon.Tensor) {
 		t.Helper()
-		must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(x.Sum(out, nil)))
 	}
 	// The gradient is used on another stream than the pass's.
 	a := leaf(x)
@@ -234,7 +234,7 @@ func testBackwardSync(t *testing.T, x *tenon.Exec, wait order) {
 	mid := side.Apply(multiply{t, 3}, leaf(side))[0]
 	out = side.Apply(multiply{t, 4}, mid)[0]
 	wait(ambient, side)
-	gs, err := ambient.Grad([]*tenon.Tensor{ambient.Sum(out, nil, tenon.SumOpt{})}, []*tenon.Tensor{mid}, nil, tenon.BackwardOpt{})
+	gs, err := ambient.Grad([]*tenon.Tensor{ambient.Sum(out, nil)}, []*tenon.Tensor{mid})
 	must(t, err)
 	holds(t, ambient, "the gradient of a result on the pass's stream", gs[0], 4)
 	check(t, "the pass's stream after it", ambient.Stream(), stream)
@@ -289,13 +289,13 @@ func testBackwardStreams(t *testing.T, x *tenon.Exec, wait order) {
 			for range c.times {
 				out := m.forward(ambient, a, firstOnAmbient)
 				wait(ambient, ambient.On(m.second))
-				loss := ambient.Sum(out, nil, tenon.SumOpt{})
+				loss := ambient.Sum(out, nil)
 				if !c.outOfPlace {
-					must(t, ambient.Backward(loss, nil, tenon.BackwardOpt{}))
+					must(t, ambient.Backward(loss))
 					g = a.Grad()
 					continue
 				}
-				gs, err := ambient.Grad([]*tenon.Tensor{loss}, []*tenon.Tensor{a}, nil, tenon.BackwardOpt{})
+				gs, err := ambient.Grad([]*tenon.Tensor{loss}, []*tenon.Tensor{a})
 				must(t, err)
 				g = gs[0]
 			}
@@ -319,7 +319,7 @@ func testBackwardRoot(t *testing.T, x *tenon.Exec, _ order) {
 		grad := ambient.Zeros([]int{size}, tenon.Float32) // filled late
 		spin(ambient, 50*time.Millisecond)
 		ambient.CopyInto(grad, ambient.Full([]int{size}, float64(trial+1), tenon.Float32))
-		must(t, ambient.Backward(c, grad, tenon.BackwardOpt{}))
+		must(t, ambient.Backward(c, tenon.BackwardOpt{Gradient: grad}))
 		if trial > 0 { // before, kernels are loaded
 			check(t, "the stream is busy after the pass", busy(t, ambient.Stream()), true)
 		}
@@ -347,7 +347,7 @@ func testBackwardCallback(t *testing.T, x *tenon.Exec, wait order) {
 		return nil
 	})
 	wait(ambient, x1)
-	must(t, ambient.Backward(ambient.Sum(e, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+	must(t, ambient.Backward(ambient.Sum(e, nil)))
 	check(t, "gradients that the callback saw", len(stash), 2)
 	for _, g := range stash {
 		holds(t, ambient, "a gradient that the callback saw", g, 6)
@@ -392,7 +392,7 @@ func stepped(x *tenon.Exec, shape []int, times int, step func(x *tenon.Exec, a *
 		a.Close()
 		a = next
 	}
-	return x.Item(x.Sum(a, nil, tenon.SumOpt{}))
+	return x.Item(x.Sum(a, nil))
 }
 
 func testProductsOfGoroutines(t *testing.T, x *tenon.Exec) {
@@ -414,7 +414,7 @@ func testConvolutionsOfGoroutines(t *testing.T, x *tenon.Exec) {
 	must(t, x.Device().Synchronize())
 	goroutines(t, x, func(x *tenon.Exec) (float64, error) {
 		return stepped(x, []int{1, 1, size, size}, times, func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
-			a = x.Conv2d(a, weight, nil, tenon.ConvOpt{})
+			a = x.Conv2d(a, weight, nil)
 			x.DivSInto(a, a, 4)
 			return a
 		})
@@ -443,7 +443,7 @@ func testBackwardGuard(t *testing.T, x *tenon.Exec) {
 	a, w := leaf(x), x.RandN(nil, tenon.Float32).SetRequiresGrad(true)
 	out := x.Apply(g, a, w)[0]
 	wantError(t, g.forward, outside)
-	must(t, x.Backward(x.MSELoss(out, x.Detach(a), tenon.LossOpt{Reduction: "sum"}), nil, tenon.BackwardOpt{}))
+	must(t, x.Backward(x.MSELoss(out, x.Detach(a), tenon.LossOpt{Reduction: "sum"})))
 	must(t, g.backward)
 	wantError(t, queued(x), outside)
 	if a.Grad() == nil || w.Grad() != nil || strings.Contains(fmt.Sprint(out), "closed") {

@@ -221,7 +221,7 @@ func testTraceStreamCreation(t *testing.T, x *tenon.Exec) {
 	// Captures have streams of their own, which they hand on.
 	captured := func() uint64 {
 		var h uint64
-		g, err := x.Capture(func(x *tenon.Exec) { h = x.Stream().Handle(); x.Ones([]int{1}, tenon.Float32) }, tenon.CaptureOpt{})
+		g, err := x.Capture(func(x *tenon.Exec) { h = x.Stream().Handle(); x.Ones([]int{1}, tenon.Float32) })
 		must(t, err)
 		must(t, g.Close())
 		return h

@@ -78,7 +78,7 @@ func digitsNet(t *testing.T, x *tenon.Exec, run *recorded.DigitsRun) nn.Sequenti
 		for name, w := range run.Init {
 			state[name] = x.FromBytes(w.Data, w.DType, w.Shape...)
 		}
-		if err := nn.Load(x, net, state, nn.LoadOpt{}); err != nil {
+		if err := nn.Load(x, net, state); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -114,9 +114,9 @@ func TestDigitsLosses(t *testing.T) {
 	for step, numbers := range run.Batches {
 		x.Scope(func(x *tenon.Exec) {
 			images, labels := digitsBatch(x, rows, numbers)
-			loss := x.CrossEntropy(net.Forward(x, images), labels, nil, tenon.CrossEntropyOpt{})
+			loss := x.CrossEntropy(net.Forward(x, images), labels)
 			adam.ZeroGrad()
-			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(loss); err != nil {
 				t.Fatal(err)
 			}
 			if err := adam.Step(x); err != nil {
@@ -172,8 +172,8 @@ func TestPeakMemory(t *testing.T) {
 		defer labels.Close()
 		comparePeaks(t, x, "peak.digits", run.Peaks["digits_step_b64_cudnn_True"], func(x *tenon.Exec) {
 			adam.ZeroGrad()
-			loss := x.CrossEntropy(net.Forward(x, images), labels, nil, tenon.CrossEntropyOpt{})
-			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			loss := x.CrossEntropy(net.Forward(x, images), labels)
+			if err := x.Backward(loss); err != nil {
 				t.Fatal(err)
 			}
 			if err := adam.Step(x); err != nil {

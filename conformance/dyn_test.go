@@ -41,8 +41,8 @@ func dynTrain(t *testing.T, x *tenon.Exec, o compile.Opt, model dynModel, a, b *
 		if y.Device() != x.Device() {
 			on = x.Host()
 		}
-		loss = on.Sum(y, nil, tenon.SumOpt{})
-		must(t, on.Backward(loss, nil, tenon.BackwardOpt{}))
+		loss = on.Sum(y, nil)
+		must(t, on.Backward(loss))
 		return loss
 	}
 	copyOf := func(v *tenon.Tensor) *tenon.Tensor {
@@ -94,7 +94,7 @@ func testDynToHost(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w := catchWarnings(t)
 	model := func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor {
 		h := x.Host()
-		return h.MulS(h.To(x.Add(a, b), tenon.ToOpt{}), 3)
+		return h.MulS(h.To(x.Add(a, b)), 3)
 	}
 	dynTrain(t, x, o, model, x.RandN([]int{3}, tenon.Float32), x.RandN([]int{3}, tenon.Float32), nothing)
 	w.mu.Lock()

@@ -26,23 +26,23 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if c.T != nil {
 		target = tenon.From(x, c.T)
 	}
-	opt := tenon.CrossEntropyOpt{Reduction: c.Red, LabelSmoothing: c.S}
+	opt := tenon.CrossEntropyOpt{Weight: weight, Reduction: c.Red, LabelSmoothing: c.S}
 	switch c.Name {
 	case "log_softmax":
-		return x.LogSoftmax(in, 1, tenon.SoftmaxOpt{})
+		return x.LogSoftmax(in, 1)
 	case "softmax":
-		return x.Softmax(in, 1, tenon.SoftmaxOpt{})
+		return x.Softmax(in, 1)
 	case "logsumexp":
 		return x.LogSumExp(in, []int{1}, false)
 	case "nll_loss":
-		return x.NLLLoss(in, target, weight, tenon.NLLLossOpt{Reduction: c.Red})
+		return x.NLLLoss(in, target, tenon.NLLLossOpt{Weight: weight, Reduction: c.Red})
 	case "cross_entropy_prob":
-		return x.CrossEntropy(in, c.P.tensor(x), weight, opt)
+		return x.CrossEntropy(in, c.P.tensor(x), opt)
 	}
 	if c.Spatial {
-		return x.CrossEntropy(x.Unsqueeze(x.Transpose(in, 0, 1), 0), x.Unsqueeze(target, 0), weight, opt)
+		return x.CrossEntropy(x.Unsqueeze(x.Transpose(in, 0, 1), 0), x.Unsqueeze(target, 0), opt)
 	}
-	return x.CrossEntropy(in, target, weight, opt)
+	return x.CrossEntropy(in, target, opt)
 }
 
 // near fails where got and the recorded numbers differ by more than rounding, or where one alone is infinite or NaN.
@@ -76,7 +76,7 @@ func TestInfiniteLogits(t *testing.T) {
 			in := c.X.tensor(x).SetRequiresGrad(true)
 			y := c.call(x, in)
 			c.near(t, x, "result", y, &c.Out)
-			if err := x.Backward(y, x.OnesLike(y, tenon.LikeOpt{}), tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(y, tenon.BackwardOpt{Gradient: x.OnesLike(y)}); err != nil {
 				t.Fatal(err)
 			}
 			c.near(t, x, "gradient", in.Grad(), &c.Grad)

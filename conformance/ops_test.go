@@ -161,7 +161,7 @@ func (r *opRunner) call(x *tenon.Exec, c *recorded.Case) (out recorded.Outcome, 
 
 // inRegion runs a case three times in a region and returns what came out the third time.
 func (r *opRunner) inRegion(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec, a *args) any) (out recorded.Outcome, err error) {
-	region := compile.New(compile.Opt{})
+	region := compile.New()
 	defer func() {
 		s := region.Stats(x)
 		r.putOff += s.Deferred
@@ -203,7 +203,7 @@ func (r *opRunner) replay(x *tenon.Exec, c *recorded.Case, f func(x *tenon.Exec,
 	g, err := x.Capture(func(x *tenon.Exec) {
 		res = f(x, a)
 		backErr = backward(x, res, grads)
-	}, tenon.CaptureOpt{})
+	})
 	var refused *tenon.Error
 	if errors.As(errors.Join(err, backErr), &refused) && refused.Kind == fault.Capture {
 		r.refused++
@@ -272,8 +272,8 @@ func backward(x *tenon.Exec, res any, grads []*tenon.Tensor) error {
 		return fmt.Errorf("there are %d differentiable results, but %d recorded gradients of them", len(results), len(grads))
 	}
 	for i, t := range results {
-		opt := tenon.BackwardOpt{RetainGraph: i < len(results)-1}
-		if err := x.Backward(t, grads[i], opt); err != nil {
+		opt := tenon.BackwardOpt{Gradient: grads[i], RetainGraph: i < len(results)-1}
+		if err := x.Backward(t, opt); err != nil {
 			return err
 		}
 	}

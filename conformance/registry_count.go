@@ -6,7 +6,7 @@ import "tenon.dev"
 
 func init() {
 	offer("bincount", func(x *tenon.Exec, a *args) any {
-		return x.BinCount(a.tensor(0, "input"), a.tensor(1, "weights"), tenon.BinCountOpt{MinLength: a.int(2, "minlength", 0)})
+		return x.BinCount(a.tensor(0, "input"), tenon.BinCountOpt{Weight: a.tensor(1, "weights"), MinLength: a.int(2, "minlength", 0)})
 	})
 	nonzero := func(x *tenon.Exec, a *args) any {
 		t, columns := a.tensor(0, "input"), a.bool(1, "as_tuple", false)

@@ -22,11 +22,11 @@ func init() {
 		return x.AdaptiveAvgPool2d(a.tensor(0, "input"), a.outputSize(1, "output_size"))
 	})
 	offer("nn.functional.cross_entropy", func(x *tenon.Exec, a *args) any {
-		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.CrossEntropyOpt{Ignore: a.has(4, "ignore_index"),
+		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), tenon.CrossEntropyOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", ""), LabelSmoothing: a.float(7, "label_smoothing", 0)})
 	})
 	offer("nn.functional.nll_loss", func(x *tenon.Exec, a *args) any {
-		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.NLLLossOpt{Ignore: a.has(4, "ignore_index"),
+		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.NLLLossOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
 			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", "")})
 	})
 	offer("nn.functional.mse_loss", func(x *tenon.Exec, a *args) any {
@@ -42,13 +42,13 @@ func init() {
 		return x.HuberLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(3, "delta", 1), tenon.LossOpt{Reduction: a.str(2, "reduction", "")})
 	})
 	offer("nn.functional.binary_cross_entropy", func(x *tenon.Exec, a *args) any {
-		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
+		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEOpt{Weight: a.tensor(2, "weight"), Reduction: a.str(5, "reduction", "")})
 	})
 	offer("nn.functional.kl_div", func(x *tenon.Exec, a *args) any {
 		return x.KLDiv(a.tensor(0, "input"), a.tensor(1, "target"), tenon.KLDivOpt{Reduction: a.str(4, "reduction", ""), LogTarget: a.bool(5, "log_target", false)})
 	})
 	offer("nn.functional.binary_cross_entropy_with_logits", func(x *tenon.Exec, a *args) any {
-		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(2, "weight"), a.tensor(6, "pos_weight"), tenon.LossOpt{Reduction: a.str(5, "reduction", "")})
+		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEWithLogitsOpt{Weight: a.tensor(2, "weight"), PositiveWeight: a.tensor(6, "pos_weight"), Reduction: a.str(5, "reduction", "")})
 	})
 	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
 		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"), a.tensor(2, "running_var"),
@@ -119,7 +119,7 @@ func init() {
 		return x.SoftMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), loss(a))
 	})
 	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
-		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.tensor(-1, "weight"), tenon.MultiMarginLossOpt{Squared: a.int(2, "p", 1) == 2,
+		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"), Squared: a.int(2, "p", 1) == 2,
 			Margin: a.float(3, "margin", 0), Reduction: a.str(-1, "reduction", "")})
 	})
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // sumLike offers a reduction with the options of sums.
-func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.SumOpt) *tenon.Tensor) {
+func sumLike(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt ...tenon.SumOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
 		return f(x, a.tensor(0, "input"), a.ints(1, "dim"), tenon.SumOpt{KeepDim: a.bool(2, "keepdim", false), DType: a.dtype(-1, "dtype")})
 	})
@@ -35,14 +35,14 @@ func extreme(name string, pair func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Te
 }
 
 // variance offers var or std.
-func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) {
+func variance(name string, f func(x *tenon.Exec, t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor) {
 	offer(name, func(x *tenon.Exec, a *args) any {
-		return varianceCall(a, func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor { return f(x, t, dims, opt) })
+		return varianceCall(a, func(t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor { return f(x, t, dims, opt...) })
 	})
 }
 
 // varianceCall reads the arguments of a variance: (input, unbiased), (input, dim, unbiased, keepdim) or with a correction.
-func varianceCall(a *args, f func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor) *tenon.Tensor {
+func varianceCall(a *args, f func(t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor) *tenon.Tensor {
 	t := a.tensor(0, "input")
 	correction := a.float(-1, "correction", 1)
 	if !a.bool(-1, "unbiased", true) {
@@ -77,8 +77,8 @@ func init() {
 	variance("std", (*tenon.Exec).Std)
 	offer("var_mean", func(x *tenon.Exec, a *args) any {
 		var all []*tenon.Tensor
-		varianceCall(a, func(t *tenon.Tensor, dims []int, opt tenon.VarOpt) *tenon.Tensor {
-			v, m := x.VarMean(t, dims, opt)
+		varianceCall(a, func(t *tenon.Tensor, dims []int, opt ...tenon.VarOpt) *tenon.Tensor {
+			v, m := x.VarMean(t, dims, opt...)
 			all = []*tenon.Tensor{v, m}
 			return v
 		})
@@ -106,7 +106,7 @@ func init() {
 
 // Softmaxes.
 func init() {
-	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor, dim int, opt tenon.SoftmaxOpt) *tenon.Tensor{
+	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor, dim int, opt ...tenon.SoftmaxOpt) *tenon.Tensor{
 		"softmax": (*tenon.Exec).Softmax, "log_softmax": (*tenon.Exec).LogSoftmax,
 	} {
 		offer(name, func(x *tenon.Exec, a *args) any {

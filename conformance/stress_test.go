@@ -56,8 +56,8 @@ var stressJobs = []struct {
 	}},
 	{"pinned", func(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error) {
 		p := x.PinMemory(stressInput(x.Host(), seed, 64))
-		y := x.Add(x.To(p, tenon.ToOpt{NonBlocking: true}), x.Sum(w, nil, tenon.SumOpt{}))
-		return tenon.Read[float32](x.Host(), x.Host().To(y, tenon.ToOpt{}))
+		y := x.Add(x.To(p, tenon.ToOpt{NonBlocking: true}), x.Sum(w, nil))
+		return tenon.Read[float32](x.Host(), x.Host().To(y))
 	}},
 	{"streams", func(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error) {
 		a := stressInput(x, seed, 32, 16)
@@ -88,7 +88,7 @@ func stressInput(x *tenon.Exec, seed uint64, shape ...int) *tenon.Tensor {
 }
 
 func stressTrain(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error) {
-	m := nn.Sequential{nn.NewLinear(x, 8, 16, nn.LinearOpt{}), nn.Tanh{}, nn.NewLinear(x, 16, 2, nn.LinearOpt{})}
+	m := nn.Sequential{nn.NewLinear(x, 8, 16), nn.Tanh{}, nn.NewLinear(x, 16, 2)}
 	defer nn.Close(m)
 	i := seed
 	for _, p := range nn.Params(m) {
@@ -104,7 +104,7 @@ func stressTrain(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error)
 	for range 3 {
 		o.ZeroGrad()
 		x.Scope(func(x *tenon.Exec) {
-			err = x.Backward(nn.MSELoss{}.Forward(x, m.Forward(x, in), target), nil, tenon.BackwardOpt{})
+			err = x.Backward(nn.MSELoss{}.Forward(x, m.Forward(x, in), target))
 		})
 		if err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func stressTrain(x *tenon.Exec, w *tenon.Tensor, seed uint64) ([]float32, error)
 func stressCapture(x *tenon.Exec, w *tenon.Tensor, seed uint64) (v []float32, err error) {
 	a := stressInput(x, seed, 16, 16)
 	var out *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { out = x.MatMul(x.Cos(a), w) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { out = x.MatMul(x.Cos(a), w) })
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (k *stressRound) run(r *rand.Rand) {
 		k.leaf = stressInput(x, 1, 8).SetRequiresGrad(true)
 		k.sum = x.Zeros([]int{8}, tenon.Float32)
 		var err error
-		k.graph, err = x.Capture(func(x *tenon.Exec) { x.NoGrad().AddSInto(k.sum, k.sum, 1) }, tenon.CaptureOpt{})
+		k.graph, err = x.Capture(func(x *tenon.Exec) { x.NoGrad().AddSInto(k.sum, k.sum, 1) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func (k *stressRound) work(y *tenon.Exec, r *rand.Rand) {
 func (k *stressRound) together(y *tenon.Exec, what int) error {
 	switch what {
 	case 0:
-		err := y.Backward(y.Sum(y.MulS(k.leaf, 1), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+		err := y.Backward(y.Sum(y.MulS(k.leaf, 1), nil))
 		if err == nil {
 			k.added.Add(1)
 		}

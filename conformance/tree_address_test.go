@@ -96,7 +96,7 @@ func testTreeStaticArgument(t *testing.T, x *tenon.Exec, o compile.Opt) {
 }
 
 func testTreeBuiltinModule(t *testing.T, x *tenon.Exec, o compile.Opt) {
-	l := nn.NewLinear(x, 2, 3, nn.LinearOpt{})
+	l := nn.NewLinear(x, 2, 3)
 	defer nn.Close(l)
 	order, all := twoParameters(x, 3, 2)
 	params := map[*tenon.Tensor]*nn.Param{}
@@ -126,7 +126,7 @@ func replaceMeans(t *testing.T, x *tenon.Exec, o compile.Opt, eval bool) {
 		means   []*nn.Buffer
 	}
 	newModule := func() *module {
-		m := &module{BatchNorm: nn.NewBatchNorm1d(x, 2, nn.BatchNormOpt{})}
+		m := &module{BatchNorm: nn.NewBatchNorm1d(x, 2)}
 		if m.forward = m.Forward; eval {
 			nn.Eval(m.BatchNorm)
 		}
@@ -144,7 +144,7 @@ func replaceMeans(t *testing.T, x *tenon.Exec, o compile.Opt, eval bool) {
 	iteration := func(m *module, in *tenon.Tensor) (all [][]float32) {
 		x.Scope(func(x *tenon.Exec) {
 			y := m.forward(x, in)
-			must(t, x.Backward(x.Sum(x.Mul(y, weights), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(x.Mul(y, weights), nil)))
 			all = append(all, testdevice.Read[float32](t, x, y))
 		})
 		for _, v := range []*tenon.Tensor{m.Weight.Grad(), m.Bias.Grad(), m.RunningMean.Tensor(), m.RunningVar.Tensor()} {
@@ -328,7 +328,7 @@ type staticModule struct {
 }
 
 func newStaticModule(x *tenon.Exec) *staticModule {
-	return &staticModule{x.Zeros([]int{2, 2}, tenon.Float32), x.Ones([]int{2, 2}, tenon.Float32), nn.NewLinear(x, 2, 2, nn.LinearOpt{})}
+	return &staticModule{x.Zeros([]int{2, 2}, tenon.Float32), x.Ones([]int{2, 2}, tenon.Float32), nn.NewLinear(x, 2, 2)}
 }
 
 func (m *staticModule) forward(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {

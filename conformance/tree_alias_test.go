@@ -101,7 +101,7 @@ func testTreeAliasOfStatic(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			check(t, "views of the weight are of its storage", c.SharesStorage(weight) && d.SharesStorage(weight), true)
 			e := g.Call(x, b)
 			check(t, "a view of the result is of its storage", e.SharesStorage(b), true)
-			must(t, x.Backward(x.Sum(e, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(e, nil)))
 			isGradient(t, x, a, func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 				return x.Narrow(x.MM(x.T(x.Detach(weight)), a), 0, 2, 8)
 			})

@@ -28,7 +28,7 @@ func isGradient(t *testing.T, x *tenon.Exec, a *tenon.Tensor, f treeFn) {
 	t.Helper()
 	x.Scope(func(x *tenon.Exec) {
 		b := x.Detach(a).SetRequiresGrad(true)
-		must(t, x.Backward(x.Sum(f(x, b), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(x.Sum(f(x, b), nil)))
 		if a.Grad() == nil || !equal(t, x, a.Grad(), b.Grad()) {
 			t.Error("the gradient is not that without a graph")
 		}
@@ -40,9 +40,9 @@ func testTreeSkippedBackward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for range 3 {
 		x.Scope(func(x *tenon.Exec) {
 			a := withGrad(x, 20, 20)
-			loss := x.Sum(f.Call(x, a), nil, tenon.SumOpt{})
+			loss := x.Sum(f.Call(x, a), nil)
 			check(t, "a backward pass is to come", treesOf(t, x).Pending, true)
-			must(t, compile.Frozen(x, func(x *tenon.Exec) error { return x.Backward(loss, nil, tenon.BackwardOpt{}) }))
+			must(t, compile.Frozen(x, func(x *tenon.Exec) error { return x.Backward(loss) }))
 			check(t, "a backward pass is to come after it", treesOf(t, x).Pending, false)
 			isGradient(t, x, a, cubeOf)
 		})
@@ -59,7 +59,7 @@ func testTreeSkippedForward(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for i := range 4 {
 		x.Scope(func(x *tenon.Exec) {
 			a, n := withGrad(x, 20, 20), x.Zeros([]int{1}, tenon.Float32)
-			must(t, x.Backward(x.Sum(f.Call(x, a, n), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(f.Call(x, a, n), nil)))
 			isGradient(t, x, a, cubeOf)
 			allAre(t, x, fmt.Sprint("the count of run ", i), n, 1)
 		})
@@ -79,7 +79,7 @@ func testTreeProcessor(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	for range 4 {
 		h.Scope(func(h *tenon.Exec) {
 			a := withGrad(h, 20, 20)
-			must(t, h.Backward(h.Sum(f.Call(h, a), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, h.Backward(h.Sum(f.Call(h, a), nil)))
 			isGradient(t, h, a, cubeOf)
 		})
 	}
@@ -97,7 +97,7 @@ func testTreeBackwardNotCalled(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		x.Scope(func(x *tenon.Exec) {
 			a, b := withGrad(x, 20, 20), withGrad(x, 20, 20)
 			c, d := f.Call(x, a, b)
-			must(t, x.Backward(x.Sum(c, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(c, nil)))
 			isGradient(t, x, a, cubeOf)
 			check(t, "the other has a gradient", b.Grad() != nil, false)
 			check(t, "the other result is right", equal(t, x, d, cubeOf(x, b)), true)
@@ -146,7 +146,7 @@ func testTreeHooks(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		x.Scope(func(x *tenon.Exec) {
 			out := f.Call(x, w)
 			out.RegisterHook(func(x *tenon.Exec, g *tenon.Tensor) *tenon.Tensor { hooked++; return nil })
-			must(t, x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(out, nil)))
 			if i > 2 {
 				check(t, "the address", out.DataPtr(), addr)
 			}
@@ -158,7 +158,7 @@ func testTreeHooks(t *testing.T, x *tenon.Exec, o compile.Opt) {
 			out := leaf.Call(x, x.Detach(w))
 			check(t, "the result is a leaf", out.IsLeaf() && out.RequiresGrad(), true)
 			out.RegisterPostAccumulateGradHook(func(*tenon.Exec, *tenon.Tensor) { accumulated++ })
-			must(t, x.Backward(x.Sum(x.Mul(out, out), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}))
+			must(t, x.Backward(x.Sum(x.Mul(out, out), nil)))
 			if i > 2 {
 				check(t, "the leaf's address", out.DataPtr(), leafAddr)
 			}
@@ -173,12 +173,11 @@ func testTreeAccumulate(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	grads := func(x *tenon.Exec, create bool) (first, clone, second *tenon.Tensor) {
 		a := x.RandN([]int{5, 5}, tenon.Float32).SetRequiresGrad(true)
 		out := f.Call(x, a)
-		g := x.Ones([]int{5, 5}, tenon.Float32)
-		opt := tenon.BackwardOpt{RetainGraph: true, CreateGraph: create}
-		must(t, x.Backward(out, g, opt))
+		opt := tenon.BackwardOpt{Gradient: x.Ones([]int{5, 5}, tenon.Float32), RetainGraph: true, CreateGraph: create}
+		must(t, x.Backward(out, opt))
 		first = x.Detach(a.Grad())
 		clone = x.Clone(first)
-		must(t, x.Backward(out, g, opt))
+		must(t, x.Backward(out, opt))
 		return first, clone, a.Grad()
 	}
 	for range 4 {

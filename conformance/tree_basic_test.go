@@ -180,7 +180,7 @@ func testTreeEndEarly(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func bySign(t *testing.T) treeFn {
 	return func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		y := x.Add(a, a)
-		v, err := x.Item(x.Sum(y, nil, tenon.SumOpt{}))
+		v, err := x.Item(x.Sum(y, nil))
 		must(t, err)
 		if v > 0 {
 			return x.AddS(y, 10)
@@ -266,7 +266,7 @@ func testTreeManyRecordings(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	foo := func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		y := x.Add(x.Add(a, a), a)
 		must(t, compile.Break(x))
-		v, err := x.Item(x.Sum(y, nil, tenon.SumOpt{}))
+		v, err := x.Item(x.Sum(y, nil))
 		must(t, err)
 		if v <= 0 {
 			return y
@@ -292,7 +292,7 @@ func testTreeLiveOutputs(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		b := x.Add(x.Add(a, a), a)
 		y := x.AddS(b, 1)
 		must(t, compile.Break(x))
-		z := x.Sum(x.Mul(b, b), nil, tenon.SumOpt{})
+		z := x.Sum(x.Mul(b, b), nil)
 		b.Close()
 		v, err := x.Item(z)
 		must(t, err)

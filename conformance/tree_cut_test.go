@@ -105,7 +105,7 @@ const shapesText = "CUDAGraph supports dynamic shapes by recording a new graph f
 func testTreeShapeLimit(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w := catchWarnings(t)
 	o.DynamicLimit = 1
-	l := nn.NewLinear(x, 3, 10, nn.LinearOpt{})
+	l := nn.NewLinear(x, 3, 10)
 	defer nn.Close(l)
 	f := compile.Func(l.Forward, o)
 	for n := 10; n < 40; n += 10 {
@@ -125,14 +125,14 @@ type attention struct{ q, k, v, out *nn.Linear }
 
 func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	q, k, v := a.q.Forward(x, in), a.k.Forward(x, in), a.v.Forward(x, in)
-	weights := x.Softmax(x.MulS(x.BMM(q, x.Transpose(k, 1, 2)), 0.25), 2, tenon.SoftmaxOpt{})
+	weights := x.Softmax(x.MulS(x.BMM(q, x.Transpose(k, 1, 2)), 0.25), 2)
 	return a.out.Forward(x, x.BMM(weights, v))
 }
 
 func testTreeShapeLimitAttention(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	w := catchWarnings(t)
 	o.DynamicLimit = 1
-	linear := func() *nn.Linear { return nn.NewLinear(x, 16, 16, nn.LinearOpt{}) }
+	linear := func() *nn.Linear { return nn.NewLinear(x, 16, 16) }
 	a := &attention{linear(), linear(), linear(), linear()}
 	defer func() {
 		for _, l := range []*nn.Linear{a.q, a.k, a.v, a.out} {

@@ -29,7 +29,7 @@ var _ = registerTrees(
 // backwardOfSum runs the backward pass of the sum of y.
 func backwardOfSum(t *testing.T, x *tenon.Exec, y *tenon.Tensor) {
 	t.Helper()
-	x.Scope(func(x *tenon.Exec) { must(t, x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})) })
+	x.Scope(func(x *tenon.Exec) { must(t, x.Backward(x.Sum(y, nil))) })
 }
 
 // cubeOf is PyTorch's x * x * x, of which the graph keeps a factor.
@@ -37,7 +37,7 @@ func cubeOf(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a
 
 func testTreeUnstablePointer(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	o.FixedStatic = true
-	l := nn.NewLinear(x, 20, 20, nn.LinearOpt{})
+	l := nn.NewLinear(x, 20, 20)
 	defer nn.Close(l)
 	f := compile.Func(l.Forward, o)
 	calls := 0
@@ -74,7 +74,7 @@ func testTreeOverwritten(t *testing.T, x *tenon.Exec, o compile.Opt) {
 func testTreeConvolution(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	n := sized(32, 8)
 	w, b := x.RandN([]int{6, 5, 3, 3}, tenon.Float32), x.RandN([]int{6}, tenon.Float32)
-	forward := func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Conv2d(in, w, b, tenon.ConvOpt{}) }
+	forward := func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.Conv2d(in, w, b) }
 	f := compile.Func(forward, o)
 	for range 3 {
 		x.Scope(func(x *tenon.Exec) {
@@ -244,12 +244,12 @@ func testTreeStaticParameters(t *testing.T, x *tenon.Exec, o compile.Opt) {
 		in := x.RandN([]int{10, 10}, tenon.Float32).SetRequiresGrad(true)
 		y := l.Forward(x, in)
 		kept = append(kept, in, y) // so that the next ones lie elsewhere
-		loss := x.Sum(x.Mul(y, y), nil, tenon.SumOpt{})
-		must(t, r.Do(x, func(x *tenon.Exec) error { return x.Backward(loss, nil, tenon.BackwardOpt{RetainGraph: true}) }))
+		loss := x.Sum(x.Mul(y, y), nil)
+		must(t, r.Do(x, func(x *tenon.Exec) error { return x.Backward(loss, tenon.BackwardOpt{RetainGraph: true}) }))
 		got := testdevice.Read[float32](t, x, l.Weight.Grad())
 		l.Weight.SetGrad(nil)
 		in.SetGrad(nil)
-		must(t, x.Backward(loss, nil, tenon.BackwardOpt{}))
+		must(t, x.Backward(loss))
 		if !slices.Equal(got, testdevice.Read[float32](t, x, l.Weight.Grad())) {
 			t.Errorf("step %d: the weight's gradient differs", i)
 		}

@@ -62,22 +62,22 @@ func (r *results) After(f *core.Frame) {
 // colliding are calls in which many threads of many blocks work for one place, by name, with what their derivatives do.
 var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Tensor{
 	"Scatter": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
-		return x.Scatter(v, 0, i, v, tenon.ScatterOpt{})
+		return x.Scatter(v, 0, i, v)
 	},
 	"ScatterAdd":  func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.ScatterAdd(v, 0, i, v) },
 	"Gather":      func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.Gather(v, 0, i) },
 	"IndexSelect": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.IndexSelect(v, 0, i) },
 	"Embedding": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
-		return x.Embedding(i, x.View(v, -1, 1), tenon.EmbeddingOpt{})
+		return x.Embedding(i, x.View(v, -1, 1))
 	},
-	"Sum": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Sum(v, nil, tenon.SumOpt{}) },
+	"Sum": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Sum(v, nil) },
 	"Prod": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
-		return x.Prod(x.View(v, -1, 8), []int{1}, tenon.SumOpt{})
+		return x.Prod(x.View(v, -1, 8), []int{1})
 	},
 	"AMax": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.AMax(v, nil, false) },
-	"Var":  func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Var(v, nil, tenon.VarOpt{}) },
+	"Var":  func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Var(v, nil) },
 	"Softmax": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
-		return x.Softmax(x.View(v, 4, -1), 1, tenon.SoftmaxOpt{})
+		return x.Softmax(x.View(v, 4, -1), 1)
 	},
 	"MM": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		m := x.View(v, 4, -1)
@@ -88,7 +88,7 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	},
 	"Conv2d": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		image := x.View(v, 4, 4, 32, -1)
-		return x.Conv2d(image, x.Slice(image, 3, 0, 32, 1), nil, tenon.ConvOpt{})
+		return x.Conv2d(image, x.Slice(image, 3, 0, 32, 1), nil)
 	},
 	"LayerNorm": func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor {
 		w := x.Slice(v, 0, 0, 64, 1)
@@ -97,10 +97,10 @@ var colliding = map[string]func(x *tenon.Exec, v, index *tenon.Tensor) *tenon.Te
 	"TakeAlongDim": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor { return x.TakeAlongDim(v, i, 0) },
 	"Dropout":      func(x *tenon.Exec, v, _ *tenon.Tensor) *tenon.Tensor { return x.Dropout(v, 0.5) },
 	"CrossEntropy": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
-		return x.CrossEntropy(x.View(v, -1, 8), x.Slice(i, 0, 0, v.Numel()/8, 1), nil, tenon.CrossEntropyOpt{})
+		return x.CrossEntropy(x.View(v, -1, 8), x.Slice(i, 0, 0, v.Numel()/8, 1))
 	},
 	"BinCount": func(x *tenon.Exec, v, i *tenon.Tensor) *tenon.Tensor {
-		return x.BinCount(i, x.Detach(v), tenon.BinCountOpt{})
+		return x.BinCount(i, tenon.BinCountOpt{Weight: x.Detach(v)})
 	},
 }
 
@@ -140,7 +140,7 @@ func collide(t *testing.T, name string, seed uint64) []result {
 		if !y.RequiresGrad() {
 			return
 		}
-		if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{v}, []*tenon.Tensor{x.Detach(x.MulS(y, 0.3))}, tenon.BackwardOpt{}); err != nil {
+		if _, err := x.Grad([]*tenon.Tensor{y}, []*tenon.Tensor{v}, tenon.GradOpt{Gradients: []*tenon.Tensor{x.Detach(x.MulS(y, 0.3))}}); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	})

@@ -210,9 +210,9 @@ func TestLaunchesOfGradients(t *testing.T) {
 				if n := count(func() { y = f(x, a, b) }); n != 1 {
 					t.Errorf("%s takes %d launches", name, n)
 				}
-				g := x.OnesLike(y, tenon.LikeOpt{})
+				g := x.OnesLike(y)
 				n := count(func() {
-					if _, err := x.Grad([]*tenon.Tensor{y}, of, []*tenon.Tensor{g}, tenon.BackwardOpt{}); err != nil {
+					if _, err := x.Grad([]*tenon.Tensor{y}, of, tenon.GradOpt{Gradients: []*tenon.Tensor{g}}); err != nil {
 						t.Error(err)
 					}
 				})
@@ -298,7 +298,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			y := x.Dropout(w, 0.5)
 			v, head := x.View(y, 2, 4), x.Slice(y, 0, 0, 4, 1)
 			x.MulInto(head, head, x.Slice(w, 0, 4, 8, 1))
-			if err := x.Backward(x.Add(x.Sum(v, nil, tenon.SumOpt{}), x.Sum(y, nil, tenon.SumOpt{})), nil, tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(x.Add(x.Sum(v, nil), x.Sum(y, nil))); err != nil {
 				t.Error(err)
 			}
 			x := (*core.Exec)(x)
@@ -312,7 +312,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			t.Error(err)
 		}
 		// The watched device is no host of its own, so a copy to it crosses devices.
-		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32), tenon.ToOpt{}) }); err != nil {
+		if err := w.watched(x, func() { x.To(x.Host().Ones([]int{8}, tenon.Float32)) }); err != nil {
 			t.Error(err)
 		}
 		if err := w.watched(x, func() { w.pinned(x) }); err != nil {

@@ -39,7 +39,7 @@ func TestBackends(t *testing.T) {
 				sum := x.Add(one, one)
 				x.AddInto(acc, acc, sum)
 				sum.Close()
-			}, tenon.CaptureOpt{})
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,8 +74,8 @@ func TestBackends(t *testing.T) {
 func step(t *testing.T, x *tenon.Exec, w, in *tenon.Tensor) {
 	t.Helper()
 	y := x.MatMul(in, w)
-	loss := x.Sum(y, nil, tenon.SumOpt{})
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	loss := x.Sum(y, nil)
+	if err := x.Backward(loss); err != nil {
 		t.Fatal(err)
 	}
 	v, err := tenon.Read[float32](x, w.Grad())

@@ -50,7 +50,7 @@ func TestGuardZones(t *testing.T) {
 	if err := tenon.Try(func() { x.Zeros([]int{4}, tenon.Float32) }); err == nil || !strings.Contains(err.Error(), "written past its end") {
 		t.Errorf("the next allocation: %v", err)
 	}
-	g, err := x.Capture(func(x *tenon.Exec) { x.Add(y0(x), y0(x)).Close() }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { x.Add(y0(x), y0(x)).Close() })
 	if err != nil {
 		t.Fatalf("a capture with guard zones: %v", err)
 	}

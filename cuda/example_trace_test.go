@@ -21,7 +21,7 @@ func ExampleDevice_Trace() {
 
 	sum := x.Zeros(nil, tenon.Float32)
 	for range 3 {
-		x.AddInto(sum, sum, x.Sum(x.Rand([]int{10}, tenon.Float32), nil, tenon.SumOpt{}))
+		x.AddInto(sum, sum, x.Sum(x.Rand([]int{10}, tenon.Float32), nil))
 		if _, err := x.Item(sum); err != nil { // to print it, say
 			log.Fatal(err)
 		}

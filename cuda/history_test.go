@@ -103,7 +103,7 @@ func TestHistoryContexts(t *testing.T) {
 func TestHistoryStack(t *testing.T) {
 	x, d := open(t, 1<<30)
 	x.Scope(func(x *tenon.Exec) {
-		m := nn.NewLinear(x, 64, 32, nn.LinearOpt{})
+		m := nn.NewLinear(x, 64, 32)
 		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
 		m.Forward(x, makeTensor(x, 64))
 		trace, _, _ := dump(t, d)
@@ -124,7 +124,7 @@ func TestHistoryStack(t *testing.T) {
 func TestHistoryPlumbing(t *testing.T) {
 	x, d := open(t, 1<<30)
 	x.Scope(func(x *tenon.Exec) {
-		m := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32, nn.LinearOpt{})}}
+		m := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32)}}
 		in := makeTensor(x, 64)
 		ok(t, d.RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", MaxEntries: 1}))
 		x.Scope(func(x *tenon.Exec) {

@@ -137,7 +137,7 @@ func TestEnvironmentSettings(t *testing.T) {
 	in := x.Ones([]int{3 * mib}, tenon.Uint8)
 	before, _, _ := d.MemInfo()
 	var out *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { out = x.Add(x.Add(in, in), in) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { out = x.Add(x.Add(in, in), in) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestMemoryFraction(t *testing.T) {
 	if len(seen) != 1 || seen[0] != (cuda.OOM{Device: d.Ordinal(), Wanted: 514 * mib, Allowed: 512 * mib, Free: 1<<30 - 2*mib}) {
 		t.Errorf("the observer saw %+v", seen)
 	}
-	v, err := x.Item(x.Sum(kept, nil, tenon.SumOpt{}))
+	v, err := x.Item(x.Sum(kept, nil))
 	if err != nil || v != 4 {
 		t.Errorf("after the failure: %v, %v", v, err)
 	}

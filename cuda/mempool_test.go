@@ -226,11 +226,11 @@ func TestBackwardTakesTheCallersPool(t *testing.T) {
 	w := x.Ones([]int{4}, tenon.Float32)
 	w.SetRequiresGrad(true)
 	in := x.UsePool(p)
-	loss := in.Sum(in.Mul(w, w), nil, tenon.SumOpt{})
+	loss := in.Sum(in.Mul(w, w), nil)
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(loss); err != nil {
 		t.Fatal(err)
 	}
 	g, err := tenon.Read[float32](x, w.Grad())

@@ -57,7 +57,7 @@ func TestSchedules(t *testing.T) {
 				x.Scope(func(x *tenon.Exec) {
 					// Squares, so that a batch seen twice in another's stead shows.
 					last := b.Tensors[columns-1]
-					x.AddInto(total, total, x.Sum(x.Mul(last, last), nil, tenon.SumOpt{}))
+					x.AddInto(total, total, x.Sum(x.Mul(last, last), nil))
 				})
 			}
 			got, err := x.Item(total)

@@ -117,6 +117,6 @@ func ExampleTile_LoadMapped() {
 	c := x.Empty([]int{rows, columns}, tenon.Float32)
 	blocks := tenon.LaunchShape{Grid: [3]int{(columns + 63) / 64, (rows + 63) / 64}, Block: [3]int{128}}
 	x.Launch(mapped, blocks, tenon.Mapped(a), tenon.Mapped(b), tenon.In(a), tenon.In(b), tenon.Out(c), tenon.Integer(rows), tenon.Integer(columns), tenon.Integer(inner))
-	fmt.Println(x.Item(x.Sum(c, nil, tenon.SumOpt{})))
+	fmt.Println(x.Item(x.Sum(c, nil)))
 	// Output: 1.728e+06 <nil>
 }

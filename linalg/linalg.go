@@ -37,7 +37,8 @@ func MultiDot(x *tenon.Exec, ts []*tenon.Tensor) *tenon.Tensor {
 
 // NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a
 // matrix. It is computed in float64. That of a complex tensor is real.
-func NuclearNorm(x *tenon.Exec, t *tenon.Tensor, dims []int, opt tenon.SumOpt) *tenon.Tensor {
+func NuclearNorm(x *tenon.Exec, t *tenon.Tensor, dims []int, opts ...tenon.SumOpt) *tenon.Tensor {
+	opt := core.One("NuclearNorm", opts)
 	c := enter(x, "NuclearNorm", t)
 	defer core.Leave(c)
 	return (*tenon.Tensor)(nuclearNorm(c, (*core.Tensor)(t), dims, core.SumOpt(opt)))

@@ -143,10 +143,10 @@ func TestRefusals(t *testing.T) {
 			fault.Invalid, "MultiDot", func() { MultiDot(x, []*tenon.Tensor{a, x.Ones([]int{3}, tenon.Float32), b}) },
 		},
 		"nuclear norm can only be computed over exactly two dimensions of a tensor": {
-			fault.Invalid, "NuclearNorm", func() { NuclearNorm(x, x.Ones([]int{3}, tenon.Float32), nil, tenon.SumOpt{}) },
+			fault.Invalid, "NuclearNorm", func() { NuclearNorm(x, x.Ones([]int{3}, tenon.Float32), nil) },
 		},
 		"the nuclear norm is not implemented for float16; convert the tensor to float32 ": {
-			fault.Unsupported, "NuclearNorm", func() { NuclearNorm(x, x.ToDType(a, tenon.Float16), nil, tenon.SumOpt{}) },
+			fault.Unsupported, "NuclearNorm", func() { NuclearNorm(x, x.ToDType(a, tenon.Float16), nil) },
 		},
 	} {
 		e, ok := tenon.Try(c.f).(*fault.Error)
@@ -186,10 +186,10 @@ func TestDerivatives(t *testing.T) {
 			weights := tenon.From(x, numbers(r, 8))
 			value := func(in []*tenon.Tensor) *tenon.Tensor {
 				y := c.f(x, in)
-				return x.Sum(x.Mul(x.Square(y), x.View(x.Slice(weights, 0, 0, y.Numel(), 1), y.Shape()...)), nil, tenon.SumOpt{})
+				return x.Sum(x.Mul(x.Square(y), x.View(x.Slice(weights, 0, 0, y.Numel(), 1), y.Shape()...)), nil)
 			}
 			gradients := func() ([]*tenon.Tensor, []float64) {
-				g, err := x.Grad([]*tenon.Tensor{value(in)}, in, nil, tenon.BackwardOpt{CreateGraph: true})
+				g, err := x.Grad([]*tenon.Tensor{value(in)}, in, tenon.GradOpt{CreateGraph: true})
 				if err != nil {
 					t.Fatal(name, err)
 				}
@@ -203,13 +203,13 @@ func TestDerivatives(t *testing.T) {
 			// The second derivative along the direction of ones.
 			var flow *tenon.Tensor
 			for _, g := range gs {
-				if s := x.Sum(g, nil, tenon.SumOpt{}); flow == nil {
+				if s := x.Sum(g, nil); flow == nil {
 					flow = s
 				} else {
 					flow = x.Add(flow, s)
 				}
 			}
-			second, err := x.Grad([]*tenon.Tensor{flow}, in, nil, tenon.BackwardOpt{})
+			second, err := x.Grad([]*tenon.Tensor{flow}, in)
 			if err != nil {
 				t.Fatal(name, err)
 			}
@@ -251,7 +251,7 @@ func TestComplexCross(t *testing.T) {
 	z := []complex128{1 + 2i, -1i, 3, 2 - 1i, 1i, -2 + 1i}
 	grads := func(f func(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor) (all []complex128) {
 		a, b := tenon.From(x, z[:3]).SetRequiresGrad(true), tenon.From(x, z[3:]).SetRequiresGrad(true)
-		if err := x.Backward(f(x, a, b, 0), tenon.From(x, []complex128{1 - 1i, 2i, 3 + 1i}), tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(f(x, a, b, 0), tenon.BackwardOpt{Gradient: tenon.From(x, []complex128{1 - 1i, 2i, 3 + 1i})}); err != nil {
 			t.Fatal(err)
 		}
 		return append(testdevice.Read[complex128](t, x, a.Grad()), testdevice.Read[complex128](t, x, b.Grad())...)
@@ -295,13 +295,12 @@ func TestVecDot(t *testing.T) {
 							if dt.IsComplex() {
 								a = x.Conj(a)
 							}
-							return x.Sum(x.Mul(a, b), []int{c.dim}, tenon.SumOpt{})
+							return x.Sum(x.Mul(a, b), []int{c.dim})
 						},
 					} {
 						a, b := x.Detach(c.a).SetRequiresGrad(true), x.Detach(c.b).SetRequiresGrad(true)
 						outs[i] = f(a, b)
-						g, err := x.Grad([]*tenon.Tensor{outs[i]}, []*tenon.Tensor{a, b}, []*tenon.Tensor{x.MulS(x.OnesLike(outs[i], tenon.LikeOpt{}), 0.5)},
-							tenon.BackwardOpt{})
+						g, err := x.Grad([]*tenon.Tensor{outs[i]}, []*tenon.Tensor{a, b}, tenon.GradOpt{Gradients: []*tenon.Tensor{x.MulS(x.OnesLike(outs[i]), 0.5)}})
 						if err != nil {
 							t.Fatal(err)
 						}
@@ -359,7 +358,7 @@ func TestRow(t *testing.T) {
 		t.Error("it gives", got, "and again, turned around,", turned)
 	}
 	var z *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { z = Cross(x, a, b, 0) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { z = Cross(x, a, b, 0) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -86,7 +86,7 @@ func TestDrawnOutside(t *testing.T) {
 		t.Error("it draws other numbers")
 	}
 	var y *tenon.Tensor
-	g, err := x.Capture(func(x *tenon.Exec) { y = call(x, rowDrawn, p) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { y = call(x, rowDrawn, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestWaitingOutside(t *testing.T) {
 	if got := testdevice.Read[float32](t, x, call(x, rowWaiting, a)); !slices.Equal(got, []float32{1, 2}) {
 		t.Error("it gives", got)
 	}
-	_, err := x.Capture(func(x *tenon.Exec) { call(x, rowWaiting, a) }, tenon.CaptureOpt{})
+	_, err := x.Capture(func(x *tenon.Exec) { call(x, rowWaiting, a) })
 	if fault.KindOf(err) != fault.Capture || !strings.Contains(err.Error(), "TestWaiting cannot be captured") {
 		t.Error("in a capture:", err)
 	}
@@ -162,7 +162,7 @@ func TestOptionsOutside(t *testing.T) {
 	if got := testdevice.Read[float32](t, x, (*tenon.Tensor)(again[0])); !slices.Equal(got, []float32{2.5, 5}) {
 		t.Error("again it gives", got)
 	}
-	g, err := x.Grad([]*tenon.Tensor{x.Sum(y, nil, tenon.SumOpt{})}, []*tenon.Tensor{a}, nil, tenon.BackwardOpt{})
+	g, err := x.Grad([]*tenon.Tensor{x.Sum(y, nil)}, []*tenon.Tensor{a})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,9 @@
 package nn
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
 
 // ReLU is max(0, x).
 type ReLU struct{}
@@ -48,7 +51,7 @@ type LeakyReLU struct {
 
 // Forward returns the function of every element.
 func (a LeakyReLU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.LeakyReLU(in, or(a.Slope, 0.01))
+	return x.LeakyReLU(in, core.Or(a.Slope, 0.01))
 }
 
 // PReLU is x, or x times a learned slope where x is negative.
@@ -66,11 +69,12 @@ type PReLUOpt struct {
 }
 
 // NewPReLU returns an activation with count slopes: 1, or as many as there are channels.
-func NewPReLU(x *tenon.Exec, count int, opt PReLUOpt) *PReLU {
+func NewPReLU(x *tenon.Exec, count int, opts ...PReLUOpt) *PReLU {
+	opt := core.One("NewPReLU", opts)
 	if count < 1 {
 		fail("NewPReLU", "%d slopes were asked for; give 1 or the number of channels", count)
 	}
-	return &PReLU{Weight: NewParam(x.Full([]int{count}, or(opt.Init, 0.25), orFloat32(opt.DType)))}
+	return &PReLU{Weight: NewParam(x.Full([]int{count}, core.Or(opt.Init, 0.25), orFloat32(opt.DType)))}
 }
 
 // Forward returns the function of every element.
@@ -86,7 +90,9 @@ type ELU struct {
 }
 
 // Forward returns the function of every element.
-func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.ELU(in, or(a.Alpha, 1)) }
+func (a ELU) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.ELU(in, core.Or(a.Alpha, 1))
+}
 
 // Hardtanh cuts x off at both ends.
 type Hardtanh struct {
@@ -110,7 +116,7 @@ type Softplus struct {
 
 // Forward returns the function of every element.
 func (a Softplus) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Softplus(in, or(a.Beta, 1), or(a.Threshold, 20))
+	return x.Softplus(in, core.Or(a.Beta, 1), core.Or(a.Threshold, 20))
 }
 
 // LogSigmoid is log(sigmoid(x)).
@@ -127,7 +133,7 @@ type Softmax struct {
 
 // Forward returns the function of in, along dimension Dim.
 func (a Softmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.Softmax(in, a.Dim, tenon.SoftmaxOpt{})
+	return x.Softmax(in, a.Dim)
 }
 
 // LogSoftmax is the logarithm of Softmax.
@@ -138,13 +144,5 @@ type LogSoftmax struct {
 
 // Forward returns the function of in, along dimension Dim.
 func (a LogSoftmax) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
-	return x.LogSoftmax(in, a.Dim, tenon.SoftmaxOpt{})
-}
-
-// or returns v, or def if v is 0.
-func or(v, def float64) float64 {
-	if v == 0 {
-		return def
-	}
-	return v
+	return x.LogSoftmax(in, a.Dim)
 }

@@ -39,17 +39,19 @@ type BatchNormOpt struct {
 }
 
 // NewBatchNorm1d returns a normalisation of inputs [N, C] or [N, C, L].
-func NewBatchNorm1d(x *tenon.Exec, channels int, opt BatchNormOpt) *BatchNorm {
+func NewBatchNorm1d(x *tenon.Exec, channels int, opts ...BatchNormOpt) *BatchNorm {
+	opt := core.One("NewBatchNorm1d", opts)
 	return newBatchNorm(x, "BatchNorm1d", 2, 3, channels, opt)
 }
 
 // NewBatchNorm2d returns a normalisation of inputs [N, C, H, W].
-func NewBatchNorm2d(x *tenon.Exec, channels int, opt BatchNormOpt) *BatchNorm {
+func NewBatchNorm2d(x *tenon.Exec, channels int, opts ...BatchNormOpt) *BatchNorm {
+	opt := core.One("NewBatchNorm2d", opts)
 	return newBatchNorm(x, "BatchNorm2d", 4, 4, channels, opt)
 }
 
 func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchNormOpt) *BatchNorm {
-	opt.Eps, opt.Momentum, opt.DType = or(opt.Eps, 1e-5), or(opt.Momentum, 0.1), orFloat32(opt.DType)
+	opt.Eps, opt.Momentum, opt.DType = core.Or(opt.Eps, 1e-5), core.Or(opt.Momentum, 0.1), orFloat32(opt.DType)
 	b := &BatchNorm{opt: opt, name: name, min: min, max: max}
 	shape := []int{channels}
 	if !opt.NoAffine {

@@ -27,7 +27,7 @@ func TestCheckpointSequential(t *testing.T) {
 				} else {
 					out = nn.CheckpointSequential(x, net, segments, in)
 				}
-				if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(out, nil)); err != nil {
 					t.Fatal(err)
 				}
 				got, err := tenon.Read[float32](x, out)

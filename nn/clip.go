@@ -16,7 +16,8 @@ type ClipOpt struct {
 // ClipGradNorm scales the gradients of params, in place and all by one factor, so that their norm as one vector is at most maxNorm, and returns the norm
 // before. Parameters without a gradient do not count. It neither waits nor records, as torch.nn.utils.clip_grad_norm_ does; call it between
 // Backward and the optimizer's Step. A call that fails changes no gradient.
-func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opt ClipOpt) *tenon.Tensor {
+func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float64, opts ...ClipOpt) *tenon.Tensor {
+	opt := core.One("ClipGradNorm", opts)
 	if params == nil {
 		fail("ClipGradNorm", "the parameters are nil; give such as nn.Params(m)")
 	}
@@ -31,13 +32,13 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		var grads, norms []*tenon.Tensor
 		for _, p := range params {
 			if g := p.Grad(); g != nil {
-				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil, tenon.SumOpt{}))
+				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil))
 			}
 		}
 		if grads == nil {
 			return x.Zeros(nil, tenon.Float32)
 		}
-		norm := x.VectorNorm(x.Stack(norms, 0), order, nil, tenon.SumOpt{})
+		norm := x.VectorNorm(x.Stack(norms, 0), order, nil)
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
 		core.Together((*core.Exec)(x), "ClipGradNorm", func(cx *core.Exec) {
 			for _, g := range grads {

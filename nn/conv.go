@@ -1,6 +1,9 @@
 package nn
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
 
 // Conv2d is a two-dimensional convolution (cross-correlation) with a bias for each output channel.
 type Conv2d struct {
@@ -51,7 +54,8 @@ func (o ConvOpt) check(op string, in, out int, kernel ...int) int {
 
 // NewConv2d returns a convolution from in to out channels with a kernel of the given height and width, and PyTorch's initial values: uniform within
 // ±1/√(in/groups·height·width).
-func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opt ConvOpt) *Conv2d {
+func NewConv2d(x *tenon.Exec, in, out int, kernel [2]int, opts ...ConvOpt) *Conv2d {
+	opt := core.One("NewConv2d", opts)
 	perGroup := opt.check("NewConv2d", in, out, kernel[:]...)
 	c := &Conv2d{Opt: opt.conv()}
 	c.Weight, c.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, perGroup, kernel[0], kernel[1])
@@ -75,7 +79,8 @@ type Conv1d struct {
 
 // NewConv1d returns a convolution from in to out channels with a kernel of the given length, and PyTorch's initial values: uniform within
 // ±1/√(in/groups·kernel).
-func NewConv1d(x *tenon.Exec, in, out, kernel int, opt ConvOpt) *Conv1d {
+func NewConv1d(x *tenon.Exec, in, out, kernel int, opts ...ConvOpt) *Conv1d {
+	opt := core.One("NewConv1d", opts)
 	perGroup := opt.check("NewConv1d", in, out, kernel)
 	c := &Conv1d{Opt: opt.conv()}
 	c.Weight, c.Bias = layer{opt.DType, opt.Generator}.weightAndBias(x, opt.NoBias, out, perGroup, kernel)

@@ -1,6 +1,9 @@
 package nn
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
 
 // Embedding is a table of vectors that whole numbers select.
 type Embedding struct {
@@ -21,7 +24,8 @@ type EmbeddingOpt struct {
 }
 
 // NewEmbedding returns a table of count vectors of size elements, drawn from the standard normal distribution.
-func NewEmbedding(x *tenon.Exec, count, size int, opt EmbeddingOpt) *Embedding {
+func NewEmbedding(x *tenon.Exec, count, size int, opts ...EmbeddingOpt) *Embedding {
+	opt := core.One("NewEmbedding", opts)
 	pad := opt.Lookup.PaddingIdx
 	if opt.Lookup.Padding && (pad < -count || pad >= count) {
 		fail("NewEmbedding", "Padding_idx must be within num_embeddings: %d of %d", pad, count)

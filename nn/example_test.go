@@ -49,14 +49,14 @@ func ExampleSaveFile() {
 	defer os.RemoveAll(folder)
 	file := filepath.Join(folder, "model.safetensors")
 
-	learned, fresh := nn.NewLinear(x, 2, 1, nn.LinearOpt{}), nn.NewLinear(x, 2, 1, nn.LinearOpt{})
+	learned, fresh := nn.NewLinear(x, 2, 1), nn.NewLinear(x, 2, 1)
 	defer nn.Close(learned)
 	defer nn.Close(fresh)
 	nn.InitConstant(x, learned.Weight.Tensor(), 0.5)
 	if err := nn.SaveFile(x, learned, file); err != nil {
 		log.Fatal(err)
 	}
-	if err := nn.LoadFile(x, fresh, file, nn.LoadOpt{}); err != nil {
+	if err := nn.LoadFile(x, fresh, file); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(tenon.Read[float32](x, fresh.Weight.Tensor()))
@@ -73,7 +73,7 @@ type classifier struct {
 
 func (c *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	h := x.ReLU(c.Norm.Forward(x, c.Conv.Forward(x, in)))
-	h = x.MaxPool2d(h, [2]int{2, 2}, tenon.MaxPoolOpt{})
+	h = x.MaxPool2d(h, [2]int{2, 2})
 	return c.Out.Forward(x, c.Drop.Forward(x, x.Flatten(h, 1, -1)))
 }
 
@@ -85,9 +85,9 @@ func ExampleEval() {
 	}
 	net := &classifier{
 		Conv: nn.NewConv2d(x, 1, 4, [2]int{3, 3}, nn.ConvOpt{Same: true}),
-		Norm: nn.NewBatchNorm2d(x, 4, nn.BatchNormOpt{}),
+		Norm: nn.NewBatchNorm2d(x, 4),
 		Drop: nn.NewDropout(0.5),
-		Out:  nn.NewLinear(x, 4*4*4, 10, nn.LinearOpt{}),
+		Out:  nn.NewLinear(x, 4*4*4, 10),
 	}
 	defer nn.Close(net)
 	x.Scope(func(x *tenon.Exec) {
@@ -121,9 +121,9 @@ func ExampleGraph() {
 		log.Fatal(err)
 	}
 	defer x.Close()
-	net := nn.Sequential{nn.NewLinear(x, 4, 8, nn.LinearOpt{}), nn.ReLU{}, nn.NewLinear(x, 8, 2, nn.LinearOpt{})}
+	net := nn.Sequential{nn.NewLinear(x, 4, 8), nn.ReLU{}, nn.NewLinear(x, 8, 2)}
 	defer nn.Close(net)
-	graphed, err := nn.Graph(x, net, x.Zeros([]int{16, 4}, tenon.Float32), nn.GraphOpt{})
+	graphed, err := nn.Graph(x, net, x.Zeros([]int{16, 4}, tenon.Float32))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func ExampleGraph() {
 		plain, out := net.Forward(x, in), graphed.Forward(x, in)
 		fmt.Println(out.Shape())
 		fmt.Println(x.Item(x.Max(x.Abs(x.Sub(out, plain)))))
-		if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(out, nil)); err != nil {
 			log.Fatal(err)
 		}
 	})

@@ -3,6 +3,7 @@ package nn
 import (
 	"tenon.dev"
 	"tenon.dev/fault"
+	"tenon.dev/internal/core"
 	"tenon.dev/safetensors"
 )
 
@@ -33,7 +34,11 @@ func SaveFile(x *tenon.Exec, m any, name string) error {
 }
 
 // LoadFile is Load from a file in the safetensors format, such as SaveFile or Python's safetensors.torch.save_file writes.
-func LoadFile(x *tenon.Exec, m any, name string, opt LoadOpt) error {
+func LoadFile(x *tenon.Exec, m any, name string, opts ...LoadOpt) error {
+	opt, err := core.Only("LoadFile", opts)
+	if err != nil {
+		return err
+	}
 	f, err := safetensors.Open(name)
 	if err != nil {
 		return err

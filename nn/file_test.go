@@ -17,7 +17,7 @@ import (
 // normed is a module with parameters and buffers of several types.
 func normed(x *tenon.Exec, seed uint64, width int) nn.Sequential {
 	g := nn.NewHostGenerator(seed)
-	return nn.Sequential{nn.NewLinear(x, 4, width, nn.LinearOpt{Generator: g}), nn.NewBatchNorm1d(x, width, nn.BatchNormOpt{})}
+	return nn.Sequential{nn.NewLinear(x, 4, width, nn.LinearOpt{Generator: g}), nn.NewBatchNorm1d(x, width)}
 }
 
 // bytesOf returns the elements of all tensors of m's state.
@@ -50,7 +50,7 @@ func TestFiles(t *testing.T) {
 		if err := nn.SaveFile(x, a, path); err != nil {
 			t.Fatal(err)
 		}
-		if err := nn.LoadFile(x, b, path, nn.LoadOpt{}); err != nil {
+		if err := nn.LoadFile(x, b, path); err != nil {
 			t.Fatal(err)
 		}
 		want := bytesOf(t, x, a)
@@ -93,16 +93,16 @@ func TestFileErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := bytesOf(t, x, wide)
-	if err := nn.LoadFile(x, wide, path, nn.LoadOpt{}); err == nil || !strings.Contains(err.Error(), "cannot load "+path+": Error(s) in loading state_dict: size mismatch for 0.bias") {
+	if err := nn.LoadFile(x, wide, path); err == nil || !strings.Contains(err.Error(), "cannot load "+path+": Error(s) in loading state_dict: size mismatch for 0.bias") {
 		t.Errorf("another shape: %v", err)
 	}
 	if after := bytesOf(t, x, wide); after["0.weight"] != before["0.weight"] {
 		t.Error("a failed load changed a parameter")
 	}
-	if err := nn.LoadFile(x, a, filepath.Join(folder, "absent"), nn.LoadOpt{}); !errors.Is(err, fs.ErrNotExist) {
+	if err := nn.LoadFile(x, a, filepath.Join(folder, "absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if err := nn.LoadFile(x, a, torn, nn.LoadOpt{}); err == nil || !strings.Contains(err.Error(), "torn.safetensors") {
+	if err := nn.LoadFile(x, a, torn); err == nil || !strings.Contains(err.Error(), "torn.safetensors") {
 		t.Errorf("a torn file: %v", err)
 	}
 	if err := nn.LoadFile(x, nn.Sequential{a[0]}, path, nn.LoadOpt{Partial: true}); err != nil {
@@ -124,7 +124,7 @@ func TestFileErrors(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(folder, "*partial*")); len(left) > 0 || err != nil {
 		t.Errorf("a failed save left %v, %v", left, err)
 	}
-	if err := nn.LoadFile(x, other, path, nn.LoadOpt{}); err != nil {
+	if err := nn.LoadFile(x, other, path); err != nil {
 		t.Errorf("after a failed save the older file is not what it was: %v", err)
 	}
 }

@@ -54,7 +54,11 @@ type namedParam struct {
 // runs do.
 //
 // What a call returns is overwritten by the next call of the same callable. Second derivatives are not supported. Close the results before x's device.
-func GraphCallables(x *tenon.Exec, cs []Callable, opt GraphOpt) (graphed []*GraphedCallable, err error) {
+func GraphCallables(x *tenon.Exec, cs []Callable, opts ...GraphOpt) (graphed []*GraphedCallable, err error) {
+	opt, err := core.Only("GraphCallables", opts)
+	if err != nil {
+		return nil, err
+	}
 	const op = "GraphCallables"
 	if opt.Warmup == 0 {
 		opt.Warmup = 3
@@ -157,7 +161,7 @@ func (g *grapher) warm(x *tenon.Exec, c Callable, to *GraphedCallable) error {
 			for i, r := range roots {
 				seeds[i] = x.Zeros(r.Shape(), r.DType())
 			}
-			_, err := x.Grad(roots, sources, seeds, tenon.BackwardOpt{AllowUnused: g.opt.AllowUnused})
+			_, err := x.Grad(roots, sources, tenon.GradOpt{Gradients: seeds, AllowUnused: g.opt.AllowUnused})
 			core.Check("GraphCallables", err)
 		})
 	})
@@ -209,7 +213,7 @@ func (g *grapher) backward(x *tenon.Exec, c *GraphedCallable) (err error) {
 	var grads []*tenon.Tensor
 	c.bwd, err = x.Capture(func(x *tenon.Exec) {
 		var err error
-		grads, err = x.Grad(roots, sources, seeds, tenon.BackwardOpt{AllowUnused: g.opt.AllowUnused})
+		grads, err = x.Grad(roots, sources, tenon.GradOpt{Gradients: seeds, AllowUnused: g.opt.AllowUnused})
 		core.Check("GraphCallables", err)
 	}, tenon.CaptureOpt{Pool: g.opt.Pool, Stream: g.stream})
 	if err != nil {
@@ -350,7 +354,11 @@ type Graphed struct {
 }
 
 // Graph captures a module as GraphCallables does, with an input like sample. Close the result, not only the module.
-func Graph(x *tenon.Exec, m Module, sample *tenon.Tensor, opt GraphOpt) (*Graphed, error) {
+func Graph(x *tenon.Exec, m Module, sample *tenon.Tensor, opts ...GraphOpt) (*Graphed, error) {
+	opt, err := core.Only("Graph", opts)
+	if err != nil {
+		return nil, err
+	}
 	if m == nil {
 		return nil, core.Located("Graph", fault.New(fault.Invalid, "the module is nil; give one"))
 	}

@@ -19,9 +19,9 @@ import (
 )
 
 // graphOf graphs m and closes it, and m, when the test is over.
-func graphOf(t *testing.T, x *tenon.Exec, m nn.Module, sample *tenon.Tensor, opt nn.GraphOpt) *nn.Graphed {
+func graphOf(t *testing.T, x *tenon.Exec, m nn.Module, sample *tenon.Tensor, opt ...nn.GraphOpt) *nn.Graphed {
 	t.Helper()
-	g, err := nn.Graph(x, m, sample, opt)
+	g, err := nn.Graph(x, m, sample, opt...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestGraphed(t *testing.T) {
 			return nn.Sequential{nn.NewLinear(x, 4, 6, nn.LinearOpt{Generator: g}), nn.NewDropout(0.3), nn.NewLinear(x, 6, 2, nn.LinearOpt{Generator: g})}
 		}
 		plain, mine := build(), build()
-		graphed := graphOf(t, x, mine, x.RandN([]int{3, 4}, tenon.Float32).SetRequiresGrad(true), nn.GraphOpt{})
+		graphed := graphOf(t, x, mine, x.RandN([]int{3, 4}, tenon.Float32).SetRequiresGrad(true))
 		defer func() {
 			if err := errors.Join(graphed.Close(), graphed.Close()); err != nil {
 				t.Error(err)
@@ -54,7 +54,7 @@ func TestGraphed(t *testing.T) {
 			x.Scope(func(x *tenon.Exec) {
 				in := x.Clone(in).SetRequiresGrad(true)
 				out := m.Forward(x, in)
-				if err := x.Backward(x.Sum(x.Mul(out, out), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(x.Mul(out, out), nil)); err != nil {
 					t.Fatal(err)
 				}
 				all = append(floats(t, x, out), floats(t, x, in.Grad())...)
@@ -105,15 +105,15 @@ func TestGraphedRefusals(t *testing.T) {
 		lin := nn.NewLinear(x, 2, 2, nn.LinearOpt{Generator: nn.NewHostGenerator(1)})
 		defer nn.Close(lin)
 		sample := x.Ones([]int{3, 2}, tenon.Float32)
-		g := graphOf(t, x, lin, sample, nn.GraphOpt{})
+		g := graphOf(t, x, lin, sample)
 		in := x.Ones([]int{3, 2}, tenon.Float32)
 		wantError(t, func() { g.Forward(x, x.Ones([]int{4, 2}, tenon.Float32)) }, "input 0 is float32[4 2]", "captured with float32[3 2]")
 		wantError(t, func() { g.Forward(x, x.Ones([]int{3, 2}, tenon.Int64)) }, "input 0 is int64[3 2]")
 		wantError(t, func() { g.Forward(x, x.Clone(in).SetRequiresGrad(true)) }, "requires a gradient, but the sample")
 		wantError(t, func() { g.Forward(x, nil) }, "input 0 is nil")
 
-		backward := func(out *tenon.Tensor, opt tenon.BackwardOpt) error {
-			return x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, opt)
+		backward := func(out *tenon.Tensor, opt ...tenon.BackwardOpt) error {
+			return x.Backward(x.Sum(out, nil), opt...)
 		}
 		wantErr := func(err error, part string) {
 			t.Helper()
@@ -123,7 +123,7 @@ func TestGraphedRefusals(t *testing.T) {
 		}
 		first := g.Forward(x, in)
 		second := g.Forward(x, in)
-		wantErr(backward(first, tenon.BackwardOpt{}), "called again since")
+		wantErr(backward(first), "called again since")
 		wantErr(backward(second, tenon.BackwardOpt{CreateGraph: true}), "no second derivatives")
 		if err := backward(g.Forward(x, in), tenon.BackwardOpt{RetainGraph: true}); err != nil {
 			t.Error(err)
@@ -135,7 +135,7 @@ func TestGraphedRefusals(t *testing.T) {
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
 		}
-		wantErr(backward(last, tenon.BackwardOpt{}), "closed")
+		wantErr(backward(last), "closed")
 		wantError(t, func() { g.Forward(x, in) }, "the callable was closed")
 
 		one := func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor { return in[:1] }
@@ -150,7 +150,7 @@ func TestGraphedRefusals(t *testing.T) {
 			{"runs", []nn.Callable{{Forward: one, Samples: []*tenon.Tensor{in}}}, nn.GraphOpt{Warmup: -1}, "-1 warm-up runs"},
 			{"a read", []nn.Callable{{Forward: func(x *tenon.Exec, in ...*tenon.Tensor) []*tenon.Tensor {
 				if x.Capturing() {
-					if _, err := x.Item(x.Sum(in[0], nil, tenon.SumOpt{})); err != nil {
+					if _, err := x.Item(x.Sum(in[0], nil)); err != nil {
 						panic(err)
 					}
 				}
@@ -165,7 +165,7 @@ func TestGraphedRefusals(t *testing.T) {
 				t.Errorf("%s: the error is %v; want one that says %q", c.what, err, c.say)
 			}
 		}
-		if _, err := nn.Graph(x, nil, in, nn.GraphOpt{}); err == nil || !strings.Contains(err.Error(), "the module is nil") {
+		if _, err := nn.Graph(x, nil, in); err == nil || !strings.Contains(err.Error(), "the module is nil") {
 			t.Errorf("a nil module: %v", err)
 		}
 	})
@@ -189,7 +189,7 @@ func TestGraphCallables(t *testing.T) {
 			n := tenon.From(x, []int64{int64(i), 7})
 			first := gs[0].Call(x, a, n)
 			second := gs[1].Call(x, x.MulS(first[0], 2), first[1])
-			if err := x.Backward(x.Sum(second[0], nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(x.Sum(second[0], nil)); err != nil {
 				t.Fatal(err)
 			}
 			v := float32(i)
@@ -244,7 +244,7 @@ func TestGraphedWalk(t *testing.T) {
 					return
 				}
 				defer func() { err = errors.Join(err, gs[0].Close()) }()
-				err = x.Backward(x.Sum(gs[0].Call(x, in)[0], nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+				err = x.Backward(x.Sum(gs[0].Call(x, in)[0], nil))
 				err = errors.Join(err, x.Synchronize())
 			})
 		})

@@ -70,7 +70,7 @@ func TestActivations(t *testing.T) {
 func TestPReLU(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		in := tenon.From(x, []float32{-2, 1, -4, 3}, 1, 2, 2)
-		one := nn.NewPReLU(x, 1, nn.PReLUOpt{})
+		one := nn.NewPReLU(x, 1)
 		defer nn.Close(one)
 		wantFloats(t, x, one.Forward(x, in), -.5, 1, -1, 3)
 		each := nn.NewPReLU(x, 2, nn.PReLUOpt{Init: .5, DType: tenon.Float64})
@@ -80,7 +80,7 @@ func TestPReLU(t *testing.T) {
 		}
 		y := each.Forward(x, in)
 		wantFloats(t, x, y, -1, 1, -2, 3)
-		if err := x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(y, nil)); err != nil {
 			t.Fatal(err)
 		}
 		for name, p := range nn.Params(each) {
@@ -89,7 +89,7 @@ func TestPReLU(t *testing.T) {
 			}
 			wantFloats(t, x, p.Grad(), -2, -4)
 		}
-		wantError(t, func() { nn.NewPReLU(x, 0, nn.PReLUOpt{}) }, "0 slopes were asked for")
+		wantError(t, func() { nn.NewPReLU(x, 0) }, "0 slopes were asked for")
 	})
 }
 
@@ -161,8 +161,8 @@ func TestBatchNormOptions(t *testing.T) {
 func TestNorms(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		in := tenon.From(x, []float32{1, 3, 2, 6}, 1, 4)
-		layer := nn.NewLayerNorm(x, []int{4}, nn.NormOpt{})
-		rms := nn.NewRMSNorm(x, []int{4}, nn.NormOpt{})
+		layer := nn.NewLayerNorm(x, []int{4})
+		rms := nn.NewRMSNorm(x, []int{4})
 		group := nn.NewGroupNorm(x, 2, 4, nn.NormOpt{NoBias: true})
 		plain := nn.NewLayerNorm(x, []int{2, 2}, nn.NormOpt{NoAffine: true})
 		all := []any{layer, rms, group, plain}
@@ -180,7 +180,7 @@ func TestNorms(t *testing.T) {
 		wantFloats(t, x, rms.Forward(x, in), 1/q, 3/q, 2/q, 6/q)
 		wantFloats(t, x, group.Forward(x, in), -1, 1, -1, 1)
 		wantFloats(t, x, plain.Forward(x, x.View(in, 1, 2, 2)), -2/d, 0, -1/d, 3/d)
-		wantError(t, func() { nn.NewGroupNorm(x, 3, 4, nn.NormOpt{}) }, "num_channels must be divisible by num_groups")
+		wantError(t, func() { nn.NewGroupNorm(x, 3, 4) }, "num_channels must be divisible by num_groups")
 	})
 }
 
@@ -194,7 +194,7 @@ func TestEmbedding(t *testing.T) {
 			t.Fatalf("shape %v", out.Shape())
 		}
 		wantFloats(t, x, out, w[4], w[5], 0, 0, w[0], w[1], w[4], w[5])
-		if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(out, nil)); err != nil {
 			t.Fatal(err)
 		}
 		wantFloats(t, x, e.Weight.Grad(), 1, 1, 0, 0, 2, 2, 0, 0)
@@ -263,7 +263,7 @@ func TestLosses(t *testing.T) {
 // Without a generator the device draws, and the Exec's generator decides.
 func TestDeviceInit(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		l := nn.NewLinear(x, 100, 50, nn.LinearOpt{})
+		l := nn.NewLinear(x, 100, 50)
 		defer nn.Close(l)
 		most := float32(0)
 		for _, v := range floats(t, x, l.Weight.Tensor()) {
@@ -274,7 +274,7 @@ func TestDeviceInit(t *testing.T) {
 		}
 		w := x.Empty([]int{1000}, tenon.Float64)
 		nn.InitNormal(x, w, 5, .001, nil)
-		mean, err := x.Item(x.Mean(w, nil, tenon.SumOpt{}))
+		mean, err := x.Item(x.Mean(w, nil))
 		if err != nil || math.Abs(mean-5) > .001 {
 			t.Errorf("mean %v, %v", mean, err)
 		}
@@ -293,9 +293,9 @@ func TestModulesCloseTemporaries(t *testing.T) {
 			{nn.NewLinear(x, 8, 5, nn.LinearOpt{Generator: g}), rows},
 			{nn.NewConv2d(x, 4, 4, [2]int{3, 3}, nn.ConvOpt{Groups: 2, Generator: g}), image},
 			{nn.NewConv1d(x, 3, 4, 3, nn.ConvOpt{Generator: g}), []int{2, 3, 7}},
-			{nn.NewBatchNorm2d(x, 4, nn.BatchNormOpt{}), image}, {nn.NewBatchNorm1d(x, 8, nn.BatchNormOpt{}), rows},
-			{nn.NewLayerNorm(x, []int{8}, nn.NormOpt{}), rows}, {nn.NewRMSNorm(x, []int{8}, nn.NormOpt{}), rows},
-			{nn.NewGroupNorm(x, 2, 4, nn.NormOpt{}), image}, {nn.NewDropout(.5), rows},
+			{nn.NewBatchNorm2d(x, 4), image}, {nn.NewBatchNorm1d(x, 8), rows},
+			{nn.NewLayerNorm(x, []int{8}), rows}, {nn.NewRMSNorm(x, []int{8}), rows},
+			{nn.NewGroupNorm(x, 2, 4), image}, {nn.NewDropout(.5), rows},
 			{nn.MaxPool2d{Kernel: [2]int{2, 2}}, image}, {nn.AvgPool2d{Kernel: [2]int{2, 2}}, image},
 			{nn.AdaptiveAvgPool2d{Size: [2]int{3, 2}}, image}, {nn.Softmax{Dim: 1}, rows}, {nn.GELU{}, rows},
 			{nn.Sequential{nn.Flatten{}, nn.NewLinear(x, 144, 3, nn.LinearOpt{Generator: g}), nn.ReLU{}}, image},

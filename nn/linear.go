@@ -1,6 +1,9 @@
 package nn
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
 
 // Linear is in·Wᵀ + b.
 type Linear struct {
@@ -20,7 +23,8 @@ type LinearOpt struct {
 }
 
 // NewLinear returns a layer from in to out features with PyTorch's initial values: uniform within ±1/√in.
-func NewLinear(x *tenon.Exec, in, out int, opt LinearOpt) *Linear {
+func NewLinear(x *tenon.Exec, in, out int, opts ...LinearOpt) *Linear {
+	opt := core.One("NewLinear", opts)
 	if in < 0 || out < 0 {
 		fail("NewLinear", "a layer from %d to %d features cannot be; give numbers that are not negative", in, out)
 	}

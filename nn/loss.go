@@ -1,6 +1,21 @@
 package nn
 
-import "tenon.dev"
+import (
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// weightOf returns the weight of a loss, which is a buffer of it or stands in its options.
+func weightOf(op string, b *Buffer, opt *tenon.Tensor) *tenon.Tensor {
+	switch {
+	case b == nil:
+		return opt
+	case opt != nil:
+		core.Fail(op, fault.Invalid, "the weight is given twice; give it as Weight, which moves with the module, or in Opt")
+	}
+	return b.Tensor()
+}
 
 // CrossEntropyLoss is the cross-entropy between logits and targets.
 type CrossEntropyLoss struct {
@@ -12,7 +27,9 @@ type CrossEntropyLoss struct {
 
 // Forward returns the loss of logits [N, C, …] or [C] for target: class numbers (Int64) of that shape without C, or probabilities of the same shape.
 func (l CrossEntropyLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) *tenon.Tensor {
-	return x.CrossEntropy(logits, target, l.Weight.Tensor(), l.Opt)
+	opt := l.Opt
+	opt.Weight = weightOf("CrossEntropyLoss", l.Weight, opt.Weight)
+	return x.CrossEntropy(logits, target, opt)
 }
 
 // NLLLoss is the negative log-likelihood.
@@ -25,7 +42,9 @@ type NLLLoss struct {
 
 // Forward returns the loss of log-probabilities [N, C, …] or [C] for target: class numbers (Int64) of that shape without C.
 func (l NLLLoss) Forward(x *tenon.Exec, logProbs, target *tenon.Tensor) *tenon.Tensor {
-	return x.NLLLoss(logProbs, target, l.Weight.Tensor(), l.Opt)
+	opt := l.Opt
+	opt.Weight = weightOf("NLLLoss", l.Weight, opt.Weight)
+	return x.NLLLoss(logProbs, target, opt)
 }
 
 // MSELoss is the mean of squared differences.
@@ -61,7 +80,8 @@ type BCEWithLogitsLoss struct {
 
 // Forward returns the loss of logits for target, probabilities of their shape.
 func (l BCEWithLogitsLoss) Forward(x *tenon.Exec, logits, target *tenon.Tensor) *tenon.Tensor {
-	return x.BCEWithLogits(logits, target, l.Weight.Tensor(), l.PosWeight.Tensor(), l.Opt)
+	return x.BCEWithLogits(logits, target,
+		tenon.BCEWithLogitsOpt{Weight: l.Weight.Tensor(), PositiveWeight: l.PosWeight.Tensor(), Reduction: l.Opt.Reduction})
 }
 
 // SmoothL1Loss is the mean of differences that are squared where they are small.
@@ -74,7 +94,7 @@ type SmoothL1Loss struct {
 
 // Forward returns the loss of in for target, of shapes that broadcast.
 func (l SmoothL1Loss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
-	return x.SmoothL1Loss(in, target, or(l.Beta, 1), l.Opt)
+	return x.SmoothL1Loss(in, target, core.Or(l.Beta, 1), l.Opt)
 }
 
 // HuberLoss is SmoothL1Loss times where the square ends.
@@ -87,7 +107,7 @@ type HuberLoss struct {
 
 // Forward returns the loss of in for target, of shapes that broadcast.
 func (l HuberLoss) Forward(x *tenon.Exec, in, target *tenon.Tensor) *tenon.Tensor {
-	return x.HuberLoss(in, target, or(l.Delta, 1), l.Opt)
+	return x.HuberLoss(in, target, core.Or(l.Delta, 1), l.Opt)
 }
 
 // BCELoss is the binary cross-entropy of probabilities. BCEWithLogitsLoss, of what goes into the sigmoid, keeps more digits.
@@ -100,7 +120,7 @@ type BCELoss struct {
 
 // Forward returns the loss of probabilities for target, probabilities of their shape.
 func (l BCELoss) Forward(x *tenon.Exec, probabilities, target *tenon.Tensor) *tenon.Tensor {
-	return x.BCE(probabilities, target, l.Weight.Tensor(), l.Opt)
+	return x.BCE(probabilities, target, tenon.BCEOpt{Weight: l.Weight.Tensor(), Reduction: l.Opt.Reduction})
 }
 
 // KLDivLoss is the Kullback-Leibler divergence.

@@ -130,13 +130,13 @@ func TestLinear(t *testing.T) {
 		state := map[string]*tenon.Tensor{
 			"weight": tenon.From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), "bias": tenon.From(x, []float32{.5, 0, -.5}),
 		}
-		if err := nn.Load(x, l, state, nn.LoadOpt{}); err != nil {
+		if err := nn.Load(x, l, state); err != nil {
 			t.Fatal(err)
 		}
 		in := tenon.From(x, []float32{1, -1, 2, 0}, 2, 2)
 		out := l.Forward(x, in)
 		wantFloats(t, x, out, -.5, -1, -1.5, 2.5, 6, 9.5)
-		if err := x.Backward(x.Sum(out, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(out, nil)); err != nil {
 			t.Fatal(err)
 		}
 		wantFloats(t, x, l.Weight.Grad(), 3, -1, 3, -1, 3, -1)
@@ -146,7 +146,7 @@ func TestLinear(t *testing.T) {
 		if bare.Bias.Tensor() != nil || bare.Weight.Tensor().DType() != tenon.Float64 {
 			t.Errorf("got %v and %v", bare.Weight.Tensor(), bare.Bias.Tensor())
 		}
-		wantError(t, func() { nn.NewLinear(x, -1, 2, nn.LinearOpt{}) }, "from -1 to 2 features")
+		wantError(t, func() { nn.NewLinear(x, -1, 2) }, "from -1 to 2 features")
 		wantError(t, func() { l.Forward(x, x.Zeros([]int{4, 3}, tenon.Float32)) }, "shapes cannot be multiplied")
 	})
 }
@@ -169,7 +169,7 @@ func TestConv2d(t *testing.T) {
 		}
 		wantError(t, func() { nn.NewConv2d(x, 3, 4, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "in_channels must be divisible by groups")
 		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 1}, nn.ConvOpt{Groups: 2}) }, "out_channels must be divisible by groups")
-		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 0}, nn.ConvOpt{}) }, "kernel of size [1 0]")
+		wantError(t, func() { nn.NewConv2d(x, 2, 3, [2]int{1, 0}) }, "kernel of size [1 0]")
 		wantError(t, func() { nn.NewConv1d(x, 2, 3, 1, nn.ConvOpt{Groups: -1}) }, "positive integer")
 	})
 }
@@ -255,7 +255,7 @@ func TestLoad(t *testing.T) {
 			"0.weight": tenon.From(x, []float32{7, 8}, 2, 1), "0.bias": tenon.From(x, []float32{1, 2, 3}), "1.bias": x.Zeros([]int{1}, tenon.Float32),
 			"2.bias": x.Zeros([]int{1}, tenon.Float32),
 		}
-		err := nn.Load(x, m, state, nn.LoadOpt{})
+		err := nn.Load(x, m, state)
 		for _, part := range []string{`Missing key(s) in state_dict: "1.weight"`, `Unexpected key(s) in state_dict: "2.bias"`,
 			"size mismatch for 0.bias: copying a param with shape [3] from checkpoint, the shape in current model is [2]"} {
 			if fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), part) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
 )
 
 // NormOpt are the options of NewLayerNorm, NewGroupNorm and NewRMSNorm. The zero value is PyTorch's default.
@@ -39,8 +40,9 @@ type LayerNorm struct {
 }
 
 // NewLayerNorm returns a normalisation over last dimensions of the given shape.
-func NewLayerNorm(x *tenon.Exec, shape []int, opt NormOpt) *LayerNorm {
-	n := &LayerNorm{shape: slices.Clone(shape), eps: or(opt.Eps, 1e-5)}
+func NewLayerNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *LayerNorm {
+	opt := core.One("NewLayerNorm", opts)
+	n := &LayerNorm{shape: slices.Clone(shape), eps: core.Or(opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, shape...)
 	return n
 }
@@ -61,7 +63,8 @@ type RMSNorm struct {
 }
 
 // NewRMSNorm returns a normalisation over last dimensions of the given shape. It has no bias.
-func NewRMSNorm(x *tenon.Exec, shape []int, opt NormOpt) *RMSNorm {
+func NewRMSNorm(x *tenon.Exec, shape []int, opts ...NormOpt) *RMSNorm {
+	opt := core.One("NewRMSNorm", opts)
 	n := &RMSNorm{shape: slices.Clone(shape), eps: opt.Eps}
 	n.Weight, _ = opt.affine(x, false, shape...)
 	return n
@@ -84,11 +87,12 @@ type GroupNorm struct {
 }
 
 // NewGroupNorm returns a normalisation over groups groups of channels channels in all.
-func NewGroupNorm(x *tenon.Exec, groups, channels int, opt NormOpt) *GroupNorm {
+func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNorm {
+	opt := core.One("NewGroupNorm", opts)
 	if groups < 1 || channels%groups != 0 {
 		fail("NewGroupNorm", "num_channels must be divisible by num_groups (%d channels, %d groups)", channels, groups)
 	}
-	n := &GroupNorm{groups: groups, eps: or(opt.Eps, 1e-5)}
+	n := &GroupNorm{groups: groups, eps: core.Or(opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, channels)
 	return n
 }

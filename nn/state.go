@@ -18,7 +18,11 @@ type LoadOpt struct {
 
 // Load copies state, by the keys of StateDict, into the parameters and buffers of m, converted to their types; the tensors may lie on any device.
 // If a key is missing or unknown or a shape differs, it changes nothing and returns an error that names all such keys. Nor does any other error change anything.
-func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opt LoadOpt) (err error) {
+func Load(x *tenon.Exec, m any, state map[string]*tenon.Tensor, opts ...LoadOpt) (err error) {
+	opt, err := core.Only("Load", opts)
+	if err != nil {
+		return err
+	}
 	if e := tenon.Try(func() { err = load(x, m, state, opt) }); e != nil {
 		return e
 	}

@@ -20,7 +20,7 @@ type inner struct {
 // What would be learned, moved and saved no more than if it were not there is an error, and what cannot hold anything is none.
 func TestHiddenModules(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		l := nn.NewLinear(x, 2, 2, nn.LinearOpt{})
+		l := nn.NewLinear(x, 2, 2)
 		defer nn.Close(l)
 		for name, m := range map[string]any{
 			"param":     &struct{ w *nn.Param }{l.Weight},
@@ -36,7 +36,7 @@ func TestHiddenModules(t *testing.T) {
 				for range nn.Params(m) {
 				}
 			}, "Params", "is not exported")
-			if _, err := optim.NewSGD(nn.Params(m), optim.SGDOpt{}); err == nil {
+			if _, err := optim.NewSGD(nn.Params(m)); err == nil {
 				t.Errorf("%s: an optimizer took what it could not see", name)
 			}
 		}

@@ -30,20 +30,20 @@ type Adadelta struct{ optimizer[AdadeltaOpt] }
 var _ Optimizer = (*Adadelta)(nil)
 
 // NewAdadelta returns an optimizer of params, such as nn.Params(m).
-func NewAdadelta(params iter.Seq2[string, *nn.Param], opt AdadeltaOpt) (*Adadelta, error) {
+func NewAdadelta(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) (*Adadelta, error) {
 	o := &Adadelta{newAdadelta()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *Adadelta) Add(params iter.Seq2[string, *nn.Param], opt AdadeltaOpt) error {
+func (o *Adadelta) Add(params iter.Seq2[string, *nn.Param], opts ...AdadeltaOpt) error {
 	if o == nil {
 		return missing("Adadelta")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -57,7 +57,7 @@ func (o *Adadelta) Step(x *tenon.Exec) error {
 func newAdadelta() optimizer[AdadeltaOpt] {
 	return optimizer[AdadeltaOpt]{name: "Adadelta", seen: map[*nn.Param]bool{}, lr: func(o *AdadeltaOpt) *float64 { return &o.LR },
 		resolve: func(o *AdadeltaOpt, refuse refusal) error {
-			o.LR, o.Rho, o.Eps = or(o.LR, 1), or(o.Rho, 0.9), or(o.Eps, 1e-6)
+			o.LR, o.Rho, o.Eps = core.Or(o.LR, 1), core.Or(o.Rho, 0.9), core.Or(o.Eps, 1e-6)
 			if !(0 <= o.Rho && o.Rho <= 1) {
 				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", o.Rho)
 			}

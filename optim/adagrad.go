@@ -31,20 +31,20 @@ type Adagrad struct{ optimizer[AdagradOpt] }
 var _ Optimizer = (*Adagrad)(nil)
 
 // NewAdagrad returns an optimizer of params, such as nn.Params(m).
-func NewAdagrad(params iter.Seq2[string, *nn.Param], opt AdagradOpt) (*Adagrad, error) {
+func NewAdagrad(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) (*Adagrad, error) {
 	o := &Adagrad{newAdagrad()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *Adagrad) Add(params iter.Seq2[string, *nn.Param], opt AdagradOpt) error {
+func (o *Adagrad) Add(params iter.Seq2[string, *nn.Param], opts ...AdagradOpt) error {
 	if o == nil {
 		return missing("Adagrad")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -58,7 +58,7 @@ func (o *Adagrad) Step(x *tenon.Exec) error {
 func newAdagrad() optimizer[AdagradOpt] {
 	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *float64 { return &o.LR },
 		resolve: func(o *AdagradOpt, refuse refusal) error {
-			o.LR, o.Eps = or(o.LR, 1e-2), or(o.Eps, 1e-10)
+			o.LR, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Eps, 1e-10)
 			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
 				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)
 		},

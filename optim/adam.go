@@ -9,7 +9,7 @@ import (
 	"tenon.dev/nn"
 )
 
-// AdamOpt are the options of Adam and AdamW. The zero value is PyTorch's default.
+// AdamOpt are the options of Adam and AdamW. The zero value is PyTorch's default; [tenon.Zero] is 0 itself.
 type AdamOpt struct {
 	// LR is the learning rate; 0 is 1e-3.
 	LR float64 `json:"lr"`
@@ -20,8 +20,6 @@ type AdamOpt struct {
 	// WeightDecay is added to the gradient as that multiple of the parameter by Adam, and shrinks the parameter by that part of the learning rate
 	// in AdamW, where 0 is 1e-2.
 	WeightDecay float64 `json:"weight_decay"`
-	// NoWeightDecay switches AdamW's weight decay off.
-	NoWeightDecay bool `json:"-"`
 	// AMSGrad divides by the largest mean square so far (S. Reddi, S. Kale, S. Kumar, ICLR 2018).
 	AMSGrad bool `json:"amsgrad"`
 	// Maximize goes up the gradient.
@@ -31,13 +29,8 @@ type AdamOpt struct {
 // resolveAdam fills in the defaults and refuses what cannot be.
 func resolveAdam(decay float64) func(opt *AdamOpt, refuse refusal) error {
 	return func(opt *AdamOpt, refuse refusal) error {
-		opt.LR, opt.Eps = or(opt.LR, 1e-3), or(opt.Eps, 1e-8)
-		if opt.NoWeightDecay && opt.WeightDecay != 0 {
-			return refuse(fault.Invalid, "NoWeightDecay is set beside a WeightDecay of %v; leave one out", opt.WeightDecay)
-		}
-		if !opt.NoWeightDecay {
-			opt.WeightDecay = or(opt.WeightDecay, decay)
-		}
+		opt.LR, opt.Eps = core.Or(opt.LR, 1e-3), core.Or(opt.Eps, 1e-8)
+		opt.WeightDecay = core.Or(opt.WeightDecay, decay)
 		if err := checkBetas(&opt.Betas, refuse); err != nil {
 			return err
 		}
@@ -51,6 +44,8 @@ func checkBetas(betas *[2]float64, refuse refusal) error {
 		*betas = [2]float64{0.9, 0.999}
 	}
 	for i, b := range betas {
+		b = core.Or(b, 0)
+		betas[i] = b
 		if !(0 <= b && b < 1) {
 			return refuse(fault.Invalid, "Invalid beta parameter at index %d: %v; give a number from 0 to below 1", i, b)
 		}
@@ -100,37 +95,37 @@ func newAdam(name string, decay float64, op, amsgrad *core.StepOp) optimizer[Ada
 }
 
 // NewAdam returns an optimizer of params, such as nn.Params(m).
-func NewAdam(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*Adam, error) {
+func NewAdam(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) (*Adam, error) {
 	o := &Adam{newAdam("Adam", 0, core.Adam, core.AdamAMSGrad)}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // NewAdamW returns an optimizer of params, such as nn.Params(m).
-func NewAdamW(params iter.Seq2[string, *nn.Param], opt AdamOpt) (*AdamW, error) {
+func NewAdamW(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) (*AdamW, error) {
 	o := &AdamW{newAdam("AdamW", 1e-2, core.AdamW, core.AdamWAMSGrad)}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
+func (o *Adam) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("Adam")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opt AdamOpt) error {
+func (o *AdamW) Add(params iter.Seq2[string, *nn.Param], opts ...AdamOpt) error {
 	if o == nil {
 		return missing("AdamW")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].

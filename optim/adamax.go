@@ -29,20 +29,20 @@ type Adamax struct{ optimizer[AdamaxOpt] }
 var _ Optimizer = (*Adamax)(nil)
 
 // NewAdamax returns an optimizer of params, such as nn.Params(m).
-func NewAdamax(params iter.Seq2[string, *nn.Param], opt AdamaxOpt) (*Adamax, error) {
+func NewAdamax(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) (*Adamax, error) {
 	o := &Adamax{newAdamax()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *Adamax) Add(params iter.Seq2[string, *nn.Param], opt AdamaxOpt) error {
+func (o *Adamax) Add(params iter.Seq2[string, *nn.Param], opts ...AdamaxOpt) error {
 	if o == nil {
 		return missing("Adamax")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -56,7 +56,7 @@ func (o *Adamax) Step(x *tenon.Exec) error {
 func newAdamax() optimizer[AdamaxOpt] {
 	return optimizer[AdamaxOpt]{name: "Adamax", seen: map[*nn.Param]bool{}, lr: func(o *AdamaxOpt) *float64 { return &o.LR },
 		resolve: func(o *AdamaxOpt, refuse refusal) error {
-			o.LR, o.Eps = or(o.LR, 2e-3), or(o.Eps, 1e-8)
+			o.LR, o.Eps = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}

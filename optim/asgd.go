@@ -31,20 +31,20 @@ type ASGD struct{ optimizer[ASGDOpt] }
 var _ Optimizer = (*ASGD)(nil)
 
 // NewASGD returns an optimizer of params, such as nn.Params(m).
-func NewASGD(params iter.Seq2[string, *nn.Param], opt ASGDOpt) (*ASGD, error) {
+func NewASGD(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) (*ASGD, error) {
 	o := &ASGD{newASGD()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *ASGD) Add(params iter.Seq2[string, *nn.Param], opt ASGDOpt) error {
+func (o *ASGD) Add(params iter.Seq2[string, *nn.Param], opts ...ASGDOpt) error {
 	if o == nil {
 		return missing("ASGD")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -58,7 +58,7 @@ func (o *ASGD) Step(x *tenon.Exec) error {
 func newASGD() optimizer[ASGDOpt] {
 	return optimizer[ASGDOpt]{name: "ASGD", seen: map[*nn.Param]bool{}, lr: func(o *ASGDOpt) *float64 { return &o.LR },
 		resolve: func(o *ASGDOpt, refuse refusal) error {
-			o.LR, o.Lambda, o.Alpha, o.T0 = or(o.LR, 1e-2), or(o.Lambda, 1e-4), or(o.Alpha, 0.75), or(o.T0, 1e6)
+			o.LR, o.Lambda, o.Alpha, o.T0 = core.Or(o.LR, 1e-2), core.Or(o.Lambda, 1e-4), core.Or(o.Alpha, 0.75), core.Or(o.T0, 1e6)
 			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *ASGDOpt) plan {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"tenon.dev/internal/core"
 )
 
 // OneCycleOpt are the options of OneCycleLR. The zero value is PyTorch's default.
@@ -26,10 +28,11 @@ type OneCycleOpt struct {
 // OneCycleLR takes the rate from maxLR / DivFactor up to maxLR and down to maxLR / DivFactor / FinalDivFactor, in all the steps of a training
 // (L. Smith, N. Topin, "Super-Convergence", 2017). maxLR has one rate for all groups, or one for each; the optimizer's own do not count. It is made for
 // a step per batch, and a step after the last is an error.
-func OneCycleLR(maxLR []float64, totalSteps int, opt OneCycleOpt) Rule {
+func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
+	opt := core.One("OneCycleLR", opts)
 	maxLR = slices.Clone(maxLR)
-	pct, div, final := or(opt.PctStart, 0.3), or(opt.DivFactor, 25), or(opt.FinalDivFactor, 1e4)
-	base, most := or(opt.BaseMomentum, 0.85), or(opt.MaxMomentum, 0.95)
+	pct, div, final := core.Or(opt.PctStart, 0.3), core.Or(opt.DivFactor, 25), core.Or(opt.FinalDivFactor, 1e4)
+	base, most := core.Or(opt.BaseMomentum, 0.85), core.Or(opt.MaxMomentum, 0.95)
 	steps := float64(totalSteps)
 	// The first phase ends at step up, and what turn is 0 or 1 of a pair of rates or momenta holds at the phases' ends.
 	up := float64(pct*steps) - 1
@@ -95,7 +98,8 @@ type CyclicOpt struct {
 
 // CyclicLR takes the rate from baseLR up to maxLR and back in straight lines, again and again (L. Smith, WACV 2017). baseLR and maxLR have one rate for all
 // groups, or one for each; the optimizer's own do not count. It is made for a step per batch.
-func CyclicLR(baseLR, maxLR []float64, opt CyclicOpt) Rule {
+func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
+	opt := core.One("CyclicLR", opts)
 	baseLR, maxLR = slices.Clone(baseLR), slices.Clone(maxLR)
 	up := opt.StepSizeUp
 	if up == 0 {
@@ -105,7 +109,7 @@ func CyclicLR(baseLR, maxLR []float64, opt CyclicOpt) Rule {
 	if down == 0 {
 		down = up
 	}
-	gamma, least, most := or(opt.Gamma, 1), or(opt.BaseMomentum, 0.8), or(opt.MaxMomentum, 0.9)
+	gamma, least, most := core.Or(opt.Gamma, 1), core.Or(opt.BaseMomentum, 0.8), core.Or(opt.MaxMomentum, 0.9)
 	scale := opt.Scale
 	bad := ""
 	switch {

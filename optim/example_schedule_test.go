@@ -50,11 +50,11 @@ func ExampleSchedule_SetState() {
 		log.Fatal(err)
 	}
 	start := func() (*optim.AdamW, *optim.Schedule) {
-		adamw, err := optim.NewAdamW(parameter(x), optim.AdamOpt{})
+		adamw, err := optim.NewAdamW(parameter(x))
 		if err != nil {
 			log.Fatal(err)
 		}
-		schedule, err := optim.NewSchedule(adamw, optim.OneCycleLR([]float64{0.1}, 100, optim.OneCycleOpt{}))
+		schedule, err := optim.NewSchedule(adamw, optim.OneCycleLR([]float64{0.1}, 100))
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -27,9 +27,9 @@ func ExampleSGD() {
 		target := tenon.From(x, []float32{1, 3, 5, 7}, 4, 1)
 		for range 300 {
 			x.Scope(func(x *tenon.Exec) {
-				loss := x.MSELoss(line.Forward(x, in), target, tenon.LossOpt{})
+				loss := x.MSELoss(line.Forward(x, in), target)
 				sgd.ZeroGrad()
-				if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+				if err := x.Backward(loss); err != nil {
 					log.Fatal(err)
 				}
 				if err := sgd.Step(x); err != nil {
@@ -70,7 +70,7 @@ func ExampleAdam() {
 		x.Scope(func(x *tenon.Exec) {
 			loss := x.Square(w.Tensor())
 			adam.ZeroGrad()
-			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(loss); err != nil {
 				log.Fatal(err)
 			}
 			if err := adam.Step(x); err != nil {
@@ -90,9 +90,9 @@ func ExampleGradScaler() {
 		log.Fatal(err)
 	}
 	defer x.Close()
-	line := nn.NewLinear(x, 1, 1, nn.LinearOpt{})
+	line := nn.NewLinear(x, 1, 1)
 	defer nn.Close(line)
-	adam, err := optim.NewAdam(nn.Params(line), optim.AdamOpt{})
+	adam, err := optim.NewAdam(nn.Params(line))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -105,8 +105,8 @@ func ExampleGradScaler() {
 	for _, in := range []float32{1, 2} {
 		x.Scope(func(x *tenon.Exec) {
 			out := line.Forward(x.Autocast(tenon.Float16), tenon.From(x, []float32{in, in}, 2, 1))
-			loss := scaler.Scale(x, x.Mean(out, nil, tenon.SumOpt{}))
-			if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+			loss := scaler.Scale(x, x.Mean(out, nil))
+			if err := x.Backward(loss); err != nil {
 				log.Fatal(err)
 			}
 			if err := scaler.Step(x, adam); err != nil {

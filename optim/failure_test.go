@@ -285,7 +285,7 @@ func TestFailuresInRegion(t *testing.T) {
 	putOff := 0
 	for _, f := range failings() {
 		t.Run(f.name, func(t *testing.T) {
-			f.region = compile.New(compile.Opt{})
+			f.region = compile.New()
 			x, d := openFailing(t)
 			for range 2 { // the first time nothing is put off
 				f.never(t, x)
@@ -300,7 +300,7 @@ func TestFailuresInRegion(t *testing.T) {
 				return
 			}
 			t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
-			f.region = compile.New(compile.Opt{})
+			f.region = compile.New()
 			x, d := openFailing(t)
 			for range 2 {
 				f.never(t, x)
@@ -357,23 +357,23 @@ var optimizers = map[string]func(ps ...*nn.Param) (optim.Optimizer, error){
 	"Momentum": func(ps ...*nn.Param) (optim.Optimizer, error) {
 		return optim.NewSGD(list(ps...), optim.SGDOpt{LR: .1, Momentum: .9, Nesterov: true})
 	},
-	"Adam": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewAdam(list(ps...), optim.AdamOpt{}) },
+	"Adam": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewAdam(list(ps...)) },
 	"AdamW": func(ps ...*nn.Param) (optim.Optimizer, error) {
 		return optim.NewAdamW(list(ps...), optim.AdamOpt{AMSGrad: true})
 	},
-	"Adamax": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewAdamax(list(ps...), optim.AdamaxOpt{}) },
-	"NAdam":  func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewNAdam(list(ps...), optim.NAdamOpt{}) },
-	"RAdam":  func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewRAdam(list(ps...), optim.RAdamOpt{}) },
+	"Adamax": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewAdamax(list(ps...)) },
+	"NAdam":  func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewNAdam(list(ps...)) },
+	"RAdam":  func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewRAdam(list(ps...)) },
 	"Adagrad": func(ps ...*nn.Param) (optim.Optimizer, error) {
-		return optim.NewAdagrad(list(ps...), optim.AdagradOpt{})
+		return optim.NewAdagrad(list(ps...))
 	},
 	"Adadelta": func(ps ...*nn.Param) (optim.Optimizer, error) {
-		return optim.NewAdadelta(list(ps...), optim.AdadeltaOpt{})
+		return optim.NewAdadelta(list(ps...))
 	},
 	"RMSprop": func(ps ...*nn.Param) (optim.Optimizer, error) {
 		return optim.NewRMSprop(list(ps...), optim.RMSpropOpt{Centered: true, Momentum: .9})
 	},
-	"Rprop": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewRprop(list(ps...), optim.RpropOpt{}) },
+	"Rprop": func(ps ...*nn.Param) (optim.Optimizer, error) { return optim.NewRprop(list(ps...)) },
 	"ASGD": func(ps ...*nn.Param) (optim.Optimizer, error) {
 		return optim.NewASGD(list(ps...), optim.ASGDOpt{T0: 1})
 	},

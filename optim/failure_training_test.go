@@ -25,7 +25,7 @@ func trainingFailings() []*failing {
 		act   func(x *tenon.Exec, w *world) error
 	}{
 		{"ClipGradNorm", stepped("SGD", 34, 0), func(x *tenon.Exec, w *world) error {
-			nn.ClipGradNorm(x, list(w.params...), 1, nn.ClipOpt{})
+			nn.ClipGradNorm(x, list(w.params...), 1)
 			return nil
 		}},
 		{"ClipGradNormOfMaxima", stepped("SGD", 2, 0), func(x *tenon.Exec, w *world) error {
@@ -57,17 +57,17 @@ func trainingFailings() []*failing {
 				return err
 			}
 			a, b := w.params[0].Tensor(), w.params[1].Tensor()
-			loss := x.Add(x.Sum(x.Mul(a, a), nil, tenon.SumOpt{}), x.On(st).Sum(x.On(st).Exp(b), nil, tenon.SumOpt{}))
-			return x.Backward(loss, nil, tenon.BackwardOpt{})
+			loss := x.Add(x.Sum(x.Mul(a, a), nil), x.On(st).Sum(x.On(st).Exp(b), nil))
+			return x.Backward(loss)
 		}},
 		{"BackwardCreateGraph", layered(true), func(x *tenon.Exec, w *world) error {
-			return x.Backward(loss(x, w), nil, tenon.BackwardOpt{CreateGraph: true})
+			return x.Backward(loss(x, w), tenon.BackwardOpt{CreateGraph: true})
 		}},
 		{"Checkpoint", layered(true), func(x *tenon.Exec, w *world) error {
 			y := x.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 				return []*tenon.Tensor{x.Tanh(x.Exp(ins[0]))}
 			}, w.params[1].Tensor())[0]
-			return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			return x.Backward(x.Sum(y, nil))
 		}},
 		{"BatchNorm", normed(nn.BatchNormOpt{}), forwardNorm},
 		{"BatchNormCumulative", normed(nn.BatchNormOpt{Cumulative: true}), forwardNorm},
@@ -80,7 +80,7 @@ func trainingFailings() []*failing {
 			return nil
 		}},
 		{"Multinomial", tables, func(x *tenon.Exec, w *world) error {
-			x.Multinomial(w.buffers["b"], 2, tenon.MultinomialOpt{})
+			x.Multinomial(w.buffers["b"], 2)
 			return nil
 		}},
 		{"MultinomialReplaced", tables, func(x *tenon.Exec, w *world) error {
@@ -114,7 +114,7 @@ func trainingFailings() []*failing {
 		{"Recorded", tables, func(x *tenon.Exec, w *world) error {
 			y := x.Mul(w.params[0].Tensor(), w.buffers["a"])
 			x.MulInto(y, y, w.buffers["b"])
-			return x.Backward(x.Sum(y, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			return x.Backward(x.Sum(y, nil))
 		}},
 		{"Capture", drawing, captureAndClose},
 		{"CaptureFirstGradient", func(t *testing.T, x *tenon.Exec) *world {
@@ -131,7 +131,7 @@ func trainingFailings() []*failing {
 		}, func(x *tenon.Exec, w *world) error { return x.Replay(w.more.(*tenon.Graph)) }},
 		{"ScheduleStep", scheduled, func(_ *tenon.Exec, w *world) error { return w.sched.Step() }},
 		{"LoadFile", saved, func(x *tenon.Exec, w *world) error {
-			return nn.LoadFile(x, w.more, w.file+".safetensors", nn.LoadOpt{})
+			return nn.LoadFile(x, w.more, w.file+".safetensors")
 		}},
 		{"LoadTorch", saved, func(x *tenon.Exec, w *world) error {
 			f, err := torchfile.Open(w.file + ".pt")
@@ -143,7 +143,7 @@ func trainingFailings() []*failing {
 			if err != nil {
 				return err
 			}
-			return nn.Load(x, w.more, state, nn.LoadOpt{})
+			return nn.Load(x, w.more, state)
 		}},
 		{"LoadOptimizer", saved, func(x *tenon.Exec, w *world) error { return optim.LoadFile(x, w.opt, w.file+".optimizer") }},
 		{"LoadOptimizerTorch", saved, func(x *tenon.Exec, w *world) error {
@@ -195,12 +195,12 @@ func capture(x *tenon.Exec, w *world) (*tenon.Graph, error) {
 	var failed error
 	g, err := x.Capture(func(x *tenon.Exec) {
 		x.NormalInto(w.buffers["noise"], 0, 1)
-		y := x.Mul(x.Sum(x.Mul(w.params[0].Tensor(), w.buffers["noise"]), nil, tenon.SumOpt{}), x.Sum(w.params[len(w.params)-1].Tensor(), nil, tenon.SumOpt{}))
-		failed = x.Backward(w.scaler.Scale(x, y), nil, tenon.BackwardOpt{})
+		y := x.Mul(x.Sum(x.Mul(w.params[0].Tensor(), w.buffers["noise"]), nil), x.Sum(w.params[len(w.params)-1].Tensor(), nil))
+		failed = x.Backward(w.scaler.Scale(x, y))
 		if failed == nil {
 			failed = w.scaler.Unscale(x, w.opt)
 		}
-		nn.ClipGradNorm(x, list(w.params...), 1, nn.ClipOpt{})
+		nn.ClipGradNorm(x, list(w.params...), 1)
 		if failed == nil {
 			failed = w.scaler.Step(x, w.opt)
 		}
@@ -210,7 +210,7 @@ func capture(x *tenon.Exec, w *world) (*tenon.Graph, error) {
 		if failed != nil {
 			panic(failed)
 		}
-	}, tenon.CaptureOpt{})
+	})
 	return g, err
 }
 
@@ -258,11 +258,11 @@ func loss(x *tenon.Exec, w *world) *tenon.Tensor {
 	for range 2 {
 		y = x.Tanh(x.Linear(y, w.params[2].Tensor(), w.params[1].Tensor()))
 	}
-	return x.Mean(y, nil, tenon.SumOpt{})
+	return x.Mean(y, nil)
 }
 
 func forwardBackward(x *tenon.Exec, w *world) error {
-	return x.Backward(loss(x, w), nil, tenon.BackwardOpt{})
+	return x.Backward(loss(x, w))
 }
 
 func normed(opt nn.BatchNormOpt) func(t *testing.T, x *tenon.Exec) *world {
@@ -297,7 +297,7 @@ func scheduled(t *testing.T, x *tenon.Exec) *world {
 
 // saved is a world whose files hold what it was before two changes.
 func saved(t *testing.T, x *tenon.Exec) *world {
-	l := nn.Sequential{nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewHostGenerator(1)}), nn.NewBatchNorm1d(x, 3, nn.BatchNormOpt{})}
+	l := nn.Sequential{nn.NewLinear(x, 2, 3, nn.LinearOpt{Generator: nn.NewHostGenerator(1)}), nn.NewBatchNorm1d(x, 3)}
 	w := &world{file: filepath.Join(t.TempDir(), "files", "f"), more: l, buffers: map[string]*tenon.Tensor{"rate": x.Full(nil, .5, tenon.Float64)}}
 	mustAll(t, os.Mkdir(filepath.Dir(w.file), 0o755))
 	w.own = func() { nn.Close(l) }
@@ -306,7 +306,7 @@ func saved(t *testing.T, x *tenon.Exec) *world {
 	}
 	var ps []*nn.Param
 	for _, p := range nn.Params(l) {
-		p.SetGrad(x.OnesLike(p.Tensor(), tenon.LikeOpt{}))
+		p.SetGrad(x.OnesLike(p.Tensor()))
 		ps = append(ps, p)
 	}
 	o, err := optim.NewAdam(list(ps...), optim.AdamOpt{LR: .25})

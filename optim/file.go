@@ -301,7 +301,7 @@ func (o *optimizer[O]) loadGroup(x *tenon.Exec, from *savedState, g *group[O], n
 				return err
 			}
 			x.Scope(func(x *tenon.Exec) {
-				to := x.EmptyLike(t, tenon.LikeOpt{})
+				to := x.EmptyLike(t)
 				x.CopyInto(to, x.FromBytes(b, dt, t.Shape()...))
 				g.states[i] = append(g.states[i], own(to))
 			})

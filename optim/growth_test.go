@@ -129,22 +129,22 @@ type program struct {
 
 // loss is the loss of one forward pass.
 func (p *program) loss(x *tenon.Exec) *tenon.Tensor {
-	return x.CrossEntropy(p.net.Forward(x, p.in), p.target, nil, tenon.CrossEntropyOpt{})
+	return x.CrossEntropy(p.net.Forward(x, p.in), p.target)
 }
 
 // train makes a step of training; every fourth in half precision with scaled gradients.
 func (p *program) train(x *tenon.Exec, i int) error {
 	p.o.ZeroGrad()
 	if i%4 == 3 {
-		if err := x.Backward(p.scaler.Scale(x, p.loss(x.Autocast(tenon.Float16))), nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(p.scaler.Scale(x, p.loss(x.Autocast(tenon.Float16)))); err != nil {
 			return err
 		}
 		return errors.Join(p.scaler.Step(x, p.o), p.scaler.Update(x), p.schedule.Step())
 	}
-	if err := x.Backward(p.loss(x), nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(p.loss(x)); err != nil {
 		return err
 	}
-	nn.ClipGradNorm(x, nn.Params(p.net), 1, nn.ClipOpt{})
+	nn.ClipGradNorm(x, nn.Params(p.net), 1)
 	return errors.Join(p.o.Step(x), p.schedule.Step())
 }
 
@@ -155,7 +155,7 @@ func (p *program) capture(x *tenon.Exec, i int) error {
 		if i%3 == 0 {
 			x.MatMul(p.in, p.in)
 		}
-	}, tenon.CaptureOpt{})
+	})
 	if i%3 == 0 {
 		if err == nil {
 			return errors.New("a capture of what fails succeeded")
@@ -182,7 +182,7 @@ func (p *program) wrong(x *tenon.Exec) error {
 		func() {
 			remove := w.RegisterHook(func(*tenon.Exec, *tenon.Tensor) *tenon.Tensor { panic("of the hook") })
 			defer remove()
-			panic(x.Backward(p.loss(x), nil, tenon.BackwardOpt{}))
+			panic(x.Backward(p.loss(x)))
 		},
 		func() {
 			fail := func(*tenon.Exec, *tenon.Tensor) any { panic("of the pack hook") }
@@ -191,7 +191,7 @@ func (p *program) wrong(x *tenon.Exec) error {
 		func() {
 			keep := func(_ *tenon.Exec, t *tenon.Tensor) any { return t }
 			x.SavedTensorHooks(keep, func(*tenon.Exec, any) *tenon.Tensor { panic("of the unpack hook") }, func(x *tenon.Exec) {
-				panic(x.Backward(p.loss(x), nil, tenon.BackwardOpt{}))
+				panic(x.Backward(p.loss(x)))
 			})
 		},
 	} {
@@ -220,7 +220,7 @@ func (p *program) rare(x *tenon.Exec) error {
 		out := y.Checkpoint(func(x *tenon.Exec, ins []*tenon.Tensor) []*tenon.Tensor {
 			return []*tenon.Tensor{x.Dropout(p.net.Forward(x, ins[0]), 0.5)}
 		}, p.in)
-		err = x.Backward(x.CrossEntropy(out[0], p.target, nil, tenon.CrossEntropyOpt{}), nil, tenon.BackwardOpt{})
+		err = x.Backward(x.CrossEntropy(out[0], p.target))
 	})
 	if err = errors.Join(err, pool.Close()); err != nil {
 		return err
@@ -282,9 +282,9 @@ func TestNothingGrows(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := (*tenon.Exec)(core.New(dev, host))
-	p := &program{t: t, net: nn.Sequential{nn.NewLinear(x, 4, 8, nn.LinearOpt{}), nn.NewDropout(0.1), nn.NewLinear(x, 8, 3, nn.LinearOpt{})}}
+	p := &program{t: t, net: nn.Sequential{nn.NewLinear(x, 4, 8), nn.NewDropout(0.1), nn.NewLinear(x, 8, 3)}}
 	p.in, p.target = x.Ones([]int{2, 4}, tenon.Float32), tenon.From(x, []int64{0, 2})
-	if p.o, err = optim.NewAdam(nn.Params(p.net), optim.AdamOpt{}); err != nil {
+	if p.o, err = optim.NewAdam(nn.Params(p.net)); err != nil {
 		t.Fatal(err)
 	}
 	if p.schedule, err = optim.NewSchedule(p.o, optim.ExponentialLR(0.999)); err != nil {
@@ -336,7 +336,7 @@ func TestDevicesComeAndGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, err := x.Capture(func(x *tenon.Exec) { x.NoGrad().Mul(w, w) }, tenon.CaptureOpt{})
+		g, err := x.Capture(func(x *tenon.Exec) { x.NoGrad().Mul(w, w) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,9 +345,9 @@ func TestDevicesComeAndGo(t *testing.T) {
 		}
 		y.MatMul(w, w)
 		away := first.On(x.Device().DefaultStream())
-		away.NoGrad().Add(w, away.To(first.Ones([]int{8}, tenon.Float32), tenon.ToOpt{}))
+		away.NoGrad().Add(w, away.To(first.Ones([]int{8}, tenon.Float32)))
 		if i%2 == 0 {
-			if err := x.Backward(x.Sum(x.Exp(w), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{}); err != nil {
+			if err := x.Backward(x.Sum(x.Exp(w), nil)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -32,20 +32,20 @@ type NAdam struct{ optimizer[NAdamOpt] }
 var _ Optimizer = (*NAdam)(nil)
 
 // NewNAdam returns an optimizer of params, such as nn.Params(m).
-func NewNAdam(params iter.Seq2[string, *nn.Param], opt NAdamOpt) (*NAdam, error) {
+func NewNAdam(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) (*NAdam, error) {
 	o := &NAdam{newNAdam()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *NAdam) Add(params iter.Seq2[string, *nn.Param], opt NAdamOpt) error {
+func (o *NAdam) Add(params iter.Seq2[string, *nn.Param], opts ...NAdamOpt) error {
 	if o == nil {
 		return missing("NAdam")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -59,7 +59,7 @@ func (o *NAdam) Step(x *tenon.Exec) error {
 func newNAdam() optimizer[NAdamOpt] {
 	return optimizer[NAdamOpt]{name: "NAdam", seen: map[*nn.Param]bool{}, lr: func(o *NAdamOpt) *float64 { return &o.LR },
 		resolve: func(o *NAdamOpt, refuse refusal) error {
-			o.LR, o.Eps, o.MomentumDecay = or(o.LR, 2e-3), or(o.Eps, 1e-8), or(o.MomentumDecay, 4e-3)
+			o.LR, o.Eps, o.MomentumDecay = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8), core.Or(o.MomentumDecay, 4e-3)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}

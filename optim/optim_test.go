@@ -280,7 +280,7 @@ func TestTwoLaunches(t *testing.T) {
 			p.SetGrad(x.Ones(p.Tensor().Shape(), tenon.Float32))
 			ps = append(ps, p)
 		}
-		o, err := optim.NewAdamW(list(ps...), optim.AdamOpt{})
+		o, err := optim.NewAdamW(list(ps...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +340,7 @@ var makers = map[string]func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, 
 		return optim.NewAdagrad(ps, optim.AdagradOpt{LR: .1, LRDecay: .1, InitialAccumulator: .5})
 	},
 	"Adadelta": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
-		return optim.NewAdadelta(ps, optim.AdadeltaOpt{})
+		return optim.NewAdadelta(ps)
 	},
 	"ASGD": func(ps iter.Seq2[string, *nn.Param]) (optim.Optimizer, error) {
 		return optim.NewASGD(ps, optim.ASGDOpt{LR: .1, T0: 3})
@@ -431,7 +431,7 @@ func TestCapture(t *testing.T) {
 			}
 			capture := func() (*tenon.Graph, error) {
 				var failed error
-				g, err := x.Capture(func(x *tenon.Exec) { failed = captured.o.Step(x) }, tenon.CaptureOpt{})
+				g, err := x.Capture(func(x *tenon.Exec) { failed = captured.o.Step(x) })
 				if failed != nil && g != nil {
 					err = errors.Join(failed, g.Close())
 				}
@@ -504,7 +504,7 @@ func TestLRTensor(t *testing.T) {
 		step()
 		at(-1.75)
 		if x.Host().Device() != x.Device() {
-			g, err := x.Capture(func(x *tenon.Exec) { err = o.Step(x) }, tenon.CaptureOpt{})
+			g, err := x.Capture(func(x *tenon.Exec) { err = o.Step(x) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -561,7 +561,7 @@ func TestScheduleFillsLRTensor(t *testing.T) {
 			for i := range 5 {
 				switch {
 				case graph && i == 1:
-					g, err = x.Capture(func(x *tenon.Exec) { mustAll(t, o.Step(x)) }, tenon.CaptureOpt{})
+					g, err = x.Capture(func(x *tenon.Exec) { mustAll(t, o.Step(x)) })
 					mustAll(t, err, x.Replay(g))
 				case g != nil:
 					mustAll(t, x.Replay(g))
@@ -647,24 +647,24 @@ func TestErrors(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		p := nn.NewParam(x.Zeros([]int{2}, tenon.Float32))
 		defer p.Close()
-		sgd := func(ps iter.Seq2[string, *nn.Param], opt optim.SGDOpt) error {
-			_, err := optim.NewSGD(ps, opt)
+		sgd := func(ps iter.Seq2[string, *nn.Param], opt ...optim.SGDOpt) error {
+			_, err := optim.NewSGD(ps, opt...)
 			return err
 		}
 		adam := func(opt optim.AdamOpt) error { _, err := optim.NewAdam(list(p), opt); return err }
-		adamw := func(opt optim.AdamOpt) error { _, err := optim.NewAdamW(list(p), opt); return err }
+		adamw := func(opts ...optim.AdamOpt) error { _, err := optim.NewAdamW(list(p), opts...); return err }
 		for want, err := range map[string]error{
-			"Invalid learning rate: -1":                    sgd(list(p), optim.SGDOpt{LR: -1}),
-			"Invalid momentum value: -1":                   sgd(list(p), optim.SGDOpt{Momentum: -1}),
-			"Invalid weight_decay value: -1":               sgd(list(p), optim.SGDOpt{WeightDecay: -1}),
-			"Nesterov momentum requires a momentum":        sgd(list(p), optim.SGDOpt{Nesterov: true}),
-			"empty parameter list":                         sgd(list(), optim.SGDOpt{}),
-			"more than one parameter group":                sgd(list(p, p), optim.SGDOpt{}),
-			"Invalid learning rate: -2":                    adam(optim.AdamOpt{LR: -2}),
-			"Invalid epsilon value: -1":                    adam(optim.AdamOpt{Eps: -1}),
-			"Invalid beta parameter at index 1: 1":         adam(optim.AdamOpt{Betas: [2]float64{.9, 1}}),
-			"Invalid weight_decay value: -3":               adamw(optim.AdamOpt{WeightDecay: -3}),
-			"NoWeightDecay is set beside a WeightDecay of": adamw(optim.AdamOpt{NoWeightDecay: true, WeightDecay: 1}),
+			"Invalid learning rate: -1":                   sgd(list(p), optim.SGDOpt{LR: -1}),
+			"Invalid momentum value: -1":                  sgd(list(p), optim.SGDOpt{Momentum: -1}),
+			"Invalid weight_decay value: -1":              sgd(list(p), optim.SGDOpt{WeightDecay: -1}),
+			"Nesterov momentum requires a momentum":       sgd(list(p), optim.SGDOpt{Nesterov: true}),
+			"empty parameter list":                        sgd(list()),
+			"more than one parameter group":               sgd(list(p, p)),
+			"Invalid learning rate: -2":                   adam(optim.AdamOpt{LR: -2}),
+			"Invalid epsilon value: -1":                   adam(optim.AdamOpt{Eps: -1}),
+			"Invalid beta parameter at index 1: 1":        adam(optim.AdamOpt{Betas: [2]float64{.9, 1}}),
+			"Invalid weight_decay value: -3":              adamw(optim.AdamOpt{WeightDecay: -3}),
+			"options are given 2 times; give one AdamOpt": adamw(optim.AdamOpt{LR: 1}, optim.AdamOpt{LR: 2}),
 		} {
 			var e *fault.Error
 			if !errors.As(err, &e) || e.Kind != fault.Invalid || !strings.Contains(err.Error(), want) {
@@ -673,12 +673,12 @@ func TestErrors(t *testing.T) {
 				t.Errorf("%v names operation %q at %s:%d", err, e.Op, e.File, e.Line)
 			}
 		}
-		o, err := optim.NewAdamW(list(p), optim.AdamOpt{})
+		o, err := optim.NewAdamW(list(p))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer o.Close()
-		if err := o.Add(list(p), optim.AdamOpt{}); err == nil {
+		if err := o.Add(list(p)); err == nil {
 			t.Error("a parameter joined a second group")
 		}
 		p.SetGrad(x.Zeros([]int{2}, tenon.Float64))
@@ -712,7 +712,7 @@ func TestStepAllocatesNothing(t *testing.T) {
 			p.SetGrad(x.Ones([]int{3}, tenon.Float32))
 			ps = append(ps, p)
 		}
-		o, err := optim.NewAdamW(list(ps...), optim.AdamOpt{})
+		o, err := optim.NewAdamW(list(ps...))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -79,7 +79,11 @@ type optimizer[O any] struct {
 type refusal func(kind fault.Kind, format string, args ...any) error
 
 // add appends a group.
-func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
+func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opts []O) error {
+	opt, err := core.Only(o.name, opts)
+	if err != nil {
+		return err
+	}
 	if params == nil {
 		return o.refuse(fault.Invalid, "the parameters are nil; give those of a module with nn.Params")
 	}
@@ -88,7 +92,7 @@ func (o *optimizer[O]) add(params iter.Seq2[string, *nn.Param], opt O) error {
 	}
 	var names []string
 	var list []*nn.Param
-	err := tenon.Try(func() { // a module whose parameters cannot be found stops
+	err = tenon.Try(func() { // a module whose parameters cannot be found stops
 		for name, p := range params {
 			names, list = append(names, name), append(list, p)
 		}
@@ -331,7 +335,7 @@ func (o *optimizer[O]) makeState(x *tenon.Exec, g *group[O], plan *plan, i int) 
 		g.states[i] = make([]*tenon.Tensor, len(plan.slots))
 		core.Undo((*core.Exec)(x), func() { g.closeState(i) })
 		for j, s := range plan.slots {
-			g.states[i][j] = own(x.FullLike(g.params[i].Tensor(), s.start, tenon.LikeOpt{}))
+			g.states[i][j] = own(x.FullLike(g.params[i].Tensor(), s.start))
 		}
 	}
 }
@@ -363,14 +367,6 @@ func (o *optimizer[O]) refuse(kind fault.Kind, format string, args ...any) error
 }
 
 func own(t *tenon.Tensor) *tenon.Tensor { return (*tenon.Tensor)(core.Own((*core.Tensor)(t))) }
-
-// or returns v, or def if v is 0.
-func or(v, def float64) float64 {
-	if v == 0 {
-		return def
-	}
-	return v
-}
 
 // stepOnly is what most optimizers count.
 var stepOnly = []string{"step"}

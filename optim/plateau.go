@@ -41,12 +41,16 @@ type ReduceLROnPlateau struct {
 }
 
 // NewReduceLROnPlateau returns a schedule of o's learning rates that reduces them after more than patience bad steps in a row. PyTorch's default is 10.
-func NewReduceLROnPlateau(o Optimizer, patience int, opt PlateauOpt) (*ReduceLROnPlateau, error) {
+func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*ReduceLROnPlateau, error) {
+	opt, err := core.Only("NewReduceLROnPlateau", opts)
+	if err != nil {
+		return nil, err
+	}
 	const name = "ReduceLROnPlateau"
 	if err := schedulable(name, o); err != nil {
 		return nil, err
 	}
-	opt.Factor, opt.Threshold, opt.Eps = or(opt.Factor, 0.1), or(opt.Threshold, 1e-4), or(opt.Eps, 1e-8)
+	opt.Factor, opt.Threshold, opt.Eps = core.Or(opt.Factor, 0.1), core.Or(opt.Threshold, 1e-4), core.Or(opt.Eps, 1e-8)
 	opt.MinLR = slices.Clone(opt.MinLR)
 	if len(opt.MinLR) == 0 {
 		opt.MinLR = []float64{0}

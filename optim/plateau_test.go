@@ -154,11 +154,11 @@ func TestPlateauErrors(t *testing.T) {
 		s, err := optim.NewReduceLROnPlateau(newMoving(1, 2), 1, opt)
 		refused(t, want, s == nil, err)
 	}
-	s, err := optim.NewReduceLROnPlateau(newMoving(1, 2), -1, optim.PlateauOpt{})
+	s, err := optim.NewReduceLROnPlateau(newMoving(1, 2), -1)
 	refused(t, "patience is -1", s == nil, err)
-	s, err = optim.NewReduceLROnPlateau(nil, 1, optim.PlateauOpt{})
+	s, err = optim.NewReduceLROnPlateau(nil, 1)
 	refused(t, "the optimizer is nil", s == nil, err)
-	s, err = optim.NewReduceLROnPlateau(new(optim.SGD), 1, optim.PlateauOpt{})
+	s, err = optim.NewReduceLROnPlateau(new(optim.SGD), 1)
 	refused(t, "the optimizer has no parameters", s == nil, err)
 	for _, s := range []*optim.ReduceLROnPlateau{nil, new(optim.ReduceLROnPlateau)} {
 		refused(t, "the schedule is nil", true, s.Step(1))

@@ -31,20 +31,20 @@ type RAdam struct{ optimizer[RAdamOpt] }
 var _ Optimizer = (*RAdam)(nil)
 
 // NewRAdam returns an optimizer of params, such as nn.Params(m).
-func NewRAdam(params iter.Seq2[string, *nn.Param], opt RAdamOpt) (*RAdam, error) {
+func NewRAdam(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) (*RAdam, error) {
 	o := &RAdam{newRAdam()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *RAdam) Add(params iter.Seq2[string, *nn.Param], opt RAdamOpt) error {
+func (o *RAdam) Add(params iter.Seq2[string, *nn.Param], opts ...RAdamOpt) error {
 	if o == nil {
 		return missing("RAdam")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -58,7 +58,7 @@ func (o *RAdam) Step(x *tenon.Exec) error {
 func newRAdam() optimizer[RAdamOpt] {
 	return optimizer[RAdamOpt]{name: "RAdam", seen: map[*nn.Param]bool{}, lr: func(o *RAdamOpt) *float64 { return &o.LR },
 		resolve: func(o *RAdamOpt, refuse refusal) error {
-			o.LR, o.Eps = or(o.LR, 1e-3), or(o.Eps, 1e-8)
+			o.LR, o.Eps = core.Or(o.LR, 1e-3), core.Or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err
 			}

@@ -33,20 +33,20 @@ type RMSprop struct{ optimizer[RMSpropOpt] }
 var _ Optimizer = (*RMSprop)(nil)
 
 // NewRMSprop returns an optimizer of params, such as nn.Params(m).
-func NewRMSprop(params iter.Seq2[string, *nn.Param], opt RMSpropOpt) (*RMSprop, error) {
+func NewRMSprop(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) (*RMSprop, error) {
 	o := &RMSprop{newRMSprop()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *RMSprop) Add(params iter.Seq2[string, *nn.Param], opt RMSpropOpt) error {
+func (o *RMSprop) Add(params iter.Seq2[string, *nn.Param], opts ...RMSpropOpt) error {
 	if o == nil {
 		return missing("RMSprop")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -60,7 +60,7 @@ func (o *RMSprop) Step(x *tenon.Exec) error {
 func newRMSprop() optimizer[RMSpropOpt] {
 	return optimizer[RMSpropOpt]{name: "RMSprop", seen: map[*nn.Param]bool{}, lr: func(o *RMSpropOpt) *float64 { return &o.LR },
 		resolve: func(o *RMSpropOpt, refuse refusal) error {
-			o.LR, o.Alpha, o.Eps = or(o.LR, 1e-2), or(o.Alpha, 0.99), or(o.Eps, 1e-8)
+			o.LR, o.Alpha, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Alpha, 0.99), core.Or(o.Eps, 1e-8)
 			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
 		},
 		plan: func(o *RMSpropOpt) plan {

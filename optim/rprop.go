@@ -28,20 +28,20 @@ type Rprop struct{ optimizer[RpropOpt] }
 var _ Optimizer = (*Rprop)(nil)
 
 // NewRprop returns an optimizer of params, such as nn.Params(m).
-func NewRprop(params iter.Seq2[string, *nn.Param], opt RpropOpt) (*Rprop, error) {
+func NewRprop(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) (*Rprop, error) {
 	o := &Rprop{newRprop()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *Rprop) Add(params iter.Seq2[string, *nn.Param], opt RpropOpt) error {
+func (o *Rprop) Add(params iter.Seq2[string, *nn.Param], opts ...RpropOpt) error {
 	if o == nil {
 		return missing("Rprop")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].
@@ -55,7 +55,7 @@ func (o *Rprop) Step(x *tenon.Exec) error {
 func newRprop() optimizer[RpropOpt] {
 	return optimizer[RpropOpt]{name: "Rprop", seen: map[*nn.Param]bool{}, lr: func(o *RpropOpt) *float64 { return &o.LR },
 		resolve: func(o *RpropOpt, refuse refusal) error {
-			o.LR = or(o.LR, 1e-2)
+			o.LR = core.Or(o.LR, 1e-2)
 			if o.Etas == [2]float64{} {
 				o.Etas = [2]float64{0.5, 1.2}
 			}

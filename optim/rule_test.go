@@ -119,7 +119,7 @@ func TestCycles(t *testing.T) {
 		"exp_range": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 2, Mode: "exp_range", Gamma: 0.97}), 50, func(t int, _ float64) float64 {
 			return 0.01 + 0.49*triangle(t, 6, 2)*math.Pow(0.97, float64(t))
 		}},
-		"slow cycle": {optim.CyclicLR([]float64{0}, []float64{1}, optim.CyclicOpt{}), 4100, func(t int, _ float64) float64 { return triangle(t, 2000, 2000) }},
+		"slow cycle": {optim.CyclicLR([]float64{0}, []float64{1}), 4100, func(t int, _ float64) float64 { return triangle(t, 2000, 2000) }},
 		"scaled cycle": {optim.CyclicLR([]float64{0}, []float64{1}, optim.CyclicOpt{StepSizeUp: 2, Scale: func(cycle, step int) float64 { return float64(100*cycle + step) }}), 20, func(t int, _ float64) float64 {
 			return triangle(t, 2, 2) * float64(100*(t/4+1)+t)
 		}},

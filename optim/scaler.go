@@ -29,7 +29,7 @@ type GradScalerOpt struct {
 // captured in a graph, once an iteration has made the state. A scaler serves one goroutine and one device.
 //
 //	loss := scaler.Scale(x, model.Loss(x.Autocast(tenon.Float16), batch))
-//	err := x.Backward(loss, nil, tenon.BackwardOpt{})
+//	err := x.Backward(loss)
 //	err = scaler.Step(x, o)
 //	err = scaler.Update(x)
 type GradScaler struct {
@@ -74,8 +74,12 @@ type skipper interface {
 const scalerName = "GradScaler"
 
 // NewGradScaler returns a scaler.
-func NewGradScaler(opt GradScalerOpt) (*GradScaler, error) {
-	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = or(opt.InitScale, 65536), or(opt.GrowthFactor, 2), or(opt.BackoffFactor, 0.5)
+func NewGradScaler(opts ...GradScalerOpt) (*GradScaler, error) {
+	opt, err := core.Only("NewGradScaler", opts)
+	if err != nil {
+		return nil, err
+	}
+	opt.InitScale, opt.GrowthFactor, opt.BackoffFactor = core.Or(opt.InitScale, 65536), core.Or(opt.GrowthFactor, 2), core.Or(opt.BackoffFactor, 0.5)
 	if opt.GrowthInterval == 0 {
 		opt.GrowthInterval = 2000
 	}

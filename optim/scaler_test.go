@@ -16,9 +16,9 @@ import (
 	"tenon.dev/optim"
 )
 
-func newScaler(t *testing.T, opt optim.GradScalerOpt) *optim.GradScaler {
+func newScaler(t *testing.T, opt ...optim.GradScalerOpt) *optim.GradScaler {
 	t.Helper()
-	s, err := optim.NewGradScaler(opt)
+	s, err := optim.NewGradScaler(opt...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +73,8 @@ func TestScalerTrace(t *testing.T) {
 					factor, err := strconv.ParseFloat(want.Factor, 64)
 					ok(t, err)
 					x.Scope(func(x *tenon.Exec) {
-						loss := s.Scale(x, x.Sum(x.MulS(p.Tensor(), factor), nil, tenon.SumOpt{}))
-						ok(t, x.Backward(loss, nil, tenon.BackwardOpt{}), s.Step(x, o), s.Update(x))
+						loss := s.Scale(x, x.Sum(x.MulS(p.Tensor(), factor), nil))
+						ok(t, x.Backward(loss), s.Step(x, o), s.Update(x))
 						o.ZeroGrad()
 					})
 					w, err := tenon.Read[float32](x, p.Tensor())
@@ -123,8 +123,8 @@ func TestScalerInGraphs(t *testing.T) {
 				s := newScaler(t, optim.GradScalerOpt{InitScale: 4})
 				input := x.Full([]int{100}, 5, tenon.Float16)
 				backward := func(x *tenon.Exec) error {
-					loss := x.Sum(x.Mul(x.ToDType(p.Tensor(), tenon.Float16), input), nil, tenon.SumOpt{})
-					return x.Backward(s.Scale(x, loss), nil, tenon.BackwardOpt{})
+					loss := x.Sum(x.Mul(x.ToDType(p.Tensor(), tenon.Float16), input), nil)
+					return x.Backward(s.Scale(x, loss))
 				}
 				// Everything is made in an iteration before, and taken back.
 				ok(t, backward(x), s.Step(x, o), s.Update(x))
@@ -133,7 +133,7 @@ func TestScalerInGraphs(t *testing.T) {
 				o.ZeroGrad()
 				capture := func(f func(x *tenon.Exec) error) *tenon.Graph {
 					var failed error
-					g, err := x.Capture(func(x *tenon.Exec) { failed = f(x) }, tenon.CaptureOpt{})
+					g, err := x.Capture(func(x *tenon.Exec) { failed = f(x) })
 					ok(t, err, failed)
 					return g
 				}
@@ -250,10 +250,10 @@ func TestScalerErrors(t *testing.T) {
 		}
 		p := nn.NewParam(x.Ones([]int{2}, tenon.Float32))
 		defer p.Close()
-		o, err := optim.NewSGD(list(p), optim.SGDOpt{})
+		o, err := optim.NewSGD(list(p))
 		ok(t, err)
 		defer o.Close()
-		s := newScaler(t, optim.GradScalerOpt{})
+		s := newScaler(t)
 		defer s.Close()
 		fails := func(err error, want string) {
 			t.Helper()
@@ -281,18 +281,18 @@ func TestScalerErrors(t *testing.T) {
 		half := nn.NewParam(x.Ones([]int{2}, tenon.Float16))
 		defer half.Close()
 		half.SetGrad(x.Ones([]int{2}, tenon.Float16))
-		h, err := optim.NewSGD(list(half), optim.SGDOpt{})
+		h, err := optim.NewSGD(list(half))
 		ok(t, err)
 		defer h.Close()
 		fails(s.Step(x, h), "Attempting to unscale FP16 gradients")
 		fails(s.SetState(x, optim.GradScalerState{}), "The source state dict is empty")
 		fails(s.SetState(x, optim.GradScalerState{Scale: 1, GrowthFactor: 2, BackoffFactor: 2, GrowthInterval: 1}), "The backoff factor must be < 1.0")
 		if x.Host().Device() != x.Device() {
-			fresh := newScaler(t, optim.GradScalerOpt{})
+			fresh := newScaler(t)
 			var failed error
 			g, err := x.Capture(func(x *tenon.Exec) {
 				failed = tenon.Try(func() { fresh.Scale(x, p.Tensor()) })
-			}, tenon.CaptureOpt{})
+			})
 			fails(failed, "the first use makes the scaler's state")
 			if err == nil {
 				ok(t, g.Close())
@@ -331,7 +331,7 @@ func TestScalerDisabled(t *testing.T) {
 func TestScalerState(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
 		for _, used := range []bool{false, true} {
-			s := newScaler(t, optim.GradScalerOpt{})
+			s := newScaler(t)
 			if used {
 				s.Scale(x, x.Ones(nil, tenon.Float32))
 			}

@@ -98,7 +98,7 @@ func TestScheduleByHand(t *testing.T) {
 		"chain":            {optim.ChainedScheduler(optim.StepLR(2, 0.7), optim.LinearLR(0.3, 0.9, 7)), true},
 		"LambdaLR":         {optim.LambdaLR(ramp), false},
 		"WarmRestarts":     {optim.CosineAnnealingWarmRestarts(3, 2, 0.01), false},
-		"OneCycleLR":       {optim.OneCycleLR([]float64{1}, 10, optim.OneCycleOpt{}), false},
+		"OneCycleLR":       {optim.OneCycleLR([]float64{1}, 10), false},
 		"CyclicLR":         {optim.CyclicLR([]float64{1}, []float64{2}, optim.CyclicOpt{StepSizeUp: 3}), false},
 	} {
 		untouched := follow(t, c.rule, 8, 0.1, 0.1)
@@ -126,7 +126,7 @@ func TestScheduleByHand(t *testing.T) {
 func TestScheduleHandover(t *testing.T) {
 	half := func(int) float64 { return 0.5 }
 	cyclic := optim.CyclicLR([]float64{2}, []float64{4}, optim.CyclicOpt{StepSizeUp: 2})
-	one := optim.OneCycleLR([]float64{50}, 4, optim.OneCycleOpt{})
+	one := optim.OneCycleLR([]float64{50}, 4)
 	for name, c := range map[string]struct {
 		rule optim.Rule
 		want []float64
@@ -212,12 +212,12 @@ func rules() map[string]optim.Rule {
 		"MultiStepLR": optim.MultiStepLR([]int{3, 7, 7, 11}, 0.7), "ConstantLR": optim.ConstantLR(1./3, 5), "LinearLR": optim.LinearLR(0.1, 0.9, 7),
 		"ExponentialLR": optim.ExponentialLR(0.9), "PolynomialLR": optim.PolynomialLR(9, 0.9), "CosineAnnealingLR": optim.CosineAnnealingLR(7, 0.001),
 		"CosineAnnealingWarmRestarts": optim.CosineAnnealingWarmRestarts(3, 2, 0.001),
-		"OneCycleLR":                  optim.OneCycleLR([]float64{1, 2}, 20, optim.OneCycleOpt{}),
+		"OneCycleLR":                  optim.OneCycleLR([]float64{1, 2}, 20),
 		"OneCycleLR three":            optim.OneCycleLR([]float64{1}, 20, optim.OneCycleOpt{ThreePhase: true, AnnealStrategy: "linear", NoMomentum: true}),
 		"CyclicLR":                    optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3, StepSizeDown: 2, Mode: "exp_range", Gamma: 0.9}),
 		"CyclicLR 2":                  optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3, Mode: "triangular2"}),
 		"SequentialLR":                optim.SequentialLR([]int{4, 9}, optim.LinearLR(0.1, 1, 4), optim.MultiplicativeLR(near), optim.CosineAnnealingLR(6, 0.001)),
-		"SequentialLR cycles": optim.SequentialLR([]int{4, 12}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{}),
+		"SequentialLR cycles": optim.SequentialLR([]int{4, 12}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 9),
 			optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3})),
 		"ChainedScheduler": optim.ChainedScheduler(optim.LinearLR(0.1, 1, 4), optim.StepLR(3, 0.7), optim.SequentialLR([]int{5}, optim.ConstantLR(0.3, 2), optim.MultiplicativeLR(near))),
 	}
@@ -376,9 +376,9 @@ func TestScheduleEnds(t *testing.T) {
 		steps int
 		want  string
 	}{
-		"one cycle":    {optim.OneCycleLR([]float64{1}, 7, optim.OneCycleOpt{}), 7, "OneCycleLR: Tried to step 8 times. The specified number of total steps is 7"},
-		"in a chain":   {optim.ChainedScheduler(optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7, optim.OneCycleOpt{}), optim.StepLR(2, 0.5)), 7, "Tried to step 8 times"},
-		"in turn":      {optim.SequentialLR([]int{2}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7, optim.OneCycleOpt{})), 9, "Tried to step 8 times"},
+		"one cycle":    {optim.OneCycleLR([]float64{1}, 7), 7, "OneCycleLR: Tried to step 8 times. The specified number of total steps is 7"},
+		"in a chain":   {optim.ChainedScheduler(optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7), optim.StepLR(2, 0.5)), 7, "Tried to step 8 times"},
+		"in turn":      {optim.SequentialLR([]int{2}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 7)), 9, "Tried to step 8 times"},
 		"NaN":          {optim.LambdaLR(func(t int) float64 { return []float64{1, 2, math.NaN()}[t] }), 1, "the learning rate of group 0 would be NaN after 2 steps"},
 		"far too much": {optim.ExponentialLR(1e200), 1, "the learning rate of group 0 would be +Inf after 2 steps"},
 	} {
@@ -430,7 +430,7 @@ func TestScheduleOfCapturedSteps(t *testing.T) {
 			if err := o.Step(x); err != nil {
 				t.Error(err)
 			}
-		}, tenon.CaptureOpt{})
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -466,7 +466,7 @@ func TestScheduleMomentumRefused(t *testing.T) {
 		if err := o.Step(x); err != nil {
 			t.Fatal(err)
 		}
-		s, err := optim.NewSchedule(o, optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{}))
+		s, err := optim.NewSchedule(o, optim.OneCycleLR([]float64{1}, 9))
 		refused(t, "SGD: the momentum of group 0 cannot go from 0 to 0.95 after its first step", s == nil, err)
 		if o.LR(0) != 0.5 || o.Momentum(0) != 0 {
 			t.Error(o.LR(0), o.Momentum(0))
@@ -510,7 +510,7 @@ func TestScheduleErrors(t *testing.T) {
 		"milestone 1 is 2; give positive numbers, none below":                     optim.SequentialLR([]int{3, 2}, optim.StepLR(1, 1), optim.StepLR(1, 1), optim.StepLR(1, 1)),
 		"StepLR: Expected positive integer stepSize, but got -3":                  optim.SequentialLR([]int{1}, optim.StepLR(1, 1), optim.ChainedScheduler(optim.StepLR(-3, 1))),
 		"ChainedScheduler expects at least one scheduler":                         optim.ChainedScheduler(),
-		"OneCycleLR: Expected positive integer totalSteps":                        optim.OneCycleLR(one, 0, optim.OneCycleOpt{}),
+		"OneCycleLR: Expected positive integer totalSteps":                        optim.OneCycleLR(one, 0),
 		"Expected float between 0 and 1 PctStart, but got 1.5":                    optim.OneCycleLR(one, 9, optim.OneCycleOpt{PctStart: 1.5}),
 		"PctStart is 0.125, which is one step of 8":                               optim.OneCycleLR(one, 8, optim.OneCycleOpt{PctStart: 0.125}),
 		`AnnealStrategy must be one of "cos" or "linear", instead got "sin"`:      optim.OneCycleLR(one, 9, optim.OneCycleOpt{AnnealStrategy: "sin"}),
@@ -518,19 +518,19 @@ func TestScheduleErrors(t *testing.T) {
 		"FinalDivFactor is NaN":                                                   optim.OneCycleLR(one, 9, optim.OneCycleOpt{FinalDivFactor: nan}),
 		"OneCycleLR: BaseMomentum is -1":                                          optim.OneCycleLR(one, 9, optim.OneCycleOpt{BaseMomentum: -1}),
 		"OneCycleLR: MaxMomentum is -1":                                           optim.OneCycleLR(one, 9, optim.OneCycleOpt{MaxMomentum: -1}),
-		"OneCycleLR: maxLR is empty":                                              optim.OneCycleLR(nil, 9, optim.OneCycleOpt{}),
-		"OneCycleLR: maxLR[1] is -1":                                              optim.OneCycleLR([]float64{1, -1}, 9, optim.OneCycleOpt{}),
-		"OneCycleLR: maxLR must have the same length":                             optim.OneCycleLR([]float64{1, 1, 1}, 9, optim.OneCycleOpt{}),
+		"OneCycleLR: maxLR is empty":                                              optim.OneCycleLR(nil, 9),
+		"OneCycleLR: maxLR[1] is -1":                                              optim.OneCycleLR([]float64{1, -1}, 9),
+		"OneCycleLR: maxLR must have the same length":                             optim.OneCycleLR([]float64{1, 1, 1}, 9),
 		`CyclicLR: mode is invalid and Scale is nil: "square"`:                    optim.CyclicLR(one, one, optim.CyclicOpt{Mode: "square"}),
 		"CyclicLR: Expected positive integer StepSizeUp, but got -1":              optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeUp: -1}),
 		"CyclicLR: Expected positive integer StepSizeDown, but got -1":            optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeDown: -1}),
 		"CyclicLR: Gamma is -1":                                                   optim.CyclicLR(one, one, optim.CyclicOpt{Gamma: -1}),
 		"CyclicLR: BaseMomentum is -1":                                            optim.CyclicLR(one, one, optim.CyclicOpt{BaseMomentum: -1}),
 		"CyclicLR: MaxMomentum is NaN":                                            optim.CyclicLR(one, one, optim.CyclicOpt{MaxMomentum: nan}),
-		"CyclicLR: baseLR is empty":                                               optim.CyclicLR(nil, one, optim.CyclicOpt{}),
-		"CyclicLR: maxLR[0] is NaN":                                               optim.CyclicLR(one, []float64{nan}, optim.CyclicOpt{}),
-		"CyclicLR: baseLR must have the same length":                              optim.CyclicLR([]float64{1, 1, 1}, one, optim.CyclicOpt{}),
-		"CyclicLR: maxLR must have the same length":                               optim.CyclicLR(one, []float64{1, 1, 1}, optim.CyclicOpt{}),
+		"CyclicLR: baseLR is empty":                                               optim.CyclicLR(nil, one),
+		"CyclicLR: maxLR[0] is NaN":                                               optim.CyclicLR(one, []float64{nan}),
+		"CyclicLR: baseLR must have the same length":                              optim.CyclicLR([]float64{1, 1, 1}, one),
+		"CyclicLR: maxLR must have the same length":                               optim.CyclicLR(one, []float64{1, 1, 1}),
 		"the learning rate of group 0 would be -Inf after 0 steps, from 1 before": optim.LambdaLR(func(int) float64 { return math.Inf(-1) }),
 	} {
 		o := newMoving(1, 2)
@@ -546,7 +546,7 @@ func TestScheduleErrors(t *testing.T) {
 	}
 	s, err := optim.NewSchedule(nil, optim.StepLR(1, 1))
 	refused(t, "the optimizer is nil", s == nil, err)
-	for _, r := range []optim.Rule{optim.OneCycleLR(one, 9, optim.OneCycleOpt{}), optim.ChainedScheduler(optim.CyclicLR(one, one, optim.CyclicOpt{}))} {
+	for _, r := range []optim.Rule{optim.OneCycleLR(one, 9), optim.ChainedScheduler(optim.CyclicLR(one, one))} {
 		s, err := optim.NewSchedule(&still{[]float64{1}}, r)
 		refused(t, "optimizer must support momentum or beta1", s == nil, err)
 	}
@@ -558,7 +558,7 @@ func TestScheduleErrors(t *testing.T) {
 	}
 
 	o := newMoving(1, 2)
-	s = schedule(t, o, optim.ChainedScheduler(optim.StepLR(1, 0.5), optim.OneCycleLR(one, 9, optim.OneCycleOpt{})))
+	s = schedule(t, o, optim.ChainedScheduler(optim.StepLR(1, 0.5), optim.OneCycleLR(one, 9)))
 	good, err := s.State()
 	if err != nil {
 		t.Fatal(err)

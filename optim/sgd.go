@@ -32,7 +32,7 @@ var _ Optimizer = (*SGD)(nil)
 func newSGD() optimizer[SGDOpt] {
 	return optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *float64 { return &o.LR },
 		resolve: func(o *SGDOpt, refuse refusal) error {
-			o.LR = or(o.LR, 1e-3)
+			o.LR = core.Or(o.LR, 1e-3)
 			if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
 				return refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")
 			}
@@ -52,20 +52,20 @@ func newSGD() optimizer[SGDOpt] {
 }
 
 // NewSGD returns an optimizer of params, such as nn.Params(m).
-func NewSGD(params iter.Seq2[string, *nn.Param], opt SGDOpt) (*SGD, error) {
+func NewSGD(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) (*SGD, error) {
 	o := &SGD{newSGD()}
-	if err := o.Add(params, opt); err != nil {
+	if err := o.Add(params, opts...); err != nil {
 		return nil, err
 	}
 	return o, nil
 }
 
 // Add appends a group of parameters with options of its own.
-func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opt SGDOpt) error {
+func (o *SGD) Add(params iter.Seq2[string, *nn.Param], opts ...SGDOpt) error {
 	if o == nil {
 		return missing("SGD")
 	}
-	return o.add(params, opt)
+	return o.add(params, opts)
 }
 
 // Step changes every parameter that has a gradient; see [Optimizer].

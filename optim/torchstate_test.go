@@ -80,7 +80,7 @@ func TestTorchCheckpoint(t *testing.T) {
 }
 
 func other(t *testing.T, x *tenon.Exec, ps []*nn.Param) optim.Optimizer {
-	o, err := optim.NewAdam(list(ps...), optim.AdamOpt{})
+	o, err := optim.NewAdam(list(ps...))
 	ok(t, err)
 	return o
 }

@@ -124,7 +124,7 @@ func TestCOO(t *testing.T) {
 				t.Fatalf("%v: the dense form of the coalesced is %v, want %v", c, got, want)
 			}
 			for _, y := range []*tenon.Tensor{dense, small.Values()} { // half the gradient of the squares' sum is the sum of the value's place
-				g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil, tenon.SumOpt{})}, []*tenon.Tensor{values}, nil, tenon.BackwardOpt{})
+				g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil)}, []*tenon.Tensor{values})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -183,7 +183,7 @@ func TestCOOOfAFunction(t *testing.T) {
 		indices, base := tenon.From(x, at, 1, n), x.Rand([]int{n, width}, tenon.Float32)
 		f := func(x *tenon.Exec) *COO { return NewCOO(x, indices, x.MulS(x.AddS(base, 1), 2), []int{rows, width}) }
 		want := f(x)
-		region := compile.New(compile.Opt{})
+		region := compile.New()
 		for i := range 3 {
 			x.Scope(func(x *tenon.Exec) {
 				var got *COO
@@ -267,7 +267,7 @@ func TestCOORefuses(t *testing.T) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		}
-		if _, err := x.Capture(func(x *tenon.Exec) { NewCOO(x, i, v, []int{2, 3}).Coalesce(x) }, tenon.CaptureOpt{}); err == nil || !strings.Contains(err.Error(), "Coalesce") {
+		if _, err := x.Capture(func(x *tenon.Exec) { NewCOO(x, i, v, []int{2, 3}).Coalesce(x) }); err == nil || !strings.Contains(err.Error(), "Coalesce") {
 			t.Errorf("Coalesce in a capture: %v", err)
 		}
 	})

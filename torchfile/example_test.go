@@ -24,7 +24,7 @@ func Example() {
 	}
 	defer os.RemoveAll(dir)
 	name := filepath.Join(dir, "checkpoint.pt")
-	line := nn.NewLinear(x, 3, 2, nn.LinearOpt{})
+	line := nn.NewLinear(x, 3, 2)
 	defer nn.Close(line)
 	if err := torchfile.Save(x, name, map[string]any{"epoch": 3, "model": torchfile.Tensors(nn.StateDict(line))}); err != nil {
 		log.Fatal(err)
@@ -48,7 +48,7 @@ func Example() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		if err := nn.Load(x, line, state, nn.LoadOpt{}); err != nil {
+		if err := nn.Load(x, line, state); err != nil {
 			log.Fatal(err)
 		}
 	})

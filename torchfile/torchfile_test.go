@@ -414,7 +414,7 @@ func equalValues(a, b any) bool {
 func TestModule(t *testing.T) {
 	devices(t, func(t *testing.T, x *tenon.Exec) {
 		name := filepath.Join(t.TempDir(), "model.pt")
-		a, b := nn.NewLinear(x, 3, 2, nn.LinearOpt{}), nn.NewLinear(x, 3, 2, nn.LinearOpt{})
+		a, b := nn.NewLinear(x, 3, 2), nn.NewLinear(x, 3, 2)
 		defer nn.Close(a)
 		defer nn.Close(b)
 		if err := torchfile.Save(x, name, map[string]any{"epoch": 1, "model": torchfile.Tensors(nn.StateDict(a))}); err != nil {
@@ -429,7 +429,7 @@ func TestModule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := nn.Load(x, b, state, nn.LoadOpt{}); err != nil {
+		if err := nn.Load(x, b, state); err != nil {
 			t.Fatal(err)
 		}
 		one, err1 := tenon.Read[float32](x, a.Weight.Tensor())

@@ -141,7 +141,7 @@ func TestCompile(t *testing.T) {
 			}
 			return out
 		}
-		if want, got := learned(nil), learned(compile.New(compile.Opt{})); got != want {
+		if want, got := learned(nil), learned(compile.New()); got != want {
 			t.Errorf("%s: -compile learns something else", device)
 		}
 	}

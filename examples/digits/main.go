@@ -154,7 +154,7 @@ func learn(ctx context.Context, x *tenon.Exec, o options, train, test []image, o
 
 	around := scoped
 	if o.compile {
-		around = compile.New(compile.Opt{}).Do
+		around = compile.New().Do
 	}
 	var losses, accuracies []float64
 	var working time.Duration
@@ -220,9 +220,9 @@ func scoped(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 // step learns from one batch and returns its loss.
 func step(x *tenon.Exec, around runner, net nn.Module, opt optim.Optimizer, b *data.Batch) (value float64, err error) {
 	err = around(x, func(x *tenon.Exec) error {
-		loss := x.CrossEntropy(net.Forward(x, b.Tensors[0]), b.Tensors[1], nil, tenon.CrossEntropyOpt{})
+		loss := x.CrossEntropy(net.Forward(x, b.Tensors[0]), b.Tensors[1])
 		opt.ZeroGrad()
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		if err := x.Backward(loss); err != nil {
 			return err
 		}
 		if err := opt.Step(x); err != nil {

@@ -281,7 +281,7 @@ func tryOut(sel tenon.Selector) (o outcome, err error) {
 			x.Scope(func(x *tenon.Exec) {
 				a := tenon.From(x, []float32{1, 2, 3, 4})
 				var v float64
-				if v, wrong = x.Item(x.Sum(x.Add(a, a), nil, tenon.SumOpt{})); wrong == nil && v != 20 {
+				if v, wrong = x.Item(x.Sum(x.Add(a, a), nil)); wrong == nil && v != 20 {
 					wrong = fmt.Errorf("%s computed 2·(1+2+3+4) = %v", o.device, v)
 				}
 			})

@@ -120,14 +120,14 @@ func TestCastCacheGradients(t *testing.T) {
 			loss := func() *Tensor { return y.Sum(y.Linear(y.Linear(in, w, nil), w, nil), nil, SumOpt{}) }
 			a, b := loss(), loss()
 			back := copies(x, func() {
-				if err := x.Backward(a, nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(a, BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 			})
 			if y.AutocastCached() && back > 3 { // of w, and of what the two sums widened
 				t.Errorf("%d conversions in the backward pass", back)
 			}
-			if err := x.Backward(b, nil, BackwardOpt{}); err != nil {
+			if err := x.Backward(b, BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			g := w.Grad()

@@ -95,7 +95,7 @@ func TestAccumulate(t *testing.T) {
 		a := leafOf(x, 1, 2, 3)
 		for i := range 3 {
 			y := x.Sum(x.Mul(a, a), nil, SumOpt{})
-			if err := x.Backward(y, nil, BackwardOpt{}); err != nil {
+			if err := x.Backward(y, BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			k := float32(i + 1)
@@ -110,7 +110,7 @@ func TestSignedZeroIsKept(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		b := leafOf(x, 1, 2)
 		y := x.AddScaled(leafOf(x, 3, 4), b, math.Copysign(0, -1))
-		if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		for _, g := range floats(t, x, b.Grad()) {
@@ -125,7 +125,7 @@ func TestSharedGradient(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 1, 2), leafOf(x, 3, 4)
 		y := x.Add(x.Add(a, b), a)
-		if err := x.Backward(y, From(x, []float32{1, 10}), BackwardOpt{}); err != nil {
+		if err := x.Backward(y, BackwardOpt{Gradient: From(x, []float32{1, 10})}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 2, 20)
@@ -138,7 +138,7 @@ func TestBroadcastGradient(t *testing.T) {
 		a := From(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3).SetRequiresGrad(true)
 		b := leafOf(x, 1, 2, 4)
 		y := x.Sum(x.Div(a, b), nil, SumOpt{})
-		if err := x.Backward(y, nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(y, BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 1, 0.5, 0.25, 1, 0.5, 0.25)
@@ -150,12 +150,12 @@ func TestDoubleBackward(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 2, 3)
 		y := x.Sum(x.Mul(x.Mul(a, a), a), nil, SumOpt{})
-		g, err := x.Grad([]*Tensor{y}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+		g, err := x.Grad([]*Tensor{y}, []*Tensor{a}, GradOpt{CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, g[0], 12, 27)
-		gg, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+		gg, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,13 +172,13 @@ func TestViewsGradient(t *testing.T) {
 		y := x.Slice(x.Transpose(a, 0, 1), 0, 1, 3, 1) // columns 1 and 2
 		y = x.Mul(y, y)
 		y = x.Select(y, 0, 0)
-		if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 0, 4, 0, 0, 10, 0)
 		b := leafOf(x, 1, 2)
 		e := x.Expand(x.View(b, 2, 1), 2, 3)
-		if err := x.Backward(x.Sum(x.Mul(e, a), nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(x.Mul(e, a), nil, SumOpt{}), BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, b.Grad(), 6, 15)
@@ -189,14 +189,14 @@ func TestBackwardTwice(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := leafOf(x, 1)
 		y := x.Mul(a, a)
-		if err := x.Backward(y, nil, BackwardOpt{RetainGraph: true}); err != nil {
+		if err := x.Backward(y, BackwardOpt{RetainGraph: true}); err != nil {
 			t.Fatal(err)
 		}
-		if err := x.Backward(y, nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(y, BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 4)
-		err := x.Backward(y, nil, BackwardOpt{})
+		err := x.Backward(y, BackwardOpt{})
 		wantError(t, err, fault.Invalid, "a second time", "autograd_test.go")
 	})
 }
@@ -208,7 +208,7 @@ func TestInPlaceRefusals(t *testing.T) {
 		b := x.MulS(a, 2)
 		y := x.Mul(b, b)
 		x.NoGrad().AddInto(b, b, b)
-		wantError(t, x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}), fault.Invalid, "modified by an inplace operation", "Mul")
+		wantError(t, x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}), fault.Invalid, "modified by an inplace operation", "Mul")
 		e := x.Expand(x.Zeros([]int{1}, dtype.Float32), 3)
 		wantError(t, Try(func() { x.AddInto(e, e, e) }), fault.Invalid, "repeats elements")
 		z := x.Zeros([]int{4}, dtype.Float32)
@@ -221,7 +221,7 @@ func TestInPlaceGradient(t *testing.T) {
 		a := leafOf(x, 1, 2)
 		b := x.MulS(a, 2)
 		x.MulInto(b, b, From(x, []float32{5, 7}))
-		if err := x.Backward(x.Sum(b, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(b, nil, SumOpt{}), BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 10, 14)
@@ -247,18 +247,18 @@ func TestFunction(t *testing.T) {
 		a := leafOf(x, 3, 4)
 		y := x.Apply(square{}, a)[0]
 		want(t, x, y, 9, 16)
-		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{a}, GradOpt{CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, g[0], 6, 8)
-		gg, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+		gg, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, gg[0], 2, 2)
 		z := x.Apply(square{fail: true}, a)[0]
-		wantError(t, x.Backward(x.Sum(z, nil, SumOpt{}), nil, BackwardOpt{}), fault.Invalid, "no luck", "Function")
+		wantError(t, x.Backward(x.Sum(z, nil, SumOpt{}), BackwardOpt{}), fault.Invalid, "no luck", "Function")
 	})
 }
 
@@ -266,9 +266,9 @@ func TestUnused(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a, b := leafOf(x, 1), leafOf(x, 2)
 		y := x.Mul(a, a)
-		_, err := x.Grad([]*Tensor{y}, []*Tensor{b}, nil, BackwardOpt{RetainGraph: true})
+		_, err := x.Grad([]*Tensor{y}, []*Tensor{b}, GradOpt{RetainGraph: true})
 		wantError(t, err, fault.Invalid, "appears to not have been used")
-		g, err := x.Grad([]*Tensor{y}, []*Tensor{b, a}, nil, BackwardOpt{AllowUnused: true})
+		g, err := x.Grad([]*Tensor{y}, []*Tensor{b, a}, GradOpt{AllowUnused: true})
 		if err != nil || g[0] != nil {
 			t.Fatal(g, err)
 		}
@@ -375,7 +375,7 @@ func TestGradNeedsOneForEachOutput(t *testing.T) {
 		a := x.Ones([]int{2}, dtype.Float32).SetRequiresGrad(true)
 		y := x.Sum(a, nil, SumOpt{})
 		for _, grads := range [][]*Tensor{{nil}, {nil, nil, nil}} {
-			_, err := x.Grad([]*Tensor{y, y}, []*Tensor{a}, grads, BackwardOpt{})
+			_, err := x.Grad([]*Tensor{y, y}, []*Tensor{a}, GradOpt{Gradients: grads})
 			wantError(t, err, fault.Invalid, "got 2 tensors and", "autograd_test.go")
 		}
 	})

@@ -10,27 +10,41 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// BackwardOpt are the options of Backward and Grad.
+// BackwardOpt are the options of Backward.
 type BackwardOpt struct {
+	// Gradient, of the tensor's shape, weighs its elements; nil is 1, for a tensor of one element.
+	Gradient *Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
 	// CreateGraph records the gradients' own operations, for higher derivatives. It implies RetainGraph.
 	CreateGraph bool
-	// AllowUnused lets Grad return nil for an input that the outputs do not depend on.
+}
+
+// GradOpt are the options of Grad.
+type GradOpt struct {
+	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every output.
+	Gradients []*Tensor
+	// RetainGraph keeps the saved tensors, so that backward can run again.
+	RetainGraph bool
+	// CreateGraph records the gradients' own operations, for higher derivatives. It implies RetainGraph.
+	CreateGraph bool
+	// AllowUnused returns nil for an input that the outputs do not depend on.
 	AllowUnused bool
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or grad, of t's shape, weighs its elements. It returns an error that
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. It returns an error that
 // names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
 // hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
-func (x *Exec) Backward(t, grad *Tensor, opt BackwardOpt) error {
-	return Try(func() { x.backward("Backward", []*Tensor{t}, []*Tensor{grad}, nil, opt) })
+func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
+	return Try(func() {
+		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph, CreateGraph: opt.CreateGraph})
+	})
 }
 
-// Grad returns the gradients of outputs, weighed by grads (nil entries mean 1 for one-element outputs), with respect to inputs; leaves
-// accumulate nothing.
-func (x *Exec) Grad(outputs, inputs, grads []*Tensor, opt BackwardOpt) (res []*Tensor, err error) {
+// Grad returns the gradients of outputs with respect to inputs; leaves accumulate nothing.
+func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err error) {
 	err = Try(func() {
+		grads := opt.Gradients
 		switch len(grads) {
 		case 0:
 			grads = make([]*Tensor, len(outputs))
@@ -38,7 +52,8 @@ func (x *Exec) Grad(outputs, inputs, grads []*Tensor, opt BackwardOpt) (res []*T
 		default:
 			x.fail("Grad", fault.Invalid, outputs, "got %d tensors and %d gradients; give one for each tensor, nil for 1, or none at all", len(outputs), len(grads))
 		}
-		res = x.backward("Grad", outputs, grads, inputs, opt)
+		opt.Gradients = grads
+		res = x.backward("Grad", outputs, inputs, opt)
 	})
 	return res, err
 }
@@ -69,7 +84,7 @@ type run struct {
 	x         *Exec
 	last      *Exec // what exec returned last of what owns something
 	op        string
-	opt       BackwardOpt
+	opt       GradOpt
 	tasks     map[*node]*task
 	leaves    map[*leaf]*leafTask
 	targets   map[target]*Tensor // nil for Backward
@@ -96,8 +111,8 @@ type retained struct {
 	g, taken *Tensor
 }
 
-func (x *Exec) backward(op string, roots, grads, inputs []*Tensor, opt BackwardOpt) []*Tensor {
-	s := x.s
+func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tensor {
+	s, grads := x.s, opt.Gradients
 	opt.RetainGraph = opt.RetainGraph || opt.CreateGraph
 	r := &run{x: x, last: x, op: op, opt: opt, tasks: map[*node]*task{}, leaves: map[*leaf]*leafTask{}, outer: s.run}
 	r.check(roots, inputs)

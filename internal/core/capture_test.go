@@ -41,7 +41,7 @@ func TestCaptureBackward(t *testing.T) {
 		w := leafOf(x, 1, 2)
 		in := From(x, []float32{3, 4})
 		g, err := x.Capture(func(x *Exec) {
-			if err := x.Backward(x.Sum(x.Mul(x.Mul(w, w), in), nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+			if err := x.Backward(x.Sum(x.Mul(x.Mul(w, w), in), nil, SumOpt{}), BackwardOpt{}); err != nil {
 				t.Error(err)
 			}
 		}, CaptureOpt{})

@@ -144,7 +144,7 @@ func TestTogetherRefusesWaits(t *testing.T) {
 			"Capture":    func(x *Exec) error { _, err := x.Capture(func(*Exec) {}, CaptureOpt{}); return err },
 			"Bytes":      func(x *Exec) error { _, err := x.Bytes(a); return err },
 			"WaitStream": func(x *Exec) error { return x.WaitStream(st) },
-			"Backward":   func(x *Exec) error { return x.Backward(sum, nil, BackwardOpt{}) },
+			"Backward":   func(x *Exec) error { return x.Backward(sum, BackwardOpt{}) },
 		} {
 			x.together(name, func(x *Exec) {
 				x.AddInto(a, a, a)

@@ -76,7 +76,7 @@ func (l ladder) gradients(t *testing.T, x *Exec, back BackwardOpt, passes int, r
 		y := l.forward(x, in, run)
 		loss := x.Sum(x.ToDType(x.Mul(y, y), dtype.Float32), nil, SumOpt{})
 		for range passes {
-			if err := x.Backward(loss, nil, back); err != nil {
+			if err := x.Backward(loss, back); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,11 +122,11 @@ func TestCheckpointHigher(t *testing.T) {
 		var all [2][]float32
 		for i, run := range []func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor{plainly, (*Exec).Checkpoint} {
 			y := x.Sum(run(x, cube, a)[0], nil, SumOpt{})
-			g, err := x.Grad([]*Tensor{y}, []*Tensor{a, b}, nil, BackwardOpt{CreateGraph: true})
+			g, err := x.Grad([]*Tensor{y}, []*Tensor{a, b}, GradOpt{CreateGraph: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			h, err := x.Grad([]*Tensor{x.Sum(x.Mul(g[0], g[1]), nil, SumOpt{})}, []*Tensor{a, b}, nil, BackwardOpt{})
+			h, err := x.Grad([]*Tensor{x.Sum(x.Mul(g[0], g[1]), nil, SumOpt{})}, []*Tensor{a, b}, GradOpt{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,7 +156,7 @@ func TestCheckpointMemory(t *testing.T) {
 			defer setWatch(x, nil)
 			x.Scope(func(x *Exec) {
 				y := l.forward(x, x.Full([]int{n, 8}, 0.5, dtype.Float32), run)
-				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 			})
@@ -181,7 +181,7 @@ func TestCheckpointRetained(t *testing.T) {
 		y := x.Sum(l.forward(x, x.Full([]int{4, 8}, 0.5, dtype.Float32), (*Exec).Checkpoint), nil, SumOpt{})
 		before := live.Load()
 		for range 2 {
-			if err := x.Backward(y, nil, BackwardOpt{RetainGraph: true}); err != nil {
+			if err := x.Backward(y, BackwardOpt{RetainGraph: true}); err != nil {
 				t.Fatal(err)
 			}
 			if n := live.Load() - before; n != int64(len(l)) {
@@ -268,7 +268,7 @@ func TestCheckpointErrors(t *testing.T) {
 				if c.change != nil {
 					c.change(x, in, w)
 				}
-				err := x.Backward(loss, nil, BackwardOpt{})
+				err := x.Backward(loss, BackwardOpt{})
 				if err == nil {
 					t.Fatalf("%s: no error", name)
 				}
@@ -293,7 +293,7 @@ func TestCheckpointInGraphs(t *testing.T) {
 		step := func(x *Exec, g *rt.Generator, run func(x *Exec, f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor) []*Tensor {
 			x = x.WithGenerator(g)
 			y := x.Sum(l.forward(x, in, run), nil, SumOpt{})
-			gs, err := x.Grad([]*Tensor{y}, l, nil, BackwardOpt{})
+			gs, err := x.Grad([]*Tensor{y}, l, GradOpt{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -331,7 +331,7 @@ func TestCheckpointInGraphs(t *testing.T) {
 		// A segment outside cannot be run again in a graph, if it drew.
 		y := x.Sum(l.forward(x, in, (*Exec).Checkpoint), nil, SumOpt{})
 		_, err = x.Capture(func(x *Exec) {
-			if _, err := x.Grad([]*Tensor{y}, l, nil, BackwardOpt{}); err != nil {
+			if _, err := x.Grad([]*Tensor{y}, l, GradOpt{}); err != nil {
 				panic(err)
 			}
 		}, CaptureOpt{})

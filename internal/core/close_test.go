@@ -63,7 +63,7 @@ func returning(f func() error) (err error) {
 var inUse = map[string]func(x *Exec, w *Tensor, g *Graph) error{
 	"Read": func(x *Exec, w *Tensor, g *Graph) error { _, err := Read[float32](x, x.MatMul(w, w)); return err },
 	"Backward": func(x *Exec, w *Tensor, g *Graph) error {
-		return x.Backward(sumOf(x, x.Mul(x.Clone(w), w)), nil, BackwardOpt{})
+		return x.Backward(sumOf(x, x.Mul(x.Clone(w), w)), BackwardOpt{})
 	},
 	"Replay": func(x *Exec, w *Tensor, g *Graph) error { return x.Replay(g) },
 	"Capture": func(x *Exec, w *Tensor, g *Graph) error {

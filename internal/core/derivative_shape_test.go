@@ -174,22 +174,22 @@ func windows() []differentiable {
 	for _, r := range []string{"mean", "sum", "none"} {
 		out = append(out,
 			of("cross_entropy "+r, 1, func(x *Exec, in []*Tensor) *Tensor {
-				return x.CrossEntropy(in[0], target(x), From(x, []float64{1, 2, .5, 1}), CrossEntropyOpt{Reduction: r})
+				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r})
 			}),
 			of("cross_entropy smoothed "+r, 1, func(x *Exec, in []*Tensor) *Tensor {
-				return x.CrossEntropy(in[0], target(x), From(x, []float64{1, 2, .5, 1}), CrossEntropyOpt{Reduction: r, LabelSmoothing: 0.2})
+				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r, LabelSmoothing: 0.2})
 			}),
 			of("cross_entropy probabilities "+r, 2, func(x *Exec, in []*Tensor) *Tensor {
-				return x.CrossEntropy(in[0], in[1], nil, CrossEntropyOpt{Reduction: r})
+				return x.CrossEntropy(in[0], in[1], CrossEntropyOpt{Reduction: r})
 			}),
-			of("nll_loss "+r, 1, func(x *Exec, in []*Tensor) *Tensor { return x.NLLLoss(in[0], target(x), nil, NLLLossOpt{Reduction: r}) }),
+			of("nll_loss "+r, 1, func(x *Exec, in []*Tensor) *Tensor { return x.NLLLoss(in[0], target(x), NLLLossOpt{Reduction: r}) }),
 			of("mse_loss "+r, 2, func(x *Exec, in []*Tensor) *Tensor { return x.MSELoss(in[0], in[1], LossOpt{Reduction: r}) }),
 			of("l1_loss "+r, 2, func(x *Exec, in []*Tensor) *Tensor { return x.L1Loss(in[0], in[1], LossOpt{Reduction: r}) }),
 			of("bce_with_logits "+r, 2, func(x *Exec, in []*Tensor) *Tensor {
-				return x.BCEWithLogits(in[0], in[1], nil, From(x, []float64{1, 2, .5}), LossOpt{Reduction: r})
+				return x.BCEWithLogits(in[0], in[1], BCEWithLogitsOpt{PositiveWeight: From(x, []float64{1, 2, .5}), Reduction: r})
 			}),
 			of("bce_with_logits weighted "+r, 3, func(x *Exec, in []*Tensor) *Tensor {
-				return x.BCEWithLogits(in[0], in[1], in[2], nil, LossOpt{Reduction: r})
+				return x.BCEWithLogits(in[0], in[1], BCEWithLogitsOpt{Weight: in[2], Reduction: r})
 			}))
 	}
 	return out

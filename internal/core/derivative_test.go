@@ -72,7 +72,7 @@ func pointwise() []differentiable {
 		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }), two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
 		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, 0.5, LossOpt{}) }),
 		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: "none"}) }),
-		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.BCE(a, b, From(x, []float64{1, 2, 3}), LossOpt{}) }),
+		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.BCE(a, b, BCEOpt{Weight: From(x, []float64{1, 2, 3})}) }),
 		two("kl_div", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.KLDiv(a, b, KLDivOpt{Reduction: "batchmean"}) }),
 		two("kl_div of logarithms", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor {
 			return x.KLDiv(a, b, KLDivOpt{LogTarget: true, Reduction: "none"})
@@ -177,7 +177,7 @@ func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][
 			ins[i] = made(x, dt, at[i], d.shape).SetRequiresGrad(true)
 		}
 		y := d.f(x, ins)
-		g, err := x.Grad([]*Tensor{y}, ins, []*Tensor{w(y)}, BackwardOpt{CreateGraph: true})
+		g, err := x.Grad([]*Tensor{y}, ins, GradOpt{Gradients: []*Tensor{w(y)}, CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func (d *differentiable) gradients(t *testing.T, x *Exec, dt dtype.DType, at [][
 		}
 		h := make([]*Tensor, d.ins)
 		if len(outs) > 0 {
-			if h, err = x.Grad(outs, ins, weights, BackwardOpt{AllowUnused: true}); err != nil {
+			if h, err = x.Grad(outs, ins, GradOpt{Gradients: weights, AllowUnused: true}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -111,12 +111,12 @@ func TestToGradient(t *testing.T) {
 		for _, wait := range []bool{true, false} {
 			a := leafOf(x, 1, 2, 3)
 			b := y.To(a, ToOpt{NonBlocking: !wait})
-			g, err := y.Grad([]*Tensor{y.Sum(y.Mul(y.Mul(b, b), b), nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+			g, err := y.Grad([]*Tensor{y.Sum(y.Mul(y.Mul(b, b), b), nil, SumOpt{})}, []*Tensor{a}, GradOpt{CreateGraph: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			want(t, x, g[0], 3, 12, 27)
-			h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+			h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
 			if err != nil {
 				t.Fatal(err)
 			}

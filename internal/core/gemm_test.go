@@ -186,7 +186,7 @@ func TestConvolutions(t *testing.T) {
 					near(t, fmt.Sprintf("%v case %d", dt, i), dt, doubles(t, x, y), want, 100)
 					// The convolution is linear in each operand: <g, dy> must equal <grad, operand> for the parts without bias.
 					gr, gv := randomOf(x, r, dt, y.shape...)
-					grads, err := x.Grad([]*Tensor{y}, leaves, []*Tensor{gr}, BackwardOpt{})
+					grads, err := x.Grad([]*Tensor{y}, leaves, GradOpt{Gradients: []*Tensor{gr}})
 					if err != nil {
 						t.Fatal(err)
 					}

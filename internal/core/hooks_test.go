@@ -13,7 +13,7 @@ import (
 
 func backward(t *testing.T, x *Exec, y *Tensor, opt BackwardOpt) {
 	t.Helper()
-	if err := x.Backward(y, nil, opt); err != nil {
+	if err := x.Backward(y, opt); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -89,14 +89,14 @@ func TestHooksOfGrad(t *testing.T) {
 		b.RegisterHook(func(x *Exec, g *Tensor) *Tensor { return x.MulS(g, 7) })
 		a.RegisterHook(func(x *Exec, g *Tensor) *Tensor { t.Error("a's hook ran, though no one asked for a"); return nil })
 		other.RegisterHook(func(x *Exec, g *Tensor) *Tensor { t.Error("other's hook ran"); return nil })
-		g, err := x.Grad([]*Tensor{c}, []*Tensor{b}, nil, BackwardOpt{RetainGraph: true})
+		g, err := x.Grad([]*Tensor{c}, []*Tensor{b}, GradOpt{RetainGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, g[0], 35)
 		d := leafOf(x, 1)
 		d.RegisterHook(func(x *Exec, g *Tensor) *Tensor { return x.Neg(g) })
-		g, err = x.Grad([]*Tensor{x.Mul(c, d)}, []*Tensor{d, b}, nil, BackwardOpt{})
+		g, err = x.Grad([]*Tensor{x.Mul(c, d)}, []*Tensor{d, b}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestHookRefusals(t *testing.T) {
 			before := live.Load()
 			remove := a.RegisterHook(h)
 			x.Scope(func(x *Exec) {
-				err := x.Backward(sumOf(x, a), nil, BackwardOpt{})
+				err := x.Backward(sumOf(x, a), BackwardOpt{})
 				wantError(t, err, fault.KindOf(err), text, "a hook of a leaf failed")
 			})
 			remove()
@@ -169,7 +169,7 @@ func TestPostAccumulateHook(t *testing.T) {
 		}
 		remove()
 		a.RegisterPostAccumulateGradHook(func(x *Exec, p *Tensor) { x.Add(p, x.Zeros([]int{3}, dtype.Float32)) })
-		wantError(t, x.Backward(sumOf(x, a), nil, BackwardOpt{}), fault.Invalid, "a post-accumulate hook failed", "must match")
+		wantError(t, x.Backward(sumOf(x, a), BackwardOpt{}), fault.Invalid, "a post-accumulate hook failed", "must match")
 	})
 }
 
@@ -215,11 +215,11 @@ func TestSavedTensorHooks(t *testing.T) {
 			t.Errorf("%d packs and %d unpacks, want 4 each", packs, unpacks)
 		}
 		// Second derivatives flow through what was unpacked.
-		g, err := x.Grad([]*Tensor{y}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+		g, err := x.Grad([]*Tensor{y}, []*Tensor{a}, GradOpt{CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		gg, err := x.Grad([]*Tensor{sumOf(x, g[0])}, []*Tensor{b}, nil, BackwardOpt{})
+		gg, err := x.Grad([]*Tensor{sumOf(x, g[0])}, []*Tensor{b}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func TestSavedTensorOwnership(t *testing.T) {
 				if n := live.Load() - before; n != 1+c.held {
 					t.Errorf("%s: %d storages live, want %d", name, n, 1+c.held)
 				}
-				g, err := x.Grad([]*Tensor{sumOf(x, y)}, []*Tensor{a}, nil, BackwardOpt{})
+				g, err := x.Grad([]*Tensor{sumOf(x, y)}, []*Tensor{a}, GradOpt{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -286,7 +286,7 @@ func TestSavedTensorHookFailures(t *testing.T) {
 		} {
 			x.Scope(func(x *Exec) {
 				x.SavedTensorHooks(func(x *Exec, t *Tensor) any { return t }, unpack, func(x *Exec) {
-					err := x.Backward(sumOf(x, x.Mul(a, a)), nil, BackwardOpt{})
+					err := x.Backward(sumOf(x, x.Mul(a, a)), BackwardOpt{})
 					wantError(t, err, fault.KindOf(err), text, "the derivative of Mul failed")
 				})
 			})
@@ -318,7 +318,7 @@ func (f rebuilt) Backward(x *Exec, c *FunctionContext, g ...*Tensor) ([]*Tensor,
 	} else {
 		y = x.Mul(in, in)
 	}
-	if err := x.Backward(y, g[0], BackwardOpt{}); err != nil {
+	if err := x.Backward(y, BackwardOpt{Gradient: g[0]}); err != nil {
 		return nil, err
 	}
 	return []*Tensor{x.Clone(in.Grad())}, nil
@@ -344,7 +344,7 @@ func TestReentrantSameLeaf(t *testing.T) {
 		b := x.MulS(a, 2)
 		b.RegisterHook(func(x *Exec, g *Tensor) *Tensor {
 			y := x.EnableGrad()
-			if err := y.Backward(y.MulS(a, 100), nil, BackwardOpt{}); err != nil {
+			if err := y.Backward(y.MulS(a, 100), BackwardOpt{}); err != nil {
 				t.Error(err)
 			}
 			return nil
@@ -377,7 +377,7 @@ func TestQueueCallback(t *testing.T) {
 				return nil
 			})
 			return b
-		}(), nil, BackwardOpt{}), fault.Invalid, "callback")
+		}(), BackwardOpt{}), fault.Invalid, "callback")
 	})
 }
 
@@ -435,7 +435,7 @@ func TestHookStreams(t *testing.T) {
 			a.RegisterHook(note)
 			b.RegisterHook(note)
 			c.RegisterHook(note)
-			if err := second.Backward(second.Sum(c, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+			if err := second.Backward(second.Sum(c, nil, SumOpt{}), BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(at, []*rt.Stream{x.Stream(), st, st}) {

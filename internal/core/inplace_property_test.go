@@ -212,7 +212,7 @@ func (p *twoWays) compare() error {
 		if !loss.RequiresGrad() {
 			continue
 		}
-		g, err := x.Grad([]*Tensor{loss}, leaves, nil, BackwardOpt{CreateGraph: second, AllowUnused: true})
+		g, err := x.Grad([]*Tensor{loss}, leaves, GradOpt{CreateGraph: second, AllowUnused: true})
 		if err != nil {
 			return err
 		}
@@ -227,7 +227,7 @@ func (p *twoWays) compare() error {
 			}
 		}
 		if square.RequiresGrad() {
-			if g, err = x.Grad([]*Tensor{square}, leaves, nil, BackwardOpt{AllowUnused: true}); err != nil {
+			if g, err = x.Grad([]*Tensor{square}, leaves, GradOpt{AllowUnused: true}); err != nil {
 				return err
 			}
 			all[i] = append(all[i], g...)

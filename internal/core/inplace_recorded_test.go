@@ -202,7 +202,7 @@ func (p *player) run(x *Exec, prog *recordedProgram, closing bool) (grads []*Ten
 	if !p.acc.RequiresGrad() {
 		return make([]*Tensor, len(leaves)), -1, nil
 	}
-	g, err := x.Grad([]*Tensor{p.acc}, leaves, nil, BackwardOpt{CreateGraph: prog.Double, AllowUnused: true})
+	g, err := x.Grad([]*Tensor{p.acc}, leaves, GradOpt{CreateGraph: prog.Double, AllowUnused: true})
 	if err != nil || !prog.Double {
 		return g, -1, err
 	}
@@ -215,7 +215,7 @@ func (p *player) run(x *Exec, prog *recordedProgram, closing bool) (grads []*Ten
 	if !q.RequiresGrad() {
 		return make([]*Tensor, len(leaves)), -1, nil
 	}
-	g, err = x.Grad([]*Tensor{q}, leaves, nil, BackwardOpt{AllowUnused: true})
+	g, err = x.Grad([]*Tensor{q}, leaves, GradOpt{AllowUnused: true})
 	return g, -1, err
 }
 

@@ -274,12 +274,12 @@ func TestInPlaceOfSaved(t *testing.T) {
 		y := x.Mul(b, b)
 		v := x.Select(b, 0, 1)
 		x.MulInto(v, v, x.Full(nil, 3, dtype.Float32))
-		wantError(t, x.Backward(sumOf(x, y), nil, BackwardOpt{}), fault.Invalid,
+		wantError(t, x.Backward(sumOf(x, y), BackwardOpt{}), fault.Invalid,
 			"one of the variables needed for gradient computation has been modified by an inplace operation", "Mul", "version 1; expected version 0")
 		z := x.Exp(b)
 		row := x.Select(z, 0, 0)
 		x.NoGrad().CopyInto(row, row)
-		wantError(t, x.Backward(sumOf(x, z), nil, BackwardOpt{}), fault.Invalid, "modified by an inplace operation", "Exp")
+		wantError(t, x.Backward(sumOf(x, z), BackwardOpt{}), fault.Invalid, "modified by an inplace operation", "Exp")
 	})
 }
 
@@ -345,7 +345,7 @@ func TestInPlaceHooks(t *testing.T) {
 		y := x.Add(sumOf(x, b), sumOf(x, x.MulS(v, 5)))
 		y = x.Add(y, sumOf(x, x.MulS(other, 7)))
 		seed := x.Ones(nil, dtype.Float32)
-		if err := x.Backward(y, seed, BackwardOpt{}); err != nil {
+		if err := x.Backward(y, BackwardOpt{Gradient: seed}); err != nil {
 			t.Fatal(err)
 		}
 		for name, w := range map[string][]float32{
@@ -371,19 +371,19 @@ func TestInPlaceLeavesGradients(t *testing.T) {
 		v := x.Select(b, 0, 0)
 		x.MulInto(v, v, x.Full(nil, 10, dtype.Float32))
 		g := x.Ones([]int{2, 3}, dtype.Float32)
-		if err := x.Backward(b, g, BackwardOpt{RetainGraph: true}); err != nil {
+		if err := x.Backward(b, BackwardOpt{Gradient: g, RetainGraph: true}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, g, 1, 1, 1, 1, 1, 1)
 		want(t, x, a.Grad(), 20, 20, 20, 2, 2, 2)
-		gs, err := x.Grad([]*Tensor{x.MulS(b, 3), sumOf(x, v)}, []*Tensor{b, a, v}, []*Tensor{g, nil}, BackwardOpt{RetainGraph: true})
+		gs, err := x.Grad([]*Tensor{x.MulS(b, 3), sumOf(x, v)}, []*Tensor{b, a, v}, GradOpt{Gradients: []*Tensor{g, nil}, RetainGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, gs[0], 4, 4, 4, 3, 3, 3)
 		want(t, x, gs[1], 80, 80, 80, 6, 6, 6)
 		want(t, x, gs[2], 1, 1, 1)
-		_, err = x.Grad([]*Tensor{b}, []*Tensor{v}, []*Tensor{g}, BackwardOpt{})
+		_, err = x.Grad([]*Tensor{b}, []*Tensor{v}, GradOpt{Gradients: []*Tensor{g}})
 		wantError(t, err, fault.Invalid, "appears to not have been used")
 	})
 }
@@ -486,8 +486,7 @@ func TestGradientsOfRowsAddUp(t *testing.T) {
 		top := x.Select(b, 0, 0)
 		top.RetainGrad()
 		b.RetainGrad()
-		gs, err := x.Grad([]*Tensor{b, x.Transpose(b, 0, 1), top, x.Select(b, 1, 2)}, []*Tensor{b, m, top},
-			[]*Tensor{seed, x.Transpose(seed, 0, 1), x.Select(seed, 0, 1), x.Select(seed, 1, 0)}, BackwardOpt{})
+		gs, err := x.Grad([]*Tensor{b, x.Transpose(b, 0, 1), top, x.Select(b, 1, 2)}, []*Tensor{b, m, top}, GradOpt{Gradients: []*Tensor{seed, x.Transpose(seed, 0, 1), x.Select(seed, 0, 1), x.Select(seed, 1, 0)}})
 		if err != nil {
 			t.Fatal(err)
 		}

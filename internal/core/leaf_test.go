@@ -26,7 +26,7 @@ func TestSharedLeaf(t *testing.T) {
 					<-start
 					for range passes {
 						y.Scope(func(y *Exec) {
-							if err := y.Backward(sumOf(y, y.Add(y.MulS(w, 1), v)), nil, opt); err != nil {
+							if err := y.Backward(sumOf(y, y.Add(y.MulS(w, 1), v)), opt); err != nil {
 								t.Error(err)
 							}
 						})
@@ -67,7 +67,7 @@ func TestSharedLeafInOrder(t *testing.T) {
 				go func() {
 					defer close(done)
 					y.Scope(func(y *Exec) {
-						if err := y.Backward(sumOf(y, y.MulS(w, float64(v))), nil, BackwardOpt{}); err != nil {
+						if err := y.Backward(sumOf(y, y.MulS(w, float64(v))), BackwardOpt{}); err != nil {
 							t.Error(err)
 						}
 					})

@@ -75,7 +75,7 @@ func TestCrossEntropy(t *testing.T) {
 				}
 				for _, r := range []string{"none", "sum", "mean"} {
 					in := From(x, v, rows, c).SetRequiresGrad(true)
-					y := x.CrossEntropy(in, From(x, target), weight, CrossEntropyOpt{Ignore: true, IgnoreIndex: 3, Reduction: r})
+					y := x.CrossEntropy(in, From(x, target), CrossEntropyOpt{Weight: weight, Ignore: true, IgnoreIndex: 3, Reduction: r})
 					scale := 1.0
 					switch r {
 					case "none":
@@ -87,7 +87,7 @@ func TestCrossEntropy(t *testing.T) {
 					case "sum":
 						wantNear(t, floats(t, x, y), []float64{sum}, scale)
 					}
-					if err := x.Backward(y, nil, BackwardOpt{}); err != nil {
+					if err := x.Backward(y, BackwardOpt{}); err != nil {
 						t.Fatal(err)
 					}
 					wantNear(t, floats(t, x, in.Grad()), grad, scale)
@@ -109,16 +109,16 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 				target := From(x, []int64{2, 0, -100, 1}, 2, 2)
 				var y *Tensor
 				if i == 0 {
-					y = x.CrossEntropy(in, target, weight, CrossEntropyOpt{Reduction: r})
+					y = x.CrossEntropy(in, target, CrossEntropyOpt{Weight: weight, Reduction: r})
 				} else {
-					y = x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, weight, NLLLossOpt{Reduction: r})
+					y = x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, NLLLossOpt{Weight: weight, Reduction: r})
 				}
 				y = x.Sum(x.Mul(y, y), nil, SumOpt{})
-				g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{CreateGraph: true})
+				g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, GradOpt{CreateGraph: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				plain, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{RetainGraph: true})
+				plain, err := x.Grad([]*Tensor{y}, []*Tensor{in}, GradOpt{RetainGraph: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -128,7 +128,7 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 					d[j] = float64(w[j])
 				}
 				wantNear(t, floats(t, x, g[0]), d, 1)
-				h, err := x.Grad([]*Tensor{x.Sum(x.Mul(g[0], g[0]), nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+				h, err := x.Grad([]*Tensor{x.Sum(x.Mul(g[0], g[0]), nil, SumOpt{})}, []*Tensor{in}, GradOpt{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -152,10 +152,10 @@ func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
 		target := From(x, []int64{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0})
 		losses := [2]func(x *Exec, in *Tensor, r string) *Tensor{
 			func(x *Exec, in *Tensor, r string) *Tensor {
-				return x.CrossEntropy(in, target, nil, CrossEntropyOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
+				return x.CrossEntropy(in, target, CrossEntropyOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
 			},
 			func(x *Exec, in *Tensor, r string) *Tensor {
-				return x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, nil, NLLLossOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
+				return x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, NLLLossOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
 			},
 		}
 		for _, r := range []string{"none", "sum", "mean"} {
@@ -163,7 +163,7 @@ func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
 			for i, f := range losses {
 				in := From(x, v, 11, 3).SetRequiresGrad(true)
 				y := f(x, in, r)
-				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 				got[i] = append(floats(t, x, y), floats(t, x, in.Grad())...)
@@ -181,11 +181,11 @@ func TestCrossEntropyVariants(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 2, 3})
 		lse := math.Log(math.Exp(1) + math.Exp(2) + math.Exp(3))
-		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), nil, CrossEntropyOpt{Reduction: "none"})), []float64{lse - 2}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), CrossEntropyOpt{Reduction: "none"})), []float64{lse - 2}, 1)
 		p := From(x, []float32{.2, .3, .5})
-		wantNear(t, floats(t, x, x.CrossEntropy(in, p, nil, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(in, p, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
 		batch := x.View(in, 1, 3)
-		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), nil, CrossEntropyOpt{LabelSmoothing: .3})), []float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(batch, From(x, []int64{1}), CrossEntropyOpt{LabelSmoothing: .3})), []float64{.7*(lse-2) + .1*(3*lse-6)}, 1)
 	})
 }
 
@@ -195,14 +195,14 @@ func TestCrossEntropyOfNothing(t *testing.T) {
 		for _, shape := range [][]int{{3, 0}, {0, 3}, {0}, {2, 0, 3}} {
 			for _, smoothing := range []float64{0, .1} {
 				a := x.Ones(shape, dtype.Float32).SetRequiresGrad(true)
-				y := x.CrossEntropy(a, x.Ones(shape, dtype.Float32), nil, CrossEntropyOpt{LabelSmoothing: smoothing})
+				y := x.CrossEntropy(a, x.Ones(shape, dtype.Float32), CrossEntropyOpt{LabelSmoothing: smoothing})
 				if v := floats(t, x, y); len(v) != 1 || v[0] == v[0] {
 					t.Errorf("shape %v: the mean is %v", shape, v)
 				}
-				if err := x.Backward(y, nil, BackwardOpt{}); err != nil || !infer.Same(a.Grad().Shape(), shape) {
+				if err := x.Backward(y, BackwardOpt{}); err != nil || !infer.Same(a.Grad().Shape(), shape) {
 					t.Errorf("shape %v: gradient %v, %v", shape, a.Grad(), err)
 				}
-				if v := floats(t, x, x.CrossEntropy(a, a, nil, CrossEntropyOpt{Reduction: "sum"})); len(v) != 1 || v[0] != 0 {
+				if v := floats(t, x, x.CrossEntropy(a, a, CrossEntropyOpt{Reduction: "sum"})); len(v) != 1 || v[0] != 0 {
 					t.Errorf("shape %v: the sum is %v", shape, v)
 				}
 			}
@@ -217,10 +217,10 @@ func TestLossErrors(t *testing.T) {
 			t.Helper()
 			wantError(t, Try(f), fault.Invalid, part)
 		}
-		bad("is not a valid value for reduction", func() { x.CrossEntropy(in, target, nil, CrossEntropyOpt{Reduction: "avg"}) })
-		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), nil, NLLLossOpt{}) })
-		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, From(x, []float32{1, 2}), NLLLossOpt{}) })
-		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, nil, CrossEntropyOpt{LabelSmoothing: 2}) })
-		bad("the target must be numbers of classes, of an integer type, but is float32", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), nil, NLLLossOpt{}) })
+		bad("is not a valid value for reduction", func() { x.CrossEntropy(in, target, CrossEntropyOpt{Reduction: "avg"}) })
+		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), NLLLossOpt{}) })
+		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, NLLLossOpt{Weight: From(x, []float32{1, 2})}) })
+		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, CrossEntropyOpt{LabelSmoothing: 2}) })
+		bad("the target must be numbers of classes, of an integer type, but is float32", func() { x.NLLLoss(in, x.ToDType(target, dtype.Float32), NLLLossOpt{}) })
 	})
 }

@@ -111,7 +111,7 @@ func loseDevice(t *testing.T, sel rt.Selector, name string) *fault.Error {
 			"Zeros":       func() error { return Try(func() { side.Zeros([]int{1 << 22}, dtype.Float32) }) },
 			"From":        func() error { return Try(func() { From(x, []float32{1}) }) },
 			"Item":        func() error { _, err := x.Item(x.Select(a, 0, 0)); return err },
-			"Backward":    func() error { return x.Backward(y, nil, BackwardOpt{}) },
+			"Backward":    func() error { return x.Backward(y, BackwardOpt{}) },
 			"Synchronize": side.Synchronize,
 			"Device":      dev.Synchronize,
 			"Query":       func() error { _, err := st.Query(); return err },

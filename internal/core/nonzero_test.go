@@ -121,7 +121,7 @@ func TestMaskedSelect(t *testing.T) {
 			if v := doubles(t, x, got); !slices.Equal(v, w) {
 				t.Fatalf("%v: got %v, want %v", c, v, w)
 			}
-			if err := x.Backward(x.Sum(x.Mul(got, got), nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+			if err := x.Backward(x.Sum(x.Mul(got, got), nil, SumOpt{}), BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			for i, g := range doubles(t, x, a.Grad()) {
@@ -153,7 +153,7 @@ func TestMaskedScatter(t *testing.T) {
 		source := From(x, []float32{10, 20, 30, 40, 50}).SetRequiresGrad(true)
 		y := x.MaskedScatter(a, From(x, []bool{false, true, true}), source)
 		want(t, x, y, 0, 10, 20, 3, 30, 40)
-		if err := x.Backward(x.Sum(x.Mul(y, y), nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(x.Sum(x.Mul(y, y), nil, SumOpt{}), BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, a.Grad(), 0, 0, 0, 6, 0, 0)

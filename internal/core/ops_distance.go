@@ -143,10 +143,7 @@ type PoissonNLLLossOpt struct {
 // PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
 // distributions of which t are the logarithms of the rates, without its last term; broadcast.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
-	eps := opt.Eps
-	if eps == 0 {
-		eps = 1e-8
-	}
+	eps := Or(opt.Eps, 1e-8)
 	return x.marginLoss("PoissonNLLLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		var y *Tensor
 		if opt.Plain {
@@ -184,13 +181,7 @@ type TripletMarginLossOpt struct {
 // TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
 // d is PairwiseDistance, of vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
-	or := func(v, def float64) float64 {
-		if v == 0 {
-			return def
-		}
-		return v
-	}
-	margin, p, eps := or(opt.Margin, 1), or(opt.P, 2), or(opt.Eps, 1e-6)
+	margin, p, eps := Or(opt.Margin, 1), Or(opt.P, 2), Or(opt.Eps, 1e-6)
 	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative}, func(x *Exec) *Tensor {
 		near, far := x.PairwiseDistance(anchor, positive, p, eps, false), x.PairwiseDistance(anchor, negative, p, eps, false)
 		if opt.Swap {
@@ -209,6 +200,8 @@ func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
 
 // MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
 type MultiMarginLossOpt struct {
+	// Weight [C] multiplies the terms by that of the target; nil is 1.
+	Weight *Tensor
 	// Squared takes the squares of what is summed. Margin 0 is 1.
 	Squared bool
 	Margin  float64
@@ -217,9 +210,9 @@ type MultiMarginLossOpt struct {
 }
 
 // MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
-// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target []. weight [C]
-// multiplies the terms by that of y; nil is 1.
-func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt) *Tensor {
+// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
+func (x *Exec) MultiMarginLoss(t, target *Tensor, opt MultiMarginLossOpt) *Tensor {
+	weight := opt.Weight
 	all, n := []*Tensor{t, target, weight}, len(t.shape)
 	want, c := []int{}, 1 // of no dimensions is one class
 	if n > 0 {
@@ -234,10 +227,7 @@ func (x *Exec) MultiMarginLoss(t, target, weight *Tensor, opt MultiMarginLossOpt
 	if weight != nil && !infer.Same(weight.shape, []int{c}) {
 		x.fail("MultiMarginLoss", fault.Invalid, all, "inconsistent weight size, expected %d but got %v", c, weight.shape)
 	}
-	margin, out := opt.Margin, t.dt
-	if margin == 0 {
-		margin = 1
-	}
+	margin, out := Or(opt.Margin, 1), t.dt
 	how := x.reductionOf("MultiMarginLoss", opt.Reduction)
 	return x.composite("MultiMarginLoss", func(x *Exec) *Tensor {
 		if x.m.autocast != dtype.Invalid && out != dtype.Float64 {

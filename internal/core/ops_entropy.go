@@ -51,11 +51,20 @@ func init() {
 	}
 }
 
+// BCEOpt are the options of BCE.
+type BCEOpt struct {
+	// Weight, which broadcasts to the input, multiplies each loss; nil is 1.
+	Weight *Tensor
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
 // are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// weight, which broadcasts to t, multiplies each loss; nil is 1. It is refused under autocast, where a sigmoid before it would overflow:
+// It is refused under autocast, where a sigmoid before it would overflow:
 // BCEWithLogits takes its place.
-func (x *Exec) BCE(t, target, weight *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
+	weight := opt.Weight
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
 	switch {
 	case x.m.autocast != dtype.Invalid:

@@ -230,9 +230,17 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 	return f
 }
 
+// BCEWithLogitsOpt are the options of BCEWithLogits.
+type BCEWithLogitsOpt struct {
+	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil is 1.
+	Weight, PositiveWeight *Tensor
+	// Reduction is "mean" (the zero value), "sum" or "none".
+	Reduction string
+}
+
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow.
-// weight and positive broadcast to t: the first multiplies each loss, the second the part of the positives; either may be nil.
-func (x *Exec) BCEWithLogits(t, target, weight, positive *Tensor, opt LossOpt) *Tensor {
+func (x *Exec) BCEWithLogits(t, target *Tensor, opt BCEWithLogitsOpt) *Tensor {
+	weight, positive := opt.Weight, opt.PositiveWeight
 	how := x.reductionOf("BCEWithLogits", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) {
 		x.fail("BCEWithLogits", fault.Invalid, []*Tensor{t, target}, "Target size (%v) must be the same as input size (%v)", target.shape, t.shape)

@@ -219,6 +219,8 @@ func (x *Exec) weightOf(w, target *Tensor, ignore int) *Tensor {
 
 // NLLLossOpt are the options of losses over classes.
 type NLLLossOpt struct {
+	// Weight [C] weighs the classes; nil weighs all the same.
+	Weight *Tensor
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
@@ -228,6 +230,8 @@ type NLLLossOpt struct {
 
 // CrossEntropyOpt are the options of CrossEntropy.
 type CrossEntropyOpt struct {
+	// Weight [C] weighs the classes; nil weighs all the same.
+	Weight *Tensor
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
@@ -288,16 +292,18 @@ func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. weight [C] weighs the classes; nil weighs all the same. A target that is no
+// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. A target that is no
 // class fails as AssertAsync does.
-func (x *Exec) NLLLoss(t, target, weight *Tensor, opt NLLLossOpt) *Tensor {
+func (x *Exec) NLLLoss(t, target *Tensor, opt NLLLossOpt) *Tensor {
+	weight := opt.Weight
 	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	return x.likelihoodLoss(rowNLL, p, t, target, weight)
 }
 
 // CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
-// classes instead. weight [C] weighs the classes; nil weighs all the same.
-func (x *Exec) CrossEntropy(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
+// classes instead.
+func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
+	weight := opt.Weight
 	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v", opt.LabelSmoothing)
 	}

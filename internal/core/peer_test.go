@@ -118,7 +118,7 @@ func TestPeersGradient(t *testing.T) {
 		there := y.To(x.Mul(w, w), ToOpt{})
 		back := x.To(y.Mul(there, v), ToOpt{}) // w²·v
 		loss := x.Sum(x.Add(back, w), nil, SumOpt{})
-		if err := x.Backward(loss, nil, BackwardOpt{}); err != nil {
+		if err := x.Backward(loss, BackwardOpt{}); err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, w.Grad(), 2*1*4+1, 2*2*5+1, 2*3*6+1)
@@ -287,7 +287,7 @@ func TestWalksOfPeers(t *testing.T) {
 		y := x.On(far)
 		w := leafOf(x, 1, 2)
 		b := y.To(x.Mul(w, w), ToOpt{})
-		if err := y.Backward(y.Sum(y.Mul(b, b), nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+		if err := y.Backward(y.Sum(y.Mul(b, b), nil, SumOpt{}), BackwardOpt{}); err != nil {
 			return err
 		}
 		got, err := Read[float32](x, w.Grad())

@@ -44,7 +44,7 @@ func TestPinMemory(t *testing.T) {
 		}
 		// Gradients pass.
 		w := leafOf(host, 1, 2)
-		g, err := host.Grad([]*Tensor{host.Sum(host.MulS(x.PinMemory(w), 3), nil, SumOpt{})}, []*Tensor{w}, nil, BackwardOpt{})
+		g, err := host.Grad([]*Tensor{host.Sum(host.MulS(x.PinMemory(w), 3), nil, SumOpt{})}, []*Tensor{w}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestCopyAsyncInto(t *testing.T) {
 		w := leafOf(x, 1, 2, 3, 4)
 		r := x.PinMemory(host.Zeros([]int{4}, dtype.Float32))
 		host.CopyAsyncInto(r, w)
-		g, err := host.Grad([]*Tensor{host.Sum(host.Mul(r, r), nil, SumOpt{})}, []*Tensor{w}, nil, BackwardOpt{})
+		g, err := host.Grad([]*Tensor{host.Sum(host.Mul(r, r), nil, SumOpt{})}, []*Tensor{w}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}

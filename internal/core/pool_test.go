@@ -52,7 +52,7 @@ func TestMaxPool2d(t *testing.T) {
 			out, at := plainMaxPool(v, 6, 8, 9, c.kernel, c.stride, c.pad)
 			want(t, x, y, out...)
 			g := numbers(len(out))
-			if err := x.Backward(y, x.View(From(x, g), y.Shape()...), BackwardOpt{}); err != nil {
+			if err := x.Backward(y, BackwardOpt{Gradient: x.View(From(x, g), y.Shape()...)}); err != nil {
 				t.Fatal(err)
 			}
 			d := make([]float32, len(v))
@@ -93,12 +93,12 @@ func TestMaxPoolSecondDerivative(t *testing.T) {
 		in := From(x, []float32{1, 2, 3, 4}, 1, 1, 2, 2).SetRequiresGrad(true)
 		y := x.MaxPool2d(in, [2]int{2, 2}, MaxPoolOpt{})
 		s := x.Sum(x.Mul(x.Mul(y, y), y), nil, SumOpt{})
-		g, err := x.Grad([]*Tensor{s}, []*Tensor{in}, nil, BackwardOpt{CreateGraph: true})
+		g, err := x.Grad([]*Tensor{s}, []*Tensor{in}, GradOpt{CreateGraph: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want(t, x, g[0], 0, 0, 0, 48)
-		h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+		h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{in}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func TestAvgPool2d(t *testing.T) {
 		} {
 			y := x.AvgPool2d(in, [2]int{2, 2}, c.opt)
 			want(t, x, y, c.want...)
-			g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+			g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{in}, GradOpt{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestAvgPool2d(t *testing.T) {
 		}
 		y := x.AdaptiveAvgPool2d(in, [2]int{2, 0})
 		want(t, x, y, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5)
-		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{in}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}

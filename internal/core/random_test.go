@@ -94,7 +94,7 @@ func TestDropout(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Full([]int{4000}, 3, dtype.Float32).SetRequiresGrad(true)
 		y := x.Dropout(a, 0.25)
-		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+		g, err := x.Grad([]*Tensor{x.Sum(y, nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,10 +113,10 @@ func TestDropout(t *testing.T) {
 		}
 		want(t, x, x.Dropout(From(x, []float32{1, 2}), 1), 0, 0)
 		y = x.Dropout(a, 0.25)
-		if g, err = x.Grad([]*Tensor{x.Sum(x.Mul(y, x.Mul(y, y)), nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true}); err != nil {
+		if g, err = x.Grad([]*Tensor{x.Sum(x.Mul(y, x.Mul(y, y)), nil, SumOpt{})}, []*Tensor{a}, GradOpt{CreateGraph: true}); err != nil {
 			t.Fatal(err)
 		}
-		h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, nil, BackwardOpt{})
+		h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{a}, GradOpt{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,8 +25,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			{[]string{"got float32; convert it with x.ToDType"}, func() { x.Gather(f, 0, f) }},
 			{[]string{"got float32; convert it with x.ToDType"}, func() { x.IndexSelect(f, 0, x.Ones([]int{1}, dtype.Float32)) }},
 			{[]string{"the index is float32, but must be int64 or int32; convert it with x.ToDType"}, func() { x.Embedding(f, f, EmbeddingOpt{}) }},
-			{[]string{"the target must be numbers of classes, of an integer type, but is float32; convert it with x.ToDType"}, func() { x.NLLLoss(f, x.Zeros([]int{2}, dtype.Float32), nil, NLLLossOpt{}) }},
-			{[]string{"the target is float64, but the input is float32; convert the target"}, func() { x.BCE(f, d, nil, LossOpt{}) }},
+			{[]string{"the target must be numbers of classes, of an integer type, but is float32; convert it with x.ToDType"}, func() { x.NLLLoss(f, x.Zeros([]int{2}, dtype.Float32), NLLLossOpt{}) }},
+			{[]string{"the target is float64, but the input is float32; convert the target"}, func() { x.BCE(f, d, BCEOpt{}) }},
 			{[]string{"Got: int64; convert it with x.ToDType"}, func() { x.Mean(n, nil, SumOpt{}) }},
 			{[]string{"dtype int64; make one with a comparison"}, func() { x.Where(n, f, f) }},
 			{[]string{"(float32) and weight or bias type (float64)", "x.ToDType"}, func() {

@@ -18,7 +18,7 @@ func TestEmbeddingOfHalves(t *testing.T) {
 			for _, byFrequency := range []bool{false, true} {
 				w := x.Zeros([]int{2, 1}, dt).SetRequiresGrad(true)
 				y := x.Embedding(index, w, EmbeddingOpt{ScaleGradByFreq: byFrequency})
-				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 				first := float32(1)

@@ -107,11 +107,11 @@ func slopes(t *testing.T, x *Exec, v []float32, f func(t *Tensor) *Tensor) (firs
 	t.Helper()
 	in := From(x, v).SetRequiresGrad(true)
 	y := x.Sum(f(in), nil, SumOpt{})
-	g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, nil, BackwardOpt{CreateGraph: true})
+	g, err := x.Grad([]*Tensor{y}, []*Tensor{in}, GradOpt{CreateGraph: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{in}, nil, BackwardOpt{})
+	h, err := x.Grad([]*Tensor{x.Sum(g[0], nil, SumOpt{})}, []*Tensor{in}, GradOpt{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestKinks(t *testing.T) {
 		// Certain mistakes have bounded derivatives.
 		for _, y := range []float32{0, 1} {
 			target := From(x, []float32{y, y})
-			if g, _ := slopes(t, x, []float32{0, 1}, func(v *Tensor) *Tensor { return x.BCE(v, target, nil, LossOpt{Reduction: "sum"}) }); math.Abs(float64(g[0])+float64(y)*1e12) > 1e5 || math.Abs(float64(g[1])-float64(1-y)*1e12) > 1e5 {
+			if g, _ := slopes(t, x, []float32{0, 1}, func(v *Tensor) *Tensor { return x.BCE(v, target, BCEOpt{Reduction: "sum"}) }); math.Abs(float64(g[0])+float64(y)*1e12) > 1e5 || math.Abs(float64(g[1])-float64(1-y)*1e12) > 1e5 {
 				t.Errorf("the derivatives of bce at 0 and 1 for target %v are %v", y, g)
 			}
 		}
@@ -193,8 +193,8 @@ func TestRefusals(t *testing.T) {
 			{func() { x.TakeAlongDim(cube, x.Zeros([]int{2, 3, 3}, dtype.Int64), 1) }, fault.Invalid, "The size of tensor a (2) must match the size of tensor b (3) at non-singleton dimension 2"},
 			{func() { x.IndexSelect(none, 0, x.Zeros([]int{1}, dtype.Float32)) }, fault.Invalid, "index_select(): Expected dtype int32 or int64 for index, but got float32"},
 			{func() { x.Sum(x.Ones(nil, dtype.Float32), []int{0, -1}, SumOpt{}) }, fault.Invalid, "dim 0 appears multiple times in the list of dims"},
-			{func() { x.BCE(real, real, rows, LossOpt{}) }, fault.Invalid, "the input has 2 dimensions and cannot be expanded to [2]"},
-			{func() { x.BCEWithLogits(real, real, nil, x.Ones([]int{3}, dtype.Float32), LossOpt{}) }, fault.Invalid, "The expanded size of the tensor (2) must match the existing size (3)"},
+			{func() { x.BCE(real, real, BCEOpt{Weight: rows}) }, fault.Invalid, "the input has 2 dimensions and cannot be expanded to [2]"},
+			{func() { x.BCEWithLogits(real, real, BCEWithLogitsOpt{PositiveWeight: x.Ones([]int{3}, dtype.Float32)}) }, fault.Invalid, "The expanded size of the tensor (2) must match the existing size (3)"},
 			{func() { x.GroupNorm(x.Ones([]int{1, 2}, dtype.Float32), nil, nil, 2, 1e-5) }, fault.Invalid, "Expected more than 1 value per channel when training"},
 			{func() {
 				x.Conv2d(x.Ones([]int{1, 2, 3, 3}, dtype.Float32), x.Ones([]int{2, 2, 0, 2}, dtype.Float32), nil, ConvOpt{})
@@ -205,7 +205,7 @@ func TestRefusals(t *testing.T) {
 			{func() { x.VectorNorm(none, -1, nil, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the -1 norm on an empty tensor because the operation does not have an identity"},
 			{func() { x.VectorNorm(none, math.Inf(1), []int{1}, SumOpt{}) }, fault.Invalid, "linalg.vector_norm cannot compute the +Inf norm on the dimension 1 because this dimension is empty and the operation does not have an identity"},
 			{func() { x.IndexSelect(x.Ones(nil, dtype.Float32), 0, class) }, fault.Invalid, "index_select(): Index to scalar can have only 1 value, got 2 value(s)"},
-			{func() { x.NLLLoss(rows, class, leaf, NLLLossOpt{}) }, fault.Unsupported, "the derivative for 'weight' is not implemented"},
+			{func() { x.NLLLoss(rows, class, NLLLossOpt{Weight: leaf}) }, fault.Unsupported, "the derivative for 'weight' is not implemented"},
 			{func() { x.BatchNorm(rows, nil, nil, leaf, real, 0.1, 1e-5, BatchNormOpt{}) }, fault.Unsupported, "the derivative for 'running_mean' is not implemented"},
 			{func() { x.PReLU(cube, real) }, fault.Invalid, "Mismatch of parameter numbers and input channel size. Found parameter numbers = 2 and channel size = 3"},
 			{func() { x.PReLU(real, real) }, fault.Invalid, "Found parameter numbers = 2 and channel size = 1"},
@@ -217,9 +217,9 @@ func TestRefusals(t *testing.T) {
 			{func() { x.SmoothL1Loss(real, real, 1, LossOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.SmoothL1Loss(one, one, 1, LossOpt{}) }, fault.Unsupported, "not defined for int32"},
 			{func() { x.HuberLoss(real, real, 0, LossOpt{}) }, fault.Invalid, "huber_loss does not support non-positive values for delta"},
-			{func() { x.BCE(real, rows, nil, LossOpt{}) }, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
-			{func() { x.BCE(real, half, nil, LossOpt{}) }, fault.Invalid, "the target is float16, but the input is float32; convert the target with x.ToDType"},
-			{func() { x.Autocast(dtype.Float16).BCE(real, real, nil, LossOpt{}) }, fault.Unsupported, "torch.nn.BCELoss are unsafe to autocast"},
+			{func() { x.BCE(real, rows, BCEOpt{}) }, fault.Invalid, "Using a target size ([2 2]) that is different to the input size ([2]) is deprecated"},
+			{func() { x.BCE(real, half, BCEOpt{}) }, fault.Invalid, "the target is float16, but the input is float32; convert the target with x.ToDType"},
+			{func() { x.Autocast(dtype.Float16).BCE(real, real, BCEOpt{}) }, fault.Unsupported, "torch.nn.BCELoss are unsafe to autocast"},
 			{func() { x.KLDiv(real, real, KLDivOpt{Reduction: "most"}) }, fault.Invalid, "is not a valid value for reduction"},
 			{func() { x.BitwiseLeftShift(yes, yes) }, fault.Unsupported, "BitwiseLeftShift is defined for integer tensors only, not bool"},
 			{func() { x.BitwiseRightShift(one, real) }, fault.Unsupported, "BitwiseRightShift is defined for integer tensors only, not float32"},
@@ -267,7 +267,7 @@ func TestLinearVector(t *testing.T) {
 func TestSmoothedCrossEntropyIgnores(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{0, inf, 1, 1}, 2, 2)
-		y := x.CrossEntropy(in, From(x, []int64{0, 1}), nil, CrossEntropyOpt{Ignore: true, LabelSmoothing: 0.2})
+		y := x.CrossEntropy(in, From(x, []int64{0, 1}), CrossEntropyOpt{Ignore: true, LabelSmoothing: 0.2})
 		if got := floats(t, x, y); math.Abs(float64(got[0])-math.Ln2) > 1e-6 {
 			t.Errorf("got %v, want log 2", got)
 		}
@@ -297,11 +297,11 @@ func TestLossValues(t *testing.T) {
 			t.Errorf("huber of a half against doubles has type %v", y.dt)
 		}
 		target := From(x, []float32{0.5}).SetRequiresGrad(true)
-		backward(t, x, x.BCE(From(x, []float32{0}), target, nil, LossOpt{}), BackwardOpt{})
+		backward(t, x, x.BCE(From(x, []float32{0}), target, BCEOpt{}), BackwardOpt{})
 		wantBits(t, x, target.Grad(), inf)
-		want(t, x, x.BCE(From(x, []float32{0, 1, 0, 1}), From(x, []float32{0, 1, 1, 0}), From(x, []float32{1, 1, 1, 2}), LossOpt{Reduction: "none"}), 0, 0, 100, 200)
+		want(t, x, x.BCE(From(x, []float32{0, 1, 0, 1}), From(x, []float32{0, 1, 1, 0}), BCEOpt{Weight: From(x, []float32{1, 1, 1, 2}), Reduction: "none"}), 0, 0, 100, 200)
 		p := x.ToDType(From(x, []float32{0, 1, 0.5}), dtype.Float16)
-		got := floats(t, x, x.ToDType(x.BCE(p, x.Ones([]int{3}, dtype.Float16), nil, LossOpt{Reduction: "none"}), dtype.Float32))
+		got := floats(t, x, x.ToDType(x.BCE(p, x.Ones([]int{3}, dtype.Float16), BCEOpt{Reduction: "none"}), dtype.Float32))
 		if got[0] != 100 || got[1] != 0 || math.Abs(float64(got[2])-math.Ln2) > 1e-3 {
 			t.Errorf("bce of halves: %v", got)
 		}

@@ -26,7 +26,7 @@ func TestSharedOperands(t *testing.T) {
 			all.Go(func() {
 				for range 20 {
 					y.Scope(func(y *Exec) {
-						g, err := y.Grad([]*Tensor{sumOf(y, y.Mul(a, b))}, []*Tensor{a}, nil, BackwardOpt{})
+						g, err := y.Grad([]*Tensor{sumOf(y, y.Mul(a, b))}, []*Tensor{a}, GradOpt{})
 						if err != nil {
 							t.Error(err)
 							return

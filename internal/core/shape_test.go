@@ -77,7 +77,7 @@ func TestShapeErrors(t *testing.T) {
 			"must both be given, or neither":                 func() { x.BatchNorm(a, nil, nil, v, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
 			"Expected more than 1 value per channel":         func() { x.BatchNorm(x.View(v, 1, 3), nil, nil, nil, nil, 0.1, 1e-5, BatchNormOpt{Training: true}) },
 			"The size of tensor a (2) must match":            func() { x.MSELoss(x.Slice(v, 0, 0, 2, 1), v, LossOpt{}) },
-			"Target size":                                    func() { x.BCEWithLogits(a, v, nil, nil, LossOpt{}) },
+			"Target size":                                    func() { x.BCEWithLogits(a, v, BCEWithLogitsOpt{}) },
 		} {
 			wantError(t, Try(f), fault.Invalid, part)
 		}
@@ -90,7 +90,7 @@ func TestShapeErrors(t *testing.T) {
 			"softmax is not implemented for":   func() { x.Softmax(index, 0, SoftmaxOpt{}) },
 			"has no derivative": func() {
 				g := x.Scatter(a, 0, index, v2(x).SetRequiresGrad(true), ScatterOpt{Reduce: "multiply"})
-				if err := x.Backward(x.Sum(g, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(g, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					panic(err)
 				}
 			},
@@ -110,7 +110,7 @@ func TestIndexOutOfRange(t *testing.T) {
 		}
 		a := From(x, []float32{1, 2})
 		wantError(t, Try(func() { x.Gather(a, 0, From(x, []int64{2})) }), fault.Invalid, "index 2 is out of range for size 2")
-		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), nil, CrossEntropyOpt{}) }), fault.Invalid, "target 5 is out of range for 2 classes")
+		wantError(t, Try(func() { x.CrossEntropy(x.View(a, 1, 2), From(x, []int64{5}), CrossEntropyOpt{}) }), fault.Invalid, "target 5 is out of range for 2 classes")
 	})
 }
 
@@ -133,7 +133,7 @@ func TestManyPieces(t *testing.T) {
 				}
 				sum = x.Add(sum, x.MulS(x.Sum(p, nil, SumOpt{}), float64(i)))
 			}
-			if err := x.Backward(sum, nil, BackwardOpt{}); err != nil {
+			if err := x.Backward(sum, BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			for i, g := range floats(t, x, a.Grad()) {
@@ -178,7 +178,7 @@ func TestEmbeddingOptions(t *testing.T) {
 				w := x.Detach(x.ToDType(From(x, []float32{1, 2, 3, 4, 5, 6}, 3, 2), dt)).SetRequiresGrad(true)
 				y := x.Embedding(index, w, c.opt)
 				want(t, x, x.ToDType(y, dtype.Float32), 3, 4, 1, 2, 3, 4, 5, 6)
-				if err := x.Backward(x.Sum(y, nil, SumOpt{}), nil, BackwardOpt{}); err != nil {
+				if err := x.Backward(x.Sum(y, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					t.Fatal(err)
 				}
 				want(t, x, x.ToDType(w.Grad(), dtype.Float32), c.want...)
@@ -217,8 +217,8 @@ func TestWideIndexes(t *testing.T) {
 			y := x.MaxPool2d(in, [2]int{2, 2}, MaxPoolOpt{Stride: [2]int{1, 1}})
 			y = x.Gather(x.Flatten(y, 1, -1), 1, x.Zeros([]int{2, 9}, dtype.Int64))
 			y = x.LogSoftmax(x.Roll(x.Flip(y, 1), []int{3}, []int{1}), 1, SoftmaxOpt{})
-			l := x.CrossEntropy(y, From(x, []int64{3, 8}), nil, CrossEntropyOpt{})
-			if err := x.Backward(l, nil, BackwardOpt{}); err != nil {
+			l := x.CrossEntropy(y, From(x, []int64{3, 8}), CrossEntropyOpt{})
+			if err := x.Backward(l, BackwardOpt{}); err != nil {
 				t.Fatal(err)
 			}
 			return append(floats(t, x, l), floats(t, x, in.Grad())...)

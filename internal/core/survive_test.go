@@ -30,13 +30,13 @@ var unmetCalls = []struct {
 	{"Scatter", "index 9 is out of range for size 3, in the operand index", func(x *Exec) { t := three(x); x.ScatterAddInto(t, t, 0, From(x, []int64{9}), three(x)) }},
 	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) { x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{}) }},
 	{"Embedding", "index 4 is out of range for size 3, in the operand index", func(x *Exec) { x.Embedding(From(x, []int64{4}), x.Reshape(three(x), 3, 1), EmbeddingOpt{MaxNorm: 1}) }},
-	{"CrossEntropy", "target 3 is out of range for 3 classes, in the operand target", func(x *Exec) { x.CrossEntropy(x.Reshape(three(x), 1, 3), From(x, []int64{3}), nil, CrossEntropyOpt{}) }},
-	{"NLLLoss", "target -5 is out of range for 3 classes, in the operand target; give classes", func(x *Exec) { x.NLLLoss(x.Reshape(three(x), 1, 3), From(x, []int64{-5}), nil, NLLLossOpt{}) }},
-	{"MultiMarginLoss", "index 3 is out of range for size 3, in the operand target", func(x *Exec) { x.MultiMarginLoss(three(x), From(x, []int64{3}), nil, MultiMarginLossOpt{}) }},
+	{"CrossEntropy", "target 3 is out of range for 3 classes, in the operand target", func(x *Exec) { x.CrossEntropy(x.Reshape(three(x), 1, 3), From(x, []int64{3}), CrossEntropyOpt{}) }},
+	{"NLLLoss", "target -5 is out of range for 3 classes, in the operand target; give classes", func(x *Exec) { x.NLLLoss(x.Reshape(three(x), 1, 3), From(x, []int64{-5}), NLLLossOpt{}) }},
+	{"MultiMarginLoss", "index 3 is out of range for size 3, in the operand target", func(x *Exec) { x.MultiMarginLoss(three(x), From(x, []int64{3}), MultiMarginLossOpt{}) }},
 	{"Bernoulli", "probability 2 is not from 0 to 1, in the operand p", func(x *Exec) { x.Bernoulli(three(x)) }},
-	{"BCE", "input 2 is not from 0 to 1; give probabilities", func(x *Exec) { x.BCE(three(x), x.Zeros([]int{3}, dtype.Float32), nil, LossOpt{}) }},
+	{"BCE", "input 2 is not from 0 to 1; give probabilities", func(x *Exec) { x.BCE(three(x), x.Zeros([]int{3}, dtype.Float32), BCEOpt{}) }},
 	{"BCE", "target 3 is not from 0 to 1", func(x *Exec) {
-		x.BCE(x.Zeros([]int{3}, dtype.Float32), x.AddS(x.Zeros([]int{3}, dtype.Float32), 3), nil, LossOpt{})
+		x.BCE(x.Zeros([]int{3}, dtype.Float32), x.AddS(x.Zeros([]int{3}, dtype.Float32), 3), BCEOpt{})
 	}},
 	{"AssertAsync", "the value is zero, in the operand t", func(x *Exec) { x.AssertAsync(x.Zeros(nil, dtype.Float32)) }},
 }
@@ -219,8 +219,8 @@ func TestProbabilitiesAreAsserted(t *testing.T) {
 					run      func(x *Exec, bad, good *Tensor)
 				}{
 					{"Bernoulli", "probability ", func(x *Exec, bad, good *Tensor) { x.Bernoulli(bad) }},
-					{"BCE", "input ", func(x *Exec, bad, good *Tensor) { x.BCE(bad, good, nil, LossOpt{}) }},
-					{"BCE", "target ", func(x *Exec, bad, good *Tensor) { x.BCE(good, bad, nil, LossOpt{}) }},
+					{"BCE", "input ", func(x *Exec, bad, good *Tensor) { x.BCE(bad, good, BCEOpt{}) }},
+					{"BCE", "target ", func(x *Exec, bad, good *Tensor) { x.BCE(good, bad, BCEOpt{}) }},
 				} {
 					x.Scope(func(x *Exec) {
 						good := x.ToDType(From(x, []float64{0, 1, math.Copysign(0, -1), 0.5, 0.5}), dt)

@@ -29,7 +29,7 @@ func init() {
 				y := x.BatchNorm(in, nil, nil, mean, variance, 0.1, 1e-5, BatchNormOpt{Training: true})
 				y = x.Flatten(x.MaxPool2d(y, [2]int{1, 2}, MaxPoolOpt{}), 1, -1)
 				index := x.Zeros([]int{2}, dtype.Int64)
-				err = x.Backward(x.CrossEntropy(y, index, nil, CrossEntropyOpt{}), nil, BackwardOpt{})
+				err = x.Backward(x.CrossEntropy(y, index, CrossEntropyOpt{}), BackwardOpt{})
 			}); e != nil {
 				return e
 			}

@@ -101,8 +101,8 @@ var programs = []program{
 				y.RetainGrad()
 				loss = x.Sum(x.Mul(y, y), nil, SumOpt{})
 			})
-			if err = x.Backward(loss, nil, BackwardOpt{RetainGraph: true}); err == nil {
-				_, err = x.Grad([]*Tensor{loss}, []*Tensor{a}, nil, BackwardOpt{CreateGraph: true})
+			if err = x.Backward(loss, BackwardOpt{RetainGraph: true}); err == nil {
+				_, err = x.Grad([]*Tensor{loss}, []*Tensor{a}, GradOpt{CreateGraph: true})
 			}
 		}); e != nil {
 			return e
@@ -116,7 +116,7 @@ var programs = []program{
 			turned, row, next := x.Transpose(b, 0, 1), x.Select(b, 0, 0), x.Select(b, 0, 1)
 			x.MulInto(row, row, next) // keeps a copy of row
 			y := x.Add(sumOf(x, turned), x.Add(sumOf(x, x.Exp(row)), sumOf(x, x.Exp(next))))
-			err = x.Backward(x.Add(y, sumOf(x, x.Exp(x.Select(b, 0, 2)))), nil, BackwardOpt{})
+			err = x.Backward(x.Add(y, sumOf(x, x.Exp(x.Select(b, 0, 2)))), BackwardOpt{})
 		}); e != nil {
 			return e
 		}

@@ -47,7 +47,7 @@ var outside = map[string]bool{
 
 // optional are the operands that may be nil, by their names; a method and name go before a name alone.
 var optional = map[string]bool{
-	"weight": true, "bias": true, "positive": true, "runningMean": true, "runningVar": true, "grad": true, "Embedding.weight": false,
+	"weight": true, "bias": true, "runningMean": true, "runningVar": true, "Embedding.weight": false,
 	"Conv1d.b": true, "Conv2d.b": true, "Linear.b": true, "Clamp.lo": true, "Clamp.hi": true, "SetGrad.g": true,
 }
 
@@ -113,6 +113,8 @@ func write(dir string, files map[string][]byte) error {
 type gen struct {
 	fset    *token.FileSet
 	structs map[string]bool
+	// tensors are the fields of such structs that are tensors, or lists of them.
+	tensors map[string][]string
 	body    bytes.Buffer // of the family at hand
 }
 
@@ -124,7 +126,7 @@ type family struct {
 
 // generate returns the text of the face's files by name.
 func generate(dir string) (map[string][]byte, error) {
-	g := &gen{fset: token.NewFileSet(), structs: map[string]bool{}}
+	g := &gen{fset: token.NewFileSet(), structs: map[string]bool{}, tensors: map[string][]string{}}
 	all, err := g.read(dir)
 	if err != nil {
 		return nil, err
@@ -168,6 +170,7 @@ func (g *gen) read(dir string) (map[string]*family, error) {
 			case *ast.GenDecl:
 				if t := structOf(d); t != "" && !byHand[t] {
 					g.structs[t] = true
+					g.tensors[t] = tensorFields(d)
 					f.types = append(f.types, d)
 				}
 			case *ast.FuncDecl:
@@ -193,6 +196,7 @@ func (g *gen) file(f *family) ([]byte, error) {
 	for _, d := range f.types {
 		printer.Fprint(&g.body, g.fset, &printer.CommentedNode{Node: d, Comments: nil})
 		g.body.WriteString("\n\n")
+		g.conversion(d)
 	}
 	for _, d := range f.methods {
 		if err := g.method(d); err != nil {
@@ -217,6 +221,46 @@ func structOf(d *ast.GenDecl) string {
 		return ""
 	}
 	return s.Name.Name
+}
+
+// tensorFields returns the names of the fields of d's struct that are tensors or lists of them.
+func tensorFields(d *ast.GenDecl) (names []string) {
+	for _, f := range d.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
+		if t := typeText(f.Type); t == "*Tensor" || t == "[]*Tensor" {
+			for _, n := range f.Names {
+				names = append(names, n.Name)
+			}
+		}
+	}
+	return names
+}
+
+func typeText(t ast.Expr) string {
+	var b bytes.Buffer
+	printer.Fprint(&b, token.NewFileSet(), t)
+	return b.String()
+}
+
+// conversion writes the method that turns a struct with tensors into core's.
+func (g *gen) conversion(d *ast.GenDecl) {
+	name := structOf(d)
+	if len(g.tensors[name]) == 0 {
+		return
+	}
+	fmt.Fprintf(&g.body, "func (o %s) core() core.%s {\n\treturn core.%s{", name, name, name)
+	for _, f := range d.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
+		for _, n := range f.Names {
+			v := "o." + n.Name
+			switch typeText(f.Type) {
+			case "*Tensor":
+				v = "(*core.Tensor)(" + v + ")"
+			case "[]*Tensor":
+				v = "coreList(" + v + ")"
+			}
+			fmt.Fprintf(&g.body, "%s: %s, ", n.Name, v)
+		}
+	}
+	g.body.WriteString("}\n}\n\n")
 }
 
 func receiver(d *ast.FuncDecl) string {
@@ -403,21 +447,25 @@ func returnsError(d *ast.FuncDecl) bool {
 	return ok && id.Name == "error"
 }
 
-func (g *gen) method(d *ast.FuncDecl) error {
-	if d.Doc == nil {
-		return fmt.Errorf("%s has no documentation", d.Name.Name)
-	}
-	for _, c := range d.Doc.List {
-		fmt.Fprintln(&g.body, c.Text)
-	}
-	recv, rname := receiver(d), d.Recv.List[0].Names[0].Name
-	var params, args []string
-	for _, f := range d.Type.Params.List {
+// params returns the parameters of d's face, the arguments of its call of core, and the name of the last parameter if it is a struct of options,
+// which a call may leave out; in core's arguments it is "only".
+func (g *gen) params(d *ast.FuncDecl) (params, args []string, options string, err error) {
+	for i, f := range d.Type.Params.List {
 		face, core, err := g.kind(f.Type)
 		if err != nil {
-			return err
+			return nil, nil, "", err
 		}
 		for _, n := range f.Names {
+			if i == len(d.Type.Params.List)-1 && g.structs[face] && strings.HasSuffix(face, "Opt") {
+				options = n.Name
+				params = append(params, n.Name+" ..."+face)
+				if len(g.tensors[face]) > 0 {
+					args = append(args, "only.core()")
+				} else {
+					args = append(args, toCore("only", face, core))
+				}
+				continue
+			}
 			params = append(params, n.Name+" "+face)
 			arg := toCore(n.Name, face, core)
 			if face == "*Tensor" && mayBeNil(d, n) && !returnsError(d) {
@@ -428,6 +476,31 @@ func (g *gen) method(d *ast.FuncDecl) error {
 			}
 			args = append(args, arg)
 		}
+	}
+	return params, args, options, nil
+}
+
+// once writes the line that takes the options of a call which does not return an error, and looks at their tensors.
+func (g *gen) once(d *ast.FuncDecl, options string, operands int) {
+	fmt.Fprintf(&g.body, "\tonly := core.One(%q, %s)\n", d.Name.Name, options)
+	list := d.Type.Params.List
+	for i, t := range g.tensors[typeText(list[len(list)-1].Type)] {
+		fmt.Fprintf(&g.body, "\torNil(%q, %d, only.%s)\n", d.Name.Name, operands+i, t)
+	}
+}
+
+func (g *gen) method(d *ast.FuncDecl) error {
+	if d.Doc == nil {
+		return fmt.Errorf("%s has no documentation", d.Name.Name)
+	}
+	for _, c := range d.Doc.List {
+		fmt.Fprintln(&g.body, c.Text)
+	}
+	recv, rname := receiver(d), d.Recv.List[0].Names[0].Name
+	fails := returnsError(d)
+	params, args, options, err := g.params(d)
+	if err != nil {
+		return err
 	}
 	var results, faces, cores []string
 	if d.Type.Results != nil {
@@ -451,7 +524,6 @@ func (g *gen) method(d *ast.FuncDecl) error {
 	given := strings.Join(append([]string{strconv.Quote(d.Name.Name)}, operands(d)...), ", ")
 	enters := recv == "Exec" && !outside[d.Name.Name]
 	made := fmt.Sprintf("%s.made(%s)", rname, given)
-	fails := returnsError(d)
 	switch {
 	case takesNil[recv+"."+d.Name.Name]:
 		made = fmt.Sprintf("(*core.%s)(%s)", recv, rname)
@@ -476,12 +548,19 @@ func (g *gen) method(d *ast.FuncDecl) error {
 		for _, f := range faces[:len(faces)-1] {
 			zeros = append(zeros, zero(f)+", ")
 		}
-		fmt.Fprintf(&g.body, "\tcx, err := %s.%s(%s)\n\tif err != nil {\n\t\treturn %serr\n\t}\n", rname, how, given, strings.Join(zeros, ""))
+		refused := fmt.Sprintf("\tif err != nil {\n\t\treturn %serr\n\t}\n", strings.Join(zeros, ""))
+		if options != "" {
+			fmt.Fprintf(&g.body, "\tonly, err := core.Only(%q, %s)\n%s", d.Name.Name, options, refused)
+		}
+		fmt.Fprintf(&g.body, "\tcx, err := %s.%s(%s)\n%s", rname, how, given, refused)
 	} else if enters {
 		fmt.Fprintf(&g.body, "\tcx := %s.enter(%s)\n", rname, given)
 	}
 	if enters {
 		g.body.WriteString("\tdefer core.Leave(cx)\n")
+	}
+	if options != "" && !fails {
+		g.once(d, options, len(args)-1)
 	}
 	plain := !slices.ContainsFunc(cores, func(c string) bool { return c != "" }) && !slices.Contains(faces, "error")
 	located := func(v string) string { return fmt.Sprintf("core.Located(%q, %s)", d.Name.Name, v) }

@@ -74,7 +74,7 @@ func TestTensorsPastCaptured(t *testing.T) {
 	g, err := x.Capture(func(x *tenon.Exec) {
 		y := x.Zeros([]int{128}, dtype.Float32)
 		x.Launch(k, tenon.Over(256), tenon.Out(y), tenon.In(a))
-	}, tenon.CaptureOpt{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestRepairedTensorsGraph(t *testing.T) {
 			if keep {
 				x.Keep(out)
 			}
-		}, tenon.CaptureOpt{})
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestRepairedTensorsGraph(t *testing.T) {
 func TestRepairedTensorsGraphLeft(t *testing.T) {
 	x := session(t)
 	a := x.Ones([]int{128}, dtype.Float32)
-	g, err := x.Capture(func(x *tenon.Exec) { x.Mul(x.AddS(a, 1), a) }, tenon.CaptureOpt{})
+	g, err := x.Capture(func(x *tenon.Exec) { x.Mul(x.AddS(a, 1), a) })
 	if err != nil {
 		t.Fatal(err)
 	}

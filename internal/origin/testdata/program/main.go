@@ -25,7 +25,7 @@ func main() {
 	stop(err)
 	defer x.Close()
 	a, b := x.Ones([]int{2, 3}, tenon.Float32), x.Ones([]int{2, 5}, tenon.Float32)
-	bad := nn.Sequential{nn.NewLinear(x, 3, 4, nn.LinearOpt{}), nn.NewLinear(x, 5, 2, nn.LinearOpt{})}
+	bad := nn.Sequential{nn.NewLinear(x, 3, 4), nn.NewLinear(x, 5, 2)}
 	deep := nn.Module(bad)
 	for range 40 {
 		deep = nn.Sequential{deep}
@@ -33,18 +33,18 @@ func main() {
 	says("direct", func() { x.Add(a, b) })
 	says("sequential", func() { bad.Forward(x, a) })
 	says("deep", func() { deep.Forward(x, a) })
-	says("module", func() { nn.Module(net{nn.NewLinear(x, 3, 4, nn.LinearOpt{})}).Forward(x, b) })
+	says("module", func() { nn.Module(net{nn.NewLinear(x, 3, 4)}).Forward(x, b) })
 	says("nil", func() { nn.Sequential{nil}.Forward(x, a) })
 	says("params", func() {
-		for range nn.Params(&hidden{nn.NewLinear(x, 2, 2, nn.LinearOpt{})}) { // at params
+		for range nn.Params(&hidden{nn.NewLinear(x, 2, 2)}) { // at params
 		}
 	})
 	says("buffers", func() {
-		next := nn.Buffers(&hidden{nn.NewLinear(x, 2, 2, nn.LinearOpt{})})
+		next := nn.Buffers(&hidden{nn.NewLinear(x, 2, 2)})
 		for range next { // at buffers
 		}
 	})
-	says("collected", func() { maps.Collect(nn.StateDict(&hidden{nn.NewLinear(x, 2, 2, nn.LinearOpt{})})) })
+	says("collected", func() { maps.Collect(nn.StateDict(&hidden{nn.NewLinear(x, 2, 2)})) })
 	says("body", func() {
 		for range nn.Params(bad) {
 			x.Add(a, b) // at body
@@ -76,7 +76,7 @@ func main() {
 func history(x *tenon.Exec) {
 	stop(x.Device().RecordMemoryHistory(cuda.History{Enabled: "all", Context: "alloc", Stacks: "go", MaxEntries: 1}))
 	x.Scope(func(x *tenon.Exec) {
-		model := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32, nn.LinearOpt{})}}
+		model := nn.Sequential{nn.Sequential{nn.NewLinear(x, 64, 32)}}
 		in := x.Ones([]int{64}, tenon.Float32)
 		x.Within(func(x *tenon.Exec) *tenon.Tensor { return model.Forward(x, in) })
 	})

@@ -1,0 +1,89 @@
+package tenon_test
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/testdevice"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// Options are left out, or given once; Zero is 0 where 0 stands for a default.
+func TestOptions(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	a := tenon.From(x, []float32{1, 2, 4}, 3).SetRequiresGrad(true)
+	if err := x.Backward(x.Sum(x.Softmax(a, -1), nil)); err != nil {
+		t.Error(err)
+	}
+	for want, f := range map[string]func() error{
+		"Softmax: options are given 2 times; give one SoftmaxOpt": func() error {
+			return tenon.Try(func() {
+				x.Softmax(a, -1, tenon.SoftmaxOpt{DType: tenon.Float32}, tenon.SoftmaxOpt{DType: tenon.Float64})
+			})
+		},
+		"Backward: options are given 2 times; give one": func() error {
+			return x.Backward(x.Sum(a, nil), tenon.BackwardOpt{RetainGraph: true}, tenon.BackwardOpt{RetainGraph: true})
+		},
+		"NewLinear: options are given 2 times; give one LinearOpt": func() error {
+			return tenon.Try(func() { nn.NewLinear(x, 1, 1, nn.LinearOpt{NoBias: true}, nn.LinearOpt{NoBias: true}) })
+		},
+	} {
+		if err := f(); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "options_test.go") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	p := nn.NewParam(tenon.From(x, []float32{1}))
+	p.Tensor().SetGrad(x.Ones([]int{1}, tenon.Float32))
+	for _, opt := range []optim.AdamOpt{{LR: tenon.Zero}, {LR: 1, WeightDecay: tenon.Zero}} {
+		o, err := optim.NewAdamW(func(yield func(string, *nn.Param) bool) { yield("p", p) }, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Step(x); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := testdevice.Read[float32](t, x, p.Tensor())[0], 1-opt.LR; math.Abs(float64(got)-want) > 1e-3 { // decay takes 1e-2 of it
+			t.Errorf("a step with %+v ends at %v, want %v", opt, got, want)
+		}
+	}
+	pos, neg := tenon.From(x, []float32{0}, 1), tenon.From(x, []float32{3}, 1)
+	loss, err := x.Item(x.TripletMarginLoss(pos, pos, neg, tenon.TripletMarginLossOpt{Margin: tenon.Zero, Eps: tenon.Zero}))
+	if err != nil || loss != 0 {
+		t.Errorf("a margin of 0 gives %v (%v)", loss, err)
+	}
+}
+
+// Do returns the error of its function, that of an operation as it is, and closes what was made.
+func TestDo(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	live := core.LiveStorages()
+	own := errors.New("ours")
+	if err := x.Do(func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return own }); err != own {
+		t.Errorf("%v, want %v", err, own)
+	}
+	var e *tenon.Error
+	err := x.Do(func(x *tenon.Exec) error {
+		x.Add(x.Ones([]int{2}, tenon.Float32), x.Ones([]int{3}, tenon.Float32))
+		return own
+	})
+	if !errors.As(err, &e) || e.Op != "Add" || errors.Is(err, own) {
+		t.Errorf("%v is no error of Add", err)
+	}
+	if err := x.Do(func(x *tenon.Exec) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if err := x.Do(nil); !errors.As(err, &e) || e.Op != "Do" {
+		t.Errorf("no function: %v", err)
+	}
+	if err := (*tenon.Exec)(nil).Do(func(x *tenon.Exec) error { return nil }); !errors.As(err, &e) {
+		t.Errorf("no Exec: %v", err)
+	}
+	if n := core.LiveStorages() - live; n != 0 {
+		t.Errorf("%d tensors are left", n)
+	}
+}
