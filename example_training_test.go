@@ -1,0 +1,52 @@
+package tenon_test
+
+import (
+	"fmt"
+	"log"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// A network learns which points lie within a circle. After a few steps, each is the launch of one graph.
+func Example_training() {
+	x, err := tenon.Open(tenon.Best())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+
+	points := x.RandN([]int{512, 2}, tenon.Float32)
+	labels := x.ToDType(x.LtS(x.VectorNorm(points, 2, []int{-1}), 1.2), tenon.Int64)
+	model := nn.Sequential{nn.NewLinear(x, 2, 64), nn.ReLU{}, nn.NewLinear(x, 64, 2)}
+	adamw, err := optim.NewAdamW(nn.Params(model), optim.AdamOpt{LR: 0.01})
+	if err != nil {
+		log.Fatal(err)
+	}
+	step := compile.New()
+	for range 200 {
+		err := step.Do(x, func(x *tenon.Exec) error {
+			adamw.ZeroGrad()
+			loss := x.CrossEntropy(model.Forward(x, points), labels)
+			if err := x.Backward(loss); err != nil {
+				return err
+			}
+			return adamw.Step(x)
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+	err = x.NoGrad().Do(func(x *tenon.Exec) error {
+		right := x.Mean(x.ToDType(x.Eq(x.ArgMax(model.Forward(x, points), []int{-1}, false), labels), tenon.Float32), nil)
+		accuracy, err := x.Item(right)
+		fmt.Println(accuracy > 0.95, step.Stats(x).Replays > 190)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: true true
+}
