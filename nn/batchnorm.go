@@ -19,6 +19,7 @@ type BatchNorm struct {
 	NumBatchesTracked *Buffer `torch:"num_batches_tracked"`
 
 	opt      BatchNormOpt
+	channels int
 	name     string
 	min, max int // dimensions of the input
 	eval     bool
@@ -52,7 +53,7 @@ func NewBatchNorm2d(x *tenon.Exec, channels int, opts ...BatchNormOpt) *BatchNor
 
 func newBatchNorm(x *tenon.Exec, name string, min, max, channels int, opt BatchNormOpt) *BatchNorm {
 	opt.Eps, opt.Momentum, opt.DType = core.Or(opt.Eps, 1e-5), core.Or(opt.Momentum, 0.1), orFloat32(opt.DType)
-	b := &BatchNorm{opt: opt, name: name, min: min, max: max}
+	b := &BatchNorm{opt: opt, channels: channels, name: name, min: min, max: max}
 	shape := []int{channels}
 	if !opt.NoAffine {
 		b.Weight, b.Bias = NewParam(x.Ones(shape, opt.DType)), NewParam(x.Zeros(shape, opt.DType))

@@ -82,8 +82,8 @@ type GroupNorm struct {
 	Weight *Param `torch:"weight"`
 	Bias   *Param `torch:"bias"`
 
-	groups int
-	eps    float64
+	groups, channels int
+	eps              float64
 }
 
 // NewGroupNorm returns a normalisation over groups groups of channels channels in all.
@@ -92,7 +92,7 @@ func NewGroupNorm(x *tenon.Exec, groups, channels int, opts ...NormOpt) *GroupNo
 	if groups < 1 || channels%groups != 0 {
 		fail("NewGroupNorm", "num_channels must be divisible by num_groups (%d channels, %d groups)", channels, groups)
 	}
-	n := &GroupNorm{groups: groups, eps: core.Or(opt.Eps, 1e-5)}
+	n := &GroupNorm{groups: groups, channels: channels, eps: core.Or(opt.Eps, 1e-5)}
 	n.Weight, n.Bias = opt.affine(x, true, channels)
 	return n
 }

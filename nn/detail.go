@@ -1,0 +1,206 @@
+package nn
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+
+	"tenon.dev"
+	"tenon.dev/internal/core"
+)
+
+// What the modules of this package were made with, in PyTorch's words.
+
+func (m ReLU) detail() (name, options string)       { return "ReLU", "" }
+func (m Sigmoid) detail() (name, options string)    { return "Sigmoid", "" }
+func (m Tanh) detail() (name, options string)       { return "Tanh", "" }
+func (m SiLU) detail() (name, options string)       { return "SiLU", "" }
+func (m LogSigmoid) detail() (name, options string) { return "LogSigmoid", "" }
+func (m Identity) detail() (name, options string)   { return "Identity", "" }
+func (m Func) detail() (name, options string)       { return "Func", "" }
+
+func (m GELU) detail() (name, options string) {
+	if m.Tanh {
+		return "GELU", "approximate='tanh'"
+	}
+	return "GELU", "approximate='none'"
+}
+
+func (m LeakyReLU) detail() (name, options string) {
+	return "LeakyReLU", list("negative_slope", number(core.Or(m.Slope, 0.01)))
+}
+
+func (m *PReLU) detail() (name, options string) {
+	return "PReLU", list("num_parameters", strconv.Itoa(dim(shapeOf(m.Weight), 0)))
+}
+
+func (m ELU) detail() (name, options string) {
+	return "ELU", list("alpha", number(core.Or(m.Alpha, 1)))
+}
+
+func (m Hardtanh) detail() (name, options string) {
+	low, high := m.Min, m.Max
+	if low == 0 && high == 0 {
+		low, high = -1, 1
+	}
+	return "Hardtanh", list("min_val", number(low), "max_val", number(high))
+}
+
+func (m Softplus) detail() (name, options string) {
+	return "Softplus", list("beta", number(core.Or(m.Beta, 1)), "threshold", number(core.Or(m.Threshold, 20)))
+}
+
+func (m Softmax) detail() (name, options string) { return "Softmax", list("dim", strconv.Itoa(m.Dim)) }
+func (m LogSoftmax) detail() (name, options string) {
+	return "LogSoftmax", list("dim", strconv.Itoa(m.Dim))
+}
+
+func (m Flatten) detail() (name, options string) {
+	if m == (Flatten{}) {
+		m = Flatten{1, -1}
+	}
+	return "Flatten", list("start_dim", strconv.Itoa(m.From), "end_dim", strconv.Itoa(m.To))
+}
+
+func (m *Dropout) detail() (name, options string) {
+	return "Dropout", list("p", number(m.p), "inplace", truth(false))
+}
+
+func (m *Linear) detail() (name, options string) {
+	shape := shapeOf(m.Weight)
+	return "Linear", list("in_features", strconv.Itoa(dim(shape, 1)), "out_features", strconv.Itoa(dim(shape, 0)), "bias", truth(m.Bias != nil))
+}
+
+func (m *Embedding) detail() (name, options string) {
+	shape := shapeOf(m.Weight)
+	options = strconv.Itoa(dim(shape, 0)) + ", " + strconv.Itoa(dim(shape, 1))
+	if m.Opt.Padding {
+		row := m.Opt.PaddingIdx
+		if row < 0 {
+			row += dim(shape, 0)
+		}
+		options += ", " + list("padding_idx", strconv.Itoa(row))
+	}
+	if m.Opt.MaxNorm != 0 {
+		options += ", " + list("max_norm", number(m.Opt.MaxNorm))
+	}
+	if m.Opt.ScaleGradByFreq {
+		options += ", " + list("scale_grad_by_freq", truth(true))
+	}
+	return "Embedding", options
+}
+
+func (m *Conv2d) detail() (name, options string) {
+	return "Conv2d", convolution(2, m.Weight, m.Bias, m.Opt)
+}
+func (m *Conv1d) detail() (name, options string) {
+	return "Conv1d", convolution(1, m.Weight, m.Bias, m.Opt)
+}
+
+// convolution spells the options of a convolution of so many dimensions; what is not printed is the default.
+func convolution(dims int, weight, bias *Param, opt tenon.ConvOpt) string {
+	shape, groups := shapeOf(weight), max(1, opt.Groups)
+	last := func(pair [2]int, least int) string {
+		return tuple(max(least, pair[0]), max(least, pair[1]))
+	}
+	if dims == 1 {
+		last = func(pair [2]int, least int) string { return tuple(max(least, pair[1])) }
+	}
+	kernel := tuple()
+	if len(shape) > 2 {
+		kernel = tuple(shape[2:]...)
+	}
+	s := strconv.Itoa(dim(shape, 1)*groups) + ", " + strconv.Itoa(dim(shape, 0)) + ", " + list("kernel_size", kernel, "stride", last(opt.Stride, 1))
+	none := last([2]int{}, 0)
+	switch {
+	case opt.Same:
+		s += ", padding=same"
+	case last(opt.Padding, 0) != none:
+		s += ", " + list("padding", last(opt.Padding, 0))
+	}
+	if d := last(opt.Dilation, 1); d != last([2]int{1, 1}, 1) {
+		s += ", " + list("dilation", d)
+	}
+	if groups != 1 {
+		s += ", " + list("groups", strconv.Itoa(groups))
+	}
+	if bias == nil {
+		s += ", " + list("bias", truth(false))
+	}
+	return s
+}
+
+func (m *BatchNorm) detail() (name, options string) {
+	momentum := number(m.opt.Momentum)
+	if m.opt.Cumulative {
+		momentum = "None"
+	}
+	return cmp.Or(m.name, "BatchNorm"), strconv.Itoa(m.channels) + ", " + list("eps", number(m.opt.Eps), "momentum", momentum, "affine", truth(!m.opt.NoAffine),
+		"track_running_stats", truth(!m.opt.NoRunningStats))
+}
+
+func (m *LayerNorm) detail() (name, options string) {
+	return "LayerNorm", tuple(m.shape...) + ", " + list("eps", number(m.eps), "elementwise_affine", truth(m.Weight != nil))
+}
+
+func (m *RMSNorm) detail() (name, options string) {
+	eps := "None"
+	if m.eps != 0 {
+		eps = number(m.eps)
+	}
+	return "RMSNorm", tuple(m.shape...) + ", " + list("eps", eps, "elementwise_affine", truth(m.Weight != nil))
+}
+
+func (m *GroupNorm) detail() (name, options string) {
+	return "GroupNorm", strconv.Itoa(m.groups) + ", " + strconv.Itoa(m.channels) + ", " + list("eps", number(m.eps), "affine", truth(m.Weight != nil))
+}
+
+func (m MaxPool2d) detail() (name, options string) {
+	return "MaxPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding", pair(m.Opt.Padding),
+		"dilation", pair([2]int{max(1, m.Opt.Dilation[0]), max(1, m.Opt.Dilation[1])}), "ceil_mode", truth(m.Opt.CeilMode))
+}
+
+func (m AvgPool2d) detail() (name, options string) {
+	return "AvgPool2d", list("kernel_size", pair(m.Kernel), "stride", pair(orKernel(m.Opt.Stride, m.Kernel)), "padding", pair(m.Opt.Padding))
+}
+
+func (m AdaptiveAvgPool2d) detail() (name, options string) {
+	return "AdaptiveAvgPool2d", list("output_size", pair(m.Size))
+}
+
+func (m CrossEntropyLoss) detail() (name, options string)  { return "CrossEntropyLoss", "" }
+func (m NLLLoss) detail() (name, options string)           { return "NLLLoss", "" }
+func (m MSELoss) detail() (name, options string)           { return "MSELoss", "" }
+func (m L1Loss) detail() (name, options string)            { return "L1Loss", "" }
+func (m BCEWithLogitsLoss) detail() (name, options string) { return "BCEWithLogitsLoss", "" }
+func (m SmoothL1Loss) detail() (name, options string)      { return "SmoothL1Loss", "" }
+func (m HuberLoss) detail() (name, options string)         { return "HuberLoss", "" }
+func (m BCELoss) detail() (name, options string)           { return "BCELoss", "" }
+func (m KLDivLoss) detail() (name, options string)         { return "KLDivLoss", "" }
+
+// list spells names and values in turn.
+func list(namesAndValues ...string) string {
+	var b strings.Builder
+	for i := 0; i < len(namesAndValues); i += 2 {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(namesAndValues[i] + "=" + namesAndValues[i+1])
+	}
+	return b.String()
+}
+
+// pair spells two like numbers as one.
+func pair(p [2]int) string {
+	if p[0] == p[1] {
+		return strconv.Itoa(p[0])
+	}
+	return tuple(p[:]...)
+}
+
+func orKernel(stride, kernel [2]int) [2]int {
+	if stride == ([2]int{}) {
+		return kernel
+	}
+	return stride
+}

@@ -1,0 +1,91 @@
+package nn_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/internal/testdevice"
+	"tenon.dev/nn"
+)
+
+type printedBlock struct {
+	Norm *nn.LayerNorm `torch:"ln"`
+	Up   *nn.Linear    `torch:"c_fc"`
+	Act  nn.GELU       `torch:"act"`
+	Tied *nn.Linear    `torch:"-"`
+}
+
+type printedNet struct {
+	Table  *nn.Embedding             `torch:"wte"`
+	Blocks []*printedBlock           `torch:"h"`
+	Heads  map[string]nn.Module      `torch:"heads"`
+	Scale  *nn.Param                 `torch:"scale"`
+	Absent *nn.Linear                `torch:"absent"`
+	Loop   *printedNet               `torch:"loop"`
+	Loss   nn.CrossEntropyLoss       `torch:"loss"`
+	Hook   func(t *tenon.Tensor)     `torch:"hook"`
+	Notes  map[string][]string       `torch:"notes"`
+	Sizes  struct{ Width, Deep int } `torch:"sizes"`
+}
+
+// Modules print in PyTorch's form, as torch.nn's own repr has it.
+func TestPrint(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	x.Scope(func(x *tenon.Exec) {
+		net := &printedNet{Table: nn.NewEmbedding(x, 10, 4, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{Padding: true, PaddingIdx: -1}}), Scale: nn.NewParam(x.Ones([]int{1}, tenon.Float32)),
+			Heads: map[string]nn.Module{"b": nn.ReLU{}, "a": nn.NewDropout(0.1)}}
+		for range 3 {
+			net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4}), Up: nn.NewLinear(x, 4, 16, nn.LinearOpt{NoBias: true}), Act: nn.GELU{Tanh: true}})
+		}
+		net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4, 1}, nn.NormOpt{Eps: 1e-6, NoAffine: true}), Up: nn.NewLinear(x, 4, 16)})
+		net.Loop = net
+		for _, c := range []struct{ got, want string }{
+			{nn.String(net), `printedNet(
+  (wte): Embedding(10, 4, padding_idx=9)
+  (h): ModuleList(
+    (0-2): 3 x printedBlock(
+      (ln): LayerNorm((4,), eps=1e-05, elementwise_affine=True)
+      (c_fc): Linear(in_features=4, out_features=16, bias=False)
+      (act): GELU(approximate='tanh')
+    )
+    (3): printedBlock(
+      (ln): LayerNorm((4, 1), eps=1e-06, elementwise_affine=False)
+      (c_fc): Linear(in_features=4, out_features=16, bias=True)
+      (act): GELU(approximate='none')
+    )
+  )
+  (heads): ModuleDict(
+    (a): Dropout(p=0.1, inplace=False)
+    (b): ReLU()
+  )
+  (loop): …
+  (loss): CrossEntropyLoss()
+)`},
+			{fmt.Sprint(nn.Sequential{nn.NewConv2d(x, 3, 8, [2]int{3, 5}, nn.ConvOpt{Stride: [2]int{2, 2}, Padding: [2]int{1, 0}, NoBias: true}), nn.NewBatchNorm2d(x, 8),
+				nn.Sequential{nn.ReLU{}, nn.ReLU{}}, nn.MaxPool2d{Kernel: [2]int{3, 3}, Opt: tenon.MaxPoolOpt{Stride: [2]int{2, 2}}}, nn.Flatten{}}), `Sequential(
+  (0): Conv2d(3, 8, kernel_size=(3, 5), stride=(2, 2), padding=(1, 0), bias=False)
+  (1): BatchNorm2d(8, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+  (2): Sequential(
+    (0): ReLU()
+    (1): ReLU()
+  )
+  (3): MaxPool2d(kernel_size=3, stride=2, padding=0, dilation=1, ceil_mode=False)
+  (4): Flatten(start_dim=1, end_dim=-1)
+)`},
+			{fmt.Sprint(nn.NewConv1d(x, 4, 8, 3, nn.ConvOpt{Groups: 2, Dilation: [2]int{0, 2}})), "Conv1d(4, 8, kernel_size=(3,), stride=(1,), dilation=(2,), groups=2)"},
+			{fmt.Sprint(nn.NewConv2d(x, 4, 8, [2]int{3, 3}, nn.ConvOpt{Same: true})), "Conv2d(4, 8, kernel_size=(3, 3), stride=(1, 1), padding=same)"},
+			{fmt.Sprint(nn.NewGroupNorm(x, 2, 8)), "GroupNorm(2, 8, eps=1e-05, affine=True)"},
+			{fmt.Sprint(nn.NewRMSNorm(x, []int{8})), "RMSNorm((8,), eps=None, elementwise_affine=True)"},
+			{fmt.Sprint(nn.NewPReLU(x, 1)), "PReLU(num_parameters=1)"},
+			{fmt.Sprint(nn.LeakyReLU{}, nn.ELU{}, nn.Hardtanh{}, nn.Softplus{}), "LeakyReLU(negative_slope=0.01) ELU(alpha=1.0) Hardtanh(min_val=-1.0, max_val=1.0) Softplus(beta=1.0, threshold=20.0)"},
+			{fmt.Sprint(nn.AvgPool2d{Kernel: [2]int{2, 3}}, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Softmax{Dim: 1}),
+				"AvgPool2d(kernel_size=(2, 3), stride=(2, 3), padding=0) AdaptiveAvgPool2d(output_size=1) Softmax(dim=1)"},
+			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}), "nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n)"},
+		} {
+			if c.got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", c.got, c.want)
+			}
+		}
+	})
+}
