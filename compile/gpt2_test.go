@@ -7,11 +7,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/compile"
-	"tenon.dev/internal/core"
-	"tenon.dev/internal/driver"
-	"tenon.dev/internal/driver/record"
 	"tenon.dev/internal/gpt2"
-	"tenon.dev/internal/rt"
 	"tenon.dev/nn"
 )
 
@@ -73,16 +69,7 @@ func TestGPT2Step(t *testing.T) {
 // gpt2Launches returns how many operations the fifth step queues, without graphs.
 func gpt2Launches(t *testing.T, r *compile.Region) int {
 	t.Helper()
-	host, err := rt.Host()
-	must(t, err)
-	var rec *record.Device
-	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
-		rec = record.New(d)
-		return rec
-	}})
-	must(t, err)
-	t.Cleanup(func() { _ = dev.Close() })
-	x := (*tenon.Exec)(core.New(dev, host))
+	x, rec := openRecorded(t)
 	w := gpt2Training(t, x)
 	for range 5 {
 		rec.Reset()
