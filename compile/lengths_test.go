@@ -43,7 +43,7 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := open(t).NoGrad()
+			x := openOn(t, tenon.Sim(0)).NoGrad() // which has built nothing
 			row := x.Full([]int{width}, 2, tenon.Float32)
 			r := compile.New(compile.Opt{DynamicLimit: -1})
 			var built [4]int64
@@ -80,7 +80,7 @@ func TestSixtyLengthsShareMemory(t *testing.T) {
 	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 	const width, longest = 8192, 700 // larger than a page of the pool
 	run := func(ls []int) int64 {
-		x := open(t).NoGrad()
+		x := openOn(t, tenon.Sim(0)).NoGrad() // whose allocator is a GPU's
 		a := x.Ones([]int{longest, width}, tenon.Float32)
 		r := compile.New(compile.Opt{DynamicLimit: -1})
 		for range 2 {

@@ -29,16 +29,12 @@ func machine() tenon.Selector {
 	return tenon.Sim(0)
 }
 
-// openRecorded opens the tests' device, whose driver's calls are recorded.
+// openRecorded opens a simulated device whose driver's calls are recorded: which there are does not depend on the device.
 func openRecorded(t *testing.T) (x *tenon.Exec, rec *record.Device) {
 	t.Helper()
 	host, err := rt.Host()
 	must(t, err)
-	kind := rt.Sim
-	if onGPU() {
-		kind = rt.CUDA
-	}
-	dev, err := rt.Open(rt.Selector{Kind: kind, Wrap: func(d driver.Device) driver.Device {
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
 		rec = record.New(d)
 		return rec
 	}})
