@@ -90,7 +90,7 @@ func TestGPT2(t *testing.T) {
 		return ms, peak
 	}
 	compiled, most := measure("compiled", func(w *gpt2.Training) (step, check func()) { // first, so that its kernels are built in it
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		recordFigure("gpt2.compile", "s", []float64{compiledUntilReplay(t, x, r, w.Step)})
 		before := r.Stats(x)
 		step = func() {
@@ -162,7 +162,7 @@ func TestDecode(t *testing.T) {
 			return step, func() {}
 		})
 		measure("compiled", func(d *gpt2.Decoder) (step, check func()) {
-			r := compile.New(compile.Opt{})
+			r := compile.New()
 			compiledUntilReplay(t, x, r, d.Step)
 			before := r.Stats(x)
 			step = func() {

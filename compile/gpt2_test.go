@@ -56,7 +56,7 @@ func TestGPT2Step(t *testing.T) {
 		return out, peak
 	}
 	want, peak := run(nil)
-	got, most := run(compile.New(compile.Opt{}))
+	got, most := run(compile.New())
 	if got != want {
 		t.Errorf("in a region the steps give\n%.2000s\nwant\n%.2000s", got, want)
 	}
@@ -137,7 +137,7 @@ func TestGPT2Decoder(t *testing.T) {
 		return out, bits
 	}
 	want, bits := run(nil)
-	got, mine := run(compile.New(compile.Opt{}))
+	got, mine := run(compile.New())
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("in a region the tokens are %v, want %v", got, want)
 	}

@@ -38,7 +38,7 @@ func TestSixtyLengthsShareKernels(t *testing.T) {
 		}},
 		{"Attention", 0, func(x *tenon.Exec, a, row *tenon.Tensor) *tenon.Tensor {
 			h := x.GELU(x.Add(x.LayerNorm(a, nil, nil, []int{width}, 1e-5), row))
-			s := x.Softmax(x.MulS(x.MatMul(h, x.T(h)), 0.125), -1, tenon.SoftmaxOpt{})
+			s := x.Softmax(x.MulS(x.MatMul(h, x.T(h)), 0.125), -1)
 			return x.Add(a, x.MatMul(s, h))
 		}},
 	} {
@@ -87,7 +87,7 @@ func TestSixtyLengthsShareMemory(t *testing.T) {
 			for _, n := range ls {
 				var y *tenon.Tensor
 				must(t, r.Do(x, func(x *tenon.Exec) error {
-					y = x.Keep(x.Softmax(x.AddS(x.Narrow(a, 0, 0, n), 1), 1, tenon.SoftmaxOpt{}))
+					y = x.Keep(x.Softmax(x.AddS(x.Narrow(a, 0, 0, n), 1), 1))
 					return nil
 				}))
 				y.Close()

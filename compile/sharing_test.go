@@ -24,8 +24,8 @@ func sharedTraining(t *testing.T) {
 	const sessions, runs = 8, 40
 	w := []*tenon.Tensor{x.Full([]int{side, side}, 0.5, tenon.Float32).SetRequiresGrad(true), x.Full([]int{side, side}, 2, tenon.Float32).SetRequiresGrad(true)}
 	must(t, x.Synchronize())
-	r := compile.New(compile.Opt{})
-	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, w[0]), w[1]) }, compile.Opt{})
+	r := compile.New()
+	f := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.Mul(x.Mul(a, w[0]), w[1]) })
 	var wg sync.WaitGroup
 	for g := range sessions {
 		y, err := x.Fork()
@@ -69,13 +69,13 @@ func trainShared(y *tenon.Exec, g, runs int, r *compile.Region, f *compile.Calla
 			old := kept
 			kept = y.Keep(y.MulS(y.Detach(h), 2))
 			old.Close()
-			return y.Backward(y.Sum(h, nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			return y.Backward(y.Sum(h, nil))
 		}); err != nil {
 			return err
 		}
 		var err error
 		y.Scope(func(y *tenon.Exec) {
-			err = y.Backward(y.Sum(f.Call(y, a), nil, tenon.SumOpt{}), nil, tenon.BackwardOpt{})
+			err = y.Backward(y.Sum(f.Call(y, a), nil))
 		})
 		if err != nil {
 			return err

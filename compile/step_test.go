@@ -48,14 +48,14 @@ func newTraining(t *testing.T, x *tenon.Exec) *training {
 func (w *training) step(x *tenon.Exec) error {
 	h := x.Autocast(tenon.Float16)
 	in := x.SubS(x.MulS(x.AddS(w.in, 0.5), 2), 1) // one kernel
-	loss := x.CrossEntropy(w.net.Forward(h, in), w.want, nil, tenon.CrossEntropyOpt{})
-	if err := x.Backward(w.scaler.Scale(x, loss), nil, tenon.BackwardOpt{}); err != nil {
+	loss := x.CrossEntropy(w.net.Forward(h, in), w.want)
+	if err := x.Backward(w.scaler.Scale(x, loss)); err != nil {
 		return err
 	}
 	if err := w.scaler.Unscale(x, w.opt); err != nil {
 		return err
 	}
-	nn.ClipGradNorm(x, nn.Params(w.net), 0.5, nn.ClipOpt{})
+	nn.ClipGradNorm(x, nn.Params(w.net), 0.5)
 	if err := errors.Join(w.scaler.Step(x, w.opt), w.scaler.Update(x), w.sched.Step()); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func TestTrainingStep(t *testing.T) {
 		return out, used, peak
 	}
 	want, used, peak := run(nil)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	got, mine, most := run(r)
 	if got != want {
 		t.Errorf("in a region the steps give\n%s\nwant\n%s", got, want)
@@ -164,7 +164,7 @@ func TestTrainingStepReadsNothing(t *testing.T) {
 	x.Scope(func(x *tenon.Exec) {
 		w := newTraining(t, x)
 		defer w.close()
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		scales := map[float64]bool{}
 		for i := range steps {
 			rec.Reset()

@@ -31,13 +31,13 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		var grads, norms []*tenon.Tensor
 		for _, p := range params {
 			if g := p.Grad(); g != nil {
-				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil, tenon.SumOpt{}))
+				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil))
 			}
 		}
 		if grads == nil {
 			return x.Zeros(nil, tenon.Float32)
 		}
-		norm := x.VectorNorm(x.Stack(norms, 0), order, nil, tenon.SumOpt{})
+		norm := x.VectorNorm(x.Stack(norms, 0), order, nil)
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
 		scaled := make([]*core.Tensor, len(grads))
 		for i, g := range grads {

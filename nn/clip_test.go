@@ -32,22 +32,22 @@ func TestClipGrad(t *testing.T) {
 		}
 		params := func(yield func(string, *nn.Param) bool) { _ = yield("A", m.A) && yield("B", m.B) && yield("C", m.C) }
 		set()
-		want(nn.ClipGradNorm(x, params, 100, nn.ClipOpt{}), 13, 3, -4, 12)
-		want(nn.ClipGradNorm(x, params, 6.5, nn.ClipOpt{}), 13, 1.5, -2, 6)
+		want(nn.ClipGradNorm(x, params, 100), 13, 3, -4, 12)
+		want(nn.ClipGradNorm(x, params, 6.5), 13, 1.5, -2, 6)
 		set()
 		want(nn.ClipGradNorm(x, params, 6, nn.ClipOpt{Norm: math.Inf(1)}), 12, 1.5, -2, 6)
 		set()
 		want(nn.ClipGradNorm(x, params, 9.5, nn.ClipOpt{Norm: 1}), 19, 1.5, -2, 6)
 		nn.ClipGradValue(x, params, 1.75)
 		want(x.Zeros(nil, tenon.Float32), 0, 1.5, -1.75, 1.75)
-		wantFloats(t, x, nn.ClipGradNorm(x, func(yield func(string, *nn.Param) bool) { yield("C", m.C) }, 1, nn.ClipOpt{}), 0)
+		wantFloats(t, x, nn.ClipGradNorm(x, func(yield func(string, *nn.Param) bool) { yield("C", m.C) }, 1), 0)
 		if m.C.Grad() != nil {
 			t.Error("a parameter without a gradient has got one")
 		}
-		wantError(t, func() { nn.ClipGradNorm(x, nil, 1, nn.ClipOpt{}) }, "the parameters are nil")
+		wantError(t, func() { nn.ClipGradNorm(x, nil, 1) }, "the parameters are nil")
 		wantError(t, func() { nn.ClipGradValue(x, nil, 1) }, "the parameters are nil")
-		wantError(t, func() { nn.ClipGradNorm(x, params, -1, nn.ClipOpt{}) }, "ClipGradNorm", "at most -1")
-		wantError(t, func() { nn.ClipGradNorm(x, params, math.NaN(), nn.ClipOpt{}) }, "not negative")
+		wantError(t, func() { nn.ClipGradNorm(x, params, -1) }, "ClipGradNorm", "at most -1")
+		wantError(t, func() { nn.ClipGradNorm(x, params, math.NaN()) }, "not negative")
 		wantError(t, func() { nn.ClipGradValue(x, params, math.NaN()) }, "ClipGradValue")
 	})
 }
@@ -85,7 +85,7 @@ func TestClipGradNormOfMany(t *testing.T) {
 						}
 					}
 					version := ps[0].Grad().Version()
-					norm := nn.ClipGradNorm(x, params, 0.75, nn.ClipOpt{})
+					norm := nn.ClipGradNorm(x, params, 0.75)
 					if v := ps[0].Grad().Version(); v != version+1 && !shared {
 						t.Errorf("the version is %d after %d", v, version)
 					}
@@ -143,7 +143,7 @@ func TestClipGradNormLaunches(t *testing.T) {
 					return
 				}
 			}
-		}, 1, nn.ClipOpt{}).Close()
+		}, 1).Close()
 		return rec.Count("Launch")
 	}
 	apart, shared := launches(false), launches(true)

@@ -38,8 +38,8 @@ func (d *Decoder) Step(x *tenon.Exec) error {
 	logits := d.Model.forward(x, d.Token, d.Position, func(x *tenon.Exec, block int, q, k, v *tenon.Tensor) *tenon.Tensor {
 		keys, values := d.keys[block], d.values[block]
 		at := x.ExpandAs(x.View(d.Position, 1, 1, 1, 1), k)
-		x.ScatterInto(keys, keys, 2, at, k, tenon.ScatterOpt{})
-		x.ScatterInto(values, values, 2, at, v, tenon.ScatterOpt{})
+		x.ScatterInto(keys, keys, 2, at, k)
+		x.ScatterInto(values, values, 2, at, v)
 		return weigh(x, q, keys, values, hidden)
 	})
 	x.CopyInto(d.Token, x.ArgMax(logits, []int{-1}, false))

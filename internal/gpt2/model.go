@@ -54,15 +54,15 @@ type Block struct {
 
 // New returns a model whose weights x's generator draws.
 func New(x *tenon.Exec, c Config) *Model {
-	norm := func() *nn.LayerNorm { return nn.NewLayerNorm(x, []int{c.Width}, nn.NormOpt{}) }
+	norm := func() *nn.LayerNorm { return nn.NewLayerNorm(x, []int{c.Width}) }
 	linear := func(in, out int) *nn.Linear {
-		l := nn.NewLinear(x, in, out, nn.LinearOpt{})
+		l := nn.NewLinear(x, in, out)
 		nn.InitNormal(x, l.Weight.Tensor(), 0, 0.02, nil)
 		nn.InitConstant(x, l.Bias.Tensor(), 0)
 		return l
 	}
 	table := func(count int) *nn.Embedding {
-		e := nn.NewEmbedding(x, count, c.Width, nn.EmbeddingOpt{})
+		e := nn.NewEmbedding(x, count, c.Width)
 		nn.InitNormal(x, e.Weight.Tensor(), 0, 0.02, nil)
 		return e
 	}
@@ -111,7 +111,7 @@ func (b *Block) attention(x *tenon.Exec, in *tenon.Tensor, f func(x *tenon.Exec,
 func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
 	return x.Autocast(dtype.Invalid).Within(func(x *tenon.Exec) *tenon.Tensor {
 		scores := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), 1/math.Sqrt(float64(q.Size(-1))))
-		weights := x.Softmax(x.MaskedFillS(scores, hidden, math.Inf(-1)), -1, tenon.SoftmaxOpt{})
+		weights := x.Softmax(x.MaskedFillS(scores, hidden, math.Inf(-1)), -1)
 		return x.MatMul(weights, v)
 	})
 }
@@ -125,6 +125,6 @@ func (m *Model) Loss(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor {
 		logits := m.forward(x, tokens, positions, func(x *tenon.Exec, _ int, q, k, v *tenon.Tensor) *tenon.Tensor {
 			return weigh(x, q, k, v, hidden)
 		})
-		return x.CrossEntropy(x.Flatten(logits, 0, 1), x.Flatten(want, 0, 1), nil, tenon.CrossEntropyOpt{})
+		return x.CrossEntropy(x.Flatten(logits, 0, 1), x.Flatten(want, 0, 1))
 	})
 }

@@ -41,10 +41,10 @@ func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
 // Step is an iteration of training with bf16 autocast and clipped gradients. It reads nothing.
 func (t *Training) Step(x *tenon.Exec) error {
 	loss := t.Model.Loss(x.Autocast(tenon.BFloat16), t.tokens, t.want)
-	if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+	if err := x.Backward(loss); err != nil {
 		return err
 	}
-	nn.ClipGradNorm(x, nn.Params(t.Model), 1, nn.ClipOpt{})
+	nn.ClipGradNorm(x, nn.Params(t.Model), 1)
 	if err := errors.Join(t.opt.Step(x), t.schedule.Step()); err != nil {
 		return err
 	}
