@@ -7,6 +7,9 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/internal/benchrun"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/record"
 	"tenon.dev/internal/rt"
 )
 
@@ -24,4 +27,19 @@ func machine() tenon.Selector {
 		return tenon.CUDA(0)
 	}
 	return tenon.Sim(0)
+}
+
+// openRecorded opens a simulated device whose driver's calls are recorded: which there are does not depend on the device.
+func openRecorded(t *testing.T) (x *tenon.Exec, rec *record.Device) {
+	t.Helper()
+	host, err := rt.Host()
+	must(t, err)
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+		rec = record.New(d)
+		return rec
+	}})
+	must(t, err)
+	x = (*tenon.Exec)(core.New(dev, host))
+	t.Cleanup(func() { _ = x.Close() })
+	return x, rec
 }

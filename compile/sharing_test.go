@@ -11,6 +11,14 @@ import (
 
 // Sessions of several goroutines train on shared weights, in one region, with functions and tensors of their own: gradients add up.
 func TestSharedTraining(t *testing.T) {
+	t.Run("Segments", sharedTraining)
+	t.Run("Expandable", func(t *testing.T) { // whose pages go without a wait for all streams
+		t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+		sharedTraining(t)
+	})
+}
+
+func sharedTraining(t *testing.T) {
 	x := openRandom(t, 5, 0, nil)
 	live := core.LiveStorages()
 	const sessions, runs = 8, 40

@@ -100,7 +100,7 @@ func (w *training) close() {
 
 // A whole training step is put off and runs at the end of Do, with the bits, versions and memory of the same steps without a region.
 func TestTrainingStep(t *testing.T) {
-	const steps = 20
+	const steps = 100
 	x := open(t)
 	live := core.LiveStorages()
 	run := func(r *compile.Region) (out string, used, peak int64) {
@@ -152,9 +152,44 @@ func TestTrainingStep(t *testing.T) {
 	if n := core.LiveStorages(); n > live {
 		t.Errorf("%d storages are left", n-live)
 	}
-	if s := r.Stats(x); s.Recordings != 1 || s.Replays < 15 {
+	if s := r.Stats(x); s.Recordings != 1 || s.Replays < steps-5 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// A step that replays is one launch of a graph: it reads nothing and waits for nothing, however often the scale and the rate change.
+func TestTrainingStepReadsNothing(t *testing.T) {
+	const steps, first = 100, 4
+	x, rec := openRecorded(t)
+	x.Scope(func(x *tenon.Exec) {
+		w := newTraining(t, x)
+		defer w.close()
+		r := compile.New()
+		scales := map[float64]bool{}
+		for i := range steps {
+			rec.Reset()
+			must(t, r.Do(x, w.step))
+			if i >= first {
+				for _, call := range []string{"CopyDtoH", "Synchronize", "StreamSynchronize", "EventSynchronize"} {
+					if n := rec.Count(call); n != 0 {
+						t.Errorf("step %d: %s is called %d times", i, call, n)
+					}
+				}
+				if n := rec.Count("GraphLaunch"); n != 1 {
+					t.Errorf("step %d: %d graphs are launched", i, n)
+				}
+			}
+			st, err := w.scaler.State(x)
+			must(t, err)
+			scales[st.Scale] = true
+		}
+		if s := r.Stats(x); s.Recordings != 1 || s.Forced != 0 || s.Replays < steps-first {
+			t.Errorf("%+v", s)
+		}
+		if len(scales) < 3 {
+			t.Errorf("the scale had %d values", len(scales))
+		}
+	})
 }
 
 // tensors yields the tensors of a state dictionary with their places.

@@ -40,11 +40,11 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		}
 		norm := x.VectorNorm(x.Stack(norms, 0), order, nil)
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
-		core.Together((*core.Exec)(x), "ClipGradNorm", func(cx *core.Exec) {
-			for _, g := range grads {
-				(*tenon.Exec)(cx).MulInto(g, g, factor)
-			}
-		})
+		scaled := make([]*core.Tensor, len(grads))
+		for i, g := range grads {
+			scaled[i] = (*core.Tensor)(g)
+		}
+		core.ScaleAll((*core.Exec)(x), "ClipGradNorm", scaled, (*core.Tensor)(factor))
 		return norm
 	})
 }

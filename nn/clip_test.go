@@ -5,6 +5,10 @@ import (
 	"testing"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/driver/record"
+	"tenon.dev/internal/rt"
 	"tenon.dev/nn"
 )
 
@@ -46,4 +50,104 @@ func TestClipGrad(t *testing.T) {
 		wantError(t, func() { nn.ClipGradNorm(x, params, math.NaN()) }, "not negative")
 		wantError(t, func() { nn.ClipGradValue(x, params, math.NaN()) }, "ClipGradValue")
 	})
+}
+
+// The gradients of many parameters are scaled by one kernel, with the bits of one after the other: those in another order of dimensions and
+// those of no elements too. Gradients with memory in common are scaled one after the other.
+func TestClipGradNormOfMany(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		for name, shared := range map[string]bool{"Apart": false, "Shared": true} {
+			t.Run(name, func(t *testing.T) {
+				x.Scope(func(x *tenon.Exec) {
+					var ps []*nn.Param
+					var before []*tenon.Tensor
+					whole := x.RandN([]int{80, 3}, tenon.Float32)
+					for i := range 40 {
+						shape := []int{2, 3}
+						if i == 9 {
+							shape = []int{0}
+						}
+						p, g := nn.NewParam(x.Zeros(shape, tenon.Float32)), x.RandN(shape, tenon.Float32)
+						switch {
+						case i == 7:
+							g = x.T(x.RandN([]int{3, 2}, tenon.Float32))
+						case shared && i != 9:
+							g = x.Narrow(whole, 0, 2*min(i, 38), 2) // the last two are one
+						}
+						p.SetGrad(g)
+						ps, before = append(ps, p), append(before, x.Clone(g))
+					}
+					params := func(yield func(string, *nn.Param) bool) {
+						for _, p := range ps {
+							if !yield("", p) {
+								return
+							}
+						}
+					}
+					version := ps[0].Grad().Version()
+					norm := nn.ClipGradNorm(x, params, 0.75)
+					if v := ps[0].Grad().Version(); v != version+1 && !shared {
+						t.Errorf("the version is %d after %d", v, version)
+					}
+					factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), 0.75), 1)
+					for i, p := range ps {
+						want := x.Mul(before[i], factor)
+						if shared && i >= 38 {
+							want = x.Mul(want, factor)
+						}
+						same, err := x.Equal(p.Grad(), want)
+						if err != nil || !same {
+							t.Errorf("gradient %d is not scaled as it should be (%v)", i, err)
+						}
+						p.Close()
+					}
+				})
+			})
+		}
+	})
+}
+
+// Gradients are scaled by a kernel for every 32, but one by one where two have memory in common, which one kernel would change at the same time.
+func TestClipGradNormLaunches(t *testing.T) {
+	const many = 40
+	host, err := rt.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec *record.Device
+	dev, err := rt.Open(rt.Selector{Kind: rt.Sim, Wrap: func(d driver.Device) driver.Device {
+		rec = record.New(d)
+		return rec
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := (*tenon.Exec)(core.New(dev, host))
+	defer x.Close()
+	launches := func(shared bool) int {
+		var ps []*nn.Param
+		for i := range many {
+			p := nn.NewParam(x.Zeros([]int{3}, tenon.Float32))
+			defer p.Close()
+			if shared && i > 0 {
+				p.SetGrad(ps[0].Grad())
+			} else {
+				p.SetGrad(x.Ones([]int{3}, tenon.Float32))
+			}
+			ps = append(ps, p)
+		}
+		rec.Reset()
+		nn.ClipGradNorm(x, func(yield func(string, *nn.Param) bool) {
+			for _, p := range ps {
+				if !yield("", p) {
+					return
+				}
+			}
+		}, 1).Close()
+		return rec.Count("Launch")
+	}
+	apart, shared := launches(false), launches(true)
+	if apart > 2*many+12 || shared < 3*many {
+		t.Errorf("%d launches for %d gradients, and %d where they are one", apart, many, shared)
+	}
 }

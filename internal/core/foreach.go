@@ -3,6 +3,7 @@ package core
 import (
 	"slices"
 
+	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
@@ -286,6 +287,39 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	defer Leave(x)
 	x = x.NoGrad()
 	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
+}
+
+// ScaleAll multiplies tensors by factor, of one element, in place, all or none of them. Those of float32 take one launch for every 32.
+func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
+	Enter(x, op)
+	defer Leave(x)
+	x.NoGrad().scoped(func(x *Exec) {
+		if !scalesTogether(ts, factor) {
+			x.together(op, func(x *Exec) {
+				for _, t := range ts {
+					x.MulInto(t, t, factor)
+				}
+			})
+			return
+		}
+		row := x.Zeros([]int{StepRow}, dtype.Float64)
+		x.CopyInto(x.Narrow(row, 0, kernels.RowFactor, 1), factor)
+		x.together(op, func(x *Exec) {
+			x.foreach(foreach{op: kernels.Scale, which: x.s.zeros(len(ts))}, [][]*Tensor{ts}, row, nil)
+		})
+	})
+}
+
+// scalesTogether reports whether one kernel can multiply the tensors by factor: float32 on its device, no two with memory in common.
+func scalesTogether(ts []*Tensor, factor *Tensor) bool {
+	seen := make(map[*storage]bool, len(ts))
+	for _, t := range append(ts[:len(ts):len(ts)], factor) {
+		if t.dt != dtype.Float32 || t.st.dev != factor.st.dev || seen[t.st] {
+			return false
+		}
+		seen[t.st] = true
+	}
+	return len(ts) > 2
 }
 
 // updateScale is a call of rowUpdateScale: the frame's many holds row, scale and flags.

@@ -18,6 +18,13 @@ var Unscale = point(PointOp{Name: "unscale", Ins: 1, Scalars: 1,
 		return v.Sub(v).Ne(v.Like(0)) // infinite or NaN
 	}})
 
+// Scale multiplies tensors by the scalar of a row, their factor. For MultiTensor.
+var Scale = point(PointOp{Name: "scale", Ins: 1, Scalars: 1,
+	Build: func(_ *kernel.Builder, _ dtype.DType, in, s []Num) []Num { return []Num{in[0].Mul(s[0])} }})
+
+// RowFactor is where a row has the factor of Scale.
+const RowFactor = rowScalars
+
 // ScaleRow is a row of a scale that has stood for so many steps.
 func ScaleRow(scale float32, steps int) [RowLen]float64 {
 	row := [RowLen]float64{float64(scale), float64(steps)}

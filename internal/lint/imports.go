@@ -81,6 +81,7 @@ dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn safetensors torchfile
+internal/gpt2: FACE nn optim
 data: FACE internal/core internal/rt internal/mersenne
 
 memviz/browser:

@@ -166,11 +166,28 @@ func (b *virtualBackend) UnmapPage(addr, size uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
 }
 
+// SyncStream waits for the work of s, and where memory was lent to graphs, which run on other streams too, for that of every stream but those
+// that are capturing.
 func (b *virtualBackend) SyncStream(s alloc.Stream) error {
 	if b.lost() {
 		return nil
 	}
-	return b.relaxed(func(t driver.Thread) error { return b.d.dev.StreamSynchronize(t, driver.Stream(s)) })
+	if err := b.sync(driver.Stream(s)); err != nil || b.d.lent.pools.Load() == nil {
+		return err
+	}
+	for st := range b.d.allStreams {
+		if _, capturing := b.Capturing(alloc.Stream(st.handle)); capturing || alloc.Stream(st.handle) == s {
+			continue
+		}
+		if err := b.sync(st.handle); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *virtualBackend) sync(s driver.Stream) error {
+	return b.relaxed(func(t driver.Thread) error { return b.d.dev.StreamSynchronize(t, s) })
 }
 
 // orderedBackend is a device that allocates in the order of streams, from its own pool.

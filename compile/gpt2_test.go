@@ -1,0 +1,156 @@
+package compile_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/internal/gpt2"
+	"tenon.dev/nn"
+)
+
+// gpt2Training returns a small model in training, always the same.
+func gpt2Training(t *testing.T, x *tenon.Exec) *gpt2.Training {
+	t.Helper()
+	must(t, x.Generator().SetSeed(11))
+	w, err := gpt2.NewTraining(x, gpt2.Small(), 2)
+	must(t, err)
+	t.Cleanup(w.Close)
+	return w
+}
+
+// A training step of GPT-2 is one graph, with the losses and weights of the run without a region, while the schedule changes the rate.
+func TestGPT2Step(t *testing.T) {
+	const steps = 6
+	run := func(r *compile.Region) (out string, peak int64) {
+		x := open(t)
+		w := gpt2Training(t, x)
+		x.Device().ResetPeakStats()
+		for i := range steps {
+			if r == nil {
+				x.Scope(func(x *tenon.Exec) { must(t, w.Step(x)) })
+			} else {
+				must(t, r.Do(x, w.Step))
+			}
+			loss, err := x.Item(w.Loss)
+			must(t, err)
+			rate, err := x.Item(w.Rate)
+			must(t, err)
+			out += fmt.Sprintf("step %d: loss %v, rate %v\n", i, loss, rate)
+		}
+		peak = x.Device().MaxMemoryAllocated()
+		for name, p := range nn.Params(w.Model) {
+			b, err := x.Bytes(p.Tensor())
+			must(t, err)
+			out += fmt.Sprintf("%s: %x\n", name, b)
+		}
+		if r == nil {
+			return out, peak
+		}
+		s := r.Stats(x)
+		if s.Recordings != 1 || s.Replays < steps-3 || s.Eager != 0 || s.Forced != 0 || s.Plain != 0 || s.Unknown != 0 {
+			t.Errorf("the step is not one graph: %+v", s)
+		}
+		return out, peak
+	}
+	want, peak := run(nil)
+	got, most := run(compile.New())
+	if got != want {
+		t.Errorf("in a region the steps give\n%.2000s\nwant\n%.2000s", got, want)
+	}
+	t.Logf("the peak is %d bytes, %d without a region", most, peak)
+	if most > peak {
+		t.Errorf("the peak is %d bytes, %d without a region", most, peak)
+	}
+}
+
+// gpt2Launches returns how many operations the fifth step queues, without graphs.
+func gpt2Launches(t *testing.T, r *compile.Region) int {
+	t.Helper()
+	x, rec := openRecorded(t)
+	w := gpt2Training(t, x)
+	for range 5 {
+		rec.Reset()
+		if r == nil {
+			x.Scope(func(x *tenon.Exec) { must(t, w.Step(x)) })
+		} else {
+			must(t, r.Do(x, w.Step))
+		}
+	}
+	return rec.Count("Launch") + rec.Count("Memset") + rec.Count("CopyDtoD")
+}
+
+// A region takes fewer launches for the step than its calls take one by one.
+func TestGPT2Launches(t *testing.T) {
+	r := compile.New(compile.Opt{NoGraphs: true})
+	eager, fused := gpt2Launches(t, nil), gpt2Launches(t, r)
+	t.Logf("%d launches eager, %d in a region", eager, fused)
+	if fused >= eager {
+		t.Errorf("%d launches in a region, %d without", fused, eager)
+	}
+}
+
+// A decoder that changes its caches in place runs wholly in one graph from the third token on, and writes what it writes without a region.
+func TestGPT2Decoder(t *testing.T) {
+	const tokens = 40
+	c := gpt2.Small()
+	c.Context = tokens
+	run := func(r *compile.Region) (out []int64, bits [][]byte) {
+		x := open(t)
+		must(t, x.Generator().SetSeed(12))
+		m := gpt2.New(x, c)
+		t.Cleanup(func() { nn.Close(m) })
+		must(t, nn.ToDType(x, m, tenon.BFloat16))
+		for _, p := range nn.Params(m) { // so large that tokens differ
+			x.NoGrad().MulSInto(p.Tensor(), p.Tensor(), 20)
+		}
+		d := gpt2.NewDecoder(x, m, 5)
+		t.Cleanup(d.Close)
+		look := func(a *tenon.Tensor) {
+			b, err := x.Bytes(a)
+			must(t, err)
+			bits = append(bits, b)
+		}
+		for range tokens {
+			if r == nil {
+				x.Scope(func(x *tenon.Exec) { must(t, d.Step(x)) })
+			} else {
+				must(t, r.Do(x, d.Step))
+			}
+			v, err := x.Item(d.Token)
+			must(t, err)
+			out = append(out, int64(v))
+			look(d.Logits)
+		}
+		for _, a := range d.Caches() {
+			look(a)
+		}
+		if r != nil {
+			s := r.Stats(x)
+			if s.WarmUps != 1 || s.Recordings != 1 || s.Replays != tokens-2 || s.Plain+s.Eager+s.Forced+s.Unknown != 0 {
+				t.Errorf("the tokens are not all in graphs: %+v", s)
+			}
+			t.Logf("%+v", s)
+		}
+		return out, bits
+	}
+	want, bits := run(nil)
+	got, mine := run(compile.New())
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("in a region the tokens are %v, want %v", got, want)
+	}
+	for i := range bits {
+		if !bytes.Equal(bits[i], mine[i]) {
+			t.Fatalf("in a region the bits of tensor %d differ", i)
+		}
+	}
+	distinct := map[int64]bool{}
+	for _, v := range want {
+		distinct[v] = true
+	}
+	if len(distinct) < 5 {
+		t.Errorf("the tokens say little: %v", want)
+	}
+}

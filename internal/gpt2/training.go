@@ -1,0 +1,64 @@
+package gpt2
+
+import (
+	"errors"
+
+	"tenon.dev"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// Training is a model that learns from one batch.
+type Training struct {
+	// Model learns, and Loss is that of the last step.
+	Model *Model
+	Loss  *tenon.Tensor
+	// Rate is the learning rate, which the schedule fills.
+	Rate *tenon.Tensor
+
+	opt          *optim.AdamW
+	schedule     *optim.Schedule
+	tokens, want *tenon.Tensor
+}
+
+// NewTraining returns a model with random weights and a random batch of so many rows of the whole context.
+func NewTraining(x *tenon.Exec, c Config, batch int) (*Training, error) {
+	shape := []int{batch, c.Context}
+	t := &Training{Model: New(x, c), Rate: x.Full(nil, 6e-4, tenon.Float32)}
+	t.tokens = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
+	t.want = x.RandInt(0, int64(c.Vocabulary), shape, tenon.Int64)
+	var err error
+	if t.opt, err = optim.NewAdamW(nn.Params(t.Model), optim.AdamOpt{LR: 6e-4, Betas: [2]float64{0.9, 0.95}, WeightDecay: 0.1}); err != nil {
+		return nil, err
+	}
+	if err := t.opt.SetLRTensor(0, t.Rate); err != nil {
+		return nil, err
+	}
+	t.schedule, err = optim.NewSchedule(t.opt, optim.CosineAnnealingLR(1000, 6e-5))
+	return t, err
+}
+
+// Step is an iteration of training with bf16 autocast and clipped gradients. It reads nothing.
+func (t *Training) Step(x *tenon.Exec) error {
+	loss := t.Model.Loss(x.Autocast(tenon.BFloat16), t.tokens, t.want)
+	if err := x.Backward(loss); err != nil {
+		return err
+	}
+	nn.ClipGradNorm(x, nn.Params(t.Model), 1)
+	if err := errors.Join(t.opt.Step(x), t.schedule.Step()); err != nil {
+		return err
+	}
+	t.opt.ZeroGrad()
+	t.Loss.Close()
+	t.Loss = x.Keep(x.Detach(loss))
+	return nil
+}
+
+// Close closes the tensors.
+func (t *Training) Close() {
+	t.opt.Close()
+	nn.Close(t.Model)
+	for _, a := range []*tenon.Tensor{t.Loss, t.Rate, t.tokens, t.want} {
+		a.Close()
+	}
+}
