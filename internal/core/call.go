@@ -342,6 +342,18 @@ func bitsOf(v float64) floatBits { return floatBits(math.Float64bits(v)) }
 
 func (b floatBits) value() float64 { return math.Float64frombits(uint64(b)) }
 
+// clear empties a.
+func (a *attrs) clear() {
+	a.holes, a.holeFloat, a.hosts, a.dt, a.i = 0, 0, 0, dtype.Invalid, [8]int{}
+	if a.list != nil {
+		a.list = nil
+	}
+	if a.opt != nil {
+		a.opt = nil
+	}
+	a.scalar, a.hole = [4]kernels.Scalar{}, [4]kernels.Scalar{}
+}
+
 // none reports whether there are no attributes. A zero with a sign is one.
 func (a *attrs) none() bool {
 	if a.structure != (structure{}) {

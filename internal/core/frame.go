@@ -79,21 +79,35 @@ func (s *session) enter(x *Exec, r *row) *frame {
 	}
 	f := s.frames[s.depth]
 	s.depth++
-	f.x, f.row = x, r
+	f.row, f.dims = r, f.dimsB[:0]
+	if f.x != x {
+		f.x = x
+	}
 	return f
 }
 
+// leave empties f for the next call. It writes no pointer that is nil already: while a collection marks, each write is noted for it.
 func (s *session) leave(f *frame) {
 	for i := 0; i < f.ins; i++ {
-		f.in[i], f.before[i] = nil, nil
+		if f.in[i] = nil; f.before[i] != nil {
+			f.before[i] = nil
+		}
 	}
 	for i := 0; i < f.outs; i++ {
 		f.out[i] = nil
 	}
 	for i := 0; i < min(f.outs, maxOut); i++ {
-		f.dst[i] = nil
+		if f.dst[i] != nil {
+			f.dst[i] = nil
+		}
 	}
-	f.waits, f.held, f.again, f.drawn.g, f.described = false, false, false, nil, nil
+	f.waits, f.held, f.again = false, false, false
+	if f.drawn.g != nil {
+		f.drawn.g = nil
+	}
+	if f.described != nil {
+		f.described = nil
+	}
 	if len(f.altered) > 0 {
 		clear(f.altered)
 		f.altered = f.altered[:0]
@@ -101,8 +115,8 @@ func (s *session) leave(f *frame) {
 	for i := range f.many {
 		f.many[i] = nil
 	}
-	f.many, f.dims, f.ins, f.outs, f.compute = f.many[:0], f.dimsB[:0], 0, 0, dtype.Invalid
-	f.attrs = attrs{}
+	f.many, f.ins, f.outs, f.compute = f.many[:0], 0, 0, dtype.Invalid
+	f.attrs.clear()
 	s.depth--
 }
 

@@ -92,14 +92,42 @@ func integral(f *frame) (compute, out dtype.DType) { return f.only(infer.Integra
 // realFloat is same for real floating-point types only.
 func realFloat(f *frame) (compute, out dtype.DType) { return f.only(infer.RealFloat) }
 
+// sharedForm returns the form of the operands where they all have one, in row-major order: a pointwise operation's outputs have it too. Most
+// calls are so.
+func (f *frame) sharedForm() *form {
+	var shared *form
+	for i := 0; i < f.ins; i++ {
+		t := f.in[i]
+		if t == nil {
+			continue
+		}
+		if shared == nil {
+			shared = t.form
+		}
+		if t.form != shared || shared == nil || !shared.plain {
+			return nil
+		}
+	}
+	return shared
+}
+
 // inferPoint decides the outputs of a pointwise operation: the broadcast shape, in the memory order of the inputs.
 func inferPoint(f *frame) {
-	shape := f.broadcast(f.lists[:0])
+	form, shape := f.sharedForm(), []int(nil)
+	if form == nil {
+		shape = f.broadcast(f.lists[:0])
+	}
 	compute, out := f.row.rule(f)
 	f.compute = compute
 	n := 1
 	if f.row.point != nil {
 		n = f.row.point.Outs
+	}
+	if form != nil {
+		for i := range n {
+			*f.spec(i) = spec{form: form, dt: out}
+		}
+		return
 	}
 	for i := range n {
 		f.newOut(i, out, shape, f.layout(shape))

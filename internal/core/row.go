@@ -362,7 +362,6 @@ func (f *frame) call1() *Tensor {
 func (x *Exec) op(r *row, ins ...*Tensor) *frame {
 	f := x.s.enter(x, r)
 	f.ins = copy(f.in[:], ins)
-	f.dims = f.dimsB[:0]
 	return f
 }
 

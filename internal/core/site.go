@@ -23,7 +23,9 @@ type site struct {
 
 // comesFrom notes in f.dl where the launch of fn is from, if its device wants to know.
 func (f *frame) comesFrom(fn rt.Func) {
-	f.dl.Origin = nil
+	if f.dl.Origin != nil {
+		f.dl.Origin = nil
+	}
 	if fn.Asserts {
 		f.dl.Origin = f.x.m.stream.Device().Launching(f.row.id, fn, f.site)
 	}

@@ -174,7 +174,7 @@ func (s *storage) loosen() {
 
 // tighten takes loosen back, and reports whether there was anything to take back. The memory is still that which loosen saw.
 func (s *storage) tighten() bool {
-	if !s.loosened.Swap(false) {
+	if !s.loosened.Load() || !s.loosened.Swap(false) { // most never were, and a swap locks
 		return false
 	}
 	s.cleanup.Stop()
