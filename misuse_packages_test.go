@@ -51,7 +51,7 @@ var functions = map[string]any{
 	"nn.NewBatchNorm2d": nn.NewBatchNorm2d, "nn.NewBuffer": nn.NewBuffer, "nn.NewConv1d": nn.NewConv1d, "nn.NewConv2d": nn.NewConv2d, "nn.NewDropout": nn.NewDropout,
 	"nn.NewEmbedding": nn.NewEmbedding, "nn.NewGroupNorm": nn.NewGroupNorm, "nn.NewHostGenerator": nn.NewHostGenerator, "nn.NewLayerNorm": nn.NewLayerNorm,
 	"nn.NewLinear": nn.NewLinear, "nn.NewPReLU": nn.NewPReLU, "nn.NewParam": nn.NewParam, "nn.NewRMSNorm": nn.NewRMSNorm, "nn.NumParams": nn.NumParams, "nn.Params": nn.Params,
-	"nn.StateDict": nn.StateDict, "nn.To": nn.To, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
+	"nn.StateDict": nn.StateDict, "nn.String": nn.String, "nn.To": nn.To, "nn.ToDType": nn.ToDType, "nn.Train": nn.Train,
 
 	"optim.NewAdam": optim.NewAdam, "optim.NewAdamW": optim.NewAdamW, "optim.NewSGD": optim.NewSGD,
 	"optim.NewNAdam": optim.NewNAdam, "optim.NewRAdam": optim.NewRAdam, "optim.NewAdamax": optim.NewAdamax, "optim.NewAdagrad": optim.NewAdagrad, "optim.NewAdadelta": optim.NewAdadelta, "optim.NewASGD": optim.NewASGD, "optim.NewRMSprop": optim.NewRMSprop, "optim.NewRprop": optim.NewRprop,
