@@ -24,6 +24,9 @@ type detailed interface{ detail() (name, options string) }
 type printer struct{ path []any }
 
 func (p *printer) module(v reflect.Value) string {
+	for v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
 	if !v.IsValid() {
 		return "nil"
 	}
@@ -38,8 +41,6 @@ func (p *printer) module(v reflect.Value) string {
 		return name + "(" + options + ")"
 	}
 	switch v.Kind() {
-	case reflect.Interface:
-		return p.module(v.Elem())
 	case reflect.Pointer:
 		if v.IsNil() {
 			return "nil"

@@ -81,7 +81,7 @@ func TestPrint(t *testing.T) {
 			{fmt.Sprint(nn.LeakyReLU{}, nn.ELU{}, nn.Hardtanh{}, nn.Softplus{}), "LeakyReLU(negative_slope=0.01) ELU(alpha=1.0) Hardtanh(min_val=-1.0, max_val=1.0) Softplus(beta=1.0, threshold=20.0)"},
 			{fmt.Sprint(nn.AvgPool2d{Kernel: [2]int{2, 3}}, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Softmax{Dim: 1}),
 				"AvgPool2d(kernel_size=(2, 3), stride=(2, 3), padding=0) AdaptiveAvgPool2d(output_size=1) Softmax(dim=1)"},
-			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}), "nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n)"},
+			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}, nn.Sequential{(*nn.Linear)(nil)}), "nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n) Sequential(\n  (0): nil\n)"},
 		} {
 			if c.got != c.want {
 				t.Errorf("got\n%s\nwant\n%s", c.got, c.want)
