@@ -62,3 +62,30 @@ func ExampleFunc() {
 	fmt.Println(y.Shape())
 	// Output: [1 1]
 }
+
+func ExampleDisable() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	a := tenon.From(x, []float32{1, 2}, 2)
+	forward := func(x *tenon.Exec) { x.AddSInto(a, a, 1) }
+	debug := func(x *tenon.Exec) error {
+		x.MulSInto(a, a, 2)
+		return nil
+	}
+
+	step := compile.New(compile.Opt{})
+	err = step.Do(x, func(x *tenon.Exec) error {
+		forward(x)
+		return compile.Disable(x, debug) // every call of debug runs at once
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	s := step.Stats(x)
+	fmt.Println(s.Deferred, s.Eager)
+	// Output: 1 1
+}

@@ -41,9 +41,13 @@ type forest struct {
 	busy bool
 	// frozen says that nothing is to be recorded.
 	frozen bool
+	// disabled says that every call is to run at once.
+	disabled bool
 
 	checkpoints, failures, skips, copied int
 }
+
+const frozenText = "Frozen allows no new recording"
 
 type state string
 
@@ -355,25 +359,23 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 		}
 	}
 	if g.Gapped() {
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, "somebody else drew from its generator between its draws")
 	}
 	if reason := fo.unmanaged(f, g); reason != "" {
 		fo.skip(f, reason)
-		return f.t.without(g)
+		return f.t.without(g, reason)
 	}
 	if fo.over(f) {
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, "it was recorded too often because addresses changed; see Opt.RerecordLimit")
 	}
 	if fo.frozen && !f.warm {
-		return g.Eager(nil)
+		return f.t.eager(g, frozenText)
 	}
 	if !f.warm && !f.t.opt.NoWarmup || fo.state == warmup {
 		return fo.warmUp(f, g)
 	}
 	if fo.frozen && fo.state != execution && fo.state != idle {
-		return g.Eager(nil)
+		return f.t.eager(g, frozenText)
 	}
 	if fo.state != recorded {
 		ran, err := fo.execute(f, g)
@@ -418,11 +420,11 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		if fo.over(f) {
 			fo.skipWhole(f, sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
 				f.id, f.t.opt.limit(), at.name(), moved))
-			return true, g.Eager(nil)
+			return true, f.t.eager(g, moved)
 		}
 	}
 	if fo.frozen {
-		return true, g.Eager(nil)
+		return true, f.t.eager(g, frozenText)
 	}
 	fo.failures++
 	if err := fo.tryEnd(g, f); err != nil {
@@ -541,8 +543,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	if err != nil {
 		f.plain = "a failed recording: " + err.Error()
 		fo.skip(f, f.plain)
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, f.plain)
 	}
 	f.t.stats.Recordings++
 	r.g, r.id = rec, fo.graphs

@@ -69,6 +69,13 @@ func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
 // call runs f, which returns what is to be kept.
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
 	old := core.TapOf(x, "Func")
+	if _, within := old.(*trace); !within && r.runsPlainly(x) {
+		core.WithinMany(x, "Func", func(*core.Exec) []*core.Tensor { return f() })
+		return
+	}
+	if r.opt.Must && r.opt.NoGraphs {
+		core.Fail("Func", fault.Invalid, mustNoGraphs)
+	}
 	t := r.trace(x)
 	keep := func(x *core.Exec) []*core.Tensor {
 		ts := f()
@@ -232,8 +239,9 @@ func Reset(x *tenon.Exec) (err error) {
 		core.Made(c, "Reset")
 		fo := forestOf(c, c.Device(), false)
 		err = core.Detach(c, forestKey{c.Device()})
-		if fo != nil && fo.frozen {
-			forestOf(c, c.Device(), true).frozen = true
+		if fo != nil && (fo.frozen || fo.disabled) {
+			now := forestOf(c, c.Device(), true)
+			now.frozen, now.disabled = fo.frozen, fo.disabled
 		}
 	})
 	return errors.Join(stopped, err)

@@ -122,19 +122,22 @@ func (t *trace) Before(f *core.Frame) bool {
 	}
 	if t.at == nil {
 		t.stats.Unknown++
+		t.must(f, "there are too many branches before it; see Opt.Branches")
 		return false
 	}
 	if !t.match(f) && !t.remember(f) {
+		t.must(f, "there are too many branches before it; see Opt.Branches")
 		return false
 	}
 	if f.OnHost() && !t.dev.Host {
 		if f.Makes() {
+			t.must(f, "it runs on the processor")
 			t.Cut(hostCall, "")
 			t.stats.Eager++
 		}
 		return false
 	}
-	if f.Deferrable() && f.Defer(&t.at.at) {
+	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.at) {
 		t.stats.Deferred++
 		if f.Waiting() == 1 { // others may have run what was put off before
 			t.waiting = t.waiting[:0]
@@ -146,9 +149,28 @@ func (t *trace) Before(f *core.Frame) bool {
 		return true
 	}
 	if f.Works() {
+		t.must(f, "it cannot be put off")
 		t.stats.Eager++
 	}
 	return false
+}
+
+// must stops a call that would run without a graph where Opt.Must forbids that.
+func (t *trace) must(f *core.Frame, reason string) {
+	if t.opt.Must && !t.of.disabled && f.Works() {
+		core.Fail(f.Op(), fault.Unsupported, mustText, reason)
+	}
+}
+
+const mustText = "Opt.Must forbids to run this without a graph: %s"
+
+// eager runs g without a graph for that reason, or returns an error where Opt.Must forbids that.
+func (t *trace) eager(g *core.Segment, reason string) error {
+	if t.opt.Must {
+		return fault.New(fault.Unsupported, mustText, reason)
+	}
+	t.stats.Plain++
+	return g.Eager(nil)
 }
 
 // match goes on to the branch of f's call, if there is one.
@@ -206,14 +228,20 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if len(calls) == g.Len() && !t.opt.NoFusion {
 		g.Fuse(&calls[len(calls)-1].plans)
 	}
-	if t.opt.NoGraphs || t.plain || t.dev.Host || !g.Works() || len(calls) != g.Len() {
+	switch {
+	case !g.Works():
 		t.stats.Plain++
 		return g.Eager(nil)
+	case t.opt.NoGraphs:
+		return t.eager(g, "Opt.NoGraphs")
+	case t.plain:
+		return t.eager(g, "the forward pass ran without a graph")
+	case len(calls) != g.Len():
+		return t.eager(g, "calls from outside of the region were put off with it")
 	}
 	dev := g.Stream().Device()
-	if dev.Host || !core.HasPools(dev) {
-		t.stats.Plain++
-		return g.Eager(nil)
+	if t.dev.Host || dev.Host || !core.HasPools(dev) {
+		return t.eager(g, "the device, or its allocator, has no graphs")
 	}
 	fo := forestOf(g.Exec(), dev, true)
 	f := t.function(fo, g, calls)
@@ -226,18 +254,17 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
-		return t.without(g)
+		return t.without(g, devicesText(devs))
 	}
 	return fo.run(f, g)
 }
 
 // without runs what was put off without a graph, as its derivative will.
-func (t *trace) without(g *core.Segment) error {
+func (t *trace) without(g *core.Segment, reason string) error {
 	if t.skipped != nil {
 		*t.skipped = true
 	}
-	t.stats.Plain++
-	return g.Eager(nil)
+	return t.eager(g, reason)
 }
 
 // function returns the function of those calls.
