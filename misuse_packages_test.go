@@ -42,7 +42,7 @@ var functions = map[string]any{
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
 
-	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Disable": compile.Disable, "compile.Func": compile.Func[func(*tenon.Exec)],
+	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Disable": compile.Disable, "compile.ExplainTrees": compile.ExplainTrees, "compile.ReadExplanations": compile.ReadExplanations, "compile.Func": compile.Func[func(*tenon.Exec)],
 	"compile.MarkStep": compile.MarkStep, "compile.Reset": compile.Reset, "compile.TreesOf": compile.TreesOf, "linalg.Cross": linalg.Cross, "linalg.MultiDot": linalg.MultiDot, "linalg.NuclearNorm": linalg.NuclearNorm, "linalg.VecDot": linalg.VecDot,
 
 	"nn.Buffers": nn.Buffers, "nn.Checkpoint": nn.Checkpoint, "nn.CheckpointSequential": nn.CheckpointSequential, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,

@@ -86,6 +86,11 @@ type function struct {
 	// plain says why the function never runs as a graph, or is "".
 	plain string
 	told  map[string]bool
+	// warmUps, recordings, replays and plains are what became of it, because why it last ran without a graph, and again how often it was recorded
+	// again for what reason.
+	warmUps, recordings, replays, plains int
+	because                              string
+	again                                map[string]int
 }
 
 // inputOf is what is known of a function's input.
@@ -388,7 +393,7 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 
 // execute runs a recording that fits, or f without a graph. Where it does neither, the state is such that f can be recorded.
 func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
-	var moved string
+	var moved, other string
 	at := fo.current()
 	for _, r := range fo.children() {
 		if r.f != f {
@@ -397,6 +402,9 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		why, address := fo.mismatch(r, g)
 		if why == "" && (g.SameValues(r.g) || g.Retune(r.g, fo.on)) {
 			return true, fo.replay(r, g)
+		}
+		if other = why; why == "" {
+			other = "a number could not be changed in the graph"
 		}
 		if address {
 			moved = why
@@ -427,6 +435,12 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		return true, f.t.eager(g, frozenText)
 	}
 	fo.failures++
+	if other != "" {
+		if f.again == nil {
+			f.again = map[string]int{}
+		}
+		f.again[other]++
+	}
 	if err := fo.tryEnd(g, f); err != nil {
 		return true, err
 	}
@@ -470,6 +484,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	f.see(g)
 	f.warm = true
 	f.t.stats.WarmUps++
+	f.warmUps++
 	fo.ran = append(fo.ran, f)
 	fo.state, fo.generation = warmup, fo.now()
 	err := g.Eager(fo.pool)
@@ -546,6 +561,7 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 		return f.t.eager(g, f.plain)
 	}
 	f.t.stats.Recordings++
+	f.recordings++
 	r.g, r.id = rec, fo.graphs
 	fo.graphs++
 	for _, c := range copied {
@@ -714,6 +730,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 		return err
 	}
 	r.f.t.stats.Replays++
+	r.f.replays++
 	fo.dev.UsedLent(g.Stream().ID())
 	clear(r.stores)
 	for k, i := range r.outputs {

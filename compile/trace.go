@@ -54,6 +54,8 @@ type trace struct {
 	// waiting are the calls that were put off since the last segment.
 	waiting []*node
 	stats   Stats
+	// now is the segment that runs.
+	now *function
 }
 
 // node is a call that a region made.
@@ -67,6 +69,9 @@ type node struct {
 	// ends are the functions whose last call it is, and plans those of the segments.
 	ends  []*function
 	plans core.Plans
+	// alone is the segment that ends with the call and never had a graph, and cuts what ended segments after it.
+	alone *function
+	cuts  []Cut
 }
 
 // Stats counts calls of a region, over all of its runs in one session.
@@ -170,7 +175,21 @@ func (t *trace) eager(g *core.Segment, reason string) error {
 		return fault.New(fault.Unsupported, mustText, reason)
 	}
 	t.stats.Plain++
+	if t.now != nil {
+		t.now.plains, t.now.because = t.now.plains+1, reason
+	}
 	return g.Eager(nil)
+}
+
+// segment returns the calls as a segment that has no graph, or nil if it has one or the calls are not all.
+func (n *node) segment(t *trace, calls []*node) *function {
+	if len(n.ends) > 0 {
+		return nil
+	}
+	if n.alone == nil {
+		n.alone = &function{id: -1, t: t, calls: slices.Clone(calls), last: n, kind: t.kind}
+	}
+	return n.alone
 }
 
 // match goes on to the branch of f's call, if there is one.
@@ -228,6 +247,9 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	if len(calls) == g.Len() && !t.opt.NoFusion {
 		g.Fuse(&calls[len(calls)-1].plans)
 	}
+	if t.now = nil; len(calls) == g.Len() {
+		t.now = calls[len(calls)-1].segment(t, calls)
+	}
 	switch {
 	case !g.Works():
 		t.stats.Plain++
@@ -245,6 +267,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}
 	fo := forestOf(g.Exec(), dev, true)
 	f := t.function(fo, g, calls)
+	t.now = f
 	if t.callable && t.ahead == nil {
 		for i := range f.inputs {
 			if f.inputs[i].static {
@@ -353,6 +376,7 @@ var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "mask
 // Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in the
 // tree of calls, anything else once for each line.
 func (t *trace) Cut(cause, within string) {
+	t.noteCut(cause, within)
 	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {
 		return
 	}
@@ -383,6 +407,21 @@ func (t *trace) Cut(cause, within string) {
 		t.cuts[key] = true
 		t.of.warn("skipping cudagraphs due to " + text)
 	}
+}
+
+// noteCut counts a cut for Explain. Its line is looked for once.
+func (t *trace) noteCut(cause, within string) {
+	if t.at == nil || len(t.waiting) == 0 {
+		return
+	}
+	for i := range t.at.cuts {
+		if c := &t.at.cuts[i]; c.Cause == cause && c.Within == within {
+			c.Times++
+			return
+		}
+	}
+	file, line := origin.Here()
+	t.at.cuts = append(t.at.cuts, Cut{cause, within, fmt.Sprintf("%s:%d", file, line), 1})
 }
 
 // hostArgument names the function's first argument that is memory of the processor.

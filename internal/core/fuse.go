@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
@@ -92,6 +93,8 @@ type fusedGroup struct {
 	n        int
 	repeat   uint16
 	numbers  []numberAt
+	// about is what the group computes, for people.
+	about *fuse.Graph
 }
 
 // numberAt is a scalar of a call or, where hole says so, the number in place of an operand, which is made a number of type half if there is

@@ -387,6 +387,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		}
 		return steps
 	}
+	g.about = b.g.Only(s)
 	g.lie(all)
 	g.fresh = b.freshOf(s)
 	step.group = g
