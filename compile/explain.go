@@ -18,6 +18,7 @@ import (
 type Explanation struct {
 	// Format is 1.
 	Format int
+	// Device is the session's, and Stats are the region's counts.
 	Device string
 	Stats  Stats
 	// Segments are in the order in which they first came, those of backward passes last.
@@ -37,7 +38,8 @@ type Explanation struct {
 type Segment struct {
 	// Function is its number in TreesOf, or -1 if it never was to have a graph.
 	Function int
-	Kind     string
+	// Kind is "inference", "forward" or "backward".
+	Kind string
 	// From and To are the lines of the first and the last call, of Calls.
 	From, To string
 	Calls    int
@@ -58,6 +60,7 @@ type Kernel struct {
 	Text string `json:",omitempty"`
 	// Lines are those of the calls.
 	Lines []string
+	// Fused says that it is one kernel for several calls.
 	Fused bool `json:",omitempty"`
 	// Bytes is the size of what is read and written, or 0 if that is not known.
 	Bytes int
@@ -75,6 +78,7 @@ type Graph struct {
 
 // Reason is why something happened, how often, and what helps.
 type Reason struct {
+	// Text is the reason, Times how often, 0 where that was not counted, and Remedy what helps, or "".
 	Text   string
 	Times  int    `json:",omitempty"`
 	Remedy string `json:",omitempty"`
@@ -92,8 +96,9 @@ type Fork struct {
 type Cut struct {
 	Cause  string
 	Within string `json:",omitempty"`
-	At     string
-	Times  int
+	// At is the line where that first happened, and Times how often.
+	At    string
+	Times int
 }
 
 // Explain says what became of the region's calls in x's session, as far as it is known without having been asked for before.
