@@ -248,7 +248,7 @@ func (r *Region) trace(x *core.Exec) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, root: &node{}, kind: inference}
+		t = &trace{opt: &r.opt, root: &node{}, kind: inference, counted: counting()}
 		r.traces[key] = t
 	}
 	return t

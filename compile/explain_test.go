@@ -95,3 +95,28 @@ func TestExplanationsOfDamagedFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestNoFurtherParts(t *testing.T) {
+	for name, want := range map[string][2]bool{"TENON_COMPILE_GROUPS": {false, true}, "TENON_COMPILE_GRAPHS": {true, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "0")
+			x := openSim(t)
+			a := tenon.From(x, make([]float32, 64), 64)
+			r := compile.New(compile.Opt{})
+			for range 4 {
+				if err := r.Do(x, func(x *tenon.Exec) error {
+					x.AddSInto(a, x.MulS(a, 2), 1)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := r.Stats(x); s.Fused > 0 != want[0] || s.Recordings > 0 != want[1] {
+				t.Errorf("got %+v", s)
+			}
+			if v, err := tenon.Read[float32](x, a); err != nil || v[0] != 15 {
+				t.Errorf("got %v, %v", v[0], err)
+			}
+		})
+	}
+}

@@ -528,6 +528,10 @@ func (f *function) see(g *core.Segment) {
 
 // record records f after the current path, and runs it.
 func (fo *forest) record(f *function, g *core.Segment) error {
+	if f.t.counted && !allowed(part{Kind: "graph", Lines: linesOf(f.calls)}) {
+		f.plain = "TENON_COMPILE_GRAPHS allows no further graph"
+		return f.t.eager(g, f.plain)
+	}
 	r := &recording{f: f, parent: fo.current()}
 	copied := make([]bool, len(f.inputs))
 	for i := range f.inputs {

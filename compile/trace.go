@@ -56,6 +56,8 @@ type trace struct {
 	stats   Stats
 	// now is the segment that runs.
 	now *function
+	// counted says that groups and graphs are counted.
+	counted bool
 }
 
 // node is a call that a region made.
@@ -245,7 +247,7 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	t.waiting = t.waiting[:0] // nothing is put off while they run
 	defer func() { t.stats.count(g.Fusion()) }()
 	if len(calls) == g.Len() && !t.opt.NoFusion {
-		g.Fuse(&calls[len(calls)-1].plans)
+		g.Fuse(&calls[len(calls)-1].plans, t.allowing(calls))
 	}
 	if t.now = nil; len(calls) == g.Len() {
 		t.now = calls[len(calls)-1].segment(t, calls)

@@ -17,6 +17,7 @@ import (
 // compileCommands is tenon compile.
 type compileCommands struct {
 	Explain compileExplain `cmd:"" help:"Print what Explanation.WriteJSON wrote, or write it as a page."`
+	Bisect  compileBisect  `cmd:"" help:"Run a command that fails again and again, and name the first fused kernel or graph with which it does."`
 }
 
 // compileExplain is the command line of tenon compile explain.

@@ -19,6 +19,10 @@ type PlannedStep struct {
 	Bytes int
 }
 
+func (g *fusedGroup) planned(calls []int) PlannedStep {
+	return PlannedStep{calls, g.op.Name, g.about.Print(), g.about.Moves()}
+}
+
 // Steps returns how n calls ran by the latest plan; none if they run one by one.
 func (p *Plans) Steps(n int) (steps []PlannedStep) {
 	for _, p := range slices.Backward(p.all) {
@@ -28,7 +32,7 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 		for i := range p.steps {
 			s := PlannedStep{Calls: slices.Clone(p.steps[i].calls)}
 			if g := p.steps[i].group; g != nil {
-				s.Kernel, s.Text, s.Bytes = g.op.Name, g.about.Print(), g.about.Moves()
+				s = g.planned(s.Calls)
 			}
 			steps = append(steps, s)
 		}

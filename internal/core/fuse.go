@@ -30,6 +30,8 @@ type fusing struct {
 	handles [kernels.MaxFusedOperands]Tensor
 	numbers []kernels.Scalar
 	stats   FusionStats
+	// allow, if there is one, says of a new group whether it may be one.
+	allow func(PlannedStep) bool
 }
 
 // moved is a storage in whose place all calls have another one.
