@@ -270,7 +270,12 @@ func (k *Kernel) Floor(bandwidth float64) float64 {
 }
 
 // WriteJSON writes e as one line. A file may have several.
-func (e *Explanation) WriteJSON(w io.Writer) error { return json.NewEncoder(w).Encode(e) }
+func (e *Explanation) WriteJSON(w io.Writer) error {
+	if e == nil || w == nil {
+		return fault.New(fault.Invalid, "the explanation or the writer is nil; give both")
+	}
+	return json.NewEncoder(w).Encode(e)
+}
 
 // ReadExplanations reads what WriteJSON wrote.
 func ReadExplanations(r io.Reader) (all []*Explanation, err error) {
