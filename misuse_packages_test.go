@@ -153,17 +153,17 @@ func TestMisuseOfPackages(t *testing.T) {
 	step((*optim.ASGD)(nil).Step)
 	step((*optim.RMSprop)(nil).Step)
 	step((*optim.Rprop)(nil).Step)
-	step(func(x *tenon.Exec) error { return (*optim.SGD)(nil).Add(nil, optim.SGDOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.Adam)(nil).Add(nil, optim.AdamOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.AdamW)(nil).Add(nil, optim.AdamOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.NAdam)(nil).Add(nil, optim.NAdamOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.RAdam)(nil).Add(nil, optim.RAdamOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.Adamax)(nil).Add(nil, optim.AdamaxOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.Adagrad)(nil).Add(nil, optim.AdagradOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.Adadelta)(nil).Add(nil, optim.AdadeltaOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.ASGD)(nil).Add(nil, optim.ASGDOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.RMSprop)(nil).Add(nil, optim.RMSpropOpt{}) })
-	step(func(x *tenon.Exec) error { return (*optim.Rprop)(nil).Add(nil, optim.RpropOpt{}) })
+	step(func(x *tenon.Exec) error { return (*optim.SGD)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.Adam)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.AdamW)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.NAdam)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.RAdam)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.Adamax)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.Adagrad)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.Adadelta)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.ASGD)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.RMSprop)(nil).Add(nil) })
+	step(func(x *tenon.Exec) error { return (*optim.Rprop)(nil).Add(nil) })
 	for msg, what := range w.said {
 		t.Logf("%s\n\t\t%s", msg, what)
 	}
@@ -172,9 +172,9 @@ func TestMisuseOfPackages(t *testing.T) {
 // packages adds values of the packages' types.
 func (w *walk) packages() {
 	made := func(name string, f func(x *tenon.Exec) any) value { return value{name: name, make: f} }
-	linear := func(x *tenon.Exec) *nn.Linear { return nn.NewLinear(x, 2, 2, nn.LinearOpt{}) }
+	linear := func(x *tenon.Exec) *nn.Linear { return nn.NewLinear(x, 2, 2) }
 	w.add((*nn.Linear)(nil), made("made", func(x *tenon.Exec) any { return linear(x) }), bad("nil", (*nn.Linear)(nil)), good("zero", new(nn.Linear)))
-	w.add((*nn.Conv1d)(nil), made("made", func(x *tenon.Exec) any { return nn.NewConv1d(x, 2, 2, 1, nn.ConvOpt{}) }), bad("nil", (*nn.Conv1d)(nil)), good("zero", new(nn.Conv1d)))
+	w.add((*nn.Conv1d)(nil), made("made", func(x *tenon.Exec) any { return nn.NewConv1d(x, 2, 2, 1) }), bad("nil", (*nn.Conv1d)(nil)), good("zero", new(nn.Conv1d)))
 	w.add((*nn.Param)(nil), made("made", func(x *tenon.Exec) any { return nn.NewParam(x.Ones([]int{2}, tenon.Float32)) }), good("nil", (*nn.Param)(nil)), good("zero", new(nn.Param)))
 	w.add((*nn.Buffer)(nil), made("made", func(x *tenon.Exec) any { return nn.NewBuffer(x.Ones([]int{2}, tenon.Float32)) }), good("nil", (*nn.Buffer)(nil)), good("zero", new(nn.Buffer)))
 	w.add((*any)(nil), made("module", func(x *tenon.Exec) any { return linear(x) }), made("nil", func(*tenon.Exec) any { return nil }), good("nil module", (*nn.Linear)(nil)),
@@ -212,7 +212,7 @@ func (w *walk) packages() {
 	w.add((*optim.RMSprop)(nil), good("zero", new(optim.RMSprop)))
 	w.add((*optim.Rprop)(nil), good("zero", new(optim.Rprop)))
 	w.add((*optim.GradScaler)(nil), made("made", func(x *tenon.Exec) any {
-		s, err := optim.NewGradScaler(optim.GradScalerOpt{})
+		s, err := optim.NewGradScaler()
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -222,14 +222,14 @@ func (w *walk) packages() {
 	w.add((*optim.Optimizer)(nil), made("SGD", sgd), made("nil", func(*tenon.Exec) any { return nil }), good("nil SGD", (*optim.SGD)(nil)), good("zero SGD", new(optim.SGD)))
 	w.add(optim.Rule{}, good("sound", optim.StepLR(2, 0.5)), bad("zero", optim.Rule{}), bad("unsound", optim.StepLR(0, 0.5)))
 	w.add((*optim.Schedule)(nil), made("made", func(x *tenon.Exec) any {
-		s, err := optim.NewSchedule(sgd(x).(optim.Optimizer), optim.OneCycleLR([]float64{1}, 9, optim.OneCycleOpt{}))
+		s, err := optim.NewSchedule(sgd(x).(optim.Optimizer), optim.OneCycleLR([]float64{1}, 9))
 		if err != nil {
 			w.t.Fatal(err)
 		}
 		return s
 	}), bad("nil", (*optim.Schedule)(nil)), bad("zero", new(optim.Schedule)))
 	w.add((*optim.ReduceLROnPlateau)(nil), made("made", func(x *tenon.Exec) any {
-		s, err := optim.NewReduceLROnPlateau(sgd(x).(optim.Optimizer), 0, optim.PlateauOpt{})
+		s, err := optim.NewReduceLROnPlateau(sgd(x).(optim.Optimizer), 0)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -243,7 +243,7 @@ func (w *walk) packages() {
 		good("rows that are not there", data.Subset{Of: table, Rows: []int{0, 7, -1}}), good("subset of nothing", data.Subset{Rows: []int{0}}))
 	w.add((*data.Table)(nil), good("table", table), bad("nil", (*data.Table)(nil)), good("zero", new(data.Table)))
 	w.add((*compile.Tree)(nil), made("made", func(*tenon.Exec) any { return new(compile.Tree) }), good("nil", (*compile.Tree)(nil)))
-	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New(compile.Opt{}) }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
+	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New() }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
 	none := (func(*tenon.Exec) error)(nil)
 	w.add(none, good("step", func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return nil }), bad("nil", none))
 	w.add((*data.Loader)(nil), made("made", func(*tenon.Exec) any {

@@ -25,7 +25,7 @@ func TestSettingRunsAllAtOnce(t *testing.T) {
 		t.Setenv("TENON_COMPILE", word)
 		x := openSim(t)
 		a := tenon.From(x, make([]float32, 64), 64)
-		r := compile.New(compile.Opt{})
+		r := compile.New()
 		for range 3 {
 			err := r.Do(x, func(x *tenon.Exec) error {
 				x.AddSInto(a, x.MulS(a, 2), 1)
@@ -77,7 +77,7 @@ func TestDisable(t *testing.T) {
 	}); err != nil || r.Stats(x) != before {
 		t.Errorf("around a region: %v, %+v", err, r.Stats(x))
 	}
-	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) }, compile.Opt{})
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
 	if err := compile.Disable(x, func(x *tenon.Exec) error { return tenon.Try(func() { net.Call(x, a).Close() }) }); err != nil || net.Stats(x).Runs != 0 {
 		t.Errorf("around a callable: %v, %+v", err, net.Stats(x))
 	}

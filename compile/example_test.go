@@ -20,8 +20,8 @@ func Example() {
 	w.SetRequiresGrad(true)
 	const steps = 4
 	train := func(x *tenon.Exec, i int) error {
-		loss := x.Sum(x.Mul(w, w), nil, tenon.SumOpt{})
-		if err := x.Backward(loss, nil, tenon.BackwardOpt{}); err != nil {
+		loss := x.Sum(x.Mul(w, w), nil)
+		if err := x.Backward(loss); err != nil {
 			return err
 		}
 		ng := x.NoGrad()
@@ -30,7 +30,7 @@ func Example() {
 		return nil
 	}
 
-	step := compile.New(compile.Opt{})
+	step := compile.New()
 	for i := range steps {
 		err := step.Do(x, func(x *tenon.Exec) error {
 			return train(x, i)
@@ -54,10 +54,10 @@ func ExampleFunc() {
 		log.Fatal(err)
 	}
 	defer x.Close()
-	model := nn.Sequential{nn.NewLinear(x, 2, 8, nn.LinearOpt{}), nn.ReLU{}, nn.NewLinear(x, 8, 1, nn.LinearOpt{})}
+	model := nn.Sequential{nn.NewLinear(x, 2, 8), nn.ReLU{}, nn.NewLinear(x, 8, 1)}
 	in := tenon.From(x, []float32{1, 2}, 1, 2)
 
-	net := compile.Func(model.Forward, compile.Opt{})
+	net := compile.Func(model.Forward)
 	y := net.Call(x, in)
 
 	fmt.Println(y.Shape())
@@ -77,7 +77,7 @@ func ExampleDisable() {
 		return nil
 	}
 
-	step := compile.New(compile.Opt{})
+	step := compile.New()
 	err = step.Do(x, func(x *tenon.Exec) error {
 		forward(x)
 		return compile.Disable(x, debug) // every call of debug runs at once
@@ -99,7 +99,7 @@ func ExampleRegion_Explain() {
 	defer x.Close()
 	a := tenon.From(x, []float32{1, 2}, 2)
 	file := &bytes.Buffer{}
-	step := compile.New(compile.Opt{})
+	step := compile.New()
 	for range 5 {
 		err := step.Do(x, func(x *tenon.Exec) error {
 			x.AddSInto(a, a, 1)

@@ -21,7 +21,7 @@ func has(t *testing.T, text string, words ...string) {
 
 func TestExplainRegion(t *testing.T) {
 	x := openSim(t)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i, n := range []int{64, 64, 64, 64, 32} {
 		err := r.Do(x, func(x *tenon.Exec) error {
 			a := x.Zeros([]int{n}, tenon.Float32)
@@ -79,7 +79,7 @@ func TestExplainCallable(t *testing.T) {
 	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		x.AddSInto(a, a, 1)
 		return x.MulS(a, 2)
-	}, compile.Opt{})
+	})
 	net.Call(x, a).Close()
 	e := net.Explain(x)
 	if len(e.Segments) != 1 || e.Segments[0].Plain != 1 || len(e.Segments[0].Skips) != 1 || e.Segments[0].Skips[0].Remedy == "" {
@@ -102,7 +102,7 @@ func TestNoFurtherParts(t *testing.T) {
 			t.Setenv(name, "0")
 			x := openSim(t)
 			a := tenon.From(x, make([]float32, 64), 64)
-			r := compile.New(compile.Opt{})
+			r := compile.New()
 			for range 4 {
 				if err := r.Do(x, func(x *tenon.Exec) error {
 					x.AddSInto(a, x.MulS(a, 2), 1)

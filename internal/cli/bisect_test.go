@@ -50,7 +50,7 @@ func TestBisectVictim(t *testing.T) {
 			return build(k, c, build(k, c, in, s), s)
 		}
 	}
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for range 4 {
 		err := r.Do(x, func(x *tenon.Exec) error {
 			if got := run(x); got != want {

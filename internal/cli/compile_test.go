@@ -25,7 +25,7 @@ func explained(t *testing.T, change func(all []*compile.Explanation)) string {
 	}
 	defer x.Close()
 	w := tenon.From(x, make([]float32, 64), 64)
-	r := compile.New(compile.Opt{})
+	r := compile.New()
 	for i, n := range []int{64, 64, 64, 64, 32} {
 		err := r.Do(x, func(x *tenon.Exec) error {
 			a := x.Zeros([]int{n}, tenon.Float32)
@@ -41,7 +41,7 @@ func explained(t *testing.T, change func(all []*compile.Explanation)) string {
 	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
 		x.AddSInto(a, a, 1)
 		return x.MulS(a, 2)
-	}, compile.Opt{})
+	})
 	net.Call(x, w).Close()
 	all := []*compile.Explanation{r.Explain(x), net.Explain(x)}
 	if change != nil {
