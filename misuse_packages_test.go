@@ -42,7 +42,7 @@ var functions = map[string]any{
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
 
-	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Func": compile.Func[func(*tenon.Exec)],
+	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Disable": compile.Disable, "compile.ExplainTrees": compile.ExplainTrees, "compile.ReadExplanations": compile.ReadExplanations, "compile.Func": compile.Func[func(*tenon.Exec)],
 	"compile.MarkStep": compile.MarkStep, "compile.Reset": compile.Reset, "compile.TreesOf": compile.TreesOf, "linalg.Cross": linalg.Cross, "linalg.MultiDot": linalg.MultiDot, "linalg.NuclearNorm": linalg.NuclearNorm, "linalg.VecDot": linalg.VecDot,
 
 	"nn.Buffers": nn.Buffers, "nn.Checkpoint": nn.Checkpoint, "nn.CheckpointSequential": nn.CheckpointSequential, "nn.Close": nn.Close, "nn.Eval": nn.Eval, "nn.Gain": nn.Gain, "nn.InitConstant": nn.InitConstant, "nn.InitEye": nn.InitEye,
@@ -102,7 +102,8 @@ var types = []any{
 	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
-	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
+	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*compile.Explanation)(nil),
+	(*compile.Kernel)(nil), (*compile.Cut)(nil), compile.Reason{}, (*data.Loader)(nil), (*data.Table)(nil), data.Field{}, data.Subset{},
 	(*torchfile.Dict)(nil), (*torchfile.File)(nil), (*torchfile.Tensor)(nil), torchfile.Global{}, torchfile.Limits{},
 	(*memviz.Recording)(nil), (*memviz.Server)(nil), (*replay.Program)(nil), replay.Check{}, replay.Calls{}, (*memcheck.Journal)(nil), (*memcheck.Run)(nil),
 	(*safetensors.File)(nil), safetensors.Info{}, dtype.Float32, dtype.F16(0), dtype.BF16(0), (*fault.Error)(nil), fault.Invalid, (*kernel.Kernel)(nil),

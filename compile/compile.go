@@ -13,6 +13,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/fault"
 	"tenon.dev/internal/core"
+	"tenon.dev/internal/knob"
 )
 
 // Opt are the options of a region.
@@ -31,6 +32,9 @@ type Opt struct {
 	PlainMutation bool
 	// NoGraphs runs all without graphs, and NoFusion each call by itself, also those whose results nobody needs.
 	NoGraphs, NoFusion bool
+	// Must makes it an error, with the reason, that work of the region would run without a graph, but for warm-ups and what Disable runs. What
+	// the work was to make is lost.
+	Must bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
 	NoWarmup bool
 	// DynamicLimit is of how many shapes a function may be recorded before a warning; 0 is 50, and less than 0 is no limit.
@@ -70,7 +74,9 @@ const notMade = "the region is nil or a zero value; use one that New returned"
 // Region remembers the calls of one function. Several goroutines may use it, each with a session of its own, which has its own memory of
 // calls.
 type Region struct {
-	opt    Opt
+	opt Opt
+	// off says that every call runs at once.
+	off    bool
 	mu     sync.Mutex
 	traces map[any]*trace
 }
@@ -81,7 +87,16 @@ func New(opts ...Opt) *Region {
 	if opt.Branches <= 0 {
 		opt.Branches = defaultBranches
 	}
-	return &Region{opt: opt, traces: map[any]*trace{}}
+	r := &Region{opt: opt, traces: map[any]*trace{}}
+	switch knob.Compile.Get() {
+	case "off":
+		r.off = true
+	case "fusion":
+		r.opt.NoGraphs = true
+	case "graphs":
+		r.opt.NoFusion = true
+	}
+	return r
 }
 
 // Do runs f in a scope of its own. The work of its calls is put off until a value is read, the device is waited for, a call comes that cannot
@@ -106,8 +121,11 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, within := old.(*trace); within {
+	if _, within := old.(*trace); within || r.runsPlainly(c) {
 		return x.Do(f)
+	}
+	if r.opt.Must && r.opt.NoGraphs {
+		return core.Refusal("Do", fault.Invalid, mustNoGraphs)
 	}
 	t := r.trace(c)
 	t.enter(c)
@@ -130,6 +148,39 @@ func (r *Region) Do(x *tenon.Exec, f func(x *tenon.Exec) error) (err error) {
 		err = errors.Join(err, left)
 	}()
 	return x.Do(f)
+}
+
+const mustNoGraphs = "Opt.Must asks for graphs, and Opt.NoGraphs or TENON_COMPILE=fusion forbids them; drop one of the two"
+
+// runsPlainly reports whether every call runs at once: by the setting, or within Disable.
+func (r *Region) runsPlainly(x *core.Exec) bool {
+	if r.off {
+		return true
+	}
+	fo := forestOf(x, x.Device(), false)
+	return fo != nil && fo.disabled
+}
+
+// Disable runs f, in which every call runs at once, as without a region: also where f runs within one, whose other calls go on being put
+// off. TENON_COMPILE=off does so for a whole program.
+func Disable(x *tenon.Exec, f func(x *tenon.Exec) error) error {
+	if f == nil {
+		return core.Refusal("Disable", fault.Invalid, "the function is nil; give it one")
+	}
+	fo, err := sessionForest(x, "Disable")
+	if err != nil {
+		return err
+	}
+	old := fo.disabled
+	fo.disabled = true
+	c := (*core.Exec)(x)
+	dev := c.Device()
+	defer func() {
+		if now := forestOf(c, dev, false); now != nil { // another one after a Reset
+			now.disabled = old
+		}
+	}()
+	return f(x)
 }
 
 // Frozen runs f, in which regions and functions make no new recordings: what was recorded runs as a graph, everything else without one.
@@ -192,7 +243,7 @@ func (r *Region) trace(x *core.Exec) *trace {
 				delete(r.traces, k)
 			}
 		}
-		t = &trace{opt: &r.opt, root: &node{}, kind: inference}
+		t = &trace{opt: &r.opt, root: &node{}, kind: inference, counted: counting()}
 		r.traces[key] = t
 	}
 	return t

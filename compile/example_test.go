@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"bytes"
 	"fmt"
 	"log"
 
@@ -61,4 +62,59 @@ func ExampleFunc() {
 
 	fmt.Println(y.Shape())
 	// Output: [1 1]
+}
+
+func ExampleDisable() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	a := tenon.From(x, []float32{1, 2}, 2)
+	forward := func(x *tenon.Exec) { x.AddSInto(a, a, 1) }
+	debug := func(x *tenon.Exec) error {
+		x.MulSInto(a, a, 2)
+		return nil
+	}
+
+	step := compile.New()
+	err = step.Do(x, func(x *tenon.Exec) error {
+		forward(x)
+		return compile.Disable(x, debug) // every call of debug runs at once
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	s := step.Stats(x)
+	fmt.Println(s.Deferred, s.Eager)
+	// Output: 1 1
+}
+
+func ExampleRegion_Explain() {
+	x, err := tenon.Open(tenon.Sim(1 << 30))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	a := tenon.From(x, []float32{1, 2}, 2)
+	file := &bytes.Buffer{}
+	step := compile.New()
+	for range 5 {
+		err := step.Do(x, func(x *tenon.Exec) error {
+			x.AddSInto(a, a, 1)
+			return nil
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	e := step.Explain(x)
+	fmt.Println(e.Segments[0].Replays, e.Segments[0].Kernels[0].Name)
+	err = e.WriteJSON(file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: 3 Add
 }

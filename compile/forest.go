@@ -41,9 +41,13 @@ type forest struct {
 	busy bool
 	// frozen says that nothing is to be recorded.
 	frozen bool
+	// disabled says that every call is to run at once.
+	disabled bool
 
 	checkpoints, failures, skips, copied int
 }
+
+const frozenText = "Frozen allows no new recording"
 
 type state string
 
@@ -82,6 +86,11 @@ type function struct {
 	// plain says why the function never runs as a graph, or is "".
 	plain string
 	told  map[string]bool
+	// warmUps, recordings, replays and plains are what became of it, because why it last ran without a graph, and again how often it was recorded
+	// again for what reason.
+	warmUps, recordings, replays, plains int
+	because                              string
+	again                                map[string]int
 }
 
 // inputOf is what is known of a function's input.
@@ -355,25 +364,23 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 		}
 	}
 	if g.Gapped() {
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, "somebody else drew from its generator between its draws")
 	}
 	if reason := fo.unmanaged(f, g); reason != "" {
 		fo.skip(f, reason)
-		return f.t.without(g)
+		return f.t.without(g, reason)
 	}
 	if fo.over(f) {
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, "it was recorded too often because addresses changed; see Opt.RerecordLimit")
 	}
 	if fo.frozen && !f.warm {
-		return g.Eager(nil)
+		return f.t.eager(g, frozenText)
 	}
 	if !f.warm && !f.t.opt.NoWarmup || fo.state == warmup {
 		return fo.warmUp(f, g)
 	}
 	if fo.frozen && fo.state != execution && fo.state != idle {
-		return g.Eager(nil)
+		return f.t.eager(g, frozenText)
 	}
 	if fo.state != recorded {
 		ran, err := fo.execute(f, g)
@@ -386,7 +393,7 @@ func (fo *forest) step(f *function, g *core.Segment) error {
 
 // execute runs a recording that fits, or f without a graph. Where it does neither, the state is such that f can be recorded.
 func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
-	var moved string
+	var moved, other string
 	at := fo.current()
 	for _, r := range fo.children() {
 		if r.f != f {
@@ -395,6 +402,9 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		why, address := fo.mismatch(r, g)
 		if why == "" && (g.SameValues(r.g) || g.Retune(r.g, fo.on)) {
 			return true, fo.replay(r, g)
+		}
+		if other = why; why == "" {
+			other = "a number could not be changed in the graph"
 		}
 		if address {
 			moved = why
@@ -418,13 +428,19 @@ func (fo *forest) execute(f *function, g *core.Segment) (ran bool, err error) {
 		if fo.over(f) {
 			fo.skipWhole(f, sprintf("skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s.",
 				f.id, f.t.opt.limit(), at.name(), moved))
-			return true, g.Eager(nil)
+			return true, f.t.eager(g, moved)
 		}
 	}
 	if fo.frozen {
-		return true, g.Eager(nil)
+		return true, f.t.eager(g, frozenText)
 	}
 	fo.failures++
+	if other != "" {
+		if f.again == nil {
+			f.again = map[string]int{}
+		}
+		f.again[other]++
+	}
 	if err := fo.tryEnd(g, f); err != nil {
 		return true, err
 	}
@@ -468,6 +484,7 @@ func (fo *forest) warmUp(f *function, g *core.Segment) error {
 	f.see(g)
 	f.warm = true
 	f.t.stats.WarmUps++
+	f.warmUps++
 	fo.ran = append(fo.ran, f)
 	fo.state, fo.generation = warmup, fo.now()
 	err := g.Eager(fo.pool)
@@ -511,6 +528,10 @@ func (f *function) see(g *core.Segment) {
 
 // record records f after the current path, and runs it.
 func (fo *forest) record(f *function, g *core.Segment) error {
+	if f.t.counted && !allowed(part{Kind: "graph", Lines: linesOf(f.calls)}) {
+		f.plain = "TENON_COMPILE_GRAPHS allows no further graph"
+		return f.t.eager(g, f.plain)
+	}
 	r := &recording{f: f, parent: fo.current()}
 	copied := make([]bool, len(f.inputs))
 	for i := range f.inputs {
@@ -541,10 +562,10 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	if err != nil {
 		f.plain = "a failed recording: " + err.Error()
 		fo.skip(f, f.plain)
-		f.t.stats.Plain++
-		return g.Eager(nil)
+		return f.t.eager(g, f.plain)
 	}
 	f.t.stats.Recordings++
+	f.recordings++
 	r.g, r.id = rec, fo.graphs
 	fo.graphs++
 	for _, c := range copied {
@@ -713,6 +734,7 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 		return err
 	}
 	r.f.t.stats.Replays++
+	r.f.replays++
 	fo.dev.UsedLent(g.Stream().ID())
 	clear(r.stores)
 	for k, i := range r.outputs {

@@ -70,6 +70,13 @@ func tensorsOf(vs []reflect.Value) (ts []*core.Tensor) {
 // call runs f, which returns what is to be kept.
 func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor) {
 	old := core.TapOf(x, "Func")
+	if _, within := old.(*trace); !within && r.runsPlainly(x) {
+		core.WithinMany(x, "Func", func(*core.Exec) []*core.Tensor { return f() })
+		return
+	}
+	if r.opt.Must && r.opt.NoGraphs {
+		core.Fail("Func", fault.Invalid, mustNoGraphs)
+	}
 	t := r.trace(x)
 	keep := func(x *core.Exec) []*core.Tensor {
 		ts := f()
@@ -133,7 +140,7 @@ func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool) (end func()
 		return func() error { done(); return nil }
 	}
 	if t.back == nil {
-		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true, ahead: t}
+		t.back = &trace{opt: t.opt, root: &node{}, kind: backward, callable: true, ahead: t, counted: t.counted}
 	}
 	err := core.ForceWithin(x)
 	t.back.begin(x, dev, old)
@@ -233,8 +240,9 @@ func Reset(x *tenon.Exec) (err error) {
 		core.Made(c, "Reset")
 		fo := forestOf(c, c.Device(), false)
 		err = core.Detach(c, forestKey{c.Device()})
-		if fo != nil && fo.frozen {
-			forestOf(c, c.Device(), true).frozen = true
+		if fo != nil && (fo.frozen || fo.disabled) {
+			now := forestOf(c, c.Device(), true)
+			now.frozen, now.disabled = fo.frozen, fo.disabled
 		}
 	})
 	return errors.Join(stopped, err)

@@ -54,6 +54,10 @@ type trace struct {
 	// waiting are the calls that were put off since the last segment.
 	waiting []*node
 	stats   Stats
+	// now is the segment that runs.
+	now *function
+	// counted says that groups and graphs are counted.
+	counted bool
 }
 
 // node is a call that a region made.
@@ -67,6 +71,9 @@ type node struct {
 	// ends are the functions whose last call it is, and plans those of the segments.
 	ends  []*function
 	plans core.Plans
+	// alone is the segment that ends with the call and never had a graph, and cuts what ended segments after it.
+	alone *function
+	cuts  []Cut
 }
 
 // Stats counts calls of a region, over all of its runs in one session.
@@ -122,19 +129,22 @@ func (t *trace) Before(f *core.Frame) bool {
 	}
 	if t.at == nil {
 		t.stats.Unknown++
+		t.must(f, "there are too many branches before it; see Opt.Branches")
 		return false
 	}
 	if !t.match(f) && !t.remember(f) {
+		t.must(f, "there are too many branches before it; see Opt.Branches")
 		return false
 	}
 	if f.OnHost() && !t.dev.Host {
 		if f.Makes() {
+			t.must(f, "it runs on the processor")
 			t.Cut(hostCall, "")
 			t.stats.Eager++
 		}
 		return false
 	}
-	if f.Deferrable() && f.Defer(&t.at.at) {
+	if !t.of.disabled && f.Deferrable() && f.Defer(&t.at.at) {
 		t.stats.Deferred++
 		if f.Waiting() == 1 { // others may have run what was put off before
 			t.waiting = t.waiting[:0]
@@ -146,9 +156,42 @@ func (t *trace) Before(f *core.Frame) bool {
 		return true
 	}
 	if f.Works() {
+		t.must(f, "it cannot be put off")
 		t.stats.Eager++
 	}
 	return false
+}
+
+// must stops a call that would run without a graph where Opt.Must forbids that.
+func (t *trace) must(f *core.Frame, reason string) {
+	if t.opt.Must && !t.of.disabled && f.Works() {
+		core.Fail(f.Op(), fault.Unsupported, mustText, reason)
+	}
+}
+
+const mustText = "Opt.Must forbids to run this without a graph: %s"
+
+// eager runs g without a graph for that reason, or returns an error where Opt.Must forbids that.
+func (t *trace) eager(g *core.Segment, reason string) error {
+	if t.opt.Must {
+		return fault.New(fault.Unsupported, mustText, reason)
+	}
+	t.stats.Plain++
+	if t.now != nil {
+		t.now.plains, t.now.because = t.now.plains+1, reason
+	}
+	return g.Eager(nil)
+}
+
+// segment returns the calls as a segment that has no graph, or nil if it has one or the calls are not all.
+func (n *node) segment(t *trace, calls []*node) *function {
+	if len(n.ends) > 0 {
+		return nil
+	}
+	if n.alone == nil {
+		n.alone = &function{id: -1, t: t, calls: slices.Clone(calls), last: n, kind: t.kind}
+	}
+	return n.alone
 }
 
 // match goes on to the branch of f's call, if there is one.
@@ -204,19 +247,29 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	t.waiting = t.waiting[:0] // nothing is put off while they run
 	defer func() { t.stats.count(g.Fusion()) }()
 	if len(calls) == g.Len() && !t.opt.NoFusion {
-		g.Fuse(&calls[len(calls)-1].plans)
+		g.Fuse(&calls[len(calls)-1].plans, t.allowing(calls))
 	}
-	if t.opt.NoGraphs || t.plain || t.dev.Host || !g.Works() || len(calls) != g.Len() {
+	if t.now = nil; len(calls) == g.Len() {
+		t.now = calls[len(calls)-1].segment(t, calls)
+	}
+	switch {
+	case !g.Works():
 		t.stats.Plain++
 		return g.Eager(nil)
+	case t.opt.NoGraphs:
+		return t.eager(g, "Opt.NoGraphs")
+	case t.plain:
+		return t.eager(g, "the forward pass ran without a graph")
+	case len(calls) != g.Len():
+		return t.eager(g, "calls from outside of the region were put off with it")
 	}
 	dev := g.Stream().Device()
-	if dev.Host || !core.HasPools(dev) {
-		t.stats.Plain++
-		return g.Eager(nil)
+	if t.dev.Host || dev.Host || !core.HasPools(dev) {
+		return t.eager(g, "the device, or its allocator, has no graphs")
 	}
 	fo := forestOf(g.Exec(), dev, true)
 	f := t.function(fo, g, calls)
+	t.now = f
 	if t.callable && t.ahead == nil {
 		for i := range f.inputs {
 			if f.inputs[i].static {
@@ -226,18 +279,17 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	}
 	if devs := g.Devices(); len(devs) > 1 {
 		fo.skip(f, devicesText(devs))
-		return t.without(g)
+		return t.without(g, devicesText(devs))
 	}
 	return fo.run(f, g)
 }
 
 // without runs what was put off without a graph, as its derivative will.
-func (t *trace) without(g *core.Segment) error {
+func (t *trace) without(g *core.Segment, reason string) error {
 	if t.skipped != nil {
 		*t.skipped = true
 	}
-	t.stats.Plain++
-	return g.Eager(nil)
+	return t.eager(g, reason)
 }
 
 // function returns the function of those calls.
@@ -326,6 +378,7 @@ var incompatible = map[string]string{"Nonzero": "nonzero", "MaskedSelect": "mask
 // Cut counts that a function's segment ends because of what cannot be a part of a graph: an incompatible operation once for each place in the
 // tree of calls, anything else once for each line.
 func (t *trace) Cut(cause, within string) {
+	t.noteCut(cause, within)
 	if !t.callable || t.opt.NoGraphs || cause != "Read" && cause != hostCall {
 		return
 	}
@@ -356,6 +409,21 @@ func (t *trace) Cut(cause, within string) {
 		t.cuts[key] = true
 		t.of.warn("skipping cudagraphs due to " + text)
 	}
+}
+
+// noteCut counts a cut for Explain. Its line is looked for once.
+func (t *trace) noteCut(cause, within string) {
+	if t.at == nil || len(t.waiting) == 0 {
+		return
+	}
+	for i := range t.at.cuts {
+		if c := &t.at.cuts[i]; c.Cause == cause && c.Within == within {
+			c.Times++
+			return
+		}
+	}
+	file, line := origin.Here()
+	t.at.cuts = append(t.at.cuts, Cut{cause, within, fmt.Sprintf("%s:%d", file, line), 1})
 }
 
 // hostArgument names the function's first argument that is memory of the processor.

@@ -1,5 +1,5 @@
 // Tenon is the command-line tools of Tenon: doctor says what a machine has, memviz shows memory snapshots, memreplay replays them under other
-// settings, memcheck runs tests under a memory checker.
+// settings, memcheck runs tests under a memory checker, compile explains what became of calls that were put off.
 // It may not know what the commands do: package internal/cli holds them.
 package main
 

@@ -23,6 +23,7 @@ var began = time.Now()
 
 // commands is the command line.
 type commands struct {
+	Compile   compileCommands  `cmd:"" help:"Say what package compile made of a program's calls."`
 	Doctor    doctor           `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
 	Memcheck  memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
 	Memviz    memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`

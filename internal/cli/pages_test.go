@@ -28,6 +28,9 @@ func TestPagesShowOutput(t *testing.T) {
 				if strings.HasSuffix(a, ".pickle.gz") {
 					args[i] = filepath.Join("..", "snapshot", "testdata", a)
 				}
+				if strings.HasSuffix(a, ".jsonl") {
+					args[i] = filepath.Join("testdata", a)
+				}
 			}
 			out, errs, exit := run(args...)
 			if exit != 0 || errs != "" || out != want {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tenon.dev/dtype"
+	"tenon.dev/internal/fuse"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
@@ -29,6 +30,8 @@ type fusing struct {
 	handles [kernels.MaxFusedOperands]Tensor
 	numbers []kernels.Scalar
 	stats   FusionStats
+	// allow, if there is one, says of a new group whether it may be one.
+	allow func(PlannedStep) bool
 }
 
 // moved is a storage in whose place all calls have another one.
@@ -92,6 +95,8 @@ type fusedGroup struct {
 	n        int
 	repeat   uint16
 	numbers  []numberAt
+	// about is what the group computes, for people.
+	about *fuse.Graph
 }
 
 // numberAt is a scalar of a call or, where hole says so, the number in place of an operand, which is made a number of type half if there is

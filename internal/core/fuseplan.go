@@ -381,7 +381,11 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 	for _, r := range s.Outs {
 		outs = append(outs, first[slices.Index(s.Calls, r.Call)]+r.Index)
 	}
-	if g.op = kernels.Fuse(types, body, outs); g.op == nil {
+	g.op, g.about = kernels.Fuse(types, body, outs), b.g.Only(s)
+	if allow := b.d.fusing.allow; allow != nil && g.op != nil && !allow(g.planned(step.calls)) {
+		g.op = nil
+	}
+	if g.op == nil {
 		for _, i := range step.calls {
 			steps = append(steps, planStep{calls: []int{i}})
 		}

@@ -201,7 +201,7 @@ func (g *Segment) Devices() (all []*rt.Device) {
 }
 
 // Fuse lets the calls run as p has it, which is that of all segments of the same calls.
-func (g *Segment) Fuse(p *Plans) { g.plans = p }
+func (g *Segment) Fuse(p *Plans, allow func(PlannedStep) bool) { g.plans, g.d.fusing.allow = p, allow }
 
 // Fusion returns what became of the calls.
 func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }

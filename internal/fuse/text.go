@@ -41,6 +41,37 @@ func (g *Graph) Print() string {
 	return b.String()
 }
 
+// Only returns the calls of s, a group of g, as a graph.
+func (g *Graph) Only(s *Set) *Graph {
+	o := &Graph{Groups: []Set{{Saves: s.Saves}}}
+	set := &o.Groups[0]
+	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
+	for k, i := range s.Calls {
+		o.Calls = append(o.Calls, g.Calls[i])
+		set.Calls = append(set.Calls, k)
+	}
+	for _, r := range s.Ins {
+		set.Ins = append(set.Ins, at(r))
+	}
+	for _, r := range s.Outs {
+		set.Outs = append(set.Outs, at(r))
+	}
+	return o
+}
+
+// Moves returns how many bytes the groups of g read and write.
+func (g *Graph) Moves() (n int) {
+	for i := range g.Groups {
+		for _, r := range g.Groups[i].Ins {
+			n += g.Calls[r.Call].Ins[r.Index].Bytes()
+		}
+		for _, r := range g.Groups[i].Outs {
+			n += g.Calls[r.Call].Outs[r.Index].Bytes()
+		}
+	}
+	return n
+}
+
 func (s *Set) print(b *strings.Builder, g *Graph) {
 	fmt.Fprintf(b, "group {\n")
 	for _, i := range s.Calls {

@@ -106,6 +106,31 @@ func (k *Text) Get() string {
 // Lookup returns the value, and whether the variable is set, be it to nothing.
 func (k *Text) Lookup() (string, bool) { return os.LookupEnv(k.name) }
 
+// Choice is a variable that is one of several words.
+type Choice struct {
+	*knob
+	def   string
+	words []string
+}
+
+func newChoice(name, doc, def string, others ...string) *Choice {
+	words := append([]string{def}, others...)
+	return &Choice{register(name, "word", def, doc, func(v string) error {
+		if !slices.Contains(words, v) {
+			return fmt.Errorf("%s is %q; set it to one of %s, or unset it", name, v, strings.Join(words, ", "))
+		}
+		return nil
+	}), def, words}
+}
+
+// Get returns the value; unset, empty or another word is the default.
+func (k *Choice) Get() string {
+	if v := os.Getenv(k.name); slices.Contains(k.words, v) {
+		return v
+	}
+	return k.def
+}
+
 // Check returns an error that names every registered variable whose value does not parse and says what would, or nil.
 func Check() error {
 	var errs []error

@@ -89,6 +89,20 @@ func TestCount(t *testing.T) {
 	}
 }
 
+func TestChoice(t *testing.T) {
+	withOwn(t)
+	k := newChoice("TENON_TEST_CHOICE", "Test.", "on", "off")
+	for v, want := range map[string]string{"": "on", "on": "on", "off": "off", "Off": "on"} {
+		t.Setenv(k.Name(), v)
+		if got := k.Get(); got != want {
+			t.Errorf("%q gives %q, want %q", v, got, want)
+		}
+	}
+	if err := Check(); err == nil || !strings.Contains(err.Error(), "one of on, off") {
+		t.Errorf("another word: %v", err)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	withOwn(t)
 	b := newBool("TENON_TEST_BOOL", false, "Test.")

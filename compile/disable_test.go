@@ -1,0 +1,125 @@
+package compile_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/fault"
+)
+
+func openSim(t *testing.T) *tenon.Exec {
+	t.Helper()
+	x, err := tenon.Open(machine())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+func TestSettingRunsAllAtOnce(t *testing.T) {
+	for word, want := range map[string][2]bool{"off": {false, false}, "fusion": {true, false}, "graphs": {false, true}, "on": {true, true}} {
+		t.Setenv("TENON_COMPILE", word)
+		x := openSim(t)
+		a := tenon.From(x, make([]float32, 64), 64)
+		r := compile.New()
+		for range 3 {
+			err := r.Do(x, func(x *tenon.Exec) error {
+				x.AddSInto(a, x.MulS(a, 2), 1)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := r.Stats(x)
+		if fused, graphs := s.Fused > 0, s.Recordings > 0; fused != want[0] || graphs != want[1] || word == "off" && s.Runs != 0 {
+			t.Errorf("TENON_COMPILE=%s gives %+v", word, s)
+		}
+		if v, err := tenon.Read[float32](x, a); err != nil || v[0] != 7 {
+			t.Errorf("TENON_COMPILE=%s: got %v, %v", word, v, err)
+		}
+	}
+}
+
+func TestDisable(t *testing.T) {
+	x := openSim(t)
+	a := tenon.From(x, make([]float32, 64), 64)
+	r := compile.New(compile.Opt{Must: true})
+	var b *tenon.Tensor
+	for range 4 {
+		err := r.Do(x, func(x *tenon.Exec) error {
+			x.AddSInto(a, a, 1)
+			err := compile.Disable(x, func(x *tenon.Exec) error {
+				x.MulSInto(a, a, 2)
+				return nil
+			})
+			x.AddSInto(a, a, 3)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.Stats(x)
+	if s.Eager != 4 || s.Deferred != 8 || s.Replays == 0 {
+		t.Errorf("in a region: %+v", s)
+	}
+	before := s
+	if err := compile.Disable(x, func(x *tenon.Exec) error {
+		return r.Do(x, func(x *tenon.Exec) error {
+			b = x.AddS(a, 1)
+			return tenon.Try(func() { x.MulSInto(b, b, 1) })
+		})
+	}); err != nil || r.Stats(x) != before {
+		t.Errorf("around a region: %v, %+v", err, r.Stats(x))
+	}
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor { return x.AddS(a, 1) })
+	if err := compile.Disable(x, func(x *tenon.Exec) error { return tenon.Try(func() { net.Call(x, a).Close() }) }); err != nil || net.Stats(x).Runs != 0 {
+		t.Errorf("around a callable: %v, %+v", err, net.Stats(x))
+	}
+	if v, err := tenon.Read[float32](x, a); err != nil || v[0] != 75 {
+		t.Errorf("got %v, %v", v[0], err)
+	}
+	failed := errors.New("failed")
+	if err := compile.Disable(x, func(*tenon.Exec) error { return failed }); err != failed {
+		t.Errorf("an error: %v", err)
+	}
+}
+
+func TestMust(t *testing.T) {
+	x := openSim(t)
+	a := tenon.From(x, make([]float32, 64), 64)
+	refused := func(what string, err error, words ...string) {
+		t.Helper()
+		if fault.KindOf(err) != fault.Unsupported && fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s: no error", what)
+			return
+		}
+		for _, w := range append(words, "Opt.Must") {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%s: %q lacks %q", what, err, w)
+			}
+		}
+	}
+	do := func(o compile.Opt, f func(x *tenon.Exec)) (err error) {
+		r := compile.New(o)
+		for range 3 {
+			err = errors.Join(err, r.Do(x, func(x *tenon.Exec) error { f(x); return nil }))
+		}
+		return err
+	}
+	if err := do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.AddSInto(a, a, 1) }); err != nil {
+		t.Errorf("what has a graph: %v", err)
+	}
+	refused("no graphs", do(compile.Opt{Must: true, NoGraphs: true}, func(x *tenon.Exec) { x.AddSInto(a, a, 1) }), "NoGraphs")
+	refused("a call that waits", do(compile.Opt{Must: true}, func(x *tenon.Exec) { x.Nonzero(a).Close() }), "Nonzero", "cannot be put off")
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		x.AddSInto(a, a, 1)
+		return x.MulS(a, 2)
+	}, compile.Opt{Must: true})
+	refused("a changed argument", tenon.Try(func() { net.Call(x, a) }), "mutated inputs")
+}

@@ -1,0 +1,381 @@
+package compile
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"tenon.dev"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// Explanation says what became of a region's calls in one session.
+type Explanation struct {
+	// Format is 1.
+	Format int
+	// Device is the session's, and Stats are the region's counts.
+	Device string
+	Stats  Stats
+	// Segments are in the order in which they first came, those of backward passes last.
+	Segments []Segment
+	// Forks are the calls in whose place there came others.
+	Forks []Fork
+	// Cuts are what made calls run before the region's end.
+	Cuts []Cut
+	// Live counts the blocks of the session's pool that are in use, and Memory their bytes.
+	Live   int
+	Memory int64
+	// Bandwidth is that of the device's memory in bytes a second, or 0: Tenon does not know it. It makes the floors of the text.
+	Bandwidth float64
+}
+
+// Segment is calls that ran together.
+type Segment struct {
+	// Function is its number in TreesOf, or -1 if it never was to have a graph.
+	Function int
+	// Kind is "inference", "forward" or "backward".
+	Kind string
+	// From and To are the lines of the first and the last call, of Calls.
+	From, To string
+	Calls    int
+	// WarmUps, Recordings, Replays and Plain are how often it ran in what way; Because is why it last ran without a graph.
+	WarmUps, Recordings, Replays, Plain int
+	Because                             string `json:",omitempty"`
+	// Kernels are what runs for the calls, in order, and Graphs the recordings that there are.
+	Kernels []Kernel
+	Graphs  []Graph `json:",omitempty"`
+	// Skips are what was told of runs without a graph, and Again why it was recorded again.
+	Skips, Again []Reason `json:",omitempty"`
+}
+
+// Kernel is a fused kernel, or the kernels of one operation.
+type Kernel struct {
+	// Name is the kernel's or the operation's, and Text, of a fused one, its calls: a line each, with types and shapes.
+	Name string
+	Text string `json:",omitempty"`
+	// Lines are those of the calls.
+	Lines []string
+	// Fused says that it is one kernel for several calls.
+	Fused bool `json:",omitempty"`
+	// Bytes is the size of what is read and written, or 0 if that is not known.
+	Bytes int
+}
+
+// Graph is a recording.
+type Graph struct {
+	// ID is its number, and After that of the recording before it, or -1.
+	ID, After int
+	// Nodes counts its operations and Kernels the kernels among them.
+	Nodes, Kernels int
+	// Static, Managed and Copied count its inputs: read where they are, outputs of recordings before it, and copied.
+	Static, Managed, Copied int
+}
+
+// Reason is why something happened, how often, and what helps.
+type Reason struct {
+	// Text is the reason, Times how often, 0 where that was not counted, and Remedy what helps, or "".
+	Text   string
+	Times  int    `json:",omitempty"`
+	Remedy string `json:",omitempty"`
+}
+
+// Fork is a place where another call came than in an earlier run.
+type Fork struct {
+	// After is the line of the call before it, or "" at the region's beginning.
+	After string
+	// Was and Is are the lines of the calls, and Differs what differs: that of the first, and that of the other.
+	Was, Is, Differs string
+}
+
+// Cut is what made calls run that had been put off: Cause, such as Read, within the operation Within, if there is one.
+type Cut struct {
+	Cause  string
+	Within string `json:",omitempty"`
+	// At is the line where that first happened, and Times how often.
+	At    string
+	Times int
+}
+
+// Explain says what became of the region's calls in x's session, as far as it is known without having been asked for before.
+func (r *Region) Explain(x *tenon.Exec) *Explanation {
+	if r == nil || r.traces == nil {
+		core.Fail("Explain", fault.Invalid, notMade)
+	}
+	c := (*core.Exec)(x)
+	core.Made(c, "Explain")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := newExplanation(c)
+	t := r.traces[core.SessionOf(c)]
+	if t == nil {
+		return e
+	}
+	e.Stats = t.stats
+	for ; t != nil; t = t.back {
+		e.walk(t.root)
+	}
+	return e
+}
+
+// ExplainTrees is Explain for all recordings of x's session on its device, of whatever region.
+func ExplainTrees(x *tenon.Exec) *Explanation {
+	c := (*core.Exec)(x)
+	core.Made(c, "ExplainTrees")
+	e := newExplanation(c)
+	if fo := forestOf(c, c.Device(), false); fo != nil {
+		var fs []*function
+		for _, r := range recordingsOf(fo.roots) {
+			if !slices.Contains(fs, r.f) {
+				fs = append(fs, r.f)
+			}
+		}
+		slices.SortFunc(fs, func(a, b *function) int { return cmp.Compare(a.id, b.id) })
+		for _, f := range fs {
+			e.Segments = append(e.Segments, f.explain())
+		}
+	}
+	return e
+}
+
+func newExplanation(c *core.Exec) *Explanation {
+	e := &Explanation{Format: 1, Device: c.Device().String()}
+	if fo := forestOf(c, c.Device(), false); fo != nil && fo.pool != nil {
+		e.Live, e.Memory = core.LiveBlocks(fo.dev, fo.pool.ID())
+	}
+	return e
+}
+
+// walk adds the segments, forks and cuts of the calls from n on.
+func (e *Explanation) walk(n *node) {
+	e.Cuts = append(e.Cuts, n.cuts...)
+	if n.alone != nil && n.alone.plains > 0 {
+		e.Segments = append(e.Segments, n.alone.explain())
+	}
+	for _, f := range n.ends {
+		e.Segments = append(e.Segments, f.explain())
+	}
+	for i, c := range n.next {
+		if i > 0 {
+			was := n.next[0]
+			e.Forks = append(e.Forks, Fork{n.at, was.at, c.at, was.call.Differs(c.call)})
+		}
+		e.walk(c)
+	}
+}
+
+func recordingsOf(rs []*recording) (all []*recording) {
+	for _, r := range rs {
+		all = append(append(all, r), recordingsOf(r.children)...)
+	}
+	return all
+}
+
+// explain describes the function.
+func (f *function) explain() Segment {
+	s := Segment{Function: f.id, Kind: string(f.kind), From: f.calls[0].at, To: f.last.at, Calls: len(f.calls),
+		WarmUps: f.warmUps, Recordings: f.recordings, Replays: f.replays, Plain: f.plains, Because: f.because}
+	steps := f.last.plans.Steps(len(f.calls))
+	if steps == nil {
+		for i := range f.calls {
+			steps = append(steps, core.PlannedStep{Calls: []int{i}})
+		}
+	}
+	for _, st := range steps {
+		if st.Kernel == "" {
+			for _, i := range st.Calls {
+				n := f.calls[i]
+				s.Kernels = append(s.Kernels, Kernel{Name: n.call.Op(), Lines: []string{n.at}, Bytes: n.call.Bytes()})
+			}
+			continue
+		}
+		k := Kernel{Name: st.Kernel, Text: st.Text, Fused: true, Bytes: st.Bytes}
+		for _, i := range st.Calls {
+			if at := f.calls[i].at; !slices.Contains(k.Lines, at) {
+				k.Lines = append(k.Lines, at)
+			}
+		}
+		s.Kernels = append(s.Kernels, k)
+	}
+	if f.fo != nil {
+		for _, r := range recordingsOf(f.fo.roots) {
+			if r.f == f {
+				s.Graphs = append(s.Graphs, r.explain())
+			}
+		}
+	}
+	for text := range f.told { //tenon:unordered they are sorted
+		s.Skips = append(s.Skips, Reason{Text: text, Remedy: remedy(text)})
+	}
+	for text, n := range f.again { //tenon:unordered they are sorted
+		s.Again = append(s.Again, Reason{Text: text, Times: n, Remedy: remedy(text)})
+	}
+	for _, rs := range [][]Reason{s.Skips, s.Again} {
+		slices.SortFunc(rs, func(a, b Reason) int { return strings.Compare(a.Text, b.Text) })
+	}
+	return s
+}
+
+func (r *recording) explain() Graph {
+	g := Graph{ID: r.id, After: -1, Nodes: r.g.Nodes(), Kernels: r.g.Kernels()}
+	if r.parent != nil {
+		g.After = r.parent.id
+	}
+	for i, in := range r.inputs {
+		switch {
+		case in.managed:
+			g.Managed++
+		case r.g.Copied(i):
+			g.Copied++
+		default:
+			g.Static++
+		}
+	}
+	return g
+}
+
+var remedies = []struct{ text, remedy string }{
+	{"mutated inputs", "name the argument in Opt.Static, let the function capture it, or return a new tensor"},
+	{"multiple devices", "give each device a region of its own"},
+	{"an output whose address", "do not ask for the address of what the region makes, or copy it to memory of your own first"},
+	{"re-recording limit", "give the function tensors that stay where they are, leave them out of Opt.Static, or raise Opt.RerecordLimit"},
+	{"symbolic shapes", "pad inputs to a few shapes, or drop Opt.SkipDynamic"},
+	{staticMoved, "leave the tensor open from run to run, or leave its argument out of Opt.Static so that it is copied"},
+	{managedMoved, "close the outputs of earlier calls in the same order in every run"},
+	{"a failed recording", "free memory, or read the error that it names"},
+	{"is open", "close tensors at the same place in every run"},
+	{"are live", "close tensors at the same place in every run"},
+}
+
+// remedy returns what helps against a reason, or "".
+func remedy(reason string) string {
+	for _, r := range remedies {
+		if strings.Contains(reason, r.text) {
+			return r.remedy
+		}
+	}
+	return ""
+}
+
+// Floor returns the least time, in microseconds, that memory of that many bytes a second needs for the kernel's bytes.
+func (k *Kernel) Floor(bandwidth float64) float64 {
+	if k == nil || bandwidth <= 0 {
+		return 0
+	}
+	return float64(k.Bytes) / bandwidth * 1e6
+}
+
+// WriteJSON writes e as one line. A file may have several.
+func (e *Explanation) WriteJSON(w io.Writer) error {
+	if e == nil || w == nil {
+		return fault.New(fault.Invalid, "the explanation or the writer is nil; give both")
+	}
+	return json.NewEncoder(w).Encode(e)
+}
+
+// ReadExplanations reads what WriteJSON wrote.
+func ReadExplanations(r io.Reader) (all []*Explanation, err error) {
+	if r == nil {
+		return nil, fault.New(fault.Invalid, "there is nothing to read from; give a reader")
+	}
+	d := json.NewDecoder(r)
+	for {
+		e := &Explanation{}
+		switch err := d.Decode(e); {
+		case errors.Is(err, io.EOF) && len(all) > 0:
+			return all, nil
+		case errors.Is(err, io.EOF):
+			return nil, fault.New(fault.Invalid, "the file is empty; write one with Explanation.WriteJSON")
+		case err != nil:
+			return nil, fault.New(fault.Invalid, "explanation %d: %v; write the file with Explanation.WriteJSON", len(all)+1, err)
+		case e.Format != 1:
+			return nil, fault.New(fault.Invalid, "explanation %d has format %d, and this version reads 1", len(all)+1, e.Format)
+		}
+		all = append(all, e)
+	}
+}
+
+// String returns the explanation as text.
+func (e *Explanation) String() string {
+	if e == nil {
+		return ""
+	}
+	var b strings.Builder
+	s := &e.Stats
+	fmt.Fprintf(&b, "%s: %d runs, %d calls put off, %d at once; segments: %d warm-up, %d recorded, %d replayed, %d without a graph\n", e.Device, s.Runs,
+		s.Deferred, s.Eager, s.WarmUps, s.Recordings, s.Replays, s.Plain)
+	fmt.Fprintf(&b, "kernels: %d; calls in fused kernels: %d; calls that nobody needed: %d; pool: %d blocks, %d bytes\n", s.Kernels, s.Fused, s.Dropped,
+		e.Live, e.Memory)
+	for i := range e.Segments {
+		e.Segments[i].print(&b, i, e.Bandwidth)
+	}
+	for _, f := range e.Forks {
+		fmt.Fprintf(&b, "fork after %s: %s, then %s: %s\n", cmp.Or(f.After, "the beginning"), f.Was, f.Is, f.Differs)
+	}
+	for _, c := range e.Cuts {
+		fmt.Fprintf(&b, "cut by %s at %s, %s\n", c.What(), c.At, times(c.Times))
+	}
+	return b.String()
+}
+
+// What names the cause.
+func (c *Cut) What() string {
+	if c == nil {
+		return ""
+	}
+	if c.Within == "" || c.Within == c.Cause {
+		return c.Cause
+	}
+	return c.Cause + " in " + c.Within
+}
+
+func times(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+func (s *Segment) print(b *strings.Builder, i int, bandwidth float64) {
+	fmt.Fprintf(b, "segment %d, %s: %d calls from %s to %s; %d warm-up, %d recorded, %d replayed, %d without a graph\n", i, s.Kind, s.Calls, s.From, s.To,
+		s.WarmUps, s.Recordings, s.Replays, s.Plain)
+	if s.Because != "" {
+		fmt.Fprintf(b, "  without a graph: %s\n", s.Because)
+	}
+	for _, g := range s.Graphs {
+		after := "first"
+		if g.After >= 0 {
+			after = fmt.Sprint("after ", g.After)
+		}
+		fmt.Fprintf(b, "  graph %d, %s: %d operations, %d kernels; inputs: %d static, %d managed, %d copied\n", g.ID, after, g.Nodes, g.Kernels, g.Static, g.Managed,
+			g.Copied)
+	}
+	for _, k := range s.Kernels {
+		fmt.Fprintf(b, "  %s: %d bytes", k.Name, k.Bytes)
+		if bandwidth > 0 {
+			fmt.Fprintf(b, ", at least %.3g us", k.Floor(bandwidth))
+		}
+		fmt.Fprintf(b, ", %s\n", strings.Join(k.Lines, ", "))
+		for l := range strings.Lines(k.Text) {
+			fmt.Fprintf(b, "    %s", l)
+		}
+	}
+	for _, r := range s.Skips {
+		fmt.Fprintf(b, "  skip: %s\n", r)
+	}
+	for _, r := range s.Again {
+		fmt.Fprintf(b, "  recorded again, %s: %s\n", times(r.Times), r)
+	}
+}
+
+// String returns the text with the remedy.
+func (r Reason) String() string {
+	if r.Remedy == "" {
+		return r.Text
+	}
+	return r.Text + "; " + r.Remedy
+}

@@ -1,0 +1,122 @@
+package compile_test
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+func has(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("no %q in\n%s", w, text)
+		}
+	}
+}
+
+func TestExplainRegion(t *testing.T) {
+	x := openSim(t)
+	r := compile.New()
+	for i, n := range []int{64, 64, 64, 64, 32} {
+		err := r.Do(x, func(x *tenon.Exec) error {
+			a := x.Zeros([]int{n}, tenon.Float32)
+			b := x.AddS(x.MulS(a, 2), float64(i))
+			if _, err := tenon.Read[float32](x, b); err != nil {
+				return err
+			}
+			b.Close()
+			x.Exp(a).Close()
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := r.Explain(x)
+	e.Bandwidth = 1e9
+	text := e.String()
+	if len(e.Segments) < 2 || len(e.Forks) != 1 || len(e.Cuts) == 0 {
+		t.Fatalf("got %+v", e)
+	}
+	if s := e.Segments[0]; s.WarmUps != 1 || s.Recordings != 1 || s.Replays != 2 || len(s.Graphs) != 1 || s.Graphs[0].Kernels == 0 {
+		t.Errorf("the first segment is %+v", s)
+	}
+	if f := e.Forks[0]; f.Differs == "" || !strings.Contains(f.Is, "explain_test.go:") {
+		t.Errorf("the fork is %+v", f)
+	}
+	if c := e.Cuts[0]; c.Cause != "Read" || c.Times != 4 || !strings.Contains(c.At, "explain_test.go:") {
+		t.Errorf("the cut is %+v", c)
+	}
+	fused := false
+	for _, k := range e.Segments[0].Kernels {
+		fused = fused || k.Fused && k.Bytes > 0 && len(k.Lines) > 0 && strings.Contains(k.Text, "Mul")
+	}
+	if !fused {
+		t.Errorf("no fused kernel in %+v", e.Segments[0].Kernels)
+	}
+	has(t, text, "2 replayed", "group {", "cut by Read", "fork after", "at least", "pool: ")
+	var file bytes.Buffer
+	if err := e.WriteJSON(&file); err != nil {
+		t.Fatal(err)
+	}
+	back, err := compile.ReadExplanations(&file)
+	if err != nil || len(back) != 1 || !reflect.DeepEqual(back[0].String(), text) {
+		t.Errorf("read back: %v, %v", back, err)
+	}
+	if all := compile.ExplainTrees(x); len(all.Segments) == 0 || all.Segments[0].Replays != 2 {
+		t.Errorf("the trees: %v", all)
+	}
+}
+
+func TestExplainCallable(t *testing.T) {
+	x := openSim(t)
+	a := tenon.From(x, make([]float32, 64), 64)
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		x.AddSInto(a, a, 1)
+		return x.MulS(a, 2)
+	})
+	net.Call(x, a).Close()
+	e := net.Explain(x)
+	if len(e.Segments) != 1 || e.Segments[0].Plain != 1 || len(e.Segments[0].Skips) != 1 || e.Segments[0].Skips[0].Remedy == "" {
+		t.Errorf("got %+v", e.Segments)
+	}
+	has(t, e.String(), "skip: skipping cudagraphs due to mutated inputs", "Opt.Static")
+}
+
+func TestExplanationsOfDamagedFiles(t *testing.T) {
+	for _, text := range []string{"", "{", "[]", `{"Format":2}`, "{\"Format\":1}\nx"} {
+		if _, err := compile.ReadExplanations(strings.NewReader(text)); err == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}
+
+func TestNoFurtherParts(t *testing.T) {
+	for name, want := range map[string][2]bool{"TENON_COMPILE_GROUPS": {false, true}, "TENON_COMPILE_GRAPHS": {true, false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(name, "0")
+			x := openSim(t)
+			a := tenon.From(x, make([]float32, 64), 64)
+			r := compile.New()
+			for range 4 {
+				if err := r.Do(x, func(x *tenon.Exec) error {
+					x.AddSInto(a, x.MulS(a, 2), 1)
+					return nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if s := r.Stats(x); s.Fused > 0 != want[0] || s.Recordings > 0 != want[1] {
+				t.Errorf("got %+v", s)
+			}
+			if v, err := tenon.Read[float32](x, a); err != nil || v[0] != 15 {
+				t.Errorf("got %v, %v", v[0], err)
+			}
+		})
+	}
+}

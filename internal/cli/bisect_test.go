@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels"
+	"tenon.dev/kernel"
+)
+
+// victim makes TestBisectVictim a program that goes wrong.
+var victim = flag.String("victim", "", "what goes wrong in TestBisectVictim: fused, always or nothing")
+
+// TestBisectVictim is the command that the tests of tenon compile bisect run.
+func TestBisectVictim(t *testing.T) {
+	if *victim == "" {
+		t.Skip("it is run by other tests")
+	}
+	x, err := tenon.Open(tenon.Sim(1 << 28))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	a := tenon.From(x, make([]float32, 64), 64)
+	run := func(x *tenon.Exec) (got [3]float32) {
+		for i, y := range []*tenon.Tensor{
+			x.AddS(x.MulS(a, 2), 1),
+			x.Neg(x.Exp(a)), // the planted line
+			x.Abs(x.SubS(a, 3)),
+		} {
+			v, err := tenon.Read[float32](x, y)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[i] = v[0]
+		}
+		return got
+	}
+	want := run(x) // Exp's own kernel is there from now on, and only a fused one is built with what is planted
+	if *victim == "fused" {
+		build := kernels.Exp.Build
+		kernels.Exp.Build = func(k *kernel.Builder, c dtype.DType, in, s []kernels.Num) []kernels.Num {
+			return build(k, c, build(k, c, in, s), s)
+		}
+	}
+	r := compile.New()
+	for range 4 {
+		err := r.Do(x, func(x *tenon.Exec) error {
+			if got := run(x); got != want {
+				t.Errorf("got %v, want %v", got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if *victim == "always" {
+		t.Error("it fails")
+	}
+}
+
+func bisect(what string) (out, errs string, exit int) {
+	return run("compile", "bisect", os.Args[0], "-test.run=^TestBisectVictim$", "-victim="+what)
+}
+
+func TestCompileBisect(t *testing.T) {
+	out, errs, exit := bisect("fused")
+	if exit != 0 || !strings.Contains(errs, "TENON_COMPILE_GROUPS=") {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
+	text, err := os.ReadFile("bisect_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _, _ := strings.Cut(string(text), "// the planted"+" line")
+	line := "bisect_test.go:" + strconv.Itoa(strings.Count(before, "\n")+1)
+	for _, want := range []string{"first failure with group 2; it passes with 1", "kernel exp_neg", line, "Exp{"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s%s", want, errs, out)
+		}
+	}
+	page, err := os.ReadFile("../../docs/compile.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := regexp.MustCompile(`[^ ]*bisect_test.go:[0-9]+`).ReplaceAllString(out, "train.go:31"); !strings.Contains(string(page), "```text\n"+shown+"```") {
+		t.Errorf("docs/compile.md does not show\n%s", shown)
+	}
+	for what, want := range map[string]string{"always": "without compile too", "nothing": "passes with compile"} {
+		if _, errs, exit := bisect(what); exit != 1 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit status %d: %s", what, exit, errs)
+		}
+	}
+	if _, errs, exit := run("compile", "bisect", "/no/such/command"); exit != 1 || !strings.Contains(errs, "cannot be run") {
+		t.Errorf("no command: exit status %d: %s", exit, errs)
+	}
+}

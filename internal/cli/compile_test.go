@@ -1,0 +1,153 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/memviz/browser"
+)
+
+// shots is where the pictures of the pages go, to be looked at.
+var shots = flag.String("shots", "", "folder for pictures of the pages")
+
+// explained runs a region with fused kernels, a read and a fork, and a callable that is skipped, and returns the file with both.
+func explained(t *testing.T, change func(all []*compile.Explanation)) string {
+	t.Helper()
+	x, err := tenon.Open(tenon.Sim(1 << 28))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	w := tenon.From(x, make([]float32, 64), 64)
+	r := compile.New()
+	for i, n := range []int{64, 64, 64, 64, 32} {
+		err := r.Do(x, func(x *tenon.Exec) error {
+			a := x.Zeros([]int{n}, tenon.Float32)
+			b := x.AddS(x.MulS(a, 2), float64(i))
+			_, err := tenon.Read[float32](x, b)
+			x.AddInto(w, w, x.Sigmoid(x.Exp(w)))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	net := compile.Func(func(x *tenon.Exec, a *tenon.Tensor) *tenon.Tensor {
+		x.AddSInto(a, a, 1)
+		return x.MulS(a, 2)
+	})
+	net.Call(x, w).Close()
+	all := []*compile.Explanation{r.Explain(x), net.Explain(x)}
+	if change != nil {
+		change(all)
+	}
+	name := filepath.Join(t.TempDir(), "explain.jsonl")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		err = errors.Join(err, e.WriteJSON(f))
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestCompileExplain(t *testing.T) {
+	out, errs, exit := run("compile", "explain", explained(t, nil), "--bandwidth", "4800")
+	if exit != 0 || errs != "" {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
+	for _, want := range []string{"group {", "compile_test.go:", "fork after", "cut by Read", "at least", "skip: ", "Opt.Static", "2 replayed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	t.Log(out)
+	bad := filepath.Join(t.TempDir(), "bad")
+	if err := os.WriteFile(bad, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{bad}, {bad + "x"}, {bad, "--bandwidth", "-1"}} {
+		if _, errs, exit := run(append([]string{"compile", "explain"}, args...)...); exit != 1 || errs == "" {
+			t.Errorf("%v: status %d, %q", args, exit, errs)
+		}
+	}
+}
+
+func TestCompileExplainPage(t *testing.T) {
+	const evil = `</script><script>document.title="taken"</script><img src=x onerror="document.title='taken'">`
+	name := explained(t, func(all []*compile.Explanation) {
+		s := &all[1].Segments[0]
+		s.From, s.Because, all[1].Device = evil, evil, evil
+		s.Kernels[0].Text, s.Kernels[0].Lines[0] = evil, evil
+		s.Skips[0].Text = evil
+	})
+	page := filepath.Join(t.TempDir(), "explain.html")
+	if _, errs, exit := run("compile", "explain", name, "--html", page, "--bandwidth", "4800"); exit != 0 || errs != "" {
+		t.Fatalf("exit status %d: %s", exit, errs)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "<img") || strings.Count(string(text), "<script") != 1 {
+		t.Error("a text of the program became a part of the page")
+	}
+	chromium, err := browser.Start(t.TempDir())
+	if errors.Is(err, browser.ErrNotInstalled) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer chromium.Close()
+	tab, err := chromium.Open("file://"+page, 1280, 1400)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(err)
+	var got struct {
+		Title               string
+		Bars, Kernels, Pre  int
+		Forks, Cuts, Skips  int
+		Wide                bool
+		Paper, Dark, Replay string
+	}
+	must(tab.Eval(`(() => {
+		const n = s => document.querySelectorAll(s).length, paper = () => getComputedStyle(document.body).backgroundColor;
+		const light = paper();
+		document.getElementById('theme').click();
+		const dark = paper();
+		document.getElementById('theme').click();
+		return {title: document.title, bars: n('.timeline svg'), kernels: n('tr.fused'), pre: n('.fused pre'), forks: n('.forks tbody tr'), cuts: n('.cuts tbody tr'),
+			skips: n('.skip'), wide: document.documentElement.scrollWidth > innerWidth, paper: light, dark,
+			replay: document.querySelector('.timeline svg').getAttribute('aria-label')};
+	})()`, &got))
+	if got.Title != "tenon compile explain: explain.jsonl" || got.Bars < 3 || got.Kernels < 2 || got.Pre != got.Kernels || got.Forks != 1 || got.Cuts < 1 ||
+		got.Skips != 1 || got.Wide || got.Paper == got.Dark || !strings.Contains(got.Replay, "2 replayed") {
+		t.Errorf("the page shows %+v", got)
+	}
+	if e := tab.Errors(); len(e) > 0 {
+		t.Errorf("the page complained: %q", e)
+	}
+	if *shots == "" {
+		return
+	}
+	for _, theme := range []string{"light", "dark"} {
+		picture, err := tab.PNG()
+		must(errors.Join(err, os.WriteFile(filepath.Join(*shots, theme+".png"), picture, 0o644)))
+		must(tab.Eval("document.getElementById('theme').click()", nil))
+	}
+}

@@ -1,0 +1,118 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/fuse"
+)
+
+// PlannedStep is what runs on its own of calls that were put off, described for people.
+type PlannedStep struct {
+	// Calls are the numbers of its calls.
+	Calls []int
+	// Kernel is the name of the fused kernel and Text what it computes, in the text form of package fuse; "" for single calls.
+	Kernel, Text string
+	// Bytes is what a fused kernel reads and writes.
+	Bytes int
+}
+
+func (g *fusedGroup) planned(calls []int) PlannedStep {
+	return PlannedStep{calls, g.op.Name, g.about.Print(), g.about.Moves()}
+}
+
+// Steps returns how n calls ran by the latest plan; none if they run one by one.
+func (p *Plans) Steps(n int) (steps []PlannedStep) {
+	for _, p := range slices.Backward(p.all) {
+		if p.n != n {
+			continue
+		}
+		for i := range p.steps {
+			s := PlannedStep{Calls: slices.Clone(p.steps[i].calls)}
+			if g := p.steps[i].group; g != nil {
+				s = g.planned(s.Calls)
+			}
+			steps = append(steps, s)
+		}
+		return steps
+	}
+	return nil
+}
+
+// Kernels returns how many kernels the graph has.
+func (r *Recorded) Kernels() int { return r.kernels }
+
+// Bytes returns the size of all that the call reads and writes, each operand once; 0 if its outputs depend on data.
+func (c Call) Bytes() (n int) {
+	outs, err := c.Infer()
+	if err != nil {
+		return 0
+	}
+	size := func(dt dtype.DType, shape, stride []int) int {
+		p := fuse.Place{DType: dt, Shape: shape, Stride: stride}
+		return p.Bytes()
+	}
+	for _, o := range c.Operands() {
+		if !o.Absent() {
+			n += size(o.dt, o.form.shape, o.form.stride)
+		}
+	}
+	for i, o := range outs {
+		if i >= int(c.dsts) && !o.View {
+			n += size(o.DType, o.Shape, o.Stride)
+		}
+	}
+	return n
+}
+
+// Differs says what makes b another call than a, which are keys: the first thing that differs.
+func (c Call) Differs(b Call) string {
+	was := func(what string, a, b any) string { return fmt.Sprintf("%s: %v, %v", what, a, b) }
+	switch {
+	case c.row != b.row:
+		return was("operation", c.row.Name, b.row.Name)
+	case c.noGrad != b.noGrad:
+		return was("gradients are not recorded", c.noGrad, b.noGrad)
+	case c.tf32 != b.tf32:
+		return was("TF32", c.tf32, b.tf32)
+	case c.stream != b.stream, c.pool != b.pool, c.byHand != b.byHand:
+		return "stream or pool"
+	case c.source != b.source:
+		return "generator"
+	case c.dt != b.dt:
+		return was("type", c.dt, b.dt)
+	case c.i != b.i, c.list != b.list, c.opt != b.opt, c.scalar != b.scalar, c.hole != b.hole, c.holes != b.holes, c.holeFloat != b.holeFloat:
+		return was("attributes", c.String(), b.String())
+	}
+	x, y := c.Operands(), b.Operands()
+	if len(x) != len(y) || c.ins != b.ins || c.dsts != b.dsts {
+		return was("number of operands", len(x), len(y))
+	}
+	for i := range x {
+		if x[i] != y[i] {
+			return x[i].differs(y[i], fmt.Sprint("operand ", i))
+		}
+	}
+	return "hosts"
+}
+
+func (o Operand) differs(b Operand, name string) string {
+	was := func(what string, a, b any) string {
+		return fmt.Sprintf("%s of %s: %s, %s", what, name, strings.ReplaceAll(fmt.Sprint(a), ",", " "), strings.ReplaceAll(fmt.Sprint(b), ",", " "))
+	}
+	switch {
+	case o.Absent() != b.Absent():
+		return name + " is absent in one"
+	case o.dt != b.dt:
+		return was("type", o.dt, b.dt)
+	case !slices.Equal(o.form.shape, b.form.shape):
+		return was("shape", o.form.shape, b.form.shape)
+	case o.form != b.form:
+		return was("strides", o.form.stride, b.form.stride)
+	case o.storage != b.storage:
+		return was("storage, by first use,", o.storage, b.storage)
+	}
+	return was("place or alignment", o.offset, b.offset)
+}
