@@ -246,7 +246,7 @@ type Launch struct {
 // CallbackID names a registered host function.
 type CallbackID uint64
 
-// Work is what streams do. All methods are stream-ordered, need no token, and are legal in a capture.
+// Work is what streams do. All methods are stream-ordered, need no token, and are legal in a capture, but for CopyPeer.
 type Work interface {
 	// Launch queues a kernel. Codes: InvalidValue, LaunchOutOfResources, InvalidHandle, and the device's fault.
 	Launch(l *Launch) error
@@ -254,7 +254,8 @@ type Work interface {
 	CopyDtoD(dst, src Ptr, n uint64, s Stream) error
 	// CopyPeer copies n bytes from address src of device number from, which is open in the same driver, to address dst of this one, whose
 	// stream s is. The bytes go straight from device to device where the hardware can, else through the host. Only s orders it: work of
-	// the other device on src is ordered by events. Codes: InvalidDevice (from is not open).
+	// the other device on src is ordered by events. It cannot be captured: what becomes of the capture is left open. Codes: InvalidDevice
+	// (from is not open), StreamCaptureUnsupported.
 	CopyPeer(dst Ptr, from int, src Ptr, n uint64, s Stream) error
 	// CopyHtoD copies src to the device. src must be page-locked, or the call returns only after src was read. It must stay
 	// unchanged until the copy is done.

@@ -216,7 +216,7 @@ func writeDot(b *bytes.Buffer, nodes []node) {
 		switch n.op.kind {
 		case opKernel:
 			label = fmt.Sprintf("kernel %s grid %v block %v", n.op.fn.name, n.op.grid, n.op.block)
-		case opCopyDtoD, opCopyPeer, opCopyHtoD, opCopyDtoH, opMemset:
+		case opCopyDtoD, opCopyHtoD, opCopyDtoH, opMemset:
 			label = fmt.Sprintf("%s %d", label, n.op.n)
 		}
 		fmt.Fprintf(b, "\tn%d [label=%q];\n", i, label)
