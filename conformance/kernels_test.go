@@ -13,7 +13,7 @@ import (
 func TestKernels(t *testing.T) {
 	x := open(t)
 	dev := (*core.Exec)(x).Device()
-	before := core.KernelLaunches((*core.Exec)(x))
+	before, known := core.KernelLaunches((*core.Exec)(x)), dev.KernelsBuilt()
 	calls := 0
 	sample(t, func(c *recorded.Case, call func(x *tenon.Exec, a *args) any) {
 		x.Scope(func(x *tenon.Exec) {
@@ -36,5 +36,5 @@ func TestKernels(t *testing.T) {
 	if launches == 0 {
 		t.Error("no kernel was launched")
 	}
-	t.Logf("%d launches, for %d calls", launches, calls)
+	t.Logf("kernels: %d built, %d launches, for %d calls", dev.KernelsBuilt()-known, launches, calls)
 }
