@@ -182,6 +182,17 @@ func (x *Exec) Do(f func(x *Exec) error) (err error) {
 	return errors.Join(err, stopped)
 }
 
+// On returns the Exec of the same modes on stream st, which may be another device's.
+func (x *Exec) On(st *cuda.Stream) *Exec {
+	c := core.Made((*core.Exec)(x), "On")
+	if on := c.Last((*rt.Stream)(st)); on != nil {
+		return (*Exec)(on)
+	}
+	core.Enter(c, "On")
+	defer core.Leave(c)
+	return (*Exec)(c.On((*rt.Stream)(st)))
+}
+
 // From returns a tensor with a copy of data. With no shape it has one dimension.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	c := x.enter("From")

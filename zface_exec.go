@@ -112,13 +112,6 @@ func (x *Exec) NoGrad() *Exec {
 	return (*Exec)(cx.NoGrad())
 }
 
-// On returns the Exec of the same modes on stream st, which may be another device's.
-func (x *Exec) On(st *cuda.Stream) *Exec {
-	cx := x.enter("On")
-	defer core.Leave(cx)
-	return (*Exec)(cx.On((*rt.Stream)(st)))
-}
-
 // RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
 func (x *Exec) RecordStream(t *Tensor, st *cuda.Stream) error {
 	cx, err := x.entered("RecordStream", t)

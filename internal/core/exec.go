@@ -20,7 +20,7 @@ type Exec struct {
 	m mode
 	// kin are the Execs of the session that own what x owns.
 	kin map[mode]*Exec
-	on  *Exec // what On returned last
+	on  atomic.Pointer[Exec] // what On returned last
 	// off is x without autocast.
 	off *Exec
 }
@@ -156,13 +156,23 @@ func (x *Exec) Stream() *rt.Stream { return x.m.stream }
 
 // On returns the Exec of the same modes on stream st, which may be another device's.
 func (x *Exec) On(st *rt.Stream) *Exec {
-	if x.on == nil || x.on.m.stream != st {
+	y := x.Last(st)
+	if y == nil {
 		x.check("On", st.Usable())
 		m := x.m
 		m.stream = st
-		x.on = x.with(m)
+		y = x.with(m)
+		x.on.Store(y)
 	}
-	return x.on
+	return y
+}
+
+// Last returns what On returned last, if that was for st, or nil. It needs no gate: switching to and fro costs two loads.
+func (x *Exec) Last(st *rt.Stream) *Exec {
+	if y := x.on.Load(); y != nil && y.m.stream == st {
+		return y
+	}
+	return nil
 }
 
 // Host returns the Exec of the same modes on the processor.
