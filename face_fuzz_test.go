@@ -181,6 +181,10 @@ func (p *faceProgram) value(x *tenon.Exec, t reflect.Type) reflect.Value {
 				v.Field(i).Set(p.value(x, t.Field(i).Type))
 			}
 		}
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && t.Elem().PkgPath() == "tenon.dev": // options
+		for range p.next() % 3 {
+			v.Set(reflect.Append(v, p.value(x, t.Elem())))
+		}
 	default:
 		return p.hostile(t)
 	}
