@@ -82,7 +82,7 @@ func (r *Region) call(x *core.Exec, args []*core.Tensor, f func() []*core.Tensor
 		ts := f()
 		t.results = t.results[:0]
 		for _, r := range ts {
-			t.results = append(t.results, core.StoreOf(r).Number())
+			t.results = append(t.results, core.StorageNumber(r))
 		}
 		return ts
 	}
@@ -107,8 +107,8 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	clear(t.args)
 	t.hostArg = slices.IndexFunc(args, core.OnHost)
 	for i, a := range args {
-		if _, ok := t.args[core.StoreOf(a).Number()]; !ok {
-			t.args[core.StoreOf(a).Number()] = i
+		if _, ok := t.args[core.StorageNumber(a)]; !ok {
+			t.args[core.StorageNumber(a)] = i
 		}
 	}
 	skipped := new(bool)

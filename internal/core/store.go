@@ -23,8 +23,11 @@ type Store struct {
 
 func storeOf(s *storage) Store { return Store{weak.Make(s), s.number(), s.ptr} }
 
-// StoreOf names the memory of t.
+// StoreOf names the memory of t, to which no other session may be giving its memory meanwhile.
 func StoreOf(t *Tensor) Store { return storeOf(t.st) }
+
+// StorageNumber returns the number of the storage of t.
+func StorageNumber(t *Tensor) uint64 { return t.st.number() }
 
 // Addr returns the address that the memory had when it was named.
 func (s Store) Addr() uint64 { return s.addr }
