@@ -445,7 +445,9 @@ func openRandom(t testing.TB, seed, memory uint64, wrap func(own driver.Device) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return (*tenon.Exec)(core.New(dev, host))
+	x := (*tenon.Exec)(core.New(dev, host))
+	t.Cleanup(func() { x.Close() }) // or its reserved addresses stay with the process
+	return x
 }
 
 // walkProgram runs the program and returns what it gave.

@@ -102,14 +102,32 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 func (d *Device) ReleasePool(id PoolID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	_, err := d.giveUp(id)
+	return err
+}
+
+// giveUp is ReleasePool under the lock.
+func (d *Device) giveUp(id PoolID) (*privatePool, error) {
 	p := d.findPrivate(id)
 	if p == nil || p.uses == 0 {
-		return fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
+		return nil, fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
 	}
 	if p.uses--; p.uses > 0 {
-		return nil
+		return p, nil
 	}
-	return d.freeHeld(p)
+	return p, d.freeHeld(p)
+}
+
+// ClosePool is ReleasePool and then EmptyPool, with nothing between: another thread's flush would have made the pool vanish.
+func (d *Device) ClosePool(id PoolID) error {
+	context := d.gather(LevelAll)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p, err := d.giveUp(id)
+	if err != nil {
+		return err
+	}
+	return d.emptyPrivate(p, context)
 }
 
 // PoolUses returns the number of uses of the private pool id, 0 if it is unknown or only waits for its memory to go.

@@ -74,10 +74,7 @@ func (p *MemPool) Close() error {
 	if _, err := d.FreeLoose(); err != nil {
 		return err
 	}
-	if err := d.mem.ReleasePool(p.id); err != nil {
-		return err
-	}
-	return d.checkAlloc(d.mem.EmptyPool(p.id), "a pool's memory could not be given back")
+	return d.checkAlloc(d.mem.ClosePool(p.id), "a pool's memory could not be given back")
 }
 
 // closePools closes the pools that the program left open.
