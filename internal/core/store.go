@@ -152,6 +152,12 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 		d.at.Store(&at)
 	}
 	c, ok = Claimed{d, len(d.touched)}, true
+	for i := 0; !s.accumulates && !accumulateMu.TryLock(); i++ { // another session's backward pass may add to one that is a gradient
+		if i == tries {
+			return c, false
+		}
+		pause(i)
+	}
 	for _, v := range stores {
 		st := v.p.Value()
 		if st == nil || st.ptr == 0 {
@@ -162,6 +168,9 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 			continue
 		}
 		seen = seen || st.marks.Load()&foreignUse != 0
+	}
+	if !s.accumulates {
+		accumulateMu.Unlock()
 	}
 	return c, (!seen || s.lonely(tries)) && ok
 }
