@@ -15,8 +15,10 @@ import (
 // pool. A recording that was made after others assumes that their outputs, as far as they were wanted then, lie where they lay. So the
 // recordings form trees, and each path from a root is an order in which they may run.
 type forest struct {
-	dev  *rt.Device
-	pool *rt.MemPool
+	// session is the key of the session.
+	session any
+	dev     *rt.Device
+	pool    *rt.MemPool
 	// on is the stream that recordings are made on, and last that of the latest run.
 	on, last *rt.Stream
 
@@ -31,8 +33,8 @@ type forest struct {
 	ran []*function
 	// generation is that of the path; entered counts the calls of regions, and marked those of MarkStep, each a new generation. It counts down.
 	generation, entered, marked int
-	// pending says that a function has run whose backward pass is to come.
-	pending bool
+	// pending are the runs of functions since the last backward pass, which may still come to them while their tapes are there.
+	pending []*core.Span
 	// fallbacks are what a recording, nil for a root, cannot do as a graph.
 	rerecorded map[place]int
 	warned     map[*function]bool
@@ -149,7 +151,7 @@ func forestOf(x *core.Exec, dev *rt.Device, make bool) *forest {
 	var create func() core.Attached
 	if make {
 		create = func() core.Attached {
-			return &forest{dev: dev, state: idle, generation: 1, rerecorded: map[place]int{}, warned: map[*function]bool{}}
+			return &forest{session: core.SessionOf(x), dev: dev, state: idle, generation: 1, rerecorded: map[place]int{}, warned: map[*function]bool{}}
 		}
 	}
 	f, _ := core.Attach(x, forestKey{dev}, create).(*forest)
@@ -162,7 +164,9 @@ func (fo *forest) Detach() (err error) {
 		return nil
 	}
 	if fo.state == execution {
-		if err := fo.restore(); err != nil {
+		c, _ := core.Claim(fo.session, fo.stores(), true) // what others go on with stays where it is
+		defer c.Release()
+		if err := fo.reclaim(); err != nil {
 			return err
 		}
 	}
@@ -214,7 +218,13 @@ func (fo *forest) mayBegin() bool {
 	if fo.generation == fo.now() {
 		return false
 	}
-	return fo.marked < 0 || !fo.pending
+	return fo.marked < 0 || !fo.isPending()
+}
+
+// isPending reports whether the backward pass of a function that has run may still come.
+func (fo *forest) isPending() bool {
+	fo.pending = slices.DeleteFunc(fo.pending, func(sp *core.Span) bool { return !sp.Taped() })
+	return len(fo.pending) > 0
 }
 
 // live yields the memory of the pool that the path has made and that is in use.
@@ -250,8 +260,11 @@ func (fo *forest) end(g *core.Segment) error {
 	for o := range fo.live {
 		all = append(all, o)
 	}
-	if slices.ContainsFunc(all, func(o output) bool { return o.stays() || g.Borrowed(o.Store) }) {
+	if slices.ContainsFunc(all, output.stays) {
 		return fo.leavePool(all)
+	}
+	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
+		return errInUse
 	}
 	for _, o := range all {
 		var err error
@@ -260,7 +273,7 @@ func (fo *forest) end(g *core.Segment) error {
 		} else {
 			err = g.MoveOut(o.Store)
 		}
-		if fault.KindOf(err) == fault.OutOfMemory || errors.Is(err, core.ErrBorrowed) {
+		if fault.KindOf(err) == fault.OutOfMemory {
 			return fo.leavePool(all)
 		}
 		if err != nil {
@@ -276,8 +289,11 @@ func (o output) stays() bool {
 	return !(o.f.t.callable && o.f.kind != backward) && o.Exposed()
 }
 
-// leavePool leaves the pool to the tensors that are in use, since there is no room to move one, calls of another session still use one, or
-// the program has the address of one. What made that one runs without a graph from now on.
+// errInUse says that another session is using memory that was to be another's.
+var errInUse = errors.New("another session was using an output")
+
+// leavePool leaves the pool to the tensors that are in use, since there is no room to move one, or the program has the address of one. What
+// made that one runs without a graph from now on.
 func (fo *forest) leavePool(all []output) error {
 	for _, o := range all {
 		if o.stays() {
@@ -352,9 +368,17 @@ func (fo *forest) run(f *function, g *core.Segment) error {
 		return err
 	}
 	if f.kind == forward {
-		defer func() { fo.pending = true }()
+		defer func() {
+			if n := len(fo.pending); n == 0 || fo.pending[n-1] != f.t.span {
+				fo.pending = append(fo.pending, f.t.span)
+			}
+		}()
 	}
-	return fo.step(f, g)
+	err := fo.step(f, g)
+	if err == errInUse {
+		return f.t.without(g, err.Error())
+	}
+	return err
 }
 
 func (fo *forest) step(f *function, g *core.Segment) error {
@@ -559,6 +583,9 @@ func (fo *forest) record(f *function, g *core.Segment) error {
 	}
 	f.see(g)
 	rec, err := fo.recordOf(g, copied)
+	if err == errInUse {
+		return err
+	}
 	if err != nil {
 		f.plain = "a failed recording: " + err.Error()
 		fo.skip(f, f.plain)
@@ -616,6 +643,9 @@ func (fo *forest) recordOf(g *core.Segment, copied []bool) (rec *core.Recorded, 
 func (fo *forest) tryRecord(g *core.Segment, copied []bool) (*core.Recorded, error) {
 	if !slices.ContainsFunc(g.Inputs(), func(in core.Input) bool { return in.Ending() }) {
 		return g.Record(fo.on, fo.pool, copied)
+	}
+	if _, ok := core.Claim(fo.session, fo.stores(), false); !ok { // until g has run
+		return nil, errInUse
 	}
 	before, err := fo.dev.CheckpointPool(fo.pool.ID())
 	if err != nil {
@@ -749,6 +779,15 @@ func (fo *forest) replay(r *recording, g *core.Segment) error {
 
 // restore brings the pool to where the last recording of the path left it, for what is in use now.
 func (fo *forest) restore() error {
+	c, ok := core.Claim(fo.session, fo.stores(), false)
+	defer c.Release()
+	if !ok {
+		return errInUse
+	}
+	return fo.reclaim()
+}
+
+func (fo *forest) reclaim() error {
 	fo.checkpoints++
 	return core.Reclaim(fo.current().checkpoint, fo.stores())
 }

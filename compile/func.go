@@ -113,7 +113,10 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	}
 	skipped := new(bool)
 	t.skipped = skipped
-	span := core.SetSpan(x, &core.Span{Begin: func(x *core.Exec) func() error { return t.backward(x, dev, *skipped) }})
+	t.span = &core.Span{Begin: func(x *core.Exec, incoming []uint64) func() error {
+		return t.backward(x, dev, *skipped, incoming)
+	}}
+	span := core.SetSpan(x, t.span)
 	done := false
 	defer func() {
 		core.SetSpan(x, span)
@@ -127,11 +130,12 @@ func (t *trace) run(x *core.Exec, args []*core.Tensor, f func()) {
 	core.Check("Func", core.Force(x))
 }
 
-// backward begins the backward pass through one run of the function on dev. It runs without a graph if the run did.
-func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool) (end func() error) {
+// backward begins the backward pass through one run of the function on dev, with gradients of the storages incoming. It runs without a graph if
+// the run did.
+func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool, incoming []uint64) (end func() error) {
 	done := func() {
 		if fo := forestOf(x, dev, false); fo != nil {
-			fo.pending = false
+			fo.pending = nil
 		}
 	}
 	old := core.SetTap(x, nil)
@@ -144,7 +148,7 @@ func (t *trace) backward(x *core.Exec, dev *rt.Device, skipped bool) (end func()
 	}
 	err := core.ForceWithin(x)
 	t.back.begin(x, dev, old)
-	t.back.kind, t.back.plain = backward, skipped
+	t.back.kind, t.back.plain, t.back.incoming = backward, skipped, incoming
 	core.SetTap(x, t.back)
 	return func() error {
 		core.SetTap(x, old)
@@ -162,7 +166,7 @@ type Trees struct {
 	// Functions, Graphs and Copied count the functions, the recordings, and the inputs of recordings that are copied; Checkpoints how often the
 	// pool was brought back to a recording's end; Skips the reasons that were given for runs without a graph.
 	Functions, Graphs, Copied, Checkpoints, Skips int
-	// Pending says that a backward pass is still to come.
+	// Pending says that a backward pass may still come: to a function that has run since the last one, and whose tape is still there.
 	Pending bool
 	// Live counts the blocks of the pool that are in use, and Memory their bytes.
 	Live   int
@@ -210,7 +214,7 @@ func TreesOf(x *tenon.Exec) (trees Trees, ok bool) {
 		return Trees{Skips: fo.skips}, false
 	}
 	trees = Trees{Roots: treesOf(fo.roots), State: string(fo.state), Functions: fo.functions, Graphs: fo.graphs, Copied: fo.copied,
-		Checkpoints: fo.checkpoints, Skips: fo.skips, Pending: fo.pending}
+		Checkpoints: fo.checkpoints, Skips: fo.skips, Pending: fo.isPending()}
 	if fo.pool != nil {
 		trees.Live, trees.Memory = core.LiveBlocks(fo.dev, fo.pool.ID())
 	}

@@ -28,9 +28,13 @@ type trace struct {
 	// of those read where they are: a backward pass reads them so too.
 	ahead *trace
 	fixed []uint64
+	// incoming are, of a backward pass, the numbers of the storages of gradients that it is given.
+	incoming []uint64
 	// plain says that this run has no graphs, and skipped is set once a part of it was skipped.
 	plain   bool
 	skipped *bool
+	// span is the function's run.
+	span *core.Span
 	// args are the arguments' numbers by those of their storages.
 	args map[uint64]int
 	// hostArg is the first argument that is memory of the processor, or -1; cuts are the reasons for ends of segments that were told.
@@ -310,7 +314,7 @@ func (t *trace) function(fo *forest, g *core.Segment, calls []*node) *function {
 			k.static = in.Written
 		}
 		if t.ahead != nil {
-			k.static = slices.Contains(t.ahead.fixed, in.Number())
+			k.static = slices.Contains(t.ahead.fixed, in.Number()) && !slices.Contains(t.incoming, in.Number())
 		}
 		if a, ok := t.args[in.Number()]; ok {
 			k.arg = a

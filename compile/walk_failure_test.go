@@ -14,7 +14,11 @@ import (
 	"tenon.dev/internal/driver/faults"
 )
 
-var failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a third")
+var (
+	failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a third")
+	everyFault   = flag.Bool("everyfault", false, "TestWalkProgramsFail fails every call of the driver in turn")
+	everySize    = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes beyond that with which all fit")
+)
 
 func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {
 	t.Helper()
@@ -26,6 +30,14 @@ func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {
 	return streams
 }
 
+// allocated returns how many bytes are in use, without those of garbage.
+func allocated(t *testing.T, x *tenon.Exec) uint64 {
+	t.Helper()
+	_, err := (*core.Exec)(x).Device().FreeLoose()
+	must(t, err)
+	return uint64(x.Device().MemoryAllocated())
+}
+
 // Random programs whose driver calls fail leave a device that gives right results, and no memory.
 func TestWalkProgramsFail(t *testing.T) {
 	var d *faults.Device
@@ -35,11 +47,13 @@ func TestWalkProgramsFail(t *testing.T) {
 		return d
 	})
 	streams := streamsOf(t, x)
-	fired, refused := 0, 0
+	fired, refused, tried := 0, 0, 0
 	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks); seed++ {
 		live := core.LiveStorages()
 		want, _, err := walkProgram(x, streams, seed, false)
 		must(t, err)
+		leftOver(x, live)
+		used := allocated(t, x)
 		from := d.Calls()
 		if got, _, err := walkProgram(x, streams, seed, true); err != nil || got != want {
 			t.Fatalf("program %d: %v", seed, err)
@@ -47,12 +61,23 @@ func TestWalkProgramsFail(t *testing.T) {
 		must(t, compile.Reset(x))
 		calls := d.Calls() - from
 		rng := rand.New(rand.NewPCG(seed, 4))
-		for range failuresOfEach {
-			n := 1 + rng.IntN(calls)
-			d.Arm(n, rng.IntN(3))
-			_, _, err := walkProgram(x, streams, seed, true)
-			method, code := d.Fired()
+		places := calls
+		if !*everyFault {
+			places = failuresOfEach
+		}
+		for n := range places {
+			n, code := n+1, n%3
+			if !*everyFault {
+				n, code = 1+rng.IntN(calls), rng.IntN(3)
+			}
+			tried++
+			d.Arm(n, code)
+			out, _, err := walkProgram(x, streams, seed, true)
+			method, _ := d.Fired()
 			d.Arm(0, 0)
+			if err == nil && out != want {
+				t.Errorf("program %d, call %d, %s %v: no error, but %s", seed, n, method, code, apart(out, want))
+			}
 			if method != "" {
 				fired++
 			}
@@ -76,10 +101,13 @@ func TestWalkProgramsFail(t *testing.T) {
 			if left := leftOver(x, live); left > 0 {
 				t.Errorf("program %d, call %d, %s %v: %v: %d storages are left", seed, n, method, code, err, left)
 				live += left
+			} else if now := allocated(t, x); now > used {
+				t.Errorf("program %d, call %d, %s %v: %v: %d bytes are left", seed, n, method, code, err, now-used)
+				used = now
 			}
 		}
 	}
-	t.Logf("%d calls failed, %d programs for it", fired, refused)
+	t.Logf("%d runs, %d calls failed, %d programs for it", tried, fired, refused)
 	if fired == 0 || refused == 0 {
 		t.Error("nothing failed")
 	}
@@ -103,10 +131,13 @@ func TestWalkProgramsFit(t *testing.T) {
 		}
 		return out, err
 	}
-	failed := 0
-	for seed := *walkFrom; seed < *walkFrom+uint64(*failingWalks+2)/3; seed++ {
+	failed, programs := 0, uint64(*failingWalks+2)/3
+	if *everySize {
+		programs = uint64(*failingWalks)
+	}
+	for seed := *walkFrom; seed < *walkFrom+programs; seed++ {
 		least := uint64(0)
-		for n := uint64(1); n < 10; n++ {
+		for n := uint64(1); n < 10 || *everySize && (least == 0 || n < least+own+3); n++ {
 			want, err := run(seed, n*unit, false)
 			got, wrong := run(seed, n*unit, true)
 			if err == nil && least == 0 {

@@ -164,16 +164,31 @@ func (r *run) steps() {
 			_ = end()
 		}
 	}()
-	for _, n := range r.order {
+	for i, n := range r.order {
 		if n.span != in {
 			leave()
 			if in = n.span; in != nil {
-				end = in.Begin(r.x)
+				end = in.Begin(r.x, r.incoming(r.order[i:]))
 			}
 		}
 		r.step(n)
 	}
 	leave()
+}
+
+// incoming returns the numbers of the storages of gradients that have come to the first nodes, of one span.
+func (r *run) incoming(nodes []*node) (all []uint64) {
+	for _, n := range nodes {
+		if n.span != nodes[0].span {
+			break
+		}
+		for _, g := range r.tasks[n].g {
+			if g != nil {
+				all = append(all, g.st.number())
+			}
+		}
+	}
+	return all
 }
 
 // check refuses roots and inputs that cannot be differentiated.
@@ -733,6 +748,9 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 		}
 		t = &Tensor{st: s.st, dt: s.dt, offset: s.offset, form: s.form}
 		s.st.retain()
+		if s.st.lent() { // another session may have recorded it
+			s.st.marks.Or(foreignUse)
+		}
 	}
 	if e.node != nil {
 		t.node, t.out = e.node, e.out

@@ -371,7 +371,11 @@ func (c *capture) touch(s *storage, fresh bool) *capturedUse {
 		i = len(c.uses)
 		c.index[s] = i
 		c.uses = append(c.uses, capturedUse{use: use{st: s}})
-		if s.block != nil && s.block.Pool() != c.pool && !(fresh && c.async) {
+		lent := s.lent()
+		if lent {
+			s.expose()
+		}
+		if lent || s.block != nil && s.block.Pool() != c.pool && !(fresh && c.async) {
 			s.retain()
 			c.uses[i].held = true
 		}

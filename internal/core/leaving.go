@@ -189,9 +189,31 @@ func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
 // elsewhere reports whether sessions of other numbers have used the handle.
 func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
 
-// usedBy notes that s uses t, before it looks whether t is closed: so whoever closes t knows of s, or s finds it closed.
+// usedBy notes that s uses t, before it looks whether t is closed, or claimed with its memory: so whoever closes or claims t knows of s, or s
+// finds it closed or claimed.
 func (t *Tensor) usedBy(s *session) {
 	if n := s.gate.number; (n != t.maker || n == 0) && !t.closed.elsewhere() {
+		t.st.marks.Or(foreignUse)
 		t.closed.bits.Or(usedElsewhere)
+	}
+}
+
+// lonely waits until no other session is in the middle of an operation that it was in when s asked, and reports whether that came soon.
+func (s *session) lonely(tries int) bool {
+	var visits []visit
+	for _, d := range *doors.all.Load() {
+		if d == nil || d == s.gate.door {
+			continue
+		}
+		if v := atomic.LoadUint64(&d.in); inside(v) {
+			visits = append(visits, visit{d, v})
+		}
+	}
+	for i := 0; ; i++ {
+		visits = slices.DeleteFunc(visits, visit.over)
+		if len(visits) == 0 || i == tries {
+			return len(visits) == 0
+		}
+		pause(i)
 	}
 }

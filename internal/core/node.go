@@ -121,6 +121,9 @@ var nodeSeq atomic.Uint64
 func (f *frame) record() {
 	n := newNode(f.row, &f.x.m)
 	n.attrs, n.span = f.keptAttrs(), f.x.s.span
+	if n.span != nil {
+		n.span.nodes.Add(1)
+	}
 	for i := 0; i < f.ins; i++ {
 		n.addEdge(f.in[i])
 	}
@@ -245,6 +248,9 @@ func (n *node) release() {
 	for {
 		if n.refs.Add(-1) == 0 {
 			n.spend()
+			if n.span != nil {
+				n.span.nodes.Add(-1)
+			}
 			for i := range n.edges {
 				if m := n.edges[i].node; m != nil {
 					n.edges[i].node = nil

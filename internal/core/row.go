@@ -156,7 +156,11 @@ func (f *frame) checkOperands() {
 	}
 	for _, ts := range [][]*Tensor{f.altered, f.dst[:]} {
 		for _, d := range ts {
-			if d != nil && d.st != nil && d.st.deferral() != 0 {
+			if d == nil || d.st == nil {
+				continue
+			}
+			d.usedBy(f.x.s)
+			if d.st.deferral() != 0 {
 				f.check(f.x.s.barred(d, true))
 			}
 		}
@@ -568,7 +572,6 @@ func (t *Tensor) alias() *Tensor {
 
 // checkDst refuses a destination that cannot take the result.
 func (f *frame) checkDst(d *Tensor, dt dtype.DType, shape []int) {
-	d.usedBy(f.x.s)
 	if d.closed.Load() {
 		f.fail(fault.Closed, "the destination %s was closed", describe(d))
 	}

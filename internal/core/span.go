@@ -2,15 +2,22 @@ package core
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"tenon.dev/fault"
 )
 
 // Span is one run of a compiled function, whose nodes on the tape belong together.
 type Span struct {
-	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one.
-	Begin func(x *Exec) (end func() error)
+	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one. Incoming are the numbers of
+	// the storages of gradients that have come to the nodes from others.
+	Begin func(x *Exec, incoming []uint64) (end func() error)
+	// nodes counts those that are still on a tape.
+	nodes atomic.Int32
 }
+
+// Taped reports whether a backward pass may still come to a node of the run.
+func (sp *Span) Taped() bool { return sp.nodes.Load() > 0 }
 
 // SetSpan makes what x's session records belong to sp, in place of the span that it returns; nil is none.
 func SetSpan(x *Exec, sp *Span) (old *Span) {

@@ -28,12 +28,19 @@ type storage struct {
 	// locked is page-locked host memory in place of a block, or nil.
 	locked *lockedMemory
 
-	// loosened says that cleanup is set, or about to be by a holder of a reference.
-	loosened atomic.Bool
+	// marks says whether the storage is loosened, and whether it is used elsewhere.
+	marks atomic.Uint32
 	// slot is the storage's place among those that the calls of its deferral use, whose session alone may look at it.
 	slot    int32
 	cleanup runtime.Cleanup
 }
+
+// The bits of storage.marks: cleanup is set, or about to be by a holder of a reference; sessions of other numbers than that of a handle's maker
+// have used the handle.
+const (
+	loosened = 1 << iota
+	foreignUse
+)
 
 // live counts storages that hold a block, for tests of the closing law.
 var live atomic.Int64
@@ -147,7 +154,7 @@ func (s *storage) loosen() {
 		s.id.Or(looseBit)
 		return
 	}
-	if s.block == nil && s.locked == nil && s.ptr == 0 || s.loosened.Swap(true) {
+	if s.block == nil && s.locked == nil && s.ptr == 0 || s.marks.Or(loosened)&loosened != 0 {
 		return
 	}
 	if s.block == nil && s.locked == nil {
@@ -174,7 +181,7 @@ func (s *storage) loosen() {
 
 // tighten takes loosen back, and reports whether there was anything to take back. The memory is still that which loosen saw.
 func (s *storage) tighten() bool {
-	if !s.loosened.Load() || !s.loosened.Swap(false) { // most never were, and a swap locks
+	if s.marks.Load()&loosened == 0 || s.marks.And(^uint32(loosened))&loosened == 0 { // most never were, and an And locks
 		return false
 	}
 	s.cleanup.Stop()

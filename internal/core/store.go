@@ -62,7 +62,8 @@ func (s Store) Moved() bool {
 // overwritten are the messages of storages whose memory is another's, by number.
 var overwritten sync.Map
 
-// Overwrite says that the memory of s is another's: whoever uses a tensor of it gets the message as an error. What s owned is freed.
+// Overwrite says that the memory of s, which was claimed, is another's: whoever uses a tensor of it gets the message as an error. What s owned is
+// freed.
 func Overwrite(s Store, message string) error {
 	st := s.p.Value()
 	if st == nil || st.ptr == 0 {
@@ -108,18 +109,81 @@ func (s *storage) drop() error {
 	return s.dev.Free(b)
 }
 
-// ErrBorrowed says that calls which another session put off use memory that was to move.
-var ErrBorrowed = fault.New(fault.Invalid, "calls that another Exec put off use the tensor")
+// claimTries and claimPatience are how often Claim looks whether others have left.
+const (
+	claimTries    = yields + 10
+	claimPatience = yields + 1000
+)
+
+// Claimed is memory from which other sessions are kept, from place from on of what calls that were put off touch.
+type Claimed struct {
+	d    *deferral
+	from int
+}
+
+// Release lets them use it again.
+func (c Claimed) Release() {
+	if c.d == nil {
+		return
+	}
+	for _, st := range c.d.touched[c.from:] {
+		_ = st.endDeferral(c.d.number) // what cannot be freed is the device's, which the next call reports
+	}
+	clear(c.d.touched[c.from:])
+	c.d.touched = c.d.touched[:c.from]
+}
+
+// Claim keeps sessions other than that of the key, from SessionOf, from the memory of stores: their uses of it get an error until Release, or
+// until calls of the session that were put off have run. It reports whether nobody else is using the memory now, in an operation under way or
+// by calls that were put off. It waits for operations under way, if not patiently only as long as short ones take.
+func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
+	s, seen, tries := sessionOf(session), false, claimTries
+	if patiently {
+		tries = claimPatience
+	}
+	if s == nil {
+		return Claimed{}, true
+	}
+	if s.putOff == nil {
+		if s.putOff = newDeferral(s); s.putOff == nil {
+			return Claimed{}, false
+		}
+	}
+	d := s.putOff
+	if len(d.calls) == 0 {
+		at := where()
+		d.at.Store(&at)
+	}
+	c, ok = Claimed{d, len(d.touched)}, true
+	for i := 0; !s.accumulates && !accumulateMu.TryLock(); i++ { // another session's backward pass may add to one that is a gradient
+		if i == tries {
+			return c, false
+		}
+		pause(i)
+	}
+	for _, v := range stores {
+		st := v.p.Value()
+		if st == nil || st.ptr == 0 {
+			continue
+		}
+		if !d.take(st, true) {
+			ok = false
+			continue
+		}
+		seen = seen || st.marks.Load()&foreignUse != 0
+	}
+	if !s.accumulates {
+		accumulateMu.Unlock()
+	}
+	return c, (!seen || s.lonely(tries)) && ok
+}
 
 // MoveOut gives the tensors of s memory of the default pool with the same elements, for work of g's stream: what they had is another's
-// afterwards. The error is ErrBorrowed where it cannot move now.
+// afterwards. They were claimed.
 func (g *Segment) MoveOut(s Store) error {
 	m, st := s.p.Value(), g.Stream()
 	if m == nil || m.ptr == 0 {
 		return nil
-	}
-	if !g.d.take(m, true) { // from here on until the segment has run, no other session's call uses it
-		return ErrBorrowed
 	}
 	if !g.d.s.accumulates { // another session's backward pass may add to m, if it is a gradient
 		accumulateMu.Lock()
@@ -142,7 +206,7 @@ func (g *Segment) MoveOut(s Store) error {
 		return errors.Join(err, m.dev.Free(b))
 	}
 	m.didRead(st, seq)
-	loose := m.loosened.Load()
+	loose := m.marks.Load()&loosened != 0
 	err = m.drop()
 	m.block, m.ptr = b, b.Addr()
 	live.Add(1)
@@ -155,7 +219,7 @@ func (g *Segment) MoveOut(s Store) error {
 }
 
 // Reclaim brings a pool back to its checkpoint: of the memory that was live then, stores that are alive get what they have as their own,
-// and the rest is free. All live memory of the pool must be theirs.
+// and the rest is free. All live memory of the pool must be theirs, and claimed.
 func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	var owned []*alloc.Block
 	var held []*storage // which nobody collects meanwhile

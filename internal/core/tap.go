@@ -137,8 +137,11 @@ func (f *frame) Depth() int { return f.x.s.depth }
 // SessionOf returns what x and all Execs derived from it have in common, as a key that does not keep it alive.
 func SessionOf(x *Exec) any { return weak.Make(x.s) }
 
+// sessionOf returns the session of a key, or nil if nobody has it.
+func sessionOf(key any) *session { return key.(weak.Pointer[session]).Value() }
+
 // SessionEnded reports whether the session of a key from SessionOf was closed, or nobody has it.
 func SessionEnded(key any) bool {
-	s := key.(weak.Pointer[session]).Value()
+	s := sessionOf(key)
 	return s == nil || s.closed.Load()
 }

@@ -166,28 +166,40 @@ func (b *virtualBackend) UnmapPage(addr, size uint64) error {
 	return b.freeing(func(t driver.Thread) error { return b.d.dev.MemUnmap(t, driver.Ptr(addr), size) })
 }
 
-// SyncStream waits for the work of s, and where memory was lent to graphs, which run on other streams too, for that of every stream but those
-// that are capturing.
+// SyncStream waits for the work of s outside of captures, and where memory was lent to graphs, which run on other streams too, for that of every
+// stream.
 func (b *virtualBackend) SyncStream(s alloc.Stream) error {
 	if b.lost() {
 		return nil
 	}
-	if err := b.sync(driver.Stream(s)); err != nil || b.d.lent.pools.Load() == nil {
-		return err
-	}
 	for st := range b.d.allStreams {
-		if _, capturing := b.Capturing(alloc.Stream(st.handle)); capturing || alloc.Stream(st.handle) == s {
+		if alloc.Stream(st.handle) != s && b.d.lent.pools.Load() == nil {
 			continue
 		}
-		if err := b.sync(st.handle); err != nil {
+		if err := b.wait(st); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *virtualBackend) sync(s driver.Stream) error {
-	return b.relaxed(func(t driver.Thread) error { return b.d.dev.StreamSynchronize(t, s) })
+// wait waits for the work of s outside of captures. It waits for an event, since others may begin a capture of s meanwhile.
+func (b *virtualBackend) wait(s *Stream) error {
+	e, ok, err := s.marked()
+	if ok {
+		defer b.d.ReleaseEvent(e, false)
+	}
+	if ok && err == nil {
+		return b.SyncEvent(alloc.Event(e))
+	}
+	if err == nil {
+		s.mark.Lock() // so that the capture does not give the event back
+		defer s.mark.Unlock()
+		if s.eager != 0 {
+			err = b.SyncEvent(alloc.Event(s.eager))
+		}
+	}
+	return err
 }
 
 // orderedBackend is a device that allocates in the order of streams, from its own pool.

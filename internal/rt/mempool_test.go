@@ -3,6 +3,8 @@ package rt
 import (
 	"sync/atomic"
 	"testing"
+
+	"tenon.dev/internal/alloc"
 )
 
 // Another thread that returns free memory to the device does not get between the two halves of a pool's Close.
@@ -32,4 +34,34 @@ func TestClosePoolWhileFlushed(t *testing.T) {
 	if err := <-flushed; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What waits before memory is unmapped does not meet a stream in another thread's capture.
+func TestUnmapWaitsBesideCaptures(t *testing.T) {
+	d := openSim(t, nil)
+	p, err := d.NewMemPool(nil)
+	ok(t, err)
+	d.Lend(p.ID())
+	s, err := d.Stream()
+	ok(t, err)
+	var done atomic.Bool
+	waited := make(chan error)
+	go func() {
+		for !done.Load() {
+			if err := (&virtualBackend{backend{d}}).SyncStream(alloc.Stream(s.handle)); err != nil {
+				waited <- err
+				return
+			}
+		}
+		waited <- nil
+	}()
+	for range 1000 {
+		c, err := d.BeginCapture(s, CaptureSpec{})
+		ok(t, err)
+		ok(t, c.Abort())
+	}
+	done.Store(true)
+	ok(t, <-waited)
+	d.EndLend(p.ID())
+	ok(t, p.Close())
 }
