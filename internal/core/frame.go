@@ -56,6 +56,9 @@ type frame struct {
 	turn        *rt.Stream // whose turn the call has, or nil
 	seq         uint64     // of the work under way there
 
+	// op is the call to the profiler that sees it, or nil.
+	op *rt.ProfiledOp
+
 	opers   []kernels.Operand
 	dimsB   [16]int
 	lists   [32]int
@@ -79,7 +82,7 @@ func (s *session) enter(x *Exec, r *row) *frame {
 	}
 	f := s.frames[s.depth]
 	s.depth++
-	f.x, f.row = x, r
+	f.x, f.row, f.op = x, r, nil
 	return f
 }
 
