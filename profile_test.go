@@ -89,7 +89,8 @@ func TestProfileOps(t *testing.T) {
 	if got := fmt.Sprint(o.Inputs, o.Outputs); got != "[float32[2 3] float32[3 4]] [float32[2 4]]" {
 		t.Errorf("the product is of %s", got)
 	}
-	if o.Bytes != 4*(6+12+8) || o.FLOPs != 2*2*3*4 || o.Compute != "float32" || len(o.Kernels) == 0 || o.Captured || o.Kind != profile.KindOp {
+	if o.Bytes != 4*(6+12+8) || o.FLOPs != 2*2*3*4 || o.Compute != "float32" || len(o.Kernels) == 0 || o.Captured ||
+		o.Kind != profile.KindOp {
 		t.Errorf("the product is %+v", o)
 	}
 	i, o = find(t, p, "Add", profile.Forward)
@@ -125,7 +126,8 @@ func inOrder(t *testing.T, p *profile.Profile, works bool) {
 				t.Errorf("%s has the kernel %+v", o.Name, k)
 			}
 			if k.Timed && k.Begin < last[o.Stream] {
-				t.Errorf("%s of %s on stream %d began at %v, where the one before ended at %v", k.Name, o.Name, o.Stream, k.Begin, last[o.Stream])
+				t.Errorf("%s of %s on stream %d began at %v, where the one before ended at %v", k.Name, o.Name, o.Stream, k.Begin,
+					last[o.Stream])
 			}
 			last[o.Stream] = max(last[o.Stream], k.End)
 			took += k.End - k.Begin
@@ -404,7 +406,8 @@ func TestProfileErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.Device().Profile(cuda.ProfileOpt{}); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "being profiled already; stop") {
+	if _, err := x.Device().Profile(cuda.ProfileOpt{}); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(),
+		"being profiled already; stop") {
 		t.Errorf("a second profiler: %v", err)
 	}
 	if _, err := p.Stop(); err != nil {

@@ -8,9 +8,9 @@ import (
 
 // ProfileOpt are the options of Device.Profile.
 type ProfileOpt struct {
-	// Bandwidth is what the device reads and writes at best, in bytes per second, and Rates the floating-point operations per second that it does at best,
-	// by element type, such as "float32", or "tf32". The profile compares operations with them. Where both are empty, they are those that
-	// Tenon reached on the device, if that was measured.
+	// Bandwidth is what the device reads and writes at best, in bytes per second, and Rates the floating-point operations per second that
+	// it does at best, by element type, such as "float32", or "tf32". The profile compares operations with them. Where both are empty,
+	// they are those that Tenon reached on the device, if that was measured.
 	Bandwidth float64
 	Rates     map[string]float64
 }
@@ -29,8 +29,8 @@ func (p *Profiler) usable() error {
 	return nil
 }
 
-// Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the work that the device
-// has. A device has one profiler at a time. Without one, an operation pays a look at one word.
+// Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the
+// work that the device has. A device has one profiler at a time. Without one, an operation pays a look at one word.
 func (d *Device) Profile(opt ProfileOpt) (p *Profiler, err error) {
 	defer returned(&err)
 	bad := func(v float64) bool { return !(v >= 0) || v > 1e30 }
@@ -52,7 +52,8 @@ func (d *Device) Profile(opt ProfileOpt) (p *Profiler, err error) {
 	return &Profiler{r, opt}, nil
 }
 
-// Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile as far as they are.
+// Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile as
+// far as they are.
 func (p *Profiler) Stop() (*profile.Profile, error) {
 	if err := p.usable(); err != nil {
 		return nil, err

@@ -66,8 +66,8 @@ func (t *tracer) span(name, kind string, pid int, tid int64, begin, end time.Dur
 	t.event(traceEvent{Name: name, Phase: "X", Time: micros(begin), Took: &took, PID: pid, TID: tid, Kind: kind, Args: args})
 }
 
-// WriteTrace writes the profile as a trace in JSON that ui.perfetto.dev and Chrome's viewer open: the calls of each goroutine, the kernels of each stream with
-// arrows from their calls, and the allocator's events with the memory of each category.
+// WriteTrace writes the profile as a trace in JSON that ui.perfetto.dev and Chrome's viewer open: the calls of each goroutine, the kernels
+// of each stream with arrows from their calls, and the allocator's events with the memory of each category.
 func (p *Profile) WriteTrace(w io.Writer) error {
 	if err := p.usable(w); err != nil {
 		return err
@@ -98,9 +98,11 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 				named[key] = true
 				t.name("thread_name", deviceProcess, stream, fmt.Sprintf("stream %d", o.Stream))
 			}
-			t.event(traceEvent{Name: "launch", Phase: "s", Time: micros(o.Begin), PID: hostProcess, TID: o.Goroutine, Kind: "launch", ID: flow})
+			t.event(traceEvent{Name: "launch", Phase: "s", Time: micros(o.Begin), PID: hostProcess, TID: o.Goroutine, Kind: "launch",
+				ID: flow})
 			t.span(k.Name, "kernel", deviceProcess, stream, k.Begin, k.End, map[string]any{"op": o.title(), "line": p.Line(i)})
-			t.event(traceEvent{Name: "launch", Phase: "f", Bind: "e", Time: micros(k.Begin), PID: deviceProcess, TID: stream, Kind: "launch", ID: flow})
+			t.event(traceEvent{Name: "launch", Phase: "f", Bind: "e", Time: micros(k.Begin), PID: deviceProcess, TID: stream,
+				Kind: "launch", ID: flow})
 		}
 	}
 	p.traceMemory(t)
@@ -161,13 +163,15 @@ func (p *Profile) arguments(i int) map[string]any {
 	return args
 }
 
-// WritePprof writes the profile for go tool pprof: by stack of the program, with the operation as the innermost call, the number of operations, their time on the
-// device and on the host, their bytes and their floating-point operations. A backward operation has the stack of its forward one.
+// WritePprof writes the profile for go tool pprof: by stack of the program, with the operation as the innermost call, the number of
+// operations, their time on the device and on the host, their bytes and their floating-point operations. A backward operation has the
+// stack of its forward one.
 func (p *Profile) WritePprof(w io.Writer) error {
 	if err := p.usable(w); err != nil {
 		return err
 	}
-	out := pprof.New(pprof.Type{Name: "ops", Unit: "count"}, pprof.Type{Name: "host", Unit: "nanoseconds"}, pprof.Type{Name: "bytes", Unit: "bytes"},
+	out := pprof.New(pprof.Type{Name: "ops", Unit: "count"}, pprof.Type{Name: "host", Unit: "nanoseconds"}, pprof.Type{Name: "bytes",
+		Unit: "bytes"},
 		pprof.Type{Name: "flops", Unit: "count"}, pprof.Type{Name: "device", Unit: "nanoseconds"})
 	self, leaves := p.self(), map[string]uint64{}
 	for i := range p.Ops {

@@ -9,9 +9,9 @@ import (
 // Category is what memory was for.
 type Category string
 
-// The categories. Parameters are leaves that require grad; gradients are those of the parameters; optimizer state is what an optimizer changes beside both
-// and keeps; activations are what forward operations made that gradients are recorded of; inputs came from the host or were there before; temporaries are
-// the rest of what was made. Other is what was there before and that no operation used.
+// The categories. Parameters are leaves that require grad; gradients are those of the parameters; optimizer state is what an optimizer
+// changes beside both and keeps; activations are what forward operations made that gradients are recorded of; inputs came from the host or
+// were there before; temporaries are the rest of what was made. Other is what was there before and that no operation used.
 const (
 	Parameters     Category = "parameters"
 	Gradients      Category = "gradients"

@@ -1,6 +1,6 @@
-// Package profile is what a device's profiler saw of a stretch of a program: operations with their lines, times, bytes and kernels, and memory by what it
-// was for. It reads and writes profiles as files, tables, pages, and in the formats of other tools.
-// It may not know devices or tensors: cuda's Device.Profile makes profiles.
+// Package profile is what a device's profiler saw of a stretch of a program: operations with their lines, times, bytes and kernels, and
+// memory by what it was for. It reads and writes profiles as files, tables, pages, and in the formats of other tools. It may not know
+// devices or tensors: cuda's Device.Profile makes profiles.
 package profile
 
 import (
@@ -79,12 +79,13 @@ type Op struct {
 	// Kind and Phase are what it is, and what it is a part of.
 	Kind  Kind  `json:"kind"`
 	Phase Phase `json:"phase"`
-	// Module is the types whose method Forward was under way, such as "Sequential/Linear". A backward operation has that of its forward one.
+	// Module is the types whose method Forward was under way, such as "Sequential/Linear". A backward operation has that of its forward
+	// one.
 	Module string `json:"module,omitempty"`
 	// Calls are the program's calls that led to it, innermost first, by number in Frames.
 	Calls []int `json:"calls,omitempty"`
-	// Parent is the number of the operation that it was a part of, Forward of the one whose derivative it belongs to, and Fused of the entry whose
-	// kernel did its work; -1 if there is none.
+	// Parent is the number of the operation that it was a part of, Forward of the one whose derivative it belongs to, and Fused of the
+	// entry whose kernel did its work; -1 if there is none.
 	Parent  int `json:"parent"`
 	Forward int `json:"forward"`
 	Fused   int `json:"fused"`
@@ -100,8 +101,8 @@ type Op struct {
 	// Inputs and Outputs are the tensors that it read and made. An input that it changes is among both.
 	Inputs  []Tensor `json:"inputs,omitempty"`
 	Outputs []Tensor `json:"outputs,omitempty"`
-	// Bytes is what it must read and write at least, and FLOPs are the floating-point operations of products, convolutions and of what is done
-	// element by element; 0 for others. Compute is the type in which it computes: an element type, or "tf32".
+	// Bytes is what it must read and write at least, and FLOPs are the floating-point operations of products, convolutions and of what is
+	// done element by element; 0 for others. Compute is the type in which it computes: an element type, or "tf32".
 	Bytes   int64  `json:"bytes,omitempty"`
 	FLOPs   int64  `json:"flops,omitempty"`
 	Compute string `json:"compute,omitempty"`

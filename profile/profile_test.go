@@ -24,9 +24,12 @@ const us = time.Microsecond
 func sample() *profile.Profile {
 	matrix := profile.Tensor{DType: "float32", Shape: []int{100, 100}}
 	op := func(name string, phase profile.Phase, begin, end time.Duration, kernels ...profile.Kernel) profile.Op {
-		return profile.Op{Name: name, Kind: profile.KindOp, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Goroutine: 7, Begin: begin, End: end, Kernels: kernels}
+		return profile.Op{Name: name, Kind: profile.KindOp, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Goroutine: 7,
+			Begin: begin, End: end, Kernels: kernels}
 	}
-	kernel := func(begin, end time.Duration) profile.Kernel { return profile.Kernel{Name: "tile", Begin: begin, End: end, Timed: true} }
+	kernel := func(begin, end time.Duration) profile.Kernel {
+		return profile.Kernel{Name: "tile", Begin: begin, End: end, Timed: true}
+	}
 	mul := op("MatMul", profile.Forward, 10*us, 30*us, kernel(40*us, 60*us))
 	mul.Calls, mul.Module, mul.Inputs, mul.Outputs = []int{0, 1}, "Net/Linear", []profile.Tensor{matrix, matrix}, []profile.Tensor{matrix}
 	mul.Bytes, mul.FLOPs, mul.Compute = 120_000, 2_000_000, "float32"
@@ -38,11 +41,14 @@ func sample() *profile.Profile {
 	inner.Parent, inner.Calls = 2, []int{1}
 	captured := op("Exp", profile.Forward, 91*us, 92*us, profile.Kernel{Name: "exp"})
 	captured.Captured, captured.Goroutine = true, 8
-	return &profile.Profile{Format: 1, Device: profile.Device{Name: "NVIDIA TEST", Bandwidth: 12e9, Rates: map[string]float64{"float32": 1e12}},
+	return &profile.Profile{Format: 1, Device: profile.Device{Name: "NVIDIA TEST", Bandwidth: 12e9,
+		Rates: map[string]float64{"float32": 1e12}},
 		Began: time.Unix(1_790_000_000, 0).UTC(), Duration: 200 * us,
-		Frames: []profile.Frame{{Function: "main.(*Net).Forward", File: "/home/u/app/net.go", Line: 12}, {Function: "main.main", File: "/home/u/app/main.go", Line: 30}},
-		Ops:    []profile.Op{mul, back, outer, inner, captured},
-		Memory: []profile.MemoryEvent{{Addr: 512, Bytes: 1024, Category: profile.Parameters, Op: -1}, {At: 11 * us, Addr: 4096, Bytes: 2048, Category: profile.Activations, Op: 0},
+		Frames: []profile.Frame{{Function: "main.(*Net).Forward", File: "/src/app/net.go", Line: 12}, {Function: "main.main",
+			File: "/src/app/main.go", Line: 30}},
+		Ops: []profile.Op{mul, back, outer, inner, captured},
+		Memory: []profile.MemoryEvent{{Addr: 512, Bytes: 1024, Category: profile.Parameters, Op: -1}, {At: 11 * us, Addr: 4096,
+			Bytes: 2048, Category: profile.Activations, Op: 0},
 			{At: 55 * us, Addr: 4096, Bytes: -2048, Category: profile.Activations, Op: 0}}}
 }
 
@@ -68,7 +74,8 @@ func TestReadWrite(t *testing.T) {
 			t.Errorf("a damaged profile: %v", err)
 		}
 	}
-	for name, text := range map[string]string{"nothing": "", "text": "no profile", "cut": string(whole[:len(whole)/2]), "other": compressed(`{"a": 1}`),
+	for name, text := range map[string]string{"nothing": "", "text": "no profile", "cut": string(whole[:len(whole)/2]),
+		"other":   compressed(`{"a": 1}`),
 		"damaged": compressed(`{"tenon_profile": 1, "ops": [{"parent": 3}]}`)} {
 		if _, err := profile.Read(strings.NewReader(text)); fault.KindOf(err) != fault.Invalid {
 			t.Errorf("%s: %v", name, err)
@@ -134,7 +141,8 @@ and 3 rows more
 		if err := p.WriteTable(&b, by, most); err != nil {
 			t.Fatal(err)
 		}
-		want = "NVIDIA TEST, 5 operations in 200µs, 60µs of them on the device\n" + want + "\nmemory at the peak, 11µs in: 3 KiB, parameters 1 KiB, activations 2 KiB\n"
+		want = "NVIDIA TEST, 5 operations in 200µs, 60µs of them on the device\n" + want +
+			"\nmemory at the peak, 11µs in: 3 KiB, parameters 1 KiB, activations 2 KiB\n"
 		if b.String() != want {
 			t.Errorf("by %s:\n%s\nwant\n%s", by, b.String(), want)
 		}
@@ -174,7 +182,7 @@ func TestTrace(t *testing.T) {
 			if e.Name == "Add" && (e.TS != 70 || e.Dur != 10 || e.PID != 1 || e.TID != 7) {
 				t.Errorf("the call is %+v", e)
 			}
-			if e.PID == 2 && e.Args["op"] == "MatMul" && (e.TS != 40 || e.Dur != 20 || e.Args["line"] != "/home/u/app/net.go:12") {
+			if e.PID == 2 && e.Args["op"] == "MatMul" && (e.TS != 40 || e.Dur != 20 || e.Args["line"] != "/src/app/net.go:12") {
 				t.Errorf("the kernel is %+v", e)
 			}
 		}
@@ -206,7 +214,8 @@ func TestPprof(t *testing.T) {
 		return string(out)
 	}
 	raw := run("-raw")
-	for _, want := range []string{"ops/count host/nanoseconds bytes/bytes flops/count device/nanoseconds", "Duration: 200", "module:[Net/Linear]"} {
+	for _, want := range []string{"ops/count host/nanoseconds bytes/bytes flops/count device/nanoseconds", "Duration: 200",
+		"module:[Net/Linear]"} {
 		if !strings.Contains(raw, want) {
 			t.Errorf("no %q in\n%s", want, raw)
 		}
@@ -227,7 +236,8 @@ func (failing) Write([]byte) (int, error) { return 0, errors.New("the disk is fu
 
 func TestWriterFails(t *testing.T) {
 	p := sample()
-	for i, write := range []func(w io.Writer) error{p.Write, p.WriteTrace, p.WritePprof, func(w io.Writer) error { return p.WriteTable(w, profile.ByOp, 0) }} {
+	for i, write := range []func(w io.Writer) error{p.Write, p.WriteTrace, p.WritePprof,
+		func(w io.Writer) error { return p.WriteTable(w, profile.ByOp, 0) }} {
 		if err := write(failing{}); fault.KindOf(err) != fault.System {
 			t.Errorf("writer %d: %v", i, err)
 		}

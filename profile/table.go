@@ -163,7 +163,8 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	fmt.Fprintf(t, "calls\tdevice\tshare\thost\tbytes\tFLOPs\tof the floor\t  %s\n", by)
 	for _, r := range rows {
 		key := strings.ReplaceAll(cmp.Or(r.Key, "-"), "\t", " ")
-		fmt.Fprintf(t, "%d\t%v\t%s\t%v\t%s\t%s\t%s\t  %s\n", r.Calls, round(r.Device), percent(r.Device, all), round(r.Host), count(r.Bytes, 1024, "B"),
+		fmt.Fprintf(t, "%d\t%v\t%s\t%v\t%s\t%s\t%s\t  %s\n", r.Calls, round(r.Device), percent(r.Device, all), round(r.Host),
+			count(r.Bytes, 1024, "B"),
 			count(r.FLOPs, 1000, ""), percent(r.Floor, r.Bounded), strings.ReplaceAll(key, "\n", " "))
 	}
 	_ = t.Flush() // to memory

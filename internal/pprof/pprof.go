@@ -133,7 +133,8 @@ func (p *Profile) Location(id uint64, name, path string, line int) {
 	p.out.bytes(profileFunction, fn)
 }
 
-// Write ends the profile and writes it, compressed with gzip. It was taken at a time in nanoseconds since 1970 and took so many; 0 leaves either out.
+// Write ends the profile and writes it, compressed with gzip. It was taken at a time in nanoseconds since 1970 and took so many; 0 leaves
+// either out.
 func (p *Profile) Write(w io.Writer, at, took int64) error {
 	var m proto
 	m.uint(mappingID, 1)

@@ -11,8 +11,8 @@ import (
 // MemoryUse is how an operation uses memory.
 type MemoryUse uint8
 
-// The uses: it reads the memory; the memory is a parameter's, or a gradient of one; it makes what is there; it changes what is there; the host's bytes go
-// there.
+// The uses: it reads the memory; the memory is a parameter's, or a gradient of one; it makes what is there; it changes what is there; the
+// host's bytes go there.
 const (
 	UseRead MemoryUse = iota
 	UseParameter
@@ -69,7 +69,8 @@ func (p *Profiler) category(b *profiledBlock) profile.Category {
 	return profile.Temporaries
 }
 
-// outlives reports whether b was in use when the step of an optimizer that made it had ended: when an operation of no optimizer began, or at the end.
+// outlives reports whether b was in use when the step of an optimizer that made it had ended: when an operation of no optimizer began, or
+// at the end.
 func (b *profiledBlock) outlives(ops []*ProfiledOp) bool {
 	if b.freed < 0 {
 		return true

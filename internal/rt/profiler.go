@@ -16,8 +16,8 @@ import (
 	"tenon.dev/profile"
 )
 
-// Profiler sees a stretch of a device's work. Operations tell it of themselves while it is the device's, and hand it their launches, around which it
-// records events. The allocator's actions come to it as to a Trace.
+// Profiler sees a stretch of a device's work. Operations tell it of themselves while it is the device's, and hand it their launches,
+// around which it records events. The allocator's actions come to it as to a Trace.
 type Profiler struct {
 	dev    *Device
 	began  time.Time
@@ -64,7 +64,8 @@ type profiledBlock struct {
 	addr, size uint64
 	at, freed  time.Duration // freed is -1 while it is in use
 	maker      *ProfiledOp
-	// copied says that bytes of the host went there; the others say how operations used it. Before says that it was there when the profiler came.
+	// copied says that bytes of the host went there; the others say how operations used it. Before says that it was there when the
+	// profiler came.
 	before, copied, used, parameter, gradient, state bool
 }
 
@@ -310,8 +311,8 @@ func (o *ProfiledOp) timed(s *Stream, name string, do func() error) error {
 	return nil
 }
 
-// read reads the times of work that is complete. Each is the time from the stream's last event that is known, since a long time is told less exactly. The
-// caller has p.mu.
+// read reads the times of work that is complete. Each is the time from the stream's last event that is known, since a long time is told
+// less exactly. The caller has p.mu.
 func (p *Profiler) read() {
 	d := p.dev
 	t, err := d.enter()
@@ -392,7 +393,8 @@ func (p *Profiler) Stop() (*profile.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: p.list, Memory: p.history()}
+	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: p.list,
+		Memory: p.history()}
 	out.Device.Ordinal = d.info.Ordinal
 	for _, o := range p.ops {
 		if o.op.End < 0 {
