@@ -42,7 +42,7 @@ func (d *Device) Profile(opt ProfileOpt) (p *Profiler, err error) {
 		rates[k] = v
 	}
 	if wrong {
-		return nil, fault.New(fault.Invalid, "a figure of the device is negative, no number or infinite; give bytes and operations per second, or nothing")
+		return nil, fault.New(fault.Invalid, "a figure of the device is negative, no number or infinite; give them per second, or nothing")
 	}
 	r, err := d.rt().StartProfile()
 	if err != nil {

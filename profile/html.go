@@ -118,7 +118,7 @@ func (p *Profile) page() (*pageData, error) {
 		*list = slices.Compact(*list)
 	}
 	peak := p.Peak()
-	d.Peak = pagePeak{peak.At, peak.Total, peak.By}
+	d.Peak = pagePeak(peak)
 	p.chart(d, peak.At)
 	return d, nil
 }
