@@ -27,6 +27,7 @@ import (
 	"tenon.dev/memviz/replay"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
+	"tenon.dev/profile"
 	"tenon.dev/safetensors"
 	"tenon.dev/sparse"
 	"tenon.dev/torchfile"
@@ -40,6 +41,7 @@ var functions = map[string]any{
 
 	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
 	"cuda.ReadSnapshotFile": cuda.ReadSnapshotFile, "cuda.CheckError": cuda.CheckError,
+	"profile.Categories": profile.Categories, "profile.DeviceOf": profile.DeviceOf, "profile.Read": profile.Read,
 	"nvtx.Listening": nvtx.Listening, "nvtx.Mark": nvtx.Mark, "nvtx.Pop": nvtx.Pop, "nvtx.Push": nvtx.Push, "nvtx.Start": nvtx.Start,
 
 	"compile.New": compile.New, "compile.Break": compile.Break, "compile.Frozen": compile.Frozen, "compile.Disable": compile.Disable, "compile.ExplainTrees": compile.ExplainTrees, "compile.ReadExplanations": compile.ReadExplanations, "compile.Func": compile.Func[func(*tenon.Exec)],
@@ -92,6 +94,7 @@ var functions = map[string]any{
 // types are samples of those whose methods it calls; pointers are nil.
 var types = []any{
 	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil), (*cuda.PoolCheckpoint)(nil), (*cuda.Snapshot)(nil),
+	(*cuda.Profiler)(nil), (*profile.Profile)(nil), (*profile.Op)(nil), profile.Tensor{},
 	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil), tenon.CPU(),
 	(*nn.BatchNorm)(nil), (*nn.Buffer)(nil), (*nn.Conv1d)(nil), (*nn.Conv2d)(nil), (*nn.Dropout)(nil), (*nn.Embedding)(nil), (*nn.GroupNorm)(nil), (*nn.GraphedCallable)(nil), (*nn.Graphed)(nil), (*nn.LayerNorm)(nil),
 	cuda.UUID{},
@@ -265,6 +268,10 @@ func (w *walk) packages() {
 	w.add((*torchfile.Tensor)(nil), bad("nil", (*torchfile.Tensor)(nil)), good("zero", new(torchfile.Tensor)))
 	w.add((*torchfile.Dict)(nil), good("new", &torchfile.Dict{Keys: []any{"a"}, Values: []any{1}}), good("nil", (*torchfile.Dict)(nil)), good("zero", new(torchfile.Dict)))
 	w.add((*safetensors.File)(nil), bad("nil", (*safetensors.File)(nil)), bad("zero", new(safetensors.File)))
+	w.add((*cuda.Profiler)(nil), bad("nil", (*cuda.Profiler)(nil)), bad("zero", new(cuda.Profiler)))
+	w.add((*profile.Profile)(nil), good("zero", new(profile.Profile)), good("nil", (*profile.Profile)(nil)),
+		good("damaged", &profile.Profile{Ops: []profile.Op{{Forward: 7, Calls: []int{3}}}}))
+	w.add((*profile.Op)(nil), good("zero", new(profile.Op)), good("nil", (*profile.Op)(nil)))
 	w.add((*cuda.Snapshot)(nil), made("own", func(x *tenon.Exec) any {
 		s, err := x.Device().Snapshot()
 		if err != nil {

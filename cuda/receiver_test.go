@@ -25,6 +25,7 @@ var receivers = map[string]struct {
 	"Generator":      {(*cuda.Generator)(nil), nil, "the generator is nil; use one that NewGenerator or a device's Generator returned"},
 	"MemPool":        {(*cuda.MemPool)(nil), new(cuda.MemPool), "the pool is nil or a zero value; use one that NewMemPool returned"},
 	"PoolCheckpoint": {(*cuda.PoolCheckpoint)(nil), new(cuda.PoolCheckpoint), "the checkpoint is nil or a zero value; use one that CheckpointPool returned"},
+	"Profiler":       {(*cuda.Profiler)(nil), new(cuda.Profiler), "the profiler is nil or a zero value; use one that Device.Profile returned"},
 	"Snapshot":       {(*cuda.Snapshot)(nil), new(cuda.Snapshot), "the snapshot is nil or a zero value; use one that Device.Snapshot or ReadSnapshot returned"},
 }
 
@@ -54,7 +55,11 @@ func TestReceivers(t *testing.T) {
 					}
 					continue
 				}
-				args := make([]reflect.Value, f.Type().NumIn())
+				n := f.Type().NumIn()
+				if f.Type().IsVariadic() {
+					n--
+				}
+				args := make([]reflect.Value, n)
 				for k := range args {
 					args[k] = reflect.Zero(f.Type().In(k))
 				}

@@ -28,6 +28,7 @@ type commands struct {
 	Memcheck  memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
 	Memviz    memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`
 	Memreplay memreplay        `cmd:"" help:"Replay the trace of a memory snapshot under other allocator settings, and compare what they would cost."`
+	Profile   profileCommand   `cmd:"" help:"Show what a device's profiler saw: a table, a page, a trace or a pprof profile."`
 	Version   version          `cmd:"" help:"Print the version."`
 }
 

@@ -95,6 +95,8 @@ type run struct {
 	complete []completed
 	retained []retained
 	outer    *run
+	// node is the one whose derivative is under way, or nil.
+	node *node
 }
 
 // completed is the gradient g of leaf l; taken is what becomes l's, or nil where g is added to the gradient that l has.
@@ -386,10 +388,12 @@ func (r *run) derive(n *node, t *task) {
 	s.push()
 	b := &back{x: x, n: n, r: r, g: t.g, res: make([]*Tensor, len(n.edges))}
 	err := Try(func() {
+		r.node = n
 		if !r.addWithin(n, t.g) {
 			n.row.back(b)
 		}
 	})
+	r.node = nil
 	if err != nil {
 		s.restore(outer)
 		panic(r.failed("the derivative of "+n.row.Name, err))

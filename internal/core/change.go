@@ -44,6 +44,7 @@ type driverCall struct {
 	dst, src driver.Ptr
 	n        int
 	value    byte
+	op       *rt.ProfiledOp // or nil
 }
 
 type callKind uint8
@@ -151,7 +152,16 @@ func (f *frame) hand() error {
 		f.held = true
 		return nil
 	}
+	if f.op != nil {
+		return f.launchProfiled()
+	}
 	return f.x.m.stream.Launch(f.dl)
+}
+
+// launchProfiled is hand where a profiler sees the call.
+func (f *frame) launchProfiled() error {
+	st := f.x.m.stream
+	return f.op.Work(st, st.Device().KernelName(f.dl.Func), func() error { return st.Launch(f.dl) })
 }
 
 // waiting is where the frame's calls wait.
@@ -167,13 +177,13 @@ func (f *frame) spill() {
 	c := f.waiting()
 	from := len(c.args)
 	c.args = append(c.args, f.dl.Args...)
-	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from, to: len(c.args)})
+	c.calls = append(c.calls, driverCall{kind: callLaunch, row: f.row, st: f.x.m.stream, launch: *f.dl, from: from, to: len(c.args), op: f.op})
 	f.held = false
 }
 
 // queue does the call, or lets it wait.
 func (f *frame) queue(d driverCall) error {
-	d.row, d.st = f.row, f.x.m.stream
+	d.row, d.st, d.op = f.row, f.x.m.stream, f.op
 	if !f.waits {
 		return d.do(nil)
 	}
@@ -283,6 +293,21 @@ func (c *change) handOver() error {
 
 // do calls the driver; args holds the launches' arguments.
 func (d *driverCall) do(args []byte) error {
+	if d.op == nil {
+		return d.call(args)
+	}
+	name := "copy"
+	switch d.kind {
+	case callFill:
+		name = "fill"
+	case callLaunch:
+		name = d.st.Device().KernelName(d.launch.Func)
+	}
+	return d.op.Work(d.st, name, func() error { return d.call(args) })
+}
+
+// call is do without a profiler.
+func (d *driverCall) call(args []byte) error {
 	switch d.kind {
 	case callCopy:
 		return d.st.Copy(d.dst, d.src, uint64(d.n))

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"time"
+
 	"tenon.dev/fault"
 )
 
@@ -24,13 +26,30 @@ func (x *Exec) Close() error {
 		return nil
 	}
 	err := x.m.stream.Synchronize()
-	if ended := x.s.detach(); err == nil {
+	if ended := x.s.detachAlone(); err == nil {
 		err = ended
 	}
 	if fault.KindOf(err) == fault.Closed {
 		return nil // the device went before
 	}
 	return err
+}
+
+// detachAlone is detach in the session's gate, since other sessions run what this one put off. A call that stays inside for long, such as one
+// whose observer closes the Exec, is not waited for.
+func (s *session) detachAlone() error {
+	g, began := &s.gate, time.Now()
+	for i := 0; g.torn.Load() == nil; i++ {
+		if g.free() {
+			defer g.open()
+			break
+		}
+		if !g.lent.Load() && time.Since(began) > patience {
+			break
+		}
+		pause(i)
+	}
+	return s.detach()
 }
 
 // open returns the error of a session that was closed.

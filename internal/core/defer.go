@@ -10,6 +10,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
 )
 
 // deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions know them, and
@@ -67,6 +68,8 @@ type deferred struct {
 	wrote []*storage
 	// drawn is what the call has taken from a generator.
 	drawn taken
+	// op is the call to a profiler, or nil.
+	op *rt.ProfiledOp
 	// part is the number of the Together that the call is a part of, or 0.
 	part uint64
 }
@@ -242,7 +245,7 @@ func (f *frame) Defer(at *string) bool {
 		d.placeLater(f, i, &f.specs[i])
 	}
 	c := d.next()
-	c.x, c.row, c.attrs, c.dims = f.x, f.row, d.attrsOf(f), s.made.list(f.dims)
+	c.x, c.row, c.attrs, c.dims, c.op = f.x, f.row, d.attrsOf(f), s.made.list(f.dims), f.op
 	c.ins, c.outs = uint8(f.ins), uint8(f.outs)
 	c.in = d.elementsOf(f.in[:f.ins])
 	c.out = d.elementsOf(f.out[:f.outs])
@@ -739,7 +742,7 @@ func (d *deferral) run(c *deferred) {
 	for i := range c.many {
 		f.many = append(f.many, d.handle(&c.many[i], &d.list[i]))
 	}
-	f.again, f.drawn = true, c.drawn
+	f.again, f.drawn, f.op = true, c.drawn, c.op
 	if f.row.alters != nil {
 		f.row.alters(f)
 	}
@@ -758,6 +761,9 @@ func (d *deferral) run(c *deferred) {
 		f.idle()
 	} else {
 		f.issue(false)
+	}
+	if f.op != nil {
+		f.tellRun()
 	}
 	f.closeTemps()
 	d.s.leave(f)

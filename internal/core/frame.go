@@ -56,6 +56,9 @@ type frame struct {
 	turn        *rt.Stream // whose turn the call has, or nil
 	seq         uint64     // of the work under way there
 
+	// op is the call to the profiler that sees it, or nil.
+	op *rt.ProfiledOp
+
 	opers   []kernels.Operand
 	dimsB   [16]int
 	lists   [32]int
@@ -82,6 +85,9 @@ func (s *session) enter(x *Exec, r *row) *frame {
 	f.row, f.dims = r, f.dimsB[:0]
 	if f.x != x {
 		f.x = x
+	}
+	if f.op != nil {
+		f.op = nil
 	}
 	return f
 }

@@ -322,7 +322,7 @@ func (d *deferral) runGroup(s *planStep) {
 		d.fusing.numbers = append(d.fusing.numbers, n.of(calls))
 	}
 	d.fusing.group = g
-	f.issue(false)
+	d.issueFused(f, s)
 	d.s.leave(f)
 	for i := range len(g.outs) + len(g.ins) {
 		h[i].st = nil

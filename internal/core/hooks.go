@@ -5,6 +5,7 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
+	"tenon.dev/internal/rt"
 )
 
 // gradHook is a user's function that sees, and may replace, the gradient of one output of a node or of a leaf.
@@ -31,6 +32,7 @@ type nodeExtra struct {
 	kept   []*kept
 	packed []any
 	outs   []meta // all but the first
+	op     *rt.ProfiledOp
 }
 
 func (n *node) more() *nodeExtra {

@@ -5,7 +5,6 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
-	"tenon.dev/internal/driver"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
@@ -170,7 +169,7 @@ func (x *Exec) queueRead(t *Tensor, b []byte, st *rt.Stream) error {
 		}
 		defer t.st.didRead(st, seq)
 	}
-	return st.Device().Check(st.Device().Driver().CopyDtoH(b, driver.Ptr(t.ptr()), st.Handle()), "the tensor could not be read")
+	return st.Device().Check(toHost(st, t, b), "the tensor could not be read")
 }
 
 // writeBytes copies b to the elements of contiguous t.
@@ -206,7 +205,7 @@ func (x *Exec) writeBytes(t *Tensor, b []byte) error {
 		}
 		defer t.st.didWrite(st, seq)
 	}
-	return st.Device().Check(st.Device().Driver().CopyHtoD(driver.Ptr(t.ptr()), b, st.Handle()), "the tensor could not be written")
+	return st.Device().Check(toDevice(st, t, b), "the tensor could not be written")
 }
 
 // From returns a tensor with a copy of data. With no shape it has one dimension.

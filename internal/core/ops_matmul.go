@@ -13,7 +13,7 @@ var rowProduct *row
 
 func init() {
 	rowProduct = define(row{Name: "MatMul", takes: "a b bias?; alpha! beta!", Torch: "matmul", cast: castLow, infer: inferProduct,
-		run: runProduct, saves: in0 | in1})
+		run: runProduct, flops: flopsOfProduct, saves: in0 | in1})
 }
 
 func init() { rowProduct.back = backProduct }

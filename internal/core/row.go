@@ -54,6 +54,8 @@ type row struct {
 	decides uint8
 	// id names the operation in the launch ring.
 	id rt.OpID
+	// flops counts the floating-point operations of a call that has its outputs, where they are more than one for each element of a pointwise one.
+	flops func(f *frame) int64
 }
 
 // save is a set of tensors kept for backward: inputs by bit, outputs above.
@@ -101,6 +103,15 @@ const (
 // call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's
 // tap sees the call between infer and place, when nothing has changed yet, and at the end.
 func (f *frame) call() {
+	if p := f.x.m.stream.Device().Profiler(); p != nil {
+		f.profiled(p)
+		return
+	}
+	f.stages()
+}
+
+// stages is call without a profiler.
+func (f *frame) stages() {
 	x, r := f.x, f.row
 	s := x.s
 	if s.closed.Load() {

@@ -19,7 +19,9 @@ dtype:
 fault:
 internal/knob: fault
 internal/pickle: fault
-internal/snapshot: fault internal/pickle
+internal/pprof: fault
+internal/snapshot: fault internal/pickle internal/pprof
+profile: fault internal/pprof
 internal/stack:
 internal/origin:
 internal/checklog:
@@ -59,7 +61,7 @@ internal/fuse: LEAF
 internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
-RUNTIME = LEAF internal/origin internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
+RUNTIME = LEAF profile internal/origin internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
 internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx

@@ -29,7 +29,7 @@ const module = "tenon.dev"
 
 // packages are the folders of the packages that programs import; those below internal are the library's too.
 var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
-	"safetensors", "sparse", "torchfile"}
+	"profile", "safetensors", "sparse", "torchfile"}
 
 // Of returns whose code a frame is, by the names that the runtime gives its function and file. For the library it also returns the
 // package's folder in the module, "." for the root.
@@ -91,8 +91,11 @@ type call struct {
 	// face is what is called, if the root package exports that; above says that it is of another public package of the library.
 	face  string
 	above bool
-	file  string
-	line  int
+	// folder is the library's package, and module the type of which the call is the method Forward.
+	folder, module string
+	function       string
+	file           string
+	line           int
 }
 
 // calls keeps a call for each program counter that was seen, so that only the first error of a line pays for the names.
@@ -104,19 +107,21 @@ func find(pc uintptr) *call {
 		return c.(*call)
 	}
 	f, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	c := &call{file: f.File, line: f.Line}
-	var folder string
-	if c.side, folder = Of(f.Function, f.File); c.line <= 0 {
+	c := &call{function: f.Function, file: f.File, line: f.Line}
+	if c.side, c.folder = Of(f.Function, f.File); c.line <= 0 {
 		c.side = System
+	}
+	if c.side != System {
+		c.module = moduleOf(f.Function)
 	}
 	switch {
 	case c.side != Library:
-	case folder == ".":
+	case c.folder == ".":
 		if c.face = exported(f.Function); c.face == "Try" { // which is no operation
 			c.face = ""
 		}
 	default:
-		c.above = !strings.HasPrefix(folder, "internal/")
+		c.above = !strings.HasPrefix(c.folder, "internal/")
 	}
 	calls.Store(pc, c)
 	return c
@@ -224,4 +229,53 @@ func within(pkg, module string) (folder string, ok bool) {
 // known reports whether a folder holds a package of the library.
 func known(folder string) bool {
 	return strings.HasPrefix(folder, "internal/") || slices.Contains(packages, folder)
+}
+
+// Frame is a call in the program.
+type Frame struct {
+	Function, File string
+	Line           int
+}
+
+// Path is the way from the program to where it is asked for.
+type Path struct {
+	// Calls are the program's, innermost first.
+	Calls []Frame
+	// Modules are the types whose method Forward is under way, outermost first, and Above the folders of the packages above the root that it leads
+	// through, innermost first; either may repeat.
+	Modules, Above []string
+}
+
+// Way returns the calling goroutine's path, by its innermost calls. It keeps nothing of the library's own.
+func Way() (p Path) {
+	var pcs [128]uintptr
+	for _, pc := range pcs[:runtime.Callers(2, pcs[:])] {
+		c := find(pc)
+		if c.side == Program {
+			p.Calls = append(p.Calls, Frame{c.function, c.file, c.line})
+		}
+		if c.module != "" {
+			p.Modules = append(p.Modules, c.module)
+		}
+		if c.above {
+			p.Above = append(p.Above, c.folder)
+		}
+	}
+	slices.Reverse(p.Modules)
+	return p
+}
+
+// moduleOf returns the type of which function, a name of the runtime's, is the method Forward; else "".
+func moduleOf(function string) string {
+	t, ok := strings.CutSuffix(function, ".Forward")
+	if !ok {
+		return ""
+	}
+	t, _, _ = strings.Cut(t, "[")
+	t = t[strings.LastIndexByte(t, '/')+1:]
+	_, name, ok := strings.Cut(t, ".")
+	if !ok {
+		return "" // a function
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(name, "(*"), ")")
 }

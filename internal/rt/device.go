@@ -51,6 +51,10 @@ type Device struct {
 	// traces are told the device's actions; nil if nobody asked. traceMu is for changing them.
 	traces  atomic.Pointer[[]*Trace]
 	traceMu sync.Mutex
+	// profiler sees the device's operations; nil if none does.
+	profiler atomic.Pointer[Profiler]
+	// kernels are the names of those that were loaded, by driver.Func.
+	kernels sync.Map
 	// lines says that the launch ring keeps the calls of operations.
 	lines bool
 
@@ -251,6 +255,7 @@ func (d *Device) Close() error {
 	d.gate.shut()
 	keep(d.pinned.withdraw(d))
 	d.unregisterAll()
+	d.endProfile()
 	t := d.dev.Enter()
 	for _, e := range d.takeEvents() {
 		keep(d.dev.EventDestroy(t, e))
@@ -295,7 +300,7 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if c := d.checks.Load(); c != nil {
 		b, err := c.alloc(pool, n, s)
 		if err == nil {
-			d.trace(memoryAllocation, b.Addr(), 0)
+			d.trace(memoryAllocation, b.Addr(), b.Size())
 		}
 		return b, d.checkAlloc(err, "memory could not be allocated")
 	}
@@ -304,7 +309,7 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 		if d.tensors.on {
 			d.tensors.add(b)
 		}
-		d.trace(memoryAllocation, b.Addr(), 0)
+		d.trace(memoryAllocation, b.Addr(), b.Size())
 		return b, nil
 	}
 	if d.Host && fault.KindOf(err) == fault.OutOfMemory { // the allocator speaks of a GPU

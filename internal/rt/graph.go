@@ -10,6 +10,7 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
+	"tenon.dev/profile"
 )
 
 // CaptureMode says which calls that could disturb a capture end it.
@@ -54,6 +55,8 @@ type Capture struct {
 	streams []*Stream
 	ended   bool
 	tracked tracked // under mu
+	// kernels are those that Stream.Launch recorded, under mu.
+	kernels []driver.Func
 	// waited remembers up to which captured operation a stream waits for another one.
 	waited map[[2]int]uint64
 	// runs are the runs of the graph of which it is not known that all failures were told, under failures.mu, on a device that recovers.
@@ -71,6 +74,7 @@ type Graph struct {
 	nodes  int
 	// tracked are the nodes of the work that the capture has tracked; they live as long as source.
 	tracked []driver.Node
+	kernels []driver.Func
 }
 
 // graphPool orders the runs of graphs that share a pool: what one run leaves in the memory the next one may overwrite.
@@ -374,7 +378,7 @@ func (c *Capture) End() (*Graph, error) {
 	if err != nil {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
-	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, of: c}
+	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, kernels: c.kernels, of: c}
 	if err = c.tracked.err; err == nil {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}
@@ -417,12 +421,28 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) e
 	if err := g.change(changes); err != nil {
 		return err
 	}
-	if err := g.dev.dev.GraphLaunch(g.exec, s.handle); err != nil {
+	if err := g.launch(s); err != nil {
 		return g.dev.Check(err, "the graph could not be launched")
 	}
 	p.last, p.seq = s, seq
 	g.of.ran(s, seq)
 	return nil
+}
+
+// launch is the driver's part of Launch, which a profiler may see.
+func (g *Graph) launch(s *Stream) error {
+	p := g.dev.profiler.Load()
+	if p == nil {
+		return g.dev.dev.GraphLaunch(g.exec, s.handle)
+	}
+	o := p.Begin("Replay", profile.KindGraph, profile.Forward, s)
+	defer o.End()
+	o.Describe(false, func(op *profile.Op) {
+		for _, f := range g.kernels {
+			op.Nodes = append(op.Nodes, g.dev.KernelName(f))
+		}
+	})
+	return o.Work(s, "graph", func() error { return g.dev.dev.GraphLaunch(g.exec, s.handle) })
 }
 
 // Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows of each node.

@@ -103,6 +103,7 @@ func (d *Device) loadBy(t driver.Thread, p *kir.Program, text []byte, shared int
 		return f, errors.Join(err, d.dev.UnloadModule(t, m))
 	}
 	d.modules = append(d.modules, m)
+	d.kernels.Store(f.Handle, p.Name)
 	return f, nil
 }
 
@@ -117,6 +118,13 @@ func (d *Device) image(p *kir.Program) (text []byte, shared int, err error) {
 	}
 	text, err = ptx.Compile([]*kir.Program{p}, target)
 	return text, shared, err
+}
+
+// KernelName returns the name of a kernel that was loaded.
+func (d *Device) KernelName(f driver.Func) string {
+	name, _ := d.kernels.Load(f)
+	s, _ := name.(string)
+	return s
 }
 
 // User returns the loaded form of a user's kernel, building it on first use.

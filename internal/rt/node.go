@@ -42,7 +42,12 @@ func (s *Stream) Launch(l *driver.Launch) error {
 	if err := s.dev.dev.Launch(l); err != nil {
 		return s.dev.Check(err, "the kernel could not be launched")
 	}
-	s.track()
+	if c := s.capture.Load(); c != nil {
+		c.mu.Lock()
+		c.kernels = append(c.kernels, l.Func)
+		c.mu.Unlock()
+		s.track()
+	}
 	return nil
 }
 

@@ -67,7 +67,7 @@ func (d *Device) changeTraces(f func(list []*Trace) []*Trace) {
 	d.traces.Store(&list)
 }
 
-// trace tells an action, with the one or two handles or the address that it has, to all who asked. It is small enough to be
+// trace tells an action, with the one or two handles or the address and size that it has, to all who asked. It is small enough to be
 // compiled into its callers.
 func (d *Device) trace(a action, h, h2 uint64) {
 	if d.traces.Load() != nil {
@@ -87,6 +87,9 @@ func (d *Device) traceWait(event, of, by uint64) {
 
 // traced is trace where somebody asked, when last looked.
 func (d *Device) traced(a action, h, h2 uint64) {
+	if p := d.profiler.Load(); p != nil {
+		p.memory(a, h, h2)
+	}
 	if list := d.traces.Load(); list != nil {
 		for _, t := range *list {
 			t.call(a, h, h2)

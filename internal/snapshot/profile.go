@@ -1,79 +1,10 @@
 package snapshot
 
 import (
-	"compress/gzip"
 	"io"
 
-	"tenon.dev/fault"
+	"tenon.dev/internal/pprof"
 )
-
-// The fields of pprof's profile.proto that are written, from https://github.com/google/pprof/blob/main/proto/profile.proto.
-const (
-	profileSampleType = 1
-	profileSample     = 2
-	profileMapping    = 3
-	profileLocation   = 4
-	profileFunction   = 5
-	profileStrings    = 6
-	profileTime       = 9
-
-	valueType, valueUnit                           = 1, 2
-	sampleLocation, sampleValue, sampleLabel       = 1, 2, 3
-	labelKey, labelNumber                          = 1, 3
-	mappingID, mappingFunctions                    = 1, 7
-	locationID, locationMapping, locationLine      = 1, 2, 4
-	lineFunction, lineNumber                       = 1, 2
-	functionID, functionName, functionSystem, file = 1, 2, 3, 4
-)
-
-// proto is a message of protocol buffers being written.
-type proto []byte
-
-func (p *proto) varint(v uint64) {
-	for v >= 0x80 {
-		*p = append(*p, byte(v)|0x80)
-		v >>= 7
-	}
-	*p = append(*p, byte(v))
-}
-
-// uint writes a field with a number.
-func (p *proto) uint(field int, v uint64) {
-	p.varint(uint64(field) << 3)
-	p.varint(v)
-}
-
-// bytes writes a field with a message, text or packed numbers.
-func (p *proto) bytes(field int, b []byte) {
-	p.varint(uint64(field)<<3 | 2)
-	p.varint(uint64(len(b)))
-	*p = append(*p, b...)
-}
-
-func (p *proto) packed(field int, vs []uint64) {
-	var b proto
-	for _, v := range vs {
-		b.varint(v)
-	}
-	p.bytes(field, b)
-}
-
-// profiler writes a profile.
-type profiler struct {
-	out     proto
-	strings map[string]uint64
-	list    []string
-}
-
-func (p *profiler) str(s string) uint64 {
-	id, ok := p.strings[s]
-	if !ok {
-		id = uint64(len(p.list))
-		p.strings[s] = id
-		p.list = append(p.list, s)
-	}
-	return id
-}
 
 // unknownFrame stands for the stack of an allocation that was made while none were recorded.
 var unknownFrame = Frame{Name: "(no stack recorded)"}
@@ -81,13 +12,8 @@ var unknownFrame = Frame{Name: "(no stack recorded)"}
 // WriteProfile writes the blocks that are allocated, by stack, device and stream, as a profile for go tool pprof, compressed with gzip: their
 // number, their bytes, and the bytes that were asked for.
 func (s *Snapshot) WriteProfile(w io.Writer) error {
-	p := &profiler{strings: map[string]uint64{"": 0}, list: []string{""}}
-	for _, t := range [][2]string{{"inuse_objects", "count"}, {"inuse_space", "bytes"}, {"requested_space", "bytes"}} {
-		var m proto
-		m.uint(valueType, p.str(t[0]))
-		m.uint(valueUnit, p.str(t[1]))
-		p.out.bytes(profileSampleType, m)
-	}
+	p := pprof.New(pprof.Type{Name: "inuse_objects", Unit: "count"}, pprof.Type{Name: "inuse_space", Unit: "bytes"},
+		pprof.Type{Name: "requested_space", Unit: "bytes"})
 	type key struct {
 		stack  StackID
 		device int
@@ -124,61 +50,16 @@ func (s *Snapshot) WriteProfile(w io.Writer) error {
 				locations = append(locations, uint64(f)+2)
 			}
 		}
-		var m proto
-		m.packed(sampleLocation, locations)
-		m.packed(sampleValue, sums[k][:])
-		p.label(&m, "device", uint64(k.device))
-		p.label(&m, "stream", k.stream)
-		p.out.bytes(profileSample, m)
+		p.Sample(locations, sums[k][:], pprof.Label{Key: "device", Number: uint64(k.device)}, pprof.Label{Key: "stream", Number: k.stream})
 	}
-	p.location(1, unknownFrame)
+	location := func(id uint64, f Frame) { p.Location(id, f.Name, f.File, f.Line) }
+	location(1, unknownFrame)
 	for f, u := range used {
 		if u {
-			p.location(uint64(f)+2, s.Stacks.Frame(FrameID(f)))
+			location(uint64(f)+2, s.Stacks.Frame(FrameID(f)))
 		}
 	}
-	var m proto
-	m.uint(mappingID, 1)
-	m.uint(mappingFunctions, 1)
-	p.out.bytes(profileMapping, m)
-	if t := s.lastTime(); t > 0 {
-		p.out.uint(profileTime, uint64(t)*1000)
-	}
-	for _, text := range p.list {
-		p.out.bytes(profileStrings, []byte(text))
-	}
-	z := gzip.NewWriter(w)
-	_, err := z.Write(p.out)
-	if e := z.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return fault.Wrap(fault.System, err, "the profile cannot be written")
-	}
-	return nil
-}
-
-func (p *profiler) label(m *proto, name string, n uint64) {
-	var l proto
-	l.uint(labelKey, p.str(name))
-	l.uint(labelNumber, n)
-	m.bytes(sampleLabel, l)
-}
-
-// location writes a location and the function of the same number.
-func (p *profiler) location(id uint64, f Frame) {
-	var line, m, fn proto
-	line.uint(lineFunction, id)
-	line.uint(lineNumber, uint64(max(f.Line, 0)))
-	m.uint(locationID, id)
-	m.uint(locationMapping, 1)
-	m.bytes(locationLine, line)
-	p.out.bytes(profileLocation, m)
-	fn.uint(functionID, id)
-	fn.uint(functionName, p.str(f.Name))
-	fn.uint(functionSystem, p.str(f.Name))
-	fn.uint(file, p.str(f.File))
-	p.out.bytes(profileFunction, fn)
+	return p.Write(w, s.lastTime()*1000, 0)
 }
 
 // lastTime returns the time of the newest event in microseconds since 1970, or 0.

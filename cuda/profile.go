@@ -1,0 +1,73 @@
+package cuda
+
+import (
+	"tenon.dev/fault"
+	"tenon.dev/internal/rt"
+	"tenon.dev/profile"
+)
+
+// ProfileOpt are the options of Device.Profile.
+type ProfileOpt struct {
+	// Bandwidth is what the device reads and writes at best, in bytes per second, and Rates the floating-point operations per second that
+	// it does at best, by element type, such as "float32", or "tf32". The profile compares operations with them. Where both are empty,
+	// they are those that Tenon reached on the device, if that was measured.
+	Bandwidth float64
+	Rates     map[string]float64
+}
+
+// Profiler sees what runs on a device from Device.Profile to Stop. It is safe for concurrent use.
+type Profiler struct {
+	p   *rt.Profiler
+	opt ProfileOpt
+}
+
+// usable returns why the profiler cannot be used, or nil.
+func (p *Profiler) usable() error {
+	if p == nil || p.p == nil {
+		return fault.New(fault.Invalid, "the profiler is nil or a zero value; use one that Device.Profile returned")
+	}
+	return nil
+}
+
+// Profile starts to profile the device: its operations of all goroutines, what they launch, and its memory, until Stop. It waits for the
+// work that the device has. A device has one profiler at a time. Without one, an operation pays a look at one word.
+func (d *Device) Profile(opts ...ProfileOpt) (p *Profiler, err error) {
+	defer returned(&err)
+	if len(opts) > 1 {
+		return nil, fault.New(fault.Invalid, "there are %d options; give one, or none", len(opts))
+	}
+	var opt ProfileOpt
+	if len(opts) == 1 {
+		opt = opts[0]
+	}
+	bad := func(v float64) bool { return !(v >= 0) || v > 1e30 }
+	wrong := bad(opt.Bandwidth)
+	rates := map[string]float64{}
+	//tenon:unordered a copy
+	for k, v := range opt.Rates {
+		wrong = wrong || bad(v)
+		rates[k] = v
+	}
+	if wrong {
+		return nil, fault.New(fault.Invalid, "a figure of the device is negative, no number or infinite; give them per second, or nothing")
+	}
+	r, err := d.rt().StartProfile()
+	if err != nil {
+		return nil, err
+	}
+	opt.Rates = rates
+	return &Profiler{r, opt}, nil
+}
+
+// Stop waits for the device's work, ends the profiler and returns what it saw. Calls under way on other goroutines are in the profile as
+// far as they are.
+func (p *Profiler) Stop() (*profile.Profile, error) {
+	if err := p.usable(); err != nil {
+		return nil, err
+	}
+	out, err := p.p.Stop()
+	if err == nil && (p.opt.Bandwidth > 0 || len(p.opt.Rates) > 0) {
+		out.Device.Bandwidth, out.Device.Rates = p.opt.Bandwidth, p.opt.Rates
+	}
+	return out, err
+}

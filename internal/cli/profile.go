@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"io"
+	"os"
+
+	"tenon.dev/fault"
+	"tenon.dev/profile"
+)
+
+// profileCommand is tenon profile: a table of a profile, or another form of it.
+type profileCommand struct {
+	File  string `arg:"" help:"Profile, as Profile.Write writes it; - is standard input."`
+	By    string `default:"op" enum:"time,op,line,module" help:"Rows of the table: ${enum}; time lists every operation."`
+	Rows  int    `default:"30" help:"Most rows of the table; 0 is all."`
+	HTML  string `name:"html" help:"Write one self-contained HTML file instead." placeholder:"OUT.html"`
+	Trace string `help:"Write a trace for ui.perfetto.dev instead." placeholder:"OUT.json"`
+	Pprof string `help:"Write a profile for go tool pprof instead." placeholder:"OUT.pb.gz"`
+}
+
+// Run writes what is asked for.
+func (c *profileCommand) Run(con *console) error {
+	if c.Rows < 0 {
+		return fault.New(fault.Invalid, "--rows is %d; give a number that is not negative", c.Rows)
+	}
+	p, err := c.open()
+	if err != nil {
+		return err
+	}
+	other := false
+	for _, out := range []struct {
+		path  string
+		write func(w io.Writer) error
+	}{{c.HTML, p.WriteHTML}, {c.Trace, p.WriteTrace}, {c.Pprof, p.WritePprof}} {
+		if out.path == "" {
+			continue
+		}
+		other = true
+		if err := writeOutput(out.path, con.file, out.write); err != nil {
+			return err
+		}
+	}
+	if other {
+		return nil
+	}
+	return p.WriteTable(con.out, profile.By(c.By), c.Rows)
+}
+
+func (c *profileCommand) open() (*profile.Profile, error) {
+	if c.File == "-" {
+		return profile.Read(os.Stdin)
+	}
+	f, err := os.Open(c.File)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, err, "the profile cannot be opened")
+	}
+	defer f.Close()
+	return profile.Read(f)
+}

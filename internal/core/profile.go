@@ -1,0 +1,228 @@
+package core
+
+import (
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/infer"
+	"tenon.dev/internal/rt"
+	"tenon.dev/profile"
+)
+
+// profiled is call where a profiler sees the device: it tells it of the call, whose launches it hands it.
+func (f *frame) profiled(p *rt.Profiler) {
+	s := f.x.s
+	phase := profile.Forward
+	if s.run != nil {
+		phase = profile.Backward
+	}
+	op := p.Begin(f.row.Name, profile.KindOp, phase, f.x.m.stream)
+	if s.run != nil && s.run.node != nil && s.run.node.extra != nil {
+		op.Stands(s.run.node.extra.op)
+	}
+	f.op = op
+	defer func() {
+		f.op = nil
+		op.End()
+	}()
+	f.stages()
+	recorded := f.outs > 0 && f.out[0].node != nil && f.to(0) == nil
+	if recorded && phase == profile.Forward {
+		f.out[0].node.more().op = op
+	}
+	op.Describe(recorded, func(o *profile.Op) {
+		o.Parent = f.under().Index(p)
+		if len(s.doing) > 0 {
+			o.Within = s.doing[0]
+		}
+		f.describe(o)
+	})
+	f.tellUses()
+}
+
+// under returns the operation that f's is a part of, or nil.
+func (f *frame) under() *rt.ProfiledOp {
+	frames := f.x.s.frames[:f.x.s.depth]
+	for _, o := range slices.Backward(frames[:slices.Index(frames, f)]) {
+		if o.op != nil {
+			return o.op
+		}
+	}
+	return nil
+}
+
+// describe fills in the operands, and what they cost.
+func (f *frame) describe(o *profile.Op) {
+	works := f.row.flags&(flagView|flagIdle) == 0
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range ts {
+			if t == nil {
+				continue
+			}
+			o.Inputs = append(o.Inputs, tensorOf(t))
+			if works {
+				o.Bytes += bytesOnce(t)
+			}
+		}
+	}
+	for _, ts := range [][]*Tensor{f.out[:f.outs], f.altered} {
+		for _, t := range ts {
+			o.Outputs = append(o.Outputs, tensorOf(t))
+			if works {
+				o.Bytes += bytesOnce(t)
+			}
+		}
+	}
+	if f.outs == 0 || !works {
+		return
+	}
+	o.Compute = f.out[0].dt.String()
+	switch {
+	case f.row.flops != nil:
+		o.FLOPs = f.row.flops(f)
+		if f.x.m.tf32 && f.out[0].dt == dtype.Float32 {
+			o.Compute = "tf32"
+		}
+	case f.row.point != nil || f.row.points:
+		o.FLOPs = int64(f.out[0].numel)
+	}
+}
+
+func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }
+
+// bytesOnce returns the bytes of t's elements, each that a stride of 0 repeats once.
+func bytesOnce(t *Tensor) int64 {
+	n := int64(t.dt.Size())
+	for i, d := range t.shape {
+		if t.stride[i] != 0 || d == 0 {
+			n *= int64(d)
+		}
+	}
+	return n
+}
+
+// tellUses tells the profiler what the call uses. What was put off has no memory yet, and is told when it runs.
+func (f *frame) tellUses() {
+	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
+		for _, t := range ts {
+			switch {
+			case t == nil:
+			case t.leaf != nil:
+				f.op.Uses(t.st.ptr, rt.UseParameter)
+				if g := t.leaf.grad.Load(); g != nil {
+					f.op.Uses(g.st.ptr, rt.UseGradient)
+				}
+			default:
+				f.op.Uses(t.st.ptr, rt.UseRead)
+			}
+		}
+	}
+	for i, t := range f.out[:f.outs] {
+		switch {
+		case f.to(i) != nil:
+			f.op.Uses(t.st.ptr, rt.UseChange)
+		case f.row.flags&(flagView|flagIdle) == 0:
+			f.op.Uses(t.st.ptr, rt.UseMake)
+		}
+	}
+	for _, t := range f.altered {
+		f.op.Uses(t.st.ptr, rt.UseChange)
+	}
+}
+
+// tellRun tells the profiler that a call runs that was put off.
+func (f *frame) tellRun() {
+	f.op.Describe(false, func(o *profile.Op) { o.Deferred = true })
+	f.tellUses()
+}
+
+// issueFused is issue for the group of s, which a profiler sees if it saw one of its calls.
+func (d *deferral) issueFused(f *frame, s *planStep) {
+	var part *rt.ProfiledOp
+	for _, i := range s.calls {
+		if o := d.calls[i].op; o != nil {
+			part = o
+		}
+	}
+	if part == nil || part.Profiler() != f.x.Device().Profiler() {
+		f.issue(false)
+		return
+	}
+	p := part.Profiler()
+	op := p.Begin("Fused", profile.KindFused, profile.Forward, f.x.m.stream)
+	f.op = op
+	defer func() {
+		f.op = nil
+		op.End()
+	}()
+	f.issue(false)
+	var flops int64
+	for _, i := range s.calls {
+		if o := d.calls[i].op; o.Index(p) >= 0 {
+			o.Describe(false, func(o *profile.Op) {
+				o.Deferred, o.Fused = true, op.Index(p)
+				flops += o.FLOPs
+			})
+		}
+	}
+	op.Stands(part)
+	op.Describe(false, func(o *profile.Op) {
+		f.describe(o)
+		o.FLOPs = flops
+	})
+	f.tellUses()
+}
+
+// transfer does a copy of n bytes from or to the host, of which p is told as the operation name.
+func transfer(p *rt.Profiler, st *rt.Stream, name string, t *Tensor, n int, do func() error) error {
+	op := p.Begin(name, profile.KindCopy, profile.Forward, st)
+	defer op.End()
+	op.Describe(false, func(o *profile.Op) {
+		o.Bytes = int64(n)
+		if name == "Read" {
+			o.Inputs = []profile.Tensor{tensorOf(t)}
+		} else {
+			o.Outputs = []profile.Tensor{tensorOf(t)}
+		}
+	})
+	use := rt.UseRead
+	if name != "Read" {
+		use = rt.UseCopy
+	}
+	op.Uses(t.st.ptr, use)
+	return op.Work(st, name, do)
+}
+
+// toHost and toDevice copy the bytes of contiguous t, which a profiler sees.
+func toHost(st *rt.Stream, t *Tensor, b []byte) error {
+	src, p := driver.Ptr(t.ptr()), st.Device().Profiler()
+	if p == nil {
+		return st.Device().Driver().CopyDtoH(b, src, st.Handle())
+	}
+	return transfer(p, st, "Read", t, len(b), func() error { return st.Device().Driver().CopyDtoH(b, src, st.Handle()) })
+}
+
+func toDevice(st *rt.Stream, t *Tensor, b []byte) error {
+	dst, p := driver.Ptr(t.ptr()), st.Device().Profiler()
+	if p == nil {
+		return st.Device().Driver().CopyHtoD(dst, b, st.Handle())
+	}
+	return transfer(p, st, "Write", t, len(b), func() error { return st.Device().Driver().CopyHtoD(dst, b, st.Handle()) })
+}
+
+// flopsOfProduct is two for each element of the result and each of the depth, of complex numbers eight.
+func flopsOfProduct(f *frame) int64 {
+	a := f.in[0]
+	n := 2 * int64(infer.Numel(f.out[0].shape)) * int64(a.shape[len(a.shape)-1])
+	if a.dt.IsComplex() {
+		n *= 4
+	}
+	return n
+}
+
+// flopsOfConv is the same for the three products of a convolution.
+func flopsOfConv(f *frame) int64 {
+	c := f.opt.(conv)
+	return 2 * int64(c.Batch) * int64(c.Out) * int64(c.OH) * int64(c.OW) * int64(c.In/max(c.Groups, 1)) * int64(c.KH) * int64(c.KW)
+}

@@ -1,0 +1,427 @@
+package rt
+
+import (
+	"bytes"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+	"tenon.dev/internal/origin"
+	"tenon.dev/profile"
+)
+
+// Profiler sees a stretch of a device's work. Operations tell it of themselves while it is the device's, and hand it their launches,
+// around which it records events. The allocator's actions come to it as to a Trace.
+type Profiler struct {
+	dev    *Device
+	began  time.Time
+	base   driver.Event // 0 on a device that runs each call before it returns
+	remove func()       // from the device's traces
+
+	mu     sync.Mutex
+	ended  bool
+	ops    []*ProfiledOp
+	work   []timedWork          // whose times are not known yet, in the order of their recording
+	last   map[int]point        // by stream: the latest event whose time is known
+	frames map[origin.Frame]int // by number
+	list   []profile.Frame
+	live   map[uint64]*profiledBlock
+	blocks []*profiledBlock // in the order in which they came
+	err    error            // of times that cannot be read
+}
+
+// ProfiledOp is an operation that a Profiler sees. A nil one is none, and its methods do what they would without it.
+type ProfiledOp struct {
+	p     *Profiler
+	index int
+	// op is under p.mu, and recorded too: a gradient of what it makes is recorded.
+	op       profile.Op
+	recorded bool
+}
+
+// timedWork is work between two events.
+type timedWork struct {
+	of     *ProfiledOp
+	kernel int
+	stream int
+	a, b   driver.Event
+}
+
+// point is an event and its time on the device.
+type point struct {
+	e  driver.Event
+	at time.Duration
+}
+
+// profiledBlock is a block of the allocator's.
+type profiledBlock struct {
+	addr, size uint64
+	at, freed  time.Duration // freed is -1 while it is in use
+	maker      *ProfiledOp
+	// copied says that bytes of the host went there; the others say how operations used it. Before says that it was there when the
+	// profiler came.
+	before, copied, used, parameter, gradient, state bool
+}
+
+// mostPending is how much work may wait for its times to be read.
+const mostPending = 4096
+
+// StartProfile makes a Profiler the device's, after all work that there is.
+func (d *Device) StartProfile() (*Profiler, error) {
+	p := &Profiler{dev: d, last: map[int]point{}, frames: map[origin.Frame]int{}, live: map[uint64]*profiledBlock{}}
+	if d.profiler.Load() != nil {
+		return nil, d.profiled()
+	}
+	if err := d.Synchronize(); err != nil {
+		return nil, err
+	}
+	if !d.info.Inline {
+		if err := p.mark(); err != nil {
+			return nil, err
+		}
+	}
+	p.began = time.Now()
+	p.mu.Lock() // what is allocated meanwhile comes after what was there
+	defer p.mu.Unlock()
+	p.remove = d.AddTrace(Trace{}) // so that actions are told at all
+	if !d.profiler.CompareAndSwap(nil, p) {
+		p.remove()
+		p.release()
+		return nil, d.profiled()
+	}
+	if d.mem.Settings().Backend == alloc.BackendNative {
+		p.before(d.mem.Snapshot())
+	}
+	return p, nil
+}
+
+// profiled is the error of a second profiler.
+func (d *Device) profiled() error {
+	return fault.New(fault.Invalid, "%s is being profiled already; stop that profiler first", d)
+}
+
+// mark records the event from which the device's times are counted.
+func (p *Profiler) mark() error {
+	d, s := p.dev, p.dev.DefaultStream()
+	v, err := s.take()
+	if err != nil {
+		return err
+	}
+	defer s.giveBack(v)
+	if p.base, err = d.AcquireEvent(true); err != nil {
+		return err
+	}
+	if err = d.dev.EventRecord(p.base, s.handle); err != nil {
+		d.ReleaseEvent(p.base, true)
+	}
+	return d.Check(err, "the profiler could not mark its beginning")
+}
+
+// before notes the blocks that there are.
+func (p *Profiler) before(s alloc.Snapshot) {
+	for _, g := range s.Segments {
+		for _, b := range g.Blocks {
+			if alloc.BlockState(b.State) == alloc.ActiveAllocated && p.live[b.Addr] == nil {
+				p.add(&profiledBlock{addr: b.Addr, size: b.Size, before: true})
+			}
+		}
+	}
+}
+
+func (p *Profiler) add(b *profiledBlock) {
+	b.freed = -1
+	p.live[b.addr] = b
+	p.blocks = append(p.blocks, b)
+}
+
+// Profiler returns what sees the device's operations, or nil.
+func (d *Device) Profiler() *Profiler { return d.profiler.Load() }
+
+// memory is told the allocator's actions; size is of memoryAllocation.
+func (p *Profiler) memory(a action, addr, size uint64) {
+	if a != memoryAllocation && a != memoryDeallocation {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return
+	}
+	if b := p.live[addr]; a == memoryAllocation && b != nil { // it came while the profiler noted what there was
+		b.before, b.at = false, time.Since(p.began)
+	} else if a == memoryAllocation {
+		p.add(&profiledBlock{addr: addr, size: size, at: time.Since(p.began)})
+	} else if b != nil {
+		b.freed = time.Since(p.began)
+		delete(p.live, addr)
+	}
+}
+
+// Begin notes an operation that begins now on s, called by the program from here.
+func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s *Stream) *ProfiledOp {
+	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1,
+		Goroutine: goroutine(), Stream: s.id, Captured: s.Recording()}}
+	way := origin.Way()
+	o.op.Module = strings.Join(way.Modules, "/")
+	if phase == profile.Forward && slices.Contains(way.Above, "optim") {
+		o.op.Phase = profile.Optimizer
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, f := range way.Calls {
+		i, ok := p.frames[f]
+		if !ok {
+			i = len(p.list)
+			p.frames[f] = i
+			p.list = append(p.list, profile.Frame(f))
+		}
+		o.op.Calls = append(o.op.Calls, i)
+	}
+	o.index = len(p.ops)
+	if !p.ended {
+		p.ops = append(p.ops, o)
+	}
+	o.op.Begin = time.Since(p.began)
+	o.op.End = -1
+	return o
+}
+
+// goroutine returns the number of the calling goroutine.
+func goroutine() int64 {
+	var b [64]byte
+	text, _, _ := bytes.Cut(bytes.TrimPrefix(b[:runtime.Stack(b[:], false)], []byte("goroutine ")), []byte(" "))
+	n, _ := strconv.ParseInt(string(text), 10, 64)
+	return n
+}
+
+// Describe lets f complete the operation, unless the profiler has stopped. Recorded says that a gradient of what it makes is recorded.
+func (o *ProfiledOp) Describe(recorded bool, f func(op *profile.Op)) {
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	o.recorded = o.recorded || recorded
+	if !o.p.ended {
+		f(&o.op)
+	}
+}
+
+// Index returns the operation's number in p's profile, or -1 if it is none of p's.
+func (o *ProfiledOp) Index(p *Profiler) int {
+	if o == nil || o.p != p {
+		return -1
+	}
+	return o.index
+}
+
+// Profiler returns whose operation it is.
+func (o *ProfiledOp) Profiler() *Profiler { return o.p }
+
+// Stands copies what o says of its module from the forward operation from.
+func (o *ProfiledOp) Stands(from *ProfiledOp) {
+	if from.Index(o.p) < 0 {
+		return
+	}
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	o.op.Forward, o.op.Module = from.index, from.op.Module
+}
+
+// End notes that the call returned.
+func (o *ProfiledOp) End() {
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	if !o.p.ended {
+		o.op.End = time.Since(o.p.began)
+	}
+}
+
+// Work does work of the operation on s, whose turn the caller has, and times it on the device. Work that a graph records has no time.
+func (o *ProfiledOp) Work(s *Stream, name string, do func() error) error {
+	switch p := o.of(s); {
+	case p == nil || s.divert != nil:
+		return do()
+	case s.Recording(): // which a call that was put off did not know
+		err := do()
+		o.Describe(false, func(op *profile.Op) { op.Captured = true })
+		return o.note(err, profile.Kernel{Name: name})
+	case s.dev.info.Inline:
+		begin := time.Since(p.began)
+		err := do()
+		return o.note(err, profile.Kernel{Name: name, Begin: begin, End: time.Since(p.began), Timed: true})
+	default:
+		return o.timed(s, name, do)
+	}
+}
+
+// of returns o's profiler where s is of its device.
+func (o *ProfiledOp) of(s *Stream) *Profiler {
+	if o == nil || o.p.dev != s.dev || s.dev.profiler.Load() != o.p {
+		return nil
+	}
+	return o.p
+}
+
+// note adds a kernel, unless it failed.
+func (o *ProfiledOp) note(err error, k profile.Kernel) error {
+	if err != nil {
+		return err
+	}
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	if !o.p.ended {
+		o.op.Kernels = append(o.op.Kernels, k)
+	}
+	return nil
+}
+
+// timed is Work between two events. Without events there is no time, and the work is done all the same.
+func (o *ProfiledOp) timed(s *Stream, name string, do func() error) error {
+	d, p := s.dev, o.p
+	w := timedWork{of: o, stream: s.id}
+	var err error
+	if w.a, err = d.AcquireEvent(true); err == nil {
+		if w.b, err = d.AcquireEvent(true); err != nil {
+			d.ReleaseEvent(w.a, true)
+		}
+	}
+	if err != nil {
+		return o.note(do(), profile.Kernel{Name: name})
+	}
+	marked := d.dev.EventRecord(w.a, s.handle)
+	err = do()
+	if err == nil && marked == nil {
+		marked = d.dev.EventRecord(w.b, s.handle)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil || marked != nil || p.ended {
+		d.ReleaseEvent(w.a, true)
+		d.ReleaseEvent(w.b, true)
+		return err
+	}
+	w.kernel = len(o.op.Kernels)
+	o.op.Kernels = append(o.op.Kernels, profile.Kernel{Name: name})
+	p.work = append(p.work, w)
+	if len(p.work) >= mostPending {
+		p.read()
+	}
+	return nil
+}
+
+// read reads the times of work that is complete. Each is the time from the stream's last event that is known, since a long time is told
+// less exactly. The caller has p.mu.
+func (p *Profiler) read() {
+	d := p.dev
+	t, err := d.enter()
+	if err != nil {
+		p.err = err
+		return
+	}
+	defer d.leave(t)
+	since := func(a point, b driver.Event) (time.Duration, error) {
+		ms, err := d.dev.EventElapsed(t, a.e, b)
+		return a.at + time.Duration(float64(ms)*1e6), err
+	}
+	done := 0
+	for _, w := range p.work {
+		from, ok := p.last[w.stream]
+		if !ok {
+			from = point{e: p.base}
+		}
+		begin, err := since(from, w.a)
+		end := begin
+		if err == nil {
+			end, err = since(point{w.a, begin}, w.b)
+		}
+		if err != nil {
+			if c, _ := codeOf(err); c != driver.NotReady {
+				p.err = d.Check(err, "the profiler could not read the device's times")
+			}
+			break
+		}
+		k := &w.of.op.Kernels[w.kernel]
+		k.Begin, k.End, k.Timed = begin, end, true
+		d.ReleaseEvent(w.a, true)
+		if ok {
+			d.ReleaseEvent(from.e, true)
+		}
+		p.last[w.stream] = point{w.b, end}
+		done++
+	}
+	p.work = append(p.work[:0], p.work[done:]...)
+}
+
+// release gives the events back.
+func (p *Profiler) release() {
+	d := p.dev
+	if p.base != 0 {
+		d.ReleaseEvent(p.base, true)
+		p.base = 0
+	}
+	for _, w := range p.work {
+		d.ReleaseEvent(w.a, true)
+		d.ReleaseEvent(w.b, true)
+	}
+	//tenon:unordered the pool has no order that anybody sees
+	for _, e := range p.last {
+		d.ReleaseEvent(e.e, true)
+	}
+	p.work, p.last = nil, nil
+}
+
+// Stop waits for the device's work, ends the profiler and returns what it saw.
+func (p *Profiler) Stop() (*profile.Profile, error) {
+	d := p.dev
+	err := d.Synchronize()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		if e := d.Lost(); e != nil {
+			return nil, e
+		}
+		return nil, fault.New(fault.Invalid, "the profiler was stopped before; start another")
+	}
+	took := time.Since(p.began)
+	if err == nil {
+		p.read()
+		err = p.err
+	}
+	p.end()
+	if err != nil {
+		return nil, err
+	}
+	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: p.list,
+		Memory: p.history()}
+	out.Device.Ordinal = d.info.Ordinal
+	for _, o := range p.ops {
+		if o.op.End < 0 {
+			o.op.End = took
+		}
+		out.Ops = append(out.Ops, o.op)
+	}
+	return out, nil
+}
+
+// end ends the profiler, which has p.mu.
+func (p *Profiler) end() {
+	p.ended = true
+	p.dev.profiler.CompareAndSwap(p, nil)
+	p.remove()
+	p.release()
+}
+
+// endProfile ends the profiler of a device that is closed.
+func (d *Device) endProfile() {
+	if p := d.profiler.Load(); p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.ended {
+			p.end()
+		}
+	}
+}

@@ -1,0 +1,491 @@
+package tenon_test
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/cuda"
+	"tenon.dev/fault"
+	"tenon.dev/internal/testdevice"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+	"tenon.dev/profile"
+)
+
+// profiled returns what a profiler saw of f.
+func profiled(t *testing.T, x *tenon.Exec, f func()) *profile.Profile {
+	t.Helper()
+	p, err := x.Device().Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f()
+	prof, err := p.Stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return prof
+}
+
+// find returns the only entry of that name and phase.
+func find(t *testing.T, p *profile.Profile, name string, phase profile.Phase) (int, *profile.Op) {
+	t.Helper()
+	at := -1
+	for i, o := range p.Ops {
+		if o.Name == name && o.Phase == phase {
+			if at >= 0 {
+				t.Fatalf("%s stands twice in %s", name, phase)
+			}
+			at = i
+		}
+	}
+	if at < 0 {
+		t.Fatalf("no %s in %s among %s", name, phase, names(p))
+	}
+	return at, &p.Ops[at]
+}
+
+func names(p *profile.Profile) (all []string) {
+	for _, o := range p.Ops {
+		all = append(all, o.Name)
+	}
+	return all
+}
+
+// lineOf returns the line of the call, so many lines on.
+func lineOf(more int) string {
+	_, file, line, _ := runtime.Caller(1)
+	return fmt.Sprintf("%s:%d", filepath.Base(file), line+more)
+}
+
+func TestProfileOps(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	w := tenon.From(x, make([]float32, 12), 3, 4).SetRequiresGrad(true)
+	b := tenon.From(x, make([]float32, 4)).SetRequiresGrad(true)
+	var line, added string
+	p := profiled(t, x, func() {
+		in := tenon.From(x, make([]float32, 6), 2, 3)
+		line = lineOf(1)
+		y := x.MatMul(in, w)
+		added = lineOf(1)
+		z := x.Add(y, b)
+		if err := x.Backward(x.Sum(z, nil)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	i, o := find(t, p, "MatMul", profile.Forward)
+	if got := filepath.Base(p.Line(i)); got != line {
+		t.Errorf("the product is at %s, not %s", got, line)
+	}
+	if got := fmt.Sprint(o.Inputs, o.Outputs); got != "[float32[2 3] float32[3 4]] [float32[2 4]]" {
+		t.Errorf("the product is of %s", got)
+	}
+	if o.Bytes != 4*(6+12+8) || o.FLOPs != 2*2*3*4 || o.Compute != "float32" || len(o.Kernels) == 0 || o.Captured ||
+		o.Kind != profile.KindOp {
+		t.Errorf("the product is %+v", o)
+	}
+	i, o = find(t, p, "Add", profile.Forward)
+	if got := filepath.Base(p.Line(i)); got != added || o.Bytes != 4*(8+4+8) || o.FLOPs != 8 {
+		t.Errorf("the addition is at %s: %+v", got, o)
+	}
+	i, o = find(t, p, "MatMul", profile.Backward)
+	if got := filepath.Base(p.Line(i)); got != line || o.Forward < 0 || p.Ops[o.Forward].Name != "MatMul" {
+		t.Errorf("the derivative of the product is at %s, not %s: %+v", got, line, o)
+	}
+	if _, o = find(t, p, "Write", profile.Forward); o.Kind != profile.KindCopy || o.Bytes != 24 || len(o.Kernels) != 1 {
+		t.Errorf("the copy to the device is %+v", o)
+	}
+	inOrder(t, p, true)
+}
+
+// inOrder checks that times come one after another and lie within each other as the operations do.
+func inOrder(t *testing.T, p *profile.Profile, works bool) {
+	t.Helper()
+	type run struct {
+		o *profile.Op
+		k profile.Kernel
+	}
+	var kernels []run
+	last, took := map[int]time.Duration{}, time.Duration(0)
+	for i := range p.Ops {
+		o := &p.Ops[i]
+		if o.Begin > o.End || o.End > p.Duration || i > 0 && o.Begin < p.Ops[i-1].Begin && o.Goroutine == p.Ops[i-1].Goroutine {
+			t.Errorf("%s was called from %v to %v in %v", o.Name, o.Begin, o.End, p.Duration)
+		}
+		if o.Parent >= 0 {
+			if up := &p.Ops[o.Parent]; up.Begin > o.Begin || up.End < o.End {
+				t.Errorf("%s is not within %s", o.Name, up.Name)
+			}
+		}
+		for _, k := range o.Kernels {
+			if k.Name == "" || k.Timed == o.Captured || k.Begin > k.End {
+				t.Errorf("%s has the kernel %+v", o.Name, k)
+			}
+			if k.Timed {
+				kernels = append(kernels, run{o, k})
+			}
+			took += k.End - k.Begin
+		}
+	}
+	// What was put off runs after operations that began later.
+	slices.SortStableFunc(kernels, func(a, b run) int { return cmp.Compare(a.k.Begin, b.k.Begin) })
+	for _, r := range kernels {
+		if r.k.Begin < last[r.o.Stream] {
+			t.Errorf("%s of %s on stream %d began at %v, before the one that ended at %v", r.k.Name, r.o.Name, r.o.Stream, r.k.Begin,
+				last[r.o.Stream])
+		}
+		last[r.o.Stream] = max(last[r.o.Stream], r.k.End)
+	}
+	if works && took == 0 {
+		t.Error("the device's clock did not move")
+	}
+}
+
+func TestProfileConvFLOPs(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	w := tenon.From(x, make([]float32, 4*2*3*3), 4, 2, 3, 3).SetRequiresGrad(true)
+	in := tenon.From(x, make([]float32, 2*5*5), 1, 2, 5, 5)
+	p := profiled(t, x, func() {
+		y := x.Conv2d(in, w, nil)
+		if err := x.Backward(x.Sum(y, nil)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	const want = 2 * 4 * 3 * 3 * 2 * 3 * 3 // for each element of the result, each of the window
+	if _, o := find(t, p, "Conv2d", profile.Forward); o.FLOPs != want {
+		t.Errorf("the convolution has %d operations, not %d", o.FLOPs, want)
+	}
+	if _, o := find(t, p, "Conv2dWeightGrad", profile.Backward); o.FLOPs != want {
+		t.Errorf("the weight's gradient has %d operations, not %d", o.FLOPs, want)
+	}
+}
+
+// trained returns the profile of two steps of a small network.
+func trained(t *testing.T, x *tenon.Exec) *profile.Profile {
+	net := nn.Sequential{nn.NewLinear(x, 8, 16), nn.ReLU{}, nn.NewLinear(x, 16, 4)}
+	opt, err := optim.NewAdam(nn.Params(net))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return profiled(t, x, func() {
+		for range 2 {
+			x.Scope(func(x *tenon.Exec) {
+				in := tenon.From(x, make([]float32, 32*8), 32, 8)
+				y := net.Forward(x, in)
+				if err := x.Backward(x.Mean(x.Mul(y, y), nil)); err != nil {
+					t.Fatal(err)
+				}
+				if err := opt.Step(x); err != nil {
+					t.Fatal(err)
+				}
+				opt.ZeroGrad()
+			})
+		}
+	})
+}
+
+func TestProfileTraining(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	p := trained(t, x)
+	modules := map[profile.Phase][]string{}
+	for _, o := range p.Ops {
+		if o.Name == "MatMul" && !slices.Contains(modules[o.Phase], o.Module) {
+			modules[o.Phase] = append(modules[o.Phase], o.Module)
+		}
+		if o.Name == "MatMul" && o.Phase == profile.Forward && o.Within != "Linear" {
+			t.Errorf("the product is within %q", o.Within)
+		}
+	}
+	for _, ph := range []profile.Phase{profile.Forward, profile.Backward} {
+		if fmt.Sprint(modules[ph]) != "[Sequential/Linear]" {
+			t.Errorf("%s products are of %v", ph, modules[ph])
+		}
+	}
+	var steps int
+	for _, o := range p.Ops {
+		if o.Name == "Foreach" {
+			steps++
+			if o.Phase != profile.Optimizer {
+				t.Errorf("the optimizer's step is of %s", o.Phase)
+			}
+		}
+	}
+	if steps != 2 {
+		t.Errorf("%d steps of the optimizer", steps)
+	}
+	inOrder(t, p, true)
+
+	at := p.Peak()
+	left := int64(0)
+	for _, e := range p.Memory {
+		left += e.Bytes
+		if left < 0 {
+			t.Fatalf("at %v less than nothing is in use", e.At)
+		}
+	}
+	block := func(n int) int64 { return int64((n + 511) / 512 * 512) } // as the allocator rounds
+	weights := block(8*16*4) + block(16*4) + block(16*4*4) + block(4*4)
+	if at.By[profile.Parameters] != weights || at.By[profile.Gradients] > weights || at.By[profile.Gradients] == 0 {
+		t.Errorf("at the peak there are %v, with %d bytes of weights", at.By, weights)
+	}
+	if s := at.By[profile.OptimizerState]; s < 2*weights || s > 3*weights+4096 {
+		t.Errorf("the optimizer's state is %d bytes, with %d of weights", s, weights)
+	}
+	if at.By[profile.Activations] == 0 || at.By[profile.Inputs] != block(32*8*4) {
+		t.Errorf("at the peak there are %v", at.By)
+	}
+	var sum int64
+	//tenon:unordered a sum
+	for _, n := range at.By {
+		sum += n
+	}
+	if sum != at.Total || x.Device().Stats()["allocated_bytes.all.peak"] < at.Total {
+		t.Errorf("the categories make %d of %d bytes", sum, at.Total)
+	}
+}
+
+func TestProfileCapture(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	a := tenon.From(x, make([]float32, 64))
+	x.Mul(x.Exp(a), a)
+	var line string
+	p := profiled(t, x, func() {
+		g, err := x.Capture(func(x *tenon.Exec) { x.Mul(x.Exp(a), a) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer g.Close()
+		line = lineOf(1)
+		if err := x.Replay(g); err != nil {
+			t.Fatal(err)
+		}
+	})
+	_, exp := find(t, p, "Exp", profile.Forward)
+	_, mul := find(t, p, "Mul", profile.Forward)
+	for _, o := range []*profile.Op{exp, mul} {
+		if !o.Captured || len(o.Kernels) != 1 || o.Kernels[0].Timed || o.Device() != 0 {
+			t.Errorf("the captured operation is %+v", o)
+		}
+	}
+	i, o := find(t, p, "Replay", profile.Forward)
+	if o.Kind != profile.KindGraph || filepath.Base(p.Line(i)) != line || o.Device() == 0 {
+		t.Errorf("the replay at %s is %+v", p.Line(i), o)
+	}
+	if want := []string{exp.Kernels[0].Name, mul.Kernels[0].Name}; !slices.Equal(o.Nodes, want) {
+		t.Errorf("the graph's kernels are %v, not %v", o.Nodes, want)
+	}
+	inOrder(t, p, true)
+}
+
+// A compiled region's operations are there when they are called, the fused kernel when it runs, and the graph when it is replayed.
+func TestProfileRegion(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	a := tenon.From(x, make([]float32, 64), 8, 8)
+	region := compile.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor { return x.MatMul(x.Mul(x.Exp(in), in), in) })
+	p := profiled(t, x, func() {
+		for range 8 {
+			x.Scope(func(x *tenon.Exec) {
+				if _, err := tenon.Read[float32](x, region.Call(x, a)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	})
+	kinds := map[profile.Kind]int{}
+	for _, o := range p.Ops {
+		kinds[o.Kind]++
+		if o.Fused >= 0 && (p.Ops[o.Fused].Kind != profile.KindFused || !o.Deferred || len(o.Kernels) > 0) {
+			t.Errorf("%s was fused into %s: %+v", o.Name, p.Ops[o.Fused].Name, o)
+		}
+		if o.Kind == profile.KindFused && (len(o.Kernels) != 1 || o.FLOPs != 128 || o.Bytes != 2*64*4) {
+			t.Errorf("the fused kernel is %+v", o)
+		}
+	}
+	if kinds[profile.KindFused] == 0 || kinds[profile.KindGraph] == 0 || kinds[profile.KindOp] < 16 {
+		t.Errorf("the profile has %v", kinds)
+	}
+	inOrder(t, p, true)
+}
+
+func TestProfileGoroutines(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	const many, each = 4, 50
+	p := profiled(t, x, func() {
+		var all sync.WaitGroup
+		for range many {
+			y, err := x.Fork()
+			if err != nil {
+				t.Fatal(err)
+			}
+			st, err := x.Device().Stream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				y.On(st).Scope(func(y *tenon.Exec) {
+					a := y.Zeros([]int{256}, tenon.Float32)
+					for range each {
+						a = y.Exp(a)
+					}
+				})
+			})
+		}
+		all.Wait()
+	})
+	by, streams := map[int64]int{}, map[int]bool{}
+	for _, o := range p.Ops {
+		if o.Name == "Exp" {
+			by[o.Goroutine]++
+			streams[o.Stream] = true
+		}
+	}
+	if len(by) != many || len(streams) != many {
+		t.Fatalf("the operations are of %d goroutines on %d streams", len(by), len(streams))
+	}
+	//tenon:unordered each is looked at
+	for g, n := range by {
+		if n != each {
+			t.Errorf("goroutine %d has %d operations", g, n)
+		}
+	}
+	inOrder(t, p, true)
+}
+
+// Stopping and starting disturbs no operation under way.
+func TestProfileBetweenCalls(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	y, err := x.Fork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				y.Scope(func(y *tenon.Exec) { y.Exp(y.Zeros([]int{16}, tenon.Float32)) })
+			}
+		}
+	}()
+	for range 20 {
+		profiled(t, x, runtime.Gosched)
+	}
+	close(stop)
+	<-done
+}
+
+func TestProfileManyKernels(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	const many = 5000 // more than wait for their times
+	p := profiled(t, x, func() {
+		a := x.Zeros([]int{1}, tenon.Float32)
+		for i := range many {
+			x.AddInto(a, a, a)
+			if i%1000 == 999 {
+				if err := x.Synchronize(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+	n := 0
+	for _, o := range p.Ops {
+		if o.Name == "Add" && len(o.Kernels) == 1 && o.Kernels[0].Timed {
+			n++
+		}
+	}
+	if n != many {
+		t.Errorf("%d of %d have their times", n, many)
+	}
+	inOrder(t, p, true)
+}
+
+func TestProfileErrors(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	p, err := x.Device().Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Device().Profile(); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(),
+		"being profiled already; stop") {
+		t.Errorf("a second profiler: %v", err)
+	}
+	if _, err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Stop(); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "stopped before") {
+		t.Errorf("stopped twice: %v", err)
+	}
+	if _, err := x.Device().Profile(cuda.ProfileOpt{Bandwidth: -1}); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a negative bandwidth: %v", err)
+	}
+	y, err := tenon.Open(tenon.Sim(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = y.Device().Profile(); err != nil {
+		t.Fatal(err)
+	}
+	y.Exp(y.Zeros([]int{4}, tenon.Float32))
+	if err := y.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Stop(); fault.KindOf(err) != fault.Closed {
+		t.Errorf("stopped after Close: %v", err)
+	}
+	var none *cuda.Profiler
+	if _, err := none.Stop(); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a nil profiler: %v", err)
+	}
+}
+
+// A call that fails is in the profile, and what comes after it too.
+func TestProfileFailedCall(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	a, b := x.Zeros([]int{2}, tenon.Float32), x.Zeros([]int{3}, tenon.Float32)
+	p := profiled(t, x, func() {
+		var e *tenon.Error
+		if err := tenon.Try(func() { x.Mul(a, b) }); !errors.As(err, &e) {
+			t.Fatal(err)
+		}
+		x.Exp(a)
+	})
+	if _, o := find(t, p, "Mul", profile.Forward); len(o.Kernels) != 0 || len(o.Outputs) != 0 {
+		t.Errorf("the call that failed is %+v", o)
+	}
+	if _, o := find(t, p, "Exp", profile.Forward); o.Parent != -1 || len(o.Kernels) != 1 {
+		t.Errorf("the call after it is %+v", o)
+	}
+}
+
+// When it has stopped, operations allocate what they did before.
+func TestProfileOff(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0))
+	a := x.Zeros([]int{16}, tenon.Float32)
+	run := func() { x.AddInto(a, a, a) }
+	count := func() float64 {
+		run()
+		if err := x.Synchronize(); err != nil {
+			t.Fatal(err)
+		}
+		return testing.AllocsPerRun(50, run)
+	}
+	before := count()
+	profiled(t, x, run)
+	if after := count(); after > before {
+		t.Errorf("an addition in place allocates %v times after a profile, %v before", after, before)
+	}
+}
