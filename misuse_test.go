@@ -411,7 +411,7 @@ func (t thrown) Unwrap() error { return t.error }
 
 // run runs f in a scope and judges how it ends.
 func (w *walk) run(what, must string, f func(x *tenon.Exec) error) {
-	hung := time.AfterFunc(20*time.Second, func() { panic("hangs: " + what) })
+	hung := time.AfterFunc(time.Minute, func() { panic("hangs: " + what) })
 	defer hung.Stop()
 	err := w.made(what, f)
 	w.judge(what, err, must)
