@@ -2,58 +2,18 @@ package snapshot_test
 
 import (
 	"bytes"
-	"compress/gzip"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/pprof/profile"
+
 	"tenon.dev/fault"
 	"tenon.dev/internal/snapshot"
 )
-
-// message is a decoded message of protocol buffers: the values of each field, numbers or bytes.
-type message map[uint64][]any
-
-func decode(t *testing.T, b []byte) message {
-	t.Helper()
-	m := message{}
-	for len(b) > 0 {
-		tag, n := binary.Uvarint(b)
-		v, k := binary.Uvarint(b[n:])
-		if n <= 0 || k <= 0 {
-			t.Fatal("a broken message")
-		}
-		b = b[n+k:]
-		switch tag & 7 {
-		case 0:
-			m[tag>>3] = append(m[tag>>3], v)
-		case 2:
-			m[tag>>3] = append(m[tag>>3], b[:v:v])
-			b = b[v:]
-		default:
-			t.Fatalf("wire type %d", tag&7)
-		}
-	}
-	return m
-}
-
-func numbers(t *testing.T, b []byte) (out []uint64) {
-	t.Helper()
-	for len(b) > 0 {
-		v, n := binary.Uvarint(b)
-		if n <= 0 {
-			t.Fatal("a broken list")
-		}
-		out = append(out, v)
-		b = b[n:]
-	}
-	return out
-}
 
 // TestWriteProfile decodes a profile: its sums are the segments' and every sample's calls are its stack.
 func TestWriteProfile(t *testing.T) {
@@ -63,43 +23,22 @@ func TestWriteProfile(t *testing.T) {
 		if err := s.WriteProfile(&b); err != nil {
 			t.Fatal(err)
 		}
-		z, err := gzip.NewReader(&b)
+		p, err := profile.Parse(&b)
 		if err != nil {
 			t.Fatal(err)
-		}
-		data, err := io.ReadAll(z)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := decode(t, data)
-		var text []string
-		for _, s := range p[6] {
-			text = append(text, string(s.([]byte)))
-		}
-		functions := map[uint64]string{}
-		for _, f := range p[5] {
-			m := decode(t, f.([]byte))
-			functions[m[1][0].(uint64)] = text[m[4][0].(uint64)] + ":" + text[m[2][0].(uint64)]
-		}
-		locations := map[uint64]string{}
-		for _, l := range p[4] {
-			m := decode(t, l.([]byte))
-			line := decode(t, m[4][0].([]byte))
-			locations[m[1][0].(uint64)] = fmt.Sprint(functions[line[1][0].(uint64)], ":", line[2][0])
 		}
 		got := map[string][3]uint64{}
-		for _, sample := range p[2] {
-			m := decode(t, sample.([]byte))
+		for _, sample := range p.Sample {
 			var calls []string
-			for _, l := range numbers(t, m[1][0].([]byte)) {
-				calls = append(calls, locations[l])
+			for _, l := range sample.Location {
+				f := l.Line[0].Function
+				calls = append(calls, fmt.Sprint(f.Filename, ":", f.Name, ":", l.Line[0].Line))
 			}
-			v := numbers(t, m[2][0].([]byte))
-			key := strings.Join(calls, ";")
+			key, v := strings.Join(calls, ";"), sample.Value
 			sum := got[key]
-			got[key] = [3]uint64{sum[0] + v[0], sum[1] + v[1], sum[2] + v[2]}
-			if label := decode(t, m[3][0].([]byte)); text[label[1][0].(uint64)] != "device" {
-				t.Errorf("%s: a label is %v", name, label)
+			got[key] = [3]uint64{sum[0] + uint64(v[0]), sum[1] + uint64(v[1]), sum[2] + uint64(v[2])}
+			if len(sample.Label["device"]) != 1 || len(sample.Label["stream"]) != 1 {
+				t.Errorf("%s: the labels are %v", name, sample.Label)
 			}
 		}
 		want := map[string][3]uint64{}
@@ -124,11 +63,10 @@ func TestWriteProfile(t *testing.T) {
 			t.Errorf("%s: %d stacks, want %d", name, len(got), len(want))
 		}
 		types := []string{}
-		for _, v := range p[1] {
-			m := decode(t, v.([]byte))
-			types = append(types, text[m[1][0].(uint64)]+"/"+text[m[2][0].(uint64)])
+		for _, v := range p.SampleType {
+			types = append(types, v.Type+"/"+v.Unit)
 		}
-		if got := strings.Join(types, " "); got != "inuse_objects/count inuse_space/bytes requested_space/bytes" || len(p[3]) != 1 || p[9][0].(uint64) < 1<<60 {
+		if got := strings.Join(types, " "); got != "inuse_objects/count inuse_space/bytes requested_space/bytes" || len(p.Mapping) != 1 || p.TimeNanos < 1<<60 {
 			t.Errorf("%s: sample types %s", name, got)
 		}
 	}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"io"
+	"strconv"
 
 	"tenon.dev/internal/pprof"
 )
@@ -50,7 +51,8 @@ func (s *Snapshot) WriteProfile(w io.Writer) error {
 				locations = append(locations, uint64(f)+2)
 			}
 		}
-		p.Sample(locations, sums[k][:], pprof.Label{Key: "device", Number: uint64(k.device)}, pprof.Label{Key: "stream", Number: k.stream})
+		p.Sample(locations, sums[k][:], pprof.Label{Key: "device", Text: strconv.Itoa(k.device)},
+			pprof.Label{Key: "stream", Text: strconv.FormatUint(k.stream, 10)})
 	}
 	location := func(id uint64, f Frame) { p.Location(id, f.Name, f.File, f.Line) }
 	location(1, unknownFrame)
