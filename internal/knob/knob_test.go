@@ -98,6 +98,7 @@ func TestChoice(t *testing.T) {
 			t.Errorf("%q gives %q, want %q", v, got, want)
 		}
 	}
+	t.Setenv(k.Name(), "Off")
 	if err := Check(); err == nil || !strings.Contains(err.Error(), "one of on, off") {
 		t.Errorf("another word: %v", err)
 	}
