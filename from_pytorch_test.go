@@ -88,6 +88,16 @@ func TestFromPyTorchQueries(t *testing.T) {
 	remove()
 }
 
+func TestFromPyTorchIndex(test *testing.T) {
+	x := openSim(test)
+	t := x.Reshape(x.Arange(0, 24, 1, tenon.Float32), 2, 3, 4)
+	rows, mask := tenon.From(x, []int64{0, 1}), x.GtS(t, 3)
+	wantItem(test, x, x.Sum(x.Index(t, 0, tenon.All, tenon.Span(1, 3)), nil), 33)
+	wantItem(test, x, x.Sum(x.Index(t, tenon.Ellipsis, tenon.NewAxis), nil), 276)
+	wantItem(test, x, x.Sum(x.Index(t, rows), nil), 276)
+	wantItem(test, x, x.Sum(x.Index(t, mask), nil), 270)
+}
+
 func TestFromPyTorchExec(t *testing.T) {
 	x := openSim(t)
 	a, b, c := x.Full(nil, 2, tenon.Float32), x.Full(nil, 3, tenon.Float32), x.Empty(nil, tenon.Float32)
@@ -378,9 +388,16 @@ func TestFromPyTorchInPlace(t *testing.T) {
 	x := openSim(t)
 	a, w := x.Ones([]int{4, 2}, tenon.Float32).SetRequiresGrad(true), x.Full(nil, 2, tenon.Float32).SetRequiresGrad(true)
 	y := x.MulS(a, 3)
-	x.CopyInto(x.Select(y, 1, 0), w)
+	x.IndexPutInto(y, w, tenon.All, 0)
 	{
-		v := x.Slice(y, 0, 1, 3, 1)
+		y := x.Detach(x.Clone(y))
+		rows, cols := tenon.From(x, []int64{0, 1}), tenon.From(x, []int64{1, 1})
+		x.IndexPutAddInto(y, w, rows, cols)
+		x.IndexPutSInto(y, 0, rows)
+		wantItem(t, x, x.Sum(x.Index(y, rows), nil), 0)
+	}
+	{
+		v := x.Index(y, tenon.Span(1, 3))
 		x.MulInto(v, v, w)
 	}
 	{

@@ -36,7 +36,7 @@ import (
 // functions are those of the public packages that TestMisuseOfPackages calls. Generic ones stand for one of their types.
 var functions = map[string]any{
 	"tenon.CUDA": tenon.CUDA, "tenon.From": tenon.From[float32], "tenon.In": tenon.In, "tenon.Mapped": tenon.Mapped, "tenon.Integer": tenon.Integer, "tenon.Number": tenon.Number,
-	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.SimMachine": tenon.SimMachine, "tenon.Try": tenon.Try,
+	"tenon.Open": tenon.Open, "tenon.Out": tenon.Out, "tenon.Over": tenon.Over, "tenon.Read": tenon.Read[float32], "tenon.Sim": tenon.Sim, "tenon.Span": tenon.Span, "tenon.SimMachine": tenon.SimMachine, "tenon.Try": tenon.Try,
 	"tenon.Within": tenon.Within, "tenon.Best": tenon.Best, "tenon.CPU": tenon.CPU, "tenon.GPUs": tenon.GPUs, "tenon.ParseSelector": tenon.ParseSelector,
 
 	"cuda.NewGenerator": cuda.NewGenerator, "cuda.SnapshotOf": cuda.SnapshotOf, "cuda.NewMemPool": cuda.NewMemPool, "cuda.NewPoolID": cuda.NewPoolID, "cuda.ReadSnapshot": cuda.ReadSnapshot,
@@ -93,6 +93,7 @@ var functions = map[string]any{
 
 // types are samples of those whose methods it calls; pointers are nil.
 var types = []any{
+	tenon.All,
 	(*cuda.Device)(nil), (*cuda.Stream)(nil), (*cuda.Event)(nil), (*cuda.Generator)(nil), (*cuda.MemPool)(nil), (*cuda.PoolCheckpoint)(nil), (*cuda.Snapshot)(nil),
 	(*cuda.Profiler)(nil), (*profile.Profile)(nil), (*profile.Op)(nil), profile.Tensor{},
 	cuda.HostStats{}, (*tenon.Graph)(nil), (*tenon.FunctionContext)(nil), tenon.CPU(),

@@ -269,7 +269,7 @@ var mayBe = map[string]map[string]string{
 	},
 	"foreign": {
 		"Read": "1", "Set": "1", "Func.Forward": "2", "Identity.Forward": "2", "Sequential.Forward": "2", "NewBuffer": "0", "NewParam": "0",
-		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "ExpandAs": "2", "Keep": "1",
+		"AtLeast1D": "1", "BatchNorm": "2 3 4 5", "Bytes": "1", "Contiguous": "1", "CopyAsyncInto": "1 2", "CopyInto": "2", "IndexPutInto": "2", "ExpandAs": "2", "Keep": "1",
 		"Positive": "1", "RecordStream": "1", "SharesStorage": "1", "To": "1", "ToDType": "1",
 	},
 }

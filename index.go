@@ -1,0 +1,100 @@
+package tenon
+
+import (
+	"fmt"
+
+	"tenon.dev/internal/core"
+)
+
+// Place is one index of [Exec.Index]: [All], [NewAxis], [Ellipsis] or what [Span] returns.
+type Place struct{ p core.Place }
+
+// All, NewAxis and Ellipsis are the indexes that PyTorch writes :, None and ...: all of a dimension, a new dimension of size 1, and all of the
+// dimensions that the other indexes leave.
+var All, NewAxis, Ellipsis = Place{core.PlaceSpan(0, End, 1)}, Place{core.PlaceNew}, Place{core.PlaceRest}
+
+// End is the end of a dimension, for [Span].
+const End = core.PlaceEnd
+
+// Span is the index that PyTorch writes from:to:step: elements from, from+step, … before to. Negative places count from the end, and both are
+// clamped to the dimension. A step, positive, may be given; it is 1.
+func Span(from, to int, step ...int) Place {
+	by := 1
+	if len(step) > 0 {
+		by = step[0]
+	}
+	if len(step) > 1 {
+		by = 0
+	}
+	return Place{core.PlaceSpan(from, to, by)}
+}
+
+// String returns the index as PyTorch writes it.
+func (p Place) String() string { return p.p.String() }
+
+// Index returns the elements of t that the indexes name, one for each dimension from the first on, as t[…] does in PyTorch. An index is
+//
+//   - an int: that element of the dimension, which goes; a negative one counts from the end;
+//   - a [Span] of elements, or [All];
+//   - [NewAxis], for a new dimension of size 1, or [Ellipsis], for all dimensions that the others leave;
+//   - a *Tensor of int64 or int32: the elements that it names, negative ones from the end. Several are broadcast together. Their dimensions
+//     take the place of those that they are for where these lie side by side, and else come first;
+//   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true.
+//
+// Dimensions without an index stay whole. Without tensors the result is a view of t, else a copy. A number out of range in a tensor fails as
+// [Exec.AssertAsync] does. A mask is read by the host, which waits for it, and cannot be captured. Index can be differentiated.
+func (x *Exec) Index(t *Tensor, at ...any) *Tensor {
+	c := x.enter("Index", t)
+	defer core.Leave(c)
+	return (*Tensor)(c.Index((*core.Tensor)(t), places("Index", at)))
+}
+
+// IndexPutInto sets the elements of dst that the indexes name to src's, broadcast and converted, as dst[…] = src does in PyTorch. The indexes
+// are those of [Exec.Index]. Where they name an element more than once, one of the values stays.
+func (x *Exec) IndexPutInto(dst, src *Tensor, at ...any) {
+	c := x.enter("IndexPutInto", dst, src)
+	defer core.Leave(c)
+	c.IndexPutInto((*core.Tensor)(dst), (*core.Tensor)(src), places("IndexPutInto", at), false)
+}
+
+// IndexPutAddInto adds src's elements to those of dst that the indexes name, each as often as it is named, as PyTorch's index_put_ does with
+// accumulate. The indexes are those of [Exec.Index].
+func (x *Exec) IndexPutAddInto(dst, src *Tensor, at ...any) {
+	c := x.enter("IndexPutAddInto", dst, src)
+	defer core.Leave(c)
+	c.IndexPutInto((*core.Tensor)(dst), (*core.Tensor)(src), places("IndexPutAddInto", at), true)
+}
+
+// IndexPutSInto sets the elements of dst that the indexes name to v. The indexes are those of [Exec.Index].
+func (x *Exec) IndexPutSInto(dst *Tensor, v float64, at ...any) {
+	c := x.enter("IndexPutSInto", dst)
+	defer core.Leave(c)
+	c.IndexPutSInto((*core.Tensor)(dst), v, places("IndexPutSInto", at))
+}
+
+// places returns the indexes of a call of op.
+func places(op string, at []any) []core.Place {
+	ps := make([]core.Place, len(at))
+	for i, a := range at {
+		switch a := a.(type) {
+		case int:
+			ps[i] = core.PlaceAt(a)
+		case Place:
+			ps[i] = a.p
+		case *Tensor:
+			core.Given(op, i, (*core.Tensor)(a))
+			ps[i] = core.PlaceTensor((*core.Tensor)(a))
+		default:
+			core.Fail(op, Invalid, "index %d is %s; give an int, a tenon.Span, tenon.All, tenon.NewAxis, tenon.Ellipsis or a *tenon.Tensor", i, kindOf(a))
+		}
+	}
+	return ps
+}
+
+// kindOf names the type of a value for errors.
+func kindOf(a any) string {
+	if a == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("of type %T", a)
+}

@@ -1,0 +1,331 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+)
+
+// Place is one index of Index: for a dimension, or of none (a new axis), or of many (an ellipsis, a mask).
+type Place struct {
+	kind           placeKind
+	from, to, step int
+	t              *Tensor
+}
+
+type placeKind uint8
+
+const (
+	placeAt placeKind = iota + 1
+	placeSpan
+	placeNew
+	placeRest
+	placeTensor
+)
+
+// PlaceAt is element i of a dimension, which goes.
+func PlaceAt(i int) Place { return Place{kind: placeAt, from: i} }
+
+// PlaceSpan is elements from, from+step, … before to.
+func PlaceSpan(from, to, step int) Place {
+	return Place{kind: placeSpan, from: from, to: to, step: step}
+}
+
+// PlaceNew is a new dimension of size 1, and PlaceRest all dimensions that the other places leave.
+var PlaceNew, PlaceRest = Place{kind: placeNew}, Place{kind: placeRest}
+
+// PlaceTensor is the elements that an integer tensor names, or where one of bool is true.
+func PlaceTensor(t *Tensor) Place { return Place{kind: placeTensor, t: t} }
+
+// indexing is what the places of a call come to.
+type indexing struct {
+	// view is the tensor with all places but tensors applied, and at its dimensions that tensors index, with the tensors, broadcast and flat.
+	view *Tensor
+	dims []int
+	at   []*Tensor
+	// shape is that of the index tensors, broadcast.
+	shape []int
+}
+
+// index applies the places to t.
+func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
+	bad := func(format string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{t}, format, args...) }
+	used, rest := 0, -1
+	for i, p := range places {
+		switch p.kind {
+		case 0:
+			bad("index %d is a zero value; use tenon.Span, tenon.All, tenon.NewAxis or tenon.Ellipsis", i)
+		case placeAt, placeSpan:
+			used++
+		case placeRest:
+			if rest >= 0 {
+				bad("there are two ellipses; give one")
+			}
+			rest = i
+		case placeTensor:
+			used += x.indexes(op, t, p.t)
+		}
+	}
+	if used > len(t.shape) {
+		bad("there are indexes for %d dimensions, and the tensor %v has %d", used, t.shape, len(t.shape))
+	}
+	in, d := indexing{view: t}, 0
+	var tensors []*Tensor
+	for _, p := range places {
+		switch v := in.view; p.kind {
+		case placeAt:
+			if n := v.shape[d]; p.from < -n || p.from >= n {
+				bad("index %d is out of range for a dimension of size %d", p.from, n)
+			}
+			in.view = x.Select(v, d, p.from)
+		case placeSpan:
+			if p.step <= 0 {
+				bad("a span has the step %d, or several steps; give one that is positive, and use x.Flip for the other order", p.step)
+			}
+			if p.from != 0 || p.to < v.shape[d] || p.step != 1 {
+				in.view = x.Slice(v, d, p.from, p.to, p.step)
+			}
+			d++
+		case placeNew:
+			in.view = x.Unsqueeze(v, d)
+			d++
+		case placeRest:
+			d += len(t.shape) - used
+		case placeTensor:
+			if p.t.dt != dtype.Bool {
+				tensors, in.dims = append(tensors, p.t), append(in.dims, d)
+				d++
+				break
+			}
+			for i, n := range p.t.shape {
+				if v.shape[d+i] != n {
+					bad("the mask has shape %v, and the dimensions that it is for have sizes %v", p.t.shape, v.shape[d:d+len(p.t.shape)])
+				}
+			}
+			places := x.Nonzero(p.t)
+			for i := range p.t.shape {
+				tensors, in.dims = append(tensors, x.Select(places, 1, i)), append(in.dims, d)
+				d++
+			}
+		}
+	}
+	x.broadcastIndexes(op, t, &in, tensors)
+	return in
+}
+
+// indexes returns how many dimensions the tensor i is an index for.
+func (x *Exec) indexes(op string, t, i *Tensor) int {
+	switch {
+	case i.dt == dtype.Int64 || i.dt == dtype.Int32:
+		return 1
+	case i.dt != dtype.Bool:
+		x.fail(op, fault.Invalid, []*Tensor{t, i}, "an index has type %v; give int64, int32 or bool", i.dt)
+	case len(i.shape) == 0:
+		x.fail(op, fault.Invalid, []*Tensor{t, i}, "a mask has no dimensions; give one of the shape of the dimensions that it is for")
+	}
+	return len(i.shape)
+}
+
+// broadcastIndexes makes the index tensors alike in shape, and flat.
+func (x *Exec) broadcastIndexes(op string, t *Tensor, in *indexing, tensors []*Tensor) {
+	for _, i := range tensors {
+		for len(in.shape) < len(i.shape) {
+			in.shape = slices.Insert(in.shape, 0, 1)
+		}
+		off := len(in.shape) - len(i.shape)
+		for d, n := range i.shape {
+			switch m := in.shape[off+d]; {
+			case m == 1:
+				in.shape[off+d] = n
+			case n != 1 && n != m:
+				x.fail(op, fault.Invalid, append([]*Tensor{t}, tensors...), "the index tensors have shapes that do not broadcast together: %v is not like %v",
+					i.shape, in.shape)
+			}
+		}
+	}
+	n := 1
+	for _, m := range in.shape {
+		n *= m
+	}
+	for _, i := range tensors {
+		in.at = append(in.at, x.Reshape(x.Expand(i, in.shape...), n))
+	}
+}
+
+// result returns the shape of what the places name, and where in it the dimensions of the index tensors begin: at that of the first of
+// them if they are for dimensions side by side, else in front, as in PyTorch.
+func (in *indexing) result() (shape []int, front int) {
+	if n := len(in.dims); n > 0 && in.dims[n-1]-in.dims[0] == n-1 {
+		front = in.dims[0]
+	}
+	for d, n := range in.view.shape {
+		if !slices.Contains(in.dims, d) {
+			shape = append(shape, n)
+		}
+	}
+	return slices.Insert(shape, front, in.shape...), front
+}
+
+// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index tensors
+// names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
+func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
+	v, order := in.view, slices.Clone(in.dims)
+	for d := range v.shape {
+		if !slices.Contains(in.dims, d) {
+			order = append(order, d)
+		}
+	}
+	v = x.Permute(v, order...)
+	if len(in.dims) == 1 {
+		return v, in.at[0], 1
+	}
+	k, all := len(in.dims), 1
+	for i, at := range in.at {
+		n := v.shape[i]
+		all *= n
+		// The number from the front, of which a gather makes sure that it is one.
+		at = x.take(x.Arange(0, float64(n), 1, dtype.Int64), 0, at)
+		if i > 0 {
+			at = x.Add(x.MulS(index, float64(n)), at)
+		}
+		index = at
+	}
+	return x.Reshape(v, append([]int{all}, v.shape[k:]...)...), index, 0
+}
+
+// along returns the index, a vector, as one along the first dimension of rows.
+func (x *Exec) along(rows, index *Tensor) *Tensor {
+	shape, line := slices.Clone(rows.shape), slices.Repeat([]int{1}, len(rows.shape))
+	shape[0] = index.Numel()
+	line[0] = shape[0]
+	return x.Expand(x.Reshape(index, line...), shape...)
+}
+
+// Index returns the elements of t that the places name.
+func (x *Exec) Index(t *Tensor, places []Place) *Tensor {
+	return x.composite("Index", func(x *Exec) *Tensor {
+		in := x.index("Index", t, places)
+		if len(in.at) == 0 {
+			if in.view == t {
+				return x.View(t, t.shape...)
+			}
+			return in.view
+		}
+		shape, front := in.result()
+		rows, index, wrap := x.rows(&in)
+		f := x.op(rowGather, rows, x.along(rows, index))
+		f.i = [8]int{0, 0, wrap}
+		out := x.Reshape(f.call1(), append(slices.Clone(in.shape), rows.shape[1:]...)...)
+		if front == 0 {
+			return out
+		}
+		order := make([]int, 0, len(shape))
+		k := len(in.shape)
+		for d := range front {
+			order = append(order, k+d)
+		}
+		for d := range k {
+			order = append(order, d)
+		}
+		for d := front + k; d < len(shape); d++ {
+			order = append(order, d)
+		}
+		return x.Permute(out, order...)
+	})
+}
+
+// IndexPutInto sets the elements of dst that the places name to src's, broadcast and converted, or with add adds src's to them.
+func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
+	const op = "IndexPutInto"
+	x.composite(op, func(x *Exec) *Tensor {
+		in := x.index(op, dst, places)
+		shape, front := in.result()
+		src := src
+		for len(src.shape) > len(shape) && src.shape[0] == 1 { // as PyTorch's assignment lets them go
+			src = x.Select(src, 0, 0)
+		}
+		if len(in.at) == 0 {
+			if add {
+				x.AddInto(in.view, in.view, x.ToDType(src, dst.dt))
+			} else {
+				x.CopyInto(in.view, src)
+			}
+			return nil
+		}
+		src = x.Expand(x.ToDType(src, dst.dt), shape...)
+		order, k := make([]int, 0, len(shape)), len(in.shape)
+		for d := range k {
+			order = append(order, front+d)
+		}
+		for d := range shape {
+			if d < front || d >= front+k {
+				order = append(order, d)
+			}
+		}
+		rows, index, wrap := x.rows(&in)
+		at, mode := x.along(rows, index), scatterSet
+		if add {
+			mode = scatterAdd
+		}
+		f := x.scatter(rows, at, x.Reshape(x.Permute(src, order...), at.shape...), 0, mode)
+		f.i[2] = wrap
+		if rows.st == dst.st {
+			f.call1Into(rows)
+			return nil
+		}
+		out := f.call1() // the dimensions cannot be joined in place
+		back := slices.Clone(in.dims)
+		for d := range in.view.shape {
+			if !slices.Contains(in.dims, d) {
+				back = append(back, d)
+			}
+		}
+		v := x.Permute(in.view, back...)
+		x.CopyInto(v, x.Reshape(out, v.shape...))
+		return nil
+	})
+}
+
+// IndexPutSInto sets the elements of dst that the places name to v.
+func (x *Exec) IndexPutSInto(dst *Tensor, v float64, places []Place) {
+	x.composite("IndexPutSInto", func(x *Exec) *Tensor {
+		x.IndexPutInto(dst, x.Full(nil, v, dst.dt), places, false)
+		return nil
+	})
+}
+
+// PlaceEnd is the end of a dimension in a span.
+const PlaceEnd = math.MaxInt
+
+// String returns the index as PyTorch writes it.
+func (p Place) String() string {
+	switch p.kind {
+	case 0:
+		return "a zero index"
+	case placeAt:
+		return strconv.Itoa(p.from)
+	case placeNew:
+		return "None"
+	case placeRest:
+		return "..."
+	case placeTensor:
+		return describe(p.t)
+	}
+	var b strings.Builder
+	if p.from != 0 {
+		b.WriteString(strconv.Itoa(p.from))
+	}
+	b.WriteByte(':')
+	if p.to != PlaceEnd {
+		b.WriteString(strconv.Itoa(p.to))
+	}
+	if p.step != 1 {
+		fmt.Fprintf(&b, ":%d", p.step)
+	}
+	return b.String()
+}
