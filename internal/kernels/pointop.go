@@ -30,6 +30,8 @@ type PointOp struct {
 	// id is the op's place among those of the table or, if it is fused, among the fused ones.
 	id    uint16
 	fused bool
+	// group says what a fused op computes.
+	group string
 }
 
 var pointOps []*PointOp

@@ -76,6 +76,17 @@ func (s *Spec) name(prefix string) string {
 	return b.String()
 }
 
+// Key says what kernel s is, in any process of one build of a program: the ids of groups differ between processes, all others are given in one
+// order as a program starts.
+func (s *Spec) Key() string {
+	if s.Family != FamilyFused {
+		return fmt.Sprint(*s)
+	}
+	c := *s
+	c.Op = 0
+	return fmt.Sprint(c, opOf(s).group)
+}
+
 // nameFields appends what a family's spec says, without what is zero: field and number.
 func nameFields(b *strings.Builder, prefix string, v reflect.Value) {
 	for i := range v.NumField() {

@@ -54,6 +54,17 @@ var (
 		"With `1`, NVIDIA's switch against keeping compiled kernels. The driver applies it; `tenon doctor` says what it costs.")
 )
 
+// Variables of the kernels that are kept for later runs.
+var (
+	// KernelCache is the folder.
+	KernelCache = newText("TENON_KERNEL_CACHE", "",
+		"The folder in which the text of built-in kernels is kept for later runs of the program, or `off`. Unset: `tenon/kernels` in the user's cache "+
+			"folder. One that other users can write to is not used.")
+	// KernelCacheMiB bounds it.
+	KernelCacheMiB = newCount("TENON_KERNEL_CACHE_MIB", 256, 16, 1<<20,
+		"How many MiB the files in `TENON_KERNEL_CACHE` take at most. The kernels that were not used for longest make room.")
+)
+
 // Variables of the checker.
 var (
 	// MemoryCheck turns on the checker of simulated devices.

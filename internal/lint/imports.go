@@ -32,6 +32,7 @@ internal/cost:
 internal/lint/...: internal/lint
 internal/benchrun: fault
 internal/wholefile: fault
+internal/disk:
 internal/ordered:
 safetensors: LEAF internal/wholefile
 internal/recorded: LEAF safetensors
@@ -62,7 +63,7 @@ internal/lib/...: LEAF internal/driver internal/dl internal/lib
 internal/alloc: fault internal/knob internal/driver
 
 RUNTIME = LEAF profile internal/origin internal/driver internal/alloc internal/kernels internal/kernels/... kernel internal/kir
-internal/rt: RUNTIME internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
+internal/rt: RUNTIME internal/disk internal/snapshot internal/stack internal/driver/libcuda internal/driver/hostsim internal/driver/null internal/ptx internal/lib/...
 cuda: RUNTIME internal/rt internal/pickle internal/snapshot
 cuda/nvtx: internal/lib/nvtx
 internal/core: RUNTIME internal/rt internal/infer internal/fuse cuda internal/lib/...

@@ -10,6 +10,7 @@ import (
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/disk"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/knob"
@@ -37,6 +38,8 @@ type Device struct {
 	// dump is what writes snapshots of failing allocations.
 	dump  dump
 	users sync.Map // *kernel.Kernel to Func
+	// kept has the images of built-in kernels of earlier runs; nil if none are kept.
+	kept  *disk.Folder
 	stats struct{ built atomic.Int64 }
 
 	// streams are in the order of their numbers; the first is the default one. They are made under mu and read without it.
@@ -109,6 +112,7 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
 	d.tensors = newTensors()
+	d.kept = keptImages()
 	d.graphPools = map[alloc.PoolID]*graphPool{}
 	d.index32.Store(1<<31 - 1)
 	d.generator.seed = DefaultSeed

@@ -36,7 +36,16 @@ func (d *Device) build(s *kernels.Spec) (Func, error) {
 	if f, ok := old[*s]; ok {
 		return f, nil
 	}
-	f, err := d.Load(kernels.Build(s))
+	key := d.keptKey(s)
+	im, ok := d.keptImage(key)
+	if !ok {
+		var err error
+		if im, err = d.image(kernels.Build(s)); err != nil {
+			return Func{}, err
+		}
+		d.keep(key, im)
+	}
+	f, err := d.load(im)
 	if err != nil {
 		return Func{}, err
 	}
@@ -50,26 +59,55 @@ func (d *Device) build(s *kernels.Spec) (Func, error) {
 
 // Load compiles k for the device and loads it; it stays loaded until Close. The caller holds d.mu or is the only user.
 func (d *Device) Load(k *kernel.Kernel) (Func, error) {
-	p, err := k.Program()
+	im, err := d.image(k)
 	if err != nil {
 		return Func{}, err
 	}
-	text, shared, err := d.image(p)
-	if err != nil {
-		return Func{}, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
-	}
-	f, err := d.loadImage(p, text, shared)
-	return f, d.Check(err, "kernel "+p.Name+" could not be loaded")
+	return d.load(im)
 }
 
-func (d *Device) loadImage(p *kir.Program, text []byte, shared int) (f Func, err error) {
+// image is a kernel in the form that the driver loads.
+type image struct {
+	name string
+	text []byte
+	// shared is the dynamic shared memory that its tiles take.
+	shared  int
+	asserts bool
+}
+
+func (d *Device) image(k *kernel.Kernel) (im image, err error) {
+	p, err := k.Program()
+	if err != nil {
+		return im, err
+	}
+	im.name, im.asserts = p.Name, p.Asserts()
+	if d.info.Image == driver.FormatKIR {
+		im.text = kir.Print(p)
+		return im, nil
+	}
+	target := ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
+	if im.shared, err = ptx.DynamicShared(p, target); err == nil {
+		im.text, err = ptx.Compile([]*kir.Program{p}, target)
+	}
+	if err != nil {
+		return im, fault.Wrap(fault.Unsupported, err, "kernel %s cannot be compiled for %s", p.Name, d.info.Name)
+	}
+	return im, nil
+}
+
+func (d *Device) load(im image) (Func, error) {
+	f, err := d.loadHeld(im)
+	return f, d.Check(err, "kernel "+im.name+" could not be loaded")
+}
+
+func (d *Device) loadHeld(im image) (f Func, err error) {
 	t, err := d.enter()
 	if err != nil {
 		return f, err
 	}
 	defer d.leave(t)
 	err = d.relaxed(t, func() (err error) {
-		f, err = d.loadBy(t, p, text, shared)
+		f, err = d.loadBy(t, im)
 		return err
 	})
 	return f, err
@@ -89,35 +127,22 @@ func (d *Device) relaxed(t driver.Thread, f func() error) (err error) {
 	return f()
 }
 
-// loadBy is loadImage by a thread.
-func (d *Device) loadBy(t driver.Thread, p *kir.Program, text []byte, shared int) (f Func, err error) {
-	m, err := d.dev.LoadModule(t, text)
+// loadBy is load by a thread.
+func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
+	m, err := d.dev.LoadModule(t, im.text)
 	if err != nil {
 		return f, err
 	}
-	f.Shared, f.Asserts = uint32(shared), p.Asserts()
-	if f.Handle, err = d.dev.Function(t, m, p.Name); err == nil && shared > 0 {
-		err = d.dev.SetMaxShared(t, f.Handle, shared)
+	f.Shared, f.Asserts = uint32(im.shared), im.asserts
+	if f.Handle, err = d.dev.Function(t, m, im.name); err == nil && im.shared > 0 {
+		err = d.dev.SetMaxShared(t, f.Handle, im.shared)
 	}
 	if err != nil {
 		return f, errors.Join(err, d.dev.UnloadModule(t, m))
 	}
 	d.modules = append(d.modules, m)
-	d.kernels.Store(f.Handle, p.Name)
+	d.kernels.Store(f.Handle, im.name)
 	return f, nil
-}
-
-// image returns the kernel's image in the form that the driver loads, and the dynamic shared memory that its tiles take.
-func (d *Device) image(p *kir.Program) (text []byte, shared int, err error) {
-	if d.info.Image == driver.FormatKIR {
-		return kir.Print(p), 0, nil
-	}
-	target := ptx.Target{Major: d.info.Major, Minor: d.info.Minor, Arch: true}
-	if shared, err = ptx.DynamicShared(p, target); err != nil {
-		return nil, 0, err
-	}
-	text, err = ptx.Compile([]*kir.Program{p}, target)
-	return text, shared, err
 }
 
 // KernelName returns the name of a kernel that was loaded.
