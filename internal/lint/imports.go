@@ -123,6 +123,7 @@ var outside = []struct {
 	{"github.com/ebitengine/purego", []string{"internal/dl"}, false, "dynamic loading has one door"},
 	{"github.com/alecthomas/kong", []string{"internal/cli", "cmd/tenon"}, false, "command lines are parsed in one place"},
 	{"github.com/google/pprof", []string{"internal/pprof"}, true, "profiles for go tool pprof are written in one place"},
+	{"golang.org/x/sys/cpu", []string{"internal/vexec"}, false, "only the simulator's executor asks what the processor can do"},
 	{"golang.org/x/sync", []string{"..."}, true, ""},
 	{"github.com/google/go-cmp", nil, true, "it serves tests"},
 	{"pgregory.net/rapid", []string{"internal/testkit", "internal/driver/drivertest"}, true, "it serves tests"},
