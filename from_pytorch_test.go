@@ -96,6 +96,12 @@ func TestFromPyTorchIndex(test *testing.T) {
 	wantItem(test, x, x.Sum(x.Index(t, tenon.Ellipsis, tenon.NewAxis), nil), 276)
 	wantItem(test, x, x.Sum(x.Index(t, rows), nil), 276)
 	wantItem(test, x, x.Sum(x.Index(t, mask), nil), 270)
+	wantItem(test, x, x.Sum(x.Index(t, tenon.Span(0, tenon.End, 2)), nil), 66)
+	wantItem(test, x, x.Sum(x.Index(t, tenon.Span(-3, tenon.End)), nil), 276)
+	err := x.Do(func(x *tenon.Exec) error { x.Index(t, 2); return nil })
+	if err == nil {
+		test.Error("an index out of range is no error")
+	}
 }
 
 func TestFromPyTorchExec(t *testing.T) {

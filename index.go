@@ -9,9 +9,14 @@ import (
 // Place is one index of [Exec.Index]: [All], [NewAxis], [Ellipsis] or what [Span] returns.
 type Place struct{ p core.Place }
 
-// All, NewAxis and Ellipsis are the indexes that PyTorch writes :, None and ...: all of a dimension, a new dimension of size 1, and all of the
-// dimensions that the other indexes leave.
-var All, NewAxis, Ellipsis = Place{core.PlaceSpan(0, End, 1)}, Place{core.PlaceNew}, Place{core.PlaceRest}
+// All is the index that PyTorch writes :, all of a dimension.
+var All = Place{core.PlaceSpan(0, End, 1)}
+
+// NewAxis is the index that PyTorch writes None: a new dimension of size 1.
+var NewAxis = Place{core.PlaceNew}
+
+// Ellipsis is the index that PyTorch writes ...: all of the dimensions that the other indexes leave.
+var Ellipsis = Place{core.PlaceRest}
 
 // End is the end of a dimension, for [Span].
 const End = core.PlaceEnd
@@ -39,7 +44,8 @@ func (p Place) String() string { return p.p.String() }
 //   - [NewAxis], for a new dimension of size 1, or [Ellipsis], for all dimensions that the others leave;
 //   - a *Tensor of int64 or int32: the elements that it names, negative ones from the end. Several are broadcast together. Their dimensions
 //     take the place of those that they are for where these lie side by side, and else come first;
-//   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true.
+//   - a *Tensor of bool, of the shape of the dimensions that it is for: the elements where it is true;
+//   - an []int or []bool, for a tensor of those values.
 //
 // Dimensions without an index stay whole. Without tensors the result is a view of t, else a copy. A number out of range in a tensor fails as
 // [Exec.AssertAsync] does. A mask is read by the host, which waits for it, and cannot be captured. Index can be differentiated.
@@ -81,11 +87,19 @@ func places(op string, at []any) []core.Place {
 			ps[i] = core.PlaceAt(a)
 		case Place:
 			ps[i] = a.p
+		case []int:
+			list := make([]int64, len(a))
+			for k, v := range a {
+				list[k] = int64(v)
+			}
+			ps[i] = core.PlaceList(list)
+		case []bool:
+			ps[i] = core.PlaceMask(a)
 		case *Tensor:
 			core.Given(op, i, (*core.Tensor)(a))
 			ps[i] = core.PlaceTensor((*core.Tensor)(a))
 		default:
-			core.Fail(op, Invalid, "index %d is %s; give an int, a tenon.Span, tenon.All, tenon.NewAxis, tenon.Ellipsis or a *tenon.Tensor", i, kindOf(a))
+			core.Fail(op, Invalid, "index %d is %s; give an int, []int, []bool or *tenon.Tensor, what tenon.Span returns, tenon.All, tenon.NewAxis or tenon.Ellipsis", i, kindOf(a))
 		}
 	}
 	return ps

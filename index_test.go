@@ -44,6 +44,8 @@ func TestIndex(t *testing.T) {
 			{[]any{mask}, "[3] 21 22 23"},
 			{[]any{1, rows, tenon.Span(0, 2)}, "[2 2] 12 13 20 21"},
 			{[]any{tenon.All, rows, is([]int64{3, 0})}, "[2 2] 3 8 15 20"},
+			{[]any{tenon.All, []bool{true, false, true}, []int{3, 0}}, "[2 2] 3 8 15 20"},
+			{[]any{[]int{1, 0}, []int{2, 0}}, "[2 4] 20 21 22 23 0 1 2 3"},
 		} {
 			got := x.Index(a, c.at...)
 			text := fmt.Sprint(got.Shape())

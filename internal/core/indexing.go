@@ -16,6 +16,8 @@ type Place struct {
 	kind           placeKind
 	from, to, step int
 	t              *Tensor
+	list           []int64
+	mask           []bool
 }
 
 type placeKind uint8
@@ -26,6 +28,8 @@ const (
 	placeNew
 	placeRest
 	placeTensor
+	placeList
+	placeMask
 )
 
 // PlaceAt is element i of a dimension, which goes.
@@ -42,6 +46,12 @@ var PlaceNew, PlaceRest = Place{kind: placeNew}, Place{kind: placeRest}
 // PlaceTensor is the elements that an integer tensor names, or where one of bool is true.
 func PlaceTensor(t *Tensor) Place { return Place{kind: placeTensor, t: t} }
 
+// PlaceList is PlaceTensor of a vector of those numbers.
+func PlaceList(at []int64) Place { return Place{kind: placeList, list: at} }
+
+// PlaceMask is PlaceTensor of a vector of those values.
+func PlaceMask(at []bool) Place { return Place{kind: placeMask, mask: at} }
+
 // indexing is what the places of a call come to.
 type indexing struct {
 	// view is the tensor with all places but tensors applied, and at its dimensions that tensors index, with the tensors, broadcast and flat.
@@ -56,7 +66,15 @@ type indexing struct {
 func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 	bad := func(format string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{t}, format, args...) }
 	used, rest := 0, -1
+	places = slices.Clone(places)
 	for i, p := range places {
+		switch p.kind {
+		case placeList:
+			p = PlaceTensor(From(x, p.list))
+		case placeMask:
+			p = PlaceTensor(From(x, p.mask))
+		}
+		places[i] = p
 		switch p.kind {
 		case 0:
 			bad("index %d is a zero value; use tenon.Span, tenon.All, tenon.NewAxis or tenon.Ellipsis", i)
@@ -315,6 +333,10 @@ func (p Place) String() string {
 		return "..."
 	case placeTensor:
 		return describe(p.t)
+	case placeList:
+		return fmt.Sprint(p.list)
+	case placeMask:
+		return fmt.Sprint(p.mask)
 	}
 	var b strings.Builder
 	if p.from != 0 {
