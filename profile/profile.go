@@ -1,6 +1,6 @@
 // Package profile is what a device's profiler saw of a stretch of a program: operations with their lines, times, bytes and kernels, and
-// memory by what it was for. It reads and writes profiles as files, tables, pages, and in the formats of other tools. It may not know
-// devices or tensors: cuda's Device.Profile makes profiles.
+// memory by what it was for. It reads and writes profiles as files, tables, pages, and in the formats of other tools. cuda's Device.Profile
+// makes profiles; this package uses no device and no tensor.
 package profile
 
 import (

@@ -18,7 +18,7 @@ type profileCommand struct {
 	Pprof string `help:"Write a profile for go tool pprof instead." placeholder:"OUT.pb.gz"`
 }
 
-// Run writes what is asked for.
+// Run writes the table, or the files that the flags name.
 func (c *profileCommand) Run(con *console) error {
 	if c.Rows < 0 {
 		return fault.New(fault.Invalid, "--rows is %d; give a number that is not negative", c.Rows)

@@ -189,16 +189,21 @@ func (in *indexing) result() (shape []int, front int) {
 	return slices.Insert(shape, front, in.shape...), front
 }
 
-// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index tensors
-// names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
-func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
-	v, order := in.view, slices.Clone(in.dims)
-	for d := range v.shape {
+// inFront returns the view with its indexed dimensions in front.
+func (x *Exec) inFront(in *indexing) *Tensor {
+	order := slices.Clone(in.dims)
+	for d := range in.view.shape {
 		if !slices.Contains(in.dims, d) {
 			order = append(order, d)
 		}
 	}
-	v = x.Permute(v, order...)
+	return x.Permute(in.view, order...)
+}
+
+// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index tensors
+// names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
+func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
+	v := x.inFront(in)
 	if len(in.dims) == 1 {
 		return v, in.at[0], 1
 	}
@@ -297,13 +302,7 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 			return nil
 		}
 		out := f.call1() // the dimensions cannot be joined in place
-		back := slices.Clone(in.dims)
-		for d := range in.view.shape {
-			if !slices.Contains(in.dims, d) {
-				back = append(back, d)
-			}
-		}
-		v := x.Permute(in.view, back...)
+		v := x.inFront(&in)
 		x.CopyInto(v, x.Reshape(out, v.shape...))
 		return nil
 	})

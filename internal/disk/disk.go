@@ -1,5 +1,5 @@
 // Package disk keeps values in files, for later runs of a program.
-// It may not know what the values are.
+// The values are bytes to it.
 //
 // A folder is a help and nothing more: whatever fails, Get finds nothing and Put keeps nothing. Processes may use one folder at once. A value is
 // written to a file of its own under another name first, and has a checksum, so that what is found is whole.

@@ -1,5 +1,5 @@
 // Package pprof writes profiles that go tool pprof reads.
-// It may not know what their samples count.
+// What the samples count is up to the caller.
 package pprof
 
 import (
