@@ -257,11 +257,11 @@ func (r *rowKernel) put(o int, s source) {
 		for i, v := range vs {
 			ns[i] = realNum(v)
 		}
-		results := []result{{o, ns}}
-		if r.op.around != nil && o == 0 {
-			results = r.results(p, ns)
-		}
 		store := func() {
+			results := []result{{o, ns}}
+			if r.op.around != nil && o == 0 {
+				results = r.results(p, ns)
+			}
 			for _, s := range results {
 				r.store(s, p)
 			}
