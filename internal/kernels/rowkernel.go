@@ -22,6 +22,8 @@ type rowKernel struct {
 	arrays             []array
 	steps              []kernel.Value // strides along the row; the zero Value is 1
 	scalars            []kernel.Value
+	nums               []Num
+	before             func(p spot) [][]Num
 	bases              []kernel.Value
 	lane               kernel.Value
 	// inside is false in groups beyond the last row; the zero Value if there are none.
@@ -32,7 +34,9 @@ type rowKernel struct {
 var _ = register(FamilyRows, buildRows)
 
 func buildRows(s *Spec) *kernel.Kernel {
+	rowMutex.RLock()
 	op := rowOps[s.Op]
+	rowMutex.RUnlock()
 	return kernel.Build(s.name("row_"+op.name), func(k *kernel.Builder) {
 		r := &rowKernel{k: k, s: s, op: op, t: s.Compute, ix: indexType(int(s.Index)), group: int(s.Rows.Group), chunks: int(s.Rows.Chunks), vec: int(s.Vec)}
 		r.params()
@@ -48,7 +52,8 @@ func (r *rowKernel) params() {
 	a := rowArgs{op: r.op, operands: operandArgs{arrays: new([maxOperands]array)}, steps: make([]kernel.Value, s.Outs+s.Ins), scalars: scalarArgs{nums: make([]Num, r.op.scalars)}}
 	a.layout(declaring(k, s))
 	r.rows, r.n, r.arrays, r.steps = a.rows.Value, a.n.Value, a.operands.arrays[:s.Outs+s.Ins], a.steps
-	for _, v := range a.scalars.nums {
+	r.nums = a.scalars.nums
+	for _, v := range a.scalars.nums[r.op.firstScalar():][:r.op.ownScalars()] {
 		r.scalars = append(r.scalars, v.Re)
 	}
 	tid := k.ThreadIdx(kernel.X)
@@ -131,12 +136,8 @@ func (r *rowKernel) index(operand int, i kernel.Value) kernel.Value {
 func (r *rowKernel) in(i int) source {
 	o := len(r.op.outs) + i
 	return r.memo(func(p spot) []kernel.Value {
-		at := p.i
-		if p.ok.Builder() != nil {
-			at = at.Min(r.n.Sub(r.k.Int(r.ix, int64(r.vec))))
-		}
 		var vs []kernel.Value
-		for _, v := range r.arrays[o].load(r.index(o, at), r.vec) {
+		for _, v := range r.input(i, o, p) {
 			vs = append(vs, v.Convert(r.t).Re)
 		}
 		return vs
@@ -252,11 +253,19 @@ func (r *rowKernel) put(o int, s source) {
 		case r.inside.Builder() != nil:
 			ok = ok.And(r.inside)
 		}
-		var ns []Num
-		for _, v := range vs {
-			ns = append(ns, realNum(v))
+		ns := make([]Num, len(vs))
+		for i, v := range vs {
+			ns[i] = realNum(v)
 		}
-		store := func() { r.arrays[o].store(r.index(o, p.i), ns...) }
+		store := func() {
+			results := []result{{o, ns}}
+			if r.op.around != nil && o == 0 {
+				results = r.results(p, ns)
+			}
+			for _, s := range results {
+				r.store(s, p)
+			}
+		}
 		if ok.Builder() == nil {
 			store()
 			return

@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math/bits"
+	"sync"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -16,6 +17,8 @@ type rowOp struct {
 	scalars   int
 	build     func(r *rowKernel)
 	id        uint16
+	// around is what runs before and after it, of fused operations.
+	around *rowAround
 }
 
 type rowKind uint8
@@ -25,7 +28,11 @@ const (
 	rowOne                 // one element a row
 )
 
-var rowOps []*rowOp
+// rowOps has the operations by their ids. Fused ones come later.
+var (
+	rowOps   []*rowOp
+	rowMutex sync.RWMutex
+)
 
 func rowWise(op rowOp) *rowOp {
 	op.id = uint16(len(rowOps))
@@ -61,6 +68,8 @@ type rowSpec struct {
 	// Chunks is how many vectors a thread holds, 0 if it reads again. Exact: they make up the row.
 	Chunks uint8
 	Exact  bool
+	// Single are operands that are accessed element by element though Vec is more.
+	Single operandSet
 }
 
 // rowArgs are the arguments of row kernels. along are strides along the row, of operands for which they are not 1.
@@ -84,7 +93,7 @@ func (a *rowArgs) layout(p params) {
 			continue
 		}
 		p.operand(&a.operands, i, p.number("a", i))
-		if a.op.kind(i) == rowFull && s.Vec == 1 {
+		if a.op.kind(i) == rowFull && (s.Vec == 1 || s.Rows.Single.has(i)) {
 			var step intArg
 			if p.l != nil {
 				step.host = a.along[i]
@@ -95,7 +104,7 @@ func (a *rowArgs) layout(p params) {
 		}
 	}
 	for i := range a.op.scalars {
-		p.scalarAt(&a.scalars, i, p.number("s", i), s.Compute)
+		p.scalarAt(&a.scalars, i, p.number("s", i), a.op.scalarType(i, s.Compute))
 	}
 	p.strider(&a.kept, "kept", int(s.Rows.Kept), 1, int(s.Index), present)
 }
@@ -107,6 +116,7 @@ type rowPlan struct {
 	kept      space
 	along     [maxOperands]int // strides along the row
 	absent    operandSet
+	single    operandSet
 	n, rows   int
 	vec       int
 }
@@ -132,17 +142,14 @@ func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, 
 func (p *rowPlan) gather(dim int) (problem string) {
 	count := len(p.outs) + len(p.ins)
 	p.kept.count = count
-	lead := 0
-	for p.op.kind(lead) != rowFull {
-		lead++
-	}
+	lead := p.lead()
 	shape := operandAt(p.outs, p.ins, lead).Shape
 	if dim < 0 || dim >= len(shape) {
 		return "the dimension does not exist in the operands' shape"
 	}
 	for i := range count {
 		o := operandAt(p.outs, p.ins, i)
-		if o.Ptr == 0 && i >= len(p.outs) {
+		if o.Ptr == 0 && (i >= len(p.outs) || p.op.around != nil) {
 			p.absent.add(i)
 			continue
 		}
@@ -177,6 +184,15 @@ func (p *rowPlan) gather(dim int) (problem string) {
 	return ""
 }
 
+// lead returns the first operand that is there and has elements along the row.
+func (p *rowPlan) lead() int {
+	i := 0
+	for p.op.kind(i) != rowFull || p.op.around != nil && operandAt(p.outs, p.ins, i).Ptr == 0 {
+		i++
+	}
+	return i
+}
+
 // vector returns the most elements of an access along the row.
 func (p *rowPlan) vector() int {
 	places := uint64(p.n) | uint64(widest(p.outs, p.ins))
@@ -198,10 +214,7 @@ func (p *rowPlan) vector() int {
 
 // group chooses how many threads share a row and how many vectors each of them holds.
 func (p *rowPlan) group() (threads, chunks int) {
-	lead := 0
-	for p.op.kind(lead) != rowFull {
-		lead++
-	}
+	lead := p.lead()
 	if p.rows > 1 && p.n > 1 && abs(p.along[lead]) > abs(p.kept.stride[lead][0]) && p.kept.stride[lead][0] != 0 {
 		return 1, 0
 	}
@@ -228,6 +241,11 @@ func (p *rowPlan) threads(group, chunks int) int {
 func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error {
 	p.vec = p.vector()
 	group, chunks := p.group()
+	return p.issueAs(is, compute, scalars, group, chunks)
+}
+
+// issueAs launches the kernel in which group threads share a row.
+func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, group, chunks int) error {
 	index := 32
 	reach := p.kept.reach()
 	for i := range p.kept.count {
@@ -241,7 +259,7 @@ func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error 
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n, Single: p.single}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
 		if !p.absent.has(i) {
