@@ -91,7 +91,7 @@ func (p *program) step(x *tenon.Exec, n int) error {
 		case 5:
 			y = x.MatMul(a, p.params[2])
 		case 6:
-			y = x.Softmax(a, 1)
+			y = byRows(x, rng, a)
 		case 7:
 			y = x.Add(a, x.Sum(b, []int{0}, tenon.SumOpt{KeepDim: true}))
 		case 8:
@@ -247,4 +247,17 @@ func TestRandomPrograms(t *testing.T) {
 	if total.Fused < total.Deferred/10 {
 		t.Error("too few calls were fused")
 	}
+}
+
+// byRows returns what an operation that goes by rows makes of a.
+func byRows(x *tenon.Exec, rng *rand.Rand, a *tenon.Tensor) *tenon.Tensor {
+	switch rng.IntN(4) {
+	case 0:
+		return x.LogSoftmax(a, rng.IntN(2))
+	case 1:
+		return x.LayerNorm(a, nil, nil, []int{a.Size(1)}, 1e-5)
+	case 2:
+		return x.RMSNorm(a, nil, []int{a.Size(1)}, 1e-5)
+	}
+	return x.Softmax(a, 1)
 }

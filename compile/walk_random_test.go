@@ -293,7 +293,7 @@ func (w *walk) op(x *tenon.Exec, n, rows int, rng *rand.Rand, pick func() *tenon
 	case 4:
 		y = x.MatMul(a, w.params[2])
 	case 5:
-		y = x.Softmax(a, 1)
+		y = byRows(x, rng, a)
 	case 6:
 		y = x.Dropout(a, 0.25)
 	case 7:

@@ -20,7 +20,7 @@ type PlannedStep struct {
 }
 
 func (g *fusedGroup) planned(calls []int) PlannedStep {
-	return PlannedStep{calls, g.op.Name, g.about.Print(), g.about.Moves()}
+	return PlannedStep{calls, g.name(), g.about.Print(), g.about.Moves()}
 }
 
 // Steps returns how n calls ran by the latest plan; none if they run one by one.

@@ -95,19 +95,27 @@ type fusedGroup struct {
 	n        int
 	repeat   uint16
 	numbers  []numberAt
+	// rows is in place of op where a call of the group goes by rows. slots are the numbers of its operands among the group's, outputs first, and
+	// alone those of the call's own; absent ones are there too.
+	rows         *kernels.FusedRows
+	slots, alone []int
 	// about is what the group computes, for people.
 	about *fuse.Graph
 }
 
 // numberAt is a scalar of a call or, where hole says so, the number in place of an operand, which is made a number of type half if there is
-// one.
+// one. Where it is fixed, it is a number of the plan.
 type numberAt struct {
 	call, index int
-	hole        bool
+	hole, fixed bool
 	half        dtype.DType
+	is          kernels.Scalar
 }
 
-func (n numberAt) of(calls []deferred) kernels.Scalar {
+func (n *numberAt) of(calls []deferred) kernels.Scalar {
+	if n.fixed {
+		return n.is
+	}
 	c := &calls[n.call]
 	if !n.hole {
 		return c.scalar[n.index]
@@ -318,8 +326,8 @@ func (d *deferral) runGroup(s *planStep) {
 		f.setOut(i, d.handle(e, &h[i]))
 	}
 	d.fusing.numbers = d.fusing.numbers[:0]
-	for _, n := range g.numbers {
-		d.fusing.numbers = append(d.fusing.numbers, n.of(calls))
+	for i := range g.numbers {
+		d.fusing.numbers = append(d.fusing.numbers, g.numbers[i].of(calls))
 	}
 	d.fusing.group = g
 	d.issueFused(f, s)
@@ -329,10 +337,20 @@ func (d *deferral) runGroup(s *planStep) {
 	}
 }
 
+func (g *fusedGroup) name() string {
+	if g.rows != nil {
+		return g.rows.Name()
+	}
+	return g.op.Name
+}
+
 // runFused launches the group's kernel.
 func runFused(f *frame) error {
 	d := f.x.s.putOff
 	g := d.fusing.group
+	if g.rows != nil {
+		return g.runRows(f)
+	}
 	f.opers = append(f.opers[:0], g.operands...)
 	for i := range f.opers {
 		f.opers[i].Ptr = d.fusing.handles[i].ptr()
@@ -345,7 +363,7 @@ func runFused(f *frame) error {
 }
 
 // lie fills in how the group's operands lie: outputs first, all in the first output's shape.
-func (g *fusedGroup) lie(all []element) {
+func (g *fusedGroup) lie(all []element, outs int) {
 	form := all[0].form
 	g.run, g.n = form.plain, form.numel
 	for i := range all {
@@ -357,7 +375,7 @@ func (g *fusedGroup) lie(all []element) {
 		}
 		switch {
 		case e.form == form:
-		case i >= len(g.outs) && e.form.numel == 1 && form.numel > 1:
+		case i >= outs && e.form.numel == 1 && form.numel > 1:
 			g.repeat |= 1 << i
 		default:
 			g.run = false

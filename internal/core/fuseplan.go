@@ -23,6 +23,10 @@ type pointCall struct {
 	via     []dtype.DType // of outputs, then inputs
 	held    []bool        // inputs that are numbers
 	numbers []numberAt
+	// rows is set in place of all that where the call goes by rows. operands are the call's operands that its are, outputs from maxIn on, or
+	// absent.
+	rows     *kernels.RowCall
+	operands []int
 }
 
 // pointwise runs op on the operands, or describes that.
@@ -42,16 +46,19 @@ func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []ke
 	return nil
 }
 
-// describe returns what call i gives the pointwise engine, or nil if its work is not one such operation that a group may have.
+// describe returns what call i gives the pointwise engine or that of rows, or nil if its work is not one such operation that a group may have.
 func (d *deferral) describe(i int) *pointCall {
 	c := &d.calls[i]
-	if c.row.point == nil && !c.row.points || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
+	if c.row.point == nil && !c.row.points && !c.row.byRows || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
 		return nil
 	}
 	p, mark := &pointCall{}, d.s.mark()
 	if err := Try(func() { d.describeTo(p, c) }); err != nil {
 		d.s.restore(mark)
 		return nil
+	}
+	if p.rows != nil {
+		return d.rowsFound(p, i)
 	}
 	if p.op == nil || p.op.BuildAt != nil || p.op.Asserts || p.op.Outs != int(c.outs) {
 		return nil
@@ -62,8 +69,16 @@ func (d *deferral) describe(i int) *pointCall {
 	return d.numbersFound(p, i)
 }
 
+// apart is the distance between the addresses that operands without memory have, by which they are told apart.
+const apart = 1 << 40
+
 // somewhere stands for the memory of operands that have none yet.
-var somewhere = &storage{ptr: 1 << 30}
+var somewhere = func() (all [maxIn + maxOut]*storage) {
+	for i := range all {
+		all[i] = &storage{ptr: uint64(1+i) * apart}
+	}
+	return all
+}()
 
 // describeTo runs the row of c for p, on operands without memory.
 func (d *deferral) describeTo(p *pointCall, c *deferred) {
@@ -72,7 +87,7 @@ func (d *deferral) describeTo(p *pointCall, c *deferred) {
 	f.dims = append(f.dimsB[:0], c.dims.ints()...)
 	handle := func(i int, e *element) *Tensor {
 		t := d.handle(e, &d.bare[i])
-		t.st = somewhere
+		t.st = somewhere[i]
 		return t
 	}
 	for i := range c.in[:c.ins] {
@@ -208,9 +223,12 @@ func (b *planning) add(i int) {
 	call := fuse.Call{At: i, Op: c.row.Name, Attrs: b.attrsOf(c), Lane: b.lane(c.x.m.stream), Into: uint(c.dsts)}
 	call.Effect = c.row.flags&(flagMutates|flagWaits|flagUser|flagForeign) != 0 || c.row.draws != nil || c.row.alters != nil || c.part != 0
 	ins := int(c.ins)
-	if p != nil {
+	switch {
+	case p != nil && p.rows != nil:
+		call.Row = true
+	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
-	} else {
+	default:
 		call.Checks, call.Values = true, c.values()
 	}
 	for j := range c.in[:ins] {
@@ -354,48 +372,52 @@ func (b *planning) rename(p *plan) {
 
 // group returns the step of a group or, where its kernel cannot be made, the steps of its calls.
 func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
-	var types []dtype.DType
-	var all []element
-	g, step := &fusedGroup{}, planStep{}
-	for _, r := range s.Outs {
-		g.outs = append(g.outs, at{b.g.Calls[r.Call].At, maxIn + r.Index})
-		all = append(all, *g.outs[len(g.outs)-1].of(b.d.calls))
+	step := planStep{}
+	for _, i := range s.Calls {
+		step.calls = append(step.calls, b.g.Calls[i].At)
 	}
-	for _, r := range s.Ins {
-		g.ins = append(g.ins, at{b.g.Calls[r.Call].At, r.Index})
-		all = append(all, *g.ins[len(g.ins)-1].of(b.d.calls))
-		types = append(types, all[len(all)-1].dt)
+	var g *fusedGroup
+	if row, after := b.g.Rows(s); row >= 0 {
+		g = b.rowGroup(s, row, after)
+	} else {
+		g = b.pointGroup(s)
 	}
-	first := make([]int, len(s.Calls)) // the first result of every member, as a value of the kernel
-	values := len(s.Ins)
-	var body []kernels.FusedStep
-	for k, i := range s.Calls {
-		c := &b.g.Calls[i]
-		step.calls = append(step.calls, c.At)
-		first[k] = values
-		values += len(c.Outs)
-		body = append(body, b.body(c, s.From[k], first))
-		g.numbers = append(g.numbers, b.points[c.At].numbers...)
+	if g != nil {
+		g.about = b.g.Only(s)
+		for slot := range len(s.Outs) + len(s.Ins) {
+			if slot < len(s.Outs) {
+				g.outs = append(g.outs, b.refOf(s, slot))
+			} else {
+				g.ins = append(g.ins, b.refOf(s, slot))
+			}
+		}
+		g.fresh = b.freshOf(s)
 	}
-	var outs []int
-	for _, r := range s.Outs {
-		outs = append(outs, first[slices.Index(s.Calls, r.Call)]+r.Index)
-	}
-	g.op, g.about = kernels.Fuse(types, body, outs), b.g.Only(s)
-	if allow := b.d.fusing.allow; allow != nil && g.op != nil && !allow(g.planned(step.calls)) {
-		g.op = nil
-	}
-	if g.op == nil {
+	if allow := b.d.fusing.allow; g == nil || allow != nil && !allow(g.planned(step.calls)) {
 		for _, i := range step.calls {
 			steps = append(steps, planStep{calls: []int{i}})
 		}
 		return steps
 	}
-	g.lie(all)
-	g.fresh = b.freshOf(s)
 	step.group = g
 	p.fused += len(step.calls)
 	return []planStep{step}
+}
+
+// pointGroup makes the group of s, all of whose calls are element-wise, or returns nil where that is no kernel.
+func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
+	w := b.side(s, -1, func(int) bool { return true })
+	g := &fusedGroup{op: kernels.Fuse(w.types, w.steps, w.outs), numbers: w.numbers}
+	if g.op == nil {
+		return nil
+	}
+	var all []element
+	for slot := range len(s.Outs) + len(s.Ins) {
+		r := b.refOf(s, slot)
+		all = append(all, *r.of(b.d.calls))
+	}
+	g.lie(all, len(s.Outs))
+	return g
 }
 
 // freshOf returns which outputs of a group it makes.

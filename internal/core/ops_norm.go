@@ -18,15 +18,15 @@ type norm struct {
 }
 
 // Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the
-// batch norm the unbiased variance. Inputs of the gradient: dy, x, mean or nil, reciprocal deviation, weight or nil; its outputs are those
-// of dx, dweight and dbias that the attribute wants.
-var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowRunningStats *row
+// batch norm the unbiased variance. Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those
+// of dx, dweight and dbias that the attribute wants. Of layer and RMS norm dx is a call of its own, which goes by rows.
+var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad, rowRunningStats *row
 
 func init() {
 	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
-		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm})
+		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runLayerNorm, byRows: true})
 	rowRMSNorm = define(row{Name: "RMSNorm", takes: "t weight? bias?;; options -> y rstd", Torch: "nn.functional.rms_norm",
-		saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm})
+		saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm, byRows: true})
 	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm",
 		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
 	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance",
@@ -35,6 +35,8 @@ func init() {
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad})
+	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
+		run: runNormGrad, byRows: true})
 	rowRunningStats = define(row{Name: "RunningStats", flags: flagInto, takes: "runningMean runningVar mean variance; momentum -> runningMean runningVar",
 		infer: func(f *frame) {
 			f.newOut(0, f.in[0].dt, f.in[0].shape, nil)
@@ -204,10 +206,8 @@ func backNorm(b *back) {
 		return
 	}
 	g := normGrad{norm: n, of: b.n.row}
-	some := false
 	for i := range g.want {
 		g.want[i] = b.need(i)
-		some = some || g.want[i]
 		if i < len(b.n.edges) {
 			g.meta[i] = b.n.edges[i].meta()
 		}
@@ -221,7 +221,20 @@ func backNorm(b *back) {
 	if b.n.row != rowBatchNorm {
 		dy = x.Contiguous(dy)
 	}
-	f := x.op(rowNormGrad, dy, b.in(0), mean, rstd, b.in(1))
+	if byRows := b.n.row == rowLayerNorm || b.n.row == rowRMSNorm; byRows && g.want[0] {
+		rest := g.want
+		g.want = [3]bool{true}
+		b.normGrad(rowNormInputGrad, g, dy, mean, rstd)
+		g.want, g.want[0] = rest, false
+	}
+	if g.want != [3]bool{} {
+		b.normGrad(rowNormGrad, g, dy, mean, rstd)
+	}
+}
+
+// normGrad sets the gradients that g wants.
+func (b *back) normGrad(r *row, g normGrad, dy, mean, rstd *Tensor) {
+	f := b.x.op(r, dy, b.in(0), mean, rstd, b.in(1))
 	f.opt = g
 	f.call()
 	next := 0
@@ -232,9 +245,11 @@ func backNorm(b *back) {
 			next++
 		}
 	}
-	x.s.leave(f)
-	for i, t := range res {
-		b.set(i, t)
+	b.x.s.leave(f)
+	for i, want := range g.want {
+		if want {
+			b.set(i, res[i])
+		}
 	}
 }
 

@@ -11,13 +11,13 @@ var rowSoftmax, rowLogSoftmax, rowSoftmaxGrad, rowLogSoftmaxGrad *row
 
 func init() {
 	rowSoftmax = define(row{Name: "Softmax", takes: "t;; dim", Torch: "softmax", cast: castFloat32, saves: out0, infer: inferSoftmax,
-		run: runSoftmax(false)})
+		run: runSoftmax(false), byRows: true})
 	rowLogSoftmax = define(row{Name: "LogSoftmax", takes: "t;; dim", Torch: "log_softmax", cast: castFloat32, saves: out0,
-		infer: inferSoftmax, run: runSoftmax(true)})
+		infer: inferSoftmax, run: runSoftmax(true), byRows: true})
 	rowSoftmaxGrad = define(row{Name: "SoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad,
-		run: runSoftmaxGrad(false)})
+		run: runSoftmaxGrad(false), byRows: true})
 	rowLogSoftmaxGrad = define(row{Name: "LogSoftmaxBackward", takes: "g y;; dim", saves: in0 | in1, infer: inferSoftmaxGrad,
-		run: runSoftmaxGrad(true)})
+		run: runSoftmaxGrad(true), byRows: true})
 }
 
 func init() {

@@ -29,6 +29,8 @@ type row struct {
 	point *kernels.PointOp
 	// points says that run hands all of the work to the pointwise engine, as one operation.
 	points bool
+	// byRows says that run hands all of the work to the row-wise engine, as one operation.
+	byRows bool
 	// rule gives the types a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
 	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows that take none.

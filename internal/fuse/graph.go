@@ -37,6 +37,9 @@ type Call struct {
 	// shape, that stand in the same place. Checks says that the call may stop the device, so that it runs also where nobody needs its
 	// outputs, and Effect that it does more than make them.
 	Point, Checks, Effect bool
+	// Row says that output 0 is computed row by row from input 0, of the same shape, and from what else it reads. The kernel of such a call can
+	// have element-wise work before it, which makes input 0, and after it, which reads output 0.
+	Row bool
 	// Heavy says that the call takes many instructions.
 	Heavy bool
 	// Values counts the numbers of the call that may differ from run to run.
@@ -102,6 +105,8 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is absent", j, i, c.Op)
 			case !c.into(j) && known[v.Storage]:
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is new memory, but s%d was used before", j, i, c.Op, v.Storage)
+			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
+				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
 			}

@@ -37,7 +37,7 @@ type Limits struct {
 
 // Group joins calls that compute element by element with those that made their operands: all have one shape and one lane, and whoever
 // reads what another of the group made reads the same elements in the same order. A chain is not joined through a broadcast, which would
-// compute it again for every repetition. A group runs at the place of its last call, so no call in between may write what it reads, or use
+// compute it again for every repetition. One call of a group may go by rows. A group runs at the place of its last call, so no call in between may write what it reads, or use
 // what it writes; and while it waits it may hold no more memory for its operands than it saves by what it does not write.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
@@ -45,7 +45,7 @@ func (g *Graph) Group(l Limits) {
 		g.Calls[i].uses(func(s int, _ bool) { a.users[s] = append(a.users[s], i) })
 	}
 	for i := range g.Calls {
-		if c := &g.Calls[i]; c.Point && len(c.Outs) > 0 {
+		if c := &g.Calls[i]; (c.Point || c.Row) && len(c.Outs) > 0 {
 			a.join(i)
 		}
 	}
@@ -103,11 +103,11 @@ func (a *grouping) join(i int) {
 }
 
 // maker returns the output that input j of call i is, if it is made in the segment, in the shape in which the call computes, and read as it
-// was made.
+// was made. Of calls that go by rows it knows the first input and output.
 func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 	c := &a.g.Calls[i]
 	v := &c.Ins[j]
-	if v.Storage == 0 || v.Version == 0 {
+	if v.Storage == 0 || v.Version == 0 || c.Row && j > 0 {
 		return r, false
 	}
 	r, ok = a.made[[2]int{v.Storage, v.Version}]
@@ -115,7 +115,7 @@ func (a *grouping) maker(i, j int) (r Ref, ok bool) {
 		return r, false
 	}
 	m := &a.g.Calls[r.Call]
-	return r, m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
+	return r, !(m.Row && r.Index > 0) && m.Lane == c.Lane && m.Outs[r.Index].Place.equal(&v.Place) && slices.Equal(v.Shape, c.Outs[0].Shape)
 }
 
 // set returns those calls as a group, or nil if they can be none.
@@ -133,11 +133,48 @@ func (a *grouping) set(calls []int) *Set {
 		}
 	}
 	a.sources(s, member)
+	if !a.byRows(s) {
+		return nil
+	}
 	a.results(s, member)
 	if values > a.l.Values || heavy > a.l.Heavy || len(s.Outs) > a.l.Outs || len(s.Ins)+len(s.Outs) > a.l.Operands || !a.light(s, member) {
 		return nil
 	}
 	return s
+}
+
+// Rows returns the member of s that goes by rows, or -1, and which members use its result; those that do not come before it.
+func (g *Graph) Rows(s *Set) (row int, after []bool) {
+	row = slices.IndexFunc(s.Calls, func(i int) bool { return g.Calls[i].Row })
+	after = make([]bool, len(s.Calls))
+	for k, from := range s.From {
+		for _, f := range from {
+			after[k] = after[k] || row >= 0 && f.Member >= 0 && (f.Member == row || after[f.Member])
+		}
+	}
+	return row, after
+}
+
+// byRows reports whether the group can run by rows, if a member goes by rows: that is one, it has input 0 alone from the group, those after it
+// have nothing from those before, for it knows no element by then, and no memory is changed, which threads may read that share a row.
+func (a *grouping) byRows(s *Set) bool {
+	row, after := a.g.Rows(s)
+	if row < 0 {
+		return true
+	}
+	for k, i := range s.Calls {
+		if k != row && a.g.Calls[i].Row || a.g.Calls[i].Into != 0 {
+			return false
+		}
+		for j, f := range s.From[k] {
+			switch m := f.Member; {
+			case m < 0:
+			case k == row && j > 0, m == row && f.Index > 0, after[k] && m != row && !after[m]:
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // inPlace reports whether every storage that the group writes is used by it in one way alone, so that each element is read before it is

@@ -110,6 +110,10 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 			m[v.Storage] = slices.Repeat([]uint64{lost}, size)
 		}
 	}
+	if row, _ := g.Rows(s); row >= 0 {
+		m.runRows(g, s, row)
+		return
+	}
 	for _, e := range rng.Perm(numel(shape)) {
 		ins := make([]uint64, len(s.Ins))
 		for k, r := range s.Ins {
@@ -132,6 +136,53 @@ func (m memory) runGroup(g *Graph, s *Set, rng *rand.Rand) {
 		for _, r := range s.Outs {
 			v := &g.Calls[r.Call].Outs[r.Index]
 			m.store(v, true, v.at(e, shape), results[[2]int{r.Call, r.Index}])
+		}
+	}
+}
+
+// runRows does what the kernel of a call by rows does: the members before it for every element, then the call, then those after it.
+func (m memory) runRows(g *Graph, s *Set, row int) {
+	shape := g.Calls[s.Calls[0]].Outs[0].Shape
+	_, after := g.Rows(s)
+	results := map[[3]int]uint64{}
+	run := func(k, e int) {
+		i := s.Calls[k]
+		c := &g.Calls[i]
+		for o := range c.Outs {
+			results[[3]int{i, o, e}] = c.result(o, e, func(j, e int) uint64 {
+				f := s.From[k][j]
+				switch {
+				case f.Member < 0:
+					v, shape := &c.Ins[j], shape
+					if !c.Point {
+						shape = v.Shape
+					}
+					return m.load(v.Storage, v.at(e, shape))
+				case k == row && j > 0, f.Member == row && f.Index > 0, after[k] && f.Member != row && !after[f.Member]:
+					return lost // what no thread knows
+				}
+				return results[[3]int{s.Calls[f.Member], f.Index, e}]
+			})
+		}
+	}
+	for _, last := range []bool{false, true} {
+		for k := range s.Calls {
+			for e := range numel(shape) {
+				if k != row && after[k] == last {
+					run(k, e)
+				}
+			}
+		}
+		for e := range numel(shape) {
+			if !last {
+				run(row, e)
+			}
+		}
+	}
+	for _, r := range s.Outs {
+		v := &g.Calls[r.Call].Outs[r.Index]
+		for e := range numel(v.Shape) {
+			m.store(v, true, v.at(e, v.Shape), results[[3]int{r.Call, r.Index, e}])
 		}
 	}
 }
@@ -171,6 +222,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 		if !c.Point {
 			c.Op += "ll"
 		}
+		byRows := !c.Point && rng.IntN(3) > 0
 		for range 1 + rng.IntN(2) {
 			if len(recent) > 0 && rng.IntN(3) > 0 {
 				c.Ins = append(c.Ins, recent[len(recent)-1-rng.IntN(min(4, len(recent)))])
@@ -195,6 +247,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			c.Outs = append(c.Outs, v)
 			recent = append(recent, v)
 		}
+		c.Row = byRows && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
 		g.Calls = append(g.Calls, c)
 	}
 	for s := 1; s < next; s++ {
@@ -207,7 +260,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 
 // A segment after all passes leaves in live storages, and gives calls with effects, what it did before them.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone := 0, 0, 0
+	grouped, elided, gone, byRows := 0, 0, 0, 0
 	for seed := range uint64(20000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -232,11 +285,14 @@ func TestRandomGraphs(t *testing.T) {
 		}
 		for _, s := range g.Groups {
 			grouped += len(s.Calls)
+			if row, _ := g.Rows(&s); row >= 0 {
+				byRows++
+			}
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, and %d calls removed", grouped, elided, gone)
-	if grouped < 10000 || elided < 5000 || gone < 10000 {
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, and %d calls removed", grouped, elided, byRows, gone)
+	if grouped < 10000 || elided < 5000 || byRows < 1000 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

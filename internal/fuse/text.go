@@ -108,6 +108,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Point {
 		b.WriteString(" point")
 	}
+	if c.Row {
+		b.WriteString(" row")
+	}
 	if c.Heavy {
 		b.WriteString(" heavy")
 	}
@@ -315,7 +318,7 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		}
 	}
 	s.want(" ")
-	c.Point, c.Heavy, c.Checks, c.Effect = s.has("point "), s.has("heavy "), s.has("checks "), s.has("effect ")
+	c.Point, c.Row, c.Heavy, c.Checks, c.Effect = s.has("point "), s.has("row "), s.has("heavy "), s.has("checks "), s.has("effect ")
 	if s.has("values=") {
 		c.Values = s.number(1<<20, false)
 		s.want(" ")

@@ -2,8 +2,10 @@ package kernels
 
 import (
 	"fmt"
+	"hash/fnv"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"tenon.dev/dtype"
 	"tenon.dev/kernel"
@@ -12,11 +14,136 @@ import (
 // rowAround is what a fused row-wise operation computes element by element around one of its own. Both parts come from Fuse, and either
 // may be nil. The operands are those of base, where the first input of before stands for the first of base; then the outputs of before but
 // for its first and those of after, and the other inputs of before and those of after but for its first. The scalars are those of before,
-// base and after. Nothing but the tests makes such operations yet.
+// base and after.
 type rowAround struct {
 	base *rowOp
 	// before gives base its first input; after takes base's first output, which may then be absent.
 	before, after *PointOp
+}
+
+// RowTaker is an Issuer that may take row-wise operations in place of their launches.
+type RowTaker interface {
+	TakesRows() bool
+	TakeRows(c *RowCall)
+}
+
+// RowCall is what a row-wise operation was given, outputs first. The first input and output have one shape, which the operation goes along in
+// dimension Dim.
+type RowCall struct {
+	Compute  dtype.DType
+	Scalars  []Scalar
+	Operands []Operand
+	Dim      int
+	op       *rowOp
+}
+
+// newRowCall copies all that it is given, so that callers may keep their operands on the stack.
+func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int) *RowCall {
+	c := &RowCall{Compute: compute, Scalars: slices.Clone(scalars), Dim: dim, op: op}
+	for i := range len(outs) + len(ins) {
+		o := operandAt(outs, ins, i)
+		c.Operands = append(c.Operands, Operand{Ptr: o.Ptr, DType: o.DType, Via: o.Via, Shape: slices.Clone(o.Shape), Stride: slices.Clone(o.Stride)})
+	}
+	return c
+}
+
+// Outs returns how many of the operands are outputs.
+func (c *RowCall) Outs() int { return len(c.op.outs) }
+
+// Shaped brings the operands to the given shape, of which they may be the rows: a matrix whose first dimension is all of the shape's but the
+// last. It reports whether they are.
+func (c *RowCall) Shaped(shape []int) bool {
+	last := len(shape) - 1
+	if last < 0 {
+		return false
+	}
+	lead, dim := shape[:last], c.Dim
+	for i := range c.Operands {
+		o := &c.Operands[i]
+		if o.Ptr == 0 {
+			continue
+		}
+		n := shape[last]
+		if c.op.kind(i) == rowOne {
+			n = 1
+		}
+		switch {
+		case slices.Equal(c.shapeOf(i, shape), o.Shape):
+		case c.Dim == 1 && slices.Equal(o.Shape, []int{numelOf(lead), n}):
+			row, along := o.Stride[0], o.Stride[1]
+			o.Shape, o.Stride = append(slices.Clone(lead), n), make([]int, last+1)
+			o.Stride[last] = along
+			for d := last - 1; d >= 0; d-- {
+				o.Stride[d] = row
+				row *= shape[d]
+			}
+			dim = last
+		default:
+			return false
+		}
+	}
+	c.Dim = dim
+	return true
+}
+
+// shapeOf returns the shape of operand i where the first input has the given one.
+func (c *RowCall) shapeOf(i int, shape []int) []int {
+	if c.op.kind(i) == rowFull || c.Dim >= len(shape) {
+		return shape
+	}
+	one := slices.Clone(shape)
+	one[c.Dim] = 1
+	return one
+}
+
+func numelOf(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
+
+// FusedRows is a row-wise operation with element-wise work before it, which makes its first input, and after it, which reads its first output.
+type FusedRows struct {
+	*RowCall
+	fused *rowOp
+}
+
+// FuseRows returns c with what is before and after it, either of which may be nil. It is nil where they cannot be one kernel: there are too many
+// operands or operations, before reads nothing, or a thread has a row for itself, since the elements of a row then lie far apart.
+func FuseRows(c *RowCall, before, after *PointOp) *FusedRows {
+	e := rowPlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():]}
+	if e.gather(c.Dim) != "" || e.rows*e.n == 0 {
+		return nil
+	}
+	e.vec = e.vector()
+	if group, _ := e.group(); group == 1 {
+		return nil
+	}
+	op := fuseRows(c.op, before, after)
+	if op == nil {
+		return nil
+	}
+	return &FusedRows{c, op}
+}
+
+// Name is what the kernel's name begins with.
+func (f *FusedRows) Name() string { return "row_" + f.fused.name }
+
+// Counts returns how many outputs and inputs Run takes.
+func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
+
+// Run launches the kernel. The operands are those of the operation, which come first, where the first input of what is before stands for the
+// first of the operation; then the other outputs or inputs of what is before, and those of what is after, but for its first input. Those that
+// are absent have no Ptr. No output may lie where an input does. The scalars come in the same order. alone are the operation's own operands
+// where it runs alone, outputs first: they decide which elements a thread adds up in which order, and so the bits.
+func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand) error {
+	ok, err := runFusedRows(is, f.fused, f.Compute, scalars, outs, ins, f.Dim, alone)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s: a thread has a row for itself", f.fused.name)
+	}
+	return err
 }
 
 // fusedRows has the fused row-wise operations by what they are.
@@ -32,13 +159,13 @@ func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 		return nil
 	}
 	if before != nil {
-		op.name = before.Name + "_" + op.name
+		op.name = before.begin() + "_" + op.name
 		op.outs = append(op.outs, make([]rowKind, before.Outs-1)...)
 		op.ins = append(op.ins, make([]rowKind, before.Ins-1)...)
 		op.scalars += before.Scalars
 	}
 	if after != nil {
-		op.name += "_" + after.Name
+		op.name += "_" + after.begin()
 		op.outs = append(op.outs, make([]rowKind, after.Outs)...)
 		op.ins = append(op.ins, make([]rowKind, after.Ins-1)...)
 		op.scalars += after.Scalars
@@ -46,6 +173,7 @@ func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 	if len(op.outs)+len(op.ins) > maxOperands {
 		return nil
 	}
+	op.name += fmt.Sprintf("_%016x", hashOf(before, after))
 	rowMutex.Lock()
 	defer rowMutex.Unlock()
 	if f := fusedRows[key]; f != nil {
@@ -58,6 +186,24 @@ func fuseRows(base *rowOp, before, after *PointOp) *rowOp {
 	rowOps = append(rowOps, op)
 	fusedRows[key] = op
 	return op
+}
+
+// begin is the operation's name without the number that tells fused ones apart.
+func (op *PointOp) begin() string {
+	name, _, _ := strings.Cut(op.Name, "_of")
+	return name
+}
+
+// hashOf tells the work around row-wise operations apart.
+func hashOf(parts ...*PointOp) uint64 {
+	h := fnv.New64a()
+	for _, p := range parts {
+		if p != nil {
+			h.Write([]byte(p.group))
+		}
+		h.Write([]byte{0})
+	}
+	return h.Sum64()
 }
 
 func (op *rowOp) firstScalar() int {
@@ -85,9 +231,8 @@ func (op *rowOp) scalarType(i int, t dtype.DType) dtype.DType {
 	return op.around.after.scalarType(i-first-own, t)
 }
 
-// runFusedRows applies a fused operation along dimension dim. The operands are as in runRows; those that are absent have no Ptr. alone are
-// the operands of base where it runs alone, outputs first: they decide which elements a thread adds up in which order, and so the bits.
-// It reports false where one thread has a row for itself, and launches nothing: the elements of a row then lie far apart.
+// runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. It reports false where one thread has a row for itself, and
+// launches nothing.
 func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int, alone []Operand) (bool, error) {
 	base := op.around.base
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
@@ -208,8 +353,7 @@ type result struct {
 	ns  []Num
 }
 
-// results gives all that is stored where base stores its first output. It is computed before any of it is stored: an output may lie
-// where an input does.
+// results gives all that is stored where base stores its first output.
 func (r *rowKernel) results(p spot, ns []Num) (all []result) {
 	a := r.op.around
 	if !r.absent(0) {

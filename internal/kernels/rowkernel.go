@@ -274,8 +274,11 @@ func (r *rowKernel) put(o int, s source) {
 	})
 }
 
-// putOne stores v to output number o, which has one element a row.
+// putOne stores v to output number o, which has one element a row, where it is present.
 func (r *rowKernel) putOne(o int, v kernel.Value) {
+	if r.absent(o) {
+		return
+	}
 	first := r.lane.Eq(r.k.I32(0))
 	if r.inside.Builder() != nil {
 		first = first.And(r.inside)

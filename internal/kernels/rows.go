@@ -127,6 +127,10 @@ func runRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, 
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
 		return fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
 	}
+	if t, ok := is.(RowTaker); ok && t.TakesRows() {
+		t.TakeRows(newRowCall(op, compute, scalars, outs, ins, dim))
+		return nil
+	}
 	p := rowPlan{op: op, outs: outs, ins: ins}
 	if problem := p.gather(dim); problem != "" {
 		return fmt.Errorf("%s: %s", op.name, problem)

@@ -1,0 +1,140 @@
+package compile_test
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+)
+
+// Calls that go by rows run with the element-wise work around them as one kernel, with the bits of eager execution.
+func TestRowsRunWithTheirNeighbours(t *testing.T) {
+	x := open(t)
+	must(t, x.Generator().SetSeed(1))
+	const rows, n = 24, 72
+	a, b := x.RandN([]int{rows, n}, tenon.Float32), x.RandN([]int{rows, n}, tenon.Float32)
+	half := x.ToDType(x.RandN([]int{2, 3, rows, rows}, tenon.Float32), tenon.BFloat16)
+	w, bias := x.RandN([]int{n}, tenon.Float32), x.RandN([]int{n}, tenon.Float32)
+	at := x.Arange(0, rows, 1, tenon.Int64)
+	hidden := x.Lt(x.Unsqueeze(at, 1), at)
+	column := x.RandN([]int{rows, 1}, tenon.Float32)
+	leaf := func(t *tenon.Tensor) *tenon.Tensor {
+		t.SetRequiresGrad(true)
+		return t
+	}
+	la, lw, lb, lhalf := leaf(x.Clone(a)), leaf(x.Clone(w)), leaf(x.Clone(bias)), leaf(x.Clone(half))
+	leaves := []*tenon.Tensor{la, lw, lb, lhalf}
+	type outs = []*tenon.Tensor
+	for name, c := range map[string]struct {
+		run            func(x *tenon.Exec) (outs, error)
+		kernels, fused int
+	}{
+		"residual, layer norm and cast": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			h := x.Add(a, b)
+			return outs{h, x.ToDType(x.LayerNorm(h, w, bias, []int{n}, 1e-5), tenon.BFloat16)}, nil
+		}, 1, 3},
+		"residual and RMS norm": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			return outs{x.RMSNorm(x.Add(a, b), w, []int{n}, 1e-6)}, nil
+		}, 1, 2},
+		"RMS norm of three dimensions, between numbers and a column": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			y := x.RMSNorm(x.MulS(x.View(a, 2, rows/2, n), 0.5), nil, []int{n}, 1e-6)
+			return outs{x.AddS(x.Mul(y, x.View(column, 2, rows/2, 1)), 2)}, nil
+		}, 1, 4},
+		"masked softmax": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			return outs{x.Softmax(x.MaskedFillS(x.MulS(half, 0.125), hidden, math.Inf(-1)), -1)}, nil
+		}, 1, 3},
+		"softmax and what is after it": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			y := x.Softmax(a, -1)
+			return outs{y, x.Neg(x.Mul(y, b))}, nil
+		}, 1, 3},
+		"log-softmax of another dimension": {func(x *tenon.Exec) (outs, error) { // a thread has a row for itself
+			x = x.NoGrad()
+			return outs{x.LogSoftmax(x.Exp(a), 0)}, nil
+		}, 2, 0},
+		"layer norm and SiLU": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			return outs{x.SiLU(x.LayerNorm(a, w, bias, []int{n}, 1e-5))}, nil
+		}, 1, 2},
+		"a layer norm over two dimensions": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			return outs{x.LayerNorm(x.Neg(x.View(a, 4, rows/4, n)), nil, nil, []int{rows / 4, n}, 1e-5)}, nil
+		}, 2, 0},
+		"two softmaxes in a row": {func(x *tenon.Exec) (outs, error) {
+			x = x.NoGrad()
+			return outs{x.Softmax(x.Neg(x.Softmax(x.Neg(a), -1)), -1)}, nil
+		}, 2, 3},
+		"gradients of a masked softmax": {func(x *tenon.Exec) (outs, error) {
+			y := x.Softmax(x.MaskedFillS(x.MulS(lhalf, 0.125), hidden, math.Inf(-1)), -1)
+			return outs{y}, x.Backward(x.Sum(x.Mul(y, y), nil))
+		}, -1, -1},
+		"gradients of residual, layer norm and GELU": {func(x *tenon.Exec) (outs, error) {
+			h := x.Add(la, b)
+			y := x.GELU(x.LayerNorm(h, lw, lb, []int{n}, 1e-5))
+			return outs{y}, x.Backward(x.Sum(x.Add(x.Mul(y, b), h), nil))
+		}, -1, -1},
+		"gradients of RMS norms in halves": {func(x *tenon.Exec) (outs, error) {
+			h := x.ToDType(la, tenon.BFloat16)
+			y := x.RMSNorm(x.SiLU(x.RMSNorm(h, x.ToDType(lw, tenon.BFloat16), []int{n}, 1e-6)), nil, []int{n}, 1e-6)
+			return outs{y}, x.Backward(x.Sum(x.ToDType(y, tenon.Float32), nil))
+		}, -1, -1},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
+			bits := func(run func(f func(x *tenon.Exec) error) error) string {
+				var kept outs
+				must(t, run(func(x *tenon.Exec) error {
+					ys, err := c.run(x)
+					for _, y := range ys {
+						kept = append(kept, x.Keep(x.Detach(y)))
+					}
+					return err
+				}))
+				var s strings.Builder
+				show := func(y *tenon.Tensor) {
+					if y == nil {
+						return
+					}
+					v, err := x.Bytes(y)
+					must(t, err)
+					fmt.Fprintf(&s, "%x\n", v)
+				}
+				for _, y := range kept {
+					show(y)
+					y.Close()
+				}
+				for _, l := range leaves {
+					show(l.Grad())
+					l.SetGrad(nil)
+				}
+				return s.String()
+			}
+			want := bits(func(f func(x *tenon.Exec) error) (err error) {
+				x.Scope(func(x *tenon.Exec) { err = f(x) })
+				return err
+			})
+			single := compile.New(compile.Opt{NoFusion: true, NoGraphs: true})
+			for _, r := range []*compile.Region{compile.New(), compile.New(compile.Opt{NoGraphs: true}), single} {
+				for range 3 {
+					if got := bits(func(f func(x *tenon.Exec) error) error { return r.Do(x, f) }); got != want {
+						t.Fatalf("got\n%s, want\n%s\n%s", got, want, r.Explain(x))
+					}
+				}
+				s := r.Stats(x)
+				switch {
+				case r == single:
+				case c.kernels < 0 && (s.Fused == 0 || strings.Count(fmt.Sprint(r.Explain(x)), "row_") < 2):
+					t.Errorf("nothing goes by rows with its neighbours:\n%s", r.Explain(x))
+				case c.kernels >= 0 && (s.Kernels != 3*c.kernels || s.Fused != 3*c.fused):
+					t.Errorf("%d kernels ran and %d calls were fused in 3 runs, want %d and %d\n%s", s.Kernels, s.Fused, 3*c.kernels, 3*c.fused, r.Explain(x))
+				}
+			}
+		})
+	}
+}
