@@ -25,6 +25,70 @@ func compiled(t *testing.T, f func(x *tenon.Exec) *tenon.Tensor) func(x *tenon.E
 	}
 }
 
+// TestFusions measures groups of operations in a region, which makes each one kernel.
+func TestFusions(t *testing.T) {
+	x := onGPU(t)
+	x.Scope(func(x *tenon.Exec) {
+		if err := x.Generator().SetSeed(3); err != nil {
+			t.Fatal(err)
+		}
+		const rows, width, classes = 8192, 4096, 50304
+		ng := x.NoGrad()
+		h, r := ng.RandN([]int{rows, width}, tenon.BFloat16), ng.RandN([]int{rows, width}, tenon.BFloat16)
+		w, bias := ng.RandN([]int{width}, tenon.BFloat16), ng.RandN([]int{width}, tenon.BFloat16)
+		low := ng.Full(nil, -1e4, tenon.BFloat16)
+		tall := ng.RandN([]int{1 << 20, 1024}, tenon.Float32)
+		logits := ng.RandN([]int{rows, classes}, tenon.BFloat16).SetRequiresGrad(true)
+		want := ng.RandInt(0, classes, []int{rows}, tenon.Int64)
+		for _, c := range []struct {
+			name  string
+			inner int
+			f     func(x *tenon.Exec) *tenon.Tensor
+		}{
+			{"rmsnorm", 100, func(x *tenon.Exec) *tenon.Tensor { return x.RMSNorm(x.Add(h, r), w, []int{width}, 1e-6) }},
+			{"gelu", 100, func(x *tenon.Exec) *tenon.Tensor { return x.GELUTanh(x.Add(h, bias)) }},
+			{"softmax", 100, func(x *tenon.Exec) *tenon.Tensor { return x.Softmax(x.Where(x.GtS(h, 0), x.MulS(h, 0.125), low), 1) }},
+			{"layernorm", 5, func(x *tenon.Exec) *tenon.Tensor { return x.SiLU(x.LayerNorm(tall, nil, nil, []int{1024}, 1e-5)) }},
+			{"sine", 5, func(x *tenon.Exec) *tenon.Tensor { return x.Sigmoid(x.Exp(x.ReLU(x.Sin(x.AddS(x.MulS(tall, 2), 1))))) }},
+			{"exp", 5, func(x *tenon.Exec) *tenon.Tensor {
+				return x.MulS(x.ReLU(x.SubS(x.Mul(x.AddS(x.MulS(x.Exp(tall), 2), 1), tall), 0.5)), 0.25)
+			}},
+		} {
+			s := timed(t, ng, 10, repeated(c.inner, compiled(t, c.f)))
+			recordFigure("fusion."+c.name, "ms", perRun(s, c.inner))
+		}
+		loss := func(x *tenon.Exec) {
+			if err := x.Backward(x.CrossEntropy(x.ToDType(logits, tenon.Float32), want)); err != nil {
+				t.Fatal(err)
+			}
+			logits.SetGrad(nil)
+		}
+		recordFigure("fusion.entropy.eager", "ms", perRun(timed(t, x, 10, repeated(5, func(x *tenon.Exec) { x.Scope(loss) })), 5))
+		region := compile.New()
+		recordFigure("fusion.entropy", "ms", perRun(timed(t, x, 10, repeated(5, func(x *tenon.Exec) {
+			if err := region.Do(x, func(x *tenon.Exec) error { loss(x); return nil }); err != nil {
+				t.Fatal(err)
+			}
+		})), 5))
+	})
+}
+
+func repeated(count int, f func(x *tenon.Exec)) func(x *tenon.Exec) {
+	return func(x *tenon.Exec) {
+		for range count {
+			f(x)
+		}
+	}
+}
+
+// perRun returns the milliseconds of one of count runs.
+func perRun(seconds []float64, count int) []float64 {
+	for i := range seconds {
+		seconds[i] *= 1e3 / float64(count)
+	}
+	return seconds
+}
+
 // BenchmarkChain runs six operations on one tensor, each by itself and in a region, which makes them one kernel.
 func BenchmarkChain(b *testing.B) {
 	x, err := tenon.Open(tenon.CPU())

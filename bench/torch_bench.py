@@ -443,6 +443,60 @@ def chain_compiled(r):
         r.add("chain.compiled", "ms", [s * 1e3 for s in device_seconds(lambda: fused(x))])
 
 
+def in_graph(work):
+    """A function that replays work as a graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def fusions(r):
+    rows, width, classes = 8192, 4096, 50304
+    h, residual = (torch.randn(rows, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    w, bias = (torch.randn(width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    tall = torch.randn(1 << 20, 1024, device="cuda")
+    cases = (
+        ("rmsnorm", 100, lambda: F.rms_norm(h + residual, (width,), w)),
+        ("gelu", 100, lambda: F.gelu(h + bias, approximate="tanh")),
+        ("softmax", 100, lambda: torch.softmax(torch.where(h > 0, h * 0.125, -1e4), 1)),
+        ("layernorm", 5, lambda: F.silu(F.layer_norm(tall, (1024,)))),
+        ("sine", 5, lambda: torch.sigmoid(torch.relu(torch.sin(tall * 2 + 1)).exp())),
+        ("exp", 5, lambda: torch.relu((torch.exp(tall) * 2 + 1) * tall - 0.5) * 0.25),
+    )
+
+    def per_run(work, inner):
+        def several():
+            for _ in range(inner):
+                work()
+
+        return [s * 1e3 / inner for s in device_seconds(several)]
+
+    with torch.no_grad():
+        for name, inner, work in cases:
+            replay = in_graph(torch.compile(work))
+            r.add("fusion." + name, "ms", per_run(replay, inner), "torch.compile in a graph")
+    logits = torch.randn(rows, classes, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    want = torch.randint(0, classes, (rows,), device="cuda")
+
+    def entropy(a, t):
+        return F.cross_entropy(a.float(), t)
+
+    for name, f in (("fusion.entropy.eager", entropy), ("fusion.entropy", torch.compile(entropy))):
+
+        def step():
+            f(logits, want).backward()
+            logits.grad = None
+
+        r.add(name, "ms", per_run(step, 5))
+
+
 def matmul(r):
     n = 8192
     work = 2 * n**3 / 1e12
@@ -534,7 +588,7 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, decode, bandwidth, optimizers, indexed, chain_eager, matmul, matmul_sizes,
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, matmul, matmul_sizes,
               convolution, snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
         groups = [group for group in groups + (gpt2_compiled,) if group.__name__ in arguments.group]
