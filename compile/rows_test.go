@@ -11,6 +11,8 @@ import (
 )
 
 // Calls that go by rows run with the element-wise work around them as one kernel, with the bits of eager execution.
+//
+//tenon:table programs, each with how many kernels it is
 func TestRowsRunWithTheirNeighbours(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(1))
