@@ -23,7 +23,9 @@ type rowAround struct {
 
 // RowTaker is an Issuer that may take row-wise operations in place of their launches.
 type RowTaker interface {
+	// TakesRows says whether it does now.
 	TakesRows() bool
+	// TakeRows takes a call that would have been launched.
 	TakeRows(c *RowCall)
 }
 
