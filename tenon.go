@@ -227,8 +227,8 @@ func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 // Out is a tensor that a kernel writes, and may read.
 func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 
-// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions, of Float16, BFloat16 or
-// Float32. The elements of its last dimension are adjacent, and its address and other strides are multiples of 16 bytes; another one is refused.
+// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions or, for a map that is
+// used with Group, in four, of Float16, BFloat16 or Float32. The elements of its last dimension are adjacent, and its address and other strides are multiples of 16 bytes; another one is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
 // Number is a scalar argument; it is converted to the parameter's type.

@@ -39,21 +39,29 @@ func (t Tile) Load(g Groups, width int, f func(row, col Value) (u Buffer, index,
 }
 
 // TensorMap is a launch parameter that describes an array of matrices to a device's copy engine. The launch fills it in from a tensor,
-// given with tenon.Mapped, whose last dimension is along the lines, the one before across them, and a third among the matrices.
+// given with tenon.Mapped, whose last dimension is along the lines, the one before across them, a third among the matrices, and a fourth
+// among groups of matrices.
 type TensorMap struct {
-	b *Builder
-	i int
+	b     *Builder
+	i     int
+	group Value
+}
+
+// Group returns m with the group (Int32) whose matrices are meant. All loads by a map of four dimensions say one.
+func (m TensorMap) Group(group Value) TensorMap {
+	m.group = group
+	return m
 }
 
 // TensorMap declares a tensor map. All tiles that are loaded by it have one shape.
 func (b *Builder) TensorMap(name string) TensorMap {
-	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
+	return TensorMap{b: b, i: b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
 }
 
 // PlainTensorMap is TensorMap for tiles that plain arithmetic reads, as that of exact products of float32 does: their lines are copied as
 // they lie in memory. One of the wrong kind is not wrong, but slower: the tile is then loaded as by Load.
 func (b *Builder) PlainTensorMap(name string) TensorMap {
-	return TensorMap{b, b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign, Plain: true})}
+	return TensorMap{b: b, i: b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign, Plain: true})}
 }
 
 // LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the
@@ -67,7 +75,11 @@ func (t Tile) LoadMapped(m TensorMap, along, across, matrix Value, g Groups, wid
 	if m.b != t.b {
 		stray("a tensor map of one kernel is used in another, or is a zero value; declare it there")
 	}
-	t.load(&kir.Instr{Args: ids(along, across, matrix), Imm: uint64(m.i)}, g, width, f)
+	place := ids(along, across, matrix)
+	if m.group.Builder() != nil {
+		place = append(place, ids(m.group)...)
+	}
+	t.load(&kir.Instr{Args: place, Imm: uint64(m.i)}, g, width, f)
 }
 
 func (t Tile) load(in *kir.Instr, g Groups, width int, f func(row, col Value) (u Buffer, index, inside Value)) {

@@ -196,13 +196,16 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 			q.Name, p.Name, tile.Type, t.dt)
 	}
 	n := len(t.shape)
-	if n != 2 && n != 3 || t.Numel() == 0 {
+	switch {
+	case tile.Groups && (n != 4 || t.Numel() == 0):
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; it loads from groups of matrices: give a tensor of 4 dimensions that has elements", q.Name, p.Name, t.shape)
+	case !tile.Groups && (n != 2 && n != 3 || t.Numel() == 0):
 		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; give a matrix, or an array of matrices in 3 dimensions, that has elements", q.Name, p.Name, t.shape)
 	}
 	size := t.dt.Size()
-	m := kir.TensorMap{Addr: t.ptr(), Dims: [3]int{t.shape[n-1], t.shape[n-2], 1}, Strides: [2]int{16, 16}, Tile: tile}
-	if n == 3 {
-		m.Dims[2] = t.shape[0]
+	m := kir.TensorMap{Addr: t.ptr(), Dims: [4]int{1, 1, 1, 1}, Strides: [3]int{16, 16, 16}, Tile: tile}
+	for d := range n {
+		m.Dims[d] = t.shape[n-1-d]
 	}
 	sound := m.Addr%16 == 0 && (t.stride[n-1] == 1 || t.shape[n-1] == 1)
 	for d := range m.Strides {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ type mappedForm struct {
 	dt                    dtype.DType
 	aTurned, turned, tf32 bool
 	plain, mapped         bool
+	groups                bool // of two matrices
 }
 
 var mappedForms = []mappedForm{
@@ -29,6 +31,8 @@ var mappedForms = []mappedForm{
 	{name: "f32", dt: dtype.Float32, plain: true},
 	{name: "f32_a_turned", dt: dtype.Float32, aTurned: true, plain: true, mapped: true},
 	{name: "f32_other_map", dt: dtype.Float32, aTurned: true},
+	{name: "bf16_groups", dt: dtype.BFloat16, mapped: true, groups: true},
+	{name: "f32_a_turned_groups", dt: dtype.Float32, aTurned: true, plain: true, mapped: true, groups: true},
 	{name: "tf32_other_map", dt: dtype.Float32, tf32: true, turned: true, plain: true},
 }
 
@@ -48,6 +52,12 @@ func mappedProduct(f mappedForm) *kernel.Kernel {
 		rows, columns, inner := k.Scalar("rows", dtype.Int32), k.Scalar("columns", dtype.Int32), k.Scalar("inner", dtype.Int32)
 		left, right, sum := k.Tile("left", dt, size, depth), k.Tile("right", dt, depth, size), k.Tile("sum", dtype.Float32, size, size)
 		row0, column0, z := k.BlockIdx(kernel.Y).Mul(k.I32(size)), k.BlockIdx(kernel.X).Mul(k.I32(size)), k.BlockIdx(kernel.Z)
+		matrix := z
+		if f.groups {
+			group := z.Div(k.I32(2))
+			matrix = z.Rem(k.I32(2))
+			am, bm = am.Group(group), bm.Group(group)
+		}
 		at := func(line, place, lines, length kernel.Value) kernel.Value {
 			return z.Mul(lines).Add(line).MulWide(length).Add(place.Convert(dtype.Int64))
 		}
@@ -57,7 +67,7 @@ func mappedProduct(f mappedForm) *kernel.Kernel {
 			if f.aTurned {
 				along, across, groups = row0, i, kernel.AlongRows
 			}
-			left.LoadMapped(am, along, across, z, groups, width, func(r, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			left.LoadMapped(am, along, across, matrix, groups, width, func(r, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				row, d := row0.Add(r), i.Add(d)
 				inside := row.Lt(rows).And(d.Lt(inner))
 				if f.aTurned {
@@ -69,7 +79,7 @@ func mappedProduct(f mappedForm) *kernel.Kernel {
 			if turned {
 				along, across, groups = i, column0, kernel.AlongRows
 			}
-			right.LoadMapped(bm, along, across, z, groups, width, func(d, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+			right.LoadMapped(bm, along, across, matrix, groups, width, func(d, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				d, column := i.Add(d), column0.Add(col)
 				inside := d.Lt(inner).And(column.Lt(columns))
 				if turned {
@@ -99,7 +109,10 @@ func TestTensorMaps(t *testing.T) {
 			if err != nil || strings.Contains(string(text), "cp.async.bulk.tensor") != form.mapped {
 				t.Errorf("%s: copied by tensor maps: %v, %v", form.name, !form.mapped, err)
 			}
-			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 104, 72, 40}, {3, 72, 128, 96}, {1, 8, 8, 8}} {
+			for _, c := range []struct{ matrices, rows, columns, inner int }{{0, 104, 72, 40}, {3, 72, 128, 96}, {6, 72, 64, 96}, {1, 8, 8, 8}} {
+				if form.groups != (c.matrices == 6) {
+					continue
+				}
 				n := max(c.matrices, 1)
 				filled := func(lines, length int) *Tensor {
 					v := x.ToDType(x.RandInt(-8, 9, []int{n, lines, length}, dtype.Int32), dt)
@@ -118,7 +131,11 @@ func TestTensorMaps(t *testing.T) {
 				}
 				got := x.Full(want.Shape(), -1, dtype.Float32)
 				grid := LaunchShape{Grid: [3]int{(c.columns + 63) / 64, (c.rows + 63) / 64, n}, Block: [3]int{128}}
-				x.Launch(k, grid, Mapped(a), Mapped(b), In(a), In(b), Out(got), Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
+				am, bm := a, b
+				if form.groups {
+					am, bm = x.View(a, 3, 2, a.shape[1], a.shape[2]), x.View(b, 3, 2, b.shape[1], b.shape[2])
+				}
+				x.Launch(k, grid, Mapped(am), Mapped(bm), In(a), In(b), Out(got), Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
 				if d := floats(t, x, x.Max(x.Abs(x.Sub(got, want)))); d[0] != 0 {
 					t.Errorf("%s %+v: the product differs by %v", form.name, c, d[0])
 				}
@@ -127,17 +144,49 @@ func TestTensorMaps(t *testing.T) {
 	})
 }
 
+// Products of heads that lie beside each other are those of their copies, whichever operand is turned.
+func TestProductsOfHeads(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16, dtype.Float32} {
+			for _, c := range []struct{ length, width int }{{128, 64}, {72, 32}, {200, 128}} {
+				all := x.ToDType(x.RandInt(-4, 5, []int{2, c.length, 3 * 2 * c.width}, dtype.Int32), dt)
+				parts := x.Split(all, 2*c.width, 2)
+				for i, p := range parts {
+					parts[i] = x.Transpose(x.View(p, 2, c.length, 2, c.width), 1, 2)
+				}
+				q, k, v := parts[0], parts[1], parts[2]
+				same := func(what string, a, b *Tensor) {
+					t.Helper()
+					got, want := floats(t, x, x.ToDType(x.MatMul(a, b), dtype.Float32)), floats(t, x, x.ToDType(x.MatMul(x.Clone(x.Contiguous(a)), x.Contiguous(b)), dtype.Float32))
+					if !slices.Equal(got, want) {
+						t.Errorf("%v %+v: %s is not the product of copies", dt, c, what)
+					}
+				}
+				same("q·k", q, x.Transpose(k, -2, -1))
+				w := x.ToDType(x.RandInt(-4, 5, []int{2, 2, c.length, c.length}, dtype.Int32), dt)
+				same("w·v", w, v)
+				same("turned w·q", x.Transpose(w, -2, -1), q)
+				same("q turned by v", x.Transpose(q, -2, -1), v)
+			}
+		}
+	})
+}
+
 func TestTensorMapRefusals(t *testing.T) {
-	build := func(name string, dt dtype.DType) *kernel.Kernel {
+	build := func(name string, dt dtype.DType, groups ...bool) *kernel.Kernel {
 		return kernel.Build(name, func(k *kernel.Builder) {
 			k.FixedThreads(32)
 			m, b, tile := k.TensorMap("m"), k.BufferRO("b", dt), k.Tile("tile", dt, 16, 16)
+			if len(groups) > 0 {
+				m = m.Group(k.I32(0))
+			}
 			tile.LoadMapped(m, k.I32(0), k.I32(0), k.I32(0), kernel.AlongCols, 1, func(r, c kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 				return b, k.I64(0), k.Bool(false)
 			})
 		})
 	}
 	half, bytes := build("half", dtype.Float16), build("bytes", dtype.Int8)
+	grouped := build("grouped", dtype.Float16, true)
 	unused := kernel.Build("unused", func(k *kernel.Builder) { k.TensorMap("m") })
 	opened(t, func(t *testing.T, x *Exec) {
 		a := x.Zeros([]int{16, 16}, dtype.Float16)
@@ -157,6 +206,7 @@ func TestTensorMapRefusals(t *testing.T) {
 			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and float32 can be", bytes, []Arg{Mapped(i), In(i)}},
 			{"vector", "was given a tensor of shape [256]; give a matrix, or an array of matrices", half, []Arg{Mapped(x.Reshape(a, 256)), In(a)}},
 			{"deep", "was given a tensor of shape [2 2 4 16]", half, []Arg{Mapped(x.Reshape(a, 2, 2, 4, 16)), In(a)}},
+			{"no groups", "kernel grouped was given a tensor of shape [16 16]; it loads from groups of matrices: give a tensor of 4 dimensions", grouped, []Arg{Mapped(a), In(a)}},
 			{"empty", "was given a tensor of shape [0 16]", half, []Arg{Mapped(x.Narrow(a, 0, 0, 0)), In(a)}},
 			{"turned", placed, half, []Arg{Mapped(x.Transpose(a, 0, 1)), In(a)}},
 			{"expanded", placed, half, []Arg{Mapped(x.Expand(x.Narrow(a, 0, 0, 1), 4, 16)), In(a)}},

@@ -386,8 +386,14 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			a := g.strided(r.Left, true, p.a.Offset(off[1]), g.m0, p.am.Value, p.ak.Value, m, end)
 			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
 			if r.Mapped {
-				a.mapped(r.Left.Layout, p.maps[0].TensorMap, g.m0, b)
-				bb.mapped(r.Right.Layout, p.maps[1].TensorMap, g.n0, b)
+				am, bm, matrix := p.maps[0].TensorMap, p.maps[1].TensorMap, b
+				if r.Batch == 2 {
+					group := b.Div(p.size.Get(0))
+					matrix = b.Sub(group.Mul(p.size.Get(0)))
+					am, bm = am.Group(group), bm.Group(group)
+				}
+				a.mapped(r.Left.Layout, am, g.m0, matrix)
+				bb.mapped(r.Right.Layout, bm, g.n0, matrix)
 			}
 			if r.Split {
 				part := k.BlockIdx(kernel.Z).MulWide(p.batch.Value).Add(b.Convert(dtype.Int64)).Mul(m.MulWide(n))

@@ -8,7 +8,7 @@ import (
 // mappable reports whether the device's copy engine can load the tiles of a product: it permutes their chunks as wgmma reads them, so wgmma
 // must compute the product, and it wants lines of 16-byte chunks and matrices at positive distances.
 func (p *product) mappable(lim *Limits, s *Spec) bool {
-	if lim.Major != 9 || lim.Minor != 0 || p.batch.nd > 1 || p.k == 0 {
+	if lim.Major != 9 || lim.Minor != 0 || p.batch.nd > 2 || p.k == 0 {
 		return false
 	}
 	size := p.a.DType.Size()
@@ -33,8 +33,10 @@ func (p *product) mappable(lim *Limits, s *Spec) bool {
 		if int(side.Width)*size != 16 || side.Layout == layoutNone || p.lineStride(i)*size >= 1<<40 || p.lineStride(i) <= 0 {
 			return false
 		}
-		if p.batch.numel() > 1 && (p.batch.stride[i][0] <= 0 || p.batch.stride[i][0]*size >= 1<<40) {
-			return false
+		for d, s := range p.batch.stride[i][:p.batch.nd] {
+			if p.batch.size[d] > 1 && (s <= 0 || s*size >= 1<<40) {
+				return false
+			}
 		}
 	}
 	return true
@@ -54,17 +56,20 @@ func mapPlain(t dtype.DType, tf32 bool) bool { return t.Size() == 4 && !tf32 }
 // tensorMap returns the tensor map of operand o, product.s[i], for tiles of places x depth.
 func (p *product) tensorMap(i int, o *Operand, count, places, depth int) kir.TensorMap {
 	size := o.DType.Size()
-	// Dimensions and box: along lines, across them, matrices.
-	dims := [3]int{p.k, count, p.batch.numel()}
+	// Dimensions and box: along lines, across them, matrices, groups of matrices.
+	dims := [4]int{p.k, count, p.batch.size[0], 1}
 	line, lines := depth, places
 	if p.s[i][1] != 1 {
 		dims[0], dims[1] = dims[1], dims[0]
 		line, lines = lines, line
 	}
 	across := max(p.lineStride(i)*size, 16)
-	matrices := across
-	if dims[2] > 1 {
-		matrices = p.batch.stride[i][0] * size
+	strides := [3]int{across, across, across}
+	for d := range p.batch.nd {
+		if dims[2+d] = p.batch.size[d]; dims[2+d] > 1 {
+			strides[1+d] = p.batch.stride[i][d] * size
+		}
 	}
-	return kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: [2]int{across, matrices}, Tile: kir.MapTile{Type: o.DType, Line: line, Lines: lines}}
+	tile := kir.MapTile{Type: o.DType, Line: line, Lines: lines, Groups: p.batchDims() == 2}
+	return kir.TensorMap{Addr: o.Ptr, Dims: dims, Strides: strides, Tile: tile}
 }

@@ -80,3 +80,38 @@ func TestTensorMapsOfProducts(t *testing.T) {
 		}
 	}
 }
+
+// Heads that lie beside each other in one array, as attention has them, are fetched by maps with groups of matrices.
+func TestTensorMapsOfHeads(t *testing.T) {
+	const batch, heads, length, width = 2, 3, 128, 64
+	is := newCollector()
+	is.limits = Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
+	row := 3 * heads * width
+	head := func(ptr uint64, shape, stride [2]int) Operand {
+		return Operand{Ptr: ptr, DType: dtype.BFloat16, Shape: []int{batch, heads, shape[0], shape[1]}, Stride: []int{length * row, width, stride[0], stride[1]}}
+	}
+	q := head(1<<20, [2]int{length, width}, [2]int{row, 1})
+	k := head(1<<20+2*heads*width, [2]int{width, length}, [2]int{1, row})
+	out := Operand{Ptr: 1 << 24, DType: dtype.BFloat16, Shape: []int{batch, heads, length, length}, Stride: []int{heads * length * length, length * length, length, 1}}
+	check(t, Matmul(is, out, q, k, MatmulOpt{}))
+	found := false
+	for s := range is.specs {
+		if s.Family != FamilyMatmul {
+			continue
+		}
+		found = true
+		p, err := Build(&s).Program()
+		check(t, err)
+		if !s.Product.Mapped || s.Product.Batch != 2 {
+			t.Errorf("no maps: %+v", s.Product)
+		}
+		for i, m := range p.MapTiles() {
+			if p.Params[i].IsMap() && !m.Groups {
+				t.Errorf("map %s has no groups", p.Params[i].Name)
+			}
+		}
+	}
+	if !found {
+		t.Error("there is no product")
+	}
+}

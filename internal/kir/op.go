@@ -116,7 +116,7 @@ const (
 	// The region has no effects and uses only values that are uniform over the block.
 	//
 	// Args are none, or the place (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along the groups, across
-	// them, and among the array's matrices. A device that copies by tensor maps may then copy the tile from there instead of running the region.
+	// them, among the array's matrices and, where it has them, among groups of those. A device that copies by tensor maps may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.

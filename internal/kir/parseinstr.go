@@ -282,7 +282,10 @@ func (s *parser) tileOp(in *Instr) {
 		if in.Op == OpTileLoad && s.acceptWord("map") {
 			in.Imm = uint64(s.index("map", len(s.p.Params)))
 			s.expect('[')
-			in.Args = s.uses(3)
+			in.Args = s.uses(mapPlaces - 1)
+			if s.err == nil && s.accept(',') {
+				in.Args = append(in.Args, s.uses(1)...)
+			}
 			s.expect(']')
 		}
 		s.expect('(')

@@ -35,7 +35,7 @@ func (v *verifier) shape(in *Instr) bool {
 	case OpTileLoad, OpTileEach:
 		symbols, blocks = len(p.Tiles), 1
 		if in.Op == OpTileLoad && len(in.Args) > 0 {
-			args = 3
+			args = max(mapPlaces-1, min(len(in.Args), mapPlaces))
 		}
 	case OpLoad, OpStore, OpAtomic:
 		args, res, symbols = v.accessShape(in)
@@ -332,7 +332,11 @@ func (v *verifier) tileTypes(in *Instr) {
 			return
 		}
 		t := v.p.mapTile(in)
-		if old, ok := v.maps[in.Imm]; ok && old != t {
+		old, ok := v.maps[in.Imm]
+		switch {
+		case ok && old.Groups != t.Groups:
+			v.fail(in, "tensor map %s loads tiles with a group and without; declare one for each", v.p.Params[in.Imm].Name)
+		case ok && old != t:
 			v.fail(in, "tensor map %s loads tiles of %d lines of %d %v and of %d lines of %d %v; declare one for each", v.p.Params[in.Imm].Name, old.Lines, old.Line, old.Type, t.Lines, t.Line, t.Type)
 		}
 		v.maps[in.Imm] = t

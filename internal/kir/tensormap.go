@@ -20,14 +20,15 @@ func (p *Param) IsMap() bool {
 	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
 }
 
-// TensorMap is what a tensor map says: an array of matrices with lines of adjacent elements, and the tile that is loaded from it.
+// TensorMap is what a tensor map says: an array of matrices, or of groups of matrices, with lines of adjacent elements, and the tile that is
+// loaded from it.
 type TensorMap struct {
 	// Addr is where the array begins, a multiple of 16.
 	Addr uint64
-	// Dims counts the elements of a line, the lines of a matrix and the matrices, each from 1 to 1<<32.
-	Dims [3]int
-	// Strides are the distances of lines and of matrices in bytes, multiples of 16 below 1<<40.
-	Strides [2]int
+	// Dims counts the elements of a line, the lines of a matrix, the matrices of a group and the groups, each from 1 to 1<<32.
+	Dims [4]int
+	// Strides are the distances of lines, of matrices and of groups in bytes, multiples of 16 below 1<<40.
+	Strides [3]int
 	// Tile is what is loaded from it; lines longer than mapLine bytes are copied in parts.
 	Tile MapTile
 }
@@ -63,10 +64,17 @@ func (m *TensorMap) Append(b []byte) []byte {
 	}
 	var w [2 * MapWords]uint32
 	w[0], w[1] = uint32(m.Addr), uint32(m.Addr>>32)
-	w[2] = 2<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
-	// Distances of lines and of matrices, in 16 bytes; the seventh word holds the bits that have no room.
-	w[3], w[4], w[7] = uint32(m.Strides[0]>>4), uint32(m.Strides[1]>>4), uint32(m.Strides[0]>>36|m.Strides[1]>>36<<4)
-	for d, n := range m.Dims {
+	rank := 3
+	if m.Tile.Groups {
+		rank = 4
+	}
+	w[2] = uint32(rank-1)<<mapRank | mapTypes[m.Tile.Type]<<mapTypeShift | uint32(swizzle)<<mapSwizzle | 2<<mapPromote
+	// Distances of lines, of matrices and of groups, in 16 bytes; the seventh word holds the bits that have no room.
+	for d, n := range m.Strides[:rank-1] {
+		w[3+d] = uint32(n >> 4)
+		w[7] |= uint32(n>>36) << (4 * d)
+	}
+	for d, n := range m.Dims[:rank] {
 		w[8+d] = uint32(n - 1)
 	}
 	w[13], w[14] = uint32(line-1)<<24, uint32(m.Tile.Lines-1)
@@ -85,10 +93,13 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 		return m, false
 	}
 	m.Addr = binary.LittleEndian.Uint64(b)
-	m.Strides = [2]int{word(3)<<4 | word(7)&15<<36, word(4)<<4 | word(7)>>4&15<<36}
+	for d := range m.Strides {
+		m.Strides[d] = word(3+d)<<4 | word(7)>>(4*d)&15<<36
+	}
 	for d := range m.Dims {
 		m.Dims[d] = word(8+d) + 1
 	}
+	m.Tile.Groups = word(2)>>mapRank&7 == 3
 	return m, true
 }
 
@@ -96,17 +107,21 @@ func ParseTensorMap(b []byte) (m TensorMap, ok bool) {
 type MapTile struct {
 	Type        Type
 	Line, Lines int
-	// Plain: chunks of lines are not permuted, see Param.
-	Plain bool
+	// Plain: chunks of lines are not permuted, see Param. Groups: the array has groups of matrices.
+	Plain, Groups bool
 }
+
+// mapPlaces is how many numbers say where a tile lies in an array that has groups of matrices; in others there is one fewer.
+const mapPlaces = 4
 
 // mapTile returns the shape of the tile that a load fills.
 func (p *Program) mapTile(in *Instr) MapTile {
-	t, plain := &p.Tiles[in.Sym], p.Params[in.Imm].Plain
+	t := &p.Tiles[in.Sym]
+	m := MapTile{t.Type, t.Cols, t.Rows, p.Params[in.Imm].Plain, len(in.Args) == mapPlaces}
 	if in.Sub == AlongRows {
-		return MapTile{t.Type, t.Rows, t.Cols, plain}
+		m.Line, m.Lines = m.Lines, m.Line
 	}
-	return MapTile{t.Type, t.Cols, t.Rows, plain}
+	return m
 }
 
 // MapTiles returns the shape of the tiles that each parameter loads as a tensor map; that of others is zero.

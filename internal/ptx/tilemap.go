@@ -94,8 +94,11 @@ func (f *function) copyStage(q *pipeline, within string) {
 		}
 		for i := 0; i*per < t.per; i++ {
 			at := f.addImm(f.names[in.Args[0]], i*per)
-			f.op("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes", location(q.write, int64(t.offset+i*t.cut)),
-				"["+m+", {"+at+", "+f.names[in.Args[1]]+", "+f.names[in.Args[2]]+"}]", "["+q.filling+"]")
+			for _, v := range in.Args[1:] {
+				at += ", " + f.names[v]
+			}
+			f.op("cp.async.bulk.tensor."+itoa(len(in.Args))+"d.shared::cluster.global.mbarrier::complete_tx::bytes",
+				location(q.write, int64(t.offset+i*t.cut)), "["+m+", {"+at+"}]", "["+q.filling+"]")
 		}
 	}
 	f.place(past)

@@ -11,8 +11,8 @@ import (
 type mappedLoad struct {
 	name   string // of the parameter
 	offset int    // in the arguments
-	// place is that of the tile's first element: along lines, across them, among matrices.
-	place [3]ref
+	// place is that of the tile's first element: along lines, across them, among matrices and, where there are any, among groups of those.
+	place []ref
 	site  int
 }
 
@@ -23,11 +23,11 @@ func (e *emitter) mappedLoad(in *kir.Instr) *mappedLoad {
 	}
 	m := &mappedLoad{name: e.p.Params[in.Imm].Name, offset: e.offsets[in.Imm], site: e.nSites}
 	e.nSites++
-	for i, v := range in.Args {
+	for _, v := range in.Args {
 		if !e.isUniform(v) { // to this analysis, which knows less
 			return nil
 		}
-		m.place[i] = e.ref(v)
+		m.place = append(m.place, e.ref(v))
 	}
 	return m
 }
@@ -39,8 +39,8 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 	if !ok {
 		return
 	}
-	var place [3]int
-	for i := range place {
+	var place [4]int
+	for i := range l.mapped.place {
 		place[i] = int(*(*int32)(w.p[l.mapped.place[i].p]))
 	}
 	n, size := l.inner*l.width, l.t.t.Size()
@@ -50,8 +50,9 @@ func (l *tileLoad) compare(w *worker, got unsafe.Pointer) {
 	for r := range l.outer {
 		clear(want)
 		across := place[1] + r
-		if from < to && 0 <= across && across < m.Dims[1] && 0 <= place[2] && place[2] < m.Dims[2] {
-			addr := m.Addr + uint64(place[2]*m.Strides[1]+across*m.Strides[0]+(place[0]+from)*size)
+		inside := 0 <= across && across < m.Dims[1] && 0 <= place[2] && place[2] < m.Dims[2] && 0 <= place[3] && place[3] < m.Dims[3]
+		if from < to && inside {
+			addr := m.Addr + uint64(place[3]*m.Strides[2]+place[2]*m.Strides[1]+across*m.Strides[0]+(place[0]+from)*size)
 			if !w.find(s, addr) || len(s.mem)-int(addr-s.base) < (to-from)*size {
 				w.fail(codeIllegalAddress, l.acc.loc, 0, "tensor map %s: invalid %d-byte global read at %#x", l.mapped.name, (to-from)*size, addr)
 				return

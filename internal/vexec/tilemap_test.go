@@ -20,7 +20,7 @@ func TestTensorMaps(t *testing.T) {
 		data[i] = float32(i + 1)
 	}
 	addr := put(m, data)
-	tensorMap := kir.TensorMap{Addr: addr, Dims: [3]int{line, lines, matrices}, Strides: [2]int{pitch * 4, apart * 4}, Tile: kir.MapTile{Type: dtype.Float32, Line: 8, Lines: 4}}
+	tensorMap := kir.TensorMap{Addr: addr, Dims: [4]int{line, lines, matrices, 1}, Strides: [3]int{pitch * 4, apart * 4}, Tile: kir.MapTile{Type: dtype.Float32, Line: 8, Lines: 4}}
 	for name, c := range map[string]struct {
 		groups  kernel.Groups
 		width   int
@@ -86,7 +86,8 @@ func TestTensorMaps(t *testing.T) {
 	if got, ok := kir.ParseTensorMap(gone.Append(nil)); !ok || got.Addr != gone.Addr || got.Dims != gone.Dims || got.Strides != gone.Strides {
 		t.Errorf("%+v is read as %+v", gone, got)
 	}
-	far := kir.TensorMap{Dims: [3]int{1 << 32, 1 << 32, 1}, Strides: [2]int{1<<40 - 16, 1<<39 + 32}, Tile: tensorMap.Tile}
+	far := kir.TensorMap{Dims: [4]int{1 << 32, 1 << 32, 1, 7}, Strides: [3]int{1<<40 - 16, 1<<39 + 32, 1<<38 + 48}, Tile: tensorMap.Tile}
+	far.Tile.Groups = true
 	if got, ok := kir.ParseTensorMap(far.Append(nil)); !ok || got.Dims != far.Dims || got.Strides != far.Strides {
 		t.Errorf("%+v is read as %+v", far, got)
 	}
