@@ -78,6 +78,15 @@ func (f float) expShort(x kernel.Value) (y, n kernel.Value) {
 	return r.Mul(r).FMA(f.poly(expPoly, r), r).Add(f.c(1)), t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))
 }
 
+// expBounded returns e^x where that is a normal number.
+func (f float) expBounded(x kernel.Value) kernel.Value {
+	if f.wide() {
+		return f.exp(x)
+	}
+	y, n := f.expShort(x)
+	return y.Bitcast(f.bits).Add(n).Bitcast(f.t)
+}
+
 // ExpNumber returns e to the power of x, which is no NaN, in float32 with fewer instructions than Exp.
 func ExpNumber(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
@@ -123,15 +132,51 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Abs().Lt(f.c(math.Ldexp(1, -f.mantissa-2))).Select(x, y)
 }
 
+// exp2Split returns 2^(n+r) in float32 for |r| <= 1/2 and t = n + 1.5 * 2^23, where n is from -125 to 126.
+func (f float) exp2Split(t, r kernel.Value) kernel.Value {
+	y := f.poly(exp2Poly, r).FMA(r, f.c(1))
+	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
+}
+
+// reciprocal returns 1/(d.hi + d.lo) in float32 for 1 <= d.hi <= 2, at most 0.6 units in the last place from the true value. A division
+// takes more instructions, and jumps. The lower part may be absent.
+func (f float) reciprocal(d word) kernel.Value {
+	// The best parabola is wrong by 1/99; each step of Newton's method squares that.
+	y := d.hi.FMA(f.c(32./99), f.c(-144./99)).FMA(d.hi, f.c(210./99))
+	y = y.FMA(y.Neg().FMA(d.hi, f.c(1)), y)
+	rest := y.Neg().FMA(d.hi, f.c(1))
+	if d.lo.Builder() != nil {
+		rest = y.Neg().FMA(d.lo, rest)
+	}
+	return y.FMA(rest, y)
+}
+
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
 	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the reciprocal is kept in two words.
 	d := fastTwoSum(f.c(1), e)
+	if !f.wide() {
+		return x.Lt(f.c(0)).Select(e, f.c(1)).Mul(f.reciprocal(d))
+	}
 	y := f.c(1).Div(d.hi)
 	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
 	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))
+}
+
+// Logistic2 returns e = 2^-|x| and r = 1/(1+e) in float32: 1/(1+2^-x) is r for x >= 0, else e r. The relative error of e is that of x
+// times |x|: it is for those who add what it makes to something, or have x from a sum. Below 2^-100 e is wrong by 2^-125, and 0 in the
+// end. A NaN counts as infinite.
+func Logistic2(k *kernel.Builder, x kernel.Value) (e, r kernel.Value) {
+	f := of(k, x)
+	const least = 125
+	q := x.Abs().Neg().Max(f.c(-least))
+	shift := f.c(0x1.8p23)
+	t := q.Add(shift)
+	// What the bound leaves is taken away again, so that it is 0.
+	e = f.exp2Split(t, q.Sub(t.Sub(shift))).Sub(f.c(math.Ldexp(1, -least)))
+	return e, f.reciprocal(word{hi: e.Add(f.c(1))})
 }
 
 // Softplus returns log(1+e^x).
