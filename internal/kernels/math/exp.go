@@ -138,27 +138,35 @@ func (f float) exp2Split(t, r kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
-// reciprocal returns 1/(d.hi + d.lo) in float32 for 1 <= d.hi <= 2, at most 0.6 units in the last place from the true value. A division
-// takes more instructions, and jumps. The lower part may be absent.
-func (f float) reciprocal(d word) kernel.Value {
-	// The best parabola is wrong by 1/99; each step of Newton's method squares that.
-	y := d.hi.FMA(f.c(32./99), f.c(-144./99)).FMA(d.hi, f.c(210./99))
-	y = y.FMA(y.Neg().FMA(d.hi, f.c(1)), y)
-	rest := y.Neg().FMA(d.hi, f.c(1))
-	if d.lo.Builder() != nil {
-		rest = y.Neg().FMA(d.lo, rest)
-	}
+// nearReciprocal returns y, which is 1/d but for 1e-4 of it, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more instructions, and
+// jumps.
+func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
+	// The best parabola is wrong by 1/99; a step of Newton's method squares that.
+	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
+	y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	return y, y.Neg().FMA(d, f.c(1))
+}
+
+// reciprocal returns 1/d for 1 <= d <= 2 in float32, at most 0.7 units in the last place from the true value.
+func (f float) reciprocal(d kernel.Value) kernel.Value {
+	y, rest := f.nearReciprocal(d)
 	return y.FMA(rest, y)
+}
+
+// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as rounded once.
+func (f float) over(n kernel.Value, d word) kernel.Value {
+	y, rest := f.nearReciprocal(d.hi)
+	return n.FMA(y, n.Mul(y).Mul(y.Neg().FMA(d.lo, rest)))
 }
 
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
-	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the reciprocal is kept in two words.
+	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
 	d := fastTwoSum(f.c(1), e)
 	if !f.wide() {
-		return x.Lt(f.c(0)).Select(e, f.c(1)).Mul(f.reciprocal(d))
+		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), d)
 	}
 	y := f.c(1).Div(d.hi)
 	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
@@ -176,7 +184,7 @@ func Logistic2(k *kernel.Builder, x kernel.Value) (e, r kernel.Value) {
 	t := q.Add(shift)
 	// What the bound leaves is taken away again, so that it is 0.
 	e = f.exp2Split(t, q.Sub(t.Sub(shift))).Sub(f.c(math.Ldexp(1, -least)))
-	return e, f.reciprocal(word{hi: e.Add(f.c(1))})
+	return e, f.reciprocal(e.Add(f.c(1)))
 }
 
 // Softplus returns log(1+e^x).

@@ -59,7 +59,7 @@ func Tanh(k *kernel.Builder, x kernel.Value) kernel.Value {
 		b, rate, shift := a.Min(f.c(40)), f.c(-2*math.Log2E), f.c(0x1.8p23)
 		t := b.FMA(rate, shift)
 		e := f.exp2Split(t, b.FMA(rate, shift.Sub(t)))
-		large = e.Mul(f.c(-2)).FMA(f.reciprocal(word{hi: e.Add(f.c(1))}), f.c(1))
+		large = e.Mul(f.c(-2)).FMA(f.reciprocal(e.Add(f.c(1))), f.c(1))
 	}
 	return f.withSign(a.Ge(f.c(0.8)).Select(large, small), f.sign(x)) // NaN makes small one
 }
