@@ -23,7 +23,7 @@ func TestKernels(t *testing.T) {
 		tryMultiTensor(p)
 		tryScale(p)
 		t.Logf("%d reductions and types", tryReductions(p, 2*share))
-		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, randoms, multinomials, compactions, flats, assertions} {
+		for _, try := range []func(*pair){softmaxes, norms, channelNorms, indexing, sorting, turning, pooling, likelihoods, entropies, randoms, multinomials, compactions, flats, assertions} {
 			try(p)
 		}
 		if !p.onGPU() { // which assembles all of them

@@ -186,6 +186,41 @@ func likelihoods(p *pair) {
 	}
 }
 
+// entropies tries the cross-entropy of rows and its gradient.
+func entropies(p *pair) {
+	for _, t := range rowTypes {
+		for _, s := range rowShapes {
+			if len(s.shape) != 2 || s.dim != 1 || s.shape[0] == 0 {
+				continue
+			}
+			for bits := range 4 {
+				n, c, w := s.shape[0], s.shape[1], wide(t)
+				name := fmt.Sprintf("%v %s %d", t, s.name, bits)
+				weighted, each, losses := bits&1 != 0, bits&2 != 0, []int(nil)
+				if each {
+					losses = []int{n}
+				}
+				loss := func(x, lse, target, weight kernels.Operand) *kernels.NLL {
+					return &kernels.NLL{N: n, C: c, S: 1, Ignore: 1, X: x, LSE: lse, Target: target, Weight: weight}
+				}
+				x, target := in(t, s.v, mild, n, c), in(dtype.Int64, dense, below(c), n)
+				arrays := []*array{out(w, dense, losses...), out(w, dense), out(w, dense, n), x, target, optionally(weighted, in(t, dense, positive, c))}
+				p.try(trial{name: "entropy " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
+					l := loss(o[3], o[2], o[4], o[5])
+					if each {
+						return l.CrossEntropyEach(is, o[0])
+					}
+					return l.CrossEntropySum(is, weighted, o[0], o[1])
+				}})
+				arrays = []*array{out(t, s.v, n, c), in(t, dense, mild, losses...), x, in(w, dense, mild, n), target, optionally(weighted, in(t, dense, positive, n)), optionally(!each, in(t, dense, positive))}
+				p.try(trial{name: "entropy gradient " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
+					return loss(o[2], o[3], o[4], kernels.Operand{}).CrossEntropyGrad(is, o[0], o[1], each, o[5], o[6])
+				}})
+			}
+		}
+	}
+}
+
 // distribution is a RandomOp with arguments and the types that it is drawn in.
 type distribution struct {
 	name    string

@@ -97,6 +97,80 @@ func TestCrossEntropy(t *testing.T) {
 	})
 }
 
+// TestCrossEntropyOfRows holds that logits of few and many classes, of parts of longer rows, and of classes that lie side by side or apart
+// have the losses and gradients of the definition, run at once or as a graph.
+func TestCrossEntropyOfRows(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, c := range []int{1, 10, 1000, 20001} {
+			const rows, ignore = 6, -100
+			v := make([]float32, rows*(c+2))
+			inner := make([]float32, 0, rows*c)
+			target := make([]int64, rows)
+			for i := range v {
+				if v[i] = float32((i*7919)%101)/20 - 2; i%(c+2) < c {
+					inner = append(inner, v[i])
+				}
+			}
+			for i := range target {
+				if target[i] = int64(i * 31 % c); i == 4 {
+					target[i] = ignore
+				}
+			}
+			each, total, grad := plainCrossEntropy(inner, target, nil, c, ignore)
+			sum := 0.0
+			for _, e := range each {
+				sum += e
+			}
+			ids := From(x, target)
+			forms := map[string]func(x *Exec, in *Tensor) (logits, target *Tensor){
+				"parts of rows": func(x *Exec, in *Tensor) (_, _ *Tensor) { return x.Slice(in, 1, 0, c, 1), ids },
+				"int32 targets": func(x *Exec, in *Tensor) (_, _ *Tensor) { return x.Slice(in, 1, 0, c, 1), x.ToDType(ids, dtype.Int32) },
+				"one place": func(x *Exec, in *Tensor) (_, _ *Tensor) {
+					return x.View(x.Contiguous(x.Slice(in, 1, 0, c, 1)), rows, c, 1), x.View(ids, rows, 1)
+				},
+				"classes apart": func(x *Exec, in *Tensor) (_, _ *Tensor) {
+					return x.Unsqueeze(x.Transpose(x.Slice(in, 1, 0, c, 1), 0, 1), 0), x.View(ids, 1, rows)
+				},
+			}
+			for name, form := range forms {
+				for _, captured := range []bool{false, true} {
+					in := x.Zeros([]int{rows, c + 2}, dtype.Float32).SetRequiresGrad(true)
+					var y *Tensor
+					step := func(x *Exec) {
+						logits, target := form(x, in)
+						y = x.CrossEntropy(logits, target, CrossEntropyOpt{})
+						if err := x.Backward(y, BackwardOpt{}); err != nil {
+							t.Error(err)
+						}
+					}
+					fill := func() { x.NoGrad().CopyInto(in, From(x, v, rows, c+2)) }
+					if captured {
+						g, err := x.Capture(step, CaptureOpt{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						fill()
+						if err := x.Replay(g); err != nil {
+							t.Fatal(err)
+						}
+						defer g.Close()
+					} else {
+						fill()
+						step(x)
+					}
+					wantNear(t, floats(t, x, y), []float64{sum}, 1/total)
+					got := floats(t, x, x.Contiguous(x.Slice(in.Grad(), 1, 0, c, 1)))
+					for i, w := range grad {
+						if d := math.Abs(float64(got[i]) - w/total); d > 1e-6 {
+							t.Fatalf("%s, %d classes: the gradient of %d is %v, want %v", name, c, i, got[i], w/total)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
 // The fused gradient and the one in operations agree, and so do the second derivatives of a loss and of its definition.
 func TestCrossEntropySecondDerivative(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {

@@ -95,6 +95,15 @@ func runNLL(f *frame) error {
 	}
 	if f.row == rowCrossEntropy {
 		k.LSE = operand(f.out[2])
+		if p.inRows() {
+			k.X.Shape, k.X.Stride, k.LSE.Stride, k.Target.Stride = []int{p.n, p.c}, []int{p.c, 1}, nil, nil
+			if p.reduce == reduceNone {
+				loss := operand(f.out[0])
+				loss.Stride = nil
+				return k.CrossEntropyEach(f, loss)
+			}
+			return k.CrossEntropySum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
+		}
 		x.Shape, x.Stride = []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
 		if p.n*p.s > 0 {
 			if err := kernels.Reduce(f, kernels.LogNormalizer, x.DType, nil, []kernels.Operand{k.LSE}, []kernels.Operand{x}, []bool{false, true, false}); err != nil {
@@ -107,6 +116,9 @@ func runNLL(f *frame) error {
 	}
 	return k.Sum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
 }
+
+// inRows reports whether the classes of an element lie side by side, so that row-wise kernels take them.
+func (p *likelihood) inRows() bool { return p.s == 1 && p.n > 0 && p.c > 0 }
 
 // Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or
 // nil, sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
@@ -126,6 +138,9 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 		p, out := f.opt.(likelihoodGrad), operand(f.out[0])
 		if out.Numel() == 0 {
 			return nil
+		}
+		if op == kernels.CrossEntropyBackward && p.inRows() {
+			return f.crossEntropyGrad(&p, out)
 		}
 		shape, plain := []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
 		rows, one, class := []int{p.s, 0, 1}, []int{0, 0, 0}, []int{0, 1, 0}
@@ -151,6 +166,21 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 		}
 		return kernels.Pointwise(f, op, out.DType, sc, []kernels.Operand{out}, ins)
 	}
+}
+
+// crossEntropyGrad is the gradient of logits whose classes lie side by side.
+func (f *frame) crossEntropyGrad(p *likelihoodGrad, out kernels.Operand) error {
+	in := func(i int) (o kernels.Operand) {
+		if f.in[i] != nil {
+			o = operand(f.in[i])
+			o.Shape, o.Stride = nil, nil
+		}
+		return o
+	}
+	k := kernels.NLL{N: p.n, C: p.c, S: 1, Ignore: p.ignore, X: in(4), LSE: in(5), Target: in(1)}
+	k.X.Shape, k.X.Stride = []int{p.n, p.c}, []int{p.c, 1}
+	out.Shape, out.Stride = k.X.Shape, k.X.Stride
+	return k.CrossEntropyGrad(f, out, in(0), p.reduce == reduceNone, in(2), in(3))
 }
 
 // likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by

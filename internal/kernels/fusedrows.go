@@ -228,7 +228,10 @@ func (op *rowOp) scalarType(i int, t dtype.DType) dtype.DType {
 	case i < first:
 		return op.around.before.scalarType(i, t)
 	case i < first+own:
-		return t
+		if op.around != nil {
+			op = op.around.base
+		}
+		return pick(op.scalarTypes, i-first, t)
 	}
 	return op.around.after.scalarType(i-first-own, t)
 }
@@ -310,34 +313,41 @@ func (r *rowKernel) input(i, o int, p spot) []Num {
 	return r.loadAt(o, p)
 }
 
-// made gives the results of what runs before, element by element, at p. Where a thread reads its part of the row for every pass it computes
-// them again.
-func (r *rowKernel) made(p spot) [][]Num {
-	if r.before == nil {
-		held := make([][][]Num, r.chunks)
-		r.before = func(p spot) [][]Num {
-			op, base := r.op.around.before, r.op.around.base
-			if r.chunks > 0 && held[p.chunk] != nil {
-				return held[p.chunk]
-			}
-			in := [][]Num{r.loadAt(len(r.op.outs), p)}
-			for i := range op.Ins - 1 {
-				in = append(in, r.loadAt(len(r.op.outs)+len(base.ins)+i, p))
-			}
-			out := r.elements(op, in, r.nums[:op.Scalars])
-			if r.chunks > 0 {
-				held[p.chunk] = out
-			}
-			return out
-		}
+// inputAt gives the element of input i at one place of the row.
+func (r *rowKernel) inputAt(i int, at kernel.Value) kernel.Value {
+	load := func(o int) []Num { return r.arrays[o].load(r.index(o, at), 1) }
+	if i == 0 && r.op.around != nil && r.op.around.before != nil {
+		return r.runBefore(load)[0][0].Convert(r.t).Re
 	}
-	return r.before(p)
+	return load(len(r.op.outs) + i)[0].Convert(r.t).Re
 }
 
-// elements applies op to the elements of a vector.
+// made gives the results of what runs before, element by element, at p. Where a thread reads its part of the row for every pass it computes
+// them again in each.
+func (r *rowKernel) made(p spot) [][]Num {
+	if r.before == nil {
+		r.before = map[int][][]Num{}
+	}
+	if r.before[p.chunk] == nil {
+		r.before[p.chunk] = r.runBefore(func(o int) []Num { return r.loadAt(o, p) })
+	}
+	return r.before[p.chunk]
+}
+
+// runBefore applies what runs before to the elements that load gives of operands.
+func (r *rowKernel) runBefore(load func(o int) []Num) [][]Num {
+	op, base := r.op.around.before, r.op.around.base
+	in := [][]Num{load(len(r.op.outs))}
+	for i := range op.Ins - 1 {
+		in = append(in, load(len(r.op.outs)+len(base.ins)+i))
+	}
+	return r.elements(op, in, r.nums[:op.Scalars])
+}
+
+// elements applies op to elements of its inputs, equally many of each.
 func (r *rowKernel) elements(op *PointOp, in [][]Num, scalars []Num) [][]Num {
 	out := make([][]Num, op.Outs)
-	for j := range r.vec {
+	for j := range in[0] {
 		args := make([]Num, len(in))
 		for i := range in {
 			args[i] = in[i][j]

@@ -16,6 +16,8 @@ type NLL struct {
 	LSE     Operand
 	Target  Operand
 	Weight  Operand
+	// losses says that X holds the losses of the rows, weighted, of which there is only a sum to be made.
+	losses bool
 }
 
 // The stages of FamilyNLL (Spec.Op).
@@ -37,7 +39,8 @@ const (
 // nllSpec is what these kernels are specialised on.
 type nllSpec struct {
 	// Logits: x holds logits. Weighted: there are weights of classes. Mean: the sum is divided by that of the weights.
-	Logits, Weighted, Mean bool
+	// Losses: x holds the losses of the rows.
+	Logits, Weighted, Mean, Losses bool
 }
 
 // nllArgs are the arguments of these kernels.
@@ -58,6 +61,45 @@ func (a *nllArgs) layout(p params) {
 	p.i64(&a.classes, "classes")
 	p.i64(&a.inner, "inner")
 	p.i64(&a.ignore, "ignore")
+}
+
+// CrossEntropyEach is Each of logits X [N, C] of any strides (S = 1), in one pass over each row that sets LSE too.
+func (p *NLL) CrossEntropyEach(is Issuer, loss Operand) error {
+	var m [4]matrix
+	x := p.X
+	outs := [...]Operand{m[0].column(p.LSE, p.N, 1), m[1].column(loss, p.N, 1)}
+	ins := [...]Operand{x, m[2].column(p.Target, p.N, 1), m[3].same(p.Weight, p.N)}
+	s := [...]Scalar{IntScalar(int64(p.Ignore))}
+	return runRows(is, crossEntropyOp, x.DType, s[:], outs[:], ins[:], 1)
+}
+
+// CrossEntropySum is Sum of logits as CrossEntropyEach has them.
+func (p *NLL) CrossEntropySum(is Issuer, mean bool, loss, total Operand) error {
+	t := opmath(p.X.DType)
+	ws, err := is.Workspace(p.N * t.Size())
+	if err != nil {
+		return err
+	}
+	sum := *p
+	sum.X, sum.LSE, sum.losses = Operand{Ptr: ws, DType: t}, Operand{}, true
+	if err := p.CrossEntropyEach(is, sum.X); err != nil {
+		return err
+	}
+	return sum.Sum(is, mean, loss, total)
+}
+
+// CrossEntropyGrad stores the gradient of CrossEntropyEach's X. grad, the gradient of the loss, has one element, or one a row, as each says.
+// weight has those of the rows, not of the classes, and total their sum; both may be absent (Ptr 0).
+func (p *NLL) CrossEntropyGrad(is Issuer, dx, grad Operand, each bool, weight, total Operand) error {
+	var m [5]matrix
+	g := m[0].same(grad, p.N)
+	if each {
+		g = m[0].column(grad, p.N, 1)
+	}
+	outs := [...]Operand{dx}
+	ins := [...]Operand{p.X, m[1].column(p.LSE, p.N, 1), m[2].column(p.Target, p.N, 1), m[3].column(weight, p.N, 1), m[4].same(total, p.N), g}
+	s := [...]Scalar{IntScalar(int64(p.Ignore))}
+	return runRows(is, crossEntropyBackwardOp, p.X.DType, s[:], outs[:], ins[:], 1)
 }
 
 // Each sets loss [N, S], contiguous, to the weighted losses of the rows.
@@ -96,7 +138,7 @@ func (p *NLL) issue(is Issuer, stage uint16, mean bool, loss, total Operand, row
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyNLL, stage, opmath(p.X.DType)
 	s.Outs, s.Ins = 2, 4
-	s.NLL = nllSpec{Logits: p.LSE.Ptr != 0, Weighted: p.Weight.Ptr != 0, Mean: mean}
+	s.NLL = nllSpec{Logits: p.LSE.Ptr != 0, Weighted: p.Weight.Ptr != 0, Mean: mean, Losses: p.losses && stage != nllTotal}
 	for i, o := range [...]*Operand{&loss, &total, &p.X, &p.LSE, &p.Target, &p.Weight} {
 		s.DTypes[i] = o.DType
 		if o.DType == dtype.Invalid {
@@ -148,16 +190,22 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 	c := p.target.load(i, 1)[0].Re.Convert(dtype.Int64)
 	sum, w := k.Var(k.Const(t, 0)), k.Var(k.Const(t, 0))
 	k.If(c.Ne(p.ignore.Value), func() {
-		k.Assert(c.Ge(k.I64(0)).And(c.Lt(p.classes.Value)), "target %v is out of range for %v classes", c, p.classes.Value)
+		assertClass(k, c, p.classes.Value)
+		w.Set(k.Const(t, 1))
+		if p.s.NLL.Weighted {
+			w.Set(p.weight.load(c, 1)[0].Convert(t).Re)
+		}
+		if p.s.NLL.Losses {
+			sum.Set(p.x.load(i, 1)[0].Convert(t).Re)
+			return
+		}
 		n := i.Div(p.inner.Value)
 		at := n.Mul(p.classes.Value).Add(c).Mul(p.inner.Value).Add(i.Sub(n.Mul(p.inner.Value)))
 		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()
 		if p.s.NLL.Logits {
 			v = p.lse.load(i, 1)[0].Convert(t).Re.Add(v)
 		}
-		w.Set(k.Const(t, 1))
 		if p.s.NLL.Weighted {
-			w.Set(p.weight.load(c, 1)[0].Convert(t).Re)
 			v = v.Mul(w.Get())
 		}
 		sum.Set(v)

@@ -49,6 +49,12 @@ func (m *matrix) column(o Operand, rows, n int) Operand {
 	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: m.shape[:], Stride: m.stride[:]}
 }
 
+// same sees what all rows share as one element for each of them.
+func (m *matrix) same(o Operand, rows int) Operand {
+	m.shape, m.stride = [2]int{rows, 1}, [2]int{}
+	return Operand{Ptr: o.Ptr, DType: o.DType, Shape: m.shape[:], Stride: m.stride[:]}
+}
+
 // LayerNorm stores (x - mean)·rstd·weight + bias for every row of x, where rstd = 1/√(variance + eps). x and y are matrices [rows, n] with
 // any strides; mean and rstd vectors [rows], of float32 for half inputs; weight and bias vectors [n], or absent (Ptr 0).
 func LayerNorm(is Issuer, compute dtype.DType, y, mean, rstd, x, weight, bias Operand, eps float64) error {

@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	gomath "math"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kernels/math"
 	"tenon.dev/kernel"
@@ -94,7 +96,7 @@ var (
 		if t.IsComplex() {
 			return x.Div(complexExp(k, x.Neg()).Add(x.like(1)))
 		}
-		return realNum(x.Re.Div(math.Exp(k, x.Re.Neg()).Add(x.Re.Like(1))))
+		return realNum(x.Re.Mul(math.Sigmoid(k, x.Re)))
 	})
 	SiLUBackward = floats("silu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		g, x, one := in[0], in[1], in[1].Like(1)
@@ -105,21 +107,22 @@ var (
 	GELU         = floats("gelu", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value { return in[0].Mul(normalCDF(k, in[0])) })
 	GELUBackward = floats("gelu_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[1]
-		density := math.Exp(k, x.Mul(x).Mul(x.Like(-0.5))).Mul(x.Like(rsqrt2Pi))
+		density := math.ExpNonPositive(k, x.Mul(x).Mul(x.Like(-0.5))).Mul(x.Like(rsqrt2Pi))
 		return in[0].Mul(x.FMA(density, normalCDF(k, x)))
 	})
+	// GELUTanh is x/(1+e^-2u) where u is the argument of tanh: nothing cancels, and no tanh is needed.
 	GELUTanh = floats("gelu_tanh", 1, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		x := in[0]
-		t := math.Tanh(k, geluInner(x))
-		return x.Like(0.5).Mul(x).Mul(t.Add(x.Like(1)))
+		e, r, _ := geluGate(k, x)
+		return x.Mul(r).Mul(x.Lt(x.Like(0)).Select(e, e.Like(1)))
 	})
+	// With s = 1/(1+e^-2u) it is s + 2x u' s(1-s).
 	GELUTanhBackward = floats("gelu_tanh_backward", 2, 0, true, func(k *kernel.Builder, in, _ []kernel.Value) kernel.Value {
-		x, half, one := in[1], in[1].Like(0.5), in[1].Like(1)
-		t := math.Tanh(k, geluInner(x))
-		left := half.Mul(t.Add(one))
-		inner := x.Mul(x).FMA(x.Like(3*geluCubic*sqrt2OverPi), x.Like(sqrt2OverPi))
-		right := half.Mul(x).Mul(one.Sub(t.Mul(t))).Mul(inner)
-		return in[0].Mul(left.Add(right))
+		x := in[1]
+		e, r, square := geluGate(k, x)
+		er := e.Mul(r)
+		slope := square.FMA(x.Like(6*geluCubic*sqrt2OverPi), x.Like(2*sqrt2OverPi))
+		return in[0].Mul(x.Mul(er.Mul(r)).FMA(slope, x.Lt(x.Like(0)).Select(er, r)))
 	})
 )
 
@@ -135,6 +138,16 @@ func normalCDF(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return math.Erf(k, x.Mul(x.Like(rsqrt2))).Add(x.Like(1)).Mul(x.Like(0.5))
 }
 
-func geluInner(x kernel.Value) kernel.Value {
-	return x.Mul(x).Mul(x).FMA(x.Like(geluCubic), x).Mul(x.Like(sqrt2OverPi))
+// geluGate returns e = e^-2|u| and r = 1/(1+e), where u is the argument of tanh in GELUTanh, and x².
+func geluGate(k *kernel.Builder, x kernel.Value) (e, r, square kernel.Value) {
+	square = x.Mul(x)
+	scaled := func(c float64) kernel.Value {
+		return square.FMA(x.Like(geluCubic*sqrt2OverPi*2*c), x.Like(sqrt2OverPi*2*c)).Mul(x)
+	}
+	if x.Type() == dtype.Float64 {
+		e = math.ExpNonPositive(k, scaled(1).Abs().Neg())
+		return e, e.Like(1).Div(e.Add(e.Like(1))), square
+	}
+	e, r = math.Logistic2(k, scaled(gomath.Log2E))
+	return e, r, square
 }

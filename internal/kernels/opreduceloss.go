@@ -70,6 +70,25 @@ func onlineStep(k *kernel.Builder, a []kernel.Value, x kernel.Value) []kernel.Va
 	return []kernel.Value{up.Select(x, m), up.Select(s.FMA(e, s.Like(1)), s.Add(e))}
 }
 
+// onlineSome is onlineStep for several numbers: the sum is scaled to the new greatest number once for all of them. Where that is infinite
+// the sum means nothing, or is NaN.
+func onlineSome(k *kernel.Builder, a, xs []kernel.Value) []kernel.Value {
+	if len(xs) == 1 {
+		return onlineStep(k, a, xs[0])
+	}
+	m := xs[0]
+	for _, x := range xs[1:] {
+		m = m.Max(x)
+	}
+	m = a[0].Max(m)
+	from := m.Eq(m.Like(gomath.Inf(-1))).Select(m.Like(0), m) // -∞ is not its own distance from itself
+	s := a[1].Mul(math.ExpNonPositive(k, a[0].Sub(from)))
+	for _, x := range xs {
+		s = s.Add(math.ExpNonPositive(k, x.Sub(from)))
+	}
+	return []kernel.Value{m, s}
+}
+
 func onlineCombine(k *kernel.Builder, a, b []kernel.Value) []kernel.Value {
 	up := b[0].Gt(a[0])
 	m := up.Select(b[0], a[0])

@@ -76,6 +76,60 @@ var (
 func squared(v ...kernel.Value) kernel.Value  { return v[0].Mul(v[0]) }
 func multiply(v ...kernel.Value) kernel.Value { return v[0].Mul(v[1]) }
 
+var (
+	// out: normalizer, loss; in: logits, target, weight of the classes, which each row has all; scalar: the ignored target. The loss of a
+	// row that is ignored is 0.
+	crossEntropyOp = rowWise(rowOp{name: "cross_entropy", outs: []rowKind{rowOne, rowOne}, ins: []rowKind{rowFull, rowOne, rowOne},
+		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, build: func(r *rowKernel) {
+			k, c := r.k, r.integer(1)
+			m, s := r.normalizer(r.in(0))
+			lse := m.Add(math.Log(k, s))
+			r.putOne(0, lse)
+			r.once(func() {
+				loss := k.Var(k.Const(r.t, 0))
+				k.If(c.Ne(r.scalars[0]), func() {
+					assertClass(k, c, r.n.Convert(dtype.Int64))
+					v := lse.Add(r.inputAt(0, c.Convert(r.ix)).Neg())
+					if r.has(2) {
+						w := len(r.op.outs) + 2
+						v = v.Mul(r.arrays[w].load(r.bases[w].Add(c.Convert(r.ix)), 1)[0].Convert(r.t).Re)
+					}
+					loss.Set(v)
+				})
+				r.arrays[1].store(r.bases[1], realNum(loss.Get()))
+			})
+		}})
+	// out: gradient of the logits; in: logits, normalizer, target, weight of the target's class, sum of weights, gradient of the loss;
+	// scalar: the ignored target. It has the bits of CrossEntropyBackward.
+	crossEntropyBackwardOp = rowWise(rowOp{name: "cross_entropy_backward", outs: []rowKind{rowFull},
+		ins:     []rowKind{rowFull, rowOne, rowOne, rowOne, rowOne, rowOne},
+		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, build: func(r *rowKernel) {
+			x := r.in(0)
+			r.hold(x)
+			lse, c, g := r.one(1), r.integer(2), r.one(5)
+			if r.has(3) {
+				g = g.Mul(r.one(3))
+			}
+			if r.has(4) {
+				g = g.Div(r.one(4))
+			}
+			used := c.Ne(r.scalars[0])
+			g = used.Select(g, g.Like(0))
+			// Below 2^31 there are no more columns than indexes; what is no column becomes -1.
+			used = used.And(c.Ge(r.k.I64(0))).And(c.Lt(r.n.Convert(dtype.Int64)))
+			hit := r.column(used.Select(c, r.k.I64(-1)).Convert(r.ix))
+			r.put(0, r.each(func(v ...kernel.Value) kernel.Value {
+				p := math.ExpNonPositive(r.k, v[0].Sub(lse))
+				return v[1].Select(p.Sub(p.Like(1)), p).Mul(g)
+			}, x, hit))
+		}})
+)
+
+// assertClass stops the device where a target is none of the classes.
+func assertClass(k *kernel.Builder, target, classes kernel.Value) {
+	k.Assert(target.Ge(k.I64(0)).And(target.Lt(classes)), "target %v is out of range for %v classes", target, classes)
+}
+
 // affine multiplies s by input w and adds input b, where they are present; -1 is none.
 func (r *rowKernel) affine(s source, w, b int) source {
 	switch hasW, hasB := w >= 0 && r.has(w), b >= 0 && r.has(b); {
@@ -89,15 +143,11 @@ func (r *rowKernel) affine(s source, w, b int) source {
 	return s
 }
 
-// softmax returns the greatest element of the row, e^(x-m) and the sum of that. A held row takes a pass for each; one that is read again
-// gets both from one (see LogSumExp), and then the sum is made NaN where m is infinite, as e^(m-m) makes it in passes.
+// softmax returns the greatest element of the row, e^(x-m) and the sum of that, which is NaN where m is infinite, as e^(m-m) makes it.
 func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value) {
 	exp := func(v ...kernel.Value) kernel.Value { return math.ExpNonPositive(r.k, v[0].Sub(m)) }
 	if r.chunks == 0 {
-		state := r.fold(onlineInit(r.k, r.t), x, func(a []kernel.Value, x kernel.Value) []kernel.Value { return onlineStep(r.k, a, x) },
-			func(a, b []kernel.Value) []kernel.Value { return onlineCombine(r.k, a, b) })
-		m, s = state[0], state[1]
-		s = s.Add(m.Sub(m))
+		m, s = r.normalizer(x)
 		return m, r.each(exp, x), s
 	}
 	// A NaN may lose here: it turns the sum into NaN all the same.
@@ -106,4 +156,16 @@ func (r *rowKernel) softmax(x source) (m kernel.Value, e source, s kernel.Value)
 		func(a, b []kernel.Value) []kernel.Value { return []kernel.Value{a[0].Max(b[0])} })[0]
 	e = r.each(exp, x)
 	return m, e, r.sum(e)
+}
+
+// normalizer returns softmax's m and s. A held row takes a pass for each; one that is read again gets both from one (see LogSumExp).
+func (r *rowKernel) normalizer(x source) (m, s kernel.Value) {
+	if r.chunks > 0 {
+		m, _, s = r.softmax(x)
+		return m, s
+	}
+	state := r.foldSome(onlineInit(r.k, r.t), x, func(a, xs []kernel.Value) []kernel.Value { return onlineSome(r.k, a, xs) },
+		func(a, b []kernel.Value) []kernel.Value { return onlineCombine(r.k, a, b) })
+	m, s = state[0], state[1]
+	return m, s.Add(m.Sub(m))
 }

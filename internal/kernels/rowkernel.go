@@ -23,12 +23,14 @@ type rowKernel struct {
 	steps              []kernel.Value // strides along the row; the zero Value is 1
 	scalars            []kernel.Value
 	nums               []Num
-	before             func(p spot) [][]Num
+	before             map[int][][]Num // by chunk
 	bases              []kernel.Value
 	lane               kernel.Value
 	// inside is false in groups beyond the last row; the zero Value if there are none.
 	inside kernel.Value
 	shared int
+	// readings counts the vectors that the kernel's text reads of rows that are read again.
+	readings int
 }
 
 var _ = register(FamilyRows, buildRows)
@@ -83,44 +85,78 @@ func (r *rowKernel) params() {
 	}
 }
 
-// spot is a vector of a row: its first element's place, and whether it lies within (the zero Value: always).
+// spot is a vector of a row: its first element's place, and whether it lies within (the zero Value: always). chunk is its number: of a row
+// that is read again, every reading of a vector has another.
 type spot struct {
 	chunk int
 	i, ok kernel.Value
 }
 
-// walk calls body for every vector of this thread.
-func (r *rowKernel) walk(body func(p spot)) {
+// walk calls body for all vectors of this thread, in order: one at a time where they are held, several where a long row is read again, so
+// that as many loads are under way at once.
+func (r *rowKernel) walk(body func(ps []spot)) {
 	k := r.k
-	start := r.lane.Mul(k.I32(r.vec)).Convert(r.ix)
+	start, step := r.lane.Mul(k.I32(r.vec)).Convert(r.ix), r.group*r.vec
 	if r.chunks == 0 {
-		k.For(start, r.n, k.Int(r.ix, int64(r.group*r.vec)), func(i kernel.Value) { body(spot{i: i}) })
+		unroll := r.unroll()
+		some := func(i kernel.Value, n int) {
+			ps := make([]spot, n)
+			for u := range ps {
+				ps[u] = spot{chunk: r.readings, i: r.plus(i, u*step)}
+				r.readings++
+			}
+			body(ps)
+		}
+		if unroll > 1 {
+			at := k.Var(start)
+			k.For(start, r.n.Sub(k.Int(r.ix, int64((unroll-1)*step))), k.Int(r.ix, int64(unroll*step)), func(i kernel.Value) {
+				some(i, unroll)
+				at.Set(r.plus(i, unroll*step))
+			})
+			start = at.Get()
+		}
+		k.For(start, r.n, k.Int(r.ix, int64(step)), func(i kernel.Value) { some(i, 1) })
 		return
 	}
 	for c := range r.chunks {
-		i := start.Add(k.Int(r.ix, int64(c*r.group*r.vec)))
-		p := spot{chunk: c, i: i}
+		p := spot{chunk: c, i: start.Add(k.Int(r.ix, int64(c*step)))}
 		if !r.s.Rows.Exact {
-			p.ok = i.Lt(r.n)
+			p.ok = p.i.Lt(r.n)
 		}
-		body(p)
+		body([]spot{p})
 	}
+}
+
+// unroll is how many vectors of a row that is read again a thread takes at a time.
+func (r *rowKernel) unroll() int {
+	switch {
+	case r.group < rowLongThreads:
+		return 1
+	case r.vec < 4:
+		return 8
+	}
+	return 4
 }
 
 // source gives the elements of a vector.
 type source func(p spot) []kernel.Value
 
-// memo keeps what a source gave for each held chunk, so that it is computed once.
+// memo keeps what a source gave for each chunk, so that it is computed once.
 func (r *rowKernel) memo(f source) source {
-	if r.chunks == 0 {
-		return f
-	}
-	held := make([][]kernel.Value, r.chunks)
+	held := map[int][]kernel.Value{}
 	return func(p spot) []kernel.Value {
 		if held[p.chunk] == nil {
 			held[p.chunk] = f(p)
 		}
 		return held[p.chunk]
+	}
+}
+
+// hold loads a source of a held row. Nothing is loaded after a store that might lie in the same place: who stores without having read the
+// whole row would wait for each vector.
+func (r *rowKernel) hold(s source) {
+	if r.chunks > 0 {
+		r.walk(func(ps []spot) { s(ps[0]) })
 	}
 }
 
@@ -153,6 +189,24 @@ func (r *rowKernel) one(i int) kernel.Value {
 	return r.arrays[o].load(r.bases[o], 1)[0].Convert(r.t).Re
 }
 
+// integer is one of a target or another integer, which the compute type might not hold.
+func (r *rowKernel) integer(i int) kernel.Value {
+	o := len(r.op.outs) + i
+	return r.arrays[o].load(r.bases[o], 1)[0].Re.Convert(dtype.Int64)
+}
+
+// column is the source that is true in column c of the row, of type ix; there may be none.
+func (r *rowKernel) column(c kernel.Value) source {
+	return func(p spot) []kernel.Value {
+		d := c.Sub(p.i)
+		vs := make([]kernel.Value, r.vec)
+		for j := range vs {
+			vs[j] = d.Eq(r.k.Int(r.ix, int64(j)))
+		}
+		return vs
+	}
+}
+
 // each is the source that applies f to corresponding elements of sources.
 func (r *rowKernel) each(f func(vs ...kernel.Value) kernel.Value, from ...source) source {
 	return r.memo(func(p spot) []kernel.Value {
@@ -175,20 +229,31 @@ func (r *rowKernel) each(f func(vs ...kernel.Value) kernel.Value, from ...source
 // fold reduces a source over the row: step adds an element to a state that begins at init, combine joins two states and must not mind
 // their order. Every thread gets the result.
 func (r *rowKernel) fold(init []kernel.Value, s source, step func(a []kernel.Value, x kernel.Value) []kernel.Value, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
+	return r.foldSome(init, s, func(a, xs []kernel.Value) []kernel.Value {
+		for _, x := range xs {
+			a = step(a, x)
+		}
+		return a
+	}, combine)
+}
+
+// foldSome is fold with a step that adds some elements at once: as many as the thread has at hand.
+func (r *rowKernel) foldSome(init []kernel.Value, s source, step, combine func(a, b []kernel.Value) []kernel.Value) []kernel.Value {
 	k := r.k
 	var acc []kernel.Var
 	for _, v := range init {
 		acc = append(acc, k.Var(v))
 	}
-	r.walk(func(p spot) {
+	r.walk(func(ps []spot) {
 		old := get(acc)
-		next := old
-		for _, x := range s(p) {
-			next = step(next, x)
+		var xs []kernel.Value
+		for _, p := range ps {
+			xs = append(xs, s(p)...)
 		}
-		if p.ok.Builder() != nil { // a vector lies within the row or beyond it
+		next := step(old, xs)
+		if ok := ps[0].ok; ok.Builder() != nil { // a vector lies within the row or beyond it
 			for i := range next {
-				next[i] = p.ok.Select(next[i], old[i])
+				next[i] = ok.Select(next[i], old[i])
 			}
 		}
 		set(acc, next)
@@ -244,26 +309,31 @@ func (r *rowKernel) mean(s source) kernel.Value { return r.sum(s).Div(r.n.Conver
 
 // put stores a source to output number o.
 func (r *rowKernel) put(o int, s source) {
-	r.walk(func(p spot) {
-		vs := s(p)
-		ok := p.ok
+	r.walk(func(ps []spot) {
+		made := make([][]Num, len(ps))
+		for i, p := range ps {
+			for _, v := range s(p) {
+				made[i] = append(made[i], realNum(v))
+			}
+		}
+		ok := ps[0].ok
 		switch {
 		case ok.Builder() == nil:
 			ok = r.inside
 		case r.inside.Builder() != nil:
 			ok = ok.And(r.inside)
 		}
-		ns := make([]Num, len(vs))
-		for i, v := range vs {
-			ns[i] = realNum(v)
-		}
 		store := func() {
-			results := []result{{o, ns}}
-			if r.op.around != nil && o == 0 {
-				results = r.results(p, ns)
+			all := make([][]result, len(ps))
+			for i, ns := range made {
+				if all[i] = []result{{o, ns}}; r.op.around != nil && o == 0 {
+					all[i] = r.results(ps[i], ns)
+				}
 			}
-			for _, s := range results {
-				r.store(s, p)
+			for i, p := range ps {
+				for _, s := range all[i] {
+					r.store(s, p)
+				}
 			}
 		}
 		if ok.Builder() == nil {
@@ -276,12 +346,16 @@ func (r *rowKernel) put(o int, s source) {
 
 // putOne stores v to output number o, which has one element a row, where it is present.
 func (r *rowKernel) putOne(o int, v kernel.Value) {
-	if r.absent(o) {
-		return
+	if !r.absent(o) {
+		r.once(func() { r.arrays[o].store(r.bases[o], realNum(v)) })
 	}
+}
+
+// once runs f in one thread of each row.
+func (r *rowKernel) once(f func()) {
 	first := r.lane.Eq(r.k.I32(0))
 	if r.inside.Builder() != nil {
 		first = first.And(r.inside)
 	}
-	r.k.If(first, func() { r.arrays[o].store(r.bases[o], realNum(v)) })
+	r.k.If(first, f)
 }

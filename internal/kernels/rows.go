@@ -15,6 +15,10 @@ type rowOp struct {
 	// outs and ins tell for every operand whether it has elements along the row, or one element a row.
 	outs, ins []rowKind
 	scalars   int
+	// scalarTypes are those of the scalars; the compute type where they are Invalid or beyond the end.
+	scalarTypes []dtype.DType
+	// freeWidth says that operands with one element a row, such as targets of int64, do not bound how wide accesses along it are.
+	freeWidth bool
 	build     func(r *rowKernel)
 	id        uint16
 	// around is what runs before and after it, of fused operations.
@@ -199,7 +203,7 @@ func (p *rowPlan) lead() int {
 
 // vector returns the most elements of an access along the row.
 func (p *rowPlan) vector() int {
-	places := uint64(p.n) | uint64(widest(p.outs, p.ins))
+	places := uint64(p.n) | uint64(p.widest())
 	for i := range p.kept.count {
 		if p.absent.has(i) || p.op.kind(i) == rowOne {
 			continue
@@ -214,6 +218,20 @@ func (p *rowPlan) vector() int {
 		}
 	}
 	return 1 << bits.TrailingZeros64(places)
+}
+
+// widest returns the most elements of an access that the operands' types allow.
+func (p *rowPlan) widest() int {
+	if !p.op.freeWidth {
+		return widest(p.outs, p.ins)
+	}
+	size := 1
+	for i := range p.kept.count {
+		if p.op.kind(i) == rowFull {
+			size = max(size, operandAt(p.outs, p.ins, i).DType.Size())
+		}
+	}
+	return min(8, 16/size)
 }
 
 // group chooses how many threads share a row and how many vectors each of them holds.

@@ -10,9 +10,8 @@ func Erf(k *kernel.Builder, x kernel.Value) kernel.Value {
 	small := f.poly(erfPoly, z).FMA(x, x)
 	// 1 - exp(log(erfc(a))), constant where erf rounds to 1.
 	g := f.poly(erfTail, a.Min(f.either(4, 6)).Sub(f.c(1)))
-	large := f.withSign(f.c(1).Sub(f.exp(g.Neg())), f.sign(x))
-	y := a.Lt(f.c(1)).Select(small, large)
-	return x.IsNaN().Select(x, y)
+	large := f.withSign(f.c(1).Sub(f.expBounded(g.Neg())), f.sign(x))
+	return a.Ge(f.c(1)).Select(large, small) // NaN makes small one
 }
 
 // Erfc returns 1 - erf(x), accurate where that is small.

@@ -78,6 +78,15 @@ func (f float) expShort(x kernel.Value) (y, n kernel.Value) {
 	return r.Mul(r).FMA(f.poly(expPoly, r), r).Add(f.c(1)), t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))
 }
 
+// expBounded returns e^x where that is a normal number.
+func (f float) expBounded(x kernel.Value) kernel.Value {
+	if f.wide() {
+		return f.exp(x)
+	}
+	y, n := f.expShort(x)
+	return y.Bitcast(f.bits).Add(n).Bitcast(f.t)
+}
+
 // ExpNumber returns e to the power of x, which is no NaN, in float32 with fewer instructions than Exp.
 func ExpNumber(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
@@ -123,15 +132,59 @@ func Expm1(k *kernel.Builder, x kernel.Value) kernel.Value {
 	return x.Abs().Lt(f.c(math.Ldexp(1, -f.mantissa-2))).Select(x, y)
 }
 
+// exp2Split returns 2^(n+r) in float32 for |r| <= 1/2 and t = n + 1.5 * 2^23, where n is from -125 to 126.
+func (f float) exp2Split(t, r kernel.Value) kernel.Value {
+	y := f.poly(exp2Poly, r).FMA(r, f.c(1))
+	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
+}
+
+// nearReciprocal returns y, which is 1/d but for 1e-4 of it, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more instructions, and
+// jumps.
+func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
+	// The best parabola is wrong by 1/99; a step of Newton's method squares that.
+	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))
+	y = y.FMA(y.Neg().FMA(d, f.c(1)), y)
+	return y, y.Neg().FMA(d, f.c(1))
+}
+
+// reciprocal returns 1/d for 1 <= d <= 2 in float32, at most 0.7 units in the last place from the true value.
+func (f float) reciprocal(d kernel.Value) kernel.Value {
+	y, rest := f.nearReciprocal(d)
+	return y.FMA(rest, y)
+}
+
+// over returns n/(d.hi + d.lo) for 1 <= d.hi <= 2 in float32, almost as rounded once.
+func (f float) over(n kernel.Value, d word) kernel.Value {
+	y, rest := f.nearReciprocal(d.hi)
+	return n.FMA(y, n.Mul(y).Mul(y.Neg().FMA(d.lo, rest)))
+}
+
 // Sigmoid returns 1/(1+e^-x).
 func Sigmoid(k *kernel.Builder, x kernel.Value) kernel.Value {
 	f := of(k, x)
 	e := ExpNonPositive(k, x.Abs().Neg())
-	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the reciprocal is kept in two words.
+	// With e <= 1 it is 1/(1+e), or e/(1+e) for x < 0; the sum and the reciprocal are kept in two words.
 	d := fastTwoSum(f.c(1), e)
+	if !f.wide() {
+		return f.over(x.Lt(f.c(0)).Select(e, f.c(1)), d)
+	}
 	y := f.c(1).Div(d.hi)
 	lo := y.Mul(y.Neg().FMA(d.lo, y.Neg().FMA(d.hi, f.c(1))))
 	return x.Lt(f.c(0)).Select(e.FMA(y, e.Mul(lo)), y.Add(lo))
+}
+
+// Logistic2 returns e = 2^-|x| and r = 1/(1+e) in float32: 1/(1+2^-x) is r for x >= 0, else e r. The relative error of e is that of x
+// times |x|: it is for those who add what it makes to something, or have x from a sum. Below 2^-100 e is wrong by 2^-125, and 0 in the
+// end. A NaN counts as infinite.
+func Logistic2(k *kernel.Builder, x kernel.Value) (e, r kernel.Value) {
+	f := of(k, x)
+	const least = 125
+	q := x.Abs().Neg().Max(f.c(-least))
+	shift := f.c(0x1.8p23)
+	t := q.Add(shift)
+	// What the bound leaves is taken away again, so that it is 0.
+	e = f.exp2Split(t, q.Sub(t.Sub(shift))).Sub(f.c(math.Ldexp(1, -least)))
+	return e, f.reciprocal(e.Add(f.c(1)))
 }
 
 // Softplus returns log(1+e^x).

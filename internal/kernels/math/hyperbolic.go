@@ -50,10 +50,18 @@ func Tanh(k *kernel.Builder, x kernel.Value) kernel.Value {
 	a := x.Abs()
 	z := a.Mul(a)
 	small := a.Mul(z).FMA(f.poly(tanhPoly, z), a)
-	e := f.exp(a.Add(a))
-	large := f.c(1).Sub(f.c(2).Div(e.Add(f.c(1))))
-	y := f.withSign(a.Lt(f.c(0.8)).Select(small, large), f.sign(x))
-	return x.IsNaN().Select(x, y)
+	var large kernel.Value
+	if f.wide() {
+		e := f.exp(a.Add(a))
+		large = f.c(1).Sub(f.c(2).Div(e.Add(f.c(1))))
+	} else {
+		// 1 - 2e/(1+e) with e = e^-2a, which is nothing beside 1 from the bound on.
+		b, rate, shift := a.Min(f.c(40)), f.c(-2*math.Log2E), f.c(0x1.8p23)
+		t := b.FMA(rate, shift)
+		e := f.exp2Split(t, b.FMA(rate, shift.Sub(t)))
+		large = e.Mul(f.c(-2)).FMA(f.reciprocal(e.Add(f.c(1))), f.c(1))
+	}
+	return f.withSign(a.Ge(f.c(0.8)).Select(large, small), f.sign(x)) // NaN makes small one
 }
 
 // rootTail returns what sqrt(q.hi + q.lo) exceeds s, the rounded root of q.hi, by.

@@ -123,6 +123,18 @@ var expPoly = coefficients{
 	},
 }
 
+// exp2Poly is (2^r - 1)/r. Error: 2^-26.3 on [-0.5, 0.5] in float32.
+var exp2Poly = coefficients{
+	f32: []float32{
+		0x1.62e43p-01,
+		0x1.ebfb94p-03,
+		0x1.c6af9ep-05,
+		0x1.3b6816p-07,
+		0x1.5ef4dcp-10,
+		0x1.179a52p-13,
+	},
+}
+
 // logPoly is (log(1+f) - f + f²/2)/f³. Error: 2^-28.5 on [-0.2929, 0.4142] in float32, 2^-61.5 on [-0.2929, 0.4142] in float64.
 var logPoly = coefficients{
 	f32: []float32{

@@ -53,6 +53,9 @@ func erfinvOver(w *big.Float) *big.Float {
 	return quo(bigref.Erfinv(x), x)
 }
 
+// ln2 is the logarithm of 2.
+func ln2() *big.Float { return bigref.Log(bigref.Of(2)) }
+
 func polynomials() []polynomial {
 	q := math.Pi / 4 * 1.0001
 	half := math.Ln2 / 2 * 1.0002
@@ -62,6 +65,10 @@ func polynomials() []polynomial {
 			f:      func(r *big.Float) *big.Float { return quo(sub(bigref.Expm1(r), r), mul(r, r)) },
 			weight: func(r *big.Float) *big.Float { return quo(mul(r, r), bigref.Exp(r)) },
 			f32:    variant{-half, half, 5}, f64: variant{-half, half, 11}},
+		{name: "exp2Poly", doc: "(2^r - 1)/r",
+			f:      func(r *big.Float) *big.Float { return quo(bigref.Expm1(mul(r, ln2())), r) },
+			weight: func(r *big.Float) *big.Float { return abs(quo(r, bigref.Exp(mul(r, ln2())))) },
+			f32:    variant{-0.5, 0.5, 6}},
 		logTail("logPoly", variant{lo, hi, 9}, variant{lo, hi, 21}),
 		logTail("logShortPoly", variant{-1.0 / 3, 1.0 / 3, 8}, variant{}),
 		{name: "powPoly", doc: "(atanh(s)/s - 1 - z/3)/z² at z = s²; error relative to atanh(s)",
