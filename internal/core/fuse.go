@@ -51,6 +51,7 @@ type plan struct {
 	// plain says that they run one by one as they came.
 	plain   bool
 	renames []rename
+	narrow  []narrowing
 	steps   []planStep
 	// unused are operands whose storages no step uses.
 	unused  []at
@@ -60,6 +61,18 @@ type plan struct {
 
 // rename lets an operand have the storage of another one.
 type rename struct{ what, is at }
+
+// narrowing lets an operand be what call by, which the plan leaves out, widened: in the storage of from, with the type and place that by reads.
+type narrowing struct {
+	what, from at
+	by         int
+}
+
+func (n *narrowing) of(calls []deferred) element {
+	e, w := *n.what.of(calls), &calls[n.by]
+	e.st, e.dt, e.offset = n.from.of(calls).st, w.in[0].dt, w.in[0].offset+e.offset-w.out[0].offset
+	return e
+}
 
 // at is an operand of a call that was put off: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
 type at struct{ call, operand int }
@@ -230,6 +243,9 @@ func (d *deferral) apply() {
 			d.fusing.moved = append(d.fusing.moved, moved{e.st, to})
 			e.st = to
 		}
+	}
+	for i := range p.narrow {
+		*p.narrow[i].what.of(d.calls) = p.narrow[i].of(d.calls)
 	}
 	for _, a := range p.unused {
 		a.of(d.calls).last = true

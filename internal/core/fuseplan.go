@@ -169,6 +169,10 @@ type planning struct {
 	made    map[*storage]bool
 	attrs   map[attrKey]int
 	streams []*rt.Stream
+	// narrowed are the calls by which operands were widened that are given as they were before.
+	narrowed map[at]*narrowing
+	// broken says that a group is none whose operands the calls' own kernels do not take.
+	broken bool
 }
 
 // attrKey is what calls have in common that compute the same from the same operands, but for values.
@@ -208,10 +212,14 @@ func (d *deferral) newPlan() *plan {
 	}
 	b.g.Dead()
 	b.g.Common()
+	widened := b.g.Narrow()
 	b.g.Group(fusionLimits)
 	p.plain = len(b.g.Calls) == p.n && len(b.g.Groups) == 0 || len(b.g.Calls) == 0 // a graph of nothing is none
-	if !p.plain {
-		b.fill(p)
+	if p.plain {
+		return p
+	}
+	if b.fill(p, widened); b.broken {
+		return &plan{n: p.n, live: p.live, plain: true}
 	}
 	return p
 }
@@ -225,10 +233,19 @@ func (b *planning) add(i int) {
 	ins := int(c.ins)
 	switch {
 	case p != nil && p.rows != nil:
-		call.Row = true
+		call.Row, call.Narrow = true, 1<<ins-1
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
+		if p.op == kernels.Copy { // which would take a NaN's bits over
+			call.Widens = c.ins == 1 && c.dsts == 0 && c.in[0].form == c.out[0].form && c.in[0].offset%8 == 0 && c.in[0].form.plain &&
+				c.in[0].dt.IsFloat() && c.in[0].dt.Size() == 2 && c.out[0].dt == dtype.Float32
+		} else {
+			call.Narrow = 1<<ins - 1
+		}
 	default:
+		if c.row.narrows != nil && c.row.narrows(c) {
+			call.Narrow = 1
+		}
 		call.Checks, call.Values = true, c.values()
 	}
 	for j := range c.in[:ins] {
@@ -312,14 +329,14 @@ func (c *deferred) values() (n int) {
 }
 
 // fill makes the steps of the plan from the graph's.
-func (b *planning) fill(p *plan) {
+func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 	of := make([]*fuse.Set, len(b.g.Calls))
 	for k := range b.g.Groups {
 		for _, i := range b.g.Groups[k].Calls {
 			of[i] = &b.g.Groups[k]
 		}
 	}
-	b.rename(p)
+	b.rename(p, widened)
 	p.dropped = p.n - len(b.g.Calls)
 	for i := range b.g.Calls {
 		s := of[i]
@@ -330,6 +347,8 @@ func (b *planning) fill(p *plan) {
 			last := &p.steps[len(p.steps)-1]
 			last.calls = append(last.calls, n)
 		case s == nil:
+			c := &b.g.Calls[i]
+			b.broken = b.broken || c.Narrowed != 0 && (c.Point || c.Row)
 			p.steps = append(p.steps, planStep{calls: []int{n}})
 		case i == s.Calls[len(s.Calls)-1]:
 			p.steps = append(p.steps, b.group(p, s)...)
@@ -338,8 +357,16 @@ func (b *planning) fill(p *plan) {
 	b.findEnds(p)
 }
 
+// element returns operand a as the plan has it.
+func (b *planning) element(a at) element {
+	if n := b.narrowed[a]; n != nil {
+		return n.of(b.d.calls)
+	}
+	return *a.of(b.d.calls)
+}
+
 // rename notes the operands whose storages another one replaced.
-func (b *planning) rename(p *plan) {
+func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 	made := map[int]at{} // where a storage was when the calls came
 	for i := range b.d.calls {
 		for j := range b.d.calls[i].out[:b.d.calls[i].outs] {
@@ -349,6 +376,12 @@ func (b *planning) rename(p *plan) {
 			}
 		}
 	}
+	defer func() {
+		b.narrowed = map[at]*narrowing{}
+		for i := range p.narrow {
+			b.narrowed[p.narrow[i].what] = &p.narrow[i]
+		}
+	}()
 	for i := range b.g.Calls {
 		c := &b.g.Calls[i]
 		d := &b.d.calls[c.At]
@@ -358,7 +391,16 @@ func (b *planning) rename(p *plan) {
 			if j >= ins {
 				a.operand = maxIn + maxOut + j - ins
 			}
-			if s := c.Ins[j].Storage; s != 0 && s != b.storages[a.of(b.d.calls).st] {
+			s := c.Ins[j].Storage
+			if by, ok := widened[fuse.Ref{Call: c.At, Index: j}]; ok {
+				from, ok := made[s]
+				if !ok {
+					from = at{by, 0}
+				}
+				p.narrow = append(p.narrow, narrowing{a, from, by})
+				continue
+			}
+			if s != 0 && s != b.storages[a.of(b.d.calls).st] {
 				p.renames = append(p.renames, rename{a, made[s]})
 			}
 		}
@@ -394,6 +436,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 		g.fresh = b.freshOf(s)
 	}
 	if allow := b.d.fusing.allow; g == nil || allow != nil && !allow(g.planned(step.calls)) {
+		b.broken = b.broken || slices.ContainsFunc(s.Calls, func(i int) bool { return b.g.Calls[i].Narrowed != 0 })
 		for _, i := range step.calls {
 			steps = append(steps, planStep{calls: []int{i}})
 		}
@@ -413,8 +456,7 @@ func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 	}
 	var all []element
 	for slot := range len(s.Outs) + len(s.Ins) {
-		r := b.refOf(s, slot)
-		all = append(all, *r.of(b.d.calls))
+		all = append(all, b.element(b.refOf(s, slot)))
 	}
 	g.lie(all, len(s.Outs))
 	return g
@@ -460,6 +502,9 @@ func (b *planning) findEnds(p *plan) {
 	is := map[at]*storage{} // what apply will have set
 	for _, r := range p.renames {
 		is[r.what] = r.is.of(b.d.calls).st
+	}
+	for _, n := range p.narrow {
+		is[n.what] = n.from.of(b.d.calls).st
 	}
 	seen := map[*storage]bool{}
 	used := func(ends *[]at, a at) {

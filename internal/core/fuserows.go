@@ -65,14 +65,18 @@ func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 	own := b.rowOperands(s, row, p)
 	g.alone = slices.Clone(own)
 	of := func(slot int) kernels.Operand {
-		r := b.refOf(s, slot)
-		e := r.of(b.d.calls)
+		e := b.element(b.refOf(s, slot))
 		o := kernels.Operand{DType: e.dt, Shape: shape, Stride: make([]int, len(shape))}
 		infer.BroadcastStrides(o.Stride, e.form.shape, e.form.stride, shape)
 		return o
 	}
 	lies := slices.Clone(p.rows.Operands)
 	n := p.rows.Outs()
+	for k, slot := range own[n:] {
+		if slot != absent {
+			lies[n+k].DType = of(slot).DType
+		}
+	}
 	if parts[0] != nil { // its first input stands for the call's
 		own[n] = beside[0][outs[0]]
 		lies[n] = of(own[n])

@@ -55,12 +55,12 @@ var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 func init() {
 	rowNLL = define(row{Name: "NLLLoss", takes: "t target weight?;; options -> loss weights", Torch: "nn.functional.nll_loss",
 		cast: castFloat32, saves: in0 | in1 | in2 | out1, infer: inferNLL, run: runNLL})
-	rowCrossEntropy = define(row{Name: "CrossEntropy", takes: "t target weight?;; options -> loss weights normalizers",
+	rowCrossEntropy = define(row{Name: "CrossEntropy", narrows: narrowsLogits, takes: "t target weight?;; options -> loss weights normalizers",
 		Torch: "nn.functional.cross_entropy", cast: castFloat32, saves: in0 | in1 | in2 | out1 | out2, infer: inferNLL, run: runNLL})
 	rowNLLGrad = define(row{Name: "NLLLossBackward", takes: "g target weight? weights?;; options", infer: inferNLLGrad,
 		run: runNLLGrad(kernels.NLLBackward)})
-	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "g target weight? weights? t normalizers;; options",
-		infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward)})
+	rowCrossEntropyGrad = define(row{Name: "CrossEntropyBackward", takes: "t target weight? weights? g normalizers;; options",
+		infer: inferNLLGrad, run: runNLLGrad(kernels.CrossEntropyBackward), byRows: true})
 }
 
 func init() {
@@ -73,7 +73,7 @@ func inferNLL(f *frame) {
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
-	if w := f.in[2]; w != nil && w.dt != t.dt {
+	if w := f.in[2]; w != nil && w.dt != t.dt && !f.again {
 		f.fail(fault.Invalid, "the input is %v, but the weight is %v; convert the weight with x.ToDType", t.dt, w.dt)
 	}
 	if p.reduce == reduceNone {
@@ -120,8 +120,14 @@ func runNLL(f *frame) error {
 // inRows reports whether the classes of an element lie side by side, so that row-wise kernels take them.
 func (p *likelihood) inRows() bool { return p.s == 1 && p.n > 0 && p.c > 0 }
 
+// narrowsLogits: the kernel of rows gives the same for halves as for the same numbers in float32.
+func narrowsLogits(c *deferred) bool {
+	p := c.opt.(likelihood)
+	return p.inRows()
+}
+
 // Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or
-// nil, sum of weights or nil, and of the cross-entropy logits and logarithms of sums.
+// nil, sum of weights or nil. Those of the cross-entropy begin with the logits, and have the gradient and the normalizers last.
 func inferNLLGrad(f *frame) {
 	p := f.opt.(likelihoodGrad)
 	f.newOut(0, p.dt, p.shape, nil)
@@ -149,22 +155,22 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 		if p.reduce != reduceNone {
 			g = one
 		}
-		strides := [][]int{g, rows, class, one, plain, rows}
+		strides, from := [][]int{g, rows, class, one}, []int{0, 1, 2, 3}
 		if op == kernels.CrossEntropyBackward {
-			strides[2] = rows
+			strides, from = [][]int{g, rows, rows, one, plain, rows}, []int{4, 1, 2, 3, 0, 5}
 		}
 		var ins []kernels.Operand
 		sc := []kernels.Scalar{kernels.IntScalar(int64(p.c)), kernels.IntScalar(int64(p.s)), kernels.IntScalar(int64(p.ignore))}
 		for i := range op.Ins {
-			if f.in[i] == nil {
+			if f.in[from[i]] == nil {
 				ins, sc = append(ins, kernels.Operand{}), append(sc, kernels.FloatScalar(1))
 				continue
 			}
-			o := operand(f.in[i])
+			o := operand(f.in[from[i]])
 			o.Shape, o.Stride = shape, strides[i]
 			ins = append(ins, o)
 		}
-		return kernels.Pointwise(f, op, out.DType, sc, []kernels.Operand{out}, ins)
+		return f.pointwise(op, out.DType, sc, []kernels.Operand{out}, ins)
 	}
 }
 
@@ -177,10 +183,10 @@ func (f *frame) crossEntropyGrad(p *likelihoodGrad, out kernels.Operand) error {
 		}
 		return o
 	}
-	k := kernels.NLL{N: p.n, C: p.c, S: 1, Ignore: p.ignore, X: in(4), LSE: in(5), Target: in(1)}
+	k := kernels.NLL{N: p.n, C: p.c, S: 1, Ignore: p.ignore, X: in(0), LSE: in(5), Target: in(1)}
 	k.X.Shape, k.X.Stride = []int{p.n, p.c}, []int{p.c, 1}
 	out.Shape, out.Stride = k.X.Shape, k.X.Stride
-	return k.CrossEntropyGrad(f, out, in(0), p.reduce == reduceNone, in(2), in(3))
+	return k.CrossEntropyGrad(f, out, in(4), p.reduce == reduceNone, in(2), in(3))
 }
 
 // likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by
@@ -200,7 +206,7 @@ func (b *back) likelihoodGrad(r *row) *Tensor {
 	}
 	ins := []*Tensor{x.Contiguous(g), target, w, total}
 	if r == rowCrossEntropyGrad {
-		ins = append(ins, b.in(0), b.out(2))
+		ins = []*Tensor{b.in(0), target, w, total, ins[0], b.out(2)}
 	}
 	f := x.op(r, ins...)
 	f.opt = likelihoodGrad{p, b.n.edges[0].meta()}

@@ -31,6 +31,8 @@ type row struct {
 	points bool
 	// byRows says that run hands all of the work to the row-wise engine, as one operation.
 	byRows bool
+	// narrows reports whether a call gives the same bits if its first input, of float32, is given as the halves that it was made of.
+	narrows func(c *deferred) bool
 	// rule gives the types a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
 	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows that take none.

@@ -22,10 +22,12 @@ func TestText(t *testing.T) {
 		"parse":  func(*Graph) {},
 		"dead":   (*Graph).Dead,
 		"common": (*Graph).Common,
+		"narrow": func(g *Graph) { g.Narrow() },
 		"group":  func(g *Graph) { g.Group(limits) },
 		"all": func(g *Graph) {
 			g.Dead()
 			g.Common()
+			g.Narrow()
 			g.Group(limits)
 		},
 	}
@@ -106,7 +108,7 @@ func FuzzParse(f *testing.F) {
 		if len(g.Calls) > 64 {
 			return
 		}
-		for _, pass := range []func(){g.Dead, g.Common, func() { g.Group(limits) }} {
+		for _, pass := range []func(){g.Dead, g.Common, func() { g.Narrow() }, func() { g.Group(limits) }} {
 			pass()
 			g.Print()
 			if err := g.Number(); err != nil {

@@ -40,6 +40,10 @@ type Call struct {
 	// Row says that output 0 is computed row by row from input 0, of the same shape, and from what else it reads. The kernel of such a call can
 	// have element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
+	// Widens says that the call converts its operand, without loss and as it lies, to another type. Narrow has a bit for each input that may be
+	// given as what such a call was given, and Narrowed one for each that is.
+	Widens           bool
+	Narrow, Narrowed uint
 	// Heavy says that the call takes many instructions.
 	Heavy bool
 	// Values counts the numbers of the call that may differ from run to run.
@@ -107,6 +111,8 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is new memory, but s%d was used before", j, i, c.Op, v.Storage)
 			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
 				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
+			case c.Widens && (len(c.Ins) != 1 || len(c.Outs) != 1 || c.Into != 0 || c.Ins[0].Storage == 0 || !slices.Equal(c.Ins[0].Stride, v.Stride)):
+				return fault.New(fault.Invalid, "call %d, %s, widens, but it has not one input, and one new output that lies as that does", i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
 			}

@@ -51,7 +51,12 @@ func (g *Graph) Group(l Limits) {
 	}
 	g.Groups = nil
 	for i, s := range a.of {
-		if s != nil && len(s.Calls) > 1 && s.Saves >= l.Saves && i == s.Calls[len(s.Calls)-1] {
+		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
+			continue
+		}
+		// The kernels of single calls take their operands as they were.
+		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed != 0 })
+		if narrowed || len(s.Calls) > 1 && s.Saves >= l.Saves {
 			g.Groups = append(g.Groups, *s)
 		}
 	}
@@ -82,7 +87,9 @@ type grouping struct {
 
 // join begins a group of call i and joins it with those of its operands, the latest first, as far as the result is a group.
 func (a *grouping) join(i int) {
-	a.of[i] = &Set{Calls: []int{i}}
+	if a.of[i] = a.set([]int{i}); a.of[i] == nil {
+		a.of[i] = &Set{Calls: []int{i}}
+	}
 	var makers []int
 	for j := range a.g.Calls[i].Ins {
 		if r, ok := a.maker(i, j); ok {

@@ -96,6 +96,68 @@ func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
 	return true
 }
 
+// Narrow lets the readers of what a call widened read what it was given, where all of them may, and removes the call. What it was given must
+// still be there. It returns the call of each input that was changed.
+func (g *Graph) Narrow() map[Ref]int {
+	by, live := map[Ref]int{}, g.live()
+	readers, writers := map[int][]Ref{}, map[int][]int{}
+	for i := range g.Calls {
+		for j := range g.Calls[i].Ins {
+			s := g.Calls[i].Ins[j].Storage
+			readers[s] = append(readers[s], Ref{i, j})
+		}
+		for j := range g.Calls[i].Outs {
+			s := g.Calls[i].Outs[j].Storage
+			writers[s] = append(writers[s], i)
+		}
+	}
+	keep := slices.Repeat([]bool{true}, len(g.Calls))
+	for i := range g.Calls {
+		w := &g.Calls[i]
+		if !w.Widens || !slices.Equal(w.Ins[0].Shape, w.Outs[0].Shape) || live[w.Outs[0].Storage] || len(writers[w.Outs[0].Storage]) > 1 || w.Narrowed != 0 {
+			continue
+		}
+		from, to, all := &w.Ins[0], &w.Outs[0], readers[w.Outs[0].Storage]
+		may := len(all) > 0
+		for _, r := range all {
+			c := &g.Calls[r.Call]
+			changed := slices.ContainsFunc(writers[from.Storage], func(k int) bool { return k > i && k <= r.Call })
+			may = may && within(&c.Ins[r.Index].Place, &to.Place) && r.Call > i && c.Narrow>>r.Index&1 != 0 && c.Lane == w.Lane && !changed
+		}
+		if !may {
+			continue
+		}
+		for _, r := range all {
+			c := &g.Calls[r.Call]
+			v := &c.Ins[r.Index]
+			v.Storage, v.Version, v.DType, v.Offset = from.Storage, from.Version, from.DType, from.Offset+v.Offset-to.Offset
+			c.Narrowed |= 1 << r.Index
+			by[Ref{c.At, r.Index}] = w.At
+		}
+		keep[i] = false
+	}
+	g.keep(keep)
+	return by
+}
+
+// within reports whether the elements of v lie between the first and the last of w.
+func within(v, w *Place) bool {
+	ends := func(p *Place) (first, last int) {
+		first, last = p.Offset, p.Offset
+		for d, n := range p.Shape {
+			if n > 1 && p.Stride[d] < 0 {
+				first += (n - 1) * p.Stride[d]
+			} else if n > 1 {
+				last += (n - 1) * p.Stride[d]
+			}
+		}
+		return first, last
+	}
+	a, b := ends(v)
+	c, d := ends(w)
+	return c <= a && b <= d
+}
+
 // replace lets the outputs of e be those of c, which is call i.
 func (g *Graph) replace(e, c *Call, i int, live map[int]bool, become map[int]int) {
 	for j := range c.Outs {

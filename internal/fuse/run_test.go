@@ -62,6 +62,9 @@ const size = 32
 
 // result is element e of output o of the call, of elements read by load.
 func (c *Call) result(o, e int, load func(j, e int) uint64) uint64 {
+	if c.Widens {
+		return load(0, e)
+	}
 	h := mix(uint64(len(c.Op)), uint64(c.Op[0])<<32|uint64(c.Attrs))
 	h = mix(h, uint64(o))
 	for j := range c.Ins {
@@ -247,6 +250,13 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 			c.Outs = append(c.Outs, v)
 			recent = append(recent, v)
 		}
+		if wide := &c.Outs[0]; c.Point && rng.IntN(4) == 0 && c.Into == 0 && len(c.Outs) == 1 && c.Ins[0].Place.equal(&wide.Place) {
+			c.Op, c.Widens, c.Ins = "W", true, c.Ins[:1]
+			wide.DType = dtype.Float64
+			recent = append(recent, *wide, *wide, *wide)
+		} else if rng.IntN(2) == 0 {
+			c.Narrow = uint(rng.IntN(4))
+		}
 		c.Row = byRows && slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)
 		g.Calls = append(g.Calls, c)
 	}
@@ -260,7 +270,7 @@ func randomGraph(rng *rand.Rand, n int) (*Graph, memory) {
 
 // A segment after all passes leaves in live storages, and gives calls with effects, what it did before them.
 func TestRandomGraphs(t *testing.T) {
-	grouped, elided, gone, byRows := 0, 0, 0, 0
+	grouped, elided, gone, byRows, narrowed := 0, 0, 0, 0, 0
 	for seed := range uint64(20000) {
 		rng := rand.New(rand.NewPCG(seed, 7))
 		g, m := randomGraph(rng, 2+rng.IntN(14))
@@ -275,6 +285,7 @@ func TestRandomGraphs(t *testing.T) {
 		want.runAll(g, rng)
 		g.Dead()
 		g.Common()
+		narrowed += len(g.Narrow())
 		g.Group(Limits{Calls: 8, Span: 10, Heavy: 8, Operands: 8, Outs: 4, Values: 8, Saves: 1})
 		gone += n - len(g.Calls)
 		m.runAll(g, rng)
@@ -291,8 +302,8 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, and %d calls removed", grouped, elided, byRows, gone)
-	if grouped < 10000 || elided < 5000 || byRows < 1000 || gone < 10000 {
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, and %d calls removed", grouped, elided, byRows, narrowed, gone)
+	if grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}
 }

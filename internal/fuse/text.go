@@ -111,6 +111,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	if c.Row {
 		b.WriteString(" row")
 	}
+	if c.Widens {
+		b.WriteString(" widens")
+	}
 	if c.Heavy {
 		b.WriteString(" heavy")
 	}
@@ -119,6 +122,9 @@ func (c *Call) print(b *strings.Builder, indent string) {
 	}
 	if c.Effect {
 		b.WriteString(" effect")
+	}
+	if c.Narrow > 0 {
+		fmt.Fprint(b, " narrow=", c.Narrow)
 	}
 	if c.Values > 0 {
 		fmt.Fprint(b, " values=", c.Values)
@@ -318,7 +324,12 @@ func (s *scanner) call(g *Graph) (versions []int) {
 		}
 	}
 	s.want(" ")
-	c.Point, c.Row, c.Heavy, c.Checks, c.Effect = s.has("point "), s.has("row "), s.has("heavy "), s.has("checks "), s.has("effect ")
+	c.Point, c.Row, c.Widens, c.Heavy = s.has("point "), s.has("row "), s.has("widens "), s.has("heavy ")
+	c.Checks, c.Effect = s.has("checks "), s.has("effect ")
+	if s.has("narrow=") {
+		c.Narrow = uint(s.number(1<<10-1, false))
+		s.want(" ")
+	}
 	if s.has("values=") {
 		c.Values = s.number(1<<20, false)
 		s.want(" ")

@@ -80,7 +80,7 @@ var (
 	// out: normalizer, loss; in: logits, target, weight of the classes, which each row has all; scalar: the ignored target. The loss of a
 	// row that is ignored is 0.
 	crossEntropyOp = rowWise(rowOp{name: "cross_entropy", outs: []rowKind{rowOne, rowOne}, ins: []rowKind{rowFull, rowOne, rowOne},
-		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, build: func(r *rowKernel) {
+		scalars: 1, scalarTypes: []dtype.DType{dtype.Int64}, freeWidth: true, halvesToo: true, build: func(r *rowKernel) {
 			k, c := r.k, r.integer(1)
 			m, s := r.normalizer(r.in(0))
 			lse := m.Add(math.Log(k, s))

@@ -19,6 +19,8 @@ type rowOp struct {
 	scalarTypes []dtype.DType
 	// freeWidth says that operands with one element a row, such as targets of int64, do not bound how wide accesses along it are.
 	freeWidth bool
+	// halvesToo says that rows of halves are gone along as those of float32 are, so that they give the bits that the same numbers in float32 give.
+	halvesToo bool
 	build     func(r *rowKernel)
 	id        uint16
 	// around is what runs before and after it, of fused operations.
@@ -226,6 +228,9 @@ func (p *rowPlan) widest() int {
 		return widest(p.outs, p.ins)
 	}
 	size := 1
+	if p.op.halvesToo {
+		size = 4
+	}
 	for i := range p.kept.count {
 		if p.op.kind(i) == rowFull {
 			size = max(size, operandAt(p.outs, p.ins, i).DType.Size())
