@@ -29,22 +29,18 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 		order = 2
 	}
 	return x.NoGrad().Within(func(x *tenon.Exec) *tenon.Tensor {
-		var grads, norms []*tenon.Tensor
+		var grads []*core.Tensor
 		for _, p := range params {
 			if g := p.Grad(); g != nil {
-				grads, norms = append(grads, g), append(norms, x.VectorNorm(g, order, nil))
+				grads = append(grads, (*core.Tensor)(g))
 			}
 		}
 		if grads == nil {
 			return x.Zeros(nil, tenon.Float32)
 		}
-		norm := x.VectorNorm(x.Stack(norms, 0), order, nil)
+		norm := x.VectorNorm((*tenon.Tensor)(core.VectorNorms((*core.Exec)(x), grads, order)), order, nil)
 		factor := x.ClampMaxS(x.RDivS(x.AddS(norm, 1e-6), maxNorm), 1)
-		scaled := make([]*core.Tensor, len(grads))
-		for i, g := range grads {
-			scaled[i] = (*core.Tensor)(g)
-		}
-		core.ScaleAll((*core.Exec)(x), "ClipGradNorm", scaled, (*core.Tensor)(factor))
+		core.ScaleAll((*core.Exec)(x), "ClipGradNorm", grads, (*core.Tensor)(factor))
 		return norm
 	})
 }

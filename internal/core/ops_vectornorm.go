@@ -10,7 +10,7 @@ import (
 )
 
 // rowVectorNorm reduces to the vector norm of order scalar[0].
-var rowVectorNorm, rowLogSumExp *row
+var rowVectorNorm, rowVectorNorms, rowLogSumExp *row
 
 func init() {
 	rowVectorNorm = define(row{Name: "VectorNorm", takes: "t; ord!; keepDim dims* dtype", Torch: "linalg.vector_norm", cast: castFloat32, saves: in0 | out0, back: backVectorNorm,
@@ -35,10 +35,56 @@ func init() {
 			}
 			return f.reduce(op)
 		}})
+	rowVectorNorms = define(row{Name: "VectorNorms", takes: "tensors…; ord!",
+		infer: func(f *frame) { f.newOut(0, f.many[0].dt, []int{len(f.many)}, nil) },
+		run: func(f *frame) error {
+			op, scalars := normOp(f.scalar[0].F)
+			ins := make([]kernels.Operand, len(f.many))
+			for i, t := range f.many {
+				ins[i] = operand(t)
+			}
+			return kernels.MultiReduce(f, op, f.out[0].dt, scalars, operand(f.out[0]), ins)
+		}})
 	rowLogSumExp = define(withCast(reduceRow("LogSumExp", "logsumexp", kernels.LogSumExp, realFloating, in0|out0, func(b *back) {
 		x := b.x
 		b.set(0, x.Mul(b.kept(b.grad(0)), x.Exp(x.Sub(b.in(0), b.kept(b.out(0))))))
 	}), castFloat32))
+}
+
+// normOp returns the kernel of norms of order p, and its numbers.
+func normOp(p float64) (*kernels.ReduceOp, []kernels.Scalar) {
+	if op, ok := normOps[p]; ok {
+		return op, nil
+	}
+	return kernels.NormP, []kernels.Scalar{kernels.FloatScalar(p)}
+}
+
+// VectorNorms returns the norms of order ord of the tensors, each as a vector, in one tensor. Floating-point tensors of one type that lie
+// without gaps take two launches for every 128 of them, whose sums have another order than VectorNorm's. It has no gradient where it does so.
+func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
+	Enter(x, "VectorNorms")
+	defer Leave(x)
+	if !x.normsTogether(ts) {
+		norms := make([]*Tensor, len(ts))
+		for i, t := range ts {
+			norms[i] = x.VectorNorm(t, ord, nil, SumOpt{})
+		}
+		return x.Stack(norms, 0)
+	}
+	f := x.op(rowVectorNorms)
+	f.many = append(f.many, ts...)
+	f.scalar[0] = kernels.FloatScalar(ord)
+	return f.call1()
+}
+
+// normsTogether reports whether rowVectorNorms takes the tensors.
+func (x *Exec) normsTogether(ts []*Tensor) bool {
+	for _, t := range ts {
+		if t.dt != ts[0].dt || !t.dt.IsFloat() || !t.form.plain || t.st.dev != ts[0].st.dev || x.GradEnabled() && t.RequiresGrad() {
+			return false
+		}
+	}
+	return len(ts) > 2 && (x.m.autocast == dtype.Invalid || ts[0].dt.Size() > 2)
 }
 
 // wantIdentity fails where a norm of order p, which has no value of no elements, is over none.

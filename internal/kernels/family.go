@@ -29,8 +29,9 @@ const (
 	FamilySegment
 	// FamilyNLL: Op is a stage of NLL.
 	FamilyNLL
-	// FamilyMultiTensor: Op is a PointOp's id; FamilyAdvance: Op is a StepOp's.
+	// FamilyMultiTensor: Op is a PointOp's id; FamilyMultiReduce: Op is a ReduceOp's; FamilyAdvance: Op is a StepOp's.
 	FamilyMultiTensor
+	FamilyMultiReduce
 	FamilyAdvance
 	// FamilyScale: the update of the scale of losses.
 	FamilyScale
