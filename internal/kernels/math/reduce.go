@@ -35,6 +35,23 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	return vn.Get(), word{vhi.Get(), vlo.Get()}
 }
 
+// reduceTrigShort is reduceTrig in float32 where a low word is not needed: the last of the three products rounds to within a unit in the last
+// place.
+func (f float) reduceTrigShort(a kernel.Value) (n, r kernel.Value) {
+	k := f.k
+	shift := f.c(0x1.8p23) // the sum has the nearest integer in its low bits
+	t := a.FMA(f.part(twoOverPi, 0), shift)
+	whole := t.Sub(shift)
+	r = whole.FMA(f.minus(halfPi, 2), whole.FMA(f.minus(halfPi, 1), whole.FMA(f.minus(halfPi, 0), a)))
+	vn, vr := k.Var(t.Bitcast(dtype.Int32)), k.Var(r)
+	k.If(a.Ge(f.c(1<<17)), func() {
+		q, w := f.payneHanek32(a)
+		vn.Set(q)
+		vr.Set(w.hi.Add(w.lo))
+	})
+	return vn.Get(), vr.Get()
+}
+
 // payneHanek32 is for a >= 2^17; infinity and NaN give some number.
 func (f float) payneHanek32(a kernel.Value) (kernel.Value, word) {
 	k := f.k

@@ -23,12 +23,21 @@ func (f float) cosWord(r word, z kernel.Value) kernel.Value {
 // quadrant returns sin(|x| + q π/2), NaN for infinities and NaNs.
 func (f float) quadrant(x, q kernel.Value) kernel.Value {
 	a := x.Abs()
-	n, r := f.reduceTrig(a)
-	n = n.Add(q)
-	z := r.hi.Mul(r.hi)
 	one := f.k.I32(1)
-	odd := n.And(one).Ne(f.k.I32(0))
-	y := odd.Select(f.cosWord(r, z), f.sinWord(r, z))
+	var n, y kernel.Value
+	if f.wide() {
+		var r word
+		n, r = f.reduceTrig(a)
+		n = n.Add(q)
+		z := r.hi.Mul(r.hi)
+		y = n.And(one).Ne(f.k.I32(0)).Select(f.cosWord(r, z), f.sinWord(r, z))
+	} else {
+		var r kernel.Value
+		n, r = f.reduceTrigShort(a)
+		n = n.Add(q)
+		sin, cos := SinCosSmall(f.k, r)
+		y = n.And(one).Ne(f.k.I32(0)).Select(cos, sin)
+	}
 	flip := n.And(f.k.I32(2)).Ne(f.k.I32(0))
 	y = flip.Select(y.Neg(), y)
 	return a.Lt(f.inf()).Select(y, f.nan())
