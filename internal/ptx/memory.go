@@ -267,11 +267,24 @@ func (f *function) store(in *kir.Instr) {
 // storeVector stores registers (bytes for Bool) in one access.
 func (f *function) storeVector(t kir.Type, name, to string, rs []string) {
 	kind, packed := element(t, len(rs))
+	if !packed && f.inPairs(rs) {
+		kind, packed = ".b32", true
+	}
 	if packed {
 		rs = f.pack(t, rs)
 	}
 	operand, v := vector(rs)
 	f.op(name+v+kind, to, operand)
+}
+
+// inPairs reports whether pack rounds all of rs, two at a time.
+func (f *function) inPairs(rs []string) bool {
+	for _, r := range rs {
+		if f.rounded[r] == "" {
+			return false
+		}
+	}
+	return len(rs)%2 == 0 && f.m.sm >= 80
 }
 
 // halfPair rounds two float32 numbers, of which the first becomes the upper half.
@@ -283,7 +296,7 @@ func (f *function) pack(t kir.Type, rs []string) []string {
 	per := 4 / t.Size()
 	for i := 0; i < len(rs); i += per {
 		switch {
-		case classOf(t) == half && f.m.sm >= 80 && f.rounded[rs[i]] != "" && f.rounded[rs[i+1]] != "":
+		case classOf(t) == half && f.inPairs(rs[i:i+2]):
 			// Two are rounded by one instruction; those that round one are left out by the assembler.
 			ws = append(ws, f.to(word, halfPair[t], f.rounded[rs[i+1]], f.rounded[rs[i]]))
 		case classOf(t) == half:
