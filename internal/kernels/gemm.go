@@ -204,8 +204,9 @@ type productSpec struct {
 	Split bool
 	// Mapped: tensor maps describe the operands.
 	Mapped bool
-	// Batch is the number of batch dimensions.
+	// Batch is the number of batch dimensions. Apart: there are two, and blocks in y and z are their places.
 	Batch uint8
+	Apart bool
 }
 
 // sideSpec says how an operand lies: the axis along which elements are adjacent, and the width of accesses.
