@@ -200,6 +200,8 @@ type productSpec struct {
 	TF32        bool
 	// Bias: the result is alpha*product + beta*bias. Scale: it is alpha*product.
 	Bias, Scale bool
+	// BiasWidth is how many neighbours of the bias in a row are loaded together, 0 where each is by itself.
+	BiasWidth uint8
 	// Split: the depth is split over blocks in z, and partial sums go to workspace.
 	Split bool
 	// Mapped: tensor maps describe the operands.

@@ -145,7 +145,7 @@ func (p *product) issue(is Issuer) error {
 	}
 	var partial uint64
 	if splits == 1 {
-		r.Bias, r.Scale = p.after()
+		p.after(r, s.Vec)
 		r.Apart = r.Batch == 2 && max(p.sizes[0], p.sizes[1]) <= mostBlocks
 	} else {
 		r.Split = true
@@ -205,10 +205,14 @@ func (p *product) layAlong(is Issuer, i, axis, least int) error {
 	return nil
 }
 
-// after says what follows the sums.
-func (p *product) after() (bias, scale bool) {
-	bias = p.opt.Bias.Ptr != 0
-	return bias, !bias && p.opt.Alpha != 1
+// after says in r what follows the sums, of which width neighbours are stored together.
+func (p *product) after(r *productSpec, width uint8) {
+	bias := &p.opt.Bias
+	r.Bias = bias.Ptr != 0
+	r.Scale = !r.Bias && p.opt.Alpha != 1
+	if r.Bias && p.s[3][1] == 1 {
+		r.BiasWidth = min(width, uint8(p.width(3, bias, p.n, p.s[3][0], bias.DType.Size())))
+	}
 }
 
 const (
@@ -286,7 +290,7 @@ func (p *product) finish(is Issuer, partial uint64, splits, batch int) error {
 	s.Family, s.Compute, s.Outs, s.Ins = FamilyMatmulFinish, accumulator(p.a.DType), 1, 1
 	s.DTypes[0], s.DTypes[1] = p.out.DType, p.opt.Bias.DType
 	s.Product.Batch = p.batchDims()
-	s.Product.Bias, s.Product.Scale = p.after()
+	p.after(&s.Product, s.Vec)
 	var a productArgs
 	p.args(&a, partial, splits)
 	a.size.host, a.result.host = p.sizes[:], p.out.Ptr
@@ -443,13 +447,16 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Value, vs []kernel.Value) {
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
 	res := make([]kernel.Value, len(vs))
+	var add []kernel.Value
+	if s.Product.Bias {
+		add = p.biasAt(s, bias, r64, c64, len(vs))
+	}
 	for j, v := range vs {
 		if s.Product.Bias || s.Product.Scale {
 			v = v.Mul(p.alpha)
 		}
 		if s.Product.Bias {
-			at := r64.Mul(p.cm.Value).Add(c64.Add(c64.Like(float64(j))).Mul(p.cn.Value))
-			v = bias.Load(at).Convert(v.Type()).FMA(p.beta, v)
+			v = add[j].Convert(v.Type()).FMA(p.beta, v)
 		}
 		res[j] = v.Convert(out.Type())
 	}
@@ -460,6 +467,21 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 		at = at.Add(c64.Mul(p.on.Value))
 	}
 	out.StoreVec(at, res...)
+}
+
+// biasAt loads count neighbours of the bias from row r and column c on.
+func (p *productKernel) biasAt(s *Spec, bias kernel.Buffer, r, c kernel.Value, count int) (vs []kernel.Value) {
+	row := r.Mul(p.cm.Value)
+	if w := min(int(s.Product.BiasWidth), count); w > 1 {
+		for j := 0; j < count; j += w {
+			vs = append(vs, bias.LoadVec(row.Add(c.Add(c.Like(float64(j)))), w)...)
+		}
+		return vs
+	}
+	for j := range count {
+		vs = append(vs, bias.Load(row.Add(c.Add(c.Like(float64(j))).Mul(p.cn.Value))))
+	}
+	return vs
 }
 
 func buildMatmulFinish(s *Spec) *kernel.Kernel {
