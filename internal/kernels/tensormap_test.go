@@ -48,6 +48,37 @@ func TestTensorMap(t *testing.T) {
 	}
 }
 
+// Maps with groups of matrices are those that the driver writes for [8, 12, 1024, 64], as said.
+func TestTensorMapOfGroups(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		t             dtype.DType
+		line, group   int // in elements
+		places, depth int
+		want          []uint32
+	}{
+		{"bf16, 4608, 128 and 4718592 bytes, box [1, 1, 128, 64]", dtype.BFloat16, 2304, 2359296, 128, 64,
+			[]uint32{0xee000000, 0x7f19, 0x46530, 0x120, 0x8, 0x48000, 0, 0, 0x3f, 0x3ff, 0xb, 0x7, 0, 0x3f000000, 0x7f, 0, 0x4000, 0, 0x400}},
+		{"f16, lines 2^37 and groups 2^39 bytes apart, box [1, 1, 64, 32]", dtype.Float16, 1 << 36, 1 << 38, 64, 32,
+			[]uint32{0xee000000, 0x7f19, 0x44330, 0, 0x8, 0, 0, 0x802, 0x3f, 0x3ff, 0xb, 0x7, 0, 0x1f000000, 0x3f, 0, 0x1000, 0, 0x200}},
+	} {
+		p := product{k: 64}
+		p.s[1] = [2]int{c.line, 1}
+		p.batch.nd = 2
+		p.batch.size[0], p.batch.size[1] = 12, 8
+		p.batch.stride[1][0], p.batch.stride[1][1] = 64, c.group
+		l := &Launch{Args: make([]byte, 48)}
+		packing(l).tensorMap(&mapArg{host: p.tensorMap(1, &Operand{Ptr: 0x7f19ee000000, DType: c.t}, 1024, c.places, c.depth)}, "", false)
+		var got []uint32
+		for at := 48; at < len(l.Args); at += 4 {
+			got = append(got, binary.LittleEndian.Uint32(l.Args[at:]))
+		}
+		if want := append(c.want, make([]uint32, 32-len(c.want))...); !slices.Equal(got, want) {
+			t.Errorf("%s:\n got %x\nwant %x", c.name, got, want)
+		}
+	}
+}
+
 // The maps that a product's kernel declares are those that its launch fills in.
 func TestTensorMapsOfProducts(t *testing.T) {
 	for _, c := range []struct {
