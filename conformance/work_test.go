@@ -285,6 +285,7 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 		err := w.watched(x, func() {
 			x.CopyInto(b, a)
 			x.FillInto(b, 1)
+			core.VectorNorms((*core.Exec)(x), []*core.Tensor{(*core.Tensor)(a), (*core.Tensor)(b), (*core.Tensor)(a)}, 2)
 			x.Launch(add, tenon.Over(8), tenon.Integer(8), tenon.Out(b), tenon.In(a))
 			p := x.Full([]int{8}, 0.5, tenon.Float32)
 			x.Bernoulli(p)

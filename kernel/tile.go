@@ -49,6 +49,11 @@ type TensorMap struct {
 
 // Group returns m with the group (Int32) whose matrices are meant. All loads by a map of four dimensions say one.
 func (m TensorMap) Group(group Value) TensorMap {
+	if m.b == nil {
+		stray("a tensor map is a zero value; declare it with the kernel's Builder")
+	}
+	m.b.own()
+	ids(group)
 	m.group = group
 	return m
 }

@@ -48,6 +48,7 @@ func (g *Graph) Only(s *Set) *Graph {
 	at := func(r Ref) Ref { return Ref{slices.Index(s.Calls, r.Call), r.Index} }
 	for k, i := range s.Calls {
 		o.Calls = append(o.Calls, g.Calls[i])
+		o.Calls[k].Narrow = 0 // which says nothing of what they do
 		set.Calls = append(set.Calls, k)
 	}
 	for _, r := range s.Ins {

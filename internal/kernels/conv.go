@@ -223,9 +223,12 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	}
 	t := pickTile(lim, a.DType, tf32, m, n, split, c.Groups)
 	r := &s.Product
-	r.Tile, r.TF32, r.Bias = t.spec(), tf32, bias.Ptr != 0
+	r.Tile, r.TF32 = t.spec(), tf32
+	if bias.Ptr != 0 {
+		r.Bias = 1
+	}
 	r.Left.Width = uint8(c.widthA(kind, &a))
-	s.Conv = convSpec{BiasApart: r.Bias && (c.Groups == 1 || c.Groups < c.In), Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
+	s.Conv = convSpec{BiasApart: r.Bias > 0 && (c.Groups == 1 || c.Groups < c.In), Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())
@@ -539,7 +542,7 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 		}
 		res := make([]kernel.Value, len(vs))
 		for j, v := range vs {
-			if c.s.Product.Bias {
+			if c.s.Product.Bias > 0 {
 				if c.s.Conv.BiasApart {
 					v = v.Convert(c.out.Type()).Convert(v.Type())
 				}

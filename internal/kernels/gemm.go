@@ -198,18 +198,20 @@ type productSpec struct {
 	// Left and Right say how the operands lie.
 	Left, Right sideSpec
 	TF32        bool
-	// Bias: the result is alpha*product + beta*bias. Scale: it is alpha*product.
-	Bias, Scale bool
-	// BiasWidth is how many neighbours of the bias in a row are loaded together, 0 where each is by itself.
-	BiasWidth uint8
+	// Bias is how many neighbours of the bias in a row are loaded together where the result is alpha*product + beta*bias, 0 where there is none.
+	// Scale: it is alpha*product.
+	Bias  uint8
+	Scale bool
 	// Split: the depth is split over blocks in z, and partial sums go to workspace.
 	Split bool
 	// Mapped: tensor maps describe the operands.
 	Mapped bool
-	// Batch is the number of batch dimensions. Apart: there are two, and blocks in y and z are their places.
+	// Batch is the number of batch dimensions, or batchApart.
 	Batch uint8
-	Apart bool
 }
+
+// batchApart says that there are two batch dimensions, and blocks in y and z are their places.
+const batchApart = maxBatchDims + 1
 
 // sideSpec says how an operand lies: the axis along which elements are adjacent, and the width of accesses.
 type sideSpec struct {

@@ -146,7 +146,9 @@ func (p *product) issue(is Issuer) error {
 	var partial uint64
 	if splits == 1 {
 		p.after(r, s.Vec)
-		r.Apart = r.Batch == 2 && max(p.sizes[0], p.sizes[1]) <= mostBlocks
+		if r.Batch == 2 && max(p.sizes[0], p.sizes[1]) <= mostBlocks {
+			r.Batch = batchApart
+		}
 	} else {
 		r.Split = true
 		s.Vec = uint8(p.partialWidth())
@@ -208,10 +210,13 @@ func (p *product) layAlong(is Issuer, i, axis, least int) error {
 // after says in r what follows the sums, of which width neighbours are stored together.
 func (p *product) after(r *productSpec, width uint8) {
 	bias := &p.opt.Bias
-	r.Bias = bias.Ptr != 0
-	r.Scale = !r.Bias && p.opt.Alpha != 1
-	if r.Bias && p.s[3][1] == 1 {
-		r.BiasWidth = min(width, uint8(p.width(3, bias, p.n, p.s[3][0], bias.DType.Size())))
+	switch {
+	case bias.Ptr == 0:
+		r.Scale = p.opt.Alpha != 1
+	case p.s[3][1] == 1:
+		r.Bias = min(width, uint8(p.width(3, bias, p.n, p.s[3][0], bias.DType.Size())))
+	default:
+		r.Bias = 1
 	}
 }
 
@@ -254,7 +259,7 @@ const mostBlocks = 65535
 func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
 	l.Grid = [3]uint32{uint32(ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols)), uint32(min(batch, mostBlocks)), uint32(splits)}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
-	if l.Spec.Product.Apart {
+	if l.Spec.Product.Batch == batchApart {
 		l.Grid[1], l.Grid[2] = uint32(p.sizes[0]), uint32(p.sizes[1])
 	}
 	if p.m >= 1<<31 || p.n >= 1<<31 || p.k >= 1<<31-1<<16 {
@@ -401,7 +406,8 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 		}
 		one := func(b kernel.Value) {
 			var off [4]kernel.Value
-			if r.Apart {
+			apart := r.Batch == batchApart
+			if apart {
 				off = p.atPlaces(k, k.BlockIdx(kernel.Y), k.BlockIdx(kernel.Z))
 			} else {
 				off = p.at(k, b, int(r.Batch))
@@ -410,9 +416,9 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
 			if r.Mapped {
 				am, bm, matrix := p.maps[0].TensorMap, p.maps[1].TensorMap, b
-				if r.Batch == 2 {
+				if apart || r.Batch == 2 {
 					group := k.BlockIdx(kernel.Z)
-					if matrix = k.BlockIdx(kernel.Y); !r.Apart {
+					if matrix = k.BlockIdx(kernel.Y); !apart {
 						group = b.Div(p.size.Get(0))
 						matrix = b.Sub(group.Mul(p.size.Get(0)))
 					}
@@ -435,7 +441,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				k.If(row.Lt(m).And(col.Lt(n)), func() { p.store(s, out, bias, row, col, vs) })
 			})
 		}
-		if r.Batch == 0 || r.Apart {
+		if r.Batch == 0 || r.Batch == batchApart {
 			one(k.I32(0))
 			return
 		}
@@ -448,14 +454,14 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 	r64, c64 := r.Convert(dtype.Int64), c.Convert(dtype.Int64)
 	res := make([]kernel.Value, len(vs))
 	var add []kernel.Value
-	if s.Product.Bias {
+	if s.Product.Bias > 0 {
 		add = p.biasAt(s, bias, r64, c64, len(vs))
 	}
 	for j, v := range vs {
-		if s.Product.Bias || s.Product.Scale {
+		if s.Product.Bias > 0 || s.Product.Scale {
 			v = v.Mul(p.alpha)
 		}
-		if s.Product.Bias {
+		if s.Product.Bias > 0 {
 			v = add[j].Convert(v.Type()).FMA(p.beta, v)
 		}
 		res[j] = v.Convert(out.Type())
@@ -472,7 +478,7 @@ func (p *productKernel) store(s *Spec, out, bias kernel.Buffer, r, c kernel.Valu
 // biasAt loads count neighbours of the bias from row r and column c on.
 func (p *productKernel) biasAt(s *Spec, bias kernel.Buffer, r, c kernel.Value, count int) (vs []kernel.Value) {
 	row := r.Mul(p.cm.Value)
-	if w := min(int(s.Product.BiasWidth), count); w > 1 {
+	if w := min(int(s.Product.Bias), count); w > 1 {
 		for j := 0; j < count; j += w {
 			vs = append(vs, bias.LoadVec(row.Add(c.Add(c.Like(float64(j)))), w)...)
 		}

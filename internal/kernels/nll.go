@@ -38,10 +38,18 @@ const (
 
 // nllSpec is what these kernels are specialised on.
 type nllSpec struct {
-	// Logits: x holds logits. Weighted: there are weights of classes. Mean: the sum is divided by that of the weights.
-	// Losses: x holds the losses of the rows.
-	Logits, Weighted, Mean, Losses bool
+	// Of is what x holds. Weighted: there are weights of classes. Mean: the sum is divided by that of the weights.
+	Of             nllOf
+	Weighted, Mean bool
 }
+
+type nllOf uint8
+
+const (
+	nllLogarithms nllOf = iota // of probabilities
+	nllLogits
+	nllLosses // of the rows
+)
 
 // nllArgs are the arguments of these kernels.
 type nllArgs struct {
@@ -138,7 +146,13 @@ func (p *NLL) issue(is Issuer, stage uint16, mean bool, loss, total Operand, row
 	s := &l.Spec
 	s.Family, s.Op, s.Compute = FamilyNLL, stage, opmath(p.X.DType)
 	s.Outs, s.Ins = 2, 4
-	s.NLL = nllSpec{Logits: p.LSE.Ptr != 0, Weighted: p.Weight.Ptr != 0, Mean: mean, Losses: p.losses && stage != nllTotal}
+	s.NLL = nllSpec{Weighted: p.Weight.Ptr != 0, Mean: mean}
+	switch {
+	case p.LSE.Ptr != 0:
+		s.NLL.Of = nllLogits
+	case p.losses && stage != nllTotal:
+		s.NLL.Of = nllLosses
+	}
 	for i, o := range [...]*Operand{&loss, &total, &p.X, &p.LSE, &p.Target, &p.Weight} {
 		s.DTypes[i] = o.DType
 		if o.DType == dtype.Invalid {
@@ -195,14 +209,14 @@ func (p *nllKernel) row(i kernel.Value) (loss, weight kernel.Value) {
 		if p.s.NLL.Weighted {
 			w.Set(p.weight.load(c, 1)[0].Convert(t).Re)
 		}
-		if p.s.NLL.Losses {
+		if p.s.NLL.Of == nllLosses {
 			sum.Set(p.x.load(i, 1)[0].Convert(t).Re)
 			return
 		}
 		n := i.Div(p.inner.Value)
 		at := n.Mul(p.classes.Value).Add(c).Mul(p.inner.Value).Add(i.Sub(n.Mul(p.inner.Value)))
 		v := p.x.load(at, 1)[0].Convert(t).Re.Neg()
-		if p.s.NLL.Logits {
+		if p.s.NLL.Of == nllLogits {
 			v = p.lse.load(i, 1)[0].Convert(t).Re.Add(v)
 		}
 		if p.s.NLL.Weighted {

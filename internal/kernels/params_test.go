@@ -254,6 +254,7 @@ func TestLayouts(t *testing.T) {
 		check(t, Advance(y, op, make([]float64, op.Numbers), table, of(f), of(f)))
 		check(t, Advance(y, op, make([]float64, op.Numbers), table, Operand{}, Operand{}))
 	}
+	check(t, MultiReduce(y, NormP, f, []Scalar{FloatScalar(3)}, of(f, 2), []Operand{of(f, 5), of(f, 40000)}))
 	check(t, MultiTensor(y, Unscale, f, table, [][]Operand{{x}, {z}}, [][]Operand{{x}, {z}}))
 	for _, c := range []struct {
 		m, n, k int

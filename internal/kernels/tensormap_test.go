@@ -133,7 +133,7 @@ func TestTensorMapsOfHeads(t *testing.T) {
 		found = true
 		p, err := Build(&s).Program()
 		check(t, err)
-		if !s.Product.Mapped || s.Product.Batch != 2 {
+		if !s.Product.Mapped || s.Product.Batch != batchApart {
 			t.Errorf("no maps: %+v", s.Product)
 		}
 		for i, m := range p.MapTiles() {
