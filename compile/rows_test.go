@@ -29,7 +29,8 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		return t
 	}
 	la, lw, lb, lhalf := leaf(x.Clone(a)), leaf(x.Clone(w)), leaf(x.Clone(bias)), leaf(x.Clone(half))
-	leaves := []*tenon.Tensor{la, lw, lb, lhalf}
+	llong := leaf(x.ToDType(x.MulS(x.RandN([]int{2 * 3 * rows, 1504}, tenon.Float32), 4), tenon.BFloat16))
+	leaves := []*tenon.Tensor{la, lw, lb, lhalf, llong}
 	type outs = []*tenon.Tensor
 	for name, c := range map[string]struct {
 		run            func(x *tenon.Exec) (outs, error)
@@ -86,6 +87,10 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 		"cross-entropy of halves, by rows": {func(x *tenon.Exec) (outs, error) { // which are never there in float32
 			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want)
 			return outs{y}, x.Backward(x.MulS(y, 3))
+		}, -1, 0},
+		"cross-entropy of long rows of halves": {func(x *tenon.Exec) (outs, error) { // whose sums have one order
+			y := x.CrossEntropy(x.ToDType(llong, tenon.Float32), want, tenon.CrossEntropyOpt{Reduction: "none"})
+			return outs{y}, x.Backward(x.Sum(y, nil))
 		}, -1, 0},
 		"cross-entropy of halves with weights": {func(x *tenon.Exec) (outs, error) {
 			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want, tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: "sum"})
