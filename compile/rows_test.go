@@ -96,6 +96,16 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want, tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: "sum"})
 			return outs{y}, x.Backward(y)
 		}, -1, 0},
+		"rows of halves that begin between": {func(x *tenon.Exec) (outs, error) { // are read otherwise than the float32 made of them
+			x = x.NoGrad()
+			part := x.View(x.Narrow(x.Flatten(llong, 0, 1), 0, 2, rows*1504), rows, 1504)
+			return outs{x.CrossEntropy(x.ToDType(part, tenon.Float32), x.Narrow(want, 0, 0, rows), tenon.CrossEntropyOpt{Reduction: "none"})}, nil
+		}, 2, 0},
+		"rows that begin between": {func(x *tenon.Exec) (outs, error) { // but what is made of them does not
+			x = x.NoGrad()
+			part := x.View(x.Narrow(x.Flatten(a, 0, 1), 0, 1, (rows-1)*n), rows-1, n)
+			return outs{x.Softmax(x.MulS(part, 3), 1), x.LayerNorm(x.Add(part, part), w, bias, []int{n}, 1e-5)}, nil
+		}, 2, 4},
 		"halves in a chain and a norm": {func(x *tenon.Exec) (outs, error) {
 			x = x.NoGrad()
 			h := x.ToDType(x.View(half, 2*3*rows, rows), tenon.Float32)
@@ -164,5 +174,32 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Where a group may not be one, its calls take the float32 that their own kernels want.
+func TestHalvesWithoutGroups(t *testing.T) {
+	t.Setenv("TENON_COMPILE_GROUPS", "0")
+	x := openSim(t).NoGrad()
+	a := x.ToDType(x.Arange(0, 64, 1, tenon.Float32), tenon.BFloat16)
+	r := compile.New()
+	for range 3 {
+		var y *tenon.Tensor
+		must(t, r.Do(x, func(x *tenon.Exec) error {
+			h := x.ToDType(a, tenon.Float32)
+			y = x.Keep(x.Mul(h, h))
+			return nil
+		}))
+		v, err := tenon.Read[float32](x, y)
+		must(t, err)
+		for i := range v {
+			if v[i] != float32(i*i) {
+				t.Fatalf("got %v", v)
+			}
+		}
+		y.Close()
+	}
+	if s := r.Stats(x); s.Fused > 0 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -80,7 +80,6 @@ func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 	if parts[0] != nil { // its first input stands for the call's
 		own[n] = beside[0][outs[0]]
 		lies[n] = of(own[n])
-		g.alone[n] = absent
 		beside[0] = slices.Delete(beside[0], outs[0], outs[0]+1)
 	}
 	add := func(slots []int) {

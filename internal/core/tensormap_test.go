@@ -172,6 +172,24 @@ func TestProductsOfHeads(t *testing.T) {
 	})
 }
 
+// A bias that lies between is loaded in smaller pieces.
+func TestBiasBetween(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float32} {
+			in, w := x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt), x.ToDType(x.RandInt(-4, 5, []int{64, 32}, dtype.Int32), dt)
+			all := x.ToDType(x.RandInt(-9, 10, []int{80}, dtype.Int32), dt)
+			plain := x.MatMul(in, x.Transpose(w, 0, 1))
+			for _, from := range []int{0, 1, 2, 4, 8} {
+				bias := x.Narrow(all, 0, from, 64)
+				got, want := floats(t, x, x.ToDType(x.Linear(in, w, bias), dtype.Float32)), floats(t, x, x.ToDType(x.Add(plain, bias), dtype.Float32))
+				if !slices.Equal(got, want) {
+					t.Errorf("%v: a bias that begins at %d is not added as it is", dt, from)
+				}
+			}
+		}
+	})
+}
+
 func TestTensorMapRefusals(t *testing.T) {
 	build := func(name string, dt dtype.DType, groups ...bool) *kernel.Kernel {
 		return kernel.Build(name, func(k *kernel.Builder) {
