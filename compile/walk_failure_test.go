@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a tenth of them")
+	failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a tenth, at least 3")
 	everyFault   = flag.Bool("everyfault", false, "TestWalkProgramsFail fails every call of the driver in turn")
 	everySize    = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes beyond that with which all fit")
 )
@@ -131,7 +131,7 @@ func TestWalkProgramsFit(t *testing.T) {
 		}
 		return out, err
 	}
-	failed, programs := 0, uint64(*failingWalks+9)/10
+	failed, programs := 0, max(3, uint64(*failingWalks+9)/10)
 	if *everySize {
 		programs = uint64(*failingWalks)
 	}
