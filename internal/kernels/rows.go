@@ -194,7 +194,7 @@ func (p *rowPlan) gather(dim int) (problem string) {
 	return ""
 }
 
-// lead returns the first operand that is there and has elements along the row.
+// lead returns the first present operand with elements along the row.
 func (p *rowPlan) lead() int {
 	i := 0
 	for p.op.kind(i) != rowFull || p.op.around != nil && operandAt(p.outs, p.ins, i).Ptr == 0 {
