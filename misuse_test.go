@@ -33,6 +33,8 @@ type walk struct {
 	said map[string]string
 	// told are the findings so far.
 	told map[string]bool
+	// judged are the errors so far: one that a call within a function ended with comes out of the call that was given the function too.
+	judged map[*fault.Error]bool
 	// again opens another device in the place of one that a call has lost, such as with an index that is out of range.
 	again func() *tenon.Exec
 	// few makes fewer calls, where they are slow.
@@ -507,7 +509,12 @@ func (w *walk) judge(what string, err error, must string) {
 		w.report(e.Msg, "%s: the error has operation %q and line %d: %v", what, e.Op, e.Line, e)
 	}
 	name, _, _ := strings.Cut(what, "(")
-	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && calledAt(e) && e.Op != method {
+	own := !w.judged[e] // and not of a call within the function that this one was given
+	if w.judged == nil {
+		w.judged = map[*fault.Error]bool{}
+	}
+	w.judged[e] = true
+	if method, ok := strings.CutPrefix(name, "tenon.Exec."); ok && own && calledAt(e) && e.Op != method {
 		w.report(name, "%s: the error is of %q, not of what was called: %v", what, e.Op, e)
 	}
 	if w.said[e.Msg] == "" {
