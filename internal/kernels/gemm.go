@@ -206,12 +206,9 @@ type productSpec struct {
 	Split bool
 	// Mapped: tensor maps describe the operands.
 	Mapped bool
-	// Batch is the number of batch dimensions, or batchApart.
+	// Batch is the number of batch dimensions.
 	Batch uint8
 }
-
-// batchApart says that there are two batch dimensions, and blocks in y and z are their places.
-const batchApart = maxBatchDims + 1
 
 // sideSpec says how an operand lies: the axis along which elements are adjacent, and the width of accesses.
 type sideSpec struct {

@@ -146,9 +146,6 @@ func (p *product) issue(is Issuer) error {
 	var partial uint64
 	if splits == 1 {
 		p.after(r, s.Vec)
-		if r.Batch == 2 && max(p.sizes[0], p.sizes[1]) <= mostBlocks {
-			r.Batch = batchApart
-		}
 	} else {
 		r.Split = true
 		s.Vec = uint8(p.partialWidth())
@@ -253,14 +250,12 @@ func (p *product) batchDims() uint8 {
 	return uint8(p.batch.nd)
 }
 
-// mostBlocks is how many blocks a grid has at most in y and in z.
-const mostBlocks = 65535
-
 func (p *product) grid(l *Launch, t gemmTile, batch, splits int) error {
-	l.Grid = [3]uint32{uint32(ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols)), uint32(min(batch, mostBlocks)), uint32(splits)}
+	l.Grid = [3]uint32{uint32(ceilDiv(p.m, t.rows) * ceilDiv(p.n, t.cols)), uint32(batch), uint32(splits)}
 	l.Block = [3]uint32{uint32(t.threads), 1, 1}
-	if l.Spec.Product.Batch == batchApart {
-		l.Grid[1], l.Grid[2] = uint32(p.sizes[0]), uint32(p.sizes[1])
+	const most = 65535
+	if batch > most {
+		l.Grid[1] = most
 	}
 	if p.m >= 1<<31 || p.n >= 1<<31 || p.k >= 1<<31-1<<16 {
 		return fmt.Errorf("a matrix product of [%d, %d] and [%d, %d]: each size must be below 2^31", p.m, p.k, p.k, p.n)
@@ -381,17 +376,6 @@ func (p *productArgs) at(k *kernel.Builder, b kernel.Value, dims int) (off [4]ke
 	return off
 }
 
-// atPlaces is at for places in each of the batch dimensions (Int32).
-func (p *productArgs) atPlaces(k *kernel.Builder, places ...kernel.Value) (off [4]kernel.Value) {
-	for i := range off {
-		off[i] = k.I64(0)
-		for d, r := range places {
-			off[i] = off[i].Add(r.Convert(dtype.Int64).Mul(p.stride[i].Get(d)))
-		}
-	}
-	return off
-}
-
 func buildMatmul(s *Spec) *kernel.Kernel {
 	return kernel.Build(s.name("matmul"), func(k *kernel.Builder) {
 		g, r := newGemm(k, s), &s.Product
@@ -405,23 +389,14 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 			end = begin.Add(depth).Min(p.k.Value)
 		}
 		one := func(b kernel.Value) {
-			var off [4]kernel.Value
-			apart := r.Batch == batchApart
-			if apart {
-				off = p.atPlaces(k, k.BlockIdx(kernel.Y), k.BlockIdx(kernel.Z))
-			} else {
-				off = p.at(k, b, int(r.Batch))
-			}
+			off := p.at(k, b, int(r.Batch))
 			a := g.strided(r.Left, true, p.a.Offset(off[1]), g.m0, p.am.Value, p.ak.Value, m, end)
 			bb := g.strided(r.Right, false, p.b.Offset(off[2]), g.n0, p.bn.Value, p.bk.Value, n, end)
 			if r.Mapped {
 				am, bm, matrix := p.maps[0].TensorMap, p.maps[1].TensorMap, b
-				if apart || r.Batch == 2 {
-					group := k.BlockIdx(kernel.Z)
-					if matrix = k.BlockIdx(kernel.Y); !apart {
-						group = b.Div(p.size.Get(0))
-						matrix = b.Sub(group.Mul(p.size.Get(0)))
-					}
+				if r.Batch == 2 {
+					group := b.Div(p.size.Get(0))
+					matrix = b.Sub(group.Mul(p.size.Get(0)))
 					am, bm = am.Group(group), bm.Group(group)
 				}
 				a.mapped(r.Left.Layout, am, g.m0, matrix)
@@ -441,7 +416,7 @@ func buildMatmul(s *Spec) *kernel.Kernel {
 				k.If(row.Lt(m).And(col.Lt(n)), func() { p.store(s, out, bias, row, col, vs) })
 			})
 		}
-		if r.Batch == 0 || r.Batch == batchApart {
+		if r.Batch == 0 {
 			one(k.I32(0))
 			return
 		}

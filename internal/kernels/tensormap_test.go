@@ -133,7 +133,7 @@ func TestTensorMapsOfHeads(t *testing.T) {
 		found = true
 		p, err := Build(&s).Program()
 		check(t, err)
-		if !s.Product.Mapped || s.Product.Batch != batchApart {
+		if !s.Product.Mapped || s.Product.Batch != 2 {
 			t.Errorf("no maps: %+v", s.Product)
 		}
 		for i, m := range p.MapTiles() {

@@ -120,7 +120,6 @@ func (f *function) toBFloat16(r, x string) {
 	if f.m.sm >= 80 {
 		f.m.need(70)
 		f.op("cvt.rn.bf16.f32", r, x)
-		f.rounded[r] = x
 		return
 	}
 	bits := f.to(word, "mov.b32", x)
@@ -196,7 +195,6 @@ func (f *function) floatToFloat(in *kir.Instr, from kir.Type, a string) {
 func (f *function) toHalf(to kir.Type, r, x string) {
 	if to == dtype.Float16 {
 		f.op("cvt.rn.f16.f32", r, x)
-		f.rounded[r] = x
 	} else {
 		f.toBFloat16(r, x)
 	}

@@ -59,8 +59,6 @@ type function struct {
 	consts map[kir.Value]uint64
 	// halves holds for each half of a product the other one.
 	halves map[*kir.Instr]*kir.Instr
-	// rounded are the float32 numbers that halves were made of.
-	rounded map[string]string
 	// buffers says which parameter's buffer an address lies in.
 	buffers map[kir.Value]int
 	uniform []bool
@@ -74,7 +72,7 @@ type function struct {
 }
 
 func (m *module) function(p *kir.Program) error {
-	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{}, rounded: map[string]string{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
+	f := &function{m: m, p: p, names: make([]string, len(p.Values)), consts: map[kir.Value]uint64{}, halves: map[*kir.Instr]*kir.Instr{}, buffers: map[kir.Value]int{}, tables: map[int][2]string{}}
 	plan, err := planTiles(p, m.target, m.sm)
 	if err != nil {
 		return err

@@ -267,9 +267,6 @@ func (f *function) store(in *kir.Instr) {
 // storeVector stores registers (bytes for Bool) in one access.
 func (f *function) storeVector(t kir.Type, name, to string, rs []string) {
 	kind, packed := element(t, len(rs))
-	if !packed && f.inPairs(rs) {
-		kind, packed = ".b32", true
-	}
 	if packed {
 		rs = f.pack(t, rs)
 	}
@@ -277,28 +274,12 @@ func (f *function) storeVector(t kir.Type, name, to string, rs []string) {
 	f.op(name+v+kind, to, operand)
 }
 
-// inPairs reports whether pack rounds all of rs, two at a time.
-func (f *function) inPairs(rs []string) bool {
-	for _, r := range rs {
-		if f.rounded[r] == "" {
-			return false
-		}
-	}
-	return len(rs)%2 == 0 && f.m.sm >= 80
-}
-
-// halfPair rounds two float32 numbers, of which the first becomes the upper half.
-var halfPair = map[kir.Type]string{dtype.Float16: "cvt.rn.f16x2.f32", dtype.BFloat16: "cvt.rn.bf16x2.f32"}
-
 // pack puts registers of 1 or 2 bytes into words.
 func (f *function) pack(t kir.Type, rs []string) []string {
 	var ws []string
 	per := 4 / t.Size()
 	for i := 0; i < len(rs); i += per {
 		switch {
-		case classOf(t) == half && f.inPairs(rs[i:i+2]):
-			// Two are rounded by one instruction; those that round one are left out by the assembler.
-			ws = append(ws, f.to(word, halfPair[t], f.rounded[rs[i+1]], f.rounded[rs[i]]))
 		case classOf(t) == half:
 			ws = append(ws, f.to(word, "mov.b32", "{"+rs[i]+", "+rs[i+1]+"}"))
 		case per == 2:
