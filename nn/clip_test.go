@@ -2,6 +2,7 @@ package nn_test
 
 import (
 	"math"
+	"slices"
 	"testing"
 
 	"tenon.dev"
@@ -49,6 +50,38 @@ func TestClipGrad(t *testing.T) {
 		wantError(t, func() { nn.ClipGradNorm(x, params, -1) }, "ClipGradNorm", "at most -1")
 		wantError(t, func() { nn.ClipGradNorm(x, params, math.NaN()) }, "not negative")
 		wantError(t, func() { nn.ClipGradValue(x, params, math.NaN()) }, "ClipGradValue")
+	})
+}
+
+// The greatest magnitude of no elements is none, however many gradients there are; nothing is changed then.
+func TestClipGradNormOfNothing(t *testing.T) {
+	onDevices(t, func(t *testing.T, x *tenon.Exec) {
+		for _, many := range []int{1, 2, 3, 9} {
+			var ps []*nn.Param
+			for i := range many {
+				p := nn.NewParam(x.Zeros([]int{2 * i}, tenon.Float32))
+				defer p.Close()
+				p.SetGrad(x.Full([]int{2 * i}, 3, tenon.Float32))
+				ps = append(ps, p)
+			}
+			params := func(yield func(string, *nn.Param) bool) {
+				for _, p := range ps {
+					if !yield("", p) {
+						return
+					}
+				}
+			}
+			wantError(t, func() { nn.ClipGradNorm(x, params, 1, nn.ClipOpt{Norm: math.Inf(1)}) }, "empty tensor", "identity")
+			for i, p := range ps[1:] {
+				wantFloats(t, x, p.Grad(), slices.Repeat([]float32{3}, 2*(i+1))...)
+			}
+			want := math.Sqrt(float64(9 * many * (many - 1)))
+			norm := nn.ClipGradNorm(x, params, 1e9)
+			if v, err := x.Item(norm); err != nil || math.Abs(v-want) > 1e-4 {
+				t.Errorf("the norm of %d gradients is %v, want %v (%v)", many, v, want, err)
+			}
+			norm.Close()
+		}
 	})
 }
 

@@ -29,21 +29,17 @@ func init() {
 			f.newOut(0, f.compute, shape, nil)
 		},
 		run: func(f *frame) error {
-			op, ok := normOps[f.scalar[0].F]
-			if !ok {
-				op = kernels.NormP
-			}
-			return f.reduce(op)
+			return f.reduce(normOp(f.scalar[0].F))
 		}})
 	rowVectorNorms = define(row{Name: "VectorNorms", takes: "tensors…; ord!",
 		infer: func(f *frame) { f.newOut(0, f.many[0].dt, []int{len(f.many)}, nil) },
 		run: func(f *frame) error {
-			op, scalars := normOp(f.scalar[0].F)
-			ins := make([]kernels.Operand, len(f.many))
-			for i, t := range f.many {
-				ins[i] = operand(t)
+			op := normOp(f.scalar[0].F)
+			f.opers = f.opers[:0]
+			for _, t := range f.many {
+				f.opers = append(f.opers, operand(t))
 			}
-			return kernels.MultiReduce(f, op, f.out[0].dt, scalars, operand(f.out[0]), ins)
+			return kernels.MultiReduce(f, op, f.out[0].dt, f.scalar[:op.Scalars], operand(f.out[0]), f.opers)
 		}})
 	rowLogSumExp = define(withCast(reduceRow("LogSumExp", "logsumexp", kernels.LogSumExp, realFloating, in0|out0, func(b *back) {
 		x := b.x
@@ -51,12 +47,12 @@ func init() {
 	}), castFloat32))
 }
 
-// normOp returns the kernel of norms of order p, and its numbers.
-func normOp(p float64) (*kernels.ReduceOp, []kernels.Scalar) {
+// normOp returns the kernel of norms of order p.
+func normOp(p float64) *kernels.ReduceOp {
 	if op, ok := normOps[p]; ok {
-		return op, nil
+		return op
 	}
-	return kernels.NormP, []kernels.Scalar{kernels.FloatScalar(p)}
+	return kernels.NormP
 }
 
 // VectorNorms returns the norms of order ord of the tensors, each as a vector, in one tensor. Floating-point tensors of one type that lie
@@ -64,7 +60,7 @@ func normOp(p float64) (*kernels.ReduceOp, []kernels.Scalar) {
 func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	Enter(x, "VectorNorms")
 	defer Leave(x)
-	if !x.normsTogether(ts) {
+	if !x.normsTogether(ts, ord) {
 		norms := make([]*Tensor, len(ts))
 		for i, t := range ts {
 			norms[i] = x.VectorNorm(t, ord, nil, SumOpt{})
@@ -77,10 +73,10 @@ func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	return f.call1()
 }
 
-// normsTogether reports whether rowVectorNorms takes the tensors.
-func (x *Exec) normsTogether(ts []*Tensor) bool {
+// normsTogether reports whether rowVectorNorms takes the tensors. VectorNorm refuses those of no elements where the order has no identity.
+func (x *Exec) normsTogether(ts []*Tensor, ord float64) bool {
 	for _, t := range ts {
-		if t.dt != ts[0].dt || !t.dt.IsFloat() || !t.form.plain || t.st.dev != ts[0].st.dev || x.GradEnabled() && t.RequiresGrad() {
+		if t.Numel() == 0 && (ord < 0 || math.IsInf(ord, 1)) || t.dt != ts[0].dt || !t.dt.IsFloat() || !t.form.plain || t.st.dev != ts[0].st.dev || x.GradEnabled() && t.RequiresGrad() {
 			return false
 		}
 	}
