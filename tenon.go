@@ -1,6 +1,6 @@
-// Package tenon is tensors on GPUs for Go: eager operations with autograd, device memory that is cached and explained, and the same program on
-// a simulated device where there is no GPU.
-// It may not know how anything is done: it is the face of the packages below, mostly generated from their documented methods.
+// Package tenon is tensors on GPUs for Go: eager operations with autograd, device memory that is cached and explained, and the same program
+// on a simulated device where there is no GPU. It may not know how anything is done: it is the face of the packages below, mostly generated
+// from their documented methods.
 //
 // A program opens a device, and every operation runs on the Exec that Open returns:
 //
@@ -10,7 +10,8 @@
 //	a := tenon.From(x, []float32{1, 2, 3})
 //	b, err := tenon.Read[float32](x, x.MulS(a, 2))
 //
-// Operations panic with an *[Error], because mathematics must chain; [Try] and everything that returns an error turn the panic back into one.
+// Operations panic with an *[Error], because mathematics must chain; [Try] and everything that returns an error turn the panic back into
+// one.
 package tenon
 
 import (
@@ -36,18 +37,19 @@ type Exec core.Exec
 // Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
 // it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
 //
-// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless they are made
-// on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec alone.
+// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless
+// they are made on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec
+// alone.
 //
-// A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to the
-// garbage collector, which is the slower net.
+// A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to
+// the garbage collector, which is the slower net.
 type Tensor core.Tensor
 
 // Zero is 0 in an option whose 0 stands for a default: optim.AdamOpt{WeightDecay: tenon.Zero}.
 const Zero = core.Zero
 
-// Error is the error of every failed operation. Its fields are Kind, such as [OutOfMemory]; Op, the operation; Operands, their types and shapes; Msg;
-// File and Line of the call; and Cause. Find it with errors.As.
+// Error is the error of every failed operation. Its fields are Kind, such as [OutOfMemory]; Op, the operation; Operands, their types and
+// shapes; Msg; File and Line of the call; and Cause. Find it with errors.As.
 type Error = fault.Error
 
 // The kinds of [Error].
@@ -90,18 +92,18 @@ func Best() Selector { return Selector{rt.Selector{Kind: rt.Best}} }
 // CUDA selects the NVIDIA GPU with the given number.
 func CUDA(ordinal int) Selector { return Selector{rt.Selector{Kind: rt.CUDA, Ordinal: ordinal}} }
 
-// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory. Each is a machine of its own, unless
-// TENON_SIM_DEVICES gives the simulated machine several devices.
+// Sim selects a simulated device of the given capacity in bytes; 0 is 80 GiB. What is not touched costs no memory. Each is a machine of its
+// own, unless TENON_SIM_DEVICES gives the simulated machine several devices.
 func Sim(memory uint64) Selector { return Selector{rt.Selector{Kind: rt.Sim, Memory: memory}} }
 
-// SimMachine selects device 0 of a new simulated machine of 1 to 8 devices, each of the given capacity in bytes; 0 is 80 GiB. At selects the others. They
-// have one clock, and copies and waits between them go as between GPUs of one machine.
+// SimMachine selects device 0 of a new simulated machine of 1 to 8 devices, each of the given capacity in bytes; 0 is 80 GiB. At selects
+// the others. They have one clock, and copies and waits between them go as between GPUs of one machine.
 func SimMachine(devices int, memory uint64) Selector {
 	return Selector{rt.Selector{Kind: rt.Sim, Machine: rt.NewMachine(devices, memory)}}
 }
 
-// At selects the device with the given number, from 0, in place of the one that s selects: Best().At(1) is the second NVIDIA GPU or, where there is none at
-// all, the second device of the simulated machine.
+// At selects the device with the given number, from 0, in place of the one that s selects: Best().At(1) is the second NVIDIA GPU or, where
+// there is none at all, the second device of the simulated machine.
 func (s Selector) At(ordinal int) Selector {
 	s.sel.Ordinal = ordinal
 	return s
@@ -113,8 +115,8 @@ func (s Selector) Count() (int, error) { return rt.Count(s.sel) }
 // CPU selects this machine's processor.
 func CPU() Selector { return Selector{rt.Selector{Kind: rt.CPU}} }
 
-// ParseSelector returns the Selector that a text names, such as a program's option: "best", "cuda", "cuda:1", "cpu", "sim", or "sim:2GiB" with a number of KiB,
-// MiB or GiB.
+// ParseSelector returns the Selector that a text names, such as a program's option: "best", "cuda", "cuda:1", "cpu", "sim", or "sim:2GiB"
+// with a number of KiB, MiB or GiB.
 func ParseSelector(device string) (Selector, error) {
 	kind, detail, given := strings.Cut(device, ":")
 	switch {
@@ -143,8 +145,8 @@ func ParseSelector(device string) (Selector, error) {
 	return Selector{}, core.Located("ParseSelector", err)
 }
 
-// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until this process uses a GPU the count follows CUDA_VISIBLE_DEVICES,
-// also where that changes, if NVIDIA's management library is there; the first use fixes it.
+// GPUs returns how many NVIDIA GPUs can be opened; 0 where there is no working driver. Until this process uses a GPU the count follows
+// CUDA_VISIBLE_DEVICES, also where that changes, if NVIDIA's management library is there; the first use fixes it.
 func GPUs() int { return rt.GPUs() }
 
 // Open opens a device and returns the first Exec on it. Close it when done.
@@ -165,7 +167,8 @@ func Open(s Selector) (*Exec, error) {
 // Try runs f and returns the error with which an operation in it stopped, or nil. Any other panic goes on.
 func Try(f func()) error { return core.Try(f) }
 
-// Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the one with which an operation in it stopped. What f made is closed either way.
+// Do runs f in a scope, as [Exec.Scope] does, and returns its error, or the one with which an operation in it stopped. What f made is
+// closed either way.
 func (x *Exec) Do(f func(x *Exec) error) (err error) {
 	stopped := Try(func() {
 		if f == nil {
@@ -216,19 +219,20 @@ func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
 // Arg is one argument of a kernel: [In], [Out], [Mapped], [Number] or [Integer].
 type Arg = core.Arg
 
-// LaunchShape is the grid of a launch in blocks and the block in threads: its fields Grid and Block have three ints each, x, y and z, of which 0
-// means 1, and Shared is the dynamic shared memory of a block in bytes.
+// LaunchShape is the grid of a launch in blocks and the block in threads: its fields Grid and Block have three ints each, x, y and z, of
+// which 0 means 1, and Shared is the dynamic shared memory of a block in bytes.
 type LaunchShape = core.LaunchShape
 
-// In is a tensor that a kernel reads. A launch is refused whose kernel writes it at an address made of the parameter's, whatever way that takes through
-// the kernel; what is written at an address that the kernel loads from device memory is not seen.
+// In is a tensor that a kernel reads. A launch is refused whose kernel writes it at an address made of the parameter's, whatever way that
+// takes through the kernel; what is written at an address that the kernel loads from device memory is not seen.
 func In(t *Tensor) Arg { return core.In((*core.Tensor)(t)) }
 
 // Out is a tensor that a kernel writes, and may read.
 func Out(t *Tensor) Arg { return core.Out((*core.Tensor)(t)) }
 
-// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions or, for a map that is
-// used with Group, in four, of Float16, BFloat16 or Float32. The elements of its last dimension are adjacent, and its address and other strides are multiples of 16 bytes; another one is refused.
+// Mapped is a tensor that a kernel reads by a [kernel.TensorMap]: a matrix, or an array of matrices in three dimensions or, for a map that
+// is used with Group, in four, of Float16, BFloat16 or Float32. The elements of its last dimension are adjacent, and its address and other
+// strides are multiples of 16 bytes; another one is refused.
 func Mapped(t *Tensor) Arg { return core.Mapped((*core.Tensor)(t)) }
 
 // Number is a scalar argument; it is converted to the parameter's type.
@@ -240,8 +244,8 @@ func Integer(v int64) Arg { return core.Integer(v) }
 // Over is the shape for at least n threads in x.
 func Over(n int) LaunchShape { return core.Over(n) }
 
-// Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's first
-// element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
+// Launch runs a kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
+// first element. The kernel is built and loaded on its first launch on a device. No gradient is recorded: give it one with a [Function].
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	c := x.enter("Launch")
 	defer core.Leave(c)
@@ -255,7 +259,8 @@ type Graph core.Graph
 // Nodes returns how many operations the graph has, 0 for none.
 func (g *Graph) Nodes() int { return (*core.Graph)(g).Nodes() }
 
-// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture returned.
+// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture
+// returned.
 func (g *Graph) Pool() [2]uint64 { return (*core.Graph)(g).Pool() }
 
 // Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
@@ -266,10 +271,11 @@ func (g *Graph) Close() error { return (*core.Graph)(g).Close() }
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured first should
-	// run first. Runs of graphs that share memory wait for each other, unless ManualStreams switched that off.
+	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured
+	// first should run first. Runs of graphs that share memory wait for each other, unless ManualStreams switched that off.
 	Share *Graph
-	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
+	// Pool is the id of the private pool for the graph's memory, from cuda.NewPoolID: graphs of one pool share memory as by Share. Zero is
+	// a new pool.
 	Pool [2]uint64
 	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
 	Stream *cuda.Stream
@@ -279,10 +285,10 @@ type CaptureOpt struct {
 	Debug bool
 }
 
-// Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host data (Item,
-// Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device stays usable. The Exec
-// that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on f's. Memory comes from the graph's own pool.
-// Random numbers are drawn anew by every Replay, from where the generator then is.
+// Capture records the work of f as a graph and returns it; nothing runs until Replay. What waits for the device or reads or brings host
+// data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The device
+// stays usable. The Exec that f gets has another stream than x, and f's work on further streams belongs to the graph where it depends on
+// f's. Memory comes from the graph's own pool. Random numbers are drawn anew by every Replay, from where the generator then is.
 func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	opt, err := core.Only("Capture", opts)
 	if err != nil {
@@ -301,8 +307,8 @@ func (x *Exec) Capture(f func(x *Exec), opts ...CaptureOpt) (*Graph, error) {
 	return (*Graph)(g), core.Located("Capture", err)
 }
 
-// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of the
-// captured function does not run.
+// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device memory changes; host code of
+// the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
 	c, err := x.entered("Replay")
 	if err != nil {
@@ -312,8 +318,8 @@ func (x *Exec) Replay(g *Graph) error {
 	return core.Located("Replay", c.Replay((*core.Graph)(g)))
 }
 
-// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run under the
-// autocast of the Exec that Apply is a method of, and Forward gets its inputs as they are; see [CastsInputs].
+// Function is an operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead. Both run
+// under the autocast of the Exec that Apply is a method of, and Forward gets its inputs as they are; see [CastsInputs].
 type Function interface {
 	// Forward computes the outputs. What Backward needs it saves in c.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
@@ -322,9 +328,9 @@ type Function interface {
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
-// CastsInputs is a [Function] that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs returns, and
-// Forward and Backward run without autocast. Gradients go back in the types that the inputs had. Without autocast it is as any other, and so it is with the
-// zero type.
+// CastsInputs is a [Function] that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs
+// returns, and Forward and Backward run without autocast. Gradients go back in the types that the inputs had. Without autocast it is as any
+// other, and so it is with the zero type.
 type CastsInputs interface {
 	Function
 	CastInputs() DType
@@ -375,8 +381,8 @@ func (f function) CastInputs() DType {
 	return 0
 }
 
-// made returns x as core sees it. It stops the method op with an error if x is nil or no one's session, or if one of its operands is nil, a zero
-// value or closed.
+// made returns x as core sees it. It stops the method op with an error if x is nil or no one's session, or if one of its operands is nil, a
+// zero value or closed.
 func (x *Exec) made(op string, operands ...*Tensor) *core.Exec {
 	c := core.Made((*core.Exec)(x), op)
 	for i, t := range operands {

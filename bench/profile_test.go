@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"path/filepath"
@@ -13,13 +14,13 @@ import (
 	"tenon.dev/profile"
 )
 
-var profilesFlag = flag.String("profiles", "", "the folder for profiles of whole programs; none is taken without it")
+var profilesFlag = flag.String("profiles", "", "the folder for profiles of whole programs; without it that of a small one is taken")
 
-// TestProfiles writes the profiles of a step of GPT-2's training, eager and with fused kernels. Without a GPU they are those of a small model.
+// TestProfiles takes the profiles of a step of GPT-2's training, eager and with fused kernels.
 func TestProfiles(t *testing.T) {
-	config, batch := gpt2.Base(), 8
-	if *profilesFlag == "" {
-		config, batch, *profilesFlag = gpt2.Small(), 2, t.TempDir()
+	config, batch, folder := gpt2.Base(), 8, *profilesFlag
+	if folder == "" {
+		config, batch, folder = gpt2.Small(), 2, t.TempDir()
 	}
 	x, err := open()
 	if err != nil {
@@ -31,51 +32,38 @@ func TestProfiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Close()
-	for _, way := range []string{"eager", "fused"} {
-		r := compile.New(compile.Opt{NoGraphs: true})
-		step := func() {
-			f := r.Do
-			if way == "eager" {
-				f = func(x *tenon.Exec, step func(x *tenon.Exec) error) (err error) {
-					x.Scope(func(x *tenon.Exec) { err = step(x) })
-					return err
-				}
-			}
-			if err := f(x, w.Step); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for range 4 {
-			step()
-		}
-		profiler, err := x.Device().Profile()
+	eager := func(x *tenon.Exec, step func(x *tenon.Exec) error) (err error) {
+		x.Scope(func(x *tenon.Exec) { err = step(x) })
+		return err
+	}
+	profileOf(t, x, w, eager, filepath.Join(folder, "gpt2.eager.profile"))
+	profileOf(t, x, w, compile.New(compile.Opt{NoGraphs: true}).Do, filepath.Join(folder, "gpt2.fused.profile"))
+}
+
+// profileOf logs the table of a step that do runs, and writes its profile.
+func profileOf(t *testing.T, x *tenon.Exec, w *gpt2.Training, do func(*tenon.Exec, func(*tenon.Exec) error) error, file string) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
 		if err != nil {
 			t.Fatal(err)
-		}
-		step()
-		p, err := profiler.Stop()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var table strings.Builder
-		for _, by := range []profile.By{profile.ByOp, profile.ByLine} {
-			if err := p.WriteTable(&table, by, 50); err != nil {
-				t.Fatal(err)
-			}
-		}
-		t.Logf("%s:\n%s", way, table.String())
-		if !strings.Contains(table.String(), "MatMul") {
-			t.Error("a step of GPT-2 shows no product")
-		}
-		f, err := os.Create(filepath.Join(*profilesFlag, "gpt2."+way+".profile"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Write(f); err != nil {
-			t.Error(err)
-		}
-		if err := f.Close(); err != nil {
-			t.Error(err)
 		}
 	}
+	for range 4 {
+		must(do(x, w.Step))
+	}
+	profiler, err := x.Device().Profile()
+	must(err)
+	must(do(x, w.Step))
+	p, err := profiler.Stop()
+	must(err)
+	var table strings.Builder
+	must(p.WriteTable(&table, profile.ByOp, 50))
+	t.Logf("%s:\n%s", filepath.Base(file), table.String())
+	if !strings.Contains(table.String(), "MatMul") {
+		t.Error("a step of GPT-2 shows no product")
+	}
+	var b bytes.Buffer
+	must(p.Write(&b))
+	must(os.WriteFile(file, b.Bytes(), 0o666))
 }

@@ -93,7 +93,8 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 			return outs{y}, x.Backward(x.Sum(y, nil))
 		}, -1, 0},
 		"cross-entropy of halves with weights": {func(x *tenon.Exec) (outs, error) {
-			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want, tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: "sum"})
+			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want,
+				tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: "sum"})
 			return outs{y}, x.Backward(y)
 		}, -1, 0},
 		"rows of halves that begin between": {func(x *tenon.Exec) (outs, error) { // are read otherwise than the float32 made of them
@@ -170,7 +171,8 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 				case c.kernels < 0 && (s.Fused == 0 || strings.Count(fmt.Sprint(r.Explain(x)), "row_") < -c.kernels):
 					t.Errorf("nothing goes by rows with its neighbours:\n%s", r.Explain(x))
 				case c.kernels >= 0 && (s.Kernels != 3*c.kernels || s.Fused != 3*c.fused):
-					t.Errorf("%d kernels ran and %d calls were fused in 3 runs, want %d and %d\n%s", s.Kernels, s.Fused, 3*c.kernels, 3*c.fused, r.Explain(x))
+					t.Errorf("%d kernels ran and %d calls were fused in 3 runs, want %d and %d\n%s",
+						s.Kernels, s.Fused, 3*c.kernels, 3*c.fused, r.Explain(x))
 				}
 			}
 		})

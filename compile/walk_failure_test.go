@@ -15,9 +15,10 @@ import (
 )
 
 var (
-	failingWalks = flag.Int("failingwalks", failingPrograms, "how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a tenth, at least 3")
-	everyFault   = flag.Bool("everyfault", false, "TestWalkProgramsFail fails every call of the driver in turn")
-	everySize    = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes beyond that with which all fit")
+	failingWalks = flag.Int("failingwalks", failingPrograms,
+		"how many programs TestWalkProgramsFail runs; TestWalkProgramsFit runs a tenth, at least 3")
+	everyFault = flag.Bool("everyfault", false, "TestWalkProgramsFail fails every call of the driver in turn")
+	everySize  = flag.Bool("everysize", false, "TestWalkProgramsFit runs as many programs as TestWalkProgramsFail, to three sizes beyond that with which all fit")
 )
 
 func streamsOf(t *testing.T, x *tenon.Exec) (streams []*cuda.Stream) {

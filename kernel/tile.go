@@ -60,13 +60,18 @@ func (m TensorMap) Group(group Value) TensorMap {
 
 // TensorMap declares a tensor map. All tiles that are loaded by it have one shape.
 func (b *Builder) TensorMap(name string) TensorMap {
-	return TensorMap{b: b, i: b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign})}
+	return b.tensorMap(name, false)
+}
+
+func (b *Builder) tensorMap(name string, plain bool) TensorMap {
+	p := kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign, Plain: plain}
+	return TensorMap{b: b, i: b.param(p)}
 }
 
 // PlainTensorMap is TensorMap for tiles that plain arithmetic reads, as that of exact products of float32 does: their lines are copied as
 // they lie in memory. One of the wrong kind is not wrong, but slower: the tile is then loaded as by Load.
 func (b *Builder) PlainTensorMap(name string) TensorMap {
-	return TensorMap{b: b, i: b.param(kir.Param{Name: name, Kind: kir.ParamArray, Type: dtype.Uint64, Count: kir.MapWords, Align: kir.MapAlign, Plain: true})}
+	return b.tensorMap(name, true)
 }
 
 // LoadMapped is Load of a tile whose first element lies at (along, across) in a matrix of the array that m describes, Int32: along the

@@ -140,7 +140,8 @@ func TestClipGradNormOfMany(t *testing.T) {
 	})
 }
 
-// All norms take two kernels, and gradients are scaled by one for every 32, but one by one where two have memory in common, which one kernel would change at the same time.
+// All norms take two kernels, and gradients are scaled by one for every 32, but one by one where two have memory in common, which one
+// kernel would change at the same time.
 func TestClipGradNormLaunches(t *testing.T) {
 	const many = 40
 	host, err := rt.Host()

@@ -204,7 +204,8 @@ func entropies(p *pair) {
 					return &kernels.NLL{N: n, C: c, S: 1, Ignore: 1, X: x, LSE: lse, Target: target, Weight: weight}
 				}
 				x, target := in(t, s.v, mild, n, c), in(dtype.Int64, dense, below(c), n)
-				arrays := []*array{out(w, dense, losses...), out(w, dense), out(w, dense, n), x, target, optionally(weighted, in(t, dense, positive, c))}
+				arrays := []*array{out(w, dense, losses...), out(w, dense), out(w, dense, n), x, target,
+					optionally(weighted, in(t, dense, positive, c))}
 				p.try(trial{name: "entropy " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
 					l := loss(o[3], o[2], o[4], o[5])
 					if each {
@@ -212,7 +213,8 @@ func entropies(p *pair) {
 					}
 					return l.CrossEntropySum(is, weighted, o[0], o[1])
 				}})
-				arrays = []*array{out(t, s.v, n, c), in(t, dense, mild, losses...), x, in(w, dense, mild, n), target, optionally(weighted, in(t, dense, positive, n)), optionally(!each, in(t, dense, positive))}
+				arrays = []*array{out(t, s.v, n, c), in(t, dense, mild, losses...), x, in(w, dense, mild, n), target,
+					optionally(weighted, in(t, dense, positive, n)), optionally(!each, in(t, dense, positive))}
 				p.try(trial{name: "entropy gradient " + name, index32: s.index32, arrays: arrays, run: func(is kernels.Issuer, o []kernels.Operand) error {
 					return loss(o[2], o[3], o[4], kernels.Operand{}).CrossEntropyGrad(is, o[0], o[1], each, o[5], o[6])
 				}})

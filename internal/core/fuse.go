@@ -12,8 +12,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Plans keeps the plans of calls that were put off, of one path of calls up to its last call: how many of them wait says which. Its owner is
-// one session.
+// Plans keeps the plans of calls that were put off, of one path of calls up to its last call: how many of them wait says which. Its owner
+// is one session.
 type Plans struct{ all []*plan }
 
 // maxPlans is how many plans are kept, for calls that began to wait in different places, or whose results are needed otherwise.
@@ -62,7 +62,8 @@ type plan struct {
 // rename lets an operand have the storage of another one.
 type rename struct{ what, is at }
 
-// narrowing lets an operand be what call by, which the plan leaves out, widened: in the storage of from, with the type and place that by reads.
+// narrowing lets an operand be what call by, which the plan leaves out, widened: in the storage of from, with the type and place that by
+// reads.
 type narrowing struct {
 	what, from at
 	by         int
@@ -108,8 +109,8 @@ type fusedGroup struct {
 	n        int
 	repeat   uint16
 	numbers  []numberAt
-	// rows is in place of op where a call of the group goes by rows. slots are the numbers of its operands among the group's, outputs first, and
-	// alone those of the call's own; absent ones are there too.
+	// rows is in place of op where a call of the group goes by rows. slots are the numbers of its operands among the group's, outputs
+	// first, and alone those of the call's own; absent ones are there too.
 	rows         *kernels.FusedRows
 	slots, alone []int
 	// about is what the group computes, for people.
@@ -195,8 +196,8 @@ func (d *deferral) countPlan(p *plan) {
 	}
 }
 
-// units yields what runs on its own: the steps that are groups, each with the number of its last call, and single calls, which have no step.
-// Without a plan these are all of the n calls.
+// units yields what runs on its own: the steps that are groups, each with the number of its last call, and single calls, which have no
+// step. Without a plan these are all of the n calls.
 func (p *plan) units(n int) iter.Seq2[*planStep, int] {
 	return func(yield func(*planStep, int) bool) {
 		if p == nil {

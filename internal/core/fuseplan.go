@@ -46,7 +46,8 @@ func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []ke
 	return nil
 }
 
-// describe returns what call i gives the pointwise engine or that of rows, or nil if its work is not one such operation that a group may have.
+// describe returns what call i gives the pointwise engine or that of rows, or nil if its work is not one such operation that a group may
+// have.
 func (d *deferral) describe(i int) *pointCall {
 	c := &d.calls[i]
 	if c.row.point == nil && !c.row.points && !c.row.byRows || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
@@ -337,6 +338,10 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 		}
 	}
 	b.rename(p, widened)
+	b.narrowed = map[at]*narrowing{}
+	for i := range p.narrow {
+		b.narrowed[p.narrow[i].what] = &p.narrow[i]
+	}
 	p.dropped = p.n - len(b.g.Calls)
 	for i := range b.g.Calls {
 		s := of[i]
@@ -376,12 +381,6 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 			}
 		}
 	}
-	defer func() {
-		b.narrowed = map[at]*narrowing{}
-		for i := range p.narrow {
-			b.narrowed[p.narrow[i].what] = &p.narrow[i]
-		}
-	}()
 	for i := range b.g.Calls {
 		c := &b.g.Calls[i]
 		d := &b.d.calls[c.At]

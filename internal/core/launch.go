@@ -198,7 +198,8 @@ func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Ten
 	n := len(t.shape)
 	switch {
 	case tile.Groups && (n != 4 || t.Numel() == 0):
-		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; it loads from groups of matrices: give a tensor of 4 dimensions that has elements", q.Name, p.Name, t.shape)
+		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; it loads from groups of matrices: "+
+			"give a tensor of 4 dimensions that has elements", q.Name, p.Name, t.shape)
 	case !tile.Groups && (n != 2 && n != 3 || t.Numel() == 0):
 		f.fail(fault.Invalid, "tensor map %s of kernel %s was given a tensor of shape %v; give a matrix, or an array of matrices in 3 dimensions, that has elements", q.Name, p.Name, t.shape)
 	}

@@ -56,7 +56,8 @@ func normOp(p float64) *kernels.ReduceOp {
 }
 
 // VectorNorms returns the norms of order ord of the tensors, each as a vector, in one tensor. Floating-point tensors of one type that lie
-// without gaps take two launches for every 128 of them, whose sums have another order than VectorNorm's. It has no gradient where it does so.
+// without gaps take two launches for every 128 of them, whose sums have another order than VectorNorm's. It has no gradient where it does
+// so.
 func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 	Enter(x, "VectorNorms")
 	defer Leave(x)
@@ -76,7 +77,8 @@ func VectorNorms(x *Exec, ts []*Tensor, ord float64) *Tensor {
 // normsTogether reports whether rowVectorNorms takes the tensors. VectorNorm refuses those of no elements where the order has no identity.
 func (x *Exec) normsTogether(ts []*Tensor, ord float64) bool {
 	for _, t := range ts {
-		if t.Numel() == 0 && (ord < 0 || math.IsInf(ord, 1)) || t.dt != ts[0].dt || !t.dt.IsFloat() || !t.form.plain || t.st.dev != ts[0].st.dev || x.GradEnabled() && t.RequiresGrad() {
+		alike := t.dt == ts[0].dt && t.st.dev == ts[0].st.dev && t.dt.IsFloat() && t.form.plain
+		if !alike || t.Numel() == 0 && (ord < 0 || math.IsInf(ord, 1)) || x.GradEnabled() && t.RequiresGrad() {
 			return false
 		}
 	}

@@ -135,7 +135,8 @@ func TestTensorMaps(t *testing.T) {
 				if form.groups {
 					am, bm = x.View(a, 3, 2, a.shape[1], a.shape[2]), x.View(b, 3, 2, b.shape[1], b.shape[2])
 				}
-				x.Launch(k, grid, Mapped(am), Mapped(bm), In(a), In(b), Out(got), Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
+				x.Launch(k, grid, Mapped(am), Mapped(bm), In(a), In(b), Out(got),
+					Integer(int64(c.rows)), Integer(int64(c.columns)), Integer(int64(c.inner)))
 				if d := floats(t, x, x.Max(x.Abs(x.Sub(got, want)))); d[0] != 0 {
 					t.Errorf("%s %+v: the product differs by %v", form.name, c, d[0])
 				}
@@ -157,8 +158,8 @@ func TestProductsOfHeads(t *testing.T) {
 				q, k, v := parts[0], parts[1], parts[2]
 				same := func(what string, a, b *Tensor) {
 					t.Helper()
-					got, want := floats(t, x, x.ToDType(x.MatMul(a, b), dtype.Float32)), floats(t, x, x.ToDType(x.MatMul(x.Clone(x.Contiguous(a)), x.Contiguous(b)), dtype.Float32))
-					if !slices.Equal(got, want) {
+					copied := x.MatMul(x.Clone(x.Contiguous(a)), x.Contiguous(b))
+					if got := x.MatMul(a, b); !slices.Equal(floats(t, x, x.ToDType(got, dtype.Float32)), floats(t, x, x.ToDType(copied, dtype.Float32))) {
 						t.Errorf("%v %+v: %s is not the product of copies", dt, c, what)
 					}
 				}
@@ -224,7 +225,8 @@ func TestTensorMapRefusals(t *testing.T) {
 			{"integers", "loads tiles of int8, but a tensor of int8 was given; give one of the same type, which float16, bfloat16 and float32 can be", bytes, []Arg{Mapped(i), In(i)}},
 			{"vector", "was given a tensor of shape [256]; give a matrix, or an array of matrices", half, []Arg{Mapped(x.Reshape(a, 256)), In(a)}},
 			{"deep", "was given a tensor of shape [2 2 4 16]", half, []Arg{Mapped(x.Reshape(a, 2, 2, 4, 16)), In(a)}},
-			{"no groups", "kernel grouped was given a tensor of shape [16 16]; it loads from groups of matrices: give a tensor of 4 dimensions", grouped, []Arg{Mapped(a), In(a)}},
+			{"no groups", "kernel grouped was given a tensor of shape [16 16]; it loads from groups of matrices: give a tensor of 4 dimensions",
+				grouped, []Arg{Mapped(a), In(a)}},
 			{"empty", "was given a tensor of shape [0 16]", half, []Arg{Mapped(x.Narrow(a, 0, 0, 0)), In(a)}},
 			{"turned", placed, half, []Arg{Mapped(x.Transpose(a, 0, 1)), In(a)}},
 			{"expanded", placed, half, []Arg{Mapped(x.Expand(x.Narrow(a, 0, 0, 1), 4, 16)), In(a)}},

@@ -1,5 +1,6 @@
 // Package fuse decides which calls of a segment run together: it takes the calls as a graph of values and gives it back without what
-// nobody needs, without what is computed twice, and with groups of calls that can be one kernel. It must not depend on tensors, kernels or devices.
+// nobody needs, without what is computed twice, and with groups of calls that can be one kernel. It must not depend on tensors, kernels or
+// devices.
 package fuse
 
 import (
@@ -37,11 +38,11 @@ type Call struct {
 	// shape, that stand in the same place. Checks says that the call may stop the device, so that it runs also where nobody needs its
 	// outputs, and Effect that it does more than make them.
 	Point, Checks, Effect bool
-	// Row says that output 0 is computed row by row from input 0, of the same shape, and from what else it reads. The kernel of such a call can
-	// have element-wise work before it, which makes input 0, and after it, which reads output 0.
+	// Row says that output 0 is computed row by row from input 0, of the same shape, and from what else it reads. The kernel of such a call
+	// can have element-wise work before it, which makes input 0, and after it, which reads output 0.
 	Row bool
-	// Widens says that the call converts its operand, without loss and as it lies, to another type. Narrow has a bit for each input that may be
-	// given as what such a call was given, and Narrowed one for each that is.
+	// Widens says that the call converts its operand, without loss and as it lies, to another type. Narrow has a bit for each input that
+	// may be given as what such a call was given, and Narrowed one for each that is.
 	Widens           bool
 	Narrow, Narrowed uint
 	// Heavy says that the call takes many instructions.
@@ -111,7 +112,7 @@ func (g *Graph) Number() error {
 				return fault.New(fault.Invalid, "output %d of call %d, %s, is new memory, but s%d was used before", j, i, c.Op, v.Storage)
 			case c.Row && (c.Point || len(c.Ins) == 0 || !slices.Equal(c.Ins[0].Shape, c.Outs[0].Shape)):
 				return fault.New(fault.Invalid, "call %d, %s, goes by rows, but its first input and output have different shapes", i, c.Op)
-			case c.Widens && (len(c.Ins) != 1 || len(c.Outs) != 1 || c.Into != 0 || c.Ins[0].Storage == 0 || !slices.Equal(c.Ins[0].Stride, v.Stride)):
+			case c.Widens && !c.widens():
 				return fault.New(fault.Invalid, "call %d, %s, widens, but it has not one input, and one new output that lies as that does", i, c.Op)
 			case c.Point && !slices.Equal(v.Shape, c.Outs[0].Shape):
 				return fault.New(fault.Invalid, "the outputs of call %d, %s, have different shapes", i, c.Op)
@@ -122,6 +123,11 @@ func (g *Graph) Number() error {
 		}
 	}
 	return nil
+}
+
+// widens reports whether the call has one input, and one new output that lies as that does.
+func (c *Call) widens() bool {
+	return len(c.Ins) == 1 && len(c.Outs) == 1 && c.Into == 0 && c.Ins[0].Storage != 0 && slices.Equal(c.Ins[0].Stride, c.Outs[0].Stride)
 }
 
 // uses calls f with every storage that the call reads or writes.

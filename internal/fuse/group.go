@@ -37,8 +37,9 @@ type Limits struct {
 
 // Group joins calls that compute element by element with those that made their operands: all have one shape and one lane, and whoever
 // reads what another of the group made reads the same elements in the same order. A chain is not joined through a broadcast, which would
-// compute it again for every repetition. One call of a group may go by rows. A group runs at the place of its last call, so no call in between may write what it reads, or use
-// what it writes; and while it waits it may hold no more memory for its operands than it saves by what it does not write.
+// compute it again for every repetition. One call of a group may go by rows. A group runs at the place of its last call, so no call in
+// between may write what it reads, or use what it writes; and while it waits it may hold no more memory for its operands than it saves by
+// what it does not write.
 func (g *Graph) Group(l Limits) {
 	a := &grouping{g: g, l: l, live: g.live(), made: g.writers(), users: map[int][]int{}, of: make([]*Set, len(g.Calls))}
 	for i := range g.Calls {
@@ -54,7 +55,6 @@ func (g *Graph) Group(l Limits) {
 		if s == nil || len(s.From) == 0 || i != s.Calls[len(s.Calls)-1] {
 			continue
 		}
-		// The kernels of single calls take their operands as they were.
 		narrowed := slices.ContainsFunc(s.Calls, func(k int) bool { return g.Calls[k].Narrowed != 0 })
 		if narrowed || len(s.Calls) > 1 && s.Saves >= l.Saves {
 			g.Groups = append(g.Groups, *s)
@@ -87,8 +87,11 @@ type grouping struct {
 
 // join begins a group of call i and joins it with those of its operands, the latest first, as far as the result is a group.
 func (a *grouping) join(i int) {
-	if a.of[i] = a.set([]int{i}); a.of[i] == nil {
-		a.of[i] = &Set{Calls: []int{i}}
+	a.of[i] = &Set{Calls: []int{i}}
+	if a.g.Calls[i].Narrowed != 0 { // it must be a group, for its own kernel takes the operands as they were
+		if s := a.set([]int{i}); s != nil {
+			a.of[i] = s
+		}
 	}
 	var makers []int
 	for j := range a.g.Calls[i].Ins {
@@ -162,8 +165,9 @@ func (g *Graph) Rows(s *Set) (row int, after []bool) {
 	return row, after
 }
 
-// byRows reports whether the group can run by rows, if a member goes by rows: that is one, it has input 0 alone from the group, those after it
-// have nothing from those before, for it knows no element by then, and no memory is changed, which threads may read that share a row.
+// byRows reports whether the group can run by rows, if a member goes by rows. There is one such member, and only its input 0 comes from the
+// group. Members after it use nothing from those before: a thread has forgotten those elements. No memory is changed: threads that share a
+// row may still read it.
 func (a *grouping) byRows(s *Set) bool {
 	row, after := a.g.Rows(s)
 	if row < 0 {

@@ -96,8 +96,8 @@ func (g *Graph) again(e, c *Call, live map[int]bool, writes map[int]int) bool {
 	return true
 }
 
-// Narrow lets the readers of what a call widened read what it was given, where all of them may, and removes the call. What it was given must
-// still be there. It returns the call of each input that was changed.
+// Narrow lets the readers of what a call widened read what it was given, where all of them may, and removes the call. Nothing may have
+// changed what it was given. It returns the call of each input that was changed.
 func (g *Graph) Narrow() map[Ref]int {
 	by, live := map[Ref]int{}, g.live()
 	readers, writers := map[int][]Ref{}, map[int][]int{}
@@ -114,10 +114,14 @@ func (g *Graph) Narrow() map[Ref]int {
 	keep := slices.Repeat([]bool{true}, len(g.Calls))
 	for i := range g.Calls {
 		w := &g.Calls[i]
-		if !w.Widens || !slices.Equal(w.Ins[0].Shape, w.Outs[0].Shape) || live[w.Outs[0].Storage] || len(writers[w.Outs[0].Storage]) > 1 || w.Narrowed != 0 {
+		if !w.Widens || w.Narrowed != 0 {
 			continue
 		}
-		from, to, all := &w.Ins[0], &w.Outs[0], readers[w.Outs[0].Storage]
+		from, to := &w.Ins[0], &w.Outs[0]
+		if !slices.Equal(from.Shape, to.Shape) || live[to.Storage] || len(writers[to.Storage]) > 1 {
+			continue
+		}
+		all := readers[to.Storage]
 		may := len(all) > 0
 		for _, r := range all {
 			c := &g.Calls[r.Call]

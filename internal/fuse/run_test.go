@@ -302,7 +302,8 @@ func TestRandomGraphs(t *testing.T) {
 			elided += len(s.Calls) - len(s.Outs)
 		}
 	}
-	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, and %d calls removed", grouped, elided, byRows, narrowed, gone)
+	t.Logf("%d calls were grouped, %d of their results not written, %d groups go by rows, %d inputs narrowed, and %d calls removed",
+		grouped, elided, byRows, narrowed, gone)
 	if grouped < 10000 || elided < 5000 || byRows < 1000 || narrowed < 500 || gone < 10000 {
 		t.Error("the passes did too little")
 	}

@@ -228,7 +228,8 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 		r.Bias = 1
 	}
 	r.Left.Width = uint8(c.widthA(kind, &a))
-	s.Conv = convSpec{BiasApart: r.Bias > 0 && (c.Groups == 1 || c.Groups < c.In), Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
+	s.Conv = convSpec{BiasApart: r.Bias > 0 && (c.Groups == 1 || c.Groups < c.In), Last: last,
+		Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())

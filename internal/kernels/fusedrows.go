@@ -29,8 +29,8 @@ type RowTaker interface {
 	TakeRows(c *RowCall)
 }
 
-// RowCall is what a row-wise operation was given, outputs first. The first input and output have one shape, which the operation goes along in
-// dimension Dim.
+// RowCall is what a row-wise operation was given, outputs first. The first input and output have one shape, which the operation goes along
+// in dimension Dim.
 type RowCall struct {
 	Compute  dtype.DType
 	Scalars  []Scalar
@@ -44,7 +44,8 @@ func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Op
 	c := &RowCall{Compute: compute, Scalars: slices.Clone(scalars), Dim: dim, op: op}
 	for i := range len(outs) + len(ins) {
 		o := operandAt(outs, ins, i)
-		c.Operands = append(c.Operands, Operand{Ptr: o.Ptr, DType: o.DType, Via: o.Via, Shape: slices.Clone(o.Shape), Stride: slices.Clone(o.Stride)})
+		kept := Operand{Ptr: o.Ptr, DType: o.DType, Via: o.Via, Shape: slices.Clone(o.Shape), Stride: slices.Clone(o.Stride)}
+		c.Operands = append(c.Operands, kept)
 	}
 	return c
 }
@@ -52,8 +53,8 @@ func newRowCall(op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Op
 // Outs returns how many of the operands are outputs.
 func (c *RowCall) Outs() int { return len(c.op.outs) }
 
-// Shaped brings the operands to the given shape, of which they may be the rows: a matrix whose first dimension is all of the shape's but the
-// last. It reports whether they are.
+// Shaped brings the operands to the given shape, of which they may be the rows: a matrix whose first dimension is all of the shape's but
+// the last. It reports whether they are.
 func (c *RowCall) Shaped(shape []int) bool {
 	last := len(shape) - 1
 	if last < 0 {
@@ -71,7 +72,7 @@ func (c *RowCall) Shaped(shape []int) bool {
 		}
 		switch {
 		case slices.Equal(c.shapeOf(i, shape), o.Shape):
-		case c.Dim == 1 && slices.Equal(o.Shape, []int{numelOf(lead), n}):
+		case c.Dim == 1 && slices.Equal(o.Shape, []int{(&Operand{Shape: lead}).Numel(), n}):
 			row, along := o.Stride[0], o.Stride[1]
 			o.Shape, o.Stride = append(slices.Clone(lead), n), make([]int, last+1)
 			o.Stride[last] = along
@@ -98,29 +99,21 @@ func (c *RowCall) shapeOf(i int, shape []int) []int {
 	return one
 }
 
-func numelOf(shape []int) int {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
-// FusedRows is a row-wise operation with element-wise work before it, which makes its first input, and after it, which reads its first output.
+// FusedRows is a row-wise operation with element-wise work before it, which makes its first input, and after it, which reads its first
+// output.
 type FusedRows struct {
 	*RowCall
 	fused *rowOp
 }
 
-// FuseRows returns c with what is before and after it, either of which may be nil. It is nil where they cannot be one kernel: there are too many
-// operands or operations, before reads nothing, or a thread has a row for itself, since the elements of a row then lie far apart.
+// FuseRows returns c with what is before and after it, either of which may be nil. It is nil where they cannot be one kernel: there are too
+// many operands or operations, before reads nothing, or a thread has a row for itself, since the elements of a row then lie far apart.
 func FuseRows(c *RowCall, before, after *PointOp) *FusedRows {
 	e := rowPlan{op: c.op, outs: c.Operands[:c.Outs()], ins: c.Operands[c.Outs():]}
 	if e.gather(c.Dim) != "" || e.rows*e.n == 0 {
 		return nil
 	}
-	e.vec = e.vector()
-	if group, _ := e.group(); group == 1 {
+	if group, _ := e.share(); group == 1 {
 		return nil
 	}
 	op := fuseRows(c.op, before, after)
@@ -136,10 +129,10 @@ func (f *FusedRows) Name() string { return "row_" + f.fused.name }
 // Counts returns how many outputs and inputs Run takes.
 func (f *FusedRows) Counts() (outs, ins int) { return len(f.fused.outs), len(f.fused.ins) }
 
-// Run launches the kernel. The operands are those of the operation, which come first, where the first input of what is before stands for the
-// first of the operation; then the other outputs or inputs of what is before, and those of what is after, but for its first input. Those that
-// are absent have no Ptr. No output may lie where an input does. The scalars come in the same order. alone are the operation's own operands
-// where it runs alone, outputs first: they decide which elements a thread adds up in which order, and so the bits.
+// Run launches the kernel. The operands are those of the operation, which come first, where the first input of what is before stands for
+// the first of the operation; then the other outputs or inputs of what is before, and those of what is after, but for its first input.
+// Those that are absent have no Ptr. No output may lie where an input does. The scalars come in the same order. alone are the operation's
+// own operands where it runs alone, outputs first: they decide which elements a thread adds up in which order, and so the bits.
 func (f *FusedRows) Run(is Issuer, scalars []Scalar, outs, ins, alone []Operand) error {
 	ok, err := runFusedRows(is, f.fused, f.Compute, scalars, outs, ins, f.Dim, alone)
 	if err == nil && !ok {
@@ -236,12 +229,13 @@ func (op *rowOp) scalarType(i int, t dtype.DType) dtype.DType {
 	return op.around.after.scalarType(i-first-own, t)
 }
 
-// runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. It reports false where one thread has a row for itself, and
-// launches nothing.
+// runFusedRows applies a fused operation along dimension dim, see FusedRows.Run. It reports false where one thread has a row for itself,
+// and launches nothing.
 func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, outs, ins []Operand, dim int, alone []Operand) (bool, error) {
 	base := op.around.base
 	if len(outs) != len(op.outs) || len(ins) != len(op.ins) || len(scalars) != op.scalars {
-		return false, fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name, len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
+		return false, fmt.Errorf("%s takes %d outputs, %d inputs and %d scalars; got %d, %d and %d", op.name,
+			len(op.outs), len(op.ins), op.scalars, len(outs), len(ins), len(scalars))
 	}
 	e := rowPlan{op: base, outs: alone[:len(base.outs)], ins: alone[len(base.outs):]}
 	if problem := e.gather(dim); problem != "" {
@@ -250,8 +244,7 @@ func runFusedRows(is Issuer, op *rowOp, compute dtype.DType, scalars []Scalar, o
 	if e.rows*e.n == 0 {
 		return true, nil
 	}
-	e.vec = e.vector()
-	group, chunks := e.group()
+	group, chunks := e.share()
 	if group == 1 {
 		return false, nil
 	}

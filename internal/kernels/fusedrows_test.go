@@ -158,7 +158,8 @@ func TestFusedRowsOneSide(t *testing.T) {
 		check(t, Pointwise(h, Tanh, dt, nil, []Operand{x}, []Operand{a}))
 		check(t, runRows(h, softmaxOp, dt, nil, []Operand{exp}, []Operand{x}, 1))
 		_, after := aroundOf(dt)
-		before := Fuse([]dtype.DType{dt}, []FusedStep{{Op: Tanh, Compute: dt, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: dt}}}}, []int{1})
+		before := Fuse([]dtype.DType{dt},
+			[]FusedStep{{Op: Tanh, Compute: dt, Ins: []FusedIn{{Value: 0}}, Outs: []FusedOut{{DType: dt}}}}, []int{1})
 		alone := []Operand{exp, x}
 		ok, err := runFusedRows(h, fuseRows(softmaxOp, before, nil), dt, nil, []Operand{y}, []Operand{a}, 1, alone)
 		check(t, err)

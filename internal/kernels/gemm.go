@@ -198,8 +198,8 @@ type productSpec struct {
 	// Left and Right say how the operands lie.
 	Left, Right sideSpec
 	TF32        bool
-	// Bias is how many neighbours of the bias in a row are loaded together where the result is alpha*product + beta*bias, 0 where there is none.
-	// Scale: it is alpha*product.
+	// Bias is how many neighbours of the bias in a row are loaded together where the result is alpha*product + beta*bias, 0 where there is
+	// none. Scale: it is alpha*product.
 	Bias  uint8
 	Scale bool
 	// Split: the depth is split over blocks in z, and partial sums go to workspace.

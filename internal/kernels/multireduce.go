@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// multiReduceTensors is how many tensors one launch takes: their addresses, sizes and first blocks fit into the 4 KiB that parameters may have.
+	// multiReduceTensors is how many tensors one launch takes: their addresses, sizes and first blocks fit into the 4 KiB that parameters
+	// may have.
 	multiReduceTensors = 128
-	// multiReduceTile is how many elements the threads of a block fold, multiReduceThreads those of the first kernel and multiReduceFinish of the
-	// second.
+	// multiReduceTile is how many elements the threads of a block fold, multiReduceThreads those of the first kernel and multiReduceFinish
+	// of the second.
 	multiReduceTile, multiReduceThreads, multiReduceFinish = 16 << 10, 512, 128
 )
 
 // MultiReduce reduces every tensor of a list as a whole: element i of out, a vector without gaps, is what op gives of ins[i], which lies
-// without gaps. All have one type. It launches twice for every 128 tensors. The order of additions depends on a tensor's size and type alone,
-// and on how far the list's addresses are aligned.
+// without gaps. All have one type. It launches twice for every 128 tensors. The order of additions depends on a tensor's size and type
+// alone, and on how far the list's addresses are aligned.
 func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar, out Operand, ins []Operand) error {
 	if op.Ins != 1 || op.Outs != 1 || op.Indexed || len(scalars) != op.Scalars {
 		return fmt.Errorf("%s of several tensors: it takes one operand and %d scalars, and must not see indexes", op.Name, op.Scalars)
@@ -33,8 +34,8 @@ func MultiReduce(is Issuer, op *ReduceOp, compute dtype.DType, scalars []Scalar,
 	return nil
 }
 
-// multiReduceArgs are the arguments of both kernels: of each tensor its address, its size and the first block after its own; the states of the
-// blocks; and the results.
+// multiReduceArgs are the arguments of both kernels: of each tensor its address, its size and the first block after its own; the states of
+// the blocks; and the results.
 type multiReduceArgs struct {
 	op      *ReduceOp
 	addrs   listArg[uint64]

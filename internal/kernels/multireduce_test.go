@@ -60,7 +60,8 @@ func TestMultiReduce(t *testing.T) {
 	}
 	h := newHost(t)
 	a, b := h.empty(dtype.Float32, 4), h.empty(dtype.Float64, 4)
-	if MultiReduce(h, Norm2, dtype.Float32, nil, a, []Operand{a, b}) == nil || MultiReduce(h, NormP, dtype.Float32, nil, a, []Operand{a}) == nil {
+	if MultiReduce(h, Norm2, dtype.Float32, nil, a, []Operand{a, b}) == nil ||
+		MultiReduce(h, NormP, dtype.Float32, nil, a, []Operand{a}) == nil {
 		t.Error("tensors of two types, or a missing number, are taken")
 	}
 }

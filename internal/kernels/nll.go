@@ -96,8 +96,8 @@ func (p *NLL) CrossEntropySum(is Issuer, mean bool, loss, total Operand) error {
 	return sum.Sum(is, mean, loss, total)
 }
 
-// CrossEntropyGrad stores the gradient of CrossEntropyEach's X. grad, the gradient of the loss, has one element, or one a row, as each says.
-// weight has those of the rows, not of the classes, and total their sum; both may be absent (Ptr 0).
+// CrossEntropyGrad stores the gradient of CrossEntropyEach's X. grad, the gradient of the loss, has one element, or one a row, as each
+// says. weight has those of the rows, not of the classes, and total their sum; both may be absent (Ptr 0).
 func (p *NLL) CrossEntropyGrad(is Issuer, dx, grad Operand, each bool, weight, total Operand) error {
 	var m [5]matrix
 	g := m[0].same(grad, p.N)

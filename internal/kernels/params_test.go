@@ -105,7 +105,8 @@ func TestParamsAgree(t *testing.T) {
 		a.strides[0].host, a.strides[1].host = []int{1 << 48}, []int{1 << 49, 2, 3}
 		a.near.host, a.far.host, a.many.host = &sp, &sp, &sp
 		a.philox.give(&Philox{Seed: 1 << 47, Offset: 8})
-		a.tensor.host = kir.TensorMap{Addr: 0x7000, Dims: [4]int{64, 64, 1, 1}, Strides: [3]int{128, 8192, 16}, Tile: kir.MapTile{Type: dtype.Float16, Line: 64, Lines: 64}}
+		a.tensor.host = kir.TensorMap{Addr: 0x7000, Dims: [4]int{64, 64, 1, 1}, Strides: [3]int{128, 8192, 16},
+			Tile: kir.MapTile{Type: dtype.Float16, Line: 64, Lines: 64}}
 		l := &Launch{Spec: s}
 		a.layout(packing(l))
 

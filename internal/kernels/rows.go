@@ -19,7 +19,8 @@ type rowOp struct {
 	scalarTypes []dtype.DType
 	// freeWidth says that operands with one element a row, such as targets of int64, do not bound how wide accesses along it are.
 	freeWidth bool
-	// halvesToo says that rows of halves are gone along as those of float32 are, so that they give the bits that the same numbers in float32 give.
+	// halvesToo says that rows of halves are gone along as those of float32 are, so that they give the bits that the same numbers in
+	// float32 give.
 	halvesToo bool
 	build     func(r *rowKernel)
 	id        uint16
@@ -239,6 +240,12 @@ func (p *rowPlan) widest() int {
 	return min(8, 16/size)
 }
 
+// share chooses the width of accesses along the row, how many threads share it and how many vectors each of them holds.
+func (p *rowPlan) share() (threads, chunks int) {
+	p.vec = p.vector()
+	return p.group()
+}
+
 // group chooses how many threads share a row and how many vectors each of them holds.
 func (p *rowPlan) group() (threads, chunks int) {
 	lead := p.lead()
@@ -266,8 +273,7 @@ func (p *rowPlan) threads(group, chunks int) int {
 }
 
 func (p *rowPlan) issue(is Issuer, compute dtype.DType, scalars []Scalar) error {
-	p.vec = p.vector()
-	group, chunks := p.group()
+	group, chunks := p.share()
 	return p.issueAs(is, compute, scalars, group, chunks)
 }
 
@@ -286,7 +292,8 @@ func (p *rowPlan) issueAs(is Issuer, compute dtype.DType, scalars []Scalar, grou
 	s.Family, s.Op, s.Compute = FamilyRows, p.op.id, opmath(compute)
 	s.Outs, s.Ins, s.Index, s.Vec = uint8(len(p.outs)), uint8(len(p.ins)), uint8(index), uint8(p.vec)
 	threads := p.threads(group, chunks)
-	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n, Single: p.single}
+	s.Rows = rowSpec{Group: uint16(group), Warps: uint8(threads / 32), Absent: p.absent, Single: p.single,
+		Kept: uint8(dimsClass(p.kept.nd)), Chunks: uint8(chunks), Exact: chunks*group*p.vec == p.n}
 	var ptr [maxOperands]uint64
 	for i := range p.kept.count {
 		if !p.absent.has(i) {

@@ -119,11 +119,13 @@ func TestTensorMapsOfHeads(t *testing.T) {
 	is.limits = Limits{Multiprocessors: 132, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, SharedPerBlock: 227 << 10, Major: 9}
 	row := 3 * heads * width
 	head := func(ptr uint64, shape, stride [2]int) Operand {
-		return Operand{Ptr: ptr, DType: dtype.BFloat16, Shape: []int{batch, heads, shape[0], shape[1]}, Stride: []int{length * row, width, stride[0], stride[1]}}
+		return Operand{Ptr: ptr, DType: dtype.BFloat16, Shape: []int{batch, heads, shape[0], shape[1]},
+			Stride: []int{length * row, width, stride[0], stride[1]}}
 	}
 	q := head(1<<20, [2]int{length, width}, [2]int{row, 1})
 	k := head(1<<20+2*heads*width, [2]int{width, length}, [2]int{1, row})
-	out := Operand{Ptr: 1 << 24, DType: dtype.BFloat16, Shape: []int{batch, heads, length, length}, Stride: []int{heads * length * length, length * length, length, 1}}
+	out := Operand{Ptr: 1 << 24, DType: dtype.BFloat16, Shape: []int{batch, heads, length, length},
+		Stride: []int{heads * length * length, length * length, length, 1}}
 	check(t, Matmul(is, out, q, k, MatmulOpt{}))
 	found := false
 	for s := range is.specs {

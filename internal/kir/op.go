@@ -47,7 +47,8 @@ const (
 	OpOr
 	OpXor
 	OpNot
-	// OpShl and OpShr: Args[1] is Int32 or Uint32, taken as unsigned; amounts of the width or more give 0, or the sign for OpShr of a signed type.
+	// OpShl and OpShr: Args[1] is Int32 or Uint32, taken as unsigned; amounts of the width or more give 0, or the sign for OpShr of a
+	// signed type.
 	OpShl
 	OpShr
 	// OpClz, OpPopc: leading zeros and set bits of a 32- or 64-bit integer; Int32. OpBitRev reverses the bits.
@@ -65,19 +66,21 @@ const (
 	OpIsNaN
 	// OpSelect: Args[0] Bool ? Args[1] : Args[2].
 	OpSelect
-	// OpCvt converts Args[0] from its own type to Type. Integers to narrower ones keep the low bits; integers to floats and floats to narrower ones round to
-	// nearest even; floats to integers truncate, saturate, and give 0 for NaN; Bool gives 0 or 1; a number to Bool is x != 0.
+	// OpCvt converts Args[0] from its own type to Type. Integers to narrower ones keep the low bits; integers to floats and floats to
+	// narrower ones round to nearest even; floats to integers truncate, saturate, and give 0 for NaN; Bool gives 0 or 1; a number to Bool
+	// is x != 0.
 	OpCvt
 	// OpBitcast reinterprets the bits as Type, of equal size.
 	OpBitcast
 
-	// OpLoad: Res are Width adjacent elements. Global: Args = base, index; else Args = index into array Sym. The index is Int32 or Int64, counts elements
-	// of Type, and Imm (signed) is added to it. The first element's address must be aligned to Width*size. Bool is a byte, nonzero = true.
+	// OpLoad: Res are Width adjacent elements. Global: Args = base, index; else Args = index into array Sym. The index is Int32 or Int64,
+	// counts elements of Type, and Imm (signed) is added to it. The first element's address must be aligned to Width*size. Bool is a byte,
+	// nonzero = true.
 	OpLoad
 	// OpStore: Args as OpLoad's, followed by the Width values. No result.
 	OpStore
-	// OpAtomic: Sub on Global or Shared; Args = base (Global only), index, operand (and compare, operand for AtomCAS). Res is the old value, or empty. Relaxed,
-	// device scope.
+	// OpAtomic: Sub on Global or Shared; Args = base (Global only), index, operand (and compare, operand for AtomCAS). Res is the old
+	// value, or empty. Relaxed, device scope.
 	OpAtomic
 	// OpPtrAdd: Args = address (Uint64), byte offset (Int64). Res Uint64.
 	OpPtrAdd
@@ -86,8 +89,8 @@ const (
 	OpBarrier
 	// OpFence orders this thread's global accesses before later ones, device scope.
 	OpFence
-	// OpShuffle exchanges values of any 32- or 64-bit type, or half, within groups of 32 threads: Args = value, lane (Int32), Sub how. All 32 threads take part.
-	// A source outside the group gives the thread's own value.
+	// OpShuffle exchanges values of any 32- or 64-bit type, or half, within groups of 32 threads: Args = value, lane (Int32), Sub how. All
+	// 32 threads take part. A source outside the group gives the thread's own value.
 	OpShuffle
 	// OpVote: Args = Bool; Sub VoteAny or VoteAll give Bool, VoteBallot Uint32. All 32 threads take part.
 	OpVote
@@ -98,8 +101,8 @@ const (
 
 	// OpIf: Args = Bool, Blocks = then, else (which may be empty). No result.
 	OpIf
-	// OpFor: Args = start, end, step of Type (Int32 or Int64), step > 0; Blocks[0].Params = the counter. Imm > 1 asks for a software pipeline of that many
-	// stages over the tile loads of the body.
+	// OpFor: Args = start, end, step of Type (Int32 or Int64), step > 0; Blocks[0].Params = the counter. Imm > 1 asks for a software
+	// pipeline of that many stages over the tile loads of the body.
 	OpFor
 	// OpLoop repeats Blocks[0] until OpBreak. OpBreak and OpContinue leave or restart the innermost OpFor or OpLoop. OpReturn ends the thread.
 	// Each, and OpYield, is the last instruction of its block.
@@ -110,20 +113,22 @@ const (
 
 	// OpTileZero sets tile Sym to zeros.
 	OpTileZero
-	// OpTileLoad fills tile Sym (Rows x Cols). Blocks[0] has Params row, col (Int32) and ends in OpYield base (Uint64), index (Int64), inside (Bool): the
-	// element is base[index], or 0 where not inside. Sub says along which axis Width elements form a group: groups are aligned to Width in that coordinate, their
-	// addresses are consecutive and aligned to Width*size, inside is the same for all; the region runs once a group, with the first element's coordinates.
-	// The region has no effects and uses only values that are uniform over the block.
+	// OpTileLoad fills tile Sym (Rows x Cols). Blocks[0] has Params row, col (Int32) and ends in OpYield base (Uint64), index (Int64),
+	// inside (Bool): the element is base[index], or 0 where not inside. Sub says along which axis Width elements form a group: groups are
+	// aligned to Width in that coordinate, their addresses are consecutive and aligned to Width*size, inside is the same for all; the
+	// region runs once a group, with the first element's coordinates. The region has no effects and uses only values that are uniform over
+	// the block.
 	//
-	// Args are none, or the place (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along the groups, across
-	// them, among the array's matrices and, where it has them, among groups of those. A device that copies by tensor maps may then copy the tile from there instead of running the region.
+	// Args are none, or the place (Int32) of the tile's first element in the array that parameter Imm, a tensor map, describes: along the
+	// groups, across them, among the array's matrices and, where it has them, among groups of those. A device that copies by tensor maps
+	// may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.
 	OpTileDot
-	// OpTileEach runs Blocks[0] once for every group of Width adjacent columns of tile Sym: Params row, col (Int32), then Width values. Effects are allowed.
-	// A tile region uses only values from outside that are uniform over the block, and a variable that it sets is used nowhere else. Barriers, shuffles, votes,
-	// tile operations, thread indexes, local memory and returns may not stand in it.
+	// OpTileEach runs Blocks[0] once for every group of Width adjacent columns of tile Sym: Params row, col (Int32), then Width values.
+	// Effects are allowed. A tile region uses only values from outside that are uniform over the block, and a variable that it sets is used
+	// nowhere else. Barriers, shuffles, votes, tile operations, thread indexes, local memory and returns may not stand in it.
 	OpTileEach
 	// OpYield ends a region with results. Args.
 	OpYield
@@ -152,7 +157,8 @@ const (
 	LaneID
 )
 
-// Atomic operations (OpAtomic): Add on Int32, Uint32, Int64, Uint64, Float32, Float64; Min, Max on 32- and 64-bit integers; And, Or, Xor, Exch, CAS on 32 and 64 bits.
+// Atomic operations (OpAtomic): Add on Int32, Uint32, Int64, Uint64, Float32, Float64; Min, Max on 32- and 64-bit integers; And, Or, Xor,
+// Exch, CAS on 32 and 64 bits.
 const (
 	AtomAdd Sub = iota
 	AtomMin

@@ -7,8 +7,9 @@ import (
 	"tenon.dev/dtype"
 )
 
-// A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be aligned to
-// MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at MapPlace modulo MapAlign.
+// A tensor map describes an array to the copy engine of sm_90 and is opaque to programs. It has MapWords elements of Uint64 and must be
+// aligned to MapAlign bytes in the constant bank, where the parameters of sm_90 begin at 0x210: so in the packed arguments it lies at
+// MapPlace modulo MapAlign.
 const (
 	MapWords = 16
 	MapAlign = 64
@@ -20,8 +21,8 @@ func (p *Param) IsMap() bool {
 	return p.Kind == ParamArray && p.Type == dtype.Uint64 && p.Count == MapWords && p.Align == MapAlign
 }
 
-// TensorMap is what a tensor map says: an array of matrices, or of groups of matrices, with lines of adjacent elements, and the tile that is
-// loaded from it.
+// TensorMap is what a tensor map says: an array of matrices, or of groups of matrices, with lines of adjacent elements, and the tile that
+// is loaded from it.
 type TensorMap struct {
 	// Addr is where the array begins, a multiple of 16.
 	Addr uint64
@@ -53,8 +54,8 @@ const mapLine = 128
 // maxBox is the most elements of a copy along each axis.
 const maxBox = 256
 
-// Append appends the map in the format of sm_90, as cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the same 128
-// bytes.
+// Append appends the map in the format of sm_90, as cuTensorMapEncodeTiled writes it: a call of the driver for each launch would give the
+// same 128 bytes.
 func (m *TensorMap) Append(b []byte) []byte {
 	size := m.Tile.Type.Size()
 	line, swizzle, align := min(m.Tile.Line, maxBox), 0, 16 // tiles of longer lines are not copied so

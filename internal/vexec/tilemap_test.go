@@ -20,7 +20,8 @@ func TestTensorMaps(t *testing.T) {
 		data[i] = float32(i + 1)
 	}
 	addr := put(m, data)
-	tensorMap := kir.TensorMap{Addr: addr, Dims: [4]int{line, lines, matrices, 1}, Strides: [3]int{pitch * 4, apart * 4}, Tile: kir.MapTile{Type: dtype.Float32, Line: 8, Lines: 4}}
+	tensorMap := kir.TensorMap{Addr: addr, Dims: [4]int{line, lines, matrices, 1}, Strides: [3]int{pitch * 4, apart * 4},
+		Tile: kir.MapTile{Type: dtype.Float32, Line: 8, Lines: 4}}
 	for name, c := range map[string]struct {
 		groups  kernel.Groups
 		width   int

@@ -143,8 +143,8 @@ func (f float) exp2Split(t, r kernel.Value) kernel.Value {
 	return y.Bitcast(f.bits).Add(t.Bitcast(f.bits).Shl(f.k.I32(f.mantissa))).Bitcast(f.t)
 }
 
-// nearReciprocal returns y, which is 1/d but for 1e-4 of it, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more instructions, and
-// jumps.
+// nearReciprocal returns y, which is 1/d but for 1e-4 of it, and 1 - d y, for 1 <= d <= 2 in float32. A division takes more instructions,
+// and jumps.
 func (f float) nearReciprocal(d kernel.Value) (y, rest kernel.Value) {
 	// The best parabola is wrong by 1/99; a step of Newton's method squares that.
 	y = d.FMA(f.c(32./99), f.c(-144./99)).FMA(d, f.c(210./99))

@@ -35,8 +35,8 @@ func (f float) reduceTrig(a kernel.Value) (kernel.Value, word) {
 	return vn.Get(), word{vhi.Get(), vlo.Get()}
 }
 
-// reduceTrigShort is reduceTrig in float32 where a low word is not needed: the last of the three products rounds to within a unit in the last
-// place.
+// reduceTrigShort is reduceTrig in float32 where a low word is not needed: the last of the three products rounds to within a unit in the
+// last place.
 func (f float) reduceTrigShort(a kernel.Value) (n, r kernel.Value) {
 	k := f.k
 	shift := f.c(0x1.8p23) // the sum has the nearest integer in its low bits
