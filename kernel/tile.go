@@ -119,6 +119,59 @@ func (t Tile) Dot(a, c Tile, tf32 bool) {
 	t.b.add(in)
 }
 
+// DotTransposed adds the product a x cᵀ of two tiles of halves to the tile: [M,N] += [M,K] x [N,K]ᵀ.
+func (t Tile) DotTransposed(a, c Tile) {
+	t.b.add(&kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Sub: kir.DotTransposed, Imm: uint64(a.i)<<32 | uint64(c.i)})
+}
+
+// Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements of up
+// to three others at the same place; these have as many rows, and as many columns or one. f may load but must not store. No memory is
+// touched by the map itself, so it may stand in a Pipelined loop.
+func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Tile) {
+	t.b.own()
+	if f == nil {
+		t.b.fail(noBody)
+		return
+	}
+	if len(others) > kir.MapTilesMost {
+		t.b.fail("a map reads %d other tiles; the limit is %d", len(others), kir.MapTilesMost)
+		return
+	}
+	in := &kir.Instr{Op: kir.OpTileMap, Type: t.t, Sym: t.i, Loc: t.b.loc()}
+	params := []Value{t.b.value(dtype.Int32), t.b.value(dtype.Int32), t.b.value(t.t)}
+	var tiles []int
+	for _, o := range others {
+		tiles = append(tiles, o.i)
+		params = append(params, t.b.value(o.t))
+	}
+	in.Imm = kir.MapImm(tiles...)
+	in.Blocks = []*kir.Block{t.b.region(func() {
+		y := f(params[0], params[1], params[2], params[3:])
+		if y.t != t.t {
+			t.b.fail("a map of a tile of %v results in %v; convert it", t.t, y.t)
+		}
+		t.b.add(&kir.Instr{Op: kir.OpYield, Args: ids(y)})
+	}, params...)}
+	t.b.add(in)
+}
+
+// AddRows adds all of row r of from, a sum of products in Float32, to element r of the tile, which has one column and as many rows. The order of
+// the sum is the device's choice.
+func (t Tile) AddRows(from Tile) { t.combineRows(kir.RowsSum, from) }
+
+// MaxRows sets element r of the tile, which has one column, to the greatest of it and of row r of from, as AddRows.
+func (t Tile) MaxRows(from Tile) { t.combineRows(kir.RowsMax, from) }
+
+func (t Tile) combineRows(s kir.Sub, from Tile) {
+	t.b.add(&kir.Instr{Op: kir.OpTileRows, Type: t.t, Sym: t.i, Sub: s, Imm: uint64(from.i)})
+}
+
+// Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of equal shape. The tile can then only be the left operand
+// of products.
+func (t Tile) Round(from Tile) {
+	t.b.add(&kir.Instr{Op: kir.OpTileCopy, Type: t.t, Sym: t.i, Imm: uint64(from.i)})
+}
+
 // Each runs f once for every group of width adjacent columns (1, 2, 4 or 8), which begins at (row, col), Int32; col is a multiple of width.
 func (t Tile) Each(width int, f func(row, col Value, vs []Value)) {
 	t.b.own()

@@ -24,7 +24,7 @@ func Base() Config {
 }
 
 // Small is a model for the simulator.
-func Small() Config { return Config{Layers: 2, Heads: 4, Width: 32, Vocabulary: 97, Context: 16} }
+func Small() Config { return Config{Layers: 2, Heads: 2, Width: 32, Vocabulary: 97, Context: 16} }
 
 // Model maps tokens to the logits of the tokens that follow them.
 type Model struct {
@@ -119,11 +119,9 @@ func weigh(x *tenon.Exec, q, k, v, hidden *tenon.Tensor) *tenon.Tensor {
 // Loss returns the mean cross-entropy of the tokens want that follow those of tokens, both [B, T].
 func (m *Model) Loss(x *tenon.Exec, tokens, want *tenon.Tensor) *tenon.Tensor {
 	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
-		length := tokens.Size(1)
-		positions := x.Arange(0, float64(length), 1, tenon.Int64)
-		hidden := x.Lt(x.Unsqueeze(positions, 1), positions) // what comes after
+		positions := x.Arange(0, float64(tokens.Size(1)), 1, tenon.Int64)
 		logits := m.forward(x, tokens, positions, func(x *tenon.Exec, _ int, q, k, v *tenon.Tensor) *tenon.Tensor {
-			return weigh(x, q, k, v, hidden)
+			return x.ScaledDotProductAttention(q, k, v, tenon.AttentionOpt{Causal: true})
 		})
 		return x.CrossEntropy(x.Flatten(logits, 0, 1), x.Flatten(want, 0, 1))
 	})

@@ -47,6 +47,8 @@ const (
 	FamilyUnique
 	// FamilyFlat: indexes of several numbers as one.
 	FamilyFlat
+	// FamilyAttention: Op is an attentionStage.
+	FamilyAttention
 	// FamilyFused: Op is the id of a group that Fuse made.
 	FamilyFused
 	familyCount

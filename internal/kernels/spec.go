@@ -42,6 +42,7 @@ type Spec struct {
 	Point       pointSpec
 	Reduce      reduceSpec
 	Rows        rowSpec
+	Attention   attentionSpec
 }
 
 // specCommon is how many fields of Spec all families have.

@@ -130,7 +130,7 @@ func (a *Analysis) instr(in *Instr, divergent bool, loop *Block) {
 		if divergent && loop != nil {
 			a.diverge(loop)
 		}
-	case OpTileLoad, OpTileEach:
+	case OpTileLoad, OpTileMap, OpTileEach:
 		// Which thread runs the region for which element is the back end's choice.
 		b := in.Blocks[0]
 		for _, v := range b.Params {

@@ -17,7 +17,7 @@ func (v *verifier) inRegion(in *Instr, c context) {
 	switch in.Op {
 	case OpBarrier, OpShuffle, OpVote, OpReturn, OpClock:
 		v.fail(in, "%s may not stand in a tile region", in.Op)
-	case OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+	case OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 		v.fail(in, "a tile operation stands inside a tile region")
 	case OpSpecial:
 		switch in.Sub {
@@ -30,8 +30,8 @@ func (v *verifier) inRegion(in *Instr, c context) {
 	if (in.Op == OpLoad || in.Op == OpStore) && in.Space == Local {
 		v.fail(in, "local memory may not be used in a tile region")
 	}
-	if effect && c.tile.Op == OpTileLoad {
-		v.fail(in, "the region of a tile load has an effect")
+	if effect && c.tile.Op != OpTileEach {
+		v.fail(in, "the region of a %s has an effect", c.tile.Op)
 	}
 }
 
@@ -47,7 +47,7 @@ func (f *flowVerifier) block(b *Block) {
 	for _, in := range b.Instrs {
 		divergent := f.a.Divergent(b)
 		switch in.Op {
-		case OpBarrier, OpShuffle, OpVote, OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+		case OpBarrier, OpShuffle, OpVote, OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 			if divergent {
 				f.v.fail(in, "a %s stands in divergent flow, where not all threads of the block take part", in.Op)
 			} else if f.exited {
@@ -59,7 +59,7 @@ func (f *flowVerifier) block(b *Block) {
 			// A return in one turn is before the operations of the next.
 			f.exited = f.exited || f.returns(in.Blocks[0])
 		}
-		if in.Op == OpTileLoad || in.Op == OpTileEach {
+		if in.Op == OpTileLoad || in.Op == OpTileMap || in.Op == OpTileEach {
 			f.outer(in)
 			for _, x := range in.Args {
 				if f.a.Values[x].Kind != Uniform {

@@ -98,7 +98,10 @@ var infos = [opCount]opInfo{
 	OpReturn:   {name: "return"},
 	OpTileZero: {name: "tile_zero"},
 	OpTileLoad: {name: "tile_load", subs: []string{"rows", "cols"}},
-	OpTileDot:  {name: "tile_dot", subs: []string{"exact", "tf32"}},
+	OpTileDot:  {name: "tile_dot", subs: []string{"exact", "tf32", "transposed"}},
+	OpTileMap:  {name: "tile_map"},
+	OpTileRows: {name: "tile_rows", subs: []string{"sum", "max"}},
+	OpTileCopy: {name: "tile_copy"},
 	OpTileEach: {name: "tile_each"},
 	OpYield:    {name: "yield", args: -1},
 }
@@ -187,7 +190,7 @@ func (p *Program) resultType(in *Instr) Type {
 		}
 		return dtype.Bool
 	case OpSet, OpStore, OpBarrier, OpFence, OpAssert, OpIf, OpFor, OpLoop, OpBreak, OpContinue, OpReturn,
-		OpTileZero, OpTileLoad, OpTileDot, OpTileEach, OpYield:
+		OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach, OpYield:
 		return dtype.Invalid
 	}
 	return in.Type
@@ -211,7 +214,7 @@ func (p *Program) impliedType(in *Instr) Type {
 		return dtype.Int64
 	case OpVote, OpAssert, OpIf:
 		return dtype.Bool
-	case OpTileZero, OpTileLoad, OpTileEach:
+	case OpTileZero, OpTileLoad, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 		return p.Tiles[in.Sym].Type
 	case OpTileDot:
 		return p.Tiles[int(in.Imm>>32)].Type

@@ -124,8 +124,18 @@ const (
 	// may then copy the tile from there instead of running the region.
 	OpTileLoad
 	// OpTileDot: tile Sym += tile a x tile b, where Imm = a<<32|b: [M,N] += [M,K] x [K,N]. Accumulator types: Float32 for
-	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32.
+	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32. Sub
+	// DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
 	OpTileDot
+	// OpTileMap gives every element of accumulator Sym a new value: Blocks[0] has Params row, col (Int32), the element, and the elements at its
+	// place of up to MapTilesMost other accumulators of as many rows, which have as many columns or one, that of the row; it ends in OpYield with the
+	// value. Imm names the others, MapOthers reads it. The region has no effects.
+	OpTileMap
+	// OpTileRows combines element r of accumulator Sym, of one column, with all of row r of accumulator Imm, by Sub RowsSum or RowsMax, in an order
+	// that the back end chooses. Both are Float32.
+	OpTileRows
+	// OpTileCopy sets tile Sym, of halves, to accumulator Imm, rounded. The tile is then only the left operand of products.
+	OpTileCopy
 	// OpTileEach runs Blocks[0] once for every group of Width adjacent columns of tile Sym: Params row, col (Int32), then Width values.
 	// Effects are allowed. A tile region uses only values from outside that are uniform over the block, and a variable that it sets is used
 	// nowhere else. Barriers, shuffles, votes, tile operations, thread indexes, local memory and returns may not stand in it.
@@ -191,8 +201,34 @@ const (
 	AlongCols            // consecutive column coordinates
 )
 
-// Precisions (OpTileDot).
+// Variants of OpTileDot.
 const (
 	DotExact Sub = iota
 	DotTF32
+	DotTransposed
 )
+
+// Combinations (OpTileRows).
+const (
+	RowsSum Sub = iota
+	RowsMax
+)
+
+// MapTilesMost is the most other tiles that an OpTileMap reads.
+const MapTilesMost = 3
+
+// MapImm is the Imm of an OpTileMap that reads the tiles.
+func MapImm(tiles ...int) (imm uint64) {
+	for i, t := range tiles {
+		imm |= uint64(t+1) << (16 * i)
+	}
+	return imm
+}
+
+// MapOthers returns the other tiles that an OpTileMap reads.
+func (in *Instr) MapOthers() (tiles []int) {
+	for imm := in.Imm; imm != 0; imm >>= 16 {
+		tiles = append(tiles, int(imm&0xffff)-1)
+	}
+	return tiles
+}

@@ -152,11 +152,14 @@ func (s *parser) operands(in *Instr) {
 			in.Imm = uint64(s.count())
 		}
 		in.Blocks = []*Block{b}
-	case OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+	case OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 		s.tileOp(in)
 	case OpYield:
 		if s.peek() == 'v' {
-			in.Args = s.uses(3)
+			in.Args = s.uses(1)
+			for s.err == nil && s.accept(',') {
+				in.Args = append(in.Args, s.uses(1)...)
+			}
 		}
 	default:
 		in.Args = s.uses(int(infos[in.Op].args))
@@ -278,6 +281,31 @@ func (s *parser) tileOp(in *Instr) {
 		a := s.tile()
 		s.expect(',')
 		in.Imm = uint64(a)<<32 | uint64(s.tile())
+	case OpTileRows, OpTileCopy:
+		s.expect(',')
+		in.Imm = uint64(s.tile())
+	case OpTileMap:
+		types := []Type{s.p.Tiles[in.Sym].Type}
+		var others []int
+		for s.err == nil && s.accept(',') {
+			if len(others) == MapTilesMost {
+				s.fail("a tile map reads at most %d other tiles", MapTilesMost)
+				return
+			}
+			others = append(others, s.tile())
+			if s.err == nil {
+				types = append(types, s.p.Tiles[others[len(others)-1]].Type)
+			}
+		}
+		in.Imm = MapImm(others...)
+		s.expect('(')
+		b := &Block{Params: s.define(2, dtype.Int32)}
+		for _, t := range types {
+			s.expect(',')
+			b.Params = append(b.Params, s.define(1, t)...)
+		}
+		s.expect(')')
+		in.Blocks = []*Block{b}
 	case OpTileLoad, OpTileEach:
 		if in.Op == OpTileLoad && s.acceptWord("map") {
 			in.Imm = uint64(s.index("map", len(s.p.Params)))

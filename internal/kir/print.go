@@ -274,7 +274,7 @@ func (w *printer) block(b *Block, depth int) {
 
 func (op Op) hasBlocks() bool {
 	switch op {
-	case OpIf, OpFor, OpLoop, OpTileLoad, OpTileEach:
+	case OpIf, OpFor, OpLoop, OpTileLoad, OpTileMap, OpTileEach:
 		return true
 	}
 	return false
@@ -362,7 +362,7 @@ func (w *printer) instr(in *Instr) {
 			w.s(" stages ")
 			w.n(int(in.Imm))
 		}
-	case OpTileZero, OpTileLoad, OpTileDot, OpTileEach:
+	case OpTileZero, OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 		w.tileOp(in)
 	default:
 		if len(in.Args) > 0 {
@@ -475,6 +475,17 @@ func (w *printer) tileOp(in *Instr) {
 		w.n(int(in.Imm >> 32))
 		w.s(", tile")
 		w.n(int(in.Imm & 0xffffffff))
+	case OpTileRows, OpTileCopy:
+		w.s(", tile")
+		w.n(int(in.Imm))
+	case OpTileMap:
+		for _, t := range in.MapOthers() {
+			w.s(", tile")
+			w.n(t)
+		}
+		w.s(" (")
+		w.params(in)
+		w.s(")")
 	case OpTileLoad, OpTileEach:
 		if len(in.Args) > 0 {
 			w.s(" map ")

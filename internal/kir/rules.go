@@ -30,9 +30,9 @@ func (v *verifier) shape(in *Instr) bool {
 		symbols = len(p.Params)
 	case OpGet, OpSet:
 		symbols = len(p.Vars)
-	case OpTileZero, OpTileDot:
+	case OpTileZero, OpTileDot, OpTileRows, OpTileCopy:
 		symbols = len(p.Tiles)
-	case OpTileLoad, OpTileEach:
+	case OpTileLoad, OpTileMap, OpTileEach:
 		symbols, blocks = len(p.Tiles), 1
 		if in.Op == OpTileLoad && len(in.Args) > 0 {
 			args = max(mapPlaces-1, min(len(in.Args), mapPlaces))
@@ -44,7 +44,9 @@ func (v *verifier) shape(in *Instr) bool {
 	case OpFor, OpLoop:
 		blocks = 1
 	case OpYield:
-		args = 3
+		if args = yieldPlace; len(in.Args) == 1 {
+			args = 1
+		}
 	case OpAssert:
 		args = min(max(len(in.Args), 1), maxAssertArgs)
 	}
@@ -64,7 +66,9 @@ func (v *verifier) shape(in *Instr) bool {
 		v.fail(in, "%s has %d regions, not %d", in.Op, blocks, len(in.Blocks))
 	case symbols >= 0 && (in.Sym < 0 || in.Sym >= symbols):
 		v.fail(in, "%s names something that is not declared", in.Op)
-	case in.Op == OpTileDot && (in.Imm>>32 >= uint64(len(p.Tiles)) || in.Imm&0xffffffff >= uint64(len(p.Tiles))):
+	case in.Op == OpTileDot && (in.Imm>>32 >= uint64(len(p.Tiles)) || in.Imm&0xffffffff >= uint64(len(p.Tiles))),
+		(in.Op == OpTileRows || in.Op == OpTileCopy) && in.Imm >= uint64(len(p.Tiles)),
+		in.Op == OpTileMap && !p.mapsTiles(in):
 		v.fail(in, "%s names something that is not declared", in.Op)
 	}
 	return v.err == nil
@@ -133,7 +137,7 @@ func (v *verifier) types(in *Instr) {
 		v.fail(in, "%s does not work on %v", in.Op, in.Type)
 		return
 	}
-	if !info.typed && in.Op != OpTileZero && in.Op != OpTileLoad && in.Op != OpTileDot && in.Op != OpTileEach {
+	if !info.typed && !in.Op.ofTiles() {
 		v.implied(in)
 	}
 	switch in.Op {
@@ -190,9 +194,12 @@ func (v *verifier) types(in *Instr) {
 		if len(in.Blocks[0].Params) != 0 {
 			v.fail(in, "a loop has no counter")
 		}
-	case OpTileLoad, OpTileDot, OpTileEach:
+	case OpTileLoad, OpTileDot, OpTileMap, OpTileRows, OpTileCopy, OpTileEach:
 		v.tileTypes(in)
 	case OpYield:
+		if len(in.Args) == 1 {
+			break // the tile map says which type
+		}
 		v.want(in, 0, dtype.Uint64)
 		v.want(in, 1, dtype.Int64)
 		v.want(in, 2, dtype.Bool)
@@ -286,8 +293,15 @@ func (v *verifier) atomic(in *Instr) {
 // tileTypes checks the declared form of a tile operation.
 func (v *verifier) tileTypes(in *Instr) {
 	t := v.p.Tiles[in.Sym]
-	if in.Op == OpTileDot {
+	switch in.Op {
+	case OpTileDot:
 		v.dot(in, t)
+		return
+	case OpTileRows, OpTileCopy:
+		v.tilePair(in, t)
+		return
+	case OpTileMap:
+		v.tileMap(in, t)
 		return
 	}
 	if in.Type != t.Type {
@@ -368,11 +382,78 @@ func (v *verifier) dot(in *Instr, acc Tile) {
 		v.fail(in, "tile_dot works on %v, not on %v", a.Type, in.Type)
 	case acc.Type != want:
 		v.fail(in, "products of %v are summed in %v, not in %v", a.Type, want, acc.Type)
-	case acc.Rows != a.Rows || acc.Cols != b.Cols || a.Cols != b.Rows:
+	case in.Sub == DotTransposed && a.Type.Size() != 2:
+		v.fail(in, "a product with a transposed operand is of halves, not of %v", a.Type)
+	case in.Sub == DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Rows || a.Cols != b.Cols):
+		v.fail(in, "a %dx%d tile is not the product of %dx%d and the transpose of %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
+	case in.Sub != DotTransposed && (acc.Rows != a.Rows || acc.Cols != b.Cols || a.Cols != b.Rows):
 		v.fail(in, "a %dx%d tile is not the product of %dx%d and %dx%d", acc.Rows, acc.Cols, a.Rows, a.Cols, b.Rows, b.Cols)
 	case in.Sub == DotTF32 && a.Type != dtype.Float32:
 		v.fail(in, "tf32 is for float32 operands")
 	case in.Imm>>32 == uint64(in.Sym) || in.Imm&0xffffffff == uint64(in.Sym):
 		v.fail(in, "the accumulator is an operand too")
+	}
+}
+
+// yieldPlace is how many values the region of a tile load yields.
+const yieldPlace = 3
+
+// ofTiles reports whether the operation works on tiles.
+func (op Op) ofTiles() bool { return op >= OpTileZero && op <= OpTileEach }
+
+// mapsTiles reports whether a tile map names tiles that there are, without a gap.
+func (p *Program) mapsTiles(in *Instr) bool {
+	others := in.MapOthers()
+	for _, t := range others {
+		if t < 0 || t >= len(p.Tiles) {
+			return false
+		}
+	}
+	return len(others) <= MapTilesMost
+}
+
+// tilePair checks an operation of two tiles.
+func (v *verifier) tilePair(in *Instr, t Tile) {
+	from := v.p.Tiles[in.Imm]
+	switch {
+	case in.Type != t.Type:
+		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+	case in.Imm == uint64(in.Sym):
+		v.fail(in, "%s reads and writes one tile; use two", in.Op)
+	case from.Type != dtype.Float32:
+		v.fail(in, "%s reads a tile of %v; it must be float32", in.Op, from.Type)
+	case in.Op == OpTileRows && (t.Type != dtype.Float32 || t.Cols != 1 || t.Rows != from.Rows):
+		v.fail(in, "the rows of a %dx%d tile of float32 do not fit into a %dx%d tile of %v", from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
+	case in.Op == OpTileCopy && (!halves.has(t.Type) || t.Cols != from.Cols || t.Rows != from.Rows):
+		v.fail(in, "a %dx%d tile of float32 cannot be copied to a %dx%d tile of %v; it must be of halves and as large", from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
+	}
+}
+
+// tileMap checks a tile map.
+func (v *verifier) tileMap(in *Instr, t Tile) {
+	if in.Type != t.Type {
+		v.fail(in, "%s works on %v, not on %v", in.Op, t.Type, in.Type)
+	}
+	types := []Type{dtype.Int32, dtype.Int32, t.Type}
+	for _, i := range in.MapOthers() {
+		o := v.p.Tiles[i]
+		if o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols {
+			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; it must have as many rows, and as many columns or one", t.Rows, t.Cols, o.Rows, o.Cols)
+		}
+		types = append(types, o.Type)
+	}
+	b := in.Blocks[0]
+	if len(b.Params) != len(types) {
+		v.fail(in, "the region has %d parameters, not %d", len(b.Params), len(types))
+		return
+	}
+	for i, x := range b.Params {
+		if x < 0 || int(x) >= len(v.p.Values) || v.typeOf(x) != types[i] {
+			v.fail(in, "parameter %d of the region is not %v", i+1, types[i])
+			return
+		}
+	}
+	if n := len(b.Instrs); n == 0 || b.Instrs[n-1] == nil || b.Instrs[n-1].Op != OpYield {
+		v.fail(in, "the region does not end in a yield")
 	}
 }

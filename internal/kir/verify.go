@@ -263,7 +263,7 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 		c.loop = l
 		v.block(in.Blocks[0], vars, c)
 		return l.breaks
-	case OpTileLoad, OpTileEach:
+	case OpTileLoad, OpTileMap, OpTileEach:
 		v.tileRegion(in, vars.clone(), c)
 	case OpBreak, OpContinue:
 		if c.loop == nil {
@@ -277,8 +277,13 @@ func (v *verifier) instr(in *Instr, vars varSet, c context) varSet {
 	case OpReturn:
 		return varSet{all: true}
 	case OpYield:
-		if c.tile == nil || c.tile.Op != OpTileLoad {
-			v.fail(in, "a yield stands outside a tile load")
+		switch {
+		case c.tile == nil || c.tile.Op == OpTileEach:
+			v.fail(in, "a yield stands outside the region of a tile load or a tile map")
+		case c.tile.Op == OpTileMap && (len(in.Args) != 1 || v.typeOf(in.Args[0]) != c.tile.Type):
+			v.fail(in, "the region of a tile map yields one %v", c.tile.Type)
+		case c.tile.Op == OpTileLoad && len(in.Args) != yieldPlace:
+			v.fail(in, "the region of a tile load yields a base, an index and whether it is inside")
 		}
 	}
 	return vars

@@ -61,8 +61,13 @@ func (f *function) tilePrologue() {
 		plan.memory = f.to(word, "mov.u32", symbol)
 	}
 	for _, t := range plan.tiles {
-		if t.acc {
+		switch {
+		case t.acc:
 			f.arrangeRegisters(t)
+		case t.held:
+			for range t.arr.rows / 16 * (t.Cols / 16) * 4 {
+				t.regs = append(t.regs, f.reg(word))
+			}
 		}
 	}
 	f.mapPrologue()
@@ -71,7 +76,15 @@ func (f *function) tilePrologue() {
 // arrangeRegisters makes an accumulator's registers and finds the thread's place in it.
 func (f *function) arrangeRegisters(t *tile) {
 	a, plan := t.arr, f.tiles
-	for range a.rows * a.cols / map[bool]int{true: 1, false: 32}[a.unit == plain] {
+	count := a.rows * a.cols
+	switch {
+	case a.unit == plain:
+	case t.Cols == 1:
+		count = a.rows / 8
+	default:
+		count /= 32
+	}
+	for range count {
 		t.regs = append(t.regs, f.reg(classOf(t.Type)))
 	}
 	places := a.down * a.across
@@ -184,6 +197,7 @@ func (f *function) drain() {
 	if f.tiles.inflight {
 		f.op("wgmma.wait_group.sync.aligned", "0")
 		f.tiles.inflight = false
+		clear(f.tiles.flying)
 	}
 }
 

@@ -103,6 +103,9 @@ func (f *function) barrier() { f.op("bar.sync", "0") }
 
 // branch writes OpIf.
 func (f *function) branch(in *kir.Instr) {
+	if ofRegisters(in.Blocks) {
+		f.drain() // on both ways
+	}
 	cond := f.names[in.Args[0]]
 	end := f.label()
 	hasElse := len(in.Blocks) > 1 && in.Blocks[1] != nil && len(in.Blocks[1].Instrs) > 0

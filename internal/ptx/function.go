@@ -78,6 +78,7 @@ func (m *module) function(p *kir.Program) error {
 		return err
 	}
 	f.tiles = plan
+	plan.flying = map[*tile]bool{}
 	if plan.usesArch {
 		m.arch = true
 		m.need(80)

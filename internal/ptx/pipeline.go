@@ -279,6 +279,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 			f.barrier()
 		}
 		f.tiles.inflight = q.groups > 0
+		f.tiles.flying = f.carried(in.Blocks[0])
 		f.tiles.ahead = func() {
 			if q.mapped { // all but this turn's first products are done, so the stage of the turn before is free
 				if q.groups > 0 {

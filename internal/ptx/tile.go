@@ -18,6 +18,8 @@ import (
 type tile struct {
 	kir.Tile
 	acc bool
+	// held says that it is an operand in registers, the left one of products: 4 words, as the instructions want them, for each fragment of 16 x 16.
+	held bool
 	// along is the axis of a line, per its elements and lines their number.
 	along      kir.Sub
 	per, lines int
@@ -108,6 +110,14 @@ type item struct {
 func (t *tile) items() []item {
 	var out []item
 	a := t.arr
+	if a.unit != plain && t.Cols == 1 { // each lane of four has the row's one element
+		for i := range a.rows / 16 {
+			for h := range 2 {
+				out = append(out, item{a.rowStep*i + 8*h, 0, t.regs[2*i+h : 2*i+h+1]})
+			}
+		}
+		return out
+	}
 	if a.turned {
 		for i := range a.rows / 16 {
 			for j := range a.cols / 8 {
@@ -145,8 +155,8 @@ func (a *arrangement) rowAt(i int) int { return i/a.rowGroup*a.rowGroup*a.down +
 // colAt returns the distance of a thread's j-th column from its first, in plain arithmetic.
 func (a *arrangement) colAt(j int) int { return j/a.colGroup*a.colGroup*a.across + j%a.colGroup }
 
-// arrange chooses the arrangement of an accumulator of rows x cols over the block.
-func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
+// arrange chooses the arrangement of an accumulator of rows x cols over the block. With whole, a warp has whole rows.
+func arrange(u unit, rows, cols, threads int, a, b *tile, whole bool) *arrangement {
 	if u == plain {
 		return arrangePlain(rows, cols, threads, a, b)
 	}
@@ -164,7 +174,7 @@ func arrange(u unit, rows, cols, threads int, a, b *tile) *arrangement {
 	for down := 1; down <= warps; down *= 2 {
 		for across := 1; down*across <= warps; across *= 2 {
 			r, c := rows/down, cols/across
-			if r%16 != 0 || c%8 != 0 {
+			if r%16 != 0 || c%8 != 0 || whole && across > 1 {
 				continue
 			}
 			n := &arrangement{unit: u, down: down, across: across, rows: r, cols: c, rowStep: 16}
@@ -204,7 +214,11 @@ func arrangePlain(rows, cols, threads int, a, b *tile) *arrangement {
 // unitFor returns the best way to compute a product.
 func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 	size := a.Type.Size()
-	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || b.Cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
+	cols := b.Cols
+	if in.Sub == kir.DotTransposed {
+		cols = b.Rows
+	}
+	if plan.sm < 80 || !isPower(a.Cols) || a.Rows < 16 || cols < 8 || a.Cols*size < 32 || a.Type != b.Type {
 		return plain
 	}
 	// Only 16-bit elements can be transposed on the way to the matrix units.
@@ -222,14 +236,14 @@ func (plan *tilePlan) unitFor(in *kir.Instr, a, b *tile) unit {
 		return plain
 	}
 	// Warps share the rows, and lines are cut into parts of 128 bytes: of 192 places of the right operand those are whole ones.
-	rows, cols := a.Rows, b.Cols
+	rows := a.Rows
 	if turned {
 		rows, cols = cols, rows
 	}
 	if plan.arch && plan.threads >= 128 && isPower(rows) && rows >= 64 && cols >= 16 && cols <= 256 && (isPower(cols) || cols == 192) && inner {
 		return wgmma
 	}
-	if !isPower(a.Rows) || !isPower(b.Cols) {
+	if !isPower(a.Rows) || !isPower(cols) {
 		return plain
 	}
 	return best

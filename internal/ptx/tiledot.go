@@ -19,7 +19,7 @@ func (f *function) dot(in *kir.Instr) {
 	case plain:
 		f.dotPlain(acc, a, b)
 	case wgmma:
-		f.dotGroup(acc, a, b)
+		f.dotGroup(in, acc, a, b)
 	default:
 		f.dotMatrix(in, acc, a, b)
 	}
@@ -27,7 +27,8 @@ func (f *function) dot(in *kir.Instr) {
 	f.loadAhead()
 	if acc.arr.unit == wgmma {
 		f.tiles.inflight = true
-		if a.loop == nil {
+		f.tiles.flying[acc], f.tiles.flying[a] = true, true
+		if a.loop == nil && b.loop == nil {
 			f.drain()
 		}
 	}
@@ -57,10 +58,10 @@ type reader struct {
 }
 
 // newReader prepares reading of t by a warp whose share begins at element begin (a register) of the outer axis. left says that t is the
-// product's left operand.
-func (f *function) newReader(t *tile, left bool, begin string) *reader {
+// product's left operand, transposed that it is the right one and lies transposed.
+func (f *function) newReader(t *tile, left, transposed bool, begin string) *reader {
 	inner := t.along == kir.AlongRows
-	if left {
+	if left != transposed {
 		inner = !inner
 	}
 	r := &reader{t: t, inner: inner, offset: t.offset}
@@ -143,14 +144,18 @@ type fragments struct{ left, right [][]string }
 // matrixReader reads the fragments of a product.
 type matrixReader struct {
 	arr         *arrangement
-	left, right *reader
+	left, right *reader // left is nil where the operand is in registers
 	// places hold the address registers of each operand.
 	leftPlaces, rightPlaces map[int]string
 }
 
-func (f *function) newMatrixReader(acc, a, b *tile) *matrixReader {
-	return &matrixReader{acc.arr, f.newReader(a, true, f.mulImm(acc.arr.y, acc.arr.rows)), f.newReader(b, false, f.mulImm(acc.arr.x, acc.arr.cols)),
-		map[int]string{}, map[int]string{}}
+func (f *function) newMatrixReader(in *kir.Instr, acc, a, b *tile) *matrixReader {
+	m := &matrixReader{arr: acc.arr, leftPlaces: map[int]string{}, rightPlaces: map[int]string{}}
+	if !a.held {
+		m.left = f.newReader(a, true, false, f.mulImm(acc.arr.y, acc.arr.rows))
+	}
+	m.right = f.newReader(b, false, in.Sub == kir.DotTransposed, f.mulImm(acc.arr.x, acc.arr.cols))
+	return m
 }
 
 // read reads the fragments at k of the inner axis, into the registers of old if that is not nil.
@@ -158,7 +163,7 @@ func (f *function) read(m *matrixReader, k int, old *fragments) *fragments {
 	out := old
 	if out == nil {
 		out = &fragments{}
-		for range m.arr.rows / 16 {
+		for range m.arr.rows / 16 * b2i(m.left != nil) {
 			out.left = append(out.left, []string{f.reg(word), f.reg(word), f.reg(word), f.reg(word)})
 		}
 		for range m.arr.cols / 8 {
@@ -191,7 +196,7 @@ func (f *function) read(m *matrixReader, k int, old *fragments) *fragments {
 func (f *function) firstFragments(in *kir.Instr) {
 	i, j := dotOperands(in)
 	a, b := f.tiles.tiles[i], f.tiles.tiles[j]
-	a.loop.first = f.read(f.newMatrixReader(f.tiles.tiles[in.Sym], a, b), 0, nil)
+	a.loop.first = f.read(f.newMatrixReader(in, f.tiles.tiles[in.Sym], a, b), 0, nil)
 }
 
 // dotMatrix computes a product on the matrix units. The fragments of a step are read before the products of the step before, so that
@@ -199,7 +204,7 @@ func (f *function) firstFragments(in *kir.Instr) {
 func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
 	step := 32 / a.Type.Size() // elements of the inner axis in one instruction: 32 bytes
 	rotated := a.loop != nil && a.loop.rotated == in
-	m := f.newMatrixReader(acc, a, b)
+	m := f.newMatrixReader(in, acc, a, b)
 	var next *fragments
 	if rotated {
 		next = a.loop.first
@@ -213,7 +218,13 @@ func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
 		}
 		if rotated && last && k > 0 {
 			f.tiles.turn()
-			f.read(f.newMatrixReader(acc, a, b), 0, a.loop.first)
+			f.read(f.newMatrixReader(in, acc, a, b), 0, a.loop.first)
+		}
+		if a.held {
+			now.left = nil
+			for i := range acc.arr.rows / 16 {
+				now.left = append(now.left, a.heldAt(i, k))
+			}
 		}
 		f.multiply(acc, a.Type, now)
 		if acc.arr.idle == "" { // else threads jump over this place
@@ -221,7 +232,7 @@ func (f *function) dotMatrix(in *kir.Instr, acc, a, b *tile) {
 		}
 		if rotated && last && k == 0 {
 			f.tiles.turn()
-			f.read(f.newMatrixReader(acc, a, b), 0, a.loop.first)
+			f.read(f.newMatrixReader(in, acc, a, b), 0, a.loop.first)
 		}
 	}
 }

@@ -21,10 +21,11 @@ type descriptor struct {
 	high int
 }
 
-// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first).
-func (f *function) describe(t *tile, left bool, block string) *descriptor {
+// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first). turned says that it is the left
+// operand, or the right one and lies transposed.
+func (f *function) describe(t *tile, turned bool, block string) *descriptor {
 	d := &descriptor{t: t, inner: t.along == kir.AlongRows}
-	if left {
+	if turned {
 		d.inner = !d.inner
 	}
 	address := f.addImm(f.operand(t), t.offset)
@@ -67,17 +68,24 @@ func (f *function) descriptorAt(d *descriptor, blocks, k int) string {
 
 // dotGroup starts a product on the matrix units by wgmma, which four warps issue together and which reads both operands from shared
 // memory in the background.
-func (f *function) dotGroup(acc, a, b *tile) {
+func (f *function) dotGroup(in *kir.Instr, acc, a, b *tile) {
 	arr := acc.arr
 	if arr.turned {
 		f.dotTurned(acc, a, b)
 		return
 	}
 	groups := arr.down / 4
-	left, right := f.describe(a, true, arr.block), f.describe(b, false, "")
+	var left *descriptor
+	if !a.held {
+		left = f.describe(a, true, arr.block)
+	}
+	right := f.describe(b, in.Sub == kir.DotTransposed, "")
 	name := fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s", acc.Cols, a.Type.Short(), b.Type.Short())
 	step := 16
-	extra := []string{"1", "1", itoa(b2i(!left.inner)), itoa(b2i(!right.inner))}
+	extra := []string{"1", "1", itoa(b2i(left != nil && !left.inner)), itoa(b2i(!right.inner))}
+	if a.held {
+		extra = append(extra[:2], extra[3])
+	}
 	switch a.Type {
 	case dtype.Int8:
 		name, step, extra = fmt.Sprintf("wgmma.mma_async.sync.aligned.m64n%dk32.s32.s8.s8", acc.Cols), 32, nil
@@ -95,7 +103,13 @@ func (f *function) dotGroup(acc, a, b *tile) {
 		y := f.descriptorAt(right, 0, k)
 		for i := range arr.rows / 16 {
 			d, _ := vector(acc.regs[i*count : (i+1)*count])
-			f.op(name, append([]string{d, f.descriptorAt(left, i*groups, k), y, add}, extra...)...)
+			x := ""
+			if a.held {
+				x, _ = vector(a.heldAt(i, k))
+			} else {
+				x = f.descriptorAt(left, i*groups, k)
+			}
+			f.op(name, append([]string{d, x, y, add}, extra...)...)
 		}
 	}
 	f.op("wgmma.commit_group.sync.aligned")

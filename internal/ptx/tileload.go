@@ -13,7 +13,9 @@ func (f *function) tileInstr(in *kir.Instr) {
 	}
 	switch in.Op {
 	case kir.OpTileZero:
-		f.drain()
+		if !t.acc || f.tiles.flying[t] {
+			f.drain()
+		}
 		f.zero(t)
 	case kir.OpTileLoad:
 		f.overwrite()
@@ -21,12 +23,27 @@ func (f *function) tileInstr(in *kir.Instr) {
 	case kir.OpTileDot:
 		f.settle()
 		f.dot(in)
+	case kir.OpTileMap:
+		f.settle()
+		f.drain()
+		f.mapTile(in, t)
+	case kir.OpTileRows:
+		f.settle()
+		f.drain()
+		f.combineRows(in, t)
+	case kir.OpTileCopy:
+		f.settle()
+		f.drain()
+		f.hold(t, f.tiles.tiles[in.Imm])
 	case kir.OpTileEach:
 		f.settle()
 		f.drain()
-		if t.acc {
+		switch {
+		case t.acc && t.Cols == 1 && t.arr.unit != plain:
+			f.eachRow(in, t)
+		case t.acc:
 			f.each(in, t)
-		} else {
+		default:
 			f.eachOperand(in, t)
 		}
 	case kir.OpYield:

@@ -29,9 +29,10 @@ type tilePlan struct {
 	tid, memory string
 	writing     bool
 	yield       []kir.Value
-	// inflight says that products of wgmma may be under way, and ahead writes loads that are to follow the next product's first
+	// inflight says that products of wgmma may be under way, flying which tiles' registers they may use, and ahead writes loads that are to follow the next product's first
 	// instructions.
 	inflight bool
+	flying   map[*tile]bool
 	ahead    func()
 	// guard is a predicate without which loads bring zeros, or ""; turn moves a pipelined loop on to its next stage.
 	guard string
@@ -101,8 +102,8 @@ func planTiles(p *kir.Program, target Target, sm int) (*tilePlan, error) {
 // tileUses lists the tile operations of a program in order.
 type tileUses struct {
 	loads, dots, eaches, loops []*kir.Instr
-	// others are all that touch a tile but load or multiply it.
-	others []*kir.Instr
+	// others are all that touch a tile but load or multiply it, maps, rows and copies those of its registers alone.
+	others, maps, rows, copies []*kir.Instr
 	// reloaded says that every product's operands are loaded before it in its own region, with no TileEach between, so that
 	// nothing in an operand's memory is needed when a TileEach runs.
 	reloaded bool
@@ -135,6 +136,13 @@ func (u *tileUses) visit(b *kir.Block) (each bool) {
 			continue
 		case kir.OpTileZero:
 			u.others = append(u.others, in)
+		case kir.OpTileMap:
+			u.others, u.maps = append(u.others, in), append(u.maps, in)
+			continue
+		case kir.OpTileRows:
+			u.others, u.rows = append(u.others, in), append(u.rows, in)
+		case kir.OpTileCopy:
+			u.others, u.copies = append(u.others, in), append(u.copies, in)
 		case kir.OpFor:
 			u.loops = append(u.loops, in)
 		}
@@ -174,6 +182,9 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 		}
 		plan.tiles[a].acc, plan.tiles[b].acc = false, false
 	}
+	if err := plan.registers(u); err != nil {
+		return err
+	}
 	for _, in := range u.dots {
 		if t := plan.tiles[in.Sym]; !t.acc {
 			return fault.New(fault.Unsupported, "tile %s is both a sum of products and loaded or multiplied; use two tiles", t.Name)
@@ -184,8 +195,11 @@ func (plan *tilePlan) roles(p *kir.Program, u *tileUses) error {
 	for _, in := range u.dots {
 		if t := plan.tiles[in.Sym]; t.arr == nil {
 			a, b := dotOperands(in)
-			t.arr = arrange(units[in.Sym], t.Rows, t.Cols, plan.threads, plan.tiles[a], plan.tiles[b])
+			t.arr = arrange(units[in.Sym], t.Rows, t.Cols, plan.threads, plan.tiles[a], plan.tiles[b], u.linked(in.Sym))
 		}
+	}
+	if err := plan.arrangeLinked(u); err != nil {
+		return err
 	}
 	for _, t := range plan.tiles {
 		if t.acc && t.arr == nil { // only ever zero
@@ -203,12 +217,14 @@ func (plan *tilePlan) units(u *tileUses) map[int]unit {
 		for _, in := range u.dots {
 			a, b := dotOperands(in)
 			k := plan.unitFor(in, plan.tiles[a], plan.tiles[b])
-			for _, i := range []int{in.Sym, a, b} {
+			meet := append([]int{in.Sym, a, b}, u.links(in.Sym)...)
+			meet = append(meet, u.links(a)...)
+			for _, i := range meet {
 				if old, ok := units[i]; ok {
 					k = min(k, old)
 				}
 			}
-			for _, i := range []int{in.Sym, a, b} {
+			for _, i := range meet {
 				if old, ok := units[i]; !ok || old != k {
 					units[i], changed = k, true
 				}
@@ -302,14 +318,14 @@ func (plan *tilePlan) allocate(p *kir.Program, u *tileUses) {
 		plan.total = q.offset + q.stages*q.bytes
 	}
 	for _, t := range plan.tiles {
-		if !t.acc && t.loop == nil {
+		if !t.acc && !t.held && t.loop == nil {
 			t.offset = plan.round(plan.total)
 			plan.total = t.offset + t.bytes()
 		}
 	}
 	for _, in := range u.eaches {
 		t := plan.tiles[in.Sym]
-		if !t.acc {
+		if !t.acc || t.Cols == 1 {
 			continue
 		}
 		room := 16 << 10

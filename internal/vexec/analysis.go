@@ -182,7 +182,7 @@ func (a *analysis) block(b *kir.Block) {
 					break
 				}
 			}
-		case kir.OpTileLoad, kir.OpTileEach:
+		case kir.OpTileLoad, kir.OpTileMap, kir.OpTileEach:
 			a.tile(in)
 			continue
 		case kir.OpSet:
@@ -368,7 +368,8 @@ func (a *analysis) affineResult(in *kir.Instr, cls func(int) class) class {
 func hasEffect(op kir.Op) bool {
 	switch op {
 	case kir.OpSet, opSetElement, kir.OpStore, kir.OpAtomic, kir.OpBarrier, kir.OpFence, kir.OpAssert, kir.OpIf, kir.OpFor, kir.OpLoop,
-		kir.OpBreak, kir.OpContinue, kir.OpReturn, kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach, kir.OpYield:
+		kir.OpBreak, kir.OpContinue, kir.OpReturn, kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot,
+		kir.OpTileMap, kir.OpTileRows, kir.OpTileCopy, kir.OpTileEach, kir.OpYield:
 		return true
 	}
 	return false

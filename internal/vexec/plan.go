@@ -310,10 +310,10 @@ func (e *emitter) instr(in *kir.Instr, pos int) {
 		e.setElement(in)
 	case kir.OpClock:
 		e.add(inst{exec: execClock, d: e.define(in.Res[0]).p})
-	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileEach:
+	case kir.OpTileZero, kir.OpTileLoad, kir.OpTileDot, kir.OpTileMap, kir.OpTileRows, kir.OpTileCopy, kir.OpTileEach:
 		e.tileOp(in)
 	case kir.OpYield:
-		// The tile load around it reads the operands.
+		// The tile operation around it reads the operands.
 	default:
 		switch e.a.values[in.Res[0]].class {
 		case uniform:

@@ -1,6 +1,9 @@
 package vexec
 
 import (
+	"maps"
+	"unsafe"
+
 	"tenon.dev/dtype"
 	"tenon.dev/internal/kir"
 )
@@ -37,6 +40,15 @@ type tileOp struct {
 	row, col ref
 	vals     []ref
 	narrow   kern // from the kept type, if that is another
+	// others are what a map reads besides, and result what it yields, of which a scalar is repeated.
+	others []*tileStore
+	result ref
+	// transposed: the right operand of a product lies row by row but is the transpose, which buffer is for.
+	transposed bool
+	buffer     int32
+	// max: rows are combined by the maximum. round and widen go to halves and back.
+	max          bool
+	round, widen kern
 }
 
 // placeTiles gives every tile its memory and layout: column by column if it is only ever loaded so and only ever a left operand.
@@ -59,7 +71,7 @@ func (e *emitter) placeTiles() {
 				}
 			case kir.OpTileDot:
 				other[in.Sym], other[in.Imm&0xffffffff] = true, true
-			case kir.OpTileEach:
+			case kir.OpTileEach, kir.OpTileMap, kir.OpTileRows, kir.OpTileCopy:
 				other[in.Sym] = true
 			}
 			for _, c := range in.Blocks {
@@ -85,9 +97,22 @@ func (e *emitter) tileOp(in *kir.Instr) {
 	case kir.OpTileDot:
 		o.a, o.b = &e.tiles[in.Imm>>32], &e.tiles[in.Imm&0xffffffff]
 		o.dot = dots[o.a.kept]
+		if o.transposed = in.Sub == kir.DotTransposed; o.transposed {
+			o.buffer = e.tileBuffer(o.b.rows*o.b.cols, o.b.kept.Size())
+		}
 		e.add(inst{exec: execTileDot, tile: o})
 	case kir.OpTileLoad:
 		e.tileLoad(in)
+	case kir.OpTileMap:
+		e.tileMap(in, o)
+	case kir.OpTileRows:
+		o.a, o.max = &e.tiles[in.Imm], in.Sub == kir.RowsMax
+		e.add(inst{exec: execTileRows, tile: o})
+	case kir.OpTileCopy:
+		o.a = &e.tiles[in.Imm]
+		o.buffer = e.tileBuffer(o.a.rows*o.a.cols, o.t.t.Size())
+		o.round, o.widen = plainCvts[o.a.kept][o.t.t], laneCvts[o.t.t][o.t.kept]
+		e.add(inst{exec: execTileCopy, tile: o})
 	case kir.OpTileEach:
 		e.tileEach(in, o)
 	}
@@ -105,7 +130,12 @@ func execTileDot(w *worker, in *inst) {
 	if o.a.byCols {
 		rows, cols = 1, o.a.rows
 	}
-	o.dot(w.p[o.t.p], w.p[o.a.p], w.p[o.b.p], o.t.rows, o.t.cols, o.a.cols, rows, cols)
+	b := w.p[o.b.p]
+	if o.transposed {
+		b = w.p[o.buffer]
+		transpose[uint32](b, w.p[o.b.p], o.b.rows, o.b.cols)
+	}
+	o.dot(w.p[o.t.p], w.p[o.a.p], b, o.t.rows, o.t.cols, o.a.cols, rows, cols)
 }
 
 // tileEach emits a visit of all elements.
@@ -190,4 +220,108 @@ func (o *tileOp) split(w *worker, from []byte, j, n int) {
 			o.narrow(at(w.p[v.p], i*int(v.size)), pointerTo(src[i*o.width*size:]), nil, nil, 1)
 		}
 	}
+}
+
+// tileBuffer returns memory for n elements of size bytes.
+func (e *emitter) tileBuffer(n, size int) int32 {
+	e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: n*size + 8*laneSlack})
+	return int32(len(e.pointers) - 1)
+}
+
+// tileMap emits a map. Accumulators are never kept widened.
+func (e *emitter) tileMap(in *kir.Instr, o *tileOp) {
+	b := in.Blocks[0]
+	o.row, o.col = e.define(b.Params[0]), e.define(b.Params[1])
+	for _, v := range b.Params[2:] {
+		o.vals = append(o.vals, e.define(v))
+	}
+	for _, i := range in.MapOthers() {
+		o.others = append(o.others, &e.tiles[i])
+	}
+	yield := b.Instrs[len(b.Instrs)-1].Args[0]
+	code, spelled := e.code, e.spelled
+	e.code, e.spelled = &o.code, maps.Clone(spelled)
+	e.block(b)
+	e.spell(yield)
+	o.result = e.ref(yield)
+	e.code, e.spelled = code, spelled
+	e.expire(e.l.end[in])
+	e.add(inst{exec: execTileMap, tile: o})
+}
+
+// execTileMap runs the region over as many rows at a time as registers have room for.
+func execTileMap(w *worker, in *inst) {
+	o := in.tile
+	t := o.t
+	saved := place{w.m, w.lanes, w.ext}
+	w.tile = t.name
+	step := max(1, w.room/t.cols)
+	size := t.kept.Size()
+	for r := 0; r < t.rows && w.fault == nil; r += step {
+		n := min(step, t.rows-r)
+		w.enter(t.cols, n)
+		w.keep(o.row.k, &formula{base: int64(r), y: 1})
+		w.keep(o.col.k, &formula{x: 1})
+		to := lanes[byte](w.p[t.p], t.rows*t.cols*size)[r*t.cols*size : (r+n)*t.cols*size]
+		copy(lanes[byte](w.p[o.vals[0].p], len(to)), to)
+		for j, s := range o.others {
+			o.other(w, s, w.p[o.vals[1+j].p], r, n)
+		}
+		w.run(o.code)
+		if w.fault != nil {
+			break
+		}
+		from := lanes[byte](w.p[o.result.p], len(to))
+		if o.result.class != uniform {
+			copy(to, from)
+			continue
+		}
+		for i := 0; i < len(to); i += size {
+			copy(to[i:i+size], from)
+		}
+	}
+	w.leaveTile(saved)
+}
+
+// other fills a register with the elements of s for n rows from r on; a single column is repeated.
+func (o *tileOp) other(w *worker, s *tileStore, to unsafe.Pointer, r, n int) {
+	size := s.kept.Size()
+	cols := o.t.cols
+	from := lanes[byte](w.p[s.p], s.rows*s.cols*size)[r*s.cols*size : (r+n)*s.cols*size]
+	d := lanes[byte](to, n*cols*size)
+	if s.cols == cols {
+		copy(d, from)
+		return
+	}
+	for i := range n {
+		x := from[i*size : (i+1)*size]
+		for j := i * cols * size; j < (i+1)*cols*size; j += size {
+			copy(d[j:], x)
+		}
+	}
+}
+
+// execTileRows combines rows of a into a column.
+func execTileRows(w *worker, in *inst) {
+	o := in.tile
+	to, from := lanes[float32](w.p[o.t.p], o.t.rows), lanes[float32](w.p[o.a.p], o.a.rows*o.a.cols)
+	for r := range to {
+		v := to[r]
+		for _, x := range from[r*o.a.cols:][:o.a.cols] {
+			if o.max {
+				v = max(v, x)
+			} else {
+				v += x
+			}
+		}
+		to[r] = v
+	}
+}
+
+// execTileCopy rounds an accumulator to halves, which are kept widened.
+func execTileCopy(w *worker, in *inst) {
+	o := in.tile
+	n := o.t.rows * o.t.cols
+	o.round(w.p[o.buffer], w.p[o.a.p], nil, nil, n)
+	o.widen(w.p[o.t.p], w.p[o.buffer], nil, nil, n)
 }

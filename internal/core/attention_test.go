@@ -1,0 +1,177 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"tenon.dev/dtype"
+)
+
+// attended is what a test sees of an attention: the result and the gradients of queries, keys and values, in float64.
+func attended(t *testing.T, x *Exec, q, k, v, g *Tensor, opt AttentionOpt, further bool) [4][]float64 {
+	t.Helper()
+	var leaves []*Tensor
+	for _, a := range []*Tensor{q, k, v} {
+		a = x.Detach(a)
+		a.SetRequiresGrad(true)
+		leaves = append(leaves, a)
+	}
+	y := x.ScaledDotProductAttention(leaves[0], leaves[1], leaves[2], opt)
+	grads, err := x.Grad([]*Tensor{y}, leaves, GradOpt{Gradients: []*Tensor{g}, CreateGraph: further})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return [4][]float64{doubles(t, x, y), doubles(t, x, grads[0]), doubles(t, x, grads[1]), doubles(t, x, grads[2])}
+}
+
+// wantClose compares with a tolerance of the greatest element.
+func wantClose(t *testing.T, what string, got, want []float64, tolerance float64) {
+	t.Helper()
+	scale := 0.02
+	for _, w := range want {
+		scale = math.Max(scale, math.Abs(w))
+	}
+	for i, w := range want {
+		if !(math.Abs(got[i]-w) <= tolerance*scale) {
+			t.Fatalf("%s: element %d is %v, want %v", what, i, got[i], w)
+		}
+	}
+}
+
+// TestAttentionSizes compares the kernels of attention, the composite of halves and further derivatives with the composite in float64.
+func TestAttentionSizes(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(5, 6))
+		sizes := []struct{ b, h, kv, t, s, d int }{{1, 1, 1, 1, 1, 16}, {2, 3, 3, 70, 70, 64}, {1, 4, 2, 33, 130, 32}, {1, 2, 2, 150, 140, 128}, {2, 2, 1, 257, 64, 64}, {1, 2, 2, 20, 20, 24}}
+		if strings.HasSuffix(t.Name(), "/cuda") {
+			sizes = append(sizes, struct{ b, h, kv, t, s, d int }{2, 4, 4, 1024, 1024, 64}, struct{ b, h, kv, t, s, d int }{1, 4, 2, 1000, 1500, 128})
+		}
+		for _, c := range sizes {
+			for _, dt := range []dtype.DType{dtype.BFloat16, dtype.Float16} {
+				for form := range 4 {
+					x.Scope(func(x *Exec) {
+						opt := AttentionOpt{Causal: form&1 != 0, GroupedHeads: c.h != c.kv}
+						q, _ := randomOf(x, r, dt, c.b, c.t, c.h, c.d)
+						q = x.Transpose(q, 1, 2)
+						k, _ := randomOf(x, r, dt, c.b, c.kv, c.s, c.d)
+						v, _ := randomOf(x, r, dt, c.b, c.kv, c.s, c.d)
+						g, _ := randomOf(x, r, dt, c.b, c.h, c.t, c.d)
+						if form&2 != 0 { // vectors that do not lie side by side
+							v = x.Transpose(x.Contiguous(x.Transpose(v, 2, 3)), 2, 3)
+						}
+						wide := func(a *Tensor) *Tensor { return x.ToDType(a, dtype.Float64) }
+						want := attended(t, x, wide(q), wide(k), wide(v), wide(g), opt, false)
+						tolerance := 3.0 / 256
+						if dt == dtype.Float16 {
+							tolerance = 3.0 / 2048
+						}
+						for _, further := range []bool{false, true} {
+							got := attended(t, x, q, k, v, g, opt, further)
+							for i, name := range []string{"y", "dq", "dk", "dv"} {
+								wantClose(t, fmt.Sprintf("%v %v form %d further %v: %s", c, dt, form, further, name), got[i], want[i], tolerance*[]float64{1, 3, 3, 1}[i]*map[bool]float64{false: 1, true: 2}[further])
+							}
+						}
+					})
+				}
+			}
+		}
+	})
+}
+
+// TestAttentionOptions compares masks, scales and further forms with what they mean.
+func TestAttentionOptions(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(7, 8))
+		q, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 20, 32)
+		k, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 30, 32)
+		v, _ := randomOf(x, r, dtype.BFloat16, 2, 3, 30, 32)
+		mask := x.Ge(x.Unsqueeze(x.Arange(0, 20, 1, dtype.Int64), 1), x.Arange(0, 30, 1, dtype.Int64))
+		causal := doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Causal: true}))
+		wantClose(t, "a mask of bool", doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Mask: mask})), causal, 1.0/64)
+		added := x.MaskedFillS(x.Zeros([]int{20, 30}, dtype.BFloat16), x.LogicalNot(mask), math.Inf(-1))
+		wantClose(t, "a mask that is added", doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Mask: added})), causal, 1.0/64)
+		half := doubles(t, x, x.ScaledDotProductAttention(x.MulS(q, 2), k, v, AttentionOpt{Scale: 0.25}))
+		wantClose(t, "a scale", doubles(t, x, x.ScaledDotProductAttention(q, k, v, AttentionOpt{Scale: 0.5})), half, 1.0/64)
+		one := x.ScaledDotProductAttention(x.Select(q, 0, 1), x.Select(k, 0, 1), x.Select(v, 0, 1), AttentionOpt{Causal: true})
+		wantClose(t, "three dimensions", doubles(t, x, one), causal[len(causal)/2:], 1.0/64)
+		if y := x.ScaledDotProductAttention(q, k, v, AttentionOpt{Dropout: 1}); len(y.shape) != 4 || doubles(t, x, x.AMax(x.Abs(y), nil, false))[0] != 0 {
+			t.Error("with all weights dropped something is left")
+		}
+		poisoned := x.Contiguous(q)
+		x.FillInto(x.Select(x.Select(poisoned, 2, 7), 2, 3), math.NaN())
+		for i, y := range doubles(t, x, x.ScaledDotProductAttention(poisoned, k, v, AttentionOpt{})) {
+			if row := i / 32 % 20; (row == 7) != math.IsNaN(y) {
+				t.Fatalf("with a NaN in query 7, query %d gives %v", row, y)
+			}
+		}
+		wide := x.ToDType(q, dtype.Float32)
+		for _, c := range []struct {
+			want    string
+			q, k, v *Tensor
+			opt     AttentionOpt
+		}{
+			{"the queries are float32, but operand 1 is bfloat16", wide, k, v, AttentionOpt{}},
+			{"have 32 elements and the keys' 16", q, x.Slice(k, 3, 0, 16, 1), v, AttentionOpt{}},
+			{"30 keys and 29 values", q, k, x.Slice(v, 2, 0, 29, 1), AttentionOpt{}},
+			{"Causal and Mask are both given", q, k, v, AttentionOpt{Causal: true, Mask: mask}},
+			{"between 0 and 1, but got 2", q, k, v, AttentionOpt{Dropout: 2}},
+			{"the mask is int64", q, k, v, AttentionOpt{Mask: x.ToDType(mask, dtype.Int64)}},
+			{"GroupedHeads wants", q, x.Slice(k, 1, 0, 2, 1), x.Slice(v, 1, 0, 2, 1), AttentionOpt{GroupedHeads: true}},
+			{"at least 2 dimensions", x.Reshape(q, -1), k, v, AttentionOpt{}},
+		} {
+			if err := Try(func() { x.ScaledDotProductAttention(c.q, c.k, c.v, c.opt) }); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v; want %q", err, c.want)
+			}
+		}
+	})
+}
+
+// TestAttentionCaptured replays attention and its gradients: the bits are those of eager execution.
+func TestAttentionCaptured(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(9, 10))
+		var ts []*Tensor
+		for range 4 {
+			a, _ := randomOf(x, r, dtype.BFloat16, 1, 2, 70, 64)
+			ts = append(ts, a)
+		}
+		var grads []*Tensor
+		run := func(x *Exec) {
+			for _, a := range ts[:3] {
+				a.SetRequiresGrad(true)
+			}
+			y := x.ScaledDotProductAttention(ts[0], ts[1], ts[2], AttentionOpt{Causal: true})
+			g, err := x.Grad([]*Tensor{y}, ts[:3], GradOpt{Gradients: []*Tensor{ts[3]}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			grads = append([]*Tensor{y}, g...)
+		}
+		run(x)
+		var want [][]float64
+		for _, g := range grads {
+			want = append(want, doubles(t, x, g))
+		}
+		g, err := x.Capture(run, CaptureOpt{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			if err := x.Replay(g); err != nil {
+				t.Fatal(err)
+			}
+			for i, y := range grads {
+				got := doubles(t, x, y)
+				for j, w := range want[i] {
+					if got[j] != w {
+						t.Fatalf("result %d of a replay has %v at %d, eager has %v", i, got[j], j, w)
+					}
+				}
+			}
+		}
+		g.Close()
+	})
+}

@@ -1,0 +1,245 @@
+package core
+
+import (
+	"math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
+	"tenon.dev/internal/kernels"
+)
+
+// rowAttention is attention without stored weights; lse is the logarithm to base 2 of each row's sum of exponentials. causal is 1 or 0.
+var rowAttention, rowAttentionGrad *row
+
+func init() {
+	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v; scale; causal -> y lse", Torch: "nn.functional.scaled_dot_product_attention",
+		saves: in0 | in1 | in2 | out0 | out1, flops: attentionFLOPs(2),
+		infer: func(f *frame) {
+			q := f.in[0]
+			f.newOut(0, q.dt, q.shape, headsLayout(q))
+			f.newOut(1, dtype.Float32, q.shape[:3], nil)
+		},
+		run: func(f *frame) error {
+			return kernels.Attention(f, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f))
+		}})
+	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v; scale; causal -> dq dk dv", flops: attentionFLOPs(5),
+		infer: func(f *frame) {
+			for i, t := range f.in[3:6] {
+				f.newOut(i, t.dt, t.shape, headsLayout(t))
+			}
+		},
+		run: func(f *frame) error {
+			return kernels.AttentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
+				operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f))
+		}})
+}
+
+func init() { rowAttention.back = backAttention }
+
+// headsLayout returns strides of [B, H, T, D] without gaps that follow t's: where its heads lie within its rows, as after the transposition of
+// [B, T, H, D], the result's do.
+func headsLayout(t *Tensor) []int {
+	h, n, d := t.shape[1], t.shape[2], t.shape[3]
+	if t.stride[1] >= t.stride[2] {
+		return nil
+	}
+	return []int{n * h * d, d, h * d, 1}
+}
+
+func attentionOpt(f *frame) kernels.AttentionOpt {
+	return kernels.AttentionOpt{Scale: f.scalar[0].F, Causal: f.i[0] == 1}
+}
+
+// attentionFLOPs counts the operations of so many products of queries and keys.
+func attentionFLOPs(products int64) func(f *frame) int64 {
+	return func(f *frame) int64 {
+		q, k := f.in[f.ins-3], f.in[f.ins-2]
+		n := 2 * products * int64(q.Numel()) * int64(k.shape[2])
+		if f.i[0] == 1 {
+			n /= 2
+		}
+		return n
+	}
+}
+
+// backAttention computes the gradients by kernels, or, where they are recorded for a further derivative, in operations.
+func backAttention(b *back) {
+	x := b.x
+	if x.GradEnabled() {
+		b.attentionOps()
+		return
+	}
+	f := x.op(rowAttentionGrad, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
+	f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
+	f.call()
+	grads := [3]*Tensor{f.out[0], f.out[1], f.out[2]}
+	x.s.leave(f)
+	for i, g := range grads {
+		if b.need(i) {
+			b.set(i, g)
+		} else {
+			g.close()
+		}
+	}
+}
+
+func (b *back) attentionOps() {
+	x, g, q, k, v, scale := b.x, b.grad(0), b.in(0), b.in(1), b.in(2), b.n.scalar[0].F
+	shared := q.shape[1] / k.shape[1]
+	k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
+	p := x.attentionWeights(q, k, scale, x.causalMask(b.n.i[0] == 1, q, k))
+	turned := func(t *Tensor) *Tensor { return x.Transpose(t, -2, -1) }
+	unshare := func(t *Tensor) *Tensor {
+		if shared == 1 {
+			return t
+		}
+		s := b.shape(1)
+		return x.Sum(x.View(x.Contiguous(t), s[0], s[1], shared, s[2], s[3]), []int{2}, SumOpt{})
+	}
+	if b.need(2) {
+		b.set(2, unshare(x.MatMul(turned(p), g)))
+	}
+	if b.need(0) || b.need(1) {
+		dp := x.MatMul(g, turned(v))
+		ds := x.MulS(x.Mul(p, x.Sub(dp, x.Sum(x.Mul(p, dp), []int{-1}, SumOpt{KeepDim: true}))), scale)
+		if b.need(0) {
+			b.set(0, x.MatMul(ds, k))
+		}
+		if b.need(1) {
+			b.set(1, unshare(x.MatMul(turned(ds), q)))
+		}
+	}
+}
+
+// AttentionOpt are the options of ScaledDotProductAttention.
+type AttentionOpt struct {
+	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores. nil hides
+	// nothing.
+	Mask *Tensor
+	// Causal lets query i see the keys 0 to i alone. It excludes Mask.
+	Causal bool
+	// Dropout is the probability with which a weight becomes 0, the others being multiplied by 1/(1-Dropout).
+	Dropout float64
+	// Scale multiplies the scores; 0 stands for 1/√D.
+	Scale float64
+	// GroupedHeads lets k and v have fewer heads than q, whose number theirs divides: neighbouring heads of q share one of theirs.
+	GroupedHeads bool
+}
+
+// ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E], all of one
+// floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted to the low-precision type.
+//
+// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither Mask nor Dropout is
+// given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal inputs give equal gradients. The result then
+// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a product.
+func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
+	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
+		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
+		x.checkAttention(q, k, v, opt)
+		if opt.Scale == 0 {
+			opt.Scale = 1 / math.Sqrt(float64(q.shape[len(q.shape)-1]))
+		}
+		if x.attentionTakes(q, k, v, opt) {
+			f := x.op(rowAttention, q, k, v)
+			f.scalar[0] = kernels.FloatScalar(opt.Scale)
+			if opt.Causal {
+				f.i[0] = 1
+			}
+			f.call()
+			y, lse := f.out[0], f.out[1]
+			x.s.leave(f)
+			lse.close()
+			return y
+		}
+		if opt.GroupedHeads {
+			shared := q.shape[len(q.shape)-3] / k.shape[len(k.shape)-3]
+			k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
+		}
+		if opt.Causal {
+			opt.Mask = x.causalMask(true, q, k)
+		}
+		p := x.attentionWeights(q, k, opt.Scale, opt.Mask)
+		if opt.Dropout > 0 {
+			p = x.Dropout(p, opt.Dropout)
+		}
+		return x.MatMul(p, v)
+	})
+}
+
+// checkAttention refuses operands that do not fit together.
+func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
+	all := []*Tensor{q, k, v}
+	fail := func(format string, args ...any) { x.fail("ScaledDotProductAttention", fault.Invalid, all, format, args...) }
+	for i, t := range all {
+		switch {
+		case t == nil:
+			fail(operandNil, i)
+		case len(t.shape) < 2:
+			fail("operand %d has the shape %v; queries, keys and values have at least 2 dimensions", i, t.shape)
+		case !t.dt.IsFloat():
+			fail("operand %d is %v; convert it to a floating-point type", i, t.dt)
+		case t.dt != q.dt:
+			fail("the queries are %v, but operand %d is %v; convert it with x.ToDType", q.dt, i, t.dt)
+		}
+	}
+	last := func(t *Tensor, back int) int { return t.shape[len(t.shape)-back] }
+	switch {
+	case last(q, 1) != last(k, 1):
+		fail("the queries' vectors have %d elements and the keys' %d; they must be equal", last(q, 1), last(k, 1))
+	case last(k, 2) != last(v, 2):
+		fail("there are %d keys and %d values; each key has one value", last(k, 2), last(v, 2))
+	case opt.Causal && opt.Mask != nil:
+		fail("Causal and Mask are both given; put the causal part into the mask")
+	case !(opt.Dropout >= 0 && opt.Dropout <= 1):
+		fail("dropout probability has to be between 0 and 1, but got %v", opt.Dropout)
+	case opt.Mask != nil && opt.Mask.dt != dtype.Bool && opt.Mask.dt != q.dt:
+		fail("the mask is %v; it must be bool, or %v as the queries", opt.Mask.dt, q.dt)
+	case opt.GroupedHeads && (len(q.shape) < 3 || len(k.shape) < 3 || len(v.shape) < 3 || last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
+		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
+	}
+}
+
+// attentionTakes reports whether the kernels of attention take the operands.
+func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
+	if opt.Mask != nil || opt.Dropout > 0 || !(opt.Scale > 0) || len(q.shape) != 4 || len(k.shape) != 4 || !infer.Same(k.shape, v.shape) {
+		return false
+	}
+	heads := k.shape[1] == q.shape[1] || opt.GroupedHeads
+	return heads && q.shape[0] == k.shape[0] && q.Numel() > 0 && k.Numel() > 0 && kernels.AttentionTakes(x.m.stream.Device().Limits(), q.dt, q.shape[3])
+}
+
+// repeatHeads repeats each head of t [..., H, S, D] so many times.
+func (x *Exec) repeatHeads(t *Tensor, times int) *Tensor {
+	if times == 1 {
+		return t
+	}
+	at := len(t.shape) - 2
+	wide := append(append(append([]int(nil), t.shape[:at]...), times), t.shape[at:]...)
+	flat := append([]int(nil), t.shape...)
+	flat[at-1] *= times
+	return x.Reshape(x.Expand(x.Unsqueeze(t, at), wide...), flat...)
+}
+
+// causalMask returns the mask of the keys that queries see, nil if they see all.
+func (x *Exec) causalMask(causal bool, q, k *Tensor) *Tensor {
+	if !causal {
+		return nil
+	}
+	rows := x.Arange(0, float64(q.shape[len(q.shape)-2]), 1, dtype.Int64)
+	cols := x.Arange(0, float64(k.shape[len(k.shape)-2]), 1, dtype.Int64)
+	return x.Ge(x.Unsqueeze(rows, 1), cols)
+}
+
+// attentionWeights returns softmax(scale q kᵀ + mask).
+func (x *Exec) attentionWeights(q, k *Tensor, scale float64, mask *Tensor) *Tensor {
+	s := x.MulS(x.MatMul(q, x.Transpose(k, -2, -1)), scale)
+	switch {
+	case mask == nil:
+	case mask.dt == dtype.Bool:
+		s = x.MaskedFillS(s, x.LogicalNot(mask), math.Inf(-1))
+	default:
+		s = x.Add(s, mask)
+	}
+	return x.Softmax(s, -1, SoftmaxOpt{})
+}

@@ -1,0 +1,635 @@
+package kernels
+
+import (
+	"fmt"
+	gomath "math"
+
+	"tenon.dev/dtype"
+	"tenon.dev/internal/kernels/math"
+	"tenon.dev/internal/kir"
+	"tenon.dev/kernel"
+)
+
+// Attention of heads without storing its weights: a block holds the queries of a tile, walks over the keys tile by tile, and corrects what it has
+// summed whenever a greater score comes up (Dao et al., "FlashAttention", 2022, and Milakov and Gimelshein, "Online normalizer calculation for
+// softmax", 2018). The backward pass computes the weights again from the logarithm of each row's sum. It sums the gradients of keys and values in
+// blocks of keys and those of queries in blocks of queries, each in the order of the other, so equal operands give equal bits.
+
+// attentionStage is a kernel of attention.
+type attentionStage = uint16
+
+const (
+	attentionForward attentionStage = iota
+	// attentionDelta sums the products of results and their gradients by rows.
+	attentionDelta
+	// attentionQueries gives the gradient of queries, attentionKeys those of keys and values.
+	attentionQueries
+	attentionKeys
+)
+
+// attentionSpec is what kernels of attention are specialised on.
+type attentionSpec struct {
+	// Width is the length of a head's vectors. Rows is the queries (or keys, in attentionKeys) of a block, Step what it walks over at a time.
+	Width, Rows, Step, Threads uint16
+	Stages                     uint8
+	// Causal: a query sees the keys up to its own number. Mapped: tensor maps describe what the block walks over.
+	Causal, Mapped bool
+}
+
+// AttentionOpt are the options of attention.
+type AttentionOpt struct {
+	// Scale multiplies the scores and must be positive.
+	Scale float64
+	// Causal lets query i see the keys 0 to i alone.
+	Causal bool
+}
+
+// AttentionTakes reports whether the kernels of attention run on a device for heads of t with vectors of width elements.
+func AttentionTakes(lim *Limits, t dtype.DType, width int) bool {
+	return t.Size() == 2 && t.IsFloat() && width >= 16 && width <= 128 && width&(width-1) == 0 && lim.Major >= 8
+}
+
+// attention is a planned attention: batches of heads of queries by keys. Several heads of queries share one of keys.
+type attention struct {
+	opt                         AttentionOpt
+	batch, heads, shared        int
+	queries, keys, width        int
+	q, k, v, out, g, dq, dk, dv Operand
+	lse, delta                  uint64
+}
+
+// Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], Float32 without gaps, to the logarithm to base 2 of each row's sum of
+// exponentials. q is [B, H, T, D], k and v are [B, H/n, S, D], all of one half type that AttentionTakes; T and S are positive.
+func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
+	a := attention{opt: opt, q: q, k: k, v: v, out: out, lse: lse.Ptr}
+	if err := a.plan(is); err != nil {
+		return err
+	}
+	return a.issue(is, attentionForward, a.q.DType)
+}
+
+// AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values by that of the result, g. The other operands are those of
+// Attention and what it set.
+func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt AttentionOpt) error {
+	a := attention{opt: opt, q: q, k: k, v: v, out: out, g: g, dq: dq, dk: dk, dv: dv, lse: lse.Ptr}
+	err := a.plan(is)
+	if err != nil {
+		return err
+	}
+	if a.delta, err = is.Workspace(4 * a.batch * a.heads * a.queries); err != nil {
+		return err
+	}
+	for _, stage := range []attentionStage{attentionDelta, attentionKeys, attentionQueries} {
+		if err := a.issue(is, stage, a.q.DType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// plan checks the shapes and copies operands whose rows are not aligned.
+func (a *attention) plan(is Issuer) error {
+	s, t := a.q.Shape, a.k.Shape
+	if len(s) != 4 || len(t) != 4 || s[0] != t[0] || t[1] == 0 || s[1]%t[1] != 0 || s[3] != t[3] || !AttentionTakes(is.Limits(), a.q.DType, s[3]) {
+		return fmt.Errorf("attention of %v by %v in %v", s, t, a.q.DType)
+	}
+	a.batch, a.heads, a.queries, a.width = s[0], s[1], s[2], s[3]
+	a.shared, a.keys = s[1]/t[1], t[2]
+	if a.queries >= 1<<30 || a.keys >= 1<<30 || a.batch*a.heads*ceilDiv(max(a.queries, a.keys), 16) >= 1<<31 {
+		return fmt.Errorf("attention of %v by %v: it takes more blocks than a launch has", s, t)
+	}
+	for _, o := range []*Operand{&a.q, &a.k, &a.v, &a.out, &a.g} {
+		if o.Ptr == 0 || alignedRows(o) {
+			continue
+		}
+		stride := []int{0, 0, 0, 1}
+		size := o.Shape[3]
+		for d := 2; d >= 0; d-- {
+			stride[d] = size
+			size *= o.Shape[d]
+		}
+		var err error
+		if *o, err = layOut(is, *o, stride, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alignedRows reports whether each row of o lies without gaps and can be read by 16 bytes.
+func alignedRows(o *Operand) bool {
+	n := 16 / o.DType.Size()
+	ok := o.Stride[3] == 1 && o.Ptr%16 == 0
+	for d := range 3 {
+		ok = ok && (o.Stride[d]%n == 0 || o.Shape[d] == 1)
+	}
+	return ok
+}
+
+// tile chooses a stage's tile.
+func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
+	s := attentionSpec{Width: uint16(a.width), Rows: 128, Step: 64, Threads: 256, Stages: 3, Causal: a.opt.Causal}
+	long := a.queries
+	if stage == attentionKeys {
+		long = a.keys
+		if a.width == 128 {
+			s.Step = 32
+		}
+	}
+	if long <= 64 || stage != attentionForward {
+		s.Rows, s.Threads = 64, 128
+	}
+	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
+		s.Stages--
+	}
+	return s
+}
+
+// shared estimates the shared memory of a tile from above: two operands of the block, two for each stage, and the way of results to memory.
+func (s *attentionSpec) shared() int {
+	return 2*int(s.Width)*2*(int(s.Rows)+int(s.Stages)*int(s.Step)) + 18<<10
+}
+
+// walks returns the operands that a stage's blocks walk over.
+func (a *attention) walks(stage attentionStage) [2]*Operand {
+	if stage == attentionKeys {
+		return [2]*Operand{&a.q, &a.g}
+	}
+	return [2]*Operand{&a.k, &a.v}
+}
+
+func (a *attention) mappable(lim *Limits, stage attentionStage) bool {
+	if lim.Major != 9 || lim.Minor != 0 {
+		return false
+	}
+	for _, o := range a.walks(stage) {
+		for d := range 3 {
+			if n := o.Stride[d]; o.Shape[d] > 1 && (n <= 0 || n*o.DType.Size() >= 1<<40) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// tensorMap returns the map of o for tiles of lines rows.
+func (a *attention) tensorMap(o *Operand, lines int) kir.TensorMap {
+	size := o.DType.Size()
+	m := kir.TensorMap{Addr: o.Ptr, Tile: kir.MapTile{Type: o.DType, Line: a.width, Lines: lines, Groups: true}}
+	m.Dims = [4]int{a.width, o.Shape[2], o.Shape[1], o.Shape[0]}
+	for i := range m.Strides {
+		if m.Strides[i] = a.width * size; m.Dims[i+1] > 1 {
+			m.Strides[i] = o.Stride[2-i] * size
+		}
+	}
+	return m
+}
+
+func (a *attention) issue(is Issuer, stage attentionStage, t dtype.DType) error {
+	lim := is.Limits()
+	l := is.NewLaunch()
+	s := &l.Spec
+	s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyAttention, stage, t, 1, 1
+	s.DTypes[0], s.DTypes[1] = t, t
+	r := &s.Attention
+	*r = a.tile(lim, stage)
+	if r.Mapped = stage != attentionDelta && r.Stages > 2 && a.mappable(lim, stage); stage == attentionDelta {
+		*r = attentionSpec{Width: r.Width}
+	}
+	var args attentionArgs
+	for i, o := range a.operands() {
+		args.at[i].host = o.Ptr
+		if o.Ptr != 0 {
+			args.stride[i].host = o.Stride[:3]
+		}
+	}
+	args.lse.host, args.delta.host = a.lse, a.delta
+	args.heads.host, args.shared.host, args.queries.host, args.keys.host = a.heads, a.shared, a.queries, a.keys
+	args.rows.host, args.scale.host = a.batch*a.heads*a.queries, a.opt.Scale
+	if r.Mapped {
+		for i, o := range a.walks(stage) {
+			args.maps[i].host = a.tensorMap(o, int(r.Step))
+		}
+	}
+	args.layout(packing(l))
+	n := 0
+	switch stage {
+	case attentionDelta:
+		n = ceilDiv(args.rows.host, deltaThreads/32)
+		r.Threads = 0
+		l.Block = [3]uint32{deltaThreads, 1, 1}
+	case attentionKeys:
+		n = a.batch * a.heads / a.shared * ceilDiv(a.keys, int(r.Rows))
+	default:
+		n = a.batch * a.heads * ceilDiv(a.queries, int(r.Rows))
+	}
+	l.Grid = [3]uint32{uint32(n), 1, 1}
+	if stage != attentionDelta {
+		l.Block = [3]uint32{uint32(r.Threads), 1, 1}
+	}
+	return is.Issue(l)
+}
+
+// deltaThreads is the threads of a block of attentionDelta.
+const deltaThreads = 256
+
+// The operands of attention.
+const (
+	atQ = iota
+	atK
+	atV
+	atOut
+	atG
+	atDQ
+	atDK
+	atDV
+	attentionOperands
+)
+
+func (a *attention) operands() [attentionOperands]*Operand {
+	return [...]*Operand{&a.q, &a.k, &a.v, &a.out, &a.g, &a.dq, &a.dk, &a.dv}
+}
+
+// attentionArgs are the arguments of all kernels of attention. Strides are those of batches, heads and rows.
+type attentionArgs struct {
+	at                                 [attentionOperands]bufferArg
+	stride                             [attentionOperands]listArg[int]
+	lse, delta                         bufferArg
+	heads, shared, queries, keys, rows intArg
+	scale                              floatArg
+	maps                               [2]mapArg
+}
+
+// uses lists the operands of each stage.
+func (s *Spec) attentionUses() []int {
+	switch s.Op {
+	case attentionForward:
+		return []int{atQ, atK, atV, atOut}
+	case attentionDelta:
+		return []int{atOut, atG}
+	case attentionQueries:
+		return []int{atQ, atK, atV, atG, atDQ}
+	}
+	return []int{atQ, atK, atV, atG, atDK, atDV}
+}
+
+func (a *attentionArgs) layout(p params) {
+	names := [...]string{"q", "k", "v", "out", "g", "dq", "dk", "dv"}
+	for _, i := range p.s.attentionUses() {
+		if i >= atDQ || i == atOut && p.s.Op == attentionForward {
+			p.buffer(&a.at[i], names[i], p.s.Compute)
+		} else {
+			p.bufferRO(&a.at[i], names[i], p.s.Compute)
+		}
+		list(p, &a.stride[i], names[i]+"_stride", 3)
+	}
+	switch p.s.Op {
+	case attentionForward:
+		p.buffer(&a.lse, "lse", dtype.Float32)
+	case attentionDelta:
+		p.buffer(&a.delta, "delta", dtype.Float32)
+	default:
+		p.bufferRO(&a.lse, "lse", dtype.Float32)
+		p.bufferRO(&a.delta, "delta", dtype.Float32)
+	}
+	p.i32s("heads shared queries keys rows", &a.heads, &a.shared, &a.queries, &a.keys, &a.rows)
+	p.f64(&a.scale, "scale")
+	if p.s.Attention.Mapped {
+		p.tensorMap(&a.maps[0], "map0", false)
+		p.tensorMap(&a.maps[1], "map1", false)
+	}
+}
+
+var _ = register(FamilyAttention, buildAttention)
+
+func buildAttention(s *Spec) *kernel.Kernel {
+	name := [...]string{"attention", "attention_delta", "attention_queries", "attention_keys"}[s.Op]
+	return kernel.Build(s.name(name), func(k *kernel.Builder) {
+		a := &attentionKernel{k: k, s: s}
+		a.layout(declaring(k, s))
+		switch s.Op {
+		case attentionForward:
+			a.forward()
+		case attentionDelta:
+			a.rowProducts()
+		case attentionQueries:
+			a.gradQueries()
+		case attentionKeys:
+			a.gradKeys()
+		}
+	})
+}
+
+// attentionKernel builds a kernel of attention.
+type attentionKernel struct {
+	attentionArgs
+	k *kernel.Builder
+	s *Spec
+	// batch and head are the block's (Int32), kvHead that of its keys, first the first query or key of its tile.
+	batch, head, kvHead, first kernel.Value
+}
+
+// place finds the block's batch, head and tile, of which there are tiles for each head. The last tiles come first: causal ones of queries have the most
+// work.
+func (a *attentionKernel) place(tiles, heads kernel.Value) {
+	k := a.k
+	id := k.BlockIdx(kernel.X)
+	matrix := id.Div(tiles)
+	tile := tiles.Sub(k.I32(1)).Sub(id.Sub(matrix.Mul(tiles)))
+	a.batch = matrix.Div(heads)
+	a.head = matrix.Sub(a.batch.Mul(heads))
+	a.first = tile.Mul(k.I32(int(a.s.Attention.Rows)))
+}
+
+// matrix returns operand i of a batch and head.
+func (a *attentionKernel) matrix(i int, head kernel.Value) kernel.Buffer {
+	st := &a.stride[i]
+	off := a.batch.Convert(dtype.Int64).Mul(st.Get(0)).Add(head.Convert(dtype.Int64).Mul(st.Get(1)))
+	return a.at[i].Offset(off)
+}
+
+// tiles returns how many tiles of size n are.
+func (a *attentionKernel) tiles(n kernel.Value, size int) kernel.Value {
+	return n.Add(a.k.I32(size - 1)).Div(a.k.I32(size))
+}
+
+// rowsOf fills a tile with rows of u, operand i, from row first on; there are count.
+func (a *attentionKernel) rowsOf(t kernel.Tile, i int, u kernel.Buffer, first, count kernel.Value) {
+	t.Load(kernel.AlongCols, 8, a.element(i, u, first, count))
+}
+
+func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+		r := first.Add(row)
+		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), r.Lt(count)
+	}
+}
+
+// walk fills a tile within the loop: like rowsOf, or by map m.
+func (a *attentionKernel) walk(t kernel.Tile, m int, i int, head, first, count kernel.Value) {
+	f := a.element(i, a.matrix(i, head), first, count)
+	if !a.s.Attention.Mapped {
+		t.Load(kernel.AlongCols, 8, f)
+		return
+	}
+	t.LoadMapped(a.maps[m].Group(a.batch), a.k.I32(0), first, head, kernel.AlongCols, 8, f)
+}
+
+// store writes a tile of sums times a factor to operand i.
+func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel.Value) {
+	k, u := a.k, a.matrix(i, head)
+	t.Each(8, func(row, col kernel.Value, vs []kernel.Value) {
+		r := a.first.Add(row)
+		k.If(r.Lt(count), func() {
+			out := make([]kernel.Value, len(vs))
+			for j, v := range vs {
+				if factor.Builder() != nil {
+					v = v.Mul(factor)
+				}
+				out[j] = v.Convert(u.Type())
+			}
+			u.StoreVec(r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), out...)
+		})
+	})
+}
+
+// exp2 returns 2^x in Float32 for x up to 127, with a relative error of 7e-6 at most; what is below -126.5 gives 0. The weights that it makes are rounded to
+// halves. The polynomial interpolates (2^r - 1)/r in four Chebyshev nodes.
+func exp2(k *kernel.Builder, x kernel.Value) kernel.Value {
+	c := func(v float64) kernel.Value { return k.Const(dtype.Float32, v) }
+	x = x.Max(c(-127))
+	t := x.Add(c(3 << 22)) // its last bits are the nearest integer
+	r := x.Sub(t.Sub(c(3 << 22)))
+	p := r.FMA(c(0.009656710288545166), c(0.055838282946219404))
+	p = p.FMA(r, c(0.2402253009741223)).FMA(r, c(0.6931367338836215)).FMA(r, c(1))
+	return p.Bitcast(dtype.Int32).Add(t.Bitcast(dtype.Int32).Shl(k.I32(23))).Bitcast(dtype.Float32)
+}
+
+// scores returns scale times log2 e, which makes exponentials to base e of scores such to base 2.
+func (a *attentionKernel) scores() kernel.Value {
+	return a.scale.Convert(dtype.Float32).Mul(a.k.Const(dtype.Float32, gomath.Log2E))
+}
+
+// hide gives hidden scores of a tile, of queries from query on and keys from key on, the weight 0. Few tiles have such.
+func (a *attentionKernel) hide(s kernel.Tile, query, key kernel.Value, rows, cols int) {
+	k := a.k
+	keys := a.keys.Value
+	some := key.Add(k.I32(cols)).Gt(keys)
+	if a.s.Attention.Causal {
+		some = some.Or(key.Add(k.I32(cols - 1)).Gt(query))
+	}
+	k.If(some, func() {
+		s.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+			j := key.Add(col)
+			seen := j.Lt(keys)
+			if a.s.Attention.Causal {
+				seen = seen.And(j.Le(query.Add(row)))
+			}
+			return seen.Select(v, v.Like(gomath.Inf(-1)))
+		})
+	})
+}
+
+// keysSeen returns the number of keys that the block's queries see.
+func (a *attentionKernel) keysSeen() kernel.Value {
+	if !a.s.Attention.Causal {
+		return a.keys.Value
+	}
+	return a.keys.Min(a.first.Add(a.k.I32(int(a.s.Attention.Rows))))
+}
+
+func (a *attentionKernel) forward() {
+	k, s := a.k, &a.s.Attention
+	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
+	k.FixedThreads(int(s.Threads))
+	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
+	kvHead := a.head.Div(a.shared.Value)
+	scale := a.scores()
+	t, f := a.s.Compute, dtype.Float32
+	q, key, v := k.Tile("q", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
+	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	// Of each row: the greatest score so far and with this tile, what corrects earlier sums, and the sum of weights.
+	top, next, fix, sum := k.Tile("top", f, rows, 1), k.Tile("next", f, rows, 1), k.Tile("fix", f, rows, 1), k.Tile("sum", f, rows, 1)
+	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
+	out.Zero()
+	sum.Zero()
+	lowest := func(_, _, v kernel.Value, _ []kernel.Value) kernel.Value { return v.Like(gomath.Inf(-1)) }
+	next.Zero()
+	next.Map(lowest)
+	top.Zero()
+	top.Map(lowest)
+	k.Pipelined(int(s.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
+		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
+		score.Zero()
+		score.DotTransposed(q, key)
+		a.hide(score, a.first, j, rows, step)
+		next.MaxRows(score)
+		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return exp2(k, o[0].Sub(o[1]).Mul(scale)) }, top, next)
+		top.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, next)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
+			return exp2(k, v.FMA(scale, o[0].Mul(scale).Neg()))
+		}, top)
+		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+		sum.AddRows(score)
+		out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+		weight.Round(score)
+		out.Dot(weight, v, false)
+	})
+	// A score that is infinite or no number makes the whole row NaN, as top - top is then.
+	fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value {
+		one := k.Const(f, 1)
+		return one.Div(o[0]).Add(o[1].Sub(o[1]))
+	}, sum, top)
+	out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
+	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
+	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return math.Log2(k, v).Add(o[0].Mul(scale)) }, top)
+	at := a.rowsAt()
+	sum.Each(1, func(row, _ kernel.Value, vs []kernel.Value) {
+		r := a.first.Add(row)
+		k.If(r.Lt(a.queries.Value), func() { a.lse.Store(at.Add(r.Convert(dtype.Int64)), vs[0]) })
+	})
+}
+
+// rowsAt returns the place of the head's first query in lse and delta.
+func (a *attentionKernel) rowsAt() kernel.Value {
+	return a.rowsOfHead(a.head)
+}
+
+func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
+	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
+}
+
+// rowProducts sums the products of results and gradients: a warp for each row.
+func (a *attentionKernel) rowProducts() {
+	k := a.k
+	k.FixedThreads(deltaThreads)
+	width := int(a.s.Attention.Width)
+	warp := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / 32)).Add(k.ThreadIdx(kernel.X).Div(k.I32(32)))
+	lane := k.LaneID()
+	row := warp.Min(a.rows.Sub(k.I32(1))) // all lanes take part
+	matrix := row.Div(a.queries.Value)
+	a.batch = matrix.Div(a.heads.Value)
+	a.head = matrix.Sub(a.batch.Mul(a.heads.Value))
+	r := row.Sub(matrix.Mul(a.queries.Value)).Convert(dtype.Int64)
+	per := max(1, width/32)
+	at := func(i int) []kernel.Value {
+		col := lane.Mul(k.I32(per))
+		if width < 32 {
+			col = lane.Min(k.I32(width - 1))
+		}
+		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), per)
+	}
+	sum := k.Const(dtype.Float32, 0)
+	x, y := at(atOut), at(atG)
+	for j := range x {
+		sum = x[j].Convert(dtype.Float32).FMA(y[j].Convert(dtype.Float32), sum)
+	}
+	if width < 32 {
+		sum = lane.Lt(k.I32(width)).Select(sum, sum.Like(0))
+	}
+	for _, d := range []int{16, 8, 4, 2, 1} {
+		sum = sum.Add(sum.ShuffleXor(d))
+	}
+	k.If(lane.Eq(k.I32(0)).And(warp.Lt(a.rows.Value)), func() { a.delta.Store(row.Convert(dtype.Int64), sum) })
+}
+
+func (a *attentionKernel) gradQueries() {
+	k, s := a.k, &a.s.Attention
+	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
+	k.FixedThreads(int(s.Threads))
+	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
+	kvHead := a.head.Div(a.shared.Value)
+	scale := a.scores()
+	t, f := a.s.Compute, dtype.Float32
+	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
+	score, by, weight, out := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	lse, delta := k.Tile("lse", f, rows, 1), k.Tile("delta", f, rows, 1)
+	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
+	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
+	out.Zero()
+	at := a.rowsAt()
+	for _, x := range []struct {
+		t    kernel.Tile
+		from kernel.Buffer
+	}{{lse, a.lse.Buffer}, {delta, a.delta.Buffer}} {
+		x.t.Zero()
+		x.t.Map(func(row, _, _ kernel.Value, _ []kernel.Value) kernel.Value {
+			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
+		})
+	}
+	k.Pipelined(int(s.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
+		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
+		score.Zero()
+		score.DotTransposed(q, key)
+		by.Zero()
+		by.DotTransposed(g, v)
+		a.hide(score, a.first, j, rows, step)
+		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
+			return exp2(k, v.FMA(scale, o[1].Neg())).Mul(o[0].Sub(o[2]))
+		}, by, lse, delta)
+		weight.Round(score)
+		out.Dot(weight, key, false)
+	})
+	a.store(out, atDQ, a.head, a.queries.Value, a.scale.Convert(f))
+}
+
+// gradKeys has keys for rows: its scores are the transposed ones.
+func (a *attentionKernel) gradKeys() {
+	k, s := a.k, &a.s.Attention
+	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
+	k.FixedThreads(int(s.Threads))
+	a.place(a.tiles(a.keys.Value, rows), a.heads.Div(a.shared.Value))
+	kvHead := a.head
+	scale := a.scores()
+	t, f := a.s.Compute, dtype.Float32
+	key, v, q, g := k.Tile("k", t, rows, width), k.Tile("v", t, rows, width), k.Tile("q", t, step, width), k.Tile("g", t, step, width)
+	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
+	weight, change := k.Tile("weight", t, rows, step), k.Tile("change", t, rows, step)
+	dk, dv := k.Tile("dk", f, rows, width), k.Tile("dv", f, rows, width)
+	a.rowsOf(key, atK, a.matrix(atK, kvHead), a.first, a.keys.Value)
+	a.rowsOf(v, atV, a.matrix(atV, kvHead), a.first, a.keys.Value)
+	dk.Zero()
+	dv.Zero()
+	tiles := a.tiles(a.queries.Value, step)
+	begin := k.I32(0)
+	if s.Causal { // earlier queries see none of the keys
+		begin = a.first.Div(k.I32(step)).Min(tiles)
+	}
+	tiles = tiles.Sub(begin)
+	k.Pipelined(int(s.Stages), k.I32(0), tiles.Mul(a.shared.Value), k.I32(1), func(j kernel.Value) {
+		n := j.Div(tiles)
+		head := kvHead.Mul(a.shared.Value).Add(n)
+		first := begin.Add(j.Sub(n.Mul(tiles))).Mul(k.I32(step))
+		a.walk(q, 0, atQ, head, first, a.queries.Value)
+		a.walk(g, 1, atG, head, first, a.queries.Value)
+		score.Zero()
+		score.DotTransposed(key, q)
+		by.Zero()
+		by.DotTransposed(v, g)
+		at, most := a.rowsOfHead(head), a.queries.Sub(k.I32(1))
+		of := func(u kernel.Buffer, col kernel.Value) kernel.Value {
+			return u.Load(at.Add(first.Add(col).Min(most).Convert(dtype.Int64)))
+		}
+		score.Map(func(_, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+			return exp2(k, v.FMA(scale, of(a.lse.Buffer, col).Neg()))
+		})
+		if s.Causal {
+			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
+				score.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
+					return a.first.Add(row).Le(first.Add(col)).Select(v, v.Like(0))
+				})
+			})
+		}
+		weight.Round(score)
+		dv.Dot(weight, g, false)
+		by.Map(func(_, col, v kernel.Value, o []kernel.Value) kernel.Value {
+			return v.Sub(of(a.delta.Buffer, col)).Mul(o[0])
+		}, score)
+		change.Round(by)
+		dk.Dot(change, q, false)
+	})
+	a.store(dk, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
+	a.store(dv, atDV, kvHead, a.keys.Value, kernel.Value{})
+}

@@ -1,0 +1,276 @@
+package ptx
+
+import (
+	"slices"
+
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/kir"
+)
+
+// What OpTileMap, OpTileRows and OpTileCopy bring together stays in registers: all its tiles have whole rows in one warp, and the same ones in
+// the same lanes, of which each four share a row.
+
+// links lists the tiles that instructions bring together with tile i in registers, itself left out.
+func (u *tileUses) links(i int) []int {
+	seen := []int{i}
+	add := func(ts ...int) {
+		if !slices.ContainsFunc(ts, func(t int) bool { return slices.Contains(seen, t) }) {
+			return
+		}
+		for _, t := range ts {
+			if !slices.Contains(seen, t) {
+				seen = append(seen, t)
+			}
+		}
+	}
+	for n := 0; n < len(seen); {
+		n = len(seen)
+		for _, in := range u.maps {
+			add(append(in.MapOthers(), in.Sym)...)
+		}
+		for _, list := range [][]*kir.Instr{u.rows, u.copies} {
+			for _, in := range list {
+				add(in.Sym, int(in.Imm))
+			}
+		}
+	}
+	return seen[1:]
+}
+
+// linked reports whether tile i needs whole rows.
+func (u *tileUses) linked(i int) bool { return len(u.links(i)) > 0 }
+
+// registers finds the operands in registers and checks what maps, rows and copies may touch.
+func (plan *tilePlan) registers(u *tileUses) error {
+	for _, in := range u.copies {
+		t := plan.tiles[in.Sym]
+		t.held, t.acc = true, false
+	}
+	for _, in := range u.loads {
+		if plan.tiles[in.Sym].held {
+			return fault.New(fault.Unsupported, "tile %s is both loaded and copied; use two tiles", plan.tiles[in.Sym].Name)
+		}
+	}
+	for _, in := range u.dots {
+		if _, b := dotOperands(in); plan.tiles[b].held {
+			return fault.New(fault.Unsupported, "tile %s is a copy and a right operand; it can only be a left one", plan.tiles[b].Name)
+		}
+	}
+	for _, list := range [][]*kir.Instr{u.maps, u.rows, u.copies} {
+		for _, in := range list {
+			touched := []int{in.Sym, int(in.Imm)}
+			switch in.Op {
+			case kir.OpTileMap:
+				touched = append(in.MapOthers(), in.Sym)
+			case kir.OpTileCopy:
+				touched = touched[1:]
+			}
+			for _, i := range touched {
+				if t := plan.tiles[i]; !t.acc {
+					return fault.New(fault.Unsupported, "tile %s is mapped or its rows combined, but it is an operand; that works on sums of products", t.Name)
+				}
+			}
+		}
+	}
+	for _, in := range u.eaches {
+		if plan.tiles[in.Sym].held {
+			return fault.New(fault.Unsupported, "tile %s is a copy and cannot be visited; visit the tile it is of", plan.tiles[in.Sym].Name)
+		}
+	}
+	return nil
+}
+
+// arrangeLinked gives tiles that are linked to products the arrangement of those.
+func (plan *tilePlan) arrangeLinked(u *tileUses) error {
+	for _, list := range [][]*kir.Instr{u.maps, u.rows, u.copies} {
+		for _, in := range list {
+			links := append(u.links(in.Sym), in.Sym)
+			var model *arrangement
+			for _, i := range links {
+				if a := plan.tiles[i].arr; a != nil {
+					model = a
+				}
+			}
+			if model == nil || model.unit == plain || model.turned {
+				return fault.New(fault.Unsupported, "the rows of tile %s cannot be mapped or combined on this device: they are no sums of products of its matrix units", plan.tiles[in.Sym].Name)
+			}
+			for _, i := range links {
+				t := plan.tiles[i]
+				if t.arr == nil {
+					c := *model
+					c.cols = t.Cols
+					t.arr = &c
+				}
+				if a := t.arr; a.unit != model.unit || a.down != model.down || a.across != 1 || a.rows != model.rows {
+					return fault.New(fault.Unsupported, "the rows of tiles %s and %s lie in different threads; give their products equal numbers of rows", plan.tiles[in.Sym].Name, t.Name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// heldAt returns the registers of a held operand's fragment of the i-th 16 rows of a warp from column k on.
+func (t *tile) heldAt(i, k int) []string {
+	n := (i*(t.Cols/16) + k/16) * 4
+	return t.regs[n : n+4]
+}
+
+// hold writes OpTileCopy: the fragments of a sum of products are those of a left operand (PTX ISA, "Matrix Fragments for mma.m16n8k16").
+func (f *function) hold(t, from *tile) {
+	f.m.need(70)
+	name := "cvt.rn." + map[kir.Type]string{dtype.BFloat16: "bf16x2", dtype.Float16: "f16x2"}[t.Type] + ".f32"
+	for i := range t.arr.rows / 16 {
+		for k := 0; k < t.Cols; k += 16 {
+			for r, to := range t.heldAt(i, k) {
+				n := (i*(t.Cols/8)+k/8+r/2)*4 + r%2*2
+				f.op(name, to, from.regs[n+1], from.regs[n])
+			}
+		}
+	}
+}
+
+// mapTile writes OpTileMap.
+func (f *function) mapTile(in *kir.Instr, t *tile) {
+	b := in.Blocks[0]
+	used := map[kir.Value]bool{}
+	usedIn(b, used)
+	var others [][]item
+	for _, i := range in.MapOthers() {
+		others = append(others, f.tiles.tiles[i].items())
+	}
+	perRow := len(t.items()) / len(f.rowsOf(t))
+	for n, it := range t.items() {
+		for e, reg := range it.regs {
+			if used[b.Params[0]] {
+				f.names[b.Params[0]] = f.addImm(t.arr.row, it.row)
+			}
+			if used[b.Params[1]] {
+				f.names[b.Params[1]] = f.addImm(t.arr.col, it.col+e)
+			}
+			f.names[b.Params[2]] = reg
+			for j, i := range in.MapOthers() {
+				if o := others[j]; f.tiles.tiles[i].Cols == 1 {
+					f.names[b.Params[3+j]] = o[n/perRow].regs[0]
+				} else {
+					f.names[b.Params[3+j]] = o[n].regs[e]
+				}
+			}
+			f.block(b)
+			f.op(move(classOf(t.Type)), reg, f.names[f.tiles.yield[0]])
+		}
+	}
+}
+
+// rowsOf lists the rows of a thread, as distances from its first.
+func (f *function) rowsOf(t *tile) (rows []int) {
+	for _, it := range t.items() {
+		if len(rows) == 0 || rows[len(rows)-1] != it.row {
+			rows = append(rows, it.row)
+		}
+	}
+	return rows
+}
+
+// usedIn collects the values that b uses.
+func usedIn(b *kir.Block, used map[kir.Value]bool) {
+	for _, in := range b.Instrs {
+		for _, v := range in.Args {
+			used[v] = true
+		}
+		for _, sub := range in.Blocks {
+			usedIn(sub, used)
+		}
+	}
+}
+
+// combineRows writes OpTileRows: each thread combines its own elements of a row, then the four lanes of the row combine theirs.
+func (f *function) combineRows(in *kir.Instr, t *tile) {
+	name := "add.f32"
+	if in.Sub == kir.RowsMax {
+		f.m.need(70)
+		name = "max.NaN.f32"
+	}
+	from := f.tiles.tiles[in.Imm].items()
+	to := t.items()
+	per := len(from) / len(to)
+	for i, it := range to {
+		var parts []string
+		for _, x := range from[i*per : (i+1)*per] {
+			parts = append(parts, x.regs...)
+		}
+		for len(parts) > 1 { // as a tree, so that few wait for each other
+			var next []string
+			for j := 0; j < len(parts); j += 2 {
+				if j+1 == len(parts) {
+					next = append(next, parts[j])
+					continue
+				}
+				next = append(next, f.to(single, name, parts[j], parts[j+1]))
+			}
+			parts = next
+		}
+		v := parts[0]
+		for _, lane := range []string{"1", "2"} {
+			v = f.to(single, name, v, f.to(single, "shfl.sync.bfly.b32", v, lane, "0x1F", allLanes))
+		}
+		f.op(name, it.regs[0], it.regs[0], v)
+	}
+}
+
+// eachRow writes OpTileEach on a column: the first of each row's four lanes runs the region.
+func (f *function) eachRow(in *kir.Instr, t *tile) {
+	b := in.Blocks[0]
+	past := f.label()
+	f.when(f.to(pred, "setp.ne.u32", f.remImm(f.lane(), 4), "0"), "bra", past)
+	if t.arr.idle != "" {
+		f.when(t.arr.idle, "bra", past)
+	}
+	for _, it := range t.items() {
+		f.names[b.Params[0]], f.names[b.Params[1]] = f.addImm(t.arr.row, it.row), f.to(word, "mov.b32", "0")
+		f.names[b.Params[2]] = it.regs[0]
+		f.block(b)
+	}
+	f.place(past)
+}
+
+// ofRegisters reports whether regions map tiles, combine their rows or copy them.
+func ofRegisters(blocks []*kir.Block) bool {
+	for _, b := range blocks {
+		if b == nil {
+			continue
+		}
+		for _, in := range b.Instrs {
+			if in.Op == kir.OpTileMap || in.Op == kir.OpTileRows || in.Op == kir.OpTileCopy || ofRegisters(in.Blocks) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// carried returns the tiles that products of wgmma at the end of a loop's body may still use in the next turn.
+func (f *function) carried(b *kir.Block) map[*tile]bool {
+	flying := map[*tile]bool{}
+	for range 2 { // what the first turn leaves, the second may leave too
+		for _, in := range b.Instrs {
+			switch in.Op {
+			case kir.OpTileDot:
+				x, _ := dotOperands(in)
+				flying[f.tiles.tiles[in.Sym]], flying[f.tiles.tiles[x]] = true, true
+			case kir.OpTileZero:
+				if flying[f.tiles.tiles[in.Sym]] {
+					clear(flying)
+				}
+			case kir.OpTileMap, kir.OpTileRows, kir.OpTileCopy, kir.OpTileEach:
+				clear(flying)
+			case kir.OpIf:
+				if ofRegisters(in.Blocks) {
+					clear(flying)
+				}
+			}
+		}
+	}
+	return flying
+}
