@@ -126,17 +126,18 @@ func alignedRows(o *Operand) bool {
 	return ok
 }
 
-// tile chooses a stage's tile.
+// tile chooses a stage's tile, as an H200 was fastest with: long vectors want many rows, which then read each other operand once, and short rows many
+// blocks.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint16(a.width), Rows: 128, Step: 64, Threads: 256, Stages: 3, Causal: a.opt.Causal}
 	long := a.queries
 	if stage == attentionKeys {
 		long = a.keys
-		if a.width == 128 {
-			s.Step = 32
-		}
 	}
-	if long <= 64 || stage != attentionForward {
+	if stage != attentionForward && a.width > 64 {
+		s.Step = 32
+	}
+	if long <= 64 || a.width <= 64 && (long <= 1024 || stage != attentionForward) {
 		s.Rows, s.Threads = 64, 128
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {

@@ -1,0 +1,52 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+)
+
+// TestAttention measures attention in bfloat16, forward and backward. Floating-point operations are counted as those of two products and of five; causal ones
+// are half.
+func TestAttention(t *testing.T) {
+	x := onGPU(t)
+	for _, c := range []struct {
+		b, h, t, d int
+		causal     bool
+	}{{8, 12, 1024, 64, true}, {4, 32, 4096, 128, true}, {4, 16, 2048, 64, false}} {
+		x.Scope(func(x *tenon.Exec) {
+			name := fmt.Sprintf("%dx%dx%dx%d", c.b, c.h, c.t, c.d)
+			work := 4 * float64(c.b*c.h*c.t) * float64(c.t*c.d)
+			if c.causal {
+				name, work = name+".causal", work/2
+			}
+			var ts [4]*tenon.Tensor
+			for i := range ts {
+				ts[i] = x.NoGrad().Transpose(x.NoGrad().RandN([]int{c.b, c.t, c.h, c.d}, tenon.BFloat16), 1, 2)
+			}
+			attend := func(x *tenon.Exec) *tenon.Tensor {
+				return x.ScaledDotProductAttention(ts[0], ts[1], ts[2], tenon.AttentionOpt{Causal: c.causal})
+			}
+			rate := func(name string, products float64, f func(x *tenon.Exec)) {
+				const inner = 10
+				values := perRun(timed(t, x, 10, repeated(inner, func(x *tenon.Exec) { x.Scope(f) })), inner)
+				for i, ms := range values {
+					values[i] = work * products / 2 / ms / 1e9
+				}
+				recordFigure(name, "TFLOP/s", values)
+			}
+			rate("attention."+name, 2, func(x *tenon.Exec) { attend(x.NoGrad()) })
+			leaves := ts[:3]
+			for _, a := range leaves {
+				a.SetRequiresGrad(true)
+			}
+			y := attend(x)
+			rate("attention.backward."+name, 5, func(x *tenon.Exec) {
+				if _, err := x.Grad([]*tenon.Tensor{y}, leaves, tenon.GradOpt{Gradients: []*tenon.Tensor{ts[3]}, RetainGraph: true}); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
