@@ -170,7 +170,9 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 // checkAttention refuses operands that do not fit together.
 func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 	all := []*Tensor{q, k, v}
-	fail := func(format string, args ...any) { x.fail("ScaledDotProductAttention", fault.Invalid, all, format, args...) }
+	fail := func(format string, args ...any) {
+		x.fail("ScaledDotProductAttention", fault.Invalid, all, format, args...)
+	}
 	for i, t := range all {
 		switch {
 		case t == nil:

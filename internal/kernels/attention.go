@@ -30,8 +30,7 @@ const (
 // attentionSpec is what kernels of attention are specialised on.
 type attentionSpec struct {
 	// Width is the length of a head's vectors. Rows is the queries (or keys, in attentionKeys) of a block, Step what it walks over at a time.
-	Width, Rows, Step, Threads uint16
-	Stages                     uint8
+	Width, Rows, Step, Stages uint8
 	// Causal: a query sees the keys up to its own number. Mapped: tensor maps describe what the block walks over.
 	Causal, Mapped bool
 }
@@ -129,7 +128,7 @@ func alignedRows(o *Operand) bool {
 // tile chooses a stage's tile, as an H200 was fastest with: long vectors want many rows, which then read each other operand once, and short rows many
 // blocks.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
-	s := attentionSpec{Width: uint16(a.width), Rows: 128, Step: 64, Threads: 256, Stages: 3, Causal: a.opt.Causal}
+	s := attentionSpec{Width: uint8(a.width), Rows: 128, Step: 64, Stages: 3, Causal: a.opt.Causal}
 	long := a.queries
 	if stage == attentionKeys {
 		long = a.keys
@@ -138,13 +137,16 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 		s.Step = 32
 	}
 	if long <= 64 || a.width <= 64 && (long <= 1024 || stage != attentionForward) {
-		s.Rows, s.Threads = 64, 128
+		s.Rows = 64
 	}
 	for s.Stages > 1 && s.shared() > lim.SharedPerBlock {
 		s.Stages--
 	}
 	return s
 }
+
+// threads is the threads of a block: two for each row, so that four warps have 64.
+func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 
 // shared estimates the shared memory of a tile from above: two operands of the block, two for each stage, and the way of results to memory.
 func (s *attentionSpec) shared() int {
@@ -216,8 +218,7 @@ func (a *attention) issue(is Issuer, stage attentionStage, t dtype.DType) error 
 	n := 0
 	switch stage {
 	case attentionDelta:
-		n = ceilDiv(args.rows.host, deltaThreads/32)
-		r.Threads = 0
+		n = ceilDiv(args.rows.host, deltaThreads/(a.width/8))
 		l.Block = [3]uint32{deltaThreads, 1, 1}
 	case attentionKeys:
 		n = a.batch * a.heads / a.shared * ceilDiv(a.keys, int(r.Rows))
@@ -226,7 +227,7 @@ func (a *attention) issue(is Issuer, stage attentionStage, t dtype.DType) error 
 	}
 	l.Grid = [3]uint32{uint32(n), 1, 1}
 	if stage != attentionDelta {
-		l.Block = [3]uint32{uint32(r.Threads), 1, 1}
+		l.Block = [3]uint32{uint32(r.threads()), 1, 1}
 	}
 	return is.Issue(l)
 }
@@ -330,13 +331,16 @@ type attentionKernel struct {
 	batch, head, kvHead, first kernel.Value
 }
 
-// place finds the block's batch, head and tile, of which there are tiles for each head. The last tiles come first: causal ones of queries have the most
-// work.
+// place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal ones the last queries
+// and the first keys.
 func (a *attentionKernel) place(tiles, heads kernel.Value) {
 	k := a.k
 	id := k.BlockIdx(kernel.X)
 	matrix := id.Div(tiles)
-	tile := tiles.Sub(k.I32(1)).Sub(id.Sub(matrix.Mul(tiles)))
+	tile := id.Sub(matrix.Mul(tiles))
+	if a.s.Op != attentionKeys {
+		tile = tiles.Sub(k.I32(1)).Sub(tile)
+	}
 	a.batch = matrix.Div(heads)
 	a.head = matrix.Sub(a.batch.Mul(heads))
 	a.first = tile.Mul(k.I32(int(a.s.Attention.Rows)))
@@ -394,18 +398,6 @@ func (a *attentionKernel) store(t kernel.Tile, i int, head, count, factor kernel
 	})
 }
 
-// exp2 returns 2^x in Float32 for x up to 127, with a relative error of 7e-6 at most; what is below -126.5 gives 0. The weights that it makes are rounded to
-// halves. The polynomial interpolates (2^r - 1)/r in four Chebyshev nodes.
-func exp2(k *kernel.Builder, x kernel.Value) kernel.Value {
-	c := func(v float64) kernel.Value { return k.Const(dtype.Float32, v) }
-	x = x.Max(c(-127))
-	t := x.Add(c(3 << 22)) // its last bits are the nearest integer
-	r := x.Sub(t.Sub(c(3 << 22)))
-	p := r.FMA(c(0.009656710288545166), c(0.055838282946219404))
-	p = p.FMA(r, c(0.2402253009741223)).FMA(r, c(0.6931367338836215)).FMA(r, c(1))
-	return p.Bitcast(dtype.Int32).Add(t.Bitcast(dtype.Int32).Shl(k.I32(23))).Bitcast(dtype.Float32)
-}
-
 // scores returns scale times log2 e, which makes exponentials to base e of scores such to base 2.
 func (a *attentionKernel) scores() kernel.Value {
 	return a.scale.Convert(dtype.Float32).Mul(a.k.Const(dtype.Float32, gomath.Log2E))
@@ -442,7 +434,7 @@ func (a *attentionKernel) keysSeen() kernel.Value {
 func (a *attentionKernel) forward() {
 	k, s := a.k, &a.s.Attention
 	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(int(s.Threads))
+	k.FixedThreads(s.threads())
 	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
 	kvHead := a.head.Div(a.shared.Value)
 	scale := a.scores()
@@ -466,10 +458,10 @@ func (a *attentionKernel) forward() {
 		score.DotTransposed(q, key)
 		a.hide(score, a.first, j, rows, step)
 		next.MaxRows(score)
-		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return exp2(k, o[0].Sub(o[1]).Mul(scale)) }, top, next)
+		fix.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0].Sub(o[1]).Mul(scale).Exp2() }, top, next)
 		top.Map(func(_, _, _ kernel.Value, o []kernel.Value) kernel.Value { return o[0] }, next)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-			return exp2(k, v.FMA(scale, o[0].Mul(scale).Neg()))
+			return v.FMA(scale, o[0].Mul(scale).Neg()).Exp2()
 		}, top)
 		sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 		sum.AddRows(score)
@@ -501,44 +493,36 @@ func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
 }
 
-// rowProducts sums the products of results and gradients: a warp for each row.
+// rowProducts sums the products of results and gradients: each thread takes 8 elements of a row.
 func (a *attentionKernel) rowProducts() {
 	k := a.k
 	k.FixedThreads(deltaThreads)
-	width := int(a.s.Attention.Width)
-	warp := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / 32)).Add(k.ThreadIdx(kernel.X).Div(k.I32(32)))
-	lane := k.LaneID()
-	row := warp.Min(a.rows.Sub(k.I32(1))) // all lanes take part
+	lanes := int(a.s.Attention.Width) / 8
+	lane := k.ThreadIdx(kernel.X).Rem(k.I32(lanes))
+	at := k.BlockIdx(kernel.X).Mul(k.I32(deltaThreads / lanes)).Add(k.ThreadIdx(kernel.X).Div(k.I32(lanes)))
+	row := at.Min(a.rows.Sub(k.I32(1))) // all lanes take part
 	matrix := row.Div(a.queries.Value)
 	a.batch = matrix.Div(a.heads.Value)
 	a.head = matrix.Sub(a.batch.Mul(a.heads.Value))
 	r := row.Sub(matrix.Mul(a.queries.Value)).Convert(dtype.Int64)
-	per := max(1, width/32)
-	at := func(i int) []kernel.Value {
-		col := lane.Mul(k.I32(per))
-		if width < 32 {
-			col = lane.Min(k.I32(width - 1))
-		}
-		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), per)
+	part := func(i int) []kernel.Value {
+		return a.matrix(i, a.head).LoadVec(r.Mul(a.stride[i].Get(2)).Add(lane.Mul(k.I32(8)).Convert(dtype.Int64)), 8)
 	}
 	sum := k.Const(dtype.Float32, 0)
-	x, y := at(atOut), at(atG)
+	x, y := part(atOut), part(atG)
 	for j := range x {
 		sum = x[j].Convert(dtype.Float32).FMA(y[j].Convert(dtype.Float32), sum)
 	}
-	if width < 32 {
-		sum = lane.Lt(k.I32(width)).Select(sum, sum.Like(0))
-	}
-	for _, d := range []int{16, 8, 4, 2, 1} {
+	for d := lanes / 2; d > 0; d /= 2 {
 		sum = sum.Add(sum.ShuffleXor(d))
 	}
-	k.If(lane.Eq(k.I32(0)).And(warp.Lt(a.rows.Value)), func() { a.delta.Store(row.Convert(dtype.Int64), sum) })
+	k.If(lane.Eq(k.I32(0)).And(at.Lt(a.rows.Value)), func() { a.delta.Store(row.Convert(dtype.Int64), sum) })
 }
 
 func (a *attentionKernel) gradQueries() {
 	k, s := a.k, &a.s.Attention
 	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(int(s.Threads))
+	k.FixedThreads(s.threads())
 	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
 	kvHead := a.head.Div(a.shared.Value)
 	scale := a.scores()
@@ -568,7 +552,7 @@ func (a *attentionKernel) gradQueries() {
 		by.DotTransposed(g, v)
 		a.hide(score, a.first, j, rows, step)
 		score.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value {
-			return exp2(k, v.FMA(scale, o[1].Neg())).Mul(o[0].Sub(o[2]))
+			return v.FMA(scale, o[1].Neg()).Exp2().Mul(o[0].Sub(o[2]))
 		}, by, lse, delta)
 		weight.Round(score)
 		out.Dot(weight, key, false)
@@ -580,7 +564,7 @@ func (a *attentionKernel) gradQueries() {
 func (a *attentionKernel) gradKeys() {
 	k, s := a.k, &a.s.Attention
 	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(int(s.Threads))
+	k.FixedThreads(s.threads())
 	a.place(a.tiles(a.keys.Value, rows), a.heads.Div(a.shared.Value))
 	kvHead := a.head
 	scale := a.scores()
@@ -614,7 +598,7 @@ func (a *attentionKernel) gradKeys() {
 			return u.Load(at.Add(first.Add(col).Min(most).Convert(dtype.Int64)))
 		}
 		score.Map(func(_, col, v kernel.Value, _ []kernel.Value) kernel.Value {
-			return exp2(k, v.FMA(scale, of(a.lse.Buffer, col).Neg()))
+			return v.FMA(scale, of(a.lse.Buffer, col).Neg()).Exp2()
 		})
 		if s.Causal {
 			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {

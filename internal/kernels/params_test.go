@@ -275,6 +275,10 @@ func TestLayouts(t *testing.T) {
 		check(t, ConvData(y, conv, in, weight, out))
 		check(t, ConvWeight(y, conv, weight, out, in))
 	}
+	heads, rows := of(h, 2, 4, 100, 64), of(f, 2, 4, 100)
+	attend := AttentionOpt{Scale: 1, Causal: true}
+	check(t, Attention(y, heads, rows, heads, heads, heads, attend))
+	check(t, AttentionBackward(y, heads, heads, heads, heads, heads, rows, heads, heads, heads, attend))
 	for family := FamilyPointwise; family < familyCount; family++ {
 		if len(y.seen[family]) == 0 {
 			t.Errorf("no kernel of family %d was launched", family)

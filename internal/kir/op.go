@@ -42,6 +42,9 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
+	// OpExp2 is 2^x with a relative error of 7e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and results below 2^-126
+	// may be 0.
+	OpExp2
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.
 	OpAnd
 	OpOr

@@ -10,7 +10,7 @@
 // # Numerics
 //
 // Every operation has one result. Float operations round to nearest even and keep subnormals; [OpFMA] rounds once and is never
-// formed from a multiply and an add, nor split. So the back ends agree bit for bit, except on [OpTileDot] and float atomics. The bits of a NaN result
+// formed from a multiply and an add, nor split. So the back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2] and float atomics. The bits of a NaN result
 // are not pinned.
 //
 // # Two levels

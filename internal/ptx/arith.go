@@ -49,7 +49,7 @@ var binary = map[kir.Op]struct{ float, integer string }{
 
 // unary maps operations on floats with one operand to instructions: rounding to an integral value is a conversion of a type to itself.
 var unary = map[kir.Op]string{kir.OpNeg: "neg", kir.OpAbs: "abs", kir.OpSqrt: "sqrt.rn", kir.OpFloor: "cvt.rmi",
-	kir.OpCeil: "cvt.rpi", kir.OpTrunc: "cvt.rzi", kir.OpRint: "cvt.rni"}
+	kir.OpCeil: "cvt.rpi", kir.OpTrunc: "cvt.rzi", kir.OpRint: "cvt.rni", kir.OpExp2: "ex2.approx.ftz"}
 
 // arithmetic writes operations whose operands and result have one type.
 func (f *function) arithmetic(in *kir.Instr) {
@@ -63,7 +63,7 @@ func (f *function) arithmetic(in *kir.Instr) {
 	case kir.OpFMA:
 		f.op("fma.rn"+suffix(t), f.def(in.Res[0]), a, f.names[in.Args[1]], f.names[in.Args[2]])
 		return
-	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint:
+	case kir.OpNeg, kir.OpAbs, kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2:
 		f.single(in)
 		return
 	}

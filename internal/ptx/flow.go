@@ -12,7 +12,9 @@ func (f *function) block(b *kir.Block) {
 		f.at(in)
 		switch in.Op {
 		case kir.OpIf, kir.OpFor, kir.OpLoop, kir.OpBreak, kir.OpContinue, kir.OpReturn:
-			f.settle()
+			if f.tiles.loops[in] == nil { // a pipeline settles when its own loads are under way
+				f.settle()
+			}
 		}
 		f.instr(in)
 	}
@@ -44,7 +46,7 @@ func (f *function) instr(in *kir.Instr) {
 		}
 		f.arithmetic(in)
 	case kir.OpAdd, kir.OpSub, kir.OpDiv, kir.OpRem, kir.OpFMA, kir.OpNeg, kir.OpAbs, kir.OpMin, kir.OpMax,
-		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint:
+		kir.OpSqrt, kir.OpFloor, kir.OpCeil, kir.OpTrunc, kir.OpRint, kir.OpExp2:
 		f.arithmetic(in)
 	case kir.OpMulWide:
 		f.op("mul.wide"+suffix(in.Type), f.def(in.Res[0]), f.names[in.Args[0]], f.names[in.Args[1]])

@@ -236,9 +236,10 @@ func variables(b *kir.Block, set map[int]bool) {
 // turn i-1 is free (i-2, if products run on in the background), and that is the one which the loads of turn i+distance fill. Threads that
 // wait for copies by tensor maps need not meet before products but after them, when those of turn i-1 are done: then that stage is free.
 func (f *function) pipeline(in *kir.Instr, q *pipeline) {
-	f.settle()
-	if q.mapped {
+	if q.mapped { // what was loaded before the loop may still be under way when the loop's first loads begin
 		f.publish()
+	} else {
+		f.settle()
 	}
 	f.barrier()
 	s, c := ".s32", classOf(in.Type)
@@ -264,6 +265,7 @@ func (f *function) pipeline(in *kir.Instr, q *pipeline) {
 	for range q.distance() {
 		load()
 	}
+	f.settle()
 	if q.rotated != nil {
 		f.op("cp.async.wait_group", itoa(q.distance()-1))
 		f.barrier()

@@ -25,7 +25,6 @@ func (f *function) tileInstr(in *kir.Instr) {
 		f.dot(in)
 	case kir.OpTileMap:
 		f.settle()
-		f.drain()
 		f.mapTile(in, t)
 	case kir.OpTileRows:
 		f.settle()

@@ -131,23 +131,93 @@ func (f *function) hold(t, from *tile) {
 	}
 }
 
-// mapTile writes OpTileMap.
+// mapTile writes OpTileMap. What the region loads without the tile's elements is loaded while products are under way, once for all elements that want
+// the same.
 func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}
 	usedIn(b, used)
+	early := loadsBefore(b)
+	memory := map[reuseKey][]string{}
+	if len(early) > 0 {
+		f.eachElement(in, t, used, func(string) {
+			for _, x := range b.Instrs {
+				if early[x] {
+					f.once(x, memory)
+				}
+			}
+		})
+	}
+	f.drain()
+	f.eachElement(in, t, used, func(reg string) {
+		f.pairProducts(b)
+		for _, x := range b.Instrs {
+			if early[x] {
+				f.once(x, memory)
+				continue
+			}
+			f.at(x)
+			f.instr(x)
+		}
+		f.op(move(classOf(t.Type)), reg, f.names[f.tiles.yield[0]])
+	})
+}
+
+// loadsBefore finds the loads of a map's region that need none of the tiles' elements, with what they need.
+func loadsBefore(b *kir.Block) map[*kir.Instr]bool {
+	late, made, early := map[kir.Value]bool{}, map[kir.Value]*kir.Instr{}, map[*kir.Instr]bool{}
+	for _, v := range b.Params[2:] {
+		late[v] = true
+	}
+	var need func(in *kir.Instr)
+	need = func(in *kir.Instr) {
+		if in == nil || early[in] {
+			return
+		}
+		early[in] = true
+		for _, v := range in.Args {
+			need(made[v])
+		}
+	}
+	for _, in := range b.Instrs {
+		after := len(in.Blocks) > 0 || in.Op == kir.OpGet || in.Op == kir.OpSet
+		for _, v := range in.Args {
+			after = after || late[v]
+		}
+		for _, v := range in.Res {
+			made[v] = in
+			late[v] = late[v] || after
+		}
+		if in.Op == kir.OpLoad && !after {
+			need(in)
+		}
+	}
+	return early
+}
+
+// eachElement runs do for every element that the thread has, with the register of the element; the names of a map's parameters are set.
+func (f *function) eachElement(in *kir.Instr, t *tile, used map[kir.Value]bool, do func(reg string)) {
+	b := in.Blocks[0]
 	var others [][]item
 	for _, i := range in.MapOthers() {
 		others = append(others, f.tiles.tiles[i].items())
 	}
-	perRow := len(t.items()) / len(f.rowsOf(t))
-	for n, it := range t.items() {
+	items := t.items()
+	perRow := len(items) / len(t.rowsOf())
+	rows, cols := map[int]string{}, map[int]string{} // one register for each place, so that equal work is seen to be equal
+	place := func(at map[int]string, first string, n int) string {
+		if at[n] == "" {
+			at[n] = f.addImm(first, n)
+		}
+		return at[n]
+	}
+	for n, it := range items {
 		for e, reg := range it.regs {
 			if used[b.Params[0]] {
-				f.names[b.Params[0]] = f.addImm(t.arr.row, it.row)
+				f.names[b.Params[0]] = place(rows, t.arr.row, it.row)
 			}
 			if used[b.Params[1]] {
-				f.names[b.Params[1]] = f.addImm(t.arr.col, it.col+e)
+				f.names[b.Params[1]] = place(cols, t.arr.col, it.col+e)
 			}
 			f.names[b.Params[2]] = reg
 			for j, i := range in.MapOthers() {
@@ -157,14 +227,13 @@ func (f *function) mapTile(in *kir.Instr, t *tile) {
 					f.names[b.Params[3+j]] = o[n].regs[e]
 				}
 			}
-			f.block(b)
-			f.op(move(classOf(t.Type)), reg, f.names[f.tiles.yield[0]])
+			do(reg)
 		}
 	}
 }
 
 // rowsOf lists the rows of a thread, as distances from its first.
-func (f *function) rowsOf(t *tile) (rows []int) {
+func (t *tile) rowsOf() (rows []int) {
 	for _, it := range t.items() {
 		if len(rows) == 0 || rows[len(rows)-1] != it.row {
 			rows = append(rows, it.row)
