@@ -51,16 +51,21 @@ func assemble(t *testing.T, as string, target ptx.Target, text []byte) string {
 	return string(out)
 }
 
+// withArch returns the targets and, where ptxas knows it, sm_90a.
+func withArch(as string, targets ...ptx.Target) []ptx.Target {
+	if help, err := exec.Command(as, "--help").Output(); err == nil && bytes.Contains(help, []byte("sm_90a")) {
+		return append(slices.Clone(targets), ptx.Target{Major: 9, Arch: true})
+	}
+	return targets
+}
+
 var targets = []ptx.Target{{Major: 7, Minor: 5}, {Major: 8}, {Major: 9}}
 
 // TestProductsAssemble assembles the products, all for one capability and those of untransposed operands for the others; none may spill
 // where the matrix units hold its sums.
 func TestProductsAssemble(t *testing.T) {
 	as := assembler(t)
-	targets := targets
-	if help, err := exec.Command(as, "--help").Output(); err == nil && bytes.Contains(help, []byte("sm_90a")) {
-		targets = append(targets[:len(targets):len(targets)], ptx.Target{Major: 9, Arch: true})
-	}
+	targets := withArch(as, targets...)
 	used, spill := regexp.MustCompile(`Used .*`), regexp.MustCompile(`[1-9]\d* bytes spill`)
 	for _, q := range products() {
 		p, err := q.build()

@@ -145,6 +145,16 @@ func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	return s
 }
 
+// spec returns what a stage's kernel is specialised on.
+func (a *attention) spec(lim *Limits, stage attentionStage) attentionSpec {
+	if stage == attentionDelta {
+		return attentionSpec{Width: uint8(a.width)}
+	}
+	s := a.tile(lim, stage)
+	s.Mapped = s.Stages > 2 && a.mappable(lim, stage)
+	return s
+}
+
 // threads is the threads of a block: two for each row, so that four warps have 64.
 func (s *attentionSpec) threads() int { return 2 * int(s.Rows) }
 
@@ -166,7 +176,7 @@ func (a *attention) mappable(lim *Limits, stage attentionStage) bool {
 		return false
 	}
 	for _, o := range a.walks(stage) {
-		for d := range 3 {
+		for d := range o.Shape[:min(3, len(o.Shape))] {
 			if n := o.Stride[d]; o.Shape[d] > 1 && (n <= 0 || n*o.DType.Size() >= 1<<40) {
 				return false
 			}
@@ -195,10 +205,7 @@ func (a *attention) issue(is Issuer, stage attentionStage, t dtype.DType) error 
 	s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyAttention, stage, t, 1, 1
 	s.DTypes[0], s.DTypes[1] = t, t
 	r := &s.Attention
-	*r = a.tile(lim, stage)
-	if r.Mapped = stage != attentionDelta && r.Stages > 2 && a.mappable(lim, stage); stage == attentionDelta {
-		*r = attentionSpec{Width: r.Width}
-	}
+	*r = a.spec(lim, stage)
 	var args attentionArgs
 	for i, o := range a.operands() {
 		args.at[i].host = o.Ptr
@@ -617,4 +624,20 @@ func (a *attentionKernel) gradKeys() {
 	})
 	a.store(dk, atDK, kvHead, a.keys.Value, a.scale.Convert(f))
 	a.store(dv, atDV, kvHead, a.keys.Value, kernel.Value{})
+}
+
+// AttentionSpecs returns the kernels of attention of t, for tests.
+func AttentionSpecs(t dtype.DType, causal bool) (all []Spec) {
+	lim := &Limits{SharedPerBlock: 227 << 10, Major: 9}
+	for width := 16; width <= 128; width *= 2 {
+		for _, long := range []int{64, 4096} {
+			for stage := attentionForward; stage <= attentionKeys; stage++ {
+				a := attention{opt: AttentionOpt{Causal: causal}, queries: long, keys: long, width: width}
+				s := Spec{Family: FamilyAttention, Op: stage, Compute: t, Outs: 1, Ins: 1, Attention: a.spec(lim, stage)}
+				s.DTypes[0], s.DTypes[1] = t, t
+				all = append(all, s)
+			}
+		}
+	}
+	return all
 }

@@ -34,6 +34,11 @@ func (u *tileUses) links(i int) []int {
 				add(in.Sym, int(in.Imm))
 			}
 		}
+		for _, in := range u.dots { // what a copy is multiplied into
+			if a, _ := dotOperands(in); slices.ContainsFunc(u.copies, func(c *kir.Instr) bool { return c.Sym == a }) {
+				add(in.Sym, a)
+			}
+		}
 	}
 	return seen[1:]
 }
@@ -93,7 +98,7 @@ func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 				}
 			}
 			if model == nil || model.unit == plain || model.turned {
-				return fault.New(fault.Unsupported, "the rows of tile %s cannot be mapped or combined on this device: they are no sums of products of its matrix units", plan.tiles[in.Sym].Name)
+				return fault.New(fault.Unsupported, "tile %s is mapped, but is no sum of products of matrix units, which halves have from compute capability 8.0 on", plan.tiles[in.Sym].Name)
 			}
 			for _, i := range links {
 				t := plan.tiles[i]
