@@ -157,6 +157,11 @@ func TestFromPyTorchExec(t *testing.T) {
 		}
 	})
 	{
+		q := x.Ones([]int{1, 2, 5, 16}, tenon.BFloat16)
+		k, v := q, x.MulS(q, 2)
+		wantItem(t, x, x.AMax(x.ScaledDotProductAttention(q, k, v, tenon.AttentionOpt{Causal: true}), nil, false), 2)
+	}
+	{
 		a, b := m, x.MulS(m, 2)
 		wantItem(t, x, x.TensorDot(a, b, []int{-2, -1}, []int{0, 1}), 8)
 		wantItem(t, x, x.Sum(linalg.MultiDot(x, []*tenon.Tensor{a, b, a}), nil), 32)

@@ -30,7 +30,8 @@ func (o AttentionOpt) core() core.AttentionOpt {
 //
 // The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither Mask nor Dropout is
 // given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal inputs give equal gradients. The result then
-// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a product.
+// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a
+// product, for halves in float32.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)

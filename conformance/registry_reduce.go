@@ -104,6 +104,13 @@ func init() {
 	})
 }
 
+func init() {
+	offer(attentionOp, func(x *tenon.Exec, a *args) any {
+		return x.ScaledDotProductAttention(a.tensor(0, "query"), a.tensor(1, "key"), a.tensor(2, "value"),
+			tenon.AttentionOpt{Causal: a.bool(5, "is_causal", false), Dropout: a.float(4, "dropout_p", 0)})
+	})
+}
+
 // Softmaxes.
 func init() {
 	for name, f := range map[string]func(x *tenon.Exec, t *tenon.Tensor, dim int, opt ...tenon.SoftmaxOpt) *tenon.Tensor{

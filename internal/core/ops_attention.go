@@ -132,7 +132,8 @@ type AttentionOpt struct {
 //
 // The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither Mask nor Dropout is
 // given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal inputs give equal gradients. The result then
-// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a product.
+// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a
+// product, for halves in float32.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
@@ -156,14 +157,25 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 			shared := q.shape[len(q.shape)-3] / k.shape[len(k.shape)-3]
 			k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
 		}
-		if opt.Causal {
+		dt := q.dt
+		if dt.Size() == 2 { // scores in halves would lose what the kernels of attention keep
+			q, k, v = x.widened(q), x.widened(k), x.widened(v)
+		}
+		switch {
+		case opt.Causal:
 			opt.Mask = x.causalMask(true, q, k)
+		case opt.Mask != nil && opt.Mask.dt != dtype.Bool:
+			opt.Mask = x.widened(opt.Mask)
 		}
 		p := x.attentionWeights(q, k, opt.Scale, opt.Mask)
 		if opt.Dropout > 0 {
 			p = x.Dropout(p, opt.Dropout)
 		}
-		return x.MatMul(p, v)
+		y := x.MatMul(p, v)
+		if dt != y.dt {
+			y = x.ToDType(y, dt)
+		}
+		return y
 	})
 }
 
