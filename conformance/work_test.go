@@ -289,6 +289,10 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			x.Launch(add, tenon.Over(8), tenon.Integer(8), tenon.Out(b), tenon.In(a))
 			p := x.Full([]int{8}, 0.5, tenon.Float32)
 			x.Bernoulli(p)
+			heads := x.Ones([]int{1, 1, 5, 16}, tenon.BFloat16).SetRequiresGrad(true)
+			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads), nil)); err != nil {
+				t.Error(err)
+			}
 			x.Rand([]int{8}, tenon.Float32)
 			x.AssertAsync(x.Ones([]int{1}, tenon.Float32))
 			x.BatchNormGatherStats(x.View(a, 2, 4), x.View(a, 2, 4), x.Full(nil, 3, tenon.Float32), nil, nil, 0.1, 1e-5)
