@@ -284,6 +284,10 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 		if len(l) == 0 {
 			return b.dict(b.d.Items(r))
 		}
+	case Global{"_codecs", "encode"}:
+		if raw, ok := latin1(l); ok {
+			return raw, nil
+		}
 	case Global{"torch", "Size"}:
 		if t, ok := at(l, 0).(Tuple); ok {
 			return t, nil
@@ -295,6 +299,22 @@ func (b *builder) object(r pickle.Ref) (any, error) {
 	}
 	o.Items, err = b.list(b.d.Items(r))
 	return o, err
+}
+
+// latin1 returns the bytes that Python writes as a call of its encoder where a pickle has no bytes.
+func latin1(l []any) ([]byte, bool) {
+	text, ok := at(l, 0).(string)
+	if !ok || len(l) != 2 || l[1] != "latin1" {
+		return nil, false
+	}
+	raw := make([]byte, 0, len(text))
+	for _, c := range text {
+		if c > 0xff {
+			return nil, false
+		}
+		raw = append(raw, byte(c))
+	}
+	return raw, true
 }
 
 func at(l []any, i int) any {

@@ -1,7 +1,6 @@
 package torchfile
 
 import (
-	"maps"
 	"slices"
 
 	"tenon.dev"
@@ -93,48 +92,18 @@ func (r *stretch) bytes(x *tenon.Exec) (b []byte, err error) {
 	return b, err
 }
 
-// note looks for tensors in a value and finds out which share memory.
-func (w *writer) note(v any, depth int) error {
-	if depth > deepest {
-		return refuse("a value lies in more than %d others, or contains itself", deepest)
-	}
-	all := func(vs []any) error {
-		for _, v := range vs {
-			if err := w.note(v, depth+1); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+// note looks for tensors in what plain returned and finds out which share memory.
+func (w *writer) note(v any) {
 	switch v := v.(type) {
 	case []any:
-		return all(v)
+		w.noteAll(v)
 	case Tuple:
-		return all(v)
+		w.noteAll(v)
 	case *Dict:
-		if v == nil {
-			return nil
-		}
-		if err := all(v.Keys); err != nil {
-			return err
-		}
-		return all(v.Values)
-	case map[string]any:
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			if err := w.note(v[k], depth+1); err != nil {
-				return err
-			}
-		}
-	case map[string]*tenon.Tensor:
-		for _, k := range slices.Sorted(maps.Keys(v)) {
-			if err := w.note(v[k], depth+1); err != nil {
-				return err
-			}
-		}
+		w.noteAll(v.Values)
 	case *tenon.Tensor:
-		core.Given("torchfile.Save", 0, (*core.Tensor)(v))
 		if v.Numel() == 0 {
-			return nil
+			return
 		}
 		at := memoryOf(v)
 		if w.memory[at] == nil {
@@ -142,7 +111,12 @@ func (w *writer) note(v any, depth int) error {
 		}
 		w.memory[at].add(v)
 	}
-	return nil
+}
+
+func (w *writer) noteAll(vs []any) {
+	for _, v := range vs {
+		w.note(v)
+	}
 }
 
 // LoadAll returns several of this file's tensors on x's device, of which those of one type that share a storage in the file share memory: a change of one in

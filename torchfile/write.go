@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"maps"
 	"math/big"
-	"slices"
 
 	"tenon.dev"
 	"tenon.dev/dtype"
@@ -26,10 +24,20 @@ const (
 	deepest = 1000
 )
 
-// Save writes v to the named file as torch.save does; torch.load reads it, with weights_only too. v and what it holds may be nil, bool, any int, float32, float64,
-// string, []any, Tuple, *Dict, map[string]any and map[string]*tenon.Tensor (in the order of their keys), *tenon.Tensor on x's device or the processor, and
-// Global for constants such as torch.float32. A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that
-// share memory share it again: that from the first to the last of their elements is written once. It waits for the device. An older file of that name stays as it was until the new one is complete.
+// Save writes v to the named file as torch.save does; torch.load reads it, with weights_only too. v is made of:
+//
+//   - nil, bool, all integers, *big.Int, floating-point numbers (the half types as the numbers that they stand for) and strings, and types made of those;
+//   - []byte, which is bytes in Python; all other slices and arrays, which are lists; and [Tuple];
+//   - maps with string keys, which are dicts in the order of their keys, and [*Dict], which keeps its own;
+//   - structs, which are dicts of their fields. A field's key is its tag `torch:"name"`, else its name; the tag "-" leaves it out; the fields of an embedded
+//     struct without a tag are the outer struct's. A field that is not exported is an error unless it is left out;
+//   - pointers to these, of which a nil one is None;
+//   - *tenon.Tensor on x's device or the processor, and [Global] for constants such as torch.float32.
+//
+// What cannot be saved is refused by an error that says where in v it lies, as in "opt.Groups[1].Schedule is a func()". [Decode] is the way back.
+//
+// A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it again: that from the
+// first to the last of their elements is written once. It waits for the device. An older file of that name stays as it was until the new one is complete.
 func Save(x *tenon.Exec, name string, v any) error {
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
@@ -91,12 +99,12 @@ func write(x *tenon.Exec, out io.Writer, v any) error {
 	}
 	var data bytes.Buffer
 	w := &writer{p: pickle.NewWriter2(&data), seen: map[identity]uint32{}, memory: map[memory]*stretch{}}
-	if err := w.note(v, 0); err != nil {
+	v, err := plain(v)
+	if err != nil {
 		return err
 	}
-	if err := w.value(v); err != nil {
-		return err
-	}
+	w.note(v)
+	w.value(v)
 	if err := w.p.Close(); err != nil {
 		return fail(err)
 	}
@@ -152,119 +160,66 @@ type writer struct {
 	seen map[identity]uint32
 }
 
-func (w *writer) value(v any) error {
+// value writes what plain returned.
+func (w *writer) value(v any) {
 	switch v := v.(type) {
 	case nil:
 		w.p.None()
 	case bool:
 		w.p.Bool(v)
-	case int:
-		w.p.Int(int64(v))
-	case int8:
-		w.p.Int(int64(v))
-	case int16:
-		w.p.Int(int64(v))
-	case int32:
-		w.p.Int(int64(v))
 	case int64:
 		w.p.Int(v)
-	case uint:
-		w.p.Uint(uint64(v))
-	case uint8:
-		w.p.Int(int64(v))
-	case uint16:
-		w.p.Int(int64(v))
-	case uint32:
-		w.p.Int(int64(v))
-	case uint64:
-		w.p.Uint(v)
 	case *big.Int:
-		if v == nil {
-			return refuse("a *big.Int is nil; use nil itself")
-		}
 		w.p.Big(v)
-	case float32:
-		w.p.Float(float64(v))
 	case float64:
 		w.p.Float(v)
 	case string:
 		w.p.String(v)
+	case []byte:
+		w.bytes(v)
 	case Global:
 		w.p.Global(v.Module, v.Name)
 	case []any:
 		w.p.EmptyList()
 		w.p.Mark()
-		if err := w.values(v); err != nil {
-			return err
-		}
+		w.values(v)
 		w.p.Appends()
 	case Tuple:
 		w.p.Mark()
-		if err := w.values(v); err != nil {
-			return err
-		}
+		w.values(v)
 		w.p.Tuple()
 	case *Dict:
-		return w.dict(v)
-	case map[string]any:
-		return w.dict(sorted(v))
-	case map[string]*tenon.Tensor:
-		return w.dict(sorted(v))
+		w.p.EmptyDict()
+		w.p.Mark()
+		for i := range v.Keys {
+			w.value(v.Keys[i])
+			w.value(v.Values[i])
+		}
+		w.p.SetItems()
 	case *tenon.Tensor:
-		return w.tensor(v)
-	default:
-		return refuse("a %T cannot be saved; use nil, bool, numbers, strings, tensors, and lists, tuples and dicts of them", v)
+		w.tensor(v)
 	}
-	return nil
 }
 
 // values writes what a list or tuple has.
-func (w *writer) values(vs []any) error {
+func (w *writer) values(vs []any) {
 	for _, v := range vs {
-		if err := w.value(v); err != nil {
-			return err
-		}
+		w.value(v)
 	}
-	return nil
 }
 
-// sorted is the Dict of m, in the order of its keys.
-func sorted[T any](m map[string]T) *Dict {
-	d := &Dict{}
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		d.Keys, d.Values = append(d.Keys, k), append(d.Values, m[k])
+// bytes writes bytes as Python does where a pickle has none: as the call that makes them of a string.
+func (w *writer) bytes(b []byte) {
+	text := make([]rune, len(b))
+	for i, c := range b {
+		text[i] = rune(c)
 	}
-	return d
-}
-
-func (w *writer) dict(d *Dict) error {
-	if d == nil || len(d.Keys) != len(d.Values) {
-		return refuse("a dict is nil, or has another number of keys than of values")
-	}
-	w.p.EmptyDict()
+	w.p.Global("_codecs", "encode")
 	w.p.Mark()
-	seen := make(map[string]bool, len(d.Keys))
-	for i := range d.Keys {
-		if key, ok := d.Keys[i].(string); ok {
-			if seen[key] {
-				return refuse("a dict has the key %s twice, and only one of its values could be read; give each its own", quote(key))
-			}
-			seen[key] = true
-		}
-		switch d.Keys[i].(type) {
-		case nil, bool, int, int64, float64, string, Tuple:
-		default:
-			return refuse("a %T cannot be the key of a dict; use strings or numbers", d.Keys[i])
-		}
-		if err := w.value(d.Keys[i]); err != nil {
-			return err
-		}
-		if err := w.value(d.Values[i]); err != nil {
-			return err
-		}
-	}
-	w.p.SetItems()
-	return nil
+	w.p.String(string(text))
+	w.p.String("latin1")
+	w.p.Tuple()
+	w.p.Reduce()
 }
 
 // classes are the classes of storages by element type.
@@ -280,11 +235,11 @@ var classes = func() map[dtype.DType]string {
 }()
 
 // tensor writes a tensor as the call that makes it anew, of a storage with its elements in row-major order or with what it shares with others.
-func (w *writer) tensor(t *tenon.Tensor) error {
+func (w *writer) tensor(t *tenon.Tensor) {
 	id := identityOf(t)
 	if n, ok := w.seen[id]; ok && t.Numel() > 0 {
 		w.p.Get(n)
-		return nil
+		return
 	}
 	r := w.memory[memoryOf(t)]
 	if r == nil || t.Numel() == 0 {
@@ -340,5 +295,4 @@ func (w *writer) tensor(t *tenon.Tensor) error {
 	p.Tuple()
 	p.Reduce()
 	w.seen[id] = p.Memoize()
-	return nil
 }

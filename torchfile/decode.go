@@ -1,0 +1,229 @@
+package torchfile
+
+import (
+	"fmt"
+	"math/big"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// Decode puts a value of a file into what to points to, which is made as one that [Save] takes: dicts become structs and maps with string keys, lists and
+// tuples slices and arrays of their length, integers any number that can hold them, None a nil pointer, slice or map. A struct must have a field for each of
+// a dict's keys, and the dict a key for each field. An interface takes the value as it is; so does a *[Tensor], which File.Load brings to a device. The error of
+// what does not fit says where it lies, and *to is as before.
+func Decode(from any, to any) error {
+	v := reflect.ValueOf(to)
+	if v.Kind() != reflect.Pointer || v.IsNil() {
+		return refuse("Decode writes to what a pointer points to, not to a %T", to)
+	}
+	fresh := reflect.New(v.Type().Elem()).Elem()
+	if err := new(decoder).value(from, fresh); err != nil {
+		return err
+	}
+	v.Elem().Set(fresh)
+	return nil
+}
+
+// decoder puts values into variables that are zero.
+type decoder struct {
+	// path leads to the value at hand.
+	path []string
+}
+
+func (d *decoder) refuse(format string, args ...any) error {
+	where := strings.TrimPrefix(strings.Join(d.path, ""), ".")
+	if where == "" {
+		where = "the file's value"
+	}
+	return refuse("%s %s", where, fmt.Sprintf(format, args...))
+}
+
+// in is value of what one step leads to.
+func (d *decoder) in(step string, from any, to reflect.Value) error {
+	d.path = append(d.path, step)
+	err := d.value(from, to)
+	if err == nil {
+		d.path = d.path[:len(d.path)-1]
+	}
+	return err
+}
+
+func (d *decoder) value(from any, to reflect.Value) error {
+	if v := reflect.ValueOf(from); v.IsValid() && v.Type().AssignableTo(to.Type()) {
+		to.Set(v)
+		return nil
+	}
+	ok := false
+	switch to.Kind() {
+	case reflect.Pointer:
+		if from == nil {
+			return nil
+		}
+		to.Set(reflect.New(to.Type().Elem()))
+		return d.value(from, to.Elem())
+	case reflect.Interface:
+		ok = from == nil
+	case reflect.Bool:
+		var b bool
+		b, ok = from.(bool)
+		to.SetBool(b)
+	case reflect.String:
+		var s string
+		s, ok = from.(string)
+		to.SetString(s)
+	case reflect.Slice, reflect.Array:
+		return d.list(from, to)
+	case reflect.Map:
+		return d.mapping(from, to)
+	case reflect.Struct:
+		return d.fields(from, to)
+	default:
+		ok = number(from, to)
+	}
+	if !ok {
+		return d.refuse("is a %s, which a %v cannot hold", nameOf(from), to.Type())
+	}
+	return nil
+}
+
+// number sets a number, if to can hold it.
+func number(from any, to reflect.Value) bool {
+	switch n := from.(type) {
+	case int64:
+		switch {
+		case to.CanInt():
+			to.SetInt(n)
+			return to.Int() == n
+		case to.CanUint():
+			to.SetUint(uint64(n))
+			return n >= 0 && to.Uint() == uint64(n)
+		case to.CanFloat():
+			to.SetFloat(float64(n))
+			return int64(to.Float()) == n
+		}
+	case *big.Int:
+		if to.CanUint() && n.IsUint64() {
+			to.SetUint(n.Uint64())
+			return to.Uint() == n.Uint64()
+		}
+	case float64:
+		if to.CanFloat() {
+			to.SetFloat(n)
+			return n != n || to.Float() == n
+		}
+	}
+	return false
+}
+
+func (d *decoder) list(from any, to reflect.Value) error {
+	var vs []any
+	switch from := from.(type) {
+	case []any:
+		vs = from
+	case Tuple:
+		vs = from
+	default:
+		if from == nil && to.Kind() == reflect.Slice {
+			return nil
+		}
+		return d.refuse("is a %s, which a %v cannot hold", nameOf(from), to.Type())
+	}
+	if to.Kind() == reflect.Slice {
+		to.Set(reflect.MakeSlice(to.Type(), len(vs), len(vs)))
+	}
+	if to.Len() != len(vs) {
+		return d.refuse("has %d values, not %d", len(vs), to.Len())
+	}
+	for i, v := range vs {
+		if err := d.in("["+strconv.Itoa(i)+"]", v, to.Index(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *decoder) mapping(from any, to reflect.Value) error {
+	t := to.Type()
+	if from == nil {
+		return nil
+	}
+	dict, ok := from.(*Dict)
+	if !ok || t.Key().Kind() != reflect.String {
+		return d.refuse("is a %s, which a %v cannot hold", nameOf(from), t)
+	}
+	to.Set(reflect.MakeMapWithSize(t, len(dict.Keys)))
+	for i, k := range dict.Keys {
+		key, ok := k.(string)
+		if !ok {
+			return d.refuse("has the key %s, which is no string", show(k))
+		}
+		name, item := reflect.ValueOf(key).Convert(t.Key()), reflect.New(t.Elem()).Elem()
+		if to.MapIndex(name).IsValid() {
+			return d.refuse("has the key %s twice", quote(key))
+		}
+		if err := d.in("["+quote(key)+"]", dict.Values[i], item); err != nil {
+			return err
+		}
+		to.SetMapIndex(name, item)
+	}
+	return nil
+}
+
+// fields fills a struct from a dict that has its keys and no other.
+func (d *decoder) fields(from any, to reflect.Value) error {
+	dict, ok := from.(*Dict)
+	if !ok {
+		return d.refuse("is a %s, which a %v cannot hold", nameOf(from), to.Type())
+	}
+	left := map[string]any{}
+	var unknown []string
+	for i, k := range dict.Keys {
+		key, ok := k.(string)
+		if _, twice := left[key]; !ok || twice {
+			return d.refuse("has the key %s, which is no string or is there twice", show(k))
+		}
+		left[key] = dict.Values[i]
+	}
+	if err := d.take(left, to); err != nil {
+		return err
+	}
+	for _, k := range dict.Keys {
+		if _, ok := left[k.(string)]; ok {
+			unknown = append(unknown, quote(k.(string)))
+		}
+	}
+	if unknown != nil {
+		return d.refuse("has unexpected keys: %s; a %v has no fields for them", strings.Join(unknown, ", "), to.Type())
+	}
+	return nil
+}
+
+// take takes the fields of a struct out of values.
+func (d *decoder) take(values map[string]any, to reflect.Value) error {
+	t := to.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, embedded := fieldName(f)
+		switch {
+		case name == "-":
+			continue
+		case embedded:
+			if err := d.take(values, to.Field(i)); err != nil {
+				return err
+			}
+			continue
+		case !f.IsExported():
+			return d.refuse("is to go into a %v, whose field %s is not exported; export it, or leave it out by the tag `torch:\"-\"`", t, f.Name)
+		}
+		v, ok := values[name]
+		if !ok {
+			return d.refuse("lacks the key %s", quote(name))
+		}
+		if err := d.in("."+name, v, to.Field(i)); err != nil {
+			return err
+		}
+		delete(values, name)
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package torchfile
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+	"tenon.dev/fault"
+	"tenon.dev/internal/core"
+)
+
+// plainer turns a value of Go into nil, bool, int64, *big.Int, float64, string, []byte, Global, []any, Tuple, *Dict and *tenon.Tensor.
+type plainer struct {
+	// path leads to the value at hand, a part a step.
+	path []string
+}
+
+// plain returns v as a file has it. The error of what no file can have names its path.
+func plain(v any) (any, error) { return new(plainer).any(v) }
+
+// refuse is the error of the value at hand, of which the format goes on to speak.
+func (p *plainer) refuse(format string, args ...any) error {
+	return refuse("%s %s", p.where(), fmt.Sprintf(format, args...))
+}
+
+// where names the value at hand.
+func (p *plainer) where() string {
+	if len(p.path) == 0 {
+		return "the value"
+	}
+	return strings.TrimPrefix(strings.Join(p.path, ""), ".")
+}
+
+// in is value of what one step leads to.
+func (p *plainer) in(step string, v reflect.Value) (any, error) {
+	if len(p.path) == deepest {
+		return nil, refuse("a value lies in more than %d others, or contains itself", deepest)
+	}
+	p.path = append(p.path, step)
+	out, err := p.value(v)
+	p.path = p.path[:len(p.path)-1]
+	return out, err
+}
+
+// any is plain for the value at hand.
+func (p *plainer) any(v any) (any, error) {
+	switch v := v.(type) {
+	case nil, bool, int64, float64, string, []byte, Global:
+		return v, nil
+	case *tenon.Tensor:
+		if err := tenon.Try(func() { core.Given("torchfile.Save", 0, (*core.Tensor)(v)) }); err != nil {
+			return nil, fault.Wrap(fault.Invalid, err, "torchfile: %s cannot be saved", p.where())
+		}
+		return v, nil
+	case *big.Int:
+		if v == nil {
+			return nil, p.refuse("is a *big.Int that is nil; use nil itself")
+		}
+		return v, nil
+	case dtype.F16:
+		return float64(v.Float32()), nil
+	case dtype.BF16:
+		return float64(v.Float32()), nil
+	case Tuple:
+		l, err := p.list(reflect.ValueOf(v))
+		return Tuple(l), err
+	case *Dict:
+		return p.dict(v)
+	case Tensor, *Tensor, Object, *Object:
+		return nil, p.refuse("is a %T, which was read from a file; save the tensor that File.Load returns", v)
+	}
+	return p.kinds(reflect.ValueOf(v))
+}
+
+// value is any for a value that reflection found.
+func (p *plainer) value(v reflect.Value) (any, error) {
+	if !v.IsValid() {
+		return nil, nil
+	}
+	return p.any(v.Interface())
+}
+
+// kinds takes a value by what its type is made of.
+func (p *plainer) kinds(v reflect.Value) (any, error) {
+	switch v.Kind() {
+	case reflect.Bool:
+		return v.Bool(), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return v.Int(), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		if n := v.Uint(); n > math.MaxInt64 {
+			return new(big.Int).SetUint64(n), nil
+		}
+		return int64(v.Uint()), nil
+	case reflect.Float32, reflect.Float64:
+		return v.Float(), nil
+	case reflect.String:
+		return v.String(), nil
+	case reflect.Slice, reflect.Array:
+		return p.list(v)
+	case reflect.Map:
+		return p.mapping(v)
+	case reflect.Pointer:
+		if v.IsNil() {
+			return nil, nil
+		}
+		if len(p.path) == deepest {
+			return nil, refuse("a value lies in more than %d others, or contains itself", deepest)
+		}
+		p.path = append(p.path, "") // a pointer can lead back to itself
+		defer func() { p.path = p.path[:len(p.path)-1] }()
+		return p.value(v.Elem())
+	case reflect.Struct:
+		d := &Dict{}
+		return d, p.fields(d, v)
+	}
+	return nil, p.refuse("is a %v, which cannot be saved; use bools, numbers, strings, tensors, and slices, maps with string keys and structs of them", v.Type())
+}
+
+func (p *plainer) list(v reflect.Value) ([]any, error) {
+	out := make([]any, v.Len())
+	for i := range out {
+		var err error
+		if out[i], err = p.in("["+strconv.Itoa(i)+"]", v.Index(i)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// mapping takes a map in the order of its keys.
+func (p *plainer) mapping(v reflect.Value) (any, error) {
+	if v.Type().Key().Kind() != reflect.String {
+		return nil, p.refuse("is a %v; use a map with string keys, or a Dict, whose keys may be numbers", v.Type())
+	}
+	keys := v.MapKeys() //tenon:unordered they are sorted
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	d := &Dict{}
+	for _, k := range keys {
+		item, err := p.in("["+quote(k.String())+"]", v.MapIndex(k))
+		if err != nil {
+			return nil, err
+		}
+		d.Keys, d.Values = append(d.Keys, k.String()), append(d.Values, item)
+	}
+	return d, nil
+}
+
+// fields adds the fields of a struct to d.
+func (p *plainer) fields(d *Dict, v reflect.Value) error {
+	t := v.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, embedded := fieldName(f)
+		switch {
+		case name == "-":
+			continue
+		case embedded:
+			if err := p.fields(d, v.Field(i)); err != nil {
+				return err
+			}
+			continue
+		case !f.IsExported():
+			return p.refuse("is a %v, whose field %s is not exported; export it, leave it out by the tag `torch:\"-\"`, or save a module by torchfile.Tensors(nn.StateDict(m))",
+				t, f.Name)
+		}
+		if _, twice := d.Get(name); twice {
+			return p.refuse("is a %v, which has the key %s twice; give each field its own by the tag `torch:\"name\"`", t, quote(name))
+		}
+		item, err := p.in("."+f.Name, v.Field(i))
+		if err != nil {
+			return err
+		}
+		d.Keys, d.Values = append(d.Keys, name), append(d.Values, item)
+	}
+	return nil
+}
+
+// fieldName returns the key of a struct's field in a dict; "-" is that of one that is left out. An embedded struct without a tag has none: its fields are the
+// outer struct's.
+func fieldName(f reflect.StructField) (name string, embedded bool) {
+	tag := f.Tag.Get("torch")
+	if f.Anonymous && tag == "" && f.Type.Kind() == reflect.Struct {
+		return "", true
+	}
+	if tag != "" {
+		return tag, false
+	}
+	return f.Name, false
+}
+
+// dict takes a Dict, whose keys may be tuples.
+func (p *plainer) dict(d *Dict) (any, error) {
+	if d == nil || len(d.Keys) != len(d.Values) {
+		return nil, p.refuse("is a dict that is nil, or has another number of keys than of values")
+	}
+	out := &Dict{Keys: make([]any, len(d.Keys)), Values: make([]any, len(d.Values))}
+	seen := make(map[string]bool, len(d.Keys))
+	for i, k := range d.Keys {
+		var err error
+		if out.Keys[i], err = p.in(".Keys["+strconv.Itoa(i)+"]", reflect.ValueOf(k)); err != nil {
+			return nil, err
+		}
+		switch key := out.Keys[i].(type) {
+		case nil, bool, int64, float64, Tuple:
+		case string:
+			if seen[key] {
+				return nil, p.refuse("is a dict that has the key %s twice, and only one of its values could be read; give each its own", quote(key))
+			}
+			seen[key] = true
+		default:
+			return nil, p.refuse("is a dict with a %T as a key; use strings or numbers", k)
+		}
+		if out.Values[i], err = p.in("["+show(out.Keys[i])+"]", reflect.ValueOf(d.Values[i])); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
