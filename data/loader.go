@@ -35,6 +35,10 @@ type Loader struct {
 	opt    LoaderOpt
 	layout layout
 	random *mersenne.Generator
+	// drawn counts the epochs whose order was drawn, and epoch and batch say where the loader stands, see LoaderState.
+	drawn, epoch, batch int
+	// running counts the epochs under way.
+	running int
 	// side is the stream that copies, of the device that the last epoch was for.
 	side *cuda.Stream
 	home *cuda.Device
@@ -91,7 +95,8 @@ func (l *Loader) Len() int {
 	return (n-1)/l.opt.BatchSize + 1
 }
 
-// Epoch yields every sample once, in batches on x's device that x's operations may use at once. An error of the data set or the device comes as
+// Epoch yields every sample once, in batches on x's device that x's operations may use at once; the first epoch after SetState yields what is left of the one
+// that the state was taken in. An error of the data set or the device comes as
 // the last pair, with a nil batch. When the loop ends, by break or panic too, all goroutines have ended and all memory is given back.
 func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
@@ -105,7 +110,7 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 		}
 		e := l.start((*core.Exec)(x).Device())
 		defer e.stop()
-		for i := range e.count {
+		for i := e.first; i < e.count; i++ {
 			// The next batch goes on its way before this one is worked on.
 			b, err := e.upload(x.On(l.side), i)
 			if err == nil && i+1 < e.count && e.ready(i+1) {
@@ -115,6 +120,7 @@ func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 				yield(nil, err)
 				return
 			}
+			l.epoch, l.batch = e.number, i+1
 			if !yield(b, nil) {
 				return
 			}
@@ -154,10 +160,11 @@ func (l *Loader) order() []int {
 
 // epoch is one pass under way. Workers take the numbers of batches from todo, which never runs more than Prefetch ahead of the loop.
 type epoch struct {
-	l     *Loader
-	dev   *rt.Device
-	rows  []int
-	count int
+	l    *Loader
+	dev  *rt.Device
+	rows []int
+	// number counts the epochs before this one. first is the batch that it begins with, and count how many there are.
+	number, first, count int
 
 	todo    chan int
 	done    chan struct{}
@@ -176,17 +183,23 @@ type staged struct {
 }
 
 func (l *Loader) start(dev *rt.Device) *epoch {
-	e := &epoch{l: l, dev: dev, rows: l.order(), count: l.Len(), done: make(chan struct{}), batches: map[int]*Batch{}}
-	ahead := min(l.opt.Prefetch, e.count)
+	e := &epoch{l: l, dev: dev, rows: l.order(), number: l.drawn, count: l.Len(), done: make(chan struct{}), batches: map[int]*Batch{}}
+	if l.running == 0 {
+		e.first = l.batch // of an epoch that a state was taken in
+	}
+	e.next = e.first
+	l.drawn++
+	l.running++
+	ahead, left := min(l.opt.Prefetch, e.count), e.count-e.first
 	e.todo = make(chan int, ahead+1)
 	e.read = make([]chan staged, e.count)
 	for i := range e.read {
 		e.read[i] = make(chan staged, 1)
 	}
-	for range min(ahead+1, e.count) {
+	for range min(ahead+1, left) {
 		e.request()
 	}
-	for range min(l.opt.Workers, e.count) {
+	for range min(l.opt.Workers, left) {
 		e.workers.Go(e.work)
 	}
 	return e
@@ -297,6 +310,8 @@ func (e *epoch) close(i int) {
 
 // stop ends the workers and frees what was not used.
 func (e *epoch) stop() {
+	e.l.running--
+	e.l.epoch, e.l.batch = e.l.drawn, 0
 	close(e.done)
 	e.workers.Wait()
 	for _, i := range slices.Sorted(maps.Keys(e.batches)) {

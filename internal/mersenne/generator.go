@@ -145,3 +145,10 @@ func (g *Generator) Perm(n int) []int {
 	}
 	return p
 }
+
+// SkipPerm draws what Perm draws.
+func (g *Generator) SkipPerm(n int) {
+	for range n - 1 {
+		g.Uint32()
+	}
+}
