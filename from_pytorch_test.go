@@ -520,6 +520,9 @@ func TestFromPyTorchModules(t *testing.T) {
 			must(t, err)
 			defer file.Close()
 			must(t, optim.LoadStateDict(x, opt, file, "optimizer"))
+			checkpoint := &optim.Checkpoint{Model: m, Optimizer: opt}
+			must(t, checkpoint.Save(x, f))
+			must(t, checkpoint.Load(x, f))
 		}
 		f := filepath.Join(t.TempDir(), "adam.safetensors")
 		must(t, optim.SaveFile(x, opt, f))

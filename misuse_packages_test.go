@@ -82,7 +82,7 @@ var functions = map[string]any{
 	"memcheck.ParseReport": memcheck.ParseReport, "memcheck.ReadJournal": memcheck.ReadJournal, "memcheck.ReadResults": memcheck.ReadResults,
 	"memcheck.ResumeJournal": memcheck.ResumeJournal, "memcheck.TenonChecker": memcheck.TenonChecker, "memcheck.VisibleGPUs": memcheck.VisibleGPUs,
 
-	"torchfile.New": torchfile.New, "torchfile.Open": torchfile.Open, "torchfile.Save": torchfile.Save, "torchfile.Tensors": torchfile.Tensors, "torchfile.Write": torchfile.Write,
+	"torchfile.New": torchfile.New, "torchfile.Decode": torchfile.Decode, "torchfile.Open": torchfile.Open, "torchfile.Save": torchfile.Save, "torchfile.Tensors": torchfile.Tensors, "torchfile.Write": torchfile.Write,
 
 	"memviz.Import": memviz.Import, "memviz.Open": memviz.Open, "memviz.WriteCompare": memviz.WriteCompare,
 	"memviz.WriteFlameGraph": memviz.WriteFlameGraph, "memviz.WriteHolders": memviz.WriteHolders, "memviz.WriteMemory": memviz.WriteMemory,
@@ -103,7 +103,7 @@ var types = []any{
 	(*nn.Linear)(nil), (*nn.PReLU)(nil), (*nn.Param)(nil), (*nn.RMSNorm)(nil), nn.AdaptiveAvgPool2d{}, nn.AvgPool2d{}, nn.BCELoss{}, nn.BCEWithLogitsLoss{}, nn.CrossEntropyLoss{}, nn.ELU{}, nn.Flatten{},
 	nn.Func(nil), nn.GELU{}, nn.Hardtanh{}, nn.HuberLoss{}, nn.Identity{}, nn.KLDivLoss{}, nn.L1Loss{}, nn.LeakyReLU{}, nn.LogSigmoid{}, nn.LogSoftmax{}, nn.MSELoss{}, nn.MaxPool2d{}, nn.NLLLoss{}, nn.SmoothL1Loss{},
 	nn.ReLU{}, nn.Sequential(nil), nn.SiLU{}, nn.Sigmoid{}, nn.Softmax{}, nn.Softplus{}, nn.Tanh{},
-	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil),
+	(*optim.Adam)(nil), (*optim.AdamW)(nil), (*optim.SGD)(nil), (*optim.GradScaler)(nil), (*optim.Checkpoint)(nil),
 	(*optim.NAdam)(nil), (*optim.RAdam)(nil), (*optim.Adamax)(nil), (*optim.Adagrad)(nil), (*optim.Adadelta)(nil), (*optim.ASGD)(nil), (*optim.RMSprop)(nil), (*optim.Rprop)(nil),
 	(*optim.Schedule)(nil), (*optim.ReduceLROnPlateau)(nil),
 	(*sparse.COO)(nil), (*compile.Region)(nil), (*compile.Tree)(nil), (*compile.Explanation)(nil),
@@ -250,6 +250,7 @@ func (w *walk) packages() {
 	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New() }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
 	none := (func(*tenon.Exec) error)(nil)
 	w.add(none, good("step", func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return nil }), bad("nil", none))
+	w.add((*optim.Checkpoint)(nil), good("zero", new(optim.Checkpoint)), bad("nil", (*optim.Checkpoint)(nil)), bad("extra", &optim.Checkpoint{Extra: 1}))
 	w.add((*data.Loader)(nil), made("made", func(*tenon.Exec) any {
 		l, err := data.NewLoader(table, data.LoaderOpt{})
 		if err != nil {

@@ -11,11 +11,15 @@ import (
 type LoaderState struct {
 	// Epoch counts the epochs that have ended. Batch counts the batches of the one under way that were handed out, that of the loop's body among them; it is 0
 	// between epochs.
-	Epoch, Batch int
-	// Samples is the length of the data set; the others are the options that decide which samples a batch has.
-	Samples, BatchSize int
-	DropLast, Shuffle  bool
-	Seed               uint64
+	Epoch int `torch:"epoch"`
+	Batch int `torch:"batch"`
+	// Samples is the length of the data set.
+	Samples int `torch:"samples"`
+	// BatchSize, DropLast, Shuffle and Seed are the options that decide which samples a batch has.
+	BatchSize int    `torch:"batch_size"`
+	DropLast  bool   `torch:"drop_last"`
+	Shuffle   bool   `torch:"shuffle"`
+	Seed      uint64 `torch:"seed"`
 }
 
 // maxDraws bounds the numbers that are drawn to come to a state: some minutes' worth.

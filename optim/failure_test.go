@@ -13,6 +13,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/cuda"
+	"tenon.dev/data"
 	"tenon.dev/internal/core"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/driver/faults"
@@ -30,6 +31,8 @@ type world struct {
 	scaler  *optim.GradScaler
 	sched   *optim.Schedule
 	gen     *cuda.Generator
+	loader  *data.Loader
+	extra   struct{ Losses []float64 }
 	file    string // of a name in a folder of its own
 	own     func() // closes more
 	more    any    // what the scenario needs besides
@@ -93,6 +96,7 @@ func (w *world) look(t *testing.T, x *tenon.Exec) string {
 			st, err := w.sched.State()
 			fmt.Fprintln(&b, st, err)
 		}
+		fmt.Fprintln(&b, w.loader.State(), w.extra)
 		if w.file != "" {
 			files, err := os.ReadDir(filepath.Dir(w.file))
 			if err != nil {

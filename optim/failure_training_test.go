@@ -9,6 +9,7 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/data"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/torchfile"
@@ -154,6 +155,8 @@ func trainingFailings() []*failing {
 			defer f.Close()
 			return optim.LoadStateDict(x, w.opt, f, "optimizer")
 		}},
+		{"LoadCheckpoint", checkpointed, func(x *tenon.Exec, w *world) error { return w.checkpoint().Load(x, w.file) }},
+		{"SaveCheckpoint", checkpointed, func(x *tenon.Exec, w *world) error { return w.checkpoint().Save(x, w.file) }},
 		{"Save", saved, func(x *tenon.Exec, w *world) error { return nn.SaveFile(x, w.more, w.file+".safetensors") }},
 		{"SaveOptimizer", saved, func(x *tenon.Exec, w *world) error { return optim.SaveFile(x, w.opt, w.file+".optimizer") }},
 		{"SaveTorch", saved, func(x *tenon.Exec, w *world) error {
@@ -317,5 +320,42 @@ func saved(t *testing.T, x *tenon.Exec) *world {
 	mustAll(t, err, nn.SaveFile(x, l, w.file+".safetensors"), optim.SaveFile(x, o, w.file+".optimizer"),
 		torchfile.Save(x, w.file+".pt", map[string]any{"model": torchfile.Tensors(nn.StateDict(l)), "optimizer": d}),
 		o.Step(x), o.SetLRTensor(0, w.buffers["rate"]))
+	return w
+}
+
+// checkpoint names all that the world has.
+func (w *world) checkpoint() *optim.Checkpoint {
+	return &optim.Checkpoint{Model: w.more, Optimizer: w.opt, Schedule: w.sched, Scaler: w.scaler, Loader: w.loader, Extra: &w.extra}
+}
+
+// checkpointed is a world whose file holds what it was before everything changed.
+func checkpointed(t *testing.T, x *tenon.Exec) *world {
+	w := saved(t, x)
+	w.file += ".checkpoint"
+	w.gen = seeded(t, x)
+	var err error
+	w.sched, err = optim.NewSchedule(w.opt, optim.OneCycleLR([]float64{.5}, 10))
+	mustAll(t, err)
+	w.scaler, err = optim.NewGradScaler(optim.GradScalerOpt{InitScale: 4, GrowthInterval: 1})
+	mustAll(t, err)
+	table, err := data.NewTable(data.NewColumn([]float32{1, 2, 3, 4, 5}))
+	mustAll(t, err)
+	w.loader, err = data.NewLoader(table, data.LoaderOpt{BatchSize: 2, Shuffle: true})
+	mustAll(t, err)
+	change := func() {
+		w.scaler.Scale(x, x.Ones(nil, tenon.Float32))
+		mustAll(t, w.scaler.Step(x, w.opt), w.scaler.Update(x), w.sched.Step())
+		x.NoGrad().AddSInto(w.buffers["0.weight"], w.buffers["0.weight"], 1)
+		x.RandN([]int{3}, tenon.Float32)
+		for range w.loader.Epoch(x) {
+		}
+		w.extra.Losses = append(w.extra.Losses, 1)
+	}
+	change()
+	mustAll(t, w.checkpoint().Save(x, w.file))
+	change()
+	st, err := w.scaler.State(x)
+	st.GrowthFactor = 3
+	mustAll(t, err, w.scaler.SetState(x, st))
 	return w
 }

@@ -31,7 +31,9 @@ type savedGroup struct {
 // filed is an optimizer of this package.
 type filed interface {
 	save(x *tenon.Exec, name string) error
-	load(x *tenon.Exec, from *savedState) error
+	stage(x *tenon.Exec, from *savedState) (*staged, error)
+	fillRates(rates []float64) error
+	lrTensors() []*tenon.Tensor
 	groupTexts() ([]json.RawMessage, error)
 	// each calls f for all that is remembered of the parameters, by their numbers over all groups.
 	each(x *tenon.Exec, f func(number int, what string, t *tenon.Tensor, v float64) error) error
@@ -112,7 +114,7 @@ func LoadFile(x *tenon.Exec, o Optimizer, name string) error {
 		for _, a := range f.Infos() {
 			from.arrays[a.Name] = savedArray{a.DType, a.Shape, func() ([]byte, error) { return f.Read(a.Name) }}
 		}
-		failed = s.load(x, from)
+		failed = load(x, s, from)
 	}); err != nil {
 		failed = err
 	}
@@ -206,68 +208,109 @@ func (o *optimizer[O]) each(x *tenon.Exec, f func(number int, what string, t *te
 
 func stateKey(number int, what string) string { return fmt.Sprintf("state.%d.%s", number, what) }
 
-func (o *optimizer[O]) load(x *tenon.Exec, from *savedState) (err error) {
+// staged is the state of an optimizer that was read and is not in use yet.
+type staged struct {
+	// rates are the learning rates of the groups.
+	rates []float64
+	// swap exchanges the state that is in use and the one that is not; used says that this one is.
+	swap func()
+	used bool
+	// close frees the one that is not in use.
+	close func()
+}
+
+// use puts the state in use, or takes it out again.
+func (s *staged) use(on bool) {
+	if s.used != on {
+		s.swap()
+		s.used = on
+	}
+}
+
+// load gives o a state that was read.
+func load(x *tenon.Exec, o filed, from *savedState) error {
+	s, err := o.stage(x, from)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := core.Force((*core.Exec)(x)); err != nil {
+		return err
+	}
+	if err := o.fillRates(s.rates); err != nil {
+		return err
+	}
+	s.use(true)
+	return nil
+}
+
+// stage reads a state without changing anything.
+func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err error) {
 	if from.kind != "" && from.kind != o.name {
-		return fmt.Errorf("the file is of the optimizer %q, this is %s", from.kind, o.name)
+		return nil, fmt.Errorf("the file is of the optimizer %q, this is %s", from.kind, o.name)
 	}
 	if len(from.groups) != len(o.groups) {
-		return fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(from.groups), len(o.groups))
+		return nil, fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(from.groups), len(o.groups))
 	}
 	var fresh []*group[O]
-	var rates []float64
-	seen := map[int]bool{}
-	done := false
-	defer func() {
-		if !done {
+	out := &staged{
+		swap: func() {
+			for i, g := range o.groups {
+				*g, *fresh[i] = *fresh[i], *g
+			}
+		},
+		close: func() {
 			for _, g := range fresh {
 				g.close()
 			}
+		},
+	}
+	defer func() {
+		if s == nil {
+			out.close()
 		}
 	}()
+	seen := map[int]bool{}
 	for i, g := range o.groups {
 		var saved savedGroup
 		n := &group[O]{opt: g.opt, names: g.names, params: g.params, lr: g.lr, states: make([][]*tenon.Tensor, len(g.params))}
 		fresh = append(fresh, n)
-		opt := &n.opt
-		if err := json.Unmarshal(from.groups[i], &saved); err != nil {
-			return fmt.Errorf("parameter group %d cannot be read: %w", i, err)
-		}
-		if err := json.Unmarshal(from.groups[i], opt); err != nil {
-			return fmt.Errorf("the options of parameter group %d cannot be read: %w", i, err)
-		}
-		checked := *opt
-		if err := o.resolve(&checked, o.refuse); err != nil {
-			return err
-		}
-		if len(saved.Params) != len(g.params) {
-			return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: group %d has %d parameters, here %d",
-				i, len(saved.Params), len(g.params))
+		if err := o.loadOptions(i, from.groups[i], &n.opt, &saved); err != nil {
+			return nil, err
 		}
 		for _, n := range saved.Params {
 			if seen[n] {
-				return fmt.Errorf("parameter %d is in the parameter groups twice; each parameter has a number of its own", n)
+				return nil, fmt.Errorf("parameter %d is in the parameter groups twice; each parameter has a number of its own", n)
 			}
 			seen[n] = true
 		}
 		if err := o.loadGroup(x, from, n, saved.Params); err != nil {
-			return err
+			return nil, err
 		}
-		rates = append(rates, *o.lr(opt))
+		out.rates = append(out.rates, *o.lr(&n.opt))
 	}
 	if len(from.arrays) > 0 {
-		return fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
+		return nil, fmt.Errorf("unexpected state of parameters: %q", slices.Sorted(maps.Keys(from.arrays)))
 	}
-	if err := core.Force((*core.Exec)(x)); err != nil {
+	return out, nil
+}
+
+// loadOptions reads what stands of group i beside its parameters' state.
+func (o *optimizer[O]) loadOptions(i int, text json.RawMessage, opt *O, saved *savedGroup) error {
+	if err := json.Unmarshal(text, saved); err != nil {
+		return fmt.Errorf("parameter group %d cannot be read: %w", i, err)
+	}
+	if err := json.Unmarshal(text, opt); err != nil {
+		return fmt.Errorf("the options of parameter group %d cannot be read: %w", i, err)
+	}
+	checked := *opt
+	if err := o.resolve(&checked, o.refuse); err != nil {
 		return err
 	}
-	if err := o.fillRates(rates); err != nil {
-		return err
+	if have := len(o.groups[i].params); len(saved.Params) != have {
+		return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: group %d has %d parameters, here %d",
+			i, len(saved.Params), have)
 	}
-	for i, g := range o.groups {
-		g.close()
-		*g = *fresh[i]
-	}
-	done = true
 	return nil
 }
 

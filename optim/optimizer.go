@@ -1,5 +1,5 @@
 // Package optim is optimizers: they change the parameters of modules by their gradients, with PyTorch's formulas, defaults and messages.
-// It may not know losses or data, nor what a module computes: it sees boxes with parameters and gradients.
+// It must not depend on losses, nor on what a module computes: it sees boxes with parameters and gradients. Of data it knows the loader's place, for [Checkpoint].
 package optim
 
 import (
@@ -160,6 +160,15 @@ func (o *optimizer[O]) setRates(rates []float64) error {
 		*o.rate(i) = rates[i]
 	}
 	return nil
+}
+
+// lrTensors are the tensors from which groups read their rates; nil for those that do not.
+func (o *optimizer[O]) lrTensors() []*tenon.Tensor {
+	out := make([]*tenon.Tensor, len(o.groups))
+	for i, g := range o.groups {
+		out[i] = g.lr
+	}
+	return out
 }
 
 // fillRates fills the tensors from which groups read their rates.

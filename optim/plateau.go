@@ -138,11 +138,12 @@ func (s *ReduceLROnPlateau) Step(metric float64) error {
 // keep to the bit.
 type PlateauState struct {
 	// Best is the best metric as text, since before the first it is infinite, which is no number in JSON.
-	Best string
+	Best string `torch:"best"`
 	// Bad counts the bad steps since the best, Cooldown those that will not count.
-	Bad, Cooldown int
+	Bad      int `torch:"num_bad_epochs"`
+	Cooldown int `torch:"cooldown_counter"`
 	// Rates are the optimizer's learning rates.
-	Rates []float64
+	Rates []float64 `torch:"lrs"`
 }
 
 // State returns what training needs to go on from here.
@@ -163,20 +164,29 @@ func (s *ReduceLROnPlateau) SetState(st PlateauState) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	best, err := strconv.ParseFloat(st.Best, 64)
-	switch {
-	case err != nil || math.IsNaN(best):
-		return s.refuse("the state's best metric is %q; give a state that State returned", st.Best)
-	case st.Bad < 0 || st.Cooldown < 0:
-		return s.refuse("the state counts %d and %d steps; give one that State returned", st.Bad, st.Cooldown)
-	case len(st.Rates) != s.o.Groups():
-		return s.refuse("the state is of an optimizer with %d groups, this one has %d; give it as many", len(st.Rates), s.o.Groups())
-	case !finite(st.Rates...):
-		return s.refuse("the state has the rates %v; give one that State returned", st.Rates)
+	best, err := s.fits(st)
+	if err != nil {
+		return err
 	}
 	if err := setRates(s.o, st.Rates); err != nil {
 		return err
 	}
 	s.best, s.bad, s.cooldown = best, st.Bad, st.Cooldown
 	return nil
+}
+
+// fits refuses a state that is not this schedule's, and returns its best metric.
+func (s *ReduceLROnPlateau) fits(st PlateauState) (best float64, err error) {
+	best, err = strconv.ParseFloat(st.Best, 64)
+	switch {
+	case err != nil || math.IsNaN(best):
+		return 0, s.refuse("the state's best metric is %q; give a state that State returned", st.Best)
+	case st.Bad < 0 || st.Cooldown < 0:
+		return 0, s.refuse("the state counts %d and %d steps; give one that State returned", st.Bad, st.Cooldown)
+	case len(st.Rates) != s.o.Groups():
+		return 0, s.refuse("the state is of an optimizer with %d groups, this one has %d; give it as many", len(st.Rates), s.o.Groups())
+	case !finite(st.Rates...):
+		return 0, s.refuse("the state has the rates %v; give one that State returned", st.Rates)
+	}
+	return best, nil
 }

@@ -155,7 +155,10 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 	if core.Capturing((*core.Exec)(x)) {
 		core.Fail(scalerName, fault.Capture, "the first use makes the scaler's state and cannot be captured; run an iteration before the capture")
 	}
-	s.setState(x.NoGrad(), s.opt.InitScale, s.growth)
+	x.NoGrad().Scope(func(x *tenon.Exec) {
+		row, scale := stateOf(x, s.opt.InitScale, s.growth)
+		s.row, s.scale = own(row), own(scale)
+	})
 	core.Undo((*core.Exec)(x), func() {
 		s.row.Close()
 		s.scale.Close()
@@ -163,21 +166,9 @@ func (s *GradScaler) ready(x *tenon.Exec) {
 	})
 }
 
-// setState writes a scale and its growth to the device.
-func (s *GradScaler) setState(x *tenon.Exec, initial float64, growth int) {
-	x.Scope(func(x *tenon.Exec) {
-		row := tenon.From(x, core.ScaleRow(float32(initial), growth))
-		scale := x.Full(nil, initial, tenon.Float32)
-		if s.row == nil {
-			s.row, s.scale = own(row), own(scale)
-			return
-		}
-		core.Together((*core.Exec)(x), scalerName, func(cx *core.Exec) {
-			x := (*tenon.Exec)(cx)
-			x.CopyInto(s.row, row)
-			x.CopyInto(s.scale, scale)
-		})
-	})
+// stateOf returns a scale and its growth as tensors.
+func stateOf(x *tenon.Exec, initial float64, growth int) (row, scale *tenon.Tensor) {
+	return tenon.From(x, core.ScaleRow(float32(initial), growth)), x.Full(nil, initial, tenon.Float32)
 }
 
 // Scale returns t times the scale; it is recorded for the backward pass as any product is.
@@ -375,13 +366,13 @@ func (s *GradScaler) restart() {
 // GradScalerState is what a scaler remembers; as JSON it has the keys of PyTorch's state_dict.
 type GradScalerState struct {
 	// Scale is the scale of now.
-	Scale float64 `json:"scale"`
+	Scale float64 `json:"scale" torch:"scale"`
 	// GrowthFactor, BackoffFactor and GrowthInterval are the options.
-	GrowthFactor   float64 `json:"growth_factor"`
-	BackoffFactor  float64 `json:"backoff_factor"`
-	GrowthInterval int     `json:"growth_interval"`
+	GrowthFactor   float64 `json:"growth_factor" torch:"growth_factor"`
+	BackoffFactor  float64 `json:"backoff_factor" torch:"backoff_factor"`
+	GrowthInterval int     `json:"growth_interval" torch:"growth_interval"`
 	// GrowthTracker counts the steps since the scale changed last.
-	GrowthTracker int `json:"_growth_tracker"`
+	GrowthTracker int `json:"_growth_tracker" torch:"_growth_tracker"`
 }
 
 // State returns what the scaler remembers, the scale among it: the zero value if it is disabled. It waits for the device.
@@ -403,21 +394,36 @@ func (s *GradScaler) State(x *tenon.Exec) (st GradScalerState, err error) {
 // SetState makes the scaler what State described. It may be called between iterations; a scale that a captured graph uses changes with it.
 func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
 	return s.try(func() error {
-		if st == (GradScalerState{}) {
-			return refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler")
-		}
-		opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
-		if err := checkScaler(&opt); err != nil {
-			return err
-		}
 		core.Made((*core.Exec)(x), scalerName)
-		if s.row != nil {
-			s.setState(x.NoGrad(), opt.InitScale, st.GrowthTracker)
-		}
-		s.opt, s.growth = opt, st.GrowthTracker
-		s.restart()
+		x.NoGrad().Scope(func(x *tenon.Exec) {
+			_, _, change := s.stage(x, st)
+			core.Together((*core.Exec)(x), scalerName, func(cx *core.Exec) { change((*tenon.Exec)(cx)) })
+		})
 		return nil
 	})
+}
+
+// stage checks a state and brings it to the device, as tensors unless the scaler has none yet. change makes the scaler have it, as a part of a Together.
+func (s *GradScaler) stage(x *tenon.Exec, st GradScalerState) (row, scale *tenon.Tensor, change func(x *tenon.Exec)) {
+	if st == (GradScalerState{}) {
+		core.Check(scalerName, refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"))
+	}
+	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
+	core.Check(scalerName, checkScaler(&opt))
+	if s.row != nil {
+		row, scale = stateOf(x, opt.InitScale, st.GrowthTracker)
+	}
+	return row, scale, func(x *tenon.Exec) {
+		if row != nil {
+			x.CopyInto(s.row, row)
+			x.CopyInto(s.scale, scale)
+		}
+		former, growth := s.opt, s.growth
+		s.recorded(x)
+		core.Undo((*core.Exec)(x), func() { s.opt, s.growth = former, growth })
+		s.opt, s.growth = opt, st.GrowthTracker
+		s.restart()
+	}
 }
 
 // SetScale sets the scale and leaves the count of steps as it is. It waits for the device.

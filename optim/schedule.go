@@ -257,13 +257,13 @@ func (n *node) apply(s *Schedule, first bool) error {
 // ScheduleState is what a [Schedule] remembers between steps, with the rates that it has set, in a form that encoding/json and encoding/gob keep to the bit.
 type ScheduleState struct {
 	// Rule names the rule and, in parentheses, its parts.
-	Rule string
+	Rule string `torch:"rule"`
 	// Steps counts the steps, and Initial has the initial rates of the groups, of the rule and its parts in the order of Rule.
-	Steps   []int
-	Initial [][]float64
+	Steps   []int       `torch:"steps"`
+	Initial [][]float64 `torch:"initial_lrs"`
 	// Rates are the optimizer's learning rates, Momenta its momenta where the rule cycles them.
-	Rates   []float64
-	Momenta []float64 `json:",omitempty"`
+	Rates   []float64 `torch:"lrs"`
+	Momenta []float64 `json:",omitempty" torch:"momenta"`
 }
 
 // State returns what training needs to go on from here.
@@ -285,6 +285,27 @@ func (s *Schedule) SetState(st ScheduleState) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
+	if err := s.fits(st); err != nil {
+		return err
+	}
+	copy(s.rates, st.Rates)
+	copy(s.momenta, st.Momenta)
+	if err := s.set(); err != nil {
+		return err
+	}
+	s.adopt(st)
+	return nil
+}
+
+// adopt takes over the counts and initial rates of a state that fits.
+func (s *Schedule) adopt(st ScheduleState) {
+	for i, n := range s.nodes {
+		n.step, n.initial = st.Steps[i], slices.Clone(st.Initial[i])
+	}
+}
+
+// fits refuses a state that is not this schedule's.
+func (s *Schedule) fits(st ScheduleState) error {
 	refuse := func(format string, args ...any) error {
 		return core.Refusal(s.root.name, fault.Invalid, format, args...)
 	}
@@ -307,14 +328,6 @@ func (s *Schedule) SetState(st ScheduleState) error {
 	}
 	if least := slices.Min(st.Steps); least < 0 {
 		return refuse("the state counts %d steps; give one that State returned", least)
-	}
-	copy(s.rates, st.Rates)
-	copy(s.momenta, st.Momenta)
-	if err := s.set(); err != nil {
-		return err
-	}
-	for i, n := range s.nodes {
-		n.step, n.initial = st.Steps[i], slices.Clone(st.Initial[i])
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // StateDict returns what o remembers, and its options, as PyTorch's state_dict has them, for torchfile.Save: alone or beside a model's parameters. The tensors are
-// the optimizer's own, and the numbers of steps float32 tensors of the processor in x's scope. It waits for the device.
+// the optimizer's own, and the numbers of steps tensors of the processor in x's scope, float32 or, where that would round, float64. It waits for the device.
 func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
 	s, err := filedOf("StateDict", o)
 	if err != nil {
@@ -51,7 +51,11 @@ func fill(x *tenon.Exec, s filed, state *torchfile.Dict) (groups []any, err erro
 			state.Keys, state.Values = append(state.Keys, int64(n)), append(state.Values, last)
 		}
 		if t == nil {
-			t = x.Host().NoGrad().Full(nil, v, tenon.Float32)
+			dt := tenon.Float32 // PyTorch's, unless it would round
+			if float64(float32(v)) != v {
+				dt = tenon.Float64
+			}
+			t = x.Host().NoGrad().Full(nil, v, dt)
 		}
 		last.Set(what, t)
 		return nil
@@ -103,7 +107,7 @@ func LoadStateDict(x *tenon.Exec, o Optimizer, f *torchfile.File, path ...string
 	if err := tenon.Try(func() {
 		var from *savedState
 		if from, failed = torchState(f, path); failed == nil {
-			failed = s.load(x, from)
+			failed = load(x, s, from)
 		}
 	}); err != nil {
 		return err

@@ -83,7 +83,7 @@ compile: FACE internal/core internal/rt internal/alloc internal/origin
 dist: FACE internal/core internal/lib/nccl
 nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special
-optim: FACE internal/core nn safetensors torchfile
+optim: FACE internal/core nn data safetensors torchfile
 internal/gpt2: FACE nn optim
 data: FACE internal/core internal/rt internal/mersenne
 
