@@ -423,6 +423,16 @@ func TestFromPyTorchInPlace(t *testing.T) {
 	wantItem(t, x, x.Sum(a.Grad(), nil), 3+3)
 }
 
+func TestFromPyTorchPrint(test *testing.T) {
+	x := openSim(test)
+	m, t := nn.NewLinear(x, 64, 10), x.Ones([]int{2}, tenon.Float32)
+	defer nn.Close(m)
+	if text := nn.String(m); text != "Linear(in_features=64, out_features=10, bias=True)" {
+		test.Error(text)
+	}
+	nn.NewBuffer(t, nn.BufferOpt{NonPersistent: true}).Close()
+}
+
 func TestFromPyTorchModules(t *testing.T) {
 	x := openSim(t)
 	m := nn.NewLinear(x, 64, 10)

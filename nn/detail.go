@@ -84,6 +84,9 @@ func (m *Embedding) detail() (name, options string) {
 	if m.Opt.MaxNorm != 0 {
 		options += ", " + list("max_norm", number(m.Opt.MaxNorm))
 	}
+	if n := m.Opt.NormType; n != 0 && n != 2 {
+		options += ", " + list("norm_type", number(n))
+	}
 	if m.Opt.ScaleGradByFreq {
 		options += ", " + list("scale_grad_by_freq", truth(true))
 	}

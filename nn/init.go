@@ -10,12 +10,12 @@ import (
 // The initialisers set the elements of t, of any floating-point type, and record no gradient. With a generator the numbers come from the host; g
 // may be nil, and then x's generator draws them on the device. After PyTorch's torch.nn.init.
 
-// InitUniform draws from the uniform distribution between low and high.
+// InitUniform draws from the uniform distribution between low and high. A nil g is x's own generator.
 func InitUniform(x *tenon.Exec, t *tenon.Tensor, low, high float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.uniform(x, t.Shape(), t.DType(), low, high) })
 }
 
-// InitNormal draws from the normal distribution.
+// InitNormal draws from the normal distribution. A nil g is x's own generator.
 func InitNormal(x *tenon.Exec, t *tenon.Tensor, mean, std float64, g *HostGenerator) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return g.normal(x, t.Shape(), t.DType(), mean, std) })
 }
@@ -37,14 +37,14 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return as(x, v, t.Shape(), t.DType()) })
 }
 
-// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1.
+// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1. A nil g is x's own generator.
 func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierUniform", t.Shape())
 	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
 	InitUniform(x, t, -bound, bound, g)
 }
 
-// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1.
+// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g is x's own generator.
 func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierNormal", t.Shape())
 	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
@@ -73,7 +73,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	return Gain(name, o.A) / math.Sqrt(float64(fan))
 }
 
-// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is.
+// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A nil g is x's own generator.
 func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	if t.Numel() == 0 {
@@ -83,7 +83,7 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostG
 	InitUniform(x, t, -bound, bound, g)
 }
 
-// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is.
+// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g is x's own generator.
 func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	if t.Numel() == 0 {

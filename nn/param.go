@@ -56,11 +56,25 @@ func (p *Param) Close() {
 	}
 }
 
-// Buffer is state of a module that is saved with it but not learned, such as a running mean: a stable box around a tensor.
-type Buffer struct{ t *tenon.Tensor }
+// Buffer is state of a module that is not learned, such as a running mean: a stable box around a tensor. It is moved and closed with the module, and saved with it unless it is
+// non-persistent.
+type Buffer struct {
+	t         *tenon.Tensor
+	transient bool
+}
+
+// BufferOpt are the options of NewBuffer. The zero value is PyTorch's default.
+type BufferOpt struct {
+	// NonPersistent leaves the buffer out of the state dict, and so of files: it is moved, converted and closed with its module, and made anew by the program,
+	// such as a mask or a table of positions.
+	NonPersistent bool
+}
 
 // NewBuffer returns a buffer that holds t, which it takes out of its scope.
-func NewBuffer(t *tenon.Tensor) *Buffer { return &Buffer{own("NewBuffer", t)} }
+func NewBuffer(t *tenon.Tensor, opts ...BufferOpt) *Buffer {
+	opt := core.One("NewBuffer", opts)
+	return &Buffer{own("NewBuffer", t), opt.NonPersistent}
+}
 
 // Tensor returns the buffer's tensor, nil for a nil Buffer. The box owns it: do not close it.
 func (b *Buffer) Tensor() *tenon.Tensor {

@@ -40,6 +40,9 @@ func (p *printer) module(v reflect.Value) string {
 		name, options := d.detail()
 		return name + "(" + options + ")"
 	}
+	if g, ok := interfaceOf(v).(*Graphed); ok && g != nil { // which is its module but for speed
+		return p.module(reflect.ValueOf(g.Module))
+	}
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() {

@@ -40,6 +40,11 @@ func TestPrint(t *testing.T) {
 		}
 		net.Blocks = append(net.Blocks, &printedBlock{Norm: nn.NewLayerNorm(x, []int{4, 1}, nn.NormOpt{Eps: 1e-6, NoAffine: true}), Up: nn.NewLinear(x, 4, 16)})
 		net.Loop = net
+		graphed, err := nn.Graph(x, nn.Tanh{}, x.Zeros([]int{2}, tenon.Float32))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer graphed.Close()
 		for _, c := range []struct{ got, want string }{
 			{nn.String(net), `printedNet(
   (wte): Embedding(10, 4, padding_idx=9)
@@ -81,6 +86,14 @@ func TestPrint(t *testing.T) {
 			{fmt.Sprint(nn.LeakyReLU{}, nn.ELU{}, nn.Hardtanh{}, nn.Softplus{}), "LeakyReLU(negative_slope=0.01) ELU(alpha=1.0) Hardtanh(min_val=-1.0, max_val=1.0) Softplus(beta=1.0, threshold=20.0)"},
 			{fmt.Sprint(nn.AvgPool2d{Kernel: [2]int{2, 3}}, nn.AdaptiveAvgPool2d{Size: [2]int{1, 1}}, nn.Softmax{Dim: 1}),
 				"AvgPool2d(kernel_size=(2, 3), stride=(2, 3), padding=0) AdaptiveAvgPool2d(output_size=1) Softmax(dim=1)"},
+			{fmt.Sprint(nn.ReLU{}, nn.Sigmoid{}, nn.Tanh{}, nn.SiLU{}, nn.LogSigmoid{}, nn.Identity{}, nn.LogSoftmax{Dim: -1}), "ReLU() Sigmoid() Tanh() SiLU() LogSigmoid() Identity() LogSoftmax(dim=-1)"},
+			{fmt.Sprint(nn.CrossEntropyLoss{}, nn.NLLLoss{}, nn.MSELoss{}, nn.L1Loss{}, nn.BCEWithLogitsLoss{}, nn.SmoothL1Loss{}, nn.HuberLoss{}, nn.BCELoss{}, nn.KLDivLoss{}),
+				"CrossEntropyLoss() NLLLoss() MSELoss() L1Loss() BCEWithLogitsLoss() SmoothL1Loss() HuberLoss() BCELoss() KLDivLoss()"},
+			{fmt.Sprint(nn.NewBatchNorm1d(x, 3, nn.BatchNormOpt{Cumulative: true, NoAffine: true}), nn.NewPReLU(x, 4), nn.NewDropout(.5)),
+				"BatchNorm1d(3, eps=1e-05, momentum=None, affine=False, track_running_stats=True) PReLU(num_parameters=4) Dropout(p=0.5, inplace=False)"},
+			{fmt.Sprint(nn.NewEmbedding(x, 5, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{MaxNorm: 1, NormType: 1, ScaleGradByFreq: true}})),
+				"Embedding(5, 2, max_norm=1.0, norm_type=1.0, scale_grad_by_freq=True)"},
+			{fmt.Sprint(graphed, nn.Sequential{graphed}, (*nn.Graphed)(nil)), "Tanh() Sequential(\n  (0): Tanh()\n) nil"},
 			{fmt.Sprint((*nn.Linear)(nil), &nn.BatchNorm{}, nn.Sequential{}, nn.Sequential{nil}, nn.Sequential{(*nn.Linear)(nil)}), "nil BatchNorm(0, eps=0.0, momentum=0.0, affine=True, track_running_stats=True) Sequential() Sequential(\n  (0): nil\n) Sequential(\n  (0): nil\n)"},
 		} {
 			if c.got != c.want {

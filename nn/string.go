@@ -115,3 +115,6 @@ func (m KLDivLoss) String() string { return String(m) }
 
 // String returns the modules one below the other, in PyTorch's form.
 func (s Sequential) String() string { return String(s) }
+
+// String returns the module that was captured, in PyTorch's form.
+func (g *Graphed) String() string { return String(g) }
