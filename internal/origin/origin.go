@@ -29,7 +29,7 @@ const module = "tenon.dev"
 
 // packages are the folders of the packages that programs import; those below internal are the library's too.
 var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
-	"profile", "safetensors", "sparse", "torchfile"}
+	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
 
 // Of returns whose code a frame is, by the names that the runtime gives its function and file. For the library it also returns the
 // package's folder in the module, "." for the root.

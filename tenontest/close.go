@@ -1,0 +1,142 @@
+package tenontest
+
+import (
+	"fmt"
+	"math"
+	"math/cmplx"
+	"slices"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/dtype"
+)
+
+// Tolerance is how far two numbers may be apart: |got - want| ≤ Absolute + Relative·|want|. The zero value is PyTorch's default for the type: 1e-5 and 1e-3 for
+// float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64, 1e-7 and 1e-7 for float64 and complex128, and none for others; tenon.Zero is 0 itself.
+type Tolerance struct {
+	Absolute, Relative float64
+	// EqualNaN takes two NaN as equal.
+	EqualNaN bool
+}
+
+// AssertClose fails the test unless got has the type and shape of want, and numbers close to its. The message says how many are not, and which is furthest away. The test
+// goes on. Both may lie on any device; it waits for them.
+func AssertClose(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor, tol ...Tolerance) {
+	t.Helper()
+	var limit Tolerance
+	if len(tol) > 1 {
+		t.Fatalf("a tolerance is given %d times; give one", len(tol))
+	} else if len(tol) == 1 {
+		limit = tol[0]
+	}
+	var text string
+	if err := tenon.Try(func() { text = compare(x, got, want, limit) }); err != nil {
+		t.Fatal(err)
+	}
+	if text != "" {
+		t.Error(text)
+	}
+}
+
+// AssertEqual is AssertClose without a tolerance: all numbers are the same, and NaN is equal to NaN.
+func AssertEqual(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor) {
+	t.Helper()
+	AssertClose(t, x, got, want, Tolerance{Absolute: tenon.Zero, EqualNaN: true})
+}
+
+// defaults are PyTorch's.
+var defaults = map[tenon.DType]Tolerance{
+	tenon.Float16: {Absolute: 1e-5, Relative: 1e-3}, tenon.BFloat16: {Absolute: 1e-5, Relative: 1.6e-2},
+	tenon.Float32: {Absolute: 1e-5, Relative: 1.3e-6}, tenon.Complex64: {Absolute: 1e-5, Relative: 1.3e-6},
+	tenon.Float64: {Absolute: 1e-7, Relative: 1e-7}, tenon.Complex128: {Absolute: 1e-7, Relative: 1e-7},
+}
+
+// compare says what is wrong with got, if anything is.
+func compare(x *tenon.Exec, got, want *tenon.Tensor, tol Tolerance) string {
+	dt, shape := want.DType(), want.Shape()
+	if got.DType() != dt || !slices.Equal(got.Shape(), shape) {
+		return fmt.Sprintf("got %v%v, want %v%v", got.DType(), got.Shape(), dt, shape)
+	}
+	if tol.Absolute == 0 && tol.Relative == 0 {
+		d := defaults[dt]
+		tol.Absolute, tol.Relative = d.Absolute, d.Relative
+	}
+	if tol.Absolute == tenon.Zero {
+		tol.Absolute = 0
+	}
+	g, w := elements(x, got), elements(x, want)
+	wrong, worst, furthest := 0, 0, -1.
+	size := dt.Size()
+	for i := range want.Numel() {
+		far, ok := tol.apart(dt, g[i*size:][:size], w[i*size:][:size])
+		if ok {
+			continue
+		}
+		wrong++
+		if far > furthest {
+			worst, furthest = i, far
+		}
+	}
+	if wrong == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d numbers are not close; the furthest is at %v: got %v, want %v, allowed are %g and %g of what is wanted",
+		wrong, want.Numel(), place(worst, shape), number(dt, g[worst*size:]), number(dt, w[worst*size:]), tol.Absolute, tol.Relative)
+}
+
+// apart returns how far two elements are apart, and whether they may be.
+func (tol Tolerance) apart(dt tenon.DType, got, want []byte) (far float64, ok bool) {
+	if !dt.IsFloat() && !dt.IsComplex() && slices.Equal(got, want) { // whole numbers may have more digits than float64
+		return 0, true
+	}
+	g, w := value(dt, got), value(dt, want)
+	switch far = cmplx.Abs(g - w); {
+	case g == w:
+		return 0, dt.IsFloat() || dt.IsComplex() || tol.Absolute >= 1 // whole numbers of the same bits were seen above
+	case cmplx.IsNaN(g) && cmplx.IsNaN(w):
+		return math.Inf(1), tol.EqualNaN
+	case cmplx.IsNaN(g) || cmplx.IsNaN(w) || cmplx.IsInf(g) || cmplx.IsInf(w):
+		return math.Inf(1), false
+	}
+	return far, far <= tol.Absolute+tol.Relative*cmplx.Abs(w)
+}
+
+// value is an element as a complex number.
+func value(dt tenon.DType, b []byte) complex128 {
+	switch dt {
+	case tenon.Complex64:
+		return complex(dtype.Float64At(dtype.Float32, b, 0), dtype.Float64At(dtype.Float32, b, 1))
+	case tenon.Complex128:
+		return complex(dtype.Float64At(dtype.Float64, b, 0), dtype.Float64At(dtype.Float64, b, 1))
+	}
+	return complex(dtype.Float64At(dt, b, 0), 0)
+}
+
+// number is an element as it is printed.
+func number(dt tenon.DType, b []byte) any {
+	if v := value(dt, b); dt.IsComplex() {
+		return v
+	} else {
+		return real(v)
+	}
+}
+
+func elements(x *tenon.Exec, t *tenon.Tensor) []byte {
+	if t.Device() != x.Device() {
+		x = x.Host()
+	}
+	b, err := x.Bytes(t)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// place is the index of element i of a tensor.
+func place(i int, shape []int) []int {
+	at := make([]int, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		at[d], i = i%shape[d], i/shape[d]
+	}
+	return at
+}
