@@ -1,0 +1,137 @@
+package tenon_test
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"slices"
+	"sync"
+
+	"tenon.dev"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// A training step is captured as one graph, whose learning rate a schedule changes between replays.
+func Example_capturedTraining() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	model := nn.Sequential{nn.NewLinear(x, 2, 16), nn.Tanh{}, nn.NewLinear(x, 16, 1)}
+	adamw, err := optim.NewAdamW(nn.Params(model), optim.AdamOpt{LR: 0.05})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := adamw.SetLRTensor(0, x.Full(nil, adamw.LR(0), tenon.Float32)); err != nil {
+		log.Fatal(err)
+	}
+	schedule, err := optim.NewSchedule(adamw, optim.CosineAnnealingLR(100, 0))
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	in, want := x.Zeros([]int{32, 2}, tenon.Float32), x.Zeros([]int{32, 1}, tenon.Float32)
+	loss := x.Zeros(nil, tenon.Float32)
+	step := func(x *tenon.Exec) error {
+		adamw.ZeroGrad()
+		l := x.MSELoss(model.Forward(x, in), want)
+		if err := x.Backward(l); err != nil {
+			return err
+		}
+		x.NoGrad().CopyInto(loss, l)
+		return adamw.Step(x)
+	}
+	// The first step makes the optimizer's state, so it is not captured.
+	if err := x.Do(step); err != nil {
+		log.Fatal(err)
+	}
+	var failed error
+	graph, err := x.Capture(func(x *tenon.Exec) { failed = step(x) })
+	if err := errors.Join(err, failed); err != nil {
+		log.Fatal(err)
+	}
+	defer graph.Close()
+
+	var losses []float32
+	for range 100 {
+		err := x.Do(func(x *tenon.Exec) error {
+			batch := x.RandN([]int{32, 2}, tenon.Float32)
+			x.CopyInto(in, batch)
+			x.CopyInto(want, x.Prod(batch, []int{1}, tenon.SumOpt{KeepDim: true}))
+			return x.Replay(graph)
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if err := schedule.Step(); err != nil {
+			log.Fatal(err)
+		}
+		l, err := x.Item(loss)
+		if err != nil {
+			log.Fatal(err)
+		}
+		losses = append(losses, float32(l))
+	}
+	fmt.Println(slices.Min(losses[90:]) < losses[0]/2, adamw.LR(0) < 1e-9)
+	// Output: true true
+}
+
+// A model serves several goroutines, each with an Exec of its own.
+func Example_serving() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	model := nn.Sequential{nn.NewLinear(x, 4, 8), nn.ReLU{}, nn.NewLinear(x, 8, 3)}
+	nn.Eval(model)
+
+	type reply struct {
+		scores []float32
+		err    error
+	}
+	type request struct {
+		features []float32
+		answer   chan reply
+	}
+	requests := make(chan request)
+	serve := func() error {
+		y, err := x.Fork()
+		if err != nil {
+			return err
+		}
+		defer y.Close()
+		for r := range requests {
+			var out reply
+			out.err = y.NoGrad().Do(func(y *tenon.Exec) (err error) {
+				in := tenon.From(y, r.features, 1, len(r.features))
+				out.scores, err = tenon.Read[float32](y, y.Softmax(model.Forward(y, in), -1))
+				return err
+			})
+			r.answer <- out
+		}
+		return nil
+	}
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			if err := serve(); err != nil {
+				log.Print(err)
+			}
+		})
+	}
+
+	for _, features := range [][]float32{{1, 2, 3, 4}, {1, 2}} {
+		r := request{features, make(chan reply, 1)}
+		requests <- r
+		out := <-r.answer
+		fmt.Println(len(out.scores), out.err != nil)
+	}
+	close(requests)
+	workers.Wait()
+	// Output:
+	// 3 false
+	// 0 true
+}
