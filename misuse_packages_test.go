@@ -82,7 +82,8 @@ var functions = map[string]any{
 	"memcheck.ParseReport": memcheck.ParseReport, "memcheck.ReadJournal": memcheck.ReadJournal, "memcheck.ReadResults": memcheck.ReadResults,
 	"memcheck.ResumeJournal": memcheck.ResumeJournal, "memcheck.TenonChecker": memcheck.TenonChecker, "memcheck.VisibleGPUs": memcheck.VisibleGPUs,
 
-	"torchfile.New": torchfile.New, "torchfile.Decode": torchfile.Decode, "torchfile.Open": torchfile.Open, "torchfile.Save": torchfile.Save, "torchfile.Tensors": torchfile.Tensors, "torchfile.Write": torchfile.Write,
+	"torchfile.New": torchfile.New, "torchfile.Decode": torchfile.Decode, "torchfile.Open": torchfile.Open,
+	"torchfile.Save": torchfile.Save, "torchfile.Tensors": torchfile.Tensors, "torchfile.Write": torchfile.Write,
 
 	"memviz.Import": memviz.Import, "memviz.Open": memviz.Open, "memviz.WriteCompare": memviz.WriteCompare,
 	"memviz.WriteFlameGraph": memviz.WriteFlameGraph, "memviz.WriteHolders": memviz.WriteHolders, "memviz.WriteMemory": memviz.WriteMemory,
@@ -250,7 +251,8 @@ func (w *walk) packages() {
 	w.add((*compile.Region)(nil), made("made", func(*tenon.Exec) any { return compile.New() }), bad("nil", (*compile.Region)(nil)), bad("zero", new(compile.Region)))
 	none := (func(*tenon.Exec) error)(nil)
 	w.add(none, good("step", func(x *tenon.Exec) error { x.Ones([]int{2}, tenon.Float32); return nil }), bad("nil", none))
-	w.add((*optim.Checkpoint)(nil), good("zero", new(optim.Checkpoint)), bad("nil", (*optim.Checkpoint)(nil)), bad("extra", &optim.Checkpoint{Extra: 1}))
+	w.add((*optim.Checkpoint)(nil), good("zero", new(optim.Checkpoint)), bad("nil", (*optim.Checkpoint)(nil)), bad("extra",
+		&optim.Checkpoint{Extra: 1}))
 	w.add((*data.Loader)(nil), made("made", func(*tenon.Exec) any {
 		l, err := data.NewLoader(table, data.LoaderOpt{})
 		if err != nil {
@@ -376,7 +378,8 @@ var apart = map[string]string{
 	"fault.Wrap":       "as New",
 	"memcheck":         "the other types are data of the program's own, and their methods read its fields",
 	"memviz.NewServer": "opens a port; tested in its package",
-	"tenontest.Run":    "fails the test that it is given, as the others do", "tenontest.AssertClose": "as Run", "tenontest.AssertEqual": "as Run",
+	"tenontest.Run":    "fails the test that it is given, as the others do", "tenontest.AssertClose": "as Run",
+	"tenontest.AssertEqual": "as Run",
 }
 
 // TestMisuseIsWhole: the walks call every function and method that api/tenon.txt records of the packages.

@@ -33,7 +33,8 @@ func TestMissingPage(t *testing.T) {
 			missing = append(missing, op)
 		}
 	}
-	text := fmt.Sprintf("Of %d operations %d are run, and these are not:\n\n```text\n%s```\n", len(run), len(run)-len(missing), lines(missing))
+	text := fmt.Sprintf("Of %d operations %d are run, and these are not:\n\n```text\n%s```\n", len(run), len(run)-len(missing),
+		lines(missing))
 
 	const name, begin, end = "../docs/missing.md", "<!-- operations -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(name)

@@ -95,9 +95,9 @@ func (l *Loader) Len() int {
 	return (n-1)/l.opt.BatchSize + 1
 }
 
-// Epoch yields every sample once, in batches on x's device that x's operations may use at once; the first epoch after SetState yields what is left of the one
-// that the state was taken in. An error of the data set or the device comes as
-// the last pair, with a nil batch. When the loop ends, by break or panic too, all goroutines have ended and all memory is given back.
+// Epoch yields every sample once, in batches on x's device that x's operations may use at once; the first epoch after SetState yields what
+// is left of the one that the state was taken in. An error of the data set or the device comes as the last pair, with a nil batch. When the
+// loop ends, by break or panic too, all goroutines have ended and all memory is given back.
 func (l *Loader) Epoch(x *tenon.Exec) iter.Seq2[*Batch, error] {
 	return func(yield func(*Batch, error) bool) {
 		if l == nil || l.ds == nil {

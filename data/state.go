@@ -9,8 +9,8 @@ import (
 
 // LoaderState is where a Loader stands, and what must be the same for another one to go on from there.
 type LoaderState struct {
-	// Epoch counts the epochs that have ended. Batch counts the batches of the one under way that were handed out, that of the loop's body among them; it is 0
-	// between epochs.
+	// Epoch counts the epochs that have ended. Batch counts the batches of the one under way that were handed out, that of the loop's body
+	// among them; it is 0 between epochs.
 	Epoch int `torch:"epoch"`
 	Batch int `torch:"batch"`
 	// Samples is the length of the data set.
@@ -25,17 +25,19 @@ type LoaderState struct {
 // maxDraws bounds the numbers that are drawn to come to a state: some minutes' worth.
 const maxDraws = 1 << 36
 
-// State returns where the loader stands. At the end of a loop's body it is the place after the batch of now. A loop that was left early has ended its epoch. The
-// state of a nil loader is zero.
+// State returns where the loader stands. At the end of a loop's body it is the place after the batch of now. A loop that was left early has
+// ended its epoch. The state of a nil loader is zero.
 func (l *Loader) State() LoaderState {
 	if l == nil || l.ds == nil {
 		return LoaderState{}
 	}
-	return LoaderState{Epoch: l.epoch, Batch: l.batch, Samples: l.ds.Len(), BatchSize: l.opt.BatchSize, DropLast: l.opt.DropLast, Shuffle: l.opt.Shuffle, Seed: l.opt.Seed}
+	return LoaderState{Epoch: l.epoch, Batch: l.batch, Samples: l.ds.Len(), BatchSize: l.opt.BatchSize, DropLast: l.opt.DropLast,
+		Shuffle: l.opt.Shuffle, Seed: l.opt.Seed}
 }
 
-// SetState has the loader go on from st, which State returned of a loader with the same options and as many samples: the next Epoch yields the batches that were
-// left, in the same order, and none if there were none left. It is an error while an epoch is under way. An error changes nothing.
+// SetState has the loader go on from st, which State returned of a loader with the same options and as many samples: the next Epoch yields
+// the batches that were left, in the same order, and none if there were none left. It is an error while an epoch is under way. An error
+// changes nothing.
 func (l *Loader) SetState(st LoaderState) error {
 	if l == nil || l.ds == nil {
 		return fault.New(fault.Invalid, "the loader is nil or a zero value; use one that NewLoader returned")
@@ -46,13 +48,16 @@ func (l *Loader) SetState(st LoaderState) error {
 	want := l.State()
 	want.Epoch, want.Batch = st.Epoch, st.Batch
 	if st != want {
-		return fault.New(fault.Invalid, "the state is of a loader of %s, this one is of %s; make it as the one whose state it is", st.options(), want.options())
+		return fault.New(fault.Invalid, "the state is of a loader of %s, this one is of %s; make it as the one whose state it is",
+			st.options(), want.options())
 	}
 	if st.Epoch < 0 || st.Batch < 0 || st.Batch > l.Len() {
-		return fault.New(fault.Invalid, "the state is at batch %d of epoch %d, and an epoch has %d batches; give a state that State returned", st.Batch, st.Epoch, l.Len())
+		return fault.New(fault.Invalid,
+			"the state is at batch %d of epoch %d, and an epoch has %d batches; give a state that State returned", st.Batch, st.Epoch, l.Len())
 	}
 	if st.Epoch > maxDraws/max(st.Samples, 1) {
-		return fault.New(fault.Invalid, "the state counts %d epochs of %d samples, more than can be drawn; give a state that State returned", st.Epoch, st.Samples)
+		return fault.New(fault.Invalid,
+			"the state counts %d epochs of %d samples, more than can be drawn; give a state that State returned", st.Epoch, st.Samples)
 	}
 	random := mersenne.New(l.opt.Seed)
 	if l.opt.Shuffle {

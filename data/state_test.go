@@ -13,7 +13,8 @@ import (
 // A loader goes on from where another one stood, at every batch of two epochs and between them, with the batches that the other one gives.
 func TestLoaderState(t *testing.T) {
 	onDevices(t, func(t *testing.T, x *tenon.Exec) {
-		for _, opt := range []data.LoaderOpt{{BatchSize: 3, Shuffle: true, Seed: 4, Workers: 2}, {BatchSize: 3, DropLast: true}, {BatchSize: 3, Shuffle: true, Prefetch: 5}} {
+		for _, opt := range []data.LoaderOpt{{BatchSize: 3, Shuffle: true, Seed: 4, Workers: 2}, {BatchSize: 3, DropLast: true},
+			{BatchSize: 3, Shuffle: true, Prefetch: 5}} {
 			make := func() *data.Loader {
 				l, err := data.NewLoader(table(t, 10), opt)
 				if err != nil {

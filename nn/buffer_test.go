@@ -21,7 +21,8 @@ type masked struct {
 // A buffer that is not persistent is moved, converted and closed, and is in no state and no file.
 func TestNonPersistentBuffer(t *testing.T) {
 	host, sim := testdevice.Open(t, tenon.CPU()), testdevice.Open(t, tenon.Sim(64<<20))
-	m := &masked{Weight: nn.NewParam(host.Ones([]int{2}, tenon.Float32)), Mask: nn.NewBuffer(host.Ones([]int{2}, tenon.Float32), nn.BufferOpt{NonPersistent: true}),
+	m := &masked{Weight: nn.NewParam(host.Ones([]int{2}, tenon.Float32)), Mask: nn.NewBuffer(host.Ones([]int{2}, tenon.Float32),
+		nn.BufferOpt{NonPersistent: true}),
 		Mean: nn.NewBuffer(host.Ones(nil, tenon.Float32))}
 	if keys := slices.Sorted(maps.Keys(maps.Collect(nn.StateDict(m)))); !slices.Equal(keys, []string{"mean", "weight"}) {
 		t.Errorf("the state has %v", keys)

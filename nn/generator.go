@@ -9,8 +9,8 @@ import (
 // generator of a seed start with the weights that PyTorch gives the same modules after torch.manual_seed(seed) on the CPU: uniform ones are equal
 // in every bit, normal ones but for rounding. It serves one goroutine.
 //
-// Where a function or option takes a *HostGenerator, nil stands for the Exec's own generator (its Generator method), which draws on the device: other numbers, from
-// the device's seed, without a copy from the host.
+// Where a function or option takes a *HostGenerator, nil stands for the Exec's own generator (its Generator method), which draws on the
+// device: other numbers, from the device's seed, without a copy from the host.
 type HostGenerator struct{ mt *mersenne.Generator }
 
 // NewHostGenerator returns a generator in the state that the seed stands for.

@@ -37,14 +37,16 @@ func InitEye(x *tenon.Exec, t *tenon.Tensor) {
 	set(x, t, func(x *tenon.Exec) *tenon.Tensor { return as(x, v, t.Shape(), t.DType()) })
 }
 
-// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1. A nil g is x's own generator.
+// InitXavierUniform draws uniformly with the bound gain·√(6/(fanIn+fanOut)) (X. Glorot, Y. Bengio, AISTATS 2010). PyTorch's gain is 1. A
+// nil g is x's own generator.
 func InitXavierUniform(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierUniform", t.Shape())
 	bound := math.Sqrt(3) * gain * math.Sqrt(2/float64(in+out))
 	InitUniform(x, t, -bound, bound, g)
 }
 
-// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g is x's own generator.
+// InitXavierNormal draws from the normal distribution of standard deviation gain·√(2/(fanIn+fanOut)). PyTorch's gain is 1. A nil g is x's
+// own generator.
 func InitXavierNormal(x *tenon.Exec, t *tenon.Tensor, gain float64, g *HostGenerator) {
 	in, out := fans("InitXavierNormal", t.Shape())
 	InitNormal(x, t, 0, gain*math.Sqrt(2/float64(in+out)), g)
@@ -73,7 +75,8 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	return Gain(name, o.A) / math.Sqrt(float64(fan))
 }
 
-// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A nil g is x's own generator.
+// InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A
+// nil g is x's own generator.
 func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingUniform")
 	if t.Numel() == 0 {
@@ -83,7 +86,8 @@ func InitKaimingUniform(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostG
 	InitUniform(x, t, -bound, bound, g)
 }
 
-// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g is x's own generator.
+// InitKaimingNormal draws from the normal distribution of standard deviation gain/√fan. A tensor without elements stays as it is. A nil g
+// is x's own generator.
 func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGenerator) {
 	core.Made((*core.Exec)(x), "InitKaimingNormal")
 	if t.Numel() == 0 {

@@ -56,8 +56,8 @@ func (p *Param) Close() {
 	}
 }
 
-// Buffer is state of a module that is not learned, such as a running mean: a stable box around a tensor. It is moved and closed with the module, and saved with it unless it is
-// non-persistent.
+// Buffer is state of a module that is not learned, such as a running mean: a stable box around a tensor. It is moved and closed with the
+// module, and saved with it unless it is non-persistent.
 type Buffer struct {
 	t         *tenon.Tensor
 	transient bool
@@ -65,8 +65,8 @@ type Buffer struct {
 
 // BufferOpt are the options of NewBuffer. The zero value is PyTorch's default.
 type BufferOpt struct {
-	// NonPersistent leaves the buffer out of the state dict, and so of files: it is moved, converted and closed with its module, and made anew by the program,
-	// such as a mask or a table of positions.
+	// NonPersistent leaves the buffer out of the state dict, and so of files: it is moved, converted and closed with its module, and made
+	// anew by the program, such as a mask or a table of positions.
 	NonPersistent bool
 }
 

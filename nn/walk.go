@@ -44,8 +44,9 @@ func Buffers(m any) iter.Seq2[string, *Buffer] {
 	}
 }
 
-// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. Shared ones come once
-// for each of their names. The tensors stay the module's. Two with one key, such as of fields with the same tag, are an error.
+// StateDict yields the tensors of all parameters and persistent buffers under PyTorch's keys, in the order of torch's state_dict. Shared
+// ones come once for each of their names. The tensors stay the module's. Two with one key, such as of fields with the same tag, are an
+// error.
 func StateDict(m any) iter.Seq2[string, *tenon.Tensor] {
 	return func(yield func(string, *tenon.Tensor) bool) {
 		type entry struct {

@@ -17,11 +17,12 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// Checkpoint names what a training needs to go on where it stopped. Save writes all of it to one file and Load reads it back, into a Checkpoint that names the
-// same things. What is left out is not saved. A training that goes on from a file computes the bits of one that never stopped.
+// Checkpoint names what a training needs to go on where it stopped. Save writes all of it to one file and Load reads it back, into a
+// Checkpoint that names the same things. What is left out is not saved. A training that goes on from a file computes the bits of one that
+// never stopped.
 //
-// Gradients are not in the file: save between a step and the next backward pass, such as at the end of the loop's body. Nor are modes ([nn.Eval]) and graphs;
-// capture after Load, which gives the optimizer's state other memory.
+// Gradients are not in the file: save between a step and the next backward pass, such as at the end of the loop's body. Nor are modes
+// ([nn.Eval]) and graphs; capture after Load, which gives the optimizer's state other memory.
 type Checkpoint struct {
 	// Model is any module, as nn.StateDict takes it.
 	Model any
@@ -35,8 +36,8 @@ type Checkpoint struct {
 	Loader *data.Loader
 	// Generators are those from which the training draws; nil is the one of the Exec that saves and loads.
 	Generators []*cuda.Generator
-	// Extra points to what else is to be saved, such as a struct with counts and losses: numbers, strings, and slices, maps with string keys and structs
-	// of them. Load replaces it as torchfile.Decode does.
+	// Extra points to what else is to be saved, such as a struct with counts and losses: numbers, strings, and slices, maps with string
+	// keys and structs of them. Load replaces it as torchfile.Decode does.
 	Extra any
 }
 
@@ -44,8 +45,8 @@ type Checkpoint struct {
 type Scheduler interface {
 	// optimizer is whose rates it sets.
 	optimizer() Optimizer
-	// saved is its state as a file has it, and stage reads one: what it returns makes the schedule have it, as a part of a Together, after the optimizer was
-	// given its own.
+	// saved is its state as a file has it, and stage reads one: what it returns makes the schedule have it, as a part of a Together, after
+	// the optimizer was given its own.
 	saved() (any, error)
 	stage(from any) (func(x *tenon.Exec), error)
 }
@@ -63,9 +64,9 @@ const (
 	keyExtra      = "extra"
 )
 
-// Save writes the checkpoint to the named file, which torch.load reads with weights_only: a dict with the keys model and optimizer (state dicts as PyTorch has
-// them), schedule, scaler, loader, generators and extra. It waits for the device, and is an error in a capture. An older file of that name stays as it was until
-// the new one is complete.
+// Save writes the checkpoint to the named file, which torch.load reads with weights_only: a dict with the keys model and optimizer (state
+// dicts as PyTorch has them), schedule, scaler, loader, generators and extra. It waits for the device, and is an error in a capture. An
+// older file of that name stays as it was until the new one is complete.
 func (c *Checkpoint) Save(x *tenon.Exec, name string) error {
 	var failed error
 	if err := tenon.Try(func() {
@@ -138,7 +139,8 @@ func (c *Checkpoint) check(x *tenon.Exec) error {
 	case c == nil:
 		return refuse("the checkpoint is nil; name what is to be saved in a Checkpoint")
 	case core.Capturing((*core.Exec)(x)):
-		return core.Refusal(checkpointName, fault.Capture, "a capture is under way, whose work has not run; save and load before or after it")
+		return core.Refusal(checkpointName, fault.Capture,
+			"a capture is under way, whose work has not run; save and load before or after it")
 	}
 	if c.Optimizer != nil {
 		if _, err := filedOf(checkpointName, c.Optimizer); err != nil {
@@ -171,10 +173,10 @@ func (c *Checkpoint) generators(x *tenon.Exec) []*cuda.Generator {
 	return []*cuda.Generator{x.Generator()}
 }
 
-// Load gives all that the checkpoint names the state of a file that Save wrote. It must name what the file has, no more and no less; to take a part of a file,
-// such as the model, open it with package torchfile. Nothing is changed unless all of it is: the error names the file and the key, shape or option that does not
-// fit. The optimizer's learning rate tensors are filled. It waits for nothing but the region of package compile that it may be called in, and is an error in a capture and in the
-// loop over the loader's epoch.
+// Load gives all that the checkpoint names the state of a file that Save wrote. It must name what the file has, no more and no less; to
+// take a part of a file, such as the model, open it with package torchfile. Nothing is changed unless all of it is: the error names the
+// file and the key, shape or option that does not fit. The optimizer's learning rate tensors are filled. It waits for nothing but the
+// region of package compile that it may be called in, and is an error in a capture and in the loop over the loader's epoch.
 func (c *Checkpoint) Load(x *tenon.Exec, name string) error {
 	f, err := torchfile.Open(name)
 	if err != nil {
@@ -200,7 +202,8 @@ func (c *Checkpoint) load(x *tenon.Exec, f *torchfile.File) error {
 	}
 	l := &loading{f: f}
 	defer l.close()
-	for _, stage := range []func(x *tenon.Exec, c *Checkpoint) error{l.keys, l.model, l.optimizer, l.scaler, l.loader, l.generators, l.extra} {
+	for _, stage := range []func(x *tenon.Exec, c *Checkpoint) error{l.keys, l.model, l.optimizer, l.scaler, l.loader, l.generators,
+		l.extra} {
 		if err := stage(x, c); err != nil {
 			return err
 		}
@@ -251,7 +254,8 @@ func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 		return fmt.Errorf("the file is no checkpoint; its value is no dict")
 	}
 	l.root = root
-	want := map[string]bool{keyModel: c.Model != nil, keyOptimizer: c.Optimizer != nil, keySchedule: c.Schedule != nil, keyScaler: c.Scaler != nil,
+	want := map[string]bool{keyModel: c.Model != nil, keyOptimizer: c.Optimizer != nil, keySchedule: c.Schedule != nil,
+		keyScaler: c.Scaler != nil,
 		keyLoader: c.Loader != nil, keyGenerators: true, keyExtra: c.Extra != nil}
 	var missing, unexpected []string
 	for _, key := range []string{keyModel, keyOptimizer, keySchedule, keyScaler, keyLoader, keyGenerators, keyExtra} {
@@ -424,7 +428,8 @@ func (s *Schedule) stage(from any) (func(x *tenon.Exec), error) {
 		sameRates(s.o, st.Rates)
 		for g, m := range st.Momenta {
 			if is := s.momentum.Momentum(g); is != m {
-				core.Fail(checkpointName, fault.Invalid, "the schedule has the momentum %v for group %d and its optimizer %v; a file that was saved has the same", m, g, is)
+				core.Fail(checkpointName, fault.Invalid,
+					"the schedule has the momentum %v for group %d and its optimizer %v; a file that was saved has the same", m, g, is)
 			}
 		}
 	}, nil
@@ -455,7 +460,8 @@ func (s *ReduceLROnPlateau) stage(from any) (func(x *tenon.Exec), error) {
 func sameRates(o Optimizer, rates []float64) {
 	for g, lr := range rates {
 		if is := o.LR(g); is != lr {
-			core.Fail(checkpointName, fault.Invalid, "the schedule has the rate %v for group %d and its optimizer %v; a file that was saved has the same", lr, g, is)
+			core.Fail(checkpointName, fault.Invalid,
+				"the schedule has the rate %v for group %d and its optimizer %v; a file that was saved has the same", lr, g, is)
 		}
 	}
 }

@@ -148,7 +148,8 @@ func TestCheckpointIsWeightsOnly(t *testing.T) {
 		}})
 		mustAll(t, err)
 	}
-	for _, safe := range []string{"torch._utils._rebuild_tensor_v2", "collections.OrderedDict", "torch.FloatStorage", "torch.LongStorage", "torch.ByteStorage"} {
+	for _, safe := range []string{"torch._utils._rebuild_tensor_v2", "collections.OrderedDict", "torch.FloatStorage",
+		"torch.LongStorage", "torch.ByteStorage"} {
 		if !named[safe] {
 			t.Errorf("%s is not named", safe)
 		}
@@ -206,7 +207,10 @@ func TestCheckpointRefuses(t *testing.T) {
 		"generator 0 is nil":   func(c *optim.Checkpoint) { c.Generators = make([]*cuda.Generator, 1) },
 		"the schedule is nil":  func(c *optim.Checkpoint) { c.Schedule = (*optim.Schedule)(nil) },
 		"the optimizer is nil": func(c *optim.Checkpoint) { c.Optimizer, c.Schedule = (*optim.AdamW)(nil), nil },
-		"the optimizer: parameter 0.weight: state.0.momentum_buffer is not there": func(c *optim.Checkpoint) { c.Optimizer, c.Schedule = sgd, sgdSchedule },
+		"the optimizer: parameter 0.weight: state.0.momentum_buffer is not there": func(c *optim.Checkpoint) {
+			c.Optimizer,
+				c.Schedule = sgd, sgdSchedule
+		},
 	} {
 		c, from := r.Checkpoint, file
 		if change == nil {
@@ -231,7 +235,8 @@ func checkSaveRefuses(t *testing.T, r *resumed, file string, saved []byte) {
 	x := r.x
 	bad := r.Checkpoint
 	bad.Extra = &struct{ F func() }{}
-	if err := bad.Save(x, file); err == nil || !strings.Contains(err.Error(), `["extra"].F is a func()`) || !strings.Contains(err.Error(), file) {
+	if err := bad.Save(x, file); err == nil || !strings.Contains(err.Error(), `["extra"].F is a func()`) ||
+		!strings.Contains(err.Error(), file) {
 		t.Errorf("got %v", err)
 	}
 	g, err := x.Capture(func(x *tenon.Exec) {

@@ -250,7 +250,8 @@ func (o *optimizer[O]) stage(x *tenon.Exec, from *savedState) (s *staged, err er
 		return nil, fmt.Errorf("the file is of the optimizer %q, this is %s", from.kind, o.name)
 	}
 	if len(from.groups) != len(o.groups) {
-		return nil, fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d", len(from.groups), len(o.groups))
+		return nil, fmt.Errorf("loaded state dict has a different number of parameter groups: %d, this optimizer has %d",
+			len(from.groups), len(o.groups))
 	}
 	var fresh []*group[O]
 	out := &staged{
@@ -308,7 +309,8 @@ func (o *optimizer[O]) loadOptions(i int, text json.RawMessage, opt *O, saved *s
 		return err
 	}
 	if have := len(o.groups[i].params); len(saved.Params) != have {
-		return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: group %d has %d parameters, here %d",
+		return fmt.Errorf("loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "+
+			"group %d has %d parameters, here %d",
 			i, len(saved.Params), have)
 	}
 	return nil

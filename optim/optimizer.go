@@ -1,5 +1,6 @@
-// Package optim is optimizers: they change the parameters of modules by their gradients, with PyTorch's formulas, defaults and messages.
-// It must not depend on losses, nor on what a module computes: it sees boxes with parameters and gradients. Of data it knows the loader's place, for [Checkpoint].
+// Package optim is optimizers: they change the parameters of modules by their gradients, with PyTorch's formulas, defaults and messages. It
+// must not depend on losses, nor on what a module computes: it sees boxes with parameters and gradients. Of data it knows the loader's
+// place, for [Checkpoint].
 package optim
 
 import (

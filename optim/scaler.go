@@ -403,12 +403,15 @@ func (s *GradScaler) SetState(x *tenon.Exec, st GradScalerState) error {
 	})
 }
 
-// stage checks a state and brings it to the device, as tensors unless the scaler has none yet. change makes the scaler have it, as a part of a Together.
+// stage checks a state and brings it to the device, as tensors unless the scaler has none yet. change makes the scaler have it, as a part
+// of a Together.
 func (s *GradScaler) stage(x *tenon.Exec, st GradScalerState) (row, scale *tenon.Tensor, change func(x *tenon.Exec)) {
 	if st == (GradScalerState{}) {
-		core.Check(scalerName, refuseScaler("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler"))
+		core.Check(scalerName, refuseScaler("The source state dict is empty, "+
+			"possibly because it was saved from a disabled instance of GradScaler"))
 	}
-	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor, GrowthInterval: st.GrowthInterval}
+	opt := GradScalerOpt{InitScale: st.Scale, GrowthFactor: st.GrowthFactor, BackoffFactor: st.BackoffFactor,
+		GrowthInterval: st.GrowthInterval}
 	core.Check(scalerName, checkScaler(&opt))
 	if s.row != nil {
 		row, scale = stateOf(x, opt.InitScale, st.GrowthTracker)

@@ -17,8 +17,9 @@ import (
 	"tenon.dev/torchfile"
 )
 
-// StateDict returns what o remembers, and its options, as PyTorch's state_dict has them, for torchfile.Save: alone or beside a model's parameters. The tensors are
-// the optimizer's own, and the numbers of steps tensors of the processor in x's scope, float32 or, where that would round, float64. It waits for the device.
+// StateDict returns what o remembers, and its options, as PyTorch's state_dict has them, for torchfile.Save: alone or beside a model's
+// parameters. The tensors are the optimizer's own, and the numbers of steps tensors of the processor in x's scope, float32 or, where that
+// would round, float64. It waits for the device.
 func StateDict(x *tenon.Exec, o Optimizer) (*torchfile.Dict, error) {
 	s, err := filedOf("StateDict", o)
 	if err != nil {

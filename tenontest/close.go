@@ -11,16 +11,17 @@ import (
 	"tenon.dev/dtype"
 )
 
-// Tolerance is how far two numbers may be apart: |got - want| ≤ Absolute + Relative·|want|. The zero value is PyTorch's default for the type: 1e-5 and 1e-3 for
-// float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64, 1e-7 and 1e-7 for float64 and complex128, and none for others; tenon.Zero is 0 itself.
+// Tolerance is how far two numbers may be apart: |got - want| ≤ Absolute + Relative·|want|. The zero value is PyTorch's default for the
+// type: 1e-5 and 1e-3 for float16, 1e-5 and 1.6e-2 for bfloat16, 1e-5 and 1.3e-6 for float32 and complex64, 1e-7 and 1e-7 for float64 and
+// complex128, and none for others; tenon.Zero is 0 itself.
 type Tolerance struct {
 	Absolute, Relative float64
 	// EqualNaN takes two NaN as equal.
 	EqualNaN bool
 }
 
-// AssertClose fails the test unless got has the type and shape of want, and numbers close to its. The message says how many are not, and which is furthest away. The test
-// goes on. Both may lie on any device; it waits for them.
+// AssertClose fails the test unless got has the type and shape of want, and numbers close to its. The message says how many are not, and
+// which is furthest away. The test goes on. Both may lie on any device; it waits for them.
 func AssertClose(t testing.TB, x *tenon.Exec, got, want *tenon.Tensor, tol ...Tolerance) {
 	t.Helper()
 	var limit Tolerance

@@ -32,7 +32,8 @@ func TestSoftmaxOnEveryDevice(t *testing.T) {
 				by := x.DivS(x.Exp(in), 31.192873)
 				got := x.Softmax(in, 0)
 				tenontest.AssertClose(t, x, got, by)
-				tenontest.AssertClose(t, x, x.ToDType(got, tenon.Float16), x.ToDType(by, tenon.Float16), tenontest.Tolerance{Absolute: 1e-3})
+				tenontest.AssertClose(t, x, x.ToDType(got, tenon.Float16), x.ToDType(by, tenon.Float16),
+					tenontest.Tolerance{Absolute: 1e-3})
 			}, device)
 		})
 	}

@@ -1,6 +1,6 @@
-// Package tenontest helps programs test what they compute with Tenon: an operation that fails ends one Go test and not the process, what a test leaves open is
-// an error that names its line, and tensors are compared with PyTorch's tolerances.
-// It must not depend on what is tested.
+// Package tenontest helps programs test what they compute with Tenon: an operation that fails ends one Go test and not the process, what a
+// test leaves open is an error that names its line, and tensors are compared with PyTorch's tolerances. It must not depend on what is
+// tested.
 package tenontest
 
 import (
@@ -16,11 +16,13 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// Run calls f with an Exec of a device that is opened for it: the processor's, or the one that s selects. Every operation that fails in f ends the test with
-// t.Fatal, and the message has the line of f that called it. When f returns its tensors are closed. What still holds memory of the device then, such as a module
-// without [nn.Close] or an optimizer without Close, fails the test, with the lines that took the memory; so does an error that the device found late.
+// Run calls f with an Exec of a device that is opened for it: the processor's, or the one that s selects. Every operation that fails in f
+// ends the test with t.Fatal, and the message has the line of f that called it. When f returns its tensors are closed. What still holds
+// memory of the device then, such as a module without [nn.Close] or an optimizer without Close, fails the test, with the lines that took
+// the memory; so does an error that the device found late.
 //
-// Tests of the processor and of simulated devices may run in parallel, since each has a device of its own. Those of one GPU may not: the memory of others would count.
+// Tests of the processor and of simulated devices may run in parallel, since each has a device of its own. Those of one GPU may not: the
+// memory of others would count.
 //
 // [nn.Close]: https://pkg.go.dev/tenon.dev/nn#Close
 func Run(t testing.TB, f func(x *tenon.Exec), s ...tenon.Selector) {
@@ -81,7 +83,8 @@ func (l leaks) report() string {
 	if held <= 0 {
 		return ""
 	}
-	text := fmt.Sprintf("the test left %d bytes of %s open: close modules with nn.Close, and optimizers, scalers, graphs and tensors that were kept with their Close",
+	text := fmt.Sprintf("the test left %d bytes of %s open: "+
+		"close modules with nn.Close, and optimizers, scalers, graphs and tensors that were kept with their Close",
 		held, l.dev.Name())
 	if lines := l.lines(); len(lines) > 0 {
 		text += "; they were made at\n\t" + strings.Join(lines, "\n\t")

@@ -66,7 +66,8 @@ func TestRunFails(t *testing.T) {
 				after = true
 			}, s)
 		})
-		if !strings.Contains(text, "fatal: Add(float32[2], float32[3]): The size of tensor a (2)") || !strings.Contains(text, line) || after {
+		if !strings.Contains(text, "fatal: Add(float32[2], float32[3]): The size of tensor a (2)") || !strings.Contains(text, line) ||
+			after {
 			t.Errorf("it was told %q, the line is %s", text, line)
 		}
 	}
@@ -84,7 +85,8 @@ func TestRunFindsLeaks(t *testing.T) {
 				x.Ones([]int{100}, tenon.Float32)
 			}, s)
 		})
-		if !regexp.MustCompile(`^the test left \d+ bytes of .* open`).MatchString(text) || strings.Count(text, "_test.go") != 1 || !strings.Contains(text, line) {
+		if !regexp.MustCompile(`^the test left \d+ bytes of .* open`).MatchString(text) || strings.Count(text, "_test.go") != 1 ||
+			!strings.Contains(text, line) {
 			t.Errorf("it was told %q, the line is %s", text, line)
 		}
 		runtime.KeepAlive(kept)
@@ -143,7 +145,8 @@ func TestAssertClose(t *testing.T) {
 			{f32(1, 2), f32(1, 2.0001), []tenontest.Tolerance{{Absolute: 1e-3}}, ""},
 			{f32(1, 2), f32(1, 2.000001), []tenontest.Tolerance{{Absolute: tenon.Zero}}, "1 of 2"},
 			{half(1), half(1.0009765625), nil, ""},
-			{x.Reshape(f32(1, 2, 3, 4), 2, 2), x.Reshape(f32(1, 3, 5, 4), 2, 2), nil, "2 of 4 numbers are not close; the furthest is at [1 0]: got 3, want 5"},
+			{x.Reshape(f32(1, 2, 3, 4), 2, 2), x.Reshape(f32(1, 3, 5, 4), 2, 2), nil,
+				"2 of 4 numbers are not close; the furthest is at [1 0]: got 3, want 5"},
 			{f32(1), f32(1, 2), nil, "got float32[1], want float32[2]"},
 			{f32(1), half(1), nil, "got float32[1], want float16[1]"},
 			{f32(nan), f32(nan), nil, "1 of 1"},

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Decode puts a value of a file into what to points to, which is made as one that [Save] takes: dicts become structs and maps with string keys, lists and
-// tuples slices and arrays of their length, integers any number that can hold them, None a nil pointer, slice or map. A struct must have a field for each of
-// a dict's keys, and the dict a key for each field. An interface takes the value as it is; so does a *[Tensor], which File.Load brings to a device. The error of
-// what does not fit says where it lies, and *to is as before.
+// Decode puts a value of a file into what to points to, which is made as one that [Save] takes: dicts become structs and maps with string
+// keys, lists and tuples slices and arrays of their length, integers any number that can hold them, None a nil pointer, slice or map. A
+// struct must have a field for each of a dict's keys, and the dict a key for each field. An interface takes the value as it is; so does a
+// *[Tensor], which File.Load brings to a device. The error of what does not fit says where it lies, and *to is as before.
 func Decode(from any, to any) error {
 	v := reflect.ValueOf(to)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -214,7 +214,8 @@ func (d *decoder) take(values map[string]any, to reflect.Value) error {
 			}
 			continue
 		case !f.IsExported():
-			return d.refuse("is to go into a %v, whose field %s is not exported; export it, or leave it out by the tag `torch:\"-\"`", t, f.Name)
+			return d.refuse("is to go into a %v, whose field %s is not exported; export it, or leave it out by the tag `torch:\"-\"`", t,
+				f.Name)
 		}
 		v, ok := values[name]
 		if !ok {

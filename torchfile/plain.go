@@ -120,7 +120,8 @@ func (p *plainer) kinds(v reflect.Value) (any, error) {
 		d := &Dict{}
 		return d, p.fields(d, v)
 	}
-	return nil, p.refuse("is a %v, which cannot be saved; use bools, numbers, strings, tensors, and slices, maps with string keys and structs of them", v.Type())
+	return nil, p.refuse("is a %v, which cannot be saved; "+
+		"use bools, numbers, strings, tensors, and slices, maps with string keys and structs of them", v.Type())
 }
 
 func (p *plainer) list(v reflect.Value) ([]any, error) {
@@ -167,7 +168,8 @@ func (p *plainer) fields(d *Dict, v reflect.Value) error {
 			}
 			continue
 		case !f.IsExported():
-			return p.refuse("is a %v, whose field %s is not exported; export it, leave it out by the tag `torch:\"-\"`, or save a module by torchfile.Tensors(nn.StateDict(m))",
+			return p.refuse("is a %v, whose field %s is not exported; "+
+				"export it, leave it out by the tag `torch:\"-\"`, or save a module by torchfile.Tensors(nn.StateDict(m))",
 				t, f.Name)
 		}
 		if _, twice := d.Get(name); twice {
@@ -182,8 +184,8 @@ func (p *plainer) fields(d *Dict, v reflect.Value) error {
 	return nil
 }
 
-// fieldName returns the key of a struct's field in a dict; "-" is that of one that is left out. An embedded struct without a tag has none: its fields are the
-// outer struct's.
+// fieldName returns the key of a struct's field in a dict; "-" is that of one that is left out. An embedded struct without a tag has none:
+// its fields are the outer struct's.
 func fieldName(f reflect.StructField) (name string, embedded bool) {
 	tag := f.Tag.Get("torch")
 	if f.Anonymous && tag == "" && f.Type.Kind() == reflect.Struct {
@@ -211,7 +213,8 @@ func (p *plainer) dict(d *Dict) (any, error) {
 		case nil, bool, int64, float64, Tuple:
 		case string:
 			if seen[key] {
-				return nil, p.refuse("is a dict that has the key %s twice, and only one of its values could be read; give each its own", quote(key))
+				return nil, p.refuse("is a dict that has the key %s twice, and only one of its values could be read; give each its own",
+					quote(key))
 			}
 			seen[key] = true
 		default:

@@ -53,12 +53,16 @@ func written(t *testing.T, x *tenon.Exec, v any) *torchfile.File {
 func TestValuesOfGo(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	best := .5
-	run := savedRun{savedBase: savedBase{Epoch: 7, Done: true}, Rates: savedRates{.1, .2}, Betas: [2]float32{.5, .75}, Best: &best, Names: map[string][]string{"b": {"x"}, "a": nil},
-		Next: &savedRun{}, Hash: math.MaxUint64, Raw: []byte{0, 'a', 0x80, 0xff}, cached: func() {}}
-	f := written(t, x, map[string]any{"run": run, "half": []dtype.F16{dtype.F16FromFloat32(1.5)}, "few": []int32{1, -2}, "flags": []bool{true, false}})
+	run := savedRun{savedBase: savedBase{Epoch: 7, Done: true}, Rates: savedRates{.1, .2}, Betas: [2]float32{.5, .75}, Best: &best,
+		Names: map[string][]string{"b": {"x"}, "a": nil},
+		Next:  &savedRun{}, Hash: math.MaxUint64, Raw: []byte{0, 'a', 0x80, 0xff}, cached: func() {}}
+	f := written(t, x, map[string]any{"run": run, "half": []dtype.F16{dtype.F16FromFloat32(1.5)}, "few": []int32{1, -2},
+		"flags": []bool{true, false}})
 	got := fmt.Sprint(describe(f.Root()))
-	want := "{few: [1 -2], flags: [true false], half: [1.5], run: {Epoch: 7, Done: true, lr: [0.1 0.2], Betas: [0.5 0.75], Best: 0.5, Names: {a: [], b: [x]}, " +
-		"Next: {Epoch: 0, Done: false, lr: [], Betas: [0 0], Best: <nil>, Names: {}, Next: <nil>, Hash: 0, Raw: []}, Hash: 18446744073709551615, Raw: [0 97 128 255]}}"
+	want := "{few: [1 -2], flags: [true false], half: [1.5], run: {Epoch: 7, Done: true, lr: [0.1 0.2], Betas: [0.5 0.75], " +
+		"Best: 0.5, Names: {a: [], b: [x]}, " +
+		"Next: {Epoch: 0, Done: false, lr: [], Betas: [0 0], Best: <nil>, Names: {}, Next: <nil>, " +
+		"Hash: 0, Raw: []}, Hash: 18446744073709551615, Raw: [0 97 128 255]}}"
 	if got != want {
 		t.Errorf("the file has\n%s\nwant\n%s", got, want)
 	}
@@ -94,7 +98,8 @@ func describe(v any) any {
 }
 
 // safe are the globals that torch.load takes with weights_only, of those that a file of ours may name.
-var safe = []string{"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "collections.OrderedDict", "_codecs.encode", "torch.storage.UntypedStorage",
+var safe = []string{"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3", "collections.OrderedDict", "_codecs.encode",
+	"torch.storage.UntypedStorage",
 	"torch.FloatStorage", "torch.DoubleStorage", "torch.ByteStorage", "torch.LongStorage", "torch.uint16"}
 
 // globals are what the pickle in an archive names.
@@ -126,7 +131,8 @@ func globals(t *testing.T, archive []byte) (names []string) {
 func TestWeightsOnly(t *testing.T) {
 	x := testdevice.Open(t, tenon.CPU())
 	var b bytes.Buffer
-	if err := torchfile.Write(x, &b, map[string]any{"t": []*tenon.Tensor{x.Ones([]int{2}, tenon.Float32), x.Ones(nil, dtype.Uint16)}, "raw": []byte("x"), "s": savedBase{}}); err != nil {
+	if err := torchfile.Write(x, &b, map[string]any{"t": []*tenon.Tensor{x.Ones([]int{2}, tenon.Float32), x.Ones(nil, dtype.Uint16)},
+		"raw": []byte("x"), "s": savedBase{}}); err != nil {
 		t.Fatal(err)
 	}
 	names := globals(t, b.Bytes())
@@ -207,7 +213,8 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("%v: got %v and %v, want %q", describe(c.from), err, to, c.want)
 		}
 	}
-	for want, to := range map[string]any{"not to a int": 1, "not to a <nil>": nil, "has 2 values, not 3": new([3]int64), "[0] is a int, which a bool cannot hold": new([]bool),
+	for want, to := range map[string]any{"not to a int": 1, "not to a <nil>": nil, "has 2 values, not 3": new([3]int64),
+		"[0] is a int, which a bool cannot hold":        new([]bool),
 		"is a list, which a map[string]int cannot hold": new(map[string]int)} {
 		if err := torchfile.Decode([]any{int64(1), int64(2)}, to); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -26,18 +26,22 @@ const (
 
 // Save writes v to the named file as torch.save does; torch.load reads it, with weights_only too. v is made of:
 //
-//   - nil, bool, all integers, *big.Int, floating-point numbers (the half types as the numbers that they stand for) and strings, and types made of those;
+//   - nil, bool, all integers, *big.Int, floating-point numbers (the half types as the numbers that they stand for) and strings, and types
+//     made of those;
 //   - []byte, which is bytes in Python; all other slices and arrays, which are lists; and [Tuple];
 //   - maps with string keys, which are dicts in the order of their keys, and [*Dict], which keeps its own;
-//   - structs, which are dicts of their fields. A field's key is its tag `torch:"name"`, else its name; the tag "-" leaves it out; the fields of an embedded
+//   - structs, which are dicts of their fields. A field's key is its tag `torch:"name"`, else its name; the tag "-" leaves it out; the
+//     fields of an embedded
 //     struct without a tag are the outer struct's. A field that is not exported is an error unless it is left out;
 //   - pointers to these, of which a nil one is None;
 //   - *tenon.Tensor on x's device or the processor, and [Global] for constants such as torch.float32.
 //
-// What cannot be saved is refused by an error that says where in v it lies, as in "opt.Groups[1].Schedule is a func()". [Decode] is the way back.
+// What cannot be saved is refused by an error that says where in v it lies, as in "opt.Groups[1].Schedule is a func()". [Decode] is the way
+// back.
 //
-// A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it again: that from the
-// first to the last of their elements is written once. It waits for the device. An older file of that name stays as it was until the new one is complete.
+// A tensor that is there twice is written once and is one tensor again when it is loaded. Tensors of one type that share memory share it
+// again: that from the first to the last of their elements is written once. It waits for the device. An older file of that name stays as it
+// was until the new one is complete.
 func Save(x *tenon.Exec, name string, v any) error {
 	return wholefile.Write("torchfile", name, func(w io.Writer) error { return Write(x, w, v) })
 }
