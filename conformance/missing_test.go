@@ -1,5 +1,7 @@
 package conformance
 
+//go:generate go test -run TestMissingPage -rewrite .
+
 import (
 	"flag"
 	"fmt"
@@ -51,7 +53,7 @@ func TestMissingPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	case listed != text:
-		t.Errorf("%s lists other operations than are missing; write it anew: go test ./conformance -run TestMissingPage -rewrite", name)
+		t.Errorf("%s lists other operations than are missing; write it anew with go generate ./conformance", name)
 	}
 }
 
