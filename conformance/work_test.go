@@ -293,6 +293,13 @@ func (w *watcher) unrecorded(t *testing.T, x *tenon.Exec) {
 			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(heads, heads, heads), nil)); err != nil {
 				t.Error(err)
 			}
+			packed := x.Split(x.Ones([]int{1, 5, 48}, tenon.BFloat16).SetRequiresGrad(true), 16, 2)
+			for i, p := range packed {
+				packed[i] = x.Transpose(x.View(p, 1, 5, 1, 16), 1, 2)
+			}
+			if err := x.Backward(x.Sum(x.ScaledDotProductAttention(packed[0], packed[1], packed[2]), nil)); err != nil {
+				t.Error(err)
+			}
 			x.Rand([]int{8}, tenon.Float32)
 			x.AssertAsync(x.Ones([]int{1}, tenon.Float32))
 			x.BatchNormGatherStats(x.View(a, 2, 4), x.View(a, 2, 4), x.Full(nil, 3, tenon.Float32), nil, nil, 0.1, 1e-5)

@@ -175,3 +175,43 @@ func TestAttentionCaptured(t *testing.T) {
 		g.Close()
 	})
 }
+
+// TestAttentionPacked: gradients of queries, keys and values that are pieces of one tensor come out as one, with the bits of those that are not.
+func TestAttentionPacked(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		r := rand.New(rand.NewPCG(11, 12))
+		const b, n, h, d = 2, 40, 3, 16
+		all, _ := randomOf(x, r, dtype.BFloat16, b, n, 3*h*d)
+		g, _ := randomOf(x, r, dtype.BFloat16, b, n, h*d)
+		run := func(name string, copied bool, order []int) []float64 {
+			leaf := x.Detach(all)
+			leaf.SetRequiresGrad(true)
+			parts := x.Split(leaf, h*d, 2)
+			var ts []*Tensor
+			for _, i := range order {
+				p := parts[i]
+				if copied {
+					p = x.Contiguous(p)
+				}
+				ts = append(ts, x.Transpose(x.View(p, b, n, h, d), 1, 2))
+			}
+			y := x.ScaledDotProductAttention(ts[0], ts[1], ts[2], AttentionOpt{Causal: true})
+			launches := x.s.launches
+			grads, err := x.Grad([]*Tensor{x.Reshape(x.Transpose(y, 1, 2), b, n, h*d)}, []*Tensor{leaf}, GradOpt{Gradients: []*Tensor{g}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := x.s.launches - launches; (n == 3) != (name == "packed") {
+				t.Errorf("%s: %d launches", name, n)
+			}
+			return doubles(t, x, grads[0])
+		}
+		packed, apart := run("packed", false, []int{0, 1, 2}), run("apart", true, []int{0, 1, 2})
+		for i := range packed {
+			if packed[i] != apart[i] {
+				t.Fatalf("element %d is %v in one tensor and %v apart", i, packed[i], apart[i])
+			}
+		}
+		run("keys first", false, []int{1, 0, 2})
+	})
+}

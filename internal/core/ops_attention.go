@@ -2,6 +2,7 @@ package core
 
 import (
 	"math"
+	"slices"
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
@@ -33,6 +34,37 @@ func init() {
 			return kernels.AttentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
 				operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f))
 		}})
+}
+
+// rowAttentionGradPacked gives the gradients of queries, keys and values that are pieces of one tensor as one tensor [B, T, 3, H, D].
+var rowAttentionGradPacked *row
+
+func init() {
+	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked", takes: "g y lse q k v; scale; causal -> dqkv", flops: attentionFLOPs(5),
+		infer: func(f *frame) {
+			q := f.in[3]
+			f.newOut(0, q.dt, []int{q.shape[0], q.shape[2], 3, q.shape[1], q.shape[3]}, nil)
+		},
+		run: func(f *frame) error {
+			var d [3]kernels.Operand
+			s := f.out[0].stride
+			for i := range d {
+				d[i] = operand(f.out[0])
+				d[i].Ptr += uint64(i * s[2] * d[i].DType.Size())
+				d[i].Shape, d[i].Stride = f.in[3].shape, []int{s[0], s[3], s[1], s[4]}
+			}
+			return kernels.AttentionBackward(f, d[0], d[1], d[2], operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), operand(f.in[3]), operand(f.in[4]),
+				operand(f.in[5]), attentionOpt(f))
+		}})
+}
+
+// packedHeads reports whether q, k and v are pieces of one tensor [B, T, 3, H, D], transposed to [B, H, T, D].
+func packedHeads(q, k, v *Tensor) bool {
+	h, n, d := q.shape[1], q.shape[2], q.shape[3]
+	if k.form != q.form || v.form != q.form || k.st != q.st || v.st != q.st || k.offset != q.offset+h*d || v.offset != q.offset+2*h*d {
+		return false
+	}
+	return slices.Equal(q.stride, []int{n * 3 * h * d, d, 3 * h * d, 1})
 }
 
 func init() { rowAttention.back = backAttention }
@@ -68,6 +100,15 @@ func backAttention(b *back) {
 	x := b.x
 	if x.GradEnabled() {
 		b.attentionOps()
+		return
+	}
+	if b.need(0) && b.need(1) && b.need(2) && packedHeads(b.in(0), b.in(1), b.in(2)) {
+		f := x.op(rowAttentionGradPacked, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
+		f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
+		all := f.call1()
+		for i := range 3 {
+			b.set(i, x.Transpose(x.Select(all, 2, i), 1, 2))
+		}
 		return
 	}
 	f := x.op(rowAttentionGrad, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))

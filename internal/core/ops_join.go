@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -17,7 +19,7 @@ func init() {
 }
 
 func init() {
-	rowSplit.back = func(b *back) { b.set(0, b.x.Cat(b.grads(), b.n.i[0])) }
+	rowSplit.back = func(b *back) { b.set(0, b.joined(b.n.i[0])) }
 	rowUnbind.back = func(b *back) { b.set(0, b.x.Stack(b.grads(), b.n.i[0])) }
 	rowCat.back = func(b *back) {
 		g, at := b.grad(0), 0
@@ -46,6 +48,38 @@ func (b *back) grads() []*Tensor {
 		out[i] = b.grad(i)
 	}
 	return out
+}
+
+// joined returns the gradients side by side along dimension d. Those that lie so already, as attention's of queries, keys and values that were one
+// tensor, are not copied.
+func (b *back) joined(d int) *Tensor {
+	x, ts := b.x, b.grads()
+	if x.GradEnabled() || !sideBySide(ts, d) {
+		return x.Cat(ts, d)
+	}
+	shape := slices.Clone(ts[0].shape)
+	for _, t := range ts[1:] {
+		shape[d] += t.shape[d]
+	}
+	return x.AsStrided(ts[0], shape, ts[0].stride, ts[0].offset)
+}
+
+// sideBySide reports whether ts are pieces along dimension d of one tensor, in their order and without gaps between them.
+func sideBySide(ts []*Tensor, d int) bool {
+	first := ts[0]
+	at := first.offset
+	for _, t := range ts {
+		if t.st != first.st || t.dt != first.dt || t.offset != at || len(t.shape) != len(first.shape) || t.Numel() == 0 {
+			return false
+		}
+		for i, n := range t.shape {
+			if i != d && n != first.shape[i] || t.stride[i] != first.stride[i] {
+				return false
+			}
+		}
+		at += t.shape[d] * t.stride[d]
+	}
+	return len(ts) > 1 && first.stride[d] > 0
 }
 
 func inferSplit(f *frame) {
