@@ -130,7 +130,7 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 	}
 	d.settle(&issued)
 	if err := d.mem.EmptyReleased(); err != nil { // or graphs captured one after another would each leave a pool's memory behind
-		return nil, err
+		return nil, d.checkAlloc(err, "memory of earlier graphs could not be given back")
 	}
 	if spec.Pool == (alloc.PoolID{}) {
 		spec.Pool = alloc.NewCapturePoolID()
@@ -143,7 +143,7 @@ func (d *Device) BeginCapture(st *Stream, spec CaptureSpec) (*Capture, error) {
 		return ok && got == id.Load()
 	})
 	if err != nil {
-		return nil, err
+		return nil, d.checkAlloc(err, "the capture's memory could not be set apart")
 	}
 	c := &Capture{dev: d, stream: st, thread: d.dev.Enter(), spec: spec, waited: map[[2]int]uint64{}}
 	c.owner = c.thread.ID()
@@ -294,9 +294,10 @@ func Also(err, more error) error {
 // ended.
 func (c *Capture) leave(release bool) error {
 	c.thread.Leave()
-	err := c.dev.mem.EndAllocateToPool(c.spec.Pool)
+	d := c.dev
+	err := d.checkAlloc(d.mem.EndAllocateToPool(c.spec.Pool), "the capture's memory could not be closed")
 	if release {
-		err = errors.Join(err, c.dev.mem.ReleasePool(c.spec.Pool))
+		err = errors.Join(err, d.checkAlloc(d.mem.ReleasePool(c.spec.Pool), "the capture's memory could not be given back"))
 	}
 	if c.dev.closing.Load() {
 		return nil
@@ -476,7 +477,8 @@ func (g *Graph) Close() error {
 		return nil
 	}
 	g.dev.leavePool(g.pool)
-	return errors.Join(wrap(err, "the graph could not be released"), g.dev.mem.ReleasePool(g.pool))
+	d := g.dev
+	return errors.Join(wrap(err, "the graph could not be released"), d.checkAlloc(d.mem.ReleasePool(g.pool), "the graph's memory could not be given back"))
 }
 
 // destroy gives back what the driver has of the graph, when no run is being queued; done is false where that was done before.

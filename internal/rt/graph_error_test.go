@@ -1,0 +1,45 @@
+package rt
+
+import (
+	"errors"
+	"testing"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+)
+
+// unwaitable is a device whose events cannot be waited for while on is true.
+type unwaitable struct {
+	driver.Device
+	on *bool
+}
+
+func (u unwaitable) EventSynchronize(t driver.Thread, e driver.Event) error {
+	if *u.on {
+		return &driver.Error{Call: "EventSynchronize", Code: driver.IllegalAddress}
+	}
+	return u.Device.EventSynchronize(t, e)
+}
+
+// TestCaptureFailsInOurWords: where memory of earlier graphs cannot be given back before a capture, the error is one of the device and not the driver's.
+func TestCaptureFailsInOurWords(t *testing.T) {
+	on := false
+	d := openSim(t, func(d driver.Device) driver.Device { return unwaitable{d, &on} })
+	side, err := d.CaptureStream()
+	ok(t, err)
+	pool := alloc.NewCapturePoolID()
+	ok(t, d.mem.BeginAllocateToPool(pool, func(alloc.Stream) bool { return true }))
+	b, err := d.mem.Alloc(1<<20, 0)
+	ok(t, err)
+	ok(t, d.mem.EndAllocateToPool(pool))
+	ok(t, d.mem.RecordStream(b, alloc.Stream(side.handle)))
+	ok(t, d.mem.Free(b))
+	ok(t, d.mem.ReleasePool(pool))
+	on = true
+	_, err = d.BeginCapture(side, CaptureSpec{})
+	var own *fault.Error
+	if !errors.As(err, &own) || own.Kind != fault.Device {
+		t.Errorf("the capture began with %v", err)
+	}
+}
