@@ -497,6 +497,31 @@ def fusions(r):
         r.add(name, "ms", per_run(step, 5))
 
 
+def attention(r):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    for b, h, t, d, causal in ((8, 12, 1024, 64, True), (4, 32, 4096, 128, True), (4, 16, 2048, 64, False)):
+        q, k, v, g = (torch.randn(b, t, h, d, device="cuda", dtype=torch.bfloat16).transpose(1, 2).requires_grad_() for _ in range(4))
+        name = f"{b}x{h}x{t}x{d}" + (".causal" if causal else "")
+        work = 4 * b * h * t * t * d / (2 if causal else 1) / 1e12
+        inner = 10
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+
+            def forward():
+                with torch.no_grad():
+                    for _ in range(inner):
+                        F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+            r.add("attention." + name, "TFLOP/s", [work * inner / s for s in device_seconds(forward)], "cuDNN")
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+            def backward():
+                for _ in range(inner):
+                    torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
+
+            r.add("attention.backward." + name, "TFLOP/s", [2.5 * work * inner / s for s in device_seconds(backward)], "cuDNN, not deterministic")
+
+
 def matmul(r):
     n = 8192
     work = 2 * n**3 / 1e12
@@ -588,7 +613,7 @@ def main():
         sys.exit("torch_bench: PyTorch sees no GPU here")
     results = Results(arguments.file, arguments.seconds)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, matmul, matmul_sizes,
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes,
               convolution, snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
         groups = [group for group in groups + (gpt2_compiled,) if group.__name__ in arguments.group]

@@ -181,6 +181,12 @@ var catalogue = []Section{
 		{"normal", "TB/s", "normal_ of 4 GiB f32, bytes written", "", atLeast(2.5)},
 		{"cumsum", "TB/s", "cumsum of 2²⁸ f32, bytes read and written", "", atLeast(3.5)},
 		{"sort", "TB/s", "sort of 2²⁶ f32 with indices, bytes of keys read and written", "", atLeast(0.28)},
+		{"attention.8x12x1024x64.causal", "TFLOP/s", "attention forward, bf16, batch × heads × length × width, causal", "", ofTorch(0.95)},
+		{"attention.4x32x4096x128.causal", "TFLOP/s", "the same, longer and wider", "", ofTorch(0.95)},
+		{"attention.4x16x2048x64", "TFLOP/s", "the same, all keys seen", "", ofTorch(0.95)},
+		{"attention.backward.8x12x1024x64.causal", "TFLOP/s", "attention backward, deterministic", "", ofTorch(0.85)},
+		{"attention.backward.4x32x4096x128.causal", "TFLOP/s", "the same, longer and wider", "", ofTorch(0.85)},
+		{"attention.backward.4x16x2048x64", "TFLOP/s", "the same, all keys seen", "", ofTorch(0.85)},
 	}},
 	{"Optimizers", []Entry{
 		{"adamw.large", "TB/s", "step of AdamW over 2²⁸ f32 in 64 tensors, bytes read and written", "", ofTorch(0.97)},
