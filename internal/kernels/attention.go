@@ -334,8 +334,8 @@ type attentionKernel struct {
 	attentionArgs
 	k *kernel.Builder
 	s *Spec
-	// batch and head are the block's (Int32), kvHead that of its keys, first the first query or key of its tile.
-	batch, head, kvHead, first kernel.Value
+	// batch and head are the block's (Int32), first the first query or key of its tile.
+	batch, head, first kernel.Value
 }
 
 // place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal ones the last queries
