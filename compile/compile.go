@@ -32,8 +32,8 @@ type Opt struct {
 	PlainMutation bool
 	// NoGraphs runs all without graphs, and NoFusion each call by itself, also those whose results nobody needs.
 	NoGraphs, NoFusion bool
-	// Must makes it an error, with the reason, that work of the region would run without a graph, but for warm-ups and what Disable runs. What
-	// the work was to make is lost.
+	// Must makes it an error, with the reason, that work of the region would run without a graph, but for warm-ups, what Disable runs,
+	// and what runs while device memory is not cached, as under a memory checker. What the work was to make is lost.
 	Must bool
 	// NoWarmup records a segment in its first run. Kernels are then built while it is recorded, which works, and memory lies as it happens to.
 	NoWarmup bool

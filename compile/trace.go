@@ -180,11 +180,16 @@ func (t *trace) eager(g *core.Segment, reason string) error {
 	if t.opt.Must {
 		return fault.New(fault.Unsupported, mustText, reason)
 	}
+	t.because(reason)
+	return g.Eager(nil)
+}
+
+// because counts a run without a graph.
+func (t *trace) because(reason string) {
 	t.stats.Plain++
 	if t.now != nil {
 		t.now.plains, t.now.because = t.now.plains+1, reason
 	}
-	return g.Eager(nil)
 }
 
 // segment returns the calls as a segment that has no graph, or nil if it has one or the calls are not all.
@@ -270,6 +275,10 @@ func (t *trace) RunSegment(g *core.Segment) error {
 	dev := g.Stream().Device()
 	if t.dev.Host || dev.Host || !core.HasPools(dev) {
 		return t.eager(g, "the device, or its allocator, has no graphs")
+	}
+	if !dev.Memory().Caching() { // a replay needs its memory to stay in the pool
+		t.because("device memory is not cached")
+		return g.Eager(nil)
 	}
 	fo := forestOf(g.Exec(), dev, true)
 	f := t.function(fo, g, calls)

@@ -110,7 +110,7 @@ func (c *Checker) Tools() []Tool { return []Tool{Memcheck, Racecheck, Initcheck,
 // report, which must not exist yet.
 func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 	inv := Invocation{Report: report}
-	if !c.Cached {
+	if !c.Cached && c.Name != CheckerTenon {
 		inv.Env = append(inv.Env, "PYTORCH_NO_CUDA_MEMORY_CACHING=1")
 	}
 	switch c.Name {
@@ -122,6 +122,9 @@ func (c *Checker) Command(tool Tool, args []string, report string) Invocation {
 		}
 		if c.Leaks && (tool == Memcheck || tool == "") {
 			looked += ",leaks"
+		}
+		if c.Cached {
+			looked += ",cached"
 		}
 		inv.Env = append(inv.Env, "CUDA_VISIBLE_DEVICES=", "TENON_CHECK="+report, "TENON_CHECK_TOOLS="+looked)
 		return inv

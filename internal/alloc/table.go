@@ -96,6 +96,9 @@ func (d *Device) RawFree(addr uint64) error {
 // Blocks keep the way they were allocated.
 func (d *Device) SetCaching(on bool) { d.uncached.Store(!on) }
 
+// Caching reports whether the cache is on.
+func (d *Device) Caching() bool { return !d.uncached.Load() }
+
 // allocUncached is Alloc with caching off.
 func (d *Device) allocUncached(size uint64, s Stream, context any) (*Block, error) {
 	var private *privatePool

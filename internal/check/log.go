@@ -60,7 +60,8 @@ func open() (*Log, error) {
 	if name == "" {
 		return nil, nil
 	}
-	looks := strings.FieldsFunc(knob.MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' })
+	looks := slices.DeleteFunc(strings.FieldsFunc(knob.MemoryCheckTools.Get(), func(r rune) bool { return r == ',' || r == ' ' }),
+		func(name string) bool { return name == "cached" }) // the allocators' business
 	if name == "-" {
 		return NewLog(nil, os.Stderr, looks...)
 	}

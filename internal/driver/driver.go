@@ -97,6 +97,8 @@ type Info struct {
 	// Inline says that each call runs before it returns: nothing is ever pending, and a kernel's fault is the error of the call that
 	// launched it and of no later one.
 	Inline bool
+	// Checked says that a memory checker watches the device, which knows the bounds of what MemAlloc returns and of nothing smaller.
+	Checked bool
 }
 
 // Ptr is an address in device memory. It is not a Go pointer and never a host address that Go code may use.

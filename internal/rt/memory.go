@@ -33,12 +33,16 @@ func (d *Device) newMemory() error {
 		list, _ := d.Processes() // where nobody knows, the message says nothing of them
 		return list
 	}})
-	if !d.Host {
-		d.mem.SetCaching(knob.NoCaching.Get() == "")
-	}
+	d.mem.SetCaching(d.caches())
 	d.checksOfEnvironment()
 	d.applied(&s)
 	return nil
+}
+
+// caches reports whether the environment leaves the device's cache on. A checker sees accesses beyond a tensor only if each tensor has an
+// allocation of its own.
+func (d *Device) caches() bool {
+	return (!d.info.Checked || knob.LookFor("cached")) && (d.Host || knob.NoCaching.Get() == "")
 }
 
 // keepPool makes the driver's pool keep its memory, as the caching allocator does.

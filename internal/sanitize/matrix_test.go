@@ -262,8 +262,24 @@ func TestTensorsOnSimulator(t *testing.T) {
 	for _, w := range wrong {
 		t.Error(w)
 	}
-	if found != 9 {
-		t.Errorf("%d of 9 tests are as they should", found)
+	if found != 15 {
+		t.Errorf("%d of 15 tests are as they should", found)
+	}
+}
+
+// TestCheckByEnvironment is that TENON_CHECK alone, without tenon memcheck around it, finds an access one element past a tensor, and that cached memory
+// hides it.
+func TestCheckByEnvironment(t *testing.T) {
+	for tools, finds := range map[string]bool{"memcheck": true, "memcheck,cached": false} {
+		c := exec.Command(plantedBinary(t), "-test.run=^TestTensorsOnePast$")
+		c.Env = append(c.Environ(), "TENON_CHECK=-", "TENON_CHECK_TOOLS="+tools)
+		text, err := c.CombinedOutput()
+		if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+			t.Fatal(err)
+		}
+		if got := bytes.Contains(text, []byte("at one_past in edges_test.go:")); got != finds {
+			t.Errorf("%s: found: %v, want %v\n%.3000s", tools, got, finds, text)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ func newDevice(m *machine, ordinal int) *device {
 		TotalMemory: o.Capacity, Multiprocessors: o.Multiprocessors, MaxThreadsPerSM: 2048, MaxThreadsPerBlock: 1024, WarpSize: 32,
 		SharedPerBlock: 48 << 10, SharedPerBlockOptin: 227 << 10, SharedPerSM: 228 << 10, L2Bytes: 50 << 20, ClockKHz: o.ClockKHz,
 		Image: driver.FormatKIR, Integrated: m.inline, Inline: m.inline, Recovers: !m.inline,
-		VirtualMemory: virtualMemory && !m.inline, PoolMemory: !m.inline,
+		VirtualMemory: virtualMemory && !m.inline, PoolMemory: !m.inline, Checked: m.check != nil,
 	}
 	if m.inline {
 		d.info.TotalMemory = hostMemoryBytes()
