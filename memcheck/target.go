@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -102,13 +103,19 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		"for any other program give --list-command and --run-command", name)
 }
 
-// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or Tenon's own for
-// Go tests where there is no GPU.
+// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or where there is no GPU
+// Tenon's own for Go tests, and for any other Go program that Tenon is built into. An error wraps [ErrNoChecker].
 func ChooseChecker(t Target, gpus int) (*Checker, error) {
-	if _, ok := t.(*goTarget); ok && gpus == 0 {
+	program, command := t.(*commandTarget)
+	_, tests := t.(*goTarget)
+	if gpus == 0 && (tests || command && program.usesTenon()) {
 		return TenonChecker(), nil
 	}
-	return FindChecker()
+	c, err := FindChecker()
+	if err != nil && (tests || command) {
+		err = fmt.Errorf("%w; a program of Tenon's needs neither on the simulator: give --checker tenon", err)
+	}
+	return c, err
 }
 
 // kindOf guesses the kind of target, or returns "".
@@ -233,6 +240,21 @@ func newCommandTarget(label string, o TargetOptions) (*commandTarget, error) {
 }
 
 func (c *commandTarget) String() string { return c.label }
+
+// usesTenon reports whether the program that the tests start is a Go program that Tenon is built into.
+func (c *commandTarget) usesTenon() bool {
+	name := c.run[0]
+	if c.dir != "" && filepath.Base(name) != name && !filepath.IsAbs(name) {
+		name = filepath.Join(c.dir, name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return false
+	}
+	info, err := buildinfo.ReadFile(path)
+	const module = "tenon.dev"
+	return err == nil && (info.Main.Path == module || slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module }))
+}
 
 func (c *commandTarget) Tests(ctx context.Context) ([]Test, error) {
 	out, err := list(ctx, Command{Args: c.list, Dir: c.dir, Env: []string{optOut}})

@@ -380,4 +380,21 @@ func TestKinds(t *testing.T) {
 	if c, err := ChooseChecker(&goTarget{}, 0); err != nil || c.Name != CheckerTenon {
 		t.Errorf("Go tests without a GPU: %+v, %v", c, err)
 	}
+	t.Setenv("PATH", t.TempDir())
+	for name, tenon := range map[string]bool{self: true, text: false, "absent": false} {
+		c, err := ChooseChecker(&commandTarget{run: []string{name, "{test}"}}, 0)
+		if tenon && (err != nil || c.Name != CheckerTenon) {
+			t.Errorf("a program of Tenon's without a GPU: %+v, %v", c, err)
+		}
+		if !tenon && err == nil && c.Name == CheckerTenon {
+			t.Errorf("Tenon's checker is chosen for %s", name)
+		}
+	}
+	within := &commandTarget{run: []string{"./" + filepath.Base(self)}, dir: filepath.Dir(self)}
+	if c, err := ChooseChecker(within, 0); err != nil || c.Name != CheckerTenon {
+		t.Errorf("a program of Tenon's in a folder: %+v, %v", c, err)
+	}
+	if c, err := ChooseChecker(within, 1); err == nil && c.Name == CheckerTenon {
+		t.Error("Tenon's checker is chosen though there is a GPU")
+	}
 }

@@ -43,7 +43,7 @@ type memcheckRun struct {
 	Rank         *int     `help:"Run this piece, from 0; default: what the scheduler's environment says, or 0."`
 
 	Tool          []string `default:"memcheck" help:"What to look for: memcheck, racecheck, initcheck, synccheck, or all. Each test runs once under each."`
-	Checker       string   `default:"auto" help:"auto: compute-sanitizer, or cuda-memcheck, or for Go tests without a GPU Tenon's own; or compute-sanitizer, cuda-memcheck, tenon, or a path."`
+	Checker       string   `default:"auto" help:"auto: compute-sanitizer, or cuda-memcheck, or without a GPU, for Go tests and programs built with Tenon, Tenon's own; or compute-sanitizer, cuda-memcheck, tenon, or a path."`
 	CheckerOption []string `sep:"none" help:"Further option for the checker."`
 	Leaks         bool     `help:"Report device memory that is never freed."`
 	StreamOrder   bool     `help:"Report stream-ordered allocations that another stream uses without an order."`
