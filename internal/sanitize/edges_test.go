@@ -33,11 +33,27 @@ func shifted(t *testing.T, name string) (k *kernel.Kernel, line int) {
 	return k, line
 }
 
-// edgeTest runs a kernel twice as it should be, and then by elements off. prepare returns how to run a step again and again.
-func edgeTest(t *testing.T, name string, by int, prepare func(x *tenon.Exec, step func(x *tenon.Exec)) (again func() error, err error)) {
+// prepared returns how to run a step again and again.
+type prepared = func(x *tenon.Exec, step func(x *tenon.Exec)) (again func() error, err error)
+
+// edgeTest runs a kernel twice as it should be, and then by elements off.
+func edgeTest(t *testing.T, name string, by int, prepare prepared) {
 	x := session(t)
+	off, again, line := edges(t, x, name, prepare)
+	x.FillInto(off, float64(by))
+	plantsIn("edges_test.go", "out-of-bounds", name, line)
+	if err := again(); err != nil {
+		t.Log(err)
+	}
+	if err := x.Synchronize(); err == nil {
+		t.Error("the device does not know of it")
+	}
+}
+
+// edges prepares a step that runs the kernel on a tensor between two others, off elements on, and runs it twice.
+func edges(t *testing.T, x *tenon.Exec, name string, prepare prepared) (off *tenon.Tensor, again func() error, line int) {
 	k, line := shifted(t, name)
-	off := x.Zeros([]int{1}, dtype.Int32)
+	off = x.Zeros([]int{1}, dtype.Int32)
 	a, b := x.Ones([]int{edge}, dtype.Float32), x.Ones([]int{edge}, dtype.Float32)
 	again, err := prepare(x, func(x *tenon.Exec) {
 		before := x.Add(a, b)
@@ -57,14 +73,7 @@ func edgeTest(t *testing.T, name string, by int, prepare func(x *tenon.Exec, ste
 	if err := x.Synchronize(); err != nil {
 		t.Fatal(err)
 	}
-	x.FillInto(off, float64(by))
-	plantsIn("edges_test.go", "out-of-bounds", name, line)
-	if err := again(); err != nil {
-		t.Log(err)
-	}
-	if err := x.Synchronize(); err == nil {
-		t.Error("the device does not know of it")
-	}
+	return off, again, line
 }
 
 func eagerly(x *tenon.Exec, step func(x *tenon.Exec)) (func() error, error) {
@@ -87,3 +96,34 @@ func TestTensorsOnePastCaptured(t *testing.T)   { edgeTest(t, "one_past_captured
 func TestTensorsOneBeforeCaptured(t *testing.T) { edgeTest(t, "one_before_captured", -1, captured) }
 func TestTensorsOnePastCompiled(t *testing.T)   { edgeTest(t, "one_past_compiled", 1, compiled) }
 func TestTensorsOneBeforeCompiled(t *testing.T) { edgeTest(t, "one_before_compiled", -1, compiled) }
+
+// TestRepairedTensorsEdges runs the same without a bug, more often.
+func TestRepairedTensorsEdges(t *testing.T) {
+	for name, prepare := range map[string]prepared{"eager": eagerly, "captured": captured, "compiled": compiled} {
+		x := session(t)
+		_, again, _ := edges(t, x, name, prepare)
+		for range 3 {
+			if err := again(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if err := x.Synchronize(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRepairedTensorsMust runs a region that must be a graph, which the checker excuses.
+func TestRepairedTensorsMust(t *testing.T) {
+	x := session(t)
+	a, out := x.Ones([]int{edge}, dtype.Float32), x.Zeros([]int{edge}, dtype.Float32)
+	r := compile.New(compile.Opt{Must: true})
+	for range 3 {
+		if err := r.Do(x, func(x *tenon.Exec) error { x.AddInto(out, x.Mul(x.AddS(a, 1), a), out); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := tenon.Read[float32](x, out); err != nil || got[edge-1] != 6 {
+		t.Errorf("%v, %v", got[edge-1:], err)
+	}
+}
