@@ -8,8 +8,8 @@ import (
 
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
-	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores. nil hides
-	// nothing.
+	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores.
+	// nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see the keys 0 to i alone. It excludes Mask.
 	Causal bool
@@ -25,13 +25,14 @@ func (o AttentionOpt) core() core.AttentionOpt {
 	return core.AttentionOpt{Mask: (*core.Tensor)(o.Mask), Causal: o.Causal, Dropout: o.Dropout, Scale: o.Scale, GroupedHeads: o.GroupedHeads}
 }
 
-// ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E], all of one
-// floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted to the low-precision type.
+// ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
+// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are
+// converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither Mask nor Dropout is
-// given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal inputs give equal gradients. The result then
-// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a
-// product, for halves in float32.
+// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and
+// neither Mask nor Dropout is given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal
+// inputs give equal gradients. The result then lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back
+// is no copy. Otherwise it is a product, a softmax and a product, for halves in float32.
 func (x *Exec) ScaledDotProductAttention(q *Tensor, k *Tensor, v *Tensor, opt ...AttentionOpt) *Tensor {
 	cx := x.enter("ScaledDotProductAttention", q, k, v)
 	defer core.Leave(cx)

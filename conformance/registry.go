@@ -21,8 +21,8 @@ func offer(name string, call func(x *tenon.Exec, a *args) any) {
 	registry[name] = call
 }
 
-// offered returns the registry's function for a case, or nil. Slices along a dimension have no Unique. Weights of attention are dropped by PyTorch's
-// draws, and its kernel for float32 has errors beyond those of the type.
+// offered returns the registry's function for a case, or nil. Slices along a dimension have no Unique. Weights of attention are dropped
+// by PyTorch's draws, and its kernel for float32 has errors beyond those of the type.
 func offered(c *recorded.Case) func(x *tenon.Exec, a *args) any {
 	switch p, _ := c.Kwargs["dropout_p"].(float64); {
 	case c.Op == "unique" && c.Kwargs["dim"] != nil, c.Op == attentionOp && (p > 0 || c.Type == "f32"):

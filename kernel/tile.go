@@ -124,9 +124,9 @@ func (t Tile) DotTransposed(a, c Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileDot, Type: a.t, Sym: t.i, Sub: kir.DotTransposed, Imm: uint64(a.i)<<32 | uint64(c.i)})
 }
 
-// Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements of up
-// to three others at the same place; these have as many rows, and as many columns or one. f may load but must not store. No memory is
-// touched by the map itself, so it may stand in a Pipelined loop.
+// Map sets every element v at (row, col), Int32, of a sum of products to f's result, which has the tile's type. f also gets the elements
+// of up to three others at the same place; these have as many rows, and as many columns or one. f may load but must not store. No memory
+// is touched by the map itself, so it may stand in a Pipelined loop.
 func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Tile) {
 	t.b.own()
 	if f == nil {
@@ -155,8 +155,8 @@ func (t Tile) Map(f func(row, col, v Value, others []Value) Value, others ...Til
 	t.b.add(in)
 }
 
-// AddRows adds all of row r of from, a sum of products in Float32, to element r of the tile, which has one column and as many rows. The order of
-// the sum is the device's choice.
+// AddRows adds all of row r of from, a sum of products in Float32, to element r of the tile, which has one column and as many rows. The
+// order of the sum is the device's choice.
 func (t Tile) AddRows(from Tile) { t.combineRows(kir.RowsSum, from) }
 
 // MaxRows sets element r of the tile, which has one column, to the greatest of it and of row r of from, as AddRows.
@@ -166,8 +166,8 @@ func (t Tile) combineRows(s kir.Sub, from Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileRows, Type: t.t, Sym: t.i, Sub: s, Imm: uint64(from.i)})
 }
 
-// Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of equal shape. The tile can then only be the left operand
-// of products.
+// Round sets the tile, of halves, to the elements of from, a sum of products in Float32 of equal shape. The tile can then only be the
+// left operand of products.
 func (t Tile) Round(from Tile) {
 	t.b.add(&kir.Instr{Op: kir.OpTileCopy, Type: t.t, Sym: t.i, Imm: uint64(from.i)})
 }

@@ -68,8 +68,8 @@ type TargetOptions struct {
 	List, Run, Format string
 	// Dir is where a compiled test binary, List and Run are started; "" is the working directory.
 	Dir string
-	// Args go to the process of each test of a Python file or of Go tests, after what chooses the test, and to the one that lists them. A program
-	// of its own kind has its arguments in List and Run.
+	// Args go to the process of each test of a Python file or of Go tests, after what chooses the test, and to the one that lists them. A
+	// program of its own kind has its arguments in List and Run.
 	Args []string
 }
 
@@ -103,8 +103,8 @@ func OpenTarget(name string, o TargetOptions) (Target, error) {
 		"for any other program give --list-command and --run-command", name)
 }
 
-// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or where there is no GPU
-// Tenon's own for Go tests, and for any other Go program that Tenon is built into. An error wraps [ErrNoChecker].
+// ChooseChecker returns the checker that suits a target on a machine with so many GPUs: NVIDIA's, see [FindChecker], or where there is no
+// GPU Tenon's own for Go tests, and for any other Go program that Tenon is built into. An error wraps [ErrNoChecker].
 func ChooseChecker(t Target, gpus int) (*Checker, error) {
 	program, command := t.(*commandTarget)
 	_, tests := t.(*goTarget)
@@ -162,7 +162,8 @@ func list(ctx context.Context, c Command) (string, error) {
 	return out.String(), nil
 }
 
-// ends returns s without its middle if it is long: what went wrong is said at the start, as by Go's package flag, or at the end, as by Python.
+// ends returns s without its middle if it is long: what went wrong is said at the start, as by Go's package flag, or at the end, as by
+// Python.
 func ends(s string) string {
 	const head, last = 600, 1400
 	if len(s) <= head+last {
@@ -337,8 +338,8 @@ func googleTests(out string) []string {
 	return names
 }
 
-// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character, within " only before what has
-// a meaning there. It expands nothing.
+// splitWords splits a command line as a shell does: at blanks, with ' and " for quoting and \ before a single character, within " only
+// before what has a meaning there. It expands nothing.
 func splitWords(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder

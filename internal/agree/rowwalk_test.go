@@ -13,9 +13,9 @@ import (
 	"tenon.dev/kernel"
 )
 
-// A rowWalk is a kernel that does to tiles in registers what attention does, on small integers, so that the result is exact: over tiles of step rows of b it
-// computes s = a bᵀ - bias[column], adds 1 in odd rows where the tile's number is even, follows the greatest s of each row and the sum of all s, and sums up
-// s b. Results are that sum with the row's greatest s added, the greatest s, and the sum.
+// A rowWalk is a kernel that does to tiles in registers what attention does, on small integers, so that the result is exact: over tiles
+// of step rows of b it computes s = a bᵀ - bias[column], adds 1 in odd rows where the tile's number is even, follows the greatest s of
+// each row and the sum of all s, and sums up s b. Results are that sum with the row's greatest s added, the greatest s, and the sum.
 type rowWalk struct {
 	in                         kir.Type
 	rows, step, width, threads int

@@ -176,7 +176,8 @@ func TestAttentionCaptured(t *testing.T) {
 	})
 }
 
-// TestAttentionPacked: gradients of queries, keys and values that are pieces of one tensor come out as one, with the bits of those that are not.
+// TestAttentionPacked: gradients of queries, keys and values that are pieces of one tensor come out as one, with the bits of those that
+// are not.
 func TestAttentionPacked(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		r := rand.New(rand.NewPCG(11, 12))

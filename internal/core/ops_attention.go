@@ -14,25 +14,26 @@ import (
 var rowAttention, rowAttentionGrad *row
 
 func init() {
-	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v; scale; causal -> y lse", Torch: "nn.functional.scaled_dot_product_attention",
-		saves: in0 | in1 | in2 | out0 | out1, flops: attentionFLOPs(2),
+	rowAttention = define(row{Name: "ScaledDotProductAttention", takes: "q k v; scale; causal -> y lse",
+		Torch: "nn.functional.scaled_dot_product_attention", saves: in0 | in1 | in2 | out0 | out1, flops: attentionFLOPs(2),
 		infer: func(f *frame) {
 			q := f.in[0]
 			f.newOut(0, q.dt, q.shape, headsLayout(q))
 			f.newOut(1, dtype.Float32, q.shape[:3], nil)
 		},
 		run: func(f *frame) error {
-			return kernels.Attention(f, operand(f.out[0]), operand(f.out[1]), operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f))
+			return kernels.Attention(f, operand(f.out[0]), operand(f.out[1]),
+				operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), attentionOpt(f))
 		}})
-	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v; scale; causal -> dq dk dv", flops: attentionFLOPs(5),
+	rowAttentionGrad = define(row{Name: "ScaledDotProductAttentionBackward", takes: "g y lse q k v; scale; causal -> dq dk dv",
+		flops: attentionFLOPs(5),
 		infer: func(f *frame) {
 			for i, t := range f.in[3:6] {
 				f.newOut(i, t.dt, t.shape, headsLayout(t))
 			}
 		},
 		run: func(f *frame) error {
-			return kernels.AttentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
-				operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f))
+			return attentionBackward(f, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]))
 		}})
 }
 
@@ -40,7 +41,8 @@ func init() {
 var rowAttentionGradPacked *row
 
 func init() {
-	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked", takes: "g y lse q k v; scale; causal -> dqkv", flops: attentionFLOPs(5),
+	rowAttentionGradPacked = define(row{Name: "ScaledDotProductAttentionBackwardPacked", takes: "g y lse q k v; scale; causal -> dqkv",
+		flops: attentionFLOPs(5),
 		infer: func(f *frame) {
 			q := f.in[3]
 			f.newOut(0, q.dt, []int{q.shape[0], q.shape[2], 3, q.shape[1], q.shape[3]}, nil)
@@ -53,8 +55,7 @@ func init() {
 				d[i].Ptr += uint64(i * s[2] * d[i].DType.Size())
 				d[i].Shape, d[i].Stride = f.in[3].shape, []int{s[0], s[3], s[1], s[4]}
 			}
-			return kernels.AttentionBackward(f, d[0], d[1], d[2], operand(f.in[0]), operand(f.in[1]), operand(f.in[2]), operand(f.in[3]), operand(f.in[4]),
-				operand(f.in[5]), attentionOpt(f))
+			return attentionBackward(f, d[0], d[1], d[2])
 		}})
 }
 
@@ -69,14 +70,20 @@ func packedHeads(q, k, v *Tensor) bool {
 
 func init() { rowAttention.back = backAttention }
 
-// headsLayout returns strides of [B, H, T, D] without gaps that follow t's: where its heads lie within its rows, as after the transposition of
-// [B, T, H, D], the result's do.
+// headsLayout returns strides of [B, H, T, D] without gaps that follow t's: where its heads lie within its rows, as after the
+// transposition of [B, T, H, D], the result's do.
 func headsLayout(t *Tensor) []int {
 	h, n, d := t.shape[1], t.shape[2], t.shape[3]
 	if t.stride[1] >= t.stride[2] {
 		return nil
 	}
 	return []int{n * h * d, d, h * d, 1}
+}
+
+// attentionBackward computes the gradients of queries, keys and values to dq, dk and dv.
+func attentionBackward(f *frame, dq, dk, dv kernels.Operand) error {
+	return kernels.AttentionBackward(f, dq, dk, dv, operand(f.in[0]), operand(f.in[1]), operand(f.in[2]),
+		operand(f.in[3]), operand(f.in[4]), operand(f.in[5]), attentionOpt(f))
 }
 
 func attentionOpt(f *frame) kernels.AttentionOpt {
@@ -155,8 +162,8 @@ func (b *back) attentionOps() {
 
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
-	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores. nil hides
-	// nothing.
+	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores.
+	// nil hides nothing.
 	Mask *Tensor
 	// Causal lets query i see the keys 0 to i alone. It excludes Mask.
 	Causal bool
@@ -168,13 +175,14 @@ type AttentionOpt struct {
 	GroupedHeads bool
 }
 
-// ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E], all of one
-// floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are converted to the low-precision type.
+// ScaledDotProductAttention returns softmax(scale q kᵀ + mask) v for queries q [..., T, D], keys k [..., S, D] and values v [..., S, E],
+// all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are
+// converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither Mask nor Dropout is
-// given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal inputs give equal gradients. The result then
-// lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back is no copy. Otherwise it is a product, a softmax and a
-// product, for halves in float32.
+// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and
+// neither Mask nor Dropout is given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal
+// inputs give equal gradients. The result then lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back
+// is no copy. Otherwise it is a product, a softmax and a product, for halves in float32.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
@@ -250,8 +258,9 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 		fail("dropout probability has to be between 0 and 1, but got %v", opt.Dropout)
 	case opt.Mask != nil && opt.Mask.dt != dtype.Bool && opt.Mask.dt != q.dt:
 		fail("the mask is %v; it must be bool, or %v as the queries", opt.Mask.dt, q.dt)
-	case opt.GroupedHeads && (len(q.shape) < 3 || len(k.shape) < 3 || len(v.shape) < 3 || last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
-		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
+	case opt.GroupedHeads && (min(len(q.shape), len(k.shape), len(v.shape)) < 3 || last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
+		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; "+
+			"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
 	}
 }
 
@@ -261,7 +270,8 @@ func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
 		return false
 	}
 	heads := k.shape[1] == q.shape[1] || opt.GroupedHeads
-	return heads && q.shape[0] == k.shape[0] && q.Numel() > 0 && k.Numel() > 0 && kernels.AttentionTakes(x.m.stream.Device().Limits(), q.dt, q.shape[3])
+	return heads && q.shape[0] == k.shape[0] && q.Numel() > 0 && k.Numel() > 0 &&
+		kernels.AttentionTakes(x.m.stream.Device().Limits(), q.dt, q.shape[3])
 }
 
 // repeatHeads repeats each head of t [..., H, S, D] so many times.

@@ -50,8 +50,8 @@ func (b *back) grads() []*Tensor {
 	return out
 }
 
-// joined returns the gradients side by side along dimension d. Those that lie so already, as attention's of queries, keys and values that were one
-// tensor, are not copied.
+// joined returns the gradients side by side along dimension d. Those that lie so already, as attention's of queries, keys and values that
+// were one tensor, are not copied.
 func (b *back) joined(d int) *Tensor {
 	x, ts := b.x, b.grads()
 	if x.GradEnabled() || !sideBySide(ts, d) {

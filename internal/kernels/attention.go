@@ -10,10 +10,11 @@ import (
 	"tenon.dev/kernel"
 )
 
-// Attention of heads without storing its weights: a block holds the queries of a tile, walks over the keys tile by tile, and corrects what it has
-// summed whenever a greater score comes up (Dao et al., "FlashAttention", 2022, and Milakov and Gimelshein, "Online normalizer calculation for
-// softmax", 2018). The backward pass computes the weights again from the logarithm of each row's sum. It sums the gradients of keys and values in
-// blocks of keys and those of queries in blocks of queries, each in the order of the other, so equal operands give equal bits.
+// Attention of heads without storing its weights: a block holds the queries of a tile, walks over the keys tile by tile, and corrects
+// what it has summed whenever a greater score comes up (Dao et al., "FlashAttention", 2022, and Milakov and Gimelshein, "Online
+// normalizer calculation for softmax", 2018). The backward pass computes the weights again from the logarithm of each row's sum. It sums
+// the gradients of keys and values in blocks of keys and those of queries in blocks of queries, each in the order of the other, so equal
+// operands give equal bits.
 
 // attentionStage is a kernel of attention.
 type attentionStage = uint16
@@ -57,8 +58,9 @@ type attention struct {
 	lse, delta                  uint64
 }
 
-// Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], Float32 without gaps, to the logarithm to base 2 of each row's sum of
-// exponentials. q is [B, H, T, D], k and v are [B, H/n, S, D], all of one half type that AttentionTakes; T and S are positive.
+// Attention sets out [B, H, T, D] to softmax(scale q kᵀ) v and lse [B, H, T], Float32 without gaps, to the logarithm to base 2 of each
+// row's sum of exponentials. q is [B, H, T, D], k and v are [B, H/n, S, D], all of one half type that AttentionTakes; T and S are
+// positive.
 func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	a := attention{opt: opt, q: q, k: k, v: v, out: out, lse: lse.Ptr}
 	if err := a.plan(is); err != nil {
@@ -67,8 +69,8 @@ func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	return a.issue(is, attentionForward, a.q.DType)
 }
 
-// AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values by that of the result, g. The other operands are those of
-// Attention and what it set.
+// AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values by that of the result, g. The other operands are
+// those of Attention and what it set.
 func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	a := attention{opt: opt, q: q, k: k, v: v, out: out, g: g, dq: dq, dk: dk, dv: dv, lse: lse.Ptr}
 	err := a.plan(is)
@@ -89,7 +91,8 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 // plan checks the shapes and copies operands whose rows are not aligned.
 func (a *attention) plan(is Issuer) error {
 	s, t := a.q.Shape, a.k.Shape
-	if len(s) != 4 || len(t) != 4 || s[0] != t[0] || t[1] == 0 || s[1]%t[1] != 0 || s[3] != t[3] || !AttentionTakes(is.Limits(), a.q.DType, s[3]) {
+	fit := len(s) == 4 && len(t) == 4 && s[0] == t[0] && t[1] > 0 && s[1]%t[1] == 0 && s[3] == t[3]
+	if !fit || !AttentionTakes(is.Limits(), a.q.DType, s[3]) {
 		return fmt.Errorf("attention of %v by %v in %v", s, t, a.q.DType)
 	}
 	a.batch, a.heads, a.queries, a.width = s[0], s[1], s[2], s[3]
@@ -125,8 +128,8 @@ func alignedRows(o *Operand) bool {
 	return ok
 }
 
-// tile chooses a stage's tile, as an H200 was fastest with: long vectors want many rows, which then read each other operand once, and short rows many
-// blocks.
+// tile chooses a stage's tile, as an H200 was fastest with: long vectors want many rows, which then read each other operand once, and
+// short rows many blocks.
 func (a *attention) tile(lim *Limits, stage attentionStage) attentionSpec {
 	s := attentionSpec{Width: uint8(a.width), Rows: 128, Step: 64, Stages: 3, Causal: a.opt.Causal}
 	long := a.queries
@@ -338,8 +341,8 @@ type attentionKernel struct {
 	batch, head, first kernel.Value
 }
 
-// place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal ones the last queries
-// and the first keys.
+// place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal
+// ones the last queries and the first keys.
 func (a *attentionKernel) place(tiles, heads kernel.Value) {
 	k := a.k
 	id := k.BlockIdx(kernel.X)
@@ -535,7 +538,8 @@ func (a *attentionKernel) gradQueries() {
 	scale := a.scores()
 	t, f := a.s.Compute, dtype.Float32
 	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
-	score, by, weight, out := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
+	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
+	weight, out := k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
 	lse, delta := k.Tile("lse", f, rows, 1), k.Tile("delta", f, rows, 1)
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)

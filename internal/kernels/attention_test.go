@@ -62,8 +62,8 @@ func attentionRef(q, k, v, g []float64, b, h, kv, t, s, d int, opt AttentionOpt)
 	return out, lse, dq, dk, dv
 }
 
-// TestAttention compares attention with float64, forward and backward: sizes that fill no tile, heads that share keys, operands that do not lie as tensor
-// maps want, one key, one query.
+// TestAttention compares attention with float64, forward and backward: sizes that fill no tile, heads that share keys, operands that do
+// not lie as tensor maps want, one key, one query.
 func TestAttention(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, c := range []struct{ b, h, kv, t, s, d int }{

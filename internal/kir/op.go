@@ -42,8 +42,8 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
-	// OpExp2 is 2^x with a relative error of 7e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and results below 2^-126
-	// may be 0.
+	// OpExp2 is 2^x with a relative error of 7e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and results
+	// below 2^-126 may be 0.
 	OpExp2
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.
 	OpAnd
@@ -130,12 +130,12 @@ const (
 	// Float16, BFloat16 and Float32 operands, Float64 for Float64, Int32 for Int8. Sub DotTF32 allows rounding Float32 operands to tf32. Sub
 	// DotTransposed, of halves, takes tile b as [N,K]: [M,N] += [M,K] x [N,K]ᵀ.
 	OpTileDot
-	// OpTileMap gives every element of accumulator Sym a new value: Blocks[0] has Params row, col (Int32), the element, and the elements at its
-	// place of up to MapTilesMost other accumulators of as many rows, which have as many columns or one, that of the row; it ends in OpYield with the
-	// value. Imm names the others, MapOthers reads it. The region has no effects.
+	// OpTileMap gives every element of accumulator Sym a new value: Blocks[0] has Params row, col (Int32), the element, and the elements at
+	// its place of up to MapTilesMost other accumulators of as many rows, which have as many columns or one, that of the row; it ends in
+	// OpYield with the value. Imm names the others, MapOthers reads it. The region has no effects.
 	OpTileMap
-	// OpTileRows combines element r of accumulator Sym, of one column, with all of row r of accumulator Imm, by Sub RowsSum or RowsMax, in an order
-	// that the back end chooses. Both are Float32.
+	// OpTileRows combines element r of accumulator Sym, of one column, with all of row r of accumulator Imm, by Sub RowsSum or RowsMax, in
+	// an order that the back end chooses. Both are Float32.
 	OpTileRows
 	// OpTileCopy sets tile Sym, of halves, to accumulator Imm, rounded. The tile is then only the left operand of products.
 	OpTileCopy

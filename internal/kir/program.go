@@ -10,8 +10,8 @@
 // # Numerics
 //
 // Every operation has one result. Float operations round to nearest even and keep subnormals; [OpFMA] rounds once and is never
-// formed from a multiply and an add, nor split. So the back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2] and float atomics. The bits of a NaN result
-// are not pinned.
+// formed from a multiply and an add, nor split. So the back ends agree bit for bit, except on [OpTileDot], [OpTileRows], [OpExp2] and
+// float atomics. The bits of a NaN result are not pinned.
 //
 // # Two levels
 //
@@ -21,8 +21,8 @@ package kir
 
 import "tenon.dev/dtype"
 
-// Type is the type of a value: Bool is a predicate; Float16 and BFloat16 can only be loaded, stored, converted, moved, selected and shuffled;
-// complex types do not exist here.
+// Type is the type of a value: Bool is a predicate; Float16 and BFloat16 can only be loaded, stored, converted, moved, selected and
+// shuffled; complex types do not exist here.
 type Type = dtype.DType
 
 // Value names a result of an instruction, an index into Program.Values.
@@ -77,7 +77,8 @@ type Param struct {
 	ReadOnly bool
 	// Align promises the buffer's alignment in bytes, and is MapAlign of a tensor map; 0 means the element size.
 	Align int
-	// Plain says of a tensor map that its tiles' lines are copied as they lie in memory, for plain arithmetic, and not as matrix units read them.
+	// Plain says of a tensor map that its tiles' lines are copied as they lie in memory, for plain arithmetic, and not as matrix units read
+	// them.
 	Plain bool
 }
 

@@ -18,7 +18,8 @@ import (
 type tile struct {
 	kir.Tile
 	acc bool
-	// held says that it is an operand in registers, the left one of products: 4 words, as the instructions want them, for each fragment of 16 x 16.
+	// held says that it is an operand in registers, the left one of products: 4 words, as the instructions want them, for each fragment of
+	// 16 x 16.
 	held bool
 	// along is the axis of a line, per its elements and lines their number.
 	along      kir.Sub
@@ -28,8 +29,8 @@ type tile struct {
 	stride, chunks, turn int
 	// cut is the distance between parts of one line, 0 if lines are whole.
 	cut int
-	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, plainly that a plain one does, bare that the copy engine
-	// brings lines for plain arithmetic: as they are, without padding.
+	// arch says that wgmma reads it, mapped that a tensor map describes where it comes from, plainly that a plain one does, bare that the
+	// copy engine brings lines for plain arithmetic: as they are, without padding.
 	arch, mapped, plainly, bare bool
 	// offset is the place in the tiles' shared memory, or within a stage of loop.
 	offset int
@@ -77,9 +78,9 @@ func (u unit) fragments() bool { return u == mma16 || u == mma8 }
 //
 // For wgmma all warps lie below each other and share out rows 16 at a time in turn, so that four hold 64 adjacent ones.
 //
-// Turned, wgmma computes the transposed product, as it takes 32-bit elements that do not lie along the inner axis from registers alone, and those on
-// its left: rows and columns of the arrangement are then the tile's columns and rows. Fragments' rows are so dealt out over the columns that the lanes
-// of a warp find their elements in different banks (turnedCol).
+// Turned, wgmma computes the transposed product, as it takes 32-bit elements that do not lie along the inner axis from registers alone,
+// and those on its left: rows and columns of the arrangement are then the tile's columns and rows. Fragments' rows are so dealt out over
+// the columns that the lanes of a warp find their elements in different banks (turnedCol).
 //
 // For plain arithmetic the threads form a grid of down x across; each holds rows x cols elements in groups of rowGroup adjacent rows
 // and colGroup adjacent columns; the groups of neighbouring threads are neighbours.

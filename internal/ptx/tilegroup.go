@@ -21,8 +21,8 @@ type descriptor struct {
 	high int
 }
 
-// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first). turned says that it is the left
-// operand, or the right one and lies transposed.
+// describe makes the descriptor of the share of t that begins at block-th 64 rows (a register, or "" for the first). turned says that it
+// is the left operand, or the right one and lies transposed.
 func (f *function) describe(t *tile, turned bool, block string) *descriptor {
 	d := &descriptor{t: t, inner: t.along == kir.AlongRows}
 	if turned {
@@ -115,9 +115,9 @@ func (f *function) dotGroup(in *kir.Instr, acc, a, b *tile) {
 	f.op("wgmma.commit_group.sync.aligned")
 }
 
-// dotTurned starts a product that wgmma computes transposed: its left operand are the columns of b, which a thread reads from shared memory into
-// registers, and its right the rows of a. The products of the turn before are done by then, as they may still be reading the same registers; other warps'
-// keep the unit busy meanwhile.
+// dotTurned starts a product that wgmma computes transposed: its left operand are the columns of b, which a thread reads from shared
+// memory into registers, and its right the rows of a. The products of the turn before are done by then, as they may still be reading the
+// same registers; other warps' keep the unit busy meanwhile.
 func (f *function) dotTurned(acc, a, b *tile) {
 	const step = 8
 	arr := acc.arr

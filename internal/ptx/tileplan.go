@@ -29,8 +29,8 @@ type tilePlan struct {
 	tid, memory string
 	writing     bool
 	yield       []kir.Value
-	// inflight says that products of wgmma may be under way, flying which tiles' registers they may use, and ahead writes loads that are to follow the next product's first
-	// instructions.
+	// inflight says that products of wgmma may be under way, flying which tiles' registers they may use, and ahead writes loads that are to
+	// follow the next product's first instructions.
 	inflight bool
 	flying   map[*tile]bool
 	ahead    func()

@@ -8,8 +8,8 @@ import (
 	"tenon.dev/internal/kir"
 )
 
-// What OpTileMap, OpTileRows and OpTileCopy bring together stays in registers: all its tiles have whole rows in one warp, and the same ones in
-// the same lanes, of which each four share a row.
+// What OpTileMap, OpTileRows and OpTileCopy bring together stays in registers: all its tiles have whole rows in one warp, and the same
+// ones in the same lanes, of which each four share a row.
 
 // links lists the tiles that instructions bring together with tile i in registers, itself left out.
 func (u *tileUses) links(i int) []int {
@@ -136,8 +136,8 @@ func (f *function) hold(t, from *tile) {
 	}
 }
 
-// mapTile writes OpTileMap. What the region loads without the tile's elements is loaded while products are under way, once for all elements that want
-// the same.
+// mapTile writes OpTileMap. What the region loads without the tile's elements is loaded while products are under way, once for all
+// elements that want the same.
 func (f *function) mapTile(in *kir.Instr, t *tile) {
 	b := in.Blocks[0]
 	used := map[kir.Value]bool{}

@@ -478,7 +478,8 @@ func (g *Graph) Close() error {
 	}
 	g.dev.leavePool(g.pool)
 	d := g.dev
-	return errors.Join(wrap(err, "the graph could not be released"), d.checkAlloc(d.mem.ReleasePool(g.pool), "the graph's memory could not be given back"))
+	return errors.Join(wrap(err, "the graph could not be released"),
+		d.checkAlloc(d.mem.ReleasePool(g.pool), "the graph's memory could not be given back"))
 }
 
 // destroy gives back what the driver has of the graph, when no run is being queued; done is false where that was done before.

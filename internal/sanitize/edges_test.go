@@ -11,8 +11,8 @@ import (
 	"tenon.dev/kernel"
 )
 
-// These tests plant accesses one element outside of a tensor that has neighbours on both sides and fills its memory to the last byte, in each way
-// in which a program runs kernels.
+// These tests plant accesses one element outside of a tensor that has neighbours on both sides and fills its memory to the last byte, in
+// each way in which a program runs kernels.
 
 // edge is how many elements each tensor has.
 const edge = 256

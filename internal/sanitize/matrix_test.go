@@ -169,8 +169,8 @@ func isOf(f *memcheck.Finding, b bug) bool {
 	return f.Kernel == b.kernel && (at(f.Device) || at(f.Other))
 }
 
-// follows reports whether a finding may come with a bug that loses the device: the call that tells the host of the fault, and memory that can no
-// longer be freed.
+// follows reports whether a finding may come with a bug that loses the device: the call that tells the host of the fault, and memory that
+// can no longer be freed.
 func follows(f *memcheck.Finding, want []bug) bool {
 	losing := []memcheck.Class{memcheck.OutOfBounds, memcheck.UseAfterFree, memcheck.Barrier, memcheck.StreamRace}
 	lost := slices.ContainsFunc(want, func(b bug) bool { return slices.Contains(losing, b.class) })
@@ -270,8 +270,8 @@ func TestTensorsOnSimulator(t *testing.T) {
 	}
 }
 
-// TestCheckByEnvironment is that TENON_CHECK alone, without tenon memcheck around it, finds an access one element past a tensor, and that cached memory
-// hides it.
+// TestCheckByEnvironment is that TENON_CHECK alone, without tenon memcheck around it, finds an access one element past a tensor, and that
+// cached memory hides it.
 func TestCheckByEnvironment(t *testing.T) {
 	for tools, finds := range map[string]bool{"memcheck": true, "memcheck,cached": false} {
 		c := exec.Command(plantedBinary(t), "-test.run=^TestTensorsOnePast$")
@@ -286,7 +286,8 @@ func TestCheckByEnvironment(t *testing.T) {
 	}
 }
 
-// TestMatrixOfPools is the same of memory that is allocated in the order of streams, and of mappings, which the simulator's checker sees into.
+// TestMatrixOfPools is the same of memory that is allocated in the order of streams, and of mappings, which the simulator's checker sees
+// into.
 func TestMatrixOfPools(t *testing.T) {
 	c := memcheck.TenonChecker()
 	c.Leaks = true
@@ -338,7 +339,8 @@ func parent(child []string) int {
 	return 0
 }
 
-// fake is a checker with compute-sanitizer's command line that runs Tenon's own and, told of a file for their count, loses every second finding.
+// fake is a checker with compute-sanitizer's command line that runs Tenon's own and, told of a file for their count, loses every second
+// finding.
 func fake(args []string) int {
 	options := map[string]string{}
 	for len(args) > 1 && strings.HasPrefix(args[0], "--") {
