@@ -295,7 +295,7 @@ var uses = map[string]func(x *tenon.Exec, a, w *tenon.Tensor, r *rand.Rand) erro
 		return err
 	},
 	"within": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {
-		tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.Mul(x.Add(a, a), x.Sub(a, a)) }).Close()
+		x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.Mul(x.Add(a, a), x.Sub(a, a)) }).Close()
 		return nil
 	},
 	"scopes": func(x *tenon.Exec, a, _ *tenon.Tensor, _ *rand.Rand) error {

@@ -118,7 +118,7 @@ func TestTwoDevicesGoroutines(t *testing.T) {
 	all.Go(func() {
 		defer close(back)
 		for a := range there {
-			back <- tenon.Within(y, func(y *tenon.Exec) *tenon.Tensor { return y.AddS(y.To(a), 1) })
+			back <- y.Within(func(y *tenon.Exec) *tenon.Tensor { return y.AddS(y.To(a), 1) })
 			a.Close()
 		}
 	})
@@ -126,7 +126,7 @@ func TestTwoDevicesGoroutines(t *testing.T) {
 	for range 100 {
 		there <- a
 		b := <-back
-		a = tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.To(b), 1) })
+		a = x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.To(b), 1) })
 		b.Close()
 	}
 	close(there)

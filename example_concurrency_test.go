@@ -122,7 +122,7 @@ func ExampleExec_Keep_goroutines() {
 	go func() {
 		defer close(batches)
 		for i := range 3 {
-			batches <- tenon.Within(y, func(y *tenon.Exec) *tenon.Tensor { // with no scope around, the result is loose
+			batches <- y.Within(func(y *tenon.Exec) *tenon.Tensor { // with no scope around, the result is loose
 				return y.Square(y.Full([]int{2}, float64(i), tenon.Float32))
 			})
 		}

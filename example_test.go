@@ -19,7 +19,7 @@ func Example() {
 	}()
 
 	w := tenon.From(x, []float32{1, 2, 3}).SetRequiresGrad(true)
-	loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { // temporaries are closed, the result moves out
+	loss := x.Within(func(x *tenon.Exec) *tenon.Tensor { // temporaries are closed, the result moves out
 		return x.Sum(x.Mul(w, w), nil)
 	})
 	if err := x.Backward(loss); err != nil {

@@ -1,8 +1,10 @@
 package tenon_test
 
 import (
+	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"tenon.dev"
@@ -211,7 +213,7 @@ func TestFromPyTorchExec(t *testing.T) {
 	if v, err := tenon.Read[float32](x, a); len(v) != 1 || v[0] != 5 || err != nil {
 		t.Error(v, err)
 	}
-	wantItem(t, x, x.Sum(tenon.From(x, []int64{1, 2, 3, 4}, 2, 2), nil), 10)
+	wantItem(t, x, x.Sum(tenon.From(x, []int{1, 2, 3, 4}, 2, 2), nil), 10)
 	wantItem(t, x, x.Sum(x.Zeros([]int{2, 3}, tenon.Float32), nil), 0)
 	text, err := x.Format(a)
 	if text != "5 float32[] on Simulated GPU" || err != nil {
@@ -236,7 +238,7 @@ func TestFromPyTorchMemory(t *testing.T) {
 	if n := x.Device().MemoryAllocated(); n != 0 {
 		t.Error("the scope left", n)
 	}
-	a := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Ones([]int{1000}, tenon.Float32), 1) })
+	a := x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.AddS(x.Ones([]int{1000}, tenon.Float32), 1) })
 	if n := x.Device().MemoryAllocated(); n != 4096 || x.Device().Stats()["allocated_bytes.all.current"] != n || x.Device().MaxMemoryReserved() != 2<<20 {
 		t.Error("allocated", n)
 	}
@@ -392,6 +394,42 @@ func TestFromPyTorchAutograd(t *testing.T) {
 	x.SavedTensorHooks(pack, unpack, func(x *tenon.Exec) { x.Mul(a, a) })
 	if called != 4 {
 		t.Error("the saved tensors were packed", called-2, "times")
+	}
+}
+
+// Results in tensors that are there, and options that are 0.
+func TestFromPyTorchOut(t *testing.T) {
+	x := openSim(t)
+	{
+		a, b := tenon.From(x, []float32{1, 2, 3, 4}, 2, 2), x.Ones([]int{2, 2}, tenon.Float32)
+		c, v, i := x.Empty([]int{2, 2}, tenon.Float32), x.Empty([]int{2}, tenon.Float32), x.Empty([]int{2}, tenon.Int64)
+		x.MMInto(c, a, b)
+		wantItem(t, x, x.Sum(c, nil), 20)
+		x.SumInto(v, a, []int{0})
+		wantItem(t, x, x.Sum(v, nil), 10)
+		x.MaxDimInto(v, i, a, 0, false)
+		wantItem(t, x, x.Sum(i, nil), 2)
+		wantItem(t, x, x.Var(a, nil, tenon.VarOpt{Correction: tenon.Zero}), 1.25)
+		wantItem(t, x, x.Sum(x.Std(a, []int{0}, tenon.VarOpt{Correction: 2}), nil), math.Inf(1))
+		x.FillInto(c, 7)
+		wantItem(t, x, x.Sum(c, nil), 28)
+		x.RandIntInto(c, 0, 9)
+		x.UniformInto(c, 0, 1)
+		wantItem(t, x, x.All(x.LtS(c, 1), nil, false), 1)
+		x.ExpInto(a, a)
+		wantItem(t, x, x.All(x.GtS(a, 2.7), nil, false), 1)
+	}
+	{
+		a := tenon.From(x, []float64{math.NaN(), math.Inf(1), 3})
+		wantItem(t, x, x.Sum(x.NanToNum(a, tenon.NanToNumOpt{NaN: 1, PosInf: tenon.Zero}), nil), 4)
+	}
+	{
+		a, b := tenon.From(x, []float32{1, 0, 0}), tenon.From(x, []float32{0, 1, 0})
+		c, v := x.Empty([]int{3}, tenon.Float32), x.Empty(nil, tenon.Float32)
+		linalg.CrossInto(x, c, a, b, -1)
+		wantItem(t, x, x.Sum(c, nil), 1)
+		linalg.VecDotInto(x, v, a, b, -1)
+		wantItem(t, x, v, 0)
 	}
 }
 
@@ -702,7 +740,45 @@ func TestFromPyTorchNumbers(t *testing.T) {
 	if v[0] != 1 {
 		t.Error(v)
 	}
+	brain := tenon.From(x, []tenon.BF16{tenon.BF16FromFloat32(1.5)})
+	if v, err := tenon.Read[tenon.BF16](x, brain); err != nil || v[0].Float32() != 1.5 {
+		t.Errorf("a bfloat16 reads as %v, %v", v, err)
+	}
 	if _, err := tenon.Read[int64](x, a); err == nil {
 		t.Error("a float32 tensor was read as int64")
+	}
+}
+
+// Groups of parameters, by predicate.
+func TestFromPyTorchGroups(t *testing.T) {
+	x := testdevice.Open(t, tenon.CPU())
+	m := nn.NewLinear(x, 2, 3)
+	defer nn.Close(m)
+	matrices, vectors := nn.SplitParams(nn.Params(m), func(name string, p *nn.Param) bool { return p.Tensor().Dim() > 1 })
+	adamw, err := optim.NewAdamW(matrices)
+	must(t, err)
+	defer adamw.Close()
+	{
+		err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: tenon.Zero})
+		must(t, err)
+	}
+	if n := adamw.Groups(); n != 2 {
+		t.Errorf("there are %d groups", n)
+	}
+	for range 2 { // a half can be ranged over again, and left early
+		for name, p := range vectors {
+			if name != "bias" || p != m.Bias {
+				t.Error(name)
+			}
+			break
+		}
+	}
+	for want, f := range map[string]func(){
+		"the parameters are nil":    func() { nn.SplitParams(nil, func(string, *nn.Param) bool { return true }) },
+		"the function predicate is": func() { nn.SplitParams(nn.Params(m), nil) },
+	} {
+		if err := tenon.Try(f); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

@@ -258,9 +258,11 @@ func set(v reflect.Value, to any) {
 // mayBe are the tensors that an operation takes though they are wrong for others: absent ones, and those of another device, by method and place.
 var mayBe = map[string]map[string]string{
 	"nil": {
-		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0", "SetGrad": "1", "SetLRTensor": "2", "Nodes": "0", "Pool": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0", "Loader.State": "0",
+		"Build": "1", "Write": "3", "Len": "0", "Fields": "0", "Infos": "0", "Metadata": "0", "In": "0", "Mapped": "0", "Out": "0",
+		"SetGrad": "1", "SetLRTensor": "2", "Nodes": "0", "Pool": "0", "Close": "0", "OnOutOfMemory": "1", "String": "0", "Loader.State": "0",
 		"Func.Forward": "1 2", "Identity.Forward": "1 2", "Sequential.Forward": "2",
-		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "Conv1d": "3", "Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
+		"BCE": "3", "UsePool": "1", "BCEWithLogits": "3 4", "BatchNorm": "2 3 4 5", "Clamp": "2 3", "ClampInto": "3 4", "Conv1d": "3",
+		"Conv2d": "3", "CrossEntropy": "3", "Linear": "3",
 	},
 	"zero": {
 		"In": "0", "Mapped": "0", "Out": "0", "Nodes": "0", "Pool": "0", "Close": "0", "Infos": "0", "Metadata": "0", "Error": "0", "Unwrap": "0", "String": "0",

@@ -108,6 +108,56 @@ func TestProfileOps(t *testing.T) {
 	inOrder(t, p, true)
 }
 
+// What operations must move and compute at least is without gaps and repetitions: rows that are picked, places that change, windows that
+// leave something out.
+func TestProfileLeast(t *testing.T) {
+	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
+	zeros := func(dt tenon.DType, shape ...int) *tenon.Tensor { return x.Zeros(shape, dt) }
+	picture, vector := zeros(tenon.Float32, 2, 3, 8, 8), zeros(tenon.Float32, 3)
+	table, index := zeros(tenon.Float32, 100, 4), zeros(tenon.Int64, 5)
+	cache, at, part := zeros(tenon.Float32, 100, 4), zeros(tenon.Int64, 1, 4), zeros(tenon.Float32, 1, 4)
+	low := zeros(tenon.BFloat16, 4, 16)
+	two := tenon.ConvOpt{Stride: [2]int{2, 2}}
+	same := tenon.ConvOpt{Padding: [2]int{1, 1}}
+	for _, c := range []struct {
+		name         string
+		bytes, flops int64
+		compute      string
+		do           func()
+	}{
+		{"Conv2d", 4 * (2*3*64 + 6*3*9 + 2*6*64), 2 * 2 * 6 * 64 * 3 * 9, "float32", func() {
+			x.Conv2d(picture, zeros(tenon.Float32, 6, 3, 3, 3), nil, same)
+		}},
+		{"Conv2d", 4 * (2*3*16 + 6*3 + 2*6*16), 2 * 2 * 6 * 16 * 3, "float32", func() {
+			x.Conv2d(picture, zeros(tenon.Float32, 6, 3, 1, 1), nil, two)
+		}},
+		{"BatchNormEval", 4 * (2*2*3*64 + 4*3), 0, "float32", func() {
+			x.BatchNorm(picture, vector, vector, vector, vector, 0.1, 1e-5)
+		}},
+		{"MaxPool2d", 4*(2*3*64+2*3*16) + 8*2*3*16, 0, "float32", func() { x.MaxPool2d(picture, [2]int{2, 2}) }},
+		{"AdaptiveAvgPool2d", 4 * (2*3*64 + 2*3), 0, "float32", func() { x.AdaptiveAvgPool2d(picture, [2]int{1, 1}) }},
+		{"MatMul", 2 * (4*16 + 16*4 + 4*4), 2 * 4 * 4 * 16, "bfloat16", func() { x.MatMul(low, x.Transpose(low, 0, 1)) }},
+		{"Embedding", 4*2*5*4 + 8*5, 0, "float32", func() { x.Embedding(index, table) }},
+		{"Embedding", 4*(4+5*4) + 8*5, 0, "float32", func() { x.Embedding(index, part) }},
+		{"Gather", 4*2*4 + 8*4, 0, "float32", func() { x.Gather(table, 0, at) }},
+		{"Scatter", 4*2*4 + 8*4, 0, "float32", func() { x.ScatterInto(cache, cache, 0, at, part) }},
+		{"Scatter", 4*3*4 + 8*4, 0, "float32", func() { x.ScatterAddInto(cache, cache, 0, at, part) }},
+		{"Scatter", 4*(2*400+4) + 8*4, 0, "float32", func() { x.Scatter(cache, 0, at, part) }},
+		{"View", 0, 0, "", func() { x.View(table, 400) }},
+	} {
+		p := profiled(t, x, c.do)
+		at := slices.IndexFunc(p.Ops, func(o profile.Op) bool { return o.Name == c.name })
+		if at < 0 {
+			t.Errorf("no %s among %s", c.name, names(p))
+			continue
+		}
+		if o := p.Ops[at]; o.Bytes != c.bytes || o.FLOPs != c.flops || o.Compute != c.compute {
+			t.Errorf("%s of %v: %d bytes, %d FLOPs in %q, want %d, %d, %q", o.Name, o.Inputs, o.Bytes, o.FLOPs, o.Compute, c.bytes, c.flops,
+				c.compute)
+		}
+	}
+}
+
 // inOrder checks that times come one after another and lie within each other as the operations do.
 func inOrder(t *testing.T, p *profile.Profile, works bool) {
 	t.Helper()
@@ -415,12 +465,13 @@ func TestProfileManyKernels(t *testing.T) {
 
 func TestProfileErrors(t *testing.T) {
 	x := testdevice.Open(t, tenon.Sim(0))
+	first := lineOf(1)
 	p, err := x.Device().Profile()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := x.Device().Profile(); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(),
-		"being profiled already; stop") {
+	if _, err := x.Device().Profile(); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "is being profiled already by "+
+		"the profiler that was started at ") || !strings.Contains(err.Error(), first+"; stop that profiler first") {
 		t.Errorf("a second profiler: %v", err)
 	}
 	if _, err := p.Stop(); err != nil {

@@ -37,9 +37,17 @@ type Exec core.Exec
 // Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
 // it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
 //
-// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless
-// they are made on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec
-// alone.
+// Operations whose names end in Into change the elements of their destination, as out= does in PyTorch. It has the result's shape, lies on
+// the Exec's device, and may be a view; autocast converts nothing for it. What else it may be depends on the operation:
+//
+//   - An element-wise operation, such as AddInto, ExpInto or WhereInto, converts to the destination's type where PyTorch does, such as from
+//     integers to floating-point numbers and not back. The destination may be an operand, but may not overlap one otherwise. Gradients
+//     follow the change, unless it is made on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be
+//     changed on such an Exec alone.
+//   - Any other operation, such as MMInto, SumInto or CatInto, and one that is made of several, wants a destination of the result's type.
+//     It may share memory with operands. Where gradients are recorded, and an operand or the destination requires one, the call is refused.
+//     A contiguous destination at a multiple of 16 bytes, in another storage than the operands, is written without a copy; to others, and
+//     from operations made of several, the result is copied.
 //
 // A tensor made while a scope is open belongs to it and is closed with it; see [Exec.Within]. Any other is loose: Close it, or leave it to
 // the garbage collector, which is the slower net.
@@ -81,6 +89,39 @@ const (
 	Float64    = dtype.Float64
 	Complex64  = dtype.Complex64
 	Complex128 = dtype.Complex128
+)
+
+// Reduction says how the losses of elements become the result of a loss.
+type Reduction = core.Reduction
+
+// The reductions: the mean of the losses, their sum, the losses as they are, and their sum over the size of dimension 0, which is for KLDiv
+// alone.
+const (
+	ReduceMean      = core.ReduceMean
+	ReduceSum       = core.ReduceSum
+	ReduceNone      = core.ReduceNone
+	ReduceBatchMean = core.ReduceBatchMean
+)
+
+// PadMode says what Pad adds.
+type PadMode = core.PadMode
+
+// What Pad adds: a constant, the elements mirrored at the border ones, the border ones, and the elements from the other end.
+const (
+	PadConstant  = core.PadConstant
+	PadReflect   = core.PadReflect
+	PadReplicate = core.PadReplicate
+	PadCircular  = core.PadCircular
+)
+
+// ScatterMode says what a scatter does with the elements that are there.
+type ScatterMode = core.ScatterMode
+
+// What a scatter does with an element: it replaces it, adds to it, or multiplies it.
+const (
+	ScatterReplace  = core.ScatterReplace
+	ScatterAdd      = core.ScatterAdd
+	ScatterMultiply = core.ScatterMultiply
 )
 
 // Selector names a device to open.
@@ -196,14 +237,28 @@ func (x *Exec) On(st *cuda.Stream) *Exec {
 	return (*Exec)(c.On((*rt.Stream)(st)))
 }
 
-// From returns a tensor with a copy of data. With no shape it has one dimension.
+// F16 holds the bits of an element of Float16. Its Float32 method gives the number, and F16FromFloat32 makes one.
+type F16 = dtype.F16
+
+// BF16 holds the bits of an element of BFloat16. Its Float32 method gives the number, and BF16FromFloat32 makes one.
+type BF16 = dtype.BF16
+
+// F16FromFloat32 rounds f to nearest, ties to even; overflow gives infinity.
+func F16FromFloat32(f float32) F16 { return dtype.F16FromFloat32(f) }
+
+// BF16FromFloat32 rounds f to nearest, ties to even; overflow gives infinity.
+func BF16FromFloat32(f float32) BF16 { return dtype.BF16FromFloat32(f) }
+
+// From returns a tensor with a copy of data. With no shape it has one dimension. Its type is the one that T stands for: Int64 for int,
+// Float16 for [F16], BFloat16 for [BF16], and for Go's other types the one of the same name.
 func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	c := x.enter("From")
 	defer core.Leave(c)
 	return (*Tensor)(core.From(c, data, shape...))
 }
 
-// Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
+// Read returns the elements in row-major order as T, which must stand for the tensor's type as it does in From. It waits for the work that
+// makes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	c, err := x.entered("Read", t)
 	if err != nil {
@@ -212,9 +267,6 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	defer core.Leave(c)
 	return core.Read[T](c, (*core.Tensor)(t))
 }
-
-// Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
-func Within(x *Exec, f func(x *Exec) *Tensor) *Tensor { return x.Within(f) }
 
 // Arg is one argument of a kernel: [In], [Out], [Mapped], [Number] or [Integer].
 type Arg = core.Arg

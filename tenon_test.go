@@ -1,6 +1,8 @@
 package tenon_test
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,7 +64,7 @@ func TestBackward(t *testing.T) {
 	open(t, func(t *testing.T, x *tenon.Exec) {
 		a := tenon.From(x, []float32{1, 2, 3, 4, 5, 6}, 2, 3).SetRequiresGrad(true)
 		w := tenon.From(x, []float32{1, 0, -1, 2, 1, 0}, 3, 2).SetRequiresGrad(true)
-		loss := tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
+		loss := x.Within(func(x *tenon.Exec) *tenon.Tensor {
 			y := x.MM(a, w)
 			return x.Sum(x.Mul(y, y), nil)
 		})
@@ -132,5 +134,72 @@ func TestSaxpy(t *testing.T) {
 		if err := write(x.NoGrad()); err != nil || y.Version() != 2 {
 			t.Errorf("without gradients: %v, version %d", err, y.Version())
 		}
+	})
+}
+
+// From and Read take Go's int, which is an int64, and the halves, with no package besides this one.
+func TestFromReadTypes(t *testing.T) {
+	open(t, func(t *testing.T, x *tenon.Exec) {
+		a := tenon.From(x, []int{-7, 1 << 40, 3})
+		got, err := tenon.Read[int](x, a)
+		if a.DType() != tenon.Int64 || err != nil || !slices.Equal(got, []int{-7, 1 << 40, 3}) {
+			t.Errorf("%v: %v, %v", a.DType(), got, err)
+		}
+		if wide, err := tenon.Read[int64](x, a); err != nil || wide[1] != 1<<40 {
+			t.Errorf("as int64: %v, %v", wide, err)
+		}
+		if _, err := tenon.Read[int](x, x.ToDType(a, tenon.Int32)); err == nil || !strings.Contains(err.Error(), "cannot be read as int64") {
+			t.Errorf("int32 read as int: %v", err)
+		}
+		h := tenon.From(x, []tenon.F16{tenon.F16FromFloat32(1.5), tenon.F16FromFloat32(1e9)})
+		halves, err := tenon.Read[tenon.F16](x, x.MulS(h, 2))
+		if h.DType() != tenon.Float16 || err != nil || halves[0].Float32() != 3 || !math.IsInf(float64(halves[1].Float32()), 1) {
+			t.Errorf("%v: %v, %v", h.DType(), halves, err)
+		}
+		b := tenon.From(x, []tenon.BF16{tenon.BF16FromFloat32(1.5), tenon.BF16FromFloat32(1e9)})
+		brains, err := tenon.Read[tenon.BF16](x, x.MulS(b, 2))
+		if b.DType() != tenon.BFloat16 || err != nil || brains[0].Float32() != 3 || brains[1].Float32() < 1.9e9 {
+			t.Errorf("%v: %v, %v", b.DType(), brains, err)
+		}
+	})
+}
+
+// readsAs checks what From makes of elements of a Go type, what Read and Item make of that, and Item of several.
+func readsAs[T interface {
+	bool | int | uint8 | int8 | int16 | int32 | int64 | float32 | float64 | tenon.F16 | tenon.BF16 | complex64 | complex128
+}](t *testing.T, x *tenon.Exec, dt tenon.DType, item float64, first, second T) {
+	t.Helper()
+	a := tenon.From(x, []T{first, second}, 2, 1)
+	if a.DType() != dt || !slices.Equal(a.Shape(), []int{2, 1}) {
+		t.Errorf("From %T makes %v", first, a)
+	}
+	if got, err := tenon.Read[T](x, a); err != nil || !slices.Equal(got, []T{first, second}) {
+		t.Errorf("%T: read %v, %v", first, got, err)
+	}
+	if got, err := x.Item(x.Slice(a, 0, 1, 2, 1)); err != nil || got != item {
+		t.Errorf("%T: Item is %v, %v, want %v", first, got, err, item)
+	}
+	if _, err := x.Item(a); err == nil || !strings.Contains(err.Error(), "a tensor with 2 elements cannot be converted to a scalar") {
+		t.Errorf("%T: Item of two elements: %v", first, err)
+	}
+}
+
+// From, Read and Item agree for every element type, also for int and the halves, on every device.
+func TestItemTypes(t *testing.T) {
+	open(t, func(t *testing.T, x *tenon.Exec) {
+		half, brain := tenon.F16FromFloat32, tenon.BF16FromFloat32
+		readsAs(t, x, tenon.Int64, -1<<40, 3, -1<<40)
+		readsAs[int64](t, x, tenon.Int64, -1<<40, 3, -1<<40)
+		readsAs[int32](t, x, tenon.Int32, -5, 3, -5)
+		readsAs[int16](t, x, tenon.Int16, -5, 3, -5)
+		readsAs[int8](t, x, tenon.Int8, -5, 3, -5)
+		readsAs[uint8](t, x, tenon.Uint8, 250, 3, 250)
+		readsAs(t, x, tenon.Bool, 1, false, true)
+		readsAs[float32](t, x, tenon.Float32, -2.5, 1, -2.5)
+		readsAs(t, x, tenon.Float64, -0.1, 1, -0.1)
+		readsAs(t, x, tenon.Float16, 1.0/1024, half(65504), half(1.0/1024))
+		readsAs(t, x, tenon.BFloat16, 0x1p100, brain(1), brain(0x1p100))
+		readsAs[complex64](t, x, tenon.Complex64, 2, 1i, 2-3i)
+		readsAs[complex128](t, x, tenon.Complex128, 2, 1i, 2-3i)
 	})
 }

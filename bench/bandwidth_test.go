@@ -170,7 +170,7 @@ func TestConvolutions(t *testing.T) {
 
 // noise fills [n, n] with numbers that look random: products of two short random vectors' outer sums, wrapped.
 func noise(x *tenon.Exec, n int, dt dtype.DType) *tenon.Tensor {
-	return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		v := make([]float32, n)
 		w := make([]float32, n)
 		s := uint32(12345)

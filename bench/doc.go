@@ -1,5 +1,5 @@
-// Package bench holds the benchmarks of the whole library, the runs that were recorded, and the generator of the page made from them.
-// It may not be imported: what is measured does not know that it is.
+// Package bench holds the benchmarks of the whole library, the recorded runs, and the generator of the page that shows them.
+// No other package may import it.
 package bench
 
 //go:generate go run ./measurements

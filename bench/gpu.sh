@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests and benchmarks on a GPU, with what bench/pack.sh built, and writes a run file and PyTorch's figures beside it.
 # usage, in the repository's root: bench/gpu.sh BINARIES.TXZ RUN-FILE COMMIT [PART...]
-# The parts are libcuda rt core agree conformance compile sparse linalg optim nn bench torch digits (8 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
+# The parts are libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits (9 minutes in all, done if none is named), sanitize (2 minutes: the planted bugs),
 # stress (5 minutes: goroutines that do everything at once, and close),
+# profiles (1 minute: profiles of whole programs for docs/profiles.md, in the folder profiles beside the run file),
+# torchmax (5 minutes: what PyTorch's compiler reaches with max-autotune, into the file of part torch),
 # memcheck (4 minutes: tenon memcheck over the tests that run Tenon's kernels; it leaves RUN.kernels.jsonl, .html and .log beside the run file) and planted
 # (4 minutes: tenon memcheck over Python, CUDA C++ and Go programs with planted bugs, by memcheck/testdata/runs.sh; it leaves pytest.jsonl, cuda.jsonl, go.jsonl
 # and their pages there).
@@ -13,7 +15,7 @@ python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2
 run=$2
 commit=$3
 parts=" ${*:4} "
-[ $# -gt 3 ] || parts=" libcuda rt core agree conformance compile sparse linalg optim nn bench torch digits "
+[ $# -gt 3 ] || parts=" libcuda rt core agree conformance compile sparse linalg optim nn resnet bench torch digits "
 mkdir -p "$(dirname "$run")"
 run=$(cd "$(dirname "$run")" && pwd)/$(basename "$run")
 status=0
@@ -38,7 +40,9 @@ part sparse sparse
 part linalg linalg
 part optim optim
 part nn nn
+part resnet internal/resnet
 part bench bench
+part profiles bench -test.run '^TestProfiles$' -profiles "$(dirname "$run")/profiles"
 part sanitize internal/sanitize -test.run '^Test(Matrix|TensorsOn|KernelsAre)' # not the planted tests themselves, one of which hangs
 part memcheck internal/sanitize -test.run '^TestCommandOn' -results "${run%.json}.kernels"
 if [[ $parts == *" memcheck "* && ! -s ${run%.json}.kernels.jsonl ]]; then
@@ -58,6 +62,9 @@ if [[ $parts == *" bench "* ]]; then
 fi
 if [[ $parts == *" torch "* ]]; then
 	python3 bench/torch_bench.py "${run%.json}.torch.json" >"$run.torch.log" 2>&1 || status=1
+fi
+if [[ $parts == *" torchmax "* ]]; then
+	python3 bench/torch_bench.py "${run%.json}.torch.json" --add --group resnet_compiled --seconds 500 >"$run.torchmax.log" 2>&1 || status=1
 fi
 if [[ $parts == *" digits "* ]]; then
 	"$bin/digits" -epochs 20 -svg "$run.digits.svg" | tail -2

@@ -39,3 +39,39 @@ func TestProductSizes(t *testing.T) {
 		})
 	}
 }
+
+// TestModelProducts takes the products of GPT-2's layers, forward and both gradients, each many times from a graph.
+func TestModelProducts(t *testing.T) {
+	x := onGPU(t).NoGrad()
+	x.Device().Generator().SetSeed(3)
+	for _, p := range benchrun.ModelProducts() {
+		x.Scope(func(x *tenon.Exec) {
+			in, w := x.RandN([]int{benchrun.ModelRows, p.K}, tenon.BFloat16), x.RandN([]int{p.N, p.K}, tenon.BFloat16)
+			grad := x.RandN([]int{benchrun.ModelRows, p.N}, tenon.BFloat16)
+			work := 2 * float64(benchrun.ModelRows) * float64(p.K) * float64(p.N)
+			calls := max(1, min(20, int(4e11/work)))
+			for i, f := range []func(x *tenon.Exec) *tenon.Tensor{
+				func(x *tenon.Exec) *tenon.Tensor { return x.Linear(in, w, nil) },
+				func(x *tenon.Exec) *tenon.Tensor { return x.MM(grad, w) },
+				func(x *tenon.Exec) *tenon.Tensor { return x.MM(x.T(grad), in) },
+			} {
+				x.Scope(func(x *tenon.Exec) { f(x) })
+				g, err := x.Capture(func(x *tenon.Exec) {
+					for range calls {
+						x.Scope(func(x *tenon.Exec) { f(x) })
+					}
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := timed(t, x, 10, func(x *tenon.Exec) {
+					if err := x.Replay(g); err != nil {
+						t.Error(err)
+					}
+				})
+				g.Close()
+				recordFigure(p.Name(benchrun.ModelDirections[i]), "TFLOP/s", rate(s, work*float64(calls)))
+			}
+		})
+	}
+}

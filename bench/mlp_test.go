@@ -149,7 +149,7 @@ func TestMLPLaunches(t *testing.T) {
 	m.step(t, x)
 	n := rec.Count("Launch") + rec.Count("Memset") + rec.Count("CopyDtoD")
 	recordFigure("mlp.launches", "launches", []float64{float64(n)})
-	if n > 26 {
-		t.Errorf("%d launches a step, want at most 26\n%s", n, rec.Text())
+	if n > 28 { // two exact products copy an operand each, and are faster so
+		t.Errorf("%d launches a step, want at most 28\n%s", n, rec.Text())
 	}
 }

@@ -4,8 +4,9 @@
     python3 bench/torch_bench.py bench/runs/<date>-<device>.torch.json
 
 Run it on the same machine and occasion as the benchmarks, when nothing else uses the GPU. It takes about three minutes on an H200 with
-PyTorch 2.11. Names and units are those of the catalogue in internal/benchrun. What fails or finds no time left is listed under
-"failed" with the reason; the file is written after every figure, so that a run that is cut short keeps what it has.
+PyTorch 2.11; the group resnet_compiled takes minutes alone and runs where --group names it. Names and units are those of the catalogue in
+internal/benchrun. What fails or finds no time left is listed under "failed" with the reason; the file is written after every figure, so that
+a run that is cut short keeps what it has.
 """
 
 import argparse
@@ -28,7 +29,7 @@ STARTED = time.monotonic()
 class Results:
     """The figures measured so far, and the file that they go to."""
 
-    def __init__(self, path, deadline):
+    def __init__(self, path, deadline, earlier=False):
         self.path, self.deadline = path, deadline
         self.content = {
             "torch": torch.__version__,
@@ -38,6 +39,12 @@ class Results:
             "figures": [],
             "failed": {},
         }
+        if earlier and os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                content = json.load(f)
+            if content["device"] != self.content["device"] or content["torch"] != self.content["torch"]:
+                sys.exit(f"torch_bench: {path} is of another device or version")
+            self.content = content
 
     def add(self, name, unit, samples, note=""):
         figure = {
@@ -50,7 +57,7 @@ class Results:
         }
         if note:
             figure["note"] = note
-        self.content["figures"].append(figure)
+        self.content["figures"] = [f for f in self.content["figures"] if f["name"] != name] + [figure]
         print(f"{time.monotonic() - STARTED:6.1f} s  {name:20} {figure['median']:10.4g} {unit}", flush=True)
         self.write()
 
@@ -62,6 +69,7 @@ class Results:
     def run(self, measure):
         """Runs one group of measurements; a failure is listed and the next group runs."""
         name = measure.__name__
+        self.content["failed"].pop(name, None)
         if time.monotonic() - STARTED > self.deadline:
             self.content["failed"][name] = f"no time left after {self.deadline:g} s"
         else:
@@ -319,6 +327,61 @@ def gpt2_compiled(r):
     r.add("gpt2.compile", "s", [seconds], "the first three steps")
 
 
+class ResNetWork:
+    """ResNet-50's training step and inference: 64 images of 224 by 224, bf16 autocast, channels last, SGD with momentum."""
+
+    def __init__(self):
+        import torchvision
+
+        torch.backends.cudnn.benchmark = True
+        torch.manual_seed(0)
+        self.model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+        self.forward = self.model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9, fused=True)
+        self.images = torch.randn(64, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
+        self.labels = torch.randint(0, 1000, (64,), device="cuda")
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(self.forward(self.images), self.labels)
+        loss.backward()
+        self.optimizer.step()
+
+    def infer(self, count):
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            return self.forward(self.images[:count])
+
+    def train(self, r, name, step, note):
+        torch.cuda.reset_peak_memory_stats()
+        r.add(f"resnet.train.{name}", "ms", [s / 1e3 for s in completion(step, inner=10, repeats=6)], note)
+        r.add(f"resnet.train.{name}.peak", "GiB", [torch.cuda.max_memory_allocated() / 2**30], note)
+
+
+def resnet_eager(r):
+    work = ResNetWork()
+    try:
+        work.train(r, "eager", work.step, "cuDNN's benchmark, fused SGD")
+        work.train(r, "graph", in_graph(work.step), "cuDNN's benchmark, fused SGD")
+        work.model.eval()
+        for count in (1, 64):
+            for name, infer in (("eager", lambda: work.infer(count)), ("graph", in_graph(lambda: work.infer(count)))):
+                r.add(f"resnet.infer.{count}.{name}", "ms", [s / 1e3 for s in completion(infer, inner=20)], "cuDNN's benchmark")
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def resnet_compiled(r):
+    note = "torch.compile with max-autotune"
+    work = ResNetWork()
+    work.forward = torch.compile(work.model, mode="max-autotune")
+    work.model.eval()
+    for count in (1, 64):
+        r.add(f"resnet.infer.{count}.compiled", "ms", [s / 1e3 for s in completion(lambda: work.infer(count), inner=20)], note)
+    work.model.train()
+    work.train(r, "compiled", work.step, note + ", fused SGD outside")
+
+
 def decode(r):
     """Tokens one after the other with caches of fixed length that are changed in place; nothing is read meanwhile."""
     torch.manual_seed(0)
@@ -562,6 +625,22 @@ def matmul_sizes(r):
             torch.set_float32_matmul_precision("highest")
 
 
+def model_products(r):
+    rows = 8 * 1024
+    for layer, k, n in (("qkv", 768, 2304), ("out", 768, 768), ("up", 768, 3072), ("down", 3072, 768), ("head", 768, 50304)):
+        x, w, grad = (torch.randn(*s, device="cuda").to(torch.bfloat16) for s in ((rows, k), (n, k), (rows, n)))
+        work = 2 * rows * k * n
+        calls = max(1, min(20, int(4e11 / work)))
+        for name, a, b in (("forward", x, w.t()), ("input", grad, w), ("weight", grad.t(), x)):
+            out = torch.mm(a, b)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(calls):
+                    torch.mm(a, b, out=out)
+            figures = [work * calls / 1e12 / s for s in device_seconds(graph.replay)]
+            r.add(f"gpt2.product.{layer}.{name}", "TFLOP/s", figures, "normal random data, from a graph")
+
+
 def convolution(r):
     batch, channels, side = 64, 256, 56
     x, grad = (torch.randn(batch, channels, side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -607,16 +686,17 @@ def main():
     parser.add_argument("file", help="where the figures go, as JSON")
     parser.add_argument("--gib", type=int, default=4, help="size of the large tensors (default 4)")
     parser.add_argument("--group", action="append", help="measure this group alone, such as gpt2_eager; may be repeated")
-    parser.add_argument("--seconds", type=float, default=120, help="begin nothing new after this time (default 120)")
+    parser.add_argument("--add", action="store_true", help="keep what the file has of other groups")
+    parser.add_argument("--seconds", type=float, default=150, help="begin nothing new after this time (default 150)")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("torch_bench: PyTorch sees no GPU here")
-    results = Results(arguments.file, arguments.seconds)
+    results = Results(arguments.file, arguments.seconds, arguments.add)
     results.gib = arguments.gib
-    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes,
-              convolution, snapshot, chain_compiled, mlp_compiled, start)
+    groups = (overhead, mlp_eager, mlp_graph, graphs, gpt2_eager, resnet_eager, decode, bandwidth, optimizers, indexed, chain_eager, fusions, attention, matmul, matmul_sizes,
+              model_products, convolution, snapshot, chain_compiled, mlp_compiled, start)
     if arguments.group:
-        groups = [group for group in groups + (gpt2_compiled,) if group.__name__ in arguments.group]
+        groups = [group for group in groups + (gpt2_compiled, resnet_compiled) if group.__name__ in arguments.group]
     for group in groups:
         results.run(group)
     if not arguments.group:

@@ -1,8 +1,8 @@
-// Package compile saves the work that a program repeats. A region is a function that runs again and again, such as a training step: it runs
-// as it stands every time, but the work of its calls is put off, and runs together at the region's end, or when a value is needed: chains of
-// calls that work element by element as one kernel. Calls are compared with those of earlier runs: what comes a second time is recorded as a
-// CUDA graph, and what comes again is one launch of that graph. Results have the bits of the same program without a region. Func makes a
-// callable with a backward pass of a function of tensors.
+// Package compile saves work that a program repeats. A region is a function that runs again and again, such as a training step. It runs
+// unchanged every time, but the work of its calls is put off until the end of the region, or until a value is needed, and then runs
+// together; chains of element-wise calls run as one kernel. Calls are compared with those of earlier runs: what comes a second time is
+// recorded as a CUDA graph, and from then on it is one launch of that graph. Results are bit for bit those of the program without a
+// region. Func turns a function of tensors into a callable with a backward pass.
 package compile
 
 import (

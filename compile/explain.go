@@ -290,10 +290,15 @@ func ReadExplanations(r io.Reader) (all []*Explanation, err error) {
 			return all, nil
 		case errors.Is(err, io.EOF):
 			return nil, fault.New(fault.Invalid, "the file is empty; write one with Explanation.WriteJSON")
+		case errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, fault.New(fault.Invalid, "explanation %d ends in the middle; write the file again with Explanation.WriteJSON", len(all)+1)
+		case errors.As(err, new(*json.SyntaxError)):
+			return nil, fault.New(fault.Invalid, "explanation %d is not JSON; give a file that Explanation.WriteJSON wrote", len(all)+1)
 		case err != nil:
-			return nil, fault.New(fault.Invalid, "explanation %d: %v; write the file with Explanation.WriteJSON", len(all)+1, err)
+			return nil, fault.New(fault.Invalid, "explanation %d cannot be read (%v); give a file that Explanation.WriteJSON wrote", len(all)+1, err)
 		case e.Format != 1:
-			return nil, fault.New(fault.Invalid, "explanation %d has format %d, and this version reads 1", len(all)+1, e.Format)
+			return nil, fault.New(fault.Invalid, "explanation %d has format %d, and this version reads 1; give a file that its Explanation.WriteJSON wrote",
+				len(all)+1, e.Format)
 		}
 		all = append(all, e)
 	}

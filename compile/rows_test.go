@@ -89,18 +89,19 @@ func TestRowsRunWithTheirNeighbours(t *testing.T) {
 			return outs{y}, x.Backward(x.MulS(y, 3))
 		}, -1, 0},
 		"cross-entropy of long rows of halves": {func(x *tenon.Exec) (outs, error) { // whose sums have one order
-			y := x.CrossEntropy(x.ToDType(llong, tenon.Float32), want, tenon.CrossEntropyOpt{Reduction: "none"})
+			y := x.CrossEntropy(x.ToDType(llong, tenon.Float32), want, tenon.CrossEntropyOpt{Reduction: tenon.ReduceNone})
 			return outs{y}, x.Backward(x.Sum(y, nil))
 		}, -1, 0},
 		"cross-entropy of halves with weights": {func(x *tenon.Exec) (outs, error) {
 			y := x.CrossEntropy(x.ToDType(x.View(lhalf, 2*3*rows, rows), tenon.Float32), want,
-				tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: "sum"})
+				tenon.CrossEntropyOpt{Weight: x.Slice(w, 0, 0, rows, 1), Reduction: tenon.ReduceSum})
 			return outs{y}, x.Backward(y)
 		}, -1, 0},
 		"rows of halves that begin between": {func(x *tenon.Exec) (outs, error) { // are read otherwise than the float32 made of them
 			x = x.NoGrad()
 			part := x.View(x.Narrow(x.Flatten(llong, 0, 1), 0, 2, rows*1504), rows, 1504)
-			return outs{x.CrossEntropy(x.ToDType(part, tenon.Float32), x.Narrow(want, 0, 0, rows), tenon.CrossEntropyOpt{Reduction: "none"})}, nil
+			return outs{x.CrossEntropy(x.ToDType(part, tenon.Float32), x.Narrow(want, 0, 0, rows),
+				tenon.CrossEntropyOpt{Reduction: tenon.ReduceNone})}, nil
 		}, 2, 0},
 		"rows that begin between": {func(x *tenon.Exec) (outs, error) { // but what is made of them does not
 			x = x.NoGrad()

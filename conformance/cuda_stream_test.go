@@ -443,7 +443,7 @@ func testBackwardGuard(t *testing.T, x *tenon.Exec) {
 	a, w := leaf(x), x.RandN(nil, tenon.Float32).SetRequiresGrad(true)
 	out := x.Apply(g, a, w)[0]
 	wantError(t, g.forward, outside)
-	must(t, x.Backward(x.MSELoss(out, x.Detach(a), tenon.LossOpt{Reduction: "sum"})))
+	must(t, x.Backward(x.MSELoss(out, x.Detach(a), tenon.LossOpt{Reduction: tenon.ReduceSum})))
 	must(t, g.backward)
 	wantError(t, queued(x), outside)
 	if a.Grad() == nil || w.Grad() != nil || strings.Contains(fmt.Sprint(out), "closed") {

@@ -26,7 +26,8 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if c.T != nil {
 		target = tenon.From(x, c.T)
 	}
-	opt := tenon.CrossEntropyOpt{Weight: weight, Reduction: c.Red, LabelSmoothing: c.S}
+	reduction, _ := choiceOf[tenon.Reduction](c.Red) // operations that are no losses have none
+	opt := tenon.CrossEntropyOpt{Weight: weight, Reduction: reduction, LabelSmoothing: c.S}
 	switch c.Name {
 	case "log_softmax":
 		return x.LogSoftmax(in, 1)
@@ -35,7 +36,7 @@ func (c *logitCase) call(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	case "logsumexp":
 		return x.LogSumExp(in, []int{1}, false)
 	case "nll_loss":
-		return x.NLLLoss(in, target, tenon.NLLLossOpt{Weight: weight, Reduction: c.Red})
+		return x.NLLLoss(in, target, tenon.NLLLossOpt{Weight: weight, Reduction: reduction})
 	case "cross_entropy_prob":
 		return x.CrossEntropy(in, c.P.tensor(x), opt)
 	}

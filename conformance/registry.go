@@ -281,6 +281,40 @@ func (a *args) str(i int, name, def string) string {
 	}
 }
 
+// explicit returns v as an option whose 0 stands for a default.
+func explicit(v float64) float64 {
+	if v == 0 {
+		return tenon.Zero
+	}
+	return v
+}
+
+// choice returns the choice that PyTorch calls by the argument's text; the zero value if it was not given.
+func choice[T named](a *args, i int, name string) T {
+	text := a.str(i, name, T(0).String())
+	v, ok := choiceOf[T](text)
+	if !ok {
+		a.wrong(name, text)
+	}
+	return v
+}
+
+// named is a type of choices that have PyTorch's names.
+type named interface {
+	~uint8
+	String() string
+}
+
+// choiceOf returns the choice that PyTorch calls by text.
+func choiceOf[T named](text string) (v T, ok bool) {
+	for v := range T(16) {
+		if v.String() == text {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
 // dtype returns an element type; the zero value if it was not given.
 func (a *args) dtype(i int, name string) tenon.DType {
 	switch v := a.get(i, name).(type) {

@@ -12,7 +12,8 @@ func init() {
 		return x.Gather(a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"))
 	})
 	offer("scatter", func(x *tenon.Exec, a *args) any {
-		t, dim, index, opt := a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"), tenon.ScatterOpt{Reduce: a.str(4, "reduce", "")}
+		t, dim, index, opt := a.tensor(0, "input"), a.int(1, "dim", 0), a.tensor(2, "index"),
+			tenon.ScatterOpt{Reduce: choice[tenon.ScatterMode](a, 4, "reduce")}
 		if a.isTensor(3, "src") {
 			return x.Scatter(t, dim, index, a.tensor(3, "src"), opt)
 		}

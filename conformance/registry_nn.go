@@ -23,32 +23,38 @@ func init() {
 	})
 	offer("nn.functional.cross_entropy", func(x *tenon.Exec, a *args) any {
 		return x.CrossEntropy(a.tensor(0, "input"), a.tensor(1, "target"), tenon.CrossEntropyOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
-			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", ""), LabelSmoothing: a.float(7, "label_smoothing", 0)})
+			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: choice[tenon.Reduction](a, 6, "reduction"), LabelSmoothing: a.float(7,
+				"label_smoothing", 0)})
 	})
 	offer("nn.functional.nll_loss", func(x *tenon.Exec, a *args) any {
 		return x.NLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.NLLLossOpt{Weight: a.tensor(2, "weight"), Ignore: a.has(4, "ignore_index"),
-			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: a.str(6, "reduction", "")})
+			IgnoreIndex: a.int(4, "ignore_index", 0), Reduction: choice[tenon.Reduction](a, 6, "reduction")})
 	})
 	offer("nn.functional.mse_loss", func(x *tenon.Exec, a *args) any {
-		return x.MSELoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+		return x.MSELoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: choice[tenon.Reduction](a, 4, "reduction")})
 	})
 	offer("nn.functional.l1_loss", func(x *tenon.Exec, a *args) any {
-		return x.L1Loss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+		return x.L1Loss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.LossOpt{Reduction: choice[tenon.Reduction](a, 4, "reduction")})
 	})
 	offer("nn.functional.smooth_l1_loss", func(x *tenon.Exec, a *args) any {
-		return x.SmoothL1Loss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(5, "beta", 1), tenon.LossOpt{Reduction: a.str(4, "reduction", "")})
+		return x.SmoothL1Loss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(5, "beta", 1),
+			tenon.LossOpt{Reduction: choice[tenon.Reduction](a, 4, "reduction")})
 	})
 	offer("nn.functional.huber_loss", func(x *tenon.Exec, a *args) any {
-		return x.HuberLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(3, "delta", 1), tenon.LossOpt{Reduction: a.str(2, "reduction", "")})
+		return x.HuberLoss(a.tensor(0, "input"), a.tensor(1, "target"), a.float(3, "delta", 1),
+			tenon.LossOpt{Reduction: choice[tenon.Reduction](a, 2, "reduction")})
 	})
 	offer("nn.functional.binary_cross_entropy", func(x *tenon.Exec, a *args) any {
-		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEOpt{Weight: a.tensor(2, "weight"), Reduction: a.str(5, "reduction", "")})
+		return x.BCE(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEOpt{Weight: a.tensor(2, "weight"),
+			Reduction: choice[tenon.Reduction](a, 5, "reduction")})
 	})
 	offer("nn.functional.kl_div", func(x *tenon.Exec, a *args) any {
-		return x.KLDiv(a.tensor(0, "input"), a.tensor(1, "target"), tenon.KLDivOpt{Reduction: a.str(4, "reduction", ""), LogTarget: a.bool(5, "log_target", false)})
+		return x.KLDiv(a.tensor(0, "input"), a.tensor(1, "target"), tenon.KLDivOpt{Reduction: choice[tenon.Reduction](a, 4, "reduction"),
+			LogTarget: a.bool(5, "log_target", false)})
 	})
 	offer("nn.functional.binary_cross_entropy_with_logits", func(x *tenon.Exec, a *args) any {
-		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEWithLogitsOpt{Weight: a.tensor(2, "weight"), PositiveWeight: a.tensor(6, "pos_weight"), Reduction: a.str(5, "reduction", "")})
+		return x.BCEWithLogits(a.tensor(0, "input"), a.tensor(1, "target"), tenon.BCEWithLogitsOpt{Weight: a.tensor(2, "weight"),
+			PositiveWeight: a.tensor(6, "pos_weight"), Reduction: choice[tenon.Reduction](a, 5, "reduction")})
 	})
 	offer("nn.functional.batch_norm", func(x *tenon.Exec, a *args) any {
 		return x.BatchNorm(a.tensor(0, "input"), a.tensor(3, "weight"), a.tensor(4, "bias"), a.tensor(1, "running_mean"), a.tensor(2, "running_var"),
@@ -97,7 +103,9 @@ func init() {
 	offer("nn.functional.cosine_similarity", func(x *tenon.Exec, a *args) any {
 		return x.CosineSimilarity(a.tensor(0, "x1"), a.tensor(1, "x2"), a.int(2, "dim", 1), a.float(3, "eps", 1e-8))
 	})
-	loss := func(a *args) tenon.LossOpt { return tenon.LossOpt{Reduction: a.str(-1, "reduction", "")} }
+	loss := func(a *args) tenon.LossOpt {
+		return tenon.LossOpt{Reduction: choice[tenon.Reduction](a, -1, "reduction")}
+	}
 	offer("nn.functional.cosine_embedding_loss", func(x *tenon.Exec, a *args) any {
 		return x.CosineEmbeddingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"), a.float(3, "margin", 0), loss(a))
 	})
@@ -106,20 +114,21 @@ func init() {
 	})
 	offer("nn.functional.poisson_nll_loss", func(x *tenon.Exec, a *args) any {
 		return x.PoissonNLLLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.PoissonNLLLossOpt{Plain: !a.bool(2, "log_input", true), Full: a.bool(3, "full", false),
-			Eps: a.float(-1, "eps", 0), Reduction: a.str(-1, "reduction", "")})
+			Eps: a.float(-1, "eps", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.margin_ranking_loss", func(x *tenon.Exec, a *args) any {
 		return x.MarginRankingLoss(a.tensor(0, "input1"), a.tensor(1, "input2"), a.tensor(2, "target"), a.float(3, "margin", 0), loss(a))
 	})
 	offer("nn.functional.triplet_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.TripletMarginLoss(a.tensor(0, "anchor"), a.tensor(1, "positive"), a.tensor(2, "negative"), tenon.TripletMarginLossOpt{
-			Margin: a.float(3, "margin", 0), P: a.float(4, "p", 0), Eps: a.float(5, "eps", 0), Swap: a.bool(6, "swap", false), Reduction: a.str(-1, "reduction", "")})
+			Margin: a.float(3, "margin", 0), P: a.float(4, "p", 0), Eps: a.float(5, "eps", 0), Swap: a.bool(6, "swap", false),
+			Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 	offer("nn.functional.soft_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.SoftMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), loss(a))
 	})
 	offer("nn.functional.multi_margin_loss", func(x *tenon.Exec, a *args) any {
 		return x.MultiMarginLoss(a.tensor(0, "input"), a.tensor(1, "target"), tenon.MultiMarginLossOpt{Weight: a.tensor(-1, "weight"), Squared: a.int(2, "p", 1) == 2,
-			Margin: a.float(3, "margin", 0), Reduction: a.str(-1, "reduction", "")})
+			Margin: a.float(3, "margin", 0), Reduction: choice[tenon.Reduction](a, -1, "reduction")})
 	})
 }

@@ -68,10 +68,9 @@ func init() {
 	})
 	offer("nan_to_num", func(x *tenon.Exec, a *args) any {
 		var opt tenon.NanToNumOpt
-		for i, to := range []**float64{&opt.NaN, &opt.PosInf, &opt.NegInf} {
+		for i, to := range []*float64{&opt.NaN, &opt.PosInf, &opt.NegInf} {
 			if name := []string{"nan", "posinf", "neginf"}[i]; a.has(1+i, name) {
-				v := a.float(1+i, name, 0)
-				*to = &v
+				*to = explicit(a.float(1+i, name, 0))
 			}
 		}
 		return x.NanToNum(a.tensor(0, "input"), opt)
@@ -96,7 +95,7 @@ func init() {
 		if a.has(-1, "alpha") {
 			return x.AddScaled(a.tensor(1, "other"), a.tensor(0, "input"), -a.float(-1, "alpha", 1))
 		}
-		return x.RSub(a.tensor(0, "input"), a.tensor(1, "other"))
+		return x.Sub(a.tensor(1, "other"), a.tensor(0, "input"))
 	})
 	offer("div", func(x *tenon.Exec, a *args) any {
 		p, q := a.tensor(0, "input"), a.tensor(1, "other")
@@ -156,7 +155,7 @@ func init() {
 		case a.isTensor(2, "weight"):
 			return x.Lerp(p, q, a.tensor(2, "weight"))
 		case a.isComplex(2, "weight"):
-			return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return x.Lerp(p, q, a.scalar(x, 2, "weight", p.DType())) })
+			return x.Within(func(x *tenon.Exec) *tenon.Tensor { return x.Lerp(p, q, a.scalar(x, 2, "weight", p.DType())) })
 		}
 		return x.LerpS(p, q, a.float(2, "weight", 0))
 	})

@@ -48,10 +48,10 @@ func varianceCall(a *args, f func(t *tenon.Tensor, dims []int, opt ...tenon.VarO
 	if !a.bool(-1, "unbiased", true) {
 		correction = 0
 	}
-	opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: &correction}
+	opt := tenon.VarOpt{KeepDim: a.bool(3, "keepdim", false), Correction: explicit(correction)}
 	if unbiased, ok := a.get(1, "dim").(bool); ok {
 		if !unbiased {
-			correction = 0
+			opt.Correction = tenon.Zero
 		}
 		return f(t, nil, opt)
 	}

@@ -54,7 +54,7 @@ func init() {
 	})
 	offer("expand", func(x *tenon.Exec, a *args) any { return x.Expand(a.tensor(0, "input"), a.sizes(1, "size")...) })
 	offer("expand_as", func(x *tenon.Exec, a *args) any { return x.ExpandAs(a.tensor(0, "input"), a.tensor(1, "other")) })
-	offer("broadcast_to", func(x *tenon.Exec, a *args) any { return x.BroadcastTo(a.tensor(0, "input"), a.sizes(1, "size")...) })
+	offer("broadcast_to", func(x *tenon.Exec, a *args) any { return x.Expand(a.tensor(0, "input"), a.sizes(1, "size")...) })
 	offer("repeat", func(x *tenon.Exec, a *args) any { return x.Repeat(a.tensor(0, "input"), a.sizes(1, "repeats")...) })
 	offer("tile", func(x *tenon.Exec, a *args) any { return x.Tile(a.tensor(0, "input"), a.sizes(1, "dims")...) })
 	offer("as_strided", func(x *tenon.Exec, a *args) any {
@@ -63,7 +63,7 @@ func init() {
 			return x.AsStrided(t, size, stride, a.int(3, "storage_offset", t.Offset()))
 		}
 		// The input was elements 5 to 14 of a storage of 20.
-		return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
+		return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 			rest := x.Zeros([]int{5}, t.DType())
 			part := x.Narrow(x.Cat([]*tenon.Tensor{rest, t, rest}, 0), 0, 5, 10)
 			return x.AsStrided(part, size, stride, a.int(3, "storage_offset", part.Offset()))
@@ -99,7 +99,8 @@ func init() {
 		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Value: a.float(2, "value", 0)})
 	})
 	offer("nn.functional.pad", func(x *tenon.Exec, a *args) any {
-		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Mode: a.str(2, "mode", ""), Value: a.float(3, "value", 0)})
+		return x.Pad(a.tensor(0, "input"), a.ints(1, "pad"), tenon.PadOpt{Mode: choice[tenon.PadMode](a, 2, "mode"), Value: a.float(3, "value",
+			0)})
 	})
 }
 
@@ -131,7 +132,7 @@ func (a *args) item(x *tenon.Exec, i int, name string) int {
 
 // inFormat returns f's result in the memory format that the call asks for.
 func (a *args) inFormat(x *tenon.Exec, f func(x *tenon.Exec) *tenon.Tensor) *tenon.Tensor {
-	return tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
 		switch a.memoryFormat(-1, "memory_format") {
 		case "channels_last":
 			return x.ChannelsLast(f(x))

@@ -23,7 +23,7 @@ func testTreeMutationReinplaced(t *testing.T, x *tenon.Exec, o compile.Opt) {
 	shape := []int{1, 2, 1, 4, 9, 7}
 	f := compile.Func(func(x *tenon.Exec, a, b, out *tenon.Tensor) *tenon.Tensor {
 		b = x.LogicalNot(x.LogicalNot(b))
-		x.CopyInto(out, x.ToDType(x.LogicalXor(a, b), tenon.Float16))
+		x.LogicalXorInto(out, a, b)
 		return out
 	}, o)
 	w := catchWarnings(t)

@@ -185,12 +185,12 @@ func TestLaunchesOfGradients(t *testing.T) {
 		"PReLU":   func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.PReLU(x.View(a, 2, 4), b) },
 		"Dropout": func(x *tenon.Exec, a, _ *tenon.Tensor) *tenon.Tensor { return x.Dropout(a, 0.5) },
 	}
-	for _, how := range []string{"none", "sum", "mean"} {
+	for _, how := range []tenon.Reduction{tenon.ReduceNone, tenon.ReduceSum, tenon.ReduceMean} {
 		opt := tenon.LossOpt{Reduction: how}
-		list["MSELoss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MSELoss(a, b, opt) }
-		list["L1Loss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.L1Loss(a, b, opt) }
-		list["SmoothL1Loss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.SmoothL1Loss(a, b, 0.5, opt) }
-		list["HuberLoss "+how] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.HuberLoss(a, b, 0.5, opt) }
+		list["MSELoss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.MSELoss(a, b, opt) }
+		list["L1Loss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.L1Loss(a, b, opt) }
+		list["SmoothL1Loss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.SmoothL1Loss(a, b, 0.5, opt) }
+		list["HuberLoss "+how.String()] = func(x *tenon.Exec, a, b *tenon.Tensor) *tenon.Tensor { return x.HuberLoss(a, b, 0.5, opt) }
 	}
 	for name, f := range list {
 		for inputs := 1; inputs <= 2; inputs++ {

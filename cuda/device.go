@@ -1,7 +1,7 @@
-// Package cuda is what users see of a device: its properties, streams, events and memory.
-// It may not know tensors.
+// Package cuda is the public interface to a device: its properties, streams, events and memory.
+// It must not depend on tensors.
 //
-// The Device method of an Exec (package tenon) gives the device that it runs on.
+// The Device method of an Exec (package tenon) returns the device that it runs on.
 package cuda
 
 import (

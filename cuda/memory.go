@@ -96,7 +96,8 @@ func (d *Device) SetAllocatorSettings(text string) (err error) {
 func (d *Device) AllocatorBackend() string { return d.rt().Memory().Settings().Backend }
 
 // SetCaching switches the cache of device memory off or on again. While it is off, every allocation goes to the driver, every free waits
-// for the device and gives the memory back, and neither counts in Stats. What a capture allocates goes back when the graphs of its pool are closed, whatever
+// for the device and gives the memory back, and neither counts in Stats. Pools are pools all the same: each allocation is a segment of
+// its own, from the pool's Allocator if it has one. What a capture allocates goes back when the graphs of its pool are closed, whatever
 // is freed before. Memory keeps the way in which it was allocated.
 func (d *Device) SetCaching(on bool) { d.rt().Memory().SetCaching(on) }
 

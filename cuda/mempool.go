@@ -114,7 +114,7 @@ func (d *Device) PoolLive(id [2]uint64, addrs []uint64) (ok bool, err error) {
 type PoolCheckpoint rt.PoolCheckpoint
 
 // CheckpointPool notes the layout of the private pool id, which must be held; none of its memory may wait for other streams. The
-// cudaMallocAsync back end has no checkpoints: an error of kind Unsupported.
+// cudaMallocAsync back end has no checkpoints, nor has memory that was allocated with caching off: an error of kind Unsupported.
 func (d *Device) CheckpointPool(id [2]uint64) (c *PoolCheckpoint, err error) {
 	defer returned(&err)
 	made, err := d.rt().CheckpointPool(id)
@@ -127,10 +127,8 @@ func (c *PoolCheckpoint) Live() []uint64 { return receiver((*rt.PoolCheckpoint)(
 // PoolSegments returns what the private pool id holds, by address; the zero id is the default pool.
 func (d *Device) PoolSegments(id [2]uint64) []PoolSegment {
 	var list []PoolSegment
-	for _, s := range d.rt().Memory().Segments() {
-		if s.Pool == id {
-			list = append(list, PoolSegment{s.Addr, s.TotalSize, s.Allocated, s.Active, s.Large})
-		}
+	for _, s := range d.rt().Memory().PoolSegments(id) {
+		list = append(list, PoolSegment{s.Addr, s.TotalSize, s.Allocated, s.Active, s.Large})
 	}
 	return list
 }

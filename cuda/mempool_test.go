@@ -91,6 +91,44 @@ func TestMemPool(t *testing.T) {
 	}
 }
 
+// TestMemPoolUncached uses a pool with an Allocator while nothing is cached: each tensor has memory of its own from it, which goes back
+// when the tensor is closed.
+func TestMemPoolUncached(t *testing.T) {
+	x, d := open(t, 1<<30)
+	d.SetCaching(false)
+	a := &counted{d: d, sizes: map[uint64]uint64{}}
+	p, err := cuda.NewMemPool(d, cuda.MemPoolOpt{Allocator: a})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := x.UsePool(p)
+	y := in.Ones([]int{8}, tenon.Float32)
+	z := in.Add(y, y)
+	if got := p.Segments(); len(got) != 2 || got[0].Size != 2*mib || got[0].Large || a.allocs != 2 {
+		t.Errorf("the pool holds %+v after %d calls", got, a.allocs)
+	}
+	if v, err := tenon.Read[float32](x, z); err != nil || v[7] != 2 {
+		t.Errorf("the sum is %v, %v", v, err)
+	}
+	z.Close()
+	if a.frees != 1 || len(p.Segments()) != 1 {
+		t.Errorf("%d frees, the pool holds %+v", a.frees, p.Segments())
+	}
+	if err := p.Close(); err != nil || a.frees != 1 || len(p.Segments()) != 1 {
+		t.Errorf("closing: %v, %d frees", err, a.frees)
+	}
+	if err := tenon.Try(func() { in.Zeros([]int{8}, tenon.Uint8) }); fault.KindOf(err) != fault.Closed {
+		t.Errorf("allocating from a closed pool: %v", err)
+	}
+	y.Close()
+	if a.frees != 2 {
+		t.Errorf("%d frees", a.frees)
+	}
+	if _, err := d.CheckpointPool(p.ID()); fault.KindOf(err) != fault.Invalid {
+		t.Errorf("a checkpoint of a closed pool: %v", err)
+	}
+}
+
 func TestMemPoolErrors(t *testing.T) {
 	x, d := open(t, 1<<30)
 	a := &counted{d: d, sizes: map[uint64]uint64{}, none: true}
@@ -177,9 +215,16 @@ func TestMemPoolThreads(t *testing.T) {
 	}
 }
 
-// TestPoolDiversion sends a stream's allocations to a pool by its id, as a capture does.
+// TestPoolDiversion sends a stream's allocations to a pool by its id, as a capture does, with the cache on and off.
 func TestPoolDiversion(t *testing.T) {
+	for _, cached := range []bool{true, false} {
+		poolDiversion(t, cached)
+	}
+}
+
+func poolDiversion(t *testing.T, cached bool) {
 	x, d := open(t, 1<<30)
+	d.SetCaching(cached)
 	id := cuda.NewPoolID()
 	if err := d.EndAllocateToPool(id); err == nil || !strings.Contains(err.Error(), "endAllocatePool: not currently recording to mempool_id") {
 		t.Errorf("ending nothing: %v", err)

@@ -1,6 +1,6 @@
 // Package data reads samples of data sets in batches: shuffled, read ahead by goroutines into page-locked memory, and copied to the device on a
 // stream of its own while the device computes.
-// It may not know models or losses: it moves bytes with types and shapes.
+// It must not depend on models or losses: it moves bytes with types and shapes.
 package data
 
 import (

@@ -110,14 +110,24 @@ func TestLoaderStateRefused(t *testing.T) {
 	}
 	good := l.State()
 	for want, change := range map[string]func(st *data.LoaderState){
-		"the state is of a loader of 11 samples in batches of 4, shuffled from seed 2, this one is of 10 samples": func(st *data.LoaderState) { st.Samples = 11 },
-		"in batches of 5":                              func(st *data.LoaderState) { st.BatchSize = 5 },
-		"with DropLast":                                func(st *data.LoaderState) { st.DropLast = true },
-		"from seed 3":                                  func(st *data.LoaderState) { st.Seed = 3 },
-		"samples in batches of 4, this one":            func(st *data.LoaderState) { st.Shuffle = false },
-		"batch 4 of epoch 0, and an epoch has 3":       func(st *data.LoaderState) { st.Batch = 4 },
-		"batch 0 of epoch -1":                          func(st *data.LoaderState) { st.Epoch = -1 },
-		"more than can be drawn; give a state that St": func(st *data.LoaderState) { st.Epoch = 1 << 40 },
+		"the state is of a loader of 11 samples in batches of 4, shuffled from seed 2, this one is of 10 samples": func(st *data.LoaderState) {
+			st.Samples = 11
+		},
+		"in batches of 5": func(st *data.LoaderState) {
+			st.BatchSize = 5
+		},
+		"with DropLast": func(st *data.LoaderState) {
+			st.DropLast = true
+		},
+		"from seed 3": func(st *data.LoaderState) { st.Seed = 3 },
+		"samples in batches of 4, this one": func(st *data.LoaderState) {
+			st.Shuffle = false
+		},
+		"batch 4 of epoch 0, and an epoch has 3": func(st *data.LoaderState) { st.Batch = 4 },
+		"batch 0 of epoch -1":                    func(st *data.LoaderState) { st.Epoch = -1 },
+		"more than can be drawn; give a state that St": func(st *data.LoaderState) {
+			st.Epoch = 1 << 40
+		},
 	} {
 		st := good
 		change(&st)

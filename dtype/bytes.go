@@ -3,6 +3,7 @@ package dtype
 import (
 	"encoding/binary"
 	"math"
+	"strconv"
 	"unsafe"
 )
 
@@ -42,9 +43,9 @@ func Float64At(d DType, data []byte, i int) float64 {
 	return math.Float64frombits(le.Uint64(b))
 }
 
-// Element is a Go type that stands for an element type.
+// Element is a Go type that stands for an element type; int stands for Int64, as Python's integers do in PyTorch.
 type Element interface {
-	bool | uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | F16 | BF16 | complex64 | complex128
+	bool | int | uint8 | int8 | int16 | int32 | int64 | uint16 | uint32 | uint64 | float32 | float64 | F16 | BF16 | complex64 | complex128
 }
 
 // AsBytes returns the memory of s: little-endian elements on every machine that Go programs with a GPU run on.
@@ -55,7 +56,8 @@ func AsBytes[T Element](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&s[0])), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Of returns the type that stands for T; Uint16 for uint16, since the halves have Go types of their own.
+// Of returns the type that T stands for; Uint16 for uint16, since the halves have Go types of their own, and Int64 for int, or Int32
+// where an int has 32 bits.
 func Of[T Element]() DType {
 	switch any(*new(T)).(type) {
 	case bool:
@@ -69,6 +71,11 @@ func Of[T Element]() DType {
 	case int32:
 		return Int32
 	case int64:
+		return Int64
+	case int:
+		if strconv.IntSize == 32 {
+			return Int32
+		}
 		return Int64
 	case uint16:
 		return Uint16

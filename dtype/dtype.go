@@ -1,5 +1,5 @@
 // Package dtype defines the element types of tensors and kernels, PyTorch's promotion between them, and the half-precision formats.
-// It may not know tensors, devices or kernels.
+// It must not depend on tensors, devices or kernels.
 package dtype
 
 import "fmt"

@@ -1,5 +1,5 @@
 // Package fault defines the one error type that the library raises and its kinds.
-// It may not know tensors, devices or any other package of the module: it only carries what they say.
+// It must not depend on any other package of the module.
 package fault
 
 import (

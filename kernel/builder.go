@@ -1,6 +1,6 @@
 // Package kernel is the language for GPU kernels in Go: Go code calls a Builder, which records one SPMD program for the GPU and the
 // simulator alike.
-// It may not know how the program is compiled or launched. It is experimental: its API may change.
+// It must not depend on how the program is compiled or launched. It is experimental: its API may change.
 //
 // An Exec of package tenon runs a kernel with its method Launch. The examples show one over elements, and one with tiles.
 //

@@ -1,5 +1,5 @@
 // Package linalg is linear algebra beyond products of matrices, which are methods of an Exec. Its operations are like an Exec's: they
-// record gradients, follow autocast and can be captured. It may not know what modules are made of it.
+// record gradients, follow autocast and can be captured. It must not depend on modules.
 package linalg
 
 import (
@@ -15,6 +15,15 @@ func Cross(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	return (*tenon.Tensor)(cross(c, (*core.Tensor)(a), (*core.Tensor)(b), dim))
 }
 
+// CrossInto is [Cross] with its result in dst; see [tenon.Tensor] for what that may be.
+func CrossInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
+	c := enter(x, "CrossInto", dst, a, b)
+	defer core.Leave(c)
+	core.Into(c, "CrossInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor {
+		return cross(c, (*core.Tensor)(a), (*core.Tensor)(b), dim)
+	})
+}
+
 // VecDot returns the sums over dimension dim of the products of the elements of a, conjugated, and b, broadcast; PyTorch's default is -1.
 // Both have one type, a floating-point or complex one.
 func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
@@ -23,16 +32,36 @@ func VecDot(x *tenon.Exec, a, b *tenon.Tensor, dim int) *tenon.Tensor {
 	return (*tenon.Tensor)(vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), dim))
 }
 
+// VecDotInto is [VecDot] with its result in dst; see [tenon.Tensor] for what that may be.
+func VecDotInto(x *tenon.Exec, dst, a, b *tenon.Tensor, dim int) {
+	c := enter(x, "VecDotInto", dst, a, b)
+	defer core.Leave(c)
+	core.Into(c, "VecDotInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor {
+		return vecDot(c, (*core.Tensor)(a), (*core.Tensor)(b), dim)
+	})
+}
+
 // MultiDot returns the product of two or more matrices, in the order of products that takes the fewest multiplications. The first may be a
 // vector, which stands for a row, and the last one, which stands for a column; the result then lacks that dimension.
 func MultiDot(x *tenon.Exec, ts []*tenon.Tensor) *tenon.Tensor {
 	c := enter(x, "MultiDot", ts...)
 	defer core.Leave(c)
-	m := make([]*core.Tensor, len(ts))
+	return (*tenon.Tensor)(multiDot(c, coreList(ts)))
+}
+
+// MultiDotInto is [MultiDot] with its result in dst; see [tenon.Tensor] for what that may be.
+func MultiDotInto(x *tenon.Exec, dst *tenon.Tensor, ts []*tenon.Tensor) {
+	c := enter(x, "MultiDotInto", append([]*tenon.Tensor{dst}, ts...)...)
+	defer core.Leave(c)
+	core.Into(c, "MultiDotInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor { return multiDot(c, coreList(ts)) })
+}
+
+func coreList(ts []*tenon.Tensor) []*core.Tensor {
+	list := make([]*core.Tensor, len(ts))
 	for i, t := range ts {
-		m[i] = (*core.Tensor)(t)
+		list[i] = (*core.Tensor)(t)
 	}
-	return (*tenon.Tensor)(multiDot(c, m))
+	return list
 }
 
 // NuclearNorm returns the nuclear norm, the sum of the singular values, of the matrices in two dimensions of t; nil dims mean those of a
@@ -42,6 +71,16 @@ func NuclearNorm(x *tenon.Exec, t *tenon.Tensor, dims []int, opts ...tenon.SumOp
 	c := enter(x, "NuclearNorm", t)
 	defer core.Leave(c)
 	return (*tenon.Tensor)(nuclearNorm(c, (*core.Tensor)(t), dims, core.SumOpt(opt)))
+}
+
+// NuclearNormInto is [NuclearNorm] with its result in dst; see [tenon.Tensor] for what that may be.
+func NuclearNormInto(x *tenon.Exec, dst, t *tenon.Tensor, dims []int, opts ...tenon.SumOpt) {
+	opt := core.One("NuclearNormInto", opts)
+	c := enter(x, "NuclearNormInto", dst, t)
+	defer core.Leave(c)
+	core.Into(c, "NuclearNormInto", (*core.Tensor)(dst), func(c *core.Exec) *core.Tensor {
+		return nuclearNorm(c, (*core.Tensor)(t), dims, core.SumOpt(opt))
+	})
 }
 
 // enter refuses an Exec or operand of op that is nil, a zero value or closed, and enters the session.

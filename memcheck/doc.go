@@ -1,4 +1,3 @@
-// Package memcheck runs every test of a program in a process of its own under a checker of GPU memory, spread over the devices, and shows what
-// the checkers found.
-// It may not know how a device computes: it starts processes and reads their reports.
+// Package memcheck runs each test of a program in its own process under a GPU memory checker, in parallel across the devices, and shows
+// what the checkers found. It must not depend on how a device computes: it starts processes and reads their reports.
 package memcheck

@@ -138,6 +138,15 @@ func CreateJournal(name string, h Header) (*Journal, error) {
 	return newJournal(f, name, h)
 }
 
+// unopened is the error of a journal that cannot be opened.
+func unopened(err error) error {
+	var known *fs.PathError
+	if errors.As(err, &known) {
+		return fmt.Errorf("cannot open the journal %s: %w", known.Path, known.Err)
+	}
+	return fmt.Errorf("cannot open the journal: %w", err)
+}
+
 // newJournal writes the header to an empty file, which it closes if that fails.
 func newJournal(f *os.File, name string, h Header) (*Journal, error) {
 	h.Type, h.Format = "run", 1
@@ -161,7 +170,7 @@ func ResumeJournal(name string, h Header, jobs []Job) (j *Journal, before *Summa
 		return j, &Summary{}, jobs, err
 	}
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("cannot open the journal: %w", err)
+		return nil, nil, nil, unopened(err)
 	}
 	if err := lock(f, name); err != nil {
 		return nil, nil, nil, errors.Join(err, f.Close())
@@ -305,6 +314,10 @@ func readJournal(in io.Reader, begin func(*Header) error, f func(*Record) error)
 			}
 		}
 		if err != nil {
+			var syntax *json.SyntaxError
+			if h == nil && errors.As(err, &syntax) {
+				return nil, nil, 0, fmt.Errorf("line %d of the journal is not JSON; give a result.jsonl of tenon memcheck", n)
+			}
 			return nil, nil, 0, fmt.Errorf("line %d of the journal: %w: %.80q", n, err, bytes.TrimSpace(line))
 		}
 		good += int64(len(line))

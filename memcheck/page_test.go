@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"tenon.dev/memviz/browser"
+	"tenon.dev/internal/browser"
 )
 
 // shots is where the pictures of the report go, to be looked at.
@@ -109,18 +109,7 @@ func TestPageInBrowser(t *testing.T) {
 	if err := errors.Join(res.WriteHTML(f, sources), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	chromium, err := browser.Start(t.TempDir())
-	if errors.Is(err, browser.ErrNotInstalled) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer chromium.Close()
-	tab, err := chromium.Open("file://"+page, 1280, 900)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tab := browser.Open(t, "file://"+page, 1280, 900)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -130,20 +119,18 @@ func TestPageInBrowser(t *testing.T) {
 	shot := func(name string) {
 		t.Helper()
 		if *shots != "" {
-			png, err := tab.PNG()
-			must(err)
-			must(os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o644))
+			must(os.WriteFile(filepath.Join(*shots, name+".png"), tab.PNG(), 0o644))
 		}
 	}
 	is := func(expression string, want any) {
 		t.Helper()
 		var got any
-		must(tab.Eval(expression, &got))
+		tab.Eval(expression, &got)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s is %v, want %v", expression, got, want)
 		}
 	}
-	must(tab.Eval("document.documentElement.style.scrollBehavior = 'auto'", nil))
+	tab.Eval("document.documentElement.style.scrollBehavior = 'auto'", nil)
 	shot("top")
 	is("document.querySelector('#verdict').textContent", "11 failed")
 	is("document.querySelectorAll('.card').length", 7)
@@ -152,36 +139,36 @@ func TestPageInBrowser(t *testing.T) {
 	is("document.querySelectorAll('tr.test').length", 200) // of 260, until more are asked for
 	is("document.querySelector('tr.test .badge').textContent", "failed")
 	is("document.querySelector('#legend').textContent.includes('1 timed out')", true)
-	must(tab.Eval("document.querySelector('#more').click()", nil))
+	tab.Eval("document.querySelector('#more').click()", nil)
 	is("document.querySelectorAll('tr.test').length", 260)
 	// Search and filters.
-	must(tab.Press("/", 0))
-	must(tab.Type("gather_rows"))
+	tab.Press("/")
+	tab.Type("gather_rows")
 	is("document.querySelectorAll('.card').length", 1)
-	must(tab.Press("Escape", 0))
+	tab.Press("Escape")
 	is("document.querySelectorAll('.card').length", 7)
-	must(tab.Eval("[...document.querySelectorAll('#classes .chip')].find(c => c.textContent.startsWith('race')).click()", nil))
+	tab.Eval("[...document.querySelectorAll('#classes .chip')].find(c => c.textContent.startsWith('race')).click()", nil)
 	is("document.querySelectorAll('.card').length", 2)
-	must(tab.Eval("[...document.querySelectorAll('#outcomes .chip')].find(c => c.textContent.startsWith('timed out')).click()", nil))
+	tab.Eval("[...document.querySelectorAll('#outcomes .chip')].find(c => c.textContent.startsWith('timed out')).click()", nil)
 	is("document.querySelectorAll('tr.test').length", 1)
 	// A link from a test leads to its finding, whatever is filtered, and back.
-	must(tab.Eval("location.hash = '#f-0'", nil))
-	must(tab.Wait("document.querySelectorAll('.card').length === 7"))
+	tab.Eval("location.hash = '#f-0'", nil)
+	tab.Wait("document.querySelectorAll('.card').length === 7")
 	shot("finding")
-	must(tab.Eval("location.hash = '#t-151'", nil))
-	must(tab.Wait("document.querySelector('tr.open pre') !== null"))
+	tab.Eval("location.hash = '#t-151'", nil)
+	tab.Wait("document.querySelector('tr.open pre') !== null")
 	is("document.querySelector('tr.open pre').textContent.includes('AssertionError: 3.0 != 4.0')", true)
 	shot("test")
-	must(tab.Eval("document.querySelector('#timeline').scrollIntoView()", nil))
+	tab.Eval("document.querySelector('#timeline').scrollIntoView()", nil)
 	shot("timeline")
 	is("document.querySelector('#lanes').getContext('2d').getImageData(200, 8, 1, 1).data[3] > 0", true)
-	must(tab.Prefer("prefers-color-scheme", "dark"))
-	must(tab.Wait("document.documentElement.classList.contains('dark')"))
-	must(tab.Eval("scrollTo(0, 0)", nil))
+	tab.Prefer("prefers-color-scheme", "dark")
+	tab.Wait("document.documentElement.classList.contains('dark')")
+	tab.Eval("scrollTo(0, 0)", nil)
 	shot("dark")
-	must(tab.Press("t", 0))
+	tab.Press("t")
 	is("document.documentElement.classList.contains('dark')", false)
-	must(tab.Resize(420, 900))
+	tab.Resize(420, 900)
 	is("document.documentElement.scrollWidth <= 420", true)
 	shot("narrow")
 	hostile, err := ReadResults(hostileJournal(t))
@@ -189,8 +176,8 @@ func TestPageInBrowser(t *testing.T) {
 	f, err = os.Create(page)
 	must(err)
 	must(errors.Join(hostile.WriteHTML(f), f.Close()))
-	must(tab.Reload())
-	must(tab.Wait("document.querySelector('#verdict').textContent === '1 failed'"))
+	tab.Reload()
+	tab.Wait("document.querySelector('#verdict').textContent === '1 failed'")
 	is("/[\\u0000-\\u0008\\u001b\\u009b\\u202e\\u2066\\ufffe]/.test(document.body.innerText)", false)
 	is("document.querySelector('#title').textContent.includes(String.raw`x\\x1b]0;t\\x07`)", true)
 	if e := tab.Errors(); len(e) > 0 {

@@ -88,7 +88,7 @@ func (res *Results) read(name string) error {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return fmt.Errorf("cannot open the journal: %w", err)
+		return unopened(err)
 	}
 	defer f.Close()
 	if err := res.join(f); err != nil {
@@ -323,7 +323,7 @@ func (res *Results) JoinJournals(w io.Writer, names ...string) error {
 		}
 		text, err := os.Open(name)
 		if err != nil {
-			return fmt.Errorf("cannot open the journal: %w", err)
+			return unopened(err)
 		}
 		_, _, _, err = ReadJournal(text, func(r *Record) error {
 			if sh := res.Headers[i].Shard; sh.Split > 1 {

@@ -351,8 +351,8 @@ func TestOpenErrors(t *testing.T) {
 	empty := filepath.Join(dir, "empty.pickle")
 	os.WriteFile(empty, nil, 0o600)
 	for path, want := range map[string]string{
-		filepath.Join(dir, "absent"): "the snapshot cannot be opened",
-		dir:                          "is a folder, not a snapshot",
+		filepath.Join(dir, "absent"): "cannot open the snapshot",
+		dir:                          "it is a folder; name a file",
 		cut:                          "cut.pickle.gz: the snapshot cannot be read",
 		text:                         "text.pickle: the snapshot cannot be read",
 		empty:                        "empty.pickle: the snapshot cannot be read",

@@ -1,3 +1,3 @@
 // Package memviz shows memory snapshots, Tenon's and PyTorch's: as a web page, as one self-contained file and as text.
-// It may not know devices or allocators: it works from the snapshot alone.
+// It must not depend on devices or allocators: it works from the snapshot alone.
 package memviz

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -42,15 +43,19 @@ func Open(path string, o Options) (*Recording, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be opened")
+		var known *fs.PathError
+		if errors.As(err, &known) {
+			err = known.Err // which names the path no second time
+		}
+		return nil, fault.Wrap(fault.Invalid, err, "cannot open the snapshot %s", path)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, fault.Wrap(fault.System, err, "the snapshot cannot be opened")
+		return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
 	}
 	if st.IsDir() {
-		return nil, fault.New(fault.Invalid, "%s is a folder, not a snapshot", path)
+		return nil, fault.New(fault.Invalid, "cannot open the snapshot %s: it is a folder; name a file", path)
 	}
 	if !large(f, st.Size()) || o.NoCache {
 		return importFile(f, path, st.Size(), o)

@@ -2,10 +2,9 @@ package memviz
 
 import (
 	"context"
-	"errors"
 	"testing"
 
-	"tenon.dev/memviz/browser"
+	"tenon.dev/internal/browser"
 )
 
 // BenchmarkPage measures in a real browser what a person waits for: ms/first from the request of the page to its first complete picture,
@@ -27,38 +26,16 @@ func BenchmarkPage(b *testing.B) {
 			b.Error(err)
 		}
 	}()
-	chromium, err := browser.Start(b.TempDir())
-	if errors.Is(err, browser.ErrNotInstalled) {
-		b.Skip(err)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer chromium.Close()
-	tab, err := chromium.Open("about:blank", 1440, 900)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := tab.Go(s.URL()); err != nil {
-		b.Fatal(err)
-	}
+	tab := browser.Open(b, s.URL(), 1440, 900)
 	const whole = "document.documentElement.dataset.ready === '1' && timelines.active.drawn.length > 0 && !timelines.active.frame && ![...tiles.map.values()].includes(null)"
-	if err := tab.Wait(whole); err != nil {
-		b.Fatal(err)
-	}
+	tab.Wait(whole)
 	var first, drawn, all float64
-	if err := tab.Eval("performance.now()", &first); err != nil {
-		b.Fatal(err)
-	}
-	if err := tab.Eval("void timelines.active.zoomTo(device().states * 0.3, device().states * 0.3 + 3000)", nil); err != nil {
-		b.Fatal(err)
-	}
+	tab.Eval("performance.now()", &first)
+	tab.Eval("void timelines.active.zoomTo(device().states * 0.3, device().states * 0.3 + 3000)", nil)
 	for range b.N {
-		if err := tab.Wait(whole); err != nil {
-			b.Fatal(err)
-		}
+		tab.Wait(whole)
 		var ms [2]float64
-		err := tab.Eval(`(async () => {
+		tab.Eval(`(async () => {
 			const t = timelines.active, began = performance.now(), frame = () => new Promise(done => requestAnimationFrame(done));
 			t.pan(t.plotW / 5);
 			while (t.frame) await frame();
@@ -66,9 +43,6 @@ func BenchmarkPage(b *testing.B) {
 			while (t.frame || [...tiles.map.values()].includes(null)) await frame();
 			return [drawn - began, performance.now() - began];
 		})()`, &ms)
-		if err != nil {
-			b.Fatal(err)
-		}
 		drawn += ms[0]
 		all += ms[1]
 	}

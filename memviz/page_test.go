@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"tenon.dev/internal/browser"
 	"tenon.dev/memviz"
-	"tenon.dev/memviz/browser"
 )
 
 var recordings = []string{"resnet50", "gpt2_amp_graph"}
@@ -72,8 +72,7 @@ func pageTimeline(t *testing.T, b *browser.Browser) {
 func (v *view) heights(from, to int) {
 	v.Helper()
 	v.do(fmt.Sprintf("timelines.active.zoomTo(%d, %d, 0, 0)", from, to))
-	picture, err := v.tab.Picture()
-	v.must(err)
+	picture := v.tab.Picture()
 	ground, checked := v.colour("css('--plot')"), 0
 	_, peak := v.point(0, v.number("device().max_active"))
 	for s := from + 3; s < to-3; s += 7 {
@@ -107,16 +106,15 @@ func (v *view) strips() {
 		X, Y, H float64
 		Colour  string
 	}
-	v.must(v.tab.Eval(`(t => t.stripsAt(markerState()).filter(s => s.size * t.ky > 9).slice(0, 6).map(s => {
+	v.tab.Eval(`(t => t.stripsAt(markerState()).filter(s => s.size * t.ky > 9).slice(0, 6).map(s => {
 		const b = t.plot.getBoundingClientRect(), c = Math.floor((markerState() - s.t.first) / s.t.width), off = s.t.offset[stepAt(s.t, s.i, c)];
 		return {id: s.id, x: b.left + t.x(markerState()) + 2, y: b.top + t.y(off + s.size / 2), h: s.size * t.ky, colour: rgbText(stripRGB(s.t, s.i))};
-	}))(timelines[where.view])`, &list))
+	}))(timelines[where.view])`, &list)
 	if len(list) == 0 {
 		v.Fatal("no strip is large enough to check")
 	}
 	kind := v.text("where.view")
-	picture, err := v.tab.Picture()
-	v.must(err)
+	picture := v.tab.Picture()
 	right := 0
 	for _, s := range list {
 		var want [3]int
@@ -127,7 +125,7 @@ func (v *view) strips() {
 				break
 			}
 		}
-		v.must(v.tab.Mouse("mouseMoved", s.X, s.Y, false))
+		v.tab.Hover(s.X, s.Y)
 		v.settle()
 		var a memviz.Allocation
 		v.ask(fmt.Sprintf("alloc?device=0&view=%s&id=%d", kind, s.ID), &a)
@@ -142,7 +140,7 @@ func (v *view) strips() {
 		v.Errorf("%d of %d strips have their colour", right, len(list))
 	}
 	s := list[len(list)-1]
-	v.must(v.tab.Click(s.X, s.Y))
+	v.tab.Click(s.X, s.Y)
 	v.settle()
 	var a memviz.Allocation
 	v.ask(fmt.Sprintf("alloc?device=0&view=%s&id=%d", kind, s.ID), &a)
@@ -157,7 +155,7 @@ func (v *view) strips() {
 	}
 	v.press("Escape")
 	v.equal("the selection after Escape", v.number("Math.max(where.sel, where.seg)"), -1)
-	v.must(v.tab.Mouse("mouseMoved", 5, 5, false))
+	v.tab.Hover(5, 5)
 }
 
 // pageMoves uses wheel, drag, small map and keys, and checks what is visible then.
@@ -173,7 +171,7 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 	}
 	v.equal("the first range", span(), d.States)
 	before := state(500)
-	v.must(v.tab.Wheel(500, 400, 0, -240, 0))
+	v.tab.Wheel(500, 400, 0, -240, browser.None)
 	v.settle()
 	if s := span(); s > 0.7*float64(d.States) {
 		t.Errorf("after the wheel %g states are visible", s)
@@ -181,13 +179,13 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 	if s := state(500); math.Abs(s-before) > 2 {
 		t.Errorf("the wheel moved the state under the pointer from %g to %g", before, s)
 	}
-	v.must(v.tab.Drag(500, 400, 400, 400))
+	v.tab.Drag(500, 400, 400, 400)
 	v.settle()
 	if s := state(400); math.Abs(s-before) > span()/200 {
 		t.Errorf("a drag took state %g to %g", before, s)
 	}
 	zoomed := span()
-	v.must(v.tab.Wheel(500, 400, 0, -240, 1))
+	v.tab.Wheel(500, 400, 0, -240, browser.Alt)
 	v.settle()
 	if h := v.number("range(timelines.active.greatest).hi - range(timelines.active.greatest).lo"); h > 0.8*float64(d.MaxActive) {
 		t.Errorf("Alt and wheel left %g bytes visible", h)
@@ -210,13 +208,13 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 	x, _ := v.point(float64(d.States)/4, 0)
 	x2, _ := v.point(float64(d.States)/2, 0)
 	mini := v.number("timelines.active.small.getBoundingClientRect().top + 20")
-	v.must(v.tab.Drag(x, mini, x2, mini))
+	v.tab.Drag(x, mini, x2, mini)
 	v.settle()
 	if s := span(); math.Abs(s-float64(d.States)/4) > float64(d.States)/100 {
 		t.Errorf("a range picked on the small map shows %g states of %d", s, d.States)
 	}
 	v.press("0")
-	v.must(v.tab.Eval("document.activeElement.blur()", nil))
+	v.tab.Eval("document.activeElement.blur()", nil)
 	v.press("p", ".", ".", ",")
 	v.equal("the marker", v.number("markerState()"), d.PeakState+1)
 	v.press("Enter")
@@ -250,8 +248,7 @@ func pageMoves(t *testing.T, b *browser.Browser) {
 func pageTheme(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "resnet50"), nil)
 	ground := func() int {
-		picture, err := v.tab.Picture()
-		v.must(err)
+		picture := v.tab.Picture()
 		x, y := v.point(3, float64(v.info.Devices[0].MaxActive)*0.97)
 		c := pixel(picture, x, y)
 		return c[0] + c[1] + c[2]
@@ -259,8 +256,8 @@ func pageTheme(t *testing.T, b *browser.Browser) {
 	if g := ground(); g < 600 {
 		t.Errorf("the light page is dark: %d", g)
 	}
-	v.must(v.tab.Prefer("prefers-color-scheme", "dark"))
-	v.must(v.tab.Wait("document.documentElement.dataset.theme === 'dark'"))
+	v.tab.Prefer("prefers-color-scheme", "dark")
+	v.tab.Wait("document.documentElement.dataset.theme === 'dark'")
 	v.settle()
 	if g := ground(); g > 150 {
 		t.Errorf("the dark page is light: %d", g)
@@ -271,7 +268,7 @@ func pageTheme(t *testing.T, b *browser.Browser) {
 		t.Errorf("t did not make the page light: %d", g)
 	}
 	v.contrast("light")
-	v.must(v.tab.Go(v.url))
+	v.tab.Go(v.url)
 	v.settle()
 	v.equal("the theme after a reload", v.text("document.documentElement.dataset.theme"), "light")
 	v.clean(v.origin)
@@ -309,8 +306,8 @@ func pageSearch(t *testing.T, b *browser.Browser) {
 	var all memviz.SearchResult
 	v.ask("search?device=0&q=dropout&limit=200", &all)
 	v.press("/")
-	v.must(v.tab.Type("dropout"))
-	v.must(v.tab.Wait("where.q === 'dropout'"))
+	v.tab.Type("dropout")
+	v.tab.Wait("where.q === 'dropout'")
 	v.settle()
 	v.equal("the count", v.of("#inspector h2"), fmt.Sprintf("%d allocations", all.Count))
 	v.equal("the rows", v.number("document.querySelectorAll('#inspector .result').length"), len(all.Results))
@@ -330,7 +327,7 @@ func pageSearch(t *testing.T, b *browser.Browser) {
 	v.equal("the selection", v.number("where.sel"), all.Results[0].ID)
 	v.press("Escape", "/")
 	v.do("byId('search').value = 'size>>3', byId('search').dispatchEvent(new Event('input'))")
-	v.must(v.tab.Wait("where.q === 'size>>3'"))
+	v.tab.Wait("where.q === 'size>>3'")
 	v.settle()
 	if text := v.of("#inspector .danger"); !strings.Contains(text, "size") {
 		t.Errorf("a broken query is answered with %q", v.of("#inspector"))
@@ -358,7 +355,7 @@ func pageState(t *testing.T, b *browser.Browser) {
 	v.press("3")
 	check := func(state int) {
 		t.Helper()
-		v.must(v.tab.Wait(fmt.Sprintf("views.state.map && views.state.map.state === %d", state)))
+		v.tab.Wait(fmt.Sprintf("views.state.map && views.state.map.state === %d", state))
 		v.settle()
 		var m memviz.BlockMap
 		v.ask(fmt.Sprintf("blocks?device=0&state=%d", state), &m)
@@ -380,13 +377,12 @@ func pageState(t *testing.T, b *browser.Browser) {
 			X, Y   float64
 			Colour string
 		}
-		v.must(v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), out = [];
+		v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), out = [];
 			for (const p of w.pieces) for (const x of p.s.blocks) {
 				const k = p.w / (p.to - p.from), a = (Math.max(x.offset, p.from) - p.from) * k, z = (Math.min(x.offset + x.size, p.to) - p.from) * k;
 				if (z - a > 12 && out.length < 40) out.push({x: b.left + 16 + p.x + z - 5, y: b.top + p.y + 3 - w.scroller.scrollTop, colour: stackColour(x.stack)});
-			} return out })(views.state)`, &places))
-		picture, err := v.tab.Picture()
-		v.must(err)
+			} return out })(views.state)`, &places)
+		picture := v.tab.Picture()
 		right := 0
 		for _, p := range places {
 			var want [3]int
@@ -417,15 +413,15 @@ func pageState(t *testing.T, b *browser.Browser) {
 	v.equal("blocks that stand out in a search", v.number("views.state.lit.size"), found.Count)
 	v.do("update({q: ''})")
 	var row [2]float64
-	v.must(v.tab.Eval("(r => [r.left + 60, r.top + 10])(document.querySelector('#inspector .holder').getBoundingClientRect())", &row))
-	v.must(v.tab.Mouse("mouseMoved", row[0], row[1], false))
-	v.must(v.tab.Wait("views.state.hoverStack > 0"))
-	v.must(v.tab.Mouse("mouseMoved", 5, 5, false))
-	v.must(v.tab.Wait("views.state.hoverStack === 0"))
+	v.tab.Eval("(r => [r.left + 60, r.top + 10])(document.querySelector('#inspector .holder').getBoundingClientRect())", &row)
+	v.tab.Hover(row[0], row[1])
+	v.tab.Wait("views.state.hoverStack > 0")
+	v.tab.Hover(5, 5)
+	v.tab.Wait("views.state.hoverStack === 0")
 	var at [2]float64
-	v.must(v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), p = w.pieces.find(p => p.s.blocks.some(x => x.offset >= p.from && x.offset + x.size <= p.to && x.size / p.s.size > 0.3)), x = p.s.blocks.find(x => x.size / p.s.size > 0.3);
-		return [b.left + 16 + p.x + (x.offset + x.size / 2 - p.from) * p.w / (p.to - p.from), b.top + p.y + 9 - w.scroller.scrollTop] })(views.state)`, &at))
-	v.must(v.tab.Click(at[0], at[1]))
+	v.tab.Eval(`(w => { const b = w.scroller.getBoundingClientRect(), p = w.pieces.find(p => p.s.blocks.some(x => x.offset >= p.from && x.offset + x.size <= p.to && x.size / p.s.size > 0.3)), x = p.s.blocks.find(x => x.size / p.s.size > 0.3);
+		return [b.left + 16 + p.x + (x.offset + x.size / 2 - p.from) * p.w / (p.to - p.from), b.top + p.y + 9 - w.scroller.scrollTop] })(views.state)`, &at)
+	v.tab.Click(at[0], at[1])
 	v.settle()
 	if id := v.number("where.sel"); id < 0 {
 		t.Error("a click on a block selects nothing")
@@ -444,11 +440,11 @@ func pageViews(t *testing.T, b *browser.Browser) {
 	v.equal("rows of the peak", v.number("document.querySelectorAll('.list tbody tr').length"), len(at.Groups))
 	v.equal("its first row", v.of(".list tbody .strong"), sizeText(at.Groups[0].Bytes))
 	v.do("document.querySelector('.fold-button').click()")
-	v.must(v.tab.Wait("document.querySelectorAll('.open .frame').length > 0"))
+	v.tab.Wait("document.querySelectorAll('.open .frame').length > 0")
 	v.do("[...document.querySelectorAll('.group .small')][1].click()")
 	v.equal("the flame graph's root", v.of(".flame"), "all"+sizeText(at.Active))
 	var wide float64
-	v.must(v.tab.Eval("[...document.querySelectorAll('.flame')].filter(e => e.style.top === '21px').reduce((n, e) => n + parseFloat(e.style.width.slice(5)), 0)", &wide))
+	v.tab.Eval("[...document.querySelectorAll('.flame')].filter(e => e.style.top === '21px').reduce((n, e) => n + parseFloat(e.style.width.slice(5)), 0)", &wide)
 	if wide < 98 || wide > 100.01 {
 		t.Errorf("the outermost frames are %g %% wide together", wide)
 	}
@@ -504,7 +500,7 @@ func pageLinks(t *testing.T, b *browser.Browser) {
 	w.press("4")
 	w.equal("the view", w.text("document.querySelector('[aria-selected=true]').id"), "tab-peak")
 	w.do("history.back()")
-	w.must(w.tab.Wait("where.view === 'active'"))
+	w.tab.Wait("where.view === 'active'")
 	w.equal("the view after Back", w.text("document.querySelector('[aria-selected=true]').id"), "tab-active")
 	w.do("location.hash = '#view=nonsense&from=x&sel=-7'")
 	w.equal("the view of a broken link", w.text("where.view"), "active")
@@ -523,10 +519,10 @@ func pageNames(t *testing.T, b *browser.Browser) {
 		}
 	}
 	v.press("1")
-	v.must(v.tab.Eval("document.activeElement.blur()", nil))
+	v.tab.Eval("document.activeElement.blur()", nil)
 	reached := map[string]bool{}
 	for range 30 {
-		v.must(v.tab.Press("Tab", 0))
+		v.tab.Press("Tab")
 		reached[v.text("document.activeElement.id || document.activeElement.className || document.activeElement.tagName")] = true
 	}
 	for _, want := range []string{"tab-active", "search", "theme", "help-button", "colour", "layer", "divider"} {
@@ -566,8 +562,8 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	v.must(v.tab.Eval("void timelines.active.zoomTo(100, 200)", nil))
-	v.must(v.tab.Wait("!byId('notice').hidden"))
+	v.tab.Eval("void timelines.active.zoomTo(100, 200)", nil)
+	v.tab.Wait("!byId('notice').hidden")
 	if text := v.of("#notice"); !strings.Contains(text, "does not answer") {
 		t.Errorf("the notice is %q", text)
 	}
@@ -577,7 +573,7 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 		}
 	}
 	var refused bool
-	v.must(v.tab.Eval("(() => { try { decodeTile(new ArrayBuffer(128)); return false } catch { return true } })()", &refused))
+	v.tab.Eval("(() => { try { decodeTile(new ArrayBuffer(128)); return false } catch { return true } })()", &refused)
 	if !refused {
 		t.Error("a tile of an unknown form was taken")
 	}
@@ -600,13 +596,12 @@ func pageFaults(t *testing.T, b *browser.Browser) {
 	if err := os.WriteFile(path, html.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tab, err := b.Open("file://"+path, pageWidth, pageHeight)
-	v.must(err)
-	v.must(tab.Wait("document.querySelector('.empty h2')"))
+	tab := b.Open(t, "file://"+path, pageWidth, pageHeight)
+	tab.Wait("document.querySelector('.empty h2')")
 	e := &view{T: t, tab: tab}
 	e.equal("an empty snapshot", e.of(".empty h2"), "The snapshot holds nothing")
 	e.equal("fields for a search of nothing", e.number("[...document.querySelectorAll('.search')].filter(x => x.offsetWidth).length"), 0)
-	e.must(tab.Eval("void byId('help-button').click()", nil))
+	tab.Eval("void byId('help-button').click()", nil)
 	e.equal("the keyboard's help", e.number("+byId('help').open"), 1)
 	e.clean("file://")
 }
@@ -626,14 +621,12 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 			}
 			served := serve(t, b, rec, nil)
 			d := served.info.Devices[0]
-			a, err := served.tab.Picture()
-			served.must(err)
+			a := served.tab.Picture()
 			v := &view{T: t, url: served.url, origin: "file://" + path}
 			v.open(b, v.origin)
 			v.equal("the peak", v.of(".fact b"), sizeText(d.MaxActive))
 			v.equal("the holders", v.of("#inspector h2"), sizeText(d.MaxActive))
-			c, err := v.tab.Picture()
-			v.must(err)
+			c := v.tab.Picture()
 			differ := 0
 			for y := 100; y < pageHeight-40; y++ {
 				for x := 80; x < 1050; x++ {
@@ -657,7 +650,7 @@ func pageStatic(t *testing.T, b *browser.Browser) {
 			html.Reset()
 			v.must(memviz.WriteStatic(&html, rec, nil, memviz.StaticOptions{View: memviz.ViewState, Bytes: 1 << 16}))
 			v.must(os.WriteFile(path, html.Bytes(), 0o600))
-			v.must(v.tab.Go(v.origin))
+			v.tab.Go(v.origin)
 			v.settle()
 			v.equal("the view that was asked for", v.text("document.querySelector('[aria-selected=true]').id"), "tab-state")
 			for _, r := range v.tab.Requests() {

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"tenon.dev/memviz/browser"
+	"tenon.dev/internal/browser"
 )
 
 // pageWindow looks at every view in a small window: a view without details has all of the height, and every tab can be seen.
 func pageWindow(t *testing.T, b *browser.Browser) {
 	v := serve(t, b, snapshotOf(t, "gpt2_amp_graph"), snapshotOf(t, "resnet50"))
-	v.must(v.tab.Resize(900, 600))
+	v.tab.Resize(900, 600)
 	v.settle()
 	for _, key := range []string{"1", "2", "3", "4", "5", "6", "7"} {
 		v.press(key)
@@ -29,7 +29,7 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 		}
 	}
 	for width := 900; width <= 1300; width += 50 {
-		v.must(v.tab.Resize(width, 600))
+		v.tab.Resize(width, 600)
 		v.settle()
 		if over := v.number("byId('tabs').scrollWidth - byId('tabs').clientWidth"); over > 0 {
 			t.Errorf("in a window of %d pixels the tabs lack %g", width, over)
@@ -37,7 +37,7 @@ func pageWindow(t *testing.T, b *browser.Browser) {
 	}
 	v.press("1")
 	for _, width := range []int{1300, 1000} {
-		v.must(v.tab.Resize(width, 700))
+		v.tab.Resize(width, 700)
 		v.settle()
 		place, small := v.number("byId('view').clientWidth"), v.number("timelines.active.small.clientWidth")
 		if place != small {
@@ -57,7 +57,7 @@ func pageAxis(t *testing.T, b *browser.Browser) {
 		X, Wide float64
 	}
 	words := func() (list []word) {
-		v.must(v.tab.Eval(`(() => {
+		v.tab.Eval(`(() => {
 			const p = CanvasRenderingContext2D.prototype, was = p.fillText, list = [];
 			p.fillText = function (text, x, y) {
 				const wide = this.measureText(text).width;
@@ -67,7 +67,7 @@ func pageAxis(t *testing.T, b *browser.Browser) {
 			timelines.active.draw();
 			p.fillText = was;
 			return list;
-		})()`, &list))
+		})()`, &list)
 		return list
 	}
 	marker := v.number("timelines.active.x(markerState())")

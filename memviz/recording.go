@@ -306,7 +306,11 @@ func (rec *Recording) device(n int) (*device, error) {
 			return d, nil
 		}
 	}
-	return nil, fault.New(fault.Invalid, "%s has no device %d", rec.name, n)
+	numbers := make([]int, len(rec.devices))
+	for i, d := range rec.devices {
+		numbers[i] = d.index
+	}
+	return nil, fault.New(fault.Invalid, "%s has no device %d; it has devices %v", rec.name, n, numbers)
 }
 
 // chunk returns the bytes of a chunk of a device's trace.

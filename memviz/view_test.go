@@ -3,7 +3,6 @@ package memviz_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -13,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"tenon.dev/internal/browser"
 	"tenon.dev/memviz"
-	"tenon.dev/memviz/browser"
 )
 
 const (
@@ -28,15 +27,7 @@ func chromium(t *testing.T) *browser.Browser {
 	if testing.Short() {
 		t.Skip("the page is not tested in short runs")
 	}
-	b, err := browser.Start(t.TempDir())
-	if errors.Is(err, browser.ErrNotInstalled) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.Close() })
-	return b
+	return browser.Start(t)
 }
 
 // snapshotOf opens a snapshot that PyTorch wrote.
@@ -84,10 +75,7 @@ func serve(t *testing.T, b *browser.Browser, rec, before *memviz.Recording) *vie
 // open opens an address in a new tab and waits until the page is there.
 func (v *view) open(b *browser.Browser, url string) {
 	v.Helper()
-	tab, err := b.Open(url, pageWidth, pageHeight)
-	v.must(err)
-	v.tab = tab
-	v.Cleanup(func() { tab.Close() })
+	v.tab = b.Open(v, url, pageWidth, pageHeight)
 	v.settle()
 }
 
@@ -119,15 +107,15 @@ const idle = "document.documentElement.dataset.ready === '1' && pending === 0 &&
 // settle waits until the page has come to rest and has been idle for two frames.
 func (v *view) settle() {
 	v.Helper()
-	v.must(v.tab.Wait(idle))
-	v.must(v.tab.Eval("new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => done())), 4))", nil))
-	v.must(v.tab.Wait(idle))
+	v.tab.Wait(idle)
+	v.tab.Eval("new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(() => done())), 4))", nil)
+	v.tab.Wait(idle)
 }
 
 // do evaluates a statement and settles.
 func (v *view) do(code string) {
 	v.Helper()
-	v.must(v.tab.Eval("void ("+code+")", nil))
+	v.tab.Eval("void ("+code+")", nil)
 	v.settle()
 }
 
@@ -135,14 +123,14 @@ func (v *view) do(code string) {
 func (v *view) number(code string) float64 {
 	v.Helper()
 	var n float64
-	v.must(v.tab.Eval(code, &n))
+	v.tab.Eval(code, &n)
 	return n
 }
 
 func (v *view) text(code string) string {
 	v.Helper()
 	var s string
-	v.must(v.tab.Eval(code, &s))
+	v.tab.Eval(code, &s)
 	return s
 }
 
@@ -155,7 +143,7 @@ func (v *view) of(selector string) string {
 func (v *view) press(keys ...string) {
 	v.Helper()
 	for _, k := range keys {
-		v.must(v.tab.Press(k, 0))
+		v.tab.Press(k)
 	}
 	v.settle()
 }
@@ -236,6 +224,6 @@ func (v *view) colour(code string) [3]int {
 func (v *view) point(state, bytes float64) (x, y float64) {
 	v.Helper()
 	var p [2]float64
-	v.must(v.tab.Eval(fmt.Sprintf("(t => { t.measure(); const b = t.plot.getBoundingClientRect(); return [b.left + t.x(%g), b.top + t.y(%g)] })(timelines[where.view])", state, bytes), &p))
+	v.tab.Eval(fmt.Sprintf("(t => { t.measure(); const b = t.plot.getBoundingClientRect(); return [b.left + t.x(%g), b.top + t.y(%g)] })(timelines[where.view])", state, bytes), &p)
 	return p[0], p[1]
 }

@@ -105,7 +105,7 @@ func (a Hardtanh) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
 	if a.Min == 0 && a.Max == 0 {
 		return x.Hardtanh(in, -1, 1)
 	}
-	return x.Hardtanh(in, a.Min, a.Max)
+	return x.Hardtanh(in, core.Or(a.Min, 0), core.Or(a.Max, 0))
 }
 
 // Softplus is log(1+exp(β·x))/β, and x itself where β·x is above a threshold.

@@ -24,10 +24,7 @@ func ClipGradNorm(x *tenon.Exec, params iter.Seq2[string, *Param], maxNorm float
 	if !(maxNorm >= 0) || opt.Norm < 0 {
 		fail("ClipGradNorm", "a norm of order %v cannot be at most %v; give numbers that are not negative", opt.Norm, maxNorm)
 	}
-	order := opt.Norm
-	if order == 0 {
-		order = 2
-	}
+	order := core.Or(opt.Norm, 2)
 	return x.NoGrad().Within(func(x *tenon.Exec) *tenon.Tensor {
 		var grads []*core.Tensor
 		for _, p := range params {

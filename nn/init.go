@@ -58,8 +58,8 @@ type KaimingOpt struct {
 	A float64
 	// FanOut keeps the variance of the backward pass instead of the forward pass.
 	FanOut bool
-	// Nonlinearity is what follows, as Gain knows it; "" is "leaky_relu".
-	Nonlinearity string
+	// Nonlinearity is what follows; the zero value is GainLeakyReLU.
+	Nonlinearity Nonlinearity
 }
 
 // std returns the standard deviation gain/√fan.
@@ -68,11 +68,7 @@ func (o KaimingOpt) std(op string, shape []int) float64 {
 	if o.FanOut {
 		fan = out
 	}
-	name := o.Nonlinearity
-	if name == "" {
-		name = "leaky_relu"
-	}
-	return Gain(name, o.A) / math.Sqrt(float64(fan))
+	return Gain(o.Nonlinearity, core.Or(o.A, 0)) / math.Sqrt(float64(fan))
 }
 
 // InitKaimingUniform draws uniformly with the bound gain·√(3/fan) (K. He et al., ICCV 2015). A tensor without elements stays as it is. A
@@ -96,22 +92,36 @@ func InitKaimingNormal(x *tenon.Exec, t *tenon.Tensor, opt KaimingOpt, g *HostGe
 	InitNormal(x, t, 0, opt.std("InitKaimingNormal", t.Shape()), g)
 }
 
-// Gain returns the factor by which a nonlinearity asks for larger weights, as torch.nn.init.calculate_gain does: 1 for "linear", "conv1d", "conv2d"
-// and "sigmoid", 5/3 for "tanh", √2 for "relu", √(2/(1+a²)) for "leaky_relu" with the negative slope a, 3/4 for "selu".
-func Gain(nonlinearity string, a float64) float64 {
+// Nonlinearity is what follows a layer, for the size of its first weights.
+type Nonlinearity uint8
+
+// The nonlinearities that [Gain] knows: the leaky ReLU, none at all (a linear layer or a convolution alone), the sigmoid, tanh, ReLU and
+// SELU.
+const (
+	GainLeakyReLU Nonlinearity = iota
+	GainLinear
+	GainSigmoid
+	GainTanh
+	GainReLU
+	GainSELU
+)
+
+// Gain returns the factor by which a nonlinearity asks for larger weights, as torch.nn.init.calculate_gain does: 1 for GainLinear and
+// GainSigmoid, 5/3 for GainTanh, √2 for GainReLU, √(2/(1+a²)) for GainLeakyReLU with the negative slope a, 3/4 for GainSELU.
+func Gain(nonlinearity Nonlinearity, a float64) float64 {
 	switch nonlinearity {
-	case "linear", "conv1d", "conv2d", "sigmoid":
+	case GainLinear, GainSigmoid:
 		return 1
-	case "tanh":
+	case GainTanh:
 		return 5.0 / 3
-	case "relu":
+	case GainReLU:
 		return math.Sqrt2
-	case "leaky_relu":
+	case GainLeakyReLU:
 		return math.Sqrt(2 / (1 + a*a))
-	case "selu":
+	case GainSELU:
 		return 0.75
 	}
-	fail("Gain", "Unsupported nonlinearity %q; give a name such as relu or leaky_relu", nonlinearity)
+	fail("Gain", "Unsupported nonlinearity %d; give one such as GainReLU", nonlinearity)
 	return 0
 }
 
@@ -156,7 +166,7 @@ func (l layer) weightAndBias(x *tenon.Exec, noBias bool, shape ...int) (weight, 
 	if fanIn > 0 {
 		bound = 1 / math.Sqrt(float64(fanIn))
 	}
-	weight = l.param(x, math.Sqrt(3)*Gain("leaky_relu", math.Sqrt(5))*bound, shape...)
+	weight = l.param(x, math.Sqrt(3)*Gain(GainLeakyReLU, math.Sqrt(5))*bound, shape...)
 	if !noBias {
 		bias = l.param(x, bound, shape[0])
 	}

@@ -371,7 +371,10 @@ func TestInit(t *testing.T) {
 			{"xavier uniform", math.Sqrt(2.0 / 140), func() { nn.InitXavierUniform(x, w, 1, g) }},
 			{"xavier normal", 2 * math.Sqrt(2.0/140), func() { nn.InitXavierNormal(x, w, 2, g) }},
 			{"kaiming uniform", math.Sqrt(2.0 / 60), func() { nn.InitKaimingUniform(x, w, nn.KaimingOpt{}, g) }},
-			{"kaiming normal", 5.0 / 3 / math.Sqrt(80), func() { nn.InitKaimingNormal(x, w, nn.KaimingOpt{FanOut: true, Nonlinearity: "tanh"}, g) }},
+			{"kaiming normal", 5.0 / 3 / math.Sqrt(80), func() {
+				nn.InitKaimingNormal(x, w, nn.KaimingOpt{FanOut: true, Nonlinearity: nn.GainTanh},
+					g)
+			}},
 		} {
 			if got := std(c.f); math.Abs(got-c.want) > 0.04*c.want {
 				t.Errorf("%s: standard deviation %v, want %v", c.name, got, c.want)
@@ -382,7 +385,7 @@ func TestInit(t *testing.T) {
 		wantFloats(t, x, m, 1, 0, 0, 0, 1, 0)
 		wantError(t, func() { nn.InitEye(x, w) }, "2 dimensions")
 		wantError(t, func() { nn.InitXavierUniform(x, x.Empty([]int{3}, tenon.Float32), 1, g) }, "fewer than 2 dimensions")
-		wantError(t, func() { nn.Gain("cube", 0) }, `Unsupported nonlinearity "cube"`)
+		wantError(t, func() { nn.Gain(99, 0) }, "Unsupported nonlinearity 99")
 		empty := x.Empty([]int{0, 3}, tenon.Float32)
 		nn.InitKaimingUniform(x, empty, nn.KaimingOpt{}, g)
 		nn.InitKaimingNormal(x, empty, nn.KaimingOpt{}, g)

@@ -92,7 +92,8 @@ func TestPrint(t *testing.T) {
 				nn.HuberLoss{}, nn.BCELoss{}, nn.KLDivLoss{}),
 				"CrossEntropyLoss() NLLLoss() MSELoss() L1Loss() BCEWithLogitsLoss() SmoothL1Loss() HuberLoss() BCELoss() KLDivLoss()"},
 			{fmt.Sprint(nn.NewBatchNorm1d(x, 3, nn.BatchNormOpt{Cumulative: true, NoAffine: true}), nn.NewPReLU(x, 4), nn.NewDropout(.5)),
-				"BatchNorm1d(3, eps=1e-05, momentum=None, affine=False, track_running_stats=True) PReLU(num_parameters=4) Dropout(p=0.5, inplace=False)"},
+				"BatchNorm1d(3, eps=1e-05, momentum=None, affine=False, track_running_stats=True) " +
+					"PReLU(num_parameters=4) Dropout(p=0.5, inplace=False)"},
 			{fmt.Sprint(nn.NewEmbedding(x, 5, 2, nn.EmbeddingOpt{Lookup: tenon.EmbeddingOpt{MaxNorm: 1, NormType: 1,
 				ScaleGradByFreq: true}})),
 				"Embedding(5, 2, max_norm=1.0, norm_type=1.0, scale_grad_by_freq=True)"},

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"tenon.dev"
+	"tenon.dev/internal/core"
 )
 
 // Params yields the parameters of m by name: those of a struct in the order of its fields, then those of the modules in it. A parameter's name is
@@ -27,6 +28,27 @@ func Params(m any) iter.Seq2[string, *Param] {
 			return yield(name, p)
 		})
 	}
+}
+
+// SplitParams returns those of params for which the predicate holds, and the others, each in the order of params: one for each group of an
+// optimizer. Neither params nor the predicate may be nil, which is an error.
+func SplitParams(params iter.Seq2[string, *Param], predicate func(name string, p *Param) bool) (those, others iter.Seq2[string, *Param]) {
+	if params == nil {
+		fail("SplitParams", "the parameters are nil; give such as nn.Params(m)")
+	}
+	if predicate == nil {
+		core.NoFunction("SplitParams", "predicate")
+	}
+	part := func(want bool) iter.Seq2[string, *Param] {
+		return func(yield func(string, *Param) bool) {
+			for name, p := range params {
+				if predicate(name, p) == want && !yield(name, p) {
+					return
+				}
+			}
+		}
+	}
+	return part(true), part(false)
 }
 
 // Buffers yields the buffers of m by name, as Params does the parameters.

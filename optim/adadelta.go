@@ -57,6 +57,7 @@ func (o *Adadelta) Step(x *tenon.Exec) error {
 func newAdadelta() optimizer[AdadeltaOpt] {
 	return optimizer[AdadeltaOpt]{name: "Adadelta", seen: map[*nn.Param]bool{}, lr: func(o *AdadeltaOpt) *float64 { return &o.LR },
 		resolve: func(o *AdadeltaOpt, refuse refusal) error {
+			o.WeightDecay = core.Or(o.WeightDecay, 0)
 			o.LR, o.Rho, o.Eps = core.Or(o.LR, 1), core.Or(o.Rho, 0.9), core.Or(o.Eps, 1e-6)
 			if !(0 <= o.Rho && o.Rho <= 1) {
 				return refuse(fault.Invalid, "Invalid rho value: %v; give a number from 0 to 1", o.Rho)

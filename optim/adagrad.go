@@ -58,6 +58,7 @@ func (o *Adagrad) Step(x *tenon.Exec) error {
 func newAdagrad() optimizer[AdagradOpt] {
 	return optimizer[AdagradOpt]{name: "Adagrad", seen: map[*nn.Param]bool{}, lr: func(o *AdagradOpt) *float64 { return &o.LR },
 		resolve: func(o *AdagradOpt, refuse refusal) error {
+			o.WeightDecay, o.LRDecay, o.InitialAccumulator = core.Or(o.WeightDecay, 0), core.Or(o.LRDecay, 0), core.Or(o.InitialAccumulator, 0)
 			o.LR, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Eps, 1e-10)
 			return notNegative(refuse, "learning rate", o.LR, "lr_decay value", o.LRDecay, "weight_decay value", o.WeightDecay,
 				"initial_accumulator_value value", o.InitialAccumulator, "epsilon value", o.Eps)

@@ -56,6 +56,7 @@ func (o *Adamax) Step(x *tenon.Exec) error {
 func newAdamax() optimizer[AdamaxOpt] {
 	return optimizer[AdamaxOpt]{name: "Adamax", seen: map[*nn.Param]bool{}, lr: func(o *AdamaxOpt) *float64 { return &o.LR },
 		resolve: func(o *AdamaxOpt, refuse refusal) error {
+			o.WeightDecay = core.Or(o.WeightDecay, 0)
 			o.LR, o.Eps = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err

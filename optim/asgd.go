@@ -58,6 +58,7 @@ func (o *ASGD) Step(x *tenon.Exec) error {
 func newASGD() optimizer[ASGDOpt] {
 	return optimizer[ASGDOpt]{name: "ASGD", seen: map[*nn.Param]bool{}, lr: func(o *ASGDOpt) *float64 { return &o.LR },
 		resolve: func(o *ASGDOpt, refuse refusal) error {
+			o.WeightDecay = core.Or(o.WeightDecay, 0)
 			o.LR, o.Lambda, o.Alpha, o.T0 = core.Or(o.LR, 1e-2), core.Or(o.Lambda, 1e-4), core.Or(o.Alpha, 0.75), core.Or(o.T0, 1e6)
 			return notNegative(refuse, "learning rate", o.LR, "weight_decay value", o.WeightDecay)
 		},

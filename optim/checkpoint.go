@@ -64,9 +64,9 @@ const (
 	keyExtra      = "extra"
 )
 
-// Save writes the checkpoint to the named file, which torch.load reads with weights_only: a dict with the keys model and optimizer (state
-// dicts as PyTorch has them), schedule, scaler, loader, generators and extra. It waits for the device, and is an error in a capture. An
-// older file of that name stays as it was until the new one is complete.
+// Save writes the checkpoint to the named file: a dict with the keys model and optimizer (state dicts as PyTorch has them), schedule,
+// scaler, loader, generators and extra, made only of what torch.load admits with weights_only. It waits for the device, and is an error
+// in a capture. An older file of that name stays as it was until the new one is complete.
 func (c *Checkpoint) Save(x *tenon.Exec, name string) error {
 	var failed error
 	if err := tenon.Try(func() {
@@ -255,8 +255,7 @@ func (l *loading) keys(_ *tenon.Exec, c *Checkpoint) error {
 	}
 	l.root = root
 	want := map[string]bool{keyModel: c.Model != nil, keyOptimizer: c.Optimizer != nil, keySchedule: c.Schedule != nil,
-		keyScaler: c.Scaler != nil,
-		keyLoader: c.Loader != nil, keyGenerators: true, keyExtra: c.Extra != nil}
+		keyScaler: c.Scaler != nil, keyLoader: c.Loader != nil, keyGenerators: true, keyExtra: c.Extra != nil}
 	var missing, unexpected []string
 	for _, key := range []string{keyModel, keyOptimizer, keySchedule, keyScaler, keyLoader, keyGenerators, keyExtra} {
 		if _, found, err := only(root, key); err != nil {

@@ -189,27 +189,46 @@ func TestCheckpointRefuses(t *testing.T) {
 	defer nn.Close(wide)
 	before := r.bits(t)
 	for want, change := range map[string]func(c *optim.Checkpoint){
-		`missing keys: ["model"]`:            nil,
-		`unexpected keys: ["model" "extra"]`: func(c *optim.Checkpoint) { c.Model, c.Extra = nil, nil },
-		`size mismatch for 0.weight: copying a param with shape [8 3] from checkpoint, the shape in current model is [9 3]`: func(c *optim.Checkpoint) {
+		`missing keys: ["model"]`: nil,
+		`unexpected keys: ["model" "extra"]`: func(c *optim.Checkpoint) {
+			c.Model, c.Extra = nil, nil
+		},
+		`size mismatch for 0.weight: copying a param with shape [8 3] from checkpoint`: func(c *optim.Checkpoint) {
 			c.Model = nn.Sequential{wide, r.model[1], r.model[2], r.model[3], r.model[4]}
 		},
-		`Missing key(s) in state_dict: "4.0.bias", "4.0.weight"; Unexpected key(s) in state_dict: "4.bias", "4.weight"`: func(c *optim.Checkpoint) {
+		`"4.0.bias", "4.0.weight"; Unexpected key(s) in state_dict: "4.bias", "4.weight"`: func(c *optim.Checkpoint) {
 			c.Model = nn.Sequential{r.model[0], r.model[1], r.model[2], r.model[3], nn.Sequential{r.model[4]}}
 		},
-		"the optimizer: loaded state dict contains a parameter group that doesn't match":                 func(c *optim.Checkpoint) { c.Optimizer, c.Schedule = other, otherSchedule },
-		"the schedule is not of the checkpoint's Optimizer":                                              func(c *optim.Checkpoint) { c.Schedule = otherSchedule },
-		`the schedule: StepLR: the state is of the rule "OneCycleLR"`:                                    func(c *optim.Checkpoint) { c.Schedule = mySchedule },
-		`the value of "extra": torchfile: the file's value has unexpected keys: "Losses"`:                func(c *optim.Checkpoint) { c.Extra = &struct{ Steps int }{} },
-		"Extra is a int; give a pointer":                                                                 func(c *optim.Checkpoint) { c.Extra = 1 },
-		"of 14 samples in batches of 4, shuffled from seed 9, this one is of 14 samples in batches of 5": func(c *optim.Checkpoint) { c.Loader = loader },
-		"the file has the states of 1 generators, and the checkpoint names 0":                            func(c *optim.Checkpoint) { c.Generators = []*cuda.Generator{} },
-		"generator 0 is nil":   func(c *optim.Checkpoint) { c.Generators = make([]*cuda.Generator, 1) },
-		"the schedule is nil":  func(c *optim.Checkpoint) { c.Schedule = (*optim.Schedule)(nil) },
-		"the optimizer is nil": func(c *optim.Checkpoint) { c.Optimizer, c.Schedule = (*optim.AdamW)(nil), nil },
+		"the optimizer: loaded state dict contains a parameter group that doesn't match": func(c *optim.Checkpoint) {
+			c.Optimizer, c.Schedule = other, otherSchedule
+		},
+		"the schedule is not of the checkpoint's Optimizer": func(c *optim.Checkpoint) {
+			c.Schedule = otherSchedule
+		},
+		`the schedule: StepLR: the state is of the rule "OneCycleLR"`: func(c *optim.Checkpoint) {
+			c.Schedule = mySchedule
+		},
+		`the value of "extra": torchfile: the file's value has unexpected keys: "Losses"`: func(c *optim.Checkpoint) {
+			c.Extra = &struct{ Steps int }{}
+		},
+		"Extra is a int; give a pointer": func(c *optim.Checkpoint) {
+			c.Extra = 1
+		},
+		"of 14 samples in batches of 4, shuffled from seed 9, this one is of 14 samples in batches of 5": func(c *optim.Checkpoint) {
+			c.Loader = loader
+		},
+		"the file has the states of 1 generators, and the checkpoint names 0": func(c *optim.Checkpoint) {
+			c.Generators = []*cuda.Generator{}
+		},
+		"generator 0 is nil": func(c *optim.Checkpoint) {
+			c.Generators = make([]*cuda.Generator, 1)
+		},
+		"the schedule is nil": func(c *optim.Checkpoint) { c.Schedule = (*optim.Schedule)(nil) },
+		"the optimizer is nil": func(c *optim.Checkpoint) {
+			c.Optimizer, c.Schedule = (*optim.AdamW)(nil), nil
+		},
 		"the optimizer: parameter 0.weight: state.0.momentum_buffer is not there": func(c *optim.Checkpoint) {
-			c.Optimizer,
-				c.Schedule = sgd, sgdSchedule
+			c.Optimizer, c.Schedule = sgd, sgdSchedule
 		},
 	} {
 		c, from := r.Checkpoint, file

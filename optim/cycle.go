@@ -8,12 +8,21 @@ import (
 	"tenon.dev/internal/core"
 )
 
+// AnnealStrategy is the way between two rates.
+type AnnealStrategy uint8
+
+// The way between two rates: half a cosine wave, or a straight line.
+const (
+	AnnealCos AnnealStrategy = iota
+	AnnealLinear
+)
+
 // OneCycleOpt are the options of OneCycleLR. The zero value is PyTorch's default.
 type OneCycleOpt struct {
 	// PctStart is the part of the steps in which the rate rises; 0 is 0.3.
 	PctStart float64
-	// AnnealStrategy is "cos" or "linear", the way between two rates; empty is "cos".
-	AnnealStrategy string
+	// AnnealStrategy is the way between two rates: AnnealCos (the zero value) or AnnealLinear.
+	AnnealStrategy AnnealStrategy
 	// ThreePhase lets the rate fall in as many steps as it rose, and then on to the end. Otherwise it falls to the end at once.
 	ThreePhase bool
 	// DivFactor is the largest rate over the first; 0 is 25. FinalDivFactor is the first over the last; 0 is 1e4.
@@ -46,7 +55,7 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 			i++
 		}
 		part, a, b := (t-ends[i-1])/(ends[i]-ends[i-1]), at(i-1), at(i)
-		if opt.AnnealStrategy == "linear" {
+		if opt.AnnealStrategy == AnnealLinear {
 			return float64((b-a)*part) + a
 		}
 		return b + float64((a-b)/2*(cos(math.Pi*part)+1))
@@ -55,7 +64,7 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 		bad: unmet(length("totalSteps", totalSteps),
 			need(0 <= pct && pct <= 1, "Expected float between 0 and 1 PctStart, but got %v", pct),
 			need(up != 0, "PctStart is %v, which is one step of %d and leaves the rise no length; give another", pct, totalSteps),
-			need(opt.AnnealStrategy == "" || opt.AnnealStrategy == "cos" || opt.AnnealStrategy == "linear", `AnnealStrategy must be one of "cos" or "linear", instead got %q`, opt.AnnealStrategy),
+			need(opt.AnnealStrategy <= AnnealLinear, "AnnealStrategy must be AnnealCos or AnnealLinear, instead got %d", opt.AnnealStrategy),
 			positive("DivFactor", div), positive("FinalDivFactor", final), factor("BaseMomentum", base), factor("MaxMomentum", most), rates("maxLR", maxLR)),
 		start: func(_ []float64, groups int) []float64 {
 			initial := make([]float64, groups)
@@ -78,14 +87,24 @@ func OneCycleLR(maxLR []float64, totalSteps int, opts ...OneCycleOpt) Rule {
 	return r
 }
 
+// CyclicMode says how high the cycles of CyclicLR rise.
+type CyclicMode uint8
+
+// How high cycles rise: each to the largest rate, each half as far as the one before, or by Gamma^t of the way at step t.
+const (
+	CyclicTriangular CyclicMode = iota
+	CyclicTriangular2
+	CyclicExpRange
+)
+
 // CyclicOpt are the options of CyclicLR. The zero value is PyTorch's default.
 type CyclicOpt struct {
 	// StepSizeUp is the number of steps in which the rate rises; 0 is 2000. StepSizeDown is the number in which it falls; 0 is StepSizeUp.
 	StepSizeUp, StepSizeDown int
-	// Mode is "triangular", where each cycle reaches maxLR, "triangular2", where each rises half as far as the one before, or "exp_range", where the rise
-	// is multiplied by Gamma^t at step t. Empty is "triangular".
-	Mode string
-	// Gamma is the factor of "exp_range"; 0 is 1.
+	// Mode is CyclicTriangular (the zero value), where each cycle reaches maxLR, CyclicTriangular2, where each rises half as far as the one
+	// before, or CyclicExpRange, where the rise is multiplied by Gamma^t at step t.
+	Mode CyclicMode
+	// Gamma is the factor of CyclicExpRange; 0 is 1.
 	Gamma float64
 	// Scale, if there is one, is the factor of the rise in place of Mode's. Cycles count from 1, steps from 0.
 	Scale func(cycle, step int) float64
@@ -114,14 +133,14 @@ func CyclicLR(baseLR, maxLR []float64, opts ...CyclicOpt) Rule {
 	bad := ""
 	switch {
 	case scale != nil:
-	case opt.Mode == "" || opt.Mode == "triangular":
+	case opt.Mode == CyclicTriangular:
 		scale = func(int, int) float64 { return 1 }
-	case opt.Mode == "triangular2":
+	case opt.Mode == CyclicTriangular2:
 		scale = func(cycle, _ int) float64 { return math.Ldexp(1, 1-cycle) }
-	case opt.Mode == "exp_range":
+	case opt.Mode == CyclicExpRange:
 		scale = func(_, step int) float64 { return pow(gamma, float64(step)) }
 	default:
-		bad = fmt.Sprintf(`mode is invalid and Scale is nil: %q; give "triangular", "triangular2" or "exp_range"`, opt.Mode)
+		bad = fmt.Sprintf("mode %d is invalid and Scale is nil; give CyclicTriangular, CyclicTriangular2 or CyclicExpRange", opt.Mode)
 	}
 	// height is the part of the rise at a step.
 	height := func(step int) (float64, float64) {

@@ -50,6 +50,36 @@ func ExampleSGD() {
 	// Output: 2.00 x + 1.00
 }
 
+// Weights decay, but biases and the parameters of norms do not: those are the parameters of one dimension.
+func ExampleAdamW_Add() {
+	x, err := tenon.Open(tenon.CPU())
+	if err != nil {
+		log.Fatal(err)
+	}
+	m := nn.Sequential{nn.NewLinear(x, 8, 8), nn.NewLayerNorm(x, []int{8})}
+	defer nn.Close(m)
+	matrices, vectors := nn.SplitParams(nn.Params(m), func(name string, p *nn.Param) bool { return p.Tensor().Dim() > 1 })
+	adamw, err := optim.NewAdamW(matrices, optim.AdamOpt{WeightDecay: 0.1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer adamw.Close()
+	if err := adamw.Add(vectors, optim.AdamOpt{WeightDecay: tenon.Zero}); err != nil {
+		log.Fatal(err)
+	}
+	for name := range matrices {
+		fmt.Println("decays:", name)
+	}
+	for name := range vectors {
+		fmt.Println("does not:", name)
+	}
+	// Output:
+	// decays: 0.weight
+	// does not: 0.bias
+	// does not: 1.weight
+	// does not: 1.bias
+}
+
 // The learning rate can change at any step; here it falls by a tenth every ten steps.
 func ExampleAdam() {
 	x, err := tenon.Open(tenon.CPU())

@@ -59,6 +59,7 @@ func (o *NAdam) Step(x *tenon.Exec) error {
 func newNAdam() optimizer[NAdamOpt] {
 	return optimizer[NAdamOpt]{name: "NAdam", seen: map[*nn.Param]bool{}, lr: func(o *NAdamOpt) *float64 { return &o.LR },
 		resolve: func(o *NAdamOpt, refuse refusal) error {
+			o.WeightDecay = core.Or(o.WeightDecay, 0)
 			o.LR, o.Eps, o.MomentumDecay = core.Or(o.LR, 2e-3), core.Or(o.Eps, 1e-8), core.Or(o.MomentumDecay, 4e-3)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err

@@ -9,16 +9,34 @@ import (
 	"tenon.dev/internal/core"
 )
 
+// PlateauMode says which metric is better.
+type PlateauMode uint8
+
+// Which metric is better: a smaller one, such as a loss, or a larger one, such as an accuracy.
+const (
+	PlateauMin PlateauMode = iota
+	PlateauMax
+)
+
+// ThresholdMode says what a threshold is.
+type ThresholdMode uint8
+
+// What a threshold is: a part of the best metric, or a difference from it.
+const (
+	ThresholdRel ThresholdMode = iota
+	ThresholdAbs
+)
+
 // PlateauOpt are the options of ReduceLROnPlateau. The zero value is PyTorch's default.
 type PlateauOpt struct {
-	// Mode is "min" if less is better, "max" if more is; empty is "min".
-	Mode string
+	// Mode is PlateauMin (the zero value) if less is better, PlateauMax if more is.
+	Mode PlateauMode
 	// Factor is what rates are multiplied by; 0 is 0.1.
 	Factor float64
-	// Threshold is how much better than the best a metric must be to count; 0 is 1e-4, and a number like 1e-300 asks for any gain.
+	// Threshold is how much better than the best a metric must be to count; 0 is 1e-4, and [tenon.Zero] asks for any gain.
 	Threshold float64
-	// ThresholdMode is "rel" for a threshold that is a part of the best metric, "abs" for a difference from it; empty is "rel".
-	ThresholdMode string
+	// ThresholdMode is ThresholdRel (the zero value) for a threshold that is a part of the best metric, ThresholdAbs for a difference from it.
+	ThresholdMode ThresholdMode
 	// Cooldown is the number of steps after a reduction in which none counts as bad.
 	Cooldown int
 	// MinLR is the least rate, one for all groups or one for each; none is 0.
@@ -27,10 +45,10 @@ type PlateauOpt struct {
 	Eps float64
 }
 
-// ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not become better for more steps than its patience, as
-// torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). In mode "min" a metric is better than the best so far if it is below
-// best · (1 - Threshold), or below best - Threshold; in mode "max" if it is above best · (1 + Threshold), or above best + Threshold. NaN is never better.
-// It serves one goroutine.
+// ReduceLROnPlateau multiplies the learning rates of an optimizer by a factor when a metric has not become better for more steps than its
+// patience, as torch.optim.lr_scheduler.ReduceLROnPlateau does: lr becomes max(lr · Factor, MinLR). With PlateauMin a metric is better
+// than the best so far if it is below best · (1 - Threshold), or below best - Threshold; with PlateauMax if it is above best · (1 +
+// Threshold), or above best + Threshold. NaN is never better. It serves one goroutine.
 type ReduceLROnPlateau struct {
 	o        Optimizer
 	patience int
@@ -52,6 +70,9 @@ func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*Reduc
 	}
 	opt.Factor, opt.Threshold, opt.Eps = core.Or(opt.Factor, 0.1), core.Or(opt.Threshold, 1e-4), core.Or(opt.Eps, 1e-8)
 	opt.MinLR = slices.Clone(opt.MinLR)
+	for i, v := range opt.MinLR {
+		opt.MinLR[i] = core.Or(v, 0)
+	}
 	if len(opt.MinLR) == 0 {
 		opt.MinLR = []float64{0}
 	}
@@ -60,13 +81,13 @@ func NewReduceLROnPlateau(o Optimizer, patience int, opts ...PlateauOpt) (*Reduc
 		need(opt.Cooldown >= 0, "Cooldown is %d; give a number of steps, 0 or more", opt.Cooldown),
 		need(opt.Factor < 1, "Factor should be < 1.0. It is %v", opt.Factor),
 		factor("Factor", opt.Factor), factor("Threshold", opt.Threshold), factor("Eps", opt.Eps), rates("MinLR", opt.MinLR),
-		need(opt.Mode == "" || opt.Mode == "min" || opt.Mode == "max", `mode %q is unknown; give "min" or "max"`, opt.Mode),
-		need(opt.ThresholdMode == "" || opt.ThresholdMode == "rel" || opt.ThresholdMode == "abs", `threshold mode %q is unknown; give "rel" or "abs"`, opt.ThresholdMode))
+		need(opt.Mode <= PlateauMax, "mode %d is unknown; give PlateauMin or PlateauMax", opt.Mode),
+		need(opt.ThresholdMode <= ThresholdAbs, "threshold mode %d is unknown; give ThresholdRel or ThresholdAbs", opt.ThresholdMode))
 	if bad != "" {
 		return nil, core.Refusal(name, fault.Invalid, "%s", bad)
 	}
 	s := &ReduceLROnPlateau{o: o, patience: patience, opt: opt, best: math.Inf(1)}
-	if opt.Mode == "max" {
+	if opt.Mode == PlateauMax {
 		s.best = math.Inf(-1)
 	}
 	if err := s.usable(); err != nil {
@@ -92,10 +113,10 @@ func (s *ReduceLROnPlateau) usable() error {
 // better reports whether a metric is better than the best so far.
 func (s *ReduceLROnPlateau) better(metric float64) bool {
 	best, t := s.best, s.opt.Threshold
-	switch abs := s.opt.ThresholdMode == "abs"; {
-	case s.opt.Mode == "max" && abs:
+	switch abs := s.opt.ThresholdMode == ThresholdAbs; {
+	case s.opt.Mode == PlateauMax && abs:
 		return metric > best+t
-	case s.opt.Mode == "max":
+	case s.opt.Mode == PlateauMax:
 		return metric > float64(best*(t+1))
 	case abs:
 		return metric < best-t

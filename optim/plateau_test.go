@@ -28,23 +28,26 @@ func TestPlateau(t *testing.T) {
 		metrics  []float64
 		falls    []int // numbers of the steps, from 1
 	}{
-		"better all the time":   {0, optim.PlateauOpt{}, []float64{5, 4, 3, 2}, nil},
-		"no patience":           {0, optim.PlateauOpt{}, []float64{5, 5, 5, 4, 4.5}, []int{2, 3, 5}},
-		"patience 2":            {2, optim.PlateauOpt{}, []float64{5, 6, 6, 6, 6, 6, 6, 6}, []int{4, 7}},
-		"better resets":         {2, optim.PlateauOpt{}, []float64{5, 6, 6, 4, 6, 6, 6}, []int{7}},
-		"too small a gain":      {1, optim.PlateauOpt{}, []float64{1, 0.99995, 0.9999, 0.9998}, []int{3}},
-		"a gain at the edge":    {0, optim.PlateauOpt{Threshold: 0.5}, []float64{1, 0.5, 0.25}, []int{2}},
-		"a difference":          {0, optim.PlateauOpt{Threshold: 0.5, ThresholdMode: "abs"}, []float64{9, 8.5, 8.25, 7.75}, []int{2, 4}},
-		"any gain":              {0, optim.PlateauOpt{Threshold: 1e-300}, []float64{1, math.Nextafter(1, 0), math.Nextafter(1, 0)}, []int{3}},
-		"more is better":        {0, optim.PlateauOpt{Mode: "max"}, []float64{1, 2, 2, 1, 3}, []int{3, 4}},
-		"much more is better":   {0, optim.PlateauOpt{Mode: "max", Threshold: 1}, []float64{1, 2, 2.5, 5, 5.5}, []int{2, 4}},
-		"a difference upwards":  {0, optim.PlateauOpt{Mode: "max", Threshold: 1, ThresholdMode: "abs"}, []float64{1, 2, 2.5, 3.5, 3.75}, []int{2, 4}},
+		"better all the time": {0, optim.PlateauOpt{}, []float64{5, 4, 3, 2}, nil},
+		"no patience":         {0, optim.PlateauOpt{}, []float64{5, 5, 5, 4, 4.5}, []int{2, 3, 5}},
+		"patience 2":          {2, optim.PlateauOpt{}, []float64{5, 6, 6, 6, 6, 6, 6, 6}, []int{4, 7}},
+		"better resets":       {2, optim.PlateauOpt{}, []float64{5, 6, 6, 4, 6, 6, 6}, []int{7}},
+		"too small a gain":    {1, optim.PlateauOpt{}, []float64{1, 0.99995, 0.9999, 0.9998}, []int{3}},
+		"a gain at the edge":  {0, optim.PlateauOpt{Threshold: 0.5}, []float64{1, 0.5, 0.25}, []int{2}},
+		"a difference": {0, optim.PlateauOpt{Threshold: 0.5, ThresholdMode: optim.ThresholdAbs}, []float64{9, 8.5, 8.25, 7.75},
+			[]int{2, 4}},
+		"any gain":            {0, optim.PlateauOpt{Threshold: 1e-300}, []float64{1, math.Nextafter(1, 0), math.Nextafter(1, 0)}, []int{3}},
+		"more is better":      {0, optim.PlateauOpt{Mode: optim.PlateauMax}, []float64{1, 2, 2, 1, 3}, []int{3, 4}},
+		"much more is better": {0, optim.PlateauOpt{Mode: optim.PlateauMax, Threshold: 1}, []float64{1, 2, 2.5, 5, 5.5}, []int{2, 4}},
+		"a difference upwards": {0, optim.PlateauOpt{Mode: optim.PlateauMax, Threshold: 1, ThresholdMode: optim.ThresholdAbs}, []float64{1, 2,
+			2.5, 3.5, 3.75}, []int{2, 4}},
 		"cooldown":              {0, optim.PlateauOpt{Cooldown: 2}, []float64{5, 6, 6, 6, 6, 6, 6, 6}, []int{2, 5, 8}},
 		"cooldown and patience": {1, optim.PlateauOpt{Cooldown: 2}, []float64{5, 6, 6, 6, 6, 6, 6, 6}, []int{3, 7}},
 		"NaN is never better":   {1, optim.PlateauOpt{}, []float64{nan, nan, nan, 5, nan, nan}, []int{2, 6}},
 		"infinite":              {0, optim.PlateauOpt{}, []float64{inf, 5, -inf, -inf, -1e300}, []int{1, 4, 5}},
 		"less than 0":           {0, optim.PlateauOpt{Threshold: 0.1}, []float64{-1, -0.95, -1.05, -0.8}, []int{4}},
-		"named defaults":        {0, optim.PlateauOpt{Mode: "min", ThresholdMode: "rel", Threshold: 1e-4, Factor: 0.1, Eps: 1e-8}, []float64{5, 5}, []int{2}},
+		"named defaults": {0, optim.PlateauOpt{Mode: optim.PlateauMin, ThresholdMode: optim.ThresholdRel, Threshold: 1e-4, Factor: 0.1,
+			Eps: 1e-8}, []float64{5, 5}, []int{2}},
 	} {
 		o := newMoving(1, 0.5)
 		s := plateau(t, o, c.patience, c.opt)
@@ -92,7 +95,7 @@ func TestPlateauLeastRates(t *testing.T) {
 
 func TestPlateauResumes(t *testing.T) {
 	metrics := []float64{math.NaN(), 3, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 0.5, 2, 2, 2, 2, math.Inf(-1), 0, 0, 0}
-	for _, opt := range []optim.PlateauOpt{{Cooldown: 1, Factor: 0.7}, {Mode: "max", Factor: 0.7}} {
+	for _, opt := range []optim.PlateauOpt{{Cooldown: 1, Factor: 0.7}, {Mode: optim.PlateauMax, Factor: 0.7}} {
 		o := newMoving(0.1, 0.02)
 		s := plateau(t, o, 1, opt)
 		var states []string
@@ -140,16 +143,16 @@ func TestPlateauResumes(t *testing.T) {
 func TestPlateauErrors(t *testing.T) {
 	nan := math.NaN()
 	for want, opt := range map[string]optim.PlateauOpt{
-		"Factor should be < 1.0. It is 1":              {Factor: 1},
-		"Factor should be < 1.0. It is NaN":            {Factor: nan},
-		"Factor is -1":                                 {Factor: -1},
-		"Cooldown is -1":                               {Cooldown: -1},
-		"Threshold is -1":                              {Threshold: -1},
-		"Eps is NaN":                                   {Eps: nan},
-		"MinLR[1] is -1":                               {MinLR: []float64{0, -1}},
-		"expected 2 min_lrs, got 3":                    {MinLR: []float64{0, 0, 0}},
-		`mode "least" is unknown; give "min" or "max"`: {Mode: "least"},
-		`threshold mode "part" is unknown; give "rel" or "abs"`: {ThresholdMode: "part"},
+		"Factor should be < 1.0. It is 1":   {Factor: 1},
+		"Factor should be < 1.0. It is NaN": {Factor: nan},
+		"Factor is -1":                      {Factor: -1},
+		"Cooldown is -1":                    {Cooldown: -1},
+		"Threshold is -1":                   {Threshold: -1},
+		"Eps is NaN":                        {Eps: nan},
+		"MinLR[1] is -1":                    {MinLR: []float64{0, -1}},
+		"expected 2 min_lrs, got 3":         {MinLR: []float64{0, 0, 0}},
+		"mode 7 is unknown; give PlateauMin or PlateauMax":               {Mode: 7},
+		"threshold mode 7 is unknown; give ThresholdRel or ThresholdAbs": {ThresholdMode: 7},
 	} {
 		s, err := optim.NewReduceLROnPlateau(newMoving(1, 2), 1, opt)
 		refused(t, want, s == nil, err)

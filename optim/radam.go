@@ -58,6 +58,7 @@ func (o *RAdam) Step(x *tenon.Exec) error {
 func newRAdam() optimizer[RAdamOpt] {
 	return optimizer[RAdamOpt]{name: "RAdam", seen: map[*nn.Param]bool{}, lr: func(o *RAdamOpt) *float64 { return &o.LR },
 		resolve: func(o *RAdamOpt, refuse refusal) error {
+			o.WeightDecay = core.Or(o.WeightDecay, 0)
 			o.LR, o.Eps = core.Or(o.LR, 1e-3), core.Or(o.Eps, 1e-8)
 			if err := checkBetas(&o.Betas, refuse); err != nil {
 				return err

@@ -60,6 +60,7 @@ func (o *RMSprop) Step(x *tenon.Exec) error {
 func newRMSprop() optimizer[RMSpropOpt] {
 	return optimizer[RMSpropOpt]{name: "RMSprop", seen: map[*nn.Param]bool{}, lr: func(o *RMSpropOpt) *float64 { return &o.LR },
 		resolve: func(o *RMSpropOpt, refuse refusal) error {
+			o.Momentum, o.WeightDecay = core.Or(o.Momentum, 0), core.Or(o.WeightDecay, 0)
 			o.LR, o.Alpha, o.Eps = core.Or(o.LR, 1e-2), core.Or(o.Alpha, 0.99), core.Or(o.Eps, 1e-8)
 			return notNegative(refuse, "learning rate", o.LR, "alpha value", o.Alpha, "epsilon value", o.Eps, "momentum value", o.Momentum, "weight_decay value", o.WeightDecay)
 		},

@@ -62,6 +62,9 @@ func newRprop() optimizer[RpropOpt] {
 			if o.StepSizes == [2]float64{} {
 				o.StepSizes = [2]float64{1e-6, 50}
 			}
+			for i := range 2 {
+				o.Etas[i], o.StepSizes[i] = core.Or(o.Etas[i], 0), core.Or(o.StepSizes[i], 0)
+			}
 			if !(0 < o.Etas[0] && o.Etas[0] < 1 && 1 < o.Etas[1]) {
 				return refuse(fault.Invalid, "Invalid eta values: %v, %v; give one between 0 and 1 and one above 1", o.Etas[0], o.Etas[1])
 			}

@@ -91,7 +91,8 @@ func TestRules(t *testing.T) {
 
 func TestCycles(t *testing.T) {
 	compare(t, map[string]definition{
-		"one cycle": {optim.OneCycleLR([]float64{2}, 41, optim.OneCycleOpt{PctStart: 11. / 41, AnnealStrategy: "linear", DivFactor: 10, FinalDivFactor: 100}), 40, func(t int, _ float64) float64 {
+		"one cycle": {optim.OneCycleLR([]float64{2}, 41, optim.OneCycleOpt{PctStart: 11. / 41, AnnealStrategy: optim.AnnealLinear,
+			DivFactor: 10, FinalDivFactor: 100}), 40, func(t int, _ float64) float64 {
 			if t <= 10 {
 				return 0.2 + 1.8*float64(t)/10
 			}
@@ -103,7 +104,8 @@ func TestCycles(t *testing.T) {
 			}
 			return 2./25/1e4 + (2-2./25/1e4)*half(float64(t-10)/30)
 		}},
-		"three phases": {optim.OneCycleLR([]float64{2}, 44, optim.OneCycleOpt{PctStart: 11. / 44, AnnealStrategy: "linear", ThreePhase: true, DivFactor: 10, FinalDivFactor: 100}), 43, func(t int, _ float64) float64 {
+		"three phases": {optim.OneCycleLR([]float64{2}, 44, optim.OneCycleOpt{PctStart: 11. / 44, AnnealStrategy: optim.AnnealLinear,
+			ThreePhase: true, DivFactor: 10, FinalDivFactor: 100}), 43, func(t int, _ float64) float64 {
 			switch {
 			case t <= 10:
 				return 0.2 + 1.8*float64(t)/10
@@ -113,10 +115,12 @@ func TestCycles(t *testing.T) {
 			return 0.2 - (0.2-0.002)*float64(t-20)/23
 		}},
 		"triangular": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 3}), 50, func(t int, _ float64) float64 { return 0.01 + 0.49*triangle(t, 6, 3) }},
-		"triangular2": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, Mode: "triangular2"}), 50, func(t int, _ float64) float64 {
-			return 0.01 + 0.49*triangle(t, 6, 6)*math.Pow(0.5, math.Floor(float64(t)/12))
-		}},
-		"exp_range": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 2, Mode: "exp_range", Gamma: 0.97}), 50, func(t int, _ float64) float64 {
+		"triangular2": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, Mode: optim.CyclicTriangular2}), 50,
+			func(t int, _ float64) float64 {
+				return 0.01 + 0.49*triangle(t, 6, 6)*math.Pow(0.5, math.Floor(float64(t)/12))
+			}},
+		"exp_range": {optim.CyclicLR([]float64{0.01}, []float64{0.5}, optim.CyclicOpt{StepSizeUp: 6, StepSizeDown: 2,
+			Mode: optim.CyclicExpRange, Gamma: 0.97}), 50, func(t int, _ float64) float64 {
 			return 0.01 + 0.49*triangle(t, 6, 2)*math.Pow(0.97, float64(t))
 		}},
 		"slow cycle": {optim.CyclicLR([]float64{0}, []float64{1}), 4100, func(t int, _ float64) float64 { return triangle(t, 2000, 2000) }},

@@ -163,9 +163,11 @@ func TestScheduleMomentum(t *testing.T) {
 		base, most float64 // momenta
 	}{
 		"one cycle": {optim.OneCycleLR([]float64{1}, 31, optim.OneCycleOpt{ThreePhase: true, PctStart: 0.5}), 0.04, 1, 0.85, 0.95},
-		"linear":    {optim.OneCycleLR([]float64{1}, 31, optim.OneCycleOpt{ThreePhase: true, PctStart: 0.5, AnnealStrategy: "linear", BaseMomentum: 0.2, MaxMomentum: 0.5}), 0.04, 1, 0.2, 0.5},
-		"cyclic":    {optim.CyclicLR([]float64{1}, []float64{3}, optim.CyclicOpt{StepSizeUp: 7, StepSizeDown: 4}), 1, 3, 0.8, 0.9},
-		"exp_range": {optim.CyclicLR([]float64{1}, []float64{3}, optim.CyclicOpt{StepSizeUp: 7, Mode: "exp_range", Gamma: 0.9, BaseMomentum: 0.1, MaxMomentum: 0.7}), 1, 3, 0.1, 0.7},
+		"linear": {optim.OneCycleLR([]float64{1}, 31, optim.OneCycleOpt{ThreePhase: true, PctStart: 0.5, AnnealStrategy: optim.AnnealLinear,
+			BaseMomentum: 0.2, MaxMomentum: 0.5}), 0.04, 1, 0.2, 0.5},
+		"cyclic": {optim.CyclicLR([]float64{1}, []float64{3}, optim.CyclicOpt{StepSizeUp: 7, StepSizeDown: 4}), 1, 3, 0.8, 0.9},
+		"exp_range": {optim.CyclicLR([]float64{1}, []float64{3}, optim.CyclicOpt{StepSizeUp: 7, Mode: optim.CyclicExpRange, Gamma: 0.9,
+			BaseMomentum: 0.1, MaxMomentum: 0.7}), 1, 3, 0.1, 0.7},
 	} {
 		o := newMoving(0.1, 0.1)
 		s := schedule(t, o, c.rule)
@@ -213,10 +215,14 @@ func rules() map[string]optim.Rule {
 		"ExponentialLR": optim.ExponentialLR(0.9), "PolynomialLR": optim.PolynomialLR(9, 0.9), "CosineAnnealingLR": optim.CosineAnnealingLR(7, 0.001),
 		"CosineAnnealingWarmRestarts": optim.CosineAnnealingWarmRestarts(3, 2, 0.001),
 		"OneCycleLR":                  optim.OneCycleLR([]float64{1, 2}, 20),
-		"OneCycleLR three":            optim.OneCycleLR([]float64{1}, 20, optim.OneCycleOpt{ThreePhase: true, AnnealStrategy: "linear", NoMomentum: true}),
-		"CyclicLR":                    optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3, StepSizeDown: 2, Mode: "exp_range", Gamma: 0.9}),
-		"CyclicLR 2":                  optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3, Mode: "triangular2"}),
-		"SequentialLR":                optim.SequentialLR([]int{4, 9}, optim.LinearLR(0.1, 1, 4), optim.MultiplicativeLR(near), optim.CosineAnnealingLR(6, 0.001)),
+		"OneCycleLR three": optim.OneCycleLR([]float64{1}, 20, optim.OneCycleOpt{ThreePhase: true,
+			AnnealStrategy: optim.AnnealLinear, NoMomentum: true}),
+		"CyclicLR": optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3, StepSizeDown: 2,
+			Mode: optim.CyclicExpRange, Gamma: 0.9}),
+		"CyclicLR 2": optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3,
+			Mode: optim.CyclicTriangular2}),
+		"SequentialLR": optim.SequentialLR([]int{4, 9}, optim.LinearLR(0.1, 1, 4), optim.MultiplicativeLR(near), optim.CosineAnnealingLR(6,
+			0.001)),
 		"SequentialLR cycles": optim.SequentialLR([]int{4, 12}, optim.ExponentialLR(0.9), optim.OneCycleLR([]float64{1}, 9),
 			optim.CyclicLR([]float64{0.1}, []float64{1}, optim.CyclicOpt{StepSizeUp: 3})),
 		"ChainedScheduler": optim.ChainedScheduler(optim.LinearLR(0.1, 1, 4), optim.StepLR(3, 0.7), optim.SequentialLR([]int{5}, optim.ConstantLR(0.3, 2), optim.MultiplicativeLR(near))),
@@ -334,9 +340,10 @@ func TestScheduleRatesAreNumbers(t *testing.T) {
 		case 9:
 			return optim.CosineAnnealingWarmRestarts(n(), 1+rnd.IntN(3), least())
 		case 10:
-			return optim.OneCycleLR([]float64{unit()}, steps+1+n(), optim.OneCycleOpt{PctStart: unit(), ThreePhase: rnd.IntN(2) == 0, AnnealStrategy: []string{"cos", "linear"}[rnd.IntN(2)]})
+			return optim.OneCycleLR([]float64{unit()}, steps+1+n(), optim.OneCycleOpt{PctStart: unit(), ThreePhase: rnd.IntN(2) == 0,
+				AnnealStrategy: optim.AnnealStrategy(rnd.IntN(2))})
 		case 11:
-			mode := []string{"triangular", "triangular2", "exp_range"}[rnd.IntN(3)]
+			mode := optim.CyclicMode(rnd.IntN(3))
 			return optim.CyclicLR([]float64{least()}, []float64{unit()}, optim.CyclicOpt{StepSizeUp: n(), StepSizeDown: n(), Mode: mode, Gamma: unit()})
 		case 12:
 			first := n()
@@ -513,7 +520,7 @@ func TestScheduleErrors(t *testing.T) {
 		"OneCycleLR: Expected positive integer totalSteps":                        optim.OneCycleLR(one, 0),
 		"Expected float between 0 and 1 PctStart, but got 1.5":                    optim.OneCycleLR(one, 9, optim.OneCycleOpt{PctStart: 1.5}),
 		"PctStart is 0.125, which is one step of 8":                               optim.OneCycleLR(one, 8, optim.OneCycleOpt{PctStart: 0.125}),
-		`AnnealStrategy must be one of "cos" or "linear", instead got "sin"`:      optim.OneCycleLR(one, 9, optim.OneCycleOpt{AnnealStrategy: "sin"}),
+		"AnnealStrategy must be AnnealCos or AnnealLinear, instead got 7":         optim.OneCycleLR(one, 9, optim.OneCycleOpt{AnnealStrategy: 7}),
 		"DivFactor is -1; give a positive number":                                 optim.OneCycleLR(one, 9, optim.OneCycleOpt{DivFactor: -1}),
 		"FinalDivFactor is NaN":                                                   optim.OneCycleLR(one, 9, optim.OneCycleOpt{FinalDivFactor: nan}),
 		"OneCycleLR: BaseMomentum is -1":                                          optim.OneCycleLR(one, 9, optim.OneCycleOpt{BaseMomentum: -1}),
@@ -521,7 +528,7 @@ func TestScheduleErrors(t *testing.T) {
 		"OneCycleLR: maxLR is empty":                                              optim.OneCycleLR(nil, 9),
 		"OneCycleLR: maxLR[1] is -1":                                              optim.OneCycleLR([]float64{1, -1}, 9),
 		"OneCycleLR: maxLR must have the same length":                             optim.OneCycleLR([]float64{1, 1, 1}, 9),
-		`CyclicLR: mode is invalid and Scale is nil: "square"`:                    optim.CyclicLR(one, one, optim.CyclicOpt{Mode: "square"}),
+		"CyclicLR: mode 7 is invalid and Scale is nil":                            optim.CyclicLR(one, one, optim.CyclicOpt{Mode: 7}),
 		"CyclicLR: Expected positive integer StepSizeUp, but got -1":              optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeUp: -1}),
 		"CyclicLR: Expected positive integer StepSizeDown, but got -1":            optim.CyclicLR(one, one, optim.CyclicOpt{StepSizeDown: -1}),
 		"CyclicLR: Gamma is -1":                                                   optim.CyclicLR(one, one, optim.CyclicOpt{Gamma: -1}),

@@ -32,6 +32,7 @@ var _ Optimizer = (*SGD)(nil)
 func newSGD() optimizer[SGDOpt] {
 	return optimizer[SGDOpt]{name: "SGD", seen: map[*nn.Param]bool{}, lr: func(o *SGDOpt) *float64 { return &o.LR },
 		resolve: func(o *SGDOpt, refuse refusal) error {
+			o.Momentum, o.Dampening, o.WeightDecay = core.Or(o.Momentum, 0), core.Or(o.Dampening, 0), core.Or(o.WeightDecay, 0)
 			o.LR = core.Or(o.LR, 1e-3)
 			if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
 				return refuse(fault.Invalid, "Nesterov momentum requires a momentum and zero dampening")

@@ -11,8 +11,8 @@ import (
 
 	"tenon.dev"
 	"tenon.dev/cuda"
+	"tenon.dev/internal/browser"
 	"tenon.dev/internal/testdevice"
-	"tenon.dev/memviz/browser"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
 	"tenon.dev/profile"
@@ -66,18 +66,7 @@ func TestPageInBrowser(t *testing.T) {
 	p := trained(t)
 	page := filepath.Join(t.TempDir(), "profile.html")
 	writePage(t, page, p)
-	chromium, err := browser.Start(t.TempDir())
-	if errors.Is(err, browser.ErrNotInstalled) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer chromium.Close()
-	tab, err := chromium.Open("file://"+page, 1280, 900)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tab := browser.Open(t, "file://"+page, 1280, 900)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -87,15 +76,13 @@ func TestPageInBrowser(t *testing.T) {
 	shot := func(name string) {
 		t.Helper()
 		if *shots != "" {
-			png, err := tab.PNG()
-			must(err)
-			must(os.WriteFile(filepath.Join(*shots, name+".png"), png, 0o644))
+			must(os.WriteFile(filepath.Join(*shots, name+".png"), tab.PNG(), 0o644))
 		}
 	}
 	is := func(expression string, want any) {
 		t.Helper()
 		var got any
-		must(tab.Eval(expression, &got))
+		tab.Eval(expression, &got)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%s is %v, want %v", expression, got, want)
 		}
@@ -107,7 +94,7 @@ func TestPageInBrowser(t *testing.T) {
 	}
 	chip := func(by profile.By) {
 		t.Helper()
-		must(tab.Eval(fmt.Sprintf("document.querySelector('[data-by=%s]').click()", by), nil))
+		tab.Eval(fmt.Sprintf("document.querySelector('[data-by=%s]').click()", by), nil)
 	}
 	const count, first = "document.querySelectorAll('#rows tr').length", "document.querySelector('#rows td').textContent"
 	shot("top")
@@ -120,38 +107,38 @@ func TestPageInBrowser(t *testing.T) {
 	is("[...document.querySelectorAll('#rows td:first-child')].some(d => d.textContent === 'Sequential/Linear')", true)
 	chip(profile.ByTime)
 	is(count, min(100, len(rows(profile.ByTime))))
-	must(tab.Press("/", 0))
-	must(tab.Type("matmul (backward)"))
+	tab.Press("/")
+	tab.Type("matmul (backward)")
 	is("[...document.querySelectorAll('#rows td:first-child')].every(d => d.textContent.startsWith('MatMul (backward)')) && "+count+" > 0", true)
-	must(tab.Press("Escape", 0))
+	tab.Press("Escape")
 	chip(profile.ByOp)
-	must(tab.Eval("document.querySelector('[data-column=calls]').click()", nil))
+	tab.Eval("document.querySelector('[data-column=calls]').click()", nil)
 	most := 0
 	for _, r := range rows(profile.ByOp) {
 		most = max(most, r.Calls)
 	}
 	is("document.querySelector('#rows td:nth-child(2)').textContent", most)
-	must(tab.Eval("document.querySelector('#memory').scrollIntoView()", nil))
+	tab.Eval("document.querySelector('#memory').scrollIntoView()", nil)
 	shot("memory")
 	for _, c := range []string{"lanes", "chart"} {
 		is("(c => { const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return d.some((v, i) => i % 4 === 3 && v > 0); })(document.getElementById('"+c+"'))", true)
 	}
 	is("document.querySelector('#legend').textContent.includes('optimizer state')", true)
-	must(tab.Eval("document.querySelector('#table').scrollIntoView()", nil))
+	tab.Eval("document.querySelector('#table').scrollIntoView()", nil)
 	shot("table")
-	must(tab.Prefer("prefers-color-scheme", "dark"))
-	must(tab.Wait("document.documentElement.classList.contains('dark')"))
-	must(tab.Eval("scrollTo(0, 0)", nil))
+	tab.Prefer("prefers-color-scheme", "dark")
+	tab.Wait("document.documentElement.classList.contains('dark')")
+	tab.Eval("scrollTo(0, 0)", nil)
 	shot("dark")
-	must(tab.Press("t", 0))
+	tab.Press("t")
 	is("document.documentElement.classList.contains('dark')", false)
 
 	hostile := sample()
 	hostile.Ops[0].Name = "</script><script>document.title='run'</script>{{js}}\x1b[31m\u202e"
 	hostile.Device.Name = "<b>\u202edevice\x07"
 	writePage(t, page, hostile)
-	must(tab.Reload())
-	must(tab.Wait("document.querySelectorAll('#rows tr').length === 5"))
+	tab.Reload()
+	tab.Wait("document.querySelectorAll('#rows tr').length === 5")
 	is("document.title", "tenon profile")
 	is("document.body.innerText.includes(\"</script><script>document.title='run'</script>{{js}}\")", true)
 	is(`/[\u0000-\u0008\u001b\u009b\u202e]/.test(document.body.innerText)`, false)

@@ -6,6 +6,7 @@ package profile
 import (
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"io"
 	"strconv"
 	"strings"
@@ -242,17 +243,35 @@ func Read(r io.Reader) (*Profile, error) {
 		return nil, fault.New(fault.Invalid, "the reader is nil; give it one")
 	}
 	z, err := gzip.NewReader(r)
+	if errors.Is(err, io.ErrUnexpectedEOF) { // too short for what gzip begins with
+		err = gzip.ErrHeader
+	}
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "this is no profile; give a file that Profile.Write wrote")
+		return nil, notProfile(err)
 	}
 	p := &Profile{}
 	if err := json.NewDecoder(io.LimitReader(z, mostBytes)).Decode(p); err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "the profile cannot be read; write it again")
+		return nil, notProfile(err)
 	}
 	if p.Format != 1 {
-		return nil, fault.New(fault.Invalid, "this is no profile of format 1; give a file that Profile.Write of this version wrote")
+		return nil, fault.New(fault.Invalid, "this is not a profile of format 1; give a file that Profile.Write of this version wrote")
 	}
 	return p, p.check()
+}
+
+// notProfile is the error of a file that gzip or JSON cannot read.
+func notProfile(err error) error {
+	var syntax *json.SyntaxError
+	var other *json.UnmarshalTypeError
+	switch {
+	case errors.Is(err, io.EOF):
+		return fault.New(fault.Invalid, "the file is empty; give one that Profile.Write wrote")
+	case errors.Is(err, gzip.ErrHeader), errors.As(err, &syntax), errors.As(err, &other):
+		return fault.New(fault.Invalid, "this is not a profile; give a file that Profile.Write wrote")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fault.New(fault.Invalid, "the profile ends in the middle; write or copy it again")
+	}
+	return fault.Wrap(fault.Invalid, err, "the profile cannot be read; write or copy it again")
 }
 
 // check refuses numbers that name nothing.

@@ -146,6 +146,19 @@ and 3 rows more
 			t.Errorf("by %s:\n%s\nwant\n%s", by, b.String(), want)
 		}
 	}
+	const why = "\nno row has a floor: the figures of NVIDIA TEST are not known; give them as ProfileOpt.Bandwidth and Rates\n"
+	for _, known := range []bool{true, false} {
+		if !known {
+			p.Device.Bandwidth, p.Device.Rates = 0, nil
+		}
+		var b strings.Builder
+		if err := p.WriteTable(&b, profile.ByOp, 0); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(b.String(), why) == known {
+			t.Errorf("the device's figures are known (%v):\n%s", known, b.String())
+		}
+	}
 	if _, err := p.Rows("colour"); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("a table by colour: %v", err)
 	}

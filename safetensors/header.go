@@ -1,12 +1,12 @@
 // Package safetensors reads and writes the safetensors file format: named arrays behind a JSON header that says where each lies.
-// It may not know tensors or devices: it hands out and takes bytes in row-major order, little-endian, with a dtype and a shape.
+// It must not depend on tensors or devices: it reads and writes little-endian bytes in row-major order with a dtype and a shape.
 //
 // The format (https://github.com/huggingface/safetensors, "Format"): eight bytes with the header's length N, little-endian; N bytes of
 // JSON, an object from name to {dtype, shape, data_offsets} and at most one entry "__metadata__" from string to string; then the data,
 // to which the offsets are relative. The arrays lie one after another and leave no gap.
 //
-// A file comes from anywhere, so everything that it says is checked when it is opened, before anything is allocated that its length
-// does not pay for. What is opened can then be read without further errors other than those of the file system.
+// Files are untrusted: everything in the header is checked when a file is opened, and nothing is allocated that exceeds what the length
+// of the file justifies. After that, reading fails only with errors of the file system.
 package safetensors
 
 import (

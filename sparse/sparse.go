@@ -1,6 +1,5 @@
-// Package sparse is sparse tensors by their coordinates: of a large tensor that is zero almost everywhere, the elements or slices that may not be zero and
-// their indexes.
-// It may not know what modules are made of it.
+// Package sparse holds sparse tensors in coordinate format: the elements or slices of a large tensor that may not be zero, and their
+// indexes. It must not depend on modules.
 package sparse
 
 import (

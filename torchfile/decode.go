@@ -201,30 +201,19 @@ func (d *decoder) fields(from any, to reflect.Value) error {
 
 // take takes the fields of a struct out of values.
 func (d *decoder) take(values map[string]any, to reflect.Value) error {
-	t := to.Type()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, embedded := fieldName(f)
-		switch {
-		case name == "-":
-			continue
-		case embedded:
-			if err := d.take(values, to.Field(i)); err != nil {
-				return err
-			}
-			continue
-		case !f.IsExported():
-			return d.refuse("is to go into a %v, whose field %s is not exported; export it, or leave it out by the tag `torch:\"-\"`", t,
+	for f, into := range fieldsOf(to) {
+		if !f.IsExported() {
+			return d.refuse("is to go into a %v, whose field %s is not exported; export it, or leave it out by the tag `torch:\"-\"`", f.of,
 				f.Name)
 		}
-		v, ok := values[name]
+		v, ok := values[f.key]
 		if !ok {
-			return d.refuse("lacks the key %s", quote(name))
+			return d.refuse("lacks the key %s", quote(f.key))
 		}
-		if err := d.in("."+name, v, to.Field(i)); err != nil {
+		if err := d.in("."+f.key, v, into); err != nil {
 			return err
 		}
-		delete(values, name)
+		delete(values, f.key)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package torchfile
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"math/big"
 	"reflect"
@@ -155,33 +156,51 @@ func (p *plainer) mapping(v reflect.Value) (any, error) {
 
 // fields adds the fields of a struct to d.
 func (p *plainer) fields(d *Dict, v reflect.Value) error {
-	t := v.Type()
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, embedded := fieldName(f)
-		switch {
-		case name == "-":
-			continue
-		case embedded:
-			if err := p.fields(d, v.Field(i)); err != nil {
-				return err
-			}
-			continue
-		case !f.IsExported():
+	for f, value := range fieldsOf(v) {
+		if !f.IsExported() {
 			return p.refuse("is a %v, whose field %s is not exported; "+
 				"export it, leave it out by the tag `torch:\"-\"`, or save a module by torchfile.Tensors(nn.StateDict(m))",
-				t, f.Name)
+				f.of, f.Name)
 		}
-		if _, twice := d.Get(name); twice {
-			return p.refuse("is a %v, which has the key %s twice; give each field its own by the tag `torch:\"name\"`", t, quote(name))
+		if _, twice := d.Get(f.key); twice {
+			return p.refuse("is a %v, which has the key %s twice; give each field its own by the tag `torch:\"name\"`", f.of, quote(f.key))
 		}
-		item, err := p.in("."+f.Name, v.Field(i))
+		item, err := p.in("."+f.Name, value)
 		if err != nil {
 			return err
 		}
-		d.Keys, d.Values = append(d.Keys, name), append(d.Values, item)
+		d.Keys, d.Values = append(d.Keys, f.key), append(d.Values, item)
 	}
 	return nil
+}
+
+// field is a field of a struct that a dict has, with its key and the struct's type.
+type field struct {
+	reflect.StructField
+	key string
+	of  reflect.Type
+}
+
+// fieldsOf yields the fields of a struct that a dict has, those of embedded structs among them.
+func fieldsOf(v reflect.Value) iter.Seq2[field, reflect.Value] {
+	return func(yield func(field, reflect.Value) bool) {
+		t := v.Type()
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name, embedded := fieldName(f)
+			if embedded {
+				for inner, value := range fieldsOf(v.Field(i)) {
+					if !yield(inner, value) {
+						return
+					}
+				}
+				continue
+			}
+			if name != "-" && !yield(field{f, name, t}, v.Field(i)) {
+				return
+			}
+		}
+	}
 }
 
 // fieldName returns the key of a struct's field in a dict; "-" is that of one that is left out. An embedded struct without a tag has none:

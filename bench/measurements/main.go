@@ -1,5 +1,5 @@
-// Command measurements writes docs/measurements.md from the files in bench/runs; go generate ./bench calls it.
-// It measures nothing itself.
+// Command measurements writes docs/measurements.md from the files in bench/runs, and docs/profiles.md from those in bench/profiles; go
+// generate ./bench calls it. It measures nothing itself.
 package main
 
 import (
@@ -26,5 +26,12 @@ func generate() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(root, "docs", "measurements.md"), benchrun.Page(names, runs), 0o666)
+	if err := os.WriteFile(filepath.Join(root, "docs", "measurements.md"), benchrun.Page(names, runs), 0o666); err != nil {
+		return err
+	}
+	page, err := benchrun.ProfilePage(filepath.Join(root, "bench", "profiles"))
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(root, "docs", "profiles.md"), page, 0o666)
 }

@@ -1,6 +1,6 @@
-// Tenon is the command-line tools of Tenon: doctor says what a machine has, memviz shows memory snapshots, memreplay replays them under other
-// settings, memcheck runs tests under a memory checker, compile explains what became of calls that were put off.
-// It may not know what the commands do: package internal/cli holds them.
+// Tenon is the command-line tools of Tenon: doctor reports what a machine has, memviz shows memory snapshots, memreplay replays them under
+// other settings, memcheck runs tests under a memory checker, profile shows recorded profiles, compile explains how a program's calls ran.
+// It must not depend on anything but package internal/cli, which holds the commands.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package nvtx names what a program does, for the timelines of NVIDIA's profilers, Nsight Systems and Nsight Compute: ranges and marks, as
-// torch.cuda.nvtx has them. It may not know devices: what it names is the host's doing, beside which profilers show the work that it launched.
+// Package nvtx labels what a program does, for the timelines of NVIDIA's profilers, Nsight Systems and Nsight Compute: ranges and marks, as
+// torch.cuda.nvtx has them. It must not depend on devices: it labels what the host does, and profilers show the launched work beside it.
 //
 // Nothing needs to be installed. A profiler names a library of its own in NVTX_INJECTION64_PATH when it starts the program, and the first call of this package
 // loads it. Where there is none a call costs a nanosecond or two. All functions are safe for concurrent use and do nothing to devices, streams and captures.

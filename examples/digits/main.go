@@ -1,12 +1,12 @@
-// Digits trains a small convolutional network on handwritten digits, on the best device there is: an NVIDIA GPU, or a simulated one.
-// It may not know more of Tenon than its users do.
+// Digits trains a small convolutional network on handwritten digits, on the best device available: an NVIDIA GPU or a simulated one.
+// It must not depend on anything but the public packages of Tenon.
 //
 //	go run ./examples/digits
 //	go run ./examples/digits -device cpu -epochs 5 -seed 1
 //	go run ./examples/digits -compile
 //
-// Every fifth image is for the test and never trained on. With the same seed PyTorch's CPU generator gives the same initial weights and the same
-// batches.
+// Every fifth image is kept for testing and never trained on. With the same seed PyTorch's CPU generator gives the same initial weights and
+// the same batches.
 package main
 
 import (

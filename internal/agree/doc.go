@@ -1,3 +1,3 @@
-// Package agree holds the tests that the two back ends of the kernel IR, and the two drivers, give the same bits; it exports nothing.
-// It alone may know both back ends, which never meet elsewhere.
+// Package agree tests that the two back ends of the kernel IR, and the two drivers, give the same bits; it exports nothing.
+// It is the only package that may import both back ends.
 package agree

@@ -124,7 +124,10 @@ func (q rowWalk) launch(t testing.TB, rng *rand.Rand, count int) (c kernelCase, 
 
 func rowWalks() (all []rowWalk) {
 	for _, in := range []kir.Type{dtype.BFloat16, dtype.Float16} {
-		for _, s := range [][5]int{{64, 64, 64, 128, 3}, {128, 64, 128, 256, 3}, {128, 32, 32, 128, 3}, {64, 16, 16, 128, 2}, {32, 64, 64, 64, 3}, {16, 16, 32, 32, 2}, {64, 32, 64, 128, 1}} {
+		for _, s := range [][5]int{
+			{64, 64, 64, 128, 3}, {128, 64, 128, 256, 3}, {128, 32, 32, 128, 3}, {64, 16, 16, 128, 2},
+			{32, 64, 64, 64, 3}, {16, 16, 32, 32, 2}, {64, 32, 64, 128, 1},
+		} {
 			all = append(all, rowWalk{in, s[0], s[1], s[2], s[3], s[4]})
 		}
 	}

@@ -121,7 +121,7 @@ func TestReleaseUnderDiversion(t *testing.T) {
 // TestAsyncRawFree frees an address whose return to the device fails: it is dead all the same, and cannot be freed a second time, nor can
 // who gets the block next lose it so.
 func TestAsyncRawFree(t *testing.T) {
-	d, o := newOrdered(t, 1<<30, nil)
+	d, o := openOrdered(t, 1<<30, nil)
 	addr, err := d.RawAlloc(512, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -150,8 +150,8 @@ func TestAsyncRawFree(t *testing.T) {
 
 // TestAsyncOneCapture is PyTorch's rule for the back end cudaMallocAsync: one diversion at a time in the process, whoever's it is.
 func TestAsyncOneCapture(t *testing.T) {
-	d, _ := newOrdered(t, 1<<30, nil)
-	other, _ := newOrdered(t, 1<<30, nil)
+	d, _ := openOrdered(t, 1<<30, nil)
+	other, _ := openOrdered(t, 1<<30, nil)
 	native := newBench(t, 1<<30, "", Options{})
 	wants := func(err error, part string) {
 		t.Helper()

@@ -14,9 +14,9 @@ import (
 // behind them as far as a new one's would, but not into the next segment; a run of no bytes says where the range begins if that
 // is before its first page. Where the backend maps no pages they become ordinary segments. Each private pool gains one use.
 // Segments that do not fit together, or overlap what is held, are an error; those before them are kept.
-func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (c *caching) Adopt(segments []SegmentInfo) ([]*Block, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var live []*Block
 	retained := map[PoolID]*privatePool{}
 	for len(segments) > 0 {
@@ -25,27 +25,27 @@ func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 		if s.Pool != (PoolID{}) {
 			if private = retained[s.Pool]; private == nil {
 				var err error
-				if private, err = d.retain(s.Pool); err != nil {
+				if private, err = c.retain(s.Pool); err != nil {
 					return live, err
 				}
 				retained[s.Pool] = private
 			}
 		}
 		n := 1
-		if s.Expandable && d.virtual != nil {
+		if s.Expandable && c.virtual != nil {
 			n = rangeLength(segments)
 		}
 		for i := range segments[:n] {
-			if err := d.adoptable(&segments[i]); err != nil {
+			if err := c.adoptable(&segments[i]); err != nil {
 				return live, err
 			}
 			if i > 0 && segments[i].Addr < segments[i-1].Addr+segments[i-1].TotalSize {
 				return live, overlaps(&segments[i])
 			}
 		}
-		l := d.adoptiveSilo(s, private)
-		if s.Expandable && d.virtual != nil {
-			total, err := d.deviceTotal()
+		l := c.adoptiveSilo(s, private)
+		if s.Expandable && c.virtual != nil {
+			total, err := c.deviceTotal()
 			if err != nil {
 				return live, err
 			}
@@ -53,15 +53,15 @@ func (d *Device) Adopt(segments []SegmentInfo) ([]*Block, error) {
 			if len(segments) > n {
 				limit = segments[n].Addr
 			}
-			live = d.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
+			live = c.adoptRange(segments[:n], l, rangeSize(total, pageSize(l)), limit, live)
 		} else {
-			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context, oversize: s.TotalSize >= d.settings.MaxSplitSize}
-			d.stats.Segment.add(l.pool.kind, 1)
+			seg := &segment{addr: s.Addr, size: s.TotalSize, silo: l, context: s.Context, oversize: s.TotalSize >= c.settings.MaxSplitSize}
+			c.stats.Segment.add(l.pool.kind, 1)
 			if seg.oversize {
-				d.stats.OversizeSegments.add(1)
+				c.stats.OversizeSegments.add(1)
 			}
-			d.addSegment(seg)
-			_, live = d.adopt(seg, nil, s, live)
+			c.addSegment(seg)
+			_, live = c.adopt(seg, nil, s, live)
 		}
 		segments = segments[n:]
 	}
@@ -87,8 +87,8 @@ func rangeLength(segments []SegmentInfo) int {
 }
 
 // adoptable checks that the blocks of s fill it and that it overlaps no other segment.
-func (d *Device) adoptable(s *SegmentInfo) error {
-	if s.Expandable && d.virtual != nil && s.TotalSize == 0 && len(s.Blocks) == 0 {
+func (c *caching) adoptable(s *SegmentInfo) error {
+	if s.Expandable && c.virtual != nil && s.TotalSize == 0 && len(s.Blocks) == 0 {
 		return nil // where a range begins
 	}
 	at := s.Addr
@@ -102,8 +102,8 @@ func (d *Device) adoptable(s *SegmentInfo) error {
 	if at != s.Addr+s.TotalSize || at == s.Addr {
 		return fault.New(fault.Invalid, "the blocks of the segment at %#x hold %d bytes, the segment %d", s.Addr, at-s.Addr, s.TotalSize)
 	}
-	i, ok := slices.BinarySearchFunc(d.segments, s.Addr, segmentByAddr)
-	if ok || i > 0 && d.segments[i-1].addr+d.segments[i-1].size > s.Addr || i < len(d.segments) && d.segments[i].addr < at {
+	i, ok := slices.BinarySearchFunc(c.segments, s.Addr, segmentByAddr)
+	if ok || i > 0 && c.segments[i-1].addr+c.segments[i-1].size > s.Addr || i < len(c.segments) && c.segments[i].addr < at {
 		return overlaps(s)
 	}
 	return nil
@@ -114,57 +114,57 @@ func overlaps(s *SegmentInfo) error {
 }
 
 // adoptiveSilo returns where the blocks of s belong.
-func (d *Device) adoptiveSilo(s *SegmentInfo, private *privatePool) *silo {
-	p := &d.small
+func (c *caching) adoptiveSilo(s *SegmentInfo, private *privatePool) *silo {
+	p := &c.small
 	switch {
 	case private != nil && s.Large:
 		p = &private.large
 	case private != nil:
 		p = &private.small
 	case s.Large:
-		p = &d.large
+		p = &c.large
 	}
 	return p.silo(s.Stream)
 }
 
 // adoptRange makes one expandable segment of runs of pages. It ends before limit.
-func (d *Device) adoptRange(runs []SegmentInfo, l *silo, size, limit uint64, live []*Block) []*Block {
+func (c *caching) adoptRange(runs []SegmentInfo, l *silo, size, limit uint64, live []*Block) []*Block {
 	first, last := &runs[0], &runs[len(runs)-1]
 	seg := &segment{addr: first.Addr, page: pageSize(l), silo: l, context: first.Context}
-	if i, _ := slices.BinarySearchFunc(d.segments, last.Addr, segmentByAddr); i < len(d.segments) {
-		limit = min(limit, d.segments[i].addr)
+	if i, _ := slices.BinarySearchFunc(c.segments, last.Addr, segmentByAddr); i < len(c.segments) {
+		limit = min(limit, c.segments[i].addr)
 	}
 	mapped := last.Addr + last.TotalSize - first.Addr
 	seg.size = max(min(size, limit-first.Addr), mapped)
 	seg.size -= (seg.size - mapped) % seg.page
-	d.addSegment(seg)
+	c.addSegment(seg)
 	var end *Block
 	at := seg.addr
 	for i := range runs {
 		if s := &runs[i]; s.TotalSize > 0 {
-			end = d.adoptUnmapped(seg, end, at, s.Addr)
-			end, live = d.adopt(seg, end, s, live)
+			end = c.adoptUnmapped(seg, end, at, s.Addr)
+			end, live = c.adopt(seg, end, s, live)
 			at = s.Addr + s.TotalSize
 		}
 	}
-	d.adoptUnmapped(seg, end, at, seg.addr+seg.size)
+	c.adoptUnmapped(seg, end, at, seg.addr+seg.size)
 	return live
 }
 
 // adoptUnmapped appends the address space from..to behind block last of seg and returns the segment's last block.
-func (d *Device) adoptUnmapped(seg *segment, last *Block, from, to uint64) *Block {
+func (c *caching) adoptUnmapped(seg *segment, last *Block, from, to uint64) *Block {
 	if from == to {
 		return last
 	}
-	b := d.appendBlock(seg, last, from, to-from)
+	b := c.appendBlock(seg, last, from, to-from)
 	b.mapped = false
 	seg.silo.insertUnmapped(b)
 	return b
 }
 
 // appendBlock makes a block behind last, or at the head of seg.
-func (d *Device) appendBlock(seg *segment, last *Block, addr, size uint64) *Block {
-	b := d.newBlock(seg, seg.silo, addr, size)
+func (c *caching) appendBlock(seg *segment, last *Block, addr, size uint64) *Block {
+	b := c.newBlock(seg, seg.silo, addr, size)
 	b.prev = last
 	if last == nil {
 		seg.head = b
@@ -175,17 +175,17 @@ func (d *Device) appendBlock(seg *segment, last *Block, addr, size uint64) *Bloc
 }
 
 // adopt appends the blocks of s to seg, behind last, and returns its last block and the live ones appended to live.
-func (d *Device) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block) (*Block, []*Block) {
-	l, st := seg.silo, &d.stats
+func (c *caching) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block) (*Block, []*Block) {
+	l, st := seg.silo, &c.stats
 	kind := l.pool.kind
-	d.reserved += s.TotalSize
+	c.reserved += s.TotalSize
 	st.ReservedBytes.add(kind, int64(s.TotalSize))
 	if l.pool.private != nil {
 		l.pool.private.reserved += s.TotalSize
 	}
 	for i := range s.Blocks {
 		info := &s.Blocks[i]
-		last = d.appendBlock(seg, last, info.Addr, info.Size)
+		last = c.appendBlock(seg, last, info.Addr, info.Size)
 		last.requested, last.context = info.Requested, info.Context
 		n := int64(info.Size)
 		if info.State == Inactive {
@@ -202,7 +202,7 @@ func (d *Device) adopt(seg *segment, last *Block, s *SegmentInfo, live []*Block)
 		st.Active.add(kind, 1)
 		st.ActiveBytes.add(kind, n)
 		st.RequestedBytes.add(kind, int64(info.Requested))
-		if last.oversize = last.size >= d.settings.MaxSplitSize; last.oversize {
+		if last.oversize = last.size >= c.settings.MaxSplitSize; last.oversize {
 			st.OversizeAllocations.add(1)
 		}
 		live = append(live, last)

@@ -19,8 +19,7 @@ type Block struct {
 	oversize  bool // counted in Stats.OversizeAllocations while allocated
 	mapped    bool // false only for the address space of an expandable segment without memory behind it
 	inTable   bool // reachable by address through the Table
-	async     bool // from the device's own pool
-	captured  bool // with async: it belongs to a graph
+	captured  bool // under the back end cudaMallocAsync it is the graph's, with caching off the graph writes to it
 
 	events      int32    // recorded and not yet seen complete
 	uses        []Stream // further streams that use it, to be waited for after Free
@@ -61,28 +60,28 @@ func (b *Block) active() bool { return !b.isFree() }
 func (b *Block) expandable() bool { return b.seg.page != 0 }
 
 // newBlock returns a cleared block, reusing a dead one where there is one: splitting must not allocate.
-func (d *Device) newBlock(seg *segment, l *silo, addr, size uint64) *Block {
-	b := d.spare
+func (m *books) newBlock(seg *segment, l *silo, addr, size uint64) *Block {
+	b := m.spare
 	if b != nil {
-		d.spare = b.next
+		m.spare = b.next
 		b.next = nil
 	} else {
-		b = &Block{rank: d.drawRank()}
+		b = &Block{rank: m.drawRank()}
 	}
 	b.seg, b.silo, b.addr, b.size, b.mapped = seg, l, addr, size, true
 	return b
 }
 
 // retire puts a block that left its segment on the list of spare ones.
-func (d *Device) retire(b *Block) {
-	*b = Block{rank: b.rank, uses: b.uses[:0], captureUses: b.captureUses[:0], next: d.spare}
-	d.spare = b
+func (m *books) retire(b *Block) {
+	*b = Block{rank: b.rank, uses: b.uses[:0], captureUses: b.captureUses[:0], next: m.spare}
+	m.spare = b
 }
 
 // splitFront cuts the first size bytes off b, which is in no free list, and returns them as a new block before it.
 // b keeps its requested size, as in PyTorch, where snapshots show it.
-func (d *Device) splitFront(b *Block, size uint64) *Block {
-	front := d.newBlock(b.seg, b.silo, b.addr, size)
+func (c *caching) splitFront(b *Block, size uint64) *Block {
+	front := c.newBlock(b.seg, b.silo, b.addr, size)
 	front.mapped = b.mapped
 	front.prev, front.next = b.prev, b
 	if front.prev != nil {
@@ -97,8 +96,8 @@ func (d *Device) splitFront(b *Block, size uint64) *Block {
 }
 
 // splitBack cuts b down to its first size bytes and returns the rest as a new block after it. Neither is in a free list.
-func (d *Device) splitBack(b *Block, size uint64) *Block {
-	back := d.newBlock(b.seg, b.silo, b.addr+size, b.size-size)
+func (c *caching) splitBack(b *Block, size uint64) *Block {
+	back := c.newBlock(b.seg, b.silo, b.addr+size, b.size-size)
 	back.mapped = b.mapped
 	back.prev, back.next = b, b.next
 	if back.next != nil {
@@ -110,7 +109,7 @@ func (d *Device) splitBack(b *Block, size uint64) *Block {
 }
 
 // absorb merges neighbour o into b, which is in no free list, if o is free and equally mapped. It returns the bytes won.
-func (d *Device) absorb(b, o *Block) uint64 {
+func (c *caching) absorb(b, o *Block) uint64 {
 	if o == nil || !o.isFree() || o.mapped != b.mapped {
 		return 0
 	}
@@ -135,6 +134,6 @@ func (d *Device) absorb(b, o *Block) uint64 {
 	}
 	size := o.size
 	b.size += size
-	d.retire(o)
+	c.retire(o)
 	return size
 }

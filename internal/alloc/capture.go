@@ -21,26 +21,44 @@ func NewPoolID() PoolID { return PoolID{0, lastPoolID.Add(1)} }
 // NewCapturePoolID returns a new id (n, 0) for the pool of a capture that was given none.
 func NewCapturePoolID() PoolID { return PoolID{lastCapturePoolID.Add(1), 0} }
 
-// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or that of id. A diversion goes
-// first, so that what a capture frees is not handed out to work that the graph would overwrite.
-func (d *Device) choosePool(id PoolID, size uint64, s Stream) (*pool, error) {
-	for i := range d.diversions {
-		if d.diversions[i].filter(s) {
-			return d.ofSize(d.diversions[i].pool, size), nil
+// choosePool returns the pool for a rounded size on stream s: of the first diversion that takes s, or that of id.
+func (c *caching) choosePool(id PoolID, size uint64, s Stream) (*pool, error) {
+	if len(c.diversions) == 0 && id == (PoolID{}) {
+		return c.ofSize(nil, size), nil
+	}
+	p, err := c.choosePrivate(id, s)
+	if err != nil {
+		return nil, err
+	}
+	return c.ofSize(p, size), nil
+}
+
+// pools are the private pools, and what is diverted to them.
+type pools struct {
+	private    []*privatePool // by id
+	diversions []diversion
+}
+
+// choosePrivate returns the private pool for memory on stream s, nil for none. A diversion goes before id, so that what a capture frees is
+// not handed out to work that the graph would overwrite.
+func (l *pools) choosePrivate(id PoolID, s Stream) (*privatePool, error) {
+	for i := range l.diversions {
+		if l.diversions[i].filter(s) {
+			return l.diversions[i].pool, nil
 		}
 	}
 	if id == (PoolID{}) {
-		return d.ofSize(nil, size), nil
+		return nil, nil
 	}
-	p := d.findPrivate(id)
+	p := l.findPrivate(id)
 	if p == nil || p.uses == 0 {
 		return nil, fault.New(fault.Closed, "the private pool (%d, %d) is not held; it was released", id[0], id[1])
 	}
-	return d.ofSize(p, size), nil
+	return p, nil
 }
 
-func (d *Device) findPrivate(id PoolID) *privatePool {
-	for _, p := range d.private {
+func (l *pools) findPrivate(id PoolID) *privatePool {
+	for _, p := range l.private {
 		if p.id == id {
 			return p
 		}
@@ -48,31 +66,33 @@ func (d *Device) findPrivate(id PoolID) *privatePool {
 	return nil
 }
 
-func (d *Device) dropPrivate(p *privatePool) {
-	if i := slices.Index(d.private, p); i >= 0 {
-		d.private = slices.Delete(d.private, i, i+1)
+func (l *pools) dropPrivate(p *privatePool) {
+	if i := slices.Index(l.private, p); i >= 0 {
+		l.private = slices.Delete(l.private, i, i+1)
 	}
 }
 
 // retain returns the pool of id with one more use, making it if need be.
-func (d *Device) retain(id PoolID) (*privatePool, error) {
+func (c *caching) retain(id PoolID) (*privatePool, error) {
 	if (id[0] == 0) == (id[1] == 0) {
 		return nil, fault.New(fault.Invalid, "the pool id (%d, %d) is not one that NewPoolID or NewCapturePoolID gave", id[0], id[1])
 	}
-	p := d.findPrivate(id)
+	p := c.findPrivate(id)
 	if p == nil {
-		p = newPrivatePool(id)
-		d.private = append(d.private, p)
+		p = &privatePool{id: id}
+		p.small = pool{of: c, kind: smallPool, private: p}
+		p.large = pool{of: c, kind: largePool, private: p}
+		c.private = append(c.private, p)
 	}
 	p.uses++
 	return p, nil
 }
 
 // RetainPool adds a use to the private pool id, making it if it does not exist. ReleasePool takes the use away.
-func (d *Device) RetainPool(id PoolID) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, err := d.retain(id)
+func (c *caching) RetainPool(id PoolID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.retain(id)
 	return err
 }
 
@@ -80,7 +100,7 @@ func (d *Device) RetainPool(id PoolID) error {
 // source is not mapped page by page, whatever the settings say.
 func (d *Device) NewPool(id PoolID, src Source) error {
 	if src != nil {
-		if err := d.needsNative("pools with an allocator of their own"); err != nil {
+		if err := d.strategy.lacks("pools with an allocator of their own"); err != nil {
 			return err
 		}
 	}
@@ -97,37 +117,37 @@ func (d *Device) NewPool(id PoolID, src Source) error {
 }
 
 // ReleasePool takes one use from the private pool id. When none is left its memory can go: EmptyCache and the flush before an
-// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. What was allocated with caching off goes at once,
-// and an error is the backend's.
-func (d *Device) ReleasePool(id PoolID) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, err := d.giveUp(id)
+// out-of-memory return its unsplit segments, and the pool vanishes with the last of them. Live blocks stay valid. What was allocated with
+// caching off goes at once, and an error is the backend's.
+func (c *caching) ReleasePool(id PoolID) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.giveUp(id)
 	return err
 }
 
 // giveUp is ReleasePool under the lock.
-func (d *Device) giveUp(id PoolID) (*privatePool, error) {
-	p := d.findPrivate(id)
+func (c *caching) giveUp(id PoolID) (*privatePool, error) {
+	p := c.findPrivate(id)
 	if p == nil || p.uses == 0 {
 		return nil, fault.New(fault.Invalid, "the private pool (%d, %d) is not held; release it once for each time it was retained", id[0], id[1])
 	}
 	if p.uses--; p.uses > 0 {
 		return p, nil
 	}
-	return p, d.freeHeld(p)
+	return p, c.freeUncached(p, true)
 }
 
 // ClosePool is ReleasePool and then EmptyPool, with nothing between: another thread's flush would have made the pool vanish.
-func (d *Device) ClosePool(id PoolID) error {
-	context := d.gather(LevelAll)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p, err := d.giveUp(id)
+func (c *caching) ClosePool(id PoolID) error {
+	context := c.gather(LevelAll)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, err := c.giveUp(id)
 	if err != nil {
 		return err
 	}
-	return d.emptyPrivate(p, context)
+	return c.emptyPrivate(p, context)
 }
 
 // PoolUses returns the number of uses of the private pool id, 0 if it is unknown or only waits for its memory to go.
@@ -142,41 +162,41 @@ func (d *Device) PoolUses(id PoolID) int {
 
 // EmptyPool returns the unsplit free segments of the private pool id to the device, whether or not the pool is held. It
 // neither polls nor waits for events, except that a pool no one holds has its events waited for outside diversions.
-func (d *Device) EmptyPool(id PoolID) error {
-	context := d.gather(LevelAll)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.findPrivate(id)
+func (c *caching) EmptyPool(id PoolID) error {
+	context := c.gather(LevelAll)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.findPrivate(id)
 	if p == nil {
 		return fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
 	}
-	return d.emptyPrivate(p, context)
+	return c.emptyPrivate(p, context)
 }
 
 // emptyPrivate is EmptyPool under the lock.
-func (d *Device) emptyPrivate(p *privatePool, context any) error {
-	if p.uses == 0 && len(d.diversions) == 0 {
-		if err := d.synchronize(p, context); err != nil {
+func (c *caching) emptyPrivate(p *privatePool, context any) error {
+	if p.uses == 0 && len(c.diversions) == 0 {
+		if err := c.synchronize(p, context); err != nil {
 			return err
 		}
 	}
-	return d.releasePrivate(p, context)
+	return c.releasePrivate(p, context)
 }
 
 // EmptyReleased returns what private pools that no one holds have free to the device: nothing else could use it. While a diversion is active it does
 // nothing.
-func (d *Device) EmptyReleased() error {
-	context := d.gather(LevelAll)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.diversions) > 0 {
+func (c *caching) EmptyReleased() error {
+	context := c.gather(LevelAll)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.diversions) > 0 {
 		return nil
 	}
-	for _, p := range slices.Clone(d.private) {
+	for _, p := range slices.Clone(c.private) {
 		if p.uses > 0 {
 			continue
 		}
-		if err := d.emptyPrivate(p, context); err != nil {
+		if err := c.emptyPrivate(p, context); err != nil {
 			return err
 		}
 	}
@@ -194,12 +214,12 @@ func (d *Device) BeginAllocateToPool(id PoolID, filter func(Stream) bool) error 
 	if d.divertedTo(id) >= 0 {
 		return fault.New(fault.Invalid, "beginAllocateToPool: already recording to mempool_id (%d, %d)", id[0], id[1])
 	}
-	if d.async != nil && !asyncDiversion.CompareAndSwap(nil, d) {
-		return fault.New(fault.Capture, "Only one capture at a time is allowed in a process. That is so with backend:cudaMallocAsync; end the other first, or use backend:native")
+	if err := d.strategy.divert(); err != nil {
+		return err
 	}
 	p, err := d.retain(id)
 	if err != nil {
-		asyncDiversion.CompareAndSwap(d, nil)
+		d.strategy.endDivert()
 		return err
 	}
 	d.diversions = append(d.diversions, diversion{pool: p, filter: filter})
@@ -215,7 +235,7 @@ func (d *Device) EndAllocateToPool(id PoolID) error {
 		return fault.New(fault.Invalid, "endAllocatePool: not currently recording to mempool_id (%d, %d)", id[0], id[1])
 	}
 	d.diversions = slices.Delete(d.diversions, i, i+1)
-	asyncDiversion.CompareAndSwap(d, nil)
+	d.strategy.endDivert()
 	return nil
 }
 
@@ -224,25 +244,25 @@ func (d *Device) Abandon() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.diversions = nil
-	asyncDiversion.CompareAndSwap(d, nil)
+	d.strategy.endDivert()
 }
 
 // Diverted says whether allocations of some streams are diverted, as they are in captures.
-func (d *Device) Diverted() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.diversions) > 0
+func (m *books) Diverted() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.diversions) > 0
 }
 
-func (d *Device) divertedTo(id PoolID) int {
-	return slices.IndexFunc(d.diversions, func(v diversion) bool { return v.pool.id == id })
+func (l *pools) divertedTo(id PoolID) int {
+	return slices.IndexFunc(l.diversions, func(v diversion) bool { return v.pool.id == id })
 }
 
 // CaptureFilter returns the filter of a capture: it takes every stream that belongs to the capture id at the moment, forked
 // ones included.
-func (d *Device) CaptureFilter(id uint64) func(Stream) bool {
+func (m *books) CaptureFilter(id uint64) func(Stream) bool {
 	return func(s Stream) bool {
-		got, ok := d.backend.Capturing(s)
+		got, ok := m.backend.Capturing(s)
 		return ok && got == id
 	}
 }
@@ -254,7 +274,7 @@ func StreamFilter(s Stream) func(Stream) bool {
 
 // PoolLive says whether the live blocks of the private pool id are exactly those at addrs.
 func (d *Device) PoolLive(id PoolID, addrs []uint64) (bool, error) {
-	if err := d.needsNative("checkPoolLiveAllocations"); err != nil {
+	if err := d.strategy.lacks("checkPoolLiveAllocations"); err != nil {
 		return false, err
 	}
 	d.mu.Lock()
@@ -286,9 +306,9 @@ func (d *Device) PoolLive(id PoolID, addrs []uint64) (bool, error) {
 }
 
 // segmentsOf returns the segments of private pool p, by address.
-func (d *Device) segmentsOf(p *privatePool) []*segment {
+func (c *caching) segmentsOf(p *privatePool) []*segment {
 	var s []*segment
-	for _, g := range d.segments {
+	for _, g := range c.segments {
 		if g.silo.pool.private == p {
 			s = append(s, g)
 		}

@@ -33,28 +33,36 @@ func (c *Checkpoint) Live() []uint64 {
 	return s
 }
 
-// Checkpoint records the layout of the private pool id. No block of the pool may wait for events.
+// Checkpoint records the layout of the private pool id. No block of the pool may wait for events, and none may be from a time when nothing
+// was cached: an error of kind Unsupported.
 func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
-	if err := d.needsNative("getCheckpointState"); err != nil {
+	if err := d.strategy.lacks("getCheckpointState"); err != nil {
 		return nil, err
 	}
-	context := d.gather(LevelAll)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.findPrivate(id)
+	return d.checkpoint(id)
+}
+
+func (c *caching) checkpoint(id PoolID) (*Checkpoint, error) {
+	context := c.gather(LevelAll)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.findPrivate(id)
 	if p == nil {
 		return nil, fault.New(fault.Invalid, "Could not find pool of id (%d, %d)", id[0], id[1])
 	}
 	if p.uses == 0 {
 		return nil, fault.New(fault.Invalid, "Not expected to checkpoint freeable graph")
 	}
-	if len(d.diversions) == 0 {
-		if err := d.recordDeferred(context); err != nil {
+	if err := p.allCached(); err != nil {
+		return nil, err
+	}
+	if len(c.diversions) == 0 {
+		if err := c.recordDeferred(context); err != nil {
 			return nil, err
 		}
 	}
-	c := &Checkpoint{pool: id}
-	for _, g := range d.segmentsOf(p) {
+	k := &Checkpoint{pool: id}
+	for _, g := range c.segmentsOf(p) {
 		var blocks []blockState
 		for b := g.head; b != nil; b = b.next {
 			if !b.allocated && b.active() {
@@ -64,12 +72,22 @@ func (d *Device) Checkpoint(id PoolID) (*Checkpoint, error) {
 				blocks = append(blocks, blockState{b.addr, b.size, b.requested, b.allocated, slices.Clone(b.uses), b.context})
 			}
 			if len(blocks) > 0 && (b.next == nil || !b.next.mapped) {
-				c.segments = append(c.segments, blocks)
+				k.segments = append(k.segments, blocks)
 				blocks = nil
 			}
 		}
 	}
-	return c, nil
+	return k, nil
+}
+
+// allCached is the error of a pool with memory that was allocated while nothing was cached: at its address there may be anything by now.
+func (p *privatePool) allCached() error {
+	if len(p.uncached) == 0 {
+		return nil
+	}
+	return fault.New(fault.Unsupported,
+		"the private pool (%d, %d) has memory that was allocated with caching off, of which there are no checkpoints; leave caching on",
+		p.id[0], p.id[1])
 }
 
 // Restored is what Restore did.
@@ -78,31 +96,34 @@ type Restored struct {
 	Made  []*Block // the blocks live at the checkpoint, live again; RawFree frees those that no one takes over
 }
 
-// Restore brings the pool of c back to its layout: it frees every live block of the pool, whose handles are dead from then
+// Restore brings the pool of k back to its layout: it frees every live block of the pool, whose handles are dead from then
 // on, and hands out those that were live at the checkpoint anew. Segments made since stay as free ones. The caller sees to it
 // that no one frees the dead handles (BlockAt finds the new ones by address). No diversion to the pool may be active, and to other pools only if
 // no event is to be waited for.
-func (d *Device) Restore(c *Checkpoint) (Restored, error) {
-	context := d.gather(LevelAll)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	p := d.findPrivate(c.pool)
+func (c *caching) Restore(k *Checkpoint) (Restored, error) {
+	context := c.gather(LevelAll)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.findPrivate(k.pool)
 	if p == nil {
-		return Restored{}, fault.New(fault.Invalid, "Could not find private pool id (%d, %d)", c.pool[0], c.pool[1])
+		return Restored{}, fault.New(fault.Invalid, "Could not find private pool id (%d, %d)", k.pool[0], k.pool[1])
 	}
-	if len(d.diversions) > 0 && (d.diverted(p) || d.waits(p)) {
+	if len(c.diversions) > 0 && (c.diverted(p) || c.waits(p)) {
 		return Restored{}, fault.New(fault.Capture, "a pool cannot be restored while allocations are diverted; end the capture first")
 	}
-	if err := d.restorable(p, c); err != nil {
+	if err := p.allCached(); err != nil {
+		return Restored{}, err
+	}
+	if err := c.restorable(p, k); err != nil {
 		return Restored{}, err
 	}
 	var r Restored
 	var err error
-	if r.Freed, err = d.freeAll(p, context); err != nil {
+	if r.Freed, err = c.freeAll(p, context); err != nil {
 		return r, err
 	}
-	for _, blocks := range c.segments {
-		made, err := d.restoreSegment(p, blocks)
+	for _, blocks := range k.segments {
+		made, err := c.restoreSegment(p, blocks)
 		r.Made = append(r.Made, made...)
 		if err != nil {
 			return r, err
@@ -112,13 +133,13 @@ func (d *Device) Restore(c *Checkpoint) (Restored, error) {
 }
 
 // diverted reports whether allocations are diverted to p.
-func (d *Device) diverted(p *privatePool) bool {
-	return slices.ContainsFunc(d.diversions, func(v diversion) bool { return v.pool == p })
+func (c *caching) diverted(p *privatePool) bool {
+	return slices.ContainsFunc(c.diversions, func(v diversion) bool { return v.pool == p })
 }
 
 // waits reports whether freeing all of p needs events, which captures forbid.
-func (d *Device) waits(p *privatePool) bool {
-	for _, g := range d.segmentsOf(p) {
+func (c *caching) waits(p *privatePool) bool {
+	for _, g := range c.segmentsOf(p) {
 		for b := g.head; b != nil; b = b.next {
 			if len(b.uses) > 0 || !b.allocated && b.active() {
 				return true
@@ -128,11 +149,11 @@ func (d *Device) waits(p *privatePool) bool {
 	return false
 }
 
-// restorable checks that the memory of every segment of c is still there, before anything is freed.
-func (d *Device) restorable(p *privatePool, c *Checkpoint) error {
-	for _, blocks := range c.segments {
+// restorable checks that the memory of every segment of k is still there, before anything is freed.
+func (c *caching) restorable(p *privatePool, k *Checkpoint) error {
+	for _, blocks := range k.segments {
 		addr, last := blocks[0].addr, blocks[len(blocks)-1]
-		if d.mappedEnd(p, addr) < last.addr+last.size {
+		if c.mappedEnd(p, addr) < last.addr+last.size {
 			return fault.New(fault.Invalid, " could not find %#x", addr)
 		}
 	}
@@ -140,9 +161,9 @@ func (d *Device) restorable(p *privatePool, c *Checkpoint) error {
 }
 
 // mappedEnd returns the end of the run of p's mapped blocks that holds addr, 0 if there is none.
-func (d *Device) mappedEnd(p *privatePool, addr uint64) uint64 {
+func (c *caching) mappedEnd(p *privatePool, addr uint64) uint64 {
 	var end uint64
-	for _, g := range d.segmentsOf(p) {
+	for _, g := range c.segmentsOf(p) {
 		if addr < g.addr || addr >= g.addr+g.size {
 			continue
 		}
@@ -160,9 +181,9 @@ func (d *Device) mappedEnd(p *privatePool, addr uint64) uint64 {
 }
 
 // freeAll frees every live block of p and waits until all are free.
-func (d *Device) freeAll(p *privatePool, context any) ([]uint64, error) {
+func (c *caching) freeAll(p *privatePool, context any) ([]uint64, error) {
 	var live []*Block
-	for _, g := range d.segmentsOf(p) {
+	for _, g := range c.segmentsOf(p) {
 		for b := g.head; b != nil; b = b.next {
 			if b.allocated {
 				live = append(live, b)
@@ -173,24 +194,24 @@ func (d *Device) freeAll(p *privatePool, context any) ([]uint64, error) {
 	pending := false
 	for _, b := range live {
 		freed = append(freed, b.addr)
-		if err := d.free(b, context); err != nil {
+		if err := c.free(b, context); err != nil {
 			return freed, err
 		}
 	}
-	for _, g := range d.segmentsOf(p) {
+	for _, g := range c.segmentsOf(p) {
 		for b := g.head; b != nil; b = b.next {
 			pending = pending || b.active()
 		}
 	}
 	if pending {
-		return freed, d.synchronize(p, context)
+		return freed, c.synchronize(p, context)
 	}
 	return freed, nil
 }
 
 // restoreSegment carves one free segment into the blocks of the checkpoint.
-func (d *Device) restoreSegment(p *privatePool, states []blockState) ([]*Block, error) {
-	rest := d.freeBlockAt(p, states[0].addr)
+func (c *caching) restoreSegment(p *privatePool, states []blockState) ([]*Block, error) {
+	rest := c.freeBlockAt(p, states[0].addr)
 	if rest == nil {
 		return nil, fault.New(fault.Invalid, " could not find %#x", states[0].addr)
 	}
@@ -200,11 +221,11 @@ func (d *Device) restoreSegment(p *privatePool, states []blockState) ([]*Block, 
 			return made, fault.New(fault.System, "the pool's segment at %#x no longer has the checkpoint's layout", states[0].addr)
 		}
 		rest.silo.free.remove(rest)
-		b := d.carve(rest, s.size, s.requested, rest.size > s.size, s.context)
+		b := c.carve(rest, s.size, s.requested, rest.size > s.size, s.context)
 		if s.allocated {
 			b.uses = append(b.uses, s.uses...)
 			b.inTable = true
-			d.options.Table.add(d, b)
+			c.options.Table.add(b)
 			made = append(made, b)
 		} else {
 			spare = append(spare, b)
@@ -214,7 +235,7 @@ func (d *Device) restoreSegment(p *privatePool, states []blockState) ([]*Block, 
 		}
 	}
 	for _, b := range spare {
-		if err := d.free(b, nil); err != nil {
+		if err := c.free(b, nil); err != nil {
 			return made, err
 		}
 	}
@@ -223,15 +244,15 @@ func (d *Device) restoreSegment(p *privatePool, states []blockState) ([]*Block, 
 
 // freeBlockAt returns the free block of p that begins at addr, or nil. What an expandable segment has mapped before it since
 // the checkpoint is cut off.
-func (d *Device) freeBlockAt(p *privatePool, addr uint64) *Block {
-	for _, g := range d.segmentsOf(p) {
+func (c *caching) freeBlockAt(p *privatePool, addr uint64) *Block {
+	for _, g := range c.segmentsOf(p) {
 		for b := g.head; b != nil; b = b.next {
 			if addr < b.addr || addr >= b.addr+b.size || !b.isFree() || !b.mapped {
 				continue
 			}
 			if b.addr < addr {
 				b.silo.free.remove(b)
-				b.silo.insertFree(d.splitFront(b, addr-b.addr))
+				b.silo.insertFree(c.splitFront(b, addr-b.addr))
 				b.silo.insertFree(b)
 			}
 			return b

@@ -486,9 +486,9 @@ func TestTable(t *testing.T) {
 	other := New(newFakeDevice(1<<30), Options{Table: table})
 	addr, err := b.RawAlloc(1000, 3)
 	b.ok(err)
-	d, k, ok := table.Find(addr)
-	if !ok || d != b.Device || k.Requested() != 1000 || k.Stream() != 3 {
-		t.Errorf("found %v %v %v", d, k, ok)
+	k, ok := table.Find(addr)
+	if !ok || k.silo.pool != &b.small || k.Requested() != 1000 || k.Stream() != 3 {
+		t.Errorf("found %v %v", k, ok)
 	}
 	if zero, err := b.RawAlloc(0, 0); zero != 0 || err != nil {
 		t.Errorf("0 bytes gave %#x, %v", zero, err)
@@ -499,9 +499,9 @@ func TestTable(t *testing.T) {
 	b.fails(b.RawFree(addr), fault.Invalid, "invalid device pointer: ")
 	addr, err = b.RawAlloc(1000, 3)
 	b.ok(err)
-	_, k, _ = table.Find(addr)
+	k, _ = table.Find(addr)
 	b.free(k)
-	if _, _, ok := table.Find(addr); ok {
+	if _, ok := table.Find(addr); ok {
 		t.Error("a freed block can be found")
 	}
 	_, err = b.RawAlloc(8<<30, 0)
@@ -559,7 +559,7 @@ func TestUncached(t *testing.T) {
 	b.SetCaching(false)
 	addr, err = b.RawAlloc(300, 0)
 	b.ok(err)
-	_, k, _ = b.options.Table.Find(addr)
+	k, _ = b.options.Table.Find(addr)
 	b.free(k)
 	b.fails(b.RawFree(addr), fault.Invalid, "invalid device pointer: ")
 	b.f.Capture(3, 1)

@@ -1,4 +1,4 @@
-// Package alloc holds the caching allocators of device and pinned host memory: PyTorch's policy, decision for decision.
+// Package alloc holds the allocators of device and pinned host memory, which cache by PyTorch's policy, decision for decision.
 // It knows blocks, pools and streams, and may not know CUDA, drivers, tensors or dtypes: all it needs of a device is a Backend.
 //
 // # Use
@@ -10,10 +10,28 @@
 //	addr, err := d.RawAlloc(bytes, stream); err = d.RawFree(addr)
 //	err = d.EmptyCache()
 //
+//	g := alloc.NewGuards(d, inspected, line)  // zones behind every block, poison: an Allocator over an Allocator
+//	l := alloc.NewLeaks(g)                    // what is live: l.AllocFrom, l.Free, l.Close
+//
 // Settings: ParseSettings, Settings.Update, SetSettings, SetMemoryFraction, SetCaching. Figures: Stats, Stats.Flatten,
 // ResetPeakStats, ResetAccumulatedStats. Private pools: NewPoolID, NewPool, AllocFrom, RetainPool, BeginAllocateToPool, EndAllocateToPool,
-// EmptyPool, ReleasePool, PoolLive, Checkpoint, Restore. History: RecordHistory, Snapshot. Out of memory:
+// EmptyPool, ReleasePool, PoolSegments, PoolLive, Checkpoint, Restore. History: RecordHistory, Snapshot. Out of memory:
 // Options.Collect, AddFreeMemoryCallback, AddOOMObserver. Pinned memory: NewHost, with Alloc, RecordStream, Free, EmptyCache.
+//
+// # Three strategies and two decorators
+//
+// An Allocator is a source of device memory: AllocFrom, Free, EmptyCache. There are three, and nothing in one asks for another:
+//
+//   - caching (caching.go, and all that knows segments) keeps what is freed, by PyTorch's policy;
+//   - ordered (ordered.go) leaves that to the device's own pool: the back end cudaMallocAsync;
+//   - direct (direct.go) takes each block from the device, so that a memory checker sees it.
+//
+// What they share are the books (books.go): the lock, statistics, history, fraction, private pools, and the report of an out-of-memory. A
+// Device is the face. Its settings choose between caching and ordered when it is made, SetCaching puts direct in the place of either and
+// takes it away again. A request goes to the strategy in force, a block back to the one that its pool names, so blocks keep the way they
+// were allocated.
+//
+// Guards and Leaks are Allocators over any Allocator. Neither knows what it stands on, so each works with the other.
 //
 // # How it works
 //
@@ -26,8 +44,8 @@
 // When no free block fits, the request climbs a ladder: registered callbacks, garbage collection of old cached blocks, a new
 // segment, release of oversize blocks, wait for all events and release of everything cached; only then is it an out-of-memory.
 //
-// Settings that name the back end cudaMallocAsync leave caching to the device's own pool, which allocates in the order of streams
-// (StreamOrdered); the Device then only counts, orders frees after further streams, and keeps the fraction.
+// Under the back end cudaMallocAsync the Device only counts, orders frees after further streams, and keeps the fraction; it needs a Backend
+// that is StreamOrdered.
 //
 // # Concurrency
 //

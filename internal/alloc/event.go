@@ -26,8 +26,8 @@ func (q *eventQueue) pop() {
 	}
 }
 
-func (d *Device) queue(s Stream) *eventQueue {
-	i, ok := slices.BinarySearchFunc(d.queues, s, func(q *eventQueue, s Stream) int {
+func (c *caching) queue(s Stream) *eventQueue {
+	i, ok := slices.BinarySearchFunc(c.queues, s, func(q *eventQueue, s Stream) int {
 		switch {
 		case q.stream < s:
 			return -1
@@ -37,28 +37,28 @@ func (d *Device) queue(s Stream) *eventQueue {
 		return 0
 	})
 	if !ok {
-		d.queues = slices.Insert(d.queues, i, &eventQueue{stream: s})
+		c.queues = slices.Insert(c.queues, i, &eventQueue{stream: s})
 	}
-	return d.queues[i]
+	return c.queues[i]
 }
 
 // recordEvents records one event per further stream of b. On failure the streams not yet done stay in b.uses.
-func (d *Device) recordEvents(b *Block) error {
+func (c *caching) recordEvents(b *Block) error {
 	for len(b.uses) > 0 {
 		s := b.uses[len(b.uses)-1]
-		e, err := d.backend.AcquireEvent()
+		e, err := c.backend.AcquireEvent()
 		if err != nil {
 			return err
 		}
-		if err := d.backend.RecordEvent(e, s); err != nil {
-			d.backend.ReleaseEvent(e)
+		if err := c.backend.RecordEvent(e, s); err != nil {
+			c.backend.ReleaseEvent(e)
 			return err
 		}
 		b.uses = b.uses[:len(b.uses)-1]
 		b.events++
-		q := d.queue(s)
+		q := c.queue(s)
 		q.pending = append(q.pending, pendingEvent{e, b})
-		d.outstanding++
+		c.outstanding++
 	}
 	b.captureUses = b.captureUses[:0]
 	return nil
@@ -66,78 +66,78 @@ func (d *Device) recordEvents(b *Block) error {
 
 // recordDeferred records the events of blocks that were freed under a diversion. Streams that were captured when they were added
 // are dropped first: the work captured there runs only in replays, whose owner keeps the memory.
-func (d *Device) recordDeferred(context any) error {
-	for i, b := range d.deferred {
+func (c *caching) recordDeferred(context any) error {
+	for i, b := range c.deferred {
 		for _, s := range b.captureUses {
 			if i := slices.Index(b.uses, s); i >= 0 {
 				b.uses = slices.Delete(b.uses, i, i+1)
 			}
 		}
-		if err := d.recordEvents(b); err != nil {
-			d.deferred = slices.Delete(d.deferred, 0, i)
+		if err := c.recordEvents(b); err != nil {
+			c.deferred = slices.Delete(c.deferred, 0, i)
 			return err
 		}
 		if b.events == 0 {
-			d.complete(b, context)
+			c.complete(b, context)
 		}
 	}
-	clear(d.deferred)
-	d.deferred = d.deferred[:0]
+	clear(c.deferred)
+	c.deferred = c.deferred[:0]
 	return nil
 }
 
 // poll frees the blocks whose events are complete. Under a diversion it does nothing: querying an event is illegal in a
 // capture. Each stream's queue is looked at up to its first incomplete event.
-func (d *Device) poll(context any) error {
-	if len(d.diversions) > 0 {
+func (c *caching) poll(context any) error {
+	if len(c.diversions) > 0 {
 		return nil
 	}
-	if err := d.recordDeferred(context); err != nil {
+	if err := c.recordDeferred(context); err != nil {
 		return err
 	}
-	for _, q := range d.queues {
+	for _, q := range c.queues {
 		for !q.empty() {
-			done, err := d.backend.QueryEvent(q.pending[q.head].event)
+			done, err := c.backend.QueryEvent(q.pending[q.head].event)
 			if err != nil {
 				return err
 			}
 			if !done {
 				break
 			}
-			d.eventDone(q, context)
+			c.eventDone(q, context)
 		}
 	}
 	return nil
 }
 
 // eventDone drops the head of q, which is complete, and frees its block if that was its last event.
-func (d *Device) eventDone(q *eventQueue, context any) {
+func (c *caching) eventDone(q *eventQueue, context any) {
 	e := q.pending[q.head]
 	q.pop()
-	d.outstanding--
-	d.backend.ReleaseEvent(e.event)
+	c.outstanding--
+	c.backend.ReleaseEvent(e.event)
 	e.block.events--
 	if e.block.isFree() {
-		d.complete(e.block, context)
+		c.complete(e.block, context)
 	}
 }
 
 // synchronize waits for all outstanding events and frees their blocks. No diversion may be active. With only non-nil, events
 // of other private pools are left alone.
-func (d *Device) synchronize(only *privatePool, context any) error {
-	d.stats.SyncAllStreams++
-	if err := d.recordDeferred(context); err != nil {
+func (c *caching) synchronize(only *privatePool, context any) error {
+	c.stats.SyncAllStreams++
+	if err := c.recordDeferred(context); err != nil {
 		return err
 	}
-	for _, q := range d.queues {
+	for _, q := range c.queues {
 		if only != nil && !slices.ContainsFunc(q.pending[q.head:], func(e pendingEvent) bool { return e.block.silo.pool.private == only }) {
 			continue
 		}
 		for !q.empty() {
-			if err := d.backend.SyncEvent(q.pending[q.head].event); err != nil {
+			if err := c.backend.SyncEvent(q.pending[q.head].event); err != nil {
 				return err
 			}
-			d.eventDone(q, context)
+			c.eventDone(q, context)
 		}
 	}
 	return nil

@@ -6,8 +6,8 @@ package alloc
 
 // fitExpandable is the best fit among expandable blocks: the size of a block then counts the address space behind it into
 // which it can grow. b is the smallest that is large enough. With the setting off since, expandable blocks are passed over.
-func (d *Device) fitExpandable(l *silo, b *Block) *Block {
-	if !d.expand {
+func (c *caching) fitExpandable(l *silo, b *Block) *Block {
+	if !c.expand {
 		for b != nil && b.expandable() {
 			b = l.free.over(b)
 		}
@@ -31,8 +31,8 @@ func (d *Device) fitExpandable(l *silo, b *Block) *Block {
 
 // growExpandable maps pages until a block of r.size is there, and returns it, in no list. nil without an error means that
 // the device has no room; pages mapped by then stay in the cache.
-func (d *Device) growExpandable(r *request) (*Block, error) {
-	b, err := d.findGrowable(r)
+func (c *caching) growExpandable(r *request) (*Block, error) {
+	b, err := c.findGrowable(r)
 	if isOutOfMemory(err) {
 		return nil, nil
 	}
@@ -43,13 +43,13 @@ func (d *Device) growExpandable(r *request) (*Block, error) {
 		return nil, nil
 	}
 	if !b.mapped {
-		if ok, err := d.mapBlock(b, min(b.size, r.size), r.context); !ok {
+		if ok, err := c.mapBlock(b, min(b.size, r.size), r.context); !ok {
 			return nil, err
 		}
 	}
 	for b.size < r.size { // b is free, and what follows is not mapped
 		next := b.next
-		if ok, err := d.mapBlock(next, min(r.size-b.size, next.size), r.context); !ok {
+		if ok, err := c.mapBlock(next, min(r.size-b.size, next.size), r.context); !ok {
 			return nil, err
 		}
 		b = next // it has absorbed the former b
@@ -60,7 +60,7 @@ func (d *Device) growExpandable(r *request) (*Block, error) {
 
 // findGrowable returns the lowest block at which free and unmapped space together hold r.size, making a segment if there is
 // none.
-func (d *Device) findGrowable(r *request) (*Block, error) {
+func (c *caching) findGrowable(r *request) (*Block, error) {
 	for _, b := range r.silo.unmapped {
 		if b.prev != nil && b.prev.isFree() {
 			b = b.prev
@@ -73,21 +73,21 @@ func (d *Device) findGrowable(r *request) (*Block, error) {
 			return b, nil
 		}
 	}
-	total, err := d.deviceTotal()
+	total, err := c.deviceTotal()
 	if err != nil {
 		return nil, err
 	}
 	page := pageSize(r.silo)
 	size := rangeSize(total, page)
-	addr, err := d.virtual.Reserve(size)
+	addr, err := c.virtual.Reserve(size)
 	if err != nil {
 		return nil, err
 	}
 	seg := &segment{addr: addr, size: size, page: page, silo: r.silo}
-	seg.head = d.newBlock(seg, r.silo, addr, size)
+	seg.head = c.newBlock(seg, r.silo, addr, size)
 	seg.head.mapped = false
 	r.silo.insertUnmapped(seg.head)
-	d.addSegment(seg)
+	c.addSegment(seg)
 	return seg.head, nil
 }
 
@@ -104,18 +104,18 @@ func rangeSize(total, page uint64) uint64 { return (total + total/8 + page - 1) 
 
 // mapBlock maps the pages that hold the first size bytes of b, which is unmapped, and returns it merged with its free
 // neighbours to the free list. false without an error means that the device has no room; nothing has changed then.
-func (d *Device) mapBlock(b *Block, size uint64, context any) (bool, error) {
+func (c *caching) mapBlock(b *Block, size uint64, context any) (bool, error) {
 	page := b.seg.page
 	size = (size + page - 1) / page * page
 	addr := b.addr
 	for at := addr; at < addr+size; at += page {
-		err := d.virtual.MapPage(at, page)
+		err := c.virtual.MapPage(at, page)
 		if err == nil {
 			continue
 		}
 		for undo := addr; undo < at; undo += page {
-			if e := d.virtual.UnmapPage(undo, page); e != nil {
-				d.mapped(b, undo, at-undo, context) // what cannot be taken back is cached
+			if e := c.virtual.UnmapPage(undo, page); e != nil {
+				c.mapped(b, undo, at-undo, context) // what cannot be taken back is cached
 				return false, e
 			}
 		}
@@ -124,23 +124,23 @@ func (d *Device) mapBlock(b *Block, size uint64, context any) (bool, error) {
 		}
 		return false, err
 	}
-	d.mapped(b, addr, size, context)
+	c.mapped(b, addr, size, context)
 	return true, nil
 }
 
 // mapped turns size bytes at addr of b, which is unmapped, into a free block, merged with its free neighbours.
-func (d *Device) mapped(b *Block, addr, size uint64, context any) {
+func (c *caching) mapped(b *Block, addr, size uint64, context any) {
 	l := b.silo
 	l.removeUnmapped(b)
 	if addr > b.addr {
-		l.insertUnmapped(d.splitFront(b, addr-b.addr))
+		l.insertUnmapped(c.splitFront(b, addr-b.addr))
 	}
 	if b.size > size {
-		l.insertUnmapped(d.splitBack(b, size))
+		l.insertUnmapped(c.splitBack(b, size))
 	}
 	b.mapped = true
-	d.absorb(b, b.prev)
-	d.absorb(b, b.next)
+	c.absorb(b, b.prev)
+	c.absorb(b, b.next)
 	l.insertFree(b)
 	if b.seg.context == nil {
 		b.seg.context = context
@@ -148,14 +148,14 @@ func (d *Device) mapped(b *Block, addr, size uint64, context any) {
 	if p := l.pool.private; p != nil {
 		p.reserved += size
 	}
-	d.reserved += size
-	d.stats.ReservedBytes.add(l.pool.kind, int64(size))
-	d.stats.DeviceAllocs++
-	d.record(ActionSegmentMap, addr, size, l.stream, context)
+	c.reserved += size
+	c.stats.ReservedBytes.add(l.pool.kind, int64(size))
+	c.stats.DeviceAllocs++
+	c.record(ActionSegmentMap, addr, size, l.stream, context)
 }
 
 // unmapBlock gives the whole pages of b, a free block of an expandable segment, back to the device.
-func (d *Device) unmapBlock(b *Block, context any) error {
+func (c *caching) unmapBlock(b *Block, context any) error {
 	seg := b.seg
 	page := seg.page
 	from := seg.addr + (b.addr-seg.addr+page-1)/page*page
@@ -163,55 +163,55 @@ func (d *Device) unmapBlock(b *Block, context any) error {
 	if from >= to {
 		return nil
 	}
-	if err := d.virtual.SyncStream(b.silo.stream); err != nil {
+	if err := c.virtual.SyncStream(b.silo.stream); err != nil {
 		return err
 	}
 	var failed error
 	for at := from; at < to; at += page {
-		if failed = d.virtual.UnmapPage(at, page); failed != nil {
+		if failed = c.virtual.UnmapPage(at, page); failed != nil {
 			to = at
 		}
 	}
 	if from < to {
-		d.unmapped(b, from, to-from, context)
+		c.unmapped(b, from, to-from, context)
 	}
 	return failed
 }
 
 // unmapped turns size bytes at addr of b, which is free, into address space, merged with its neighbours.
-func (d *Device) unmapped(b *Block, addr, size uint64, context any) {
+func (c *caching) unmapped(b *Block, addr, size uint64, context any) {
 	l := b.silo
 	l.free.remove(b)
 	if addr > b.addr {
-		l.insertFree(d.splitFront(b, addr-b.addr))
+		l.insertFree(c.splitFront(b, addr-b.addr))
 	}
 	if b.size > size {
-		l.insertFree(d.splitBack(b, size))
+		l.insertFree(c.splitBack(b, size))
 	}
 	b.mapped = false
-	d.absorb(b, b.prev)
-	d.absorb(b, b.next)
+	c.absorb(b, b.prev)
+	c.absorb(b, b.next)
 	l.insertUnmapped(b)
 	if p := l.pool.private; p != nil {
 		p.reserved -= size
 	}
-	d.reserved -= size
-	d.stats.ReservedBytes.sub(l.pool.kind, int64(size))
-	d.stats.DeviceFrees++
-	d.record(ActionSegmentUnmap, addr, size, l.stream, either(context, b.seg.context))
+	c.reserved -= size
+	c.stats.ReservedBytes.sub(l.pool.kind, int64(size))
+	c.stats.DeviceFrees++
+	c.record(ActionSegmentUnmap, addr, size, l.stream, either(context, b.seg.context))
 }
 
 // releaseRange gives the address range of seg, an expandable segment, back if nothing is mapped in it.
-func (d *Device) releaseRange(seg *segment) error {
+func (c *caching) releaseRange(seg *segment) error {
 	b := seg.head
 	if b.mapped || b.isSplit() {
 		return nil
 	}
-	if err := d.virtual.Unreserve(seg.addr, seg.size); err != nil {
+	if err := c.virtual.Unreserve(seg.addr, seg.size); err != nil {
 		return err // the range stays usable
 	}
 	b.silo.removeUnmapped(b)
-	d.dropSegment(seg)
-	d.retire(b)
+	c.dropSegment(seg)
+	c.retire(b)
 	return nil
 }

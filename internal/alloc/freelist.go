@@ -149,9 +149,9 @@ func appendTree(s []*Block, n *Block) []*Block {
 }
 
 // drawRank draws the rank of a new block from a fixed sequence (splitmix64), so that runs repeat exactly.
-func (d *Device) drawRank() uint8 {
-	d.ranks += 0x9e3779b97f4a7c15
-	z := d.ranks
+func (m *books) drawRank() uint8 {
+	m.ranks += 0x9e3779b97f4a7c15
+	z := m.ranks
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 	return uint8(bits.TrailingZeros64(z ^ z>>31))

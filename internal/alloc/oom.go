@@ -18,36 +18,31 @@ type outOfMemory struct {
 	reserved    uint64
 	observers   []OOMObserver
 	processes   func() []ProcessMemory
-	async       bool  // the device's own pool had no room
 	capturing   bool  // the cache was not given back, since a capture is under way
 	split       bool  // memory could come in expandable segments, and does not
 	cause       error // the backend's, nil where the fraction forbids more
 }
 
 // fail gathers and counts the failure of r.
-func (d *Device) fail(r *request) (*outOfMemory, error) {
-	free, total, err := d.backend.MemInfo()
+func (m *books) fail(r *request) (*outOfMemory, error) {
+	free, total, err := m.backend.MemInfo()
 	if err != nil {
 		return nil, err
 	}
-	d.record(ActionOOM, free, r.size, r.silo.stream, r.context)
-	d.stats.OOMs++
-	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: d.allowed, fractionSet: d.fractionSet,
-		reserved: uint64(d.stats.ReservedBytes.All().Current), observers: d.observers, processes: d.options.Processes, async: d.async != nil, cause: r.refusal,
-		capturing: len(d.diversions) > 0, split: d.virtual != nil && !d.expand && r.silo.pool.source() == nil}
-	for _, p := range d.private {
+	m.record(ActionOOM, free, r.size, r.silo.stream, r.context)
+	m.stats.OOMs++
+	o := &outOfMemory{wanted: r.segment, free: free, total: total, allowed: m.allowed, fractionSet: m.fractionSet,
+		reserved: uint64(m.stats.ReservedBytes.All().Current), observers: m.observers, processes: m.options.Processes, cause: r.refusal,
+		capturing: len(m.diversions) > 0}
+	for _, p := range m.private {
 		o.private += p.small.freeBytes() + p.large.freeBytes()
 	}
-	o.allocated = uint64(d.stats.AllocatedBytes.All().Current) + o.private
+	o.allocated = uint64(m.stats.AllocatedBytes.All().Current) + o.private
 	return o, nil
 }
 
-// report calls the observers and returns the error.
-func (o *outOfMemory) report(device int) error {
-	text := o.message(device)
-	if o.async {
-		text = o.messageAsync(device)
-	}
+// report calls the observers and returns the error with a text, the strategy's.
+func (o *outOfMemory) report(device int, text string) error {
 	err := fault.New(fault.OutOfMemory, "%s", text)
 	err.Cause = o.cause
 	allowed := o.total

@@ -7,6 +7,7 @@ type PoolID [2]uint64
 
 // pool holds free blocks of one size kind, small or large: of the default pool or of a private one.
 type pool struct {
+	of      Allocator    // the strategy whose blocks these are
 	kind    int          // smallPool or largePool, the index of its statistics
 	private *privatePool // nil for the default pool
 	silos   []*silo      // by stream
@@ -68,26 +69,19 @@ func (p *pool) freeBytes() uint64 {
 	return n
 }
 
-// privatePool is a pair of pools that only diverted allocations use.
+// privatePool is a pair of pools that only those use who name it, and diverted allocations.
 type privatePool struct {
 	id           PoolID
 	uses         int      // graphs and diversions that hold it; at 0 the flush step may take its memory and delete it
-	reserved     uint64   // bytes it has from the device
-	source       Source   // where its segments come from; nil: from the device
-	uncached     []*Block // what captures allocated with caching off, until it is back at the device
+	reserved     uint64   // bytes that its segments have from the device
+	source       Source   // where its memory comes from; nil: from the device
+	uncached     []*Block // what was allocated with caching off, until it is back at the device
 	small, large pool
 }
 
-func newPrivatePool(id PoolID) *privatePool {
-	p := &privatePool{id: id}
-	p.small = pool{kind: smallPool, private: p}
-	p.large = pool{kind: largePool, private: p}
-	return p
-}
-
 // ofSize returns the small or large pool for a rounded size.
-func (d *Device) ofSize(p *privatePool, size uint64) *pool {
-	small, large := &d.small, &d.large
+func (c *caching) ofSize(p *privatePool, size uint64) *pool {
+	small, large := &c.small, &c.large
 	if p != nil {
 		small, large = &p.small, &p.large
 	}

@@ -1,6 +1,10 @@
 package alloc
 
-import "strconv"
+import (
+	"cmp"
+	"slices"
+	"strconv"
+)
 
 // BlockState says what a block of a snapshot is doing. Its text forms are PyTorch's.
 type BlockState uint8
@@ -50,22 +54,37 @@ type Snapshot struct {
 }
 
 // Segments returns the segments and their blocks, by address.
-func (d *Device) Segments() []SegmentInfo {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.segmentInfos()
+func (c *caching) Segments() []SegmentInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.segmentInfos()
+}
+
+// PoolSegments returns the segments of the private pool id, by address. What was allocated in it with caching off counts as a segment each.
+// The zero id is the default pool, which has no such.
+func (c *caching) PoolSegments(id PoolID) []SegmentInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	infos := slices.DeleteFunc(c.segmentInfos(), func(s SegmentInfo) bool { return s.Pool != id })
+	p := c.findPrivate(id)
+	if p == nil || len(p.uncached) == 0 {
+		return infos
+	}
+	infos = append(infos, uncachedIn(p, c.options.Index)...)
+	slices.SortFunc(infos, func(a, b SegmentInfo) int { return cmp.Compare(a.Addr, b.Addr) })
+	return infos
 }
 
 // Snapshot returns segments, trace and settings, and then appends an ActionSnapshot entry without context to the trace.
-func (d *Device) Snapshot() Snapshot {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := Snapshot{Segments: d.segmentInfos(), Trace: d.ring.read(), Settings: d.settings}
+func (c *caching) Snapshot() Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := Snapshot{Segments: c.segmentInfos(), Trace: c.ring.read(), Settings: c.settings}
 	var active uint64
 	for i := range s.Segments {
 		active += s.Segments[i].Active
 	}
-	d.record(ActionSnapshot, 0, active, 0, nil)
+	c.record(ActionSnapshot, 0, active, 0, nil)
 	return s
 }
 
@@ -88,15 +107,15 @@ func (s *Settings) Map() map[string]any {
 	}
 }
 
-func (d *Device) segmentInfos() []SegmentInfo {
-	infos := make([]SegmentInfo, 0, len(d.segments))
-	for _, g := range d.segments {
+func (c *caching) segmentInfos() []SegmentInfo {
+	infos := make([]SegmentInfo, 0, len(c.segments))
+	for _, g := range c.segments {
 		for b := g.head; b != nil; {
 			if !b.mapped {
 				b = b.next
 				continue
 			}
-			info := SegmentInfo{Device: d.options.Index, Addr: b.addr, Stream: g.silo.stream,
+			info := SegmentInfo{Device: c.options.Index, Addr: b.addr, Stream: g.silo.stream,
 				Large: g.silo.pool.kind == largePool, Pool: g.silo.pool.id(), Expandable: g.page != 0, Context: g.context}
 			for ; b != nil && b.mapped; b = b.next {
 				info.add(b)

@@ -137,37 +137,3 @@ func (s *Stats) each(f func(*Stat)) {
 	f(&s.OversizeAllocations)
 	f(&s.OversizeSegments)
 }
-
-// Stats returns a copy of the statistics.
-func (d *Device) Stats() Stats {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	s := d.stats
-	if d.async != nil {
-		d.statsAsync(&s)
-	}
-	s.MaxSplitSize = int64(d.settings.MaxSplitSize)
-	if d.settings.MaxSplitSize == infinite {
-		s.MaxSplitSize = -1
-	}
-	return s
-}
-
-// ResetPeakStats sets every peak to the current value.
-func (d *Device) ResetPeakStats() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stats.each(func(s *Stat) { s.Peak = s.Current })
-	if d.async != nil {
-		_ = d.async.ResetPeaks() // as in Stats, a device that is lost keeps its figures
-	}
-}
-
-// ResetAccumulatedStats sets the sums of increases and decreases, and the counters, to 0.
-func (d *Device) ResetAccumulatedStats() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stats.each(func(s *Stat) { s.Allocated, s.Freed = 0, 0 })
-	s := &d.stats
-	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
-}

@@ -1,6 +1,7 @@
 package alloc
 
 import (
+	"sync/atomic"
 	"time"
 
 	"tenon.dev/fault"
@@ -120,52 +121,72 @@ func (d *Device) RecordHistory(h History) error {
 	}
 	if h.Enabled == HistoryOff {
 		h.Context = LevelNever
-	} else if err := d.needsNative("recordHistory"); err != nil {
+	} else if err := d.strategy.lacks("recordHistory"); err != nil {
 		return err
 	}
 	if h.Context > LevelNever && h.Collect == nil {
 		return fault.New(fault.Invalid, "a history with contexts needs a Collect function")
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.start(h)
+	return nil
+}
+
+// history is what is recorded of the past: the newest entries, and how the context of new ones is gathered.
+type history struct {
+	collector atomic.Pointer[collector]
+	ring      ring // under the allocator's lock
+}
+
+// start begins, changes or ends the recording, with the lock held.
+func (p *history) start(h History) {
+	p.collector.Store(&collector{level: h.Context, collect: h.Collect})
+	if h.Enabled == HistoryOff {
+		p.ring = ring{}
+		return
+	}
 	limit := h.MaxEntries
 	if h.Enabled == HistoryState {
 		limit = 1
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.collector.Store(&collector{level: h.Context, collect: h.Collect})
-	if h.Enabled == HistoryOff {
-		d.ring = ring{}
-		return nil
-	}
-	kept := d.ring.read()
+	kept := p.ring.read()
 	if limit > 0 && len(kept) > limit {
 		kept = kept[len(kept)-limit:]
 	}
-	d.ring = ring{on: true, level: h.Context, limit: limit}
+	p.ring = ring{on: true, level: h.Context, limit: limit}
 	for _, e := range kept {
-		d.ring.add(e)
+		p.ring.add(e)
+	}
+}
+
+// gather returns the caller's context if level is recorded. The lock must not be held.
+func (p *history) gather(level Level) any {
+	if c := p.collector.Load(); c != nil {
+		return c.gather(level)
 	}
 	return nil
 }
 
-// gather returns the caller's context if level is recorded. The lock must not be held.
-func (d *Device) gather(level Level) any {
-	c := d.collector.Load()
-	if c == nil || c.level < level {
+// gather is apart, so that history's is inlined into every allocation.
+//
+//go:noinline
+func (c *collector) gather(level Level) any {
+	if c.level < level {
 		return nil
 	}
 	return c.collect()
 }
 
 // record appends to the trace.
-func (d *Device) record(a Action, addr, size uint64, s Stream, context any) {
-	if !d.ring.on {
+func (p *history) record(a Action, addr, size uint64, s Stream, context any) {
+	if !p.ring.on {
 		return
 	}
-	if d.ring.level < LevelAlloc {
+	if p.ring.level < LevelAlloc {
 		context = nil
 	}
-	d.ring.add(TraceEntry{Action: a, Addr: addr, Size: size, Stream: s, Time: time.Now().UnixMicro(), Context: context})
+	p.ring.add(TraceEntry{Action: a, Addr: addr, Size: size, Stream: s, Time: time.Now().UnixMicro(), Context: context})
 }
 
 func (r *ring) add(e TraceEntry) {

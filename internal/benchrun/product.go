@@ -27,7 +27,35 @@ func (p Product) Name() string {
 	return fmt.Sprintf("matmul.%s.%dx%dx%d", p.Type, p.M, p.K, p.N)
 }
 
+// ModelProduct is a product of a layer of GPT-2 with 8 x 1024 tokens: Y [M, N] = X [M, K] Wᵀ, the gradient of X or that of W.
+type ModelProduct struct {
+	Layer string
+	K, N  int
+}
+
+// ModelRows is the number of tokens.
+const ModelRows = 8 * 1024
+
+// ModelDirections are the products of a layer: forward, and the gradients of its input and its weight.
+var ModelDirections = [3]string{"forward", "input", "weight"}
+
+// ModelProducts returns the layers of GPT-2 with 124 million parameters.
+func ModelProducts() []ModelProduct {
+	return []ModelProduct{{"qkv", 768, 2304}, {"out", 768, 768}, {"up", 768, 3072}, {"down", 3072, 768}, {"head", 768, 50304}}
+}
+
+// Name returns the figure's name for a direction.
+func (p ModelProduct) Name(direction string) string {
+	return "gpt2.product." + p.Layer + "." + direction
+}
+
 func productEntries() (out []Entry) {
+	for _, p := range ModelProducts() {
+		for _, d := range ModelDirections {
+			label := fmt.Sprintf("GPT-2's layer %s, %d to %d with %d tokens, bf16: %s", p.Layer, p.K, p.N, ModelRows, d)
+			out = append(out, Entry{p.Name(d), "TFLOP/s", label, "", ofTorch(1)})
+		}
+	}
 	for _, p := range Products() {
 		out = append(out, Entry{p.Name(), "TFLOP/s", fmt.Sprintf("%s, [%d, %d] by [%d, %d]", p.Type, p.M, p.K, p.K, p.N), "", nil})
 	}

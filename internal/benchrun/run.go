@@ -1,5 +1,5 @@
-// Package benchrun keeps what tests and benchmarks showed on one machine as a file, and makes the page of measurements from such files.
-// It may not know how anything is measured, nor import anything that is: figures come to it as numbers with a name and a unit.
+// Package benchrun stores the results of tests and benchmarks on one machine in a file, and makes the page of measurements from such files.
+// It must not depend on anything that is measured: figures come to it as numbers with a name and a unit.
 package benchrun
 
 import (

@@ -1,6 +1,6 @@
-// Package check watches the memory of simulated devices for defects that leave results right by luck: accesses outside of allocations and to freed
-// ones, reads of what nothing wrote, races between threads of a kernel and between streams, allocations that are never freed.
-// It may not know a driver: who runs kernels tells it of memory, order and accesses, and it keeps shadows of them.
+// Package check watches the memory of simulated devices for defects that can leave results right by luck: accesses outside
+// allocations or to freed ones, reads of memory that was never written, races between threads of a kernel and between streams, leaks.
+// It must not depend on any driver: whoever runs kernels reports memory, order and accesses to it, and it keeps shadows of them.
 //
 // # Shadow
 //

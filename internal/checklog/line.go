@@ -1,5 +1,5 @@
-// Package checklog is the log of the simulator's memory checker as data: one JSON value a line.
-// It may not know who finds defects nor who reads of them: package check writes these lines and package memcheck reads them.
+// Package checklog is the log of the simulator's memory checker as data: one JSON value per line. Package check writes these lines and
+// package memcheck reads them. It must not depend on either.
 package checklog
 
 import (

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +15,13 @@ import (
 	"strings"
 	"syscall"
 
+	"tenon.dev/fault"
 	"tenon.dev/internal/knob"
 )
 
 // compileBisect is the command line of tenon compile bisect.
 type compileBisect struct {
-	Command []string `arg:"" passthrough:"" help:"Command that fails with package compile and passes without: its exit status says so."`
+	Command []string `arg:"" passthrough:"" help:"Command whose exit status is not 0 with package compile, and 0 without it."`
 }
 
 // compilePart is a line of the log of package compile.
@@ -139,7 +141,7 @@ func (b *bisection) fails(mode, kind string, most int) (bool, error) {
 	case b.ctx.Err() != nil:
 		return false, errors.New("interrupted")
 	case err != nil && !errors.As(err, &exit):
-		return false, fmt.Errorf("the command cannot be run: %w", err)
+		return false, fault.Wrap(fault.System, cmp.Or(errors.Unwrap(err), err), "cannot run %q", b.command[0])
 	}
 	verdict := "passes"
 	if err != nil {

@@ -100,7 +100,7 @@ func TestCompileBisect(t *testing.T) {
 			t.Errorf("%s: exit status %d: %s", what, exit, errs)
 		}
 	}
-	if _, errs, exit := run("compile", "bisect", "/no/such/command"); exit != 1 || !strings.Contains(errs, "cannot be run") {
+	if _, errs, exit := run("compile", "bisect", "/no/such/command"); exit != 1 || !strings.Contains(errs, `cannot run "/no/such/command": no such file or directory`) {
 		t.Errorf("no command: exit status %d: %s", exit, errs)
 	}
 }

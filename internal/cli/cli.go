@@ -1,5 +1,5 @@
-// Package cli is the commands of the program tenon, one file for each.
-// It may not know how devices compute: it asks the packages below and writes for people.
+// Package cli holds the commands of the program tenon, one file for each.
+// It must not depend on how devices compute: it asks the packages below it and formats their answers.
 package cli
 
 import (
@@ -23,12 +23,12 @@ var began = time.Now()
 
 // commands is the command line.
 type commands struct {
-	Compile   compileCommands  `cmd:"" help:"Say what package compile made of a program's calls."`
-	Doctor    doctor           `cmd:"" help:"Say what is there to run on, what is missing and what that costs, and try it."`
-	Memcheck  memcheckCommands `cmd:"" help:"Run every test in its own process under a checker of GPU memory, in parallel over the GPUs."`
-	Memviz    memvizCommand    `cmd:"" help:"Show a memory snapshot, Tenon's or PyTorch's, as a page or as text."`
-	Memreplay memreplay        `cmd:"" help:"Replay the trace of a memory snapshot under other allocator settings, and compare what they would cost."`
-	Profile   profileCommand   `cmd:"" help:"Show what a device's profiler saw: a table, a page, a trace or a pprof profile."`
+	Compile   compileCommands  `cmd:"" help:"Show what package compile did with a program's calls."`
+	Doctor    doctor           `cmd:"" help:"Report what Tenon can run on here, what is missing and what that costs, and try it out."`
+	Memcheck  memcheckCommands `cmd:"" help:"Run each test in its own process under a GPU memory checker, in parallel across the GPUs."`
+	Memviz    memvizCommand    `cmd:"" help:"Show a memory snapshot from Tenon or PyTorch as a page or as text."`
+	Memreplay memreplay        `cmd:"" help:"Replay the trace of a memory snapshot under other allocator settings and compare their memory use."`
+	Profile   profileCommand   `cmd:"" help:"Show a recorded profile as a table, a page, a trace or a pprof profile."`
 	Version   version          `cmd:"" help:"Print the version."`
 }
 
@@ -100,22 +100,8 @@ func inFull(args []string) []string {
 	return args
 }
 
-// withHelp adds to an error of the command line where help is.
-func withHelp(err error) error {
-	command := ""
-	var e *kong.ParseError
-	if errors.As(err, &e) {
-		for _, p := range e.Context.Path {
-			if p.Command != nil {
-				command = " " + p.Command.Name // the outermost
-				break
-			}
-		}
-	}
-	return fmt.Errorf("%w; \"tenon%s --help\" says what there is", err, command)
-}
-
-// Main runs the command that args name and returns the exit status: 0, or 1 or the command's own after one sentence on stderr.
+// Main runs the command that args name and returns the exit status: 0, or after one sentence on stderr 1 for what failed, 2 for a command
+// line that cannot be meant, or a status of the command's own.
 func Main(args []string, stdout, stderr io.Writer) int {
 	exit := -1
 	out := &output{to: stdout}
@@ -125,20 +111,22 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		args, con.args = args[:i], args[i+1:]
 	}
 	var c commands
-	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go."),
+	parser, err := kong.New(&c, kong.Name("tenon"), kong.Description("Tools for Tenon, the GPU runtime for Go.\n\n"+
+		"Exit status: 0 success; 1 failure; 2 a command line that cannot be used. memcheck has statuses of its own."),
 		kong.Writers(text, errText), kong.Exit(func(code int) { exit = code }), kong.BindTo(text, (*io.Writer)(nil)),
 		kong.Bind(con), kong.Vars{"cpus": strconv.Itoa(runtime.NumCPU())})
 	if err != nil {
 		fmt.Fprintln(errText, "tenon:", err)
 		return 1
 	}
+	parser.Model.HelpFlag.Help = "Show this help."
 	ctx, err := parser.Parse(inFull(args))
 	done := false
 	switch {
 	case exit >= 0: // --help did it
 		err = nil
 	case err != nil:
-		err = withHelp(err)
+		err = usageError(err)
 	default:
 		err, done = ctx.Run(), true
 	}

@@ -65,18 +65,15 @@ func TestCommandLine(t *testing.T) {
 		{nil, 0, "Usage: tenon <command>"},
 		{[]string{"help"}, 0, "Usage: tenon <command>"},
 		{[]string{"help", "doctor"}, 0, "Usage: tenon doctor"},
-		{[]string{"help", "doktor"}, 1, `did you mean "doctor"?`},
+		{[]string{"help", "doktor"}, 2, `did you mean "doctor"?`},
 		{[]string{"--version"}, 0, "tenon "},
-		{[]string{"doktor"}, 1, `unexpected argument doktor, did you mean "doctor"?; "tenon --help" says what there is`},
-		{[]string{"version", "--deep"}, 1, `"tenon version --help" says what there is`},
-		{[]string{"memviz", "stats"}, 1, `expected "<file>"; "tenon memviz --help" says what there is`},
 		{[]string{"--help"}, 0, "Usage: tenon <command>"},
 	} {
 		out, errs, exit := run(c.args...)
 		if exit != c.exit || !strings.Contains(out+errs, c.want) {
 			t.Errorf("%v: exit status %d: %s%s", c.args, exit, out, errs)
 		}
-		if exit == 1 && strings.Count(errs, "\n") != 1 {
+		if exit != 0 && strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: more than one line: %s", c.args, errs)
 		}
 	}

@@ -8,47 +8,44 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"os"
 	"path/filepath"
 
 	"tenon.dev/compile"
+	"tenon.dev/fault"
 )
 
 // compileCommands is tenon compile.
 type compileCommands struct {
-	Explain compileExplain `cmd:"" help:"Print what Explanation.WriteJSON wrote, or write it as a page."`
-	Bisect  compileBisect  `cmd:"" help:"Run a command that fails again and again, and name the first fused kernel or graph with which it does."`
+	Explain compileExplain `cmd:"" help:"Print an explanation that Explanation.WriteJSON wrote, or write it as a page."`
+	Bisect  compileBisect  `cmd:"" help:"Run a failing command repeatedly to find the first fused kernel or graph that makes it fail."`
 }
 
 // compileExplain is the command line of tenon compile explain.
 type compileExplain struct {
-	File      string  `arg:"" help:"File that Explanation.WriteJSON wrote; - is standard input."`
-	HTML      string  `name:"html" placeholder:"FILE" help:"Write one self-contained HTML page instead of text."`
-	Bandwidth float64 `placeholder:"GB/S" help:"Bandwidth of the device's memory in GB/s, such as 4800 for an H200: the least time of every kernel is computed from it."`
+	File      string  `arg:"" help:"Explanation, as written by Explanation.WriteJSON; - is standard input."`
+	HTML      string  `name:"html" placeholder:"FILE" help:"Write one self-contained HTML page instead of text; - is standard output."`
+	Bandwidth float64 `placeholder:"GB/S" help:"Memory bandwidth of the device in GB/s, such as 4800 for an H200; it gives the minimum time of every kernel."`
 }
 
 // Run reads the file and writes text or a page.
 func (c *compileExplain) Run(con *console) error {
 	if c.Bandwidth < 0 {
-		return fmt.Errorf("--bandwidth %v is no bandwidth; give GB/s, such as 4800", c.Bandwidth)
+		return misused("--bandwidth is %v; give GB/s, such as 4800", c.Bandwidth)
 	}
-	in := os.Stdin
-	if c.File != "-" {
-		var err error
-		if in, err = os.Open(c.File); err != nil {
-			return err
-		}
-		defer in.Close()
+	in, err := openInput("explanation", c.File)
+	if err != nil {
+		return err
 	}
+	defer in.Close()
 	all, err := compile.ReadExplanations(in)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.File, err)
+		return fault.Wrap(fault.Invalid, err, "reading %s", c.File)
 	}
 	for _, e := range all {
 		e.Bandwidth = c.Bandwidth * 1e9
 	}
 	if c.HTML != "" {
-		return writeFile(c.HTML, func(w io.Writer) error { return writeExplainPage(w, filepath.Base(c.File), all) })
+		return writeOutput(c.HTML, con.file, func(w io.Writer) error { return writeExplainPage(w, filepath.Base(c.File), all) })
 	}
 	for i, e := range all {
 		if i > 0 {

@@ -18,74 +18,75 @@ import (
 	"time"
 
 	"tenon.dev/internal/driver/libcuda"
+	"tenon.dev/internal/wholefile"
 	"tenon.dev/memcheck"
 )
 
 // memcheckCommands is tenon memcheck.
 type memcheckCommands struct {
-	Run   memcheckRun   `cmd:"" default:"withargs" help:"Run every test of a target, each in its own process under a checker of GPU memory."`
-	Merge memcheckMerge `cmd:"" help:"Join the results of several runs, such as the shards of one."`
+	Run   memcheckRun   `cmd:"" default:"withargs" help:"Run each test of a target in its own process under a GPU memory checker."`
+	Merge memcheckMerge `cmd:"" help:"Merge the results of several runs, such as the shards of one run."`
 }
 
 // memcheckRun is the command line of a run.
 type memcheckRun struct {
-	Filename string `arg:"" optional:"" help:"What to test: a Python file, a pattern of Go packages (./...), a compiled Go test binary; with --run-command a title."`
-	Timeout  string `arg:"" optional:"" default:"600" help:"Kill a test after so many seconds, or a time such as 10m."`
+	Filename string `arg:"" optional:"" help:"What to test: a Python file, a pattern of Go packages (./...), or a compiled Go test binary; with --run-command, a title."`
+	Timeout  string `arg:"" optional:"" default:"600" help:"Time after which a test is killed: seconds, or a duration such as 10m."`
 
-	Strict       bool     `help:"Count errors that come from libraries alone (cuBLAS, cuDNN, cuFFT), which are ignored otherwise."`
-	Libraries    []string `type:"existingfile" help:"File with further libraries whose errors are ignored: a name and the text of its stack lines, a line each."`
-	FindingsOnly bool     `help:"Ignore tests that fail by themselves although the checker found nothing."`
-	Nproc        int      `default:"${cpus}" help:"Tests that run at a time."`
-	GPUs         string   `name:"gpus" default:"all" help:"all: the workers take the visible GPUs in turn; or a list with an entry for each worker: 0:1 or 1,2:3,4."`
-	CI           bool     `name:"ci" help:"Log to standard output, without a progress bar, and stop at the first failure."`
-	Nohang       bool     `help:"A timeout is no failure."`
-	Split        *int     `help:"Split the tests into so many pieces; default: what the scheduler's environment says, or 1."`
-	Rank         *int     `help:"Run this piece, from 0; default: what the scheduler's environment says, or 0."`
+	Strict       bool     `help:"Also count errors that come from libraries alone (cuBLAS, cuDNN, cuFFT)."`
+	Libraries    []string `placeholder:"FILE" type:"existingfile" help:"File that lists more libraries whose errors to ignore. Each line has a name and the text that its stack lines contain."`
+	FindingsOnly bool     `help:"Ignore tests that fail although the checker found nothing."`
+	Nproc        int      `default:"${cpus}" help:"Number of tests to run at a time."`
+	GPUs         string   `name:"gpus" default:"all" help:"GPUs for the workers: all deals out the visible GPUs in turn; a list such as 0:1 or 1,2:3,4 has an entry for each worker."`
+	CI           bool     `name:"ci" help:"Log to standard output without a progress bar, and stop at the first failure."`
+	Nohang       bool     `help:"Do not count a timeout as a failure."`
+	Split        *int     `placeholder:"N" help:"Number of shards to split the tests into (default: taken from the environment of the scheduler, or 1)."`
+	Rank         *int     `placeholder:"N" help:"Number of the shard to run, from 0 (default: taken from the environment of the scheduler, or 0)."`
 
-	Tool          []string `default:"memcheck" help:"What to look for: memcheck, racecheck, initcheck, synccheck, or all. Each test runs once under each."`
-	Checker       string   `default:"auto" help:"auto: compute-sanitizer, or cuda-memcheck, or without a GPU, for Go tests and programs built with Tenon, Tenon's own; or compute-sanitizer, cuda-memcheck, tenon, or a path."`
-	CheckerOption []string `sep:"none" help:"Further option for the checker."`
-	Leaks         bool     `help:"Report device memory that is never freed."`
-	StreamOrder   bool     `help:"Report stream-ordered allocations that another stream uses without an order."`
-	Cached        bool     `help:"Leave the caching allocators on, which hide some errors."`
+	Tool          []string `default:"memcheck" help:"Tools to run each test under: memcheck, racecheck, initcheck, synccheck, or all."`
+	Checker       string   `default:"auto" help:"Checker: compute-sanitizer, cuda-memcheck, tenon (Tenon's own, for programs built with Tenon) or a path; auto takes one of NVIDIA's, and without a GPU Tenon's own."`
+	CheckerOption []string `placeholder:"OPTION" sep:"none" help:"Additional option for the checker; can be given more than once."`
+	Leaks         bool     `help:"Also report device memory that is never freed."`
+	StreamOrder   bool     `help:"Also report stream-ordered allocations that another stream uses without synchronization."`
+	Cached        bool     `help:"Leave the caching allocators on, although they hide some errors."`
 
-	Filter  string `placeholder:"REGEXP" help:"Run only tests whose names match."`
-	Skip    string `placeholder:"REGEXP" help:"Leave out tests whose names match."`
-	KeepCPU bool   `name:"keep-cpu" help:"Keep tests whose names contain cpu and not cuda."`
-	List    bool   `help:"Print the names of the tests that would run, and run none."`
+	Filter  string `placeholder:"REGEXP" help:"Run only the tests whose names match."`
+	Skip    string `placeholder:"REGEXP" help:"Skip the tests whose names match."`
+	KeepCPU bool   `name:"keep-cpu" help:"Also run tests whose names contain cpu and not cuda."`
+	List    bool   `help:"Print the names of the tests without running them."`
 
-	Kind        string `enum:"auto,pytest,go,gobinary" default:"auto" help:"What the target is: auto, pytest, go, gobinary."`
-	Python      string `help:"Python interpreter."`
-	Runner      string `enum:"auto,script,pytest" default:"auto" help:"How a test of a Python file runs: script (python FILE TEST) or pytest; auto: script if the file runs its tests itself."`
-	GoFlags     string `help:"Flags for go test -c."`
-	ListCommand string `placeholder:"COMMAND" help:"Command that prints the names of the tests of any other program, one a line or as GoogleTest does."`
-	RunCommand  string `placeholder:"COMMAND" help:"Command that runs the test {test}."`
-	ListFormat  string `enum:"auto,lines,gtest" default:"auto" help:"What --list-command prints."`
-	Dir         string `type:"existingdir" help:"Working directory of a Go test binary, or of the two commands."`
+	Kind        string `enum:"auto,pytest,go,gobinary" default:"auto" help:"Kind of the target: auto, pytest, go or gobinary."`
+	Python      string `placeholder:"PATH" help:"Python interpreter to use."`
+	Runner      string `enum:"auto,script,pytest" default:"auto" help:"How to run a test of a Python file: script (python FILE TEST) or pytest; auto is script if the file runs its own tests."`
+	GoFlags     string `placeholder:"FLAGS" help:"Flags for go test -c."`
+	ListCommand string `placeholder:"COMMAND" help:"Command that prints the test names of any other program, one per line or as GoogleTest does."`
+	RunCommand  string `placeholder:"COMMAND" help:"Command that runs one test; {test} stands for its name."`
+	ListFormat  string `enum:"auto,lines,gtest" default:"auto" help:"Format that --list-command prints: auto, lines or gtest."`
+	Dir         string `placeholder:"DIR" type:"existingdir" help:"Working directory for a Go test binary, or for the two commands."`
 
-	Out           string   `help:"Folder for result.log, result.jsonl, result.xml and result.html; default: this one, or shard-RANK for a piece that the environment chose."`
-	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: this one."`
-	Resume        bool     `help:"Go on with the run that result.jsonl is the journal of."`
-	MaxOutput     int64    `default:"1024" help:"Kill a test that prints more than so many MiB; 0: no limit."`
-	KeepOutput    bool     `help:"Keep the end of what a test prints also if it passes, in the journal and the report."`
-	ExitZero      bool     `help:"Exit with status 0 also after failures and timeouts."`
-	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
+	Out           string   `placeholder:"DIR" help:"Folder for result.log, result.jsonl, result.xml and result.html (default: the current one, or shard-RANK if the shard is taken from the environment)."`
+	Source        []string `placeholder:"DIR" type:"existingdir" help:"Folder in which the report looks for source lines (default: the current one)."`
+	Resume        bool     `help:"Continue the run recorded in result.jsonl."`
+	MaxOutput     int64    `default:"1024" help:"MiB of output after which a test is killed; 0 is no limit."`
+	KeepOutput    bool     `help:"Keep the end of the output of passing tests too, in the journal and the report."`
+	ExitZero      bool     `help:"Exit with status 0 even after failures and timeouts."`
+	RequireReport bool     `help:"Exit with status 6 if the checker reported nothing about a test that passed."`
 }
 
 // memcheckMerge is the command line of a merge.
 type memcheckMerge struct {
-	Journals      []string `arg:"" help:"Files result.jsonl, or folders that hold one."`
-	Out           string   `default:"merged" help:"Folder for result.log, result.jsonl, result.xml and result.html."`
-	Source        []string `type:"existingdir" help:"Folder where the report looks for source lines; default: none, since a journal may name any file."`
-	ExitZero      bool     `help:"Exit with status 0 also after failures and timeouts."`
-	RequireReport bool     `help:"Exit with status 6 if the checker said nothing of some test that passed."`
+	Journals      []string `arg:"" help:"result.jsonl files, or folders that contain one."`
+	Out           string   `placeholder:"DIR" default:"merged" help:"Folder for result.log, result.jsonl, result.xml and result.html."`
+	Source        []string `placeholder:"DIR" type:"existingdir" help:"Folder in which the report looks for source lines (default: none, since a journal can name any file)."`
+	ExitZero      bool     `help:"Exit with status 0 even after failures and timeouts."`
+	RequireReport bool     `help:"Exit with status 6 if the checker reported nothing about a test that passed."`
 }
 
 // Help documents what the command line's grammar does not show.
 func (memcheckCommands) Help() string {
-	return "Arguments after -- go to every test of a Python file or of Go tests: tenon memcheck ops.test 600 -- -device=cuda\n\n" +
-		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or a merge lacks shards; " +
-		"3 no test failed and some timed out; 4 nothing ran; 5 no test is left after the filters; 6 see --require-report. docs/memcheck.md has the rest."
+	return "Arguments after -- are passed to every test of a Python file or of Go tests: tenon memcheck ops.test 600 -- -device=cuda\n\n" +
+		"Exit status: 0 every test passed or was ignored; 1 a test failed (with --ci also: timed out); 2 interrupted, or shards are missing from a merge; " +
+		"3 no test failed and some timed out; 4 nothing ran; 5 no test is left after filtering; 6 see --require-report. See docs/memcheck.md for details."
 }
 
 // notRun gives an error the status of a run that did not begin.
@@ -177,7 +178,7 @@ func (c *memcheckRun) selection() (s memcheck.Selection, err error) {
 			continue
 		}
 		if *x.to, err = regexp.Compile(x.text); err != nil {
-			return s, fmt.Errorf("%s: %w", x.name, err)
+			return s, fmt.Errorf("%s is not a regular expression: %s", x.name, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 		}
 	}
 	s.Shard, err = memcheck.EnvironmentShard(c.Split, c.Rank)
@@ -312,14 +313,26 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	name := filepath.Join(out, memcheck.JournalName)
 	var journal *memcheck.Journal
 	var err error
-	flags := os.O_CREATE | os.O_WRONLY | os.O_TRUNC
+	var file *os.File
+	if !c.CI { // before the journal, so that where it cannot be made an older run's results stay
+		if file, err = os.OpenFile(filepath.Join(out, "result.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
+			return notRun(fmt.Errorf("cannot make the log: %w", err))
+		}
+	}
 	if c.Resume {
 		journal, run.Before, run.Jobs, err = memcheck.ResumeJournal(name, h, run.Jobs)
-		flags = os.O_CREATE | os.O_WRONLY | os.O_APPEND
 	} else {
 		journal, err = memcheck.CreateJournal(name, h)
 	}
+	if err == nil && file != nil && !c.Resume {
+		if info, e := file.Stat(); e == nil && info.Mode().IsRegular() {
+			err = file.Truncate(0)
+		}
+	}
 	if err != nil {
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
 		return notRun(err)
 	}
 	if run.Before != nil && run.Before.Ran() > 0 {
@@ -328,11 +341,7 @@ func (c *memcheckRun) run(ctx context.Context, con *console, run *memcheck.Run, 
 	run.Observers = append(run.Observers, journal)
 	log := &memcheck.Log{Out: con.out, Tools: len(h.Tools) > 1}
 	var progress *memcheck.Progress
-	var file *os.File
-	if !c.CI {
-		if file, err = os.OpenFile(filepath.Join(out, "result.log"), flags, 0o644); err != nil {
-			return notRun(errors.Join(fmt.Errorf("cannot make the log: %w", err), journal.Close(nil)))
-		}
+	if file != nil {
 		log.Out = file
 		progress = &memcheck.Progress{Out: con.screen, Terminal: isTerminal(con.screen), Title: h.Target, Total: h.Jobs}
 		progress.Start(run.Before)
@@ -389,29 +398,13 @@ func writeReports(con *console, out string, sources []string, journals ...string
 		return nil, err
 	}
 	page := filepath.Join(out, "result.html")
-	err = errors.Join(writeFile(page, func(w io.Writer) error { return res.WriteHTML(w, sources...) }),
-		writeFile(filepath.Join(out, "result.xml"), res.WriteJUnit))
+	err = errors.Join(wholefile.Write("", page, func(w io.Writer) error { return res.WriteHTML(w, sources...) }),
+		wholefile.Write("", filepath.Join(out, "result.xml"), res.WriteJUnit))
 	if err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(con.out, "%s\nreport: %s\n", strings.TrimRight(res.Text(), "\n"), page)
 	return res, nil
-}
-
-// writeFile writes a file whole: a reader sees the old one or the new one.
-func writeFile(name string, fill func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
-	if err != nil {
-		return fmt.Errorf("cannot write %s: %w", name, err)
-	}
-	err = errors.Join(fill(f), f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("cannot write %s: %w", name, err), os.Remove(f.Name()))
-	}
-	return nil
 }
 
 // Run joins journals.
@@ -423,8 +416,8 @@ func (c *memcheckMerge) Run(con *console) error {
 	if err != nil {
 		return notRun(err)
 	}
-	err = errors.Join(writeFile(filepath.Join(c.Out, memcheck.JournalName), func(w io.Writer) error { return res.JoinJournals(w, c.Journals...) }),
-		writeFile(filepath.Join(c.Out, "result.log"), res.WriteLog))
+	err = errors.Join(wholefile.Write("", filepath.Join(c.Out, memcheck.JournalName), func(w io.Writer) error { return res.JoinJournals(w, c.Journals...) }),
+		wholefile.Write("", filepath.Join(c.Out, "result.log"), res.WriteLog))
 	if err != nil {
 		return notRun(err)
 	}

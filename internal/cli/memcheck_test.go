@@ -45,8 +45,8 @@ func TestMemcheckUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		"unknown flag --fast":                   {"--fast"},
-		`--filter: error parsing regexp`:        {"--filter", "("},
+		"there is no flag --fast":               {"--fast"},
+		`--filter is not a regular expression`:  {"--filter", "("},
 		`"leakcheck" is no tool of`:             {"--tool", "leakcheck"},
 		"rank 3 of 2 pieces does not exist":     {"--split", "2", "--rank", "3"},
 		"Please specify GPU assignment":         {"--gpus", "1:2:3"},

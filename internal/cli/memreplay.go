@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -20,11 +19,11 @@ import (
 // memreplay compares settings of the caching allocator on the trace of a memory snapshot.
 type memreplay struct {
 	File     string   `arg:"" help:"Memory snapshot with a trace, from PyTorch or Tenon (pickle, plain or gzip); - is standard input."`
-	Conf     []string `sep:"none" placeholder:"SETTINGS" help:"Settings to replay under, in the grammar of PYTORCH_CUDA_ALLOC_CONF; may be given several times. \"auto\", the default, stands for a built-in set. The recording's own settings are always among them."`
-	Memory   string   `placeholder:"SIZE" help:"Device memory that the program can have, such as 24GiB; by default the device is never full."`
-	Fraction float64  `help:"Fraction of --memory that the allocator may hold, as set_per_process_memory_fraction sets it."`
-	Fit      bool     `help:"Also find the smallest --memory on which nothing more fails than in the recording."`
-	Device   *int     `placeholder:"N" help:"Device whose trace is replayed; by default the one with the most events."`
+	Conf     []string `sep:"none" placeholder:"SETTINGS" help:"Settings to replay under, in the syntax of PYTORCH_CUDA_ALLOC_CONF; can be given more than once. \"auto\", the default, is a built-in set. The settings of the recording are always included."`
+	Memory   string   `placeholder:"SIZE" help:"Size of the device memory, such as 24GiB; by default the device is never full."`
+	Fraction float64  `placeholder:"PART" help:"Part of --memory that the allocator may hold, above 0 and at most 1, as set_per_process_memory_fraction sets it."`
+	Fit      bool     `help:"Also find the smallest --memory with no more failures than in the recording."`
+	Device   *int     `placeholder:"N" help:"Device number whose trace to replay; by default the device with the most events."`
 	JSON     bool     `name:"json" help:"Print JSON."`
 }
 
@@ -57,7 +56,10 @@ func (m *memreplay) Run(con *console) error {
 		return err
 	}
 	if m.Fraction != 0 && report.Memory == 0 {
-		return fault.New(fault.Invalid, "--fraction is a part of the device's memory; say how much that is with --memory")
+		return misused("--fraction is a part of the device's memory; say how much that is with --memory")
+	}
+	if !(m.Fraction >= 0 && m.Fraction <= 1) {
+		return misused("--fraction is %v; give a part of the device's memory, above 0 and at most 1", m.Fraction)
 	}
 	p, err := m.program(con)
 	if err != nil {
@@ -104,14 +106,11 @@ func otherDevices(p *replay.Program) string {
 
 // program reads the file, showing a bar on stderr meanwhile if that is a terminal.
 func (m *memreplay) program(con *console) (*replay.Program, error) {
-	f := os.Stdin
-	if m.File != "-" {
-		var err error
-		if f, err = os.Open(m.File); err != nil {
-			return nil, fault.Wrap(fault.System, err, "cannot open the snapshot")
-		}
-		defer f.Close()
+	f, err := openInput("snapshot", m.File)
+	if err != nil {
+		return nil, err
 	}
+	defer f.Close()
 	o := replay.ReadOptions{Device: m.Device}
 	bar := importBar{out: con.screen, began: time.Now(), name: filepath.Base(m.File)}
 	if info, err := f.Stat(); err == nil && isTerminal(con.screen) {
@@ -191,5 +190,5 @@ func parseBytes(flag, text string) (uint64, error) {
 	if n := math.Ldexp(f, int(shift)); ok && err == nil && n >= 1 && n <= replay.Unlimited {
 		return uint64(n), nil
 	}
-	return 0, fault.New(fault.Invalid, "%s is %q; give a number of bytes of at most 16TiB, such as 24GiB or 81559MiB", flag, text)
+	return 0, misused("%s is %q; give a number of bytes of at most 16TiB, such as 24GiB or 81559MiB", flag, text)
 }

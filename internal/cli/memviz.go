@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"html"
@@ -22,23 +21,23 @@ import (
 
 // memvizCommand is tenon memviz: the viewer, and a report for each of its commands.
 type memvizCommand struct {
-	Show        memvizShow       `cmd:"" default:"withargs" help:"Show a snapshot as a page in the browser (the default). With two, show the second and what changed since the first."`
+	Show        memvizShow       `cmd:"" default:"withargs" help:"Show a snapshot as a page in the browser (the default). Given two, show the second and what changed since the first."`
 	Stats       memvizStats      `cmd:"" help:"Print the large segments and how full they are."`
-	Trace       memvizTrace      `cmd:"" help:"Print the history as a program of allocations and frees."`
-	Segments    memvizSegments   `cmd:"" help:"Draw a flame graph of the segments and who holds their blocks."`
-	Memory      memvizMemory     `cmd:"" help:"Draw a flame graph of who holds memory."`
-	Compare     memvizCompare    `cmd:"" help:"Draw a flame graph of the segments that only one of two snapshots has."`
-	Flamegraph  memvizFlamegraph `cmd:"" help:"Draw a flame graph of who held memory at the peak, outermost call first."`
-	TracePlot   memvizTracePlot  `cmd:"" name:"trace_plot" help:"Write the timeline as one self-contained HTML file."`
-	SegmentPlot memvizStatePlot  `cmd:"" name:"segment_plot" help:"Write the allocator's state history as one self-contained HTML file."`
-	Pprof       memvizProfile    `cmd:"" help:"Write who holds memory at the end as a profile for go tool pprof."`
-	Perfetto    memvizPerfetto   `cmd:"" help:"Write the history as a trace for ui.perfetto.dev."`
+	Trace       memvizTrace      `cmd:"" help:"Print the recorded history as a list of allocations and frees."`
+	Segments    memvizSegments   `cmd:"" help:"Draw a flame graph of the segments and the call stacks that hold their blocks."`
+	Memory      memvizMemory     `cmd:"" help:"Draw a flame graph of the call stacks that hold memory."`
+	Compare     memvizCompare    `cmd:"" help:"Draw a flame graph of the segments that are in only one of two snapshots."`
+	Flamegraph  memvizFlamegraph `cmd:"" help:"Draw a flame graph of the call stacks that held memory at the peak, outermost call first."`
+	TracePlot   memvizTracePlot  `cmd:"" name:"trace_plot" aliases:"trace-plot" help:"Write the timeline as one self-contained HTML file."`
+	SegmentPlot memvizStatePlot  `cmd:"" name:"segment_plot" aliases:"segment-plot" help:"Write the allocator's state history as one self-contained HTML file."`
+	Pprof       memvizProfile    `cmd:"" help:"Write the call stacks that hold memory at the end as a profile for go tool pprof."`
+	Perfetto    memvizPerfetto   `cmd:"" help:"Write the recorded history as a trace for ui.perfetto.dev."`
 }
 
 // openFlags say how a snapshot is opened.
 type openFlags struct {
-	Cache   string `help:"Folder for the column files that make large snapshots open at once the next time (default: in the user's cache directory)." placeholder:"DIR"`
-	NoCache bool   `help:"Keep no column file."`
+	Cache   string `help:"Folder for column files, with which a large snapshot opens at once the next time (default: in the user cache directory)." placeholder:"DIR"`
+	NoCache bool   `help:"Do not keep a column file."`
 }
 
 // open opens a snapshot and shows a bar on stderr meanwhile, if that is a terminal.
@@ -90,16 +89,16 @@ func (b *importBar) clear() {
 
 // memvizShow is the viewer.
 type memvizShow struct {
-	Files  []string `arg:"" name:"file" help:"Snapshot, as Tenon's DumpSnapshot or torch.cuda.memory._dump_snapshot writes it; - is standard input. Two: before and after."`
-	Static string   `help:"Write one self-contained HTML file instead of serving." placeholder:"OUT.html"`
-	NoOpen bool     `help:"Do not open the browser; print the page's address only."`
+	Files  []string `arg:"" name:"file" help:"Snapshot, as written by Tenon's DumpSnapshot or torch.cuda.memory._dump_snapshot; - is standard input. To compare two, give the earlier one first."`
+	Static string   `help:"Write one self-contained HTML file instead of serving the page; - is standard output." placeholder:"OUT.html"`
+	NoOpen bool     `help:"Print the address of the page without opening the browser."`
 	openFlags
 }
 
 // openAll opens one or two snapshots. The caller calls done.
 func (c *memvizShow) openAll(con *console) (rec, before *memviz.Recording, done func(), err error) {
 	if len(c.Files) > 2 {
-		return nil, nil, nil, fault.New(fault.Invalid, "the viewer takes one snapshot, or two to compare, not %d", len(c.Files))
+		return nil, nil, nil, misused("memviz takes one snapshot, or two to compare, not %d", len(c.Files))
 	}
 	rec, err = c.open(con, c.Files[len(c.Files)-1])
 	if err != nil || len(c.Files) == 1 {
@@ -177,36 +176,9 @@ func startBrowser(name string) error {
 	return nil
 }
 
-// writeOutput writes a file as a whole or not at all; "-" is out.
-func writeOutput(path string, out io.Writer, write func(io.Writer) error) error {
-	if path == "-" {
-		return write(out)
-	}
-	var b bytes.Buffer // so that an error of the contents is not taken for one of the file
-	if err := write(&b); err != nil {
-		return err
-	}
-	return writeFile(path, func(w io.Writer) error {
-		_, err := b.WriteTo(w)
-		return err
-	})
-}
-
 // reportInput is the snapshot of a text report.
 type reportInput struct {
 	File string `arg:"" name:"file" help:"Snapshot; - is standard input."`
-}
-
-// openInput opens a file, or standard input for "-".
-func openInput(path string) (io.ReadCloser, error) {
-	if path == "-" {
-		return io.NopCloser(os.Stdin), nil
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "the snapshot cannot be opened")
-	}
-	return f, nil
 }
 
 // memvizStats is PyTorch's segsum.
@@ -244,7 +216,7 @@ func (m *measured) Write(p []byte) (int, error) {
 
 // print writes a report to standard output.
 func (c *reportInput) print(out io.Writer, write func(io.Writer, io.Reader, string) error) error {
-	in, err := openInput(c.File)
+	in, err := openInput("snapshot", c.File)
 	if err != nil {
 		return err
 	}
@@ -254,7 +226,7 @@ func (c *reportInput) print(out io.Writer, write func(io.Writer, io.Reader, stri
 
 // graphOutput is where a flame graph goes.
 type graphOutput struct {
-	Output string `short:"o" default:"output.svg" help:"Where the picture goes; a name that ends in .txt, or - for standard output, takes the lines that it is drawn from." placeholder:"FILE"`
+	Output string `short:"o" default:"output.svg" help:"File for the picture. A name that ends in .txt, or - for standard output, gets the lines that the picture is drawn from." placeholder:"FILE"`
 }
 
 // write draws lines, or writes them as they are.
@@ -293,19 +265,19 @@ func (c *memvizMemory) Run(con *console) error {
 
 // memvizCompare is PyTorch's compare.
 type memvizCompare struct {
-	Before string `arg:"" help:"Snapshot."`
+	Before string `arg:"" help:"Earlier snapshot."`
 	After  string `arg:"" help:"Later snapshot."`
 	graphOutput
 }
 
 // Run writes it.
 func (c *memvizCompare) Run(con *console) error {
-	before, err := openInput(c.Before)
+	before, err := openInput("snapshot", c.Before)
 	if err != nil {
 		return err
 	}
 	defer before.Close()
-	after, err := openInput(c.After)
+	after, err := openInput("snapshot", c.After)
 	if err != nil {
 		return err
 	}
@@ -318,8 +290,8 @@ func (c *memvizCompare) Run(con *console) error {
 // memvizFlamegraph is who held memory.
 type memvizFlamegraph struct {
 	File   string `arg:"" help:"Snapshot; - is standard input."`
-	At     string `default:"peak" enum:"peak,end" help:"Moment: ${enum}."`
-	Device int    `default:"-1" help:"Device (default: the one with the longest trace)."`
+	At     string `default:"peak" enum:"peak,end" help:"Moment to show: ${enum}."`
+	Device int    `default:"-1" help:"Device number (default: the device with the longest trace)."`
 	graphOutput
 	openFlags
 }
@@ -345,7 +317,7 @@ func (c *memvizFlamegraph) Run(con *console) error {
 // plotOutput is where a page goes.
 type plotOutput struct {
 	File   string `arg:"" help:"Snapshot; - is standard input."`
-	Output string `short:"o" default:"output.html" help:"Where the page goes; - is standard output." placeholder:"FILE"`
+	Output string `short:"o" default:"output.html" help:"File for the page; - is standard output." placeholder:"FILE"`
 	openFlags
 }
 

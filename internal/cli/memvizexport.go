@@ -10,7 +10,7 @@ import (
 // memvizProfile writes who holds memory for go tool pprof.
 type memvizProfile struct {
 	reportInput
-	Output string `short:"o" default:"memory.pb.gz" help:"Where the profile goes; - is standard output." placeholder:"FILE"`
+	Output string `short:"o" default:"memory.pb.gz" help:"File for the profile; - is standard output." placeholder:"FILE"`
 }
 
 // Run writes it.
@@ -21,7 +21,7 @@ func (c *memvizProfile) Run(con *console) error {
 // memvizPerfetto writes the history for ui.perfetto.dev.
 type memvizPerfetto struct {
 	reportInput
-	Output string `short:"o" default:"memory.json" help:"Where the trace goes; - is standard output." placeholder:"FILE"`
+	Output string `short:"o" default:"memory.json" help:"File for the trace; - is standard output." placeholder:"FILE"`
 }
 
 // Run writes it.
@@ -31,7 +31,7 @@ func (c *memvizPerfetto) Run(con *console) error {
 
 // export reads the snapshot and writes it in another form.
 func (c *reportInput) export(con *console, output string, write func(*snapshot.Snapshot, io.Writer) error) error {
-	in, err := openInput(c.File)
+	in, err := openInput("snapshot", c.File)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"io"
-	"os"
 
 	"tenon.dev/fault"
 	"tenon.dev/profile"
@@ -10,9 +9,9 @@ import (
 
 // profileCommand is tenon profile: a table of a profile, or another form of it.
 type profileCommand struct {
-	File  string `arg:"" help:"Profile, as Profile.Write writes it; - is standard input."`
-	By    string `default:"op" enum:"time,op,line,module" help:"Rows of the table: ${enum}; time lists every operation."`
-	Rows  int    `default:"30" help:"Most rows of the table; 0 is all."`
+	File  string `arg:"" help:"Profile, as written by Profile.Write; - is standard input."`
+	By    string `default:"op" enum:"time,op,line,module" help:"What a row of the table is: ${enum}; time lists every operation."`
+	Rows  int    `default:"30" help:"Maximum number of rows in the table; 0 is all."`
 	HTML  string `name:"html" help:"Write one self-contained HTML file instead." placeholder:"OUT.html"`
 	Trace string `help:"Write a trace for ui.perfetto.dev instead." placeholder:"OUT.json"`
 	Pprof string `help:"Write a profile for go tool pprof instead." placeholder:"OUT.pb.gz"`
@@ -21,7 +20,7 @@ type profileCommand struct {
 // Run writes the table, or the files that the flags name.
 func (c *profileCommand) Run(con *console) error {
 	if c.Rows < 0 {
-		return fault.New(fault.Invalid, "--rows is %d; give a number that is not negative", c.Rows)
+		return misused("--rows is %d; give a number that is not negative, where 0 is all rows", c.Rows)
 	}
 	p, err := c.open()
 	if err != nil {
@@ -47,13 +46,14 @@ func (c *profileCommand) Run(con *console) error {
 }
 
 func (c *profileCommand) open() (*profile.Profile, error) {
-	if c.File == "-" {
-		return profile.Read(os.Stdin)
-	}
-	f, err := os.Open(c.File)
+	in, err := openInput("profile", c.File)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, err, "the profile cannot be opened")
+		return nil, err
 	}
-	defer f.Close()
-	return profile.Read(f)
+	defer in.Close()
+	p, err := profile.Read(in)
+	if err != nil {
+		return nil, fault.Wrap(fault.KindOf(err), err, "reading %s", c.File)
+	}
+	return p, nil
 }

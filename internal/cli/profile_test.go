@@ -55,8 +55,7 @@ func TestProfile(t *testing.T) {
 	if text, err := os.ReadFile(pprof); err != nil || !strings.HasPrefix(string(text), "\x1f\x8b") {
 		t.Errorf("the pprof profile: %v", err)
 	}
-	for _, args := range [][]string{{"profile", filepath.Join(dir, "none")}, {"profile", trace}, {"profile", name, "--by", "colour"},
-		{"profile", name, "--rows", "-1"}} {
+	for _, args := range [][]string{{"profile", filepath.Join(dir, "none")}, {"profile", trace}} {
 		if out, errs, exit := run(args...); exit != 1 || out != "" || strings.Count(errs, "\n") != 1 {
 			t.Errorf("%v: status %d: %s%s", args, exit, out, errs)
 		}

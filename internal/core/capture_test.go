@@ -6,6 +6,7 @@ import (
 
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
 	"tenon.dev/internal/rt"
 )
 
@@ -112,6 +113,38 @@ func TestCaptureForks(t *testing.T) {
 		want(t, x, y, 8, 16)
 		if err := g.Close(); err != nil {
 			t.Fatal(err)
+		}
+	})
+}
+
+// A kernel may be started before the one ahead is complete. It must still read what that one wrote, and overwrite nothing that it reads:
+// the mean of a large tensor goes into a small one, and that into all of the large one again.
+func TestKernelsWaitForTheOneAhead(t *testing.T) {
+	opened(t, func(t *testing.T, x *Exec) {
+		n, rounds := 1<<10, 3
+		if x.Device().Info().Image == driver.FormatPTX {
+			n, rounds = 1<<23, 200
+		}
+		big, small := x.Zeros([]int{n}, dtype.Float64), x.Zeros(nil, dtype.Float64)
+		count := func(x *Exec) {
+			for range rounds {
+				x.Scope(func(x *Exec) {
+					x.AddSInto(small, x.Mean(big, nil, SumOpt{}), 1)
+					x.CopyInto(big, x.Expand(small, n))
+				})
+			}
+		}
+		count(x)
+		g := captureOf(t, x, CaptureOpt{}, count)
+		mustReplay(t, x, g)
+		mustReplay(t, x, g)
+		if err := g.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range []*Tensor{small, x.AMin(big, nil, false), x.AMax(big, nil, false)} {
+			if got := doubles(t, x, v)[0]; got != float64(3*rounds) {
+				t.Fatalf("after %d rounds there is a %v", 3*rounds, got)
+			}
 		}
 	})
 }

@@ -52,9 +52,9 @@ func rearrangements() []differentiable {
 		of("to float32 and back", func(x *Exec, t *Tensor) *Tensor { return x.ToDType(t, t.dt) }),
 		of("channels last", func(x *Exec, t *Tensor) *Tensor { return x.ChannelsLast(x.Unsqueeze(t, 0)) }),
 		of("pad", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{1, -1, -2, 3}, PadOpt{Value: 2}) }),
-		of("pad reflect", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, 2}, PadOpt{Mode: "reflect"}) }),
-		of("pad replicate", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, -2, 1, 0}, PadOpt{Mode: "replicate"}) }),
-		of("pad circular", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{2, -1}, PadOpt{Mode: "circular"}) }),
+		of("pad reflect", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, 2}, PadOpt{Mode: PadReflect}) }),
+		of("pad replicate", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{3, -2, 1, 0}, PadOpt{Mode: PadReplicate}) }),
+		of("pad circular", func(x *Exec, t *Tensor) *Tensor { return x.Pad(t, []int{2, -1}, PadOpt{Mode: PadCircular}) }),
 		{name: "split", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.SplitSizes(t, []int{1, 2, 1}, 2) })},
 		{name: "chunk", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.Chunk(t, 2, 1) })},
 		{name: "unbind", lo: -1, hi: 1, shape: cube, complex: true, f: list(func(x *Exec, t *Tensor) []*Tensor { return x.Unbind(t, 1) })},
@@ -171,24 +171,24 @@ func windows() []differentiable {
 			return x.BatchNorm(in[0], vector(x, in[1], 4), vector(x, in[2], 4), mean, variance, 0, 0.1, BatchNormOpt{})
 		}),
 	}
-	for _, r := range []string{"mean", "sum", "none"} {
+	for _, r := range []Reduction{ReduceMean, ReduceSum, ReduceNone} {
 		out = append(out,
-			of("cross_entropy "+r, 1, func(x *Exec, in []*Tensor) *Tensor {
+			of("cross_entropy "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor {
 				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r})
 			}),
-			of("cross_entropy smoothed "+r, 1, func(x *Exec, in []*Tensor) *Tensor {
+			of("cross_entropy smoothed "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor {
 				return x.CrossEntropy(in[0], target(x), CrossEntropyOpt{Weight: From(x, []float64{1, 2, .5, 1}), Reduction: r, LabelSmoothing: 0.2})
 			}),
-			of("cross_entropy probabilities "+r, 2, func(x *Exec, in []*Tensor) *Tensor {
+			of("cross_entropy probabilities "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor {
 				return x.CrossEntropy(in[0], in[1], CrossEntropyOpt{Reduction: r})
 			}),
-			of("nll_loss "+r, 1, func(x *Exec, in []*Tensor) *Tensor { return x.NLLLoss(in[0], target(x), NLLLossOpt{Reduction: r}) }),
-			of("mse_loss "+r, 2, func(x *Exec, in []*Tensor) *Tensor { return x.MSELoss(in[0], in[1], LossOpt{Reduction: r}) }),
-			of("l1_loss "+r, 2, func(x *Exec, in []*Tensor) *Tensor { return x.L1Loss(in[0], in[1], LossOpt{Reduction: r}) }),
-			of("bce_with_logits "+r, 2, func(x *Exec, in []*Tensor) *Tensor {
+			of("nll_loss "+r.String(), 1, func(x *Exec, in []*Tensor) *Tensor { return x.NLLLoss(in[0], target(x), NLLLossOpt{Reduction: r}) }),
+			of("mse_loss "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor { return x.MSELoss(in[0], in[1], LossOpt{Reduction: r}) }),
+			of("l1_loss "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor { return x.L1Loss(in[0], in[1], LossOpt{Reduction: r}) }),
+			of("bce_with_logits "+r.String(), 2, func(x *Exec, in []*Tensor) *Tensor {
 				return x.BCEWithLogits(in[0], in[1], BCEWithLogitsOpt{PositiveWeight: From(x, []float64{1, 2, .5}), Reduction: r})
 			}),
-			of("bce_with_logits weighted "+r, 3, func(x *Exec, in []*Tensor) *Tensor {
+			of("bce_with_logits weighted "+r.String(), 3, func(x *Exec, in []*Tensor) *Tensor {
 				return x.BCEWithLogits(in[0], in[1], BCEWithLogitsOpt{Weight: in[2], Reduction: r})
 			}))
 	}

@@ -71,11 +71,11 @@ func pointwise() []differentiable {
 		one("angle", 0.5, 2, true, (*Exec).Angle), two("logaddexp2", -1, 1, false, (*Exec).LogAddExp2),
 		two("prelu", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(x.Unsqueeze(a, 0), b) }), two("prelu of one", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.PReLU(a, x.Select(b, 0, 1)) }),
 		two("smooth l1", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.SmoothL1Loss(a, b, 0.5, LossOpt{}) }),
-		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: "none"}) }),
+		two("huber", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor { return x.HuberLoss(a, b, 0.5, LossOpt{Reduction: ReduceNone}) }),
 		two("bce", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.BCE(a, b, BCEOpt{Weight: From(x, []float64{1, 2, 3})}) }),
-		two("kl_div", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.KLDiv(a, b, KLDivOpt{Reduction: "batchmean"}) }),
+		two("kl_div", 0.2, 0.8, false, func(x *Exec, a, b *Tensor) *Tensor { return x.KLDiv(a, b, KLDivOpt{Reduction: ReduceBatchMean}) }),
 		two("kl_div of logarithms", -1, 1, false, func(x *Exec, a, b *Tensor) *Tensor {
-			return x.KLDiv(a, b, KLDivOpt{LogTarget: true, Reduction: "none"})
+			return x.KLDiv(a, b, KLDivOpt{LogTarget: true, Reduction: ReduceNone})
 		}),
 		two("logaddexp", -1, 1, true, (*Exec).LogAddExp), two("clamp_min", -1, 1, false, (*Exec).ClampMin), two("clamp_max", -1, 1, false, (*Exec).ClampMax),
 		{name: "clamp tensors", lo: -1, hi: 1, ins: 3, f: func(x *Exec, in []*Tensor) *Tensor { return x.Clamp(in[0], in[1], in[2]) }},
@@ -118,7 +118,7 @@ func reductions() []differentiable {
 		over("max dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MaxDim(t, -1, false); return v }),
 		over("min dim", -1, 1, false, func(x *Exec, t *Tensor) *Tensor { v, _ := x.MinDim(t, 0, true); return v }),
 		over("var", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Var(t, rows, VarOpt{}) }),
-		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: new(float64)}) }),
+		over("std", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.Std(t, nil, VarOpt{Correction: Zero}) }),
 		over("nansum", -1, 1, true, func(x *Exec, t *Tensor) *Tensor { return x.NanSum(t, rows, SumOpt{}) }),
 		over("var_mean", -1, 1, true, func(x *Exec, t *Tensor) *Tensor {
 			v, m := x.VarMean(t, rows, VarOpt{})

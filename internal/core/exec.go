@@ -75,7 +75,9 @@ type session struct {
 	made internCache
 	// doing counts composites: errors name the outermost.
 	doing []string
-	host  *rt.Device
+	// landing is where the results of the Into under way go; n is 0 if there is none.
+	landing landing
+	host    *rt.Device
 	// capture is the graph that is being recorded, or nil.
 	capture *capture
 	// fork says that Fork made the session, and closed that it was closed.

@@ -144,10 +144,10 @@ func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Erro
 	return e
 }
 
-// Zero is 0 in an option whose 0 stands for a default.
+// Zero is 0 in an option of floating-point type, whose 0 stands for a default, be that 0 too or another number.
 const Zero = math.SmallestNonzeroFloat64
 
-// Or returns the option v, or def where it was left out.
+// Or returns the option v, or def where it was left out. Every floating-point option goes through it, so that Zero is 0 in all of them.
 func Or(v, def float64) float64 {
 	switch v {
 	case 0:

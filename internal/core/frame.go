@@ -170,7 +170,7 @@ func (f *frame) Issue(l *kernels.Launch) error {
 	f.x.s.launches++
 	fn := k.fn
 	d := f.dl
-	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args
+	d.Func, d.Stream, d.Grid, d.Block, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), l.Grid, l.Block, l.Shared+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
 	return f.hand()
 }

@@ -291,9 +291,9 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 			}
 		}
 		rows, index, wrap := x.rows(&in)
-		at, mode := x.along(rows, index), scatterSet
+		at, mode := x.along(rows, index), ScatterReplace
 		if add {
-			mode = scatterAdd
+			mode = ScatterAdd
 		}
 		f := x.scatter(rows, at, x.Reshape(x.Permute(src, order...), at.shape...), 0, mode)
 		f.i[2] = wrap

@@ -280,7 +280,7 @@ func runLaunch(f *frame) error {
 	for i := range 3 {
 		d.Grid[i], d.Block[i] = uint32(max(c.shape.Grid[i], 1)), uint32(max(c.shape.Block[i], 1))
 	}
-	d.Func, d.Stream, d.Shared, d.Args = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args
+	d.Func, d.Stream, d.Shared, d.Args, d.Waits = fn.Handle, st.Handle(), uint32(c.shape.Shared)+fn.Shared, l.Args, fn.Waits
 	f.comesFrom(fn)
 	return f.hand()
 }

@@ -73,18 +73,18 @@ func TestCrossEntropy(t *testing.T) {
 				for _, e := range each {
 					sum += e
 				}
-				for _, r := range []string{"none", "sum", "mean"} {
+				for _, r := range []Reduction{ReduceNone, ReduceSum, ReduceMean} {
 					in := From(x, v, rows, c).SetRequiresGrad(true)
 					y := x.CrossEntropy(in, From(x, target), CrossEntropyOpt{Weight: weight, Ignore: true, IgnoreIndex: 3, Reduction: r})
 					scale := 1.0
 					switch r {
-					case "none":
+					case ReduceNone:
 						wantNear(t, floats(t, x, y), each, 1)
 						y = x.Sum(y, nil, SumOpt{})
-					case "mean":
+					case ReduceMean:
 						scale = 1 / total
 						fallthrough
-					case "sum":
+					case ReduceSum:
 						wantNear(t, floats(t, x, y), []float64{sum}, scale)
 					}
 					if err := x.Backward(y, BackwardOpt{}); err != nil {
@@ -176,7 +176,7 @@ func TestCrossEntropySecondDerivative(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		v := []float32{.5, -1, 2, 0, 1, .25, -.5, .75, 1.5, -2, .1, .2}
 		weight := From(x, []float32{1, 2, .5})
-		for _, r := range []string{"none", "sum", "mean"} {
+		for _, r := range []Reduction{ReduceNone, ReduceSum, ReduceMean} {
 			var got [2][]float32
 			for i := range got {
 				in := From(x, v, 2, 3, 2).SetRequiresGrad(true)
@@ -224,15 +224,15 @@ func TestCrossEntropyOfInfiniteLogits(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		v := []float32{1, 2, 3, inf, 0, 1, 1, inf, 0, inf, inf, 1, -inf, 1, 2, 1, -inf, 2, -inf, -inf, -inf, 1, 2, nan, inf, 1, 2, 1, nan, 3, 1, 2, 3}
 		target := From(x, []int64{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0})
-		losses := [2]func(x *Exec, in *Tensor, r string) *Tensor{
-			func(x *Exec, in *Tensor, r string) *Tensor {
+		losses := [2]func(x *Exec, in *Tensor, r Reduction) *Tensor{
+			func(x *Exec, in *Tensor, r Reduction) *Tensor {
 				return x.CrossEntropy(in, target, CrossEntropyOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
 			},
-			func(x *Exec, in *Tensor, r string) *Tensor {
+			func(x *Exec, in *Tensor, r Reduction) *Tensor {
 				return x.NLLLoss(x.LogSoftmax(in, 1, SoftmaxOpt{}), target, NLLLossOpt{Ignore: true, IgnoreIndex: 0, Reduction: r})
 			},
 		}
-		for _, r := range []string{"none", "sum", "mean"} {
+		for _, r := range []Reduction{ReduceNone, ReduceSum, ReduceMean} {
 			var got [2][]float32
 			for i, f := range losses {
 				in := From(x, v, 11, 3).SetRequiresGrad(true)
@@ -255,7 +255,7 @@ func TestCrossEntropyVariants(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		in := From(x, []float32{1, 2, 3})
 		lse := math.Log(math.Exp(1) + math.Exp(2) + math.Exp(3))
-		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), CrossEntropyOpt{Reduction: "none"})), []float64{lse - 2}, 1)
+		wantNear(t, floats(t, x, x.CrossEntropy(in, x.View(From(x, []int64{1})), CrossEntropyOpt{Reduction: ReduceNone})), []float64{lse - 2}, 1)
 		p := From(x, []float32{.2, .3, .5})
 		wantNear(t, floats(t, x, x.CrossEntropy(in, p, CrossEntropyOpt{})), []float64{lse - .2 - .6 - 1.5}, 1)
 		batch := x.View(in, 1, 3)
@@ -276,7 +276,7 @@ func TestCrossEntropyOfNothing(t *testing.T) {
 				if err := x.Backward(y, BackwardOpt{}); err != nil || !infer.Same(a.Grad().Shape(), shape) {
 					t.Errorf("shape %v: gradient %v, %v", shape, a.Grad(), err)
 				}
-				if v := floats(t, x, x.CrossEntropy(a, a, CrossEntropyOpt{Reduction: "sum"})); len(v) != 1 || v[0] != 0 {
+				if v := floats(t, x, x.CrossEntropy(a, a, CrossEntropyOpt{Reduction: ReduceSum})); len(v) != 1 || v[0] != 0 {
 					t.Errorf("shape %v: the sum is %v", shape, v)
 				}
 			}
@@ -291,7 +291,7 @@ func TestLossErrors(t *testing.T) {
 			t.Helper()
 			wantError(t, Try(f), fault.Invalid, part)
 		}
-		bad("is not a valid value for reduction", func() { x.CrossEntropy(in, target, CrossEntropyOpt{Reduction: "avg"}) })
+		bad("is not a valid value for reduction", func() { x.CrossEntropy(in, target, CrossEntropyOpt{Reduction: 9}) })
 		bad("to match target batch_size (3)", func() { x.NLLLoss(in, From(x, []int64{0, 1, 1}), NLLLossOpt{}) })
 		bad("weight tensor should be defined", func() { x.NLLLoss(in, target, NLLLossOpt{Weight: From(x, []float32{1, 2})}) })
 		bad("label_smoothing must be between", func() { x.CrossEntropy(in, target, CrossEntropyOpt{LabelSmoothing: 2}) })

@@ -202,9 +202,13 @@ func (x *Exec) scalarsOp(r *row, t *Tensor, s ...float64) *frame {
 }
 
 // Sigmoid returns 1/(1+exp(-t)); integers become float32.
+//
+//tenon:into
 func (x *Exec) Sigmoid(t *Tensor) *Tensor { return x.op(rowSigmoid, t).call1() }
 
 // Tanh returns the hyperbolic tangent; integers become float32.
+//
+//tenon:into
 func (x *Exec) Tanh(t *Tensor) *Tensor { return x.op(rowTanh, t).call1() }
 
 // ReLU returns max(t, 0), of any real type but bool; a NaN stays.

@@ -179,6 +179,8 @@ func (x *Exec) DivS(a *Tensor, v float64) *Tensor { return x.withScalar(rowDiv, 
 func (x *Exec) DivSInto(dst, a *Tensor, v float64) { x.withScalar(rowDiv, a, v).call1Into(dst) }
 
 // Neg returns -t; not for bool.
+//
+//tenon:into
 func (x *Exec) Neg(t *Tensor) *Tensor { return x.op(rowNeg, t).call1() }
 
 // withScalar enters a frame whose second operand is the scalar v.

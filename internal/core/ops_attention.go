@@ -59,6 +59,8 @@ func init() {
 		}})
 }
 
+func init() { rowAttention.back = backAttention }
+
 // packedHeads reports whether q, k and v are pieces of one tensor [B, T, 3, H, D], transposed to [B, H, T, D].
 func packedHeads(q, k, v *Tensor) bool {
 	h, n, d := q.shape[1], q.shape[2], q.shape[3]
@@ -67,8 +69,6 @@ func packedHeads(q, k, v *Tensor) bool {
 	}
 	return slices.Equal(q.stride, []int{n * 3 * h * d, d, 3 * h * d, 1})
 }
-
-func init() { rowAttention.back = backAttention }
 
 // headsLayout returns strides of [B, H, T, D] without gaps that follow t's: where its heads lie within its rows, as after the
 // transposition of [B, T, H, D], the result's do.
@@ -109,17 +109,19 @@ func backAttention(b *back) {
 		b.attentionOps()
 		return
 	}
-	if b.need(0) && b.need(1) && b.need(2) && packedHeads(b.in(0), b.in(1), b.in(2)) {
-		f := x.op(rowAttentionGradPacked, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
+	grad := func(r *row) *frame {
+		f := x.op(r, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
 		f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
-		all := f.call1()
+		return f
+	}
+	if b.need(0) && b.need(1) && b.need(2) && packedHeads(b.in(0), b.in(1), b.in(2)) {
+		all := grad(rowAttentionGradPacked).call1()
 		for i := range 3 {
 			b.set(i, x.Transpose(x.Select(all, 2, i), 1, 2))
 		}
 		return
 	}
-	f := x.op(rowAttentionGrad, b.grad(0), b.out(0), b.out(1), b.in(0), b.in(1), b.in(2))
-	f.scalar[0], f.i[0] = b.n.scalar[0], b.n.i[0]
+	f := grad(rowAttentionGrad)
 	f.call()
 	grads := [3]*Tensor{f.out[0], f.out[1], f.out[2]}
 	x.s.leave(f)
@@ -187,9 +189,7 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
 		x.checkAttention(q, k, v, opt)
-		if opt.Scale == 0 {
-			opt.Scale = 1 / math.Sqrt(float64(q.shape[len(q.shape)-1]))
-		}
+		opt.Scale, opt.Dropout = Or(opt.Scale, 1/math.Sqrt(float64(q.shape[len(q.shape)-1]))), Or(opt.Dropout, 0)
 		if x.attentionTakes(q, k, v, opt) {
 			f := x.op(rowAttention, q, k, v)
 			f.scalar[0] = kernels.FloatScalar(opt.Scale)
@@ -258,7 +258,8 @@ func (x *Exec) checkAttention(q, k, v *Tensor, opt AttentionOpt) {
 		fail("dropout probability has to be between 0 and 1, but got %v", opt.Dropout)
 	case opt.Mask != nil && opt.Mask.dt != dtype.Bool && opt.Mask.dt != q.dt:
 		fail("the mask is %v; it must be bool, or %v as the queries", opt.Mask.dt, q.dt)
-	case opt.GroupedHeads && (min(len(q.shape), len(k.shape), len(v.shape)) < 3 || last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
+	case opt.GroupedHeads && (min(len(q.shape), len(k.shape), len(v.shape)) < 3 ||
+		last(k, 3) != last(v, 3) || last(k, 3) == 0 || last(q, 3)%last(k, 3) != 0):
 		fail("GroupedHeads wants as many heads of values as of keys, in dimension -3, and their number to divide that of the queries' heads; "+
 			"the shapes are %v, %v and %v", q.shape, k.shape, v.shape)
 	}
@@ -279,11 +280,7 @@ func (x *Exec) repeatHeads(t *Tensor, times int) *Tensor {
 	if times == 1 {
 		return t
 	}
-	at := len(t.shape) - 2
-	wide := append(append(append([]int(nil), t.shape[:at]...), times), t.shape[at:]...)
-	flat := append([]int(nil), t.shape...)
-	flat[at-1] *= times
-	return x.Reshape(x.Expand(x.Unsqueeze(t, at), wide...), flat...)
+	return x.RepeatInterleaveS(t, times, RepeatInterleaveOpt{Dim: new(int(-3))})
 }
 
 // causalMask returns the mask of the keys that queries see, nil if they see all.

@@ -205,9 +205,6 @@ func (x *Exec) scaledOp(a, b *Tensor, alpha float64) *frame {
 	return f
 }
 
-// RSub returns b - a, broadcast, in the promoted type; not for bool.
-func (x *Exec) RSub(a, b *Tensor) *Tensor { return x.Sub(b, a) }
-
 // RSubS returns v - a.
 func (x *Exec) RSubS(a *Tensor, v float64) *Tensor {
 	f := x.op(rowSub, nil, a)
@@ -223,21 +220,31 @@ func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
 }
 
 // DivTrunc returns a / b rounded toward zero, broadcast, in the promoted type; not for bool.
+//
+//tenon:into
 func (x *Exec) DivTrunc(a, b *Tensor) *Tensor { return x.op(rowDivTrunc, a, b).call1() }
 
 // FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
+//
+//tenon:into
 func (x *Exec) FloorDivide(a, b *Tensor) *Tensor { return x.op(rowFloorDivide, a, b).call1() }
 
 // FloorDivideS returns a / v rounded down.
+//
+//tenon:into
 func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
 	return x.withScalar(rowFloorDivide, a, v).call1()
 }
 
 // Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
+//
+//tenon:into
 func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 
 // PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
 // the products, roots and quotients that they are.
+//
+//tenon:into
 func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 	f := x.withScalar(rowPow, a, v)
 	if (a.dt.IsInt() || a.dt == dtype.Bool) && v < 0 && v == math.Trunc(v) && !math.IsInf(v, 0) {
@@ -247,6 +254,8 @@ func (x *Exec) PowS(a *Tensor, v float64) *Tensor {
 }
 
 // FloatPower returns a to the power b, broadcast, computed in float64, or complex128 if either is complex.
+//
+//tenon:into
 func (x *Exec) FloatPower(a, b *Tensor) *Tensor {
 	dt := dtype.Float64
 	if a.dt.IsComplex() || b.dt.IsComplex() {
@@ -256,26 +265,40 @@ func (x *Exec) FloatPower(a, b *Tensor) *Tensor {
 }
 
 // Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
+//
+//tenon:into
 func (x *Exec) Remainder(a, b *Tensor) *Tensor { return x.op(rowRemainder, a, b).call1() }
 
 // RemainderS returns Remainder by v.
+//
+//tenon:into
 func (x *Exec) RemainderS(a *Tensor, v float64) *Tensor {
 	return x.withScalar(rowRemainder, a, v).call1()
 }
 
 // FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
+//
+//tenon:into
 func (x *Exec) FMod(a, b *Tensor) *Tensor { return x.op(rowFMod, a, b).call1() }
 
 // FModS returns FMod by v.
+//
+//tenon:into
 func (x *Exec) FModS(a *Tensor, v float64) *Tensor { return x.withScalar(rowFMod, a, v).call1() }
 
 // Atan2 returns the angle of the point (b, a) from the first axis, between -π and π, broadcast; integers become float32.
+//
+//tenon:into
 func (x *Exec) Atan2(a, b *Tensor) *Tensor { return x.op(rowAtan2, a, b).call1() }
 
 // Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) Hypot(a, b *Tensor) *Tensor { return x.op(rowHypot, a, b).call1() }
 
 // LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
+//
+//tenon:into
 func (x *Exec) LogAddExp(a, b *Tensor) *Tensor {
 	if !a.dt.IsComplex() && !b.dt.IsComplex() {
 		return x.op(rowLogAddExp, a, b).call1()
@@ -290,4 +313,6 @@ func (x *Exec) LogAddExp(a, b *Tensor) *Tensor {
 }
 
 // LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) LogAddExp2(a, b *Tensor) *Tensor { return x.op(rowLogAddExp2, a, b).call1() }

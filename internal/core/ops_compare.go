@@ -15,37 +15,61 @@ func init() {
 }
 
 // Eq returns a == b, broadcast, as bool.
+//
+//tenon:into
 func (x *Exec) Eq(a, b *Tensor) *Tensor { return x.op(rowEq, a, b).call1() }
 
 // Ne returns a != b, broadcast, as bool; true where either is a NaN.
+//
+//tenon:into
 func (x *Exec) Ne(a, b *Tensor) *Tensor { return x.op(rowNe, a, b).call1() }
 
 // Lt returns a < b, broadcast, as bool.
+//
+//tenon:into
 func (x *Exec) Lt(a, b *Tensor) *Tensor { return x.op(rowLt, a, b).call1() }
 
 // Le returns a <= b, broadcast, as bool.
+//
+//tenon:into
 func (x *Exec) Le(a, b *Tensor) *Tensor { return x.op(rowLe, a, b).call1() }
 
 // Gt returns a > b, broadcast, as bool.
+//
+//tenon:into
 func (x *Exec) Gt(a, b *Tensor) *Tensor { return x.op(rowGt, a, b).call1() }
 
 // Ge returns a >= b, broadcast, as bool.
+//
+//tenon:into
 func (x *Exec) Ge(a, b *Tensor) *Tensor { return x.op(rowGe, a, b).call1() }
 
 // EqS returns a == v as bool.
+//
+//tenon:into
 func (x *Exec) EqS(a *Tensor, v float64) *Tensor { return x.withScalar(rowEq, a, v).call1() }
 
 // NeS returns a != v as bool; true where a is a NaN.
+//
+//tenon:into
 func (x *Exec) NeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowNe, a, v).call1() }
 
 // LtS returns a < v as bool.
+//
+//tenon:into
 func (x *Exec) LtS(a *Tensor, v float64) *Tensor { return x.withScalar(rowLt, a, v).call1() }
 
 // LeS returns a <= v as bool.
+//
+//tenon:into
 func (x *Exec) LeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowLe, a, v).call1() }
 
 // GtS returns a > v as bool.
+//
+//tenon:into
 func (x *Exec) GtS(a *Tensor, v float64) *Tensor { return x.withScalar(rowGt, a, v).call1() }
 
 // GeS returns a >= v as bool.
+//
+//tenon:into
 func (x *Exec) GeS(a *Tensor, v float64) *Tensor { return x.withScalar(rowGe, a, v).call1() }

@@ -64,4 +64,6 @@ func (x *Exec) RealPart(t *Tensor) *Tensor { return x.partOp(rowPart, t, 0) }
 func (x *Exec) ImagPart(t *Tensor) *Tensor { return x.partOp(rowPart, t, 1) }
 
 // Conj returns the complex conjugate; a real tensor's is a copy.
+//
+//tenon:into
 func (x *Exec) Conj(t *Tensor) *Tensor { return x.op(rowConj, t).call1() }

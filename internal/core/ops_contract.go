@@ -11,6 +11,8 @@ import (
 // Products that are made of others.
 
 // AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
+//
+//tenon:into
 func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
 	x.wantDim("AddMV", "mat", a, 2)
 	x.wantDim("AddMV", "vec", v, 1)
@@ -26,6 +28,8 @@ func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
 
 // AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
 // read. Of bools + is or and * is and.
+//
+//tenon:into
 func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
@@ -67,6 +71,8 @@ func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
 }
 
 // AddRC is AddR with complex beta and alpha.
+//
+//tenon:into
 func (x *Exec) AddRC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 	x.wantOuter(in, a, b)
 	return x.composite("AddR", func(x *Exec) *Tensor {
@@ -82,6 +88,8 @@ func (x *Exec) wantOuter(in, a, b *Tensor) {
 
 // AddBMM returns beta*in + alpha*(the sum of the products of the matrices of a [B, M, K] and b [B, K, N]), in broadcast to [M, N]. With
 // beta 0, in is not read.
+//
+//tenon:into
 func (x *Exec) AddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantBatches(in, a, b)
 	return x.composite("AddBMM", func(x *Exec) *Tensor {
@@ -100,6 +108,8 @@ func (x *Exec) AddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 }
 
 // AddBMMC is AddBMM with complex beta and alpha.
+//
+//tenon:into
 func (x *Exec) AddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 	x.wantBatches(in, a, b)
 	if !a.dt.IsComplex() {
@@ -130,6 +140,8 @@ func (x *Exec) abreast(a, b *Tensor) (l, r *Tensor) {
 }
 
 // VDot is Dot with the elements of a conjugated.
+//
+//tenon:into
 func (x *Exec) VDot(a, b *Tensor) *Tensor {
 	x.wantDim("VDot", "a", a, 1)
 	x.wantDim("VDot", "b", b, 1)
@@ -141,6 +153,8 @@ func (x *Exec) VDot(a, b *Tensor) *Tensor {
 
 // TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b,
 // of equal sizes or of size 1. The result has a's other dimensions and then b's.
+//
+//tenon:into
 func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 	both := []*Tensor{a, b}
 	if len(dimsA) != len(dimsB) {
@@ -187,6 +201,8 @@ func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
 
 // Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their
 // product.
+//
+//tenon:into
 func (x *Exec) Inner(a, b *Tensor) *Tensor {
 	if len(a.shape) == 0 || len(b.shape) == 0 {
 		return x.Mul(a, b)

@@ -22,11 +22,11 @@ var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
 	rowConv = define(row{Name: "Conv2d", takes: "t weight bias?;; options", Torch: "nn.functional.conv2d", cast: castLow, saves: in0 | in1,
-		infer: inferConv, run: runConv, flops: flopsOfConv})
+		infer: inferConv, run: runConv, flops: flopsOfConv, moves: movesOfConv(0)})
 	rowConvData = define(row{Name: "Conv2dInputGrad", takes: "weight g;; options", saves: in0 | in1, infer: inferConvData,
 		run: runConvData, flops: flopsOfConv})
 	rowConvWeight = define(row{Name: "Conv2dWeightGrad", takes: "g t;; options", saves: in0 | in1, infer: inferConvWeight,
-		run: runConvWeight, flops: flopsOfConv})
+		run: runConvWeight, flops: flopsOfConv, moves: movesOfConv(1)})
 }
 
 func init() {

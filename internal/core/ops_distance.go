@@ -41,6 +41,8 @@ func (x *Exec) fractional(t *Tensor) *Tensor {
 
 // Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
 // 1 and 1e-12.
+//
+//tenon:into
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
 	return x.composite("Normalize", func(x *Exec) *Tensor {
 		return x.Div(t, x.ClampMinS(x.VectorNorm(t, p, []int{dim}, SumOpt{KeepDim: true}), eps))
@@ -63,6 +65,8 @@ func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
 }
 
 // Renorm returns t with each of its slices along dimension dim scaled so that its vector norm of order p is at most maxNorm.
+//
+//tenon:into
 func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 	n := len(t.shape)
 	switch {
@@ -136,8 +140,8 @@ type PoissonNLLLossOpt struct {
 	Eps   float64
 	// Full adds Stirling's approximation of log(target!) where target is above 1.
 	Full bool
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
@@ -174,8 +178,8 @@ type TripletMarginLossOpt struct {
 	Margin, P, Eps float64
 	// Swap takes the distance from positive to negative where it is less than that from the anchor.
 	Swap bool
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
@@ -205,8 +209,8 @@ type MultiMarginLossOpt struct {
 	// Squared takes the squares of what is summed. Margin 0 is 1.
 	Squared bool
 	Margin  float64
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if

@@ -55,8 +55,8 @@ func init() {
 type BCEOpt struct {
 	// Weight, which broadcasts to the input, multiplies each loss; nil is 1.
 	Weight *Tensor
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
@@ -96,9 +96,9 @@ func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
 
 // KLDivOpt are the options of KLDiv.
 type KLDivOpt struct {
-	// Reduction is "mean" of all elements (the zero value), "batchmean" (the sum over the size of dimension 0, the divergence by its
-	// definition), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean of all elements (the zero value), ReduceBatchMean (the sum over the size of dimension 0, the divergence by its
+	// definition), ReduceSum or ReduceNone.
+	Reduction Reduction
 	// LogTarget says that the target holds logarithms of probabilities.
 	LogTarget bool
 }
@@ -106,9 +106,9 @@ type KLDivOpt struct {
 // KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
 // target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
 func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
-	batch := opt.Reduction == "batchmean"
+	batch := opt.Reduction == ReduceBatchMean
 	if batch {
-		opt.Reduction = "sum"
+		opt.Reduction = ReduceSum
 	}
 	how := x.reductionOf("KLDiv", opt.Reduction)
 	return x.composite("KLDiv", func(x *Exec) *Tensor {

@@ -8,8 +8,8 @@ import (
 
 // LossOpt are the options of losses between elements.
 type LossOpt struct {
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction, scalar 0 the bound of losses that have
@@ -49,7 +49,7 @@ func distanceRow(name, torch string, d *distance) row {
 	return row{Name: name, Torch: torch, takes: "t target; bound; reduction", saves: in0 | in1, back: func(b *back) { backDistance(b, d) },
 		infer: func(f *frame) {
 			t := f.in[0]
-			if reduction(f.i[0]) == reduceNone {
+			if Reduction(f.i[0]) == ReduceNone {
 				f.newOut(0, t.dt, t.shape, f.layout(t.shape))
 			} else {
 				f.newOut(0, t.dt, nil, nil)
@@ -57,7 +57,7 @@ func distanceRow(name, torch string, d *distance) row {
 		},
 		run: func(f *frame) error {
 			n := f.in[0].Numel()
-			if reduction(f.i[0]) == reduceNone {
+			if Reduction(f.i[0]) == ReduceNone {
 				if n == 0 {
 					return nil
 				}
@@ -65,7 +65,7 @@ func distanceRow(name, torch string, d *distance) row {
 				return kernels.Pointwise(f, d.each, f.in[0].dt, f.scalar[:d.each.Scalars], outs, ins)
 			}
 			op := d.mean
-			if reduction(f.i[0]) == reduceSum {
+			if Reduction(f.i[0]) == ReduceSum {
 				op = d.sum
 			}
 			f.opers = append(f.opers[:0], operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
@@ -85,7 +85,7 @@ func runDistanceGrad(f *frame) error {
 func backDistance(b *back, d *distance) {
 	x, g, t, u := b.x, b.grad(0), b.in(0), b.in(1)
 	factor, bound := d.factor, b.n.scalar[0]
-	if reduction(b.n.i[0]) == reduceMean {
+	if Reduction(b.n.i[0]) == ReduceMean {
 		factor /= float64(t.Numel())
 	}
 	if !x.GradEnabled() {
@@ -234,8 +234,8 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 type BCEWithLogitsOpt struct {
 	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil is 1.
 	Weight, PositiveWeight *Tensor
-	// Reduction is "mean" (the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // BCEWithLogits returns the binary cross-entropy of the logits t against target, probabilities of t's shape, computed without overflow.

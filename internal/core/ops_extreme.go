@@ -81,28 +81,40 @@ func (f *frame) call2() (a, b *Tensor) {
 }
 
 // Max returns the greatest of all elements. Equal ones share the gradient.
+//
+//tenon:into
 func (x *Exec) Max(t *Tensor) *Tensor { return x.op(rowMax, t).call1() }
 
 // Min returns the least of all elements. Equal ones share the gradient.
+//
+//tenon:into
 func (x *Exec) Min(t *Tensor) *Tensor { return x.op(rowMin, t).call1() }
 
 // MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+//
+//tenon:into
 func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
 	return x.placeOp(rowMaxDim, t, dim, keepDim).call2()
 }
 
 // MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+//
+//tenon:into
 func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
 	return x.placeOp(rowMinDim, t, dim, keepDim).call2()
 }
 
 // ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of
 // equal elements the first counts.
+//
+//tenon:into
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowArgMax, t, dims, keepDim).call1()
 }
 
 // ArgMin returns the places of the least elements along dims, as ArgMax.
+//
+//tenon:into
 func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowArgMin, t, dims, keepDim).call1()
 }

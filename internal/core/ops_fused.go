@@ -94,6 +94,8 @@ func (x *Exec) AddCDivInto(dst, t, a, b *Tensor, value float64) {
 }
 
 // Lerp returns a + w*(b - a), broadcast, for floating-point and complex tensors.
+//
+//tenon:into
 func (x *Exec) Lerp(a, b, w *Tensor) *Tensor { return x.op(rowLerp, a, b, w).call1() }
 
 // LerpS returns a + w*(b - a).

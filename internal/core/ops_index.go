@@ -7,23 +7,15 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a scatterMode. Where
+// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a ScatterMode. Where
 // i[2] is 1, negative indexes count from the end.
 var rowGather, rowScatter *row
 
-// scatterMode says what a scatter does with the elements that are there.
-type scatterMode int
-
-const (
-	scatterSet scatterMode = iota
-	scatterAdd
-	scatterMultiply
-)
-
 func init() {
-	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1})
+	rowGather = define(row{Name: "Gather", takes: "t index;; dim - wrap", Torch: "gather", infer: inferGather, run: runGather, saves: in1,
+		moves: movesOfPicks})
 	rowScatter = define(row{Name: "Scatter", takes: "t index src;; dim mode wrap", flags: flagVaries, Torch: "scatter", infer: inferScatter,
-		run: runScatter, saves: in1})
+		run: runScatter, saves: in1, moves: movesOfScatter})
 }
 
 func init() {
@@ -33,14 +25,14 @@ func init() {
 	}
 	rowScatter.back = func(b *back) {
 		x, g, index, dim := b.x, b.grad(0), b.in(1), b.n.i[0]
-		switch scatterMode(b.n.i[1]) {
-		case scatterSet:
+		switch ScatterMode(b.n.i[1]) {
+		case ScatterReplace:
 			if b.need(0) {
-				b.set(0, x.scatter(g, index, x.Expand(x.Zeros(nil, g.dt), index.shape...), dim, scatterSet).call1())
+				b.set(0, x.scatter(g, index, x.Expand(x.Zeros(nil, g.dt), index.shape...), dim, ScatterReplace).call1())
 			}
-		case scatterAdd:
+		case ScatterAdd:
 			b.set(0, g)
-		case scatterMultiply:
+		case ScatterMultiply:
 			x.fail("Scatter", fault.Unsupported, nil, "a scatter that multiplies has no derivative; use scatters that set or add")
 		}
 		if b.need(2) {
@@ -140,17 +132,17 @@ func runScatter(f *frame) error {
 	}
 	dst, index, src := f.indexed(out), operand1(f.in[1]), operand1(f.in[2])
 	dim := f.dim(f.i[0], len(out.shape))
-	switch scatterMode(f.i[1]) {
-	case scatterAdd:
+	switch ScatterMode(f.i[1]) {
+	case ScatterAdd:
 		return kernels.ScatterAdd(f, dst, index, src, dim)
-	case scatterMultiply:
+	case ScatterMultiply:
 		return kernels.ScatterMultiply(f, dst, index, src, dim)
 	}
 	return kernels.Scatter(f, dst, index, src)
 }
 
 // scatter enters a frame of a scatter. Of src, the part that index covers counts.
-func (x *Exec) scatter(t, index, src *Tensor, dim int, mode scatterMode) *frame {
+func (x *Exec) scatter(t, index, src *Tensor, dim int, mode ScatterMode) *frame {
 	f := x.op(rowScatter, t, index, src)
 	f.i = [8]int{dim, int(mode)}
 	return f
@@ -159,7 +151,7 @@ func (x *Exec) scatter(t, index, src *Tensor, dim int, mode scatterMode) *frame 
 // sumAt returns a tensor of zeros to which src is added at index along dim; with wrap 1 negative indexes count from the end.
 func (x *Exec) sumAt(shape []int, dim int, index, src *Tensor, wrap int) *Tensor {
 	t := x.Zeros(shape, src.dt)
-	f := x.scatter(t, index, src, dim, scatterAdd)
+	f := x.scatter(t, index, src, dim, ScatterAdd)
 	f.i[2] = wrap
 	f.call1Into(t)
 	return t
@@ -183,29 +175,39 @@ func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 
 // Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
 // Index is int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
+//
+//tenon:into
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	f := x.op(rowGather, t, index)
 	f.i[0] = dim
 	return f.call1()
 }
 
+// ScatterMode says what a scatter does with the elements that are there.
+type ScatterMode uint8
+
+// What a scatter does with an element: it replaces it, adds to it, or multiplies it.
+const (
+	ScatterReplace ScatterMode = iota
+	ScatterAdd
+	ScatterMultiply
+)
+
+// String returns PyTorch's name, such as "add"; PyTorch has none for replacing.
+func (m ScatterMode) String() string { return nameOf(m, "replace", "add", "multiply") }
+
 // ScatterOpt are the options of scatters.
 type ScatterOpt struct {
-	// Reduce is "add" or "multiply" for what is done with the elements that are there; the zero value sets them.
-	Reduce string
+	// Reduce is ScatterReplace (the zero value), ScatterAdd or ScatterMultiply.
+	Reduce ScatterMode
 }
 
-func (x *Exec) scatterMode(op string, opt ScatterOpt) scatterMode {
-	switch opt.Reduce {
-	case "":
-		return scatterSet
-	case "add":
-		return scatterAdd
-	case "multiply":
-		return scatterMultiply
+func (x *Exec) scatterMode(op string, opt ScatterOpt) ScatterMode {
+	if opt.Reduce > ScatterMultiply {
+		x.fail(op, fault.Invalid, nil,
+			"reduce argument must be either add or multiply, not %v; it is ScatterReplace, ScatterAdd or ScatterMultiply", opt.Reduce)
 	}
-	x.fail(op, fault.Invalid, nil, "reduce argument must be either add or multiply, not %q", opt.Reduce)
-	return scatterSet
+	return opt.Reduce
 }
 
 // Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
@@ -218,6 +220,8 @@ func (x *Exec) Scatter(t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) *
 }
 
 // ScatterS is Scatter of the value v.
+//
+//tenon:into
 func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
 	mode := x.scatterMode("Scatter", opt)
 	return x.composite("Scatter", func(x *Exec) *Tensor {
@@ -235,16 +239,18 @@ func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt Scat
 // in order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
 	return x.composite("ScatterAdd", func(x *Exec) *Tensor {
-		return x.casting("ScatterAdd", castWidest, &t, &src).Scatter(t, dim, index, src, ScatterOpt{Reduce: "add"})
+		return x.casting("ScatterAdd", castWidest, &t, &src).Scatter(t, dim, index, src, ScatterOpt{Reduce: ScatterAdd})
 	})
 }
 
 // ScatterAddInto sets dst to ScatterAdd of t; dst may be t.
 func (x *Exec) ScatterAddInto(dst, t *Tensor, dim int, index, src *Tensor) {
-	x.ScatterInto(dst, t, dim, index, src, ScatterOpt{Reduce: "add"})
+	x.ScatterInto(dst, t, dim, index, src, ScatterOpt{Reduce: ScatterAdd})
 }
 
 // IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
+//
+//tenon:into
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	return x.composite("IndexSelect", func(x *Exec) *Tensor {
 		if len(index.shape) > 1 {
@@ -275,6 +281,8 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 
 // TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in
 // row-major order, and returns a vector. Negative indexes count from the end.
+//
+//tenon:into
 func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 	return x.composite("TakeAlongDim", func(x *Exec) *Tensor {
 		if len(dim) == 0 {
@@ -337,6 +345,7 @@ var rowEmbedding *row
 
 func init() {
 	rowEmbedding = define(row{Name: "Embedding", takes: "weight index;; options", Torch: "nn.functional.embedding", saves: in1,
+		moves: movesOfPicks,
 		infer: func(f *frame) {
 			w, index := f.in[0], f.in[1]
 			if index.dt != dtype.Int64 && index.dt != dtype.Int32 {
@@ -409,12 +418,9 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 
 // renorm rescales the rows of weight that index names to at most opt.MaxNorm.
 func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
-	order := opt.NormType
-	if order == 0 {
-		order = 2
-	}
+	order := Or(opt.NormType, 2)
 	norm := x.PowS(x.Sum(x.PowS(x.Abs(weight), order), []int{1}, SumOpt{KeepDim: true}), 1/order)
-	limit := x.Full(nil, opt.MaxNorm, norm.dt)
+	limit := x.Full(nil, Or(opt.MaxNorm, 0), norm.dt)
 	index = x.Reshape(index, -1)
 	named := x.ScatterS(x.Zeros([]int{weight.shape[0]}, dtype.Bool), 0, index, 1, ScatterOpt{})
 	over := x.LogicalAnd(x.Gt(norm, limit), x.Unsqueeze(named, 1))

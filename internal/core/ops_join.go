@@ -278,6 +278,8 @@ func (f *frame) copyTo(dst, src kernels.Operand) error {
 
 // Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0]
 // are skipped.
+//
+//tenon:into
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	if len(ts) == 0 {
 		x.fail("Cat", fault.Invalid, nil, "the list of tensors is empty; give at least one")
@@ -289,6 +291,8 @@ func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 }
 
 // Stack returns the tensors, of equal shapes, along a new dimension dim.
+//
+//tenon:into
 func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {
 	if len(ts) == 0 {
 		x.fail("Stack", fault.Invalid, nil, "stack expects a non-empty TensorList")

@@ -30,27 +30,43 @@ func shiftRule(f *frame) (compute, out dtype.DType) {
 }
 
 // LogicalAnd reports where both a and b are not zero, broadcast.
+//
+//tenon:into
 func (x *Exec) LogicalAnd(a, b *Tensor) *Tensor { return x.op(rowLogicalAnd, a, b).call1() }
 
 // LogicalOr reports where a or b is not zero, broadcast.
+//
+//tenon:into
 func (x *Exec) LogicalOr(a, b *Tensor) *Tensor { return x.op(rowLogicalOr, a, b).call1() }
 
 // LogicalXor reports where exactly one of a and b is not zero, broadcast.
+//
+//tenon:into
 func (x *Exec) LogicalXor(a, b *Tensor) *Tensor { return x.op(rowLogicalXor, a, b).call1() }
 
 // BitwiseAnd returns a & b, broadcast, of integers or bool.
+//
+//tenon:into
 func (x *Exec) BitwiseAnd(a, b *Tensor) *Tensor { return x.op(rowBitwiseAnd, a, b).call1() }
 
 // BitwiseOr returns a | b, broadcast, of integers or bool.
+//
+//tenon:into
 func (x *Exec) BitwiseOr(a, b *Tensor) *Tensor { return x.op(rowBitwiseOr, a, b).call1() }
 
 // BitwiseXor returns a ^ b, broadcast, of integers or bool.
+//
+//tenon:into
 func (x *Exec) BitwiseXor(a, b *Tensor) *Tensor { return x.op(rowBitwiseXor, a, b).call1() }
 
 // BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give
 // 0.
+//
+//tenon:into
 func (x *Exec) BitwiseLeftShift(a, b *Tensor) *Tensor { return x.op(rowLeftShift, a, b).call1() }
 
 // BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as
 // many as a number has bits, give 0, or -1 for negative a.
+//
+//tenon:into
 func (x *Exec) BitwiseRightShift(a, b *Tensor) *Tensor { return x.op(rowRightShift, a, b).call1() }

@@ -1,41 +1,51 @@
 package core
 
 import (
+	"fmt"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
 )
 
-// reduction says how the losses of elements become the result.
-type reduction int
+// Reduction says how the losses of elements become the result of a loss.
+type Reduction uint8
 
+// The reductions: the mean of the losses, their sum, the losses as they are, and their sum over the size of dimension 0, which is for
+// KLDiv alone.
 const (
-	reduceMean reduction = iota
-	reduceSum
-	reduceNone
+	ReduceMean Reduction = iota
+	ReduceSum
+	ReduceNone
+	ReduceBatchMean
 )
 
-// reductionOf reads an option; the zero value means "mean".
-func (x *Exec) reductionOf(op, name string) reduction {
-	switch name {
-	case "", "mean":
-		return reduceMean
-	case "sum":
-		return reduceSum
-	case "none":
-		return reduceNone
+// String returns PyTorch's name, such as "mean".
+func (r Reduction) String() string { return nameOf(r, "mean", "sum", "none", "batchmean") }
+
+// nameOf returns the name of a choice.
+func nameOf[T ~uint8](v T, names ...string) string {
+	if int(v) < len(names) {
+		return names[v]
 	}
-	x.fail(op, fault.Invalid, nil, "%q is not a valid value for reduction; it is mean, sum or none", name)
-	return reduceMean
+	return fmt.Sprintf("%T(%d)", v, uint8(v))
+}
+
+// reductionOf returns r, and refuses one that op does not have.
+func (x *Exec) reductionOf(op string, r Reduction) Reduction {
+	if r > ReduceNone {
+		x.fail(op, fault.Invalid, nil, "%v is not a valid value for reduction; it is ReduceMean, ReduceSum or ReduceNone", r)
+	}
+	return r
 }
 
 // reduceLoss applies a reduction to the losses of elements.
-func (x *Exec) reduceLoss(t *Tensor, r reduction) *Tensor {
+func (x *Exec) reduceLoss(t *Tensor, r Reduction) *Tensor {
 	switch r {
-	case reduceMean:
+	case ReduceMean:
 		return x.Mean(t, nil, SumOpt{})
-	case reduceSum:
+	case ReduceSum:
 		return x.Sum(t, nil, SumOpt{})
 	}
 	return t
@@ -44,7 +54,7 @@ func (x *Exec) reduceLoss(t *Tensor, r reduction) *Tensor {
 // likelihood is the attribute of the rows below: the sizes of input 0 as [N, C, S] and the options. The shape of the losses is target's.
 type likelihood struct {
 	n, c, s int
-	reduce  reduction
+	reduce  Reduction
 	ignore  int
 }
 
@@ -76,7 +86,7 @@ func inferNLL(f *frame) {
 	if w := f.in[2]; w != nil && w.dt != t.dt && !f.again {
 		f.fail(fault.Invalid, "the input is %v, but the weight is %v; convert the weight with x.ToDType", t.dt, w.dt)
 	}
-	if p.reduce == reduceNone {
+	if p.reduce == ReduceNone {
 		f.newOut(0, t.dt, f.in[1].shape, nil)
 	} else {
 		f.newOut(0, t.dt, nil, nil)
@@ -97,12 +107,12 @@ func runNLL(f *frame) error {
 		k.LSE = operand(f.out[2])
 		if p.inRows() {
 			k.X.Shape, k.X.Stride, k.LSE.Stride, k.Target.Stride = []int{p.n, p.c}, []int{p.c, 1}, nil, nil
-			if p.reduce == reduceNone {
+			if p.reduce == ReduceNone {
 				loss := operand(f.out[0])
 				loss.Stride = nil
 				return k.CrossEntropyEach(f, loss)
 			}
-			return k.CrossEntropySum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
+			return k.CrossEntropySum(f, p.reduce == ReduceMean, operand(f.out[0]), operand(f.out[1]))
 		}
 		x.Shape, x.Stride = []int{p.n, p.c, p.s}, []int{p.c * p.s, p.s, 1}
 		if p.n*p.s > 0 {
@@ -111,10 +121,10 @@ func runNLL(f *frame) error {
 			}
 		}
 	}
-	if p.reduce == reduceNone {
+	if p.reduce == ReduceNone {
 		return k.Each(f, operand(f.out[0]))
 	}
-	return k.Sum(f, p.reduce == reduceMean, operand(f.out[0]), operand(f.out[1]))
+	return k.Sum(f, p.reduce == ReduceMean, operand(f.out[0]), operand(f.out[1]))
 }
 
 // inRows reports whether the classes of an element lie side by side, so that row-wise kernels take them.
@@ -152,7 +162,7 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 		rows, one, class := []int{p.s, 0, 1}, []int{0, 0, 0}, []int{0, 1, 0}
 		out.Shape, out.Stride = shape, plain
 		g := rows
-		if p.reduce != reduceNone {
+		if p.reduce != ReduceNone {
 			g = one
 		}
 		strides, from := [][]int{g, rows, class, one}, []int{0, 1, 2, 3}
@@ -186,7 +196,7 @@ func (f *frame) crossEntropyGrad(p *likelihoodGrad, out kernels.Operand) error {
 	k := kernels.NLL{N: p.n, C: p.c, S: 1, Ignore: p.ignore, X: in(0), LSE: in(5), Target: in(1)}
 	k.X.Shape, k.X.Stride = []int{p.n, p.c}, []int{p.c, 1}
 	out.Shape, out.Stride = k.X.Shape, k.X.Stride
-	return k.CrossEntropyGrad(f, out, in(4), p.reduce == reduceNone, in(2), in(3))
+	return k.CrossEntropyGrad(f, out, in(4), p.reduce == ReduceNone, in(2), in(3))
 }
 
 // likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by
@@ -195,7 +205,7 @@ func (b *back) likelihoodGrad(r *row) *Tensor {
 	x, p, g := b.x, b.n.opt.(likelihood), b.grad(0)
 	target, w := b.in(1), b.in(2)
 	var total *Tensor
-	if p.reduce == reduceMean {
+	if p.reduce == ReduceMean {
 		total = b.out(1)
 	}
 	if r == rowCrossEntropyGrad && w != nil {
@@ -235,7 +245,7 @@ func (b *back) likelihoodOps(r *row, target, w, total *Tensor) *Tensor {
 			d = x.Mul(d, x.View(w, 1, p.c, 1))
 		}
 	}
-	if p.reduce == reduceNone {
+	if p.reduce == ReduceNone {
 		g = x.Reshape(g, p.n, 1, p.s)
 	}
 	d = x.Mul(d, g)
@@ -260,8 +270,8 @@ type NLLLossOpt struct {
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
-	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 }
 
 // CrossEntropyOpt are the options of CrossEntropy.
@@ -271,16 +281,16 @@ type CrossEntropyOpt struct {
 	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
-	// Reduction is "mean" (of the weighted elements; the zero value), "sum" or "none".
-	Reduction string
+	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
+	Reduction Reduction
 	// LabelSmoothing, from 0 to 1, is the part of the target that is spread evenly over the classes.
 	LabelSmoothing float64
 }
 
 // planLikelihood checks the shapes of t [C], [N, C] or [N, C, d1, …] and of target, t's without C.
-func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, reduction string) likelihood {
+func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, r Reduction) likelihood {
 	all := []*Tensor{t, target, weight}
-	p := likelihood{n: 1, s: 1, reduce: x.reductionOf(op, reduction), ignore: -100}
+	p := likelihood{n: 1, s: 1, reduce: x.reductionOf(op, r), ignore: -100}
 	if ignore {
 		p.ignore = index
 	}
@@ -340,6 +350,7 @@ func (x *Exec) NLLLoss(t, target *Tensor, opt NLLLossOpt) *Tensor {
 // classes instead.
 func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	weight := opt.Weight
+	opt.LabelSmoothing = Or(opt.LabelSmoothing, 0)
 	if opt.LabelSmoothing < 0 || opt.LabelSmoothing > 1 {
 		x.fail("CrossEntropy", fault.Invalid, []*Tensor{t, target}, "label_smoothing must be between 0.0 and 1.0. Got: %v", opt.LabelSmoothing)
 	}
@@ -383,11 +394,11 @@ func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *
 		if weight != nil {
 			y = x.Mul(y, x.classes(weight, len(t.shape), d))
 		}
-		if r == reduceNone {
+		if r == ReduceNone {
 			return x.Neg(x.Sum(y, []int{d}, SumOpt{}))
 		}
 		y = x.Neg(x.Sum(y, nil, SumOpt{}))
-		if r == reduceMean {
+		if r == ReduceMean {
 			y = x.DivS(y, float64(t.Numel())/float64(c)) // NaN of no classes, as of any mean of nothing
 		}
 		return y
@@ -408,9 +419,9 @@ func (x *Exec) smoothedLoss(p likelihood, t, target, weight *Tensor, opt CrossEn
 		used := x.ToDType(x.Ne(target, x.Full(nil, float64(p.ignore), target.dt)), y.dt)
 		smooth = x.pick(x.EqS(used, 0), nil, 0, smooth, 0) // a product would keep NaN
 		switch p.reduce {
-		case reduceSum:
+		case ReduceSum:
 			smooth = x.Sum(smooth, nil, SumOpt{})
-		case reduceMean:
+		case ReduceMean:
 			if weight != nil {
 				used = x.weightOf(weight, target, p.ignore)
 			}

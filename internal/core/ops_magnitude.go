@@ -59,13 +59,19 @@ func backSgn(b *back) {
 }
 
 // Abs returns the magnitude; of a complex tensor it is real.
+//
+//tenon:into
 func (x *Exec) Abs(t *Tensor) *Tensor { return x.op(rowAbs, t).call1() }
 
 // Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
 // float32.
+//
+//tenon:into
 func (x *Exec) Angle(t *Tensor) *Tensor { return x.op(rowAngle, t).call1() }
 
 // Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
+//
+//tenon:into
 func (x *Exec) Sgn(t *Tensor) *Tensor { return x.op(rowSgn, t).call1() }
 
 // Positive returns t itself; it fails for bool.
@@ -78,6 +84,8 @@ func (x *Exec) Positive(t *Tensor) *Tensor {
 
 // RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
 // Half types round after each of the three steps.
+//
+//tenon:into
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {
 	if t.dt.IsFloat() && t.dt.Size() == 2 {
 		ten := math.Pow(10, math.Abs(float64(decimals)))

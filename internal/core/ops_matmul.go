@@ -130,6 +130,8 @@ func (x *Exec) wantDim(op, name string, t *Tensor, n int) {
 }
 
 // MM returns the product of matrices a [M, K] and b [K, N].
+//
+//tenon:into
 func (x *Exec) MM(a, b *Tensor) *Tensor {
 	x.wantDim("MM", "a", a, 2)
 	x.wantDim("MM", "b", b, 2)
@@ -137,6 +139,8 @@ func (x *Exec) MM(a, b *Tensor) *Tensor {
 }
 
 // BMM returns the products of the matrices of a [B, M, K] and b [B, K, N].
+//
+//tenon:into
 func (x *Exec) BMM(a, b *Tensor) *Tensor {
 	x.wantDim("BMM", "batch1", a, 3)
 	x.wantDim("BMM", "batch2", b, 3)
@@ -144,6 +148,8 @@ func (x *Exec) BMM(a, b *Tensor) *Tensor {
 }
 
 // MV returns the product of matrix a [M, K] and vector v [K].
+//
+//tenon:into
 func (x *Exec) MV(a, v *Tensor) *Tensor {
 	x.wantDim("MV", "a", a, 2)
 	x.wantDim("MV", "v", v, 1)
@@ -152,6 +158,8 @@ func (x *Exec) MV(a, v *Tensor) *Tensor {
 
 // Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the
 // wider of its operands' types.
+//
+//tenon:into
 func (x *Exec) Dot(a, b *Tensor) *Tensor {
 	x.wantDim("Dot", "a", a, 1)
 	x.wantDim("Dot", "b", b, 1)
@@ -159,6 +167,8 @@ func (x *Exec) Dot(a, b *Tensor) *Tensor {
 }
 
 // Outer returns the products of every element of vector a [M] with every element of b [N], shape [M, N].
+//
+//tenon:into
 func (x *Exec) Outer(a, b *Tensor) *Tensor {
 	x.wantDim("Outer", "a", a, 1)
 	x.wantDim("Outer", "b", b, 1)
@@ -166,6 +176,8 @@ func (x *Exec) Outer(a, b *Tensor) *Tensor {
 }
 
 // AddMM returns beta*in + alpha*(a x b) for a [M, K], b [K, N] and in broadcast to [M, N]. With beta 0, in is not read.
+//
+//tenon:into
 func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
@@ -174,6 +186,8 @@ func (x *Exec) AddMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 }
 
 // BAddBMM returns beta*in + alpha*(a x b) for a [B, M, K], b [B, K, N] and in broadcast to [B, M, N]. With beta 0, in is not read.
+//
+//tenon:into
 func (x *Exec) BAddBMM(in, a, b *Tensor, beta, alpha float64) *Tensor {
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)
@@ -187,6 +201,8 @@ func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
 
 // MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product,
 // and over more dimensions the products of the matrices in the last two, the others broadcast.
+//
+//tenon:into
 func (x *Exec) MatMul(a, b *Tensor) *Tensor {
 	na, nb := len(a.shape), len(b.shape)
 	if na == 0 || nb == 0 {

@@ -3,6 +3,8 @@ package core
 // Products with complex factors, for complex tensors.
 
 // AddMMC is AddMM with complex beta and alpha.
+//
+//tenon:into
 func (x *Exec) AddMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 	x.wantDim("AddMM", "mat1", a, 2)
 	x.wantDim("AddMM", "mat2", b, 2)
@@ -11,6 +13,8 @@ func (x *Exec) AddMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 }
 
 // BAddBMMC is BAddBMM with complex beta and alpha.
+//
+//tenon:into
 func (x *Exec) BAddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 	x.wantDim("BAddBMM", "batch1", a, 3)
 	x.wantDim("BAddBMM", "batch2", b, 3)

@@ -54,6 +54,8 @@ type MultinomialOpt struct {
 //
 // Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
 // probabilities other than 0 than samples fail as AssertAsync does.
+//
+//tenon:into
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	const op = "Multinomial"
 	refuse := func(msg string, args ...any) { x.fail(op, fault.Invalid, []*Tensor{p}, msg, args...) }

@@ -97,6 +97,8 @@ func (x *Exec) last(op string, starts *Tensor) int {
 
 // Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
 // dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+//
+//tenon:into
 func (x *Exec) Nonzero(t *Tensor) *Tensor {
 	return x.NoGrad().composite("Nonzero", func(x *Exec) *Tensor {
 		starts := x.op(rowNonzeroStarts, t).call1()
@@ -106,6 +108,8 @@ func (x *Exec) Nonzero(t *Tensor) *Tensor {
 
 // MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
 // mask, so that the call waits for it and cannot be captured.
+//
+//tenon:into
 func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
 	const op = "MaskedSelect"
 	return x.composite(op, func(x *Exec) *Tensor {

@@ -358,12 +358,11 @@ func flatten(o kernels.Operand) kernels.Operand {
 }
 
 // RMSNorm divides t by the root of the mean of its squares, with eps added, over its last dimensions, which have the given shape, and
-// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken.
+// multiplies by weight, of that shape or nil. With eps 0 the distance from 1 to the next number of t's type is taken;
+// tenon.Zero is 0.
 func (x *Exec) RMSNorm(t, weight *Tensor, shape []int, eps float64) *Tensor {
 	rows, n := x.trailing("RMSNorm", t, weight, nil, shape)
-	if eps == 0 {
-		eps = epsilon(t.dt)
-	}
+	eps = Or(eps, epsilon(t.dt))
 	if t.dt.IsComplex() {
 		return x.composite("RMSNorm", func(x *Exec) *Tensor {
 			over := infer.DimsUpTo(len(t.shape))[len(t.shape)-len(shape):]

@@ -74,6 +74,8 @@ func (x *Exec) shifted(t *Tensor, by int) *Tensor {
 }
 
 // Prod returns the product over dims; nil dims mean all.
+//
+//tenon:into
 func (x *Exec) Prod(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	if opt.DType != dtype.Invalid {
 		x = x.uncast()

@@ -167,6 +167,8 @@ func (x *Exec) RandN(shape []int, dt dtype.DType) *Tensor {
 }
 
 // RandInt returns a tensor of random integers in [low, high), each as likely.
+//
+//tenon:into
 func (x *Exec) RandInt(low, high int64, shape []int, dt dtype.DType) *Tensor {
 	if high <= low {
 		x.fail("RandInt", fault.Invalid, nil, "random_ expects 'from' to be less than 'to', but got from=%d >= to=%d", low, high)

@@ -104,10 +104,10 @@ func (x *Exec) FullC(shape []int, v complex128, dt dtype.DType) *Tensor {
 }
 
 // FillInto makes every element of dst v, converted to dst's type as by Full.
-func (x *Exec) FillInto(dst *Tensor, v float64) { x.FillIntoC(dst, complex(v, 0)) }
+func (x *Exec) FillInto(dst *Tensor, v float64) { x.FillCInto(dst, complex(v, 0)) }
 
-// FillIntoC is FillInto for complex v.
-func (x *Exec) FillIntoC(dst *Tensor, v complex128) {
+// FillCInto is FillInto for complex v.
+func (x *Exec) FillCInto(dst *Tensor, v complex128) {
 	f := x.op(rowFill)
 	if dst == nil {
 		f.fail(fault.Invalid, operandNil, 0)
@@ -155,6 +155,8 @@ func (x *Exec) ZerosLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 
 func (x *Exec) OnesLike(t *Tensor, opt LikeOpt) *Tensor { return x.FullLike(t, 1, opt) }
 
 // Arange returns the vector start, start+step, … before end, each computed from its place.
+//
+//tenon:into
 func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
 	f := x.op(rowArange)
 	f.dt = dt
@@ -175,11 +177,15 @@ func (x *Exec) Arange(start, end, step float64, dt dtype.DType) *Tensor {
 }
 
 // Linspace returns the vector of n numbers from start to end, evenly apart.
+//
+//tenon:into
 func (x *Exec) Linspace(start, end float64, n int, dt dtype.DType) *Tensor {
 	return x.LinspaceC(complex(start, 0), complex(end, 0), n, dt)
 }
 
 // LinspaceC is Linspace between complex numbers.
+//
+//tenon:into
 func (x *Exec) LinspaceC(start, end complex128, n int, dt dtype.DType) *Tensor {
 	f := x.op(rowLinspace)
 	if n < 0 {
@@ -207,6 +213,8 @@ func asHalf(v complex128, dt dtype.DType) complex128 {
 }
 
 // Eye returns the matrix of n rows and m columns with ones where row and column are equal and zeros elsewhere.
+//
+//tenon:into
 func (x *Exec) Eye(n, m int, dt dtype.DType) *Tensor {
 	f := x.op(rowEye)
 	if n < 0 || m < 0 {

@@ -154,9 +154,13 @@ func (x *Exec) triangle(t *Tensor, upper, diagonal int) *Tensor {
 }
 
 // Tril returns a copy of the matrices in t's last two dimensions with zeros above the given diagonal, 0 being the main one.
+//
+//tenon:into
 func (x *Exec) Tril(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 0, diagonal) }
 
 // Triu returns a copy of the matrices in t's last two dimensions with zeros below the given diagonal, 0 being the main one.
+//
+//tenon:into
 func (x *Exec) Triu(t *Tensor, diagonal int) *Tensor { return x.triangle(t, 1, diagonal) }
 
 func inferPad(f *frame) {
@@ -218,10 +222,24 @@ func (x *Exec) constantPad(t *Tensor, pad []int, v complex128) *Tensor {
 // PadC is Pad with a complex constant.
 func (x *Exec) PadC(t *Tensor, pad []int, v complex128) *Tensor { return x.constantPad(t, pad, v) }
 
+// PadMode says what Pad adds.
+type PadMode uint8
+
+// What Pad adds: a constant, the elements mirrored at the border ones, the border ones, and the elements from the other end.
+const (
+	PadConstant PadMode = iota
+	PadReflect
+	PadReplicate
+	PadCircular
+)
+
+// String returns PyTorch's name, such as "reflect".
+func (m PadMode) String() string { return nameOf(m, "constant", "reflect", "replicate", "circular") }
+
 // PadOpt are the options of Pad.
 type PadOpt struct {
-	// Mode is "constant" (the zero value), "reflect", "replicate" or "circular".
-	Mode string
+	// Mode is PadConstant (the zero value), PadReflect, PadReplicate or PadCircular.
+	Mode PadMode
 	// Value is the constant.
 	Value float64
 }
@@ -229,15 +247,15 @@ type PadOpt struct {
 // Pad returns t with elements added around: pad holds a pair of numbers, before and after, for the last dimension, then the one before it,
 // and so on. Negative numbers take elements away. All modes but the constant want one or two dimensions more than there are pairs.
 func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
-	switch opt.Mode {
-	case "", "constant":
-		return x.constantPad(t, pad, complex(opt.Value, 0))
-	case "reflect", "replicate", "circular":
-	default:
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %q; it is constant, reflect, replicate or circular", opt.Mode)
+	switch {
+	case opt.Mode == PadConstant:
+		return x.constantPad(t, pad, complex(Or(opt.Value, 0), 0))
+	case opt.Mode > PadCircular:
+		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Unrecognised padding mode %v; it is PadConstant, PadReflect, PadReplicate or PadCircular",
+			opt.Mode)
 	}
-	if opt.Value != 0 {
-		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding mode %q doesn't take in value argument", opt.Mode)
+	if Or(opt.Value, 0) != 0 {
+		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding mode %v doesn't take in value argument", opt.Mode)
 	}
 	pairs, n := len(pad)/2, len(t.shape)
 	if len(pad)%2 != 0 || pairs < 1 || pairs > 3 || n != pairs+1 && n != pairs+2 {
@@ -252,8 +270,8 @@ func (x *Exec) Pad(t *Tensor, pad []int, opt PadOpt) *Tensor {
 }
 
 // padDim pads one dimension: it takes elements by their places in it.
-func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
-	if mode == "circular" && min(before, after) < 0 {
+func (x *Exec) padDim(t *Tensor, d, before, after int, mode PadMode) *Tensor {
+	if mode == PadCircular && min(before, after) < 0 {
 		// What is taken away goes first.
 		t = x.Slice(t, d, max(-before, 0), t.shape[d]+min(after, 0), 1)
 		before, after = max(before, 0), max(after, 0)
@@ -264,21 +282,21 @@ func (x *Exec) padDim(t *Tensor, d, before, after int, mode string) *Tensor {
 	}
 	length := n + before + after
 	switch {
-	case mode == "reflect" && (before >= n || after >= n):
+	case mode == PadReflect && (before >= n || after >= n):
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding size should be less than the corresponding input dimension, but got: padding (%d, %d) at dimension %d of input %v", before, after, d, t.shape)
-	case mode == "circular" && (before > n || after > n):
+	case mode == PadCircular && (before > n || after > n):
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "Padding value causes wrapping around more than once")
-	case length < 0 || length < 1 && mode != "circular":
+	case length < 0 || length < 1 && mode != PadCircular:
 		x.fail("Pad", fault.Invalid, []*Tensor{t}, "input (%d) is too small: the output of padding (%d, %d) at dimension %d would have size %d", n, before, after, d, length)
 	}
 	ng := x.NoGrad()
 	at := ng.Arange(float64(-before), float64(n+after), 1, dtype.Int64)
 	switch last := float64(n - 1); mode {
-	case "reflect":
+	case PadReflect:
 		at = ng.RSubS(ng.Abs(ng.RSubS(ng.Abs(at), last)), last)
-	case "replicate":
+	case PadReplicate:
 		at = ng.ClampS(at, 0, last)
-	case "circular":
+	case PadCircular:
 		at = ng.RemainderS(at, float64(n))
 	}
 	return x.IndexSelect(t, d, at)

@@ -170,6 +170,8 @@ func (x *Exec) reduceOp(r *row, t *Tensor, dims []int, keep bool) *frame {
 }
 
 // Sum returns the sum over dims; nil dims mean all.
+//
+//tenon:into
 func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	f := x.reduceOp(rowSum, t, dims, opt.KeepDim)
 	f.dt = opt.DType
@@ -177,6 +179,8 @@ func (x *Exec) Sum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 }
 
 // NanSum returns the sum over dims of what is not NaN; nil dims mean all.
+//
+//tenon:into
 func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	f := x.reduceOp(rowNanSum, t, dims, opt.KeepDim)
 	f.dt = opt.DType
@@ -184,6 +188,8 @@ func (x *Exec) NanSum(t *Tensor, dims []int, opt SumOpt) *Tensor {
 }
 
 // Mean returns the mean over dims; nil dims mean all. Integers need opt.DType.
+//
+//tenon:into
 func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
 	f := x.reduceOp(rowMean, t, dims, opt.KeepDim)
 	f.dt = opt.DType
@@ -191,11 +197,15 @@ func (x *Exec) Mean(t *Tensor, dims []int, opt SumOpt) *Tensor {
 }
 
 // AMax returns the greatest element over dims; nil dims mean all. Ties share the gradient.
+//
+//tenon:into
 func (x *Exec) AMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowAMax, t, dims, keepDim).call1()
 }
 
 // AMin returns the least element over dims; nil dims mean all. Ties share the gradient.
+//
+//tenon:into
 func (x *Exec) AMin(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowAMin, t, dims, keepDim).call1()
 }

@@ -143,6 +143,8 @@ func (x *Exec) pick(cond, a *Tensor, av float64, b *Tensor, bv float64) *Tensor 
 }
 
 // Where returns a where cond, of bool, is true, else b, broadcast, in the type that a and b promote to.
+//
+//tenon:into
 func (x *Exec) Where(cond, a, b *Tensor) *Tensor { return x.op(rowWhere, cond, a, b).call1() }
 
 // MaskedFill returns t, broadcast with mask, with the elements where mask, of bool, is true replaced by the 0-d tensor v.
@@ -165,18 +167,28 @@ func (x *Exec) MaskedFillSInto(dst, t, mask *Tensor, v float64) {
 }
 
 // Maximum returns the greater of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+//
+//tenon:into
 func (x *Exec) Maximum(a, b *Tensor) *Tensor { return x.op(rowMaximum, a, b).call1() }
 
 // Minimum returns the lesser of a and b, broadcast; a NaN among them is the result. Equal operands share the gradient.
+//
+//tenon:into
 func (x *Exec) Minimum(a, b *Tensor) *Tensor { return x.op(rowMinimum, a, b).call1() }
 
 // FMax returns the greater of a and b, broadcast; of a number and a NaN the number.
+//
+//tenon:into
 func (x *Exec) FMax(a, b *Tensor) *Tensor { return x.op(rowFMax, a, b).call1() }
 
 // FMin returns the lesser of a and b, broadcast; of a number and a NaN the number.
+//
+//tenon:into
 func (x *Exec) FMin(a, b *Tensor) *Tensor { return x.op(rowFMin, a, b).call1() }
 
 // Clamp returns t held between lo and hi, broadcast; either may be nil. Where lo > hi the result is hi.
+//
+//tenon:into
 func (x *Exec) Clamp(t, lo, hi *Tensor) *Tensor {
 	switch {
 	case lo == nil && hi == nil:
@@ -203,39 +215,43 @@ func (x *Exec) clampOp(t *Tensor, lo, hi float64) *frame {
 }
 
 // ClampMin returns the greater of t and lo, broadcast.
+//
+//tenon:into
 func (x *Exec) ClampMin(t, lo *Tensor) *Tensor { return x.op(rowClampMin, t, lo).call1() }
 
 // ClampMinS returns the greater of t and lo.
+//
+//tenon:into
 func (x *Exec) ClampMinS(t *Tensor, lo float64) *Tensor {
 	return x.withScalar(rowClampMin, t, lo).call1()
 }
 
 // ClampMax returns the lesser of t and hi, broadcast.
+//
+//tenon:into
 func (x *Exec) ClampMax(t, hi *Tensor) *Tensor { return x.op(rowClampMax, t, hi).call1() }
 
 // ClampMaxS returns the lesser of t and hi.
+//
+//tenon:into
 func (x *Exec) ClampMaxS(t *Tensor, hi float64) *Tensor {
 	return x.withScalar(rowClampMax, t, hi).call1()
 }
 
-// NanToNumOpt are the numbers that replace others; nil is 0 for NaN, and the greatest and least number of the type for the infinities.
+// NanToNumOpt are the numbers that replace others.
 type NanToNumOpt struct {
-	// NaN, PosInf and NegInf replace NaN, +∞ and -∞.
-	NaN, PosInf, NegInf *float64
+	// NaN replaces NaN. PosInf and NegInf replace +∞ and -∞: 0 is the greatest and the least number of the type, tenon.Zero is 0.
+	NaN, PosInf, NegInf float64
 }
 
 // NanToNum returns t with NaN and infinities replaced by numbers; integers stay.
+//
+//tenon:into
 func (x *Exec) NanToNum(t *Tensor, opt NanToNumOpt) *Tensor {
 	f := x.op(rowNanToNum, t)
 	most := greatest(t.dt.Real())
-	for i, v := range [...]struct {
-		given *float64
-		def   float64
-	}{{opt.NaN, 0}, {opt.PosInf, most}, {opt.NegInf, -most}} {
-		f.scalar[i] = kernels.FloatScalar(v.def)
-		if v.given != nil {
-			f.scalar[i] = kernels.FloatScalar(*v.given)
-		}
+	for i, v := range [...]float64{Or(opt.NaN, 0), Or(opt.PosInf, most), Or(opt.NegInf, -most)} {
+		f.scalar[i] = kernels.FloatScalar(v)
 	}
 	return f.call1()
 }

@@ -120,9 +120,6 @@ func (x *Exec) MoveDim(t *Tensor, source, destination []int) *Tensor {
 // ExpandAs returns the view of t expanded to o's shape.
 func (x *Exec) ExpandAs(t, o *Tensor) *Tensor { return x.Expand(t, o.shape...) }
 
-// BroadcastTo is Expand.
-func (x *Exec) BroadcastTo(t *Tensor, shape ...int) *Tensor { return x.Expand(t, shape...) }
-
 // Repeat returns t copied times[i] times along dimension i; dimensions that t lacks come first.
 func (x *Exec) Repeat(t *Tensor, times ...int) *Tensor {
 	lead := len(times) - len(t.shape)

@@ -98,11 +98,15 @@ func (x *Exec) softmax(r *row, t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 }
 
 // Softmax returns exp(t) over its sum along dimension dim.
+//
+//tenon:into
 func (x *Exec) Softmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	return x.softmax(rowSoftmax, t, dim, opt)
 }
 
 // LogSoftmax returns the logarithm of Softmax.
+//
+//tenon:into
 func (x *Exec) LogSoftmax(t *Tensor, dim int, opt SoftmaxOpt) *Tensor {
 	return x.softmax(rowLogSoftmax, t, dim, opt)
 }

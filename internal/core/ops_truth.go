@@ -27,11 +27,15 @@ func truthRule(f *frame) (compute, out dtype.DType) {
 }
 
 // All reports whether no element along dims is zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is true.
+//
+//tenon:into
 func (x *Exec) All(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowAll, t, dims, keepDim).call1()
 }
 
 // Any reports whether an element along dims is not zero, as bool (of uint8 as uint8); nil dims mean all. Of no elements it is false.
+//
+//tenon:into
 func (x *Exec) Any(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowAny, t, dims, keepDim).call1()
 }

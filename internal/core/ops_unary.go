@@ -125,66 +125,108 @@ func init() {
 }
 
 // Sign returns -1, 0 or 1 by the sign of each element, 0 for NaN; not for complex tensors, which Sgn takes.
+//
+//tenon:into
 func (x *Exec) Sign(t *Tensor) *Tensor { return x.op(rowSign, t).call1() }
 
 // Reciprocal returns 1/t; integers become float32.
+//
+//tenon:into
 func (x *Exec) Reciprocal(t *Tensor) *Tensor { return x.op(rowReciprocal, t).call1() }
 
 // Sqrt returns the square root; integers become float32.
+//
+//tenon:into
 func (x *Exec) Sqrt(t *Tensor) *Tensor { return x.op(rowSqrt, t).call1() }
 
 // Rsqrt returns 1/sqrt(t); integers become float32.
+//
+//tenon:into
 func (x *Exec) Rsqrt(t *Tensor) *Tensor { return x.op(rowRsqrt, t).call1() }
 
 // Square returns t*t; bool becomes int64.
+//
+//tenon:into
 func (x *Exec) Square(t *Tensor) *Tensor { return x.op(rowSquare, t).call1() }
 
 // Exp returns e to the power of t; integers become float32.
+//
+//tenon:into
 func (x *Exec) Exp(t *Tensor) *Tensor { return x.op(rowExp, t).call1() }
 
 // Exp2 returns 2 to the power of t; integers become float32.
+//
+//tenon:into
 func (x *Exec) Exp2(t *Tensor) *Tensor { return x.op(rowExp2, t).call1() }
 
 // Expm1 returns exp(t) - 1, exact near 0; integers become float32.
+//
+//tenon:into
 func (x *Exec) Expm1(t *Tensor) *Tensor { return x.op(rowExpm1, t).call1() }
 
 // Log returns the natural logarithm; integers become float32.
+//
+//tenon:into
 func (x *Exec) Log(t *Tensor) *Tensor { return x.op(rowLog, t).call1() }
 
 // Log2 returns the logarithm to base 2; integers become float32.
+//
+//tenon:into
 func (x *Exec) Log2(t *Tensor) *Tensor { return x.op(rowLog2, t).call1() }
 
 // Log10 returns the logarithm to base 10; integers become float32.
+//
+//tenon:into
 func (x *Exec) Log10(t *Tensor) *Tensor { return x.op(rowLog10, t).call1() }
 
 // Log1p returns log(1 + t), exact near 0; integers become float32.
+//
+//tenon:into
 func (x *Exec) Log1p(t *Tensor) *Tensor { return x.op(rowLog1p, t).call1() }
 
 // Sin returns the sine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Sin(t *Tensor) *Tensor { return x.op(rowSin, t).call1() }
 
 // Cos returns the cosine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Cos(t *Tensor) *Tensor { return x.op(rowCos, t).call1() }
 
 // Tan returns the tangent; integers become float32.
+//
+//tenon:into
 func (x *Exec) Tan(t *Tensor) *Tensor { return x.op(rowTan, t).call1() }
 
 // Asin returns the arc sine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Asin(t *Tensor) *Tensor { return x.op(rowAsin, t).call1() }
 
 // Acos returns the arc cosine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Acos(t *Tensor) *Tensor { return x.op(rowAcos, t).call1() }
 
 // Atan returns the arc tangent; integers become float32.
+//
+//tenon:into
 func (x *Exec) Atan(t *Tensor) *Tensor { return x.op(rowAtan, t).call1() }
 
 // Sinh returns the hyperbolic sine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Sinh(t *Tensor) *Tensor { return x.op(rowSinh, t).call1() }
 
 // Cosh returns the hyperbolic cosine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Cosh(t *Tensor) *Tensor { return x.op(rowCosh, t).call1() }
 
 // Asinh returns the inverse hyperbolic sine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Asinh(t *Tensor) *Tensor { return x.op(rowAsinh, t).call1() }
 
 // slopeAcosh: a product of two roots keeps the branch of complex numbers; of real ones, one root is finite outside of the domain, too.
@@ -196,33 +238,53 @@ func slopeAcosh(x *Exec, z, _ *Tensor) *Tensor {
 }
 
 // Acosh returns the inverse hyperbolic cosine; integers become float32.
+//
+//tenon:into
 func (x *Exec) Acosh(t *Tensor) *Tensor { return x.op(rowAcosh, t).call1() }
 
 // Atanh returns the inverse hyperbolic tangent; integers become float32.
+//
+//tenon:into
 func (x *Exec) Atanh(t *Tensor) *Tensor { return x.op(rowAtanh, t).call1() }
 
 // Erf returns the error function; integers become float32.
+//
+//tenon:into
 func (x *Exec) Erf(t *Tensor) *Tensor { return x.op(rowErf, t).call1() }
 
 // Erfc returns 1 - erf(t), exact for large t; integers become float32.
+//
+//tenon:into
 func (x *Exec) Erfc(t *Tensor) *Tensor { return x.op(rowErfc, t).call1() }
 
 // Erfinv returns the inverse of the error function, infinite at -1 and 1; integers become float32.
+//
+//tenon:into
 func (x *Exec) Erfinv(t *Tensor) *Tensor { return x.op(rowErfinv, t).call1() }
 
 // Floor rounds down; integers stay.
+//
+//tenon:into
 func (x *Exec) Floor(t *Tensor) *Tensor { return x.op(rowFloor, t).call1() }
 
 // Ceil rounds up; integers stay.
+//
+//tenon:into
 func (x *Exec) Ceil(t *Tensor) *Tensor { return x.op(rowCeil, t).call1() }
 
 // Trunc rounds toward zero; integers stay.
+//
+//tenon:into
 func (x *Exec) Trunc(t *Tensor) *Tensor { return x.op(rowTrunc, t).call1() }
 
 // Round rounds to the nearest whole number, halves to the even one; integers stay.
+//
+//tenon:into
 func (x *Exec) Round(t *Tensor) *Tensor { return x.op(rowRound, t).call1() }
 
 // Frac returns t - trunc(t), of the sign of t; for floating-point tensors.
+//
+//tenon:into
 func (x *Exec) Frac(t *Tensor) *Tensor { return x.op(rowFrac, t).call1() }
 
 // IsNaN reports as bool which elements are NaN, of complex ones in either part.
@@ -235,7 +297,11 @@ func (x *Exec) IsInf(t *Tensor) *Tensor { return x.op(rowIsInf, t).call1() }
 func (x *Exec) IsFinite(t *Tensor) *Tensor { return x.op(rowIsFinite, t).call1() }
 
 // LogicalNot reports as bool which elements are zero.
+//
+//tenon:into
 func (x *Exec) LogicalNot(t *Tensor) *Tensor { return x.op(rowLogicalNot, t).call1() }
 
 // BitwiseNot returns the bits inverted, of bool the negation; for integers and bool.
+//
+//tenon:into
 func (x *Exec) BitwiseNot(t *Tensor) *Tensor { return x.op(rowBitwiseNot, t).call1() }

@@ -65,8 +65,8 @@ func (b *back) deviation(g *Tensor) *Tensor {
 type VarOpt struct {
 	// KeepDim keeps the reduced dimensions with size 1.
 	KeepDim bool
-	// Correction is what the number of elements is lessened by in the divisor; nil is 1, the unbiased variance, and 0 the biased one.
-	Correction *float64
+	// Correction is what the number of elements is lessened by in the divisor; 0 is 1, the unbiased variance, and tenon.Zero the biased one.
+	Correction float64
 }
 
 func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
@@ -75,14 +75,13 @@ func (x *Exec) varOp(r *row, t *Tensor, dims []int, opt VarOpt) *Tensor {
 
 func (x *Exec) varFrame(r *row, t *Tensor, dims []int, opt VarOpt) *frame {
 	f := x.reduceOp(r, t, dims, opt.KeepDim)
-	f.scalar[0] = kernels.FloatScalar(1)
-	if opt.Correction != nil {
-		f.scalar[0] = kernels.FloatScalar(*opt.Correction)
-	}
+	f.scalar[0] = kernels.FloatScalar(Or(opt.Correction, 1))
 	return f
 }
 
 // Var returns the variance over dims; nil dims mean all. That of a complex tensor is real: the variances of its parts together.
+//
+//tenon:into
 func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
 	if !t.dt.IsComplex() {
 		return x.varOp(rowVar, t, dims, opt)
@@ -93,6 +92,8 @@ func (x *Exec) Var(t *Tensor, dims []int, opt VarOpt) *Tensor {
 }
 
 // Std returns the standard deviation over dims, the square root of Var.
+//
+//tenon:into
 func (x *Exec) Std(t *Tensor, dims []int, opt VarOpt) *Tensor {
 	if !t.dt.IsComplex() {
 		return x.varOp(rowStd, t, dims, opt)

@@ -132,6 +132,8 @@ func backVectorNorm(b *back) {
 
 // VectorNorm returns the vector norm of order ord over dims, (sum |t|^ord)^(1/ord); nil dims mean all. Order 0 counts what is not zero, and
 // the infinite orders are the greatest and the least magnitude. That of a complex tensor is real.
+//
+//tenon:into
 func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tensor {
 	if t.dt.IsComplex() {
 		return x.composite("VectorNorm", func(x *Exec) *Tensor {
@@ -149,6 +151,8 @@ func (x *Exec) VectorNorm(t *Tensor, ord float64, dims []int, opt SumOpt) *Tenso
 }
 
 // LogSumExp returns log(sum(exp(t))) over dims without overflow between; nil dims mean all. Integers become float32.
+//
+//tenon:into
 func (x *Exec) LogSumExp(t *Tensor, dims []int, keepDim bool) *Tensor {
 	if !t.dt.IsComplex() {
 		return x.reduceOp(rowLogSumExp, t, dims, keepDim).call1()

@@ -366,9 +366,32 @@ func (x *Exec) AsStrided(t *Tensor, shape, stride []int, offset int) *Tensor {
 	if len(shape) != len(stride) {
 		f.fail(fault.Invalid, "mismatch in length of strides and shape: %v and %v", stride, shape)
 	}
-	if offset < 0 || (offset+infer.Extent(shape, stride))*t.dt.Size() > t.st.bytes {
-		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape, stride, offset, t.st.bytes/t.dt.Size())
+	for i, d := range shape {
+		if d < 0 {
+			f.fail(fault.Invalid, "the shape %v has a negative dimension", shape)
+		}
+		if stride[i] < 0 {
+			f.fail(fault.Invalid, "the stride %d is negative; x.Flip reverses a dimension", stride[i])
+		}
+	}
+	if n := t.st.bytes / t.dt.Size(); offset < 0 || !reachesWithin(shape, stride, offset, n) {
+		f.fail(fault.Invalid, "shape %v with strides %v from element %d on reaches beyond the storage, which has %d elements", shape, stride, offset, n)
 	}
 	f.dims, f.i[0], f.i[1] = append(append(f.dims, shape...), stride...), offset, t.offset
 	return f.call1()
+}
+
+// reachesWithin reports whether every element of a view from offset on lies among the first n of its storage, without numbers that overflow.
+func reachesWithin(shape, stride []int, offset, n int) bool {
+	if slices.Contains(shape, 0) {
+		return offset <= n
+	}
+	left := n - offset - 1 // elements after the view's first
+	for i, d := range shape {
+		if left < 0 || d > 1 && stride[i] > left/(d-1) {
+			return false
+		}
+		left -= (d - 1) * stride[i]
+	}
+	return left >= 0
 }

@@ -319,7 +319,7 @@ func (x *Exec) CopyAsyncInto(dst, src *Tensor) {
 		}
 		s := src
 		if dst.dt != s.dt || !infer.Same(dst.shape, s.shape) || !infer.Same(dst.stride, s.stride) {
-			s = from.copyAs(from.BroadcastTo(s, dst.shape...), dst.dt, true)
+			s = from.copyAs(from.Expand(s, dst.shape...), dst.dt, true)
 		}
 		if to.direct(dst, s) {
 			to.copyAcross(dst, s, from.m.stream)

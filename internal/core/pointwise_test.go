@@ -14,7 +14,7 @@ func TestScalarForms(t *testing.T) {
 		a, v := From(x, []float32{-3.5, -2, -0.5, 0, 0.5, 2, 7}), 2.0
 		s := From(x, []float32{2}, 1)
 		for name, pair := range map[string][2]*Tensor{
-			"add": {x.AddS(a, v), x.Add(a, s)}, "sub": {x.SubS(a, v), x.Sub(a, s)}, "rsub": {x.RSubS(a, v), x.RSub(a, s)},
+			"add": {x.AddS(a, v), x.Add(a, s)}, "sub": {x.SubS(a, v), x.Sub(a, s)}, "rsub": {x.RSubS(a, v), x.Sub(s, a)},
 			"mul": {x.MulS(a, v), x.Mul(a, s)}, "div": {x.DivS(a, v), x.Div(a, s)}, "rdiv": {x.RDivS(a, v), x.Div(s, a)},
 			"floor": {x.FloorDivideS(a, v), x.FloorDivide(a, s)}, "pow": {x.PowS(a, v), x.Pow(a, s)},
 			"remainder": {x.RemainderS(a, v), x.Remainder(a, s)}, "fmod": {x.FModS(a, v), x.FMod(a, s)},
@@ -106,9 +106,9 @@ func TestPointwiseCorners(t *testing.T) {
 	opened(t, func(t *testing.T, x *Exec) {
 		nan, inf := float32(math.NaN()), float32(math.Inf(1))
 		a := From(x, []float32{nan, inf, -inf, 1})
-		one := -1.0
 		want(t, x, x.NanToNum(a, NanToNumOpt{}), 0, math.MaxFloat32, -math.MaxFloat32, 1)
-		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: &one, PosInf: &one, NegInf: &one}), -1, -1, -1, 1)
+		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: -1, PosInf: -1, NegInf: -1}), -1, -1, -1, 1)
+		want(t, x, x.NanToNum(a, NanToNumOpt{NaN: Zero, PosInf: Zero, NegInf: Zero}), 0, 0, 0, 1)
 		h := x.ToDType(x.NanToNum(x.ToDType(a, dtype.Float16), NanToNumOpt{}), dtype.Float32)
 		want(t, x, h, 0, 65504, -65504, 1)
 		want(t, x, x.ToDType(x.IsNaN(a), dtype.Float32), 1, 0, 0, 0)

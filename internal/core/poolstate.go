@@ -80,6 +80,7 @@ func (s *storage) disown() {
 func (s *storage) adopt(b *alloc.Block) {
 	loose := s.tighten()
 	s.block = b
+	s.dev.Own(b)
 	if loose {
 		s.loosen()
 	}

@@ -54,28 +54,30 @@ func (f *frame) under() *rt.ProfiledOp {
 
 // describe fills in the operands, and what they cost.
 func (f *frame) describe(o *profile.Op) {
-	works := f.row.flags&(flagView|flagIdle) == 0
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
 		for _, t := range ts {
 			if t == nil {
 				continue
 			}
 			o.Inputs = append(o.Inputs, tensorOf(t))
-			if works {
-				o.Bytes += bytesOnce(t)
-			}
+			o.Bytes += bytesOnce(t)
 		}
 	}
 	for _, ts := range [][]*Tensor{f.out[:f.outs], f.altered} {
 		for _, t := range ts {
 			o.Outputs = append(o.Outputs, tensorOf(t))
-			if works {
-				o.Bytes += bytesOnce(t)
-			}
+			o.Bytes += bytesOnce(t)
 		}
 	}
-	if f.outs == 0 || !works {
+	if f.row.flags&(flagView|flagIdle) != 0 {
+		o.Bytes = 0
 		return
+	}
+	if f.outs == 0 {
+		return
+	}
+	if f.row.moves != nil {
+		o.Bytes = f.row.moves(f)
 	}
 	o.Compute = f.out[0].dt.String()
 	switch {
@@ -209,6 +211,52 @@ func toDevice(st *rt.Stream, t *Tensor, b []byte) error {
 		return st.Device().Driver().CopyHtoD(dst, b, st.Handle())
 	}
 	return transfer(p, st, "Write", t, len(b), func() error { return st.Device().Driver().CopyHtoD(dst, b, st.Handle()) })
+}
+
+// movesOfPicks is for a result whose elements input 1 picks from input 0: it reads no more of that than there are.
+func movesOfPicks(f *frame) int64 {
+	n := bytesOnce(f.out[0])
+	return min(bytesOnce(f.in[0]), n) + bytesOnce(f.in[1]) + n
+}
+
+// movesOfScatter is for elements of input 2 that go to places of input 0, or of a copy of it.
+func movesOfScatter(f *frame) int64 {
+	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])
+	if f.out[0] != f.in[0] {
+		return moves + bytesOnce(f.in[0]) + bytesOnce(f.out[0])
+	}
+	changed := min(int64(f.in[2].numel*f.in[2].dt.Size()), bytesOnce(f.out[0]))
+	if ScatterMode(f.i[1]) != ScatterReplace {
+		changed *= 2 // which it reads too
+	}
+	return moves + changed
+}
+
+// movesOfConv leaves out the rows and columns of the input that no window has, where the steps between windows are longer than they are.
+func movesOfConv(input int) func(f *frame) int64 {
+	return func(f *frame) int64 {
+		c := f.opt.(conv)
+		all := bytesOnce(f.out[0])
+		for i, t := range f.in[:f.ins] {
+			if t == nil {
+				continue
+			}
+			n := bytesOnce(t)
+			if i == input && n > 0 {
+				n = n / int64(c.H*c.W) * int64(reached(c.H, c.OH, c.KH, c.StrideH, c.DilationH)*reached(c.W, c.OW, c.KW, c.StrideW, c.DilationW))
+			}
+			all += n
+		}
+		return all
+	}
+}
+
+// reached is how many of size rows so many windows of k rows have, stride apart.
+func reached(size, windows, k, stride, dilation int) int {
+	if stride > dilation*(k-1) { // no two windows share a row
+		return min(size, windows*k)
+	}
+	return size
 }
 
 // flopsOfProduct is two for each element of the result and each of the depth, of complex numbers eight.

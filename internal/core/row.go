@@ -60,6 +60,8 @@ type row struct {
 	id rt.OpID
 	// flops counts the floating-point operations of a call that has its outputs, where they are more than one for each element of a pointwise one.
 	flops func(f *frame) int64
+	// moves counts the bytes that such a call must read and write at least, where it is not each element of all operands once.
+	moves func(f *frame) int64
 }
 
 // save is a set of tensors kept for backward: inputs by bit, outputs above.
@@ -121,12 +123,19 @@ func (f *frame) stages() {
 	if s.closed.Load() {
 		f.check(errExecClosed)
 	}
+	into := f.lands()
+	if into {
+		f.landPoint()
+	}
 	f.checkOperands()
 	if x.m.autocast != dtype.Invalid && r.cast != castNone && f.dst[0] == nil {
 		f.nested(f.autocast)
 	}
 	grads := !x.m.noGrad && r.back != nil && f.anyRequiresGrad()
 	r.infer(f)
+	if into {
+		f.land(grads)
+	}
 	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which sees a copy as a call of its own
 		f.keepBefore()
 	}
@@ -171,14 +180,18 @@ func (f *frame) checkOperands() {
 	}
 	for _, ts := range [][]*Tensor{f.altered, f.dst[:]} {
 		for _, d := range ts {
-			if d == nil || d.st == nil {
-				continue
-			}
-			d.usedBy(f.x.s)
-			if d.st.deferral() != 0 {
-				f.check(f.x.s.barred(d, true))
+			if d != nil && d.st != nil {
+				f.checkWritten(d)
 			}
 		}
+	}
+}
+
+// checkWritten refuses a tensor that calls which were put off elsewhere use.
+func (f *frame) checkWritten(d *Tensor) {
+	d.usedBy(f.x.s)
+	if d.st.deferral() != 0 {
+		f.check(f.x.s.barred(d, true))
 	}
 }
 

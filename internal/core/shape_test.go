@@ -44,11 +44,11 @@ func TestShapeErrors(t *testing.T) {
 			"input tensor must have at least 2 dimensions":   func() { x.Tril(v, 0) },
 			"Length of pad should be even":                   func() { x.Pad(v, []int{1}, PadOpt{}) },
 			"resulted in a negative output size":             func() { x.Pad(v, []int{-2, -2}, PadOpt{}) },
-			"Unrecognised padding mode \"mirror\"":           func() { x.Pad(v, []int{1, 1}, PadOpt{Mode: "mirror"}) },
-			"doesn't take in value argument":                 func() { x.Pad(a, []int{1, 1}, PadOpt{Mode: "reflect", Value: 1}) },
-			"Padding size should be less than":               func() { x.Pad(a, []int{3, 0}, PadOpt{Mode: "reflect"}) },
-			"wrapping around more than once":                 func() { x.Pad(a, []int{4, 0}, PadOpt{Mode: "circular"}) },
-			"is too small":                                   func() { x.Pad(a, []int{-2, -1}, PadOpt{Mode: "replicate"}) },
+			"Unrecognised padding mode core.PadMode(9)":      func() { x.Pad(v, []int{1, 1}, PadOpt{Mode: 9}) },
+			"doesn't take in value argument":                 func() { x.Pad(a, []int{1, 1}, PadOpt{Mode: PadReflect, Value: 1}) },
+			"Padding size should be less than":               func() { x.Pad(a, []int{3, 0}, PadOpt{Mode: PadReflect}) },
+			"wrapping around more than once":                 func() { x.Pad(a, []int{4, 0}, PadOpt{Mode: PadCircular}) },
+			"is too small":                                   func() { x.Pad(a, []int{-2, -1}, PadOpt{Mode: PadReplicate}) },
 			"the indexes of one_hot must be int64":           func() { x.OneHot(a, 3) },
 			"the number of classes must be positive":         func() { x.OneHot(index, 0) },
 			"must be a 4-D tensor":                           func() { x.ChannelsLast(a) },
@@ -59,7 +59,7 @@ func TestShapeErrors(t *testing.T) {
 			"should have the same number of dimensions":      func() { x.TakeAlongDim(v, index, 0) },
 			"the tensor is float32, but src is float64":      func() { x.Scatter(a, 0, index, x.ToDType(a, dtype.Float64), ScatterOpt{}) },
 			"to be no larger than src":                       func() { x.Scatter(a, 0, index, x.Slice(a, 1, 0, 2, 1), ScatterOpt{}) },
-			"reduce argument must be either add or multiply": func() { x.Scatter(a, 0, index, a, ScatterOpt{Reduce: "max"}) },
+			"reduce argument must be either add or multiply": func() { x.Scatter(a, 0, index, a, ScatterOpt{Reduce: 9}) },
 			"the weight must be a 2-D tensor":                func() { x.Embedding(index, v, EmbeddingOpt{}) },
 			"the index is float32, but must be int64":        func() { x.Embedding(v, a, EmbeddingOpt{}) },
 			"Padding_idx must be within num_embeddings":      func() { x.Embedding(index, a, EmbeddingOpt{Padding: true, PaddingIdx: 2}) },
@@ -82,14 +82,14 @@ func TestShapeErrors(t *testing.T) {
 			wantError(t, Try(f), fault.Invalid, part)
 		}
 		for part, f := range map[string]func(){
-			"Only 2D, 3D, 4D, 5D padding":      func() { x.Pad(zero, []int{1, 1}, PadOpt{Mode: "reflect"}) },
+			"Only 2D, 3D, 4D, 5D padding":      func() { x.Pad(zero, []int{1, 1}, PadOpt{Mode: PadReflect}) },
 			"a range of bool is not defined":   func() { x.Arange(0, 1, 1, dtype.Bool) },
 			"linspace is not defined for bool": func() { x.Linspace(0, 1, 2, dtype.Bool) },
 			"LayerNorm is not defined for":     func() { x.LayerNorm(index, nil, nil, []int{3}, 1e-5) },
 			"MSELoss is not defined for":       func() { x.MSELoss(index, index, LossOpt{}) },
 			"softmax is not implemented for":   func() { x.Softmax(index, 0, SoftmaxOpt{}) },
 			"has no derivative": func() {
-				g := x.Scatter(a, 0, index, v2(x).SetRequiresGrad(true), ScatterOpt{Reduce: "multiply"})
+				g := x.Scatter(a, 0, index, v2(x).SetRequiresGrad(true), ScatterOpt{Reduce: ScatterMultiply})
 				if err := x.Backward(x.Sum(g, nil, SumOpt{}), BackwardOpt{}); err != nil {
 					panic(err)
 				}

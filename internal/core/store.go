@@ -245,6 +245,7 @@ func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 		if b := made[st.ptr]; b != nil && st.block == nil {
 			delete(made, st.ptr)
 			st.block = b
+			st.dev.Own(b)
 			live.Add(1)
 		}
 		if loose {
@@ -267,10 +268,7 @@ func HasPools(dev *rt.Device) bool { return dev.Memory().Settings().Backend != a
 
 // LiveBlocks returns how many blocks of the pool are in use, and their bytes.
 func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
-	for _, s := range dev.Memory().Segments() {
-		if s.Pool != pool {
-			continue
-		}
+	for _, s := range dev.Memory().PoolSegments(pool) {
 		for _, b := range s.Blocks {
 			if b.State == alloc.ActiveAllocated {
 				n, bytes = n+1, bytes+int64(b.Size)

@@ -1,4 +1,5 @@
-// Package cost bounds what a call takes, for tests of readers of any input. What it measures is any function.
+// Package cost bounds the memory and time of a call, for tests of functions that read untrusted input. It must not depend on what it
+// measures.
 package cost
 
 import (

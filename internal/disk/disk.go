@@ -1,8 +1,8 @@
-// Package disk keeps values in files, for later runs of a program.
-// The values are bytes to it.
+// Package disk keeps values in files for later runs of a program.
+// It must not depend on what the values mean: to it they are bytes.
 //
-// A folder is a help and nothing more: whatever fails, Get finds nothing and Put keeps nothing. Processes may use one folder at once. A value is
-// written to a file of its own under another name first, and has a checksum, so that what is found is whole.
+// A folder is only a cache: if anything fails, Get finds nothing and Put keeps nothing. Several processes may use one folder at once. A
+// value is first written to a file of its own under another name, and has a checksum, so that Get never returns a part of it.
 package disk
 
 import (

@@ -1,5 +1,5 @@
 // Package dl opens shared libraries at run time, finds their symbols and calls them without cgo.
-// It may not know what any library does: it passes words and addresses, and it alone imports purego.
+// It must not depend on what any library does: it passes words and addresses. It alone imports purego.
 //
 // # Memory
 //

@@ -1,5 +1,5 @@
 // Package driver is the contract between the runtime and a device: small interfaces, typed handles and result codes.
-// It may not know how a device works: libcuda and hostsim implement it and never meet.
+// It must not depend on any device: libcuda and hostsim implement it independently.
 //
 // # Threads
 //

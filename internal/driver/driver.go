@@ -241,8 +241,11 @@ type Launch struct {
 	Args []byte
 	// Origin is the caller's word on where the launch is from, for the error of a failed assertion. Drivers that do not recover from one ignore it.
 	Origin any
+	// Waits says that the kernel waits by itself for the work before it in its stream, before it touches memory. The device may then start
+	// it before that work is complete.
+	Waits bool
 	// Scratch is the driver's own.
-	Scratch [8]uintptr
+	Scratch [13]uintptr
 }
 
 // CallbackID names a registered host function.

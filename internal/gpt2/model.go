@@ -1,5 +1,5 @@
-// Package gpt2 is the language model GPT-2, its training step and its decoder, written as a program with nn and optim has them. Tests and
-// benchmarks of whole programs run it. Its weights are random.
+// Package gpt2 is the language model GPT-2 with its training step and decoder, written as a user of nn and optim would write them. Tests
+// and benchmarks of whole programs run it. Its weights are random.
 package gpt2
 
 import (

@@ -1,4 +1,4 @@
-// Package infer is the toolkit of those who write operations: dimensions, broadcasting, the shapes and memory orders of results, and type
+// Package infer is the toolkit for authors of operations: dimensions, broadcasting, the shapes and memory orders of results, and type
 // promotion, as pure functions of shapes, strides and types. It does not import tensors, Execs or devices.
 package infer
 

@@ -66,7 +66,7 @@ func Attention(is Issuer, out, lse, q, k, v Operand, opt AttentionOpt) error {
 	if err := a.plan(is); err != nil {
 		return err
 	}
-	return a.issue(is, attentionForward, a.q.DType)
+	return a.issue(is, attentionForward)
 }
 
 // AttentionBackward sets dq, dk and dv to the gradients of queries, keys and values by that of the result, g. The other operands are
@@ -81,7 +81,7 @@ func AttentionBackward(is Issuer, dq, dk, dv, g, out, lse, q, k, v Operand, opt 
 		return err
 	}
 	for _, stage := range []attentionStage{attentionDelta, attentionKeys, attentionQueries} {
-		if err := a.issue(is, stage, a.q.DType); err != nil {
+		if err := a.issue(is, stage); err != nil {
 			return err
 		}
 	}
@@ -201,8 +201,8 @@ func (a *attention) tensorMap(o *Operand, lines int) kir.TensorMap {
 	return m
 }
 
-func (a *attention) issue(is Issuer, stage attentionStage, t dtype.DType) error {
-	lim := is.Limits()
+func (a *attention) issue(is Issuer, stage attentionStage) error {
+	lim, t := is.Limits(), a.q.DType
 	l := is.NewLaunch()
 	s := &l.Spec
 	s.Family, s.Op, s.Compute, s.Outs, s.Ins = FamilyAttention, stage, t, 1, 1
@@ -272,7 +272,7 @@ type attentionArgs struct {
 	maps                               [2]mapArg
 }
 
-// uses lists the operands of each stage.
+// attentionUses lists the operands of each stage.
 func (s *Spec) attentionUses() []int {
 	switch s.Op {
 	case attentionForward:
@@ -341,6 +341,14 @@ type attentionKernel struct {
 	batch, head, first kernel.Value
 }
 
+// begin places the block among the tiles of n queries or keys of each head, and returns the sizes of its tiles.
+func (a *attentionKernel) begin(n, heads kernel.Value) (rows, step, width int) {
+	s := &a.s.Attention
+	a.k.FixedThreads(s.threads())
+	a.place(a.tiles(n, int(s.Rows)), heads)
+	return int(s.Rows), int(s.Step), int(s.Width)
+}
+
 // place finds the block's batch, head and tile, of which there are tiles for each head. Those with the most work come first: of causal
 // ones the last queries and the first keys.
 func (a *attentionKernel) place(tiles, heads kernel.Value) {
@@ -373,7 +381,10 @@ func (a *attentionKernel) rowsOf(t kernel.Tile, i int, u kernel.Buffer, first, c
 	t.Load(kernel.AlongCols, 8, a.element(i, u, first, count))
 }
 
-func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
+// elements says where the elements of a tile are.
+type elements = func(row, col kernel.Value) (u kernel.Buffer, index, inside kernel.Value)
+
+func (a *attentionKernel) element(i int, u kernel.Buffer, first, count kernel.Value) elements {
 	return func(row, col kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
 		r := first.Add(row)
 		return u, r.Convert(dtype.Int64).Mul(a.stride[i].Get(2)).Add(col.Convert(dtype.Int64)), r.Lt(count)
@@ -442,12 +453,9 @@ func (a *attentionKernel) keysSeen() kernel.Value {
 }
 
 func (a *attentionKernel) forward() {
-	k, s := a.k, &a.s.Attention
-	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(s.threads())
-	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
-	kvHead := a.head.Div(a.shared.Value)
-	scale := a.scores()
+	k := a.k
+	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
+	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
 	q, key, v := k.Tile("q", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
 	score, weight, out := k.Tile("score", f, rows, step), k.Tile("weight", t, rows, step), k.Tile("out", f, rows, width)
@@ -461,7 +469,7 @@ func (a *attentionKernel) forward() {
 	next.Map(lowest)
 	top.Zero()
 	top.Map(lowest)
-	k.Pipelined(int(s.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()
@@ -487,18 +495,14 @@ func (a *attentionKernel) forward() {
 	out.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return v.Mul(o[0]) }, fix)
 	a.store(out, atOut, a.head, a.queries.Value, kernel.Value{})
 	sum.Map(func(_, _, v kernel.Value, o []kernel.Value) kernel.Value { return math.Log2(k, v).Add(o[0].Mul(scale)) }, top)
-	at := a.rowsAt()
+	at := a.rowsOfHead(a.head)
 	sum.Each(1, func(row, _ kernel.Value, vs []kernel.Value) {
 		r := a.first.Add(row)
 		k.If(r.Lt(a.queries.Value), func() { a.lse.Store(at.Add(r.Convert(dtype.Int64)), vs[0]) })
 	})
 }
 
-// rowsAt returns the place of the head's first query in lse and delta.
-func (a *attentionKernel) rowsAt() kernel.Value {
-	return a.rowsOfHead(a.head)
-}
-
+// rowsOfHead returns the place of a head's first query in lse and delta.
 func (a *attentionKernel) rowsOfHead(head kernel.Value) kernel.Value {
 	return a.batch.Mul(a.heads.Value).Add(head).MulWide(a.queries.Value)
 }
@@ -530,12 +534,9 @@ func (a *attentionKernel) rowProducts() {
 }
 
 func (a *attentionKernel) gradQueries() {
-	k, s := a.k, &a.s.Attention
-	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(s.threads())
-	a.place(a.tiles(a.queries.Value, rows), a.heads.Value)
-	kvHead := a.head.Div(a.shared.Value)
-	scale := a.scores()
+	k := a.k
+	rows, step, width := a.begin(a.queries.Value, a.heads.Value)
+	kvHead, scale := a.head.Div(a.shared.Value), a.scores()
 	t, f := a.s.Compute, dtype.Float32
 	q, g, key, v := k.Tile("q", t, rows, width), k.Tile("g", t, rows, width), k.Tile("k", t, step, width), k.Tile("v", t, step, width)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
@@ -544,7 +545,7 @@ func (a *attentionKernel) gradQueries() {
 	a.rowsOf(q, atQ, a.matrix(atQ, a.head), a.first, a.queries.Value)
 	a.rowsOf(g, atG, a.matrix(atG, a.head), a.first, a.queries.Value)
 	out.Zero()
-	at := a.rowsAt()
+	at := a.rowsOfHead(a.head)
 	for _, x := range []struct {
 		t    kernel.Tile
 		from kernel.Buffer
@@ -554,7 +555,7 @@ func (a *attentionKernel) gradQueries() {
 			return x.from.Load(at.Add(a.first.Add(row).Min(a.queries.Sub(k.I32(1))).Convert(dtype.Int64)))
 		})
 	}
-	k.Pipelined(int(s.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), a.keysSeen(), k.I32(step), func(j kernel.Value) {
 		a.walk(key, 0, atK, kvHead, j, a.keys.Value)
 		a.walk(v, 1, atV, kvHead, j, a.keys.Value)
 		score.Zero()
@@ -573,12 +574,9 @@ func (a *attentionKernel) gradQueries() {
 
 // gradKeys has keys for rows: its scores are the transposed ones.
 func (a *attentionKernel) gradKeys() {
-	k, s := a.k, &a.s.Attention
-	rows, step, width := int(s.Rows), int(s.Step), int(s.Width)
-	k.FixedThreads(s.threads())
-	a.place(a.tiles(a.keys.Value, rows), a.heads.Div(a.shared.Value))
-	kvHead := a.head
-	scale := a.scores()
+	k := a.k
+	rows, step, width := a.begin(a.keys.Value, a.heads.Div(a.shared.Value))
+	kvHead, scale := a.head, a.scores()
 	t, f := a.s.Compute, dtype.Float32
 	key, v, q, g := k.Tile("k", t, rows, width), k.Tile("v", t, rows, width), k.Tile("q", t, step, width), k.Tile("g", t, step, width)
 	score, by := k.Tile("score", f, rows, step), k.Tile("by", f, rows, step)
@@ -590,11 +588,11 @@ func (a *attentionKernel) gradKeys() {
 	dv.Zero()
 	tiles := a.tiles(a.queries.Value, step)
 	begin := k.I32(0)
-	if s.Causal { // earlier queries see none of the keys
+	if a.s.Attention.Causal { // earlier queries see none of the keys
 		begin = a.first.Div(k.I32(step)).Min(tiles)
 	}
 	tiles = tiles.Sub(begin)
-	k.Pipelined(int(s.Stages), k.I32(0), tiles.Mul(a.shared.Value), k.I32(1), func(j kernel.Value) {
+	k.Pipelined(int(a.s.Attention.Stages), k.I32(0), tiles.Mul(a.shared.Value), k.I32(1), func(j kernel.Value) {
 		n := j.Div(tiles)
 		head := kvHead.Mul(a.shared.Value).Add(n)
 		first := begin.Add(j.Sub(n.Mul(tiles))).Mul(k.I32(step))
@@ -611,7 +609,7 @@ func (a *attentionKernel) gradKeys() {
 		score.Map(func(_, col, v kernel.Value, _ []kernel.Value) kernel.Value {
 			return v.FMA(scale, of(a.lse.Buffer, col).Neg()).Exp2()
 		})
-		if s.Causal {
+		if a.s.Attention.Causal {
 			k.If(first.Lt(a.first.Add(k.I32(rows-1))), func() {
 				score.Map(func(row, col, v kernel.Value, _ []kernel.Value) kernel.Value {
 					return a.first.Add(row).Le(first.Add(col)).Select(v, v.Like(0))

@@ -19,7 +19,8 @@ var (
 	costsHalf = []gemmCost{
 		{gemmTile{128, 256, 64, 256, 4}, 1, 2900, 620, 640},
 		{gemmTile{128, 192, 64, 256, 5}, 1, 2500, 460, 490},
-		{gemmTile{128, 128, 64, 256, 3}, 2, 1800, 300, 345},
+		{gemmTile{128, 128, 64, 256, 3}, 2, 1800, 400, 345},
+		{gemmTile{128, 128, 64, 256, 6}, 1, 2400, 335, 335}, // alone, three stages wait for their loads
 		{gemmTile{64, 128, 64, 128, 4}, 2, 1200, 195, 230},
 		{gemmTile{64, 64, 64, 128, 4}, 3, 1000, 165, 138},
 		{gemmTile{64, 64, 64, 128, 8}, 1, 1000, 155, 155},
@@ -195,7 +196,7 @@ func partDepth(k, s int) int {
 }
 
 const (
-	// turnGain is the least size of one side for which it pays to copy the other to where it lies well.
+	// turnGain is the least size of one side of products in tf32 for which it pays to copy the other to where it lies well.
 	turnGain = 512
 	// turnGainFew is that on devices of fewer than fewMultiprocessors: the processor takes as long for a copied element as for some hundred
 	// products. It is also where exact products take more than mostCopied elements of memory for copies.
@@ -213,15 +214,36 @@ func (p *product) layOperands(is Issuer, lim *Limits, tf32 bool) error {
 		least = turnGainFew
 	}
 	axis := 0
-	if tf32 {
+	switch {
+	case tf32:
 		axis = 1
-	} else if p.s[1][0] != 1 && p.n < least || p.s[2][0] != 1 && p.m < least {
+	case least == turnGain:
+		if !p.copiesPay() {
+			return nil
+		}
+		least = 0
+	case p.s[1][0] != 1 && p.n < least || p.s[2][0] != 1 && p.m < least:
 		return nil // tensor maps need both
 	}
 	if err := p.layAlong(is, 1, axis, least); err != nil || tf32 && p.turnsLate() {
 		return err
 	}
 	return p.layAlong(is, 2, axis, least)
+}
+
+// copiesPay reports whether an exact product is faster with its operands along their own axes, copies included.
+func (p *product) copiesPay() bool {
+	if least := min(p.m, p.n); least < leastSide || p.opt.Tile > 0 { // tests try tiles on copies and without
+		return least >= turnGain
+	}
+	_, splits, mapped := p.choose(costsSingle, notionalShared, notional, 0)
+	_, _, plain := p.choose(costsPlain, notionalShared, notional, splits)
+	for i := range 2 {
+		if p.s[i+1][0] != 1 {
+			mapped += turnLaunchCost
+		}
+	}
+	return mapped+float64(p.acrossOwn())*turnCost < plain
 }
 
 // acrossOwn returns how many elements the operands have that do not lie along their own axis.

@@ -1,5 +1,5 @@
 // Package kernels holds the built-in kernels and the engines that choose and launch them, written in the kernel DSL.
-// It may not know tensors, autograd or drivers: it sees operands as addresses with shapes and strides, and issues launches through Issuer.
+// It must not depend on tensors, autograd or drivers: operands are addresses with shapes and strides, and launches go through Issuer.
 package kernels
 
 import (

@@ -42,8 +42,8 @@ const (
 	OpCeil
 	OpTrunc
 	OpRint
-	// OpExp2 is 2^x with a relative error of 7e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and results
-	// below 2^-126 may be 0.
+	// OpExp2 is 2^x with a relative error of 8e-6 at most, Float32; the back ends differ in its last bits. Of NaN it is NaN, and where 2^x
+	// is below 2^-126 it is from 0 to 2^-126.
 	OpExp2
 	// OpAnd, OpOr, OpXor, OpNot: integers and Bool.
 	OpAnd

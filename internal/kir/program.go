@@ -1,5 +1,5 @@
 // Package kir is the kernel IR: SPMD programs over a grid of thread blocks, with structured control flow and typed values.
-// It may not know how a program is built (package kernel) nor how it is run (packages ptx and vexec).
+// It must not depend on how a program is built (package kernel) or run (packages ptx and vexec).
 //
 // # Shape
 //

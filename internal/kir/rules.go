@@ -425,7 +425,8 @@ func (v *verifier) tilePair(in *Instr, t Tile) {
 	case in.Op == OpTileRows && (t.Type != dtype.Float32 || t.Cols != 1 || t.Rows != from.Rows):
 		v.fail(in, "the rows of a %dx%d tile of float32 do not fit into a %dx%d tile of %v", from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
 	case in.Op == OpTileCopy && (!halves.has(t.Type) || t.Cols != from.Cols || t.Rows != from.Rows):
-		v.fail(in, "a %dx%d tile of float32 cannot be copied to a %dx%d tile of %v; it must be of halves and as large", from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
+		v.fail(in, "a %dx%d tile of float32 cannot be copied to a %dx%d tile of %v; it must be of halves and as large",
+			from.Rows, from.Cols, t.Rows, t.Cols, t.Type)
 	}
 }
 
@@ -438,7 +439,8 @@ func (v *verifier) tileMap(in *Instr, t Tile) {
 	for _, i := range in.MapOthers() {
 		o := v.p.Tiles[i]
 		if o.Rows != t.Rows || o.Cols != 1 && o.Cols != t.Cols {
-			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; it must have as many rows, and as many columns or one", t.Rows, t.Cols, o.Rows, o.Cols)
+			v.fail(in, "a map of a %dx%d tile cannot read a %dx%d tile; it must have as many rows, and as many columns or one",
+				t.Rows, t.Cols, o.Rows, o.Cols)
 		}
 		types = append(types, o.Type)
 	}

@@ -1,8 +1,8 @@
 // Package knob holds every environment variable that Tenon reads: its name, type, default and meaning.
-// It may not know what a setting does; it alone reads the environment, and docs/knobs.md is generated from it.
+// It must not depend on what a setting does. It alone reads the environment, and docs/knobs.md is generated from it.
 //
 // A variable is read each time it is asked for. A value that does not parse counts as the default, and [Check] says so in words;
-// opening a device calls it, so that a mistyped setting is an error and not a silence.
+// opening a device calls it, so that a mistyped setting is an error and is not ignored.
 package knob
 
 import (

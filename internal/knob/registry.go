@@ -39,8 +39,8 @@ var (
 	// NoCaching sends every allocation to the driver.
 	NoCaching = newText("PYTORCH_NO_CUDA_MEMORY_CACHING", "",
 		"Any value: device memory is allocated and freed by the driver each time, so that compute-sanitizer sees every allocation. Slow. What "+
-			"a capture allocates goes back when the last graph of its pool is closed, and compiled regions run without graphs. The simulator's checker "+
-			"needs no such setting.")
+			"a capture allocates goes back when the last graph of its pool is closed, and compiled regions run without graphs. "+
+			"The simulator's checker needs no such setting.")
 	// VisibleDevices is NVIDIA's own.
 	VisibleDevices = newText("CUDA_VISIBLE_DEVICES", "",
 		"NVIDIA's list of the devices that a process may see. The driver applies it when it is started, by the first device that is opened; until then "+
@@ -74,8 +74,8 @@ var (
 	// MemoryCheckTools says what the checker looks for.
 	MemoryCheckTools = newText("TENON_CHECK_TOOLS", "memcheck,racecheck,initcheck,synccheck",
 		"What the simulator's memory checker looks for: `memcheck`, `racecheck`, `initcheck`, `synccheck` as compute-sanitizer, and `leaks`, apart by commas. With "+
-			"`leaks`, closing a device leaves what was never freed to the checker, compute-sanitizer too. `cached` among them leaves the caching allocators on, "+
-			"which hide accesses from one tensor to another.")
+			"`leaks`, closing a device leaves what was never freed to the checker, compute-sanitizer too. "+
+			"`cached` among them leaves the caching allocators on, which hide accesses from one tensor to another.")
 )
 
 // LookFor reports whether MemoryCheckTools names a tool.

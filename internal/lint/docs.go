@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Docs checks the documentation law: every package has one doc comment of at least two sentences (what it is; what it may not know),
+// Docs checks the documentation law: every package has one doc comment of at least two sentences (what it is; what it must not depend on),
 // and every exported identifier of a non-test file has a doc comment that is more than its own name. One comment covers a group of
 // constants or variables. Fields of structs need one in public packages, methods of interfaces everywhere; they may share the comment of
 // the first of a run of lines, or of the type, if it names each of them.
@@ -47,12 +47,12 @@ func (t *Tree) packageDoc(p *Package) []Finding {
 	case code == 0:
 		return nil
 	case len(docs) == 0:
-		return []Finding{{File: p.Dir, Msg: "package has no doc comment: say in the first sentence what it is, in the second what it may not know"}}
+		return []Finding{{File: p.Dir, Msg: "package has no doc comment: say first what it is, then what it must not depend on"}}
 	case len(docs) > 1:
 		return []Finding{t.at(docs[1].Syntax.Package, "package has a second doc comment besides %s: keep one", docs[0].Path)}
 	}
 	if sentences(docs[0].Syntax.Doc.Text()) < 2 {
-		return []Finding{t.at(docs[0].Syntax.Package, "package doc comment has one sentence: say in the second what the package may not know")}
+		return []Finding{t.at(docs[0].Syntax.Package, "package doc comment has one sentence: say in the second what the package must not depend on")}
 	}
 	return nil
 }

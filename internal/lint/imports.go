@@ -26,11 +26,12 @@ internal/stack:
 internal/origin:
 internal/checklog:
 internal/terminal:
+internal/browser:
 internal/testkit: fault dtype
 internal/lint:
 internal/cost:
 internal/lint/...: internal/lint
-internal/benchrun: fault
+internal/benchrun: fault profile
 internal/wholefile: fault
 internal/disk:
 internal/ordered:
@@ -86,9 +87,9 @@ nn: FACE internal/core internal/mersenne linalg special safetensors
 nn/...: FACE internal/core nn linalg special
 optim: FACE internal/core nn data safetensors torchfile
 internal/gpt2: FACE nn optim
+internal/resnet: FACE nn optim
 data: FACE internal/core internal/rt internal/mersenne
 
-memviz/browser:
 memviz/replay: LEAF internal/alloc internal/snapshot internal/ordered
 memviz: LEAF internal/snapshot internal/ordered
 memcheck: LEAF internal/checklog internal/terminal
@@ -111,6 +112,7 @@ var apart = [][2]string{
 	{"internal/alloc", "internal/driver/hostsim"},
 	{".", "memviz"},
 	{".", "memcheck"},
+	{"cmd/tenon", "internal/browser"},
 }
 
 // outside says who may import what lies outside module and standard library, and a few packages of the latter that are fenced in.
@@ -124,6 +126,7 @@ var outside = []struct {
 	{"github.com/ebitengine/purego", []string{"internal/dl"}, false, "dynamic loading has one door"},
 	{"github.com/alecthomas/kong", []string{"internal/cli", "cmd/tenon"}, false, "command lines are parsed in one place"},
 	{"github.com/google/pprof", []string{"internal/pprof"}, true, "profiles for go tool pprof are written in one place"},
+	{"github.com/chromedp", []string{"internal/browser"}, false, "tests drive a browser in one place"},
 	{"golang.org/x/sys/cpu", []string{"internal/vexec"}, false, "only the simulator's executor asks what the processor can do"},
 	{"golang.org/x/sync", []string{"..."}, true, ""},
 	{"github.com/google/go-cmp", nil, true, "it serves tests"},
@@ -131,7 +134,7 @@ var outside = []struct {
 	{"go.uber.org/goleak", []string{"internal/testkit", "internal/driver/drivertest"}, true, "it serves tests"},
 	{"unsafe", []string{"internal/dl", "internal/driver/*", "internal/vexec/...", "internal/lib/...", "dtype"}, false,
 		"raw memory is touched by loaders, drivers and dtype alone"},
-	{"net/http", []string{"memviz/...", "internal/cli/...", "bench"}, false, "only the viewer serves pages"},
+	{"net/http", []string{"memviz/...", "internal/browser", "internal/cli/...", "bench"}, false, "only the viewer serves pages"},
 	{"C", nil, false, "the module needs no C compiler"},
 }
 

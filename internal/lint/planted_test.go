@@ -73,6 +73,12 @@ func TestImportsFindsPlanted(t *testing.T) {
 		{"http", planted{"cuda/a.go": "package cuda\nimport \"net/http/pprof\""}, []string{"only the viewer serves pages"}},
 		{"http in its place", planted{"memviz/a.go": "package memviz\nimport \"net/http\""}, nil},
 		{"test dependency", planted{"nn/a.go": "package nn\nimport \"github.com/google/go-cmp/cmp\""}, []string{"it serves tests"}},
+		{"browser's driver", planted{"memviz/a_test.go": "package memviz\nimport \"github.com/chromedp/chromedp/kb\""}, []string{"tests drive a browser in one place"}},
+		{"browser in the program", planted{
+			"cmd/tenon/main.go":     "package main\nimport \"tenon.dev/internal/cli\"",
+			"internal/cli/cli.go":   "package cli\nimport \"tenon.dev/internal/browser\"",
+			"internal/browser/b.go": "package browser\nimport \"github.com/chromedp/chromedp\"",
+		}, []string{"cmd/tenon → internal/cli → internal/browser"}},
 		{"unknown dependency", planted{"nn/a.go": "package nn\nimport \"example.com/x\""}, []string{"no dependency of the module"}},
 		{"examples use the face", planted{"examples/digits/a.go": "package main\nimport \"tenon.dev/internal/core\""}, []string{"may not import internal/core"}},
 		{"testdata is exempt", planted{"internal/kir/testdata/a.go": "package broken\nimport \"C\"", "_old/a.go": "package a\nimport \"C\""}, nil},
@@ -127,7 +133,7 @@ func TestRecoversFindsPlanted(t *testing.T) {
 }
 
 func TestDocsFindsPlanted(t *testing.T) {
-	const doc = "// Package p is a thing. It may not know others.\npackage p\n"
+	const doc = "// Package p is a thing. It must not depend on others.\npackage p\n"
 	cases := []struct {
 		name, text string
 		parts      []string

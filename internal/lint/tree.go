@@ -1,5 +1,5 @@
 // Package lint holds the laws of the source tree as checks that tests run: imports, documentation, style, wording, the public API.
-// It may not know what any package does: it reads source text only and imports nothing of the module.
+// It must not depend on what any package does: it reads only source text and imports no package of the module.
 package lint
 
 import (

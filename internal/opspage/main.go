@@ -1,4 +1,4 @@
-// Command opspage writes docs/ops.md from what the rows of all operations say. It reads the rows and runs no operation.
+// Command opspage writes docs/ops.md from the rows of all operations. It reads the rows and runs no operation.
 package main
 
 //go:generate go run . ../../docs/ops.md

@@ -1,5 +1,5 @@
-// Package ordered is a list of values in the order of a number that each has. Finding, adding and removing one takes time that hardly grows with the
-// list, wherever it stands. It may not know what the values are.
+// Package ordered is a list of values sorted by a number that each has. The time to find, add or remove one hardly grows with the list,
+// wherever it is. It must not depend on what the values are.
 package ordered
 
 import (

@@ -1,5 +1,5 @@
-// Package origin tells whose code a call is: the program's, the library's or Go's own. So errors and stacks show the line that a user wrote.
-// It may not know what was called, or who asks.
+// Package origin tells whose code a call belongs to: the program, the library or Go itself. So errors and stacks show the line that a user
+// wrote. It must not depend on what was called or who asks.
 //
 // The verdict is the package's, exactly: a module whose path only begins like this one is the program's. A function literal that the compiler
 // inlined bears the name of the function it landed in, which may be the program's; its file tells where it is from. Folders are found by this
@@ -30,6 +30,9 @@ const module = "tenon.dev"
 // packages are the folders of the packages that programs import; those below internal are the library's too.
 var packages = []string{".", "compile", "cuda", "cuda/nvtx", "data", "dtype", "fault", "kernel", "linalg", "memcheck", "memviz", "memviz/replay", "nn", "optim",
 	"profile", "safetensors", "sparse", "tenontest", "torchfile"}
+
+// programs are the folders below internal whose packages use the library as programs do: profiles of them show their own lines.
+var programs = []string{"internal/gpt2", "internal/resnet"}
 
 // Of returns whose code a frame is, by the names that the runtime gives its function and file. For the library it also returns the
 // package's folder in the module, "." for the root.
@@ -228,7 +231,7 @@ func within(pkg, module string) (folder string, ok bool) {
 
 // known reports whether a folder holds a package of the library.
 func known(folder string) bool {
-	return strings.HasPrefix(folder, "internal/") || slices.Contains(packages, folder)
+	return strings.HasPrefix(folder, "internal/") && !slices.Contains(programs, folder) || slices.Contains(packages, folder)
 }
 
 // Frame is a call in the program.

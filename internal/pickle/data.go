@@ -1,5 +1,5 @@
 // Package pickle reads and writes Python's pickle format as data: it builds values and never runs code that a pickle names.
-// It may not know what the values mean.
+// It must not depend on what the values mean.
 package pickle
 
 import (

@@ -1,5 +1,5 @@
 // Package pprof writes profiles that go tool pprof reads.
-// What the samples count is up to the caller.
+// It must not depend on what the samples count: the caller names that.
 package pprof
 
 import (

@@ -1,5 +1,5 @@
 // Package ptx is the NVIDIA back end of the kernel IR: it turns programs into the text of one PTX module.
-// It may not know how programs are built, loaded or launched, nor the other back end.
+// It must not depend on how programs are built, loaded or launched, nor on the other back end.
 //
 // # Values
 //
@@ -50,6 +50,13 @@ func (t Target) capability() (sm, version int, err error) {
 	}
 	return sm, version, nil
 }
+
+// waitsFrom is the least capability whose kernels can wait by themselves for the kernel before them (PTX ISA, griddepcontrol).
+const waitsFrom = 90
+
+// Waits reports whether the kernels that Compile makes for a device of that major capability wait by themselves, before they touch memory,
+// for the work before them in their stream.
+func Waits(major int) bool { return major*10 >= waitsFrom }
 
 // Compile returns the text of a PTX module that holds all of progs as entry points under their names. Equal arguments give equal text.
 // The programs must have passed kir.Verify. Errors: Unsupported where the target lacks what a program needs, Invalid for two programs

@@ -163,8 +163,10 @@ func (f *function) read(m *matrixReader, k int, old *fragments) *fragments {
 	out := old
 	if out == nil {
 		out = &fragments{}
-		for range m.arr.rows / 16 * b2i(m.left != nil) {
-			out.left = append(out.left, []string{f.reg(word), f.reg(word), f.reg(word), f.reg(word)})
+		if m.left != nil {
+			for range m.arr.rows / 16 {
+				out.left = append(out.left, []string{f.reg(word), f.reg(word), f.reg(word), f.reg(word)})
+			}
 		}
 		for range m.arr.cols / 8 {
 			out.right = append(out.right, []string{f.reg(word), f.reg(word)})

@@ -73,7 +73,8 @@ func (plan *tilePlan) registers(u *tileUses) error {
 			}
 			for _, i := range touched {
 				if t := plan.tiles[i]; !t.acc {
-					return fault.New(fault.Unsupported, "tile %s is mapped or its rows combined, but it is an operand; that works on sums of products", t.Name)
+					return fault.New(fault.Unsupported,
+						"tile %s is mapped or its rows combined, but it is an operand; that works on sums of products", t.Name)
 				}
 			}
 		}
@@ -98,7 +99,9 @@ func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 				}
 			}
 			if model == nil || model.unit == plain || model.turned {
-				return fault.New(fault.Unsupported, "tile %s is mapped, but is no sum of products of matrix units, which halves have from compute capability 8.0 on", plan.tiles[in.Sym].Name)
+				return fault.New(fault.Unsupported,
+					"tile %s is mapped, but is no sum of products of matrix units, which halves have from compute capability 8.0 on",
+					plan.tiles[in.Sym].Name)
 			}
 			for _, i := range links {
 				t := plan.tiles[i]
@@ -108,7 +111,9 @@ func (plan *tilePlan) arrangeLinked(u *tileUses) error {
 					t.arr = &c
 				}
 				if a := t.arr; a.unit != model.unit || a.down != model.down || a.across != 1 || a.rows != model.rows {
-					return fault.New(fault.Unsupported, "the rows of tiles %s and %s lie in different threads; give their products equal numbers of rows", plan.tiles[in.Sym].Name, t.Name)
+					return fault.New(fault.Unsupported,
+						"the rows of tiles %s and %s lie in different threads; give their products equal numbers of rows",
+						plan.tiles[in.Sym].Name, t.Name)
 				}
 			}
 		}

@@ -1,5 +1,5 @@
 // Package recorded reads what PyTorch did, as recorded in files, and compares results with it: op cases, a training run, random numbers.
-// It may not know tensors or devices: a tensor here is bytes with a dtype, a shape and strides, and the caller brings its own in that form.
+// It must not depend on tensors or devices: a tensor here is bytes with a dtype, a shape and strides, and callers convert theirs to that.
 package recorded
 
 import (

@@ -66,10 +66,13 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 	if stale {
 		return nil, fault.New(fault.Invalid, "Any stale tensors which are being manually freed must be passed to set checkpoint: memory at %#x is live", addr)
 	}
-	if k := d.checks.Load(); k != nil {
-		k.forget(owned)
-	}
 	r, err := d.mem.Restore(c.c)
+	if g := d.guards.Load(); g != nil {
+		g.Forget(r.Freed)
+	}
+	if d.leaks != nil {
+		d.leaks.Forget(r.Freed)
+	}
 	made := map[uint64]*alloc.Block{}
 	for _, b := range r.Made {
 		made[b.Addr()] = b
@@ -79,10 +82,7 @@ func (d *Device) RestorePool(c *PoolCheckpoint, owned []*alloc.Block) (map[uint6
 
 // stale returns the address of a live block of the pool that is none of the owned ones.
 func (d *Device) stale(id alloc.PoolID, owned []*alloc.Block) (addr uint64, found bool) {
-	for _, s := range d.mem.Segments() {
-		if s.Pool != id {
-			continue
-		}
+	for _, s := range d.mem.PoolSegments(id) {
 		for _, b := range s.Blocks {
 			if b.State == alloc.ActiveAllocated && !slices.ContainsFunc(owned, func(o *alloc.Block) bool { return o.Addr() == b.Addr }) {
 				return b.Addr, true
@@ -90,13 +90,4 @@ func (d *Device) stale(id alloc.PoolID, owned []*alloc.Block) (addr uint64, foun
 		}
 	}
 	return 0, false
-}
-
-// forget drops the zones of blocks that are freed unseen.
-func (c *checks) forget(blocks []*alloc.Block) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, b := range blocks {
-		delete(c.zones, b)
-	}
 }

@@ -1,5 +1,5 @@
 // Package rt is one opened device as the tensor line sees it: its allocator, streams, kernel cache and limits.
-// It alone names both drivers; it may not know tensors.
+// It alone imports both drivers. It must not depend on tensors.
 package rt
 
 import (
@@ -21,7 +21,7 @@ type Device struct {
 	dev    driver.Device
 	of     driver.Driver // that opened it
 	info   *driver.Info
-	mem    *alloc.Device
+	mem    *alloc.Device // all of the device's memory: settings, pools, figures, and what is taken by address
 	limits kernels.Limits
 	// Host says that the device is this machine's processor, whose tensors act as scalars beside any device's.
 	Host bool
@@ -31,8 +31,13 @@ type Device struct {
 	pinned  pinnedMemory
 	index32 atomic.Int64
 
-	funcs   atomic.Pointer[map[kernels.Spec]Func]
-	tensors tensors
+	funcs atomic.Pointer[map[kernels.Spec]Func]
+	// blocks is what tensors take memory from: mem, or one of its decorators. guards is among them once memory checks were on, leaks
+	// where a checker looks for leaks.
+	blocks   atomic.Pointer[alloc.Allocator]
+	guards   atomic.Pointer[alloc.Guards]
+	leaks    *alloc.Leaks
+	checksMu sync.Mutex
 	// generator is the default one.
 	generator Generator
 	// dump is what writes snapshots of failing allocations.
@@ -83,8 +88,6 @@ type Device struct {
 	capturesMu sync.Mutex
 	captures   []*Capture // under way
 
-	checks atomic.Pointer[checks] // nil unless memory checks were on
-
 	poolMu sync.Mutex
 	pools  []*MemPool // those that the program has not closed
 
@@ -111,7 +114,6 @@ func newDevice(dev driver.Device, host bool) (*Device, error) {
 		Multiprocessors: info.Multiprocessors, MaxThreadsPerSM: info.MaxThreadsPerSM, MaxThreadsPerBlock: info.MaxThreadsPerBlock,
 		SharedPerBlock: info.SharedPerBlockOptin, Major: info.Major, Minor: info.Minor,
 	}
-	d.tensors = newTensors()
 	d.kept = keptImages()
 	d.graphPools = map[alloc.PoolID]*graphPool{}
 	d.index32.Store(1<<31 - 1)
@@ -287,7 +289,7 @@ func (d *Device) Close() error {
 	return first
 }
 
-// Alloc takes n > 0 bytes for use on s; the allocator's block is freed by Memory().Free. Blocks of garbage tensors are freed first.
+// Alloc takes n > 0 bytes for use on s, for a tensor; Free gives the block back. Blocks of garbage tensors are freed first.
 func (d *Device) Alloc(n uint64, s alloc.Stream) (*alloc.Block, error) {
 	return d.allocFrom(alloc.PoolID{}, n, s)
 }
@@ -301,18 +303,8 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 	if err := d.Lost(); err != nil {
 		return nil, err
 	}
-	if c := d.checks.Load(); c != nil {
-		b, err := c.alloc(pool, n, s)
-		if err == nil {
-			d.trace(memoryAllocation, b.Addr(), b.Size())
-		}
-		return b, d.checkAlloc(err, "memory could not be allocated")
-	}
-	b, err := d.mem.AllocFrom(pool, n, s)
+	b, err := (*d.blocks.Load()).AllocFrom(pool, n, s)
 	if err == nil {
-		if d.tensors.on {
-			d.tensors.add(b)
-		}
 		d.trace(memoryAllocation, b.Addr(), b.Size())
 		return b, nil
 	}
@@ -332,17 +324,35 @@ func (d *Device) allocFrom(pool alloc.PoolID, n uint64, s alloc.Stream) (*alloc.
 // Free gives a block back. An error of the driver delays its reuse and loses nothing: the allocator tries again, and a device fault that
 // comes to light here is reported by the next call.
 func (d *Device) Free(b *alloc.Block) error {
-	if d.tensors.on && !d.tensors.remove(b) {
+	if d.leaks != nil && d.leaks.Closed() { // who freed it
 		return nil
 	}
 	d.trace(memoryDeallocation, b.Addr(), 0)
-	if c := d.checks.Load(); c != nil {
-		return d.freed(errors.Join(c.freeing(b), d.mem.Free(b)))
-	}
-	if err := d.mem.Free(b); err != nil {
+	if err := (*d.blocks.Load()).Free(b); err != nil {
 		return d.freed(err)
 	}
 	return nil
+}
+
+// freeTensors frees what tensors still hold, where somebody looks for leaks; their own frees then do nothing.
+func (d *Device) freeTensors() (first error) {
+	if d.leaks == nil {
+		return nil
+	}
+	d.leaks.Close(func(addr uint64, err error) {
+		d.trace(memoryDeallocation, addr, 0)
+		if err := d.freed(err); first == nil {
+			first = err
+		}
+	})
+	return first
+}
+
+// Own says that b, which RestorePool made, is a tensor's.
+func (d *Device) Own(b *alloc.Block) {
+	if d.leaks != nil {
+		d.leaks.Own(b)
+	}
 }
 
 // freed keeps what of an error of the allocator's Free the caller is to know.

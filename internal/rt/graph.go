@@ -384,7 +384,11 @@ func (c *Capture) End() (*Graph, error) {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}
 	if err == nil {
-		out.exec, err = d.dev.GraphInstantiate(c.thread, g)
+		// Relaxed: a driver crashed where it refused a graph with programmatic edges for the sake of another thread's capture.
+		err = d.relaxed(c.thread, func() (err error) {
+			out.exec, err = d.dev.GraphInstantiate(c.thread, g)
+			return err
+		})
 	}
 	if err == nil && (c.spec.Source || c.spec.Track) {
 		out.source = g

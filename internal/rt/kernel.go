@@ -19,6 +19,8 @@ type Func struct {
 	Shared uint32
 	// Asserts says that the kernel has assertions.
 	Asserts bool
+	// Waits says that it waits by itself for the work before it.
+	Waits bool
 }
 
 // Func returns the loaded kernel of s, building it on first use.
@@ -134,6 +136,7 @@ func (d *Device) loadBy(t driver.Thread, im image) (f Func, err error) {
 		return f, err
 	}
 	f.Shared, f.Asserts = uint32(im.shared), im.asserts
+	f.Waits = d.info.Image == driver.FormatPTX && ptx.Waits(d.info.Major)
 	if f.Handle, err = d.dev.Function(t, m, im.name); err == nil && im.shared > 0 {
 		err = d.dev.SetMaxShared(t, f.Handle, im.shared)
 	}

@@ -29,10 +29,10 @@ func (d *Device) newMemory() error {
 	case d.info.VirtualMemory:
 		b = &virtualBackend{backend{d}}
 	}
-	d.mem = alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: func() []alloc.ProcessMemory {
+	d.useMemory(alloc.New(b, alloc.Options{Index: d.info.Ordinal, Collect: d.collect, Settings: &s, Processes: func() []alloc.ProcessMemory {
 		list, _ := d.Processes() // where nobody knows, the message says nothing of them
 		return list
-	}})
+	}}))
 	d.mem.SetCaching(d.caches())
 	d.checksOfEnvironment()
 	d.applied(&s)

@@ -247,7 +247,7 @@ func walkMemory(t *testing.T, conf string, program func(d *Device, side *Stream)
 		if s.Backend == alloc.BackendAsync {
 			b = &orderedBackend{backend{d}}
 		}
-		d.mem = alloc.New(b, alloc.Options{Settings: &s})
+		d.useMemory(alloc.New(b, alloc.Options{Settings: &s}))
 		defer func() {
 			base.Synchronize(th)
 			d.mem.EmptyCache()
@@ -378,7 +378,7 @@ func TestGuardFailures(t *testing.T) {
 	ok(t, err)
 	faults.Walk(t, base, func(dd driver.Device) error {
 		d := &Device{dev: dd, info: dd.Info()}
-		d.mem = alloc.New(&backend{d}, alloc.Options{})
+		d.useMemory(alloc.New(&backend{d}, alloc.Options{}))
 		d.SetMemoryChecks(MemoryChecks{Poison: true, Guard: true})
 		defer func() {
 			base.Synchronize(th)
@@ -388,8 +388,7 @@ func TestGuardFailures(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		c := d.checks.Load()
-		err = errors.Join(c.freeing(b), d.mem.Free(b), d.MemoryDefects())
+		err = errors.Join(d.guards.Load().Free(b), d.MemoryDefects())
 		return errors.Join(err, d.mem.EmptyCache())
 	}, faults.WithoutFaults(), faults.Recovered("MemAlloc"))
 }

@@ -21,6 +21,7 @@ import (
 type Profiler struct {
 	dev    *Device
 	began  time.Time
+	where  string       // the program's line that started it, or ""
 	base   driver.Event // 0 on a device that runs each call before it returns
 	remove func()       // from the device's traces
 
@@ -75,8 +76,11 @@ const mostPending = 4096
 // StartProfile makes a Profiler the device's, after all work that there is.
 func (d *Device) StartProfile() (*Profiler, error) {
 	p := &Profiler{dev: d, last: map[int]point{}, frames: map[origin.Frame]int{}, live: map[uint64]*profiledBlock{}}
-	if d.profiler.Load() != nil {
-		return nil, d.profiled()
+	if file, line := origin.Here(); line > 0 {
+		p.where = file + ":" + strconv.Itoa(line)
+	}
+	if first := d.profiler.Load(); first != nil {
+		return nil, d.profiled(first)
 	}
 	if err := d.Synchronize(); err != nil {
 		return nil, err
@@ -93,7 +97,7 @@ func (d *Device) StartProfile() (*Profiler, error) {
 	if !d.profiler.CompareAndSwap(nil, p) {
 		p.remove()
 		p.release()
-		return nil, d.profiled()
+		return nil, d.profiled(d.profiler.Load())
 	}
 	if d.mem.Settings().Backend == alloc.BackendNative {
 		p.before(d.mem.Snapshot())
@@ -101,9 +105,13 @@ func (d *Device) StartProfile() (*Profiler, error) {
 	return p, nil
 }
 
-// profiled is the error of a second profiler.
-func (d *Device) profiled() error {
-	return fault.New(fault.Invalid, "%s is being profiled already; stop that profiler first", d)
+// profiled is the error of a second profiler. The first one may have stopped meanwhile, and then is nil.
+func (d *Device) profiled(first *Profiler) error {
+	where := ""
+	if first != nil && first.where != "" {
+		where = " by the profiler that was started at " + first.where
+	}
+	return fault.New(fault.Invalid, "%s is being profiled already%s; stop that profiler first", d, where)
 }
 
 // mark records the event from which the device's times are counted.

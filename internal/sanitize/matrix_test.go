@@ -270,6 +270,23 @@ func TestTensorsOnSimulator(t *testing.T) {
 	}
 }
 
+// TestLeaksWithGuards is that leaks are found, each with its line, and nothing else, where guard zones and poison are on besides.
+func TestLeaksWithGuards(t *testing.T) {
+	t.Setenv("TENON_GUARD", "1")
+	t.Setenv("TENON_POISON", "1")
+	c := memcheck.TenonChecker()
+	c.Leaks = true
+	found, wrong := matrix(runUnder(t, c, plantedBinary(t), "", 2, time.Minute, func(name string) bool {
+		return slices.Contains([]string{"TestTensorsNeverClosed", "TestTensorsRaw", "TestRepairedTensors", "TestRepairedTensorsGraph"}, name)
+	}))
+	for _, w := range wrong {
+		t.Error(w)
+	}
+	if found != 4 {
+		t.Errorf("%d of 4 tests are as they should", found)
+	}
+}
+
 // TestCheckByEnvironment is that TENON_CHECK alone, without tenon memcheck around it, finds an access one element past a tensor, and that
 // cached memory hides it.
 func TestCheckByEnvironment(t *testing.T) {

@@ -51,7 +51,11 @@ func Read(r io.Reader, o ReadOptions) (*Snapshot, error) {
 		}
 		src = bufio.NewReaderSize(z, 1<<16)
 	}
-	if head, _ := src.Peek(4); len(head) == 4 {
+	head, err := src.Peek(4)
+	if len(head) == 0 && errors.Is(err, io.EOF) {
+		return nil, fault.New(fault.Invalid, "the snapshot cannot be read: the file is empty; give one that DumpSnapshot wrote")
+	}
+	if len(head) == 4 {
 		if what := foreign(head); what != "" {
 			return nil, fault.New(fault.Invalid, "the snapshot cannot be read: it is %s, not a pickle, as DumpSnapshot writes", what)
 		}

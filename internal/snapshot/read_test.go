@@ -383,7 +383,7 @@ func TestReadErrors(t *testing.T) {
 		data, want string
 		kind       fault.Kind
 	}{
-		{"", "the pickle is empty", fault.Invalid},
+		{"", "the file is empty; give one that DumpSnapshot wrote", fault.Invalid},
 		{"\x1f\x8bnonsense", "gzip", fault.Invalid},
 		{"cos\nsystem\n(S'rm'\ntR.", "os.system", fault.Invalid},
 		{"].", "neither segments nor device_traces", fault.Invalid}, {"}.", "neither segments nor device_traces", fault.Invalid},

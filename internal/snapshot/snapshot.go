@@ -1,5 +1,5 @@
 // Package snapshot is a memory snapshot as data: PyTorch's layout, read from and written as pickle.
-// It may not know allocators or devices.
+// It must not depend on allocators or devices.
 package snapshot
 
 // Snapshot is what a process's device allocators held at one moment, and how it came about.

@@ -1,5 +1,5 @@
-// Package stack records the call stacks of goroutines cheaply, one object for all captures of the same stack, and names their calls late.
-// It may not know who asks or why.
+// Package stack records the call stacks of goroutines cheaply, one object for all captures of the same stack, and resolves function
+// names late. It must not depend on who asks or why.
 //
 // A capture follows the frame pointers that Go keeps on amd64 and arm64, a few nanoseconds a call, and looks the return addresses up in a
 // table. Only a stack that the table has not seen is walked by runtime.Callers, which also sees calls that were inlined: the same

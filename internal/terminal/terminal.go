@@ -1,9 +1,9 @@
-// Package terminal is the one rule of what may be shown: on a terminal, in a log of CI, in a report.
-// It may not know what the texts are: names, messages and output of programs under test, and what files from anywhere hold.
+// Package terminal holds the one rule for which characters may be shown on a terminal, in a CI log or in a report.
+// It must not depend on what the texts are: names, messages, the output of programs under test, and the contents of untrusted files.
 //
-// Letters, marks, digits, punctuation, symbols and spaces are shown as they are. All else is written as an escape: control characters, with which
-// a text could move the cursor, set the window's title or the clipboard; those that turn the direction of writing or are not seen; and what no
-// character is.
+// Letters, marks, digits, punctuation, symbols and spaces are shown as they are. Everything else is written as an escape: control
+// characters, with which a text could move the cursor or set the window title or the clipboard; invisible characters and those that
+// change the direction of writing; and bytes that are not characters.
 package terminal
 
 import (

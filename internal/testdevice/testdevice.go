@@ -1,5 +1,5 @@
-// Package testdevice opens devices for tests, and reads what they hold.
-// It may not know what is tested.
+// Package testdevice opens devices for tests and reads their memory.
+// It must not depend on what is tested.
 package testdevice
 
 import (

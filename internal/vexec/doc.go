@@ -1,5 +1,5 @@
 // Package vexec runs kernel IR on the host and is the reference for its numerics: one pass computes up to 1024 threads, one operation at
-// a time over the lanes of all of them. It may not know streams, devices or drivers, nor the PTX back end.
+// a time over the lanes of all of them. It must not depend on streams, devices or drivers, nor on the PTX back end.
 //
 // # Lanes
 //

@@ -98,7 +98,7 @@ func (e *emitter) tileOp(in *kir.Instr) {
 		o.a, o.b = &e.tiles[in.Imm>>32], &e.tiles[in.Imm&0xffffffff]
 		o.dot = dots[o.a.kept]
 		if o.transposed = in.Sub == kir.DotTransposed; o.transposed {
-			o.buffer = e.tileBuffer(o.b.rows*o.b.cols, o.b.kept.Size())
+			o.buffer = e.tileBuffer(o.b, o.b.kept.Size())
 		}
 		e.add(inst{exec: execTileDot, tile: o})
 	case kir.OpTileLoad:
@@ -110,7 +110,7 @@ func (e *emitter) tileOp(in *kir.Instr) {
 		e.add(inst{exec: execTileRows, tile: o})
 	case kir.OpTileCopy:
 		o.a = &e.tiles[in.Imm]
-		o.buffer = e.tileBuffer(o.a.rows*o.a.cols, o.t.t.Size())
+		o.buffer = e.tileBuffer(o.a, o.t.t.Size())
 		o.round, o.widen = plainCvts[o.a.kept][o.t.t], laneCvts[o.t.t][o.t.kept]
 		e.add(inst{exec: execTileCopy, tile: o})
 	case kir.OpTileEach:
@@ -222,9 +222,9 @@ func (o *tileOp) split(w *worker, from []byte, j, n int) {
 	}
 }
 
-// tileBuffer returns memory for n elements of size bytes.
-func (e *emitter) tileBuffer(n, size int) int32 {
-	e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: n*size + 8*laneSlack})
+// tileBuffer returns memory for the elements of t in size bytes each.
+func (e *emitter) tileBuffer(t *tileStore, size int) int32 {
+	e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: t.rows*t.cols*size + 8*laneSlack})
 	return int32(len(e.pointers) - 1)
 }
 

@@ -81,15 +81,11 @@ func (e *emitter) tileLoad(in *kir.Instr) {
 		l.inner, l.outer = l.t.rows/l.width, l.t.cols
 	}
 	l.transposed = (in.Sub == kir.AlongRows) != l.t.byCols
-	buffer := func(size int) int32 {
-		e.pointers = append(e.pointers, pointer{scalar: -1, size: 8, bytes: l.t.rows*l.t.cols*size + 8*laneSlack})
-		return int32(len(e.pointers) - 1)
-	}
 	if l.transposed {
-		l.buffer = buffer(l.t.kept.Size())
+		l.buffer = e.tileBuffer(l.t, l.t.kept.Size())
 	}
 	if l.t.kept != l.t.t {
-		l.raw, l.widen = buffer(l.t.t.Size()), laneCvts[l.t.t][l.t.kept]
+		l.raw, l.widen = e.tileBuffer(l.t, l.t.t.Size()), laneCvts[l.t.t][l.t.kept]
 	}
 	e.load = l
 	inner, outer := loadAxes(in)

@@ -1,5 +1,5 @@
 // Package replay runs the trace of a memory snapshot through Tenon's caching allocator again, on a simulated device of any size and under
-// any settings, to compare what they would cost. It may not know drivers, tensors or how results are shown.
+// any settings, to compare their memory use. It must not depend on drivers, tensors or how results are shown.
 //
 // A Program is what the traced program asked of its allocator: allocations, frees, calls that empty the cache. Run replays it under given
 // settings. Check replays it under the recording's own, on a device that puts every segment where the recording's did, and says whether

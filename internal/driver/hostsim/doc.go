@@ -1,5 +1,5 @@
 // Package hostsim is the embedded simulated device: it keeps CUDA's rules of streams, events, captures, memory and faults, and runs
-// kernel IR programs on the host. It may not know tensors, allocators or libcuda; who uses it sees only the driver contract and the
+// kernel IR programs on the host. It must not depend on tensors, allocators or libcuda; its users see only the driver contract and the
 // hooks for tests on [Device].
 //
 // # Time

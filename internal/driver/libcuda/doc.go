@@ -1,5 +1,5 @@
 // Package libcuda implements the driver contract over NVIDIA's driver library, libcuda.so.1 or nvcuda.dll, which it loads at run time.
-// It may not know the runtime above it, nor the simulator beside it: it turns each method into the driver's calls and nothing more.
+// It must not depend on the runtime above it, nor on the simulator: it only turns each method into calls of the driver.
 //
 // # Context
 //

@@ -43,6 +43,9 @@ type fakeCUDA struct {
 	current map[uint64]uintptr
 	running sync.WaitGroup
 	params  []byte
+	// config and attribute are what the latest cuLaunchKernelEx read.
+	config    launchConfig
+	attribute launchAttribute
 	// status is the state of a stream's capture and nodes its latest ones; node is what the driver read of a node's parameters.
 	status driver.CaptureStatus
 	nodes  []uintptr
@@ -254,6 +257,7 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 	procEventQuery:              (*fakeCUDA).query,
 	procEventElapsedTime:        func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(0x3fc00000)); return 0 },
 	procLaunchKernel:            (*fakeCUDA).launch,
+	procLaunchKernelEx:          (*fakeCUDA).launchEx,
 	procLaunchHostFunc: func(f *fakeCUDA, a *cArgs) driver.Code {
 		fn, id := dl.Proc(a[1]), a[2]
 		f.running.Go(func() { fn.Call(id) })
@@ -333,6 +337,20 @@ func (f *fakeCUDA) readOptions(a *cArgs) {
 
 // launch reads the parameters by the extra list, as the driver does.
 func (f *fakeCUDA) launch(a *cArgs) driver.Code { return f.extra(a[10]) }
+
+// launchConfig is cuda.h's CUlaunchConfig.
+type launchConfig struct {
+	grid, block        [3]uint32
+	shared             uint32
+	stream, attributes uintptr
+	count              uint32
+}
+
+func (f *fakeCUDA) launchEx(a *cArgs) driver.Code {
+	f.config = *(*launchConfig)(dl.Pointer(a[0]))
+	f.attribute = *(*launchAttribute)(dl.Pointer(f.config.attributes))
+	return f.extra(a[3])
+}
 
 func (f *fakeCUDA) extra(list uintptr) driver.Code {
 	f.params = nil

@@ -240,6 +240,51 @@ func codeOf(err error) driver.Code {
 	return driver.Success
 }
 
+// Graphs of kernels that wait by themselves are made on a device without memory to spare: what cannot be made is an error, and the rest runs.
+func TestInstantiateOnFullDevice(t *testing.T) {
+	g := newGPU(t)
+	l := g.saxpy(16)
+	l.Waits = true
+	g.ok(g.CaptureBegin(g.th, g.s, driver.CaptureThreadLocal))
+	for range 2000 {
+		g.ok(g.Launch(l))
+	}
+	graph, err := g.CaptureEnd(g.th, g.s)
+	g.ok(err)
+	var held []driver.Ptr
+	for n := uint64(1 << 36); n >= 1<<20; {
+		p, err := g.MemAlloc(g.th, n)
+		if err != nil {
+			n /= 2
+			continue
+		}
+		held = append(held, p)
+	}
+	var made []driver.GraphExec
+	for range 300 {
+		e, err := g.GraphInstantiate(g.th, graph)
+		if err == nil {
+			err = g.GraphLaunch(e, g.s)
+			made = append(made, e)
+		}
+		if err != nil {
+			if codeOf(err) != driver.OutOfMemory {
+				t.Errorf("graph %d: %v", len(made), err)
+			}
+			break
+		}
+	}
+	t.Logf("%d graphs of 2000 kernels beside %d allocations", len(made), len(held))
+	g.ok(g.StreamSynchronize(g.th, g.s))
+	for _, e := range made {
+		g.ok(g.GraphExecDestroy(g.th, e))
+	}
+	for _, p := range held {
+		g.ok(g.MemFree(g.th, p))
+	}
+	g.ok(g.GraphDestroy(g.th, graph))
+}
+
 func TestEnter(t *testing.T) {
 	g := newGPU(t)
 	inner := g.Enter()

@@ -195,6 +195,17 @@ func TestLaunchPacksArguments(t *testing.T) {
 	if got, want := [10]uintptr(f.args[procLaunchKernel][:10]), [10]uintptr{11, 1, 2, 3, 4, 5, 6, 7, 12, 0}; got != want {
 		t.Errorf("arguments %v, want %v", got, want)
 	}
+	l.Waits = true
+	if err := d.Launch(l); err != nil || !bytes.Equal(f.params, l.Args) {
+		t.Errorf("a kernel that waits: %v, the driver read %q", err, f.params)
+	}
+	if a := f.args[procLaunchKernelEx]; a[1] != 11 || a[2] != 0 {
+		t.Errorf("a kernel that waits: arguments %v", a[:4])
+	}
+	f.config.attributes = 0
+	if want := (launchConfig{[3]uint32{1, 2, 3}, [3]uint32{4, 5, 6}, 7, 12, 0, 1}); f.config != want || f.attribute.id != 6 || f.attribute.value != [64]byte{1} {
+		t.Errorf("a kernel that waits: %+v with %v, want %+v", f.config, f.attribute, want)
+	}
 	l.Args = nil
 	if err := d.Launch(l); err != nil || f.params != nil {
 		t.Errorf("no parameters: %v, the driver read %q", err, f.params)
@@ -467,7 +478,12 @@ func TestHotCallsAllocateNothing(t *testing.T) {
 	l := &driver.Launch{Func: 1, Stream: 2, Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{1, 1, 1}, Args: make([]byte, 32)}
 	page := make([]byte, 64)
 	for name, call := range map[string]func(){
-		"Launch":      func() { d.Launch(l) },
+		"Launch": func() { d.Launch(l) },
+		"Launch of a kernel that waits": func() {
+			l.Waits = true
+			d.Launch(l)
+			l.Waits = false
+		},
 		"EventRecord": func() { d.EventRecord(1, 2) },
 		"StreamWait":  func() { d.StreamWait(1, 2) },
 		"CopyDtoD":    func() { d.CopyDtoD(1, 2, 3, 4) },

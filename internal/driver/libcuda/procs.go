@@ -62,6 +62,7 @@ const (
 	procEventSynchronize
 	procEventElapsedTime
 	procLaunchKernel
+	procLaunchKernelEx
 	procMemcpyDtoD
 	procMemcpyPeer
 	procMemcpyHtoD
@@ -157,6 +158,7 @@ var procTable = [numProcs]struct {
 	procEventSynchronize:        {"cuEventSynchronize", 0, "wait for a point"},
 	procEventElapsedTime:        {"cuEventElapsedTime", 0, "time between two points"},
 	procLaunchKernel:            {"cuLaunchKernel", 0, "run a kernel"},
+	procLaunchKernelEx:          {"cuLaunchKernelEx", 0, "run a kernel that waits by itself"},
 	procMemcpyDtoD:              {"cuMemcpyDtoDAsync", 0, "copy on the device"},
 	procMemcpyPeer:              {"cuMemcpyPeerAsync", 0, "copy from another device"},
 	procMemcpyHtoD:              {"cuMemcpyHtoDAsync", 0, "copy to the device"},

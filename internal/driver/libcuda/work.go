@@ -18,9 +18,31 @@ const (
 	launchParamBufferSize    = 2
 )
 
-// Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies.
+// launchAttribute is cuda.h's CUlaunchAttribute, 72 bytes.
+type launchAttribute struct {
+	id, _ uint32
+	value [64]byte
+}
+
+// startsEarly is CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION (6), set: the kernel may start when all blocks of the kernel before
+// it have ended, while what they wrote is still on its way.
+var startsEarly = launchAttribute{id: 6, value: [64]byte{1}}
+
+// Launch queues a kernel; l.Args go to the driver as one packed buffer, which it copies. In a capture, the edge between two kernels that
+// wait by themselves is a programmatic one.
 func (d *Device) Launch(l *driver.Launch) error {
 	extra := extraOf(l)
+	if l.Waits {
+		c := l.Scratch[6:] // cuda.h's CUlaunchConfig, 56 bytes
+		c[0] = uintptr(l.Grid[0]) | uintptr(l.Grid[1])<<32
+		c[1] = uintptr(l.Grid[2]) | uintptr(l.Block[0])<<32
+		c[2] = uintptr(l.Block[1]) | uintptr(l.Block[2])<<32
+		c[3], c[4] = uintptr(l.Shared), uintptr(l.Stream)
+		c[5], c[6] = dl.Address(unsafe.Pointer(&startsEarly)), 1
+		err := d.do("Launch", procLaunchKernelEx, dl.Address(unsafe.Pointer(&c[0])), uintptr(l.Func), 0, extra)
+		runtime.KeepAlive(l)
+		return err
+	}
 	err := d.do("Launch", procLaunchKernel, uintptr(l.Func), uintptr(l.Grid[0]), uintptr(l.Grid[1]), uintptr(l.Grid[2]),
 		uintptr(l.Block[0]), uintptr(l.Block[1]), uintptr(l.Block[2]), uintptr(l.Shared), uintptr(l.Stream), 0, extra)
 	runtime.KeepAlive(l)

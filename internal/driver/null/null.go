@@ -1,5 +1,5 @@
 // Package null is a device whose calls succeed and do nothing, at the least cost that an interface call has: what a program costs on
-// it is the cost of the program's own code. It may not know kernels or host memory: addresses are made up and nothing is stored.
+// it is the cost of the program's own code. It must not depend on kernels or host memory: addresses are made up and nothing is stored.
 package null
 
 import (

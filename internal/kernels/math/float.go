@@ -1,6 +1,6 @@
 // Package math builds the transcendental functions from exact operations of the kernel language: float32 from float32 and integer
 // arithmetic alone, float64 from float64's, so that every device and the simulator give the same bits.
-// It may not know tensors, engines or devices.
+// It must not depend on tensors, engines or devices.
 //
 // Each function takes the builder and operands of type Float32 or Float64 and returns a value of that type, at most 2 units in the last
 // place from the true value (most are within 1), with the results that C's Annex F gives for zeros, infinities and NaNs. Subnormal operands

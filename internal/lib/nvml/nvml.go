@@ -1,5 +1,5 @@
 // Package nvml reads the state of NVIDIA GPUs (names, memory, temperature, power, load) through NVIDIA's management library, for people.
-// It may not know the device contract or the runtime: it makes no context, does no work, and nothing depends on its presence.
+// It must not depend on the device contract or the runtime: it makes no context and does no work, and Tenon runs without the library too.
 package nvml
 
 import (

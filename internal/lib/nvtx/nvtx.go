@@ -1,5 +1,5 @@
 // Package nvtx tells a profiler of ranges and marks, by version 3 of NVIDIA's tools extension.
-// It may not know the device contract or the runtime: it names what the host does, and where no profiler listens it does nothing.
+// It must not depend on the device contract or the runtime: it labels what the host does, and without a profiler it does nothing.
 //
 // The extension has no library. A profiler names its own one in an environment variable; a program loads that and calls its function
 // InitializeInjectionNvtx2 with a function of the program's, from which the profiler gets tables of slots. It writes the addresses of its functions into the slots

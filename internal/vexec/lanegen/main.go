@@ -1,5 +1,5 @@
-// Command lanegen writes the lane kernels of package vexec, in plain Go and in assembly for amd64, and the tables that find them. It may not
-// know what a program is. Run it by go generate.
+// Command lanegen writes the lane kernels of package vexec, in plain Go and in assembly for amd64, and the tables that find them. It must
+// not depend on what a program is. go generate runs it.
 package main
 
 import (

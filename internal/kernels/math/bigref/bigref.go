@@ -1,6 +1,6 @@
 // Package bigref computes the elementary functions to hundreds of bits with plain series over math/big: the reference that the
 // polynomials of package math are derived from and its results are tested against.
-// It may not know kernels: no product code imports it.
+// It must not depend on kernels, and only tests and generators import it.
 package bigref
 
 import (

@@ -1,5 +1,5 @@
 // Command gen derives the polynomials and split constants of package math and writes zpoly.go.
-// It may not know kernels: it works on big floats alone.
+// It must not depend on kernels: it works on big floats alone.
 //
 // Method: Remez's exchange algorithm on a grid of 600 Chebyshev points at 300 bits, with the error weighted so that it is relative to the
 // function that the polynomial serves; then coefficients are rounded to the type one after another and the rest is fitted anew. The error

@@ -56,7 +56,7 @@ func main() {
 		})
 	})
 	says("function", func() {
-		tenon.Within(x, func(x *tenon.Exec) *tenon.Tensor { return bad.Forward(x, a) }) // at function
+		x.Within(func(x *tenon.Exec) *tenon.Tensor { return bad.Forward(x, a) }) // at function
 	})
 	says("called back", func() {
 		nn.Sequential{nn.Func(func(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {

@@ -1,0 +1,150 @@
+package alloc
+
+import (
+	"slices"
+	"sync"
+
+	"tenon.dev/fault"
+)
+
+// books are what the strategies of one device share: its lock, what is counted and recorded, and the private pools that a program names.
+type books struct {
+	backend Backend
+	options Options
+	history
+
+	mu       sync.Mutex
+	settings Settings
+	stats    Stats
+	reserved uint64 // bytes held from the device
+	limit
+	pools
+	observers []OOMObserver
+	spares
+}
+
+// limit is how much the allocator may hold from the device.
+type limit struct {
+	total       uint64 // the device's memory, 0 until asked for
+	fraction    float64
+	fractionSet bool
+	allowed     uint64 // bytes; only with fractionSet
+}
+
+// spares are dead blocks for reuse: splitting must not allocate.
+type spares struct {
+	spare *Block // linked by next
+	ranks uint64 // state of drawRank
+}
+
+// lacks is the error of what a strategy has not. Those that hold segments have all.
+func (m *books) lacks(string) error { return nil }
+
+// divert is asked before allocations are diverted to a private pool, and endDivert called when they no longer are.
+func (m *books) divert() error { return nil }
+func (m *books) endDivert()    {}
+
+// addOwn adds to a copy of the statistics what the device alone counts, and resetPeaks resets its peaks.
+func (m *books) addOwn(*Stats) {}
+func (m *books) resetPeaks()   {}
+
+// RecordStream tells that work queued on s uses b, so that Free waits for it. b's own stream is ignored, as is nil.
+func (m *books) RecordStream(b *Block, s Stream) error {
+	if b == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !b.allocated {
+		return fault.New(fault.Invalid, "invalid device pointer: %#x is not allocated; record its streams before it is freed", b.addr)
+	}
+	if s == b.silo.stream || slices.Contains(b.uses, s) {
+		return nil
+	}
+	b.uses = append(b.uses, s)
+	if len(m.diversions) > 0 {
+		if _, captured := m.backend.Capturing(s); captured {
+			b.captureUses = append(b.captureUses, s)
+		}
+	}
+	return nil
+}
+
+// freedBefore is the error of a second free.
+func freedBefore(b *Block) error {
+	return fault.New(fault.Invalid, "invalid device pointer: %#x is not allocated; it was freed before", b.addr)
+}
+
+// Settings returns the settings in force.
+func (m *books) Settings() Settings {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.settings
+}
+
+// setFraction sets the fraction of the device's memory that may be held, with the lock held.
+func (m *books) setFraction(f float64) error {
+	total, err := m.deviceTotal()
+	if err != nil {
+		return err
+	}
+	m.fraction, m.fractionSet = f, true
+	m.allowed = uint64(f * float64(total))
+	return nil
+}
+
+// MemoryFraction returns what SetMemoryFraction set, or 1.
+func (m *books) MemoryFraction() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fraction
+}
+
+func (m *books) deviceTotal() (uint64, error) {
+	if m.total == 0 {
+		_, total, err := m.backend.MemInfo()
+		if err != nil {
+			return 0, err
+		}
+		m.total = total
+	}
+	return m.total, nil
+}
+
+// AddOOMObserver adds an observer of failing allocations.
+func (m *books) AddOOMObserver(f OOMObserver) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observers = append(m.observers, f)
+}
+
+// ResetAccumulatedStats sets the sums of increases and decreases, and the counters, to 0.
+func (m *books) ResetAccumulatedStats() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stats.each(func(s *Stat) { s.Allocated, s.Freed = 0, 0 })
+	s := &m.stats
+	s.AllocRetries, s.OOMs, s.SyncAllStreams, s.DeviceAllocs, s.DeviceFrees = 0, 0, 0, 0, 0
+}
+
+// collect asks for a garbage collection. It drops the lock meanwhile.
+func (m *books) collect(r *request, failing bool) bool {
+	if m.options.Collect == nil || len(m.diversions) > 0 {
+		return false
+	}
+	if _, capturing := m.backend.Capturing(r.silo.stream); capturing {
+		return false
+	}
+	p := Pressure{Wanted: r.segment, Reserved: m.reserved, Failing: failing}
+	m.mu.Unlock()
+	defer m.mu.Lock()
+	return m.options.Collect(p)
+}
+
+// forgetRaw takes a block out of the table.
+func (m *books) forgetRaw(b *Block) {
+	if b.inTable {
+		b.inTable = false
+		m.options.Table.remove(b.addr)
+	}
+}

@@ -1,0 +1,77 @@
+package alloc
+
+import (
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Leaks is an Allocator that knows what it has given and not got back, where somebody looks for leaks. Closing a device is how a program
+// gives up its tensors, so Close frees those then, and what is left is what was taken by address and never freed.
+type Leaks struct {
+	Allocator
+
+	mu     sync.Mutex
+	live   map[uint64]*Block // by address
+	closed bool
+}
+
+// NewLeaks returns a leak check of what a gives.
+func NewLeaks(a Allocator) *Leaks { return &Leaks{Allocator: a, live: map[uint64]*Block{}} }
+
+// AllocFrom notes the block.
+func (l *Leaks) AllocFrom(id PoolID, size uint64, s Stream) (*Block, error) {
+	b, err := l.Allocator.AllocFrom(id, size, s)
+	if err == nil {
+		l.Own(b)
+	}
+	return b, err
+}
+
+// Own notes a block that somebody owns who did not allocate it, as one that Restore made.
+func (l *Leaks) Own(b *Block) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.live[b.addr] = b
+	}
+}
+
+// Free ends an allocation. After Close it does nothing: all were freed.
+func (l *Leaks) Free(b *Block) error {
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return nil
+	}
+	delete(l.live, b.addr)
+	l.mu.Unlock()
+	return l.Allocator.Free(b)
+}
+
+// Forget drops what was freed at these addresses past the check, as Restore does.
+func (l *Leaks) Forget(addrs []uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range addrs {
+		delete(l.live, a)
+	}
+}
+
+// Closed reports whether Close was called.
+func (l *Leaks) Closed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
+}
+
+// Close frees what is live, in the order of addresses, and calls freed with each block and the error of its free.
+func (l *Leaks) Close(freed func(addr uint64, err error)) {
+	l.mu.Lock()
+	live := l.live
+	l.live, l.closed = nil, true
+	l.mu.Unlock()
+	for _, addr := range slices.Sorted(maps.Keys(live)) {
+		freed(addr, l.Allocator.Free(live[addr]))
+	}
+}

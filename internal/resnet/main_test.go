@@ -1,0 +1,13 @@
+package resnet_test
+
+import (
+	"os"
+	"testing"
+
+	"tenon.dev/internal/benchrun"
+	"tenon.dev/internal/rt"
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(benchrun.Main(m, "internal/resnet", rt.Describe))
+}

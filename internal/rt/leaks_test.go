@@ -1,0 +1,126 @@
+package rt
+
+import (
+	"strings"
+	"testing"
+
+	"tenon.dev/internal/alloc"
+	"tenon.dev/internal/driver"
+)
+
+// frees counts the frees of a device.
+type frees struct {
+	driver.Device
+	n int
+}
+
+func (f *frees) MemFree(t driver.Thread, p driver.Ptr) error {
+	f.n++
+	return f.Device.MemFree(t, p)
+}
+
+// openCounting opens a simulated device whose frees are counted.
+func openCounting(t *testing.T) (*Device, *frees) {
+	t.Helper()
+	var f *frees
+	d, err := Open(Selector{Kind: Sim, Wrap: func(dev driver.Device) driver.Device {
+		f = &frees{Device: dev}
+		return f
+	}})
+	ok(t, err)
+	return d, f
+}
+
+// TestLeaksAreLeft: where a checker looks for leaks, closing a device frees what tensors hold and nothing that was allocated by address,
+// whether or not guards and poison are on, or were switched on late.
+func TestLeaksAreLeft(t *testing.T) {
+	t.Setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+	for _, c := range []struct {
+		looks, guard, poison string
+		late                 bool
+		want                 int
+	}{
+		{"memcheck", "0", "0", false, 1},
+		{"memcheck", "1", "1", false, 1},
+		{"memcheck,leaks", "0", "0", false, 3},
+		{"memcheck,leaks", "1", "0", false, 3},
+		{"memcheck,leaks", "0", "1", false, 3},
+		{"memcheck,leaks", "1", "1", false, 3},
+		{"memcheck,leaks", "0", "0", true, 3},
+	} {
+		t.Setenv("TENON_CHECK_TOOLS", c.looks)
+		t.Setenv("TENON_GUARD", c.guard)
+		t.Setenv("TENON_POISON", c.poison)
+		d, f := openCounting(t)
+		var blocks []*alloc.Block
+		for i := range 3 {
+			b, err := d.Alloc(1000, alloc.Stream(d.streams[0].Load().handle))
+			ok(t, err)
+			blocks = append(blocks, b)
+			if c.late && i == 1 {
+				d.SetMemoryChecks(MemoryChecks{Poison: true, Guard: true})
+			}
+		}
+		if _, err := d.Malloc(1000); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.RawAlloc(1000, d.DefaultStream()); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Free(blocks[0]); err != nil || f.n != 1 {
+			t.Errorf("%+v: %v after %d frees", c, err, f.n)
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if f.n != c.want {
+			t.Errorf("%+v: %d frees", c, f.n)
+		}
+		for _, b := range blocks[1:] {
+			if err := d.Free(b); err != nil || f.n != c.want { // as a tensor's that is closed after its device
+				t.Errorf("%+v: %v, %d frees", c, err, f.n)
+			}
+		}
+	}
+}
+
+// TestLeaksHaveGuards: closing a device looks at the zones of the tensors that it frees, and says what was written.
+func TestLeaksHaveGuards(t *testing.T) {
+	t.Setenv("TENON_CHECK_TOOLS", "memcheck,leaks")
+	t.Setenv("TENON_GUARD", "1")
+	d, _ := openCounting(t)
+	s := d.DefaultStream().handle
+	b, err := d.Alloc(1000, alloc.Stream(s))
+	ok(t, err)
+	ok(t, d.Driver().Memset(driver.Ptr(b.Addr()), 1, 1, 1003, s))
+	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "3 bytes changed, the first 0 bytes behind the end") {
+		t.Errorf("closing: %v", err)
+	}
+}
+
+// TestLeaksRestored: where a checker looks for leaks, what a restored pool freed is not freed again at the end, and what it made is.
+func TestLeaksRestored(t *testing.T) {
+	t.Setenv("TENON_CHECK_TOOLS", "leaks,cached")
+	t.Setenv("TENON_GUARD", "1")
+	d, f := openCounting(t)
+	p, err := d.NewMemPool(nil)
+	ok(t, err)
+	on := alloc.Stream(d.DefaultStream().handle)
+	a, err := p.Alloc(1000, on)
+	ok(t, err)
+	c, err := d.CheckpointPool(p.ID())
+	ok(t, err)
+	b, err := p.Alloc(3<<20, on)
+	ok(t, err)
+	made, err := d.RestorePool(c, []*alloc.Block{a, b})
+	ok(t, err)
+	if len(made) != 1 {
+		t.Fatalf("made %v", made)
+	}
+	for _, m := range made {
+		d.Own(m)
+	}
+	if err := d.Close(); err != nil || f.n != 2 {
+		t.Errorf("%v, %d frees", err, f.n)
+	}
+}
