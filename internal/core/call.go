@@ -38,31 +38,6 @@ type structure struct {
 // as rows, devices and the operations of kernels.
 type param interface{ param() }
 
-type (
-	conv         struct{ kernels.Conv }
-	distribution struct{ *kernels.RandomOp }
-	ofDevice     struct{ *rt.Device }
-	onStream     struct{ *rt.Stream }
-)
-
-func (conv) param()           {}
-func (pooling) param()        {}
-func (norm) param()           {}
-func (normGrad) param()       {}
-func (likelihood) param()     {}
-func (likelihoodGrad) param() {}
-func (distribution) param()   {}
-func (*distance) param()      {}
-func (region) param()         {}
-func (unviewed) param()       {}
-func (embedding) param()      {}
-func (ofDevice) param()       {}
-func (onStream) param()       {}
-func (foreach) param()        {}
-func (advance) param()        {}
-func (updateScale) param()    {}
-func (launching) param()      {}
-
 // Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names operands by
 // number, type and form, and so keeps none of them alive.
 type Call struct {
@@ -433,3 +408,6 @@ func (n numberList) scalars() []kernels.Scalar {
 	}
 	return out
 }
+
+// noAttrs are the attributes of calls that have none.
+var noAttrs attrs

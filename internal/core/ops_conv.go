@@ -237,3 +237,40 @@ func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 		return x.Squeeze(x.Conv2d(x.Unsqueeze(in, -2), x.Unsqueeze(w, -2), b, opt), -2)
 	})
 }
+
+type conv struct{ kernels.Conv }
+
+func (conv) param() {}
+
+// movesOfConv leaves out the rows and columns of the input that no window has, where the steps between windows are longer than they are.
+func movesOfConv(input int) func(f *frame) int64 {
+	return func(f *frame) int64 {
+		c := f.opt.(conv)
+		all := bytesOnce(f.out[0])
+		for i, t := range f.in[:f.ins] {
+			if t == nil {
+				continue
+			}
+			n := bytesOnce(t)
+			if i == input && n > 0 {
+				n = n / int64(c.H*c.W) * int64(reached(c.H, c.OH, c.KH, c.StrideH, c.DilationH)*reached(c.W, c.OW, c.KW, c.StrideW, c.DilationW))
+			}
+			all += n
+		}
+		return all
+	}
+}
+
+// reached is how many of size rows so many windows of k rows have, stride apart.
+func reached(size, windows, k, stride, dilation int) int {
+	if stride > dilation*(k-1) { // no two windows share a row
+		return min(size, windows*k)
+	}
+	return size
+}
+
+// flopsOfConv is the same for the three products of a convolution.
+func flopsOfConv(f *frame) int64 {
+	c := f.opt.(conv)
+	return 2 * int64(c.Batch) * int64(c.Out) * int64(c.OH) * int64(c.OW) * int64(c.In/max(c.Groups, 1)) * int64(c.KH) * int64(c.KW)
+}

@@ -5,6 +5,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/infer"
 	"tenon.dev/internal/kernels"
+	"tenon.dev/internal/rt"
 )
 
 var rowCopy, rowCopyInto *row
@@ -114,4 +115,21 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 		return x.View(t, shape...)
 	}
 	return x.composite("Reshape", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), shape...) })
+}
+
+// toHost and toDevice copy the bytes of contiguous t, which a profiler sees.
+func toHost(st *rt.Stream, t *Tensor, b []byte) error {
+	src, p := driver.Ptr(t.ptr()), st.Device().Profiler()
+	if p == nil {
+		return st.Device().Driver().CopyDtoH(b, src, st.Handle())
+	}
+	return transfer(p, st, "Read", t, len(b), func() error { return st.Device().Driver().CopyDtoH(b, src, st.Handle()) })
+}
+
+func toDevice(st *rt.Stream, t *Tensor, b []byte) error {
+	dst, p := driver.Ptr(t.ptr()), st.Device().Profiler()
+	if p == nil {
+		return st.Device().Driver().CopyHtoD(dst, b, st.Handle())
+	}
+	return transfer(p, st, "Write", t, len(b), func() error { return st.Device().Driver().CopyHtoD(dst, b, st.Handle()) })
 }

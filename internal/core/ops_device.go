@@ -126,3 +126,7 @@ func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 		return f.call1()
 	})
 }
+
+type ofDevice struct{ *rt.Device }
+
+func (ofDevice) param() {}

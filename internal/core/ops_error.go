@@ -271,3 +271,5 @@ func (x *Exec) logitLoss(t, target, positive *Tensor) *Tensor {
 	}
 	return x.Sub(x.Mul(x.RSubS(target, 1), t), l)
 }
+
+func (*distance) param() {}

@@ -427,3 +427,24 @@ func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
 	scale := x.Div(limit, x.AddS(norm, 1e-7))
 	x.CopyInto(weight, x.Where(over, x.Mul(weight, scale), weight))
 }
+
+func (embedding) param() {}
+
+// movesOfPicks is for a result whose elements input 1 picks from input 0: it reads no more of that than there are.
+func movesOfPicks(f *frame) int64 {
+	n := bytesOnce(f.out[0])
+	return min(bytesOnce(f.in[0]), n) + bytesOnce(f.in[1]) + n
+}
+
+// movesOfScatter is for elements of input 2 that go to places of input 0, or of a copy of it.
+func movesOfScatter(f *frame) int64 {
+	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])
+	if f.out[0] != f.in[0] {
+		return moves + bytesOnce(f.in[0]) + bytesOnce(f.out[0])
+	}
+	changed := min(int64(f.in[2].numel*f.in[2].dt.Size()), bytesOnce(f.out[0]))
+	if ScatterMode(f.i[1]) != ScatterReplace {
+		changed *= 2 // which it reads too
+	}
+	return moves + changed
+}

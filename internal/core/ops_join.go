@@ -100,14 +100,6 @@ func inferUnbind(f *frame) {
 	}
 }
 
-// callMany runs an operation with many outputs and returns them; the frame is left.
-func (f *frame) callMany() []*Tensor {
-	f.call()
-	out := append([]*Tensor(nil), f.out[:f.outs]...)
-	f.x.s.leave(f)
-	return out
-}
-
 // pieces is the most outputs that a node numbers; longer lists are made view by view.
 const pieces = 255
 

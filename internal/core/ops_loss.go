@@ -430,3 +430,7 @@ func (x *Exec) smoothedLoss(p likelihood, t, target, weight *Tensor, opt CrossEn
 		return x.Add(x.MulS(nll, 1-opt.LabelSmoothing), x.MulS(smooth, opt.LabelSmoothing/float64(p.c)))
 	})
 }
+
+func (likelihood) param() {}
+
+func (likelihoodGrad) param() {}

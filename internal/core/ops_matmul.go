@@ -283,3 +283,13 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 		return x.View(y, append(append([]int(nil), lead...), w.shape[0])...)
 	})
 }
+
+// flopsOfProduct is two for each element of the result and each of the depth, of complex numbers eight.
+func flopsOfProduct(f *frame) int64 {
+	a := f.in[0]
+	n := 2 * int64(infer.Numel(f.out[0].shape)) * int64(a.shape[len(a.shape)-1])
+	if a.dt.IsComplex() {
+		n *= 4
+	}
+	return n
+}

@@ -479,3 +479,7 @@ func (x *Exec) moveStats(runningMean, runningVar, mean, variance *Tensor, moment
 	f.call()
 	x.s.leave(f)
 }
+
+func (norm) param() {}
+
+func (normGrad) param() {}

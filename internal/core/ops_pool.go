@@ -167,19 +167,6 @@ func (x *Exec) planes(op string, t *Tensor, f func(x *Exec, t *Tensor) []*Tensor
 	})
 }
 
-// compositeMany is composite for operations with several results.
-func (x *Exec) compositeMany(name string, f func(x *Exec) []*Tensor) []*Tensor {
-	s := x.s
-	defer s.restore(s.mark())
-	s.doing = append(s.doing, name)
-	s.push()
-	ts := f(x)
-	for _, t := range ts {
-		s.lift(t)
-	}
-	return ts
-}
-
 // MaxPool2d returns the greatest element of each window of the planes of t [N, C, H, W] or [C, H, W]; a NaN counts as the greatest.
 // kernel is the window's height and width.
 func (x *Exec) MaxPool2d(t *Tensor, kernel [2]int, opt MaxPoolOpt) *Tensor {
@@ -236,3 +223,5 @@ func (x *Exec) AdaptiveAvgPool2d(t *Tensor, size [2]int) *Tensor {
 		return []*Tensor{x.poolOp(rowAdaptivePool, p, t).call1()}
 	})[0]
 }
+
+func (pooling) param() {}

@@ -18,14 +18,6 @@ func (x *Exec) WithGenerator(g *rt.Generator) *Exec {
 	return x.with(m)
 }
 
-// Generator returns the generator that x draws random numbers from.
-func (x *Exec) Generator() *rt.Generator {
-	if x.m.generator != nil {
-		return x.m.generator
-	}
-	return x.m.stream.Device().Generator()
-}
-
 // philox takes from the frame's generator what the call draws, or has what it took when it was put off.
 func (f *frame) philox() kernels.Philox {
 	if !f.again {
@@ -38,12 +30,6 @@ func (f *frame) philox() kernels.Philox {
 		return l.philox(f)
 	}
 	return kernels.Philox{Seed: f.drawn.seed, Offset: f.drawn.at}
-}
-
-// take takes from g what a launch needs in which each thread draws n words.
-func take(g *rt.Generator, n uint64) taken {
-	seed, offset := g.Take(n)
-	return taken{g, seed, offset, offset + (n+3)&^3}
 }
 
 var rowRandom, rowBernoulli, rowDropout, rowDropoutBackward *row
@@ -272,3 +258,7 @@ func (x *Exec) Dropout(t *Tensor, p float64) *Tensor {
 	mask.close()
 	return y
 }
+
+type distribution struct{ *kernels.RandomOp }
+
+func (distribution) param() {}

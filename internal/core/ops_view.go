@@ -9,12 +9,6 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// geometry is a view's shape, strides and offset over some storage.
-type geometry struct {
-	shape, stride []int
-	offset        int
-}
-
 // viewRow makes the row of an operation whose result is a view of its input, chosen by the frame's attributes i and dims. Its
 // derivative writes the gradient into the same view of zeros, and the derivative of that is the view again.
 func viewRow(name, torch, takes string, view func(f *frame, g geometry) geometry) row {
@@ -395,3 +389,5 @@ func reachesWithin(shape, stride []int, offset, n int) bool {
 	}
 	return left >= 0
 }
+
+func (unviewed) param() {}

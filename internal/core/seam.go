@@ -98,9 +98,6 @@ func CaptureStream(x *Exec) (st *rt.Stream, giveBack func(), err error) {
 // Fail panics with an error of a module or another composite named op, at the caller's line.
 func Fail(op string, kind fault.Kind, format string, args ...any) { panicAt(op, kind, format, args...) }
 
-// Check panics with err, if it is one, as the operation op of a package above the face.
-func Check(op string, err error) { (*Exec)(nil).check(op, err) }
-
 // FailWith is Fail for an error that has a cause.
 func FailWith(op string, cause error, msg string) {
 	e := fault.Wrap(fault.System, cause, "%s", msg)

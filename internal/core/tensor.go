@@ -184,3 +184,14 @@ func (t *Tensor) letGo() {
 }
 
 func (t *Tensor) ptr() uint64 { return t.st.ptr + uint64(t.offset*t.dt.Size()) }
+
+// bytesOnce returns the bytes of t's elements, each that a stride of 0 repeats once.
+func bytesOnce(t *Tensor) int64 {
+	n := int64(t.dt.Size())
+	for i, d := range t.shape {
+		if t.stride[i] != 0 || d == 0 {
+			n *= int64(d)
+		}
+	}
+	return n
+}

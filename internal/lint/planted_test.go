@@ -132,6 +132,22 @@ func TestRecoversFindsPlanted(t *testing.T) {
 	want(t, Recovers(tree.load(t)), "cuda.returned calls recover no longer", "fail.go:3: internal/core.Exec.Try calls recover", "nn/a.go:2: nn calls recover", "nn/a.go:4: nn.Try calls")
 }
 
+func TestRoomsFindsPlanted(t *testing.T) {
+	tree := planted{
+		"internal/core/doc.go":          "package core",
+		"internal/core/tensor.go":       "package core\ntype Tensor struct { n *node }\nfunc (t *Tensor) late() { opOf(t) }",
+		"internal/core/tape_node.go":    "package core\ntype node struct { in *Tensor }",
+		"internal/core/ops_one.go":      "package core\nfunc opOf(t *Tensor) int { return t.n.depth() }\nfunc (n *node) depth() int { return 0 }",
+		"internal/core/ops_one_test.go": "package core\nfunc testing() { opOf(nil) }",
+		"internal/core/helper.go":       "package core",
+		"nn/a.go":                       "package nn",
+	}
+	found := Rooms(tree.load(t))
+	found = slices.DeleteFunc(found, func(f Finding) bool { return strings.Contains(f.Msg, "any more") && !strings.HasSuffix(f.File, "/tensor.go") })
+	want(t, found, "helper.go: the name does not begin with a room", "tensor.go: uses nothing of the room graph any more", "tensor.go: uses nothing of the room session any more",
+		"tensor.go:3: opOf of the room ops is used from below")
+}
+
 func TestDocsFindsPlanted(t *testing.T) {
 	const doc = "// Package p is a thing. It must not depend on others.\npackage p\n"
 	cases := []struct {

@@ -41,6 +41,7 @@ func TestStyleLaw(t *testing.T)    { report(t, Style(loadRepository(t))) }
 func TestNamesLaw(t *testing.T)    { report(t, Nameable(loadRepository(t))) }
 func TestErrorsLaw(t *testing.T)   { report(t, Errors(loadRepository(t))) }
 func TestPagesLaw(t *testing.T)    { report(t, Pages(loadRepository(t))) }
+func TestRoomsLaw(t *testing.T)    { report(t, Rooms(loadRepository(t))) }
 func TestSnippets(t *testing.T)    { report(t, Snippets(loadRepository(t))) }
 func TestLinks(t *testing.T)       { report(t, Links(loadRepository(t))) }
 

@@ -129,7 +129,7 @@ func TestPackages(t *testing.T) {
 }
 
 func TestIn(t *testing.T) {
-	const library = "tenon.dev/internal/core.(*frame).call(0xc000012345)\n\t/elsewhere/core/row.go:12 +0x1d\n" +
+	const library = "tenon.dev/internal/core.(*frame).call(0xc000012345)\n\t/elsewhere/core/call_row.go:12 +0x1d\n" +
 		"tenon%2edev.(*Exec).Add(...)\n\t/elsewhere/zface_arith.go:7\nsync.(*Once).Do(0xc0000b2000, 0x0?)\n\t"
 	system := built().system
 	if system == "" {

@@ -1,5 +1,3 @@
-// Package core is the tensor line: Exec and Tensor, the op table with its derivatives, the one funnel that every operation passes, scopes, views
-// and the tape. It may not know modules, optimizers or the compiler above it, nor the drivers below package rt.
 package core
 
 import (

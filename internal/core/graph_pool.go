@@ -65,23 +65,3 @@ func (x *Exec) RestorePool(c *rt.PoolCheckpoint, stale, kept []*Tensor) ([]uint6
 	}
 	return slices.Sorted(maps.Keys(made)), err
 }
-
-// disown forgets the block, which the allocator has freed or given to another owner.
-func (s *storage) disown() {
-	if s.block == nil { // another tensor of the same storage was named too
-		return
-	}
-	s.tighten()
-	s.block = nil
-	live.Add(-1)
-}
-
-// adopt replaces the handle of the storage's memory.
-func (s *storage) adopt(b *alloc.Block) {
-	loose := s.tighten()
-	s.block = b
-	s.dev.Own(b)
-	if loose {
-		s.loosen()
-	}
-}

@@ -382,21 +382,6 @@ func (f *frame) closeTemps() {
 	f.temps = f.temps[:0]
 }
 
-// call1 runs the operation and returns its first output; the frame is left.
-func (f *frame) call1() *Tensor {
-	f.call()
-	t := f.out[0]
-	f.x.s.leave(f)
-	return t
-}
-
-// op1 enters a frame for an operation with the given tensor operands.
-func (x *Exec) op(r *row, ins ...*Tensor) *frame {
-	f := x.s.enter(x, r)
-	f.ins = copy(f.in[:], ins)
-	return f
-}
-
 // operand checks input i. A 0-d tensor of the processor becomes one of this device.
 func (f *frame) operand(i int, t *Tensor) *Tensor {
 	if t == nil {

@@ -179,3 +179,5 @@ func runHollow(f *frame) error {
 	}
 	return kernels.Pointwise(f, kernels.Fill, u.part.dt, append(f.scalarB[:0], kernels.Scalar{}), []kernels.Operand{u.of(out.ptr())}, nil)
 }
+
+func (region) param() {}

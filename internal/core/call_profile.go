@@ -4,8 +4,6 @@ import (
 	"slices"
 
 	"tenon.dev/dtype"
-	"tenon.dev/internal/driver"
-	"tenon.dev/internal/infer"
 	"tenon.dev/internal/rt"
 	"tenon.dev/profile"
 )
@@ -92,17 +90,6 @@ func (f *frame) describe(o *profile.Op) {
 }
 
 func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }
-
-// bytesOnce returns the bytes of t's elements, each that a stride of 0 repeats once.
-func bytesOnce(t *Tensor) int64 {
-	n := int64(t.dt.Size())
-	for i, d := range t.shape {
-		if t.stride[i] != 0 || d == 0 {
-			n *= int64(d)
-		}
-	}
-	return n
-}
 
 // tellUses tells the profiler what the call uses. What was put off has no memory yet, and is told when it runs.
 func (f *frame) tellUses() {
@@ -194,83 +181,4 @@ func transfer(p *rt.Profiler, st *rt.Stream, name string, t *Tensor, n int, do f
 	}
 	op.Uses(t.st.ptr, use)
 	return op.Work(st, name, do)
-}
-
-// toHost and toDevice copy the bytes of contiguous t, which a profiler sees.
-func toHost(st *rt.Stream, t *Tensor, b []byte) error {
-	src, p := driver.Ptr(t.ptr()), st.Device().Profiler()
-	if p == nil {
-		return st.Device().Driver().CopyDtoH(b, src, st.Handle())
-	}
-	return transfer(p, st, "Read", t, len(b), func() error { return st.Device().Driver().CopyDtoH(b, src, st.Handle()) })
-}
-
-func toDevice(st *rt.Stream, t *Tensor, b []byte) error {
-	dst, p := driver.Ptr(t.ptr()), st.Device().Profiler()
-	if p == nil {
-		return st.Device().Driver().CopyHtoD(dst, b, st.Handle())
-	}
-	return transfer(p, st, "Write", t, len(b), func() error { return st.Device().Driver().CopyHtoD(dst, b, st.Handle()) })
-}
-
-// movesOfPicks is for a result whose elements input 1 picks from input 0: it reads no more of that than there are.
-func movesOfPicks(f *frame) int64 {
-	n := bytesOnce(f.out[0])
-	return min(bytesOnce(f.in[0]), n) + bytesOnce(f.in[1]) + n
-}
-
-// movesOfScatter is for elements of input 2 that go to places of input 0, or of a copy of it.
-func movesOfScatter(f *frame) int64 {
-	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])
-	if f.out[0] != f.in[0] {
-		return moves + bytesOnce(f.in[0]) + bytesOnce(f.out[0])
-	}
-	changed := min(int64(f.in[2].numel*f.in[2].dt.Size()), bytesOnce(f.out[0]))
-	if ScatterMode(f.i[1]) != ScatterReplace {
-		changed *= 2 // which it reads too
-	}
-	return moves + changed
-}
-
-// movesOfConv leaves out the rows and columns of the input that no window has, where the steps between windows are longer than they are.
-func movesOfConv(input int) func(f *frame) int64 {
-	return func(f *frame) int64 {
-		c := f.opt.(conv)
-		all := bytesOnce(f.out[0])
-		for i, t := range f.in[:f.ins] {
-			if t == nil {
-				continue
-			}
-			n := bytesOnce(t)
-			if i == input && n > 0 {
-				n = n / int64(c.H*c.W) * int64(reached(c.H, c.OH, c.KH, c.StrideH, c.DilationH)*reached(c.W, c.OW, c.KW, c.StrideW, c.DilationW))
-			}
-			all += n
-		}
-		return all
-	}
-}
-
-// reached is how many of size rows so many windows of k rows have, stride apart.
-func reached(size, windows, k, stride, dilation int) int {
-	if stride > dilation*(k-1) { // no two windows share a row
-		return min(size, windows*k)
-	}
-	return size
-}
-
-// flopsOfProduct is two for each element of the result and each of the depth, of complex numbers eight.
-func flopsOfProduct(f *frame) int64 {
-	a := f.in[0]
-	n := 2 * int64(infer.Numel(f.out[0].shape)) * int64(a.shape[len(a.shape)-1])
-	if a.dt.IsComplex() {
-		n *= 4
-	}
-	return n
-}
-
-// flopsOfConv is the same for the three products of a convolution.
-func flopsOfConv(f *frame) int64 {
-	c := f.opt.(conv)
-	return 2 * int64(c.Batch) * int64(c.Out) * int64(c.OH) * int64(c.OW) * int64(c.In/max(c.Groups, 1)) * int64(c.KH) * int64(c.KW)
 }

@@ -1,5 +1,10 @@
 package core
 
+import (
+	"tenon.dev/dtype"
+	"tenon.dev/internal/rt"
+)
+
 // scope is a list of handles that are closed together. The list is a strong reference: its tensors are never loose.
 type scope struct {
 	s      *session
@@ -127,4 +132,30 @@ func (x *Exec) Scope(f func(x *Exec)) {
 	defer x.s.restore(x.s.mark())
 	x.s.push()
 	x.s.outside("Scope", func() { f(x) })
+}
+
+// keptCast is a converted parameter that a scope keeps.
+type keptCast struct {
+	key castKey
+	t   *Tensor
+	// The parameter's version and last write when it was converted: a graph that changes it counts no version.
+	version uint32
+	writer  uint64
+	stream  *rt.Stream
+	pool    *rt.MemPool
+}
+
+type castKey struct {
+	leaf *leaf
+	to   dtype.DType
+}
+
+// dropCasts closes the copies that the scope keeps.
+func (sc *scope) dropCasts() {
+	for i := range sc.casts {
+		sc.casts[i].t.close()
+		sc.casts[i] = keptCast{}
+	}
+	sc.casts = sc.casts[:0]
+	clear(sc.castAt)
 }

@@ -16,30 +16,6 @@ import (
 // names can be waited for, and nothing is lost, however many streams use different parts of a storage at once. Readers never wait for readers.
 // What a capture records runs with each replay, and is noted as the replay's.
 
-// accesses are the uses of a storage that later ones must come after, packed by pack.
-type accesses struct {
-	// made is the work that made the storage: a plain word, which is set before another goroutine knows the storage.
-	made   uint64
-	writer atomic.Uint64 // the last write since
-	reader atomic.Uint64 // the last read of one stream
-	// more are the accesses of further streams, made with the first of them.
-	more atomic.Pointer[otherAccesses]
-}
-
-// otherAccesses are accesses by stream. The bits say which streams ever had one.
-type otherAccesses struct {
-	readers, writers atomic.Uint64
-	reads, writes    [rt.MaxStreams]atomic.Uint64
-}
-
-// last returns the last write, or what made the storage.
-func (a *accesses) last() uint64 {
-	if w := a.writer.Load(); w != 0 {
-		return w
-	}
-	return a.made
-}
-
 // spoilt refuses operands that may follow from a failed assertion, and destinations that do and are written in part.
 func (f *frame) spoilt() {
 	for i := 0; i < f.ins; i++ {

@@ -33,9 +33,6 @@ type node struct {
 	span *Span
 }
 
-// noAttrs are the attributes of calls that have none.
-var noAttrs attrs
-
 // newNode returns a node without operands or outputs; nothing refers to it.
 func newNode(r *row, m *mode) *node {
 	n := &node{row: r, m: m, attrs: &noAttrs, seq: nodeSeq.Add(1)}

@@ -203,3 +203,69 @@ const seqBits = 56
 func pack(id int, seq uint64) uint64 { return uint64(id+1)<<seqBits | seq }
 
 func unpack(v uint64) (id int, seq uint64) { return int(v>>seqBits) - 1, v & (1<<seqBits - 1) }
+
+// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then
+// bits that say that the calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
+const (
+	numberBits  = 48
+	numberMask  = 1<<numberBits - 1
+	writtenBit  = 1 << 61
+	looseBit    = 1 << 62
+	walkedBit   = 1 << 63
+	lost        = 1<<13 - 1
+	deferralsOf = lost << numberBits
+)
+
+// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements
+// failed.
+func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
+
+// waits reports whether calls that use s have been put off.
+func (s *storage) waits() bool {
+	n := s.deferral()
+	return n != 0 && n != lost
+}
+
+// accesses are the uses of a storage that later ones must come after, packed by pack.
+type accesses struct {
+	// made is the work that made the storage: a plain word, which is set before another goroutine knows the storage.
+	made   uint64
+	writer atomic.Uint64 // the last write since
+	reader atomic.Uint64 // the last read of one stream
+	// more are the accesses of further streams, made with the first of them.
+	more atomic.Pointer[otherAccesses]
+}
+
+// otherAccesses are accesses by stream. The bits say which streams ever had one.
+type otherAccesses struct {
+	readers, writers atomic.Uint64
+	reads, writes    [rt.MaxStreams]atomic.Uint64
+}
+
+// last returns the last write, or what made the storage.
+func (a *accesses) last() uint64 {
+	if w := a.writer.Load(); w != 0 {
+		return w
+	}
+	return a.made
+}
+
+// disown forgets the block, which the allocator has freed or given to another owner.
+func (s *storage) disown() {
+	if s.block == nil { // another tensor of the same storage was named too
+		return
+	}
+	s.tighten()
+	s.block = nil
+	live.Add(-1)
+}
+
+// adopt replaces the handle of the storage's memory.
+func (s *storage) adopt(b *alloc.Block) {
+	loose := s.tighten()
+	s.block = b
+	s.dev.Own(b)
+	if loose {
+		s.loosen()
+	}
+}

@@ -3,8 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -29,28 +27,6 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// fail panics with an error of the running operation. It first brings the session back to the state before the operation.
-func (f *frame) fail(kind fault.Kind, format string, args ...any) {
-	f.stop(infer.Refusal(kind, format, args...))
-}
-
-// check stops the operation if err is not nil.
-func (f *frame) check(err error) {
-	if err == nil {
-		return
-	}
-	var e *fault.Error
-	if !errors.As(err, &e) {
-		e = fault.Wrap(fault.System, err, "the operation failed")
-	} else if e.Op != "" {
-		e = fault.Wrap(e.Kind, err, "the operation failed")
-	} else {
-		c := *e
-		e = &c
-	}
-	f.stop(e)
-}
-
 // forResult adds to a lack of memory that it is the result t for which there is none.
 func forResult(err error, t *Tensor) error {
 	var e *fault.Error
@@ -60,26 +36,6 @@ func forResult(err error, t *Tensor) error {
 	c := *e
 	c.Msg = fmt.Sprintf("the result %s does not fit: %s", describe(t), e.Msg)
 	return &c
-}
-
-func (f *frame) stop(e *fault.Error) {
-	s := f.x.s
-	e.Op = f.row.Name
-	if len(s.doing) > 0 {
-		e.Op = s.doing[0]
-	}
-	locate(e)
-	reclaim(e, f.row.flags&flagUser != 0)
-	for i := 0; i < f.ins; i++ {
-		if f.in[i] != nil {
-			e.Operands = append(e.Operands, describe(f.in[i]))
-		}
-	}
-	for _, t := range f.many {
-		e.Operands = append(e.Operands, describe(t))
-	}
-	f.abandon()
-	panic(e)
 }
 
 // Made returns x. It panics with an error of op if x is nil or did not come from a session.
@@ -144,41 +100,6 @@ func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Erro
 	return e
 }
 
-// Zero is 0 in an option of floating-point type, whose 0 stands for a default, be that 0 too or another number.
-const Zero = math.SmallestNonzeroFloat64
-
-// Or returns the option v, or def where it was left out. Every floating-point option goes through it, so that Zero is 0 in all of them.
-func Or(v, def float64) float64 {
-	switch v {
-	case 0:
-		return def
-	case Zero:
-		return 0
-	}
-	return v
-}
-
-// Only returns the options of the call op, which gives them once or not at all.
-func Only[T any](op string, opts []T) (opt T, err error) {
-	switch len(opts) {
-	case 0:
-		return opt, nil
-	case 1:
-		return opts[0], nil
-	}
-	_, name, _ := strings.Cut(fmt.Sprintf("%T", opt), ".")
-	return opt, Refusal(op, fault.Invalid, "options are given %d times; give one %s", len(opts), name)
-}
-
-// One is Only for calls that panic.
-func One[T any](op string, opts []T) T {
-	opt, err := Only(op, opts)
-	if err != nil {
-		panic(err)
-	}
-	return opt
-}
-
 // panicAt panics with an error of a call that needs no session, or has changed nothing of it.
 func panicAt(op string, kind fault.Kind, format string, args ...any) {
 	panic(Refusal(op, kind, format, args...))
@@ -240,38 +161,6 @@ func (x *Exec) check(op string, err error) {
 	panic(n)
 }
 
-// abandon undoes a call that fails, and those that it made.
-func (f *frame) abandon() {
-	s := f.x.s
-	for s.depth > 0 {
-		g := s.frames[s.depth-1]
-		g.undo()
-		s.leave(g)
-		if g == f {
-			break
-		}
-	}
-}
-
-// undo ends the call's turn and frees its workspace, outputs and temporaries.
-func (f *frame) undo() {
-	f.release()
-	// The device's own failure is already being reported.
-	_ = f.endWork()
-	if !f.again {
-		f.drawn.takeBack()
-	}
-	if f.waits && f.x.s.change == nil {
-		f.x.s.alone.reset()
-	}
-	for i := 0; i < f.outs && !f.again; i++ { // the handles of a call that was put off are the program's
-		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
-			t.close()
-		}
-	}
-	f.closeTemps()
-}
-
 // mark is a state of the session that it comes back to.
 type mark struct {
 	scope        *scope
@@ -303,3 +192,6 @@ func locate(e *fault.Error) {
 	}
 	e.File, e.Line = file, line
 }
+
+// Check panics with err, if it is one, as the operation op of a package above the face.
+func Check(op string, err error) { (*Exec)(nil).check(op, err) }

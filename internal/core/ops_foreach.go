@@ -347,3 +347,9 @@ func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff f
 	f.call()
 	f.x.s.leave(f)
 }
+
+func (foreach) param() {}
+
+func (advance) param() {}
+
+func (updateScale) param() {}

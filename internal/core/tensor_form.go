@@ -178,3 +178,9 @@ func (l *intList) ints() []int {
 	}
 	return l.n
 }
+
+// geometry is a view's shape, strides and offset over some storage.
+type geometry struct {
+	shape, stride []int
+	offset        int
+}

@@ -3,7 +3,6 @@ package core
 import (
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
-	"tenon.dev/internal/rt"
 )
 
 // castClass says what autocast does with the operands of an operation.
@@ -156,22 +155,6 @@ func (x *Exec) casting(op string, c castClass, ts ...**Tensor) *Exec {
 	return x.uncast()
 }
 
-// keptCast is a converted parameter that a scope keeps.
-type keptCast struct {
-	key castKey
-	t   *Tensor
-	// The parameter's version and last write when it was converted: a graph that changes it counts no version.
-	version uint32
-	writer  uint64
-	stream  *rt.Stream
-	pool    *rt.MemPool
-}
-
-type castKey struct {
-	leaf *leaf
-	to   dtype.DType
-}
-
 // castTo returns t as type to. kept says that the copy belongs to a scope that keeps it for other operations.
 func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	var home *scope
@@ -239,14 +222,4 @@ func (s *session) isOpen(sc *scope) bool {
 		}
 	}
 	return false
-}
-
-// dropCasts closes the copies that the scope keeps.
-func (sc *scope) dropCasts() {
-	for i := range sc.casts {
-		sc.casts[i].t.close()
-		sc.casts[i] = keptCast{}
-	}
-	sc.casts = sc.casts[:0]
-	clear(sc.castAt)
 }

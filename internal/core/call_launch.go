@@ -284,3 +284,5 @@ func runLaunch(f *frame) error {
 	f.comesFrom(fn)
 	return f.hand()
 }
+
+func (launching) param() {}

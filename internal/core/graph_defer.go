@@ -92,28 +92,6 @@ type element struct {
 	slot int32 // the storage's
 }
 
-// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then
-// bits that say that the calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
-const (
-	numberBits  = 48
-	numberMask  = 1<<numberBits - 1
-	writtenBit  = 1 << 61
-	looseBit    = 1 << 62
-	walkedBit   = 1 << 63
-	lost        = 1<<13 - 1
-	deferralsOf = lost << numberBits
-)
-
-// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements
-// failed.
-func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
-
-// waits reports whether calls that use s have been put off.
-func (s *storage) waits() bool {
-	n := s.deferral()
-	return n != 0 && n != lost
-}
-
 // deferrals are those of all sessions, by number from 1 on. One is there from its session's first deferred call on.
 var deferrals struct {
 	sync.Mutex

@@ -184,3 +184,17 @@ func (x *Exec) setWord(t *Tensor, v uint64) {
 	f.scalar[0] = kernels.IntScalar(int64(v))
 	f.call1Into(t)
 }
+
+// Generator returns the generator that x draws random numbers from.
+func (x *Exec) Generator() *rt.Generator {
+	if x.m.generator != nil {
+		return x.m.generator
+	}
+	return x.m.stream.Device().Generator()
+}
+
+// take takes from g what a launch needs in which each thread draws n words.
+func take(g *rt.Generator, n uint64) taken {
+	seed, offset := g.Take(n)
+	return taken{g, seed, offset, offset + (n+3)&^3}
+}

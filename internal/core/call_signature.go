@@ -105,7 +105,7 @@ type OpInfo struct {
 	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
 	// Derivative says that it has one, and Cast what autocast does with the operands.
 	Derivative bool
-	Cast       CastClass
+	Cast       castClass
 }
 
 // Ops returns what the table says, by name.

@@ -1,0 +1,82 @@
+package core
+
+import (
+	"errors"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/infer"
+)
+
+// fail panics with an error of the running operation. It first brings the session back to the state before the operation.
+func (f *frame) fail(kind fault.Kind, format string, args ...any) {
+	f.stop(infer.Refusal(kind, format, args...))
+}
+
+// check stops the operation if err is not nil.
+func (f *frame) check(err error) {
+	if err == nil {
+		return
+	}
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		e = fault.Wrap(fault.System, err, "the operation failed")
+	} else if e.Op != "" {
+		e = fault.Wrap(e.Kind, err, "the operation failed")
+	} else {
+		c := *e
+		e = &c
+	}
+	f.stop(e)
+}
+
+func (f *frame) stop(e *fault.Error) {
+	s := f.x.s
+	e.Op = f.row.Name
+	if len(s.doing) > 0 {
+		e.Op = s.doing[0]
+	}
+	locate(e)
+	reclaim(e, f.row.flags&flagUser != 0)
+	for i := 0; i < f.ins; i++ {
+		if f.in[i] != nil {
+			e.Operands = append(e.Operands, describe(f.in[i]))
+		}
+	}
+	for _, t := range f.many {
+		e.Operands = append(e.Operands, describe(t))
+	}
+	f.abandon()
+	panic(e)
+}
+
+// abandon undoes a call that fails, and those that it made.
+func (f *frame) abandon() {
+	s := f.x.s
+	for s.depth > 0 {
+		g := s.frames[s.depth-1]
+		g.undo()
+		s.leave(g)
+		if g == f {
+			break
+		}
+	}
+}
+
+// undo ends the call's turn and frees its workspace, outputs and temporaries.
+func (f *frame) undo() {
+	f.release()
+	// The device's own failure is already being reported.
+	_ = f.endWork()
+	if !f.again {
+		f.drawn.takeBack()
+	}
+	if f.waits && f.x.s.change == nil {
+		f.x.s.alone.reset()
+	}
+	for i := 0; i < f.outs && !f.again; i++ { // the handles of a call that was put off are the program's
+		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
+			t.close()
+		}
+	}
+	f.closeTemps()
+}

@@ -1,0 +1,44 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"tenon.dev/fault"
+)
+
+// Zero is 0 in an option of floating-point type, whose 0 stands for a default, be that 0 too or another number.
+const Zero = math.SmallestNonzeroFloat64
+
+// Or returns the option v, or def where it was left out. Every floating-point option goes through it, so that Zero is 0 in all of them.
+func Or(v, def float64) float64 {
+	switch v {
+	case 0:
+		return def
+	case Zero:
+		return 0
+	}
+	return v
+}
+
+// Only returns the options of the call op, which gives them once or not at all.
+func Only[T any](op string, opts []T) (opt T, err error) {
+	switch len(opts) {
+	case 0:
+		return opt, nil
+	case 1:
+		return opts[0], nil
+	}
+	_, name, _ := strings.Cut(fmt.Sprintf("%T", opt), ".")
+	return opt, Refusal(op, fault.Invalid, "options are given %d times; give one %s", len(opts), name)
+}
+
+// One is Only for calls that panic.
+func One[T any](op string, opts []T) T {
+	opt, err := Only(op, opts)
+	if err != nil {
+		panic(err)
+	}
+	return opt
+}
