@@ -291,6 +291,10 @@ var convShapes = []kernels.Conv{
 	{Batch: 2, In: 6, H: 9, W: 10, Out: 12, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 6},
 	{Batch: 3, In: 32, H: 11, W: 13, Out: 48, KH: 3, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 2, Groups: 2},
 	{Batch: 2, In: 32, H: 9, W: 7, Out: 48, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 3, PadW: 5, DilationH: 2, DilationW: 2, Groups: 2},
+	{Batch: 2, In: 3, H: 9, W: 11, Out: 40, KH: 5, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 1, In: 64, H: 7, W: 9, Out: 72, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 48, H: 8, W: 6, Out: 40, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 1, In: 72, H: 8, W: 6, Out: 56, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
 }
 
 // tryConvolutions tries the three products of convolutions of every type.
@@ -300,15 +304,24 @@ func tryConvolutions(p *pair) {
 		c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
 		for j, kind := range operandKinds {
 			for _, exact := range []bool{false, true} {
-				for _, turn := range []kernels.ConvTurn{kernels.TurnNever, kernels.TurnWherePossible} {
+				for _, turn := range []kernels.ConvTurn{kernels.TurnNever, kernels.TurnWherePossible, kernels.TurnWhereGood} {
 					c.TF32, c.Turn = kind.tf32, turn
 					cc := convCase{conv: c, t: kind.t, exact: exact, bias: (i+j)%2 == 0}
 					p.limits.Multiprocessors = 2
 					for product := range 3 {
-						p.try(cc.trial(product))
+						if turn != kernels.TurnWhereGood || c.KH*c.KW == 1 { // where a product of matrices is good
+							p.try(cc.trial(product))
+						}
 					}
-					p.limits.Multiprocessors = 48 // the gradient of the weight splits its depth
-					p.try(cc.trial(2))
+					p.limits.Multiprocessors = 48 // which the results do not fill, so that depths are split
+					switch turn {
+					case kernels.TurnNever:
+						p.try(cc.trial(2))
+					case kernels.TurnWherePossible:
+						for product := range 3 {
+							p.try(cc.trial(product))
+						}
+					}
 				}
 			}
 		}

@@ -89,8 +89,9 @@ func (a *convArgs) layout(p params) {
 	p.divider(&a.swDiv, "magic5", "shift5")
 }
 
-// convTurnFrom is from how many multiplications on operands are copied. An estimate: the product then takes about ten launches' time.
-const convTurnFrom = 1 << 29
+// convTurnFrom is from how many multiplications on operands are copied. On an H200 2^27 of them took 185 µs with operands as they lay, and
+// two copies take 6 µs.
+const convTurnFrom = 1 << 24
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
@@ -129,17 +130,48 @@ func (c *Conv) channels(kind convKind) int {
 
 // turns reports whether the operands are copied.
 func (c *Conv) turns(kind convKind, t dtype.DType) bool {
-	width := 16 / t.Size()
-	if c.channels(kind)%width != 0 || kind == convWeight && c.Out/c.Groups%width != 0 {
+	width, channels := 16/t.Size(), c.channels(kind)
+	if kind == convWeight && c.Out/c.Groups%width != 0 {
+		return false
+	}
+	if channels%width != 0 && c.padded(kind, t) == channels {
 		return false
 	}
 	m, n, k := c.sizes(kind)
-	return c.Turn == TurnWherePossible || c.Turn == TurnWhereGood && m >= 32 && c.channels(kind) >= 16 && m*n*k*c.Groups >= convTurnFrom
+	return c.Turn == TurnWherePossible ||
+		c.Turn == TurnWhereGood && m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= convTurnFrom
 }
 
-// channelsLast copies o [batch, channels, pixels] to workspace as [batch, pixels, channels].
-func channelsLast(is Issuer, o Operand, batch, channels, pixels int) (Operand, error) {
-	return turnedCopy(is, o, []int{batch, channels, pixels}, []int{channels * pixels, 1, channels})
+// padded returns how many channels copies of the gathered operand have: a few more, of zeros, where that makes them a multiple of an access
+// and the matrix units multiply them, as for pictures of three colours.
+func (c *Conv) padded(kind convKind, t dtype.DType) int {
+	channels, width := c.channels(kind), 16/t.Size()
+	if up := ceilDiv(channels, width) * width; kind != convData && c.Groups == 1 && (t.Size() == 2 || c.TF32 && t == dtype.Float32) && up <= 3*channels {
+		return up
+	}
+	return channels
+}
+
+// channelsLast copies o [batch, channels, inner] to workspace as [batch, inner, padded], where the channels that o lacks are zeros. It returns o
+// itself where that is the same.
+func channelsLast(is Issuer, o Operand, batch, channels, inner, padded int) (Operand, error) {
+	if channels == padded && (inner == 1 || channels == 1) {
+		return o, nil
+	}
+	n := batch * inner * padded
+	ws, err := is.Workspace(n * o.DType.Size())
+	if err != nil {
+		return o, err
+	}
+	to := Operand{Ptr: ws, DType: o.DType, Shape: []int{n}, Stride: []int{1}}
+	if channels < padded {
+		if err := Pointwise(is, Fill, o.DType, []Scalar{{}}, []Operand{to}, nil); err != nil {
+			return o, err
+		}
+	}
+	from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{batch, channels, inner}, Stride: []int{channels * inner, inner, 1}}
+	to.Shape, to.Stride = from.Shape, []int{inner * padded, 1, padded}
+	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from})
 }
 
 // turnedCopy copies the contiguous o, seen with the given shape, to workspace with the given strides, without gaps.
@@ -154,21 +186,22 @@ func turnedCopy(is Issuer, o Operand, shape, stride []int) (Operand, error) {
 }
 
 // turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW,
-// In/Groups] or, for the input's gradient, [In, KH, KW, Out/Groups].
-func (c *Conv) turn(is Issuer, kind convKind, a, b Operand) (_, _ Operand, err error) {
+// In/Groups] or, for the input's gradient, [In, KH, KW, Out/Groups]. Without groups the input may have more channels, padded.
+func (c *Conv) turn(is Issuer, kind convKind, a, b Operand, padded int) (_, _ Operand, err error) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
+	all := c.In - in + padded
 	switch kind {
 	case convForward:
-		if a, err = turnedCopy(is, a, []int{c.Out, in, taps}, []int{in * taps, 1, in}); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W)
+		if a, err = channelsLast(is, a, c.Out, in, taps, padded); err == nil {
+			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W, all)
 		}
 	case convData:
 		if a, err = turnedCopy(is, a, []int{c.Groups, out, in, taps}, []int{out * in * taps, 1, out * taps, out}); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.Out, c.OH*c.OW)
+			b, err = channelsLast(is, b, c.Batch, c.Out, c.OH*c.OW, c.Out)
 		}
 	case convWeight:
-		if a, err = channelsLast(is, a, c.Batch, c.Out, c.OH*c.OW); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W)
+		if a, err = channelsLast(is, a, c.Batch, c.Out, c.OH*c.OW, c.Out); err == nil {
+			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W, all)
 		}
 	}
 	return a, b, err
@@ -179,28 +212,70 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if res.Numel() == 0 {
 		return nil
 	}
+	if bias.Ptr == 0 && c.plain(kind, a.DType) {
+		return c.matmul(is, kind, res, a, b)
+	}
 	if !c.turns(kind, a.DType) {
 		return c.product(is, kind, false, res, a, b, bias)
 	}
-	a, b, err := c.turn(is, kind, a, b)
+	padded := c.padded(kind, a.DType)
+	a, b, err := c.turn(is, kind, a, b, padded)
 	if err != nil {
 		return err
 	}
-	if kind != convWeight {
-		return c.product(is, kind, true, res, a, b, bias)
-	}
 	in, taps := c.In/c.Groups, c.KH*c.KW
-	last := res
-	if last.Ptr, err = is.Workspace(res.Numel() * res.DType.Size()); err != nil {
+	wide := *c
+	if kind != convData {
+		wide.In += padded - in
+	}
+	if kind != convWeight || taps == 1 && in == padded {
+		return wide.product(is, kind, true, res, a, b, bias)
+	}
+	n := c.Out * padded * taps
+	last := Operand{DType: res.DType, Shape: []int{n}, Stride: []int{1}}
+	if last.Ptr, err = is.Workspace(n * res.DType.Size()); err != nil {
 		return err
 	}
-	if err := c.product(is, kind, true, last, a, b, bias); err != nil {
+	if err := wide.product(is, kind, true, last, a, b, bias); err != nil {
 		return err
 	}
 	shape := []int{c.Out, in, taps}
-	last.Shape, last.Stride = shape, []int{in * taps, 1, in}
+	last.Shape, last.Stride = shape, []int{padded * taps, 1, padded}
 	res.Shape, res.Stride = shape, []int{in * taps, taps, 1}
 	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{last})
+}
+
+// plain reports whether the convolution is a product of matrices as they lie: one tap, at every pixel. Rows of pixels that no wide access
+// fits are better gathered; and the weight's gradient adds up images, so that there must be one.
+func (c *Conv) plain(kind convKind, t dtype.DType) bool {
+	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.H*c.W*t.Size()%16 == 0 &&
+		(kind != convWeight || c.Batch == 1)
+}
+
+// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients.
+func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
+	pixels := c.H * c.W
+	weight := func(o Operand) Operand {
+		o.Shape, o.Stride = []int{c.Batch, c.Out, c.In}, []int{0, c.In, 1}
+		return o
+	}
+	image := func(o Operand, channels int) Operand {
+		o.Shape, o.Stride = []int{c.Batch, channels, pixels}, []int{channels * pixels, pixels, 1}
+		return o
+	}
+	across := func(o Operand) Operand {
+		o.Shape, o.Stride = []int{o.Shape[0], o.Shape[2], o.Shape[1]}, []int{o.Stride[0], o.Stride[2], o.Stride[1]}
+		return o
+	}
+	switch kind {
+	case convForward:
+		res, a, b = image(res, c.Out), weight(a), image(b, c.In)
+	case convData:
+		res, a, b = image(res, c.In), across(weight(a)), image(b, c.Out)
+	case convWeight:
+		res, a, b = weight(res), image(a, c.Out), across(image(b, c.In))
+	}
+	return Matmul(is, res, a, b, MatmulOpt{Alpha: 1, TF32: c.TF32})
 }
 
 // product launches the product of a and b; last says that their channels lie side by side.
@@ -217,31 +292,22 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	s.DTypes[0], s.DTypes[1] = res.DType, bias.DType
 	lim := is.Limits()
 	tf32 := c.TF32 && a.DType == dtype.Float32
-	split := 0
-	if kind == convWeight {
-		split = k
-	}
-	t := pickTile(lim, a.DType, tf32, m, n, split, c.Groups)
 	r := &s.Product
+	apart := bias.Ptr != 0 && (c.Groups == 1 || c.Groups < c.In)
+	t, splits := c.tile(lim, kind, last && (bias.Ptr == 0 || apart), a.DType, tf32)
 	r.Tile, r.TF32 = t.spec(), tf32
-	if bias.Ptr != 0 {
+	if bias.Ptr != 0 && splits == 1 {
 		r.Bias = 1
 	}
 	r.Left.Width = uint8(c.widthA(kind, &a))
-	s.Conv = convSpec{BiasApart: r.Bias > 0 && (c.Groups == 1 || c.Groups < c.In), Last: last,
-		Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
+	s.Conv = convSpec{BiasApart: r.Bias > 0 && apart, Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())
 		inner = c.channels(kind)
 	}
 	s.Vec = uint8(c.widthOut(kind, &res))
-	splits := 1
 	var partial uint64
-	if kind == convWeight {
-		p := product{m: m, n: n, k: k}
-		splits = p.splits(lim, t, c.Groups)
-	}
 	if splits > 1 {
 		r.Split = true
 		s.Vec = 1
@@ -274,7 +340,32 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	if err := is.Issue(l); err != nil || splits == 1 {
 		return err
 	}
-	return sumPartials(is, res, partial, splits, accumulator(a.DType))
+	if err := sumPartials(is, res, partial, splits, accumulator(a.DType)); err != nil || bias.Ptr == 0 {
+		return err
+	}
+	res.Shape, res.Stride = []int{c.Batch, c.Out, c.OH * c.OW}, []int{c.Out * c.OH * c.OW, c.OH * c.OW, 1}
+	bias.Shape, bias.Stride = res.Shape, []int{0, 1, 0}
+	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
+}
+
+// tile chooses the tile of a product and the number of parts of its depth. few allows parts where the kind is no gradient of a weight: such
+// results are large, but for those of few images, which leave most of the device idle otherwise.
+func (c *Conv) tile(lim *Limits, kind convKind, few bool, t dtype.DType, tf32 bool) (gemmTile, int) {
+	m, n, k := c.sizes(kind)
+	p := product{m: m, n: n, k: k}
+	if kind == convWeight {
+		tile := pickTile(lim, t, tf32, m, n, k, c.Groups)
+		return tile, p.splits(lim, tile, c.Groups)
+	}
+	tile := pickTile(lim, t, tf32, m, n, 0, c.Groups)
+	if !few || tile != tileSmall {
+		return tile, 1
+	}
+	order := tileOrder(t, tf32, m)
+	if next := order[len(order)-2]; m > next.rows/2 && n > next.cols/2 && next.shared(t.Size()) <= lim.SharedPerBlock {
+		tile = next
+	}
+	return tile, p.splits(lim, tile, c.Groups)
 }
 
 // widthA is the access width of the operand on the left: the weight, whose taps lie together, or the output's gradient, whose pixels do.
@@ -537,9 +628,9 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 			at = img.Mul(c.groups.Value).Add(c.group).Mul(chans).Add(r).Mul(size).Add(pix).Convert(dtype.Int64)
 		case convWeight:
 			at = c.group.Mul(c.m.Value).Add(r).Mul(c.n.Value).Add(q).Convert(dtype.Int64)
-			if c.s.Product.Split {
-				at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups.Value).MulWide(c.m.Mul(c.n.Value)))
-			}
+		}
+		if c.s.Product.Split {
+			at = at.Add(k.BlockIdx(kernel.Z).Mul(c.groups.Value).MulWide(c.m.Mul(c.n.Value)))
 		}
 		res := make([]kernel.Value, len(vs))
 		for j, v := range vs {

@@ -81,18 +81,22 @@ const splitLong = 2048
 // pickTile chooses the tile for a result of m x n in each of batch products: the first that is not mostly outside the result, whose blocks
 // fill the device and whose stages fit in shared memory. depth is what may be split over blocks, 0 if it may not.
 func pickTile(lim *Limits, t dtype.DType, tf32 bool, m, n, depth, batch int) gemmTile {
-	order := tilesSingle
+	return fitTile(tileOrder(t, tf32, m), lim, t, m, n, depth, batch)
+}
+
+// tileOrder returns the tiles for results of m rows, the largest first.
+func tileOrder(t dtype.DType, tf32 bool, m int) []gemmTile {
 	switch {
 	case t == dtype.Float64:
-		order = tilesDouble
+		return tilesDouble
 	case t == dtype.Float32 && tf32:
-		order = tilesTF32
+		return tilesTF32
 	case t != dtype.Float32:
-		order = tilesHalf
+		return tilesHalf
 	case m <= 32:
-		order = tilesFew
+		return tilesFew
 	}
-	return fitTile(order, lim, t, m, n, depth, batch)
+	return tilesSingle
 }
 
 // fitTile chooses among the tiles of order.
