@@ -23,6 +23,8 @@ type pointCall struct {
 	via     []dtype.DType // of outputs, then inputs
 	held    []bool        // inputs that are numbers
 	numbers []numberAt
+	// seen has the forms of inputs that the operation sees in another one than their own.
+	seen [maxIn]*form
 	// rows is set in place of all that where the call goes by rows. operands are the call's operands that its are, outputs from maxIn on, or
 	// absent.
 	rows     *kernels.RowCall
@@ -250,7 +252,9 @@ func (b *planning) add(i int) {
 		call.Checks, call.Values = true, c.values()
 	}
 	for j := range c.in[:ins] {
-		call.Ins = append(call.Ins, b.value(&c.in[j]))
+		e := c.in[j]
+		b.see(&e, at{i, j})
+		call.Ins = append(call.Ins, b.value(&e))
 	}
 	for j := range c.many {
 		call.Ins = append(call.Ins, b.value(&c.many[j]))
@@ -364,10 +368,19 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 
 // element returns operand a as the plan has it.
 func (b *planning) element(a at) element {
+	e := *a.of(b.d.calls)
 	if n := b.narrowed[a]; n != nil {
-		return n.of(b.d.calls)
+		e = n.of(b.d.calls)
 	}
-	return *a.of(b.d.calls)
+	b.see(&e, a)
+	return e
+}
+
+// see gives e, which is operand a, the form in which its call sees it.
+func (b *planning) see(e *element, a at) {
+	if p := b.points[a.call]; p != nil && a.operand < maxIn && p.seen[a.operand] != nil {
+		e.form = p.seen[a.operand]
+	}
 }
 
 // rename notes the operands whose storages another one replaced.

@@ -31,8 +31,8 @@ func init() {
 		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
 	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance",
 		Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
-	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t weight? bias? mean variance;; options", saves: in0 | in1 | in3 | in4, run: runBatchNormEval,
-		infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
+	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t mean variance weight? bias?; eps; options", saves: in0 | in1 | in2 | in3,
+		run: runBatchNormEval, points: true, infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
@@ -150,7 +150,24 @@ func runBatchNorm(f *frame) error {
 }
 
 func runBatchNormEval(f *frame) error {
-	return kernels.BatchNormInference(f, f.in[0].dt, operand(f.out[0]), operand(f.in[0]), operand(f.in[3]), operand(f.in[4]), optional(f.in[1]), optional(f.in[2]), f.opt.(norm).eps.value())
+	y, t, eps := operand(f.out[0]), operand(f.in[0]), f.scalar[0].F
+	mean, variance, weight, bias := operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4])
+	d := f.described
+	if d == nil {
+		return kernels.BatchNormInference(f, t.DType, y, t, mean, variance, weight, bias, eps)
+	}
+	for i, p := range f.in[1:f.ins] {
+		if p != nil { // a vector of one element a channel
+			shape, stride := make([]int, len(t.Shape)-1), make([]int, len(t.Shape)-1)
+			for k := range shape {
+				shape[k] = 1
+			}
+			shape[0], stride[0] = p.shape[0], p.stride[0]
+			d.seen[1+i] = f.x.s.made.form(shape, stride)
+		}
+	}
+	scalars := kernels.AffineScalars([]kernels.Scalar{f.scalar[0]}, weight, bias)
+	return f.pointwise(kernels.NormalizeVariance, t.DType, scalars, []kernels.Operand{y}, []kernels.Operand{t, mean, variance, weight, bias})
 }
 
 // normGrad is the attribute of the gradient: of which row, which of dx, dweight and dbias are wanted, and their types and shapes.
@@ -293,20 +310,20 @@ func backBatchNormEval(b *back) {
 	dt := infer.Accumulated(dy.dt)
 	dy = x.ToDType(dy, dt)
 	channel := func(t *Tensor) *Tensor { return x.ToDType(x.Reshape(t, n.affine.ints()...), dt) }
-	rstd := x.Rsqrt(x.AddS(channel(b.in(4)), n.eps.value()))
+	rstd := x.Rsqrt(x.AddS(channel(b.in(2)), b.n.scalar[0].F))
 	if b.need(0) {
 		d := x.Mul(dy, rstd)
-		if w := b.in(1); w != nil {
+		if w := b.in(3); w != nil {
 			d = x.Mul(d, channel(w))
 		}
 		b.set(0, x.Reshape(d, b.shape(0)...))
 	}
-	if b.need(1) {
-		h := x.Mul(x.Sub(x.ToDType(x.Reshape(b.in(0), n.view.ints()...), dt), channel(b.in(3))), rstd)
-		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(1)...))
+	if b.need(3) {
+		h := x.Mul(x.Sub(x.ToDType(x.Reshape(b.in(0), n.view.ints()...), dt), channel(b.in(1))), rstd)
+		b.set(3, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(3)...))
 	}
-	if b.need(2) {
-		b.set(2, x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(2)...))
+	if b.need(4) {
+		b.set(4, x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(4)...))
 	}
 }
 
@@ -442,8 +459,9 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		if runningMean == nil || runningVar == nil {
 			x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected running_mean and running_var to be defined when training=False")
 		}
-		f := x.op(rowBatchNormEval, t, weight, bias, runningMean, runningVar)
-		f.opt = a
+		a.eps = 0 // a value, which the call has among its numbers
+		f := x.op(rowBatchNormEval, t, runningMean, runningVar, weight, bias)
+		f.opt, f.scalar[0] = a, kernels.FloatScalar(eps)
 		return f.call1()
 	}
 	x.bothRunning("BatchNorm", runningMean, runningVar)

@@ -24,8 +24,8 @@ var (
 	normalize = floats("normalize", 5, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Sub(in[1]).Mul(in[2]).FMA(in[3], in[4])
 	})
-	// in: x, mean, variance, weight, bias; scalar: eps.
-	normalizeVariance = floats("normalize_variance", 5, 1, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
+	// NormalizeVariance is (x - mean)/√(variance + eps)·weight + bias. in: x, mean, variance, weight, bias; scalar: eps.
+	NormalizeVariance = floats("normalize_variance", 5, 1, true, func(k *kernel.Builder, in, s []kernel.Value) kernel.Value {
 		return in[0].Sub(in[1]).Mul(math.Rsqrt(k, in[2].Add(s[0]))).FMA(in[3], in[4])
 	})
 	// in: dy, x, mean, rstd, weight, Σ dy·(x-mean)·rstd, Σ dy; scalar: 1/n.
@@ -127,8 +127,8 @@ func BatchNormUpdate(is Issuer, runningMean, runningVar, mean, variance Operand,
 	return Pointwise(is, runningUpdate, opmath(mean.DType), s[:], outs[:], ins[:])
 }
 
-// affineScalars returns what stands for an absent weight and bias: 1 and 0.
-func affineScalars(s []Scalar, weight, bias Operand) []Scalar {
+// AffineScalars appends to s what stands for an absent weight and bias: 1 and 0.
+func AffineScalars(s []Scalar, weight, bias Operand) []Scalar {
 	if weight.Ptr == 0 {
 		s = append(s, FloatScalar(1))
 	}
@@ -147,7 +147,7 @@ func BatchNorm(is Issuer, compute dtype.DType, y, x, mean, rstd, weight, bias Op
 	var p [4]perChannel
 	var room [2]Scalar
 	outs, ins := [...]Operand{y}, [...]Operand{x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(bias, x)}
-	return Pointwise(is, normalize, compute, affineScalars(room[:0], weight, bias), outs[:], ins[:])
+	return Pointwise(is, normalize, compute, AffineScalars(room[:0], weight, bias), outs[:], ins[:])
 }
 
 // BatchNormInference is BatchNorm with 1/√(variance + eps) as rstd.
@@ -158,7 +158,7 @@ func BatchNormInference(is Issuer, compute dtype.DType, y, x, mean, variance, we
 	var p [4]perChannel
 	room := [3]Scalar{FloatScalar(eps)}
 	outs, ins := [...]Operand{y}, [...]Operand{x, p[0].see(mean, x), p[1].see(variance, x), p[2].see(weight, x), p[3].see(bias, x)}
-	return Pointwise(is, normalizeVariance, compute, affineScalars(room[:1], weight, bias), outs[:], ins[:])
+	return Pointwise(is, NormalizeVariance, compute, AffineScalars(room[:1], weight, bias), outs[:], ins[:])
 }
 
 // BatchNormBackward stores the gradients of BatchNorm's x, through mean and rstd too, weight and bias; each may be absent (Ptr 0).

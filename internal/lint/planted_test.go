@@ -143,7 +143,9 @@ func TestRoomsFindsPlanted(t *testing.T) {
 		"nn/a.go":                       "package nn",
 	}
 	found := Rooms(tree.load(t))
-	found = slices.DeleteFunc(found, func(f Finding) bool { return strings.Contains(f.Msg, "any more") && !strings.HasSuffix(f.File, "/tensor.go") })
+	found = slices.DeleteFunc(found, func(f Finding) bool {
+		return strings.Contains(f.Msg, "any more") && !strings.HasSuffix(f.File, "/tensor.go")
+	})
 	want(t, found, "helper.go: the name does not begin with a room", "tensor.go: uses nothing of the room graph any more", "tensor.go: uses nothing of the room session any more",
 		"tensor.go:3: opOf of the room ops is used from below")
 }
