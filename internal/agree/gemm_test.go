@@ -291,10 +291,19 @@ var convShapes = []kernels.Conv{
 	{Batch: 2, In: 6, H: 9, W: 10, Out: 12, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 6},
 	{Batch: 3, In: 32, H: 11, W: 13, Out: 48, KH: 3, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 2, Groups: 2},
 	{Batch: 2, In: 32, H: 9, W: 7, Out: 48, KH: 2, KW: 3, StrideH: 1, StrideW: 1, PadH: 3, PadW: 5, DilationH: 2, DilationW: 2, Groups: 2},
-	{Batch: 2, In: 3, H: 9, W: 11, Out: 40, KH: 5, KW: 4, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
-	{Batch: 1, In: 64, H: 7, W: 9, Out: 72, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
-	{Batch: 2, In: 48, H: 8, W: 6, Out: 40, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
-	{Batch: 1, In: 72, H: 8, W: 6, Out: 56, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 3, H: 7, W: 9, Out: 16, KH: 4, KW: 3, StrideH: 2, StrideW: 1, PadH: 2, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 1, In: 32, H: 6, W: 6, Out: 40, KH: 3, KW: 3, StrideH: 1, StrideW: 1, PadH: 1, PadW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 2, In: 24, H: 4, W: 6, Out: 40, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+	{Batch: 1, In: 40, H: 8, W: 6, Out: 24, KH: 1, KW: 1, StrideH: 1, StrideW: 1, DilationH: 1, DilationW: 1, Groups: 1},
+}
+
+// convLies says how the arrays of a convolution lie: bits of last are set for x, w and y with their channels last.
+var convLies = []struct {
+	turn kernels.ConvTurn
+	last int
+}{
+	{kernels.TurnNever, 0}, {kernels.TurnNever, 3}, {kernels.TurnWherePossible, 0}, {kernels.TurnWherePossible, 7}, {kernels.TurnWherePossible, 6},
+	{kernels.TurnWhereGood, 0}, {kernels.TurnWhereGood, 7}, {kernels.TurnWhereGood, 4},
 }
 
 // tryConvolutions tries the three products of convolutions of every type.
@@ -304,21 +313,21 @@ func tryConvolutions(p *pair) {
 		c.OW = (c.W+2*c.PadW-c.DilationW*(c.KW-1)-1)/c.StrideW + 1
 		for j, kind := range operandKinds {
 			for _, exact := range []bool{false, true} {
-				for _, turn := range []kernels.ConvTurn{kernels.TurnNever, kernels.TurnWherePossible, kernels.TurnWhereGood} {
-					c.TF32, c.Turn = kind.tf32, turn
+				for _, lie := range convLies {
+					matrices := lie.turn == kernels.TurnWhereGood
+					if lie.last != 0 && (!exact || (i+j)%3 != 0) || matrices && c.KH*c.KW > 1 {
+						continue // every third type has the channels last
+					}
+					c.TF32, c.Turn = kind.tf32, lie.turn
+					c.LastX, c.LastW, c.LastY = lie.last&1 != 0, lie.last&2 != 0, lie.last&4 != 0
 					cc := convCase{conv: c, t: kind.t, exact: exact, bias: (i+j)%2 == 0}
 					p.limits.Multiprocessors = 2
 					for product := range 3 {
-						if turn != kernels.TurnWhereGood || c.KH*c.KW == 1 { // where a product of matrices is good
-							p.try(cc.trial(product))
-						}
+						p.try(cc.trial(product))
 					}
 					p.limits.Multiprocessors = 48 // which the results do not fill, so that depths are split
-					switch turn {
-					case kernels.TurnNever:
-						p.try(cc.trial(2))
-					case kernels.TurnWherePossible:
-						for product := range 3 {
+					for product := range 3 {
+						if exact && (product == 2 && lie.last == 0 || lie.turn == kernels.TurnWherePossible) && !matrices {
 							p.try(cc.trial(product))
 						}
 					}
@@ -373,13 +382,30 @@ func (c convCase) trial(product int) trial {
 	}
 }
 
+// place returns where element at of y, x or w lies.
+func (c convCase) place(array, at int) int {
+	v := &c.conv
+	channels, inner, last := v.Out, v.OH*v.OW, v.LastY
+	switch array {
+	case 1:
+		channels, inner, last = v.In, v.H*v.W, v.LastX
+	case 2:
+		channels, inner, last = v.In/v.Groups, v.KH*v.KW, v.LastW
+	}
+	if !last {
+		return at
+	}
+	block, ch, pix := at/(channels*inner), at/inner%channels, at%inner
+	return (block*inner+pix)*channels + ch
+}
+
 // compare adds every product of the convolution, in float64, to the result that it belongs to.
 func (c convCase) compare(product int, known [3][]float64, bias, got []float64) string {
 	v := c.conv
 	sums, sizes, depths := make([]float64, len(got)), make([]float64, len(got)), make([]int, len(got))
 	perIn, perOut := v.In/v.Groups, v.Out/v.Groups
 	add := func(y, x, w int) {
-		at := [3]int{y, x, w}
+		at := [3]int{c.place(0, y), c.place(1, x), c.place(2, w)}
 		term := 1.0
 		for i := range at {
 			if i != product {
@@ -417,6 +443,9 @@ func (c convCase) compare(product int, known [3][]float64, bias, got []float64) 
 		size, slack := sizes[i], 0.0
 		if bias != nil {
 			b := bias[i/(v.OH*v.OW)%v.Out]
+			if v.LastY {
+				b = bias[i%v.Out]
+			}
 			if v.Groups < v.In || v.Groups == 1 { // the sum is rounded first, as in PyTorch
 				if r.exact {
 					want = r.rounded(want)

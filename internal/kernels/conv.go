@@ -13,7 +13,10 @@ type Conv struct {
 	Out, KH, KW, OH, OW          int
 	StrideH, StrideW, PadH, PadW int
 	DilationH, DilationW, Groups int
-	TF32                         bool
+	// LastX, LastW and LastY say that the array, or its gradient, has the channels last: [Batch, H, W, In], [Out, KH, KW, In/Groups] and
+	// [Batch, OH, OW, Out].
+	LastX, LastW, LastY bool
+	TF32                bool
 	// Turn decides whether operands are copied to where channels lie side by side; the zero value leaves that to the sizes.
 	Turn ConvTurn
 }
@@ -49,6 +52,9 @@ type convSpec struct {
 	Last bool
 	// Unit, of the input's gradient: both strides are 1, so that every place within the output is one that the input's element reached.
 	Unit bool
+	// Pixels: the rows of the product are pixels and its columns channels, so that the result has the channels last. Without it they are the
+	// other way round.
+	Pixels bool
 }
 
 // convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of
@@ -128,8 +134,8 @@ func (c *Conv) channels(kind convKind) int {
 	return c.In / c.Groups
 }
 
-// turns reports whether the operands are copied.
-func (c *Conv) turns(kind convKind, t dtype.DType) bool {
+// gathers reports whether the product is one of operands whose channels lie side by side, which are copied where they do not lie so.
+func (c *Conv) gathers(kind convKind, t dtype.DType) bool {
 	width, channels := 16/t.Size(), c.channels(kind)
 	if kind == convWeight && c.Out/c.Groups%width != 0 {
 		return false
@@ -138,8 +144,16 @@ func (c *Conv) turns(kind convKind, t dtype.DType) bool {
 		return false
 	}
 	m, n, k := c.sizes(kind)
-	return c.Turn == TurnWherePossible ||
-		c.Turn == TurnWhereGood && m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= convTurnFrom
+	switch c.Turn {
+	case TurnNever:
+		return false
+	case TurnWherePossible:
+		return true
+	}
+	if x, y := c.LastX, c.LastY; kind == convForward && x || kind == convData && y || kind == convWeight && x && y {
+		return true
+	}
+	return m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= convTurnFrom
 }
 
 // padded returns how many channels copies of the gathered operand have: a few more, of zeros, where that makes them a multiple of an access
@@ -152,10 +166,10 @@ func (c *Conv) padded(kind convKind, t dtype.DType) int {
 	return channels
 }
 
-// channelsLast copies o [batch, channels, inner] to workspace as [batch, inner, padded], where the channels that o lacks are zeros. It returns o
-// itself where that is the same.
-func channelsLast(is Issuer, o Operand, batch, channels, inner, padded int) (Operand, error) {
-	if channels == padded && (inner == 1 || channels == 1) {
+// lay returns o, which is seen as [batch, channels, inner] and has its channels last or not, as it is wanted: last, with zeros for channels that
+// it lacks of padded, or not. Where it lies otherwise, that is a copy in workspace.
+func lay(is Issuer, o Operand, batch, channels, inner int, last, want bool, padded int) (Operand, error) {
+	if channels == padded && (last == want || inner == 1 || channels == 1) {
 		return o, nil
 	}
 	n := batch * inner * padded
@@ -169,45 +183,65 @@ func channelsLast(is Issuer, o Operand, batch, channels, inner, padded int) (Ope
 			return o, err
 		}
 	}
-	from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: []int{batch, channels, inner}, Stride: []int{channels * inner, inner, 1}}
-	to.Shape, to.Stride = from.Shape, []int{inner * padded, 1, padded}
+	to, from := seenAs(to, batch, padded, inner, want), seenAs(o, batch, channels, inner, last)
+	to.Shape = from.Shape
 	return to, Pointwise(is, Copy, o.DType, nil, []Operand{to}, []Operand{from})
 }
 
-// turnedCopy copies the contiguous o, seen with the given shape, to workspace with the given strides, without gaps.
-func turnedCopy(is Issuer, o Operand, shape, stride []int) (Operand, error) {
-	from := Operand{Ptr: o.Ptr, DType: o.DType, Shape: shape, Stride: make([]int, len(shape))}
-	n := 1
-	for d := len(shape) - 1; d >= 0; d-- {
-		from.Stride[d] = n
-		n *= shape[d]
+// seenAs returns o, whose channels are last or not, as [batch, channels, inner].
+func seenAs(o Operand, batch, channels, inner int, last bool) Operand {
+	o.Shape, o.Stride = []int{batch, channels, inner}, []int{channels * inner, inner, 1}
+	if last {
+		o.Stride[1], o.Stride[2] = 1, channels
 	}
-	return layOut(is, from, stride, n)
+	return o
 }
 
-// turn copies the operands of a product so that channels lie side by side: images as [Batch, H, W, Channels], weights as [Out, KH, KW,
-// In/Groups] or, for the input's gradient, [In, KH, KW, Out/Groups]. Without groups the input may have more channels, padded.
-func (c *Conv) turn(is Issuer, kind convKind, a, b Operand, padded int) (_, _ Operand, err error) {
+// layWeight returns the weight for a gradient of the input: [Groups, In/Groups, KH, KW, Out/Groups] where it is to be gathered with the channels
+// last, else as it is without that.
+func (c *Conv) layWeight(is Issuer, w Operand) (Operand, error) {
 	in, out, taps := c.In/c.Groups, c.Out/c.Groups, c.KH*c.KW
+	w.Shape, w.Stride = []int{c.Groups, out, in, taps}, []int{out * in * taps, in * taps, taps, 1}
+	if c.LastW {
+		w.Stride[2], w.Stride[3] = 1, in
+	}
+	return layOut(is, w, []int{out * in * taps, 1, out * taps, out}, w.Numel())
+}
+
+// operands lays the operands of a product as it takes them: images as [Batch, H, W, Channels] and weights as [Out, KH, KW, In/Groups] or as
+// layWeight does, where last says so, else as without channels last. Without groups the input may have more channels, padded.
+func (c *Conv) operands(is Issuer, kind convKind, a, b Operand, last bool, padded int) (_, _ Operand, err error) {
+	in, taps := c.In/c.Groups, c.KH*c.KW
 	all := c.In - in + padded
-	switch kind {
-	case convForward:
-		if a, err = channelsLast(is, a, c.Out, in, taps, padded); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W, all)
+	x := func(o Operand) (Operand, error) {
+		return lay(is, o, c.Batch, c.In, c.H*c.W, c.LastX, last, all)
+	}
+	y := func(o Operand) (Operand, error) {
+		return lay(is, o, c.Batch, c.Out, c.OH*c.OW, c.LastY, last, c.Out)
+	}
+	switch {
+	case kind == convWeight:
+		if a, err = y(a); err == nil {
+			b, err = x(b)
 		}
-	case convData:
-		if a, err = turnedCopy(is, a, []int{c.Groups, out, in, taps}, []int{out * in * taps, 1, out * taps, out}); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.Out, c.OH*c.OW, c.Out)
+	case kind == convData && last:
+		if a, err = c.layWeight(is, a); err == nil {
+			b, err = y(b)
 		}
-	case convWeight:
-		if a, err = channelsLast(is, a, c.Batch, c.Out, c.OH*c.OW, c.Out); err == nil {
-			b, err = channelsLast(is, b, c.Batch, c.In, c.H*c.W, all)
+	default:
+		if a, err = lay(is, a, c.Out, in, taps, c.LastW, last, padded); err != nil {
+			return a, b, err
+		}
+		if kind == convForward {
+			b, err = x(b)
+		} else {
+			b, err = y(b)
 		}
 	}
 	return a, b, err
 }
 
-// issue computes one of the products. The weight's gradient in turned form, [Out, KH, KW, In/Groups], is turned back.
+// issue computes one of the products.
 func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if res.Numel() == 0 {
 		return nil
@@ -215,54 +249,67 @@ func (c *Conv) issue(is Issuer, kind convKind, res, a, b, bias Operand) error {
 	if bias.Ptr == 0 && c.plain(kind, a.DType) {
 		return c.matmul(is, kind, res, a, b)
 	}
-	if !c.turns(kind, a.DType) {
-		return c.product(is, kind, false, res, a, b, bias)
+	last := c.gathers(kind, a.DType)
+	wide, padded := *c, c.channels(kind)
+	if last && kind != convData {
+		padded = c.padded(kind, a.DType)
+		wide.In += padded - c.channels(kind)
 	}
-	padded := c.padded(kind, a.DType)
-	a, b, err := c.turn(is, kind, a, b, padded)
+	if kind == convData {
+		padded = c.In / c.Groups
+	}
+	a, b, err := c.operands(is, kind, a, b, last, padded)
 	if err != nil {
 		return err
 	}
-	in, taps := c.In/c.Groups, c.KH*c.KW
-	wide := *c
-	if kind != convData {
-		wide.In += padded - in
+	// How the result is seen, and whether it lies with its channels last: what is wanted, and what the product makes.
+	batch, channels, inner, want := c.Batch, c.Out, c.OH*c.OW, c.LastY
+	switch kind {
+	case convData:
+		channels, inner, want = c.In, c.H*c.W, c.LastX
+	case convWeight:
+		batch, channels, inner, want = c.Out, c.In/c.Groups, c.KH*c.KW, c.LastW
 	}
-	if kind != convWeight || taps == 1 && in == padded {
-		return wide.product(is, kind, true, res, a, b, bias)
+	made := last && (want || kind == convWeight)
+	if made == want && (kind != convWeight || padded == channels) || inner == 1 && (kind != convWeight || padded == channels) {
+		return wide.product(is, kind, last, made, res, a, b, bias)
 	}
-	n := c.Out * padded * taps
-	last := Operand{DType: res.DType, Shape: []int{n}, Stride: []int{1}}
-	if last.Ptr, err = is.Workspace(n * res.DType.Size()); err != nil {
+	size := channels
+	if kind == convWeight {
+		size = padded
+	}
+	to := Operand{DType: res.DType, Shape: []int{batch * size * inner}, Stride: []int{1}}
+	if to.Ptr, err = is.Workspace(batch * size * inner * res.DType.Size()); err != nil {
 		return err
 	}
-	if err := wide.product(is, kind, true, last, a, b, bias); err != nil {
+	if err := wide.product(is, kind, last, made, to, a, b, bias); err != nil {
 		return err
 	}
-	shape := []int{c.Out, in, taps}
-	last.Shape, last.Stride = shape, []int{padded * taps, 1, padded}
-	res.Shape, res.Stride = shape, []int{in * taps, taps, 1}
-	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{last})
+	from := seenAs(to, batch, size, inner, made)
+	res = seenAs(res, batch, channels, inner, want)
+	from.Shape = res.Shape
+	return Pointwise(is, Copy, res.DType, nil, []Operand{res}, []Operand{from})
 }
 
 // plain reports whether the convolution is a product of matrices as they lie: one tap, at every pixel. Rows of pixels that no wide access
-// fits are better gathered; and the weight's gradient adds up images, so that there must be one.
+// fits are better gathered; and the weight's gradient adds up images, so that there must be one or, with channels last, none between pixels.
 func (c *Conv) plain(kind convKind, t dtype.DType) bool {
-	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.H*c.W*t.Size()%16 == 0 &&
-		(kind != convWeight || c.Batch == 1)
+	return c.Turn == TurnWhereGood && c.KH*c.KW*c.Groups == 1 && c.StrideH*c.StrideW == 1 && c.PadH+c.PadW == 0 && c.LastX == c.LastY &&
+		(c.LastX || c.H*c.W*t.Size()%16 == 0 && (kind != convWeight || c.Batch == 1))
 }
 
-// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients.
+// matmul computes the product of a plain convolution: of each image the output as weight times input, or one of its gradients. With channels
+// last all images are one matrix.
 func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
-	pixels := c.H * c.W
+	batch, pixels := c.Batch, c.H*c.W
+	if c.LastX {
+		batch, pixels = 1, batch*pixels
+	}
 	weight := func(o Operand) Operand {
-		o.Shape, o.Stride = []int{c.Batch, c.Out, c.In}, []int{0, c.In, 1}
+		o.Shape, o.Stride = []int{batch, c.Out, c.In}, []int{0, c.In, 1}
 		return o
 	}
-	image := func(o Operand, channels int) Operand {
-		o.Shape, o.Stride = []int{c.Batch, channels, pixels}, []int{channels * pixels, pixels, 1}
-		return o
-	}
+	image := func(o Operand, channels int) Operand { return seenAs(o, batch, channels, pixels, c.LastX) }
 	across := func(o Operand) Operand {
 		o.Shape, o.Stride = []int{o.Shape[0], o.Shape[2], o.Shape[1]}, []int{o.Stride[0], o.Stride[2], o.Stride[1]}
 		return o
@@ -278,9 +325,13 @@ func (c *Conv) matmul(is Issuer, kind convKind, res, a, b Operand) error {
 	return Matmul(is, res, a, b, MatmulOpt{Alpha: 1, TF32: c.TF32})
 }
 
-// product launches the product of a and b; last says that their channels lie side by side.
-func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Operand) error {
+// product launches the product of a and b; last says that their channels lie side by side, made that the result's do.
+func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bias Operand) error {
 	m, n, k := c.sizes(kind)
+	pixels := made && kind != convWeight
+	if pixels {
+		m, n = n, m
+	}
 	for _, v := range []int{c.Batch * c.In * c.H * c.W, c.Batch * c.Out * c.OH * c.OW, c.Out * c.In * c.KH * c.KW} {
 		if v >= 1<<31 {
 			return fmt.Errorf("a convolution over %d elements; each array must have fewer than 2^31", v)
@@ -294,19 +345,19 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	tf32 := c.TF32 && a.DType == dtype.Float32
 	r := &s.Product
 	apart := bias.Ptr != 0 && (c.Groups == 1 || c.Groups < c.In)
-	t, splits := c.tile(lim, kind, last && (bias.Ptr == 0 || apart), a.DType, tf32)
+	t, splits := c.tile(lim, kind, m, n, k, last && (bias.Ptr == 0 || apart), a.DType, tf32)
 	r.Tile, r.TF32 = t.spec(), tf32
 	if bias.Ptr != 0 && splits == 1 {
 		r.Bias = 1
 	}
 	r.Left.Width = uint8(c.widthA(kind, &a))
-	s.Conv = convSpec{BiasApart: r.Bias > 0 && apart, Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
+	s.Conv = convSpec{BiasApart: r.Bias > 0 && apart, Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1, Pixels: pixels}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())
 		inner = c.channels(kind)
 	}
-	s.Vec = uint8(c.widthOut(kind, &res))
+	s.Vec = uint8(c.widthOut(kind, pixels, &res))
 	var partial uint64
 	if splits > 1 {
 		r.Split = true
@@ -343,15 +394,14 @@ func (c *Conv) product(is Issuer, kind convKind, last bool, res, a, b, bias Oper
 	if err := sumPartials(is, res, partial, splits, accumulator(a.DType)); err != nil || bias.Ptr == 0 {
 		return err
 	}
-	res.Shape, res.Stride = []int{c.Batch, c.Out, c.OH * c.OW}, []int{c.Out * c.OH * c.OW, c.OH * c.OW, 1}
+	res = seenAs(res, c.Batch, c.Out, c.OH*c.OW, made)
 	bias.Shape, bias.Stride = res.Shape, []int{0, 1, 0}
 	return Pointwise(is, Add, res.DType, nil, []Operand{res}, []Operand{res, bias})
 }
 
 // tile chooses the tile of a product and the number of parts of its depth. few allows parts where the kind is no gradient of a weight: such
 // results are large, but for those of few images, which leave most of the device idle otherwise.
-func (c *Conv) tile(lim *Limits, kind convKind, few bool, t dtype.DType, tf32 bool) (gemmTile, int) {
-	m, n, k := c.sizes(kind)
+func (c *Conv) tile(lim *Limits, kind convKind, m, n, k int, few bool, t dtype.DType, tf32 bool) (gemmTile, int) {
 	p := product{m: m, n: n, k: k}
 	if kind == convWeight {
 		tile := pickTile(lim, t, tf32, m, n, k, c.Groups)
@@ -381,13 +431,17 @@ func (c *Conv) widthA(kind convKind, a *Operand) int {
 }
 
 // widthOut is the width of the result's stores.
-func (c *Conv) widthOut(kind convKind, res *Operand) int {
+func (c *Conv) widthOut(kind convKind, pixels bool, res *Operand) int {
 	run := c.OH * c.OW
-	switch kind {
-	case convData:
-		run = c.H * c.W
-	case convWeight:
+	switch {
+	case kind == convWeight:
 		run = c.In / c.Groups * c.KH * c.KW
+	case pixels && kind == convData:
+		run = c.In / c.Groups
+	case pixels:
+		run = c.Out / c.Groups
+	case kind == convData:
+		run = c.H * c.W
 	}
 	return min(8, fitWidth(run, res))
 }
@@ -409,8 +463,10 @@ type convKernel struct {
 	kind  convKind
 	last  bool
 	group kernel.Value
-	// Of every column of the block's tile: the place in the gathered operand to which its depths' distances are added, and the row and
+	// own0 and owns are the first column of the block's tile that the gathered operand has, and how many columns there are; rows where
+	// these are pixels. Of every one of them: the place in the gathered operand to which its depths' distances are added, and the row and
 	// column that theirs are added to.
+	own0, owns          kernel.Value
 	colBase, colY, colX kernel.Array
 }
 
@@ -427,23 +483,29 @@ func buildConv(s *Spec) *kernel.Kernel {
 			begin = k.BlockIdx(kernel.Z).Mul(c.step.Value)
 			end = begin.Add(c.step.Value).Min(c.depthAll.Value)
 		}
-		c.columns()
-		c.run(begin, end, c.left(end), c.right(end), int(s.Vec), c.store)
+		if c.own0, c.owns = c.n0, c.n.Value; s.Conv.Pixels {
+			c.own0, c.owns = c.m0, c.m.Value
+			c.columns(c.tile.rows)
+			c.run(begin, end, c.gathered(end, kernel.AlongCols), c.other(end, c.n0, c.n.Value, kernel.AlongRows), int(s.Vec), c.store)
+			return
+		}
+		c.columns(c.tile.cols)
+		c.run(begin, end, c.other(end, c.m0, c.m.Value, kernel.AlongCols), c.gathered(end, kernel.AlongRows), int(s.Vec), c.store)
 	})
 }
 
-// columns works out, once a block, what the gathered operand needs to know of each column of the tile. Those beyond the result, which are
-// not stored, repeat the last that a load may begin with.
-func (c *convKernel) columns() {
-	k, t := c.k, c.tile
-	c.colBase = k.Shared("col_base", dtype.Int32, t.cols)
-	c.colY, c.colX = k.Shared("col_y", dtype.Int32, t.cols), k.Shared("col_x", dtype.Int32, t.cols)
+// columns works out, once a block, what the gathered operand needs to know of each of the tile's count columns, or rows, that it has. Those
+// beyond the result, which are not stored, repeat the last that a load may begin with.
+func (c *convKernel) columns(count int) {
+	k := c.k
+	c.colBase = k.Shared("col_base", dtype.Int32, count)
+	c.colY, c.colX = k.Shared("col_y", dtype.Int32, count), k.Shared("col_x", dtype.Int32, count)
 	last := 1
 	if c.last && c.kind == convWeight {
 		last = int(c.s.Product.Left.Width)
 	}
-	k.For(k.ThreadIdx(kernel.X), k.I32(t.cols), k.I32(t.threads), func(j kernel.Value) {
-		col := c.n0.Add(j).Min(c.n.Sub(k.I32(last)))
+	k.For(k.ThreadIdx(kernel.X), k.I32(count), k.I32(c.tile.threads), func(j kernel.Value) {
+		col := c.own0.Add(j).Min(c.owns.Sub(k.I32(last)))
 		var base, y, x kernel.Value
 		switch c.kind {
 		case convForward:
@@ -528,17 +590,18 @@ func (c *convKernel) channelDistance(ch kernel.Value) kernel.Value {
 // unit reports whether the input's gradient is that of a convolution of unit stride.
 func (c *convKernel) unit() bool { return c.s.Conv.Unit }
 
-// left is the operand whose rows are the result's: the weight, or for its gradient the output's. Rows beyond the result repeat its last.
-func (c *convKernel) left(end kernel.Value) side {
+// other is the operand that is not gathered: the weight, or for its gradient the output's. It has count rows of the result, or columns, from
+// first on; those beyond repeat the last. along is the axis of the tile along which depths lie.
+func (c *convKernel) other(end, first, count kernel.Value, along kernel.Groups) side {
 	width := int(c.s.Product.Left.Width)
-	s := side{groups: kernel.AlongCols, width: width}
+	s := side{groups: along, width: width}
 	last := 1
 	if c.last && c.kind == convWeight {
 		s.groups, last = kernel.AlongRows, width
 	}
 	size := c.oh.Mul(c.ow.Value)
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
-		row, depth := c.m0.Add(p).Min(c.m.Sub(c.k.I32(last))), k0.Add(d)
+		row, depth := first.Add(p).Min(count.Sub(c.k.I32(last))), k0.Add(d)
 		var at, far kernel.Value // of the row and of the depth
 		switch {
 		case c.last && c.kind == convWeight:
@@ -560,14 +623,15 @@ func (c *convKernel) left(end kernel.Value) side {
 	return s
 }
 
-// right is the gathered operand. A depth says how far from a column's place the element lies.
-func (c *convKernel) right(end kernel.Value) side {
+// gathered is the gathered operand. A depth says how far from a column's place the element lies; where channels lie side by side, depths do too,
+// along the given axis of the tile.
+func (c *convKernel) gathered(end kernel.Value, along kernel.Groups) side {
 	k := c.k
 	s := side{groups: kernel.AlongCols, width: 1}
 	if c.last {
 		s.width = int(c.s.Product.Left.Width)
 		if c.kind != convWeight {
-			s.groups = kernel.AlongRows
+			s.groups = along
 		}
 	}
 	s.at = func(k0, p, d kernel.Value) (kernel.Buffer, kernel.Value, kernel.Value) {
@@ -617,16 +681,18 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 	k := c.k
 	r, q := c.m0.Add(row), c.n0.Add(col)
 	k.If(r.Lt(c.m.Value).And(q.Lt(c.n.Value)), func() {
+		size, chans := c.oh.Mul(c.ow.Value), c.outs.Value
+		if c.kind == convData {
+			size, chans = c.h.Mul(c.w.Value), c.ins.Value
+		}
 		var at kernel.Value
-		switch c.kind {
-		case convForward, convData:
-			size, chans := c.oh.Mul(c.ow.Value), c.outs.Value
-			if c.kind == convData {
-				size, chans = c.h.Mul(c.w.Value), c.ins.Value
-			}
+		switch {
+		case c.s.Conv.Pixels:
+			at = r.Mul(c.groups.Value).Add(c.group).MulWide(chans).Add(q.Convert(dtype.Int64))
+		case c.kind != convWeight:
 			img, pix := c.pixDiv.divide(q, size)
 			at = img.Mul(c.groups.Value).Add(c.group).Mul(chans).Add(r).Mul(size).Add(pix).Convert(dtype.Int64)
-		case convWeight:
+		default:
 			at = c.group.Mul(c.m.Value).Add(r).Mul(c.n.Value).Add(q).Convert(dtype.Int64)
 		}
 		if c.s.Product.Split {
@@ -638,7 +704,11 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 				if c.s.Conv.BiasApart {
 					v = v.Convert(c.out.Type()).Convert(v.Type())
 				}
-				v = v.Add(c.bias.Load(c.group.Mul(c.outs.Value).Add(r)).Convert(v.Type()))
+				channel := r
+				if c.s.Conv.Pixels {
+					channel = q.Add(k.I32(j))
+				}
+				v = v.Add(c.bias.Load(c.group.Mul(c.outs.Value).Add(channel)).Convert(v.Type()))
 			}
 			res[j] = v.Convert(c.out.Type())
 		}
