@@ -16,8 +16,8 @@ type ConvOpt struct {
 	Same bool
 }
 
-// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. All contiguous, [Batch,
-// Channels, H, W] and [Out, In/Groups, KH, KW]; opt is the conv.
+// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. Images are [Batch, Channels, H, W] and
+// weights [Out, In/Groups, KH, KW], contiguous or with the channels last; opt is the conv, which says how x and weight lie.
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
@@ -63,12 +63,16 @@ func init() {
 	}
 }
 
-// convOp runs one of the three on contiguous operands.
+// convOp runs one of the three on operands that lie as they take them.
 func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		for i, t := range ins {
-			if t != nil {
-				ins[i] = x.plain(t)
+			switch {
+			case t == nil || t.IsContiguous():
+			case len(t.shape) == 4 && infer.ChannelsLast(t.shape, t.stride):
+				ins[i] = x.ChannelsLast(t)
+			default:
+				ins[i] = x.Contiguous(t)
 			}
 		}
 		f := x.op(r, ins...)
@@ -77,8 +81,18 @@ func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	})
 }
 
-// plain returns t with row-major strides.
-func (x *Exec) plain(t *Tensor) *Tensor { return x.Contiguous(t) }
+// channelsLast reports whether t has the strides of [N, C, H, W] with the channels last, and not those of a new tensor.
+func channelsLast(t *Tensor) bool {
+	return len(t.shape) == 4 && !t.plain && infer.Same(t.stride, infer.ChannelsLastStrides(t.shape))
+}
+
+// channelsLastIf returns the strides of a new tensor of that shape with its channels last, or nil.
+func channelsLastIf(last bool, shape []int) []int {
+	if last {
+		return infer.ChannelsLastStrides(shape)
+	}
+	return nil
+}
 
 func inferConv(f *frame) {
 	c, t := f.opt.(conv), f.in[0]
@@ -90,22 +104,26 @@ func inferConv(f *frame) {
 	if !t.dt.IsFloat() {
 		f.fail(fault.Unsupported, "convolutions are not defined for %v; convert to a floating-point type first", t.dt)
 	}
-	f.newOut(0, t.dt, []int{c.Batch, c.Out, c.OH, c.OW}, nil)
+	shape := []int{c.Batch, c.Out, c.OH, c.OW}
+	f.newOut(0, t.dt, shape, channelsLastIf(channelsLast(t) || channelsLast(f.in[1]), shape))
 }
 
 func inferConvData(f *frame) {
 	c := f.opt.(conv)
-	f.newOut(0, f.in[0].dt, []int{c.Batch, c.In, c.H, c.W}, nil)
+	shape := []int{c.Batch, c.In, c.H, c.W}
+	f.newOut(0, f.in[0].dt, shape, channelsLastIf(c.LastX, shape))
 }
 
 func inferConvWeight(f *frame) {
 	c := f.opt.(conv)
-	f.newOut(0, f.in[0].dt, []int{c.Out, c.In / c.Groups, c.KH, c.KW}, nil)
+	shape := []int{c.Out, c.In / c.Groups, c.KH, c.KW}
+	f.newOut(0, f.in[0].dt, shape, channelsLastIf(c.LastW, shape))
 }
 
-func (f *frame) conv() *kernels.Conv {
+// conv describes the convolution of x, w and y, or of their gradients, as they lie.
+func (f *frame) conv(x, w, y *Tensor) *kernels.Conv {
 	c := f.opt.(conv).Conv
-	c.TF32 = f.x.m.tf32
+	c.TF32, c.LastX, c.LastW, c.LastY = f.x.m.tf32, channelsLast(x), channelsLast(w), channelsLast(y)
 	return &c
 }
 
@@ -114,15 +132,15 @@ func runConv(f *frame) error {
 	if f.in[2] != nil {
 		bias = operand(f.in[2])
 	}
-	return kernels.ConvForward(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]), bias)
+	return kernels.ConvForward(f, f.conv(f.in[0], f.in[1], f.out[0]), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]), bias)
 }
 
 func runConvData(f *frame) error {
-	return kernels.ConvData(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+	return kernels.ConvData(f, f.conv(f.out[0], f.in[0], f.in[1]), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 }
 
 func runConvWeight(f *frame) error {
-	return kernels.ConvWeight(f, f.conv(), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
+	return kernels.ConvWeight(f, f.conv(f.in[1], f.out[0], f.in[0]), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 }
 
 // complexConv does a complex convolution as three real ones, (a - b) + i(c - a - b) where a and b are those of the real and of the
@@ -166,7 +184,7 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	}
 	c := kernels.Conv{Batch: in.shape[0], In: in.shape[1], H: in.shape[2], W: in.shape[3], Out: w.shape[0], KH: w.shape[2], KW: w.shape[3],
 		StrideH: opt.Stride[0], StrideW: opt.Stride[1], PadH: opt.Padding[0], PadW: opt.Padding[1],
-		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups}
+		DilationH: opt.Dilation[0], DilationW: opt.Dilation[1], Groups: opt.Groups, LastX: channelsLast(in), LastW: channelsLast(w)}
 	if w.shape[2] == 0 || w.shape[3] == 0 {
 		x.fail(op, fault.Invalid, all, "kernel size should be greater than zero, but got a weight of size %v", w.shape)
 	}

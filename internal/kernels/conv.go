@@ -47,15 +47,24 @@ const (
 type convSpec struct {
 	// BiasApart: the sum is rounded to the result's type before the bias is added, as PyTorch does but for depthwise convolutions.
 	BiasApart bool
-	// Last: the gathered operand and the other one have the channels last, so that a thread loads several at a time. Without it pixels and
-	// taps lie side by side, of which no two need be wanted together.
-	Last bool
+	// Last says what has the channels last.
+	Last convLast
 	// Unit, of the input's gradient: both strides are 1, so that every place within the output is one that the input's element reached.
 	Unit bool
-	// Pixels: the rows of the product are pixels and its columns channels, so that the result has the channels last. Without it they are the
-	// other way round.
-	Pixels bool
 }
+
+// convLast says which arrays of a convolution's product have their channels last.
+type convLast uint8
+
+const (
+	// lastNone: in the gathered operand pixels and taps lie side by side, of which no two need be wanted together.
+	lastNone convLast = iota
+	// lastOperands: a thread loads several channels at a time. The gradient of a weight then has its channels last too.
+	lastOperands
+	// lastAll: the result, which is no weight's gradient, has its channels last too. The rows of the product are pixels then and its columns
+	// channels; else they are the other way round.
+	lastAll
+)
 
 // convArgs are the arguments of a convolution's product of m rows, n columns and depthAll, of which step is a part's. Sizes are those of
 // the input, the output and the kernel in one group of channels.
@@ -351,7 +360,13 @@ func (c *Conv) product(is Issuer, kind convKind, last, made bool, res, a, b, bia
 		r.Bias = 1
 	}
 	r.Left.Width = uint8(c.widthA(kind, &a))
-	s.Conv = convSpec{BiasApart: r.Bias > 0 && apart, Last: last, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1, Pixels: pixels}
+	s.Conv = convSpec{BiasApart: r.Bias > 0 && apart, Unit: kind == convData && c.StrideH == 1 && c.StrideW == 1}
+	switch {
+	case pixels:
+		s.Conv.Last = lastAll
+	case last:
+		s.Conv.Last = lastOperands
+	}
 	inner := c.KH * c.KW // the faster of a depth's or column's two parts
 	if last {
 		r.Left.Width = uint8(16 / a.DType.Size())
@@ -473,7 +488,7 @@ type convKernel struct {
 func buildConv(s *Spec) *kernel.Kernel {
 	kind := convKind(s.Op)
 	return kernel.Build(s.name([]string{"conv_fwd", "conv_data", "conv_weight"}[kind]), func(k *kernel.Builder) {
-		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Conv.Last}
+		c := &convKernel{gemm: newGemm(k, s), s: s, kind: kind, last: s.Conv.Last != lastNone}
 		c.layout(declaring(k, s))
 		tiles := func(n kernel.Value, t int) kernel.Value { return n.Add(k.I32(t - 1)).Div(k.I32(t)) }
 		c.blocks(tiles(c.m.Value, c.tile.rows), tiles(c.n.Value, c.tile.cols))
@@ -483,7 +498,7 @@ func buildConv(s *Spec) *kernel.Kernel {
 			begin = k.BlockIdx(kernel.Z).Mul(c.step.Value)
 			end = begin.Add(c.step.Value).Min(c.depthAll.Value)
 		}
-		if c.own0, c.owns = c.n0, c.n.Value; s.Conv.Pixels {
+		if c.own0, c.owns = c.n0, c.n.Value; s.Conv.Last == lastAll {
 			c.own0, c.owns = c.m0, c.m.Value
 			c.columns(c.tile.rows)
 			c.run(begin, end, c.gathered(end, kernel.AlongCols), c.other(end, c.n0, c.n.Value, kernel.AlongRows), int(s.Vec), c.store)
@@ -687,7 +702,7 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 		}
 		var at kernel.Value
 		switch {
-		case c.s.Conv.Pixels:
+		case c.s.Conv.Last == lastAll:
 			at = r.Mul(c.groups.Value).Add(c.group).MulWide(chans).Add(q.Convert(dtype.Int64))
 		case c.kind != convWeight:
 			img, pix := c.pixDiv.divide(q, size)
@@ -705,7 +720,7 @@ func (c *convKernel) store(row, col kernel.Value, vs []kernel.Value) {
 					v = v.Convert(c.out.Type()).Convert(v.Type())
 				}
 				channel := r
-				if c.s.Conv.Pixels {
+				if c.s.Conv.Last == lastAll {
 					channel = q.Add(k.I32(j))
 				}
 				v = v.Add(c.bias.Load(c.group.Mul(c.outs.Value).Add(channel)).Convert(v.Type()))
