@@ -8,8 +8,8 @@ import (
 	"tenon.dev/compile"
 )
 
-// A batch norm in use, whose statistics are vectors of one element a channel, runs with the element-wise work after it as one kernel, with the
-// bits of eager execution.
+// A batch norm, whose statistics are vectors of one element a channel, runs with the element-wise work after it as one kernel, with the bits of
+// eager execution. In training the statistics are a kernel before it, and the running ones one after it.
 func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	x := open(t)
 	must(t, x.Generator().SetSeed(3))
@@ -20,6 +20,7 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 	mean, variance, weight, bias := vector(), x.Abs(vector()), vector(), vector()
 	other := x.Reshape(x.Narrow(x.RandN([]int{c, 3}, tenon.Float32), 1, 1, 1), c) // with gaps
 	apart := x.Narrow(x.RandN([]int{2 * c}, tenon.Float32), 0, c, c)
+	moving, variations := vector(), vector() // of the training
 	leaf := x.Clone(half)
 	leaf.SetRequiresGrad(true)
 	norm := func(x *tenon.Exec, in, weight, bias *tenon.Tensor, eps float64) *tenon.Tensor {
@@ -57,6 +58,15 @@ func TestBatchNormRunsWithWhatFollows(t *testing.T) {
 		}},
 		{"no weight", 0, func(x *tenon.Exec, eps float64) *tenon.Tensor {
 			return x.ReLU(norm(x.NoGrad(), single, nil, bias, eps))
+		}},
+		{"training", 3, func(x *tenon.Exec, eps float64) *tenon.Tensor {
+			return x.ReLU(x.Add(x.NoGrad().BatchNorm(half, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}), half))
+		}},
+		{"training, gradients", 0, func(x *tenon.Exec, eps float64) *tenon.Tensor {
+			y := x.ReLU(x.BatchNorm(leaf, weight, bias, moving, variations, 0.1, eps, tenon.BatchNormOpt{Training: true}))
+			g, err := x.Grad([]*tenon.Tensor{x.Sum(x.Mul(y, y), nil)}, []*tenon.Tensor{leaf})
+			must(t, err)
+			return g[0]
 		}},
 		{"gradients", 0, func(x *tenon.Exec, eps float64) *tenon.Tensor {
 			g, err := x.Grad([]*tenon.Tensor{x.Sum(x.ReLU(norm(x, leaf, weight, bias, eps)), nil)}, []*tenon.Tensor{leaf})

@@ -1,6 +1,8 @@
 package core
 
 import (
+	"slices"
+
 	"tenon.dev/dtype"
 	"tenon.dev/fault"
 	"tenon.dev/internal/infer"
@@ -17,10 +19,10 @@ type norm struct {
 	centered bool
 }
 
-// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation, and of the
-// batch norm the unbiased variance. Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those
+// Inputs of the normalisations: x, weight or nil, bias or nil. Outputs: y, mean (not of the RMS norm) and reciprocal deviation. The statistics
+// of the batch norm are a call of their own, so that what follows them joins groups of element-wise calls. Inputs of the gradients: dy, x, mean or nil, reciprocal deviation, weight or nil; the outputs are those
 // of dx, dweight and dbias that the attribute wants. Of layer and RMS norm dx is a call of its own, which goes by rows.
-var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad, rowRunningStats *row
+var rowLayerNorm, rowRMSNorm, rowGroupNorm, rowBatchNormStats, rowBatchNorm, rowBatchNormEval, rowNormGrad, rowNormInputGrad, rowRunningStats *row
 
 func init() {
 	rowLayerNorm = define(row{Name: "LayerNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.layer_norm",
@@ -29,10 +31,14 @@ func init() {
 		saves: in0 | in1 | out1, infer: inferNorm, run: runRMSNorm, byRows: true})
 	rowGroupNorm = define(row{Name: "GroupNorm", takes: "t weight? bias?;; options -> y mean rstd", Torch: "nn.functional.group_norm",
 		cast: castFloat32, saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runGroupNorm})
-	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t weight? bias?;; options -> y mean rstd variance",
-		Torch: "nn.functional.batch_norm", saves: in0 | in1 | out1 | out2, infer: inferNorm, run: runBatchNorm})
+	rowBatchNormStats = define(row{Name: "BatchNormStats", takes: "t; eps -> mean rstd variance", infer: inferBatchNormStats,
+		run: func(f *frame) error {
+			return kernels.BatchNormStats(f, f.in[0].dt, operand(f.out[0]), operand(f.out[1]), operand(f.out[2]), operand(f.in[0]), f.scalar[0].F)
+		}})
+	rowBatchNorm = define(row{Name: "BatchNorm", takes: "t mean rstd weight? bias?;; options", Torch: "nn.functional.batch_norm",
+		saves: in0 | in1 | in2 | in3, run: runBatchNorm, points: true, infer: inferBatchNorm})
 	rowBatchNormEval = define(row{Name: "BatchNormEval", takes: "t mean variance weight? bias?; eps; options", saves: in0 | in1 | in2 | in3,
-		run: runBatchNormEval, points: true, infer: func(f *frame) { f.newOut(0, f.in[0].dt, f.in[0].shape, f.layoutOf(f.in[0])) }})
+		run: runBatchNormEval, points: true, infer: inferBatchNorm})
 	rowNormGrad = define(row{Name: "NormBackward", takes: "g t mean? rstd weight?;; options -> dt? dweight? dbias?", infer: inferNormGrad,
 		run: runNormGrad})
 	rowNormInputGrad = define(row{Name: "NormInputBackward", takes: "g t mean? rstd weight?;; options -> dt", infer: inferNormGrad,
@@ -64,9 +70,7 @@ func (f *frame) layoutOf(t *Tensor) []int {
 
 func inferNorm(f *frame) {
 	t, n := f.in[0], f.opt.(norm)
-	if !t.dt.IsFloat() {
-		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
-	}
+	f.wantFloat(t)
 	f.newOut(0, t.dt, t.shape, f.layoutOf(t))
 	rows := 1
 	for i, s := range n.view.ints() {
@@ -82,8 +86,25 @@ func inferNorm(f *frame) {
 	if n.centered {
 		f.newOut(2, acc, stats, nil)
 	}
-	if f.row == rowBatchNorm {
-		f.newOut(3, acc, stats, nil)
+}
+
+func inferBatchNormStats(f *frame) {
+	t := f.in[0]
+	f.wantFloat(t)
+	for i := range 3 {
+		f.newOut(i, infer.Accumulated(t.dt), t.shape[1:2], nil)
+	}
+}
+
+func inferBatchNorm(f *frame) {
+	t := f.in[0]
+	f.wantFloat(t)
+	f.newOut(0, t.dt, t.shape, f.layoutOf(t))
+}
+
+func (f *frame) wantFloat(t *Tensor) {
+	if !t.dt.IsFloat() {
+		f.fail(fault.Unsupported, "%s is not defined for %v; convert to a floating-point type first", f.row.Name, t.dt)
 	}
 }
 
@@ -141,33 +162,36 @@ func runGroupNorm(f *frame) error {
 }
 
 func runBatchNorm(f *frame) error {
-	t, x := f.in[0].dt, operand(f.in[0])
-	mean, rstd := operand(f.out[1]), operand(f.out[2])
-	if err := kernels.BatchNormStats(f, t, mean, rstd, operand(f.out[3]), x, f.opt.(norm).eps.value()); err != nil {
-		return err
+	if f.described != nil {
+		return f.describeBatchNorm(kernels.Normalize, nil)
 	}
-	return kernels.BatchNorm(f, t, operand(f.out[0]), x, mean, rstd, optional(f.in[1]), optional(f.in[2]))
+	t := operand(f.in[0])
+	return kernels.BatchNorm(f, t.DType, operand(f.out[0]), t, operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4]))
 }
 
 func runBatchNormEval(f *frame) error {
-	y, t, eps := operand(f.out[0]), operand(f.in[0]), f.scalar[0].F
-	mean, variance, weight, bias := operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4])
-	d := f.described
-	if d == nil {
-		return kernels.BatchNormInference(f, t.DType, y, t, mean, variance, weight, bias, eps)
+	if f.described != nil {
+		return f.describeBatchNorm(kernels.NormalizeVariance, f.scalar[:1])
 	}
-	for i, p := range f.in[1:f.ins] {
-		if p != nil { // a vector of one element a channel
-			shape, stride := make([]int, len(t.Shape)-1), make([]int, len(t.Shape)-1)
+	t := operand(f.in[0])
+	return kernels.BatchNormInference(f, t.DType, operand(f.out[0]), t, operand(f.in[1]), operand(f.in[2]), optional(f.in[3]), optional(f.in[4]), f.scalar[0].F)
+}
+
+// describeBatchNorm describes the call for a group of element-wise ones, in which its vectors are seen as one element a channel.
+func (f *frame) describeBatchNorm(op *kernels.PointOp, scalars []kernels.Scalar) error {
+	ins := []kernels.Operand{operand(f.in[0])}
+	for i, p := range f.in[1:5] {
+		if ins = append(ins, optional(p)); p != nil {
+			shape, stride := make([]int, len(f.in[0].shape)-1), make([]int, len(f.in[0].shape)-1)
 			for k := range shape {
 				shape[k] = 1
 			}
 			shape[0], stride[0] = p.shape[0], p.stride[0]
-			d.seen[1+i] = f.x.s.made.form(shape, stride)
+			f.described.seen[1+i] = f.x.s.made.form(shape, stride)
 		}
 	}
-	scalars := kernels.AffineScalars([]kernels.Scalar{f.scalar[0]}, weight, bias)
-	return f.pointwise(kernels.NormalizeVariance, t.DType, scalars, []kernels.Operand{y}, []kernels.Operand{t, mean, variance, weight, bias})
+	scalars = kernels.AffineScalars(slices.Clone(scalars), ins[3], ins[4])
+	return f.pointwise(op, f.in[0].dt, scalars, []kernels.Operand{operand(f.out[0])}, ins)
 }
 
 // normGrad is the attribute of the gradient: of which row, which of dx, dweight and dbias are wanted, and their types and shapes.
@@ -223,20 +247,21 @@ func backNorm(b *back) {
 		return
 	}
 	g := normGrad{norm: n, of: b.n.row}
-	for i := range g.want {
-		g.want[i] = b.need(i)
-		if i < len(b.n.edges) {
-			g.meta[i] = b.n.edges[i].meta()
+	for i, at := range b.normInputs() {
+		g.want[i] = b.need(at)
+		if at < len(b.n.edges) {
+			g.meta[i] = b.n.edges[at].meta()
 		}
 	}
-	var mean *Tensor
-	rstd := b.out(1)
-	if n.centered {
-		mean, rstd = rstd, b.out(2)
-	}
+	var mean, rstd *Tensor
 	dy := b.grad(0)
-	if b.n.row != rowBatchNorm {
-		dy = x.Contiguous(dy)
+	switch {
+	case b.n.row == rowBatchNorm:
+		mean, rstd = b.in(1), b.in(2)
+	case n.centered:
+		mean, rstd, dy = b.out(1), b.out(2), x.Contiguous(dy)
+	default:
+		rstd, dy = b.out(1), x.Contiguous(dy)
 	}
 	if byRows := b.n.row == rowLayerNorm || b.n.row == rowRMSNorm; byRows && g.want[0] {
 		rest := g.want
@@ -249,9 +274,17 @@ func backNorm(b *back) {
 	}
 }
 
+// normInputs returns the numbers of x, weight and bias among a normalisation's inputs.
+func (b *back) normInputs() [3]int {
+	if b.n.row == rowBatchNorm {
+		return [3]int{0, 3, 4}
+	}
+	return [3]int{0, 1, 2}
+}
+
 // normGrad sets the gradients that g wants.
 func (b *back) normGrad(r *row, g normGrad, dy, mean, rstd *Tensor) {
-	f := b.x.op(r, dy, b.in(0), mean, rstd, b.in(1))
+	f := b.x.op(r, dy, b.in(0), mean, rstd, b.in(b.normInputs()[1]))
 	f.opt = g
 	f.call()
 	next := 0
@@ -265,15 +298,15 @@ func (b *back) normGrad(r *row, g normGrad, dy, mean, rstd *Tensor) {
 	b.x.s.leave(f)
 	for i, want := range g.want {
 		if want {
-			b.set(i, res[i])
+			b.set(b.normInputs()[i], res[i])
 		}
 	}
 }
 
 // normOps is the gradient in operations.
 func (b *back) normOps(n norm) {
-	x := b.x
-	in, w := x.Reshape(b.in(0), n.view.ints()...), b.in(1)
+	x, at := b.x, b.normInputs()
+	in, w := x.Reshape(b.in(0), n.view.ints()...), b.in(at[1])
 	dy := x.Reshape(b.grad(0), n.view.ints()...)
 	dt := infer.Accumulated(in.dt)
 	in, dy = x.ToDType(in, dt), x.ToDType(dy, dt)
@@ -295,11 +328,11 @@ func (b *back) normOps(n norm) {
 		}
 		b.set(0, x.Reshape(x.Mul(d, rstd), b.shape(0)...))
 	}
-	if b.need(1) {
-		b.set(1, x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(1)...))
+	if b.need(at[1]) {
+		b.set(at[1], x.Reshape(x.sumTo(x.Mul(dy, h), n.affine.ints()), b.shape(at[1])...))
 	}
-	if b.need(2) {
-		b.set(2, x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(2)...))
+	if b.need(at[2]) {
+		b.set(at[2], x.Reshape(x.sumTo(dy, n.affine.ints()), b.shape(at[2])...))
 	}
 }
 
@@ -469,12 +502,16 @@ func (x *Exec) BatchNorm(t, weight, bias, runningMean, runningVar *Tensor, momen
 		x.fail("BatchNorm", fault.Invalid, []*Tensor{t}, "Expected more than 1 value per channel when training, got input size %v", t.shape)
 	}
 	return x.composite("BatchNorm", func(x *Exec) *Tensor {
-		f := x.op(rowBatchNorm, t, weight, bias)
-		f.opt = a
+		ng := x.NoGrad()
+		f := ng.op(rowBatchNormStats, t)
+		f.scalar[0] = kernels.FloatScalar(eps)
 		f.call()
-		y, mean, variance := f.out[0], f.out[1], f.out[3]
+		mean, rstd, variance := f.out[0], f.out[1], f.out[2]
 		x.s.leave(f)
-		x.NoGrad().moveStats(runningMean, runningVar, mean, variance, momentum)
+		f = x.op(rowBatchNorm, t, mean, rstd, weight, bias)
+		f.opt = a
+		y := f.call1()
+		ng.moveStats(runningMean, runningVar, mean, variance, momentum)
 		return y
 	})
 }

@@ -20,8 +20,8 @@ var (
 		g := in[0].Mul(in[4])
 		return []kernel.Value{g, g.Mul(in[1].Sub(in[2]).Mul(in[3]))}
 	})
-	// in: x, mean, rstd, weight, bias.
-	normalize = floats("normalize", 5, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
+	// Normalize is (x - mean)·rstd·weight + bias. in: x, mean, rstd, weight, bias.
+	Normalize = floats("normalize", 5, 0, false, func(_ *kernel.Builder, in, _ []kernel.Value) kernel.Value {
 		return in[0].Sub(in[1]).Mul(in[2]).FMA(in[3], in[4])
 	})
 	// NormalizeVariance is (x - mean)/√(variance + eps)·weight + bias. in: x, mean, variance, weight, bias; scalar: eps.
@@ -147,7 +147,7 @@ func BatchNorm(is Issuer, compute dtype.DType, y, x, mean, rstd, weight, bias Op
 	var p [4]perChannel
 	var room [2]Scalar
 	outs, ins := [...]Operand{y}, [...]Operand{x, p[0].see(mean, x), p[1].see(rstd, x), p[2].see(weight, x), p[3].see(bias, x)}
-	return Pointwise(is, normalize, compute, AffineScalars(room[:0], weight, bias), outs[:], ins[:])
+	return Pointwise(is, Normalize, compute, AffineScalars(room[:0], weight, bias), outs[:], ins[:])
 }
 
 // BatchNormInference is BatchNorm with 1/√(variance + eps) as rstd.

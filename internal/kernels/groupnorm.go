@@ -58,7 +58,7 @@ func GroupNorm(is Issuer, compute dtype.DType, batch, channels, places, groups i
 	if err := Reduce(is, normMoments, compute, s, []Operand{m, r}, []Operand{xs}, []bool{false, false, true, true}); err != nil {
 		return err
 	}
-	return Pointwise(is, normalize, compute, AffineScalars(s[:0], weight, bias), []Operand{g.full(y)}, []Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
+	return Pointwise(is, Normalize, compute, AffineScalars(s[:0], weight, bias), []Operand{g.full(y)}, []Operand{xs, m, r, g.perChannel(weight), g.perChannel(bias)})
 }
 
 // GroupNormBackward stores the gradients of GroupNorm's x, weight and bias; each may be absent (Ptr 0).
