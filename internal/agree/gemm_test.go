@@ -491,15 +491,15 @@ func checkReached(p *pair) {
 	}
 	seen := map[use]bool{}
 	const splitProduct, splitConvolution, mappedProduct = "a split depth", "a split depth of a convolution", "tensor maps"
-	const lastConvolution, unitConvolution = "convolution %d with channels last", "a convolution of unit stride"
+	const lastConvolution, unitConvolution = "convolution %d with channels last, split %v, result too %v", "a convolution of unit stride"
 	for s := range p.lib.programs {
 		r := &s.Product
 		kind := operandKind{s.Compute, r.TF32}
 		if r.Mapped {
 			seen[use{kind, mappedProduct}] = true
 		}
-		if s.Conv.Last {
-			seen[use{kind, fmt.Sprintf(lastConvolution, s.Op)}] = true
+		if last := s.Conv.Last; last > 0 {
+			seen[use{kind, fmt.Sprintf(lastConvolution, s.Op, r.Split, last > 1)}] = true
 			if s.Conv.Unit {
 				seen[use{kind, unitConvolution}] = true
 			}
@@ -515,8 +515,11 @@ func checkReached(p *pair) {
 	}
 	for _, kind := range operandKinds {
 		wanted := []any{splitProduct, splitConvolution, unitConvolution}
-		for i := range 3 {
-			wanted = append(wanted, fmt.Sprintf(lastConvolution, i))
+		for _, split := range []bool{false, true} {
+			for i := range 2 {
+				wanted = append(wanted, fmt.Sprintf(lastConvolution, i, split, false))
+			}
+			wanted = append(wanted, fmt.Sprintf(lastConvolution, 0, split, true), fmt.Sprintf(lastConvolution, 2, split, false))
 		}
 		if kind.t != dtype.Float64 {
 			wanted = append(wanted, mappedProduct)

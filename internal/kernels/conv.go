@@ -104,9 +104,10 @@ func (a *convArgs) layout(p params) {
 	p.divider(&a.swDiv, "magic5", "shift5")
 }
 
-// convTurnFrom is from how many multiplications on operands are copied. On an H200 2^27 of them took 185 µs with operands as they lay, and
-// two copies take 6 µs.
-const convTurnFrom = 1 << 24
+// convTurnFrom is from how many multiplications on operands are copied, by an estimate: the product then takes about ten launches' time. Results of
+// at most fewPixels pixels leave most of a GPU idle unless their depth is split, which wants copies: there it is fewTurnFrom. On an H200 2^27
+// multiplications took 185 µs with operands as they lay, and two copies take 6 µs.
+const convTurnFrom, fewTurnFrom, fewPixels = 1 << 29, 1 << 24, 4096
 
 // ConvForward sets y to x convolved with w, plus bias [Out] if it has an address.
 func ConvForward(is Issuer, c *Conv, y, x, w, bias Operand) error {
@@ -162,7 +163,11 @@ func (c *Conv) gathers(kind convKind, t dtype.DType) bool {
 	if x, y := c.LastX, c.LastY; kind == convForward && x || kind == convData && y || kind == convWeight && x && y {
 		return true
 	}
-	return m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= convTurnFrom
+	from := convTurnFrom
+	if kind != convWeight && n <= fewPixels {
+		from = fewTurnFrom
+	}
+	return m >= 32 && (channels >= 16 || channels%width != 0) && m*n*k*c.Groups >= from
 }
 
 // padded returns how many channels copies of the gathered operand have: a few more, of zeros, where that makes them a multiple of an access

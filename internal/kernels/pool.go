@@ -56,12 +56,28 @@ func AvgPoolBackward(is Issuer, p *Pool, dx, dy Operand) error {
 
 // AdaptiveAvgPool sets y to the means of windows that cover x evenly: output i of n covers floor(i*size/n) to ceil((i+1)*size/n).
 func AdaptiveAvgPool(is Issuer, y, x Operand) error {
+	if p := evenWindows(y, x); p != nil {
+		return AvgPool(is, p, y, x)
+	}
 	return (&Pool{}).issue(is, poolAdaptive, []Operand{y, x}, y, x)
 }
 
 // AdaptiveAvgPoolBackward sets dx from the gradient dy of AdaptiveAvgPool's result.
 func AdaptiveAvgPoolBackward(is Issuer, dx, dy Operand) error {
+	if p := evenWindows(dy, dx); p != nil {
+		return AvgPoolBackward(is, p, dx, dy)
+	}
 	return (&Pool{}).issue(is, poolAdaptiveBack, []Operand{dx, dy}, dx, dy)
+}
+
+// evenWindows returns the pooling of x to y where all windows are of one size and side by side, or nil: then a thread finds its window without
+// divisions of 64 bits.
+func evenWindows(y, x Operand) *Pool {
+	h, w, oh, ow := x.Shape[2], x.Shape[3], y.Shape[2], y.Shape[3]
+	if h*w*oh*ow == 0 || h%oh != 0 || w%ow != 0 {
+		return nil
+	}
+	return &Pool{KH: h / oh, KW: w / ow, StrideH: h / oh, StrideW: w / ow, DilationH: 1, DilationW: 1}
 }
 
 // poolArgs are the arguments of these kernels. over is the plane of a thread, from the other one; strides are those of every operand along
