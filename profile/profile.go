@@ -111,6 +111,8 @@ type Op struct {
 	Kernels []Kernel `json:"kernels,omitempty"`
 	// Nodes are the kernels that a replayed graph has, by name, in the order of their recording.
 	Nodes []string `json:"nodes,omitempty"`
+	// Note says why a replay has no times of its kernels, or is "".
+	Note string `json:"note,omitempty"`
 }
 
 // Tensor is the type and shape of an operand.
@@ -142,6 +144,8 @@ type Kernel struct {
 	Begin time.Duration `json:"begin,omitempty"`
 	End   time.Duration `json:"end,omitempty"`
 	Timed bool          `json:"timed,omitempty"`
+	// Whole says that it is a run of a graph whose kernels have times of their own, which Op.Device leaves out.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // Device returns the time that the device spent on o's kernels.
@@ -151,7 +155,9 @@ func (o *Op) Device() time.Duration {
 	}
 	var d time.Duration
 	for _, k := range o.Kernels {
-		d += k.End - k.Begin
+		if !k.Whole {
+			d += k.End - k.Begin
+		}
 	}
 	return d
 }
