@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -192,6 +193,32 @@ func (p *Profile) at(i int) (Frame, bool) {
 		return Frame{}, false
 	}
 	return p.Frames[o.Calls[0]], true
+}
+
+// replayed reports whether op number i is a part of a replay, so that the host did not call it then.
+func (p *Profile) replayed(i int) bool {
+	up := p.Ops[i].Parent
+	return up >= 0 && p.Ops[up].Kind == KindGraph
+}
+
+// notes returns what the operations' notes say, each once.
+func (p *Profile) notes() (all []string) {
+	var texts []string
+	times := map[string]int{}
+	for i := range p.Ops {
+		if n := p.Ops[i].Note; n != "" {
+			if times[n]++; times[n] == 1 {
+				texts = append(texts, n)
+			}
+		}
+	}
+	for _, n := range texts {
+		if times[n] > 1 {
+			n = fmt.Sprintf("%s (%d times)", n, times[n])
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // Floor returns the least time that the device would need for o's bytes and operations, by its figures; 0 if they are not known.

@@ -127,7 +127,9 @@ func (g *Graph) profiled(p *Profiler, s *Stream, owners func() []*ProfiledOp) er
 		return o.whole(g, s)
 	}
 	marks, err := g.prepareTwin(p)
-	if err != nil {
+	if c, _ := codeOf(err); c.Sticky() {
+		return err
+	} else if err != nil {
 		o.without(err)
 		return o.whole(g, s)
 	}
@@ -154,22 +156,26 @@ func (o *ProfiledOp) without(err error) {
 func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*ProfiledOp) error {
 	d, p, n := s.dev, o.p, len(marks)-2
 	w := timedWork{of: o, stream: s.id, a: marks[n], b: marks[n+1], marks: marks[:n], begin: time.Since(p.began)}
-	marked := d.dev.EventRecord(w.a, s.handle)
-	if err := d.dev.GraphLaunch(g.twin.exec, s.handle); err != nil {
+	err := d.dev.EventRecord(w.a, s.handle)
+	if err == nil {
+		err = d.dev.GraphLaunch(g.twin.exec, s.handle)
+	}
+	if err != nil {
 		d.releaseEvents(marks)
-		if c, _ := codeOf(err); c.Sticky() || d.info.Inline { // it ran in part, or nothing can run
+		if c, _ := codeOf(err); c.Sticky() || d.info.Inline { // nothing can run, or it ran in part
 			return err
 		}
 		o.without(err)
 		return o.whole(g, s)
 	}
-	if marked == nil {
-		marked = d.dev.EventRecord(w.b, s.handle)
-	}
+	marked := d.dev.EventRecord(w.b, s.handle)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if marked != nil || p.ended {
 		p.giveBack(&w)
+		if c, _ := codeOf(marked); c.Sticky() {
+			return marked
+		}
 		return nil
 	}
 	w.kernel = len(o.op.Kernels)
