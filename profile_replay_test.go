@@ -279,9 +279,12 @@ func TestProfileReplayMoves(t *testing.T) {
 	const n = 1 << 18
 	w := tenon.From(x, ramp(n)).SetRequiresGrad(true)
 	var copied, grad *tenon.Tensor
+	var line string
 	g := captured(t, x, func(x *tenon.Exec) {
 		copied = x.NoGrad().Clone(w)
-		if err := x.Backward(x.Sum(x.Narrow(w, 0, 5, 10), nil)); err != nil {
+		line = lineOf(1)
+		part := x.Narrow(w, 0, 5, 10)
+		if err := x.Backward(x.Sum(part, nil)); err != nil {
 			t.Fatal(err)
 		}
 		grad = w.Grad()
@@ -301,6 +304,9 @@ func TestProfileReplayMoves(t *testing.T) {
 	for _, i := range parts[0] {
 		for _, k := range p.Ops[i].Kernels {
 			kernels[k.Name] = p.Ops[i].Name
+			if k.Name == "fill" && filepath.Base(p.Line(i)) != line { // that of an operation without work
+				t.Errorf("the fill is at %s, not %s", p.Line(i), line)
+			}
 		}
 	}
 	if kernels["copy"] != "Copy" || kernels["fill"] != "ViewBackward" {
@@ -310,6 +316,12 @@ func TestProfileReplayMoves(t *testing.T) {
 
 // A compiled region's operations are there when they are called, and have their times from the replay, as fused kernels do.
 func TestProfileReplayRegion(t *testing.T) {
+	for _, from := range []int{0, 4} { // before and after the region is recorded
+		t.Run(fmt.Sprint(from), func(t *testing.T) { profileRegion(t, from) })
+	}
+}
+
+func profileRegion(t *testing.T, from int) {
 	const runs = 12
 	var line string
 	var want, got [][]float32
@@ -330,8 +342,8 @@ func TestProfileReplayRegion(t *testing.T) {
 			}
 		}
 		if want = got; seen {
-			run(0, 4)
-			p = profiled(t, x, func() { run(4, runs) })
+			run(0, from)
+			p = profiled(t, x, func() { run(from, runs) })
 		} else {
 			run(0, runs)
 		}
@@ -366,6 +378,9 @@ func checkRegion(t *testing.T, p *profile.Profile, i int, line string) {
 		for _, k := range o.Kernels {
 			if k.Whole || k.Begin < whole.Begin || k.End > whole.End {
 				continue
+			}
+			if o.Stream != p.Ops[i].Stream {
+				t.Errorf("%s ran on stream %d, its replay on %d", o.Name, o.Stream, p.Ops[i].Stream)
 			}
 			sum += k.End - k.Begin
 			found[o.Name] = true

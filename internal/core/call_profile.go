@@ -201,7 +201,7 @@ func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
 		if op == nil || op.Profiler() != g.Stream().Device().Profiler() {
 			continue
 		}
-		op.Replays()
+		op.ReplaysOn(g.Stream())
 		for k := n.from; k < n.to; k++ {
 			all[k] = op
 		}

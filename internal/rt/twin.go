@@ -416,10 +416,10 @@ func (p *Profiler) dropTwins() (err error) {
 	return wrap(err, "what the profiler made of graphs could not be released")
 }
 
-// Replays says that o's kernels are to be those of a replay, in place of what a recording of it noted.
-func (o *ProfiledOp) Replays() {
+// ReplaysOn says that o's kernels are to be those of a replay on s, in place of what a recording of it noted.
+func (o *ProfiledOp) ReplaysOn(s *Stream) {
 	o.Describe(false, func(op *profile.Op) {
-		op.Captured = false
+		op.Captured, op.Stream = false, s.id
 		op.Kernels = slices.DeleteFunc(op.Kernels, func(k profile.Kernel) bool { return !k.Timed })
 	})
 }

@@ -164,6 +164,9 @@ func TestTwinLive(t *testing.T) {
 		if l := f.Live(); l.Graphs != before.Graphs+1 || l.Execs != before.Execs {
 			t.Errorf("one twin and its graph: %+v after %+v", l, before)
 		}
+		if p := d.profiler.Load(); len(p.twins) != 1 {
+			t.Errorf("the profiler holds %d graphs", len(p.twins))
+		}
 		return nil
 	})
 	ok(t, err)
