@@ -188,6 +188,14 @@ func (d *deferral) fusedEntry(s *planStep, st *rt.Stream) *rt.ProfiledOp {
 	return op
 }
 
+// ownersOf returns owners for r, if a profiler sees the device.
+func (g *Segment) ownersOf(r *Recorded) func() []*rt.ProfiledOp {
+	if g.Stream().Device().Profiler() == nil {
+		return nil
+	}
+	return func() []*rt.ProfiledOp { return g.owners(r) }
+}
+
 // owners returns the operations of the work of r, which the calls do: a call's own or, of a group, its entry.
 func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
 	d := g.d

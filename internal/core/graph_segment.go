@@ -272,8 +272,7 @@ type callNotes struct {
 	// work are the addresses of its workspace, and philox the numbers that it draws, if it does.
 	work   []uint64
 	philox kernels.Philox
-	// about is what a profile has of a group.
-	about *profile.Op
+	about  *profile.Op // a group, for profiles
 	// works counts the addresses that were given again.
 	works int
 }
@@ -723,11 +722,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 			return err
 		}
 	}
-	var owners func() []*rt.ProfiledOp
-	if st.Device().Profiler() != nil {
-		owners = func() []*rt.ProfiledOp { return g.owners(r) }
-	}
-	if err := r.g.LaunchFor(owners, st, seq, true, r.changes...); err != nil {
+	if err := r.g.LaunchFor(g.ownersOf(r), st, seq, true, r.changes...); err != nil {
 		for _, c := range r.generators {
 			c.state.known = false
 		}

@@ -24,6 +24,7 @@ type Profiler struct {
 	where  string       // the program's line that started it, or ""
 	base   driver.Event // 0 on a device that runs each call before it returns
 	remove func()       // from the device's traces
+	notes  bool         // see Notes
 
 	mu     sync.Mutex
 	ended  bool
@@ -46,6 +47,8 @@ type ProfiledOp struct {
 	// op is under p.mu, and recorded too: a gradient of what it makes is recorded.
 	op       profile.Op
 	recorded bool
+	// trail is where it came from, if that is yet to be found out.
+	trail origin.Trail
 	// forward is what it is the derivative of, and fused the entry whose kernel did its work, also under p.mu.
 	forward, fused *ProfiledOp
 }
@@ -88,9 +91,9 @@ type profiledBlock struct {
 // mostPending is how much work may wait for its times to be read.
 const mostPending = 4096
 
-// Notes returns a Profiler that only notes operations, of a capture that no other sees.
+// Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is asked.
 func (d *Device) Notes() *Profiler {
-	return &Profiler{dev: d, began: time.Now(), frames: map[profile.Frame]int{}}
+	return &Profiler{dev: d, notes: true, began: time.Now(), frames: map[profile.Frame]int{}}
 }
 
 // Close ends what Notes returned.
@@ -200,17 +203,19 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 
 // Begin notes an operation that begins now on s, called by the program from here.
 func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s *Stream) *ProfiledOp {
-	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1,
-		Goroutine: goroutine(), Stream: s.id, Captured: s.Recording()}}
-	way := origin.Way()
-	o.op.Module = strings.Join(way.Modules, "/")
-	if phase == profile.Forward && slices.Contains(way.Above, "optim") {
-		o.op.Phase = profile.Optimizer
+	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Stream: s.id,
+		Captured: s.Recording()}}
+	var way origin.Path
+	if p.notes {
+		o.trail = origin.Mark()
+	} else {
+		o.op.Goroutine = goroutine()
+		way = origin.Way()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, f := range way.Calls {
-		o.op.Calls = append(o.op.Calls, p.frame(profile.Frame(f)))
+	if !p.notes {
+		o.came(way)
 	}
 	o.index = len(p.ops)
 	if !p.ended {
@@ -219,6 +224,17 @@ func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s 
 	o.op.Begin = time.Since(p.began)
 	o.op.End = -1
 	return o
+}
+
+// came notes the way from the program to o. The caller has p.mu.
+func (o *ProfiledOp) came(way origin.Path) {
+	o.op.Module = strings.Join(way.Modules, "/")
+	if o.op.Phase == profile.Forward && slices.Contains(way.Above, "optim") {
+		o.op.Phase = profile.Optimizer
+	}
+	for _, f := range way.Calls {
+		o.op.Calls = append(o.op.Calls, o.p.frame(profile.Frame(f)))
+	}
 }
 
 // frame returns the number of f. The caller has p.mu.

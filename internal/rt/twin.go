@@ -346,7 +346,21 @@ func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
 func (o *ProfiledOp) told() (profile.Op, []profile.Frame) {
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
+	o.find()
 	return o.op, o.p.list
+}
+
+// find finds out where o came from, if it was only noted. The caller has o.p.mu.
+func (o *ProfiledOp) find() {
+	if o.trail == nil {
+		return
+	}
+	o.came(o.trail.Way())
+	o.trail = nil
+	if f := o.forward; f != nil && f.p == o.p {
+		f.find()
+		o.op.Module = f.op.Module
+	}
 }
 
 // replayed adds the operations of a replay to p and returns them by piece of work.
