@@ -133,7 +133,7 @@ func trainingStep(t *testing.T, x *tenon.Exec) (g *tenon.Graph, loss *tenon.Tens
 	if err := x.Generator().SetSeed(3); err != nil {
 		t.Fatal(err)
 	}
-	net := nn.Sequential{nn.NewLinear(x, 8, 16), nn.ReLU{}, nn.NewLinear(x, 16, 4)}
+	net := nn.Sequential{nn.NewLinear(x, 8, 16), nn.ReLU{}, nn.NewDropout(0.5), nn.NewLinear(x, 16, 4)}
 	for _, p := range nn.Params(net) {
 		params = append(params, p.Tensor())
 	}

@@ -50,8 +50,11 @@ func (c *Capture) recorded() int {
 	return len(c.work)
 }
 
-// own notes that the work from index from on is o's.
+// own notes that the work from index from on is o's. Tracked work belongs to other operations in each run, see LaunchFor.
 func (c *Capture) own(from int, o *ProfiledOp) {
+	if c.spec.Track {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range c.work[from:] {
