@@ -2,6 +2,7 @@ package tenon_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"tenon.dev"
 	"tenon.dev/compile"
 	"tenon.dev/fault"
+	"tenon.dev/internal/gpt2"
 	"tenon.dev/internal/testdevice"
 	"tenon.dev/nn"
 	"tenon.dev/optim"
@@ -645,5 +647,95 @@ func TestProfileReplayEnds(t *testing.T) {
 	replayed(t, x, g)
 	if err := x.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Every kernel of a training step of GPT-2 belongs to an operation, in a captured graph and in those of a compiled region, and training goes on
+// as without a profiler.
+func TestProfileReplayGPT2(t *testing.T) {
+	small := gpt2.Small()
+	small.Layers = 6
+	for name, train := range map[string]func(x *tenon.Exec, step func(x *tenon.Exec) error) (func() error, error){
+		"capture": func(x *tenon.Exec, step func(x *tenon.Exec) error) (func() error, error) {
+			if err := step(x); err != nil {
+				return nil, err
+			}
+			var failed error
+			g, err := x.Capture(func(x *tenon.Exec) { failed = step(x) })
+			if err = errors.Join(err, failed); err != nil {
+				return nil, err
+			}
+			t.Cleanup(func() { g.Close() })
+			return func() error { return x.Replay(g) }, nil
+		},
+		"region": func(x *tenon.Exec, step func(x *tenon.Exec) error) (func() error, error) {
+			region := compile.New()
+			run := func() error { return region.Do(x, step) }
+			return run, errors.Join(run(), run(), run(), run())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var want, got []float32
+			var p *profile.Profile
+			for _, seen := range []bool{false, true} {
+				x := testdevice.Open(t, tenon.Sim(0))
+				if err := x.Generator().SetSeed(5); err != nil {
+					t.Fatal(err)
+				}
+				training, err := gpt2.NewTraining(x, small, 2)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(training.Close)
+				step, err := train(x, training.Step)
+				if err != nil {
+					t.Fatal(err)
+				}
+				run := func() {
+					for range 3 {
+						if err := step(); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				if want = got; seen {
+					p = profiled(t, x, run)
+				} else {
+					run()
+				}
+				got = testdevice.Read[float32](t, x, training.Loss)
+			}
+			if !slices.Equal(want, got) {
+				t.Errorf("the loss is %v under a profiler, %v without", got, want)
+			}
+			nodes, owned, left := 0, 0, map[string]int{}
+			for i := range p.Ops {
+				o := &p.Ops[i]
+				if o.Kind == profile.KindGraph {
+					nodes += len(o.Nodes)
+					for _, k := range o.Kernels {
+						if !k.Whole {
+							left[k.Name]++
+						}
+					}
+				}
+				if o.Kind == profile.KindGraph && o.Note != "" {
+					t.Error(o.Note)
+				}
+				for _, k := range o.Kernels {
+					if !k.Timed {
+						t.Errorf("%s of %s has no time", k.Name, o.Name)
+					}
+					if o.Kind != profile.KindGraph && k.Name != "copy" && k.Name != "fill" {
+						owned++
+					}
+				}
+			}
+			t.Logf("%d kernels in replays, %d of operations, %v of none", nodes, owned, left)
+			if nodes < 300 || owned < nodes-len(left) {
+				t.Errorf("of %d kernels %d belong to operations, and %v to none", nodes, owned, left)
+			}
+			inOrder(t, p, true)
+		})
 	}
 }
