@@ -483,7 +483,7 @@ func TestProfileReplayMany(t *testing.T) {
 	timed := 0
 	for k, i := range all {
 		if p.Ops[i].Note != "" {
-			if !strings.Contains(p.Ops[i].Note, "the device has yet to do") || p.Ops[i].Device() == 0 || len(parts[k]) > 0 {
+			if !strings.Contains(p.Ops[i].Note, "too many replays wait") || p.Ops[i].Device() == 0 || len(parts[k]) > 0 {
 				t.Errorf("replay %d: %+v", k, p.Ops[i])
 			}
 			continue
@@ -494,7 +494,7 @@ func TestProfileReplayMany(t *testing.T) {
 		}
 		checkReplay(t, p, i, parts[k])
 	}
-	if len(all) != runs || timed < 60 {
+	if len(all) != runs || timed != 1<<16/(kernels+1) { // as many as events may wait
 		t.Errorf("%d of %d replays have times of their kernels", timed, len(all))
 	}
 	inOrder(t, p, true)
@@ -535,7 +535,7 @@ func TestProfileReplayFailure(t *testing.T) {
 	table, at := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []int64{1, 2})
 	var out *tenon.Tensor
 	line := lineOf(1)
-	g := captured(t, x, func(x *tenon.Exec) { out = x.AddS(x.IndexSelect(table, 0, at), 1) })
+	g := captured(t, x, func(x *tenon.Exec) { out = x.IndexSelect(table, 0, at) })
 	var failed error
 	p := profiled(t, x, func() {
 		x.CopyInto(at, tenon.From(x, []int64{1, 7}))
@@ -543,14 +543,14 @@ func TestProfileReplayFailure(t *testing.T) {
 		failed = x.Synchronize()
 		x.CopyInto(at, tenon.From(x, []int64{0, 2}))
 		replayed(t, x, g)
-		if got := testdevice.Read[float32](t, x, out); got[0] != 2 || got[1] != 4 {
+		if got := testdevice.Read[float32](t, x, out); got[0] != 1 || got[1] != 3 {
 			t.Errorf("the next replay gives %v", got)
 		}
 	})
 	if fault.KindOf(failed) != fault.Invalid || !strings.Contains(failed.Error(), "7") || !strings.Contains(failed.Error(), line) {
 		t.Errorf("the failed assertion is told as %v", failed)
 	}
-	if all, parts := replays(p); len(all) != 2 || len(parts[1]) != 2 {
+	if all, parts := replays(p); len(all) != 2 || len(parts[1]) != 1 {
 		t.Errorf("the replays are %v of %v", all, parts)
 	}
 }

@@ -217,7 +217,7 @@ func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
 	case n >= mostMarks:
 		return nil, fault.New(fault.Unsupported, "it has %d nodes; at most %d can have times of their own", n, mostMarks-1)
 	case !p.room(n + 1):
-		return nil, fault.New(fault.Unsupported, "the device has yet to do replays of %d nodes", mostMarks-n)
+		return nil, fault.New(fault.Unsupported, "too many replays wait for the device; at most %d kernels at a time can have times of their own", mostMarks)
 	}
 	marks, err := d.acquireEvents(n + 3)
 	if err != nil {
