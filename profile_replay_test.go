@@ -531,27 +531,33 @@ func TestProfileReplayWithoutTwin(t *testing.T) {
 
 // A failed assertion in a profiled replay is told as in any other, and the profile has the replay.
 func TestProfileReplayFailure(t *testing.T) {
-	x := testdevice.Open(t, tenon.Sim(0)).NoGrad()
-	table, at := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []int64{1, 2})
-	var out *tenon.Tensor
-	line := lineOf(1)
-	g := captured(t, x, func(x *tenon.Exec) { out = x.IndexSelect(table, 0, at) })
-	var failed error
-	p := profiled(t, x, func() {
-		x.CopyInto(at, tenon.From(x, []int64{1, 7}))
-		replayed(t, x, g)
-		failed = x.Synchronize()
-		x.CopyInto(at, tenon.From(x, []int64{0, 2}))
-		replayed(t, x, g)
-		if got := testdevice.Read[float32](t, x, out); got[0] != 1 || got[1] != 3 {
-			t.Errorf("the next replay gives %v", got)
-		}
-	})
-	if fault.KindOf(failed) != fault.Invalid || !strings.Contains(failed.Error(), "7") || !strings.Contains(failed.Error(), line) {
-		t.Errorf("the failed assertion is told as %v", failed)
-	}
-	if all, parts := replays(p); len(all) != 2 || len(parts[1]) != 1 {
-		t.Errorf("the replays are %v of %v", all, parts)
+	for name, device := range map[string]tenon.Selector{"sim": tenon.Sim(0), "cpu": tenon.CPU()} {
+		t.Run(name, func(t *testing.T) {
+			x := testdevice.Open(t, device).NoGrad()
+			table, at := tenon.From(x, []float32{1, 2, 3}), tenon.From(x, []int64{1, 2})
+			var out *tenon.Tensor
+			g := captured(t, x, func(x *tenon.Exec) { out = x.IndexSelect(table, 0, at) })
+			fails := func() error {
+				x.CopyInto(at, tenon.From(x, []int64{1, 7}))
+				return errors.Join(x.Replay(g), x.Synchronize())
+			}
+			plain := fails()
+			var failed error
+			p := profiled(t, x, func() {
+				failed = fails()
+				x.CopyInto(at, tenon.From(x, []int64{0, 2}))
+				replayed(t, x, g)
+				if got := testdevice.Read[float32](t, x, out); got[0] != 1 || got[1] != 3 {
+					t.Errorf("the next replay gives %v", got)
+				}
+			})
+			if plain == nil || failed == nil || failed.Error() != plain.Error() || fault.KindOf(failed) != fault.Invalid {
+				t.Errorf("the failed assertion is told as %v, without a profiler as %v", failed, plain)
+			}
+			if all, parts := replays(p); len(all) != 2 || len(parts[1]) != 1 || p.Ops[parts[1][0]].Device() == 0 {
+				t.Errorf("the replays are %v of %v", all, parts)
+			}
+		})
 	}
 }
 
