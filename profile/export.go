@@ -87,7 +87,9 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 	for i := range p.Ops {
 		o := &p.Ops[i]
 		thread(hostProcess, o.Goroutine, "goroutine")
-		t.span(o.title(), string(o.Kind), hostProcess, o.Goroutine, o.Begin, o.End, p.arguments(i))
+		if !p.replayed(i) {
+			t.span(o.title(), string(o.Kind), hostProcess, o.Goroutine, o.Begin, o.End, p.arguments(i))
+		}
 		for _, k := range o.Kernels {
 			if !k.Timed {
 				continue
@@ -100,7 +102,12 @@ func (p *Profile) WriteTrace(w io.Writer) error {
 			}
 			t.event(traceEvent{Name: "launch", Phase: "s", Time: micros(o.Begin), PID: hostProcess, TID: o.Goroutine, Kind: "launch",
 				ID: flow})
-			t.span(k.Name, "kernel", deviceProcess, stream, k.Begin, k.End, map[string]any{"op": o.title(), "line": p.Line(i)})
+			args := map[string]any{"op": o.title(), "line": p.Line(i)}
+			if p.replayed(i) { // what a call shows on the host
+				args = p.arguments(i)
+				args["op"] = o.title()
+			}
+			t.span(k.Name, "kernel", deviceProcess, stream, k.Begin, k.End, args)
 			t.event(traceEvent{Name: "launch", Phase: "f", Bind: "e", Time: micros(k.Begin), PID: deviceProcess, TID: stream,
 				Kind: "launch", ID: flow})
 		}
@@ -160,6 +167,7 @@ func (p *Profile) arguments(i int) map[string]any {
 	add("captured", true, o.Captured)
 	add("deferred", true, o.Deferred)
 	add("nodes", o.Nodes, len(o.Nodes) > 0)
+	add("note", o.Note, o.Note != "")
 	return args
 }
 

@@ -35,6 +35,7 @@ type pageData struct {
 	Categories []Category    `json:"categories"`
 	Peak       pagePeak      `json:"peak"`
 	Memory     []pageMemory  `json:"memory"`
+	Notes      []string      `json:"notes"`
 }
 
 type pagePeak struct {
@@ -89,7 +90,7 @@ func (p *Profile) WriteHTML(w io.Writer) error {
 func (p *Profile) page() (*pageData, error) {
 	d := &pageData{Device: p.Device, Began: p.Began, Duration: p.Duration, Ops: len(p.Ops), Goroutines: []int64{}, Streams: []int64{},
 		Tables:     map[By][]Row{},
-		Categories: Categories(), Memory: []pageMemory{}, Spans: []pageSpan{}}
+		Categories: Categories(), Memory: []pageMemory{}, Spans: []pageSpan{}, Notes: append([]string{}, p.notes()...)}
 	for _, by := range []By{ByOp, ByLine, ByModule, ByTime} {
 		rows, err := p.Rows(by)
 		if err != nil {
@@ -105,9 +106,11 @@ func (p *Profile) page() (*pageData, error) {
 		}
 		line := short(p.Line(i))
 		d.Goroutines = append(d.Goroutines, o.Goroutine)
-		d.Spans = append(d.Spans, pageSpan{o.title(), line, true, o.Goroutine, o.Phase, depth[i], o.Begin, o.End})
+		if !p.replayed(i) {
+			d.Spans = append(d.Spans, pageSpan{o.title(), line, true, o.Goroutine, o.Phase, depth[i], o.Begin, o.End})
+		}
 		for _, k := range o.Kernels {
-			if k.Timed {
+			if k.Timed && !k.Whole {
 				d.Streams = append(d.Streams, int64(o.Stream))
 				d.Spans = append(d.Spans, pageSpan{k.Name + " of " + o.title(), line, false, int64(o.Stream), "", 0, k.Begin, k.End})
 			}

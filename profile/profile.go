@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -111,6 +112,8 @@ type Op struct {
 	Kernels []Kernel `json:"kernels,omitempty"`
 	// Nodes are the kernels that a replayed graph has, by name, in the order of their recording.
 	Nodes []string `json:"nodes,omitempty"`
+	// Note says why a replay has no times of its kernels, or is "".
+	Note string `json:"note,omitempty"`
 }
 
 // Tensor is the type and shape of an operand.
@@ -142,6 +145,8 @@ type Kernel struct {
 	Begin time.Duration `json:"begin,omitempty"`
 	End   time.Duration `json:"end,omitempty"`
 	Timed bool          `json:"timed,omitempty"`
+	// Whole says that it is a run of a graph whose kernels have times of their own, which Op.Device leaves out.
+	Whole bool `json:"whole,omitempty"`
 }
 
 // Device returns the time that the device spent on o's kernels.
@@ -151,7 +156,9 @@ func (o *Op) Device() time.Duration {
 	}
 	var d time.Duration
 	for _, k := range o.Kernels {
-		d += k.End - k.Begin
+		if !k.Whole {
+			d += k.End - k.Begin
+		}
 	}
 	return d
 }
@@ -186,6 +193,32 @@ func (p *Profile) at(i int) (Frame, bool) {
 		return Frame{}, false
 	}
 	return p.Frames[o.Calls[0]], true
+}
+
+// replayed reports whether op number i is a part of a replay, so that the host did not call it then.
+func (p *Profile) replayed(i int) bool {
+	up := p.Ops[i].Parent
+	return up >= 0 && p.Ops[up].Kind == KindGraph
+}
+
+// notes returns what the operations' notes say, each once.
+func (p *Profile) notes() (all []string) {
+	var texts []string
+	times := map[string]int{}
+	for i := range p.Ops {
+		if n := p.Ops[i].Note; n != "" {
+			if times[n]++; times[n] == 1 {
+				texts = append(texts, n)
+			}
+		}
+	}
+	for _, n := range texts {
+		if times[n] > 1 {
+			n = fmt.Sprintf("%s (%d times)", n, times[n])
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // Floor returns the least time that the device would need for o's bytes and operations, by its figures; 0 if they are not known.

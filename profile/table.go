@@ -180,6 +180,9 @@ func (p *Profile) WriteTable(w io.Writer, by By, most int) error {
 	if p.Device.Bandwidth == 0 && len(p.Device.Rates) == 0 {
 		fmt.Fprintf(&b, "\nno row has a floor: the figures of %s are not known; give them as ProfileOpt.Bandwidth and Rates\n", p.Device.Name)
 	}
+	for _, n := range p.notes() {
+		fmt.Fprintf(&b, "\n%s\n", strings.ReplaceAll(n, "\n", " "))
+	}
 	if peak := p.Peak(); peak.Total > 0 {
 		fmt.Fprintf(&b, "\nmemory at the peak, %v in: %s", round(peak.At), count(peak.Total, 1024, "B"))
 		for _, c := range Categories() {

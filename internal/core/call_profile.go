@@ -10,6 +10,18 @@ import (
 
 // profiled is call where a profiler sees the device: it tells it of the call, whose launches it hands it.
 func (f *frame) profiled(p *rt.Profiler) {
+	op := f.beginProfiled(p)
+	defer func() {
+		f.op = nil
+		op.End()
+	}()
+	f.stages()
+	f.endProfiled()
+	f.tellUses()
+}
+
+// beginProfiled tells p of the call.
+func (f *frame) beginProfiled(p *rt.Profiler) *rt.ProfiledOp {
 	s := f.x.s
 	phase := profile.Forward
 	if s.run != nil {
@@ -20,23 +32,23 @@ func (f *frame) profiled(p *rt.Profiler) {
 		op.Stands(s.run.node.extra.op)
 	}
 	f.op = op
-	defer func() {
-		f.op = nil
-		op.End()
-	}()
-	f.stages()
+	return op
+}
+
+// endProfiled tells of what the call has made.
+func (f *frame) endProfiled() {
+	s, op := f.x.s, f.op
 	recorded := f.outs > 0 && f.out[0].node != nil && f.to(0) == nil
-	if recorded && phase == profile.Forward {
+	if recorded && s.run == nil {
 		f.out[0].node.more().op = op
 	}
 	op.Describe(recorded, func(o *profile.Op) {
-		o.Parent = f.under().Index(p)
+		o.Parent = f.under().Index(op.Profiler())
 		if len(s.doing) > 0 {
 			o.Within = s.doing[0]
 		}
 		f.describe(o)
 	})
-	f.tellUses()
 }
 
 // under returns the operation that f's is a part of, or nil.
@@ -128,39 +140,101 @@ func (f *frame) tellRun() {
 
 // issueFused is issue for the group of s, which a profiler sees if it saw one of its calls.
 func (d *deferral) issueFused(f *frame, s *planStep) {
-	var part *rt.ProfiledOp
-	for _, i := range s.calls {
-		if o := d.calls[i].op; o != nil {
-			part = o
-		}
+	if l := d.s.lent; l != nil && l.notes != nil && !l.fixed {
+		l.notes.about = &profile.Op{} // for replays, which have no frame
+		f.describe(l.notes.about)
 	}
-	if part == nil || part.Profiler() != f.x.Device().Profiler() {
+	op := d.fusedEntry(s, f.x.m.stream)
+	if op == nil {
 		f.issue(false)
 		return
 	}
-	p := part.Profiler()
-	op := p.Begin("Fused", profile.KindFused, profile.Forward, f.x.m.stream)
 	f.op = op
 	defer func() {
 		f.op = nil
 		op.End()
 	}()
 	f.issue(false)
-	var flops int64
-	for _, i := range s.calls {
-		if o := d.calls[i].op; o.Index(p) >= 0 {
-			o.Describe(false, func(o *profile.Op) {
-				o.Deferred, o.Fused = true, op.Index(p)
-				flops += o.FLOPs
-			})
-		}
-	}
-	op.Stands(part)
 	op.Describe(false, func(o *profile.Op) {
+		flops := o.FLOPs
 		f.describe(o)
 		o.FLOPs = flops
 	})
 	f.tellUses()
+}
+
+// fusedEntry begins the entry of the group of s on st, or returns nil if no profiler saw one of its calls.
+func (d *deferral) fusedEntry(s *planStep, st *rt.Stream) *rt.ProfiledOp {
+	p := st.Device().Profiler()
+	var part *rt.ProfiledOp
+	for _, i := range s.calls {
+		if o := d.calls[i].op; o != nil && o.Profiler() == p {
+			part = o
+		}
+	}
+	if part == nil {
+		return nil
+	}
+	op := p.Begin("Fused", profile.KindFused, profile.Forward, st)
+	var flops int64
+	for _, i := range s.calls {
+		if o := d.calls[i].op; o.Index(p) >= 0 {
+			o.FusedInto(op)
+			o.Describe(false, func(o *profile.Op) { flops += o.FLOPs })
+		}
+	}
+	op.Stands(part)
+	op.Describe(false, func(o *profile.Op) { o.FLOPs = flops })
+	return op
+}
+
+// ownersOf returns owners for r, if a profiler sees the device.
+func (g *Segment) ownersOf(r *Recorded) func() []*rt.ProfiledOp {
+	if g.Stream().Device().Profiler() == nil {
+		return nil
+	}
+	return func() []*rt.ProfiledOp { return g.owners(r) }
+}
+
+// owners returns the operations of the work of r, which the calls do: a call's own or, of a group, its entry.
+func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
+	d := g.d
+	all := make([]*rt.ProfiledOp, r.g.Tracked())
+	for step, i := range r.plan.units(len(d.calls)) {
+		n := &r.notes[i]
+		op := d.calls[i].op
+		if step != nil {
+			op = g.ownerOf(step, n)
+		}
+		if op == nil || op.Profiler() != g.Stream().Device().Profiler() {
+			continue
+		}
+		op.ReplaysOn(g.Stream())
+		for k := n.from; k < n.to; k++ {
+			all[k] = op
+		}
+	}
+	return all
+}
+
+// ownerOf returns the entry of the group of s: that of the recording, if it is for this replay, or a new one.
+func (g *Segment) ownerOf(s *planStep, n *callNotes) *rt.ProfiledOp {
+	d := g.d
+	for _, i := range s.calls {
+		if o := d.calls[i].op; o != nil && o.Fused() != nil {
+			return o.Fused()
+		}
+	}
+	op := d.fusedEntry(s, g.Stream())
+	if op == nil {
+		return nil
+	}
+	defer op.End()
+	op.Describe(false, func(o *profile.Op) {
+		a := n.about
+		o.Deferred, o.Inputs, o.Outputs, o.Bytes, o.Compute = false, a.Inputs, a.Outputs, a.Bytes, a.Compute
+	})
+	return op
 }
 
 // transfer does a copy of n bytes from or to the host, of which p is told as the operation name.

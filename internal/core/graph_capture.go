@@ -32,6 +32,8 @@ type capture struct {
 	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back besides.
 	counted []*storage
 	undo    []func()
+	// notes are the calls that no profiler sees, for those of replays.
+	notes *rt.Profiler
 }
 
 // capturedUse is a use with the recorded accesses that later ones must come after. Other streams know nothing of them: nothing runs before the graph is
@@ -148,7 +150,9 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 		return nil, err
 	}
 	y := x.On(st)
-	c := &capture{x: y, rc: rc, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, index: map[*storage]int{}}
+	c := &capture{x: y, rc: rc, pool: rc.Pool(), async: dev.Memory().Settings().Backend == alloc.BackendAsync, index: map[*storage]int{},
+		notes: dev.Notes()}
+	defer c.notes.Close()
 	outer := s.scope
 	s.push()
 	mine := s.scope
@@ -209,12 +213,18 @@ func (c *capture) end(s *session) {
 func (c *capture) Before(f *Frame) bool {
 	if c.x.m.stream.Device() == f.x.m.stream.Device() {
 		c.reach(f)
+		if f.op == nil {
+			f.beginProfiled(c.notes)
+		}
 	}
 	return c.inner != nil && c.inner.Before(f)
 }
 
 // After tells the session's own tap.
 func (c *capture) After(f *Frame) {
+	if f.op != nil && f.op.Profiler() == c.notes {
+		f.endProfiled()
+	}
 	if c.inner != nil {
 		c.inner.After(f)
 	}

@@ -10,6 +10,7 @@ import (
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/kernels"
 	"tenon.dev/internal/rt"
+	"tenon.dev/profile"
 )
 
 // Runner is a Tap that decides how what was put off runs.
@@ -271,6 +272,7 @@ type callNotes struct {
 	// work are the addresses of its workspace, and philox the numbers that it draws, if it does.
 	work   []uint64
 	philox kernels.Philox
+	about  *profile.Op // a group, for profiles
 	// works counts the addresses that were given again.
 	works int
 }
@@ -720,7 +722,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 			return err
 		}
 	}
-	if err := r.g.Launch(st, seq, true, r.changes...); err != nil {
+	if err := r.g.LaunchFor(g.ownersOf(r), st, seq, true, r.changes...); err != nil {
 		for _, c := range r.generators {
 			c.state.known = false
 		}

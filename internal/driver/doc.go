@@ -23,8 +23,8 @@
 // StreamQuery, StreamSynchronize, EventQuery, EventSynchronize, GraphInstantiate, GraphExecDestroy, UnloadModule, PoolTrim, PoolKeep, PoolUsage,
 // PoolResetPeaks, and MemAllocAsync and MemFreeAsync on streams that are not captured. An illegal call
 // fails with StreamCaptureUnsupported or the code of its cause, and invalidates the capture. drivertest/testdata/legality.txt has the
-// answer of each call in each situation, as an H200 gave it. The GraphSet calls are not in it: count them among
-// the unsafe ones, as the simulator does.
+// answer of each call in each situation, as an H200 gave it. GraphChain and the GraphSet calls are not in it: the
+// first is legal everywhere; count the others among the unsafe ones, as the simulator does.
 //
 // # Errors
 //

@@ -323,6 +323,18 @@ type (
 	Node      uintptr
 )
 
+// ChainWork is one piece of work of a graph that GraphChain makes.
+type ChainWork struct {
+	// Launch is a kernel. Its Stream means nothing, nor does Waits: it begins when the piece before it is complete.
+	Launch *Launch
+	// Where Launch is nil and N > 0, N bytes are copied from Src to Dst or, where Src is 0, N bytes at Dst are filled with Value.
+	Dst, Src Ptr
+	N        uint64
+	Value    byte
+	// Where Launch is nil and N is 0, Event is recorded.
+	Event Event
+}
+
 // Graphs runs recorded work.
 type Graphs interface {
 	// GraphNodes returns the number of nodes.
@@ -342,6 +354,13 @@ type Graphs interface {
 	GraphSetCopy(t Thread, e GraphExec, n Node, dst, src Ptr, bytes uint64) error
 	// GraphSetMemset does it for a node that Memset was captured as: from then on it fills count elements, at least one, as Memset does.
 	GraphSetMemset(t Thread, e GraphExec, n Node, dst Ptr, v uint32, width int, count uint64) error
+	// GraphChain makes a graph of work without a capture, each piece after the one before it, and returns the pieces' nodes, for the Set methods.
+	// Arguments are copied. A run of the graph records an event when it gets to its node; until then the event has what it recorded last.
+	// Legal in a capture. Codes: OutOfMemory, InvalidValue, InvalidHandle, and those of Launch, which GraphInstantiate may be the first to find.
+	GraphChain(t Thread, work []ChainWork) (Graph, []Node, error)
+	// GraphSetEvent makes later launches of e record ev in a node that records an event. Runs that were queued before record theirs. Codes:
+	// InvalidValue (n records no event, is of another graph, or its graph was destroyed), InvalidHandle.
+	GraphSetEvent(t Thread, e GraphExec, n Node, ev Event) error
 	// GraphDestroy and GraphExecDestroy release the handles; a running launch completes.
 	GraphDestroy(t Thread, g Graph) error
 	// GraphExecDestroy releases the executable.

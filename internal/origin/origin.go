@@ -249,10 +249,24 @@ type Path struct {
 	Modules, Above []string
 }
 
-// Way returns the calling goroutine's path, by its innermost calls. It keeps nothing of the library's own.
-func Way() (p Path) {
+// Trail is the calls of a goroutine, whose path can be asked for later.
+type Trail []uintptr
+
+// Mark returns the calling goroutine's trail, by its innermost calls. It costs much less than Way.
+func Mark() Trail {
 	var pcs [128]uintptr
-	for _, pc := range pcs[:runtime.Callers(2, pcs[:])] {
+	return slices.Clone(pcs[:runtime.Callers(2, pcs[:])])
+}
+
+// Way returns the calling goroutine's path, by its innermost calls. It keeps nothing of the library's own.
+func Way() Path {
+	var pcs [128]uintptr
+	return Trail(pcs[:runtime.Callers(2, pcs[:])]).Way()
+}
+
+// Way returns the path of the trail.
+func (t Trail) Way() (p Path) {
+	for _, pc := range t {
 		c := find(pc)
 		if c.side == Program {
 			p.Calls = append(p.Calls, Frame{c.function, c.file, c.line})

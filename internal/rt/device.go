@@ -258,6 +258,9 @@ func (d *Device) Close() error {
 		}
 	}
 	keep(d.MemoryDefects())
+	if p := d.profiler.Load(); p != nil {
+		keep(p.dropTwins())
+	}
 	d.gate.shut()
 	keep(d.pinned.withdraw(d))
 	d.unregisterAll()

@@ -10,7 +10,6 @@ import (
 	"tenon.dev/fault"
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
-	"tenon.dev/profile"
 )
 
 // CaptureMode says which calls that could disturb a capture end it.
@@ -55,8 +54,8 @@ type Capture struct {
 	streams []*Stream
 	ended   bool
 	tracked tracked // under mu
-	// kernels are those that Stream.Launch recorded, under mu.
-	kernels []driver.Func
+	// work is what Stream.Launch, Copy and Fill recorded, in this order, under mu.
+	work []work
 	// waited remembers up to which captured operation a stream waits for another one.
 	waited map[[2]int]uint64
 	// runs are the runs of the graph of which it is not known that all failures were told, under failures.mu, on a device that recovers.
@@ -74,7 +73,10 @@ type Graph struct {
 	nodes  int
 	// tracked are the nodes of the work that the capture has tracked; they live as long as source.
 	tracked []driver.Node
-	kernels []driver.Func
+	// work is what the graph does, as it was recorded and then changed, and twin has times of it while there is a profiler. Both are under
+	// shared.mu.
+	work []work
+	twin *twin
 }
 
 // graphPool orders the runs of graphs that share a pool: what one run leaves in the memory the next one may overwrite.
@@ -379,7 +381,7 @@ func (c *Capture) End() (*Graph, error) {
 	if err != nil {
 		return nil, Also(wrap(err, "the capture is broken: something in it cannot be recorded"), c.leave(true))
 	}
-	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, kernels: c.kernels, of: c}
+	out := &Graph{dev: d, pool: c.spec.Pool, tracked: c.tracked.nodes, work: c.work, of: c}
 	if err = c.tracked.err; err == nil {
 		out.nodes, err = d.dev.GraphNodes(g)
 	}
@@ -412,6 +414,12 @@ func (c *Capture) End() (*Graph, error) {
 // stream. The changes are for this run and those after it; nobody else's come between them and the run. On error nothing runs, and some changes may have
 // been made.
 func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) error {
+	return g.LaunchFor(nil, s, seq, ordered, changes...)
+}
+
+// LaunchFor is Launch of work that belongs to operations other than those of the capture: to those that owners returns, by index. A profiler asks for
+// them when the run is queued; nil are the capture's.
+func (g *Graph) LaunchFor(owners func() []*ProfiledOp, s *Stream, seq uint64, ordered bool, changes ...Change) error {
 	p := g.shared
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -426,7 +434,7 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) e
 	if err := g.change(changes); err != nil {
 		return err
 	}
-	if err := g.launch(s); err != nil {
+	if err := g.launch(s, owners); err != nil {
 		return g.dev.Check(err, "the graph could not be launched")
 	}
 	p.last, p.seq = s, seq
@@ -435,19 +443,11 @@ func (g *Graph) Launch(s *Stream, seq uint64, ordered bool, changes ...Change) e
 }
 
 // launch is the driver's part of Launch, which a profiler may see.
-func (g *Graph) launch(s *Stream) error {
-	p := g.dev.profiler.Load()
-	if p == nil {
-		return g.dev.dev.GraphLaunch(g.exec, s.handle)
+func (g *Graph) launch(s *Stream, owners func() []*ProfiledOp) error {
+	if p := g.dev.profiler.Load(); p != nil {
+		return g.profiled(p, s, owners)
 	}
-	o := p.Begin("Replay", profile.KindGraph, profile.Forward, s)
-	defer o.End()
-	o.Describe(false, func(op *profile.Op) {
-		for _, f := range g.kernels {
-			op.Nodes = append(op.Nodes, g.dev.KernelName(f))
-		}
-	})
-	return o.Work(s, "graph", func() error { return g.dev.dev.GraphLaunch(g.exec, s.handle) })
+	return g.dev.dev.GraphLaunch(g.exec, s.handle)
 }
 
 // Dump writes the graph as it was recorded to a file, in the DOT language, with all that the driver knows of each node.
@@ -501,6 +501,11 @@ func (g *Graph) destroy() (done bool, err error) {
 	}
 	defer g.dev.leave(t)
 	err = g.dev.dev.GraphExecDestroy(t, exec)
+	if g.twin != nil {
+		err = errors.Join(err, g.twin.destroy(g.dev))
+		g.twin.of.forget(g)
+		g.twin = nil
+	}
 	if source != 0 {
 		err = errors.Join(err, g.dev.dev.GraphDestroy(t, source))
 	}

@@ -42,12 +42,7 @@ func (s *Stream) Launch(l *driver.Launch) error {
 	if err := s.dev.dev.Launch(l); err != nil {
 		return s.dev.Check(err, "the kernel could not be launched")
 	}
-	if c := s.capture.Load(); c != nil {
-		c.mu.Lock()
-		c.kernels = append(c.kernels, l.Func)
-		c.mu.Unlock()
-		s.track()
-	}
+	s.recorded(Change{Launch: l})
 	return nil
 }
 
@@ -60,7 +55,7 @@ func (s *Stream) Copy(dst, src driver.Ptr, n uint64) error {
 		return s.dev.Check(err, "the copy could not be queued")
 	}
 	if n > 0 {
-		s.track()
+		s.recorded(Change{Dst: dst, Src: src, N: n})
 	}
 	return nil
 }
@@ -74,7 +69,7 @@ func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 		return s.dev.Check(err, "memory could not be set")
 	}
 	if n > 0 {
-		s.track()
+		s.recorded(Change{Dst: dst, Value: v, N: n})
 	}
 	return nil
 }
@@ -83,16 +78,25 @@ func (s *Stream) Fill(dst driver.Ptr, v byte, n uint64) error {
 // that. Nobody else may use s meanwhile. What f is given is used again when it returns.
 func (s *Stream) Divert(f func(c Change) error) { s.divert = f }
 
-// track gives the latest work of s an index, if its capture wants that. An error is kept for the end of the capture: the work itself was recorded, and who
-// is told that it failed may record it twice.
-func (s *Stream) track() {
+// recorded keeps w, the latest work of s, if s is captured, and gives it an index, if the capture wants that. An error is kept for the end of the
+// capture: the work itself was recorded, and who is told that it failed may record it twice.
+func (s *Stream) recorded(w Change) {
 	c := s.capture.Load()
-	if c == nil || !c.spec.Track {
+	if c == nil {
 		return
 	}
-	n, err := s.dev.dev.CaptureNode(s.handle)
+	var n driver.Node
+	var err error
+	if c.spec.Track {
+		n, err = s.dev.dev.CaptureNode(s.handle)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.work = append(c.work, work{})
+	c.work[len(c.work)-1].become(&w)
+	if !c.spec.Track {
+		return
+	}
 	c.tracked.nodes = append(c.tracked.nodes, n)
 	if c.tracked.err == nil {
 		c.tracked.err = err
@@ -138,13 +142,17 @@ func (g *Graph) change(changes []Change) error {
 	}
 	defer d.leave(t)
 	i := 0
+	defer func() { g.twin.changed(changes[:i]) }()
 	// The driver may count a change among the calls that captures forbid, though it disturbs none.
 	err = d.relaxed(t, func() error {
 		for i = range changes {
-			if err := g.changeOne(t, &changes[i]); err != nil {
+			c := &changes[i]
+			if err := changeOne(d.dev, t, g.exec, g.tracked[c.Node], c); err != nil {
 				return err
 			}
+			g.work[c.Node].become(c)
 		}
+		i = len(changes)
 		return nil
 	})
 	if err != nil {
@@ -153,13 +161,13 @@ func (g *Graph) change(changes []Change) error {
 	return nil
 }
 
-func (g *Graph) changeOne(t driver.Thread, c *Change) error {
-	n := g.tracked[c.Node]
+// changeOne makes node n of e be c.
+func changeOne(d driver.Device, t driver.Thread, e driver.GraphExec, n driver.Node, c *Change) error {
 	switch {
 	case c.Launch != nil:
-		return g.dev.dev.GraphSetLaunch(t, g.exec, n, c.Launch)
+		return d.GraphSetLaunch(t, e, n, c.Launch)
 	case c.Src == 0:
-		return g.dev.dev.GraphSetMemset(t, g.exec, n, c.Dst, uint32(c.Value), 1, c.N)
+		return d.GraphSetMemset(t, e, n, c.Dst, uint32(c.Value), 1, c.N)
 	}
-	return g.dev.dev.GraphSetCopy(t, g.exec, n, c.Dst, c.Src, c.N)
+	return d.GraphSetCopy(t, e, n, c.Dst, c.Src, c.N)
 }

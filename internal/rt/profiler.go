@@ -24,17 +24,20 @@ type Profiler struct {
 	where  string       // the program's line that started it, or ""
 	base   driver.Event // 0 on a device that runs each call before it returns
 	remove func()       // from the device's traces
+	notes  bool         // see Notes
 
 	mu     sync.Mutex
 	ended  bool
 	ops    []*ProfiledOp
-	work   []timedWork          // whose times are not known yet, in the order of their recording
-	last   map[int]point        // by stream: the latest event whose time is known
-	frames map[origin.Frame]int // by number
+	work   []timedWork           // whose times are not known yet, in the order of their recording
+	last   map[int]point         // by stream: the latest event whose time is known
+	frames map[profile.Frame]int // by number
 	list   []profile.Frame
 	live   map[uint64]*profiledBlock
 	blocks []*profiledBlock // in the order in which they came
 	err    error            // of times that cannot be read
+	marks  int              // events in twins whose times are not known yet
+	twins  []*Graph         // graphs that have twins for it
 }
 
 // ProfiledOp is an operation that a Profiler sees. A nil one is none, and its methods do what they would without it.
@@ -44,6 +47,10 @@ type ProfiledOp struct {
 	// op is under p.mu, and recorded too: a gradient of what it makes is recorded.
 	op       profile.Op
 	recorded bool
+	// trail is where it came from, if that is yet to be found out.
+	trail origin.Trail
+	// forward is what it is the derivative of, and fused the entry whose kernel did its work, also under p.mu.
+	forward, fused *ProfiledOp
 }
 
 // timedWork is work between two events.
@@ -52,6 +59,17 @@ type timedWork struct {
 	kernel int
 	stream int
 	a, b   driver.Event
+	// begin is when the work began, on a device that runs each call before it returns.
+	begin time.Duration
+	// Marks are the events in a twin: before the first of parts, between them and after the last.
+	marks []driver.Event
+	parts []part
+}
+
+// part is a kernel of an operation.
+type part struct {
+	of     *ProfiledOp
+	kernel int
 }
 
 // point is an event and its time on the device.
@@ -73,9 +91,21 @@ type profiledBlock struct {
 // mostPending is how much work may wait for its times to be read.
 const mostPending = 4096
 
+// Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is asked.
+func (d *Device) Notes() *Profiler {
+	return &Profiler{dev: d, notes: true, began: time.Now(), frames: map[profile.Frame]int{}}
+}
+
+// Close ends what Notes returned.
+func (p *Profiler) Close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended, p.ops = true, nil
+}
+
 // StartProfile makes a Profiler the device's, after all work that there is.
 func (d *Device) StartProfile() (*Profiler, error) {
-	p := &Profiler{dev: d, last: map[int]point{}, frames: map[origin.Frame]int{}, live: map[uint64]*profiledBlock{}}
+	p := &Profiler{dev: d, last: map[int]point{}, frames: map[profile.Frame]int{}, live: map[uint64]*profiledBlock{}}
 	if file, line := origin.Here(); line > 0 {
 		p.where = file + ":" + strconv.Itoa(line)
 	}
@@ -173,23 +203,19 @@ func (p *Profiler) memory(a action, addr, size uint64) {
 
 // Begin notes an operation that begins now on s, called by the program from here.
 func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s *Stream) *ProfiledOp {
-	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1,
-		Goroutine: goroutine(), Stream: s.id, Captured: s.Recording()}}
-	way := origin.Way()
-	o.op.Module = strings.Join(way.Modules, "/")
-	if phase == profile.Forward && slices.Contains(way.Above, "optim") {
-		o.op.Phase = profile.Optimizer
+	o := &ProfiledOp{p: p, op: profile.Op{Name: name, Kind: kind, Phase: phase, Parent: -1, Forward: -1, Fused: -1, Stream: s.id,
+		Captured: s.Recording()}}
+	var way origin.Path
+	if p.notes {
+		o.trail = origin.Mark()
+	} else {
+		o.op.Goroutine = goroutine()
+		way = origin.Way()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, f := range way.Calls {
-		i, ok := p.frames[f]
-		if !ok {
-			i = len(p.list)
-			p.frames[f] = i
-			p.list = append(p.list, profile.Frame(f))
-		}
-		o.op.Calls = append(o.op.Calls, i)
+	if !p.notes {
+		o.came(way)
 	}
 	o.index = len(p.ops)
 	if !p.ended {
@@ -198,6 +224,28 @@ func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s 
 	o.op.Begin = time.Since(p.began)
 	o.op.End = -1
 	return o
+}
+
+// came notes the way from the program to o. The caller has p.mu.
+func (o *ProfiledOp) came(way origin.Path) {
+	o.op.Module = strings.Join(way.Modules, "/")
+	if o.op.Phase == profile.Forward && slices.Contains(way.Above, "optim") {
+		o.op.Phase = profile.Optimizer
+	}
+	for _, f := range way.Calls {
+		o.op.Calls = append(o.op.Calls, o.p.frame(profile.Frame(f)))
+	}
+}
+
+// frame returns the number of f. The caller has p.mu.
+func (p *Profiler) frame(f profile.Frame) int {
+	i, ok := p.frames[f]
+	if !ok {
+		i = len(p.list)
+		p.frames[f] = i
+		p.list = append(p.list, f)
+	}
+	return i
 }
 
 // goroutine returns the number of the calling goroutine.
@@ -236,7 +284,7 @@ func (o *ProfiledOp) Stands(from *ProfiledOp) {
 	}
 	o.p.mu.Lock()
 	defer o.p.mu.Unlock()
-	o.op.Forward, o.op.Module = from.index, from.op.Module
+	o.op.Forward, o.op.Module, o.forward = from.index, from.op.Module, from
 }
 
 // End notes that the call returned.
@@ -250,13 +298,12 @@ func (o *ProfiledOp) End() {
 
 // Work does work of the operation on s, whose turn the caller has, and times it on the device. Work that a graph records has no time.
 func (o *ProfiledOp) Work(s *Stream, name string, do func() error) error {
+	if c := s.capture.Load(); o != nil && c != nil && s.divert == nil {
+		return o.recordedBy(c, s, name, do)
+	}
 	switch p := o.of(s); {
 	case p == nil || s.divert != nil:
 		return do()
-	case s.Recording(): // which a call that was put off did not know
-		err := do()
-		o.Describe(false, func(op *profile.Op) { op.Captured = true })
-		return o.note(err, profile.Kernel{Name: name})
 	case s.dev.info.Inline:
 		begin := time.Since(p.began)
 		err := do()
@@ -264,6 +311,20 @@ func (o *ProfiledOp) Work(s *Stream, name string, do func() error) error {
 	default:
 		return o.timed(s, name, do)
 	}
+}
+
+// recordedBy is Work that c records: the graph knows whose it is.
+func (o *ProfiledOp) recordedBy(c *Capture, s *Stream, name string, do func() error) error {
+	from := c.recorded()
+	err := do()
+	if err == nil {
+		c.own(from, o)
+	}
+	if o.of(s) == nil {
+		return err
+	}
+	o.Describe(false, func(op *profile.Op) { op.Captured = true }) // which a call that was put off did not know
+	return o.note(err, profile.Kernel{Name: name})
 }
 
 // of returns o's profiler where s is of its device.
@@ -308,8 +369,7 @@ func (o *ProfiledOp) timed(s *Stream, name string, do func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil || marked != nil || p.ended {
-		d.ReleaseEvent(w.a, true)
-		d.ReleaseEvent(w.b, true)
+		p.giveBack(&w)
 		return err
 	}
 	w.kernel = len(o.op.Kernels)
@@ -336,15 +396,22 @@ func (p *Profiler) read() {
 		return a.at + time.Duration(float64(ms)*1e6), err
 	}
 	done := 0
-	for _, w := range p.work {
+	for i := range p.work {
+		w := &p.work[i]
 		from, ok := p.last[w.stream]
 		if !ok {
 			from = point{e: p.base}
 		}
-		begin, err := since(from, w.a)
+		begin, err := w.begin, error(nil)
+		if !d.info.Inline {
+			begin, err = since(from, w.a)
+		}
 		end := begin
 		if err == nil {
 			end, err = since(point{w.a, begin}, w.b)
+		}
+		if err == nil {
+			err = w.readParts(func(e driver.Event) (time.Duration, error) { return since(point{w.a, begin}, e) })
 		}
 		if err != nil {
 			if c, _ := codeOf(err); c != driver.NotReady {
@@ -355,13 +422,45 @@ func (p *Profiler) read() {
 		k := &w.of.op.Kernels[w.kernel]
 		k.Begin, k.End, k.Timed = begin, end, true
 		d.ReleaseEvent(w.a, true)
+		d.releaseEvents(w.marks)
+		p.marks -= len(w.marks)
 		if ok {
 			d.ReleaseEvent(from.e, true)
 		}
 		p.last[w.stream] = point{w.b, end}
 		done++
 	}
-	p.work = append(p.work[:0], p.work[done:]...)
+	n := copy(p.work, p.work[done:])
+	clear(p.work[n:])
+	p.work = p.work[:n]
+}
+
+// readParts reads the times of the parts, all or none. They are counted from one event, so that no part ends after the whole.
+func (w *timedWork) readParts(when func(e driver.Event) (time.Duration, error)) error {
+	at := make([]time.Duration, len(w.marks))
+	for i, e := range w.marks {
+		var err error
+		if at[i], err = when(e); err != nil {
+			return err
+		}
+	}
+	for i, r := range w.parts {
+		k := &r.of.op.Kernels[r.kernel]
+		k.Begin, k.End, k.Timed = at[i], at[i+1], true
+	}
+	return nil
+}
+
+// giveBack gives the events of w back. Those in a twin are recorded when its run gets there, and so the run must be over: nobody else's record may be
+// overwritten. It fails only on a device that is lost or closed, which records nothing.
+func (p *Profiler) giveBack(w *timedWork) {
+	d := p.dev
+	if len(w.marks) > 0 {
+		_ = (&backend{d}).relaxed(func(t driver.Thread) error { return d.dev.EventSynchronize(t, w.b) })
+	}
+	d.ReleaseEvent(w.a, true)
+	d.ReleaseEvent(w.b, true)
+	d.releaseEvents(w.marks)
 }
 
 // release gives the events back.
@@ -371,21 +470,29 @@ func (p *Profiler) release() {
 		d.ReleaseEvent(p.base, true)
 		p.base = 0
 	}
-	for _, w := range p.work {
-		d.ReleaseEvent(w.a, true)
-		d.ReleaseEvent(w.b, true)
+	for i := range p.work {
+		p.giveBack(&p.work[i])
 	}
 	//tenon:unordered the pool has no order that anybody sees
 	for _, e := range p.last {
 		d.ReleaseEvent(e.e, true)
 	}
-	p.work, p.last = nil, nil
+	p.work, p.last, p.marks = nil, nil, 0
 }
 
 // Stop waits for the device's work, ends the profiler and returns what it saw.
 func (p *Profiler) Stop() (*profile.Profile, error) {
-	d := p.dev
-	err := d.Synchronize()
+	waited := p.dev.Synchronize()
+	out, err := p.stop(waited)
+	if e := p.dropTwins(); err == nil && e != nil {
+		return nil, e
+	}
+	return out, err
+}
+
+// stop is Stop without the twins; waited is what waiting for the device said.
+func (p *Profiler) stop(waited error) (*profile.Profile, error) {
+	d, err := p.dev, waited
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -399,14 +506,17 @@ func (p *Profiler) Stop() (*profile.Profile, error) {
 		p.read()
 		err = p.err
 	}
-	p.end()
+	ops := p.ops
 	if err != nil {
+		p.end()
 		return nil, err
 	}
-	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: p.list,
-		Memory: p.history()}
+	memory := p.history()
+	p.end()
+	out := &profile.Profile{Format: 1, Device: profile.DeviceOf(d.info.Name), Began: p.began, Duration: took, Frames: slices.Clip(p.list),
+		Memory: memory}
 	out.Device.Ordinal = d.info.Ordinal
-	for _, o := range p.ops {
+	for _, o := range ops {
 		if o.op.End < 0 {
 			o.op.End = took
 		}
@@ -421,6 +531,7 @@ func (p *Profiler) end() {
 	p.dev.profiler.CompareAndSwap(p, nil)
 	p.remove()
 	p.release()
+	p.ops, p.blocks, p.live = nil, nil, nil // graphs may keep its operations
 }
 
 // endProfile ends the profiler of a device that is closed.

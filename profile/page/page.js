@@ -40,6 +40,8 @@ for (const [name, value] of [["duration", time(data.duration)], ["on the device"
   d.append(make("dt", name), make("dd", value));
   $("tiles").append(d);
 }
+$("notes").textContent = clean(data.notes.join("\n"));
+$("notes").hidden = !data.notes.length;
 $("foot").textContent = "Written by tenon profile.";
 
 // canvas

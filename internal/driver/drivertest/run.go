@@ -95,6 +95,7 @@ func Run(t *testing.T, open func(t *testing.T) driver.Device, k Kernels, opts ..
 		{"Capture", captureTests},
 		{"Graph", graphTests},
 		{"Node", nodeTests},
+		{"Chain", chainTests},
 		{"Allocs", allocsTests},
 		{"Order", orderTests},
 	}

@@ -413,6 +413,23 @@ func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.No
 	return d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
 }
 
+// GraphChain may fail with OutOfMemory, InvalidValue or a device fault.
+func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
+	if err := d.fail("GraphChain"); err != nil {
+		return 0, nil, err
+	}
+	g, nodes, err := d.Device.GraphChain(t, work)
+	return g, nodes, d.note(err, func(l *Live) { l.Graphs++ })
+}
+
+// GraphSetEvent may fail with InvalidValue or a device fault.
+func (d *Device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Node, ev driver.Event) error {
+	if err := d.fail("GraphSetEvent"); err != nil {
+		return err
+	}
+	return d.Device.GraphSetEvent(t, e, n, ev)
+}
+
 // GraphDestroy never fails by injection.
 func (d *Device) GraphDestroy(t driver.Thread, g driver.Graph) error {
 	return d.note(d.Device.GraphDestroy(t, g), func(l *Live) { l.Graphs-- })

@@ -39,6 +39,8 @@ var codes = map[string][]driver.Code{
 	"GraphSetLaunch":    {driver.InvalidValue, driver.LaunchOutOfResources, driver.IllegalAddress},
 	"GraphSetCopy":      {driver.InvalidValue, driver.IllegalAddress},
 	"GraphSetMemset":    {driver.InvalidValue, driver.IllegalAddress},
+	"GraphChain":        {driver.OutOfMemory, driver.InvalidValue, driver.IllegalAddress},
+	"GraphSetEvent":     {driver.InvalidValue, driver.IllegalAddress},
 	"GraphDot":          {driver.OperatingSystem},
 	"LoadModule":        {driver.InvalidPTX, driver.NoBinaryForGPU},
 	"Function":          {driver.NotFound},

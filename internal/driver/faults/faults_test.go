@@ -186,7 +186,30 @@ func graphProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.L
 	if err := d.GraphSetMemset(t, x, fill, p, 1, 4, 2); err != nil {
 		return err
 	}
-	return d.GraphLaunch(x, s)
+	if err := d.GraphLaunch(x, s); err != nil {
+		return err
+	}
+	return chainProgram(d, t, s, l)
+}
+
+// chainProgram makes a graph without a capture and runs it.
+func chainProgram(d driver.Device, t driver.Thread, s driver.Stream, l *driver.Launch) (err error) {
+	e, err := d.EventCreate(t, true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.EventDestroy(t, e)) }()
+	g, nodes, err := d.GraphChain(t, []driver.ChainWork{{Launch: l}, {Event: e}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.GraphDestroy(t, g)) }()
+	x, err := d.GraphInstantiate(t, g)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.GraphExecDestroy(t, x)) }()
+	return errors.Join(d.GraphSetEvent(t, x, nodes[1], e), d.GraphLaunch(x, s))
 }
 
 func TestWalk(t *testing.T) { Walk(t, open(t), program) }

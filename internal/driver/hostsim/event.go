@@ -51,6 +51,14 @@ func (e *event) forget(m *machine) {
 	e.rec, e.cap, e.deps = nil, nil, nil
 }
 
+// reached records the event at a node of e that a run has come to; mu is held. For a checker, all of e's runs come before it.
+func (e *event) reached(m *machine, x *graphExec, at int64) *record {
+	e.forget(m)
+	e.rec = m.record()
+	e.rec.done, e.rec.at, e.rec.point = true, at, x.point
+	return e.rec
+}
+
 // EventCreate returns an event.
 func (d *device) EventCreate(t driver.Thread, timing bool) (driver.Event, error) {
 	if _, err := d.lockThread("EventCreate", t); err != nil {

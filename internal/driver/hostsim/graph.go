@@ -129,6 +129,53 @@ func (d *device) GraphInstantiate(t driver.Thread, g driver.Graph) (driver.Graph
 	return driver.GraphExec(d.execs.add(e)), nil
 }
 
+// GraphChain makes a graph of work, each piece after the one before it.
+func (d *device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
+	const call = "GraphChain"
+	if _, err := d.lockThread(call, t); err != nil {
+		return 0, nil, err
+	}
+	d.m.captureID++
+	g := &graph{id: d.m.captureID, nodes: make([]node, len(work))}
+	handles := make([]driver.Node, len(work))
+	for i := range work {
+		o, err := d.chained(call, &work[i])
+		if err != nil {
+			return 0, nil, err
+		}
+		o.args = append([]byte(nil), o.args...)
+		g.nodes[i].op = o
+		if i > 0 {
+			g.nodes[i].deps = []int32{int32(i - 1)}
+		}
+		handles[i] = nodeHandle(g.id, int32(i))
+	}
+	defer d.m.mu.Unlock()
+	return driver.Graph(d.graphs.add(g)), handles, nil
+}
+
+// chained returns a piece of a chain as an operation. mu is held, and left on error.
+func (d *device) chained(call string, w *driver.ChainWork) (op, error) {
+	switch {
+	case w.Launch != nil:
+		return d.kernel(call, w.Launch)
+	case w.N > 0 && w.Src != 0:
+		return d.moving(call, w.Dst, w.Src, w.N)
+	case w.N > 0:
+		return d.filling(call, w.Dst, uint32(w.Value), 1, w.N)
+	}
+	return d.recording(call, w.Event)
+}
+
+// recording returns the record of an event as an operation of a graph. mu is held, and left on error.
+func (d *device) recording(call string, e driver.Event) (op, error) {
+	ev := d.m.events.get(uintptr(e))
+	if ev == nil || ev.dev != d {
+		return op{}, d.refuse(call, driver.InvalidHandle, "no such event")
+	}
+	return op{kind: opRecord, event: ev}, nil
+}
+
 // GraphLaunch queues one run of e on s.
 func (d *device) GraphLaunch(e driver.GraphExec, s driver.Stream) error {
 	const call = "GraphLaunch"

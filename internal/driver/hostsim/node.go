@@ -109,17 +109,32 @@ func (d *device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.No
 func (d *device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node, dst, src driver.Ptr, bytes uint64) error {
 	const call = "GraphSetCopy"
 	x, i, err := d.nodeOf(call, t, e, n, opCopyDtoD)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case bytes == 0:
-		return d.refuse(call, driver.InvalidValue, "a node copies at least one byte")
-	case d.mem.bytes(dst, bytes) == nil:
-		return d.stray(call, true, dst, bytes)
-	case d.mem.bytes(src, bytes) == nil:
-		return d.stray(call, false, src, bytes)
 	}
-	d.change(x, i, &op{kind: opCopyDtoD, dst: dst, src: src, n: bytes})
+	if bytes == 0 {
+		return d.refuse(call, driver.InvalidValue, "a node copies at least one byte")
+	}
+	o, err := d.moving(call, dst, src, bytes)
+	if err != nil {
+		return err
+	}
+	d.change(x, i, &o)
+	return nil
+}
+
+// GraphSetEvent makes later launches of e record ev in node n.
+func (d *device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Node, ev driver.Event) error {
+	const call = "GraphSetEvent"
+	x, i, err := d.nodeOf(call, t, e, n, opRecord)
+	if err != nil {
+		return err
+	}
+	o, err := d.recording(call, ev)
+	if err != nil {
+		return err
+	}
+	d.change(x, i, &o)
 	return nil
 }
 

@@ -167,7 +167,11 @@ func (m *machine) run(limit int64) bool {
 	}
 	switch o.kind {
 	case opRecord:
-		o.rec.done, o.rec.at, o.rec.failure = true, at, s.failure
+		r := o.rec
+		if c.node >= 0 {
+			r = o.event.reached(m, s.graph, at)
+		}
+		r.done, r.at, r.failure = true, at, s.failure
 		m.finish(c, at)
 	case opWait:
 		s.inherits(o.rec.failure)

@@ -47,6 +47,7 @@ type op struct {
 	host        []byte  // the host's side of a copy
 	callback    driver.CallbackID
 	rec         *record
+	event       *event // what a graph's node records
 	exec        *graphExec
 	freed       *pendingFree // what a MemFreeAsync frees; nil in a graph
 	site        *check.Site  // of a captured MemAllocAsync, for a checker
@@ -178,13 +179,22 @@ func (d *device) CopyDtoD(dst, src driver.Ptr, n uint64, s driver.Stream) error 
 		d.m.mu.Unlock()
 		return nil
 	}
-	if d.mem.bytes(dst, n) == nil {
-		return d.stray(call, true, dst, n)
+	o, err := d.moving(call, dst, src, n)
+	if err != nil {
+		return err
 	}
-	if d.mem.bytes(src, n) == nil {
-		return d.stray(call, false, src, n)
+	return d.submit(call, st, &o)
+}
+
+// moving returns a copy of n > 0 bytes on the device as an operation. mu is held, and left on error.
+func (d *device) moving(call string, dst, src driver.Ptr, n uint64) (op, error) {
+	switch {
+	case d.mem.bytes(dst, n) == nil:
+		return op{}, d.stray(call, true, dst, n)
+	case d.mem.bytes(src, n) == nil:
+		return op{}, d.stray(call, false, src, n)
 	}
-	return d.submit(call, st, &op{kind: opCopyDtoD, dst: dst, src: src, n: n})
+	return op{kind: opCopyDtoD, dst: dst, src: src, n: n}, nil
 }
 
 // CopyPeer copies n bytes of another device of the machine, whose memory must live until s gets there.
@@ -453,7 +463,14 @@ func (s *stream) performGraph(e *graphExec) *driver.Error {
 	e.changes.apply(e.nodes, e.issued)
 	s.dev.m.mu.Unlock()
 	for i := range e.nodes {
-		if _, f := s.perform(&e.nodes[i].op, 0); f != nil {
+		o := &e.nodes[i].op
+		if o.kind == opRecord {
+			s.dev.m.mu.Lock()
+			o.event.reached(s.dev.m, e, s.dev.m.clock())
+			s.dev.m.mu.Unlock()
+			continue
+		}
+		if _, f := s.perform(o, 0); f != nil {
 			return f
 		}
 	}

@@ -51,7 +51,9 @@ type fakeCUDA struct {
 	nodes  []uintptr
 	node   []byte
 	args   [numProcs][11]uintptr
-	set    map[uintptr]uint64 // attributes of the pool
+	// nodesAdded are the nodes that were added to graphs, in this order.
+	nodesAdded []addedNode
+	set        map[uintptr]uint64 // attributes of the pool
 	// blind says that no device can read another's memory.
 	blind bool
 	// admitted are the devices that were given access, by the address of mapped memory or the pool.
@@ -160,8 +162,8 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 	}
 	if maker, ok := fakeFrees[p]; ok {
 		made, ok := f.live[a[0]]
-		if made == procMemAllocAsync {
-			made = maker // cuMemFree takes it too
+		if made == procMemAllocAsync || made == procGraphCreate && maker == procStreamEndCapture {
+			made = maker // cuMemFree takes it too, and cuGraphDestroy a graph that no capture made
 		}
 		if !ok || made != maker {
 			f.t.Errorf("%s of %#x, which is no live handle of %s", procTable[p].name, a[0], procTable[maker].name)
@@ -178,7 +180,7 @@ func (f *fakeCUDA) called(p proc, a *cArgs) driver.Code {
 
 // fakeMakes says which argument of a function receives a new handle.
 var fakeMakes = map[proc]int{procMemAlloc: 0, procMemHostAlloc: 0, procStreamCreate: 0, procEventCreate: 0, procStreamEndCapture: 1,
-	procGraphInstantiate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
+	procGraphInstantiate: 0, procGraphCreate: 0, procModuleLoadData: 0, procMemAddressReserve: 0, procMemCreate: 0, procMemAllocAsync: 0}
 
 // fakeFrees says whose handles a function gives back.
 var fakeFrees = map[proc]proc{procMemFree: procMemAlloc, procMemFreeHost: procMemHostAlloc, procMemHostUnregister: procMemHostRegister, procStreamDestroy: procStreamCreate,
@@ -278,6 +280,14 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		f.read(a[2], 72)
 		return f.extra(uintptr(binary.NativeEndian.Uint64(f.node[48:])))
 	},
+	procGraphAddKernel: func(f *fakeCUDA, a *cArgs) driver.Code {
+		f.added(procGraphAddKernel, a)
+		f.read(a[4], 72)
+		return f.extra(uintptr(binary.NativeEndian.Uint64(f.node[48:])))
+	},
+	procGraphAddMemcpy:          func(f *fakeCUDA, a *cArgs) driver.Code { f.added(procGraphAddMemcpy, a); f.read(a[4], 200); return 0 },
+	procGraphAddMemset:          func(f *fakeCUDA, a *cArgs) driver.Code { f.added(procGraphAddMemset, a); f.read(a[4], 40); return 0 },
+	procGraphAddEventRecord:     func(f *fakeCUDA, a *cArgs) driver.Code { f.added(procGraphAddEventRecord, a); return 0 },
 	procGraphExecSetMemset:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 40); return 0 },
 	procGraphExecSetMemcpy:      func(f *fakeCUDA, a *cArgs) driver.Code { f.read(a[2], 200); return 0 },
 	procExchangeCaptureMode:     func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], uint32(2-*(*uint32)(dl.Pointer(a[0])))); return 0 },
@@ -310,6 +320,27 @@ var fakeAnswers = map[proc]func(f *fakeCUDA, a *cArgs) driver.Code{
 		return 0
 	},
 	procFuncGetAttribute: func(f *fakeCUDA, a *cArgs) driver.Code { put(a[0], int32(10+a[1])); return 0 },
+}
+
+// addedNode is a node that was added to a graph.
+type addedNode struct {
+	by                proc
+	graph, node, last uintptr // last is the only node that it comes after, or 0
+}
+
+// added answers a call that adds a node.
+func (f *fakeCUDA) added(p proc, a *cArgs) {
+	f.next += 0x10
+	n := addedNode{by: p, graph: a[1], node: f.next}
+	switch a[3] {
+	case 0:
+	case 1:
+		n.last = *(*uintptr)(dl.Pointer(a[2]))
+	default:
+		f.t.Errorf("%s after %d nodes", procTable[p].name, a[3])
+	}
+	f.nodesAdded = append(f.nodesAdded, n)
+	put(a[0], f.next)
 }
 
 // read takes the n bytes of a node's parameters. Inlined, where n is a constant, go1.26.8 does not compile it.

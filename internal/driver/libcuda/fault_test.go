@@ -76,6 +76,11 @@ func contractCalls() []contractCall {
 		one("GraphSetLaunch", func(d *Device, t driver.Thread) error { return d.GraphSetLaunch(t, 1, 1, &driver.Launch{}) }),
 		one("GraphSetCopy", func(d *Device, t driver.Thread) error { return d.GraphSetCopy(t, 1, 1, 1, 2, 3) }),
 		one("GraphSetMemset", func(d *Device, t driver.Thread) error { return d.GraphSetMemset(t, 1, 1, 1, 2, 4, 3) }),
+		one("GraphChain", func(d *Device, t driver.Thread) error {
+			_, _, err := d.GraphChain(t, []driver.ChainWork{{Event: 1}})
+			return err
+		}),
+		one("GraphSetEvent", func(d *Device, t driver.Thread) error { return d.GraphSetEvent(t, 1, 1, 1) }),
 		free("GraphDestroy", func(d *Device, t driver.Thread) error { return d.GraphDestroy(t, 1) }),
 		free("GraphExecDestroy", func(d *Device, t driver.Thread) error { return d.GraphExecDestroy(t, 1) }),
 		one("GraphDot", func(d *Device, t driver.Thread) error { return d.GraphDot(t, 1, "x") }),
@@ -232,11 +237,15 @@ func wholeLife(c *cudaDriver) (err error) {
 	if err != nil {
 		return err
 	}
+	chain, _, err := d.GraphChain(t, []driver.ChainWork{{Launch: &driver.Launch{Func: fn}}, {Event: e}})
+	if err != nil {
+		return err
+	}
 	id := d.RegisterCallback(func() {})
 	_, infoErr := d.FuncInfo(t, fn)
 	_, idErr := d.EventQuery(t, e)
 	return errors.Join(infoErr, idErr, d.CopyHtoD(p, host, s), d.Launch(&driver.Launch{Func: fn, Stream: s}), d.EventRecord(e, s),
-		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.MemFree(t, p), d.EventDestroy(t, e), end())
+		d.Callback(s, id), d.GraphLaunch(x, s), d.StreamSynchronize(t, s), d.GraphDestroy(t, g), d.GraphDestroy(t, chain), d.MemFree(t, p), d.EventDestroy(t, e), end())
 }
 
 // poolLife uses virtual memory and memory of the pool; what it returns gives one of each back and leaves another to Close.

@@ -3,6 +3,7 @@
 package libcuda
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"unsafe"
@@ -54,6 +55,25 @@ type nodeParams struct {
 	memset memsetParams
 }
 
+// launch, copying and filling fill in the parameters of a node of that kind and return their address.
+func (p *nodeParams) launch(l *driver.Launch) uintptr {
+	p.kernel = kernelNodeParams{fn: uintptr(l.Func), grid: l.Grid, block: l.Block, shared: l.Shared, extra: extraOf(l)}
+	return dl.Address(unsafe.Pointer(&p.kernel))
+}
+
+func (p *nodeParams) copying(dst, src driver.Ptr, bytes uint64) uintptr {
+	const onDevice = 2 // CU_MEMORYTYPE_DEVICE
+	row := memcpyEnd{memoryType: onDevice, pitch: uintptr(bytes), height: 1}
+	p.memcpy = memcpyParams{src: row, dst: row, width: uintptr(bytes), height: 1, depth: 1}
+	p.memcpy.src.device, p.memcpy.dst.device = uintptr(src), uintptr(dst)
+	return dl.Address(unsafe.Pointer(&p.memcpy))
+}
+
+func (p *nodeParams) filling(dst driver.Ptr, v uint32, width int, count uint64) uintptr {
+	p.memset = memsetParams{dst: uintptr(dst), value: v & (1<<(8*width) - 1), elementSize: uint32(width), width: uintptr(count), height: 1}
+	return dl.Address(unsafe.Pointer(&p.memset))
+}
+
 var nodeParamsPool = sync.Pool{New: func() any { return new(nodeParams) }}
 
 // CaptureNode returns the node that later work of s would come after, if it is one: what the latest work has become.
@@ -79,7 +99,7 @@ func (d *Device) CaptureNode(s driver.Stream) (driver.Node, error) {
 
 // noNode is the error of a node that is none, which the driver would follow.
 func noNode(call string) error {
-	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode returned"}
+	return &driver.Error{Call: call, Code: driver.InvalidValue, Detail: "the node is zero; it must be one that CaptureNode or GraphChain returned"}
 }
 
 // GraphSetLaunch makes later launches of e run l in node n. The driver copies the arguments.
@@ -93,8 +113,7 @@ func (d *Device) GraphSetLaunch(t driver.Thread, e driver.GraphExec, n driver.No
 	}
 	p := nodeParamsPool.Get().(*nodeParams)
 	defer nodeParamsPool.Put(p)
-	p.kernel = kernelNodeParams{fn: uintptr(l.Func), grid: l.Grid, block: l.Block, shared: l.Shared, extra: extraOf(l)}
-	err := d.do(call, procGraphExecSetKernel, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.kernel)))
+	err := d.do(call, procGraphExecSetKernel, uintptr(e), uintptr(n), p.launch(l))
 	runtime.KeepAlive(l)
 	return err
 }
@@ -113,11 +132,7 @@ func (d *Device) GraphSetCopy(t driver.Thread, e driver.GraphExec, n driver.Node
 	}
 	p := nodeParamsPool.Get().(*nodeParams)
 	defer nodeParamsPool.Put(p)
-	const onDevice = 2 // CU_MEMORYTYPE_DEVICE
-	row := memcpyEnd{memoryType: onDevice, pitch: uintptr(bytes), height: 1}
-	p.memcpy = memcpyParams{src: row, dst: row, width: uintptr(bytes), height: 1, depth: 1}
-	p.memcpy.src.device, p.memcpy.dst.device = uintptr(src), uintptr(dst)
-	return d.do(call, procGraphExecSetMemcpy, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memcpy)), d.ctx)
+	return d.do(call, procGraphExecSetMemcpy, uintptr(e), uintptr(n), p.copying(dst, src, bytes), d.ctx)
 }
 
 // GraphSetMemset makes later launches of e fill count elements at dst in node n.
@@ -136,6 +151,61 @@ func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.No
 	}
 	p := nodeParamsPool.Get().(*nodeParams)
 	defer nodeParamsPool.Put(p)
-	p.memset = memsetParams{dst: uintptr(dst), value: v & (1<<(8*width) - 1), elementSize: uint32(width), width: uintptr(count), height: 1}
-	return d.do(call, procGraphExecSetMemset, uintptr(e), uintptr(n), dl.Address(unsafe.Pointer(&p.memset)), d.ctx)
+	return d.do(call, procGraphExecSetMemset, uintptr(e), uintptr(n), p.filling(dst, v, width, count), d.ctx)
+}
+
+// GraphSetEvent makes later launches of e record ev in node n.
+func (d *Device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Node, ev driver.Event) error {
+	const call = "GraphSetEvent"
+	if _, err := d.token(call, t); err != nil {
+		return err
+	}
+	if n == 0 {
+		return noNode(call)
+	}
+	return d.do(call, procGraphExecSetEvent, uintptr(e), uintptr(n), uintptr(ev))
+}
+
+// GraphChain makes a graph of work, each piece after the one before it.
+func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
+	const call = "GraphChain"
+	th, err := d.token(call, t)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := d.do(call, procGraphCreate, th.out.at(0), 0); err != nil {
+		return 0, nil, err
+	}
+	g := uintptr(th.out[0])
+	d.hold(heldGraph, g)
+	nodes := make([]driver.Node, len(work))
+	for i := range work {
+		if err := d.append(th, g, min(i, 1), &work[i]); err != nil {
+			return 0, nil, errors.Join(err, d.release(call, heldGraph, g, procGraphDestroy))
+		}
+		nodes[i] = driver.Node(th.out[0])
+		th.out[1] = th.out[0]
+	}
+	return driver.Graph(g), nodes, nil
+}
+
+// append adds w to graph g after as many nodes, of which word 1 of th has the only one, and writes its node to word 0.
+func (d *Device) append(th *thread, g uintptr, after int, w *driver.ChainWork) error {
+	const call = "GraphChain"
+	p := nodeParamsPool.Get().(*nodeParams)
+	defer nodeParamsPool.Put(p)
+	node, deps, count := th.out.at(0), th.out.at(1), uintptr(after)
+	switch {
+	case w.Launch != nil:
+		err := d.do(call, procGraphAddKernel, node, g, deps, count, p.launch(w.Launch))
+		runtime.KeepAlive(w.Launch)
+		return err
+	case w.N > 0 && w.Src != 0:
+		return d.do(call, procGraphAddMemcpy, node, g, deps, count, p.copying(w.Dst, w.Src, w.N), d.ctx)
+	case w.N > 0:
+		return d.do(call, procGraphAddMemset, node, g, deps, count, p.filling(w.Dst, uint32(w.Value), 1, w.N), d.ctx)
+	case w.Event == 0:
+		return &driver.Error{Call: call, Code: driver.InvalidHandle, Detail: "no such event"}
+	}
+	return d.do(call, procGraphAddEventRecord, node, g, deps, count, uintptr(w.Event))
 }

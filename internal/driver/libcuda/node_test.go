@@ -123,3 +123,86 @@ func TestNodeErrors(t *testing.T) {
 	wantError(t, d.GraphSetLaunch(th, 1, 2, l), "GraphSetLaunch", driver.InvalidValue)
 	wantError(t, d.GraphSetCopy(th, 1, 2, 1, 2, 3), "GraphSetCopy", driver.NotSupported)
 }
+
+// A chain is a graph whose nodes are added one after the other, with the parameters at the offsets of cuda.h.
+func TestChain(t *testing.T) {
+	f := newFake(t)
+	d := f.open()
+	defer d.Close()
+	th := d.Enter()
+	defer th.Leave()
+	l := &driver.Launch{Func: 0xf00, Grid: [3]uint32{1, 2, 3}, Block: [3]uint32{4, 5, 6}, Shared: 7, Args: []byte("parameters"), Waits: true}
+	word := func(at int) uint64 { return binary.NativeEndian.Uint64(f.node[at:]) }
+	half := func(at int) uint32 { return binary.NativeEndian.Uint32(f.node[at:]) }
+	check := map[proc]func(){
+		procGraphAddKernel: func() {
+			if word(0) != 0xf00 || half(8) != 1 || half(28) != 6 || half(32) != 7 || !bytes.Equal(f.params, l.Args) {
+				t.Errorf("kernel parameters %x, arguments %q", f.node, f.params)
+			}
+		},
+		procGraphAddMemcpy: func() {
+			if a := f.args[procGraphAddMemcpy]; a[5] != fakeContext || half(32) != 2 || word(48) != 0x500 || half(120) != 2 || word(136) != 0xd00 || word(176) != 99 {
+				t.Errorf("copy in context %#x, parameters %x", a[5], f.node)
+			}
+		},
+		procGraphAddMemset: func() {
+			if a := f.args[procGraphAddMemset]; a[5] != fakeContext || word(0) != 0xd00 || half(16) != 8 || half(20) != 1 || word(24) != 99 || word(32) != 1 {
+				t.Errorf("fill in context %#x, parameters %x", a[5], f.node)
+			}
+		},
+		procGraphAddEventRecord: func() {
+			if a := f.args[procGraphAddEventRecord]; a[4] != 0xe00 {
+				t.Errorf("event %#x", a[4])
+			}
+		},
+	}
+	pieces := map[proc]driver.ChainWork{procGraphAddKernel: {Launch: l}, procGraphAddMemcpy: {Dst: 0xd00, Src: 0x500, N: 99},
+		procGraphAddMemset: {Dst: 0xd00, N: 99, Value: 8}, procGraphAddEventRecord: {Event: 0xe00}}
+	for _, p := range []proc{procGraphAddKernel, procGraphAddMemcpy, procGraphAddMemset, procGraphAddEventRecord} {
+		f.nodesAdded = nil
+		work := []driver.ChainWork{{Event: 0xe01}, pieces[p]}
+		g, nodes, err := d.GraphChain(th, work)
+		if err != nil || len(nodes) != 2 {
+			t.Fatalf("%s: %v, %v", procTable[p].name, nodes, err)
+		}
+		check[p]()
+		first, second := f.nodesAdded[0], f.nodesAdded[1]
+		if first != (addedNode{procGraphAddEventRecord, uintptr(g), uintptr(nodes[0]), 0}) || second != (addedNode{p, uintptr(g), uintptr(nodes[1]), uintptr(nodes[0])}) {
+			t.Errorf("%s: the nodes %v of graph %#x were added as %+v", procTable[p].name, nodes, g, f.nodesAdded)
+		}
+		if err := d.GraphDestroy(th, g); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(f.live) != 0 {
+		t.Errorf("%d handles live", len(f.live))
+	}
+	if err := d.GraphSetEvent(th, 20, 30, 40); err != nil {
+		t.Fatal(err)
+	}
+	if a := f.args[procGraphExecSetEvent]; a[0] != 20 || a[1] != 30 || a[2] != 40 {
+		t.Errorf("arguments %v", a[:3])
+	}
+	wantError(t, d.GraphSetEvent(th, 20, 0, 40), "GraphSetEvent", driver.InvalidValue, "GraphChain")
+}
+
+// A chain that fails leaves no graph.
+func TestChainErrors(t *testing.T) {
+	f := newFake(t)
+	d := f.open()
+	defer d.Close()
+	th := d.Enter()
+	defer th.Leave()
+	work := []driver.ChainWork{{Event: 1}, {Launch: &driver.Launch{Func: 1}}, {Dst: 1, Src: 2, N: 3}, {Dst: 1, N: 3}}
+	for _, p := range []proc{procGraphCreate, procGraphAddEventRecord, procGraphAddKernel, procGraphAddMemcpy, procGraphAddMemset} {
+		f.fail[p] = driver.OutOfMemory
+		g, nodes, err := d.GraphChain(th, work)
+		wantError(t, err, "GraphChain", driver.OutOfMemory)
+		if g != 0 || nodes != nil || len(f.live) != 0 {
+			t.Errorf("%s failed and left graph %#x, %d nodes, %d handles", procTable[p].name, g, len(nodes), len(f.live))
+		}
+		f.fail[p] = driver.Success
+	}
+	_, _, err := d.GraphChain(th, []driver.ChainWork{{}})
+	wantError(t, err, "GraphChain", driver.InvalidHandle, "event")
+}

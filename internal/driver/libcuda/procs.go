@@ -81,6 +81,12 @@ const (
 	procGraphExecSetKernel
 	procGraphExecSetMemcpy
 	procGraphExecSetMemset
+	procGraphExecSetEvent
+	procGraphCreate
+	procGraphAddKernel
+	procGraphAddMemcpy
+	procGraphAddMemset
+	procGraphAddEventRecord
 	procGraphDestroy
 	procGraphExecDestroy
 	procGraphDebugDotPrint
@@ -177,6 +183,12 @@ var procTable = [numProcs]struct {
 	procGraphExecSetKernel:      {"cuGraphExecKernelNodeSetParams", 0, "change a kernel of an executable graph"},
 	procGraphExecSetMemcpy:      {"cuGraphExecMemcpyNodeSetParams", 0, "change a copy of an executable graph"},
 	procGraphExecSetMemset:      {"cuGraphExecMemsetNodeSetParams", 0, "change a fill of an executable graph"},
+	procGraphExecSetEvent:       {"cuGraphExecEventRecordNodeSetEvent", 0, "change what an executable graph records"},
+	procGraphCreate:             {"cuGraphCreate", 0, "a graph without a capture"},
+	procGraphAddKernel:          {"cuGraphAddKernelNode", 0, "add a kernel to it"},
+	procGraphAddMemcpy:          {"cuGraphAddMemcpyNode", 0, "add a copy"},
+	procGraphAddMemset:          {"cuGraphAddMemsetNode", 0, "add a fill"},
+	procGraphAddEventRecord:     {"cuGraphAddEventRecordNode", 0, "add the record of an event"},
 	procGraphDestroy:            {"cuGraphDestroy", 0, "give a graph back"},
 	procGraphExecDestroy:        {"cuGraphExecDestroy", 0, "give an executable graph back"},
 	procGraphDebugDotPrint:      {"cuGraphDebugDotPrint", 0, "draw a graph"},

@@ -281,6 +281,20 @@ func (d *Device) GraphSetMemset(driver.Thread, driver.GraphExec, driver.Node, dr
 	return nil
 }
 
+// GraphChain returns handles.
+func (d *Device) GraphChain(_ driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
+	nodes := make([]driver.Node, len(work))
+	for i := range nodes {
+		nodes[i] = driver.Node(d.handle())
+	}
+	return driver.Graph(d.handle()), nodes, nil
+}
+
+// GraphSetEvent returns nil.
+func (d *Device) GraphSetEvent(driver.Thread, driver.GraphExec, driver.Node, driver.Event) error {
+	return nil
+}
+
 // GraphDestroy returns nil.
 func (d *Device) GraphDestroy(driver.Thread, driver.Graph) error { return nil }
 

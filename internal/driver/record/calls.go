@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"strings"
 	"unsafe"
 
 	"tenon.dev/internal/driver"
@@ -414,6 +415,45 @@ func (d *Device) GraphSetMemset(t driver.Thread, e driver.GraphExec, n driver.No
 	err := d.Device.GraphSetMemset(t, e, n, dst, v, width, count)
 	d.add("GraphSetMemset", err, func() string {
 		return fmt.Sprintf("%s, %s, %s, %#x, width %d, %d", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.ptr(dst), v, width, count)
+	})
+	return err
+}
+
+// GraphChain is recorded with the work, the graph's new name and those of the nodes.
+func (d *Device) GraphChain(t driver.Thread, work []driver.ChainWork) (driver.Graph, []driver.Node, error) {
+	g, nodes, err := d.Device.GraphChain(t, work)
+	d.add("GraphChain", err, func() string {
+		var parts []string
+		for i := range work {
+			part := d.piece(&work[i])
+			if err == nil {
+				part += d.made("node", uintptr(nodes[i]), nil)
+			}
+			parts = append(parts, part)
+		}
+		return "[" + strings.Join(parts, "; ") + "]" + d.made("graph", uintptr(g), err)
+	})
+	return g, nodes, err
+}
+
+// piece describes a piece of a chain.
+func (d *Device) piece(w *driver.ChainWork) string {
+	switch {
+	case w.Launch != nil:
+		return d.name("func", uintptr(w.Launch.Func)) + shape(w.Launch)
+	case w.N > 0 && w.Src != 0:
+		return fmt.Sprintf("copy %s, %s, %d", d.ptr(w.Dst), d.ptr(w.Src), w.N)
+	case w.N > 0:
+		return fmt.Sprintf("fill %s, %#x, %d", d.ptr(w.Dst), w.Value, w.N)
+	}
+	return d.name("event", uintptr(w.Event))
+}
+
+// GraphSetEvent is recorded with its arguments.
+func (d *Device) GraphSetEvent(t driver.Thread, e driver.GraphExec, n driver.Node, ev driver.Event) error {
+	err := d.Device.GraphSetEvent(t, e, n, ev)
+	d.add("GraphSetEvent", err, func() string {
+		return fmt.Sprintf("%s, %s, %s", d.name("exec", uintptr(e)), d.name("node", uintptr(n)), d.name("event", uintptr(ev)))
 	})
 	return err
 }

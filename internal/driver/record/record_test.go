@@ -101,6 +101,7 @@ func TestText(t *testing.T) {
 	_, err = d.EventElapsed(th, e, e2)
 	ok(err)
 	x := recordGraph(t, d, th, s, l, p, q)
+	recordChain(t, d, th, s, l, p, q, e)
 	ok(d.Synchronize(th))
 	ok(d.GraphExecDestroy(th, x))
 	d.UnregisterCallback(id)
@@ -175,6 +176,24 @@ func recordGraph(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *
 	ok(d.GraphDestroy(th, g))
 	ok(d.GraphLaunch(x, s))
 	return x
+}
+
+// recordChain makes a graph without a capture, and runs it.
+func recordChain(t *testing.T, d *Device, th driver.Thread, s driver.Stream, l *driver.Launch, p, q driver.Ptr, e driver.Event) {
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, nodes, err := d.GraphChain(th, []driver.ChainWork{{Launch: l}, {Dst: q, Src: p, N: 8}, {Dst: p, N: 16, Value: 3}, {Event: e}})
+	ok(err)
+	x, err := d.GraphInstantiate(th, g)
+	ok(err)
+	ok(d.GraphSetEvent(th, x, nodes[3], e))
+	ok(d.GraphLaunch(x, s))
+	ok(d.GraphExecDestroy(th, x))
+	ok(d.GraphDestroy(th, g))
 }
 
 func TestExcept(t *testing.T) {

@@ -1,0 +1,481 @@
+package rt
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"tenon.dev/fault"
+	"tenon.dev/internal/driver"
+	"tenon.dev/profile"
+)
+
+// work is a kernel, copy or fill that a capture recorded, with the changes since. Its launch is its own.
+type work struct {
+	Change
+	// op is the operation that it belongs to, or nil.
+	op *ProfiledOp
+}
+
+// become makes w do what c does.
+func (w *work) become(c *Change) {
+	l := w.Launch
+	w.Change = *c
+	if c.Launch == nil {
+		return
+	}
+	if l == nil {
+		l = &driver.Launch{}
+	}
+	args := append(l.Args[:0], c.Launch.Args...)
+	*l = *c.Launch
+	l.Args, w.Launch = args, l
+}
+
+// name is what a profile calls it.
+func (w *work) name(d *Device) string {
+	switch {
+	case w.Launch != nil:
+		return d.KernelName(w.Launch.Func)
+	case w.Src != 0:
+		return "copy"
+	}
+	return "fill"
+}
+
+// recorded returns how much work c has recorded.
+func (c *Capture) recorded() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.work)
+}
+
+// own notes that the work from index from on is o's. Tracked work belongs to other operations in each run, see LaunchFor.
+func (c *Capture) own(from int, o *ProfiledOp) {
+	if c.spec.Track {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.work[from:] {
+		c.work[from+i].op = o
+	}
+}
+
+// twin does a graph's work for a profiler, which launches it in the graph's place: the same work in the order of its recording, each piece after
+// the one before it, with an event before the first and one after each. The graph's pool's mu guards it.
+type twin struct {
+	of *Profiler
+	// err is why there is none.
+	err         error
+	graph       driver.Graph
+	exec        driver.GraphExec
+	work, marks []driver.Node
+	names       []string
+	// stale is the work that was changed since the latest run, by index.
+	stale []int
+	// entries are the operations of the work as a replay has them, and index has the entry of each piece of work, or -1.
+	entries []entry
+	index   []int
+}
+
+// entry is an operation of a graph as each replay has it.
+type entry struct {
+	op profile.Op
+	// forward is the entry of which it is the derivative, or -1.
+	forward int
+}
+
+// mostMarks is how many events in twins may wait for their times to be read.
+const mostMarks = 1 << 16
+
+// changed notes that work is other work now.
+func (t *twin) changed(changes []Change) {
+	if t == nil || t.err != nil {
+		return
+	}
+	for i := range changes {
+		if n := changes[i].Node; !slices.Contains(t.stale, n) {
+			t.stale = append(t.stale, n)
+		}
+	}
+}
+
+// destroy gives back what the driver has of t, which may be nil.
+func (t *twin) destroy(d *Device) error {
+	if t == nil || t.graph == 0 {
+		return nil
+	}
+	return (&backend{d}).freeing(func(th driver.Thread) error {
+		var err error
+		if t.exec != 0 {
+			err = d.dev.GraphExecDestroy(th, t.exec)
+		}
+		return errors.Join(err, d.dev.GraphDestroy(th, t.graph))
+	})
+}
+
+// profiled is launch where p sees the device. The caller has the turn of s and g.shared.mu.
+func (g *Graph) profiled(p *Profiler, s *Stream, owners func() []*ProfiledOp) error {
+	o := p.Begin("Replay", profile.KindGraph, profile.Forward, s)
+	defer o.End()
+	o.Describe(false, func(op *profile.Op) {
+		for i := range g.work {
+			if w := &g.work[i]; w.Launch != nil {
+				op.Nodes = append(op.Nodes, w.name(g.dev))
+			}
+		}
+	})
+	if g.nodes == 0 {
+		return o.whole(g, s)
+	}
+	marks, err := g.prepareTwin(p)
+	if c, _ := codeOf(err); c.Sticky() {
+		return err
+	} else if err != nil {
+		o.without(err)
+		return o.whole(g, s)
+	}
+	var ops []*ProfiledOp
+	if owners != nil {
+		ops = owners()
+	} else {
+		ops = p.replayed(o, g.twin)
+	}
+	return o.replay(g, s, marks, ops)
+}
+
+// whole queues a run of g that is one piece of work to the profiler.
+func (o *ProfiledOp) whole(g *Graph, s *Stream) error {
+	return o.Work(s, "graph", func() error { return g.dev.dev.GraphLaunch(g.exec, s.handle) })
+}
+
+// without notes why a replay has no times of its kernels.
+func (o *ProfiledOp) without(err error) {
+	o.Describe(false, func(op *profile.Op) { op.Note = "the replay has one time for all of its kernels: " + err.Error() })
+}
+
+// replay queues a run of g's twin; ops has the operation of each piece of its work, nil where it is o's own. Of marks, the last two are around the twin.
+func (o *ProfiledOp) replay(g *Graph, s *Stream, marks []driver.Event, ops []*ProfiledOp) error {
+	d, p, n := s.dev, o.p, len(marks)-2
+	w := timedWork{of: o, stream: s.id, a: marks[n], b: marks[n+1], marks: marks[:n], begin: time.Since(p.began)}
+	err := d.dev.EventRecord(w.a, s.handle)
+	if err == nil {
+		err = d.dev.GraphLaunch(g.twin.exec, s.handle)
+	}
+	if err != nil {
+		d.releaseEvents(marks)
+		if c, _ := codeOf(err); c.Sticky() || d.info.Inline { // nothing can run, or it ran in part
+			return err
+		}
+		o.without(err)
+		return o.whole(g, s)
+	}
+	marked := d.dev.EventRecord(w.b, s.handle)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if marked != nil || p.ended {
+		p.giveBack(&w)
+		if c, _ := codeOf(marked); c.Sticky() {
+			return marked
+		}
+		return nil
+	}
+	w.kernel = len(o.op.Kernels)
+	o.op.Kernels = append(o.op.Kernels, profile.Kernel{Name: "graph", Whole: true})
+	w.parts = make([]part, len(ops))
+	for i, of := range ops {
+		if of.Index(p) < 0 {
+			of = o
+		}
+		w.parts[i] = part{of, len(of.op.Kernels)}
+		of.op.Kernels = append(of.op.Kernels, profile.Kernel{Name: g.twin.names[i]})
+	}
+	p.marks += n
+	p.work = append(p.work, w)
+	if len(p.work) >= mostPending || p.marks >= mostPending {
+		p.read()
+	}
+	return nil
+}
+
+// prepareTwin makes the twin ready for a run and returns the events of that: those in it, one before and one after it. The error says why there is no
+// such run.
+func (g *Graph) prepareTwin(p *Profiler) ([]driver.Event, error) {
+	d, n := g.dev, len(g.work)
+	if t := g.twin; t != nil && t.of != p {
+		g.twin = nil
+		if err := t.destroy(d); err != nil {
+			return nil, err
+		}
+	}
+	switch t := g.twin; {
+	case t != nil && t.err != nil:
+		return nil, t.err
+	case n != g.nodes:
+		return nil, fault.New(fault.Unsupported, "%d of its %d nodes are no kernels, copies or fills of operations", g.nodes-n, g.nodes)
+	case n >= mostMarks:
+		return nil, fault.New(fault.Unsupported, "it has %d nodes; at most %d can have times of their own", n, mostMarks-1)
+	case !p.room(n + 1):
+		return nil, fault.New(fault.Unsupported, "too many replays wait for the device; at most %d kernels at a time can have times of their own", mostMarks)
+	}
+	marks, err := d.acquireEvents(n + 3)
+	if err != nil {
+		return nil, err
+	}
+	err = (&backend{d}).relaxed(func(th driver.Thread) error {
+		if g.twin == nil {
+			return g.makeTwin(th, p, marks)
+		}
+		return g.setTwin(th, marks)
+	})
+	if err != nil {
+		d.releaseEvents(marks)
+		return nil, err
+	}
+	return marks, nil
+}
+
+// makeTwin makes the twin, whose events are the first of marks.
+func (g *Graph) makeTwin(th driver.Thread, p *Profiler, marks []driver.Event) error {
+	d, n := g.dev, len(g.work)
+	t := &twin{of: p, work: make([]driver.Node, n), marks: make([]driver.Node, n+1), names: make([]string, n)}
+	g.twin = t
+	chain := make([]driver.ChainWork, 2*n+1)
+	chain[0].Event = marks[0]
+	for i := range g.work {
+		w := &g.work[i]
+		chain[2*i+1] = driver.ChainWork{Launch: w.Launch, Dst: w.Dst, Src: w.Src, N: w.N, Value: w.Value}
+		chain[2*i+2].Event = marks[i+1]
+		t.names[i] = w.name(d)
+	}
+	made, nodes, err := d.dev.GraphChain(th, chain)
+	if err == nil {
+		t.graph = made
+		t.exec, err = d.dev.GraphInstantiate(th, made)
+	}
+	if err == nil && !p.keep(g) {
+		err = fault.New(fault.Invalid, "the profiler was stopped")
+	}
+	if err != nil {
+		err = errors.Join(err, t.destroy(d))
+		*t = twin{of: p, err: err}
+		return err
+	}
+	for i, node := range nodes {
+		if i%2 == 0 {
+			t.marks[i/2] = node
+		} else {
+			t.work[i/2] = node
+		}
+	}
+	t.describe(g.work)
+	return nil
+}
+
+// setTwin gives the twin other events and the changes of the graph's work.
+func (g *Graph) setTwin(th driver.Thread, marks []driver.Event) error {
+	d, t := g.dev.dev, g.twin
+	for _, i := range t.stale {
+		if err := changeOne(d, th, t.exec, t.work[i], &g.work[i].Change); err != nil {
+			return err
+		}
+		t.names[i] = g.work[i].name(g.dev)
+	}
+	t.stale = t.stale[:0]
+	for i, n := range t.marks {
+		if err := d.GraphSetEvent(th, t.exec, n, marks[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropTwin destroys the twin that g has for p.
+func (g *Graph) dropTwin(p *Profiler) error {
+	g.shared.mu.Lock()
+	defer g.shared.mu.Unlock()
+	t := g.twin
+	if t == nil || t.of != p {
+		return nil
+	}
+	g.twin = nil
+	return t.destroy(g.dev)
+}
+
+// describe notes the operations of the work, in the order of their first work.
+func (t *twin) describe(all []work) {
+	at := map[*ProfiledOp]int{}
+	var ops []*ProfiledOp
+	for i := range all {
+		o, k := all[i].op, -1
+		if o != nil {
+			var ok bool
+			if k, ok = at[o]; !ok {
+				k = len(ops)
+				at[o] = k
+				ops = append(ops, o)
+			}
+		}
+		t.index = append(t.index, k)
+	}
+	for _, o := range ops {
+		forward := -1
+		if k, ok := at[o.forward]; ok && o.forward != nil {
+			forward = k
+		}
+		t.entries = append(t.entries, entry{t.of.copied(o, forward < 0), forward})
+	}
+}
+
+// copied returns what a replay in p has of o, which another profiler may have seen: at the line of its forward operation, if toForward says so.
+func (p *Profiler) copied(o *ProfiledOp, toForward bool) profile.Op {
+	op, frames := o.told()
+	if toForward && o.forward != nil {
+		forward, of := o.forward.told()
+		op.Calls, frames = forward.Calls, of
+	}
+	var calls []int
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range op.Calls {
+		calls = append(calls, p.frame(frames[c]))
+	}
+	op.Calls, op.Kernels, op.Nodes, op.Captured, op.Deferred, op.Forward, op.Fused = calls, nil, nil, false, false, -1, -1
+	return op
+}
+
+// told returns what is known of o, and the frames that it names.
+func (o *ProfiledOp) told() (profile.Op, []profile.Frame) {
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	o.find()
+	return o.op, o.p.list
+}
+
+// find finds out where o came from, if it was only noted. The caller has o.p.mu.
+func (o *ProfiledOp) find() {
+	if o.trail == nil {
+		return
+	}
+	o.came(o.trail.Way())
+	o.trail = nil
+	if f := o.forward; f != nil && f.p == o.p {
+		f.find()
+		o.op.Module = f.op.Module
+	}
+}
+
+// replayed adds the operations of a replay to p and returns them by piece of work.
+func (p *Profiler) replayed(replay *ProfiledOp, t *twin) []*ProfiledOp {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := len(p.ops)
+	made := make([]*ProfiledOp, len(t.entries))
+	for i := range t.entries {
+		e := &t.entries[i]
+		o := &ProfiledOp{p: p, index: first + i, op: e.op}
+		o.op.Parent, o.op.Goroutine, o.op.Stream = replay.index, replay.op.Goroutine, replay.op.Stream
+		o.op.Begin, o.op.End = replay.op.Begin, replay.op.Begin
+		if e.forward >= 0 {
+			o.op.Forward = first + e.forward
+		}
+		made[i] = o
+	}
+	if !p.ended {
+		p.ops = append(p.ops, made...)
+	}
+	ops := make([]*ProfiledOp, len(t.index))
+	for i, k := range t.index {
+		if k >= 0 {
+			ops[i] = made[k]
+		}
+	}
+	return ops
+}
+
+// room reports whether so many more events may wait for their times.
+func (p *Profiler) room(n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.marks+n > mostMarks {
+		p.read()
+	}
+	return p.marks+n <= mostMarks
+}
+
+// keep notes that g has a twin for p, until that ends.
+func (p *Profiler) keep(g *Graph) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended {
+		p.twins = append(p.twins, g)
+	}
+	return !p.ended
+}
+
+// forget notes that g has none any more.
+func (p *Profiler) forget(g *Graph) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.twins = slices.DeleteFunc(p.twins, func(o *Graph) bool { return o == g })
+}
+
+// dropTwins destroys the twins that there are for p.
+func (p *Profiler) dropTwins() (err error) {
+	p.mu.Lock()
+	graphs := p.twins
+	p.twins = nil
+	p.mu.Unlock()
+	for _, g := range graphs {
+		err = errors.Join(err, g.dropTwin(p))
+	}
+	return wrap(err, "what the profiler made of graphs could not be released")
+}
+
+// ReplaysOn says that o's kernels are to be those of a replay on s, in place of what a recording of it noted.
+func (o *ProfiledOp) ReplaysOn(s *Stream) {
+	o.Describe(false, func(op *profile.Op) {
+		op.Captured, op.Stream = false, s.id
+		op.Kernels = slices.DeleteFunc(op.Kernels, func(k profile.Kernel) bool { return !k.Timed })
+	})
+}
+
+// FusedInto notes that the kernel of f does the work of o.
+func (o *ProfiledOp) FusedInto(f *ProfiledOp) {
+	if f.Index(o.p) < 0 {
+		return
+	}
+	o.Describe(false, func(op *profile.Op) { op.Deferred, op.Fused = true, f.index })
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	o.fused = f
+}
+
+// Fused returns the entry whose kernel does the work of o, or nil.
+func (o *ProfiledOp) Fused() *ProfiledOp {
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	return o.fused
+}
+
+// acquireEvents takes n events with timing.
+func (d *Device) acquireEvents(n int) ([]driver.Event, error) {
+	all := make([]driver.Event, 0, n)
+	for range n {
+		e, err := d.AcquireEvent(true)
+		if err != nil {
+			d.releaseEvents(all)
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// releaseEvents gives them back.
+func (d *Device) releaseEvents(all []driver.Event) {
+	for _, e := range all {
+		d.ReleaseEvent(e, true)
+	}
+}
