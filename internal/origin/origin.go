@@ -252,12 +252,6 @@ type Path struct {
 // Trail is the calls of a goroutine, whose path can be asked for later.
 type Trail []uintptr
 
-// Mark returns the calling goroutine's trail, by its innermost calls. It costs much less than Way.
-func Mark() Trail {
-	var pcs [128]uintptr
-	return slices.Clone(pcs[:runtime.Callers(2, pcs[:])])
-}
-
 // Way returns the calling goroutine's path, by its innermost calls. It keeps nothing of the library's own.
 func Way() Path {
 	var pcs [128]uintptr

@@ -13,6 +13,7 @@ import (
 	"tenon.dev/internal/alloc"
 	"tenon.dev/internal/driver"
 	"tenon.dev/internal/origin"
+	"tenon.dev/internal/stack"
 	"tenon.dev/profile"
 )
 
@@ -90,6 +91,9 @@ type profiledBlock struct {
 
 // mostPending is how much work may wait for its times to be read.
 const mostPending = 4096
+
+// trails are the stacks of operations that captures noted.
+var trails stack.Table
 
 // Notes returns a Profiler that only notes operations, of a capture that no other sees, and finds out where they came from when it is asked.
 func (d *Device) Notes() *Profiler {
@@ -207,7 +211,7 @@ func (p *Profiler) Begin(name string, kind profile.Kind, phase profile.Phase, s 
 		Captured: s.Recording()}}
 	var way origin.Path
 	if p.notes {
-		o.trail = origin.Mark()
+		o.trail = trails.Capture().Calls()
 	} else {
 		o.op.Goroutine = goroutine()
 		way = origin.Way()
