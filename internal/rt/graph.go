@@ -500,7 +500,8 @@ func (g *Graph) destroy() (done bool, err error) {
 		return true, nil // it went with the device
 	}
 	defer g.dev.leave(t)
-	err = g.dev.dev.GraphExecDestroy(t, exec)
+	// A capture of another thread may forbid it in this one.
+	err = g.dev.relaxed(t, func() error { return g.dev.dev.GraphExecDestroy(t, exec) })
 	if g.twin != nil {
 		err = errors.Join(err, g.twin.destroy(g.dev))
 		g.twin.of.forget(g)

@@ -246,9 +246,11 @@ func TestChangeErrors(t *testing.T) {
 	ok(t, plain.Set())
 }
 
-// A capture of another thread that forbids much is not ended by a change.
+// A capture of another thread that forbids much is not ended by a change, nor by the end of another graph.
 func TestChangeBesideACapture(t *testing.T) {
 	a := openSums(t, 1, CaptureSpec{Track: true})
+	other, err := a.record(1, CaptureSpec{Source: true})
+	ok(t, err)
 	s, err := a.d.CaptureStream()
 	ok(t, err)
 	defer a.d.ReturnCaptureStream(s)
@@ -258,6 +260,8 @@ func TestChangeBesideACapture(t *testing.T) {
 	ok(t, a.g.Set(Change{Launch: a.add(3)})) // of the thread that captures
 	done := make(chan error)
 	go func() { done <- a.run(a.g, Change{Launch: a.add(4)}) }()
+	ok(t, <-done)
+	go func() { done <- other.Close() }()
 	ok(t, <-done)
 	g, err := c.End()
 	ok(t, err)
