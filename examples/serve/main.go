@@ -1,4 +1,5 @@
 // Serve answers requests on several goroutines with one model: each worker has an Exec of its own by Fork, with its own stream.
+// It must not depend on anything but the public packages of Tenon.
 //
 //	go run ./examples/serve -workers 4
 package main
