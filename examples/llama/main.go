@@ -1,0 +1,255 @@
+// Llama decodes tokens greedily with a cache of keys and values, and each step is one graph. The model has Llama's parts under their names:
+// RMSNorm, rotary embeddings, grouped-query attention and a gated MLP. Its weights are random; nn.LoadFile would load others.
+//
+//	go run ./examples/llama
+//	go run ./examples/llama -bf16 -n 60
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"tenon.dev"
+	"tenon.dev/nn"
+)
+
+// config is the size of a model.
+type config struct {
+	vocab, width, heads, keyHeads, layers, hidden, context int
+	dtype                                                  tenon.DType
+}
+
+// place is where the tokens of a call stand: their rotations and, for a step of decoding, their position and the keys that they do not see.
+type place struct {
+	cos, sin *tenon.Tensor // [time, width of a head / 2]
+	position *tenon.Tensor // [1]; nil is all positions from 0 on
+	visible  *tenon.Tensor // [context], of bool
+}
+
+type attention struct {
+	Q            *nn.Linear `torch:"q_proj"`
+	K            *nn.Linear `torch:"k_proj"`
+	V            *nn.Linear `torch:"v_proj"`
+	O            *nn.Linear `torch:"o_proj"`
+	Keys, Values *nn.Buffer // the cache [1, key heads, context, width of a head]
+
+	headWidth int
+}
+
+func (a *attention) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		heads := func(l *nn.Linear) *tenon.Tensor { // [batch, heads, time, width of a head]
+			return x.Transpose(x.Unflatten(l.Forward(x, in), -1, -1, a.headWidth), 1, 2)
+		}
+		q, k, v := rotate(x, heads(a.Q), p), rotate(x, heads(a.K), p), heads(a.V)
+		opt := tenon.AttentionOpt{Causal: true, GroupedHeads: true}
+		if p.position != nil {
+			keys, values := a.Keys.Tensor(), a.Values.Tensor()
+			at := x.ExpandAs(x.View(p.position, 1, 1, 1, 1), k)
+			x.ScatterInto(keys, keys, 2, at, k)
+			x.ScatterInto(values, values, 2, at, v)
+			k, v, opt = keys, values, tenon.AttentionOpt{Mask: p.visible, GroupedHeads: true}
+		}
+		out := x.ScaledDotProductAttention(q, k, v, opt)
+		return a.O.Forward(x, x.Flatten(x.Transpose(out, 1, 2), 2, 3))
+	})
+}
+
+// rotate turns the pairs of t [batch, heads, time, width of a head] by the angles of their places.
+func rotate(x *tenon.Exec, t *tenon.Tensor, p place) *tenon.Tensor {
+	half := x.Chunk(t, 2, -1)
+	re := x.Sub(x.Mul(half[0], p.cos), x.Mul(half[1], p.sin))
+	im := x.Add(x.Mul(half[1], p.cos), x.Mul(half[0], p.sin))
+	return x.Cat([]*tenon.Tensor{re, im}, -1)
+}
+
+type mlp struct {
+	Gate *nn.Linear `torch:"gate_proj"`
+	Up   *nn.Linear `torch:"up_proj"`
+	Down *nn.Linear `torch:"down_proj"`
+}
+
+func (m *mlp) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		return m.Down.Forward(x, x.Mul(x.SiLU(m.Gate.Forward(x, in)), m.Up.Forward(x, in)))
+	})
+}
+
+type layer struct {
+	Norm1     *nn.RMSNorm `torch:"input_layernorm"`
+	Attention *attention  `torch:"self_attn"`
+	Norm2     *nn.RMSNorm `torch:"post_attention_layernorm"`
+	MLP       *mlp        `torch:"mlp"`
+}
+
+func (l *layer) forward(x *tenon.Exec, in *tenon.Tensor, p place) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		h := x.Add(in, l.Attention.forward(x, l.Norm1.Forward(x, in), p))
+		return x.Add(h, l.MLP.Forward(x, l.Norm2.Forward(x, h)))
+	})
+}
+
+type llama struct {
+	Embed    *nn.Embedding `torch:"embed_tokens"`
+	Layers   []*layer      `torch:"layers"`
+	Norm     *nn.RMSNorm   `torch:"norm"`
+	Head     *nn.Linear    `torch:"lm_head"`
+	Cos, Sin *nn.Buffer    // of the rotations at all positions [context, width of a head / 2]
+}
+
+func newLlama(x *tenon.Exec, c config) *llama {
+	headWidth := c.width / c.heads
+	linear := func(in, out int) *nn.Linear {
+		return nn.NewLinear(x, in, out, nn.LinearOpt{NoBias: true, DType: c.dtype})
+	}
+	norm := func() *nn.RMSNorm { return nn.NewRMSNorm(x, []int{c.width}, nn.NormOpt{Eps: 1e-5, DType: c.dtype}) }
+	buffer := func(t *tenon.Tensor) *nn.Buffer { return nn.NewBuffer(t, nn.BufferOpt{NonPersistent: true}) }
+	cache := func() *nn.Buffer { return buffer(x.Zeros([]int{1, c.keyHeads, c.context, headWidth}, c.dtype)) }
+
+	m := &llama{Embed: nn.NewEmbedding(x, c.vocab, c.width, nn.EmbeddingOpt{DType: c.dtype}), Norm: norm(), Head: linear(c.width, c.vocab)}
+	for range c.layers {
+		m.Layers = append(m.Layers, &layer{
+			Norm1: norm(),
+			Attention: &attention{
+				Q: linear(c.width, c.width), K: linear(c.width, c.keyHeads*headWidth), V: linear(c.width, c.keyHeads*headWidth),
+				O: linear(c.width, c.width), Keys: cache(), Values: cache(), headWidth: headWidth,
+			},
+			Norm2: norm(),
+			MLP:   &mlp{Gate: linear(c.width, c.hidden), Up: linear(c.width, c.hidden), Down: linear(c.hidden, c.width)},
+		})
+	}
+	x.Scope(func(x *tenon.Exec) {
+		pairs := x.Arange(0, float64(headWidth/2), 1, tenon.Float32)
+		speeds := x.Exp(x.MulS(pairs, -2*math.Log(10000)/float64(headWidth)))
+		angles := x.Outer(x.Arange(0, float64(c.context), 1, tenon.Float32), speeds)
+		m.Cos, m.Sin = buffer(x.Keep(x.ToDType(x.Cos(angles), c.dtype))), buffer(x.Keep(x.ToDType(x.Sin(angles), c.dtype)))
+	})
+	return m
+}
+
+// Forward returns the logits [batch, time, vocab] after each of the tokens [batch, time], without the cache.
+func (m *llama) Forward(x *tenon.Exec, tokens *tenon.Tensor) *tenon.Tensor {
+	first := tenon.Span(0, tokens.Size(1))
+	return m.forward(x, tokens, place{cos: x.Index(m.Cos.Tensor(), first), sin: x.Index(m.Sin.Tensor(), first)})
+}
+
+func (m *llama) forward(x *tenon.Exec, tokens *tenon.Tensor, p place) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		h := m.Embed.Forward(x, tokens)
+		for _, l := range m.Layers {
+			h = l.forward(x, h, p)
+		}
+		return m.Head.Forward(x, m.Norm.Forward(x, h))
+	})
+}
+
+// next returns the likeliest token after tokens; it computes the keys and values of all of them.
+func (m *llama) next(x *tenon.Exec, tokens []int64) (token float64, err error) {
+	err = x.Do(func(x *tenon.Exec) error {
+		logits := m.Forward(x, tenon.From(x, tokens, 1, len(tokens)))
+		token, err = x.Item(x.ArgMax(x.Index(logits, 0, -1), nil, false))
+		return err
+	})
+	return token, err
+}
+
+// decoder runs a model for one token at a time, as a graph that finds earlier keys and values in the cache.
+type decoder struct {
+	token, position *tenon.Tensor // [1, 1] and [1]: a step replaces the token by the next one
+	graph           *tenon.Graph
+	seen            int
+}
+
+func newDecoder(x *tenon.Exec, m *llama) (*decoder, error) {
+	d := &decoder{token: x.Zeros([]int{1, 1}, tenon.Int64), position: x.Zeros([]int{1}, tenon.Int64)}
+	graph, err := x.Capture(func(x *tenon.Exec) {
+		positions := x.Arange(0, float64(m.Cos.Tensor().Size(0)), 1, tenon.Int64)
+		logits := m.forward(x, d.token, place{
+			cos: x.Index(m.Cos.Tensor(), d.position), sin: x.Index(m.Sin.Tensor(), d.position),
+			position: d.position, visible: x.Le(positions, d.position),
+		})
+		x.CopyInto(d.token, x.ArgMax(logits, []int{-1}, false))
+		x.AddSInto(d.position, d.position, 1)
+	})
+	d.graph = graph
+	return d, err
+}
+
+// next returns the likeliest token after tokens, of which only those are computed that it has not seen.
+func (d *decoder) next(x *tenon.Exec, tokens []int64) (float64, error) {
+	for ; d.seen < len(tokens); d.seen++ {
+		x.FillInto(d.token, float64(tokens[d.seen]))
+		if err := x.Replay(d.graph); err != nil {
+			return 0, err
+		}
+	}
+	return x.Item(d.token)
+}
+
+func (d *decoder) close() {
+	d.graph.Close()
+	d.token.Close()
+	d.position.Close()
+}
+
+// write goes on after the prompt with n tokens.
+func write(x *tenon.Exec, prompt []int64, n int, next func(x *tenon.Exec, tokens []int64) (float64, error)) ([]int64, error) {
+	tokens := slices.Clone(prompt)
+	for range n {
+		token, err := next(x, tokens)
+		if err != nil {
+			return nil, err
+		}
+		tokens = append(tokens, int64(token))
+	}
+	return tokens, nil
+}
+
+func main() {
+	device := flag.String("device", "best", "best, cuda:1, cpu, sim, …")
+	bf16 := flag.Bool("bf16", false, "weights and computation in bfloat16")
+	n := flag.Int("n", 40, "tokens to write")
+	flag.Parse()
+	c := config{vocab: 100, width: 64, heads: 8, keyHeads: 2, layers: 2, hidden: 172, context: 64, dtype: tenon.Float32}
+	if *bf16 {
+		c.dtype = tenon.BFloat16
+	}
+	if err := run(*device, c, *n, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(device string, c config, n int, out io.Writer) error {
+	selector, err := tenon.ParseSelector(device)
+	if err != nil {
+		return err
+	}
+	x, err := tenon.Open(selector)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	x = x.NoGrad()
+	m := newLlama(x, c)
+	defer nn.Close(m)
+	d, err := newDecoder(x, m)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	for _, next := range []func(x *tenon.Exec, tokens []int64) (float64, error){m.next, d.next} {
+		start := time.Now()
+		tokens, err := write(x, []int64{7, 3, 50}, n, next)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%v, %v a token\n", tokens, time.Since(start)/time.Duration(n))
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+// LSTM tells lines of Go from lines of prose with a recurrent network that reads them in both directions. Tenon has no recurrent modules: an
+// LSTM or GRU is a loop in Go, with parameters under PyTorch's keys. A compiled step is one graph, whatever the number of turns of the loop.
+//
+//	go run ./examples/lstm
+//	go run ./examples/lstm -gru -compile
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/data"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// recurrent is one direction of an LSTM or GRU.
+type recurrent struct {
+	WeightIH *nn.Param `torch:"weight_ih_l0"`
+	WeightHH *nn.Param `torch:"weight_hh_l0"`
+	BiasIH   *nn.Param `torch:"bias_ih_l0"`
+	BiasHH   *nn.Param `torch:"bias_hh_l0"`
+
+	gru, reverse bool
+}
+
+func newRecurrent(x *tenon.Exec, in, width int, gru, reverse bool) *recurrent {
+	gates, bound := 4, 1/math.Sqrt(float64(width))
+	if gru {
+		gates = 3
+	}
+	uniform := func(shape ...int) *nn.Param {
+		p := nn.NewParam(x.Empty(shape, tenon.Float32))
+		nn.InitUniform(x, p.Tensor(), -bound, bound, nil)
+		return p
+	}
+	return &recurrent{
+		WeightIH: uniform(gates*width, in), WeightHH: uniform(gates*width, width),
+		BiasIH: uniform(gates * width), BiasHH: uniform(gates * width), gru: gru, reverse: reverse,
+	}
+}
+
+// Forward returns the state [batch, width] after the last of the inputs [batch, time, in] where valid [batch, time] is true.
+func (r *recurrent) Forward(x *tenon.Exec, in, valid *tenon.Tensor) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		inputs := x.Unbind(x.Linear(in, r.WeightIH.Tensor(), r.BiasIH.Tensor()), 1)
+		valids := x.Unbind(x.Unsqueeze(valid, -1), 1)
+		if r.reverse {
+			slices.Reverse(inputs)
+			slices.Reverse(valids)
+		}
+		state := x.Zeros([]int{in.Size(0), r.WeightHH.Tensor().Size(1)}, in.DType())
+		cell := state
+		for t, input := range inputs {
+			hidden := x.Linear(state, r.WeightHH.Tensor(), r.BiasHH.Tensor())
+			nextState, nextCell := r.step(x, input, hidden, state, cell)
+			state, cell = x.Where(valids[t], nextState, state), x.Where(valids[t], nextCell, cell)
+		}
+		return state
+	})
+}
+
+// step computes the gates. The cell of a GRU never changes.
+func (r *recurrent) step(x *tenon.Exec, input, hidden, state, cell *tenon.Tensor) (nextState, nextCell *tenon.Tensor) {
+	if r.gru {
+		i, h := x.Chunk(input, 3, 1), x.Chunk(hidden, 3, 1)
+		reset, update := x.Sigmoid(x.Add(i[0], h[0])), x.Sigmoid(x.Add(i[1], h[1]))
+		return x.Lerp(x.Tanh(x.Add(i[2], x.Mul(reset, h[2]))), state, update), cell
+	}
+	gates := x.Chunk(x.Add(input, hidden), 4, 1)
+	nextCell = x.Add(x.Mul(x.Sigmoid(gates[1]), cell), x.Mul(x.Sigmoid(gates[0]), x.Tanh(gates[2])))
+	return x.Mul(x.Sigmoid(gates[3]), x.Tanh(nextCell)), nextCell
+}
+
+// classifier gives a line's characters, with 0 behind its end, the logit that it is prose.
+type classifier struct {
+	Characters        *nn.Embedding
+	Forwards, Reverse *recurrent
+	Out               *nn.Linear
+}
+
+func newClassifier(x *tenon.Exec, width int, gru bool) *classifier {
+	return &classifier{
+		Characters: nn.NewEmbedding(x, 129, width/2),
+		Forwards:   newRecurrent(x, width/2, width, gru, false),
+		Reverse:    newRecurrent(x, width/2, width, gru, true),
+		Out:        nn.NewLinear(x, 2*width, 1),
+	}
+}
+
+func (m *classifier) Forward(x *tenon.Exec, in *tenon.Tensor) *tenon.Tensor {
+	return x.Within(func(x *tenon.Exec) *tenon.Tensor {
+		characters, valid := m.Characters.Forward(x, in), x.NeS(in, 0)
+		states := []*tenon.Tensor{m.Forwards.Forward(x, characters, valid), m.Reverse.Forward(x, characters, valid)}
+		return m.Out.Forward(x, x.Cat(states, 1))
+	})
+}
+
+// lines returns those of the files, at most n of them, as rows of length characters, with 0 behind the end.
+func lines(glob string, n, length int) (rows []int64, err error) {
+	files, err := filepath.Glob(glob)
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); len(line) < 8 || len(rows) == n*length {
+				continue
+			}
+			row := make([]int64, length)
+			for i := range min(length, len(line)) {
+				row[i] = int64(line[i]&127) + 1
+			}
+			rows = append(rows, row...)
+		}
+	}
+	if len(rows) < n*length {
+		return nil, fmt.Errorf("%s has fewer than %d lines", glob, n)
+	}
+	return rows, nil
+}
+
+// options are the command line's.
+type options struct {
+	device, code, prose                 string
+	lines, length, width, epochs, batch int
+	gru, compile                        bool
+}
+
+func main() {
+	o := options{lines: 512, length: 32, width: 32, batch: 32}
+	flag.StringVar(&o.device, "device", "best", "best, cuda:1, cpu, sim, …")
+	flag.StringVar(&o.code, "code", "nn/*.go", "files of code")
+	flag.StringVar(&o.prose, "prose", "docs/*.md", "files of prose")
+	flag.IntVar(&o.epochs, "epochs", 3, "how often to go through the lines")
+	flag.BoolVar(&o.gru, "gru", false, "GRU instead of LSTM")
+	flag.BoolVar(&o.compile, "compile", false, "run steps as graphs")
+	flag.Parse()
+	if err := run(o, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(o options, out io.Writer) error {
+	device, err := tenon.ParseSelector(o.device)
+	if err != nil {
+		return err
+	}
+	x, err := tenon.Open(device)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	return train(x, o, out)
+}
+
+func load(o options) (*data.Loader, error) {
+	code, err := lines(o.code, o.lines, o.length)
+	if err != nil {
+		return nil, err
+	}
+	prose, err := lines(o.prose, o.lines, o.length)
+	if err != nil {
+		return nil, err
+	}
+	labels := slices.Concat(make([]float32, o.lines), slices.Repeat([]float32{1}, o.lines))
+	samples, err := data.NewTable(data.NewColumn(append(code, prose...), o.length), data.NewColumn(labels, 1))
+	if err != nil {
+		return nil, err
+	}
+	return data.NewLoader(samples, data.LoaderOpt{BatchSize: o.batch, Shuffle: true, DropLast: true})
+}
+
+func train(x *tenon.Exec, o options, out io.Writer) error {
+	loader, err := load(o)
+	if err != nil {
+		return err
+	}
+	x.Device().Generator().SetSeed(1)
+	model := newClassifier(x, o.width, o.gru)
+	defer nn.Close(model)
+	adam, err := optim.NewAdam(nn.Params(model), optim.AdamOpt{LR: 5e-3})
+	if err != nil {
+		return err
+	}
+	defer adam.Close()
+	do := (*tenon.Exec).Do
+	if o.compile {
+		do = compile.New().Do
+	}
+	total, right := x.Zeros(nil, tenon.Float32), x.Zeros(nil, tenon.Int64)
+	defer total.Close()
+	defer right.Close()
+	for epoch := range o.epochs {
+		x.FillInto(total, 0)
+		x.FillInto(right, 0)
+		for batch, err := range loader.Epoch(x) {
+			if err != nil {
+				return err
+			}
+			err := do(x, func(x *tenon.Exec) error {
+				in, labels := batch.Tensors[0], batch.Tensors[1]
+				logits := model.Forward(x, in)
+				loss := x.BCEWithLogits(logits, labels)
+				x.NoGrad().AddInto(total, total, loss)
+				x.AddInto(right, right, x.Sum(x.Eq(x.GtS(logits, 0), x.GtS(labels, 0.5)), nil))
+				adam.ZeroGrad()
+				if err := x.Backward(loss); err != nil {
+					return err
+				}
+				nn.ClipGradNorm(x, nn.Params(model), 1)
+				return adam.Step(x)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		loss, err := x.Item(total)
+		if err != nil {
+			return err
+		}
+		hits, err := x.Item(right)
+		if err != nil {
+			return err
+		}
+		steps := float64(loader.Len())
+		fmt.Fprintf(out, "epoch %d  loss %.6f  right %.3f\n", epoch+1, loss/steps, hits/steps/float64(o.batch))
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+// Rms normalizes rows with a kernel of its own, whose derivative is a second kernel. It shows how both become one operation with a gradient,
+// and compares it with the operation RMSNorm.
+//
+//	go run ./examples/rms -device sim
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+
+	"tenon.dev"
+	"tenon.dev/kernel"
+)
+
+// warp is how many threads work on a row. They exchange their sums in registers.
+const warp = 32
+
+// row is the part of a matrix that the threads of a block share.
+type row struct {
+	k       *kernel.Builder
+	columns kernel.Value
+}
+
+// at is the place of a column's element in the matrix.
+func (r row) at(column kernel.Value) kernel.Value {
+	return r.k.BlockIdx(kernel.X).MulWide(r.columns).Add(column.Convert(tenon.Int64))
+}
+
+// each calls f with all columns, each in one thread.
+func (r row) each(f func(column kernel.Value)) {
+	r.k.For(r.k.ThreadIdx(kernel.X), r.columns, r.k.I32(warp), f)
+}
+
+// mean returns that of the terms of all columns.
+func (r row) mean(term func(column kernel.Value) kernel.Value) kernel.Value {
+	part := r.k.Var(r.k.F32(0))
+	r.each(func(column kernel.Value) { part.Set(part.Get().Add(term(column))) })
+	sum := part.Get()
+	for lanes := warp / 2; lanes > 0; lanes /= 2 {
+		sum = sum.Add(sum.ShuffleXor(lanes))
+	}
+	return sum.Div(r.columns.Convert(tenon.Float32))
+}
+
+// forward is out = in·scale·weight, with scale = 1/√(mean(in²) + eps) of the row.
+var forward = kernel.Build("rms_forward", func(k *kernel.Builder) {
+	k.FixedThreads(warp)
+	in, weight := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32)
+	out, scales := k.Buffer("out", tenon.Float32), k.Buffer("scales", tenon.Float32)
+	eps, r := k.Scalar("eps", tenon.Float32), row{k, k.Scalar("columns", tenon.Int32)}
+
+	square := r.mean(func(column kernel.Value) kernel.Value { return in.Load(r.at(column)).Mul(in.Load(r.at(column))) })
+	scale := k.F32(1).Div(square.Add(eps).Sqrt())
+	k.If(k.LaneID().Eq(k.I32(0)), func() { scales.Store(k.BlockIdx(kernel.X), scale) })
+	r.each(func(column kernel.Value) {
+		out.Store(r.at(column), in.Load(r.at(column)).Mul(scale).Mul(weight.Load(column)))
+	})
+})
+
+// backward is the gradient of in: scale·(grad·weight - normal·mean(grad·weight·normal)), with normal = in·scale.
+var backward = kernel.Build("rms_backward", func(k *kernel.Builder) {
+	k.FixedThreads(warp)
+	in, weight, scales := k.BufferRO("in", tenon.Float32), k.BufferRO("weight", tenon.Float32), k.BufferRO("scales", tenon.Float32)
+	grad, out := k.BufferRO("grad", tenon.Float32), k.Buffer("out", tenon.Float32)
+	r := row{k, k.Scalar("columns", tenon.Int32)}
+
+	scale := scales.Load(k.BlockIdx(kernel.X))
+	normal := func(column kernel.Value) kernel.Value { return in.Load(r.at(column)).Mul(scale) }
+	weighted := func(column kernel.Value) kernel.Value { return grad.Load(r.at(column)).Mul(weight.Load(column)) }
+	mean := r.mean(func(column kernel.Value) kernel.Value { return weighted(column).Mul(normal(column)) })
+	r.each(func(column kernel.Value) {
+		out.Store(r.at(column), scale.Mul(weighted(column).Sub(normal(column).Mul(mean))))
+	})
+})
+
+// rmsNorm is the operation: the two kernels as a tenon.Function.
+type rmsNorm struct{ eps float64 }
+
+func (f rmsNorm) Forward(x *tenon.Exec, c *tenon.FunctionContext, inputs ...*tenon.Tensor) []*tenon.Tensor {
+	in, weight := x.Contiguous(inputs[0]), x.Contiguous(inputs[1])
+	columns := weight.Numel()
+	rows := in.Numel() / columns
+	out, scales := x.EmptyLike(in), x.Empty([]int{rows, 1}, tenon.Float32)
+	x.Launch(forward, tenon.LaunchShape{Grid: [3]int{rows}, Block: [3]int{warp}},
+		tenon.In(in), tenon.In(weight), tenon.Out(out), tenon.Out(scales), tenon.Number(f.eps), tenon.Integer(int64(columns)))
+	c.Save(in, weight, scales)
+	return []*tenon.Tensor{out}
+}
+
+func (f rmsNorm) Backward(x *tenon.Exec, c *tenon.FunctionContext, grads ...*tenon.Tensor) ([]*tenon.Tensor, error) {
+	in, weight, scales := c.Saved()[0], c.Saved()[1], c.Saved()[2]
+	grad := x.Contiguous(grads[0])
+	rows, columns := scales.Numel(), weight.Numel()
+	gradIn := x.EmptyLike(in)
+	x.Launch(backward, tenon.LaunchShape{Grid: [3]int{rows}, Block: [3]int{warp}},
+		tenon.In(in), tenon.In(weight), tenon.In(scales), tenon.In(grad), tenon.Out(gradIn), tenon.Integer(int64(columns)))
+	normal := x.Mul(x.View(in, rows, columns), scales)
+	return []*tenon.Tensor{gradIn, x.Sum(x.Mul(normal, x.View(grad, rows, columns)), []int{0})}, nil
+}
+
+// normalize divides the rows of in, float32, by the root of the mean of their squares, and multiplies them by weight.
+func normalize(x *tenon.Exec, in, weight *tenon.Tensor, eps float64) *tenon.Tensor {
+	return x.Apply(rmsNorm{eps}, in, weight)[0]
+}
+
+// furthest returns how far the results and gradients of normalize lie at most from those of RMSNorm, for random rows.
+func furthest(x *tenon.Exec, rows, columns int) (distances []float64, err error) {
+	err = x.Do(func(x *tenon.Exec) error {
+		in, weight := x.RandN([]int{rows, columns}, tenon.Float32).SetRequiresGrad(true), x.RandN([]int{columns}, tenon.Float32).SetRequiresGrad(true)
+		grad := x.RandN([]int{rows, columns}, tenon.Float32)
+		var all [2][]*tenon.Tensor
+		for i, out := range []*tenon.Tensor{normalize(x, in, weight, 1e-5), x.RMSNorm(in, weight, []int{columns}, 1e-5)} {
+			gradients, err := x.Grad([]*tenon.Tensor{out}, []*tenon.Tensor{in, weight}, tenon.GradOpt{Gradients: []*tenon.Tensor{grad}})
+			if err != nil {
+				return err
+			}
+			all[i] = append(gradients, out)
+		}
+		for i := range all[0] {
+			d, err := x.Item(x.Max(x.Abs(x.Sub(all[0][i], all[1][i]))))
+			if err != nil {
+				return err
+			}
+			distances = append(distances, d)
+		}
+		return nil
+	})
+	return distances, err
+}
+
+func main() {
+	device := flag.String("device", "best", "best, cuda:1, cpu, sim, …")
+	flag.Parse()
+	if err := run(*device, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(device string, out io.Writer) error {
+	selector, err := tenon.ParseSelector(device)
+	if err != nil {
+		return err
+	}
+	x, err := tenon.Open(selector)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	for _, columns := range []int{1, 33, 768} {
+		d, err := furthest(x, 64, columns)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%3d columns: furthest from RMSNorm: gradient of the rows %.1e, of the weight %.1e, result %.1e\n", columns, d[0], d[1], d[2])
+	}
+	return nil
+}
