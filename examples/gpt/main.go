@@ -113,11 +113,6 @@ func newTraining(x *tenon.Exec, text []byte, o options) (*training, error) {
 	if err := t.adamw.Add(vectors, adam); err != nil {
 		return nil, err
 	}
-	for group := range t.adamw.Groups() { // a graph reads a rate that changes from a tensor, which the schedule fills
-		if err := t.adamw.SetLRTensor(group, x.Full(nil, adam.LR, tenon.Float64)); err != nil {
-			return nil, err
-		}
-	}
 	const warmUp = 10
 	steps := o.planned * t.loader.Len()
 	rule := optim.SequentialLR([]int{warmUp}, optim.LinearLR(0.1, 1, warmUp), optim.CosineAnnealingLR(steps-warmUp, 1e-4))

@@ -35,7 +35,7 @@ var rowForeach, rowAdvance, rowUpdateScale *row
 
 func init() {
 	rowForeach = define(row{Name: "Foreach", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runForeach, alters: alterForeach})
-	rowAdvance = define(row{Name: "Advance", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
+	rowAdvance = define(row{Name: "Advance", takes: "tensors…^; rate second third fourth; options ->", infer: func(*frame) {}, run: runAdvance, alters: func(f *frame) { f.alter(f.many[0]) }})
 	rowUpdateScale = define(row{Name: "UpdateScale", takes: "tensors…^;;options ->", infer: func(*frame) {}, run: runUpdateScale, alters: func(f *frame) { f.altered = append(f.altered, f.many...) }})
 }
 
@@ -125,7 +125,8 @@ func (s *session) listOf32(n []int32) *intList {
 	return s.made.list(s.ints)
 }
 
-// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip.
+// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip. The first of
+// the optimizer's numbers, which schedules change, are the call's: values. In numbers they are zeros.
 type advance struct {
 	op          *kernels.StepOp
 	numbers     numberList
@@ -143,7 +144,11 @@ func runAdvance(f *frame) error {
 	if c.found {
 		found = operand(rest[0])
 	}
-	return kernels.Advance(f, c.op, c.numbers.floats(f.x.s.floats[:0]), f.x.s.rowsOf(operand(rows).Ptr, c.which), lr, found)
+	numbers := c.numbers.floats(f.x.s.floats[:0])
+	for i := range numbers[:min(len(numbers), len(f.scalar))] {
+		numbers[i] = f.scalar[i].F
+	}
+	return kernels.Advance(f, c.op, numbers, f.x.s.rowsOf(operand(rows).Ptr, c.which), lr, found)
 }
 
 // Step is a step of an optimizer.
@@ -199,8 +204,10 @@ func (x *Exec) advance(s *Step) {
 		}
 	}
 	numbers := append(x.s.floats[:0], s.Numbers...)
-	if s.LR != nil {
-		numbers[0] = 0 // nobody reads it, and steps of other rates are the same call
+	for i, v := range numbers[:min(len(numbers), len(f.scalar))] {
+		if numbers[i] = 0; i > 0 || s.LR == nil { // nobody reads the first one where there is a tensor
+			f.scalar[i] = kernels.FloatScalar(v)
+		}
 	}
 	f.opt = keptParam(&x.s.made.advance, advance{s.Op, x.s.made.numbers(numbers), x.s.listOf32(s.Which), s.LR != nil, s.Found != nil})
 	f.call()

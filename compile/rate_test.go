@@ -1,0 +1,71 @@
+package compile_test
+
+import (
+	"fmt"
+	"testing"
+
+	"tenon.dev"
+	"tenon.dev/compile"
+	"tenon.dev/nn"
+	"tenon.dev/optim"
+)
+
+// A schedule that changes the numbers of an optimizer changes values, which a recorded step takes without a new recording.
+func TestScheduledRateIsAValue(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(m any) (optim.Optimizer, error)
+	}{
+		{"SGD", func(m any) (optim.Optimizer, error) {
+			return optim.NewSGD(nn.Params(m), optim.SGDOpt{LR: 0.1, Momentum: 0.9, Nesterov: true})
+		}},
+		{"AdamW", func(m any) (optim.Optimizer, error) {
+			return optim.NewAdamW(nn.Params(m), optim.AdamOpt{LR: 0.1})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := open(t)
+			run := func(r *compile.Region) (out string) {
+				x.Scope(func(x *tenon.Exec) {
+					must(t, x.Generator().SetSeed(5))
+					l := nn.NewLinear(x, 6, 3)
+					defer nn.Close(l)
+					in := x.RandN([]int{4, 6}, tenon.Float32)
+					o, err := c.make(l)
+					must(t, err)
+					defer o.Close()
+					s, err := optim.NewSchedule(o, optim.OneCycleLR([]float64{0.2}, 30))
+					must(t, err)
+					for range 24 {
+						step := func(x *tenon.Exec) error {
+							o.ZeroGrad()
+							if err := x.Backward(x.Sum(x.Square(l.Forward(x, in)), nil)); err != nil {
+								return err
+							}
+							return o.Step(x)
+						}
+						if r == nil {
+							must(t, x.Do(step))
+						} else {
+							must(t, r.Do(x, step))
+						}
+						must(t, s.Step())
+						v, err := x.Bytes(l.Weight.Tensor())
+						must(t, err)
+						out += fmt.Sprintf("%v %x\n", o.LR(0), v)
+					}
+				})
+				return out
+			}
+			want := run(nil)
+			r := compile.New()
+			if got := run(r); got != want {
+				t.Errorf("in a region the steps give\n%s\nwant\n%s", got, want)
+			}
+			if s := r.Stats(x); s.Recordings != 1 || s.Replays < 24-5 {
+				t.Errorf("%+v", s)
+			}
+			must(t, compile.Reset(x))
+		})
+	}
+}
