@@ -1,5 +1,5 @@
 // Package tenon is tensors on GPUs for Go: eager operations with autograd, device memory that is cached and explained, and the same program
-// on a simulated device where there is no GPU. It may not know how anything is done: it is the face of the packages below, mostly generated
+// on a simulated device where there is no GPU. It must not do any of the work: it is the face of the packages below, mostly generated
 // from their documented methods.
 //
 // A program opens a device, and every operation runs on the Exec that Open returns:

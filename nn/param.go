@@ -1,6 +1,6 @@
 // Package nn is neural-network modules: layers with their parameters, containers, losses and initialisers, under PyTorch's names and with its
 // state-dict keys.
-// It may not know optimizers or data, nor how an operation runs: modules call the operations of the Exec that they are given.
+// It must not depend on optimizers, on data or on how an operation runs: modules call the operations of the Exec that they are given.
 //
 // A module is a struct whose exported fields are its parameters (*[Param]), its buffers (*[Buffer]) and other modules; [Params] and [StateDict]
 // find them. Constructors and Forward stop with a *tenon.Error as operations do.

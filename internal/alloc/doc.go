@@ -1,5 +1,5 @@
 // Package alloc holds the allocators of device and pinned host memory, which cache by PyTorch's policy, decision for decision.
-// It knows blocks, pools and streams, and may not know CUDA, drivers, tensors or dtypes: all it needs of a device is a Backend.
+// It knows blocks, pools and streams, and must not depend on CUDA, drivers, tensors or dtypes: all it needs of a device is a Backend.
 //
 // # Use
 //

@@ -178,6 +178,7 @@ func f() {}
 `, nil},
 		{"no package doc", "package p", []string{"p: package has no doc comment"}},
 		{"one sentence", "// Package p is a thing, e.g. this.\npackage p", []string{"one sentence"}},
+		{"stilted", "// Package p is a thing. It may not\n// know others.\npackage p", []string{"may not know"}},
 		{"function", doc + "func F() {}", []string{"p/a.go:3: exported function F"}},
 		{"empty words", doc + "// F.\nfunc F() {}", []string{"exported function F"}},
 		{"method", doc + "// T is.\ntype T[K any] struct{}\nfunc (t *T[K]) M() {}", []string{"exported function M"}},
