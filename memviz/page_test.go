@@ -519,7 +519,8 @@ func pageNames(t *testing.T, b *browser.Browser) {
 		}
 	}
 	v.press("1")
-	v.tab.Eval("document.activeElement.blur()", nil)
+	// Where Tab starts from after a blur is the browser's choice; from the first link every element lies ahead.
+	v.tab.Eval("document.getElementById('skip').focus()", nil)
 	reached := map[string]bool{}
 	for range 30 {
 		v.tab.Press("Tab")

@@ -94,7 +94,8 @@ func testChainTimes(f *fixture) {
 		driver.ChainWork{Launch: spin(3 * ms)}, driver.ChainWork{Event: marks[2]})
 	_, err := f.d.EventElapsed(f.th, marks[0], marks[1])
 	f.code(err, "EventElapsed", driver.InvalidHandle)
-	for range 2 {
+	inShare := false // a loaded machine can delay either kernel, so one round of several must show 1 : 3
+	for round := 0; round < 2 || !inShare && round < 20; round++ {
 		f.ok(f.d.EventRecord(before, s))
 		f.ok(f.d.GraphLaunch(e, s))
 		f.ok(f.d.EventRecord(after, s))
@@ -107,9 +108,13 @@ func testChainTimes(f *fixture) {
 		}
 		first, second, all := took(marks[0], marks[1]), took(marks[1], marks[2]), took(before, after)
 		// The clock of the cycles need not run at the rate that Info tells.
-		if first < 0.5*ms || second < 2*first || second > 5*first || first+second > all*1.001 || took(before, marks[0]) < 0 || took(marks[2], after) < 0 {
+		if first < 0.5*ms || second < 1.5*ms || first+second > all*1.001 || took(before, marks[0]) < 0 || took(marks[2], after) < 0 {
 			f.Errorf("kernels of %d and %d ms took %v and %v of %v ms", ms, 3*ms, first, second, all)
 		}
+		inShare = inShare || second >= 2*first && second <= 5*first
+	}
+	if !inShare {
+		f.Errorf("in 20 rounds kernels of %d and %d ms never took about 1 : 3", ms, 3*ms)
 	}
 }
 
