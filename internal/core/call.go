@@ -22,11 +22,11 @@ type attrs struct {
 	hole [4]kernels.Scalar
 }
 
-// structure is what, among the attributes, decides types, shapes and kernels.
+// structure is the part of the attributes that decides types, shapes and kernels.
 type structure struct {
-	// holes has the bits of inputs in whose place there is a number, and holeFloat of those where that is no integer.
+	// holes has a bit for each input that a number replaces, and holeFloat for each where that number is no integer.
 	holes, holeFloat uint8
-	// hosts has the bits of inputs that were 0-d tensors of the processor.
+	// hosts has a bit for each input that was a 0-d tensor of the processor.
 	hosts uint8
 	dt    dtype.DType
 	i     [8]int
@@ -34,8 +34,8 @@ type structure struct {
 	opt   param
 }
 
-// param is an attribute that a row defines for itself. Its types are comparable and consist of numbers, forms, lists and things that there is one of, such
-// as rows, devices and the operations of kernels.
+// param is an attribute that a row defines for itself. Its types are comparable and consist of numbers, forms, lists and objects that exist
+// only once, such as rows, devices and the operations of kernels.
 type param interface{ param() }
 
 // Call is one call of an operation as a plain value: it can be copied, compared with ==, used as a key, printed and run again. It names operands by
@@ -45,7 +45,7 @@ type Call struct {
 	callMode
 	structure
 	scalar, hole [4]number
-	// first are the first operands and rest the others: inputs, those of a list, and destinations.
+	// first holds the first operands and rest the others: inputs, then those of a list, then destinations.
 	first [4]Operand
 	rest  *operandList
 	// source is the slot of the generator in a key.
@@ -54,7 +54,7 @@ type Call struct {
 	ins, dsts uint8
 }
 
-// callMode is how a call runs, as far as its Exec says so.
+// callMode is how a call runs, as far as its Exec decides that.
 type callMode struct {
 	stream               *rt.Stream
 	generator            *rt.Generator
@@ -83,8 +83,8 @@ func scalarsOf4(n *[4]number) (s [4]kernels.Scalar) {
 	return s
 }
 
-// Operand describes an operand of a call: the number of its storage (0 if there is no operand), which no other storage of the process has, its type, and
-// where its elements lie.
+// Operand describes an operand of a call: the number of its storage, which is unique in the process (0 if there is no operand), its type,
+// and where its elements lie.
 type Operand struct {
 	storage uint64
 	form    *form
@@ -99,7 +99,7 @@ func operandOf(t *Tensor) Operand {
 	return Operand{t.st.number(), t.form, t.offset, t.dt}
 }
 
-// operandList is a list of which there is one of those operands.
+// operandList is a list of operands. Equal lists are the same object.
 type operandList struct{ all []Operand }
 
 var allOperands interned[operandList]
@@ -206,7 +206,7 @@ func number4(v kernels.Scalar) string {
 	return fmt.Sprint(v.F)
 }
 
-// printParam prints a row's own attribute: its type, and its numbers where there is nothing but those.
+// printParam prints a row's own attribute: its type, and its numbers if it has nothing else.
 func printParam(p param) string {
 	name := strings.TrimPrefix(strings.TrimPrefix(fmt.Sprintf("%T", p), "*"), "core.")
 	switch p := p.(type) {
@@ -218,7 +218,7 @@ func printParam(p param) string {
 	return name
 }
 
-// Infer returns what the outputs of c are, or the error with which it would be refused. It opens no device and takes none of its memory.
+// Infer returns the specs of c's outputs, or the error with which c would be refused. It opens no device and allocates no device memory.
 func (c Call) Infer() (outs []Spec, err error) {
 	err = Try(func() {
 		x := &Exec{s: &session{gate: gate{door: &door{}}}}
@@ -235,7 +235,7 @@ func (c Call) Infer() (outs []Spec, err error) {
 	return outs, err
 }
 
-// describedBy returns tensors of those types and forms, without elements.
+// describedBy returns tensors with the types and forms of ops, without elements.
 func describedBy(ops []Operand) []*Tensor {
 	ts := make([]*Tensor, len(ops))
 	for i, o := range ops {
@@ -246,7 +246,7 @@ func describedBy(ops []Operand) []*Tensor {
 	return ts
 }
 
-// restore fills the frame with the call on those operands.
+// restore fills the frame with the call c on operands.
 func (f *frame) restore(c *Call, operands []*Tensor) {
 	f.attrs = attrs{c.structure, scalarsOf4(&c.scalar), scalarsOf4(&c.hole)}
 	f.dims = append(f.dimsB[:0], c.list.ints()...)
@@ -255,8 +255,8 @@ func (f *frame) restore(c *Call, operands []*Tensor) {
 	f.outs = copy(f.dst[:], operands[int(c.ins)+int(c.many):])
 }
 
-// WithValues returns c with f of each of its values in their place: the numbers of which any will do. A number that stands for an integer
-// must stay one.
+// WithValues returns c with f applied to each of its values: the numbers that decide no type, shape or kernel. f must map a number that
+// stands for an integer to an integer.
 func (c Call) WithValues(f func(v float64) float64) Call {
 	change := func(n *number) {
 		v := f(math.Float64frombits(n.f))
@@ -279,14 +279,14 @@ func (c Call) WithValues(f func(v float64) float64) Call {
 func Again(x *Exec, c Call, operands []*Tensor) []*Tensor {
 	m := x.m
 	m.stream, m.generator, m.pool, m.noGrad, m.tf32, m.manual = c.stream, c.generator, c.pool, c.noGrad, c.tf32, c.byHand
-	m.autocast, m.casts = dtype.Invalid, nil // the operands are converted
+	m.autocast, m.casts = dtype.Invalid, nil // the operands are converted already
 	y := x.with(m)
 	f := x.s.enter(y, c.row)
 	f.restore(&c, operands)
 	return f.callMany()
 }
 
-// form returns the form of that shape and those strides; nil strides mean contiguous. Most often it is an operand's.
+// form returns the form with that shape and those strides; nil strides mean contiguous. It is usually the form of an operand.
 func (f *frame) form(shape, stride []int) *form {
 	for i := 0; i < f.ins; i++ {
 		t := f.in[i]
@@ -329,12 +329,12 @@ func (a *attrs) clear() {
 	a.scalar, a.hole = [4]kernels.Scalar{}, [4]kernels.Scalar{}
 }
 
-// none reports whether there are no attributes. A zero with a sign is one.
+// none reports whether there are no attributes. A negative zero is one.
 func (a *attrs) none() bool {
 	if a.structure != (structure{}) {
 		return false
 	}
-	for i := range a.scalar { // without holes there are no numbers for them
+	for i := range a.scalar { // without holes, hole is empty too
 		if numberOf(&a.scalar[i]) != (number{}) {
 			return false
 		}
@@ -342,7 +342,7 @@ func (a *attrs) none() bool {
 	return true
 }
 
-// numberList is a list of numbers, compared by what they are.
+// numberList is a list of numbers that is compared by its contents.
 type numberList struct{ h unique.Handle[string] }
 
 // numbersOf returns the list of those numbers.
@@ -367,7 +367,7 @@ func (n numberList) floats(buf []float64) []float64 {
 	return buf
 }
 
-// numbers is numbersOf, with the list that it returned last where that has those numbers.
+// numbers is numbersOf, but returns the latest list again if it has those numbers.
 func (c *internCache) numbers(v []float64) numberList {
 	same := len(v) == len(c.lastNumbers) && len(v) > 0
 	for i := 0; same && i < len(v); i++ {
@@ -379,7 +379,7 @@ func (c *internCache) numbers(v []float64) numberList {
 	return c.lastList
 }
 
-// keptParam returns p as an attribute: the one that slot keeps if that is p, so that a call which repeats allocates none.
+// keptParam returns p as an attribute: the value in slot if that equals p, so that a repeated call allocates none.
 func keptParam[P interface {
 	comparable
 	param
@@ -390,7 +390,7 @@ func keptParam[P interface {
 	return *slot
 }
 
-// scalarsOf returns the list of those scalars, of which each becomes a float and the bits of an integer.
+// scalarsOf returns the list of those scalars. Each one becomes a float and the bits of an integer.
 func scalarsOf(v []kernels.Scalar) numberList {
 	out := make([]float64, 0, 2*len(v))
 	for _, s := range v {
@@ -399,7 +399,7 @@ func scalarsOf(v []kernels.Scalar) numberList {
 	return numbersOf(out)
 }
 
-// scalar returns scalar i of scalarsOf's list.
+// scalars returns the scalars of a list that scalarsOf made.
 func (n numberList) scalars() []kernels.Scalar {
 	f := n.floats(nil)
 	out := make([]kernels.Scalar, len(f)/2)

@@ -12,8 +12,8 @@ const (
 	castNone    castClass = iota
 	castLow               // to the low-precision type
 	castFloat32           // to float32
-	castResult            // none; the result is float32, unless the call asks for a type
-	castWidest            // to float32 where one of them is, else to the low-precision type
+	castResult            // operands stay; the result is float32, unless the call asks for a type
+	castWidest            // to float32 if one of them is, else to the low-precision type
 )
 
 // String says what the class does with operands.
@@ -21,15 +21,16 @@ func (c castClass) String() string {
 	return [...]string{"none", "low precision", "float32", "result in float32", "widest"}[c]
 }
 
-// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and number-sensitive operations in Float32;
-// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come back in
-// the type that the operand had. What writes into a destination, such as AddInto, converts nothing. BFloat16 needs a device of compute capability 8.0.
+// Autocast returns the Exec that runs products and convolutions in d (Float16 or BFloat16) and numerically sensitive operations in Float32;
+// dtype.Invalid switches it off. Operands are converted if they are floating-point, not Float64 and on the Exec's device; gradients come
+// back in the type that the operand had. Operations that write into a destination, such as AddInto, convert nothing. BFloat16 needs a
+// device of compute capability 8.0.
 //
-// Float32 leaves that require grad, which are parameters, are converted to d once: the copies are kept until the scope closes that is the innermost one when
-// Autocast is called or, where none is open then, the outermost one that is open at the conversion; with no scope open nothing is kept. Autocast of an Exec
-// that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and the copies go with it. A parameter that was changed in
-// place is converted again. A graph converts the parameters that it uses itself, each time it runs, and leaves no copy behind. AutocastCache switches the
-// copies off.
+// Float32 leaves that require grad, which are parameters, are converted to d once. The copies are kept until a scope closes: the innermost
+// one that is open when Autocast is called or, if none is open then, the outermost one that is open at the conversion; with no scope open
+// nothing is kept. Autocast of an Exec that autocasts, or did, keeps the first one's copies. So call Autocast in the scope of a step, and
+// its copies are closed with the scope. A parameter that was changed in place is converted again. A graph converts the parameters that it
+// uses each time it runs, and leaves no copy behind. AutocastCache switches the copies off.
 func (x *Exec) Autocast(d dtype.DType) *Exec {
 	switch d {
 	case dtype.Invalid, dtype.Float16, dtype.BFloat16:
@@ -50,7 +51,7 @@ func (x *Exec) Autocast(d dtype.DType) *Exec {
 // AutocastDType returns the type in which products run under autocast, or dtype.Invalid where it is off.
 func (x *Exec) AutocastDType() dtype.DType { return x.m.autocast }
 
-// AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, as it does from the beginning, or not.
+// AutocastCache returns the Exec on which autocast keeps the copies of parameters that it makes, which is the default, or does not.
 func (x *Exec) AutocastCache(on bool) *Exec {
 	m := x.m
 	m.noCasts = !on
@@ -76,7 +77,7 @@ func (x *Exec) castable(t *Tensor) bool {
 	return t != nil && t.st != nil && t.dt.IsFloat() && t.dt != dtype.Float64 && t.st.dev == x.m.stream.Device()
 }
 
-// castType is the type to which class c converts operands, of which each is called on. It is Invalid where c converts none.
+// castType returns the type to which class c converts the operands that each yields, or Invalid if c converts none.
 func (x *Exec) castType(c castClass, each func(yield func(t *Tensor) bool)) (dtype.DType, error) {
 	switch c {
 	case castLow:
@@ -127,8 +128,8 @@ func (f *frame) autocast() {
 	}
 }
 
-// casting converts the operands of a composite that autocast knows as one operation of class c, and returns the Exec that runs it, on which autocast is off.
-// It is called in the composite's scope.
+// casting converts the operands of a composite that autocast treats as one operation of class c, and returns the Exec that runs it, on
+// which autocast is off. It is called in the composite's scope.
 func (x *Exec) casting(op string, c castClass, ts ...**Tensor) *Exec {
 	if x.m.autocast == dtype.Invalid {
 		return x
@@ -169,7 +170,8 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	if found {
 		old := &home.casts[at]
 		fresh := old.version == k.version && old.writer == k.writer
-		// One that was made without recording has no way back to the parameter. Where streams are ordered by hand nobody orders a copy that is not seen.
+		// A copy that was made without recording has no path back to the parameter. With manual ordering, nobody would order the use of a copy
+		// from another stream, since the program does not see the copy.
 		usable := (x.m.noGrad || old.t.node != nil) && (!x.m.manual || old.stream == k.stream) && old.pool == k.pool
 		if fresh && usable {
 			return old.t, true
@@ -181,7 +183,7 @@ func (x *Exec) castTo(t *Tensor, to dtype.DType) (c *Tensor, kept bool) {
 	return k.t, true
 }
 
-// keepCast hands the newest tensor of the innermost scope, a copy, to the scope home, in place of its number at if there was one.
+// keepCast moves the newest tensor of the innermost scope, a copy, to the scope home. If found, it replaces the copy at index at.
 func (s *session) keepCast(home *scope, k keptCast, at int, found bool) {
 	list := s.scope.list
 	s.scope.list = list[:len(list)-1]
@@ -201,8 +203,8 @@ func (s *session) keepCast(home *scope, k keptCast, at int, found bool) {
 	home.casts = append(home.casts, k)
 }
 
-// castHome returns the scope that keeps x's copies of parameters, or nil: that of the mode or, where it is not open, the outermost one. What is recorded in a
-// graph stays in the graph's scopes.
+// castHome returns the scope that keeps x's copies of parameters, or nil: the mode's scope or, if that is not open, the outermost one.
+// Copies that are recorded in a graph stay in the graph's scopes.
 func (x *Exec) castHome() *scope {
 	s := x.s
 	sc := s.scope

@@ -10,31 +10,33 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A change of tensors that are there already is whole or not at all. Its launches wait until its last operation has its memory, its kernels and its place in
-// the order of streams, so that a lack of memory finds every tensor as it was. So does a driver that refuses the first launch. One that refuses a later one is
-// asked again; should it refuse again, the device is given up, since nobody can bring back what the launches before have overwritten.
+// A change of existing tensors happens completely or not at all. Its launches wait until its last operation has its memory, its kernels and
+// its place in the order of streams, so that a lack of memory leaves every tensor as it was. So does a driver that refuses the first
+// launch. If it refuses a later one, it is asked again; if it refuses again, the device is given up, because nobody can restore what the
+// earlier launches have overwritten.
 
-// change is the work of one or several operations that waits to be handed to the driver. Each session has two, for use again: that of the operation
-// under way, and that of a Together.
+// change is the work of one or several operations that waits to be handed to the driver. Each session has two, which it reuses: one for the
+// operation under way, and one for a Together.
 type change struct {
 	calls []driverCall
 	args  []byte // of the calls
-	// What an abandoned change takes back: counts of versions, and draws of random numbers.
+	// What an abandoned change takes back: version counts, and draws of random numbers.
 	counted []*storage
 	draws   []taken
 	undo    []func()
-	// turns are the streams that the operations use, whose turns the Together has until all is handed over, each with its latest number.
+	// turns are the streams that the operations use, each with its latest number. The Together holds their turns until everything is handed
+	// over.
 	turns   []place
-	ordered bool // whether it has turnsMu
-	// part is the number of a Together, from 1 on.
+	ordered bool // whether it holds turnsMu
+	// part is the number of the latest Together, from 1 on.
 	part uint64
-	// What is done once the work is handed over: its accesses are noted, workspace and the references to what waits are given up.
+	// What happens once the work is handed over: its accesses are noted, and its workspace and the held storages are released.
 	notes []noted
 	work  []workspace
 	held  []*storage
 }
 
-// driverCall is a call of the driver that waits: a launch, or a copy or filling of n bytes.
+// driverCall is a waiting call of the driver: a launch, or a copy or fill of n bytes.
 type driverCall struct {
 	kind     callKind
 	row      *row
@@ -55,7 +57,7 @@ const (
 	callFill
 )
 
-// place names an operation.
+// place identifies an operation.
 type place struct {
 	st  *rt.Stream
 	seq uint64
@@ -88,25 +90,26 @@ func (c *change) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (uint64, error
 	return seq, err
 }
 
-// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that have what the other one wants would wait for
-// ever.
+// turnsMu is held by the Together that has turns, since it may want more, and while two turns are taken: two that each hold what the other
+// wants would deadlock.
 var turnsMu sync.Mutex
 
-// workspace is memory that is free once the work is handed over.
+// workspace is memory that is freed once the work is handed over.
 type workspace struct {
 	dev *rt.Device
 	b   *alloc.Block
 }
 
-// taken is what was taken from a generator: of its numbers for that seed, it went from offset at to offset to.
+// taken is a draw from a generator with that seed, which moved its offset from at to to.
 type taken struct {
 	g            *rt.Generator
 	seed, at, to uint64
 }
 
-// Together runs f, whose operations change tensors all or none: should one fail, or f panic, the tensors, their versions and the generators are as before. No
-// operation of f runs before f returns, so f reads no tensor back, and what it does to one tensor it does on one stream. Within another Together it is a part
-// of that. Operations that a tap puts off run together too, later, unless one of f's cannot be put off.
+// together runs f, whose operations change all of their tensors or none: if one fails, or f panics, the tensors, their versions and the
+// generators are as before. No operation of f runs before f returns, so f must not read a tensor back, and must use each tensor on one
+// stream only. Within another Together it becomes a part of that. Operations that a tap puts off run together too, later, unless one of f's
+// cannot be put off.
 func (x *Exec) together(op string, f func(x *Exec)) {
 	s := x.s
 	if s.change != nil {
@@ -116,7 +119,7 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	c, done := &s.together, false
 	c.part++
 	s.change = c
-	defer func() { // also of a torn session: nobody else touches c, which has the turns of streams
+	defer func() { // also for a torn session: nobody else touches c, which holds the turns of streams
 		s.change = nil
 		if !done {
 			if s.putOff != nil && !s.torn() {
@@ -138,7 +141,8 @@ func (x *Exec) together(op string, f func(x *Exec)) {
 	done = true
 }
 
-// apart refuses what cannot be a part of the Together under way, which has the turns of its streams until all is handed over.
+// apart refuses an action that cannot be a part of the Together under way, which holds the turns of its streams until everything is handed
+// over.
 func (s *session) apart(what string) error {
 	if s.change == nil {
 		return nil
@@ -146,7 +150,7 @@ func (s *session) apart(what string) error {
 	return fault.New(fault.Invalid, "%s while changes are put together that wait for each other; do it before or after", what)
 }
 
-// hand gives the launch in f.dl to the driver, or lets it wait.
+// hand gives the launch in f.dl to the driver, or holds it if the call waits.
 func (f *frame) hand() error {
 	if f.waits {
 		f.held = true
@@ -164,7 +168,7 @@ func (f *frame) launchProfiled() error {
 	return f.op.Work(st, st.Device().KernelName(f.dl.Func), func() error { return st.Launch(f.dl) })
 }
 
-// waiting is where the frame's calls wait.
+// waiting returns the change in which the frame's calls wait.
 func (f *frame) waiting() *change {
 	if c := f.x.s.change; c != nil {
 		return c
@@ -172,7 +176,7 @@ func (f *frame) waiting() *change {
 	return &f.x.s.alone
 }
 
-// spill makes room for another launch in f.dl.
+// spill moves the launch in f.dl to the calls that wait, to make room for another one.
 func (f *frame) spill() {
 	c := f.waiting()
 	from := len(c.args)
@@ -181,7 +185,7 @@ func (f *frame) spill() {
 	f.held = false
 }
 
-// queue does the call, or lets it wait.
+// queue makes the call, or lets it wait.
 func (f *frame) queue(d driverCall) error {
 	d.row, d.st, d.op = f.row, f.x.m.stream, f.op
 	if !f.waits {
@@ -195,7 +199,7 @@ func (f *frame) queue(d driverCall) error {
 	return nil
 }
 
-// handOver gives what the operation let wait to the driver, or leaves it to the Together around.
+// handOver gives the operation's waiting calls to the driver, or leaves them to the surrounding Together.
 func (f *frame) handOver() error {
 	c := f.waiting()
 	if c == &f.x.s.alone {
@@ -232,7 +236,7 @@ func (f *frame) handOver() error {
 	for i := 0; i < f.outs; i++ {
 		c.hold(f.out[i].st)
 	}
-	if f.row != rowForeach || f.again { // its caller holds what it lists
+	if f.row != rowForeach || f.again { // the caller of a Foreach holds its lists
 		for _, t := range f.many {
 			c.hold(t.st)
 		}
@@ -244,7 +248,7 @@ func (f *frame) handOver() error {
 	return nil
 }
 
-// note keeps the accesses of f's operation, which is the given one, until it is launched.
+// note keeps the accesses of f's operation, which is at, until it is launched.
 func (c *change) note(f *frame, at place) {
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
@@ -318,7 +322,7 @@ func (d *driverCall) call(args []byte) error {
 	return d.st.Launch(&d.launch)
 }
 
-// count counts a change of what the storage holds.
+// count increments the storage's version, and notes that for a change or capture that may fail.
 func (s *session) count(st *storage) {
 	st.version.Add(1)
 	switch {
@@ -329,7 +333,7 @@ func (s *session) count(st *storage) {
 	}
 }
 
-// uncount takes counts back.
+// uncount takes version counts back.
 func uncount(list []*storage) {
 	for _, st := range list {
 		st.version.Add(^uint32(0))
@@ -345,15 +349,15 @@ func (c *change) takeBack() {
 	undo(c.undo)
 }
 
-// undo calls the functions, the last first.
+// undo calls the functions in reverse order.
 func undo(list []func()) {
 	for _, f := range slices.Backward(list) {
 		f()
 	}
 }
 
-// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off: the work never runs, and what
-// the host noted of it is taken back. Where several fail f is called several times.
+// Undo has f called if the Together under way in x's session fails, or the capture under way, or the calls that were put off. Then the work
+// never runs, and f takes back what the host noted about it. If several of them fail, f is called several times.
 func Undo(x *Exec, f func()) {
 	Enter(x, "Undo")
 	defer Leave(x)

@@ -27,7 +27,7 @@ func define(r row) *row {
 	return &r
 }
 
-// op1 enters a frame for an operation with the given tensor operands.
+// op enters a frame for an operation with the given tensor operands.
 func (x *Exec) op(r *row, ins ...*Tensor) *frame {
 	f := x.s.enter(x, r)
 	f.ins = copy(f.in[:], ins)
@@ -53,7 +53,7 @@ func (x *Exec) withScalar(r *row, a *Tensor, v float64) *frame {
 	return f
 }
 
-// call1 runs the operation and returns its first output; the frame is left.
+// call1 runs the operation, leaves the frame and returns the first output.
 func (f *frame) call1() *Tensor {
 	f.call()
 	t := f.out[0]
@@ -68,7 +68,7 @@ func (f *frame) call1Into(dst *Tensor) {
 	f.x.s.leave(f)
 }
 
-// callMany runs an operation with many outputs and returns them; the frame is left.
+// callMany runs an operation with many outputs, leaves the frame and returns them.
 func (f *frame) callMany() []*Tensor {
 	f.call()
 	out := append([]*Tensor(nil), f.out[:f.outs]...)

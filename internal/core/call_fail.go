@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// fail panics with an error of the running operation. It first brings the session back to the state before the operation.
+// fail panics with an error of the running operation. It first restores the session to the state before the operation.
 func (f *frame) fail(kind fault.Kind, format string, args ...any) {
 	f.stop(infer.Refusal(kind, format, args...))
 }
@@ -49,7 +49,7 @@ func (f *frame) stop(e *fault.Error) {
 	panic(e)
 }
 
-// abandon undoes a call that fails, and those that it made.
+// abandon undoes the failing call f and all calls that it made.
 func (f *frame) abandon() {
 	s := f.x.s
 	for s.depth > 0 {
@@ -73,7 +73,7 @@ func (f *frame) undo() {
 	if f.waits && f.x.s.change == nil {
 		f.x.s.alone.reset()
 	}
-	for i := 0; i < f.outs && !f.again; i++ { // the handles of a call that was put off are the program's
+	for i := 0; i < f.outs && !f.again; i++ { // the program owns the handles of a call that was put off
 		if t := f.out[i]; t != nil && f.to(i) == nil && t.scope == nil && t.st != nil {
 			t.close()
 		}

@@ -15,7 +15,7 @@ const (
 )
 
 // frame is one call of an operation: operands and attributes in, outputs out. Frames belong to the session and are reused, so that a call
-// allocates nothing besides the handles it returns. A frame is also what engines issue launches through.
+// allocates nothing besides the handles it returns. Engines also issue their launches through the frame.
 type frame struct {
 	x   *Exec
 	row *row
@@ -24,17 +24,17 @@ type frame struct {
 	ins  int
 	many []*Tensor // operands of operations over lists, such as Cat
 
-	// Attributes, as the row's schema orders them. dims are those of its list while the call is made.
+	// Attributes, in the order of the row's schema. dims holds its list while the call is made.
 	attrs
 	dims []int
 	// compute is the type that the operation computes in, which infer decides.
 	compute dtype.DType
 
-	// out holds the outputs; views of many parts have more than maxOut.
+	// out holds the outputs; operations that return many views have more than maxOut.
 	out  []*Tensor
 	outB [maxOut]*Tensor
 	outs int
-	// specs are what infer says of the outputs.
+	// specs describe the outputs, as infer decided.
 	specs []spec
 	// dst are the tensors that an in-place or out= call writes to, by output.
 	dst [maxOut]*Tensor
@@ -43,20 +43,22 @@ type frame struct {
 	dl     *driver.Launch
 	work   []*alloc.Block
 	temps  []*Tensor
-	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes, besides destinations.
+	// before holds copies of inputs that the derivative reads and the call overwrites; altered are operands that it changes other than
+	// destinations.
 	before  [maxIn]*Tensor
 	altered []*Tensor
-	// described takes what the call computes in place of launches of the pointwise engine.
+	// described receives a description of what the call computes, in place of launches of the pointwise engine.
 	described *pointCall
-	// again says that the call was put off: checked, recorded and counted before.
+	// again says that the call was put off and runs now: it was checked, recorded and counted before.
 	again bool
-	// waits says that launches wait until nothing else can fail, see change; held that the latest stands in dl. drawn is what the work took from a generator.
+	// waits says that launches wait until nothing else can fail (see change); held says that the latest one is in dl. drawn is what the work
+	// took from a generator.
 	waits, held bool
 	drawn       taken
-	turn        *rt.Stream // whose turn the call has, or nil
-	seq         uint64     // of the work under way there
+	turn        *rt.Stream // the stream whose turn the call has, or nil
+	seq         uint64     // the number of the work under way there
 
-	// op is the call to the profiler that sees it, or nil.
+	// op is the call as the profiler records it, or nil.
 	op *rt.ProfiledOp
 
 	opers   []kernels.Operand
@@ -92,7 +94,8 @@ func (s *session) enter(x *Exec, r *row) *frame {
 	return f
 }
 
-// leave empties f for the next call. It writes no pointer that is nil already: while a collection marks, each write is noted for it.
+// leave empties f for the next call. It does not overwrite pointers that are nil already: during a collection's mark phase each write costs
+// a write barrier.
 func (s *session) leave(f *frame) {
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] = nil; f.before[i] != nil {
@@ -202,7 +205,7 @@ func (f *frame) Memset(ptr uint64, b byte, n int) error {
 	return f.queue(driverCall{kind: callFill, dst: driver.Ptr(ptr), value: b, n: n})
 }
 
-// endWork frees the workspace. Reuse is ordered by the stream.
+// endWork frees the workspace. The stream orders its reuse.
 func (f *frame) endWork() error {
 	var first error
 	for i, b := range f.work {
@@ -220,8 +223,9 @@ func operand(t *Tensor) kernels.Operand {
 	return kernels.Operand{Ptr: t.ptr(), DType: t.dt, Shape: t.shape, Stride: t.stride}
 }
 
-// oneRun fills the frame's operand list, but for shapes and strides, where all operands lie like the first output, in row-major order, or
-// are one element; repeat has the bits of the latter, outputs first. Most calls are so, and to write no pointers is a third of the cost.
+// oneRun fills the frame's operand list without shapes and strides, if each operand has the layout of the first output, which is row-major,
+// or is one element; repeat has the bits of the latter, outputs first. Most calls are like this, and to write no pointers is a third of the
+// cost.
 func (f *frame) oneRun(op *kernels.PointOp) (outs, ins []kernels.Operand, repeat uint16, ok bool) {
 	form := f.out[0].form
 	n := f.outs + f.ins

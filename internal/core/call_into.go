@@ -11,13 +11,14 @@ import (
 type landing struct {
 	dst [2]*Tensor
 	n   int
-	// doing is how many composites are under way while the plain method runs: a call within one more, or within another call, makes no result.
+	// doing is how many composites are under way while the plain method runs: a call inside another composite or call does not make the
+	// result.
 	doing int
 }
 
-// Into runs plain, which makes one tensor, and has that in dst. An element-wise operation writes to dst wherever that lies, and is
-// recorded as a change of it. Any other writes to dst if that lies as a new tensor would, in a storage that it does not read; else it
-// makes a new tensor, which is copied.
+// Into runs plain, which makes one tensor, and puts the result in dst. An element-wise operation writes to dst whatever its layout, and is
+// recorded as a change of dst. Any other operation writes to dst if dst has the layout of a new tensor and its storage is not one that the
+// operation reads; otherwise it makes a new tensor, which is copied.
 func Into(x *Exec, op string, dst *Tensor, plain func(x *Exec) *Tensor) {
 	x, m := x.intend(op, dst, nil, 1)
 	defer x.s.landed(m)
@@ -36,7 +37,7 @@ func IntoPair(x *Exec, op string, a, b *Tensor, plain func(x *Exec) (a, b *Tenso
 	x.arrive(op, b, rb)
 }
 
-// intend begins the method op, and a scope of what it makes besides.
+// intend begins the method op, with a scope for everything else that it makes.
 func (x *Exec) intend(op string, a, b *Tensor, n int) (*Exec, mark) {
 	s, m := x.s, x.s.mark()
 	s.doing = append(s.doing, op)
@@ -53,7 +54,7 @@ func (s *session) landed(m mark) {
 	}
 }
 
-// arrive has the result t in dst, where it may be already.
+// arrive puts the result t in dst, unless it is there already.
 func (x *Exec) arrive(op string, dst, t *Tensor) {
 	if t == dst {
 		return
@@ -85,7 +86,7 @@ func sharing(a, b *Tensor) bool {
 	return overlaps(a, b) || a.offset*a.dt.Size() == b.offset*b.dt.Size()
 }
 
-// lands reports whether the session's landing is for the call: its result is the plain method's.
+// lands reports whether the session's landing is for this call, whose result is the plain method's.
 func (f *frame) lands() bool {
 	s := f.x.s
 	return s.landing.n > 0 && len(s.doing) == s.landing.doing
@@ -99,10 +100,10 @@ func (f *frame) landPoint() {
 	}
 }
 
-// outputAlign is what the addresses of outputs are multiples of, in bytes: the most that a kernel reads or writes at once.
+// outputAlign is the alignment of outputs in bytes: the most that a kernel reads or writes at once.
 const outputAlign = 16
 
-// land gives any other call its destinations, once its outputs are known, if they lie as the outputs would and share no storage with
+// land gives any other call its destinations, once its outputs are known, if they have the layout of the outputs and share no storage with
 // operands.
 func (f *frame) land(grads bool) {
 	l := &f.x.s.landing

@@ -29,13 +29,13 @@ const (
 	argMapped
 )
 
-// In is a tensor that the kernel reads.
+// In is an argument for a tensor that the kernel reads.
 func In(t *Tensor) Arg { return Arg{kind: argIn, t: t} }
 
-// Out is a tensor that the kernel writes, and may read.
+// Out is an argument for a tensor that the kernel writes, and may read.
 func Out(t *Tensor) Arg { return Arg{kind: argOut, t: t} }
 
-// Mapped is a tensor that the kernel reads by a tensor map.
+// Mapped is an argument for a tensor that the kernel reads through a tensor map.
 func Mapped(t *Tensor) Arg { return Arg{kind: argMapped, t: t} }
 
 // Number is a scalar argument; it is converted to the parameter's type.
@@ -44,7 +44,7 @@ func Number(v float64) Arg { return Arg{kind: argNumber, number: kernels.FloatSc
 // Integer is a scalar argument, exact to 64 bits.
 func Integer(v int64) Arg { return Arg{kind: argNumber, number: kernels.IntScalar(v)} }
 
-// LaunchShape is the grid of a launch in blocks and the block in threads; zero counts mean 1.
+// LaunchShape is a launch's grid in blocks and its block in threads; zero counts mean 1.
 type LaunchShape struct {
 	// Grid and Block are x, y, z.
 	Grid, Block [3]int
@@ -67,14 +67,14 @@ func init() {
 type launching struct {
 	k     *kernel.Kernel
 	shape LaunchShape
-	// kinds are the arguments', and numbers those of them that are no tensors, as exact numbers and as floats in turn.
+	// kinds are the kinds of all arguments; numbers holds the arguments that are numbers, each as an exact number and as a float.
 	kinds   *intList
 	numbers numberList
 }
 
-// Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a tensor's
-// first element; what the kernel assumes of strides the caller ensures. It is built and loaded on its first launch on a device. No gradient is
-// recorded, and writing to a tensor that requires one is refused: give it one with a Function.
+// Launch runs a user's kernel on x's stream, in order with the operations before and after. A buffer parameter gets the address of a
+// tensor's first element; the caller ensures the strides that the kernel assumes. The kernel is built and loaded on its first launch on a
+// device. No gradient is recorded, and writing to a tensor that requires one is refused: use a Function to give a kernel a derivative.
 func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	f := x.op(rowLaunch)
 	p, err := k.Program()
@@ -104,13 +104,13 @@ func (x *Exec) Launch(k *kernel.Kernel, shape LaunchShape, args ...Arg) {
 	x.s.leave(f)
 }
 
-// paramUse is what a launch must know of how a program uses its parameters.
+// paramUse is how a program uses its parameters, as far as a launch needs to know.
 type paramUse struct {
 	writes []bool        // buffers that the program may write
-	tiles  []kir.MapTile // what is loaded by tensor maps
+	tiles  []kir.MapTile // the tiles that are loaded through tensor maps
 }
 
-// paramUses caches them.
+// paramUses caches the paramUse of each program.
 var paramUses sync.Map // *kir.Program to paramUse
 
 func paramsOf(p *kir.Program) paramUse {
@@ -121,7 +121,7 @@ func paramsOf(p *kir.Program) paramUse {
 	return use.(paramUse)
 }
 
-// checkBlocks refuses a grid and block that the program is not written for.
+// checkBlocks refuses a grid or block that the program cannot run with.
 func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 	threads := 1
 	for i := range 3 {
@@ -138,7 +138,7 @@ func (f *frame) checkBlocks(p *kir.Program, shape LaunchShape) {
 	}
 }
 
-// launchArgs packs the arguments as the program's parameters want them.
+// launchArgs packs the arguments in the layout of the program's parameters.
 func (f *frame) launchArgs(p *kir.Program, c *launching) {
 	l := f.NewLaunch()
 	at, size := p.ArgLayout()
@@ -186,7 +186,7 @@ func (f *frame) launchArgs(p *kir.Program, c *launching) {
 	}
 }
 
-// tensorMap fills in parameter q, a tensor map of t by which tiles are loaded.
+// tensorMap fills in parameter q, a tensor map of t through which tiles are loaded.
 func (f *frame) tensorMap(p *kir.Program, q *kir.Param, tile kir.MapTile, t *Tensor, b []byte) {
 	if tile.Type == dtype.Invalid {
 		return // no tile is loaded by it

@@ -8,10 +8,10 @@ import (
 	"tenon.dev/fault"
 )
 
-// Zero is 0 in an option of floating-point type, whose 0 stands for a default, be that 0 too or another number.
+// Zero is 0 in a floating-point option, where a plain 0 stands for the default, whether that is 0 or another number.
 const Zero = math.SmallestNonzeroFloat64
 
-// Or returns the option v, or def where it was left out. Every floating-point option goes through it, so that Zero is 0 in all of them.
+// Or returns the option v, or def if it was left out. Every floating-point option goes through Or, so that Zero means 0 in all of them.
 func Or(v, def float64) float64 {
 	switch v {
 	case 0:
@@ -22,7 +22,7 @@ func Or(v, def float64) float64 {
 	return v
 }
 
-// Only returns the options of the call op, which gives them once or not at all.
+// Only returns the options of the call op, which takes them once or not at all. Options that are given more often are an error.
 func Only[T any](op string, opts []T) (opt T, err error) {
 	switch len(opts) {
 	case 0:

@@ -10,13 +10,13 @@ import (
 )
 
 // Automatic ordering. An access of stream S to a storage must come after the last writes, and a write also after the last reads, of other
-// streams. S waits only if its present waits do not cover them already, so work on one stream never waits, and allocates nothing.
+// streams. S waits only if its earlier waits do not cover them already, so work on one stream never waits, and allocates nothing.
 //
-// An access is noted once it has been launched, in the stream's turn, and is forgotten only for a later one that comes after it. So whatever a storage
-// names can be waited for, and nothing is lost, however many streams use different parts of a storage at once. Readers never wait for readers.
-// What a capture records runs with each replay, and is noted as the replay's.
+// An access is noted once it has been launched, in the stream's turn, and is replaced only by a later one that comes after it. So every
+// access that a storage names can be waited for, and none is lost, however many streams use different parts of a storage at once. Readers
+// never wait for readers. Work that a capture records runs in each replay, and its accesses are noted as the replay's.
 
-// spoilt refuses operands that may follow from a failed assertion, and destinations that do and are written in part.
+// spoilt refuses operands whose contents may depend on a failed assertion, and such destinations if they are only partly written.
 func (f *frame) spoilt() {
 	for i := 0; i < f.ins; i++ {
 		if t := f.in[i]; t != nil && f.row.flags&flagForeign == 0 {
@@ -33,7 +33,7 @@ func (f *frame) spoilt() {
 	}
 }
 
-// spoilt returns an error if the elements may follow from a failed assertion.
+// spoilt returns an error if the storage's contents may depend on a failed assertion.
 func (s *storage) spoilt() error {
 	if !s.dev.Spoils() {
 		return nil
@@ -53,7 +53,7 @@ func (s *storage) spoilt() error {
 	return nil
 }
 
-// overwritten is spoilt for a destination: one that is written as a whole is good again.
+// overwritten is spoilt for a destination: one that is written as a whole is valid again.
 func (t *Tensor) overwritten() error {
 	if infer.Numel(t.shape)*t.dt.Size() >= t.st.bytes {
 		return nil
@@ -61,7 +61,7 @@ func (t *Tensor) overwritten() error {
 	return t.st.spoilt()
 }
 
-// beforeRead makes st wait for what a read must come after.
+// beforeRead makes st wait for the accesses that a read must come after.
 func (s *storage) beforeRead(st *rt.Stream) error {
 	if err := s.after(s.last(), st); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (s *storage) beforeRead(st *rt.Stream) error {
 	return s.recordStream(st)
 }
 
-// beforeWrite makes st wait for what a write must come after.
+// beforeWrite makes st wait for the accesses that a write must come after.
 func (s *storage) beforeWrite(st *rt.Stream) error {
 	if err := s.after(s.reader.Load(), st); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (s *storage) didWrite(st *rt.Stream, seq uint64) {
 	for {
 		v := s.writer.Load()
 		if id, seq := unpack(v); v != 0 && !st.Covers(id, seq) {
-			break // another stream wrote meanwhile, some other part
+			break // another stream wrote another part meanwhile
 		}
 		if s.writer.CompareAndSwap(v, me) {
 			return
@@ -159,7 +159,7 @@ func note(set *atomic.Uint64, id int) {
 	}
 }
 
-// recordStream tells the allocator of a use by a stream that is not the block's own, once a stream.
+// recordStream tells the allocator, once per stream, that a stream other than the block's own uses the block.
 func (s *storage) recordStream(st *rt.Stream) error {
 	if s.block == nil && (s.ptr == 0 || s.locked != nil) || s.block != nil && s.block.Stream() == alloc.Stream(st.Handle()) {
 		return nil

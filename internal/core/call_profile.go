@@ -8,7 +8,7 @@ import (
 	"tenon.dev/profile"
 )
 
-// profiled is call where a profiler sees the device: it tells it of the call, whose launches it hands it.
+// profiled is call while a profiler watches the device: it reports the call and its launches to p.
 func (f *frame) profiled(p *rt.Profiler) {
 	op := f.beginProfiled(p)
 	defer func() {
@@ -20,7 +20,7 @@ func (f *frame) profiled(p *rt.Profiler) {
 	f.tellUses()
 }
 
-// beginProfiled tells p of the call.
+// beginProfiled reports the start of the call to p.
 func (f *frame) beginProfiled(p *rt.Profiler) *rt.ProfiledOp {
 	s := f.x.s
 	phase := profile.Forward
@@ -35,7 +35,7 @@ func (f *frame) beginProfiled(p *rt.Profiler) *rt.ProfiledOp {
 	return op
 }
 
-// endProfiled tells of what the call has made.
+// endProfiled reports the results of the call.
 func (f *frame) endProfiled() {
 	s, op := f.x.s, f.op
 	recorded := f.outs > 0 && f.out[0].node != nil && f.to(0) == nil
@@ -62,7 +62,7 @@ func (f *frame) under() *rt.ProfiledOp {
 	return nil
 }
 
-// describe fills in the operands, and what they cost.
+// describe fills in the operands, and the bytes and FLOPs of the call.
 func (f *frame) describe(o *profile.Op) {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
 		for _, t := range ts {
@@ -103,7 +103,7 @@ func (f *frame) describe(o *profile.Op) {
 
 func tensorOf(t *Tensor) profile.Tensor { return profile.Tensor{DType: t.dt.String(), Shape: t.shape} }
 
-// tellUses tells the profiler what the call uses. What was put off has no memory yet, and is told when it runs.
+// tellUses tells the profiler which memory the call uses. A call that was put off has no memory yet, and reports it when it runs.
 func (f *frame) tellUses() {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many} {
 		for _, t := range ts {
@@ -132,13 +132,13 @@ func (f *frame) tellUses() {
 	}
 }
 
-// tellRun tells the profiler that a call runs that was put off.
+// tellRun tells the profiler that a call which was put off runs now.
 func (f *frame) tellRun() {
 	f.op.Describe(false, func(o *profile.Op) { o.Deferred = true })
 	f.tellUses()
 }
 
-// issueFused is issue for the group of s, which a profiler sees if it saw one of its calls.
+// issueFused is issue for the group of s. A profiler records the group if it recorded one of its calls.
 func (d *deferral) issueFused(f *frame, s *planStep) {
 	if l := d.s.lent; l != nil && l.notes != nil && !l.fixed {
 		l.notes.about = &profile.Op{} // for replays, which have no frame
@@ -163,7 +163,7 @@ func (d *deferral) issueFused(f *frame, s *planStep) {
 	f.tellUses()
 }
 
-// fusedEntry begins the entry of the group of s on st, or returns nil if no profiler saw one of its calls.
+// fusedEntry begins the profiler's entry for the group of s on st, or returns nil if no profiler recorded one of its calls.
 func (d *deferral) fusedEntry(s *planStep, st *rt.Stream) *rt.ProfiledOp {
 	p := st.Device().Profiler()
 	var part *rt.ProfiledOp
@@ -188,7 +188,7 @@ func (d *deferral) fusedEntry(s *planStep, st *rt.Stream) *rt.ProfiledOp {
 	return op
 }
 
-// ownersOf returns owners for r, if a profiler sees the device.
+// ownersOf returns owners for r, or nil if no profiler watches the device.
 func (g *Segment) ownersOf(r *Recorded) func() []*rt.ProfiledOp {
 	if g.Stream().Device().Profiler() == nil {
 		return nil
@@ -196,7 +196,7 @@ func (g *Segment) ownersOf(r *Recorded) func() []*rt.ProfiledOp {
 	return func() []*rt.ProfiledOp { return g.owners(r) }
 }
 
-// owners returns the operations of the work of r, which the calls do: a call's own or, of a group, its entry.
+// owners returns the profiled operation of each piece of work in r: the call itself or, for a group, the group's entry.
 func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
 	d := g.d
 	all := make([]*rt.ProfiledOp, r.g.Tracked())
@@ -217,7 +217,7 @@ func (g *Segment) owners(r *Recorded) []*rt.ProfiledOp {
 	return all
 }
 
-// ownerOf returns the entry of the group of s: that of the recording, if it is for this replay, or a new one.
+// ownerOf returns the entry of the group of s: the recording's, if that is for this replay, or a new one.
 func (g *Segment) ownerOf(s *planStep, n *callNotes) *rt.ProfiledOp {
 	d := g.d
 	for _, i := range s.calls {
@@ -237,7 +237,7 @@ func (g *Segment) ownerOf(s *planStep, n *callNotes) *rt.ProfiledOp {
 	return op
 }
 
-// transfer does a copy of n bytes from or to the host, of which p is told as the operation name.
+// transfer copies n bytes from or to the host by do, and reports the copy to p as the operation name.
 func transfer(p *rt.Profiler, st *rt.Stream, name string, t *Tensor, n int, do func() error) error {
 	op := p.Begin(name, profile.KindCopy, profile.Forward, st)
 	defer op.End()

@@ -7,7 +7,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// broadcast computes the shape to which the operands' shapes broadcast, into dst.
+// broadcast returns the shape to which the operands' shapes broadcast, in dst.
 func (f *frame) broadcast(dst []int) []int {
 	n := 0
 	for i := 0; i < f.ins; i++ {
@@ -29,7 +29,7 @@ func (f *frame) broadcast(dst []int) []int {
 // promoted returns the type that the operands promote to.
 func (f *frame) promoted() dtype.DType { return f.promotedFrom(0) }
 
-// promotedFrom is promoted without the inputs before the given one.
+// promotedFrom is promoted without the inputs before first.
 func (f *frame) promotedFrom(first int) dtype.DType {
 	var p infer.Promotion
 	for i := first; i < f.ins; i++ {
@@ -66,7 +66,7 @@ func floating(f *frame) (compute, out dtype.DType) {
 // boolean computes in the promoted type and returns bool.
 func boolean(f *frame) (compute, out dtype.DType) { return f.promoted(), dtype.Bool }
 
-// only is same for the types that the toolkit's function admits for an operation.
+// only is same, restricted to the types that admit accepts for the operation.
 func (f *frame) only(admit func(op string, dt dtype.DType) error) (compute, out dtype.DType) {
 	p := f.promoted()
 	f.check(admit(f.row.Name, p))
@@ -92,8 +92,8 @@ func integral(f *frame) (compute, out dtype.DType) { return f.only(infer.Integra
 // realFloat is same for real floating-point types only.
 func realFloat(f *frame) (compute, out dtype.DType) { return f.only(infer.RealFloat) }
 
-// sharedForm returns the form of the operands where they all have one, in row-major order: a pointwise operation's outputs have it too. Most
-// calls are so.
+// sharedForm returns the operands' form if they all have the same one, in row-major order: a pointwise operation's outputs have it too.
+// Most calls are like this.
 func (f *frame) sharedForm() *form {
 	var shared *form
 	for i := 0; i < f.ins; i++ {
@@ -137,7 +137,7 @@ func inferPoint(f *frame) {
 // runPoint launches the pointwise engine on the frame's operands.
 func (f *frame) runPoint() error { return f.runOp(f.row.point) }
 
-// runOp is runPoint with another operation than the row's.
+// runOp is runPoint with an operation other than the row's.
 func (f *frame) runOp(op *kernels.PointOp) error {
 	n := f.out[0].numel
 	if n == 0 {
@@ -175,7 +175,7 @@ func (f *frame) runOp(op *kernels.PointOp) error {
 	return err
 }
 
-// viaHalf makes operands and results of other types go via the half type that the operands promote to, as PyTorch's conversions do, though the
+// viaHalf converts operands and results of other types through the half type that the operands promote to, as PyTorch does, though the
 // computation is in float32.
 func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	for i := range outs {
@@ -186,7 +186,7 @@ func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	for i := range ins {
 		switch t := ins[i].DType; {
 		case ins[i].Ptr == 0 || t == f.compute || i < len(op.InTypes) && op.InTypes[i] != dtype.Invalid:
-		case t == dtype.Bool || t == dtype.Int8 || t == dtype.Uint8: // which a half holds
+		case t == dtype.Bool || t == dtype.Int8 || t == dtype.Uint8: // a half represents these exactly
 		case f.hosts&(1<<i) != 0 && f.row.wideHosts&(in0<<i) != 0:
 		default:
 			ins[i].Via = f.compute
@@ -194,7 +194,7 @@ func (f *frame) viaHalf(op *kernels.PointOp, outs, ins []kernels.Operand) {
 	}
 }
 
-// halved returns v as the half type dt has it, by way of float32 as in PyTorch.
+// halved returns v rounded to the half type dt, through float32 as in PyTorch.
 func halved(v float64, dt dtype.DType) float64 {
 	if dt == dtype.Float16 {
 		return float64(dtype.F16FromFloat32(float32(v)).Float32())

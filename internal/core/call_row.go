@@ -19,48 +19,50 @@ type row struct {
 	Name, Torch string
 	// pkg is the folder of the package that defines it.
 	pkg string
-	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it leaves as they are:
-	// it calls f.newOut or f.viewOut for each. It needs no device and takes no memory.
+	// infer decides the outputs' types, shapes and strides from those of the operands and from the attributes, which it does not change: it
+	// calls f.newOut or f.viewOut for each output. It needs no device and allocates no memory.
 	infer func(f *frame)
-	// run issues the kernels; nil for views. point is the operation of rows that the pointwise engine runs.
+	// run issues the kernels; it is nil for views. point is the operation of rows that the pointwise engine runs.
 	run func(f *frame) error
 	// view computes the geometry of view rows.
 	view  func(f *frame, g geometry) geometry
 	point *kernels.PointOp
-	// points says that run hands all of the work to the pointwise engine, as one operation.
+	// points says that run hands all work to the pointwise engine, as one operation.
 	points bool
-	// byRows says that run hands all of the work to the row-wise engine, as one operation.
+	// byRows says that run hands all work to the row-wise engine, as one operation.
 	byRows bool
-	// narrows reports whether a call gives the same bits if its first input, of float32, is given as the halves that it was made of.
+	// narrows reports whether a call gives the same bits if its float32 first input is replaced by the half-precision tensor that it was
+	// converted from.
 	narrows func(c *deferred) bool
-	// rule gives the types a pointwise operation computes in and returns.
+	// rule returns the types that a pointwise operation computes in and returns.
 	rule func(f *frame) (compute, out dtype.DType)
-	// draws says how many words each thread takes from the generator, for outputs and operands that may have no elements yet; nil for rows that take none.
+	// draws returns how many words each thread takes from the generator. Outputs and operands may have no elements yet. It is nil for rows
+	// that take none.
 	draws func(f *frame) uint64
-	// alters names, by f.alter, the operands that a row with flagMutates changes.
+	// alters passes to f.alter the operands that a row with flagMutates changes.
 	alters func(f *frame)
-	// back computes the gradients of the inputs, in Exec operations; nil means the operation has none.
+	// back computes the gradients of the inputs, with Exec operations; nil means the operation has none.
 	back func(b *back)
-	// saves says which tensors back reads; cross are the inputs among them that only the gradients of other inputs need.
+	// saves says which tensors back reads; cross holds the inputs among them that only the gradients of other inputs need.
 	saves save
 	cross save
-	// takes says what a call has, see signature; sig is what it says, and optional are the inputs that may be absent.
+	// takes declares what a call has (see signature), sig is its parsed form, and optional holds the inputs that may be absent.
 	takes    string
 	sig      signature
 	optional save
-	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, stay as they are where the promoted type is
-	// a half. PyTorch hands those to the computation in float32; others it makes halves first.
+	// wideNumbers and wideHosts are the inputs whose numbers, and 0-d tensors of the processor, keep their value if the promoted type is a
+	// half. PyTorch passes those to the computation in float32, and rounds others to the half type first.
 	wideNumbers, wideHosts save
 
 	cast  castClass
 	flags flag
-	// decides has a bit for each scalar that is structure, and from bit 4 on for each number in an operand's place that is.
+	// decides has a bit for each scalar that is structure and, from bit 4 on, for each number in place of an operand that is structure.
 	decides uint8
 	// id names the operation in the launch ring.
 	id rt.OpID
-	// flops counts the floating-point operations of a call that has its outputs, where they are more than one for each element of a pointwise one.
+	// flops counts the floating-point operations of a call that has its outputs. Pointwise rows with one per element need none.
 	flops func(f *frame) int64
-	// moves counts the bytes that such a call must read and write at least, where it is not each element of all operands once.
+	// moves counts the bytes that such a call must read and write at least, if that is not each element of all operands once.
 	moves func(f *frame) int64
 }
 
@@ -90,24 +92,24 @@ const (
 	flagForeign
 	// flagIdle: outputs are new and keep what their memory holds; no kernel runs.
 	flagIdle
-	// flagParts: the views that come out are several, and cannot be changed in place where that is recorded.
+	// flagParts: the call returns several views, which cannot be changed in place while gradients are recorded.
 	flagParts
-	// flagInto: its outputs are always destinations, which it changes.
+	// flagInto: outputs are always destinations, which the call changes.
 	flagInto
-	// flagWaits: it waits for the device, or may, and so cannot be captured.
+	// flagWaits: the call waits for the device, or may, and so cannot be captured.
 	flagWaits
-	// flagVaries: where several elements go to one place, which of them wins may differ from run to run.
+	// flagVaries: if several elements go to one place, which of them wins may differ from run to run.
 	flagVaries
-	// flagMutates: it changes operands that are no destinations.
+	// flagMutates: the call changes operands that are not destinations.
 	flagMutates
-	// flagUser: what it does is the program's own.
+	// flagUser: the program defines what the call does.
 	flagUser
-	// flagSized: the size of its output is a number that was read from the device, and depends on data.
+	// flagSized: the size of the output is a number that was read from the device, and depends on data.
 	flagSized
 )
 
-// call runs the frame's operation: the one funnel. Its stages are check, cast, infer, place, order, run, record and adopt. The session's
-// tap sees the call between infer and place, when nothing has changed yet, and at the end.
+// call runs the frame's operation; all operations go through it. Its stages are check, cast, infer, place, order, run, record and adopt.
+// The session's tap sees the call between infer and place, when nothing has changed yet, and at the end.
 func (f *frame) call() {
 	if p := f.x.m.stream.Device().Profiler(); p != nil {
 		f.profiled(p)
@@ -136,7 +138,7 @@ func (f *frame) stages() {
 	if into {
 		f.land(grads)
 	}
-	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which sees a copy as a call of its own
+	if grads && f.to(0) != nil && r.saves != 0 { // before the tap, which would see the copy as a separate call
 		f.keepBefore()
 	}
 	if s.tap == nil || !s.tap.Before(f) {
@@ -160,7 +162,7 @@ func (f *frame) stages() {
 	}
 }
 
-// checkOperands refuses absent operands that the row needs, and those that cannot be used here.
+// checkOperands refuses operands that are absent but required, and those that cannot be used here.
 func (f *frame) checkOperands() {
 	for i := 0; i < f.ins; i++ {
 		if f.in[i] != nil {
@@ -187,7 +189,7 @@ func (f *frame) checkOperands() {
 	}
 }
 
-// checkWritten refuses a tensor that calls which were put off elsewhere use.
+// checkWritten refuses a tensor that is used by calls which another session put off.
 func (f *frame) checkWritten(d *Tensor) {
 	d.usedBy(f.x.s)
 	if d.st.deferral() != 0 {
@@ -195,7 +197,7 @@ func (f *frame) checkWritten(d *Tensor) {
 	}
 }
 
-// adopt gives the new tensors to the innermost scope and closes what the call made for itself.
+// adopt gives the new tensors to the innermost scope and closes the call's temporaries.
 func (f *frame) adopt() {
 	for i := 0; i < f.outs; i++ {
 		if f.to(i) == nil {
@@ -245,7 +247,7 @@ func (f *frame) issue(grads bool) {
 	f.check(f.endWork())
 }
 
-// orClosed returns err or, where page-locked memory that the operation uses has gone with its device, that the device was closed.
+// orClosed returns err or, if page-locked memory that the operation uses was lost with its device, the error that the device was closed.
 func (f *frame) orClosed(err error) error {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.out[:f.outs]} {
 		for _, t := range ts {
@@ -259,7 +261,7 @@ func (f *frame) orClosed(err error) error {
 	return err
 }
 
-// release notes what the work under way accesses, and gives the stream's turn back. What failed may have queued some of it.
+// release notes the accesses of the work under way, and gives the stream's turn back. A call that failed may have queued some of its work.
 func (f *frame) release() {
 	st := f.turn
 	if st == nil {
@@ -272,11 +274,11 @@ func (f *frame) release() {
 	st.Issued(f.seq)
 }
 
-// begin takes st's turn for an operation op of the capture in, nil outside of captures, and returns its number. Where the Together under
-// way has the turn, it keeps it: mine is false.
+// begin takes st's turn for an operation op of the capture in, which is nil outside of captures, and returns the operation's number. If the
+// Together under way has the turn, it keeps it, and mine is false.
 func (s *session) begin(op rt.OpID, st *rt.Stream, in *rt.Capture) (seq uint64, mine bool, err error) {
 	if s.change != nil {
-		if len(s.change.turns) == 0 { // what was put off before is no part of it
+		if len(s.change.turns) == 0 { // calls that were put off before are no part of it
 			if err := s.force(""); err != nil {
 				return 0, false, err
 			}
@@ -309,7 +311,7 @@ func (f *frame) noteAccesses(st *rt.Stream) {
 	}
 }
 
-// countVersions counts the change of what the operation writes in place.
+// countVersions counts a change of each tensor that the operation writes in place.
 func (f *frame) countVersions() {
 	for i := 0; i < f.outs; i++ {
 		if d := f.to(i); d != nil {
@@ -321,7 +323,7 @@ func (f *frame) countVersions() {
 	}
 }
 
-// idle stands for issue where nothing runs: other streams must still come after the work that last used the outputs' memory.
+// idle replaces issue if nothing runs: other streams must still come after the work that last used the outputs' memory.
 func (f *frame) idle() {
 	st := f.x.m.stream
 	if c := f.x.recording(); c != nil {
@@ -335,10 +337,10 @@ func (f *frame) idle() {
 	}
 }
 
-// alter notes that the call changes t, which is among its operands and none of its outputs.
+// alter notes that the call changes t, which is an operand but not an output.
 func (f *frame) alter(t *Tensor) { f.altered = append(f.altered, t) }
 
-// writes makes the work under way come after what the change of t must come after.
+// writes orders the work under way after the accesses that a change of t must come after.
 func (f *frame) writes(t *Tensor) {
 	f.check(t.st.settled())
 	switch c := f.x.recording(); {
@@ -350,7 +352,7 @@ func (f *frame) writes(t *Tensor) {
 	f.waits = true
 }
 
-// nested runs operations on behalf of f's, such as conversions of its operands. Should one fail, f is undone too.
+// nested runs operations on behalf of f's, such as conversions of its operands. If one fails, f is undone too.
 func (f *frame) nested(g func()) {
 	s, done := f.x.s, false
 	doing := len(s.doing)
@@ -368,7 +370,7 @@ func (f *frame) nested(g func()) {
 	done = true
 }
 
-// temp notes a handle that the call made for itself; it is closed when the call ends.
+// temp notes a temporary of the call, which is closed when the call ends.
 func (f *frame) temp(t *Tensor) *Tensor {
 	f.temps = append(f.temps, t)
 	return t
@@ -419,7 +421,7 @@ func (f *frame) operand(i int, t *Tensor) *Tensor {
 	return nil
 }
 
-// anyRequiresGrad reports whether the call is to be recorded. It brings the histories of the operands up to date.
+// anyRequiresGrad reports whether the call must be recorded. It brings the histories of the operands up to date.
 func (f *frame) anyRequiresGrad() bool {
 	requires := false
 	for i := 0; i < f.ins; i++ {
@@ -442,7 +444,7 @@ func (f *frame) anyRequiresGrad() bool {
 	return requires
 }
 
-// order makes the stream wait for what the operation's accesses depend on.
+// order makes the stream wait for the work that the operation's accesses depend on.
 func (f *frame) order() {
 	st := f.x.m.stream
 	if st.Device().Spoils() {
@@ -461,10 +463,10 @@ func (f *frame) order() {
 	}
 }
 
-// maxElement is the most bytes that an element has.
+// maxElement is the size of the largest element in bytes.
 const maxElement = 16
 
-// spec is what infer says of an output.
+// spec describes an output, as infer decided.
 type spec struct {
 	form *form
 	// offset is where a view's first element lies in the storage of input 0, in elements of the view's type.
@@ -473,18 +475,18 @@ type spec struct {
 	kind   outKind
 }
 
-// outKind says where an output's elements lie.
+// outKind says where an output's elements are.
 type outKind uint8
 
 const (
 	outNew outKind = iota
 	// outView is in input 0's storage.
 	outView
-	// outLocked is in page-locked memory of the processor for the device of the attribute.
+	// outLocked is in page-locked memory of the processor, for the device that the attribute names.
 	outLocked
 )
 
-// newOut says that output i is new, contiguous if stride is nil, or goes to the call's destination.
+// newOut says that output i is new, or goes to the call's destination. It is contiguous if stride is nil.
 func (f *frame) newOut(i int, dt dtype.DType, shape, stride []int) {
 	f.checkShape(shape)
 	*f.spec(i) = spec{form: f.form(shape, stride), dt: dt}
@@ -496,7 +498,7 @@ func (f *frame) viewOut(i, offset int, dt dtype.DType, shape, stride []int) {
 	*f.spec(i) = spec{form: f.form(shape, stride), offset: offset, dt: dt, kind: outView}
 }
 
-// spec returns the place for what infer says of output i.
+// spec returns the spec of output i, to be filled in.
 func (f *frame) spec(i int) *spec {
 	for i >= len(f.specs) {
 		f.specs = append(f.specs, spec{})
@@ -505,7 +507,7 @@ func (f *frame) spec(i int) *spec {
 	return &f.specs[i]
 }
 
-// place makes the outputs that infer decided: it takes their memory, or the call's destinations.
+// place makes the outputs that infer decided: it allocates their memory, or takes the call's destinations.
 func (f *frame) place() {
 	for i := 0; i < f.outs; i++ {
 		sp := &f.specs[i]
@@ -558,7 +560,8 @@ func (f *frame) placeView(i int, sp *spec) {
 	f.setOut(i, v)
 }
 
-// checkShape refuses negative dimensions, and more elements than an int counts. A dimension of 0 leaves none, whatever the others are.
+// checkShape refuses negative dimensions, and more elements than an int counts. With a dimension of 0 there are no elements, whatever the
+// others are.
 func (f *frame) checkShape(shape []int) {
 	n, over, negative, empty := uint64(1), uint64(0), 0, false
 	for _, d := range shape {
@@ -645,8 +648,8 @@ func overlaps(t, d *Tensor) bool {
 }
 
 // meet reports whether t and d, of one storage and element size, may have an element in common, as columns of one matrix do not. It looks
-// for places i in t and j in d with i·t.stride - j·d.stride equal to the distance of the first elements, the longest strides first, and
-// gives up after many steps.
+// for indexes i in t and j in d with i·t.stride - j·d.stride equal to the distance of the first elements, the longest strides first. After
+// many steps it gives up and returns true.
 func meet(t, d *Tensor) bool {
 	type term struct{ stride, lo, hi int }
 	var b [16]term
@@ -680,12 +683,12 @@ func meet(t, d *Tensor) bool {
 		if steps++; steps > 1000 {
 			return true
 		}
-		lo, hi := 0, 0 // what the shorter strides reach
+		lo, hi := 0, 0 // the range of the shorter strides
 		for _, r := range terms[1:] {
 			lo, hi = lo+r.lo*r.stride, hi+r.hi*r.stride
 		}
 		s := terms[0].stride
-		// k·s + [lo, hi] must hold want; the division rounds toward zero, so that one more on either side is tried.
+		// k·s + [lo, hi] must contain want; the division rounds toward zero, so one more on either side is tried.
 		for k := max(terms[0].lo, (want-hi)/s-1); k <= min(terms[0].hi, (want-lo)/s+1); k++ {
 			if rest := want - k*s; lo <= rest && rest <= hi && search(terms[1:], rest) {
 				return true

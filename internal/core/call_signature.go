@@ -10,14 +10,14 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// signature says by name what a call of a row has: operands, attributes and outputs. It is what the field takes spells: operands, numbers
-// and structure, parted by semicolons, then, after an arrow, outputs; without one there is one output, y. Lists at the end may be left out.
+// signature names what a call of a row has: operands, attributes and outputs. The field takes spells it: operands, numbers and structure,
+// separated by semicolons, then outputs after an arrow. Without an arrow there is one output, y. Lists at the end may be left out.
 //
-// A ? marks an operand or output that may be absent, # an operand in whose place there may be a number, … a list of operands or outputs,
-// and ^ operands that the call changes though they are no destinations. Numbers are the scalars in their order, and are values: any will
-// do, and the same kernels run. A ! behind one of them, or behind #, says that it decides which kernels run, or how. Structure is what
-// decides types, shapes and kernels: the whole numbers in their order, of which one named - is not used, * marks the list, dtype is the
-// type that is asked for and options the row's own attribute.
+// A ? marks an operand or output that may be absent, # an operand that a number may replace, … a list of operands or outputs, and ^
+// operands that the call changes though they are not destinations. Numbers are the scalars in their order, and are values: the same kernels
+// run for any of them. A ! behind a number, or behind #, says that it decides which kernels run, or how. Structure decides types, shapes
+// and kernels: the whole numbers in their order (one named - is not used), * marks the list, dtype is the requested type and options the
+// row's own attribute.
 type signature struct {
 	ins, numbers, outs []named
 	whole              []string
@@ -31,7 +31,7 @@ type named struct {
 	optional, number, decides, isMany, changed bool
 }
 
-// fit reads a signature. Rows of pointwise operations without numbers may leave it out.
+// fit parses the row's signature. Rows of pointwise operations without numbers may leave it out.
 func (r *row) fit() {
 	text := r.takes
 	if text == "" && r.point != nil && r.point.Scalars == 0 {
@@ -89,26 +89,26 @@ func namesOf(list string) (out []named) {
 	return out
 }
 
-// OpInfo is what the table says of an operation.
+// OpInfo is what the table says about an operation.
 type OpInfo struct {
-	// Name is the operation's in errors and traces, Torch PyTorch's or empty, and Package the folder of what defines it.
+	// Name is the operation's name in errors and traces, Torch PyTorch's name or empty, and Package the folder of the package that defines it.
 	Name, Torch, Package string
-	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands in whose place there may be a number,
-	// and … behind lists. Changed are the operands that it changes besides destinations.
+	// Operands and Outputs are their names, with ? behind those that may be absent, # behind operands that a number may replace, and … behind
+	// lists. Changed are the operands that it changes besides destinations.
 	Operands, Outputs, Changed []string
-	// Values are the numbers of which any will do; Structure is all that decides types, shapes and kernels besides the operands.
+	// Values are the numbers that decide nothing; Structure is everything besides the operands that decides types, shapes and kernels.
 	Values, Structure []string
 	// Aliases says that the outputs share the first operand's storage; Into that the outputs are always destinations; Foreign that operands
-	// lie on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
-	// captured; Varies that where several elements go to one place, which of them wins may differ from run to run; User that what it does
-	// is the program's own; Sized that the size of its output depends on data: it is a number in the structure that was read from the device.
+	// are on other devices; Draws that it takes numbers from a generator; Waits that it waits for the device, or may, and so cannot be
+	// captured; Varies that if several elements go to one place, which of them wins may differ from run to run; User that the program defines
+	// what it does; Sized that the size of its output depends on data: it is a number in the structure that was read from the device.
 	Aliases, Into, Foreign, Draws, Waits, Varies, User, Sized bool
-	// Derivative says that it has one, and Cast what autocast does with the operands.
+	// Derivative says that it has a derivative, and Cast what autocast does with its operands.
 	Derivative bool
 	Cast       castClass
 }
 
-// Ops returns what the table says, by name.
+// Ops returns the table's entries, sorted by name.
 func Ops() []OpInfo {
 	var out []OpInfo
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
@@ -155,7 +155,7 @@ func Ops() []OpInfo {
 	return out
 }
 
-// marked is the name with the marks that readers of the page need.
+// marked is the name with the marks that readers of the page of operations need.
 func (n named) marked() string {
 	s := n.name
 	for _, m := range []struct {
@@ -169,7 +169,7 @@ func (n named) marked() string {
 	return s
 }
 
-// undeclared says what c has that its row does not say it takes, or is empty.
+// undeclared names something that c has but that its row does not declare, or is empty.
 func (c *Call) undeclared() string {
 	s := &c.row.sig
 	ops := c.Operands()
@@ -203,7 +203,7 @@ func (c *Call) undeclared() string {
 	return ""
 }
 
-// Undeclared says what the call has that its row does not say it has, or is empty.
+// Undeclared names something that the call has but that its row does not declare, or is empty.
 func (f *frame) Undeclared() string {
 	c, outs := f.Call(), f.row.sig.outs
 	if many := len(outs) > 0 && outs[0].isMany; f.outs > len(outs) && !many {

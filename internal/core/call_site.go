@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// site is the call that a launch is from, kept by devices that survive a failed assertion in it. It holds no tensor.
+// site is the call that a launch belongs to, kept by devices that survive a failed assertion. It holds no tensor.
 type site struct {
 	op       string
 	user     bool // the kernel is the program's own
@@ -21,7 +21,7 @@ type site struct {
 	in       *rt.Capture
 }
 
-// comesFrom notes in f.dl where the launch of fn is from, if its device wants to know.
+// comesFrom notes in f.dl which call the launch of fn belongs to, if its device wants to know.
 func (f *frame) comesFrom(fn rt.Func) {
 	if f.dl.Origin != nil {
 		f.dl.Origin = nil
@@ -51,7 +51,7 @@ func (f *frame) site() rt.Origin {
 	return s
 }
 
-// Failed returns the error of the call.
+// Failed returns the error of the call after the failed assertion d.
 func (s *site) Failed(d *driver.Error) *fault.Error {
 	e := fault.New(fault.Invalid, "%s", claimed(s.op, s.user, d))
 	e.Cause = d.Code // "device-side assert triggered", which test_index_out_of_bounds_exception_cuda looks for
@@ -62,11 +62,11 @@ func (s *site) Failed(d *driver.Error) *fault.Error {
 	return e
 }
 
-// Issued returns the operation of which the launch is part.
+// Issued returns the stream and number of the operation that the launch belongs to, and its capture.
 func (s *site) Issued() (st *rt.Stream, seq uint64, in *rt.Capture) { return s.stream, s.seq, s.in }
 
-// unmet is what is said of operations' operands that do not keep what kernels assert of them: after what the kernel says, which has the
-// number.
+// unmet completes the message of a failed assertion by operation: it follows the kernel's text, which has the number, and says which
+// operand was wrong and what to give.
 var unmet = map[string]string{
 	"Gather": ofIndex, "Scatter": ofIndex, "ScatterAdd": ofIndex, "ScatterAddInto": ofIndex, "ScatterInto": ofIndex, "ScatterS": ofIndex, "IndexSelect": ofIndex,
 	"Embedding":        ofIndex,
@@ -89,7 +89,7 @@ const (
 	ofTarget = "in the operand target; give classes from 0 to their count less 1, or IgnoreIndex"
 )
 
-// claimed is what is said of a failed assertion in a kernel of op.
+// claimed is the message of a failed assertion in a kernel of op.
 func claimed(op string, user bool, d *driver.Error) string {
 	switch more := unmet[op]; {
 	case user || d.Said == "":
@@ -103,7 +103,7 @@ func claimed(op string, user bool, d *driver.Error) string {
 	}
 }
 
-// reclaim makes e, which a failed assertion on an inline device caused, say what claimed does.
+// reclaim gives e, if a failed assertion on an inline device caused it, the message of claimed.
 func reclaim(e *fault.Error, user bool) {
 	if d, ok := e.Cause.(*driver.Error); ok && d.Code == driver.Assert && e.Kind == fault.Invalid {
 		e.Msg, e.Cause = claimed(e.Op, user, d), nil

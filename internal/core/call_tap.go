@@ -8,34 +8,34 @@ import (
 
 // Tap sees the calls of a session.
 type Tap interface {
-	// Before is told of a call whose outputs are decided; they have no memory yet, and nothing has changed. It returns true if it has taken the call over:
+	// Before sees a call whose outputs are decided, but have no memory yet; nothing has changed. It returns true if it takes the call over:
 	// then it has made the outputs, and no work is issued.
 	Before(f *Frame) bool
-	// After is told of a call that has come to its end. One that fails ends without it.
+	// After sees a call at its end. A call that fails ends without After.
 	After(f *Frame)
 }
 
-// SetTap makes t see the calls of x's session, in place of the tap that it returns; nil is none.
+// SetTap makes t the tap of x's session and returns the one that it replaces; nil means none.
 func SetTap(x *Exec, t Tap) (old Tap) {
 	at := &x.s.tap
-	if c := x.s.capture; c != nil { // which is the tap itself
+	if c := x.s.capture; c != nil { // which is itself the session's tap
 		at = &c.inner
 	}
 	old, *at = *at, t
 	return old
 }
 
-// Frame is a call under way, as a tap sees it. It may not be kept.
+// Frame is a call under way, as a tap sees it. It must not be kept.
 type Frame = frame
 
 // Op returns the operation's name.
 func (f *frame) Op() string { return f.row.Name }
 
-// Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Nothing can be read until
-// then.
+// Together reports whether the call's work waits with that of other calls, until all of it can be handed over. Until then nothing can be
+// read.
 func (f *frame) Together() bool { return f.x.s.change != nil }
 
-// Out returns output i of a call that has come to its end.
+// Out returns output i of a call that has ended.
 func (f *frame) Out(i int) *Tensor { return f.out[i] }
 
 // Outs returns how many outputs the call has.
@@ -112,7 +112,7 @@ func (f *frame) Operands() []*Tensor {
 // Exec returns the Exec that the call runs on.
 func (f *frame) Exec() *Exec { return f.x }
 
-// Nested runs g, whose operations are not the call's own. A tap must run its own so.
+// Nested runs g, whose operations are not the call's own. A tap must run its own operations this way.
 func (f *frame) Nested(g func()) {
 	tap := SetTap(f.x, nil)
 	defer SetTap(f.x, tap)
@@ -131,16 +131,16 @@ func (f *frame) Works() bool { return f.row.flags&(flagView|flagIdle) == 0 }
 // Views reports whether the call makes views, which have no work.
 func (f *frame) Views() bool { return f.row.flags&flagView != 0 }
 
-// Depth returns how many calls are under way in the session, this one among them.
+// Depth returns how many calls are under way in the session, including this one.
 func (f *frame) Depth() int { return f.x.s.depth }
 
-// SessionOf returns what x and all Execs derived from it have in common, as a key that does not keep it alive.
+// SessionOf returns a key for the session of x and all Execs derived from it. The key does not keep the session alive.
 func SessionOf(x *Exec) any { return weak.Make(x.s) }
 
-// sessionOf returns the session of a key, or nil if nobody has it.
+// sessionOf returns the session of a key, or nil if it was collected.
 func sessionOf(key any) *session { return key.(weak.Pointer[session]).Value() }
 
-// SessionEnded reports whether the session of a key from SessionOf was closed, or nobody has it.
+// SessionEnded reports whether the session of a key from SessionOf was closed or collected.
 func SessionEnded(key any) bool {
 	s := sessionOf(key)
 	return s == nil || s.closed.Load()

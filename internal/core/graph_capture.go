@@ -16,28 +16,28 @@ import (
 type capture struct {
 	x  *Exec
 	rc *rt.Capture
-	// inner is the tap that the session had before, or got meanwhile; nil is none.
+	// inner is the session's own tap, or nil.
 	inner Tap
 	pool  alloc.PoolID
-	// linear says that everything is recorded on one stream, of memory that the graph does not hold, so that there is nothing to order.
+	// linear says that everything is recorded on one stream, with memory that the graph does not hold, so that there is nothing to order.
 	linear bool
 	async  bool // the driver's pool gives the memory, and blocks name no pool
-	// uses are what recorded work touches, in the order of the first touch; index finds them.
+	// uses are the storages that recorded work accesses, in the order of first access; index finds them.
 	uses  []capturedUse
 	index map[*storage]int
-	// generators are those that recorded work draws from.
+	// generators are the ones that recorded work draws from.
 	generators []*captured
-	// refused is the first call that could not be recorded, in case f passes over its error.
+	// refused is the first call that could not be recorded, in case f ignores its error.
 	refused error
-	// counted are the storages whose versions recorded work counted, as often as it did; undo is what a capture that fails takes back besides.
+	// counted are the storages whose versions recorded work counted, once for each count; undo is what else a failed capture takes back.
 	counted []*storage
 	undo    []func()
-	// notes are the calls that no profiler sees, for those of replays.
+	// notes records the calls that no profiler sees, so that profiles of replays can describe them.
 	notes *rt.Profiler
 }
 
-// capturedUse is a use with the recorded accesses that later ones must come after. Other streams know nothing of them: nothing runs before the graph is
-// replayed, and then as one access of the replay's.
+// capturedUse is a use with the recorded accesses that later ones must come after. Other streams do not know these accesses: nothing runs
+// before the graph is replayed, and then they count as one access of the replay.
 type capturedUse struct {
 	use
 	writer  access
@@ -50,8 +50,8 @@ type access struct {
 	seq uint64
 }
 
-// Graph is captured work: Replay runs it again on the same memory. Tensors made while it was captured belong to it and are closed with it, unless
-// Keep took them out; those it read live at least as long as it does.
+// Graph is captured work: Replay runs it again on the same memory. Tensors made during the capture belong to the graph and are closed with
+// it, unless Keep took them out; tensors that it reads live at least as long as the graph.
 type Graph struct {
 	g *rt.Graph
 
@@ -59,35 +59,36 @@ type Graph struct {
 	mu    sync.RWMutex
 	uses  []use
 	scope *scope
-	// generators are those whose states the graph holds; draws are those among them that it draws from.
+	// generators are those whose states the graph holds; draws are the ones among them that it draws from.
 	generators, draws []*captured
 	closed            bool
 }
 
-// use is how the graph touches a storage.
+// use is how the graph accesses a storage.
 type use struct {
 	st     *storage
 	writes bool
-	// held says that the graph keeps a reference, since the memory is not its own: the storage may be closed while the capture goes on.
+	// held says that the graph keeps a reference, because the memory is not its own: the storage may be closed before the capture ends.
 	held bool
 }
 
 // CaptureOpt are the options of Capture.
 type CaptureOpt struct {
-	// Share lets the graph use the memory of another one: running one may overwrite what the other made, and the graph that was captured first should
-	// run first. Runs of graphs that share memory wait for each other.
+	// Share lets the graph use the memory of another one: running one may overwrite the results of the other, and the graph that was captured
+	// first should run first. Runs of graphs that share memory wait for each other.
 	Share *Graph
-	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as by Share. Zero is a new pool.
+	// Pool is the id of the private pool for the graph's memory, from NewPoolID: graphs of one pool share memory as with Share. Zero is a new
+	// pool.
 	Pool alloc.PoolID
-	// Stream is where f's work is recorded: not the default stream. Nil is one that nobody else has.
+	// Stream is where f's work is recorded. It must not be the default stream. Nil is a stream that nobody else has.
 	Stream *rt.Stream
-	// Mode says which calls that could disturb the capture end it: of its own thread, of all, or none.
+	// Mode says which calls that could disturb the capture end it: those of its own thread, of all threads, or none.
 	Mode rt.CaptureMode
 	// Debug keeps the graph as it was recorded, for Dump.
 	Debug bool
 }
 
-// spec returns how the capture is to be made.
+// spec returns the parameters of the capture.
 func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 	spec = rt.CaptureSpec{Pool: opt.Pool, Mode: opt.Mode, Source: opt.Debug}
 	if opt.Share != nil {
@@ -113,9 +114,9 @@ func (opt *CaptureOpt) spec(dev *rt.Device) (spec rt.CaptureSpec, err error) {
 	return spec, nil
 }
 
-// Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. What waits for the device or
-// reads or brings host data (Item, Read, From, Synchronize) is an error that names the call's line: in f, and of Capture, also if f passes over it. The
-// device stays usable.
+// Capture records the work of f as a graph and returns it; nothing runs until Replay. Operands must be on x's device. A call that waits for
+// the device or transfers host data (Item, Read, From, Synchronize) fails with an error that names its line, and Capture returns that error
+// even if f ignores it. The device stays usable.
 func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	s := x.s
 	if err := s.open(); err != nil {
@@ -160,7 +161,7 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	returned := false
 	defer func() {
 		c.end(s)
-		if !returned { // a panic that is no error of ours goes on, but leaves the device usable
+		if !returned { // a panic that is not our error goes on, but leaves the device usable
 			c.takeBack()
 			s.popTo(outer)
 			_ = c.leaveGenerators(true)
@@ -202,14 +203,14 @@ func (x *Exec) Capture(f func(x *Exec), opt CaptureOpt) (g *Graph, err error) {
 	return g, nil
 }
 
-// end ends the session's part in the capture; twice is as good as once.
+// end ends the session's part in the capture. It may be called twice.
 func (c *capture) end(s *session) {
 	if s.capture == c {
 		s.capture, s.tap = nil, c.inner
 	}
 }
 
-// Before brings the call's stream into the capture. A capture is a tap, which stands before the one that the session has.
+// Before brings the call's stream into the capture. A capture is a tap, in front of the session's own.
 func (c *capture) Before(f *Frame) bool {
 	if c.x.m.stream.Device() == f.x.m.stream.Device() {
 		c.reach(f)
@@ -220,7 +221,7 @@ func (c *capture) Before(f *Frame) bool {
 	return c.inner != nil && c.inner.Before(f)
 }
 
-// After tells the session's own tap.
+// After passes the call on to the session's own tap.
 func (c *capture) After(f *Frame) {
 	if f.op != nil && f.op.Profiler() == c.notes {
 		f.endProfiled()
@@ -230,13 +231,13 @@ func (c *capture) After(f *Frame) {
 	}
 }
 
-// takeBack undoes what a capture that failed has done besides its work, none of which ran.
+// takeBack undoes what a failed capture did besides its work, none of which ran.
 func (c *capture) takeBack() {
 	uncount(c.counted)
 	undo(c.undo)
 }
 
-// letGo gives up the references of a capture that failed.
+// letGo releases the references of a failed capture.
 func (c *capture) letGo() (err error) {
 	for _, u := range c.uses {
 		if u.held {
@@ -254,7 +255,7 @@ func (x *Exec) recording() *capture {
 	return nil
 }
 
-// rt returns the capture as the streams know it.
+// rt returns the capture in the form that streams use, or nil.
 func (c *capture) rt() *rt.Capture {
 	if c == nil {
 		return nil
@@ -262,8 +263,8 @@ func (c *capture) rt() *rt.Capture {
 	return c.rc
 }
 
-// reach makes the operation's stream part of the capture where an operand depends on captured work, before outputs are allocated: their memory must be the
-// graph's too. Work that depends on none would run now, and is refused.
+// reach makes the operation's stream part of the capture if an operand depends on captured work. It runs before outputs are allocated,
+// since their memory must be the graph's too. Work that depends on no captured work would run now, and is refused.
 func (c *capture) reach(f *frame) {
 	st := f.x.m.stream
 	if c.rc.Records(st) || f.row.flags&flagForeign != 0 {
@@ -283,7 +284,7 @@ func (c *capture) reach(f *frame) {
 	f.check(c.rc.Join(st, from))
 }
 
-// source returns a stream whose recorded work the operation comes after, or nil.
+// source returns a stream with recorded work that the operation must come after, or nil.
 func (c *capture) source(f *frame) *rt.Stream {
 	for _, ts := range [][]*Tensor{f.in[:f.ins], f.many, f.dst[:]} {
 		for _, t := range ts {
@@ -306,7 +307,7 @@ func (c *capture) source(f *frame) *rt.Stream {
 	return nil
 }
 
-// order makes the operation come after the recorded ones that it depends on, and notes what it touches.
+// order makes the operation come after the recorded ones that it depends on, and notes its accesses.
 func (c *capture) order(f *frame) {
 	if c.linear {
 		return
@@ -366,7 +367,8 @@ func (c *capture) after(f *frame, a access) {
 	}
 }
 
-// record tells the allocator of a use of the graph's own memory by a stream that is not the block's own. What the graph holds is not freed.
+// record tells the allocator that a stream other than the block's own uses the graph's own memory. Memory that the graph holds is not
+// freed.
 func (c *capture) record(f *frame, s *storage) {
 	st := f.x.m.stream
 	if s.block != nil && s.block.Stream() != alloc.Stream(st.Handle()) && !c.touch(s, false).held {
@@ -374,7 +376,7 @@ func (c *capture) record(f *frame, s *storage) {
 	}
 }
 
-// touch returns what is noted of a storage; fresh says that the operation under way made it.
+// touch returns the record of a storage; fresh says that the operation under way made the storage.
 func (c *capture) touch(s *storage, fresh bool) *capturedUse {
 	i, ok := c.index[s]
 	if !ok {
@@ -406,8 +408,8 @@ func (c *capture) refuse(what string) error {
 	return e
 }
 
-// Replay queues one run of the graph on x's stream, after all earlier work on what it reads and writes. Device tensors only change; host code of
-// the captured function does not run.
+// Replay queues one run of the graph on x's stream, after all earlier work on the memory that it reads and writes. Only device tensors
+// change; host code of the captured function does not run.
 func (x *Exec) Replay(g *Graph) error {
 	if err := g.begin(); err != nil {
 		return err
@@ -469,7 +471,7 @@ func (g *Graph) run(x *Exec) error {
 		}
 	}
 	for _, u := range g.uses {
-		if u.held || !u.writes { // else it is the graph's own
+		if u.held || !u.writes { // otherwise it is the graph's own
 			if err := u.st.spoilt(); err != nil {
 				return err
 			}
@@ -499,7 +501,7 @@ func (g *Graph) run(x *Exec) error {
 	return nil
 }
 
-// begin keeps the graph from being closed until g.mu.RUnlock. The error says why it cannot be used.
+// begin prevents the graph from being closed until g.mu.RUnlock. The error says why it cannot be used.
 func (g *Graph) begin() error {
 	if g == nil || g.g == nil {
 		return fault.New(fault.Invalid, "the graph is nil or a zero value; use one that Capture returned")
@@ -520,7 +522,8 @@ func (g *Graph) Nodes() int {
 	return g.g.Nodes()
 }
 
-// Pool returns the id of the pool of the graph's memory, by which other captures can share it; zero if g is not a graph that Capture returned.
+// Pool returns the id of the pool of the graph's memory, with which other captures can share it; zero if g is not a graph that Capture
+// returned.
 func (g *Graph) Pool() [2]uint64 {
 	if g == nil || g.g == nil {
 		return [2]uint64{}
@@ -528,7 +531,7 @@ func (g *Graph) Pool() [2]uint64 {
 	return g.g.Pool()
 }
 
-// Dump writes the graph to a file in the DOT language, with what the driver knows of each node. It needs CaptureOpt.Debug.
+// Dump writes the graph to a file in the DOT language, with the driver's details of each node. It needs CaptureOpt.Debug.
 func (g *Graph) Dump(path string) error {
 	if err := g.begin(); err != nil {
 		return err
@@ -540,7 +543,7 @@ func (g *Graph) Dump(path string) error {
 // Capturing reports whether the work of x's stream is being recorded as a graph.
 func (x *Exec) Capturing() bool { return x.m.stream.Capturing() }
 
-// Close releases the graph, its memory and the tensors that were made while it was captured, when no run of it is being queued. Closing
+// Close releases the graph, its memory and the tensors that were made during its capture. It waits while a run is being queued. Closing
 // twice does nothing.
 func (g *Graph) Close() error {
 	if g == nil || g.g == nil {

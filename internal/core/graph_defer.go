@@ -13,26 +13,27 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions know them, and
+// deferral holds the calls of a session that a tap has put off: they were checked and inferred, the tape and the versions include them, and
 // their outputs have handles without memory. force runs them in order.
 type deferral struct {
 	s     *session
 	calls []deferred
-	// elements, attrs and wrote have room for those of the calls.
+	// elements, attrs and wrote are the backing arrays for the calls' lists.
 	elements []element
 	attrs    []attrs
 	wrote    []*storage
-	// undo is what is taken back of calls that do not run.
+	// undo is what is taken back if calls do not run.
 	undo []undoing
-	// touched are the storages that the calls use. Their ids say so, see storage.deferral, and their slots are the places here.
+	// touched are the storages that the calls use. Their ids name this deferral (see storage.deferral), and their slots are their indexes
+	// here.
 	touched []*storage
-	// nextNumber and lastNumber bound the numbers that are left for new storages.
+	// nextNumber and lastNumber bound the numbers reserved for new storages.
 	nextNumber, lastNumber uint64
 	bare                   [maxIn + maxOut]Tensor
 	list                   []Tensor
-	// together is the Together that runs, of those that were put off.
+	// together is the change of a Together that was put off and runs now.
 	together change
-	// failed and undone are why calls did not run and what is to be taken back for it, until the session hears of it.
+	// failed is why calls did not run, and undone what is taken back for it, until the session learns of the error.
 	failed error
 	undone []func()
 	// forces counts how often calls were run.
@@ -41,11 +42,11 @@ type deferral struct {
 	at      atomic.Pointer[string]
 	number  uint64
 	running bool
-	// runner decides how the calls run, or is nil: one by one. ran is how many have run, and segment what the runner sees.
+	// runner decides how the calls run; without one they run one by one. ran is how many have run, and segment is what the runner sees.
 	runner  Runner
 	ran     int
 	segment Segment
-	// prepared says that it is decided how the calls run: by plan, of which the first done steps have run, or one by one.
+	// prepared says that it is decided how the calls run: by plan, whose first done steps have run, or one by one.
 	prepared bool
 	plan     *plan
 	done     int
@@ -58,30 +59,30 @@ type deferred struct {
 	row *row
 	*attrs
 	dims *intList
-	// in and out are as many as ins and outs say; st is nil where there is none.
+	// in has ins elements and out has outs; st is nil for an absent one.
 	in, out   []element
 	ins, outs uint8
 	// dsts has a bit for every output that the caller gave.
 	dsts uint8
-	// many are the operands of a list, and wrote what the call changes, whose versions were counted.
+	// many are the operands of a list, and wrote the storages that the call changes, whose versions were counted.
 	many  []element
 	wrote []*storage
-	// drawn is what the call has taken from a generator.
+	// drawn is what the call took from a generator.
 	drawn taken
-	// op is the call to a profiler, or nil.
+	// op is the call as a profiler records it, or nil.
 	op *rt.ProfiledOp
-	// part is the number of the Together that the call is a part of, or 0.
+	// part is the number of the call's Together, or 0.
 	part uint64
 }
 
-// undoing is what is taken back if the call number at does not run.
+// undoing is a function to call if call number at does not run.
 type undoing struct {
 	at int
 	f  func()
 }
 
-// element is where the elements of an operand lie. It holds no reference: a storage that its holders gave up meanwhile is freed after its
-// last use.
+// element is where an operand's elements are. It holds no reference: a storage that its holders release meanwhile is freed after its last
+// use.
 type element struct {
 	st     *storage
 	form   *form
@@ -92,13 +93,13 @@ type element struct {
 	slot int32 // the storage's
 }
 
-// deferrals are those of all sessions, by number from 1 on. One is there from its session's first deferred call on.
+// deferrals are those of all sessions, by number from 1 on. A session gets one with its first deferred call.
 var deferrals struct {
 	sync.Mutex
 	all []weak.Pointer[deferral]
 }
 
-// newDeferral returns the deferral of s with a number of its own, or nil if there is none left.
+// newDeferral returns the deferral of s with a number of its own, or nil if no number is left.
 func newDeferral(s *session) *deferral {
 	deferrals.Lock()
 	defer deferrals.Unlock()
@@ -129,8 +130,8 @@ func (s *storage) by() *deferral {
 	return deferrals.all[n-1].Value()
 }
 
-// barred returns why the session may not use t, or may not write it, or nil: calls of another session that were put off write it, or read
-// what is to be written, or the call that was to make it failed.
+// barred returns why the session must not use t, or not write it, or nil. Either calls that another session put off write t, or read it
+// while this one wants to write, or the call that should have made t failed.
 func (s *session) barred(t *Tensor, write bool) error {
 	id := t.st.id.Load()
 	n := id & deferralsOf >> numberBits
@@ -153,7 +154,7 @@ func (s *session) barred(t *Tensor, write bool) error {
 		describe(t), *d.at.Load())
 }
 
-// forceOwner runs the calls that use s, of whatever session, for op.
+// forceOwner runs the calls that use s, whichever session put them off, for op.
 func (s *storage) forceOwner(op string) {
 	if d := s.by(); d != nil {
 		d.s.in(op)
@@ -162,7 +163,7 @@ func (s *storage) forceOwner(op string) {
 	}
 }
 
-// Deferrable reports whether the call may be put off: its work is the launches of a row on this device's memory, in the order of one
+// Deferrable reports whether the call may be put off: its work consists of a row's launches on this device's memory, in the order of one
 // stream.
 func (f *frame) Deferrable() bool {
 	const not = flagView | flagForeign | flagWaits | flagUser
@@ -177,7 +178,7 @@ func (f *frame) Deferrable() bool {
 			return false
 		}
 	}
-	for _, t := range f.temps { // a number of the processor, which is on its way
+	for _, t := range f.temps { // a number of the processor, still being copied
 		if t.st.locked != nil {
 			return false
 		}
@@ -185,8 +186,8 @@ func (f *frame) Deferrable() bool {
 	return f.hosts == 0
 }
 
-// Defer puts the call off and makes its outputs, which have no memory yet, or returns false: then calls that another session put off use an
-// operand. A tap calls it in Before, and returns the same. At is the line of the call, which errors name.
+// Defer puts the call off and makes its outputs, which have no memory yet. It returns false if calls that another session put off use an
+// operand. A tap calls it in Before, and returns its result. at is the line of the call, for errors.
 func (f *frame) Defer(at *string) bool {
 	s := f.x.s
 	d := s.putOff
@@ -242,7 +243,7 @@ func (f *frame) Defer(at *string) bool {
 	return true
 }
 
-// next returns a call at the end of the list, which is zero beyond its end.
+// next returns a call at the end of the list. Elements beyond the list's end are zero.
 func (d *deferral) next() *deferred {
 	n := len(d.calls)
 	if n == cap(d.calls) {
@@ -253,7 +254,7 @@ func (d *deferral) next() *deferred {
 	return &d.calls[n]
 }
 
-// attrsOf keeps the attributes of f.
+// attrsOf copies the attributes of f for a call that is put off.
 func (d *deferral) attrsOf(f *frame) *attrs {
 	if f.attrs.none() {
 		return &noAttrs
@@ -262,7 +263,7 @@ func (d *deferral) attrsOf(f *frame) *attrs {
 	return &d.attrs[len(d.attrs)-1]
 }
 
-// elementsOf keeps where the elements of those tensors lie.
+// elementsOf records where the elements of ts are.
 func (d *deferral) elementsOf(ts []*Tensor) []element {
 	from, to := len(d.elements), len(d.elements)+len(ts)
 	d.elements = slices.Grow(d.elements, len(ts))[:to] // zero beyond its end
@@ -276,7 +277,7 @@ func (d *deferral) elementsOf(ts []*Tensor) []element {
 	return es
 }
 
-// addLists notes for c the operands of f's list and what f changes, and counts the changes.
+// addLists records in c the operands of f's list and the storages that f changes, and counts their versions.
 func (d *deferral) addLists(f *frame, c *deferred) {
 	c.many = d.elementsOf(f.many)
 	from := len(d.wrote)
@@ -294,7 +295,7 @@ func (d *deferral) addLists(f *frame, c *deferred) {
 	}
 }
 
-// take notes that the session's calls use s, unless another session's do.
+// take notes that the session's calls use s, and returns false if another session's calls do.
 func (d *deferral) take(s *storage, write bool) bool {
 	bits := d.number << numberBits
 	if write {
@@ -323,13 +324,13 @@ func (d *deferral) take(s *storage, write bool) bool {
 	}
 }
 
-// touch gives s, which the calls use from now on, its slot.
+// touch gives s, which the calls use from now on, a slot.
 func (d *deferral) touch(s *storage) {
 	s.slot = int32(len(d.touched))
 	d.touched = append(d.touched, s)
 }
 
-// newNumber returns the number of a new storage. It takes many at a time from those of all sessions.
+// newNumber returns the number of a new storage. It reserves many at a time.
 func (d *deferral) newNumber() uint64 {
 	const many = 64
 	if d.nextNumber == d.lastNumber {
@@ -368,7 +369,7 @@ func (f *frame) bytes(sp *spec) int {
 	return n * sp.dt.Size()
 }
 
-// Deferred reports how many calls of x's session are put off.
+// Deferred returns how many calls of x's session are put off.
 func Deferred(x *Exec) int {
 	Enter(x, "Deferred")
 	defer Leave(x)
@@ -386,7 +387,7 @@ func (f *frame) Waiting() int {
 	return 0
 }
 
-// Forces reports how often calls of x's session that were put off were run. Another goroutine may be running some.
+// Forces returns how often calls of x's session that were put off have been run. Another goroutine may be running some.
 func Forces(x *Exec) int {
 	Enter(x, "Forces")
 	defer Leave(x)
@@ -406,7 +407,8 @@ func Force(x *Exec) (err error) {
 	return errors.Join(err, stopped)
 }
 
-// force runs what was put off, in order, for the operation cause, or "". After an error the rest is dropped, and its outputs are lost.
+// force runs the calls that were put off, in order, for the operation cause, or "". After an error the remaining calls are dropped, and
+// their outputs are lost.
 func (s *session) force(cause string) error {
 	if cause != "" && s.tap != nil {
 		if r, ok := s.tap.(Runner); ok {
@@ -429,7 +431,7 @@ func (s *session) force(cause string) error {
 	s.tap, s.change, d.ran = nil, nil, 0
 	defer func() {
 		s.tap, s.change, d.running = tap, under, false
-		if !done { // a panic that is no error of ours goes on
+		if !done { // a panic that is not our error goes on
 			s.restore(mark)
 			_ = errors.Join(d.end(), d.tell())
 		}
@@ -454,7 +456,7 @@ func (s *session) force(cause string) error {
 	return d.tell()
 }
 
-// prepare decides how the calls run: by a plan that at keeps or, where at is nil, one by one.
+// prepare decides how the calls run: by a plan in at or, if at is nil, one by one.
 func (d *deferral) prepare(at *Plans) {
 	if d.prepared {
 		return
@@ -470,8 +472,8 @@ func (d *deferral) prepare(at *Plans) {
 	}
 }
 
-// runAll runs what has not run of the calls: by the plan or one by one, those of a Together together; under is the Together under way, or
-// nil. The error is that of memory that could not be given back.
+// runAll runs the calls that have not run yet, by the plan or one by one, with the calls of a Together together; under is the Together
+// under way, or nil. The error is about memory that could not be freed.
 func (d *deferral) runAll(under *change) (freed error) {
 	defer d.count(d.s.launches)
 	if d.plan != nil {
@@ -485,7 +487,8 @@ func (d *deferral) runAll(under *change) (freed error) {
 	return freed
 }
 
-// runFor runs the calls for another session, if d's own is in no call meanwhile, which hears of errors. It reports whether it did.
+// runFor runs the calls for another session, if d's own session is in no call meanwhile, and reports whether it did. d's session gets the
+// errors.
 func (d *deferral) runFor() bool {
 	g := &d.s.gate
 	if !g.free() {
@@ -496,11 +499,11 @@ func (d *deferral) runFor() bool {
 		g.lent.Store(false)
 		g.open()
 	}()
-	_ = d.s.force("") // it is kept
+	_ = d.s.force("") // the session gets the error later
 	return true
 }
 
-// tell returns why calls did not run, and takes back what was done for them besides.
+// tell returns why calls did not run, and takes back what was done for them.
 func (d *deferral) tell() error {
 	err, undone := d.failed, d.undone
 	d.failed, d.undone = nil, nil
@@ -508,7 +511,7 @@ func (d *deferral) tell() error {
 	return err
 }
 
-// whole returns the number of the first call that need not run for call number from to be whole: of a Together, all run or none.
+// whole returns the index after the call from and the calls that must run together with it: of a Together, all run or none.
 func (d *deferral) whole(from int) int {
 	next := from + 1
 	for part := d.calls[from].part; part != 0 && next < len(d.calls) && d.calls[next].part == part; {
@@ -517,7 +520,7 @@ func (d *deferral) whole(from int) int {
 	return next
 }
 
-// runWhole runs the calls: one, or those of a Together. Of the one that is under way their launches wait for the rest of it.
+// runWhole runs the calls: one, or those of a Together. If that Together is still under way, the launches wait for the rest of it.
 func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 	s := d.s
 	switch part := calls[0].part; {
@@ -543,7 +546,7 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 	case nil:
 		return freed
 	case under:
-		for i := range calls { // what is taken back should it fail
+		for i := range calls { // what is taken back if it fails
 			under.counted = append(under.counted, calls[i].wrote...)
 			if calls[i].drawn.g != nil {
 				under.draws = append(under.draws, calls[i].drawn)
@@ -558,7 +561,7 @@ func (d *deferral) runWhole(calls []deferred, under *change) (freed error) {
 	return freed
 }
 
-// used ends the uses of storages that were the last ones.
+// used ends the call's uses of storages that no later call uses.
 func (c *deferred) used(by uint64) (err error) {
 	for _, es := range [][]element{c.in[:c.ins], c.many, c.out[:c.outs]} {
 		for i := range es {
@@ -568,7 +571,7 @@ func (c *deferred) used(by uint64) (err error) {
 	return err
 }
 
-// drop takes the calls from number from on back: what they were to make is lost, and versions and generators are as before.
+// drop takes back the calls from number from on: their outputs are lost, and versions and generators are as before.
 func (d *deferral) drop(from int) {
 	for i := len(d.calls) - 1; i >= from; i-- {
 		d.calls[i].takeBack()
@@ -582,7 +585,7 @@ func (d *deferral) drop(from int) {
 	d.calls = d.calls[:from]
 }
 
-// takeBack says that what the call was to make is lost, and undoes what it did when it was put off.
+// takeBack marks the call's new outputs as lost, and undoes what the call did when it was put off.
 func (c *deferred) takeBack() {
 	for j := range c.out[:c.outs] {
 		if c.dsts>>j&1 == 0 {
@@ -609,7 +612,7 @@ func (d *deferral) undoLater(f ...func()) {
 	}
 }
 
-// end forgets all calls. What those that have not run were to make is lost.
+// end forgets all calls. The outputs of calls that have not run are lost.
 func (d *deferral) end() (err error) {
 	if d.plan != nil && d.ran < len(d.calls) {
 		d.dropSteps()
@@ -660,7 +663,7 @@ func (d *deferral) findLast() {
 	}
 }
 
-// used ends a use of the storage that was the last one.
+// used ends the use of e's storage if no later call uses it.
 func (e *element) used(by uint64) error {
 	if !e.last {
 		return nil
@@ -668,8 +671,8 @@ func (e *element) used(by uint64) error {
 	return e.st.endDeferral(by)
 }
 
-// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders gave it up meanwhile. A lost one stays
-// so. Where the calls' last use has ended already, another session's calls may use s by now.
+// endDeferral ends the use of s by calls of the deferral with that number, and frees s if its holders have released it. A lost storage
+// stays lost. If the calls' last use has ended already, another session's calls may use s by now.
 func (s *storage) endDeferral(by uint64) error {
 	var old uint64
 	for {
@@ -678,7 +681,7 @@ func (s *storage) endDeferral(by uint64) error {
 		switch old & deferralsOf >> numberBits {
 		case by:
 			if s.others.Load() == abandoned && s.block == nil && s.ptr == 0 && s.locked == nil {
-				return nil // there is nothing to free, and nobody to look
+				return nil // nothing to free, and nobody looks
 			}
 		case lost:
 			keep |= deferralsOf
@@ -747,7 +750,7 @@ func (d *deferral) run(c *deferred) {
 	d.s.leave(f)
 }
 
-// handle makes t a handle of e, or of what stands for it, that is in no scope and counted nowhere.
+// handle makes t a handle of e, or of its stand-in, that is in no scope and not counted.
 func (d *deferral) handle(e *element, t *Tensor) *Tensor {
 	t.st, t.form, t.dt, t.offset = e.st, e.form, e.dt, e.offset
 	if l := d.s.lent; l != nil && l.stand != nil {

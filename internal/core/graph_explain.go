@@ -9,13 +9,13 @@ import (
 	"tenon.dev/internal/fuse"
 )
 
-// PlannedStep is what runs on its own of calls that were put off, described for people.
+// PlannedStep describes for people one step of a plan: a call, or a group of calls that runs as one kernel.
 type PlannedStep struct {
 	// Calls are the numbers of its calls.
 	Calls []int
-	// Kernel is the name of the fused kernel and Text what it computes, in the text form of package fuse; "" for single calls.
+	// Kernel is the name of the fused kernel and Text what it computes, in the text form of package fuse; both are "" for single calls.
 	Kernel, Text string
-	// Bytes is what a fused kernel reads and writes.
+	// Bytes is how many bytes a fused kernel reads and writes.
 	Bytes int
 }
 
@@ -44,7 +44,7 @@ func (p *Plans) Steps(n int) (steps []PlannedStep) {
 // Kernels returns how many kernels the graph has.
 func (r *Recorded) Kernels() int { return r.kernels }
 
-// Bytes returns the size of all that the call reads and writes, each operand once; 0 if its outputs depend on data.
+// Bytes returns how many bytes the call reads and writes, counting each operand once; 0 if its outputs depend on data.
 func (c Call) Bytes() (n int) {
 	outs, err := c.Infer()
 	if err != nil {
@@ -67,7 +67,7 @@ func (c Call) Bytes() (n int) {
 	return n
 }
 
-// Differs says what makes b another call than a, which are keys: the first thing that differs.
+// Differs describes the first difference between the calls c and b, which are keys.
 func (c Call) Differs(b Call) string {
 	was := func(what string, a, b any) string { return fmt.Sprintf("%s: %v, %v", what, a, b) }
 	switch {

@@ -12,43 +12,43 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Plans keeps the plans of calls that were put off, of one path of calls up to its last call: how many of them wait says which. Its owner
-// is one session.
+// Plans keeps the plans of calls that were put off along one path of calls; the number of waiting calls tells how far along the path they
+// go. One session owns it.
 type Plans struct{ all []*plan }
 
-// maxPlans is how many plans are kept, for calls that began to wait in different places, or whose results are needed otherwise.
+// maxPlans is how many plans are kept, for calls that began to wait in different places, or whose results are needed differently.
 const maxPlans = 8
 
-// fusing is what a deferral knows of fusion.
+// fusing is a deferral's state for fusion.
 type fusing struct {
-	// live has a bit for every new output that somebody may use afterwards.
+	// live has a bit for every new output that somebody may still use.
 	live []uint64
 	// moved are the storages that the plan has replaced.
 	moved []moved
-	// group is what runFused is to run, on these operands and numbers.
+	// group is what runFused runs next, with these operands and numbers.
 	group   *fusedGroup
 	handles [kernels.MaxFusedOperands]Tensor
 	numbers []kernels.Scalar
 	stats   FusionStats
-	// allow, if there is one, says of a new group whether it may be one.
+	// allow, unless it is nil, decides whether a new group is made.
 	allow func(PlannedStep) bool
 }
 
-// moved is a storage in whose place all calls have another one.
+// moved is a storage that another one replaces in all calls.
 type moved struct{ from, to *storage }
 
-// FusionStats counts what became of calls that were put off.
+// FusionStats counts what happened to calls that were put off.
 type FusionStats struct {
-	// Kernels are the built-in kernels that ran for them, Fused the calls that ran in kernels of several, and Dropped those that did not
-	// run, since nobody needed what they make or another call made it too.
+	// Kernels are the built-in kernels that ran for them, Fused the calls that ran in a kernel with others, and Dropped those that did not
+	// run, since nobody needed their results or another call computed the same.
 	Kernels, Fused, Dropped int
 }
 
-// plan is how calls that were put off run.
+// plan is how to run calls that were put off.
 type plan struct {
 	n    int
 	live []uint64
-	// plain says that they run one by one as they came.
+	// plain says that they run one by one in their order.
 	plain   bool
 	renames []rename
 	narrow  []narrowing
@@ -59,11 +59,11 @@ type plan struct {
 	dropped int
 }
 
-// rename lets an operand have the storage of another one.
+// rename gives an operand the storage of another one.
 type rename struct{ what, is at }
 
-// narrowing lets an operand be what call by, which the plan leaves out, widened: in the storage of from, with the type and place that by
-// reads.
+// narrowing replaces an operand by the input of call by, which widened it and which the plan leaves out: in the storage of from, with the
+// type and place that by reads.
 type narrowing struct {
 	what, from at
 	by         int
@@ -75,7 +75,7 @@ func (n *narrowing) of(calls []deferred) element {
 	return e
 }
 
-// at is an operand of a call that was put off: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
+// at identifies an operand of a call that was put off: an input or, from maxIn on, an output or, from maxIn+maxOut on, one of its list.
 type at struct{ call, operand int }
 
 func (a at) of(calls []deferred) *element {
@@ -97,28 +97,29 @@ type planStep struct {
 	ends []at
 }
 
-// fusedGroup is calls that run as one kernel.
+// fusedGroup is a group of calls that run as one kernel.
 type fusedGroup struct {
 	op        *kernels.PointOp
 	outs, ins []at
-	// fresh has a bit for every output that the group makes; it changes others.
+	// fresh has a bit for every output that the group makes; it changes the others.
 	fresh uint8
-	// operands are the kernel's, but for their addresses: n elements in one run, where run says so, of which those in repeat are one.
+	// operands are the kernel's, without their addresses. If run is true, they are n elements in one run, except those in repeat, which are
+	// one element.
 	operands []kernels.Operand
 	run      bool
 	n        int
 	repeat   uint16
 	numbers  []numberAt
-	// rows is in place of op where a call of the group goes by rows. slots are the numbers of its operands among the group's, outputs
-	// first, and alone those of the call's own; absent ones are there too.
+	// rows replaces op if a call of the group works by rows. slots are the indexes of its operands among the group's, outputs first, and alone
+	// those of the call's own; both include absent ones.
 	rows         *kernels.FusedRows
 	slots, alone []int
-	// about is what the group computes, for people.
+	// about describes for people what the group computes.
 	about *fuse.Graph
 }
 
-// numberAt is a scalar of a call or, where hole says so, the number in place of an operand, which is made a number of type half if there is
-// one. Where it is fixed, it is a number of the plan.
+// numberAt is a scalar of a call or, if hole is true, the number in place of an operand, rounded to type half if there is one. If fixed is
+// true, it is a number of the plan.
 type numberAt struct {
 	call, index int
 	hole, fixed bool
@@ -141,7 +142,7 @@ func (n *numberAt) of(calls []deferred) kernels.Scalar {
 	return v
 }
 
-// planned returns the plan for the calls, which it makes if at has none, or nil where they run one by one.
+// planned returns the plan for the calls, and makes it if at has none; it is nil if they run one by one.
 func (d *deferral) planned(at *Plans) *plan {
 	d.findLive()
 	for _, p := range at.all {
@@ -188,7 +189,7 @@ func (d *deferral) findLive() {
 // count counts the kernels that were launched since there were n.
 func (d *deferral) count(n int64) { d.fusing.stats.Kernels += int(d.s.launches - n) }
 
-// countPlan counts a run of all of p.
+// countPlan counts one whole run of p.
 func (d *deferral) countPlan(p *plan) {
 	if p != nil {
 		d.fusing.stats.Fused += p.fused
@@ -196,8 +197,8 @@ func (d *deferral) countPlan(p *plan) {
 	}
 }
 
-// units yields what runs on its own: the steps that are groups, each with the number of its last call, and single calls, which have no
-// step. Without a plan these are all of the n calls.
+// units yields what runs separately: the steps that are groups, each with the index of its last call, and single calls, without a step.
+// Without a plan, these are all of the n calls.
 func (p *plan) units(n int) iter.Seq2[*planStep, int] {
 	return func(yield func(*planStep, int) bool) {
 		if p == nil {
@@ -235,7 +236,7 @@ func (p *plan) idle() []at {
 	return p.unused
 }
 
-// apply makes the calls' storages, and their last uses, those of the plan.
+// apply sets the calls' storages, and their last uses, to those of the plan.
 func (d *deferral) apply() {
 	p := d.plan
 	for _, r := range p.renames {
@@ -282,7 +283,7 @@ func (d *deferral) runPlan() (freed error) {
 	return freed
 }
 
-// dropSteps takes the calls of the steps that have not run back. Those that are in no step count as the steps around them.
+// dropSteps takes back the calls of the steps that have not run. Undo functions of calls in no step follow the steps around them.
 func (d *deferral) dropSteps() {
 	lost, first := make([]bool, len(d.calls)), len(d.calls)
 	for _, s := range d.plan.steps[d.done:] {
@@ -304,12 +305,12 @@ func (d *deferral) dropSteps() {
 	d.calls = d.calls[:0]
 }
 
-// runs reports whether a step has call i.
+// runs reports whether a step contains call i.
 func (p *plan) runs(i int) bool {
 	return slices.ContainsFunc(p.steps, func(s planStep) bool { return slices.Contains(s.calls, i) })
 }
 
-// runUnit runs what units yields.
+// runUnit runs one unit, as units yields it.
 func (d *deferral) runUnit(s *planStep, i int) {
 	if s != nil {
 		d.runGroup(s)
@@ -318,7 +319,7 @@ func (d *deferral) runUnit(s *planStep, i int) {
 	}
 }
 
-// rowFused is what a group is to the launch ring and to errors. It is no operation that anybody calls.
+// rowFused stands for groups in the launch ring and in errors. Nobody calls it as an operation.
 var rowFused = &row{Name: "Fused", run: runFused, id: rt.RegisterOp("Fused")}
 
 // runGroup runs the group of s.
@@ -379,7 +380,7 @@ func runFused(f *frame) error {
 	return kernels.Pointwise(f, g.op, dtype.Float32, numbers, outs, ins)
 }
 
-// lie fills in how the group's operands lie: outputs first, all in the first output's shape.
+// lie fills in the layout of the group's operands: outputs first, all in the first output's shape.
 func (g *fusedGroup) lie(all []element, outs int) {
 	form := all[0].form
 	g.run, g.n = form.plain, form.numel

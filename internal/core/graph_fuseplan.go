@@ -11,11 +11,11 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// fusionLimits bound groups: by what a kernel has room for, and by how long it may be, since it takes time to build. What saves less than a few
-// numbers of memory is not worth a kernel of its own, which takes milliseconds to build.
+// fusionLimits bound groups by what a kernel has room for, and by its length, since building a kernel takes milliseconds. A group that
+// saves only a few numbers of memory traffic is not worth a kernel.
 var fusionLimits = fuse.Limits{Calls: 32, Span: 128, Heavy: 8, Operands: kernels.MaxFusedOperands, Outs: maxOut, Values: 32, Saves: 64}
 
-// pointCall is what a call gives the pointwise engine.
+// pointCall describes a call that runs on the pointwise engine.
 type pointCall struct {
 	op      *kernels.PointOp
 	compute dtype.DType
@@ -23,15 +23,15 @@ type pointCall struct {
 	via     []dtype.DType // of outputs, then inputs
 	held    []bool        // inputs that are numbers
 	numbers []numberAt
-	// seen has the forms of inputs that the operation sees in another one than their own.
+	// seen has the forms of inputs that the operation sees in a form other than their own.
 	seen [maxIn]*form
-	// rows is set in place of all that where the call goes by rows. operands are the call's operands that its are, outputs from maxIn on, or
-	// absent.
+	// rows is set in place of all of the above if the call works by rows. operands tells which of the call's operands the row call's operands
+	// are (outputs from maxIn on), or that they are absent.
 	rows     *kernels.RowCall
 	operands []int
 }
 
-// pointwise runs op on the operands, or describes that.
+// pointwise runs op on the operands, or describes the call.
 func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []kernels.Scalar, outs, ins []kernels.Operand) error {
 	d := f.described
 	if d == nil {
@@ -48,8 +48,8 @@ func (f *frame) pointwise(op *kernels.PointOp, compute dtype.DType, scalars []ke
 	return nil
 }
 
-// describe returns what call i gives the pointwise engine or that of rows, or nil if its work is not one such operation that a group may
-// have.
+// describe returns a description of call i if it is one operation of the pointwise or the row-wise engine that a group can contain, and nil
+// otherwise.
 func (d *deferral) describe(i int) *pointCall {
 	c := &d.calls[i]
 	if c.row.point == nil && !c.row.points && !c.row.byRows || c.out[0].form.numel == 0 || c.part != 0 || len(c.many) > 0 {
@@ -72,7 +72,7 @@ func (d *deferral) describe(i int) *pointCall {
 	return d.numbersFound(p, i)
 }
 
-// apart is the distance between the addresses that operands without memory have, by which they are told apart.
+// apart is the distance between the addresses given to operands without memory, which tell them apart.
 const apart = 1 << 40
 
 // somewhere stands for the memory of operands that have none yet.
@@ -115,7 +115,7 @@ func (d *deferral) describeTo(p *pointCall, c *deferred) {
 	d.s.leave(f)
 }
 
-// turns reports whether a copy brings dimensions into another order, for which there are kernels of their own.
+// turns reports whether a copy reorders dimensions, for which there are separate kernels.
 func turns(in, out *form) bool {
 	lead := len(out.shape) - len(in.shape)
 	for i, n := range in.shape {
@@ -126,7 +126,7 @@ func turns(in, out *form) bool {
 	return false
 }
 
-// numbersFound fills in where the scalars come from, or returns nil if they are not the call's own in their order.
+// numbersFound fills in where the scalars come from, or returns nil if they are not the call's own in order.
 func (d *deferral) numbersFound(p *pointCall, i int) *pointCall {
 	c := &d.calls[i]
 	half := dtype.Invalid
@@ -160,25 +160,26 @@ func (d *deferral) numbersFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// planning makes a plan.
+// planning is the state while a plan is made.
 type planning struct {
 	d        *deferral
 	g        fuse.Graph
 	points   []*pointCall
 	storages map[*storage]int
-	// fresh are the storages that the calls make. Made are these and those that they change; those that somebody may use afterwards are true.
-	// What was there before is among these, whoever holds it: a graph of the plan may run again when it has holders.
+	// fresh are the storages that the calls make. made are these and those that the calls change; the value is true if somebody may use the
+	// storage afterwards. Storages that existed before count as used, whoever holds them: a graph of the plan may run again when they have
+	// holders.
 	fresh   map[*storage]bool
 	made    map[*storage]bool
 	attrs   map[attrKey]int
 	streams []*rt.Stream
-	// narrowed are the calls by which operands were widened that are given as they were before.
+	// narrowed has the operands that are given as they were before a call widened them.
 	narrowed map[at]*narrowing
-	// broken says that a group is none whose operands the calls' own kernels do not take.
+	// broken says that a call's own kernels cannot take the narrowed operands of a group that was not made.
 	broken bool
 }
 
-// attrKey is what calls have in common that compute the same from the same operands, but for values.
+// attrKey is what calls share that compute the same from the same operands, except for values.
 type attrKey struct {
 	row *row
 	structure
@@ -239,7 +240,7 @@ func (b *planning) add(i int) {
 		call.Row, call.Narrow = true, 1<<ins-1
 	case p != nil:
 		call.Point, call.Heavy, call.Values, ins = true, p.op.Heavy, len(p.numbers), len(p.held)
-		if p.op == kernels.Copy { // which would take a NaN's bits over
+		if p.op == kernels.Copy { // a copy could not keep a NaN's bits
 			call.Widens = c.ins == 1 && c.dsts == 0 && c.in[0].form == c.out[0].form && c.in[0].offset%8 == 0 && c.in[0].form.plain &&
 				c.in[0].dt.IsFloat() && c.in[0].dt.Size() == 2 && c.out[0].dt == dtype.Float32
 		} else {
@@ -366,7 +367,7 @@ func (b *planning) fill(p *plan, widened map[fuse.Ref]int) {
 	b.findEnds(p)
 }
 
-// element returns operand a as the plan has it.
+// element returns operand a as it is in the plan.
 func (b *planning) element(a at) element {
 	e := *a.of(b.d.calls)
 	if n := b.narrowed[a]; n != nil {
@@ -385,7 +386,7 @@ func (b *planning) see(e *element, a at) {
 
 // rename notes the operands whose storages another one replaced.
 func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
-	made := map[int]at{} // where a storage was when the calls came
+	made := map[int]at{} // where a storage was before the renames
 	for i := range b.d.calls {
 		for j := range b.d.calls[i].out[:b.d.calls[i].outs] {
 			n := b.storages[b.d.calls[i].out[j].st]
@@ -424,7 +425,7 @@ func (b *planning) rename(p *plan, widened map[fuse.Ref]int) {
 	}
 }
 
-// group returns the step of a group or, where its kernel cannot be made, the steps of its calls.
+// group returns the step of a group or, if its kernel cannot be made, the steps of its calls.
 func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 	step := planStep{}
 	for _, i := range s.Calls {
@@ -459,7 +460,7 @@ func (b *planning) group(p *plan, s *fuse.Set) (steps []planStep) {
 	return []planStep{step}
 }
 
-// pointGroup makes the group of s, all of whose calls are element-wise, or returns nil where that is no kernel.
+// pointGroup makes the group of s, whose calls are all element-wise, or returns nil if no kernel can do it.
 func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 	w := b.side(s, -1, func(int) bool { return true })
 	g := &fusedGroup{op: kernels.Fuse(w.types, w.steps, w.outs), numbers: w.numbers}
@@ -474,7 +475,7 @@ func (b *planning) pointGroup(s *fuse.Set) *fusedGroup {
 	return g
 }
 
-// freshOf returns which outputs of a group it makes.
+// freshOf returns a bit for each output of a group that the group makes.
 func (b *planning) freshOf(s *fuse.Set) (bits uint8) {
 	for k, r := range s.Outs {
 		for _, i := range s.Calls {
@@ -489,7 +490,7 @@ func (b *planning) freshOf(s *fuse.Set) (bits uint8) {
 	return bits
 }
 
-// body returns what a member of a group computes.
+// body returns the kernel step of a member of a group.
 func (b *planning) body(c *fuse.Call, from []fuse.Source, first []int) kernels.FusedStep {
 	p := b.points[c.At]
 	step := kernels.FusedStep{Op: p.op, Compute: p.compute}
@@ -511,7 +512,7 @@ func (b *planning) body(c *fuse.Call, from []fuse.Source, first []int) kernels.F
 
 // findEnds notes the last uses of storages.
 func (b *planning) findEnds(p *plan) {
-	is := map[at]*storage{} // what apply will have set
+	is := map[at]*storage{} // as apply will set them
 	for _, r := range p.renames {
 		is[r.what] = r.is.of(b.d.calls).st
 	}
@@ -552,7 +553,7 @@ func (b *planning) findEnds(p *plan) {
 	}
 }
 
-// operands yields those of call n.
+// operands yields the operands of call n.
 func (b *planning) operands(n int) iter.Seq[at] {
 	c := &b.d.calls[n]
 	return func(yield func(at) bool) {

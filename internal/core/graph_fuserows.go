@@ -9,13 +9,13 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// TakesRows reports whether the call is described and not run.
+// TakesRows reports whether the call is only described, not run.
 func (f *frame) TakesRows() bool { return f.described != nil }
 
-// TakeRows describes the call as one that goes by rows.
+// TakeRows describes the call as one that works by rows.
 func (f *frame) TakeRows(c *kernels.RowCall) { f.described.rows = c }
 
-// rowsFound completes the description of call i, which goes by rows, or returns nil if a group cannot have it.
+// rowsFound completes the description of call i, which works by rows, or returns nil if a group cannot contain it.
 func (d *deferral) rowsFound(p *pointCall, i int) *pointCall {
 	c := &d.calls[i]
 	shape := c.in[0].form.shape
@@ -32,13 +32,13 @@ func (d *deferral) rowsFound(p *pointCall, i int) *pointCall {
 	return p
 }
 
-// rowGroup makes the group of s, of whose calls one goes by rows, or returns nil where that is no kernel.
+// rowGroup makes the group of s, one of whose calls works by rows, or returns nil if no kernel can do it.
 func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 	c, p := &b.g.Calls[s.Calls[row]], b.points[b.g.Calls[s.Calls[row]].At]
 	shape := c.Ins[0].Shape
 	g := &fusedGroup{}
 	var parts [2]*kernels.PointOp
-	var beside [2][]int // the operands of each part that the call has not, outputs first
+	var beside [2][]int // the operands of each part that are not the call's, outputs first
 	var outs [2]int
 	numbers := make([][]numberAt, 2)
 	for side := range parts {
@@ -101,10 +101,10 @@ func (b *planning) rowGroup(s *fuse.Set, row int, after []bool) *fusedGroup {
 	return g
 }
 
-// absent is in place of the number of an operand that is not there.
+// absent stands for the index of an operand that is absent.
 const absent = -1
 
-// rowOperands returns which of the group's operands, outputs first, those of its call by rows are.
+// rowOperands returns, for each operand of the group's row-wise call, its index among the group's operands, outputs first.
 func (b *planning) rowOperands(s *fuse.Set, row int, p *pointCall) (slots []int) {
 	for _, at := range p.operands {
 		slot := absent
@@ -128,20 +128,20 @@ func (b *planning) refOf(s *fuse.Set, slot int) at {
 	return at{b.g.Calls[r.Call].At, r.Index}
 }
 
-// rowSide is the element-wise work before or after a call that goes by rows.
+// rowSide is the element-wise work before or after a row-wise call.
 type rowSide struct {
 	types         []dtype.DType // of the inputs
 	steps         []kernels.FusedStep
 	numbers       []numberAt
 	first         []int // the first result of every member of the group, as a value
 	outs          []int
-	written, read []int // which operands of the group they are, outputs first
+	written, read []int // indexes of the group's operands, outputs first
 }
 
-// side returns the work of those members of s.
+// side returns the work of the members of s that has selects.
 func (b *planning) side(s *fuse.Set, row int, has func(k int) bool) *rowSide {
 	w := &rowSide{first: make([]int, len(s.Calls))}
-	value := make([]int, len(s.Ins)) // of each input of the group, and 1 more
+	value := make([]int, len(s.Ins)) // of each input of the group, plus 1
 	values := 0
 	if row >= 0 && b.used(s, row, has) { // the call's result comes first
 		w.types, values = []dtype.DType{b.g.Calls[s.Calls[row]].Outs[0].DType}, 1
@@ -182,7 +182,7 @@ func (b *planning) side(s *fuse.Set, row int, has func(k int) bool) *rowSide {
 	return w
 }
 
-// used reports whether one of those members reads what member row makes.
+// used reports whether a member that has selects reads the result of member row.
 func (b *planning) used(s *fuse.Set, row int, has func(k int) bool) bool {
 	for k := range s.Calls {
 		if has(k) && slices.ContainsFunc(s.From[k], func(f fuse.Source) bool { return f.Member == row }) {
@@ -192,7 +192,7 @@ func (b *planning) used(s *fuse.Set, row int, has func(k int) bool) bool {
 	return false
 }
 
-// runRows launches the kernel of a group of which a call goes by rows.
+// runRows launches the kernel of a group with a row-wise call.
 func (g *fusedGroup) runRows(f *frame) error {
 	h := &f.x.s.putOff.fusing.handles
 	f.opers = append(append(f.opers[:0], g.operands...), g.rows.Operands...)

@@ -11,14 +11,15 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Kernels that were captured read a generator's seed and offset from device memory, so that captured and eager draws interleave as if all were eager. A graph
-// itself moves the offset on at its end, and a replay fills the memory only where something else drew or seeded since: replays alone need no work besides.
+// Captured kernels read a generator's seed and offset from device memory, so that captured and eager draws interleave as if all were eager.
+// A graph itself advances the offset at its end, and a replay writes the memory only if something else drew or seeded since: consecutive
+// replays need no extra work.
 
-// generatorState is what the graphs of a device that draw from a generator share.
+// generatorState is the state that a device's graphs share if they draw from the same generator.
 type generatorState struct {
 	g   *rt.Generator
 	dev *rt.Device
-	// seed and offset are int64 tensors of one element, two blocks as PyTorch has them.
+	// seed and offset are int64 tensors of one element, in two blocks as in PyTorch.
 	seed, offset *Tensor
 
 	// Under generatorMu.
@@ -31,7 +32,7 @@ type generatorState struct {
 // generatorMu is held while graphs join and leave states, and while a run of a graph that draws is queued.
 var generatorMu sync.Mutex
 
-// stateOf returns the state of g on dev for one graph more.
+// stateOf returns the state of g on dev, and counts one more graph.
 func stateOf(g *rt.Generator, dev *rt.Device) (*generatorState, error) {
 	generatorMu.Lock()
 	defer generatorMu.Unlock()
@@ -52,7 +53,7 @@ func stateOf(g *rt.Generator, dev *rt.Device) (*generatorState, error) {
 	return s, nil
 }
 
-// leave says that a graph is gone; the last one takes the state along.
+// leave notes that a graph is gone; the last one closes the state.
 func (s *generatorState) leave() {
 	generatorMu.Lock()
 	defer generatorMu.Unlock()
@@ -70,7 +71,7 @@ func (s *generatorState) close() {
 	}
 }
 
-// newWord returns an int64 of its own outside of any scope or capture.
+// newWord returns a new int64 tensor of one element, outside of any scope or capture.
 func newWord(dev *rt.Device) (*Tensor, error) {
 	const bytes = 8
 	b, err := dev.Alloc(bytes, alloc.Stream(dev.DefaultStream().Handle()))
@@ -90,13 +91,13 @@ func newWord(dev *rt.Device) (*Tensor, error) {
 // captured is a generator in a graph.
 type captured struct {
 	state *generatorState
-	// advance is by how much one run moves the offset on.
+	// advance is how far one run advances the offset.
 	advance uint64
-	// drawn is what the run that is being queued takes from the generator.
+	// drawn is the draw of the run that is being queued.
 	drawn taken
 }
 
-// known returns what the graph has of g, or nil.
+// known returns the graph's entry for g, or nil.
 func (c *capture) known(g *rt.Generator) *captured {
 	if i := slices.IndexFunc(c.generators, func(r *captured) bool { return r.state.g == g }); i >= 0 {
 		return c.generators[i]
@@ -104,7 +105,7 @@ func (c *capture) known(g *rt.Generator) *captured {
 	return nil
 }
 
-// generator is known, of a g that may be new to the graph.
+// generator is known, but adds g if it is new to the graph.
 func (c *capture) generator(g *rt.Generator) *captured {
 	if r := c.known(g); r != nil {
 		return r
@@ -117,8 +118,8 @@ func (c *capture) generator(g *rt.Generator) *captured {
 	return r
 }
 
-// leaveGenerators ends the capture's hold on its generators, and on their states too if there is to be no graph. The error is that of a generator that
-// was to be changed meanwhile.
+// leaveGenerators ends the capture's use of its generators, and of their states too if there will be no graph. The error is about a
+// generator that somebody tried to change meanwhile.
 func (c *capture) leaveGenerators(abandon bool) (err error) {
 	for _, r := range c.generators {
 		err = errors.Join(err, r.state.g.EndCapture())
@@ -135,14 +136,14 @@ func (c *capture) leaveGenerators(abandon bool) (err error) {
 // idle reports whether the graph draws nothing from the generator.
 func (r *captured) idle() bool { return r.advance == 0 }
 
-// take returns the state for a kernel of the graph in which each thread draws n words.
+// take returns the generator state for a kernel of the graph in which each thread draws n words.
 func (r *captured) take(n uint64) kernels.Philox {
 	ph := kernels.Philox{SeedPtr: r.state.seed.ptr(), OffsetPtr: r.state.offset.ptr(), Offset: r.advance}
 	r.advance += (n + 3) &^ 3
 	return ph
 }
 
-// advance makes the graph move the offsets on at its end. Nothing is ordered by it now: the runs are.
+// advance makes the graph advance the offsets at its end. Nothing is ordered here, because the runs are ordered.
 func (c *capture) advance() {
 	for _, r := range c.generators {
 		if r.idle() {
@@ -156,7 +157,7 @@ func (c *capture) advance() {
 	}
 }
 
-// refill makes the device's numbers those of the generator for the run that is queued next, and moves the generator on.
+// refill sets the device's seed and offset to the generator's for the run that is queued next, and advances the generator.
 func (r *captured) refill(x *Exec) {
 	s := r.state
 	seed, offset := s.g.Take(r.advance)
@@ -164,7 +165,7 @@ func (r *captured) refill(x *Exec) {
 	r.fill(x, seed, offset)
 }
 
-// fill makes the device's numbers seed and offset for the run that is queued next.
+// fill sets the device's seed and offset for the run that is queued next.
 func (r *captured) fill(x *Exec, seed, offset uint64) {
 	s := r.state
 	known := s.known
@@ -178,7 +179,7 @@ func (r *captured) fill(x *Exec, seed, offset uint64) {
 	s.known, s.at, s.from = true, seed, offset+r.advance
 }
 
-// setWord queues the filling of an int64 of one element.
+// setWord queues a write of v to t, an int64 of one element.
 func (x *Exec) setWord(t *Tensor, v uint64) {
 	f := x.op(rowFill)
 	f.scalar[0] = kernels.IntScalar(int64(v))
@@ -193,7 +194,7 @@ func (x *Exec) Generator() *rt.Generator {
 	return x.m.stream.Device().Generator()
 }
 
-// take takes from g what a launch needs in which each thread draws n words.
+// take draws from g for a launch in which each thread draws n words.
 func take(g *rt.Generator, n uint64) taken {
 	seed, offset := g.Take(n)
 	return taken{g, seed, offset, offset + (n+3)&^3}

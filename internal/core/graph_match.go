@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Slots numbers storages by first touch, from 1 on, and generators. A key that has slots in place of them is the same for every run of a
-// program that uses other tensors and generators in the same way.
+// Slots numbers storages by first use, from 1 on, and generators. A key with slots in their place is the same for every run of a program
+// that uses other tensors and generators in the same way.
 type Slots struct {
 	table      []slotEntry
 	epoch      uint32
@@ -18,7 +18,7 @@ type Slots struct {
 
 type slotEntry struct {
 	id          uint64
-	base        int // the byte of the storage that was touched first
+	base        int // the byte of the storage that was used first
 	epoch, slot uint32
 }
 
@@ -40,11 +40,11 @@ func (s *Slots) of(id uint64) uint64 {
 	return slot
 }
 
-// baseClass is how far apart the bytes that are touched first may be in alignment: not at all within that many bytes, since kernels depend on it.
+// baseClass is the alignment in bytes to which the first used bytes must agree, since kernels depend on it.
 const baseClass = 16
 
-// at returns the slot of the storage with that number, and where byte off lies after the byte that was touched first, with the alignment of
-// that one: so it does not matter which part of a storage a region uses.
+// at returns the slot of the storage with that number, and the distance of byte off from the byte that was used first, combined with that
+// byte's alignment: so it does not matter which part of a storage a region uses.
 func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
 	if id == 0 {
 		return 0, 0
@@ -66,7 +66,7 @@ func (s *Slots) at(id uint64, off int) (slot uint64, place int) {
 	}
 }
 
-// ofGenerator returns the slot of g, 0 for the device's own.
+// ofGenerator returns the slot of g, or 0 for the device's own.
 func (s *Slots) ofGenerator(g *rt.Generator) int {
 	if g == nil {
 		return 0
@@ -120,7 +120,7 @@ func (f *frame) Key(s *Slots) Call {
 	return c
 }
 
-// slotted puts a slot in place of the storage, and the place after the byte that was touched first in place of the offset.
+// slotted replaces the storage by its slot, and the offset by the distance from the byte that was used first.
 func (o *Operand) slotted(s *Slots) {
 	if !o.Absent() {
 		o.storage, o.offset = s.at(o.storage, o.offset*o.dt.Size())
@@ -194,7 +194,7 @@ func (f *frame) matchesOperand(c *Call, n int, t *Tensor, s *Slots) bool {
 	return slot == o.storage && place == o.offset
 }
 
-// Made gives the outputs of a call that has come to its end their slots, unless they are views.
+// Made gives the outputs of a call that has ended their slots, unless they are views.
 func (f *frame) Made(s *Slots) {
 	if f.row.flags&flagView != 0 {
 		return
@@ -204,7 +204,7 @@ func (f *frame) Made(s *Slots) {
 	}
 }
 
-// MadeNow appends the number of each storage that the call has made and that has its memory already.
+// MadeNow appends the number of each storage that the call has made and that already has memory.
 func (f *frame) MadeNow(to []uint64) []uint64 {
 	for i := 0; i < f.outs; i++ {
 		if st := f.out[i].st; f.to(i) == nil && f.specs[i].kind == outNew && !st.waits() {

@@ -13,17 +13,17 @@ import (
 	"tenon.dev/profile"
 )
 
-// Runner is a Tap that decides how what was put off runs.
+// Runner is a Tap that decides how calls that were put off run.
 type Runner interface {
 	Tap
-	// Cut is told that an operation, such as "Dropout", cannot be put off and needs what was; "Read" is a read, within the operation of that
-	// name if it is not "".
+	// Cut reports that an operation, such as "Dropout", cannot be put off and needs the calls that were. "Read" is a read, within the
+	// operation called within if that is not "".
 	Cut(cause, within string)
 	// RunSegment runs g: by g.Eager, or by g.Record and g.Replay.
 	RunSegment(g *Segment) error
 }
 
-// Segment is the calls of a session that were put off, about to run. It is valid until RunSegment returns.
+// Segment holds the calls of a session that were put off and are about to run. It is valid until RunSegment returns.
 type Segment struct {
 	d *deferral
 	// inputs are the storages from outside and made those that the calls make, each in the order of first use. index has an entry for every
@@ -31,10 +31,10 @@ type Segment struct {
 	inputs []Input
 	made   []*storage
 	index  []int
-	// draws are what the calls have taken from generators, and gapped says that others took numbers in between.
+	// draws are the calls' draws from generators, and gapped says that others drew in between.
 	draws  []taken
 	gapped bool
-	// plans keeps the plan by which the calls run, or is nil: one by one.
+	// plans keeps the plan by which the calls run; if it is nil, they run one by one.
 	plans *Plans
 }
 
@@ -50,7 +50,7 @@ type Input struct {
 // Addr returns the address of the first byte that the calls use.
 func (in *Input) Addr() uint64 { return in.st.ptr + uint64(in.Lo) }
 
-// Base returns where the input's memory begins.
+// Base returns the address of the input's memory.
 func (in *Input) Base() uint64 { return in.st.ptr }
 
 // Number returns the number of the input's storage.
@@ -61,7 +61,7 @@ func (in *Input) Ending() bool { return in.st.others.Load() == abandoned }
 
 const unused = math.MinInt
 
-// scan finds what the calls use.
+// scan finds the storages and draws of the calls.
 func (g *Segment) scan() {
 	g.plans, g.d.fusing.stats = nil, FusionStats{}
 	g.inputs, g.made, g.index, g.draws, g.gapped = g.inputs[:0], g.made[:0], g.index[:0], g.draws[:0], false
@@ -90,14 +90,14 @@ func (g *Segment) scan() {
 	}
 }
 
-// forget lets go of the storages, which may be garbage from now on.
+// forget drops the references to storages, which may be garbage from now on.
 func (g *Segment) forget() {
 	clear(g.inputs)
 	clear(g.made)
 	clear(g.draws)
 }
 
-// draw notes what a call has taken from a generator.
+// draw notes a call's draw from a generator.
 func (g *Segment) draw(t taken) {
 	i := slices.IndexFunc(g.draws, func(o taken) bool { return o.g == t.g })
 	if i < 0 {
@@ -109,7 +109,7 @@ func (g *Segment) draw(t taken) {
 	o.to = t.to
 }
 
-// Gapped reports whether others have drawn from a generator between the calls, so that no graph can have the same numbers.
+// Gapped reports whether others have drawn from a generator between the calls, so that no graph can draw the same numbers.
 func (g *Segment) Gapped() bool { return g.gapped }
 
 func (g *Segment) use(e *element, makes bool) {
@@ -133,7 +133,7 @@ func (g *Segment) use(e *element, makes bool) {
 	}
 }
 
-// indexOf returns where a storage that the calls use is among the segment's: i for input i, ^i for what the calls make.
+// indexOf returns the index of a storage that the calls use: i for input i, ^i for made i.
 func (g *Segment) indexOf(st *storage) int { return g.index[st.slot] }
 
 // Len returns how many calls the segment has.
@@ -144,10 +144,10 @@ func (g *Segment) Works() bool {
 	return slices.ContainsFunc(g.d.calls, func(c deferred) bool { return c.row.flags&flagIdle == 0 })
 }
 
-// Op returns the name of call i.
+// Op returns the operation name of call i.
 func (g *Segment) Op(i int) string { return g.d.calls[i].row.Name }
 
-// WriterOf returns the number of the last call that changes input i.
+// WriterOf returns the index of the last call that changes input i.
 func (g *Segment) WriterOf(i int) int {
 	for k := len(g.d.calls) - 1; k > 0; k-- {
 		c := &g.d.calls[k]
@@ -158,7 +158,7 @@ func (g *Segment) WriterOf(i int) int {
 	return 0
 }
 
-// UserOf returns the number of the first call that uses input i.
+// UserOf returns the index of the first call that uses input i.
 func (g *Segment) UserOf(i int) int {
 	return slices.IndexFunc(g.d.calls, func(c deferred) bool {
 		uses := func(e element) bool { return e.st == g.inputs[i].st }
@@ -169,7 +169,7 @@ func (g *Segment) UserOf(i int) int {
 // Inputs returns the storages from outside, in the order of their first use.
 func (g *Segment) Inputs() []Input { return g.inputs }
 
-// Reads reports whether the calls use the memory of s, which they do not make.
+// Reads reports whether the calls use the memory of s and do not make it.
 func (g *Segment) Reads(s Store) bool {
 	return slices.ContainsFunc(g.inputs, func(in Input) bool { return in.st.number() == s.number })
 }
@@ -177,12 +177,12 @@ func (g *Segment) Reads(s Store) bool {
 // Made returns how many storages the calls make.
 func (g *Segment) Made() int { return len(g.made) }
 
-// Wanted reports whether storage i of those that the calls make is still wanted when they have run, and has bytes.
+// Wanted reports whether storage i of those that the calls make is still wanted after they have run, and has bytes.
 func (g *Segment) Wanted(i int) bool {
 	return g.made[i].bytes > 0 && g.made[i].others.Load() != abandoned
 }
 
-// Output names the memory of storage i of those that the calls make. It has its address once the calls have run.
+// Output names the memory of storage i of those that the calls make. It has an address once the calls have run.
 func (g *Segment) Output(i int) Store { return storeOf(g.made[i]) }
 
 // Stream returns the stream of the first call.
@@ -201,13 +201,14 @@ func (g *Segment) Devices() (all []*rt.Device) {
 	return all
 }
 
-// Fuse lets the calls run as p has it, which is that of all segments of the same calls.
+// Fuse lets the calls run by the plans in p, which is shared by all segments of the same calls.
 func (g *Segment) Fuse(p *Plans, allow func(PlannedStep) bool) { g.plans, g.d.fusing.allow = p, allow }
 
-// Fusion returns what became of the calls.
+// Fusion returns what happened to the calls.
 func (g *Segment) Fusion() FusionStats { return g.d.fusing.stats }
 
-// Eager runs the calls, or what an Eager that failed has left of them. Where pool is not nil, their memory comes from it, for work of the segment's stream, on which all run.
+// Eager runs the calls, or those that a failed Eager has left. If pool is not nil, their memory comes from it, for work on the segment's
+// stream, on which all of them run.
 func (g *Segment) Eager(pool *rt.MemPool) error {
 	d := g.d
 	if pool != nil {
@@ -229,7 +230,7 @@ func (g *Segment) Eager(pool *rt.MemPool) error {
 	return errors.Join(err, freed)
 }
 
-// awaitLent makes work of the segment's stream come after what else has used the memory that it may overwrite.
+// awaitLent orders work of the segment's stream after other uses of the memory that it may overwrite.
 func (g *Segment) awaitLent() error {
 	st := g.Stream()
 	seq, err := st.Begin(opReplayed, nil)
@@ -253,27 +254,27 @@ func (g *Segment) awaitLent() error {
 // reused reports whether the calls may overwrite the input after its last use, though they do not write it.
 func (in *Input) reused() bool { return in.Ending() && in.st.lent() }
 
-// lending says where the calls of a segment run and have their memory from.
+// lending says where the calls of a segment run and where their memory comes from.
 type lending struct {
-	run, of *rt.Stream // where they run; whose memory it is
+	run, of *rt.Stream // where they run; whose memory they use
 	pool    *rt.MemPool
 	manual  bool
-	// stand returns what stands for a storage, or is nil.
+	// stand returns the stand-in for a storage; it may be nil.
 	stand func(st *storage) *storage
-	// notes are what the call under way got from the session when it was recorded. Where fixed is true it gets that again, and no memory.
+	// notes are what the session gave the call under way when it was recorded. If fixed is true, the call gets the same again, and no memory.
 	notes *callNotes
 	fixed bool
 }
 
-// callNotes are what a recorded call has besides the memory of its operands.
+// callNotes are a recorded call's data apart from the memory of its operands.
 type callNotes struct {
 	// from and to bound the indexes of its work in the graph.
 	from, to int
-	// work are the addresses of its workspace, and philox the numbers that it draws, if it does.
+	// work are the addresses of its workspace, and philox is its generator state, if it draws.
 	work   []uint64
 	philox kernels.Philox
-	about  *profile.Op // a group, for profiles
-	// works counts the addresses that were given again.
+	about  *profile.Op // describes a group, for profiles
+	// works counts the workspace addresses that were given out again.
 	works int
 }
 
@@ -284,13 +285,13 @@ func (l *lending) given() bool { return l != nil && l.fixed }
 func (l *lending) workspace() uint64 {
 	n := l.notes
 	if n.works >= len(n.work) {
-		return 0 // more than it had: its work then differs in number too
+		return 0 // more than at the recording: its work then differs in number too
 	}
 	n.works++
 	return n.work[n.works-1]
 }
 
-// philox returns the numbers that the recorded call draws.
+// philox returns the generator state of the recorded call.
 func (l *lending) philox(f *frame) kernels.Philox {
 	if !l.fixed {
 		l.notes.philox = f.x.s.capture.generator(f.drawn.g).take(f.drawn.to - f.drawn.at)
@@ -311,27 +312,27 @@ func (l *lending) exec(x *Exec) *Exec {
 // Recorded is a segment as a graph, with the addresses that it uses.
 type Recorded struct {
 	g *rt.Graph
-	// inputs have an address for each input: where its bytes from Lo on were, or are copied to.
+	// inputs has an address for each input: where its bytes from Lo on were, or the address that they are copied to.
 	inputs []uint64
 	copied []bool
-	// made are the addresses of the storages that the calls make, 0 of those that were not wanted.
+	// made are the addresses of the storages that the calls make, 0 for those that were not wanted.
 	made []uint64
 	// generators are those that the graph draws from.
 	generators []*captured
-	// plan is how the calls run, or nil: one by one. kernels counts the kernels.
+	// plan is how the calls run; if it is nil, they run one by one. kernels counts the kernels.
 	plan    *plan
 	kernels int
-	// values are the numbers of every call of which any will do, and notes what else it has; a group has those of its last call.
+	// values are the numbers of every call that decide nothing, and notes its other data; a group uses those of its last call.
 	values []*values
 	notes  []callNotes
 	// addrs are the addresses of all storages that the calls make.
 	addrs []uint64
-	// changes are for use again, with the arguments of launches in args. Stale says that some did not get into the graph.
+	// changes holds changes of launches, for reuse. stale says that some are not in the graph yet.
 	changes []rt.Change
 	stale   bool
 }
 
-// values are a call's numbers; nil are none.
+// values are a call's numbers; nil means it has none.
 type values struct{ scalar, hole [4]kernels.Scalar }
 
 func valuesOf(a *attrs) *values {
@@ -341,7 +342,7 @@ func valuesOf(a *attrs) *values {
 	return &values{a.scalar, a.hole}
 }
 
-// SameValues reports whether the calls have the numbers that r has.
+// SameValues reports whether the calls have the same numbers as r.
 func (g *Segment) SameValues(r *Recorded) bool {
 	if r.stale {
 		return false
@@ -394,12 +395,12 @@ var (
 	opCopied   = rt.RegisterOp("inputs of a compiled region")
 )
 
-// copyAlign is how far apart the addresses of a copied input and of its copy may differ in alignment: not at all within that many bytes.
+// copyAlign is the alignment in bytes to which the addresses of a copied input and of its copy agree.
 const copyAlign = 512
 
-// Record records the calls as a graph whose memory is pool's, on the stream on, which nobody else uses. Inputs with a true entry in copied
-// are read from copies in the pool. Nothing has run; outputs that are wanted have their memory. After an error the segment stands as before, but
-// inputs of the pool that only it uses may have given their memory back.
+// Record records the calls as a graph whose memory comes from pool, on the stream on, which nobody else uses. Inputs with a true entry in
+// copied are read from copies in the pool. Nothing has run when it returns; outputs that are wanted have their memory. After an error the
+// segment is as before, but inputs of the pool that only the segment uses may have lost their memory.
 func (g *Segment) Record(on *rt.Stream, pool *rt.MemPool, copied []bool) (r *Recorded, err error) {
 	d, s, dev := g.d, g.d.s, on.Device()
 	st := g.Stream()
@@ -486,7 +487,7 @@ type recording struct {
 	copies []*alloc.Block
 }
 
-// run runs the calls under the capture, on copies where the inputs have them. Memory of the pool is free after its last use.
+// run runs the calls under the capture, on copies of inputs that have them. Memory of the pool is freed after its last use.
 func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	d := c.g.d
 	stands := make([]*storage, len(c.copies))
@@ -527,7 +528,7 @@ func (c *recording) run(r *Recorded, rc *rt.Capture) {
 	}
 }
 
-// usedBy frees what call i used last.
+// usedBy frees the memory whose last use was call i.
 func (c *recording) usedBy(i int) {
 	k := &c.g.d.calls[i]
 	for _, es := range [][]element{k.in, k.many, k.out} {
@@ -537,7 +538,7 @@ func (c *recording) usedBy(i int) {
 	}
 }
 
-// used frees what the call used last: copies, and memory of the pool that nobody else wants.
+// used frees memory that was used for the last time: copies, and memory of the pool that nobody else wants.
 func (c *recording) used(e *element) {
 	if !e.last {
 		return
@@ -557,7 +558,7 @@ func (c *recording) used(e *element) {
 	Check("Do", st.dev.Free(b))
 }
 
-// takeBack frees what a recording that failed has taken.
+// takeBack frees what a failed recording has allocated.
 func (c *recording) takeBack() {
 	for _, b := range c.copies {
 		if b != nil {
@@ -573,7 +574,7 @@ func (c *recording) takeBack() {
 	}
 }
 
-// fill copies the inputs that r wants copied, on st.
+// fill copies the inputs that r reads from copies, on st.
 func (g *Segment) fill(r *Recorded, st *rt.Stream) error {
 	if !slices.Contains(r.copied, true) {
 		return nil
@@ -608,8 +609,8 @@ func (g *Segment) copyInputs(r *Recorded, st *rt.Stream, seq uint64) error {
 	return nil
 }
 
-// Retune makes the numbers of r those of the calls, from the next Replay on, and reports whether it could: on is a stream that nobody else
-// uses.
+// Retune replaces the numbers of r by those of the calls, from the next Replay on, and reports whether it could. on is a stream that nobody
+// else uses.
 func (g *Segment) Retune(r *Recorded, on *rt.Stream) bool {
 	d := g.d
 	stands := g.stands(r)
@@ -685,8 +686,8 @@ func (g *Segment) stands(r *Recorded) []*storage {
 	return all
 }
 
-// Replay queues a run of r, which was recorded of the same calls, and gives the outputs that are wanted r's addresses. Inputs that r copies
-// are copied, unless fresh says that they have just been. Where owned is true the outputs have that memory already.
+// Replay queues a run of r, which was recorded from the same calls, and gives the outputs that are wanted r's addresses. Inputs that r
+// copies are copied, unless fresh says that they have just been. If owned is true, the outputs have that memory already.
 func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 	d, st := g.d, g.Stream()
 	if len(r.generators) > 0 {
@@ -757,7 +758,7 @@ func (g *Segment) Replay(r *Recorded, fresh, owned bool) error {
 	return nil
 }
 
-// ForceWithin is Force for what runs in a call of the session.
+// ForceWithin is Force for callers inside a call of the session.
 func ForceWithin(x *Exec) (err error) {
 	stopped := Try(func() { err = x.s.force("") })
 	return errors.Join(err, stopped)
@@ -770,11 +771,11 @@ func WithinMany(x *Exec, op string, f func(x *Exec) []*Tensor) []*Tensor {
 	return x.WithinMany(f)
 }
 
-// fillGenerators makes the generators' numbers on the device those that the calls have taken.
+// fillGenerators sets the generators' numbers on the device to those that the calls have drawn.
 func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
 	x := g.d.s.first(st)
 	return Try(func() {
-		for i, c := range r.generators { // which others may stand for: a checkpoint makes its own
+		for i, c := range r.generators { // a stand-in may draw for another generator: a checkpoint makes its own
 			c.fill(x, g.draws[i].seed, g.draws[i].at)
 			x.check("Do", c.state.seed.st.beforeRead(st))
 			x.check("Do", c.state.offset.st.beforeWrite(st))
@@ -785,7 +786,7 @@ func (g *Segment) fillGenerators(r *Recorded, st *rt.Stream) error {
 // OnHost reports whether the call runs on the processor's device.
 func (f *frame) OnHost() bool { return f.x.m.stream.Device().Host }
 
-// Makes reports whether the call makes elements or changes some: a view does not, nor does what has none.
+// Makes reports whether the call makes or changes elements: a view does not, nor does a call without elements.
 func (f *frame) Makes() bool {
 	for i := range f.outs {
 		if d := f.to(i); d != nil && d.form.extent > 0 || d == nil && f.specs[i].kind != outView && f.specs[i].form.extent > 0 {

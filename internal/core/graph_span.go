@@ -7,33 +7,34 @@ import (
 	"tenon.dev/fault"
 )
 
-// Span is one run of a compiled function, whose nodes on the tape belong together.
+// Span is one run of a compiled function. It groups the nodes that the run recorded on the tape.
 type Span struct {
-	// Begin is called when a backward pass comes to the first of the nodes, and what it returns after the last one. Incoming are the numbers of
-	// the storages of gradients that have come to the nodes from others.
+	// Begin is called when a backward pass reaches the first of the nodes, and the function that it returns after the last one. incoming are
+	// the storage numbers of the gradients that have reached the nodes from other nodes.
 	Begin func(x *Exec, incoming []uint64) (end func() error)
-	// nodes counts those that are still on a tape.
+	// nodes counts the nodes that are still on a tape.
 	nodes atomic.Int32
 }
 
-// Taped reports whether a backward pass may still come to a node of the run.
+// Taped reports whether a backward pass may still reach a node of the run.
 func (sp *Span) Taped() bool { return sp.nodes.Load() > 0 }
 
-// SetSpan makes what x's session records belong to sp, in place of the span that it returns; nil is none.
+// SetSpan makes sp the span of the nodes that x's session records, and returns the one that it replaces; nil means none.
 func SetSpan(x *Exec, sp *Span) (old *Span) {
 	old, x.s.span = x.s.span, sp
 	return old
 }
 
-// Attached is what a package above the face keeps with a session. A fork's Close ends it; with a device's session it goes with the device.
+// Attached is state that a package above the face keeps with a session. A fork's Close ends it; in a device's session it lives as long as
+// the device.
 type Attached interface {
-	// Detach says that the session has ended.
+	// Detach is called when the session ends.
 	Detach() error
-	// Relieve gives back memory that is there only to save work, and reports whether there was any.
+	// Relieve frees memory that is kept only to save work, and reports whether there was any.
 	Relieve() bool
 }
 
-// Attach returns what the session has for key, or what make returns, which it keeps.
+// Attach returns the session's state for key. If there is none, it keeps and returns the result of make.
 func Attach(x *Exec, key any, make func() Attached) Attached {
 	a := x.s.attached[key]
 	if a == nil && make != nil {
@@ -46,7 +47,7 @@ func Attach(x *Exec, key any, make func() Attached) Attached {
 	return a
 }
 
-// Detach forgets what the session has for key.
+// Detach removes the session's state for key and detaches it.
 func Detach(x *Exec, key any) error {
 	a := x.s.attached[key]
 	if a == nil {
@@ -64,7 +65,7 @@ func (s *session) detach() (err error) {
 	return err
 }
 
-// relieve frees memory for an allocation that found none, and reports whether another attempt may succeed.
+// relieve frees memory after an allocation failed, and reports whether another attempt may succeed.
 func (s *session) relieve(err error) (freed bool) {
 	if len(s.attached) == 0 || s.capture != nil || fault.KindOf(err) != fault.OutOfMemory {
 		return false
@@ -75,7 +76,7 @@ func (s *session) relieve(err error) (freed bool) {
 	return freed
 }
 
-// WillRecord reports whether the call is to be put on the tape.
+// WillRecord reports whether the call will be recorded on the tape.
 func (f *frame) WillRecord() bool {
 	return !f.x.m.noGrad && f.row.back != nil && f.anyRequiresGrad()
 }

@@ -14,7 +14,7 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Store names the memory of tensors without keeping it.
+// Store names the memory of tensors without keeping it alive.
 type Store struct {
 	p      weak.Pointer[storage]
 	number uint64
@@ -23,7 +23,7 @@ type Store struct {
 
 func storeOf(s *storage) Store { return Store{weak.Make(s), s.number(), s.ptr} }
 
-// StoreOf names the memory of t, to which no other session may be giving its memory meanwhile.
+// StoreOf names the memory of t. No other session may be allocating that memory meanwhile.
 func StoreOf(t *Tensor) Store { return storeOf(t.st) }
 
 // StorageNumber returns the number of the storage of t.
@@ -35,7 +35,7 @@ func (s Store) Addr() uint64 { return s.addr }
 // Number returns the storage's number, which no other storage of the process has or had.
 func (s Store) Number() uint64 { return s.number }
 
-// Alive reports whether a tensor, or something saved for a derivative, has the memory.
+// Alive reports whether a tensor, or a tensor saved for a derivative, has the memory.
 func (s Store) Alive() bool {
 	st := s.p.Value()
 	return st != nil && st.ptr != 0
@@ -53,17 +53,17 @@ func (g *Segment) Borrowed(s Store) bool {
 	return st != nil && st.waits() && st.deferral() != g.d.number
 }
 
-// Moved reports whether the storage has other memory than when it was named.
+// Moved reports whether the storage has other memory now than when it was named.
 func (s Store) Moved() bool {
 	st := s.p.Value()
 	return st != nil && st.ptr != s.addr
 }
 
-// overwritten are the messages of storages whose memory is another's, by number.
+// overwritten has the messages for storages whose memory was given to another, by number.
 var overwritten sync.Map
 
-// Overwrite says that the memory of s, which was claimed, is another's: whoever uses a tensor of it gets the message as an error. What s owned is
-// freed.
+// Overwrite marks the memory of s, which was claimed, as taken by another: any use of a tensor in s then fails with the message. Memory
+// that s owned is freed.
 func Overwrite(s Store, message string) error {
 	st := s.p.Value()
 	if st == nil || st.ptr == 0 {
@@ -75,10 +75,10 @@ func Overwrite(s Store, message string) error {
 	return st.drop()
 }
 
-// exposed are the numbers of storages of lent memory whose address the program has.
+// exposed are the numbers of storages of lent memory whose address the program knows.
 var exposed sync.Map
 
-// expose notes that the program has the address of lent memory.
+// expose notes that the program knows the address of lent memory.
 func (s *storage) expose() {
 	if !s.lent() {
 		return
@@ -88,13 +88,13 @@ func (s *storage) expose() {
 	}
 }
 
-// Exposed reports whether the program has the memory's address.
+// Exposed reports whether the program knows the memory's address.
 func (s Store) Exposed() bool {
 	_, ok := exposed.Load(s.number)
 	return ok
 }
 
-// drop frees the memory of a storage that tensors still have.
+// drop frees the memory of a storage that tensors still use.
 func (s *storage) drop() error {
 	s.tighten()
 	if s.lent() {
@@ -109,33 +109,33 @@ func (s *storage) drop() error {
 	return s.dev.Free(b)
 }
 
-// claimTries and claimPatience are how often Claim looks whether others have left.
+// claimTries and claimPatience are how often Claim checks whether others have left.
 const (
 	claimTries    = yields + 10
 	claimPatience = yields + 1000
 )
 
-// Claimed is memory from which other sessions are kept, from place from on of what calls that were put off touch.
+// Claimed is memory that other sessions must not use: the storages from index from on in d.touched.
 type Claimed struct {
 	d    *deferral
 	from int
 }
 
-// Release lets them use it again.
+// Release lets other sessions use the memory again.
 func (c Claimed) Release() {
 	if c.d == nil {
 		return
 	}
 	for _, st := range c.d.touched[c.from:] {
-		_ = st.endDeferral(c.d.number) // what cannot be freed is the device's, which the next call reports
+		_ = st.endDeferral(c.d.number) // a failed free is the device's fault, which the next call reports
 	}
 	clear(c.d.touched[c.from:])
 	c.d.touched = c.d.touched[:c.from]
 }
 
-// Claim keeps sessions other than that of the key, from SessionOf, from the memory of stores: their uses of it get an error until Release, or
-// until calls of the session that were put off have run. It reports whether nobody else is using the memory now, in an operation under way or
-// by calls that were put off. It waits for operations under way, if not patiently only as long as short ones take.
+// Claim keeps the memory of stores from all sessions except that of the key, which is from SessionOf: other sessions' uses of it fail until
+// Release, or until calls that the session put off have run. It reports whether nobody else is using the memory now, in an operation under
+// way or by calls that were put off. It waits for operations under way; unless patiently is true, only as long as short ones take.
 func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 	s, seen, tries := sessionOf(session), false, claimTries
 	if patiently {
@@ -155,7 +155,7 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 		d.at.Store(&at)
 	}
 	c, ok = Claimed{d, len(d.touched)}, true
-	for i := 0; !s.accumulates && !accumulateMu.TryLock(); i++ { // another session's backward pass may add to one that is a gradient
+	for i := 0; !s.accumulates && !accumulateMu.TryLock(); i++ { // another session's backward pass may add to a gradient among them
 		if i == tries {
 			return c, false
 		}
@@ -178,8 +178,8 @@ func Claim(session any, stores []Store, patiently bool) (c Claimed, ok bool) {
 	return c, (!seen || s.lonely(tries)) && ok
 }
 
-// MoveOut gives the tensors of s memory of the default pool with the same elements, for work of g's stream: what they had is another's
-// afterwards. They were claimed.
+// MoveOut gives the tensors of s new memory from the default pool with the same elements, for work on g's stream; another may take their
+// old memory. They were claimed.
 func (g *Segment) MoveOut(s Store) error {
 	m, st := s.p.Value(), g.Stream()
 	if m == nil || m.ptr == 0 {
@@ -218,11 +218,11 @@ func (g *Segment) MoveOut(s Store) error {
 	return err
 }
 
-// Reclaim brings a pool back to its checkpoint: of the memory that was live then, stores that are alive get what they have as their own,
-// and the rest is free. All live memory of the pool must be theirs, and claimed.
+// Reclaim returns a pool to its checkpoint: stores that are alive become owners of their memory that was live then, and the rest is freed.
+// All live memory of the pool must belong to stores, and be claimed.
 func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	var owned []*alloc.Block
-	var held []*storage // which nobody collects meanwhile
+	var held []*storage // so that nobody collects them meanwhile
 	for _, s := range stores {
 		st := s.p.Value()
 		if st == nil || st.ptr == 0 {
@@ -263,7 +263,7 @@ func Reclaim(c *rt.PoolCheckpoint, stores []Store) error {
 	return err
 }
 
-// HasPools reports whether dev's allocator has private pools that graphs can share, which the driver's own pool has not.
+// HasPools reports whether dev's allocator has private pools that graphs can share. The driver's own pool does not.
 func HasPools(dev *rt.Device) bool { return dev.Memory().Settings().Backend != alloc.BackendAsync }
 
 // LiveBlocks returns how many blocks of the pool are in use, and their bytes.
@@ -278,7 +278,7 @@ func LiveBlocks(dev *rt.Device, pool alloc.PoolID) (n int, bytes int64) {
 	return n, bytes
 }
 
-// errOverwritten returns why a tensor of s cannot be used.
+// errOverwritten returns the error for using a tensor of s if its memory was overwritten, or nil.
 func errOverwritten(s *storage) error {
 	if m, ok := overwritten.Load(s.number()); ok {
 		return fault.New(fault.Invalid, "%s", m)

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Activations with kernels of their own, and the rows of their derivatives, which take the gradient of the result first.
+// Activations with their own kernels, and the rows of their derivatives, whose first operand is the gradient of the result.
 var (
 	rowSigmoid, rowTanh, rowReLU, rowGELU, rowGELUTanh, rowSiLU, rowLeakyReLU, rowELU, rowHardtanh, rowSoftplus, rowLogSigmoid, rowPReLU *row
 
@@ -44,8 +44,8 @@ func init() {
 
 func init() {
 	rowPReLUBackward = define(row{Name: "PReLUBackward", takes: "g t slopes", point: kernels.PReLUBackward, rule: realFloat})
-	// rowPReLUSlope is the gradient of the slopes: inputs gradient and input; dims are the slopes' shape, in as many dimensions, or of one
-	// element.
+	// rowPReLUSlope is the gradient of the slopes: its inputs are gradient and input; dims is the slopes' shape, with the input's number of
+	// dimensions or one element.
 	rowPReLUSlope = define(row{Name: "PReLUSlopeBackward", takes: "g t;; shape*",
 		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.dims, nil) }, run: runPReLUSlope})
 }
@@ -65,7 +65,7 @@ func runPReLUSlope(f *frame) error {
 	return kernels.Reduce(f, kernels.PReLUSlopeSum, t.dt, nil, f.opers[:1], f.opers[1:], all)
 }
 
-// Derivatives of the derivatives: in the gradient they are linear; their own slopes are second derivatives of the functions.
+// The derivatives of the derivatives. These are linear in the gradient; their own slopes are second derivatives of the functions.
 func init() {
 	rowSigmoidBackward = define(row{Name: "SigmoidBackward", takes: "g y", point: kernels.SigmoidBackward, rule: same, saves: in0 | in1, back: again(&rowSigmoidBackward,
 		func(x *Exec, _ *node, y *Tensor) *Tensor { return x.RSubS(x.MulS(x.conjugate(y), 2), 1) })})
@@ -94,12 +94,12 @@ func init() {
 		})})
 }
 
-// viaResult makes the derivative of an activation that *r computes from the gradient and the result, with the activation's scalars.
+// viaResult returns a derivative that runs *r on the gradient and the result, with the activation's scalars.
 func viaResult(r **row) func(b *back) {
 	return func(b *back) { b.set(0, b.slopeOp(*r, b.grad(0), b.out(0))) }
 }
 
-// viaInput makes the derivative of an activation that *r computes from the gradient and the input, with the activation's scalars.
+// viaInput returns a derivative that runs *r on the gradient and the input, with the activation's scalars.
 func viaInput(r **row) func(b *back) {
 	return func(b *back) { b.set(0, b.slopeOp(*r, b.grad(0), b.in(0))) }
 }
@@ -110,8 +110,8 @@ func (b *back) slopeOp(r *row, g, t *Tensor) *Tensor {
 	return f.call1()
 }
 
-// again makes the derivative of a derivative *r of gradient g and argument t: the same again with respect to g, and g times second with
-// respect to t (nil: zero).
+// again returns the derivative of a derivative *r of gradient g and argument t: *r again with respect to g, and g times second with respect
+// to t (zero if second is nil).
 func again(r **row, second func(x *Exec, n *node, t *Tensor) *Tensor) func(b *back) {
 	return func(b *back) {
 		x, u, t := b.x, b.grad(0), b.in(1)
@@ -129,13 +129,13 @@ func again(r **row, second func(x *Exec, n *node, t *Tensor) *Tensor) func(b *ba
 	}
 }
 
-// slopeGELU: (x·Φ(x))″ = φ(x)·(2 - x²).
+// slopeGELU is (x·Φ(x))″ = φ(x)·(2 - x²).
 func slopeGELU(x *Exec, _ *node, z *Tensor) *Tensor {
 	q := x.Mul(z, z)
 	return x.MulS(x.Mul(x.Exp(x.MulS(q, -0.5)), x.RSubS(q, 2)), 1/math.Sqrt(2*math.Pi))
 }
 
-// slopeGELUTanh: for y = x(1+tanh u)/2 with u = c(x + a·x³) and s = 1 - tanh² u, y″ = s·u′·(1 - x·u′·tanh u) + x·s·u″/2.
+// slopeGELUTanh is y″ = s·u′·(1 - x·u′·tanh u) + x·s·u″/2 for y = x(1+tanh u)/2 with u = c(x + a·x³) and s = 1 - tanh² u.
 func slopeGELUTanh(x *Exec, _ *node, z *Tensor) *Tensor {
 	const c, a = 0.7978845608028653558798921198687637369517172623298693, 0.044715 // √(2/π), and the cubic's factor of the approximation
 	q := x.Mul(z, z)
@@ -146,20 +146,20 @@ func slopeGELUTanh(x *Exec, _ *node, z *Tensor) *Tensor {
 	return x.Mul(s, x.Add(first, x.MulS(q, 3*a*c)))
 }
 
-// slopeSiLU: for s = sigmoid(x), (x·s)″ = s(1-s)·(2 + x(1-2s)).
+// slopeSiLU is (x·s)″ = s(1-s)·(2 + x(1-2s)) for s = sigmoid(x).
 func slopeSiLU(x *Exec, _ *node, z *Tensor) *Tensor {
 	s := x.Sigmoid(z)
 	inner := x.AddS(x.Mul(z, x.RSubS(x.MulS(s, 2), 1)), 2)
 	return x.Mul(x.Mul(s, x.RSubS(s, 1)), inner)
 }
 
-// slopeELU: 0 from 0 on, else a·s·i²·e^(i·x).
+// slopeELU is 0 for x ≥ 0, else a·s·i²·e^(i·x).
 func slopeELU(x *Exec, n *node, z *Tensor) *Tensor {
 	a, s, i := n.scalar[0].F, n.scalar[1].F, n.scalar[2].F
 	return x.pick(x.GeS(z, 0), nil, 0, x.MulS(x.Exp(x.MulS(z, i)), a*s*i*i), 0)
 }
 
-// slopeSoftplus: 0 from the threshold on, else b·s(1-s) for s = sigmoid(b·x).
+// slopeSoftplus is 0 from the threshold on, else b·s(1-s) for s = sigmoid(b·x).
 func slopeSoftplus(x *Exec, n *node, z *Tensor) *Tensor {
 	bz := x.MulS(z, n.scalar[0].F)
 	s := x.Sigmoid(bz)
@@ -177,7 +177,7 @@ func backSiLU(b *back) {
 	b.set(0, x.Mul(b.grad(0), x.Conj(d)))
 }
 
-// inferHardtanh: the bounds take the input's type, so that those for integers are truncated.
+// inferHardtanh gives the bounds the input's type, so that they are truncated for integers.
 func inferHardtanh(f *frame) {
 	t := f.in[0]
 	if !t.dt.IsFloat() && (!t.dt.IsInt() || !t.dt.IsSigned()) {
@@ -211,7 +211,7 @@ func (x *Exec) Sigmoid(t *Tensor) *Tensor { return x.op(rowSigmoid, t).call1() }
 //tenon:into
 func (x *Exec) Tanh(t *Tensor) *Tensor { return x.op(rowTanh, t).call1() }
 
-// ReLU returns max(t, 0), of any real type but bool; a NaN stays.
+// ReLU returns max(t, 0), for any real type but bool; a NaN stays.
 func (x *Exec) ReLU(t *Tensor) *Tensor { return x.op(rowReLU, t).call1() }
 
 // ReLUInto sets dst to max(t, 0); dst may be t.
@@ -220,7 +220,7 @@ func (x *Exec) ReLUInto(dst, t *Tensor) { x.op(rowReLU, t).call1Into(dst) }
 // GELU returns t·Φ(t), Φ being the standard normal distribution function; for floating-point tensors.
 func (x *Exec) GELU(t *Tensor) *Tensor { return x.op(rowGELU, t).call1() }
 
-// GELUTanh returns the approximation of GELU by the hyperbolic tangent; for floating-point tensors.
+// GELUTanh returns GELU's approximation by the hyperbolic tangent; for floating-point tensors.
 func (x *Exec) GELUTanh(t *Tensor) *Tensor { return x.op(rowGELUTanh, t).call1() }
 
 // SiLU returns t·sigmoid(t); for floating-point and complex tensors.
@@ -236,8 +236,8 @@ func (x *Exec) ELU(t *Tensor, alpha float64) *Tensor {
 	return x.scalarsOp(rowELU, t, alpha, 1, 1).call1()
 }
 
-// Hardtanh returns t held between lo and hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for floating-point tensors
-// and signed integers.
+// Hardtanh returns t limited to the range from lo to hi (PyTorch's defaults are -1 and 1), with gradient 0 at the bounds; for
+// floating-point tensors and signed integers.
 func (x *Exec) Hardtanh(t *Tensor, lo, hi float64) *Tensor {
 	f := x.op(rowHardtanh, t)
 	f.setHole(1, lo)
@@ -253,7 +253,7 @@ func (x *Exec) Softplus(t *Tensor, beta, threshold float64) *Tensor {
 // LogSigmoid returns log(1/(1+exp(-t))); for floating-point tensors.
 func (x *Exec) LogSigmoid(t *Tensor) *Tensor { return x.op(rowLogSigmoid, t).call1() }
 
-// backPReLU: the slope is w at 0, too, and w's own is t there.
+// backPReLU uses the slope w at 0 too, where the gradient of w is t.
 func backPReLU(b *back) {
 	x, g, t, w := b.x, b.grad(0), b.in(0), b.in(1)
 	if !x.GradEnabled() {
@@ -276,8 +276,8 @@ func backPReLU(b *back) {
 	}
 }
 
-// PReLU returns t where it is positive, else slopes·t. slopes has one element, or, as a vector, one for each channel: for each place of
-// dimension 1 of t. Both have the same floating-point type, but under autocast.
+// PReLU returns t where it is positive, else slopes·t. slopes has one element, or is a vector with one for each channel, that is, for each
+// index in dimension 1 of t. Both have the same floating-point type, except under autocast.
 func (x *Exec) PReLU(t, slopes *Tensor) *Tensor {
 	if x.m.autocast != dtype.Invalid {
 		return x.composite("PReLU", func(x *Exec) *Tensor { return x.casting("PReLU", castLow, &t, &slopes).PReLU(t, slopes) })

@@ -21,7 +21,7 @@ func init() {
 	rowNeg = define(row{Name: "Neg", Torch: "neg", point: kernels.Neg, rule: numeric, back: func(b *back) { b.set(0, b.x.Neg(b.grad(0))) }})
 }
 
-// differenceRule is same where no operand is bool.
+// differenceRule is same, but refuses bool operands.
 func differenceRule(f *frame) (compute, out dtype.DType) {
 	bools, others := 0, 0
 	for i := 0; i < f.ins; i++ {
@@ -55,7 +55,7 @@ func backSub(b *back) {
 	}
 }
 
-// scaled returns t times the scalar that stood for input i of the forward call.
+// scaled returns t times the scalar in place of input i of the forward call.
 func (b *back) scaled(t *Tensor, i int) *Tensor { return b.x.MulS(t, b.n.hole[i].F) }
 
 func backMul(b *back) {
@@ -141,7 +141,7 @@ func (x *Exec) DivSInto(dst, a *Tensor, v float64) { x.withScalar(rowDiv, a, v).
 //tenon:into
 func (x *Exec) Neg(t *Tensor) *Tensor { return x.op(rowNeg, t).call1() }
 
-// conjugate returns t where it is real.
+// conjugate returns t itself if it is real.
 func (x *Exec) conjugate(t *Tensor) *Tensor {
 	if t.dt.IsComplex() {
 		return x.Conj(t)
@@ -149,7 +149,7 @@ func (x *Exec) conjugate(t *Tensor) *Tensor {
 	return t
 }
 
-// sumTo sums g over the dimensions in which shape was broadcast to g's.
+// sumTo sums g over the dimensions that were broadcast from shape to g's.
 func (x *Exec) sumTo(g *Tensor, shape []int) *Tensor {
 	if infer.Same(g.shape, shape) {
 		return g

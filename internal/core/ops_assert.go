@@ -13,10 +13,10 @@ func init() {
 		run: func(f *frame) error { return kernels.Assert(f, operand(f.in[0]), kernels.Claim(f.i[0])) }})
 }
 
-// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It waits for nothing. On a
-// simulated device the next call that waits for the work returns the error, once, with this operation and its line, and the device goes on.
-// A GPU is lost to the process: a later call returns the fault, with this one among its suspects. On the processor the call itself fails.
-// In a capture it becomes part of the graph. How many elements there are is looked at in the call.
+// AssertAsync fails if t, of one element, is zero or false, once the work before it is done; a NaN is not zero. It does not wait. On a
+// simulated device the next call that waits for the work returns the error, once, with this operation and its line, and the device stays
+// usable. A GPU is lost to the process: a later call returns the fault, with this operation among the suspects. On the processor the call
+// itself fails. In a capture it becomes part of the graph. The number of elements is checked at the call.
 func (x *Exec) AssertAsync(t *Tensor) {
 	switch n := t.Numel(); {
 	case n == 0:
@@ -27,7 +27,7 @@ func (x *Exec) AssertAsync(t *Tensor) {
 	x.claim(t, kernels.ClaimNonzero)
 }
 
-// claim is AssertAsync of another claim.
+// claim is AssertAsync with another claim.
 func (x *Exec) claim(t *Tensor, c kernels.Claim) {
 	f := x.op(rowAssert, t)
 	f.i[0] = int(c)

@@ -10,7 +10,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowAttention is attention without stored weights; lse is the logarithm to base 2 of each row's sum of exponentials. causal is 1 or 0.
+// rowAttention is attention without stored weights; lse is the base-2 logarithm of each row's sum of exponentials. causal is 1 or 0.
 var rowAttention, rowAttentionGrad *row
 
 func init() {
@@ -37,7 +37,7 @@ func init() {
 		}})
 }
 
-// rowAttentionGradPacked gives the gradients of queries, keys and values that are pieces of one tensor as one tensor [B, T, 3, H, D].
+// rowAttentionGradPacked returns the gradients of queries, keys and values that are pieces of one tensor as one tensor [B, T, 3, H, D].
 var rowAttentionGradPacked *row
 
 func init() {
@@ -70,8 +70,8 @@ func packedHeads(q, k, v *Tensor) bool {
 	return slices.Equal(q.stride, []int{n * 3 * h * d, d, 3 * h * d, 1})
 }
 
-// headsLayout returns strides of [B, H, T, D] without gaps that follow t's: where its heads lie within its rows, as after the
-// transposition of [B, T, H, D], the result's do.
+// headsLayout returns strides of [B, H, T, D] without gaps that follow t's: if t's heads are inside its rows, as after the transposition of
+// [B, T, H, D], so are the result's.
 func headsLayout(t *Tensor) []int {
 	h, n, d := t.shape[1], t.shape[2], t.shape[3]
 	if t.stride[1] >= t.stride[2] {
@@ -90,7 +90,7 @@ func attentionOpt(f *frame) kernels.AttentionOpt {
 	return kernels.AttentionOpt{Scale: f.scalar[0].F, Causal: f.i[0] == 1}
 }
 
-// attentionFLOPs counts the operations of so many products of queries and keys.
+// attentionFLOPs counts the operations of the given number of products of queries and keys.
 func attentionFLOPs(products int64) func(f *frame) int64 {
 	return func(f *frame) int64 {
 		q, k := f.in[f.ins-3], f.in[f.ins-2]
@@ -102,7 +102,7 @@ func attentionFLOPs(products int64) func(f *frame) int64 {
 	}
 }
 
-// backAttention computes the gradients by kernels, or, where they are recorded for a further derivative, in operations.
+// backAttention computes the gradients by kernels or, if they are recorded for a further derivative, with operations.
 func backAttention(b *back) {
 	x := b.x
 	if x.GradEnabled() {
@@ -164,16 +164,16 @@ func (b *back) attentionOps() {
 
 // AttentionOpt are the options of ScaledDotProductAttention.
 type AttentionOpt struct {
-	// Mask broadcasts to the scores [..., T, S]. One of bool says which keys a query sees; one of the queries' type is added to the scores.
+	// Mask broadcasts to the scores [..., T, S]. A bool mask says which keys a query sees; a mask of the queries' type is added to the scores.
 	// nil hides nothing.
 	Mask *Tensor
-	// Causal lets query i see the keys 0 to i alone. It excludes Mask.
+	// Causal lets query i see only the keys 0 to i. It excludes Mask.
 	Causal bool
-	// Dropout is the probability with which a weight becomes 0, the others being multiplied by 1/(1-Dropout).
+	// Dropout is the probability that a weight becomes 0; the others are multiplied by 1/(1-Dropout).
 	Dropout float64
-	// Scale multiplies the scores; 0 stands for 1/√D.
+	// Scale multiplies the scores; 0 means 1/√D.
 	Scale float64
-	// GroupedHeads lets k and v have fewer heads than q, whose number theirs divides: neighbouring heads of q share one of theirs.
+	// GroupedHeads lets k and v have fewer heads than q; their number must divide q's. Neighbouring heads of q share one of theirs.
 	GroupedHeads bool
 }
 
@@ -181,10 +181,10 @@ type AttentionOpt struct {
 // all of one floating-point type, whose leading dimensions broadcast. A query that sees no key gets NaN. Under autocast they are
 // converted to the low-precision type.
 //
-// The weights [..., T, S] are not stored where q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and
-// neither Mask nor Dropout is given: then the backward pass computes them again, in an order that the shapes alone decide, so that equal
-// inputs give equal gradients. The result then lies as q does, so that after x.Transpose(x.View(t, B, T, H, D), 1, 2) for q the way back
-// is no copy. Otherwise it is a product, a softmax and a product, for halves in float32.
+// The weights [..., T, S] are not stored if q, k and v are half-precision [B, H, T, D] with D and E both 16, 32, 64 or 128, and neither
+// Mask nor Dropout is given: then the backward pass computes them again, in an order that only the shapes decide, so that equal inputs give
+// equal gradients. The result then has q's layout, so that if q is x.Transpose(x.View(t, B, T, H, D), 1, 2), undoing that needs no copy.
+// Otherwise it is a product, a softmax and a product, in float32 for halves.
 func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Tensor {
 	return x.composite("ScaledDotProductAttention", func(x *Exec) *Tensor {
 		x = x.casting("ScaledDotProductAttention", castLow, &q, &k, &v)
@@ -207,7 +207,7 @@ func (x *Exec) ScaledDotProductAttention(q, k, v *Tensor, opt AttentionOpt) *Ten
 			k, v = x.repeatHeads(k, shared), x.repeatHeads(v, shared)
 		}
 		dt := q.dt
-		if dt.Size() == 2 { // scores in halves would lose what the kernels of attention keep
+		if dt.Size() == 2 { // half-precision scores would lose bits that the attention kernels keep
 			q, k, v = x.widened(q), x.widened(k), x.widened(v)
 		}
 		switch {
@@ -275,7 +275,7 @@ func (x *Exec) attentionTakes(q, k, v *Tensor, opt AttentionOpt) bool {
 		kernels.AttentionTakes(x.m.stream.Device().Limits(), q.dt, q.shape[3])
 }
 
-// repeatHeads repeats each head of t [..., H, S, D] so many times.
+// repeatHeads repeats each head of t [..., H, S, D] the given number of times.
 func (x *Exec) repeatHeads(t *Tensor, times int) *Tensor {
 	if times == 1 {
 		return t
@@ -283,7 +283,7 @@ func (x *Exec) repeatHeads(t *Tensor, times int) *Tensor {
 	return x.RepeatInterleaveS(t, times, RepeatInterleaveOpt{Dim: new(int(-3))})
 }
 
-// causalMask returns the mask of the keys that queries see, nil if they see all.
+// causalMask returns the mask of the keys that queries see, or nil if they see all.
 func (x *Exec) causalMask(causal bool, q, k *Tensor) *Tensor {
 	if !causal {
 		return nil

@@ -56,7 +56,7 @@ func init() {
 	}})
 }
 
-// runDivTrunc: of halves the quotient is a half before it is rounded toward zero, unless PyTorch takes the divisor as a number.
+// runDivTrunc rounds the quotient of halves to a half before it rounds toward zero, unless PyTorch treats the divisor as a number.
 func runDivTrunc(f *frame) error {
 	switch {
 	case f.hosts&2 != 0:
@@ -68,7 +68,7 @@ func runDivTrunc(f *frame) error {
 	return f.runPoint()
 }
 
-// flatPair is flat for operations of two inputs.
+// flatPair is flat for operations with two inputs.
 func flatPair(b *back) {
 	for i := range 2 {
 		if b.need(i) {
@@ -77,7 +77,7 @@ func flatPair(b *back) {
 	}
 }
 
-// term returns saved input i, or a 0-d tensor of the scalar that stood for it.
+// term returns saved input i, or a 0-d tensor of the scalar in its place.
 func (b *back) term(i int) *Tensor {
 	if b.n.holes&(1<<i) == 0 {
 		return b.in(i)
@@ -85,7 +85,7 @@ func (b *back) term(i int) *Tensor {
 	return b.x.Full(nil, b.n.hole[i].F, b.n.output(0).dt)
 }
 
-// scaledRule is same; a factor for integers must be whole.
+// scaledRule is same, but the factor must be whole for integers.
 func scaledRule(f *frame) (compute, out dtype.DType) {
 	p := f.promoted()
 	if v := f.scalar[0].F; v != math.Trunc(v) && !p.IsFloat() && !p.IsComplex() {
@@ -101,7 +101,7 @@ func backAddScaled(b *back) {
 	}
 }
 
-// powerRule is numeric; an exponent that is a number must be such as the promoted type has.
+// powerRule is numeric, but an exponent that is a number must be representable in the promoted type.
 func powerRule(f *frame) (compute, out dtype.DType) {
 	p, out := numeric(f)
 	if f.holes&2 != 0 {
@@ -110,7 +110,7 @@ func powerRule(f *frame) (compute, out dtype.DType) {
 	return p, out
 }
 
-// runPow: powers that are roots, quotients or short products are computed as those, as PyTorch computes them, and have their bits.
+// runPow computes powers that are roots, quotients or short products as such, as PyTorch does, and gets PyTorch's bits.
 func runPow(f *frame) error {
 	op := powerOp(f)
 	if op == nil || f.out[0].Numel() == 0 {
@@ -120,7 +120,7 @@ func runPow(f *frame) error {
 	return f.pointwise(op, f.compute, nil, outs, ins[:1])
 }
 
-// powerOp returns the operation of input 0 alone that takes the place of the power, or nil.
+// powerOp returns the unary operation on input 0 that replaces the power, or nil.
 func powerOp(f *frame) *kernels.PointOp {
 	if f.holes&2 == 0 || f.hole[1].Im != 0 || !f.compute.IsFloat() && !f.compute.IsComplex() {
 		return nil
@@ -224,7 +224,7 @@ func (x *Exec) RDivS(a *Tensor, v float64) *Tensor {
 //tenon:into
 func (x *Exec) DivTrunc(a, b *Tensor) *Tensor { return x.op(rowDivTrunc, a, b).call1() }
 
-// FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. Of floats it is what Python's // gives.
+// FloorDivide returns a / b rounded down, broadcast, in the promoted type; not for bool. For floats it equals Python's //.
 //
 //tenon:into
 func (x *Exec) FloorDivide(a, b *Tensor) *Tensor { return x.op(rowFloorDivide, a, b).call1() }
@@ -236,12 +236,12 @@ func (x *Exec) FloorDivideS(a *Tensor, v float64) *Tensor {
 	return x.withScalar(rowFloorDivide, a, v).call1()
 }
 
-// Pow returns a to the power b, broadcast, in the promoted type. Of integers, negative powers give 0 unless the base is 1 or -1.
+// Pow returns a to the power b, broadcast, in the promoted type. For integers, negative powers give 0 unless the base is 1 or -1.
 //
 //tenon:into
 func (x *Exec) Pow(a, b *Tensor) *Tensor { return x.op(rowPow, a, b).call1() }
 
-// PowS returns a to the power v. Integers have no negative whole powers. Of floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
+// PowS returns a to the power v. Integers have no negative whole powers. For floats the powers 2, 3, 1/2, -1/2, -1 and -2 have the bits of
 // the products, roots and quotients that they are.
 //
 //tenon:into
@@ -264,7 +264,7 @@ func (x *Exec) FloatPower(a, b *Tensor) *Tensor {
 	return x.composite("FloatPower", func(x *Exec) *Tensor { return x.Pow(x.ToDType(a, dt), x.ToDType(b, dt)) })
 }
 
-// Remainder returns what floor division leaves of a by b, with b's sign, broadcast, in the promoted type; not for bool.
+// Remainder returns the remainder of a by b under floor division, with b's sign, broadcast, in the promoted type; not for bool.
 //
 //tenon:into
 func (x *Exec) Remainder(a, b *Tensor) *Tensor { return x.op(rowRemainder, a, b).call1() }
@@ -276,7 +276,7 @@ func (x *Exec) RemainderS(a *Tensor, v float64) *Tensor {
 	return x.withScalar(rowRemainder, a, v).call1()
 }
 
-// FMod returns what division rounded toward zero leaves of a by b, with a's sign, broadcast, in the promoted type; not for bool.
+// FMod returns the remainder of a by b under division rounded toward zero, with a's sign, broadcast, in the promoted type; not for bool.
 //
 //tenon:into
 func (x *Exec) FMod(a, b *Tensor) *Tensor { return x.op(rowFMod, a, b).call1() }
@@ -291,12 +291,12 @@ func (x *Exec) FModS(a *Tensor, v float64) *Tensor { return x.withScalar(rowFMod
 //tenon:into
 func (x *Exec) Atan2(a, b *Tensor) *Tensor { return x.op(rowAtan2, a, b).call1() }
 
-// Hypot returns √(a²+b²) without overflow between, broadcast; for floating-point tensors.
+// Hypot returns √(a²+b²) without intermediate overflow, broadcast; for floating-point tensors.
 //
 //tenon:into
 func (x *Exec) Hypot(a, b *Tensor) *Tensor { return x.op(rowHypot, a, b).call1() }
 
-// LogAddExp returns log(exp(a) + exp(b)) without overflow between, broadcast; for floating-point and complex tensors.
+// LogAddExp returns log(exp(a) + exp(b)) without intermediate overflow, broadcast; for floating-point and complex tensors.
 //
 //tenon:into
 func (x *Exec) LogAddExp(a, b *Tensor) *Tensor {
@@ -312,7 +312,7 @@ func (x *Exec) LogAddExp(a, b *Tensor) *Tensor {
 	})
 }
 
-// LogAddExp2 returns log2(2^a + 2^b) without overflow between, broadcast; for floating-point tensors.
+// LogAddExp2 returns log2(2^a + 2^b) without intermediate overflow, broadcast; for floating-point tensors.
 //
 //tenon:into
 func (x *Exec) LogAddExp2(a, b *Tensor) *Tensor { return x.op(rowLogAddExp2, a, b).call1() }

@@ -10,16 +10,16 @@ import (
 
 // BinCountOpt are the options of BinCount.
 type BinCountOpt struct {
-	// Weight is a vector as long as t, of which elements are added up in the place of ones; nil counts.
+	// Weight is a vector as long as t whose elements are added up instead of ones; nil counts.
 	Weight *Tensor
 	// MinLength is the least number of bins.
 	MinLength int
 }
 
-// BinCount returns how often each number from 0 on is in t, a vector of integers that are not negative: int64, as long as the greatest
-// number and one more, or the least that the options give. With a weight element i of the result is the sum of the weights of those
-// elements of t that are i, in an order that depends on t alone, so that results repeat: float32 for a weight of float32, else float64. It
-// has no derivative. The length depends on t, so that the call waits for it and cannot be captured.
+// BinCount returns how often each number from 0 on occurs in t, a vector of non-negative integers, as int64. The result's length is the
+// greatest number plus one, or MinLength if that is more. With a weight, element i of the result is the sum of the weights of those
+// elements of t that are i, in an order that only t decides, so that results repeat: float32 for a float32 weight, else float64. It has no
+// derivative. The length depends on t, so the call waits for t and cannot be captured.
 func (x *Exec) BinCount(t *Tensor, opt BinCountOpt) *Tensor {
 	const op = "BinCount"
 	weight := opt.Weight

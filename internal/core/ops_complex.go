@@ -5,8 +5,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowPart is the view of the real (i[0] = 0) or imaginary (1) parts; rowFromPart is the complex tensor that has its input as that part
-// and zero as the other. Each is the other's derivative.
+// rowPart is the view of the real (i[0] = 0) or imaginary (1) parts; rowFromPart returns the complex tensor with its input as that part and
+// zero as the other. Each is the other's derivative.
 var rowPart, rowFromPart, rowConj *row
 
 func init() {

@@ -8,7 +8,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// Products that are made of others.
+// Products that are composed of others.
 
 // AddMV returns beta*in + alpha*(a x v) for a [M, K], v [K] and in broadcast to [M]. With beta 0, in is not read.
 //
@@ -27,7 +27,7 @@ func (x *Exec) AddMV(in, a, v *Tensor, beta, alpha float64) *Tensor {
 }
 
 // AddR returns beta*in + alpha*(the outer product of a and b) for vectors a [M], b [N] and in broadcast to [M, N]. With beta 0, in is not
-// read. Of bools + is or and * is and.
+// read. For bools + is or and * is and.
 //
 //tenon:into
 func (x *Exec) AddR(in, a, b *Tensor, beta, alpha float64) *Tensor {
@@ -116,7 +116,7 @@ func (x *Exec) AddBMMC(in, a, b *Tensor, beta, alpha complex128) *Tensor {
 		x.fail("AddBMM", fault.Invalid, []*Tensor{in, a, b}, "complex factors are for complex tensors, not %v", a.dt)
 	}
 	return x.composite("AddBMM", func(x *Exec) *Tensor {
-		// In complex128: where products cancel, float32 sums in another order are too far from PyTorch's.
+		// In complex128: where products cancel, float32 sums in another order differ too much from PyTorch's.
 		dt := a.dt
 		l, r := x.abreast(x.ToDType(a, dtype.Complex128), x.ToDType(b, dtype.Complex128))
 		return x.ToDType(x.weighed("AddBMM", x.ToDType(in, dtype.Complex128), l, r, beta, alpha), dt)
@@ -132,8 +132,8 @@ func (x *Exec) wantBatches(in, a, b *Tensor) {
 	x.wantBroadcast("AddBMM", in, a.shape[1], b.shape[2])
 }
 
-// abreast returns the matrices of a [B, M, K] side by side and those of b [B, K, N] one below the other, the product of which is the sum of
-// their products.
+// abreast returns the matrices of a [B, M, K] side by side and those of b [B, K, N] on top of each other. The product of the two is the sum
+// of the matrices' products.
 func (x *Exec) abreast(a, b *Tensor) (l, r *Tensor) {
 	n, m, k := a.shape[0], a.shape[1], a.shape[2]
 	return x.Reshape(x.Transpose(a, 0, 1), m, n*k), x.Reshape(b, n*k, b.shape[2])
@@ -151,8 +151,8 @@ func (x *Exec) VDot(a, b *Tensor) *Tensor {
 	})
 }
 
-// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b,
-// of equal sizes or of size 1. The result has a's other dimensions and then b's.
+// TensorDot returns the sums of the products of the elements of a and b over pairs of dimensions: dimsA of a and, one for each, dimsB of b.
+// Paired dimensions have equal sizes, or one of them has size 1. The result has a's other dimensions and then b's.
 //
 //tenon:into
 func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
@@ -192,15 +192,15 @@ func (x *Exec) TensorDot(a, b *Tensor, dimsA, dimsB []int) *Tensor {
 	})
 }
 
-// dimsOf returns dims, counted from the beginning, of t; none may come twice.
+// dimsOf returns dims of t counted from the beginning; a dimension must not occur twice.
 func (x *Exec) dimsOf(op string, t *Tensor, dims []int) []int {
 	out, err := infer.Dims(dims, len(t.shape))
 	x.refuse(op, err, t)
 	return out
 }
 
-// Inner returns the sums of the products of the elements of a and b over the last dimension of both; where one has no dimensions, their
-// product.
+// Inner returns the sums of the products of the elements of a and b over the last dimension of both; if one has no dimensions, it returns
+// their product.
 //
 //tenon:into
 func (x *Exec) Inner(a, b *Tensor) *Tensor {
@@ -210,8 +210,8 @@ func (x *Exec) Inner(a, b *Tensor) *Tensor {
 	return x.TensorDot(a, b, []int{-1}, []int{-1})
 }
 
-// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, w being [Out, I, J], plus bias [Out] if
-// it is not nil.
+// Bilinear returns, for vectors a [..., I] and b [..., J], the sums of a_i·w_kij·b_j for every k, where w is [Out, I, J], plus bias [Out]
+// if it is not nil.
 func (x *Exec) Bilinear(a, b, w, bias *Tensor) *Tensor {
 	all := []*Tensor{a, b, w, bias}
 	x.wantDim("Bilinear", "the weight", w, 3)

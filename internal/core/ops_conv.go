@@ -8,16 +8,16 @@ import (
 
 // ConvOpt are the options of convolutions. A zero Stride, Dilation or Groups means 1. One-dimensional convolutions use the last element.
 type ConvOpt struct {
-	// Stride and Dilation are steps between windows and within one; Padding is zeros on both sides. Rows come first.
+	// Stride and Dilation are the steps between windows and within one; Padding is how many zeros are added on each side. Rows come first.
 	Stride, Padding, Dilation [2]int
-	// Groups divides the channels into sets that do not meet.
+	// Groups divides the channels into sets that are convolved separately.
 	Groups int
-	// Same pads so that the output has the input's size, in Padding's stead; the strides must be 1.
+	// Same pads so that the output has the input's size, and ignores Padding; the strides must be 1.
 	Same bool
 }
 
-// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. Images are [Batch, Channels, H, W] and
-// weights [Out, In/Groups, KH, KW], contiguous or with the channels last; opt is the conv, which says how x and weight lie.
+// The three products of a convolution. Inputs: x and weight and bias; weight and gradient; gradient and x. Images are [Batch, Channels, H,
+// W] and weights [Out, In/Groups, KH, KW], contiguous or channels last; opt is the conv, with the layouts of x and weight.
 var rowConv, rowConvData, rowConvWeight *row
 
 func init() {
@@ -63,7 +63,7 @@ func init() {
 	}
 }
 
-// convOp runs one of the three on operands that lie as they take them.
+// convOp runs one of the three on operands in a layout that it takes.
 func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		for i, t := range ins {
@@ -81,12 +81,12 @@ func (x *Exec) convOp(r *row, opt param, ins ...*Tensor) *Tensor {
 	})
 }
 
-// channelsLast reports whether t has the strides of [N, C, H, W] with the channels last, and not those of a new tensor.
+// channelsLast reports whether t has the channels-last strides of [N, C, H, W], and these differ from those of a new tensor.
 func channelsLast(t *Tensor) bool {
 	return len(t.shape) == 4 && !t.plain && infer.Same(t.stride, infer.ChannelsLastStrides(t.shape))
 }
 
-// channelsLastIf returns the strides of a new tensor of that shape with its channels last, or nil.
+// channelsLastIf returns the channels-last strides of a new tensor of that shape if last is true, or nil.
 func channelsLastIf(last bool, shape []int) []int {
 	if last {
 		return infer.ChannelsLastStrides(shape)
@@ -120,7 +120,7 @@ func inferConvWeight(f *frame) {
 	f.newOut(0, f.in[0].dt, shape, channelsLastIf(c.LastW, shape))
 }
 
-// conv describes the convolution of x, w and y, or of their gradients, as they lie.
+// conv describes the convolution of x, w and y, or of their gradients, in their present layouts.
 func (f *frame) conv(x, w, y *Tensor) *kernels.Conv {
 	c := f.opt.(conv).Conv
 	c.TF32, c.LastX, c.LastW, c.LastY = f.x.m.tf32, channelsLast(x), channelsLast(w), channelsLast(y)
@@ -143,8 +143,8 @@ func runConvWeight(f *frame) error {
 	return kernels.ConvWeight(f, f.conv(f.in[1], f.out[0], f.in[0]), operand(f.out[0]), operand(f.in[0]), operand(f.in[1]))
 }
 
-// complexConv does a complex convolution as three real ones, (a - b) + i(c - a - b) where a and b are those of the real and of the
-// imaginary parts and c that of their sums (as PyTorch does it, whose rounding that gives).
+// complexConv computes a complex convolution as three real ones, (a - b) + i(c - a - b), where a and b are those of the real and of the
+// imaginary parts and c that of their sums. PyTorch does the same, so that the rounding agrees.
 func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	return x.composite("Conv2d", func(x *Exec) *Tensor {
 		parts := func(t *Tensor) (re, im, sum *Tensor) {
@@ -162,7 +162,7 @@ func (x *Exec) complexConv(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	})
 }
 
-// planConv checks shapes and options and works out the output's size.
+// planConv checks shapes and options and computes the output's size.
 func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	all := []*Tensor{in, w, b}
 	for i := range 2 {
@@ -207,8 +207,8 @@ func (x *Exec) planConv(op string, in, w, b *Tensor, opt ConvOpt) conv {
 	return conv{c}
 }
 
-// samePadding returns the input and options with which a convolution keeps the input's size. An odd number of elements to add makes a copy
-// with one more at the end.
+// samePadding returns the input and options with which a convolution keeps the input's size. If an odd number of elements must be added,
+// the input is copied with one more at the end.
 func (x *Exec) samePadding(in, w *Tensor, opt ConvOpt) (*Tensor, ConvOpt) {
 	opt.Same = false
 	if opt.Stride[0] > 1 || opt.Stride[1] > 1 {
@@ -243,8 +243,8 @@ func (x *Exec) Conv2d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	return x.convOp(rowConv, x.planConv("Conv2d", in, w, b, opt), in, w, b)
 }
 
-// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the options
-// the second elements count.
+// Conv1d returns the cross-correlation of in [N, C, L] (or [C, L]) with w [Out, C/Groups, K], plus b [Out] if it is not nil. Of the
+// options' pairs only the second element is used.
 func (x *Exec) Conv1d(in, w, b *Tensor, opt ConvOpt) *Tensor {
 	if len(w.shape) != 3 || len(in.shape) != 2 && len(in.shape) != 3 {
 		x.fail("Conv1d", fault.Invalid, []*Tensor{in, w, b}, "Expected 2D (unbatched) or 3D (batched) input to conv1d and a 3D weight")
@@ -260,7 +260,8 @@ type conv struct{ kernels.Conv }
 
 func (conv) param() {}
 
-// movesOfConv leaves out the rows and columns of the input that no window has, where the steps between windows are longer than they are.
+// movesOfConv counts bytes without the rows and columns of the input that no window covers, which exist if windows are further apart than
+// they are long.
 func movesOfConv(input int) func(f *frame) int64 {
 	return func(f *frame) int64 {
 		c := f.opt.(conv)
@@ -279,7 +280,7 @@ func movesOfConv(input int) func(f *frame) int64 {
 	}
 }
 
-// reached is how many of size rows so many windows of k rows have, stride apart.
+// reached returns how many of size rows are covered by that many windows of k rows, stride apart.
 func reached(size, windows, k, stride, dilation int) int {
 	if stride > dilation*(k-1) { // no two windows share a row
 		return min(size, windows*k)

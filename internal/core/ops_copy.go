@@ -20,8 +20,8 @@ func init() {
 		back: func(b *back) { b.set(0, b.grad(0)) }})
 }
 
-// copyEngineBytes is the size from which a plain copy goes to the driver: it queues a copy slower than a kernel (4.4 against 3.6 µs on an
-// H200), but its copies of gigabytes run at a higher rate than ours.
+// copyEngineBytes is the size from which a plain copy goes to the driver: the driver queues a copy more slowly than a kernel (4.4 against
+// 3.6 µs on an H200), but copies gigabytes at a higher rate than our kernel.
 const copyEngineBytes = 1 << 20
 
 func inferCopy(f *frame) {
@@ -61,7 +61,7 @@ func (x *Exec) copyAs(t *Tensor, dt dtype.DType, rowMajor bool) *Tensor {
 	return f.call1()
 }
 
-// Clone returns a copy of t, in its memory order where that has no gaps.
+// Clone returns a copy of t, in its memory order if that has no gaps.
 func (x *Exec) Clone(t *Tensor) *Tensor { return x.copyAs(t, t.dt, false) }
 
 // Contiguous returns t if it is contiguous, else a row-major copy.
@@ -72,7 +72,7 @@ func (x *Exec) Contiguous(t *Tensor) *Tensor {
 	return x.copyAs(t, t.dt, true)
 }
 
-// ChannelsLast returns t [N, C, H, W] if its channels lie innermost in memory, else such a copy.
+// ChannelsLast returns t [N, C, H, W] if its channels are innermost in memory, else a copy with that layout.
 func (x *Exec) ChannelsLast(t *Tensor) *Tensor {
 	x.wantDim("ChannelsLast", "the tensor", t, 4)
 	if infer.Same(t.stride, infer.ChannelsLastStrides(t.shape)) {
@@ -100,7 +100,7 @@ func (x *Exec) CopyInto(dst, src *Tensor) {
 	x.op(rowCopyInto, src).call1Into(dst)
 }
 
-// Reshape returns t's elements as another shape, one size of which may be -1: a view where that is possible, else a copy.
+// Reshape returns t's elements in another shape, one size of which may be -1: a view where possible, else a copy.
 func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	if t.IsContiguous() {
 		return x.View(t, shape...)
@@ -117,7 +117,7 @@ func (x *Exec) Reshape(t *Tensor, shape ...int) *Tensor {
 	return x.composite("Reshape", func(x *Exec) *Tensor { return x.View(x.copyAs(t, t.dt, true), shape...) })
 }
 
-// toHost and toDevice copy the bytes of contiguous t, which a profiler sees.
+// toHost and toDevice copy the bytes of contiguous t, and report the copy to a profiler.
 func toHost(st *rt.Stream, t *Tensor, b []byte) error {
 	src, p := driver.Ptr(t.ptr()), st.Device().Profiler()
 	if p == nil {

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// rowTo copies its input, which lies on another device, without gaps, in its memory order; i[0] is 1 for a copy that
-// nobody waits for, and i[1] if that is to page-locked memory of the processor.
+// rowTo copies its input, which is on another device and has no gaps, in its memory order; i[0] is 1 for a copy that nobody waits for, and
+// i[1] is 1 if it goes to page-locked memory of the processor.
 var rowTo *row
 
 func init() {
@@ -54,8 +54,8 @@ func runTo(f *frame) error {
 	return f.reading(t, from, func() error { return rt.Transfer(to, dst, from, src, n) })
 }
 
-// readPeer does a copy on the frame's stream that reads t, of a peer, in order with the work of stream from. It has the turns of both streams, so that neither
-// device is closed before it knows of the copy, and nobody sees the result's stream without it.
+// readPeer does a copy on the frame's stream that reads t, a tensor of a peer, in order with the work of stream from. It holds the turns of
+// both streams, so that neither device is closed before it knows of the copy, and nobody sees the result's stream without it.
 func (f *frame) readPeer(t *Tensor, from *rt.Stream, do func() error) error {
 	if err := f.x.s.apart("a tensor cannot be copied to another device"); err != nil {
 		return err
@@ -79,7 +79,7 @@ func (f *frame) readPeer(t *Tensor, from *rt.Stream, do func() error) error {
 	return do()
 }
 
-// beginBoth takes the turns of two streams, outside of captures, and returns the numbers of the operation on them.
+// beginBoth takes the turns of two streams, outside of captures, and returns the operation's number on each.
 func beginBoth(op rt.OpID, streams ...*rt.Stream) (seqs [2]uint64, err error) {
 	turnsMu.Lock()
 	defer turnsMu.Unlock()
@@ -96,14 +96,14 @@ func beginBoth(op rt.OpID, streams ...*rt.Stream) (seqs [2]uint64, err error) {
 
 // ToOpt are the options of To.
 type ToOpt struct {
-	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for one to a GPU from a pinned
-	// tensor: work that uses the result, or overwrites a pinned source, waits by itself.
+	// NonBlocking does not wait for a copy from a GPU to the processor, whose result is then pinned, nor for a copy to a GPU from a pinned
+	// tensor: work that uses the result, or overwrites a pinned source, waits for the copy.
 	NonBlocking bool
 }
 
-// To returns t if it is on x's device, else a copy there, in t's memory order where that has no gaps. A copy between two GPUs, or two
-// devices of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices bytes go through host
-// memory and are waited for. It cannot be captured.
+// To returns t if it is on x's device, else a copy there, in t's memory order if that has no gaps. A copy between two GPUs, or two devices
+// of one simulated machine, is work of x's stream that nobody waits for; between other pairs of devices the bytes go through host memory,
+// and To waits for them. It cannot be captured.
 func (x *Exec) To(t *Tensor, opt ToOpt) *Tensor {
 	switch {
 	case t.closed.Load():

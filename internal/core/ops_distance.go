@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// Distances, and losses that are made of other operations.
+// Distances, and losses that are composed of other operations.
 
 // Dist returns the vector norm of order p of all elements of a - b, broadcast.
 func (x *Exec) Dist(a, b *Tensor, p float64) *Tensor {
@@ -31,7 +31,7 @@ func (x *Exec) PairwiseDistance(a, b *Tensor, p, eps float64, keepDim bool) *Ten
 	})
 }
 
-// fractional returns t, as float32 where it is of integers or bools.
+// fractional returns t, converted to float32 if it is integer or bool.
 func (x *Exec) fractional(t *Tensor) *Tensor {
 	if t.dt.IsInt() || t.dt == dtype.Bool {
 		return x.ToDType(t, dtype.Float32)
@@ -39,8 +39,7 @@ func (x *Exec) fractional(t *Tensor) *Tensor {
 	return t
 }
 
-// Normalize divides t by its vector norms of order p over dimension dim, which count as eps where they are less; PyTorch's defaults are 2,
-// 1 and 1e-12.
+// Normalize divides t by its vector norms of order p over dimension dim, but at least by eps; PyTorch's defaults are 2, 1 and 1e-12.
 //
 //tenon:into
 func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
@@ -49,15 +48,15 @@ func (x *Exec) Normalize(t *Tensor, p float64, dim int, eps float64) *Tensor {
 	})
 }
 
-// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms count as eps
-// where they are less. PyTorch's defaults are 1 and 1e-8.
+// CosineSimilarity returns the cosines of the angles between the vectors along dimension dim of a and b, broadcast; norms below eps count
+// as eps. PyTorch's defaults are 1 and 1e-8.
 func (x *Exec) CosineSimilarity(a, b *Tensor, dim int, eps float64) *Tensor {
 	return x.composite("CosineSimilarity", func(x *Exec) *Tensor {
 		x = x.casting("CosineSimilarity", castFloat32, &a, &b)
 		a, b := x.alike(a, b)
 		unit := func(t *Tensor) *Tensor {
 			n := x.Clone(x.VectorNorm(t, 2, []int{dim}, SumOpt{KeepDim: true}))
-			x.NoGrad().ClampSInto(n, n, eps, math.Inf(1)) // the gradient does not see it
+			x.NoGrad().ClampSInto(n, n, eps, math.Inf(1)) // without recording, so that the gradient ignores it
 			return x.Div(t, n)
 		}
 		return x.Sum(x.Mul(unit(a), unit(b)), []int{dim}, SumOpt{})
@@ -93,7 +92,7 @@ func (x *Exec) Renorm(t *Tensor, p float64, dim int, maxNorm float64) *Tensor {
 	})
 }
 
-// marginLoss runs a loss of elements, under autocast on operands of float32, and reduces it.
+// marginLoss runs an element-wise loss, under autocast on float32 operands, and reduces it.
 func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Exec) *Tensor) *Tensor {
 	how := x.reductionOf(op, opt.Reduction)
 	return x.composite(op, func(x *Exec) *Tensor {
@@ -102,8 +101,9 @@ func (x *Exec) marginLoss(op string, opt LossOpt, ts []**Tensor, each func(x *Ex
 	})
 }
 
-// CosineEmbeddingLoss returns the mean, or as the options say, of 1 - c where target is 1 and of c - margin, 0 if that is negative, where
-// it is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default margin is 0.
+// CosineEmbeddingLoss returns the mean (or the reduction in opt) of 1 - c where target is 1, and of c - margin, or 0 if that is negative,
+// where target is -1; c are the cosines between the vectors of a and b [N, D], with target [N], or [D] with target []. PyTorch's default
+// margin is 0.
 func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	n := len(a.shape)
 	if n != 1 && n != 2 || len(b.shape) != n || len(target.shape) != n-1 {
@@ -121,8 +121,8 @@ func (x *Exec) CosineEmbeddingLoss(a, b, target *Tensor, margin float64, opt Los
 	})
 }
 
-// HingeEmbeddingLoss returns the mean, or as the options say, of t where target is 1 and of margin - t, 0 if that is negative, where it is
-// -1; broadcast. PyTorch's default margin is 1.
+// HingeEmbeddingLoss returns the mean (or the reduction in opt) of t where target is 1, and of margin - t, or 0 if that is negative, where
+// target is -1; broadcast. PyTorch's default margin is 1.
 func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	return x.marginLoss("HingeEmbeddingLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		t := x.fractional(t)
@@ -135,7 +135,7 @@ func (x *Exec) HingeEmbeddingLoss(t, target *Tensor, margin float64, opt LossOpt
 
 // PoissonNLLLossOpt are the options of PoissonNLLLoss. The zero value is PyTorch's default.
 type PoissonNLLLossOpt struct {
-	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it, 0 being 1e-8.
+	// Plain says that the input is the rate itself, not its logarithm; Eps is then added to it (0 means 1e-8).
 	Plain bool
 	Eps   float64
 	// Full adds Stirling's approximation of log(target!) where target is above 1.
@@ -144,8 +144,8 @@ type PoissonNLLLossOpt struct {
 	Reduction Reduction
 }
 
-// PoissonNLLLoss returns the mean, or as the options say, of exp(t) - target·t, the negative log-likelihood of target under Poisson
-// distributions of which t are the logarithms of the rates, without its last term; broadcast.
+// PoissonNLLLoss returns the mean (or the reduction in opt) of exp(t) - target·t, broadcast: the negative log-likelihood of target under
+// Poisson distributions whose log rates are t, without its last term.
 func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor {
 	eps := Or(opt.Eps, 1e-8)
 	return x.marginLoss("PoissonNLLLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
@@ -163,8 +163,8 @@ func (x *Exec) PoissonNLLLoss(t, target *Tensor, opt PoissonNLLLossOpt) *Tensor 
 	})
 }
 
-// MarginRankingLoss returns the mean, or as the options say, of margin - target·(a - b), 0 if that is negative; broadcast. Target is 1
-// where a ought to be the greater, and -1 where b ought to. PyTorch's default margin is 0.
+// MarginRankingLoss returns the mean (or the reduction in opt) of margin - target·(a - b), or 0 if that is negative; broadcast. target is 1
+// where a should be greater, and -1 where b should. PyTorch's default margin is 0.
 func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossOpt) *Tensor {
 	return x.marginLoss("MarginRankingLoss", opt, []**Tensor{&a, &b, &target}, func(x *Exec) *Tensor {
 		return x.ClampMinS(x.AddS(x.fractional(x.Mul(x.Neg(target), x.Sub(a, b))), margin), 0)
@@ -173,17 +173,17 @@ func (x *Exec) MarginRankingLoss(a, b, target *Tensor, margin float64, opt LossO
 
 // TripletMarginLossOpt are the options of TripletMarginLoss. The zero value is PyTorch's default.
 type TripletMarginLossOpt struct {
-	// Margin by which the distances should differ: 0 is 1. P is the order of the norm, 0 being 2, and Eps is added to differences, 0 being
-	// 1e-6.
+	// Margin is by how much the distances should differ; 0 means 1. P is the order of the norm; 0 means 2. Eps is added to differences; 0
+	// means 1e-6.
 	Margin, P, Eps float64
-	// Swap takes the distance from positive to negative where it is less than that from the anchor.
+	// Swap takes the distance from positive to negative where it is less than that from the anchor to negative.
 	Swap bool
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
-// TripletMarginLoss returns the mean, or as the options say, of margin + d(anchor, positive) - d(anchor, negative), 0 if that is negative;
-// d is PairwiseDistance, of vectors in the last dimension, broadcast.
+// TripletMarginLoss returns the mean (or the reduction in opt) of margin + d(anchor, positive) - d(anchor, negative), or 0 if that is
+// negative; d is PairwiseDistance, over vectors in the last dimension, broadcast.
 func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt TripletMarginLossOpt) *Tensor {
 	margin, p, eps := Or(opt.Margin, 1), Or(opt.P, 2), Or(opt.Eps, 1e-6)
 	return x.marginLoss("TripletMarginLoss", LossOpt{Reduction: opt.Reduction}, []**Tensor{&anchor, &positive, &negative}, func(x *Exec) *Tensor {
@@ -195,7 +195,7 @@ func (x *Exec) TripletMarginLoss(anchor, positive, negative *Tensor, opt Triplet
 	})
 }
 
-// SoftMarginLoss returns the mean, or as the options say, of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
+// SoftMarginLoss returns the mean (or the reduction in opt) of log(1 + exp(-target·t)); broadcast. Targets are 1 and -1.
 func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.marginLoss("SoftMarginLoss", opt, []**Tensor{&t, &target}, func(x *Exec) *Tensor {
 		return x.Log1p(x.Exp(x.Mul(x.Neg(t), target)))
@@ -204,21 +204,21 @@ func (x *Exec) SoftMarginLoss(t, target *Tensor, opt LossOpt) *Tensor {
 
 // MultiMarginLossOpt are the options of MultiMarginLoss. The zero value is PyTorch's default.
 type MultiMarginLossOpt struct {
-	// Weight [C] multiplies the terms by that of the target; nil is 1.
+	// Weight [C] multiplies the terms of a sample by the weight of its target; nil means 1.
 	Weight *Tensor
-	// Squared takes the squares of what is summed. Margin 0 is 1.
+	// Squared squares the terms before summing. Margin 0 means 1.
 	Squared bool
 	Margin  float64
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
-// MultiMarginLoss returns the mean, or as the options say, of the sums over classes j other than the target y of margin - t_y + t_j, 0 if
-// that is negative, over the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
+// MultiMarginLoss returns the mean (or the reduction in opt) of the sums over classes j other than the target y of margin - t_y + t_j, or 0
+// if that is negative, divided by the number of classes; t is [N, C] with targets [N], integers in 0 … C-1, or [C] with a target [].
 func (x *Exec) MultiMarginLoss(t, target *Tensor, opt MultiMarginLossOpt) *Tensor {
 	weight := opt.Weight
 	all, n := []*Tensor{t, target, weight}, len(t.shape)
-	want, c := []int{}, 1 // of no dimensions is one class
+	want, c := []int{}, 1 // a tensor without dimensions has one class
 	if n > 0 {
 		want, c = t.shape[:n-1], t.shape[n-1]
 	}

@@ -9,17 +9,17 @@ import (
 	"tenon.dev/fault"
 )
 
-// labelled is a tensor whose dimensions have labels: letters, and for those of an ellipsis negative numbers, the last being -1.
+// labelled is a tensor whose dimensions have labels: letters or, for those of an ellipsis, negative numbers, the last of which is -1.
 type labelled struct {
 	t      *Tensor
 	labels []rune
 }
 
-// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. Each operand
-// has its letters between commas, one for each dimension, of which equal ones have equal sizes or size 1; the result has those behind the
-// arrow, and sums are taken over all others. A letter that an operand has twice names its diagonal. "..." stands for the dimensions without
-// letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that come once, sorted. Operands are
-// multiplied from the left, each pair as one product of matrices.
+// Einsum returns the sums of products that the equation describes, in PyTorch's form: "ij,jk->ik" is the product of matrices. The terms
+// between commas have one letter for each dimension of an operand; dimensions with the same letter have equal sizes or size 1. The result
+// has the letters after the arrow, and all others are summed over. A letter that occurs twice in a term selects the diagonal. "..." stands
+// for the dimensions without letters, which are broadcast. Without an arrow the result has the ellipsis and the letters that occur once,
+// sorted. Operands are multiplied from the left, each pair as one product of matrices.
 func (x *Exec) Einsum(equation string, ts ...*Tensor) *Tensor {
 	text := strings.ReplaceAll(equation, " ", "")
 	in, out, arrow := strings.Cut(text, "->")
@@ -88,7 +88,7 @@ func hasLabel(all []labelled, l rune) bool {
 	return slices.ContainsFunc(all, func(o labelled) bool { return slices.Contains(o.labels, l) })
 }
 
-// einsumLabels returns the labels of t's dimensions, and how many of them an ellipsis has.
+// einsumLabels returns the labels of t's dimensions, and how many dimensions an ellipsis stands for.
 func (x *Exec) einsumLabels(equation, term string, t *Tensor) (labels []rune, extra int) {
 	before, after, dots := strings.Cut(term, "...")
 	extra = len(t.shape) - len(before) - len(after)
@@ -102,7 +102,7 @@ func (x *Exec) einsumLabels(equation, term string, t *Tensor) (labels []rune, ex
 	return append(labels, x.letters(equation, after)...), extra
 }
 
-// einsumResult returns the labels of the result, whose ellipsis stands for so many dimensions.
+// einsumResult returns the labels of the result, whose ellipsis stands for more dimensions.
 func (x *Exec) einsumResult(equation, out string, more int) []rune {
 	before, after, dots := strings.Cut(out, "...")
 	labels := x.letters(equation, before)
@@ -123,7 +123,7 @@ func (x *Exec) letters(equation, s string) []rune {
 	return []rune(s)
 }
 
-// diagonals returns o with one dimension in place of those that have the same label.
+// diagonals returns o with one dimension in place of those that share a label.
 func (x *Exec) diagonals(o labelled) labelled {
 	for j := 0; j < len(o.labels); j++ {
 		i := slices.Index(o.labels, o.labels[j])
@@ -158,7 +158,7 @@ func (x *Exec) without(o labelled, needed func(l rune) bool) labelled {
 	return labelled{x.Sum(o.t, dims, SumOpt{DType: o.t.dt}), labels}
 }
 
-// contract returns the product of a and b, summed over the labels that both have and nobody needs later.
+// contract returns the product of a and b, summed over the labels that both have and that are not needed later.
 func (x *Exec) contract(a, b labelled, sizes map[rune]int, later func(l rune) bool) labelled {
 	var batch, sum, left, right []rune
 	for _, l := range a.labels {

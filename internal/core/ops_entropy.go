@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowBCE is the binary cross-entropy of elements: inputs probabilities and targets. rowBCEGrad is the gradient of the probabilities; its
-// inputs are the loss's gradient and those.
+// rowBCE is the element-wise binary cross-entropy: its inputs are probabilities and targets. rowBCEGrad is the gradient of the
+// probabilities; its inputs are the loss's gradient and the same two.
 var rowBCE, rowBCEGrad *row
 
 func init() {
@@ -17,7 +17,7 @@ func init() {
 	rowBCEGrad = define(row{Name: "BCEBackward", takes: "g p target", point: kernels.BCEBackward, rule: realFloat, saves: in0 | in1 | in2})
 }
 
-// leastVariance stands for p(1-p) below it in derivatives, as in PyTorch.
+// leastVariance replaces p(1-p) where that is less, in derivatives, as in PyTorch.
 const leastVariance = 1e-12
 
 func init() {
@@ -27,10 +27,10 @@ func init() {
 			b.set(0, x.op(rowBCEGrad, g, p, b.in(1)).call1())
 		}
 		if b.need(1) {
-			b.set(1, x.Mul(g, x.Sub(x.Log(x.RSubS(p, 1)), x.Log(p)))) // not held, in PyTorch either
+			b.set(1, x.Mul(g, x.Sub(x.Log(x.RSubS(p, 1)), x.Log(p)))) // not clamped, nor in PyTorch
 		}
 	}
-	// Of g·(p-y)/(p(1-p)): by p it is g·(p² - 2py + y)/(p(1-p))², by y -g/(p(1-p)).
+	// The derivatives of g·(p-y)/(p(1-p)): by p it is g·(p² - 2py + y)/(p(1-p))², by y -g/(p(1-p)).
 	rowBCEGrad.back = func(b *back) {
 		x, u, g, p, y := b.x, b.grad(0), b.in(0), b.in(1), b.in(2)
 		if b.need(0) {
@@ -53,16 +53,15 @@ func init() {
 
 // BCEOpt are the options of BCE.
 type BCEOpt struct {
-	// Weight, which broadcasts to the input, multiplies each loss; nil is 1.
+	// Weight, which broadcasts to the input, multiplies each loss; nil means 1.
 	Weight *Tensor
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
 // BCE returns the binary cross-entropy of the probabilities t, from 0 to 1, against target, probabilities of t's shape and type. Logarithms
-// are held above -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as AssertAsync does.
-// It is refused under autocast, where a sigmoid before it would overflow:
-// BCEWithLogits takes its place.
+// are clamped at -100, so that a certain mistake costs 100; a number in t or target that is not from 0 to 1 fails as in AssertAsync. It is
+// refused under autocast, where a sigmoid before it would overflow: use BCEWithLogits instead.
 func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
 	weight := opt.Weight
 	how, both := x.reductionOf("BCE", opt.Reduction), []*Tensor{t, target}
@@ -96,14 +95,14 @@ func (x *Exec) BCE(t, target *Tensor, opt BCEOpt) *Tensor {
 
 // KLDivOpt are the options of KLDiv.
 type KLDivOpt struct {
-	// Reduction is ReduceMean of all elements (the zero value), ReduceBatchMean (the sum over the size of dimension 0, the divergence by its
-	// definition), ReduceSum or ReduceNone.
+	// Reduction is ReduceMean over all elements (the zero value), ReduceBatchMean (the sum divided by the size of dimension 0, as the
+	// divergence is defined), ReduceSum or ReduceNone.
 	Reduction Reduction
 	// LogTarget says that the target holds logarithms of probabilities.
 	LogTarget bool
 }
 
-// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean, or as the options say, of
+// KLDiv returns the Kullback-Leibler divergence of t, logarithms of probabilities, from target: the mean (or the reduction in opt) of
 // target·(log(target) - t), 0 where target is 0; broadcast, in the promoted type.
 func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
 	batch := opt.Reduction == ReduceBatchMean
@@ -128,7 +127,7 @@ func (x *Exec) KLDiv(t, target *Tensor, opt KLDivOpt) *Tensor {
 	})
 }
 
-// widened returns t, as float32 where it is of a half type.
+// widened returns t, converted to float32 if it has a half type.
 func (x *Exec) widened(t *Tensor) *Tensor {
 	if t.dt != infer.Accumulated(t.dt) {
 		return x.ToDType(t, infer.Accumulated(t.dt))

@@ -6,18 +6,18 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// LossOpt are the options of losses between elements.
+// LossOpt are the options of element-wise losses.
 type LossOpt struct {
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
 }
 
 // distance is a loss of the difference of two tensors of one shape and type: i[0] is the reduction, scalar 0 the bound of losses that have
-// one. The gradient of input 0 takes the loss's gradient and both; input 1's is its negative.
+// one. The row of the gradient of input 0 takes the loss's gradient and both inputs; input 1's gradient is the negative.
 type distance struct {
 	each, gradient *kernels.PointOp
 	sum, mean      *kernels.ReduceOp
-	// factor is the constant of the derivative; slope gives the derivative over it, in operations, of the difference.
+	// factor is the constant factor of the derivative with respect to the difference; slope computes the rest of it, with Exec operations.
 	factor float64
 	slope  func(x *Exec, d *Tensor, bound float64) *Tensor
 }
@@ -40,7 +40,7 @@ func init() {
 		infer: func(f *frame) { f.newOut(0, f.in[1].dt, f.in[1].shape, f.layout(f.in[1].shape)) }, run: runDistanceGrad, points: true})
 }
 
-// held returns d held within bound. At its ends, which are straight already, it has derivative 0, unlike Clamp.
+// held returns d clamped to ±bound. At the bounds it has derivative 0, unlike Clamp, because the loss is straight there already.
 func (x *Exec) held(d *Tensor, bound float64) *Tensor {
 	return x.pick(x.GeS(x.Abs(d), bound), x.MulS(x.Sign(d), bound), 0, d, 0)
 }
@@ -105,7 +105,7 @@ func backDistance(b *back, d *distance) {
 	}
 }
 
-// distanceLoss brings both to one shape and type and runs the row.
+// distanceLoss converts both tensors to one shape and type and runs the row.
 func (x *Exec) distanceLoss(r *row, t, target *Tensor, bound float64, opt LossOpt) *Tensor {
 	how := x.reductionOf(r.Name, opt.Reduction)
 	return x.composite(r.Name, func(x *Exec) *Tensor {
@@ -138,13 +138,13 @@ func (x *Exec) alike(a, b *Tensor) (c, d *Tensor) {
 	return x.ToDType(a, dt), x.ToDType(b, dt)
 }
 
-// MSELoss returns the mean, or as the options say, of the squares of t - target, broadcast, in the promoted type.
+// MSELoss returns the mean (or the reduction in opt) of the squares of t - target, broadcast, in the promoted type.
 func (x *Exec) MSELoss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.distanceLoss(rowMSE, t, target, 0, opt)
 }
 
-// L1Loss returns the mean, or as the options say, of |t - target|, broadcast, in the promoted type; of complex tensors in that of their
-// parts.
+// L1Loss returns the mean (or the reduction in opt) of |t - target|, broadcast, in the promoted type; for complex tensors in the type of
+// their parts.
 func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	if t.dt.IsComplex() || target.dt.IsComplex() {
 		how := x.reductionOf("L1Loss", opt.Reduction)
@@ -156,7 +156,7 @@ func (x *Exec) L1Loss(t, target *Tensor, opt LossOpt) *Tensor {
 	return x.distanceLoss(rowL1, t, target, 0, opt)
 }
 
-// SmoothL1Loss returns the mean, or as the options say, of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
+// SmoothL1Loss returns the mean (or the reduction in opt) of d²/(2·beta) where d = |t - target| is below beta, and of d - beta/2 elsewhere,
 // broadcast, in the promoted floating-point type. beta must not be negative (PyTorch's default is 1); with 0 it is L1Loss.
 func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tensor {
 	if !(beta >= 0) {
@@ -168,7 +168,7 @@ func (x *Exec) SmoothL1Loss(t, target *Tensor, beta float64, opt LossOpt) *Tenso
 	return x.distanceLoss(rowSmoothL1, t, target, beta, opt)
 }
 
-// HuberLoss returns the mean, or as the options say, of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
+// HuberLoss returns the mean (or the reduction in opt) of d²/2 where d = |t - target| is below delta, and of delta·(d - delta/2) elsewhere,
 // broadcast, computed in the promoted floating-point type and returned in t's. delta must be positive (PyTorch's default is 1).
 func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor {
 	if !(delta > 0) {
@@ -184,8 +184,8 @@ func (x *Exec) HuberLoss(t, target *Tensor, delta float64, opt LossOpt) *Tensor 
 	})
 }
 
-// rowBCELogits is the loss of elements: inputs logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is the
-// gradient of the logits; its inputs are the loss's gradient and those.
+// rowBCELogits is the element-wise loss: its inputs are logits, targets and weights of positives or nil, of one shape. rowBCELogitsGrad is
+// the gradient of the logits; its inputs are the loss's gradient and the same three.
 var rowBCELogits, rowBCELogitsGrad *row
 
 func init() {
@@ -232,7 +232,7 @@ func (x *Exec) withPositives(r *row, w *Tensor, ins ...*Tensor) *frame {
 
 // BCEWithLogitsOpt are the options of BCEWithLogits.
 type BCEWithLogitsOpt struct {
-	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil is 1.
+	// Weight, which broadcasts to the input, multiplies each loss, and PositiveWeight the part of the positives; nil means 1.
 	Weight, PositiveWeight *Tensor
 	// Reduction is ReduceMean (the zero value), ReduceSum or ReduceNone.
 	Reduction Reduction
@@ -260,7 +260,7 @@ func (x *Exec) BCEWithLogits(t, target *Tensor, opt BCEWithLogitsOpt) *Tensor {
 	})
 }
 
-// logitLoss returns the losses of elements. Those of halves are rounded at every step, as PyTorch's are.
+// logitLoss returns the element-wise losses. Losses of halves are rounded at every step, as in PyTorch.
 func (x *Exec) logitLoss(t, target, positive *Tensor) *Tensor {
 	if t.dt.Size() > 2 {
 		return x.withPositives(rowBCELogits, positive, t, target).call1()

@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Extremes of all elements or along a dimension. A NaN counts as greater and as less than any number; of equal elements the first is taken.
+// Extremes of all elements or along a dimension. A NaN counts as greater and as less than any number; of equal elements the first is used.
 var rowMax, rowMin, rowMaxDim, rowMinDim, rowArgMax, rowArgMin *row
 
 func init() {
@@ -52,7 +52,7 @@ func backEvenly(b *back) {
 	b.set(0, x.pick(hit, share, 0, nil, 0))
 }
 
-// backPlace gives the gradient to the element that was taken.
+// backPlace gives the gradient to the element that was selected.
 func backPlace(b *back) {
 	shape := b.shape(0)
 	if len(shape) == 0 {
@@ -80,39 +80,40 @@ func (f *frame) call2() (a, b *Tensor) {
 	return a, b
 }
 
-// Max returns the greatest of all elements. Equal ones share the gradient.
+// Max returns the greatest of all elements. Equal greatest elements share the gradient.
 //
 //tenon:into
 func (x *Exec) Max(t *Tensor) *Tensor { return x.op(rowMax, t).call1() }
 
-// Min returns the least of all elements. Equal ones share the gradient.
+// Min returns the least of all elements. Equal least elements share the gradient.
 //
 //tenon:into
 func (x *Exec) Min(t *Tensor) *Tensor { return x.op(rowMin, t).call1() }
 
-// MaxDim returns the greatest elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+// MaxDim returns the greatest elements along dim and their indices, as int64. Of equal elements the first is returned and gets the
+// gradient.
 //
 //tenon:into
 func (x *Exec) MaxDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
 	return x.placeOp(rowMaxDim, t, dim, keepDim).call2()
 }
 
-// MinDim returns the least elements along dim and their places there, as int64. The first of equal ones is taken and has the gradient.
+// MinDim returns the least elements along dim and their indices, as int64. Of equal elements the first is returned and gets the gradient.
 //
 //tenon:into
 func (x *Exec) MinDim(t *Tensor, dim int, keepDim bool) (values, indices *Tensor) {
 	return x.placeOp(rowMinDim, t, dim, keepDim).call2()
 }
 
-// ArgMax returns the places of the greatest elements along dims, as int64; nil dims mean all, and the place is then the row-major one. Of
-// equal elements the first counts.
+// ArgMax returns the indices of the greatest elements along dims, as int64; nil dims mean all, and the index is then row-major. Of equal
+// elements the first counts.
 //
 //tenon:into
 func (x *Exec) ArgMax(t *Tensor, dims []int, keepDim bool) *Tensor {
 	return x.reduceOp(rowArgMax, t, dims, keepDim).call1()
 }
 
-// ArgMin returns the places of the least elements along dims, as ArgMax.
+// ArgMin returns the indices of the least elements along dims, like ArgMax.
 //
 //tenon:into
 func (x *Exec) ArgMin(t *Tensor, dims []int, keepDim bool) *Tensor {

@@ -35,7 +35,8 @@ func (x *Exec) Empty(shape []int, dt dtype.DType) *Tensor {
 	return f.call1()
 }
 
-// Full returns a tensor whose elements are v, converted to dt: fractions are cut for integers. A v beyond the numbers of dt is an error.
+// Full returns a tensor whose elements are v, converted to dt: for integers the fraction is cut off. A v outside the range of dt is an
+// error.
 func (x *Exec) Full(shape []int, v float64, dt dtype.DType) *Tensor {
 	return x.FullC(shape, complex(v, 0), dt)
 }
@@ -46,7 +47,7 @@ func (x *Exec) Zeros(shape []int, dt dtype.DType) *Tensor { return x.Full(shape,
 // Ones returns a tensor of ones.
 func (x *Exec) Ones(shape []int, dt dtype.DType) *Tensor { return x.Full(shape, 1, dt) }
 
-// scalarFromHost makes a 0-d tensor of the processor one of x's device.
+// scalarFromHost copies a 0-d tensor of the processor to x's device.
 func (x *Exec) scalarFromHost(t *Tensor) *Tensor {
 	b := make([]byte, t.dt.Size())
 	x.check("To", x.readBytes(t, b))
@@ -72,7 +73,7 @@ func (x *Exec) FromBytes(data []byte, dt dtype.DType, shape ...int) *Tensor {
 	return t
 }
 
-// emptyNow is Empty with memory that can be written at once.
+// emptyNow is Empty with memory that can be written immediately.
 func (x *Exec) emptyNow(shape []int, dt dtype.DType) *Tensor {
 	old := x.s.atOnce
 	x.s.atOnce = true
@@ -80,7 +81,7 @@ func (x *Exec) emptyNow(shape []int, dt dtype.DType) *Tensor {
 	return x.Empty(shape, dt)
 }
 
-// Bytes returns the elements in row-major order, little-endian. It waits for the work that makes them.
+// Bytes returns the elements in row-major order, little-endian. It waits for the work that computes them.
 func (x *Exec) Bytes(t *Tensor) ([]byte, error) { return x.bytesFor("Bytes", t) }
 
 // bytesFor is Bytes for the operation op, which errors name.
@@ -95,7 +96,7 @@ func (x *Exec) bytesFor(op string, t *Tensor) ([]byte, error) {
 	err := Try(func() {
 		x.scoped(func(x *Exec) {
 			whole := x.NoGrad().Contiguous(t)
-			out = make([]byte, infer.Numel(t.shape)*t.dt.Size()) // once the device had room for a copy that it needs
+			out = make([]byte, infer.Numel(t.shape)*t.dt.Size()) // after the device had room for a copy, if it needs one
 			x.check(op, x.readBytes(whole, out))
 		})
 	})
@@ -120,7 +121,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err := x.s.capture.refuse("reading a tensor"); err != nil {
 		return err
 	}
-	if !t.st.dev.Host || t.st.deferral() != 0 { // nothing that was put off makes what the processor has
+	if !t.st.dev.Host || t.st.deferral() != 0 { // calls that were put off make nothing that is on the processor
 		if err := x.s.force("Read"); err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func (x *Exec) readBytes(t *Tensor, b []byte) error {
 	if err != nil {
 		return err
 	}
-	return t.st.spoilt() // somebody else may have been told meanwhile
+	return t.st.spoilt() // another waiter may have been told of the fault meanwhile
 }
 
 // queueRead queues the copy of the elements of contiguous t to b on st.
@@ -216,7 +217,7 @@ func From[T dtype.Element](x *Exec, data []T, shape ...int) *Tensor {
 	return x.FromBytes(dtype.AsBytes(data), dtype.Of[T](), shape...)
 }
 
-// Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that makes them.
+// Read returns the elements in row-major order as T, which must be the tensor's type. It waits for the work that computes them.
 func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	if want := dtype.Of[T](); want != t.dt {
 		return nil, x.refusal("Read", t, "the tensor has type %v and cannot be read as %v; convert it with ToDType", t.dt, want)
@@ -230,7 +231,7 @@ func Read[T dtype.Element](x *Exec, t *Tensor) ([]T, error) {
 	return out, nil
 }
 
-// Item returns the only element of t as a float64. It waits for the work that makes it.
+// Item returns the only element of t as a float64. It waits for the work that computes it.
 func (x *Exec) Item(t *Tensor) (float64, error) {
 	if t.Numel() != 1 {
 		return 0, x.refusal("Item", t, "a tensor with %d elements cannot be converted to a scalar", t.Numel())

@@ -9,14 +9,14 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// The steps of optimizers and the scaling of gradients, for package optim. They change lists of tensors in place, in one launch for every
-// 32 tensors, and record nothing. All numbers that change from step to step lie in device memory: a step does not wait for the device, and
+// The steps of optimizers and the scaling of gradients, for package optim. They change lists of tensors in place, with one launch for every
+// 32 tensors, and record nothing. All numbers that change from step to step are in device memory: a step does not wait for the device, and
 // can be captured.
 
 // StepOp is the step of one kind of optimizer.
 type StepOp = kernels.StepOp
 
-// The steps that there are; package kernels says what inputs and numbers each takes.
+// All steps; package kernels says which inputs and numbers each takes.
 var (
 	SGD, SGDMomentum, SGDNesterov            = kernels.SGD, kernels.SGDMomentum, kernels.SGDNesterov
 	Adam, AdamAMSGrad                        = kernels.Adam, kernels.AdamAMSGrad
@@ -27,8 +27,8 @@ var (
 	RMSpropMomentum, RMSpropCenteredMomentum = kernels.RMSpropMomentum, kernels.RMSpropCenteredMomentum
 )
 
-// StepRow is how many float64 an optimizer's row has for each parameter: what it remembers, of which the first is the number of steps
-// taken, and behind that the scalars of the step under way.
+// StepRow is how many float64 an optimizer's row has for each parameter: its state, beginning with the number of steps taken, and after
+// that the scalars of the step under way.
 const StepRow = kernels.RowLen
 
 var rowForeach, rowAdvance, rowUpdateScale *row
@@ -40,11 +40,11 @@ func init() {
 }
 
 // foreach is a call of rowForeach: the frame's many holds n first operands, then n second ones, and so on, then the rows and, for an op
-// that raises one, the flag.
+// that raises a flag, the flag.
 type foreach struct {
 	op    *kernels.PointOp
 	lists int
-	// which names the rows of the tensors.
+	// which holds the row of each tensor.
 	which *intList
 }
 
@@ -85,14 +85,14 @@ func alterForeach(f *frame) {
 	}
 }
 
-// foreachOperands are what runForeach hands to the kernels.
+// foreachOperands are the operands that runForeach passes to the kernels.
 type foreachOperands struct {
 	outs, ins [][]kernels.Operand
 	all       []kernels.Operand
 	sizes     []int
 }
 
-// take returns room for n tensors of so many outputs and inputs.
+// take returns buffers for n tensors with the given numbers of outputs and inputs.
 func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Operand, sizes []int) {
 	o.outs, o.ins = slices.Grow(o.outs[:0], n)[:n], slices.Grow(o.ins[:0], n)[:n]
 	o.all, o.sizes = slices.Grow(o.all[:0], n*(outs+ins))[:n*(outs+ins)], slices.Grow(o.sizes[:0], n)[:n]
@@ -107,7 +107,7 @@ func (o *foreachOperands) take(n, outs, ins int) (allOuts, allIns [][]kernels.Op
 // adjacent is the stride of a list of elements.
 var adjacent = []int{1}
 
-// rowsOf returns the rows named by which at ptr, as package kernels wants them, until the next call.
+// rowsOf returns the rows that which selects at ptr, in the form of package kernels. They are valid until the next call.
 func (s *session) rowsOf(ptr uint64, which *intList) kernels.Rows {
 	s.which = s.which[:0]
 	for _, v := range which.ints() {
@@ -125,8 +125,8 @@ func (s *session) listOf32(n []int32) *intList {
 	return s.made.list(s.ints)
 }
 
-// advance is a call of rowAdvance: the frame's many holds the rows and, as rate and found say, the learning rate and whether to skip. The first of
-// the optimizer's numbers, which schedules change, are the call's: values. In numbers they are zeros.
+// advance is a call of rowAdvance: the frame's many holds the rows and, if rate and found are true, the learning rate and the flag to skip.
+// The first of the optimizer's numbers, which schedules change, are values of the call; in numbers they are zeros.
 type advance struct {
 	op          *kernels.StepOp
 	numbers     numberList
@@ -154,19 +154,19 @@ func runAdvance(f *frame) error {
 // Step is a step of an optimizer.
 type Step struct {
 	Op *StepOp
-	// Numbers are what the optimizer was given.
+	// Numbers are the optimizer's settings.
 	Numbers []float64
-	// Rows [parameters, StepRow] float64 are the rows of all parameters, zeros before the first step, and Which names those of this step's.
+	// Rows [parameters, StepRow] float64 are the rows of all parameters, zeros before the first step, and Which selects those of this step.
 	Rows  *Tensor
 	Which []int32
-	// LR, a float of one element, stands for the first of the numbers; the step is skipped if Found, a float32 of one element, is not 0.
-	// Either may be nil.
+	// LR, a float tensor of one element, replaces the first of the numbers; the step is skipped if Found, a float32 tensor of one element, is
+	// not 0. Either may be nil.
 	LR, Found *Tensor
-	// Lists are parameters, gradients and state: tensors at one place have one shape, those of one list one type.
+	// Lists are parameters, gradients and state: tensors at the same index have one shape, and tensors of the same list one type.
 	Lists [][]*Tensor
 }
 
-// TakeStep does it, whole or not at all.
+// TakeStep takes the step s completely or not at all.
 func TakeStep(x *Exec, s *Step) {
 	if len(s.Which) == 0 {
 		return
@@ -186,7 +186,7 @@ func (s *session) zeros(n int) *intList {
 	return s.made.list(s.ints)
 }
 
-// stepOuts: the outputs are the inputs but the gradient.
+// stepOuts returns which inputs are outputs: all but the gradient.
 func stepOuts(op *kernels.PointOp) []int {
 	outs := []int{0}
 	for j := 2; j <= op.Outs; j++ {
@@ -205,7 +205,7 @@ func (x *Exec) advance(s *Step) {
 	}
 	numbers := append(x.s.floats[:0], s.Numbers...)
 	for i, v := range numbers[:min(len(numbers), len(f.scalar))] {
-		if numbers[i] = 0; i > 0 || s.LR == nil { // nobody reads the first one where there is a tensor
+		if numbers[i] = 0; i > 0 || s.LR == nil { // nobody reads the first one if there is a tensor for it
 			f.scalar[i] = kernels.FloatScalar(v)
 		}
 	}
@@ -214,7 +214,7 @@ func (x *Exec) advance(s *Step) {
 	x.s.leave(f)
 }
 
-// foreach runs c over the lists. Where the tensors at one place do not lie alike without gaps, it runs over copies that do, in a Together.
+// foreach runs c over the lists. If tensors at one index have gaps or different layouts, it runs over copies without, in a Together.
 func (x *Exec) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f := x.op(rowForeach)
 	var gaps []int
@@ -269,7 +269,7 @@ func (f *frame) foreach(c foreach, lists [][]*Tensor, rows, flag *Tensor) {
 	f.x.s.leave(f)
 }
 
-// sameLayout reports whether strides a and b place the elements of shape alike.
+// sameLayout reports whether strides a and b place the elements of shape the same way.
 func sameLayout(shape, a, b []int) bool {
 	for d, n := range shape {
 		if n > 1 && a[d] != b[d] {
@@ -279,13 +279,13 @@ func sameLayout(shape, a, b []int) bool {
 	return true
 }
 
-// ScaleRow is the state of a scale of losses that has stood for so many steps, for a tensor of float64.
+// ScaleRow returns the state of a loss scale that has not changed for that many steps, for a float64 tensor.
 func ScaleRow(scale float32, steps int) []float64 {
 	row := kernels.ScaleRow(scale, steps)
 	return row[:]
 }
 
-// Unscale divides gradients by the scale of row, in place, and sets found, a float32, to 1 where one is infinite or NaN.
+// Unscale divides gradients by the scale of row, in place, and sets found, a float32, to 1 if one is infinite or NaN.
 func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	if len(grads) == 0 {
 		return
@@ -296,7 +296,7 @@ func Unscale(x *Exec, grads []*Tensor, row, found *Tensor) {
 	x.foreach(foreach{op: kernels.Unscale, which: x.s.zeros(len(grads))}, [][]*Tensor{grads}, row, found)
 }
 
-// ScaleAll multiplies tensors by factor, of one element, in place, all or none of them. Those of float32 take one launch for every 32.
+// ScaleAll multiplies tensors by factor, of one element, in place, all or none of them. float32 tensors take one launch for every 32.
 func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 	Enter(x, op)
 	defer Leave(x)
@@ -317,7 +317,7 @@ func ScaleAll(x *Exec, op string, ts []*Tensor, factor *Tensor) {
 	})
 }
 
-// scalesTogether reports whether one kernel can multiply the tensors by factor: float32 on its device, no two with memory in common.
+// scalesTogether reports whether one kernel can multiply the tensors by factor: they are float32 on its device, and no two share memory.
 func scalesTogether(ts []*Tensor, factor *Tensor) bool {
 	seen := make(map[*storage]bool, len(ts))
 	for _, t := range append(ts[:len(ts):len(ts)], factor) {
@@ -344,7 +344,7 @@ func runUpdateScale(f *frame) error {
 	return kernels.UpdateScale(f, operand(f.many[0]), operand(f.many[1]), flags, c.growth.value(), c.backoff.value(), c.interval)
 }
 
-// UpdateScale ends a step of scaled losses: row and scale, a float32, follow from the flags, which are cleared.
+// UpdateScale ends a step of scaled losses: it updates row and scale, a float32, from the flags, and clears these.
 func UpdateScale(x *Exec, row, scale *Tensor, found []*Tensor, growth, backoff float64, interval int) {
 	Enter(x, "UpdateScale")
 	defer Leave(x)

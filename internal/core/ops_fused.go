@@ -34,7 +34,7 @@ func divided(f *frame) (compute, out dtype.DType) {
 	return p, p
 }
 
-// quotientRule is divided; of the two that are divided one must not be of integers.
+// quotientRule is divided, but refuses to divide integers by integers.
 func quotientRule(f *frame) (compute, out dtype.DType) {
 	if whole := func(t *Tensor) bool { return t.dt.IsInt() || t.dt == dtype.Bool }; f.in[1] != nil && f.in[2] != nil && whole(f.in[1]) && whole(f.in[2]) {
 		f.fail(fault.Unsupported, "Integer division with addcdiv is no longer supported; convert one of the tensors to a floating-point type first")

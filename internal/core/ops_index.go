@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a ScatterMode. Where
-// i[2] is 1, negative indexes count from the end.
+// Operations that address one dimension by an integer tensor. i[0] is the dimension. The row of scatters reads i[1], a ScatterMode. If i[2]
+// is 1, negative indexes count from the end.
 var rowGather, rowScatter *row
 
 func init() {
@@ -43,7 +43,7 @@ func init() {
 	}
 }
 
-// at1 returns the shape and strides of t, a 0-d tensor's being those of one element in one dimension.
+// at1 returns the shape and strides of t; a 0-d tensor has those of one element in one dimension.
 func at1(t *Tensor) (shape, stride []int) {
 	if len(t.shape) == 0 {
 		return []int{1}, []int{1}
@@ -51,8 +51,7 @@ func at1(t *Tensor) (shape, stride []int) {
 	return t.shape, t.stride
 }
 
-// indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. limit says whether the index may be
-// longer along it.
+// indexDim checks the index of an operation along dimension i[0] of t and returns that dimension. The index may have any size along it.
 func (f *frame) indexDim(t, index *Tensor) int {
 	if index.dt != dtype.Int64 && index.dt != dtype.Int32 && index.Numel() > 0 {
 		f.fail(fault.Invalid, "%s(): Expected dtype int32/int64 for index, but got %v; convert it with x.ToDType", f.row.Torch, index.dt)
@@ -79,7 +78,7 @@ func inferGather(f *frame) {
 	f.newOut(0, f.in[0].dt, f.in[1].shape, nil)
 }
 
-// indexed describes t, addressed along dimension i[0].
+// indexed describes t for addressing along dimension i[0].
 func (f *frame) indexed(t *Tensor) kernels.Indexed {
 	d := f.dim(f.i[0], len(t.shape))
 	shape, stride := at1(t)
@@ -90,7 +89,7 @@ func (f *frame) indexed(t *Tensor) kernels.Indexed {
 	return r
 }
 
-// operand1 is operand with a 0-d tensor as one dimension.
+// operand1 is operand, but describes a 0-d tensor as having one dimension.
 func operand1(t *Tensor) kernels.Operand {
 	o := operand(t)
 	o.Shape, o.Stride = at1(t)
@@ -141,14 +140,14 @@ func runScatter(f *frame) error {
 	return kernels.Scatter(f, dst, index, src)
 }
 
-// scatter enters a frame of a scatter. Of src, the part that index covers counts.
+// scatter enters a frame of a scatter. It uses the part of src that index covers.
 func (x *Exec) scatter(t, index, src *Tensor, dim int, mode ScatterMode) *frame {
 	f := x.op(rowScatter, t, index, src)
 	f.i = [8]int{dim, int(mode)}
 	return f
 }
 
-// sumAt returns a tensor of zeros to which src is added at index along dim; with wrap 1 negative indexes count from the end.
+// sumAt returns a tensor of zeros with src added at index along dim; with wrap 1 negative indexes count from the end.
 func (x *Exec) sumAt(shape []int, dim int, index, src *Tensor, wrap int) *Tensor {
 	t := x.Zeros(shape, src.dt)
 	f := x.scatter(t, index, src, dim, ScatterAdd)
@@ -157,7 +156,7 @@ func (x *Exec) sumAt(shape []int, dim int, index, src *Tensor, wrap int) *Tensor
 	return t
 }
 
-// cover returns the part of src that index covers, from the first element of every dimension on.
+// cover returns the part of src that index covers, starting at the first element of every dimension.
 func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 	if len(src.shape) != len(index.shape) || index.Numel() == 0 {
 		return src
@@ -173,8 +172,8 @@ func (x *Exec) cover(op string, t, index, src *Tensor) *Tensor {
 	return src
 }
 
-// Gather returns a tensor of index's shape: at each place, the element of t at that place but with the index there along dimension dim.
-// Index is int64 or int32, in 0 … size-1; one that is not fails as AssertAsync does.
+// Gather returns a tensor of index's shape: at each position, the element of t at that position but with the index there along dimension
+// dim. index is int64 or int32, in 0 … size-1; a number out of range fails as in AssertAsync.
 //
 //tenon:into
 func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
@@ -183,7 +182,7 @@ func (x *Exec) Gather(t *Tensor, dim int, index *Tensor) *Tensor {
 	return f.call1()
 }
 
-// ScatterMode says what a scatter does with the elements that are there.
+// ScatterMode says what a scatter does with existing elements.
 type ScatterMode uint8
 
 // What a scatter does with an element: it replaces it, adds to it, or multiplies it.
@@ -193,7 +192,7 @@ const (
 	ScatterMultiply
 )
 
-// String returns PyTorch's name, such as "add"; PyTorch has none for replacing.
+// String returns PyTorch's name, such as "add"; PyTorch has no name for replacing.
 func (m ScatterMode) String() string { return nameOf(m, "replace", "add", "multiply") }
 
 // ScatterOpt are the options of scatters.
@@ -210,8 +209,8 @@ func (x *Exec) scatterMode(op string, opt ScatterOpt) ScatterMode {
 	return opt.Reduce
 }
 
-// Scatter returns a copy of t in which, at each place of index, the element with that index along dimension dim is src's there. Where two
-// indexes name one element, either may win; with opt.Reduce they are taken in order.
+// Scatter returns a copy of t in which, at each position of index, the element with that index along dimension dim is src's element there.
+// If two indexes name one element, either may win; with opt.Reduce they are applied in order.
 func (x *Exec) Scatter(t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) *Tensor {
 	mode := x.scatterMode("Scatter", opt)
 	return x.composite("Scatter", func(x *Exec) *Tensor {
@@ -219,7 +218,7 @@ func (x *Exec) Scatter(t *Tensor, dim int, index, src *Tensor, opt ScatterOpt) *
 	})
 }
 
-// ScatterS is Scatter of the value v.
+// ScatterS is Scatter with the value v.
 //
 //tenon:into
 func (x *Exec) ScatterS(t *Tensor, dim int, index *Tensor, v float64, opt ScatterOpt) *Tensor {
@@ -235,8 +234,8 @@ func (x *Exec) ScatterInto(dst, t *Tensor, dim int, index, src *Tensor, opt Scat
 	x.scoped(func(x *Exec) { x.scatter(t, index, x.cover("Scatter", t, index, src), dim, mode).call1Into(dst) })
 }
 
-// ScatterAdd returns a copy of t to which, at each place of index, src's element is added at that index along dimension dim. Sums are taken
-// in order, so that results repeat.
+// ScatterAdd returns a copy of t to which, at each position of index, src's element is added at that index along dimension dim. Sums are
+// computed in order, so that results repeat.
 func (x *Exec) ScatterAdd(t *Tensor, dim int, index, src *Tensor) *Tensor {
 	return x.composite("ScatterAdd", func(x *Exec) *Tensor {
 		return x.casting("ScatterAdd", castWidest, &t, &src).Scatter(t, dim, index, src, ScatterOpt{Reduce: ScatterAdd})
@@ -248,7 +247,7 @@ func (x *Exec) ScatterAddInto(dst, t *Tensor, dim int, index, src *Tensor) {
 	x.ScatterInto(dst, t, dim, index, src, ScatterOpt{Reduce: ScatterAdd})
 }
 
-// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, names.
+// IndexSelect returns the slices of t along dimension dim that index, a vector or one number, selects.
 //
 //tenon:into
 func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
@@ -279,7 +278,7 @@ func (x *Exec) IndexSelect(t *Tensor, dim int, index *Tensor) *Tensor {
 	})
 }
 
-// TakeAlongDim is Gather with t and index broadcast against each other, dimension dim aside; without dim it takes from all of t, in
+// TakeAlongDim is Gather with t and index broadcast against each other, except in dimension dim; without dim it takes from all of t, in
 // row-major order, and returns a vector. Negative indexes count from the end.
 //
 //tenon:into
@@ -314,7 +313,7 @@ func (x *Exec) TakeAlongDim(t, index *Tensor, dim ...int) *Tensor {
 	})
 }
 
-// take is Gather where negative indexes count from the end.
+// take is Gather, but negative indexes count from the end.
 func (x *Exec) take(t *Tensor, dim int, index *Tensor) *Tensor {
 	f := x.op(rowGather, t, index)
 	f.i = [8]int{dim, 0, 1}
@@ -323,24 +322,24 @@ func (x *Exec) take(t *Tensor, dim int, index *Tensor) *Tensor {
 
 // EmbeddingOpt are the options of Embedding.
 type EmbeddingOpt struct {
-	// Padding says that there is a row PaddingIdx (negative: from the end) that gets no gradient.
+	// Padding says that the row PaddingIdx (negative: from the end) gets no gradient.
 	Padding    bool
 	PaddingIdx int
-	// MaxNorm, if it is not 0, rescales the rows that index names, in place and before they are taken, to at most that norm, of order
+	// MaxNorm, if it is not 0, rescales the rows that index selects, in place and before they are read, to at most that norm, of order
 	// NormType (0 means 2).
 	MaxNorm, NormType float64
-	// ScaleGradByFreq divides the gradient of each row by how often index names it.
+	// ScaleGradByFreq divides the gradient of each row by how often index selects it.
 	ScaleGradByFreq bool
 }
 
-// embedding is what the gradient of an Embedding depends on: whether there is a row, index, that gets none, and whether rows' gradients are
-// divided by how often they are named.
+// embedding is the data that the gradient of an Embedding depends on: whether there is a row, index, that gets none, and whether rows'
+// gradients are divided by how often they are selected.
 type embedding struct {
 	padding, scale bool
 	index          int
 }
 
-// rowEmbedding takes rows of input 0 [V, D] by the contiguous input 1; opt is an embedding.
+// rowEmbedding reads the rows of input 0 [V, D] that the contiguous input 1 selects; opt is an embedding.
 var rowEmbedding *row
 
 func init() {
@@ -379,15 +378,15 @@ func init() {
 		}
 		if opt.scale {
 			counts := x.sumAt(b.shape(0)[:1], 0, index, x.Ones(index.shape, dtype.Int64), 0)
-			g = x.Div(x.widened(g), x.Unsqueeze(x.Gather(counts, 0, index), 1)) // a half holds no large counts
+			g = x.Div(x.widened(g), x.Unsqueeze(x.Gather(counts, 0, index), 1)) // a half cannot hold large counts
 		}
 		rows := x.Expand(x.Unsqueeze(index, 1), index.Numel(), d)
 		b.set(0, x.ToDType(x.sumAt(b.shape(0), 0, rows, g, 0), b.n.edges[0].dt))
 	}
 }
 
-// Embedding returns the rows of weight [V, D] that index names, in a tensor of index's shape and a last dimension D. Index is int64 or
-// int32, in 0 … V-1; one that is not fails as AssertAsync does.
+// Embedding returns the rows of weight [V, D] that index selects, in a tensor of index's shape and a last dimension D. index is int64 or
+// int32, in 0 … V-1; a number out of range fails as in AssertAsync.
 func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	x.wantDim("Embedding", "the weight", weight, 2)
 	if opt.Padding {
@@ -416,7 +415,7 @@ func (x *Exec) Embedding(index, weight *Tensor, opt EmbeddingOpt) *Tensor {
 	})
 }
 
-// renorm rescales the rows of weight that index names to at most opt.MaxNorm.
+// renorm rescales the rows of weight that index selects to at most opt.MaxNorm.
 func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
 	order := Or(opt.NormType, 2)
 	norm := x.PowS(x.Sum(x.PowS(x.Abs(weight), order), []int{1}, SumOpt{KeepDim: true}), 1/order)
@@ -430,13 +429,13 @@ func (x *Exec) renorm(weight, index *Tensor, opt EmbeddingOpt) {
 
 func (embedding) param() {}
 
-// movesOfPicks is for a result whose elements input 1 picks from input 0: it reads no more of that than there are.
+// movesOfPicks counts bytes for a result whose elements input 1 selects from input 0: it reads no more of input 0 than there is.
 func movesOfPicks(f *frame) int64 {
 	n := bytesOnce(f.out[0])
 	return min(bytesOnce(f.in[0]), n) + bytesOnce(f.in[1]) + n
 }
 
-// movesOfScatter is for elements of input 2 that go to places of input 0, or of a copy of it.
+// movesOfScatter counts bytes for elements of input 2 that go to elements of input 0, or of a copy of it.
 func movesOfScatter(f *frame) int64 {
 	moves := bytesOnce(f.in[1]) + bytesOnce(f.in[2])
 	if f.out[0] != f.in[0] {
@@ -444,7 +443,7 @@ func movesOfScatter(f *frame) int64 {
 	}
 	changed := min(int64(f.in[2].numel*f.in[2].dt.Size()), bytesOnce(f.out[0]))
 	if ScatterMode(f.i[1]) != ScatterReplace {
-		changed *= 2 // which it reads too
+		changed *= 2 // it also reads them
 	}
 	return moves + changed
 }

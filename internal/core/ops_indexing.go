@@ -11,7 +11,7 @@ import (
 	"tenon.dev/fault"
 )
 
-// Place is one index of Index: for a dimension, or of none (a new axis), or of many (an ellipsis, a mask).
+// Place is one index of Index: for one dimension, for none (a new axis), or for several (an ellipsis, a mask).
 type Place struct {
 	kind           placeKind
 	from, to, step int
@@ -32,33 +32,34 @@ const (
 	placeMask
 )
 
-// PlaceAt is element i of a dimension, which goes.
+// PlaceAt selects element i of a dimension, which is removed.
 func PlaceAt(i int) Place { return Place{kind: placeAt, from: i} }
 
-// PlaceSpan is elements from, from+step, … before to.
+// PlaceSpan selects the elements from, from+step, … before to.
 func PlaceSpan(from, to, step int) Place {
 	return Place{kind: placeSpan, from: from, to: to, step: step}
 }
 
-// PlaceNew is a new dimension of size 1, and PlaceRest all dimensions that the other places leave.
+// PlaceNew adds a dimension of size 1, and PlaceRest stands for all dimensions that the other places leave.
 var PlaceNew, PlaceRest = Place{kind: placeNew}, Place{kind: placeRest}
 
-// PlaceTensor is the elements that an integer tensor names, or where one of bool is true.
+// PlaceTensor selects the elements that an integer tensor names, or those at which a bool tensor is true.
 func PlaceTensor(t *Tensor) Place { return Place{kind: placeTensor, t: t} }
 
-// PlaceList is PlaceTensor of a vector of those numbers.
+// PlaceList is PlaceTensor with a vector of those numbers.
 func PlaceList(at []int64) Place { return Place{kind: placeList, list: at} }
 
-// PlaceMask is PlaceTensor of a vector of those values.
+// PlaceMask is PlaceTensor with a vector of those values.
 func PlaceMask(at []bool) Place { return Place{kind: placeMask, mask: at} }
 
-// indexing is what the places of a call come to.
+// indexing is the result of applying a call's places.
 type indexing struct {
-	// view is the tensor with all places but tensors applied, and at its dimensions that tensors index, with the tensors, broadcast and flat.
+	// view is the tensor with all places applied except tensors, dims are its dimensions that tensors index, and at holds these tensors,
+	// broadcast and flat.
 	view *Tensor
 	dims []int
 	at   []*Tensor
-	// shape is that of the index tensors, broadcast.
+	// shape is the broadcast shape of the index tensors.
 	shape []int
 }
 
@@ -136,7 +137,7 @@ func (x *Exec) index(op string, t *Tensor, places []Place) indexing {
 	return in
 }
 
-// indexes returns how many dimensions the tensor i is an index for.
+// indexes returns how many dimensions the tensor i indexes.
 func (x *Exec) indexes(op string, t, i *Tensor) int {
 	switch {
 	case i.dt == dtype.Int64 || i.dt == dtype.Int32:
@@ -149,7 +150,7 @@ func (x *Exec) indexes(op string, t, i *Tensor) int {
 	return len(i.shape)
 }
 
-// broadcastIndexes makes the index tensors alike in shape, and flat.
+// broadcastIndexes broadcasts the index tensors to one shape, and flattens them.
 func (x *Exec) broadcastIndexes(op string, t *Tensor, in *indexing, tensors []*Tensor) {
 	for _, i := range tensors {
 		for len(in.shape) < len(i.shape) {
@@ -175,8 +176,8 @@ func (x *Exec) broadcastIndexes(op string, t *Tensor, in *indexing, tensors []*T
 	}
 }
 
-// result returns the shape of what the places name, and where in it the dimensions of the index tensors begin: at that of the first of
-// them if they are for dimensions side by side, else in front, as in PyTorch.
+// result returns the shape of the elements that the places select, and where in it the dimensions of the index tensors begin: at the first
+// dimension that they index if those dimensions are adjacent, else at the front, as in PyTorch.
 func (in *indexing) result() (shape []int, front int) {
 	if n := len(in.dims); n > 0 && in.dims[n-1]-in.dims[0] == n-1 {
 		front = in.dims[0]
@@ -189,7 +190,7 @@ func (in *indexing) result() (shape []int, front int) {
 	return slices.Insert(shape, front, in.shape...), front
 }
 
-// inFront returns the view with its indexed dimensions in front.
+// inFront returns the view with its indexed dimensions first.
 func (x *Exec) inFront(in *indexing) *Tensor {
 	order := slices.Clone(in.dims)
 	for d := range in.view.shape {
@@ -200,8 +201,8 @@ func (x *Exec) inFront(in *indexing) *Tensor {
 	return x.Permute(in.view, order...)
 }
 
-// rows returns the view with its indexed dimensions in front, joined to one, and the number of the row that each element of the index tensors
-// names; wrap is 1 if negative numbers count from the end. The rows are a copy where the memory has no such view.
+// rows returns the view with its indexed dimensions first and joined to one, and the row that each element of the index tensors selects;
+// wrap is 1 if negative numbers count from the end. The rows are a copy if the memory has no such view.
 func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 	v := x.inFront(in)
 	if len(in.dims) == 1 {
@@ -211,7 +212,7 @@ func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 	for i, at := range in.at {
 		n := v.shape[i]
 		all *= n
-		// The number from the front, of which a gather makes sure that it is one.
+		// The gather counts negative numbers from the end, and asserts the range.
 		at = x.take(x.Arange(0, float64(n), 1, dtype.Int64), 0, at)
 		if i > 0 {
 			at = x.Add(x.MulS(index, float64(n)), at)
@@ -221,7 +222,7 @@ func (x *Exec) rows(in *indexing) (rows, index *Tensor, wrap int) {
 	return x.Reshape(v, append([]int{all}, v.shape[k:]...)...), index, 0
 }
 
-// along returns the index, a vector, as one along the first dimension of rows.
+// along returns the vector index expanded along the first dimension of rows.
 func (x *Exec) along(rows, index *Tensor) *Tensor {
 	shape, line := slices.Clone(rows.shape), slices.Repeat([]int{1}, len(rows.shape))
 	shape[0] = index.Numel()
@@ -229,7 +230,7 @@ func (x *Exec) along(rows, index *Tensor) *Tensor {
 	return x.Expand(x.Reshape(index, line...), shape...)
 }
 
-// Index returns the elements of t that the places name.
+// Index returns the elements of t that the places select.
 func (x *Exec) Index(t *Tensor, places []Place) *Tensor {
 	return x.composite("Index", func(x *Exec) *Tensor {
 		in := x.index("Index", t, places)
@@ -262,14 +263,14 @@ func (x *Exec) Index(t *Tensor, places []Place) *Tensor {
 	})
 }
 
-// IndexPutInto sets the elements of dst that the places name to src's, broadcast and converted, or with add adds src's to them.
+// IndexPutInto sets the elements of dst that the places select to src's, broadcast and converted. With add it adds src's to them.
 func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 	const op = "IndexPutInto"
 	x.composite(op, func(x *Exec) *Tensor {
 		in := x.index(op, dst, places)
 		shape, front := in.result()
 		src := src
-		for len(src.shape) > len(shape) && src.shape[0] == 1 { // as PyTorch's assignment lets them go
+		for len(src.shape) > len(shape) && src.shape[0] == 1 { // PyTorch's assignment drops them too
 			src = x.Select(src, 0, 0)
 		}
 		if len(in.at) == 0 {
@@ -308,7 +309,7 @@ func (x *Exec) IndexPutInto(dst, src *Tensor, places []Place, add bool) {
 	})
 }
 
-// IndexPutSInto sets the elements of dst that the places name to v.
+// IndexPutSInto sets the elements of dst that the places select to v.
 func (x *Exec) IndexPutSInto(dst *Tensor, v float64, places []Place) {
 	x.composite("IndexPutSInto", func(x *Exec) *Tensor {
 		x.IndexPutInto(dst, x.Full(nil, v, dst.dt), places, false)
@@ -316,7 +317,7 @@ func (x *Exec) IndexPutSInto(dst *Tensor, v float64, places []Place) {
 	})
 }
 
-// PlaceEnd is the end of a dimension in a span.
+// PlaceEnd is the end of a dimension in PlaceSpan.
 const PlaceEnd = math.MaxInt
 
 // String returns the index as PyTorch writes it.

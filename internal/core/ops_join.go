@@ -9,7 +9,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations between one tensor and several: i[0] is the dimension; of rowSplit, opt holds the pieces' sizes, a []int.
+// Operations between one tensor and several: i[0] is the dimension; the list of rowSplit holds the sizes of the pieces.
 var rowSplit, rowUnbind, rowCat *row
 
 func init() {
@@ -41,7 +41,7 @@ func init() {
 	}
 }
 
-// grads returns the gradients of all outputs, zeros for those that have none.
+// grads returns the gradients of all outputs, zeros for outputs without one.
 func (b *back) grads() []*Tensor {
 	out := make([]*Tensor, b.n.outputs())
 	for i := range out {
@@ -50,8 +50,8 @@ func (b *back) grads() []*Tensor {
 	return out
 }
 
-// joined returns the gradients side by side along dimension d. Those that lie so already, as attention's of queries, keys and values that
-// were one tensor, are not copied.
+// joined returns the gradients side by side along dimension d. If they already are, as attention's are for queries, keys and values that
+// were one tensor, they are not copied.
 func (b *back) joined(d int) *Tensor {
 	x, ts := b.x, b.grads()
 	if x.GradEnabled() || !sideBySide(ts, d) {
@@ -64,7 +64,7 @@ func (b *back) joined(d int) *Tensor {
 	return x.AsStrided(ts[0], shape, ts[0].stride, ts[0].offset)
 }
 
-// sideBySide reports whether ts are pieces along dimension d of one tensor, in their order and without gaps between them.
+// sideBySide reports whether ts are pieces of one tensor along dimension d, in order and without gaps.
 func sideBySide(ts []*Tensor, d int) bool {
 	first := ts[0]
 	at := first.offset
@@ -100,7 +100,7 @@ func inferUnbind(f *frame) {
 	}
 }
 
-// pieces is the most outputs that a node numbers; longer lists are made view by view.
+// pieces is the most outputs that a node can number; longer lists are made view by view.
 const pieces = 255
 
 // SplitSizes returns the views of t's pieces of the given sizes along dimension dim.
@@ -114,7 +114,7 @@ func (x *Exec) SplitSizes(t *Tensor, sizes []int, dim int) []*Tensor {
 		if n < 0 {
 			x.fail("Split", fault.Invalid, []*Tensor{t}, "split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes=%v", sizes)
 		}
-		if fits = fits && n <= left; fits { // their sum might be beyond the numbers
+		if fits = fits && n <= left; fits { // the sum of sizes might overflow
 			left -= n
 		}
 	}
@@ -154,7 +154,7 @@ func (x *Exec) Split(t *Tensor, size, dim int) []*Tensor {
 	return x.SplitSizes(t, sizes, d)
 }
 
-// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size but perhaps the last.
+// Chunk returns the views of at most n pieces of t along dimension dim, all of the same size except perhaps the last.
 func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 	d := x.dimOf("Chunk", t, dim)
 	if len(t.shape) == 0 {
@@ -171,7 +171,7 @@ func (x *Exec) Chunk(t *Tensor, n, dim int) []*Tensor {
 	return x.Split(t, size, d)
 }
 
-// Unbind returns the views of t's elements along dimension dim, which goes.
+// Unbind returns the views of t's elements along dimension dim, which is removed.
 func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 	d := x.dimOf("Unbind", t, dim)
 	if len(t.shape) == 0 {
@@ -190,7 +190,7 @@ func (x *Exec) Unbind(t *Tensor, dim int) []*Tensor {
 	return f.callMany()
 }
 
-// legacyEmpty reports whether a tensor has the shape [0], which Cat skips whatever the others' shape, as PyTorch does.
+// legacyEmpty reports whether the shape is [0], which Cat skips whatever the other shapes, as PyTorch does.
 func legacyEmpty(shape []int) bool { return len(shape) == 1 && shape[0] == 0 }
 
 func inferCat(f *frame) {
@@ -229,7 +229,7 @@ func inferCat(f *frame) {
 	f.newOut(0, dt, shape, stride)
 }
 
-// catType is the type that the operands promote to: those with dimensions before those without.
+// catType returns the type that the operands promote to: operands with dimensions outrank those without.
 func (f *frame) catType() dtype.DType {
 	var p infer.Promotion
 	for _, t := range f.many {
@@ -259,7 +259,7 @@ func runCat(f *frame) error {
 	return nil
 }
 
-// copyTo copies src to dst, of the same shape, converting it.
+// copyTo copies and converts src to dst, of the same shape.
 func (f *frame) copyTo(dst, src kernels.Operand) error {
 	compute := src.DType
 	if dst.DType.IsComplex() && !compute.IsComplex() {
@@ -268,8 +268,7 @@ func (f *frame) copyTo(dst, src kernels.Operand) error {
 	return kernels.Pointwise(f, kernels.Copy, compute, nil, []kernels.Operand{dst}, []kernels.Operand{src})
 }
 
-// Cat returns the tensors, of equal shapes but for dimension dim, one after the other along it, in the promoted type. Tensors of shape [0]
-// are skipped.
+// Cat concatenates the tensors, of equal shapes except in dimension dim, along dim, in the promoted type. Tensors of shape [0] are skipped.
 //
 //tenon:into
 func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
@@ -282,7 +281,7 @@ func (x *Exec) Cat(ts []*Tensor, dim int) *Tensor {
 	return f.call1()
 }
 
-// Stack returns the tensors, of equal shapes, along a new dimension dim.
+// Stack joins the tensors, of equal shapes, along a new dimension dim.
 //
 //tenon:into
 func (x *Exec) Stack(ts []*Tensor, dim int) *Tensor {

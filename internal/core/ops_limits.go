@@ -6,19 +6,19 @@ import (
 	"tenon.dev/fault"
 )
 
-// maxPieces bounds the tensors that one call returns, each of which takes some hundred bytes.
+// maxPieces bounds the number of tensors that one call returns, each of which takes some hundred bytes.
 const maxPieces = 1 << 24
 
-// piecesFit stops op where it would return more than maxPieces tensors: Go would end the program for want of memory.
+// piecesFit stops op if it would return more than maxPieces tensors: running out of memory would end the Go program.
 func (x *Exec) piecesFit(op string, t *Tensor, n int) {
 	if n > maxPieces {
 		x.fail(op, fault.Invalid, []*Tensor{t}, "%d pieces are too many; ask for at most %d", n, maxPieces)
 	}
 }
 
-// bytesFit returns an error where the elements of t take more memory than the machine has: Go would end the program.
+// bytesFit returns an error if the elements of t need more memory than the machine has: that would end the Go program.
 func (x *Exec) bytesFit(op string, t *Tensor) error {
-	most := uint64(1 << 40) // where the machine's memory is unknown
+	most := uint64(1 << 40) // if the machine's memory is unknown
 	if m := x.s.host.Info().TotalMemory; m > 0 {
 		most = m
 	}

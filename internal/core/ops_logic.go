@@ -6,7 +6,7 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Logic returns bool, bit operations their operands' type; neither has a gradient.
+// Logical operations return bool, bitwise ones their operands' type; neither has a gradient.
 var rowLogicalAnd, rowLogicalOr, rowLogicalXor, rowBitwiseAnd, rowBitwiseOr, rowBitwiseXor, rowLeftShift, rowRightShift *row
 
 func init() {
@@ -44,29 +44,28 @@ func (x *Exec) LogicalOr(a, b *Tensor) *Tensor { return x.op(rowLogicalOr, a, b)
 //tenon:into
 func (x *Exec) LogicalXor(a, b *Tensor) *Tensor { return x.op(rowLogicalXor, a, b).call1() }
 
-// BitwiseAnd returns a & b, broadcast, of integers or bool.
+// BitwiseAnd returns a & b, broadcast, for integers or bool.
 //
 //tenon:into
 func (x *Exec) BitwiseAnd(a, b *Tensor) *Tensor { return x.op(rowBitwiseAnd, a, b).call1() }
 
-// BitwiseOr returns a | b, broadcast, of integers or bool.
+// BitwiseOr returns a | b, broadcast, for integers or bool.
 //
 //tenon:into
 func (x *Exec) BitwiseOr(a, b *Tensor) *Tensor { return x.op(rowBitwiseOr, a, b).call1() }
 
-// BitwiseXor returns a ^ b, broadcast, of integers or bool.
+// BitwiseXor returns a ^ b, broadcast, for integers or bool.
 //
 //tenon:into
 func (x *Exec) BitwiseXor(a, b *Tensor) *Tensor { return x.op(rowBitwiseXor, a, b).call1() }
 
-// BitwiseLeftShift returns a << b, broadcast, of integers. Shifts by a negative number of places, or by as many as a number has bits, give
-// 0.
+// BitwiseLeftShift returns a << b, broadcast, for integers. If b is negative, or at least the number of bits, the result is 0.
 //
 //tenon:into
 func (x *Exec) BitwiseLeftShift(a, b *Tensor) *Tensor { return x.op(rowLeftShift, a, b).call1() }
 
-// BitwiseRightShift returns a >> b, broadcast, of integers; signed ones keep their sign. Shifts by a negative number of places, or by as
-// many as a number has bits, give 0, or -1 for negative a.
+// BitwiseRightShift returns a >> b, broadcast, for integers; signed ones keep their sign. If b is negative, or at least the number of bits,
+// the result is 0, or -1 for negative a.
 //
 //tenon:into
 func (x *Exec) BitwiseRightShift(a, b *Tensor) *Tensor { return x.op(rowRightShift, a, b).call1() }

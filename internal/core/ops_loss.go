@@ -9,11 +9,11 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Reduction says how the losses of elements become the result of a loss.
+// Reduction says how element-wise losses are reduced to the result of a loss.
 type Reduction uint8
 
-// The reductions: the mean of the losses, their sum, the losses as they are, and their sum over the size of dimension 0, which is for
-// KLDiv alone.
+// The reductions: the mean of the losses, their sum, the losses themselves, and their sum divided by the size of dimension 0, which only
+// KLDiv has.
 const (
 	ReduceMean Reduction = iota
 	ReduceSum
@@ -24,7 +24,7 @@ const (
 // String returns PyTorch's name, such as "mean".
 func (r Reduction) String() string { return nameOf(r, "mean", "sum", "none", "batchmean") }
 
-// nameOf returns the name of a choice.
+// nameOf returns the name of an enumerated value.
 func nameOf[T ~uint8](v T, names ...string) string {
 	if int(v) < len(names) {
 		return names[v]
@@ -40,7 +40,7 @@ func (x *Exec) reductionOf(op string, r Reduction) Reduction {
 	return r
 }
 
-// reduceLoss applies a reduction to the losses of elements.
+// reduceLoss applies a reduction to element-wise losses.
 func (x *Exec) reduceLoss(t *Tensor, r Reduction) *Tensor {
 	switch r {
 	case ReduceMean:
@@ -51,7 +51,7 @@ func (x *Exec) reduceLoss(t *Tensor, r Reduction) *Tensor {
 	return t
 }
 
-// likelihood is the attribute of the rows below: the sizes of input 0 as [N, C, S] and the options. The shape of the losses is target's.
+// likelihood is the attribute of the rows below: the sizes of input 0 as [N, C, S] and the options. The losses have target's shape.
 type likelihood struct {
 	n, c, s int
 	reduce  Reduction
@@ -59,7 +59,7 @@ type likelihood struct {
 }
 
 // Inputs of both: logits or logarithms of probabilities, contiguous; target, contiguous; weight or nil. Outputs: the loss; the sum of
-// weights where the reduction is a mean or sum; and, of the cross-entropy, the normalizers of the rows, last.
+// weights if the reduction is a mean or sum; and, for the cross-entropy, the normalizers of the rows.
 var rowNLL, rowCrossEntropy, rowNLLGrad, rowCrossEntropyGrad *row
 
 func init() {
@@ -127,23 +127,23 @@ func runNLL(f *frame) error {
 	return k.Sum(f, p.reduce == ReduceMean, operand(f.out[0]), operand(f.out[1]))
 }
 
-// inRows reports whether the classes of an element lie side by side, so that row-wise kernels take them.
+// inRows reports whether the classes of an element are adjacent, so that row-wise kernels can process them.
 func (p *likelihood) inRows() bool { return p.s == 1 && p.n > 0 && p.c > 0 }
 
-// narrowsLogits: the kernel of rows gives the same for halves as for the same numbers in float32.
+// narrowsLogits reports whether the row-wise kernel runs: it gives the same bits for halves as for the same numbers in float32.
 func narrowsLogits(c *deferred) bool {
 	p := c.opt.(likelihood)
 	return p.inRows()
 }
 
 // Inputs of the gradients: gradient of the loss, target, weight (of the classes for the likelihood, of each row for the cross-entropy) or
-// nil, sum of weights or nil. Those of the cross-entropy begin with the logits, and have the gradient and the normalizers last.
+// nil, sum of weights or nil. For the cross-entropy the logits come first, and the gradient and the normalizers last.
 func inferNLLGrad(f *frame) {
 	p := f.opt.(likelihoodGrad)
 	f.newOut(0, p.dt, p.shape, nil)
 }
 
-// likelihoodGrad is the attribute of the gradients: besides the sizes, the type and shape of the result.
+// likelihoodGrad is the attribute of the gradients: the sizes, and the type and shape of the result.
 type likelihoodGrad struct {
 	likelihood
 	meta
@@ -184,7 +184,7 @@ func runNLLGrad(op *kernels.PointOp) func(f *frame) error {
 	}
 }
 
-// crossEntropyGrad is the gradient of logits whose classes lie side by side.
+// crossEntropyGrad computes the gradient of logits whose classes are adjacent.
 func (f *frame) crossEntropyGrad(p *likelihoodGrad, out kernels.Operand) error {
 	in := func(i int) (o kernels.Operand) {
 		if f.in[i] != nil {
@@ -199,8 +199,8 @@ func (f *frame) crossEntropyGrad(p *likelihoodGrad, out kernels.Operand) error {
 	return k.CrossEntropyGrad(f, out, in(4), p.reduce == ReduceNone, in(2), in(3))
 }
 
-// likelihoodGrad returns the gradient of input 0: by the row of one kernel, or, where gradients are recorded for a further derivative, by
-// operations that have derivatives.
+// likelihoodGrad returns the gradient of input 0: by one kernel or, if gradients are recorded for a further derivative, by operations that
+// have derivatives.
 func (b *back) likelihoodGrad(r *row) *Tensor {
 	x, p, g := b.x, b.n.opt.(likelihood), b.grad(0)
 	target, w := b.in(1), b.in(2)
@@ -223,7 +223,7 @@ func (b *back) likelihoodGrad(r *row) *Tensor {
 	return f.call1()
 }
 
-// likelihoodOps is the gradient in operations.
+// likelihoodOps computes the gradient with Exec operations.
 func (b *back) likelihoodOps(r *row, target, w, total *Tensor) *Tensor {
 	x, p, g := b.x, b.n.opt.(likelihood), b.grad(0)
 	flat := x.Reshape(target, p.n, 1, p.s)
@@ -265,9 +265,9 @@ func (x *Exec) weightOf(w, target *Tensor, ignore int) *Tensor {
 
 // NLLLossOpt are the options of losses over classes.
 type NLLLossOpt struct {
-	// Weight [C] weighs the classes; nil weighs all the same.
+	// Weight [C] weights the classes; nil weights all the same.
 	Weight *Tensor
-	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	// Ignore says that elements with target IgnoreIndex do not count; without it, elements with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
@@ -276,9 +276,9 @@ type NLLLossOpt struct {
 
 // CrossEntropyOpt are the options of CrossEntropy.
 type CrossEntropyOpt struct {
-	// Weight [C] weighs the classes; nil weighs all the same.
+	// Weight [C] weights the classes; nil weights all the same.
 	Weight *Tensor
-	// Ignore says that elements with target IgnoreIndex do not count; without it those with target -100 do not.
+	// Ignore says that elements with target IgnoreIndex do not count; without it, elements with target -100 do not.
 	Ignore      bool
 	IgnoreIndex int
 	// Reduction is ReduceMean (of the weighted elements; the zero value), ReduceSum or ReduceNone.
@@ -287,7 +287,7 @@ type CrossEntropyOpt struct {
 	LabelSmoothing float64
 }
 
-// planLikelihood checks the shapes of t [C], [N, C] or [N, C, d1, …] and of target, t's without C.
+// planLikelihood checks the shapes of t [C], [N, C] or [N, C, d1, …] and of target, which has t's shape without C.
 func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool, index int, r Reduction) likelihood {
 	all := []*Tensor{t, target, weight}
 	p := likelihood{n: 1, s: 1, reduce: x.reductionOf(op, r), ignore: -100}
@@ -318,7 +318,7 @@ func (x *Exec) planLikelihood(op string, t, target, weight *Tensor, ignore bool,
 	return p
 }
 
-// constant fails where a gradient is wanted of t, an operand without a derivative; nil has none.
+// constant fails if a gradient is wanted for t, an operand without a derivative; t may be nil.
 func (x *Exec) constant(op, name string, t *Tensor) {
 	if t != nil && x.GradEnabled() && t.RequiresGrad() {
 		x.fail(op, fault.Unsupported, []*Tensor{t}, "the derivative for '%s' is not implemented; detach it", name)
@@ -338,16 +338,15 @@ func (x *Exec) likelihoodLoss(r *row, p likelihood, t, target, weight *Tensor) *
 }
 
 // NLLLoss returns the negative log-likelihood of target (integers, in 0 … C-1) under t, logarithms of probabilities, of shape [C], [N, C]
-// or [N, C, d1, …], where target is [], [N] or [N, d1, …]. A target that is no
-// class fails as AssertAsync does.
+// or [N, C, d1, …]; target is [], [N] or [N, d1, …]. A target out of range fails as in AssertAsync.
 func (x *Exec) NLLLoss(t, target *Tensor, opt NLLLossOpt) *Tensor {
 	weight := opt.Weight
 	p := x.planLikelihood("NLLLoss", t, target, weight, opt.Ignore, opt.IgnoreIndex, opt.Reduction)
 	return x.likelihoodLoss(rowNLL, p, t, target, weight)
 }
 
-// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A target of floats and of t's shape holds probabilities of
-// classes instead.
+// CrossEntropy returns NLLLoss of LogSoftmax of the logits t over the classes. A floating-point target of t's shape holds class
+// probabilities instead.
 func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	weight := opt.Weight
 	opt.LabelSmoothing = Or(opt.LabelSmoothing, 0)
@@ -364,7 +363,7 @@ func (x *Exec) CrossEntropy(t, target *Tensor, opt CrossEntropyOpt) *Tensor {
 	return x.likelihoodLoss(rowCrossEntropy, p, t, target, weight)
 }
 
-// classes returns weight shaped to multiply a tensor of n dimensions whose classes are in dimension d.
+// classes reshapes weight to multiply a tensor of n dimensions whose classes are in dimension d.
 func (x *Exec) classes(weight *Tensor, n, d int) *Tensor {
 	shape := make([]int, n)
 	for i := range shape {
@@ -374,7 +373,7 @@ func (x *Exec) classes(weight *Tensor, n, d int) *Tensor {
 	return x.Reshape(weight, shape...)
 }
 
-// probabilityLoss is the cross-entropy with probabilities of classes.
+// probabilityLoss is the cross-entropy with class probabilities.
 func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *Tensor {
 	r := x.reductionOf("CrossEntropy", opt.Reduction)
 	if !infer.Same(t.shape, target.shape) || len(t.shape) == 0 {
@@ -399,7 +398,7 @@ func (x *Exec) probabilityLoss(t, target, weight *Tensor, opt CrossEntropyOpt) *
 		}
 		y = x.Neg(x.Sum(y, nil, SumOpt{}))
 		if r == ReduceMean {
-			y = x.DivS(y, float64(t.Numel())/float64(c)) // NaN of no classes, as of any mean of nothing
+			y = x.DivS(y, float64(t.Numel())/float64(c)) // NaN for no classes, like any mean of nothing
 		}
 		return y
 	})

@@ -20,19 +20,19 @@ func init() {
 		rule: rounded, back: flat})
 }
 
-// absRule is same; magnitudes of complex numbers are real.
+// absRule is same, but the magnitudes of complex numbers are real.
 func absRule(f *frame) (compute, out dtype.DType) {
 	p := f.promoted()
 	return p, p.Real()
 }
 
-// angleRule is floating; angles of complex numbers are real.
+// angleRule is floating, but the angles of complex numbers are real.
 func angleRule(f *frame) (compute, out dtype.DType) {
 	p, _ := floating(f)
 	return p, p.Real()
 }
 
-// backAngle: the angle of z grows along i·z, by 1/|z|; of 0 it has derivative 0, as of real numbers.
+// backAngle: the angle of z grows along i·z, by 1/|z|; at 0 its derivative is 0, as for real numbers.
 func backAngle(b *back) {
 	x := b.x
 	if !b.n.edges[0].dt.IsComplex() {
@@ -58,18 +58,18 @@ func backSgn(b *back) {
 	b.set(0, x.pick(x.EqS(m, 0), nil, 0, x.Div(x.Sub(g, x.Mul(s, along)), m), 0))
 }
 
-// Abs returns the magnitude; of a complex tensor it is real.
+// Abs returns the magnitude, which is real for a complex tensor.
 //
 //tenon:into
 func (x *Exec) Abs(t *Tensor) *Tensor { return x.op(rowAbs, t).call1() }
 
-// Angle returns the angle from the positive real axis, from -π to π: of real numbers 0, or π for negative ones. It is real; integers become
-// float32.
+// Angle returns the angle from the positive real axis, from -π to π. For real numbers it is 0, or π for negative ones. The result is real;
+// integers become float32.
 //
 //tenon:into
 func (x *Exec) Angle(t *Tensor) *Tensor { return x.op(rowAngle, t).call1() }
 
-// Sgn returns t/|t|, 0 for 0: Sign for complex numbers too.
+// Sgn returns t/|t|, and 0 for 0: it is Sign for complex numbers too.
 //
 //tenon:into
 func (x *Exec) Sgn(t *Tensor) *Tensor { return x.op(rowSgn, t).call1() }
@@ -82,8 +82,8 @@ func (x *Exec) Positive(t *Tensor) *Tensor {
 	return t
 }
 
-// RoundDecimals rounds to the given number of decimals, halves to the even digit; with -1 to tens and so on. Integers stay.
-// Half types round after each of the three steps.
+// RoundDecimals rounds to the given number of decimals, ties to the even digit; -1 rounds to tens, and so on. Integers stay the same. Half
+// types round after each of the three steps.
 //
 //tenon:into
 func (x *Exec) RoundDecimals(t *Tensor, decimals int) *Tensor {

@@ -7,8 +7,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// rowProduct is the one product of matrices: inputs a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that broadcasts
-// to the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
+// rowProduct is the row of all matrix products: its inputs are a [..., M, K] and b [..., K, N] with equal batch dimensions, and a bias that
+// broadcasts to the result, or nil. The result is scalar[0]*(a x b) + scalar[1]*bias.
 var rowProduct *row
 
 func init() {
@@ -43,7 +43,7 @@ func runProduct(f *frame) error {
 		return nil
 	}
 	opt := kernels.MatmulOpt{Alpha: f.scalar[0].F, Beta: f.scalar[1].F, TF32: f.x.m.tf32}
-	if t := f.in[2]; t != nil && opt.Beta != 0 { // 0 times it is 0, of NaN too
+	if t := f.in[2]; t != nil && opt.Beta != 0 { // 0 times the bias is 0, also for NaN
 		opt.Bias = operand(t)
 		st := make([]int, len(out.Shape))
 		infer.BroadcastStrides(st, t.shape, t.stride, out.Shape)
@@ -55,7 +55,7 @@ func runProduct(f *frame) error {
 	return complexProduct(f, out, a, b, opt)
 }
 
-// complexProduct does a complex product as four real ones over the parts, which lie at strides of two.
+// complexProduct computes a complex product as four real ones over the parts, whose strides are doubled.
 func complexProduct(f *frame, out, a, b kernels.Operand, opt kernels.MatmulOpt) error {
 	part := func(o kernels.Operand, im int) kernels.Operand {
 		if o.DType == dtype.Invalid {
@@ -103,8 +103,8 @@ func backProduct(b *back) {
 	}
 }
 
-// productLike returns the product a x b in the memory order of the operand whose gradient it is: that of a transposed weight is then made
-// where the weight's own is wanted.
+// productLike returns the product a x b in the memory order of the operand whose gradient it is: the gradient of a transposed weight then
+// has the weight's own order.
 func (x *Exec) productLike(m *form, a, b *Tensor, alpha float64) *Tensor {
 	if !m.columns() {
 		return x.product(a, b, nil, alpha, 0)
@@ -156,8 +156,8 @@ func (x *Exec) MV(a, v *Tensor) *Tensor {
 	return x.MatMul(a, v)
 }
 
-// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Autocast leaves it in the
-// wider of its operands' types.
+// Dot returns the sum of the products of the elements of vectors a and b; complex elements are not conjugated. Under autocast it stays in
+// the wider of its operands' types.
 //
 //tenon:into
 func (x *Exec) Dot(a, b *Tensor) *Tensor {
@@ -199,8 +199,8 @@ func (x *Exec) wantBroadcast(op string, in *Tensor, shape ...int) {
 	x.refuse(op, infer.ExpandsTo(in.shape, shape), in)
 }
 
-// MatMul returns the matrix product of a and b as PyTorch defines it: of vectors the inner product, of a matrix and a vector their product,
-// and over more dimensions the products of the matrices in the last two, the others broadcast.
+// MatMul returns the matrix product of a and b as PyTorch defines it: for vectors the inner product, for a matrix and a vector their
+// product, and for more dimensions the products of the matrices in the last two, with the other dimensions broadcast.
 //
 //tenon:into
 func (x *Exec) MatMul(a, b *Tensor) *Tensor {
@@ -256,8 +256,8 @@ func (x *Exec) batched(l, r *Tensor) *Tensor {
 	return x.product(fit(l), fit(r), nil, 1, 0)
 }
 
-// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. A w of shape [In] is one output without a
-// dimension for it, with b of shape [].
+// Linear returns in [..., In] times the transpose of w [Out, In], plus b [Out] if it is not nil. With w of shape [In], and b of shape [],
+// there is one output without a dimension for it.
 func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 	if len(w.shape) != 1 {
 		x.wantDim("Linear", "the weight", w, 2)
@@ -284,7 +284,7 @@ func (x *Exec) Linear(in, w, b *Tensor) *Tensor {
 	})
 }
 
-// flopsOfProduct is two for each element of the result and each of the depth, of complex numbers eight.
+// flopsOfProduct counts two operations for each element of the result and each of the depth, or eight for complex numbers.
 func flopsOfProduct(f *frame) int64 {
 	a := f.in[0]
 	n := 2 * int64(infer.Numel(f.out[0].shape)) * int64(a.shape[len(a.shape)-1])

@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Input 0 of both is a contiguous matrix with a row of probabilities, or of numbers to be compared, for each row of the result, which has
-// i[0] columns.
+// Input 0 of both is a contiguous matrix with a row of probabilities, or of numbers to compare, for each row of the result, which has i[0]
+// columns.
 var rowMultinomial, rowGreatest *row
 
 func init() {
@@ -38,7 +38,7 @@ func init() {
 	}})
 }
 
-// maxCategories is how many categories Multinomial draws from: its uniform numbers have as many values.
+// maxCategories is how many categories Multinomial can draw from: its uniform numbers have that many values.
 const maxCategories = 1 << 24
 
 // MultinomialOpt are the options of Multinomial.
@@ -47,13 +47,13 @@ type MultinomialOpt struct {
 	Replacement bool
 }
 
-// Multinomial draws categories by their probabilities: p is a vector of them, in any scale, or a matrix with a row for each of the results,
-// of at most 2²⁴ categories. It returns samples numbers of categories, as int64, for each row: those of a vector as a vector. A category of
-// probability 0 is never drawn. The numbers are PyTorch's, but where a uniform number lies so close to the sum of a category and those
-// before it that their roundings differ: the sums are float64 here.
+// Multinomial draws categories by their probabilities: p is a vector of probabilities, in any scale, or a matrix with one row per row of
+// the result; there are at most 2²⁴ categories. It returns samples categories for each row, as int64; for a vector, the result is a vector.
+// A category of probability 0 is never drawn. The numbers are PyTorch's, except where a uniform number is so close to the cumulative sum at
+// a category that the two round differently: the sums are float64 here.
 //
-// Nothing is waited for: a probability that is negative, infinite or NaN, a row of zeros, and, without replacement, a row with fewer
-// probabilities other than 0 than samples fail as AssertAsync does.
+// It does not wait: a probability that is negative, infinite or NaN, a row of zeros and, without replacement, a row with fewer nonzero
+// probabilities than samples fail as in AssertAsync.
 //
 //tenon:into
 func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
@@ -90,15 +90,15 @@ func (x *Exec) Multinomial(p *Tensor, samples int, opt MultinomialOpt) *Tensor {
 	})
 }
 
-// columns enters a frame of one of the rows above.
+// columns runs one of the rows above with n columns.
 func (x *Exec) columns(r *row, t *Tensor, n int) *Tensor {
 	f := x.op(r, t)
 	f.i[0] = n
 	return f.call1()
 }
 
-// drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance to be
-// the first is the category's share of the sum, and so on with the others.
+// drawDistinct draws the categories whose probabilities, divided by exponentially distributed numbers, are the greatest: the chance of
+// being first is the category's share of the sum, and so on for the others.
 func (x *Exec) drawDistinct(p *Tensor, samples int) *Tensor {
 	p = x.widened(p)
 	x.claim(x.All(x.LogicalAnd(x.GeS(p, 0), x.IsFinite(p)), nil, false), kernels.ClaimProbabilities)

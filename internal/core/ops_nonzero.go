@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// Operations by what is not zero. rowNonzeroStarts counts for the others, which read its last number on the way, the length of their result, and have it in
-// i[0]. Masks have the shape of what they go with.
+// Operations on the elements that are not zero. rowNonzeroStarts counts for the others; they read the last number of its result, which is
+// the length of their own, and get it in i[0]. Masks have the shape of their tensor.
 var rowNonzeroStarts, rowNonzero, rowMaskedSelect, rowMaskedScatter, rowMaskedScatterBackward *row
 
 func init() {
@@ -18,7 +18,7 @@ func init() {
 		infer: func(f *frame) { f.newOut(0, dtype.Int64, []int{kernels.CompactStarts(f.in[0].Numel())}, nil) },
 		run:   func(f *frame) error { return f.compaction(f.in[0], f.out[0]).Count(f) }})
 	rowNonzero = define(row{Name: "Nonzero", takes: "t starts;; count", Torch: "nonzero", flags: flagWaits | flagSized,
-		infer: func(f *frame) { // an index's numbers lie apart, so that neighbours are written by neighbours
+		infer: func(f *frame) { // column-major, so that adjacent threads write adjacent elements
 			f.newOut(0, dtype.Int64, []int{f.i[0], len(f.in[0].shape)}, []int{1, max(f.i[0], 1)})
 		},
 		run: func(f *frame) error {
@@ -44,7 +44,7 @@ func init() {
 			}
 			return f.compaction(f.in[1], f.in[3]).Spread(f, operand(f.out[0]), operand(f.in[0]), operand(f.in[2]))
 		}})
-	// rowMaskedScatterBackward is rowMaskedSelect for a source, a vector of length i[0], of which the mask may need fewer elements than there are.
+	// rowMaskedScatterBackward is rowMaskedSelect for a source, a vector of length i[0], of which the mask may need only a part.
 	rowMaskedScatterBackward = define(row{Name: "MaskedScatterBackward", takes: "g mask starts;; length", saves: in1 | in2,
 		infer: func(f *frame) { f.newOut(0, f.in[0].dt, []int{f.i[0]}, nil) },
 		run: func(f *frame) error {
@@ -88,15 +88,15 @@ func (x *Exec) sized(r *row, n int, ins ...*Tensor) *Tensor {
 	return f.call1()
 }
 
-// last reads the last of the numbers starts, for the operation op.
+// last reads the last of the numbers in starts, for the operation op.
 func (x *Exec) last(op string, starts *Tensor) int {
 	b, err := x.bytesFor(op, x.Select(starts, 0, starts.shape[0]-1))
 	x.check(op, err)
 	return int(binary.LittleEndian.Uint64(b))
 }
 
-// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero. The indexes along one
-// dimension, a column, are contiguous. How many there are depends on t, so that the call waits for it and cannot be captured.
+// Nonzero returns the indexes of the elements of t that are not zero, in row-major order, as int64 [n, dimensions of t]; a NaN is not zero.
+// The indexes along one dimension, a column, are contiguous. Their number depends on t, so the call waits for t and cannot be captured.
 //
 //tenon:into
 func (x *Exec) Nonzero(t *Tensor) *Tensor {
@@ -106,8 +106,8 @@ func (x *Exec) Nonzero(t *Tensor) *Tensor {
 	})
 }
 
-// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which mask, of bool, is true, in row-major order. How many there are depends on
-// mask, so that the call waits for it and cannot be captured.
+// MaskedSelect returns a vector of the elements of t, broadcast with mask, at which the bool tensor mask is true, in row-major order. Their
+// number depends on mask, so the call waits for mask and cannot be captured.
 //
 //tenon:into
 func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
@@ -119,8 +119,8 @@ func (x *Exec) MaskedSelect(t, mask *Tensor) *Tensor {
 	})
 }
 
-// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which mask, of bool, is true are those of source, in the row-major order of both. A
-// source with fewer elements fails as AssertAsync does.
+// MaskedScatter returns a copy of t, broadcast with mask, in which the elements at which the bool tensor mask is true are replaced by those
+// of source, in the row-major order of both. A source with too few elements fails as in AssertAsync.
 func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 	const op = "MaskedScatter"
 	if source.dt != t.dt {
@@ -132,7 +132,7 @@ func (x *Exec) MaskedScatter(t, mask, source *Tensor) *Tensor {
 	})
 }
 
-// maskedWith broadcasts t and a mask.
+// maskedWith broadcasts t and mask to one shape.
 func (x *Exec) maskedWith(op string, t, mask *Tensor) (_, _ *Tensor) {
 	if mask.dt != dtype.Bool {
 		x.fail(op, fault.Invalid, []*Tensor{t, mask}, "the mask is %v, but must be bool; make one with a comparison, such as x.NeS(mask, 0)", mask.dt)

@@ -5,13 +5,13 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// What the packages above the face need besides it. They reach core by converting the face's types.
+// This file has what the packages above the face need besides the face. They reach core by converting the face's types.
 
 // Each function that uses a session goes through its gate, as the methods of the face do.
 
-// Own takes t out of its scope, so that none closes it, and returns it: a struct holds it from now on and closes it.
+// Own takes t out of its scope, so that no scope closes it, and returns it: a struct holds it from now on and closes it.
 func Own(t *Tensor) *Tensor {
-	// A scope that stays open for long, around a training loop, must not collect what was made in it and went.
+	// A scope that stays open for long, such as around a training loop, must not accumulate handles that are gone.
 	if sc := t.scope; sc != nil {
 		sc.s.in("Keep")
 		defer sc.s.out()
@@ -24,7 +24,7 @@ func Own(t *Tensor) *Tensor {
 // KernelLaunches returns how many built-in kernels x's session has launched.
 func KernelLaunches(x *Exec) int64 { return x.s.launches }
 
-// Temporary reports whether t belongs to x's innermost scope, so that whoever opened the scope may close t early.
+// Temporary reports whether t belongs to x's innermost scope, so that the scope's owner may close t early.
 func Temporary(x *Exec, t *Tensor) bool {
 	if t == nil || t.scope == nil {
 		return false
@@ -41,8 +41,8 @@ func Together(x *Exec, op string, f func(x *Exec)) {
 	x.together(op, func(x *Exec) { x.s.outside(op, func() { f(x) }) })
 }
 
-// Assign sets tensors of one element to numbers, all or none of them, for callers that have no Exec: on the default streams of their devices, in order with the
-// work of other streams.
+// Assign sets tensors of one element to numbers, all of them or none, for callers that have no Exec: on the default streams of their
+// devices, ordered with the work of other streams.
 func Assign(op string, ts []*Tensor, vs []float64) error {
 	if len(ts) == 0 {
 		return nil
@@ -57,7 +57,7 @@ func Assign(op string, ts []*Tensor, vs []float64) error {
 			Given(op, i, t)
 			switch d := t.st.by(); {
 			case d == nil || d.s == x.s:
-			case x.s.putOff == nil: // a call of the region that uses them, and put off as others
+			case x.s.putOff == nil: // use the session of the region that uses them, so that the call is put off with its others
 				x = (&Exec{s: d.s, kin: d.s.derived}).with(mode{stream: t.st.dev.DefaultStream()})
 				Enter(x, op)
 				defer Leave(x)
@@ -88,7 +88,7 @@ func Capturing(x *Exec) bool {
 	return x.s.capture != nil
 }
 
-// CaptureStream returns a stream of x's device for several captures that nobody else has until it is given back.
+// CaptureStream returns a stream of x's device for several captures. Nobody else has it until giveBack is called.
 func CaptureStream(x *Exec) (st *rt.Stream, giveBack func(), err error) {
 	dev := x.Device()
 	st, err = dev.CaptureStream()
@@ -109,7 +109,7 @@ func FailWith(op string, cause error, msg string) {
 // OnHost reports whether t is memory of the processor's device.
 func OnHost(t *Tensor) bool { return t.st.dev.Host }
 
-// SwapTap is SetTap for what is not in a call of the session: another goroutine may be running what the session has put off.
+// SwapTap is SetTap for callers outside of the session's calls: another goroutine may be running calls that the session put off.
 func SwapTap(x *Exec, op string, t Tap) (old Tap) {
 	Enter(x, op)
 	defer Leave(x)
@@ -120,7 +120,7 @@ func SwapTap(x *Exec, op string, t Tap) (old Tap) {
 func TapOf(x *Exec, op string) Tap {
 	Enter(x, op)
 	defer Leave(x)
-	if c := x.s.capture; c != nil { // which is the tap itself
+	if c := x.s.capture; c != nil { // which is itself the session's tap
 		return c.inner
 	}
 	return x.s.tap

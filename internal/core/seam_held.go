@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// HeldMemory returns the addresses of the device memory that the tensors hold: their own, what the graph behind them saved, and the
-// gradients of its leaves. It is for tests of the closing law.
+// HeldMemory returns the addresses of the device memory that the tensors hold: their own, the saved tensors of the graph behind them, and
+// the gradients of its leaves. Tests use it to check that operations close their temporaries.
 func HeldMemory(ts ...*Tensor) map[uint64]bool {
 	held := map[uint64]bool{}
 	hold := func(t *Tensor) {

@@ -6,14 +6,14 @@ import (
 	"tenon.dev/fault"
 )
 
-// errExecClosed is the error of what is done on a fork after its Close.
+// errExecClosed is the error of operations on a fork that was closed.
 var errExecClosed = fault.New(fault.Closed, "the Exec was closed; use one that is open, or Fork another one")
 
-// Close ends x's session. On a fork it waits for the work of x's stream: what is done on the fork from then on is an error of kind Closed,
-// and the Exec that it came from, its other forks and all tensors go on. On an Exec that Open returned it closes the device: it waits for
-// all work and releases it, and tensors of it are lost. Others may be using the device meanwhile, in other goroutines: work under way ends,
-// what they do later is an error of kind Closed, with which captures under way fail too. The processor is never closed. Closing twice does
-// nothing.
+// Close ends x's session. On a fork it waits for the work of x's stream; later operations on the fork fail with an error of kind Closed,
+// while the Exec that it was forked from, its other forks and all tensors stay usable. On an Exec that Open returned, it closes the device:
+// it waits for all work and releases it, and the device's tensors are lost. Other goroutines may be using the device meanwhile: their
+// operations under way finish, but later ones, and captures under way, fail with an error of kind Closed. The processor is never closed.
+// Closing twice does nothing.
 func (x *Exec) Close() error {
 	d := x.Device()
 	if !x.s.fork {
@@ -35,8 +35,8 @@ func (x *Exec) Close() error {
 	return err
 }
 
-// detachAlone is detach in the session's gate, since other sessions run what this one put off. A call that stays inside for long, such as one
-// whose observer closes the Exec, is not waited for.
+// detachAlone runs detach inside the session's gate, because other sessions run the calls that this one put off. After patience it no
+// longer waits for a call that stays inside, such as one whose observer closes the Exec.
 func (s *session) detachAlone() error {
 	g, began := &s.gate, time.Now()
 	for i := 0; g.torn.Load() == nil; i++ {

@@ -9,16 +9,16 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no current device,
-// stream or mode besides: callees get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
+// Exec is where an operation runs: a device and stream, whether gradients are recorded, and other modes. There is no global current device,
+// stream or mode: callees get an Exec as an argument, and On, NoGrad, Autocast and Host derive others of the same session.
 //
 // A session belongs to one goroutine; Fork gives another goroutine its own. An Exec is never kept in a struct.
 type Exec struct {
 	s *session
 	m mode
-	// kin are the Execs of the session that own what x owns.
+	// kin holds the session's Execs with the same owned values as x, by mode.
 	kin map[mode]*Exec
-	on  atomic.Pointer[Exec] // what On returned last
+	on  atomic.Pointer[Exec] // the Exec that On returned last
 	// off is x without autocast.
 	off *Exec
 }
@@ -28,19 +28,19 @@ type mode struct {
 	stream   *rt.Stream
 	noGrad   bool
 	autocast dtype.DType
-	// casts is the scope that keeps parameters which autocast converted, if it is open; noCasts says that none are kept.
+	// casts is the scope that keeps the parameters that autocast converted, while it is open; noCasts says that none are kept.
 	casts   *scope
 	noCasts bool
-	// tf32 lets float32 products round their operands to 10 fraction bits where the device is faster so.
+	// tf32 lets float32 products round their operands to 10 fraction bits on devices where that is faster.
 	tf32 bool
-	// manual switches the automatic ordering between streams off.
+	// manual switches off the automatic ordering between streams.
 	manual bool
 	owned
 }
 
-// owned is what a program gave a mode and may drop again, so that the session may not keep it.
+// owned is the part of a mode that the program provided and may drop, so the session must not keep it alive.
 type owned struct {
-	// away is the stream's device where it is neither the session's nor the processor.
+	// away is the stream's device if that is neither the session's nor the processor.
 	away *rt.Device
 	// saved are the hooks through which tensors are saved for backward, or nil.
 	saved *savedHooks
@@ -58,20 +58,20 @@ type session struct {
 	scope   *scope
 	spare   []*scope
 	frames  []*frame
-	// lists holds the operands of the last operation over lists, for use again.
+	// lists holds the operands of the last operation over lists, for reuse.
 	lists foreachOperands
-	// which, ints and floats are for use again.
+	// which, ints and floats are buffers for reuse.
 	which  []int32
 	ints   []int
 	floats [32]float64
 	depth  int
-	// funcs are kernels that the session used last, since the device's map is slower.
+	// funcs caches the kernels that the session used last, since the device's map is slower.
 	funcs [64]usedFunc
 	// launches counts the uses of built-in kernels.
 	launches int64
-	// made are the forms and lists that the session used last.
+	// made caches the forms and lists that the session used last.
 	made internCache
-	// doing counts composites: errors name the outermost.
+	// doing names the composites under way: errors name the outermost.
 	doing []string
 	// landing is where the results of the Into under way go; n is 0 if there is none.
 	landing landing
@@ -83,20 +83,20 @@ type session struct {
 	closed atomic.Bool
 	// tap sees the session's calls, or is nil.
 	tap Tap
-	// putOff has the calls that a tap put off; nil until there was one.
+	// putOff holds the calls that a tap put off; it is nil until there was one.
 	putOff *deferral
-	// lent says where a segment that runs has its memory from, or is nil.
+	// lent is where a running segment takes its memory from, or nil.
 	lent *lending
-	// atOnce says that no call is to be put off: its result is needed right away.
+	// atOnce says that no call may be put off, because its result is needed right away.
 	atOnce bool
-	// span is what the nodes that are recorded belong to, or nil. attached is what packages above keep with the session.
+	// span is the Span that recorded nodes belong to, or nil. attached is what packages above keep with the session.
 	span     *Span
 	attached map[any]Attached
 	// accumulates says that the session holds accumulateMu.
 	accumulates bool
 	// run is the innermost backward pass under way.
 	run *run
-	// change is the Together under way, or nil. It stands in together; alone is that of an operation outside of one.
+	// change is the Together under way, or nil; it then points to together. alone is the change of an operation outside a Together.
 	change          *change
 	together, alone change
 }
@@ -108,7 +108,8 @@ func New(dev, host *rt.Device) *Exec {
 	return (&Exec{s: s, kin: s.derived}).with(mode{stream: dev.DefaultStream()})
 }
 
-// with returns the session's Exec of mode m. It makes one once for as long as somebody holds x or, where m owns nothing, for all.
+// with returns the session's Exec of mode m. It makes each one once: for the whole session if m owns nothing, else for as long as somebody
+// holds x.
 func (x *Exec) with(m mode) *Exec {
 	m.away = nil
 	if d := m.stream.Device(); d != x.s.dev && d != x.s.host {
@@ -154,7 +155,7 @@ func (x *Exec) Device() *rt.Device { return x.m.stream.Device() }
 // Stream returns the stream.
 func (x *Exec) Stream() *rt.Stream { return x.m.stream }
 
-// On returns the Exec of the same modes on stream st, which may be another device's.
+// On returns the Exec with x's modes on stream st, which may be another device's.
 func (x *Exec) On(st *rt.Stream) *Exec {
 	y := x.Last(st)
 	if y == nil {
@@ -167,7 +168,7 @@ func (x *Exec) On(st *rt.Stream) *Exec {
 	return y
 }
 
-// Last returns what On returned last, if that was for st, or nil. It needs no gate: switching to and fro costs two loads.
+// Last returns the Exec that On returned last, if that was for st, or nil. It needs no gate: switching back and forth costs two loads.
 func (x *Exec) Last(st *rt.Stream) *Exec {
 	if y := x.on.Load(); y != nil && y.m.stream == st {
 		return y
@@ -175,7 +176,7 @@ func (x *Exec) Last(st *rt.Stream) *Exec {
 	return nil
 }
 
-// Host returns the Exec of the same modes on the processor.
+// Host returns the Exec with x's modes on the processor.
 func (x *Exec) Host() *Exec { return x.On(x.s.host.DefaultStream()) }
 
 // NoGrad returns the Exec whose operations record no gradients.
@@ -185,7 +186,7 @@ func (x *Exec) NoGrad() *Exec {
 	return x.with(m)
 }
 
-// EnableGrad returns the Exec whose operations record gradients, for use below a NoGrad.
+// EnableGrad returns the Exec whose operations record gradients, for use inside a NoGrad.
 func (x *Exec) EnableGrad() *Exec {
 	m := x.m
 	m.noGrad = false
@@ -195,8 +196,8 @@ func (x *Exec) EnableGrad() *Exec {
 // GradEnabled reports whether operations record gradients.
 func (x *Exec) GradEnabled() bool { return !x.m.noGrad }
 
-// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, of 10 fraction bits. The default is exact. Sums are float32
-// either way, as are those of halves.
+// TF32 returns the Exec whose float32 products and convolutions may round their operands to tf32, which has 10 fraction bits. The default
+// is exact. Sums are float32 either way, also for half-precision operands.
 func (x *Exec) TF32(on bool) *Exec {
 	m := x.m
 	m.tf32 = on
@@ -206,9 +207,9 @@ func (x *Exec) TF32(on bool) *Exec {
 // TF32Enabled reports whether float32 products and convolutions may round their operands to tf32.
 func (x *Exec) TF32Enabled() bool { return x.m.tf32 }
 
-// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the default
-// pool. Memory goes back to the pool that it came from. What a capture records takes the graph's memory all the same, and so does work on another
-// device its own.
+// UsePool returns the Exec whose operations take the memory of their results and their workspace from p, a pool of x's device; nil is the
+// default pool. Memory goes back to the pool that it came from. Operations that a capture records still use the graph's memory, and work on
+// another device uses that device's.
 func (x *Exec) UsePool(p *rt.MemPool) *Exec {
 	if p != nil {
 		x.check("UsePool", p.Usable())
@@ -249,7 +250,7 @@ func (x *Exec) ManualStreams() *Exec {
 	return x.with(m)
 }
 
-// Synchronize waits for the stream's work and returns a fault of it, if any.
+// Synchronize waits for the stream's work and returns its fault, if any.
 func (x *Exec) Synchronize() error {
 	if err := x.s.open(); err != nil {
 		return err
@@ -279,7 +280,7 @@ func (x *Exec) WaitStream(st *rt.Stream) error {
 	return x.m.stream.WaitIn(st, x.recording().rt())
 }
 
-// RecordStream tells the allocator that st uses t, so that its memory is not given away before st's present work is done.
+// RecordStream tells the allocator that st uses t, so that t's memory is not reused before st's current work is done.
 func (x *Exec) RecordStream(t *Tensor, st *rt.Stream) error {
 	if t.closed.Load() {
 		return fault.New(fault.Closed, "the tensor %s was closed", describe(t))

@@ -27,7 +27,7 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// forResult adds to a lack of memory that it is the result t for which there is none.
+// forResult adds to an out-of-memory error that the memory was for the result t.
 func forResult(err error, t *Tensor) error {
 	var e *fault.Error
 	if !errors.As(err, &e) || e.Kind != fault.OutOfMemory {
@@ -61,7 +61,7 @@ func Given(op string, i int, t *Tensor) {
 	}
 }
 
-// NoFunction panics with an error of op: its argument of that name is nil.
+// NoFunction panics with an error of op, whose argument called name is nil.
 func NoFunction(op, name string) {
 	panicAt(op, fault.Invalid, "the function %s is nil; give it one", name)
 }
@@ -76,7 +76,7 @@ func notGiven(op string, i int, t *Tensor) {
 	panicAt(op, fault.Closed, operandClosed, describe(t))
 }
 
-// Located returns err, which the method op of the face returns, with the operation and the caller's line if it has neither.
+// Located returns err, an error of the face's method op, with the operation and the caller's line filled in where they are missing.
 func Located(op string, err error) error {
 	e, ok := err.(*fault.Error)
 	if !ok || e.Op != "" && e.Line > 0 {
@@ -100,19 +100,19 @@ func Refusal(op string, kind fault.Kind, format string, args ...any) *fault.Erro
 	return e
 }
 
-// panicAt panics with an error of a call that needs no session, or has changed nothing of it.
+// panicAt panics with an error of a call that needs no session, or has not changed it.
 func panicAt(op string, kind fault.Kind, format string, args ...any) {
 	panic(Refusal(op, kind, format, args...))
 }
 
-// What is said of operands that are no tensors.
+// The messages for operands that are no usable tensors.
 const (
 	operandNil    = "operand %d is nil; give it a tensor"
 	operandZero   = "operand %d is a zero Tensor; use one that an operation returned"
 	operandClosed = "the operand %s was closed; keep it with Keep, or use it within its scope"
 )
 
-// fail panics with an error of an operation that has no frame of its own.
+// fail panics with an error of an operation that has no frame.
 func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format string, args ...any) {
 	e := infer.Refusal(kind, format, args...)
 	e.Op = op
@@ -128,7 +128,7 @@ func (x *Exec) fail(op string, kind fault.Kind, operands []*Tensor, format strin
 	panic(e)
 }
 
-// refuse is fail with an error of the toolkit, if err is one.
+// refuse panics like fail with err, an error of the toolkit, unless it is nil.
 func (x *Exec) refuse(op string, err error, operands ...*Tensor) {
 	if err != nil {
 		e := err.(*fault.Error)
@@ -161,7 +161,7 @@ func (x *Exec) check(op string, err error) {
 	panic(n)
 }
 
-// mark is a state of the session that it comes back to.
+// mark is a state of the session that restore returns to.
 type mark struct {
 	scope        *scope
 	depth, doing int
@@ -169,7 +169,7 @@ type mark struct {
 
 func (s *session) mark() mark { return mark{s.scope, s.depth, len(s.doing)} }
 
-// restore closes the scopes opened since m, and undoes the calls that a panic left in the middle. Of a torn session nothing is left to do.
+// restore closes the scopes opened since m, and undoes the calls that a panic interrupted. A torn session has nothing left to restore.
 func (s *session) restore(m mark) {
 	if s.torn() {
 		return
@@ -193,5 +193,5 @@ func locate(e *fault.Error) {
 	e.File, e.Line = file, line
 }
 
-// Check panics with err, if it is one, as the operation op of a package above the face.
+// Check panics with err, unless it is nil, as an error of op, an operation of a package above the face.
 func Check(op string, err error) { (*Exec)(nil).check(op, err) }

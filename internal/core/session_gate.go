@@ -13,37 +13,37 @@ import (
 	"tenon.dev/internal/origin"
 )
 
-// A session is used by one goroutine at a time, and the gate finds out where it is not. Go has no identity of goroutines, so the gate
-// knows none: it is closed while a goroutine is inside the library with the session, and open while a function of the program runs that
-// the library called, whoever calls what from there. It finds two calls that overlap in time and, by levels, functions that do not end in
-// the order in which they began. Goroutines that take turns, each with whole calls, do no harm to the session and are not found.
+// A session is used by one goroutine at a time, and the gate detects violations. Go gives goroutines no identity, so the gate knows none:
+// it is closed while a goroutine is inside the library with the session, and open while the library calls a function of the program,
+// whichever goroutine uses the session from there. It detects two calls that overlap in time and, by levels, calls of functions that are
+// not properly nested. Goroutines that take turns, each with whole calls, do no harm to the session and are not detected.
 
-// gate stands in front of everything that touches a session. What enters a session closes it before it looks at any other field, and the
-// functions below core's methods find it closed. Its own fields besides in, waiting, visitor and torn belong to whoever is inside.
+// gate guards everything that touches a session. Whatever enters a session closes it before it reads any other field, and the functions
+// below core's methods rely on that. Its fields other than in, waiting, visitor and torn belong to the goroutine inside.
 type gate struct {
-	// door says whether a goroutine is inside, for good once the session is torn.
+	// door says whether a goroutine is inside; once the session is torn, it always does.
 	*door
-	// waiting counts the goroutines that found it so. It stays above 0 once the session is torn.
+	// waiting counts the goroutines that found the gate closed. It stays above 0 once the session is torn.
 	waiting atomic.Int32
-	// visitor is where the first of them called, or nil.
+	// visitor is the line where the first of them called, or nil.
 	visitor atomic.Pointer[string]
 	// torn says why nobody may enter any more, or is nil.
 	torn atomic.Pointer[tear]
-	// lent says that a goroutine of another session is inside, which runs what was put off.
+	// lent says that a goroutine of another session is inside, which runs the calls that were put off.
 	lent atomic.Bool
-	// levels are the calls of the program's functions, of which the first height are under way.
+	// levels are the calls of functions of the program; the first height of them are under way.
 	levels []*level
 	height int
 }
 
-// tear is the places, file:line, of two calls that used the session at once.
+// tear holds the places, as file:line, of two calls that used the session at once.
 type tear struct{ inside, entered string }
 
-// Enter lets the calling goroutine into x's session for the method op, until Leave. It panics where another one is inside, or was when it
-// should not.
+// Enter admits the calling goroutine to x's session for the method op, until Leave. It panics if another goroutine is inside, or if the
+// session is torn.
 func Enter(x *Exec, op string) { x.s.in(op) }
 
-// Leave ends Enter. It is deferred.
+// Leave ends Enter. Callers defer it.
 func Leave(x *Exec) { x.s.out() }
 
 func (s *session) in(op string) {
@@ -63,16 +63,17 @@ func (s *session) out() {
 	}
 }
 
-// free closes the gate if it was open, and returns whether it was.
+// free closes the gate if it was open, and reports whether it was.
 func (g *gate) free() bool {
 	v := atomic.LoadUint64(&g.in)
 	return v&busy == 0 && atomic.CompareAndSwapUint64(&g.in, v, v|busy)
 }
 
-// torn reports whether the session is refused. Then nothing of it may be touched: whoever tore it has closed its scopes.
+// torn reports whether the session refuses all calls. Then nothing in it may be touched: the goroutine that tore it has closed its scopes.
 func (s *session) torn() bool { return s.gate.torn.Load() != nil }
 
-// The patience of a goroutine that found the gate closed: it waits for the other one to leave, which then says where it was.
+// patience is how long a goroutine that found the gate closed waits for the other one to leave, which then records where it was; yields is
+// how many of its pauses only yield the processor.
 const (
 	patience = time.Second
 	yields   = 100
@@ -86,8 +87,8 @@ func pause(i int) {
 	time.Sleep(min(time.Duration(i-yields+1)*10*time.Microsecond, time.Millisecond))
 }
 
-// wait returns once the calling goroutine, which is counted as waiting, is inside, true, or the session is torn or patience is over, false;
-// patience 0 has no end. Where the goroutine inside left without having seen it, the two were not there at once.
+// wait returns true once the calling goroutine, which is counted as waiting, is inside, and false if the session is torn or patience is
+// over; patience 0 has no limit. If the goroutine inside left without having seen this one, their calls did not overlap.
 func (s *session) wait(patience time.Duration) bool {
 	g := &s.gate
 	at, began := where(), time.Now()
@@ -113,7 +114,7 @@ func (s *session) enterSlow(op string) {
 	if g.torn.Load() != nil {
 		panic(s.refused(op))
 	}
-	g.waiting.Add(1) // at once, so that the other one sees it even if it is about to leave
+	g.waiting.Add(1) // at once, so that the goroutine inside sees it even if it is about to leave
 	if reentered() {
 		g.waiting.Add(-1)
 		panic(Refusal(op, fault.Invalid, "a function that the library calls in the middle of an operation, such as an observer of the "+
@@ -122,7 +123,7 @@ func (s *session) enterSlow(op string) {
 	if s.wait(patience) {
 		return
 	}
-	// Where patience is over the other one tears the session when it leaves, since this one is waiting still.
+	// If patience is over, the other goroutine tears the session when it leaves, because this one is still counted as waiting.
 	other := onlyOther()
 	if t := g.torn.Load(); t != nil {
 		other = t.inside
@@ -140,17 +141,17 @@ func (s *session) leaveSlow() {
 			s.tear(where(), *v)
 			return
 		}
-		pause(i) // it is about to say where it is
+		pause(i) // the visitor is about to say where it is
 	}
 	g.open()
 }
 
-// tear makes the session refuse everything from now on, and closes what its scopes have. The calling goroutine is inside; those that are
-// in functions of the program come back to nothing that they may touch. Only what one of them alone holds is left to it: a Together, a
-// capture.
+// tear makes the session refuse all calls from now on, and closes the tensors of its scopes. The calling goroutine is inside; goroutines
+// that are in functions of the program find nothing that they may touch when they return. Only what a single one of them holds is left to
+// it: a Together, a capture.
 func (s *session) tear(inside, entered string) {
 	s.gate.waiting.Add(1)
-	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy as it is, but where tests of this package pass no gate
+	atomic.StoreUint64(&s.gate.in, atomic.LoadUint64(&s.gate.in)|busy|shut) // busy is set already, except in tests that pass no gate
 	if s.depth > 0 {
 		s.frames[0].abandon()
 	}
@@ -163,10 +164,10 @@ func (s *session) tear(inside, entered string) {
 	s.gate.torn.Store(&tear{inside, entered})
 }
 
-// level is a call of a function of the program. Its address is that of one session and depth, and stacks show it.
+// level is a call of a function of the program. Its address identifies the session and the depth, and stacks show it.
 type level struct{ n int }
 
-// run calls f. Its frame is what finds the goroutine that is in f.
+// run calls f. Its frame identifies the goroutine that is in f.
 //
 //go:noinline
 func (l *level) run(f func()) {
@@ -174,8 +175,8 @@ func (l *level) run(f func()) {
 	runtime.KeepAlive(l)
 }
 
-// outside calls f, the program's, with the gate open: f may call methods of the session, on whatever goroutine. Everything that calls a
-// function of the program does so by way of it.
+// outside calls f, a function of the program, with the gate open: f may call methods of the session, on any goroutine. Every call of a
+// function of the program goes through outside.
 func (s *session) outside(op string, f func()) {
 	g := &s.gate
 	if g.height == len(g.levels) {
@@ -204,7 +205,7 @@ func (s *session) outside(op string, f func()) {
 }
 
 // back enters the session again after the call l of a function of the program, and stops op if another goroutine is in a call that began
-// later. Where a panic is under way, done is false and that goes on.
+// later. During a panic done is false, and the panic goes on.
 func (s *session) back(op string, l *level, held, done bool) {
 	g := &s.gate
 	if held && !g.free() {
@@ -227,7 +228,7 @@ func (s *session) back(op string, l *level, held, done bool) {
 	g.height--
 }
 
-// shared is the error of a call that found another goroutine in the session, whose place is other if it is known.
+// shared is the error of a call that found another goroutine in the session, at the line other if that is known.
 func shared(op, other string) *fault.Error {
 	if other != "" {
 		other = ", the other at " + other
@@ -235,7 +236,7 @@ func shared(op, other string) *fault.Error {
 	return Refusal(op, fault.Invalid, "two goroutines use one Exec at once%s; give each goroutine its own with Fork", other)
 }
 
-// refused is the error of every call after that.
+// refused is the error of every call on a torn session.
 func (s *session) refused(op string) *fault.Error {
 	t := s.gate.torn.Load()
 	return Refusal(op, fault.Invalid, "two goroutines used this Exec at once, at %s and at %s, so that its scopes are torn and closed; "+
@@ -248,7 +249,7 @@ func where() string {
 	return fmt.Sprintf("%s:%d", file, line)
 }
 
-// where returns the line of the program's call that called l's function.
+// where returns the line of the program's call during which l's function runs.
 func (l *level) where() string {
 	mark := fmt.Appendf(nil, "(*level).run(%p", l)
 	for _, stack := range stacks(true)[1:] {
@@ -269,18 +270,19 @@ func stacks(all bool) [][]byte {
 	}
 }
 
-// reentered reports whether the calling goroutine itself is in the middle of an operation, in a function that is no one's level.
+// reentered reports whether the calling goroutine itself is in the middle of an operation, in a function that was not called through a
+// level.
 func reentered() bool {
 	stack := string(stacks(false)[0])
 	_, stack, _ = strings.Cut(stack, "core.(*session).enterSlow(")
 	return midway(stack)
 }
 
-// around are functions of this package that are no part of an operation though a stack shows them.
+// around are functions of this package that stacks show but that are no part of an operation.
 var around = []string{"Enter(", "(*session).in(", "Try("}
 
-// midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam, which has called Enter, is
-// none yet.
+// midway reports whether the innermost call of this package in a stack is that of an operation. A function of the seam that has only called
+// Enter does not count yet.
 func midway(stack string) bool {
 	seam, literal := false, false
 	for line := range strings.Lines(stack) {

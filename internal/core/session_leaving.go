@@ -8,22 +8,22 @@ import (
 )
 
 // A program may close a tensor on one goroutine while another one is in an operation on it, between the check that it is open and the
-// launch. What the handle holds is let go only when every goroutine that was inside a session at the time has left it, or waits for the
-// device: one that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
+// launch. So the handle's memory is released only when every goroutine that was inside a session at the time has left it, or waits for the
+// device; one that enters later finds the handle closed. Operations pay nothing for this, since they pass the session's gate anyway.
 
-// door is the part of a gate that others look at. They may outlive the session.
+// door is the part of a gate that other sessions look at. It may outlive the session.
 type door struct {
-	// in has the bits below and, above them, how often somebody has left or rested.
+	// in has the bits below and, above them, a count of how often somebody has left or rested.
 	in uint64
-	// left says that somebody waits for whoever is inside.
+	// left says that somebody waits for the goroutine inside.
 	left atomic.Bool
-	// number is the session's, 0 for none.
+	// number is the session's number, or 0 if it has none.
 	number uint16
-	_      [48]byte // or others' doors would share the line of memory
+	_      [48]byte // so that doors share no cache line
 }
 
-// The bits of door.in: a goroutine is inside; it waits for the device, and what it checked before it checks again; the session is torn, and
-// whoever was inside has come to its end.
+// The bits of door.in. busy: a goroutine is inside. resting: it waits for the device, and repeats its earlier checks afterwards. shut: the
+// session is torn, and whoever was inside has finished. visits is one in the count above the bits.
 const (
 	busy = 1 << iota
 	resting
@@ -34,8 +34,8 @@ const (
 // inside reports whether a goroutine may be in the middle of an operation.
 func inside(v uint64) bool { return v&(busy|resting|shut) == busy }
 
-// doors are those of all sessions, by number from 1 on: a list that is never changed, but replaced. A number is given again once its session
-// is gone. What finds none stands behind those that have one.
+// doors are the doors of all sessions, by number from 1 on, in a list that is never changed, but replaced. A number is reused once its
+// session is gone. Sessions that find no free number come after those that have one.
 var doors struct {
 	sync.Mutex
 	all atomic.Pointer[[]*door]
@@ -45,7 +45,7 @@ const mostNumbers = 1<<16 - 1
 
 func init() { doors.all.Store(new([]*door)) }
 
-// newDoor returns the door of s, which is forgotten with s.
+// newDoor returns the door of s, which is forgotten when s is collected.
 func newDoor(s *session) *door {
 	d := &door{}
 	doors.Lock()
@@ -77,10 +77,10 @@ type visit struct {
 	in   uint64
 }
 
-// over reports whether it has ended.
+// over reports whether the visit has ended.
 func (v visit) over() bool { return atomic.LoadUint64(&v.door.in) != v.in }
 
-// closing is a closed handle that is still to be let go, and for what.
+// closing is a closed handle that is still to be released, and the visits that it waits for.
 type closing struct {
 	t      *Tensor
 	visits []visit
@@ -92,8 +92,8 @@ var closings struct {
 	list []closing
 }
 
-// postponed reports whether t, which is closed, is let go later, since somebody may be in the middle of an operation on it: in the session
-// of its number or, where others have used it, in any.
+// postponed reports whether the release of t, which is closed, is postponed, because somebody may be in the middle of an operation on it:
+// in the session with its number or, if others have used it, in any.
 func (t *Tensor) postponed() bool {
 	var visits []visit
 	look := func(d *door) {
@@ -118,14 +118,14 @@ func (t *Tensor) postponed() bool {
 	closings.Lock()
 	closings.list = append(closings.list, closing{t, visits})
 	closings.Unlock()
-	// Whoever leaves at this moment may not see that somebody waits.
+	// A goroutine that leaves at this moment may not see that somebody waits.
 	for i := 0; i < 16 && letGoLeft() > 0; i++ {
 		runtime.Gosched()
 	}
 	return true
 }
 
-// letGoLeft lets the closed handles go that nobody uses any more, and returns how many are left.
+// letGoLeft releases the closed handles that nobody uses any more, and returns how many are left.
 func letGoLeft() (n int) {
 	closings.Lock()
 	var free []*Tensor
@@ -150,13 +150,13 @@ func letGoLeft() (n int) {
 	return n
 }
 
-// wentOut is called by who has left and was waited for.
+// wentOut is called by a goroutine that has left and was waited for.
 func (d *door) wentOut() {
 	d.left.Store(false)
 	letGoLeft()
 }
 
-// rest says that the goroutine inside waits for the device now, until resume. It uses no handle that it has checked before.
+// rest marks that the goroutine inside waits for the device, until resume. After that it uses no handle that it checked before.
 func (g *gate) rest() {
 	if v := atomic.LoadUint64(&g.door.in); v&busy != 0 { // not in tests of this package, which pass no gate
 		atomic.StoreUint64(&g.door.in, v|resting)
@@ -172,7 +172,7 @@ func (g *gate) resume() {
 	}
 }
 
-// lifetime is the state of a handle: whether it is closed, and whether sessions of other numbers than its maker's have used it.
+// lifetime is the state of a handle: whether it is closed, and whether sessions with another number than its maker's have used it.
 type lifetime struct{ bits atomic.Uint32 }
 
 const (
@@ -186,11 +186,11 @@ func (l *lifetime) Load() bool { return l.bits.Load()&isClosed != 0 }
 // end closes the handle, and reports whether it was closed before.
 func (l *lifetime) end() bool { return l.bits.Or(isClosed)&isClosed != 0 }
 
-// elsewhere reports whether sessions of other numbers have used the handle.
+// elsewhere reports whether sessions with other numbers have used the handle.
 func (l *lifetime) elsewhere() bool { return l.bits.Load()&usedElsewhere != 0 }
 
-// usedBy notes that s uses t, before it looks whether t is closed, or claimed with its memory: so whoever closes or claims t knows of s, or s
-// finds it closed or claimed.
+// usedBy records that s uses t, before s checks whether t is closed or its memory claimed. So whoever closes or claims t knows about s, or
+// s finds it closed or claimed.
 func (t *Tensor) usedBy(s *session) {
 	if n := s.gate.number; (n != t.maker || n == 0) && !t.closed.elsewhere() {
 		t.st.marks.Or(foreignUse)
@@ -198,7 +198,7 @@ func (t *Tensor) usedBy(s *session) {
 	}
 }
 
-// lonely waits until no other session is in the middle of an operation that it was in when s asked, and reports whether that came soon.
+// lonely waits until every operation that other sessions were in at the call has ended, and reports whether that happened within tries.
 func (s *session) lonely(tries int) bool {
 	var visits []visit
 	for _, d := range *doors.all.Load() {

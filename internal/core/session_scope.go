@@ -12,12 +12,12 @@ type scope struct {
 	list   []*Tensor
 	// capture is the graph that was being recorded when the scope was opened.
 	capture *capture
-	// casts are parameters that autocast converted, and castAt says where.
+	// casts are parameters that autocast converted, and castAt holds their indexes.
 	casts  []keptCast
 	castAt map[castKey]int
 }
 
-// leave takes t off the end of the list, so that the list does not grow by temporaries that are closed in turn.
+// leave takes t off the end of the list, so that temporaries that are closed one after the other do not make the list grow.
 func (sc *scope) leave(t *Tensor) {
 	if n := len(sc.list) - 1; n >= 0 && sc.list[n] == t {
 		sc.list[n] = nil
@@ -96,7 +96,7 @@ func (x *Exec) Keep(t *Tensor) *Tensor {
 	return t
 }
 
-// Within runs f in a new scope, closes what f made, also when f panics, and moves f's result to the scope around.
+// Within runs f in a new scope, closes the tensors that f made, even if f panics, and moves f's result to the surrounding scope.
 func (x *Exec) Within(f func(x *Exec) *Tensor) *Tensor {
 	s := x.s
 	defer s.restore(s.mark())
@@ -127,7 +127,7 @@ func (x *Exec) scoped(f func(x *Exec)) {
 	f(x)
 }
 
-// Scope runs f in a new scope and closes what f made, also when f panics.
+// Scope runs f in a new scope and closes the tensors that f made, even if f panics.
 func (x *Exec) Scope(f func(x *Exec)) {
 	defer x.s.restore(x.s.mark())
 	x.s.push()
@@ -138,7 +138,8 @@ func (x *Exec) Scope(f func(x *Exec)) {
 type keptCast struct {
 	key castKey
 	t   *Tensor
-	// The parameter's version and last write when it was converted: a graph that changes it counts no version.
+	// The parameter's version and last write at the conversion. The write is needed because a graph that changes the parameter counts no
+	// version.
 	version uint32
 	writer  uint64
 	stream  *rt.Stream

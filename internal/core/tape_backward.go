@@ -12,7 +12,7 @@ import (
 
 // BackwardOpt are the options of Backward.
 type BackwardOpt struct {
-	// Gradient, of the tensor's shape, weighs its elements; nil is 1, for a tensor of one element.
+	// Gradient, of the tensor's shape, weights its elements; nil means 1, for a tensor of one element.
 	Gradient *Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
@@ -22,7 +22,7 @@ type BackwardOpt struct {
 
 // GradOpt are the options of Grad.
 type GradOpt struct {
-	// Gradients weigh the outputs, one for each; an entry that is nil is 1, for an output of one element, and none at all are 1 for every output.
+	// Gradients weight the outputs, one for each; nil means 1, for an output of one element. No entries mean 1 for every output.
 	Gradients []*Tensor
 	// RetainGraph keeps the saved tensors, so that backward can run again.
 	RetainGraph bool
@@ -32,9 +32,9 @@ type GradOpt struct {
 	AllowUnused bool
 }
 
-// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. It returns an error that
-// names the operation and, where it is known, the line of its forward call; the leaves then have the gradients that they had, but for those with post-accumulate
-// hooks that have run. Gradients that leaves have already are added to at the end of the pass, which holds the new ones until then.
+// Backward adds the gradients of t to its leaves. t has one element, or the options give the gradient of t. An error names the operation
+// and, if known, the line of its forward call; the leaves then have the gradients that they had, except those with post-accumulate hooks
+// that have run. New gradients are added to existing ones at the end of the pass, which holds them until then.
 func (x *Exec) Backward(t *Tensor, opt BackwardOpt) error {
 	return Try(func() {
 		x.backward("Backward", []*Tensor{t}, nil, GradOpt{Gradients: []*Tensor{opt.Gradient}, RetainGraph: opt.RetainGraph, CreateGraph: opt.CreateGraph})
@@ -58,15 +58,15 @@ func (x *Exec) Grad(outputs, inputs []*Tensor, opt GradOpt) (res []*Tensor, err 
 	return res, err
 }
 
-// task is a node of one backward run with the gradients that have reached it.
+// task is a node of one backward pass with the gradients that have reached it.
 type task struct {
 	n *node
 	g []*Tensor
-	// needed says that the node leads to something that wants a gradient; others do not run.
+	// needed says that the node leads to something that wants a gradient; other nodes do not run.
 	needed bool
 }
 
-// leafTask collects the gradient of a leaf: its hooks and its accumulation wait for all left edges that lead to it.
+// leafTask collects the gradient of a leaf: its hooks and its accumulation wait until no edge that leads to it is left.
 type leafTask struct {
 	g    *Tensor
 	left int
@@ -82,7 +82,7 @@ type target struct {
 // run is one backward pass. Runs nest: a derivative may start another one.
 type run struct {
 	x         *Exec
-	last      *Exec // what exec returned last of what owns something
+	last      *Exec // the Exec with owned values that exec returned last
 	op        string
 	opt       GradOpt
 	tasks     map[*node]*task
@@ -90,23 +90,23 @@ type run struct {
 	targets   map[target]*Tensor // nil for Backward
 	order     []*node            // newest first
 	callbacks []func(x *Exec)
-	// complete are the gradients of leaves that have all arrived; what RetainGrad keeps of other tensors stands in retained. The pass hands them over
-	// together, when nothing else can fail.
+	// complete holds the gradients of leaves that have fully arrived, and retained those that RetainGrad keeps for other tensors. The pass
+	// hands them over together, when nothing else can fail.
 	complete []completed
 	retained []retained
 	outer    *run
-	// node is the one whose derivative is under way, or nil.
+	// node is the node whose derivative is under way, or nil.
 	node *node
 }
 
-// completed is the gradient g of leaf l; taken is what becomes l's, or nil where g is added to the gradient that l has.
+// completed is the gradient g of leaf l; taken becomes l's gradient, or is nil if g is added to the existing one.
 type completed struct {
 	x        *Exec
 	l        *leaf
 	g, taken *Tensor
 }
 
-// retained is the gradient g of a tensor that k keeps; taken is what becomes k's.
+// retained is the gradient g of a tensor that k keeps; taken becomes k's gradient.
 type retained struct {
 	x        *Exec
 	k        *kept
@@ -150,7 +150,7 @@ func (x *Exec) backward(op string, roots, inputs []*Tensor, opt GradOpt) []*Tens
 	return r.results(inputs)
 }
 
-// steps runs all nodes. Those of a span run between its Begin and its end.
+// steps runs all nodes. The nodes of a span run between its Begin and its end.
 func (r *run) steps() {
 	var in *Span
 	var end func() error
@@ -178,7 +178,7 @@ func (r *run) steps() {
 	leave()
 }
 
-// incoming returns the numbers of the storages of gradients that have come to the first nodes, of one span.
+// incoming returns the storage numbers of the gradients that have reached the first nodes, those of one span.
 func (r *run) incoming(nodes []*node) (all []uint64) {
 	for _, n := range nodes {
 		if n.span != nodes[0].span {
@@ -251,7 +251,7 @@ func (r *run) seed(t, g *Tensor) *Tensor {
 	return r.mode(t).Full(t.shape, 1, t.dt)
 }
 
-// plan collects the nodes that the roots depend on, newest first, finds those that lead to a target, and counts what leads to each leaf.
+// plan collects the nodes that the roots depend on, newest first, finds those that lead to a target, and counts the edges to each leaf.
 func (r *run) plan(roots []*Tensor) {
 	for _, t := range roots {
 		r.visit(t.node)
@@ -298,7 +298,7 @@ func (r *run) leaf(l *leaf) *leafTask {
 	return t
 }
 
-// wants reports whether a gradient along e is of use.
+// wants reports whether a gradient along e is needed.
 func (r *run) wants(e *edge) bool {
 	if e.node == nil && e.leaf == nil {
 		return false
@@ -312,13 +312,13 @@ func (r *run) wants(e *edge) bool {
 	return e.node != nil && r.tasks[e.node].needed
 }
 
-// exec returns the Exec that runs what belongs to the forward mode m: its stream, gradients recorded only for CreateGraph, memory from the caller's
-// pool, since the forward call's may be closed.
+// exec returns the Exec that runs work of the forward mode m: on its stream, recording gradients only for CreateGraph, with memory from the
+// caller's pool, since the forward call's may be closed.
 func (r *run) exec(m mode) *Exec {
 	m.noGrad, m.autocast, m.casts, m.saved, m.pool = !r.opt.CreateGraph, 0, nil, r.x.m.saved, r.x.m.pool
-	// The pass itself crosses streams, wherever the forward calls did so by hand.
+	// The pass itself crosses streams, even where the forward calls ordered them manually.
 	m.manual = false
-	// In a capture, what was recorded on the tape outside of it has a stream that is none of the graph's.
+	// In a capture, operations that were recorded on the tape outside of it have a stream that does not belong to the graph.
 	if c := r.x.recording(); c != nil && m.stream.Device() == r.x.Device() && !c.rc.Records(m.stream) {
 		m.stream = c.rc.Stream()
 	}
@@ -329,7 +329,7 @@ func (r *run) exec(m mode) *Exec {
 	return x
 }
 
-// mode returns the Exec that works on the gradient of t: on the stream of t's operation, for a leaf on that of its first use.
+// mode returns the Exec that works on the gradient of t: on the stream of t's operation or, for a leaf, of its first use.
 func (r *run) mode(t *Tensor) *Exec {
 	switch {
 	case t.node != nil:
@@ -350,7 +350,7 @@ func (r *run) leafMode(l *leaf) *Exec {
 	return r.exec(m)
 }
 
-// start delivers the gradient of a root. The caller's stream may have made it by hand, which the automatic ordering does not see.
+// start delivers a root's gradient. With manual streams, the automatic ordering may not know that the caller's stream makes it.
 func (r *run) start(t, g *Tensor) {
 	if to := r.mode(t).m.stream; r.x.m.manual && to.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, to.WaitIn(r.x.m.stream, r.x.recording().rt()))
@@ -361,7 +361,7 @@ func (r *run) start(t, g *Tensor) {
 	}
 }
 
-// step runs one node's derivative in a scope of its own and delivers the results.
+// step runs one node's derivative in its own scope and delivers the results.
 func (r *run) step(n *node) {
 	t := r.tasks[n]
 	if slices.ContainsFunc(t.g, func(g *Tensor) bool { return g != nil }) {
@@ -377,7 +377,7 @@ func (r *run) step(n *node) {
 	}
 }
 
-// derive runs n's derivative and hands its results on.
+// derive runs n's derivative and delivers its results.
 func (r *run) derive(n *node, t *task) {
 	if n.spent {
 		r.x.fail(r.op, fault.Invalid, nil, "Trying to backward through the graph a second time: %s has freed its saved tensors; set RetainGraph in the first call", n.row.Name)
@@ -419,8 +419,8 @@ func (r *run) derive(n *node, t *task) {
 	}
 }
 
-// addWithin adds the gradient of the view n to that of what n is a view of, where there is one that may be overwritten: that takes as long as the view has
-// elements, not as long as the other has. It runs in the scope of n's derivative.
+// addWithin adds the gradient of the view n directly to the gradient of its base, if there is one that may be overwritten. This takes time
+// in proportion to the view's elements, not the base's. It runs in the scope of n's derivative.
 func (r *run) addWithin(n *node, g []*Tensor) bool {
 	u, region := n.opt.(region)
 	region = region && n.row == rowRegion
@@ -456,8 +456,8 @@ func (r *run) addWithin(n *node, g []*Tensor) bool {
 	return true
 }
 
-// own reports whether the pass alone holds g, a gradient that has reached a node or a leaf, and nobody looks at it any more, so that it may be overwritten.
-// It is asked in the scope of a derivative.
+// own reports whether only the pass holds g, a gradient that has reached a node or a leaf, and nobody looks at it any more, so that it may
+// be overwritten. It is called in the scope of a derivative.
 func (r *run) own(g *Tensor) bool {
 	if r.opt.CreateGraph || g.scope == nil || g.scope != r.x.s.scope.parent || !g.st.sole() {
 		return false
@@ -485,7 +485,7 @@ func (r *run) done(g *Tensor) {
 	g.close()
 }
 
-// failed names the part of the pass in which err came up.
+// failed names the part of the pass in which err occurred.
 func (r *run) failed(what string, err error) *fault.Error {
 	var cause *fault.Error
 	if !errors.As(err, &cause) {
@@ -507,7 +507,7 @@ func (r *run) sum(x *Exec, old, g *Tensor) *Tensor {
 	return sum
 }
 
-// deliver adds a gradient to where e leads.
+// deliver adds a gradient at the end of e.
 func (r *run) deliver(e edge, g *Tensor) {
 	if e.node != nil {
 		t := r.tasks[e.node]
@@ -518,7 +518,7 @@ func (r *run) deliver(e edge, g *Tensor) {
 	t.g = r.sum(r.leafMode(e.leaf), t.g, g)
 }
 
-// arrived notes that one of the edges to a leaf is done with. After the last one the leaf's hooks see the whole gradient and it accumulates.
+// arrived notes that one of the edges to a leaf is done. After the last one the leaf's hooks see the whole gradient and it accumulates.
 func (r *run) arrived(l *leaf) {
 	t := r.leaf(l)
 	if t.left--; t.left > 0 || t.g == nil {
@@ -538,7 +538,7 @@ func (r *run) arrived(l *leaf) {
 	if len(l.after) == 0 {
 		return
 	}
-	r.accumulate() // the hooks are to see it
+	r.accumulate() // so that the hooks see the gradient
 	for _, h := range slices.Clone(l.after) {
 		if err := Try(func() { x.Scope(func(x *Exec) { h.f(x, l.owner) }) }); err != nil {
 			panic(r.failed("a post-accumulate hook", err))
@@ -547,8 +547,8 @@ func (r *run) arrived(l *leaf) {
 	r.join(x)
 }
 
-// join makes the caller's stream wait for x's, where a gradient is ready that the caller gets. The automatic ordering would do so when it is used, but the
-// caller may order streams by hand.
+// join makes the caller's stream wait for x's stream, on which a gradient for the caller is ready. The automatic ordering would do so at
+// the gradient's first use, but the caller may order streams manually.
 func (r *run) join(x *Exec) {
 	if st := x.m.stream; r.x.m.manual && st.Device() == r.x.m.stream.Device() {
 		r.x.check(r.op, r.x.s.force(""))
@@ -560,8 +560,8 @@ func (r *run) join(x *Exec) {
 // one. So the gradients of passes add up in the order in which the passes end.
 var accumulateMu sync.Mutex
 
-// accumulate gives leaves their gradients: the first one is taken over where nobody else holds it, later ones are added in place. It gives all of them theirs
-// or none: what needs memory comes first. A leaf that was closed has no more use for one.
+// accumulate gives leaves their gradients: the first one is taken over if nobody else holds it, later ones are added in place. Either all
+// leaves get theirs or none does: work that needs memory comes first. A leaf that was closed gets none.
 func (r *run) accumulate() {
 	accumulateMu.Lock()
 	r.x.s.accumulates = true
@@ -590,7 +590,7 @@ func (r *run) accumulate() {
 			c.taken = c.x.Add(c.k.grad, c.g)
 		}
 	}
-	if r.x.m.manual { // joining below is not to fail for want of an event
+	if r.x.m.manual { // joining below must not fail for want of an event
 		r.x.check(r.op, r.x.Device().KeepEvent())
 	}
 	add := func(*Exec) {
@@ -616,7 +616,7 @@ func (r *run) accumulate() {
 		r.x.together(r.op, add)
 	}
 	if r.opt.CreateGraph && slices.ContainsFunc(r.complete, func(c completed) bool { return c.l.grad.Load() != nil }) {
-		r.x.check(r.op, r.x.s.force("")) // the gradients that are replaced cannot be brought back
+		r.x.check(r.op, r.x.s.force("")) // gradients that are replaced cannot be restored
 	}
 	for i := range r.complete {
 		c := &r.complete[i]
@@ -639,8 +639,8 @@ func (r *run) accumulate() {
 	r.complete, r.retained = r.complete[:0], r.retained[:0]
 }
 
-// awaitOthers comes back, with accumulateMu, once no other session has put off a use of a gradient that the pass adds to: passes in regions of several
-// sessions may share leaves. Sessions that wait for each other have put nothing off, so that none waits for ever.
+// awaitOthers returns, with accumulateMu held, once no other session has put off a use of a gradient that the pass adds to: passes in
+// regions of several sessions may share leaves. A session that waits here has put nothing off, so there is no deadlock.
 func (r *run) awaitOthers() {
 	for i := 0; ; i++ {
 		d := r.otherUser()
@@ -671,7 +671,7 @@ func (r *run) otherUser() *deferral {
 	return nil
 }
 
-// take makes g the leaf's gradient. A capture that fails takes it back, and calls that were put off and do not run, since nothing ever computes it.
+// take makes g the leaf's gradient, and takes it back if the capture fails or the deferred calls do not run: nothing computes it then.
 func (l *leaf) take(s *session, g *Tensor) {
 	l.setGrad(g)
 	c := s.capture
@@ -694,7 +694,7 @@ func (l *leaf) take(s *session, g *Tensor) {
 type back struct {
 	x   *Exec
 	n   *node
-	r   *run // nil where only the node is looked at
+	r   *run // nil if only the node is looked at
 	g   []*Tensor
 	res []*Tensor
 	// unpacked holds what the unpack hooks returned, by slot.
@@ -713,7 +713,7 @@ func (b *back) need(i int) bool {
 	return b.r.wants(e)
 }
 
-// grad returns the gradient of output i; zeros if none came.
+// grad returns the gradient of output i, or zeros if none came.
 func (b *back) grad(i int) *Tensor {
 	if b.g[i] == nil {
 		m := b.n.output(i)
@@ -765,7 +765,7 @@ func (b *back) unpackSlot(i int, e edge) *Tensor {
 	return t
 }
 
-// shape is that of input i.
+// shape returns the shape of input i.
 func (b *back) shape(i int) []int {
 	if f := b.n.edges[i].form; f != nil {
 		return f.shape
@@ -773,7 +773,7 @@ func (b *back) shape(i int) []int {
 	return nil
 }
 
-// set gives the gradient of input i: g is summed over broadcast dimensions and cast to the input's type.
+// set gives the gradient of input i: it sums g over broadcast dimensions and casts it to the input's type.
 func (b *back) set(i int, g *Tensor) {
 	if g == nil || !b.need(i) {
 		return
@@ -789,7 +789,7 @@ func (b *back) set(i int, g *Tensor) {
 	b.res[i] = b.apart(g)
 }
 
-// apart returns g, or another handle of it where g is already somebody else's: an incoming gradient, or the gradient of another input.
+// apart returns g, or another handle of it if something else uses g already: it is an incoming gradient, or the gradient of another input.
 func (b *back) apart(g *Tensor) *Tensor {
 	if slices.Contains(b.g, g) || slices.Contains(b.res, g) || g.scope != b.x.s.scope {
 		c := g.twin()

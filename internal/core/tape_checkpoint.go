@@ -9,14 +9,15 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// A checkpointed segment saves its inputs alone. Its operations are recorded as any others, so that gradients take the way that they would take, but what they
-// save is a number: the first derivative that asks for one of these tensors runs the segment again, which saves the same tensors in the same order.
+// A checkpointed segment saves only its inputs. Its operations are recorded like any others, so that gradients flow as they would without a
+// checkpoint, but each saved tensor is replaced by a number: the first derivative that asks for one of these tensors runs the segment
+// again, which saves the same tensors in the same order.
 
-// checkpoint is a segment and what is known of its first run.
+// checkpoint is a segment and a record of its first run.
 type checkpoint struct {
 	f func(x *Exec, ins []*Tensor) []*Tensor
 	m mode
-	// inputs holds them as a node holds what it saved, by way of the hooks outside of the segment; needs are those that want a gradient.
+	// inputs holds the inputs as a node holds saved tensors, through the hooks outside of the segment; needs marks those that want a gradient.
 	inputs *node
 	needs  []bool
 	rng    draws
@@ -27,12 +28,12 @@ type checkpoint struct {
 
 // forgotten is a tensor that the first run saved.
 type forgotten struct {
-	// st is its storage, which may be gone, at that version.
+	// st is its storage, which may be freed by now, and version the storage's version then.
 	st      weak.Pointer[storage]
 	version uint32
 	meta    meta
 	dropped bool
-	// again is the tensor that the last run saved in its stead, or nil.
+	// again is the tensor that the last run saved in its place, or nil.
 	again *Tensor
 }
 
@@ -42,7 +43,7 @@ type recomputed struct {
 	i int
 }
 
-// drop notes that the graph needs the tensor no more.
+// drop notes that the graph no longer needs the tensor.
 func (r recomputed) drop() {
 	s := &r.c.saved[r.i]
 	s.again.close()
@@ -52,18 +53,21 @@ func (r recomputed) drop() {
 	}
 }
 
-// rowCheckpoint names segments in errors; it is no operation.
+// rowCheckpoint names segments in errors; it is not an operation.
 var rowCheckpoint = &row{Name: "Checkpoint"}
 
-// Checkpoint runs f on the inputs, which are on x's device, and returns what it returns. Of what f's operations save for backward only the inputs are kept; the backward pass runs
-// f again, once, to have the rest, and drops that as it goes. Gradients, also those of parameters that f uses, are what they would be without, bit for bit. The
-// inputs' device memory, and that of one segment at a time, is then what a sequence of segments takes, for one more forward pass.
+// Checkpoint runs f on the inputs, which are on x's device, and returns f's results. Of the tensors that f's operations save for backward,
+// only the inputs are kept; the backward pass runs f again, once, to compute the rest, and frees that as it goes. Gradients, also those of
+// parameters that f uses, are the same bit for bit as without Checkpoint. A sequence of segments then needs device memory for its inputs
+// and for one segment at a time, at the cost of one more forward pass.
 //
-// f gets the Exec that it has to use; in the second run that has the same stream, autocast and other modes, and draws the same random numbers if they come from
-// the Exec's own generator; neither run moves a generator on twice. f must do the same both times: it may not depend on what has changed since, and tensors that
-// it uses besides the inputs must be open in the backward pass. What it changes besides, such as collected statistics, it changes twice. An input, or another
-// tensor that f saved and did not make, that was changed in place since is an error of the backward pass; so are another number of saved tensors, or others. With
-// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph too.
+// f gets the Exec that it must use. In the second run that Exec has the same stream, autocast and other modes, and draws the same random
+// numbers if they come from the Exec's own generator; the two runs together advance a generator only once. f must do the same both times:
+// it must not depend on anything that has changed since, and tensors that it uses besides the inputs must be open in the backward pass. Its
+// other side effects, such as collected statistics, happen twice. If an input, or another tensor that f saved and did not make, was changed
+// in place since, the backward pass fails; it also fails if the second run saves another number of tensors, or different ones. With
+// RetainGraph each pass runs f again. Segments nest. In a graph, a segment with random numbers must have its backward pass in the graph
+// too.
 func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tensor) []*Tensor {
 	if x.m.noGrad {
 		return x.WithinMany(func(x *Exec) []*Tensor { return f(x, ins) })
@@ -89,7 +93,7 @@ func (x *Exec) Checkpoint(f func(x *Exec, ins []*Tensor) []*Tensor, ins ...*Tens
 	return outs
 }
 
-// first makes an entry that stands for the first run itself, so that the inputs stay until it is over.
+// first adds an entry that stands for the first run itself, so that the inputs are kept until it ends.
 func (c *checkpoint) first() int {
 	c.saved = append(c.saved, forgotten{})
 	return 0
@@ -109,7 +113,7 @@ func (c *checkpoint) unpack(x *Exec, v any) *Tensor {
 	return s.again
 }
 
-// again runs the segment and keeps what it saves until the backward pass under way is over.
+// again runs the segment again and keeps the tensors that it saves until the backward pass under way ends.
 func (c *checkpoint) again(x *Exec) {
 	s, m, n := x.s, c.m, 1
 	m.noGrad, m.pool = false, x.m.pool
@@ -132,7 +136,7 @@ func (c *checkpoint) again(x *Exec) {
 		for i := range ins {
 			ins[i] = b.unpackSlot(i, edge{})
 			if t := ins[i]; c.needs[i] {
-				// It stands for a tensor that need not be a leaf, and is nobody's parameter.
+				// It stands for a tensor that need not be a leaf, and is not a parameter.
 				t.leaf = &leaf{owner: &Tensor{st: t.st, dt: t.dt, form: t.form}, meta: metaOf(t)}
 			}
 		}
@@ -166,7 +170,7 @@ func (c *checkpoint) collect(i int, t *Tensor) {
 	old.again = k
 }
 
-// forget closes what the last run saved and nobody has used up.
+// forget closes the tensors that the last run saved and nobody has used.
 func (c *checkpoint) forget() {
 	for i := range c.saved {
 		c.saved[i].again.close()
@@ -174,21 +178,21 @@ func (c *checkpoint) forget() {
 	}
 }
 
-// differ fails because the second run is not like the first.
+// differ fails because the second run differs from the first.
 func (c *checkpoint) differ(format string, args ...any) {
 	e := fault.New(fault.Invalid, format, args...)
 	panicAt("Checkpoint", fault.Invalid, "the function did not do the same when it was run again for backward: %s", e.Msg)
 }
 
-// draws is where a generator stood at the beginning of a segment.
+// draws is the state of a generator at the beginning of a segment.
 type draws struct {
 	g *rt.Generator
-	// state is that of the generator; in a graph, capture and advance say how far its run had moved the generator on.
+	// state is the generator's state; in a graph, capture and advance say how far the graph's run had advanced the generator.
 	state   []byte
 	capture *capture
 	advance uint64
 	drew    bool
-	// now is advance outside of a segment that runs again.
+	// now is the advance outside of a segment that runs again.
 	now uint64
 }
 
@@ -209,7 +213,7 @@ func (d *draws) captured() *captured {
 	return d.capture.known(d.g)
 }
 
-// advanced returns how far one run of the graph moves the generator on.
+// advanced returns how far one run of the graph advances the generator.
 func (d *draws) advanced() uint64 {
 	if st := d.captured(); st != nil {
 		return st.advance
@@ -217,7 +221,7 @@ func (d *draws) advanced() uint64 {
 	return 0
 }
 
-// rewind returns the generator from which the segment draws the same numbers again; x's own is g.
+// rewind returns the generator from which the segment draws the same numbers again; g is x's own.
 func (d *draws) rewind(x *Exec, g *rt.Generator) *rt.Generator {
 	if !d.drew {
 		return g

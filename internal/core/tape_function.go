@@ -9,29 +9,30 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// Function is a user's operation with a derivative of its own. Forward's operations are not recorded; Backward is called in their stead.
-// Both run under the autocast of the call's Exec, and Forward gets its inputs as they are.
+// Function is a user's operation with its own derivative. Forward's operations are not recorded; Backward is called in their place. Both
+// run under the autocast of the call's Exec, and Forward gets its inputs unconverted.
 type Function interface {
-	// Forward computes the outputs. What Backward needs it saves in c.
+	// Forward computes the outputs. It saves in c what Backward needs.
 	Forward(x *Exec, c *FunctionContext, inputs ...*Tensor) []*Tensor
-	// Backward returns the gradients of the inputs, nil where there is none, given those of the outputs (zeros where none came). An error
-	// fails the backward pass and names the line of the forward call.
+	// Backward returns the gradients of the inputs, nil where there is none, from those of the outputs (zeros where none came). An error fails
+	// the backward pass, whose error names the line of the forward call.
 	Backward(x *Exec, c *FunctionContext, grads ...*Tensor) ([]*Tensor, error)
 }
 
-// CastsInputs is a Function that under autocast gets its inputs in one type: those that autocast may convert come in the type CastInputs,
-// and Forward and Backward run without autocast. Without autocast it is as any other. A zero type converts nothing.
+// CastsInputs is a Function that under autocast gets its inputs in one type: inputs that autocast may convert are converted to the type
+// that CastInputs returns, and Forward and Backward run without autocast. Without autocast it behaves like any other Function. A zero type
+// converts nothing.
 type CastsInputs interface {
 	Function
 	CastInputs() dtype.DType
 }
 
-// FunctionContext carries what Forward leaves for Backward.
+// FunctionContext carries data from Forward to Backward.
 type FunctionContext struct {
 	n     *node
 	x     *Exec
 	saves []*Tensor
-	// Value is anything else that Backward needs.
+	// Value holds anything else that Backward needs.
 	Value any
 }
 
@@ -43,7 +44,7 @@ func (c *FunctionContext) Save(ts ...*Tensor) {
 	c.saves = ts
 }
 
-// Saved returns what Save kept, in the scope of Backward.
+// Saved returns the tensors that Save kept, in the scope of Backward.
 func (c *FunctionContext) Saved() []*Tensor {
 	c.recorded("Saved")
 	if c.x == nil {
@@ -68,20 +69,20 @@ func (c *FunctionContext) NeedsGrad(i int) bool {
 	return (&back{n: c.n}).need(i)
 }
 
-// recorded refuses what only the context of a recorded call can tell.
+// recorded refuses calls that only make sense on the context of a recorded call.
 func (c *FunctionContext) recorded(op string) {
 	if c == nil || c.n == nil {
 		panicAt(op, fault.Invalid, "the context is not that of a recorded call; ask the one that Backward is given")
 	}
 }
 
-// functionState is what a node of a user's function has besides.
+// functionState is the additional state of a node of a user's function.
 type functionState struct {
 	fn      Function
 	ctx     *FunctionContext
 	file    string
 	line    int
-	history []edge // of the saved tensors; it counts their nodes, but for the function's own
+	history []edge // of the saved tensors; it holds references to their nodes, except the function's own
 }
 
 func (s *functionState) close() {
@@ -112,7 +113,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 		if o == nil || o.closed.Load() {
 			x.fail("Function", fault.Invalid, inputs, "Forward returned no tensor, or a closed one, as output %d", i)
 		}
-		if o.scope != s.scope || o.RequiresGrad() || slices.Contains(outs[:i], o) { // not Forward's own
+		if o.scope != s.scope || o.RequiresGrad() || slices.Contains(outs[:i], o) { // Forward did not make it
 			outs[i] = x.NoGrad().Detach(o)
 			outs[i].descend(&lineage{}, o, viewFunction)
 		}
@@ -127,7 +128,7 @@ func (x *Exec) Apply(fn Function, inputs ...*Tensor) []*Tensor {
 	return outs
 }
 
-// forFunction returns the Exec and the inputs with which fn is called.
+// forFunction returns the Exec and the inputs to call fn with.
 func (x *Exec) forFunction(fn Function, inputs []*Tensor) (*Exec, []*Tensor) {
 	f, casts := fn.(CastsInputs)
 	if !casts || x.m.autocast == dtype.Invalid {
@@ -191,7 +192,7 @@ func (x *Exec) record(fn Function, c *FunctionContext, inputs, outs []*Tensor) {
 	}
 }
 
-// functionName is what errors call a user's function: its type, or what its String returns.
+// functionName returns the name of a user's function in errors: its type, or the result of its String.
 func functionName(f Function) string {
 	if s, ok := f.(fmt.Stringer); ok {
 		return s.String()

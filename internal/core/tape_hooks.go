@@ -19,14 +19,14 @@ type leafHook struct {
 	f func(x *Exec, t *Tensor)
 }
 
-// kept is the gradient that RetainGrad keeps of one output of a node.
+// kept is the gradient of one output of a node that RetainGrad keeps.
 type kept struct {
 	out   uint8
-	owner *Tensor // whose closing drops it
+	owner *Tensor // closing it drops the gradient
 	grad  *Tensor
 }
 
-// nodeExtra is what few nodes have: hooks, retained gradients, and what saved-tensor hooks made of the saved tensors, by slot.
+// nodeExtra holds what few nodes have: hooks, retained gradients, and the results of the saved-tensor hooks, by slot.
 type nodeExtra struct {
 	hooks  []*gradHook
 	kept   []*kept
@@ -42,7 +42,7 @@ func (n *node) more() *nodeExtra {
 	return n.extra
 }
 
-// keptOf returns what RetainGrad keeps of an output, or nil.
+// keptOf returns what RetainGrad keeps for an output, or nil.
 func (n *node) keptOf(out uint8) *kept {
 	if n.extra == nil {
 		return nil
@@ -64,10 +64,10 @@ func without[T comparable](list []T, h T) []T {
 	return slices.Concat(list[:i], list[i+1:])
 }
 
-// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates; what h
-// returns replaces it, nil leaves it. Hooks run in the order of registration, on the stream of t's operation, and see a gradient that is
-// valid during the call. remove ends it. t must require grad. A hook belongs to t's present value: it goes on seeing the gradient of that
-// value after t is changed in place.
+// RegisterHook makes every backward pass call h with the gradient of t once it is complete, before it flows on or accumulates. If h returns
+// a tensor, that replaces the gradient; nil keeps it. Hooks run in the order of registration, on the stream of t's operation, and the
+// gradient that they see is valid during the call. remove unregisters h. t must require grad. A hook belongs to t's current value: it still
+// sees the gradient of that value after t is changed in place.
 func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()) {
 	t.settle("RegisterHook")
 	switch {
@@ -84,8 +84,8 @@ func (t *Tensor) RegisterHook(h func(x *Exec, g *Tensor) *Tensor) (remove func()
 	return nil
 }
 
-// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient accumulated, so that an optimizer
-// can use the gradient and drop it at once. remove ends it.
+// RegisterPostAccumulateGradHook makes every backward pass call h with the leaf t after t's gradient was accumulated, so that an optimizer
+// can use the gradient and drop it at once. remove unregisters h.
 func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (remove func()) {
 	switch {
 	case t.node != nil:
@@ -98,8 +98,9 @@ func (t *Tensor) RegisterPostAccumulateGradHook(h func(x *Exec, t *Tensor)) (rem
 	return func() { l.after = without(l.after, k) }
 }
 
-// RetainGrad makes Grad return the gradient of t, which is no leaf, after a backward pass too; several passes add up. It sees what the
-// hooks of t return, follows t through changes in place, and is closed with t. On a leaf it does nothing. t must require grad.
+// RetainGrad makes Grad return the gradient of t, which is not a leaf, after a backward pass too; several passes add up. The gradient is
+// the one that the hooks of t return; it follows t through changes in place, and is closed with t. On a leaf RetainGrad does nothing. t
+// must require grad.
 func (t *Tensor) RetainGrad() {
 	t.settle("RetainGrad")
 	switch {
@@ -112,7 +113,7 @@ func (t *Tensor) RetainGrad() {
 	}
 }
 
-// RetainsGrad reports whether t is no leaf and keeps its gradient.
+// RetainsGrad reports whether t is not a leaf and keeps its gradient.
 func (t *Tensor) RetainsGrad() bool { return t.node != nil && t.node.keptOf(t.out) != nil }
 
 // dropKept closes what is retained for t.
@@ -123,7 +124,7 @@ func (n *node) dropKept(t *Tensor) {
 	}
 }
 
-// moveKept hands what is retained of an output on to the node that replaces it in place.
+// moveKept moves the retained gradient of an output to the node that replaces it in place.
 func (n *node) moveKept(out uint8, to *node, at uint8) {
 	if k := n.keptOf(out); k != nil {
 		n.extra.kept = without(n.extra.kept, k)
@@ -132,9 +133,9 @@ func (n *node) moveKept(out uint8, to *node, at uint8) {
 	}
 }
 
-// QueueCallback makes the backward pass that runs now call f once when it is done, on the Exec of that pass's caller: the leaves have their gradients, and
-// the stream comes after all that made them. What f makes is closed with the pass, unless Keep keeps it. It is for hooks and derivatives; outside of a backward
-// pass it fails.
+// QueueCallback makes the current backward pass call f once when it is done, on the Exec of that pass's caller: by then the leaves have
+// their gradients, and the stream is ordered after all work that made them. Tensors that f makes are closed with the pass, unless Keep
+// keeps them. It is for hooks and derivatives; outside of a backward pass it fails.
 func (x *Exec) QueueCallback(f func(x *Exec)) {
 	if x.s.run == nil {
 		x.fail("QueueCallback", fault.Invalid, nil, "Final callbacks can only be installed during backward pass")
@@ -142,7 +143,7 @@ func (x *Exec) QueueCallback(f func(x *Exec)) {
 	x.s.run.callbacks = append(x.s.run.callbacks, f)
 }
 
-// observe runs the hooks of n's outputs, keeps what is retained and captures targets.
+// observe runs the hooks of n's outputs, keeps retained gradients and collects targets.
 func (r *run) observe(n *node, t *task) {
 	if n.extra != nil {
 		x := r.exec(*n.m)
@@ -171,7 +172,7 @@ func (r *run) observe(n *node, t *task) {
 	}
 }
 
-// hook lets h see the gradient g of what, and returns what takes its place.
+// hook calls h with the gradient g of what, and returns the gradient that replaces it.
 func (r *run) hook(x *Exec, h *gradHook, what string, g *Tensor) *Tensor {
 	s := x.s
 	m := s.mark()
@@ -211,7 +212,7 @@ type savedHooks struct {
 	ours bool
 }
 
-// call calls one of them by way of f.
+// call calls one of the functions through f.
 func (h *savedHooks) call(s *session, op string, f func()) {
 	if h.ours {
 		f()
@@ -220,11 +221,11 @@ func (h *savedHooks) call(s *session, op string, f func()) {
 	}
 }
 
-// SavedTensorHooks runs f with an Exec whose operations save tensors for backward by way of pack, which gets each of them, without its
-// history, and returns what is kept in its stead: a copy on another device, bytes, a file's name. Backward calls unpack with that, to get a
-// tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack may not change its
-// argument, nor keep it otherwise. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went through
-// hooks are not checked for changes in place.
+// SavedTensorHooks runs f with an Exec whose operations save tensors for backward through pack, which gets each of them, without its
+// history, and returns what is kept in its place: a copy on another device, bytes, a file's name. Backward calls unpack with that value, to
+// get a tensor of the same type and shape. A tensor that pack returns belongs to the graph and is closed with it; pack must not change its
+// argument, nor keep it in any other way. Both run without recording gradients. Nested hooks replace the outer ones. Tensors that went
+// through hooks are not checked for changes in place.
 func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x *Exec, v any) *Tensor, f func(x *Exec)) {
 	m := x.m
 	m.saved = &savedHooks{pack: pack, unpack: unpack}
@@ -232,7 +233,7 @@ func (x *Exec) SavedTensorHooks(pack func(x *Exec, t *Tensor) any, unpack func(x
 	x.s.outside("SavedTensorHooks", func() { f(y) })
 }
 
-// pack saves t by way of the hooks of n's mode.
+// pack saves t through the hooks of n's mode.
 func (n *node) pack(x *Exec, which save, t *Tensor) {
 	s, m := x.s, x.m
 	m.noGrad, m.saved = true, nil
@@ -264,7 +265,7 @@ func (n *node) pack(x *Exec, which save, t *Tensor) {
 	n.saved = append(n.saved, slot{which: which, dt: t.dt, form: t.form})
 }
 
-// unpackHooked returns the tensor of saved slot i, which pack made.
+// unpackHooked returns the tensor of saved slot i, by the unpack hook.
 func (b *back) unpackHooked(i int) *Tensor {
 	if t := b.unpacked[i]; t != nil {
 		return t
@@ -304,7 +305,7 @@ func (n *node) dropPacked() {
 	n.extra.packed = nil
 }
 
-// twin returns another handle of t with the same history, in no scope. To changes in place it is a view of t.
+// twin returns another handle of t with the same history, in no scope. For changes in place it counts as a view of t.
 func (t *Tensor) twin() *Tensor {
 	c := t.sibling(viewPlain)
 	if t.node != nil {

@@ -10,39 +10,40 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// lineage ties a view to its base: the tensor that is no view itself and whose elements it shows. A recorded change in place of the view changes the
-// base's history, and after one of the base or of any of its views the others derive theirs afresh when they are next used.
+// lineage ties a view to its base: the tensor that is not a view itself and whose elements the view shows. A recorded change of the view in
+// place changes the base's history. After a change of the base or of any of its views, the other views derive their history again at their
+// next use.
 //
-// A base's history lives as long as its handle or one of its views does, whichever is closed last.
+// A base's history lives as long as its handle or one of its views, whichever is closed last.
 type lineage struct {
 	base *Tensor
 	kind viewKind
-	// mu lets one goroutine at a time derive the view's history, which stands in its handle.
+	// mu lets one goroutine at a time derive the view's history, which is in its handle.
 	mu sync.Mutex
 	// gen is the base's generation that the view's history was derived from.
 	gen atomic.Uint32
 }
 
-// viewKind says how a view was made. All but the plain ones cannot be changed in place where that is recorded, which is PyTorch's rule.
+// viewKind says how a view was made. As in PyTorch, only plain views can be changed in place while gradients are recorded.
 type viewKind uint8
 
 const (
 	viewPlain viewKind = iota
-	// viewNoGrad was made where no gradients are recorded, so that it is unclear whether a change is to be.
+	// viewNoGrad was made without recording gradients, so that it is unclear whether a change of it should be recorded.
 	viewNoGrad
 	// viewPart is one of several results of an operation.
 	viewPart
-	// viewFunction came out of a user's function, whose derivative a new history would bypass.
+	// viewFunction is a result of a user's function, whose derivative a new history would bypass.
 	viewFunction
 )
 
-// viewed is a new view with its lineage, in one allocation.
+// viewed is a new view with its lineage, as one allocation.
 type viewed struct {
 	Tensor
 	own lineage
 }
 
-// root is the tensor whose history t's depends on: t, or the base of the view t.
+// root returns the tensor whose history t's depends on: t, or the base of the view t.
 func (t *Tensor) root() *Tensor {
 	if t.view != nil {
 		return t.view.base
@@ -60,7 +61,8 @@ func (t *Tensor) sibling(kind viewKind) *Tensor {
 	return v
 }
 
-// descend makes v a view of t's base. A view of a view that is not plain is no plain one either. Only views that take t's history on are as stale as t.
+// descend makes v a view of t's base. A view of a view that is not plain is not plain either. Only views that continue t's history are as
+// stale as t.
 func (v *Tensor) descend(l *lineage, t *Tensor, kind viewKind) {
 	l.base, l.kind = t.root(), kind
 	gen := &l.base.gen
@@ -90,11 +92,11 @@ func (t *Tensor) forget() {
 	}
 }
 
-// stale reports whether the base's history is a newer one than that from which the history of the view t was derived.
+// stale reports whether the base's history is newer than the one from which the history of the view t was derived.
 func (t *Tensor) stale() bool { return t.view != nil && t.view.gen.Load() != t.view.base.gen.Load() }
 
-// derive brings the history of t up to date: that of a stale view becomes its region of the base. It fails for views whose history cannot be
-// derived so.
+// derive brings the history of t up to date: a stale view becomes a region of the base's new value. It fails for views whose history cannot
+// be derived this way.
 func (t *Tensor) derive() *fault.Error {
 	if !t.stale() {
 		return nil
@@ -121,7 +123,8 @@ func (t *Tensor) derive() *fault.Error {
 	return nil
 }
 
-// refusal is the error for a view that cannot be changed in place, or not be used any more, because what is modified; nil for plain views.
+// refusal returns the error for a view that must not be changed in place, or not be used any more, because what is modified; nil for plain
+// views.
 func (l *lineage) refusal(what string) *fault.Error {
 	switch l.kind {
 	case viewNoGrad:
@@ -137,7 +140,7 @@ func (l *lineage) refusal(what string) *fault.Error {
 	return nil
 }
 
-// settle derives the history of a stale view for op, which looks at it.
+// settle derives the history of a stale view for op, which reads it.
 func (t *Tensor) settle(op string) {
 	if e := t.derive(); e != nil {
 		e.Op = op
@@ -146,7 +149,7 @@ func (t *Tensor) settle(op string) {
 	}
 }
 
-// rebase gives t's value a new history, output out of n. What RetainGrad keeps follows t.
+// rebase gives t's value a new history: output out of n. Its retained gradient follows t.
 func (t *Tensor) rebase(n *node, out uint8) {
 	old := t.node
 	if old != nil {
@@ -159,8 +162,8 @@ func (t *Tensor) rebase(n *node, out uint8) {
 	}
 }
 
-// changed gives the destination t of a recorded call in place its new history, output out of n. Where t is a view, its base becomes what it was
-// with that output laid over the region of t.
+// changed gives the destination t of a recorded call in place its new history, output out of n. If t is a view, its base becomes the old
+// base with that output laid over the region of t.
 func (t *Tensor) changed(n *node, out uint8) {
 	b := t.root()
 	if b != t {
@@ -175,12 +178,12 @@ func (t *Tensor) changed(n *node, out uint8) {
 	b.rebase(n, out)
 	b.gen.Add(1)
 	if t.RetainsGrad() {
-		// What is retained is the gradient of the new value, also where nobody looks at t before the backward pass. A plain view can be derived.
+		// The retained gradient is that of the new value, even if nobody uses t before the backward pass. A plain view can be derived.
 		_ = t.derive()
 	}
 }
 
-// settle derives the history of the operand t where that is a stale view.
+// settle derives the history of the operand t if that is a stale view.
 func (f *frame) settle(t *Tensor) {
 	if t.stale() {
 		if e := t.derive(); e != nil {
@@ -189,11 +192,11 @@ func (f *frame) settle(t *Tensor) {
 	}
 }
 
-// checkHistory refuses to change d in place where its gradient could not follow.
+// checkHistory refuses to change d in place if its gradient could not follow.
 func (f *frame) checkHistory(d *Tensor) {
 	b := d.root()
 	if b != d && b.closed.Load() && b.views.Load() == 0 {
-		// Nobody else sees these elements any more: d is a base of its own.
+		// Nobody else sees these elements any more, so d becomes a base itself.
 		f.settle(d)
 		d.view = nil
 		b.unshare()
@@ -223,8 +226,8 @@ func (t *Tensor) inherits() bool {
 	return t.node != nil || t.leaf != nil || t.view != nil && (t.view.base.node != nil || t.view.base.leaf != nil)
 }
 
-// distinct reports whether every element of a tensor is surely at a place of its own: the dimensions can be put in an order in which each steps over
-// all that those before it reach. It holds for every view of a dense tensor but expansions and AsStrided.
+// distinct reports whether every element of a tensor is sure to have its own place: the dimensions can be ordered so that each stride steps
+// over all that the dimensions before it reach. This holds for every view of a dense tensor except expansions and AsStrided.
 func distinct(shape, stride []int) bool {
 	if infer.Numel(shape) == 0 {
 		return true

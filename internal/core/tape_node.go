@@ -9,8 +9,8 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// node is one operation of the tape: what its derivative needs, and the edges to the operations that made its inputs. It is counted by the
-// output handles and by the edges that lead to it; with the last of them its saved tensors go.
+// node is one operation of the tape: what its derivative needs, and the edges to the operations that made its inputs. Output handles and
+// incoming edges hold references to it; the last one to go frees its saved tensors.
 type node struct {
 	row *row
 	m   *mode
@@ -22,9 +22,9 @@ type node struct {
 
 	edges []edge
 	saved []slot
-	first meta // of the first output; the others are in extra
+	first meta // of the first output; extra has the others
 	extra *nodeExtra
-	// custom is the user's function, where row is rowFunction.
+	// custom is the user's function, if row is rowFunction.
 	custom *functionState
 
 	few [2]edge
@@ -40,7 +40,7 @@ func newNode(r *row, m *mode) *node {
 	return n
 }
 
-// addOutput notes the type and form of t, the next output.
+// addOutput records the type and form of t, the next output.
 func (n *node) addOutput(t *Tensor) {
 	if n.outs == 0 {
 		n.first = metaOf(t)
@@ -65,8 +65,8 @@ func (n *node) output(i int) meta {
 // dims returns the dimensions that were given to the call.
 func (n *node) dims() []int { return n.list.ints() }
 
-// edge leads from a node's input to what made it: another node's output, a leaf, or (both nil) nothing that needs a gradient. It keeps the input's
-// type and form; an absent input has none.
+// edge leads from a node's input to its producer: another node's output, a leaf, or (both nil) nothing that needs a gradient. It keeps the
+// input's type and form; an absent input has none.
 type edge struct {
 	node *node
 	leaf *leaf
@@ -85,13 +85,13 @@ func (e *edge) meta() meta { return meta{e.form, e.dt} }
 
 func metaOf(t *Tensor) meta { return meta{t.form, t.dt} }
 
-// columns reports whether the last two dimensions lie transposed.
+// columns reports whether the last two dimensions are transposed.
 func (f *form) columns() bool {
 	n := len(f.shape)
 	return n >= 2 && f.stride[n-2] == 1 && f.stride[n-1] != 1
 }
 
-// slot is a saved tensor: it holds its storage, in no scope.
+// slot is a saved tensor: a reference to its storage, in no scope.
 type slot struct {
 	st      *storage
 	form    *form
@@ -101,8 +101,8 @@ type slot struct {
 	dt      dtype.DType
 }
 
-// leaf accumulates the gradient of a tensor that the user made. Passes of several sessions may: each adds its gradients under accumulateMu,
-// so that none is lost.
+// leaf accumulates the gradient of a tensor that the user made. Passes of several sessions may do so: each adds its gradients under
+// accumulateMu, so that none is lost.
 type leaf struct {
 	owner  *Tensor
 	grad   atomic.Pointer[Tensor]
@@ -145,13 +145,13 @@ func (f *frame) record() {
 		t.node, t.out = n, uint8(i)
 		n.refs.Add(1)
 	}
-	if n.refs.Load() == 0 { // no output takes part, as where there is none
+	if n.refs.Load() == 0 { // no output takes part, or there is none
 		n.refs.Add(1)
 		n.release()
 	}
 }
 
-// save keeps what the derivative reads. Should a hook fail, the node is dropped.
+// save keeps the tensors that the derivative reads. If a hook fails, the node is dropped.
 func (f *frame) save(n *node) {
 	done := false
 	defer func() {
@@ -202,7 +202,7 @@ func (f *frame) keepBefore() {
 	}
 }
 
-// overwrites reports whether the elements of t are a destination's.
+// overwrites reports whether t begins where a destination does.
 func (f *frame) overwrites(t *Tensor) bool {
 	for i := 0; i < f.outs; i++ {
 		if d := f.to(i); d != nil && d.st == t.st && d.offset*d.dt.Size() == t.offset*t.dt.Size() {
@@ -270,7 +270,8 @@ func (n *node) release() {
 	}
 }
 
-// spend frees the saved tensors. A node that saved none can be passed again, such as the conversion of a parameter that several losses share.
+// spend frees the saved tensors. A node that saved none can be passed again, for example the conversion of a parameter that several losses
+// share.
 func (n *node) spend() {
 	n.spent = n.spent || len(n.saved) > 0 || n.custom != nil
 	for i := range n.saved {
@@ -292,7 +293,8 @@ func (t *Tensor) RequiresGrad() bool {
 // IsLeaf reports whether t was made by the user rather than by a recorded operation.
 func (t *Tensor) IsLeaf() bool { return t.leaf != nil || !t.RequiresGrad() }
 
-// SetRequiresGrad makes the leaf t accumulate a gradient, or stops that, and returns t. It fails for integer tensors and results of operations.
+// SetRequiresGrad makes the leaf t accumulate a gradient, or no longer, and returns t. It fails for integer tensors and results of
+// operations.
 func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	t.settle("SetRequiresGrad")
 	switch {
@@ -309,7 +311,7 @@ func (t *Tensor) SetRequiresGrad(on bool) *Tensor {
 	return t
 }
 
-// Grad returns the accumulated gradient of a leaf, or of another tensor what RetainGrad kept; else nil. The tensor owns it.
+// Grad returns the accumulated gradient of a leaf, or the gradient that RetainGrad kept of another tensor; else nil. The tensor owns it.
 func (t *Tensor) Grad() *Tensor {
 	switch {
 	case t.leaf != nil:
@@ -322,7 +324,7 @@ func (t *Tensor) Grad() *Tensor {
 	return nil
 }
 
-// SetGrad replaces the accumulated gradient; nil drops it. The leaf takes g over.
+// SetGrad replaces the accumulated gradient; nil drops it. The leaf takes ownership of g.
 func (t *Tensor) SetGrad(g *Tensor) {
 	if t.leaf == nil {
 		panicAt("SetGrad", fault.Invalid, "%s is not a leaf that requires grad", describe(t))
@@ -347,7 +349,7 @@ func (l *leaf) setGrad(g *Tensor) {
 	}
 }
 
-// own takes a handle out of its scope: a struct of the library holds it and closes it.
+// own takes a handle out of its scope: a struct of the library holds and closes it.
 func (t *Tensor) own() {
 	t.scope = nil
 	t.st.loosen()

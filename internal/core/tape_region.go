@@ -6,8 +6,8 @@ import (
 	"tenon.dev/internal/kernels"
 )
 
-// region is where a view lies in its base. Gradients of a base are laid out as the base itself for these operations, so that the view's
-// strides find its elements.
+// region is the place of a view in its base. The region rows lay out gradients of a base like the base itself, so that the view's strides
+// find its elements.
 type region struct {
 	// base is the base's type, shape and strides; part are the view's.
 	base, part meta
@@ -15,7 +15,7 @@ type region struct {
 	offset int
 }
 
-// region returns where the view t lies in its base.
+// region returns the place of the view t in its base.
 func (t *Tensor) region() region {
 	b := t.root()
 	return region{metaOf(b), metaOf(t), (t.offset*t.dt.Size() - b.offset*b.dt.Size()) / t.dt.Size()}
@@ -27,12 +27,12 @@ func (r region) inside() bool {
 	return infer.Numel(r.part.shape) == 0 || r.offset >= 0 && end <= infer.Extent(r.base.shape, r.base.stride)*r.base.dt.Size()
 }
 
-// of describes the region of a tensor that begins at ptr and lies as the base does.
+// of describes the region of a tensor that begins at ptr and has the base's layout.
 func (r region) of(ptr uint64) kernels.Operand {
 	return kernels.Operand{Ptr: ptr + uint64(r.offset*r.part.dt.Size()), DType: r.part.dt, Shape: r.part.shape, Stride: r.part.stride}
 }
 
-// lies reports whether t lies as the base does.
+// lies reports whether t has the base's layout.
 func (r region) lies(t *Tensor) bool {
 	for i, n := range r.base.shape {
 		if n > 1 && t.stride[i] != r.base.stride[i] {
@@ -44,8 +44,8 @@ func (r region) lies(t *Tensor) bool {
 
 // The derivatives of views and of changes of views; opt is a region. rowRegion returns a copy of the region of its input, a tensor of the
 // base's shape; rowSpread returns zeros of the base's shape with its input in the region; rowHollow returns its input, of the base's shape,
-// with zeros in the region. rowOverlay is only ever a node, which a recorded change of a view leaves: input 0, the base before, with input
-// 1 laid over the region.
+// with zeros in the region. rowOverlay exists only as a node, which a recorded change of a view leaves: input 0, the base before, with
+// input 1 laid over the region.
 var (
 	rowRegion, rowSpread, rowHollow *row
 	rowOverlay                      = &row{Name: "Overlay"}
@@ -73,7 +73,7 @@ func init() {
 	rowOverlay.back = backOverlay
 }
 
-// regionOp enters a frame of one of the rows that take a tensor of the base's shape; the rows want its type too.
+// regionOp enters a frame of one of the rows that take a tensor of the base's shape; these rows need its type too.
 func (x *Exec) regionOp(r *row, g *Tensor, u region) *frame {
 	f := x.op(r, x.ToDType(g, u.base.dt))
 	f.opt = u
@@ -82,7 +82,7 @@ func (x *Exec) regionOp(r *row, g *Tensor, u region) *frame {
 
 func backOverlay(b *back) {
 	g, u := b.grad(0), b.n.opt.(region)
-	if b.need(1) { // first, for the elements may go
+	if b.need(1) { // first, because g may be overwritten below
 		b.set(1, b.x.regionOp(rowRegion, g, u).call1())
 	}
 	if !b.need(0) {
@@ -97,7 +97,8 @@ func backOverlay(b *back) {
 	b.set(0, f.call1())
 }
 
-// fromRegion returns zeros of the base's shape with g in the region. Elements of the base that are several of the region's get the sum.
+// fromRegion returns zeros of the base's shape with g in the region. Where several elements of the region are one element of the base, that
+// gets their sum.
 func (x *Exec) fromRegion(g *Tensor, u region) *Tensor {
 	g = x.ToDType(g, u.part.dt)
 	var repeated, shape, stride []int
@@ -124,7 +125,7 @@ func (x *Exec) fromRegion(g *Tensor, u region) *Tensor {
 	return f.call1()
 }
 
-// laid returns where the elements of t lie as the base's do: where they are, or in workspace.
+// laid returns the address of t's elements in the base's layout: where they are, or in workspace.
 func (f *frame) laid(t *Tensor, u region) (uint64, error) {
 	if u.lies(t) {
 		return t.ptr(), nil

@@ -10,13 +10,14 @@ import (
 )
 
 // Tensor is a handle of an n-dimensional array in device memory: a storage, an element type, and the shape, strides and offset of a view of
-// it. All of that is immutable; the elements are not. Its methods never touch the device: what does is a method of Exec.
+// it. All of these are immutable; the elements are not. Its methods never touch the device: operations that do are methods of Exec.
 //
-// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes, unless they are made
-// on an Exec of NoGrad, with PyTorch's rules; a leaf that requires grad, or a view of one, can be changed on such an Exec alone.
+// Operations whose names end in Into change the elements of their destination, which may be a view. Gradients follow such changes by
+// PyTorch's rules, unless they are made on an Exec of NoGrad; a leaf that requires grad, or a view of one, can be changed only on such an
+// Exec.
 //
-// A tensor made while a scope is open belongs to it and is closed with it; see Exec.Within. Any other is loose: Close it, or leave it to the
-// garbage collector, which is the slower net.
+// A tensor made while a scope is open belongs to it and is closed with it; see Exec.Within. Any other is loose: Close it, or leave it to
+// the garbage collector, which takes longer.
 type Tensor struct {
 	st     *storage
 	dt     dtype.DType
@@ -24,14 +25,14 @@ type Tensor struct {
 	maker  uint16 // the number of the session that made it, 0 for none
 	closed lifetime
 	offset int // elements from the storage's start
-	// Of a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.
+	// For a base, views counts the holders of its history besides the first, and gen the recorded changes of it in place.
 	views atomic.Int32
 	gen   atomic.Uint32
 	*form // shape and strides
 	scope *scope
 
-	// The history: that of a view may be stale, see derive.
-	node *node    // the operation that made it, if it takes part in a gradient
+	// The history. A view's may be stale; see derive.
+	node *node    // the operation that made it, if gradients flow through it
 	leaf *leaf    // the accumulator, if it is a leaf that requires one
 	view *lineage // of a view whose base's history matters
 }
@@ -45,7 +46,7 @@ type fresh struct {
 // DType returns the element type.
 func (t *Tensor) DType() dtype.DType { return t.dt }
 
-// Shape returns the size of every dimension. The caller may not change it.
+// Shape returns the size of every dimension. The caller must not change it.
 func (t *Tensor) Shape() []int {
 	if t.form == nil {
 		return nil
@@ -53,7 +54,7 @@ func (t *Tensor) Shape() []int {
 	return t.shape
 }
 
-// Stride returns, for every dimension, how many elements lie between neighbours. The caller may not change it.
+// Stride returns, for every dimension, how many elements apart neighbours are. The caller must not change it.
 func (t *Tensor) Stride() []int {
 	if t.form == nil {
 		return nil
@@ -97,7 +98,7 @@ func (t *Tensor) DataPtr() uint64 {
 	return t.ptr()
 }
 
-// IsContiguous reports whether the elements lie in order without gaps.
+// IsContiguous reports whether the elements are in row-major order without gaps.
 func (t *Tensor) IsContiguous() bool { return t.form == nil || t.contiguous }
 
 // Device returns the device that holds the elements.
@@ -136,12 +137,12 @@ func describe(t *Tensor) string {
 	return t.dt.String() + infer.Clipped(t.Shape())
 }
 
-// Close gives the handle back at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
+// Close releases the handle at once; the memory is freed with its last handle, view or saved use. Closing twice does nothing.
 func (t *Tensor) Close() {
 	if t == nil || t.st == nil || t.closed.end() {
 		return
 	}
-	// Where another goroutine is in the scope's session, or has torn it, the scope keeps the handle, which then frees nothing.
+	// If another goroutine is in the scope's session, or has torn it, the scope keeps the handle; closing it again then frees nothing.
 	if sc := t.scope; sc != nil && sc.s.gate.free() {
 		sc.leave(t)
 		sc.s.gate.open()
@@ -164,7 +165,7 @@ func (t *Tensor) close() {
 	}
 }
 
-// letGo gives up what a closed handle has.
+// letGo releases everything that a closed handle holds.
 func (t *Tensor) letGo() {
 	if t.node != nil {
 		t.node.dropKept(t)
@@ -179,13 +180,13 @@ func (t *Tensor) letGo() {
 	} else {
 		t.unshare()
 	}
-	// A free fails on a lost device, which the next operation reports, or for want of an event, which the allocator then makes good.
+	// A free fails on a lost device, which the next operation reports, or for want of an event, which the allocator then retries.
 	_ = t.st.release()
 }
 
 func (t *Tensor) ptr() uint64 { return t.st.ptr + uint64(t.offset*t.dt.Size()) }
 
-// bytesOnce returns the bytes of t's elements, each that a stride of 0 repeats once.
+// bytesOnce returns the bytes of t's elements. It counts elements that a stride of 0 repeats once.
 func bytesOnce(t *Tensor) int64 {
 	n := int64(t.dt.Size())
 	for i, d := range t.shape {

@@ -8,31 +8,32 @@ import (
 	"tenon.dev/internal/infer"
 )
 
-// intList is an immutable list of whole numbers. Equal lists are one list, so that comparing two compares pointers.
+// intList is an immutable list of whole numbers. Equal lists are the same object, so that comparing two means comparing pointers.
 type intList struct {
 	n    []int
 	hash uint64
 }
 
-// form is the shape and strides of a tensor. It is immutable, and tensors that lie alike share one, so that comparing two compares pointers.
+// form is the shape and strides of a tensor. It is immutable, and tensors with the same layout share one, so that comparing two means
+// comparing pointers.
 type form struct {
 	shape, stride []int
 	hash          uint64
 	numel         int
-	// extent is how many elements of storage lie between the first element and the last one, both included.
+	// extent is how many elements of storage there are from the first element to the last one, both included.
 	extent int
-	// contiguous says that the elements lie in row-major order without gaps, and plain that the strides are those that a new tensor has, also in
-	// dimensions of which there is one element or none.
+	// contiguous says that the elements are in row-major order without gaps; plain that the strides are those of a new tensor, even in
+	// dimensions of size 0 or 1.
 	contiguous, plain bool
 }
 
-// interned holds what there is one of, weakly: what nobody uses any more goes.
+// interned holds objects that exist only once, by weak pointers: unused ones are collected.
 type interned[T any] struct {
 	mu sync.Mutex
 	by map[uint64][]weak.Pointer[T]
 }
 
-// get returns the value of that hash for which same holds, or the one that make makes.
+// get returns the value with that hash for which same is true, or else a new one from make.
 func (in *interned[T]) get(hash uint64, same func(*T) bool, make func() *T) *T {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -58,7 +59,7 @@ func (in *interned[T]) get(hash uint64, same func(*T) bool, make func() *T) *T {
 	return found
 }
 
-// forget drops the entries of a hash whose values are gone.
+// forget drops the entries of a hash whose values were collected.
 func (in *interned[T]) forget(hash uint64) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -87,7 +88,7 @@ var (
 	allLists interned[intList]
 )
 
-// internCache is a session's short way to what it used last. It holds a bounded number of entries, by hash.
+// internCache is a session's cache of the forms and lists that it used last. It holds a bounded number of entries, by hash.
 type internCache struct {
 	forms [256]*form
 	lists [64]*intList
@@ -125,7 +126,7 @@ func (c *internCache) form(shape, stride []int) *form {
 	return *slot
 }
 
-// formOf is internCache.form where there is no session at hand.
+// formOf is internCache.form without a session.
 func formOf(shape, stride []int) *form {
 	if stride == nil {
 		stride = infer.RowMajor(nil, shape)
@@ -146,7 +147,7 @@ func (f *form) is(shape, stride []int) bool {
 	return infer.Same(f.shape, shape) && infer.Same(f.stride, stride)
 }
 
-// list returns the list of those numbers; nil where there are none.
+// list returns the list of those numbers, or nil if there are none.
 func (c *internCache) list(n []int) *intList {
 	if len(n) == 0 {
 		return nil
@@ -160,7 +161,7 @@ func (c *internCache) list(n []int) *intList {
 	return *slot
 }
 
-// listOf is internCache.list where there is no session at hand.
+// listOf is internCache.list without a session.
 func listOf(n []int) *intList {
 	if len(n) == 0 {
 		return nil
@@ -171,7 +172,7 @@ func listOf(n []int) *intList {
 	})
 }
 
-// ints returns the numbers, which nobody may change.
+// ints returns the numbers, which nobody must change.
 func (l *intList) ints() []int {
 	if l == nil {
 		return nil

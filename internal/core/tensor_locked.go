@@ -7,19 +7,19 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// lockedMemory is the page-locked host memory of a storage of the processor's device. Kernels of the processor use it as any memory; a GPU
-// copies from and to it while the host goes on.
+// lockedMemory is the page-locked host memory of a storage of the processor's device. Kernels of the processor use it like any other
+// memory; a GPU copies from and to it while the host goes on.
 type lockedMemory struct {
 	memory *rt.Pinned
-	// arrival is the copy that fills the memory, while nobody has waited for it.
+	// arrival is the end of the copy that fills the memory, until somebody has waited for it.
 	arrival atomic.Pointer[rt.Event]
 
 	mu sync.Mutex
-	// leaving are the ends of copies that read the memory, which the next write waits for.
+	// leaving are the ends of copies that read the memory; the next write waits for them.
 	leaving []*rt.Event
 }
 
-// free gives the memory back; it is reused when the copies that use it are done. A nil receiver is no memory.
+// free releases the memory, which is reused when the copies that use it are done. A nil receiver stands for no memory.
 func (l *lockedMemory) free() error {
 	if l == nil {
 		return nil
@@ -34,7 +34,7 @@ func (l *lockedMemory) forget() {
 	l.memory.Forget()
 }
 
-// drop lets go of the events; the memory has its own.
+// drop closes the events; the memory has its own.
 func (l *lockedMemory) drop() {
 	live.Add(-1)
 	l.mu.Lock()
@@ -45,7 +45,7 @@ func (l *lockedMemory) drop() {
 	l.leaving = nil
 }
 
-// leaves notes a copy that reads the memory.
+// leaves adds e, the end of a copy that reads the memory.
 func (l *lockedMemory) leaves(e *rt.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,40 +9,40 @@ import (
 	"tenon.dev/internal/rt"
 )
 
-// storage is a piece of device memory with its counts. Handles, views and saved slots each hold one reference; the block goes back to
-// the allocator with the last one. Storages with a loose handle also have a cleanup, which is the net under a dropped handle.
+// storage is a piece of device memory with its counts. Handles, views and saved slots each hold one reference; when the last one goes, the
+// block returns to the allocator. Storages with a loose handle also have a cleanup, in case a handle is dropped without Close.
 type storage struct {
 	dev   *rt.Device
 	block *alloc.Block // nil for no bytes
 	ptr   uint64
 	bytes int
 
-	// id is the storage's number among all of the process, once somebody has asked for it; see deferral for its high bits.
+	// id is the storage's number, unique in the process, once somebody has asked for it; see deferral for its high bits.
 	id      atomic.Uint64
 	others  atomic.Int32 // references besides the first, so that a new storage needs no locked store
 	version atomic.Uint32
 
 	accesses
-	// streams has one bit for every stream of the device that touched the storage, besides its block's own.
+	// streams has one bit for every stream of the device, besides its block's own, that used the storage.
 	streams atomic.Uint64
-	// locked is page-locked host memory in place of a block, or nil.
+	// locked is page-locked host memory, used instead of a block, or nil.
 	locked *lockedMemory
 
-	// marks says whether the storage is loosened, and whether it is used elsewhere.
+	// marks says whether the storage has been loosened, and whether other sessions have used it.
 	marks atomic.Uint32
-	// slot is the storage's place among those that the calls of its deferral use, whose session alone may look at it.
+	// slot is the storage's index in its deferral's touched. Only the deferral's session may read it.
 	slot    int32
 	cleanup runtime.Cleanup
 }
 
-// The bits of storage.marks: cleanup is set, or about to be by a holder of a reference; sessions of other numbers than that of a handle's maker
-// have used the handle.
+// The bits of storage.marks. loosened: cleanup is set, or about to be by a holder of a reference. foreignUse: sessions with another number
+// than that of a handle's maker have used the handle.
 const (
 	loosened = 1 << iota
 	foreignUse
 )
 
-// live counts storages that hold a block, for tests of the closing law.
+// live counts storages that hold a block, for tests that tensors are closed.
 var live atomic.Int64
 
 // LiveStorages returns how many storages of the process hold device memory now. Loose storages count until they are closed or collected.
@@ -51,10 +51,10 @@ func LiveStorages() int {
 	return int(live.Load())
 }
 
-// storageNumbers counts the storages that were asked for their numbers.
+// storageNumbers is the last number given to a storage.
 var storageNumbers atomic.Uint64
 
-// number returns the number of the storage, from 1 on, which no other storage of the process has or had.
+// number returns the number of the storage, from 1 on. No other storage of the process ever has it.
 func (s *storage) number() uint64 {
 	if n := s.id.Load(); n != 0 {
 		return n & numberMask
@@ -65,10 +65,10 @@ func (s *storage) number() uint64 {
 
 func (s *storage) retain() { s.others.Add(1) }
 
-// sole says that there is one reference. Only its holder may ask: nobody else can make more.
+// sole reports whether there is one reference. Only its holder may ask: nobody else can make more.
 func (s *storage) sole() bool { return s.others.Load() == 0 }
 
-// abandoned is the count of references of a storage that its holders gave up, though calls that were put off use it.
+// abandoned is the reference count of a storage that its holders released while calls that were put off still use it.
 const abandoned = -1
 
 // release drops one reference; the last one frees the block. The error is the device's.
@@ -85,7 +85,7 @@ func (s *storage) release() error {
 	return s.free()
 }
 
-// free gives the memory back.
+// free releases the memory.
 func (s *storage) free() error {
 	s.tighten()
 	if s.arriving() {
@@ -109,7 +109,7 @@ func (s *storage) free() error {
 	return s.dev.Free(b)
 }
 
-// lent reports whether graphs overwrite the memory: the pool's of compiled regions, which the storage may have without owning it.
+// lent reports whether graphs overwrite the memory: it is in the pool of compiled regions, and the storage need not own it.
 func (s *storage) lent() bool {
 	if s.block == nil {
 		return s.ptr != 0 && s.locked == nil
@@ -148,7 +148,7 @@ func (s *storage) arrived() error {
 	return nil
 }
 
-// loosen attaches the cleanup that frees the block once no Go value refers to the storage.
+// loosen attaches a cleanup that frees the block once no Go value refers to the storage.
 func (s *storage) loosen() {
 	if s.block == nil && s.waits() {
 		s.id.Or(looseBit)
@@ -179,9 +179,9 @@ func (s *storage) loosen() {
 	}, dropped{s.dev, s.block})
 }
 
-// tighten takes loosen back, and reports whether there was anything to take back. The memory is still that which loosen saw.
+// tighten undoes loosen, and reports whether there was anything to undo. The memory must still be the same as at loosen.
 func (s *storage) tighten() bool {
-	if s.marks.Load()&loosened == 0 || s.marks.And(^uint32(loosened))&loosened == 0 { // most never were, and an And locks
+	if s.marks.Load()&loosened == 0 || s.marks.And(^uint32(loosened))&loosened == 0 { // most never were loosened, and an And locks
 		return false
 	}
 	s.cleanup.Stop()
@@ -191,7 +191,7 @@ func (s *storage) tighten() bool {
 	return true
 }
 
-// dropped is what a cleanup needs to free memory whose last handle was garbage.
+// dropped is what a cleanup needs to free memory whose last handle was collected.
 type dropped struct {
 	dev   *rt.Device
 	block *alloc.Block
@@ -199,13 +199,14 @@ type dropped struct {
 
 const seqBits = 56
 
-// pack names operation seq of the stream with number id in one word; 0 is none.
+// pack identifies operation seq of the stream with number id in one word; 0 is none.
 func pack(id int, seq uint64) uint64 { return uint64(id+1)<<seqBits | seq }
 
 func unpack(v uint64) (id int, seq uint64) { return int(v>>seqBits) - 1, v & (1<<seqBits - 1) }
 
-// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost; then
-// bits that say that the calls write it, that a cleanup is to come with the memory, and, while force runs, that its last use was found.
+// A storage's id has its number in the low bits. Above is the number of the deferral whose calls use it, 0 if there is none, or lost. The
+// bits above say that the calls write it (writtenBit), that a cleanup will be attached with the memory (looseBit), and, while force runs,
+// that its last use was found (walkedBit).
 const (
 	numberBits  = 48
 	numberMask  = 1<<numberBits - 1
@@ -216,7 +217,7 @@ const (
 	deferralsOf = lost << numberBits
 )
 
-// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that was to make its elements
+// deferral returns the number of the deferral whose calls use s, 0 if there is none, or lost if the call that should have made its elements
 // failed.
 func (s *storage) deferral() uint64 { return s.id.Load() & deferralsOf >> numberBits }
 
@@ -228,11 +229,11 @@ func (s *storage) waits() bool {
 
 // accesses are the uses of a storage that later ones must come after, packed by pack.
 type accesses struct {
-	// made is the work that made the storage: a plain word, which is set before another goroutine knows the storage.
+	// made is the work that made the storage. It is a plain word, set before another goroutine knows the storage.
 	made   uint64
 	writer atomic.Uint64 // the last write since
 	reader atomic.Uint64 // the last read of one stream
-	// more are the accesses of further streams, made with the first of them.
+	// more holds the accesses of further streams; it is nil until there is one.
 	more atomic.Pointer[otherAccesses]
 }
 
@@ -242,7 +243,7 @@ type otherAccesses struct {
 	reads, writes    [rt.MaxStreams]atomic.Uint64
 }
 
-// last returns the last write, or what made the storage.
+// last returns the last write, or the work that made the storage.
 func (a *accesses) last() uint64 {
 	if w := a.writer.Load(); w != 0 {
 		return w
@@ -260,7 +261,7 @@ func (s *storage) disown() {
 	live.Add(-1)
 }
 
-// adopt replaces the handle of the storage's memory.
+// adopt replaces the storage's block.
 func (s *storage) adopt(b *alloc.Block) {
 	loose := s.tighten()
 	s.block = b
